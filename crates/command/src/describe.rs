@@ -188,9 +188,14 @@ fn describe(option: &Arg) -> OptionDescription {
         short: option.get_short(),
         long: option.get_long().map(str::to_owned),
         value: takes,
-        value_name: option.get_value_names().and_then(|names| names.first()).map(ToString::to_string).unwrap_or_default(),
+        value_name: option
+            .get_value_names()
+            .and_then(|names| names.first())
+            .map(ToString::to_string)
+            .unwrap_or_default(),
         default: if takes {
-            let values: Vec<_> = option.get_default_values().iter().map(|value| value.to_string_lossy()).collect();
+            let values: Vec<_> =
+                option.get_default_values().iter().map(|value| value.to_string_lossy()).collect();
             values.join(",")
         } else {
             String::new()

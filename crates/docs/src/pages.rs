@@ -51,7 +51,10 @@ pub fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();
         if path.is_dir() {
-            if !matches!(path.file_name().and_then(|name| name.to_str()), Some("target" | ".git" | "node_modules")) {
+            if !matches!(
+                path.file_name().and_then(|name| name.to_str()),
+                Some("target" | ".git" | "node_modules")
+            ) {
                 found.extend(files(&path, extension));
             }
         } else if path.extension().is_some_and(|found| found == extension) {
@@ -87,7 +90,8 @@ impl Page {
                 }
                 Event::End(TagEnd::CodeBlock) => blocks.extend(open.take()),
                 Event::Html(html) => {
-                    let comment = html.trim().strip_prefix("<!-- from ").and_then(|rest| rest.strip_suffix(" -->"));
+                    let comment =
+                        html.trim().strip_prefix("<!-- from ").and_then(|rest| rest.strip_suffix(" -->"));
                     from = comment.map(str::to_owned);
                 }
                 Event::Start(Tag::HtmlBlock) | Event::End(TagEnd::HtmlBlock) => {}
@@ -101,7 +105,9 @@ impl Page {
     #[must_use]
     pub fn links(&self) -> Vec<String> {
         let target = |event| match event {
-            Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) => Some(dest_url.to_string()),
+            Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) => {
+                Some(dest_url.to_string())
+            }
             _ => None,
         };
         parser(&self.text).filter_map(target).collect()
@@ -130,7 +136,9 @@ impl Page {
 fn anchor(heading: &str) -> String {
     let kept = |letter: char| match letter {
         ' ' => Some('-'),
-        letter if letter.is_alphanumeric() || matches!(letter, '-' | '_') => Some(letter.to_ascii_lowercase()),
+        letter if letter.is_alphanumeric() || matches!(letter, '-' | '_') => {
+            Some(letter.to_ascii_lowercase())
+        }
         _ => None,
     };
     heading.trim().chars().filter_map(kept).collect()

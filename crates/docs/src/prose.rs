@@ -46,8 +46,10 @@ impl Count {
         self.words += WORD.as_ref().map_or(0, |word| word.find_iter(&text).count());
         for (name, pattern) in PATTERNS.iter() {
             for hit in pattern.find_iter(&text) {
-                let end = text[hit.end()..].char_indices().nth(40).map_or(text.len(), |(at, _)| hit.end() + at);
-                self.found.push(format!("{place}: {name}: {}", text[hit.start()..end].trim().replace('\n', " ")));
+                let end =
+                    text[hit.end()..].char_indices().nth(40).map_or(text.len(), |(at, _)| hit.end() + at);
+                self.found
+                    .push(format!("{place}: {name}: {}", text[hit.start()..end].trim().replace('\n', " ")));
             }
         }
     }
@@ -92,7 +94,12 @@ mod tests {
     fn patterns_are_found_in_comments_and_pages() {
         assert_eq!(PATTERNS.len(), 3);
         let mut count = Count::default();
-        count.add("a", &comments("/// What is sent is lost.\nfn f() {}\n// A call for who\n// waits in vain, `in vain`.\n"));
+        count.add(
+            "a",
+            &comments(
+                "/// What is sent is lost.\nfn f() {}\n// A call for who\n// waits in vain, `in vain`.\n",
+            ),
+        );
         assert_eq!(count.found.len(), 3, "{:?}", count.found);
         let mut count = Count::default();
         count.add("b", &sentences("Good.\n```text\nin vain\n```\n| in vain |\n\nThe server has none.\n"));

@@ -60,7 +60,9 @@ fn protocols() -> Result<String> {
     let runs_on = |protocol: &Protocol| {
         let legal = |capabilities: &Capabilities| {
             modes.iter().any(|client| {
-                modes.iter().any(|server| protocol.plan(*client).completion(*client, *server).check(capabilities).is_ok())
+                modes.iter().any(|server| {
+                    protocol.plan(*client).completion(*client, *server).check(capabilities).is_ok()
+                })
             })
         };
         let names: Vec<&str> =
@@ -94,7 +96,15 @@ fn protocols() -> Result<String> {
             protocol.origin.to_owned(),
         ]
     });
-    let head = ["protocol", "request half", "response half", "large payloads", "can sleep on an RNIC", "runs on", "source"];
+    let head = [
+        "protocol",
+        "request half",
+        "response half",
+        "large payloads",
+        "can sleep on an RNIC",
+        "runs on",
+        "source",
+    ];
     Ok(page(
         "Protocols",
         "A protocol names a request half, a response half and a rule for large payloads. `dunlin protocols` prints the same \
@@ -134,7 +144,12 @@ fn commands() -> Result<String> {
         }
         serde_json::from_slice(&output.stdout).with_context(|| format!("the description of {program}"))
     };
-    let programs = [("dunlin", "dunlin"), ("dunlin-bench", "dunlin bench"), ("dunlin-sim", "dunlin sim"), ("dunlin-idl", "dunlin")];
+    let programs = [
+        ("dunlin", "dunlin"),
+        ("dunlin-bench", "dunlin bench"),
+        ("dunlin-sim", "dunlin sim"),
+        ("dunlin-idl", "dunlin"),
+    ];
     for (program, name) in programs {
         section(&mut body, name, &ask(program)?);
     }
@@ -202,19 +217,63 @@ fn error_section(krate: &str, error: &Enum) -> String {
 
 /// The variables, each with its reader and its meaning.
 const VARIABLES: [(&str, &str, &str); 13] = [
-    ("DUNLIN_LOG", "all programs", "filter of the log, as `debug` or `dunlin::client=debug`; default: warnings"),
-    ("DUNLIN_RDMA_DEVICE", "programs and libraries on RDMA", "the device, as `rdma link` shows it; default: the first that can be used"),
-    ("DUNLIN_RDMA_PORT", "programs and libraries on RDMA", "the port of the device; default: the first active one"),
-    ("DUNLIN_RDMA_GID_INDEX", "programs and libraries on RDMA", "the index in the port's table of GIDs, 0 to 255; default: RoCE v2 before v1, IPv4 before IPv6"),
-    ("DUNLIN_RDMA_MTU", "programs and libraries on RDMA", "the path MTU in bytes: 256, 512, 1024, 2048 or 4096; default: that of the port"),
-    ("DUNLIN_RDMA_TIMEOUT", "programs and libraries on RDMA", "milliseconds until a packet is sent again, at most 60000"),
-    ("DUNLIN_RDMA_RETRIES", "programs and libraries on RDMA", "retransmissions until a queue pair breaks, 0 to 7"),
+    (
+        "DUNLIN_LOG",
+        "all programs",
+        "filter of the log, as `debug` or `dunlin::client=debug`; default: warnings",
+    ),
+    (
+        "DUNLIN_RDMA_DEVICE",
+        "programs and libraries on RDMA",
+        "the device, as `rdma link` shows it; default: the first that can be used",
+    ),
+    (
+        "DUNLIN_RDMA_PORT",
+        "programs and libraries on RDMA",
+        "the port of the device; default: the first active one",
+    ),
+    (
+        "DUNLIN_RDMA_GID_INDEX",
+        "programs and libraries on RDMA",
+        "the index in the port's table of GIDs, 0 to 255; default: RoCE v2 before v1, IPv4 before IPv6",
+    ),
+    (
+        "DUNLIN_RDMA_MTU",
+        "programs and libraries on RDMA",
+        "the path MTU in bytes: 256, 512, 1024, 2048 or 4096; default: that of the port",
+    ),
+    (
+        "DUNLIN_RDMA_TIMEOUT",
+        "programs and libraries on RDMA",
+        "milliseconds until a packet is sent again, at most 60000",
+    ),
+    (
+        "DUNLIN_RDMA_RETRIES",
+        "programs and libraries on RDMA",
+        "retransmissions until a queue pair breaks, 0 to 7",
+    ),
     ("DUNLIN_COMMIT", "the build", "the commit that reports name, for builds outside of a checkout"),
-    ("DUNLIN_CONFORMANCE_SECOND_BY", "the conformance suite", "a command that starts the suite's second process, as `ip netns exec two`"),
-    ("DUNLIN_PARENT_PROCESS", "child processes of `dunlin`", "the process that started this one; set by `dunlin` itself"),
-    ("XDG_CACHE_HOME", "clients that choose between fetching and writing back", "the folder of the rates that `dunlin bench fetch-table` measured, below `dunlin/fetch-tables`; default: `~/.cache`"),
+    (
+        "DUNLIN_CONFORMANCE_SECOND_BY",
+        "the conformance suite",
+        "a command that starts the suite's second process, as `ip netns exec two`",
+    ),
+    (
+        "DUNLIN_PARENT_PROCESS",
+        "child processes of `dunlin`",
+        "the process that started this one; set by `dunlin` itself",
+    ),
+    (
+        "XDG_CACHE_HOME",
+        "clients that choose between fetching and writing back",
+        "the folder of the rates that `dunlin bench fetch-table` measured, below `dunlin/fetch-tables`; default: `~/.cache`",
+    ),
     ("NO_COLOR", "all programs", "the log has no colours if it is set"),
-    ("GLIBC_TUNABLES", "`dunlin sim`", "the program keeps it if it is set; else it starts itself again with huge pages for the heap"),
+    (
+        "GLIBC_TUNABLES",
+        "`dunlin sim`",
+        "the program keeps it if it is set; else it starts itself again with huge pages for the heap",
+    ),
 ];
 
 /// Names in the sources that no environment has.
@@ -222,7 +281,8 @@ const NO_VARIABLES: [&str; 2] = ["DUNLIN_UNION_VALUE", "DUNLIN_UNION_WITHIN"];
 
 fn environment() -> Result<String> {
     for name in sources::environment_variables() {
-        let known = VARIABLES.iter().any(|(variable, _, _)| *variable == name) || NO_VARIABLES.contains(&&*name);
+        let known =
+            VARIABLES.iter().any(|(variable, _, _)| *variable == name) || NO_VARIABLES.contains(&&*name);
         if !known {
             bail!("the sources name {name}, which the table of crates/docs/src/reference.rs lacks");
         }

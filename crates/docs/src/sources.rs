@@ -56,7 +56,9 @@ fn enums(file: &Path) -> Result<Vec<ItemEnum>> {
 }
 
 fn is_error(item: &ItemEnum) -> bool {
-    item.variants.iter().any(|variant| variant.attrs.iter().any(|attribute| attribute.path().is_ident("error")))
+    item.variants
+        .iter()
+        .any(|variant| variant.attrs.iter().any(|attribute| attribute.path().is_ident("error")))
 }
 
 fn describe(item: &ItemEnum) -> Enum {

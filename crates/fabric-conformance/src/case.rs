@@ -1,26 +1,26 @@
-//! A case of the suite: its name, what the fabric needs to have for it, and what each role does.
+//! A case of the suite: its name, the capabilities that it needs, and the actions of each role.
 
 use crate::context::Context;
 use crate::failure::Verdict;
 use dunlin_fabric::{Capabilities, Fabric, Transport};
 use std::fmt;
 
-/// Who does what: the first role listens for the control connection, the second dials.
+/// The role of one side of a case. The first role listens for the control connection, the second dials.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Listens.
+    /// The side that listens.
     First,
-    /// Dials; in two processes, the child.
+    /// The side that dials; in two processes, the child.
     Second,
 }
 
 impl Role {
-    /// The other one.
+    /// Returns the other role.
     pub fn other(self) -> Role {
         if self == Role::First { Role::Second } else { Role::First }
     }
 
-    /// As text, for command lines.
+    /// Returns the role as text, for command lines.
     pub fn as_str(self) -> &'static str {
         if self == Role::First { "first" } else { "second" }
     }
@@ -37,24 +37,24 @@ pub enum Need {
     Immediate,
     /// Inline data of 64 bytes.
     Inline,
-    /// Completions that tell what became of a request at its target.
+    /// Completions that report the outcome at the target.
     Acknowledged,
-    /// Placement in address order.
+    /// Placement of WRITEs in address order.
     InOrderWrite,
-    /// READs that show lines whole.
+    /// READs that return whole lines.
     WholeLineReads,
     /// Shared receive queues.
     SharedReceiveQueue,
-    /// Completion queues to sleep on.
+    /// Completion queues that a thread can sleep on.
     Events,
-    /// So many queue pairs in a domain.
+    /// This number of queue pairs in one domain.
     QueuePairs(u32),
-    /// A longest message short enough to be exceeded in a test (1 GiB).
+    /// A limit for messages that is low enough (1 GiB) for a test to exceed it.
     BoundedMessage,
 }
 
 impl Need {
-    /// Whether a fabric has it.
+    /// Returns whether a fabric has the capability.
     pub fn met(self, capabilities: &Capabilities) -> bool {
         match self {
             Need::Transport(transport) => capabilities.transports.contains(transport),
@@ -92,7 +92,7 @@ impl fmt::Display for Need {
     }
 }
 
-/// What a role does.
+/// The actions of a role.
 pub type Body<F> = fn(&mut Context<F>, Role) -> Verdict;
 
 /// One case.
@@ -100,13 +100,13 @@ pub type Body<F> = fn(&mut Context<F>, Role) -> Verdict;
 pub struct Case<F: Fabric> {
     /// Its name, unique in the suite.
     pub name: &'static str,
-    /// What the fabric needs to have.
+    /// The capabilities that it needs.
     pub needs: &'static [Need],
-    /// 1: the first role alone, without a link; 2: both, over a link.
+    /// The number of roles. 1: the first role alone, without a link; 2: both roles, over a link.
     pub roles: u8,
-    /// The second role dies in it: by SIGKILL where it has a process of its own.
+    /// Whether the second role dies: by SIGKILL if it has its own process.
     pub second_dies: bool,
-    /// What the roles do.
+    /// The actions of the roles.
     pub body: Body<F>,
 }
 
@@ -119,22 +119,22 @@ impl<F: Fabric> Clone for Case<F> {
 impl<F: Fabric> Copy for Case<F> {}
 
 impl<F: Fabric> Case<F> {
-    /// A case with two roles.
+    /// Makes a case with two roles.
     pub const fn pair(name: &'static str, needs: &'static [Need], body: Body<F>) -> Self {
         Case { name, needs, roles: 2, second_dies: false, body }
     }
 
-    /// A case with one role.
+    /// Makes a case with one role.
     pub const fn single(name: &'static str, needs: &'static [Need], body: Body<F>) -> Self {
         Case { name, needs, roles: 1, second_dies: false, body }
     }
 
-    /// A case whose second role dies.
+    /// Makes a case whose second role dies.
     pub const fn deadly(name: &'static str, needs: &'static [Need], body: Body<F>) -> Self {
         Case { name, needs, roles: 2, second_dies: true, body }
     }
 
-    /// What the fabric lacks for this case, if anything.
+    /// Returns the capability that the fabric lacks for this case, if any.
     pub fn lacks(&self, capabilities: &Capabilities) -> Option<Need> {
         self.needs.iter().copied().find(|need| !need.met(capabilities))
     }

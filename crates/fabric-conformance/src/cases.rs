@@ -1,4 +1,4 @@
-//! The cases, by what they are about.
+//! The cases, by subject.
 
 mod death;
 mod errors;
@@ -18,7 +18,7 @@ const RC: Need = Need::Transport(Transport::ReliableConnection);
 const UC: Need = Need::Transport(Transport::UnreliableConnection);
 const UD: Need = Need::Transport(Transport::UnreliableDatagram);
 
-/// Every case there is, those that do not apply to a fabric included.
+/// Returns every case, including those that do not apply to a fabric.
 pub fn cases<F: Fabric>() -> Vec<Case<F>> {
     let mut all = Vec::new();
     operations::add(&mut all);

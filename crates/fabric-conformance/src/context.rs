@@ -1,4 +1,4 @@
-//! What a role has at hand: the fabric, the link to the other role, and a deadline.
+//! The environment of a role: the fabric, the link to the other role, and a deadline.
 
 use crate::case::Role;
 use crate::failure::{Failure, Verdict};
@@ -11,17 +11,16 @@ use dunlin_fabric::{
 /// One millisecond, in the host's unit of time.
 pub const MILLISECOND: Nanos = 1_000_000;
 
-/// What a role has at hand. Nothing in it waits other than through the fabric and its host, so that a simulator
-/// can run it.
+/// The environment of a role. It waits only through the fabric and its host, so that a simulator can run it.
 #[derive(Debug)]
 pub struct Context<F: Fabric> {
-    /// The fabric under test, as seen from this role.
+    /// The fabric under test, as this role sees it.
     pub fabric: F,
-    /// When the case has failed for being stuck.
+    /// The time at which the case counts as stuck and fails.
     pub deadline: Nanos,
     /// The address of this case, on which the first role listens.
     pub address: Address,
-    /// Whether the other role has a process of its own.
+    /// Whether the other role has its own process.
     pub two_processes: bool,
     role: Role,
     listener: Option<F::Listener>,
@@ -29,7 +28,7 @@ pub struct Context<F: Fabric> {
 }
 
 impl<F: Fabric> Context<F> {
-    /// A context without a link.
+    /// Makes a context without a link.
     pub fn alone(fabric: &F, address: &Address, limit: Nanos) -> Self {
         let deadline = fabric.host().now() + limit;
         Context {
@@ -43,7 +42,7 @@ impl<F: Fabric> Context<F> {
         }
     }
 
-    /// Meets the other role.
+    /// Makes a context with a link to the other role, which calls this too.
     pub fn meet(
         fabric: &F,
         address: &Address,
@@ -59,24 +58,24 @@ impl<F: Fabric> Context<F> {
         Ok(context)
     }
 
-    /// The time.
+    /// Returns the time.
     pub fn now(&self) -> Nanos {
         self.fabric.host().now()
     }
 
-    /// The link to the other role.
+    /// Returns the link to the other role.
     pub fn link(&self) -> &F::Link {
         self.link.as_ref().expect("only cases with two roles use the link")
     }
 
-    /// One more link to the other role, which asks for it too.
+    /// Opens another link to the other role, which calls this too.
     pub fn another_link(&self) -> Result<F::Link, Failure> {
         if let Some(listener) = &self.listener {
             return Ok(listener.accept(self.deadline)?);
         }
         loop {
             match self.fabric.dial(&self.address, self.deadline) {
-                // The first role may not be there yet.
+                // The first role may not listen yet.
                 Err(DialError::NobodyListens { .. }) if self.now() < self.deadline => {
                     self.fabric.host().sleep(self.now() + MILLISECOND);
                 }
@@ -90,24 +89,24 @@ impl<F: Fabric> Context<F> {
         Ok(self.link().send(message)?)
     }
 
-    /// The next control message; no domain makes progress meanwhile.
+    /// Returns the next control message. No domain makes progress meanwhile.
     pub fn hear(&self) -> Result<Vec<u8>, Failure> {
         Ok(self.link().receive(self.deadline)?)
     }
 
-    /// The next control message, with the station making progress.
+    /// Returns the next control message; the station makes progress meanwhile.
     pub fn hear_at(&self, station: &mut Station<F>) -> Result<Vec<u8>, Failure> {
         let link = self.link();
         station.until("a control message", |_| Ok(link.try_receive()?))
     }
 
-    /// Both roles send a message and get the other's.
+    /// Sends a message and returns the other role's, which calls this too.
     pub fn exchange(&self, message: &[u8]) -> Result<Vec<u8>, Failure> {
         self.tell(message)?;
         self.hear()
     }
 
-    /// Both roles reach this point. The station makes progress meanwhile.
+    /// Waits until both roles have reached this point. The station makes progress meanwhile.
     pub fn meet_at(&self, station: &mut Station<F>) -> Verdict {
         self.tell(b"here")?;
         let message = self.hear_at(station)?;
@@ -115,12 +114,12 @@ impl<F: Fabric> Context<F> {
         Ok(())
     }
 
-    /// A station with usual depths.
+    /// Makes a station with usual depths.
     pub fn station(&self) -> Result<Station<F>, Failure> {
         Station::new(&self.fabric, self.deadline, 1024)
     }
 
-    /// A queue pair connected with the one that the other role makes by the same call.
+    /// Makes a queue pair and connects it to the one that the other role makes by the same call.
     pub fn connect(
         &self,
         station: &mut Station<F>,
@@ -142,7 +141,7 @@ impl<F: Fabric> Context<F> {
         Ok(queue_pair)
     }
 
-    /// Gives our endpoint to the other role and gets its.
+    /// Sends a queue pair's endpoint to the other role, and returns the other role's endpoint.
     pub fn swap_endpoints(
         &self,
         link: &F::Link,
@@ -164,14 +163,14 @@ impl<F: Fabric> Context<F> {
         Ok(Region::new(self.fabric.register(length as u64, access)?))
     }
 
-    /// Grants a region and tells the other role its key.
+    /// Grants a region and sends its key to the other role.
     pub fn lend(&self, region: &Region<F::Memory>, access: Access) -> Result<RegionKey, Failure> {
         let key = self.link().grant(region.memory(), access)?;
         self.tell(&key.0.to_le_bytes())?;
         Ok(key)
     }
 
-    /// The key that the other role [lends](Context::lend).
+    /// Returns the key of the region that the other role [lends](Context::lend).
     pub fn borrow_key(&self) -> Result<RegionKey, Failure> {
         Ok(RegionKey(self.hear_number()?))
     }
@@ -190,8 +189,8 @@ impl<F: Fabric> Context<F> {
         Ok(u64::from_le_bytes(bytes))
     }
 
-    /// The second role's end, as sudden as can be: SIGKILL where it has a process of its own, else the end of the
-    /// link.
+    /// Ends this role as abruptly as possible: by SIGKILL if it is the second role and has its own process,
+    /// otherwise by closing the link.
     pub fn die(&self) {
         if self.two_processes && self.role == Role::Second {
             let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);

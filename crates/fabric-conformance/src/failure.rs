@@ -1,9 +1,9 @@
-//! How a case says that a fabric is wrong.
+//! The failures of a case, which show that a fabric is wrong.
 
 use std::fmt;
 use std::panic::Location;
 
-/// What was expected and did not hold, with its place in the suite. Any error turns into one by `?`.
+/// An expectation that did not hold, with its place in the suite. `?` converts any error into it.
 #[derive(Clone, Debug)]
 pub struct Failure {
     message: String,
@@ -11,7 +11,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// A failure at the caller's place.
+    /// Makes a failure with the caller's place.
     #[track_caller]
     pub fn new(message: impl Into<String>) -> Self {
         Failure { message: message.into(), place: Location::caller() }
@@ -31,10 +31,10 @@ impl<E: std::error::Error> From<E> for Failure {
     }
 }
 
-/// How a role of a case ends.
+/// The result of a role of a case.
 pub type Verdict = Result<(), Failure>;
 
-/// Leaves the role with a failure unless the condition holds.
+/// Returns a failure from the role unless the condition holds.
 #[macro_export]
 macro_rules! expect {
     ($condition:expr $(,)?) => {
@@ -47,7 +47,7 @@ macro_rules! expect {
     };
 }
 
-/// Leaves the role with a failure unless both are equal.
+/// Returns a failure from the role unless both values are equal.
 #[macro_export]
 macro_rules! expect_eq {
     ($left:expr, $right:expr $(,)?) => {
@@ -65,7 +65,7 @@ macro_rules! expect_eq {
     };
 }
 
-/// Leaves the role with a failure unless the value matches the pattern.
+/// Returns a failure from the role unless the value matches the pattern.
 #[macro_export]
 macro_rules! expect_matches {
     ($value:expr, $pattern:pat $(if $guard:expr)? $(,)?) => {

@@ -1,11 +1,11 @@
-//! One conformance suite for every fabric: a registry of named [cases](cases::cases), each with the capability it
-//! needs and what its one or two roles do, and the runners that play the roles on threads of one process or in
-//! two processes. A back-end passes the suite, or is wrong.
+//! One conformance suite for every fabric: a registry of named [cases](cases::cases), each with the
+//! capabilities that it needs and the actions of its one or two roles, and the runners that execute the roles
+//! in threads of one process or in two processes. A back-end that fails a case is wrong.
 //!
-//! What may come in: cases in terms of the `dunlin-fabric` traits alone, runners, the [mod@reference] fabric that
-//! the suite itself is tested on, and the counting of system calls ([trace]). What never does: anything that knows a back-end, times that a case asserts
-//! (deadlines only end what is stuck), and waiting outside of the fabric and its `Host`, which would shut out
-//! simulators.
+//! This crate may hold cases that use only the `dunlin-fabric` traits, runners, the [mod@reference] fabric on
+//! which the suite itself is tested, and the counting of system calls ([trace]). It never holds anything that
+//! knows a back-end. Cases never assert times (deadlines only end stuck cases), and never wait outside of the
+//! fabric and its `Host`, which would exclude simulators.
 //!
 //! A back-end's own test, with `harness = false`:
 //!

@@ -1,6 +1,6 @@
-//! The smallest correct fabric: one process, one lock, everything done at once by whoever posts it. It is the
-//! vocabulary's semantics in executable form, and what the suite and the interposers are tested on. It is not
-//! fast, and nothing but tests uses it.
+//! The smallest correct fabric: one process, one lock, and every request executed by the thread that posts
+//! it. It is the semantics of the vocabulary in executable form. The suite and the interposers are tested on
+//! it. It is not fast, and only tests use it.
 
 mod domain;
 mod state;
@@ -21,7 +21,7 @@ pub use domain::{ReferenceDomain, ReferenceWaker};
 
 type RealSignal = <RealHost as Host>::Signal;
 
-/// The reference fabric. Clones see each other; two made apart do not.
+/// The reference fabric. Clones are the same fabric; two that are made separately are not connected.
 #[derive(Clone, Debug)]
 pub struct Reference {
     world: Arc<World>,
@@ -30,7 +30,7 @@ pub struct Reference {
 }
 
 impl Reference {
-    /// A fabric of its own, that can do everything.
+    /// Makes a new fabric with all capabilities.
     pub fn new() -> Self {
         let capabilities = Capabilities {
             name: "reference",
@@ -54,8 +54,8 @@ impl Reference {
         Reference { world: Arc::default(), host: RealHost, capabilities }
     }
 
-    /// The same fabric, saying of itself what `change` makes of its capabilities. What it cannot do by them is
-    /// not used by the suite.
+    /// Changes the capabilities that the fabric reports. The suite does not use capabilities that it does not
+    /// report.
     pub fn with_capabilities(mut self, change: impl FnOnce(&mut Capabilities)) -> Self {
         change(&mut self.capabilities);
         self
@@ -134,7 +134,7 @@ impl Fabric for Reference {
     }
 }
 
-/// Where links of a [`Reference`] arrive.
+/// Accepts links of a [`Reference`].
 #[derive(Debug)]
 pub struct ReferenceListener {
     world: Arc<World>,
@@ -208,7 +208,7 @@ impl Drop for LinkEnd {
     }
 }
 
-/// How many messages may wait to be received.
+/// The maximum number of messages that wait to be received.
 const BACKLOG: usize = 1024;
 
 impl Link for ReferenceLink {

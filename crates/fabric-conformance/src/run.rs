@@ -1,4 +1,4 @@
-//! The runners: both roles on threads of one process, or each in a process of its own.
+//! The runners: both roles in threads of one process, or each role in its own process.
 
 use crate::case::{Case, Role};
 use crate::cases::cases;
@@ -11,17 +11,17 @@ use std::panic::AssertUnwindSafe;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// How to run.
+/// Options of a run.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// When a case counts as stuck.
+    /// The time after which a case counts as stuck.
     pub limit: Nanos,
-    /// Only cases whose name contains one of these; all if there are none.
+    /// Runs only cases whose name contains one of these texts; all cases if empty.
     pub only: Vec<String>,
 }
 
 impl Default for Options {
-    /// All cases, 30 seconds each.
+    /// Returns options for all cases with 30 seconds each.
     fn default() -> Self {
         Options { limit: 30_000_000_000, only: Vec::new() }
     }
@@ -33,38 +33,39 @@ impl Options {
     }
 }
 
-/// The fabric as each role sees it (two handles of one, or two hosts of a simulator), and where they meet.
+/// The fabric as each role sees it (two handles of one fabric, or two hosts of a simulator), and the address
+/// of the first role.
 #[derive(Clone, Debug)]
 pub struct Pair<F> {
-    /// For the first role.
+    /// The fabric for the first role.
     pub first: F,
-    /// For the second role.
+    /// The fabric for the second role.
     pub second: F,
-    /// Unused by anyone else.
+    /// An unused address.
     pub address: Address,
 }
 
-/// How a case ended.
+/// The result of a case.
 #[derive(Clone, Debug)]
 pub enum Outcome {
-    /// As it should.
+    /// The case passed.
     Passed,
-    /// The fabric cannot do what the case is about: the capability that it lacks.
+    /// The case does not apply to the fabric, which lacks this capability.
     NotApplicable(String),
-    /// Wrongly: what each role says of it.
+    /// The case failed, with the messages of the roles.
     Failed(Vec<(Role, String)>),
 }
 
-/// A case and how it ended.
+/// A case and its result.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// The case.
+    /// The name of the case.
     pub name: &'static str,
-    /// How it ended.
+    /// The result.
     pub outcome: Outcome,
-    /// The process ids of the roles, where they had two processes.
+    /// The process ids of the roles, if there were two processes.
     pub processes: Option<(u32, u32)>,
-    /// How long it took, on the fabric's host.
+    /// The duration, by the clock of the fabric's host.
     pub elapsed: Nanos,
 }
 
@@ -87,10 +88,10 @@ impl fmt::Display for Row {
     }
 }
 
-/// What a run of the suite showed.
+/// The results of a run of the suite.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Case by case.
+    /// The results, case by case.
     pub rows: Vec<Row>,
 }
 
@@ -99,23 +100,24 @@ impl Report {
         self.rows.iter().filter(|row| wanted(&row.outcome)).map(|row| row.name).collect()
     }
 
-    /// The cases that failed.
+    /// Returns the names of the cases that failed.
     pub fn failed(&self) -> Vec<&'static str> {
         self.names(|outcome| matches!(outcome, Outcome::Failed(_)))
     }
 
-    /// The cases that passed.
+    /// Returns the names of the cases that passed.
     pub fn passed(&self) -> Vec<&'static str> {
         self.names(|outcome| matches!(outcome, Outcome::Passed))
     }
 
-    /// The cases that do not apply.
+    /// Returns the names of the cases that do not apply.
     pub fn not_applicable(&self) -> Vec<&'static str> {
         self.names(|outcome| matches!(outcome, Outcome::NotApplicable(_)))
     }
 }
 
-/// Plays one role of a case, after meeting the other; says the other's process id, 0 for a case with one role.
+/// Executes one role of a case, after connecting to the other role; returns the other's process id, or 0 for
+/// a case with one role.
 pub fn serve_role<F: Fabric>(
     fabric: &F,
     address: &Address,
@@ -148,16 +150,16 @@ pub fn serve_role<F: Fabric>(
         Err(Failure::new(format!("panicked: {}", text.unwrap_or_default())))
     });
     if verdict.is_err() && case.roles == 2 {
-        // The other role need not wait for the end of its time.
+        // So that the other role need not wait for its deadline.
         context.link().close();
     }
     verdict.map(|()| peer)
 }
 
-/// Where threads leave their results.
+/// The results of threads.
 type Results = Arc<Mutex<Vec<(Role, Result<u32, Failure>)>>>;
 
-/// One role of a case, about to be played.
+/// One role of a case that is about to be executed.
 struct Play<F: Fabric> {
     fabric: F,
     address: Address,
@@ -184,7 +186,7 @@ impl<F: Fabric> Play<F> {
     }
 }
 
-/// Waits until so many roles have ended, or their time is over; what those that failed say.
+/// Waits until all roles have ended or their time has passed; returns their results.
 fn gather<H: Host>(
     host: &H,
     roles: &[Role],
@@ -192,7 +194,7 @@ fn gather<H: Host>(
     results: &Results,
     ended: &H::Signal,
 ) -> Vec<(Role, Result<u32, Failure>)> {
-    // A role ends by itself at its deadline; what does not even do that is stuck inside the fabric.
+    // A role ends by itself at its deadline. One that does not is stuck inside the fabric.
     let deadline = host.now() + limit + limit / 2;
     loop {
         let seen = ended.seen();
@@ -219,8 +221,8 @@ fn outcome(results: &[(Role, Result<u32, Failure>)]) -> Outcome {
     if failed.is_empty() { Outcome::Passed } else { Outcome::Failed(failed) }
 }
 
-/// Runs the suite with both roles on threads of this process's (or the simulator's) host, one case after the
-/// other; `make` gives the fabric for each, and `tell` hears of each row as it comes.
+/// Runs the suite with both roles in threads of this process's (or the simulator's) host, one case after
+/// another. `make` returns the fabric for each case, and `tell` is called with each row.
 pub fn run_in_process<F: Fabric>(
     options: &Options,
     mut make: impl FnMut(&Case<F>) -> Pair<F>,
@@ -263,8 +265,8 @@ fn in_process<F: Fabric>(case: &Case<F>, pair: Pair<F>, limit: Nanos) -> Outcome
     outcome(&gather(&host, roles, limit, &results, &ended))
 }
 
-/// Runs the cases with two roles across two processes: the first role in this one, the second in a child that
-/// `child` starts for a case and an address, and that calls [`serve_role`].
+/// Runs the cases with two roles in two processes: the first role in this one, the second in a child process.
+/// `child` starts it for a case and an address; the child calls [`serve_role`].
 pub fn run_two_processes<F: Fabric>(
     options: &Options,
     mut make: impl FnMut(&Case<F>) -> (F, Address),
@@ -315,7 +317,7 @@ fn across<F: Fabric>(case: &Case<F>, fabric: F, address: Address, mut child: Chi
     outcome(&results)
 }
 
-/// Waits for a child to end, and ends it when its time is over.
+/// Waits for a child to end, and kills it when its time has passed.
 fn ended_well<F: Fabric>(case: &Case<F>, host: &F::Host, child: &mut Child, limit: Nanos) -> Verdict {
     let deadline = host.now() + limit;
     let status = loop {
@@ -341,7 +343,7 @@ fn ended_well<F: Fabric>(case: &Case<F>, host: &F::Host, child: &mut Child, limi
     }
 }
 
-/// An address of a scheme whose addresses are names.
+/// Returns an address of a scheme whose addresses are names.
 fn named(scheme: Scheme, case: &str) -> Address {
     let random = RealHost.random();
     let name = format!("conformance-{}-{random:016x}-{case}", std::process::id());
@@ -349,33 +351,34 @@ fn named(scheme: Scheme, case: &str) -> Address {
     Address::new(scheme, &name).expect("made of letters, digits and dashes")
 }
 
-/// An environment variable: what starts the second role's process, before its own command; `ip netns exec NAME`, for example,
-/// which has to become that process, not to wait for it.
+/// An environment variable with a command that starts the second role's process, placed before the role's own
+/// command; for example `ip netns exec NAME`. It has to become that process, rather than wait for it.
 pub const SECOND_BY: &str = "DUNLIN_CONFORMANCE_SECOND_BY";
 
-/// What a back-end's test binary (`harness = false`) hands over: the suite in one process, and across two.
+/// The definition of a back-end's test binary (`harness = false`), which runs the suite in one process and in
+/// two.
 #[derive(Clone, Copy, Debug)]
 pub struct Suite<F: Fabric> {
     /// Makes the fabric, in each process and for each case.
     pub fabric: fn() -> F,
-    /// The scheme of its addresses.
+    /// The scheme of the fabric's addresses.
     pub scheme: Scheme,
-    /// An address for a case, which nobody uses; where addresses have ports, nor the port behind it.
+    /// Returns an unused address for a case. If addresses have ports, the next port must be unused too.
     pub address: fn(Scheme, &str) -> Address,
-    /// Whether two processes can use it.
+    /// Whether the suite also runs in two processes.
     pub two_processes: bool,
-    /// How many cases apply to it: a number written down, so that none gets lost unseen.
+    /// The number of cases that apply to the fabric. Written down, so that a case that is lost is noticed.
     pub applicable: usize,
 }
 
 impl<F: Fabric> Suite<F> {
-    /// A suite in one process and across two.
+    /// Makes a suite for one process and two.
     pub fn new(fabric: fn() -> F, scheme: Scheme, applicable: usize) -> Self {
         Suite { fabric, scheme, address: named, two_processes: true, applicable }
     }
 
-    /// Runs what the command line asks for: words choose cases by part of their name, `--list` lists them. Fails
-    /// if a case fails, or if another number of them applies than was said.
+    /// Runs the command line: words select cases by part of their name, `--list` lists them. Fails if a case
+    /// fails, or if the number of cases that apply differs from [`applicable`](Suite::applicable).
     pub fn main(&self) -> ExitCode {
         let arguments: Vec<String> = std::env::args().skip(1).collect();
         if let [play, case, address] = &arguments[..]
@@ -423,7 +426,7 @@ impl<F: Fabric> Suite<F> {
             (fabric, (self.address)(self.scheme, case.name))
         };
         let child = |case: &Case<F>, address: &Address| {
-            // In another network namespace, for example: words to put in front.
+            // Words placed before the command, for example to run it in another network namespace.
             let before = std::env::var(SECOND_BY).unwrap_or_default();
             let mut words = before.split_whitespace();
             let this = std::env::current_exe()?;

@@ -1,4 +1,4 @@
-//! A domain with what a role usually needs around it, and bounded waiting.
+//! A domain with the objects that a role usually needs, and bounded waiting.
 
 use crate::context::MILLISECOND;
 use crate::failure::{Failure, Verdict};
@@ -10,7 +10,7 @@ use dunlin_fabric::{
 };
 use std::collections::{BTreeMap, VecDeque};
 
-/// The completion of a fabric.
+/// The type of a fabric's completions.
 pub type CompletionOf<F> = Completion<<F as Fabric>::Memory>;
 
 /// A domain, its two completion queues, and an arena.
@@ -18,11 +18,11 @@ pub type CompletionOf<F> = Completion<<F as Fabric>::Memory>;
 pub struct Station<F: Fabric> {
     /// The domain.
     pub domain: F::Domain,
-    /// For completions of sends; events are raised for it.
+    /// The queue for completions of sends, with events if the fabric has them.
     pub sends: CompletionQueueId,
-    /// For completions of RECVs; events are raised for it.
+    /// The queue for completions of RECVs, with events if the fabric has them.
     pub receives: CompletionQueueId,
-    /// Buffers.
+    /// The arena for buffers.
     pub arena: Arena<F::Memory>,
     fabric: F,
     deadline: Nanos,
@@ -30,19 +30,19 @@ pub struct Station<F: Fabric> {
     polled: Vec<CompletionOf<F>>,
 }
 
-/// How the bytes of a message are given to the fabric.
+/// The form in which the bytes of a message are passed to the fabric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// Inline, in so many parts.
+    /// Inline, in this number of parts.
     Inline(usize),
     /// One registered buffer.
     Buffer,
-    /// So many registered buffers.
+    /// This number of registered buffers.
     Gather(usize),
 }
 
 impl Form {
-    /// Those that fit a message of `length` bytes.
+    /// Returns the forms that fit a message of `length` bytes.
     pub fn all(length: usize, max_inline: u32) -> Vec<Form> {
         let mut forms = vec![Form::Buffer];
         if length <= max_inline as usize {
@@ -55,7 +55,7 @@ impl Form {
     }
 }
 
-/// Splits bytes into so many uneven parts.
+/// Splits bytes into `parts` uneven parts.
 fn split(bytes: &[u8], parts: usize) -> Vec<&[u8]> {
     let mut rest = bytes;
     let mut split = Vec::new();
@@ -69,7 +69,7 @@ fn split(bytes: &[u8], parts: usize) -> Vec<&[u8]> {
 }
 
 impl<F: Fabric> Station<F> {
-    /// A domain with completion queues of `depth`.
+    /// Makes a domain with completion queues of `depth`.
     pub fn new(fabric: &F, deadline: Nanos, depth: u32) -> Result<Self, Failure> {
         let mut domain = fabric.domain()?;
         let events = fabric.capabilities().events;
@@ -80,24 +80,24 @@ impl<F: Fabric> Station<F> {
         Ok(Station { domain, sends, receives, arena, fabric, deadline, found, polled })
     }
 
-    /// A usual configuration for a transport.
+    /// Returns a usual configuration for a transport.
     pub fn config(&self, transport: Transport) -> QueuePairConfig {
         QueuePairConfig { transport, ..QueuePairConfig::reliable(self.sends, self.receives) }
     }
 
-    /// A usual configuration of RC.
+    /// Returns a usual configuration for RC.
     pub fn reliable(&self) -> QueuePairConfig {
         self.config(Transport::ReliableConnection)
     }
 
-    /// A buffer that holds these bytes.
+    /// Returns a buffer with these bytes.
     pub fn buffer(&self, bytes: &[u8]) -> Result<Buffer<F::Memory>, Failure> {
         let mut buffer = self.arena.reserve(bytes.len())?;
         buffer.copy_from_slice(bytes);
         Ok(buffer)
     }
 
-    /// Puts bytes into the form wanted and gives them to `post`.
+    /// Puts bytes into the given form and passes them to `post`.
     pub fn in_form<T>(
         &mut self,
         form: Form,
@@ -150,7 +150,7 @@ impl<F: Fabric> Station<F> {
         self.receive(ReceiveTarget::QueuePair(queue_pair), id, length)
     }
 
-    /// Polls a queue once and keeps what it gives.
+    /// Polls a queue once and keeps its completions; returns their number.
     pub fn poll(&mut self, queue: CompletionQueueId) -> usize {
         let mut polled = std::mem::take(&mut self.polled);
         let got = self.domain.poll(queue, &mut polled, 64);
@@ -159,12 +159,12 @@ impl<F: Fabric> Station<F> {
         got
     }
 
-    /// Takes a completion that was found already.
+    /// Takes a kept completion of a queue.
     pub fn take(&mut self, queue: CompletionQueueId) -> Option<CompletionOf<F>> {
         self.found.get_mut(&queue)?.pop_front()
     }
 
-    /// Polls both queues until `look` finds what it looks for; fails at the deadline.
+    /// Polls both queues until `look` returns a value; fails at the deadline.
     #[track_caller]
     pub fn until<T>(
         &mut self,
@@ -175,7 +175,8 @@ impl<F: Fabric> Station<F> {
         self.look(self.deadline, look)?.ok_or(stuck)
     }
 
-    /// As [`until`](Station::until) up to a time of the caller's: `None` if it has not come by then.
+    /// As [`until`](Station::until), with a deadline of the caller; returns `None` if there is no value by
+    /// then.
     pub fn look<T>(
         &mut self,
         deadline: Nanos,
@@ -197,24 +198,24 @@ impl<F: Fabric> Station<F> {
                 self.domain.disarm(armed);
                 return Ok(found);
             }
-            // Short, since what is looked for may not concern the domain (a message on a link).
+            // Short, since the expected event may not concern the domain (a message on a link).
             let _ = self.domain.wait(armed, deadline.min(now + MILLISECOND));
         }
     }
 
-    /// Makes progress for a while.
+    /// Makes progress for the given time.
     pub fn rest(&mut self, time: Nanos) -> Verdict {
         let until = self.fabric.host().now() + time;
         self.look::<()>(until, |_| Ok(None)).map(|_| ())
     }
 
-    /// The next completion of a queue.
+    /// Returns the next completion of a queue.
     #[track_caller]
     pub fn next(&mut self, queue: CompletionQueueId) -> Result<CompletionOf<F>, Failure> {
         self.until("a completion", |station| Ok(station.take(queue)))
     }
 
-    /// The next completion of a queue, which has to be this request's success.
+    /// Returns the next completion of a queue, which has to be the success of this request.
     #[track_caller]
     pub fn success(&mut self, queue: CompletionQueueId, id: u64) -> Result<CompletionOf<F>, Failure> {
         let here = std::panic::Location::caller();
@@ -224,13 +225,13 @@ impl<F: Fabric> Station<F> {
         Ok(completion)
     }
 
-    /// The next completion of sends, which has to be this request's success.
+    /// Returns the next completion of sends, which has to be the success of this request.
     #[track_caller]
     pub fn sent(&mut self, id: u64) -> Result<CompletionOf<F>, Failure> {
         self.success(self.sends, id)
     }
 
-    /// The next completion of RECVs, which has to be this RECV's, filled with these bytes.
+    /// Returns the next completion of RECVs, which has to be that of this RECV, filled with these bytes.
     #[track_caller]
     pub fn received(&mut self, id: u64, bytes: &[u8]) -> Result<CompletionOf<F>, Failure> {
         let completion = self.success(self.receives, id)?;
@@ -247,7 +248,7 @@ impl<F: Fabric> Station<F> {
         })
     }
 
-    /// Expects that `count` RECVs from `first` on come back flushed, with their buffers, in order.
+    /// Expects that `count` RECVs from `first` on are flushed in order, with their buffers.
     #[track_caller]
     pub fn flushed_receives(&mut self, first: u64, count: u64) -> Verdict {
         for id in first..first + count {
@@ -258,7 +259,7 @@ impl<F: Fabric> Station<F> {
         Ok(())
     }
 
-    /// Waits until a word of a region is as wanted; what peers write there is seen by polling memory.
+    /// Waits until a word of a region satisfies `wanted`, by polling memory; returns the word.
     #[track_caller]
     pub fn until_word(
         &mut self,
@@ -285,14 +286,15 @@ impl<F: Fabric> Station<F> {
     }
 }
 
-/// Whether a range of a region holds these bytes.
+/// Returns whether a range of a region holds these bytes.
 pub fn holds<F: dunlin_fabric::Memory>(region: &Region<F>, offset: usize, bytes: &[u8]) -> bool {
     let mut copy = vec![0; bytes.len()];
     region.copy_out(offset, &mut copy);
     copy == bytes
 }
 
-/// Checks a RECV filled by a SEND: length, contents behind the headroom, the rest untouched.
+/// Checks a RECV filled by a SEND: its length, the contents after the headroom, and that the rest is
+/// unchanged.
 pub fn check_received<F: Fabric>(completion: &CompletionOf<F>, bytes: &[u8], headroom: usize) -> Verdict {
     expect_eq!(completion.opcode, Opcode::Receive);
     expect_eq!(completion.bytes as usize, headroom + bytes.len(), "bytes received");
@@ -314,7 +316,7 @@ pub fn check_received<F: Fabric>(completion: &CompletionOf<F>, bytes: &[u8], hea
     Ok(())
 }
 
-/// Bytes that differ from place to place and from seed to seed.
+/// Returns bytes that depend on position and seed.
 pub fn pattern(seed: u64, length: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     (0..length)

@@ -1,24 +1,26 @@
-//! The system calls that a program makes between two marks, by `strace`: for a back-end's program that counts what its calls cost.
+//! Counts the system calls of a program between two marks, with `strace`. For programs that measure the cost
+//! of a back-end's calls.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::process::Command;
 
-/// How often each was made: by case, whether by the thread that made the marks, and by name.
+/// The number of calls: by case, by whether the marking thread made them, and by name.
 pub type Counts = BTreeMap<(String, bool, String), u64>;
 
-/// A line in strace's log: from here on calls count for the case of this name, or for none after `end`.
+/// Writes a mark into strace's log: following calls count for the case of this name, or for none after `end`.
 pub fn mark(case: &str) {
-    // There is no such file. Opening it is what is seen: one call, where asking for its metadata is two the first time.
+    // The file does not exist; the attempt to open it appears in the log. Opening is one call, while reading
+    // metadata is two the first time.
     let _ = std::fs::File::open(format!("{MARK}{case}"));
 }
 
 const MARK: &str = "/mark/";
 
-/// Runs this program again under strace, with these arguments, and counts.
+/// Runs this program again under strace with these arguments, and counts its calls.
 ///
 /// # Errors
-/// If strace is not there, or the program fails.
+/// strace is missing, or the program fails.
 pub fn traced(arguments: &[&str]) -> io::Result<Counts> {
     let log = std::env::temp_dir().join(format!("dunlin-trace-{}", std::process::id()));
     let program = std::env::current_exe()?;
@@ -39,7 +41,7 @@ fn count(log: &str) -> Counts {
     for line in log.lines() {
         let Some((thread, call)) = line.split_once(' ') else { continue };
         let call = call.trim_start();
-        // What was interrupted by another thread's line is told twice.
+        // A call that was interrupted by another thread's line appears twice.
         if call.starts_with("<...") || call.starts_with("---") || call.starts_with("+++") {
             continue;
         }

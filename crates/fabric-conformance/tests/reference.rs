@@ -1,4 +1,4 @@
-//! The suite on the reference fabric: by itself, and with the interposers around it.
+//! The suite on the reference fabric, alone and with the interposers around it.
 
 use dunlin_fabric::interpose::{Delay, When};
 use dunlin_fabric::{Count, Fabric, Fault, FaultPlan, Scheme, Trace};

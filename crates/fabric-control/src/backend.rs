@@ -1,4 +1,4 @@
-//! What a fabric adds to its control connections.
+//! The interface between a fabric and its control connections.
 
 use dunlin_fabric::{Access, GrantError, Memory, Nanos, Scheme};
 use rustix::event::epoll::EventFlags;
@@ -7,117 +7,118 @@ use std::fmt::Debug;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Locks, whatever a thread that panicked has left.
+/// Locks a mutex, even if a thread has panicked while holding it.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Set once, from any thread.
+/// A flag that any thread can set, once.
 #[derive(Debug, Default)]
 pub struct Flag(AtomicBool);
 
 impl Flag {
-    /// Sets it.
+    /// Sets the flag.
     pub fn raise(&self) {
         self.0.store(true, Ordering::Release);
     }
 
-    /// Whether it is set.
+    /// Returns whether the flag is set.
     pub fn is_raised(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }
 }
 
-/// Who is told that a link, or the other end of a queue pair, has ended. Does not block.
+/// A receiver of notifications that a link, or the other end of a queue pair, has ended. Does not block.
 pub trait News: Debug + Send + Sync + 'static {
-    /// There is news: look.
+    /// Notifies the receiver, which then checks its links and queue pairs.
     fn tell_news(&self);
 }
 
-/// The first word of each side: who speaks, and which version.
+/// The greeting with which each side starts: the fabric and the version of its protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Greeting {
-    /// What only this fabric says.
+    /// A constant that identifies the fabric.
     pub magic: [u8; 8],
-    /// Raised when what is in the frames or endpoints changes its meaning.
+    /// Increased when the meaning of frames or endpoints changes.
     pub version: u16,
 }
 
-/// Bounds.
+/// Limits that the user sets.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// The most regions that one link's side may have granted at once.
+    /// The maximum number of concurrent grants by one side of a link.
     pub max_grants: usize,
-    /// How long, in nanoseconds, who has connected to a listener may take for its greeting.
+    /// The time, in nanoseconds, that a new connection has to send its greeting.
     pub greeting_patience: Nanos,
 }
 
-/// Where granted memory is, as the device of who granted it knows it.
+/// The location of granted memory, in terms of the granting side's device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The device's key.
     pub remote_key: u64,
-    /// The address that offsets count from.
+    /// The address at offset 0.
     pub address: u64,
     /// The length in bytes.
     pub length: u64,
 }
 
-/// What came of listening to one of the back-end's descriptors.
+/// The result of handling an event of one of the back-end's descriptors.
 #[derive(Debug, Default)]
 pub struct Heard {
-    /// It has nothing to say any more, and is not watched from now on.
+    /// The descriptor has no more events; the control thread stops watching it.
     pub forget: bool,
-    /// All links end: the device is of no use, for this reason.
+    /// All links end, for this reason: the device is unusable.
     pub end_links: Option<String>,
 }
 
-/// What a fabric adds. The control thread calls it, and threads that use links.
+/// The fabric-specific part of control connections. Called by the control thread and by threads that use
+/// links.
 pub trait Backend: Debug + Send + Sync + 'static {
     /// Registered memory.
     type Memory: Memory;
-    /// What lets the peer use granted memory; dropped when the grant ends.
+    /// The resource through which a peer can use granted memory; dropped when the grant ends.
     type Registration: Debug + Send + Sync + 'static;
 
-    /// The scheme of its addresses.
+    /// The scheme of the fabric's addresses.
     const SCHEME: Scheme;
-    /// The control thread's name.
+    /// The name of the control thread.
     const THREAD: &'static str;
 
-    /// Who we are.
+    /// Returns this side's greeting.
     fn greeting(&self) -> Greeting;
 
-    /// Bounds of the user's.
+    /// Returns the limits.
     fn limits(&self) -> Limits;
 
-    /// Makes memory, which was registered for that access, usable by a peer.
+    /// Makes memory, which was registered for `access`, usable by a peer.
     fn grant(
         &self,
         memory: &Arc<Self::Memory>,
         access: Access,
     ) -> Result<(Self::Registration, Place), GrantError>;
 
-    /// Why no peer can be reached now, if that is known.
+    /// Returns the reason why no peer is reachable now, if one is known.
     fn trouble(&self) -> Option<String> {
         None
     }
 
-    /// What the control thread is to sleep over too; at most eight.
+    /// Returns descriptors that the control thread watches too; at most eight.
     fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         Vec::new()
     }
 
-    /// The descriptor at this place has something to say.
+    /// Handles an event of the descriptor with this index.
     fn hear(&self, _place: usize, _flags: EventFlags) -> Heard {
         Heard::default()
     }
 
-    /// When the control thread is to [look](Backend::look): no later than this.
+    /// Returns the latest time at which the control thread must call [`look`](Backend::look), if any.
     fn look_at(&self) -> Option<Nanos> {
         None
     }
 
-    /// Looks; all links end if there is a reason.
+    /// Checks the device; returns the reason if all links must end.
     fn look(&self) -> Option<String> {
         None
     }

@@ -1,4 +1,5 @@
-//! What ties a queue pair to the link that its address went out on: who tells whom of the end, and whose memory keys mean.
+//! The connection between a queue pair and the link that carried its address: notices of the other end, and
+//! the memory that keys name.
 
 use crate::backend::{Backend, Flag, News};
 use crate::link::{LinkShared, RemoteRegion};
@@ -7,19 +8,21 @@ use std::sync::Arc;
 
 const KNOWN: usize = 8;
 
-/// Ties one queue pair to one link. The two ends know each other by names that do not come again as a device's numbers do: what is said
-/// late of a queue pair is not taken for news of the next one. Owned by the queue pair's thread; nothing here blocks, and only what says
-/// so takes a lock.
+/// Binds one queue pair to one link.
+///
+/// The two ends identify each other by names that are never reused, unlike a device's queue pair numbers. A
+/// late notice thus never applies to a newer queue pair. The queue pair's thread owns the value. No method
+/// blocks, and only those that say so take locks.
 #[derive(Debug)]
 pub struct Bond<B: Backend> {
     link: Option<Arc<LinkShared<B>>>,
-    /// The other end is gone.
+    /// Set when the other end is gone.
     closed: Arc<Flag>,
-    /// The other end takes what is sent.
+    /// Set when the other end accepts messages.
     ready: Arc<Flag>,
     /// The other end's name.
     theirs: Option<u64>,
-    /// The regions used last, so that the data path takes no lock; each at the place that its key says.
+    /// A cache of the regions used last, indexed by key, so that the data path takes no lock.
     known: [Option<Arc<RemoteRegion>>; KNOWN],
 }
 
@@ -36,8 +39,11 @@ impl<B: Backend> Default for Bond<B> {
 }
 
 impl<B: Backend> Bond<B> {
-    /// The address of the queue pair with this name is about to go out on `link`. From the first time on `attention` is told when
-    /// the link or the queue pair's other end ends, or the other end is ready. Another link is refused.
+    /// Binds the queue pair with this name to `link`, before its address is sent there. From then on
+    /// `attention` is notified when the link or the other end ends, or the other end is ready.
+    ///
+    /// # Errors
+    /// The queue pair is bound to another link.
     pub fn bind(
         &mut self,
         link: &Arc<LinkShared<B>>,
@@ -57,7 +63,7 @@ impl<B: Backend> Bond<B> {
         Ok(())
     }
 
-    /// Refuses to connect over another link than the one that the address went out on.
+    /// Returns an error unless the queue pair is bound to `link`.
     pub fn check(&self, link: &Arc<LinkShared<B>>) -> Result<(), CreateError> {
         match &self.link {
             Some(known) if Arc::ptr_eq(known, link) => Ok(()),
@@ -65,13 +71,14 @@ impl<B: Backend> Bond<B> {
         }
     }
 
-    /// The other end is the queue pair with this name: it can be told of ours, and memory that it has granted can be used.
+    /// Sets the name of the other end. From then on it can be notified, and memory that it has granted can be
+    /// used.
     pub fn meet(&mut self, theirs: u64) {
         self.theirs = Some(theirs);
     }
 
-    /// What the peer has granted under a name; `None` if it has not, or there is no other end yet. A name that was not asked for
-    /// lately takes locks, and may read the link's socket.
+    /// Returns the region that the peer has granted under `key`; `None` if there is no such grant or the
+    /// other end is not known yet. Unless the key is cached, takes locks and may read the link's socket.
     #[inline]
     pub fn region(&mut self, key: RegionKey) -> Option<&RemoteRegion> {
         let (Some(_), Some(link)) = (self.theirs, &self.link) else { return None };
@@ -82,17 +89,18 @@ impl<B: Backend> Bond<B> {
         place.as_deref()
     }
 
-    /// Whether the other end is gone, as far as is known.
+    /// Returns whether the other end is known to be gone.
     pub fn is_orphan(&self) -> bool {
         self.closed.is_raised() || self.link.as_ref().is_some_and(|link| !link.is_alive())
     }
 
-    /// Whether the other end has said that it takes what is sent. Only fabrics whose two ends are not ready at once say it.
+    /// Returns whether the other end has announced that it accepts messages. Only fabrics whose two ends do
+    /// not become ready together announce it.
     pub fn is_ready(&self) -> bool {
         self.ready.is_raised()
     }
 
-    /// Tells the other end, if there is one, that ours is of no use any more.
+    /// Notifies the other end, if known, that this end is no longer usable.
     pub fn tell_closed(&self) {
         if let (Some(theirs), Some(link)) = (self.theirs, &self.link)
             && !self.is_orphan()
@@ -101,7 +109,7 @@ impl<B: Backend> Bond<B> {
         }
     }
 
-    /// The queue pair with this name, ours, hears of nothing any more.
+    /// Ends all notifications for this side's queue pair of this name.
     pub fn detach(&self, name: u64) {
         if let Some(link) = &self.link {
             link.detach(name);

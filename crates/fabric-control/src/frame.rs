@@ -1,48 +1,48 @@
-//! Frames of the control connection: what the bytes on the socket mean. Pure; whatever bytes come, decoding gives a frame
-//! or a reason.
+//! Frames of the control connection: the encoding of the bytes on the socket. Pure. Decoding any bytes gives
+//! a frame or an error.
 
 use crate::backend::{Greeting, Place};
 use dunlin_fabric::verbs::MAX_CONTROL_MESSAGE;
 use dunlin_fabric::{Access, RegionKey};
 use thiserror::Error;
 
-/// Bytes in front of each frame: its length.
+/// Size of the length field before each frame, in bytes.
 pub(crate) const PREFIX: usize = 4;
 
-/// The longest frame without that: a control message and its kind.
+/// The longest frame without its prefix: a control message and its kind.
 pub(crate) const MAX_FRAME: usize = MAX_CONTROL_MESSAGE + 1;
 
 /// Memory of the sender that the receiver may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Grant {
-    /// Its name on this link.
+    /// The region's name on this link.
     pub(crate) key: RegionKey,
-    /// Where it is.
+    /// Its location.
     pub(crate) place: Place,
-    /// What may be done.
+    /// The access granted.
     pub(crate) access: Access,
 }
 
 /// One frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Frame<'a> {
-    /// The first one in each direction: who the sender is.
+    /// The first frame in each direction: the sender's fabric and version.
     Hello(Greeting),
-    /// Instead of a hello: too many connections wait to be accepted.
+    /// Sent instead of a hello: too many connections wait to be accepted.
     Full,
-    /// A message of the user's.
+    /// A message of the user.
     Message(&'a [u8]),
-    /// Memory.
+    /// A grant of memory.
     Grant(Grant),
     /// The end of a grant.
     Revoke(RegionKey),
-    /// The receiver's queue pair of this name is without its other end.
+    /// The other end of the receiver's queue pair of this name is gone.
     QueuePairClosed(u64),
-    /// The other end of the receiver's queue pair of this name takes what is sent to it from now on.
+    /// The other end of the receiver's queue pair of this name accepts messages from now on.
     QueuePairReady(u64),
 }
 
-/// Why bytes are no frame.
+/// The reason why bytes are not a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(crate) enum FrameError {
     #[error("it sent a frame of {0} bytes")]
@@ -96,7 +96,8 @@ impl<'a> Frame<'a> {
         into[start..start + PREFIX].copy_from_slice(&length.to_le_bytes());
     }
 
-    /// The first frame in these bytes and how many they are with its prefix, or `None` if it is not all there.
+    /// Decodes the first frame; returns it with its length including the prefix, or `None` if it is
+    /// incomplete.
     pub(crate) fn split(bytes: &'a [u8]) -> Result<Option<(Frame<'a>, usize)>, FrameError> {
         let Some((prefix, rest)) = bytes.split_first_chunk::<PREFIX>() else { return Ok(None) };
         let length = u32::from_le_bytes(*prefix) as usize;

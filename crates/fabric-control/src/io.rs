@@ -1,5 +1,6 @@
-//! The control thread: one for each fabric, asleep in `epoll` over all control sockets. It accepts, greets, reads control
-//! messages, and notices a peer's death. No call of the data path waits for it.
+//! The control thread: one for each fabric, which sleeps in `epoll` over all control sockets. It accepts
+//! connections, exchanges greetings, reads control messages, and detects a peer's death. No call of the data
+//! path waits for it.
 
 use crate::backend::{Backend, Greeting, Heard, lock};
 use crate::frame::{Frame, MAX_FRAME};
@@ -17,18 +18,18 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// How often overdue greetings are looked for, in nanoseconds, while there are any.
+/// The interval at which overdue greetings are checked, in nanoseconds, while there are any.
 const TICK: u64 = 250_000_000;
-/// Connections that may be in their greeting at once.
+/// The maximum number of connections that may be in their greeting at once.
 const MAX_GREETINGS: usize = 256;
 
 const WAKE: u64 = 0;
-/// The first of the back-end's descriptors.
+/// The number of the back-end's first descriptor.
 const BACKEND: u64 = 1;
-/// The most of them.
+/// The maximum number of the back-end's descriptors.
 const MAX_DESCRIPTORS: u64 = 8;
 
-/// Who has connected and not been greeted yet.
+/// A new connection whose greeting is incomplete.
 #[derive(Debug)]
 struct Greeted<B: Backend> {
     socket: TcpStream,
@@ -54,7 +55,7 @@ impl<B: Backend> Clone for Entry<B> {
     }
 }
 
-/// What the control thread and the handles share.
+/// State shared by the control thread and the handles.
 #[derive(Debug)]
 pub struct Io<B: Backend> {
     epoll: OwnedFd,
@@ -63,16 +64,16 @@ pub struct Io<B: Backend> {
     numbers: AtomicU64,
     stopped: AtomicBool,
     entries: Mutex<BTreeMap<u64, Entry<B>>>,
-    /// Those of the entries that are greetings; the control thread's.
+    /// The number of entries that are greetings. Only the control thread changes it.
     greetings: AtomicUsize,
 }
 
-/// The control connections of a fabric. Keeps the control thread running; dropping it stops that.
+/// The control connections of a fabric. Dropping it stops the control thread.
 #[derive(Debug)]
 pub struct Control<B: Backend>(Arc<Io<B>>);
 
 impl<B: Backend> Control<B> {
-    /// Starts the thread.
+    /// Starts the control thread.
     pub fn start(backend: Arc<B>) -> io::Result<Arc<Self>> {
         let io = Arc::new(Io {
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
@@ -92,18 +93,17 @@ impl<B: Backend> Control<B> {
         Ok(Arc::new(Control(io)))
     }
 
-    /// The back-end.
+    /// Returns the back-end.
     pub fn backend(&self) -> &Arc<B> {
         &self.0.backend
     }
 
-    /// The shared part.
     pub(crate) fn io(&self) -> &Arc<Io<B>> {
         &self.0
     }
 
-    /// Listens at HOST:PORT; the listener's address has the port that the system has chosen for port 0. `name` is what stands
-    /// in front of HOST:PORT in addresses, if anything does, with its colon.
+    /// Listens at HOST:PORT. Port 0 lets the system choose a port, which the listener's address then
+    /// contains. `prefix` is the text before HOST:PORT in addresses, with its colon; it may be empty.
     pub fn listen(
         self: &Arc<Self>,
         address: &Address,
@@ -124,7 +124,7 @@ impl<B: Backend> Control<B> {
         Ok(TcpControlListener::new(shared, actual, Arc::clone(self)))
     }
 
-    /// Opens a control connection to HOST:PORT; blocks until then at most.
+    /// Opens a control connection to HOST:PORT; blocks no longer than `until`.
     pub fn dial(
         self: &Arc<Self>,
         address: &Address,
@@ -155,20 +155,20 @@ impl<B: Backend> Control<B> {
 impl<B: Backend> Drop for Control<B> {
     fn drop(&mut self) {
         self.0.stopped.store(true, Ordering::Release);
-        // Cannot fail: this is the only thing that is ever written there.
+        // Cannot fail: nothing else is ever written to this descriptor.
         let _ = rustix::io::write(&self.0.call, &1u64.to_ne_bytes());
     }
 }
 
-/// How a greeting goes.
+/// The state of a greeting.
 enum Heed {
-    /// Not all of it is there.
+    /// The greeting is incomplete.
     Waits,
-    /// The peer's version, and what it said behind its hello.
+    /// The peer's version, and the bytes received after its hello.
     Hello(u16, Vec<u8>),
-    /// It has no room for us.
+    /// The peer has no room for another connection.
     Full,
-    /// No peer of ours, or gone: why.
+    /// The peer is gone or is not a service of this fabric; the error has the reason.
     Failed(io::Error),
 }
 
@@ -199,23 +199,23 @@ fn hear_greeting(socket: &mut &TcpStream, incoming: &mut Vec<u8>, ours: Greeting
     }
 }
 
-/// Says one frame as the first word; a fresh socket has room for it.
+/// Sends the first frame. A new socket always has room for it.
 fn say(mut socket: &TcpStream, frame: &Frame<'_>) -> io::Result<()> {
     let mut bytes = Vec::new();
     frame.encode(&mut bytes);
     socket.write_all(&bytes)
 }
 
-/// Why a greeting by who dials failed.
+/// The reason why the greeting of a dialled connection failed.
 #[derive(Debug)]
 pub enum GreetError {
-    /// The listener speaks this version.
+    /// The listener has this version.
     Version(u16),
-    /// No answer in time, or no room.
+    /// The listener did not answer in time, or has no room.
     TimedOut,
-    /// It is gone, or no peer of ours.
+    /// The peer is gone or is not a service of this fabric.
     None(io::Error),
-    /// The system refused.
+    /// A system call failed.
     System(io::Error),
 }
 
@@ -224,17 +224,16 @@ impl<B: Backend> Io<B> {
         lock(&self.entries)
     }
 
-    /// A number that no other link or listener of this fabric has.
+    /// Returns a number that no other link or listener of this fabric has.
     pub(crate) fn next_number(&self) -> u64 {
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The back-end.
     pub(crate) fn backend(&self) -> &B {
         &self.backend
     }
 
-    /// The first words of who dials; blocks until then at most.
+    /// Exchanges greetings on a dialled connection; blocks no longer than `until`.
     pub(crate) fn greet(
         self: &Arc<Self>,
         socket: TcpStream,
@@ -264,9 +263,9 @@ impl<B: Backend> Io<B> {
         Ok(link)
     }
 
-    /// Watches a link from now on.
+    /// Starts to watch a link.
     fn add_link(&self, link: Arc<LinkShared<B>>) -> io::Result<()> {
-        // What came behind the greeting does not make the socket readable.
+        // Bytes that arrived with the greeting do not make the socket readable, so they are processed now.
         link.read(&mut [0; 4096], false);
         let number = link.number();
         self.entries().insert(number, Entry::Link(Arc::clone(&link)));
@@ -276,7 +275,7 @@ impl<B: Backend> Io<B> {
         })
     }
 
-    /// Watches a listener from now on.
+    /// Starts to watch a listener.
     pub(crate) fn add_listener(&self, listener: Arc<ListenerShared<B>>) -> io::Result<()> {
         let number = listener.number();
         let data = EventData::new_u64(number);
@@ -286,30 +285,29 @@ impl<B: Backend> Io<B> {
         Ok(())
     }
 
-    /// Forgets a listener.
     pub(crate) fn drop_listener(&self, listener: &ListenerShared<B>) {
-        // The kernel forgets the socket by itself when it is closed; nothing is lost if it has been.
+        // The kernel removes a closed socket by itself, so nothing is lost if the socket is already closed.
         listener.with_socket(|socket| epoll::delete(&self.epoll, socket).ok());
         self.entries().remove(&listener.number());
     }
 
-    /// Ends a link and forgets it.
+    /// Ends a link and removes it.
     pub(crate) fn drop_link(&self, link: &LinkShared<B>, reason: &str) {
         link.end(reason);
         self.forget(link.number(), link.socket());
     }
 
     fn forget(&self, number: u64, socket: &TcpStream) -> bool {
-        // It may have been forgotten already.
+        // Fails if the socket was removed already.
         let _ = epoll::delete(&self.epoll, socket);
         self.entries().remove(&number).is_some()
     }
 
-    /// Waits for these events of a link from now on.
+    /// Sets the events of a link that the control thread waits for.
     pub(crate) fn watch(&self, link: &LinkShared<B>, flags: EventFlags) {
         let data = EventData::new_u64(link.number());
         if let Err(error) = epoll::modify(&self.epoll, link.socket(), data, flags) {
-            // Not yet, or not any more.
+            // Fails if the socket is not registered yet, or no longer.
             tracing::debug!(%error, "a control socket is not watched");
         }
     }
@@ -358,11 +356,11 @@ impl<B: Backend> Io<B> {
         }
     }
 
-    /// One of the back-end's descriptors can be read.
+    /// Handles an event of one of the back-end's descriptors.
     fn hear_backend(&self, place: usize, flags: EventFlags) {
         let Heard { forget, end_links } = self.backend.hear(place, flags);
         if forget && let Some(descriptor) = self.backend.descriptors().get(place) {
-            // Nothing will be told any more.
+            // The result does not matter: the descriptor has no more events.
             let _ = epoll::delete(&self.epoll, descriptor);
         }
         if let Some(reason) = end_links {
@@ -370,7 +368,7 @@ impl<B: Backend> Io<B> {
         }
     }
 
-    /// All links end, for the device's sake.
+    /// Ends all links because of the device.
     fn end_links(&self, reason: &str) {
         let entries: Vec<Entry<B>> = self.entries().values().cloned().collect();
         for entry in entries {
@@ -382,7 +380,7 @@ impl<B: Backend> Io<B> {
     }
 
     fn handle(self: &Arc<Self>, number: u64, flags: EventFlags, buffer: &mut [u8]) {
-        // The map is not locked while an entry is served: serving may add and drop entries.
+        // The map is not locked while an entry is served: serving may add and remove entries.
         let entry = self.entries().get(&number).cloned();
         match entry {
             Some(Entry::Link(link)) => {
@@ -412,7 +410,8 @@ impl<B: Backend> Io<B> {
                     ErrorKind::Interrupted | ErrorKind::ConnectionAborted => continue,
                     _ => {
                         tracing::warn!(%error, "cannot accept a control connection; raise `ulimit -n`?");
-                        // Out of descriptors, most likely: the socket stays readable, so do not spin on it.
+                        // Most likely out of descriptors. The socket stays readable, so sleep instead of
+                        // spinning.
                         RealHost.sleep(RealHost.now() + 20_000_000);
                         return;
                     }
@@ -444,7 +443,7 @@ impl<B: Backend> Io<B> {
             Heed::Hello(version, rest) if version == ours.version => {
                 greeting.socket.try_clone().ok().map(|socket| LinkShared::new(socket, false, rest, self))
             }
-            // It has heard our version, and says so to its user.
+            // The peer has received this side's version and reports the mismatch to its user.
             Heed::Hello(..) | Heed::Full => None,
             Heed::Failed(error) => {
                 tracing::info!(%error, "a connection was dropped in its greeting");

@@ -1,9 +1,10 @@
-//! Control connections over TCP: what fabrics between hosts (`fabric-rdma`, `fabric-ofi`) have in common. One thread for each
-//! fabric sleeps over all control sockets; a link carries messages, grants of memory, the end of queue pairs and the news of
-//! the peer's death.
+//! Control connections over TCP, shared by the fabrics between hosts (`fabric-rdma`, `fabric-ofi`). One
+//! thread for each fabric sleeps over all control sockets. A link carries messages, grants of memory, the end
+//! of queue pairs, and notice of the peer's death.
 //!
-//! What may come in: sockets, frames, pages to register, and what links do whatever is below. What never does: devices, queue pairs, keys of a
-//! device (a [`Backend`] makes them), what an RPC is, and any trust in what a peer has sent: it is bounded, checked, then used.
+//! This crate may hold sockets, frames, pages to register, and the behaviour of links that does not depend on
+//! the fabric. It never holds devices, queue pairs or a device's keys (a [`Backend`] makes those), and knows
+//! nothing of RPC. Data from a peer is never trusted: it is bounded and checked before use.
 
 mod backend;
 mod bond;

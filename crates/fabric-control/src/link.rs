@@ -18,13 +18,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use thiserror::Error;
 
-/// What may wait in the inbox before the socket is left to push back.
+/// Limits of the inbox. When it is full, the thread stops reading the socket, and TCP pushes back on the
+/// peer.
 const INBOX: InboxLimits = InboxLimits { items: 256, bytes: 1 << 20 };
-/// How long a sender waits for a peer that does not read.
+/// The time that a sender waits for a peer that does not read, in nanoseconds.
 const SEND_PATIENCE: u64 = 1_000_000_000;
-/// What may wait to be sent of those who cannot wait.
+/// The maximum number of unsent bytes queued by senders that do not wait.
 const MAX_OUTGOING: usize = 1 << 20;
-/// The size of the buffer that [`LinkShared::read`] is given.
+/// The size of the buffer passed to [`LinkShared::read`].
 pub(crate) const READ_BUFFER: usize = 64 * 1024;
 
 /// A queue pair whose address was given to the peer.
@@ -37,7 +38,7 @@ struct Attachment {
 }
 
 impl Attachment {
-    /// What the peer says of its end.
+    /// Notifies the queue pair of an event at the other end.
     fn tell(&self, flag: &Weak<Flag>) {
         if let (Some(flag), Some(attention)) = (flag.upgrade(), self.attention.upgrade()) {
             flag.raise();
@@ -46,34 +47,34 @@ impl Attachment {
     }
 }
 
-/// Memory that the peer has granted to us.
+/// Memory that the peer has granted to this side.
 #[derive(Debug)]
 pub struct RemoteRegion {
     /// Its name on the link.
     pub key: RegionKey,
-    /// Where it is.
+    /// Its location.
     pub place: Place,
-    /// What may be done there.
+    /// The access granted.
     pub access: Access,
     revoked: AtomicBool,
 }
 
 impl RemoteRegion {
-    /// Whether the grant has ended.
+    /// Returns whether the grant has ended.
     #[inline]
     pub fn is_revoked(&self) -> bool {
         self.revoked.load(Ordering::Relaxed)
     }
 }
 
-/// What we have granted: holds the registrations, so that the memory stays.
+/// The grants of this side. Holds the registrations, so that the memory stays valid.
 #[derive(Debug)]
 struct Exports<R> {
     next: u64,
     granted: BTreeMap<RegionKey, R>,
 }
 
-/// Why the peer is not spoken to any longer.
+/// A protocol violation, for which the connection is closed.
 #[derive(Debug, Error)]
 enum Violation {
     #[error(transparent)]
@@ -86,19 +87,19 @@ enum Violation {
     Hello,
 }
 
-/// What the control thread, the handles and the queue pairs share of a link.
+/// The state of a link that the control thread, the handles and the queue pairs share.
 #[derive(Debug)]
 pub struct LinkShared<B: Backend> {
     number: u64,
     socket: TcpStream,
-    /// This side has dialled.
+    /// Whether this side dialled.
     dialled: bool,
     alive: AtomicBool,
-    /// It ended for our own device's sake.
+    /// Whether the link ended because of this side's device.
     device_broke: AtomicBool,
     max_grants: usize,
     io: Arc<Io<B>>,
-    /// Bytes read that are no whole frame yet. Whose turn it is to read holds it.
+    /// Bytes of an incomplete frame. The reading thread holds the lock.
     incoming: Mutex<Vec<u8>>,
     outgoing: Mutex<Vec<u8>>,
     interest: Mutex<EventFlags>,
@@ -109,9 +110,10 @@ pub struct LinkShared<B: Backend> {
 }
 
 impl<B: Backend> LinkShared<B> {
-    /// A link over a socket on which both have said hello; `rest` is what was read behind the peer's.
+    /// Makes a link over a socket on which the greetings are complete; `rest` holds bytes received after the
+    /// peer's hello.
     pub(crate) fn new(socket: TcpStream, dialled: bool, rest: Vec<u8>, io: &Arc<Io<B>>) -> Arc<Self> {
-        // A link's keys start somewhere: a key of one link is not taken for one of another.
+        // Keys start at a random number, so that a key of one link is not valid on another.
         let next = (RealHost.random() & !0xffff_ffff) | 0x10;
         Arc::new(LinkShared {
             number: io.next_number(),
@@ -131,38 +133,37 @@ impl<B: Backend> LinkShared<B> {
         })
     }
 
-    /// Its number among all links and listeners of the fabric.
+    /// Returns the link's number among all links and listeners of the fabric.
     pub(crate) fn number(&self) -> u64 {
         self.number
     }
 
-    /// Whether this side has dialled.
+    /// Returns whether this side dialled.
     pub fn has_dialled(&self) -> bool {
         self.dialled
     }
 
-    /// The address of this side.
+    /// Returns the address of this side.
     pub fn local_address(&self) -> Option<IpAddr> {
         self.socket.local_addr().ok().map(|address| address.ip())
     }
 
-    /// The address of the other side.
+    /// Returns the address of the other side.
     pub fn peer_address(&self) -> Option<IpAddr> {
         self.socket.peer_addr().ok().map(|address| address.ip())
     }
 
-    /// The socket.
     pub(crate) fn socket(&self) -> &TcpStream {
         &self.socket
     }
 
-    /// Whether the peer is there.
+    /// Returns whether the peer is alive, as far as known.
     #[inline]
     pub fn is_alive(&self) -> bool {
         self.alive.load(Ordering::Acquire)
     }
 
-    /// The peer is gone, or is to be: everything that waits on this link learns it now.
+    /// Ends the link: closes the socket and notifies all waiting threads and queue pairs.
     pub(crate) fn end(&self, reason: &str) {
         if !self.alive.swap(false, Ordering::AcqRel) {
             return;
@@ -176,13 +177,15 @@ impl<B: Backend> LinkShared<B> {
         }
     }
 
-    /// Our device is of no use, or cut off: as [`end`](LinkShared::end), but it is not the peer that is gone.
+    /// Ends the link because this side's device is unusable or cut off. As [`end`](LinkShared::end), but
+    /// errors blame the device instead of the peer.
     pub(crate) fn end_for_device(&self, reason: &str) {
         self.device_broke.store(true, Ordering::Release);
         self.end(reason);
     }
 
-    /// The connection has ended from outside. If our own device is in trouble, that says more.
+    /// Ends the link after the connection failed. Trouble of this side's device takes precedence as the
+    /// reason.
     fn lost(&self, reason: &str) {
         match self.io.backend().trouble() {
             Some(trouble) => self.end_for_device(&trouble),
@@ -197,8 +200,8 @@ impl<B: Backend> LinkShared<B> {
         }
     }
 
-    /// Reads what the socket holds; `all` when the peer has closed, so that nothing that it said before is lost (the
-    /// socket's buffer bounds that).
+    /// Reads the bytes in the socket. `all` ignores the inbox limits: set when the peer has closed, so that
+    /// none of its messages is lost (the socket's buffer bounds their size).
     pub(crate) fn read(&self, buffer: &mut [u8], all: bool) {
         let mut incoming = lock(&self.incoming);
         if let Err(violation) = self.take_frames(&mut incoming) {
@@ -267,7 +270,7 @@ impl<B: Backend> LinkShared<B> {
         Ok(())
     }
 
-    /// Changes what the control thread waits for on the socket.
+    /// Changes the events that the control thread waits for on the socket.
     fn set_interest(&self, flags: EventFlags, wanted: bool) {
         let mut interest = lock(&self.interest);
         let changed = if wanted { *interest | flags } else { *interest - flags };
@@ -277,7 +280,7 @@ impl<B: Backend> LinkShared<B> {
         }
     }
 
-    /// What the control thread waits for on the socket.
+    /// Returns the events that the control thread waits for on the socket.
     pub(crate) fn interest(&self) -> EventFlags {
         *lock(&self.interest)
     }
@@ -301,15 +304,17 @@ impl<B: Backend> LinkShared<B> {
         result
     }
 
-    /// The socket takes bytes again.
+    /// Continues to send when the socket accepts bytes.
     pub(crate) fn write_on(&self) {
-        // If it fails, the peer is gone, which reading tells with all that it said before.
+        // An error means that the peer is gone. Reading reports that too, after the messages that the peer
+        // has sent.
         if let Err(error) = self.flush(&mut lock(&self.outgoing)) {
             tracing::debug!(%error, "a control connection takes nothing any more");
         }
     }
 
-    /// Sends a frame. `patient`: waits for a peer that reads slowly, else puts the frame behind what waits already.
+    /// Sends a frame. If `patient`, waits for a peer that reads slowly; otherwise appends the frame to the
+    /// unsent bytes.
     fn send_frame(&self, frame: &Frame<'_>, patient: bool) -> Result<(), LinkError> {
         let gone = |error: io::Error| LinkError::PeerGone(error.to_string());
         let mut bytes = Vec::new();
@@ -337,14 +342,14 @@ impl<B: Backend> LinkShared<B> {
         }
     }
 
-    /// Tells the peer that a queue pair of its is without its other end. Does not wait: if the peer does not read its
-    /// control connection, the connection is closed, which tells it the same.
+    /// Notifies the peer that the other end of its queue pair is gone. Does not wait: if the peer does not
+    /// read its control connection, the connection is closed, which has the same meaning.
     pub(crate) fn tell_closed(&self, theirs: u64) {
         self.tell(&Frame::QueuePairClosed(theirs));
     }
 
-    /// Tells the peer that the other end of a queue pair of its takes what is sent to it. Does not wait: if the
-    /// peer does not read its control connection, the connection is closed.
+    /// Notifies the peer that the other end of its queue pair accepts messages. Does not wait: if the peer
+    /// does not read its control connection, the connection is closed.
     pub fn tell_ready(&self, theirs: u64) {
         self.tell(&Frame::QueuePairReady(theirs));
     }
@@ -357,7 +362,8 @@ impl<B: Backend> LinkShared<B> {
         }
     }
 
-    /// Has a queue pair of ours told when its other end is ready, and when it ends, from when the peer can know its name.
+    /// Registers a queue pair of this side for notice of its other end's readiness and end. Called before the
+    /// peer can know its name.
     pub(crate) fn attach(
         &self,
         name: u64,
@@ -376,13 +382,13 @@ impl<B: Backend> LinkShared<B> {
         }
     }
 
-    /// Takes that back.
+    /// Removes the registration of a queue pair.
     pub(crate) fn detach(&self, name: u64) {
         lock(&self.attachments).retain(|a| a.name != name);
     }
 
-    /// What the peer has granted under a name. A key can get here through memory before the control thread has read the
-    /// grant itself, so an unknown one has the socket read first.
+    /// Returns the region that the peer has granted under a key. A key can arrive through memory before the
+    /// control thread has read the grant, so an unknown key makes this method read the socket first.
     pub(crate) fn import(&self, key: RegionKey) -> Option<Arc<RemoteRegion>> {
         let find = || lock(&self.imports).get(&key).map(Arc::clone);
         find().or_else(|| {
@@ -413,7 +419,8 @@ impl<B: Backend> LinkShared<B> {
         Ok(key)
     }
 
-    /// The peer is told before the device forgets the key, and forgets it whether or not it was told.
+    /// Notifies the peer before the device invalidates the key. The key becomes invalid even if that notice
+    /// fails.
     fn revoke(&self, key: RegionKey) {
         let Some(registration) = lock(&self.exports).granted.remove(&key) else { return };
         if let Err(error) = self.send_frame(&Frame::Revoke(key), true) {
@@ -423,7 +430,7 @@ impl<B: Backend> LinkShared<B> {
     }
 }
 
-/// A control connection. Clones are the same connection; the last one closes it.
+/// A control connection. Clones are the same connection; dropping the last clone closes it.
 #[derive(Debug)]
 pub struct TcpLink<B: Backend> {
     shared: Arc<LinkShared<B>>,
@@ -436,7 +443,7 @@ impl<B: Backend> Clone for TcpLink<B> {
     }
 }
 
-/// Closes the link when the last user handle is gone; keeps the control thread until then.
+/// Closes the link when the last user handle is dropped; keeps the control thread running until then.
 #[derive(Debug)]
 struct Closer<B: Backend> {
     shared: Arc<LinkShared<B>>,
@@ -456,7 +463,7 @@ impl<B: Backend> TcpLink<B> {
         TcpLink { closer: Arc::new(Closer { shared: Arc::clone(&shared), _control: control }), shared }
     }
 
-    /// The shared part.
+    /// Returns the shared state.
     pub fn shared(&self) -> &Arc<LinkShared<B>> {
         &self.shared
     }
@@ -504,7 +511,7 @@ impl<B: Backend> Link for TcpLink<B> {
         self.shared.is_alive()
     }
 
-    /// Nobody vouches for who is at the other end of a network.
+    /// Returns an empty identity: a network connection does not authenticate the peer.
     fn peer(&self) -> PeerIdentity {
         PeerIdentity::default()
     }

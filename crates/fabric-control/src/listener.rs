@@ -1,4 +1,4 @@
-//! Where control connections arrive.
+//! Listeners for control connections.
 
 use crate::backend::{Backend, lock};
 use crate::io::{Control, Io};
@@ -9,16 +9,16 @@ use dunlin_fabric::{AcceptError, Address, Listener, Nanos};
 use std::net::TcpListener;
 use std::sync::{Arc, Mutex};
 
-/// Connections that may wait to be accepted.
+/// Limits on the connections that wait to be accepted.
 const WAITING: InboxLimits = InboxLimits { items: 1024, bytes: usize::MAX };
 
-/// What the control thread and the handle share of a listener.
+/// The state of a listener that the control thread and the handle share.
 #[derive(Debug)]
 pub(crate) struct ListenerShared<B: Backend> {
     number: u64,
-    /// `None` once it is closed: the kernel frees the port with the last descriptor, so only one place has it.
+    /// `None` once it is closed. The kernel frees the port with the last descriptor, so this is the only one.
     socket: Mutex<Option<TcpListener>>,
-    /// Those that were greeted.
+    /// Connections with a complete greeting.
     waiting: Inbox<Arc<LinkShared<B>>>,
 }
 
@@ -32,7 +32,7 @@ impl<B: Backend> ListenerShared<B> {
         self.number
     }
 
-    /// Does something with the socket, unless it is closed.
+    /// Calls a function with the socket, unless it is closed.
     pub(crate) fn with_socket<T>(&self, use_it: impl FnOnce(&TcpListener) -> T) -> Option<T> {
         lock(&self.socket).as_ref().map(use_it)
     }
@@ -41,7 +41,7 @@ impl<B: Backend> ListenerShared<B> {
         self.waiting.is_full()
     }
 
-    /// A greeted connection.
+    /// Queues a connection with a complete greeting.
     pub(crate) fn arrived(&self, link: Arc<LinkShared<B>>) {
         self.waiting.push(link, 0);
     }

@@ -1,4 +1,4 @@
-//! Pages of our own, for memory that is registered with a device.
+//! Page mappings of this process, for memory that is registered with a device.
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::io;
@@ -14,17 +14,18 @@ pub struct Mapping {
     mapped: usize,
 }
 
-// SAFETY: a mapping belongs to the process, and is only reached through `Region`, `Arena`, the NIC, and their rules.
+// SAFETY: a mapping belongs to the process. Only `Region`, `Arena` and the NIC access it, under their own
+// rules.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Zeroed memory, in huge pages where there are any: the fewer pages, the fewer entries in the NIC's cache.
+    /// Maps zeroed memory, in huge pages if available: fewer pages need fewer entries in the NIC's cache.
     pub fn new(length: usize) -> io::Result<Self> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         let map = |bytes, flags| {
-            // SAFETY: a fresh mapping at an address of the kernel's choice.
+            // SAFETY: a new mapping at an address that the kernel chooses.
             unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), bytes, protection, flags) }
         };
         let huge = length.next_multiple_of(HUGE_PAGE);
@@ -39,37 +40,39 @@ impl Mapping {
         if mapped >= HUGE_PAGE {
             mapping.advise(Advice::LinuxHugepage);
         }
-        // After a fork the NIC would go on with the pages of whichever process writes first, on kernels before 5.12.
+        // On kernels before 5.12, the NIC would keep the pages of whichever process writes first after a
+        // fork.
         mapping.advise(Advice::LinuxDontFork);
         Ok(mapping)
     }
 
-    /// The first byte: aligned to a page.
+    /// Returns the address of the first byte, which is aligned to a page.
     pub fn base(&self) -> NonNull<u8> {
         self.base
     }
 
-    /// The length asked for, in bytes.
+    /// Returns the requested length, in bytes.
     pub fn length(&self) -> usize {
         self.length
     }
 
-    /// Gives the pages back to the system, where it takes them: the range stays, and holds zeros when it is next touched.
+    /// Returns the pages to the system, if it accepts them. The range stays mapped and reads as zeros at the
+    /// next access.
     pub fn empty(&self) {
         self.advise(Advice::LinuxDontNeed);
     }
 
     fn advise(&self, advice: Advice) {
-        // SAFETY: the range is our own mapping, which is reached by pointers only. Where the kernel does not know an
-        // advice, nothing is lost.
+        // SAFETY: the range is this value's own mapping, which is accessed through pointers only. An advice
+        // that the kernel does not know has no effect.
         let _ = unsafe { rustix::mm::madvise(self.base.as_ptr().cast(), self.mapped, advice) };
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped in `new` with this range; registrations of it keep the value alive, and nothing else borrows
-        // from it longer than that.
+        // SAFETY: mapped in `new` with this range. Registrations of the mapping keep the value alive, and
+        // nothing borrows from it for longer.
         if let Err(error) = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.mapped) } {
             tracing::warn!(%error, "a mapping cannot be unmapped");
         }
@@ -85,7 +88,7 @@ mod tests {
         for length in [1, 100, 4096, HUGE_PAGE, HUGE_PAGE + 1] {
             let mapping = Mapping::new(length).unwrap();
             assert_eq!((mapping.length(), mapping.base().as_ptr() as usize % 4096), (length, 0));
-            // SAFETY: mapped above, and nobody else knows it.
+            // SAFETY: mapped above, and no other code has the address.
             let bytes = unsafe { std::slice::from_raw_parts(mapping.base().as_ptr(), length) };
             assert!(bytes.iter().all(|byte| *byte == 0));
         }

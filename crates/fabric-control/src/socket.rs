@@ -1,5 +1,5 @@
-//! The control socket: TCP, which tells of a peer's death at once if its process ends, and by keep-alive if its host or
-//! the network does.
+//! The control socket: TCP. It reports a peer's death at once if the peer's process ends, and through
+//! keep-alive if its host or the network fails.
 
 use dunlin_fabric::Nanos;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -8,16 +8,16 @@ use std::io;
 use std::net::{Shutdown, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
-/// Silence before the first probe.
+/// Idle time before the first probe.
 const KEEP_ALIVE_IDLE: Duration = Duration::from_secs(5);
-/// Between probes.
+/// Time between probes.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(1);
-/// Probes without an answer before the peer counts as dead.
+/// Unanswered probes after which the peer counts as dead.
 const KEEP_ALIVE_PROBES: u32 = 5;
-/// The same for what was sent and not acknowledged, in milliseconds.
+/// The timeout for sent and unacknowledged data, in milliseconds.
 const USER_TIMEOUT: u32 = 10_000;
 
-/// Makes a connected socket one that suits: it does not block, delays nothing, and notices a dead peer.
+/// Configures a connected socket: non-blocking, without delay, with detection of a dead peer.
 pub(crate) fn prepare(socket: &TcpStream) -> io::Result<()> {
     socket.set_nonblocking(true)?;
     socket.set_nodelay(true)?;
@@ -29,11 +29,11 @@ pub(crate) fn prepare(socket: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Connects within so many nanoseconds to the first of the host's addresses that answers.
+/// Connects, within `within` nanoseconds each, to the first of the host's addresses that answers.
 pub(crate) fn connect(host: &str, port: u16, within: Nanos) -> io::Result<TcpStream> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
     for address in (host, port).to_socket_addrs()? {
-        // A timeout of zero is refused as an argument.
+        // `connect_timeout` rejects a timeout of zero.
         match TcpStream::connect_timeout(&address, Duration::from_nanos(within.max(1_000_000))) {
             Ok(socket) => {
                 prepare(&socket)?;
@@ -45,18 +45,18 @@ pub(crate) fn connect(host: &str, port: u16, within: Nanos) -> io::Result<TcpStr
     Err(last)
 }
 
-/// Waits until the socket can be read (or written), or for so many nanoseconds.
+/// Waits until the socket is readable (or writable), for at most `nanoseconds`.
 pub(crate) fn wait(socket: &TcpStream, write: bool, nanoseconds: Nanos) {
     let flags = if write { PollFlags::OUT } else { PollFlags::IN };
     let mut descriptors = [PollFd::new(socket, flags)];
     let timeout =
         Timespec { tv_sec: (nanoseconds / 1_000_000_000) as _, tv_nsec: (nanoseconds % 1_000_000_000) as _ };
-    // Whatever comes of it, the caller looks again.
+    // The caller retries whatever the result.
     let _ = rustix::event::poll(&mut descriptors, Some(&timeout));
 }
 
-/// Ends the connection for both sides.
+/// Closes the connection for both sides.
 pub(crate) fn shut_down(socket: &TcpStream) {
-    // A socket that the peer has reset answers ENOTCONN: nothing to end.
+    // A socket that the peer has reset returns ENOTCONN: it is already closed.
     let _ = socket.shutdown(Shutdown::Both);
 }

@@ -1,13 +1,16 @@
-//! The conformance suite on a provider of libfabric: both roles in one process, and each in a process of its own. The environment
-//! says which provider (`DUNLIN_OFI_PROVIDER`, `tcp` if not said; `DUNLIN_OFI_ENDPOINTS=datagram` for its reliable datagrams
-//! where it has connections as well), what hardware it is to be taken for (`DUNLIN_OFI_AS`: `efa` or `cxi`), and where it
-//! listens (`DUNLIN_OFI_HOST`, 127.0.0.1 if not said). `tests/ofi/suite` runs it, also across network namespaces.
+//! The conformance suite on a provider of libfabric, with both roles in one process and in two processes.
+//!
+//! Environment: `DUNLIN_OFI_PROVIDER` is the provider (default `tcp`); `DUNLIN_OFI_ENDPOINTS=datagram`
+//! selects its reliable datagrams if it has connections too; `DUNLIN_OFI_AS` (`efa` or `cxi`) is hardware to
+//! simulate; `DUNLIN_OFI_HOST` is the address to listen on (default 127.0.0.1). `tests/ofi/suite` runs it,
+//! also across network namespaces.
 
 use dunlin_fabric::{Address, Scheme};
 use dunlin_fabric_conformance::Suite;
 use dunlin_fabric_ofi::{EndpointKind, OfiConfig, OfiFabric, Without};
 
-/// Cases that apply to connected endpoints, and to datagrams: without shared receive queues, and without two hundred queue pairs.
+/// The number of cases that apply to connected endpoints; below, to datagrams, which lack shared receive
+/// queues and two hundred queue pairs.
 const APPLICABLE: usize = 76;
 const DATAGRAMS: usize = 73;
 
@@ -42,7 +45,7 @@ fn fabric() -> OfiFabric {
     })
 }
 
-/// A port below those that the system gives out, another one for each case; the next one is free as well.
+/// Returns a port for each case, below those that the system assigns; the next port is free as well.
 fn address(scheme: Scheme, case: &str) -> Address {
     let sum =
         case.bytes().fold(std::process::id(), |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));

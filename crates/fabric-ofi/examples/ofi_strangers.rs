@@ -1,6 +1,7 @@
-//! What who finds an endpoint for datagrams can do, and a peer that does not keep to its credits: what is not for a queue pair is
-//! dropped and counted, and what is goes on; who knows the secret and sends more than it may loses its queue pair. The environment
-//! says which provider (`DUNLIN_OFI_PROVIDER`, `tcp;ofi_rxm` if not said). `tests/ofi/suite` runs it.
+//! Tests messages from an unknown sender to a datagram endpoint, and a peer that exceeds its credits.
+//! Messages that do not belong to a queue pair are dropped and counted, and its own messages continue. A
+//! sender that knows the secret and sends too much loses its queue pair. The environment variable
+//! `DUNLIN_OFI_PROVIDER` is the provider (default `tcp;ofi_rxm`). `tests/ofi/suite` runs it.
 
 use dunlin_fabric::{
     Access, Arena, Completion, CompletionQueueId, CompletionStatus, Data, Endpoint, Fabric, Host, Link,
@@ -11,7 +12,7 @@ use dunlin_fabric_ofi::{OfiConfig, OfiDomain, OfiFabric, OfiLink, OfiMemory};
 use std::net::{IpAddr, Ipv4Addr};
 
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
-/// Looks at most, for whatever is waited for.
+/// The maximum number of polls for any expected event.
 const LOOKS: u32 = 200_000;
 const RECEIVES: u64 = 4;
 
@@ -55,7 +56,7 @@ impl Side {
     }
 }
 
-/// Both sides look until something is there.
+/// Polls on both sides until `done` returns a value.
 fn until<T>(
     what: &str,
     (near, far): (&mut Side, &mut Side),
@@ -79,7 +80,7 @@ fn got(side: &mut Side) -> Option<Vec<u8>> {
     Some(buffer[..completion.bytes as usize].to_vec())
 }
 
-/// A header as `header.rs` has it.
+/// Encodes a header as in `header.rs`.
 fn header(number: u32, secret: u64, sequence: u32) -> Vec<u8> {
     let words = [number, sequence << 2, 0, 0].map(u32::to_le_bytes);
     [&secret.to_le_bytes()[..], &words.concat()].concat()
@@ -105,7 +106,7 @@ fn main() {
     near.send(b"first");
     assert_eq!(until("the first message", (&mut near, &mut far), |_, far| got(far)), b"first");
 
-    // What an endpoint says is for its link only; who has not heard it can but guess.
+    // The content of an endpoint is known on its link only; other senders can only guess.
     let number = u32::from_le_bytes(there.0[1..5].try_into().expect("four bytes"));
     let secret = u64::from_le_bytes(there.0[5..13].try_into().expect("eight bytes"));
     let strange = vec![
@@ -136,7 +137,7 @@ fn main() {
         "{provider}: {count} strange messages were dropped and counted, and none was lost of its peer's"
     );
 
-    // Who knows it all is the peer: with a number that no message can have it loses the queue pair.
+    // A sender that knows everything counts as the peer: an impossible message number breaks the queue pair.
     far.receive(9);
     let (fabric_there, wrong) = (fabric.clone(), vec![header(number, secret, 1000)]);
     let peer = std::thread::spawn(move || fabric_there.send_as_stranger(HERE, &there, &wrong));
@@ -146,7 +147,7 @@ fn main() {
         };
         (broken(near) && broken(far)).then_some(())
     });
-    // What is sent to an endpoint that is closed may fail or not.
+    // A send to a closed endpoint may or may not fail.
     let _ = peer.join().expect("it ends");
     assert!(link.is_alive());
     println!("{provider}: a peer with a message out of its turn lost its queue pair");

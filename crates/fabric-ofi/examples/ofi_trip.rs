@@ -1,13 +1,15 @@
-//! Where a round trip's time goes: bare SENDs of the fabric, as `fi_pingpong` makes them of libfabric and `dunlin ping` calls on them.
+//! Measures round trips of bare SENDs of the fabric, to compare with `fi_pingpong` (libfabric alone) and
+//! `dunlin ping` (calls).
 //!
-//! `ofi_trip serve PROVIDER:HOST:PORT` on one side, for one client, `ofi_trip PROVIDER:HOST:PORT [BYTES [ROUNDS]]` on the other.
+//! `ofi_trip serve PROVIDER:HOST:PORT` on one side, for one client, `ofi_trip PROVIDER:HOST:PORT [BYTES
+//! [ROUNDS]]` on the other.
 
 use dunlin_fabric::*;
 use dunlin_fabric_ofi::{OfiConfig, OfiDomain, OfiFabric, OfiLink, OfiMemory};
 use std::process::ExitCode;
 use std::time::Instant;
 
-/// RECVs that are posted.
+/// The number of posted RECVs.
 const RECEIVES: usize = 16;
 const LONGEST: usize = 4096;
 
@@ -52,7 +54,7 @@ impl End {
         self.domain.post(self.queue_pair, WorkRequest { id: WorkId(0), operation, signaled }).unwrap();
     }
 
-    /// The next message, which goes back into its RECV; how long it is.
+    /// Returns the length of the next message, and posts its RECV again.
     fn take(&mut self) -> usize {
         loop {
             self.domain.poll(self.queue, &mut self.found, 16);
@@ -71,7 +73,7 @@ fn soon() -> Nanos {
     RealHost.now() + 60_000_000_000
 }
 
-/// Sends back what comes until it is one byte.
+/// Echoes messages until one has a length of one byte.
 fn serve(fabric: &OfiFabric, address: &Address) {
     let listener = fabric.listen(address).unwrap();
     let mut end = End::new(fabric, listener.accept(soon()).unwrap(), soon());

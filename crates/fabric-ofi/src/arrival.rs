@@ -1,4 +1,5 @@
-//! What a completion of a RECV means: a message of the other end, one from elsewhere, or that the queue pair is of no use.
+//! Classifies the completion of a RECV: a message of the other end, a message from elsewhere, or the failure
+//! of the queue pair.
 
 use crate::handles::Entry;
 use crate::header::{HEADER, Header};
@@ -7,18 +8,19 @@ use crate::receives::Received;
 use crate::sys;
 use dunlin_fabric::CompletionStatus;
 
-/// Whose a message is.
+/// The classification of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Our other end's.
+    /// From this queue pair's other end.
     Ours,
-    /// Nobody's: datagrams come from whoever finds the endpoint. Its RECV is to be posted again.
+    /// From elsewhere: any process that finds a datagram endpoint can send to it. The RECV is to be posted
+    /// again.
     Stray,
-    /// It breaks the queue pair.
+    /// Breaks the queue pair.
     Broken,
 }
 
-/// What an error of a completion means.
+/// Maps the error of a completion to a status.
 pub(crate) fn status(error: i32, receives: bool) -> CompletionStatus {
     match error {
         0 => CompletionStatus::Success,
@@ -29,7 +31,8 @@ pub(crate) fn status(error: i32, receives: bool) -> CompletionStatus {
     }
 }
 
-/// What a message that has arrived says; or what is wrong with it.
+/// Checks a message that has arrived; returns its header and the result of the RECV, or the reason why it is
+/// invalid.
 pub(crate) fn received(
     header: &[u8; HEADER],
     length: usize,
@@ -53,7 +56,7 @@ pub(crate) fn received(
 }
 
 impl QueuePair {
-    /// The RECV at a place has completed.
+    /// Processes the completion of the RECV at a place.
     #[inline]
     pub(crate) fn receive(&mut self, entry: &Entry, place: u32) -> Verdict {
         // SAFETY: the RECV has completed.
@@ -62,7 +65,8 @@ impl QueuePair {
         let is_ours = |header: &Header| (header.number, header.secret) == ours;
         if entry.error != 0 {
             let status = status(entry.error, true);
-            // What has no header may be the end of a connection below, or a message that was longer than the RECV.
+            // Without a header, it may be the end of the connection, or a message that was longer than the
+            // RECV.
             let stray = Header::decode(&header).is_some_and(|header| !is_ours(&header));
             if self.datagram.is_some() && stray && header != [0; HEADER] {
                 self.receives.post_again(place);
@@ -89,7 +93,7 @@ impl QueuePair {
             self.end(place, Received::FLUSHED);
             return Verdict::Broken;
         }
-        // SAFETY: as above.
+        // SAFETY: the RECV has completed.
         let Some(receive) = (unsafe { self.receives.take(place, how.carried()) }) else {
             return Verdict::Broken;
         };
@@ -100,9 +104,9 @@ impl QueuePair {
         Verdict::Ours
     }
 
-    /// A RECV has ended without a message.
+    /// Records a RECV that ended without a message.
     fn end(&mut self, place: u32, how: Received) {
-        // SAFETY: it has completed.
+        // SAFETY: the RECV has completed.
         if let Some(receive) = unsafe { self.receives.take(place, 0) } {
             self.ended.push_back((receive, how));
         }

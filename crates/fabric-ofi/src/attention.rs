@@ -1,5 +1,5 @@
-//! Where a domain's thread waits: for its completion queue, whose descriptor also tells of whatever the provider has to do, and
-//! for those who call it. Where there is no descriptor (datagrams), it naps and looks.
+//! The waits of a domain's thread: for its completion queue, whose descriptor also reports pending work of
+//! the provider, and for wakers. Without a descriptor (datagrams), the thread takes short naps and polls.
 
 use crate::handles::CompletionQueue;
 use crate::keeper::Attendance;
@@ -11,34 +11,34 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// The longest sleep: nothing relies on it, but no bug of a provider hangs us.
+/// The longest sleep, in nanoseconds. Nothing relies on it; it bounds the harm of a provider's bug.
 const LONGEST: Nanos = 200_000_000;
 
-/// The first nap, of a thread that waits where nothing tells it of completions; each that is in vain is followed by one twice as
-/// long, up to the longest.
+/// The first nap of a thread without notice of completions, in nanoseconds. After each empty poll the nap
+/// doubles, up to the longest.
 const FIRST_NAP: Nanos = 20_000;
 const LONGEST_NAP: Nanos = 1_000_000;
 
-/// What a domain shares with those who wake it.
+/// The state that a domain shares with its wakers.
 #[derive(Debug)]
 pub(crate) struct Attention {
-    /// There from the first queue pair on.
+    /// Set from the first queue pair on.
     queue: OnceLock<Arc<CompletionQueue>>,
     pub(crate) attendance: Attendance,
     call: OwnedFd,
     news: AtomicU64,
-    /// Of the next nap, in nanoseconds.
+    /// The length of the next nap, in nanoseconds.
     nap: AtomicU64,
 }
 
-/// How a sleep ended.
+/// The reason why a sleep ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rest {
-    /// Somebody called.
+    /// A waker.
     Called,
-    /// The provider has something to do, of which something may be for us.
+    /// The provider has work to do, some of which may concern this domain.
     Progress,
-    /// The time is over.
+    /// The deadline passed.
     TimedOut,
 }
 
@@ -55,18 +55,18 @@ impl Attention {
         }))
     }
 
-    /// Where endpoints complete, if there is a queue pair yet.
+    /// Returns the queue in which endpoints complete, if there is a queue pair yet.
     #[inline]
     pub(crate) fn queue(&self) -> Option<&Arc<CompletionQueue>> {
         self.queue.get()
     }
 
-    /// The same for who needs it.
+    /// Returns the queue, or an error if it does not exist yet.
     pub(crate) fn open_queue(&self) -> io::Result<&Arc<CompletionQueue>> {
         self.queue().ok_or_else(|| io::Error::other("there is no queue to complete to yet"))
     }
 
-    /// The same, made by that if there is none.
+    /// Returns the queue; creates it with `make` if it does not exist yet.
     pub(crate) fn queue_or(
         &self,
         make: impl FnOnce() -> io::Result<CompletionQueue>,
@@ -74,29 +74,29 @@ impl Attention {
         if let Some(queue) = self.queue.get() {
             return Ok(queue);
         }
-        // Only the domain's thread comes here.
+        // Only the domain's thread calls this.
         let queue = self.queue.get_or_init({
             let queue = Arc::new(make()?);
             || queue
         });
-        // Who sleeps there did not know of it.
+        // Threads that already sleep do not know of the queue.
         self.wake();
         Ok(queue)
     }
 
     /// Ends the current or next sleep.
     pub(crate) fn wake(&self) {
-        // Full only after 2^64 calls that nobody heard: then the sleep ends as well.
+        // The counter can only be full after 2^64 unread calls; the sleep ends in that case too.
         let _ = rustix::io::write(&self.call, &1u64.to_ne_bytes());
     }
 
-    /// How often there was news.
+    /// Returns the number of events so far.
     #[inline]
     pub(crate) fn news(&self) -> u64 {
         self.news.load(Ordering::Acquire)
     }
 
-    /// Something has come: naps are short again.
+    /// Makes naps short again, because something has arrived.
     #[inline]
     pub(crate) fn has_come(&self) {
         if self.nap.load(Ordering::Relaxed) != FIRST_NAP {
@@ -104,7 +104,8 @@ impl Attention {
         }
     }
 
-    /// Sleeps until then at most. Whoever sleeps here makes progress when it is woken, so the keeper need not.
+    /// Sleeps no longer than `until`. A thread that sleeps here makes progress when it wakes, so the keeper
+    /// need not.
     pub(crate) fn rest(&self, until: Nanos) -> Rest {
         let left = until.saturating_sub(RealHost.now()).min(LONGEST);
         let Some(queue) = self.queue() else { return self.rest_alone(left) };
@@ -121,17 +122,17 @@ impl Attention {
             Ok(0) if may_sleep || left == 0 => Rest::TimedOut,
             Ok(0) => Rest::Progress,
             Ok(_) if called => {
-                // Another waiter may have taken it; then there is nothing to take.
+                // Another waiter may have read it; then the read fails.
                 let _ = rustix::io::read(&self.call, &mut [0; 8]);
                 Rest::Called
             }
             Ok(_) if progress => Rest::Progress,
-            // Interrupted: look again.
+            // Interrupted: the caller polls again.
             _ => Rest::Called,
         }
     }
 
-    /// Sleeps a little, and then there may be something to do.
+    /// Naps, after which the provider may have work to do.
     fn nap(&self, left: Nanos) -> Rest {
         let nap = self.nap.load(Ordering::Relaxed);
         self.nap.store((nap * 2).min(LONGEST_NAP), Ordering::Relaxed);
@@ -141,7 +142,7 @@ impl Attention {
         }
     }
 
-    /// Sleeps where only a call is heard.
+    /// Sleeps until a waker or for `left` nanoseconds.
     fn rest_alone(&self, left: Nanos) -> Rest {
         let timeout = Timespec { tv_sec: 0, tv_nsec: left as _ };
         let mut descriptors = [PollFd::new(&self.call, PollFlags::IN)];
@@ -177,7 +178,7 @@ impl Waker for OfiWaker {
             return Wake::Arrived;
         }
         loop {
-            // Without the domain nothing can be taken, but progress can be made.
+            // Without the domain no completion can be taken, but the provider can make progress.
             if self.0.queue().is_some_and(|queue| queue.progress()) {
                 return Wake::Arrived;
             }

@@ -1,4 +1,5 @@
-//! What libfabric adds to control connections: grants are memory regions of its own, under keys of ours.
+//! libfabric's part of control connections: a grant is a memory region of its own, under a key that Dunlin
+//! chooses.
 
 use crate::device::Device;
 use crate::memory::{Grant, OfiMemory};
@@ -7,7 +8,7 @@ use dunlin_fabric_control::{Backend, Greeting, Limits, Place};
 use std::io;
 use std::sync::Arc;
 
-/// A provider as its control connections need it.
+/// A provider, as its control connections use it.
 #[derive(Debug)]
 pub struct OfiBackend {
     pub(crate) device: Arc<Device>,
@@ -29,8 +30,8 @@ impl Backend for OfiBackend {
         Limits { max_grants: config.max_grants_per_link, greeting_patience: config.greeting_patience }
     }
 
-    /// Each grant has a key of its own, since a provider's keys are good for all who reach it; and one that nobody can guess, if
-    /// the provider leaves the choice to us.
+    /// Makes a region with its own key for each grant, since a provider's keys are valid for every peer. If
+    /// the provider lets the user choose keys, the key is random and cannot be guessed.
     fn grant(&self, memory: &Arc<OfiMemory>, access: Access) -> Result<(Grant, Place), GrantError> {
         if !memory.is_of(&self.device) {
             return Err(io::Error::other("it was registered with another fabric").into());

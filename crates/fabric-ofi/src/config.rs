@@ -6,17 +6,18 @@ use dunlin_fabric::Nanos;
 /// Settings of a fabric.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OfiConfig {
-    /// The longest inline message, in bytes: each place of a send queue has so much memory of its own.
+    /// The limit for inline messages, in bytes. Each place of a send queue has this much memory.
     pub max_inline: u32,
-    /// The most regions one link's side may have granted at once.
+    /// The maximum number of concurrent grants by one side of a link.
     pub max_grants_per_link: usize,
-    /// How long, in nanoseconds, who has connected to a listener may take for its greeting.
+    /// The time, in nanoseconds, that a new connection has to send its greeting.
     pub greeting_patience: Nanos,
-    /// How long, in nanoseconds, the two ends of a queue pair may take to meet once one has connected; then it breaks.
+    /// The time, in nanoseconds, that the two ends of a queue pair have to meet once one has connected; then
+    /// it breaks.
     pub connect_patience: Nanos,
-    /// The kind of endpoints; connected ones where the provider has them, if it is not said.
+    /// The kind of endpoints. `None`: connected ones if the provider has them.
     pub endpoints: Option<EndpointKind>,
-    /// What of the provider is not to be used. For tests.
+    /// Features of the provider that are not used. For tests.
     pub without: Without,
 }
 

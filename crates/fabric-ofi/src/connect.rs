@@ -1,6 +1,8 @@
-//! How the two ends of a queue pair meet. Connected endpoints: who dialled the control connection asks, the other accepts
-//! (`device`). Datagrams: each opens an endpoint and says where it is, and has met the other when it knows where that is; messages wait
-//! until the other has told of RECVs.
+//! Connects the two ends of a queue pair.
+//!
+//! Connected endpoints: the side that dialled the control connection requests the connection, and the other
+//! side accepts it (`device`). Datagrams: each side opens an endpoint and sends its address, and has met the
+//! other side when it knows the other address. Messages wait until the other side has announced RECVs.
 
 use crate::OfiLink;
 use crate::datagram::Datagram;
@@ -19,7 +21,7 @@ use std::sync::Arc;
 const GONE: CreateError = CreateError::State("the control connection is gone");
 
 impl OfiDomain {
-    /// Where a queue pair of ours is, for the other end of a link.
+    /// Makes the address of a queue pair of this side for the other end of a link.
     pub(crate) fn make_endpoint(&mut self, id: QueuePairId, link: &OfiLink) -> Result<Endpoint, CreateError> {
         let (attention, device) = (Arc::clone(&self.attention), Arc::clone(&self.device));
         let queue_pair = self.queue_pair_mut(id)?;
@@ -35,7 +37,7 @@ impl OfiDomain {
         Ok(QueuePairAddress { number, secret, place, provider: device.provider.clone() }.encode())
     }
 
-    /// Where the other end asks for the connection, if it is the one that asks.
+    /// Returns the port at which the other end requests the connection, if the other end does that.
     fn await_connection(&mut self, id: QueuePairId, link: &OfiLink) -> Result<Whereabouts, CreateError> {
         if link.shared().has_dialled() {
             return Ok(Whereabouts::Port(0));
@@ -52,7 +54,7 @@ impl OfiDomain {
         Ok(Whereabouts::Port(port))
     }
 
-    /// Where datagrams for a queue pair go to.
+    /// Returns the destination of datagrams to a queue pair.
     fn open_datagrams(&mut self, id: QueuePairId, link: &OfiLink) -> Result<Whereabouts, CreateError> {
         let (attention, device) = (Arc::clone(&self.attention), Arc::clone(&self.device));
         let local = link.shared().local_address().ok_or(GONE)?;
@@ -62,7 +64,8 @@ impl OfiDomain {
             queue_pair.open = Some(open.map_err(CreateError::system("an endpoint"))?);
             let datagram = Datagram::new(&device);
             queue_pair.datagram = Some(datagram.map_err(CreateError::system("what tells of RECVs"))?);
-            // From now on the other end can reach it, whoever polls; and nothing is left to wait for.
+            // From now on the other end can reach it, whichever thread polls, and there is nothing left to
+            // wait for.
             let mut kept = Kept::new(&device);
             kept.meet();
             (queue_pair.kept, queue_pair.met) = (Some(kept), true);
@@ -73,7 +76,7 @@ impl OfiDomain {
         Ok(Whereabouts::Datagrams { messages, memory, cell: datagram.place() })
     }
 
-    /// Goes for the other end of a queue pair.
+    /// Connects a queue pair to its other end.
     pub(crate) fn connect_to(
         &mut self,
         id: QueuePairId,
@@ -96,7 +99,7 @@ impl OfiDomain {
                 if link.shared().has_dialled() == (port == 0) || queue_pair.datagram.is_some() {
                     return Err(CreateError::Endpoint("it is of the wrong side of the control connection"));
                 }
-                // Only to where the control connection leads.
+                // Only to the host at the other end of the control connection.
                 (port != 0).then(|| SocketAddr::new(peer, port))
             }
             Whereabouts::Datagrams { messages, memory, cell } => {
@@ -143,15 +146,15 @@ impl OfiDomain {
                     return Err(CreateError::system("asking for a connection")(error));
                 }
             }
-            // Of datagrams: says hello.
+            // For datagrams: sends the greeting.
             None => self.drive(slot_of(id)),
         }
-        // The other end may have asked, greeted, or gone, before: the next look sees it.
+        // The other end may already have requested, greeted or ended. The next poll checks for that.
         self.news_seen = self.news_seen.wrapping_sub(1);
         Ok(())
     }
 
-    /// Asks for a queue pair's connection.
+    /// Requests a queue pair's connection.
     fn ask(&mut self, slot: usize, mut info: Info, say: &[u8]) -> io::Result<()> {
         let Some(queue_pair) = self.queue_pairs.get(slot).and_then(Option::as_ref) else { return Ok(()) };
         let shared = self.shared_by(&queue_pair.config);
@@ -161,7 +164,7 @@ impl OfiDomain {
             queue_pair.open = Some(open);
         }
         asked?;
-        // RECVs can be there before the connection is.
+        // RECVs can be posted before the connection exists.
         self.drive(slot);
         Ok(())
     }

@@ -1,5 +1,6 @@
-//! What a queue pair of reliable datagrams has beside its endpoint, which knows nobody: where its other end is, and what tells
-//! each of them how many messages the other has room for (`flow`). Connected endpoints need none of it.
+//! The additional state of a queue pair of reliable datagrams, whose endpoint has no fixed destination: the
+//! address of its other end, and the credits by which each end tells the other how many messages it has room
+//! for (`flow`). Connected endpoints need none of it.
 
 use crate::device::Device;
 use crate::flow::{self, CELL, Credit, Grantor};
@@ -10,26 +11,26 @@ use dunlin_fabric::{Access, Host, RealHost, Region};
 use std::io;
 use std::sync::Arc;
 
-/// Where the other end is.
+/// The addresses of the other end.
 #[derive(Debug)]
 struct Peer {
-    /// Where messages go.
+    /// The destination of messages.
     messages: Inserted,
-    /// Where its memory is reached, if that is elsewhere.
+    /// The endpoint for access to its memory, if that is another one.
     memory: Option<Inserted>,
-    /// Where it is told of our RECVs.
+    /// The cell into which this side writes its number of RECVs.
     cell: Remote,
     secret: u64,
 }
 
-/// See the module. Dropped after the endpoint is closed.
+/// See the module documentation. Dropped after the endpoint is closed.
 #[derive(Debug)]
 pub(crate) struct Datagram {
-    /// Where the other end writes how many RECVs it has.
+    /// The cell into which the other end writes its number of RECVs.
     cell: Region<OfiMemory>,
-    // Its key ends when this is dropped.
+    // Dropping it invalidates the key.
     grant: Grant,
-    /// What is written to the other end.
+    /// The source of the WRITE into the other end's cell.
     outgoing: Places,
     is_telling: bool,
     has_greeted: bool,
@@ -39,7 +40,7 @@ pub(crate) struct Datagram {
 }
 
 impl Datagram {
-    /// For one queue pair of this device.
+    /// Makes the state for one queue pair of this device.
     pub(crate) fn new(device: &Arc<Device>) -> io::Result<Self> {
         let memory = OfiMemory::new(device, CELL as u64, Access::WRITE).map_err(io::Error::other)?;
         let cell = Region::new(memory);
@@ -58,29 +59,31 @@ impl Datagram {
         })
     }
 
-    /// What the other end writes to.
+    /// Returns the remote address of the cell that the other end writes to.
     pub(crate) fn place(&self) -> Remote {
         self.grant.remote()
     }
 
-    /// The other end is there, where what it has said leads.
+    /// Sets the addresses of the other end.
     pub(crate) fn knows(&mut self, messages: Inserted, memory: Option<Inserted>, cell: Remote, secret: u64) {
         self.peer = Some(Peer { messages, memory, cell, secret });
     }
 
-    /// The address of the other end for messages and for its memory; `None` until it is [known](Self::knows).
+    /// Returns the addresses of the other end for messages and for memory; `None` until they are
+    /// [known](Self::knows).
     #[inline]
     pub(crate) fn addresses(&self) -> Option<(u64, u64)> {
         let peer = self.peer.as_ref()?;
         Some((peer.messages.name, peer.memory.as_ref().unwrap_or(&peer.messages).name))
     }
 
-    /// What the other end has written last, if anything. `secret` is that of our queue pair.
+    /// Returns the number that the other end wrote last, if any. `secret` is that of this side's queue pair.
     fn heard(&self, secret: u64) -> Option<u32> {
         flow::decode(self.cell.load(0), self.cell.load(8), secret)
     }
 
-    /// Whether the other end has a RECV for one more message. An error if it says what cannot be.
+    /// Returns whether the other end has a RECV for one more message; an error if the other end wrote an
+    /// impossible number.
     #[inline]
     pub(crate) fn may_send(&mut self, secret: u64) -> io::Result<bool> {
         if !self.credit.may_send()
@@ -92,23 +95,24 @@ impl Datagram {
         Ok(self.credit.may_send())
     }
 
-    /// A message has gone.
+    /// Counts a message that was sent.
     #[inline]
     pub(crate) fn sends(&mut self) {
         self.credit.sends();
     }
 
-    /// The provider has so many RECVs more.
+    /// Counts RECVs that were given to the provider.
     pub(crate) fn posts(&mut self, count: u32) {
         (0..count).for_each(|_| self.grantor.posts());
     }
 
-    /// A message of the other end has come. `false` if it had not been told of a RECV for it.
+    /// Counts a message that has arrived; returns `false` if the RECV for it had not been announced.
     pub(crate) fn arrives(&mut self) -> bool {
         self.grantor.arrives()
     }
 
-    /// What the other end is to be told, and is not being told.
+    /// Returns the number of RECVs to announce to the other end, unless an announcement is in flight or none
+    /// is due.
     pub(crate) fn owes(&self) -> Option<u32> {
         if self.peer.is_none() || self.is_telling {
             return None;
@@ -116,23 +120,24 @@ impl Datagram {
         if self.has_greeted { self.grantor.news() } else { Some(self.grantor.all()) }
     }
 
-    /// Tells the other end how many RECVs there are, if it is to know. `WouldBlock` if the provider has no room now.
+    /// Announces the number of RECVs to the other end, if that is due. Returns `WouldBlock` if the provider
+    /// has no room now.
     pub(crate) fn tell(&mut self, endpoint: &Endpoint, context: u64) -> io::Result<()> {
         let (Some(posted), Some(peer)) = (self.owes(), &self.peer) else { return Ok(()) };
         let bytes = flow::encode(posted, peer.secret);
-        // SAFETY: nothing that was posted uses the place: one WRITE is under way at a time.
+        // SAFETY: no posted operation uses the place, since only one WRITE is in flight at a time.
         unsafe { self.outgoing.put(0, 0, &bytes) };
         let part = libc::iovec { iov_base: self.outgoing.at(0).cast(), iov_len: CELL };
         let to = peer.memory.as_ref().unwrap_or(&peer.messages).name;
-        // Delivered, so that it cannot land behind the next one.
-        // SAFETY: the place is not touched until the WRITE has completed or the endpoint is closed, and dropped after that.
+        // SAFETY: the place is not touched until the WRITE has completed or the endpoint is closed, and it is
+        // dropped after that. The WRITE is delivery-complete, so that it cannot land after the next one.
         unsafe { endpoint.remote(OneSided::WriteDelivered, to, &[part], peer.cell, context) }?;
         (self.is_telling, self.has_greeted) = (true, true);
         self.grantor.tells(posted);
         Ok(())
     }
 
-    /// It was told.
+    /// Records that the announcement has completed.
     pub(crate) fn told(&mut self) {
         self.is_telling = false;
     }

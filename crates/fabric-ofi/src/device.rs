@@ -1,6 +1,8 @@
-//! A provider of libfabric, opened: its domain, and how connections are made (datagrams: `reach`). Who dialled the control connection asks; the other
-//! end accepts for queue pairs whose endpoint has gone out, and knows who asks by what the endpoint says: a number and a secret.
-//! Others that find the port are turned down.
+//! An open provider of libfabric: its domain, and the making of connections (for datagrams: `reach`).
+//!
+//! The side that dialled the control connection requests a connection. The other side accepts it for queue
+//! pairs whose endpoint it has sent, and identifies the requester by the number and secret in that endpoint.
+//! Other requests to the port are rejected.
 
 use crate::attention::Attention;
 use crate::config::OfiConfig;
@@ -20,13 +22,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use thiserror::Error;
 
-/// Why a provider cannot be used.
+/// The reason why a provider cannot be used.
 #[derive(Debug, Error)]
 pub enum OpenError {
-    /// libfabric itself.
+    /// libfabric itself cannot be used.
     #[error(transparent)]
     Library(#[from] LibraryError),
-    /// It is not there, or not as it is needed.
+    /// The provider is missing, or lacks required features.
     #[error(
         "libfabric's provider '{provider}' offers no endpoints with messages and remote memory here, neither connected nor for \
          reliable datagrams ({why}); see what there is: fi_info -c 'FI_MSG|FI_RMA'"
@@ -34,40 +36,40 @@ pub enum OpenError {
     Provider {
         /// The provider's name.
         provider: String,
-        /// What libfabric says.
+        /// libfabric's error.
         why: io::Error,
     },
-    /// The provider has refused something.
+    /// A call to the provider failed.
     #[error("libfabric's provider '{provider}': {what} failed: {source}")]
     System {
         /// The provider's name.
         provider: String,
-        /// What was tried.
+        /// The operation.
         what: &'static str,
-        /// What it said.
+        /// The provider's error.
         source: io::Error,
     },
 }
 
-/// What is said with a request: `number` and `secret` of the endpoint that is asked.
+/// Encodes the data of a connection request: `number` and `secret` of the queue pair at the target.
 pub(crate) fn request(number: u32, secret: u64) -> Vec<u8> {
     [&MAGIC[..], &number.to_le_bytes(), &secret.to_le_bytes()].concat()
 }
 
 const MAGIC: [u8; 4] = *b"Dnl1";
 
-/// The reverse of [`request`].
+/// Decodes [`request`].
 fn parse_request(said: &[u8]) -> Option<(u32, u64)> {
     let (number, secret) = said.strip_prefix(&MAGIC)?.split_first_chunk()?;
     Some((u32::from_le_bytes(*number), u64::from_le_bytes(secret.try_into().ok()?)))
 }
 
-/// What is known of a connection.
+/// The state of a connection.
 #[derive(Debug, Default)]
 pub(crate) struct Connection {
-    /// It is there.
+    /// The connection is established.
     pub(crate) connected: Flag,
-    /// It was there, or will never be.
+    /// The connection has ended, or will never be established.
     pub(crate) closed: Flag,
 }
 
@@ -77,34 +79,34 @@ struct Watched {
     attention: Weak<Attention>,
 }
 
-/// An endpoint that is open, with what counts it.
+/// An open endpoint, with its number.
 #[derive(Debug)]
 pub(crate) struct Open {
     pub(crate) endpoint: Endpoint,
     pub(crate) connection: Arc<Connection>,
-    /// Its number for [`Retired`].
+    /// Its number in [`Retired`].
     pub(crate) number: u64,
 }
 
-/// How far an awaited connection is.
+/// The progress of an awaited connection.
 #[derive(Debug, Default)]
 struct Meeting {
-    /// Its queue pair knows its other end.
+    /// The queue pair knows its other end.
     wanted: bool,
-    /// Who has asked: passive endpoint and request. The first one only.
+    /// The passive endpoint and the request. Only the first request counts.
     request: Option<(usize, Info)>,
     asked: bool,
     accepted: Option<Open>,
 }
 
-/// A queue pair that waits to be asked for its connection. Whichever thread hears of the request accepts it, so that the other
-/// end need not wait for ours to look.
+/// A queue pair that awaits a connection request. Whichever thread receives the request accepts it, so the
+/// other end need not wait until this domain polls.
 #[derive(Debug)]
 pub(crate) struct Awaited {
     number: u32,
     secret: u64,
     meeting: Mutex<Meeting>,
-    /// It cannot be accepted.
+    /// The request cannot be accepted.
     pub(crate) failed: Flag,
     attention: Weak<Attention>,
     shared: Option<Arc<SharedReceives>>,
@@ -112,14 +114,14 @@ pub(crate) struct Awaited {
 }
 
 impl Awaited {
-    /// From now on a request is accepted, also one that is there.
+    /// Accepts the request from now on, including one that has already arrived.
     pub(crate) fn want(&self) {
         let mut meeting = lock(&self.meeting);
         meeting.wanted = true;
         self.accept(&mut meeting);
     }
 
-    /// The endpoint, once a request was accepted.
+    /// Returns the endpoint, once a request was accepted.
     pub(crate) fn take(&self) -> Option<Open> {
         lock(&self.meeting).accepted.take()
     }
@@ -159,26 +161,26 @@ impl Drop for Awaited {
     }
 }
 
-/// A provider, opened.
+/// An open provider.
 #[derive(Debug)]
 pub(crate) struct Device {
     pub(crate) provider: String,
-    /// What it was asked for, and what it is like.
+    /// The request to libfabric that found the provider, and the provider's features.
     pub(crate) asked: Asked,
     pub(crate) features: Features,
-    /// Of providers with datagrams.
+    /// Only for providers with datagrams.
     pub(crate) reach: Option<Reach>,
-    /// What it is like: the first way that it offers.
+    /// The provider's first description.
     pub(crate) info: Info,
     pub(crate) config: OfiConfig,
     pub(crate) keeper: Keeper,
     pub(crate) retired: Retired,
     passive: Mutex<BTreeMap<IpAddr, PassiveEndpoint>>,
-    /// By number. Weak, since those who wait hold them.
+    /// By number. Weak, since the waiting queue pairs hold them.
     awaited: Mutex<BTreeMap<u32, Weak<Awaited>>>,
-    /// By what events call them.
+    /// By the name that events use.
     watched: Mutex<BTreeMap<usize, Watched>>,
-    /// Events are taken by one thread at a time.
+    /// Held by the thread that takes events.
     hearing: Mutex<()>,
     numbers: AtomicU32,
     pub(crate) events: Arc<EventQueue>,
@@ -224,7 +226,7 @@ impl Device {
         }))
     }
 
-    /// The first thing that the provider has of what can be used.
+    /// Returns the first usable description that the provider offers.
     fn ask(library: &'static Library, provider: &str, config: &OfiConfig) -> io::Result<(Asked, Info)> {
         let mut refused = None;
         for asked in ASKED.iter().filter(|asked| config.endpoints.is_none_or(|kind| kind == asked.kind)) {
@@ -236,12 +238,13 @@ impl Device {
         Err(refused.unwrap_or_else(|| io::Error::from(io::ErrorKind::Unsupported)))
     }
 
-    /// A number that no other queue pair of this device has, as long as there are not 2^32.
+    /// Returns a number that no other queue pair of this device has, until 2^32 numbers were issued.
     pub(crate) fn next_number(&self) -> u32 {
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Where connections to this host's address are asked for; from the first call on.
+    /// Listens for connection requests at this address of the host, from the first call on; returns address
+    /// and port.
     pub(crate) fn listen_at(&self, address: IpAddr) -> io::Result<SocketAddr> {
         let mut passive = lock(&self.passive);
         if let Some(known) = passive.get(&address) {
@@ -255,7 +258,7 @@ impl Device {
         Ok(SocketAddr::new(address, port))
     }
 
-    /// Waits for who asks with this number and secret.
+    /// Waits for a request with this number and secret.
     pub(crate) fn await_peer(
         self: &Arc<Self>,
         number: u32,
@@ -276,7 +279,7 @@ impl Device {
         awaited
     }
 
-    /// An endpoint that completes where this domain looks, and whose connection is told of there.
+    /// Opens an endpoint that completes in this domain's queue and whose connection events go to this domain.
     pub(crate) fn open_endpoint(
         &self,
         info: &mut Info,
@@ -299,22 +302,22 @@ impl Device {
         Ok(Open { endpoint, connection, number: self.retired.opened() })
     }
 
-    /// Closes an endpoint that no queue pair has had.
+    /// Closes an endpoint that was never given to a queue pair.
     fn give_up(&self, open: Open) {
         lock(&self.watched).remove(&open.endpoint.name());
         drop(open.endpoint);
         self.retired.closed(open.number);
     }
 
-    /// Has a connection told of no more; `name` is its endpoint's. What is still told of that name is heard before another
-    /// endpoint can have it.
+    /// Stops reporting a connection's events; `name` is its endpoint's. Processes pending events of that name
+    /// first, before another endpoint can get it.
     pub(crate) fn forget(&self, name: usize) {
         let _turn = lock(&self.hearing);
         self.hear_all();
         lock(&self.watched).remove(&name);
     }
 
-    /// Hears of requests, connections and their ends, if no other thread does.
+    /// Processes requests, connections and their ends, unless another thread does so already.
     pub(crate) fn hear(&self) {
         if let Ok(_turn) = self.hearing.try_lock() {
             self.hear_all();

@@ -1,7 +1,8 @@
-//! A thread domain: the completion queues, queue pairs and shared receive queues of one thread, and where it waits.
+//! A thread domain: the completion queues, queue pairs and shared receive queues of one thread, and its
+//! waits.
 //!
-//! The provider has one completion queue for it. Those of the user are lists that are filled from there, in the order in which
-//! requests of each queue pair were posted.
+//! The provider has one completion queue for the domain. The user's completion queues are lists that are
+//! filled from it, in the order in which requests of each queue pair were posted.
 
 use crate::arrival::{Verdict, received, status};
 use crate::attention::{Attention, OfiWaker, Rest};
@@ -24,39 +25,39 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::Arc;
 
-/// The deepest completion queue.
+/// The maximum depth of a completion queue.
 const MAX_COMPLETIONS: u32 = 1 << 20;
-/// Entries that the provider's queue begins with; it grows by itself.
+/// The initial number of entries of the provider's queue, which grows by itself.
 const PROVIDER_COMPLETIONS: usize = 1024;
-/// Looks in vain between two at connections that are being made.
+/// The number of polls between two checks of connections that are being made.
 const CONNECTING_EVERY: u32 = 16;
-/// How long a sleep is at most while connections are being made, in nanoseconds.
+/// The longest sleep while connections are being made, in nanoseconds.
 const CONNECTING_SLEEP: Nanos = 10_000_000;
 
-/// A completion queue of the user's.
+/// A completion queue of the user.
 #[derive(Debug)]
 struct Queue {
     events: bool,
     ready: VecDeque<Completion<OfiMemory>>,
 }
 
-/// What one thread owns of the data path; see [`ThreadDomain`].
+/// One thread's part of the data path; see [`ThreadDomain`].
 #[derive(Debug)]
 pub struct OfiDomain {
-    // What is dropped first is what needs the others.
+    // Fields are dropped in order: users before the objects that they need.
     pub(crate) queue_pairs: Vec<Option<QueuePair>>,
     shared: Vec<Shared>,
-    /// By slot: how often it was used, the upper half of the next number given out.
+    /// By slot: the number of times it was used, which is the upper half of the next id.
     generations: Vec<u16>,
     free: VecDeque<u16>,
-    /// By their numbers on the device: the message of a shared RECV names its queue pair so.
+    /// By device-wide number, with which the message of a shared RECV names its queue pair.
     by_number: BTreeMap<u32, u16>,
     queues: Vec<Queue>,
-    /// Slots of those that have something to hand to the provider.
+    /// Slots of queue pairs with requests to give to the provider.
     pending: Vec<u16>,
-    /// Slots of those that have broken, and are flushed when all is taken that completed before.
+    /// Slots of broken queue pairs, which are flushed after all earlier completions were taken.
     failing: Vec<u16>,
-    /// Those that wait for their other end.
+    /// The number of queue pairs that wait for their other end.
     pub(crate) connecting: u32,
     looks: u32,
     pub(crate) news_seen: u64,
@@ -114,13 +115,13 @@ impl OfiDomain {
         self.queue_pairs.get(slot_of(id))?.as_ref().filter(|found| found.id == id)
     }
 
-    /// The RECVs that a queue pair shares.
+    /// Returns the shared receives of a queue pair.
     pub(crate) fn shared_by(&self, config: &QueuePairConfig) -> Option<Arc<SharedReceives>> {
         let shared = self.shared.get(config.shared_receive?.0 as usize)?;
         Some(Arc::clone(&shared.handle))
     }
 
-    /// Its other end is there.
+    /// Records that the other end of a queue pair is there.
     pub(crate) fn meet(&mut self, slot: usize) {
         let Some(queue_pair) = self.queue_pairs.get_mut(slot).and_then(Option::as_mut) else { return };
         if !std::mem::replace(&mut queue_pair.met, true) {
@@ -131,7 +132,7 @@ impl OfiDomain {
         }
     }
 
-    /// Hands over what waits on a queue pair, and lists it if something waits still.
+    /// Gives a queue pair's waiting requests to the provider, and lists it if some still wait.
     #[inline]
     pub(crate) fn drive(&mut self, slot: usize) {
         let Some(queue_pair) = self.queue_pairs.get_mut(slot).and_then(Option::as_mut) else { return };
@@ -150,7 +151,7 @@ impl OfiDomain {
         self.emit(slot);
     }
 
-    /// Tells of what has ended on a queue pair.
+    /// Moves a queue pair's ended requests into completion queues.
     #[inline]
     fn emit(&mut self, slot: usize) {
         let Some(queue_pair) = self.queue_pairs.get_mut(slot).and_then(Option::as_mut) else { return };
@@ -168,7 +169,8 @@ impl OfiDomain {
         }
     }
 
-    /// It is broken, or its other end is: its endpoint is closed, everything posted will be flushed, and the other end told.
+    /// Breaks a queue pair, because it or its other end has failed. Closes its endpoint, notifies the other
+    /// end, and schedules the flush of all posted requests.
     pub(crate) fn fail(&mut self, slot: usize) {
         let Some(queue_pair) = self.queue_pairs.get_mut(slot).and_then(Option::as_mut) else { return };
         if queue_pair.state == QueuePairState::Error {
@@ -198,7 +200,7 @@ impl OfiDomain {
         queue_pair.bond.detach(queue_pair.number.into());
     }
 
-    /// A link, the other end of a queue pair or a connection has news.
+    /// Processes events of links, connections and the other ends of queue pairs.
     fn hear_news(&mut self) {
         self.news_seen = self.attention.news();
         let now = if self.connecting > 0 { RealHost.now() } else { 0 };
@@ -228,8 +230,8 @@ impl OfiDomain {
                 queue_pair.open = Some(open);
                 self.drive(slot);
             }
-            // Nothing of ours may go before libfabric says that it is connected: version 1.17 would send it before its own
-            // answer.
+            // Nothing may be sent before libfabric reports the connection: version 1.17 would send it before
+            // its own reply.
             let open = self.queue_pair_at(slot).and_then(|queue_pair| queue_pair.open.as_ref());
             if open.is_some_and(|open| open.connection.connected.is_raised()) {
                 self.meet(slot);
@@ -242,7 +244,7 @@ impl OfiDomain {
         self.queue_pairs.get(slot)?.as_ref()
     }
 
-    /// Takes what the provider has completed, and hands it what waits.
+    /// Takes the provider's completions, and gives it waiting requests.
     fn progress(&mut self) {
         self.attention.attendance.has_polled();
         if self.connecting > 0 {
@@ -290,14 +292,14 @@ impl OfiDomain {
             for entry in &batch[..count] {
                 self.conclude(entry);
             }
-            // A single error is no sign that nothing is behind it.
+            // A single error entry does not mean that no entry follows.
             if count == 0 || (count < BATCH && batch[0].error == 0) {
                 return;
             }
         }
     }
 
-    /// A part of something posted has completed.
+    /// Processes one completion entry of the provider.
     #[inline]
     fn conclude(&mut self, entry: &Entry) {
         let Some((kind, owner, number)) = parse_request_name(entry.context) else { return };
@@ -340,7 +342,7 @@ impl OfiDomain {
         self.emit(slot);
     }
 
-    /// A RECV of a shared queue: its message says whose it is.
+    /// Processes the completion of a shared RECV, whose message names its queue pair.
     fn conclude_shared(&mut self, entry: &Entry, owner: u32, place: u32) {
         let Some(shared) = self.shared.get_mut(owner as usize) else { return };
         let mut slot = None;
@@ -361,7 +363,7 @@ impl OfiDomain {
             })
         };
         let (Ok((_, how)), Some(slot)) = (how, slot) else {
-            // Whoever it was for is gone, or has broken: the RECV is nobody's, and waits on.
+            // The queue pair of the message is gone or broken, so the RECV is posted again.
             shared.receives.post_again(place);
             return shared.drive(owner);
         };
@@ -377,8 +379,9 @@ impl OfiDomain {
         }
     }
 
-    /// Makes the provider's queue if there is none. One with a descriptor to sleep on costs a round trip over `tcp` some 2 us (`epoll`
-    /// in the place of `poll`), so those who say that they never sleep have none; whoever makes a queue for events later naps.
+    /// Creates the provider's queue if it does not exist. A descriptor to sleep on makes each round trip over
+    /// `tcp` slower (`epoll` instead of `poll`), so the queue has one only if the domain has an event queue
+    /// by then. A domain that creates its first event queue later naps instead.
     fn open_queue(&self) -> io::Result<()> {
         let sleeps = self.queues.iter().any(|queue| queue.events);
         let has_descriptor = sleeps && self.device.features.is_connected();
@@ -438,7 +441,7 @@ impl ThreadDomain for OfiDomain {
         }
         self.open_queue().map_err(CreateError::system("a completion queue"))?;
         let most = self.capabilities.max_queue_pairs;
-        // The slot that was free for the longest time, so that numbers come again as late as can be.
+        // Reuses the slot that was free for the longest time, so that ids repeat as late as possible.
         let slot = if self.queue_pairs.len() < most as usize && self.free.len() < 64 {
             self.queue_pairs.push(None);
             self.generations.push(0);
@@ -503,7 +506,7 @@ impl ThreadDomain for OfiDomain {
         self.queue_pairs[slot_of(id)] = None;
         self.pending.retain(|slot| usize::from(*slot) != slot_of(id));
         self.failing.retain(|slot| usize::from(*slot) != slot_of(id));
-        // What it completed is dropped with it.
+        // Completions of the queue pair are dropped with it.
         for queue in &mut self.queues {
             queue.ready.retain(|completion| completion.queue_pair != id);
         }
@@ -576,7 +579,8 @@ impl ThreadDomain for OfiDomain {
         limit: usize,
     ) -> usize {
         let at = queue.0 as usize;
-        // A look is a system call: what the one at another queue has brought is not looked for again.
+        // Polling the provider is a system call, so it is skipped if an earlier poll has already filled this
+        // queue.
         if self.queues.get(at).is_none_or(|queue| queue.ready.is_empty()) {
             self.progress();
         }

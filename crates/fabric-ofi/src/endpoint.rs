@@ -1,45 +1,44 @@
-//! A queue pair's address as the peer gets it. Pure.
+//! The encoding of a queue pair's address for the peer. Pure.
 
 use crate::handles::{MAX_ADDRESS, Remote};
 use dunlin_fabric::{CreateError, Endpoint};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The first byte: changes when the rest does.
+/// The first byte, which identifies the format and its version.
 const FORMAT: u8 = 0x1f;
-/// The longest name of a provider that is told.
+/// The longest encoded name of a provider.
 const MAX_PROVIDER: usize = 32;
 
-/// Where a queue pair is, and what it is to be told.
+/// The address of a queue pair, and the data that identifies its peer to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct QueuePairAddress {
-    /// Its number on the device.
+    /// Its device-wide number.
     pub(crate) number: u32,
-    /// What who asks for the connection says, each message for it, and each WRITE that tells of RECVs.
+    /// A secret that the connection request, each message to it, and each WRITE of credits contain.
     pub(crate) secret: u64,
     pub(crate) place: Whereabouts,
-    /// Only like talks to like.
+    /// The provider, which must be the same on both sides.
     pub(crate) provider: String,
 }
 
-/// How a queue pair is reached.
+/// The location of a queue pair.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Whereabouts {
-    /// The port where the connection is asked for, on the host at the other end of the control connection; 0 of the side that
-    /// asks.
+    /// The port for connection requests, on the host at the other end of the control connection; 0 from the
+    /// side that requests.
     Port(u16),
-    /// An endpoint for datagrams.
+    /// A datagram endpoint.
     Datagrams {
-        /// Its address, as the provider has it.
+        /// Its address in the provider's format.
         messages: Vec<u8>,
-        /// The address of the endpoint through which memory is reached; empty if it is the same.
+        /// The address of the endpoint for access to memory; empty if it is the same.
         memory: Vec<u8>,
-        /// Where it is told of RECVs.
+        /// The cell for the number of RECVs.
         cell: Remote,
     },
 }
 
 impl QueuePairAddress {
-    /// As it travels.
     pub(crate) fn encode(&self) -> Endpoint {
         let mut bytes = vec![FORMAT];
         bytes.extend(self.number.to_le_bytes());
@@ -68,7 +67,7 @@ impl QueuePairAddress {
         Endpoint(bytes)
     }
 
-    /// Reads what a peer sent.
+    /// Decodes a peer's bytes.
     pub(crate) fn decode(endpoint: &Endpoint) -> Result<Self, CreateError> {
         let refuse = |why| Err(CreateError::Endpoint(why));
         if endpoint.0.first() != Some(&FORMAT) {
@@ -103,7 +102,7 @@ impl QueuePairAddress {
     }
 }
 
-/// Takes bytes off the front.
+/// Reads bytes from the front.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -121,8 +120,9 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Whether an address of the Internet in a provider's form (`sockaddr_in`, `sockaddr_in6`) leads to this host, so that a peer
-/// cannot have us talk to others. Addresses of other forms mean something on their own network only, and are taken as they are.
+/// Returns whether an Internet address in the provider's format (`sockaddr_in`, `sockaddr_in6`) names this
+/// host, so that a peer cannot direct traffic to third parties. Addresses of other formats are valid only in
+/// their own network and are not checked.
 pub(crate) fn leads_to(address: &[u8], host: IpAddr) -> bool {
     let family = address.first_chunk().map(|family| i32::from(u16::from_ne_bytes(*family)));
     let ip = match (family, address.len()) {
@@ -138,7 +138,7 @@ pub(crate) fn leads_to(address: &[u8], host: IpAddr) -> bool {
     has_port && ip.is_some_and(|ip| ip.to_canonical() == host.to_canonical())
 }
 
-/// FNV-1a: garbage in an endpoint should not become a queue pair's address.
+/// FNV-1a, to detect damaged endpoints.
 fn checksum(bytes: &[u8]) -> u32 {
     bytes.iter().fold(0x811c_9dc5, |sum, byte| (sum ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
 }

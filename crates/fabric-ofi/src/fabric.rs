@@ -1,4 +1,4 @@
-//! The fabric: makes everything else.
+//! The fabric, which creates all other objects.
 
 use crate::backend::OfiBackend;
 use crate::config::OfiConfig;
@@ -19,12 +19,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// The longest message that is sent at once, whatever the provider takes: a longer one gains nothing and keeps others waiting.
+/// The limit for one message, whatever the provider allows. A longer message would gain nothing and delay
+/// others.
 const MAX_MESSAGE: usize = Capabilities::OFI.max_message as usize;
-/// The most queue pairs of a domain: they have slots of 16 bits.
+/// The maximum number of queue pairs in one domain: slots have 16 bits.
 const MAX_QUEUE_PAIRS: u32 = 1 << 16;
-/// The same where each of them is an endpoint for datagrams, which are made to be few: `tcp;ofi_rxm` has 25 MB of buffers in each,
-/// Slingshot's NIC 511 of them, EFA's some hundred.
+/// The same for datagrams, where each queue pair is an endpoint. Providers expect few: `tcp;ofi_rxm` has 25
+/// MB of buffers for each, Slingshot's NIC allows 511, EFA's some hundred.
 const MAX_DATAGRAM_PAIRS: u32 = 128;
 
 #[derive(Debug)]
@@ -35,23 +36,23 @@ struct Inner {
     capabilities: Arc<Capabilities>,
 }
 
-/// One provider of libfabric. Clones are the same fabric, with one control thread and one that keeps progress; all methods may
-/// be called from any thread.
+/// One provider of libfabric. Clones are the same fabric, with one control thread and one keeper thread,
+/// which makes progress; all methods may be called from any thread.
 #[derive(Clone, Debug)]
 pub struct OfiFabric(Arc<Inner>);
 
-/// Whether libfabric can be used.
+/// Returns an error if libfabric cannot be used.
 pub fn open_library() -> Result<(), LibraryError> {
     Library::get().map(|_| ())
 }
 
-/// The providers of libfabric that can be used here, and the kind of endpoints that a queue pair is made of on each: connected
-/// ones where a provider has both.
+/// Returns the usable providers of libfabric, each with the kind of endpoints that its queue pairs use:
+/// connected ones if it has both.
 pub fn providers() -> Result<Vec<(String, EndpointKind)>, LibraryError> {
     let library = Library::get()?;
     let mut known = BTreeMap::new();
     for asked in &ASKED {
-        // That there are none is said by an error.
+        // An error means that no provider matches.
         for name in Info::providers(library, asked).unwrap_or_default() {
             known.entry(name).or_insert(asked.kind);
         }
@@ -81,18 +82,19 @@ impl OfiFabric {
         Ok(OfiFabric(Arc::new(Inner { control, running, device, capabilities })))
     }
 
-    /// The kind of its endpoints.
+    /// Returns the kind of the fabric's endpoints.
     pub fn endpoints(&self) -> EndpointKind {
         self.0.device.features.kind
     }
 
-    /// How many messages came from elsewhere than queue pairs' other ends, and were dropped. Connections have none.
+    /// Returns the number of messages that did not come from a queue pair's other end and were dropped.
+    /// Always 0 with connected endpoints.
     pub fn strays(&self) -> u64 {
         self.0.device.reach.as_ref().map_or(0, |reach| reach.strays().load(Ordering::Relaxed))
     }
 
-    /// Sends messages, as they are, to where an endpoint says that a queue pair is, from an endpoint that nobody knows at this
-    /// address of the host. For tests of how that is borne.
+    /// Sends raw messages to the address in an endpoint, from a new endpoint at this address of the host. For
+    /// tests of messages from unknown senders.
     #[cfg(feature = "testing")]
     pub fn send_as_stranger(
         &self,
@@ -103,12 +105,12 @@ impl OfiFabric {
         crate::stranger::send(&self.0.device, local, to, messages)
     }
 
-    /// The provider's name.
+    /// Returns the provider's name.
     pub fn provider(&self) -> &str {
         &self.0.device.provider
     }
 
-    /// Host and port of an address of ours.
+    /// Returns host and port of an address of this fabric.
     fn place<'a>(&self, address: &'a Address) -> Option<(&'a str, u16)> {
         (address.scheme() == Scheme::Ofi && address.provider() == Some(self.provider()))
             .then(|| address.host_and_port())

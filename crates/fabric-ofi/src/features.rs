@@ -1,74 +1,76 @@
-//! What a provider is like, as data: what is asked of libfabric, in which order, and what follows from its answer. Pure.
+//! The features of a provider, as data: the requests to libfabric, in order of preference, and the
+//! conclusions from its answer. Pure.
 //!
-//! Where providers differ (from their man pages and from `fi_info`):
+//! Differences between providers (from their man pages and from `fi_info`):
 //!
 //! | | `tcp` | `tcp;ofi_rxm` | `efa` | `cxi` (Slingshot) | `shm` |
 //! |---|---|---|---|---|---|
 //! | endpoints | connected | datagram | datagram | datagram | datagram |
 //! | order of SEND after SEND | yes | yes | yes | yes | yes |
 //! | of SEND and READ after WRITE | yes | yes | no | no | no |
-//! | keys | ours | ours | its own | ours | ours |
+//! | keys chosen by | the user | the user | the provider | the user | the user |
 //! | remote addresses | offsets | offsets | virtual | offsets | virtual |
 //! | memory belongs to | the domain | the domain | the domain | an endpoint | the domain |
 //! | parts of a message | 4 | 4 | 4, of remote memory 1 | 1 | 4 |
-//! | tells sleeping threads | yes | badly (below) | no | older versions: no | no |
+//! | wakes sleeping threads | yes | defective (below) | no | older versions: no | no |
 //! | addresses | Internet | Internet | its own | its own | names |
 //!
-//! With datagrams no thread sleeps on a descriptor of the provider's: most have none, and version 1.17 of `ofi_rxm` leaves an
-//! endpoint that is closed on the list of what its queue waits for, and reads its memory when it is free. Threads nap instead.
+//! With datagrams no thread sleeps on a provider's descriptor: most have none, and `ofi_rxm` of version 1.17
+//! keeps a closed endpoint on its queue's wait list and later reads its freed memory. Threads nap instead.
 //!
-//! None of them wants local memory registered (`FI_MR_LOCAL`) or contexts of its own layout (`FI_CONTEXT`, `FI_CONTEXT2`); those
-//! that do are not used: they are not offered it, so libfabric does not list them.
+//! None of these providers requires registered local memory (`FI_MR_LOCAL`) or contexts of its own layout
+//! (`FI_CONTEXT`, `FI_CONTEXT2`). Dunlin does not offer these modes, so libfabric does not list providers
+//! that require them.
 
 use crate::sys;
 use std::ffi::c_int;
 
-/// The endpoints that a queue pair is made of.
+/// The kind of libfabric endpoint that a queue pair uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndpointKind {
     /// `FI_EP_MSG`: a connection.
     Connected,
-    /// `FI_EP_RDM`: reliable datagrams to and from anybody.
+    /// `FI_EP_RDM`: reliable datagrams to and from any endpoint.
     Datagram,
 }
 
-/// What of a provider is not to be used: to try here how hardware behaves that is not here.
+/// Features of a provider that are not used, to simulate hardware that is not available.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Without {
-    /// Take it that WRITEs are in no order with what follows them.
+    /// WRITEs are unordered with operations that follow them.
     pub order: bool,
-    /// Take it that a message has one part.
+    /// A message has one part.
     pub parts: bool,
-    /// Take it that memory belongs to an endpoint.
+    /// Memory belongs to an endpoint.
     pub domain_memory: bool,
 }
 
 impl Without {
-    /// What EFA lacks.
+    /// The features that EFA lacks.
     pub const EFA: Without = Without { order: true, parts: false, domain_memory: false };
-    /// What Slingshot lacks.
+    /// The features that Slingshot lacks.
     pub const CXI: Without = Without { order: true, parts: true, domain_memory: true };
 }
 
-/// One question to libfabric.
+/// One request to libfabric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Asked {
     pub(crate) kind: EndpointKind,
-    /// The orders between operations that are needed.
+    /// The required orders between operations.
     pub(crate) order: u64,
-    /// What of memory registration we are ready for.
+    /// The modes of memory registration that this side supports.
     pub(crate) registration: c_int,
 }
 
-/// SENDs behind SENDs: nothing works without.
+/// SENDs are ordered after SENDs, which is always required.
 const SENDS: u64 = sys::ORDER_SAS;
-/// What is behind a WRITE sees it.
+/// Operations after a WRITE see its data.
 const ALL: u64 = SENDS | sys::ORDER_SAW | sys::ORDER_RAW | sys::ORDER_WAW;
-/// Keys are ours still, so that nobody can guess them.
+/// Keys are still chosen here, so that they cannot be guessed.
 const ADDRESSED: c_int = sys::REGISTER_VIRTUAL_ADDRESSES | sys::REGISTER_ALLOCATED | sys::REGISTER_ENDPOINT;
 const ANY: c_int = ADDRESSED | sys::REGISTER_PROVIDERS_KEYS;
 
-/// What is asked for, the best first.
+/// The requests, in order of preference.
 pub(crate) const ASKED: [Asked; 7] = {
     const fn datagram(order: u64, registration: c_int) -> Asked {
         Asked { kind: EndpointKind::Datagram, order, registration }
@@ -84,57 +86,58 @@ pub(crate) const ASKED: [Asked; 7] = {
     ]
 };
 
-/// What libfabric answers, as far as it matters.
+/// The relevant parts of libfabric's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Told {
     pub(crate) order: u64,
     pub(crate) registration: c_int,
-    /// Bytes of a key.
+    /// The size of a key, in bytes.
     pub(crate) key: usize,
-    /// The most parts of a SEND, of a RECV, of a WRITE or READ here, and at the other end.
+    /// The maximum number of parts of a SEND, of a RECV, and of a WRITE or READ at this and at the other end.
     pub(crate) parts: [usize; 4],
     pub(crate) max_message: usize,
-    /// Bytes of the longest message that it copies when it is posted.
+    /// The longest message, in bytes, that the provider can copy when it is posted.
     pub(crate) inject: usize,
-    /// The most endpoints of a domain; 0 if it does not say.
+    /// The maximum number of endpoints of a domain; 0 if unknown.
     pub(crate) endpoints: usize,
     pub(crate) shared_receives: bool,
     pub(crate) address_format: u32,
 }
 
-/// What a provider is like.
+/// The features of a provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Features {
     pub(crate) kind: EndpointKind,
-    /// What is behind a WRITE on a queue pair sees it. Otherwise it waits until the WRITE is delivered.
+    /// Whether operations after a WRITE on a queue pair see its data. If not, they wait until the WRITE is
+    /// delivered.
     pub(crate) ordered: bool,
-    /// The most parts of what is sent and of what is received.
+    /// The maximum number of parts of an outgoing message; below, of a RECV.
     pub(crate) parts: usize,
     pub(crate) receive_parts: usize,
-    /// Remote memory is named by its address at its owner, not by offsets.
+    /// Whether remote memory is named by its address at its owner instead of by offsets.
     pub(crate) virtual_addresses: bool,
-    /// The provider chooses keys, and does not choose them so that nobody can guess.
+    /// Whether the provider chooses keys, which can then be guessed.
     pub(crate) providers_keys: bool,
-    /// The bits of a key.
+    /// Mask of the bits of a key.
     pub(crate) key_mask: u64,
-    /// Peers reach memory through one endpoint of the device's, which it is bound to.
+    /// Whether peers reach memory through one endpoint of the device.
     pub(crate) memory_endpoint: bool,
-    /// That endpoint has to be bound by libfabric's rules, and not only because [`Without`] says so.
+    /// Whether libfabric requires that memory is bound to that endpoint, rather than only [`Without`].
     pub(crate) binds_memory: bool,
-    /// Endpoints have addresses of the Internet.
+    /// Whether endpoints have Internet addresses.
     pub(crate) internet: bool,
-    /// Bytes of the longest message.
+    /// The longest message, in bytes.
     pub(crate) max_message: usize,
-    /// Bytes of the longest message that is handed over for good when it is posted. None of datagrams are: what their target
-    /// refuses is told by nothing but their completion.
+    /// The longest message, in bytes, that may be copied when posted. 0 for datagrams: a target's refusal is
+    /// reported only by their completion.
     pub(crate) inject: usize,
-    /// The most queue pairs that the provider says it has, if it says.
+    /// The maximum number of queue pairs, if the provider reports one.
     pub(crate) endpoints: Option<usize>,
     pub(crate) shared_receives: bool,
 }
 
 impl Features {
-    /// What follows from an answer; or why it cannot be used.
+    /// Derives the features from an answer; returns the reason if the provider cannot be used.
     pub(crate) fn of(asked: &Asked, told: &Told, without: Without) -> Result<Self, String> {
         let [send, receive, remote, far] = told.parts;
         if send.min(receive).min(remote).min(far) == 0 {
@@ -161,12 +164,12 @@ impl Features {
             max_message: told.max_message,
             inject: if datagram { 0 } else { told.inject },
             endpoints: (told.endpoints > 0).then_some(told.endpoints),
-            // Of datagrams each queue pair has its own: credits go by them.
+            // With datagrams each queue pair needs its own RECVs, because of the credits.
             shared_receives: told.shared_receives && !datagram,
         })
     }
 
-    /// Whether a queue pair is a connection of the provider's.
+    /// Returns whether a queue pair uses a connection of the provider.
     pub(crate) fn is_connected(&self) -> bool {
         self.kind == EndpointKind::Connected
     }
@@ -180,7 +183,7 @@ mod tests {
         Asked { kind: EndpointKind::Datagram, order, registration }
     }
 
-    /// As `fi_info -p 'tcp;ofi_rxm' -v` says it.
+    /// As reported by `fi_info -p 'tcp;ofi_rxm' -v`.
     const RXM: Told = Told {
         order: ALL,
         registration: 0,
@@ -193,7 +196,7 @@ mod tests {
         address_format: sys::FORMAT_INTERNET_4,
     };
 
-    /// As EFA's provider describes its RDM endpoints.
+    /// As EFA's provider documents its RDM endpoints.
     const EFA: Told = Told {
         order: SENDS,
         registration: sys::REGISTER_VIRTUAL_ADDRESSES
@@ -208,7 +211,7 @@ mod tests {
         address_format: 11,
     };
 
-    /// As Slingshot's provider describes itself.
+    /// As Slingshot's provider documents itself.
     const CXI: Told = Told {
         order: SENDS,
         registration: sys::REGISTER_ENDPOINT,
@@ -249,7 +252,7 @@ mod tests {
         let as_cxi = Features::of(&ASKED[1], &RXM, Without::CXI).unwrap();
         assert!(!as_cxi.ordered && as_cxi.memory_endpoint && !as_cxi.binds_memory);
         assert_eq!((as_cxi.parts, as_cxi.receive_parts), (1, 1));
-        // Connected endpoints are as they are.
+        // Connected endpoints are not affected.
         let connected = Features::of(&ASKED[0], &RXM, Without::CXI).unwrap();
         assert!(connected.ordered && connected.parts == 4 && connected.is_connected());
     }

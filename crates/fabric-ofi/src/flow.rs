@@ -1,17 +1,18 @@
-//! How many messages may go to a queue pair of reliable datagrams: as many as it has RECVs for. Pure.
+//! Flow control for reliable datagrams: a queue pair may receive only as many messages as it has RECVs. Pure.
 //!
-//! A provider keeps messages for which there is no RECV, in as much memory as it likes. So there are none: who receives tells
-//! how many RECVs it has posted since the beginning, by a WRITE into a cell of the sender's memory; who sends counts. The first
-//! such WRITE is also the greeting: the other end is there, and can be reached. A peer that sends more is found out by the
-//! numbers of its messages.
+//! A provider buffers messages without a RECV in unbounded memory, so there must be none. The receiver
+//! announces the total number of RECVs that it has posted, by a WRITE into a cell in the sender's memory; the
+//! sender counts its messages. The first such WRITE is also the greeting: the other end exists and is
+//! reachable. The sequence numbers of messages expose a peer that sends too many.
 
-/// Bytes of a cell.
+/// The size of a cell, in bytes.
 pub(crate) const CELL: usize = 16;
 
-/// The most RECVs that are believed to be there at once.
+/// The maximum number of RECVs that are believed to be posted at once.
 const MAX_AHEAD: u32 = 1 << 20;
 
-/// What is written into a peer's cell. The second word says that the first was written in one piece, by who knows the secret.
+/// Encodes a value for the peer's cell. The second word proves that the first is not torn, and that the
+/// writer knows the secret.
 pub(crate) fn encode(posted: u32, secret: u64) -> [u8; CELL] {
     let first = u64::from(posted) | GREETING;
     let mut bytes = [0; CELL];
@@ -20,66 +21,66 @@ pub(crate) fn encode(posted: u32, secret: u64) -> [u8; CELL] {
     bytes
 }
 
-/// So that a greeting without any RECV is not what memory holds at first.
+/// Distinguishes a greeting with zero RECVs from untouched memory.
 const GREETING: u64 = 1 << 32;
 
-/// What a cell says; `None` before the first WRITE, in the middle of one, and for what none of ours has written.
+/// Decodes a cell; returns `None` before the first WRITE, during a WRITE, and for values without the secret.
 pub(crate) fn decode(first: u64, second: u64, secret: u64) -> Option<u32> {
     (first ^ second == secret && first >> 32 == 1).then_some(first as u32)
 }
 
-/// The side that sends. Counts wrap.
+/// The sender's side. Counters wrap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Credit {
     sent: u32,
-    /// RECVs that the other end has had in all.
+    /// The total number of RECVs that the other end has announced.
     posted: u32,
 }
 
 impl Credit {
-    /// The other end says how many RECVs it has posted. `false` if that cannot be.
+    /// Processes an announcement; returns `false` if the number is impossible.
     pub(crate) fn hear(&mut self, posted: u32) -> bool {
         let ahead = posted.wrapping_sub(self.sent);
         if ahead > MAX_AHEAD {
-            // Less than was said before: an older WRITE, which an honest peer does not let land behind a newer one.
+            // Less than before: an older WRITE, which a correct peer does not let land after a newer one.
             return false;
         }
         self.posted = posted;
         true
     }
 
-    /// Whether a message may go.
+    /// Returns whether a message may be sent.
     #[inline]
     pub(crate) fn may_send(&self) -> bool {
         self.sent != self.posted
     }
 
-    /// One has gone.
+    /// Counts a message that was sent.
     #[inline]
     pub(crate) fn sends(&mut self) {
         self.sent = self.sent.wrapping_add(1);
     }
 }
 
-/// The side that receives. Counts wrap.
+/// The receiver's side. Counters wrap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Grantor {
-    /// RECVs that the provider was given, without those that it was given again.
+    /// RECVs given to the provider, without those that were posted again.
     posted: u32,
-    /// How many of them the other end has been told of.
+    /// The number of them that was announced.
     told: u32,
     /// Messages of the other end that have arrived.
     arrived: u32,
 }
 
 impl Grantor {
-    /// The provider has one more RECV.
+    /// Counts a RECV that was given to the provider.
     #[inline]
     pub(crate) fn posts(&mut self) {
         self.posted = self.posted.wrapping_add(1);
     }
 
-    /// A message has used one. `false` if the other end had not been told of it.
+    /// Counts a message that has used a RECV; returns `false` if that RECV was not announced.
     #[inline]
     pub(crate) fn arrives(&mut self) -> bool {
         let allowed = self.arrived != self.told;
@@ -87,8 +88,8 @@ impl Grantor {
         allowed
     }
 
-    /// What the other end is to be told now, if anything: when it knows of less than half of those that there are, so that
-    /// WRITEs are few and it never waits for one that it is not sent.
+    /// Returns the number to announce now, if any: due when at least half of the posted RECVs are
+    /// unannounced. WRITEs are thus few, and the sender never waits for an announcement that is not made.
     #[inline]
     pub(crate) fn news(&self) -> Option<u32> {
         let untold = self.posted.wrapping_sub(self.told);
@@ -96,12 +97,12 @@ impl Grantor {
         (untold > 0 && untold >= known).then_some(self.posted)
     }
 
-    /// What it knows if nothing was told yet.
+    /// Returns the number to announce in the greeting.
     pub(crate) fn all(&self) -> u32 {
         self.posted
     }
 
-    /// It is told of so many.
+    /// Records that a number was announced.
     pub(crate) fn tells(&mut self, posted: u32) {
         self.told = posted;
     }
@@ -149,7 +150,7 @@ mod tests {
     }
 
     proptest! {
-        /// Cut anywhere, a new value over an old one is read as one of them or not at all.
+        /// A new value over an old one, torn at any byte, decodes as one of them or not at all.
         #[test]
         fn a_torn_cell_is_no_third_value(
             old in any::<u32>(), new in any::<u32>(), secret in any::<u64>(), cut in 0..CELL,
@@ -162,7 +163,8 @@ mod tests {
             }
         }
 
-        /// Whatever is posted, told and sent when: no message goes without a RECV, and all that have one get there.
+        /// Whatever is posted, announced and sent at any time: no message is sent without a RECV, and each
+        /// RECV can be used.
         #[test]
         fn all_that_have_a_receive_arrive(
             start in any::<u32>(), steps in prop::collection::vec(0..4u8, 0..400), depth in 1..20u32,
@@ -191,7 +193,7 @@ mod tests {
                     _ => deliver(&mut grantor, &mut credit),
                 }
             }
-            // With all news delivered, every RECV that is there can be used.
+            // With all announcements delivered, every posted RECV can be used.
             let mut left = grantor.posted.wrapping_sub(grantor.arrived);
             while left > 0 {
                 deliver(&mut grantor, &mut credit);
@@ -202,7 +204,7 @@ mod tests {
                 left -= 1;
             }
             prop_assert!(!credit.may_send());
-            // One too many is noticed.
+            // One message too many is detected.
             prop_assert!(!grantor.arrives());
         }
     }

@@ -1,7 +1,7 @@
-//! The objects of libfabric as values that free themselves. All calls are here.
+//! Owned wrappers of libfabric's objects. All calls to libfabric are here.
 //!
-//! libfabric was asked to be safe for threads (`FI_THREAD_SAFE`), so each may be called from any thread. What has to be closed
-//! before what is kept by references: each value holds those that it needs.
+//! libfabric was asked for thread safety (`FI_THREAD_SAFE`), so each wrapper may be used from any thread.
+//! References ensure the order of closing: each wrapper holds the objects that it needs.
 
 mod addresses;
 mod connecting;
@@ -25,7 +25,7 @@ use std::sync::{Arc, Mutex};
 /// Closes an object.
 ///
 /// # Safety
-/// It is open, nothing uses it any more, and it is closed once.
+/// The object must be open, must not be in use, and must not be closed again.
 unsafe fn close(library: &Library, what: &str, object: *mut sys::Object) {
     // SAFETY: an open object has its table.
     let code = unsafe { ((*(*object).operations).close)(object) };
@@ -39,31 +39,31 @@ fn made<T>(library: &Library, code: c_int, raw: *mut T) -> io::Result<NonNull<T>
     NonNull::new(raw).ok_or_else(|| io::Error::other("libfabric gave nothing"))
 }
 
-/// What a way to a network is like: a list of libfabric's, of which the first is used.
+/// Descriptions of endpoints: a list of libfabric, of which the first is used.
 #[derive(Debug)]
 pub(crate) struct Info {
     raw: NonNull<sys::Info>,
     library: &'static Library,
 }
 
-// SAFETY: plain memory that has one owner.
+// SAFETY: plain memory with one owner.
 unsafe impl Send for Info {}
-// SAFETY: shared, it is only read.
+// SAFETY: shared references only read it.
 unsafe impl Sync for Info {}
 
-/// What is asked for.
+/// The address to ask for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Place {
-    /// Any.
+    /// Any address.
     Any,
-    /// From this address.
+    /// This local address.
     Source(SocketAddr),
-    /// To this address.
+    /// This remote address.
     Destination(SocketAddr),
 }
 
 impl Info {
-    /// Endpoints of a provider with messages and remote memory, as they are asked for.
+    /// Finds endpoints of a provider with messages and remote memory that match `asked`.
     pub(crate) fn find(
         library: &'static Library,
         provider: &str,
@@ -73,12 +73,13 @@ impl Info {
         Self::look(library, Some(provider), asked, place)
     }
 
-    /// The providers that have such endpoints, each once.
+    /// Returns the names of the providers with such endpoints, each once.
     pub(crate) fn providers(library: &'static Library, asked: &Asked) -> io::Result<BTreeSet<String>> {
         let found = Self::look(library, None, asked, Place::Any)?;
         let mut names = BTreeSet::new();
         let mut next: *const sys::Info = found.raw.as_ptr();
-        // SAFETY: a list of libfabric's, which ends with null; each has all attributes, whose names are strings or null.
+        // SAFETY: libfabric's list ends with null; each entry has all attributes, whose names are strings or
+        // null.
         while let Some(info) = unsafe { next.as_ref() } {
             // SAFETY: as above.
             let name = unsafe { (*info.fabric_attr).prov_name };
@@ -97,13 +98,14 @@ impl Info {
         asked: &Asked,
         place: Place,
     ) -> io::Result<Self> {
-        // SAFETY: null asks for an empty one.
+        // SAFETY: null requests an empty entry.
         let hints = NonNull::new(unsafe { (library.dupinfo)(null()) })
             .ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
         let hints = Info { raw: hints, library };
         let name = provider.map(CString::new).transpose();
         let name = name.map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
-        // SAFETY: libfabric made it with all its attributes; the name is the C library's memory, which `freeinfo` frees.
+        // SAFETY: libfabric made it with all its attributes; the name is memory of the C library, which
+        // `freeinfo` frees.
         unsafe {
             let info = &mut *hints.raw.as_ptr();
             info.caps = sys::MSG | sys::RMA;
@@ -117,7 +119,8 @@ impl Info {
             (*info.domain_attr).threading = sys::THREAD_SAFE;
             (*info.domain_attr).control_progress = sys::PROGRESS_MANUAL;
             (*info.domain_attr).data_progress = sys::PROGRESS_MANUAL;
-            // Of these it may want some: none is that memory which is sent needs registration.
+            // The provider may require some of these modes. None of them means that sent memory must be
+            // registered.
             (*info.domain_attr).mr_mode = asked.registration;
             (*info.tx_attr).msg_order = asked.order;
             (*info.rx_attr).msg_order = asked.order;
@@ -149,20 +152,20 @@ impl Info {
         Ok(Info { raw: made(library, code, found)?, library })
     }
 
-    /// Takes what an event brought.
+    /// Takes ownership of an event's description.
     ///
     /// # Safety
-    /// libfabric gave it, and nobody else frees it.
+    /// `raw` must come from libfabric, and no other code may free it.
     unsafe fn from_event(library: &'static Library, raw: *mut sys::Info) -> Option<Self> {
         NonNull::new(raw).map(|raw| Info { raw, library })
     }
 
     fn get(&self) -> &sys::Info {
-        // SAFETY: libfabric made it, and it is this value's.
+        // SAFETY: libfabric made it, and this value owns it.
         unsafe { self.raw.as_ref() }
     }
 
-    /// What it says that matters.
+    /// Returns the relevant parts of the description.
     pub(crate) fn told(&self) -> Told {
         // SAFETY: libfabric makes each with all attributes.
         let (transmit, endpoint, domain) =
@@ -187,16 +190,16 @@ impl Info {
         unsafe { *self.get().rx_attr }
     }
 
-    /// Endpoints made of it have no RECVs of their own.
+    /// Makes endpoints of this description use shared RECVs.
     pub(crate) fn share_receives(&mut self) {
-        // SAFETY: as above, and it is this value's alone.
+        // SAFETY: as above, and this value owns it exclusively.
         unsafe { (*self.raw.as_mut().ep_attr).rx_ctx_cnt = sys::SHARED_CONTEXT }
     }
 }
 
 impl Drop for Info {
     fn drop(&mut self) {
-        // SAFETY: libfabric's, freed once.
+        // SAFETY: made by libfabric, freed once.
         unsafe { (self.library.freeinfo)(self.raw.as_ptr()) }
     }
 }
@@ -209,7 +212,7 @@ pub(crate) struct Domain {
     pub(crate) library: &'static Library,
 }
 
-// SAFETY: libfabric was asked to be safe for threads.
+// SAFETY: libfabric was asked for thread safety.
 unsafe impl Send for Domain {}
 // SAFETY: as above.
 unsafe impl Sync for Domain {}
@@ -221,7 +224,7 @@ impl Domain {
         // SAFETY: the attributes are libfabric's own.
         let code = unsafe { (library.fabric)(info.get().fabric_attr, &mut fabric, null_mut()) };
         let fabric = made(library, code, fabric)?;
-        // SAFETY: the fabric is open, the description is libfabric's own, and only read.
+        // SAFETY: the fabric is open; the description is libfabric's own and is only read.
         let code = unsafe {
             ((*fabric.as_ref().operations).domain)(
                 fabric.as_ptr(),
@@ -233,7 +236,7 @@ impl Domain {
         match made(library, code, domain) {
             Ok(domain) => Ok(Arc::new(Domain { fabric, domain, library })),
             Err(error) => {
-                // SAFETY: just opened, and nothing is on it.
+                // SAFETY: just opened, and without other objects on it.
                 unsafe { close(library, "a fabric", fabric.as_ptr().cast()) };
                 Err(error)
             }
@@ -243,7 +246,7 @@ impl Domain {
 
 impl Drop for Domain {
     fn drop(&mut self) {
-        // SAFETY: opened in `open`; all that is made of it holds it, so nothing is left.
+        // SAFETY: opened in `open`. All objects made from it hold it, so none is left.
         unsafe {
             close(self.library, "a domain", self.domain.as_ptr().cast());
             close(self.library, "a fabric", self.fabric.as_ptr().cast());
@@ -251,22 +254,24 @@ impl Drop for Domain {
     }
 }
 
-/// Memory that peers may use by a key.
+/// Memory that peers may access with a key.
 #[derive(Debug)]
 pub(crate) struct MemoryRegion {
     raw: NonNull<sys::MemoryRegion>,
     domain: Arc<Domain>,
 }
 
-// SAFETY: as for `Domain`; only closed.
+// SAFETY: as for `Domain`; it is only read and closed.
 unsafe impl Send for MemoryRegion {}
 // SAFETY: as above.
 unsafe impl Sync for MemoryRegion {}
 
 impl MemoryRegion {
-    /// Exactly the mapping's length, within `access`, under this key or one of the provider's. The caller keeps the mapping as
-    /// long as an endpoint may be at work in it, which can be longer than this value is there. Where memory belongs to an
-    /// endpoint, `through` is that.
+    /// Registers exactly the mapping's length, within `access`, under this key or one that the provider
+    /// chooses.
+    ///
+    /// The caller keeps the mapping as long as an endpoint may access it, which can be longer than this value
+    /// exists. If memory belongs to an endpoint, `through` is that endpoint.
     pub(crate) fn new(
         domain: &Arc<Domain>,
         mapping: &Mapping,
@@ -281,7 +286,7 @@ impl MemoryRegion {
             }
         }
         let mut raw = null_mut();
-        // SAFETY: the domain is open; the range is mapped.
+        // SAFETY: the domain is open, and the range is mapped.
         let code = unsafe {
             let owner = domain.domain.as_ref();
             ((*owner.memory).reg)(
@@ -299,7 +304,8 @@ impl MemoryRegion {
         let region = MemoryRegion { raw: made(domain.library, code, raw)?, domain: Arc::clone(domain) };
         if let Some(endpoint) = through {
             let object: *mut sys::Object = region.raw.as_ptr().cast();
-            // SAFETY: region and endpoint are open; the endpoint is the device's, and closed after all regions.
+            // SAFETY: region and endpoint are open; the endpoint belongs to the device and is closed after
+            // all regions.
             unsafe {
                 let operations = &*(*object).operations;
                 domain.library.outcome((operations.bind)(object, endpoint.raw.as_ptr().cast(), 0))?;
@@ -309,9 +315,9 @@ impl MemoryRegion {
         Ok(region)
     }
 
-    /// The key that the provider knows it by.
+    /// Returns the region's key at the provider.
     pub(crate) fn key(&self) -> u64 {
-        // SAFETY: open.
+        // SAFETY: the region is open.
         unsafe { self.raw.as_ref().key }
     }
 }
@@ -323,24 +329,24 @@ impl Drop for MemoryRegion {
     }
 }
 
-/// What a completion queue yields.
+/// An entry of a completion queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
-    /// The context that was posted.
+    /// The context that was given at posting.
     pub(crate) context: u64,
-    /// Bytes received.
+    /// The number of bytes received.
     pub(crate) length: usize,
-    /// 0, or what went wrong.
+    /// 0, or the error.
     pub(crate) error: c_int,
 }
 
-/// A completion queue, of connected endpoints with a descriptor to sleep on.
+/// A completion queue; with connected endpoints it can have a descriptor to sleep on.
 #[derive(Debug)]
 pub(crate) struct CompletionQueue {
     raw: NonNull<sys::CompletionQueue>,
     descriptor: Option<c_int>,
-    /// Held while endpoints come and go, and by who makes progress from another thread than they do: layered providers look at
-    /// endpoints that are not enabled yet.
+    /// Held while endpoints are created and closed, and by other threads that make progress: layered
+    /// providers access endpoints that are not enabled yet.
     changing: Mutex<()>,
     domain: Arc<Domain>,
 }
@@ -351,7 +357,7 @@ unsafe impl Send for CompletionQueue {}
 unsafe impl Sync for CompletionQueue {}
 
 impl CompletionQueue {
-    /// A queue that begins with so many entries.
+    /// Makes a queue with `size` initial entries.
     pub(crate) fn new(domain: &Arc<Domain>, size: usize, has_descriptor: bool) -> io::Result<Self> {
         let mut attributes = sys::CompletionQueueAttributes {
             size,
@@ -363,7 +369,7 @@ impl CompletionQueue {
             wait_set: null_mut(),
         };
         let mut raw = null_mut();
-        // SAFETY: the domain is open, the attributes are of the library's layout.
+        // SAFETY: the domain is open, and the attributes have the library's layout.
         let code = unsafe {
             let owner = domain.domain.as_ref();
             ((*owner.operations).cq_open)(domain.domain.as_ptr(), &mut attributes, &mut raw, null_mut())
@@ -373,7 +379,7 @@ impl CompletionQueue {
             CompletionQueue { raw, descriptor: None, changing: Mutex::default(), domain: Arc::clone(domain) };
         if has_descriptor {
             let mut descriptor: c_int = -1;
-            // SAFETY: the queue is open, and its wait object is a descriptor, for which there is room.
+            // SAFETY: the queue is open, its wait object is a descriptor, and `place` has room for one.
             let code = unsafe {
                 let object = raw.as_ref().object;
                 let place = (&raw mut descriptor).cast();
@@ -385,13 +391,13 @@ impl CompletionQueue {
         Ok(queue)
     }
 
-    /// The descriptor that can be read when there may be something.
+    /// Returns the descriptor, which is readable when there may be an entry.
     pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        // SAFETY: the queue has it open until it is closed, which the borrow prevents.
+        // SAFETY: the queue keeps the descriptor open until it is closed, which the borrow prevents.
         self.descriptor.map(|descriptor| unsafe { BorrowedFd::borrow_raw(descriptor) })
     }
 
-    /// Before sleeping on the descriptor: `false` if there is something already.
+    /// Prepares a sleep on the descriptor; returns `false` if there is an entry already.
     pub(crate) fn may_sleep(&self) -> bool {
         if self.descriptor.is_none() {
             return true;
@@ -403,20 +409,20 @@ impl CompletionQueue {
         unsafe { ((*fabric.as_ref().operations).trywait)(fabric.as_ptr(), &mut object, 1) == 0 }
     }
 
-    /// Makes progress of the whole domain without taking anything. Whether there is something to take.
+    /// Makes progress for the whole domain without taking entries; returns whether there are any.
     pub(crate) fn progress(&self) -> bool {
         let _unchanged = lock(&self.changing);
-        // SAFETY: the queue is open; nothing is written for a count of 0.
+        // SAFETY: the queue is open; with a count of 0 nothing is written.
         let count = unsafe { ((*self.raw.as_ref().operations).read)(self.raw.as_ptr(), null_mut(), 0) };
         count != -(libc::EAGAIN as isize)
     }
 
-    /// Takes at most as many as there is room for in `into`, one if what comes next is an error. Makes progress if there is
-    /// nothing. How many.
+    /// Takes at most [`BATCH`] entries, or a single error entry if that is next; returns their number. Makes
+    /// progress if the queue is empty.
     #[inline]
     pub(crate) fn read(&self, into: &mut [Entry; BATCH]) -> usize {
         let mut raw = [sys::Completion { context: null_mut(), flags: 0, length: 0 }; BATCH];
-        // SAFETY: the queue is open, and of the format that the array has.
+        // SAFETY: the queue is open, and the array has the queue's entry format.
         let count = unsafe {
             ((*self.raw.as_ref().operations).read)(self.raw.as_ptr(), raw.as_mut_ptr().cast(), BATCH)
         };
@@ -431,10 +437,10 @@ impl CompletionQueue {
     }
 
     fn read_error(&self, into: &mut Entry) -> bool {
-        /// With room for what later versions have behind it.
+        /// Leaves room for the fields that later versions append.
         #[repr(C)]
         struct Roomy(sys::CompletionError, [u64; 8]);
-        // SAFETY: numbers and null pointers, for which zeros are values.
+        // SAFETY: numbers and null pointers, for which zeros are valid values.
         let mut raw: Roomy = unsafe { std::mem::zeroed() };
         // SAFETY: the queue is open, and there is room for the entry.
         let count = unsafe { ((*self.raw.as_ref().operations).readerr)(self.raw.as_ptr(), &mut raw.0, 0) };
@@ -447,12 +453,13 @@ impl CompletionQueue {
     }
 }
 
-/// Completions taken at once. Few: room for them is cleared at each look, and most looks find none or one.
+/// The number of entries taken at once. Small, since the array is cleared at each poll, and most polls find
+/// none or one.
 pub(crate) const BATCH: usize = 8;
 
 impl Drop for CompletionQueue {
     fn drop(&mut self) {
-        // SAFETY: made in `new`; endpoints that use it hold it.
+        // SAFETY: made in `new`; endpoints that use it hold it, so none is left.
         unsafe { close(self.domain.library, "a completion queue", self.raw.as_ptr().cast()) }
     }
 }
@@ -473,7 +480,7 @@ impl SharedReceives {
     pub(crate) fn new(domain: &Arc<Domain>, info: &Info) -> io::Result<Arc<Self>> {
         let mut attributes = info.receive();
         let mut raw = null_mut();
-        // SAFETY: the domain is open, the attributes are of the library's layout.
+        // SAFETY: the domain is open, and the attributes have the library's layout.
         let code = unsafe {
             let owner = domain.domain.as_ref();
             ((*owner.operations).srx_ctx)(domain.domain.as_ptr(), &mut attributes, &mut raw, null_mut())
@@ -481,32 +488,32 @@ impl SharedReceives {
         Ok(Arc::new(SharedReceives { raw: made(domain.library, code, raw)?, domain: Arc::clone(domain) }))
     }
 
-    /// Posts a RECV. `WouldBlock` if there is no room now.
+    /// Posts a RECV. Returns `WouldBlock` if there is no room now.
     ///
     /// # Safety
     /// As [`Endpoint::receive`].
     pub(crate) unsafe fn receive(&self, parts: &[libc::iovec], context: u64) -> io::Result<()> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { receive(self.domain.library, self.raw, parts, context) }
     }
 }
 
 impl Drop for SharedReceives {
     fn drop(&mut self) {
-        // SAFETY: made in `new`; endpoints that use it hold it.
+        // SAFETY: made in `new`; endpoints that use it hold it, so none is left.
         unsafe { close(self.domain.library, "a shared receive context", self.raw.as_ptr().cast()) }
     }
 }
 
 /// # Safety
-/// As [`Endpoint::receive`]; the endpoint is open.
+/// As [`Endpoint::receive`]; the endpoint must be open.
 unsafe fn receive(
     library: &Library,
     raw: NonNull<sys::Endpoint>,
     parts: &[libc::iovec],
     context: u64,
 ) -> io::Result<()> {
-    // SAFETY: the caller's promise. Nothing needs descriptors, as was asked for.
+    // SAFETY: the caller's contract. No memory needs a descriptor, since that mode was not offered.
     let code = unsafe {
         ((*raw.as_ref().messages).recvv)(
             raw.as_ptr(),
@@ -524,43 +531,45 @@ fn posted(library: &Library, code: isize) -> io::Result<()> {
     if code == 0 { Ok(()) } else { library.outcome(code as c_int) }
 }
 
-/// What is done with a peer's memory.
+/// A one-sided operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OneSided {
     Read,
-    /// Complete when the provider needs its bytes no more.
+    /// Completes when the provider no longer needs the bytes.
     Write,
-    /// Copied at once, and told of only if it fails.
+    /// Copied at posting; reported only if it fails.
     WriteCopied,
-    /// Complete when its bytes can be seen at the other end.
+    /// Completes when the bytes are visible at the other end.
     WriteDelivered,
 }
 
-/// Memory of a peer.
+/// The address and key of a peer's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Remote {
     pub(crate) address: u64,
     pub(crate) key: u64,
 }
 
-/// What an endpoint finds its other end by.
+/// The means by which an endpoint finds its other end.
 #[derive(Clone, Debug)]
 pub(crate) enum Finds {
-    /// A connection, whose beginning and end are told here.
+    /// A connection, whose events go to this queue.
     Connection(Arc<EventQueue>),
     /// Addresses of datagrams.
     Addresses(Arc<AddressVector>),
 }
 
-/// Where an operation of an endpoint goes: to an address of its table, or where it is connected to.
+/// Destination of operations on connected endpoints. On datagram endpoints, the destination is an address in
+/// the table.
 pub(crate) const CONNECTED: u64 = sys::ADDRESS_UNSPECIFIED;
 
-/// An active endpoint: one end of a connection, or one for datagrams. Closing it ends all that is posted there.
+/// An active endpoint: one end of a connection, or a datagram endpoint. Closing it ends all operations posted
+/// on it.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
     raw: NonNull<sys::Endpoint>,
     library: &'static Library,
-    // What it uses, closed after it.
+    // Objects that the endpoint uses, closed after it.
     queue: Arc<CompletionQueue>,
     _finds: Finds,
     _shared: Option<Arc<SharedReceives>>,
@@ -570,7 +579,7 @@ pub(crate) struct Endpoint {
 unsafe impl Send for Endpoint {}
 
 impl Endpoint {
-    /// An endpoint that is enabled and not connected.
+    /// Makes an endpoint that is enabled and not connected.
     pub(crate) fn new(
         info: &Info,
         queue: &Arc<CompletionQueue>,
@@ -595,7 +604,7 @@ impl Endpoint {
             _shared: shared.map(Arc::clone),
         };
         let bind = |object: *mut sys::Object, flags| {
-            // SAFETY: all are open, and held as long as the endpoint is.
+            // SAFETY: all objects are open, and held as long as the endpoint is.
             library.outcome(unsafe {
                 ((*raw.as_ref().object.operations).bind)(raw.as_ptr().cast(), object, flags)
             })
@@ -605,33 +614,33 @@ impl Endpoint {
                 Finds::Connection(events) => bind(events.as_ptr(), 0)?,
                 Finds::Addresses(vector) => bind(vector.raw.as_ptr().cast(), 0)?,
             }
-            // What is sent says by itself whether it is to be told of.
+            // Each send operation chooses itself whether it makes a completion.
             bind(queue.raw.as_ptr().cast(), sys::SEND | sys::SELECTIVE_COMPLETION)?;
             bind(queue.raw.as_ptr().cast(), sys::RECV)?;
             if let Some(shared) = shared {
                 bind(shared.raw.as_ptr().cast(), 0)?;
             }
-            // SAFETY: the endpoint is open and has what it needs.
+            // SAFETY: the endpoint is open and bound to all that it needs.
             library.outcome(unsafe {
                 ((*raw.as_ref().object.operations).control)(raw.as_ptr().cast(), sys::ENABLE, null_mut())
             })
         };
         let enabled = enable();
-        // Before an endpoint that is of no use is closed.
+        // Released before an endpoint that could not be enabled is closed, since closing takes the lock.
         drop(changing);
         enabled.map(|()| endpoint)
     }
 
-    /// What events call it. Another may have the name when this one is closed.
+    /// Returns the name that events use. A later endpoint can get the same name after this one is closed.
     pub(crate) fn name(&self) -> usize {
         self.raw.as_ptr() as usize
     }
 
-    /// Its address, in the provider's form.
+    /// Returns its address in the provider's format.
     pub(crate) fn address(&self) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; MAX_ADDRESS];
         let mut length = bytes.len();
-        // SAFETY: the endpoint is open, and there is as much room as is said.
+        // SAFETY: the endpoint is open, and the buffer has the given length.
         self.library.outcome(unsafe {
             let manager = self.raw.as_ref().manager;
             ((*manager).getname)(self.raw.as_ptr().cast(), bytes.as_mut_ptr().cast(), &mut length)
@@ -640,16 +649,16 @@ impl Endpoint {
         Ok(bytes)
     }
 
-    /// Asks the passive endpoint that the description leads to for a connection.
+    /// Requests a connection from the passive endpoint that the description leads to, with `say` as data.
     pub(crate) fn connect(&self, info: &Info, say: &[u8]) -> io::Result<()> {
-        // SAFETY: the endpoint is open; address and words are read during the call.
+        // SAFETY: the endpoint is open; address and data are only read during the call.
         self.library.outcome(unsafe {
             let manager = self.raw.as_ref().manager;
             ((*manager).connect)(self.raw.as_ptr(), info.get().dest_addr, say.as_ptr().cast(), say.len())
         })
     }
 
-    /// Accepts the request that it was made of.
+    /// Accepts the connection request from which the endpoint was made.
     pub(crate) fn accept(&self) -> io::Result<()> {
         // SAFETY: the endpoint is open.
         self.library.outcome(unsafe {
@@ -658,21 +667,22 @@ impl Endpoint {
         })
     }
 
-    /// Posts a RECV. `WouldBlock` if there is no room now.
+    /// Posts a RECV. Returns `WouldBlock` if there is no room now.
     ///
     /// # Safety
-    /// The parts are valid for writes, and no one else's, until a completion with this context came or the endpoint (or shared
-    /// context) is closed.
+    /// The parts must be valid for writes and used by no other code until a completion with this context has
+    /// arrived or the endpoint (or shared context) is closed.
     pub(crate) unsafe fn receive(&self, parts: &[libc::iovec], context: u64) -> io::Result<()> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { receive(self.library, self.raw, parts, context) }
     }
 
-    /// Sends a message. `WouldBlock` if there is no room now.
+    /// Sends a message. Returns `WouldBlock` if there is no room now.
     ///
     /// # Safety
-    /// The parts are valid for reads until a completion with this context came or the endpoint is closed; if it is to be
-    /// `copied`, until this returns, and then they are no longer than the provider [copies](Told::inject).
+    /// The parts must be valid for reads until a completion with this context has arrived or the endpoint is
+    /// closed. If `copied`, they must be valid until this method returns, and be no longer than the provider
+    /// [copies](Told::inject).
     #[inline]
     pub(crate) unsafe fn send(
         &self,
@@ -689,7 +699,7 @@ impl Endpoint {
             context: context as *mut c_void,
             data: 0,
         };
-        // SAFETY: the endpoint is open; the rest is the caller's promise.
+        // SAFETY: the endpoint is open; the caller's contract covers the rest.
         let code = unsafe {
             let flags = if copied { sys::INJECT } else { sys::COMPLETION };
             ((*self.raw.as_ref().messages).sendmsg)(self.raw.as_ptr(), &message, flags)
@@ -697,12 +707,12 @@ impl Endpoint {
         posted(self.library, code)
     }
 
-    /// Does `what` with a peer's memory. `WouldBlock` if there is no room now.
+    /// Executes the operation `what` on a peer's memory. Returns `WouldBlock` if there is no room now.
     ///
     /// # Safety
-    /// The parts are valid for reads (or writes, and no one else's) until a completion with this context came or the endpoint
-    /// is closed; of [`OneSided::WriteCopied`] until this returns, and then they are no longer than the provider
-    /// [copies](Told::inject).
+    /// The parts must be valid for reads (for a READ: for writes, and used by no other code) until a
+    /// completion with this context has arrived or the endpoint is closed. For [`OneSided::WriteCopied`] they
+    /// must be valid until this method returns, and be no longer than the provider [copies](Told::inject).
     #[inline]
     pub(crate) unsafe fn remote(
         &self,
@@ -724,7 +734,7 @@ impl Endpoint {
             context: context as *mut c_void,
             data: 0,
         };
-        // SAFETY: the endpoint is open; the rest is the caller's promise.
+        // SAFETY: the endpoint is open; the caller's contract covers the rest.
         let code = unsafe {
             let operations = &*self.raw.as_ref().memory;
             let (post, flags) = match what {
@@ -742,7 +752,8 @@ impl Endpoint {
 impl Drop for Endpoint {
     fn drop(&mut self) {
         let _changing = lock(&self.queue.changing);
-        // SAFETY: made in `new`, closed once. After this the provider touches nothing that was posted here.
+        // SAFETY: made in `new`, closed once. After this the provider accesses no memory of operations posted
+        // here.
         unsafe { close(self.library, "an endpoint", self.raw.as_ptr().cast()) }
     }
 }

@@ -1,33 +1,35 @@
-//! What stands in front of each message: libfabric does not tell a RECV what it was for. Pure.
+//! The header of each message, since libfabric does not tell a RECV which queue pair and request a message
+//! belongs to. Pure.
 //!
-//! A WRITE with immediate data is a WRITE and, behind it, a message of a header alone, which consumes a RECV as it has to.
-//! libfabric's own immediate data consume none, and say nothing of whose they are where RECVs are shared.
+//! A WRITE with immediate data is a WRITE followed by a message that consists of a header, which consumes a
+//! RECV as required. libfabric's own immediate data consume no RECV, and do not identify the queue pair where
+//! RECVs are shared.
 
 use crate::receives::SEQUENCE;
 
-/// Bytes of a header.
+/// The size of a header, in bytes.
 pub(crate) const HEADER: usize = 24;
 
 const IMMEDIATE: u32 = 1;
 const WRITE: u32 = 2;
-/// Bits of those; the number of the message stands above them.
+/// The number of flag bits; the sequence number is stored above them.
 const FLAGS: u32 = 2;
 
-/// In front of a message.
+/// The header of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
-    /// The receiving queue pair's number on its device, and its secret: of RECVs that are shared, which of them it is.
+    /// The receiving queue pair's device-wide number, and its secret. They identify it where RECVs are
+    /// shared.
     pub(crate) number: u32,
     pub(crate) secret: u64,
     pub(crate) immediate: Option<u32>,
-    /// Of a WRITE that this tells of: its length.
+    /// For the notice of a WRITE: the length of the WRITE.
     pub(crate) written: Option<u32>,
-    /// The how manieth message of its sender's queue pair it is, in the bits of [`SEQUENCE`].
+    /// The message's number among all messages of the sending queue pair, in the bits of [`SEQUENCE`].
     pub(crate) sequence: u32,
 }
 
 impl Header {
-    /// As it travels.
     pub(crate) fn encode(&self) -> [u8; HEADER] {
         let mut bytes = [0; HEADER];
         let flags = if self.immediate.is_some() { IMMEDIATE } else { 0 }
@@ -45,7 +47,7 @@ impl Header {
         bytes
     }
 
-    /// What a peer has sent; `None` for what none of ours sends.
+    /// Decodes a peer's header; returns `None` for an invalid one.
     pub(crate) fn decode(bytes: &[u8; HEADER]) -> Option<Self> {
         let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let (flags, immediate, written) = (word(12), word(16), word(20));
@@ -61,7 +63,7 @@ impl Header {
             written: told(WRITE, written)?,
             sequence: flags >> FLAGS,
         };
-        // A WRITE is told of for its immediate data only.
+        // A WRITE has a notice only if it has immediate data.
         (header.written.is_none() || header.immediate.is_some()).then_some(header)
     }
 }

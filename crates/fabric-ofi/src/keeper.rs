@@ -1,7 +1,9 @@
-//! Progress while nobody asks for it. With libfabric, what peers do to our memory is done by whichever thread of ours makes
-//! progress, and version 1.17 has `tcp` do it for each completion queue by itself. Threads that poll or sleep at their domain
-//! do; for domains of which nobody does, because all compute or wait for something else, this thread does instead. It also
-//! hears of connections that are asked for and of those that have ended.
+//! The keeper thread, which makes progress when no other thread does.
+//!
+//! With libfabric, the target's threads execute the operations of peers when they make progress; `tcp` of
+//! version 1.17 does so separately for each completion queue. Threads that poll or sleep at their domain make
+//! progress. For domains whose threads compute or wait for something else, the keeper does. It also processes
+//! connection requests and ended connections.
 
 use crate::attention::Attention;
 use crate::device::Device;
@@ -14,22 +16,22 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-/// How often the thread looks whether somebody has made progress since, in nanoseconds.
+/// The interval at which the keeper checks whether other threads have made progress, in nanoseconds.
 const TICK: u64 = 1_000_000;
-/// The same while somebody sleeps at a domain, who makes progress as soon as there is something to do.
+/// The same while a thread sleeps at a domain, since it makes progress as soon as there is work.
 const SLOW_TICK: u64 = 50_000_000;
-/// The longest sleep on the provider's descriptor.
+/// The longest sleep on the provider's descriptor, in nanoseconds.
 const LONGEST: u64 = 100_000_000;
 
-/// What tells the thread whether it is needed.
+/// The state from which the keeper knows whether it is needed.
 #[derive(Debug)]
 pub(crate) struct Keeper {
     call: OwnedFd,
     stopped: AtomicBool,
     domains: Mutex<Vec<Weak<Attention>>>,
-    /// Endpoints that are open, or expected.
+    /// The number of endpoints that are open or expected.
     endpoints: AtomicU32,
-    /// Those of them that are not connected yet.
+    /// The number of those that are not connected yet.
     unmet: AtomicU32,
 }
 
@@ -49,7 +51,7 @@ impl Kept {
         Kept { device: Arc::clone(device), met: false }
     }
 
-    /// It is connected, or never will be.
+    /// Records that the endpoint is connected, or never will be.
     pub(crate) fn meet(&mut self) {
         if !std::mem::replace(&mut self.met, true) {
             self.device.keeper.unmet.fetch_sub(1, Ordering::AcqRel);
@@ -76,24 +78,24 @@ impl Keeper {
     }
 
     fn call(&self) {
-        // Full only after 2^64 calls that were not heard.
+        // The counter can only be full after 2^64 unread calls.
         let _ = rustix::io::write(&self.call, &1u64.to_ne_bytes());
     }
 
-    /// Looks after a domain from now on, as long as it is there.
+    /// Watches a domain for as long as it exists.
     pub(crate) fn look_after(&self, attention: &Arc<Attention>) {
         let mut domains = lock(&self.domains);
         domains.retain(|domain| domain.strong_count() > 0);
         domains.push(Arc::downgrade(attention));
     }
 
-    /// Whether somebody waits for a connection.
+    /// Returns whether a queue pair waits for its connection.
     #[inline]
     pub(crate) fn has_unmet(&self) -> bool {
         self.unmet.load(Ordering::Relaxed) > 0
     }
 
-    /// Starts the thread for a device. It ends when the value that is given back is dropped.
+    /// Starts the keeper for a device. The thread ends when the returned value is dropped.
     pub(crate) fn start(device: &Arc<Device>) -> io::Result<Arc<Running>> {
         let weak = Arc::downgrade(device);
         RealHost.spawn("dunlin-ofi-keeper", Box::new(move || run(&weak)))?;
@@ -101,7 +103,7 @@ impl Keeper {
     }
 }
 
-/// Keeps the thread running.
+/// Keeps the keeper running.
 #[derive(Debug)]
 pub(crate) struct Running(Arc<Device>);
 
@@ -112,40 +114,40 @@ impl Drop for Running {
     }
 }
 
-/// How a domain is attended to by its own thread; the keeper asks it.
+/// Records how a domain's own thread makes progress, for the keeper.
 #[derive(Debug, Default)]
 pub(crate) struct Attendance {
-    /// How often progress was made: by one thread at a time.
+    /// The number of times that progress was made, by one thread at a time.
     polls: AtomicU64,
-    /// That count when the keeper looked last.
+    /// The value of `polls` at the keeper's last check.
     seen: AtomicU64,
     sleepers: AtomicU32,
 }
 
 impl Attendance {
-    /// The domain's thread has made progress.
+    /// Records that the domain's thread has made progress.
     #[inline]
     pub(crate) fn has_polled(&self) {
-        // One thread counts, so that no locked instruction is needed.
+        // Only one thread counts, so no locked instruction is needed.
         self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// A thread sleeps there, and makes progress when there is something to do.
+    /// Records that a thread sleeps at the domain; it makes progress when there is work.
     pub(crate) fn falls_asleep(&self) {
         self.sleepers.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// It does not any more.
+    /// Records that the thread is awake.
     pub(crate) fn is_awake(&self) {
         self.sleepers.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Whether somebody sleeps there.
+    /// Returns whether a thread sleeps at the domain.
     fn has_sleeper(&self) -> bool {
         self.sleepers.load(Ordering::Acquire) > 0
     }
 
-    /// Whether progress was made since the last question.
+    /// Returns whether progress was made since the last call.
     fn was_polled(&self) -> bool {
         let polls = self.polls.load(Ordering::Relaxed);
         self.seen.swap(polls, Ordering::Relaxed) != polls
@@ -164,7 +166,7 @@ fn run(device: &Weak<Device>) {
         }
         device.hear();
         let domains: Vec<Arc<Attention>> = lock(&keeper.domains).iter().filter_map(Weak::upgrade).collect();
-        // Soon again where somebody is at work, who may stop at any time.
+        // Check again soon if a thread makes progress now, since it may stop at any time.
         let mut is_soon = keeper.has_unmet();
         let mut alone = Vec::new();
         for domain in domains {
@@ -173,7 +175,7 @@ fn run(device: &Weak<Device>) {
             } else if !domain.attendance.has_sleeper()
                 && let Some(queue) = domain.queue()
             {
-                // With completions that nobody has taken its descriptor would not let us sleep.
+                // With untaken completions, the queue's descriptor would prevent the keeper from sleeping.
                 if queue.progress() {
                     is_soon = true;
                 } else {
@@ -193,14 +195,15 @@ fn run(device: &Weak<Device>) {
     }
 }
 
-/// Sleeps for so many nanoseconds at most, or until called, or until the provider has something to do where nobody looks.
+/// Sleeps for at most `longest` nanoseconds, or until a call, or until the provider has work on a queue
+/// without a thread.
 fn sleep(keeper: &Keeper, alone: &[Arc<CompletionQueue>], longest: Option<u64>) {
     let timeout = longest.map(|longest| Timespec { tv_sec: 0, tv_nsec: longest as _ });
     let call = PollFd::new(&keeper.call, PollFlags::IN);
     let others = alone.iter().filter_map(|queue| queue.descriptor());
     let others = others.map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN));
     let mut descriptors: Vec<PollFd<'_>> = std::iter::once(call).chain(others).collect();
-    // Interrupted, it looks again.
+    // If interrupted, the caller checks again.
     let _ = rustix::event::poll(&mut descriptors, timeout.as_ref());
     if !descriptors[0].revents().is_empty() {
         let _ = rustix::io::read(&keeper.call, &mut [0; 8]);

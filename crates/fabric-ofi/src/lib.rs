@@ -1,22 +1,25 @@
-//! Dunlin's fabric on libfabric, for hosts without RDMA: its provider `tcp`, or another with connected endpoints or reliable datagrams. libfabric is
-//! opened at run time, so that this builds and runs everywhere; a machine without it gets an error that says what to install.
+//! Dunlin's fabric on libfabric, for hosts without RDMA: its provider `tcp`, or another provider with
+//! connected endpoints or reliable datagrams. libfabric is opened at run time, so this crate builds and runs
+//! everywhere. On a machine without libfabric, an error names the package to install.
 //!
-//! What may come in: libfabric's ABI, and how the traits are done with it. What never does: what an RPC is, sockets of our own
-//! (control connections are `fabric-control`'s), and any trust in what a peer has sent: it is bounded, checked, then used.
+//! This crate may hold libfabric's ABI and the implementation of the fabric traits on it. It knows nothing of
+//! RPC and opens no sockets (control connections belong to `fabric-control`). Data from a peer is never
+//! trusted: it is bounded and checked before use.
 //!
 //! ```text
-//! fabric ─ listener ─ link        control: fabric-control, with what backend adds
-//!    │                  └ grants: a key of the link stands for a registration under a key that nobody can guess (memory)
-//!    ├── device ─ keeper, reach  the provider, what it is like (features), how connections are made, progress while nobody asks
-//!    └── domain ─ queue_pair      data: send (what is posted; order, what has to wait), header (what stands in front), arrival
-//!           │                     and receives (what comes), connect (how the ends meet), attention (where it sleeps)
-//!           │     └ datagram      what a queue pair has beside an endpoint that is no connection; flow: how much may be sent
-//!           └ handles             the objects of libfabric; library and sys: libfabric itself
+//! fabric ─ listener ─ link       control: fabric-control, with the additions of backend
+//!    │                  └ grants: a link's key stands for a registration under a secret key (memory)
+//!    ├── device ─ keeper, reach  the provider, its features, connections, progress while no thread polls
+//!    └── domain ─ queue_pair     data: send (outgoing requests; order: those that must wait), header,
+//!           │                    arrival, receives (incoming messages), connect, attention (sleeping)
+//!           │     └ datagram     the additional state of a queue pair without a connection; flow: credits
+//!           └ handles            the objects of libfabric; library and sys: libfabric itself
 //! ```
 //!
-//! A queue pair is a connected endpoint (`FI_EP_MSG`) where the provider has those: that is what a reliable connection is; who
-//! asks for one is known before it is accepted; and a receiver without RECVs holds its sender up and no memory. Else (EFA,
-//! Slingshot, `tcp;ofi_rxm`) it is an endpoint for reliable datagrams (`FI_EP_RDM`) of its own, with credits of ours.
+//! A queue pair is a connected endpoint (`FI_EP_MSG`) if the provider has those. That is a reliable
+//! connection: the requester is identified before the connection is accepted, and a receiver without RECVs
+//! delays its sender without using memory. Otherwise (EFA, Slingshot, `tcp;ofi_rxm`) it is its own endpoint
+//! for reliable datagrams (`FI_EP_RDM`), with Dunlin's own credits.
 
 mod arrival;
 mod attention;
@@ -44,7 +47,7 @@ mod send;
 mod shared;
 #[cfg(feature = "testing")]
 mod stranger;
-// Fields that nobody reads are there for the layout.
+// Some fields are never read; they exist for the layout.
 #[allow(dead_code)]
 mod sys;
 

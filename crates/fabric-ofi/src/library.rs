@@ -1,34 +1,35 @@
-//! libfabric, opened at run time, so that building needs no package of it and a machine without it gets an error to act on.
+//! libfabric, opened at run time: building needs no package of it, and a machine without it gets a helpful
+//! error.
 
 use crate::sys;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::OnceLock;
 use thiserror::Error;
 
-/// Why libfabric cannot be used.
+/// The reason why libfabric cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum LibraryError {
-    /// It is not there, or something that it needs is not.
+    /// libfabric, or a library that it needs, is missing.
     #[error(
         "libfabric cannot be opened ({0}); install it (Debian and Ubuntu: libfabric1; Fedora: libfabric; Amazon: the EFA installer)"
     )]
     Missing(String),
-    /// It is there, but lacks a function.
+    /// libfabric lacks a function.
     #[error("there is no {0} in libfabric: 1.17 or newer is needed")]
     Incomplete(&'static str),
-    /// It is there, and too old.
+    /// libfabric is too old.
     #[error("libfabric is version {major}.{minor}: 1.17 or newer is needed")]
     TooOld {
-        /// What is there.
+        /// The major version found.
         major: u32,
-        /// What is there.
+        /// The minor version found.
         minor: u32,
     },
 }
 
 macro_rules! functions {
     ($($(#[$doc:meta])* $name:ident: $symbol:literal ($($argument:ty),*) -> $result:ty;)*) => {
-        /// The functions that libfabric exports; all others are reached through tables of its objects.
+        /// The functions that libfabric exports. All others are reached through the tables of its objects.
         #[derive(Clone, Copy)]
         pub(crate) struct Library {
             $($(#[$doc])* pub(crate) $name: unsafe extern "C" fn($($argument),*) -> $result,)*
@@ -36,25 +37,26 @@ macro_rules! functions {
 
         impl Library {
             fn open() -> Result<Self, LibraryError> {
-                // SAFETY: the name is a C string. Opening runs the library's own initialisers, which are those that a
-                // program linked with it would run. It is never closed, so its functions stay where they are.
+                // SAFETY: the name is a C string. Opening runs the library's own initialisers, which a
+                // program linked with it would run too. The library is never closed, so its functions stay
+                // valid.
                 let handle = unsafe { libc::dlopen(c"libfabric.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
                 if handle.is_null() {
                     return Err(LibraryError::Missing(last_error()));
                 }
                 $(
-                    // SAFETY: the handle is open, the name is a C string.
+                    // SAFETY: the handle is open, and the name is a C string.
                     let address = unsafe { libc::dlsym(handle, concat!($symbol, "\0").as_ptr().cast()) };
                     if address.is_null() {
                         return Err(LibraryError::Incomplete($symbol));
                     }
-                    // SAFETY: the symbol is a function, whose type in libfabric's header is this one.
+                    // SAFETY: the symbol is a function, and this is its type in libfabric's header.
                     let $name = unsafe {
                         std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($argument),*) -> $result>(address)
                     };
                 )*
                 let library = Library { $($name),* };
-                // SAFETY: it takes nothing and gives a number.
+                // SAFETY: the function takes nothing and returns a number.
                 let version = unsafe { (library.version)() };
                 if version < sys::VERSION {
                     return Err(LibraryError::TooOld { major: version >> 16, minor: version & 0xffff });
@@ -67,25 +69,26 @@ macro_rules! functions {
 
 functions! {
     version: "fi_version"() -> u32;
-    /// Version, node, service, flags, hints; the first of a list.
+    /// Arguments: version, node, service, flags, hints, and the place for the first entry of the resulting
+    /// list.
     getinfo: "fi_getinfo"(u32, *const c_char, *const c_char, u64, *const sys::Info, *mut *mut sys::Info) -> c_int;
     freeinfo: "fi_freeinfo"(*mut sys::Info) -> ();
-    /// Of null, an empty one with all its attributes.
+    /// With a null argument, returns an empty entry with all its attributes.
     dupinfo: "fi_dupinfo"(*const sys::Info) -> *mut sys::Info;
     fabric: "fi_fabric"(*mut sys::FabricAttributes, *mut *mut sys::Fabric, *mut c_void) -> c_int;
     strerror: "fi_strerror"(c_int) -> *const c_char;
 }
 
 impl Library {
-    /// The library of this process, opened when first asked for.
+    /// Returns the library of this process; opens it at the first call.
     pub(crate) fn get() -> Result<&'static Self, LibraryError> {
         static LIBRARY: OnceLock<Result<Library, LibraryError>> = OnceLock::new();
         LIBRARY.get_or_init(Library::open).as_ref().map_err(Clone::clone)
     }
 
-    /// What a number that a call gave, below zero or not, means.
+    /// Describes the result of a call, whatever its sign.
     pub(crate) fn describe(&self, code: c_int) -> String {
-        // SAFETY: it takes any number, and gives a string that stays.
+        // SAFETY: the function takes any number, and returns a string that stays valid.
         unsafe {
             let text = (self.strerror)(code.abs());
             if text.is_null() {
@@ -96,7 +99,7 @@ impl Library {
         }
     }
 
-    /// An outcome of a call as the system's errors are.
+    /// Converts the result of a call into a system error.
     pub(crate) fn outcome(&self, code: c_int) -> std::io::Result<()> {
         match code {
             0 => Ok(()),
@@ -114,7 +117,7 @@ impl std::fmt::Debug for Library {
 }
 
 fn last_error() -> String {
-    // SAFETY: the text is valid until the next call of this family on this thread, and copied before.
+    // SAFETY: the text is valid until this thread's next call of this family, and is copied before.
     unsafe {
         let text = libc::dlerror();
         if text.is_null() {

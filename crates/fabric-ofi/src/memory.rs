@@ -1,6 +1,7 @@
-//! Registered memory. The provider's code moves the bytes of peers' operations, on whichever thread makes progress, and does
-//! not say when it is done with a range: an operation that has begun goes on after its key has ended. So pages that a peer
-//! could reach are not another's until every endpoint is closed that was open when they were given up.
+//! Registered memory. The provider's code copies the bytes of peers' operations, in whichever thread makes
+//! progress. It does not report when it is done with a range: an operation that has begun continues after its
+//! key has ended. Pages that a peer could reach are therefore not reused until every endpoint that was open
+//! when they were given up is closed.
 
 use crate::device::Device;
 use crate::handles::{MemoryRegion, Remote};
@@ -11,12 +12,12 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// The longest region.
+/// The longest region, in bytes.
 const MAX_REGION: u64 = 1 << 40;
-/// Mappings that may wait for endpoints to close; their pages are the system's meanwhile.
+/// The maximum number of mappings that wait for endpoints to close. Their pages are returned to the system.
 pub(crate) const MAX_RETIRED: usize = 16 * 1024;
 
-/// Which endpoints are open, and the mappings that wait for some of them to close.
+/// The open endpoints, and the mappings that wait for some of them to close.
 #[derive(Debug, Default)]
 pub(crate) struct Retired(Mutex<Waiting>);
 
@@ -24,7 +25,7 @@ pub(crate) struct Retired(Mutex<Waiting>);
 struct Waiting {
     next: u64,
     open: BTreeSet<u64>,
-    /// With the number that the next endpoint had when it was given up.
+    /// Each with the number that the next endpoint had when the mapping was given up.
     mappings: Vec<(u64, Mapping)>,
 }
 
@@ -36,7 +37,7 @@ impl Waiting {
 }
 
 impl Retired {
-    /// An endpoint is open from now on; its number.
+    /// Records a new open endpoint; returns its number.
     pub(crate) fn opened(&self) -> u64 {
         let mut waiting = lock(&self.0);
         let number = waiting.next;
@@ -45,14 +46,14 @@ impl Retired {
         number
     }
 
-    /// It is closed.
+    /// Records that an endpoint is closed.
     pub(crate) fn closed(&self, number: u64) {
         let mut waiting = lock(&self.0);
         waiting.open.remove(&number);
         waiting.free();
     }
 
-    /// Keeps a mapping that peers could reach.
+    /// Keeps a mapping that peers could reach until the endpoints are closed.
     fn retire(&self, mapping: Mapping) {
         mapping.empty();
         let mut waiting = lock(&self.0);
@@ -61,16 +62,17 @@ impl Retired {
         waiting.free();
     }
 
-    /// Whether no more memory is to be granted until endpoints close.
+    /// Returns whether no more memory may be granted until endpoints close.
     pub(crate) fn is_full(&self) -> bool {
         lock(&self.0).mappings.len() >= MAX_RETIRED
     }
 }
 
-/// Memory registered with an [`OfiFabric`](crate::OfiFabric). Nothing is pinned: pages come when they are touched.
+/// Memory registered with an [`OfiFabric`](crate::OfiFabric). It is not pinned: pages are allocated when
+/// touched.
 #[derive(Debug)]
 pub struct OfiMemory {
-    /// `None` only while it is dropped.
+    /// `None` only during the drop.
     mapping: Option<Mapping>,
     base: NonNull<u8>,
     length: usize,
@@ -79,13 +81,13 @@ pub struct OfiMemory {
     device: Arc<Device>,
 }
 
-// SAFETY: memory of the process, reached only through `Region`, `Arena`, the provider, and their rules.
+// SAFETY: memory of the process, which only `Region`, `Arena` and the provider access, under their own rules.
 unsafe impl Send for OfiMemory {}
 // SAFETY: as above.
 unsafe impl Sync for OfiMemory {}
 
 impl OfiMemory {
-    /// Zeroed memory.
+    /// Allocates zeroed memory.
     pub(crate) fn new(device: &Arc<Device>, length: u64, access: Access) -> Result<Self, RegisterError> {
         let bytes = usize::try_from(length)
             .ok()
@@ -97,12 +99,12 @@ impl OfiMemory {
         Ok(OfiMemory { mapping: Some(mapping), base, length, access, granted, device })
     }
 
-    /// Whether it was registered with this device.
+    /// Returns whether the memory was registered with this device.
     pub(crate) fn is_of(&self, device: &Device) -> bool {
         std::ptr::eq(Arc::as_ptr(&self.device), device)
     }
 
-    /// Lets peers use it under a key; see [`MemoryRegion::new`].
+    /// Lets peers access the memory under a key; see [`MemoryRegion::new`].
     pub(crate) fn export(&self, access: Access, key: u64) -> std::io::Result<MemoryRegion> {
         self.granted.store(true, Ordering::Relaxed);
         let mapping = self.mapping.as_ref().ok_or_else(|| std::io::Error::other("it is gone"))?;
@@ -133,10 +135,10 @@ unsafe impl Memory for OfiMemory {
     }
 }
 
-/// A grant: the key is good until it is dropped, and the memory stays until then.
+/// A grant. Its key is valid until it is dropped, and it keeps the memory until then.
 #[derive(Debug)]
 pub struct Grant {
-    // The key ends before the memory does.
+    // Declared first: the key ends before the memory is dropped.
     region: MemoryRegion,
     memory: Arc<OfiMemory>,
 }
@@ -146,10 +148,10 @@ impl Grant {
         Ok(Grant { region: memory.export(access, key)?, memory: Arc::clone(memory) })
     }
 
-    /// What peers call its first byte.
+    /// Returns the address and key by which peers access the first byte.
     pub(crate) fn remote(&self) -> Remote {
         let first = self.memory.base.as_ptr() as u64;
-        // Else offsets count from the region's first byte.
+        // Otherwise offsets count from the region's first byte.
         let address = if self.memory.device.features.virtual_addresses { first } else { 0 };
         Remote { key: self.region.key(), address }
     }

@@ -1,11 +1,11 @@
-//! What has to wait for WRITEs before it, where the provider keeps no order between them. Pure.
+//! Decides which operations must wait for earlier WRITEs if the provider does not order them. Pure.
 //!
-//! A WRITE there is posted so that it completes when it is delivered, and what has to see it is posted after that: messages,
-//! among them those that tell of WRITEs, READs, and WRITEs to the same place.
+//! On such a provider a WRITE completes when it is delivered. Operations that must see it are posted after
+//! that: messages (including notices of WRITEs), READs, and WRITEs to the same bytes.
 
 use crate::handles::Remote;
 
-/// A piece of a peer's memory.
+/// A range of a peer's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
     pub(crate) remote: Remote,
@@ -13,7 +13,7 @@ pub(crate) struct Piece {
 }
 
 impl Piece {
-    /// Whether a byte is in both.
+    /// Returns whether the two ranges overlap.
     fn meets(&self, other: &Piece) -> bool {
         let starts_within =
             |a: &Piece, b: &Piece| a.remote.address.wrapping_sub(b.remote.address) < u64::from(b.bytes);
@@ -21,16 +21,16 @@ impl Piece {
     }
 }
 
-/// What is to be posted next.
+/// The next operation to post.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// A message, or a READ.
+    /// A message or a READ, which sees earlier WRITEs.
     Sees,
     /// A WRITE.
     Write(Piece),
 }
 
-/// Whether it has to wait for one of the WRITEs that are not delivered yet.
+/// Returns whether the operation must wait for one of the WRITEs that are not delivered yet.
 pub(crate) fn must_wait(next: Next, mut under_way: impl Iterator<Item = Piece>) -> bool {
     match next {
         Next::Sees => under_way.next().is_some(),
@@ -66,7 +66,7 @@ mod tests {
         ] {
             assert_eq!(must_wait(Next::Write(next), under_way.into_iter()), waits, "{next:?}");
         }
-        // Around the end of addresses, which a peer may have said.
+        // Across the end of the address space, which a peer's address can cause.
         let end = piece(1, u64::MAX - 3, 8);
         assert!(must_wait(Next::Write(piece(1, 2, 4)), [end].into_iter()));
     }

@@ -1,4 +1,4 @@
-//! A queue pair with what is in flight on it.
+//! A queue pair and its requests in flight.
 
 use crate::Bond;
 use crate::datagram::Datagram;
@@ -19,25 +19,25 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
-/// What a work request holds until it is done.
+/// The memory that a work request holds until it is done.
 #[derive(Debug)]
 pub(crate) enum Held {
-    /// Nothing: inline data, in the place of its number.
+    /// None: inline data, in the place of the request's number.
     Nothing,
-    /// A buffer that is sent.
+    /// A buffer to send.
     One(Buffer<OfiMemory>),
-    /// Buffers that are sent.
+    /// Buffers to send.
     Several(Gather<OfiMemory>),
-    /// Their bytes, where they are too many parts with the header.
+    /// A copy of the bytes, if the buffers and the header are too many parts.
     Copied(Box<[u8]>),
-    /// The same behind a copy of the header, for providers that take one part.
+    /// A copy of the header and the bytes, for providers that accept only one part.
     Whole(Box<[u8]>),
-    /// A READ's destination, given back.
+    /// A READ's destination, which the completion returns.
     Destination(Buffer<OfiMemory>),
 }
 
 impl Held {
-    /// How many parts of a message it is.
+    /// Returns the number of parts of a message.
     pub(crate) fn parts(&self) -> usize {
         match self {
             Held::Nothing => 0,
@@ -47,7 +47,7 @@ impl Held {
         }
     }
 
-    /// Its bytes, one behind the other.
+    /// Returns a copy of its bytes.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         match self {
             Held::Nothing => Vec::new(),
@@ -58,9 +58,9 @@ impl Held {
     }
 }
 
-/// What of a request is still to be handed to the provider.
+/// Step of a request to give to the provider: the data.
 pub(crate) const DATA: u8 = 1;
-/// The message that tells of a WRITE.
+/// Step of a request to give to the provider: the notice of a WRITE.
 pub(crate) const NOTICE: u8 = 2;
 
 /// A work request in flight.
@@ -69,23 +69,23 @@ pub(crate) struct Sent {
     pub(crate) id: WorkId,
     pub(crate) opcode: Opcode,
     pub(crate) bytes: u32,
-    /// Whether its success is told.
+    /// Whether its success makes a completion.
     pub(crate) signaled: bool,
     pub(crate) held: Held,
-    /// Bytes behind the header in its place.
+    /// The number of bytes after the header in its place.
     pub(crate) inline: u32,
     pub(crate) remote: Remote,
     pub(crate) to_post: u8,
-    /// Handed to the provider and not completed.
+    /// The number of steps given to the provider and not completed.
     pub(crate) outstanding: u8,
-    /// It is a WRITE that has to be delivered before what is to see it is posted, and is under way.
+    /// Whether it is a WRITE in flight that must be delivered before operations that see it are posted.
     pub(crate) writing: bool,
-    /// What went wrong.
+    /// The error, if it failed.
     pub(crate) failed: Option<CompletionStatus>,
 }
 
 impl Sent {
-    /// What a WRITE writes.
+    /// Returns the range that a WRITE changes.
     pub(crate) fn piece(&self) -> Piece {
         Piece { remote: self.remote, bytes: self.bytes }
     }
@@ -95,31 +95,31 @@ impl Sent {
     }
 }
 
-/// How the provider has got a step of a request.
+/// The way in which the provider holds a posted step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Posted {
-    /// It needs nothing of it any more, and tells of it only if it fails.
+    /// Copied: the provider needs no memory of it any more, and reports it only if it fails.
     Copied,
-    /// It tells when it needs it no more.
+    /// The provider reports when it no longer needs the memory.
     Told,
-    /// The same of a WRITE that others have to wait for.
+    /// As `Told`, for a WRITE that other operations have to wait for.
     Awaited,
 }
 
-/// Work requests in flight, numbered in the order in which they were posted. The provider completes them in any order (READs
-/// later than what is behind them); they end in theirs.
+/// Work requests in flight, numbered in posting order. The provider completes them in any order (READs later
+/// than requests after them); they end in posting order.
 #[derive(Debug)]
 pub(crate) struct SendQueue {
     sent: VecDeque<Sent>,
     depth: usize,
     /// The number of the first of `sent`. Numbers wrap; there are never 2^31 at once.
     first: u32,
-    /// How many of `sent` the provider has all of.
+    /// How many of `sent` have been given to the provider completely.
     posted: usize,
-    /// How many WRITEs are under way that others have to wait for.
+    /// The number of WRITEs in flight that other operations have to wait for.
     writing: u32,
-    /// How many of the first of `sent` have succeeded without anybody to be told: they keep their places until one ends of
-    /// which somebody is.
+    /// How many of the first of `sent` have succeeded unsignaled. They keep their places until a request ends
+    /// that makes a completion.
     quiet: usize,
 }
 
@@ -129,32 +129,32 @@ impl SendQueue {
         SendQueue { sent, depth, first: 0, posted: 0, writing: 0, quiet: 0 }
     }
 
-    /// How many more fit.
+    /// Returns the number of free places.
     #[inline]
     pub(crate) fn room(&self) -> usize {
         self.depth - self.sent.len()
     }
 
-    /// The number of the next.
+    /// Returns the number of the next request.
     #[inline]
     pub(crate) fn next(&self) -> u32 {
         self.first.wrapping_add(self.sent.len() as u32)
     }
 
-    /// Adds one.
     #[inline]
     pub(crate) fn push(&mut self, sent: Sent) {
         self.sent.push_back(sent);
     }
 
-    /// The next to hand to the provider, with its number.
+    /// Returns the next request to give to the provider, with its number.
     #[inline]
     pub(crate) fn unposted(&self) -> Option<(u32, &Sent)> {
         let number = self.first.wrapping_add(self.posted as u32);
         self.sent.get(self.posted).map(|sent| (number, sent))
     }
 
-    /// The provider has this step of the next one ([`DATA`] or [`NOTICE`], or 0: nothing of it is to be posted).
+    /// Records that the provider has this step of the next request ([`DATA`] or [`NOTICE`]; 0 if there is
+    /// nothing to post).
     #[inline]
     pub(crate) fn is_posted(&mut self, step: u8, how: Posted) {
         let Some(sent) = self.sent.get_mut(self.posted) else { return };
@@ -166,14 +166,14 @@ impl SendQueue {
         self.posted += usize::from(sent.to_post == 0);
     }
 
-    /// Whether this has to wait for WRITEs that are under way.
+    /// Returns whether an operation must wait for WRITEs in flight.
     #[inline]
     pub(crate) fn must_wait(&self, next: Next) -> bool {
         let under_way = || self.sent.iter().take(self.posted + 1).filter(|sent| sent.writing);
         self.writing > 0 && order::must_wait(next, under_way().map(Sent::piece))
     }
 
-    /// A part of this one has completed. Says nothing of a number that is none of ours.
+    /// Records the completion of one step of a request. Ignores numbers that are not in flight.
     #[inline]
     pub(crate) fn complete(&mut self, number: u32, failed: Option<CompletionStatus>) {
         let place = number.wrapping_sub(self.first) as usize;
@@ -186,7 +186,7 @@ impl SendQueue {
         }
     }
 
-    /// Everything that has not completed is flushed.
+    /// Marks all requests that have not completed as flushed.
     fn flush(&mut self) {
         self.writing = 0;
         for sent in &mut self.sent {
@@ -196,13 +196,14 @@ impl SendQueue {
                 sent.failed.get_or_insert(CompletionStatus::Flushed);
             }
             if sent.is_done() && !sent.signaled {
-                // Nobody may ever ask for it.
+                // No one may ever take an unsignaled request out.
                 sent.held = Held::Nothing;
             }
         }
     }
 
-    /// Takes the next of which somebody is to be told, if all before it have ended, and those with it.
+    /// Takes the next request that makes a completion, if all requests before it have ended. Removes those
+    /// too.
     #[inline]
     fn take(&mut self) -> Option<Sent> {
         loop {
@@ -220,7 +221,7 @@ impl SendQueue {
     }
 }
 
-/// What a queue pair says to its other end to be known.
+/// The number and secret that identify this side to the other end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer {
     pub(crate) number: u32,
@@ -230,38 +231,38 @@ pub(crate) struct Peer {
 /// One queue pair.
 #[derive(Debug)]
 pub(crate) struct QueuePair {
-    /// Taken, and closed, before anything else goes: the provider touches nothing after that.
+    /// Taken, and closed, before anything else is dropped: after that the provider accesses no memory.
     pub(crate) open: Option<Open>,
-    /// Both ends have met: what is posted can go.
+    /// Whether both ends have met, so that requests can be sent.
     pub(crate) met: bool,
     pub(crate) kept: Option<Kept>,
-    /// The connection that the other end asks for.
+    /// The connection that the other end requests.
     pub(crate) awaited: Option<Arc<Awaited>>,
-    /// When the other end has to be there.
+    /// The deadline for meeting the other end.
     pub(crate) meet_by: Nanos,
     pub(crate) id: QueuePairId,
     pub(crate) config: QueuePairConfig,
     pub(crate) state: QueuePairState,
-    /// On its device, and in its messages.
+    /// The device-wide number, which messages contain.
     pub(crate) number: u32,
     pub(crate) secret: u64,
-    /// To the link that its address went out on, and to its other end.
+    /// The bond to the link that carried its address, and to its other end.
     pub(crate) bond: Bond,
     pub(crate) peer: Option<Peer>,
-    /// Listed among those that have something to hand to the provider.
+    /// Whether it is in the list of queue pairs with requests to give to the provider.
     pub(crate) is_pending: bool,
-    /// What the provider is like.
+    /// The provider's features.
     pub(crate) features: Features,
     pub(crate) sends: SendQueue,
     /// The number of the next message.
     pub(crate) sequence: u32,
     pub(crate) receives: Receives,
     pub(crate) arrivals: Arrivals<(Receive, Received)>,
-    /// RECVs that have ended without a message; told of after all that have arrived.
+    /// RECVs that ended without a message. They complete after all messages that have arrived.
     pub(crate) ended: VecDeque<(Receive, Received)>,
-    /// Headers and inline data of what is sent.
+    /// Headers and inline data of outgoing messages.
     pub(crate) outgoing: Places,
-    /// Of reliable datagrams, once the endpoint is open.
+    /// For reliable datagrams, once the endpoint is open.
     pub(crate) datagram: Option<Datagram>,
 }
 
@@ -298,24 +299,25 @@ impl QueuePair {
         })
     }
 
-    /// Where a region of the peer's is. One that it has not granted is nowhere: the peer's provider refuses that, and ends the
-    /// connection.
+    /// Returns the remote address of a region of the peer. For a region that is not granted, returns an
+    /// invalid address: the peer's provider refuses it and ends the connection.
     #[inline]
     pub(crate) fn remote(&mut self, key: RegionKey, offset: u64) -> Remote {
         let nowhere = Remote { address: 0, key: 0 };
-        // Bounds are the peer's business: its registration ends where its grant does.
+        // The peer checks the bounds: its registration is exactly as long as its grant.
         self.bond.region(key).map_or(nowhere, |region| Remote {
             address: region.place.address.wrapping_add(offset),
             key: region.place.remote_key,
         })
     }
 
-    /// Whether the other end is gone, as far as is known.
+    /// Returns whether the other end is known to be gone.
     pub(crate) fn is_orphan(&self) -> bool {
         self.bond.is_orphan() || self.open.as_ref().is_some_and(|open| open.connection.closed.is_raised())
     }
 
-    /// Everything that has not ended is flushed. The endpoint is closed, and all that it completed was taken.
+    /// Flushes all requests that have not ended. Call after the endpoint is closed and all its completions
+    /// were taken.
     pub(crate) fn flush(&mut self) {
         self.sends.flush();
         while let Some(arrived) = self.arrivals.take() {
@@ -325,7 +327,7 @@ impl QueuePair {
         self.ended.extend(gone.map(|receive| (receive, Received::FLUSHED)));
     }
 
-    /// The next request of the send queue that has ended and of which its user is to be told.
+    /// Returns the next completion of the send queue.
     #[inline]
     pub(crate) fn take_sent(&mut self) -> Option<Completion<OfiMemory>> {
         let sent = self.sends.take()?;
@@ -346,7 +348,7 @@ impl QueuePair {
         })
     }
 
-    /// The next RECV that has ended.
+    /// Returns the next completion of a RECV.
     #[inline]
     pub(crate) fn take_received(&mut self) -> Option<Completion<OfiMemory>> {
         let (receive, how) = self.arrivals.take().or_else(|| self.ended.pop_front())?;
@@ -356,7 +358,7 @@ impl QueuePair {
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
-        // First the provider lets go, then the buffers return to their arenas.
+        // The endpoint is closed first; then the buffers return to their arenas.
         self.open = None;
     }
 }

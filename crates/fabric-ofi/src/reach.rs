@@ -1,5 +1,5 @@
-//! Endpoints for reliable datagrams, as a device opens them: one for each queue pair, and where memory belongs to an endpoint
-//! (Slingshot), one through which peers reach all that is granted.
+//! Endpoints for reliable datagrams of a device: one for each queue pair, and, if memory belongs to an
+//! endpoint (Slingshot), one through which peers reach all granted memory.
 
 use crate::attention::Attention;
 use crate::device::{Device, Open};
@@ -12,20 +12,20 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Entries that a memory endpoint's completion queue begins with: nothing completes there.
+/// The initial number of entries of a memory endpoint's completion queue, in which nothing completes.
 const MEMORY_COMPLETIONS: usize = 64;
 
-/// What a device has for datagrams.
+/// A device's state for datagrams.
 #[derive(Debug)]
 pub(crate) struct Reach {
     pub(crate) addresses: Arc<AddressVector>,
-    /// By the address of this host that they are at, where endpoints have such.
+    /// By local address, if endpoints have Internet addresses.
     memory: Mutex<BTreeMap<Option<IpAddr>, MemoryEndpoint>>,
-    /// Messages that came from elsewhere.
+    /// The number of messages that came from elsewhere.
     strays: AtomicU64,
 }
 
-/// An endpoint through which peers reach memory. Nobody polls it but the keeper.
+/// An endpoint through which peers reach memory. Only the keeper polls it.
 #[derive(Debug)]
 struct MemoryEndpoint {
     endpoint: Endpoint,
@@ -38,19 +38,20 @@ impl Reach {
         Reach { addresses, memory: Mutex::default(), strays: AtomicU64::new(0) }
     }
 
-    /// One message more that came from elsewhere, and is dropped.
+    /// Returns the counter of dropped messages from elsewhere.
     pub(crate) fn strays(&self) -> &AtomicU64 {
         &self.strays
     }
 }
 
 impl Device {
-    /// What it has for datagrams.
+    /// Returns the state for datagrams, or an error if the endpoints are connected.
     pub(crate) fn reach(&self) -> io::Result<&Reach> {
         self.reach.as_ref().ok_or_else(|| io::Error::other("this provider's endpoints are connections"))
     }
 
-    /// Where endpoints are that peers find by this address of ours.
+    /// Returns the local address of endpoints that peers reach at `local`; `None` if endpoints have no
+    /// Internet addresses.
     fn own(&self, local: IpAddr) -> Option<IpAddr> {
         self.features.internet.then_some(local)
     }
@@ -60,7 +61,7 @@ impl Device {
         Info::find(self.domain.library, &self.provider, &self.asked, place)
     }
 
-    /// An endpoint for datagrams at this address of the host, which completes where this domain looks.
+    /// Opens a datagram endpoint at this address of the host, which completes in this domain's queue.
     pub(crate) fn open_datagrams(&self, local: IpAddr, attention: &Arc<Attention>) -> io::Result<Open> {
         let finds = Finds::Addresses(Arc::clone(&self.reach()?.addresses));
         let info = self.described(self.own(local))?;
@@ -68,7 +69,8 @@ impl Device {
         Ok(Open { endpoint, connection: Arc::default(), number: self.retired.opened() })
     }
 
-    /// The address of the endpoint through which peers reach memory that is granted; empty if through each queue pair's.
+    /// Returns the address of the endpoint through which peers reach granted memory; empty if that is each
+    /// queue pair's endpoint.
     pub(crate) fn memory_address(&self, local: IpAddr) -> io::Result<Vec<u8>> {
         if !self.features.memory_endpoint {
             return Ok(Vec::new());
@@ -81,7 +83,7 @@ impl Device {
         self.reach()?.addresses.insert(address)
     }
 
-    /// Lets peers use memory; see [`MemoryRegion::new`].
+    /// Lets peers access memory; see [`MemoryRegion::new`].
     pub(crate) fn register(&self, mapping: &Mapping, access: Access, key: u64) -> io::Result<MemoryRegion> {
         let key = key & self.features.key_mask;
         if !self.features.binds_memory {
@@ -111,7 +113,7 @@ impl Device {
         what(known.entry(own).or_insert(MemoryEndpoint { endpoint, address, _attention: attention }))
     }
 
-    /// A message came from elsewhere, and is dropped.
+    /// Counts a message that came from elsewhere and is dropped.
     pub(crate) fn has_stray(&self) {
         let Some(reach) = &self.reach else { return };
         let before = reach.strays().fetch_add(1, Ordering::Relaxed);

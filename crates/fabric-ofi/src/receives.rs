@@ -1,5 +1,6 @@
-//! RECVs that are posted, by place: several that the provider completes in any order, and that may be posted again when what
-//! came was not for them; and what has arrived, put in the order in which it was sent.
+//! Posted RECVs, by place. The provider completes them in any order, and a RECV is posted again if its
+//! message came from elsewhere. Also the reordering of messages that have arrived into the order in which
+//! they were sent.
 
 use crate::header::HEADER;
 use crate::memory::OfiMemory;
@@ -9,7 +10,7 @@ use dunlin_fabric_control::Mapping;
 use std::collections::VecDeque;
 use std::io;
 
-/// How a RECV ended.
+/// The result of a RECV.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Received {
     pub(crate) status: CompletionStatus,
@@ -19,32 +20,32 @@ pub(crate) struct Received {
 }
 
 impl Received {
-    /// It was not used.
+    /// The RECV was not used.
     pub(crate) const FLUSHED: Received = Received::failed(CompletionStatus::Flushed);
 
     pub(crate) const fn failed(status: CompletionStatus) -> Self {
         Received { status, bytes: 0, immediate: None, with_write: false }
     }
 
-    /// Bytes behind the header. What tells of a WRITE has none.
+    /// Returns the number of bytes after the header, which is 0 for the notice of a WRITE.
     pub(crate) fn carried(&self) -> usize {
         if self.with_write { 0 } else { self.bytes as usize }
     }
 }
 
-/// A RECV.
+/// A posted RECV.
 #[derive(Debug)]
 pub(crate) struct Receive {
     id: WorkId,
     buffer: Option<Buffer<OfiMemory>>,
-    /// Counts up from one that is posted to the next.
+    /// Increases from one posted RECV to the next.
     order: u64,
-    /// The provider has had it before.
+    /// Whether the provider has had it before.
     again: bool,
 }
 
 impl Receive {
-    /// What its user learns.
+    /// Returns the completion for the user.
     pub(crate) fn concluded(self, queue_pair: QueuePairId, how: Received) -> Completion<OfiMemory> {
         let Received { status, bytes, immediate, with_write } = how;
         let opcode = if with_write { Opcode::ReceiveWriteImmediate } else { Opcode::Receive };
@@ -53,22 +54,23 @@ impl Receive {
     }
 }
 
-/// RECVs that are posted.
+/// The posted RECVs of one queue.
 #[derive(Debug)]
 pub(crate) struct Receives {
     posted: Vec<Option<Receive>>,
     free: Vec<u32>,
-    /// Places of those that the provider does not have, in order.
+    /// Places of RECVs that the provider does not have, in order.
     unposted: VecDeque<u32>,
-    /// Where headers land.
+    /// Memory for headers.
     headers: Places,
-    /// Where header and message land, of providers that take one part; by place, made when they are first needed.
+    /// Memory for header and message, by place, for providers that accept only one part. Allocated at first
+    /// use.
     landings: Option<Vec<Option<Mapping>>>,
     next: u64,
 }
 
 impl Receives {
-    /// So many at most; the provider takes so many parts of each.
+    /// Makes a queue for `depth` RECVs; the provider accepts `parts` parts of each.
     pub(crate) fn new(depth: u32, parts: usize) -> io::Result<Self> {
         let empty = || (0..depth).map(|_| None);
         Ok(Receives {
@@ -81,7 +83,7 @@ impl Receives {
         })
     }
 
-    /// Adds one. `false` if there is no room.
+    /// Adds a RECV; returns `false` if there is no room.
     pub(crate) fn push(&mut self, id: WorkId, buffer: Option<Buffer<OfiMemory>>) -> bool {
         let Some(place) = self.free.pop() else { return false };
         self.posted[place as usize] = Some(Receive { id, buffer, order: self.next, again: false });
@@ -90,15 +92,15 @@ impl Receives {
         true
     }
 
-    /// Whether the provider is still to be given some.
+    /// Returns whether some RECVs are still to be given to the provider.
     pub(crate) fn has_unposted(&self) -> bool {
         !self.unposted.is_empty()
     }
 
-    /// Hands those that it does not have to the provider, by `post`, which gets the parts and the place, until it says
-    /// `WouldBlock` or another error. How many it has got for the first time.
+    /// Gives RECVs to the provider through `post`, which gets the parts and the place, until it returns
+    /// `WouldBlock` or another error. Returns the number given for the first time.
     ///
-    /// What it was given may be written to until the place has [completed](Self::take) or the endpoint is closed.
+    /// The memory may be written until the place has [completed](Self::take) or the endpoint is closed.
     pub(crate) fn hand_over(
         &mut self,
         mut post: impl FnMut(&[libc::iovec], u32) -> io::Result<()>,
@@ -121,9 +123,9 @@ impl Receives {
         (count, Ok(()))
     }
 
-    /// The memory that a RECV may fill, and how many of the parts there are.
+    /// Returns the memory that a RECV may fill, and the number of valid parts.
     fn parts(&mut self, place: u32) -> io::Result<([libc::iovec; 2], usize)> {
-        // SAFETY: the provider does not have what is at this place.
+        // SAFETY: the provider does not have the RECV at this place.
         unsafe { self.headers.put(place, 0, &[0; HEADER]) };
         let header = libc::iovec { iov_base: self.headers.at(place).cast(), iov_len: HEADER };
         let receive = self.posted.get_mut(place as usize).and_then(Option::as_mut);
@@ -139,24 +141,24 @@ impl Receives {
             Some(known) if known.length() >= length => known,
             _ => landing.insert(Mapping::new(length)?),
         };
-        // SAFETY: it is longer than a header, and the provider does not have it.
+        // SAFETY: the mapping is longer than a header, and the provider does not have it.
         unsafe { mapping.base().cast::<[u8; HEADER]>().write([0; HEADER]) };
         let all = libc::iovec { iov_base: mapping.base().as_ptr().cast(), iov_len: length };
         Ok(([all, all], 1))
     }
 
-    /// What lies where the header of a message lands: zeros if nothing has come.
+    /// Returns the bytes where the header of a message lands: zeros if none has arrived.
     ///
     /// # Safety
-    /// The provider has completed the RECV at this place.
+    /// The provider must have completed the RECV at this place.
     pub(crate) unsafe fn header(&self, place: u32) -> [u8; HEADER] {
         let receive = self.posted.get(place as usize).and_then(Option::as_ref);
         let has_body =
             receive.and_then(|receive| receive.buffer.as_ref()).is_some_and(|buffer| !buffer.is_empty());
         match self.landing(place).filter(|_| has_body) {
-            // SAFETY: as the caller says; and a landing is longer than a header.
+            // SAFETY: the caller's contract; a landing is longer than a header.
             Some(landing) => unsafe { landing.base().cast::<[u8; HEADER]>().read() },
-            // SAFETY: as the caller says.
+            // SAFETY: the caller's contract.
             None => unsafe { self.headers.header(place) },
         }
     }
@@ -165,24 +167,25 @@ impl Receives {
         self.landings.as_ref()?.get(place as usize)?.as_ref()
     }
 
-    /// What came was for nobody: it waits on.
+    /// Schedules a RECV again whose message came from elsewhere.
     pub(crate) fn post_again(&mut self, place: u32) {
         if self.posted.get(place as usize).is_some_and(Option::is_some) {
             self.unposted.push_back(place);
         }
     }
 
-    /// Takes one that has got a message of so many bytes behind its header.
+    /// Removes a RECV that has received a message with `bytes` bytes after its header.
     ///
     /// # Safety
-    /// The provider has completed the RECV at this place.
+    /// The provider must have completed the RECV at this place.
     pub(crate) unsafe fn take(&mut self, place: u32, bytes: usize) -> Option<Receive> {
         let mut receive = self.posted.get_mut(place as usize)?.take()?;
         if let Some(landing) = self.landing(place)
             && let Some(buffer) = &mut receive.buffer
         {
             let bytes = bytes.min(buffer.len()).min(landing.length().saturating_sub(HEADER));
-            // SAFETY: the landing is so long, the provider has done with it, and the buffer is nobody else's.
+            // SAFETY: the landing is long enough, the provider is done with it, and the buffer is exclusively
+            // owned.
             unsafe {
                 let from = landing.base().as_ptr().add(HEADER);
                 std::ptr::copy_nonoverlapping(from, buffer.as_mut_ptr(), bytes);
@@ -192,7 +195,7 @@ impl Receives {
         Some(receive)
     }
 
-    /// All that are left, in the order in which they were posted. The endpoint is closed.
+    /// Removes all RECVs, in posting order. Call after the endpoint is closed.
     pub(crate) fn drain(&mut self) -> Vec<Receive> {
         self.unposted.clear();
         let mut left: Vec<Receive> = Vec::new();
@@ -207,7 +210,8 @@ impl Receives {
     }
 }
 
-/// What has arrived on a queue pair, put in the order of its numbers: providers complete long messages late.
+/// Messages that have arrived on a queue pair, put in the order of their numbers: providers complete long
+/// messages late.
 #[derive(Debug)]
 pub(crate) struct Arrivals<T> {
     /// The number of the first of `waiting`.
@@ -221,11 +225,12 @@ impl<T> Default for Arrivals<T> {
     }
 }
 
-/// Messages of a queue pair are numbered in so many bits.
+/// Mask of a queue pair's message numbers.
 pub(crate) const SEQUENCE: u32 = (1 << 30) - 1;
 
 impl<T> Arrivals<T> {
-    /// Takes in what has this number. `false` if it is not one of the next `window`, or was there before.
+    /// Adds the message with this number; returns `false` if it is not among the next `window`, or was there
+    /// before.
     pub(crate) fn arrive(&mut self, sequence: u32, window: u32, arrived: T) -> bool {
         let place = sequence.wrapping_sub(self.next) & SEQUENCE;
         if place >= window {
@@ -242,7 +247,7 @@ impl<T> Arrivals<T> {
         free
     }
 
-    /// The next in order.
+    /// Removes the next message in order.
     pub(crate) fn take(&mut self) -> Option<T> {
         let arrived = self.waiting.front_mut()?.take()?;
         self.waiting.pop_front();
@@ -250,7 +255,7 @@ impl<T> Arrivals<T> {
         Some(arrived)
     }
 
-    /// What waits for others before it.
+    /// Removes all messages that wait for earlier ones.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = T> {
         self.waiting.drain(..).flatten()
     }
@@ -281,7 +286,7 @@ mod tests {
         // SAFETY: there is no provider.
         let taken = unsafe { receives.take(places[1], 0) };
         assert_eq!(taken.map(|receive| receive.id), Some(WorkId(2)));
-        // SAFETY: as above.
+        // SAFETY: there is no provider.
         assert!(unsafe { receives.take(places[1], 0) }.is_none());
         assert!(receives.push(WorkId(4), None));
         let left: Vec<u64> = receives.drain().iter().map(|receive| receive.id.0).collect();

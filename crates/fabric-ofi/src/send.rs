@@ -1,4 +1,5 @@
-//! From work requests to what libfabric takes: checked, put in order, and handed over as far as the provider has room.
+//! Converts work requests into libfabric operations: checks them, puts them in order, and posts them as far
+//! as the provider has room.
 
 use crate::datagram::Datagram;
 use crate::handles::{CONNECTED, OneSided, Remote};
@@ -13,10 +14,10 @@ use dunlin_fabric::{
 };
 use std::io::{self, ErrorKind};
 
-/// The most parts of one message, the header among them.
+/// The maximum number of parts of one message, including the header.
 pub(crate) const MAX_PARTS: usize = 4;
 
-/// Refuses what cannot be done here, as verbs does for who asks it.
+/// Returns [`PostError::Transport`] with the reason unless the operation is allowed.
 fn only(allowed: bool, why: &'static str) -> Result<(), PostError> {
     if allowed { Ok(()) } else { Err(PostError::Transport(why)) }
 }
@@ -25,7 +26,7 @@ fn part(buffer: &Buffer<OfiMemory>) -> libc::iovec {
     libc::iovec { iov_base: buffer.as_ptr().cast_mut().cast(), iov_len: buffer.len() }
 }
 
-/// Parts of a message as libfabric takes them.
+/// Parts of a message in libfabric's format.
 struct Parts {
     list: [libc::iovec; MAX_PARTS],
     count: usize,
@@ -69,7 +70,7 @@ impl Parts {
 }
 
 impl QueuePair {
-    /// Takes a request, and hands it over if it can go now.
+    /// Adds a request to the send queue.
     #[inline]
     pub(crate) fn post(
         &mut self,
@@ -104,7 +105,7 @@ impl QueuePair {
                 sent.to_post = DATA;
                 let parts = self.most_parts();
                 if sent.held.parts() >= parts {
-                    // With the header they are one part too many.
+                    // With the header there would be too many parts.
                     sent.held = match parts {
                         1 => Held::Whole([&header[..], &sent.held.bytes()].concat().into()),
                         _ => Held::Copied(sent.held.bytes().into()),
@@ -137,7 +138,7 @@ impl QueuePair {
                     id,
                     opcode: Opcode::Read,
                     bytes: from.length,
-                    // Always worth a completion.
+                    // A READ always makes a completion.
                     signaled: true,
                     held: Held::Destination(into),
                     inline: 0,
@@ -154,7 +155,7 @@ impl QueuePair {
         }
     }
 
-    /// A request that sends data; what is inline is put behind the header in the next number's place.
+    /// Makes a request that sends data; copies inline data after the header in the next number's place.
     #[inline]
     fn sent(
         &mut self,
@@ -179,8 +180,8 @@ impl QueuePair {
                 let number = self.sends.next();
                 let mut offset = HEADER;
                 for piece in pieces {
-                    // SAFETY: the place is the next number's, whose last owner has ended, since there is room; and
-                    // `max_inline` bytes fit behind the header.
+                    // SAFETY: the place belongs to the next number. Its previous owner has ended, since there
+                    // is room, and `max_inline` bytes fit after the header.
                     unsafe { self.outgoing.put(number, offset, piece) };
                     offset += piece.len();
                 }
@@ -196,7 +197,7 @@ impl QueuePair {
         Ok(Sent { id, opcode, bytes, signaled, held, inline, remote, to_post, outstanding, writing, failed })
     }
 
-    /// Puts the header of the next message into its place; and what it is.
+    /// Writes the header of the next message into its place; returns its bytes.
     #[inline]
     fn put_header(&mut self, immediate: Option<u32>, written: Option<u32>) -> [u8; HEADER] {
         let Some(peer) = &self.peer else { return [0; HEADER] };
@@ -213,15 +214,16 @@ impl QueuePair {
         self.features.parts.min(MAX_PARTS)
     }
 
-    /// Hands to the provider what waits for it, as far as it has room. Whether something waits still; an error breaks the queue
-    /// pair.
+    /// Gives waiting requests to the provider, as far as it has room; returns whether some still wait. An
+    /// error breaks the queue pair.
     #[inline]
     pub(crate) fn drive(&mut self) -> io::Result<bool> {
         let Some(open) = &self.open else { return Ok(false) };
         let (endpoint, id) = (&open.endpoint, self.id.0);
         if self.receives.has_unposted() {
             let (count, handed) = self.receives.hand_over(|parts, place| {
-                // SAFETY: buffer and place are exclusive, and held until the RECV has completed or the endpoint is closed.
+                // SAFETY: buffer and place are exclusive, and held until the RECV has completed or the
+                // endpoint is closed.
                 unsafe { endpoint.receive(parts, request_name(RequestKind::Receive, id, place)) }
             });
             if let Some(datagram) = &mut self.datagram {
@@ -238,7 +240,7 @@ impl QueuePair {
         if !self.met {
             return Ok(false);
         }
-        // Connected endpoints know where things go.
+        // Connected endpoints have a fixed destination.
         let (to, to_memory) =
             self.datagram.as_ref().and_then(Datagram::addresses).unwrap_or((CONNECTED, CONNECTED));
         let ordered = self.features.ordered;
@@ -248,7 +250,7 @@ impl QueuePair {
                 continue;
             }
             let is_send = sent.opcode == Opcode::Send;
-            // Of a WRITE first its data, then the message that tells of it.
+            // A WRITE first sends its data, then its notice.
             let step = if sent.to_post & DATA != 0 { DATA } else { NOTICE };
             let writes = sent.opcode == Opcode::Write && step == DATA;
             let is_message = is_send || step == NOTICE;
@@ -269,35 +271,36 @@ impl QueuePair {
             let header = libc::iovec { iov_base: place.cast(), iov_len: HEADER };
             let mut parts = Parts::new();
             if is_send && !matches!(sent.held, Held::Whole(_)) {
-                // The inline data are behind it.
+                // Inline data follow the header.
                 parts.push(libc::iovec { iov_len: HEADER + sent.inline as usize, ..header });
             } else if step == NOTICE {
                 parts.push(header);
             } else if sent.inline > 0 {
-                // SAFETY: behind the header in the same place.
+                // SAFETY: the inline data follow the header in the same place.
                 let base = unsafe { place.add(HEADER) };
                 parts.push(libc::iovec { iov_base: base.cast(), iov_len: sent.inline as usize });
             }
             if step == DATA {
                 parts.push_held(&sent.held, sent.bytes);
             }
-            // What is short and not to be told of, or has more to come, is over when it is posted: each completion costs `tcp` two
-            // system calls. Who posts wants to know of one in so many as its queue has places, which bounds what the provider keeps.
+            // Short messages that are unsignaled, or have another step to come, are done when posted: each
+            // completion costs `tcp` two system calls. The user signals at least one request per queue
+            // length, which bounds the memory that the provider keeps.
             let told = sent.signaled && sent.to_post == step;
             let copied = sent.opcode != Opcode::Read && !told && parts.bytes() <= self.features.inject;
             let posted = if is_message {
-                // SAFETY: place and buffers are held until the request has ended or the endpoint is closed; and the length was
-                // checked.
+                // SAFETY: place and buffers are held until the request has ended or the endpoint is closed,
+                // and the length was checked.
                 unsafe { endpoint.send(to, parts.list(), context, copied) }
             } else {
                 let what = match (sent.opcode, to_memory) {
                     (Opcode::Read, _) => OneSided::Read,
                     _ if copied => OneSided::WriteCopied,
                     (_, CONNECTED) => OneSided::Write,
-                    // What is refused must have its error here: no connection breaks for it.
+                    // A refused WRITE must report its error here, since no connection breaks because of it.
                     _ => OneSided::WriteDelivered,
                 };
-                // SAFETY: as above; and a READ's destination is nobody else's.
+                // SAFETY: as above, and a READ's destination is exclusively owned.
                 unsafe { endpoint.remote(what, to_memory, parts.list(), sent.remote, context) }
             };
             match posted {

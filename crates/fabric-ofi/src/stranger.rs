@@ -1,4 +1,5 @@
-//! What who finds an endpoint for datagrams can do: for tests of how it is borne.
+//! A sender that is not a queue pair's other end, for tests of messages to a datagram endpoint from
+//! elsewhere.
 
 use crate::attention::Attention;
 use crate::device::Device;
@@ -9,10 +10,10 @@ use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Looks until a message has gone.
+/// The maximum number of polls until a message has been sent.
 const PATIENCE: u32 = 200_000;
 
-/// Sends messages, as they are, to where a queue pair says that it is, from an endpoint that nobody knows at this address of the
+/// Sends raw messages to the address in a queue pair's endpoint, from a new endpoint at this address of the
 /// host.
 pub(crate) fn send(
     device: &Arc<Device>,
@@ -34,7 +35,7 @@ pub(crate) fn send(
         let mut batch = [Entry { context: 0, length: 0, error: 0 }; BATCH];
         for _ in 0..PATIENCE {
             if !posted {
-                // SAFETY: the message is there until the endpoint is closed.
+                // SAFETY: the message is alive until the endpoint is closed.
                 match unsafe { open.endpoint.send(place.name, &[part], number as u64 + 1, false) } {
                     Ok(()) => posted = true,
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}

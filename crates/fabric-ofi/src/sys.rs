@@ -1,13 +1,14 @@
-//! libfabric's structures and numbers, as `<rdma/fabric.h>` and its siblings have them at version 1.17 of the interface. A
-//! test compares all of them with `abi.txt`, and `tests/ofi/abi` that with the C headers.
+//! libfabric's structures and constants, as in `<rdma/fabric.h>` and its related headers at version 1.17 of
+//! the interface. A test compares all of them with `abi.txt`, and `tests/ofi/abi` compares that with the C
+//! headers.
 //!
-//! Most of libfabric's functions are inline in C: each calls through a table of an object. Only entries that are called have
-//! their type here, and of tables nothing behind the last of them. What the library makes (`fi_info` and its attributes) is
-//! never made here, so that versions with more fields do no harm.
+//! Most of libfabric's functions are inline in C: each calls through a table of an object. Only entries that
+//! are called have their type here; the others are [`Unused`]. Objects that the library makes (`fi_info` and
+//! its attributes) are never made here, so versions with more fields are compatible.
 
 use std::ffi::{c_char, c_int, c_void};
 
-/// The version of the interface that is asked for.
+/// The version of the interface that is requested.
 pub(crate) const VERSION: u32 = 1 << 16 | 17;
 
 pub(crate) const MSG: u64 = 1 << 1;
@@ -32,7 +33,7 @@ pub(crate) const ORDER_WAW: u64 = 1 << 4;
 
 pub(crate) const ENDPOINT_MSG: c_int = 1;
 pub(crate) const ENDPOINT_RDM: c_int = 3;
-/// The provider keeps its queues from overrunning.
+/// The provider prevents overruns of its queues.
 pub(crate) const RESOURCES_MANAGED: c_int = 2;
 pub(crate) const ADDRESS_TABLE: c_int = 2;
 pub(crate) const FORMAT_INTERNET_4: u32 = 2;
@@ -58,11 +59,11 @@ pub(crate) const EVENT_CONNECTION_REQUEST: u32 = 1;
 pub(crate) const EVENT_CONNECTED: u32 = 2;
 pub(crate) const EVENT_SHUTDOWN: u32 = 3;
 
-/// `FI_EAGAIN` and its like are the system's numbers; these are libfabric's own.
+/// `FI_EAGAIN` and similar are system error numbers; these are libfabric's own.
 pub(crate) const ERROR_AVAILABLE: isize = 259;
 pub(crate) const ERROR_TRUNCATED: c_int = 265;
 
-/// A table's entry that is not called.
+/// An entry of a table that is not called.
 pub(crate) type Unused = Option<unsafe extern "C" fn()>;
 
 macro_rules! structures {
@@ -76,7 +77,8 @@ macro_rules! structures {
             }
         )*
 
-        /// Of each structure and each field: its name in C, and its offset and size here (of a structure, 0 and its size).
+        /// Returns for each structure and field: its name in C, and its offset and size here (for a
+        /// structure, 0 and its size).
         #[cfg(test)]
         fn layout() -> Vec<(&'static str, &'static str, usize, usize)> {
             let mut all = Vec::new();
@@ -87,7 +89,7 @@ macro_rules! structures {
                     let size = {
                         const fn size<T>(_: *const T) -> usize { size_of::<T>() }
                         let place = std::mem::MaybeUninit::<$name>::uninit();
-                        // SAFETY: only the address is taken, of a field of a value that is there.
+                        // SAFETY: only the address of a field is taken, and the value exists.
                         size(unsafe { &raw const (*place.as_ptr()).$field })
                     };
                     all.push(($c, name, std::mem::offset_of!($name, $field), size));
@@ -99,7 +101,7 @@ macro_rules! structures {
 }
 
 structures! {
-    /// What every object begins with.
+    /// The first field of every object.
     Object = "struct fid" {
         class = "fclass": usize,
         context: *mut c_void,
@@ -252,7 +254,7 @@ structures! {
     }
     AddressVectorOperations = "struct fi_ops_av" {
         size: usize,
-        // Addresses, how many, what they are called from now on, flags, context.
+        // Arguments: addresses, their number, the resulting names, flags, context.
         insert: unsafe extern "C" fn(*mut AddressVector, *const c_void, usize, *mut u64, u64, *mut c_void) -> c_int,
         insertsvc: Unused,
         insertsym: Unused,
@@ -263,7 +265,7 @@ structures! {
     }
     MemoryOperations = "struct fi_ops_mr" {
         size: usize,
-        // Object of the domain, address, length, access, offset, key, flags, result, context.
+        // Arguments: domain object, address, length, access, offset, key, flags, result, context.
         reg: unsafe extern "C" fn(*mut Object, *const c_void, usize, u64, u64, u64, u64, *mut *mut MemoryRegion, *mut c_void) -> c_int,
         regv: Unused,
         regattr: Unused,
@@ -292,7 +294,7 @@ structures! {
         sread: Unused,
         strerror: Unused,
     }
-    /// Behind it stands what the peer has said with its request.
+    /// Followed by the data of the peer's request.
     ConnectionEvent = "struct fi_eq_cm_entry" {
         object = "fid": *mut Object,
         info: *mut Info,
@@ -377,7 +379,7 @@ structures! {
     MessageOperations = "struct fi_ops_msg" {
         size: usize,
         recv: Unused,
-        // Endpoint, parts, descriptors, count, from, context.
+        // Arguments: endpoint, parts, descriptors, number of parts, source, context.
         recvv: unsafe extern "C" fn(*mut Endpoint, *const libc::iovec, *mut *mut c_void, usize, u64, *mut c_void) -> isize,
         recvmsg: Unused,
         send: Unused,
@@ -424,7 +426,7 @@ structures! {
     }
 }
 
-/// Of each number: its name in C, and what it is here.
+/// Returns for each constant: its name in C, and its value here.
 #[cfg(test)]
 fn numbers() -> Vec<(&'static str, u64)> {
     vec![
@@ -481,11 +483,10 @@ fn numbers() -> Vec<(&'static str, u64)> {
 mod tests {
     use super::*;
 
-    /// As `tests/ofi/abi` gives it to a C compiler: a value, and what it is of.
+    /// Returns the lines that `tests/ofi/abi` gives to a C compiler: a value, and its expression.
     fn lines() -> Vec<String> {
         let layouts = layout().into_iter().flat_map(|(structure, field, offset, size)| match field {
             "" => vec![format!("{size} sizeof({structure})")],
-            // What stands behind a table's last entry that is called is of no concern.
             _ => vec![
                 format!("{offset} offsetof({structure}, {field})"),
                 format!("{size} sizeof((({structure} *) 0)->{field})"),

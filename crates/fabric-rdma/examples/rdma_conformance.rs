@@ -1,6 +1,6 @@
-//! The conformance suite on this machine's RDMA device: both roles in one process, and each in a process of its own.
-//! `tests/guest/run` runs it where there is none, on Soft-RoCE in a guest, or with `--siw` and `DUNLIN_RDMA_DEVICE=siw0` on
-//! Soft-iWARP.
+//! The conformance suite on this machine's RDMA device, with both roles in one process and in two processes.
+//! Without a device, `tests/guest/run` runs it in a guest on Soft-RoCE, or with `--siw` and
+//! `DUNLIN_RDMA_DEVICE=siw0` on Soft-iWARP.
 
 use dunlin_fabric::{Address, Scheme};
 use dunlin_fabric::{Fabric, Transport};
@@ -16,7 +16,7 @@ fn fabric() -> RdmaFabric {
     RdmaFabric::new(config).unwrap_or_else(|error| failed(&error))
 }
 
-/// A port below those that the system gives out, another one for each case; the next one is free as well.
+/// Returns a port for each case, below those that the system assigns; the next port is free as well.
 fn address(scheme: Scheme, case: &str) -> Address {
     let sum =
         case.bytes().fold(std::process::id(), |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
@@ -25,7 +25,7 @@ fn address(scheme: Scheme, case: &str) -> Address {
 }
 
 fn main() -> std::process::ExitCode {
-    // iWARP has reliable connections only, without immediate data or atomics.
+    // iWARP only has reliable connections, without immediate data or atomics.
     let is_iwarp = !fabric().capabilities().transports.contains(Transport::UnreliableDatagram);
     let applicable = if is_iwarp { 74 } else { 130 };
     Suite { address, ..Suite::new(fabric, Scheme::Rdma, applicable) }.main()

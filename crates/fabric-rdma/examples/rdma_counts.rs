@@ -1,8 +1,8 @@
-//! Counts what the verbs path costs: allocations, and system calls (by `strace`, from between two marks in its log), of
-//! work requests and of whole calls of the engine. No times: this runs in an emulated guest, on Soft-RoCE, whose library
-//! rings the doorbell by a system call of its own, `write` to the device's file: one for each list of work requests.
+//! Counts allocations and system calls (by `strace`, between two marks in its log) of work requests and of
+//! whole calls of the engine. Measures no times: this runs in an emulated guest on Soft-RoCE, whose library
+//! rings the doorbell by a system call, a `write` to the device's file, once for each list of work requests.
 //!
-//! `rdma_counts` counts everything; `rdma_counts loop CASE` only plays one case, for a profiler.
+//! `rdma_counts` counts everything; `rdma_counts loop CASE` only runs one case, for a profiler.
 
 use dunlin_fabric::*;
 use dunlin_fabric_conformance::trace::{mark, traced};
@@ -18,7 +18,7 @@ struct Counting;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
-// SAFETY: every call goes to the system allocator unchanged; only a counter is added.
+// SAFETY: every call goes to the system allocator unchanged; only a counter is incremented.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
@@ -35,12 +35,12 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Rounds of each case that are counted, after as many that are not.
+/// The number of counted rounds of each case, after as many uncounted ones.
 const ROUNDS: u64 = 512;
-/// Requests between two signaled ones.
+/// One in this number of requests is signaled.
 const SIGNALED: u64 = 16;
 
-/// Two queue pairs that are connected, of two domains of one thread.
+/// Two connected queue pairs of two domains in one thread.
 struct Ends {
     domain: RdmaDomain,
     queue: CompletionQueueId,
@@ -84,7 +84,7 @@ impl Ends {
         WorkRequest { id: WorkId(self.number), operation, signaled }
     }
 
-    /// Until there is room again.
+    /// Polls until the send queue has room.
     fn settle(&mut self, room: u32) {
         while self.domain.send_room(self.queue_pair) < room {
             self.domain.poll(self.queue, &mut self.polled, 64);
@@ -95,7 +95,7 @@ impl Ends {
 
 const LINE: &[&[u8]] = &[&[7; 32]];
 
-/// One WRITE of 32 bytes, inline, one of 16 signaled.
+/// Posts one inline WRITE of 32 bytes; one in 16 is signaled.
 #[inline(never)]
 fn one_write(ends: &mut Ends) {
     ends.settle(1);
@@ -103,7 +103,7 @@ fn one_write(ends: &mut Ends) {
     ends.domain.post(ends.queue_pair, request).unwrap();
 }
 
-/// Three WRITEs as a linked list.
+/// Posts three WRITEs as a linked list.
 #[inline(never)]
 fn three_writes(ends: &mut Ends) {
     ends.settle(3);
@@ -111,7 +111,7 @@ fn three_writes(ends: &mut Ends) {
     ends.domain.post_linked(ends.queue_pair, requests).unwrap();
 }
 
-/// A look at a completion queue that is empty.
+/// Polls an empty completion queue.
 #[inline(never)]
 fn look(ends: &mut Ends) {
     ends.domain.poll(ends.queue, &mut ends.polled, 64);
@@ -154,7 +154,7 @@ fn play() {
     }
 }
 
-/// Plays again under strace, and counts what its log has between the marks: by case, thread and name.
+/// Runs again under strace, and counts the calls between the marks in its log, by case, thread and name.
 fn system_calls() {
     let counts = traced(&["play"]).unwrap();
     for ((name, own, what), count) in &counts {
@@ -162,7 +162,7 @@ fn system_calls() {
         println!("{name:<40} {ROUNDS} rounds: {count} x {what} by {who}");
     }
     let writes = |case: &str| counts.get(&(case.into(), true, "write".into())).copied().unwrap_or(0);
-    // The doorbell of Soft-RoCE's library: one for a list, whatever its length, and nothing else.
+    // The doorbell of Soft-RoCE's library: exactly one for each list, whatever its length.
     for case in ["one_write", "three_writes"] {
         assert_eq!(writes(case), ROUNDS, "{case}");
     }

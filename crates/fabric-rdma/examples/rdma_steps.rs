@@ -1,6 +1,7 @@
-//! What a call costs over verbs in instructions, both sides, the verbs library's among them: client and worker take turns on ONE
-//! thread, with a sleep between two steps in which messages arrive, so that nobody looks in vain. Times mean nothing here; it is for
-//! `tests/guest/instructions`, where callgrind counts what happens in `client_step` and `worker_step`.
+//! Counts the instructions of a call over verbs, on both sides, including the verbs library. Client and
+//! worker alternate in ONE thread, with a sleep between two steps in which messages arrive, so that there are
+//! no empty polls. Times mean nothing here. For `tests/guest/instructions`, where callgrind counts the
+//! instructions of `client_step` and `worker_step`.
 //!
 //! `rdma_steps CALLS PROTOCOL SIZE IN_FLIGHT [batch]`: `batch` sends each round of calls as one message.
 
@@ -13,7 +14,7 @@ use dunlin_rpc::{
 use std::error::Error;
 use std::time::Duration;
 
-/// Long enough for a message to arrive, emulated.
+/// Long enough for a message to arrive under emulation.
 const ARRIVAL: Duration = Duration::from_millis(3);
 
 struct Both {
@@ -35,7 +36,8 @@ impl Both {
         if batch { self.client.flush() } else { Ok(()) }
     }
 
-    /// One step of the client: what is to be sent, or what has arrived. Answers how many calls have ended.
+    /// Runs one step of the client: sends calls, or processes arrivals. Returns the number of calls that have
+    /// ended.
     #[inline(never)]
     fn client_step(&mut self, send: Option<(u32, bool)>) -> Result<u32, CallError> {
         if let Some((count, batch)) = send {
@@ -52,7 +54,7 @@ impl Both {
         self.worker.progress();
     }
 
-    /// Calls, so many in flight; answers how many steps the client took.
+    /// Makes calls, `in_flight` at a time; returns the number of steps that the client took.
     fn run(&mut self, calls: u32, in_flight: u32, batch: bool) -> Result<u32, CallError> {
         let mut steps = 0;
         for _ in 0..calls.div_ceil(in_flight) {

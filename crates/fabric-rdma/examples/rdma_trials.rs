@@ -1,7 +1,8 @@
-//! What only a network can do to a fabric, and what bad settings get: the port goes down for a moment and for long, packets
-//! are lost, a completion queue overflows, the two ends have different MTUs, there is no permission, too little memory may be
-//! locked, the other side speaks another version or hangs up. `tests/guest/trials` makes the network: two Soft-RoCE devices
-//! at the ends of a pair of interfaces, so that packets really go between them.
+//! Tests the effects of network failures and bad settings on a fabric: the port goes down briefly and for
+//! long, packets are lost, a completion queue overflows, the two ends have different MTUs, permission is
+//! missing, too little memory may be locked, the other side has another version or hangs up.
+//! `tests/guest/trials` makes the network: two Soft-RoCE devices at the ends of a pair of interfaces, so that
+//! packets really travel between them.
 //!
 //! `rdma_trials DEVICE ADDRESS INTERFACE DEVICE ADDRESS INTERFACE [TRIAL...]`
 
@@ -31,7 +32,7 @@ const TRIALS: &[(&str, Trial)] = &[
     ("too_little_locked_memory_is_named", too_little_locked_memory),
 ];
 
-/// When anything that should come counts as lost.
+/// The time after which an expected event counts as lost.
 const HANG: Duration = Duration::from_secs(60);
 
 /// One end of the network.
@@ -105,7 +106,7 @@ impl End {
     }
 }
 
-/// Polls both ends until `look` is content.
+/// Polls both ends until `look` returns true.
 fn until(what: &str, ends: &mut [&mut End], mut look: impl FnMut(&mut [&mut End]) -> bool) {
     let begin = Instant::now();
     while !look(ends) {
@@ -131,7 +132,7 @@ fn connected(first: &RdmaFabric, second: &RdmaFabric, at: &Place) -> (End, End) 
     (one, two)
 }
 
-/// One message there and one back.
+/// Sends one message in each direction.
 fn exchange(one: &mut End, two: &mut End) {
     for id in [1000, 1001] {
         let (from, to) = if id == 1000 { (&mut *one, &mut *two) } else { (&mut *two, &mut *one) };
@@ -146,7 +147,7 @@ fn exchange(one: &mut End, two: &mut End) {
     }
 }
 
-/// Runs a program of the guest's.
+/// Runs a program of the guest.
 fn run(program: &str, arguments: &[&str]) {
     let status = Command::new(program).args(arguments).status().unwrap();
     assert!(status.success(), "{program} {arguments:?}: {status}");
@@ -166,7 +167,7 @@ fn pulled_cable(first: &Place, second: &Place) {
     exchange(&mut here, &mut there);
     here.post_receive(1);
     set_up(second, false);
-    // Something is in flight at one end; the other only waits.
+    // One end has a request in flight; the other only waits.
     there.send(2, b"into the void", None).unwrap();
     let begin = Instant::now();
     until("the end of both queue pairs", &mut [&mut here, &mut there], |ends| {
@@ -179,7 +180,7 @@ fn pulled_cable(first: &Place, second: &Place) {
     let error = there.link.receive(later(HANG)).unwrap_err();
     assert!(matches!(&error, LinkError::Device(why) if why.contains("is down")), "{error}");
     assert!(matches!(there.link.send(b"x"), Err(LinkError::Device(_))));
-    // The control connection goes another way here: which end is the first to give up, is not said.
+    // The control connection uses another network here, so either end may be the first to give up.
     let error = here.link.receive(later(HANG)).unwrap_err();
     assert!(matches!(&error, LinkError::Device(_) | LinkError::PeerGone(_)), "{error}");
     let error = two.dial(&first.address(9), later(Duration::from_secs(1))).unwrap_err();
@@ -202,8 +203,8 @@ fn short_loss(first: &Place, second: &Place) {
     exchange(&mut here, &mut there);
     there.post_receive(1);
     set_up(second, false);
-    // From the end whose interface has only lost its carrier: at the other one Soft-RoCE gives up at once, there being no
-    // route while the interface is down.
+    // Sent from the end whose interface has only lost its carrier. At the other end Soft-RoCE gives up at
+    // once, since there is no route while the interface is down.
     here.send(2, b"later", None).unwrap();
     std::thread::sleep(Duration::from_millis(200));
     set_up(second, true);
@@ -228,7 +229,7 @@ fn lossy(first: &Place, second: &Place) {
     for place in [first, second] {
         run("/usr/bin/tc", &["qdisc", "add", "dev", &place.interface, "root", "netem", "loss", LOSS]);
     }
-    // Reliable: everything, once, in order.
+    // Reliable: all messages arrive, once and in order.
     let (mut posted, mut got, mut sent) = (0, 0, 0);
     for id in 0..64 {
         here.post_receive(id);
@@ -254,7 +255,7 @@ fn lossy(first: &Place, second: &Place) {
         }
         assert!(got + sent > before);
     }
-    // Datagrams: some are lost, none comes twice or damaged, nothing breaks.
+    // Datagrams: some are lost, none arrives twice or damaged, nothing breaks.
     let mut seen = vec![false; MESSAGES as usize];
     let headroom = one.capabilities().datagram_headroom as usize;
     for id in 0..100 {
@@ -288,7 +289,7 @@ fn overflow(first: &Place, second: &Place) {
     let (one, two) = (first.fabric(), second.fabric());
     let (ours, theirs) = links(&one, &two, first);
     let mut here = End::new(&one, ours, Transport::ReliableConnection, 512);
-    // Against the rule that a completion queue is as deep as all queues that feed it.
+    // Violates the rule that a completion queue is as deep as all queues that feed it.
     let mut there = End::new(&two, theirs, Transport::ReliableConnection, 1);
     let (first, second) = (here.endpoint(), there.endpoint());
     here.domain.connect(here.queue_pair, &here.link, &second).unwrap();
@@ -302,7 +303,7 @@ fn overflow(first: &Place, second: &Place) {
         }
     }
     let begin = Instant::now();
-    // Not polled: nobody takes completions from the queue until the device has told that it is full.
+    // Not polled: no completion is taken from the queue until the device has reported the overflow.
     while two.capabilities().events && there.state() != QueuePairState::Error {
         assert!(begin.elapsed() < HANG, "the overflow was not told");
         std::thread::sleep(Duration::from_millis(300));
@@ -330,8 +331,8 @@ fn different_mtus(first: &Place, second: &Place) {
 }
 
 fn gid_kinds(first: &Place, second: &Place) {
-    // Soft-RoCE has v2 only: that the other kind is refused, a unit test shows. Here: the address of the control
-    // connection is the one that is used, also if another one was there first.
+    // Soft-RoCE has v2 only; a unit test shows that the other kind is refused. Here: the address of the
+    // control connection is used even if another one was added first.
     run("/usr/bin/ip", &["addr", "add", "10.99.0.1/24", "dev", &first.interface]);
     let (one, two) = (first.fabric(), second.fabric());
     let (mut here, mut there) = connected(&one, &two, first);
@@ -354,7 +355,7 @@ fn wrong_choice(first: &Place, _: &Place) {
     assert!(matches!(error, OpenError::NoGid { port: 1, .. }), "{error}");
 }
 
-/// Serves one connection on a free port in another thread; what it is given is done with the connection.
+/// Serves one connection on a free port in another thread, by calling `serve`.
 fn impostor(place: &Place, serve: impl FnOnce(std::net::TcpStream) + Send + 'static) -> Address {
     let listener = TcpListener::bind((place.address.as_str(), 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -397,7 +398,7 @@ fn port_in_use(first: &Place, _: &Place) {
     assert!(matches!(error, ListenError::InUse { .. }), "{error}");
 }
 
-/// Runs one trial of these again as a user without rights.
+/// Runs one trial again as a user without privileges.
 fn as_nobody(arguments: &str) -> String {
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["as-nobody", arguments])
@@ -421,10 +422,10 @@ fn too_little_locked_memory(_: &Place, _: &Place) {
     assert!(said.contains("ulimit -l"), "{said}");
 }
 
-/// What the process of [`as_nobody`] does: tells its error.
+/// Runs in the process of [`as_nobody`]: prints its error.
 fn nobody(what: &str) {
     let limit = libc::rlimit { rlim_cur: 1 << 20, rlim_max: 1 << 20 };
-    // SAFETY: the structure is read during the call only.
+    // SAFETY: the structure is only read during the call.
     unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &limit) };
     let error = match RdmaFabric::new(RdmaConfig::default()) {
         Ok(fabric) if what == "register" => match fabric.register(4 << 20, Access::READ) {
@@ -464,7 +465,7 @@ fn main() -> ExitCode {
         let begin = Instant::now();
         let result = std::panic::catch_unwind(|| trial(&first, &second));
         if result.is_err() {
-            // As the next one wants to find them.
+            // Restores the state that the next trial expects.
             run("/usr/bin/ip", &["link", "set", &first.interface, "up"]);
             set_up(&second, true);
             for place in [&first, &second] {

@@ -1,4 +1,4 @@
-//! Where a domain's thread waits: for events of its completion queues, and for those who call it.
+//! The waits of a domain's thread: for events of its completion queues, and for wakers.
 
 use crate::device::Device;
 use crate::handles::Channel;
@@ -10,16 +10,16 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// The longest sleep: nothing relies on it, but no bug of a driver hangs us.
+/// The longest sleep, in nanoseconds. Nothing relies on it; it bounds the harm of a driver's bug.
 const LONGEST: Nanos = 200_000_000;
 
-/// What a domain shares with those who wake it.
+/// The state that a domain shares with its wakers.
 #[derive(Debug)]
 pub(crate) struct Attention {
     channel: Channel,
     call: OwnedFd,
     news: AtomicU64,
-    /// The channel was seen readable, and its events have not been taken since.
+    /// Whether the channel was found readable and its events have not been taken since.
     has_events: AtomicBool,
 }
 
@@ -30,29 +30,30 @@ impl Attention {
         Ok(Arc::new(Attention { channel, call, news: AtomicU64::new(0), has_events: AtomicBool::new(false) }))
     }
 
-    /// For making completion queues.
+    /// Returns the channel, for creating completion queues.
     pub(crate) fn channel(&self) -> &Channel {
         &self.channel
     }
 
     /// Ends the current or next sleep.
     pub(crate) fn wake(&self) {
-        // Full only after 2^64 calls that nobody heard: then the sleep ends as well.
+        // The counter can only be full after 2^64 unread calls; the sleep ends in that case too.
         let _ = rustix::io::write(&self.call, &1u64.to_ne_bytes());
     }
 
-    /// How often there was news.
+    /// Returns the number of notifications so far.
     #[inline]
     pub(crate) fn news(&self) -> u64 {
         self.news.load(Ordering::Acquire)
     }
 
-    /// Whether events are to be taken from the channel.
+    /// Returns, and resets, whether events are to be taken from the channel.
     pub(crate) fn take_has_events(&self) -> bool {
         self.has_events.swap(false, Ordering::AcqRel)
     }
 
-    /// Sleeps until something is over, or until then at most; says whether it is over. Who is to be told of it tells news.
+    /// Sleeps until `is_over` returns true, or until `until`; returns whether it did. Code that makes the
+    /// condition true must notify this value.
     pub(crate) fn rest_unless(&self, is_over: impl Fn() -> bool, until: Nanos) -> bool {
         while !is_over() {
             if RealHost.now() >= until {
@@ -60,12 +61,12 @@ impl Attention {
             }
             self.rest(until);
         }
-        // What has ended a sleep of ours may have been meant for another.
+        // This sleep may have consumed a wake-up meant for another thread.
         self.wake();
         true
     }
 
-    /// Sleeps until then at most.
+    /// Sleeps no longer than `until`.
     pub(crate) fn rest(&self, until: Nanos) -> Wake {
         let left = until.saturating_sub(RealHost.now()).min(LONGEST);
         let timeout = Timespec { tv_sec: 0, tv_nsec: left as _ };
@@ -75,11 +76,11 @@ impl Attention {
         match rustix::event::poll(&mut descriptors, Some(&timeout)) {
             Ok(0) => return Wake::TimedOut,
             Ok(_) => {}
-            // Interrupted: look again.
+            // Interrupted: the caller polls again.
             Err(_) => return Wake::Arrived,
         }
         if !descriptors[0].revents().is_empty() {
-            // Another waiter may have taken it; then there is nothing to take.
+            // Another waiter may have read it; then the read fails.
             let _ = rustix::io::read(&self.call, &mut [0; 8]);
         }
         if !descriptors[1].revents().is_empty() {

@@ -1,5 +1,5 @@
-//! What RDMA adds to control connections: grants are memory regions of verbs, and the control thread hears the device and, on
-//! iWARP, the connection manager.
+//! The RDMA part of control connections: a grant is a memory region of verbs, and the control thread handles
+//! events of the device and, on iWARP, of the connection manager.
 
 use crate::config::RdmaConfig;
 use crate::device::Device;
@@ -13,17 +13,17 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
 
-/// Which of the descriptors is whose.
+/// The index of the device's descriptor.
 const DEVICE: usize = 0;
 
-/// A device as its control connections need it.
+/// A device, as its control connections use it.
 #[derive(Debug)]
 pub struct RdmaBackend {
     pub(crate) device: Arc<Device>,
-    /// The connection manager, where the device needs it.
+    /// The connection manager, if the device needs it.
     pub(crate) manager: Option<Manager>,
     pub(crate) config: RdmaConfig,
-    /// When the links end, as long as the port is down.
+    /// While the port is down: the time at which the links end.
     port_deadline: Mutex<Option<Nanos>>,
 }
 
@@ -42,7 +42,7 @@ impl RdmaBackend {
         Some(self.device.trouble().unwrap_or_default())
     }
 
-    /// What the device tells by itself.
+    /// Handles the device's asynchronous events.
     fn hear_device(&self, flags: EventFlags) -> Heard {
         let (device, ours) = (&self.device, self.device.port.number);
         let name = &device.name;
@@ -71,7 +71,7 @@ impl RdmaBackend {
             }
         }
         if flags.intersects(EventFlags::HUP | EventFlags::ERR) {
-            // Removed.
+            // The device was removed.
             heard.forget = true;
             heard.end_links = self.device_failed().or(heard.end_links);
         }

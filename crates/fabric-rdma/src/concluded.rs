@@ -1,4 +1,4 @@
-//! From what the NIC says of a completion to what the caller is told.
+//! Converts completions of the NIC into completions for the user.
 
 use crate::memory::RdmaMemory;
 use crate::queue_pair::{Held, QueuePair, Receive, Sent};
@@ -6,7 +6,7 @@ use crate::status::{immediate, receive_opcode, status};
 use crate::sys;
 use dunlin_fabric::{Completion, CompletionQueueId, CompletionStatus, Opcode, QueuePairId};
 
-/// What the caller learns of a request that has ended.
+/// Returns the completion of a send request that has ended.
 pub(crate) fn concluded(
     queue_pair: QueuePairId,
     (sent, held): (Sent, Option<Held>),
@@ -29,7 +29,7 @@ pub(crate) fn concluded(
     Completion { id, status, opcode, bytes, immediate: None, value, queue_pair, buffer }
 }
 
-/// The next completion that a broken queue pair owes to this queue.
+/// Returns the next completion in `queue` that a broken queue pair still has to report.
 pub(crate) fn abandoned(
     queue_pair: &mut QueuePair,
     queue: CompletionQueueId,
@@ -44,7 +44,7 @@ pub(crate) fn abandoned(
     Some(received(queue_pair.id, receive.flatten()?, &flushed))
 }
 
-/// What the caller learns of a RECV that has ended.
+/// Returns the completion of a RECV that has ended.
 pub(crate) fn received(
     queue_pair: QueuePairId,
     receive: Receive,

@@ -1,4 +1,4 @@
-//! Settings of a fabric, and how the environment gives what they leave open.
+//! Settings of a fabric, and the environment variables that supply missing ones.
 
 use crate::device::DeviceChoice;
 use thiserror::Error;
@@ -6,44 +6,46 @@ use thiserror::Error;
 /// Settings of a fabric.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RdmaConfig {
-    /// Which device, port and address.
+    /// The device, port and address.
     pub device: DeviceChoice,
-    /// Whether a WRITE's bytes become visible in order, where you know it of your NIC. If not said: of mlx4, mlx5 and
-    /// Soft-RoCE it is known.
+    /// Whether the bytes of a WRITE become visible in order. `None`: the fabric decides, and knows it of
+    /// mlx4, mlx5, Soft-RoCE and Soft-iWARP.
     pub in_order_write: Option<bool>,
-    /// The longest inline message asked for, in bytes; a device that takes less decides. Send queues need room for it.
+    /// The limit for inline messages that is requested, in bytes; the device may allow less. Send queues need
+    /// memory for it.
     pub max_inline: u32,
-    /// The most regions one link's side may have granted at once.
+    /// The maximum number of concurrent grants by one side of a link.
     pub max_grants_per_link: usize,
-    /// The time in nanoseconds until a packet without an acknowledgement is sent again; rounded up to a power of two of
-    /// 4.096 us; 250 ms if not given. With [`retries`](RdmaConfig::retries) it bounds how long a peer that answers nothing is taken for alive,
-    /// and a live one may be silent.
+    /// The time, in nanoseconds, until an unacknowledged packet is sent again. Rounded up to 4.096 us times a
+    /// power of two; default 250 ms. With [`retries`](RdmaConfig::retries) it bounds the time until a silent
+    /// peer counts as dead, and thus the time that a live one may be silent.
     pub acknowledgement_timeout: Option<u64>,
-    /// How often it is sent again, at most 7, which it is if not given.
+    /// The number of times that a packet is sent again, at most 7, which is the default.
     pub retries: Option<u8>,
-    /// How long, in nanoseconds, the port may be down before all links end with
+    /// The time, in nanoseconds, that the port may be down before all links end with
     /// [`LinkError::Device`](dunlin_fabric::LinkError::Device).
     pub port_patience: u64,
-    /// How long, in nanoseconds, who has connected to a listener may take for its greeting.
+    /// The time, in nanoseconds, that a new connection has to send its greeting.
     pub greeting_patience: u64,
 }
 
-/// A setting in the environment cannot be used.
+/// A setting in the environment that is not valid.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{name}={value} cannot be used: {wanted}")]
 pub struct SettingError {
     /// The variable.
     pub name: &'static str,
-    /// What it holds.
+    /// Its value.
     pub value: String,
-    /// What it may hold.
+    /// The values allowed.
     pub wanted: &'static str,
 }
 
 impl RdmaConfig {
-    /// With what the environment says of the device and of time-outs that is not given here: `DUNLIN_RDMA_DEVICE` (a name),
-    /// `DUNLIN_RDMA_PORT`, `DUNLIN_RDMA_GID_INDEX`, `DUNLIN_RDMA_MTU` (bytes), `DUNLIN_RDMA_TIMEOUT` (milliseconds until a packet
-    /// is sent again), `DUNLIN_RDMA_RETRIES` (0 to 7). [`RdmaFabric::new`](crate::RdmaFabric::new) does so, so nobody else has to.
+    /// Supplies missing settings of the device and of time-outs from environment variables:
+    /// `DUNLIN_RDMA_DEVICE` (a name), `DUNLIN_RDMA_PORT`, `DUNLIN_RDMA_GID_INDEX`, `DUNLIN_RDMA_MTU` (bytes),
+    /// `DUNLIN_RDMA_TIMEOUT` (milliseconds until a packet is sent again), `DUNLIN_RDMA_RETRIES` (0 to 7).
+    /// [`RdmaFabric::new`](crate::RdmaFabric::new) calls it, so users need not.
     pub fn completed(self) -> Result<Self, SettingError> {
         self.completed_by(|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
     }
@@ -123,7 +125,7 @@ mod tests {
             ..RdmaConfig::default()
         };
         assert_eq!(set(RdmaConfig::default(), ALL).unwrap(), said);
-        // What the program says it keeps.
+        // Settings of the program take precedence.
         let device = DeviceChoice { device: Some("rxe0".into()), ..DeviceChoice::default() };
         let own = RdmaConfig { device, retries: Some(0), ..RdmaConfig::default() };
         let completed = set(own, ALL).unwrap();

@@ -1,4 +1,4 @@
-//! How a queue pair gets to its other end: by hand, or on iWARP by the connection manager.
+//! Connects a queue pair to its other end: directly, or on iWARP through the connection manager.
 
 use crate::RdmaLink;
 use crate::attention::Attention;
@@ -14,10 +14,10 @@ use dunlin_fabric::{CreateError, Host, Nanos, RealHost, RnrRetry, Transport};
 use std::io;
 use std::sync::Arc;
 
-/// How long connecting may take on iWARP, in nanoseconds.
+/// The time limit for connecting on iWARP, in nanoseconds.
 const PATIENCE: Nanos = 5_000_000_000;
 
-/// What this device says of a queue pair on iWARP.
+/// Returns this device's parameters for an iWARP connection of a queue pair.
 pub(crate) fn terms(device: &Device, queue_pair: &QueuePair) -> Terms {
     Terms {
         number: queue_pair.number(),
@@ -26,8 +26,9 @@ pub(crate) fn terms(device: &Device, queue_pair: &QueuePair) -> Terms {
     }
 }
 
-/// By the connection manager: asks the peer and waits until both ends are ready, some seconds at most; or is ready to be asked.
-/// After an error the peer knows.
+/// Connects through the connection manager. The side that dialled requests the connection and waits until
+/// both ends are ready, for a few seconds at most; the other side gets ready for the request. After an error
+/// the peer is notified.
 pub(crate) fn meet(
     (device, attention): (&Device, &Arc<Attention>),
     manager: &Manager,
@@ -49,7 +50,7 @@ pub(crate) fn meet(
     let met =
         manager.ask(terms, remote, queue_pair.name(), &queue_pair.broken, attention, until).and_then(|()| {
             link.shared().tell_ready(remote.name());
-            // If it has ended instead, the next poll finds that: so it would be had it ended a moment later.
+            // If it has ended instead, the next poll detects that, as it would if it ended a moment later.
             if attention.rest_unless(is_over, until) { Ok(()) } else { Err(io::ErrorKind::TimedOut.into()) }
         });
     met.map_err(|error| {
@@ -59,7 +60,7 @@ pub(crate) fn meet(
     })
 }
 
-/// To where it receives, then to where it sends.
+/// Moves the queue pair to the state ready-to-receive, then to ready-to-send.
 pub(crate) fn join(
     device: &Device,
     config: &RdmaConfig,
@@ -100,8 +101,8 @@ pub(crate) fn join(
     }
     match handle.modify(step(sys::STATE_READY_TO_SEND), send) {
         Ok(()) => Ok(()),
-        // It receives since the step before: the peer, who was there first, has broken it meanwhile. That is how it would be had it
-        // been done a moment later.
+        // The queue pair receives since the previous step, and the peer, which was ready first, has broken
+        // it. The result is the same as if that happened a moment later.
         Err(_) if handle.state().is_ok_and(|state| state == sys::STATE_ERROR) => {
             queue_pair.broken.raise();
             Ok(())

@@ -1,4 +1,4 @@
-//! A device that is open, with its one protection domain, and the port and address that are used of it.
+//! An open device with its only protection domain, and the port and address in use.
 
 use crate::events::{Event, Health};
 use crate::library::{Library, LibraryError};
@@ -11,120 +11,121 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use thiserror::Error;
 
-/// Why there is no fabric.
+/// The reason why a fabric cannot be opened.
 #[derive(Debug, Error)]
 pub enum OpenError {
-    /// The environment says what cannot be.
+    /// An environment variable is not valid.
     #[error(transparent)]
     Setting(#[from] crate::config::SettingError),
-    /// No libibverbs.
+    /// libibverbs cannot be used.
     #[error(transparent)]
     Library(#[from] LibraryError),
-    /// No device at all.
+    /// The machine has no RDMA device.
     #[error(
         "this machine has no RDMA device; `rdma link add rxe0 type rxe netdev eth0` gives a software one (module rdma_rxe)"
     )]
     NoDevice,
-    /// None of that name.
+    /// No device has that name.
     #[error("there is no RDMA device '{wanted}'; there are: {found}")]
     NoSuchDevice {
-        /// The name asked for.
+        /// The requested name.
         wanted: String,
-        /// Those there are.
+        /// The names of the devices.
         found: String,
     },
-    /// None can be used; each with the reason.
+    /// No device can be used; the text has the reason for each.
     #[error("no RDMA device can be used: {0}")]
     NoneUsable(String),
     /// The device cannot be opened.
     #[error("{device} cannot be opened: {source}; is /dev/infiniband readable and writable for this user?")]
     Open {
-        /// Its name.
+        /// The device's name.
         device: String,
-        /// The system's word.
+        /// The system's error.
         source: io::Error,
     },
     /// The port does not exist or is down.
     #[error("{device} has no active port{which}: check the cable or the network interface, and `rdma link`")]
     NoActivePort {
-        /// Its name.
+        /// The device's name.
         device: String,
-        /// The port asked for, as text.
+        /// The requested port, as text.
         which: String,
     },
-    /// No address on the port, or not the one asked for.
+    /// The port has no address, or not the requested one.
     #[error(
         "{device} port {port} has no GID{which}: give the network interface an IP address, or choose another index"
     )]
     NoGid {
-        /// Its name.
+        /// The device's name.
         device: String,
         /// The port.
         port: u8,
-        /// The index asked for, as text.
+        /// The requested index, as text.
         which: String,
     },
-    /// iWARP connects between IP addresses, and the device's network interface has none.
+    /// iWARP connects between IP addresses, and the device's network interface has no IP address.
     #[error("{device} has no IP address: give its network interface one (`ip addr add`)")]
     NoAddress {
-        /// Its name.
+        /// The device's name.
         device: String,
     },
-    /// The system refused something.
+    /// A system call failed.
     #[error("{what} of {device} failed: {source}")]
     System {
-        /// Its name.
+        /// The device's name.
         device: String,
-        /// What.
+        /// The operation.
         what: &'static str,
-        /// The system's word.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// Which device, port and address; what is not said is chosen.
+/// The device, port and address to use. Fields that are `None` are chosen automatically.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceChoice {
-    /// The device's name, as `rdma link` and `ibv_devices` show it. The first usable one if not said.
+    /// The device's name, as in `rdma link` and `ibv_devices`. Default: the first usable one.
     pub device: Option<String>,
-    /// The port, from 1 on. The first active one if not said.
+    /// The port, from 1 on. Default: the first active one.
     pub port: Option<u8>,
-    /// The index in the port's table of GIDs. If not said: the one that is the local address of the control connection, if
-    /// there is one; else RoCE v2 before v1, and IPv4 before IPv6.
+    /// The index in the port's table of GIDs. Default: the GID of the control connection's local address, if
+    /// there is one; otherwise RoCE v2 before v1, and IPv4 before IPv6.
     pub gid_index: Option<u32>,
-    /// The most bytes of payload in a packet: 256, 512, 1024, 2048 or 4096, and less if it is not one of these. If not said,
-    /// or over it: what the port has. Both ends of a connection use the smaller one.
+    /// The maximum payload of a packet in bytes: 256, 512, 1024, 2048 or 4096; other values are rounded down.
+    /// Default, and maximum: the port's MTU. Both ends of a connection use the smaller one.
     pub mtu: Option<u32>,
 }
 
-/// The makers by whose NICs a WRITE's bytes are known to become visible in order; the number that `ibv_query_device`
-/// gives. mlx4 and mlx5 place them so (FaRM and HERD rely on it), Soft-RoCE copies packet after packet, Soft-iWARP what TCP
-/// has put in order.
+/// Vendors (as in `ibv_query_device`) whose NICs are known to make the bytes of a WRITE visible in order.
+/// mlx4 and mlx5 do so (FaRM and HERD rely on it), Soft-RoCE copies one packet after another, and Soft-iWARP
+/// copies the ordered bytes of TCP.
 const IN_ORDER_VENDORS: [u32; 3] = [MELLANOX, SOFT_ROCE, SOFT_IWARP];
 const MELLANOX: u32 = 0x02c9;
 const SOFT_ROCE: u32 = 0xff_ffff;
 const SOFT_IWARP: u32 = 0x62_6d74;
-/// The depth of a completion queue that Soft-iWARP's library maps over more than 144 pages (32 bytes each). The library takes
-/// the offset of page 144 in what a process maps of the device for a failure, so no queue may begin there.
+/// The depth of a completion queue that Soft-iWARP's library maps over more than 144 pages (32 bytes per
+/// entry). The library mistakes the offset of page 144 in a process's mappings of the device for an error, so
+/// no other queue may begin there.
 const SOFT_IWARP_BALLAST: c_int = 1 << 15;
 
-/// An open device. Everything made of it keeps it open.
+/// An open device. Every object made from it keeps it open.
 #[derive(Debug)]
 pub(crate) struct Device {
     pub(crate) library: &'static Library,
     pub(crate) context: NonNull<sys::Context>,
     pub(crate) domain: NonNull<sys::ProtectionDomain>,
-    /// A completion queue that is only there; see [`SOFT_IWARP_BALLAST`].
+    /// A completion queue that is never used; see [`SOFT_IWARP_BALLAST`].
     ballast: Option<NonNull<sys::CompletionQueue>>,
     pub(crate) attributes: Attributes,
     pub(crate) name: String,
-    /// iWARP: RDMA over TCP, whose connections the kernel's connection manager makes.
+    /// Whether the device uses iWARP: RDMA over TCP, whose connections the kernel's connection manager makes.
     pub(crate) is_iwarp: bool,
     pub(crate) port: Port,
     pub(crate) health: Health,
 }
 
-/// What a device can do.
+/// The limits and features of a device.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Attributes {
     pub(crate) max_memory_region: u64,
@@ -137,14 +138,15 @@ pub(crate) struct Attributes {
     pub(crate) responder_resources: u8,
     pub(crate) atomics: bool,
     pub(crate) in_order: bool,
-    /// Software copies what READs bring, byte by byte while others store.
+    /// Whether software copies the bytes of READs, while other threads may be storing them.
     pub(crate) copies: bool,
-    /// A completion tells nothing of the buffers of requests before it that were not signaled, and more that is its own.
+    /// Soft-iWARP: a completion says nothing about the buffers of earlier unsignaled requests, and there are
+    /// other peculiarities.
     pub(crate) is_soft_iwarp: bool,
     pub(crate) made: Made,
 }
 
-/// Who made a device, and which one it is.
+/// The vendor, model and identity of a device.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Made {
     pub(crate) vendor: u32,
@@ -154,21 +156,22 @@ pub(crate) struct Made {
 }
 
 impl Made {
-    /// The firmware's version.
+    /// Returns the firmware's version.
     pub(crate) fn firmware(&self) -> String {
         let end = self.firmware.iter().position(|byte| *byte == 0).unwrap_or(self.firmware.len());
         String::from_utf8_lossy(&self.firmware[..end]).trim().to_owned()
     }
 }
 
-// SAFETY: libibverbs may be called from any thread ("thread safe" in its README); the pointers stay valid until the drop.
+// SAFETY: libibverbs may be called from any thread ("thread safe" in its README), and the pointers stay valid
+// until the drop.
 unsafe impl Send for Device {}
-// SAFETY: as above; what is reached through a shared `Device` are calls that libibverbs lets run at the same time.
+// SAFETY: as above; a shared `Device` only gives access to calls that libibverbs allows concurrently.
 unsafe impl Sync for Device {}
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // SAFETY: made in `open`, and whatever was made of it keeps an `Arc` to it, so it is the last.
+        // SAFETY: made in `open`. Every object made from it keeps an `Arc` to it, so none is left.
         let results = unsafe {
             [
                 self.ballast.map_or(0, |queue| (self.library.destroy_cq)(queue.as_ptr())),
@@ -182,7 +185,7 @@ impl Drop for Device {
     }
 }
 
-/// The devices there are, freed with the list.
+/// The list of devices, freed on drop.
 struct DeviceList {
     library: &'static Library,
     first: *mut *mut sys::DeviceEntry,
@@ -192,11 +195,11 @@ struct DeviceList {
 impl DeviceList {
     fn get(library: &'static Library) -> Result<Self, OpenError> {
         let mut count: c_int = 0;
-        // SAFETY: the count is ours to write.
+        // SAFETY: the count is a valid place to write to.
         let first = unsafe { (library.get_device_list)(&mut count) };
         if first.is_null() {
             return match io::Error::last_os_error() {
-                // No module ib_uverbs.
+                // The module ib_uverbs is not loaded.
                 error if error.raw_os_error() == Some(libc::ENOSYS) => Err(OpenError::NoDevice),
                 source => {
                     Err(OpenError::System { device: "the list".into(), what: "ibv_get_device_list", source })
@@ -208,7 +211,8 @@ impl DeviceList {
 
     fn entries(&self) -> impl Iterator<Item = (*mut sys::DeviceEntry, String)> {
         (0..self.count).map(|at| {
-            // SAFETY: within the list, whose entries are devices until it is freed; names are C strings inside them.
+            // SAFETY: within the list, whose entries are valid until it is freed; names are C strings inside
+            // them.
             unsafe {
                 let entry = *self.first.add(at);
                 (entry, CStr::from_ptr((self.library.get_device_name)(entry)).to_string_lossy().into_owned())
@@ -219,18 +223,18 @@ impl DeviceList {
 
 impl Drop for DeviceList {
     fn drop(&mut self) {
-        // SAFETY: from `get_device_list`, and freed once. Devices that were opened stay.
+        // SAFETY: from `get_device_list`, and freed once. Devices that were opened stay valid.
         unsafe { (self.library.free_device_list)(self.first) }
     }
 }
 
-/// The names of this machine's devices.
+/// Returns the names of this machine's devices.
 pub(crate) fn names() -> Result<Vec<String>, OpenError> {
     Ok(DeviceList::get(Library::get()?)?.entries().map(|(_, name)| name).collect())
 }
 
 impl Device {
-    /// Opens the device that was chosen, or the first that can be used.
+    /// Opens the chosen device, or the first usable one.
     pub(crate) fn open(choice: &DeviceChoice) -> Result<Arc<Self>, OpenError> {
         let library = Library::get()?;
         let list = DeviceList::get(library)?;
@@ -275,14 +279,14 @@ impl Device {
         // SAFETY: the context is open.
         let Some(domain) = NonNull::new(unsafe { (library.alloc_pd)(context.as_ptr()) }) else {
             let source = io::Error::last_os_error();
-            // SAFETY: the context is open, and nothing was made of it.
+            // SAFETY: the context is open, and no object was made from it.
             unsafe { (library.close_device)(context.as_ptr()) };
             return Err(OpenError::System { device: name, what: "ibv_alloc_pd", source });
         };
         // SAFETY: an entry of a list that is not freed yet.
         let is_iwarp = unsafe { (*entry).transport } == sys::DEVICE_IWARP;
         let (attributes, port) = (Attributes::NONE, Port::default());
-        // From here on the drop closes.
+        // From here on the drop closes the device.
         let health = Health::default();
         let ballast = None;
         let mut device =
@@ -296,7 +300,8 @@ impl Device {
         Ok(Arc::new(device))
     }
 
-    /// Has Soft-iWARP map something over the offset that must not be any queue's; before anything else is.
+    /// Makes Soft-iWARP map a queue over the offset at which no other queue may begin. Called before any
+    /// other mapping.
     fn add_ballast(&mut self) -> Result<(), OpenError> {
         let (context, none) = (self.context.as_ptr(), std::ptr::null_mut());
         // SAFETY: the context is open; the queue has no channel.
@@ -310,20 +315,20 @@ impl Device {
         Ok(())
     }
 
-    /// Events are taken until there are none.
+    /// Makes the descriptor non-blocking, since events are taken until none is left.
     fn unblock_events(&self) -> Result<(), OpenError> {
         let failed = |errno: rustix::io::Errno| self.failed("fcntl", errno.raw_os_error());
         let flags = rustix::fs::fcntl_getfl(self.events()).map_err(failed)?;
         rustix::fs::fcntl_setfl(self.events(), flags | rustix::fs::OFlags::NONBLOCK).map_err(failed)
     }
 
-    /// Readable when there is an event.
+    /// Returns the descriptor that is readable when there is an event.
     pub(crate) fn events(&self) -> BorrowedFd<'_> {
-        // SAFETY: the context is open and has it open until it is closed, which the borrow prevents.
+        // SAFETY: the context keeps the descriptor open until it is closed, which the borrow prevents.
         unsafe { BorrowedFd::borrow_raw(self.context.as_ref().async_descriptor) }
     }
 
-    /// Why no peer can be reached now, if that is known.
+    /// Returns the reason why no peer is reachable now, if one is known.
     pub(crate) fn trouble(&self) -> Option<String> {
         let (name, port) = (&self.name, self.port.number);
         if self.health.has_failed() {
@@ -335,17 +340,18 @@ impl Device {
         }
     }
 
-    /// Takes one event; one thread does.
+    /// Takes one event. Only one thread may call it.
     pub(crate) fn next_event(&self) -> Option<Event> {
         let mut raw = sys::AsyncEvent { element: std::ptr::null_mut(), kind: 0 };
-        // SAFETY: the context is open, and the structure is of the library's layout.
+        // SAFETY: the context is open, and the structure has the library's layout.
         let code = unsafe { (self.library.get_async_event)(self.context.as_ptr(), &mut raw) };
         if code != 0 {
             return None;
         }
-        // SAFETY: just given, and acknowledged only behind this.
+        // SAFETY: just received, and acknowledged only after this.
         let event = unsafe { Event::read(&raw) };
-        // SAFETY: given by the library, and acknowledged once. Whoever destroys the element waits for it.
+        // SAFETY: received from the library, and acknowledged once. A thread that destroys the element waits
+        // for that.
         unsafe { (self.library.ack_async_event)(&mut raw) };
         Some(event)
     }
@@ -355,9 +361,9 @@ impl Device {
     }
 
     fn query(&self) -> Result<Attributes, OpenError> {
-        // SAFETY: a structure of integers and bytes, for which zeros are good values.
+        // SAFETY: a structure of integers and bytes, for which zeros are valid values.
         let mut got: sys::DeviceAttributes = unsafe { std::mem::zeroed() };
-        // SAFETY: the context is open, the structure is of the library's layout.
+        // SAFETY: the context is open, and the structure has the library's layout.
         let code = unsafe { (self.library.query_device)(self.context.as_ptr(), &mut got) };
         if code != 0 {
             return Err(self.failed("ibv_query_device", code));
@@ -392,10 +398,10 @@ impl Device {
         let mut found = None;
         for number in numbers {
             let mut attributes = sys::PortAttributes::default();
-            // SAFETY: the context is open; the library's structure is no longer than ours.
+            // SAFETY: the context is open, and the library's structure is not longer than this one.
             let code = unsafe { (self.library.query_port)(self.context.as_ptr(), number, &mut attributes) };
             if code != 0 {
-                // Beyond the last port.
+                // After the last port.
                 break;
             }
             if attributes.state == sys::PORT_ACTIVE {
@@ -415,11 +421,11 @@ impl Device {
     }
 
     fn gids(&self, port: u8) -> Result<Vec<sys::GidEntry>, OpenError> {
-        // Tables have up to 1 024 places a port, of which few are taken; the library gives those of all ports. The kernel
-        // takes no list of 64 KiB or more.
+        // Tables have up to 1024 entries per port, most of them empty. The library returns those of all
+        // ports; the kernel rejects lists of 64 KiB or more.
         let mut entries = vec![sys::GidEntry::default(); 1024];
         let size = size_of::<sys::GidEntry>();
-        // SAFETY: the context is open, and there is room for so many entries of that size.
+        // SAFETY: the context is open, and the buffer has room for that number of entries of that size.
         let count = unsafe {
             (self.library.query_gid_table)(
                 self.context.as_ptr(),
@@ -455,7 +461,8 @@ impl Attributes {
     };
 }
 
-/// The system's word on the files that devices are opened by, if it refuses one: the library only says that none was found.
+/// Returns the system's error for the files through which devices are opened, if it refuses one. The library
+/// only reports that no device was found.
 fn refused_files() -> Option<io::Error> {
     let folder = std::fs::read_dir("/dev/infiniband").ok()?.filter_map(Result::ok);
     folder
@@ -464,8 +471,8 @@ fn refused_files() -> Option<io::Error> {
         .find(|error| error.kind() == io::ErrorKind::PermissionDenied)
 }
 
-/// What a call of libibverbs gave: an error number, by some drivers with a minus in front, and by some `-1` with the
-/// number in `errno`.
+/// Converts the result of a call of libibverbs: an error number, negated by some drivers; other drivers
+/// return `-1` with the number in `errno`.
 pub(crate) fn errno(code: c_int) -> io::Error {
     if code == -1 { io::Error::last_os_error() } else { io::Error::from_raw_os_error(code.saturating_abs()) }
 }
@@ -478,11 +485,11 @@ mod tests {
     fn error_numbers_of_either_sign() {
         assert_eq!(errno(libc::EINVAL).raw_os_error(), Some(libc::EINVAL));
         assert_eq!(errno(-libc::EINVAL).raw_os_error(), Some(libc::EINVAL));
-        // EPERM is 1: as -1 it cannot be told from "see errno".
+        // EPERM is 1, so -1 cannot be distinguished from "see errno".
         assert_eq!(errno(libc::EPERM).raw_os_error(), Some(libc::EPERM));
     }
 
-    /// On a machine without a device the error says how to get one; with one, it opens.
+    /// On a machine without a device the error names the remedy; with one, it opens.
     #[test]
     fn a_machine_without_a_device_says_what_to_do() {
         match Device::open(&DeviceChoice::default()) {

@@ -1,4 +1,5 @@
-//! A thread domain: the completion queues, queue pairs and shared receive queues of one thread, and where it waits.
+//! A thread domain: the completion queues, queue pairs and shared receive queues of one thread, and its
+//! waits.
 
 use crate::attention::{Attention, RdmaWaker};
 use crate::concluded::{abandoned, concluded, received};
@@ -26,14 +27,14 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::Arc;
 
-/// Completions taken from the NIC at once.
+/// The number of completions taken from the NIC at once.
 const BATCH: usize = 32;
-/// Memory for old values of atomics in flight: a line each.
+/// The size of the memory for old values of atomics in flight: one line each.
 const RESULTS: u64 = 4096 * 64;
-/// How long a sleep is at most that a broken queue pair does not let be longer, in nanoseconds.
+/// The longest sleep while a broken queue pair waits to be flushed, in nanoseconds.
 const FLUSH_SLEEP: Nanos = 10_000_000;
 
-/// A completion queue, and whether the channel will tell of its next completion.
+/// A completion queue, and whether the channel will report its next completion.
 #[derive(Debug)]
 struct Queue {
     handle: handles::CompletionQueue,
@@ -42,7 +43,8 @@ struct Queue {
     broken: Arc<Flag>,
 }
 
-/// A shared receive queue: RECVs by place, since those of several queue pairs complete in any order.
+/// A shared receive queue. RECVs are stored by place, since those of several queue pairs complete in any
+/// order.
 #[derive(Debug)]
 struct Shared {
     handle: handles::SharedReceiveQueue,
@@ -51,16 +53,16 @@ struct Shared {
     free: Vec<u32>,
 }
 
-/// What one thread owns of the data path; see [`ThreadDomain`].
+/// One thread's part of the data path; see [`ThreadDomain`].
 ///
-/// Completion queues have to be as deep as all queues that feed them together: a NIC whose completion queue overflows
-/// breaks the queue pairs that feed it.
+/// A completion queue must be as deep as all queues that feed it together: a NIC breaks the queue pairs that
+/// feed an overflowing queue.
 #[derive(Debug)]
 pub struct RdmaDomain {
     device: Arc<Device>,
     capabilities: Arc<Capabilities>,
     news_seen: u64,
-    /// When something on a broken queue pair is to be ended by us: no later than this.
+    /// The time at which this side must complete the remaining requests of a broken queue pair.
     flush_at: Nanos,
     idle: Idle,
     /// For peers' work requests with wrong keys; see [`QueuePairAddress::trap_key`].
@@ -68,12 +70,12 @@ pub struct RdmaDomain {
     batch: Box<[sys::WorkCompletion; BATCH]>,
     scratch: Vec<u8>,
     results: Option<Arena<RdmaMemory>>,
-    /// By slot: how often it was used, the upper half of the next number given out.
+    /// By slot: the number of times it was used, which is the upper half of the next id.
     generations: Vec<u16>,
     free: VecDeque<u16>,
-    /// By their numbers on the device: the completion of a shared RECV names its queue pair so.
+    /// By device number, with which the completion of a shared RECV names its queue pair.
     by_number: BTreeMap<u32, u16>,
-    // What is dropped first is what needs the others.
+    // Fields are dropped in order: users before the objects that they need.
     queue_pairs: Vec<Option<QueuePair>>,
     destinations: AddressHandles<Destination>,
     shared: Vec<Shared>,
@@ -154,7 +156,7 @@ impl RdmaDomain {
         handles::QueuePair::new(&self.device, parts).map_err(CreateError::system("a queue pair"))
     }
 
-    /// To where it takes RECVs; a datagram queue pair to where it is ready.
+    /// Moves a queue pair to the state in which it accepts RECVs; a datagram queue pair to ready-to-send.
     fn initialise(&self, queue_pair: &mut QueuePair) -> io::Result<()> {
         let datagram = queue_pair.config.transport == Transport::UnreliableDatagram;
         let (psn, qkey) = (queue_pair.psn, queue_pair.qkey);
@@ -163,7 +165,7 @@ impl RdmaDomain {
             state: sys::STATE_INIT,
             port: self.device.port.number,
             qkey,
-            // The keys say what may be done where.
+            // The keys restrict the access to each region.
             access: (sys::ACCESS_REMOTE_READ
                 | sys::ACCESS_REMOTE_WRITE
                 | if self.capabilities.atomics { sys::ACCESS_REMOTE_ATOMIC } else { 0 })
@@ -182,7 +184,8 @@ impl RdmaDomain {
         Ok(())
     }
 
-    /// A link or the other end of a queue pair has ended, or the device has told of something that is broken.
+    /// Processes notifications: a link or the other end of a queue pair has ended, or a device object is
+    /// broken.
     fn hear_news(&mut self, news: u64) {
         self.news_seen = news;
         let (queues, shared) = (&self.queues, &self.shared);
@@ -204,9 +207,9 @@ impl RdmaDomain {
         }
     }
 
-    /// Ends what the device had to flush and did not, as far as it is told on this queue, of which all completions were
-    /// taken. Soft-iWARP does not: when its connection ends it flushes what is there, before we know, and never looks at
-    /// what is posted after that.
+    /// Completes requests in this queue that the device should have flushed but did not, after all
+    /// completions of the queue were taken. Needed for Soft-iWARP: when its connection ends, it flushes the
+    /// posted requests before this side knows, and ignores requests that are posted later.
     fn flush(
         &mut self,
         queue: CompletionQueueId,
@@ -223,7 +226,7 @@ impl RdmaDomain {
             let Some(flush_at) = queue_pair.flush_at else { continue };
             let is_due = now >= flush_at && queue_pair.is_emptied(queue, now - flush_at);
             if is_due && queue_pair.owes() {
-                // From here on the device touches no buffer of it, whatever it is still about to do.
+                // From here on the device accesses no buffer of the queue pair.
                 self.release(slot);
             }
             let Some(queue_pair) = &mut self.queue_pairs[slot] else { continue };
@@ -242,7 +245,7 @@ impl RdmaDomain {
         into.len() - before
     }
 
-    /// Gives a queue pair back to the device, and takes its number from all who know it.
+    /// Destroys a queue pair at the device, and removes its number from all tables.
     fn release(&mut self, slot: usize) {
         let Some(queue_pair) = self.queue_pairs.get_mut(slot).and_then(Option::as_mut) else { return };
         let name = queue_pair.name();
@@ -250,14 +253,15 @@ impl RdmaDomain {
         let number = handle.number();
         queue_pair.bond.detach(name);
         self.by_number.remove(&number);
-        // Before the number can be another's.
+        // Before the device can reuse the number.
         if let Some(manager) = &self.control.backend().manager {
             manager.forget(number);
         }
         self.device.health.forget(Object::QueuePair(number));
     }
 
-    /// What the caller learns of a completion of the NIC's; `None` if it is of a queue pair that is gone, or of none.
+    /// Converts a completion of the NIC; returns `None` if its queue pair does not exist any more, or none is
+    /// to be reported.
     fn conclude(&mut self, raw: &sys::WorkCompletion) -> Option<Completion<RdmaMemory>> {
         let (kind, owner, number) = parse_request_name(raw.id)?;
         let slot = match kind {
@@ -268,7 +272,7 @@ impl RdmaDomain {
         let queue_pair = slot.and_then(|slot| self.queue_pairs.get_mut(slot)).and_then(Option::as_mut);
         let receive = match kind {
             RequestKind::Shared => {
-                // Taken in any case: the RECV is used up.
+                // Taken in any case, since the RECV is consumed.
                 let shared = self.shared.get_mut(owner as usize)?;
                 let receive = shared.posted.get_mut(number as usize)?.take()?;
                 shared.free.push(number);
@@ -281,7 +285,8 @@ impl RdmaDomain {
         let mut completion = match kind {
             RequestKind::Send => {
                 if raw.status == sys::STATUS_SUCCESS && queue_pair.sends.is_unsignaled(number) {
-                    // Signaled for its buffer's sake only; its place comes back with the next that is.
+                    // Signaled only because of its buffer. Its place becomes free with the next signaled
+                    // request.
                     return None;
                 }
                 concluded(queue_pair.id, queue_pair.sends.complete(number)?, raw)
@@ -298,7 +303,7 @@ impl RdmaDomain {
         Some(completion)
     }
 
-    /// Takes the channel's events: those queues are not armed any more.
+    /// Takes the channel's events. The queues of these events are no longer armed.
     fn take_events(&mut self) {
         while let Some(number) = self.attention.channel().next_event() {
             if let Some(queue) = self.queues.get_mut(number) {
@@ -321,7 +326,8 @@ impl RdmaDomain {
             capabilities: &self.capabilities,
             destinations: &self.destinations,
             results: self.results.as_ref(),
-            // A completion ends all requests before it. Soft-iWARP would have what follows a READ complete before it.
+            // A completion ends all earlier requests, but without the fence Soft-iWARP would complete later
+            // requests before a READ.
             flags: if self.device.is_iwarp { sys::SEND_FENCE } else { 0 },
             is_soft_iwarp: self.device.attributes.is_soft_iwarp,
             scratch: &mut self.scratch,
@@ -388,7 +394,7 @@ impl ThreadDomain for RdmaDomain {
             self.results = Some(arena);
         }
         let handle = self.new_handle(config)?;
-        // The slot that was free for the longest time, so that numbers come again as late as can be.
+        // Reuses the slot that was free for the longest time, so that ids repeat as late as possible.
         let slot = if self.queue_pairs.len() < most as usize && self.free.len() < 64 {
             self.queue_pairs.push(None);
             self.generations.push(0);
@@ -480,7 +486,8 @@ impl ThreadDomain for RdmaDomain {
         if met.is_ok() {
             queue_pair.meet(&address);
         }
-        // The other end may have gone before, or connecting has broken ours: the next poll looks.
+        // The other end may have ended before, or this end broke while connecting. The next poll checks for
+        // that.
         self.news_seen = self.news_seen.wrapping_sub(1);
         met
     }
@@ -567,7 +574,7 @@ impl ThreadDomain for RdmaDomain {
         buffer: Option<Buffer<RdmaMemory>>,
     ) -> Result<(), PostError> {
         let receive = Receive { id, buffer };
-        // Soft-iWARP takes no RECV without parts.
+        // Soft-iWARP rejects RECVs without parts.
         let memory = receive.memory().or(self.device.is_iwarp.then(sys::ScatterGather::default));
         match target {
             ReceiveTarget::QueuePair(id) => {
@@ -583,8 +590,8 @@ impl ThreadDomain for RdmaDomain {
                     memory,
                 };
                 let Some(handle) = &mut found.handle else { return Err(PostError::QueuePairError) };
-                // SAFETY: the buffer is exclusive, and `receives` holds it until the completion of this RECV, or until
-                // the handle is gone.
+                // SAFETY: the buffer is exclusive, and `receives` holds it until the completion of this RECV
+                // or until the handle is gone.
                 if let Err(error) = unsafe { handle.post_receive(request) } {
                     tracing::warn!(%error, "a queue pair takes no RECV");
                     return Err(PostError::QueueFull);
@@ -599,8 +606,8 @@ impl ThreadDomain for RdmaDomain {
                 let place = *queue.free.last().ok_or(PostError::QueueFull)?;
                 let request =
                     ReceiveRequest { id: request_name(RequestKind::Shared, shared.0, place), memory };
-                // SAFETY: the buffer is exclusive, and `posted` holds it until the completion of this RECV, or until the
-                // handle is gone, which is dropped before.
+                // SAFETY: the buffer is exclusive, and `posted` holds it until the completion of this RECV or
+                // until the handle is gone, which is dropped first.
                 if let Err(error) = unsafe { queue.handle.post(request) } {
                     tracing::warn!(%error, "a shared receive queue takes no RECV");
                     return Err(PostError::QueueFull);
@@ -664,7 +671,7 @@ impl ThreadDomain for RdmaDomain {
     }
 
     fn disarm(&mut self, _armed: Armed) {
-        // What was asked of the NIC cannot be taken back: at worst one sleep ends early.
+        // An armed notification cannot be cancelled; at worst one sleep ends early.
     }
 
     fn wait(&mut self, armed: Armed, until: Nanos) -> Wake {
@@ -676,7 +683,7 @@ impl ThreadDomain for RdmaDomain {
         }
         let until = match self.attention.news() == self.news_seen {
             true if self.flush_at == Nanos::MAX => until,
-            // Who does not poll all queues must not stay awake for that.
+            // A caller that does not poll all queues must not stay awake because of an unflushed one.
             true => until.min(self.flush_at.max(RealHost.now() + FLUSH_SLEEP)),
             false => 0,
         };

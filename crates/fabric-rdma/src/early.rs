@@ -1,11 +1,11 @@
-//! What is posted before the other end of an iWARP connection has asked for it: kept, and posted when it has. Off the hot
-//! path: what is inline is copied.
+//! Requests that are posted before the other end of an iWARP connection has requested it. They are kept, and
+//! posted when it has. Not on the hot path, so inline data is copied.
 
 use crate::handles;
 use crate::sys;
 use std::io;
 
-/// A work request that waits. Its buffers are where all in flight are: in the send queue.
+/// A work request that waits. The send queue holds its buffers, like those of all requests in flight.
 #[derive(Debug)]
 pub(crate) struct Early {
     id: u64,
@@ -17,27 +17,28 @@ pub(crate) struct Early {
 }
 
 impl Early {
-    /// Copies what a request of a reliable connection, without atomics or immediate data, says.
+    /// Copies a request of a reliable connection without atomics or immediate data.
     ///
     /// # Safety
-    /// The request's parts are there, and so is, if it is inline, what they name.
+    /// The request's parts must be valid; if it is inline, so must the memory that they name.
     pub(crate) unsafe fn new(request: &sys::SendWorkRequest) -> Self {
         let count = usize::try_from(request.part_count).unwrap_or(0);
         let mut parts = Vec::with_capacity(count);
         let mut inline = Vec::new();
         for at in 0..count {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller's contract.
             let part = unsafe { *request.parts.add(at) };
             if request.flags & sys::SEND_INLINE == 0 {
                 parts.push(part);
             } else {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller's contract.
                 let bytes =
                     unsafe { std::slice::from_raw_parts(part.address as *const u8, part.length as usize) };
                 inline.extend_from_slice(bytes);
             }
         }
-        // SAFETY: all variants begin with what is read, and the request was zeros before one of them was set.
+        // SAFETY: all variants begin with the fields read here, and the request was zeros before one variant
+        // was set.
         let remote = unsafe { request.remote.memory };
         Early {
             id: request.id,
@@ -49,10 +50,10 @@ impl Early {
         }
     }
 
-    /// Posts it.
+    /// Posts the request.
     ///
     /// # Safety
-    /// As [`handles::QueuePair::post`] for the buffers that the request named.
+    /// As [`handles::QueuePair::post`], for the buffers that the request names.
     pub(crate) unsafe fn post(mut self, handle: &mut handles::QueuePair) -> io::Result<()> {
         if !self.inline.is_empty() {
             let (address, length) = (self.inline.as_ptr() as u64, self.inline.len() as u32);
@@ -64,7 +65,7 @@ impl Early {
         request.part_count = self.parts.len() as i32;
         (request.opcode, request.flags) = (self.opcode, self.flags);
         request.remote.memory = sys::RemoteMemory { address: self.remote.0, key: self.remote.1 };
-        // SAFETY: the caller's promise; inline bytes are in `self` until this returns.
+        // SAFETY: the caller's contract; inline bytes are in `self` until this returns.
         unsafe { handle.post(&mut [request]) }.map_err(|(_, error)| error)
     }
 }
@@ -84,11 +85,11 @@ mod tests {
         let mut parts = [part(0..2), part(2..5)];
         let mut request = sys::SendWorkRequest::empty();
         (request.part_count, request.parts) = (2, parts.as_mut_ptr());
-        // SAFETY: the parts are there.
+        // SAFETY: the parts are alive.
         let named = unsafe { Early::new(&request) };
         assert_eq!((named.parts.len(), named.parts[1].local_key, named.inline.len()), (2, 9, 0));
         request.flags = sys::SEND_INLINE;
-        // SAFETY: the parts are there, and the bytes.
+        // SAFETY: the parts and the bytes are alive.
         let copied = unsafe { Early::new(&request) };
         assert_eq!((copied.parts.len(), &copied.inline[..]), (0, &bytes[..]));
     }

@@ -1,49 +1,49 @@
-//! A queue pair's address as the peer gets it, and what connecting makes of it. Pure.
+//! The encoding of a queue pair's address for the peer, and its use in connecting. Pure.
 
 use crate::port::{Link, Port, PortGid};
 use crate::sys::{self, Gid};
 use dunlin_fabric::{CreateError, Endpoint, Transport};
 
-/// The first byte: changes when the rest does.
+/// The first byte, which identifies the format and its version.
 const FORMAT: u8 = 0xd1;
 const LENGTH: usize = 43;
 
-/// Where a queue pair is, and how it can be spoken to.
+/// The address of a queue pair, and the parameters for connecting to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct QueuePairAddress {
     pub(crate) transport: Transport,
     /// Its number on the device: 24 bits.
     pub(crate) number: u32,
-    /// The first packet's number: 24 bits.
+    /// Its first packet number: 24 bits.
     pub(crate) psn: u32,
-    /// Datagrams must carry it.
+    /// The key that datagrams must carry.
     pub(crate) qkey: u32,
-    /// The code of `ibv_mtu`.
+    /// The MTU, as a code of `ibv_mtu`.
     pub(crate) mtu: u8,
-    /// READs and atomics that it answers at once.
+    /// The maximum number of READs and atomics that it answers concurrently.
     pub(crate) responder_resources: u8,
-    /// How its port talks.
+    /// The protocol of its port.
     pub(crate) link: Link,
-    /// On iWARP the port of its connection manager.
+    /// On iWARP, the port of its connection manager.
     pub(crate) lid: u16,
-    /// On iWARP its IP address.
+    /// On iWARP, its IP address.
     pub(crate) gid: Gid,
-    /// The key of memory with nothing at address 0: what is sent there fails as a wrong key does.
+    /// The key of memory that has nothing at address 0: requests to it fail as with a wrong key.
     pub(crate) trap_key: u32,
 }
 
-/// What two queue pairs call each other on their link: a device gives a number again, but hardly ever with the same first packet's.
+/// Returns the name of a queue pair on its link. A device reuses numbers, but hardly ever with the same first
+/// packet number.
 pub(crate) fn name_of(number: u32, psn: u32) -> u64 {
     u64::from(number) << 32 | u64::from(psn)
 }
 
 impl QueuePairAddress {
-    /// Its [name](name_of).
+    /// Returns its [name](name_of).
     pub(crate) fn name(&self) -> u64 {
         name_of(self.number, self.psn)
     }
 
-    /// As it travels.
     pub(crate) fn encode(&self) -> Endpoint {
         let mut bytes = Vec::with_capacity(LENGTH);
         bytes.push(FORMAT);
@@ -60,7 +60,7 @@ impl QueuePairAddress {
         Endpoint(bytes)
     }
 
-    /// Reads what a peer sent; everything that verbs would be given is in range afterwards.
+    /// Decodes a peer's bytes. All values that are passed to verbs are in range afterwards.
     pub(crate) fn decode(endpoint: &Endpoint) -> Result<Self, CreateError> {
         let refuse = |why| Err(CreateError::Endpoint(why));
         let bytes = &endpoint.0[..];
@@ -98,10 +98,10 @@ impl QueuePairAddress {
         Ok(address)
     }
 
-    /// How to get there from an address of our port.
+    /// Returns the route to it from an address of this side's port.
     pub(crate) fn route(&self, port: &Port, from: &PortGid) -> Result<sys::AddressAttributes, CreateError> {
         self.fits(from)?;
-        // On InfiniBand the GRH is for other subnets; RoCE has nothing else.
+        // On InfiniBand the GRH is only needed for other subnets; RoCE always needs it.
         let other_subnet = self.gid.0[..8] != from.gid.0[..8];
         Ok(sys::AddressAttributes {
             route: sys::GlobalRoute {
@@ -121,7 +121,7 @@ impl QueuePairAddress {
 }
 
 impl QueuePairAddress {
-    /// Only like talks to like.
+    /// Returns an error unless both ports use the same protocol.
     pub(crate) fn fits(&self, from: &PortGid) -> Result<(), CreateError> {
         match (from.link, self.link) {
             (ours, theirs) if ours == theirs => Ok(()),
@@ -136,7 +136,7 @@ impl QueuePairAddress {
     }
 }
 
-/// FNV-1a: garbage in an endpoint should not become a queue pair's address.
+/// FNV-1a, to detect damaged endpoints.
 fn checksum(bytes: &[u8]) -> u32 {
     bytes.iter().fold(0x811c_9dc5, |sum, byte| (sum ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
 }

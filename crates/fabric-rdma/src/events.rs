@@ -1,5 +1,5 @@
-//! What a device tells by itself: its port went down or came up, it failed, or one of its objects did. The control thread
-//! hears it and tells the domains, which break what is broken.
+//! Asynchronous events of a device: its port went down or came up, or the device or one of its objects
+//! failed. The control thread takes them and notifies the domains, which break the affected queue pairs.
 
 use crate::attention::Attention;
 use crate::sys;
@@ -8,42 +8,44 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-/// What an event is about.
+/// The object of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Object {
     /// By its number on the device.
     QueuePair(u32),
-    /// By where the library has it.
+    /// By its address in the library.
     CompletionQueue(usize),
-    /// By where the library has it.
+    /// By its address in the library.
     SharedReceiveQueue(usize),
 }
 
 /// One event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// Nothing goes in or out.
+    /// The port is down.
     PortDown(u8),
-    /// It goes again.
+    /// The port is up again.
     PortUp(u8),
-    /// The device is of no use any more, and nothing of it.
+    /// The device, and every object of it, is unusable.
     DeviceFailed,
-    /// This object is.
+    /// This object is unusable.
     Broken(Object, &'static str),
-    /// Nothing to act on: the number of its kind.
+    /// An event that needs no action; the value is its kind.
     Other(u32),
 }
 
 impl Event {
-    /// The meaning of what the library gave.
+    /// Decodes an event of the library.
     ///
     /// # Safety
-    /// The event was given by the library and is not acknowledged yet, so that its element is there.
+    /// The library must have returned the event, and it must not be acknowledged yet, so that its element is
+    /// alive.
     pub(crate) unsafe fn read(raw: &sys::AsyncEvent) -> Self {
         let element = raw.element;
-        // SAFETY: events of these kinds have a queue pair as their element, which stays until they are acknowledged.
+        // SAFETY: events of these kinds have a queue pair as their element, which is alive until they are
+        // acknowledged.
         let queue_pair = || Object::QueuePair(unsafe { (*element.cast::<sys::QueuePair>()).number });
-        // The C union has an `int` in this place for events of ports.
+        // For events of ports, the C union holds an `int` here.
         let port = (element as usize & 0xff) as u8;
         match raw.kind {
             sys::EVENT_COMPLETION_QUEUE_ERROR => Event::Broken(
@@ -74,7 +76,7 @@ struct Watched {
     attention: Weak<Attention>,
 }
 
-/// How a device is, and who is told when something of it breaks.
+/// The health of a device, and the subscribers to the failure of its objects.
 #[derive(Debug, Default)]
 pub(crate) struct Health {
     failed: AtomicBool,
@@ -83,40 +85,41 @@ pub(crate) struct Health {
 }
 
 impl Health {
-    /// Whether the device has failed for good.
+    /// Returns whether the device has failed for good.
     pub(crate) fn has_failed(&self) -> bool {
         self.failed.load(Ordering::Acquire)
     }
 
-    /// Whether its port is down.
+    /// Returns whether its port is down.
     pub(crate) fn is_port_down(&self) -> bool {
         self.port_down.load(Ordering::Acquire)
     }
 
-    /// Notes how the port is.
+    /// Records the state of the port.
     pub(crate) fn set_port_down(&self, down: bool) {
         self.port_down.store(down, Ordering::Release);
     }
 
-    /// Raises the flag and tells the domain when the object breaks, until [`forget`](Health::forget).
+    /// Subscribes: when the object breaks, the flag is raised and the domain notified, until
+    /// [`forget`](Health::forget).
     pub(crate) fn watch(&self, object: Object, broken: &Arc<Flag>, attention: &Arc<Attention>) {
         let watched = Watched { broken: Arc::downgrade(broken), attention: Arc::downgrade(attention) };
         lock(&self.watched).insert(object, watched);
     }
 
-    /// Takes that back.
+    /// Removes a subscription.
     pub(crate) fn forget(&self, object: Object) {
         lock(&self.watched).remove(&object);
     }
 
-    /// This object is broken.
+    /// Reports that an object is broken.
     pub(crate) fn break_one(&self, object: Object) {
         if let Some(watched) = lock(&self.watched).get(&object) {
             watched.tell();
         }
     }
 
-    /// The device is, and with it everything.
+    /// Reports that the device, and thus every object, has failed.
     pub(crate) fn fail(&self) {
         self.failed.store(true, Ordering::Release);
         lock(&self.watched).values().for_each(Watched::tell);
@@ -162,7 +165,7 @@ mod tests {
             event(sys::EVENT_SHARED_RECEIVE_ERROR, queue),
             Event::Broken(Object::SharedReceiveQueue(0x1234_5678), _)
         ));
-        // What stands above the `int` of the union is whatever was there.
+        // The bytes above the `int` of the union are arbitrary.
         let port = std::ptr::without_provenance_mut(0xdead_0000_0002);
         assert_eq!(event(sys::EVENT_PORT_ERROR, port), Event::PortDown(2));
         assert_eq!(event(sys::EVENT_PORT_ACTIVE, port), Event::PortUp(2));

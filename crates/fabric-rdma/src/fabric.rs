@@ -1,4 +1,4 @@
-//! The fabric: makes everything else.
+//! The fabric, which creates all other objects.
 
 use crate::backend::RdmaBackend;
 use crate::config::RdmaConfig;
@@ -17,13 +17,14 @@ use dunlin_fabric::{
 use std::io;
 use std::sync::Arc;
 
-/// The longest message that is sent at once, whatever the device takes: a longer one gains nothing and keeps others waiting.
+/// The limit for one message, whatever the device allows. A longer message would gain nothing and delay
+/// others.
 const MAX_MESSAGE: u32 = 64 << 20;
-/// The deepest queue: what all devices have, also with inline data.
+/// The maximum depth of a queue, which all devices support, with inline data too.
 const MAX_QUEUE_DEPTH: u32 = 4096;
-/// The most queue pairs of a domain: they have slots of 16 bits.
+/// The maximum number of queue pairs in one domain: slots have 16 bits.
 const MAX_QUEUE_PAIRS: u32 = 1 << 16;
-/// In front of each datagram: InfiniBand's GRH, or room for it.
+/// Bytes before each datagram: InfiniBand's GRH, or room for it.
 const DATAGRAM_HEADROOM: u32 = 40;
 
 #[derive(Debug)]
@@ -31,28 +32,28 @@ struct Inner {
     control: Arc<Control>,
     capabilities: Arc<Capabilities>,
     rates: KnownRates,
-    /// Memory that peers may do anything with, at an address where there is none of it.
+    /// A registration with all kinds of access that has no memory at address 0.
     trap: Arc<Registration>,
 }
 
-/// RDMA verbs on one port of one device. Clones are the same fabric, with one control thread; all methods may be called
-/// from any thread.
+/// RDMA verbs on one port of one device. Clones are the same fabric, with one control thread; all methods may
+/// be called from any thread.
 #[derive(Clone, Debug)]
 pub struct RdmaFabric(Arc<Inner>);
 
-/// Whether libibverbs can be used.
+/// Returns an error if libibverbs cannot be used.
 pub fn open_library() -> Result<(), LibraryError> {
     Library::get().map(|_| ())
 }
 
-/// The names of this machine's RDMA devices.
+/// Returns the names of this machine's RDMA devices.
 pub fn device_names() -> Result<Vec<String>, OpenError> {
     device::names()
 }
 
 impl RdmaFabric {
-    /// Opens libibverbs and a device, and starts the control thread. What the settings leave open goes by the environment, which is
-    /// read here ([`RdmaConfig::completed`]), then by what there is.
+    /// Opens libibverbs and a device, and starts the control thread. Missing settings are taken from the
+    /// environment ([`RdmaConfig::completed`]), then chosen automatically.
     pub fn new(config: RdmaConfig) -> Result<Self, OpenError> {
         let config = config.completed()?;
         let device = Device::open(&config.device)?;
@@ -104,7 +105,7 @@ impl RdmaFabric {
         Ok(RdmaFabric(Arc::new(Inner { control, capabilities, rates: KnownRates::default(), trap })))
     }
 
-    /// Device, port and address in words, with the MTU in bytes.
+    /// Returns a text with device, port and address, and the MTU in bytes.
     pub fn description(&self) -> String {
         let device = &self.0.control.backend().device;
         let (port, gid) = (&device.port, &device.port.gid);
@@ -119,18 +120,20 @@ impl RdmaFabric {
         }
     }
 
-    /// The device's name.
+    /// Returns the device's name.
     pub fn device_name(&self) -> &str {
         &self.0.control.backend().device.name
     }
 
-    /// Says who knows what was measured of this device; the first word counts. Nobody is asked before somebody asks for the rates.
+    /// Sets the source of measured rates. Only the first call counts. The source is not read before rates are
+    /// requested.
     pub fn set_rates_book(&self, book: Arc<dyn RatesBook>) {
         self.0.rates.set_book(book);
     }
 }
 
-/// The longest inline message, up to what is wanted, with which the device makes queue pairs of each transport.
+/// Returns the largest inline limit, up to `wanted`, with which the device creates queue pairs of each
+/// transport.
 fn probe_inline(device: &Arc<Device>, transports: TransportSet, wanted: u32) -> io::Result<u32> {
     let queue = handles::CompletionQueue::new(device, 1, None, 0)?;
     let mut max_inline = wanted;

@@ -1,7 +1,8 @@
-//! The objects of verbs as values that free themselves. All calls of the data path are here.
+//! Owned wrappers of verbs objects. All calls of the data path are here.
 //!
-//! Each is used by one thread at a time (methods that change take `&mut self`), and keeps its device open. What they
-//! refer to among each other is up to [`RdmaDomain`](crate::RdmaDomain), which drops queue pairs before queues.
+//! One thread at a time uses each wrapper (methods that change it take `&mut self`), and each keeps its
+//! device open. [`RdmaDomain`](crate::RdmaDomain) ensures the order among them: it drops queue pairs before
+//! queues.
 
 use crate::device::{Device, errno};
 use crate::events::Object;
@@ -23,7 +24,7 @@ fn made<T>(raw: *mut T) -> io::Result<NonNull<T>> {
     NonNull::new(raw).ok_or_else(io::Error::last_os_error)
 }
 
-/// A completion channel: the descriptor that becomes readable when an armed completion queue has news.
+/// A completion channel: a descriptor that becomes readable when an armed completion queue has a completion.
 #[derive(Debug)]
 pub(crate) struct Channel {
     raw: NonNull<sys::CompletionChannel>,
@@ -32,7 +33,7 @@ pub(crate) struct Channel {
 
 // SAFETY: libibverbs may be called from any thread.
 unsafe impl Send for Channel {}
-// SAFETY: shared, only the descriptor is read; events are taken by who owns the domain.
+// SAFETY: shared references only read the descriptor; the owner of the domain takes events.
 unsafe impl Sync for Channel {}
 
 impl Channel {
@@ -41,21 +42,21 @@ impl Channel {
         let raw = made(unsafe { (device.library.create_channel)(device.context.as_ptr()) })?;
         let channel = Channel { raw, device: Arc::clone(device) };
         let flags = rustix::fs::fcntl_getfl(channel.descriptor())?;
-        // Events are taken until there are none.
+        // Events are taken until none is left.
         rustix::fs::fcntl_setfl(channel.descriptor(), flags | rustix::fs::OFlags::NONBLOCK)?;
         Ok(channel)
     }
 
-    /// The descriptor, for polling.
+    /// Returns the descriptor, for polling.
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
-        // SAFETY: the channel has it open until it is destroyed, which the borrow prevents.
+        // SAFETY: the channel keeps the descriptor open until it is destroyed, which the borrow prevents.
         unsafe { BorrowedFd::borrow_raw(self.raw.as_ref().descriptor) }
     }
 
-    /// Takes one event: the number of the completion queue that it is of. It has to be acknowledged.
+    /// Takes one event; returns the number of its completion queue. The event has to be acknowledged.
     pub(crate) fn next_event(&self) -> Option<usize> {
         let (mut queue, mut user) = (null_mut(), null_mut::<c_void>());
-        // SAFETY: the channel is open, and both places are ours.
+        // SAFETY: the channel is open, and both places are valid to write to.
         let code = unsafe { (self.device.library.get_cq_event)(self.raw.as_ptr(), &mut queue, &mut user) };
         (code == 0).then_some(user as usize)
     }
@@ -63,7 +64,7 @@ impl Channel {
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        // SAFETY: made in `new`. Queues that use it are gone: the domain drops them before.
+        // SAFETY: made in `new`. Queues that use it are gone, since the domain drops them first.
         freed("a completion channel", unsafe { (self.device.library.destroy_channel)(self.raw.as_ptr()) });
     }
 }
@@ -80,7 +81,7 @@ pub(crate) struct CompletionQueue {
 unsafe impl Send for CompletionQueue {}
 
 impl CompletionQueue {
-    /// A queue whose events are told of by its number.
+    /// Makes a queue; its events carry `number`.
     pub(crate) fn new(
         device: &Arc<Device>,
         depth: u32,
@@ -89,23 +90,24 @@ impl CompletionQueue {
     ) -> io::Result<Self> {
         let depth = c_int::try_from(depth).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
         let channel = channel.map_or(null_mut(), |channel| channel.raw.as_ptr());
-        // SAFETY: context and channel are open; the number is only given back.
+        // SAFETY: context and channel are open; the library only returns the number with events.
         let raw = made(unsafe {
             (device.library.create_cq)(device.context.as_ptr(), depth, number as *mut c_void, channel, 0)
         })?;
         Ok(CompletionQueue { raw, device: Arc::clone(device), unacknowledged: 0 })
     }
 
-    /// What events of it name.
+    /// Returns the object that its events name.
     pub(crate) fn object(&self) -> Object {
         Object::CompletionQueue(self.raw.as_ptr() as usize)
     }
 
-    /// Takes as many completions as there are and fit.
+    /// Takes completions, as many as there are and fit; returns their number.
     #[inline]
     pub(crate) fn poll(&mut self, into: &mut [sys::WorkCompletion]) -> usize {
         let room = c_int::try_from(into.len()).unwrap_or(c_int::MAX);
-        // SAFETY: the queue and its context are alive, the slice has the room that is said, and nobody else polls it.
+        // SAFETY: the queue and its context are alive, the slice has the given length, and no other thread
+        // polls the queue.
         let count = unsafe {
             let poll = (*self.raw.as_ref().context).operations.poll_cq;
             poll(self.raw.as_ptr(), room, into.as_mut_ptr())
@@ -113,7 +115,7 @@ impl CompletionQueue {
         usize::try_from(count).unwrap_or(0)
     }
 
-    /// Has the channel told of the next completion.
+    /// Arms the queue: the channel reports the next completion.
     pub(crate) fn request_notification(&mut self) -> io::Result<()> {
         // SAFETY: the queue and its context are alive.
         let code = unsafe {
@@ -123,10 +125,10 @@ impl CompletionQueue {
         if code == 0 { Ok(()) } else { Err(errno(code)) }
     }
 
-    /// An event of it was taken from the channel.
+    /// Counts an event of the queue that was taken from the channel.
     pub(crate) fn count_event(&mut self) {
         self.unacknowledged += 1;
-        // Each acknowledgement takes a lock, so not for each event.
+        // Each acknowledgement takes a lock, so events are acknowledged in batches.
         if self.unacknowledged == 64 {
             self.acknowledge();
         }
@@ -134,21 +136,21 @@ impl CompletionQueue {
 
     fn acknowledge(&mut self) {
         let events = std::mem::take(&mut self.unacknowledged);
-        // SAFETY: so many events of this queue were taken and not acknowledged yet.
+        // SAFETY: exactly this number of events of the queue was taken and not acknowledged.
         unsafe { (self.device.library.ack_cq_events)(self.raw.as_ptr(), events) };
     }
 }
 
 impl Drop for CompletionQueue {
     fn drop(&mut self) {
-        // Destroying waits for all events to be acknowledged.
+        // The library waits in the destruction until all events are acknowledged.
         self.acknowledge();
-        // SAFETY: made in `new`. Queue pairs that use it are gone: the domain drops them before.
+        // SAFETY: made in `new`. Queue pairs that use it are gone, since the domain drops them first.
         freed("a completion queue", unsafe { (self.device.library.destroy_cq)(self.raw.as_ptr()) });
     }
 }
 
-/// One RECV: its number and the memory that it may fill.
+/// One RECV: its id and the memory that it may fill.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReceiveRequest {
     pub(crate) id: u64,
@@ -156,7 +158,7 @@ pub(crate) struct ReceiveRequest {
 }
 
 impl ReceiveRequest {
-    /// Hands it to `post` in the library's form.
+    /// Passes the request to `post` in the library's format.
     fn with<T>(mut self, post: impl FnOnce(*mut sys::ReceiveWorkRequest) -> T) -> T {
         let part_count = c_int::from(self.memory.is_some());
         let parts = self.memory.as_mut().map_or(null_mut(), |memory| memory as *mut _);
@@ -178,12 +180,13 @@ unsafe impl Send for SharedReceiveQueue {}
 impl SharedReceiveQueue {
     pub(crate) fn new(device: &Arc<Device>, depth: u32) -> io::Result<Self> {
         let mut init = sys::SharedReceiveInit { user: null_mut(), max_wr: depth, max_sge: 1, limit: 0 };
-        // SAFETY: the protection domain is of an open device; the structure is of the library's layout.
+        // SAFETY: the protection domain belongs to an open device, and the structure has the library's
+        // layout.
         let raw = made(unsafe { (device.library.create_srq)(device.domain.as_ptr(), &mut init) })?;
         Ok(SharedReceiveQueue { raw, device: Arc::clone(device) })
     }
 
-    /// What events of it name.
+    /// Returns the object that its events name.
     pub(crate) fn object(&self) -> Object {
         Object::SharedReceiveQueue(self.raw.as_ptr() as usize)
     }
@@ -191,12 +194,13 @@ impl SharedReceiveQueue {
     /// Posts a RECV.
     ///
     /// # Safety
-    /// The memory is valid for writes, and no one else's, until a completion with this number came or the queue is gone.
+    /// The memory must be valid for writes and used by no other code until a completion with this id has
+    /// arrived or the queue is gone.
     pub(crate) unsafe fn post(&mut self, request: ReceiveRequest) -> io::Result<()> {
         let mut bad = null_mut();
         let code = request.with(|request| {
-            // SAFETY: the queue and its context are alive; the list is read during the call only; the memory is the
-            // caller's promise.
+            // SAFETY: the queue and its context are alive, and the list is only read during the call. The
+            // caller's contract covers the memory.
             unsafe {
                 let post = (*self.raw.as_ref().context).operations.post_shared_receive;
                 post(self.raw.as_ptr(), request, &mut bad)
@@ -208,12 +212,12 @@ impl SharedReceiveQueue {
 
 impl Drop for SharedReceiveQueue {
     fn drop(&mut self) {
-        // SAFETY: made in `new`. Queue pairs that use it are gone: the domain drops them before.
+        // SAFETY: made in `new`. Queue pairs that use it are gone, since the domain drops them first.
         freed("a shared receive queue", unsafe { (self.device.library.destroy_srq)(self.raw.as_ptr()) });
     }
 }
 
-/// What a queue pair is made of.
+/// The parameters of a queue pair.
 pub(crate) struct QueuePairParts<'a> {
     pub(crate) transport: u32,
     pub(crate) send_completions: &'a CompletionQueue,
@@ -244,31 +248,32 @@ impl QueuePair {
             transport: parts.transport,
             all_signaled: 0,
         };
-        // SAFETY: all that is named is alive and of this device; the structure is of the library's layout.
+        // SAFETY: all named objects are alive and belong to this device, and the structure has the library's
+        // layout.
         let raw = made(unsafe { (device.library.create_qp)(device.domain.as_ptr(), &mut init) })?;
         // SAFETY: just made.
         let number = unsafe { raw.as_ref().number };
         Ok(QueuePair { raw, number, device: Arc::clone(device) })
     }
 
-    /// Its number on the device.
     pub(crate) fn number(&self) -> u32 {
         self.number
     }
 
-    /// Changes the attributes that `mask` names.
+    /// Changes the attributes in `mask`.
     pub(crate) fn modify(&mut self, mut attributes: sys::QueuePairAttributes, mask: c_int) -> io::Result<()> {
-        // SAFETY: the queue pair is alive, the structure is of the library's layout and read during the call only.
+        // SAFETY: the queue pair is alive; the structure has the library's layout and is only read during the
+        // call.
         let code = unsafe { (self.device.library.modify_qp)(self.raw.as_ptr(), &mut attributes, mask) };
         if code == 0 { Ok(()) } else { Err(errno(code)) }
     }
 
-    /// The state that the device has it in, which may be another than the one that it was put into last.
+    /// Returns the device's state of the queue pair, which can differ from the last one that was set.
     pub(crate) fn state(&self) -> io::Result<c_uint> {
         let mut attributes = sys::QueuePairAttributes::default();
-        // What it was made with is told as well, and not looked at.
+        // The library writes the creation parameters too, which are not used.
         let mut init = MaybeUninit::<sys::QueuePairInit>::zeroed();
-        // SAFETY: the queue pair is alive, and both structures are of the library's layout and ours to be written to.
+        // SAFETY: the queue pair is alive, and both structures have the library's layout and are writable.
         let code = unsafe {
             (self.device.library.query_qp)(
                 self.raw.as_ptr(),
@@ -280,20 +285,21 @@ impl QueuePair {
         if code == 0 { Ok(attributes.state) } else { Err(errno(code)) }
     }
 
-    /// Posts work requests (at least one) as a linked list and rings the doorbell once. An error says how many were taken.
+    /// Posts work requests (at least one) as a linked list with one doorbell. An error contains the number of
+    /// requests that were accepted.
     ///
     /// # Safety
-    /// Each part of each request names memory that is valid for reading (READ and atomics: for writing, and no one else's)
-    /// until that request, or a later one of this queue pair, has completed, or the queue pair is gone; inline memory,
-    /// until this returns.
+    /// The parts of each request must name memory that is valid for reads (READ and atomics: for writes, and
+    /// used by no other code) until that request or a later one of this queue pair has completed, or the
+    /// queue pair is gone. Inline memory must be valid until this method returns.
     #[inline]
     pub(crate) unsafe fn post(
         &mut self,
         list: &mut [sys::SendWorkRequest],
     ) -> Result<(), (usize, io::Error)> {
         let (first, mut bad) = (list.as_mut_ptr(), null_mut());
-        // SAFETY: the places are within the list; the queue pair and its context are alive; the rest is the caller's
-        // promise.
+        // SAFETY: the indices are within the list, and the queue pair and its context are alive. The caller's
+        // contract covers the rest.
         let code = unsafe {
             for at in 1..list.len() {
                 (*first.add(at - 1)).next = first.add(at);
@@ -315,8 +321,8 @@ impl QueuePair {
     pub(crate) unsafe fn post_receive(&mut self, request: ReceiveRequest) -> io::Result<()> {
         let mut bad = null_mut();
         let code = request.with(|request| {
-            // SAFETY: the queue pair and its context are alive; the list is read during the call only; the memory is the
-            // caller's promise.
+            // SAFETY: the queue pair and its context are alive, and the list is only read during the call.
+            // The caller's contract covers the memory.
             unsafe {
                 let post = (*self.raw.as_ref().context).operations.post_receive;
                 post(self.raw.as_ptr(), request, &mut bad)
@@ -328,12 +334,12 @@ impl QueuePair {
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
-        // SAFETY: made in `new`. After this the NIC touches nothing that was posted here.
+        // SAFETY: made in `new`. After this the NIC accesses no memory of requests posted here.
         freed("a queue pair", unsafe { (self.device.library.destroy_qp)(self.raw.as_ptr()) });
     }
 }
 
-/// Where datagrams go.
+/// The destination of datagrams.
 #[derive(Debug)]
 pub(crate) struct AddressHandle {
     raw: NonNull<sys::AddressHandle>,
@@ -345,12 +351,13 @@ unsafe impl Send for AddressHandle {}
 
 impl AddressHandle {
     pub(crate) fn new(device: &Arc<Device>, mut address: sys::AddressAttributes) -> io::Result<Self> {
-        // SAFETY: the protection domain is of an open device; the structure is of the library's layout.
+        // SAFETY: the protection domain belongs to an open device, and the structure has the library's
+        // layout.
         let raw = made(unsafe { (device.library.create_ah)(device.domain.as_ptr(), &mut address) })?;
         Ok(AddressHandle { raw, device: Arc::clone(device) })
     }
 
-    /// For a work request; good while the value lives.
+    /// Returns the pointer for a work request; valid while this value lives.
     #[inline]
     pub(crate) fn raw(&self) -> *mut sys::AddressHandle {
         self.raw.as_ptr()

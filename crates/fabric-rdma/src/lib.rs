@@ -1,19 +1,21 @@
-//! Dunlin's fabric on RDMA verbs: InfiniBand, RoCE, and Soft-RoCE where there is no NIC. libibverbs is opened at run time,
-//! so that this builds and runs everywhere; a machine without it gets an error that says what to install.
+//! Dunlin's fabric on RDMA verbs: InfiniBand, RoCE, iWARP, and software devices where there is no NIC.
+//! libibverbs is opened at run time, so this crate builds and runs everywhere. On a machine without
+//! libibverbs, an error names the package to install.
 //!
-//! What may come in: devices, the verbs ABI, and how the traits are done with them. What never does: what
-//! an RPC is, and any trust in what a peer has sent over the control connection: it is bounded, checked, then used.
+//! This crate may hold devices, the verbs ABI, and the implementation of the fabric traits on them. It knows
+//! nothing of RPC. Data from a peer's control connection is never trusted: it is bounded and checked before
+//! use.
 //!
 //! ```text
-//! fabric ─ listener ─ link        control: fabric-control, with what backend adds
-//!    │                  └ grants: a key of the link stands for (remote key, address) of a registration (memory)
-//!    └── domain ─ queue_pair      data: send (what is posted), status (what completes), attention (where it sleeps)
+//! fabric ─ listener ─ link        control: fabric-control, with the additions of backend
+//!    │                  └ grants: a link's key stands for (remote key, address) of a registration (memory)
+//!    └── domain ─ queue_pair      data: send (outgoing requests), status (completions), attention (sleeping)
 //!           └ handles ─ device    the objects of verbs; library and sys: libibverbs itself
 //! ```
 //!
-//! What verbs leaves to its users and this fabric does: work requests with a key that the peer has not granted on the link
-//! go to a *trap*, memory at whose address nothing is, so that they fail at the target as verbs has it; and when one end
-//! of a connection breaks or goes, the link tells the other.
+//! This fabric adds two things to verbs. Work requests with a key that the peer has not granted on the link
+//! go to a *trap*, a key with no memory at the address used, so they fail at the target as in verbs. And when
+//! one end of a connection breaks or is destroyed, the link notifies the other.
 
 mod attention;
 mod backend;
@@ -34,7 +36,7 @@ mod port;
 mod queue_pair;
 mod send;
 mod status;
-// Fields that nobody reads are there for the layout.
+// Some fields are never read; they exist for the layout.
 #[allow(dead_code)]
 mod sys;
 

@@ -1,25 +1,25 @@
-//! libibverbs, opened at run time, so that building needs no RDMA package and a machine without one gets an error to
-//! act on.
+//! libibverbs, opened at run time: building needs no RDMA package, and a machine without it gets a helpful
+//! error.
 
 use crate::sys::*;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
 use thiserror::Error;
 
-/// Why libibverbs cannot be used.
+/// The reason why libibverbs cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum LibraryError {
-    /// It is not there, or something that it needs is not.
+    /// libibverbs, or a library that it needs, is missing.
     #[error(
         "libibverbs cannot be opened ({0}); install rdma-core (Debian: libibverbs1 and ibverbs-providers; Fedora: libibverbs)"
     )]
     Missing(String),
-    /// The connection manager's is not there, which only iWARP devices need.
+    /// The library of the connection manager, which only iWARP devices need, is missing.
     #[error(
         "librdmacm cannot be opened ({0}), and iWARP devices connect by it; install it (Debian: librdmacm1; Fedora: librdmacm)"
     )]
     ManagerMissing(String),
-    /// One of them is there, but lacks a function.
+    /// One of the libraries lacks a function.
     #[error("there is no {0} in the RDMA libraries: rdma-core 32 or newer is needed")]
     TooOld(&'static str),
 }
@@ -34,26 +34,27 @@ macro_rules! functions {
         }
 
         impl $library {
-            /// The library of this process, opened when first asked for.
+            /// Returns the library of this process; opens it at the first call.
             pub(crate) fn get() -> Result<&'static Self, LibraryError> {
                 static LIBRARY: OnceLock<Result<$library, LibraryError>> = OnceLock::new();
                 LIBRARY.get_or_init($library::open).as_ref().map_err(Clone::clone)
             }
 
             fn open() -> Result<Self, LibraryError> {
-                // SAFETY: the name is a C string. Opening runs the library's own initialisers, which are those that a
-                // program linked with it would run. It is never closed, so its functions stay where they are.
+                // SAFETY: the name is a C string. Opening runs the library's own initialisers, which a
+                // program linked with it would run too. The library is never closed, so its functions stay
+                // valid.
                 let handle = unsafe { libc::dlopen(concat!($file, "\0").as_ptr().cast(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
                 if handle.is_null() {
                     return Err($missing(last_error()));
                 }
                 $(
-                    // SAFETY: the handle is open, the name is a C string.
+                    // SAFETY: the handle is open, and the name is a C string.
                     let address = unsafe { libc::dlsym(handle, concat!($symbol, "\0").as_ptr().cast()) };
                     if address.is_null() {
                         return Err(LibraryError::TooOld($symbol));
                     }
-                    // SAFETY: the symbol is a function, whose type in rdma-core's header is this one.
+                    // SAFETY: the symbol is a function, and this is its type in rdma-core's header.
                     let $name = unsafe {
                         std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($argument),*) -> $result>(address)
                     };
@@ -71,18 +72,19 @@ macro_rules! functions {
 }
 
 functions! {
-    /// Those that libibverbs exports; those of the data path are reached through the context.
+    /// The functions that libibverbs exports. Those of the data path are reached through the context.
     Library in "libibverbs.so.1" or LibraryError::Missing:
-    /// A list that ends with null; its length goes into the argument.
+    /// Returns a list that ends with null; stores its length in the argument.
     get_device_list: "ibv_get_device_list"(*mut c_int) -> *mut *mut DeviceEntry;
     free_device_list: "ibv_free_device_list"(*mut *mut DeviceEntry) -> ();
     get_device_name: "ibv_get_device_name"(*mut DeviceEntry) -> *const c_char;
     open_device: "ibv_open_device"(*mut DeviceEntry) -> *mut Context;
     close_device: "ibv_close_device"(*mut Context) -> c_int;
     query_device: "ibv_query_device"(*mut Context, *mut DeviceAttributes) -> c_int;
-    /// Fills what `ibv_port_attr` had at first: all but its last field.
+    /// Fills the original fields of `ibv_port_attr`: all but its last.
     query_port: "ibv_query_port"(*mut Context, u8, *mut PortAttributes) -> c_int;
-    /// Context, entries, how many there is room for, flags, size of one; how many there are, or an error below zero.
+    /// Arguments: context, entries, room for entries, flags, size of an entry. Returns the number of entries,
+    /// or a negative error.
     query_gid_table: "_ibv_query_gid_table"(*mut Context, *mut GidEntry, usize, u32, usize) -> isize;
     alloc_pd: "ibv_alloc_pd"(*mut Context) -> *mut ProtectionDomain;
     dealloc_pd: "ibv_dealloc_pd"(*mut ProtectionDomain) -> c_int;
@@ -94,7 +96,7 @@ functions! {
     destroy_cq: "ibv_destroy_cq"(*mut CompletionQueue) -> c_int;
     get_cq_event: "ibv_get_cq_event"(*mut CompletionChannel, *mut *mut CompletionQueue, *mut *mut c_void) -> c_int;
     ack_cq_events: "ibv_ack_cq_events"(*mut CompletionQueue, c_uint) -> ();
-    /// Does not wait if the descriptor does not block.
+    /// Does not wait if the descriptor is non-blocking.
     get_async_event: "ibv_get_async_event"(*mut Context, *mut AsyncEvent) -> c_int;
     ack_async_event: "ibv_ack_async_event"(*mut AsyncEvent) -> ();
     create_srq: "ibv_create_srq"(*mut ProtectionDomain, *mut SharedReceiveInit) -> *mut SharedReceiveQueue;
@@ -108,7 +110,7 @@ functions! {
 }
 
 functions! {
-    /// Those of librdmacm, which iWARP connects by.
+    /// The functions of librdmacm, with which iWARP connects.
     ManagerLibrary in "librdmacm.so.1" or LibraryError::ManagerMissing:
     create_event_channel: "rdma_create_event_channel"() -> *mut EventChannel;
     destroy_event_channel: "rdma_destroy_event_channel"(*mut EventChannel) -> ();
@@ -116,9 +118,9 @@ functions! {
     destroy_id: "rdma_destroy_id"(*mut ConnectionId) -> c_int;
     bind_address: "rdma_bind_addr"(*mut ConnectionId, *mut libc::sockaddr) -> c_int;
     listen: "rdma_listen"(*mut ConnectionId, c_int) -> c_int;
-    /// In network order.
+    /// In network byte order.
     source_port: "rdma_get_src_port"(*mut ConnectionId) -> u16;
-    /// From (or null), to, milliseconds.
+    /// Arguments: id, source (or null), destination, milliseconds.
     resolve_address: "rdma_resolve_addr"(*mut ConnectionId, *mut libc::sockaddr, *mut libc::sockaddr, c_int) -> c_int;
     resolve_route: "rdma_resolve_route"(*mut ConnectionId, c_int) -> c_int;
     connect: "rdma_connect"(*mut ConnectionId, *mut ConnectionParameters) -> c_int;
@@ -130,7 +132,7 @@ functions! {
 }
 
 fn last_error() -> String {
-    // SAFETY: the text is valid until the next call of this family on this thread, and copied before.
+    // SAFETY: the text is valid until this thread's next call of this family, and is copied before.
     unsafe {
         let text = libc::dlerror();
         if text.is_null() {

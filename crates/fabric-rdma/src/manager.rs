@@ -1,13 +1,16 @@
-//! iWARP's way to connect: a queue pair's two ends meet through the kernel's connection manager (librdmacm), which nothing
-//! else is used for. Who dialled the control connection asks; the other end's control thread accepts for queue pairs whose
-//! endpoint has gone out, and knows them by what the endpoint says: a number and a secret. A queue pair that waits to be
-//! asked keeps what is posted to it until then.
+//! Connections on iWARP: the two ends of a queue pair connect through the kernel's connection manager
+//! (librdmacm), which is used for nothing else.
 //!
-//! Who asked learns that the connection is there before the other end does, and Soft-iWARP minds either one who begins to send too
-//! early: what comes right behind the answer is taken for a violation there, and what comes before the socket is the queue pair's is
-//! not looked at until more comes. So each end, once the manager has told it, tells the other by the link
-//! ([`LinkShared::tell_ready`]), and sends nothing before it has heard that too. (What RFC 6581 has for it, a first message of no
-//! content from who asked, is at the driver's will, and Soft-iWARP's is not to.)
+//! The side that dialled the control connection sends the request. The other side's control thread accepts it
+//! for queue pairs whose endpoint was sent, and identifies them by the number and secret in the endpoint. A
+//! queue pair that waits for a request keeps posted requests until then.
+//!
+//! The requesting end knows of the connection before the other end does, and on Soft-iWARP neither end may
+//! send too early: data right after the reply counts as a protocol violation, and data that arrives before
+//! the queue pair owns the socket is not processed until more arrives. Each end therefore notifies the other
+//! over the link ([`LinkShared::tell_ready`]) once the manager has reported the connection, and sends nothing
+//! before it has received that notice too. (RFC 6581 specifies an empty first message from the requester for
+//! this, but it is optional, and Soft-iWARP's driver does not send it.)
 
 use crate::attention::Attention;
 use crate::backend::RdmaBackend;
@@ -26,16 +29,17 @@ use std::os::fd::BorrowedFd;
 use std::ptr::{NonNull, null_mut};
 use std::sync::{Arc, Mutex, Weak};
 
-/// How long looking for the way to the peer may take, in milliseconds.
+/// The time limit for resolving the address and route of the peer, in milliseconds each.
 const RESOLVE_PATIENCE: c_int = 2000;
-/// Requests that may wait for the control thread.
+/// The number of requests that may wait for the control thread.
 const BACKLOG: c_int = 1024;
-/// Ports that are tried before one is said to be in use.
+/// The number of ports that are tried before the error is reported.
 const PORT_TRIES: usize = 32;
 
 const MAGIC: [u8; 8] = *b"DunlinIW";
 
-/// What a request to connect says: which queue pair it is for, that its sender knows the endpoint, and what the sender is called.
+/// The data of a connection request: the target queue pair, proof that the sender knows its endpoint, and the
+/// sender's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Claim {
     number: u32,
@@ -60,7 +64,7 @@ impl Claim {
         bytes
     }
 
-    /// What a peer has sent; anything may stand behind it, as the manager pads with zeros.
+    /// Decodes a peer's data. Trailing bytes are ignored, since the manager pads with zeros.
     fn decode(bytes: &[u8]) -> Option<Self> {
         let rest = bytes.get(..Self::LENGTH)?.strip_prefix(&MAGIC)?;
         let number = |at: usize| Some(u32::from_le_bytes(rest.get(at..at + 4)?.try_into().ok()?));
@@ -69,7 +73,7 @@ impl Claim {
     }
 }
 
-/// A channel of the manager's events.
+/// An event channel of the connection manager.
 #[derive(Debug)]
 struct Channel {
     raw: NonNull<sys::EventChannel>,
@@ -78,10 +82,10 @@ struct Channel {
 
 // SAFETY: librdmacm may be called from any thread.
 unsafe impl Send for Channel {}
-// SAFETY: as above; whoever takes an event is the only one that is given it.
+// SAFETY: as above; each event is given to only one thread.
 unsafe impl Sync for Channel {}
 
-/// What an event says, copied out of it.
+/// The content of an event, copied out of it.
 struct Told {
     id: usize,
     kind: u32,
@@ -91,7 +95,7 @@ struct Told {
 
 impl Channel {
     fn new(library: &'static ManagerLibrary) -> io::Result<Self> {
-        // SAFETY: takes nothing.
+        // SAFETY: the function takes no arguments.
         let raw = unsafe { (library.create_event_channel)() };
         let raw = NonNull::new(raw).ok_or_else(io::Error::last_os_error)?;
         let channel = Channel { raw, library };
@@ -101,19 +105,19 @@ impl Channel {
     }
 
     fn descriptor(&self) -> BorrowedFd<'_> {
-        // SAFETY: the channel has it open until it is destroyed, which the borrow prevents.
+        // SAFETY: the channel keeps the descriptor open until it is destroyed, which the borrow prevents.
         unsafe { BorrowedFd::borrow_raw(self.raw.as_ref().descriptor) }
     }
 
-    /// The next event if there is one.
+    /// Returns the next event, if there is one.
     fn next(&self) -> Option<Told> {
         let mut raw = null_mut();
-        // SAFETY: the channel is open, and the place is ours.
+        // SAFETY: the channel is open, and the place is valid to write to.
         if unsafe { (self.library.get_event)(self.raw.as_ptr(), &mut raw) } != 0 || raw.is_null() {
             return None;
         }
-        // SAFETY: just given, of the library's layout, and acknowledged only behind this. The private data is there as
-        // long as the event, if the event is of a kind that has some.
+        // SAFETY: just received, with the library's layout, and acknowledged only after this. If the event's
+        // kind has private data, they are valid as long as the event.
         let told = unsafe {
             let event = &*raw;
             let (data, length) = (event.connection.private_data, event.connection.private_length);
@@ -123,19 +127,19 @@ impl Channel {
                 .and_then(Claim::decode);
             Told { id: event.id as usize, kind: event.kind, status: event.status, claim }
         };
-        // SAFETY: given by the library, and acknowledged once.
+        // SAFETY: received from the library, and acknowledged once.
         unsafe { (self.library.acknowledge_event)(raw) };
         Some(told)
     }
 
-    /// The next event, which has to be of this kind and a success.
+    /// Waits for the next event, which has to be of this kind and successful.
     fn expect(&self, kind: u32, until: u64) -> io::Result<()> {
         loop {
             if let Some(told) = self.next() {
                 return match (told.kind == kind, told.status) {
                     (true, 0) => Ok(()),
                     (_, status) if status < 0 => Err(errno(status)),
-                    // Above zero it is the peer's reason.
+                    // A positive status is the peer's reason.
                     _ => Err(io::Error::from(io::ErrorKind::ConnectionRefused)),
                 };
             }
@@ -146,7 +150,7 @@ impl Channel {
             let timeout =
                 Timespec { tv_sec: (left / 1_000_000_000) as _, tv_nsec: (left % 1_000_000_000) as _ };
             let mut descriptors = [PollFd::from_borrowed_fd(self.descriptor(), PollFlags::IN)];
-            // Whatever comes of it, the loop looks again.
+            // The loop retries whatever the result.
             let _ = rustix::event::poll(&mut descriptors, Some(&timeout));
         }
     }
@@ -154,7 +158,7 @@ impl Channel {
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        // SAFETY: made in `new`; who uses it has dropped its ids, and all events are acknowledged.
+        // SAFETY: made in `new`; its users have dropped their ids, and all events are acknowledged.
         unsafe { (self.library.destroy_event_channel)(self.raw.as_ptr()) }
     }
 }
@@ -168,13 +172,13 @@ struct Id {
 
 // SAFETY: as for `Channel`.
 unsafe impl Send for Id {}
-// SAFETY: as for `Channel`; nothing is reached through a shared one.
+// SAFETY: as for `Channel`; a shared reference gives access to nothing.
 unsafe impl Sync for Id {}
 
 impl Id {
     fn new(channel: &Channel) -> io::Result<Self> {
         let mut raw = null_mut();
-        // SAFETY: the channel is open, and the place is ours.
+        // SAFETY: the channel is open, and the place is valid to write to.
         done(unsafe {
             (channel.library.create_id)(channel.raw.as_ptr(), &mut raw, null_mut(), sys::PORT_SPACE_TCP)
         })?;
@@ -194,9 +198,9 @@ fn done(code: c_int) -> io::Result<()> {
     if code == 0 { Ok(()) } else { Err(errno(code)) }
 }
 
-/// Does what needs a port of its own, again while the port is in use: the connection manager draws it from the same range as
-/// TCP and knows its own ones only, but a device in software (siw) then wants it of TCP. Each attempt has an identifier of its
-/// own, and so another port.
+/// Runs an operation that needs a free port, and repeats it while the port is in use. The connection manager
+/// assigns ports from TCP's range but knows only its own; a software device (siw) then needs the port of TCP
+/// too. Each attempt uses a new id, and thus another port.
 fn with_a_free_port<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     for _ in 1..PORT_TRIES {
         match attempt() {
@@ -209,7 +213,7 @@ fn with_a_free_port<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result
     attempt()
 }
 
-/// An address as C has it.
+/// A socket address in C's format.
 union SocketAddress {
     any: libc::sockaddr,
     v4: libc::sockaddr_in,
@@ -245,14 +249,14 @@ impl SocketAddress {
     }
 }
 
-/// What both sides say of themselves when they connect.
+/// The parameters that both sides exchange when they connect.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
     /// The queue pair's number on its device.
     pub(crate) number: u32,
-    /// READs that it answers at once.
+    /// The maximum number of READs that it answers concurrently.
     pub(crate) responder_resources: u8,
-    /// READs that it has in flight at once.
+    /// The maximum number of READs that it has in flight.
     pub(crate) initiator_depth: u8,
 }
 
@@ -272,18 +276,19 @@ impl Terms {
     }
 }
 
-/// How far a queue pair's connection is.
+/// The state of a queue pair's connection.
 #[derive(Debug)]
 enum Connection {
-    /// The peer is to ask for it.
+    /// The peer has to request it.
     Awaited,
-    /// There; dropping it ends it. The name of the peer's queue pair, if it has asked.
+    /// Established; dropping it ends it. The second value is the name of the peer's queue pair, if the peer
+    /// sent the request.
     Open(Id, Option<u64>),
-    /// The queue pair is gone, or of no use.
+    /// The queue pair is gone or unusable.
     Over,
 }
 
-/// A queue pair that the peer is to ask for, or that has asked.
+/// A queue pair that waits for the peer's request, or has a connection.
 #[derive(Debug)]
 pub(crate) struct Awaited {
     terms: Terms,
@@ -292,17 +297,17 @@ pub(crate) struct Awaited {
     link: Weak<LinkShared<RdmaBackend>>,
     broken: Weak<Flag>,
     attention: Weak<Attention>,
-    /// Locked as long as a request is accepted, so that the queue pair does not go meanwhile.
+    /// Locked while a request is accepted, so that the queue pair is not destroyed meanwhile.
     connection: Mutex<Connection>,
 }
 
 impl Awaited {
-    /// Whether our end takes what the peer sends, and has told it so.
+    /// Returns whether this end accepts messages and has notified the peer of that.
     pub(crate) fn is_joined(&self) -> bool {
         self.joined.is_raised()
     }
 
-    /// Our end takes what the peer sends.
+    /// Records that this end accepts messages, and notifies the peer.
     fn join(&self) {
         let peer = match *lock(&self.connection) {
             Connection::Open(_, peer) => peer,
@@ -320,7 +325,7 @@ impl Awaited {
         }
     }
 
-    /// It is of no use any more.
+    /// Marks the queue pair as broken.
     fn break_it(&self) {
         if let Some(broken) = self.broken.upgrade() {
             broken.raise();
@@ -328,16 +333,16 @@ impl Awaited {
     }
 }
 
-/// Accepts for a fabric, and asks.
+/// Accepts and sends connection requests for a fabric.
 #[derive(Debug)]
 pub(crate) struct Manager {
     awaited: Mutex<BTreeMap<u32, Arc<Awaited>>>,
-    /// The queue pairs' numbers by the ids of their connections.
+    /// The queue pairs' numbers, by the ids of their connections.
     connected: Mutex<BTreeMap<usize, u32>>,
     library: &'static ManagerLibrary,
     address: IpAddr,
     port: u16,
-    // Ids go before their channel.
+    // Fields are dropped in order: ids before their channel.
     _listener: Id,
     channel: Channel,
 }
@@ -354,7 +359,7 @@ impl Manager {
         let listener = with_a_free_port(|| {
             let listener = Id::new(&channel)?;
             let mut place = SocketAddress::new(address, 0);
-            // SAFETY: the id is alive, and the address is read during the call only.
+            // SAFETY: the id is alive, and the address is only read during the call.
             done(unsafe { (library.bind_address)(listener.raw.as_ptr(), place.raw()) })?;
             // SAFETY: the id is alive.
             done(unsafe { (library.listen)(listener.raw.as_ptr(), BACKLOG) })?;
@@ -374,12 +379,12 @@ impl Manager {
         })
     }
 
-    /// Where peers ask.
+    /// Returns the IP address for peers' requests.
     pub(crate) fn address(&self) -> IpAddr {
         self.address
     }
 
-    /// Where peers ask, as endpoints have it.
+    /// Returns the address and port for peers' requests, in the format of endpoints.
     pub(crate) fn place(&self) -> (sys::Gid, u16) {
         let address = match self.address {
             IpAddr::V4(address) => address.to_ipv6_mapped(),
@@ -388,12 +393,12 @@ impl Manager {
         (sys::Gid(address.octets()), self.port)
     }
 
-    /// Readable when there is something to [`hear`](Manager::hear).
+    /// Returns the descriptor that is readable when there are events to [`hear`](Manager::hear).
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
         self.channel.descriptor()
     }
 
-    /// From now on the peer may ask for this queue pair; until [`forget`](Manager::forget).
+    /// Accepts a request for this queue pair from now on, until [`forget`](Manager::forget).
     pub(crate) fn await_peer(
         &self,
         own: &QueuePairAddress,
@@ -415,7 +420,7 @@ impl Manager {
         awaited
     }
 
-    /// Takes that back, and ends the connection.
+    /// Stops accepting requests for a queue pair, and ends its connection.
     pub(crate) fn forget(&self, number: u32) {
         let Some(awaited) = lock(&self.awaited).remove(&number) else { return };
         let was = std::mem::replace(&mut *lock(&awaited.connection), Connection::Over);
@@ -424,8 +429,9 @@ impl Manager {
         }
     }
 
-    /// Asks the peer for its queue pair, for that of ours which is called so; blocks, until then at most. Our end is ready
-    /// afterwards, the peer's may not be yet. [`forget`](Manager::forget) ends the connection.
+    /// Requests a connection to the peer's queue pair, for this side's queue pair `name`; blocks no longer
+    /// than `until`. Afterwards this end is ready; the peer's may not be yet. [`forget`](Manager::forget)
+    /// ends the connection.
     pub(crate) fn ask(
         &self,
         terms: Terms,
@@ -443,7 +449,7 @@ impl Manager {
             let mut from = SocketAddress::new(self.address, 0);
             let mut to = SocketAddress::new(address, remote.lid);
             let raw = id.raw.as_ptr();
-            // SAFETY: the id is alive, and the addresses are read during the call only.
+            // SAFETY: the id is alive, and the addresses are only read during the call.
             done(unsafe { (library.resolve_address)(raw, from.raw(), to.raw(), RESOLVE_PATIENCE) })?;
             channel.expect(sys::MANAGER_ADDRESS_RESOLVED, until)?;
             // SAFETY: the id is alive.
@@ -451,13 +457,14 @@ impl Manager {
             channel.expect(sys::MANAGER_ROUTE_RESOLVED, until)?;
             let claim = Claim::of(remote, name).encode();
             let mut parameters = terms.parameters(&claim);
-            // SAFETY: the id is alive; the parameters and the data that they name are read during the call only.
+            // SAFETY: the id is alive; the parameters and the data that they name are only read during the
+            // call.
             done(unsafe { (library.connect)(raw, &mut parameters) })?;
             channel.expect(sys::MANAGER_ESTABLISHED, until)?;
             Ok(id)
         })?;
         let raw = id.raw.as_ptr();
-        // Its end is told where all others' are.
+        // So that its end is reported like that of accepted connections.
         lock(&self.connected).insert(raw as usize, terms.number);
         let awaited = Awaited {
             terms,
@@ -469,16 +476,16 @@ impl Manager {
             connection: Mutex::new(Connection::Open(id, None)),
         };
         lock(&self.awaited).insert(terms.number, Arc::new(awaited));
-        // SAFETY: the id and the channel are alive; the id is not destroyed meanwhile, since who destroys the queue pair is
-        // who calls this.
+        // SAFETY: the id and the channel are alive. The id is not destroyed meanwhile, since the thread that
+        // destroys the queue pair is the one that calls this.
         done(unsafe { (library.migrate_id)(raw, self.channel.raw.as_ptr()) })
             .inspect_err(|_| self.forget(terms.number))?;
-        // An event that has moved along with the id wakes nobody.
+        // An event that has moved to the channel with the id wakes no thread.
         self.hear();
         Ok(())
     }
 
-    /// Takes all events there are; the control thread does, and who has asked.
+    /// Processes all pending events. Called by the control thread, and after a request was sent.
     pub(crate) fn hear(&self) {
         while let Some(told) = self.channel.next() {
             match told.kind {
@@ -499,7 +506,7 @@ impl Manager {
         }
     }
 
-    /// A request has an id of its own, which is ours from here on.
+    /// Processes a request. It has an id of its own, which this value owns from here on.
     fn asked(&self, told: &Told) {
         let Some(raw) = NonNull::new(told.id as *mut sys::ConnectionId) else { return };
         let id = Id { raw, library: self.library };
@@ -511,14 +518,14 @@ impl Manager {
         let free = connection.as_mut().filter(|connection| matches!(***connection, Connection::Awaited));
         let (Some(free), Some((claim, awaited))) = (free, &found) else {
             tracing::warn!("a request for a queue pair that is not there, or is taken, was rejected");
-            // SAFETY: the id is alive. If it fails, the peer is gone.
+            // SAFETY: the id is alive. If the call fails, the peer is gone.
             unsafe { (self.library.reject)(raw.as_ptr(), null_mut(), 0) };
             return;
         };
         lock(&self.connected).insert(told.id, claim.number);
         let mut parameters = awaited.terms.parameters(&[]);
         parameters.private_data = null_mut();
-        // SAFETY: the id is alive, and the parameters are read during the call only.
+        // SAFETY: the id is alive, and the parameters are only read during the call.
         if let Err(error) = done(unsafe { (self.library.accept)(raw.as_ptr(), &mut parameters) }) {
             tracing::warn!(%error, "a request for a queue pair could not be accepted");
             lock(&self.connected).remove(&told.id);
@@ -531,8 +538,8 @@ impl Manager {
     }
 }
 
-/// The IP address of the device's network interface: the interface has the hardware address that is the beginning of the
-/// device's GID. IPv4 comes first.
+/// Returns an IP address of the device's network interface, whose hardware address is the beginning of the
+/// device's GID. IPv4 is preferred.
 fn address_of(device: &Device) -> Option<IpAddr> {
     let wanted: Vec<String> = device.port.gid.gid.0[..6].iter().map(|byte| format!("{byte:02x}")).collect();
     let wanted = wanted.join(":");
@@ -553,15 +560,16 @@ fn address_of(device: &Device) -> Option<IpAddr> {
     addresses.first().copied()
 }
 
-/// The addresses of all network interfaces, by their names; without link-local ones.
+/// Returns the addresses of all network interfaces with the interfaces' names, without link-local ones.
 fn interface_addresses() -> Vec<(String, IpAddr)> {
     let mut first = null_mut();
-    // SAFETY: the place is ours.
+    // SAFETY: the place is valid to write to.
     if unsafe { libc::getifaddrs(&mut first) } != 0 {
         return Vec::new();
     }
     let (mut found, mut next) = (Vec::new(), first);
-    // SAFETY: a list of C strings and addresses that stays until it is freed; what an address is its family says.
+    // SAFETY: a list of C strings and addresses that is valid until it is freed; an address's type is given
+    // by its family.
     while let Some(entry) = unsafe { next.as_ref() } {
         next = entry.ifa_next;
         // SAFETY: as above.
@@ -578,19 +586,19 @@ fn interface_addresses() -> Vec<(String, IpAddr)> {
     found
 }
 
-/// An address of this library's as Rust has it; none if it is link-local or not of IP.
+/// Converts a C address; returns `None` if it is link-local or not an IP address.
 ///
 /// # Safety
-/// The address is as long as its family says.
+/// The address must be as long as its family requires.
 unsafe fn ip_address(address: &libc::sockaddr) -> Option<SocketAddr> {
     match i32::from(address.sa_family) {
         libc::AF_INET => {
-            // SAFETY: of this family.
+            // SAFETY: the family is AF_INET.
             let address = unsafe { &*std::ptr::from_ref(address).cast::<libc::sockaddr_in>() };
             Some((std::net::Ipv4Addr::from(address.sin_addr.s_addr.to_ne_bytes()), 0).into())
         }
         libc::AF_INET6 => {
-            // SAFETY: of this family.
+            // SAFETY: the family is AF_INET6.
             let address = unsafe { &*std::ptr::from_ref(address).cast::<libc::sockaddr_in6>() };
             let address = Ipv6Addr::from(address.sin6_addr.s6_addr);
             (address.segments()[0] & 0xffc0 != 0xfe80).then(|| (address, 0).into())
@@ -642,7 +650,7 @@ mod tests {
         assert_eq!(try_with(0, Ok(7)), (Ok(7), 1));
         assert_eq!(try_with(PORT_TRIES - 1, Ok(7)), (Ok(7), PORT_TRIES));
         assert_eq!(try_with(PORT_TRIES, Ok(7)), (Err(io::ErrorKind::AddrInUse), PORT_TRIES));
-        // Whatever else fails is not tried again: the peer may have seen it.
+        // Any other failure is not repeated, since the peer may have seen the attempt.
         let refused = Err(io::ErrorKind::ConnectionRefused.into());
         assert_eq!(try_with(1, refused), (Err(io::ErrorKind::ConnectionRefused), 2));
     }

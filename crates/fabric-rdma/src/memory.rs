@@ -1,4 +1,4 @@
-//! Registered memory: pages of our own that the NIC has pinned.
+//! Registered memory: pages of this process that the NIC has pinned.
 
 use crate::device::Device;
 use crate::sys;
@@ -8,10 +8,10 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// The longest region.
+/// The longest region, in bytes.
 const MAX_REGION: u64 = 1 << 40;
 
-/// A memory region of verbs: what the NIC may do with a mapping, by two keys.
+/// A memory region of verbs: the NIC's access to a mapping, with two keys.
 #[derive(Debug)]
 pub struct Registration {
     raw: NonNull<sys::MemoryRegion>,
@@ -22,9 +22,9 @@ pub struct Registration {
     device: Arc<Device>,
 }
 
-// SAFETY: the pointer is only used in the drop; libibverbs may be called from any thread.
+// SAFETY: the pointer is only used in the drop, and libibverbs may be called from any thread.
 unsafe impl Send for Registration {}
-// SAFETY: as above; the rest are numbers.
+// SAFETY: as above; the other fields are numbers.
 unsafe impl Sync for Registration {}
 
 impl Registration {
@@ -39,8 +39,9 @@ impl Registration {
                 flags |= flag;
             }
         }
-        // SAFETY: the protection domain is of an open device; the range is mapped, and stays so until the region is
-        // deregistered, since the value keeps the mapping. Exactly the length: a peer gets no byte more.
+        // SAFETY: the protection domain belongs to an open device. The range is mapped, and stays so until
+        // the region is deregistered, since this value keeps the mapping. The length is exact, so a peer gets
+        // no other byte.
         let raw = unsafe {
             (device.library.reg_mr)(
                 device.domain.as_ptr(),
@@ -58,22 +59,21 @@ impl Registration {
         Ok(Registration { raw, local_key, remote_key, access, mapping, device })
     }
 
-    /// The key that a peer's work requests name.
+    /// Returns the key for a peer's work requests.
     pub(crate) fn remote_key(&self) -> u32 {
         self.remote_key
     }
 
-    /// What peers may do with it.
+    /// Returns the access that peers have.
     pub(crate) fn access(&self) -> Access {
         self.access
     }
 
-    /// The address that peers' offsets count from.
+    /// Returns the address at a peer's offset 0.
     pub(crate) fn address(&self) -> u64 {
         self.mapping.base().as_ptr() as u64
     }
 
-    /// The length in bytes.
     pub(crate) fn length(&self) -> u64 {
         self.mapping.length() as u64
     }
@@ -89,7 +89,8 @@ impl Drop for Registration {
     }
 }
 
-/// The kernel says ENOMEM when the pages would go over the limit of locked memory, and when there are none.
+/// Classifies a refusal. The kernel returns ENOMEM both if the pages would exceed the limit of locked memory
+/// and if no memory is left.
 fn refused(length: u64, source: io::Error) -> RegisterError {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
     match limit {
@@ -102,23 +103,23 @@ fn refused(length: u64, source: io::Error) -> RegisterError {
 
 #[derive(Debug)]
 struct Registrations {
-    /// Made when the memory was registered and not granted yet.
+    /// Made when the memory was registered, and not granted yet.
     fresh: Option<Arc<Registration>>,
-    /// Those that some link's grants hold.
+    /// Those that grants of links hold.
     granted: Vec<Weak<Registration>>,
 }
 
 /// Memory registered with an [`RdmaFabric`](crate::RdmaFabric).
 ///
-/// The NIC pins its pages, so all of it is there at once and counts against the limit of locked memory (`ulimit -l`). Each
-/// kind of access that is granted has a memory region of its own, which all grants of that kind share; when the last of
-/// them is revoked, the NIC forgets it. A peer that guesses the keys of another's grants can use them, as everywhere with
-/// one protection domain.
+/// The NIC pins its pages, so all of them are allocated at once and count against the limit of locked memory
+/// (`ulimit -l`). Each kind of access that is granted has its own memory region, which all grants of that
+/// kind share. When the last of them is revoked, the region is deregistered. A peer that guesses the keys of
+/// another peer's grants can use them, as on every device with one protection domain.
 #[derive(Debug)]
 pub struct RdmaMemory {
     mapping: Arc<Mapping>,
     access: Access,
-    /// For our own sends and RECVs; memory that peers change has none.
+    /// For this side's own sends and RECVs; `None` for memory that peers can change.
     local: Option<Registration>,
     registrations: Mutex<Registrations>,
     device: Arc<Device>,
@@ -143,18 +144,18 @@ impl RdmaMemory {
         Ok(RdmaMemory { mapping, access, local, registrations, device: Arc::clone(device) })
     }
 
-    /// The key for our own work requests.
+    /// Returns the key for this side's own work requests.
     #[inline]
     pub(crate) fn local_key(&self) -> u32 {
         self.local.as_ref().map_or(0, |registration| registration.local_key)
     }
 
-    /// Whether it was registered with this device.
+    /// Returns whether the memory was registered with this device.
     pub(crate) fn is_of(&self, device: &Arc<Device>) -> bool {
         Arc::ptr_eq(&self.device, device)
     }
 
-    /// What a grant of that access is made of; the access is not more than the memory's.
+    /// Returns the registration for a grant of that access, which the memory's access must contain.
     pub(crate) fn registration(&self, access: Access) -> Result<Arc<Registration>, RegisterError> {
         let mut known = self.registrations.lock().unwrap_or_else(PoisonError::into_inner);
         known.granted.retain(|registration| registration.strong_count() > 0);

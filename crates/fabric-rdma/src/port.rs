@@ -1,17 +1,17 @@
-//! The port that is used of a device, and which of its addresses. Pure.
+//! The port of a device that is used, and its addresses. Pure.
 
 use crate::device::DeviceChoice;
 use crate::sys::{self, Gid};
 use std::net::{IpAddr, Ipv6Addr};
 
-/// How a port talks to others; only like talks to like.
+/// The protocol of a port. Both ends of a connection must use the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Link {
     /// InfiniBand.
     #[default]
     InfiniBand = 0,
-    /// RDMA over Ethernet, which does not cross routers.
+    /// RDMA over Ethernet frames, which cannot cross routers.
     RoceV1 = 1,
     /// RDMA over UDP.
     RoceV2 = 2,
@@ -20,14 +20,14 @@ pub(crate) enum Link {
 }
 
 impl Link {
-    /// The reverse of `as u8`.
+    /// The inverse of `as u8`.
     pub(crate) fn from_number(number: u8) -> Option<Self> {
         [Link::InfiniBand, Link::RoceV1, Link::RoceV2, Link::Iwarp]
             .into_iter()
             .find(|link| *link as u8 == number)
     }
 
-    /// For messages.
+    /// Returns the protocol's name, for messages.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Link::InfiniBand => "InfiniBand",
@@ -51,31 +51,33 @@ impl PortGid {
         Ipv6Addr::from(self.gid.0)
     }
 
-    /// The smaller, the better: RoCE v2 before v1, IPv4 before IPv6, link-local addresses last; of equals the first.
+    /// Returns a key that orders addresses by preference: RoCE v2 before v1, IPv4 before IPv6, link-local
+    /// addresses last, and of equals the first.
     fn rank(&self) -> impl Ord + use<> {
         let link_local = self.address().segments()[0] & 0xffc0 == 0xfe80;
         (self.link != Link::RoceV2, link_local, self.address().to_ipv4_mapped().is_none(), self.index)
     }
 }
 
-/// What is used of a port.
+/// The properties of a port that are used.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Port {
     pub(crate) number: u8,
     pub(crate) lid: u16,
     pub(crate) service_level: u8,
-    /// The code of `ibv_mtu`.
+    /// The MTU, as a code of `ibv_mtu`.
     pub(crate) mtu: u32,
     pub(crate) max_message: u32,
-    /// How much it carries, in megabits a second; 0 if that is not known.
+    /// The data rate in megabits per second; 0 if unknown.
     pub(crate) megabits: u32,
-    /// The best address, or the one that was asked for.
+    /// The preferred address, or the requested one.
     pub(crate) gid: PortGid,
-    /// Those to choose from; one, if it was asked for.
+    /// The addresses to choose from; only one if it was requested.
     gids: Vec<PortGid>,
 }
 
-/// What a port carries, in megabits a second, from verbs' codes of its width and of its lanes' speed; 0 for codes that we do not know.
+/// Returns a port's data rate in megabits per second, from verbs' codes of its width and of its lanes' speed;
+/// 0 for unknown codes.
 fn megabits(width: u8, speed: u8) -> u32 {
     let lanes = match width {
         1 => 1,
@@ -100,7 +102,7 @@ fn megabits(width: u8, speed: u8) -> u32 {
 }
 
 impl Port {
-    /// What is used of a port with these attributes and addresses; `None` if it has no address, or not the one asked for.
+    /// Returns the properties of a port; `None` if it has no address, or not the requested one.
     pub(crate) fn new(
         number: u8,
         attributes: &sys::PortAttributes,
@@ -135,13 +137,13 @@ impl Port {
         })
     }
 
-    /// Bytes of one packet's payload.
+    /// Returns the payload of one packet, in bytes.
     pub(crate) fn mtu_bytes(&self) -> u32 {
         128 << self.mtu
     }
 
-    /// The address for peers that are spoken to from this address of ours: itself, if it is the port's, so that both are on
-    /// one network.
+    /// Returns the GID for a connection whose control connection has this local address: the same address, if
+    /// the port has it, so that both use one network.
     pub(crate) fn gid_for(&self, local: Option<IpAddr>) -> &PortGid {
         let local = local.map(|address| match address {
             IpAddr::V4(address) => address.to_ipv6_mapped(),
@@ -152,7 +154,7 @@ impl Port {
     }
 }
 
-/// The code of the longest MTU that is not over so many bytes.
+/// Returns the code of the largest MTU of at most `bytes` bytes.
 fn mtu_code(bytes: u32) -> u32 {
     (1..=sys::MTU_4096).rev().find(|code| 128 << code <= bytes).unwrap_or(1)
 }
@@ -185,7 +187,7 @@ mod tests {
 
     #[test]
     fn speeds() {
-        // A port of 40 Gb/s (4 lanes of QDR), one of 100 (4 of EDR), and one that says what we do not know.
+        // A port of 40 Gb/s (4 lanes of QDR), one of 100 Gb/s (4 of EDR), and two with unknown codes.
         assert_eq!(
             [megabits(2, 4), megabits(2, 32), megabits(2, 0), megabits(99, 4)],
             [40_000, 103_124, 0, 0]

@@ -1,4 +1,4 @@
-//! A queue pair with what is in flight on it.
+//! A queue pair and its requests in flight.
 
 use crate::Bond;
 use crate::early::Early;
@@ -15,15 +15,15 @@ use dunlin_fabric_control::{Flag, Place};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// What a work request holds until it is done, unless its data is inline.
+/// The memory that a work request holds until it is done, unless its data is inline.
 #[derive(Debug)]
 pub(crate) enum Held {
-    /// A buffer that is sent, or an atomic's result.
+    /// A buffer to send, or an atomic's result.
     One(Buffer<RdmaMemory>),
-    /// Buffers that are sent.
+    /// Buffers to send.
     #[expect(dead_code, reason = "kept until the NIC is done with it")]
     Several(Gather<RdmaMemory>),
-    /// A READ's destination, given back.
+    /// A READ's destination, which the completion returns.
     Destination(Buffer<RdmaMemory>),
 }
 
@@ -33,18 +33,19 @@ pub(crate) struct Sent {
     pub(crate) id: WorkId,
     pub(crate) opcode: Opcode,
     pub(crate) bytes: u32,
-    /// Whether its success would be told.
+    /// Whether its success makes a completion.
     pub(crate) signaled: bool,
-    /// An atomic on an address that is not aligned. Drivers refuse it in ways of their own, some when it is posted; so it
-    /// goes to the trap, and its completion says what is wrong with it.
+    /// Whether it is an atomic on an unaligned address. Drivers reject those in different ways, some at
+    /// posting, so the request goes to the trap, and its completion gets the status for misalignment.
     pub(crate) misaligned: bool,
 }
 
-/// Work requests in flight, numbered in the order in which they were posted. A completion ends all before it.
+/// Work requests in flight, numbered in posting order. A completion ends all earlier ones.
 #[derive(Debug)]
 pub(crate) struct SendQueue<H = Held> {
     sent: VecDeque<Sent>,
-    /// What they hold, in their order, each with its number: apart, since most hold nothing and this is most of the bytes.
+    /// The memory that they hold, in order, each with its request's number. Stored separately, since most
+    /// requests hold none and it is most of the size.
     held: VecDeque<(u32, H)>,
     depth: usize,
     /// The number of the first of `sent`. Numbers wrap; there are never 2^31 at once.
@@ -58,19 +59,18 @@ impl<H> SendQueue<H> {
         SendQueue { sent, held, depth, first: 0 }
     }
 
-    /// How many more fit.
+    /// Returns the number of free places.
     #[inline]
     pub(crate) fn room(&self) -> usize {
         self.depth - self.sent.len()
     }
 
-    /// The number of the next.
+    /// Returns the number of the next request.
     #[inline]
     pub(crate) fn next(&self) -> u32 {
         self.first.wrapping_add(self.sent.len() as u32)
     }
 
-    /// Adds one.
     #[inline]
     pub(crate) fn push(&mut self, sent: Sent, held: Option<H>) {
         if let Some(held) = held {
@@ -79,7 +79,7 @@ impl<H> SendQueue<H> {
         self.sent.push_back(sent);
     }
 
-    /// Takes back the newest, down to this number.
+    /// Removes the newest requests, down to this number.
     pub(crate) fn take_back(&mut self, number: u32) {
         let left = number.wrapping_sub(self.first);
         self.sent.truncate(left as usize);
@@ -88,7 +88,8 @@ impl<H> SendQueue<H> {
         self.held.truncate(kept);
     }
 
-    /// This one has completed, and with it all before it; gives what it held. `None` if it is none of ours.
+    /// Ends this request and all before it; returns it with the memory that it held, or `None` if the number
+    /// is not in flight.
     #[inline]
     pub(crate) fn complete(&mut self, number: u32) -> Option<(Sent, Option<H>)> {
         let before = number.wrapping_sub(self.first);
@@ -106,25 +107,25 @@ impl<H> SendQueue<H> {
         Some((self.sent.pop_front()?, its_own.map(|(_, held)| held)))
     }
 
-    /// Whether this one is there, and nobody waits for its success.
+    /// Returns whether this request is in flight and unsignaled.
     pub(crate) fn is_unsignaled(&self, number: u32) -> bool {
         let before = number.wrapping_sub(self.first) as usize;
         self.sent.get(before).is_some_and(|sent| !sent.signaled)
     }
 
-    /// Whether somebody is to be told of one of them, however it ends.
+    /// Returns whether any request is signaled, so that its end must be reported.
     pub(crate) fn owes(&self) -> bool {
         self.sent.iter().any(|sent| sent.signaled)
     }
 
-    /// Takes the next that somebody is to be told of. Those before it that nobody waits for may have succeeded.
+    /// Removes the next signaled request, and the unsignaled ones before it, which may have succeeded.
     pub(crate) fn abandon(&mut self) -> Option<(Sent, Option<H>)> {
         let before = self.sent.iter().position(|sent| sent.signaled)?;
         self.complete(self.first.wrapping_add(before as u32))
     }
 }
 
-/// A RECV that is posted.
+/// A posted RECV.
 #[derive(Debug)]
 pub(crate) struct Receive {
     pub(crate) id: WorkId,
@@ -132,13 +133,13 @@ pub(crate) struct Receive {
 }
 
 impl Receive {
-    /// The memory that it may fill.
+    /// Returns the memory that it may fill.
     pub(crate) fn memory(&self) -> Option<sys::ScatterGather> {
         self.buffer.as_ref().filter(|buffer| !buffer.is_empty()).map(part_of)
     }
 }
 
-/// A buffer as verbs names it.
+/// Converts a buffer to verbs' format.
 #[inline]
 pub(crate) fn part_of(buffer: &Buffer<RdmaMemory>) -> sys::ScatterGather {
     sys::ScatterGather {
@@ -148,7 +149,7 @@ pub(crate) fn part_of(buffer: &Buffer<RdmaMemory>) -> sys::ScatterGather {
     }
 }
 
-/// RECVs of a queue pair, which complete in the order in which they were posted.
+/// RECVs of a queue pair, which complete in posting order.
 #[derive(Debug)]
 pub(crate) struct ReceiveQueue {
     posted: VecDeque<Receive>,
@@ -165,7 +166,7 @@ impl ReceiveQueue {
         self.posted.len() >= self.depth
     }
 
-    /// The number of the next.
+    /// Returns the number of the next RECV.
     pub(crate) fn next(&self) -> u32 {
         self.first.wrapping_add(self.posted.len() as u32)
     }
@@ -174,7 +175,7 @@ impl ReceiveQueue {
         self.posted.push_back(receive);
     }
 
-    /// The first, if it has this number.
+    /// Removes the first RECV, if it has this number.
     pub(crate) fn complete(&mut self, number: u32) -> Option<Receive> {
         if number != self.first {
             return None;
@@ -182,12 +183,12 @@ impl ReceiveQueue {
         self.abandon()
     }
 
-    /// Whether there are any.
+    /// Returns whether there are any RECVs.
     pub(crate) fn owes(&self) -> bool {
         !self.posted.is_empty()
     }
 
-    /// Takes the first.
+    /// Removes the first RECV.
     pub(crate) fn abandon(&mut self) -> Option<Receive> {
         let receive = self.posted.pop_front()?;
         self.first = self.first.wrapping_add(1);
@@ -195,9 +196,9 @@ impl ReceiveQueue {
     }
 }
 
-/// How long a device may take to flush what is posted on a broken queue pair, in nanoseconds.
+/// The time, in nanoseconds, that a device has to flush a broken queue pair.
 const FLUSH_PATIENCE: u64 = 100_000_000;
-/// How much longer one of its completion queues may go without being looked at, in nanoseconds.
+/// The additional time, in nanoseconds, for which a completion queue that is not polled is waited for.
 const UNSEEN_PATIENCE: u64 = 1_000_000_000;
 
 /// One queue pair.
@@ -206,27 +207,28 @@ pub(crate) struct QueuePair {
     pub(crate) id: QueuePairId,
     pub(crate) config: QueuePairConfig,
     pub(crate) state: QueuePairState,
-    /// The first packet number of ours, which the peer is told.
+    /// This side's first packet number, which the peer is told.
     pub(crate) psn: u32,
     pub(crate) qkey: u32,
-    /// To the link that its address went out on, and to its other end. Datagrams have none.
+    /// The bond to the link that carried its address, and to its other end. Datagram queue pairs have none.
     pub(crate) bond: Bond,
-    /// The device says that this end is of no use.
+    /// Set when the device reports that this end is unusable.
     pub(crate) broken: Arc<Flag>,
-    /// Once it is broken: when what the device has not flushed is ended by us, in nanoseconds; `None` again when that is done.
+    /// Once it is broken: the time, in nanoseconds, at which this side completes requests that the device has
+    /// not flushed; `None` again when that is done.
     pub(crate) flush_at: Option<u64>,
-    /// Whether all completions were taken of the queues of sends and receives since then.
+    /// Whether all completions were taken since then, from the queues for sends and for receives.
     emptied: [bool; 2],
-    /// Where work requests with a key that the peer has not granted go: to fail there, as verbs has it.
+    /// The key for work requests whose key the peer has not granted; they fail there as in verbs.
     trap_key: u32,
     pub(crate) sends: SendQueue,
     pub(crate) receives: ReceiveQueue,
-    /// What was posted before both ends of an iWARP connection have met, where the other end asks; `None` once they have, and
-    /// everywhere else.
+    /// On iWARP, at the end that waits for the request: requests posted before both ends have met. `None`
+    /// after that, and on all other devices.
     pub(crate) early: Option<Vec<Early>>,
-    /// The iWARP connection that the other end asks for.
+    /// The iWARP connection that the other end requests.
     pub(crate) awaited: Option<Arc<Awaited>>,
-    /// Dropped before what is in flight is: the NIC touches nothing after that.
+    /// Dropped before the requests in flight: after that the NIC accesses no memory.
     pub(crate) handle: Option<handles::QueuePair>,
 }
 
@@ -242,7 +244,7 @@ impl QueuePair {
             config,
             state: QueuePairState::Initialised,
             psn: random as u32 & 0xff_ffff,
-            // The highest bit is for privileged ones.
+            // The highest bit marks privileged keys.
             qkey: (random >> 32) as u32 & 0x7fff_ffff,
             bond: Bond::default(),
             broken: Arc::default(),
@@ -257,24 +259,23 @@ impl QueuePair {
         }
     }
 
-    /// Its number on the device.
     pub(crate) fn number(&self) -> u32 {
         self.handle.as_ref().map_or(0, handles::QueuePair::number)
     }
 
-    /// What its other end calls it.
+    /// Returns the name by which its other end knows it.
     pub(crate) fn name(&self) -> u64 {
         name_of(self.number(), self.psn)
     }
 
-    /// Knows its other end from now on.
+    /// Sets the other end.
     pub(crate) fn meet(&mut self, address: &QueuePairAddress) {
         self.bond.meet(address.name());
         self.trap_key = address.trap_key;
         self.state = QueuePairState::Ready;
     }
 
-    /// The other end may have come meanwhile: what waits for it is posted.
+    /// Posts the waiting requests if the other end is ready now.
     pub(crate) fn look_for_peer(&mut self) {
         if let Some(awaited) = &self.awaited
             && awaited.is_joined()
@@ -292,14 +293,14 @@ impl QueuePair {
         }
     }
 
-    /// Where a region of the peer's is.
+    /// Returns the remote address of a region of the peer.
     #[inline]
     pub(crate) fn remote(&mut self, key: RegionKey, offset: u64) -> sys::RemoteMemory {
         match self.bond.region(key) {
-            // Bounds are the NIC's business: the peer's registration ends where its grant does.
+            // The NIC checks the bounds: the peer's registration is exactly as long as its grant.
             Some(region) => {
                 let Place { remote_key, address, .. } = region.place;
-                // The peer has it from its device, whose keys are as long as this; another one is none.
+                // The peer has the key from its device, whose keys have 32 bits; a longer one is invalid.
                 let key = u32::try_from(remote_key).unwrap_or(self.trap_key);
                 sys::RemoteMemory { address: address.wrapping_add(offset), key }
             }
@@ -307,19 +308,20 @@ impl QueuePair {
         }
     }
 
-    /// Where nothing of the peer's is.
+    /// Returns the remote address of the trap, at which the peer has no memory.
     pub(crate) fn trap(&self) -> sys::RemoteMemory {
         sys::RemoteMemory { address: 0, key: self.trap_key }
     }
 
-    /// It is broken, or its other end is: everything posted is flushed, and the other end told.
+    /// Breaks the queue pair, because it or its other end has failed: all posted requests are flushed, and
+    /// the other end is notified.
     pub(crate) fn fail(&mut self) {
         if self.state == QueuePairState::Error {
             return;
         }
         self.state = QueuePairState::Error;
         self.flush_at = Some(RealHost.now().saturating_add(FLUSH_PATIENCE));
-        // The device has not seen these.
+        // The device has not seen these requests.
         self.early = None;
         if let Some(handle) = &mut self.handle {
             let attributes = sys::QueuePairAttributes { state: sys::STATE_ERROR, ..Default::default() };
@@ -330,21 +332,22 @@ impl QueuePair {
         self.bond.tell_closed();
     }
 
-    /// All completions of this queue were taken, so long after the device should have flushed. Says whether that is so of
-    /// both its queues: with the queue pair a device may take back completions that were not, and those may be of successes.
-    /// A queue that nobody looks at is not waited for.
+    /// Records that all completions of this queue were taken, `since` nanoseconds after the device should
+    /// have flushed. Returns whether that holds for both queues, or the limit for unpolled queues has passed.
+    /// With the queue pair, a device may discard completions that were not taken, even of successful
+    /// requests.
     pub(crate) fn is_emptied(&mut self, queue: CompletionQueueId, since: u64) -> bool {
         self.emptied[0] |= self.config.send_completions == queue;
         self.emptied[1] |= self.config.receive_completions == queue;
         self.emptied == [true; 2] || since >= UNSEEN_PATIENCE
     }
 
-    /// Whether somebody is to be told how something posted here ended.
+    /// Returns whether any request posted here must still be reported.
     pub(crate) fn owes(&self) -> bool {
         self.sends.owes() || self.receives.owes()
     }
 
-    /// Whether it talks to one peer.
+    /// Returns whether it has a single peer.
     pub(crate) fn is_connected_kind(&self) -> bool {
         self.config.transport != Transport::UnreliableDatagram
     }
@@ -352,7 +355,7 @@ impl QueuePair {
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
-        // First the NIC lets go, then the buffers return to their arenas.
+        // The queue pair is destroyed first; then the buffers return to their arenas.
         self.handle = None;
     }
 }
@@ -372,7 +375,7 @@ mod tests {
         let held: Vec<Arc<()>> = (0..4).map(|_| Arc::default()).collect();
         let count = |at: usize| Arc::strong_count(&held[at]) - 1;
         let counts = || [count(0), count(1), count(2), count(3)];
-        // Numbers MAX - 1 to 4, every other one with something.
+        // Numbers MAX - 1 to 4, every other one with memory.
         for id in 0..7 {
             queue.push(sent(id), (id % 2 == 0).then(|| Arc::clone(&held[id as usize / 2])));
         }
@@ -428,7 +431,8 @@ mod tests {
         let abandoned: Vec<WorkId> =
             std::iter::from_fn(|| queue.abandon()).map(|(sent, _)| sent.id).collect();
         assert_eq!(abandoned, [WorkId(1), WorkId(3)]);
-        // What the device says of them after all is too late; the two unsignaled ones behind are its own.
+        // Late completions of the device for them are ignored; those of the two unsignaled requests after
+        // them are not.
         assert!(
             !queue.owes() && (0..2).all(|late: u32| queue.complete(u32::MAX.wrapping_add(late)).is_none())
         );

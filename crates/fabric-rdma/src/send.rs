@@ -1,4 +1,4 @@
-//! From work requests to what verbs takes: checked, linked, and posted with one doorbell.
+//! Converts work requests to verbs' format: checks them, links them, and posts them with one doorbell.
 
 use crate::early::Early;
 use crate::handles::AddressHandle;
@@ -10,10 +10,10 @@ use dunlin_fabric::{
     QueuePairState, RegionKey, RequestKind, Transport, WorkRequest, request_name,
 };
 
-/// The most parts of one message.
+/// The maximum number of parts of one message.
 pub(crate) const MAX_PARTS: usize = 4;
 
-/// Where datagrams of a queue pair go.
+/// The destination of datagrams of a queue pair.
 #[derive(Debug)]
 pub(crate) struct Destination {
     pub(crate) handle: AddressHandle,
@@ -21,31 +21,33 @@ pub(crate) struct Destination {
     pub(crate) qkey: u32,
 }
 
-/// What of a domain posting needs.
+/// The parts of a domain that posting needs.
 pub(crate) struct Means<'a> {
     pub(crate) capabilities: &'a Capabilities,
     pub(crate) destinations: &'a AddressHandles<Destination>,
-    /// For the old values of atomics.
+    /// Memory for the old values of atomics.
     pub(crate) results: Option<&'a Arena<RdmaMemory>>,
     /// The flags of requests other than READs.
     pub(crate) flags: u32,
-    /// Each request with a buffer is signaled towards the NIC, since a completion tells nothing of buffers before it; and what is
-    /// short goes inline, see [`SOFT_IWARP_SHORT`].
+    /// Soft-iWARP: each request with a buffer is signaled at the NIC, since a completion says nothing about
+    /// earlier buffers, and short messages go inline, see [`SOFT_IWARP_SHORT`].
     pub(crate) is_soft_iwarp: bool,
-    /// For inline messages of more parts than verbs takes.
+    /// Memory for inline messages of more parts than verbs allows.
     pub(crate) scratch: &'a mut Vec<u8>,
 }
 
-/// Messages of one part up to so many bytes go inline on Soft-iWARP, if so many can. What fits behind a frame's head (32 bytes) its
-/// kernel side copies when it sends, from the process's memory if a system call of the process sends it. Every hundred frames its
-/// own thread takes over from the system call, and finds it so marked if it is quick: it then copies from a memory that it has not,
-/// and breaks the queue pair. What is inline is in the queue, where both find it.
+/// On Soft-iWARP, messages of one part up to this number of bytes go inline, if the inline limit allows it.
+///
+/// Its kernel module copies data that fit after a frame's header (32 bytes) when it sends, from the process's
+/// memory if a system call of the process sends. Every hundred frames the module's own thread takes over from
+/// the system call and, if it is quick, finds the frame still marked so. It then copies from memory that it
+/// has not mapped, and breaks the queue pair. Inline data are in the queue, where both find them.
 const SOFT_IWARP_SHORT: u32 = 64;
 
-/// The parts of one message in verbs' form.
+/// The parts of one message in verbs' format.
 type Parts = [sys::ScatterGather; MAX_PARTS];
 
-/// The local side of a request, but for its parts: how many, what is kept until it is done.
+/// The local side of a request except its parts: their number, and the memory held until it is done.
 struct Local {
     count: usize,
     inline: bool,
@@ -55,7 +57,8 @@ struct Local {
 }
 
 impl Local {
-    /// Whether it is what Soft-iWARP copies into a frame when it sends, and can be copied into the queue instead.
+    /// Returns whether Soft-iWARP would copy it into a frame when sending, and it can be copied into the
+    /// queue instead.
     fn is_short(&self, opcode: Opcode, max_inline: u32) -> bool {
         let is_sent = matches!(opcode, Opcode::Send | Opcode::Write);
         is_sent && self.count == 1 && self.bytes <= SOFT_IWARP_SHORT.min(max_inline)
@@ -67,7 +70,7 @@ fn part(bytes: &[u8]) -> sys::ScatterGather {
     sys::ScatterGather { address: bytes.as_ptr() as u64, length: bytes.len() as u32, local_key: 0 }
 }
 
-/// The parts of an inline message, at most [`MAX_PARTS`]; answers how many are not empty, and their bytes.
+/// Stores the non-empty parts of an inline message, at most [`MAX_PARTS`]; returns their number.
 #[inline]
 fn inline_parts(pieces: &[&[u8]], parts: &mut Parts) -> usize {
     let mut count = 0;
@@ -78,7 +81,7 @@ fn inline_parts(pieces: &[&[u8]], parts: &mut Parts) -> usize {
     count
 }
 
-/// Whether a message may be as long as this.
+/// Checks the length of a message.
 #[inline]
 fn check_length(length: u64, limit: u32, inline_limit: Option<u32>) -> Result<(), PostError> {
     match inline_limit {
@@ -101,7 +104,7 @@ fn local(
     let (count, held) = match data {
         Data::Inline(pieces) if pieces.len() <= MAX_PARTS => (inline_parts(pieces, parts), None),
         Data::Inline(pieces) => {
-            // Room for all requests of a list was made before: nothing moves.
+            // Memory for all requests of a list was reserved before, so nothing moves.
             let start = scratch.len();
             pieces.iter().for_each(|piece| scratch.extend_from_slice(piece));
             (inline_parts(&[&scratch[start..]], parts), None)
@@ -124,14 +127,14 @@ fn local(
 
 const NO_IMMEDIATE: &str = "this device has no immediate data";
 
-/// Refuses what the transport cannot do, as verbs does for who asks it.
+/// Returns [`PostError::Transport`] with the reason unless the operation is allowed.
 #[inline]
 fn only(allowed: bool, why: &'static str) -> Result<(), PostError> {
     if allowed { Ok(()) } else { Err(PostError::Transport(why)) }
 }
 
 impl QueuePair {
-    /// Whether so many requests can be posted.
+    /// Checks whether `requests` requests can be posted.
     #[inline]
     fn check_room(&self, requests: usize) -> Result<(), PostError> {
         match self.state {
@@ -142,7 +145,8 @@ impl QueuePair {
         }
     }
 
-    /// Posts a WRITE of inline data, as most requests are: it holds nothing and is no list, so that a third of the instructions do.
+    /// Posts an inline WRITE. This fast path needs a third of the instructions of [`post`](QueuePair::post):
+    /// it holds no buffer and builds no list.
     #[inline]
     pub(crate) fn post_write(&mut self, write: InlineWrite<'_>, means: Means<'_>) -> Result<(), PostError> {
         let InlineWrite { id, parts: pieces, key, offset, immediate, signaled, ahead: _ } = write;
@@ -166,14 +170,14 @@ impl QueuePair {
         self.ring(std::slice::from_mut(&mut request), first)
     }
 
-    /// Whether a WRITE can be posted.
+    /// Checks whether a WRITE can be posted.
     #[inline]
     fn check_write(&self, immediate: Option<u32>, capabilities: &Capabilities) -> Result<(), PostError> {
         only(immediate.is_none() || capabilities.immediate, NO_IMMEDIATE)?;
         only(self.config.transport != Transport::UnreliableDatagram, "datagram queue pairs have no WRITE")
     }
 
-    /// Where a WRITE goes.
+    /// Sets opcode, immediate data and destination of a WRITE.
     #[inline]
     fn write_to(
         &mut self,
@@ -187,7 +191,7 @@ impl QueuePair {
         request.remote.memory = self.remote(key, offset);
     }
 
-    /// Posts a list with one doorbell. Of a list with a request that cannot be, those before it are posted.
+    /// Posts a list with one doorbell. If a request is invalid, those before it are posted.
     #[inline]
     pub(crate) fn post<const N: usize>(
         &mut self,
@@ -217,28 +221,30 @@ impl QueuePair {
 
     fn ring(&mut self, list: &mut [sys::SendWorkRequest], first: u32) -> Result<(), PostError> {
         if let Some(early) = &mut self.early {
-            // SAFETY: the parts and inline data are there, as below.
+            // SAFETY: the parts and inline data are valid, as below.
             early.extend(list.iter().map(|request| unsafe { Early::new(request) }));
             return Ok(());
         }
         let Some(handle) = &mut self.handle else { return Err(PostError::QueuePairError) };
-        // SAFETY: the parts are buffers, which `sends` holds until the completion of their
-        // request, or of a later one, and drops after the handle; and inline data, which outlives this call: the
-        // caller's, or the scratch's, which does not move until it is cleared for the next list. What the NIC writes
-        // to, READs' destinations and atomics' results, are buffers that nobody else has.
+        // SAFETY: the parts are buffers, which `sends` holds until the completion of their request or a later
+        // one, and drops after the handle, or inline data, which outlives this call: it is the caller's, or
+        // in the scratch memory, which does not move until it is cleared for the next list. The NIC writes
+        // only to READs' destinations and atomics' results, which are exclusively owned buffers.
         let Err((taken, error)) = (unsafe { handle.post(list) }) else { return Ok(()) };
         let is_full = taken == 0 && error.raw_os_error() == Some(libc::ENOMEM);
         if !is_full {
             tracing::warn!(%error, "a queue pair takes no work requests");
-            // Before the buffers are anybody else's: Soft-iWARP has the requests where the kernel finds them when it says so.
+            // Before the buffers are released: when Soft-iWARP reports this error, the requests are already
+            // visible to the kernel.
             self.fail();
         }
         self.sends.take_back(first.wrapping_add(taken as u32));
-        // The first is the driver's word for a full queue: requests have completed, but their completions were not polled.
+        // ENOMEM for the first request is the driver's error for a full queue: requests have completed, but
+        // their completions were not polled.
         Err(if is_full { PostError::QueueFull } else { PostError::QueuePairError })
     }
 
-    /// Writes a request as verbs has it, and adds it to those in flight.
+    /// Writes a request in verbs' format, and adds it to those in flight.
     #[inline]
     fn prepare(
         &mut self,

@@ -1,9 +1,10 @@
-//! The verbs ABI, as `infiniband/verbs.h` of rdma-core has it, as far as it is used here. Types and numbers only; the
-//! calls are in `library`. A test compares every size, offset and number with what a C compiler says of the headers.
+//! The verbs ABI as in `infiniband/verbs.h` of rdma-core, as far as it is used here. Types and constants
+//! only; the calls are in `library`. A test compares every size, offset and constant with `abi.txt`, which a
+//! C compiler checks against the headers.
 
 use std::ffi::{c_int, c_uint, c_void};
 
-/// Structures of which only pointers are used.
+/// Structures that are used only through pointers.
 macro_rules! opaque {
     ($($(#[$doc:meta])* $name:ident)*) => { $(
         $(#[$doc])*
@@ -22,7 +23,7 @@ opaque! {
     AddressHandle
 }
 
-/// `ibv_device`, its beginning.
+/// `ibv_device`, its first fields.
 #[repr(C)]
 pub(crate) struct DeviceEntry {
     _operations: [*mut c_void; 2],
@@ -30,7 +31,8 @@ pub(crate) struct DeviceEntry {
     pub(crate) transport: c_int,
 }
 
-/// `ibv_context`, as far as the calls of the data path, which are reached through it and not through symbols.
+/// `ibv_context`, up to the descriptors. The calls of the data path are reached through it instead of
+/// symbols.
 #[repr(C)]
 pub(crate) struct Context {
     pub(crate) device: *mut DeviceEntry,
@@ -59,21 +61,21 @@ pub(crate) struct ContextOperations {
     _after: [*mut c_void; 5],
 }
 
-/// `ibv_cq`, its beginning.
+/// `ibv_cq`, its first field.
 #[repr(C)]
 pub(crate) struct CompletionQueue {
     pub(crate) context: *mut Context,
     _private: [u8; 0],
 }
 
-/// `ibv_srq`, its beginning.
+/// `ibv_srq`, its first field.
 #[repr(C)]
 pub(crate) struct SharedReceiveQueue {
     pub(crate) context: *mut Context,
     _private: [u8; 0],
 }
 
-/// `ibv_qp`, its beginning.
+/// `ibv_qp`, its first fields.
 #[repr(C)]
 pub(crate) struct QueuePair {
     pub(crate) context: *mut Context,
@@ -84,7 +86,7 @@ pub(crate) struct QueuePair {
 
 #[cfg(test)]
 impl QueuePair {
-    /// One that is only looked at.
+    /// Makes a value that is only read.
     pub(crate) fn of_number(number: u32) -> Self {
         QueuePair { context: std::ptr::null_mut(), _private: [std::ptr::null_mut(); 5], handle: 0, number }
     }
@@ -286,7 +288,7 @@ pub(crate) struct ScatterGather {
     pub(crate) local_key: u32,
 }
 
-/// `ibv_send_wr`. The unions are spelled out: [`Remote`] is the first, what is behind it is never used.
+/// `ibv_send_wr`. [`Remote`] is the first of its unions; those after it are never used.
 #[repr(C)]
 pub(crate) struct SendWorkRequest {
     pub(crate) id: u64,
@@ -295,7 +297,7 @@ pub(crate) struct SendWorkRequest {
     pub(crate) part_count: c_int,
     pub(crate) opcode: c_uint,
     pub(crate) flags: c_uint,
-    /// In network order.
+    /// In network byte order.
     pub(crate) immediate: u32,
     pub(crate) remote: Remote,
     _extended: [u64; 7],
@@ -338,7 +340,7 @@ pub(crate) struct RemoteDatagram {
 }
 
 impl SendWorkRequest {
-    /// A request of zeros.
+    /// Makes a request of zeros.
     pub(crate) fn empty() -> Self {
         SendWorkRequest {
             id: 0,
@@ -372,7 +374,7 @@ pub(crate) struct WorkCompletion {
     pub(crate) opcode: c_uint,
     pub(crate) vendor_error: u32,
     pub(crate) length: u32,
-    /// In network order.
+    /// In network byte order.
     pub(crate) immediate: u32,
     pub(crate) queue_pair: u32,
     pub(crate) source: u32,
@@ -383,7 +385,7 @@ pub(crate) struct WorkCompletion {
     pub(crate) path_bits: u8,
 }
 
-/// `ibv_async_event`. The union is a pointer in front, of which ports use the first four bytes.
+/// `ibv_async_event`. It begins with a union: a pointer, or for ports an `int` in its first four bytes.
 #[repr(C)]
 pub(crate) struct AsyncEvent {
     pub(crate) element: *mut c_void,
@@ -411,7 +413,7 @@ pub(crate) struct ConnectionParameters {
     pub(crate) queue_pair: u32,
 }
 
-/// `rdma_cm_event`, without what datagrams have in the union.
+/// `rdma_cm_event`, without the datagram variant of its union.
 #[repr(C)]
 pub(crate) struct ConnectionEvent {
     pub(crate) id: *mut ConnectionId,
@@ -421,7 +423,7 @@ pub(crate) struct ConnectionEvent {
     pub(crate) connection: ConnectionParameters,
 }
 
-/// The number of a transport.
+/// Returns the code of a transport.
 pub(crate) fn transport(transport: dunlin_fabric::Transport) -> c_uint {
     match transport {
         dunlin_fabric::Transport::ReliableConnection => TRANSPORT_RC,
@@ -430,7 +432,7 @@ pub(crate) fn transport(transport: dunlin_fabric::Transport) -> c_uint {
     }
 }
 
-/// Numbers, and for the test their names in C.
+/// Defines constants, with their names in C for the test.
 macro_rules! numbers {
     ($($name:ident: $type:ty = $value:expr, $c:literal;)*) => {
         $(#[doc = concat!("`", $c, "`.")] pub(crate) const $name: $type = $value;)*
@@ -517,7 +519,7 @@ mod tests {
     use super::*;
     use std::mem::{offset_of, size_of};
 
-    /// C's name of a size, offset or number, and what we think it is.
+    /// Returns the C expressions of sizes, offsets and constants, with their values here.
     fn claims() -> Vec<(String, u64)> {
         let mut claims: Vec<_> = NUMBERS.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
         macro_rules! layout {
@@ -609,8 +611,8 @@ mod tests {
         claims
     }
 
-    /// Every layout and number is what rdma-core's headers say. `abi.txt` is their word: `tests/guest/abi` has a C compiler
-    /// hold it against them.
+    /// Every layout and constant equals that of rdma-core's headers, which `abi.txt` records;
+    /// `tests/guest/abi` compares it with the headers through a C compiler.
     #[test]
     fn the_abi_is_that_of_the_headers() {
         let recorded: Vec<(String, u64)> = include_str!("abi.txt")

@@ -1,15 +1,15 @@
-//! Completion queues: a ring of ready completions, made once.
+//! Completion queues: rings of ready completions, allocated once.
 
 use crate::memory::ShmMemory;
 use dunlin_fabric::{Completion, QueuePairId};
 use std::collections::VecDeque;
 
-/// A completion, and which send it frees the queue up to.
+/// A completion, and the send request whose slots it frees.
 #[derive(Debug)]
 pub(crate) struct Ready {
-    /// What the user gets.
+    /// The completion that the user gets.
     pub(crate) completion: Completion<ShmMemory>,
-    /// The number of the send that it completes; 0 for a RECV.
+    /// The number of the completed send request; 0 for a RECV.
     pub(crate) sequence: u64,
 }
 
@@ -18,19 +18,19 @@ pub(crate) struct Ready {
 pub(crate) struct CompletionQueue {
     ready: VecDeque<Ready>,
     depth: usize,
-    /// Whether completions here end a sleep.
+    /// Whether a completion in this queue ends a sleep.
     pub(crate) events: bool,
-    /// A completion was lost because the queue was full: verbs' IBV_EVENT_CQ_ERR.
+    /// Whether a completion was lost because the queue was full (verbs: IBV_EVENT_CQ_ERR).
     overflowed: bool,
-    /// The slots of the queue pairs that feed it, each once.
+    /// The slots of the queue pairs that feed the queue, each once.
     pub(crate) feeders: Vec<u16>,
-    /// Whose turn it is to be first, as a place in `feeders`.
+    /// The index in `feeders` at which the next poll starts.
     pub(crate) first_feeder: usize,
-    /// RECVs complete here.
+    /// Whether RECVs complete in this queue.
     pub(crate) receives: bool,
-    /// With hints: how many queue pairs the next poll looks at without having been told to.
+    /// With hints: the number of queue pairs that the next poll drives without a hint.
     pub(crate) turns: usize,
-    /// With hints: the next of them.
+    /// With hints: the next of those queue pairs.
     pub(crate) next_in_turn: usize,
 }
 
@@ -50,25 +50,24 @@ impl CompletionQueue {
         }
     }
 
-    /// How many more completions fit.
+    /// Returns the number of completions that still fit.
     #[inline]
     pub(crate) fn room(&self) -> usize {
         self.depth - self.ready.len()
     }
 
-    /// How many completions wait.
+    /// Returns the number of ready completions.
     #[inline]
     pub(crate) fn ready(&self) -> usize {
         self.ready.len()
     }
 
-    /// Whether a completion was lost.
     #[inline]
     pub(crate) fn has_overflowed(&self) -> bool {
         self.overflowed
     }
 
-    /// Adds one; a full queue loses it and is broken from then on.
+    /// Adds a completion. A full queue loses it and is broken from then on.
     #[inline]
     pub(crate) fn push(&mut self, ready: Ready) {
         if self.ready.len() < self.depth {
@@ -78,18 +77,18 @@ impl CompletionQueue {
         }
     }
 
-    /// The oldest.
+    /// Removes the oldest completion.
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<Ready> {
         let ready = self.ready.pop_front();
         if self.ready.is_empty() {
-            // The next one goes where this one was, which is in the cache.
+            // The next completion then reuses this slot, which is in the cache.
             self.ready.clear();
         }
         ready
     }
 
-    /// Forgets what a destroyed queue pair left.
+    /// Removes the completions of a destroyed queue pair.
     pub(crate) fn forget(&mut self, queue_pair: QueuePairId, slot: u16) {
         self.feeders.retain(|s| *s != slot);
         self.first_feeder = 0;

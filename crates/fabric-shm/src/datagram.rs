@@ -1,5 +1,5 @@
-//! Datagrams: each address handle has a ring of its own at the receiver, which the receiver's control thread makes
-//! and grants when the handle is created. A datagram is lost, as in verbs, when there is no room or no RECV.
+//! Datagrams: each address handle has its own ring at the receiver. The receiver's control thread makes and
+//! grants it when the handle is created. As in verbs, a datagram is lost if there is no room or no RECV.
 
 use crate::completion_queue::CompletionQueue;
 use crate::doorbell::{Attention, PeerDoorbell};
@@ -18,9 +18,9 @@ use dunlin_fabric::{
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Rings that one datagram queue pair may have.
+/// The maximum number of rings of one datagram queue pair.
 const MAX_RINGS: usize = 4096;
-/// Two of the longest datagrams and their lines.
+/// Room for two datagrams of maximum length with their header lines.
 const SMALLEST_RING: u64 = 16 * 1024;
 
 /// A ring that one address handle of a peer fills.
@@ -39,7 +39,7 @@ struct Inbox {
     fresh: Vec<DatagramRing>,
 }
 
-/// What the control thread needs of a domain: its doorbell, and where new rings go.
+/// The part of a domain that the control thread uses: its doorbell, and its queues of new rings.
 #[derive(Debug)]
 pub(crate) struct Hub {
     attention: Arc<Attention>,
@@ -60,13 +60,13 @@ impl Hub {
         })
     }
 
-    /// The doorbell's name on a link; granted the first time.
+    /// Returns the doorbell's key on a link; grants it at the first call.
     pub(crate) fn doorbell(&self, link: &Arc<LinkShared>, patient: bool) -> Result<RegionKey, GrantError> {
         if let Some(key) = self.granted_doorbell(link) {
             return Ok(key);
         }
-        // Not under the lock, which the control thread takes too: a peer that reads slowly would hold it up. Two at
-        // once grant it twice, which does no harm.
+        // Not under the lock, which the control thread takes too: a peer that reads slowly would delay that
+        // thread. Two concurrent calls grant the doorbell twice, which is harmless.
         let access = Access::READ.with(Access::WRITE);
         if !link.is_trusted() {
             self.attention.distrust();
@@ -82,20 +82,21 @@ impl Hub {
         lock(&self.doorbells).iter().find(|(l, _)| Arc::ptr_eq(l, link)).map(|(_, key)| *key)
     }
 
-    /// Takes rings for a datagram queue pair from now on.
+    /// Accepts rings for a datagram queue pair from now on.
     pub(crate) fn open(&self, queue_pair: QueuePairId, ring_bytes: u32) {
         let ring_bytes = u64::from(ring_bytes).max(SMALLEST_RING);
         lock(&self.inboxes).insert(queue_pair.0, Inbox { ring_bytes, rings: 0, fresh: Vec::new() });
     }
 
-    /// No longer.
+    /// Stops accepting rings for a datagram queue pair.
     pub(crate) fn close(&self, queue_pair: QueuePairId) {
         if let Some(inbox) = lock(&self.inboxes).remove(&queue_pair.0) {
             inbox.fresh.iter().for_each(DatagramRing::end);
         }
     }
 
-    /// Gives the new rings of a queue pair; `dropped`: how many old ones it has let go.
+    /// Moves the new rings of a queue pair into `into`. `dropped` is the number of old rings that it has
+    /// released.
     fn collect(&self, queue_pair: QueuePairId, into: &mut Vec<DatagramRing>, dropped: usize) {
         if let Some(inbox) = lock(&self.inboxes).get_mut(&queue_pair.0) {
             inbox.rings -= dropped.min(inbox.rings);
@@ -143,13 +144,13 @@ impl Hub {
 }
 
 impl DatagramRing {
-    /// Takes the grant back.
+    /// Revokes the grant.
     fn end(&self) {
         self.link.revoke(self.ring, false);
     }
 }
 
-/// Where datagrams of one queue pair go.
+/// The destination of datagrams from one queue pair.
 #[derive(Debug)]
 pub(crate) struct AddressHandle {
     pub(crate) link: Arc<LinkShared>,
@@ -157,21 +158,21 @@ pub(crate) struct AddressHandle {
     pub(crate) doorbell: PeerDoorbell,
 }
 
-/// The datagram side of a queue pair.
+/// The datagram state of a queue pair.
 #[derive(Debug, Default)]
 pub(crate) struct Datagrams {
     rings: Vec<DatagramRing>,
 }
 
 impl Datagrams {
-    /// Takes all grants back.
+    /// Revokes all grants.
     pub(crate) fn end(&mut self) {
         self.rings.drain(..).for_each(|ring| ring.end());
     }
 }
 
 impl QueuePair {
-    /// Takes new rings, and lets go those whose peers are gone once they are empty.
+    /// Adds new rings, and releases empty rings whose peers are gone.
     pub(crate) fn update_datagrams(&mut self, hub: &Hub) {
         let before = self.datagrams.rings.len();
         self.datagrams.rings.retain(|r| r.link.is_alive() || r.consumer.has_record());
@@ -179,7 +180,7 @@ impl QueuePair {
         hub.collect(self.id, &mut self.datagrams.rings, dropped);
     }
 
-    /// Looks into all rings; whether there may be more to take.
+    /// Receives from all rings; returns whether there may be more.
     pub(crate) fn drive_datagrams(
         &mut self,
         queues: &mut [CompletionQueue],
@@ -209,7 +210,7 @@ impl QueuePair {
             match drained {
                 Drained::More => more = true,
                 Drained::Empty | Drained::NotReady(_) => {}
-                // One sender that breaks the rules does not hurt the others: its ring stays silent.
+                // A sender that violates the protocol does not affect the others: only its own link ends.
                 Drained::Broken => ring.link.end("it broke the rules of datagram rings"),
             }
         }

@@ -1,18 +1,19 @@
-//! What this machine is, as far as the rates of copies between its cores depend on it.
+//! The identity of this machine, as far as the rates of copies between its cores depend on it.
 
 use dunlin_fabric::DeviceIdentity;
 use std::collections::BTreeSet;
 use std::fs;
 
-/// More cores are not asked for their caches.
+/// The maximum number of cores whose caches are read.
 const MOST_CORES: usize = 4096;
 
-/// This machine: the processor's model, its cores, and how many last-level caches they have between them, if the kernel tells.
-/// Not what this process may use of them: what was measured on two cores holds for others.
+/// Returns the identity of this machine: the processor's model, its number of cores, and the number of
+/// last-level caches, if the kernel reports it. The process's affinity does not count: a measurement on two
+/// cores holds for others.
 pub(crate) fn this_machine() -> DeviceIdentity {
     let processor = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     identity(&processor, |core| {
-        // The last index is the level farthest from the core.
+        // The last index is the cache level farthest from the core.
         let list = |index: u32| {
             fs::read_to_string(format!(
                 "/sys/devices/system/cpu/cpu{core}/cache/index{index}/shared_cpu_list"
@@ -22,7 +23,8 @@ pub(crate) fn this_machine() -> DeviceIdentity {
     })
 }
 
-/// As above, of the text of `/proc/cpuinfo` and of the cores that share each core's last-level cache.
+/// Builds the identity from the text of `/proc/cpuinfo` and the list of cores that share each core's
+/// last-level cache.
 fn identity(processor: &str, shared: impl Fn(usize) -> Option<String>) -> DeviceIdentity {
     let field = |name: &str| {
         processor.lines().find_map(|line| {

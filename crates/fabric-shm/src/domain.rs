@@ -1,4 +1,5 @@
-//! A thread domain: the completion queues, queue pairs and shared receive queues of one thread, and where it waits.
+//! A thread domain: the completion queues, queue pairs and shared receive queues of one thread, and its
+//! waits.
 
 use crate::completion_queue::CompletionQueue;
 use crate::datagram::{AddressHandle, Hub};
@@ -39,10 +40,10 @@ impl Waker for ShmWaker {
     }
 }
 
-/// What one thread owns of the data path; see [`ThreadDomain`].
+/// One thread's part of the data path; see [`ThreadDomain`].
 ///
-/// A completion queue that overflows loses completions and breaks the queue pairs that feed it, at the next poll
-/// (verbs: IBV_EVENT_CQ_ERR): make it as deep as all queues that feed it together.
+/// A completion queue that overflows loses completions, and the next poll breaks the queue pairs that feed it
+/// (verbs: IBV_EVENT_CQ_ERR). Make it as deep as all queues that feed it together.
 #[derive(Debug)]
 pub struct ShmDomain {
     number: u32,
@@ -55,7 +56,7 @@ pub struct ShmDomain {
     shared: Vec<SharedReceiveQueue>,
     queue_pairs: Vec<Option<QueuePair>>,
     handles: AddressHandles<AddressHandle>,
-    /// By slot: how often it was used, the upper half of the next number given out.
+    /// By slot: the number of times it was used, which is the upper half of the next id.
     generations: Vec<u16>,
     free: VecDeque<u16>,
     live: usize,
@@ -63,16 +64,19 @@ pub struct ShmDomain {
     _io: Arc<IoHandle>,
 }
 
-/// With many queue pairs a poll looks only at those that peers have hinted at, at those of ours that wait for
-/// acknowledgements, and at a few others in turn: a peer may take away another's hint. Before each sleep a slice of them
-/// is looked at, and all where processes of other users are among the peers, or where somebody rang without a hint.
+/// The state for domains with many queue pairs. A poll then drives only three kinds of queue pairs: those
+/// that peers have hinted at, those of this side that wait for acknowledgements, and a few others in
+/// rotation, since a peer can clear another peer's hint.
+///
+/// Before each sleep, one slice of the queue pairs is driven without hints. All of them are, if a peer
+/// belongs to another user or a peer rang without a hint.
 #[derive(Debug, Default)]
 struct Hints {
-    /// By slot: hinted at and not seen empty since.
+    /// By slot: hinted at, and not found empty since.
     hinted: Vec<u64>,
     /// Slots of queue pairs that wait for acknowledgements.
     unacknowledged: Vec<u16>,
-    /// Since the last sleep there was nothing that anybody would have rung for.
+    /// Nothing that a peer would have rung for was found since the last sleep.
     in_vain: bool,
 }
 
@@ -80,7 +84,7 @@ const fn slot_of(id: QueuePairId) -> usize {
     (id.0 & 0xffff) as usize
 }
 
-/// Looks at one queue pair; whether there may be more to receive.
+/// Drives one queue pair; returns whether there may be more to receive.
 #[inline]
 fn drive(
     queue_pair: &mut QueuePair,
@@ -149,7 +153,7 @@ impl ShmDomain {
             }
             heard &= queue_pair.hear_news(&mut self.queues, &mut self.shared);
         }
-        // What a full completion queue has kept from being done is done at a later poll.
+        // A full completion queue delayed some work, which a later poll repeats.
         if heard {
             self.news_seen = seen;
         }
@@ -165,7 +169,7 @@ impl ShmDomain {
         }
     }
 
-    /// Looks at the queue pairs that feed a completion queue until it has `limit` completions.
+    /// Drives the queue pairs that feed a completion queue until it has `limit` completions.
     #[inline]
     fn progress(&mut self, number: usize, limit: usize) {
         if self.hints.is_some() {
@@ -183,7 +187,8 @@ impl ShmDomain {
                 drive(queue_pair, number, &mut self.queues, &mut self.shared, budget);
             }
             if self.queues[number].ready() >= limit {
-                // Another one is first next time, so that a busy peer does not starve the others.
+                // The next poll starts with another queue pair, so that a busy peer does not starve the
+                // others.
                 self.queues[number].first_feeder = if at + 1 == count { 0 } else { at + 1 };
                 return;
             }
@@ -206,7 +211,7 @@ impl ShmDomain {
         self.hints = Some(hints);
     }
 
-    /// Receives from those that have hinted, and from some others.
+    /// Receives on the queue pairs with hints, and on some others.
     fn follow_hints(&mut self, hints: &mut Hints, number: usize, limit: usize) {
         hints.hinted.resize(self.queue_pairs.len().div_ceil(64), 0);
         for word in 0..hints.hinted.len() {
@@ -231,18 +236,18 @@ impl ShmDomain {
         }
     }
 
-    /// Before the last look: how many queue pairs it takes in that nobody has hinted at.
+    /// Before the last poll: sets the number of queue pairs that it drives without a hint.
     #[cold]
     fn take_turns(&mut self) {
         let Some(hints) = &mut self.hints else { return };
         let all = self.queue_pairs.len();
         let turns = if hints.in_vain || self.attention.is_distrusted() { all } else { all.div_ceil(SLICES) };
-        // Unless something is found, or it turns out that the sleep was not ended by a ring.
+        // Cleared when something is found, or when the sleep was not ended by a ring.
         hints.in_vain = true;
         self.queues.iter_mut().for_each(|queue| queue.turns = turns);
     }
 
-    /// Whether there may be more to receive; `None` if that is the business of another completion queue's poll.
+    /// Returns whether there may be more to receive; `None` if another completion queue's poll does that.
     fn look_at(&mut self, slot: usize, number: usize, limit: usize) -> Option<bool> {
         let Some(Some(queue_pair)) = self.queue_pairs.get_mut(slot) else { return Some(false) };
         if queue_pair.config.receive_completions.0 as usize != number {
@@ -267,16 +272,16 @@ impl ShmDomain {
     }
 }
 
-/// A poll looks at every queue pair up to so many.
+/// Up to this number of queue pairs, a poll drives every one.
 const WITHOUT_HINTS: usize = 32;
-/// With hints, a poll looks at so many in turn.
+/// With hints, the number of queue pairs that a poll drives in rotation.
 const TURNS: usize = 4;
-/// With hints, all have been looked at after so many sleeps.
+/// With hints, the number of sleeps within which every queue pair is driven once.
 const SLICES: usize = 16;
 
 const PAGE: u64 = 4096;
 
-/// What one side writes to reach the other.
+/// Returns the peer's ring and doorbell, to which this side writes.
 fn outlet(link: &ShmLink, address: Address) -> Result<(Producer, PeerDoorbell), CreateError> {
     let granted = |key, what| link.shared().import_internal(key).ok_or(CreateError::Endpoint(what));
     let slot = (address.name.queue_pair & 0xffff) as u16;
@@ -299,7 +304,7 @@ impl ThreadDomain for ShmDomain {
         depth: u32,
         events: bool,
     ) -> Result<CompletionQueueId, CreateError> {
-        // Several queue pairs with full queues may feed one.
+        // Several queue pairs with full queues may feed one completion queue.
         CreateError::check_limit("the completion queue's depth", depth, MAX_QUEUE_DEPTH * 64)?;
         self.queues.push(CompletionQueue::new(depth.max(1), events));
         self.events |= events;
@@ -324,7 +329,7 @@ impl ThreadDomain for ShmDomain {
         if config.shared_receive.is_some_and(|s| s.0 as usize >= self.shared.len()) {
             return Err(CreateError::NoSuch("shared receive queue"));
         }
-        // The slot that was free for the longest time, so that numbers come again as late as can be.
+        // Reuses the slot that was free for the longest time, so that ids repeat as late as possible.
         let slot = if self.queue_pairs.len() < MAX_QUEUE_PAIRS as usize && self.free.len() < 64 {
             self.queue_pairs.push(None);
             self.generations.push(0);
@@ -364,7 +369,8 @@ impl ThreadDomain for ShmDomain {
         if transport == Transport::UnreliableDatagram {
             let target: Weak<dyn DatagramTarget> = Arc::downgrade(&hub) as _;
             link.offer_datagrams(self.number, target);
-            // Who makes a handle of it need not wait for our control thread.
+            // The first address handle made from this endpoint then need not wait for this side's control
+            // thread.
             let made = hub.make_ring(link, name.queue_pair);
             let (ring, doorbell) = made.unwrap_or((NO_RING, NO_RING));
             return Ok(Address { transport, name, ring, doorbell }.encode());
@@ -374,7 +380,7 @@ impl ThreadDomain for ShmDomain {
             let length = u64::from(queue_pair.config.inbound_bytes.max(1)).next_multiple_of(PAGE);
             let memory = Arc::new(ShmMemory::new(length, Access::WRITE)?);
             let ring = link.grant_internal(&memory, Access::WRITE, true)?;
-            // Nobody else gets this ring, so its descriptor is not kept: thousands of them add up.
+            // No other peer gets this ring, so its descriptor is closed: thousands of them would add up.
             memory.close_descriptor();
             let consumer = Consumer::new(memory, link.secrets().ours, ring.0)
                 .ok_or(CreateError::State("the inbound ring is too small"))?;
@@ -415,7 +421,7 @@ impl ThreadDomain for ShmDomain {
         queue_pair.connection = Some(connection);
         queue_pair.state = QueuePairState::Ready;
         link.shared().attach(name, &queue_pair.closed, &attention);
-        // What came before was hinted at when nobody looked.
+        // The hints of earlier messages may have been cleared while the queue pair was not connected.
         attention.hint(slot_of(queue_pair.id) as u16);
         Ok(())
     }

@@ -1,10 +1,13 @@
-//! A domain's doorbell: what its peers read and ring so that it need not be polled all the time.
+//! A domain's doorbell: the page through which peers wake the domain and hint at queue pairs with messages.
 //!
-//! The page belongs to the domain and is granted, writable, to its peers. Nothing in it is trusted: whatever they
-//! write costs the domain delay or a look in vain. Who has the page can also move a sleeper to another futex
-//! (FUTEX_REQUEUE), where nobody wakes it. Processes of our own user, and root, could stop us outright, so they are
-//! trusted not to; once others have the page, each sleep has a timer of its own. Layout: flags in the first line, mostly read; the futex word in
-//! the second; one hint bit for each queue pair from the third on.
+//! The page belongs to the domain and is granted, writable, to its peers. The domain trusts nothing in it:
+//! any value that a peer writes costs at most a delay or an empty poll. A process with the page can also move
+//! a sleeper to another futex (FUTEX_REQUEUE), where no thread wakes it. Processes of the same user, and
+//! root, could stop this process anyway, so they are trusted not to do that. Once other users' processes have
+//! the page, each sleep has its own timer.
+//!
+//! Layout: flags in the first line, mostly read; the futex word in the second; from the third on, one hint
+//! bit for each queue pair.
 
 use crate::memory::{Import, Mapping, ShmMemory};
 use crate::watchdog::{SLOW_TICK, TICK, Watchdog};
@@ -14,42 +17,42 @@ use rustix::thread::futex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 
-/// The owner may sleep.
+/// Flag: the owner may sleep.
 pub(crate) const EVENTS: u32 = 1;
-/// The owner looks at the hint bits instead of at every queue pair.
+/// Flag: the owner checks the hint bits instead of every queue pair.
 pub(crate) const HINTS: u32 = 2;
 
 const FLAGS: usize = 0;
 const STATE: usize = 64;
 const BITS: usize = 128;
 const BIT_WORDS: usize = crate::fabric::MAX_QUEUE_PAIRS as usize / 64;
-/// The length of a doorbell's memory; only the pages that are used are ever touched.
+/// The length of a doorbell's memory. Only pages in use are ever touched.
 pub(crate) const LENGTH: usize = BITS + BIT_WORDS * 8;
 
-/// Nobody sleeps or is about to.
+/// No thread sleeps or is about to.
 const IDLE: u32 = 0;
-/// The owner looks for the last time.
+/// The owner polls for the last time before it sleeps.
 const ARMED: u32 = 1;
 /// The owner sleeps.
 const SLEEPING: u32 = 2;
-/// Something came since the owner armed, or it has slept long enough.
+/// A ring has arrived since the owner armed, or the sleep has lasted long enough.
 const RUNG: u32 = 3;
 
-/// One sleep has begun: counted from here on, and one more asleep.
+/// The increment at the start of a sleep: one more in the count of sleeps, and one more thread asleep.
 const SLEEP: u64 = 1 << 8 | 1;
-/// Those asleep.
+/// Mask of the number of threads asleep.
 const ASLEEP: u64 = 0xff;
 
-/// Sleeps that nobody has rung for, one after the other, until the owner is patient.
+/// The number of consecutive sleeps without a ring after which the owner sleeps patiently.
 const PATIENT_AFTER: u8 = 8;
 
 /// A 32-bit atomic word: the real one, or a model checker's.
 pub(crate) trait Word {
-    /// Loads it.
+    /// Loads the value.
     fn load(&self) -> u32;
-    /// Stores it.
+    /// Stores a value.
     fn store(&self, value: u32);
-    /// Exchanges it if it is as expected.
+    /// Stores `value` if the current value is `expected`; returns whether it was.
     fn exchange(&self, expected: u32, value: u32) -> bool;
 }
 
@@ -70,13 +73,13 @@ impl Word for AtomicU32 {
 
 /// A 64-bit word of hint bits: the real one, or a model checker's.
 pub(crate) trait Hints {
-    /// Loads it, in no order with anything.
+    /// Loads the bits with relaxed ordering.
     fn glance(&self) -> u64;
     /// Sets bits.
     fn set(&self, bits: u64);
-    /// Takes all bits.
+    /// Clears all bits and returns them.
     fn take(&self) -> u64;
-    /// A sequentially consistent fence.
+    /// Executes a sequentially consistent fence.
     fn fence();
 }
 
@@ -99,8 +102,9 @@ impl Hints for AtomicU64 {
     }
 }
 
-/// The producer's half, between the store of what is announced and [`ring`]: a hint that is there already is about to
-/// be taken by an owner that looks after that. The fence orders the look at it behind the store.
+/// The producer's half, between the store of a record and [`ring`]. A hint that is already set is about to be
+/// taken by an owner that polls afterwards. The fence orders the load of the hint after the store of the
+/// record.
 #[inline]
 fn announce<H: Hints>(hints: &H, bit: u64) {
     H::fence();
@@ -109,7 +113,7 @@ fn announce<H: Hints>(hints: &H, bit: u64) {
     }
 }
 
-/// The owner's half: what it looks at then has all that was stored by those who have found their hint set.
+/// The owner's half. A poll after it sees all records whose producers found their hint set.
 #[inline]
 fn take_hints<H: Hints>(hints: &H) -> u64 {
     if hints.glance() == 0 {
@@ -120,8 +124,8 @@ fn take_hints<H: Hints>(hints: &H) -> u64 {
     bits
 }
 
-/// The producer's half, after a sequentially consistent fence that follows the store of what is announced: says
-/// whether the owner sleeps and this caller is the one to wake it. Bounded, whatever others do to the word.
+/// The producer's half, after a sequentially consistent fence that follows the store of a record. Returns
+/// whether the owner sleeps and this caller must wake it. Bounded, whatever others do to the word.
 #[inline]
 pub(crate) fn ring(word: &impl Word) -> bool {
     for _ in 0..8 {
@@ -135,25 +139,26 @@ pub(crate) fn ring(word: &impl Word) -> bool {
     true
 }
 
-/// As [`ring`], for who expects the owner to sleep: its word is fetched once, to be written, and not first to be read.
+/// As [`ring`], for a caller that expects the owner to sleep. The cache line is fetched once, for writing,
+/// instead of for reading first.
 #[inline]
 pub(crate) fn ring_sleeper(word: &impl Word) -> bool {
     word.exchange(SLEEPING, RUNG) || ring(word)
 }
 
-/// The owner's half, first: a sequentially consistent fence must follow, then the last look.
+/// The owner's half, first step. A sequentially consistent fence must follow, then the last poll.
 #[inline]
 pub(crate) fn arm(word: &impl Word) {
     word.store(ARMED);
 }
 
-/// The owner's half, after a look in vain: whether it may sleep for as long as the word is [`SLEEPING`].
+/// The owner's half, after an empty poll. Returns whether it may sleep while the word is [`SLEEPING`].
 #[inline]
 pub(crate) fn may_sleep(word: &impl Word) -> bool {
     word.exchange(ARMED, SLEEPING)
 }
 
-/// The owner's half, last.
+/// The owner's half, last step.
 #[inline]
 pub(crate) fn disarm(word: &impl Word) {
     word.store(IDLE);
@@ -172,27 +177,27 @@ fn ring_and_wake(mapping: &Mapping) {
 
 #[cold]
 fn wake(word: &AtomicU32, sleepers: u32) {
-    // Not private: the sleeper may be another process, which maps the same page.
+    // Not a private futex: the sleeper may be another process that maps the same page.
     if let Err(error) = futex::wake(word, futex::Flags::empty(), sleepers) {
         tracing::warn!(%error, "a sleeper cannot be woken; it wakes by itself within 200 ms");
     }
 }
 
-/// A domain's own side, shared with its wakers and the control thread.
+/// The domain's own side, shared with its wakers and the control thread.
 #[derive(Debug)]
 pub(crate) struct Attention {
     memory: Arc<ShmMemory>,
     woken: AtomicBool,
     news: AtomicU64,
-    /// How many sleeps have begun, and in the lowest 8 bits how many of them last.
+    /// The number of sleeps begun; the lowest 8 bits hold the number of threads asleep.
     sleeps: AtomicU64,
-    /// The watchdog has ended the sleep, and not a peer.
+    /// Whether the watchdog, rather than a peer, ended the sleep.
     roused: AtomicBool,
-    /// Sleeps in a row that ended so; the owner's.
+    /// The number of consecutive sleeps that the watchdog ended. Only the owner uses it.
     in_vain: AtomicU8,
-    /// The sleep that lasts, or is about to begin, may be a long one.
+    /// Whether the current sleep, or the one about to begin, may be a long one.
     patient: AtomicBool,
-    /// Processes of other users have the page.
+    /// Whether processes of other users have the page.
     distrusted: AtomicBool,
     watchdog: Arc<Watchdog>,
 }
@@ -214,35 +219,35 @@ impl Attention {
         Ok(attention)
     }
 
-    /// A process of another user gets the page.
+    /// Records that a process of another user gets the page.
     pub(crate) fn distrust(&self) {
         if !self.distrusted.swap(true, Ordering::SeqCst) {
-            // A sleep that began before has no timer.
+            // A sleep that began earlier has no timer.
             self.rouse();
         }
     }
 
-    /// Whether processes of other users have the page.
+    /// Returns whether processes of other users have the page.
     pub(crate) fn is_distrusted(&self) -> bool {
         self.distrusted.load(Ordering::Relaxed)
     }
 
-    /// Differs once another sleep has begun or ended.
+    /// Returns a value that changes whenever a sleep begins or ends.
     pub(crate) fn sleeps(&self) -> u64 {
         self.sleeps.load(Ordering::SeqCst)
     }
 
-    /// Whether the owner sleeps.
+    /// Returns whether the owner sleeps.
     pub(crate) fn is_asleep(&self) -> bool {
         self.sleeps() & ASLEEP != 0
     }
 
-    /// Whether it sleeps, if it does, as one that has long been roused in vain.
+    /// Returns whether the owner's sleep, if it sleeps, may be a long one.
     pub(crate) fn is_patient(&self) -> bool {
         self.patient.load(Ordering::SeqCst)
     }
 
-    /// Ends a sleep, whatever a peer has made of the word.
+    /// Ends a sleep, whatever value a peer has given to the word.
     pub(crate) fn rouse(&self) {
         let word = state_of(self.memory.mapping());
         if word.exchange(SLEEPING, RUNG) {
@@ -250,16 +255,18 @@ impl Attention {
         } else {
             Word::store(word, RUNG);
         }
-        // All: one of them may be a peer that sleeps there to be woken instead of the owner.
+        // Wakes all sleepers: one of them may be a peer that waits on the word in order to intercept the
+        // wake-up.
         wake(word, i32::MAX as u32);
     }
 
-    /// The page, for granting it.
+    /// Returns the page, for granting it.
     pub(crate) fn memory(&self) -> &Arc<ShmMemory> {
         &self.memory
     }
 
-    /// Tells peers how to announce things from now on. Those who have just looked are late by one sleep at most.
+    /// Sets the flags that peers read before they announce a record. A peer that has just read the old flags
+    /// causes a delay of one sleep at most.
     pub(crate) fn set_flags(&self, flags: u32) {
         self.memory.mapping().half_word(FLAGS).store(flags, Ordering::SeqCst);
     }
@@ -270,43 +277,43 @@ impl Attention {
         ring_and_wake(self.memory.mapping());
     }
 
-    /// Something happened to a link or to the other end of a queue pair.
+    /// Notifies the owner of an event of a link or of a queue pair's other end.
     pub(crate) fn news(&self) {
         self.news.fetch_add(1, Ordering::SeqCst);
         self.wake();
     }
 
-    /// Changes with each piece of news.
+    /// Returns a value that changes with each such event.
     #[inline]
     pub(crate) fn news_seen(&self) -> u64 {
         self.news.load(Ordering::Acquire)
     }
 
-    /// Whether [`wake`](Attention::wake) was called since this was last asked.
+    /// Returns whether [`wake`](Attention::wake) was called since the last call of this method.
     pub(crate) fn take_woken(&self) -> bool {
         self.woken.load(Ordering::SeqCst) && self.woken.swap(false, Ordering::SeqCst)
     }
 
-    /// Before the last look.
+    /// Arms the doorbell, before the last poll.
     pub(crate) fn arm(&self) {
         arm(state_of(self.memory.mapping()));
         fence(Ordering::SeqCst);
     }
 
-    /// After it, if it found something.
+    /// Disarms the doorbell, if that poll found something.
     pub(crate) fn disarm(&self) {
         self.found();
         disarm(state_of(self.memory.mapping()));
     }
 
-    /// After [`arm`](Attention::arm) and a look in vain: sleeps until rung or woken, until then, or for two
-    /// ticks of the watchdog, which are slow ones after some sleeps in vain.
+    /// Sleeps after [`arm`](Attention::arm) and an empty poll, until a ring, a waker or `until`. Lasts at
+    /// most two ticks of the watchdog; after several spurious wake-ups these are slow ticks.
     pub(crate) fn rest(&self, until: Nanos) -> Wake {
         if self.take_woken() {
             self.disarm();
             return Wake::Arrived;
         }
-        // No look at the clock when there is no end to look for.
+        // Avoids reading the clock when there is no deadline.
         let left = match until {
             0 | Nanos::MAX => until,
             until => until.saturating_sub(RealHost.now()),
@@ -316,13 +323,14 @@ impl Attention {
             self.take_woken();
             return Wake::TimedOut;
         }
-        // Who has rung has left the word so that nobody rings again: it is written when there is time, with the next
-        // arming, and not fetched from the peer's cache now.
+        // The word keeps the value that the ring left, so that no peer rings again. The next arming writes
+        // it, which avoids fetching the line from the peer's cache now.
         self.take_woken();
         Wake::Arrived
     }
 
-    /// Sleeps until rung, or for so many nanoseconds, or two ticks; whether it was rung. One thread's at a time.
+    /// Sleeps until a ring, for `nanoseconds`, or for two ticks; returns whether a ring ended the sleep. One
+    /// thread at a time may call it.
     pub(crate) fn sleep(&self, nanoseconds: u64) -> bool {
         let word = state_of(self.memory.mapping());
         self.roused.store(false, Ordering::Relaxed);
@@ -334,7 +342,8 @@ impl Attention {
             self.patient.store(patient, Ordering::Relaxed);
         }
         self.sleeps.fetch_add(SLEEP, Ordering::SeqCst);
-        // A timer of its own would be a tenth of what the sleep costs; near the end it keeps the time better.
+        // A timer for each sleep would cost a tenth of the sleep; for short sleeps it is more precise than
+        // the watchdog.
         let guarded = nanoseconds >= 4 * TICK
             && !self.distrusted.load(Ordering::SeqCst)
             && self.watchdog.guard(patient);
@@ -348,11 +357,11 @@ impl Attention {
         } else {
             self.found();
         }
-        // Woken, rung before the kernel looked, or interrupted: look again.
+        // Woken, rung before the kernel checked the word, or interrupted: the caller polls again.
         woken != Err(Errno::TIMEDOUT) && !roused
     }
 
-    /// A wait was not in vain.
+    /// Records that a wait ended with something found.
     fn found(&self) {
         if self.in_vain.load(Ordering::Relaxed) != 0 {
             self.in_vain.store(0, Ordering::Relaxed);
@@ -365,7 +374,7 @@ impl Attention {
         take_hints(self.memory.mapping().word(BITS + word * 8))
     }
 
-    /// Sets a hint bit of our own.
+    /// Sets a hint bit of this domain.
     pub(crate) fn hint(&self, bit: u16) {
         set_hint(self.memory.mapping(), bit);
     }
@@ -376,24 +385,24 @@ fn set_hint(mapping: &Mapping, bit: u16) {
     announce(word, 1 << (bit % 64));
 }
 
-/// A peer's doorbell, as its queue pair at the other end of one of ours listens to it.
+/// A peer's doorbell, for one connection to a queue pair of that peer.
 #[derive(Debug)]
 pub(crate) struct PeerDoorbell {
     import: Arc<Import>,
     bit: u16,
-    /// Its owner slept when we rang last: most likely it does so the next time, too.
+    /// Whether the owner slept at the last ring; most likely it does so at the next one too.
     slept: AtomicBool,
 }
 
 impl PeerDoorbell {
-    /// `None` if what was granted is not a doorbell.
+    /// Returns `None` if the granted memory is not a doorbell.
     pub(crate) fn new(import: Arc<Import>, bit: u16) -> Option<Self> {
         let fits = import.mapping().length() == LENGTH && import.access().contains(Access::WRITE);
         fits.then_some(PeerDoorbell { import, bit, slept: AtomicBool::new(false) })
     }
 
-    /// Announces a record that was stored before. Costs one load of a line that rarely changes unless the owner may
-    /// sleep or goes by hints.
+    /// Announces a record that was stored before. Costs one load of a line that rarely changes, unless the
+    /// owner may sleep or uses hints.
     #[inline]
     pub(crate) fn ring(&self) {
         let mapping = self.import.mapping();
@@ -423,7 +432,7 @@ impl PeerDoorbell {
         }
     }
 
-    /// Asks for the line that [`ring`](PeerDoorbell::ring) is about to write, if it is.
+    /// Prefetches the line that [`ring`](PeerDoorbell::ring) will probably write.
     #[inline]
     pub(crate) fn prepare(&self) {
         if self.slept.load(Ordering::Relaxed) {
@@ -431,8 +440,8 @@ impl PeerDoorbell {
         }
     }
 
-    /// Wakes the owner if it sleeps, for news about what it has sent: no hint is needed for that. The caller has
-    /// put a sequentially consistent fence between the news and this.
+    /// Wakes the owner, if it sleeps, for events that concern its sends; these need no hint. The caller has
+    /// executed a sequentially consistent fence between storing the event and this call.
     pub(crate) fn ring_for_sender(&self) {
         let word = state_of(self.import.mapping());
         if ring(word) {
@@ -440,7 +449,7 @@ impl PeerDoorbell {
         }
     }
 
-    /// Whether the owner may sleep.
+    /// Returns whether the owner may sleep.
     #[inline]
     pub(crate) fn may_sleep(&self) -> bool {
         self.import.mapping().half_word(FLAGS).load(Ordering::Relaxed) & EVENTS != 0
@@ -464,8 +473,8 @@ mod tests {
         }
     }
 
-    /// One owner that looks and sleeps, some producers that store and ring. Gives whether the owner sleeps with
-    /// something there and nobody to wake it, and how often it was woken.
+    /// Runs one owner that polls and sleeps, and some producers that store and ring. Returns whether the
+    /// owner sleeps although a record is there and no thread wakes it, and the number of wake-ups.
     fn run(producers: u32, fenced: bool, expecting: bool) -> (bool, u32) {
         let word = loom::sync::Arc::new(model::AtomicU32::new(IDLE));
         let records = loom::sync::Arc::new(model::AtomicU32::new(0));
@@ -493,7 +502,8 @@ mod tests {
 
     #[test]
     fn no_wake_up_is_lost_and_none_is_doubled() {
-        // One producer in every order there is; with two there are too many, so at most two pre-emptions each.
+        // One producer in every possible order. With two there are too many orders, so each has at most two
+        // pre-emptions.
         for (producers, preemption_bound) in [(1, None), (2, Some(2))] {
             for expecting in [false, true] {
                 let mut model = loom::model::Builder::new();
@@ -528,7 +538,7 @@ mod tests {
         }
     }
 
-    /// As the real one, without the fences.
+    /// The real hints without the fences.
     struct Loose(model::AtomicU64);
 
     impl Hints for Loose {
@@ -544,9 +554,9 @@ mod tests {
         fn fence() {}
     }
 
-    /// A producer stores two records, each announced by the same hint, or `early` before it is there; the owner looks by
-    /// hints only, once before it arms and once after. Whether a record stays unseen by an owner that sleeps and is not
-    /// woken.
+    /// A producer stores two records, each announced by the same hint; with `early`, announced before it is
+    /// stored. The owner polls by hints only, once before it arms and once after. Returns whether a record
+    /// stays unseen by an owner that sleeps and is not woken.
     fn is_lost_by_hints<H: Hints + Send + Sync + 'static>(hints: H, early: bool) -> bool {
         let hints = loom::sync::Arc::new(hints);
         let word = loom::sync::Arc::new(model::AtomicU32::new(IDLE));
@@ -590,7 +600,7 @@ mod tests {
         sleeps && !woken
     }
 
-    /// With so few pre-emptions the model is done in a second.
+    /// The bound on pre-emptions keeps the model's run short.
     fn check_hints(what: impl Fn() -> bool + Send + Sync + 'static) {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(3);

@@ -1,29 +1,28 @@
-//! What is in an [`Endpoint`](dunlin_fabric::Endpoint) of this fabric. Pure.
+//! The content of an [`Endpoint`](dunlin_fabric::Endpoint) of this fabric. Pure.
 
 use crate::frame::QueuePairName;
 use dunlin_fabric::{CreateError, Endpoint, RegionKey, Transport};
 
 const VERSION: u8 = 1;
 const LENGTH: usize = 26;
-/// Stands for none; no grant has it.
+/// Stands for no ring; no grant has this key.
 pub(crate) const NO_RING: RegionKey = RegionKey(0);
 
 /// The address of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Address {
-    /// The transport it was made for.
+    /// The queue pair's transport.
     pub(crate) transport: Transport,
-    /// Its name in its process.
+    /// The queue pair's name in its process.
     pub(crate) name: QueuePairName,
-    /// Its inbound ring, granted on the same link. For datagrams the ring of the first handle that is made of the endpoint, if
-    /// there is one; each further handle asks for one.
+    /// The key of its inbound ring, granted on the same link. For datagrams, the ring of the first address
+    /// handle made from the endpoint, or [`NO_RING`]; each further handle requests a ring.
     pub(crate) ring: RegionKey,
-    /// Its domain's doorbell, granted on the same link.
+    /// The key of its domain's doorbell, granted on the same link.
     pub(crate) doorbell: RegionKey,
 }
 
 impl Address {
-    /// As bytes.
     pub(crate) fn encode(&self) -> Endpoint {
         let mut bytes = Vec::with_capacity(LENGTH);
         bytes.extend([VERSION, self.transport as u8]);
@@ -34,7 +33,7 @@ impl Address {
         Endpoint(bytes)
     }
 
-    /// From a peer's bytes.
+    /// Decodes an address from a peer's bytes.
     pub(crate) fn decode(endpoint: &Endpoint) -> Result<Self, CreateError> {
         let bytes: &[u8; LENGTH] =
             endpoint.0.as_slice().try_into().map_err(|_| CreateError::Endpoint("its length is wrong"))?;

@@ -1,4 +1,4 @@
-//! One-sided operations, done by the initiator's own processor on memory that the peer has granted.
+//! One-sided operations: the initiator's own processor executes them on memory that the peer has granted.
 
 use crate::inbound::{Pieces, range_of};
 use crate::large_read::LargeReads;
@@ -8,22 +8,22 @@ use dunlin_fabric::{Access, CompletionStatus, Data, Gather, InlineLine, RegionKe
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Keys that one queue pair used last, so that its data path takes no lock.
+/// The number of keys that a queue pair caches, so that its data path takes no lock.
 const REMEMBERED: usize = 8;
 
-/// The bytes of an outgoing message, wherever they are.
+/// The bytes of an outgoing message, in one of several representations.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Source<'a> {
     /// The caller's parts.
     Parts(&'a [&'a [u8]]),
-    /// One stretch.
+    /// One slice.
     One(&'a [u8]),
     /// Registered buffers.
     Gather(&'a Gather<ShmMemory>),
 }
 
 impl<'a> Source<'a> {
-    /// Of what the user gave.
+    /// Returns the bytes of the user's data.
     #[inline]
     pub(crate) fn of(data: &'a Data<'_, ShmMemory>) -> Self {
         match data {
@@ -33,7 +33,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// All bytes together.
+    /// Returns the total length.
     #[inline]
     pub(crate) fn length(&self) -> u64 {
         match self {
@@ -54,16 +54,16 @@ impl Pieces for Source<'_> {
     }
 }
 
-/// The grants of a link as one queue pair sees them.
+/// The grants of a link, cached for one queue pair.
 #[derive(Debug, Default)]
 pub(crate) struct ImportCache {
-    /// The last used first.
+    /// Ordered by last use, the newest first.
     recent: Vec<Arc<Import>>,
     large_reads: LargeReads,
 }
 
 impl ImportCache {
-    /// The granted memory of that name.
+    /// Returns the granted memory with this key.
     #[inline]
     fn get(&mut self, link: &Arc<LinkShared>, key: RegionKey) -> Option<&Import> {
         if self.recent.first().is_none_or(|i| i.key() != key) {
@@ -85,7 +85,7 @@ impl ImportCache {
         Some(())
     }
 
-    /// The address of a range that may be used so.
+    /// Returns the address of a range if `needed` access to it is granted.
     #[inline]
     fn range(
         &mut self,
@@ -102,7 +102,7 @@ impl ImportCache {
         import.mapping().range(offset, length).ok_or(CompletionStatus::RemoteAccess)
     }
 
-    /// WRITE. As in verbs, an empty one touches nothing and its key is not looked at.
+    /// Executes a WRITE. As in verbs, an empty one accesses nothing and its key is not checked.
     #[inline]
     pub(crate) fn write(
         &mut self,
@@ -116,9 +116,10 @@ impl ImportCache {
             return Ok(());
         }
         let mut at = self.range(link, key, offset, length, Access::WRITE)?;
-        // SAFETY: the range is good for the length of all parts together, and they add up to it: `at` stays inside.
+        // SAFETY: the range is valid for the length of all parts together, and their lengths add up to it, so
+        // `at` stays inside.
         let mut put = |part: &[u8]| at = unsafe { put(part, at) };
-        // In ascending order, so that the last 8 bytes of all come last.
+        // In ascending order, so that the last 8 bytes of the message are written last.
         match source {
             Source::Parts(parts) => parts.iter().for_each(|part| put(part)),
             Source::One(bytes) => put(bytes),
@@ -127,8 +128,8 @@ impl ImportCache {
         Ok(())
     }
 
-    /// WRITE of parts that have `length` bytes together, which is not zero; `false`, and nothing written, if it may
-    /// not be. The short way, for inline data.
+    /// Executes a WRITE of parts with a total of `length` bytes, which is not zero. Returns `false`, with
+    /// nothing written, if it is not permitted. The fast path for inline data.
     #[inline]
     pub(crate) fn write_parts(
         &mut self,
@@ -149,21 +150,21 @@ impl ImportCache {
         true
     }
 
-    /// WRITE of a line; `false`, and nothing written, if it may not be or is not aligned.
+    /// Executes a WRITE of a line. Returns `false`, with nothing written, if it is not permitted or not
+    /// aligned.
     #[inline(always)]
     pub(crate) fn write_line(&mut self, link: &Arc<LinkShared>, line: &InlineLine<'_>) -> bool {
         let Ok(at) = self.range(link, line.key, line.offset, 64, Access::WRITE) else { return false };
         if !at.addr().is_multiple_of(64) {
             return false;
         }
-        // SAFETY: aligned, good for 64 bytes, and in memory that is no Rust reference's, as in `put`.
+        // SAFETY: aligned, valid for 64 bytes, and in memory to which no Rust reference exists, as in `put`.
         unsafe { copy::line_to_peer(line.line, at) };
         copy::demote(at);
         ask_ahead(at, 64, line.ahead);
         true
     }
 
-    /// READ.
     pub(crate) fn read(
         &mut self,
         link: &Arc<LinkShared>,
@@ -175,13 +176,13 @@ impl ImportCache {
             return Ok(());
         }
         let source = self.range(link, key, offset, into.len() as u64, Access::READ)?;
-        // SAFETY: the source is good for that length and its mapping lives in the cache; the destination is
+        // SAFETY: the source is valid for that length and the cache keeps its mapping; the destination is
         // exclusively borrowed.
         unsafe { self.large_reads.copy(source, into) };
         Ok(())
     }
 
-    /// FETCH_ADD or CMP_SWAP: the old value.
+    /// Executes a FETCH_ADD or CMP_SWAP; returns the old value.
     pub(crate) fn atomic(
         &mut self,
         link: &Arc<LinkShared>,
@@ -193,15 +194,15 @@ impl ImportCache {
         if !target.addr().is_multiple_of(8) {
             return Err(CompletionStatus::RemoteInvalidRequest);
         }
-        // SAFETY: good for 8 bytes and aligned, as just checked; granted memory is only touched by atomics and
-        // racing copies.
+        // SAFETY: valid for 8 bytes and aligned, as just checked; granted memory is only accessed by atomics
+        // and racing copies.
         Ok(change(unsafe { AtomicU64::from_ptr(target.cast()) }))
     }
 }
 
-/// Messages come in streams: the way of the next lines from the peer's cache overlaps the work on this one. Asks for lines
-/// again that were asked for before: the reader's processor, which looks ahead by itself along lines that are read in order,
-/// may have taken them away since.
+/// Prefetches the lines that the caller will write next, so that their transfer from the peer's cache
+/// overlaps the current work. Repeats earlier prefetches, since the hardware prefetcher of the reader's
+/// processor may have taken the lines since.
 #[inline(always)]
 fn ask_ahead(start: *const u8, written: usize, ahead: u32) {
     let mut next = written;
@@ -211,14 +212,15 @@ fn ask_ahead(start: *const u8, written: usize, ahead: u32) {
     }
 }
 
-/// Copies one part into granted memory; gives the place behind it.
+/// Copies one part into granted memory; returns the address after it.
 ///
 /// # Safety
-/// The place must be good for the part's length, in memory that is no Rust reference's: granted memory never is, and
-/// a `Buffer` cannot lie in memory that is registered for WRITE, not even within one process.
+/// The destination must be valid for the part's length, in memory to which no Rust reference exists. Granted
+/// memory satisfies that: a `Buffer` cannot lie in memory that is registered for WRITE, not even within one
+/// process.
 #[inline]
 unsafe fn put(part: &[u8], at: *mut u8) -> *mut u8 {
-    // SAFETY: by the caller's word; a whole aligned line goes the short way.
+    // SAFETY: by the caller's contract; a whole aligned line takes the fast path.
     unsafe {
         match <&[u8; 64]>::try_from(part) {
             Ok(line) if at.addr().is_multiple_of(64) => copy::line_to_peer(line, at),
@@ -228,12 +230,12 @@ unsafe fn put(part: &[u8], at: *mut u8) -> *mut u8 {
     }
 }
 
-/// FETCH_ADD's change.
+/// Returns the change that FETCH_ADD makes.
 pub(crate) fn fetch_add(add: u64) -> impl FnOnce(&AtomicU64) -> u64 {
     move |word| word.fetch_add(add, Ordering::AcqRel)
 }
 
-/// CMP_SWAP's change.
+/// Returns the change that CMP_SWAP makes.
 pub(crate) fn compare_swap(expected: u64, swap: u64) -> impl FnOnce(&AtomicU64) -> u64 {
     move |word| {
         word.compare_exchange(expected, swap, Ordering::AcqRel, Ordering::Acquire).unwrap_or_else(|old| old)

@@ -1,4 +1,4 @@
-//! The fabric: makes everything else.
+//! The fabric, which creates all other objects.
 
 use crate::device;
 use crate::domain::ShmDomain;
@@ -19,26 +19,26 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Who may connect to the listeners of a fabric; the kernel vouches for the user (SO_PEERCRED).
+/// The users that may connect to a fabric's listeners. The kernel reports a peer's user (SO_PEERCRED).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum AllowPolicy {
-    /// Processes of this process's effective user, and root.
+    /// This process's effective user, and root.
     #[default]
     SameUser,
-    /// Processes of these users (numeric ids).
+    /// These users (numeric ids).
     Users(Vec<u32>),
-    /// Every process of this host, whoever runs it.
+    /// All users of this host.
     Anyone,
 }
 
 /// Settings of a fabric.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShmConfig {
-    /// Who may connect to our listeners.
+    /// The users that may connect to this fabric's listeners.
     pub allow: AllowPolicy,
-    /// The most regions one link's side may have granted at once, queue pairs' own rings included (one each).
+    /// The maximum number of concurrent grants by one side of a link, including one ring for each queue pair.
     pub max_grants_per_link: usize,
-    /// How long, in nanoseconds, who has connected to a listener may take for its greeting.
+    /// The time, in nanoseconds, that a new connection has to send its greeting.
     pub greeting_patience: u64,
 }
 
@@ -52,15 +52,15 @@ impl Default for ShmConfig {
     }
 }
 
-/// The longest [`Data::Inline`](dunlin_fabric::Data::Inline).
+/// The limit for [`Data::Inline`](dunlin_fabric::Data::Inline), in bytes.
 pub(crate) const MAX_INLINE: u32 = 8192;
-/// The longest message.
+/// The limit for one message, in bytes.
 pub(crate) const MAX_MESSAGE: u32 = 1 << 30;
-/// The longest datagram.
+/// The limit for one datagram, in bytes.
 pub(crate) const MAX_DATAGRAM: u32 = 4096;
-/// The most queue pairs of a domain.
+/// The maximum number of queue pairs in one domain.
 pub(crate) const MAX_QUEUE_PAIRS: u32 = 1 << 16;
-/// The deepest queue.
+/// The maximum depth of a queue.
 pub(crate) const MAX_QUEUE_DEPTH: u32 = 1 << 15;
 
 #[derive(Debug)]
@@ -68,20 +68,20 @@ struct Inner {
     io: Arc<IoHandle>,
     capabilities: Capabilities,
     rates: KnownRates,
-    /// What is gone by until they are measured.
+    /// The rates in use until measurements exist.
     typical_rates: Arc<Rates>,
     domains: AtomicU32,
     shared: SharedValues,
 }
 
-/// Shared memory between the processes of one host, or within one. Clones are the same fabric, with one control
-/// thread; all methods may be called from any thread.
+/// Shared memory between the processes of one host, or within one process. Clones are the same fabric, with
+/// one control thread; all methods may be called from any thread.
 #[derive(Clone, Debug)]
 pub struct ShmFabric(Arc<Inner>);
 
 impl ShmFabric {
-    /// Starts a fabric: one control thread, a handful of descriptors. Raises the process's soft limit of open
-    /// descriptors to the hard one.
+    /// Starts a fabric, which has one control thread and a handful of descriptors. Raises the process's soft
+    /// limit of open descriptors to the hard limit.
     pub fn new(config: ShmConfig) -> io::Result<Self> {
         socket::raise_descriptor_limit();
         let capabilities = Capabilities {
@@ -114,7 +114,8 @@ impl ShmFabric {
         })))
     }
 
-    /// Says who knows what was measured of this machine; the first word counts. Nobody is asked before somebody asks for the rates.
+    /// Sets the source of measured rates. Only the first call counts. The source is not read before rates are
+    /// requested.
     pub fn set_rates_book(&self, book: Arc<dyn RatesBook>) {
         self.0.rates.set_book(book);
     }
@@ -123,7 +124,8 @@ impl ShmFabric {
         let system = |source: io::Error| DialError::System { address: address.clone(), source };
         let none = |source: io::Error| DialError::NoGreeting { address: address.clone(), source };
         let io = self.0.io.io();
-        // A listener that lets us not in has closed the connection before our greeting: what it said still counts.
+        // A listener that refuses has closed the connection before this side's greeting; its reason can still
+        // be read.
         let said = io.greet(&socket);
         let mut buffer = vec![0; READ_BUFFER];
         let theirs = loop {
@@ -230,7 +232,7 @@ impl Fabric for ShmFabric {
                 Err(Errno::CONNREFUSED) => {
                     return Err(DialError::NobodyListens { address: address.clone() });
                 }
-                // The listener's backlog is full: it will accept soon.
+                // The listener's backlog is full; it accepts again soon.
                 Err(Errno::AGAIN | Errno::INTR) => {}
                 Err(errno) => {
                     return Err(DialError::System { address: address.clone(), source: errno.into() });

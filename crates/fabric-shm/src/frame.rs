@@ -1,105 +1,105 @@
-//! Frames of the control connection: what one packet on the socket means. Pure; whatever bytes come, decoding
-//! gives a frame or a reason.
+//! Frames of the control connection: the encoding of packets on the socket. Pure. Decoding any bytes gives a
+//! frame or an error.
 
 use dunlin_fabric::verbs::MAX_CONTROL_MESSAGE;
 use dunlin_fabric::{Access, RegionKey};
 use thiserror::Error;
 
-/// Raised when what is in the frames, the rings or the doorbells changes its meaning.
+/// Increased when the meaning of frames, rings or doorbells changes.
 pub(crate) const VERSION: u16 = 1;
 
 const MAGIC: [u8; 8] = *b"DunlinSM";
 
-/// Longest frame: a control message and its kind.
+/// The longest frame: a control message and its kind.
 pub(crate) const MAX_FRAME: usize = MAX_CONTROL_MESSAGE + 1;
 
-/// Longest head of any frame.
+/// The longest head of any frame.
 pub(crate) const MAX_HEAD: usize = 64;
 
 /// One frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Frame<'a> {
-    /// The first one in each direction.
+    /// The first frame in each direction.
     Hello {
         /// The sender's version.
         version: u16,
-        /// Random; the tags of the sender's inbound rings are keyed from it.
+        /// A random secret; the tags of the sender's inbound rings are derived from it.
         secret: [u64; 2],
     },
-    /// Instead of a hello: the sender wants no connection.
+    /// Sent instead of a hello: the sender refuses the connection.
     Refused(Refusal),
-    /// A message of the user's.
+    /// A message of the user.
     Message(&'a [u8]),
-    /// Memory, with a descriptor.
+    /// A grant of memory, sent with a descriptor.
     Grant {
-        /// The name it will have on this link.
+        /// The region's name on this link.
         key: RegionKey,
         /// Its length in bytes.
         length: u64,
-        /// What may be done.
+        /// The access granted.
         access: Access,
-        /// What it was registered for: decides the seals.
+        /// The access that it was registered for, which determines the seals.
         registered: Access,
-        /// A ring or a doorbell: no work request of a user reaches it.
+        /// Whether it is a ring or a doorbell, which no work request of a user can access.
         internal: bool,
     },
     /// The end of a grant.
     Revoke(RegionKey),
-    /// A queue pair of the sender's is gone or broken, and so is the receiver's at its other end.
+    /// The sender's queue pair is gone or broken, which breaks the receiver's queue pair of this name.
     QueuePairClosed(QueuePairName),
-    /// The sender wants a ring for datagrams to this queue pair of the receiver's.
+    /// A request for a ring for datagrams to a queue pair of the receiver.
     DatagramRequest {
-        /// Comes back in the answer.
+        /// The number that the reply repeats.
         call: u64,
         /// The receiver's queue pair.
         queue_pair: QueuePairName,
     },
-    /// The answer: the ring was granted before, or key zero with length zero: there is none to be had.
+    /// The reply. The ring was granted before; if none is available, both keys are zero.
     DatagramReply {
-        /// Of the request.
+        /// The number of the request.
         call: u64,
-        /// The ring.
+        /// The key of the ring.
         ring: RegionKey,
-        /// The receiver's doorbell.
+        /// The key of the doorbell of the queue pair's domain.
         doorbell: RegionKey,
-        /// Whether there is one.
+        /// Whether a ring was granted.
         granted: bool,
     },
 }
 
-/// Why a connection was refused.
+/// The reason why a connection was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// The user is not let in.
+    /// The listener does not admit this user.
     User(u32),
-    /// Another version: ours is this.
+    /// The versions differ; the value is the sender's version.
     Version(u16),
     /// Too many connections wait to be accepted.
     Full,
 }
 
-/// A queue pair among all of one process.
+/// A queue pair's name within its process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct QueuePairName {
     /// The number of its domain.
     pub(crate) domain: u32,
-    /// Its number there.
+    /// Its id in the domain.
     pub(crate) queue_pair: u32,
 }
 
-/// Why bytes are no frame.
+/// The reason why bytes are not a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(crate) enum FrameError {
-    /// An empty packet or an unknown kind.
+    /// The packet is empty or of unknown kind.
     #[error("a control frame of unknown kind {0}")]
     Kind(u8),
     /// The length does not fit the kind.
     #[error("a control frame of kind {0} has the wrong length")]
     Length(u8),
-    /// A value that has no meaning.
+    /// A field has an invalid value.
     #[error("a control frame of kind {0} holds a value without meaning")]
     Value(u8),
-    /// Not one of ours.
+    /// The sender does not use this protocol.
     #[error("the other side does not speak this protocol")]
     Magic,
 }
@@ -113,7 +113,7 @@ const CLOSED: u8 = 6;
 const REQUEST: u8 = 7;
 const REPLY: u8 = 8;
 
-/// A frame's bytes before the body.
+/// The bytes of a frame before its body.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Head {
     bytes: [u8; MAX_HEAD],
@@ -132,13 +132,12 @@ impl Head {
         self.length += bytes.len();
     }
 
-    /// The bytes.
     pub(crate) fn as_slice(&self) -> &[u8] {
         &self.bytes[..self.length]
     }
 }
 
-/// Takes fields off the front; every length is checked.
+/// Reads fields from the front and checks every length.
 struct Reader<'a> {
     kind: u8,
     left: &'a [u8],
@@ -182,7 +181,7 @@ impl<'a> Reader<'a> {
 }
 
 impl<'a> Frame<'a> {
-    /// The head and the body to send.
+    /// Encodes the frame as a head and a body.
     pub(crate) fn encode(&self) -> (Head, &'a [u8]) {
         let mut body: &[u8] = &[];
         let head = match self {
@@ -247,7 +246,7 @@ impl<'a> Frame<'a> {
         (head, body)
     }
 
-    /// Reads one packet.
+    /// Decodes one packet.
     pub(crate) fn decode(bytes: &'a [u8]) -> Result<Frame<'a>, FrameError> {
         let Some((&kind, left)) = bytes.split_first() else { return Err(FrameError::Kind(0)) };
         let mut reader = Reader { kind, left };
@@ -258,7 +257,7 @@ impl<'a> Frame<'a> {
                 }
                 let version = reader.u16()?;
                 if version != VERSION {
-                    // What follows is another version's business.
+                    // The rest has another version's format.
                     return Ok(Frame::Hello { version, secret: [0; 2] });
                 }
                 Frame::Hello { version, secret: [reader.u64()?, reader.u64()?] }

@@ -1,4 +1,4 @@
-//! Tests: peers that do not keep to the rules. They need the frames and sockets themselves.
+//! Tests with peers that violate the protocol. They use frames and sockets directly.
 
 use crate::frame::{Frame, Refusal, VERSION};
 use crate::link::READ_BUFFER;
@@ -26,12 +26,12 @@ fn say(socket: &OwnedFd, frame: &Frame<'_>, descriptor: Option<&OwnedFd>) {
     socket::send(socket.as_fd(), head.as_slice(), body, descriptor.map(|d| d.as_fd())).unwrap();
 }
 
-/// The next frame's bytes; `None` when the other side has closed.
+/// Returns the next frame's bytes, or `None` when the other side has closed.
 fn hear(socket: &OwnedFd) -> Option<Vec<u8>> {
     hear_with_descriptor(socket).map(|(bytes, _)| bytes)
 }
 
-/// As [`hear`], with the descriptor that came along.
+/// As [`hear`], with the descriptor that arrived with the frame.
 fn hear_with_descriptor(socket: &OwnedFd) -> Option<(Vec<u8>, Option<OwnedFd>)> {
     let mut buffer = vec![0; READ_BUFFER];
     let until = soon();
@@ -48,7 +48,7 @@ fn hear_with_descriptor(socket: &OwnedFd) -> Option<(Vec<u8>, Option<OwnedFd>)> 
     }
 }
 
-/// A peer of which every byte is in the test's hands, and the link that the victim has to it.
+/// Returns the socket of a peer whose every byte the test chooses, and the victim's link to it.
 fn intruder() -> (OwnedFd, ShmLink, ShmFabric) {
     let fabric = ShmFabric::new(ShmConfig::default()).unwrap();
     let address = unique();
@@ -79,7 +79,7 @@ fn bad_grants_close_the_link_with_a_reason() {
     rustix::fs::ftruncate(&loose, 4096).unwrap();
     let file =
         rustix::fs::open("/proc/self/exe", rustix::fs::OFlags::RDONLY, rustix::fs::Mode::empty()).unwrap();
-    // Sealed as it should be, but opened so that it cannot be mapped for writing.
+    // Sealed as required, but opened so that it cannot be mapped for writing.
     let narrow = reopened(&sealed, rustix::fs::OFlags::RDONLY).unwrap();
     let (pipe, _other_end) = rustix::pipe::pipe().unwrap();
     let cases: [(Frame<'_>, Option<&OwnedFd>, &str); 9] = [
@@ -105,7 +105,7 @@ fn bad_grants_close_the_link_with_a_reason() {
     closes(&link, "in use");
 }
 
-/// The same file through another descriptor, as whoever has the first can open it.
+/// Opens the same file through another descriptor, as any process with the first one can.
 fn reopened(descriptor: &OwnedFd, flags: rustix::fs::OFlags) -> rustix::io::Result<OwnedFd> {
     use rustix::fd::AsRawFd;
     let path = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
@@ -121,7 +121,7 @@ fn what_is_granted_for_reading_cannot_be_written_by_any_way_that_the_peer_has() 
     let (frame, descriptor) = hear_with_descriptor(&socket).unwrap();
     assert!(matches!(Frame::decode(&frame), Ok(Frame::Grant { length: 4096, .. })));
     let given = descriptor.expect("a grant comes with a descriptor");
-    // Opening it anew is not refused by every kernel; then the seals have to hold.
+    // Some kernels refuse to reopen it. Where it succeeds, the seals must hold.
     let mut ways = vec![given.try_clone().unwrap()];
     ways.extend(reopened(&given, rustix::fs::OFlags::RDWR));
     for way in &ways {
@@ -218,7 +218,7 @@ fn a_peer_that_floods_is_left_to_wait_and_loses_nothing() {
     let (socket, link, _fabric) = intruder();
     let payload = [3u8; 8000];
     let mut said = 0u32;
-    // Until the socket pushes back: the inbox is full and so is the kernel's buffer.
+    // Sends until the socket pushes back: the inbox and the kernel's buffer are full.
     loop {
         let (head, body) = Frame::Message(&payload).encode();
         match socket::send(socket.as_fd(), head.as_slice(), body, None) {
@@ -236,16 +236,16 @@ fn a_peer_that_floods_is_left_to_wait_and_loses_nothing() {
     closes(&link, "closed");
 }
 
-/// A victim's queue pair that is connected to rings which the test writes as it likes.
+/// A victim's queue pair, connected to rings into which the test writes arbitrary values.
 struct Victim {
     domain: crate::ShmDomain,
     queue: dunlin_fabric::CompletionQueueId,
     queue_pair: dunlin_fabric::QueuePairId,
-    /// The ring that the victim reads from and the doorbell that it listens to, as its peer maps them.
+    /// The victim's inbound ring and its doorbell, as its peer maps them.
     mapped: Vec<Arc<crate::memory::Import>>,
     /// The ring that the victim writes to, whose first line carries the acknowledgements.
     ours: Arc<ShmMemory>,
-    /// The names of that ring and of its doorbell.
+    /// The keys of that ring and of its doorbell.
     granted: [RegionKey; 2],
     links: (ShmLink, ShmLink),
 }
@@ -319,7 +319,7 @@ fn a_tampered_doorbell_ends_no_sleep_for_ever() {
     let (say, hear) = std::sync::mpsc::channel();
     let tampering = Arc::clone(&ended);
     let attacker = std::thread::spawn(move || {
-        // What a ring leaves, but nobody is woken; and the other way round.
+        // A ring without a wake-up, and a sleeping state without a sleeper.
         for state in [3, 2].into_iter().cycle() {
             if tampering.load(Ordering::Relaxed) {
                 return;
@@ -399,7 +399,7 @@ fn garbage_in_rings_doorbells_and_acknowledgements_harms_nobody() {
             }
             let data = Data::Inline(&[b"hello"]);
             let operation = Operation::Send { data, immediate: None, to: None };
-            // Refused once the queue is full or the queue pair has seen through it.
+            // Refused once the queue is full or the queue pair has detected the violation.
             let _ = victim
                 .domain
                 .post(victim.queue_pair, WorkRequest { id: WorkId(step), operation, signaled: true });

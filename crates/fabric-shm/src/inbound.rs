@@ -1,15 +1,17 @@
-//! The inbound ring of a queue pair: how SEND and WRITE_WITH_IMM reach the other side.
+//! The inbound ring of a queue pair, through which SEND and WRITE_WITH_IMM reach the other side.
 //!
-//! The memory belongs to the receiver and is granted to exactly one peer, the producer. It holds records of whole
-//! 64-byte lines; the last 8 bytes of a record's first line are a tag, stored last, which only the two sides can
-//! predict: so nothing has to be cleared, and no payload is taken for a record after the ring has wrapped.
+//! The memory belongs to the receiver and is granted to exactly one peer, the producer. It holds records of
+//! whole 64-byte lines. The last 8 bytes of a record's first line are a tag that only the two sides can
+//! predict, stored last. Nothing has to be cleared, and no payload is mistaken for a record after the ring
+//! has wrapped.
 //!
-//! The receiver trusts nothing in it. It keeps its place and the next tag in private memory, copies each first
-//! line once, and checks the length before it uses it. The ring's own first line carries news back: the receiver
-//! only writes there (but for the exchange below), so a producer that tampers with it cheats nobody but itself.
+//! The receiver trusts nothing in the ring. It keeps its position and the next tag in private memory, copies
+//! each first line once, and checks the length before it uses it. The ring's own first line carries
+//! information back. The receiver only writes there (except for the exchange below), so a producer that
+//! tampers with it harms only itself.
 //!
-//! Record: 24 bits of length, 8 of flags, 32 of immediate data (in the first of several records of one message:
-//! the message's length); 48 bytes of payload; the tag; then lines with the rest of the payload.
+//! Record: 24 bits of length, 8 of flags, 32 of immediate data (in the first of several records of one
+//! message: the message's length); 48 bytes of payload; the tag; then lines with the rest of the payload.
 
 use crate::memory::{Import, Mapping, ShmMemory};
 use dunlin_fabric::copy;
@@ -17,14 +19,14 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 const LINE: usize = 64;
-/// Payload in a record's first line.
+/// Bytes of payload in a record's first line.
 const HEAD_PAYLOAD: usize = 48;
 const TAG_AT: usize = 56;
-/// The first line of the ring: how many lines the receiver has taken.
+/// Offset in the ring's first line: the number of lines that the receiver has taken.
 const TAKEN_AT: usize = 0;
-/// The condition of the receiver.
+/// Offset in the ring's first line: the condition of the receiver.
 const CONDITION_AT: usize = 8;
-/// Whether the producer waits for room.
+/// Offset in the ring's first line: whether the producer waits for room.
 const WANTED_AT: usize = 16;
 
 /// The first record of a message.
@@ -33,7 +35,7 @@ pub(crate) const FIRST: u8 = 1;
 pub(crate) const LAST: u8 = 2;
 /// The message carries immediate data.
 pub(crate) const IMMEDIATE: u8 = 4;
-/// Not a SEND but the notice of a WRITE_WITH_IMM; its payload is the number of bytes written.
+/// Not a SEND, but the notice of a WRITE_WITH_IMM; its payload is the number of bytes written.
 pub(crate) const WRITE: u8 = 8;
 /// The producer waits for the acknowledgement of this message.
 pub(crate) const ACKNOWLEDGE: u8 = 16;
@@ -56,7 +58,7 @@ impl std::fmt::Debug for Tags {
 }
 
 impl Tags {
-    /// From the ring owner's secret and the ring's name on the link.
+    /// Derives the keys from the ring owner's secret and the ring's name on the link.
     fn new(secret: [u64; 2], ring: u64) -> Self {
         Tags {
             key: [
@@ -68,12 +70,12 @@ impl Tags {
 
     #[inline]
     fn of(self, sequence: u64) -> u64 {
-        // Fresh memory is zero, so no tag is.
+        // Never zero: fresh memory is zero and must not match a tag.
         fold(self.key[0] ^ sequence.wrapping_mul(0x9e37_79b9_7f4a_7c15), self.key[1] ^ sequence) | 1
     }
 }
 
-/// The two halves of the product, folded (as in wyhash).
+/// Multiplies and folds the two halves of the product (as in wyhash).
 #[inline]
 fn fold(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b | 1 << 63);
@@ -84,7 +86,7 @@ const fn lines_of(length: usize) -> usize {
     1 + length.saturating_sub(HEAD_PAYLOAD).div_ceil(LINE)
 }
 
-/// The place in a ring, as both sides keep it privately.
+/// A position in a ring, which each side keeps in private memory.
 #[derive(Debug)]
 struct Place {
     capacity: usize,
@@ -102,12 +104,13 @@ impl Place {
         Some(Place { capacity, line: 0, lines: 0, sequence: 1, tags, next_tag: tags.of(1) })
     }
 
-    /// The most lines that one record takes: two fit, so that one is filled while the other is emptied.
+    /// Returns the maximum number of lines of one record. Two such records fit, so one is filled while the
+    /// other is emptied.
     fn record_lines(&self) -> usize {
         self.capacity / 2
     }
 
-    /// The most payload of one record.
+    /// Returns the maximum payload of one record.
     fn record_payload(&self) -> usize {
         ((self.record_lines() - 1) * LINE + HEAD_PAYLOAD).min((1 << 24) - 1)
     }
@@ -128,8 +131,8 @@ impl Place {
         self.next_tag = self.tags.of(self.sequence);
     }
 
-    /// The stretches of ring that hold `length` bytes of a record's payload from `from` on, `from` not being in the
-    /// first line: at most two, as (offset in the ring's memory, length).
+    /// Returns the parts of the ring that hold `length` bytes of a record's payload from `from` on, where
+    /// `from` is not in the first line: at most two, as (offset in the ring's memory, length).
     #[inline]
     fn stretches(&self, from: usize, length: usize) -> [(usize, usize); 2] {
         let mut start = (self.line + 1) * LINE + (from - HEAD_PAYLOAD);
@@ -142,20 +145,20 @@ impl Place {
     }
 }
 
-/// What a peer is told, or found to do.
+/// The receiver's condition, as the producer sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Condition {
-    /// Nothing special.
+    /// Normal operation.
     Fine,
     /// The receiver has no RECV.
     NotReady,
-    /// The receiver's queue pair has failed at the next message.
+    /// The receiver's queue pair failed at the next message.
     Failed,
 }
 
-/// Bytes that lie in several pieces.
+/// Bytes that consist of several pieces.
 pub(crate) trait Pieces {
-    /// Gives the pieces of the range in order.
+    /// Calls `each` with the pieces of the range, in order.
     fn pieces(&self, from: usize, length: usize, each: &mut dyn FnMut(&[u8]));
 }
 
@@ -168,31 +171,31 @@ pub(crate) struct Producer {
 }
 
 impl Producer {
-    /// `None` if what was granted is too small for a ring, or not ours to write.
+    /// Returns `None` if the granted memory is too small for a ring, or not writable for this side.
     pub(crate) fn new(import: Arc<Import>, secret: [u64; 2]) -> Option<Self> {
         let access = import.access();
         let place = Place::new(import.mapping(), secret, import.key().0)?;
         access.contains(dunlin_fabric::Access::WRITE).then_some(Producer { import, place, taken: 0 })
     }
 
-    /// The most payload of one record.
+    /// Returns the maximum payload of one record.
     pub(crate) fn record_payload(&self) -> usize {
         self.place.record_payload()
     }
 
-    /// Lines produced so far.
+    /// Returns the number of lines produced so far.
     #[inline]
     pub(crate) fn produced(&self) -> u64 {
         self.place.lines
     }
 
-    /// Lines known to be taken.
+    /// Returns the number of lines known to be taken.
     #[inline]
     pub(crate) fn taken(&self) -> u64 {
         self.taken
     }
 
-    /// Looks what the receiver has taken; `false` if it says what cannot be.
+    /// Reads the number of lines that the receiver has taken; returns `false` if the value is impossible.
     pub(crate) fn refresh(&mut self) -> bool {
         let taken = self.import.mapping().word(TAKEN_AT).load(Ordering::Acquire);
         let fits = taken >= self.taken && taken <= self.place.lines;
@@ -202,20 +205,20 @@ impl Producer {
         fits
     }
 
-    /// Whether a record of so much payload fits now, as far as is known.
+    /// Returns whether a record with `payload` bytes is known to fit now.
     #[inline]
     pub(crate) fn has_room(&self, payload: usize) -> bool {
         self.place.lines - self.taken + lines_of(payload) as u64 <= self.place.capacity as u64
     }
 
-    /// Whether a record of so much payload fits, after a look at what the receiver has taken if need be.
+    /// Returns whether a record with `payload` bytes fits; reads the receiver's progress if necessary.
     #[inline]
     pub(crate) fn find_room(&mut self, payload: usize) -> bool {
         self.has_room(payload) || (self.refresh() && self.has_room(payload))
     }
 
-    /// Stores one record; the caller has seen that there is room, and payload is at most
-    /// [`record_payload`](Producer::record_payload).
+    /// Stores one record. The caller has checked that there is room; the payload is at most
+    /// [`record_payload`](Producer::record_payload) bytes.
     #[inline]
     pub(crate) fn push(
         &mut self,
@@ -243,7 +246,8 @@ impl Producer {
                     if let Some(destination) = mapping.range(offset as u64, count as u64)
                         && let Some((now, later)) = rest.split_at_checked(count)
                     {
-                        // SAFETY: the destination is in bounds for `count` bytes and apart from private memory.
+                        // SAFETY: the destination is in bounds for `count` bytes and does not overlap private
+                        // memory.
                         unsafe { copy::to_peer(now.as_ptr(), destination, count) };
                         rest = later;
                     }
@@ -252,13 +256,14 @@ impl Producer {
             at += piece.len();
         });
         if let Some(destination) = mapping.range(place.offset() as u64, LINE as u64) {
-            // SAFETY: in bounds for a line, and aligned: a mapping starts at a page and the offset is of whole lines.
+            // SAFETY: in bounds for a line, and aligned: a mapping starts at a page boundary and the offset
+            // consists of whole lines.
             unsafe { copy::line_to_peer(&line, destination) };
         }
         self.place.advance(lines_of(length));
     }
 
-    /// What the receiver says about the message at [`taken`](Producer::taken).
+    /// Returns the receiver's condition for the message at [`taken`](Producer::taken).
     #[inline]
     pub(crate) fn condition(&self) -> Condition {
         match self.import.mapping().word(CONDITION_AT).load(Ordering::Acquire) & 0xff {
@@ -268,7 +273,8 @@ impl Producer {
         }
     }
 
-    /// Takes back what the receiver was not ready for; `false` if it has just become ready after all.
+    /// Withdraws the message that the receiver was not ready for; returns `false` if it has become ready in
+    /// the meantime.
     pub(crate) fn give_up(&self) -> bool {
         let word = self.import.mapping().word(CONDITION_AT);
         let seen = word.load(Ordering::Acquire);
@@ -276,24 +282,24 @@ impl Producer {
             && word.compare_exchange(seen, GIVEN_UP, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// Says whether we wait for room: the receiver then rings when it takes something.
+    /// Sets whether this side waits for room. If so, the receiver rings when it takes a record.
     pub(crate) fn want_room(&self, wanted: bool) {
         self.import.mapping().word(WANTED_AT).store(u64::from(wanted), Ordering::Release);
         fence(Ordering::SeqCst);
     }
 }
 
-/// What is in a ring that nobody who keeps to the rules puts there.
+/// The ring contains something that no correct producer stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Violation;
 
-/// One record's first line, in private memory, its length checked.
+/// One record's first line, in private memory, with its length checked.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Record {
     line: [u8; LINE],
-    /// Bytes of payload.
+    /// The number of bytes of payload.
     pub(crate) length: usize,
-    /// What it is.
+    /// The flags.
     pub(crate) flags: u8,
     /// Immediate data, or the message's length.
     pub(crate) immediate: u32,
@@ -305,25 +311,25 @@ pub(crate) struct Consumer {
     memory: Arc<ShmMemory>,
     place: Place,
     published: u64,
-    /// We have said that we are not ready.
+    /// Whether this side has reported that it is not ready.
     not_ready: bool,
 }
 
 impl Consumer {
-    /// `None` if the memory is too small for a ring.
+    /// Returns `None` if the memory is too small for a ring.
     pub(crate) fn new(memory: Arc<ShmMemory>, secret: [u64; 2], ring: u64) -> Option<Self> {
         let place = Place::new(memory.mapping(), secret, ring)?;
         Some(Consumer { memory, place, published: 0, not_ready: false })
     }
 
-    /// Whether there is a record.
+    /// Returns whether there is a record.
     #[inline]
     pub(crate) fn has_record(&self) -> bool {
         let tag = self.memory.mapping().word(self.place.offset() + TAG_AT).load(Ordering::Acquire);
         u64::from_le(tag) == self.place.next_tag
     }
 
-    /// The next record, if there is one.
+    /// Returns the next record, if there is one.
     #[inline]
     pub(crate) fn peek(&self) -> Result<Option<Record>, Violation> {
         if !self.has_record() {
@@ -340,7 +346,7 @@ impl Consumer {
         Ok(Some(Record { line, length, flags: (word >> 24) as u8, immediate: (word >> 32) as u32 }))
     }
 
-    /// Copies a record's payload, as far as it has room, into private memory.
+    /// Copies a record's payload, up to the length of `into`, into private memory.
     #[inline]
     pub(crate) fn copy(&self, record: &Record, into: &mut [u8]) {
         let length = record.length.min(into.len());
@@ -352,7 +358,8 @@ impl Consumer {
                 if let Some(source) = self.memory.mapping().range(offset as u64, count as u64)
                     && let Some((now, later)) = std::mem::take(&mut rest).split_at_mut_checked(count)
                 {
-                    // SAFETY: the source is in bounds for `count` bytes, the destination is exclusively borrowed.
+                    // SAFETY: the source is in bounds for `count` bytes, and the destination is exclusively
+                    // borrowed.
                     unsafe { copy::from_peer(source, now.as_mut_ptr(), count) };
                     rest = later;
                 }
@@ -360,13 +367,13 @@ impl Consumer {
         }
     }
 
-    /// Done with a record. Not told to the producer before [`publish`](Consumer::publish).
+    /// Moves past a record. The producer sees that only after [`publish`](Consumer::publish).
     #[inline]
     pub(crate) fn advance(&mut self, record: &Record) {
         self.place.advance(lines_of(record.length));
     }
 
-    /// Tells the producer what was taken; whether there was anything to tell.
+    /// Publishes the progress to the producer; returns whether there was any.
     #[inline]
     pub(crate) fn publish(&mut self) -> bool {
         let told = self.published != self.place.lines;
@@ -377,12 +384,13 @@ impl Consumer {
         told
     }
 
-    /// After [`publish`](Consumer::publish) and a sequentially consistent fence: whether the producer waits for room.
+    /// Returns whether the producer waits for room. Call after [`publish`](Consumer::publish) and a
+    /// sequentially consistent fence.
     pub(crate) fn is_room_wanted(&self) -> bool {
         self.memory.mapping().word(WANTED_AT).load(Ordering::Acquire) != 0
     }
 
-    /// Says that the next message has to wait for a RECV; whether that is new.
+    /// Reports that the next message has to wait for a RECV; returns whether that is new.
     pub(crate) fn say_not_ready(&mut self) -> bool {
         self.publish();
         if !self.not_ready {
@@ -394,7 +402,7 @@ impl Consumer {
         false
     }
 
-    /// There is a RECV now: whether the producer still wants it taken.
+    /// Reports that there is a RECV now; returns whether the producer has not withdrawn the message.
     #[inline]
     pub(crate) fn say_ready(&mut self) -> bool {
         if !self.not_ready {
@@ -406,14 +414,14 @@ impl Consumer {
         word.compare_exchange(expected, FINE, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// Says that the next message cannot be taken and no later one will be.
+    /// Reports that neither the next message nor any later one will be taken.
     pub(crate) fn say_failed(&mut self) {
         self.publish();
         self.memory.mapping().word(CONDITION_AT).store(FAILED, Ordering::Release);
     }
 }
 
-/// Gives the pieces of a range of what the parts hold together.
+/// Calls `each` with the pieces of a range of the concatenated parts.
 #[inline]
 pub(crate) fn range_of<'a>(
     parts: impl Iterator<Item = &'a [u8]>,
@@ -509,7 +517,7 @@ mod tests {
                     producer.push(value as u8, value as u32, &Source::One(&bytes), 0, length);
                 }
                 memory.mapping().word(word * 8).store(value, Ordering::Relaxed);
-                // Its own right tag, with whatever header and payload.
+                // A correct tag with an arbitrary header and payload.
                 let place = &consumer.place;
                 memory.mapping().word(place.offset()).store(value, Ordering::Relaxed);
                 memory.mapping().word(place.offset() + TAG_AT).store(place.next_tag, Ordering::Relaxed);

@@ -1,6 +1,7 @@
-//! The control thread: one for each fabric, asleep in `epoll` over all control sockets. It accepts, greets, reads
-//! control messages and descriptors, and notices a peer's death, which the kernel reports as a hang-up the moment
-//! the process is gone. No call of the data path waits for it.
+//! The control thread: one for each fabric, which sleeps in `epoll` over all control sockets. It accepts
+//! connections, exchanges greetings, reads control messages and descriptors, and detects a peer's death,
+//! which the kernel reports as a hang-up as soon as the process is gone. No call of the data path waits for
+//! it.
 
 use crate::frame::{Frame, Refusal, VERSION};
 use crate::link::{LinkShared, READ_BUFFER, Secrets};
@@ -18,9 +19,9 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// How often overdue greetings are looked for, in nanoseconds, while there are any.
+/// The interval at which overdue greetings are checked, in nanoseconds, while there are any.
 const TICK: u64 = 250_000_000;
-/// Connections that may be in their greeting at once.
+/// The maximum number of connections that may be in their greeting at once.
 const MAX_GREETINGS: usize = 256;
 
 const WAKE: u64 = 0;
@@ -40,7 +41,7 @@ enum Entry {
     Greeting(Arc<Greeting>),
 }
 
-/// What the control thread and the handles share.
+/// State shared by the control thread and the handles.
 #[derive(Debug)]
 pub(crate) struct Io {
     epoll: OwnedFd,
@@ -49,16 +50,15 @@ pub(crate) struct Io {
     numbers: AtomicU64,
     stopped: AtomicBool,
     entries: Mutex<BTreeMap<u64, Entry>>,
-    /// Those of the entries that are greetings; the control thread's.
+    /// The number of entries that are greetings. Only the control thread changes it.
     greetings: AtomicUsize,
 }
 
-/// Keeps the control thread running; the last one stops it.
+/// Keeps the control thread running; dropping the last handle stops it.
 #[derive(Debug)]
 pub(crate) struct IoHandle(Arc<Io>);
 
 impl IoHandle {
-    /// Starts the thread.
     pub(crate) fn start(config: ShmConfig) -> io::Result<Arc<Self>> {
         let io = Arc::new(Io {
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
@@ -75,7 +75,6 @@ impl IoHandle {
         Ok(Arc::new(IoHandle(io)))
     }
 
-    /// The shared part.
     pub(crate) fn io(&self) -> &Arc<Io> {
         &self.0
     }
@@ -88,7 +87,7 @@ impl Drop for IoHandle {
     }
 }
 
-/// Sixteen random bytes.
+/// Returns sixteen random bytes.
 fn secret() -> [u64; 2] {
     [RealHost.random(), RealHost.random()]
 }
@@ -98,33 +97,31 @@ impl Io {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A number that no other link or listener of this fabric has.
+    /// Returns a number that no other link or listener of this fabric has.
     pub(crate) fn next_number(&self) -> u64 {
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// What bounds the sleeps of domains.
     pub(crate) fn watchdog(&self) -> &Arc<Watchdog> {
         &self.watchdog
     }
 
-    /// The settings.
     pub(crate) fn config(&self) -> &ShmConfig {
         &self.config
     }
 
-    /// Says the first word on a socket and returns the secret said.
+    /// Sends the first frame on a socket; returns the secret in it.
     pub(crate) fn greet(&self, socket: &OwnedFd) -> Result<[u64; 2], Errno> {
         let secret = secret();
         let (head, body) = Frame::Hello { version: VERSION, secret }.encode();
         match socket::send(socket.as_fd(), head.as_slice(), body, None) {
-            // Closed already: what the other side said before, why it refuses, is there to be read.
+            // The other side has closed already; its reason for refusing can still be read.
             Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => Ok(secret),
             Err(error) => Err(error),
         }
     }
 
-    /// Watches a link from now on.
+    /// Starts to watch a link.
     pub(crate) fn add_link(&self, link: Arc<LinkShared>) -> io::Result<()> {
         let number = link.number();
         let added = epoll::add(&self.epoll, link.socket(), EventData::new_u64(number), READ);
@@ -134,7 +131,7 @@ impl Io {
         })
     }
 
-    /// Watches a listener from now on.
+    /// Starts to watch a listener.
     pub(crate) fn add_listener(&self, listener: Arc<ListenerShared>) -> io::Result<()> {
         let number = listener.number();
         let data = EventData::new_u64(number);
@@ -144,14 +141,13 @@ impl Io {
         Ok(())
     }
 
-    /// Forgets a listener.
     pub(crate) fn drop_listener(&self, listener: &ListenerShared) {
-        // The kernel forgets the socket by itself when it is closed; nothing is lost if it has been.
+        // The kernel removes a closed socket by itself, so nothing is lost if the socket is already closed.
         listener.with_socket(|socket| epoll::delete(&self.epoll, socket).ok());
         self.entries().remove(&listener.number());
     }
 
-    /// Ends a link and forgets it.
+    /// Ends a link and removes it.
     pub(crate) fn drop_link(&self, link: &Arc<LinkShared>, reason: &str) {
         link.end(reason);
         // The control thread may have done so already.
@@ -159,13 +155,14 @@ impl Io {
         self.entries().remove(&link.number());
     }
 
-    /// Reads a link's socket or lets it push back. Its end is noticed either way.
+    /// Sets whether the control thread reads a link's socket or lets it push back. The link's end is detected
+    /// either way.
     pub(crate) fn listen_to(&self, link: &LinkShared, read: bool) {
         let flags = if read { READ } else { EventFlags::empty() };
         if let Err(error) =
             epoll::modify(&self.epoll, link.socket(), EventData::new_u64(link.number()), flags)
         {
-            // A link that has just ended is not watched any more.
+            // A link that has just ended is no longer watched.
             tracing::debug!(%error, "a control socket is not watched");
         }
     }
@@ -221,7 +218,7 @@ impl Io {
     }
 
     fn handle(&self, number: u64, flags: EventFlags, buffer: &mut [u8]) {
-        // The map is not locked while an entry is served: serving may add and drop entries.
+        // The map is not locked while an entry is served: serving may add and remove entries.
         let entry = match self.entries().get(&number) {
             Some(Entry::Link(link)) => Entry::Link(Arc::clone(link)),
             Some(Entry::Listener(listener)) => Entry::Listener(Arc::clone(listener)),
@@ -250,7 +247,8 @@ impl Io {
                 Err(Errno::INTR | Errno::CONNABORTED) => continue,
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a control connection; raise `ulimit -n`?");
-                    // Out of descriptors, most likely: the socket stays readable, so do not spin on it.
+                    // Most likely out of descriptors. The socket stays readable, so sleep instead of
+                    // spinning.
                     RealHost.sleep(RealHost.now() + 20_000_000);
                     return;
                 }
@@ -283,7 +281,7 @@ impl Io {
     fn refuse(&self, socket: &OwnedFd, refusal: Refusal) {
         tracing::info!(?refusal, "a connection was refused");
         let (head, body) = Frame::Refused(refusal).encode();
-        // Whoever does not read why is refused all the same.
+        // The peer is refused even if it does not read the reason.
         let _ = socket::send(socket.as_fd(), head.as_slice(), body, None);
     }
 
@@ -320,7 +318,7 @@ impl Io {
     }
 
     fn drop_greeting(&self, number: u64, socket: &OwnedFd) {
-        // Watched since it was accepted; if not, there is nothing to forget.
+        // Fails only if the socket is not watched; then there is nothing to remove.
         let _ = epoll::delete(&self.epoll, socket);
         if self.entries().remove(&number).is_some() {
             self.greetings.fetch_sub(1, Ordering::Relaxed);
@@ -349,7 +347,7 @@ impl Io {
 const READ: EventFlags = EventFlags::IN.union(EventFlags::RDHUP);
 
 impl AllowPolicy {
-    /// Whether a user may connect.
+    /// Returns whether a user may connect.
     pub(crate) fn admits(&self, user: Option<u32>) -> bool {
         match (self, user) {
             (AllowPolicy::Anyone, _) => true,

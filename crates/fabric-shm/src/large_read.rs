@@ -1,19 +1,21 @@
-//! By which way a large READ is copied: in one string move, or in two halves by turns.
+//! The copy method for large READs: one string move, or two halves alternately.
 //!
-//! Which of them is quicker is a matter of the processor, of where the peer's core lies, and of the size: on a Xeon two halves take
-//! 47 us for 1 MiB that lies in another core's cache and a string move 56, at 64 KiB 6.3 and 5.3. So a queue pair tries both now
-//! and then, on READs that are to be done anyway, and goes on with the one that was quicker.
+//! The faster method depends on the processor, the location of the peer's core and the size. Each queue pair
+//! therefore times both from time to time, on READs that the user has posted anyway, and uses the faster one.
 
 use dunlin_fabric::copy;
 use std::time::Instant;
 
-/// From how many bytes on there is a choice: a trial's clock and a bad way for a few READs are nothing beside such copies.
+/// The length, in bytes, from which there is a choice: timing and a few slow copies cost little relative to
+/// such READs.
 const LARGE_FROM: usize = 32 << 10;
-/// Sizes that are judged apart: from [`LARGE_FROM`] on, each twice as long as the one before, and all above.
+/// The number of size classes, judged separately: from [`LARGE_FROM`] on, each twice as long as the one
+/// before; the last has no upper limit.
 const CLASSES: usize = 7;
-/// Reads of a size from one trial to the next.
+/// The number of READs of a size class from one trial to the next.
 const ROUND: u8 = 128;
-/// By which way the first ones of them go. Senders fill two buffers by turns, so each way gets either.
+/// The methods of the first READs of a round. Senders alternate between two buffers, so each method gets
+/// both.
 const TRIAL: [Way; 8] = {
     use Way::{Halves as H, Whole as W};
     [W, H, H, W, W, H, H, W]
@@ -36,12 +38,12 @@ impl LargeReads {
     /// Copies all of `into` from `source`, as [`copy::from_peer`] does.
     ///
     /// # Safety
-    /// `source` must be readable for as many bytes, in memory that is not `into`'s.
+    /// `source` must be readable for `into.len()` bytes, in memory that does not overlap `into`.
     #[inline]
     pub(crate) unsafe fn copy(&mut self, source: *const u8, into: &mut [u8]) {
         let (start, length) = (into.as_mut_ptr(), into.len());
         if length < LARGE_FROM {
-            // SAFETY: by the caller's word, and `into` is exclusively borrowed.
+            // SAFETY: by the caller's contract, and `into` is exclusively borrowed.
             return unsafe { copy::from_peer(source, start, length) };
         }
         let judge = &mut self.judges[class(length)];
@@ -57,18 +59,18 @@ impl LargeReads {
     }
 }
 
-/// Of a length that is large.
+/// Returns the size class of a large READ.
 fn class(length: usize) -> usize {
     ((length / LARGE_FROM).ilog2() as usize).min(CLASSES - 1)
 }
 
-/// Finds the way for one size.
+/// Chooses the method for one size class.
 #[derive(Clone, Copy, Debug, Default)]
 struct Judge {
-    /// READs since the last trial began.
+    /// The number of READs since the last trial began.
     turn: u8,
     chosen: Way,
-    /// What 64 KiB took at least in this trial by each way, ns; 0 where there was none.
+    /// The minimum time for 64 KiB by each method in this trial, in ns; 0 if not measured.
     least: [u64; 2],
 }
 
@@ -81,8 +83,8 @@ impl Judge {
         TRIAL.get(usize::from(self.turn)).copied().unwrap_or(self.chosen)
     }
 
-    /// A READ was copied by [`Judge::way`] and took so many nanoseconds, if a trial is under way. The quickest of a few is
-    /// compared, since whatever else a machine does only makes them slower.
+    /// Records a READ that was copied by [`Judge::way`]; `took` is its time in nanoseconds during a trial.
+    /// The minimum of a few is compared, since other load on the machine only makes a copy slower.
     fn read(&mut self, length: usize, took: u64) {
         if self.is_trying() {
             let took = (took.saturating_mul(1 << 16) / length as u64).max(1);
@@ -92,7 +94,7 @@ impl Judge {
         self.turn = (self.turn + 1) % ROUND;
         if usize::from(self.turn) == TRIAL.len() {
             let [whole, halves] = std::mem::take(&mut self.least);
-            // What is alike stays with the one instruction.
+            // If both are about equal, the string move is used.
             self.chosen = if halves < whole - whole / 32 { Way::Halves } else { Way::Whole };
         }
     }
@@ -102,8 +104,8 @@ impl Judge {
 mod tests {
     use super::*;
 
-    /// READs `count` payloads where the ways take so many nanoseconds, with a delay of a millisecond at each of `delayed`; answers
-    /// how many went in halves.
+    /// Runs `count` READs with the given time of each method in nanoseconds, plus a delay of one millisecond
+    /// at each index in `delayed`; returns the number of READs copied in halves.
     fn run(judge: &mut Judge, count: usize, [whole, halves]: [u64; 2], delayed: &[usize]) -> usize {
         let mut in_halves = 0;
         for turn in 0..count {
@@ -120,7 +122,7 @@ mod tests {
         let round = usize::from(ROUND);
         let mut judge = Judge::default();
         assert_eq!(run(&mut judge, round, [56_000, 47_000], &[]), round - 4);
-        // The machine has changed: after one more trial it is the other one.
+        // The speeds have changed: after one more trial the other method is chosen.
         assert_eq!(run(&mut judge, round, [40_000, 47_000], &[]), 4);
         assert_eq!(run(&mut judge, 10 * round, [40_000, 47_000], &[]), 40);
         assert_eq!(run(&mut judge, round, [47_000, 47_000], &[]), 4, "alike: the one instruction");
@@ -150,7 +152,7 @@ mod tests {
         {
             let source: Vec<u8> = (0..length).map(|at| (at * 31 + at / 251 + turn) as u8).collect();
             let mut into = vec![0; length];
-            // SAFETY: both have that length and are apart.
+            // SAFETY: both have that length and do not overlap.
             unsafe { reads.copy(source.as_ptr(), &mut into) };
             assert!(into == source, "{length} bytes");
         }

@@ -1,16 +1,16 @@
-//! Dunlin's fabric between processes of one host: peers map each other's registered memory. A one-sided operation
-//! is done by the initiator's own processor, and the target's does nothing; a two-sided one goes through a ring
-//! that its receiver owns.
+//! Dunlin's fabric between processes of one host: peers map each other's registered memory. The initiator's
+//! own processor executes a one-sided operation, without work at the target. A two-sided operation goes
+//! through a ring that its receiver owns.
 //!
-//! What may come in: mappings, Unix sockets, futexes, and how the verbs are done with them. What never does: what
-//! an RPC is, and any trust in what a peer has written: it is read once, checked, then used.
+//! This crate may hold mappings, Unix sockets, futexes, and the implementation of verbs on them. It knows
+//! nothing of RPC. Data from a peer is never trusted: it is read once, checked, then used.
 //!
 //! ```text
 //! fabric ─ listener ─ link      control: one thread sleeps over all sockets (io, socket, frame)
-//!    └── domain ─ queue_pair ─┬ send, execute        what is posted
-//!          │                  ├ receive, inbound     what arrives, through a ring of the receiver's
+//!    └── domain ─ queue_pair ─┬ send, execute        outgoing requests
+//!          │                  ├ receive, inbound     incoming messages, through a ring of the receiver
 //!          │                  └ datagram
-//!          └ doorbell           how peers wake it (watchdog: and what if one has tampered with it)
+//!          └ doorbell           wake-ups by peers (watchdog: a bound if a peer has tampered with it)
 //! ```
 //!
 //! Two ends in one process:
@@ -25,7 +25,7 @@
 //! let listener = fabric.listen(&address)?;
 //! let (near, far) = (fabric.dial(&address, soon)?, listener.accept(soon)?);
 //!
-//! // The far side lets the near one write, and says where.
+//! // The far side grants the near side WRITE access to a region, which the key names.
 //! let region = Region::new(fabric.register(4096, Access::WRITE)?);
 //! let key = far.grant(region.memory(), Access::WRITE)?;
 //!

@@ -21,29 +21,29 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use thiserror::Error;
 
-/// What may wait in the inbox before the socket is left to push back.
+/// Limits of the inbox. When it is full, the thread stops reading the socket, which pushes back on the peer.
 const INBOX: InboxLimits = InboxLimits { items: 256, bytes: 1 << 20 };
-/// How long a sender waits for a peer that does not read.
+/// The time that a sender waits for a peer that does not read, in nanoseconds.
 const SEND_PATIENCE: u64 = 1_000_000_000;
-/// How long a datagram ring may take to come: only the peer's control thread is asked.
+/// The time limit for a datagram ring, in nanoseconds. Only the peer's control thread has to answer.
 const DATAGRAM_PATIENCE: u64 = 5_000_000_000;
 
-/// Ends of queue pairs that are remembered for those not connected yet.
+/// The number of ended queue pairs that are remembered until they are connected here.
 const CLOSED_EARLY: usize = 1024;
 
-/// What the control thread does for queue pairs when the peer asks for a ring.
+/// The control thread's interface to a domain, for a peer's request for a ring.
 pub(crate) trait DatagramTarget: Send + Sync + std::fmt::Debug {
-    /// Makes a ring for datagrams from this link to a queue pair, grants it and the doorbell; `None` if there is
-    /// no such queue pair or it has enough rings.
+    /// Makes a ring for datagrams from this link to a queue pair, and grants it and the doorbell. Returns
+    /// `None` if there is no such queue pair or it has too many rings.
     fn make_ring(&self, link: &Arc<LinkShared>, queue_pair: u32) -> Option<(RegionKey, RegionKey)>;
 }
 
-/// The state of a queue pair that the control thread changes.
+/// Set by the control thread when a queue pair's other end is gone.
 #[derive(Debug, Default)]
 pub(crate) struct Closed(AtomicBool);
 
 impl Closed {
-    /// Whether the other end is gone.
+    /// Returns whether the other end is gone.
     #[inline]
     pub(crate) fn is_closed(&self) -> bool {
         self.0.load(Ordering::Acquire)
@@ -59,23 +59,23 @@ struct Attachment {
 
 #[derive(Debug)]
 struct Exports {
-    /// A link's own even number: a key of one link is not taken for one of another.
+    /// A random even number for each link, so that a key of one link is not valid on another.
     first_generation: u32,
-    /// By slot: the generation, odd while it is granted.
+    /// By slot: the generation, odd while the slot is granted.
     generations: Vec<u32>,
     free: Vec<u32>,
     live: usize,
 }
 
-/// What the peer has granted.
+/// Memory that the peer has granted.
 #[derive(Debug)]
 struct Granted {
     import: Arc<Import>,
-    /// A ring or a doorbell: for queue pairs, not for the work requests of users.
+    /// Whether it is a ring or a doorbell: for queue pairs only, not for work requests of users.
     internal: bool,
 }
 
-/// Why the peer is not spoken to any longer.
+/// A protocol violation, for which the connection is closed.
 #[derive(Debug, Error)]
 enum Violation {
     #[error(transparent)]
@@ -94,19 +94,19 @@ enum Violation {
     Hello,
 }
 
-/// The secrets that both sides said in their hellos.
+/// The secrets in the hellos of both sides.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Secrets {
-    /// Ours: keys the rings that we own.
+    /// This side's, from which the tags of its own rings are derived.
     pub(crate) ours: [u64; 2],
     /// The peer's.
     pub(crate) theirs: [u64; 2],
 }
 
-/// What the control thread, the handles and the queue pairs share of a link.
+/// The state of a link that the control thread, the handles and the queue pairs share.
 #[derive(Debug)]
 pub(crate) struct LinkShared {
-    /// Whose turn it is to read the socket.
+    /// Held by the thread that reads the socket.
     reading: Mutex<()>,
     number: u64,
     socket: OwnedFd,
@@ -119,14 +119,14 @@ pub(crate) struct LinkShared {
     exports: Mutex<Exports>,
     imports: Mutex<BTreeMap<u32, Granted>>,
     attachments: Mutex<Vec<Attachment>>,
-    /// Queue pairs of ours that the peer has left before they were connected, the newest first. Locked after
-    /// `attachments`.
+    /// Queue pairs of this side whose other end ended before they were connected, the newest first. Locked
+    /// after `attachments`.
     closed_early: Mutex<VecDeque<QueuePairName>>,
     targets: Mutex<BTreeMap<u32, Weak<dyn DatagramTarget>>>,
     replies: Mutex<BTreeMap<u64, Option<(RegionKey, RegionKey)>>>,
-    /// Rings of the peer's datagram queue pairs that handles of ours fill: each has one producer.
+    /// Rings of the peer's datagram queue pairs that handles of this side fill: each has one producer.
     taken_rings: Mutex<BTreeSet<RegionKey>>,
-    /// With `replies`: one has come, or none will.
+    /// Used with `replies`: a reply has arrived, or the link has ended.
     replied: Condvar,
     calls: AtomicU64,
 }
@@ -165,33 +165,31 @@ impl LinkShared {
         })
     }
 
-    /// Its number among all links of the fabric.
+    /// Returns the link's number among all links and listeners of the fabric.
     pub(crate) fn number(&self) -> u64 {
         self.number
     }
 
-    /// The socket.
     pub(crate) fn socket(&self) -> &OwnedFd {
         &self.socket
     }
 
-    /// The secrets.
     pub(crate) fn secrets(&self) -> Secrets {
         self.secrets
     }
 
-    /// Whether the peer could stop this process anyhow: it belongs to our own user, or to root.
+    /// Returns whether the peer could stop this process anyway: it belongs to the same user, or to root.
     pub(crate) fn is_trusted(&self) -> bool {
         self.peer.user.is_some_and(|user| user == 0 || user == socket::own_user())
     }
 
-    /// Whether the peer is there.
+    /// Returns whether the peer is alive, as far as known.
     #[inline]
     pub(crate) fn is_alive(&self) -> bool {
         self.alive.load(Ordering::Acquire)
     }
 
-    /// The peer is gone, or is to be: everything that waits on this link learns it now.
+    /// Ends the link: closes the socket and notifies all waiting threads and queue pairs.
     pub(crate) fn end(&self, reason: &str) {
         if !self.alive.swap(false, Ordering::AcqRel) {
             return;
@@ -207,10 +205,10 @@ impl LinkShared {
         }
     }
 
-    /// Reads what the socket holds. The control thread's; `all` when the peer has closed, so that nothing that
-    /// it said before is lost (the socket's buffer bounds that).
+    /// Reads the packets in the socket. `all` ignores the inbox limits: set when the peer has closed, so that
+    /// none of its messages is lost (the socket's buffer bounds their size).
     pub(crate) fn read(self: &Arc<Self>, buffer: &mut [u8], all: bool) {
-        // Two readers would take frames out of their order.
+        // Two readers would process frames out of order.
         let _turn = lock(&self.reading);
         loop {
             if !all && self.inbox.pause_if_full(|| self.io.listen_to(self, false)) {
@@ -279,14 +277,14 @@ impl LinkShared {
                 let made = target.and_then(|t| t.make_ring(self, queue_pair.queue_pair));
                 let (ring, doorbell) = made.unwrap_or((NO_RING, NO_RING));
                 let reply = Frame::DatagramReply { call, ring, doorbell, granted: made.is_some() };
-                // Never waits here: a peer that asks without reading gets no answer.
+                // Never waits here: a peer that does not read its connection gets no reply.
                 let (head, body) = reply.encode();
                 if let Err(error) = socket::send(self.socket.as_fd(), head.as_slice(), body, None) {
                     tracing::warn!(%error, "an answer to a peer was dropped");
                 }
             }
             Frame::DatagramReply { call, ring, doorbell, granted } => {
-                // An answer that nobody waits for (any longer) is dropped.
+                // A reply to a request that no thread waits for is dropped.
                 if let Some(reply) = lock(&self.replies).get_mut(&call) {
                     *reply = Some(if granted { (ring, doorbell) } else { (NO_RING, NO_RING) });
                 }
@@ -329,8 +327,8 @@ impl LinkShared {
         }
     }
 
-    /// Tells the peer that a queue pair of its is without its other end. Does not wait: if the peer does not read
-    /// its control connection, the connection is closed, which tells it the same.
+    /// Notifies the peer that the other end of its queue pair is gone. Does not wait: if the peer does not
+    /// read its control connection, the connection is closed, which has the same meaning.
     pub(crate) fn tell_closed(&self, theirs: QueuePairName) {
         if !self.is_alive() {
             return;
@@ -339,7 +337,7 @@ impl LinkShared {
         match socket::send(self.socket.as_fd(), head.as_slice(), body, None) {
             Ok(()) => {}
             Err(Errno::AGAIN) => self.end("it does not read its control connection"),
-            // It is gone: the control thread ends the link once it has read what the peer said before.
+            // The peer is gone. The control thread ends the link after it has read the peer's last messages.
             Err(error) => tracing::debug!(%error, "the end of a queue pair was not told"),
         }
     }
@@ -348,8 +346,8 @@ impl LinkShared {
         LinkError::PeerGone(self.inbox.ended().unwrap_or_else(|| "the connection is closed".into()))
     }
 
-    /// Grants a ring or a doorbell, which no work request of the peer's user reaches; `patient`: whether to wait for
-    /// a peer that reads slowly.
+    /// Grants a ring or a doorbell, which no work request of the peer's user can access. With `patient`,
+    /// waits for a peer that reads slowly.
     pub(crate) fn grant_internal(
         &self,
         memory: &ShmMemory,
@@ -397,7 +395,7 @@ impl LinkShared {
         Ok(key)
     }
 
-    /// Takes the slot of a live grant back.
+    /// Frees the slot of a live grant.
     fn forget(&self, key: RegionKey) {
         let (slot, generation) = ((key.0 >> 32) as u32, key.0 as u32);
         let mut exports = lock(&self.exports);
@@ -411,8 +409,9 @@ impl LinkShared {
         }
     }
 
-    /// Ends a grant of ours. The slot is free again only once the peer was told: a new grant in it would look to
-    /// the peer like a second one. If that cannot be told now (`patient`: soon), the slot stays taken.
+    /// Ends a grant of this side. The slot becomes free only after the peer was notified, since the peer
+    /// would reject a second grant in it. If the notice cannot be sent now (with `patient`: soon), the slot
+    /// stays occupied.
     pub(crate) fn revoke(&self, key: RegionKey, patient: bool) {
         let (slot, generation) = ((key.0 >> 32) as usize, key.0 as u32);
         if generation % 2 == 0 || lock(&self.exports).generations.get(slot) != Some(&generation) {
@@ -425,13 +424,14 @@ impl LinkShared {
         }
     }
 
-    /// What the peer has granted to work requests under a name. A key can get here through memory before the control
-    /// thread has read the grant itself, so an unknown one has the socket read first.
+    /// Returns the region that the peer has granted to work requests under a key. A key can arrive through
+    /// memory before the control thread has read the grant, so an unknown key makes this method read the
+    /// socket first.
     pub(crate) fn import(self: &Arc<Self>, key: RegionKey) -> Option<Arc<Import>> {
         self.import_as(key, false)
     }
 
-    /// The ring or doorbell that the peer has granted under a name.
+    /// Returns the ring or doorbell that the peer has granted under a key.
     pub(crate) fn import_internal(self: &Arc<Self>, key: RegionKey) -> Option<Arc<Import>> {
         self.import_as(key, true)
     }
@@ -448,7 +448,7 @@ impl LinkShared {
         })
     }
 
-    /// Has a queue pair of ours told about the end of its peer.
+    /// Registers a queue pair of this side for notice of its other end's end.
     pub(crate) fn attach(&self, name: QueuePairName, closed: &Arc<Closed>, attention: &Arc<Attention>) {
         let mut attachments = lock(&self.attachments);
         attachments.push(Attachment {
@@ -466,22 +466,23 @@ impl LinkShared {
         }
     }
 
-    /// Takes that back.
+    /// Removes the registration of a queue pair.
     pub(crate) fn detach(&self, name: QueuePairName) {
         lock(&self.attachments).retain(|a| a.name != name);
     }
 
-    /// Lets the peer ask for datagram rings of a domain.
+    /// Lets the peer request datagram rings of a domain.
     pub(crate) fn offer_datagrams(&self, domain: u32, target: Weak<dyn DatagramTarget>) {
         lock(&self.targets).insert(domain, target);
     }
 
-    /// Takes a ring that an endpoint names for a handle of ours; `false` if another has it.
+    /// Claims a ring that an endpoint names, for an address handle of this side; returns `false` if another
+    /// handle has it.
     pub(crate) fn take_ring(&self, ring: RegionKey) -> bool {
         lock(&self.taken_rings).insert(ring)
     }
 
-    /// Asks the peer for a ring for datagrams to one of its queue pairs; blocks for a bounded time.
+    /// Requests a ring for datagrams to a queue pair of the peer; blocks for a bounded time.
     pub(crate) fn ask_for_datagrams(
         &self,
         queue_pair: QueuePairName,
@@ -511,14 +512,15 @@ impl LinkShared {
     }
 }
 
-/// A control connection to a process on this host. Clones are the same connection; the last one closes it.
+/// A control connection to a process on this host. Clones are the same connection; dropping the last clone
+/// closes it.
 #[derive(Clone, Debug)]
 pub struct ShmLink {
     shared: Arc<LinkShared>,
     _closer: Arc<Closer>,
 }
 
-/// Closes the link when the last user handle is gone; keeps the control thread until then.
+/// Closes the link when the last user handle is dropped; keeps the control thread running until then.
 #[derive(Debug)]
 struct Closer {
     shared: Arc<LinkShared>,
@@ -536,7 +538,6 @@ impl ShmLink {
         ShmLink { _closer: Arc::new(Closer { shared: Arc::clone(&shared), _io: io }), shared }
     }
 
-    /// The shared part.
     pub(crate) fn shared(&self) -> &Arc<LinkShared> {
         &self.shared
     }
@@ -547,7 +548,7 @@ impl ShmLink {
     }
 }
 
-/// The size of the buffer that [`LinkShared::read`] needs: one byte more than any frame of ours.
+/// The size of the buffer that [`LinkShared::read`] needs: one byte more than the longest frame.
 pub(crate) const READ_BUFFER: usize = MAX_FRAME + 1;
 
 impl Link for ShmLink {

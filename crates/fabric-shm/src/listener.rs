@@ -1,4 +1,4 @@
-//! Where control connections arrive.
+//! Listeners for control connections.
 
 use crate::io::{Io, IoHandle};
 use crate::link::{LinkShared, ShmLink};
@@ -8,17 +8,17 @@ use dunlin_fabric::{AcceptError, Address, Listener, Nanos};
 use rustix::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Connections that may wait to be accepted.
+/// Limits on the connections that wait to be accepted.
 const WAITING: InboxLimits = InboxLimits { items: 1024, bytes: usize::MAX };
 
-/// What the control thread and the handle share of a listener.
+/// The state of a listener that the control thread and the handle share.
 #[derive(Debug)]
 pub(crate) struct ListenerShared {
     number: u64,
-    /// `None` once it is closed: the kernel frees the name with the last descriptor, so only one place has it.
+    /// `None` once it is closed. The kernel frees the name with the last descriptor, so this is the only one.
     socket: Mutex<Option<OwnedFd>>,
     io: Arc<Io>,
-    /// Those that were greeted.
+    /// Connections with a complete greeting.
     waiting: Inbox<Arc<LinkShared>>,
 }
 
@@ -36,7 +36,7 @@ impl ListenerShared {
         self.number
     }
 
-    /// Does something with the socket, unless it is closed.
+    /// Calls a function with the socket, unless it is closed.
     pub(crate) fn with_socket<T>(&self, use_it: impl FnOnce(&OwnedFd) -> T) -> Option<T> {
         self.socket.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(use_it)
     }
@@ -53,13 +53,13 @@ impl ListenerShared {
         self.waiting.is_full()
     }
 
-    /// A greeted connection.
+    /// Queues a connection with a complete greeting.
     pub(crate) fn arrived(&self, link: Arc<LinkShared>) {
         self.waiting.push(link, 0);
     }
 }
 
-/// Listens on an abstract Unix socket; nothing in a file system. Dropping it frees the name.
+/// Listens on an abstract Unix socket, which has no name in a file system. Dropping it frees the name.
 #[derive(Debug)]
 pub struct ShmListener {
     shared: Arc<ListenerShared>,

@@ -1,9 +1,10 @@
-//! Mappings: registered memory of our own, and memory that a peer has granted to us.
+//! Mappings: this process's registered memory, and memory that a peer has granted.
 //!
-//! What peers may use is a sealed memfd: it cannot shrink under us (no SIGBUS), cannot grow, cannot be sealed
-//! further; memory granted for READ only is sealed against every mapping and write but the owner's own mapping,
-//! which is made before the seal. A descriptor opened read-only would be no protection: it can be reopened
-//! through `/proc`. Nothing here has a name in a file system, so nothing is left behind by a killed process.
+//! Memory for peers is a sealed memfd: it cannot shrink (no SIGBUS), cannot grow, and cannot be sealed
+//! further. Memory granted for READ only is sealed against every write and every writable mapping except the
+//! owner's, which is made before the seal. A descriptor opened read-only would be no protection, since it can
+//! be reopened through `/proc`. Nothing has a name in a file system, so a killed process leaves nothing
+//! behind.
 
 use dunlin_fabric::{Access, Memory, RegionKey, RegisterError};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,12 +16,12 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use thiserror::Error;
 
-/// The longest region that can be registered or imported.
+/// The longest region that can be registered or imported, in bytes.
 pub(crate) const MAX_REGION: u64 = 1 << 40;
 
 const HUGE_PAGE: usize = 2 << 20;
 
-/// One mapping, unmapped when dropped. All access to it is by atomics, or by the racing copies of
+/// One mapping, unmapped when dropped. Accessed only by atomics and by the racing copies of
 /// `dunlin_fabric::copy`, since another process may write it at any time.
 #[derive(Debug)]
 pub(crate) struct Mapping {
@@ -29,8 +30,8 @@ pub(crate) struct Mapping {
     mapped: usize,
 }
 
-// SAFETY: a mapping belongs to the process, not to a thread, and is only reached through atomics, racing copies,
-// and `Region`, `Arena` and their rules.
+// SAFETY: a mapping belongs to the process, not to a thread, and is only accessed through atomics, racing
+// copies, and `Region` and `Arena` under their rules.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -41,14 +42,14 @@ impl Mapping {
         if length >= HUGE_PAGE {
             let mapped = length.next_multiple_of(HUGE_PAGE);
             let flags = MapFlags::PRIVATE | MapFlags::HUGETLB | MapFlags::HUGE_2MB;
-            // SAFETY: a fresh mapping at an address of the kernel's choice. The kernel reserves the huge pages
+            // SAFETY: a new mapping at an address that the kernel chooses. The kernel reserves the huge pages
             // now, so touching them later cannot fail.
             let base = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), mapped, protection, flags) };
             if let Ok(base) = base {
                 return Self::of(base, length, mapped);
             }
         }
-        // SAFETY: a fresh mapping at an address of the kernel's choice.
+        // SAFETY: a new mapping at an address that the kernel chooses.
         let base = unsafe {
             rustix::mm::mmap_anonymous(std::ptr::null_mut(), length, protection, MapFlags::PRIVATE)?
         };
@@ -59,7 +60,7 @@ impl Mapping {
 
     pub(crate) fn shared(descriptor: BorrowedFd<'_>, length: usize, writable: bool) -> io::Result<Self> {
         let protection = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
-        // SAFETY: a fresh shared mapping at an address of the kernel's choice.
+        // SAFETY: a new shared mapping at an address that the kernel chooses.
         let base = unsafe {
             rustix::mm::mmap(std::ptr::null_mut(), length, protection, MapFlags::SHARED, descriptor, 0)?
         };
@@ -74,20 +75,19 @@ impl Mapping {
 
     fn prefer_huge_pages(&self) {
         if self.mapped >= HUGE_PAGE {
-            // SAFETY: the range is our own mapping; the advice changes no contents. It is only a wish: systems
-            // without transparent huge pages refuse it and nothing is lost.
+            // SAFETY: the range is this value's own mapping, and the advice changes no contents. Systems
+            // without transparent huge pages reject it without effect.
             let _ =
                 unsafe { rustix::mm::madvise(self.base.as_ptr().cast(), self.mapped, Advice::LinuxHugepage) };
         }
     }
 
-    /// The length in bytes.
     #[inline]
     pub(crate) fn length(&self) -> usize {
         self.length
     }
 
-    /// The address of a range, or `None` if it is out of bounds, whatever the numbers.
+    /// Returns the address of a range, or `None` if it is out of bounds. Cannot overflow.
     #[inline]
     pub(crate) fn range(&self, offset: u64, length: u64) -> Option<*mut u8> {
         let limit = self.length as u64;
@@ -98,16 +98,16 @@ impl Mapping {
         Some(unsafe { self.base.as_ptr().add(offset as usize) })
     }
 
-    /// The aligned 8 bytes at an offset of our own choice.
+    /// Returns the aligned 8 bytes at an offset that this process, not a peer, chooses.
     #[inline]
     pub(crate) fn word(&self, offset: usize) -> &AtomicU64 {
         assert!(offset.is_multiple_of(8) && offset < self.length && self.length - offset >= 8);
-        // SAFETY: in bounds and aligned; all access of ours to such words is atomic, and a peer's is outside of
-        // Rust's view.
+        // SAFETY: in bounds and aligned. This process accesses such words only with atomics, and a peer's
+        // access is outside Rust's memory model.
         unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(offset).cast()) }
     }
 
-    /// The aligned 4 bytes at an offset of our own choice.
+    /// Returns the aligned 4 bytes at an offset that this process, not a peer, chooses.
     #[inline]
     pub(crate) fn half_word(&self, offset: usize) -> &AtomicU32 {
         assert!(offset.is_multiple_of(4) && offset < self.length && self.length - offset >= 4);
@@ -118,8 +118,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped by `of` with exactly this range, unmapped only here, and nothing borrows from it longer
-        // than the value lives.
+        // SAFETY: mapped by `of` with exactly this range and unmapped only here; no borrow outlives the
+        // value.
         if let Err(error) = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.mapped) } {
             tracing::warn!(%error, "a mapping cannot be unmapped");
         }
@@ -128,20 +128,20 @@ impl Drop for Mapping {
 
 /// Memory registered with a [`ShmFabric`](crate::ShmFabric).
 ///
-/// Memory that peers may change is a memfd that they map too. Memory registered for READ only cannot be changed
-/// by a peer, whatever it does. Memory registered for WRITE or ATOMIC can be changed by every peer that was
-/// granted any access to it, READ included: the fabric on the other side refuses, but a hostile process owns the
-/// descriptor. Register memory that has to be safe from that for READ only.
+/// Memory that peers may change is a memfd that they map too. Memory registered for READ only cannot be
+/// changed by a peer, whatever it does. Memory registered for WRITE or ATOMIC can be changed by every peer
+/// that was granted any access to it, READ included: the fabric at the peer refuses, but a hostile process
+/// owns the descriptor. Memory that needs protection from that must be registered for READ only.
 #[derive(Debug)]
 pub struct ShmMemory {
     mapping: Mapping,
     access: Access,
-    /// Needed for grants; `None` for memory that is never granted, or not any more.
+    /// Needed for grants; `None` for memory that is never granted, or no longer.
     descriptor: Mutex<Option<OwnedFd>>,
 }
 
 impl ShmMemory {
-    /// Zeroed memory, its pages touched lazily.
+    /// Allocates zeroed memory whose pages are touched lazily.
     pub(crate) fn new(length: u64, access: Access) -> Result<Self, RegisterError> {
         let out_of_memory = |source: io::Error| RegisterError::OutOfMemory { length, source };
         let bytes = usize::try_from(length)
@@ -156,19 +156,18 @@ impl ShmMemory {
         Ok(ShmMemory { mapping, access, descriptor: Mutex::new(Some(descriptor)) })
     }
 
-    /// The mapping.
     #[inline]
     pub(crate) fn mapping(&self) -> &Mapping {
         &self.mapping
     }
 
-    /// A descriptor to hand to a peer.
+    /// Returns a descriptor to pass to a peer.
     pub(crate) fn descriptor(&self) -> io::Result<Option<OwnedFd>> {
         let descriptor = self.descriptor.lock().unwrap_or_else(PoisonError::into_inner);
         descriptor.as_ref().map(|d| d.try_clone()).transpose()
     }
 
-    /// Gives up the descriptor: the memory stays, but cannot be granted again.
+    /// Closes the descriptor. The memory stays, but cannot be granted again.
     pub(crate) fn close_descriptor(&self) {
         *self.descriptor.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
@@ -206,34 +205,34 @@ fn seals_for(access: Access) -> SealFlags {
     if access.changes() { size } else { size | SealFlags::FUTURE_WRITE }
 }
 
-/// Why a granted descriptor was refused.
+/// The reason why a granted descriptor was refused.
 #[derive(Debug, Error)]
 pub(crate) enum ImportError {
-    /// The descriptor's size is not what was said.
+    /// The descriptor's size differs from the announced size.
     #[error("the granted descriptor holds {actual} bytes, but {claimed} were announced")]
     Size {
-        /// What was said.
+        /// The announced size.
         claimed: u64,
-        /// What it is.
+        /// The descriptor's size.
         actual: u64,
     },
     /// The size is out of range.
     #[error("a grant of {0} bytes is empty or over the limit")]
     Length(u64),
-    /// Not a memfd, or its size or contents could still change.
+    /// The descriptor is not a memfd, or its size or contents can still change.
     #[error("the granted descriptor lacks seals: it has {found:#x} and must have {wanted:#x}")]
     Seals {
-        /// What it has.
+        /// The descriptor's seals.
         found: u32,
-        /// What it must have.
+        /// The required seals.
         wanted: u32,
     },
-    /// The system refused.
+    /// A system call failed.
     #[error("the granted descriptor cannot be mapped: {0}")]
     System(#[from] io::Error),
 }
 
-/// Memory that the peer of one link has granted to us.
+/// Memory that the peer of one link has granted to this side.
 #[derive(Debug)]
 pub(crate) struct Import {
     mapping: Mapping,
@@ -243,8 +242,8 @@ pub(crate) struct Import {
 }
 
 impl Import {
-    /// Maps a granted descriptor after checking that it cannot change under us. `registered` is what the owner
-    /// says the memory was registered for, which decides the seals it must carry.
+    /// Maps a granted descriptor after checking that its size and seals are fixed. `registered` is the access
+    /// that the owner claims to have registered the memory for; it determines the required seals.
     pub(crate) fn new(
         descriptor: &OwnedFd,
         claimed: u64,
@@ -259,7 +258,7 @@ impl Import {
         let status = rustix::fs::fstat(descriptor).map_err(io::Error::from)?;
         let actual = u64::try_from(status.st_size).unwrap_or(0);
         let wanted = seals_for(registered);
-        // Files that cannot be sealed at all answer EINVAL: no seals.
+        // Files that cannot be sealed at all give EINVAL and count as without seals.
         let found = rustix::fs::fcntl_get_seals(descriptor).unwrap_or(SealFlags::empty());
         if !found.contains(wanted) {
             return Err(ImportError::Seals { found: found.bits(), wanted: wanted.bits() });
@@ -271,31 +270,27 @@ impl Import {
         Ok(Import { mapping, access, key, revoked: AtomicBool::new(false) })
     }
 
-    /// The mapping.
     #[inline]
     pub(crate) fn mapping(&self) -> &Mapping {
         &self.mapping
     }
 
-    /// What we may do.
     #[inline]
     pub(crate) fn access(&self) -> Access {
         self.access
     }
 
-    /// Its name.
     #[inline]
     pub(crate) fn key(&self) -> RegionKey {
         self.key
     }
 
-    /// Whether the owner has ended the grant.
+    /// Returns whether the owner has ended the grant.
     #[inline]
     pub(crate) fn is_revoked(&self) -> bool {
         self.revoked.load(Ordering::Relaxed)
     }
 
-    /// Marks the grant as ended.
     pub(crate) fn revoke(&self) {
         self.revoked.store(true, Ordering::Relaxed);
     }

@@ -1,5 +1,4 @@
-//! One queue pair: what it is made of, its state, and what happens when it fails. How it sends is in `send`, how it
-//! receives in `receive`.
+//! One queue pair: its parts, its state, and its failure. Sending is in `send`, receiving in `receive`.
 
 use crate::completion_queue::{CompletionQueue, Ready};
 use crate::datagram::Datagrams;
@@ -17,18 +16,18 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-/// Our own ring, granted to the peer.
+/// This side's ring, granted to the peer.
 #[derive(Debug)]
 pub(crate) struct Inbound {
     pub(crate) link: Arc<LinkShared>,
     pub(crate) ring: RegionKey,
     pub(crate) consumer: Consumer,
-    /// Whether the producer waits for room was not looked at since it was told of some.
+    /// Whether the producer's wait for room was not checked since progress was last published.
     pub(crate) unasked: bool,
 }
 
 impl Inbound {
-    /// After the producer was told what was taken: wakes it if it waits for room.
+    /// After progress was published: wakes the producer if it waits for room.
     fn look_who_waits(&mut self, doorbell: &PeerDoorbell) {
         self.unasked = false;
         fence(Ordering::SeqCst);
@@ -61,7 +60,7 @@ pub(crate) struct QueuePair {
     pub(crate) datagrams: Datagrams,
     pub(crate) receives: VecDeque<Receive>,
     pub(crate) closed: Arc<Closed>,
-    /// In the domain's list of queue pairs that wait for acknowledgements.
+    /// Whether the queue pair is in the domain's list of those that wait for acknowledgements.
     pub(crate) listed: bool,
 }
 
@@ -87,7 +86,7 @@ impl QueuePair {
         }
     }
 
-    /// Looks into the ring and completes RECVs; whether there may be more to take.
+    /// Receives from the ring and completes RECVs; returns whether there may be more.
     #[inline]
     pub(crate) fn drive_receive(
         &mut self,
@@ -128,8 +127,8 @@ impl QueuePair {
             } else if drained == Drained::Broken || inbound.consumer.is_room_wanted() {
                 inbound.look_who_waits(&connection.doorbell);
             } else {
-                // The fence that makes this certain has to wait for the peer's line: the message that has just come is
-                // not kept waiting for that. The next look, which finds no more, makes up for it.
+                // The fence for a certain answer would wait for the peer's cache line and delay the message
+                // that has just arrived. The next poll that finds the ring empty executes it.
                 inbound.unasked = true;
             }
         }
@@ -140,8 +139,8 @@ impl QueuePair {
         unasked || matches!(drained, Drained::More | Drained::NotReady(_))
     }
 
-    /// Into the error state: everything posted is flushed, the first with its own status, and the peer's queue pair
-    /// is told.
+    /// Puts the queue pair into the error state. All posted requests are flushed, the first one with the
+    /// status `first`, and the peer's queue pair is notified.
     #[cold]
     pub(crate) fn fail(&mut self, queues: &mut [CompletionQueue], first: CompletionStatus) {
         if self.state == QueuePairState::Error {
@@ -161,8 +160,8 @@ impl QueuePair {
         }
     }
 
-    /// Looks whether the peer is gone. What it had delivered before is taken first; `false` if a full completion
-    /// queue keeps that from being done now.
+    /// Checks whether the peer is gone; if so, first receives the messages that it delivered before. Returns
+    /// `false` if a full completion queue prevents that now.
     pub(crate) fn hear_news(
         &mut self,
         queues: &mut [CompletionQueue],

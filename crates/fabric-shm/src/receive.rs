@@ -6,15 +6,15 @@ use crate::memory::ShmMemory;
 use dunlin_fabric::{Buffer, Completion, CompletionStatus, Opcode, QueuePairId, Transport, WorkId};
 use std::collections::VecDeque;
 
-/// Records looked at in one go: a peer that sends what makes no completion does not hold us for ever.
+/// The maximum number of records in one pass. Bounds the time that records without completions can take.
 const RECORDS_AT_ONCE: usize = 256;
 
-/// A RECV.
+/// A posted RECV.
 #[derive(Debug)]
 pub(crate) struct Receive {
-    /// The user's name for it.
+    /// The user's id.
     pub(crate) id: WorkId,
-    /// Where the message goes.
+    /// The buffer for the message.
     pub(crate) buffer: Option<Buffer<ShmMemory>>,
 }
 
@@ -32,36 +32,37 @@ impl SharedReceiveQueue {
     }
 }
 
-/// A message of which some records have come.
+/// A message of which some records have arrived.
 #[derive(Debug)]
 pub(crate) struct Partial {
-    /// Where it goes; `None` if nobody wants it (unreliable transports only).
+    /// The RECV for it; `None` if the message is discarded (unreliable transports only).
     receive: Option<Receive>,
     total: usize,
     got: usize,
 }
 
 impl Partial {
-    /// The RECV that it had taken.
+    /// Returns the RECV that it had taken.
     pub(crate) fn into_receive(self) -> Option<Receive> {
         self.receive
     }
 }
 
-/// How a look at a ring ended.
+/// The result of receiving from a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Drained {
-    /// It is empty.
+    /// The ring is empty.
     Empty,
     /// There may be more.
     More,
-    /// A message waits for a RECV; whether that is new.
+    /// A message waits for a RECV; the value is whether that is new.
     NotReady(bool),
-    /// The queue pair cannot go on: the peer broke the rules, has given up, or its message was too long.
+    /// The queue pair cannot continue: the peer violated the protocol or has given up, or its message was too
+    /// long.
     Broken,
 }
 
-/// What one look at a ring needs.
+/// The state that one pass over a ring needs.
 pub(crate) struct Receiver<'a> {
     pub(crate) queue_pair: QueuePairId,
     pub(crate) transport: Transport,
@@ -72,13 +73,14 @@ pub(crate) struct Receiver<'a> {
 }
 
 enum Step {
-    /// Go on with the next record.
+    /// Continue with the next record.
     Next,
     Stop(Drained),
 }
 
 impl Receiver<'_> {
-    /// Takes up to `budget` messages; says how it ended and whether the producer waits to hear of it.
+    /// Receives up to `budget` messages; returns the result and whether the producer waits for an
+    /// acknowledgement.
     #[inline]
     pub(crate) fn drain(&mut self, budget: usize) -> (Drained, bool) {
         if !self.consumer.has_record() {
@@ -111,7 +113,7 @@ impl Receiver<'_> {
         (Drained::More, acknowledge)
     }
 
-    /// Nothing more is taken from this ring.
+    /// Stops receiving from this ring for good.
     fn refuse(&mut self) -> Drained {
         self.consumer.say_failed();
         Drained::Broken
@@ -126,7 +128,7 @@ impl Receiver<'_> {
             if reliable {
                 return Step::Stop(self.refuse());
             }
-            // The rest of that message was lost: its RECV takes the next one.
+            // The rest of that message was lost, so the next message takes its RECV.
             if let Some(receive) = cut.into_receive() {
                 self.receives.push_front(receive);
             }
@@ -153,7 +155,8 @@ impl Receiver<'_> {
         let room = receive.buffer.as_ref().map_or(0, |b| b.len());
         if total > room || record.length > total {
             self.complete(receive, CompletionStatus::LocalLength, Opcode::Receive, 0, None);
-            // A datagram that is too long is an error of its own; a connection ends there, as in verbs.
+            // A datagram that is too long is a single error; on a connection, the connection ends, as in
+            // verbs.
             return match self.transport {
                 Transport::UnreliableDatagram => Step::Next,
                 _ => Step::Stop(self.refuse()),
@@ -196,7 +199,7 @@ impl Receiver<'_> {
         Step::Next
     }
 
-    /// The notice of a WRITE_WITH_IMM.
+    /// Processes the notice of a WRITE_WITH_IMM.
     fn written(&mut self, record: &Record) -> Step {
         if record.length != 4 || record.flags & LAST == 0 {
             return Step::Stop(self.refuse());
@@ -226,7 +229,7 @@ impl Receiver<'_> {
     }
 }
 
-/// The completion of a RECV.
+/// Returns the completion of a RECV.
 pub(crate) fn received(
     queue_pair: QueuePairId,
     receive: Receive,

@@ -1,9 +1,9 @@
 //! The sending side of a queue pair.
 //!
-//! One-sided work is carried out when it is posted, so the send queue needs counters only, not entries. A list is
-//! kept for what waits for the receiver's acknowledgement, and for what was posted behind that, whose completions
-//! may not overtake. When the peer's ring is full, this and all later work is deferred in order, and goes on when
-//! the queue pair is polled.
+//! One-sided operations execute when posted, so the send queue needs only counters, not entries. A list holds
+//! messages that wait for the receiver's acknowledgement, and requests posted after them, whose completions
+//! must not overtake. When the peer's ring is full, the request and all later ones are deferred, in order,
+//! and continue when the queue pair is polled.
 
 use crate::completion_queue::{CompletionQueue, Ready};
 use crate::execute::{Source, compare_swap, fetch_add};
@@ -18,10 +18,10 @@ use dunlin_fabric::{
 };
 use std::collections::VecDeque;
 
-/// Polls between two looks at acknowledgements that nobody waits for.
+/// Polls between two checks of acknowledgements that no request waits for.
 const QUIET_POLLS: u32 = 64;
 
-/// Which request it is.
+/// Identifies a request.
 #[derive(Clone, Copy, Debug)]
 struct Ticket {
     id: WorkId,
@@ -29,7 +29,7 @@ struct Ticket {
     signaled: bool,
 }
 
-/// How a request ended, or will have when its turn comes.
+/// The result of a request, which may still have to wait for earlier ones.
 #[derive(Debug)]
 struct Outcome {
     ticket: Ticket,
@@ -38,7 +38,7 @@ struct Outcome {
     bytes: u32,
     value: u64,
     buffer: Option<Buffer<ShmMemory>>,
-    /// Done when the receiver has taken so many lines.
+    /// The request is complete when the receiver has taken this number of lines.
     end: u64,
 }
 
@@ -62,7 +62,7 @@ impl Outcome {
     }
 }
 
-/// A message that has to wait.
+/// The data of a deferred message.
 #[derive(Debug)]
 enum Owned {
     Staged(Vec<u8>),
@@ -80,7 +80,7 @@ impl Owned {
     }
 }
 
-/// An operation that has to wait.
+/// A deferred operation.
 #[derive(Debug)]
 enum Deferred {
     Send {
@@ -93,7 +93,7 @@ enum Deferred {
         offset: u64,
         immediate: Option<u32>,
     },
-    /// A WRITE_WITH_IMM whose data is written and whose notice is not.
+    /// A WRITE_WITH_IMM whose data is written, but not its notice.
     Notice {
         bytes: u32,
         immediate: u32,
@@ -130,7 +130,7 @@ impl Deferred {
 #[derive(Debug)]
 struct Waiting {
     ticket: Ticket,
-    /// Bytes of the message that are in the ring already.
+    /// Bytes of the message that are already in the ring.
     sent: usize,
     what: Deferred,
 }
@@ -141,19 +141,19 @@ pub(crate) struct SendQueue {
     depth: u32,
     /// The number of the last request posted; the first is 1.
     posted: u64,
-    /// Up to here the slots are free again.
+    /// The number of the last request whose slot is free again.
     reclaimed: u64,
-    /// New work may not be carried out at once: some is deferred, or what stands before it has failed.
+    /// New requests cannot execute at once: some are deferred, or an earlier one has failed.
     blocked: bool,
-    /// Something in `unfinished` has failed: nothing behind it is carried out.
+    /// A request in `unfinished` has failed: none after it executes.
     doomed: bool,
-    /// Signaled requests in `unfinished`.
+    /// The number of signaled requests in `unfinished`.
     awaited: usize,
     unfinished: VecDeque<Outcome>,
     deferred: VecDeque<Waiting>,
-    /// Memory of staged messages, to be used again.
+    /// Memory of staged messages, for reuse.
     spare: Vec<Vec<u8>>,
-    /// Since when the receiver has not been ready.
+    /// The time since which the receiver has not been ready.
     not_ready_since: Option<u64>,
     quiet: u32,
 }
@@ -175,25 +175,26 @@ impl SendQueue {
         }
     }
 
-    /// Free slots.
+    /// Returns the number of free slots.
     #[inline]
     pub(crate) fn room(&self) -> u32 {
         self.depth - (self.posted - self.reclaimed) as u32
     }
 
-    /// The user has seen the completion of that request: it and all before it are done.
+    /// Frees the slots up to this request, whose completion the user has seen.
     #[inline]
     pub(crate) fn reclaim(&mut self, sequence: u64) {
         self.reclaimed = self.reclaimed.max(sequence);
     }
 
-    /// Whether a poll has to look what the receiver has taken.
+    /// Returns whether a poll must check the receiver's progress.
     #[inline]
     pub(crate) fn wants_acknowledgement(&self) -> bool {
         self.awaited > 0 || self.blocked || self.unfinished.len() * 2 > self.depth as usize
     }
 
-    /// Whether it is time to look although nobody waits.
+    /// Returns whether a poll should check the receiver's progress, at intervals even if no request waits for
+    /// it.
     #[inline]
     fn is_due(&mut self) -> bool {
         if self.wants_acknowledgement() {
@@ -206,7 +207,7 @@ impl SendQueue {
         self.quiet == 0
     }
 
-    /// Drops everything without completions.
+    /// Drops all requests without completions.
     pub(crate) fn clear(&mut self) {
         self.unfinished.clear();
         self.deferred.clear();
@@ -234,7 +235,7 @@ impl SendQueue {
     fn defer(&mut self, waiting: Waiting) {
         if self.deferred.capacity() == 0 {
             self.deferred.reserve_exact(self.depth as usize);
-            // For short messages that wait behind long ones, so that a steady load finds some.
+            // For short messages deferred behind long ones, so that a steady load allocates nothing.
             self.spare.extend((0..4).map(|_| Vec::with_capacity(256)));
         }
         self.blocked = true;
@@ -256,8 +257,8 @@ impl QueuePair {
         done
     }
 
-    /// The one that has to be fast: an unsignaled inline WRITE takes checks, one copy and one counter. `false`, and
-    /// nothing done, for everything else and for what needs a closer look.
+    /// Executes an unsignaled inline WRITE, the fast path: checks, one copy and one counter. Returns `false`,
+    /// with nothing done, for all other requests and for those that need further checks.
     #[inline]
     pub(crate) fn write_at_once(&mut self, write: &InlineWrite<'_>) -> bool {
         if write.immediate.is_none()
@@ -283,7 +284,7 @@ impl QueuePair {
         false
     }
 
-    /// Takes one request of an RC or UC queue pair.
+    /// Posts one request on an RC or UC queue pair.
     #[inline(never)]
     pub(crate) fn post(
         &mut self,
@@ -295,7 +296,8 @@ impl QueuePair {
         let completes = !matches!(request.operation, Operation::Send { .. } | Operation::Write { .. });
         let signaled = request.signaled || completes;
         let ticket = Ticket { id: request.id, sequence: self.send.posted, signaled };
-        // Behind what is blocked already, so that it does not complete before that.
+        // If the queue is blocked, the request is deferred instead, so that it does not complete before
+        // earlier ones.
         if !self.send.blocked && self.connection.as_ref().is_none_or(|c| !c.link.is_alive()) {
             let opcode = opcode_of(&request.operation);
             let mut outcome = Outcome::new(ticket, opcode, CompletionStatus::TransportRetry);
@@ -353,7 +355,7 @@ impl QueuePair {
         }
     }
 
-    /// Behind what is blocked already.
+    /// Defers a request behind others that are blocked.
     fn put_off(&mut self, queues: &mut [CompletionQueue], waiting: Waiting) {
         if self.send.doomed {
             self.abandon(queues, waiting);
@@ -362,7 +364,7 @@ impl QueuePair {
         }
     }
 
-    /// Not carried out, because something before it has failed.
+    /// Flushes a request because an earlier one has failed.
     fn abandon(&mut self, queues: &mut [CompletionQueue], waiting: Waiting) {
         let opcode = waiting.what.opcode();
         let mut outcome = Outcome::new(waiting.ticket, opcode, CompletionStatus::Flushed);
@@ -379,7 +381,8 @@ impl QueuePair {
         }
     }
 
-    /// Puts a message into the peer's ring, from `sent` on; `false` when the ring is full before its end.
+    /// Stores a message in the peer's ring, from byte `sent` on; returns `false` if the ring is full before
+    /// the end.
     fn push(
         &mut self,
         ticket: Ticket,
@@ -394,7 +397,7 @@ impl QueuePair {
         let most = producer.record_payload();
         loop {
             let length = (total - *sent).min(most);
-            // What cannot be is found when acknowledgements are looked at next.
+            // An impossible value is detected at the next check of acknowledgements.
             if !producer.find_room(length) {
                 return false;
             }
@@ -420,7 +423,7 @@ impl QueuePair {
         }
     }
 
-    /// A message is in the ring.
+    /// Records that a message is in the ring.
     fn sent(&mut self, queues: &mut [CompletionQueue], ticket: Ticket, opcode: Opcode) {
         let mut outcome = Outcome::new(ticket, opcode, CompletionStatus::Success);
         if self.config.transport == Transport::ReliableConnection
@@ -430,19 +433,19 @@ impl QueuePair {
             self.send.awaited += usize::from(ticket.signaled);
             self.send.unfinished.push_back(outcome);
         } else {
-            // Nobody acknowledges on UC.
+            // UC has no acknowledgements.
             self.finish(queues, outcome);
         }
     }
 
-    /// A datagram has left, or was lost: nobody will know.
+    /// Records that a datagram was sent or lost, which look the same to the sender.
     pub(crate) fn sent_datagram(&mut self, queues: &mut [CompletionQueue], id: WorkId, signaled: bool) {
         self.send.posted += 1;
         let ticket = Ticket { id, sequence: self.send.posted, signaled };
         self.deliver(queues, Outcome::new(ticket, Opcode::Send, CompletionStatus::Success));
     }
 
-    /// WRITE, and the notice that goes with WRITE_WITH_IMM; what is left if the ring is full.
+    /// Executes a WRITE, with the notice for WRITE_WITH_IMM; returns the rest if the ring is full.
     fn write(
         &mut self,
         queues: &mut [CompletionQueue],
@@ -478,13 +481,13 @@ impl QueuePair {
         ticket: Ticket,
         result: Result<(), CompletionStatus>,
     ) {
-        // What the target of an unreliable connection refuses is lost in silence, as in verbs.
+        // A WRITE that the target of an unreliable connection refuses is lost silently, as in verbs.
         let silent = self.config.transport == Transport::UnreliableConnection;
         let status = if silent { CompletionStatus::Success } else { status_of(&result) };
         self.finish(queues, Outcome::new(ticket, Opcode::Write, status));
     }
 
-    /// READ and atomics.
+    /// Executes a READ or an atomic.
     fn direct(&mut self, queues: &mut [CompletionQueue], ticket: Ticket, what: Deferred) {
         let Some(connection) = &self.connection else { return };
         let link = &connection.link;
@@ -514,7 +517,7 @@ impl QueuePair {
         self.finish(queues, outcome);
     }
 
-    /// A request has its outcome: the user learns it now, or when everything before it is done.
+    /// Records a request's result. The user gets it now, or when all earlier requests are complete.
     fn finish(&mut self, queues: &mut [CompletionQueue], outcome: Outcome) {
         if self.send.unfinished.is_empty() {
             self.deliver(queues, outcome);
@@ -539,7 +542,7 @@ impl QueuePair {
         }
     }
 
-    /// Looks what the receiver has taken, if there is a reason to.
+    /// Checks the receiver's progress, if there is a reason to.
     #[inline]
     pub(crate) fn poll_sends(&mut self, queues: &mut [CompletionQueue]) {
         if self.send.is_due() {
@@ -547,13 +550,13 @@ impl QueuePair {
         }
     }
 
-    /// Completes what the receiver has taken and goes on with what was deferred.
+    /// Completes the requests that the receiver has taken, and continues with deferred ones.
     pub(crate) fn drive_sends(&mut self, queues: &mut [CompletionQueue]) {
         if self.state != QueuePairState::Ready {
             return;
         }
         let Some(connection) = &mut self.connection else { return };
-        // In this order: a receiver that fails first says what it has taken.
+        // In this order: a receiver that fails publishes its progress first.
         let condition = connection.producer.condition();
         if !connection.producer.refresh() {
             return self.fail(queues, CompletionStatus::RemoteOperation);
@@ -630,7 +633,7 @@ impl QueuePair {
         }
     }
 
-    /// Gives everything back, the first with that status.
+    /// Flushes all requests, the first one with status `first`.
     pub(crate) fn flush_sends(&mut self, queue: &mut CompletionQueue, first: CompletionStatus) {
         let mut next = first;
         while let Some(outcome) = self.send.unfinished.pop_front() {
@@ -651,7 +654,7 @@ impl QueuePair {
         self.send.blocked = true;
     }
 
-    /// Whether the request may be posted at all.
+    /// Checks whether a request may be posted at all.
     #[inline]
     fn check(&self, operation: &Operation<'_, ShmMemory>) -> Result<(), PostError> {
         match self.state {
@@ -697,14 +700,14 @@ fn status_of<T>(result: &Result<T, CompletionStatus>) -> CompletionStatus {
     }
 }
 
-/// The length of an inline message, unless it is empty or too long.
+/// Returns the length of an inline message, or `None` if it is empty or too long.
 #[inline]
 fn inline_length(parts: &[&[u8]]) -> Option<u64> {
     let bytes: u64 = parts.iter().map(|p| p.len() as u64).sum();
     (bytes > 0 && bytes <= u64::from(MAX_INLINE)).then_some(bytes)
 }
 
-/// Whether a message is short enough.
+/// Checks the length of a message.
 #[inline]
 pub(crate) fn check_data(data: &Data<'_, ShmMemory>, limit: u32) -> Result<(), PostError> {
     let length = data.length();

@@ -1,5 +1,5 @@
-//! The control socket: an abstract Unix socket of kind SOCK_SEQPACKET, which keeps the bounds of messages,
-//! carries descriptors, tells who the peer is, and reports its death.
+//! The control socket: an abstract Unix socket of type SOCK_SEQPACKET. It preserves message boundaries,
+//! carries descriptors, identifies the peer, and reports the peer's death.
 
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -12,19 +12,19 @@ use std::mem::MaybeUninit;
 
 use dunlin_fabric::PeerIdentity;
 
-/// What came out of a socket.
+/// The result of receiving from a socket.
 #[derive(Debug)]
 pub(crate) enum Received {
-    /// A frame of so many bytes in the buffer.
+    /// A frame in the buffer.
     Frame {
-        /// Its length.
+        /// Its length in bytes.
         length: usize,
-        /// The descriptor that came with it.
+        /// The descriptor that arrived with it.
         descriptor: Option<OwnedFd>,
     },
-    /// Too long for the buffer, or more than one descriptor: nobody of ours sends such.
+    /// Too long for the buffer, or with more than one descriptor: a protocol violation.
     Oversized,
-    /// Nothing now.
+    /// No frame is available now.
     Empty,
     /// The peer has closed.
     End,
@@ -39,7 +39,7 @@ fn socket() -> Result<OwnedFd, Errno> {
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
 }
 
-/// A listening socket on the abstract name `dunlin/NAME`.
+/// Makes a listening socket on the abstract name `dunlin/NAME`.
 pub(crate) fn listen(name: &str, backlog: i32) -> Result<OwnedFd, Errno> {
     let socket = socket()?;
     rustix::net::bind(&socket, &address_of(name)?)?;
@@ -47,26 +47,26 @@ pub(crate) fn listen(name: &str, backlog: i32) -> Result<OwnedFd, Errno> {
     Ok(socket)
 }
 
-/// A socket connected to that name. `Errno::AGAIN`: the listener's backlog is full, try again.
+/// Makes a socket connected to that name. `Errno::AGAIN`: the listener's backlog is full, try again.
 pub(crate) fn connect(name: &str) -> Result<OwnedFd, Errno> {
     let socket = socket()?;
     rustix::net::connect(&socket, &address_of(name)?)?;
     Ok(socket)
 }
 
-/// The next connection.
+/// Accepts the next connection.
 pub(crate) fn accept(listener: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
 }
 
-/// Two connected sockets.
+/// Makes two connected sockets.
 #[cfg(test)]
 pub(crate) fn pair() -> (OwnedFd, OwnedFd) {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap()
 }
 
-/// Who is at the other end, as the kernel vouches for it.
+/// Returns the identity of the peer, as the kernel reports it.
 pub(crate) fn peer(socket: BorrowedFd<'_>) -> PeerIdentity {
     match rustix::net::sockopt::socket_peercred(socket) {
         Ok(credentials) => PeerIdentity {
@@ -77,7 +77,7 @@ pub(crate) fn peer(socket: BorrowedFd<'_>) -> PeerIdentity {
     }
 }
 
-/// Sends one frame; does not block: `Errno::AGAIN` when the peer's buffer is full.
+/// Sends one frame. Does not block; returns `Errno::AGAIN` if the peer's buffer is full.
 pub(crate) fn send(
     socket: BorrowedFd<'_>,
     head: &[u8],
@@ -108,7 +108,7 @@ pub(crate) fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<Recei
         let mut parts = [IoSliceMut::new(buffer)];
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
         match rustix::net::recvmsg(socket, &mut parts, &mut control, flags) {
-            // A peer that closed with our frames unread leaves this error once, in front of what it sent before.
+            // A peer that closed with unread frames leaves this error once, before its last messages.
             Err(Errno::INTR | Errno::CONNRESET) => {}
             Err(Errno::AGAIN) => return Ok(Received::Empty),
             other => break other?,
@@ -132,7 +132,7 @@ pub(crate) fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<Recei
     Ok(Received::Frame { length: message.bytes, descriptor })
 }
 
-/// Waits until the socket can be read (or written), or for so many nanoseconds; says whether it can.
+/// Waits until the socket is readable (or writable), for at most `nanoseconds`; returns whether it is.
 pub(crate) fn wait(socket: BorrowedFd<'_>, write: bool, nanoseconds: u64) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec};
     let flags = if write { PollFlags::OUT } else { PollFlags::IN };
@@ -142,13 +142,13 @@ pub(crate) fn wait(socket: BorrowedFd<'_>, write: bool, nanoseconds: u64) -> boo
     matches!(rustix::event::poll(&mut descriptors, Some(&timeout)), Ok(ready) if ready > 0)
 }
 
-/// Ends the connection for both sides.
+/// Closes the connection for both sides.
 pub(crate) fn shut_down(socket: BorrowedFd<'_>) {
-    // A socket that the peer has closed already answers ENOTCONN: nothing to end.
+    // A socket that the peer has closed returns ENOTCONN: it is already closed.
     let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
 }
 
-/// Raises the soft limit of open descriptors to the hard one: each connection takes a few.
+/// Raises the soft limit of open descriptors to the hard limit: each connection takes a few.
 pub(crate) fn raise_descriptor_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
@@ -160,7 +160,7 @@ pub(crate) fn raise_descriptor_limit() {
     }
 }
 
-/// The user that this process runs as.
+/// Returns the effective user of this process.
 pub(crate) fn own_user() -> u32 {
     rustix::process::geteuid().as_raw()
 }

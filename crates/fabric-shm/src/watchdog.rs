@@ -1,6 +1,7 @@
-//! Bounds the sleeps of domains whose doorbells were tampered with, without a kernel timer for each sleep: the
-//! control thread ticks while any domain sleeps, and rouses those that have slept through a whole tick. When all have
-//! been roused in vain for a while, it ticks slowly, until one of them is rung and sleeps anew.
+//! Bounds the sleeps of domains whose doorbells were tampered with, without a kernel timer for each sleep.
+//! The control thread ticks while any domain sleeps, and wakes those that have slept through a whole tick.
+//! When all sleepers have had several spurious wake-ups in a row, it ticks slowly, until one of them is rung
+//! and sleeps again.
 
 use crate::doorbell::Attention;
 use rustix::event::{EventfdFlags, eventfd};
@@ -9,32 +10,32 @@ use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// Between two ticks, in nanoseconds: a sleep lasts two of them at most.
+/// The time between two ticks, in nanoseconds. A sleep lasts at most two ticks.
 pub(crate) const TICK: u64 = 10_000_000;
-/// The same while all sleep patiently.
+/// The time between two slow ticks, while all sleepers are patient.
 pub(crate) const SLOW_TICK: u64 = 100_000_000;
 
-/// Nobody has slept lately: no ticks.
+/// No domain has slept lately: no ticks.
 const RESTING: u32 = 0;
-/// Ticks come.
+/// Ticks at [`TICK`].
 const WATCHING: u32 = 1;
-/// Slow ticks come.
+/// Ticks at [`SLOW_TICK`].
 const DROWSY: u32 = 2;
-/// There will be no tick any more.
+/// The control thread has ended: no more ticks.
 const ENDED: u32 = 3;
 
 #[derive(Debug)]
 struct Watched {
     attention: Weak<Attention>,
-    /// What its count of sleeps was at the last tick.
+    /// Its count of sleeps at the last tick.
     seen: u64,
 }
 
-/// What sleeping domains and the control thread share.
+/// State shared by sleeping domains and the control thread.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
     state: AtomicU32,
-    /// Ends the control thread's wait.
+    /// The descriptor that ends the control thread's wait.
     wake: OwnedFd,
     watched: Mutex<Vec<Watched>>,
 }
@@ -45,12 +46,12 @@ impl Watchdog {
         Ok(Arc::new(Watchdog { state: AtomicU32::new(RESTING), wake, watched: Mutex::default() }))
     }
 
-    /// Readable after [`call`](Watchdog::call).
+    /// Returns the descriptor that becomes readable after [`call`](Watchdog::call).
     pub(crate) fn descriptor(&self) -> &OwnedFd {
         &self.wake
     }
 
-    /// Ends the control thread's wait; whether that could be done.
+    /// Ends the control thread's wait; returns whether that succeeded.
     pub(crate) fn call(&self) -> bool {
         let called = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
         if let Err(error) = &called {
@@ -59,9 +60,9 @@ impl Watchdog {
         called.is_ok()
     }
 
-    /// The control thread has heard.
+    /// Resets the descriptor, in the control thread.
     pub(crate) fn heard(&self) {
-        // Nothing to read: it was heard before.
+        // Fails if the descriptor was reset before.
         let _ = rustix::io::read(&self.wake, &mut [0; 8]);
     }
 
@@ -69,14 +70,14 @@ impl Watchdog {
         self.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks after a domain for as long as there is one.
+    /// Watches a domain for as long as it exists.
     pub(crate) fn add(&self, attention: &Arc<Attention>) {
         self.watched().push(Watched { attention: Arc::downgrade(attention), seen: attention.sleeps() });
     }
 
-    /// A domain that has counted its sleep is about to begin it; whether it will be roused in time, for which slow
-    /// ticks are good enough if it is `patient`. Makes a system call only if nobody has slept for a tick, or all have
-    /// slept for long.
+    /// Called before a sleep, by a domain that has counted it. Returns whether the watchdog will end the
+    /// sleep in time; slow ticks suffice if it is `patient`. Makes a system call only if no domain has slept
+    /// for a tick, or ticks are slow.
     #[inline]
     pub(crate) fn guard(&self, patient: bool) -> bool {
         let state = self.state.load(Ordering::SeqCst);
@@ -93,7 +94,7 @@ impl Watchdog {
         self.state.load(Ordering::SeqCst) == WATCHING
     }
 
-    /// The nanoseconds between ticks, if any are wanted.
+    /// Returns the time between ticks in nanoseconds, or `None` if no ticks are needed.
     pub(crate) fn period(&self) -> Option<u64> {
         match self.state.load(Ordering::SeqCst) {
             WATCHING => Some(TICK),
@@ -102,7 +103,8 @@ impl Watchdog {
         }
     }
 
-    /// Rouses who has slept since the last tick; the control thread's, every [`period`](Watchdog::period).
+    /// Wakes domains that have slept since the last tick. The control thread calls it every
+    /// [`period`](Watchdog::period).
     pub(crate) fn tick(&self) {
         let mut watched = self.watched();
         let (mut slept, mut patient) = (false, true);
@@ -128,7 +130,8 @@ impl Watchdog {
 
     fn slow_down(&self, state: u32, watched: &[Watched]) {
         self.state.store(state, Ordering::SeqCst);
-        // Whoever counted a sleep before that store took the ticks for granted; whoever did after calls again.
+        // A domain that counted a sleep before that store relied on the old ticks; one that did so after it
+        // calls again.
         let late = |w: &Watched| {
             w.attention
                 .upgrade()
@@ -139,7 +142,7 @@ impl Watchdog {
         }
     }
 
-    /// The control thread ends: sleeps look after themselves from now on.
+    /// The control thread ends: from now on each sleep has its own timer.
     pub(crate) fn end(&self) {
         self.state.store(ENDED, Ordering::SeqCst);
         self.watched().iter().filter_map(|w| w.attention.upgrade()).for_each(|a| a.rouse());
@@ -178,7 +181,7 @@ mod tests {
         assert!(!attention.sleep(u64::MAX), "without ticks it wakes by itself");
     }
 
-    /// Sleeps until somebody ends it.
+    /// Sleeps until a ring or the watchdog.
     fn sleep(attention: &Attention) -> bool {
         attention.arm();
         attention.sleep(u64::MAX)

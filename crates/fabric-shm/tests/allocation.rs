@@ -1,4 +1,4 @@
-//! The data path allocates nothing once it is warm.
+//! The data path allocates nothing after warm-up.
 
 mod common;
 
@@ -13,19 +13,19 @@ use std::cell::Cell;
 struct Counting;
 
 thread_local! {
-    // Of this thread: the test harness and the control thread have their own.
+    // Per thread: the test harness and the control thread have their own counts.
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-// SAFETY: everything is left to the system's allocator; counting touches no memory of it.
+// SAFETY: all calls go to the system's allocator; counting accesses no memory of it.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's word.
+        // SAFETY: the caller's contract.
         unsafe { System.alloc(layout) }
     }
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's word.
+        // SAFETY: the caller's contract.
         unsafe { System.dealloc(pointer, layout) }
     }
 }

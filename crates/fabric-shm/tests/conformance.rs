@@ -1,4 +1,4 @@
-//! The conformance suite on shared memory: both roles in one process, and each in a process of its own.
+//! The conformance suite on shared memory, with both roles in one process and in two processes.
 
 use dunlin_fabric::Scheme;
 use dunlin_fabric_conformance::Suite;

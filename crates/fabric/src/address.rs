@@ -1,28 +1,29 @@
-//! Where a service is found: `shm:NAME`, `rdma:HOST:PORT`, `ofi:PROVIDER:HOST:PORT`, `tcp:HOST:PORT` or `auto:HOST:PORT`.
+//! The address of a service: `shm:NAME`, `rdma:HOST:PORT`, `ofi:PROVIDER:HOST:PORT`, `tcp:HOST:PORT` or
+//! `auto:HOST:PORT`.
 
 use std::fmt;
 use std::str::FromStr;
 use thiserror::Error;
 
-/// The back-end that an address names.
+/// The back-end that an address selects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scheme {
     /// Shared memory between processes of one host.
     Shm,
     /// The deterministic simulator.
     Sim,
-    /// RDMA verbs; names are HOST:PORT of the control connection, which is TCP.
+    /// RDMA verbs. The name is the HOST:PORT of the control connection, which is TCP.
     Rdma,
-    /// libfabric; names are PROVIDER:HOST:PORT, of the control connection, which is TCP.
+    /// libfabric. The name is PROVIDER:HOST:PORT; HOST:PORT is the control connection, which is TCP.
     Ofi,
-    /// Stock Thrift over TCP, which is no fabric: typed services go by it, and nothing else does.
+    /// Stock Thrift over TCP: not a fabric. Only typed services use it.
     Tcp,
-    /// No back-end: whichever both sides can use, as the server at HOST:PORT tells.
+    /// No fixed back-end: the server at HOST:PORT names the back-ends that both sides can use.
     Auto,
 }
 
 impl Scheme {
-    /// The text before the colon.
+    /// Returns the text before the colon.
     pub const fn as_str(self) -> &'static str {
         match self {
             Scheme::Shm => "shm",
@@ -34,7 +35,7 @@ impl Scheme {
         }
     }
 
-    /// Whether names are HOST:PORT, or end so.
+    /// Returns whether names are HOST:PORT or end with it.
     const fn has_port(self) -> bool {
         matches!(self, Scheme::Rdma | Scheme::Ofi | Scheme::Tcp | Scheme::Auto)
     }
@@ -47,34 +48,36 @@ pub struct Address {
     name: String,
 }
 
-/// Why a text is not an address.
+/// The reason why a text is not an address.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum AddressError {
-    /// No `scheme:` in front.
+    /// The text has no `scheme:` prefix.
     #[error("'{0}' has no scheme; write for example shm:{0}")]
     NoScheme(String),
-    /// A scheme that this build does not know.
+    /// This build does not know the scheme.
     #[error(
         "'{0}' is not a scheme that this build knows; use shm:NAME, rdma:HOST:PORT, ofi:tcp:HOST:PORT, tcp:HOST:PORT or auto:HOST:PORT"
     )]
     UnknownScheme(String),
-    /// The part behind the colon cannot be used.
+    /// The part after the colon is not a valid name.
     #[error("'{name}' cannot be a name: {why}")]
     BadName {
         /// The name as given.
         name: String,
-        /// What is wrong with it.
+        /// The reason why it is not valid.
         why: &'static str,
     },
 }
 
-/// The longest name: what fits an abstract Unix socket address with our prefix.
+/// The longest name in bytes: the limit of an abstract Unix socket address, less Dunlin's prefix.
 pub const MAX_NAME: usize = 90;
 
 impl Address {
-    /// Makes an address of a scheme and a name. Names are 1 to [`MAX_NAME`] printable ASCII characters
-    /// without spaces; those of [`Scheme::Rdma`], [`Scheme::Tcp`] and [`Scheme::Auto`] are HOST:PORT, IPv6 addresses in brackets, those of
-    /// [`Scheme::Ofi`] PROVIDER:HOST:PORT.
+    /// Makes an address from a scheme and a name.
+    ///
+    /// A name is 1 to [`MAX_NAME`] printable ASCII characters without spaces. Names of [`Scheme::Rdma`],
+    /// [`Scheme::Tcp`] and [`Scheme::Auto`] are HOST:PORT, names of [`Scheme::Ofi`] are PROVIDER:HOST:PORT.
+    /// IPv6 addresses are written in brackets.
     pub fn new(scheme: Scheme, name: &str) -> Result<Self, AddressError> {
         let bad = |why| Err(AddressError::BadName { name: name.chars().take(100).collect(), why });
         if name.is_empty() {
@@ -97,17 +100,17 @@ impl Address {
         Ok(Address { scheme, name: name.to_owned() })
     }
 
-    /// The scheme.
+    /// Returns the scheme.
     pub fn scheme(&self) -> Scheme {
         self.scheme
     }
 
-    /// The part behind the colon.
+    /// Returns the part after the colon.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Host (without brackets) and port, where the scheme has them.
+    /// Returns the host (without brackets) and the port, or `None` for a scheme without them.
     pub fn host_and_port(&self) -> Option<(&str, u16)> {
         let place = match self.scheme {
             Scheme::Ofi => provider_and_rest(&self.name)?.1,
@@ -117,13 +120,13 @@ impl Address {
         host_and_port(place)
     }
 
-    /// libfabric's provider, of addresses that name one.
+    /// Returns libfabric's provider, or `None` if the address names none.
     pub fn provider(&self) -> Option<&str> {
         (self.scheme == Scheme::Ofi).then(|| provider_and_rest(&self.name).map(|(provider, _)| provider))?
     }
 }
 
-/// Providers' names are words, with a semicolon between layers.
+/// A provider's name consists of words; semicolons separate layered providers.
 fn provider_and_rest(name: &str) -> Option<(&str, &str)> {
     let (provider, rest) = name.split_once(':')?;
     let word = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_' || b == b';';

@@ -1,9 +1,9 @@
-//! The address handles of a domain, for back-ends: each belongs to the queue pair that it was made for, and ends with it.
+//! The address handles of a domain, for back-ends. Each handle belongs to one queue pair and ends with it.
 
 use crate::error::CreateError;
 use crate::work::{AddressHandleId, QueuePairId};
 
-/// Address handles by their numbers; `T` is what a back-end knows of a destination.
+/// Address handles by number; `T` is the back-end's record of a destination.
 #[derive(Debug)]
 pub struct AddressHandles<T>(Vec<Option<(QueuePairId, T)>>);
 
@@ -14,7 +14,7 @@ impl<T> Default for AddressHandles<T> {
 }
 
 impl<T> AddressHandles<T> {
-    /// Keeps a queue pair's handle, under the least number that is free.
+    /// Stores a queue pair's handle under the smallest free number, and returns the number.
     pub fn insert(&mut self, queue_pair: QueuePairId, handle: T) -> AddressHandleId {
         let number = self.0.iter().position(Option::is_none).unwrap_or_else(|| {
             self.0.push(None);
@@ -24,28 +24,28 @@ impl<T> AddressHandles<T> {
         AddressHandleId(number as u32)
     }
 
-    /// A handle, if it is this queue pair's.
+    /// Returns a handle if it belongs to `queue_pair`.
     pub fn get(&self, queue_pair: QueuePairId, id: AddressHandleId) -> Option<&T> {
         let (owner, handle) = self.0.get(id.0 as usize)?.as_ref()?;
         (*owner == queue_pair).then_some(handle)
     }
 
-    /// As [`get`](AddressHandles::get), to be changed.
+    /// As [`get`](AddressHandles::get), but mutable.
     pub fn get_mut(&mut self, queue_pair: QueuePairId, id: AddressHandleId) -> Option<&mut T> {
         let (owner, handle) = self.0.get_mut(id.0 as usize)?.as_mut()?;
         (*owner == queue_pair).then_some(handle)
     }
 
-    /// Ends one.
+    /// Removes a handle.
     ///
     /// # Errors
-    /// There is none of that number.
+    /// No handle has that number.
     pub fn remove(&mut self, id: AddressHandleId) -> Result<(), CreateError> {
         let place = self.0.get_mut(id.0 as usize);
         place.and_then(Option::take).map(drop).ok_or(CreateError::NoSuch("address handle"))
     }
 
-    /// Ends all of a queue pair.
+    /// Removes all handles of a queue pair.
     pub fn remove_all(&mut self, queue_pair: QueuePairId) {
         for place in &mut self.0 {
             place.take_if(|(owner, _)| *owner == queue_pair);

@@ -1,26 +1,26 @@
-//! Registered buffers of our own, which peers can at most read.
+//! Registered buffers of this process, which peers can at most read.
 //!
-//! A buffer is a lease: posting moves it into the queue pair, and the completion gives it back, so that safe
-//! code can neither free nor change what a NIC may still touch. Dropping it returns it to the arena. The
-//! allocator is a buddy system over a bitmap-like table made once: `reserve` and drop allocate nothing, take a
-//! short lock, and round lengths up to a power of two.
+//! A buffer is a lease. Posting moves it into the queue pair and the completion returns it, so safe code can
+//! neither free nor change memory that a NIC may still access. Dropping a buffer returns it to the arena. The
+//! allocator is a buddy system over tables that are allocated once: `reserve` and drop allocate nothing, take
+//! a short lock, and round lengths up to a power of two.
 
 use crate::memory::Memory;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, PoisonError};
 use thiserror::Error;
 
-/// Why a buffer or an arena cannot be had.
+/// The reason why a buffer or an arena is not available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ArenaError {
-    /// Everything of that size is in use.
+    /// All blocks of that size are in use.
     #[error(
         "no {wanted} contiguous bytes are free in an arena of {length}: wait for calls to end, or make the arena larger"
     )]
     Exhausted {
-        /// What was asked for.
+        /// The length requested, in bytes.
         wanted: usize,
-        /// The arena's length.
+        /// The arena's length, in bytes.
         length: usize,
     },
     /// Memory that peers can change cannot hold buffers.
@@ -28,13 +28,13 @@ pub enum ArenaError {
     PeerWritable,
 }
 
-/// Links are units plus one, and orders of free blocks are orders plus one, so that fresh tables are zeros: pages of
-/// an arena's tables are touched when its memory is.
+/// Links are units plus one, and orders of free blocks are orders plus one, so fresh tables are all zeros.
+/// The pages of an arena's tables are thus touched only when the arena's memory is.
 const NONE: u32 = 0;
 /// A unit that does not start a free block.
 const NOT_FREE: u8 = 0;
 
-/// Free blocks by order, as doubly linked lists through tables with one entry a unit.
+/// Free blocks by order, as doubly linked lists in tables with one entry for each unit.
 #[derive(Debug)]
 struct Buddy {
     heads: Vec<u32>,
@@ -53,8 +53,8 @@ impl Buddy {
             previous: table(),
             order_of_free: vec![NOT_FREE; units as usize],
         };
-        // Blocks of an order start at its multiples, so a length that is no power of two gets its largest
-        // blocks first.
+        // A block starts at a multiple of its size, so a length that is not a power of two is split with its
+        // largest blocks first.
         let mut at = 0;
         for order in (0..orders as u8).rev() {
             if units - at >= 1 << order {
@@ -131,20 +131,21 @@ impl<M: Memory> Clone for Arena<M> {
 }
 
 impl<M: Memory> Arena<M> {
-    /// Makes an arena of memory, which must not be writable by peers. The smallest buffer is 64 bytes, or
-    /// 1/65536 of the memory if that is more.
+    /// Makes an arena from memory that peers cannot write. The smallest buffer is 64 bytes, or 1/65536 of the
+    /// memory if that is more.
     pub fn new(memory: M) -> Result<Self, ArenaError> {
         let unit = (memory.length() / 65536).next_power_of_two().max(64);
         Arena::of_units(memory, unit)
     }
 
-    /// Makes an arena whose smallest buffer is `unit` bytes, a power of two: larger units make smaller tables.
+    /// Makes an arena whose smallest buffer is `unit` bytes, a power of two. Larger units make smaller
+    /// tables.
     pub fn with_unit(memory: M, unit: usize) -> Result<Self, ArenaError> {
         debug_assert!(unit.is_power_of_two(), "units are halved and joined");
         Arena::of_units(memory, unit.next_power_of_two().max(64))
     }
 
-    /// Makes an arena that is one buffer of all the memory, whatever its length.
+    /// Makes an arena that consists of one buffer, which covers all the memory whatever its length.
     pub fn single(memory: M) -> Result<Self, ArenaError> {
         let unit = memory.length();
         Arena::of_units(memory, unit)
@@ -161,12 +162,12 @@ impl<M: Memory> Arena<M> {
         Ok(Arena(Arc::new(Inner { free: Mutex::new(Buddy::new(units)), memory: Arc::new(memory), unit })))
     }
 
-    /// The memory, for granting it.
+    /// Returns the memory, for granting it.
     pub fn memory(&self) -> &Arc<M> {
         &self.0.memory
     }
 
-    /// A buffer of `length` bytes; its contents are whatever was there last.
+    /// Reserves a buffer of `length` bytes. Its contents are those of its last use.
     pub fn reserve(&self, length: usize) -> Result<Buffer<M>, ArenaError> {
         let exhausted = ArenaError::Exhausted { wanted: length, length: self.0.memory.length() };
         let units = length.div_ceil(self.0.unit).max(1).next_power_of_two();
@@ -175,41 +176,42 @@ impl<M: Memory> Arena<M> {
         Ok(Buffer { arena: Arc::clone(&self.0), unit, order, begin: 0, length })
     }
 
-    /// Whether no buffer of it is in anybody's hands. Stays so as long as nobody has another handle of it.
+    /// Returns whether no buffer of the arena is in use. The answer stays true as long as no other handle of
+    /// the arena exists.
     pub fn is_unused(&self) -> bool {
         Arc::strong_count(&self.0) == 1
     }
 
-    /// Whether two handles name one arena.
+    /// Returns whether two handles name the same arena.
     pub fn same(&self, other: &Arena<M>) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
-/// An exclusively owned piece of registered memory. `Deref`s to its current length.
+/// An exclusively owned block of registered memory. Dereferences to a slice of its current length.
 #[derive(Debug)]
 pub struct Buffer<M: Memory> {
     arena: Arc<Inner<M>>,
     unit: u32,
     order: u8,
-    /// Where its window begins.
+    /// Start of the window, in bytes from the start of the block.
     begin: u32,
     length: usize,
 }
 
 impl<M: Memory> Buffer<M> {
-    /// The offset in the arena's memory: with the arena's key it names the buffer to a peer.
+    /// Returns the offset in the arena's memory. Together with the arena's key it names the buffer to a peer.
     pub fn offset(&self) -> u64 {
         self.unit as u64 * self.arena.unit as u64 + u64::from(self.begin)
     }
 
-    /// The most it can hold.
+    /// Returns the largest length that the buffer can have from the start of its window.
     pub fn capacity(&self) -> usize {
         (self.arena.unit << self.order) - self.begin as usize
     }
 
-    /// Makes it the `length` bytes from `begin` of all that it can hold, so that an operation may concern a part of it;
-    /// `false` (and no change) beyond that.
+    /// Restricts the buffer to `length` bytes from `begin` of its block, so that an operation concerns only
+    /// that part. Returns `false`, without a change, if the block is smaller.
     pub fn set_window(&mut self, begin: usize, length: usize) -> bool {
         let whole = self.arena.unit << self.order;
         let (Ok(start), Some(end)) = (u32::try_from(begin), begin.checked_add(length)) else { return false };
@@ -220,7 +222,7 @@ impl<M: Memory> Buffer<M> {
         fits
     }
 
-    /// Makes it shorter or longer, up to the capacity; `false` (and no change) beyond that.
+    /// Sets the length. Returns `false`, without a change, if it exceeds the capacity.
     pub fn set_length(&mut self, length: usize) -> bool {
         let fits = length <= self.capacity();
         if fits {
@@ -229,13 +231,13 @@ impl<M: Memory> Buffer<M> {
         fits
     }
 
-    /// The memory that it lies in.
+    /// Returns the memory that contains the buffer.
     pub fn memory(&self) -> &Arc<M> {
         &self.arena.memory
     }
 
     fn start(&self) -> *mut u8 {
-        // SAFETY: the allocator gave out a block inside the memory, and the window lies in the block.
+        // SAFETY: the allocator issued a block inside the memory, and the window lies in the block.
         unsafe {
             self.arena.memory.base().as_ptr().add(self.unit as usize * self.arena.unit + self.begin as usize)
         }
@@ -246,16 +248,16 @@ impl<M: Memory> Deref for Buffer<M> {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the block is in bounds, initialised (registered memory is zeroed), given to no other buffer,
-        // and not writable by peers (`Arena::new` refuses that).
+        // SAFETY: the block is in bounds, initialised (registered memory is zeroed), shared with no other
+        // buffer, and not writable by peers (`Arena::new` refuses such memory).
         unsafe { std::slice::from_raw_parts(self.start(), self.length) }
     }
 }
 
 impl<M: Memory> DerefMut for Buffer<M> {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `deref`, and `self` is borrowed exclusively. A granted peer may read meanwhile, from
-        // outside of this program; it sees torn bytes at worst, and has to expect them.
+        // SAFETY: as in `deref`, and `self` is borrowed exclusively. A granted peer may read concurrently,
+        // from outside this program; it sees torn bytes at worst and has to expect them.
         unsafe { std::slice::from_raw_parts_mut(self.start(), self.length) }
     }
 }

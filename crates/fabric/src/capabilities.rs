@@ -1,4 +1,5 @@
-//! What a fabric can do, as data. The engine asks it; nothing downcasts to a back-end (UCX's idea).
+//! The capabilities of a fabric, as data. The engine reads them and never downcasts to a back-end (as in
+//! UCX).
 
 use crate::work::Transport;
 
@@ -7,71 +8,80 @@ use crate::work::Transport;
 pub struct TransportSet(u8);
 
 impl TransportSet {
-    /// No transport.
+    /// The empty set.
     pub const NONE: TransportSet = TransportSet(0);
     /// RC, UC and UD.
     pub const ALL: TransportSet = TransportSet(0b111);
 
-    /// The set with one more.
+    /// Returns the set with `transport` added.
     pub const fn with(self, transport: Transport) -> Self {
         TransportSet(self.0 | 1 << transport as u8)
     }
 
-    /// Whether the transport is in the set.
+    /// Returns whether `transport` is in the set.
     pub const fn contains(self, transport: Transport) -> bool {
         self.0 & 1 << transport as u8 != 0
     }
 }
 
-/// What a fabric can do. Sizes are in bytes.
+/// The capabilities of a fabric. Sizes are in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capabilities {
     /// The fabric's name: `shm`, `rdma`, `iwarp`, `ofi`, `sim`.
     pub name: &'static str,
-    /// The transports of which queue pairs can be made.
+    /// The transports that queue pairs can use.
     pub transports: TransportSet,
-    /// The longest [`Data::Inline`](crate::Data::Inline) of one work request, all parts together.
+    /// The limit for [`Data::Inline`](crate::Data::Inline) of one work request, all parts together.
     pub max_inline: u32,
-    /// The longest message of SEND, WRITE or READ on connected transports.
+    /// The limit for one SEND, WRITE or READ on connected transports.
     pub max_message: u32,
-    /// The longest datagram.
+    /// The limit for one datagram.
     pub max_datagram: u32,
-    /// Bytes at the start of a datagram's receive buffer that are not payload (40 on InfiniBand: the GRH).
+    /// Bytes at the start of a datagram's receive buffer that precede the payload (40 on InfiniBand: the
+    /// GRH).
     pub datagram_headroom: u32,
-    /// FETCH_ADD and CMP_SWAP exist.
+    /// Whether FETCH_ADD and CMP_SWAP exist.
     pub atomics: bool,
-    /// SEND and WRITE can carry immediate data.
+    /// Whether SEND and WRITE can carry immediate data.
     pub immediate: bool,
-    /// A reliable connection's completions tell what became of a request at its target: one that is refused there completes
-    /// with the reason, and a SEND waits for a RECV. Without (iWARP) a request has completed when the transport has it, and
-    /// what the target refuses, a SEND without a RECV among it, ends the connection: both queue pairs break.
+    /// Whether completions on a reliable connection report the outcome at the target.
+    ///
+    /// If set, a request that the target refuses completes with the reason, and a SEND waits for a RECV. If
+    /// not set (iWARP), a request completes when the transport has accepted it. A request that the target
+    /// then refuses, including a SEND without a RECV, ends the connection: both queue pairs go into the error
+    /// state.
     pub acknowledged: bool,
-    /// The bytes of one WRITE become visible in increasing address order, at least as far as its last 8 bytes
-    /// (at an 8-byte boundary) are never seen before all others. Memory polling needs this.
+    /// Whether the bytes of one WRITE become visible in increasing address order, at least so far that its
+    /// last 8 bytes (at an 8-byte boundary) are never visible before all others. Memory polling needs this.
     pub in_order_write: bool,
-    /// A READ that begins with a cache line shows nothing that is older than that line's last 8 bytes: who stores those 8 bytes last is seen
-    /// with all or not at all. NICs read whole lines, one after the other; who copies by software in increasing order (Soft-RoCE, a
-    /// socket) may be overtaken within one. Without it what was fetched is fetched once more when it is seen to be there.
+    /// Whether a READ returns each cache line at least as new as the line's last 8 bytes.
+    ///
+    /// If set, a writer that stores those 8 bytes last is seen with the whole line or not at all. NICs read
+    /// whole lines, one after the other. Software that copies in increasing order (Soft-RoCE, a socket) can
+    /// be overtaken within a line. If not set, the reader fetches the data a second time after it has seen
+    /// the last 8 bytes.
     pub whole_line_reads: bool,
-    /// Shared receive queues exist.
+    /// Whether shared receive queues exist.
     pub shared_receive_queue: bool,
-    /// Completion queues can be slept on.
+    /// Whether a thread can sleep until a completion queue has an entry.
     pub events: bool,
-    /// One-sided operations are done by the initiator's own processor, in memory that both sides map. Nothing is saved by
-    /// having a completion tell of a message then: that costs as much as the message; and an answer is there long before a
-    /// thread that sleeps would be awake.
+    /// Whether the initiator's own processor executes one-sided operations, in memory that both sides map.
+    ///
+    /// A completion then costs as much as the message that it announces, so it saves nothing. An answer also
+    /// arrives long before a sleeping thread would be awake.
     pub initiator_copies: bool,
-    /// Two-sided operations complete only while the target polls. One-sided ones never need the target, or (libfabric) a thread
-    /// of its process that the fabric itself keeps for them.
+    /// Whether two-sided operations complete only while the target polls. One-sided operations need at most a
+    /// thread of the target's process that the fabric itself runs (libfabric).
     pub target_progress: bool,
-    /// The most queue pairs that one domain holds.
+    /// The maximum number of queue pairs in one domain.
     pub max_queue_pairs: u32,
-    /// The deepest send or receive queue.
+    /// The maximum depth of a send or receive queue.
     pub max_queue_depth: u32,
 }
 
 impl Capabilities {
-    /// A fabric that can do everything that a NIC can: to ask whether something excludes itself wherever it runs.
+    /// The capabilities of a fabric without limitations. Used to test whether a setting is unusable on every
+    /// fabric.
     pub const EVERYTHING: Capabilities = Capabilities {
         name: "that can do everything",
         transports: TransportSet::ALL,
@@ -92,8 +102,8 @@ impl Capabilities {
         max_queue_depth: 1 << 16,
     };
 
-    /// What iWARP can do, on a NIC that places the bytes of a WRITE in order: reliable connections, without immediate data
-    /// or atomics, whose completions do not tell what became of a request.
+    /// iWARP on a NIC that places the bytes of a WRITE in order: reliable connections, no immediate data, no
+    /// atomics, and completions that do not report the outcome at the target.
     pub const IWARP: Capabilities = Capabilities {
         name: "iwarp",
         transports: TransportSet::NONE.with(Transport::ReliableConnection),
@@ -103,9 +113,11 @@ impl Capabilities {
         ..Capabilities::EVERYTHING
     };
 
-    /// What libfabric's provider `tcp` can do: reliable connections without atomics, whose completions do not tell what became
-    /// of a request, and whose WRITEs land in any order. One-sided operations are done by whichever thread of the target makes
-    /// progress; the fabric has one of its own for when no other does.
+    /// libfabric's provider `tcp`: reliable connections, no atomics, completions that do not report the
+    /// outcome at the target, and WRITEs that land in any order.
+    ///
+    /// One-sided operations are executed by whichever thread of the target makes progress. The fabric runs a
+    /// thread for the times when no other thread does.
     pub const OFI: Capabilities = Capabilities {
         name: "ofi",
         transports: TransportSet::NONE.with(Transport::ReliableConnection),

@@ -1,14 +1,14 @@
-//! Which transport a client goes by, and why.
+//! The transport that a client uses, and the reason for the choice.
 
 use crate::address::Scheme;
 use std::fmt;
 
-/// A way that was not taken, and why.
+/// A transport that was not chosen, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PassedOver {
     /// Its fabric, or TCP.
     pub scheme: Scheme,
-    /// Why not.
+    /// The reason, in words.
     pub why: String,
 }
 
@@ -18,27 +18,28 @@ impl fmt::Display for PassedOver {
     }
 }
 
-/// The transport that a client's calls take, and why.
+/// The transport that a client's calls use, and the reason for the choice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChosenTransport {
-    /// As [`Capabilities::name`](crate::Capabilities::name) has it: `shm`, `rdma`, `iwarp`, `ofi`; `tcp` for stock Thrift.
+    /// Its name, as in [`Capabilities::name`](crate::Capabilities::name): `shm`, `rdma`, `iwarp`, `ofi`;
+    /// `tcp` for stock Thrift.
     pub name: &'static str,
     /// The address that was dialled, with its scheme.
     pub address: String,
-    /// Why this one, in words.
+    /// The reason for the choice, in words.
     pub why: String,
-    /// What came before it in the order of preference, and why it was not taken.
+    /// The transports that were preferred to it, each with the reason why it was not chosen.
     pub passed_over: Vec<PassedOver>,
 }
 
 impl ChosenTransport {
-    /// What the address itself has named.
+    /// Makes the value for a transport that the address itself names.
     pub fn named(name: &'static str, address: String) -> Self {
         ChosenTransport { name, address, why: NAMED.to_owned(), passed_over: Vec::new() }
     }
 }
 
-/// Why an address that names its transport means that.
+/// The reason for a transport that the address names.
 pub const NAMED: &str = "named by the address";
 
 impl fmt::Display for ChosenTransport {

@@ -1,59 +1,60 @@
-//! Completions: what a completion queue yields, the status codes of verbs, and what each says about the work.
+//! Completions: the entries of a completion queue, the status codes of verbs, and the effect of each.
 
 use crate::arena::Buffer;
 use crate::memory::Memory;
 use crate::work::{QueuePairId, WorkId};
 
-/// What kind of work request a completion ends.
+/// The kind of work request that a completion ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opcode {
-    /// A SEND of ours.
+    /// A SEND that this side posted.
     Send,
-    /// A WRITE of ours, with or without immediate.
+    /// A WRITE that this side posted, with or without immediate data.
     Write,
-    /// A READ of ours.
+    /// A READ that this side posted.
     Read,
-    /// A FETCH_ADD of ours; the old value is in [`Completion::value`].
+    /// A FETCH_ADD that this side posted; [`Completion::value`] holds the old value.
     FetchAdd,
-    /// A CMP_SWAP of ours; the old value is in [`Completion::value`].
+    /// A CMP_SWAP that this side posted; [`Completion::value`] holds the old value.
     CompareSwap,
-    /// A RECV of ours that a SEND has filled.
+    /// A RECV that a peer's SEND has filled.
     Receive,
-    /// A RECV of ours that a WRITE_WITH_IMM has consumed; the data is not in its buffer.
+    /// A RECV that a peer's WRITE_WITH_IMM has consumed; the data is not in its buffer.
     ReceiveWriteImmediate,
 }
 
-/// How a work request ended; the codes of verbs (`ibv_wc_status`), by their meaning.
+/// The outcome of a work request: the status codes of verbs (`ibv_wc_status`), named by their meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CompletionStatus {
-    /// Done. For a WRITE: placed, though the remote processor may not see it yet.
+    /// The request succeeded. For a WRITE: the data is placed, though the remote processor may not see it
+    /// yet.
     Success,
-    /// The message is longer than the RECV's buffer (at the receiver), or than the fabric allows.
+    /// The message is longer than the RECV's buffer (at the receiver) or than the fabric allows.
     LocalLength,
-    /// The local buffer may not be used for this.
+    /// The local buffer does not permit this operation.
     LocalProtection,
-    /// The key is wrong, the range is out of bounds, or the permission is missing at the target.
+    /// At the target, the key is wrong, the range is out of bounds, or the permission is missing.
     RemoteAccess,
     /// The target cannot do this operation on this transport or at this alignment.
     RemoteInvalidRequest,
-    /// The target's RECV was too short, or its queue pair failed while it took the message.
+    /// The target's RECV was too short, or its queue pair failed while it received the message.
     RemoteOperation,
-    /// The target had no RECV posted for longer than the retries allow.
+    /// The target had no RECV posted for longer than the retries last.
     ReceiverNotReady,
     /// The target does not answer: its process, host or link is gone.
     TransportRetry,
-    /// The queue pair was in the error state before this was done.
+    /// The queue pair entered the error state before the request completed.
     Flushed,
 }
 
-/// What an error broke, from the smallest to the largest.
+/// The scope of an error, from the smallest to the largest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Broke {
     /// Nothing.
     Nothing,
-    /// This operation alone; the queue pair goes on (only unreliable transports have this).
+    /// Only this operation; the queue pair stays usable (unreliable transports only).
     Operation,
-    /// The queue pair: everything else on it is flushed; a new one can be made.
+    /// The queue pair: all its other requests are flushed. A new queue pair can be made.
     QueuePair,
     /// The peer is gone.
     Peer,
@@ -62,7 +63,7 @@ pub enum Broke {
 }
 
 impl CompletionStatus {
-    /// What this status broke, on a connected transport.
+    /// Returns the scope of this status on a connected transport.
     pub const fn broke(self) -> Broke {
         match self {
             CompletionStatus::Success => Broke::Nothing,
@@ -71,10 +72,10 @@ impl CompletionStatus {
         }
     }
 
-    /// Whether the target may have seen any effect of the work request.
+    /// Returns whether the target may have seen any effect of the work request.
     ///
-    /// A flushed request was accepted but may have left before the queue pair failed, so it counts as maybe:
-    /// verbs gives no stronger promise.
+    /// A flushed request may have left before the queue pair failed, so it counts as possibly executed: verbs
+    /// gives no stronger promise.
     pub const fn may_have_executed(self) -> bool {
         match self {
             CompletionStatus::Success
@@ -89,7 +90,7 @@ impl CompletionStatus {
         }
     }
 
-    /// Short text for messages.
+    /// Returns a short text for messages.
     pub const fn describe(self) -> &'static str {
         match self {
             CompletionStatus::Success => "success",
@@ -107,23 +108,24 @@ impl CompletionStatus {
     }
 }
 
-/// One completion. Unsignaled work requests that succeed make none; failed and flushed ones always do.
+/// One completion. A successful unsignaled work request makes no completion; a failed or flushed one always
+/// does.
 #[derive(Debug)]
 pub struct Completion<M: Memory> {
-    /// The id that was given when the work was posted.
+    /// The id that the caller gave when it posted the work request.
     pub id: WorkId,
-    /// How it ended. Where this is not success only `id`, `queue_pair` and `buffer` have a meaning.
+    /// The outcome. If it is not success, only `id`, `queue_pair` and `buffer` are meaningful.
     pub status: CompletionStatus,
-    /// What it was.
+    /// The kind of work request.
     pub opcode: Opcode,
-    /// Bytes received or read.
+    /// The number of bytes received or read.
     pub bytes: u32,
-    /// Immediate data of the sender.
+    /// The sender's immediate data.
     pub immediate: Option<u32>,
     /// The old value of an atomic.
     pub value: u64,
-    /// The queue pair that it belongs to.
+    /// The queue pair of the work request.
     pub queue_pair: QueuePairId,
-    /// The buffer that was posted, given back: READ and RECV.
+    /// The posted buffer, returned to the caller (READ and RECV).
     pub buffer: Option<Buffer<M>>,
 }

@@ -1,25 +1,27 @@
 //! Copies to and from memory that another process may change at any moment.
 //!
-//! Rust's model has no plain access to such memory: a racing `memcpy` would be undefined behaviour. On x86-64
-//! the copies are inline assembly, opaque to the compiler and sound under races (torn bytes are the worst);
-//! elsewhere they are relaxed atomics. A volatile loop would be sound too, but costs 1.6 times as much at 4 KiB.
+//! Rust's memory model has no plain access to such memory: a racing `memcpy` would be undefined behaviour. On
+//! x86-64 the copies are inline assembly, opaque to the compiler and sound under races (torn bytes are the
+//! worst case). Elsewhere they are relaxed atomics. A volatile loop would be sound too, but is slower.
 //!
-//! Ordering of [`to_peer`]: the last 8 bytes (where the destination's end is 8-byte aligned) become visible
-//! after all others. Ordering of [`from_peer`]: the last 8 bytes of the first line are read before all others. So what is
-//! stored with those 8 bytes last is whole if they are new, as if it had been read at once: that is what a NIC's READ
-//! gives, and what a fetching client needs. A string move alone does not: it may be interrupted amid a line.
+//! Ordering of [`to_peer`]: the last 8 bytes (if the destination's end is 8-byte aligned) become visible
+//! after all others. Ordering of [`from_peer`]: the last 8 bytes of the first line are read before all
+//! others. Data whose writer stores those 8 bytes last is therefore complete if they are new. A NIC's READ
+//! gives the same guarantee, and a fetching client needs it. A string move alone does not give it, since it
+//! may be interrupted within a line.
 
-/// Below this many bytes a loop of 16-byte moves is faster than the start-up of `rep movsb`.
+/// The length from which `rep movsb` is faster than a loop of 16-byte moves, because of its start-up cost.
 pub const STRING_MOVE_FROM: usize = 1024;
 
-/// Copies `length` bytes out of memory that a peer may be writing into private memory, the last 8 bytes of the first 64 first.
+/// Copies `length` bytes from memory that a peer may be writing into private memory. Reads the last 8 bytes
+/// of the first 64 first.
 ///
 /// # Safety
-/// `source` must be readable and `destination` writable for `length` bytes; they must not overlap, and no Rust
-/// reference other than the caller's may exist to the destination.
+/// `source` must be readable and `destination` writable for `length` bytes. They must not overlap, and no
+/// Rust reference other than the caller's may exist to the destination.
 #[inline]
 pub unsafe fn from_peer(source: *const u8, destination: *mut u8, length: usize) {
-    // SAFETY: the caller's contract, for the two pieces apart.
+    // SAFETY: the caller's contract covers both pieces, which do not overlap.
     unsafe {
         if length >= 64 {
             arch::copy_line(source, destination);
@@ -30,14 +32,15 @@ pub unsafe fn from_peer(source: *const u8, destination: *mut u8, length: usize) 
     }
 }
 
-/// As [`from_peer`], but two halves in turn, a line of each: some processors have more lines of two streams under way than of
-/// one string move. Which of them is quicker for long copies has to be measured.
+/// As [`from_peer`], but copies two halves alternately, one line of each. Some processors keep more lines of
+/// two streams in flight than of one string move. Only a measurement shows which is faster for long copies.
 ///
 /// # Safety
 /// As for [`from_peer`].
 #[inline]
 pub unsafe fn from_peer_in_halves(source: *const u8, destination: *mut u8, length: usize) {
-    // SAFETY: the caller's contract; two halves of whole lines and the rest behind them are all of it, and no more.
+    // SAFETY: the caller's contract. Two halves of whole lines and the rest after them are exactly `length`
+    // bytes.
     unsafe {
         let half = length / 128 * 64;
         for at in (0..half).step_by(64) {
@@ -48,13 +51,14 @@ pub unsafe fn from_peer_in_halves(source: *const u8, destination: *mut u8, lengt
     }
 }
 
-/// Copies `length` bytes of private memory into memory that a peer may be reading or writing, last 8 bytes last.
+/// Copies `length` bytes of private memory into memory that a peer may be reading or writing, the last 8
+/// bytes last.
 ///
 /// # Safety
 /// `source` must be readable and `destination` writable for `length` bytes; they must not overlap.
 #[inline]
 pub unsafe fn to_peer(source: *const u8, destination: *mut u8, length: usize) {
-    // SAFETY: the caller's contract, for the two pieces apart.
+    // SAFETY: the caller's contract covers both pieces, which do not overlap.
     unsafe {
         if length >= 8 {
             arch::copy(source, destination, length - 8);
@@ -72,7 +76,7 @@ pub unsafe fn to_peer(source: *const u8, destination: *mut u8, length: usize) {
 #[inline]
 pub unsafe fn line_from_peer(source: *const u8) -> [u8; 64] {
     let mut line = core::mem::MaybeUninit::<[u8; 64]>::uninit();
-    // SAFETY: the caller vouches for the source; the copy fills all 64 bytes.
+    // SAFETY: the caller guarantees that the source is readable; the copy fills all 64 bytes.
     unsafe {
         arch::copy_line(source, line.as_mut_ptr().cast());
         line.assume_init()
@@ -85,34 +89,38 @@ pub unsafe fn line_from_peer(source: *const u8) -> [u8; 64] {
 /// `destination` must be 64-byte aligned and writable for 64 bytes.
 #[inline]
 pub unsafe fn line_to_peer(line: &[u8; 64], destination: *mut u8) {
-    // SAFETY: the caller vouches for the destination. The stores go in ascending order, and x86 keeps the
-    // order of stores; the tag is in the last, which is aligned and so not torn.
+    // SAFETY: the caller guarantees that the destination is aligned and writable. The stores go in ascending
+    // order, and x86 keeps the order of stores. The tag is in the last store, which is aligned and so not
+    // torn.
     unsafe { arch::copy_line_ordered(line.as_ptr(), destination) }
 }
 
-/// Copies so that the copy leads to memory past the caches: for what another core will read, where to take lines away that it
-/// has read before costs more than memory does. What is copied is there for whoever is told of it afterwards. Lengths must be
-/// alike; of the longer one the rest counts for nothing.
+/// Copies with non-temporal stores, which bypass the caches. For data that another core will read, where
+/// invalidating lines in that core's cache costs more than a memory access.
+///
+/// Stores after the call become visible after the copied data. If the lengths differ, only the shorter one is
+/// copied.
 #[inline]
 pub fn stream(to: &mut [u8], from: &[u8]) {
     let length = to.len().min(from.len());
     let (to, from) = (&mut to[..length], &from[..length]);
-    // Whole lines go past the caches.
+    // Only whole lines bypass the caches.
     let head = to.as_ptr().align_offset(64).min(length);
     let lines = (length - head) / 64;
     let tail = head + lines * 64;
     to[..head].copy_from_slice(&from[..head]);
-    // SAFETY: both have `lines` times 64 bytes from `head` on, the one is borrowed exclusively, and its start there is aligned.
+    // SAFETY: both slices have `lines` times 64 bytes from `head` on, `to` is borrowed exclusively, and its
+    // start at `head` is aligned.
     unsafe { arch::stream(from.as_ptr().add(head), to.as_mut_ptr().add(head), lines) };
     to[tail..].copy_from_slice(&from[tail..]);
 }
 
-/// Says that a line that was just written will be read by another core next, so that it may go to the cache that cores
-/// share (CLDEMOTE). A hint: it never faults, and processors that do not know it take it for no operation.
+/// Hints that another core will read a line that was just written, so the line may move to the shared cache
+/// (CLDEMOTE). Never faults; processors without the instruction execute it as a no-op.
 #[inline(always)]
 pub fn demote(address: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: a hint has no effect that a program can see.
+    // SAFETY: a hint has no effect that a program can observe.
     unsafe {
         core::arch::asm!("cldemote [{}]", in(reg) address, options(nostack, preserves_flags, readonly));
     }
@@ -120,11 +128,12 @@ pub fn demote(address: *const u8) {
     let _ = address;
 }
 
-/// Asks for a line that will be written. A hint: it never faults, whatever the address.
+/// Prefetches a line for writing. A hint: it never faults, whatever the address.
 #[inline(always)]
 pub fn prefetch_to_write(address: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: a prefetch has no effect that a program can see; processors that do not know this one ignore it.
+    // SAFETY: a prefetch has no effect that a program can observe; processors without the instruction ignore
+    // it.
     unsafe {
         core::arch::asm!("prefetchw [{}]", in(reg) address, options(nostack, preserves_flags, readonly));
     }
@@ -132,11 +141,11 @@ pub fn prefetch_to_write(address: *const u8) {
     let _ = address;
 }
 
-/// Asks for a line that will be read. A hint: it never faults, whatever the address.
+/// Prefetches a line for reading. A hint: it never faults, whatever the address.
 #[inline(always)]
 pub fn prefetch_to_read(address: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: a prefetch has no effect that a program can see.
+    // SAFETY: a prefetch has no effect that a program can observe.
     unsafe {
         core::arch::asm!("prefetcht0 [{}]", in(reg) address, options(nostack, preserves_flags, readonly));
     }
@@ -151,7 +160,7 @@ mod arch {
 
     #[inline]
     pub(super) unsafe fn copy(source: *const u8, destination: *mut u8, length: usize) {
-        // SAFETY: as the caller's; every branch touches exactly [0, length).
+        // SAFETY: the caller's contract; every branch accesses exactly [0, length).
         unsafe {
             if length >= STRING_MOVE_FROM {
                 asm!("rep movsb", inout("rcx") length => _, inout("rsi") source => _, inout("rdi") destination => _,
@@ -182,7 +191,7 @@ mod arch {
 
     #[inline(always)]
     pub(super) unsafe fn copy_line(source: *const u8, destination: *mut u8) {
-        // SAFETY: 64 bytes each, by the caller's word.
+        // SAFETY: 64 bytes each, by the caller's contract.
         unsafe {
             asm!(
                 "movups {d}, [{s} + 48]", "movups {c}, [{s} + 32]", "movups {b}, [{s} + 16]", "movups {a}, [{s}]",
@@ -194,12 +203,12 @@ mod arch {
         }
     }
 
-    /// Loaded by words: a line that is sent has just been put together by words, and a wider load would have to wait
-    /// until those stores have left the core's queue. Stored in four pieces: stores wait in that queue for the line
-    /// to come from the peer's cache, and it holds only so many.
+    /// Loads 8 bytes at a time: the line has just been assembled from words, and a wider load would wait
+    /// until those stores have left the store queue. Stores in four pieces: stores wait in that queue until
+    /// the line arrives from the peer's cache, and the queue is short.
     #[inline(always)]
     pub(super) unsafe fn copy_line_ordered(source: *const u8, destination: *mut u8) {
-        // SAFETY: 64 bytes each, by the caller's word.
+        // SAFETY: 64 bytes each, by the caller's contract.
         unsafe {
             asm!(
                 "movq {a}, [{s}]", "movhps {a}, [{s} + 8]", "movq {b}, [{s} + 16]", "movhps {b}, [{s} + 24]",
@@ -214,7 +223,8 @@ mod arch {
 
     #[inline]
     pub(super) unsafe fn stream(source: *const u8, destination: *mut u8, lines: usize) {
-        // SAFETY: so many aligned lines each, by the caller's word. Stores past the caches keep no order, so they are waited for.
+        // SAFETY: `lines` aligned lines each, by the caller's contract. Non-temporal stores are unordered, so
+        // a fence waits for them.
         unsafe {
             for line in 0..lines {
                 asm!(
@@ -231,7 +241,7 @@ mod arch {
 
     #[inline(always)]
     unsafe fn copy16(source: *const u8, destination: *mut u8) {
-        // SAFETY: 16 bytes each, by the caller's word.
+        // SAFETY: 16 bytes each, by the caller's contract.
         unsafe {
             asm!("movups {a}, [{s}]", "movups [{t}], {a}", s = in(reg) source, t = in(reg) destination,
                 a = out(xmm_reg) _, options(nostack, preserves_flags));
@@ -240,7 +250,7 @@ mod arch {
 
     #[inline(always)]
     unsafe fn copy8(source: *const u8, destination: *mut u8) {
-        // SAFETY: 8 bytes each, by the caller's word.
+        // SAFETY: 8 bytes each, by the caller's contract.
         unsafe {
             asm!("mov {a}, [{s}]", "mov [{t}], {a}", s = in(reg) source, t = in(reg) destination, a = out(reg) _,
                 options(nostack, preserves_flags));
@@ -249,18 +259,18 @@ mod arch {
 
     #[inline(always)]
     unsafe fn copy1(source: *const u8, destination: *mut u8) {
-        // SAFETY: one byte each, by the caller's word.
+        // SAFETY: one byte each, by the caller's contract.
         unsafe {
             asm!("mov {a}, [{s}]", "mov [{t}], {a}", s = in(reg) source, t = in(reg) destination, a = out(reg_byte) _,
                 options(nostack, preserves_flags));
         }
     }
 
-    /// Stores after a string move are ordered behind it (Intel SDM volume 1, section 7.3.9.3), and every
-    /// x86-64 keeps the order of plain stores.
+    /// Stores after a string move are ordered after it (Intel SDM volume 1, section 7.3.9.3), and every
+    /// x86-64 processor keeps the order of plain stores.
     #[inline(always)]
     pub(super) unsafe fn publish(source: *const u8, destination: *mut u8) {
-        // SAFETY: 8 bytes each, by the caller's word.
+        // SAFETY: 8 bytes each, by the caller's contract.
         unsafe { copy8(source, destination) }
     }
 }
@@ -271,7 +281,7 @@ mod arch {
 
     pub(super) unsafe fn copy(source: *const u8, destination: *mut u8, length: usize) {
         let mut at = 0;
-        // SAFETY: every access lies in [0, length) of both ranges, and is atomic, so races are defined.
+        // SAFETY: every access lies in [0, length) of both ranges and is atomic, so races are defined.
         unsafe {
             if (source as usize | destination as usize) % 8 == 0 {
                 while at + 8 <= length {
@@ -290,22 +300,22 @@ mod arch {
     }
 
     pub(super) unsafe fn stream(source: *const u8, destination: *mut u8, lines: usize) {
-        // SAFETY: so many lines each, by the caller's word.
+        // SAFETY: `lines` lines each, by the caller's contract.
         unsafe { copy(source, destination, lines * 64) }
     }
 
     pub(super) unsafe fn copy_line(source: *const u8, destination: *mut u8) {
-        // SAFETY: 64 bytes each, by the caller's word.
+        // SAFETY: 64 bytes each, by the caller's contract.
         unsafe {
             copy(source.add(56), destination.add(56), 8);
-            // Aligned words of the peer are stored behind all before them, and so the others are not read before this one.
+            // The peer stores this aligned word after all others of the line, so it must be read before them.
             fence(Ordering::Acquire);
             copy(source, destination, 56);
         }
     }
 
     pub(super) unsafe fn copy_line_ordered(source: *const u8, destination: *mut u8) {
-        // SAFETY: 64 bytes each, by the caller's word.
+        // SAFETY: 64 bytes each, by the caller's contract.
         unsafe {
             copy(source, destination, 56);
             publish(source.add(56), destination.add(56));
@@ -314,7 +324,7 @@ mod arch {
 
     pub(super) unsafe fn publish(source: *const u8, destination: *mut u8) {
         fence(Ordering::Release);
-        // SAFETY: 8 bytes each, by the caller's word.
+        // SAFETY: 8 bytes each, by the caller's contract.
         unsafe {
             if destination as usize % 8 == 0 {
                 let value = source.cast::<u64>().read_unaligned();
@@ -337,7 +347,7 @@ mod tests {
                 let source: Vec<u8> = (0..length + shift).map(|i| (i * 31 + 7) as u8).collect();
                 for way in [from_peer, from_peer_in_halves, to_peer] {
                     let mut destination = vec![0xeeu8; length + shift + 9];
-                    // SAFETY: both vectors hold `shift + length` bytes and are apart.
+                    // SAFETY: both vectors hold at least `shift + length` bytes and do not overlap.
                     unsafe { way(source.as_ptr().add(shift), destination.as_mut_ptr().add(shift), length) };
                     assert_eq!(destination[shift..shift + length], source[shift..]);
                     assert!(
@@ -369,7 +379,7 @@ mod tests {
         struct Line([u8; 64]);
         let source: [u8; 64] = std::array::from_fn(|i| i as u8 ^ 0x5a);
         let mut line = Line([0; 64]);
-        // SAFETY: the destination is one aligned line of our own.
+        // SAFETY: the destination is one aligned line on this stack.
         unsafe {
             line_to_peer(&source, line.0.as_mut_ptr());
             assert_eq!(line_from_peer(line.0.as_ptr()), source);

@@ -1,65 +1,66 @@
-//! Errors by operation. Each message says what to do; each type says what broke.
+//! Errors, one type for each operation. Each message names the remedy; each type shows the scope of the
+//! failure.
 
 use crate::address::Address;
 use std::io;
 use thiserror::Error;
 
-/// Registering memory failed.
+/// An error of registering memory.
 #[derive(Debug, Error)]
 pub enum RegisterError {
-    /// Zero or over the fabric's limit.
+    /// The length is zero or over the fabric's limit.
     #[error("cannot register {length} bytes: regions are 1 to {limit} bytes long")]
     Length {
-        /// What was asked for.
+        /// The length requested, in bytes.
         length: u64,
-        /// The most there can be.
+        /// The limit, in bytes.
         limit: u64,
     },
-    /// The system has no memory, or not of the kind wanted.
+    /// The system has no memory, or none of the kind required.
     #[error(
         "cannot get {length} bytes of memory to register: {source}; free memory, raise the limit (ulimit -v, cgroup), or ask for less"
     )]
     OutOfMemory {
-        /// What was asked for.
+        /// The length requested, in bytes.
         length: u64,
-        /// The system's word.
+        /// The system's error.
         source: io::Error,
     },
-    /// Registered memory is locked memory, and the limit is too low.
+    /// Registered memory is locked memory, and the limit for it is too low.
     #[error(
         "the locked-memory limit is {limit} bytes, and {length} more do not fit; raise it with `ulimit -l`"
     )]
     LockedMemory {
-        /// What was asked for.
+        /// The length requested, in bytes.
         length: u64,
-        /// The limit in force.
+        /// The limit in force, in bytes.
         limit: u64,
     },
 }
 
-/// Making a queue pair, completion queue, shared receive queue, domain or address handle failed.
+/// An error of creating a queue pair, completion queue, shared receive queue, domain or address handle.
 #[derive(Debug, Error)]
 pub enum CreateError {
-    /// The fabric cannot do that at all; see its capabilities.
+    /// The fabric does not support this object; see its capabilities.
     #[error("this fabric has no {0}")]
     Unsupported(&'static str),
-    /// A parameter is outside what the capabilities say.
+    /// A parameter exceeds a limit in the capabilities.
     #[error("{what} is {value}, but this fabric allows at most {limit}")]
     Limit {
-        /// Which parameter.
+        /// The parameter.
         what: &'static str,
-        /// What was asked for.
+        /// The value requested.
         value: u64,
-        /// The most there can be.
+        /// The limit.
         limit: u64,
     },
-    /// A handle that this domain did not make or has destroyed.
+    /// This domain did not create the handle, or has destroyed it.
     #[error("no such {0} in this domain")]
     NoSuch(&'static str),
-    /// The object is in the wrong state for this.
+    /// The object is in the wrong state for this operation.
     #[error("{0}")]
     State(&'static str),
-    /// The peer's endpoint cannot be understood, or does not fit this fabric.
+    /// The peer's endpoint is malformed or does not fit this fabric.
     #[error("the peer's endpoint is not usable: {0}")]
     Endpoint(&'static str),
     /// Memory could not be registered.
@@ -68,18 +69,18 @@ pub enum CreateError {
     /// Memory could not be granted.
     #[error(transparent)]
     Grant(#[from] GrantError),
-    /// The system refused.
+    /// A system call failed.
     #[error("cannot make {what}: {source}")]
     System {
-        /// What.
+        /// The object that could not be created.
         what: &'static str,
-        /// The system's word.
+        /// The system's error.
         source: io::Error,
     },
 }
 
 impl CreateError {
-    /// Refuses more of something than there can be.
+    /// Returns [`CreateError::Limit`] if `value` is greater than `limit`.
     pub fn check_limit(what: &'static str, value: u32, limit: u32) -> Result<(), CreateError> {
         if value <= limit {
             return Ok(());
@@ -87,13 +88,13 @@ impl CreateError {
         Err(CreateError::Limit { what, value: value.into(), limit: limit.into() })
     }
 
-    /// The error of a call to the system that did this.
+    /// Returns a function that converts an [`io::Error`] of creating `what`.
     pub fn system(what: &'static str) -> impl FnOnce(std::io::Error) -> CreateError {
         move |source| CreateError::System { what, source }
     }
 }
 
-/// Posting failed; the work request was not taken and has had no effect.
+/// An error of posting. The work request was not accepted and has had no effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum PostError {
     /// The send, receive or shared receive queue is full; poll completions first.
@@ -102,133 +103,133 @@ pub enum PostError {
     /// The queue pair is not connected yet.
     #[error("the queue pair is not connected")]
     NotConnected,
-    /// The queue pair is in the error state; nothing goes out any more.
+    /// The queue pair is in the error state and sends nothing more.
     #[error("the queue pair is in the error state: destroy it and connect a new one")]
     QueuePairError,
-    /// Inline data over the limit of the capabilities.
+    /// The inline data exceeds the limit of the capabilities.
     #[error("inline data of {length} bytes is over the limit of {limit}")]
     Inline {
-        /// What was given.
+        /// The length given, in bytes.
         length: usize,
-        /// The most there can be.
+        /// The limit, in bytes.
         limit: u32,
     },
-    /// A message over the limit of the capabilities.
+    /// The message exceeds the limit of the capabilities.
     #[error("a message of {length} bytes is over the limit of {limit}")]
     Length {
-        /// What was given.
+        /// The length given, in bytes.
         length: u64,
-        /// The most there can be.
+        /// The limit, in bytes.
         limit: u32,
     },
-    /// The transport has no such operation (READ on UC, WRITE on UD, ...), or an address handle is missing.
+    /// The transport lacks this operation (READ on UC, WRITE on UD, ...), or an address handle is missing.
     #[error("the transport cannot do this: {0}")]
     Transport(&'static str),
-    /// A handle that this domain did not make or has destroyed.
+    /// This domain did not create the handle, or has destroyed it.
     #[error("no such {0} in this domain")]
     NoSuch(&'static str),
 }
 
-/// The fabric that an address names cannot be used by this process.
+/// This process cannot use the fabric that an address names.
 #[derive(Debug, Error)]
 #[error("{address} cannot be used here: {source}")]
 pub struct Unavailable {
     /// The address.
     pub address: Address,
-    /// Why: the back-end's own error, which says what to do.
+    /// The back-end's error, which names the remedy.
     pub source: Box<dyn std::error::Error + Send + Sync>,
 }
 
-/// Listening failed.
+/// An error of listening.
 #[derive(Debug, Error)]
 pub enum ListenError {
-    /// The fabric of the address cannot be used.
+    /// The fabric of the address is not usable.
     #[error(transparent)]
     Unavailable(#[from] Unavailable),
-    /// Somebody listens there already.
+    /// Another process or thread already listens on the address.
     #[error("{address} is in use: another server listens on it; stop it or choose another name")]
     InUse {
         /// The address.
         address: Address,
     },
-    /// Not an address of this fabric.
+    /// The address does not belong to this fabric.
     #[error("{0} is not an address of this fabric")]
     WrongScheme(Address),
-    /// The system refused.
+    /// A system call failed.
     #[error("cannot listen on {address}: {source}")]
     System {
         /// The address.
         address: Address,
-        /// The system's word.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// Dialling failed. Nothing was sent.
+/// An error of dialling. No message was sent.
 #[derive(Debug, Error)]
 pub enum DialError {
-    /// The fabric of the address cannot be used.
+    /// The fabric of the address is not usable.
     #[error(transparent)]
     Unavailable(#[from] Unavailable),
-    /// Nobody listens there.
+    /// No server listens on the address.
     #[error("nobody listens on {address}: start the server, or check the name")]
     NobodyListens {
         /// The address.
         address: Address,
     },
-    /// The listener may not be spoken to by this user.
+    /// The listener does not admit this user.
     #[error("{address} does not let this user in: {why}")]
     Permission {
         /// The address.
         address: Address,
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// The two sides are of different builds that cannot talk to each other.
+    /// The two sides have incompatible versions of the control protocol.
     #[error(
         "{address} speaks version {theirs} of the control protocol, this side {ours}: bring both to the same release"
     )]
     Version {
         /// The address.
         address: Address,
-        /// This side's.
+        /// This side's version.
         ours: u16,
-        /// The listener's.
+        /// The listener's version.
         theirs: u16,
     },
-    /// Who listens there vanished before it had greeted, or is no Dunlin server of this fabric.
+    /// The listener closed the connection before it had greeted, or is not a Dunlin server of this fabric.
     #[error(
         "{address} did not greet as a server of this fabric does: {source}; see whether one listens there, or why it ended, and try again"
     )]
     NoGreeting {
         /// The address.
         address: Address,
-        /// What it did.
+        /// The error that the connection gave.
         source: io::Error,
     },
-    /// No answer in time.
+    /// The server did not answer in time.
     #[error("{address} did not answer in time; is the server stuck or overloaded?")]
     TimedOut {
         /// The address.
         address: Address,
     },
-    /// Not an address of this fabric.
+    /// The address does not belong to this fabric.
     #[error("{0} is not an address of this fabric")]
     WrongScheme(Address),
-    /// The system refused.
+    /// A system call failed.
     #[error("cannot connect to {address}: {source}")]
     System {
         /// The address.
         address: Address,
-        /// The system's word.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// Accepting failed.
+/// An error of accepting a connection.
 #[derive(Debug, Error)]
 pub enum AcceptError {
-    /// Nothing came until the time given.
+    /// No connection arrived before the deadline.
     #[error("no connection came in time")]
     TimedOut,
     /// The listener was closed.
@@ -236,24 +237,24 @@ pub enum AcceptError {
     Closed,
 }
 
-/// Something on a control connection failed.
+/// An error of a control connection.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum LinkError {
-    /// The peer has closed, died, or broken the control protocol.
+    /// The peer closed the connection, died, or violated the control protocol.
     #[error("the peer is gone: {0}")]
     PeerGone(String),
-    /// This side's device has failed, or its port is down: no peer can be reached by it.
+    /// This side's device has failed or its port is down, so no peer is reachable through it.
     #[error("this side's RDMA device cannot be used: {0}")]
     Device(String),
-    /// Nothing came until the time given.
+    /// No message arrived before the deadline.
     #[error("no message came in time")]
     TimedOut,
-    /// The message is too long for a control message.
+    /// The message exceeds the limit for control messages.
     #[error("a control message of {length} bytes is over the limit of {limit}")]
     TooLong {
-        /// What was given.
+        /// The length given, in bytes.
         length: usize,
-        /// The most there can be.
+        /// The limit, in bytes.
         limit: usize,
     },
     /// The peer does not read its control connection.
@@ -261,19 +262,19 @@ pub enum LinkError {
     Backlog,
 }
 
-/// Granting memory to a peer failed.
+/// An error of granting memory to a peer.
 #[derive(Debug, Error)]
 pub enum GrantError {
-    /// The memory was not registered for such access.
+    /// The memory was not registered for this access.
     #[error("the memory was not registered for that access: register it with remote access first")]
     Access,
-    /// Too many grants on one link.
+    /// The link has too many grants.
     #[error("the link already has {0} grants: release some first")]
     TooMany(usize),
     /// The control connection failed.
     #[error(transparent)]
     Link(#[from] LinkError),
-    /// The system refused.
+    /// A system call failed.
     #[error("cannot grant memory: {0}")]
     System(#[from] io::Error),
 }

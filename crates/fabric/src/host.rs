@@ -1,8 +1,9 @@
-//! The only door to time, threads and randomness. Engine code never calls `std::time`, `std::thread`, a spin
-//! hint or a random source itself, so that a simulated host can run it unmodified in virtual time.
+//! The engine's only access to time, threads and randomness. Engine code never calls `std::time`,
+//! `std::thread`, a spin hint or a random source itself, so a simulated host can run it unmodified in virtual
+//! time.
 //!
-//! Waiting for the data path is the business of a [`ThreadDomain`](crate::ThreadDomain), which knows what can
-//! arrive; waiting for other threads is a [`Signal`]'s.
+//! A [`ThreadDomain`](crate::ThreadDomain) waits for the data path, because it knows its sources of events. A
+//! [`Signal`] waits for other threads.
 
 mod real;
 mod topology;
@@ -12,63 +13,64 @@ pub use topology::{BindError, Topology};
 
 use std::sync::{Mutex, PoisonError};
 
-/// Nanoseconds since an origin of the host's choice; never steps back.
+/// Nanoseconds since an origin that the host chooses. The clock never steps back.
 pub type Nanos = u64;
 
-/// A price-list position: what the engine just did, in symbols. A simulated host turns it into virtual time by
-/// its cluster profile; a real one ignores it.
+/// The unit of work that the engine reports to its host. A simulated host charges virtual time for it
+/// according to its cluster profile; a real host ignores it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Work {
-    /// A look at a mailbox that found nothing.
+    /// A poll of a mailbox that found nothing.
     PollMiss,
-    /// A look that found a message.
+    /// A poll of a mailbox that found a message.
     PollHit,
-    /// A message header taken apart and checked.
+    /// A message header parsed and checked.
     ParseMessage,
-    /// One entry taken apart.
+    /// One entry of a message parsed.
     ParseEntry,
     /// A message header built.
     BuildMessage,
-    /// One entry built.
+    /// One entry of a message built.
     BuildEntry,
     /// Bytes copied by the engine.
     CopyBytes,
-    /// A work request given to a queue pair.
+    /// A work request posted to a queue pair.
     PostWork,
     /// A doorbell rung.
     Doorbell,
     /// A completion taken from a completion queue.
     PollCompletion,
-    /// One function handed to its handler.
+    /// One call passed to its handler.
     Dispatch,
 }
 
-/// A named place where a simulated thread may be pre-empted.
+/// A named point where a simulated thread may be pre-empted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Site {
     /// Between building a message and posting it.
     BeforePost,
-    /// Between seeing a message and answering it.
+    /// Between receiving a message and answering it.
     BeforeDispatch,
-    /// Between arming and sleeping.
+    /// Between arming a domain and sleeping.
     BeforeSleep,
-    /// Once in a worker's loop.
+    /// Once per iteration of a worker's loop.
     WorkerLoop,
 }
 
-/// A thread that was started; dropping it lets the thread go on by itself.
+/// A started thread. Dropping the value detaches the thread.
 pub struct Task {
-    // Behind a lock only so that what holds a task can be shared.
+    // The lock only makes the type `Sync`.
     join: Mutex<Box<dyn FnOnce() + Send>>,
 }
 
 impl Task {
-    /// Wraps what waits for the thread's end.
+    /// Wraps the function that waits for the thread's end.
     pub fn new(join: impl FnOnce() + Send + 'static) -> Self {
         Task { join: Mutex::new(Box::new(join)) }
     }
 
-    /// Blocks until the thread has ended. A panic in it was reported when it happened and is not raised again.
+    /// Blocks until the thread has ended. A panic in the thread was reported when it happened and is not
+    /// raised here.
     pub fn join(self) {
         (self.join.into_inner().unwrap_or_else(PoisonError::into_inner))()
     }
@@ -80,48 +82,48 @@ impl std::fmt::Debug for Task {
     }
 }
 
-/// A count that threads raise and wait for: nothing raised between [`Signal::seen`] and [`Signal::wait`] is
+/// A counter that threads raise and wait for. A raise between [`Signal::seen`] and [`Signal::wait`] is never
 /// missed.
 pub trait Signal: Clone + Send + Sync + std::fmt::Debug + 'static {
-    /// Raises the count and wakes all who wait. Does not block.
+    /// Increments the counter and wakes all waiting threads. Does not block.
     fn raise(&self);
-    /// The count now.
+    /// Returns the current count.
     fn seen(&self) -> u64;
-    /// Blocks until the count differs from `seen`, or `until`; says whether it differs.
+    /// Blocks until the count differs from `seen` or until the time `until`; returns whether it differs.
     fn wait(&self, seen: u64, until: Nanos) -> bool;
 }
 
-/// Time, threads, randomness. Clones are the same host.
+/// Time, threads and randomness. All clones are the same host.
 pub trait Host: Clone + Send + Sync + std::fmt::Debug + 'static {
-    /// What threads of this host signal each other with.
+    /// The type that threads of this host use to signal each other.
     type Signal: Signal;
 
-    /// The time. Not free (about 20 ns): never once per poll.
+    /// Returns the time. Costs about 20 ns, so it must not be called on every poll.
     fn now(&self) -> Nanos;
-    /// Says what was done, `count` times (or bytes).
+    /// Reports that `work` was done `count` times (or on `count` bytes).
     fn charge(&self, work: Work, count: u32);
-    /// A place where a simulated thread may be pre-empted.
+    /// Marks a point where a simulated thread may be pre-empted.
     fn checkpoint(&self, site: Site);
-    /// 64 unpredictable bits (from the seed in a simulator).
+    /// Returns 64 unpredictable bits. A simulator derives them from its seed.
     fn random(&self) -> u64;
-    /// The number of this process, for the peer's logs (a simulated process's own in a simulator).
+    /// Returns the id of this process, for the peer's logs. A simulator returns the simulated process's id.
     fn process_id(&self) -> u32 {
         std::process::id()
     }
-    /// A new signal.
+    /// Makes a signal.
     fn signal(&self) -> Self::Signal;
     /// Starts a thread.
     fn spawn(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> std::io::Result<Task>;
-    /// The NUMA nodes of the machine, and of each the cores that the calling thread may use. Reads files: not for the way
-    /// of a call.
+    /// Returns the NUMA nodes of the machine, each with the cores that the calling thread may use. Reads
+    /// files, so it does not belong on a call's path.
     fn topology(&self) -> Topology {
         Topology::single()
     }
-    /// Binds the calling thread to cores, and gives those that it could use before. A host without cores of its own
-    /// (a simulated one) has nothing to do.
+    /// Binds the calling thread to `cores`; returns the cores that it could use before. A simulated host,
+    /// which has no cores, does nothing.
     fn bind(&self, cores: &[u32]) -> Result<Vec<u32>, BindError> {
         Ok(cores.to_vec())
     }
-    /// Blocks until then.
+    /// Blocks until the given time.
     fn sleep(&self, until: Nanos);
 }

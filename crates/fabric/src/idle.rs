@@ -1,22 +1,23 @@
-//! How long a busy wait of a back-end on a real machine keeps the processor to itself. Pure.
+//! The number of empty busy waits after which a back-end on a real machine yields the processor. Pure.
 
-/// Busy waits in vain before the first yield: some 50 to 100 us, far more than a peer with a core of its own takes.
+/// Empty busy waits before the first yield: about 50 to 100 us, much longer than a peer on a core of its own
+/// takes.
 const BEFORE: u32 = 4096;
-/// Busy waits between two yields from then on.
+/// Empty busy waits between later yields.
 const BETWEEN: u32 = 256;
 
-/// Counts busy waits that nothing ended, so that two sides that share a core do not spin through their time slices.
+/// Counts empty busy waits, so that two sides that share a core do not spin for whole time slices.
 #[derive(Debug, Default)]
 pub struct Idle(u32);
 
 impl Idle {
-    /// Something was done: the next wait is the first again.
+    /// Restarts the count, after a poll that found work.
     #[inline]
     pub fn reset(&mut self) {
         self.0 = 0;
     }
 
-    /// One more wait; whether others should have the processor now.
+    /// Counts one more empty wait; returns whether the thread should yield the processor now.
     #[inline]
     pub fn is_long(&mut self) -> bool {
         self.0 += 1;

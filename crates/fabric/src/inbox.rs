@@ -1,4 +1,5 @@
-//! A queue from a control thread to those who wait: messages of a control connection, or connections of a listener.
+//! A queue from a control thread to waiting threads: messages of a control connection, or connections of a
+//! listener.
 
 use crate::host::RealSignal;
 use crate::{Host, Nanos, RealHost, Subscription};
@@ -6,21 +7,21 @@ use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How much may wait before the writer is asked to pause.
+/// The fill limits from which the writer is asked to pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InboxLimits {
-    /// Items.
+    /// The number of items.
     pub items: usize,
-    /// Their bytes, all together.
+    /// The total size of the items, in bytes.
     pub bytes: usize,
 }
 
-/// Why nothing came out.
+/// The reason why no item was taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Nothing {
-    /// The time is over.
+    /// The deadline passed.
     TimedOut,
-    /// Nothing will come any more: this is why.
+    /// The queue has ended, for this reason.
     Ended(String),
 }
 
@@ -33,7 +34,7 @@ struct State<T> {
     subscription: Option<Subscription<RealSignal>>,
 }
 
-/// The queue. One side pushes and never blocks, any thread takes.
+/// The queue. One side pushes and never blocks; any thread takes.
 #[derive(Debug)]
 pub struct Inbox<T> {
     state: Mutex<State<T>>,
@@ -42,7 +43,7 @@ pub struct Inbox<T> {
 }
 
 impl<T> Inbox<T> {
-    /// An empty one.
+    /// Makes an empty queue.
     pub fn new(limits: InboxLimits) -> Self {
         let state =
             State { items: VecDeque::new(), bytes: 0, paused: false, ended: None, subscription: None };
@@ -53,7 +54,7 @@ impl<T> Inbox<T> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds an item that counts for so many bytes, limits or not, and tells those who wait.
+    /// Adds an item of `bytes` bytes, even beyond the limits, and notifies waiting threads.
     pub fn push(&self, item: T, bytes: usize) {
         let subscription = {
             let mut state = self.state();
@@ -67,13 +68,13 @@ impl<T> Inbox<T> {
         }
     }
 
-    /// Whether the limits are reached.
+    /// Returns whether a limit is reached.
     pub fn is_full(&self) -> bool {
         self.state().is_full(self.limits)
     }
 
-    /// Before reading on: whether to pause, in which case `pause` is called, before anybody can take an item. It goes
-    /// on when a taker calls `resume`.
+    /// Returns whether the writer must pause before it reads on. If so, calls `pause` before any thread can
+    /// take an item; the writer continues when a taker calls `resume`.
     pub fn pause_if_full(&self, pause: impl FnOnce()) -> bool {
         let mut state = self.state();
         if !state.paused && state.is_full(self.limits) {
@@ -83,7 +84,7 @@ impl<T> Inbox<T> {
         state.paused
     }
 
-    /// Nothing will come any more. What is there can still be taken. Only the first reason counts.
+    /// Ends the queue. Items in it can still be taken. Only the first reason is kept.
     pub fn end(&self, reason: &str) {
         let subscription = {
             let mut state = self.state();
@@ -96,13 +97,13 @@ impl<T> Inbox<T> {
         }
     }
 
-    /// Why it ended, if it has.
+    /// Returns the reason why the queue ended, or `None` if it has not.
     pub fn ended(&self) -> Option<String> {
         self.state().ended.clone()
     }
 
-    /// The next item; blocks until then at most. `resume` is called, before anybody can push again, when a writer that
-    /// paused should go on.
+    /// Takes the next item; blocks no longer than `until`. If a paused writer should continue, calls `resume`
+    /// before anyone can push another item.
     pub fn take(&self, until: Nanos, resume: impl FnOnce()) -> Result<T, Nothing> {
         let mut state = self.state();
         loop {
@@ -126,8 +127,8 @@ impl<T> Inbox<T> {
         }
     }
 
-    /// Has this side told of each item and of the end, and at once if there is such news already; a later subscription
-    /// replaces it.
+    /// Subscribes to each item and to the end. Notifies at once if one of them is already pending. A later
+    /// subscription replaces an earlier one.
     pub fn subscribe(&self, subscription: Subscription<RealSignal>) {
         let news = {
             let mut state = self.state();

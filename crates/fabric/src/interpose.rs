@@ -1,9 +1,9 @@
-//! Interposers: fabrics that wrap another fabric (libfabric's hooking providers). [`Count`] counts what goes
-//! through, [`Trace`] tells it to `tracing`, [`Fault`] breaks it on purpose. They stack in any order, and code
-//! that is generic over [`Fabric`] does not know that they are there, so no hot path holds an `if testing`.
+//! Interposers: fabrics that wrap another fabric (libfabric's hooking providers). [`Count`] counts
+//! operations, [`Trace`] reports them to `tracing`, and [`Fault`] injects failures. They stack in any order.
+//! Code that is generic over [`Fabric`] does not know about them, so no hot path contains an `if testing`.
 //!
-//! The delegation is written once, here: an [`Interposed`] fabric hands every operation to its [`Hooks`], whose
-//! methods by default pass it on to the fabric within. An interposer overrides those it cares about.
+//! Delegation is written once, here. An [`Interposed`] fabric passes every operation to its [`Hooks`], whose
+//! methods pass it to the wrapped fabric by default. An interposer overrides the methods that it needs.
 
 pub mod count;
 pub mod fault;
@@ -26,83 +26,84 @@ use std::any::Any;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-/// What an interposer does around a fabric. Every default passes the operation on. Clones are the same
+/// An interposer's hooks around a fabric. Every default passes the operation on. Clones are the same
 /// interposer; all methods may be called from any thread.
 pub trait Hooks<F: Fabric>: Clone + Send + Sync + Debug + 'static {
-    /// What it does around a domain.
+    /// The hooks around a domain.
     type Domain: DomainHooks<F::Domain>;
-    /// What it does around a link.
+    /// The hooks around a link.
     type Link: LinkHooks<F::Link>;
 
-    /// Hooks for a domain that was just made.
+    /// Makes the hooks for a domain that was just created.
     fn domain_hooks(&self) -> Self::Domain;
 
-    /// Hooks for a link that was just dialled or accepted.
+    /// Makes the hooks for a link that was just dialled or accepted.
     fn link_hooks(&self) -> Self::Link;
 
-    /// Around [`Fabric::register`].
+    /// Wraps [`Fabric::register`].
     fn register(&self, inner: &F, length: u64, access: Access) -> Result<F::Memory, RegisterError> {
         inner.register(length, access)
     }
 
-    /// Around [`Fabric::listen`].
+    /// Wraps [`Fabric::listen`].
     fn listen(&self, inner: &F, address: &Address) -> Result<F::Listener, ListenError> {
         inner.listen(address)
     }
 
-    /// Around [`Fabric::dial`].
+    /// Wraps [`Fabric::dial`].
     fn dial(&self, inner: &F, address: &Address, until: Nanos) -> Result<F::Link, DialError> {
         inner.dial(address, until)
     }
 }
 
-/// What an interposer does around a link. Every default passes the operation on. Clones belong to the same link.
+/// An interposer's hooks around a link. Every default passes the operation on. Clones belong to the same
+/// link.
 pub trait LinkHooks<L: Link>: Clone + Send + Sync + Debug + 'static {
-    /// Around [`Link::send`].
+    /// Wraps [`Link::send`].
     fn send(&self, inner: &L, message: &[u8]) -> Result<(), LinkError> {
         inner.send(message)
     }
 
-    /// Around [`Link::receive`].
+    /// Wraps [`Link::receive`].
     fn receive(&self, inner: &L, until: Nanos) -> Result<Vec<u8>, LinkError> {
         inner.receive(until)
     }
 
-    /// Around [`Link::try_receive`].
+    /// Wraps [`Link::try_receive`].
     fn try_receive(&self, inner: &L) -> Result<Option<Vec<u8>>, LinkError> {
         inner.try_receive()
     }
 
-    /// Around [`Link::grant`].
+    /// Wraps [`Link::grant`].
     fn grant(&self, inner: &L, memory: &Arc<L::Memory>, access: Access) -> Result<RegionKey, GrantError> {
         inner.grant(memory, access)
     }
 
-    /// Around [`Link::revoke`].
+    /// Wraps [`Link::revoke`].
     fn revoke(&self, inner: &L, key: RegionKey) {
         inner.revoke(key);
     }
 
-    /// Around [`Link::is_alive`].
+    /// Wraps [`Link::is_alive`].
     fn is_alive(&self, inner: &L) -> bool {
         inner.is_alive()
     }
 
-    /// Around [`Link::subscribe`].
+    /// Wraps [`Link::subscribe`].
     fn subscribe(&self, inner: &L, subscription: Subscription<L::Signal>) {
         inner.subscribe(subscription);
     }
 
-    /// Around [`Link::close`].
+    /// Wraps [`Link::close`].
     fn close(&self, inner: &L) {
         inner.close();
     }
 }
 
-/// What an interposer does around a domain. Every default passes the operation on. Owned by the domain, so it
-/// needs no lock.
+/// An interposer's hooks around a domain. Every default passes the operation on. The domain owns the value,
+/// so it needs no lock.
 pub trait DomainHooks<D: ThreadDomain>: Send + Debug + 'static {
-    /// Around [`ThreadDomain::create_completion_queue`].
+    /// Wraps [`ThreadDomain::create_completion_queue`].
     fn create_completion_queue(
         &mut self,
         inner: &mut D,
@@ -112,7 +113,7 @@ pub trait DomainHooks<D: ThreadDomain>: Send + Debug + 'static {
         inner.create_completion_queue(depth, events)
     }
 
-    /// Around [`ThreadDomain::create_queue_pair`].
+    /// Wraps [`ThreadDomain::create_queue_pair`].
     fn create_queue_pair(
         &mut self,
         inner: &mut D,
@@ -121,7 +122,7 @@ pub trait DomainHooks<D: ThreadDomain>: Send + Debug + 'static {
         inner.create_queue_pair(config)
     }
 
-    /// Around [`ThreadDomain::connect`].
+    /// Wraps [`ThreadDomain::connect`].
     fn connect(
         &mut self,
         inner: &mut D,
@@ -132,17 +133,17 @@ pub trait DomainHooks<D: ThreadDomain>: Send + Debug + 'static {
         inner.connect(queue_pair, link, remote)
     }
 
-    /// Around [`ThreadDomain::destroy_queue_pair`].
+    /// Wraps [`ThreadDomain::destroy_queue_pair`].
     fn destroy_queue_pair(&mut self, inner: &mut D, queue_pair: QueuePairId) -> Result<(), CreateError> {
         inner.destroy_queue_pair(queue_pair)
     }
 
-    /// Around [`ThreadDomain::state`].
+    /// Wraps [`ThreadDomain::state`].
     fn state(&self, inner: &D, queue_pair: QueuePairId) -> Option<QueuePairState> {
         inner.state(queue_pair)
     }
 
-    /// Around [`ThreadDomain::post`].
+    /// Wraps [`ThreadDomain::post`].
     fn post(
         &mut self,
         inner: &mut D,
@@ -152,7 +153,7 @@ pub trait DomainHooks<D: ThreadDomain>: Send + Debug + 'static {
         inner.post(queue_pair, request)
     }
 
-    /// Around [`ThreadDomain::post_linked`].
+    /// Wraps [`ThreadDomain::post_linked`].
     fn post_linked<const N: usize>(
         &mut self,
         inner: &mut D,
@@ -162,7 +163,7 @@ pub trait DomainHooks<D: ThreadDomain>: Send + Debug + 'static {
         inner.post_linked(queue_pair, requests)
     }
 
-    /// Around [`ThreadDomain::post_receive`].
+    /// Wraps [`ThreadDomain::post_receive`].
     fn post_receive(
         &mut self,
         inner: &mut D,
@@ -173,7 +174,7 @@ pub trait DomainHooks<D: ThreadDomain>: Send + Debug + 'static {
         inner.post_receive(target, id, buffer)
     }
 
-    /// Around [`ThreadDomain::poll`].
+    /// Wraps [`ThreadDomain::poll`].
     fn poll(
         &mut self,
         inner: &mut D,
@@ -184,18 +185,18 @@ pub trait DomainHooks<D: ThreadDomain>: Send + Debug + 'static {
         inner.poll(queue, into, limit)
     }
 
-    /// Around [`ThreadDomain::arm`].
+    /// Wraps [`ThreadDomain::arm`].
     fn arm(&mut self, inner: &mut D, mode: WaitMode) -> Armed {
         inner.arm(mode)
     }
 
-    /// Around [`ThreadDomain::wait`].
+    /// Wraps [`ThreadDomain::wait`].
     fn wait(&mut self, inner: &mut D, armed: Armed, until: Nanos) -> Wake {
         inner.wait(armed, until)
     }
 }
 
-/// A fabric with an interposer around it.
+/// A fabric wrapped by an interposer.
 #[derive(Clone, Debug)]
 pub struct Interposed<F, H> {
     inner: F,
@@ -203,17 +204,17 @@ pub struct Interposed<F, H> {
 }
 
 impl<F: Fabric, H: Hooks<F>> Interposed<F, H> {
-    /// Puts hooks around a fabric.
+    /// Wraps a fabric with hooks.
     pub fn with_hooks(inner: F, hooks: H) -> Self {
         Interposed { inner, hooks }
     }
 
-    /// The fabric within.
+    /// Returns the wrapped fabric.
     pub fn inner(&self) -> &F {
         &self.inner
     }
 
-    /// The hooks.
+    /// Returns the hooks.
     pub fn hooks(&self) -> &H {
         &self.hooks
     }

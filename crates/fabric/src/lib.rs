@@ -1,10 +1,10 @@
-//! The verbs vocabulary: queue pairs, completion queues, registered memory, work requests, completions,
-//! capabilities and error classes, in the standard words of RDMA programming, as types and traits; and
-//! [`Host`], the only door of the engine to time, threads and randomness.
+//! The verbs vocabulary as types and traits: queue pairs, completion queues, registered memory, work
+//! requests, completions, capabilities and errors, in the standard terms of RDMA programming. Also [`Host`],
+//! the engine's only access to time, threads and randomness.
 //!
-//! What may come in: vocabulary, pure helpers that every back-end shares (the copy out of memory that a peer
-//! can write, the allocator of registered buffers), interposers that wrap any fabric, and the `Host` of a real
-//! machine. What never does: sockets, devices, mappings, and anything that knows what an RPC is.
+//! This crate may hold vocabulary, helpers that every back-end shares (the copy out of memory that a peer can
+//! write, the allocator of registered buffers), interposers that wrap any fabric, and the `Host` of a real
+//! machine. It never holds sockets, devices or mappings, and nothing in it knows about RPC.
 //!
 //! ```text
 //! Fabric ── Listener ── Link            control connection: messages, grants of memory, liveness

@@ -1,4 +1,4 @@
-//! Registered memory, and the handle to memory that a peer may touch.
+//! Registered memory, and a handle to memory that a peer may access.
 //!
 //! Memory that a peer can write is never a `&[u8]`: a [`Region`] only copies, loads and stores. Memory that
 //! peers can at most read is an [`Arena`](crate::Arena) of buffers.
@@ -8,12 +8,12 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a peer may do with memory that it was granted.
+/// The access that a peer has to granted memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Access(u8);
 
 impl Access {
-    /// Nothing: memory for our own READs, RECVs and sends.
+    /// No remote access: memory for this side's own READs, RECVs and sends.
     pub const LOCAL: Access = Access(0);
     /// READ.
     pub const READ: Access = Access(1);
@@ -22,27 +22,27 @@ impl Access {
     /// FETCH_ADD and CMP_SWAP.
     pub const ATOMIC: Access = Access(4);
 
-    /// Both.
+    /// Returns the union of both.
     pub const fn with(self, other: Access) -> Access {
         Access(self.0 | other.0)
     }
 
-    /// Whether everything in `other` is allowed.
+    /// Returns whether `self` permits everything in `other`.
     pub const fn contains(self, other: Access) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// Whether a peer can change the memory.
+    /// Returns whether a peer can change the memory.
     pub const fn changes(self) -> bool {
         self.0 & (Access::WRITE.0 | Access::ATOMIC.0) != 0
     }
 
-    /// As bits: 1 READ, 2 WRITE, 4 ATOMIC.
+    /// Returns the access as bits: 1 READ, 2 WRITE, 4 ATOMIC.
     pub const fn bits(self) -> u8 {
         self.0
     }
 
-    /// From bits; unknown ones are refused.
+    /// Parses the bits of [`bits`](Access::bits); returns `None` for unknown bits.
     pub const fn from_bits(bits: u8) -> Option<Access> {
         if bits & !7 == 0 { Some(Access(bits)) } else { None }
     }
@@ -51,21 +51,21 @@ impl Access {
 /// Memory registered with a fabric.
 ///
 /// # Safety
-/// `base` must be 64-byte aligned and valid for reads and writes of `length` bytes until the value is dropped,
-/// and nothing but the value's owner and, within `access`, granted peers may touch it.
+/// `base` must be 64-byte aligned and valid for reads and writes of `length` bytes until the value is
+/// dropped. Only the value's owner and, within `access`, granted peers may touch that memory.
 pub unsafe trait Memory: Send + Sync + std::fmt::Debug + 'static {
-    /// The first byte.
+    /// Returns the address of the first byte.
     fn base(&self) -> NonNull<u8>;
-    /// The length in bytes.
+    /// Returns the length in bytes.
     fn length(&self) -> usize;
-    /// What it was registered for.
+    /// Returns the access that the memory was registered for.
     fn access(&self) -> Access;
 }
 
-/// A handle to registered memory that a peer may read and write while we look. Clones name the same memory.
+/// A handle to registered memory that a peer may read and write concurrently. Clones name the same memory.
 ///
-/// No method blocks; all may be called from any thread. Offsets are the caller's own and must be in bounds: a
-/// method panics otherwise, so an offset that a peer wrote has to be checked before.
+/// No method blocks; all may be called from any thread. Methods panic if an offset is out of bounds, so an
+/// offset that came from a peer must be checked first.
 #[derive(Debug)]
 pub struct Region<M: Memory>(Arc<M>);
 
@@ -76,17 +76,17 @@ impl<M: Memory> Clone for Region<M> {
 }
 
 impl<M: Memory> Region<M> {
-    /// Takes memory as a region.
+    /// Wraps registered memory.
     pub fn new(memory: M) -> Self {
         Region(Arc::new(memory))
     }
 
-    /// The memory, for granting it.
+    /// Returns the memory, for granting it.
     pub fn memory(&self) -> &Arc<M> {
         &self.0
     }
 
-    /// The length in bytes.
+    /// Returns the length in bytes.
     #[inline]
     pub fn length(&self) -> usize {
         self.0.length()
@@ -95,19 +95,20 @@ impl<M: Memory> Region<M> {
     #[inline]
     fn at(&self, offset: usize, length: usize) -> *mut u8 {
         assert!(offset <= self.length() && length <= self.length() - offset, "offset out of the region");
-        // SAFETY: in bounds, as just checked.
+        // SAFETY: the assertion above keeps the offset in bounds.
         unsafe { self.0.base().as_ptr().add(offset) }
     }
 
     #[inline]
     fn word(&self, offset: usize) -> &AtomicU64 {
         assert!(offset.is_multiple_of(8), "a word of a region is 8-byte aligned");
-        // SAFETY: in bounds and aligned; all access of ours to such words is atomic, and a peer's racing access
-        // is outside of Rust's view.
+        // SAFETY: in bounds and aligned. This process accesses such words only with atomics, and a peer's
+        // racing access is outside Rust's memory model.
         unsafe { AtomicU64::from_ptr(self.at(offset, 8).cast()) }
     }
 
-    /// Loads 8 aligned bytes with acquire order: what a peer wrote before them can be copied out after.
+    /// Loads 8 aligned bytes with acquire order: bytes that a peer wrote before them can be copied out
+    /// afterwards.
     #[inline]
     pub fn load(&self, offset: usize) -> u64 {
         u64::from_le(self.word(offset).load(Ordering::Acquire))
@@ -119,66 +120,68 @@ impl<M: Memory> Region<M> {
         self.word(offset).store(value.to_le(), Ordering::Release);
     }
 
-    /// Copies bytes out into private memory.
+    /// Copies bytes from the region into private memory.
     #[inline]
     pub fn copy_out(&self, offset: usize, destination: &mut [u8]) {
         let source = self.at(offset, destination.len());
-        // SAFETY: the source is in bounds, the destination is exclusively ours.
+        // SAFETY: the source is in bounds, and the destination is exclusively borrowed.
         unsafe { copy::from_peer(source, destination.as_mut_ptr(), destination.len()) }
     }
 
-    /// Asks for the line at `offset`, which will be read soon. A hint, without a check: it touches nothing.
+    /// Prefetches the line at `offset`. A hint: not bounds-checked, since it accesses nothing.
     #[inline]
     pub fn prefetch(&self, offset: usize) {
         copy::prefetch_to_read(self.at(0, 0).wrapping_add(offset));
     }
 
-    /// Asks for what every other method looks at first: where the memory is. A hint.
+    /// Prefetches the value that holds the memory's address, which every other method reads first. A hint.
     #[inline]
     pub fn prefetch_handle(&self) {
         copy::prefetch_to_read(Arc::as_ptr(&self.0).cast());
     }
 
-    /// Copies one line out; `offset` is a multiple of 64.
+    /// Copies one 64-byte line out of the region; `offset` is a multiple of 64.
     #[inline]
     pub fn line_out(&self, offset: usize) -> [u8; 64] {
-        // SAFETY: in bounds by `at`.
+        // SAFETY: `at` checks the bounds.
         unsafe { copy::line_from_peer(self.at(offset, 64)) }
     }
 
-    /// Copies bytes in, the last 8 last.
+    /// Copies bytes into the region, the last 8 bytes last.
     #[inline]
     pub fn copy_in(&self, offset: usize, source: &[u8]) {
         let destination = self.at(offset, source.len());
-        // SAFETY: in bounds by `at`; a region is never borrowed as a slice, so the two are apart.
+        // SAFETY: `at` checks the bounds. A region is never borrowed as a slice, so the two do not overlap.
         unsafe { copy::to_peer(source.as_ptr(), destination, source.len()) }
     }
 }
 
-/// Plain memory of this process, aligned to a line: registered memory where nothing has to be shared (tests,
-/// the simulator).
+/// Private memory of this process, aligned to a cache line: registered memory for tests and the simulator,
+/// where nothing is shared with another process.
 #[derive(Debug)]
 pub struct HeapMemory {
-    /// The first line within the allocation, which is a line longer than asked for.
+    /// The first line boundary within the allocation, which is one line longer than requested.
     base: NonNull<u8>,
     allocation: NonNull<u8>,
     layout: std::alloc::Layout,
     access: Access,
 }
 
-/// Bytes to which memory is aligned.
+/// Alignment of the memory, in bytes.
 const LINE: usize = 64;
 
 impl HeapMemory {
-    /// Zeroed memory, its pages touched lazily; `None` if there is none or the length is zero.
+    /// Allocates zeroed memory whose pages are touched lazily. Returns `None` if the allocation fails or the
+    /// length is zero.
     pub fn new(length: usize, access: Access) -> Option<Self> {
-        // Allocators zero by touching if more than their own alignment is asked for, so the line is ours to find.
+        // Allocators zero by touching every page if asked for more than their own alignment, so alignment is
+        // done here.
         let longer = length.checked_add(LINE).filter(|_| length > 0)?;
         let layout = std::alloc::Layout::from_size_align(longer, 16).ok()?;
         // SAFETY: the layout is not empty.
         let allocation = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) })?;
         let skip = allocation.as_ptr().align_offset(LINE);
-        // SAFETY: at most a line less one byte, and the allocation is a line longer than what is used of it.
+        // SAFETY: the offset is at most 63 bytes, and the allocation is 64 bytes longer than the part in use.
         let base = unsafe { allocation.add(skip.min(LINE - 1)) };
         Some(HeapMemory { base, allocation, layout, access })
     }
@@ -191,11 +194,11 @@ impl Drop for HeapMemory {
     }
 }
 
-// SAFETY: the memory is owned by the value and is only reached through `Region`, `Arena` and the fabrics.
+// SAFETY: the value owns the memory, and only `Region`, `Arena` and the fabrics access it.
 unsafe impl Send for HeapMemory {}
 // SAFETY: as above; shared access is by atomics and racing copies only.
 unsafe impl Sync for HeapMemory {}
-// SAFETY: aligned to 64, valid until the drop.
+// SAFETY: aligned to 64 bytes, and valid until the drop.
 unsafe impl Memory for HeapMemory {
     fn base(&self) -> NonNull<u8> {
         self.base

@@ -1,16 +1,15 @@
-//! Which of many control connections have something to say, so that one thread can serve thousands of them without
-//! looking at each.
+//! A list of the control connections that have events, so that one thread can serve thousands of connections
+//! without polling each.
 
 use crate::host::Signal;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The numbers of those that have news, each at most once: never longer than there are subscriptions. Clones are the
-/// same list.
+/// The numbers of connections with events, each listed at most once. Clones are the same list.
 #[derive(Clone, Debug, Default)]
 pub struct ReadyList(Arc<Mutex<Vec<Listed>>>);
 
-/// A place in the list, and whether it is taken.
+/// The number of a connection, and whether it is currently listed.
 #[derive(Clone, Debug)]
 struct Listed {
     number: u64,
@@ -18,18 +17,18 @@ struct Listed {
 }
 
 impl ReadyList {
-    /// An empty list.
+    /// Makes an empty list.
     pub fn new() -> Self {
         ReadyList::default()
     }
 
-    /// A mark that lists `number`.
+    /// Returns a mark that lists `number`.
     pub fn mark(&self, number: u64) -> Mark {
         Mark(Some((self.clone(), Listed { number, listed: Arc::default() })))
     }
 
-    /// Takes all that are listed now, in the order in which they came. News from now on lists anew, so whoever looks at
-    /// a connection after taking its number misses nothing.
+    /// Takes all listed numbers, in the order in which they were listed. A later event lists its number
+    /// again, so a thread that polls a connection after taking its number misses nothing.
     pub fn take(&self) -> Vec<u64> {
         let taken = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
         taken
@@ -42,12 +41,12 @@ impl ReadyList {
     }
 }
 
-/// Lists one number when there is news; does nothing for who asked for a signal alone.
+/// Lists one number at an event. The default value lists nothing, for subscribers that only want a signal.
 #[derive(Clone, Debug, Default)]
 pub struct Mark(Option<(ReadyList, Listed)>);
 
 impl Mark {
-    /// Lists the number, unless it is listed. Does not block.
+    /// Lists the number unless it is listed already. Does not block.
     pub fn set(&self) {
         let Some((list, place)) = &self.0 else { return };
         if !place.listed.swap(true, Ordering::AcqRel) {
@@ -56,12 +55,12 @@ impl Mark {
     }
 }
 
-/// What happens when a control connection has news: its mark is set, then a signal is raised.
+/// The notification for events of a control connection: first the mark is set, then the signal is raised.
 #[derive(Clone, Debug)]
 pub struct Subscription<S> {
-    /// What is raised.
+    /// The signal to raise.
     pub signal: S,
-    /// What is set before.
+    /// The mark to set before the signal is raised.
     pub mark: Mark,
 }
 
@@ -72,7 +71,7 @@ impl<S> From<S> for Subscription<S> {
 }
 
 impl<S: Signal> Subscription<S> {
-    /// Tells that there is news. Does not block.
+    /// Notifies the subscriber of an event. Does not block.
     pub fn raise(&self) {
         self.mark.set();
         self.signal.raise();

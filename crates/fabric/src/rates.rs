@@ -1,42 +1,43 @@
-//! What a device does with one-sided operations, by size: what RF-RPC measures once for each kind of NIC (section 3.2, figure 1).
+//! A device's rates of one-sided operations, by size, which RF-RPC measures once for each kind of NIC
+//! (section 3.2, figure 1).
 //!
-//! A fabric knows of which device it is ([`DeviceIdentity`]), and whom to ask what was measured of it ([`RatesBook`]); it measures
-//! nothing and reads no file itself.
+//! A fabric knows its [`DeviceIdentity`] and the [`RatesBook`] that holds measurements. It measures nothing
+//! and reads no file itself.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 use thiserror::Error;
 
-/// What a device does with transfers of one size.
+/// A device's rates for transfers of one size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RateRow {
-    /// Bytes of a transfer.
+    /// The size of a transfer, in bytes.
     pub bytes: u32,
-    /// READs a second that a host can serve (in-bound).
+    /// READs per second that a host can serve (in-bound).
     pub reads: f64,
-    /// WRITEs a second that a host can make (out-bound).
+    /// WRITEs per second that a host can issue (out-bound).
     pub writes: f64,
-    /// How long one READ takes when nothing else is under way, in nanoseconds.
+    /// The latency of one READ on an idle device, in nanoseconds.
     pub read_nanos: f64,
 }
 
-/// Where rates come from.
+/// The origin of rates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RatesSource {
-    /// Those of RF-RPC's cluster, from its paper.
+    /// RF-RPC's cluster, from the paper.
     BuiltIn,
-    /// What copies between two cores of a machine are typically like.
+    /// Typical values for copies between two cores of a machine.
     Typical,
-    /// The application gave them.
+    /// Supplied by the application.
     Given,
-    /// They were measured on this device.
+    /// Measured on this device.
     Measured {
         /// The device, in words.
         device: String,
-        /// When, in seconds since 1970.
+        /// The time of the measurement, in seconds since 1970.
         unix_time_s: u64,
     },
-    /// The model's, of a simulated cluster.
+    /// The model of a simulated cluster.
     Modelled {
         /// The cluster's profile.
         profile: String,
@@ -57,21 +58,21 @@ impl fmt::Display for RatesSource {
     }
 }
 
-/// Why rows are no rates.
+/// The reason why rows are not valid rates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum BadRates {
-    /// Too few or too many.
+    /// Too few or too many rows.
     #[error("a table of rates has 2 to {MAX_ROWS} rows, not {0}")]
     Rows(usize),
-    /// Sizes that do not grow, or are no transfer.
+    /// The sizes do not grow, or are out of range.
     #[error("row {0}: sizes have to grow from row to row, from 1 byte to 1 MiB")]
     Size(usize),
-    /// A rate or duration that cannot be.
+    /// A rate or duration is out of range.
     #[error("row {0}: rates and durations have to be positive numbers below 10^12")]
     Number(usize),
 }
 
-/// The most rows.
+/// The maximum number of rows.
 pub const MAX_ROWS: usize = 64;
 
 /// Rates by size, checked: 2 to [`MAX_ROWS`] rows with growing sizes and positive numbers.
@@ -82,7 +83,7 @@ pub struct Rates {
 }
 
 impl Rates {
-    /// Rates of these rows, by size.
+    /// Checks rows, which must be in order of size.
     pub fn new(rows: Vec<RateRow>, source: RatesSource) -> Result<Self, BadRates> {
         if !(2..=MAX_ROWS).contains(&rows.len()) {
             return Err(BadRates::Rows(rows.len()));
@@ -93,7 +94,7 @@ impl Rates {
                 return Err(BadRates::Size(index));
             }
             before = row.bytes;
-            // Also false for what is no number.
+            // NaN fails this test too.
             let possible = |value: f64| value > 0.0 && value < 1e12;
             if ![row.reads, row.writes, row.read_nanos].into_iter().all(possible) {
                 return Err(BadRates::Number(index));
@@ -102,8 +103,9 @@ impl Rates {
         Ok(Rates { rows, source })
     }
 
-    /// The rates of RF-RPC's cluster (ConnectX-3, 40 Gb/s): 11.26 and 2.11 million a second, flat to 256 bytes, equal beyond 2 KiB
-    /// (figure 1); a READ takes 1.4 us, so that five that fail take the 7 us of section 3.2.
+    /// Returns the rates of RF-RPC's cluster (ConnectX-3, 40 Gb/s): 11.26 million READs and 2.11 million
+    /// WRITEs a second, flat to 256 bytes, equal beyond 2 KiB (figure 1). A READ takes 1.4 us, so five failed
+    /// READs take the 7 us of section 3.2.
     pub fn rf_rpc() -> Self {
         let row = |bytes, reads, writes| RateRow { bytes, reads, writes, read_nanos: 1400.0 };
         let rows = vec![
@@ -117,8 +119,9 @@ impl Rates {
         Rates { rows, source: RatesSource::BuiltIn }
     }
 
-    /// What `dunlin bench fetch-table` measured on shared memory (two cores of an AMD EPYC, Zen 3; `docs/results/machine-d.md`). Processors differ
-    /// by a factor of two, but not in this: who READs copies with its own processor, as who WRITEs does, so nothing is asymmetric.
+    /// Returns typical rates of shared memory, measured by `dunlin bench fetch-table` (`docs/results/machine-d.md`).
+    /// Processors differ by a factor of two, but on all of them READs and WRITEs are symmetric, since the
+    /// initiator's processor copies in both cases.
     pub fn shared_memory() -> Self {
         let row = |bytes, reads, writes, read_nanos| RateRow { bytes, reads, writes, read_nanos };
         let rows = vec![
@@ -133,17 +136,18 @@ impl Rates {
         Rates { rows, source: RatesSource::Typical }
     }
 
-    /// The rows, by size.
+    /// Returns the rows, by size.
     pub fn rows(&self) -> &[RateRow] {
         &self.rows
     }
 
-    /// Where they come from.
+    /// Returns the origin of the rates.
     pub fn source(&self) -> &RatesSource {
         &self.source
     }
 
-    /// A value at a size: between two rows on the line between them, beyond the ends that of the end.
+    /// Returns a value for any size: interpolated linearly between two rows, and constant beyond the first
+    /// and last.
     pub fn at(&self, bytes: u32, value: impl Fn(&RateRow) -> f64) -> f64 {
         let after = self.rows.partition_point(|row| row.bytes < bytes);
         match (after.checked_sub(1).and_then(|before| self.rows.get(before)), self.rows.get(after)) {
@@ -157,22 +161,22 @@ impl Rates {
     }
 }
 
-/// A device, as far as rates depend on it: what was measured of one holds for all that say the same.
+/// The identity of a device as far as rates depend on it. Devices with equal identities share measurements.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceIdentity {
-    /// The fabric's name, as [`Capabilities::name`](crate::Capabilities::name) has it.
+    /// The fabric's name, as in [`Capabilities::name`](crate::Capabilities::name).
     pub fabric: String,
-    /// What else tells it from others, each as a name and a value.
+    /// Properties that distinguish the device, each as a name and a value.
     pub properties: Vec<(String, String)>,
 }
 
 impl DeviceIdentity {
-    /// A device of which nothing is known yet but its fabric.
+    /// Makes the identity of a device of which only the fabric is known.
     pub fn of(fabric: &str) -> Self {
         DeviceIdentity { fabric: fabric.to_owned(), properties: Vec::new() }
     }
 
-    /// Adds what tells it from others.
+    /// Adds a distinguishing property.
     #[must_use]
     pub fn with(mut self, name: &str, value: impl fmt::Display) -> Self {
         self.properties.push((name.to_owned(), value.to_string()));
@@ -190,13 +194,13 @@ impl fmt::Display for DeviceIdentity {
     }
 }
 
-/// Who knows what was measured of devices. May read files; called from any thread.
+/// A store of measured rates. May read files; called from any thread.
 pub trait RatesBook: fmt::Debug + Send + Sync {
-    /// The rates of a device, if they were measured.
+    /// Returns the rates of a device, or `None` if they were never measured.
     fn rates_of(&self, device: &DeviceIdentity) -> Option<Rates>;
 }
 
-/// A fabric's rates: looked up when somebody first asks for them, and kept. Clones of a fabric share one.
+/// A fabric's rates: looked up at the first request, then kept. Clones of a fabric share one value.
 #[derive(Debug, Default)]
 pub struct KnownRates {
     book: OnceLock<Arc<dyn RatesBook>>,
@@ -204,19 +208,19 @@ pub struct KnownRates {
 }
 
 impl KnownRates {
-    /// Says whom to ask. The first word counts; `false` if this was a later one.
+    /// Sets the source of measurements. Only the first call counts; a later one returns `false`.
     pub fn set_book(&self, book: Arc<dyn RatesBook>) -> bool {
         self.book.set(book).is_ok()
     }
 
-    /// The rates; without a book none, which may still change.
+    /// Returns the rates. Without a book the result is `None`, which can change once a book is set.
     pub fn get(&self, device: impl FnOnce() -> DeviceIdentity) -> Option<Arc<Rates>> {
         let book = self.book.get()?;
         self.found.get_or_init(|| book.rates_of(&device()).map(Arc::new)).clone()
     }
 }
 
-/// The day of a time in seconds since 1970, in UTC, as 2026-11-22 (Howard Hinnant's `civil_from_days`).
+/// Formats seconds since 1970 as a UTC date such as 2026-11-22 (Howard Hinnant's `civil_from_days`).
 pub fn day(unix_time_s: u64) -> String {
     let days = (unix_time_s / 86_400) as i64 + 719_468;
     let (era, day_of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));

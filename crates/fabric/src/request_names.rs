@@ -1,24 +1,25 @@
-//! What work requests are called towards a device: a number of 64 bits that says of what kind the request is, whose, and which
-//! of them; never a pointer. For back-ends whose devices give such a number back.
+//! The 64-bit ids that back-ends give to work requests at the device: the request's kind, its owner and its
+//! number, never a pointer. For back-ends whose devices return such an id.
 
-/// The kinds of work requests, as completions tell them apart.
+/// The kinds of work requests that completions distinguish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestKind {
-    /// Of a send queue.
+    /// A request of a send queue.
     Send,
-    /// Of a queue pair's own RECVs.
+    /// A RECV of a queue pair's own receive queue.
     Receive,
-    /// Of a shared receive queue.
+    /// A RECV of a shared receive queue.
     Shared,
-    /// A back-end's own: what tells the other end how many RECVs there are.
+    /// A back-end's internal request that reports the number of posted RECVs to the other end.
     Credit,
 }
 
-/// The bits of an owner's number that fit: 29.
+/// Mask of the bits of an owner's number that fit: 29.
 pub const REQUEST_OWNER: u32 = 0x1fff_ffff;
 
-/// A work request's name: its kind in the upper three bits, its owner (a queue pair's generation and slot, or the number of a
-/// shared receive queue; cut to [`REQUEST_OWNER`]), its number in its queue. Never zero, which some devices take for none.
+/// Encodes a work request's id: its kind in the upper three bits, its owner (a queue pair's generation and
+/// slot, or the number of a shared receive queue, cut to [`REQUEST_OWNER`]), and its number in its queue.
+/// Never zero, which some devices treat as no id.
 pub fn request_name(kind: RequestKind, owner: u32, number: u32) -> u64 {
     let kind = match kind {
         RequestKind::Send => 1,
@@ -29,7 +30,7 @@ pub fn request_name(kind: RequestKind, owner: u32, number: u32) -> u64 {
     kind << 61 | u64::from(owner & REQUEST_OWNER) << 32 | u64::from(number)
 }
 
-/// The parts of a name; `None` for what was never given.
+/// Decodes an id into kind, owner and number; returns `None` for an invalid id.
 pub fn parse_request_name(name: u64) -> Option<(RequestKind, u32, u32)> {
     let kind = match name >> 61 {
         1 => RequestKind::Send,

@@ -1,14 +1,14 @@
-//! What all who use one fabric in a process share, by type, without the fabric knowing what it is.
+//! Values that all users of one fabric in a process share, by type. The fabric does not know their meaning.
 
 use std::any::Any;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// One value of each type that was asked for.
+/// One value of each type that was requested.
 #[derive(Debug, Default)]
 pub struct SharedValues(Mutex<Vec<Arc<dyn Any + Send + Sync>>>);
 
 impl SharedValues {
-    /// The value of this type, made when it is asked for first.
+    /// Returns the value of type `T`; creates it at the first request.
     pub fn get<T: Any + Default + Send + Sync>(&self) -> Arc<T> {
         let mut values = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(value) = values.iter().find_map(|value| Arc::clone(value).downcast().ok()) {

@@ -1,11 +1,11 @@
 //! The traits of a fabric.
 //!
-//! * [`Fabric`] makes everything else and is shared by all threads.
-//! * [`Link`] is a control connection between two processes: it carries short messages, grants of memory, and
-//!   the news of the peer's death. It blocks and makes system calls; no call of the data path touches it.
+//! * [`Fabric`] creates all other objects and is shared by all threads.
+//! * [`Link`] is a control connection between two processes. It carries short messages, grants of memory, and
+//!   notice of the peer's death. It blocks and makes system calls; no call of the data path uses it.
 //! * [`ThreadDomain`] (verbs: a thread domain, `ibv_td`) holds the completion queues, queue pairs and shared
-//!   receive queues of one thread. It is owned by one thread at a time, so the data path needs no lock. It is
-//!   also the one place where that thread waits: its doorbell is the completion channel of all its queues.
+//!   receive queues of one thread. One thread at a time owns it, so the data path needs no lock. It is also
+//!   the only place where that thread waits: its doorbell is the completion channel of all its queues.
 
 use crate::address::Address;
 use crate::capabilities::Capabilities;
@@ -26,197 +26,202 @@ use std::any::Any;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-/// A network, or what stands for one. Clones are the same fabric; all methods may be called from any thread.
+/// A network, or a substitute for one. Clones are the same fabric; all methods may be called from any thread.
 pub trait Fabric: Clone + Send + Sync + Debug + 'static {
-    /// The machine below.
+    /// The type of the host.
     type Host: Host;
-    /// Registered memory.
+    /// The type of registered memory.
     type Memory: Memory;
-    /// The control connection.
+    /// The type of a control connection.
     type Link: Link<Memory = Self::Memory, Signal = <Self::Host as Host>::Signal>;
-    /// Where control connections arrive.
+    /// The type that accepts control connections.
     type Listener: Listener<Link = Self::Link, Signal = <Self::Host as Host>::Signal>;
-    /// What one thread owns of the data path.
+    /// The type of one thread's part of the data path.
     type Domain: ThreadDomain<Memory = Self::Memory, Link = Self::Link>;
 
-    /// The machine below.
+    /// Returns the host.
     fn host(&self) -> &Self::Host;
 
-    /// What this fabric can do.
+    /// Returns the fabric's capabilities.
     fn capabilities(&self) -> &Capabilities;
 
-    /// The device, as far as what it does in a second depends on it. May read files of the system.
+    /// Returns the properties of the device that determine its rates. May read system files.
     fn device(&self) -> DeviceIdentity {
         DeviceIdentity::of(self.capabilities().name)
     }
 
-    /// What the device does in a second, if that is known. The first call may read a file.
+    /// Returns the device's rates, if known. The first call may read a file.
     fn rates(&self) -> Option<Arc<Rates>> {
         None
     }
 
-    /// The value of this type that all who use this fabric in this process share. A fabric that keeps none gives each who asks one of
-    /// its own.
+    /// Returns the value of type `T` that all users of this fabric in this process share. The default
+    /// implementation shares nothing: it returns a new value at each call.
     fn shared<T: Any + Default + Send + Sync>(&self) -> Arc<T> {
         Arc::default()
     }
 
-    /// Registers zeroed memory that granted peers may use within `access`. Pages are touched lazily where the
-    /// system allows it.
+    /// Registers zeroed memory of `length` bytes that granted peers may use within `access`. Pages are
+    /// touched lazily where the system allows it.
     fn register(&self, length: u64, access: Access) -> Result<Self::Memory, RegisterError>;
 
-    /// Makes a domain.
+    /// Creates a domain.
     fn domain(&self) -> Result<Self::Domain, CreateError>;
 
-    /// Listens for control connections.
+    /// Listens for control connections on `address`.
     fn listen(&self, address: &Address) -> Result<Self::Listener, ListenError>;
 
-    /// Opens a control connection; blocks until then at most.
+    /// Opens a control connection; blocks no longer than `until`.
     fn dial(&self, address: &Address, until: Nanos) -> Result<Self::Link, DialError>;
 }
 
-/// Who is at the other end, as the system vouches for it.
+/// The identity of the peer, as the operating system reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PeerIdentity {
-    /// The process id, on one host.
+    /// The process id, if both sides share a host.
     pub process: Option<u32>,
-    /// The user id, on one host.
+    /// The user id, if both sides share a host.
     pub user: Option<u32>,
 }
 
-/// A control connection. Clones are the same connection, which closes when the last is dropped. All methods
-/// may be called from any thread.
+/// A control connection. Clones are the same connection, which closes when the last clone is dropped. All
+/// methods may be called from any thread.
 pub trait Link: Clone + Send + Sync + Debug + 'static {
-    /// Registered memory.
+    /// The type of registered memory.
     type Memory: Memory;
-    /// What is raised when there is news.
+    /// The signal that is raised at a message or the peer's end.
     type Signal;
 
-    /// Sends one message (at most [`MAX_CONTROL_MESSAGE`] bytes), whole and in order. May block for a short,
-    /// bounded time; a peer that does not read gives [`LinkError::Backlog`].
+    /// Sends one message (at most [`MAX_CONTROL_MESSAGE`] bytes). Messages arrive whole and in order. May
+    /// block for a short, bounded time; returns [`LinkError::Backlog`] if the peer does not read.
     fn send(&self, message: &[u8]) -> Result<(), LinkError>;
 
-    /// The next message; blocks until then at most. Messages that came before the peer's end are still given.
+    /// Returns the next message; blocks no longer than `until`. Messages that arrived before the peer's end
+    /// are still returned.
     fn receive(&self, until: Nanos) -> Result<Vec<u8>, LinkError>;
 
-    /// The next message if there is one.
+    /// Returns the next message, or `None` if no message has arrived. Does not block.
     fn try_receive(&self) -> Result<Option<Vec<u8>>, LinkError>;
 
-    /// Lets the peer use memory, with no more access than it was registered for. The key is good on this link
-    /// only, from now on: a message sent later on the link arrives after the grant.
+    /// Grants the peer access to memory, within the access that it was registered for. The key is valid on
+    /// this link only, from now on: a message sent later on the link arrives after the grant.
     fn grant(&self, memory: &Arc<Self::Memory>, access: Access) -> Result<RegionKey, GrantError>;
 
-    /// Ends a grant of ours: the key is not used again. A peer on shared memory may go on reading and writing
-    /// the old pages, so memory that it could write is not used for anything else afterwards.
+    /// Ends a grant of this side; its key is not reused. A peer on shared memory may keep reading and writing
+    /// the old pages, so memory that it could write must not be reused for anything else.
     fn revoke(&self, key: RegionKey);
 
-    /// Whether the peer is still there, as far as known. One atomic load.
+    /// Returns whether the peer is alive, as far as known. Costs one atomic load.
     fn is_alive(&self) -> bool;
 
-    /// Who the peer is.
+    /// Returns the identity of the peer.
     fn peer(&self) -> PeerIdentity;
 
-    /// Has this side told of each message and of the peer's end, and at once if there is such news already; one
-    /// subscription a link, a later one replaces it.
+    /// Subscribes to messages and to the peer's end. Notifies at once if one of them is already pending. A
+    /// link has one subscription; a later one replaces it.
     fn subscribe(&self, subscription: Subscription<Self::Signal>);
 
-    /// Closes the connection for both sides; queue pairs on it go into the error state.
+    /// Closes the connection for both sides. Queue pairs on it go into the error state.
     fn close(&self);
 }
 
 /// The longest control message, in bytes.
 pub const MAX_CONTROL_MESSAGE: usize = 16 * 1024;
 
-/// Where control connections arrive. Dropping it stops listening; links already accepted stay.
+/// Accepts control connections. Dropping it stops listening; accepted links stay open.
 pub trait Listener: Send + Sync + Debug + 'static {
-    /// The control connection.
+    /// The type of a control connection.
     type Link;
-    /// What is raised when there is news.
+    /// The signal that is raised at a new connection.
     type Signal;
 
-    /// The next connection; blocks until then at most.
+    /// Returns the next connection; blocks no longer than `until`.
     fn accept(&self, until: Nanos) -> Result<Self::Link, AcceptError>;
 
-    /// The next connection if there is one.
+    /// Returns the next connection, or `None` if no connection has arrived. Does not block.
     fn try_accept(&self) -> Result<Option<Self::Link>, AcceptError>;
 
-    /// Has a signal raised at each new connection.
+    /// Subscribes a signal that is raised at each new connection.
     fn subscribe(&self, signal: Self::Signal);
 
-    /// The address that peers dial.
+    /// Returns the address that peers dial.
     fn address(&self) -> Address;
 }
 
-/// How to wait.
+/// The way in which a domain waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitMode {
-    /// Return soon and look again.
+    /// Busy polling: a wait returns soon, and the caller polls again.
     Busy,
-    /// Sleep until a completion or a waker; plain WRITEs from peers do not end it.
+    /// Sleep until a completion or a waker. A peer's plain WRITE does not end the sleep.
     Event,
 }
 
-/// The promise that nothing is missed between looking and waiting; made by [`ThreadDomain::arm`].
+/// A token for an armed wait, made by [`ThreadDomain::arm`]: no event between arming and waiting is missed.
 #[derive(Debug)]
 #[must_use = "pass it to wait or disarm"]
 pub struct Armed {
-    /// How the wait will be.
+    /// The mode of the wait.
     pub mode: WaitMode,
-    /// Back-end's own: what had arrived when it was made.
+    /// Private to the back-end: a record of the events that had arrived at arming.
     pub token: u64,
 }
 
-/// Why a wait ended. Always only a hint: look again.
+/// The reason why a wait ended. Only a hint: the caller polls again in every case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wake {
-    /// Something may have come.
+    /// An event may have arrived.
     Arrived,
-    /// As `Arrived`, of a busy wait that took its time: where time is simulated nobody spins. What is looked at only with
-    /// every so many looks in vain has not been looked at meanwhile.
+    /// As `Arrived`, after a busy wait that took time: in simulated time no thread spins. Sources that the
+    /// caller polls only once in several empty polls have not been polled during that time.
     Rested,
-    /// The time is over.
+    /// The deadline passed.
     TimedOut,
 }
 
-/// Ends a domain's wait from any thread, or waits in its place.
+/// Ends a domain's wait from any thread, or waits in the domain's place.
 pub trait Waker: Clone + Send + Sync + Debug + 'static {
     /// Makes the domain's current or next wait return. Does not block.
     fn wake(&self);
 
-    /// Waits as [`ThreadDomain::wait`] does, without the domain: for who shares a domain behind a lock, arms and
-    /// looks while holding it, and must not sleep with it. One waits at a time; event mode only (busy returns at
-    /// once).
+    /// Waits as [`ThreadDomain::wait`] does, without access to the domain. For a thread that shares a domain
+    /// behind a lock: it arms and polls with the lock held, and sleeps without it. One thread at a time may
+    /// wait. Only for event mode; returns at once in busy mode.
     fn wait(&self, armed: Armed, until: Nanos) -> Wake;
 }
 
-/// What one thread owns of the data path. `Send`, not `Sync`: one thread at a time. No method but
-/// [`wait`](ThreadDomain::wait) blocks; `post`, `post_receive` and `poll` make no system call and allocate
-/// nothing while queues stay within their depths, except to ring the doorbell of a peer that sleeps.
+/// One thread's part of the data path. `Send`, not `Sync`: one thread at a time uses it.
+///
+/// Only [`wait`](ThreadDomain::wait) blocks, and for a bounded time the set-up methods
+/// [`endpoint`](ThreadDomain::endpoint), [`connect`](ThreadDomain::connect) and
+/// [`create_address_handle`](ThreadDomain::create_address_handle). While queues stay within their depths,
+/// `post`, `post_receive` and `poll` allocate nothing and make no system call, except to ring the doorbell of
+/// a sleeping peer.
 pub trait ThreadDomain: Send + Debug + 'static {
-    /// Registered memory.
+    /// The type of registered memory.
     type Memory: Memory;
-    /// The control connection.
+    /// The type of a control connection.
     type Link: Link;
-    /// Ends a wait.
+    /// The type that ends a wait.
     type Waker: Waker;
 
-    /// Makes a completion queue for `depth` completions. With `events` a wait in event mode ends when a
-    /// completion arrives there; without, arrivals cost the peer less (no doorbell is looked at).
+    /// Creates a completion queue for `depth` completions. With `events`, a completion that arrives ends a
+    /// wait in event mode. Without it, arrivals cost the peer less, since it checks no doorbell.
     fn create_completion_queue(&mut self, depth: u32, events: bool)
     -> Result<CompletionQueueId, CreateError>;
 
-    /// Makes a shared receive queue for `depth` RECVs.
+    /// Creates a shared receive queue for `depth` RECVs.
     fn create_shared_receive_queue(&mut self, depth: u32) -> Result<SharedReceiveQueueId, CreateError>;
 
-    /// Makes a queue pair. Connected transports must then be connected.
+    /// Creates a queue pair. One of a connected transport must then be connected.
     fn create_queue_pair(&mut self, config: &QueuePairConfig) -> Result<QueuePairId, CreateError>;
 
-    /// The queue pair's address for the peer at the other end of `link`. May grant memory on the link, so it
-    /// can block shortly; the result is to be sent on the same link, after this call.
+    /// Returns the queue pair's address for the peer at the other end of `link`. May grant memory on the
+    /// link, so it can block for a short time. Send the result on the same link, after this call.
     fn endpoint(&mut self, queue_pair: QueuePairId, link: &Self::Link) -> Result<Endpoint, CreateError>;
 
-    /// Connects an RC or UC queue pair with the peer's one. Both sides call it, in any order, each after its own
-    /// [`endpoint`](ThreadDomain::endpoint); what a peer sends before we connect waits.
+    /// Connects an RC or UC queue pair to the peer's queue pair. Both sides call it, in any order, each after
+    /// its own [`endpoint`](ThreadDomain::endpoint). Requests that the peer sends earlier wait.
     fn connect(
         &mut self,
         queue_pair: QueuePairId,
@@ -224,7 +229,8 @@ pub trait ThreadDomain: Send + Debug + 'static {
         remote: &Endpoint,
     ) -> Result<(), CreateError>;
 
-    /// An address handle for datagrams from `queue_pair` to the peer's datagram queue pair with that endpoint.
+    /// Creates an address handle for datagrams from `queue_pair` to the peer's datagram queue pair with that
+    /// endpoint.
     fn create_address_handle(
         &mut self,
         queue_pair: QueuePairId,
@@ -232,31 +238,34 @@ pub trait ThreadDomain: Send + Debug + 'static {
         remote: &Endpoint,
     ) -> Result<AddressHandleId, CreateError>;
 
-    /// Ends an address handle, which otherwise ends with its queue pair: its number may be given out again. What was posted with
-    /// it has left.
+    /// Destroys an address handle; its number may be reused. Requests already posted with it are still sent.
+    /// Destroying the queue pair destroys its handles too.
     fn destroy_address_handle(&mut self, handle: AddressHandleId) -> Result<(), CreateError>;
 
-    /// Destroys a queue pair: what is posted is dropped without completions, buffers return to their arenas,
-    /// and the peer's queue pair goes into the error state when it next uses it or polls.
+    /// Destroys a queue pair. Posted requests are dropped without completions, and buffers return to their
+    /// arenas. The peer's queue pair goes into the error state when the peer next uses it or polls.
     fn destroy_queue_pair(&mut self, queue_pair: QueuePairId) -> Result<(), CreateError>;
 
-    /// The state, or `None` for a number that is not one of this domain's.
+    /// Returns the state, or `None` if the id does not belong to this domain.
     fn state(&self, queue_pair: QueuePairId) -> Option<QueuePairState>;
 
-    /// How many more work requests the send queue takes now.
+    /// Returns the number of work requests that the send queue can accept now.
     fn send_room(&self, queue_pair: QueuePairId) -> u32;
 
-    /// Posts one work request and rings the doorbell. Errors that verbs reports by completion (bad key, bounds,
-    /// permission, receiver not ready, ...) come by completion here too.
+    /// Posts one work request and rings the doorbell. Errors that verbs reports by completion (bad key,
+    /// bounds, permission, receiver not ready, ...) arrive as completions here too.
     fn post(
         &mut self,
         queue_pair: QueuePairId,
         request: WorkRequest<'_, Self::Memory>,
     ) -> Result<(), PostError>;
 
-    /// Posts several work requests as a linked list, for which one doorbell is rung (HatRPC section 3.1: chained work
-    /// requests). [`PostError::QueueFull`] if not all of them have room: then none was taken. After another error the
-    /// queue pair is of no use any more, or the request named is one that cannot be, and those before it were taken.
+    /// Posts several work requests as a linked list with one doorbell (HatRPC section 3.1: chained work
+    /// requests).
+    ///
+    /// Returns [`PostError::QueueFull`] if there is no room for all of them; none is then posted. After any
+    /// other error, either the queue pair is unusable, or one request is invalid and those before it were
+    /// posted.
     fn post_linked<const N: usize>(
         &mut self,
         queue_pair: QueuePairId,
@@ -269,14 +278,15 @@ pub trait ThreadDomain: Send + Debug + 'static {
         requests.into_iter().try_for_each(|request| self.post(queue_pair, request))
     }
 
-    /// Posts one WRITE of inline data, as [`post`](ThreadDomain::post) does: the commonest request, for which a
-    /// back-end may know a shorter way than through a [`WorkRequest`].
+    /// Posts one inline WRITE, with the same effect as [`post`](ThreadDomain::post). This is the most
+    /// frequent request; back-ends may override it with a path that avoids a [`WorkRequest`].
     #[inline]
     fn post_write(&mut self, queue_pair: QueuePairId, write: InlineWrite<'_>) -> Result<(), PostError> {
         self.post(queue_pair, write.into())
     }
 
-    /// Posts one line, as [`post_write`](ThreadDomain::post_write) does, by a way that may be shorter still.
+    /// Posts one 64-byte inline WRITE, as [`post_write`](ThreadDomain::post_write) does. Back-ends may
+    /// override this fast path.
     #[inline]
     fn post_line(&mut self, queue_pair: QueuePairId, line: InlineLine<'_>) -> Result<(), PostError> {
         let InlineLine { id, line, key, offset, ahead: _ } = line;
@@ -285,14 +295,14 @@ pub trait ThreadDomain: Send + Debug + 'static {
         self.post_write(queue_pair, write)
     }
 
-    /// A hint: something will be posted on this queue pair soon, after work for others. Costs next to nothing, and does nothing
-    /// that can be seen.
+    /// Hints that the caller will post on this queue pair soon, after work for other queue pairs. Nearly
+    /// free, and without visible effect.
     #[inline]
     fn will_post(&self, queue_pair: QueuePairId) {
         let _ = queue_pair;
     }
 
-    /// Posts a RECV; a `None` buffer takes only empty messages and WRITE_WITH_IMM.
+    /// Posts a RECV. With `buffer` `None`, it accepts only empty messages and WRITE_WITH_IMM.
     fn post_receive(
         &mut self,
         target: ReceiveTarget,
@@ -300,7 +310,7 @@ pub trait ThreadDomain: Send + Debug + 'static {
         buffer: Option<Buffer<Self::Memory>>,
     ) -> Result<(), PostError>;
 
-    /// Makes progress and appends at most `limit` completions; returns how many.
+    /// Makes progress and appends at most `limit` completions; returns their number.
     fn poll(
         &mut self,
         queue: CompletionQueueId,
@@ -308,46 +318,50 @@ pub trait ThreadDomain: Send + Debug + 'static {
         limit: usize,
     ) -> usize;
 
-    /// Before looking for the last time and waiting: whatever arrives from here on ends the wait at once.
+    /// Arms the domain before the last poll and the wait: any event from here on ends the wait at once.
     fn arm(&mut self, mode: WaitMode) -> Armed;
 
-    /// Takes back an [`arm`](ThreadDomain::arm) because the look found something.
+    /// Cancels an [`arm`](ThreadDomain::arm) because the last poll found something.
     fn disarm(&mut self, armed: Armed);
 
-    /// Waits: busy for an instant (a simulator: until something that concerns this domain happens), event until
-    /// an event, a waker, `until`, or some 20 ms, whichever comes first: a doorbell that a hostile peer has tampered
-    /// with may cost that delay but never hangs us. It may be 200 ms for who was woken so for nothing a few times.
+    /// Waits until an event, a waker or `until`.
+    ///
+    /// A busy wait lasts an instant (in a simulator, until an event that concerns this domain). An event wait
+    /// also ends after a bounded time: about 20 ms, or up to 200 ms on some back-ends and after several
+    /// spurious wake-ups. A doorbell that a hostile peer has tampered with thus costs a delay but never hangs
+    /// the thread.
     fn wait(&mut self, armed: Armed, until: Nanos) -> Wake;
 
-    /// A hint: when a wait of this domain has ended, this memory will be touched; so many bytes each, a few of them. What was said
-    /// before is forgotten. For a simulator of thousands of threads, of whose memory little is in the caches: nobody reads or writes
-    /// it by this.
+    /// Hints which memory will be touched after a wait of this domain, as a few (address, number of bytes)
+    /// pairs. Replaces the previous hint. For a simulator of thousands of threads, whose memory is mostly out
+    /// of cache; the memory is neither read nor written.
     fn will_touch(&mut self, memory: &[(*const u8, usize)]) {
         let _ = memory;
     }
 
-    /// Ends this domain's waits from other threads.
+    /// Returns a waker, with which other threads end this domain's waits.
     fn waker(&self) -> Self::Waker;
 
-    /// Says that this thread looks at this region when it polls: a simulator ends busy waits when a peer's WRITE
-    /// lands there. Back-ends on real memory ignore it.
+    /// Declares that this thread polls `region`: a simulator ends a busy wait when a peer's WRITE lands
+    /// there. Back-ends on real memory ignore it.
     fn watch(&mut self, region: &Region<Self::Memory>);
 
-    /// As [`watch`](ThreadDomain::watch), with a name by which [`take_activity`](ThreadDomain::take_activity) tells of
-    /// the region. Names are small numbers.
+    /// As [`watch`](ThreadDomain::watch), with a name by which [`take_activity`](ThreadDomain::take_activity)
+    /// reports the region. Names are small numbers.
     fn watch_as(&mut self, region: &Region<Self::Memory>, name: u32) {
         let _ = name;
         self.watch(region);
     }
 
-    /// Appends the names of watched regions that peers have written since the last call, each once, if this back-end
-    /// keeps account of that: then only these need be looked at. `false`: it does not, look at all.
+    /// Appends the names of watched regions that peers have written since the last call, each once, and
+    /// returns `true`: only these regions need polling. Returns `false` if the back-end does not track
+    /// writes; the caller then polls all regions.
     #[inline]
     fn take_activity(&mut self, into: &mut Vec<u32>) -> bool {
         let _ = into;
         false
     }
 
-    /// Takes back [`watch`](ThreadDomain::watch).
+    /// Cancels a [`watch`](ThreadDomain::watch).
     fn unwatch(&mut self, region: &Region<Self::Memory>);
 }

@@ -1,27 +1,27 @@
-//! Work requests and the handles they name. A handle is a number that one domain gave out; a wrong or stale
-//! one is an error, never a pointer.
+//! Work requests and the handles that they name. A handle is a number that one domain issued. A wrong or
+//! stale handle gives an error; it is never used as a pointer.
 
 use crate::arena::Buffer;
 use crate::memory::Memory;
 
-/// Names a region to the peer that it was granted to: an rkey on verbs, (slot, generation) of one link on
-/// shared memory. Not a secret, and not a virtual address.
+/// Identifies a region to the peer that it was granted to: an rkey on verbs, (slot, generation) of one link
+/// on shared memory. Neither a secret nor a virtual address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RegionKey(pub u64);
 
 /// A range of a peer's granted memory, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteSlice {
-    /// The region.
+    /// The key of the region.
     pub key: RegionKey,
     /// The offset in the region.
     pub offset: u64,
-    /// The length.
+    /// The length in bytes.
     pub length: u32,
 }
 
-/// The caller's name for a work request, given back in its completion: kind, lane, slot, generation; by
-/// convention of the engine never a pointer, since a stray completion must be harmless.
+/// The caller's name for a work request, returned in its completion. The engine encodes kind, lane, slot and
+/// generation; never a pointer, since a stray completion must be harmless.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WorkId(pub u64);
 
@@ -49,52 +49,53 @@ pub enum Transport {
     UnreliableDatagram = 2,
 }
 
-/// The state of a queue pair, as far as a user can see it.
+/// The state of a queue pair, as its user sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueuePairState {
-    /// Made, can take RECVs, not connected.
+    /// Created and not connected; accepts RECVs.
     Initialised,
-    /// Connected (RTS); for a datagram queue pair: ready.
+    /// Connected (RTS). A datagram queue pair is ready from its creation.
     Ready,
-    /// Broken: everything posted is flushed.
+    /// Failed: all posted requests are flushed.
     Error,
 }
 
-/// How often a SEND is tried against a receiver without a RECV.
+/// The number of times a SEND is retried while the receiver has no RECV.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RnrRetry {
-    /// For ever (verbs' 7): back-pressure.
+    /// Without limit (7 in verbs): back-pressure.
     Forever,
-    /// So many times, one RNR timer apart.
+    /// A fixed number of times, one RNR timer apart.
     Count(u8),
 }
 
-/// What a queue pair is made of.
+/// The parameters of a queue pair.
 #[derive(Clone, Copy, Debug)]
 pub struct QueuePairConfig {
     /// The transport.
     pub transport: Transport,
-    /// Where completions of sends, WRITEs, READs and atomics go.
+    /// The queue for completions of SENDs, WRITEs, READs and atomics.
     pub send_completions: CompletionQueueId,
-    /// Where completions of RECVs go.
+    /// The queue for completions of RECVs.
     pub receive_completions: CompletionQueueId,
-    /// Takes RECVs from here instead of from a queue of its own.
+    /// The shared receive queue that replaces the queue pair's own, if any.
     pub shared_receive: Option<SharedReceiveQueueId>,
-    /// The most work requests in flight in the send queue.
+    /// The maximum number of work requests in flight in the send queue.
     pub max_send: u32,
-    /// The most RECVs posted; 0 with a shared receive queue.
+    /// The maximum number of posted RECVs; 0 with a shared receive queue.
     pub max_receive: u32,
-    /// What a sender does when the receiver has no RECV.
+    /// The number of retries while the receiver has no RECV.
     pub rnr_retry: RnrRetry,
-    /// The time between two such tries, in nanoseconds.
+    /// The time between two retries, in nanoseconds.
     pub rnr_timer: u64,
-    /// A bound, in bytes, for messages on their way to this queue pair that no RECV has taken yet. Back-ends
-    /// whose device buffers by itself ignore it.
+    /// A limit, in bytes, on messages sent to this queue pair that no RECV has taken yet. Back-ends whose
+    /// device does the buffering ignore it.
     pub inbound_bytes: u32,
 }
 
 impl QueuePairConfig {
-    /// RC with usual depths: 128 sends, 128 RECVs, retry for ever, 16 KiB inbound.
+    /// Returns an RC configuration with usual depths: 128 sends, 128 RECVs, unlimited retries, 16 KiB
+    /// inbound.
     pub fn reliable(send_completions: CompletionQueueId, receive_completions: CompletionQueueId) -> Self {
         QueuePairConfig {
             transport: Transport::ReliableConnection,
@@ -110,7 +111,7 @@ impl QueuePairConfig {
     }
 }
 
-/// A queue pair's address, opaque: goes to the peer over the control connection. At most 256 bytes.
+/// An opaque address of a queue pair, at most 256 bytes. The control connection carries it to the peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint(pub Vec<u8>);
 
@@ -128,7 +129,7 @@ impl<M: Memory> Default for Gather<M> {
 }
 
 impl<M: Memory> Gather<M> {
-    /// Adds a buffer; gives it back when there are four already.
+    /// Adds a buffer, or returns it if there are four already.
     pub fn push(&mut self, buffer: Buffer<M>) -> Result<(), Buffer<M>> {
         match self.parts.get_mut(self.used) {
             Some(place) => {
@@ -140,7 +141,7 @@ impl<M: Memory> Gather<M> {
         }
     }
 
-    /// The parts in order.
+    /// Returns the parts in order.
     pub fn iter(&self) -> impl Iterator<Item = &Buffer<M>> {
         self.parts.iter().flatten()
     }
@@ -149,17 +150,17 @@ impl<M: Memory> Gather<M> {
 /// The local side of an outgoing message.
 #[derive(Debug)]
 pub enum Data<'a, M: Memory> {
-    /// Copied when posted: any memory, up to `max_inline` in all; the parts form one message.
+    /// Bytes copied at posting from any memory, up to `max_inline` in total; the parts form one message.
     Inline(&'a [&'a [u8]]),
-    /// A registered buffer, owned by the queue pair until the completion (of it or of a later signaled
-    /// request) shows that it is done; then it returns to its arena.
+    /// A registered buffer. The queue pair owns it until its completion, or that of a later signaled request,
+    /// shows that the request is done; then the buffer returns to its arena.
     Buffer(Buffer<M>),
     /// Several registered buffers.
     Gather(Gather<M>),
 }
 
 impl<M: Memory> Data<'_, M> {
-    /// The bytes of the message.
+    /// Returns the length of the message in bytes.
     pub fn length(&self) -> u64 {
         match self {
             Data::Inline(parts) => parts.iter().map(|p| p.len() as u64).sum(),
@@ -169,10 +170,10 @@ impl<M: Memory> Data<'_, M> {
     }
 }
 
-/// What to do.
+/// The operation of a work request.
 #[derive(Debug)]
 pub enum Operation<'a, M: Memory> {
-    /// SEND, or SEND_WITH_IMM; `to` is needed on datagram queue pairs and only there.
+    /// SEND, or SEND_WITH_IMM. `to` is required on datagram queue pairs and forbidden on others.
     Send {
         /// The message.
         data: Data<'a, M>,
@@ -183,17 +184,17 @@ pub enum Operation<'a, M: Memory> {
     },
     /// WRITE, or WRITE_WITH_IMM.
     Write {
-        /// The bytes.
+        /// The data to write.
         data: Data<'a, M>,
         /// The region at the target.
         key: RegionKey,
-        /// The offset in it.
+        /// The offset in the region, in bytes.
         offset: u64,
-        /// Immediate data: consumes a RECV at the target.
+        /// Immediate data, which consumes a RECV at the target.
         immediate: Option<u32>,
     },
-    /// READ into the first `from.length` bytes of `into`, which comes back with the completion (READs are
-    /// always worth a completion, so they ignore `signaled`).
+    /// READ into the first `from.length` bytes of `into`, which the completion returns. A READ always makes a
+    /// completion and ignores `signaled`.
     Read {
         /// The source.
         from: RemoteSlice,
@@ -204,20 +205,20 @@ pub enum Operation<'a, M: Memory> {
     FetchAdd {
         /// The region at the target.
         key: RegionKey,
-        /// The offset in it, a multiple of 8.
+        /// The offset in the region, a multiple of 8.
         offset: u64,
-        /// What to add.
+        /// The addend.
         add: u64,
     },
     /// CMP_SWAP on 8 aligned bytes.
     CompareSwap {
         /// The region at the target.
         key: RegionKey,
-        /// The offset in it, a multiple of 8.
+        /// The offset in the region, a multiple of 8.
         offset: u64,
-        /// The value expected.
+        /// The expected value.
         expected: u64,
-        /// The value stored if it was found.
+        /// The value to store if the expected one was found.
         swap: u64,
     },
 }
@@ -225,32 +226,33 @@ pub enum Operation<'a, M: Memory> {
 /// One work request for a send queue.
 #[derive(Debug)]
 pub struct WorkRequest<'a, M: Memory> {
-    /// Comes back in the completion.
+    /// The id that the completion returns.
     pub id: WorkId,
-    /// What to do.
+    /// The operation.
     pub operation: Operation<'a, M>,
     /// Whether success makes a completion. At least one request in `max_send` must be signaled (or a READ or
-    /// atomic), else the send queue fills for good, as on real hardware.
+    /// atomic); otherwise the send queue fills for good, as on real hardware.
     pub signaled: bool,
 }
 
-/// A WRITE of inline data: what most work requests are.
+/// A WRITE of inline data, the most frequent work request.
 #[derive(Clone, Copy, Debug)]
 pub struct InlineWrite<'a> {
-    /// Comes back in the completion.
+    /// The id that the completion returns.
     pub id: WorkId,
-    /// The bytes; the parts form one message of at most `max_inline`.
+    /// The data; the parts form one message of at most `max_inline` bytes.
     pub parts: &'a [&'a [u8]],
     /// The region at the target.
     pub key: RegionKey,
-    /// The offset in it.
+    /// The offset in the region, in bytes.
     pub offset: u64,
-    /// Immediate data: consumes a RECV at the target.
+    /// Immediate data, which consumes a RECV at the target.
     pub immediate: Option<u32>,
     /// As in [`WorkRequest`].
     pub signaled: bool,
-    /// A hint: the caller will soon write so many bytes from this message's beginning on, and nobody reads there now.
-    /// A back-end whose writes are the processor's own may ask for those lines ahead. 0 if not known.
+    /// A hint: the number of bytes that the caller will soon write, from this message's start on, in memory
+    /// that no other thread reads now; 0 if not known. A back-end that copies with the processor may prefetch
+    /// those lines.
     pub ahead: u32,
 }
 
@@ -262,27 +264,29 @@ impl<'a, M: Memory> From<InlineWrite<'a>> for WorkRequest<'a, M> {
     }
 }
 
-/// An unsignaled WRITE of one whole line of inline data to a place that is aligned to 64 bytes: what most of those are.
+/// An unsignaled inline WRITE of one cache line to an offset aligned to 64 bytes: the most frequent
+/// [`InlineWrite`].
 #[derive(Clone, Copy, Debug)]
 pub struct InlineLine<'a> {
     /// The region at the target.
     pub key: RegionKey,
-    // Between the two, which are taken on together: one load of both would wait for the two stores just before it.
-    /// As in [`WorkRequest`]; seen only if the line fails.
+    // Placed between `key` and `offset`, which are copied on together: one load of both would wait for the
+    // two stores just before it.
+    /// As in [`WorkRequest`]; reported only if the WRITE fails.
     pub id: WorkId,
-    /// The offset in the region.
+    /// The offset in the region, a multiple of 64.
     pub offset: u64,
-    /// The bytes. The last 8 become visible last.
+    /// The data. The last 8 bytes become visible last.
     pub line: &'a [u8; 64],
     /// As in [`InlineWrite`].
     pub ahead: u32,
 }
 
-/// Where a RECV is posted.
+/// The queue for a RECV.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReceiveTarget {
-    /// To one queue pair.
+    /// The receive queue of one queue pair.
     QueuePair(QueuePairId),
-    /// To a shared receive queue.
+    /// A shared receive queue.
     Shared(SharedReceiveQueueId),
 }

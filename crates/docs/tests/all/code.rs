@@ -11,12 +11,16 @@ fn blocks_of_code_are_excerpts_of_sources() {
             blocks += 1;
             let first = block.code.lines().next().unwrap_or_default().to_owned();
             let Some(from) = block.from else {
-                wrong.push(format!("{}: no comment names the source of the block '{first}'", page.path.display()));
+                wrong.push(format!(
+                    "{}: no comment names the source of the block '{first}'",
+                    page.path.display()
+                ));
                 continue;
             };
             match std::fs::read_to_string(pages::root().join(&from)) {
                 Ok(source) if is_excerpt(&block.code, &source) => {}
-                Ok(_) => wrong.push(format!("{}: the block '{first}' does not stand in {from}", page.path.display())),
+                Ok(_) => wrong
+                    .push(format!("{}: the block '{first}' does not stand in {from}", page.path.display())),
                 Err(error) => wrong.push(format!("{}: {from}: {error}", page.path.display())),
             }
         }
@@ -30,7 +34,12 @@ fn blocks_have_a_language() {
     let known = ["rust", "thrift", "console", "sh", "text", "toml"];
     for page in pages::all() {
         for block in page.blocks() {
-            assert!(known.contains(&&*block.language), "{}: a block of '{}'", page.path.display(), block.language);
+            assert!(
+                known.contains(&&*block.language),
+                "{}: a block of '{}'",
+                page.path.display(),
+                block.language
+            );
         }
     }
 }

@@ -7,8 +7,11 @@ use std::process::Command;
 /// The words of a line up to a comment, a pipe or a redirection, as far as it calls `dunlin`.
 fn words(line: &str) -> Option<Vec<String>> {
     let line = line.trim_start_matches("$ ").trim();
-    let rest = ["dunlin ", "target/release/dunlin ", "cargo run --release -- "].into_iter().find_map(|start| line.strip_prefix(start))?;
-    let end = [" #", " |", " >", " <", " && ", " &", ";"].into_iter().filter_map(|stop| rest.find(stop)).min();
+    let rest = ["dunlin ", "target/release/dunlin ", "cargo run --release -- "]
+        .into_iter()
+        .find_map(|start| line.strip_prefix(start))?;
+    let end =
+        [" #", " |", " >", " <", " && ", " &", ";"].into_iter().filter_map(|stop| rest.find(stop)).min();
     let words = rest[..end.unwrap_or(rest.len())].split_whitespace();
     Some(words.map(|word| word.trim_matches(['\'', '"']).to_owned()).collect())
 }
@@ -47,8 +50,17 @@ fn command_lines_are_understood() {
 
 #[test]
 fn a_wrong_option_is_not_understood() {
-    for (name, words) in [("dunlin", ["ping", "--sise"]), ("dunlin-sim", ["figure", "--nope"]), ("dunlin-idl", ["explain", "--x"])] {
-        let status = Command::new(program(name)).args(["internal", "parse"]).args(words).output().expect("it runs").status;
+    for (name, words) in [
+        ("dunlin", ["ping", "--sise"]),
+        ("dunlin-sim", ["figure", "--nope"]),
+        ("dunlin-idl", ["explain", "--x"]),
+    ] {
+        let status = Command::new(program(name))
+            .args(["internal", "parse"])
+            .args(words)
+            .output()
+            .expect("it runs")
+            .status;
         assert_eq!(status.code(), Some(2), "{name} {words:?}");
     }
 }
@@ -64,10 +76,17 @@ fn examples_that_pages_run_exist() {
             let root = pages::root();
             let file = format!("{name}.rs");
             let mut folders = vec![root.join("examples")];
-            folders.extend(std::fs::read_dir(root.join("crates")).expect("crates").flatten().map(|entry| entry.path().join("examples")));
+            folders.extend(
+                std::fs::read_dir(root.join("crates"))
+                    .expect("crates")
+                    .flatten()
+                    .map(|entry| entry.path().join("examples")),
+            );
             let found = name.is_empty()
                 || name.chars().all(char::is_uppercase)
-                || folders.iter().any(|folder| folder.join(&file).exists() || folder.join(&name).join("main.rs").exists());
+                || folders
+                    .iter()
+                    .any(|folder| folder.join(&file).exists() || folder.join(&name).join("main.rs").exists());
             assert!(found, "{}: there is no example {name}", page.path.display());
         }
     }

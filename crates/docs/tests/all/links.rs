@@ -40,7 +40,11 @@ fn files_and_anchors_of_links_exist() {
             } else if !anchor.is_empty()
                 && !anchors.get(&target).is_some_and(|anchors| anchors.iter().any(|known| known == anchor))
             {
-                wrong.push(format!("{}: {link}: {} has no such heading", page.path.display(), target.display()));
+                wrong.push(format!(
+                    "{}: {link}: {} has no such heading",
+                    page.path.display(),
+                    target.display()
+                ));
             }
         }
     }
@@ -51,7 +55,8 @@ fn files_and_anchors_of_links_exist() {
 fn the_table_of_contents_lists_every_page_of_the_book() {
     let pages = pages::all();
     let summary = pages.iter().find(|page| page.path == Path::new("docs/SUMMARY.md")).expect("the summary");
-    let listed: Vec<PathBuf> = summary.links().iter().map(|link| plain(&Path::new("docs").join(link))).collect();
+    let listed: Vec<PathBuf> =
+        summary.links().iter().map(|link| plain(&Path::new("docs").join(link))).collect();
     for page in &pages {
         if page.path.starts_with("docs") && page.path != summary.path {
             assert!(listed.contains(&page.path), "docs/SUMMARY.md does not list {}", page.path.display());

@@ -1,7 +1,7 @@
 //! The documents agree with the code, and with each other.
 
-mod commands;
 mod code;
+mod commands;
 mod limits;
 mod links;
 mod reference;

@@ -1,4 +1,4 @@
-//! The end of a peer, of its queue pair, or of its link, and what we notice of it.
+//! The end of a peer, of its queue pair, or of its link, and its effects at this side.
 
 use super::RC;
 use crate::case::{Case, Need, Role};
@@ -29,7 +29,8 @@ pub(super) fn add<F: Fabric>(all: &mut Vec<Case<F>>) {
     ]);
 }
 
-/// What the surviving side sees: the link's end told by signal, the queue pair in error, all flushed.
+/// Checks the surviving side: the signal for the link's end, the queue pair in error, and all requests
+/// flushed.
 fn mourn<F: Fabric>(
     context: &Context<F>,
     station: &mut Station<F>,
@@ -60,7 +61,7 @@ fn quiet<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
     for id in 0..3 {
         station.receive_on(queue_pair, id, 64)?;
     }
-    // These wait for RECVs that never come.
+    // These wait for RECVs that are never posted.
     for id in 10..13 {
         station.send(queue_pair, id, b"never taken", id == 12)?;
     }
@@ -70,7 +71,7 @@ fn quiet<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
     context.tell(b"die")?;
     while context.link().is_alive() {
         expect!(signal.wait(seen, context.deadline), "the link's end raises the signal");
-        // Raised for another reason perhaps; a bounded look is enough.
+        // The signal may have had another reason; a bounded poll is enough.
         station.rest(crate::MILLISECOND)?;
         expect!(context.now() < context.deadline, "the link says that the peer is alive");
     }
@@ -83,7 +84,7 @@ fn quiet<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
     mourn(context, &mut station, queue_pair, (0, 3))
 }
 
-/// One who sleeps in event mode learns of the death without any traffic.
+/// A thread that sleeps in event mode notices the death without any traffic.
 fn asleep<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
     let mut station = context.station()?;
     let config = station.reliable();
@@ -127,7 +128,7 @@ fn busy<F: Fabric>(context: &mut Context<F>, role: Role, traffic: Traffic) -> Ve
             station.receive_on(queue_pair, id, LENGTH)?;
         }
         context.tell(b"go")?;
-        // In the middle of it.
+        // The peer dies while traffic is in flight.
         if matches!(traffic, Traffic::Send) {
             for id in 0..20 {
                 station.success(station.receives, id)?;
@@ -164,7 +165,7 @@ fn busy<F: Fabric>(context: &mut Context<F>, role: Role, traffic: Traffic) -> Ve
             Err(error) => return Err(error.into()),
         }
         if posted == 50 {
-            // The peer may have gone already.
+            // The peer may already be gone.
             let _ = context.tell(b"under way");
         }
         while posted - completed >= 4 {
@@ -180,7 +181,7 @@ fn busy<F: Fabric>(context: &mut Context<F>, role: Role, traffic: Traffic) -> Ve
     if let Some(status) = failed {
         expect_matches!(status, CompletionStatus::TransportRetry | CompletionStatus::Flushed);
     }
-    // Every request that was taken completes once.
+    // Every accepted request completes once.
     while completed < posted {
         let got = station.next(station.sends)?;
         expect_eq!(got.id.0, completed);
@@ -205,7 +206,7 @@ fn writes_to_us<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
             region.copy_out(0, &mut copy);
             Ok((station.domain.state(queue_pair) == Some(QueuePairState::Error)).then_some(()))
         })?;
-        // Our own memory stays ours, whatever stands in it.
+        // This side's memory stays usable, whatever its contents.
         region.copy_in(0, &copy);
         return mourn(context, &mut station, queue_pair, (0, 1));
     }
@@ -226,7 +227,7 @@ fn writes_to_us<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
 
 const LONG: usize = 1 << 20;
 
-/// A message of which the peer has given a part only is none: its RECV is flushed.
+/// A message of which the peer has sent only a part is not delivered: its RECV is flushed.
 fn half_sent<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
     let long = LONG.min(context.fabric.capabilities().max_message as usize);
     let mut station = context.station()?;
@@ -245,7 +246,7 @@ fn half_sent<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
     expect_eq!(first.id.0, 0);
     expect!(first.buffer.is_some(), "the RECV gives its buffer back");
     if first.status == CompletionStatus::Success {
-        // A fabric with room for all of it may have delivered it before the end.
+        // A fabric with room for the whole message may have delivered it before the end.
         crate::station::check_received::<F>(&first, &pattern(1, long), 0)?;
     } else {
         expect_eq!(first.status, CompletionStatus::Flushed);
@@ -272,7 +273,7 @@ fn half_taken<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
     context.tell(b"sent")?;
     let (first, second) = (station.next(station.sends)?, station.next(station.sends)?);
     expect_eq!((first.id.0, second.id.0), (0, 1));
-    // Where completions do not tell of the target, the network may have taken all of it.
+    // If completions do not report the outcome at the target, the network may have accepted all of it.
     let acknowledged = context.fabric.capabilities().acknowledged;
     expect!(
         second.status != CompletionStatus::Success || !acknowledged,
@@ -298,7 +299,7 @@ fn closed<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
     mourn(context, &mut station, queue_pair, (0, 3))
 }
 
-/// The last clone's drop is a close.
+/// Dropping the last clone closes the link.
 fn dropped<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
     let other = context.another_link()?;
     let mut station = context.station()?;
@@ -339,7 +340,7 @@ fn destroyed<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
                 expect_eq!(got.id.0, 1);
                 expect!(got.status != CompletionStatus::Success, "a SEND to a destroyed queue pair");
             }
-            // The network may have taken it before it heard of the end: then nothing is told of it.
+            // The network may have accepted it before it knew of the end; then nothing is reported.
             Ok(()) => {}
         }
         station.until_error(queue_pair)?;
@@ -350,7 +351,7 @@ fn destroyed<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
         }
     }
     context.meet_at(&mut station)?;
-    // The link and the other queue pair go on.
+    // The link and the other queue pair are unaffected.
     expect!(context.link().is_alive());
     station.send(neighbour, 2, b"alive", true)?;
     station.received(10, b"alive")?;
@@ -366,7 +367,7 @@ fn destroying<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
         station.receive_on(queue_pair, id, 4096)?;
     }
     if role == Role::First {
-        // Eight are taken, eight wait.
+        // Eight are received, eight wait.
         for id in 0..16 {
             station.send(queue_pair, id, &pattern(id, 100), true)?;
         }
@@ -377,7 +378,7 @@ fn destroying<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
         station.domain.destroy_queue_pair(queue_pair),
         Err(dunlin_fabric::CreateError::NoSuch(_))
     );
-    // What had completed before may still be polled; nothing new comes.
+    // Earlier completions may still be polled; no new ones appear.
     station.poll(station.receives);
     station.poll(station.sends);
     while station.take(station.receives).is_some() || station.take(station.sends).is_some() {}

@@ -1,4 +1,4 @@
-//! Every error completion, and what follows it: the queue pair in error, the rest flushed, posts refused.
+//! Every error completion and its effects: the queue pair in error, the rest flushed, posts refused.
 
 use super::{RC, UC, UD};
 use crate::case::{Case, Need, Role};
@@ -123,7 +123,7 @@ fn compare_swap<M: dunlin_fabric::Memory>(key: RegionKey, offset: u64) -> Operat
     Operation::CompareSwap { key, offset, expected: 0x2222_2222_2222_2222, swap: 1 }
 }
 
-/// Posts an operation that has to fail, and some before and after it, and looks at all that follows.
+/// Posts an operation that has to fail, with others before and after it, and checks all effects.
 fn break_it<F: Fabric>(
     context: &Context<F>,
     station: &mut Station<F>,
@@ -133,7 +133,7 @@ fn break_it<F: Fabric>(
 ) -> Verdict {
     let reads = matches!(operation, Operation::Read { .. });
     station.send(queue_pair, 1, b"before", false)?;
-    // Unsignaled: a failure completes all the same.
+    // Unsignaled: a failure makes a completion nevertheless.
     station.post(queue_pair, 2, operation, false)?;
     let mut accepted = Vec::new();
     for id in 3..6 {
@@ -157,7 +157,8 @@ fn break_it<F: Fabric>(
     context.tell(b"broken")
 }
 
-/// However completions tell of it: what the target refuses changes nothing there, and both queue pairs break.
+/// On every fabric, whatever its completions report: a refused operation changes nothing at the target, and
+/// both queue pairs break.
 fn both_break<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
     let mut station = context.station()?;
     let config = station.reliable();
@@ -176,8 +177,8 @@ fn both_break<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
     refused(&mut station, queue_pair)
 }
 
-/// Who is connected first may break what its peer is still connecting: the peer is connected to something broken then, which is
-/// no error of connecting.
+/// The side that is connected first may break the queue pair while its peer is still connecting. The peer
+/// then has a broken queue pair, which is not an error of connecting.
 fn breaks_while_connecting<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
     const ROUNDS: u64 = 20;
     let mut station = context.station()?;
@@ -196,7 +197,7 @@ fn breaks_while_connecting<F: Fabric>(context: &mut Context<F>, role: Role) -> V
     context.meet_at(&mut station)
 }
 
-/// The queue pair is in error, and posts are refused.
+/// Expects that the queue pair is in error and refuses posts.
 fn refused<F: Fabric>(station: &mut Station<F>, queue_pair: dunlin_fabric::QueuePairId) -> Verdict {
     expect_eq!(station.domain.state(queue_pair), Some(QueuePairState::Error));
     let after = Operation::Send { data: Data::Buffer(station.buffer(b"late")?), immediate: None, to: None };
@@ -204,7 +205,8 @@ fn refused<F: Fabric>(station: &mut Station<F>, queue_pair: dunlin_fabric::Queue
     Ok(())
 }
 
-/// What the target of a failed operation sees: what came before, nothing else, and its queue pair in error too.
+/// Checks the target of a failed operation: it received the earlier message and nothing else, and its queue
+/// pair is in error too.
 fn broken_target<F: Fabric>(
     context: &Context<F>,
     station: &mut Station<F>,
@@ -220,7 +222,8 @@ fn three_receives<F: Fabric>(station: &mut Station<F>, queue_pair: dunlin_fabric
     (100..103).try_for_each(|id| station.receive_on(queue_pair, id, 64))
 }
 
-/// An operation on a grant of `access` that the target refuses. The region was registered for everything.
+/// Runs an operation that the target refuses, on a grant of `access`. The region was registered for all
+/// access.
 fn fails<F: Fabric>(
     context: &mut Context<F>,
     role: Role,
@@ -238,7 +241,7 @@ fn fails<F: Fabric>(
         break_it(context, &mut station, queue_pair, operation, status)?;
         return context.meet_at(&mut station);
     }
-    // Not a multiple of a page: the limit is the region's, not the page's.
+    // Not a multiple of a page: the region's length is the limit, not the page's.
     let atomics = context.fabric.capabilities().atomics;
     let region = context.region(100, if atomics { ALL } else { READ.with(WRITE) })?;
     region.copy_in(0, &[0x22; 100]);
@@ -259,7 +262,7 @@ fn key_of_another_link<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdi
     let queue_pair = context.connect_over(&other, &mut station, &config)?;
     three_receives(&mut station, queue_pair)?;
     if role == Role::First {
-        // The key is good on the first link, the queue pair is on the other.
+        // The key is valid on the first link, but the queue pair is on the other.
         let key = context.borrow_key()?;
         let operation = write(&station, key, 0, 8)?;
         break_it(context, &mut station, queue_pair, operation, CompletionStatus::RemoteAccess)?;
@@ -292,7 +295,7 @@ fn revoked_key<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
     let key = context.lend(&region, WRITE)?;
     expect_eq!(context.hear_at(&mut station)?, b"revoke it");
     context.link().revoke(key);
-    // A grant that comes after it does not bring the old key back to life.
+    // A later grant does not make the old key valid again.
     let fresh = context.link().grant(region.memory(), WRITE)?;
     expect!(fresh != key, "a key is not used again");
     context.tell(b"revoked")?;
@@ -387,7 +390,7 @@ fn not_ready_for_ever<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdic
     context.meet_at(&mut station)
 }
 
-/// A message to a receiver without a RECV completes at the sender, and is not kept for a later RECV.
+/// A message to a receiver without a RECV completes at the sender and is not kept for a later RECV.
 fn lost_without_receive<F: Fabric>(context: &mut Context<F>, role: Role, transport: Transport) -> Verdict {
     let mut station = context.station()?;
     let config = station.config(transport);
@@ -435,7 +438,7 @@ fn lost_without_receive<F: Fabric>(context: &mut Context<F>, role: Role, transpo
     context.meet_at(&mut station)
 }
 
-/// The target of an unreliable connection says nothing, so the initiator sees success.
+/// The target of an unreliable connection reports nothing, so the initiator sees success.
 fn uc_bad_key<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
     let mut station = context.station()?;
     let config = station.config(Transport::UnreliableConnection);
@@ -458,7 +461,7 @@ fn uc_bad_key<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
     Ok(())
 }
 
-/// Not said by verbs in one way, but never harmful: refused when posted, or a local error.
+/// Verbs does not define the error, but it must be harmless: refused when posted, or a local error.
 fn read_longer<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
     let mut station = context.station()?;
     let config = station.reliable();

@@ -1,4 +1,4 @@
-//! Sleeping on completion queues: what ends a sleep, what does not, and that nothing is missed.
+//! Sleeping on completion queues: the events that end a sleep, those that do not, and that none is missed.
 
 use super::RC;
 use crate::case::{Case, Need, Role};
@@ -30,7 +30,7 @@ pub(super) fn add<F: Fabric>(all: &mut Vec<Case<F>>) {
     ]);
 }
 
-/// Sleeps in event mode until a completion of a RECV has come; says how many sleeps ended for an arrival.
+/// Sleeps in event mode until a RECV has completed.
 fn sleep_for_receive<F: Fabric>(context: &Context<F>, station: &mut Station<F>, id: u64) -> Verdict {
     loop {
         let armed = station.domain.arm(WaitMode::Event);
@@ -58,7 +58,7 @@ fn wakes<F: Fabric>(context: &mut Context<F>, role: Role, immediate: bool) -> Ve
     context.lend(&region, Access::WRITE)?;
     let key = context.borrow_key()?;
     context.meet_at(&mut station)?;
-    // Back and forth, each asleep while the other is at work.
+    // Alternately, each role sleeps while the other works.
     for round in 0..ROUNDS {
         for turn in [Role::First, Role::Second] {
             if turn != role {
@@ -66,7 +66,7 @@ fn wakes<F: Fabric>(context: &mut Context<F>, role: Role, immediate: bool) -> Ve
                 continue;
             }
             if round % 8 == 0 {
-                // Time for the other to fall asleep; it works without that too.
+                // Time for the other role to fall asleep; the case passes without that too.
                 station.rest(2 * MILLISECOND)?;
             }
             let data = Data::Inline(&[]);
@@ -87,7 +87,7 @@ fn own_completion<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
     let config = station.reliable();
     let queue_pair = context.connect(&mut station, &config)?;
     if role == Role::Second {
-        // Answers late.
+        // Posts the RECV late.
         expect_eq!(context.hear_at(&mut station)?, b"sent");
         station.rest(5 * MILLISECOND)?;
         station.receive_on(queue_pair, 1, 64)?;
@@ -112,7 +112,7 @@ fn own_completion<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
 fn waker<F: Fabric>(context: &mut Context<F>, _: Role) -> Verdict {
     let mut station = context.station()?;
     let host = context.fabric.host().clone();
-    // A sleep may end by itself before a slow thread wakes it; over some rounds the waker has to be seen.
+    // A sleep may end by itself before a slow thread wakes it; in ten rounds the waker has to be seen.
     let mut woken = 0;
     while woken < 10 {
         expect!(context.now() < context.deadline, "a waker ended {woken} waits only");
@@ -128,7 +128,7 @@ fn waker<F: Fabric>(context: &mut Context<F>, _: Role) -> Verdict {
         let wake = station.domain.wait(armed, context.deadline);
         woken += (wake == Wake::Arrived && called.load(Ordering::Acquire)) as u32;
         task.join();
-        // A late call would end the next wait at once, and every call after it would be late, too.
+        // A late call would end the next wait at once, and then every later call would be late, too.
         let armed = station.domain.arm(WaitMode::Event);
         let _ = station.domain.wait(armed, 0);
     }
@@ -155,7 +155,7 @@ fn between<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
     for round in 0..30 {
         if role == Role::First {
             station.receive_on(queue_pair, round, 64)?;
-            // Drains what earlier rounds left behind.
+            // Takes leftovers of earlier rounds.
             station.rest(0)?;
             let armed = station.domain.arm(WaitMode::Event);
             expect_eq!(station.poll(station.receives), 0, "nothing was sent yet");
@@ -183,7 +183,7 @@ fn disarm<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
         if role == Role::First {
             station.receive_on(queue_pair, round, 64)?;
             context.tell(b"next")?;
-            // Armed and taken back many times, in both modes, before the sleep.
+            // Armed and disarmed several times, in both modes, before the sleep.
             for mode in [WaitMode::Event, WaitMode::Busy, WaitMode::Event] {
                 let armed = station.domain.arm(mode);
                 station.domain.disarm(armed);
@@ -198,7 +198,7 @@ fn disarm<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
     context.meet_at(&mut station)
 }
 
-/// A wait may end early for no reason, so one that does is no error; one that always does is.
+/// A single wait may end early without a reason; it is an error if all do.
 fn plain_write<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
     const ROUNDS: u64 = 20;
     let mut station = context.station()?;
@@ -237,7 +237,7 @@ fn timeout<F: Fabric>(context: &mut Context<F>, _: Role) -> Verdict {
         let armed = station.domain.arm(WaitMode::Event);
         let _ = station.domain.wait(armed, until);
     }
-    // A time that is over already.
+    // A deadline that has already passed.
     let armed = station.domain.arm(WaitMode::Event);
     let _ = station.domain.wait(armed, 0);
     Ok(())

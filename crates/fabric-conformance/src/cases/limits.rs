@@ -1,4 +1,4 @@
-//! What is refused when it is posted or made: full queues, too long messages, wrong transports, wrong handles.
+//! Errors at posting and creation: full queues, messages that are too long, wrong transports, wrong handles.
 
 use super::{RC, UC, UD};
 use crate::case::{Case, Need, Role};
@@ -44,7 +44,7 @@ fn send_overflow<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
     let config = QueuePairConfig { max_send: 4, ..station.reliable() };
     let queue_pair = context.connect(&mut station, &config)?;
     if role == Role::First {
-        // Nobody has posted a RECV, so these stay.
+        // No RECV is posted, so these stay in the queue.
         for id in 0..4 {
             expect_eq!(station.domain.send_room(queue_pair), 4 - id, "room before post {id}");
             let operation = send(&station, b"waits")?;
@@ -147,7 +147,7 @@ fn message_limit<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
     let limit = context.fabric.capabilities().max_message;
     if role == Role::First {
         let length = u64::from(limit) + 1;
-        // Never touched, so it takes no memory where pages come lazily.
+        // Never touched, so it uses no memory if pages are allocated lazily.
         let memory = context.fabric.register(length.next_power_of_two(), Access::READ)?;
         let arena = dunlin_fabric::Arena::new(memory)?;
         let error = Err(PostError::Length { length, limit });
@@ -155,7 +155,7 @@ fn message_limit<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
         let data = Data::Buffer(arena.reserve(length as usize)?);
         let operation = Operation::Send { data, immediate: None, to: None };
         expect_eq!(station.post(queue_pair, 1, operation, true), error);
-        // Refused work gives its buffer back to the arena, so it can be had again.
+        // A refused request returns its buffer to the arena, so it can be reserved again.
         let data = Data::Buffer(arena.reserve(length as usize)?);
         let operation = Operation::Write { data, key, offset: 0, immediate: None };
         expect_eq!(station.post(queue_pair, 1, operation, true), error);
@@ -189,7 +189,7 @@ fn datagram_limit<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
     context.meet_at(&mut station)
 }
 
-/// The work that a transport cannot do is refused, and the queue pair goes on.
+/// Expects that an operation that the transport lacks is refused, and that the queue pair stays usable.
 fn refuses<F: Fabric>(
     station: &mut Station<F>,
     queue_pair: QueuePairId,
@@ -256,7 +256,7 @@ fn wrong_on_ud<F: Fabric>(context: &mut Context<F>, _: Role) -> Verdict {
     let data = Data::Buffer(station.buffer(b"x")?);
     let operation = Operation::Send { data, immediate: None, to: Some(AddressHandleId(987_654)) };
     expect_matches!(station.post(queue_pair, 1, operation, true), Err(PostError::NoSuch(_)));
-    // One that is no more.
+    // An address handle that was destroyed.
     station.domain.destroy_address_handle(handle)?;
     let data = Data::Buffer(station.buffer(b"x")?);
     let operation = Operation::Send { data, immediate: None, to: Some(handle) };
@@ -329,7 +329,7 @@ fn too_deep<F: Fabric>(context: &mut Context<F>, _: Role) -> Verdict {
     Ok(())
 }
 
-/// What a peer says its endpoint is, is never trusted.
+/// The content of a peer's endpoint is never trusted.
 fn garbage_endpoints<F: Fabric>(context: &mut Context<F>, _: Role) -> Verdict {
     let mut station = context.station()?;
     let config = station.reliable();
@@ -338,7 +338,7 @@ fn garbage_endpoints<F: Fabric>(context: &mut Context<F>, _: Role) -> Verdict {
             let bytes = fill.map_or_else(|| pattern(length as u64, length), |byte| vec![byte; length]);
             let queue_pair = station.domain.create_queue_pair(&config)?;
             station.domain.endpoint(queue_pair, context.link())?;
-            // Refused, or a connection that leads nowhere; either way nothing else happens.
+            // Refused, or a connection without a peer; in either case without other effects.
             if station.domain.connect(queue_pair, context.link(), &Endpoint(bytes)).is_ok() {
                 let operation = send(&station, b"nowhere")?;
                 let _ = station.post(queue_pair, 1, operation, true);
@@ -347,7 +347,7 @@ fn garbage_endpoints<F: Fabric>(context: &mut Context<F>, _: Role) -> Verdict {
             station.domain.destroy_queue_pair(queue_pair)?;
         }
     }
-    // A good endpoint works still.
+    // A valid endpoint still works.
     context.connect(&mut station, &config)?;
     context.meet_at(&mut station)
 }

@@ -35,7 +35,7 @@ pub(super) fn add<F: Fabric>(all: &mut Vec<Case<F>>) {
 fn in_order<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
     let length = |number: u64| (number * 37 % 600) as usize;
     for number in 0..500 {
-        // Turn by turn, so that no backlog builds up.
+        // Alternately, so that no backlog builds up.
         if (number % 2 == 0) == (role == Role::First) {
             context.tell(&pattern(number, length(number)))?;
         } else {
@@ -71,7 +71,7 @@ fn too_long<F: Fabric>(context: &mut Context<F>, _: Role) -> Verdict {
         let error = LinkError::TooLong { length, limit: MAX_CONTROL_MESSAGE };
         expect_eq!(context.link().send(&vec![0; length]), Err(error));
     }
-    // Nothing of it was sent.
+    // No part of it was sent.
     expect_eq!(context.exchange(b"next")?, b"next");
     Ok(())
 }
@@ -82,7 +82,7 @@ fn times_out<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
     expect_eq!(context.link().receive(until), Err(LinkError::TimedOut));
     expect!(context.now() >= until, "it gave up before its time");
     expect_eq!(context.link().try_receive(), Ok(None));
-    // Only now does either speak.
+    // Only now does either role send.
     if role == Role::First {
         context.fabric.host().sleep(context.now() + 20 * MILLISECOND);
     } else {
@@ -148,7 +148,7 @@ fn signal<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
         context.link().subscribe(signal.clone().into());
         expect_eq!(context.hear()?, b"subscribed");
     } else {
-        // What has come before is news, too; whether it has come yet is not known.
+        // An earlier message raises the signal too, whether or not it has arrived yet.
         let seen = signal.seen();
         context.link().subscribe(signal.clone().into());
         expect!(signal.wait(seen, context.deadline), "a message that came before raises the signal");
@@ -186,7 +186,7 @@ fn several_threads<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
             let link = context.link().clone();
             let body = move || {
                 for number in 0..EACH {
-                    // The other role checks what arrives.
+                    // The other role checks the messages that arrive.
                     let _ = link.send(&[thread.to_le_bytes(), number.to_le_bytes()].concat());
                 }
             };
@@ -220,7 +220,7 @@ fn many_grants<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
         for number in 0..GRANTS {
             let region = context.region(64, Access::READ)?;
             region.store(0, number as u64);
-            // Granted, told, and used at once.
+            // Granted, sent, and used at once.
             context.lend(&region, Access::READ)?;
             regions.push(region);
         }
@@ -278,7 +278,7 @@ fn accept_times_out<F: Fabric>(context: &mut Context<F>, _: Role) -> Verdict {
     Ok(())
 }
 
-/// A second address, made of the case's own.
+/// Returns a second address, derived from the case's own.
 fn elsewhere<F: Fabric>(context: &Context<F>) -> Result<Address, crate::Failure> {
     let address = &context.address;
     let name = match address.host_and_port() {

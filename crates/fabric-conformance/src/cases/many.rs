@@ -118,7 +118,7 @@ fn late_connect<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
     context.meet_at(&mut station)
 }
 
-/// Rings wrap, slots are used again, nothing is lost or doubled.
+/// Rings wrap and slots are reused; no message is lost or duplicated.
 fn long_run<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
     const MESSAGES: u64 = 10_000;
     const RECEIVES: u64 = 64;
@@ -143,7 +143,7 @@ fn long_run<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
     for id in 0..MESSAGES {
         let signaled = id % 16 == 15;
         station.send(queue_pair, id, &pattern(id, length(id)), signaled)?;
-        // At most 64 behind the last completion.
+        // At most 64 requests after the last completion.
         if signaled && id > 64 {
             station.sent(id - 64)?;
         }
@@ -173,7 +173,7 @@ fn come_and_go<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
         station.received(round, &round.to_le_bytes())?;
         expect!(crate::station::holds(&region, 8, &pattern(round, 200)), "round {round}");
         context.meet_at(&mut station)?;
-        // Each side goes first in turn.
+        // The sides alternate in being first.
         if (round % 2 == 0) == (role == Role::First) {
             station.domain.destroy_queue_pair(pair)?;
             context.tell(b"gone")?;
@@ -185,7 +185,7 @@ fn come_and_go<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
     context.meet_at(&mut station)
 }
 
-/// Keys of ended grants stay dead, however often their places are used again.
+/// Keys of ended grants stay invalid, however often their slots are reused.
 fn grants_come_and_go<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
     const GRANTS: usize = 2000;
     let mut station = context.station()?;
@@ -220,7 +220,8 @@ fn grants_come_and_go<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdic
     context.meet_at(&mut station)
 }
 
-/// Both sides send large messages at the same time, as much as the queues take: neither waits for the other.
+/// Both sides send large messages at the same time, as many as the queues accept: neither waits for the
+/// other.
 fn both_ways<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
     const MESSAGES: u64 = 60;
     const AT_ONCE: u64 = 4;
@@ -288,7 +289,7 @@ fn many_reads<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
     context.meet_at(&mut station)
 }
 
-/// A domain belongs to one thread at a time, not to one for ever.
+/// A domain belongs to one thread at a time, but can move to another.
 fn moves<F: Fabric>(context: &mut Context<F>, _: Role) -> Verdict {
     const ROUNDS: u64 = 5;
     let mut station = context.station()?;

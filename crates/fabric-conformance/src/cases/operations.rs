@@ -1,4 +1,4 @@
-//! Every operation on every transport that has it, with sizes and forms, byte for byte.
+//! Every operation on every transport that has it, in all sizes and forms, byte for byte.
 
 use super::{RC, UC, UD};
 use crate::case::{Case, Need, Role};
@@ -38,13 +38,13 @@ pub(super) fn add<F: Fabric>(all: &mut Vec<Case<F>>) {
 
 const MIB: usize = 1 << 20;
 const SIZES: [usize; 9] = [0, 1, 31, 32, 63, 64, 65, 4096, MIB];
-/// How often a message of an unreliable transport is sent again before it counts as never arriving.
+/// The number of times that a message of an unreliable transport is sent before it counts as undeliverable.
 const TRIES: u32 = 12;
-/// How long a receiver waits for such a message: long enough for the busiest machine, since one that was only
-/// slow would arrive twice.
+/// The time that a receiver waits for such a message. Long enough for a very busy machine, since a message
+/// that was only slow would arrive twice.
 const PATIENCE: u64 = 2000 * MILLISECOND;
 
-/// The sizes that a transport takes, the longest datagram among them.
+/// Returns the sizes that a transport allows, including the longest datagram.
 fn sizes<F: Fabric>(context: &Context<F>, transport: Transport) -> Vec<usize> {
     let capabilities = context.fabric.capabilities();
     let datagram = transport == Transport::UnreliableDatagram;
@@ -56,7 +56,7 @@ fn sizes<F: Fabric>(context: &Context<F>, transport: Transport) -> Vec<usize> {
     sizes
 }
 
-/// Every size in every form that it can be sent in.
+/// Returns every size with every form in which it can be sent.
 fn messages<F: Fabric>(context: &Context<F>, transport: Transport) -> Vec<(usize, Form)> {
     let max_inline = context.fabric.capabilities().max_inline;
     let forms = |size| Form::all(size, max_inline).into_iter().map(move |form| (size, form));
@@ -68,7 +68,7 @@ fn headroom<F: Fabric>(context: &Context<F>, transport: Transport) -> usize {
     if datagram { context.fabric.capabilities().datagram_headroom as usize } else { 0 }
 }
 
-/// A connected pair, or a datagram queue pair and where its datagrams go.
+/// Makes a connected queue pair, or a datagram queue pair and the address handle for its datagrams.
 fn open<F: Fabric>(
     context: &Context<F>,
     station: &mut Station<F>,
@@ -84,7 +84,7 @@ fn open<F: Fabric>(
     Ok((queue_pair, Some(handle)))
 }
 
-/// The sender's half of a message that may get lost: sends until the receiver has it.
+/// The sender's half for a message that may be lost: sends until the receiver has it.
 pub(super) fn sender<F: Fabric>(
     context: &Context<F>,
     station: &mut Station<F>,
@@ -101,7 +101,7 @@ pub(super) fn sender<F: Fabric>(
     }
 }
 
-/// The receiver's half: asks for the message until it has come.
+/// The receiver's half: requests the message until it has arrived.
 pub(super) fn receiver<F: Fabric, T>(
     context: &Context<F>,
     station: &mut Station<F>,
@@ -148,7 +148,7 @@ fn send<F: Fabric>(context: &mut Context<F>, role: Role, transport: Transport, i
             })?;
             continue;
         }
-        // An empty message fits a RECV without a buffer; another has room to spare.
+        // An empty message fits a RECV without a buffer; the other RECVs have room to spare.
         match size + headroom {
             0 => {
                 let target = ReceiveTarget::QueuePair(queue_pair);
@@ -242,7 +242,7 @@ fn read<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
         let region = context.region(contents.len(), Access::READ)?;
         region.copy_in(0, &contents);
         context.lend(&region, Access::READ)?;
-        // The target of one-sided operations does nothing until it hears of the end.
+        // The target of one-sided operations does nothing until it is told that the case is done.
         expect_eq!(context.hear()?, b"done");
         expect!(holds(&region, 0, &contents), "a READ changes nothing");
         return Ok(());
@@ -253,7 +253,7 @@ fn read<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
         let mut into = station.arena.reserve(size + 10)?;
         into.fill(0xee);
         let from = RemoteSlice { key, offset: offset as u64, length: size as u32 };
-        // A READ completes whether signaled or not.
+        // A READ makes a completion whether signaled or not.
         station.post(queue_pair, id, Operation::Read { from, into }, number % 2 == 0)?;
         let got = station.sent(id)?;
         expect_eq!((got.opcode, got.bytes as usize), (Opcode::Read, size));
@@ -307,7 +307,7 @@ fn compare_swap<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
         return Ok(());
     }
     let key = context.borrow_key()?;
-    // Expected, swap, what was there.
+    // Expected value, new value, and the value found.
     let steps = [(4, 9, 5u64), (5, 6, 5), (5, 7, 6), (6, u64::MAX, 6), (0, 1, u64::MAX)];
     for (number, (expected, swap, old)) in steps.into_iter().enumerate() {
         let operation = Operation::CompareSwap { key, offset: 0, expected, swap };

@@ -1,4 +1,4 @@
-//! In what order things happen on one queue pair, and what a reader of memory may rely on.
+//! The order of events on one queue pair, and the guarantees for readers of memory.
 
 use super::RC;
 use crate::case::{Case, Need, Role};
@@ -50,7 +50,7 @@ fn write<F: Fabric>(
     Ok(station.post(queue_pair, 0, operation, false)?)
 }
 
-/// What tells of a WRITE.
+/// The request that announces a WRITE.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Behind {
     Send,
@@ -112,7 +112,7 @@ fn write_then<F: Fabric>(context: &mut Context<F>, role: Role, behind: Behind) -
     context.meet_at(&mut station)
 }
 
-/// A list that has no room for its last request leaves no trace of its first.
+/// A list without room for its last request leaves no effect of its first.
 fn whole_lists<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
     const DEPTH: u64 = 8;
     const BOTH: Access = Access::READ.with(Access::WRITE);
@@ -145,7 +145,7 @@ fn whole_lists<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
         write(&mut station, queue_pair, key, 64, &1u64.to_le_bytes())?;
     }
     expect_eq!(list(&mut station, [9, 9])?, Err(PostError::QueueFull));
-    // For which the last slot was left.
+    // The last slot was kept for these.
     expect_eq!(value(&mut station, 1)?, 1u64.to_le_bytes());
     expect_eq!(list(&mut station, [2, 3])?, Ok(()));
     expect_eq!(value(&mut station, 2)?, 3u64.to_le_bytes());
@@ -227,7 +227,7 @@ fn tag_last<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
         let length = length_of(round);
         let bytes = round.to_le_bytes().repeat(length / 8);
         if role == Role::First {
-            // At a place of its own for each length, its end at a multiple of eight.
+            // At a different offset for each length, with the end at a multiple of eight.
             let offset = (1 << 16) - length as u64;
             let data = Data::Buffer(station.buffer(&bytes)?);
             let operation = Operation::Write { data, key, offset, immediate: None };
@@ -314,7 +314,7 @@ fn sends_in_order<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
     context.meet_at(&mut station)
 }
 
-/// A peer that writes where we copy from costs us nothing but torn bytes.
+/// A peer that writes to memory while this side copies from it causes torn bytes at most.
 fn hostile_writes<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
     const LENGTH: usize = 8192;
     let mut station = context.station()?;
@@ -384,13 +384,13 @@ fn hostile_owner<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
     context.meet_at(&mut station)
 }
 
-/// The owner publishes as results are published: the first line last, and of each line its last 8 bytes. So nothing that a READ shows
-/// is older than the last 8 bytes of its first line.
+/// The owner publishes in the order of results: the first line last, and in each line the last 8 bytes last.
+/// No byte that a READ returns may be older than the last 8 bytes of its first line.
 fn tag_read_first<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
     const LENGTH: usize = 8192;
     const LINE: usize = 64;
     const READS: usize = 60_000;
-    /// Lines that change; the others are newer than all.
+    /// The number of lines that change; the others are newer than all of them.
     const CHANGING: usize = 6;
     let mut station = context.station()?;
     let config = station.reliable();

@@ -1,4 +1,4 @@
-//! Shared receive queues, shared completion queues, datagrams to several peers, atomics from several.
+//! Shared receive queues, shared completion queues, datagrams to several peers, atomics from several threads.
 
 use super::operations::{receiver, sender};
 use super::{RC, UD};
@@ -100,12 +100,12 @@ fn outlives<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
     context.meet_at(&mut station)?;
     station.until_error(one)?;
     expect_eq!(station.domain.state(two), Some(QueuePairState::Ready), "its neighbour");
-    // The RECVs of a shared queue are nobody's, so none is flushed.
+    // The RECVs of a shared queue belong to no queue pair, so none is flushed.
     station.received(0, b"alive")?;
     context.meet_at(&mut station)
 }
 
-/// Senders wait while the shared queue is empty, and go on when RECVs are posted.
+/// Senders wait while the shared queue is empty, and continue when RECVs are posted.
 fn runs_dry<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
     let mut station = context.station()?;
     let shared = station.domain.create_shared_receive_queue(16)?;
@@ -178,7 +178,7 @@ fn shared_completions<F: Fabric>(context: &mut Context<F>, _: Role) -> Verdict {
     context.meet_at(&mut station)
 }
 
-/// One datagram queue pair talks to three.
+/// One datagram queue pair exchanges messages with three.
 fn several_peers<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
     const PEERS: usize = 3;
     const RECEIVES: u64 = 16;
@@ -206,7 +206,7 @@ fn several_peers<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
     let mut known: Vec<Vec<u8>> = Vec::new();
     for number in 0..PEERS {
         let pair = pairs[number % ours];
-        // There and back.
+        // In both directions.
         for (from, bytes) in [
             (Role::First, pattern(number as u64, 20 + number)),
             (Role::Second, pattern(100 + number as u64, 30 + number)),
@@ -221,7 +221,7 @@ fn several_peers<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
                 continue;
             }
             let got = receiver(context, &mut station, UD, |station| {
-                // One that was late, and sent again meanwhile, comes twice.
+                // A datagram that was late and sent again meanwhile arrives twice.
                 let old = |got: &_| known.iter().any(|old| check_received::<F>(got, old, headroom).is_ok());
                 Ok(std::iter::from_fn(|| station.take(station.receives)).find(|got| !old(got)))
             })?;
@@ -233,7 +233,7 @@ fn several_peers<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
     Ok(())
 }
 
-/// One thread of the second role, with a link, a domain and a queue pair of its own.
+/// Runs one thread of the second role, with its own link, domain and queue pair.
 fn adder<F: Fabric>(context: &Context<F>, link: &F::Link, key: RegionKey) -> Result<Vec<u64>, Failure> {
     let mut station = context.station()?;
     let config = station.reliable();
@@ -243,7 +243,7 @@ fn adder<F: Fabric>(context: &Context<F>, link: &F::Link, key: RegionKey) -> Res
         station.post(queue_pair, id, Operation::FetchAdd { key, offset: 0, add: 1 }, true)?;
         seen.push(station.sent(id)?.value);
         loop {
-            // The same with CMP_SWAP, as one does where there is no FETCH_ADD.
+            // The same with CMP_SWAP, as where there is no FETCH_ADD.
             let expected = station_value(&mut station, queue_pair, key)?;
             let operation = Operation::CompareSwap { key, offset: 8, expected, swap: expected + 1 };
             station.post(queue_pair, id, operation, true)?;
@@ -254,7 +254,7 @@ fn adder<F: Fabric>(context: &Context<F>, link: &F::Link, key: RegionKey) -> Res
     }
     use dunlin_fabric::Link;
     link.send(b"added")?;
-    // The other side lets go first.
+    // The other side closes first.
     let _ = link.receive(context.deadline);
     Ok(seen)
 }

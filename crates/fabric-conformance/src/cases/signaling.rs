@@ -51,7 +51,7 @@ fn no_completion<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
             station.post(queue_pair, 1000 + number, operation, false)?;
         }
         station.send(queue_pair, round, b"signaled", true)?;
-        // The first that comes is the signaled one.
+        // The first completion is that of the signaled request.
         station.sent(round)?;
     }
     context.meet_at(&mut station)?;
@@ -120,7 +120,7 @@ fn fills<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
     context.meet_at(&mut station)
 }
 
-/// Everything of an arena can be reserved again once all work is done, refused or flushed.
+/// The whole arena can be reserved again once all requests are done, refused or flushed.
 fn buffers<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
     let mut station = context.station()?;
     let config = station.reliable();

@@ -77,7 +77,7 @@ impl ReferenceDomain {
         ReferenceDomain { world: Arc::clone(world), id, capabilities: capabilities.clone() }
     }
 
-    /// What is at the other end of an endpoint; only what an endpoint was made of is accepted.
+    /// Decodes an endpoint; only the format of [`endpoint`](ThreadDomain::endpoint) is accepted.
     fn remote(&self, endpoint: &Endpoint) -> Result<Pair, CreateError> {
         let bad = CreateError::Endpoint("not one of this fabric");
         let Some((domain, pair)) = endpoint.0.split_first_chunk::<8>() else { return Err(bad) };
@@ -352,7 +352,7 @@ impl ThreadDomain for ReferenceDomain {
             return Err(PostError::QueueFull);
         }
         queue.posted.push_back((id, buffer));
-        // Whoever waits for this RECV goes on.
+        // Senders that wait for this RECV continue.
         let remotes: Vec<Pair> = domain.pairs.values().filter_map(|pair| pair.remote).collect();
         for remote in remotes {
             state.run(remote);
@@ -369,7 +369,7 @@ impl ThreadDomain for ReferenceDomain {
     ) -> usize {
         let mut state = self.world.lock();
         let Some(domain) = state.domains.get_mut(&self.id) else { return 0 };
-        // Those that wait for a RECV look at the clock.
+        // Senders that wait for a RECV check their time limit.
         let waiting: Vec<_> =
             domain.pairs.iter().filter(|(_, pair)| pair.gives_up.is_some()).map(|(id, _)| *id).collect();
         for id in waiting {

@@ -1,4 +1,4 @@
-//! What everybody shares, and how a work request is carried out.
+//! The state shared by all objects, and the execution of work requests.
 
 use dunlin_fabric::memory::HeapMemory;
 use dunlin_fabric::{
@@ -47,7 +47,7 @@ impl World {
         self.lock().version
     }
 
-    /// Waits for any change; `false` when the time is over.
+    /// Waits for any change; returns `false` at the deadline.
     pub(super) fn wait(&self, seen: u64, until: Nanos) -> bool {
         let mut state = self.lock();
         while state.version == seen {
@@ -64,7 +64,7 @@ impl World {
 
 #[derive(Debug, Default)]
 pub(super) struct State {
-    /// Goes up with each change that somebody may wait for.
+    /// Increases with each change that a thread may wait for.
     pub(super) version: u64,
     pub(super) next: u64,
     pub(super) listeners: BTreeMap<Address, Listening>,
@@ -81,7 +81,7 @@ pub(super) struct Listening {
 #[derive(Debug)]
 pub(super) struct LinkState {
     pub(super) alive: Arc<AtomicBool>,
-    /// By [`Side`].
+    /// Indexed by [`Side`].
     pub(super) ends: [LinkSide; 2],
 }
 
@@ -89,7 +89,7 @@ pub(super) struct LinkState {
 pub(super) struct LinkSide {
     pub(super) inbox: VecDeque<Vec<u8>>,
     pub(super) subscription: Option<Subscription<RealSignal>>,
-    /// What this side has granted.
+    /// The grants of this side.
     pub(super) grants: BTreeMap<RegionKey, (Arc<HeapMemory>, Access)>,
 }
 
@@ -98,7 +98,7 @@ pub(super) struct DomainState {
     pub(super) queues: BTreeMap<CompletionQueueId, Queue>,
     pub(super) shared: BTreeMap<SharedReceiveQueueId, ReceiveQueue>,
     pub(super) pairs: BTreeMap<QueuePairId, PairState>,
-    /// Completions that arrived where events are wanted, and calls of the waker.
+    /// The number of completions in queues with events, and of calls of the waker.
     pub(super) events: u64,
     pub(super) next: u32,
 }
@@ -106,7 +106,7 @@ pub(super) struct DomainState {
 #[derive(Debug)]
 pub(super) struct Queue {
     pub(super) events: bool,
-    /// A completion, and up to where polling it frees the send queue.
+    /// Each completion, with the number of the last send request whose slot polling it frees.
     pub(super) ready: VecDeque<(Completion<HeapMemory>, Option<u64>)>,
 }
 
@@ -123,13 +123,13 @@ pub(super) struct PairState {
     pub(super) link: Option<(LinkId, Side)>,
     pub(super) remote: Option<Pair>,
     pub(super) sends: VecDeque<Sent>,
-    /// Requests posted ever, and those whose slots are free again.
+    /// The number of requests ever posted, and below, of those whose slots are free again.
     pub(super) posted: u64,
     pub(super) freed: u64,
     pub(super) receives: ReceiveQueue,
-    /// When the head of the send queue gives up waiting for a RECV.
+    /// The time at which the head of the send queue gives up waiting for a RECV.
     pub(super) gives_up: Option<Nanos>,
-    /// Where datagrams may go.
+    /// The destinations of datagrams.
     pub(super) handles: BTreeMap<u32, Pair>,
 }
 
@@ -141,7 +141,7 @@ pub(super) struct Sent {
     pub(super) what: What,
 }
 
-/// An operation with its data copied out: nothing is in flight here for longer than the lock is held.
+/// An operation with a copy of its data: no buffer is in flight for longer than the lock is held.
 #[derive(Debug)]
 pub(super) enum What {
     Send { data: Vec<u8>, immediate: Option<u32>, to: Option<u32> },
@@ -167,7 +167,7 @@ impl What {
     }
 }
 
-/// What became of the head of a send queue.
+/// The result of executing the head of a send queue.
 enum Outcome {
     Done { bytes: u32, value: u64 },
     Failed(CompletionStatus),
@@ -232,8 +232,8 @@ impl State {
         domain.events += queue.events as u64;
     }
 
-    /// Puts a queue pair and its peer into the error state; the head of the send queue ends with `status`, if one
-    /// is given, everything else is flushed.
+    /// Puts a queue pair and its peer into the error state. The head of the send queue ends with `status`, if
+    /// given; all other requests are flushed.
     pub(super) fn break_pair(&mut self, pair: Pair, mut status: Option<CompletionStatus>) {
         self.version += 1;
         let Some(state) = self.pair(pair) else { return };
@@ -264,7 +264,7 @@ impl State {
         }
     }
 
-    /// Carries out what stands at the head of a send queue, as far as it goes.
+    /// Executes the requests at the head of a send queue, as far as possible.
     pub(super) fn run(&mut self, pair: Pair) {
         while let Some(state) = self.pair(pair)
             && state.state == QueuePairState::Ready
@@ -277,7 +277,7 @@ impl State {
                 _ => remote,
             };
             let outcome = match target {
-                // Connected on our side only: waits for the peer.
+                // Only this side is connected: waits for the peer.
                 Some(target)
                     if config.transport != Transport::UnreliableDatagram
                         && self.pair(target).is_some_and(|t| t.state == QueuePairState::Initialised) =>
@@ -345,7 +345,7 @@ impl State {
                     else {
                         return Outcome::Failed(access);
                     };
-                    // SAFETY: in bounds of registered memory, as `granted` has checked.
+                    // SAFETY: `granted` has checked that the range is in bounds of registered memory.
                     unsafe { copy::to_peer(data.as_ptr(), at(&memory, *offset), data.len()) };
                 }
                 match immediate {
@@ -369,7 +369,7 @@ impl State {
                     let Some(into) = into.get_mut(..length) else {
                         return Outcome::Failed(CompletionStatus::LocalLength);
                     };
-                    // SAFETY: in bounds of registered memory, as `granted` has checked.
+                    // SAFETY: `granted` has checked that the range is in bounds of registered memory.
                     unsafe { copy::from_peer(at(&memory, *offset), into.as_mut_ptr(), length) };
                 }
                 Outcome::Done { bytes: length as u32, value: 0 }
@@ -401,7 +401,7 @@ impl State {
         let Some(memory) = self.granted(link, key, offset, 8, Access::ATOMIC) else {
             return Outcome::Failed(CompletionStatus::RemoteAccess);
         };
-        // SAFETY: in bounds of registered memory, as `granted` has checked, and aligned.
+        // SAFETY: `granted` has checked that the range is in bounds of registered memory, and it is aligned.
         let word = unsafe { AtomicU64::from_ptr(at(&memory, offset).cast()) };
         Outcome::Done { bytes: 8, value: change(word) }
     }
@@ -437,7 +437,7 @@ impl State {
             let status = CompletionStatus::LocalLength;
             let completion = Completion { buffer, ..plain(id, status, opcode, target.1) };
             self.complete(target.0, config.receive_completions, completion, None);
-            // The sender's queue pair breaks by this, and takes this one with it.
+            // This breaks the sender's queue pair, and with it this one.
             return Outcome::Failed(CompletionStatus::RemoteOperation);
         };
         room.copy_from_slice(data);
@@ -448,7 +448,7 @@ impl State {
         DONE
     }
 
-    /// A WRITE_WITH_IMM's completion at the target tells the bytes written.
+    /// Sets the number of bytes written in a WRITE_WITH_IMM's completion at the target.
     fn patch_length(&mut self, target: Pair, length: u32) -> Outcome {
         if let Some(domain) = self.domains.get_mut(&target.0)
             && let Some(state) = domain.pairs.get(&target.1)

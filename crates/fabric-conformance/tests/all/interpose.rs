@@ -31,7 +31,7 @@ impl<F: Fabric> End<F> {
     }
 }
 
-/// Two connected ends: the first on `fabric`, the second on the fabric below it.
+/// Makes two connected ends: the first on `fabric`, the second on the fabric below it.
 fn ends<F: Fabric>(fabric: &F, below: &Reference, transport: Transport) -> (End<F>, End<Reference>) {
     fn end<F: Fabric>(fabric: &F, link: F::Link, transport: Transport) -> (End<F>, Endpoint) {
         let mut domain = fabric.domain().unwrap();
@@ -221,7 +221,7 @@ fn lost_messages_complete_in_their_turn_and_never_arrive() {
         second.receive(id).unwrap();
     }
     let mut completed = Vec::new();
-    // Eight slots and only every third request signaled, which is the lost one.
+    // Eight slots, and only every third request signaled, which is the lost one.
     for id in 1..=9 {
         while first.send(id, id % 3 == 0) == Err(PostError::QueueFull) {
             completed.extend(ids(&first.poll()));
@@ -316,7 +316,7 @@ fn they_stack() {
     assert_eq!(fabric.counts().posted_send, 1);
 }
 
-/// One run of random faults, as its completions tell it.
+/// Runs once with random faults; returns the completions.
 fn run(seed: u64) -> Vec<(u64, CompletionStatus)> {
     let below = Reference::new();
     let completion_error =

@@ -1,5 +1,5 @@
-//! Proof that the suite can fail: the reference fabric made wrong in one way after the other, each of which has
-//! to be found by the cases that are about it, while a case that has nothing to do with it goes on passing.
+//! Proof that the suite can fail. The reference fabric is made wrong in one respect after another; the cases
+//! that concern it have to fail, and an unrelated case has to pass.
 
 use dunlin_fabric::interpose::{DomainHooks, Hooks, Interposed, LinkHooks};
 use dunlin_fabric::*;
@@ -85,7 +85,7 @@ impl Hooks<Reference> for WrongHooks {
         }
         let memory = inner.register(length, registered)?;
         if self.is(Wrong::RegistersDirtyMemory) {
-            // SAFETY: the first byte of memory that nobody else knows yet.
+            // SAFETY: the first byte of memory that no other code has access to yet.
             unsafe { memory.base().as_ptr().write(1) };
         }
         Ok(memory)
@@ -141,7 +141,7 @@ impl WrongDomain {
         self.wrong == wrong
     }
 
-    /// Every so manieth time.
+    /// Returns true at every `so_many`-th call, if this mutant is active.
     fn every(&mut self, wrong: Wrong, so_many: u64) -> bool {
         self.is(wrong) && {
             self.count += 1;
@@ -323,10 +323,10 @@ impl DomainHooks<ReferenceDomain> for WrongDomain {
     }
 }
 
-/// A case that none of the wrongs concerns.
+/// A case that no mutant affects.
 const CONTROL: &str = "listen_twice";
 
-/// Each wrong, and cases that have to find it.
+/// Each mutant, and the cases that have to fail on it.
 const MUTANTS: &[(Wrong, &[&str])] = &[
     (Wrong::LosesSendCompletions, &["rc_send", "sends_complete_in_order"]),
     (Wrong::DoublesSendCompletions, &["rc_write", "rc_fetch_add"]),
@@ -369,7 +369,7 @@ const MUTANTS: &[(Wrong, &[&str])] = &[
     (Wrong::RegistersDirtyMemory, &["registered_memory_is_zeroed"]),
 ];
 
-/// The named cases on a fabric that is wrong in one way; those that failed.
+/// Runs the named cases on one mutant; returns those that failed.
 fn failed(wrong: Wrong, cases: &[&str]) -> Vec<&'static str> {
     let only = cases.iter().map(|case| (*case).to_owned()).collect();
     let options = Options { limit: 1500 * MILLISECOND, only };
@@ -385,7 +385,7 @@ fn every_wrong_is_found() {
     let left = Mutex::new(MUTANTS.iter());
     let missed = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
-        // Most of the time they wait for something that never comes.
+        // These threads mostly wait for events that never occur.
         for _ in 0..6 {
             scope.spawn(|| {
                 loop {
@@ -437,7 +437,7 @@ fn capabilities_decide_what_applies() {
     assert!(skipped.contains(&("uc_write", "transports: UC")), "{skipped:?}");
     assert!(skipped.contains(&("ud_to_several_peers", "transports: UD")), "{skipped:?}");
     assert!(skipped.contains(&("shared_receive_queue", "shared_receive_queue")), "{skipped:?}");
-    // 11 of atomics, 7 of UC, 6 of UD, 4 of shared receive queues.
+    // 11 with atomics, 7 with UC, 6 with UD, 4 with shared receive queues.
     assert_eq!((skipped.len(), report.passed().len()), (28, report.rows.len() - 28), "{skipped:#?}");
 }
 

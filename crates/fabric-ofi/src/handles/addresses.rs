@@ -1,4 +1,4 @@
-//! Whom reliable datagrams go to: the provider's table of addresses.
+//! The destinations of reliable datagrams: the provider's table of addresses.
 
 use super::{Domain, close, made};
 use crate::sys;
@@ -6,10 +6,11 @@ use std::io;
 use std::ptr::{NonNull, null, null_mut};
 use std::sync::Arc;
 
-/// The longest address of an endpoint, in bytes: names of `shm` are the longest. Two fit into what links carry of a queue pair.
+/// The longest address of an endpoint, in bytes; `shm` has the longest. Two of them fit into a queue pair's
+/// endpoint.
 pub(crate) const MAX_ADDRESS: usize = 88;
 
-/// A table of addresses, which endpoints are bound to.
+/// A table of addresses, to which endpoints are bound.
 #[derive(Debug)]
 pub(crate) struct AddressVector {
     pub(super) raw: NonNull<sys::AddressVector>,
@@ -33,7 +34,7 @@ impl AddressVector {
             flags: 0,
         };
         let mut raw = null_mut();
-        // SAFETY: the domain is open, the attributes are of the library's layout.
+        // SAFETY: the domain is open, and the attributes have the library's layout.
         let code = unsafe {
             let owner = domain.domain.as_ref();
             ((*owner.operations).av_open)(domain.domain.as_ptr(), &mut attributes, &mut raw, null_mut())
@@ -41,19 +42,20 @@ impl AddressVector {
         Ok(Arc::new(AddressVector { raw: made(domain.library, code, raw)?, domain: Arc::clone(domain) }))
     }
 
-    /// Adds an address in the provider's form. The caller has checked as much of it as can be.
+    /// Adds an address in the provider's format. The caller has checked it as far as possible.
     pub(crate) fn insert(self: &Arc<Self>, address: &[u8]) -> io::Result<Inserted> {
-        // Room behind it, so that no provider reads beyond what is ours, whatever length it takes its addresses to have; and
-        // aligned as a structure is.
+        // Padded, so that no provider reads beyond the buffer, whatever length it assumes for an address;
+        // aligned like a structure.
         let mut bytes = [0u64; (MAX_ADDRESS + 64) / 8];
         let room = &mut bytes[..];
-        // SAFETY: numbers are bytes as well, and the length is that of the numbers.
+        // SAFETY: integers can be viewed as bytes, and the length is that of the integers.
         let room =
             unsafe { std::slice::from_raw_parts_mut(room.as_mut_ptr().cast::<u8>(), size_of_val(room)) };
         let length = address.len().min(MAX_ADDRESS);
         room[..length].copy_from_slice(&address[..length]);
         let mut name = sys::ADDRESS_UNSPECIFIED;
-        // SAFETY: the table is open; the address is read during the call, as the table has no event queue.
+        // SAFETY: the table is open. The address is only read during the call, as the table has no event
+        // queue.
         let count = unsafe {
             let operations = &*self.raw.as_ref().operations;
             (operations.insert)(self.raw.as_ptr(), room.as_ptr().cast(), 1, &mut name, 0, null_mut())
@@ -68,15 +70,16 @@ impl AddressVector {
 
 impl Drop for AddressVector {
     fn drop(&mut self) {
-        // SAFETY: made in `new`; endpoints that are bound to it hold it.
+        // SAFETY: made in `new`; endpoints that are bound to it hold it, so none is left.
         unsafe { close(self.domain.library, "an address vector", self.raw.as_ptr().cast()) }
     }
 }
 
-/// An address in the table, as long as this is there. Dropped after the endpoint that sends there is closed.
+/// An address in the table, for as long as this value exists. Dropped after the endpoint that sends to it is
+/// closed.
 #[derive(Debug)]
 pub(crate) struct Inserted {
-    /// What operations call it.
+    /// The name of the address in operations.
     pub(crate) name: u64,
     vector: Arc<AddressVector>,
 }
@@ -84,7 +87,7 @@ pub(crate) struct Inserted {
 impl Drop for Inserted {
     fn drop(&mut self) {
         let vector = &self.vector;
-        // SAFETY: the table is open, and has the address.
+        // SAFETY: the table is open, and contains the address.
         let code =
             unsafe { ((*vector.raw.as_ref().operations).remove)(vector.raw.as_ptr(), &mut self.name, 1, 0) };
         if let Err(error) = vector.domain.library.outcome(code) {

@@ -1,4 +1,4 @@
-//! What connected endpoints need to find each other: passive endpoints, and the queue where requests and ends are told.
+//! The making of connections: passive endpoints, and the queue for connection events.
 
 use super::{Domain, Info, close, made};
 use crate::sys;
@@ -8,22 +8,22 @@ use std::net::SocketAddr;
 use std::ptr::{NonNull, null, null_mut};
 use std::sync::Arc;
 
-/// What the event queue tells.
+/// A connection event.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// Somebody asks this passive endpoint (its [name](PassiveEndpoint::name)) for a connection, and says so much (cut at
-    /// [`MAX_SAID`]).
+    /// A request to the passive endpoint of this [name](PassiveEndpoint::name), with the peer's data, cut at
+    /// [`MAX_SAID`] bytes.
     Request(usize, Info, Vec<u8>),
-    /// This endpoint (its [name](Endpoint::name)) is connected.
+    /// The endpoint of this [name](Endpoint::name) is connected.
     Connected(usize),
-    /// This endpoint has no other end any more, or never got one.
+    /// The endpoint's connection has ended, or was never made.
     Closed(usize),
 }
 
-/// The most that is heard of what a peer says with its request.
+/// The maximum number of bytes read of the data in a peer's request.
 pub(crate) const MAX_SAID: usize = 64;
 
-/// Where connections and their ends are told.
+/// The queue for connection events.
 #[derive(Debug)]
 pub(crate) struct EventQueue {
     raw: NonNull<sys::EventQueue>,
@@ -45,7 +45,7 @@ impl EventQueue {
             wait_set: null_mut(),
         };
         let mut raw = null_mut();
-        // SAFETY: the fabric is open, the attributes are of the library's layout.
+        // SAFETY: the fabric is open, and the attributes have the library's layout.
         let code = unsafe {
             let owner = domain.fabric.as_ref();
             ((*owner.operations).eq_open)(domain.fabric.as_ptr(), &mut attributes, &mut raw, null_mut())
@@ -53,19 +53,19 @@ impl EventQueue {
         Ok(Arc::new(EventQueue { raw: made(domain.library, code, raw)?, domain: Arc::clone(domain) }))
     }
 
-    /// What endpoints are bound to.
+    /// Returns the object for binding endpoints.
     pub(super) fn as_ptr(&self) -> *mut sys::Object {
         self.raw.as_ptr().cast()
     }
 
-    /// The next event, if there is one. Makes progress of connecting.
+    /// Returns the next event, if there is one. Makes progress on connections.
     pub(crate) fn next(&self) -> Option<Event> {
         #[repr(C)]
         struct Roomy(sys::ConnectionEvent, [u8; MAX_SAID]);
         loop {
             let mut kind = 0;
             let mut raw = Roomy(sys::ConnectionEvent { object: null_mut(), info: null_mut() }, [0; MAX_SAID]);
-            // SAFETY: the queue is open, and there is as much room as is said.
+            // SAFETY: the queue is open, and the buffer has the given size.
             let count = unsafe {
                 let place = (&raw mut raw).cast();
                 ((*self.raw.as_ref().operations).read)(
@@ -77,7 +77,7 @@ impl EventQueue {
                 )
             };
             if count == -sys::ERROR_AVAILABLE {
-                // SAFETY: numbers and null pointers, for which zeros are values.
+                // SAFETY: numbers and null pointers, for which zeros are valid values.
                 let mut error: sys::EventError = unsafe { std::mem::zeroed() };
                 // SAFETY: the queue is open, and there is room for the entry.
                 let count =
@@ -92,7 +92,7 @@ impl EventQueue {
             let object = raw.0.object as usize;
             match kind {
                 sys::EVENT_CONNECTION_REQUEST => {
-                    // SAFETY: the event has brought it for us to free.
+                    // SAFETY: the event transfers ownership of the description.
                     if let Some(info) = unsafe { Info::from_event(self.domain.library, raw.0.info) } {
                         return Some(Event::Request(object, info, said));
                     }
@@ -107,16 +107,16 @@ impl EventQueue {
 
 impl Drop for EventQueue {
     fn drop(&mut self) {
-        // SAFETY: made in `new`; endpoints that use it hold it.
+        // SAFETY: made in `new`; endpoints that use it hold it, so none is left.
         unsafe { close(self.domain.library, "an event queue", self.raw.as_ptr().cast()) }
     }
 }
 
-/// Where connections are asked for.
+/// A listener for connection requests.
 #[derive(Debug)]
 pub(crate) struct PassiveEndpoint {
     raw: NonNull<sys::PassiveEndpoint>,
-    /// As the provider has it, its port with it.
+    /// The provider's address, with the port.
     pub(crate) address: SocketAddr,
     events: Arc<EventQueue>,
 }
@@ -127,7 +127,7 @@ unsafe impl Send for PassiveEndpoint {}
 unsafe impl Sync for PassiveEndpoint {}
 
 impl PassiveEndpoint {
-    /// Listens at an address of this host, on a port of the system's choice.
+    /// Listens at an address of this host, on a port that the system chooses.
     pub(crate) fn listen(events: &Arc<EventQueue>, info: &Info) -> io::Result<Self> {
         let domain = &events.domain;
         let library = domain.library;
@@ -160,14 +160,14 @@ impl PassiveEndpoint {
         Ok(endpoint)
     }
 
-    /// What events call it.
+    /// Returns the name that events use.
     pub(crate) fn name(&self) -> usize {
         self.raw.as_ptr() as usize
     }
 
-    /// Turns a request down.
+    /// Rejects a request.
     pub(crate) fn reject(&self, request: &Info) {
-        // SAFETY: the endpoint is open, and the handle is of its request.
+        // SAFETY: the endpoint is open, and the handle belongs to its request.
         let code = unsafe {
             let manager = self.raw.as_ref().manager;
             ((*manager).reject)(self.raw.as_ptr(), request.get().handle, null(), 0)
@@ -188,12 +188,12 @@ impl Drop for PassiveEndpoint {
 fn address_of(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
     match c_int::from(storage.ss_family) {
         libc::AF_INET => {
-            // SAFETY: of this family it is that structure.
+            // SAFETY: this family has that structure.
             let v4 = unsafe { &*(&raw const *storage).cast::<libc::sockaddr_in>() };
             Some((v4.sin_addr.s_addr.to_ne_bytes(), u16::from_be(v4.sin_port)).into())
         }
         libc::AF_INET6 => {
-            // SAFETY: of this family it is that structure.
+            // SAFETY: this family has that structure.
             let v6 = unsafe { &*(&raw const *storage).cast::<libc::sockaddr_in6>() };
             Some((v6.sin6_addr.s6_addr, u16::from_be(v6.sin6_port)).into())
         }

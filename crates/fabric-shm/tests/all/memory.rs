@@ -1,4 +1,4 @@
-//! What queue pairs cost in memory. In a process of its own, so that no other test's memory is counted.
+//! The memory cost of queue pairs. A separate test binary, so that no other test's memory is counted.
 
 use crate::common::many;
 

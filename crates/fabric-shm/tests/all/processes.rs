@@ -1,4 +1,4 @@
-//! Two processes: who they are to each other, and what is left of one that is killed.
+//! Two processes: their identity to each other, and the remains of a killed one.
 
 use crate::common::{Child, Side, dial, local, poll_one, receive, role, send, soon, unique, write};
 use dunlin_fabric::{
@@ -11,7 +11,7 @@ fn fabric() -> ShmFabric {
     ShmFabric::new(ShmConfig::default()).unwrap()
 }
 
-/// Names in the places where shared memory and sockets would leave traces.
+/// Returns names in the places where shared memory and sockets would leave traces.
 fn traces() -> Vec<String> {
     let mut found = Vec::new();
     for place in ["/dev/shm", "/tmp", "/run"] {
@@ -25,7 +25,7 @@ fn traces() -> Vec<String> {
     found
 }
 
-/// A server that echoes messages and lets the client write, until it is killed.
+/// Runs a server that echoes messages and lets the client write, until it is killed.
 fn echo_for_ever(address: &Address) {
     let fabric = fabric();
     let listener = fabric.listen(address).unwrap();
@@ -55,7 +55,8 @@ fn echo_for_ever(address: &Address) {
             }
             let Some(buffer) = completion.buffer else { continue };
             let bytes = completion.bytes as usize;
-            // A queue full of answers that the client does not take is its own trouble.
+            // Fails if the client does not take its answers and the queue is full, which only concerns that
+            // client.
             let _ = side.domain.post(side.queue_pair, send(completion.id.0, &[&buffer[..bytes]], None, true));
             let target = dunlin_fabric::ReceiveTarget::QueuePair(side.queue_pair);
             side.domain.post_receive(target, completion.id, Some(buffer)).unwrap();
@@ -126,11 +127,11 @@ fn a_killed_server_leaves_nothing_and_its_client_learns_it() {
     let mut seen = [poll_one(&mut side), poll_one(&mut side)].map(|c| (c.id.0, c.status));
     seen.sort_unstable_by_key(|s| s.0);
     assert_eq!(seen, [(1, CompletionStatus::Success), (2, CompletionStatus::Success)]);
-    // It is in the middle of something when it dies: RECVs are posted, a message waits for room in its full ring.
+    // The server dies with work pending: RECVs are posted, and a message waits for room in its full ring.
     for id in 10..20 {
         receive(&mut side, &arena, id, 64);
     }
-    // Stopped first, so that it takes nothing more and the state at its death is known.
+    // Stopped first, so that it takes nothing more and its state at death is known.
     rustix::process::kill_process(
         rustix::process::Pid::from_raw(child.id() as i32).unwrap(),
         rustix::process::Signal::STOP,
@@ -185,7 +186,7 @@ fn a_killed_client_is_noticed_by_its_server() {
         let (mut side, key) = connect_to(&fabric, &address);
         let arena = local(&fabric, 1 << 20);
         let until = soon();
-        // Writes, reads and sends without a pause, until it is killed in the middle of one.
+        // Writes, reads and sends without a pause, until it is killed during one of them.
         while RealHost.now() < until {
             if let Ok(buffer) = arena.reserve(1 << 18) {
                 let operation =
@@ -248,7 +249,8 @@ fn two_processes_cannot_listen_on_one_name() {
     let mut child = Child::start("two_processes_cannot_listen_on_one_name", "second", &address);
     assert!(child.succeeds());
     drop(listener);
-    // A child that another test is just starting has a copy of every descriptor until it becomes its program.
+    // A child that another test has just forked holds a copy of every descriptor until it executes its
+    // program.
     let until = soon();
     while fabric.listen(&address).is_err() {
         assert!(RealHost.now() < until, "the name is not free again");

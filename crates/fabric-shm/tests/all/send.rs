@@ -12,7 +12,7 @@ fn pattern(length: usize) -> Vec<u8> {
     (0..length).map(|i| (i * 7 + i / 251) as u8).collect()
 }
 
-/// Polls both until one side has a completion.
+/// Polls both sides until one has a completion.
 fn exchange(pair: &mut Pair) -> (Vec<Completion<ShmMemory>>, Vec<Completion<ShmMemory>>) {
     let until = soon();
     loop {
@@ -161,7 +161,7 @@ fn without_a_recv_the_sender_waits_for_ever_or_gives_up_for_good() {
     assert_eq!((first[0].id, first[0].status), (WorkId(1), CompletionStatus::ReceiverNotReady));
     assert_eq!((first[1].id, first[1].status), (WorkId(2), CompletionStatus::Flushed));
     assert_eq!(pair.a.domain.state(pair.a.queue_pair), Some(QueuePairState::Error));
-    // What was reported as not executed is never delivered.
+    // A message that was reported as not executed is never delivered.
     let buffer = arena.reserve(64).unwrap();
     let target = ReceiveTarget::QueuePair(pair.b.queue_pair);
     if pair.b.domain.post_receive(target, WorkId(9), Some(buffer)).is_ok() {
@@ -368,7 +368,7 @@ fn what_was_sent_before_we_connected_waits_for_us() {
     receive(&mut b, &arena, 1, 64);
     receive(&mut b, &arena, 2, 64);
     a.post(send(1, &[b"last words"], None, false)).unwrap();
-    // Comes to light only when the message before it is done with.
+    // Its failure is reported only after the message before it is complete.
     a.post(write(2, RegionKey(77 << 32 | 1), 0, &[b"nowhere"], false)).unwrap();
     let endpoint = Endpoint(b.link.receive(soon()).unwrap());
     b.domain.connect(b.queue_pair, &b.link, &endpoint).unwrap();

@@ -8,7 +8,7 @@ use dunlin_fabric::{
 use dunlin_fabric_shm::ShmMemory;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Sleeps until there is a completion; counts the sleeps that were ended by a ring.
+/// Sleeps until there is a completion; counts the sleeps that a ring ended.
 fn sleep_for_one(side: &mut Side, rings: &mut u32) -> dunlin_fabric::Completion<ShmMemory> {
     let until = soon();
     let mut found = Vec::new();
@@ -45,7 +45,7 @@ fn two_sleepers_wake_each_other() {
                 b.post(send(1, &[&buffer[..1]], None, true)).unwrap();
                 left -= 1;
             }
-            // The last answer counts only once it was taken.
+            // The last answer counts only once the peer has taken it.
             while b.domain.send_room(b.queue_pair) < 128 {
                 sleep_for_one(&mut b, &mut two[0]);
             }

@@ -1,4 +1,4 @@
-//! Two domains in one process: connect, WRITE, READ, atomics, and what is refused.
+//! Two domains in one process: connect, WRITE, READ, atomics, and refused requests.
 
 use crate::common::{Pair, poll_one, write};
 use dunlin_fabric::{

@@ -8,12 +8,12 @@ use dunlin_fabric::{
 };
 use dunlin_fabric_shm::{ShmConfig, ShmDomain, ShmFabric, ShmLink, ShmMemory};
 
-/// Long enough for anything that is expected to happen.
+/// A deadline that is long enough for every expected event.
 pub fn soon() -> u64 {
     RealHost.now() + 10_000_000_000
 }
 
-/// A name that no other test has.
+/// Returns a name that no other test uses.
 pub fn unique(what: &str) -> Address {
     let name = format!("test-{what}-{}-{:x}", std::process::id(), RealHost.random());
     Address::new(Scheme::Shm, &name).unwrap()
@@ -58,7 +58,7 @@ impl Side {
     }
 }
 
-/// Two sides, connected.
+/// Two connected sides.
 pub struct Pair {
     pub fabric: ShmFabric,
     pub a: Side,
@@ -85,7 +85,7 @@ impl Pair {
         Pair { fabric, a, b }
     }
 
-    /// Waits until everything that was said on the links so far has arrived.
+    /// Waits until all earlier messages on the links have arrived.
     pub fn settle(&self) {
         self.a.link.send(b"settle").unwrap();
         self.b.link.send(b"settle").unwrap();
@@ -94,7 +94,7 @@ impl Pair {
     }
 }
 
-/// A WRITE of inline parts.
+/// Returns a WRITE of inline parts.
 pub fn write<'a>(
     id: u64,
     key: RegionKey,
@@ -119,19 +119,19 @@ pub fn poll_one(side: &mut Side) -> Completion<ShmMemory> {
     }
 }
 
-/// Memory that is granted for nothing.
+/// Returns an arena of memory without remote access.
 pub fn local(fabric: &ShmFabric, length: u64) -> dunlin_fabric::Arena<ShmMemory> {
     dunlin_fabric::Arena::new(fabric.register(length, Access::LOCAL).unwrap()).unwrap()
 }
 
-/// A process of the same test binary, in a role of its own. Killed when dropped.
+/// A process of the same test binary in a given role. Killed when dropped.
 pub struct Child(std::process::Child);
 
 const ROLE: &str = "DUNLIN_SHM_TEST_ROLE";
 const ADDRESS: &str = "DUNLIN_SHM_TEST_ADDRESS";
 
 impl Child {
-    /// Runs the test of that name in a new process, which finds its role and the address in its environment.
+    /// Runs the test of that name in a new process, with its role and the address in the environment.
     pub fn start(test: &str, role: &str, address: &Address) -> Self {
         let child = std::process::Command::new(std::env::current_exe().unwrap())
             .args([test, "--exact", "--nocapture", "--test-threads=1"])
@@ -147,13 +147,13 @@ impl Child {
         self.0.id()
     }
 
-    /// SIGKILL.
+    /// Sends SIGKILL.
     pub fn kill(&mut self) {
         self.0.kill().unwrap();
         self.0.wait().unwrap();
     }
 
-    /// Waits for its end; whether it was a success.
+    /// Waits for the process's end; returns whether it succeeded.
     pub fn succeeds(&mut self) -> bool {
         let until = soon();
         loop {
@@ -173,13 +173,13 @@ impl Drop for Child {
     }
 }
 
-/// In a child: its role and the address.
+/// Returns the role and the address, in a child process.
 pub fn role() -> Option<(String, Address)> {
     let role = std::env::var(ROLE).ok()?;
     Some((role, std::env::var(ADDRESS).unwrap().parse().unwrap()))
 }
 
-/// Dials until somebody listens.
+/// Dials until a server listens.
 pub fn dial(fabric: &ShmFabric, address: &Address) -> ShmLink {
     let until = soon();
     loop {
@@ -193,7 +193,7 @@ pub fn dial(fabric: &ShmFabric, address: &Address) -> ShmLink {
     }
 }
 
-/// SEND of inline parts.
+/// Returns a SEND of inline parts.
 pub fn send<'a>(
     id: u64,
     parts: &'a [&'a [u8]],

@@ -1,4 +1,4 @@
-//! A real machine.
+//! The host of a real machine.
 
 use super::{BindError, Host, Nanos, Signal, Site, Task, Topology, Work};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The machine that this process runs on.
+/// The machine on which this process runs.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RealHost;
 
@@ -23,7 +23,8 @@ impl Host for RealHost {
     type Signal = RealSignal;
 
     fn now(&self) -> Nanos {
-        // One second in, so that an hour before "now" needs no signed arithmetic near the start.
+        // The clock starts at one second, so subtracting a short time from "now" cannot underflow near the
+        // start.
         origin().elapsed().as_nanos() as u64 + 1_000_000_000
     }
 
@@ -59,7 +60,7 @@ impl Host for RealHost {
 
     fn topology(&self) -> Topology {
         let allowed = sched_getaffinity(None).ok();
-        // Who does not know what is allowed will hear it when binding.
+        // If the affinity mask is not known, binding reports the error.
         let allowed = |core| allowed.as_ref().is_none_or(|set| is_set(set, core));
         Topology::read(Path::new("/sys/devices/system/node"), sched_getcpu() as u32, allowed)
     }
@@ -82,7 +83,7 @@ impl Host for RealHost {
     }
 }
 
-/// A count under a mutex with a condition variable: control paths only.
+/// A counter under a mutex with a condition variable, for control paths only.
 #[derive(Clone, Debug, Default)]
 pub struct RealSignal(Arc<(Mutex<u64>, Condvar)>);
 
@@ -140,7 +141,7 @@ mod tests {
             assert_eq!(RealHost.bind(&former).unwrap(), cores[..1]);
             assert!(matches!(RealHost.bind(&[]), Err(BindError::System { .. })));
         };
-        // On a thread of its own, whose panic is this one's.
+        // Runs in its own thread, and a panic there fails this one.
         std::thread::scope(|scope| scope.spawn(body).join()).unwrap();
     }
 

@@ -5,62 +5,66 @@ use std::io;
 use std::path::Path;
 use thiserror::Error;
 
-/// The NUMA nodes of a machine, and of each the cores that threads may be bound to.
+/// The NUMA nodes of a machine, each with the cores that threads may be bound to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Topology {
     nodes: BTreeMap<u16, Vec<u32>>,
     here: u16,
 }
 
-/// Threads cannot be bound to a node.
+/// An error of binding threads to a NUMA node.
 #[derive(Debug, Error)]
 pub enum BindError {
-    /// There is none of that number.
+    /// The machine has no node of that number.
     #[error("there is no NUMA node {node}: this machine has {there}; change the hint numa, or take it away")]
     NoSuchNode {
         /// The number.
         node: u16,
-        /// What there is.
+        /// The nodes of the machine, in words.
         there: String,
     },
-    /// It has no core that this process may use.
+    /// The node has no core that this process may use.
     #[error("this process may use no core of NUMA node {node}: look at its affinity (taskset) and cpuset")]
     NoCores {
         /// The node.
         node: u16,
     },
-    /// The system says no.
+    /// The system call failed.
     #[error("a thread cannot be bound to cores {cores:?}: {error}")]
     System {
         /// The cores.
         cores: Vec<u32>,
-        /// What it said.
+        /// The system's error.
         error: io::Error,
     },
 }
 
 impl Topology {
-    /// Nodes with their cores; `here` is the node that is taken where no device says better.
+    /// Makes a topology of nodes with their cores. `here` is the node to use where no device suggests a
+    /// better one.
     pub fn new(nodes: impl IntoIterator<Item = (u16, Vec<u32>)>, here: u16) -> Self {
         Topology { nodes: nodes.into_iter().collect(), here }
     }
 
-    /// A machine of one node, with nothing to bind to.
+    /// Returns a machine of one node without cores to bind to.
     pub fn single() -> Self {
         Topology::new([(0, Vec::new())], 0)
     }
 
-    /// How many nodes there are, at least 1.
+    /// Returns the number of nodes, at least 1.
     pub fn count(&self) -> u32 {
         self.nodes.len().max(1) as u32
     }
 
-    /// The node of the processor's core that asked.
+    /// Returns the node of the core that read the topology.
     pub fn here(&self) -> u16 {
         self.here
     }
 
-    /// The cores of a node.
+    /// Returns the cores of a node.
+    ///
+    /// # Errors
+    /// The node does not exist or has no usable core.
     pub fn cores(&self, node: u16) -> Result<&[u32], BindError> {
         match self.nodes.get(&node) {
             Some(cores) if cores.is_empty() => Err(BindError::NoCores { node }),
@@ -73,8 +77,8 @@ impl Topology {
         }
     }
 
-    /// As Linux tells it in a folder like `/sys/devices/system/node`; of the cores those that are `allowed`. `core` is the
-    /// one that asks. A folder that is not there is a machine of one node.
+    /// Reads the topology from a Linux directory such as `/sys/devices/system/node`, with the cores that are
+    /// `allowed`. `core` is the calling core. A missing directory means a machine of one node.
     pub(crate) fn read(folder: &Path, core: u32, allowed: impl Fn(u32) -> bool) -> Self {
         let mut nodes = BTreeMap::new();
         let mut here = 0;
@@ -87,7 +91,7 @@ impl Topology {
             if cores.contains(&core) {
                 here = number;
             }
-            // A node of memory only has no cores, and is none for threads.
+            // A node that has only memory has no cores, so threads cannot use it.
             if !cores.is_empty() {
                 nodes.insert(number, cores.into_iter().filter(|core| allowed(*core)).collect());
             }
@@ -96,13 +100,13 @@ impl Topology {
     }
 }
 
-/// A list as `0-3,8`. What cannot be read is left out.
+/// Parses a list such as `0-3,8`. Malformed parts are skipped.
 fn parse_list(list: &str) -> Vec<u32> {
     let ranges = list.trim().split(',').filter_map(|range| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
         Some((first.parse::<u32>().ok()?, last.parse::<u32>().ok()?))
     });
-    // No machine has more; a list that says so is not believed.
+    // No machine has more cores; the limit guards against a malformed list.
     ranges.flat_map(|(first, last)| first..=last.min(first.saturating_add(65_535))).collect()
 }
 

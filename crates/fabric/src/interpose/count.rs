@@ -1,6 +1,6 @@
-//! Counts what a program asks of its fabric: how many posts, doorbells, completions, polls, waits and bytes.
-//! The counts are relaxed atomics, readable from any thread while the program runs. They cost a few
-//! nanoseconds an operation, allocate nothing and make no system call.
+//! Counts a program's use of its fabric: posts, doorbells, completions, polls, waits and bytes. The counts
+//! are relaxed atomics, readable from any thread while the program runs. Counting costs a few nanoseconds per
+//! operation, allocates nothing and makes no system call.
 
 use super::Interposed;
 use super::observe::{Event, Observer, Observing, Part, Posted};
@@ -14,17 +14,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub type Count<F> = Interposed<F, Observing<Counting>>;
 
 impl<F: Fabric> Interposed<F, Observing<Counting>> {
-    /// Counts what goes through `fabric` from now on. Clones share the counts.
+    /// Wraps `fabric` and counts its operations from now on. Clones share the counts.
     pub fn new(fabric: F) -> Self {
         Interposed::with_hooks(fabric, Observing(Counting::default()))
     }
 
-    /// The counts now.
+    /// Returns the current counts.
     pub fn counts(&self) -> CountSnapshot {
         self.hooks().0.0.snapshot()
     }
 
-    /// The shared counters, to be read where the fabric itself is not at hand.
+    /// Returns the shared counters, for readers without access to the fabric.
     pub fn counters(&self) -> Arc<Counters> {
         Arc::clone(&self.hooks().0.0)
     }
@@ -32,17 +32,17 @@ impl<F: Fabric> Interposed<F, Observing<Counting>> {
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
-        /// Counters that go up while a program runs.
+        /// Counters that increase while a program runs.
         #[derive(Debug, Default)]
         pub struct Counters { $($name: AtomicU64,)* }
 
-        /// Counts at one moment. The difference of two is what happened between them.
+        /// The counts at one moment. The difference of two snapshots covers the time between them.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct CountSnapshot { $($(#[$doc])* pub $name: u64,)* }
 
         impl Counters {
-            /// The counts now. Each is exact; together they are as of about the same moment while other
-            /// threads go on.
+            /// Returns the current counts. Each is exact; they are taken at slightly different moments while
+            /// other threads run.
             pub fn snapshot(&self) -> CountSnapshot {
                 CountSnapshot { $($name: self.$name.load(Ordering::Relaxed),)* }
             }
@@ -57,7 +57,7 @@ macro_rules! counters {
         }
 
         impl CountSnapshot {
-            /// Every count with its name, in a fixed order.
+            /// Returns every count with its name, in a fixed order.
             pub fn fields(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($name), self.$name),)*].into_iter()
             }
@@ -66,9 +66,9 @@ macro_rules! counters {
 }
 
 counters! {
-    /// SENDs posted, with immediate or without.
+    /// SENDs posted, with or without immediate data.
     posted_send,
-    /// WRITEs posted, without immediate.
+    /// WRITEs posted without immediate data.
     posted_write,
     /// WRITE_WITH_IMMs posted.
     posted_write_immediate,
@@ -78,41 +78,41 @@ counters! {
     posted_fetch_add,
     /// CMP_SWAPs posted.
     posted_compare_swap,
-    /// Of all posted: signaled ones, READs and atomics, which complete in any case, included.
+    /// Posted requests that complete on success: signaled requests, READs and atomics.
     posted_signaled,
-    /// Of all posted: those with inline data.
+    /// Posted requests with inline data.
     posted_inline,
     /// Posts that were refused.
     refused,
-    /// Doorbells rung for work requests: one for every post that was taken.
+    /// Doorbells rung for work requests: one for every accepted post.
     doorbells,
     /// RECVs posted.
     posted_receive,
     /// RECV posts that were refused.
     refused_receive,
-    /// Bytes of the messages posted, and bytes asked for by READs.
+    /// Bytes of posted messages, and bytes requested by READs.
     bytes_posted,
-    /// Bytes that RECVs got.
+    /// Bytes received in RECVs.
     bytes_received,
-    /// Completions taken of SENDs.
+    /// Completions of SENDs.
     completed_send,
-    /// Completions taken of WRITEs, with immediate or without.
+    /// Completions of WRITEs, with or without immediate data.
     completed_write,
-    /// Completions taken of READs.
+    /// Completions of READs.
     completed_read,
-    /// Completions taken of FETCH_ADDs.
+    /// Completions of FETCH_ADDs.
     completed_fetch_add,
-    /// Completions taken of CMP_SWAPs.
+    /// Completions of CMP_SWAPs.
     completed_compare_swap,
-    /// Completions taken of RECVs filled by a SEND.
+    /// Completions of RECVs filled by a SEND.
     completed_receive,
-    /// Completions taken of RECVs consumed by a WRITE_WITH_IMM.
+    /// Completions of RECVs consumed by a WRITE_WITH_IMM.
     completed_receive_immediate,
-    /// Of all completions: flushed ones.
+    /// Flushed completions.
     flushed,
-    /// Of all completions: failed ones, without the flushed.
+    /// Failed completions, without the flushed ones.
     failed,
-    /// Polls of a completion queue.
+    /// Polls of completion queues.
     polls,
     /// Polls that found nothing.
     empty_polls,
@@ -133,7 +133,7 @@ counters! {
 }
 
 impl CountSnapshot {
-    /// Work requests posted to send queues.
+    /// Returns the number of work requests posted to send queues.
     pub fn posts(&self) -> u64 {
         self.posted_send
             + self.posted_write
@@ -143,7 +143,7 @@ impl CountSnapshot {
             + self.posted_compare_swap
     }
 
-    /// Completions taken.
+    /// Returns the number of completions.
     pub fn completions(&self) -> u64 {
         self.completed_send
             + self.completed_write
@@ -156,7 +156,7 @@ impl CountSnapshot {
 }
 
 impl fmt::Display for CountSnapshot {
-    /// The counts that are not zero, one a line.
+    /// Writes the counts that are not zero, one per line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (name, count) in self.fields().filter(|(_, count)| *count != 0) {
             writeln!(f, "{name:<28} {count}")?;
@@ -177,7 +177,7 @@ impl Counters {
             Opcode::Read => &self.posted_read,
             Opcode::FetchAdd => &self.posted_fetch_add,
             Opcode::CompareSwap => &self.posted_compare_swap,
-            // Receives are posted by a method of their own.
+            // RECVs are posted, and counted, by another method.
             Opcode::Write | Opcode::Receive | Opcode::ReceiveWriteImmediate => &self.posted_write,
         };
         add(counter, 1);
@@ -211,7 +211,7 @@ impl Counters {
     }
 }
 
-/// The observer of [`Count`], of fabrics, links and domains alike.
+/// The observer of [`Count`], for fabrics, links and domains alike.
 #[derive(Clone, Debug, Default)]
 pub struct Counting(Arc<Counters>);
 

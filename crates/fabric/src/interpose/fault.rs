@@ -1,13 +1,13 @@
-//! Breaks a fabric on purpose, by a plan and a seed, in the ways that real ones break.
+//! Injects failures into a fabric by a plan and a seed, of the kinds that real fabrics have.
 //!
-//! What each fault does to the caller stands at the fields of [`FaultPlan`]. An injected failure keeps to the
-//! semantics of verbs: it is made by posting work that the fabric within really fails, so that the queue pair
-//! goes into the error state on both sides, everything else is flushed with its buffers given back, and later
-//! posts are refused; only the status that the caller sees is the plan's.
+//! The fields of [`FaultPlan`] document the effect of each fault on the caller. Injected failures keep the
+//! semantics of verbs: the hooks post work that really fails in the wrapped fabric. The queue pair thus goes
+//! into the error state on both sides, all other requests are flushed with their buffers returned, and later
+//! posts are refused. Only the status that the caller sees comes from the plan.
 //!
-//! A run is repeatable: every domain and every link draws from a generator of its own, seeded by the plan's seed
-//! and its number in the order of making, and [`When::Nth`] counts what is eligible in that domain (that link;
-//! registrations and dials: of the fabric). Threads that make domains in a changing order change the run.
+//! Runs are repeatable. Every domain and every link has its own generator, seeded by the plan's seed and its
+//! number in the order of creation. [`When::Nth`] counts the eligible occasions in that domain or link (for
+//! registrations and dials: in the fabric). If threads create domains in a varying order, runs differ.
 
 use super::{DomainHooks, Hooks, Interposed, LinkHooks};
 use crate::{
@@ -20,95 +20,97 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// When something is done, among the occasions that are eligible for it.
+/// The occasions, among those eligible for a fault, at which it is injected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum When {
     /// Never.
     #[default]
     Never,
-    /// On one occasion, the first being 1.
+    /// At one occasion, counted from 1.
     Nth(u64),
-    /// On every so manieth occasion; 1 is each, 0 none.
+    /// At every n-th occasion; 1 means each, 0 none.
     Every(u64),
-    /// By chance, so many times in a million.
+    /// At random, with this probability in millionths.
     PerMillion(u32),
 }
 
 /// An injected error completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompletionFault {
-    /// Among the work requests posted to RC queue pairs (zero-length READs excepted).
+    /// Eligible: work requests posted to RC queue pairs (zero-length READs excepted).
     pub when: When,
     /// The status that the caller sees; neither success nor flushed.
     pub status: CompletionStatus,
 }
 
-/// Completions held back.
+/// A delay of completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delay {
-    /// Among the completions of a domain.
+    /// Eligible: the completions of a domain.
     pub when: When,
-    /// For how many polls of its completion queue. Later completions of the queue wait behind it.
+    /// The delay, in polls of the completion queue. Later completions of the queue wait behind the delayed
+    /// one.
     pub polls: u32,
 }
 
-/// What to break, and when. The default breaks nothing.
+/// The faults to inject, and when. The default injects none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultPlan {
-    /// Where chance comes from.
+    /// The seed of the random generators.
     pub seed: u64,
-    /// The work request is not executed; it completes with the status given, in its turn, and the queue pair is
-    /// in error. RC only: UC and UD have no such errors.
+    /// The work request is not executed. It completes in order with the given status, and the queue pair goes
+    /// into the error state. RC only: UC and UD have no such errors.
     pub completion_error: Option<CompletionFault>,
-    /// A post is refused with [`PostError::QueueFull`] though there is room, and has no effect; the next try may
+    /// A post is refused with [`PostError::QueueFull`] though there is room, and has no effect. A retry may
     /// succeed.
     pub post_error: When,
-    /// A post to an RC queue pair is refused with [`PostError::QueuePairError`] and has no effect; the queue pair
-    /// is in error from here on. What was posted before completes or is flushed, as it would be on a device that
-    /// fails between two work requests; a SEND that waits for a RECV delays that.
+    /// A post to an RC queue pair is refused with [`PostError::QueuePairError`] and has no effect; the queue
+    /// pair is in the error state from here on. Earlier requests complete or are flushed, as on a device that
+    /// fails between two work requests. A SEND that waits for a RECV delays that.
     pub queue_pair_error: When,
-    /// A message of a UC or UD queue pair is lost: it completes with success, in its turn, and never arrives.
+    /// A message of a UC or UD queue pair is lost: it completes with success, in order, and never arrives.
     pub drop: When,
-    /// Completions come later, in the same order. Event waits do not sleep while some are held back.
+    /// Completions are delayed, in the same order. Event waits do not sleep while completions are held back.
     pub delay: Option<Delay>,
     /// Registering memory fails with [`RegisterError::OutOfMemory`].
     pub register_failure: When,
-    /// A dial fails with [`DialError::TimedOut`], at once.
+    /// A dial fails at once with [`DialError::TimedOut`].
     pub dial_failure: When,
-    /// The link is closed instead of sending or giving a message, as if the peer had died; queue pairs on it
-    /// go into the error state.
+    /// The link is closed instead of sending or returning a message, as if the peer had died. Queue pairs on
+    /// it go into the error state.
     pub link_death: When,
 }
 
-/// How often each fault was injected.
+/// The number of times each fault was injected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultCounts {
-    /// Error completions put in the place of work.
+    /// Work requests replaced by error completions.
     pub completion_errors: u64,
     /// Posts refused as if the queue were full.
     pub post_errors: u64,
-    /// Queue pairs broken by a post.
+    /// Queue pairs put into the error state by a post.
     pub queue_pair_errors: u64,
-    /// Messages lost.
+    /// Lost messages.
     pub dropped: u64,
-    /// Completions held back.
+    /// Delayed completions.
     pub delayed: u64,
-    /// Registrations failed.
+    /// Failed registrations.
     pub register_failures: u64,
-    /// Dials failed.
+    /// Failed dials.
     pub dial_failures: u64,
-    /// Links closed.
+    /// Closed links.
     pub link_deaths: u64,
 }
 
-/// A fabric that breaks by plan.
+/// A fabric with faults injected by a plan.
 pub type Fault<F> = Interposed<F, FaultHooks>;
 
 impl<F: Fabric> Interposed<F, FaultHooks> {
-    /// Breaks `fabric` by the plan from now on. RC faults need a fabric with room for one inline byte.
+    /// Wraps `fabric` and injects faults by the plan from now on. RC faults need a fabric that allows one
+    /// inline byte.
     ///
     /// # Panics
-    /// If the plan's error completion is to be a success or flushed.
+    /// If the status of the plan's error completion is success or flushed.
     pub fn new(fabric: F, plan: FaultPlan) -> Self {
         if let Some(fault) = plan.completion_error {
             assert!(
@@ -122,7 +124,7 @@ impl<F: Fabric> Interposed<F, FaultHooks> {
         Interposed::with_hooks(fabric, FaultHooks(Arc::new(shared)))
     }
 
-    /// What was injected so far.
+    /// Returns the number of faults injected so far.
     pub fn injected(&self) -> FaultCounts {
         let count = |kind: Kind| self.hooks().0.injected[kind as usize].load(Ordering::Relaxed);
         FaultCounts {
@@ -151,7 +153,7 @@ enum Kind {
 }
 const COUNTED: usize = Kind::LinkDeath as usize + 1;
 
-/// Decides occasion by occasion.
+/// Decides at each occasion whether a fault is injected.
 #[derive(Clone, Debug)]
 struct Dice {
     state: u64,
@@ -187,7 +189,7 @@ impl Dice {
 #[derive(Debug)]
 struct Shared {
     plan: FaultPlan,
-    /// For registrations and for dials.
+    /// One for registrations, one for dials.
     rolls: Mutex<(Dice, Dice)>,
     next: AtomicU64,
     injected: [AtomicU64; COUNTED],
@@ -287,15 +289,16 @@ impl<L: Link> LinkHooks<L> for FaultLink {
     }
 }
 
-/// No back-end gives out this key, so work that names it fails.
+/// No back-end issues this key, so work that names it fails.
 const BAD_KEY: RegionKey = RegionKey(u64::MAX);
-/// The id of the request that breaks a queue pair; its completion is not shown. Callers must not use it.
+/// The id of the request that breaks a queue pair. Its completion is hidden, and callers must not use this
+/// id.
 pub const POISON: WorkId = WorkId(0xfa17_fa17_fa17_fa17);
 
-/// A success that a lost message still owes.
+/// The success completion of a lost message that is still to be reported.
 #[derive(Debug)]
 struct Lost {
-    /// Comes after so many completions of the queue pair's own signaled requests.
+    /// Reported after this number of completions of the queue pair's own signaled requests.
     after: u64,
     id: WorkId,
     opcode: Opcode,
@@ -307,24 +310,25 @@ struct QueuePairFaults {
     send_completions: CompletionQueueId,
     /// The failed request whose completion is to be rewritten: id, opcode, status.
     failing: Option<(WorkId, Opcode, CompletionStatus)>,
-    /// In error by our doing.
+    /// This interposer has put the queue pair into the error state.
     broken: bool,
-    /// The request that makes it so is still to be posted.
+    /// The request that breaks the queue pair is still to be posted.
     poison_owed: bool,
-    /// UC and UD: signaled requests given to the fabric, and those that came back.
+    /// UC and UD: the number of signaled requests posted to the wrapped fabric, and of those completed.
     signaled: u64,
     completed: u64,
     lost: VecDeque<Lost>,
-    /// The next request has to be signaled to the fabric: a lost one that was cannot free the send queue's slots.
+    /// The next request must be signaled in the wrapped fabric: a signaled request that was lost cannot free
+    /// the send queue's slots.
     signal_owed: bool,
-    /// Ids of requests that the caller did not signal but we did, in order.
+    /// Ids of requests that only this interposer signaled, in order.
     hidden: VecDeque<WorkId>,
 }
 
 #[derive(Debug)]
 struct QueueFaults<M: Memory> {
     polls: u64,
-    /// Completions to give, and the poll from which on.
+    /// Delayed completions, each with the poll from which it may be reported.
     held: VecDeque<(u64, Completion<M>)>,
 }
 
@@ -354,12 +358,12 @@ fn opcode<M: Memory>(operation: &Operation<'_, M>) -> Opcode {
     }
 }
 
-/// Work that every RC target refuses.
+/// Returns an operation that every RC target refuses.
 fn poison<'a, M: Memory>() -> Operation<'a, M> {
     Operation::Write { data: Data::Inline(&[b"x"]), key: BAD_KEY, offset: 0, immediate: None }
 }
 
-/// What was asked for, made to fail at the target. Buffers to be given back stay in it.
+/// Changes an operation so that it fails at the target. It keeps the buffers that the completion must return.
 fn failing<M: Memory>(operation: Operation<'_, M>) -> Operation<'_, M> {
     match operation {
         Operation::Read { mut from, into } => {
@@ -378,12 +382,13 @@ impl<M: Memory> FaultDomain<M> {
     fn pay_poison<D: ThreadDomain<Memory = M>>(&mut self, inner: &mut D) {
         for (id, queue_pair) in self.queue_pairs.iter_mut().filter(|(_, q)| q.poison_owed) {
             let request = WorkRequest { id: POISON, operation: poison(), signaled: false };
-            // A full queue takes it later; one that is in error already needs it no more.
+            // If the queue is full, the request is posted later; a queue pair already in error no longer
+            // needs it.
             queue_pair.poison_owed = inner.post(*id, request) == Err(PostError::QueueFull);
         }
     }
 
-    /// Shows one completion of the fabric to the caller, or does not.
+    /// Reports a completion of the wrapped fabric to the caller, or hides it.
     fn show(&mut self, queue: CompletionQueueId, mut completion: Completion<M>) {
         let Some(queue_pair) = self.queue_pairs.get_mut(&completion.queue_pair) else {
             return self.hold(queue, completion);
@@ -417,7 +422,7 @@ impl<M: Memory> FaultDomain<M> {
         self.pay_lost(id, due);
     }
 
-    /// Gives the successes of lost messages whose turn it is.
+    /// Reports the success completions of lost messages that are due.
     fn pay_lost(&mut self, id: QueuePairId, completed: u64) {
         while let Some(queue_pair) = self.queue_pairs.get_mut(&id)
             && queue_pair.lost.front().is_some_and(|lost| lost.after <= completed)
@@ -450,7 +455,7 @@ impl<M: Memory> FaultDomain<M> {
         queue.held.push_back((from, completion));
     }
 
-    /// Loses a message of an unreliable queue pair.
+    /// Drops a message of an unreliable queue pair.
     fn lose(&mut self, id: QueuePairId, request: &WorkRequest<'_, M>) {
         self.shared.injected(Kind::Drop);
         let Some(queue_pair) = self.queue_pairs.get_mut(&id) else { return };
@@ -471,7 +476,7 @@ impl<M: Memory> FaultDomain<M> {
         mut request: WorkRequest<'_, M>,
     ) -> Result<(), PostError> {
         let Some(queue_pair) = self.queue_pairs.get_mut(&id) else { return inner.post(id, request) };
-        // Only what the fabric would take can be lost; a request that it refuses has to be refused.
+        // Only a message that the wrapped fabric would accept can be lost; any other must be refused.
         let sends = matches!(request.operation, Operation::Send { .. } | Operation::Write { .. });
         let takes = inner.state(id) == Some(QueuePairState::Ready) && inner.send_room(id) > 0;
         if sends && takes && self.dice.roll(Kind::Drop, self.shared.plan.drop) {
@@ -492,7 +497,7 @@ impl<M: Memory> FaultDomain<M> {
         Ok(())
     }
 
-    /// Refuses a post if the dice say so.
+    /// Refuses a post if the plan decides so.
     fn refuse<D: ThreadDomain<Memory = M>>(&mut self, inner: &D, id: QueuePairId) -> Result<(), PostError> {
         if self.queue_pairs.get(&id).is_some_and(|queue_pair| !queue_pair.broken)
             && inner.state(id) == Some(QueuePairState::Ready)
@@ -601,7 +606,7 @@ impl<D: ThreadDomain> DomainHooks<D> for FaultDomain<D::Memory> {
         self.post_one(inner, id, request)
     }
 
-    /// Faults strike the requests of a list one by one, but for a refusal, which is of the list as a whole.
+    /// Faults hit the requests of a list one by one, except a refusal, which concerns the whole list.
     fn post_linked<const N: usize>(
         &mut self,
         inner: &mut D,

@@ -1,5 +1,5 @@
-//! What goes through a fabric, told to an [`Observer`] event by event: the one mechanism below [`Count`](super::Count)
-//! and [`Trace`](super::Trace), which differ only in what they make of an event.
+//! Reports a fabric's operations to an [`Observer`], event by event. [`Count`](super::Count) and
+//! [`Trace`](super::Trace) are both built on it and differ only in their handling of an event.
 
 use super::{DomainHooks, Hooks, LinkHooks};
 use crate::{
@@ -12,49 +12,49 @@ use std::error::Error;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-/// What observers are told of. Clones observe the same thing; all methods may be called from any thread.
+/// A receiver of events. Clones observe the same thing; all methods may be called from any thread.
 pub trait Observer: Clone + Send + Sync + Debug + 'static {
-    /// What observes a part that was just made.
+    /// Returns the observer for a part that was just created.
     fn part(&self, part: Part) -> Self;
 
-    /// Something happened. Where an event can fail, `failed` says why it did.
+    /// Handles one event. If the operation failed, the event's `failed` field holds the error.
     fn see(&self, event: &Event<'_>);
 }
 
-/// A part of a fabric that is observed by itself.
+/// A part of a fabric with an observer of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// A domain was made.
+    /// A domain that was created.
     Domain,
-    /// A link was dialled or accepted.
+    /// A link that was dialled or accepted.
     Link,
 }
 
-/// Why something failed, if it did.
+/// The error of an operation, if it failed.
 pub type Failed<'a> = Option<&'a dyn Error>;
 
-/// A work request, as far as observers are told of it: nothing of its payload.
+/// A work request as observers see it, without its payload.
 #[derive(Clone, Copy, Debug)]
 pub struct Posted {
-    /// Where it was posted.
+    /// The queue pair that it was posted to.
     pub queue_pair: QueuePairId,
     /// Its id.
     pub id: WorkId,
-    /// What it asks for.
+    /// The operation requested.
     pub opcode: Opcode,
-    /// With immediate data.
+    /// Whether it carries immediate data.
     pub immediate: bool,
-    /// The length of its message, or what it asks for.
+    /// The length of its message, or the number of bytes that it requests.
     pub bytes: u64,
-    /// With inline data.
+    /// Whether its data is inline.
     pub inline: bool,
-    /// Its success makes a completion.
+    /// Whether its success makes a completion.
     pub signaled: bool,
-    /// A doorbell was rung for it: not so for those of a list behind the first.
+    /// Whether a doorbell was rung for it. In a list, only the first request rings.
     pub rings: bool,
 }
 
-/// An event. Lengths are in bytes.
+/// An operation of a fabric. Lengths are in bytes.
 #[derive(Debug)]
 #[expect(missing_docs, reason = "the fields are the arguments and results of the methods named")]
 pub enum Event<'a> {
@@ -66,7 +66,7 @@ pub enum Event<'a> {
     Dial { address: &'a Address, failed: Failed<'a> },
     /// [`Link::send`].
     LinkSend { bytes: usize, failed: Failed<'a> },
-    /// [`Link::receive`], and [`Link::try_receive`] where it found or failed something.
+    /// [`Link::receive`], and [`Link::try_receive`] if it returned a message or an error.
     LinkReceive { bytes: usize, failed: Failed<'a> },
     /// [`Link::grant`].
     Grant { key: RegionKey, length: usize, access: Access, failed: Failed<'a> },
@@ -86,7 +86,7 @@ pub enum Event<'a> {
     PostReceive { target: ReceiveTarget, id: WorkId, bytes: usize, failed: Failed<'a> },
     /// [`ThreadDomain::poll`], before its completions.
     Poll { found: usize },
-    /// A completion that a poll gave.
+    /// A completion that a poll returned.
     Complete {
         queue: CompletionQueueId,
         queue_pair: QueuePairId,
@@ -95,17 +95,17 @@ pub enum Event<'a> {
         status: CompletionStatus,
         bytes: u32,
     },
-    /// [`ThreadDomain::wait`] begins.
+    /// The start of [`ThreadDomain::wait`].
     Wait { mode: WaitMode },
-    /// It has ended.
+    /// The end of [`ThreadDomain::wait`].
     Waited { mode: WaitMode, wake: Wake },
 }
 
-/// The hooks that tell an observer.
+/// The hooks that report to an observer.
 #[derive(Clone, Debug)]
 pub struct Observing<O>(pub(super) O);
 
-/// Why a result is none.
+/// Returns the error of a result, if any.
 fn failed<T, E: Error + 'static>(result: &Result<T, E>) -> Failed<'_> {
     result.as_ref().err().map(|error| error as &dyn Error)
 }
@@ -182,7 +182,7 @@ impl<L: Link, O: Observer> LinkHooks<L> for Observing<O> {
     }
 }
 
-/// What observers are told of a work request.
+/// Describes a work request for observers.
 fn describe<M: Memory>(queue_pair: QueuePairId, request: &WorkRequest<'_, M>) -> Posted {
     let message = |opcode, data: &Data<'_, M>, immediate| Posted {
         queue_pair,
@@ -194,7 +194,7 @@ fn describe<M: Memory>(queue_pair: QueuePairId, request: &WorkRequest<'_, M>) ->
         signaled: request.signaled,
         rings: true,
     };
-    // READs and atomics complete in any case.
+    // READs and atomics always complete.
     let answered = |opcode, bytes| Posted {
         queue_pair,
         id: request.id,

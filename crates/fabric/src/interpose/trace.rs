@@ -1,6 +1,6 @@
-//! Tells `tracing` what goes through a fabric, under the target `dunlin::fabric`: the data path at level TRACE,
-//! set-up and control messages at DEBUG, whatever fails at WARN. Polls that find nothing and busy waits are
-//! not told. Payloads are never logged.
+//! Reports a fabric's operations to `tracing`, under the target `dunlin::fabric`: the data path at level
+//! TRACE, set-up and control messages at DEBUG, failures at WARN. Empty polls and busy waits are not
+//! reported. Payloads are never logged.
 
 use super::Interposed;
 use super::observe::{Event, Failed, Observer, Observing, Part, Posted};
@@ -12,24 +12,24 @@ use tracing::{debug, trace, warn};
 /// The target of all events.
 pub const TARGET: &str = "dunlin::fabric";
 
-/// A fabric whose use is told to `tracing`.
+/// A fabric whose operations are reported to `tracing`.
 pub type Trace<F> = Interposed<F, Observing<Tracing>>;
 
 impl<F: Fabric> Interposed<F, Observing<Tracing>> {
-    /// Traces what goes through `fabric` from now on.
+    /// Wraps `fabric` and traces its operations from now on.
     pub fn new(fabric: F) -> Self {
         Interposed::with_hooks(fabric, Observing(Tracing::default()))
     }
 }
 
-/// The observer of [`Trace`]: it numbers the domains and links of a fabric, and its events say whose they are.
+/// The observer of [`Trace`]. It numbers the domains and links of a fabric; each event carries its number.
 #[derive(Clone, Debug, Default)]
 pub struct Tracing {
     next: Arc<AtomicU64>,
     number: u64,
 }
 
-/// Tells the outcome of something.
+/// Reports the outcome of an operation.
 macro_rules! outcome {
     ($failed:expr, $told:ident, $what:literal, $not:literal, $($field:tt)*) => {
         match $failed {
@@ -86,7 +86,7 @@ impl Observer for Tracing {
             Event::LinkReceive { bytes, failed: None } => {
                 debug!(target: TARGET, link = number, bytes, "link receive");
             }
-            // Nothing may have come in time, which is no failure.
+            // The error may be a timeout, which is not a failure.
             Event::LinkReceive { failed: Some(error), .. } => {
                 debug!(target: TARGET, link = number, %error, "link receive");
             }
