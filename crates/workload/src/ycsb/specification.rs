@@ -618,7 +618,7 @@ mod tests {
                 text += &format!("{}={value}\n", KNOWN[key]);
             }
             if let Ok((workload, _)) = Workload::parse(&text) {
-                let mut stream = crate::ycsb::OperationStream::new(&workload, crate::workload::Share { client: 1, clients: 2 });
+                let mut stream = crate::ycsb::OperationStream::new(&workload, crate::ycsb::Share { client: 1, clients: 2 });
                 for _ in 0..50 {
                     stream.next_operation();
                     stream.acknowledge_inserts(1);
