@@ -14,13 +14,8 @@ use std::time::{Duration, Instant};
 /// Nothing that these tests run takes so long, however slow the machine: it hangs.
 pub const HANG: Duration = Duration::from_secs(60);
 
-/// The programs of the command, each with its package.
-const PROGRAMS: [(&str, &str); 4] = [
-    ("dunlin", "dunlin-cli"),
-    ("dunlin-bench", "dunlin-cli-bench"),
-    ("dunlin-sim", "dunlin-cli-sim"),
-    ("dunlin-idl", "dunlin-cli-idl"),
-];
+/// The packages of the command's programs.
+const PACKAGES: [&str; 4] = ["dunlin-cli", "dunlin-cli-bench", "dunlin-cli-sim", "dunlin-cli-idl"];
 
 /// The folder of the programs of the running build: of a test, which runs in `target/PROFILE/deps`, or of a program beside them.
 fn programs_folder() -> PathBuf {
@@ -30,16 +25,17 @@ fn programs_folder() -> PathBuf {
     above.unwrap_or(folder).to_owned()
 }
 
-/// The path of a program of the command. Cargo builds the programs of the package under test, and all programs where it tests the
-/// workspace; any other program that is missing is built here.
+/// Says that all programs are built: set by `./test`, which builds the workspace first.
+const BUILT: &str = "DUNLIN_TEST_PROGRAMS_ARE_BUILT";
+
+/// The path of a program of the command. The first call builds all of them, unless the environment says that they are built: Cargo
+/// itself builds only those of the package under test.
 pub fn program(name: &str) -> PathBuf {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    let folder = BUILT.get_or_init(|| {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    let folder = FOLDER.get_or_init(|| {
         let folder = programs_folder();
-        for (program, package) in PROGRAMS {
-            if !folder.join(program).exists() {
-                build(package, &folder);
-            }
+        if std::env::var_os(BUILT).is_none() {
+            build(&folder);
         }
         folder
     });
@@ -51,19 +47,19 @@ pub fn dunlin_program() -> PathBuf {
     program("dunlin")
 }
 
-fn build(package: &str, folder: &Path) {
+fn build(folder: &Path) {
     let profile = match folder.file_name().and_then(OsStr::to_str) {
         Some("debug") | None => "dev",
         Some(other) => other,
     };
-    let target = folder.parent().expect("the target folder");
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let status = Command::new(cargo)
-        .args(["build", "--quiet", "--locked", "--profile", profile, "--package", package, "--target-dir"])
-        .arg(target)
+        .args(["build", "--quiet", "--locked", "--bins", "--profile", profile, "--target-dir"])
+        .arg(folder.parent().expect("the target folder"))
+        .args(PACKAGES.map(|package| format!("--package={package}")))
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .status();
-    assert!(status.expect("cargo runs").success(), "cannot build {package}");
+    assert!(status.expect("cargo runs").success(), "cannot build the programs");
 }
 
 /// A name that no other test uses.

@@ -216,7 +216,7 @@ fn error_section(krate: &str, error: &Enum) -> String {
 }
 
 /// The variables, each with its reader and its meaning.
-const VARIABLES: [(&str, &str, &str); 13] = [
+const VARIABLES: [(&str, &str, &str); 14] = [
     (
         "DUNLIN_LOG",
         "all programs",
@@ -262,6 +262,11 @@ const VARIABLES: [(&str, &str, &str); 13] = [
         "DUNLIN_PARENT_PROCESS",
         "child processes of `dunlin`",
         "the process that started this one; set by `dunlin` itself",
+    ),
+    (
+        "DUNLIN_TEST_PROGRAMS_ARE_BUILT",
+        "tests of the command",
+        "set by `./test`: the programs of the command are built, and tests do not build them again",
     ),
     (
         "XDG_CACHE_HOME",
