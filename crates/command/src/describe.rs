@@ -1,4 +1,5 @@
-//! A program's commands and options as JSON, so that `dunlin completions` can complete those of the programs beside it.
+//! Describes a program's commands and options as JSON, so that `dunlin completions` can complete other
+//! programs too.
 
 use crate::output::{self, Failure};
 use crate::program::Program;
@@ -6,10 +7,10 @@ use clap::builder::PossibleValue;
 use clap::{Arg, ArgAction, Command};
 use serde::{Deserialize, Serialize};
 
-/// The word, behind [`crate::INTERNAL`], that asks a program for its description.
+/// The word after [`crate::INTERNAL`] that requests a program's description.
 pub const DESCRIBE: &str = "describe";
 
-/// A command: its options and the commands below it.
+/// A command: its options and its subcommands.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Description {
     name: String,
@@ -24,13 +25,13 @@ struct OptionDescription {
     help: String,
     short: Option<char>,
     long: Option<String>,
-    /// Whether it takes a value.
+    /// Whether the option takes a value.
     value: bool,
-    /// The values that it can take, where these are few.
+    /// The possible values, if there are only a few.
     values: Vec<String>,
 }
 
-/// Prints the description if the arguments of this process ask for it; says whether they did.
+/// Prints the description if the arguments of this process request it. Returns whether they did.
 pub fn describe_if_asked(command: &Command) -> Result<bool, Failure> {
     let words: Vec<_> = std::env::args_os().skip(1).collect();
     if words != [crate::INTERNAL, DESCRIBE] {
@@ -56,7 +57,8 @@ impl Description {
         }
     }
 
-    /// Asks a program for its description; `None` where it is not there or does not understand.
+    /// Requests a program's description. Returns `None` if the program is missing or does not support the
+    /// request.
     #[must_use]
     pub fn ask(program: Program) -> Option<Self> {
         let file = program.find()?;
@@ -64,19 +66,19 @@ impl Description {
         serde_json::from_slice(&output.stdout).ok().filter(|_| output.status.success())
     }
 
-    /// The commands below this one.
+    /// Returns the subcommands.
     #[must_use]
     pub fn into_commands(self) -> Vec<Self> {
         self.commands
     }
 
-    /// The name.
+    /// Returns the name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The command again, as far as it is described; with this name.
+    /// Builds a clap command from the description, with this name.
     #[must_use]
     pub fn into_command(self, name: &str) -> Command {
         let mut command = Command::new(leak(name)).about(self.about);
@@ -91,7 +93,7 @@ impl Description {
     }
 }
 
-/// clap wants names for the life of the process; a process describes commands once.
+/// Leaks the text: clap needs `'static` names, and a process describes commands only once.
 fn leak(text: &str) -> &'static str {
     Box::leak(text.to_owned().into_boxed_str())
 }
