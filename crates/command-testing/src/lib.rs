@@ -1,4 +1,5 @@
-//! Runs the `dunlin` command in real processes for the integration tests of its programs. Every wait is bounded.
+//! Runs the `dunlin` command in real processes, for the integration tests of its programs. Every wait is
+//! bounded.
 #![allow(missing_docs, reason = "helpers of tests, named for their effect")]
 
 use std::ffi::OsStr;
@@ -11,10 +12,10 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Nothing that these tests run takes so long, however slow the machine: it hangs.
+/// Time limit of every test process. No test takes this long on any machine, unless it hangs.
 pub const HANG: Duration = Duration::from_secs(60);
 
-/// The programs of the command, each with its package.
+/// The programs of the command and their packages.
 const PROGRAMS: [(&str, &str); 4] = [
     ("dunlin", "dunlin-cli"),
     ("dunlin-bench", "dunlin-cli-bench"),
@@ -22,14 +23,14 @@ const PROGRAMS: [(&str, &str); 4] = [
     ("dunlin-idl", "dunlin-cli-idl"),
 ];
 
-/// The folder of the programs of the running test's build.
+/// Returns the folder that holds the programs of the test's build.
 fn programs_folder() -> PathBuf {
     let test = std::env::current_exe().expect("a path");
     test.parent().and_then(Path::parent).expect("target/PROFILE").to_owned()
 }
 
-/// The path of `dunlin`. Cargo builds the programs of the package under test, and all programs where it tests the workspace; any
-/// other program that is missing is built here.
+/// Returns the path of `dunlin`. Cargo builds the programs of the package under test, or all programs when
+/// it tests the workspace. This function builds any other program that is missing.
 pub fn dunlin_program() -> &'static Path {
     static DUNLIN: OnceLock<PathBuf> = OnceLock::new();
     DUNLIN.get_or_init(|| {
@@ -58,13 +59,13 @@ fn build(package: &str, folder: &Path) {
     assert!(status.expect("cargo runs").success(), "cannot build {package}");
 }
 
-/// A name that no other test uses.
+/// Returns a name that no other test uses.
 pub fn unique(what: &str) -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     format!("shm:test-{what}-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// A folder of this test's own, removed in the end.
+/// A temporary folder of one test, removed on drop.
 pub struct Folder(pub PathBuf);
 
 impl Folder {
@@ -92,7 +93,7 @@ impl Drop for Folder {
     }
 }
 
-/// How a command ended.
+/// The result of a command.
 #[derive(Debug)]
 pub struct Ended {
     pub status: ExitStatus,
@@ -109,14 +110,14 @@ impl Ended {
         self.status.code()
     }
 
-    /// Panics unless it ended well.
+    /// Panics unless the command succeeded.
     #[track_caller]
     pub fn well(self) -> Self {
         assert_eq!(self.code(), Some(0), "{}\n{}", self.text(), self.errors);
         self
     }
 
-    /// Panics unless it failed with this status and these words in its error.
+    /// Panics unless the command failed with this status and with these words in its error output.
     #[track_caller]
     pub fn failed(self, code: i32, words: &[&str]) -> Self {
         assert_eq!(self.code(), Some(code), "{}\n{}", self.text(), self.errors);
@@ -128,7 +129,7 @@ impl Ended {
     }
 }
 
-/// A command that runs.
+/// A running command.
 pub struct Running {
     child: Child,
     out: JoinHandle<Vec<u8>>,
@@ -145,7 +146,7 @@ impl Running {
         Self::with(&[], arguments, input)
     }
 
-    /// With these variables in its environment.
+    /// Starts a command with these environment variables.
     pub fn with_variables<S: AsRef<OsStr>>(
         variables: &[(&str, &str)],
         arguments: impl IntoIterator<Item = S>,
@@ -194,13 +195,13 @@ impl Running {
         self.child.id()
     }
 
-    /// The next line of its output.
+    /// Returns the next line of its output.
     #[track_caller]
     pub fn line(&self) -> String {
         self.lines.recv_timeout(HANG).expect("a line of output")
     }
 
-    /// Waits for a line that holds a word.
+    /// Waits for a line that contains `word`.
     #[track_caller]
     pub fn line_with(&self, word: &str) -> String {
         loop {
@@ -219,7 +220,7 @@ impl Running {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Waits for its end.
+    /// Waits until the command ends.
     #[track_caller]
     pub fn end(self) -> Ended {
         self.end_within(HANG)
@@ -247,7 +248,7 @@ impl Running {
     }
 }
 
-/// Runs a command to its end.
+/// Runs a command to completion.
 #[track_caller]
 pub fn dunlin<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Ended {
     Running::start(arguments).end()
@@ -258,7 +259,7 @@ pub fn signal(process: u32, name: &str) {
     assert!(sent.expect("kill runs").success(), "kill -{name} {process}");
 }
 
-/// A key-value server that answers; ended with the test.
+/// A key-value server that is ready; ended on drop.
 pub struct Server {
     pub running: Option<Running>,
     pub address: String,
@@ -288,7 +289,7 @@ impl Drop for Server {
     }
 }
 
-/// Processes whose command line holds a word, besides this one.
+/// Returns the ids of other processes whose command line contains `word`.
 pub fn processes_with(word: &str) -> Vec<u32> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc").expect("/proc").flatten() {
@@ -301,7 +302,7 @@ pub fn processes_with(word: &str) -> Vec<u32> {
     found
 }
 
-/// Waits until as many processes as are wanted have a command line that holds a word.
+/// Waits until `wanted` holds for the number of processes whose command line contains `word`.
 #[track_caller]
 fn await_processes(word: &str, wanted: impl Fn(usize) -> bool) {
     let begin = Instant::now();
@@ -311,19 +312,19 @@ fn await_processes(word: &str, wanted: impl Fn(usize) -> bool) {
     }
 }
 
-/// Waits until no process is left whose command line holds a word.
+/// Waits until no process has `word` in its command line.
 #[track_caller]
 pub fn await_none_with(word: &str) {
     await_processes(word, |count| count == 0);
 }
 
-/// Waits until two processes run whose command line holds a word.
+/// Waits until two processes have `word` in their command lines.
 #[track_caller]
 pub fn await_two_with(word: &str) {
     await_processes(word, |count| count >= 2);
 }
 
-/// What lies in /dev/shm and /tmp under our name.
+/// Returns the files of Dunlin in /dev/shm and /tmp.
 pub fn debris() -> Vec<PathBuf> {
     ["/dev/shm", "/tmp"]
         .iter()
