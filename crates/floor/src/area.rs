@@ -146,8 +146,9 @@ impl Area {
     }
 
     fn map(descriptor: impl AsFd) -> Result<Self, FloorError> {
-        // SAFETY: the kernel chooses a fresh range of exactly the file's size; the file is sealed against shrinking, so
-        // access never faults. The range is only ever seen as `Layout`, which is atomics and `UnsafeCell` throughout.
+        // SAFETY: the kernel chooses a fresh range of exactly the file's size. The file is sealed against
+        // shrinking, so access never faults. The range is only ever accessed as `Layout`, which consists of
+        // atomics and `UnsafeCell`.
         let pointer = unsafe {
             rustix::mm::mmap(
                 std::ptr::null_mut(),
@@ -211,8 +212,8 @@ impl Deref for Area {
 
 impl Drop for Area {
     fn drop(&mut self) {
-        // SAFETY: the range was mapped by `map` with this size, and no reference into it outlives `self`. Failure
-        // would only leave the range mapped.
+        // SAFETY: the range was mapped by `map` with this size, and no reference into it outlives `self`. A
+        // failure would only leave the range mapped.
         let _ = unsafe { rustix::mm::munmap(self.layout.as_ptr().cast(), size_of::<Layout>()) };
     }
 }

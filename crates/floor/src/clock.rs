@@ -78,7 +78,8 @@ pub fn process_cpu_ns() -> u64 {
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn counter() -> u64 {
-    // SAFETY: every x86-64 processor has `rdtsc`; Linux allows it in user space unless a process forbade it to itself.
+    // SAFETY: every x86-64 processor has `rdtsc`, and Linux allows it in user space unless the process itself
+    // has disabled it.
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 

@@ -189,7 +189,8 @@ pub struct Header {
     pub kind: Kind,
     /// Flags of the message.
     pub flags: Flags,
-    /// Function id of a request, status number of a response, number of entries of a batch or release list, else 0.
+    /// Function id of a request, status number of a response, number of entries of a batch or release list;
+    /// else 0.
     pub code: u16,
     /// Length in bytes of the payload, or of the entries of a batch with their metadata and padding.
     pub length: u32,
