@@ -89,8 +89,8 @@ impl BatchState {
         let padded = length.saturating_add(7) & !7;
         let body = padded.saturating_add(u64::from(self.body) + ENTRY_META_BYTES as u64);
         let available = buffer_length & !(LINE - 1);
-        // Both are compared in whole lines: the message is `end` rounded up, and `available` is a multiple
-        // of a line.
+        // The message is `end` rounded up to lines. `available` is a multiple of a line, so comparing `end`
+        // without rounding is enough.
         let end = body.saturating_add((BODY_OFFSET + TAG_BYTES) as u64);
         if end > available as u64 || body > u64::from(u32::MAX) || self.count == u16::MAX {
             return Err(self.refuse(body, available));

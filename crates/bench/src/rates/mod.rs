@@ -29,7 +29,7 @@ use end::{End, Job, Kind, Slice, drive};
 use messages::{Answer, Hello, Order, receive, send};
 use thiserror::Error;
 
-/// The default sizes, in bytes. F is one of them.
+/// The default sizes, in bytes. The bounds of F, L and H, are two of them.
 pub const SIZES: [u32; 9] = [32, 64, 128, 256, 512, 1024, 2048, 4096, 8192];
 /// The largest size, in bytes.
 pub const LARGEST: u32 = 64 * 1024;
