@@ -1,4 +1,4 @@
-//! Generates the benchmarks' services.
+//! Generates the code of the benchmarks' services.
 
 fn main() {
     for service in ["idl/atb.thrift", "idl/typed.thrift"] {

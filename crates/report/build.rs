@@ -1,5 +1,5 @@
-//! Gives optimized builds the commit that they are built from. A development build reports `development`: its figures
-//! are of no record, and the commit would build every program again after each commit.
+//! Embeds the commit into optimized builds. A development build reports `development`: its figures are not
+//! kept, and embedding the commit would rebuild every program after each commit.
 
 use std::path::Path;
 use std::process::Command;
@@ -13,7 +13,7 @@ fn git(arguments: &[&str]) -> Option<String> {
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-env-changed=DUNLIN_COMMIT");
-    // A packager who builds outside a checkout may give the commit.
+    // Packagers who build outside a git checkout can set the commit in the environment.
     if std::env::var_os("DUNLIN_COMMIT").is_some() {
         return;
     }
@@ -22,8 +22,8 @@ fn main() {
         return;
     }
     let Some(commit) = git(&["rev-parse", "--short=12", "HEAD"]) else { return };
-    // Untracked files do not count. Without the option git would refresh the index that this script watches, and
-    // every build would be followed by another.
+    // Untracked files do not count. `--no-optional-locks` keeps git from refreshing the index, which this
+    // script watches; otherwise every build would trigger the next one.
     let changed = git(&["--no-optional-locks", "status", "--porcelain", "--untracked-files=no"])
         .is_some_and(|list| !list.is_empty());
     println!("cargo::rustc-env=DUNLIN_COMMIT={commit}{}", if changed { "+changes" } else { "" });

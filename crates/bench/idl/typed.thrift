@@ -1,4 +1,4 @@
-// What typed calls are measured with: 32 bytes there, and up to as many back, in several shapes.
+// The service for the measurement of typed calls: arguments of 32 bytes, and results of up to 32 bytes, of several types.
 namespace * typed
 
 exception Refused {

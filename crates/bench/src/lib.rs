@@ -1,12 +1,14 @@
-//! The bench room: the measurements of `dunlin bench`, each against a physical floor or against what it competes with,
-//! and the rates of devices by which clients choose between fetching and writing back.
+//! The measurements of `dunlin bench`, each compared with a physical floor or with a competitor; and the
+//! measurement of a fabric's rates, from which clients choose between fetching results and having them
+//! written back.
 //!
-//! Measurement loops and the services that they call come in. Mechanisms of the engine, options of the command line and
-//! everything that other programs measure with (`dunlin-floor`, `dunlin-report`, `dunlin-workload`) never do.
+//! This crate contains measurement loops and the services that they call. Engine mechanisms and
+//! command-line options do not belong here, nor do the tools that other programs measure with
+//! (`dunlin-floor`, `dunlin-report`, `dunlin-workload`).
 
 pub mod measure;
 pub mod rates;
 pub mod typed_service;
 
-// The service of `measure::atb_latency` and of the measurements beside it.
+// The service of `measure::atb_latency` and the other ATB measurements.
 dunlin::include_service!("atb");

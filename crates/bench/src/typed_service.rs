@@ -1,4 +1,4 @@
-//! The service that typed calls are measured with, by `bench typed` and by the example `typed_steps`: every function answers as it is asked.
+//! The service of `bench typed` and of the example `typed_steps`: every function returns its argument.
 
 use dunlin::thrift::{Bytes, Context, Failure, FastStr, Never, owned_str};
 
@@ -8,7 +8,7 @@ mod service {
 }
 pub use service::typed::*;
 
-/// Answers as it is asked.
+/// A handler whose functions return their arguments.
 #[derive(Clone, Debug)]
 pub struct Handler;
 

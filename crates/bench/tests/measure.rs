@@ -1,5 +1,5 @@
-//! Every measurement, as short as can be: what comes back, not how fast it was. This test has its own main function,
-//! because its process is also the peer of the process pair.
+//! Runs every measurement as briefly as possible and checks the form of the results, not the speed. This
+//! test has its own main function, because its process is also the peer of the process pair.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -40,7 +40,7 @@ fn main() {
     println!("test measure ... ok");
 }
 
-/// Every row has these numbers, and they are positive.
+/// Checks that these fields are positive numbers in every row.
 fn has_numbers(findings: &Findings, fields: &[&str]) {
     assert!(!findings.rows.is_empty());
     for row in &findings.rows {
@@ -50,8 +50,8 @@ fn has_numbers(findings: &Findings, fields: &[&str]) {
     }
 }
 
-/// As [`has_numbers`], of what has been compared: at least half of the rows. Others tell of slices that the machine spent
-/// elsewhere.
+/// Checks the fields of comparisons in at least half of the rows. Other rows may come from slices that the
+/// machine spent on other work.
 fn most_have_numbers(findings: &Findings, fields: &[&str]) {
     let positive = |row: &&Row, field: &str| row.number(field).is_some_and(|value| value > 0.0);
     for field in fields {
@@ -101,8 +101,8 @@ fn stores(session: &mut Session) {
         KeyValueOptions { records: 2000, batches: vec![8], rounds: Some(1), ..KeyValueOptions::default() };
     let findings = key_value(session, &options).expect("measured");
     has_numbers(&findings, &["throughput_ops", "hit_share"]);
-    // One by one, in batches of eight, in batches that the engine chooses by either limit, and as a MULTIGET; by RF-RPC what is left to the
-    // engine; and each of the systems.
+    // One call per message, batches of eight, batches sized by the engine under both limits, and MULTIGETs;
+    // with RF-RPC the cases that leave choices to the engine; and each of the systems.
     let (systems, manners): (Vec<_>, Vec<_>) =
         findings.rows.iter().partition(|row| row.get("system").is_some());
     let by = |protocol: &'static str| {
@@ -117,7 +117,7 @@ fn stores(session: &mut Session) {
         );
     }
     for (name, reads) in [
-        // By the rates of shared memory nothing is fetched.
+        // With the rates of shared memory, no results are fetched.
         ("Jakiro", 0.0..0.1),
         ("Jakiro, fetched", 1.0..1000.0),
         ("ServerReply", 0.0..0.1),
@@ -150,8 +150,8 @@ fn quiet_ones(session: &mut Session) {
 
 const SLICE: Duration = Duration::from_millis(3);
 
-/// A row for each of these contestants and each protocol, at each of `points` points. Who was measured while the cores moved
-/// about has a row of its own, to which there may be no other to compare it with.
+/// Checks for a row for each of these contestants and each protocol, at each of `points` points. A
+/// contestant measured while the placement changed has a separate row, which may have no counterpart.
 fn has_everybody(findings: &Findings, hinted: &[&str], points: usize) {
     let protocols = PROTOCOLS.iter().map(|protocol| protocol.name);
     for name in hinted.iter().copied().chain(protocols) {
@@ -263,7 +263,8 @@ fn tuners(session: &mut Session) {
     let findings = fetch_tuner(session, &grid).expect("measured");
     assert_eq!(findings.rows.len(), 4 * 11);
     has_numbers(&findings, &["throughput_ops"]);
-    // By the rates of shared memory nothing is fetched; how much is by who does, goes by how busy the machine is.
+    // With the rates of shared memory the tuned client fetches nothing. The fetched share of others depends
+    // on the load.
     let share = |name| named(&findings, name)[0].number("fetched_share");
     assert_eq!((share("tuned"), share("plain reply")), (Some(0.0), None));
     assert!(share("R 16, F 1024").is_some());
@@ -280,7 +281,7 @@ fn tuners(session: &mut Session) {
         assert_eq!((row.number("calls_per_batch"), row.get("limit_ns")), (Some(23.0), None), "{row:?}");
     }
     for row in named(&findings, "within 1000000us") {
-        // Nothing is late, so batches grow for as long as they are measured.
+        // No call exceeds the limit, so batches keep growing during the measurement.
         assert!(row.number("calls_per_batch").is_some_and(|calls| calls > 2.0), "{row:?}");
         assert!(row.number("of_limit").is_some_and(|late| late < 1.0), "{row:?}");
     }

@@ -1,4 +1,4 @@
-//! The benchmark of a fabric's rates: between threads on shared memory, and in virtual time.
+//! Measures a fabric's rates: between threads on shared memory, and in virtual time.
 
 #![allow(missing_docs)]
 
@@ -23,7 +23,7 @@ fn quick() -> RatesOptions {
 
 type Measured = Result<Vec<RateRow>, RatesError>;
 
-/// Measures with peers on threads of their own, and tells how the peers ended.
+/// Runs the measurement with peers on separate threads, and returns how the peers ended.
 fn on_shm(
     name: &str,
     options: &RatesOptions,
@@ -107,7 +107,7 @@ fn a_peer_that_is_none_is_an_error() {
                     let until = fabric.host().now() + 5_000_000_000;
                     let link = fabric.dial(&address, until).expect("somebody listens");
                     link.send(&said).expect("sent");
-                    // Until the other side has closed.
+                    // Receive until the other side has closed.
                     while link.receive(until).is_ok() {}
                 }));
             }
@@ -118,7 +118,7 @@ fn a_peer_that_is_none_is_an_error() {
     }
 }
 
-/// The benchmark on a simulated cluster, with peers on hosts of their own.
+/// Runs the measurement on a simulated cluster, with each peer on its own host.
 fn on_model(profile: &str, peers: usize) -> Vec<RateRow> {
     let profile = Arc::new(Profile::built_in(profile).expect("a profile"));
     let mut settings = Settings { spurious: 0, preemption: 0, ..Settings::default() };
@@ -149,15 +149,15 @@ fn on_model(profile: &str, peers: usize) -> Vec<RateRow> {
     found.lock().expect("no panic").clone()
 }
 
-/// The same code as on a device, in virtual time: few connections, and the host does not wait for each WRITE, so its NIC makes more of
-/// them than in the paper's test.
+/// The same code as on a device, in virtual time. There are few connections and the host does not wait for
+/// each WRITE, so its NIC issues more of them than in the paper's test.
 #[test]
 fn in_virtual_time_the_same_comes_out_each_time() {
     let rows = on_model("rf-rpc", 2);
     assert_eq!(rows, on_model("rf-rpc", 2));
     let of = |bytes| *rows.iter().find(|row| row.bytes == bytes).expect("measured");
     assert!((1_000.0..4_000.0).contains(&of(32).read_nanos), "{:?}", of(32));
-    // 40 Gb/s less headers: READs of 8 KiB move the bytes that the link has room for, and so do WRITEs.
+    // 40 Gb/s minus headers: both READs and WRITEs of 8 KiB saturate the link.
     for rate in [of(8192).reads, of(8192).writes] {
         assert!((0.4e6..0.65e6).contains(&rate), "{rate}");
     }

@@ -1,4 +1,4 @@
-//! `dunlin bench`: options, documents, output. What is measured and how is in `dunlin_bench::measure`.
+//! `dunlin bench`: options, documents, output. The measurements are in `dunlin_bench::measure`.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -21,17 +21,19 @@ mod atb;
 pub(crate) mod fetch_table;
 mod tuner;
 
-/// What can be measured.
+/// The measurements.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Bench {
-    /// How fast two processes can exchange bytes here at all: the floors that everything else is compared with.
+    /// Measure the physical limits of data exchange between two processes: the floors for all other
+    /// measurements.
     Limit {
         #[command(flatten)]
         output: Output,
     },
-    /// The round trip of one call at a time, busy on both sides, for each protocol and against its floor.
+    /// Measure the round trip of one call at a time for each protocol, in busy mode, and compare it with
+    /// the floor.
     Latency {
-        /// Bytes of request and of answer; 32, 4096, 65536 and 1048576 have a floor.
+        /// Size of request and response in bytes; 32, 4096, 65536 and 1048576 have a floor.
         #[arg(long, default_value_t = 32, value_name = "BYTES")]
         size: usize,
         #[command(flatten)]
@@ -39,21 +41,22 @@ pub(crate) enum Bench {
         #[command(flatten)]
         output: Output,
     },
-    /// Calls per second, one message for each and in batches, for each protocol and against the bare ring.
+    /// Measure calls per second for each protocol, one call per message and batched, and compare them with
+    /// a bare ring.
     Throughput {
-        /// Bytes of request and of answer, at most 4096.
+        /// Size of request and response in bytes, at most 4096.
         #[arg(long, default_value_t = 32, value_name = "BYTES")]
         size: usize,
-        /// Clients, all of one worker, each with a thread and a connection.
+        /// Number of clients, each with its own thread and connection; one worker serves all.
         #[arg(long, default_value_t = 1, value_name = "N")]
         clients: usize,
-        /// Calls of each client in flight with one message for each.
+        /// Calls in flight per client, with one call per message.
         #[arg(long, default_value_t = 64, value_name = "CALLS")]
         window: usize,
-        /// Calls in a message of the batched rows.
+        /// Calls per message in the batched rows.
         #[arg(long, default_value = "16,32", value_delimiter = ',', value_name = "CALLS")]
         batch: Vec<usize>,
-        /// Calls of each client in flight in the batched rows.
+        /// Calls in flight per client in the batched rows.
         #[arg(long, default_value_t = 256, value_name = "CALLS")]
         batched_window: usize,
         #[command(flatten)]
@@ -61,96 +64,101 @@ pub(crate) enum Bench {
         #[command(flatten)]
         output: Output,
     },
-    /// What generated code costs: typed calls and raw ones of as many bytes in turn, one at a time, busy on both sides.
+    /// Measure the overhead of generated code: typed against raw calls of the same size, one at a time, in
+    /// busy mode.
     Typed {
-        /// Bytes of the binaries and texts.
+        /// Size of binaries and texts in bytes.
         #[arg(long, default_value_t = 32, value_name = "BYTES")]
         size: usize,
-        /// Slices of raw and typed calls in turn for each row, about 2 ms each.
+        /// Alternations of raw and typed calls per row; slices of about 2 ms [default: 300].
         #[arg(long, value_name = "N")]
         rounds: Option<usize>,
         #[command(flatten)]
         output: Output,
     },
-    /// GETs per second of 16-byte keys with 32-byte values, chosen uniformly: one client process, one worker.
+    /// Measure GETs per second of random 16-byte keys with 32-byte values: one client process, one worker.
     Kv {
-        /// Items in the store.
+        /// Number of items in the store.
         #[arg(long, default_value_t = 100_000, value_name = "N")]
         records: usize,
-        /// The protocol, by its name.
+        /// Name of the protocol.
         #[arg(long, default_value = "Server-reply", value_name = "NAME")]
         protocol: String,
-        /// Slices for each row, about 2 ms each.
+        /// Slices per row, about 2 ms each [default: 150].
         #[arg(long, value_name = "N")]
         rounds: Option<usize>,
         #[command(flatten)]
         output: Output,
     },
-    /// Round trips where both sides sleep, against the futex hand-over, and their CPU time on one core.
+    /// Measure round trips while both sides sleep, compare them with futex hand-over, and show the CPU time
+    /// on one core.
     Event {
         #[command(flatten)]
         choice: Choice,
         #[command(flatten)]
         output: Output,
     },
-    /// What a server with many quiet connections costs: CPU time, and memory for each.
+    /// Measure the cost of a server with many idle connections: CPU time, and memory per connection.
     Idle {
-        /// Connections that are open and quiet.
+        /// Number of open, idle connections.
         #[arg(long, default_value_t = 100, value_name = "N")]
         connections: usize,
-        /// How long the server's CPU time is watched.
+        /// Duration of the CPU time measurement, in seconds.
         #[arg(long, default_value_t = 5.0, value_name = "SECONDS")]
         seconds: f64,
-        /// How both sides wait: busy, event or adaptive.
+        /// Completion mode of both sides: busy, event or adaptive.
         #[arg(long, default_value = "adaptive", value_name = "MODE")]
         completion: String,
-        /// The protocol, by its name; else that of the default plan.
+        /// Name of the protocol [default: that of the default plan].
         #[arg(long, value_name = "NAME")]
         protocol: Option<String>,
         #[command(flatten)]
         output: Output,
     },
-    /// HatRPC's Thrift benchmarks: a service whose hints choose the plan, against every protocol.
+    /// Run HatRPC's Thrift benchmarks: plans selected by hints compete with every protocol.
     #[command(subcommand)]
     Atb(atb::Atb),
-    /// HatRPC's key-value service on LMDB under YCSB's workloads, by hints and by other systems' protocols.
+    /// Run HatRPC's key-value service on LMDB under YCSB's workloads: hints compete with other systems'
+    /// protocols.
     Ycsb(atb::YcsbArguments),
     FetchTable(fetch_table::FetchTableArguments),
     FetchTuner(tuner::FetchTunerArguments),
     BatchTuner(tuner::BatchTunerArguments),
-    /// All of these but atb, ycsb, fetch-table and the tuners with the parameters that the project's figures are given for; some minutes.
+    /// Run all of these except atb, ycsb, fetch-table and the tuners, with the parameters of the project's
+    /// figures; takes some minutes.
     All {
         #[command(flatten)]
         output: Output,
     },
 }
 
-/// Which protocols, and how long.
+/// Protocols and duration.
 #[derive(Args, Debug)]
 pub(crate) struct Choice {
-    /// Only this protocol, by its name (`Server-reply`, ...); may be given more than once.
+    /// Measure only this protocol (`Server-reply`, ...); may be repeated.
     #[arg(long, value_name = "NAME")]
     protocol: Vec<String>,
-    /// Slices of floor and subject in turn for each row, about 2 ms each.
+    /// Alternations of floor and subject per row; slices of about 2 ms.
     #[arg(long, value_name = "N")]
     rounds: Option<usize>,
 }
 
-/// Where results go besides the table.
+/// Additional outputs of results.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Output {
-    /// Write the document as JSON.
+    /// Also write the results to this file as one JSON document.
     #[arg(long, value_name = "PATH")]
     json: Option<PathBuf>,
-    /// Draw the rows as SVG.
+    /// Also draw the results to this SVG file.
     #[arg(long, value_name = "PATH.svg")]
     plot: Option<PathBuf>,
-    /// Write the tables as Markdown, each with the command that prints it; - for standard output instead of the plain table.
+    /// Also write the tables to this file as Markdown, each with its command; '-' prints them instead of
+    /// the plain table.
     #[arg(long, value_name = "PATH")]
     markdown: Option<PathBuf>,
 }
 
-/// In a process that a measurement started as its peer: serves, and gives the exit code.
+/// Serves and returns the exit code, if a measurement started this process as its peer.
 pub(crate) fn serve_as_peer() -> Option<ExitCode> {
     match serve_peer_if_asked() {
         Ok(false) => None,
@@ -162,7 +170,7 @@ pub(crate) fn serve_as_peer() -> Option<ExitCode> {
     }
 }
 
-/// Runs a measurement and prints it.
+/// Runs a measurement and prints its results.
 pub(crate) fn run(command: Bench) -> Result<(), Failure> {
     let failed = |error: anyhow::Error| Failure::new(format!("{error:#}"));
     match command {
@@ -179,7 +187,7 @@ pub(crate) fn run(command: Bench) -> Result<(), Failure> {
     }
 }
 
-/// Runs one measurement in a process pair of its own.
+/// Runs one measurement in a separate process pair.
 fn measure(command: Bench) -> Result<(Document, Output)> {
     let mut session = Session::start()?;
     Ok(match command {
@@ -247,7 +255,7 @@ fn measure(command: Bench) -> Result<(Document, Output)> {
     })
 }
 
-/// Runs one long measurement in a process pair of its own and shows what it gives, also after a signal.
+/// Runs one long measurement in a separate process pair. Prints its results, also those before a signal.
 fn measure_to_the_end(
     name: &str,
     parameters: Row,
@@ -261,7 +269,7 @@ fn measure_to_the_end(
     let mut session = Session::start().map_err(Failure::new)?;
     let outcome = measurement(&mut session, interrupt.shared_flag());
     if outcome.is_err() {
-        // A signal from the terminal reaches the peer, too, and then this is why the measurement failed.
+        // A signal from the terminal also ends the peer, and may be the cause of this failure.
         interrupt.check()?;
     }
     let findings = outcome.map_err(Failure::new)?;
@@ -282,24 +290,24 @@ fn document(name: &str, fabric: &str, parameters: Row, findings: Findings) -> Do
     document
 }
 
-/// What a document says beside its rows.
+/// Returns the notes of a document.
 fn notes(document: &Document) -> impl Iterator<Item = &str> {
     let notes = document.parameters.get("notes").and_then(|notes| notes.as_array());
     notes.into_iter().flatten().filter_map(|note| note.as_str())
 }
 
-/// The document in Markdown: the command, the table, the notes.
+/// Formats a document as Markdown: the command, the table, the notes.
 fn section(command: &str, rows: &[Row], document: &Document) -> String {
     let notes: String = notes(document).map(|note| format!("\nNote: {note}.\n")).collect();
     format!("\n## `dunlin {command}`\n\n{}{notes}", markdown(rows))
 }
 
-/// The command line as it was typed, without the program.
+/// Returns the command line without the program name.
 fn typed_words() -> String {
     std::env::args().skip(1).collect::<Vec<_>>().join(" ")
 }
 
-/// Writes Markdown where it was asked for; says whether that is standard output.
+/// Writes Markdown to a file or, for `-`, to standard output. Returns whether it was standard output.
 fn write_markdown(path: &Path, text: &str) -> Result<bool> {
     if path == Path::new("-") {
         print!("{text}");
@@ -309,7 +317,7 @@ fn write_markdown(path: &Path, text: &str) -> Result<bool> {
     Ok(false)
 }
 
-/// Prints the table and the notes, unless Markdown is printed instead; writes what was asked for.
+/// Prints the table and the notes, unless Markdown replaces them, and writes the requested files.
 fn finish(document: &Document, output: &Output) -> Result<()> {
     let printed = match &output.markdown {
         Some(path) => {

@@ -1,4 +1,5 @@
-//! The program of `dunlin bench`. Measurement loops are in the library `dunlin_bench`; options, progress and documents are here.
+//! The program of `dunlin bench`: options, progress and documents. The measurements are in the library
+//! `dunlin_bench`.
 
 mod bench;
 
@@ -7,11 +8,11 @@ use dunlin_command::output::{self, Failure};
 use dunlin_command::{INTERNAL, child, describe, logging};
 use std::process::ExitCode;
 
-/// Measure this machine and this build against the machine's own floors
+/// Measure this machine and this build against the machine's physical limits
 #[derive(Debug, Parser)]
 #[command(name = "dunlin-bench", bin_name = "dunlin bench", version, max_term_width = 110)]
 struct Arguments {
-    /// Log more on standard error: once events of connections, twice everything
+    /// Log more to standard error: once connection events, twice everything
     #[arg(short, long, global = true, action = ArgAction::Count)]
     verbose: u8,
     #[command(subcommand)]
@@ -31,7 +32,7 @@ enum InternalCommand {
 }
 
 fn main() -> ExitCode {
-    // A measurement starts this program again as its peer: nothing else may happen in that process.
+    // A measurement starts this program again as its peer, which must do nothing but serve.
     if let Some(code) = bench::serve_as_peer() {
         return code;
     }

@@ -1,4 +1,4 @@
-//! `dunlin explain`: which plan each function of an IDL file gets, and why.
+//! `dunlin explain`: shows the plan of each function of an IDL file, and the reasons.
 
 mod ground;
 mod model;
@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 const AFTER_HELP: &str = "\
-Hints stand in the file as HatRPC writes them, or as plain Thrift's annotations:
+Hints have HatRPC's syntax, or are plain Thrift annotations:
   service KV {
     hint: perf_goal = throughput, concurrency = 64;
     binary get(1: binary key) [ hint: perf_goal = latency; c_hint: polling = busy; ]
@@ -26,57 +26,58 @@ Hints stand in the file as HatRPC writes them, or as plain Thrift's annotations:
 
 Keys: perf_goal, concurrency, payload_size, polling, numa, transport, priority, process_time, protocol.
 
-Exit status: 0; 1 if the file is wrong, or a function has no plan on this fabric.
+Exit status: 0; 1 if the file is invalid, or if a function has no plan on this fabric.
 
 Examples:
   dunlin explain kv.thrift --clients 64
   dunlin explain kv.thrift --side server --cores 16 --machine-cores 28 --fabric rnic
   dunlin explain kv.thrift --profile hatrpc --clients 64
   dunlin explain kv.thrift --lenient --json plans.json
-  dunlin explain kv.thrift --at auto:node-7:7000     what a client here takes to that server, and why";
+  dunlin explain kv.thrift --at auto:node-7:7000     the transport from here to that server, and why";
 
-/// Explain the plans that follow from the hints of an IDL file.
+/// Explain the plans selected by the hints of an IDL file.
 #[derive(Args, Debug)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct ExplainArguments {
-    /// The IDL file: Thrift, with or without hints
+    /// IDL file: Thrift, with or without hints
     file: PathBuf,
-    /// How many clients call at the same time; without it, what the hint concurrency says, or 1
+    /// Number of concurrent clients [default: the hint concurrency, or 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     clients: Option<u32>,
-    /// Whose plans to show
+    /// Side whose plans to show
     #[arg(long, value_enum, default_value_t = Sides::Both)]
     side: Sides,
-    /// Look for included files in this folder too
+    /// Also search this folder for included files; may be repeated
     #[arg(short = 'I', long, value_name = "FOLDER")]
     include: Vec<PathBuf>,
-    /// Warn of hints that nobody knows, and go on without them
+    /// Ignore unknown hints with a warning
     #[arg(long)]
     lenient: bool,
-    /// Cores of the NUMA node that the server's NIC is at; this machine's if not said
+    /// Cores of the NUMA node of the server's NIC [default: this machine's]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     cores: Option<u32>,
-    /// Cores of the server in all; without it, as many as --cores, or as this machine has
+    /// Total number of cores of the server [default: --cores, or this machine's]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     machine_cores: Option<u32>,
-    /// On what
+    /// Fabric to select plans for
     #[arg(long, value_enum, default_value_t = On::Shm)]
     fabric: On,
-    /// On what a client of this machine takes to this server, as auto:HOST:PORT or any other address; a server at auto: is asked
+    /// Explain for the transport that a client here would use to this server; queries a server at
+    /// auto:HOST:PORT
     #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["fabric", "profile"])]
     at: Option<Address>,
     #[command(flatten)]
     device: DeviceArguments,
-    /// Explain for the cluster of this profile, and simulate every other protocol there too: who is better than the one
-    /// that the hints select; dunlin sim list shows profiles
+    /// Explain for the cluster of this profile, and simulate all other protocols there, to show any that
+    /// are better than the selected one; dunlin sim list shows profiles
     #[arg(long, value_name = "NAME", conflicts_with = "fabric")]
     profile: Option<String>,
-    /// Write plans and reasons as one JSON document to this file too
+    /// Also write plans and reasons to this file, as one JSON document
     #[arg(long, value_name = "PATH")]
     json: Option<PathBuf>,
 }
 
-/// Whose plans to show.
+/// The side whose plans are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Sides {
     Client,
@@ -94,7 +95,7 @@ impl Sides {
     }
 }
 
-/// The server's cores: of the NIC's NUMA node, and in all.
+/// Returns the server's cores: those of the NIC's NUMA node, and the total.
 fn cores(arguments: &ExplainArguments, cluster: Option<&Cluster>) -> (u32, u32) {
     let here = || std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
     let nodes_here = || {
@@ -102,7 +103,7 @@ fn cores(arguments: &ExplainArguments, cluster: Option<&Cluster>) -> (u32, u32) 
         let is_node = |name: &str| name.strip_prefix("node").is_some_and(|rest| rest.parse::<u32>().is_ok());
         nodes.filter(|entry| is_node(&entry.file_name().to_string_lossy())).count().max(1) as u32
     };
-    // One host of a cluster, all of whose cores are as near to its NIC as the profile says: it knows no NUMA.
+    // One host of the cluster. Profiles have no NUMA nodes, so all its cores are equally close to the NIC.
     let machine = arguments.machine_cores.or(cluster.map(|cluster| cluster.cores));
     match (arguments.cores, machine) {
         (Some(node), machine) => (node, machine.unwrap_or(node).max(node)),
@@ -112,7 +113,7 @@ fn cores(arguments: &ExplainArguments, cluster: Option<&Cluster>) -> (u32, u32) 
     }
 }
 
-/// The line that says what a row shows of a side.
+/// Returns the row for a function and a side.
 fn row(service: &Service, function: &FunctionHints, side: Side, selection: &Selection) -> Row {
     let mut row = Row::new()
         .with("service", service.name.as_str())
@@ -135,7 +136,7 @@ fn row(service: &Service, function: &FunctionHints, side: Side, selection: &Sele
     row
 }
 
-/// Whether a reason has to do with a side.
+/// Returns whether a reason concerns a side.
 fn concerns(subject: Subject, side: Side) -> bool {
     match subject {
         Subject::Transport | Subject::Request | Subject::Response => true,
@@ -159,7 +160,7 @@ fn reasons(selection: &Selection, side: Side) -> serde_json::Value {
         .collect()
 }
 
-/// What is wrong with a file, shown, and the command's own error.
+/// Prints the diagnostics of a file, and returns the command's error.
 pub(crate) fn refuse(file: &std::path::Path, diagnostics: &Diagnostics) -> Failure {
     output::note(format!("{diagnostics}\n"));
     let errors = diagnostics.errors();

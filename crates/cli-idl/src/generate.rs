@@ -1,4 +1,5 @@
-//! `dunlin gen`: Rust from a Thrift file with hints, for who has no build script or wants to look.
+//! `dunlin gen`: generates Rust from a Thrift file with hints, for projects without a build script, or for
+//! inspection.
 
 use crate::explain;
 use clap::Args;
@@ -8,29 +9,29 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 const AFTER_HELP: &str = "\
-The code holds, for each service, a trait for the handler, a processor that a server runs, and a synchronous and an
-asynchronous client; for each type of the IDL one of Rust. A program that includes it depends on dunlin with the feature
-'thrift'. Programs usually do this in build.rs, by dunlin_idl_build::compile(\"kv.thrift\"), and then
+The code contains a Rust type for each IDL type and, for each service, a handler trait, a processor for the server, a
+synchronous client and an asynchronous client. A program that includes it needs dunlin with the feature 'thrift'.
+Programs usually generate the code in build.rs with dunlin_idl_build::compile(\"kv.thrift\"), and include it with
 dunlin::include_service!(\"kv\").
 
 Examples:
   dunlin gen kv.thrift
   dunlin gen idl/kv.thrift --out src/kv.rs
-  dunlin explain kv.thrift        which plans the hints select";
+  dunlin explain kv.thrift        show the plans that the hints select";
 
 /// Generate Rust from a Thrift file with hints
 #[derive(Args, Debug)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct GenerateArguments {
-    /// The IDL file: Thrift, with or without hints
+    /// IDL file: Thrift, with or without hints
     file: PathBuf,
-    /// Where the code goes; the file's name with .rs in this folder if not said
+    /// File for the generated code [default: the IDL file's name with .rs, in the current folder]
     #[arg(short, long, value_name = "PATH")]
     out: Option<PathBuf>,
-    /// Look for included files in this folder too
+    /// Also search this folder for included files; may be repeated
     #[arg(short = 'I', long, value_name = "FOLDER")]
     include: Vec<PathBuf>,
-    /// Warn of hints that nobody knows, and go on without them
+    /// Ignore unknown hints with a warning
     #[arg(long)]
     lenient: bool,
 }
@@ -54,7 +55,7 @@ pub(crate) fn run(arguments: &GenerateArguments) -> Result<ExitCode, Failure> {
     }
     let folder = std::env::temp_dir().join(format!("dunlin-gen-{}", std::process::id()));
     let text = silently(|| dunlin_idl_build::generate(&document, path, &folder));
-    // Left behind at worst: the copies of the IDL in a folder for such things.
+    // Ignore the error: at worst, copies of the IDL remain in the temporary folder.
     let _ = std::fs::remove_dir_all(&folder);
     let text = text.map_err(Failure::new)?;
     std::fs::write(&out, &text)
@@ -64,7 +65,7 @@ pub(crate) fn run(arguments: &GenerateArguments) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// pilota's generator talks to cargo on standard output, and there is no cargo here.
+/// Hides standard output: pilota's generator prints cargo directives, and no cargo reads them here.
 fn silently<T>(work: impl FnOnce() -> T) -> T {
     let spared = rustix::io::dup(rustix::stdio::stdout()).ok().filter(|_| {
         let nowhere = std::fs::File::options().write(true).open("/dev/null");

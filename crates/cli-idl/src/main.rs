@@ -1,4 +1,4 @@
-//! The program of `dunlin explain` and `dunlin gen`: Thrift files with hints, and the plans and the code that follow from them.
+//! The program of `dunlin explain` and `dunlin gen`: plans and code from Thrift files with hints.
 
 mod explain;
 mod generate;

@@ -1,5 +1,5 @@
-//! The program of `dunlin sim`: the simulator's commands. Simulations are in the library `dunlin_scenario`; options, progress
-//! and documents are here.
+//! The program of `dunlin sim`: the simulator's options, progress and documents. Simulations are in the
+//! library `dunlin_scenario`.
 
 mod sim;
 
@@ -8,11 +8,11 @@ use dunlin_command::output::{self, Failure};
 use dunlin_command::{child, describe, logging};
 use std::process::ExitCode;
 
-/// Run the engine and raw verbs in virtual time: figures of papers, sweeps, swarms with faults
+/// Run the engine and raw verbs in virtual time: papers' figures, sweeps, fault-injection swarms
 #[derive(Debug, Parser)]
 #[command(name = "dunlin-sim", bin_name = "dunlin sim", version, max_term_width = 110)]
 struct Arguments {
-    /// Log on standard error: once events of connections, twice everything
+    /// Log to standard error: once connection events, twice everything
     #[arg(short, long, global = true, action = ArgAction::Count)]
     verbose: u8,
     #[command(subcommand)]
@@ -29,7 +29,7 @@ fn run() -> Result<ExitCode, Failure> {
         return Ok(code);
     }
     let arguments = Arguments::parse();
-    // Without -v nothing is logged: the engine's warnings in a swarm are about faults that are meant.
+    // Without -v log nothing: in a swarm the engine's warnings are about injected faults.
     if arguments.verbose > 0 {
         logging::start(arguments.verbose);
     }

@@ -1,4 +1,4 @@
-//! `dunlin sim`: figures, sweeps and calibration, as a user sees them.
+//! `dunlin sim`: figures, sweeps and calibration, from the user's view.
 
 use dunlin_command_testing::{Folder, Running, dunlin};
 
@@ -91,7 +91,7 @@ fn a_report_is_one_page_of_all_that_was_asked_for() {
         assert!(html.contains(part), "{part}");
     }
     assert_eq!((html.matches("<h2").count(), html.matches("<svg").count()), (3, 2));
-    // It needs nothing else, and is well formed as far as one can see.
+    // The page is self-contained, and well-formed as far as this test can check.
     assert!(!html.contains("src=") && !html.contains("href=") && !html.contains("<?xml"));
     for tag in ["table", "tr", "td", "svg", "h2", "p"] {
         let opened = html.matches(&format!("<{tag}>")).count() + html.matches(&format!("<{tag} ")).count();
@@ -112,7 +112,7 @@ fn an_interrupted_report_leaves_nothing() {
     let folder = Folder::new("sim-interrupted");
     let page = folder.file("report.html");
     let running = Running::start(["sim", "report", "--output", &page]);
-    // Its simulations run: signals are listened for by then.
+    // When its simulations run, its signal handlers are installed.
     let threads = format!("/proc/{}/task", running.id());
     while std::fs::read_dir(&threads).expect("it runs").count() < 2 {
         std::thread::sleep(std::time::Duration::from_millis(5));

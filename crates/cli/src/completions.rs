@@ -1,4 +1,4 @@
-//! `dunlin completions`: completion scripts for shells, with the commands of the programs beside `dunlin`.
+//! `dunlin completions`: shell completion scripts, which cover the other programs' commands too.
 
 use clap::{Args, Command, CommandFactory as _};
 use clap_complete::{Shell, generate};
@@ -8,7 +8,7 @@ use dunlin_command::program::{BENCH, IDL, SIM};
 use std::process::ExitCode;
 
 const AFTER_HELP: &str = "\
-The commands of the programs beside dunlin (bench, sim, explain, gen) are completed if these are there.
+Covers the commands of other programs (bench, sim, explain, gen) if those are installed.
 
 Examples:
   dunlin completions bash > ~/.local/share/bash-completion/completions/dunlin
@@ -19,7 +19,7 @@ Examples:
 #[derive(Args, Debug)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct CompletionsArguments {
-    /// The shell
+    /// Shell to complete for
     shell: Shell,
 }
 
@@ -30,7 +30,7 @@ pub(crate) fn run(arguments: &CompletionsArguments) -> Result<ExitCode, Failure>
     Ok(ExitCode::SUCCESS)
 }
 
-/// The command with the commands of the programs beside it, as far as these are there.
+/// Adds the commands of the other programs, as far as these are installed.
 fn whole(command: Command) -> Command {
     let idl = Description::ask(IDL).map(Description::into_commands).unwrap_or_default();
     let found = [("bench", Description::ask(BENCH)), ("sim", Description::ask(SIM))];

@@ -1,5 +1,4 @@
-//! The echo function that every server of this command offers, and the server of `dunlin ping` that offers nothing
-//! else.
+//! The echo function of every server of this command, and the echo server of `dunlin ping`.
 
 use clap::Args;
 use dunlin::{Address, FunctionMode, Reply, Request, ServerBuilder, Service, Status};
@@ -9,19 +8,19 @@ use dunlin_command::interrupt::Interrupt;
 use dunlin_command::output::Failure;
 use std::process::ExitCode;
 
-/// The function id of the echo; the key-value store's begin at 1.
+/// Function id of the echo. The key-value store's ids begin at 1.
 pub(crate) const ECHO: u16 = 0;
 
-/// Time that a server gives calls to end when it is asked to stop, in nanoseconds.
+/// Time limit for calls in progress when a server stops, in nanoseconds.
 pub(crate) const DRAIN: u64 = 2_000_000_000;
 
-/// Answers with the payload.
+/// Returns the payload.
 pub(crate) fn echo(request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Status> {
     reply.write(request.payload)?;
     Ok(())
 }
 
-/// Serve echoes: what 'dunlin ping' starts for itself.
+/// Serve echo calls; 'dunlin ping' starts this for itself.
 #[derive(Args, Debug)]
 pub(crate) struct EchoServerArguments {
     #[arg(long)]

@@ -1,8 +1,9 @@
-//! The `dunlin` command: the program that people start with, and that scripts call.
+//! The `dunlin` command, for interactive use and for scripts.
 //!
-//! Commands that need no more than the engine, the fabrics and the store come in: options, help, progress, tables, child processes.
-//! Commands that take long to build are programs beside this one ([`external`]). Engine code, measurement loops and anything that a
-//! user of the library would miss never come in.
+//! This crate contains the commands that need only the engine, the fabrics and the store: options, help,
+//! progress, tables, child processes. Commands that take long to build are separate programs
+//! ([`external`]). Engine code, measurement loops, and anything that users of the library need belong
+//! elsewhere.
 
 mod completions;
 mod demo;
@@ -21,24 +22,24 @@ use std::process::ExitCode;
 
 const AFTER_HELP: &str = "\
 Start here:
-  dunlin                                        the demo: every protocol side by side, half a minute
-  dunlin doctor                                 what this machine offers, and what to change
-  dunlin kv serve --listen shm:store            a key-value server; then, in another terminal:
+  dunlin                                        demo: compare all protocols; half a minute
+  dunlin doctor                                 check this machine, and show what to change
+  dunlin kv serve --listen shm:store            run a key-value server; then, in another terminal:
   dunlin kv put shm:store greeting hello
   dunlin kv get shm:store greeting
   dunlin ping shm:store
 
-Exit status: 0 done; 1 failed (the reason stands after 'error:'); 2 wrong usage; 130 interrupted.
-DUNLIN_LOG=debug, or -v, -vv, shows what happens inside (filters as in DUNLIN_LOG=dunlin::client=debug).";
+Exit status: 0 success; 1 failure (with the reason after 'error:'); 2 wrong usage; 130 interrupted.
+-v, -vv or DUNLIN_LOG=debug log more; DUNLIN_LOG=dunlin::client=debug filters by module.";
 
-/// RPC over remote memory: a demo, a key-value store, measurements, a simulator.
+/// RPC over remote memory access: a demo, a key-value store, measurements, a simulator.
 #[derive(Debug, Parser)]
 #[command(name = "dunlin", version, after_help = AFTER_HELP, arg_required_else_help = false, max_term_width = 110)]
 struct Arguments {
-    /// Log more on standard error: once events of connections, twice everything
+    /// Log more to standard error: once connection events, twice everything
     #[arg(short, long, global = true, action = ArgAction::Count)]
     verbose: u8,
-    /// The command [default: demo]
+    /// Command to run [default: demo]
     #[command(subcommand)]
     command: Option<Command>,
 }
@@ -51,21 +52,22 @@ enum Command {
     Protocols(protocols::ProtocolsArguments),
     Doctor(doctor::DoctorArguments),
     Completions(completions::CompletionsArguments),
-    /// Measure this machine and this build against the machine's own floors (the program dunlin-bench)
+    /// Measure this machine and this build against the machine's physical limits (program dunlin-bench)
     #[command(disable_help_flag = true)]
     Bench(external::Words),
-    /// Run the engine and raw verbs in virtual time: figures of papers, sweeps, swarms with faults (the program dunlin-sim)
+    /// Run the engine and raw verbs in virtual time: papers' figures, sweeps, fault-injection swarms
+    /// (program dunlin-sim)
     #[command(disable_help_flag = true)]
     Sim(external::Words),
-    /// Explain the plans that follow from the hints of a Thrift file (the program dunlin-idl)
+    /// Explain the plans selected by the hints of a Thrift file (program dunlin-idl)
     #[command(disable_help_flag = true)]
     Explain(external::Words),
-    /// Generate Rust from a Thrift file with hints (the program dunlin-idl)
+    /// Generate Rust from a Thrift file with hints (program dunlin-idl)
     #[command(name = "gen", disable_help_flag = true)]
     Generate(external::Words),
 }
 
-/// The commands of the child processes that this program starts from itself, as `dunlin internal ...`.
+/// The commands of child processes, which this program starts as `dunlin internal ...`.
 #[derive(Debug, Parser)]
 struct InternalArguments {
     #[command(subcommand)]
@@ -97,7 +99,7 @@ fn main() -> ExitCode {
 }
 
 impl Command {
-    /// Whether another program runs it, which does its own logging.
+    /// Returns whether another program runs the command. That program does its own logging.
     fn is_external(&self) -> bool {
         matches!(self, Command::Bench(_) | Command::Sim(_) | Command::Explain(_) | Command::Generate(_))
     }

@@ -1,4 +1,4 @@
-//! `dunlin ping`: round trips to a server, and connections held quiet.
+//! `dunlin ping`: measures round trips to a server, or holds idle connections.
 
 use crate::echo::ECHO;
 use clap::Args;
@@ -17,32 +17,33 @@ use std::time::{Duration, Instant};
 
 const AFTER_HELP: &str = "\
 Examples:
-  dunlin ping                                            an echo server of its own, 10 000 calls of 32 bytes
-  dunlin ping shm:store --size 64KiB                     a server that runs already (dunlin kv serve answers pings)
+  dunlin ping                                            a temporary echo server, 10 000 calls of 32 bytes
+  dunlin ping shm:store --size 64KiB                     a running server (dunlin kv serve answers pings)
   dunlin ping rdma:node-7:7000                           the same over an RNIC
   dunlin ping ofi:tcp:node-7:7000                        the same over libfabric (builds with the feature ofi)
-  dunlin ping --protocol Server-reply --completion busy  the fastest way, a whole core on each side
-  dunlin ping shm:store --interval 1                     one call a second, each with its line, like ping(8)
-  dunlin ping shm:store --idle-connections 100 --seconds 10   hold quiet connections; what does the server use?
+  dunlin ping --protocol Server-reply --completion busy  the fastest, with a whole core on each side
+  dunlin ping shm:store --interval 1                     one call per second, one line per call, like ping(8)
+  dunlin ping shm:store --idle-connections 100 --seconds 10   hold idle connections, to see what the server uses
 
-Exit status: 0 if every call was answered rightly; 1 if not; 130 interrupted.";
+Exit status: 0 if every call got the right response; 1 otherwise; 130 interrupted.";
 
-/// The largest payload, as servers take it by default.
+/// Largest payload, the default limit of servers.
 const MAX_SIZE: u64 = 64 << 20;
 
-/// Measure round trips to a server, or to an echo server of its own.
+/// Measure round trips to a server, or to a temporary echo server.
 #[derive(Args, Debug)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct PingArguments {
-    /// The server, as shm:NAME, rdma:HOST:PORT, ofi:tcp:HOST:PORT or auto:HOST:PORT; without it an echo server is started for this run
+    /// Address of the server: shm:NAME, rdma:HOST:PORT, ofi:tcp:HOST:PORT or auto:HOST:PORT [default: a
+    /// temporary echo server]
     address: Option<Address>,
-    /// Bytes of each request and response, to 64MiB
+    /// Size of each request and response, at most 64MiB
     #[arg(long, short, default_value = "32", value_parser = arguments::size, value_name = "SIZE")]
     size: u64,
-    /// Calls to make [default: 10000, or 10 with --interval]
+    /// Number of calls [default: 10000, or 10 with --interval]
     #[arg(long, short = 'n', value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
-    /// Wait so long between calls, and print a line for each: 1, 0.5, 100ms
+    /// Wait this long between calls, and print a line for each: 1, 0.5, 100ms
     #[arg(long, short, value_parser = arguments::duration, value_name = "TIME")]
     interval: Option<Duration>,
     /// Print a line for each call
@@ -52,11 +53,11 @@ pub(crate) struct PingArguments {
     plan: PlanArguments,
     #[command(flatten)]
     device: DeviceArguments,
-    /// Open so many connections, hold them without a call, then see that each still answers
+    /// Open N connections, hold them without calls, then check that each still answers
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000),
           conflicts_with_all = ["count", "interval", "each", "size", "json", "plot"])]
     idle_connections: Option<u32>,
-    /// How long to hold them
+    /// Time to hold the connections
     #[arg(long, requires = "idle_connections", default_value = "10", value_parser = arguments::duration, value_name = "TIME")]
     seconds: Duration,
     #[command(flatten)]
@@ -135,7 +136,7 @@ fn ping<F: Fabric>(
         if interrupt.received().is_some() {
             break;
         }
-        // Each call its own bytes: an old answer cannot pass for a new one.
+        // Each call has a different payload, so that a stale response cannot pass for a new one.
         let head = size.min(8);
         payload[..head].copy_from_slice(&number.to_le_bytes()[..head]);
         made += 1;
@@ -207,7 +208,8 @@ fn summary(made: u64, latency: &Latency, took: Duration) -> String {
     text
 }
 
-/// What was chosen on a connection whose results are fetched or written back, and by which rates.
+/// Formats the choices on a connection whose results are fetched or written back, and the rates they are
+/// based on.
 fn tuning(of: &Tuning) -> String {
     let (fetched, written) = of.results;
     format!(
@@ -246,7 +248,7 @@ fn document(
     document
 }
 
-/// Opens connections, holds them without a word, and sees at the end that each is still there.
+/// Opens connections, holds them without calls, and checks at the end that each still answers.
 fn hold<F: Fabric>(
     arguments: &PingArguments,
     fabric: &F,

@@ -1,4 +1,4 @@
-//! `dunlin protocols`: the table of protocols, and which ways of waiting each allows.
+//! `dunlin protocols`: the protocol table, with the completion modes that each protocol allows.
 
 use clap::Args;
 use dunlin::{Capabilities, CompletionMode, PROTOCOLS, Plan, Protocol};
@@ -8,27 +8,27 @@ use std::fmt::Write as _;
 use std::process::ExitCode;
 
 const AFTER_HELP: &str = "\
-A protocol is two halves: how a request travels to the server, and how the response travels back. Each side may
-wait in the ways listed: busy spins; event sleeps until something comes; adaptive spins for 20 us, then sleeps.
+A protocol has two halves: how requests travel to the server, and how responses travel back. The table lists the
+completion modes of each side: busy spins; event sleeps until an event; adaptive spins for 20 us, then sleeps.
 
 Examples:
   dunlin ping --protocol Eager-SendRecv --completion event
   dunlin protocols --fabric iwarp
   dunlin kv bench shm:store --protocol server-reply";
 
-/// List the protocols: their halves, who they are from, how each side may wait.
+/// List the protocols: request and response halves, origin, and completion modes of each side.
 #[derive(Args, Debug)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct ProtocolsArguments {
     /// Print one JSON array instead of the table
     #[arg(long)]
     json: bool,
-    /// The ways to wait that are possible there; '-' where the protocol is not
+    /// Show the completion modes that are possible on this fabric; '-' if it cannot run the protocol
     #[arg(long, value_enum, default_value_t = On::Shm)]
     fabric: On,
 }
 
-/// How large payloads travel, and what is large.
+/// Describes the transfer of large payloads and their size limit.
 fn large(protocol: &Protocol) -> String {
     let name = protocol.large.name();
     match protocol.rendezvous_above {
@@ -40,7 +40,7 @@ fn large(protocol: &Protocol) -> String {
 
 const MODES: [CompletionMode; 3] = [CompletionMode::Busy, CompletionMode::Event, CompletionMode::Adaptive];
 
-/// The modes in which one side can wait while the other is busy.
+/// Returns the completion modes of one side while the other is busy.
 fn waits(protocol: &Protocol, capabilities: &Capabilities, client: bool) -> String {
     let plan = |mode| -> Plan {
         let busy = CompletionMode::Busy;

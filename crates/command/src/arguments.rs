@@ -1,4 +1,4 @@
-//! Values of options: sizes, times, protocols, ways to wait.
+//! Values of options: sizes, times, protocols, completion modes.
 
 use crate::output::Failure;
 use clap::{Args, ValueEnum};
@@ -8,7 +8,7 @@ use dunlin::{
 };
 use std::time::Duration;
 
-/// A number of bytes, as `4096`, `64KiB`, `1g`.
+/// Parses a number of bytes, such as `4096`, `64KiB` or `1g`.
 pub fn size(text: &str) -> Result<u64, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = (&text[..digits], text[digits..].trim().to_ascii_lowercase());
@@ -38,7 +38,7 @@ pub fn size(text: &str) -> Result<u64, String> {
     bytes.ok_or_else(|| format!("'{text}' is more than any machine has"))
 }
 
-/// A time in seconds, or with a unit: `2`, `0.5`, `100ms`, `1m`.
+/// Parses a time in seconds or with a unit, such as `2`, `0.5`, `100ms` or `1m`.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let factor = match &text[digits..] {
@@ -59,7 +59,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(seconds).map_err(|_| wrong())
 }
 
-/// As [`duration`], but more than nothing.
+/// Parses a time as [`duration`] does, and rejects zero.
 pub fn positive_duration(text: &str) -> Result<Duration, String> {
     match duration(text)? {
         Duration::ZERO => Err("it must be longer than 0".to_owned()),
@@ -67,7 +67,7 @@ pub fn positive_duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A row of the table of protocols.
+/// Parses the name of a protocol.
 pub fn protocol(text: &str) -> Result<&'static Protocol, String> {
     Protocol::by_name(text).ok_or_else(|| {
         let names: Vec<&str> = PROTOCOLS.iter().map(|protocol| protocol.name).collect();
@@ -75,27 +75,27 @@ pub fn protocol(text: &str) -> Result<&'static Protocol, String> {
     })
 }
 
-/// Which RDMA device addresses of rdma: mean; what is not said is chosen.
+/// Selects the RDMA device for rdma: addresses; unset options are chosen automatically.
 #[derive(Args, Clone, Debug, Default)]
 pub struct DeviceArguments {
-    /// Use this RDMA device, as 'rdma link' shows it [default: the first that can be used]
+    /// Use this RDMA device, as named by 'rdma link' [default: the first usable one]
     #[arg(long, value_name = "NAME")]
     rdma_device: Option<String>,
-    /// Use this port of it [default: the first active one]
+    /// Use this port of the device [default: the first active one]
     #[arg(long, value_name = "N")]
     rdma_port: Option<u8>,
-    /// Use this index of the port's GIDs [default: RoCE v2 before v1, IPv4 before IPv6]
+    /// Use this index of the port's GID table [default: RoCE v2 before v1, IPv4 before IPv6]
     #[arg(long, value_name = "N")]
     gid_index: Option<u32>,
-    /// Send packets of at most so many bytes: 256, 512, 1024, 2048 or 4096 [default: what the port has]
+    /// Limit packets to this size in bytes: 256, 512, 1024, 2048 or 4096 [default: the port's MTU]
     #[arg(long, value_name = "BYTES")]
     rdma_mtu: Option<u32>,
-    /// Do without this transport, also where an address of auto: leaves the choice; may be said several times
+    /// Disable this transport, for auto: addresses too; may be repeated
     #[arg(long, value_enum, value_name = "TRANSPORT")]
     without: Vec<Without>,
 }
 
-/// What to do without.
+/// A transport to disable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Without {
     /// Shared memory
@@ -104,7 +104,7 @@ enum Without {
     Rdma,
     /// libfabric
     Ofi,
-    /// Stock Thrift, which typed services go by
+    /// Stock Thrift over TCP, for typed services
     Tcp,
 }
 
@@ -119,23 +119,23 @@ impl Without {
     }
 }
 
-/// The fabric that is asked what it can do.
+/// The fabric whose capabilities are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum On {
-    /// The shared memory of this build
+    /// Shared memory, as in this build
     Shm,
-    /// An RNIC that can do everything
+    /// An RNIC with all capabilities
     Rnic,
-    /// A NIC of iWARP: reliable connections only, no immediate data, no atomics
+    /// An iWARP NIC: reliable connections only, no immediate data, no atomics
     Iwarp,
-    /// libfabric on a host without RDMA: reliable connections only, no atomics, WRITEs land in any order
+    /// libfabric on a host without RDMA: reliable connections only, no atomics, no order of WRITEs
     Ofi,
-    /// This machine's RDMA device; DUNLIN_RDMA_DEVICE names one of several
+    /// This machine's RDMA device; set DUNLIN_RDMA_DEVICE to select one of several
     Rdma,
 }
 
 impl On {
-    /// What it can do.
+    /// Returns the capabilities of the fabric.
     pub fn capabilities(self, device: &DeviceArguments) -> Result<Capabilities, Failure> {
         Ok(match self {
             On::Shm => crate::shared_memory()?.capabilities().clone(),
@@ -151,7 +151,7 @@ impl On {
 }
 
 impl DeviceArguments {
-    /// The options again, for a process that is to use the same device.
+    /// Returns these options as words, for a process that must use the same device.
     pub fn words(&self) -> Vec<String> {
         let mut words = Vec::new();
         let mut say = |option: &str, value: Option<String>| {
@@ -167,8 +167,8 @@ impl DeviceArguments {
         words
     }
 
-    /// The fabrics of this process; clients of other users may connect to shared memory where `anyone` says so. What is
-    /// not said here goes by the environment (`DUNLIN_RDMA_DEVICE` and its like).
+    /// Opens the fabrics of this process. `anyone` lets clients of other users connect to shared memory.
+    /// Unset options come from the environment (`DUNLIN_RDMA_DEVICE` and similar).
     pub fn fabrics(&self, anyone: bool) -> Fabrics {
         let device = DeviceChoice {
             device: self.rdma_device.clone(),
@@ -184,12 +184,12 @@ impl DeviceArguments {
     }
 }
 
-/// How to wait.
+/// The completion mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Completion {
-    /// Spin: the shortest latency, a whole core on each side
+    /// Spin: lowest latency, one whole core on each side
     Busy,
-    /// Sleep until an event: the least CPU
+    /// Sleep until an event: lowest CPU use
     Event,
     /// Spin for 20 us, then sleep
     Adaptive,
@@ -205,20 +205,20 @@ impl From<Completion> for CompletionMode {
     }
 }
 
-/// The plan of a client's calls.
+/// Options that select the plan of a client's calls.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub struct PlanArguments {
-    /// The protocol of the calls, as 'dunlin protocols' lists them [default: Direct-WriteIMM; on
-    /// iWARP AR-gRPC, by SEND]
+    /// Use this protocol; 'dunlin protocols' lists them [default: Direct-WriteIMM; on iWARP AR-gRPC, by
+    /// SEND]
     #[arg(long, short = 'p', value_name = "NAME", value_parser = protocol)]
     pub protocol: Option<&'static Protocol>,
-    /// How both sides wait [default: adaptive where the protocol can sleep, else busy]
+    /// Let both sides wait in this mode [default: adaptive if the protocol can sleep, else busy]
     #[arg(long, short = 'c', value_name = "MODE")]
     pub completion: Option<Completion>,
 }
 
 impl PlanArguments {
-    /// The plan; whether it is legal is for the connection to say, except that the default is.
+    /// Returns the plan. The default plan is legal; any other plan is checked when connecting.
     pub fn plan(&self, capabilities: &Capabilities) -> Plan {
         let default = Plan::usual(capabilities);
         let plan_of = |mode| match self.protocol {
@@ -235,7 +235,7 @@ impl PlanArguments {
     }
 }
 
-/// The protocol's name of a plan and how its client waits, as results and headlines show them.
+/// Returns the name of a plan's protocol, as shown in results and headlines.
 pub fn plan_name(plan: &Plan) -> &'static str {
     plan.protocol().map_or("unnamed", |protocol| protocol.name)
 }

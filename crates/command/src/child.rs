@@ -1,5 +1,5 @@
-//! Processes that a command starts from its own binary, and that never outlive it: they are ended when it is done,
-//! and the kernel ends them when it dies.
+//! Child processes that a command starts from its own binary. They never outlive it: the command ends them
+//! when it is done, and the kernel ends them when it dies.
 
 use crate::interrupt::Interrupt;
 use crate::output::{self, Failure};
@@ -12,16 +12,16 @@ use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-/// Tells a process who started it.
+/// Environment variable with the process id of the parent.
 const PARENT: &str = "DUNLIN_PARENT_PROCESS";
-/// How long a process may take to start.
+/// Time limit for a process to start.
 pub const START_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a process may take to end by itself.
+/// Time limit for a process to end after a request.
 const END_TIMEOUT: Duration = Duration::from_secs(4);
-/// How often a wait looks for signals.
+/// Interval at which a wait checks for signals.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// In a process started by [`ChildProcess::start`]: asks the kernel to end it with the one that started it.
+/// Makes the kernel end this process, started by [`ChildProcess::start`], together with its parent.
 pub fn follow_parent() -> Result<(), Failure> {
     let Some(parent) = std::env::var(PARENT).ok().and_then(|parent| parent.parse::<i32>().ok()) else {
         return Ok(());
@@ -29,7 +29,7 @@ pub fn follow_parent() -> Result<(), Failure> {
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(|error| {
         Failure::new(format!("cannot tie this process to the one that started it: {error}"))
     })?;
-    // It may have died before that.
+    // The parent may have died before the request.
     if getppid().map(|pid| pid.as_raw_nonzero().get()) == Some(parent) {
         Ok(())
     } else {
@@ -37,25 +37,25 @@ pub fn follow_parent() -> Result<(), Failure> {
     }
 }
 
-/// What a server prints once it can be called, so that whoever started it knows.
+/// Prints a server's ready line, on which its parent waits.
 pub fn say_ready(address: &impl Display) -> Result<(), Failure> {
     output::print_line(format_args!("listening on {address}"))
 }
 
-/// A process of ours. Dropping it ends it.
+/// A child process. Dropping it ends it.
 #[derive(Debug)]
 pub struct ChildProcess {
     name: String,
     child: Child,
     stdin: Option<ChildStdin>,
     lines: Receiver<String>,
-    /// What it wrote to standard error.
+    /// Lines from its standard error.
     errors: Receiver<String>,
 }
 
 impl ChildProcess {
-    /// Starts this binary with other arguments. Must be called from the main thread, since the kernel ties the new
-    /// process to the thread.
+    /// Starts this binary with other arguments. Must be called from the main thread, because the kernel
+    /// ties the child's life to the calling thread.
     pub fn start<S: AsRef<OsStr>>(
         name: &str,
         arguments: impl IntoIterator<Item = S>,
@@ -71,7 +71,8 @@ impl ChildProcess {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            // A group of its own: Ctrl-C at the terminal is for us, and we end our processes in order.
+            // A separate process group: Ctrl-C at the terminal only reaches this process, which ends its
+            // children in order.
             .process_group(0)
             .spawn()
             .map_err(failed)?;
@@ -87,12 +88,12 @@ impl ChildProcess {
         Ok(ChildProcess { name: name.to_owned(), child, stdin, lines, errors })
     }
 
-    /// Its process id.
+    /// Returns the process id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Says a line to its standard input.
+    /// Writes a line to its standard input.
     pub fn say(&mut self, line: &str) -> Result<(), Failure> {
         let said = match &mut self.stdin {
             Some(stdin) => stdin.write_all(line.as_bytes()).and_then(|()| stdin.write_all(b"\n")),
@@ -101,7 +102,7 @@ impl ChildProcess {
         said.map_err(|_| self.ended())
     }
 
-    /// The next line of its standard output; waits for so long at most, and not after a signal.
+    /// Returns the next line of its standard output. Waits at most `time`, and not after a signal.
     pub fn line(&mut self, interrupt: &Interrupt, time: Duration) -> Result<String, Failure> {
         let end = Instant::now() + time;
         loop {
@@ -122,7 +123,7 @@ impl ChildProcess {
         }
     }
 
-    /// An error if it has ended.
+    /// Returns an error if the process has ended.
     pub fn check(&mut self) -> Result<(), Failure> {
         match self.child.try_wait() {
             Ok(None) => Ok(()),
@@ -130,7 +131,7 @@ impl ChildProcess {
         }
     }
 
-    /// The error that says how it ended, in its own words where it had some.
+    /// Returns an error that says how the process ended, with its own last error if it printed one.
     fn ended(&mut self) -> Failure {
         let status = self.wait(Duration::from_secs(1));
         let status = status.map_or("it closed its output".to_owned(), |status| status.to_string());
@@ -158,19 +159,19 @@ impl ChildProcess {
         }
     }
 
-    /// Asks it to end, waits, and ends it if it does not.
+    /// Asks the process to end, waits, and kills it if it does not end.
     pub fn end(&mut self) {
         self.stdin = None;
         if let Ok(None) = self.child.try_wait() {
             if let Some(pid) = Pid::from_raw(self.child.id() as i32) {
-                // It may have ended just now.
+                // Ignore the error: the process may have just ended.
                 let _ = kill_process(pid, Signal::TERM);
             }
             if self.wait(END_TIMEOUT).is_none() {
                 let _ = self.child.kill();
             }
         }
-        // It is dead or dying, so this does not last.
+        // The process is dead or dying, so this wait is short.
         let _ = self.child.wait();
     }
 }
@@ -181,12 +182,12 @@ impl Drop for ChildProcess {
     }
 }
 
-/// A thread that reads lines until the other side closes; the receiver ends with it.
+/// Starts a thread that reads lines until the stream is closed.
 fn lines_of(stream: impl std::io::Read + Send + 'static) -> Receiver<String> {
     let (sender, receiver) = channel();
     std::thread::spawn(move || {
         for line in BufReader::new(stream).lines().map_while(Result::ok) {
-            // Nobody listens any more, but the writer must not find its pipe full.
+            // Keep reading after the receiver is gone, so that the writer never blocks on a full pipe.
             let _ = sender.send(line);
         }
     });

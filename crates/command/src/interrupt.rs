@@ -1,4 +1,4 @@
-//! SIGINT and SIGTERM: the first asks for an orderly end, the second ends the process at once.
+//! SIGINT and SIGTERM: the first signal requests an orderly end, the second ends the process at once.
 
 use crate::output::Failure;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -9,12 +9,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// The exit status that shells give to a process ended by a signal.
+/// Returns the exit status that shells report for a process ended by a signal.
 pub const fn exit_status(signal: i32) -> u8 {
     128 + signal as u8
 }
 
-/// Knows whether a signal has come.
+/// The state of signal handling.
 #[derive(Debug)]
 pub struct Interrupt {
     stop: Arc<AtomicBool>,
@@ -23,14 +23,15 @@ pub struct Interrupt {
 }
 
 impl Interrupt {
-    /// Takes over SIGINT and SIGTERM.
+    /// Installs handlers for SIGINT and SIGTERM.
     pub fn install() -> Result<Self, Failure> {
         let stop = Arc::new(AtomicBool::new(false));
         let signal = Arc::new(AtomicUsize::new(0));
         let failed = |error| Failure::new(format!("cannot listen for signals: {error}"));
         let (wake, write) = UnixStream::pair().map_err(failed)?;
         for number in [SIGINT, SIGTERM] {
-            // In this order: the condition is looked at before it is set, so that only a second signal ends us here.
+            // The order matters: the conditional shutdown sees the flag before this signal sets it, so only
+            // a second signal exits.
             flag::register_conditional_shutdown(number, exit_status(number).into(), Arc::clone(&stop))
                 .map_err(failed)?;
             flag::register_usize(number, Arc::clone(&signal), number as usize).map_err(failed)?;
@@ -40,17 +41,17 @@ impl Interrupt {
         Ok(Interrupt { stop, signal, wake })
     }
 
-    /// True once a signal has come; for loops that look at it.
+    /// Returns a flag that becomes true on a signal, for loops that poll it.
     pub fn flag(&self) -> &AtomicBool {
         &self.stop
     }
 
-    /// The same, for who outlives a borrow.
+    /// Returns the same flag as a shared reference.
     pub fn shared_flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.stop)
     }
 
-    /// The signal that came, if one did.
+    /// Returns the received signal, if any.
     pub fn received(&self) -> Option<i32> {
         match self.signal.load(Ordering::Relaxed) {
             0 => None,
@@ -58,12 +59,12 @@ impl Interrupt {
         }
     }
 
-    /// An error once a signal has come.
+    /// Returns an error once a signal has been received.
     pub fn check(&self) -> Result<(), Failure> {
         self.received().map_or(Ok(()), |signal| Err(Failure::Interrupted(signal)))
     }
 
-    /// Sleeps until a signal comes, for so long at most (for ever without a time); says which came.
+    /// Sleeps until a signal arrives, for at most `time` (without limit if `None`). Returns the signal.
     pub fn wait(&self, time: Option<Duration>) -> Option<i32> {
         let end = time.map(|time| Instant::now() + time);
         loop {
@@ -74,9 +75,9 @@ impl Interrupt {
             if left.is_some_and(|left| left.is_zero()) {
                 return None;
             }
-            // A timeout of zero was excluded; any other is accepted.
+            // A zero timeout is excluded above, and any other is valid.
             let _ = self.wake.set_read_timeout(left);
-            // A byte, a timeout or an interruption: look again.
+            // Check again after a byte, a timeout or an interruption.
             let _ = (&self.wake).read(&mut [0; 8]);
         }
     }

@@ -1,10 +1,10 @@
-//! The command room: the parts that the programs of the `dunlin` command share. Options that several commands have, results
-//! and errors with advice, exit statuses, signals, progress, logging, child processes, and the programs beside `dunlin`.
+//! Parts shared by the programs of the `dunlin` command: common options, results and errors with advice,
+//! exit statuses, signals, progress, logging, child processes, and the other programs that `dunlin` runs.
 //!
-//! Code that at least two programs use comes in. Commands and measurements never do.
+//! This crate contains code that at least two programs use. Commands and measurements belong elsewhere.
 //!
-//! Exit statuses of all programs: 0 done; 1 failed, with `error:` and `help:` on standard error; 2 wrong usage; 130 or 143
-//! ended by SIGINT or SIGTERM.
+//! Exit statuses of all programs: 0 success; 1 failure, with `error:` and `help:` on standard error; 2
+//! wrong usage; 130 or 143 ended by SIGINT or SIGTERM.
 
 pub mod arguments;
 pub mod child;
@@ -19,10 +19,11 @@ pub mod progress;
 use dunlin::DefaultFabric;
 use output::Failure;
 
-/// The word before the commands by which a program starts itself again as a child process. Neither help nor completions show them.
+/// The first word of a hidden command, with which a program starts itself as a child process. Help and
+/// completions omit such commands.
 pub const INTERNAL: &str = "internal";
 
-/// Opens the fabric on shared memory, or fails with advice.
+/// Opens the shared-memory fabric. An error includes advice.
 pub fn shared_memory() -> Result<DefaultFabric, Failure> {
     dunlin::fabric().map_err(|error| {
         Failure::new(format!("cannot start the shared-memory fabric: {error}"))

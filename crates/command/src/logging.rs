@@ -1,4 +1,4 @@
-//! Log lines on standard error, for whoever asks for them.
+//! Optional logging to standard error.
 
 use std::io::IsTerminal as _;
 use tracing_subscriber::EnvFilter;
@@ -7,7 +7,8 @@ use tracing_subscriber::filter::LevelFilter;
 /// The environment variable with the filter.
 const VARIABLE: &str = "DUNLIN_LOG";
 
-/// Starts logging: `DUNLIN_LOG` if it is set, else by the number of `-v`; warnings if neither.
+/// Starts logging. The filter is `DUNLIN_LOG` if set, else follows the number of `-v`; the default is
+/// warnings.
 pub fn start(verbose: u8) {
     let level = match verbose {
         0 => LevelFilter::WARN,

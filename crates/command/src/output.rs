@@ -1,4 +1,4 @@
-//! What the user sees in the end: results on standard output, errors with advice on standard error, exit statuses,
+//! A command's output: results on standard output, errors with advice on standard error, exit statuses, and
 //! documents.
 
 use crate::interrupt;
@@ -12,26 +12,26 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Why a command ends without success: what went wrong, and what to do next.
+/// The reason why a command ends without success, and the user's next step.
 #[derive(Debug)]
 pub enum Failure {
-    /// Said as `error:` and `help:`; exit status 1.
+    /// An error, printed as `error:` and `help:`; exit status 1.
     Error {
         /// The reason.
         message: String,
         /// The advice.
         help: Option<String>,
     },
-    /// A result that is no error of ours but is to be told by the exit status 1: nothing more is said.
+    /// A negative result, which is not an error: prints nothing more; exit status 1.
     Negative,
-    /// A signal asked for the end; exit status 128 and its number.
+    /// Ended by a signal; exit status 128 plus the signal's number.
     Interrupted(i32),
-    /// Nobody reads standard output any more; that is a normal end.
+    /// The reader of standard output is gone, which is a normal end.
     BrokenPipe,
 }
 
 impl Failure {
-    /// An error without advice: the message says it all.
+    /// Creates an error without advice, for messages that need none.
     pub fn new(message: impl Display) -> Self {
         Failure::Error { message: message.to_string(), help: None }
     }
@@ -44,7 +44,7 @@ impl Failure {
         }
     }
 
-    /// Puts `what:` before the message.
+    /// Prefixes the message with `what:`.
     pub fn context(self, what: impl Display) -> Self {
         match self {
             Failure::Error { message, help } => {
@@ -55,7 +55,7 @@ impl Failure {
     }
 }
 
-/// Says how the command ended and turns it into its exit status.
+/// Prints the outcome of a command and returns its exit status.
 pub fn exit_code(outcome: Result<ExitCode, Failure>) -> ExitCode {
     match outcome {
         Ok(code) => code,
@@ -63,7 +63,7 @@ pub fn exit_code(outcome: Result<ExitCode, Failure>) -> ExitCode {
         Err(Failure::Negative) => ExitCode::FAILURE,
         Err(Failure::Interrupted(signal)) => ExitCode::from(interrupt::exit_status(signal)),
         Err(Failure::Error { message, help }) => {
-            // Nothing is left to be done if standard error is closed too.
+            // Ignore the error: standard error may be closed too.
             let _ = writeln!(io::stderr(), "error: {message}");
             if let Some(help) = help {
                 let _ = writeln!(io::stderr(), "help: {help}");
@@ -87,12 +87,12 @@ pub fn print_line(line: impl Display) -> Result<(), Failure> {
     print(format!("{line}\n"))
 }
 
-/// Writes a line to standard error; if that is closed, nobody wants it.
+/// Writes a line to standard error. Ignores a closed standard error.
 pub fn note(line: impl Display) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
-/// Refuses a file that cannot be written, before time is spent on what is to be in it.
+/// Checks that a file can be written, before a long measurement whose result it will hold.
 pub fn check_writable(path: &Path) -> Result<(), Failure> {
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
@@ -105,36 +105,36 @@ pub fn check_writable(path: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A profile's hash as people compare it.
+/// Formats a profile's hash for people.
 #[must_use]
 pub fn hash_of(hash: u64) -> String {
     format!("{hash:016x}")
 }
 
-/// A figure of the model with three digits after the point: more than the model knows.
+/// Rounds a figure of the model to three digits after the point, which exceeds the model's precision.
 #[must_use]
 pub fn rounded(value: f64) -> f64 {
     (value * 1e3).round() / 1e3
 }
 
-/// Where else results go.
+/// Additional outputs of results.
 #[derive(Args, Clone, Debug, Default)]
 pub struct ReportArguments {
-    /// Write the results as one JSON document to this file too
+    /// Also write the results to this file, as one JSON document
     #[arg(long, value_name = "PATH")]
     pub json: Option<PathBuf>,
-    /// Draw the results to this SVG file too
+    /// Also draw the results to this SVG file
     #[arg(long, value_name = "PATH.svg")]
     pub plot: Option<PathBuf>,
 }
 
 impl ReportArguments {
-    /// Refuses files that cannot be written before time is spent on measuring.
+    /// Checks that the files can be written, before the measurement starts.
     pub fn check(&self) -> Result<(), Failure> {
         [&self.json, &self.plot].into_iter().flatten().try_for_each(|path| check_writable(path))
     }
 
-    /// Writes what was asked for; the drawing is of these charts.
+    /// Writes the requested files; the drawing shows `charts`.
     pub fn write_with(&self, document: &Document, charts: &[Chart]) -> Result<(), Failure> {
         if let Some(path) = &self.json {
             document.write_json(path).map_err(Failure::new)?;
@@ -145,7 +145,7 @@ impl ReportArguments {
         Ok(())
     }
 
-    /// Writes what was asked for.
+    /// Writes the requested files.
     pub fn write(&self, document: &Document) -> Result<(), Failure> {
         if let Some(path) = &self.json {
             document.write_json(path).map_err(Failure::new)?;
@@ -254,7 +254,7 @@ impl From<DriveError> for Failure {
         };
         match Failure::from(error.cause) {
             Failure::Error { message, help } => {
-                // The certainty of the first call stands for itself; the counts are about all of them.
+                // Drop the first call's own prefix, since the counts cover all calls.
                 let message = message
                     .trim_start_matches("maybe executed: ")
                     .trim_start_matches("not executed: ")

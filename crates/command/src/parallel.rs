@@ -1,4 +1,4 @@
-//! Runs work on one thread for each core.
+//! Runs work on one thread per core.
 
 use crate::interrupt::Interrupt;
 use crate::output::Failure;
@@ -12,8 +12,8 @@ use std::time::Duration;
 /// The interval at which a wait checks for signals.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Returns the outcomes of all runs, in their order. Blocks until all have ended, or until a signal comes; threads that still run
-/// then end with the process.
+/// Runs all `runs` and returns their outcomes in order. Blocks until all have ended or a signal arrives.
+/// After a signal, the threads that still run end with the process.
 pub fn all<T, O, E>(runs: Vec<T>, message: &str, run: fn(&T) -> Result<O, E>) -> Result<Vec<O>, Failure>
 where
     T: Send + Sync + 'static,
@@ -43,7 +43,7 @@ where
     Ok(outcomes.into_iter().flatten().collect())
 }
 
-/// Outcomes, each with the place of its run.
+/// Outcomes, each with the index of its run.
 type Results<O, E> = mpsc::Receiver<(usize, Result<O, E>)>;
 
 /// Starts the threads. Each takes the next run until none is left.

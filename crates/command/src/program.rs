@@ -1,5 +1,5 @@
-//! The programs beside `dunlin`: commands that few users need and that take long to build are programs of their own, as the
-//! commands of git and cargo are.
+//! The other programs of the command. Commands that few users need and that take long to build are separate
+//! programs, like the subcommands of git and cargo.
 
 use crate::output::Failure;
 use std::ffi::{OsStr, OsString};
@@ -8,12 +8,12 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A program beside `dunlin`.
+/// A program that `dunlin` runs for some of its commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Program {
-    /// The file name.
+    /// Name of the executable file.
     pub name: &'static str,
-    /// The package that builds it.
+    /// Name of the package that builds it.
     pub package: &'static str,
 }
 
@@ -25,7 +25,7 @@ pub const SIM: Program = Program { name: "dunlin-sim", package: "dunlin-cli-sim"
 pub const IDL: Program = Program { name: "dunlin-idl", package: "dunlin-cli-idl" };
 
 impl Program {
-    /// The file beside the program that runs, or else the first of that name on `PATH`.
+    /// Returns the executable in the folder of the running program, or the first of that name on `PATH`.
     #[must_use]
     pub fn find(self) -> Option<PathBuf> {
         let own = std::env::current_exe().ok();
@@ -38,7 +38,7 @@ impl Program {
         folders.map(|folder| folder.join(self.name)).find(|file| is_program(file))
     }
 
-    /// Runs the program in the place of this process, with these words. Returns only if that fails.
+    /// Replaces this process by the program, with `words` as arguments. Returns only on failure.
     pub fn exec<S: AsRef<OsStr>>(self, words: impl IntoIterator<Item = S>) -> Failure {
         let Some(file) = self.find() else { return self.missing() };
         let words: Vec<OsString> = words.into_iter().map(|word| word.as_ref().to_owned()).collect();
@@ -46,7 +46,7 @@ impl Program {
         self.cannot_start(&file, &error)
     }
 
-    /// The failure where the program is neither beside `dunlin` nor on `PATH`.
+    /// Returns the error for a program that is neither in the folder of `dunlin` nor on `PATH`.
     #[must_use]
     pub fn missing(self) -> Failure {
         Failure::new(format!(

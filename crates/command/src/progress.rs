@@ -1,10 +1,10 @@
-//! Progress bars, on a terminal only.
+//! Progress bars, shown on a terminal only.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal as _;
 use std::time::Duration;
 
-/// A bar on standard error; hidden where that is no terminal.
+/// Creates a bar on standard error; hidden if that is not a terminal.
 fn bar(length: u64, template: &str) -> ProgressBar {
     let target = if std::io::stderr().is_terminal() {
         ProgressDrawTarget::stderr_with_hz(10)
@@ -18,14 +18,14 @@ fn bar(length: u64, template: &str) -> ProgressBar {
     bar
 }
 
-/// A bar that counts things.
+/// Creates a bar that counts items.
 pub fn counting(length: u64, message: &str) -> ProgressBar {
     let bar = bar(length, "{msg:<34} [{bar:30}] {human_pos}/{human_len} {per_sec}");
     bar.set_message(message.to_owned());
     bar
 }
 
-/// A bar that counts bytes of a file; without a length it only counts.
+/// Creates a bar that counts the bytes of a file. Without a length it shows only the count.
 pub fn bytes(length: Option<u64>, message: &str) -> ProgressBar {
     let bar = match length {
         Some(length) => bar(length, "{msg} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec} {eta}"),
@@ -35,7 +35,7 @@ pub fn bytes(length: Option<u64>, message: &str) -> ProgressBar {
     bar
 }
 
-/// A bar that counts time, in milliseconds.
+/// Creates a bar that counts time, in milliseconds.
 pub fn timing(length: Duration, message: &str) -> ProgressBar {
     let bar = bar(length.as_millis() as u64, "{msg:<34} [{bar:30}] {percent:>3} %  {prefix}");
     bar.set_message(message.to_owned());

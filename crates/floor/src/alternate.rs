@@ -1,4 +1,4 @@
-//! Floor and subject in turn, each slice between two placement probes.
+//! Alternates slices of floor and subject, each between two placement probes.
 
 use std::time::Duration;
 
@@ -6,10 +6,11 @@ use super::{Floor, FloorError, FloorPair, Placement, Slice};
 use dunlin_report::statistics::{Latency, median, ratio};
 use dunlin_report::{Row, rounded};
 
-/// A slice of the floor and the slice of the subject right after it, with the placement that held throughout.
+/// A slice of the floor, the slice of the subject that followed it, and the placement during both.
 #[derive(Clone, Debug)]
 pub struct Alternation {
-    /// What all three probes (before, between, after) said; [`Placement::Unclear`] when they differ.
+    /// The common result of the three probes (before, between, after), or [`Placement::Unclear`] if they
+    /// differ.
     pub placement: Placement,
     /// The floor's slice.
     pub floor: Slice,
@@ -18,21 +19,21 @@ pub struct Alternation {
 }
 
 impl Alternation {
-    /// Subject's median latency over the floor's; `None` where one has no samples.
+    /// Returns the subject's median latency divided by the floor's, or `None` if either has no samples.
     #[must_use]
     pub fn latency_ratio(&self) -> Option<f64> {
         ratio(self.subject.p50_ns(), self.floor.p50_ns()).filter(|ratio| *ratio > 0.0)
     }
 
-    /// Subject's operations per second over the floor's.
+    /// Returns the subject's operations per second divided by the floor's.
     #[must_use]
     pub fn throughput_ratio(&self) -> Option<f64> {
         ratio(self.subject.operations_per_second(), self.floor.operations_per_second())
     }
 }
 
-/// Runs `rounds` times: probe, floor slice, probe, subject slice, probe. `subject` runs the subject's slice from begin to
-/// end in the same pair; `progress` is told the rounds done.
+/// Runs `rounds` rounds of: probe, floor slice, probe, subject slice, probe. `subject` must run one whole
+/// slice of the subject in the given pair. `progress` is called with the number of completed rounds.
 ///
 /// # Errors
 /// The first error of any slice.
@@ -47,7 +48,7 @@ pub fn alternate(
     take_turns(pair, rounds, |pair| pair.slice(floor, floor_duration), subject, progress)
 }
 
-/// As [`alternate`], where another subject stands in the floor's place.
+/// Runs [`alternate`] with another subject in place of the floor.
 ///
 /// # Errors
 /// The first error of any slice.
@@ -73,14 +74,15 @@ pub fn take_turns(
     Ok(found)
 }
 
-/// All alternations of one placement, condensed.
+/// The summary of all alternations of one placement.
 #[derive(Clone, Debug)]
 pub struct Comparison {
     /// The placement.
     pub placement: Placement,
-    /// Alternations it stands for.
+    /// Number of alternations in the summary.
     pub alternations: usize,
-    /// Whether the kernel took a core away during some of them: the machine is too busy for good figures.
+    /// Whether the kernel preempted a side during some of them: the machine is too busy for reliable
+    /// figures.
     pub preempted: bool,
     /// All latency samples of the subject.
     pub subject_latency: Latency,
@@ -94,7 +96,7 @@ pub struct Comparison {
     pub subject_throughput_ops: f64,
     /// Median over alternations of subject latency over floor latency.
     pub latency_ratio: Option<f64>,
-    /// Median over alternations of subject latency less floor latency, ns.
+    /// Median over alternations of subject latency minus floor latency, ns.
     pub latency_difference_ns: f64,
     /// Median over alternations of subject throughput over floor throughput.
     pub throughput_ratio: Option<f64>,
@@ -102,12 +104,12 @@ pub struct Comparison {
     pub server_cpu_ns_per_op: f64,
 }
 
-/// Condenses alternations by placement, the placement with most of them first. Those whose probes disagreed
-/// are dropped, unless there are no others: then the one comparison says `unclear`. A placement seen in less than a
-/// tenth of the others is dropped too: that was a probe's error.
+/// Summarizes alternations by placement, the most frequent placement first. Alternations whose probes
+/// disagreed are dropped, unless there are no others: then one comparison has [`Placement::Unclear`]. A
+/// placement with less than a tenth of the alternations is dropped too, as a probe error.
 ///
-/// Of each placement, the alternations in which neither side lost its core are taken, if they are at least a quarter;
-/// otherwise the least disturbed quarter is, and [`Comparison::preempted`] says so.
+/// For each placement, only alternations without preemption are used if they are at least a quarter.
+/// Otherwise the quarter with the fewest preemptions is used, and [`Comparison::preempted`] is set.
 #[must_use]
 pub fn compare(alternations: &[Alternation]) -> Vec<Comparison> {
     let found =
@@ -115,19 +117,19 @@ pub fn compare(alternations: &[Alternation]) -> Vec<Comparison> {
     select(found).into_iter().filter_map(condense).collect()
 }
 
-/// The measurements of one placement that are worth counting.
+/// The measurements of one placement that are used.
 pub struct Selection<'a, T> {
     /// The placement.
     pub placement: Placement,
-    /// The measurements.
+    /// The selected measurements.
     pub chosen: Vec<&'a T>,
-    /// Whether some of the chosen were preempted.
+    /// Whether some of the selected measurements were preempted.
     pub preempted: bool,
 }
 
 impl Comparison {
-    /// Sets the latency fields of a report's row: the subject's percentiles, `floor_p50_ns`, `ratio`, and what
-    /// [`Comparison::set_common`] sets. `p50_ns` is the median over slices, as the floor's is.
+    /// Sets the latency fields of a report row: the subject's percentiles, `floor_p50_ns`, `ratio`, and the
+    /// fields of [`Comparison::set_common`]. `p50_ns` is the median over slices, like the floor's.
     pub fn set_latency(&self, row: &mut Row) {
         row.set_latency(&self.subject_latency)
             .set("p50_ns", rounded(self.subject_p50_ns))
@@ -136,8 +138,8 @@ impl Comparison {
         self.set_common(row);
     }
 
-    /// Sets the throughput fields of a report's row: `throughput_ops`, `floor_throughput_ops`, `ratio`, and what
-    /// [`Comparison::set_common`] sets.
+    /// Sets the throughput fields of a report row: `throughput_ops`, `floor_throughput_ops`, `ratio`, and
+    /// the fields of [`Comparison::set_common`].
     pub fn set_throughput(&self, row: &mut Row) {
         row.set("throughput_ops", self.subject_throughput_ops.round())
             .set("floor_throughput_ops", self.floor_throughput_ops.round())
@@ -154,7 +156,8 @@ impl Comparison {
     }
 }
 
-/// Chooses among measurements, given with their placement and number of preemptions, as [`compare`] says.
+/// Selects measurements by the rules of [`compare`]. Each item has its placement and its number of
+/// preemptions.
 pub fn select<'a, T>(found: impl Iterator<Item = (Placement, u64, &'a T)>) -> Vec<Selection<'a, T>> {
     let mut by_placement: Vec<(Placement, Vec<(u64, &T)>)> =
         [Placement::Near, Placement::Far, Placement::Unclear].map(|placement| (placement, Vec::new())).into();

@@ -1,7 +1,7 @@
-//! The one memory area that both processes of a floor pair map: layout, mapping, and the payload copies.
+//! The memory area shared by both processes of a floor pair: layout, mapping, and payload copies.
 //!
-//! Everything but the payload is made of atomics, so the rest of the floors is safe code. A peer process can write all
-//! of it, so nothing here ever becomes a `&[u8]`: payloads are copied in and out.
+//! Everything but the payload is atomic, so the floors themselves are safe code. The peer process can write
+//! all of the area, so no part of it ever becomes a `&[u8]`: payloads are copied in and out.
 
 use std::cell::UnsafeCell;
 use std::ops::Deref;
@@ -14,27 +14,27 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 use super::FloorError;
 
-/// Slots of the bare ring, each one cache line.
+/// Slots of the ring floor, each one cache line.
 pub const RING_SLOTS: usize = 256;
 /// Largest payload of a round-trip floor, bytes.
 pub const PAYLOAD_CAPACITY: usize = 1 << 20;
-/// Largest parameters of a subject, and its largest report, bytes.
+/// Maximum size of a subject's parameters, and of its report, bytes.
 pub const MESSAGE_CAPACITY: usize = 4000;
-/// Set in a sequence number: the in-band mark that ends a slice.
+/// Bit in a sequence number that marks the end of a slice, in-band.
 pub(super) const STOP: u64 = 1 << 63;
 
-/// One cache line: a flag and what travels with it.
+/// One cache line: a flag and the inline payload.
 #[repr(C, align(64))]
 pub(super) struct Line {
     pub(super) sequence: AtomicU64,
     pub(super) data: [AtomicU64; 7],
 }
 
-/// A word that has a pair of cache lines to itself (the adjacent-line prefetcher couples two).
+/// A word alone in a pair of cache lines, since the adjacent-line prefetcher fetches lines in pairs.
 #[repr(C, align(128))]
 pub(super) struct Lone<T>(pub(super) T);
 
-/// Bytes that one side leaves for the other between phases; never used while a slice runs.
+/// A message from one side to the other, exchanged between phases. Never used while a slice runs.
 #[repr(C, align(64))]
 pub(super) struct Message {
     length: AtomicU32,
@@ -42,7 +42,7 @@ pub(super) struct Message {
 }
 
 impl Message {
-    /// Stores `bytes`; `false` when they do not fit.
+    /// Stores `bytes`; returns `false` if they do not fit.
     pub(super) fn store(&self, bytes: &[u8]) -> bool {
         if bytes.len() > MESSAGE_CAPACITY {
             return false;
@@ -54,31 +54,33 @@ impl Message {
         true
     }
 
-    /// A private copy of what was stored last; a length that cannot be true is cut to the capacity.
+    /// Returns a private copy of the bytes stored last. The length comes from shared memory and is cut to
+    /// the capacity.
     pub(super) fn load(&self) -> Vec<u8> {
         let length = (self.length.load(Ordering::Acquire) as usize).min(MESSAGE_CAPACITY);
         self.bytes[..length].iter().map(|byte| byte.load(Ordering::Relaxed)).collect()
     }
 }
 
-/// What both processes see. The all-zero bytes of a new memfd are a valid value.
+/// The layout of the area, for both processes. The all-zero bytes of a new memfd are a valid value.
 #[repr(C, align(4096))]
 pub(super) struct Layout {
-    /// Written by the leading process: generation in the upper 24 bits, phase code in the lower 8. Also a futex.
+    /// Written by the leading process: generation in the upper 24 bits, phase code in the lower 8. Also a
+    /// futex.
     pub(super) phase: Lone<AtomicU32>,
     /// Written by the peer: the phase it has entered.
     pub(super) entered: Lone<AtomicU32>,
     /// Written by the peer: the phase it has left.
     pub(super) left: Lone<AtomicU32>,
-    /// 1 when the phase just entered or left failed; the reason is in `from_peer`.
+    /// 1 if the phase just entered or left failed; `from_peer` then holds the reason.
     pub(super) failed: AtomicU32,
-    /// Core that the peer runs a phase on.
+    /// Core that the peer runs the phase on.
     pub(super) peer_core: AtomicU32,
     /// Process id of the leading process.
     pub(super) leader: AtomicU32,
-    /// Last sequence number used before the phase.
+    /// Last sequence number before the phase.
     pub(super) start_sequence: AtomicU64,
-    /// CPU time of the peer spent in the phase just left, ns.
+    /// CPU time of the peer in the phase just left, ns.
     pub(super) peer_cpu_ns: AtomicU64,
     /// Involuntary context switches of the peer in the phase just left.
     pub(super) peer_preemptions: AtomicU64,
@@ -99,27 +101,27 @@ pub(super) struct Ring(pub(super) [Line; RING_SLOTS]);
 #[repr(C, align(4096))]
 struct Payload(UnsafeCell<[u8; PAYLOAD_CAPACITY]>);
 
-/// Which payload area is meant.
+/// Selects one of the two payload areas.
 #[derive(Clone, Copy)]
 pub(super) enum Direction {
     Request,
     Response,
 }
 
-/// A mapping of the shared area; unmapped on drop.
+/// A mapping of the shared area. Unmapped on drop.
 pub(super) struct Area {
     layout: NonNull<Layout>,
 }
 
 impl Area {
-    /// A new sealed memfd of the area's size, and our mapping of it.
+    /// Creates a sealed memfd of the area's size and maps it.
     pub(super) fn create() -> Result<(Self, OwnedFd), FloorError> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let descriptor = rustix::fs::memfd_create("dunlin-floor", flags)
             .map_err(|source| FloorError::System { action: "create the shared memory", source })?;
         rustix::fs::ftruncate(&descriptor, size_of::<Layout>() as u64)
             .map_err(|source| FloorError::System { action: "size the shared memory", source })?;
-        // Sealed, so that neither side can truncate it under the other's mapping.
+        // The seals keep either side from truncating the memfd under the other's mapping.
         rustix::fs::fcntl_add_seals(&descriptor, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
             .map_err(|source| FloorError::System { action: "seal the shared memory", source })?;
         Ok((Self::map(&descriptor)?, descriptor))
@@ -128,7 +130,7 @@ impl Area {
     /// Maps an area that another process created.
     ///
     /// # Errors
-    /// A descriptor of another size, or one whose size is not sealed, is refused.
+    /// If the descriptor has another size, or if its size is not sealed.
     pub(super) fn open(descriptor: impl AsFd) -> Result<Self, FloorError> {
         let status = rustix::fs::fstat(&descriptor)
             .map_err(|source| FloorError::System { action: "look at the inherited descriptor", source })?;
@@ -144,8 +146,9 @@ impl Area {
     }
 
     fn map(descriptor: impl AsFd) -> Result<Self, FloorError> {
-        // SAFETY: the kernel chooses a fresh range of exactly the file's size; the file is sealed against shrinking, so
-        // access never faults. The range is only ever seen as `Layout`, which is atomics and `UnsafeCell` throughout.
+        // SAFETY: the kernel chooses a fresh range of exactly the file's size. The file is sealed against
+        // shrinking, so access never faults. The range is only ever accessed as `Layout`, which consists of
+        // atomics and `UnsafeCell`.
         let pointer = unsafe {
             rustix::mm::mmap(
                 std::ptr::null_mut(),
@@ -177,8 +180,9 @@ impl Area {
     pub(super) fn copy_in(&self, direction: Direction, from: &[u8]) {
         assert!(from.len() <= PAYLOAD_CAPACITY);
         let to = self.payload(direction).0.get().cast::<u8>();
-        // SAFETY: the length is checked against the area; `from` is private memory, so they cannot overlap. The flag
-        // protocol gives each side the area in turn; a peer that breaks it garbles payload bytes, nothing else.
+        // SAFETY: the length is checked against the area; `from` is private memory, so they cannot overlap.
+        // The flag protocol gives each side the area alternately; a peer that violates it corrupts payload
+        // bytes, nothing else.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
     }
 
@@ -200,16 +204,16 @@ impl Deref for Area {
 
     #[inline(always)]
     fn deref(&self) -> &Layout {
-        // SAFETY: the mapping lives as long as `self`, is page aligned and of the layout's size, and every bit pattern
-        // is a valid `Layout`.
+        // SAFETY: the mapping lives as long as `self`, is page aligned and of the layout's size, and every
+        // bit pattern is a valid `Layout`.
         unsafe { self.layout.as_ref() }
     }
 }
 
 impl Drop for Area {
     fn drop(&mut self) {
-        // SAFETY: the range was mapped by `map` with this size, and no reference into it outlives `self`. Failure
-        // would only leave the range mapped.
+        // SAFETY: the range was mapped by `map` with this size, and no reference into it outlives `self`. A
+        // failure would only leave the range mapped.
         let _ = unsafe { rustix::mm::munmap(self.layout.as_ptr().cast(), size_of::<Layout>()) };
     }
 }

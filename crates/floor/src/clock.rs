@@ -1,13 +1,15 @@
 //! A clock that is cheap enough to be read once per call.
 //!
-//! On x86-64 with a constant time-stamp counter a reading is one `rdtsc` (about 10 ns in a virtual machine, and no
-//! system call), scaled by a calibration of 20 ms against `CLOCK_MONOTONIC`. Anywhere else it is
-//! `clock_gettime(CLOCK_MONOTONIC)`, about 25 ns. `rdtsc` is not serialising: a reading may drift by the few
-//! instructions around it, which is below what the floors resolve, and the bare C floors read it the same way.
+//! On x86-64 with a constant time-stamp counter, a reading is one `rdtsc` (about 10 ns in a virtual
+//! machine, without a system call), scaled by a 20 ms calibration against `CLOCK_MONOTONIC`. Elsewhere it
+//! is `clock_gettime(CLOCK_MONOTONIC)`, about 25 ns. `rdtsc` is not serialising: a reading may shift by a
+//! few surrounding instructions, which is below the resolution of the floors. The bare C floors read the
+//! counter the same way.
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Reads ticks; converts differences of ticks to nanoseconds. Cheap to copy; any thread may use it.
+/// A clock that reads ticks and converts tick differences to nanoseconds. Cheap to copy; usable from any
+/// thread.
 #[derive(Clone, Copy, Debug)]
 pub struct TickClock {
     counter: bool,
@@ -15,7 +17,7 @@ pub struct TickClock {
 }
 
 impl TickClock {
-    /// Chooses the source and calibrates it; blocks about 20 ms where the counter is used.
+    /// Selects the source and calibrates it. Blocks for about 20 ms if the time-stamp counter is used.
     #[must_use]
     pub fn new() -> Self {
         if !has_constant_counter() {
@@ -28,27 +30,27 @@ impl TickClock {
         Self { counter: true, nanoseconds_per_tick: (last_time - first_time) as f64 / ticks as f64 }
     }
 
-    /// The name of the source, for reports.
+    /// Returns the name of the source, for reports.
     #[must_use]
     pub fn source(&self) -> &'static str {
         if self.counter { "time-stamp counter" } else { "CLOCK_MONOTONIC" }
     }
 
-    /// The present reading.
+    /// Returns the current reading, in ticks.
     #[inline(always)]
     #[must_use]
     pub fn ticks(&self) -> u64 {
         if self.counter { counter() } else { monotonic_ns() }
     }
 
-    /// A difference of two readings in nanoseconds.
+    /// Converts a difference of two readings to nanoseconds.
     #[inline]
     #[must_use]
     pub fn to_ns(&self, ticks: u64) -> f64 {
         ticks as f64 * self.nanoseconds_per_tick
     }
 
-    /// Nanoseconds in ticks.
+    /// Converts nanoseconds to ticks.
     #[inline]
     #[must_use]
     pub fn from_ns(&self, nanoseconds: f64) -> u64 {
@@ -67,7 +69,7 @@ fn monotonic_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// CPU time that this process has used so far, ns.
+/// Returns the CPU time that this process has used so far, in ns.
 pub fn process_cpu_ns() -> u64 {
     let now = clock_gettime(ClockId::ProcessCPUTime);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
@@ -76,7 +78,8 @@ pub fn process_cpu_ns() -> u64 {
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn counter() -> u64 {
-    // SAFETY: every x86-64 processor has `rdtsc`; Linux allows it in user space unless a process forbade it to itself.
+    // SAFETY: every x86-64 processor has `rdtsc`, and Linux allows it in user space unless the process itself
+    // has disabled it.
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 

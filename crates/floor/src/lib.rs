@@ -1,9 +1,10 @@
-//! Physical floors: how fast two pinned processes can exchange bytes over shared memory at all.
+//! Physical floors: the fastest possible exchange of bytes between two pinned processes over shared memory.
 //!
-//! A [`FloorPair`] is this thread, pinned to one core, and a peer process (this very binary, started again) pinned to
-//! another, joined by one sealed memfd. Short **slices** of any [`Floor`] and of any [`Subject`] (an RPC system under
-//! measurement) run in turn in that one pair, each bracketed by a cache-line probe, because the floor of a virtual
-//! machine moves while one looks at it ([`alternate()`]).
+//! A [`FloorPair`] consists of this thread, pinned to one core, and a peer process (the same binary,
+//! started again) pinned to another core. A sealed memfd connects them. Short **slices** of a [`Floor`] and
+//! of a [`Subject`] (an RPC system under measurement) alternate in the same pair, each between two
+//! cache-line probes ([`alternate()`]), because the floor of a virtual machine changes during a
+//! measurement.
 
 use std::fmt;
 
@@ -29,35 +30,36 @@ pub use peer::{NoSubject, Subject, inherited_descriptor, serve_peer};
 pub use placement::Placement;
 pub use slices::{RING_WINDOW, Slice};
 
-/// One physical exchange. All of them busy-wait, except [`Floor::Futex`] and [`Floor::Memcpy`].
+/// One physical exchange. All floors busy-wait, except [`Floor::Futex`] and [`Floor::Memcpy`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Floor {
     /// One word in one cache line, toggled by both sides.
     CacheLine,
-    /// 32 bytes inline in the line of the flag, one such line for each direction.
+    /// 32 bytes inline in the flag's line, one such line in each direction.
     Inline32,
-    /// A payload of so many bytes (at most [`PAYLOAD_CAPACITY`]): written anew in private memory, copied in, copied out
-    /// by the other side, summed there; and the same back.
+    /// A payload of the given number of bytes, at most [`PAYLOAD_CAPACITY`]. It is filled in private
+    /// memory, copied in, copied out by the other side and summed there; then the same in the other
+    /// direction.
     Payload(u32),
-    /// Requests per second through a ring of 256 lines for each direction, 32 bytes inline, with so many in flight.
+    /// Requests per second through a ring of 256 lines in each direction, 32 bytes inline.
     Ring {
         /// Requests in flight, 1 to [`RING_SLOTS`].
         window: u32,
     },
-    /// A word handed over and back with futex wait and wake; across cores, or on one, as the pair is set.
+    /// A word handed over and back with futex wait and wake, on two cores or on one, depending on the pair.
     Futex,
-    /// Copies of so many bytes between two private buffers, hot; the peer does nothing.
+    /// Copies of the given number of bytes between two private buffers in the cache. The peer is idle.
     Memcpy(u32),
 }
 
 impl Floor {
-    /// The name in reports, with sizes in bytes.
+    /// Returns the name used in reports, with sizes in bytes.
     #[must_use]
     pub fn name(self) -> String {
         self.to_string()
     }
 
-    /// The code and argument that travel to the peer.
+    /// Returns the code and argument that are sent to the peer.
     fn encode(self) -> (u8, u32) {
         match self {
             Self::CacheLine => (2, 0),
@@ -95,10 +97,11 @@ impl fmt::Display for Floor {
     }
 }
 
-/// Why a floor could not be measured. The pair is of no further use after any of these but `BadArgument`.
+/// The reason why a floor could not be measured. After any of them except `BadArgument` the pair is
+/// unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum FloorError {
-    /// Fewer than two cores to pin to.
+    /// This process may run on only one core.
     #[error(
         "this process may run on one core only, and busy floors need two; allow more with taskset or the container's cpuset"
     )]
@@ -106,9 +109,9 @@ pub enum FloorError {
     /// A system call failed.
     #[error("cannot {action}: {source}")]
     System {
-        /// What was tried.
+        /// The action that failed.
         action: &'static str,
-        /// What the kernel said.
+        /// The kernel's error number.
         source: rustix::io::Errno,
     },
     /// The peer process could not be started.
@@ -117,30 +120,30 @@ pub enum FloorError {
     /// The peer process ended while it was needed.
     #[error("the peer process has ended ({0}); run again, and look at its message above")]
     PeerGone(String),
-    /// The peer lives but does not answer.
+    /// The peer process is alive but does not answer.
     #[error(
         "the peer process has not answered for {seconds} s; is its core taken by something of real-time priority?"
     )]
     PeerSilent {
-        /// How long the wait was.
+        /// Length of the wait, s.
         seconds: u64,
     },
     /// The subject on the peer's side failed.
     #[error("the peer process reports: {0}")]
     PeerFailed(String),
-    /// The process that leads a peer ended.
+    /// The leading process ended.
     #[error("the process that started this peer has ended")]
     LeaderGone,
-    /// Bytes did not arrive as they were sent.
+    /// The bytes that arrived differ from those sent.
     #[error("{floor} delivered other bytes than were sent: this is a bug in the floor, or broken memory")]
     WrongData {
         /// The floor.
         floor: String,
     },
-    /// The kernel's own account of a thread cannot be read.
+    /// The kernel's per-thread statistics in /proc cannot be read.
     #[error("cannot read /proc/thread-self/status: {reason}; is /proc mounted?")]
     NoProc {
-        /// Why.
+        /// The cause.
         reason: String,
     },
     /// The inherited descriptor is not a floor area.
@@ -148,10 +151,10 @@ pub enum FloorError {
         "the inherited descriptor is not a floor area: {reason}; this mode is started by the benchmark itself only"
     )]
     NotAnArea {
-        /// What is wrong with it.
+        /// The defect of the descriptor.
         reason: &'static str,
     },
-    /// A parameter out of its range.
+    /// A parameter is out of range.
     #[error("{0}")]
     BadArgument(String),
     /// The client's closure failed.

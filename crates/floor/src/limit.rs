@@ -1,4 +1,4 @@
-//! `bench limit`: every floor, one after the other, in one pinned process pair.
+//! `bench limit`: measures every floor in one pinned process pair.
 
 use std::time::Duration;
 
@@ -9,24 +9,24 @@ use super::{Floor, FloorError, FloorPair, Placement, RING_WINDOW, Slice};
 use dunlin_report::statistics::{Latency, median};
 use dunlin_report::{Row, rounded};
 
-/// How long each floor is measured.
+/// The duration of the measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct LimitOptions {
-    /// Length of one slice; payloads of 1 MiB get four times as much. Longer ones than the kernel's time slice (about 3
-    /// ms) are seldom undisturbed on a busy machine.
+    /// Length of one slice; payloads of 1 MiB get four times as much. Slices longer than the kernel's time
+    /// slice (about 3 ms) are rarely free of preemption on a busy machine.
     pub slice: Duration,
-    /// Slices for each floor.
+    /// Number of slices per floor.
     pub slices: usize,
 }
 
 impl Default for LimitOptions {
-    /// About four seconds in all.
+    /// Takes about four seconds in all.
     fn default() -> Self {
         Self { slice: Duration::from_millis(2), slices: 100 }
     }
 }
 
-/// A floor, and whether both sides share the client's core.
+/// The floors, and whether both sides share the client's core.
 const FLOORS: [(Floor, bool); 11] = [
     (Floor::CacheLine, false),
     (Floor::Inline32, false),
@@ -41,13 +41,14 @@ const FLOORS: [(Floor, bool); 11] = [
     (Floor::Memcpy(1 << 20), false),
 ];
 
-/// Measures every floor. Rows have `name` and `placement`; round trips `size_bytes`, `p50_ns` (the median over slices of
-/// their medians) and the rest of the latency fields; the ring `throughput_ops` and `window`; copies `bytes_per_s`;
-/// futex rows `cores`: `two cores` and `one core`, where both sides share the client's. A floor that was seen in both placements has
-/// a row for each, the placement seen more often first. Slices are chosen as [`compare`](super::compare) chooses
-/// alternations; `preempted` says that the machine was too busy to find undisturbed ones.
+/// Measures every floor. Every row has `name` and `placement`. Round trips have `size_bytes`, `p50_ns` (the
+/// median over slices of their medians) and the other latency fields; the ring has `throughput_ops` and
+/// `window`; copies have `bytes_per_s`; futex rows have `cores`: `two cores`, or `one core` where both
+/// sides share the client's. A floor seen in both placements has a row for each, the more frequent
+/// placement first. Slices are selected by the rules of [`compare`](super::compare); `preempted` means that
+/// the machine was too busy to find slices without preemption.
 ///
-/// Blocks for the whole measurement; a progress bar is drawn when standard error is a terminal.
+/// Blocks for the whole measurement. Draws a progress bar if standard error is a terminal.
 ///
 /// # Errors
 /// The first error of any slice.
@@ -56,7 +57,7 @@ pub fn limit(pair: &mut FloorPair, options: LimitOptions) -> Result<Vec<Row>, Fl
     if let Ok(style) = ProgressStyle::with_template("{bar:30} {percent:>3}%  {msg}") {
         progress.set_style(style);
     }
-    // All floors take part in every round, so that each sees the machine at several times.
+    // Every round measures all floors, so that each floor samples the machine's state at several times.
     let mut slices: Vec<Vec<(Placement, Slice)>> = vec![Vec::new(); FLOORS.len()];
     for _ in 0..options.slices {
         for ((floor, same_core), found) in FLOORS.iter().zip(&mut slices) {
@@ -98,7 +99,7 @@ fn bracketed(
 }
 
 fn rows(floor: Floor, same_core: bool, slices: &[(Placement, Slice)]) -> Vec<Row> {
-    // On one core the two sides take it from each other: that is what is measured.
+    // On one core the two sides preempt each other by design.
     let preemptions = |slice: &Slice| if same_core { 0 } else { slice.preemptions };
     select(slices.iter().map(|(placement, slice)| (*placement, preemptions(slice), slice)))
         .into_iter()

@@ -1,4 +1,4 @@
-//! Starting the peer process, moving it through phases, and never waiting for it without bound.
+//! Starts the peer process and controls its phases. Every wait for the peer is bounded.
 
 use std::cell::RefCell;
 use std::marker::PhantomData;
@@ -23,14 +23,14 @@ pub(super) const EXIT: u8 = 1;
 /// First phase code of subjects.
 pub(super) const SUBJECT: u8 = 64;
 
-/// The hidden argument with which [`FloorPair::spawn_self`] starts this binary again. A binary that calls it must, on
-/// seeing this as its first argument, do nothing but [`serve_peer`](super::serve_peer) with the
-/// [`inherited_descriptor`](super::inherited_descriptor).
+/// The hidden argument with which [`FloorPair::spawn_self`] starts this binary again. When a binary that
+/// calls `spawn_self` sees it as first argument, it must only run [`serve_peer`](super::serve_peer) with
+/// the [`inherited_descriptor`](super::inherited_descriptor).
 pub const PEER_ARGUMENT: &str = "__floor-peer";
 
-/// How long the peer may take to enter or leave a phase, or to answer within one.
+/// Time limit for the peer to enter or leave a phase, or to answer within one.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Samples kept before they go into the histogram; 4 MiB.
+/// Samples buffered before they go into the histogram; 4 MiB.
 const SAMPLES: usize = 1 << 20;
 
 /// The two cores of a pair.
@@ -43,10 +43,10 @@ pub struct Cores {
 }
 
 impl Cores {
-    /// The first two cores that this thread may run on.
+    /// Returns the first two cores that this thread may run on.
     ///
     /// # Errors
-    /// [`FloorError::OneCore`] when there is but one.
+    /// [`FloorError::OneCore`] if there is only one.
     pub fn first_two() -> Result<Self, FloorError> {
         let allowed = allowed_cores()?;
         let mut cores = (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core));
@@ -57,19 +57,20 @@ impl Cores {
     }
 }
 
-/// What a phase cost the peer.
+/// The resources that the peer used in a phase.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PeerCost {
     /// CPU time of the peer process, ns.
     pub cpu_ns: u64,
-    /// How often the kernel took the core away from the peer's serving thread.
+    /// Number of times that the kernel preempted the peer's serving thread.
     pub preemptions: u64,
 }
 
-/// This thread and a peer process, each pinned to a core, over one shared memory area.
+/// This thread and a peer process, each pinned to a core, connected by one shared memory area.
 ///
-/// It stays on the thread that made it: that thread is pinned until the pair is dropped, and the peer dies with it.
-/// Dropping ends the peer process and gives the thread its former cores back; it blocks for at most a second.
+/// The pair stays on the thread that created it, which is pinned until the pair is dropped. The peer dies
+/// with that thread. Dropping the pair ends the peer process and restores the thread's affinity; it blocks
+/// for at most one second.
 pub struct FloorPair {
     pub(super) area: Area,
     pub(super) clock: TickClock,
@@ -90,18 +91,19 @@ impl FloorPair {
     /// Starts this binary again with [`PEER_ARGUMENT`] as its only argument, and pins both sides.
     ///
     /// # Errors
-    /// No second core, no memory, no process.
+    /// If there is no second core, or if memory or process cannot be created.
     pub fn spawn_self(cores: Cores) -> Result<Self, FloorError> {
         let mut command = Command::new("/proc/self/exe");
         command.arg(PEER_ARGUMENT);
         Self::spawn(command, cores)
     }
 
-    /// Starts `command`, which must end up in [`serve_peer`](super::serve_peer), with the shared area as its standard
-    /// input, and pins both sides. Blocks until the peer serves.
+    /// Starts `command`, which must call [`serve_peer`](super::serve_peer), with the shared area as its
+    /// standard input, and pins both sides. Blocks until the peer serves.
     ///
     /// # Errors
-    /// No second core, no memory, no process, or one that does not answer within 10 s.
+    /// If there is no second core, if memory or process cannot be created, or if the peer does not answer
+    /// within 10 s.
     pub fn spawn(mut command: Command, cores: Cores) -> Result<Self, FloorError> {
         let former_cores = allowed_cores()?;
         let (area, descriptor) = Area::create()?;
@@ -110,7 +112,7 @@ impl FloorPair {
         let child = command
             .stdin(Stdio::from(descriptor))
             .stdout(Stdio::null())
-            // Ctrl-C at the terminal is for us; the peer ends with us.
+            // Ctrl-C at the terminal must only reach the leader, which ends the peer.
             .process_group(0)
             .spawn()
             .map_err(FloorError::Spawn)?;
@@ -130,40 +132,41 @@ impl FloorPair {
             one_thread: PhantomData,
         };
         pin_to(cores.client)?;
-        // An empty phase: afterwards the peer is known to run, on its core.
+        // After an empty phase, the peer is known to run on its core.
         pair.enter(Floor::Memcpy(0))?;
         pair.leave()?;
         Ok(pair)
     }
 
-    /// The cores of the pair.
+    /// Returns the cores of the pair.
     #[must_use]
     pub fn cores(&self) -> Cores {
         self.cores
     }
 
-    /// Moves the peer to another core, from the next slice on; the client's own core gives the same-core exchange,
-    /// for which only blocking floors and subjects make sense.
+    /// Moves the peer to another core, from the next slice on. The client's own core gives the same-core
+    /// exchange, which only makes sense for blocking floors and subjects.
     pub fn set_server_core(&mut self, core: u32) {
         self.cores.server = core;
     }
 
-    /// The clock that all slices use.
+    /// Returns the clock that all slices use.
     #[must_use]
     pub fn clock(&self) -> TickClock {
         self.clock
     }
 
-    /// The process id of the peer.
+    /// Returns the process id of the peer.
     #[must_use]
     pub fn peer_id(&self) -> u32 {
         self.watch.child.borrow().id()
     }
 
-    /// Puts the peer into subject `index` and waits until its [`Subject::begin`](super::Subject::begin) has returned.
+    /// Starts subject `index` on the peer, and waits until its [`Subject::begin`](super::Subject::begin)
+    /// has returned.
     ///
     /// # Errors
-    /// The peer's own error, a peer that is gone or silent, an index or parameters out of range.
+    /// The peer's error; a peer that has ended or does not answer; an index or parameters out of range.
     pub fn begin_subject(&mut self, index: u8, parameters: &[u8]) -> Result<(), FloorError> {
         let Some(code) = SUBJECT.checked_add(index) else {
             return Err(FloorError::BadArgument(format!("subject {index} is beyond {}", u8::MAX - SUBJECT)));
@@ -171,10 +174,11 @@ impl FloorPair {
         self.start_phase(code, parameters)
     }
 
-    /// Ends the subject's slice: what the peer spent on it, and what its [`Subject::end`](super::Subject::end) returned.
+    /// Ends the subject's slice. Returns the peer's cost of the slice, and the result of its
+    /// [`Subject::end`](super::Subject::end).
     ///
     /// # Errors
-    /// The peer's own error, or a peer that is gone or silent.
+    /// The peer's error, or a peer that has ended or does not answer.
     pub fn end_subject(&mut self) -> Result<(PeerCost, Vec<u8>), FloorError> {
         let ending = self.phase;
         self.publish(IDLE);
@@ -183,7 +187,7 @@ impl FloorPair {
         Ok((self.peer_cost(), self.area.from_peer.load()))
     }
 
-    /// Puts the peer into a floor and waits until it serves.
+    /// Starts a floor on the peer, and waits until the peer serves it.
     pub(super) fn enter(&mut self, floor: Floor) -> Result<(), FloorError> {
         let (code, argument) = floor.encode();
         self.area.start_sequence.store(self.sequence, Ordering::Relaxed);
@@ -192,7 +196,7 @@ impl FloorPair {
         self.start_phase(code, &argument.to_le_bytes())
     }
 
-    /// Waits until the peer, which has been given the stop mark, has left its floor; what it spent there.
+    /// Waits until the peer, which has received the stop mark, has left its floor. Returns the peer's cost.
     pub(super) fn leave(&mut self) -> Result<PeerCost, FloorError> {
         self.await_word(|area| &area.left.0, self.phase)?;
         self.outcome()?;
@@ -241,7 +245,7 @@ impl FloorPair {
                     return Ok(());
                 }
             }
-            // The peer may sleep on the phase, or need this very core.
+            // The peer may sleep on the phase's futex, or may need this core.
             let _ = futex::wake(&self.area.phase.0, futex::Flags::empty(), 1);
             rustix::thread::sched_yield();
             self.watch.look(&mut patience)?;
@@ -257,7 +261,7 @@ impl Drop for FloorPair {
         while matches!(child.try_wait(), Ok(None)) {
             let _ = futex::wake(&self.area.phase.0, futex::Flags::empty(), 1);
             if Instant::now() > deadline {
-                // It hangs in a subject; there is nobody left to tell, and `wait` must not block.
+                // The subject hangs. `drop` cannot report an error, and `wait` must not block.
                 let _ = child.kill();
                 let _ = child.wait();
                 break;
@@ -268,14 +272,14 @@ impl Drop for FloorPair {
     }
 }
 
-/// Tells whether the peer process still lives.
+/// Checks whether the peer process is alive.
 pub(super) struct PeerWatch {
     child: RefCell<Child>,
 }
 
 impl PeerWatch {
-    /// One look at the peer's process, from a wait that has lasted a while. `patience` is the wait's own deadline,
-    /// `None` at first.
+    /// Checks the peer process once, from a wait that has already lasted a while. `patience` is the
+    /// deadline of the wait; `None` at the first check.
     #[cold]
     pub(super) fn look(&self, patience: &mut Option<Instant>) -> Result<(), FloorError> {
         match self.child.borrow_mut().try_wait() {

@@ -1,12 +1,13 @@
-//! The cheap work on payload bytes that floor and subject share, so that a ratio compares transports and not loops.
+//! The cheap work on payload bytes that floor and subject share, so that a ratio compares transports and
+//! not loops.
 
-/// Step between neighbouring words of a filled buffer: odd, so that no two words of a buffer are equal.
+/// Step between adjacent words of a filled buffer. Odd, so that no two words of a buffer are equal.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
-/// Independent sums of [`sum_bytes`], which the compiler turns into vector registers.
+/// Number of independent sums in [`sum_bytes`]; the compiler maps them to vector registers.
 const LANES: usize = 8;
 
-/// Writes every byte of `buffer` with a pattern that depends on `seed` and position. Vectorised; never inlined, so that
-/// all users run the same machine code.
+/// Fills `buffer` with a pattern that depends on `seed` and position. Vectorised; never inlined, so that
+/// all callers run the same machine code.
 #[inline(never)]
 pub fn fill_bytes(buffer: &mut [u8], seed: u64) {
     let (words, tail) = buffer.as_chunks_mut::<8>();
@@ -19,8 +20,8 @@ pub fn fill_bytes(buffer: &mut [u8], seed: u64) {
     tail.copy_from_slice(&word_at(seed, count).to_le_bytes()[..tail.len()]);
 }
 
-/// Reads every byte of `buffer`: the wrapping sum of its little-endian 64-bit words, the last one padded with zeros.
-/// Vectorised; never inlined.
+/// Reads every byte of `buffer`: returns the wrapping sum of its little-endian 64-bit words, the last one
+/// zero-padded. Vectorised; never inlined.
 #[inline(never)]
 #[must_use]
 pub fn sum_bytes(buffer: &[u8]) -> u64 {
@@ -38,7 +39,7 @@ pub fn sum_bytes(buffer: &[u8]) -> u64 {
     sum
 }
 
-/// What [`sum_bytes`] gives for a buffer of `length` bytes filled with `seed`, without touching such a buffer.
+/// Computes the [`sum_bytes`] of a buffer of `length` bytes filled with `seed`, without such a buffer.
 #[must_use]
 pub fn expected_sum(length: usize, seed: u64) -> u64 {
     let words = (length / 8) as u64;
@@ -52,21 +53,22 @@ pub fn expected_sum(length: usize, seed: u64) -> u64 {
     whole.wrapping_add(little_endian(tail))
 }
 
-/// The seed a server answers with: it depends on every request byte, so that an answer proves they arrived.
+/// Returns the fill seed of the server's answer. It depends on every request byte, so the answer proves
+/// their arrival.
 #[must_use]
 pub fn answer_seed(request_sum: u64) -> u64 {
     request_sum.rotate_left(17) ^ STEP
 }
 
-/// What [`sum_bytes`] must give for the answer to a request of `length` bytes filled with `seed`, if the server answers
-/// with as many bytes filled with [`answer_seed`] of the request's sum.
+/// Computes the [`sum_bytes`] of the answer to a request of `length` bytes filled with `seed`, if the
+/// server answers with the same number of bytes, filled with [`answer_seed`] of the request's sum.
 #[must_use]
 pub fn expected_answer_sum(length: usize, seed: u64) -> u64 {
     expected_sum(length, answer_seed(expected_sum(length, seed)))
 }
 
 fn word_at(seed: u64, index: u64) -> u64 {
-    // Mixed, so that neighbouring seeds do not give shifted copies of one buffer.
+    // The seed is mixed, so that consecutive seeds do not produce shifted copies of one buffer.
     let mut mixed = seed.wrapping_add(1).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     mixed ^= mixed >> 29;
     mixed.wrapping_add(index.wrapping_mul(STEP))
@@ -80,7 +82,7 @@ fn little_endian(bytes: &[u8]) -> u64 {
     }
 }
 
-/// A zeroed private buffer whose bytes start on a page, as the bare C floors have them.
+/// A zeroed, page-aligned private buffer, as in the bare C floors.
 pub struct PageBuffer {
     bytes: Vec<u8>,
     start: usize,
@@ -88,7 +90,7 @@ pub struct PageBuffer {
 }
 
 impl PageBuffer {
-    /// A buffer of `length` bytes, every page touched.
+    /// Creates a buffer of `length` bytes and touches every page.
     #[must_use]
     pub fn new(length: usize) -> Self {
         let mut bytes = vec![1; length + 4096];
@@ -97,13 +99,13 @@ impl PageBuffer {
         Self { bytes, start, length }
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     #[must_use]
     pub fn as_slice(&self) -> &[u8] {
         &self.bytes[self.start..self.start + self.length]
     }
 
-    /// The bytes, to be written.
+    /// Returns the bytes for writing.
     #[must_use]
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         &mut self.bytes[self.start..self.start + self.length]
@@ -141,7 +143,7 @@ mod tests {
     #[test]
     fn every_byte_is_written_and_changes_with_the_seed() {
         for length in [1, 8, 63, 64, 65, 4096] {
-            // A byte that kept its old value under every seed was not written.
+            // A byte with the same value under every seed was not written.
             let mut untouched: Vec<bool> = vec![true; length];
             let mut buffer = vec![0; length];
             for seed in 0..64 {

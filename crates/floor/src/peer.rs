@@ -1,4 +1,4 @@
-//! The peer process: waits for phases, serves floors and subjects, dies with its leader.
+//! The peer process: waits for phases, serves floors and subjects, ends with its leader.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,27 +14,28 @@ use super::payload::{PageBuffer, answer_seed, fill_bytes, sum_bytes};
 use super::preemption::PreemptionCounter;
 use super::{Floor, FloorError, PAYLOAD_CAPACITY};
 
-/// Empty polls between two looks at the outside world: some 10 to 50 us.
+/// Number of empty polls between two checks of the other process: some 10 to 50 us.
 pub(super) const POLLS_PER_LOOK: u32 = 1 << 16;
 
-/// The peer's side of what is measured against a floor: an RPC server, say.
+/// The peer's side of a system that is compared with a floor, for example an RPC server.
 ///
-/// All methods are called on the peer's one pinned thread. Between [`Subject::begin`] and [`Subject::end`],
+/// All methods run on the peer's one pinned thread. Between [`Subject::begin`] and [`Subject::end`],
 /// [`Subject::serve_once`] is called in a loop until the leading process ends the slice.
 pub trait Subject {
-    /// A slice of the subject numbered `index` begins; `parameters` is what the leader gave
-    /// [`FloorPair::begin_subject`](super::FloorPair::begin_subject). Set up whatever is not there yet. The error text
-    /// is handed to the leader.
+    /// Begins a slice of the subject numbered `index`, and creates whatever the subject still needs.
+    /// `parameters` comes from [`FloorPair::begin_subject`](super::FloorPair::begin_subject). An error text
+    /// is passed to the leader.
     fn begin(&mut self, index: u8, parameters: &[u8]) -> Result<(), String>;
 
-    /// Serves what is there, if anything. A busy subject returns at once; one that sleeps must do so for a bounded time.
+    /// Serves all pending requests. A busy-waiting subject returns at once; a sleeping one must bound its
+    /// sleep.
     fn serve_once(&mut self, index: u8);
 
-    /// The slice has ended. The bytes (at most [`super::MESSAGE_CAPACITY`]) are handed to the leader.
+    /// Ends the slice. The returned bytes (at most [`super::MESSAGE_CAPACITY`]) are passed to the leader.
     fn end(&mut self, index: u8) -> Result<Vec<u8>, String>;
 }
 
-/// A peer that serves floors only.
+/// A peer that serves only floors.
 pub struct NoSubject;
 
 impl Subject for NoSubject {
@@ -49,10 +50,11 @@ impl Subject for NoSubject {
     }
 }
 
-/// The descriptor of the shared area in a process that [`FloorPair`](super::FloorPair) started: its standard input.
+/// Returns the descriptor of the shared area in a process that [`FloorPair`](super::FloorPair) started: a
+/// duplicate of its standard input.
 ///
 /// # Errors
-/// When the descriptor cannot be duplicated.
+/// If the descriptor cannot be duplicated.
 pub fn inherited_descriptor() -> Result<OwnedFd, FloorError> {
     std::io::stdin()
         .as_fd()
@@ -60,12 +62,14 @@ pub fn inherited_descriptor() -> Result<OwnedFd, FloorError> {
         .map_err(|_| FloorError::NotAnArea { reason: "standard input is closed" })
 }
 
-/// Serves phases until the leader says exit. Blocks; call it on the main thread of the peer process.
+/// Serves phases until the leader sends the exit phase. Blocks; call it on the main thread of the peer
+/// process.
 ///
-/// The process is killed by the kernel when the thread that started it ends, and every wait looks for the leader too.
+/// The kernel kills the process when the thread that started it ends. Every wait also checks that the
+/// leader is alive.
 ///
 /// # Errors
-/// A descriptor that is no floor area, or a leader that is gone.
+/// If the descriptor is not a floor area, or if the leader has ended.
 pub fn serve_peer<S: Subject>(descriptor: impl AsFd, subject: &mut S) -> Result<(), FloorError> {
     let area = Area::open(descriptor)?;
     set_parent_process_death_signal(Some(Signal::KILL))
@@ -76,7 +80,7 @@ pub fn serve_peer<S: Subject>(descriptor: impl AsFd, subject: &mut S) -> Result<
     peer.run(subject)
 }
 
-/// What a wait ended with.
+/// The result of a wait.
 enum Turn {
     Serve,
     Stop,
@@ -111,7 +115,7 @@ impl Peer {
             let cpu_before = process_cpu_ns();
             let outcome = match code {
                 EXIT => return Ok(()),
-                // What the last phase left for the leader stays as it is.
+                // Keep the last phase's message to the leader.
                 IDLE => continue,
                 SUBJECT.. => self.serve_subject(subject, phase, code - SUBJECT),
                 _ => self.serve_floor(phase, code, request.as_mut_slice(), response.as_mut_slice())?,
@@ -125,7 +129,7 @@ impl Peer {
         }
     }
 
-    /// Leaves the result of a phase for the leader.
+    /// Stores the result of a phase for the leader.
     fn hand_over(&self, outcome: Result<Vec<u8>, String>) {
         let failed = match &outcome {
             Ok(bytes) if self.area.from_peer.store(bytes) => {
@@ -142,7 +146,7 @@ impl Peer {
         self.area.failed.store(1, Ordering::Relaxed);
     }
 
-    /// Spins a little, then sleeps, until the phase is another than `last`.
+    /// Spins briefly, then sleeps, until the phase differs from `last`.
     fn next_phase(&self, last: u32) -> Result<u32, FloorError> {
         for _ in 0..4 * POLLS_PER_LOOK {
             let phase = self.area.phase.0.load(Ordering::Acquire);
@@ -156,7 +160,7 @@ impl Peer {
                 return Ok(phase);
             }
             self.look_for_leader()?;
-            // Wrong value, interruption and time-out all mean: look again.
+            // A changed value, an interrupt and a timeout are treated alike: check the phase again.
             let _ = futex::wait(
                 &self.area.phase.0,
                 futex::Flags::empty(),
@@ -170,7 +174,7 @@ impl Peer {
         subject.begin(index, &self.area.to_peer.load())?;
         self.area.failed.store(0, Ordering::Relaxed);
         self.area.entered.0.store(phase, Ordering::Release);
-        // One load of a line that only changes with the phase: it stays in our cache.
+        // This line changes only with the phase, so it stays in the cache and the load is cheap.
         while self.area.phase.0.load(Ordering::Relaxed) == phase {
             subject.serve_once(index);
         }
@@ -205,7 +209,7 @@ impl Peer {
         Ok(Ok(Vec::new()))
     }
 
-    /// Waits for `wanted` or its stop mark; also ends when the leader has moved on to another phase.
+    /// Waits for `wanted` or its stop mark. Also ends when the leader has started another phase.
     #[inline(always)]
     fn wait(&self, phase: u32, flag: &AtomicU64, wanted: u64) -> Result<Turn, FloorError> {
         let mut polls = 0u32;
@@ -308,7 +312,7 @@ impl Peer {
     }
 }
 
-/// Copies 32 bytes to the other line and raises its flag.
+/// Copies 32 bytes to the other line and sets its flag.
 #[inline(always)]
 fn echo(request: &Line, response: &Line, sequence: u64) {
     for word in 0..4 {

@@ -1,33 +1,33 @@
-//! Near or far: how the host has placed our two virtual cores right now.
+//! Detects whether the hypervisor currently runs our two virtual cores near or far from each other.
 
 use std::fmt;
 
 use serde::{Serialize, Serializer};
 
-/// Where the two cores of a pair lie towards each other, judged by the median round trip of one cache line.
+/// The distance between the two cores of a pair, judged by the median round trip of one cache line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Placement {
-    /// Under 260 ns: the cores share a cache, be it only the last level's.
+    /// Under 260 ns: the cores share a cache, at least the last level.
     Near,
-    /// 260 ns or more: they do not.
+    /// 260 ns or more: the cores share no cache.
     Far,
-    /// Probes that disagree.
+    /// The probes disagree.
     Unclear,
 }
 
-/// Lies between what was found for cores with a common cache (92 ns for one complex of a Zen 4; 190 to 235 ns across the
-/// mesh of a Xeon, where it moves within one run) and without one (290 ns and more), with as much room on either side as there is:
-/// a boundary among the values that one placement takes would tear its rows apart.
+/// The boundary between cores that share a cache (measured: up to 235 ns, across a Xeon's mesh) and cores
+/// that do not (290 ns and more), about half-way. A boundary within the range of one placement would split
+/// its rows.
 const FAR_FROM_NS: f64 = 260.0;
 
 impl Placement {
-    /// Judges the median round trip of one cache line, ns.
+    /// Classifies a median round trip of one cache line, ns.
     #[must_use]
     pub fn from_round_trip_ns(p50_ns: f64) -> Self {
         if p50_ns < FAR_FROM_NS { Self::Near } else { Self::Far }
     }
 
-    /// The word in reports.
+    /// Returns the name used in reports.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {

@@ -1,26 +1,28 @@
-//! Counts how often the kernel took the core away from a thread that wanted it.
+//! Counts how often the kernel preempted a runnable thread.
 //!
-//! A slice with such a gap measures the machine's other work, so comparisons prefer slices without one.
+//! A preempted slice also measures the machine's other work, so comparisons prefer slices without
+//! preemption.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use super::FloorError;
 
-/// The involuntary context switches of the thread that made it, read from /proc; one reading takes some 10 us.
+/// Counts involuntary context switches of the thread that created it, from /proc. One reading takes about
+/// 10 us.
 pub(super) struct PreemptionCounter {
     status: File,
 }
 
 impl PreemptionCounter {
-    /// A counter for the calling thread.
+    /// Creates a counter for the calling thread.
     pub(super) fn of_this_thread() -> Result<Self, FloorError> {
         let status = File::open("/proc/thread-self/status")
             .map_err(|error| FloorError::NoProc { reason: error.to_string() })?;
         Ok(Self { status })
     }
 
-    /// Involuntary switches since the thread began.
+    /// Returns the number of involuntary switches since the thread started.
     pub(super) fn count(&self) -> Result<u64, FloorError> {
         let mut text = [0; 8192];
         let length = self

@@ -1,6 +1,7 @@
 //! The client's side of a slice: a short, timed run of one floor or one subject.
 //!
-//! A slice warms up for a tenth of its time. Latency slices read the clock once per round; every sample is kept.
+//! The first tenth of a slice is warm-up. Latency slices read the clock once per round and keep every
+//! sample.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,44 +18,45 @@ use super::{
 };
 use dunlin_report::statistics::Latency;
 
-/// Requests in flight of the ring floor, unless told otherwise.
+/// Default number of requests in flight of the ring floor.
 pub const RING_WINDOW: u32 = 64;
-/// A slice has at least so many measured rounds, however slow they are.
+/// Minimum number of measured rounds of a slice, however slow they are.
 const MINIMUM_ROUNDS: u64 = 8;
 /// Length of the cache-line probe.
 const PROBE: Duration = Duration::from_micros(40);
 
-/// What one slice found.
+/// The result of one slice.
 #[derive(Clone, Debug)]
 pub struct Slice {
     /// Latency of each round, ns; empty for a slice that counts throughput only.
     pub latency: Latency,
     /// Rounds, requests or copies done after the warm-up.
     pub operations: u64,
-    /// Time they took, ns.
+    /// Duration of these operations, ns.
     pub elapsed_ns: f64,
     /// CPU time of the peer over the whole slice, warm-up included, ns.
     pub peer_cpu_ns: u64,
-    /// All rounds, warm-up included: what `peer_cpu_ns` is shared by.
+    /// All rounds, warm-up included: the divisor of `peer_cpu_ns`.
     pub total_operations: u64,
-    /// How often the kernel took its core away from either side. A busy slice with any measured other work, too.
+    /// Number of times that the kernel preempted either side. In a busy-waiting slice, nonzero means that
+    /// it also measured other work.
     pub preemptions: u64,
 }
 
 impl Slice {
-    /// Adds what the slice cost the peer.
+    /// Adds the peer's cost of the slice.
     pub fn charge(&mut self, cost: PeerCost) {
         self.peer_cpu_ns += cost.cpu_ns;
         self.preemptions += cost.preemptions;
     }
 
-    /// Median latency, ns; 0 without samples.
+    /// Returns the median latency in ns; 0 without samples.
     #[must_use]
     pub fn p50_ns(&self) -> f64 {
         self.latency.p50_ns()
     }
 
-    /// Operations per second.
+    /// Returns the operations per second.
     #[must_use]
     pub fn operations_per_second(&self) -> f64 {
         if self.elapsed_ns > 0.0 { self.operations as f64 * 1e9 / self.elapsed_ns } else { 0.0 }
@@ -62,10 +64,10 @@ impl Slice {
 }
 
 impl FloorPair {
-    /// Runs one slice of a floor. Blocks for `duration`, or for 8 rounds where those take longer.
+    /// Runs one slice of a floor. Blocks for `duration`, or for 8 rounds if those take longer.
     ///
     /// # Errors
-    /// A size or window out of range, wrong data, a peer that is gone or silent.
+    /// A size or window out of range, wrong data, or a peer that has ended or does not answer.
     pub fn slice(&mut self, floor: Floor, duration: Duration) -> Result<Slice, FloorError> {
         match floor {
             Floor::Payload(size) if size as usize > PAYLOAD_CAPACITY => {
@@ -98,11 +100,12 @@ impl FloorPair {
         Ok(slice)
     }
 
-    /// Runs one whole slice of subject `index`: begins it, lets `client` do its side (with [`FloorPair::time_subject`] or
-    /// [`FloorPair::count_subject`]), ends it, and adds what it cost the peer. Also returns the peer's report.
+    /// Runs one whole slice of subject `index`: begins it, runs the client's side in `client` (with
+    /// [`FloorPair::time_subject`] or [`FloorPair::count_subject`]), ends it, and adds the peer's cost.
+    /// Also returns the peer's report.
     ///
     /// # Errors
-    /// Those of `client`, after the subject has been ended; those of beginning and ending.
+    /// Errors of `client`, after the subject has been ended; errors of beginning and ending.
     pub fn subject_slice(
         &mut self,
         index: u8,
@@ -113,7 +116,7 @@ impl FloorPair {
         self.begin_subject(index, parameters)?;
         let outcome = client(self);
         let ended = self.end_subject();
-        // What went wrong first is the reason for the rest.
+        // The client's error comes first, since it may have caused the error of ending.
         let mut slice = outcome?;
         let (cost, report) = ended?;
         slice.charge(cost);
@@ -121,8 +124,9 @@ impl FloorPair {
         Ok((slice, report))
     }
 
-    /// Runs `call` in a loop for `duration` and times each round. The peer must be in the subject
-    /// ([`FloorPair::begin_subject`]); `call` gets the round's number, and its error text ends the slice.
+    /// Calls `call` in a loop for `duration` and times each round. The peer must run the subject
+    /// ([`FloorPair::begin_subject`]). `call` receives the round's number, and its error text ends the
+    /// slice.
     ///
     /// # Errors
     /// [`FloorError::Subject`] with the text of `call`.
@@ -142,8 +146,8 @@ impl FloorPair {
         }
     }
 
-    /// Runs `turn` in a loop for `duration` and counts the operations that it says it finished. The clock is read once
-    /// per turn, so a turn should do several operations.
+    /// Calls `turn` in a loop for `duration` and adds up the operations that it reports as finished. The
+    /// clock is read once per call, so each call should finish several operations.
     ///
     /// # Errors
     /// [`FloorError::Subject`] with the text of `turn`.
@@ -162,10 +166,11 @@ impl FloorPair {
         }
     }
 
-    /// Where the two cores lie towards each other now: the median round trip of one cache line over about 40 us.
+    /// Measures the current placement of the two cores: the median round trip of one cache line over about
+    /// 40 us.
     ///
     /// # Errors
-    /// A peer that is gone or silent.
+    /// A peer that has ended or does not answer.
     pub fn placement_probe(&mut self) -> Result<Placement, FloorError> {
         Ok(Placement::from_round_trip_ns(self.slice(Floor::CacheLine, PROBE)?.p50_ns()))
     }
@@ -221,7 +226,8 @@ impl FloorPair {
             request.sequence.store(sequence, Ordering::Release);
             wait(&self.watch, &response.sequence, sequence)?;
             self.area.copy_out(Direction::Response, incoming);
-            // A closed form on our side: no byte is touched twice for the check.
+            // The expected sum has a closed form here, so that the check does not touch the bytes a second
+            // time.
             right &= sum_bytes(incoming) == expected_answer_sum(size, sequence);
             if timer.round() {
                 break;
@@ -259,7 +265,7 @@ impl FloorPair {
                 check.add(response, done);
             }
             polls = polls.wrapping_add(1);
-            // The clock is not read on every turn: near, a turn may be a single request.
+            // Read the clock only every 64 iterations: on near cores an iteration may be a single request.
             if polls.is_multiple_of(64) {
                 ending = ending || counter.at(done - start);
                 if polls.is_multiple_of(POLLS_PER_LOOK) {
@@ -311,7 +317,7 @@ impl FloorPair {
         let mut counter = Counter::new(self.clock, duration);
         let mut done = 0;
         loop {
-            // About 64 KiB between two readings of the clock.
+            // Copy about 64 KiB between two clock readings.
             for _ in 0..(65_536 / size).max(1) {
                 to.as_mut_slice()[..size].copy_from_slice(black_box(&from.as_slice()[..size]));
                 black_box(to.as_slice());
@@ -328,7 +334,7 @@ impl FloorPair {
     }
 }
 
-/// Puts 32 bytes and the flag into a line.
+/// Writes 32 bytes and the flag to a line.
 #[inline(always)]
 fn send(line: &Line, sequence: u64) {
     for word in 0..4 {
@@ -337,7 +343,7 @@ fn send(line: &Line, sequence: u64) {
     line.sequence.store(sequence, Ordering::Release);
 }
 
-/// Sums what came back against what was sent, without a branch per round.
+/// Compares the returned bytes with the sent ones, without a branch per round.
 #[derive(Default)]
 struct EchoCheck {
     difference: u64,
@@ -356,7 +362,8 @@ impl EchoCheck {
     }
 }
 
-/// Polls until the flag has the wanted value; looks at the peer's process now and then.
+/// Polls until the flag has the wanted value. After many empty polls, also checks that the peer process is
+/// alive.
 #[inline(always)]
 fn wait(watch: &PeerWatch, flag: &AtomicU64, wanted: u64) -> Result<(), FloorError> {
     for _ in 0..POLLS_PER_LOOK {
@@ -381,7 +388,7 @@ fn wait_long(watch: &PeerWatch, flag: &AtomicU64, wanted: u64) -> Result<(), Flo
     }
 }
 
-/// Times rounds, one clock reading each.
+/// Times rounds with one clock reading each.
 struct Timer<'a> {
     clock: TickClock,
     measure_from: u64,
@@ -413,7 +420,7 @@ impl<'a> Timer<'a> {
         }
     }
 
-    /// A round has just ended; `true` when it was the last.
+    /// Records the end of a round; returns `true` after the last.
     #[inline(always)]
     fn round(&mut self) -> bool {
         let now = self.clock.ticks();
@@ -441,7 +448,7 @@ impl<'a> Timer<'a> {
             self.latency.record_ns(self.clock.to_ns(u64::from(*ticks)));
         }
         self.kept = 0;
-        // The time this took belongs to no round.
+        // Exclude the duration of the flush from all rounds.
         let now = self.clock.ticks();
         self.first_measured = self.first_measured.map(|first| first + (now - self.last));
         self.last = now;
@@ -478,7 +485,7 @@ impl Counter {
         Self { clock, measure_from: start + length / 10, end: start + length, first: None, last: (start, 0) }
     }
 
-    /// So many operations are done in all; `true` when the slice is over.
+    /// Records that `done` operations are complete in all; returns `true` when the slice is over.
     #[inline]
     fn at(&mut self, done: u64) -> bool {
         let now = self.clock.ticks();

@@ -1,5 +1,6 @@
-//! Every floor with a real peer process: the bytes exchanged must be right, the pair must survive one slice after the
-//! other, and neither side may outlive or wait for a dead one. No test looks at a time as a result.
+//! Runs every floor with a real peer process. The exchanged bytes must be right, the pair must survive
+//! consecutive slices, and neither side may outlive the other or hang when it dies. No test asserts a
+//! measured time.
 
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,13 +12,14 @@ use dunlin_floor::{
 
 const SHORT: Duration = Duration::from_millis(2);
 
-/// Pairs spin on two cores: one at a time.
+/// Serializes the tests: each pair spins on two cores.
 fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The pair on two cores; on a machine with one, both sides share it, which is slow and exchanges the same bytes.
+/// Returns two cores. On a machine with one core both sides share it, which is slow but exchanges the same
+/// bytes.
 fn cores() -> Cores {
     match Cores::first_two() {
         Ok(cores) => cores,
@@ -55,7 +57,7 @@ fn every_floor_exchanges_the_right_bytes_in_any_order() {
         Floor::Memcpy(4_096),
         Floor::Memcpy(1 << 20),
     ];
-    // Forwards and backwards: no floor may be confused by what another left in the shared lines.
+    // Run the floors in both orders: data left in the shared lines by one floor must not confuse another.
     for floor in floors.into_iter().chain(floors.into_iter().rev()) {
         let slice = pair.slice(floor, SHORT).unwrap_or_else(|error| panic!("{floor}: {error}"));
         assert!(slice.operations > 0, "{floor}");
@@ -93,7 +95,7 @@ fn bad_arguments_are_refused_and_the_pair_stays_usable() {
     }
     assert!(matches!(pair.begin_subject(0, &[0; 5000]), Err(FloorError::BadArgument(_))));
     assert!(matches!(pair.begin_subject(255, &[]), Err(FloorError::BadArgument(_))));
-    // This peer has no subjects, and says so.
+    // This peer has no subjects, and reports that.
     match pair.begin_subject(3, b"") {
         Err(FloorError::PeerFailed(text)) => assert!(text.contains("subject 3"), "{text}"),
         other => panic!("{other:?}"),
@@ -106,7 +108,7 @@ fn alternation_brackets_and_condenses() {
     let _turn = turn();
     let mut pair = pair();
     let mut told = Vec::new();
-    // The floor against itself: the machinery, with a subject that needs no engine.
+    // Compares the floor with itself: tests the machinery without an engine.
     let found = alternate(
         &mut pair,
         Floor::Inline32,
@@ -156,7 +158,7 @@ fn a_killed_peer_is_noticed() {
     let _turn = turn();
     let mut pair = pair();
     kill(pair.peer_id());
-    // The process may take a moment to die; slices before that are as good as any.
+    // The process may take a moment to die; slices before that may succeed.
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
         match pair.slice(Floor::Inline32, SHORT) {
@@ -189,7 +191,7 @@ fn the_peer_dies_with_a_killed_leader() {
         );
         return;
     }
-    // A leader of its own, in the middle of its measurement.
+    // Start a separate leader, and kill it in the middle of its measurement.
     let mut leader = Command::new(env!("CARGO_BIN_EXE_dunlin-floor"))
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -208,7 +210,7 @@ fn the_peer_dies_with_a_killed_leader() {
     leader.kill().expect("killed");
     leader.wait().expect("reaped");
     let alive = || {
-        // A zombie that nobody has reaped yet is dead.
+        // A zombie that is not yet reaped counts as dead.
         std::fs::read_to_string(format!("/proc/{peer}/stat"))
             .is_ok_and(|stat| !stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" Z")))
     };

@@ -1,5 +1,5 @@
-//! A subject beside the floors in one process pair. This test has its own main function, because its process is also the
-//! peer: `FloorPair::spawn_self` starts the same binary again.
+//! Runs a subject and the floors in one process pair. This test has its own main function, because its
+//! process is also the peer: `FloorPair::spawn_self` starts the same binary again.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -9,7 +9,8 @@ use dunlin_floor::{
     inherited_descriptor, serve_peer,
 };
 
-/// Counts its polls; its report echoes the parameters. Its number 7 fails to begin, number 8 fails to end.
+/// A subject that counts its polls. Its report echoes the parameters. Number 7 fails to begin, number 8
+/// fails to end.
 #[derive(Default)]
 struct Counting {
     parameters: Vec<u8>,
@@ -94,7 +95,7 @@ fn errors_travel(pair: &mut FloorPair) {
         Err(FloorError::PeerFailed(text)) => assert_eq!(text, "drain failed"),
         other => panic!("{other:?}"),
     }
-    // The pair goes on after a failure of either side.
+    // The pair remains usable after a failure of either side.
     let failing = |pair: &mut FloorPair| {
         pair.time_subject(Duration::from_millis(1), |_| Err("call timed out".to_owned()))
     };
@@ -118,6 +119,6 @@ fn alternates_with_a_floor(pair: &mut FloorPair) {
     .expect("slices");
     let compared = compare(&found);
     assert!(!compared.is_empty());
-    // A call that does nothing costs the peer's polling all the same.
+    // An empty call still costs the peer's polling.
     assert!(compared.iter().all(|one| one.server_cpu_ns_per_op > 0.0 && one.latency_ratio.is_some()));
 }

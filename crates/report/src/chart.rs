@@ -1,7 +1,7 @@
-//! Which charts to draw of a document's rows: one for each kind of measure that the rows have.
+//! Derives charts from a document's rows: one chart for each kind of measure that the rows contain.
 //!
-//! A measure that varies along a number (`clients`, `size_bytes`, `window`, ...) with at least three values for some series
-//! becomes lines over that number; anything else becomes bars.
+//! A measure becomes a line chart over a numeric parameter (`clients`, `size_bytes`, `window`, ...) if some
+//! series has at least three values of it. Otherwise it becomes a bar chart.
 
 use std::collections::BTreeSet;
 
@@ -11,12 +11,12 @@ use super::plot::{Axis, Bars, Chart, Content, Lines};
 use super::{Row, Unit, readable};
 use crate::statistics::median;
 
-/// A kind of measure: title, axis, and the fields drawn with their names in the legend. The first
-/// field is the one that lines show.
+/// A kind of measure: title, axis, and the fields to draw with their legend names. Line charts show the
+/// first field.
 struct Measure {
     title: &'static str,
     label: &'static str,
-    /// Name of what stands for the physical floor, if rows can have one.
+    /// The field with the physical floor, for measures that have one.
     floor: Option<&'static str>,
     fields: &'static [(&'static str, &'static str)],
 }
@@ -48,10 +48,10 @@ const MEASURES: [Measure; 4] = [
     },
 ];
 
-/// Numbers that describe how a row was measured, not what.
+/// Numeric fields that describe the measurement procedure, not its subject.
 const BOOKKEEPING: [&str; 6] = ["samples", "slices", "alternations", "seconds", "operations", "errors"];
 
-/// The charts of a measurement; none when no row has anything to draw.
+/// Returns the charts of a measurement. Empty when no row has a value to draw.
 #[must_use]
 pub fn charts_of(name: &str, rows: &[Row]) -> Vec<Chart> {
     MEASURES.iter().filter_map(|measure| chart_of(name, measure, rows)).collect()
@@ -66,13 +66,14 @@ fn chart_of(name: &str, measure: &Measure, rows: &[Row]) -> Option<Chart> {
     }
     let content = lines(measure, &rows).map_or_else(|| bars(measure, &rows), Content::Lines);
     let label = match &content {
-        // Bars say in their legend which percentile they are; lines show one.
+        // The legend of a bar chart names the percentiles. A line chart shows only the median.
         Content::Lines(_) if first == "p50_ns" => format!("median {}", measure.label),
         _ => measure.label.to_owned(),
     };
     let logarithmic = spread(&content)
         >= match &content {
-            // The length of a bar means something only from 0 on, so latencies alone give that up, for their tails.
+            // Bars need an axis from 0, since their length carries the value. Only latencies use a
+            // logarithmic axis, for their tails.
             Content::Bars(_) if first == "p50_ns" => 8.0,
             Content::Bars(_) => f64::INFINITY,
             Content::Lines(_) => 30.0,
@@ -84,7 +85,7 @@ fn chart_of(name: &str, measure: &Measure, rows: &[Row]) -> Option<Chart> {
     })
 }
 
-/// The largest value over the smallest, among the positive ones.
+/// Returns the ratio of the largest to the smallest positive value.
 fn spread(content: &Content) -> f64 {
     let values: Vec<f64> = match content {
         Content::Bars(bars) => {
@@ -98,7 +99,7 @@ fn spread(content: &Content) -> f64 {
     positive().fold(0.0, f64::max) / positive().fold(f64::INFINITY, f64::min)
 }
 
-/// Whether a field tells rows apart, rather than being measured.
+/// Returns whether a field is a parameter that distinguishes rows, rather than a measured value.
 fn is_parameter(field: &str, value: &Value) -> bool {
     match value {
         Value::String(_) | Value::Bool(_) => true,
@@ -109,7 +110,7 @@ fn is_parameter(field: &str, value: &Value) -> bool {
     }
 }
 
-/// Parameters that differ between rows, texts before numbers, each in the order of appearance.
+/// Returns the parameters that differ between rows: texts before numbers, each in order of appearance.
 fn varying<'a>(rows: &[&'a Row]) -> Vec<&'a str> {
     let mut fields: Vec<&str> = Vec::new();
     for (field, value) in rows.iter().flat_map(|row| row.fields()) {
@@ -122,7 +123,7 @@ fn varying<'a>(rows: &[&'a Row]) -> Vec<&'a str> {
     fields
 }
 
-/// A row's name: the values of `fields`.
+/// Returns the name of a row, built from the values of `fields`.
 fn label(row: &Row, fields: &[&str]) -> String {
     let parts = fields.iter().filter_map(|field| match row.get(field)? {
         Value::String(text) => Some(text.clone()),
@@ -137,7 +138,7 @@ fn label(row: &Row, fields: &[&str]) -> String {
     parts.collect::<Vec<_>>().join(", ")
 }
 
-/// As few of `fields` as tell all rows apart.
+/// Returns a name for each row, built from as few of `fields` as distinguish all rows.
 fn labels(rows: &[&Row], fields: &[&str]) -> Vec<String> {
     if let [row] = rows {
         let text = row.fields().find_map(|(_, value)| value.as_str());
@@ -176,7 +177,7 @@ fn bars(measure: &Measure, rows: &[&Row]) -> Content {
 fn lines(measure: &Measure, rows: &[&Row]) -> Option<Lines> {
     let (field, _) = measure.fields[0];
     let fields = varying(rows);
-    // The number with most values is what the measurement was swept over.
+    // The swept parameter is the number with the most distinct values.
     let (along, _) = fields
         .iter()
         .filter(|along| rows.iter().all(|row| row.number(along).is_some()))
@@ -203,7 +204,7 @@ fn lines(measure: &Measure, rows: &[&Row]) -> Option<Lines> {
         }
     }
     series.iter_mut().for_each(|(_, points)| points.sort_by(|one, two| one.0.total_cmp(&two.0)));
-    // Rows that are no series, such as a list of different floors, are not joined by lines.
+    // Rows that form no series, for example a list of different floors, must not be joined by lines.
     if !series.iter().any(|(_, points)| points.len() >= 3) {
         return None;
     }
@@ -220,7 +221,7 @@ fn lines(measure: &Measure, rows: &[&Row]) -> Option<Lines> {
     Some(Lines { along: axis, series })
 }
 
-/// The floor beside a sweep: each series was compared with a floor of its own, so the line shows their medians.
+/// Returns the floor line of a sweep: at each point, the median of the floors of all series.
 fn floor_line(floor: &str, along: &str, rows: &[&Row]) -> Option<(String, Vec<(f64, f64)>)> {
     let mut places: Vec<f64> = rows.iter().filter_map(|row| row.number(along)).collect();
     places.sort_by(f64::total_cmp);

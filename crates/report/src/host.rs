@@ -1,26 +1,26 @@
-//! What machine a figure was taken on.
+//! A description of the machine that a figure was measured on.
 
 use serde::Serialize;
 
-/// The machine, as far as figures depend on it. No host name: documents are shared.
+/// The properties of the machine that affect figures. There is no host name, because documents are shared.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct HostDescription {
-    /// CPU model; `unknown` where the kernel does not tell.
+    /// CPU model; `unknown` if the kernel does not report it.
     pub cpu: String,
-    /// Cores of the machine that are online.
+    /// Number of online cores.
     pub cores: u32,
     /// Kernel name, release and architecture.
     pub kernel: String,
-    /// Main memory, bytes; 0 where the kernel does not tell.
+    /// Main memory, bytes; 0 if the kernel does not report it.
     pub memory_bytes: u64,
-    /// Whether a hypervisor lies below.
+    /// Whether the machine is a virtual machine.
     pub virtual_machine: bool,
-    /// When the document was begun, seconds since 1970 in UTC.
+    /// Creation time of the document, seconds since 1970 in UTC.
     pub unix_time_s: u64,
 }
 
 impl HostDescription {
-    /// Looks at the machine we run on. Reads a few files of /proc; blocks no longer than that.
+    /// Describes this machine. Reads a few files of /proc, and blocks no longer than that.
     #[must_use]
     pub fn of_this_host() -> Self {
         let processor = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -31,7 +31,7 @@ impl HostDescription {
                 .or_else(|| field(&processor, "Model"))
                 .unwrap_or("unknown")
                 .to_owned(),
-            // Not the affinity of this thread: a measurement may have pinned it.
+            // Not from this thread's affinity mask: a measurement may have pinned the thread.
             cores: processor.lines().filter(|line| line.starts_with("processor")).count().max(1) as u32,
             kernel: [kernel.sysname(), kernel.release(), kernel.machine()]
                 .map(|part| part.to_string_lossy())

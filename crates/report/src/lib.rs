@@ -1,7 +1,7 @@
-//! The document that every measurement writes: one JSON object with rows, a table for people, plots.
+//! Result documents of measurements: one JSON object with rows, a text table, and plots.
 //!
-//! Field names carry their units (`p50_ns`, `size_bytes`, `throughput_ops`, `bytes_per_s`); the table and the plots go by
-//! these endings, so a new field needs no code here.
+//! Field names end in their unit (`p50_ns`, `size_bytes`, `throughput_ops`, `bytes_per_s`). Table and plots
+//! derive the unit from this suffix, so a new field needs no code here.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write as _};
@@ -31,7 +31,7 @@ pub use unit::{Unit, readable};
 
 use statistics::Latency;
 
-/// The commit this crate was built from; `unknown` outside a checkout.
+/// Returns the commit that this crate was built from; `unknown` outside a checkout.
 #[must_use]
 pub fn commit() -> &'static str {
     option_env!("DUNLIN_COMMIT").unwrap_or("unknown")
@@ -44,13 +44,14 @@ pub struct Row {
 }
 
 impl Row {
-    /// No fields.
+    /// Creates a row without fields.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sets a field; one of that name keeps its place. A number that JSON cannot hold (NaN, infinity) becomes null.
+    /// Sets a field. An existing field of that name keeps its position. NaN and infinity, which JSON cannot
+    /// hold, become null.
     pub fn set(&mut self, name: &str, value: impl Into<Value>) -> &mut Self {
         let value = value.into();
         match self.fields.iter_mut().find(|(known, _)| known == name) {
@@ -60,7 +61,7 @@ impl Row {
         self
     }
 
-    /// [`Row::set`], by value.
+    /// Sets a field as [`Row::set`] does, and returns the row.
     #[must_use]
     pub fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
         self.set(name, value);
@@ -76,26 +77,26 @@ impl Row {
             .set("samples", latency.samples())
     }
 
-    /// A field's value.
+    /// Returns the value of a field.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Value> {
         self.fields.iter().find(|(known, _)| known == name).map(|(_, value)| value)
     }
 
-    /// A field's value as a number.
+    /// Returns the value of a field as a number.
     #[must_use]
     pub fn number(&self, name: &str) -> Option<f64> {
         self.get(name)?.as_f64()
     }
 
-    /// The fields in order.
+    /// Iterates over the fields in order.
     pub fn fields(&self) -> impl Iterator<Item = (&str, &Value)> {
         self.fields.iter().map(|(name, value)| (name.as_str(), value))
     }
 }
 
-/// Four digits after the point are more than any of our clocks tells. What is smaller than one keeps four digits, so that
-/// nothing but zero becomes zero.
+/// Rounds to four digits after the point, which is finer than the resolution of the clocks. Values below 1
+/// keep four significant digits, so that only zero becomes zero.
 pub fn rounded(value: f64) -> f64 {
     if value.abs() < 1.0 {
         return format!("{value:.3e}").parse().unwrap_or(value);
@@ -113,25 +114,25 @@ impl Serialize for Row {
     }
 }
 
-/// One measurement, complete with what one needs to repeat it.
+/// One measurement, with the parameters needed to repeat it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Document {
-    /// The measurement, as the command names it: `bench limit`.
+    /// The command that made the measurement, for example `bench limit`.
     pub name: String,
     /// Commit of the build.
     pub commit: String,
     /// The machine.
     pub host: HostDescription,
-    /// The fabric measured: `shm`, or `none` for floors.
+    /// The measured fabric, for example `shm`; `none` for floors.
     pub fabric: String,
-    /// What the command was given, defaults included.
+    /// The parameters of the command, defaults included.
     pub parameters: Row,
-    /// What came out.
+    /// The results.
     pub rows: Vec<Row>,
 }
 
 impl Document {
-    /// A document of this build and this machine, without rows.
+    /// Creates a document for this build and this machine, without rows.
     #[must_use]
     pub fn new(name: &str, fabric: &str, parameters: Row) -> Self {
         Self {
@@ -144,16 +145,16 @@ impl Document {
         }
     }
 
-    /// The rows as an aligned text table.
+    /// Formats the rows as an aligned text table.
     #[must_use]
     pub fn table(&self) -> String {
         table(&self.rows)
     }
 
-    /// Writes the document as JSON: whole or not at all, by way of a temporary file in the same folder.
+    /// Writes the document as JSON. The write is atomic, through a temporary file in the same folder.
     ///
     /// # Errors
-    /// When the folder cannot be written to; nothing is left behind.
+    /// If the folder cannot be written to. No partial file remains.
     pub fn write_json(&self, path: &Path) -> Result<(), WriteError> {
         write_atomically(path, |out| {
             serde_json::to_writer_pretty(&mut *out, self)?;
@@ -161,15 +162,16 @@ impl Document {
         })
     }
 
-    /// Draws the rows as SVG ([`charts_of`] says what of them), whole or not at all.
+    /// Draws the charts of [`charts_of`] as SVG. The write is atomic.
     ///
     /// # Errors
-    /// [`PlotError::Nothing`] when no row has anything to draw; a folder that cannot be written to.
+    /// [`PlotError::Nothing`] when no row has a value to draw; [`PlotError::Write`] if the folder cannot be
+    /// written to.
     pub fn write_plot(&self, path: &Path) -> Result<(), PlotError> {
         self.write_charts(path, &charts_of(&self.name, &self.rows))
     }
 
-    /// Draws given charts as SVG, with this document's machine and commit at the foot, whole or not at all.
+    /// Draws `charts` as SVG, with this document's machine and commit at the bottom. The write is atomic.
     ///
     /// # Errors
     /// As [`Document::write_plot`].
@@ -181,20 +183,21 @@ impl Document {
     }
 }
 
-/// A document could not be written.
+/// The error that prevented a document from being written.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write {}: {source}; does its folder exist, and may you write there?", path.display())]
 pub struct WriteError {
     /// The file.
     pub path: PathBuf,
-    /// Why.
+    /// The cause.
     pub source: io::Error,
 }
 
-/// Writes a file so that a reader sees the old one or the whole new one.
+/// Writes a file atomically: a reader sees either the old content or the whole new content.
 ///
 /// # Errors
-/// When its folder cannot be written to, and when `content` fails; the old file stays, and nothing else.
+/// If the folder cannot be written to, or if `content` fails. The old file is kept, and no temporary file
+/// remains.
 pub fn write_atomically(
     path: &Path,
     content: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
@@ -212,7 +215,7 @@ pub fn write_atomically(
         std::fs::rename(&temporary, path)
     };
     write().map_err(|source| {
-        // It may not exist; then there is nothing to remove.
+        // Ignore the error: the file may not exist.
         let _ = std::fs::remove_file(&temporary);
         failed(source)
     })

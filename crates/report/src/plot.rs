@@ -1,7 +1,7 @@
-//! Drawing charts as SVG. What is drawn of a document's rows is decided in `chart`.
+//! Draws charts as SVG. The `chart` module decides what to draw of a document's rows.
 //!
-//! Text stays text in the SVG and is set by the viewer's sans-serif font, so no font is needed here; widths are estimated
-//! generously instead of measured.
+//! Text stays text in the SVG, in the viewer's sans-serif font, so no font is needed here. Text widths are
+//! estimated generously instead of measured.
 
 use std::fmt::Display;
 
@@ -17,9 +17,10 @@ const WIDTH: u32 = 960;
 /// Height of one bar, and of the gap between two groups, pixels.
 const BAR: u32 = 15;
 const GAP: u32 = 14;
-/// Height of a panel of lines, without its head, pixels.
+/// Height of a line chart's plot area, without title and legend, pixels.
 const LINES_HEIGHT: u32 = 380;
-/// Colours that stay apart for the colour-blind: six by Okabe and Ito (2008), four darker ones by Tol (2021).
+/// Colours that colour-blind readers can distinguish: six by Okabe and Ito (2008), four darker ones by Tol
+/// (2021).
 const COLOURS: [RGBColor; 10] = [
     RGBColor(0, 114, 178),
     RGBColor(230, 159, 0),
@@ -37,9 +38,9 @@ const GREY: RGBColor = RGBColor(120, 120, 120);
 /// A panel of a drawing.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Chart {
-    /// Said above it.
+    /// Title above the panel.
     pub title: String,
-    /// What is measured.
+    /// Axis of the measured values.
     pub values: Axis,
     /// The data.
     pub content: Content,
@@ -48,15 +49,15 @@ pub struct Chart {
 /// One axis.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Axis {
-    /// What it shows; the unit stands at the ticks.
+    /// Name of the axis. The unit is shown at the ticks.
     pub label: String,
     /// Unit of the values.
     pub unit: Unit,
-    /// Whether it is logarithmic. Values that are not positive cannot be shown then.
+    /// Whether the axis is logarithmic. It then cannot show values that are not positive.
     pub logarithmic: bool,
 }
 
-/// What a chart is made of.
+/// The data of a chart, by chart type.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Content {
     /// Groups of horizontal bars.
@@ -77,16 +78,16 @@ pub struct Bars {
 /// Lines.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Lines {
-    /// The axis along which they run.
+    /// The horizontal axis.
     pub along: Axis,
     /// Name of each series, and its points from left to right.
     pub series: Vec<(String, Vec<(f64, f64)>)>,
 }
 
-/// A plot could not be made.
+/// The error that prevented a plot from being drawn or written.
 #[derive(Debug, thiserror::Error)]
 pub enum PlotError {
-    /// No row has a value that can be drawn.
+    /// No row has a value to draw.
     #[error("there is nothing to plot: no row has a latency, a throughput or a bandwidth")]
     Nothing,
     /// The drawing library failed.
@@ -103,10 +104,10 @@ fn drawing(error: impl Display) -> PlotError {
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// Draws charts one below the other, with a line of small print (machine, commit) at the foot.
+/// Draws `charts` below each other, with one line of small print (machine, commit) at the bottom.
 ///
 /// # Errors
-/// [`PlotError::Nothing`] without charts.
+/// [`PlotError::Nothing`] if `charts` is empty.
 pub fn draw(charts: &[Chart], foot: &str) -> Result<String, PlotError> {
     if charts.is_empty() {
         return Err(PlotError::Nothing);
@@ -129,7 +130,7 @@ pub fn draw(charts: &[Chart], foot: &str) -> Result<String, PlotError> {
     Ok(super::tidy::tidy(&text))
 }
 
-/// What the legend tells apart; a single series of bars needs none.
+/// Returns the legend entries. A single series of bars needs no legend.
 fn names(chart: &Chart) -> Vec<&str> {
     match &chart.content {
         Content::Bars(bars) if bars.series.len() == 1 => Vec::new(),
@@ -138,7 +139,7 @@ fn names(chart: &Chart) -> Vec<&str> {
     }
 }
 
-/// Places the legend's entries: column and row of each.
+/// Lays out the legend: returns the x offset and the row of each entry.
 fn legend(names: &[&str]) -> Vec<(i32, i32)> {
     let (mut left, mut row) = (0, 0);
     names
@@ -155,7 +156,7 @@ fn legend(names: &[&str]) -> Vec<(i32, i32)> {
         .collect()
 }
 
-/// Height of title and legend.
+/// Returns the height of title and legend.
 fn head_height(chart: &Chart) -> u32 {
     let rows = legend(&names(chart)).last().map_or(0, |(_, row)| row + 1);
     46 + 20 * rows as u32
@@ -164,7 +165,7 @@ fn head_height(chart: &Chart) -> u32 {
 fn height(chart: &Chart) -> u32 {
     head_height(chart)
         + match &chart.content {
-            // Below the bars: ticks and the axis label.
+            // 66 pixels below the bars hold ticks and the axis label.
             Content::Bars(bars) => bars.categories.len() as u32 * (bars.series.len() as u32 * BAR + GAP) + 66,
             Content::Lines(_) => LINES_HEIGHT,
         }
@@ -178,33 +179,33 @@ fn style(size: i32, colour: &RGBColor, horizontal: HPos, vertical: VPos) -> Text
     ("sans-serif", size).into_font().color(colour).pos(Pos::new(horizontal, vertical))
 }
 
-/// What tells a series from the others.
+/// The visual style of a series.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Look {
     colour: RGBColor,
     mark: Mark,
 }
 
-/// How a series' points and line are drawn: what comes after all colours have been used has them again, with another mark.
+/// The mark of a series' points and line. When all colours are used, they repeat with another mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mark {
-    /// A dot, and a line.
+    /// A dot and a solid line.
     Dot,
-    /// A triangle, and a dashed line.
+    /// A triangle and a dashed line.
     Triangle,
-    /// A ring, and a dotted line: also what a paper says of the series of the same colour.
+    /// A ring and a dotted line. Also marks a paper's figures for the series of the same colour.
     Ring,
 }
 
-/// The end of the name of what a paper says of a series.
+/// Suffix in the name of a series that holds a paper's figures.
 const OF_THE_PAPER: &str = ", paper";
 
-/// Of which series this is what a paper says.
+/// Returns the name of the measured series to which this series gives a paper's figures.
 fn paper_of<'a>(name: &'a str, names: &[&str]) -> Option<&'a str> {
     name.strip_suffix(OF_THE_PAPER).filter(|series| names.contains(series))
 }
 
-/// The looks of all series. The floor is grey wherever it stands.
+/// Returns the styles of all series. The floor is always grey.
 fn looks(names: &[&str]) -> Vec<Look> {
     let measured: Vec<&str> = names.iter().filter(|name| paper_of(name, names).is_none()).copied().collect();
     let look = |name: &&str| {
@@ -222,7 +223,7 @@ fn looks(names: &[&str]) -> Vec<Look> {
     names.iter().map(look).collect()
 }
 
-/// The size of a title's letters: long ones are smaller, so that they end within the drawing.
+/// Returns the font size of a title. Long titles get a smaller size, to fit the width.
 fn title_size(title: &str) -> i32 {
     (10..=18).rev().find(|size| 32 + estimated_width(title, *size) <= WIDTH as i32).unwrap_or(10)
 }
@@ -282,7 +283,8 @@ fn draw_panel(panel: &Area<'_>, chart: &Chart) -> Result<(), PlotError> {
     }
 }
 
-/// Ends of an axis: a linear one of measured values starts at 0, a logarithmic one below the least value.
+/// Returns the ends of an axis. A linear axis of measured values starts at 0, a logarithmic one below the
+/// smallest value.
 fn range(axis: &Axis, values: &[f64], measured: bool) -> Result<(f64, f64), PlotError> {
     let shown =
         || values.iter().copied().filter(|value| value.is_finite() && (*value > 0.0 || !axis.logarithmic));
@@ -292,7 +294,7 @@ fn range(axis: &Axis, values: &[f64], measured: bool) -> Result<(f64, f64), Plot
         return Err(PlotError::Nothing);
     }
     Ok(match (axis.logarithmic, measured) {
-        // Room at the end for the numbers beside the bars.
+        // Leave space at the end for the numbers next to the bars.
         (true, true) => (low / 2.0, high * (high / low).max(10.0).powf(0.12)),
         (true, false) => (low / 1.2, high * 1.2),
         (false, true) => (low.min(0.0), if high > 0.0 { high * 1.12 } else { 1.0 }),
@@ -303,7 +305,8 @@ fn range(axis: &Axis, values: &[f64], measured: bool) -> Result<(f64, f64), Plot
     })
 }
 
-/// Ticks at powers of ten where several of them fit, and at powers of two for short ranges, sizes and counts.
+/// Returns the base of the ticks: 10 where several powers of ten fit, and 2 for short ranges, sizes and
+/// counts.
 fn tick_base(axis: &Axis, low: f64, high: f64) -> f64 {
     let tens = high / low >= 100.0 && !matches!(axis.unit, Unit::Bytes | Unit::None);
     if tens { 10.0 } else { 2.0 }
@@ -375,7 +378,8 @@ where
     Ok(())
 }
 
-/// The most ticks along which lines run. What is counted, as the number of an operation, has none between whole numbers.
+/// Returns the maximum number of ticks of the horizontal axis. Whole-number parameters get no ticks between
+/// whole numbers.
 fn ticks_along(lines: &Lines) -> usize {
     const MOST: usize = 10;
     let xs = || lines.series.iter().flat_map(|(_, points)| points.iter().map(|point| point.0));

@@ -2,10 +2,10 @@
 
 use hdrhistogram::Histogram;
 
-/// Highest latency that is told apart, ns: 1 000 s. Higher ones count as this.
+/// Highest recorded latency, ns: 1 000 s. Higher values are clamped to it.
 const HIGHEST_NS: u64 = 1_000_000_000_000;
 
-/// Latencies in nanoseconds, kept to three significant digits in an HDR histogram.
+/// Latencies in nanoseconds, with three significant digits, in an HDR histogram.
 ///
 /// Recording allocates only when a value is the largest so far.
 #[derive(Clone, Debug)]
@@ -14,7 +14,7 @@ pub struct Latency {
 }
 
 impl Latency {
-    /// An empty histogram.
+    /// Creates an empty histogram.
     #[must_use]
     pub fn new() -> Self {
         let mut histogram = Histogram::new_with_bounds(1, 4_096, 3).expect("constant bounds are valid");
@@ -22,13 +22,13 @@ impl Latency {
         Self { histogram }
     }
 
-    /// Records one latency, ns, rounded; under 1 ns counts as 1 ns, over 1 000 s as 1 000 s.
+    /// Records one latency in ns, rounded and clamped to the range from 1 ns to 1 000 s.
     pub fn record_ns(&mut self, nanoseconds: f64) {
-        // A float to integer cast saturates; a NaN becomes 0 and then 1.
+        // A float-to-integer cast saturates. NaN becomes 0, and then 1.
         self.record((nanoseconds + 0.5) as u64);
     }
 
-    /// Records one latency in whole nanoseconds, with the same limits.
+    /// Records one latency in whole nanoseconds, clamped to the same range.
     pub fn record(&mut self, nanoseconds: u64) {
         self.histogram
             .record(nanoseconds.clamp(1, HIGHEST_NS))
@@ -40,44 +40,45 @@ impl Latency {
         self.histogram.add(&other.histogram).expect("an auto-resizing histogram takes another one's values");
     }
 
-    /// Records `count` latencies of one value, ns, with the same limits: for histograms that come from another process.
+    /// Records `count` latencies of the same value in ns, clamped to the same range. For histograms from
+    /// another process.
     pub fn record_many(&mut self, nanoseconds: u64, count: u64) {
         self.histogram
             .record_n(nanoseconds.clamp(1, HIGHEST_NS), count)
             .expect("an auto-resizing histogram takes every value up to 1 000 s");
     }
 
-    /// Each value that was recorded, ns, as exactly as it is kept, and how often.
+    /// Iterates over the recorded values in ns, at the histogram's resolution, with their counts.
     pub fn recorded(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.histogram.iter_recorded().map(|step| (step.value_iterated_to(), step.count_at_value()))
     }
 
-    /// Number of samples.
+    /// Returns the number of samples.
     #[must_use]
     pub fn samples(&self) -> u64 {
         self.histogram.len()
     }
 
-    /// Median, ns; 0 without samples, like all of these.
+    /// Returns the median in ns. Like all statistics here, 0 without samples.
     #[must_use]
     pub fn p50_ns(&self) -> f64 {
         self.quantile_ns(0.5)
     }
 
-    /// 99th percentile, ns.
+    /// Returns the 99th percentile in ns.
     #[must_use]
     pub fn p99_ns(&self) -> f64 {
         self.quantile_ns(0.99)
     }
 
-    /// 99.9th percentile, ns.
+    /// Returns the 99.9th percentile in ns.
     #[must_use]
     pub fn p999_ns(&self) -> f64 {
         self.quantile_ns(0.999)
     }
 
-    /// The mean of the middle half of the samples, ns: as little moved by the tails as the median, and not bound to the grain of
-    /// the clock, which may be 10 ns.
+    /// Returns the mean of the middle half of the samples in ns. It is as robust against tails as the
+    /// median, and finer than the resolution of the clock, which may be 10 ns.
     #[must_use]
     pub fn middle_mean_ns(&self) -> f64 {
         let samples = self.samples() as f64;
@@ -94,19 +95,19 @@ impl Latency {
         if to > from { sum / (to - from) } else { 0.0 }
     }
 
-    /// Largest sample, ns.
+    /// Returns the largest sample in ns.
     #[must_use]
     pub fn max_ns(&self) -> f64 {
         self.histogram.max() as f64
     }
 
-    /// Mean, ns.
+    /// Returns the mean in ns.
     #[must_use]
     pub fn mean_ns(&self) -> f64 {
         self.histogram.mean()
     }
 
-    /// The value under which a share `quantile` (0 to 1) of the samples lies, ns.
+    /// Returns the value in ns below which a fraction `quantile` (0 to 1) of the samples lies.
     #[must_use]
     pub fn quantile_ns(&self, quantile: f64) -> f64 {
         if self.histogram.is_empty() {
@@ -122,7 +123,8 @@ impl Default for Latency {
     }
 }
 
-/// The median of some values; `None` of none. The mean of the middle two where their number is even; NaNs sort last.
+/// Returns the median, or `None` without values. With an even count, the mean of the middle two. NaNs sort
+/// last.
 #[must_use]
 pub fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     let mut values: Vec<f64> = values.into_iter().collect();
@@ -135,14 +137,14 @@ pub fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     }
 }
 
-/// The value under which a share `quantile` (0 to 1) of `sorted` values lies, by the nearest rank; `None` of none.
+/// Returns the `quantile` (0 to 1) of `sorted` values by the nearest-rank method, or `None` without values.
 #[must_use]
 pub fn quantile(sorted: &[f64], quantile: f64) -> Option<f64> {
     let last = sorted.len().checked_sub(1)?;
     sorted.get((last as f64 * quantile).round() as usize).copied()
 }
 
-/// `value / base`; `None` when that means nothing, the base being 0 or one of them not finite.
+/// Returns `value / base`, or `None` if `base` is 0 or either number is not finite.
 #[must_use]
 pub fn ratio(value: f64, base: f64) -> Option<f64> {
     let ratio = value / base;

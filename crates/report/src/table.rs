@@ -1,11 +1,12 @@
-//! Rows as an aligned text table, or as one in Markdown.
+//! Formats rows as aligned text, Markdown or HTML tables.
 
 use serde_json::Value;
 
 use super::{Row, Unit, readable};
 
-/// Renders rows under the union of their fields, in the order in which fields first appear. Numbers stand right, with
-/// readable units; absent values are blank; columns that are empty throughout are left out.
+/// Formats rows as an aligned text table. The columns are the union of all fields, in order of first
+/// appearance. Numbers are right-aligned and have readable units; absent values are blank; entirely empty
+/// columns are omitted.
 #[must_use]
 pub fn table(rows: &[Row]) -> String {
     let Columns { cells: columns, numeric } = columns(rows);
@@ -31,7 +32,7 @@ pub fn table(rows: &[Row]) -> String {
     text
 }
 
-/// The same as [`table`], in Markdown.
+/// Formats rows as [`table`] does, in Markdown.
 #[must_use]
 pub fn markdown(rows: &[Row]) -> String {
     let Columns { cells, numeric } = columns(rows);
@@ -50,7 +51,8 @@ pub fn markdown(rows: &[Row]) -> String {
     text
 }
 
-/// The same as [`table`], in HTML; rows for which `is_off` holds have the class `off`, cells of numbers the class `number`.
+/// Formats rows as [`table`] does, in HTML. Rows for which `is_off` holds get the class `off`, numeric
+/// cells `number`.
 #[must_use]
 pub fn html(rows: &[Row], is_off: impl Fn(&Row) -> bool) -> String {
     let Columns { cells, numeric } = columns(rows);
@@ -71,7 +73,7 @@ pub fn html(rows: &[Row], is_off: impl Fn(&Row) -> bool) -> String {
     text + "</table>\n"
 }
 
-/// Text as HTML has it.
+/// Escapes text for HTML.
 #[must_use]
 pub fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
@@ -87,7 +89,7 @@ pub fn escaped(text: &str) -> String {
     out
 }
 
-/// Each column's head and cells, and whether it holds numbers only.
+/// Header and cells of each column, and whether the column holds only numbers.
 struct Columns {
     cells: Vec<Vec<String>>,
     numeric: Vec<bool>,
@@ -112,7 +114,7 @@ fn columns(rows: &[Row]) -> Columns {
     Columns { cells, numeric }
 }
 
-/// Head and cells of one field.
+/// Returns the header and the cells of one field.
 fn column(field: &str, rows: &[Row]) -> Vec<String> {
     let head = match field.strip_suffix("_ns_per_op") {
         Some(stem) => format!("{stem} per op"),

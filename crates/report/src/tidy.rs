@@ -1,10 +1,11 @@
-//! Makes the drawings of the plotting library short, and legible on dark pages: what it says with every element is said once, lines
-//! that nobody can see go, pieces of lines that look alike become one path, and where the reader prefers dark colours, paper, text,
-//! grid and axes change.
+//! Shrinks the SVG output of the plotting library and makes it legible on dark pages. Attributes common to
+//! all elements move to the root, invisible lines are removed, and line segments of the same style become
+//! one path. A media query changes the colours of background, text, grid and axes for readers who prefer
+//! dark mode.
 
 use std::fmt::Write as _;
 
-/// The colours of what changes in the dark, as the charts use them.
+/// The chart colours that dark mode replaces.
 const PAPER: &str = "#FFFFFF";
 const INK: &str = "#000000";
 const GRID: &str = "#DEDEDE";
@@ -13,7 +14,7 @@ const SMALL: &str = "#6E6E6E";
 const DARK: &str = "<style>@media(prefers-color-scheme:dark){.chart .paper{fill:#0d1117}.chart text{fill:#e6edf3}\
     .chart .small{fill:#9198a1}.chart .grid{stroke:#30363d}.chart .axis{stroke:#9198a1}}</style>\n";
 
-/// The same drawing, shorter. Elements that are not of the kinds that charts have stay as they are.
+/// Returns the same drawing in a shorter form. Elements of unknown kinds stay unchanged.
 pub(super) fn tidy(drawing: &str) -> String {
     let mut tidied = Tidied::default();
     let mut lines = drawing.lines();
@@ -28,11 +29,11 @@ pub(super) fn tidy(drawing: &str) -> String {
                 tidied.text.push_str(DARK);
             }
             Some(element) if element.name == "text" => {
-                // What it says stands in lines of its own.
+                // The text content is on lines of its own.
                 let said: Vec<&str> = lines.by_ref().take_while(|line| *line != "</text>").collect();
                 tidied.say(&element, &said.join(" "));
             }
-            // One that stays open is none of a chart's.
+            // Charts only have self-closing elements here.
             Some(element) if line.ends_with("/>") => tidied.draw(&element),
             _ => {
                 tidied.flush();
@@ -52,7 +53,7 @@ struct Element<'a> {
 }
 
 impl<'a> Element<'a> {
-    /// An opening tag that is all of a line.
+    /// Parses an opening tag that fills a whole line.
     fn parse(line: &'a str) -> Option<Self> {
         let inner = line.strip_prefix('<')?.strip_suffix('>')?;
         let inner = inner.strip_suffix('/').unwrap_or(inner);
@@ -74,12 +75,12 @@ impl<'a> Element<'a> {
         self.attributes.iter().find(|(known, _)| *known == name).map_or("", |(_, value)| value)
     }
 
-    /// All attributes, each with a space in front.
+    /// Returns all attributes, each with a leading space.
     fn all(&self) -> String {
         self.but(&[])
     }
 
-    /// All but these, and but those that say what is so anyhow.
+    /// Returns all attributes except `names` and those with default values.
     fn but(&self, names: &[&str]) -> String {
         let mut text = String::new();
         for (name, value) in &self.attributes {
@@ -90,7 +91,7 @@ impl<'a> Element<'a> {
                     | ("text-anchor", "start")
                     | ("font-family", "sans-serif")
             );
-            // The width of a line that is not drawn.
+            // The width of a stroke that is not drawn.
             let idle = *name == "stroke-width" && matches!(self.get("stroke"), "" | "none");
             if !usual && !idle && !names.contains(name) {
                 let _ = write!(text, " {name}=\"{value}\"");
@@ -100,7 +101,7 @@ impl<'a> Element<'a> {
     }
 }
 
-/// Lines that look alike.
+/// The style of line segments.
 #[derive(PartialEq)]
 struct Stroke {
     colour: String,
@@ -110,7 +111,8 @@ struct Stroke {
 #[derive(Default)]
 struct Tidied {
     text: String,
-    /// Pieces of lines that were not written yet, by how they look. Only text, which they do not touch, goes before them.
+    /// Segments not yet written, grouped by style. Only text is written before them; text and lines do not
+    /// overlap.
     pieces: Vec<(Stroke, String)>,
 }
 
@@ -155,7 +157,7 @@ impl Tidied {
         let _ = writeln!(self.text, "<text{class}{attributes} font-size=\"{size}\">{said}</text>");
     }
 
-    /// Writes the pieces of lines.
+    /// Writes the pending segments.
     fn flush(&mut self) {
         for (Stroke { colour, width }, path) in self.pieces.drain(..) {
             let class = match colour.as_str() {
@@ -170,7 +172,7 @@ impl Tidied {
     }
 }
 
-/// The two ends of a straight line.
+/// Returns both ends of an element that is a straight line.
 fn piece<'a>(element: &Element<'a>) -> Option<[(&'a str, &'a str); 2]> {
     match element.name {
         "line" => {

@@ -1,8 +1,8 @@
-//! Units, told from the ends of field names.
+//! Units of fields, derived from the suffix of the field name.
 
 use serde_json::Value;
 
-/// What a field counts.
+/// The unit of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// Nanoseconds: `..._ns`, and `..._ns_per_op`.
@@ -20,7 +20,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// The unit of a field, and its name without the unit.
+    /// Returns the unit of a field, and the field's name without the unit.
     #[must_use]
     pub fn of(field: &str) -> (Self, &str) {
         for (ending, unit) in [
@@ -43,7 +43,7 @@ impl Unit {
         (Self::None, field)
     }
 
-    /// The value as people write it: three significant digits and a fitting prefix.
+    /// Formats the value for people: three significant digits and a suitable prefix.
     #[must_use]
     pub fn format(self, value: f64) -> String {
         match self {
@@ -58,7 +58,7 @@ impl Unit {
     }
 }
 
-/// A field's value as people write it.
+/// Formats the value of a field for people.
 #[must_use]
 pub fn readable(field: &str, value: &Value) -> String {
     match value {
@@ -76,7 +76,7 @@ pub fn readable(field: &str, value: &Value) -> String {
 fn scaled(value: f64, step: f64, names: &[&str]) -> String {
     let mut value = value;
     let mut index = 0;
-    // 999.5 would be written as 1000: the next prefix is shorter.
+    // 999.5 would round to 1000, so switch to the next prefix.
     while value.abs() >= step - 0.5 && index + 1 < names.len() {
         value /= step;
         index += 1;
@@ -87,7 +87,7 @@ fn scaled(value: f64, step: f64, names: &[&str]) -> String {
     format!("{}{space}{name}", digits(value))
 }
 
-/// Three significant digits, without trailing zeros of a fraction.
+/// Formats with three significant digits, without trailing zeros in the fraction.
 fn digits(value: f64) -> String {
     let places = match value.abs() {
         size if size >= 100.0 => 0,
@@ -98,7 +98,7 @@ fn digits(value: f64) -> String {
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
 }
 
-/// A whole number with a space between groups of three digits.
+/// Formats a whole number with a space between groups of three digits.
 fn grouped(value: f64) -> String {
     let digits = format!("{:.0}", value.abs());
     let mut text = String::new();

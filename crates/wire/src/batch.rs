@@ -1,8 +1,8 @@
-//! Building batches: several calls, or answers, in one message.
+//! Builds batches: several calls, or several responses, in one message.
 //!
-//! From byte 64 on lie the entries, each 16 bytes of metadata and a payload padded to 8 bytes. Offsets are known before a
-//! payload is written, so a leader can hand followers their places (FLOCK section 4.2) and a handler can write its result
-//! where it will be sent from.
+//! Entries start at byte 64. Each has 16 bytes of metadata and a payload padded to 8 bytes. Offsets are
+//! known before a payload is written, so a leader can assign ranges to its followers (FLOCK section 4.2),
+//! and a handler can write its result directly into the send buffer.
 
 use crate::bytes;
 use crate::error::BuildError;
@@ -11,10 +11,10 @@ use crate::single::{encode_line, long_message_bytes, seal_long};
 use crate::tag::Tags;
 use crate::{BODY_OFFSET, Descriptor, ENTRY_META_BYTES, INLINE_PAYLOAD, LINE, TAG_BYTES};
 
-/// What a batch says of one entry, besides its payload.
+/// The metadata of one batch entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct EntryMeta {
-    /// Function id of a request, status number of a response.
+    /// Function id of a request, or status number of a response.
     pub function_or_status: u16,
     /// Thread slot of the caller.
     pub thread: u16,
@@ -25,7 +25,7 @@ pub struct EntryMeta {
 }
 
 impl EntryMeta {
-    /// The 16 bytes before a payload of `length` bytes.
+    /// Encodes the 16 bytes that precede a payload of `length` bytes.
     #[inline]
     pub fn encode(&self, length: u32) -> [u8; ENTRY_META_BYTES] {
         let word0 = length as u64 | (self.function_or_status as u64) << 32 | (self.thread as u64) << 48;
@@ -37,14 +37,14 @@ impl EntryMeta {
     }
 }
 
-/// Bytes that an entry with a payload of `payload` bytes takes in a batch.
+/// Returns the number of bytes that an entry with a payload of `payload` bytes takes in a batch.
 #[inline]
 pub const fn entry_bytes(payload: u32) -> u64 {
     ENTRY_META_BYTES as u64 + bytes::pad_to_8(payload)
 }
 
-/// How far the building of a batch has come. Small and `Copy`, so that it can be kept apart from the buffer; every call
-/// must be given the same buffer, whose length is the limit of the message.
+/// The progress of building a batch. It is small and `Copy`, so it can be stored apart from the buffer.
+/// Every method must be given the same buffer; the buffer's length is the limit of the message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct BatchState {
     body: u32,
@@ -52,43 +52,45 @@ pub struct BatchState {
 }
 
 impl BatchState {
-    /// An empty batch.
+    /// Creates the state of an empty batch.
     #[inline]
     pub const fn new() -> BatchState {
         BatchState { body: 0, count: 0 }
     }
 
-    /// Entries so far.
+    /// Returns the number of entries added.
     #[inline]
     pub const fn count(&self) -> u16 {
         self.count
     }
 
-    /// Whether there is no entry yet.
+    /// Returns whether the batch has no entries.
     #[inline]
     pub const fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Bytes of the whole message as it is now.
+    /// Returns the length of the whole message so far, in bytes.
     #[inline]
     pub const fn total(&self) -> u64 {
         long_message_bytes(self.body)
     }
 
-    /// Where the metadata of the next entry will lie; its payload follows 16 bytes later.
+    /// Returns the offset of the next entry's metadata; its payload follows 16 bytes later.
     #[inline]
     pub const fn next_offset(&self) -> usize {
         BODY_OFFSET + self.body as usize
     }
 
-    /// Body length after one more entry of `length` bytes, if that still fits `buffer_length`.
+    /// Returns the body length after one more entry of `length` bytes, or an error if it exceeds
+    /// `buffer_length`.
     #[inline]
     fn body_after(&self, length: u64, buffer_length: usize) -> Result<u32, BuildError> {
         let padded = length.saturating_add(7) & !7;
         let body = padded.saturating_add(u64::from(self.body) + ENTRY_META_BYTES as u64);
         let available = buffer_length & !(LINE - 1);
-        // The whole message is this rounded up to lines, and `available` is lines.
+        // The message is `end` rounded up to lines. `available` is a multiple of a line, so comparing `end`
+        // without rounding is enough.
         let end = body.saturating_add((BODY_OFFSET + TAG_BYTES) as u64);
         if end > available as u64 || body > u64::from(u32::MAX) || self.count == u16::MAX {
             return Err(self.refuse(body, available));
@@ -105,7 +107,8 @@ impl BatchState {
         BuildError::Full { needed, available }
     }
 
-    /// Whether an entry with a payload of `length` bytes still fits a buffer of `buffer_length` bytes.
+    /// Returns whether an entry with a payload of `length` bytes still fits a buffer of `buffer_length`
+    /// bytes.
     #[inline]
     pub fn fits(&self, length: usize, buffer_length: usize) -> bool {
         self.body_after(length as u64, buffer_length).is_ok()
@@ -114,8 +117,9 @@ impl BatchState {
     /// Adds an entry and copies its payload.
     ///
     /// # Errors
-    /// [`BuildError::Full`] or [`BuildError::TooManyEntries`] (send what there is), [`BuildError::PayloadLength`] if the
-    /// entry is flagged as a rendezvous and the payload is no descriptor. The batch is as it was.
+    /// [`BuildError::Full`] or [`BuildError::TooManyEntries`]: finish and send the batch.
+    /// [`BuildError::PayloadLength`]: the entry has the rendezvous flag and the payload is not a
+    /// descriptor. The batch is unchanged on error.
     #[inline]
     pub fn push(&mut self, buffer: &mut [u8], meta: &EntryMeta, payload: &[u8]) -> Result<(), BuildError> {
         let (area, body) = self.area(buffer, meta, payload.len())?;
@@ -130,7 +134,8 @@ impl BatchState {
         Ok(())
     }
 
-    /// Writes the metadata of the next entry; answers the place of its payload with padding, and the new body length.
+    /// Writes the metadata of the next entry. Returns the range of its padded payload, and the new body
+    /// length.
     #[inline(always)]
     fn area<'b>(
         &self,
@@ -150,13 +155,13 @@ impl BatchState {
         let Some((place, area)) = entry.and_then(|entry| entry.split_first_chunk_mut()) else {
             return Err(BuildError::Full { needed: long_message_bytes(body), available });
         };
-        // Not over a u32, since the body with it is not.
+        // Cannot exceed a u32, since the body length that includes it does not.
         *place = meta.encode(length as u32);
         Ok((area, body))
     }
 
-    /// The place of the next entry's payload, `length` bytes, to be written in place and then committed. What is in it is
-    /// whatever the buffer held. Reserving again without committing gives the same place.
+    /// Reserves `length` bytes for the next entry's payload, to be written in place and then committed. The
+    /// bytes keep the buffer's previous content. Reserving again without a commit returns the same range.
     ///
     /// # Errors
     /// [`BuildError::Full`], [`BuildError::TooManyEntries`].
@@ -164,13 +169,13 @@ impl BatchState {
     pub fn reserve<'b>(&self, buffer: &'b mut [u8], length: usize) -> Result<&'b mut [u8], BuildError> {
         self.body_after(length as u64, buffer.len())?;
         let (start, available) = (self.next_offset() + ENTRY_META_BYTES, buffer.len());
-        // Inside of the buffer, since the body with this entry is.
+        // Inside the buffer, since the body length that includes this entry fits.
         let place = buffer.get_mut(start..).and_then(|rest| rest.get_mut(..length));
         place.ok_or(BuildError::Full { needed: self.total(), available })
     }
 
-    /// Adds the entry whose payload was written into the place that [`BatchState::reserve`] gave, of which the first
-    /// `actual_length` bytes count.
+    /// Adds the entry whose payload was written into the range from [`BatchState::reserve`]. The payload is
+    /// the first `actual_length` bytes of that range.
     ///
     /// # Errors
     /// As [`BatchState::push`].
@@ -188,12 +193,14 @@ impl BatchState {
         Ok(())
     }
 
-    /// Writes first line, padding and tags around the entries, and answers the bytes of the whole message, from offset 0
-    /// of `buffer`. `header` gives kind, flags, head, credits, epoch and time; count and length come from here.
+    /// Writes the first line, padding and tags, and returns the length in bytes of the whole message, which
+    /// starts at offset 0 of `buffer`. `header` supplies kind, flags, head, credits, epoch and time; the
+    /// state supplies count and length.
     ///
     /// # Errors
-    /// [`BuildError::Empty`] without entries, [`BuildError::WrongKind`] unless the kind is a batch and the flags are free
-    /// of RENDEZVOUS, [`BuildError::Full`] if `buffer` is not the one that the entries were built in.
+    /// [`BuildError::Empty`] without entries; [`BuildError::WrongKind`] unless the kind is a batch and
+    /// RENDEZVOUS is not set; [`BuildError::Full`] if `buffer` is not the buffer that the entries were
+    /// built in.
     #[inline]
     pub fn finish(self, buffer: &mut [u8], header: &Header, tags: Tags) -> Result<usize, BuildError> {
         if self.count == 0 {
@@ -206,9 +213,9 @@ impl BatchState {
         seal_long(buffer, &header, tags)
     }
 
-    /// As [`BatchState::finish`], but a lone entry that fits the first line becomes a single message of one line: half
-    /// the bytes, and no trailing tag to wait for. The receiver sees the same entry, with the flags of the header added
-    /// to its own.
+    /// Finishes the batch as [`BatchState::finish`] does, but turns a single entry that fits the first line
+    /// into a one-line message: half the bytes, and no trailing tag to wait for. The receiver sees the same
+    /// entry, with the header's flags added to its own.
     ///
     /// # Errors
     /// As [`BatchState::finish`].
@@ -252,7 +259,7 @@ impl BatchState {
     }
 }
 
-/// A [`BatchState`] together with its buffer, for building in one go.
+/// A [`BatchState`] together with its buffer.
 #[derive(Debug)]
 pub struct BatchBuilder<'a> {
     buffer: &'a mut [u8],
@@ -260,58 +267,58 @@ pub struct BatchBuilder<'a> {
 }
 
 impl<'a> BatchBuilder<'a> {
-    /// An empty batch in `buffer`, whose length is the limit of the message.
+    /// Creates an empty batch in `buffer`, whose length is the limit of the message.
     #[inline]
     pub fn new(buffer: &'a mut [u8]) -> BatchBuilder<'a> {
         BatchBuilder { buffer, state: BatchState::new() }
     }
 
-    /// How far it has come.
+    /// Returns the state of the batch.
     #[inline]
     pub fn state(&self) -> BatchState {
         self.state
     }
 
-    /// See [`BatchState::push`].
+    /// Calls [`BatchState::push`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`BatchState::push`].
     #[inline]
     pub fn push(&mut self, meta: &EntryMeta, payload: &[u8]) -> Result<(), BuildError> {
         self.state.push(self.buffer, meta, payload)
     }
 
-    /// See [`BatchState::reserve`].
+    /// Calls [`BatchState::reserve`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`BatchState::reserve`].
     #[inline]
     pub fn reserve(&mut self, length: usize) -> Result<&mut [u8], BuildError> {
         self.state.reserve(self.buffer, length)
     }
 
-    /// See [`BatchState::commit`].
+    /// Calls [`BatchState::commit`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`BatchState::commit`].
     #[inline]
     pub fn commit(&mut self, meta: &EntryMeta, actual_length: usize) -> Result<(), BuildError> {
         self.state.commit(self.buffer, meta, actual_length)
     }
 
-    /// See [`BatchState::finish`].
+    /// Calls [`BatchState::finish`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`BatchState::finish`].
     #[inline]
     pub fn finish(self, header: &Header, tags: Tags) -> Result<usize, BuildError> {
         self.state.finish(self.buffer, header, tags)
     }
 
-    /// See [`BatchState::finish_compact`].
+    /// Calls [`BatchState::finish_compact`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`BatchState::finish_compact`].
     #[inline]
     pub fn finish_compact(self, header: &Header, tags: Tags) -> Result<usize, BuildError> {
         self.state.finish_compact(self.buffer, header, tags)
@@ -353,7 +360,7 @@ mod tests {
     fn a_full_batch_stays_as_it_was() {
         let mut buffer = [0; 191];
         let mut state = BatchState::new();
-        // Two lines are usable: 56 bytes of entries.
+        // Two lines leave 56 bytes for entries.
         state.push(&mut buffer, &meta(1), &[1; 24]).unwrap();
         assert!(state.fits(0, 191) && !state.fits(1, 191));
         let before = (state, buffer);

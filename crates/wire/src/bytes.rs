@@ -1,12 +1,12 @@
-//! Reading and writing fixed fields of byte arrays, without a way to panic.
+//! Reads and writes fixed fields of byte arrays without any path that can panic.
 
-/// Reads the little-endian `u64` at `OFFSET`; the place is checked when this is compiled.
+/// Reads the little-endian `u64` at `OFFSET`. The offset is checked at compile time.
 #[inline(always)]
 pub(crate) fn u64_at<const OFFSET: usize, const N: usize>(bytes: &[u8; N]) -> u64 {
     u64::from_le_bytes(get::<OFFSET, 8, N>(bytes))
 }
 
-/// Copies `LENGTH` bytes out of `bytes` from `OFFSET`; the place is checked when this is compiled.
+/// Copies `LENGTH` bytes out of `bytes` from `OFFSET`. The range is checked at compile time.
 #[inline(always)]
 #[allow(clippy::indexing_slicing)] // the constant assertion makes every index valid
 pub(crate) fn get<const OFFSET: usize, const LENGTH: usize, const N: usize>(bytes: &[u8; N]) -> [u8; LENGTH] {
@@ -16,7 +16,7 @@ pub(crate) fn get<const OFFSET: usize, const LENGTH: usize, const N: usize>(byte
     out
 }
 
-/// Writes `value` at `OFFSET`; the place is checked when this is compiled.
+/// Writes `value` at `OFFSET`. The range is checked at compile time.
 #[inline(always)]
 #[allow(clippy::indexing_slicing)] // the constant assertion makes every index valid
 pub(crate) fn put<const OFFSET: usize, const LENGTH: usize, const N: usize>(
@@ -27,14 +27,15 @@ pub(crate) fn put<const OFFSET: usize, const LENGTH: usize, const N: usize>(
     bytes[OFFSET..OFFSET + LENGTH].copy_from_slice(&value);
 }
 
-/// Whether all of `bytes` are zero. The length is constant, so that it compiles to wide operations.
+/// Returns whether all of `bytes` are zero. The constant length lets the compiler use wide operations.
 #[inline]
 pub(crate) fn all_zero<const N: usize>(bytes: &[u8; N]) -> bool {
     bytes.iter().fold(0, |seen, byte| seen | byte) == 0
 }
 
-/// Whether everything after the first `length` bytes of `area` is zero. `area` is a whole number of words, and is read by
-/// words: padding is at most a line, and byte loops or calls would cost more than everything else in a small message.
+/// Returns whether all bytes of `area` after the first `length` are zero. `area` must be a whole number of
+/// words, and is read in words: padding is at most one line, and a byte loop or a call would dominate the
+/// cost of a small message.
 #[inline]
 pub(crate) fn padding_is_zero(area: &[u8], length: usize) -> bool {
     if area.len() == length {
@@ -47,7 +48,7 @@ pub(crate) fn padding_is_zero(area: &[u8], length: usize) -> bool {
     rest.iter().fold(first, |seen, word| seen | u64::from_le_bytes(*word)) == 0
 }
 
-/// Makes everything after the first `length` bytes of `area`, a whole number of words, zero.
+/// Zeroes all bytes of `area` after the first `length`. `area` must be a whole number of words.
 #[inline]
 pub(crate) fn clear_padding(area: &mut [u8], length: usize) {
     if area.len() == length {
@@ -63,8 +64,8 @@ pub(crate) fn clear_padding(area: &mut [u8], length: usize) {
     }
 }
 
-/// Copies `from` to the beginning of `to`, which is at least as long (nothing is copied if it is not). Most payloads are
-/// short, and a call of the general copy costs more than the two overlapping moves that do for them.
+/// Copies `from` to the beginning of `to`. Copies nothing if `to` is shorter. Short payloads are the common
+/// case: two overlapping moves cost less than a call of the general copy routine.
 #[inline]
 pub fn copy(to: &mut [u8], from: &[u8]) {
     #[inline(always)]
@@ -86,8 +87,9 @@ pub fn copy(to: &mut [u8], from: &[u8]) {
     }
 }
 
-/// The bytes of `payload`, at most 32, as four words, the rest zero; `None` if there are more. Loads that overlap
-/// rather than a copy of variable length: a line is put together in registers, and written once.
+/// Returns a `payload` of at most 32 bytes as four words padded with zeros, or `None` if it is longer.
+/// Overlapping loads replace a copy of variable length, so that a line is assembled in registers and
+/// written once.
 #[inline]
 pub(crate) fn inline_words(payload: &[u8]) -> Option<[u64; 4]> {
     let length = payload.len();
@@ -103,7 +105,7 @@ pub(crate) fn inline_words(payload: &[u8]) -> Option<[u64; 4]> {
         if length > 32 {
             return None;
         }
-        // 16 to 31 bytes: of the last 16, those that the first 16 do not have.
+        // For 16 to 31 bytes: the part of the last 16 bytes that the first 16 do not contain.
         let rest = u128::from_le_bytes(*last).checked_shr(8 * (32 - length) as u32).unwrap_or(0);
         (u128::from_le_bytes(*first), rest)
     } else if let (Some(first), Some(last)) = (payload.first_chunk(), payload.last_chunk()) {
@@ -118,7 +120,7 @@ pub(crate) fn inline_words(payload: &[u8]) -> Option<[u64; 4]> {
     Some([low as u64, (low >> 64) as u64, high as u64, (high >> 64) as u64])
 }
 
-/// Fills a line with eight words.
+/// Writes eight words to a line.
 #[inline]
 pub(crate) fn put_words(line: &mut [u8; 64], words: [u64; 8]) {
     for (chunk, word) in line.as_chunks_mut::<8>().0.iter_mut().zip(words) {
@@ -126,7 +128,7 @@ pub(crate) fn put_words(line: &mut [u8; 64], words: [u64; 8]) {
     }
 }
 
-/// `length` rounded up to a multiple of 8; the widths leave no way to overflow.
+/// Rounds `length` up to a multiple of 8. A `u64` result cannot overflow.
 #[inline]
 pub(crate) const fn pad_to_8(length: u32) -> u64 {
     (length as u64 + 7) & !7

@@ -1,4 +1,4 @@
-//! The 24 bytes at the start of every message.
+//! The 24-byte header at the start of every message.
 //!
 //! | bytes | field |
 //! |---|---|
@@ -20,39 +20,42 @@ use crate::{Descriptor, ENTRY_ALIGN, ENTRY_META_BYTES, HEADER_BYTES};
 use core::fmt;
 use core::ops::BitOr;
 
-/// What a message is. On the wire its number in one byte.
+/// The kind of a message; one byte on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Kind {
     /// One call.
     Request = 1,
-    /// The answer to one call.
+    /// The response to one call.
     Response = 2,
-    /// Several calls, possibly of several threads.
+    /// Several calls, possibly from several threads.
     RequestBatch = 3,
-    /// Several answers.
+    /// Several responses.
     ResponseBatch = 4,
-    /// The rest of the ring is not used: the consumer goes on at offset 0.
+    /// The rest of the ring is unused: the consumer continues at offset 0.
     Skip = 5,
-    /// Only the piggybacked head and credits.
+    /// No payload: carries only the piggybacked head and credits.
     Credit = 6,
-    /// The client has finished reading the rendezvous responses of these calls; the payload is their ids, `u32` each.
+    /// The client has finished reading the rendezvous responses of these calls. The payload is the list of
+    /// call ids, one `u32` each.
     Release = 7,
-    /// The sender is going away: nothing new should be sent to it.
+    /// The sender is shutting down: send it no new calls.
     Drain = 8,
-    /// The large payload of this call may be written: the payload is the [`Descriptor`] of the place (write rendezvous).
+    /// Write rendezvous: the large payload of this call may be written. The payload is the target's
+    /// [`Descriptor`].
     ClearToSend = 9,
-    /// The large payload of this call was written where [`Kind::ClearToSend`] had said.
+    /// Write rendezvous: the large payload of this call was written to the target given by
+    /// [`Kind::ClearToSend`].
     Written = 10,
-    /// The next bytes of the large payload of this call, in order (eager).
+    /// Eager transfer: the next bytes of the large payload of this call, in order.
     Fragment = 11,
-    /// So many bytes of the large payload of this call are there to be READ, from its beginning; 0 if there will be no more of it
-    /// (in pieces).
+    /// Pipelined transfer: the number of bytes, from the beginning of this call's large payload, that the
+    /// receiver can READ now. 0 means that no more bytes will follow.
     Filled = 12,
 }
 
 impl Kind {
-    /// The kind with this number, if there is one.
+    /// Returns the kind with this number, or `None` if the number is unknown.
     #[inline]
     pub const fn from_wire(number: u8) -> Option<Kind> {
         Some(match number {
@@ -72,76 +75,76 @@ impl Kind {
         })
     }
 
-    /// Whether messages of this kind carry entries in their body.
+    /// Returns whether the body of such messages holds entries.
     #[inline]
     pub const fn is_batch(self) -> bool {
         matches!(self, Kind::RequestBatch | Kind::ResponseBatch)
     }
 
-    /// Whether messages of this kind are one call or one answer.
+    /// Returns whether such messages are one call or one response.
     #[inline]
     pub const fn is_single(self) -> bool {
         matches!(self, Kind::Request | Kind::Response)
     }
 
-    /// Whether messages of this kind move the large payload of a call that was announced.
+    /// Returns whether such messages belong to the transfer of an announced large payload.
     #[inline]
     pub const fn is_transfer(self) -> bool {
         matches!(self, Kind::ClearToSend | Kind::Written | Kind::Fragment | Kind::Filled)
     }
 
-    /// Whether codes in messages of this kind, or in their entries, are statuses.
+    /// Returns whether the codes in such messages, or in their entries, are statuses.
     #[inline]
     pub const fn is_response(self) -> bool {
         matches!(self, Kind::Response | Kind::ResponseBatch)
     }
 }
 
-/// A set of flags, of a message or of an entry. Unknown bits are never in it.
+/// A set of flags of a message or of an entry. It never contains unknown bits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Flags(u8);
 
 impl Flags {
-    /// No flag.
+    /// The empty set.
     pub const NONE: Flags = Flags(0);
-    /// The server turns to the next group of clients: the lease ends (ScaleRPC section 3).
+    /// The server switches to the next group of clients, and the lease ends (ScaleRPC section 3).
     pub const CONTEXT_SWITCH: Flags = Flags(1);
-    /// How the client wants its response: set, the server replies; clear, the client fetches (RF-RPC section 3).
+    /// The client's response mode (RF-RPC section 3). Set: the server replies. Clear: the client fetches.
     pub const MODE: Flags = Flags(1 << 1);
-    /// The sender finishes what it has and takes nothing new.
+    /// The sender completes its outstanding calls and accepts no new ones.
     pub const DRAINING: Flags = Flags(1 << 2);
     /// The payload is a [`Descriptor`].
     pub const RENDEZVOUS: Flags = Flags(1 << 3);
-    /// More messages of the same burst follow at once: the receiver may put off what it does once for a burst.
+    /// More messages of the same burst follow at once; the receiver may defer its per-burst work.
     pub const MORE: Flags = Flags(1 << 4);
 
     const KNOWN: u8 = 0x1f;
 
-    /// The bits on the wire.
+    /// Returns the bits as sent on the wire.
     #[inline]
     pub const fn bits(self) -> u8 {
         self.0
     }
 
-    /// The flags of these bits, or `None` if one of them is unknown.
+    /// Returns the flags for these bits, or `None` if a bit is unknown.
     #[inline]
     pub const fn from_bits(bits: u8) -> Option<Flags> {
         if bits & !Self::KNOWN == 0 { Some(Flags(bits)) } else { None }
     }
 
-    /// Whether all of `other` are set.
+    /// Returns whether all flags of `other` are set.
     #[inline]
     pub const fn contains(self, other: Flags) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// Both sets together; `|` for constants.
+    /// Returns the union of both sets. Use it in constants, where `|` is not available.
     #[inline]
     pub const fn union(self, other: Flags) -> Flags {
         Flags(self.0 | other.0)
     }
 
-    /// These flags without `other`.
+    /// Returns these flags without those of `other`.
     #[inline]
     pub const fn without(self, other: Flags) -> Flags {
         Flags(self.0 & !other.0)
@@ -175,39 +178,42 @@ impl fmt::Debug for Flags {
     }
 }
 
-/// The header of a message, decoded. Fields that a kind does not use must be 0; [`Header::decode`] holds peers to it.
-// In memory the fields lie as on the wire, so that moving between the two is a matter of whole words. (With the fields
-// in the compiler's order, parsing a line took more than twice as long.)
+/// The decoded header of a message. Fields that a kind does not use must be 0; [`Header::decode`] enforces
+/// this.
+// The fields have the same order in memory as on the wire, so that encoding and decoding move whole words.
+// With the compiler's field order, parsing a line took more than twice as long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C, align(8))]
 pub struct Header {
-    /// What the message is.
+    /// Kind of the message.
     pub kind: Kind,
     /// Flags of the message.
     pub flags: Flags,
-    /// Function id of a request, status number of a response, number of entries of a batch or release list, else 0.
+    /// Function id of a request, status number of a response, number of entries of a batch or release list;
+    /// else 0.
     pub code: u16,
     /// Length in bytes of the payload, or of the entries of a batch with their metadata and padding.
     pub length: u32,
-    /// How far the sender of this message has consumed the ring of the other direction: a wrapping count of lines.
+    /// Consumer position of the sender in the ring of the other direction: a wrapping count of lines.
     pub head: u32,
-    /// Credits granted to the receiver of this message (FLOCK section 5). Responses of lanes whose results are fetched or written back
-    /// have here which way the server asks for: 0 as the client chooses, 1 written back, 2 fetched whole, 3 fetched
-    /// patiently.
+    /// Credits granted to the receiver of this message (FLOCK section 5). On lanes whose results are
+    /// fetched or written back, responses carry the response mode that the server requests: 0 the client's
+    /// choice, 1 written back, 2 fetched whole, 3 fetched with more retries.
     pub credits: u8,
-    /// Low bits of the epoch of the lease that this message is written under.
+    /// Low bits of the epoch of the lease under which this message is written.
     pub epoch: u8,
-    /// Thread slot of the caller. Single messages only.
+    /// Thread slot of the caller. Only in single messages.
     pub thread: u16,
-    /// Call id. Single messages, and those that move a call's large payload.
+    /// Call id. Only in single messages and in messages that transfer a call's large payload.
     pub call: u32,
-    /// Requests: microseconds left until the deadline, 0 for none. Responses: nanoseconds of server processing time,
-    /// saturating. Of a batch: the shortest, respectively the sum. [`Kind::Filled`]: bytes of the payload. Other kinds: 0.
+    /// Requests: microseconds until the deadline, 0 for none; a batch has the shortest. Responses: server
+    /// processing time in nanoseconds, saturating; a batch has the sum. [`Kind::Filled`]: bytes of the
+    /// payload. Other kinds: 0.
     pub time: u32,
 }
 
 impl Header {
-    /// A header of `kind` with everything else 0.
+    /// Creates a header of `kind` with all other fields 0.
     #[inline]
     pub const fn new(kind: Kind) -> Header {
         Header {
@@ -224,7 +230,7 @@ impl Header {
         }
     }
 
-    /// The bytes on the wire.
+    /// Encodes the header as sent on the wire.
     #[inline]
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let [word0, word1, word2] = self.words();
@@ -235,8 +241,8 @@ impl Header {
         out
     }
 
-    /// The same as little-endian words. Three stores rather than eleven: wide loads of a line that was written in
-    /// small pieces a moment ago stall.
+    /// Returns the header as little-endian words. Three wide stores replace eleven narrow ones, because a
+    /// wide load right after narrow stores to the same line stalls.
     #[inline]
     pub(crate) const fn words(&self) -> [u64; 3] {
         [
@@ -252,11 +258,11 @@ impl Header {
         ]
     }
 
-    /// Reads a header out of private memory and checks everything that can be checked without the rest of the message:
-    /// kind and flags known, unused fields zero, status known, count and length possible together.
+    /// Decodes a header from private memory and checks everything that does not need the rest of the
+    /// message: known kind, flags and status, zero in unused fields, consistent count and length.
     ///
     /// # Errors
-    /// The [`Reject`] that names the first thing that is wrong.
+    /// The [`Reject`] of the first violation.
     #[inline]
     pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Header, Reject> {
         let word0 = bytes::u64_at::<0, HEADER_BYTES>(bytes);
@@ -282,7 +288,7 @@ impl Header {
         Ok(header)
     }
 
-    /// The rules of each kind.
+    /// Checks the rules of the header's kind.
     #[inline]
     fn check(&self) -> Result<(), Reject> {
         if self.kind.is_single() {
@@ -412,7 +418,7 @@ mod tests {
     fn rules_of_singles() {
         let response = Header { code: 10, ..Header::new(Kind::Response) };
         assert_eq!(Header::decode(&response.encode()), Err(Reject::UnknownStatus(10)));
-        // The same number is a fine function id.
+        // The same number is a valid function id.
         let request = Header { code: 10, ..Header::new(Kind::Request) };
         assert_eq!(Header::decode(&request.encode()), Ok(request));
         let mut rendezvous = Header { flags: Flags::RENDEZVOUS, length: 24, ..Header::new(Kind::Request) };

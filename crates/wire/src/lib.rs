@@ -1,30 +1,33 @@
 //! The message layout and the handshake records of Dunlin.
 //!
-//! This room turns values into bytes and bytes into values, and nothing else. What may come in: bytes in *private*
-//! memory (the caller has copied them away from anything that a peer can still write), lengths, limits, keys. What
-//! never comes in: sockets, regions, clocks, threads, random sources, `unsafe`. Every function is total: whatever bytes
-//! arrive, the answer is a value or a reason, never a panic, an out-of-bounds read or an allocation that a peer chose
-//! the size of. The message path ([`header`], [`single`], [`batch`], [`message`], [`tag`]) does not allocate at all;
-//! the handshake ([`handshake`]), which runs once for a connection, does, within small bounds.
+//! This crate encodes and decodes bytes, and does nothing else. Its inputs are bytes in *private* memory
+//! (the caller has copied them out of any memory that a peer can still write), lengths, limits and keys. It
+//! has no access to sockets, memory regions, clocks, threads or random sources, and no `unsafe`. Every
+//! function is total: for any input it returns a value or an error. It never panics, reads out of bounds,
+//! or allocates a size that a peer controls. The message path ([`header`], [`single`], [`batch`],
+//! [`message`], [`tag`]) does not allocate at all; the [`handshake`], which runs once per connection,
+//! allocates within small bounds.
 //!
 //! # The layout
 //!
 //! All numbers are little-endian. A message is a whole number of 64-byte lines. The first line is
 //!
-//! | bytes | what |
+//! | bytes | content |
 //! |---|---|
 //! | 0..24 | [`Header`] |
 //! | 24..56 | payload of a message whose payload has at most 32 bytes, else zero |
 //! | 56..64 | first tag |
 //!
-//! Longer messages continue with the payload, or with the entries of a batch, from byte 64, and end, in the last 8
-//! bytes of their last line, with a second tag whose value differs from the first. All padding is zero and is checked,
-//! so that one message has exactly one encoding and a sender cannot leak stale memory unnoticed.
+//! Longer messages continue from byte 64 with the payload, or with the entries of a batch. The last 8 bytes
+//! of their last line hold a second tag, whose value differs from the first. All padding must be zero and
+//! is checked, so that every message has exactly one encoding and a sender cannot leak stale memory
+//! unnoticed.
 //!
-//! One layout serves FLOCK's coalescing across threads (SOSP'21, section 4) and RF-RPC's batching across time (TPDS,
-//! section 4): a batch is entries, each with its own call and thread.
+//! One layout serves both FLOCK's coalescing across threads (SOSP'21, section 4) and RF-RPC's batching over
+//! time (TPDS, section 4): a batch is a list of entries, each with its own call and thread.
 #![forbid(unsafe_code)]
-// No clock, no thread, no I/O, and an allocator in `handshake` alone: the compiler holds this room to its word.
+// `no_std` lets the compiler enforce the crate's rules: no clock, thread or I/O, and no allocator except in
+// `handshake`.
 #![cfg_attr(not(test), no_std)]
 #![cfg_attr(
     not(test),
@@ -37,7 +40,7 @@
     )
 )]
 
-// The fuzzer's engine, which is also the example's, names this crate from outside.
+// The fuzzer's engine is shared with the example, so it refers to this crate by its external name.
 #[cfg(test)]
 extern crate self as dunlin_wire;
 
@@ -64,17 +67,17 @@ pub use single::{SingleLayout, Tail, encode_line, message_bytes, message_lines, 
 pub use status::{ApplicationCode, Status};
 pub use tag::{Direction, TagKey, Tags};
 
-/// Bytes in a line, the unit in which messages are laid out and rings are counted: one cache line.
+/// Bytes in a line (one cache line): the unit of message layout and of ring positions.
 pub const LINE: usize = 64;
-/// Bytes of the encoded [`Header`] at the start of a message.
+/// Bytes of an encoded [`Header`].
 pub const HEADER_BYTES: usize = 24;
-/// Largest payload, in bytes, that travels in the first line.
+/// Largest payload that fits in the first line, in bytes.
 pub const INLINE_PAYLOAD: usize = 32;
 /// Bytes of a tag.
 pub const TAG_BYTES: usize = 8;
-/// Where the first tag lies in the first line.
+/// Offset of the first tag in the first line.
 pub const TAG_OFFSET: usize = LINE - TAG_BYTES;
-/// Where the payload, or the entries, of a message of several lines begin.
+/// Offset of the payload, or of the entries, in a message of several lines.
 pub const BODY_OFFSET: usize = LINE;
 /// Bytes of metadata before each payload of a batch.
 pub const ENTRY_META_BYTES: usize = 16;

@@ -1,10 +1,10 @@
-//! Parsing of messages, in two steps: the first line says how much there is, the whole is then checked.
+//! Parses messages in two steps: the first line gives the length, then the whole message is checked.
 //!
-//! How a receiver uses it. It polls the 8 bytes where the next first tag will be; when they are as predicted it copies
-//! the line into private memory, checks the tag of the *copy*, and asks [`parse_line`]. If there are more lines it waits
-//! for the trailing tag at [`FirstLine::trailing_tag_offset`], copies the whole into private memory, once, and hands it
-//! to [`Message::parse`]. Nothing here may look at memory that a peer can still write: lengths would change between
-//! check and use.
+//! A receiver polls the 8 bytes at the position of the next first tag. When they match the prediction, it
+//! copies the line into private memory, checks the tag of the *copy*, and calls [`parse_line`]. If there
+//! are more lines, it waits for the trailing tag at [`FirstLine::trailing_tag_offset`], copies the whole
+//! message into private memory once, and passes it to [`Message::parse`]. Nothing here may read memory that
+//! a peer can still write: lengths could change between check and use.
 
 use crate::bytes;
 use crate::error::Reject;
@@ -16,8 +16,9 @@ use crate::{
     BODY_OFFSET, Descriptor, ENTRY_META_BYTES, HEADER_BYTES, INLINE_PAYLOAD, LINE, TAG_BYTES, TAG_OFFSET,
 };
 
-/// Which checks the parser makes. There is one value outside of tests, [`Every`]; tests plant bugs by leaving one out and
-/// show that the fuzzer finds them. Constants, so that a check costs nothing to be optional.
+/// The set of checks that the parser makes. Production code uses [`Every`]. Tests disable one check at a
+/// time to show that the fuzzer finds the bug. The members are constants, so an optional check has no
+/// run-time cost.
 pub(crate) trait Checks {
     /// The whole message is within the limit.
     const LIMIT: bool = true;
@@ -39,18 +40,19 @@ pub(crate) trait Checks {
 pub(crate) enum Every {}
 impl Checks for Every {}
 
-/// The first line of a message, checked by itself.
+/// The first line of a message, checked on its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FirstLine {
     header: Header,
     total: usize,
 }
 
-/// Checks the first line of a message, in private memory: its header, and that the whole message has at most `limit`
-/// bytes (the bytes of the ring or of the receive buffer that it must lie in). The tag is the caller's to check.
+/// Checks the first line of a message, which must be in private memory: the header is valid, and the whole
+/// message has at most `limit` bytes (the size of the ring or of the receive buffer). The caller checks the
+/// tag.
 ///
 /// # Errors
-/// The [`Reject`] that names the first thing that is wrong.
+/// The [`Reject`] of the first violation.
 #[inline(always)]
 pub fn parse_line(line: &[u8; LINE], limit: usize) -> Result<FirstLine, Reject> {
     parse_line_with::<Every>(line, limit)
@@ -72,29 +74,31 @@ pub(crate) fn parse_line_with<C: Checks>(line: &[u8; LINE], limit: usize) -> Res
 }
 
 impl FirstLine {
-    /// The header.
+    /// Returns the header.
     #[inline]
     pub fn header(&self) -> &Header {
         &self.header
     }
 
-    /// Bytes of the whole message: how much to copy. A multiple of 64, never over the limit that was given.
+    /// Returns the length of the whole message, in bytes: a multiple of 64, at most the limit passed to
+    /// [`parse_line`].
     #[inline]
     pub fn total(&self) -> usize {
         self.total
     }
 
-    /// Where the trailing tag lies, from the beginning of the message; `None` for a message of one line.
+    /// Returns the offset of the trailing tag in the message, or `None` for a one-line message.
     #[inline]
     pub fn trailing_tag_offset(&self) -> Option<usize> {
         (self.total > LINE).then_some(self.total - TAG_BYTES)
     }
 
-    /// The call, or answer, of a message that is this one line, which most are; `None` if it is of another kind or has
-    /// more lines, see [`FirstLine::complete`]. `line` is the private copy that this value was parsed from.
+    /// Returns the call or response of a one-line message, the common case. Returns `None` for other kinds
+    /// and for longer messages: use [`FirstLine::complete`]. `line` must be the private copy that this
+    /// value was parsed from.
     ///
     /// # Errors
-    /// [`Reject::Padding`] if what follows the payload is not zero.
+    /// [`Reject::Padding`] if the bytes after the payload are not zero.
     #[inline]
     pub fn inline_entry<'a>(&self, line: &'a [u8; LINE]) -> Result<Option<Entry<'a>>, Reject> {
         if self.total != LINE || !self.header.kind.is_single() {
@@ -103,11 +107,11 @@ impl FirstLine {
         inline_body::<Every>(line, &self.header).map(|payload| Some(self.header.entry(payload)))
     }
 
-    /// Checks the rest of the message. `bytes` is the private copy of all of it, the first line included: the same bytes
-    /// that this value was parsed from.
+    /// Checks the rest of the message. `bytes` is the private copy of the whole message and must begin with
+    /// the bytes that this value was parsed from.
     ///
     /// # Errors
-    /// The [`Reject`] that names the first thing that is wrong; [`Reject::WrongTotal`] unless `bytes` has
+    /// The [`Reject`] of the first violation; [`Reject::WrongTotal`] unless `bytes` has
     /// [`FirstLine::total`] bytes.
     #[inline]
     pub fn complete(self, bytes: &[u8]) -> Result<Message<'_>, Reject> {
@@ -115,7 +119,7 @@ impl FirstLine {
     }
 }
 
-/// A checked message that borrows its private copy. Everything in it can be read without a further check.
+/// A checked message that borrows its private copy. All its parts can be read without further checks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Message<'a> {
     header: Header,
@@ -123,29 +127,30 @@ pub struct Message<'a> {
 }
 
 impl<'a> Message<'a> {
-    /// Checks a whole message, in private memory: [`parse_line`] and [`FirstLine::complete`] in one. The tags are the
-    /// caller's to check, see [`verify_tags`].
+    /// Checks a whole message in private memory: [`parse_line`] followed by [`FirstLine::complete`]. The
+    /// caller checks the tags with [`verify_tags`].
     ///
     /// # Errors
-    /// The [`Reject`] that names the first thing that is wrong.
+    /// The [`Reject`] of the first violation.
     #[inline]
     pub fn parse(bytes: &'a [u8], limit: usize) -> Result<Message<'a>, Reject> {
         parse_with::<Every>(bytes, limit)
     }
 
-    /// The header.
+    /// Returns the header.
     #[inline]
     pub fn header(&self) -> &Header {
         &self.header
     }
 
-    /// The payload of a message with one call, the ids of a release list, the entries of a batch as they lie there.
+    /// Returns the payload of a single message, the ids of a release list, or the encoded entries of a
+    /// batch.
     #[inline]
     pub fn body(&self) -> &'a [u8] {
         self.body
     }
 
-    /// The calls, or answers, of the message: one of a single message, all of a batch, none of other kinds.
+    /// Iterates over the calls or responses: one of a single message, all of a batch, none of other kinds.
     #[inline]
     pub fn entries(&self) -> Entries<'a> {
         if self.header.kind.is_single() {
@@ -157,7 +162,7 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// The call ids of a release list; nothing in other kinds.
+    /// Iterates over the call ids of a release list; empty for other kinds.
     #[inline]
     pub fn released(&self) -> impl ExactSizeIterator<Item = u32> + use<'a> {
         let ids = if self.header.kind == Kind::Release { self.body } else { &[] };
@@ -165,10 +170,10 @@ impl<'a> Message<'a> {
     }
 }
 
-/// Compares the tags of a private copy of a whole message with the predicted ones.
+/// Compares the tags of a private copy of a whole message with the predicted tags.
 ///
 /// # Errors
-/// [`Reject::FirstTag`], [`Reject::TrailingTag`], [`Reject::WrongTotal`] for less than a line.
+/// [`Reject::FirstTag`], [`Reject::TrailingTag`]; [`Reject::WrongTotal`] if `bytes` is shorter than a line.
 #[inline]
 pub fn verify_tags(bytes: &[u8], tags: Tags) -> Result<(), Reject> {
     let Some(line) = bytes.first_chunk::<LINE>() else {
@@ -218,7 +223,7 @@ fn complete_with<C: Checks>(first: FirstLine, bytes: &[u8]) -> Result<Message<'_
     Ok(Message { header, body })
 }
 
-/// The payload in the first line of a message of one line.
+/// Returns the payload in the first line of a one-line message.
 #[inline]
 fn inline_body<'a, C: Checks>(line: &'a [u8; LINE], header: &Header) -> Result<&'a [u8], Reject> {
     let length = header.length as usize;
@@ -229,7 +234,8 @@ fn inline_body<'a, C: Checks>(line: &'a [u8; LINE], header: &Header) -> Result<&
     inline.get(..length).ok_or(Reject::WrongTotal { expected: LINE, actual: BODY_OFFSET + length })
 }
 
-/// Walks the body of a batch once, so that iterating it later cannot fail. At most one step for each 16 bytes.
+/// Checks all entries of a batch, so that iterating over them later cannot fail. Takes at most one step per
+/// 16 bytes.
 fn check_entries<C: Checks>(header: &Header, body: &[u8]) -> Result<(), Reject> {
     let mut rest = body;
     let mut index = 0_u32;
@@ -273,7 +279,7 @@ fn check_entries<C: Checks>(header: &Header, body: &[u8]) -> Result<(), Reject> 
     Ok(())
 }
 
-/// The metadata of an entry as it came.
+/// The metadata of an entry, before its checks.
 struct RawMeta {
     length: u32,
     code: u16,
@@ -299,24 +305,24 @@ impl RawMeta {
     }
 }
 
-/// One call, or one answer.
+/// One call, or one response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// Function id of a request, status number of a response: see [`Entry::status`].
+    /// Function id of a request, or status number of a response: see [`Entry::status`].
     pub function_or_status: u16,
     /// Thread slot of the caller.
     pub thread: u16,
     /// Call id.
     pub call: u32,
-    /// Flags of the entry; of a single message all flags of the message.
+    /// Flags of the entry. For a single message, all flags of the message.
     pub flags: Flags,
-    /// The payload, or a [`Descriptor`] if the flags say so.
+    /// The payload, or an encoded [`Descriptor`] if [`Flags::RENDEZVOUS`] is set.
     pub payload: &'a [u8],
 }
 
 impl Entry<'_> {
-    /// The status of an entry of a response. Parsing has checked that it is known, so `None` means that this entry is of
-    /// a request whose function id is no status.
+    /// Returns the status of a response entry. Parsing has rejected unknown statuses of responses, so
+    /// `None` means that the entry belongs to a request and its function id is not a status number.
     #[inline]
     pub const fn status(&self) -> Option<Status> {
         Status::from_wire(self.function_or_status)
@@ -324,7 +330,7 @@ impl Entry<'_> {
 }
 
 impl Header {
-    /// The one entry of a single message.
+    /// Returns the one entry of a single message.
     #[inline]
     fn entry<'a>(&self, payload: &'a [u8]) -> Entry<'a> {
         let Header { code, thread, call, flags, .. } = *self;
@@ -332,7 +338,7 @@ impl Header {
     }
 }
 
-/// Iterates the entries of a checked message, in the order in which they were added.
+/// Iterates over the entries of a checked message, in the order in which they were added.
 #[derive(Debug, Clone)]
 pub struct Entries<'a> {
     lone: Option<Entry<'a>>,
@@ -348,7 +354,7 @@ impl<'a> Iterator for Entries<'a> {
         if self.left == 0 {
             return self.lone.take();
         }
-        // Every `?` here was decided by `check_entries`.
+        // `check_entries` has already excluded every `None` below.
         let (meta, after) = self.rest.split_first_chunk::<ENTRY_META_BYTES>()?;
         let meta = RawMeta::read(meta);
         let (payload, following) =
@@ -524,7 +530,7 @@ mod tests {
         for reserved in 101..104 {
             assert_eq!(wrong(reserved, 1), Reject::EntryReserved { index: 1 });
         }
-        // A shorter first entry makes its own payload look like metadata.
+        // A shorter first entry makes part of its own payload look like metadata.
         assert_eq!(wrong(64, 0), Reject::EntryReserved { index: 1 });
     }
 
@@ -534,7 +540,7 @@ mod tests {
         assert_eq!(verify_tags(&bytes, TAGS), Ok(()));
         assert_eq!(verify_tags(&bytes, Tags { first: 1, ..TAGS }), Err(Reject::FirstTag));
         assert_eq!(verify_tags(&bytes, Tags { trailing: 2, ..TAGS }), Err(Reject::TrailingTag));
-        // A message of one line has no second tag.
+        // A one-line message has no second tag.
         assert_eq!(verify_tags(&bytes[..64], Tags { trailing: 2, ..TAGS }), Ok(()));
         assert!(matches!(verify_tags(&bytes[..63], TAGS), Err(Reject::WrongTotal { .. })));
     }

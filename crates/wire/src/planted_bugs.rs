@@ -1,4 +1,5 @@
-//! Parsers with a bug each, to show that the fuzzer of `examples/fuzz` would find it; and the real one, which it passes.
+//! Parsers with one planted bug each. The fuzzer of `examples/fuzz` must find every bug, and must pass the
+//! real parser.
 
 #[path = "../examples/fuzz/engine/mod.rs"]
 mod engine;
@@ -9,10 +10,10 @@ use crate::{FirstLine, LINE, Message, Reject};
 use engine::{Parser, Report, run};
 use std::marker::PhantomData;
 
-/// More than enough for each of the bugs; the real parser is given as many.
+/// Inputs per parser: more than any of the bugs needs. The real parser gets the same number.
 const INPUTS: u64 = 200_000;
 
-/// The parser of messages with these checks, and the real parser of records.
+/// The message parser with the checks of `C`, and the real record parser.
 struct With<C>(PhantomData<C>);
 
 impl<C: Checks> Parser for With<C> {
@@ -33,7 +34,7 @@ fn finding<P: Parser>() -> Option<String> {
     let mut report = Report::default();
     run::<P>(7, 0..INPUTS, &mut report);
     report.failure.map(|failure| {
-        // The number alone must replay it.
+        // The input's index alone must replay it.
         let mut again = Report::default();
         run::<P>(7, failure.index..failure.index + 1, &mut again);
         let again = again.failure.expect("the finding replays");
@@ -95,7 +96,7 @@ macro_rules! planted {
                 const $check: bool = false;
             }
             let finding = finding::<With<Broken>>().expect("a finding");
-            // A limit that is forgotten shows in the first line already.
+            // A missing limit check can already show in the first line.
             let found = finding == "accepted what is no message" || finding.starts_with("total ");
             assert!(found, "{finding}");
         }
@@ -112,7 +113,7 @@ planted! {
     a_forgotten_count_is_found leaves_out ENTRY_COUNT;
 }
 
-/// Reads a frame and overlooks what follows the fields.
+/// A record parser that ignores bytes after the last field.
 struct Careless;
 
 impl Parser for Careless {
@@ -134,7 +135,7 @@ impl Parser for Careless {
     }
 }
 
-/// Takes the peer's word for how much there is to read.
+/// A record parser that trusts the length that the peer sent.
 struct Trusting;
 
 impl Parser for Trusting {

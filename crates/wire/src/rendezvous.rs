@@ -1,12 +1,13 @@
-//! The descriptor that stands in for a large payload: where the receiver can READ it, or the sender will WRITE it.
+//! The descriptor that replaces a large payload: the range that the receiver can READ, or that the sender
+//! will WRITE.
 
 use crate::bytes;
 use crate::error::Reject;
 
-/// A range of a region that a peer granted. Never an address.
+/// A range of a region that a peer granted. It never holds an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Descriptor {
-    /// The key of the region, as the fabric understands it.
+    /// The region's key, in the fabric's encoding.
     pub key: u64,
     /// Offset in the region, in bytes.
     pub offset: u64,
@@ -18,7 +19,7 @@ impl Descriptor {
     /// Bytes of an encoded descriptor.
     pub const BYTES: usize = 24;
 
-    /// The bytes that travel as the payload of a message flagged [`crate::Flags::RENDEZVOUS`].
+    /// Encodes the descriptor. The result is the payload of a message with [`crate::Flags::RENDEZVOUS`].
     #[inline]
     pub fn encode(&self) -> [u8; Self::BYTES] {
         let mut out = [0; Self::BYTES];
@@ -28,18 +29,20 @@ impl Descriptor {
         out
     }
 
-    /// What announces a payload that will come by itself: its length, and no place to READ it from.
+    /// Creates an announcement: the length of a payload that the sender will transfer, with no range to
+    /// READ.
     #[inline]
     pub const fn announcement(length: u64) -> Descriptor {
         Descriptor { key: 0, offset: 0, length }
     }
 
-    /// Reads a descriptor out of a payload (private memory). Whether the range lies inside the region is for the fabric
-    /// to check; here its length is held to `max_length` bytes and its end must not wrap.
+    /// Decodes a descriptor from a payload in private memory. Checks that the length is at most
+    /// `max_length` bytes and that the end does not wrap. The fabric checks that the range lies inside the
+    /// region.
     ///
     /// # Errors
-    /// [`Reject::DescriptorLength`] unless the payload has 24 bytes, [`Reject::DescriptorRange`] if the range is too long
-    /// or wraps.
+    /// [`Reject::DescriptorLength`] unless the payload has 24 bytes, [`Reject::DescriptorRange`] if the
+    /// range is too long or wraps.
     #[inline]
     pub fn decode(payload: &[u8], max_length: u64) -> Result<Descriptor, Reject> {
         let Ok(payload) = <&[u8; Self::BYTES]>::try_from(payload) else {

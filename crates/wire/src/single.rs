@@ -1,4 +1,4 @@
-//! Lengths, and building of messages that are not batches: one call, one answer, or control.
+//! Lengths and building of messages that are not batches: one call, one response, or a control message.
 
 use crate::bytes;
 use crate::error::BuildError;
@@ -6,21 +6,23 @@ use crate::header::{Flags, Header, Kind};
 use crate::tag::Tags;
 use crate::{BODY_OFFSET, Descriptor, HEADER_BYTES, INLINE_PAYLOAD, LINE, TAG_BYTES, TAG_OFFSET};
 
-/// Bytes of a whole message of several lines with a body of `body` bytes, for any `body`.
+/// Returns the length in bytes of a message of several lines with a body of `body` bytes. Never overflows.
 #[inline]
 pub(crate) const fn long_message_bytes(body: u32) -> u64 {
     (BODY_OFFSET as u64 + body as u64 + TAG_BYTES as u64 + LINE as u64 - 1) & !(LINE as u64 - 1)
 }
 
-/// Bytes of a whole message with one payload of `payload` bytes, or `None` if they are more than `limit` bytes.
+/// Returns the length in bytes of a message with one payload of `payload` bytes, or `None` if it exceeds
+/// `limit` bytes.
 #[inline]
 pub const fn message_bytes(payload: u32, limit: usize) -> Option<usize> {
     let total = if payload as usize <= INLINE_PAYLOAD { LINE as u64 } else { long_message_bytes(payload) };
-    // Not over a usize, so the cast loses nothing.
+    // At most `limit`, which is a usize, so the cast is lossless.
     if total <= limit as u64 { Some(total as usize) } else { None }
 }
 
-/// Lines of a whole message with one payload of `payload` bytes, or `None` if they are more than `limit` lines.
+/// Returns the length in lines of a message with one payload of `payload` bytes, or `None` if it exceeds
+/// `limit` lines.
 #[inline]
 pub const fn message_lines(payload: u32, limit: u32) -> Option<u32> {
     let total = if payload as usize <= INLINE_PAYLOAD { LINE as u64 } else { long_message_bytes(payload) };
@@ -28,13 +30,14 @@ pub const fn message_lines(payload: u32, limit: u32) -> Option<u32> {
     if lines <= limit as u64 { Some(lines as u32) } else { None }
 }
 
-/// Writes the one line of a message whose payload fits it into `line`, all 64 bytes of it. `header.length` is set from
-/// `payload`. The quickest way to send a small message: nothing is written twice. The line is stored as eight words; a copy
-/// that follows at once should load it in words too, since wider loads wait until the stores have left the core's queue.
+/// Writes a one-line message into `line`, all 64 bytes of it. Sets `header.length` from `payload`. This is
+/// the fastest way to send a small message, since every byte is written once. The line is stored as eight
+/// words; a copy that follows at once should load words too, since wider loads wait until the stores have
+/// left the store queue.
 ///
 /// # Errors
-/// [`BuildError::PayloadLength`] over 32 bytes, or if the kind does not carry a payload of this length;
-/// [`BuildError::WrongKind`] for batches. `line` is as it was.
+/// [`BuildError::PayloadLength`] if the payload exceeds 32 bytes, or if the kind does not carry a payload
+/// of this length; [`BuildError::WrongKind`] for batches. `line` is unchanged on error.
 #[inline(always)]
 pub fn write_line(
     line: &mut [u8; LINE],
@@ -49,13 +52,13 @@ pub fn write_line(
     Ok(())
 }
 
-/// Gives a line another tag.
+/// Replaces the tag of a line.
 #[inline]
 pub fn set_line_tag(line: &mut [u8; LINE], first_tag: u64) {
     bytes::put::<TAG_OFFSET, TAG_BYTES, LINE>(line, first_tag.to_le_bytes());
 }
 
-/// As [`write_line`], into a line of its own.
+/// Encodes a one-line message as [`write_line`] does, and returns it.
 ///
 /// # Errors
 /// As [`write_line`].
@@ -71,7 +74,7 @@ fn over_inline(actual: usize) -> BuildError {
     BuildError::PayloadLength { expected: INLINE_PAYLOAD as u64, actual: actual as u64 }
 }
 
-/// A header that a receiver would reject for its kind is refused where it is built.
+/// Checks the header at the sender by the receiver's rules for its kind.
 #[inline]
 fn check_header(header: &Header, length: u64) -> Result<(), BuildError> {
     if header.kind.is_batch() {
@@ -98,7 +101,7 @@ fn check_header(header: &Header, length: u64) -> Result<(), BuildError> {
     if length == expected { Ok(()) } else { Err(BuildError::PayloadLength { expected, actual: length }) }
 }
 
-/// Where the parts of a message with one payload lie.
+/// The layout of a message with one payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SingleLayout {
     payload: u32,
@@ -106,7 +109,8 @@ pub struct SingleLayout {
 }
 
 impl SingleLayout {
-    /// The layout for a payload of `payload` bytes, or [`BuildError::Full`] if the message has more than `limit` bytes.
+    /// Creates the layout for a payload of `payload` bytes. Returns [`BuildError::Full`] if the message
+    /// exceeds `limit` bytes.
     #[inline]
     pub const fn new(payload: u32, limit: usize) -> Result<SingleLayout, BuildError> {
         match message_bytes(payload, limit) {
@@ -115,36 +119,37 @@ impl SingleLayout {
         }
     }
 
-    /// Bytes of the payload.
+    /// Returns the length of the payload, in bytes.
     #[inline]
     pub const fn payload_bytes(&self) -> usize {
         self.payload as usize
     }
 
-    /// Where the payload begins: 24 in a message of one line, else 64.
+    /// Returns the offset of the payload: 24 in a one-line message, else 64.
     #[inline]
     pub const fn payload_offset(&self) -> usize {
         if self.payload as usize <= INLINE_PAYLOAD { HEADER_BYTES } else { BODY_OFFSET }
     }
 
-    /// Bytes of the whole message.
+    /// Returns the length of the whole message, in bytes.
     #[inline]
     pub const fn total(&self) -> usize {
         self.total
     }
 
-    /// Whether the message has a trailing tag, that is, several lines.
+    /// Returns whether the message has a trailing tag, that is, several lines.
     #[inline]
     pub const fn has_trailing_tag(&self) -> bool {
         self.total > LINE
     }
 
-    /// The first line of a message of several lines, whose payload follows at byte 64: for gather lists that send the
-    /// line, the user's payload and [`SingleLayout::tail`] without staging. `header.length` is set from the layout.
+    /// Encodes the first line of a message of several lines, whose payload follows at byte 64. A gather
+    /// list can then send this line, the user's payload and [`SingleLayout::tail`] without a copy. Sets
+    /// `header.length` from the layout.
     ///
     /// # Errors
-    /// [`BuildError::PayloadLength`] if the payload belongs into the line, or is not what the kind carries;
-    /// [`BuildError::WrongKind`] for batches.
+    /// [`BuildError::PayloadLength`] if the payload fits the first line, or if the kind does not carry a
+    /// payload of this length; [`BuildError::WrongKind`] for batches.
     #[inline]
     pub fn first_line(&self, header: &Header, first_tag: u64) -> Result<[u8; LINE], BuildError> {
         check_header(header, self.payload.into())?;
@@ -154,7 +159,8 @@ impl SingleLayout {
         Ok(first_line(&Header { length: self.payload, ..*header }, first_tag))
     }
 
-    /// What follows the payload in a message of several lines: padding and the trailing tag. Empty for one line.
+    /// Returns the padding and the trailing tag that follow the payload of a message of several lines.
+    /// Empty for one line.
     #[inline]
     pub fn tail(&self, trailing_tag: u64) -> Tail {
         let mut bytes = [0; Tail::MAX];
@@ -167,14 +173,14 @@ impl SingleLayout {
         Tail { bytes, length }
     }
 
-    /// Puts header, padding and tags around the payload that already lies at offset 64 of `buffer`, whatever its length:
-    /// a payload that fits the first line is moved there. Answers the bytes of the whole message, which begin at offset
-    /// 0 of `buffer`. `header.length` is set from the layout.
+    /// Adds header, padding and tags to a payload at offset 64 of `buffer`, whatever its length: a payload
+    /// that fits the first line is moved there. Returns the length in bytes of the whole message, which
+    /// starts at offset 0 of `buffer`. Sets `header.length` from the layout.
     ///
     /// # Errors
     /// [`BuildError::Full`] if `buffer` is shorter than 64 bytes plus the payload, or than the message;
-    /// [`BuildError::PayloadLength`] if the kind does not carry a payload of this length; [`BuildError::WrongKind`] for
-    /// batches.
+    /// [`BuildError::PayloadLength`] if the kind does not carry a payload of this length;
+    /// [`BuildError::WrongKind`] for batches.
     #[inline]
     pub fn seal(&self, buffer: &mut [u8], header: &Header, tags: Tags) -> Result<usize, BuildError> {
         let payload = self.payload as usize;
@@ -191,7 +197,7 @@ impl SingleLayout {
     }
 }
 
-/// The first line of a message of several lines.
+/// Encodes the first line of a message of several lines.
 #[inline]
 fn first_line(header: &Header, first_tag: u64) -> [u8; LINE] {
     let mut line = [0; LINE];
@@ -199,14 +205,14 @@ fn first_line(header: &Header, first_tag: u64) -> [u8; LINE] {
     line
 }
 
-/// As [`first_line`], into `line`.
+/// Writes the first line of a message of several lines into `line`.
 #[inline]
 fn write_first_line(line: &mut [u8; LINE], header: &Header, first_tag: u64) {
     let [h0, h1, h2] = header.words();
     bytes::put_words(line, [h0, h1, h2, 0, 0, 0, 0, first_tag]);
 }
 
-/// Puts first line, padding and trailing tag around a body of `header.length` bytes at offset 64.
+/// Adds first line, padding and trailing tag to a body of `header.length` bytes at offset 64.
 #[inline]
 pub(crate) fn seal_long(buffer: &mut [u8], header: &Header, tags: Tags) -> Result<usize, BuildError> {
     let needed = long_message_bytes(header.length);
@@ -223,7 +229,7 @@ pub(crate) fn seal_long(buffer: &mut [u8], header: &Header, tags: Tags) -> Resul
     Ok(total)
 }
 
-/// Padding and trailing tag of a message of several lines.
+/// The padding and the trailing tag of a message of several lines.
 #[derive(Debug, Clone, Copy)]
 pub struct Tail {
     bytes: [u8; Tail::MAX],
@@ -231,13 +237,13 @@ pub struct Tail {
 }
 
 impl Tail {
-    /// Most bytes of a tail: 63 of padding and the tag.
+    /// Largest length of a tail, in bytes: 63 bytes of padding and the tag.
     pub const MAX: usize = LINE - 1 + TAG_BYTES;
 
-    /// The bytes to send after the payload.
+    /// Returns the bytes to send after the payload.
     #[inline]
     pub fn as_bytes(&self) -> &[u8] {
-        // `length` never exceeds MAX, so the alternative is never taken.
+        // `length` never exceeds MAX, so the default is never used.
         self.bytes.get(Tail::MAX - self.length..).unwrap_or_default()
     }
 }

@@ -2,35 +2,35 @@
 
 use core::fmt;
 
-/// What became of a call, as the server says it. On the wire a `u16`: below 0x100 the framework's own, from 0x100 on
-/// the application's.
+/// The outcome of a call, as reported by the server. A `u16` on the wire: numbers below 0x100 belong to the
+/// framework, 0x100 and above to the application.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Status {
-    /// The handler ran and the payload is its result.
+    /// The handler ran, and the payload is its result.
     Ok,
-    /// No such function in the service: not executed.
+    /// The service has no such function. Not executed.
     UnknownFunction,
-    /// The request, or the result, is over a limit.
+    /// The request or the result exceeds a limit.
     TooLarge,
-    /// The call id is in flight or was answered already: this request was not executed again.
+    /// The call id is in flight or was already answered. This request was not executed again.
     DuplicateCall,
-    /// The server has no room for the call: not executed, try later.
+    /// The server has no capacity for the call. Not executed; retry later.
     Overloaded,
-    /// The server is going away: not executed, call another one.
+    /// The server is shutting down. Not executed; call another server.
     Draining,
-    /// The handler panicked: maybe executed in part.
+    /// The handler panicked. The call may have been executed in part.
     HandlerPanicked,
-    /// The deadline passed before the handler ran: not executed.
+    /// The deadline passed before the handler ran. Not executed.
     DeadlineExceeded,
-    /// The payload is not what the function takes: not executed.
+    /// The payload does not match the function's argument type. Not executed.
     Malformed,
-    /// The caller may not call this function: not executed.
+    /// The caller is not allowed to call this function. Not executed.
     Unauthorised,
-    /// The application's own code; the payload is its own error.
+    /// The application's status code; the payload is the application's error.
     Application(ApplicationCode),
 }
 
-/// A code of the application: 0 to 0xfeff, which travels as 0x100 to 0xffff.
+/// A status code of the application: 0 to 0xfeff, sent as 0x100 to 0xffff.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ApplicationCode(u16);
 
@@ -38,12 +38,12 @@ impl ApplicationCode {
     /// The largest code.
     pub const MAX: u16 = u16::MAX - Status::FIRST_APPLICATION;
 
-    /// The code, or `None` over [`ApplicationCode::MAX`].
+    /// Creates a code, or returns `None` if it exceeds [`ApplicationCode::MAX`].
     pub const fn new(code: u16) -> Option<ApplicationCode> {
         if code <= Self::MAX { Some(ApplicationCode(code)) } else { None }
     }
 
-    /// The application's number.
+    /// Returns the application's number.
     pub const fn get(self) -> u16 {
         self.0
     }
@@ -53,7 +53,7 @@ impl Status {
     /// The first number on the wire that belongs to the application.
     pub const FIRST_APPLICATION: u16 = 0x100;
 
-    /// The number on the wire.
+    /// Returns the number on the wire.
     #[inline]
     pub const fn to_wire(self) -> u16 {
         match self {
@@ -71,7 +71,7 @@ impl Status {
         }
     }
 
-    /// The status with this number on the wire, or `None` if this version knows none.
+    /// Returns the status with this number on the wire, or `None` if this version does not know it.
     #[inline]
     pub const fn from_wire(number: u16) -> Option<Status> {
         Some(match number {
@@ -90,7 +90,8 @@ impl Status {
         })
     }
 
-    /// Whether this version knows the number; cheaper than [`Status::from_wire`] where the value is not needed yet.
+    /// Returns whether this version knows the number. Cheaper than [`Status::from_wire`] when the value is
+    /// not needed yet.
     #[inline]
     pub(crate) const fn is_known(number: u16) -> bool {
         number < 10 || number >= Self::FIRST_APPLICATION

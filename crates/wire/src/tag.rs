@@ -1,32 +1,35 @@
-//! Tags: how a receiver that polls memory knows that a message has arrived.
+//! Message tags: a receiver that polls memory detects the arrival of a message by its tag.
 //!
 //! # Threat model
 //!
-//! The receiver predicts the tag of the next message of a lane from (secret of the handshake, lane, direction, epoch,
-//! sequence), so memory need not be cleared, and bytes left over from an earlier lap of the ring are not taken for a
-//! message. The two peers of a lane know the key: a hostile *peer* can send any message it likes, and everything behind
-//! the tag is parsed with that in mind. Those who are held off are *third parties* who choose values that travel as
-//! payload (a key in a store, a document in a cache) and would like stale payload to be read as a message; FLOCK's
-//! canary (header equal to trailer) can be forged by them. They see neither key nor tags, so one attempt succeeds with
-//! probability about 2^-62. A tag is no message authentication code: somebody who reads the traffic, and so sees tags, is
-//! outside of this model.
+//! The receiver predicts the tag of the next message of a lane from the handshake's secret, the lane, the
+//! direction, the epoch and the sequence number. Memory therefore need not be cleared, and bytes left over
+//! from an earlier lap of the ring are not taken for a message. Both peers of a lane know the key. A
+//! hostile *peer* can send any message, and all parsing after the tag check allows for that. Tags defend
+//! against *third parties* who choose values that travel as payload (a key in a store, a document in a
+//! cache) and try to have stale payload parsed as a message. FLOCK's canary (header equal to trailer) can
+//! be forged that way. Third parties see neither key nor tags, so one attempt succeeds with probability
+//! about 2^-62. A tag is not a message authentication code: an attacker who reads the traffic sees the
+//! tags, and is outside this model.
 //!
-//! The mixer folds a 128-bit product (the `mum` of wyhash): two dependent multiplications to a tag, three for both.
+//! The mixer folds a 128-bit product (the `mum` of wyhash): two dependent multiplications for one tag,
+//! three for both.
 
 use core::fmt;
 
-/// Which way a lane's messages go; both directions of a lane have different tags.
+/// The direction of a lane's messages. Each direction has its own tags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Direction {
-    /// Requests, releases, credits: from the client to the server.
+    /// From the client to the server: requests, releases, credits.
     ToServer,
-    /// Responses: from the server to the client.
+    /// From the server to the client: responses.
     ToClient,
-    /// Responses that the server leaves for the client to READ, on a lane that has both ways.
+    /// Responses that the client READs from the server's memory, on a lane that supports both response
+    /// modes.
     Fetched,
 }
 
-/// The key of one direction of one lane. Cheap to copy; keep it off logs (its `Debug` shows nothing).
+/// The key of one direction of one lane. Cheap to copy. Do not log it; its `Debug` prints no key material.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct TagKey {
     a: u64,
@@ -36,13 +39,13 @@ pub struct TagKey {
 /// Both tags of one message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tags {
-    /// Last 8 bytes of the first line. Odd.
+    /// The last 8 bytes of the first line. Odd.
     pub first: u64,
-    /// Last 8 bytes of the last line of a message of several lines. Even, and never 0.
+    /// The last 8 bytes of the last line of a message of several lines. Even and never 0.
     pub trailing: u64,
 }
 
-// Odd, with bits spread evenly: the constants of wyhash.
+// Odd constants with evenly spread bits, from wyhash.
 const P0: u64 = 0xa076_1d64_78bd_642f;
 const P1: u64 = 0xe703_7ed1_a0b4_28db;
 const P2: u64 = 0x8ebc_6af0_9c88_c6e3;
@@ -55,7 +58,8 @@ const fn mum(x: u64, y: u64) -> u64 {
     product as u64 ^ (product >> 64) as u64
 }
 
-/// A bijection of 64 bits that spreads every bit (the finaliser of SplitMix64). For key derivation only.
+/// A bijection on 64 bits in which every input bit affects every output bit (the finaliser of SplitMix64).
+/// For key derivation only.
 const fn spread(mut x: u64) -> u64 {
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -63,8 +67,8 @@ const fn spread(mut x: u64) -> u64 {
 }
 
 impl TagKey {
-    /// The key of `direction` of `lane`, from the 16 secret bytes of the handshake. The secret must come from a random
-    /// source that is fit for keys; equal arguments give equal keys on both sides.
+    /// Derives the key of `direction` of `lane` from the handshake's 16 secret bytes. The secret must come
+    /// from a cryptographic random source. Equal arguments give equal keys on both sides.
     pub const fn derive(secret: &[u8; 16], lane: u16, direction: Direction) -> TagKey {
         let secret = u128::from_le_bytes(*secret);
         let (low, high) = (secret as u64, (secret >> 64) as u64);
@@ -84,21 +88,21 @@ impl TagKey {
         mum(self.a ^ sequence, self.b ^ (epoch as u64).wrapping_mul(P2))
     }
 
-    /// The tag of the first line of the message `sequence` of `epoch`: odd, so never 0.
+    /// Returns the first-line tag of message `sequence` of `epoch`. Odd, so never 0.
     ///
-    /// Within an epoch no sequence may be used twice; that is the lease's business.
+    /// Within an epoch no sequence number may be used twice; the lease ensures this.
     #[inline]
     pub const fn first(self, epoch: u32, sequence: u64) -> u64 {
         mum(self.state(epoch, sequence) ^ self.b, P0 ^ sequence) | 1
     }
 
-    /// The trailing tag of that message: even, never 0, and so never equal to any first tag.
+    /// Returns the trailing tag of that message. Even and never 0, so never equal to any first tag.
     #[inline]
     pub const fn trailing(self, epoch: u32, sequence: u64) -> u64 {
         mum(self.state(epoch, sequence) ^ self.a, P3 ^ sequence) & !1 | 2
     }
 
-    /// Both at once; cheaper than one after the other.
+    /// Returns both tags; cheaper than two separate calls.
     #[inline]
     pub const fn tags(self, epoch: u32, sequence: u64) -> Tags {
         let state = self.state(epoch, sequence);
@@ -128,7 +132,8 @@ mod tests {
 
     #[test]
     fn golden_values() {
-        // Computed with another program from the formulas: both sides of a connection must agree, whatever their builds.
+        // Computed from the formulas with an independent program: both sides must agree, whatever their
+        // builds.
         assert_eq!(key().tags(0, 0), Tags { first: 0x6714_f8c3_191f_52ef, trailing: 0xf848_ed1b_d1c1_353a });
         let other = TagKey::derive(&SECRET, 3, Direction::ToClient);
         assert_eq!(
@@ -150,7 +155,8 @@ mod tests {
 
     #[test]
     fn no_collision_over_sequences_epochs_lanes_and_directions() {
-        // 2 * 2^17 values of 62 bits: a chance collision has a probability of 2^-27, and the inputs are fixed.
+        // 2 * 2^17 values of 62 bits: a collision by chance has probability 2^-27, and the inputs are
+        // fixed.
         let mut seen = BTreeSet::new();
         let mut count = 0;
         for lane in 0..4 {
@@ -184,7 +190,8 @@ mod tests {
         for (bit, ones) in ones.iter().enumerate().skip(1) {
             assert!(ones.abs_diff(1 << 13) < 384, "bit {bit} is one {ones} times of {samples}");
         }
-        // Flipping one bit of the sequence flips about half of the 63 free bits, on average over starting points.
+        // Flipping one bit of the sequence flips about half of the 63 free bits, averaged over starting
+        // points.
         for bit in 0..64 {
             let flipped: u32 =
                 (0..256).map(|s| (key().first(1, s) ^ key().first(1, s ^ 1 << bit)).count_ones()).sum();
@@ -207,7 +214,7 @@ mod tests {
 
     #[test]
     fn what_somebody_can_guess_without_the_key_is_never_a_tag() {
-        // Numbers that need no key: sequence, epoch, constants, and the tags of other keys.
+        // Candidates that need no key: sequence numbers, epochs, constants, and tags of other keys.
         let other = TagKey::derive(&[0; 16], 3, Direction::ToServer);
         for sequence in 0..4096 {
             let tags = key().tags(0, sequence);

@@ -1,4 +1,4 @@
-//! Properties over arbitrary values and arbitrary bytes, through the public interface only.
+//! Properties for arbitrary values and arbitrary bytes, through the public interface only.
 
 use dunlin_wire::handshake::{
     Drained, Grant, Hello, HelloReply, LaneReady, LaneRefused, OpenLane, Record, RefusalCode, Refused,
@@ -32,7 +32,7 @@ fn status() -> impl Strategy<Value = Status> {
     prop_oneof![named, application.prop_map(Status::Application)]
 }
 
-/// A header of a single message that a peer may send, and a fitting code.
+/// Generates a header of a single message that a peer may send, with a valid code.
 fn single() -> impl Strategy<Value = Header> {
     let kind_and_code = prop_oneof![
         any::<u16>().prop_map(|function| (Kind::Request, function)),
@@ -300,7 +300,7 @@ proptest! {
         let in_tag = (56..64).contains(&place) || place >= bad.len() - 8;
         prop_assert_eq!(verify_tags(&bad, tags).is_err(), in_tag);
         if let (Ok(before), Ok(after)) = (Message::parse(&good, 1 << 20), Message::parse(&bad, 1 << 20)) {
-            // No byte outside of the tags is without meaning.
+            // Every byte outside the tags has a meaning.
             let same = before.header() == after.header() && before.entries().eq(after.entries());
             prop_assert_eq!(same, in_tag);
         }

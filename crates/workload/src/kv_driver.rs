@@ -1,5 +1,5 @@
-//! Drives a key-value store with a workload: a window of operations in flight, sent one by one or in batches, each
-//! timed from its submission to its result. One driver per thread and client.
+//! Drives a key-value store with a workload. A window of operations is in flight, sent one by one or in
+//! batches, and each is timed from submission to result. Use one driver per thread and client.
 
 mod calls;
 mod puts;
@@ -21,54 +21,55 @@ use crate::ycsb::{Operation, OperationStream, Share, Workload};
 use calls::CallTable;
 use dunlin_floor::TickClock;
 
-/// How a driver keeps a store busy.
+/// Concurrency and batching of a driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DriverConfig {
     /// Operations in flight, at least 1. A window under `batch` counts as `batch`.
     pub window: usize,
-    /// Operations sent together in one message for each worker; 1 sends each by itself.
+    /// Operations sent together in one message per worker; 1 sends each separately.
     pub batch: usize,
-    /// The client sends them together by itself, as its settings say ([`dunlin_rpc::ClientConfig::batching`]).
+    /// Whether the client batches operations itself, as its settings specify
+    /// ([`dunlin_rpc::ClientConfig::batching`]).
     pub client_batches: bool,
 }
 
-/// When a run ends; whichever comes first.
+/// The limits of a run; the first that is reached ends it.
 #[derive(Clone, Copy, Debug)]
 pub struct Limit<'a> {
-    /// After so many nanoseconds.
+    /// Maximum duration, in nanoseconds.
     pub nanoseconds: Option<f64>,
-    /// After so many operations have begun.
+    /// Maximum number of operations begun.
     pub operations: Option<u64>,
-    /// When this turns true, as another thread or a signal may make it.
+    /// The run ends when this is true. Another thread or a signal handler may set it.
     pub stop: &'a AtomicBool,
 }
 
-/// The first thing that went wrong, and what became of everything that was on its way then.
+/// The first error of a run, and the fate of the calls that were in flight.
 #[derive(Debug, thiserror::Error)]
 #[error("{cause} ({maybe_executed} calls may have been executed, {not_executed} were not)")]
 pub struct DriveError {
-    /// Why the run ended.
+    /// The error that ended the run.
     #[source]
     pub cause: KvError,
-    /// Calls without an answer that the server may have executed.
+    /// Calls without a response that the server may have executed.
     pub maybe_executed: u64,
-    /// Calls that it has not executed.
+    /// Calls that the server has not executed.
     pub not_executed: u64,
 }
 
-/// An operation on its way.
+/// An operation in flight.
 struct Pending {
     kind: OperationKind,
     start: u64,
-    /// Calls whose results are awaited.
+    /// Number of calls without a result so far.
     calls: usize,
-    /// What a read-modify-write writes once its read is done.
+    /// Record and version that a read-modify-write writes after its read.
     write: Option<(u64, u64)>,
-    /// Number of an insert among this driver's.
+    /// Sequence number of an insert in this driver.
     insert: u64,
 }
 
-/// A call that waits for room.
+/// A call that waits for space in the window.
 struct Waiting {
     operation: u32,
     owner: usize,
@@ -76,7 +77,7 @@ struct Waiting {
     payload: Vec<u8>,
 }
 
-/// Keeps one client busy. Between runs nothing is in flight, so the client may be used otherwise.
+/// Keeps one client busy. Between runs nothing is in flight, so the client can be used for other calls.
 pub struct KvDriver<'a, F: Fabric> {
     client: &'a mut KvClient<F>,
     workload: &'a Workload,
@@ -87,7 +88,7 @@ pub struct KvDriver<'a, F: Fabric> {
     free: Vec<u32>,
     calls: CallTable,
     waiting: VecDeque<Waiting>,
-    /// Inserts that are done but stand behind one that is not: acknowledged in order only.
+    /// Completion of inserts not yet acknowledged to the stream, which requires the order of issue.
     inserts_done: VecDeque<bool>,
     inserts_acknowledged: u64,
     key: Vec<u8>,
@@ -95,12 +96,12 @@ pub struct KvDriver<'a, F: Fabric> {
     payload: Vec<u8>,
     tally: Tally,
     failure: Option<DriveError>,
-    /// Since when nothing is in flight though operations have begun.
+    /// Time since which nothing is in flight although operations are pending.
     idle_since: Option<u64>,
 }
 
 impl<'a, F: Fabric> KvDriver<'a, F> {
-    /// A driver of `client` that issues this client's share of `workload`.
+    /// Creates a driver of `client` that issues this client's share of `workload`.
     #[must_use]
     pub fn new(
         client: &'a mut KvClient<F>,
@@ -133,22 +134,23 @@ impl<'a, F: Fabric> KvDriver<'a, F> {
         }
     }
 
-    /// What was measured so far.
+    /// Returns the measurements so far.
     #[must_use]
     pub fn tally(&self) -> &Tally {
         &self.tally
     }
 
-    /// Forgets what was measured so far: for warming up.
+    /// Discards the measurements so far. Use it after a warm-up.
     pub fn reset_tally(&mut self) {
         self.tally = Tally::default();
     }
 
-    /// Runs until a limit is reached and everything in flight has come back; adds to the tally. `progress` counts
-    /// operations as they are done, for whoever shows it. Blocks.
+    /// Runs until a limit is reached and all operations in flight have completed, and adds to the tally.
+    /// `progress` counts completed operations, for display by another thread. Blocks.
     ///
     /// # Errors
-    /// The first call that fails ends the run, except that a key may be absent. The tally holds what was done before.
+    /// The first failed call ends the run; a missing key is not a failure. The tally keeps the operations
+    /// completed before.
     pub fn run(&mut self, limit: &Limit<'_>, progress: &AtomicU64) -> Result<(), DriveError> {
         let begin = self.clock.ticks();
         let end = limit.nanoseconds.map(|nanoseconds| begin + self.clock.from_ns(nanoseconds));
@@ -189,7 +191,7 @@ impl<'a, F: Fabric> KvDriver<'a, F> {
         }
     }
 
-    /// Begins as many operations as the window allows, a whole batch at a time.
+    /// Begins as many operations as the window allows, in whole batches.
     fn fill(&mut self, now: u64, left: &mut u64) {
         self.send_waiting();
         while self.free.len() >= self.config.batch && self.waiting.is_empty() {
@@ -206,7 +208,7 @@ impl<'a, F: Fabric> KvDriver<'a, F> {
             }
         }
         if self.config.batch > 1 {
-            // A second half of a read-modify-write may wait in an open batch.
+            // The open batch may hold the write of a read-modify-write.
             self.flush();
         }
     }
@@ -265,7 +267,7 @@ impl<'a, F: Fabric> KvDriver<'a, F> {
         self.payload = payload;
     }
 
-    /// One MULTIGET for each worker that owns some of the records.
+    /// Issues one MULTIGET per worker that owns some of the records.
     fn scan(&mut self, operation: u32, first: u64, count: u64) {
         let mut by_owner: Vec<Vec<Vec<u8>>> = vec![Vec::new(); self.client.rpc().workers().max(1)];
         for record in first..first + count {
@@ -288,7 +290,7 @@ impl<'a, F: Fabric> KvDriver<'a, F> {
         }
     }
 
-    /// Sends a call, or lets it wait for room.
+    /// Sends a call, or queues it until there is space.
     #[inline]
     fn issue(&mut self, operation: u32, owner: usize, function: Function, payload: &[u8]) {
         self.operations[operation as usize].calls += 1;
@@ -297,7 +299,8 @@ impl<'a, F: Fabric> KvDriver<'a, F> {
         }
     }
 
-    /// Whether the call went, or failed for good; `false` asks to try again when there is room.
+    /// Sends a call. Returns `true` if it was sent or failed for good, and `false` if it must be retried
+    /// later.
     #[inline]
     fn send(&mut self, operation: u32, owner: usize, function: Function, payload: &[u8]) -> bool {
         let client = self.client.rpc();
@@ -321,7 +324,7 @@ impl<'a, F: Fabric> KvDriver<'a, F> {
     fn send_waiting(&mut self) {
         while let Some(call) = self.waiting.pop_front() {
             if self.failure.is_some() {
-                // Never sent.
+                // The call was never sent.
                 self.lose(&CallError::NotExecuted(dunlin_rpc::Cause::Cancelled));
                 self.call_is_over(call.operation);
             } else if !self.send(call.operation, call.owner, call.function, &call.payload) {
@@ -332,14 +335,15 @@ impl<'a, F: Fabric> KvDriver<'a, F> {
     }
 
     fn flush(&mut self) {
-        // A full ring is the only error, and it empties as results come back.
+        // The only possible error is a full ring, which empties as results arrive.
         let _ = self.client.rpc().flush();
     }
 
-    /// Nothing is in flight: what waits for room goes out now, or can never go.
+    /// Handles the case that nothing is in flight: sends the queued calls now, or fails the run after a
+    /// timeout.
     #[cold]
     fn found_nothing(&mut self, now: u64) {
-        // Room in the rings is found by progress alone.
+        // Only `progress` frees space in the rings.
         self.client.rpc().progress();
         self.send_waiting();
         self.flush();
@@ -355,7 +359,7 @@ impl<'a, F: Fabric> KvDriver<'a, F> {
                 self.lose_with(&lost);
                 self.call_is_over(operation as u32);
             }
-            // Drops what waits, now that the run has failed.
+            // The run has failed, so this drops the queued calls.
             self.lose(&lost);
             self.send_waiting();
         }
@@ -368,7 +372,7 @@ impl<'a, F: Fabric> KvDriver<'a, F> {
         self.lose(error);
     }
 
-    /// Takes a call's outcome; says whether its operation is done.
+    /// Processes the outcome of a call. Returns whether its operation is complete.
     #[inline]
     fn complete(&mut self, call: dunlin_rpc::CallId, now: u64) -> bool {
         let Some(operation) = self.calls.take(call) else {
@@ -422,7 +426,7 @@ impl<'a, F: Fabric> KvDriver<'a, F> {
         }
     }
 
-    /// One call of an operation that will not be counted is over.
+    /// Ends one call of an operation that is not counted.
     fn call_is_over(&mut self, operation: u32) {
         let pending = &mut self.operations[operation as usize];
         pending.calls = pending.calls.saturating_sub(1);
@@ -445,7 +449,7 @@ impl<'a, F: Fabric> KvDriver<'a, F> {
         match error {
             CallError::NotExecuted(_) => failure.not_executed += 1,
             CallError::MaybeExecuted(_) => failure.maybe_executed += 1,
-            // The service answered: nothing is unknown about it.
+            // The service responded, so the outcome is known.
             CallError::Application { .. } => {}
         }
     }

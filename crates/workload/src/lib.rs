@@ -1,8 +1,8 @@
-//! The workload room: the loads of a key-value store. YCSB's workloads and their request distributions, the clients that run them,
-//! and the loader of data files.
+//! Workloads of key-value stores: YCSB's workloads and request distributions, the drivers that run them,
+//! and the loader for data files.
 //!
-//! Generators, drivers and parsers of data come in. Measurement of time beyond a histogram of latencies, reports and the command line's
-//! options never do.
+//! This crate contains generators, drivers and data parsers. It measures nothing but latency histograms,
+//! and has neither reports nor command-line options.
 
 pub mod kv_driver;
 pub mod loader;

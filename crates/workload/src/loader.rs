@@ -1,8 +1,10 @@
-//! Reads records for `kv load`: tab-separated or JSON lines, streaming, in constant memory, going on after bad lines.
+//! Reads records for `kv load` from tab-separated or JSON lines. It streams in constant memory, and
+//! continues after bad lines.
 //!
-//! * **Tab-separated**: `key<TAB>value`; everything after the first tab is the value, bytes as they are.
-//! * **JSON lines**: `{"key": "...", "value": "..."}` with strings, or `{"key_base64": ..., "value_base64": ...}` for bytes
-//!   that are no text; the two may be mixed. Other members are an error: a typo would lose data in silence.
+//! * **Tab-separated**: `key<TAB>value`. The value is everything after the first tab, as raw bytes.
+//! * **JSON lines**: `{"key": "...", "value": "..."}` with strings, or `{"key_base64": ..., "value_base64":
+//!   ...}` for binary data; the two may be mixed. Any other member is an error, since ignoring a misspelt
+//!   name would lose data.
 //!
 //! Empty lines are skipped. `\r\n` ends a line like `\n`.
 
@@ -10,16 +12,16 @@ use std::io::{self, BufRead, BufReader, Read};
 
 use serde::Deserialize;
 
-/// How the lines are written.
+/// The format of the lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// `key<TAB>value`.
     TabSeparated,
-    /// One JSON object a line.
+    /// One JSON object per line.
     JsonLines,
 }
 
-/// What a record may be at most.
+/// The size limits of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Longest key, bytes.
@@ -29,14 +31,15 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// 64 KiB of key, 1 MiB of value.
+    /// 64 KiB for a key, 1 MiB for a value.
     fn default() -> Self {
         Self { key: 64 << 10, value: 1 << 20 }
     }
 }
 
 impl Limits {
-    /// No valid line is longer: JSON writes a byte with up to six, and there are blanks and member names.
+    /// Returns the length limit of a line: JSON escapes a byte with up to six, plus blanks and member
+    /// names.
     fn longest_line(self) -> usize {
         (self.key + self.value).saturating_mul(6).saturating_add(4096)
     }
@@ -51,26 +54,26 @@ pub struct Record {
     pub value: Vec<u8>,
 }
 
-/// A line that holds no record. Reading goes on after it.
+/// A line without a valid record. Reading continues after it.
 #[derive(Debug, thiserror::Error)]
 #[error("line {line_number}: {reason}")]
 pub struct BadLine {
     /// Number of the line, from 1.
     pub line_number: u64,
-    /// What is wrong with it.
+    /// The defect of the line.
     pub reason: BadLineReason,
 }
 
-/// What is wrong with a line.
+/// The defect of a line.
 #[derive(Debug, thiserror::Error)]
 pub enum BadLineReason {
-    /// Tab-separated, but without a tab.
+    /// The format is tab-separated, and the line has no tab.
     #[error("there is no tab; write the key, one tab, the value")]
     NoTab,
-    /// Not the JSON object that is wanted.
+    /// The line is not a JSON object of the expected form.
     #[error("not a JSON object with \"key\" and \"value\" (or \"key_base64\", \"value_base64\"): {0}")]
     Json(String),
-    /// Broken base64.
+    /// A member is not valid base64.
     #[error("\"{member}\" is not base64 (standard alphabet, padded or not)")]
     Base64 {
         /// The member.
@@ -82,35 +85,35 @@ pub enum BadLineReason {
     /// The key is too long.
     #[error("the key has {length} bytes, and {limit} is the most")]
     KeyTooLong {
-        /// Its length.
+        /// Its length, bytes.
         length: usize,
-        /// The most.
+        /// The limit, bytes.
         limit: usize,
     },
     /// The value is too long.
     #[error("the value has {length} bytes, and {limit} is the most")]
     ValueTooLong {
-        /// Its length.
+        /// Its length, bytes.
         length: usize,
-        /// The most.
+        /// The limit, bytes.
         limit: usize,
     },
-    /// The line is longer than any record; its bytes were skipped, not kept.
+    /// The line is longer than any valid record. Its bytes were skipped.
     #[error("the line has {length} bytes, more than any record can need ({limit})")]
     LineTooLong {
-        /// Its length.
+        /// Its length, bytes.
         length: u64,
-        /// The most.
+        /// The limit, bytes.
         limit: usize,
     },
-    /// The file cannot be read further; this is the last item.
+    /// The file cannot be read further. This is the last item.
     #[error("cannot read on: {0}")]
     Read(#[source] io::Error),
 }
 
-/// Iterates over the records of a file. Memory is bounded by the limits, whatever the file holds.
+/// Iterates over the records of a file. The limits bound its memory, whatever the file contains.
 ///
-/// Blocks on the reader. After a [`BadLineReason::Read`] the iterator has ended.
+/// Blocks on the reader. The iterator ends after a [`BadLineReason::Read`].
 pub struct Loader<R> {
     reader: BufReader<R>,
     format: Option<Format>,
@@ -122,7 +125,8 @@ pub struct Loader<R> {
 }
 
 impl<R: Read> Loader<R> {
-    /// A loader that finds the format out by itself: JSON lines if the first byte that is no blank is `{`.
+    /// Creates a loader that detects the format: JSON lines if the first non-blank byte is `{`, else
+    /// tab-separated.
     pub fn new(reader: R, limits: Limits) -> Self {
         Self {
             reader: BufReader::with_capacity(256 << 10, reader),
@@ -135,31 +139,31 @@ impl<R: Read> Loader<R> {
         }
     }
 
-    /// A loader of a given format.
+    /// Creates a loader for the given format.
     pub fn with_format(reader: R, format: Format, limits: Limits) -> Self {
         Self { format: Some(format), ..Self::new(reader, limits) }
     }
 
-    /// The format, once it is known: after the first line that is not empty.
+    /// Returns the format once it is known: after the first non-empty line.
     #[must_use]
     pub fn format(&self) -> Option<Format> {
         self.format
     }
 
-    /// Bytes of the file used up so far, for a progress bar.
+    /// Returns the number of bytes read so far, for a progress bar.
     #[must_use]
     pub fn bytes_read(&self) -> u64 {
         self.bytes_read
     }
 
-    /// Lines seen so far.
+    /// Returns the number of lines read so far.
     #[must_use]
     pub fn line_number(&self) -> u64 {
         self.line_number
     }
 
-    /// Reads the next line into `self.line`, without its end. `Ok(None)` at the end of the file; otherwise the length the
-    /// line has in the file, which is more than was kept where it is too long.
+    /// Reads the next line into `self.line`, without its end. Returns `Ok(None)` at the end of the file,
+    /// otherwise the length of the line in the file. `self.line` is truncated if the line is too long.
     fn read_line(&mut self) -> io::Result<Option<u64>> {
         let longest = self.limits.longest_line();
         self.line.clear();
@@ -194,7 +198,7 @@ impl<R: Read> Loader<R> {
         }
         let mut line = self.line.strip_suffix(b"\r").unwrap_or(&self.line);
         if self.line_number == 1 {
-            // Spreadsheets put a byte-order mark before everything else.
+            // Spreadsheets write a byte-order mark at the start of a file.
             line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
         }
         let Some(first) = line.iter().find(|byte| !byte.is_ascii_whitespace()) else {
@@ -270,7 +274,7 @@ struct JsonRecord {
 fn json(line: &[u8]) -> Result<Record, BadLineReason> {
     let record: JsonRecord = serde_json::from_slice(line).map_err(|error| {
         let text = error.to_string();
-        // The parser counts lines of its own input, which is always one.
+        // The JSON parser sees a single line, so its line number is always 1.
         BadLineReason::Json(text.replace(" at line 1 column ", " at column "))
     })?;
     Ok(Record {
@@ -297,8 +301,8 @@ fn one_of(
     }
 }
 
-/// Standard base64 (RFC 4648 section 4); padding may be left out, but must be right where it is given, and no bits may
-/// be lost.
+/// Decodes standard base64 (RFC 4648 section 4). Padding is optional, but must be right if present, and
+/// unused bits must be zero.
 fn decode_base64(text: &str) -> Option<Vec<u8>> {
     let bytes = text.as_bytes();
     let digits = match bytes {

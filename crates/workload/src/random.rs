@@ -1,21 +1,21 @@
-//! A small pseudo-random generator whose sequence never changes between versions, so that a workload is a function of its
-//! seed: xoshiro256++ (Blackman and Vigna, 2019), seeded by SplitMix64. Not for secrets.
+//! A small pseudo-random generator: xoshiro256++ (Blackman and Vigna, 2019), seeded by SplitMix64. Its
+//! sequence never changes between versions, so that a workload is a function of its seed. Not for secrets.
 
-/// A deterministic generator. Cheap to copy; every thread should have its own.
+/// A deterministic generator. Cheap to copy; each thread should have its own.
 #[derive(Clone, Debug)]
 pub struct Random {
     state: [u64; 4],
 }
 
 impl Random {
-    /// A generator for `seed`; every seed is good.
+    /// Creates a generator; every seed is suitable.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         let mut seed = seed;
         Self { state: std::array::from_fn(|_| split_mix(&mut seed)) }
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     #[inline]
     pub fn next_u64(&mut self) -> u64 {
         let state = &mut self.state;
@@ -30,20 +30,20 @@ impl Random {
         result
     }
 
-    /// A number below `bound`, uniform but for a bias under 2^-64 times `bound` (Lemire's multiplication); 0 for a bound
-    /// of 0.
+    /// Returns a number below `bound`, or 0 if `bound` is 0. Uniform up to a bias under 2^-64 times `bound`
+    /// (Lemire's multiplication).
     #[inline]
     pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// A number in [0, 1), uniform over multiples of 2^-53.
+    /// Returns a number in [0, 1), uniform over multiples of 2^-53.
     #[inline]
     pub fn unit(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
     }
 
-    /// Fills a buffer.
+    /// Fills a buffer with random bytes.
     pub fn fill(&mut self, buffer: &mut [u8]) {
         for piece in buffer.chunks_mut(8) {
             let bytes = self.next_u64().to_le_bytes();
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn xoshiro_gives_its_published_sequence() {
-        // First outputs for the state 1, 2, 3, 4, as in the reference implementation's test vectors.
+        // The first outputs for the state 1, 2, 3, 4, from the reference implementation's test vectors.
         let mut random = Random { state: [1, 2, 3, 4] };
         let found: Vec<u64> = (0..4).map(|_| random.next_u64()).collect();
         assert_eq!(found, [41_943_041, 58_720_359, 3_588_806_011_781_223, 3_591_011_842_654_386]);

@@ -1,4 +1,5 @@
-//! Several subjects, each in turn with its floor, round by round: A, B, A, B.
+//! Runs several subjects in one contest: in each round, each has a slice of its floor and a slice of its
+//! own.
 
 use std::time::{Duration, Instant};
 
@@ -9,21 +10,21 @@ use dunlin_floor::{Alternation, Floor, FloorError, FloorPair, Slice, alternate};
 /// Runs one slice of a contestant.
 type SliceOf<'a> = Box<dyn FnMut(&mut FloorPair) -> Result<Slice, FloorError> + 'a>;
 
-/// One subject, with the floor that it is compared with.
+/// One subject and its floor.
 pub(super) struct Contestant<'a> {
     pub(super) name: String,
     pub(super) floor: Floor,
     pub(super) floor_duration: Duration,
-    /// Runs one slice from begin to end.
+    /// Runs one whole slice.
     pub(super) slice: SliceOf<'a>,
     pub(super) found: Vec<Alternation>,
 }
 
-/// The longest that a contest goes on: on a machine that is busy with other work a round takes many times as long.
+/// Time limit of a contest. On a busy machine a round takes many times longer.
 const LONGEST: Duration = Duration::from_secs(20);
 
-/// Runs `rounds` rounds, or as many as there is time for; in each, every contestant has one slice of its floor and one of
-/// its own.
+/// Runs `rounds` rounds, or fewer if time runs out. In each round, every contestant has one slice of its
+/// floor and one of its own.
 pub(super) fn contest(
     pair: &mut FloorPair,
     contestants: &mut [Contestant<'_>],

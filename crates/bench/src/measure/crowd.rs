@@ -1,4 +1,4 @@
-//! One or several clients under load: one on the calling thread, several on threads of their own.
+//! Clients under load: a single one on the calling thread, several on a thread each.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::ScopedJoinHandle;
@@ -11,17 +11,17 @@ use super::session::Session;
 use dunlin_floor::{FloorError, FloorPair, Slice};
 use dunlin_report::statistics::Latency;
 
-/// The longest that a slice of several clients waits for its first answer.
+/// Time limit for the first result of a slice with several clients.
 const LONGEST: Duration = Duration::from_secs(10);
 
-/// Clients of one server.
+/// The clients of one server.
 pub(super) struct Crowd {
     flows: Vec<Flow>,
-    /// Every core but the server's.
+    /// All cores except the server's.
     cores: CpuSet,
 }
 
-/// A counter in a line of its own, so that clients do not slow each other by counting.
+/// A counter in its own cache line, to avoid false sharing between clients.
 #[derive(Default)]
 #[repr(align(64))]
 struct Done(AtomicU64);
@@ -33,12 +33,12 @@ impl Crowd {
         Self { flows, cores }
     }
 
-    /// Whether every answer was right so far.
+    /// Returns whether every result so far was right.
     pub(super) fn is_right(&self) -> bool {
         self.flows.iter().all(Flow::is_right)
     }
 
-    /// One client, on the calling thread.
+    /// Runs a slice of one client on the calling thread.
     pub(super) fn count_here(
         &mut self,
         pair: &mut FloorPair,
@@ -52,7 +52,8 @@ impl Crowd {
         Ok(slice)
     }
 
-    /// All clients, each on a thread. The calling thread sleeps meanwhile, and counts after a tenth of the time.
+    /// Runs a slice of all clients, each on a thread. Counting starts after a tenth of `duration`; the
+    /// calling thread sleeps.
     pub(super) fn count(&mut self, duration: Duration) -> Result<Slice, FloorError> {
         let counters: Vec<Done> = self.flows.iter().map(|_| Done::default()).collect();
         let over = AtomicBool::new(false);
@@ -78,7 +79,7 @@ impl Crowd {
             let (start, before) = (Instant::now(), total());
             let (elapsed, after) = loop {
                 std::thread::sleep(duration);
-                // On a machine that stood still a slice goes on until there is something to tell, or who has failed to.
+                // If the machine was suspended, continue until a call has completed or a client has failed.
                 let (elapsed, after) = (start.elapsed(), total());
                 let failed = threads.iter().any(ScopedJoinHandle::is_finished);
                 if after > before || failed || elapsed > LONGEST {

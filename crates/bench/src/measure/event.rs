@@ -1,4 +1,5 @@
-//! `bench event`: calls where both sides sleep, against the futex hand-over; and what they cost on one core.
+//! `bench event`: the latency of calls in which both sides sleep, compared with futex hand-over, and their
+//! CPU cost on one core.
 
 use std::time::Duration;
 
@@ -15,26 +16,28 @@ use dunlin_floor::{Alternation, Floor, FloorError, FloorPair, Slice, compare};
 use dunlin_report::statistics::ratio;
 use dunlin_report::{Row, rounded};
 
-/// Length of a slice: some 70 hand-overs across cores.
+/// Length of a slice: about 70 hand-overs across cores.
 const SLICE: Duration = Duration::from_millis(4);
-/// Bytes of request and of answer.
+/// Size of request and response, bytes.
 const SIZE: usize = 32;
 
-/// What to measure.
+/// The parameters of the measurement.
 #[derive(Clone, Debug, Default)]
 pub struct EventOptions {
-    /// Protocols by name; empty for all that may sleep on both sides and do not need a large payload.
+    /// Protocols by name. Empty selects all in which both sides can sleep and 32 bytes are not a large
+    /// payload.
     pub protocols: Vec<String>,
-    /// Alternations of floor and subject for each row; `None` for 100.
+    /// Alternations of floor and subject per row; `None` for 100.
     pub rounds: Option<usize>,
 }
 
-/// Measures the round trip of 32 bytes with both sides sleeping, in alternation with the futex hand-over: `cores` is
-/// `two cores`, or `one core` where both processes share one and `cpu_ns_per_op` is the CPU time of both per call. The
-/// floor's CPU time is not measured: its round trip on one core is all work. Blocks for a few seconds.
+/// Measures the round trip of 32 bytes while both sides sleep, alternating with the futex hand-over.
+/// `cores` is `two cores`, or `one core` if both processes share a core; `cpu_ns_per_op` is then the CPU
+/// time of both sides per call. The floor's CPU time is not measured: on one core, its round trip is all
+/// CPU time. Blocks for a few seconds.
 ///
 /// # Errors
-/// Anything that fails but connecting by a protocol that was not asked for by name: that is noted.
+/// Any failure, except that a protocol not named in `options` cannot connect: a note reports that.
 pub fn event(session: &mut Session, options: &EventOptions) -> Result<Findings, MeasureError> {
     let mut findings = Findings::default();
     let mut sleepers = sleepers(session, options, &mut findings)?;
@@ -73,8 +76,8 @@ pub fn event(session: &mut Session, options: &EventOptions) -> Result<Findings, 
 
 fn rows(name: &str, label: &str, one_core: bool, sleeper: &Sleeper, mut found: Vec<Alternation>) -> Vec<Row> {
     if one_core {
-        // The two sides take the core from each other: that is what is measured. And the probe of two sides that
-        // share a core says nothing of placement.
+        // On one core the two sides preempt each other by design, and the placement probe of a shared core
+        // has no meaning.
         for one in &mut found {
             (one.floor.preemptions, one.subject.preemptions) = (0, 0);
         }
@@ -130,15 +133,15 @@ fn sleepers(
     Ok(sleepers)
 }
 
-/// A client that sleeps until its answer comes.
+/// A client that sleeps until its response arrives.
 struct Sleeper {
     client: Client<ShmFabric>,
     subject: u8,
     sequence: u64,
     difference: u64,
-    /// A call that was made to wake the worker, and not waited for.
+    /// A call that only wakes the worker; its result is collected later.
     last: Option<CallId>,
-    /// CPU time of this process in timed slices, and the calls it was spent on.
+    /// CPU time of this process in timed slices. `calls` counts the calls of the same slices.
     cpu_ns: u64,
     calls: u64,
 }
@@ -173,7 +176,8 @@ impl Sleeper {
             let slice = slice?;
             self.cpu_ns += cpu_ns;
             self.calls += slice.total_operations;
-            // The slice is over: a worker that sleeps looks up, instead of when its fabric ends the sleep.
+            // Wake the sleeping worker at the end of the slice, rather than wait for the fabric to end its
+            // sleep.
             self.last = self.client.submit_on(0, ECHO, b"over").ok();
             Ok(slice)
         })?;

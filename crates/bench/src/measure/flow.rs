@@ -1,14 +1,14 @@
-//! A client that keeps a window of calls in flight, and what it sends: the same words that the bare ring carries.
+//! A client that keeps a window of calls in flight, with the same payload words as the ring floor.
 
 use dunlin_fabric_shm::ShmFabric;
 use dunlin_rpc::{CallError, CallId, Cause, Client};
 
 use super::peer::ECHO;
 
-/// Bytes of a word of the stamp.
+/// Bytes of a stamp word.
 pub(super) const WORD: usize = 8;
 
-/// Writes every whole word of a payload, as the floors do: `sequence`, `sequence + 1`, ...
+/// Writes `sequence`, `sequence + 1`, ... to the whole words of a payload, as the floors do.
 #[inline]
 pub(super) fn stamp(payload: &mut [u8], sequence: u64) {
     for (word, value) in payload.as_chunks_mut::<WORD>().0.iter_mut().zip(sequence..) {
@@ -16,7 +16,7 @@ pub(super) fn stamp(payload: &mut [u8], sequence: u64) {
     }
 }
 
-/// 0 if `answer` is the stamp of `sequence` in `length` bytes; sums up without a branch for each word.
+/// Returns 0 if `answer` is `length` bytes with the stamp of `sequence`. Has no branch per word.
 #[inline]
 pub(super) fn difference(answer: &[u8], length: usize, sequence: u64) -> u64 {
     let wrong = answer.as_chunks::<WORD>().0.iter().zip(sequence..);
@@ -24,12 +24,12 @@ pub(super) fn difference(answer: &[u8], length: usize, sequence: u64) -> u64 {
     words | (answer.len() ^ length) as u64
 }
 
-/// How calls are put in flight.
+/// Concurrency and batching of calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
-    /// Calls in flight at most.
+    /// Maximum number of calls in flight.
     pub(super) window: usize,
-    /// Calls in a message; 1 for a message of its own for each.
+    /// Calls per message; 1 sends each call in its own message.
     pub(super) batch: usize,
 }
 
@@ -40,9 +40,9 @@ pub(super) struct Flow {
     payload: Vec<u8>,
     sent: u64,
     done: u64,
-    /// What each call in flight carries, by its index.
+    /// The sequence number of each call in flight, by call index.
     carried: Vec<u64>,
-    /// Not 0 once an answer was wrong.
+    /// Nonzero once a response was wrong.
     difference: u64,
 }
 
@@ -51,12 +51,12 @@ impl Flow {
         Self { client, shape, payload: vec![0; size], sent: 0, done: 0, carried: Vec::new(), difference: 0 }
     }
 
-    /// Whether every answer was right so far.
+    /// Returns whether every response so far was right.
     pub(super) fn is_right(&self) -> bool {
         self.difference == 0
     }
 
-    /// Fills the window, takes what is done, and says how many calls that were.
+    /// Fills the window, processes completed calls, and returns their number.
     #[inline]
     pub(super) fn turn(&mut self) -> Result<u64, String> {
         let window = self.shape.window as u64;
@@ -72,14 +72,14 @@ impl Flow {
                 }
             }
         } else {
-            // Whole batches only: a batch for each answer that has come would be a batch of one.
+            // Send only whole batches: a batch for each arriving response would have one call.
             let batch = self.shape.batch as u64;
             while self.sent - self.done + batch <= window && self.push_batch(batch)? {}
         }
         self.collect()
     }
 
-    /// Notes what a call carries that was made.
+    /// Records the sequence number of a submitted call.
     #[inline]
     fn sent(&mut self, call: CallId) {
         if self.carried.len() <= call.index() {
@@ -89,7 +89,7 @@ impl Flow {
         self.sent += 1;
     }
 
-    /// Pushes one batch and sends it; says whether there was room for all of it.
+    /// Pushes and sends one batch. Returns whether all of it fit.
     #[inline]
     fn push_batch(&mut self, batch: u64) -> Result<bool, String> {
         for _ in 0..batch {
@@ -104,7 +104,7 @@ impl Flow {
         }
         match self.client.flush() {
             Ok(()) => Ok(true),
-            // It stays open and goes out with the next flush.
+            // The batch stays open, and the next flush sends it.
             Err(error) => full(error).map(|()| false),
         }
     }
@@ -116,7 +116,7 @@ impl Flow {
         let count = client.collect(|call, outcome| {
             match outcome {
                 Ok(answer) => {
-                    // One that was never made is none of ours, and wrong.
+                    // An unknown call counts as wrong.
                     let carried = carried.get(call.index()).copied().unwrap_or(u64::MAX);
                     *wrong |= difference(answer, payload.len(), carried);
                 }
@@ -130,7 +130,7 @@ impl Flow {
         }
     }
 
-    /// Takes all that is in flight, so that the server can rest between slices.
+    /// Completes all calls in flight, so that the server is idle between slices.
     pub(super) fn drain(&mut self) -> Result<(), String> {
         while self.done < self.sent {
             if let Err(error) = self.client.flush() {
@@ -142,7 +142,7 @@ impl Flow {
     }
 }
 
-/// A full window or ring is no error here: progress makes room.
+/// Accepts a full window or ring, which `progress` empties, and returns any other error.
 pub(super) fn full(error: CallError) -> Result<(), String> {
     match error {
         CallError::NotExecuted(Cause::WindowFull) => Ok(()),

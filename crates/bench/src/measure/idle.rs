@@ -1,4 +1,4 @@
-//! `bench idle`: what a server with many quiet connections costs: CPU time, and memory for each.
+//! `bench idle`: the cost of a server with many idle connections: CPU time, and memory per connection.
 
 use std::time::Duration;
 
@@ -12,16 +12,16 @@ use super::{Findings, MeasureError, progress_bar, protocols};
 use dunlin_report::statistics::ratio;
 use dunlin_report::{Row, rounded};
 
-/// What to measure.
+/// The parameters of the measurement.
 #[derive(Clone, Debug)]
 pub struct IdleOptions {
-    /// Connections that are held open and quiet.
+    /// Number of idle connections.
     pub connections: usize,
-    /// How long the server's CPU time is watched.
+    /// Duration of the CPU time measurement.
     pub watched: Duration,
     /// The protocol; `None` for the default plan's.
     pub protocol: Option<String>,
-    /// How both sides wait.
+    /// Completion mode of both sides.
     pub completion: CompletionMode,
 }
 
@@ -36,13 +36,14 @@ impl Default for IdleOptions {
     }
 }
 
-/// Starts a server as an application does, with a worker on a thread of its own, connects that many clients, each of
-/// which makes one call, and watches. One row: `server_cpu_share` of one core while all are quiet, and per
-/// connection the growth of the server's resident memory (`server_resident_bytes_per_connection`, shared pages in full)
-/// and of its share of it (`server_proportional_bytes_per_connection`). Blocks for the time given and for connecting.
+/// Starts a server with a worker on its own thread, as an application does, connects the clients, each of
+/// which makes one call, and measures. The one row has `server_cpu_share` of one core while all are idle,
+/// and two figures of memory growth per connection: resident memory
+/// (`server_resident_bytes_per_connection`, shared pages counted in full) and proportional set size
+/// (`server_proportional_bytes_per_connection`). Blocks for the given time, plus connecting.
 ///
 /// # Errors
-/// Anything that fails.
+/// Any failure.
 pub fn idle(session: &mut Session, options: &IdleOptions) -> Result<Findings, MeasureError> {
     if options.connections == 0 || options.connections > 10_000 {
         return Err(MeasureError::BadArgument(format!(
@@ -56,7 +57,7 @@ pub fn idle(session: &mut Session, options: &IdleOptions) -> Result<Findings, Me
     let protocol = protocols(&session.fabric, &[name], options.completion)?[0];
     let config = ClientConfig::with_plan(protocol.plan(options.completion));
     let served = session.serve(ServiceKind::Bytes, Drive::Thread)?;
-    // A first one makes the server set up what it has once, however many follow.
+    // The first client makes the server allocate its one-time resources.
     let mut clients = vec![quiet_client(session, &served, &config)?];
     let before = report(session, &served, Duration::ZERO)?;
     let progress = progress_bar(options.connections);
@@ -99,7 +100,7 @@ fn quiet_client(
     session.while_serving(served, |fabric, address| quiet(fabric, address, config))
 }
 
-/// A client that has made one call and then nothing.
+/// Connects a client that makes one call and is then idle.
 fn quiet(
     fabric: &ShmFabric,
     address: &dunlin_fabric::Address,
@@ -110,7 +111,7 @@ fn quiet(
     Ok(client)
 }
 
-/// What the server's process spent over a time in which nobody called, and its memory at the end.
+/// Returns the cost of the server's process over a period without calls, and its memory at the end.
 fn report(session: &mut Session, served: &Served, time: Duration) -> Result<ProcessCost, MeasureError> {
     session.pair.begin_subject(served.index, &[])?;
     std::thread::sleep(time);

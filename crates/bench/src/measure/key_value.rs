@@ -1,4 +1,4 @@
-//! `bench kv`: GETs of random keys per second, one client process and one worker.
+//! `bench kv`: GETs of random keys per second, with one client process and one worker.
 
 use std::time::Duration;
 
@@ -18,35 +18,36 @@ use dunlin_report::Row;
 use dunlin_report::statistics::ratio;
 use dunlin_workload::random::Random;
 
-/// Bytes of a key and of a value: the paper's workload.
+/// Key size in bytes, as in the paper's workload.
 pub(super) const KEY: usize = 16;
-/// As above.
+/// Value size in bytes, as in the paper's workload.
 pub(super) const VALUE: usize = 32;
-/// Memory for each item: key, value, header, its share of an index that is half full, and slack.
+/// Memory per item: key, value, header, its share of a half-full index, and slack.
 const BYTES_PER_ITEM: usize = 192;
 const SLICE: Duration = Duration::from_millis(2);
-/// As many calls in a message as keep this, beside what is the default. With 256 keys in flight, at some millions a second, each waits for 50 to 100 us whatever the
-/// message: less would be kept by none.
+/// The second latency limit, next to the default. With 256 keys in flight at millions of GETs per second,
+/// each GET waits 50 to 100 us for any batch size, so no batch size could keep a lower limit.
 const WITHIN: BatchCalls = BatchCalls::WithinLatency { limit: 150_000, tolerance: 0.05 };
-/// The protocol that chooses by itself how results travel, with all that there is to be chosen: measured beside any other.
+/// The protocol whose response mode the engine chooses at run time; measured in addition to the selected
+/// protocol.
 const CHOOSING: &str = "RF-RPC";
-/// The most keys of a MULTIGET here.
+/// Maximum number of keys of a MULTIGET in this measurement.
 const MOST_KEYS: usize = 64;
 
-/// What to measure.
+/// The parameters of the measurement.
 #[derive(Clone, Debug)]
 pub struct KeyValueOptions {
-    /// Items in the store.
+    /// Number of items in the store.
     pub records: usize,
-    /// GETs in flight with one key in a message.
+    /// GETs in flight with one key per message.
     pub window: usize,
-    /// GETs in a message of the batched rows, and keys of a MULTIGET.
+    /// GETs per message in the batched rows, and keys per MULTIGET.
     pub batches: Vec<usize>,
     /// GETs in flight in the batched rows.
     pub batched_window: usize,
-    /// The protocol.
+    /// The protocol's name.
     pub protocol: String,
-    /// Alternations for each row; `None` for 150.
+    /// Alternations per row; `None` for 150.
     pub rounds: Option<usize>,
 }
 
@@ -83,27 +84,29 @@ impl KeyValueOptions {
     }
 }
 
-/// How keys travel.
+/// The mapping of keys to calls and messages.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Manner {
-    /// A message for each.
+    /// One call per message.
     Single,
-    /// Calls of their own, so many in a message.
+    /// The given number of calls per message.
     Batched(usize),
-    /// Calls of their own, as many in a message as the latency allows (RF-RPC section 4.2).
+    /// One key per call, and as many calls per message as the latency limit allows (RF-RPC section 4.2).
     Tuned(Batching),
-    /// So many in one call.
+    /// The given number of keys in one call.
     MultiGet(usize),
 }
 
-/// Measures GETs of uniformly chosen keys of 16 bytes with values of 32, nearly all present: one key in a message, several GETs
-/// in a message, as many GETs in a message as the engine finds to be good, by default and with another limit, several keys in a MULTIGET; and in the same
-/// run by RF-RPC what of this is left to the engine. Rows have `operation`, `protocol`, `records`, `keys_per_message` (at the end, where it is found), `within_ns` (the
-/// limit, where it is found; else 0), `window` (keys in flight), `throughput_ops` (keys), `hit_share`. Every value is checked. Then one GET after the other by each of the systems that RF-RPC
-/// compares, with `system` and `reads_per_get`. Blocks for some seconds.
+/// Measures GETs of uniformly chosen 16-byte keys with 32-byte values, nearly all present. GETs are sent
+/// with one key per message, in batches of fixed size, in batches that the engine sizes by the default and
+/// by another latency limit, and as MULTIGETs; RF-RPC is measured in the same run with the cases that leave
+/// choices to the engine. Rows have `operation`, `protocol`, `records`, `keys_per_message` (the final value
+/// if the engine chooses it), `within_ns` (the latency limit, or 0), `window` (keys in flight),
+/// `throughput_ops` (keys) and `hit_share`. Every value is checked. Then each system that RF-RPC compares
+/// makes one GET at a time, with `system` and `reads_per_get`. Blocks for some seconds.
 ///
 /// # Errors
-/// Anything that fails.
+/// Any failure.
 pub fn key_value(session: &mut Session, options: &KeyValueOptions) -> Result<Findings, MeasureError> {
     options.check()?;
     let named = |name: &str| protocols(&session.fabric, &[name.to_owned()], CompletionMode::Busy);
@@ -117,7 +120,7 @@ pub fn key_value(session: &mut Session, options: &KeyValueOptions) -> Result<Fin
         manners.push((choosing, Manner::Single));
         manners.extend(tuned.map(|manner| (choosing, manner)));
     }
-    // One store for all: its memory counts.
+    // One store for all contestants, because of its memory.
     let served = session.serve(memory_for(options.records), Drive::Busy)?;
     let config = |protocol: &Protocol, window: usize| ClientConfig {
         window: window as u16,
@@ -192,23 +195,23 @@ pub fn key_value(session: &mut Session, options: &KeyValueOptions) -> Result<Fin
     Ok(findings)
 }
 
-/// A store with room for so many records.
+/// Returns a store with space for `records` records.
 pub(super) fn memory_for(records: usize) -> ServiceKind {
     ServiceKind::KeyValue {
         memory_bytes: (64 << 20) + records * BYTES_PER_ITEM,
-        // Room to spare: few buckets overflow, so few items go before they are asked for.
+        // Twice the space: few buckets overflow, so few items are evicted before a GET asks for them.
         records: 2 * records,
     }
 }
 
-/// The key of record `number`: mixed, so that neighbours are not alike.
+/// Returns the key of record `number`, mixed so that consecutive keys are not similar.
 #[inline]
 pub(super) fn key_of(number: u64) -> [u8; KEY] {
     let mixed = (number ^ number >> 31).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (u128::from(mixed) << 64 | u128::from(number)).to_le_bytes()
 }
 
-/// The value of record `number`.
+/// Returns the value of record `number`.
 #[inline]
 pub(super) fn value_of(number: u64) -> [u8; VALUE] {
     let mut value = [0; VALUE];
@@ -238,7 +241,7 @@ pub(super) fn load(
                 Err(other) => return Err(failed(other)),
             }
         }
-        // What finds no room now goes out in the next turn.
+        // The next iteration sends whatever does not fit now.
         if let Err(error) = client.rpc().flush() {
             full(error).map_err(MeasureError::BadArgument)?;
         }
@@ -253,7 +256,7 @@ pub(super) fn load(
     Ok(())
 }
 
-/// Keys of a call.
+/// Returns the number of keys per call.
 const fn keys_of(manner: Manner) -> usize {
     match manner {
         Manner::MultiGet(keys) => keys,
@@ -270,9 +273,9 @@ struct Reader {
     window: usize,
     records: u64,
     random: Random,
-    /// By slot of a call, the keys that it asks for: there is room for as many as a call has.
+    /// Requested keys by call slot, with a fixed number of keys per slot.
     expected: Vec<u64>,
-    /// The last place of a slot.
+    /// Mask of the slot number.
     mask: usize,
     sent: u64,
     done: u64,
@@ -320,7 +323,7 @@ impl Reader {
         Ok(slice)
     }
 
-    /// What a message is to keep, in nanoseconds; 0 if its size is given.
+    /// Returns the latency limit of the batches in nanoseconds, or 0 for a fixed size.
     fn limit(&self) -> u64 {
         match self.manner {
             Manner::Tuned(Batching { calls: BatchCalls::WithinLatency { limit, .. }, .. }) => limit,
@@ -328,7 +331,7 @@ impl Reader {
         }
     }
 
-    /// Notes the keys of a call that was made.
+    /// Records the keys of a submitted call.
     #[inline]
     fn asked(&mut self, id: CallId, numbers: &[u64]) {
         let place = (id.index() & self.mask) * numbers.len();
@@ -363,7 +366,7 @@ impl Reader {
         self.window - (self.sent - self.done) as usize
     }
 
-    /// Adds a GET to the open batch; `false` if there is no room.
+    /// Adds a GET to the open batch. Returns `false` if it does not fit.
     #[inline]
     fn push(&mut self) -> Result<bool, String> {
         let number = self.random.below(self.records);
@@ -420,7 +423,7 @@ impl Reader {
         Ok(self.done - before)
     }
 
-    /// Answers come in any order.
+    /// Processes one completed call; calls complete in any order.
     #[inline]
     fn take(&mut self, id: CallId) -> Result<(), String> {
         let keys = keys_of(self.manner);

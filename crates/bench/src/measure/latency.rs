@@ -1,4 +1,4 @@
-//! `bench latency`: the round trip of one call at a time, busy on both sides.
+//! `bench latency`: the round trip of one call at a time, with both sides busy-waiting.
 
 use std::time::Duration;
 
@@ -15,28 +15,29 @@ use dunlin_floor::{
 };
 use dunlin_report::Row;
 
-/// From this size on both sides rewrite every byte before sending and sum every byte received, as the floors do.
+/// From this size on, both sides rewrite every byte before sending and sum every received byte, as the
+/// floors do.
 const REWRITTEN_FROM: usize = 4096;
 /// The largest message, bytes.
 const LARGEST: usize = 64 << 20;
-/// Bytes of calls that fill caches, pools and page tables before anything is timed.
+/// Bytes of warm-up calls, which fill caches, pools and page tables before timing starts.
 const WARM_UP_BYTES: usize = 256 << 20;
 
-/// What to measure.
+/// The parameters of the measurement.
 #[derive(Clone, Debug)]
 pub struct LatencyOptions {
-    /// Bytes of request and of answer.
+    /// Size of request and response, bytes.
     pub size: usize,
-    /// Protocols by name; empty for all that are legal.
+    /// Protocols by name. Empty selects all legal ones.
     pub protocols: Vec<String>,
-    /// Alternations of floor and subject for each row; `None`: as many as the size leaves time for.
+    /// Alternations of floor and subject per row; `None` chooses by size.
     pub rounds: Option<usize>,
 }
 
-/// How the payload travels.
+/// The transfer method of the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Transfer {
-    /// In the message, copied in and out of a mailbox or RECV.
+    /// In the message, copied into and out of a mailbox or receive buffer.
     Message,
     /// By read rendezvous, built in place in registered memory.
     Rendezvous,
@@ -51,7 +52,7 @@ impl Transfer {
     }
 }
 
-/// The floor of a size: only those of `bench limit` have one.
+/// Returns the floor of a size. Only the sizes of `bench limit` have one.
 fn floor_of(size: usize) -> Option<Floor> {
     match size {
         32 => Some(Floor::Inline32),
@@ -60,17 +61,17 @@ fn floor_of(size: usize) -> Option<Floor> {
     }
 }
 
-/// Length of a slice: about 2 ms, but several calls of the largest.
+/// Returns the length of a slice: about 2 ms, but at least several of the largest calls.
 fn slice_length(size: usize) -> Duration {
     Duration::from_millis(if size >= 1 << 20 { 8 } else { 2 })
 }
 
-/// Measures the round trip for each protocol, in alternation with the floor of the size. Rows have `protocol`,
-/// `transfer` (`message` or `rendezvous`), `size_bytes`, `completion`, the latency fields, and with a floor
-/// `floor_p50_ns` and `ratio`. Blocks for about a second for each protocol.
+/// Measures the round trip for each protocol, alternating with the floor of the size. Rows have `protocol`,
+/// `transfer` (`message` or `rendezvous`), `size_bytes`, `completion` and the latency fields; if there is a
+/// floor, also `floor_p50_ns` and `ratio`. Blocks for about a second per protocol.
 ///
 /// # Errors
-/// Anything that fails but connecting by a protocol that was not asked for by name: that is noted.
+/// Any failure, except that a protocol not named in `options` cannot connect: a note reports that.
 pub fn latency(session: &mut Session, options: &LatencyOptions) -> Result<Findings, MeasureError> {
     let size = options.size;
     if size > LARGEST {
@@ -98,7 +99,7 @@ pub fn latency(session: &mut Session, options: &LatencyOptions) -> Result<Findin
         .iter_mut()
         .map(|(name, caller)| Contestant {
             name: name.clone(),
-            // Without a floor of its own, something must still tell the placement.
+            // Without a floor for this size, the cache-line floor still determines the placement.
             floor: floor.unwrap_or(Floor::CacheLine),
             floor_duration: slice,
             slice: Box::new(move |pair| caller.slice(pair, slice)),
@@ -130,7 +131,7 @@ pub fn latency(session: &mut Session, options: &LatencyOptions) -> Result<Findin
     Ok(findings)
 }
 
-/// A connected caller for each protocol and way of transfer.
+/// Connects a caller for each protocol and transfer method.
 fn callers(
     session: &mut Session,
     options: &LatencyOptions,
@@ -161,7 +162,7 @@ fn callers(
     Ok(callers)
 }
 
-/// The ways in which a payload of `size` bytes can travel under a plan that are worth a row.
+/// Returns the transfer methods of a payload of `size` bytes that are worth measuring under a plan.
 fn ways(plan: Plan, size: usize) -> Vec<(Transfer, Plan)> {
     let limit = plan.rendezvous_above as usize;
     let rendezvous =
@@ -169,7 +170,7 @@ fn ways(plan: Plan, size: usize) -> Vec<(Transfer, Plan)> {
     match size {
         0 => vec![(Transfer::Message, plan)],
         _ if size > limit => vec![(Transfer::Rendezvous, rendezvous(plan))],
-        // Near the limit it is not clear which is faster.
+        // Near the limit, either method may be faster.
         _ if size * 2 > SMALL_LIMIT as usize => {
             vec![(Transfer::Message, plan), (Transfer::Rendezvous, rendezvous(plan))]
         }
@@ -177,19 +178,19 @@ fn ways(plan: Plan, size: usize) -> Vec<(Transfer, Plan)> {
     }
 }
 
-/// A client that calls with one payload size, and checks what comes back.
+/// A client that makes calls of one payload size and checks the responses.
 struct Caller {
     client: Client<ShmFabric>,
     subject: u8,
     transfer: Transfer,
     request: PageBuffer,
     sequence: u64,
-    /// Not 0 once an answer was wrong.
+    /// Nonzero once a response was wrong.
     difference: u64,
 }
 
 impl Caller {
-    /// A server of its own, a connection to it, and some calls.
+    /// Starts a separate server, connects to it, and makes some calls.
     fn connect(
         session: &mut Session,
         plan: Plan,
@@ -217,7 +218,7 @@ impl Caller {
         let subject = self.subject;
         let size = self.request.as_slice().len();
         let (slice, _) = pair.subject_slice(subject, &[], |pair| {
-            // Chosen once for the slice, as the floors are.
+            // Selected once per slice, as in the floors.
             match (size < REWRITTEN_FROM, self.transfer) {
                 (true, _) => pair.time_subject(duration, |_| self.call_stamped().map_err(|e| e.to_string())),
                 (false, Transfer::Message) => {
@@ -239,7 +240,7 @@ impl Caller {
         }
     }
 
-    /// A small call: every whole word is written before and compared after.
+    /// Makes a small call: writes every word before, and compares every word after it.
     #[inline]
     fn call_stamped(&mut self) -> Result<(), CallError> {
         self.sequence += 1;
@@ -249,7 +250,7 @@ impl Caller {
         Ok(())
     }
 
-    /// A payload that is built in private memory and copied into the message.
+    /// Makes a call whose payload is built in private memory and copied into the message.
     fn call_copied(&mut self) -> Result<(), CallError> {
         self.sequence += 1;
         fill_bytes(self.request.as_mut_slice(), self.sequence);
@@ -259,7 +260,7 @@ impl Caller {
         Ok(())
     }
 
-    /// A payload that is built where the server READs it.
+    /// Makes a call whose payload is built in the memory that the server READs.
     fn call_in_place(&mut self) -> Result<(), CallError> {
         self.sequence += 1;
         let size = self.request.as_slice().len();

@@ -1,8 +1,8 @@
-//! Measurements of the RPC engine and the store: one function for each `dunlin bench` command, giving rows.
+//! Measurements of the RPC engine and the store: one function per `dunlin bench` command, returning rows.
 //!
-//! All but [`idle()`] run in one pinned process pair ([`Session`]): this process has the clients, and the floor's peer
-//! process hosts the servers ([`RpcSubject`]), so that floor and subject take turns in the same two processes. The
-//! binary that calls these must hand its main function over to [`serve_peer_if_asked`] first.
+//! All except [`idle()`] run in one pinned process pair ([`Session`]). This process runs the clients, and
+//! the floor's peer process hosts the servers ([`RpcSubject`]), so that floor and subject alternate in the
+//! same two processes. The `main` function of the calling binary must first call [`serve_peer_if_asked`].
 
 use std::io;
 
@@ -45,39 +45,39 @@ pub use tuner::{BatchTunerOptions, TunerGrid, batch_tuner, fetch_tuner};
 pub use typed::{TypedOptions, typed};
 pub use ycsb::{YcsbOptions, YcsbWorkload, ycsb};
 
-/// What a measurement gives.
+/// The results of a measurement.
 #[derive(Clone, Debug, Default)]
 pub struct Findings {
     /// The rows of the document.
     pub rows: Vec<Row>,
-    /// What was not measured, and why; for people, and for the document's parameters.
+    /// Parts that were not measured, with the reason; for the terminal and for the document's parameters.
     pub notes: Vec<String>,
 }
 
-/// Why a measurement failed.
+/// The reason why a measurement failed.
 #[derive(Debug, thiserror::Error)]
 pub enum MeasureError {
-    /// The process pair.
+    /// An error of the process pair.
     #[error(transparent)]
     Floor(#[from] FloorError),
-    /// The fabric does not start.
+    /// The fabric cannot be opened.
     #[error("cannot start the shared-memory fabric: {0}; `dunlin doctor` says what this machine lacks")]
     Fabric(#[source] io::Error),
-    /// No connection to the server in the peer process.
+    /// The connection to the server in the peer process failed.
     #[error("cannot connect by {protocol}: {source}")]
     Connect {
-        /// The protocol asked for.
+        /// The requested protocol.
         protocol: String,
-        /// What went wrong.
+        /// The cause.
         #[source]
         source: ConnectError,
     },
-    /// No connection to a typed service in the peer process.
+    /// The connection to a typed service in the peer process failed.
     #[error("cannot connect by {protocol}: {source}")]
     ConnectTyped {
         /// The contestant.
         protocol: String,
-        /// What went wrong.
+        /// The cause.
         #[source]
         source: dunlin::thrift::ConnectError,
     },
@@ -86,35 +86,35 @@ pub enum MeasureError {
     TypedCall {
         /// The contestant.
         protocol: String,
-        /// What went wrong.
+        /// The cause.
         reason: String,
     },
     /// A call failed outside a timed slice.
     #[error("a call failed: {0}")]
     Call(#[from] CallError),
-    /// An answer had other bytes than it should.
+    /// A response had the wrong bytes.
     #[error("{0} delivered wrong answers: this is a bug, please report it")]
     WrongData(String),
-    /// A parameter out of its range.
+    /// A parameter is out of range.
     #[error("{0}")]
     BadArgument(String),
-    /// The kernel's account of a process cannot be read.
+    /// The kernel's statistics of a process cannot be read.
     #[error("cannot read {path}: {source}; is /proc mounted?")]
     NoProc {
         /// The file.
         path: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
 }
 
-/// Serves as the peer process if this process was started as one, and says so: then `main` must return.
+/// Serves as the peer process if this process was started as one. If it returns `true`, `main` must return.
 ///
-/// Call it first thing in `main`: the peer's main thread is the one that gets pinned and measured.
+/// Call it first in `main`: the peer's main thread is pinned and measured.
 ///
 /// # Errors
-/// A descriptor that is no floor area, or a leader that is gone.
+/// The inherited descriptor is not a floor area, or the leader has ended.
 pub fn serve_peer_if_asked() -> Result<bool, FloorError> {
     if std::env::args_os().nth(1).is_none_or(|argument| argument != PEER_ARGUMENT) {
         return Ok(false);
@@ -123,8 +123,8 @@ pub fn serve_peer_if_asked() -> Result<bool, FloorError> {
     Ok(true)
 }
 
-/// The protocols that a measurement is asked for; of all that there are, those whose plan is legal with both sides
-/// waiting by `mode`. A protocol asked for by name must be legal.
+/// Returns the named protocols, which must be legal. Without names, returns all protocols whose plan is
+/// legal with both sides in completion mode `mode`.
 fn protocols(
     fabric: &ShmFabric,
     names: &[String],
@@ -148,7 +148,7 @@ fn protocols(
         .collect()
 }
 
-/// The protocol of a name that a user gave.
+/// Returns the protocol with the name that the user gave.
 fn protocol_by_name(name: &str) -> Result<&'static Protocol, MeasureError> {
     Protocol::by_name(name).ok_or_else(|| {
         let known: Vec<&str> = PROTOCOLS.iter().map(|protocol| protocol.name).collect();
@@ -160,7 +160,7 @@ fn fabric() -> Result<ShmFabric, MeasureError> {
     ShmFabric::new(ShmConfig::default()).map_err(MeasureError::Fabric)
 }
 
-/// A bar of so many steps, drawn when standard error is a terminal.
+/// Creates a bar of `steps` steps, drawn if standard error is a terminal.
 fn progress_bar(steps: usize) -> ProgressBar {
     let progress = ProgressBar::new(steps as u64);
     if let Ok(style) = ProgressStyle::with_template("{bar:30} {percent:>3}%  {msg}") {

@@ -1,4 +1,4 @@
-//! The peer's side: servers in the pinned peer process, each a subject of its own.
+//! The peer's side: servers in the pinned peer process, each a separate subject.
 
 use std::any::Any;
 use std::path::Path;
@@ -22,21 +22,21 @@ use super::typed;
 use crate::atb::AtbProcessor;
 use dunlin_floor::{Subject, answer_seed, fill_bytes, sum_bytes};
 
-/// Answers with the request's bytes.
+/// Returns the request's bytes.
 pub(super) const ECHO: u16 = 1;
-/// Sums the request, and answers with as many bytes filled anew from that sum, as the payload floors do.
+/// Sums the request and returns the same number of bytes, filled from that sum, as the payload floors do.
 pub(super) const REFILL: u16 = 2;
-/// Works and answers as the request says ([`Work`]).
+/// Works and responds as the request specifies ([`Work`]).
 pub(super) const WORK: u16 = 3;
 
-/// What [`WORK`] is asked for.
+/// The request of [`WORK`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Work {
-    /// How long the handler takes, in nanoseconds.
+    /// Processing time of the handler, in nanoseconds.
     pub(super) process_ns: u32,
-    /// Bytes of the answer.
+    /// Size of the response, bytes.
     pub(super) answer: u32,
-    /// Each byte of it.
+    /// The value of each byte of the response.
     pub(super) stamp: u8,
 }
 
@@ -68,15 +68,16 @@ impl Work {
     }
 }
 
-/// Looks of a busy worker between two looks at whether the slice is over.
+/// Number of a busy worker's progress calls between two checks for the end of the slice.
 const LOOKS_AT_ONCE: usize = 16;
-/// How often the main thread looks up while a server runs on threads of its own. Seldom: it counts as the server's time.
+/// Interval at which the main thread checks for the end of a slice while a server runs on its own threads.
+/// Long, because these checks count as the server's CPU time.
 const LOOK_UP: Duration = Duration::from_millis(200);
 
-/// A store in memory has no disk to be written to.
+/// An in-memory store has nothing to sync to disk.
 const SYNC_EVERY: Duration = Duration::from_secs(3600);
 
-/// What a subject is to be: travels to the peer as JSON.
+/// The configuration of a subject, sent to the peer as JSON.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Setup {
     pub(super) address: String,
@@ -84,7 +85,7 @@ pub(super) struct Setup {
     pub(super) drive: Drive,
 }
 
-/// What a server offers.
+/// The service of a server.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) enum ServiceKind {
     /// [`ECHO`], [`REFILL`] and [`WORK`].
@@ -93,26 +94,27 @@ pub(super) enum ServiceKind {
     Typed,
     /// The store.
     KeyValue { memory_bytes: usize, records: usize },
-    /// Tables that clients READ, in FaRM's or Pilaf's manner.
+    /// Tables that clients READ, with the layout of FaRM or Pilaf.
     Tables { farm: bool, records: usize },
     /// The Thrift benchmarks' service.
     Atb,
-    /// HatKV. All servers of a process have one store.
+    /// HatKV. All servers of a process share one store.
     HatKv { map_bytes: usize },
 }
 
-/// Who runs the worker.
+/// The thread that runs the worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Drive {
-    /// The pinned main thread, which never waits.
+    /// The pinned main thread, busy-waiting.
     Busy,
-    /// The pinned main thread, which waits as the plans of the clients ask.
+    /// The pinned main thread, which waits in the completion mode of the clients' plans.
     Waiting,
-    /// A thread of its own, as in a real server; the slice's report is the [`ProcessCost`].
+    /// A separate thread, as in a real server. The slice's report is the [`ProcessCost`].
     Thread,
 }
 
-/// The servers of the peer process. A server is started with the first slice of its number, and stays until another takes its place.
+/// The servers of the peer process. A server starts with the first slice of its number, and stays until it
+/// is replaced.
 #[derive(Default)]
 pub struct RpcSubject {
     fabric: Option<ShmFabric>,
@@ -122,15 +124,15 @@ pub struct RpcSubject {
 
 struct Hosted {
     drive: Drive,
-    /// Driven by hand; `None` where it runs on a thread of its own.
+    /// The worker, if this thread runs it; `None` if it runs on its own thread.
     worker: Option<Worker<ShmFabric>>,
     before: ProcessCost,
-    /// A server, ended after the worker.
+    /// The server; dropped after the worker.
     _server: Box<dyn Any + Send>,
 }
 
 impl RpcSubject {
-    /// No servers yet.
+    /// Creates a subject without servers.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -175,7 +177,7 @@ impl RpcSubject {
             }
         };
         let mut service = Some(service);
-        // One worker, so the service is asked for once.
+        // There is one worker, so the service is requested once.
         let mut service = move |_| service.take().unwrap_or_else(|| Box::new(bytes_service));
         let (server, worker): (Server<ShmFabric>, _) = if setup.drive == Drive::Thread {
             (builder.serve(&address, &mut service).map_err(|error| error.to_string())?, None)
@@ -188,12 +190,12 @@ impl RpcSubject {
     }
 }
 
-/// Where clients READ the tables of a store whose engine is at that address.
+/// Returns the address at which clients READ the tables of the store whose engine is at `engine`.
 pub(super) fn reads_address(engine: &Address) -> Result<Address, AddressError> {
     format!("{engine}-reads").parse()
 }
 
-/// Tables that clients READ; a worker of their own serves PUTs.
+/// Starts tables that clients READ, with a separate worker that serves PUTs.
 fn start_tables(
     fabric: &ShmFabric,
     address: &Address,
@@ -210,7 +212,7 @@ fn start_tables(
     Ok(Hosted { drive, worker, before: ProcessCost::default(), _server: Box::new(server) })
 }
 
-/// A typed service, with its functions declared.
+/// Adapts a typed service and declares its functions.
 fn adapted<P: Processor>(
     processor: P,
     builder: ServerBuilder<ShmFabric>,
@@ -219,8 +221,8 @@ fn adapted<P: Processor>(
     (adapter.declare(builder), Box::new(adapter))
 }
 
-/// A store in memory (HatRPC section 5.4 has it in tmpfs). Its folder is gone as soon as it is open, so nothing is left
-/// behind, however this process ends.
+/// Opens a store in memory (HatRPC section 5.4 uses tmpfs). Its folder is removed as soon as it is open, so
+/// that nothing remains however this process ends.
 fn open_hat_kv(map_bytes: usize) -> Result<dunlin_hatkv::Handler, String> {
     let in_memory = Path::new("/dev/shm");
     let folder = if in_memory.is_dir() { tempfile::tempdir_in(in_memory) } else { tempfile::tempdir() };
@@ -247,7 +249,7 @@ impl Subject for RpcSubject {
         if self.hosted.len() <= at {
             self.hosted.resize_with(at + 1, || None);
         }
-        // Only who starts a server says what it is to be: then another's time is over.
+        // Only the start of a server has parameters. It replaces the previous server of this number.
         if self.hosted[at].is_none() || !parameters.is_empty() {
             self.hosted[at] = None;
             let setup: Setup = serde_json::from_slice(parameters)
@@ -272,8 +274,8 @@ impl Subject for RpcSubject {
                 }
             }
             (Some(worker), _) => {
-                // As a worker runs on its own thread. The fabric ends each sleep after some 10 ms: then the phase is
-                // looked at.
+                // As a worker does on its own thread. The fabric ends each sleep after about 10 ms, and
+                // then the phase is checked.
                 worker.step(Nanos::MAX);
             }
             (None, _) => std::thread::sleep(LOOK_UP),

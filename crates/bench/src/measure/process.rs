@@ -1,4 +1,4 @@
-//! What a process costs: CPU time and memory, from the kernel's account.
+//! CPU time and memory of a process, from the kernel's statistics.
 
 use std::fs;
 
@@ -9,22 +9,22 @@ use serde::{Deserialize, Serialize};
 use super::MeasureError;
 use dunlin_floor::process_cpu_ns;
 
-/// CPU time and memory of a process, at a moment or over a time.
+/// CPU time and memory of a process, at a point in time or over a period.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(super) struct ProcessCost {
     /// CPU time, ns.
     pub(super) cpu_ns: u64,
-    /// Time passed, ns.
+    /// Elapsed time, ns.
     pub(super) wall_ns: u64,
-    /// Resident memory now, shared pages counted in full, bytes.
+    /// Resident memory, shared pages counted in full, bytes.
     pub(super) resident_bytes: u64,
-    /// Resident memory now, each shared page divided by the processes that map it, bytes.
+    /// Resident memory, each shared page divided by the number of processes that map it, bytes.
     pub(super) proportional_bytes: u64,
 }
 
 impl ProcessCost {
-    /// The calling process, since it began. Reads /proc/self/smaps_rollup, which takes a while for many mappings; the
-    /// CPU time is taken before that.
+    /// Returns the cost of the calling process since its start. Reads /proc/self/smaps_rollup, which takes
+    /// a while with many mappings; the CPU time is read first.
     pub(super) fn of_this_process() -> Result<Self, MeasureError> {
         let cpu_ns = process_cpu_ns();
         let now = clock_gettime(ClockId::Monotonic);
@@ -39,7 +39,7 @@ impl ProcessCost {
         })
     }
 
-    /// The times since `before`, and the memory now.
+    /// Returns the times since `before`, with the current memory.
     pub(super) fn since(self, before: Self) -> Self {
         Self {
             cpu_ns: self.cpu_ns.saturating_sub(before.cpu_ns),
@@ -55,19 +55,19 @@ fn field(text: &str, name: &str) -> u64 {
         .map_or(0, |kilobytes| kilobytes * 1024)
 }
 
-/// Allows this process as many open files as it may have: a connection takes several.
+/// Raises the soft limit of open files to the hard limit, since each connection takes several files.
 pub(super) fn raise_file_limit() {
     let limit = getrlimit(Resource::Nofile);
-    // What is refused here shows later, with a clear message, when the files run out.
+    // A failure shows later, with a clear message, when the files run out.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
 }
 
-/// Files that this process may have open.
+/// Returns the limit of open files of this process.
 pub(super) fn file_limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// Runs `work`; its result, and the CPU time of this whole process meanwhile, ns.
+/// Runs `work`. Returns its result, and the CPU time of the whole process during the call, ns.
 pub(super) fn with_cpu_time<T>(work: impl FnOnce() -> T) -> (T, u64) {
     let before = process_cpu_ns();
     let result = work();

@@ -1,4 +1,4 @@
-//! The pinned process pair with servers in it.
+//! The pinned process pair and its servers.
 
 use std::time::{Duration, Instant};
 
@@ -12,14 +12,15 @@ use super::peer::{Drive, ServiceKind, Setup};
 use super::process::raise_file_limit;
 use dunlin_floor::{Cores, FloorError, FloorPair};
 
-/// A pinned process pair, and a fabric for the clients on this side. It stays on the thread that made it.
+/// A pinned process pair, and a fabric for the clients on this side. It stays on the thread that created
+/// it.
 pub struct Session {
     pub(super) pair: FloorPair,
     pub(super) fabric: ShmFabric,
-    /// The cores this process may use, before pinning.
+    /// The cores that this process may use, before pinning.
     pub(super) allowed: CpuSet,
     next: u8,
-    /// Servers that were started, each of which has a name of its own.
+    /// Number of servers started; each has a unique name.
     started: u32,
 }
 
@@ -32,10 +33,10 @@ pub(super) struct Served {
 }
 
 impl Session {
-    /// Starts the peer process and pins both sides to the first two cores that there are.
+    /// Starts the peer process and pins both sides to the first two available cores.
     ///
     /// # Errors
-    /// No second core, no peer, no fabric.
+    /// No second core, no peer process, or no fabric.
     pub fn start() -> Result<Self, MeasureError> {
         raise_file_limit();
         let allowed = sched_getaffinity(None)
@@ -44,7 +45,7 @@ impl Session {
         Ok(Self { pair, fabric: super::fabric()?, allowed, next: 0, started: 0 })
     }
 
-    /// The pair, for floors alone.
+    /// Returns the pair, to measure floors alone.
     pub fn pair(&mut self) -> &mut FloorPair {
         &mut self.pair
     }
@@ -56,8 +57,8 @@ impl Session {
         Ok(served)
     }
 
-    /// Starts another server in the place of one that has no clients any more: where a server's memory lies is worth some percent for as
-    /// long as it runs.
+    /// Replaces a server that has no clients left by a new one. The address of a server's memory affects
+    /// its speed by some percent for its whole life.
     pub(super) fn serve_anew(
         &mut self,
         served: &Served,
@@ -81,7 +82,7 @@ impl Session {
         Ok(Served { index, address })
     }
 
-    /// Does `work` while the peer serves: connecting, loading, warming up.
+    /// Runs `work` while the peer serves: for connecting, loading, warming up.
     pub(super) fn while_serving<T>(
         &mut self,
         served: &Served,
@@ -95,8 +96,9 @@ impl Session {
         Ok(value)
     }
 
-    /// Drops clients of a server and serves until the peer has let go of what they had: a server that is not driven would keep
-    /// it. Gives up after two seconds; then what comes next may lack files, and says so.
+    /// Drops the clients of a server, and serves until the peer has released their resources; a server that
+    /// is not driven would keep them. Gives up after two seconds. A later connection may then run out of
+    /// files, and reports that.
     pub(super) fn disconnect<T>(&mut self, served: &Served, clients: Vec<T>) -> Result<(), MeasureError> {
         if clients.is_empty() {
             return Ok(());
@@ -115,7 +117,7 @@ impl Session {
         })
     }
 
-    /// Connects a client.
+    /// Connects a client to a server, which serves meanwhile.
     pub(super) fn connect(
         &mut self,
         served: &Served,
@@ -124,7 +126,7 @@ impl Session {
         self.while_serving(served, |fabric, address| Self::connect_to(fabric, address, config))
     }
 
-    /// Connects a client to a server that serves just now.
+    /// Connects a client to a server that is being served.
     pub(super) fn connect_to(
         fabric: &ShmFabric,
         address: &Address,

@@ -1,5 +1,6 @@
-//! Systems that RF-RPC's text compares, on one machine: one GET after the other of the same records, by RPC under the protocols of Jakiro,
-//! ServerReply and HERD, and by READs of the tables of Pilaf and FaRM, which the server knows nothing of.
+//! The systems that RF-RPC compares, on one machine. Each makes one GET at a time of the same records: by
+//! RPC with the protocols of Jakiro, ServerReply and HERD, or by READs of the tables of Pilaf and FaRM,
+//! without the server's CPU.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,8 +25,8 @@ use dunlin_report::statistics::ratio;
 use dunlin_workload::random::Random;
 
 const SLICE: Duration = Duration::from_millis(2);
-/// The systems that call, by which protocol, and whether by the rates of RF-RPC's cluster, by which results are fetched: by those of shared
-/// memory they are written back.
+/// The systems that use RPC: name, protocol, and whether to use the rates of RF-RPC's cluster. With those,
+/// results are fetched; with the rates of shared memory, they are written back.
 const CALLING: [(&str, &str, bool); 4] = [
     ("Jakiro", "RF-RPC", false),
     ("Jakiro, fetched", "RF-RPC", true),
@@ -33,7 +34,7 @@ const CALLING: [(&str, &str, bool); 4] = [
     ("HERD-style", "HERD", false),
 ];
 
-/// Who makes GETs.
+/// The client that makes GETs.
 enum Getter {
     Calls { client: Box<Client<ShmFabric>>, protocol: &'static str, reads_before: u64 },
     Reads { client: Box<BypassClient<ShmFabric>> },
@@ -73,7 +74,7 @@ impl System {
         Ok(slice)
     }
 
-    /// One GET.
+    /// Makes one GET.
     #[inline]
     fn get(&mut self) -> Result<u64, String> {
         let number = self.random.below(self.records);
@@ -98,7 +99,7 @@ impl System {
         Ok(1)
     }
 
-    /// READs of a GET so far, on average.
+    /// Returns the average number of READs per GET so far.
     fn reads_per_get(&mut self) -> Option<f64> {
         match &mut self.getter {
             Getter::Calls { client, reads_before, .. } => {
@@ -109,13 +110,13 @@ impl System {
     }
 }
 
-/// READs that a client has fetched results with.
+/// Returns the number of READs with which a client has fetched results.
 fn reads_of(client: &mut Client<ShmFabric>) -> u64 {
     client.tuning().iter().map(|tuning| tuning.reads.0).sum()
 }
 
-/// Measures each system with `records` in it. Rows have `operation` `GET`, `system`, `protocol`, `window` 1, `reads_per_get`,
-/// `throughput_ops`, `hit_share`. Every value is checked. Blocks for some seconds.
+/// Measures each system with `records` records. Rows have `operation` `GET`, `system`, `protocol`, `window`
+/// 1, `reads_per_get`, `throughput_ops` and `hit_share`. Every value is checked. Blocks for some seconds.
 pub(super) fn systems(
     session: &mut Session,
     records: usize,

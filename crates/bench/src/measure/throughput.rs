@@ -1,4 +1,5 @@
-//! `bench throughput`: calls per second with a window of them in flight, one message for each and in batches.
+//! `bench throughput`: calls per second with a window of calls in flight, one call per message and in
+//! batches.
 
 use std::time::Duration;
 
@@ -13,29 +14,30 @@ use super::{Findings, MeasureError, progress_bar, protocols};
 use dunlin_floor::{Floor, RING_WINDOW, compare};
 use dunlin_report::Row;
 
-/// The size that the bare ring carries, bytes.
+/// Payload size of the ring floor, bytes.
 const RING_SIZE: usize = 32;
-/// Length of a slice of one client.
+/// Length of a slice with one client.
 const SLICE: Duration = Duration::from_millis(2);
-/// Length of a slice of several clients, which may have to share cores: several of the kernel's time slices.
+/// Length of a slice with several clients, which may share cores: several of the kernel's time slices.
 const CROWD_SLICE: Duration = Duration::from_millis(40);
 
-/// What to measure.
+/// The parameters of the measurement.
 #[derive(Clone, Debug)]
 pub struct ThroughputOptions {
-    /// Bytes of request and of answer, at most 4096: larger ones are bandwidth, which `bench latency` shows.
+    /// Size of request and response in bytes, at most 4096. `bench latency` shows the bandwidth of larger
+    /// ones.
     pub size: usize,
-    /// Clients, each on a thread and with a connection of its own, all of one worker.
+    /// Number of clients, each with its own thread and connection, all served by one worker.
     pub clients: usize,
-    /// Calls of each client in flight, one message for each.
+    /// Calls in flight per client, one call per message.
     pub window: usize,
-    /// Calls in a message of the batched rows.
+    /// Calls per message in the batched rows.
     pub batches: Vec<usize>,
-    /// Calls of each client in flight in the batched rows.
+    /// Calls in flight per client in the batched rows.
     pub batched_window: usize,
-    /// Protocols by name; empty for all that are legal.
+    /// Protocols by name. Empty selects all legal ones.
     pub protocols: Vec<String>,
-    /// Alternations of floor and subject for each row; `None`: as many as give about a second.
+    /// Alternations of floor and subject per row; `None` gives about a second.
     pub rounds: Option<usize>,
 }
 
@@ -83,12 +85,12 @@ impl ThroughputOptions {
     }
 }
 
-/// Measures each protocol with one message for each call and in batches, in alternation with the bare ring. Rows have
-/// `protocol`, `size_bytes`, `clients`, `batch`, `window`, `throughput_ops`, and for 32 bytes `floor_throughput_ops` and
-/// their `share`. Blocks for about a second for each row.
+/// Measures each protocol with one call per message and in batches, alternating with the ring floor. Rows
+/// have `protocol`, `size_bytes`, `clients`, `batch`, `window` and `throughput_ops`; for 32 bytes also
+/// `floor_throughput_ops` and the `share` of it. Blocks for about a second per row.
 ///
 /// # Errors
-/// Anything that fails but connecting by a protocol that was not asked for by name: that is noted.
+/// Any failure, except that a protocol not named in `options` cannot connect: a note reports that.
 pub fn throughput(session: &mut Session, options: &ThroughputOptions) -> Result<Findings, MeasureError> {
     options.check()?;
     let mut findings = Findings::default();
@@ -147,7 +149,7 @@ pub fn throughput(session: &mut Session, options: &ThroughputOptions) -> Result<
     Ok(findings)
 }
 
-/// Clients of one shape on one protocol.
+/// Clients of one shape with one protocol.
 struct Subject {
     protocol: &'static str,
     shape: Shape,
@@ -195,7 +197,7 @@ fn subjects(
     Ok(subjects)
 }
 
-/// A server with its clients, each of which has made a call.
+/// Starts a server and connects its clients, each of which makes one call.
 fn connect(
     session: &mut Session,
     plan: Plan,
@@ -217,7 +219,7 @@ fn connect(
     Ok((served.index, Crowd::new(flows, session)))
 }
 
-/// A ring that holds about the window: larger ones only cost cache.
+/// Returns the size of a ring that holds about the window; a larger ring only occupies more cache.
 fn ring_bytes(shape: Shape, size: usize) -> u32 {
     let message = (size + 64).next_multiple_of(64);
     (2 * shape.window * message).next_power_of_two().clamp(16 * 1024, 64 * 1024) as u32

@@ -1,4 +1,4 @@
-//! `bench typed`: what generated code costs over raw calls of as many bytes, by the same plan.
+//! `bench typed`: the overhead of generated code over raw calls of the same size and plan.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -15,23 +15,23 @@ use crate::typed_service::{Handler, Point, TypedClient, TypedProcessor};
 use dunlin_floor::{FloorError, FloorPair, Slice, compare, take_turns};
 use dunlin_report::{Row, rounded};
 
-/// The largest binary: what still travels in a message.
+/// Largest binary, bytes: it must still travel in a message.
 const LARGEST: usize = 2048;
 /// Length of a slice.
 const SLICE: Duration = Duration::from_millis(2);
-/// Calls before anything is timed.
+/// Number of calls before timing starts.
 const WARM_UP: usize = 64;
 
-/// What to measure.
+/// The parameters of the measurement.
 #[derive(Clone, Debug)]
 pub struct TypedOptions {
-    /// Bytes of binaries and texts, both ways.
+    /// Size of binaries and texts in both directions, bytes.
     pub size: usize,
-    /// Alternations of raw and typed calls for each row; `None` for 300.
+    /// Alternations of raw and typed calls per row; `None` for 300.
     pub rounds: Option<usize>,
 }
 
-/// The service, for the peer's side.
+/// Creates the service for the peer's side.
 pub(super) fn processor() -> TypedProcessor<Handler> {
     TypedProcessor(Handler)
 }
@@ -40,10 +40,10 @@ fn failed(function: &str, reason: String) -> MeasureError {
     MeasureError::TypedCall { protocol: function.to_owned(), reason }
 }
 
-/// One typed function: sends the payload, and says what of the answer is wrong (0 if nothing is).
+/// Makes one typed call, and returns the difference of its response from the expected one (0 if none).
 type CallOf = fn(&mut Caller) -> Result<u64, String>;
 
-/// What is measured: the function, and whether its payload has any size.
+/// The measured functions: name, signature, whether the payload size is variable, and the call.
 const FUNCTIONS: [(&str, &str, bool, CallOf); 5] = [
     ("echo", "binary echo(1: binary)", true, Caller::echo),
     ("look", "binary look(1: binary) throws", true, Caller::look),
@@ -51,16 +51,16 @@ const FUNCTIONS: [(&str, &str, bool, CallOf); 5] = [
     ("sum", "i64 sum(1: i64, 2: i64, 3: i64, 4: i64)", false, Caller::sum),
     ("turn", "struct of four i64 turn(1: the same)", false, Caller::turn),
 ];
-/// Bytes of what has one size.
+/// Payload size of the fixed-size functions, bytes.
 const FIXED: usize = 32;
 
-/// Measures raw echoes and typed calls in turn, in one pinned process pair and by one plan. Rows have `function`,
-/// `size_bytes`, the latency fields of the typed calls, `raw_p50_ns` and `overhead_ns`, the median over alternations of what
-/// typed calls take longer. Functions whose arguments have one size are measured at 32 bytes only. Blocks for about two
-/// seconds for each function.
+/// Alternates raw echo calls and typed calls in one pinned process pair with one plan. Rows have
+/// `function`, `size_bytes`, the latency fields of the typed calls, `raw_p50_ns` and `overhead_ns`: the
+/// median over alternations of typed minus raw latency. Functions with fixed-size arguments are measured
+/// only at 32 bytes. Blocks for about two seconds per function.
 ///
 /// # Errors
-/// Anything that fails.
+/// Any failure.
 pub fn typed(session: &mut Session, options: &TypedOptions) -> Result<Findings, MeasureError> {
     let size = options.size;
     if size > LARGEST {

@@ -1,5 +1,6 @@
-//! `bench ycsb` (HatRPC section 5.4, figures 15 and 16): HatKV under YCSB's workloads A and B, half of whose operations are
-//! batches, by hints and by emulations of other systems' protocols, all on one store.
+//! `bench ycsb` (HatRPC section 5.4, figures 15 and 16): HatKV under YCSB's workloads A and B, half of
+//! whose operations are batches. Plans from hints compete with emulations of other systems' protocols, on
+//! one store.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -27,19 +28,19 @@ use dunlin_report::Row;
 use dunlin_workload::random::Random;
 use dunlin_workload::ycsb::{Operation, OperationStream, Share, Workload, shipped};
 
-/// The systems that HatRPC compares itself with, by their rows in the table of protocols.
+/// The systems that HatRPC compares itself with, by their names in the protocol table.
 const RIVALS: [&str; 4] = ["AR-gRPC", "HERD", "Pilaf", "Remote-fetch"];
 /// Records in a MULTIGET or MULTIPUT.
 const BATCH: usize = 10;
-/// With YCSB's prefix of four letters, keys of 24 bytes.
+/// Digits of a key. With YCSB's four-letter prefix, keys have 24 bytes.
 const KEY_DIGITS: usize = 20;
-/// What keys begin with makes up for the rest.
+/// Size of a key, bytes.
 const KEY_BYTES: usize = 24;
-/// A value: ten fields of 100 bytes.
+/// Size of a value, bytes: ten fields of 100 bytes.
 const VALUE_BYTES: usize = 1000;
-/// The longest that one workload is measured.
+/// Time limit per workload.
 const LONGEST: Duration = Duration::from_secs(90);
-/// Operations, by their kinds' numbers.
+/// Operations, in the order of their kind numbers.
 const OPERATIONS: [&str; 4] = ["get", "put", "multiget", "multiput"];
 const GET: usize = 0;
 const PUT: usize = 1;
@@ -76,18 +77,18 @@ impl FromStr for YcsbWorkload {
     }
 }
 
-/// What to measure.
+/// The parameters of the measurement.
 #[derive(Clone, Debug)]
 pub struct YcsbOptions {
     /// The workloads.
     pub workloads: Vec<YcsbWorkload>,
-    /// Clients, each with one operation under way.
+    /// Number of clients, each with one operation in flight.
     pub clients: usize,
-    /// Records in the store.
+    /// Number of records in the store.
     pub records: usize,
-    /// The protocols that the hints compete with; those of the paper if none are named.
+    /// The protocols that compete with the hints. Without names, the paper's protocols.
     pub singles: Singles,
-    /// Slices of each contestant.
+    /// Slices per contestant.
     pub rounds: usize,
     /// Length of a slice.
     pub slice: Duration,
@@ -95,12 +96,12 @@ pub struct YcsbOptions {
     pub stop: Stop,
 }
 
-/// Measures the workloads. Contestants are `function hints`, `service hints` and each protocol. Rows have `workload`,
-/// `clients`, `operation` (`all` or one), `protocol`, `plan`, `throughput_ops`, the latency fields, and for both the best
-/// single protocol and the ratio to it.
+/// Measures the workloads. Contestants are `function hints`, `service hints` and each protocol. Rows have
+/// `workload`, `clients`, `operation` (`all`, or a single one), `protocol`, `plan`, `throughput_ops` and
+/// the latency fields; for throughput and latency also the best single protocol and the ratio to it.
 ///
 /// # Errors
-/// Anything that fails; protocols that the fabric cannot run are noted instead.
+/// Any failure; protocols that the fabric cannot run are reported in notes instead.
 pub fn ycsb(session: &mut Session, options: &YcsbOptions) -> Result<Findings, MeasureError> {
     super::atb::check_clients(&[options.clients])?;
     if !(BATCH..=10_000_000).contains(&options.records) {
@@ -194,7 +195,7 @@ pub fn ycsb(session: &mut Session, options: &YcsbOptions) -> Result<Findings, Me
     Ok(findings)
 }
 
-/// The protocols that are measured: those named, or those of the paper.
+/// Returns the competing protocols: those named, or the paper's.
 fn rivals(singles: &Singles) -> Singles {
     if !singles.protocols.is_empty() {
         return singles.clone();
@@ -226,7 +227,7 @@ fn parse(text: &str) -> Result<Workload, MeasureError> {
     Ok(parsed.0)
 }
 
-/// The key of each record, made once.
+/// Creates the keys of all records.
 fn keys(records: usize) -> Result<Vec<Bytes>, MeasureError> {
     let workload = parse(&format!("{}\nzeropadding={KEY_DIGITS}\n", shipped("a").unwrap_or_default()))?;
     let mut key = Vec::with_capacity(KEY_BYTES);
@@ -277,7 +278,8 @@ fn load(
     })
 }
 
-/// A value tells at its two ends whose it is and which version, so that a wrong or a torn one shows.
+/// Creates a value that carries its record and version at both ends, so that a wrong or torn value is
+/// detected.
 fn value(record: u64, version: u64) -> Bytes {
     let mut value = vec![0x5a; VALUE_BYTES];
     value[..8].copy_from_slice(&record.to_le_bytes());
@@ -320,7 +322,7 @@ impl Client {
         }
     }
 
-    /// The next operation: whether it writes, and its record and version.
+    /// Returns the next operation: whether it writes, its record, and its version.
     fn next(&mut self) -> (bool, u64, u64) {
         match self.stream.next_operation() {
             Operation::Update { record, version } | Operation::ReadModifyWrite { record, version } => {
@@ -331,7 +333,8 @@ impl Client {
         }
     }
 
-    /// The records of a batch: the operation's, and those of the next, which are chosen alike.
+    /// Returns the records of a batch: the operation's, and those of the following operations, with the
+    /// same distribution.
     fn batch(&mut self, first: u64) -> [u64; BATCH] {
         let mut records = [first; BATCH];
         records[1..].iter_mut().for_each(|record| *record = self.next().1);
@@ -345,7 +348,7 @@ impl Client {
 
 const WRONG: &str = "a value was missing or another record's: this is a bug";
 
-/// An operation that was sent, with the records that it reads.
+/// An operation in flight, with the records that it reads.
 enum UnderWay {
     Get(Pending<HatKvGetOutcome>, u64),
     Put(Pending<HatKvPutOutcome>),

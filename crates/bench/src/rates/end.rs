@@ -1,4 +1,4 @@
-//! One side of a queue pair that is measured, and the loop that posts.
+//! One side of a measured queue pair, and the loop that posts requests.
 
 use super::messages::{Hello, VERSION};
 use super::{LARGEST, MOST_WINDOW, RatesError};
@@ -8,34 +8,34 @@ use dunlin_fabric::{
     ThreadDomain, WaitMode, WorkId, WorkRequest,
 };
 
-/// Memory that is read and written: more than a core's first cache holds, less than its second.
+/// Size of the remotely accessed memory, bytes: larger than a core's L1 cache, smaller than its L2.
 const AREA: usize = 512 * 1024;
 const LINE: u32 = 64;
-/// One WRITE in so many is signaled, so that the send queue does not fill for good.
+/// Signaling interval: one WRITE in this number is signaled, so that its completion frees the send queue.
 const SIGNALED: u32 = 16;
-/// The clock is looked at and completions are taken once for so many rounds in which something was posted.
+/// Number of posting rounds between two readings of the clock and polls of the completion queue.
 const ROUNDS: u32 = 16;
 
-/// READ or WRITE.
+/// The measured operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Read,
     Write,
 }
 
-/// A slice to be done.
+/// The parameters of a slice.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Job {
     pub(super) kind: Kind,
     pub(super) bytes: u32,
     pub(super) window: u32,
-    /// How long, in nanoseconds.
+    /// Duration, in nanoseconds.
     pub(super) slice: Nanos,
-    /// Once over the memory, and no further.
+    /// Whether to stop after one pass over the memory.
     pub(super) once: bool,
 }
 
-/// What came of it.
+/// The result of a slice.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slice {
     pub(super) operations: u64,
@@ -43,7 +43,7 @@ pub(super) struct Slice {
 }
 
 impl Slice {
-    /// Operations a second.
+    /// Returns the operations per second.
     pub(super) fn rate(&self) -> f64 {
         self.operations as f64 * 1e9 / self.nanos.max(1) as f64
     }
@@ -53,27 +53,28 @@ pub(super) struct End<F: Fabric> {
     domain: F::Domain,
     completions: CompletionQueueId,
     queue_pair: QueuePairId,
-    /// What the other side READs or WRITEs.
+    /// The local memory that the other side READs or WRITEs.
     area: Region<F::Memory>,
     arena: Arena<F::Memory>,
-    /// The other side's area.
+    /// The key of the other side's area.
     key: RegionKey,
     inline: u32,
-    /// What inline WRITEs carry, and where the own area is looked at.
+    /// Payload of inline WRITEs, and destination of local reads of the area.
     scratch: Vec<u8>,
-    /// Buffers for READs, when they are not under way.
+    /// Buffers for READs that are not in use.
     free: Vec<Buffer<F::Memory>>,
     arrived: Vec<Completion<F::Memory>>,
     place: u64,
     posted: u64,
-    /// Requests under way that will have a completion.
+    /// Number of posted requests whose completion is pending.
     under_way: u32,
-    /// The last WRITE of the slice, which is signaled, was posted.
+    /// Whether the slice's last WRITE, which is signaled, was posted.
     closed: bool,
 }
 
 impl<F: Fabric> End<F> {
-    /// A queue pair, and memory that the other side may use so. The greeting is to be sent on the same link.
+    /// Creates a queue pair, and memory that the other side can access. The returned greeting must be sent
+    /// on the same link.
     pub(super) fn new(fabric: &F, link: &F::Link, access: Access) -> Result<(Self, Hello), RatesError> {
         let mut domain = fabric.domain()?;
         let completions = domain.create_completion_queue(2 * MOST_WINDOW, false)?;
@@ -102,7 +103,7 @@ impl<F: Fabric> End<F> {
         Ok((end, Hello { version: VERSION, key, endpoint }))
     }
 
-    /// Connects with the other side, as its greeting says.
+    /// Connects the queue pair to the other side, using its greeting.
     pub(super) fn connect(&mut self, link: &F::Link, theirs: &Hello) -> Result<(), RatesError> {
         if theirs.version != VERSION {
             return Err(RatesError::Foreign(format!("its version is {}, ours {VERSION}", theirs.version)));
@@ -111,12 +112,12 @@ impl<F: Fabric> End<F> {
         Ok(self.domain.connect(self.queue_pair, link, &Endpoint(theirs.endpoint.clone()))?)
     }
 
-    /// Writes all of the own area, so that it is in this core's cache.
+    /// Writes the whole local area, which brings it into this core's cache.
     pub(super) fn rewrite(&mut self) {
         self.area.copy_in(0, &self.scratch);
     }
 
-    /// Reads all of it.
+    /// Reads the whole local area.
     pub(super) fn look(&mut self) {
         self.area.copy_out(0, &mut self.scratch);
     }
@@ -132,12 +133,12 @@ impl<F: Fabric> End<F> {
         Ok(())
     }
 
-    /// Whether the job has an end of its own, and is there.
+    /// Returns whether the job stops after one pass and has completed it.
     fn is_done(&self, job: Job) -> bool {
         job.once && self.posted >= AREA as u64 / u64::from(stride(job.bytes))
     }
 
-    /// Posts one request if there is room; says whether.
+    /// Posts one request if there is space. Returns whether it was posted.
     fn post(&mut self, job: Job, last: bool) -> Result<bool, RatesError> {
         let Job { kind, bytes, .. } = job;
         let offset = self.place;
@@ -147,7 +148,7 @@ impl<F: Fabric> End<F> {
                 let Some(into) = self.free.pop() else { return Ok(false) };
                 Operation::Read { from: RemoteSlice { key: self.key, offset, length: bytes }, into }
             }
-            // Room for one that is signaled is kept, so that there always is a completion to come.
+            // Keep space for a signaled WRITE, so that a completion is always pending.
             Kind::Write if self.domain.send_room(self.queue_pair) <= u32::from(!signaled) => {
                 return Ok(false);
             }
@@ -177,7 +178,7 @@ impl<F: Fabric> End<F> {
     ) -> Result<bool, RatesError> {
         match posted {
             Ok(()) => {}
-            // It took the buffer with it; another is made where one is missing.
+            // The failed post consumed the buffer; replace it for READs.
             Err(PostError::QueueFull) => {
                 if job.kind == Kind::Read {
                     self.free.push(self.arena.reserve(job.bytes as usize)?);
@@ -195,13 +196,14 @@ impl<F: Fabric> End<F> {
         Ok(true)
     }
 
-    /// Posts a last WRITE that is signaled: its completion is that of all before it. Says whether it is posted.
+    /// Posts the last, signaled WRITE: its completion implies those of all earlier ones. Returns whether it
+    /// has been posted.
     fn close(&mut self, job: Job) -> Result<bool, RatesError> {
         self.closed = self.closed || job.kind == Kind::Read || self.post(job, true)?;
         Ok(self.closed)
     }
 
-    /// Takes completions; says how many.
+    /// Processes completions and returns their number.
     fn poll(&mut self, job: Job) -> Result<usize, RatesError> {
         let count = self.domain.poll(self.completions, &mut self.arrived, MOST_WINDOW as usize);
         for completion in self.arrived.drain(..) {
@@ -215,20 +217,21 @@ impl<F: Fabric> End<F> {
         Ok(count)
     }
 
-    /// Waits until something may have come.
+    /// Waits for events, at most until `until`.
     fn wait(&mut self, until: Nanos) {
         let armed = self.domain.arm(WaitMode::Busy);
         self.domain.wait(armed, until);
     }
 }
 
-/// How far places of so many bytes are apart: each begins a line.
+/// Returns the distance between successive transfers of `bytes` bytes in the area; each starts on a cache
+/// line.
 fn stride(bytes: u32) -> u32 {
     bytes.next_multiple_of(LINE)
 }
 
-/// Does a job on several queue pairs at once, from this thread: until its time is over, or each is once through its memory, and
-/// all completions have come.
+/// Runs a job on several queue pairs from this thread, until its time has passed or each has completed one
+/// pass over its memory, and all completions have arrived.
 pub(super) fn drive<F: Fabric>(
     host: &F::Host,
     ends: &mut [&mut End<F>],

@@ -1,34 +1,34 @@
-//! What the two sides of a measurement say to each other, over the fabric's control connection, as JSON.
+//! The messages between both sides of a measurement: JSON, over the fabric's control connection.
 
 use super::RatesError;
 use dunlin_fabric::{Link, Nanos};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// The version of all this.
+/// Version of the message format.
 pub(super) const VERSION: u32 = 1;
 
-/// The first word of both sides.
+/// The first message of each side.
 #[derive(Debug, Deserialize, Serialize)]
 pub(super) struct Hello {
     pub(super) version: u32,
-    /// The key of the memory that the other side may use.
+    /// Key of the memory that the receiver may access.
     pub(super) key: u64,
     pub(super) endpoint: Vec<u8>,
 }
 
-/// What the host that is measured asks of a peer.
+/// A request from the measured host to a peer.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub(super) enum Order {
-    /// Slices of READs.
+    /// Run a slice of READs.
     Read { bytes: u32, window: u32, slice: Nanos, once: bool },
-    /// Read the own memory, so that it is in the own cache.
+    /// Read the local memory, to bring it into the peer's cache.
     Look,
-    /// It is done.
+    /// The measurement is complete.
     End,
 }
 
-/// What a peer answers.
+/// A peer's response to an order.
 #[derive(Debug, Deserialize, PartialEq, Serialize)]
 pub(super) enum Answer {
     Done { operations: u64, nanos: u64 },

@@ -1,16 +1,21 @@
-//! RF-RPC's one-time benchmark of a fabric (section 3.2, figure 1): how many READs a host serves in a second and how many WRITEs it
-//! makes, by size; from which L, H and N follow.
+//! Measures a fabric's rates, RF-RPC's one-time benchmark (section 3.2, figure 1): the number of READs that
+//! a host serves per second, and the number of WRITEs that it issues per second, by size. The limits L, H
+//! and N follow from them.
 //!
-//! The host that is measured calls [`measure`], and [`serve`] runs in peers: other processes of this host, or of others. All goes by
-//! the fabric's own operations and its control connections, so it is the same on every fabric, the simulator included:
+//! The measured host calls [`measure`]. Peers (other processes, on this or another host) call [`serve`].
+//! The measurement uses only the fabric's own operations and control connections, so it works on every
+//! fabric, the simulator included:
 //!
-//! * *reads*: all peers READ from the host at once, with a window each. The host's processors do nothing meanwhile.
-//! * *writes*: the host WRITEs to all peers at once, inline where the fabric can, and waits for few completions, as the engine does.
-//! * *read time*: one peer READs, one READ after the other.
+//! * *reads*: all peers READ from the host at the same time, each with a window of requests. The host's CPU
+//!   is idle.
+//! * *writes*: the host WRITEs to all peers at the same time, inline if possible, with few signaled
+//!   requests, as the engine does.
+//! * *read time*: one peer READs, one request at a time.
 //!
-//! Each is taken in short slices, all sizes in turn, and the median of the rounds counts. Where the initiator's own processor copies
-//! (shared memory) it matters in whose cache the bytes are: there what is READ was written by the host just before, and what is written
-//! to was just read by the peer, as it is with results; and a slice goes over the memory once.
+//! Short slices of all sizes alternate, and the result is the median over rounds. On fabrics where the
+//! initiator's CPU copies (shared memory), the location of the data in caches matters. There the host
+//! writes the data just before it is READ, and the peer reads the target just before it is written, as
+//! happens with results; and a slice passes over the memory only once.
 
 mod end;
 mod messages;
@@ -24,34 +29,34 @@ use end::{End, Job, Kind, Slice, drive};
 use messages::{Answer, Hello, Order, receive, send};
 use thiserror::Error;
 
-/// The sizes that are measured if no others are asked for: F is chosen between two of these.
+/// The default sizes, in bytes. The bounds of F, L and H, are two of them.
 pub const SIZES: [u32; 9] = [32, 64, 128, 256, 512, 1024, 2048, 4096, 8192];
-/// The largest size.
+/// The largest size, in bytes.
 pub const LARGEST: u32 = 64 * 1024;
-/// The most peers, and the largest window.
+/// The maximum number of peers.
 pub const MOST_PEERS: usize = 64;
-/// See [`MOST_PEERS`].
+/// The maximum window of a peer.
 pub const MOST_WINDOW: u32 = 64;
 
-/// How long a peer may take for its part of a slice, or a greeting.
+/// Timeout for a peer's part of a slice, and for its greeting.
 const PATIENCE: Nanos = 20_000_000_000;
-/// How often a wait for peers looks up.
+/// Interval at which a wait for peers calls `between`.
 const LOOK: Nanos = 100_000_000;
 
-/// How to measure.
+/// The parameters of the measurement.
 #[derive(Clone, Debug)]
 pub struct RatesOptions {
-    /// Bytes of transfers, growing.
+    /// Sizes of the transfers in bytes, ascending.
     pub sizes: Vec<u32>,
-    /// Peers, each with a connection.
+    /// Number of peers, each with its own connection.
     pub peers: usize,
-    /// Threads of the host that WRITE, each to its share of the peers.
+    /// Threads of the host that WRITE, each to an equal share of the peers.
     pub threads: usize,
-    /// READs that a peer has under way.
+    /// READs in flight per peer.
     pub window: u32,
-    /// How often each size is measured.
+    /// Number of slices per size.
     pub rounds: usize,
-    /// How long a slice is where it is not once over the memory, in nanoseconds.
+    /// Length of a slice in nanoseconds, unless it ends after one pass over the memory.
     pub slice: Nanos,
 }
 
@@ -61,48 +66,48 @@ impl Default for RatesOptions {
     }
 }
 
-/// What the caller is told, and says, between slices.
+/// The progress of a measurement, reported to the caller between slices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step<'a> {
-    /// Peers can dial there.
+    /// Peers can now dial this address.
     Listening(&'a Address),
-    /// So many peers are there.
+    /// This number of peers is connected.
     Peers(usize),
-    /// So many slices of so many are done.
+    /// Number of completed slices, and the total.
     Slices(usize, usize),
 }
 
-/// Why there are no rates.
+/// The reason why rates could not be measured.
 #[derive(Debug, Error)]
 pub enum RatesError {
-    /// The caller has asked for the end.
+    /// The caller stopped the measurement.
     #[error("stopped before the end")]
     Stopped,
-    /// An option out of its range.
+    /// An option is out of range.
     #[error("{0}")]
     Option(String),
-    /// No queue pair.
+    /// The queue pair cannot be created.
     #[error(transparent)]
     Create(#[from] CreateError),
-    /// No memory.
+    /// The memory cannot be registered.
     #[error(transparent)]
     Register(#[from] RegisterError),
-    /// No memory for a buffer.
+    /// There is no memory for a buffer.
     #[error(transparent)]
     Arena(#[from] ArenaError),
     /// The peer cannot be granted memory.
     #[error(transparent)]
     Grant(#[from] GrantError),
-    /// No connection to the host that is measured.
+    /// The connection to the measured host failed.
     #[error(transparent)]
     Dial(#[from] DialError),
-    /// No place for peers to dial.
+    /// The host cannot listen for peers.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// No connections from peers.
+    /// A connection from a peer cannot be accepted.
     #[error(transparent)]
     Accept(#[from] AcceptError),
-    /// The other side is gone, or silent.
+    /// The other side closed the connection, or does not answer.
     #[error("the other side of the measurement: {0}")]
     Link(#[from] LinkError),
     /// An operation was refused.
@@ -113,27 +118,27 @@ pub enum RatesError {
     Failed {
         /// READ or WRITE.
         what: &'static str,
-        /// Its size.
+        /// Size of the transfer, bytes.
         bytes: u32,
-        /// How it ended.
+        /// The completion status.
         status: CompletionStatus,
     },
-    /// The other side is no such measurement, or of another version.
+    /// The other side does not run this measurement, or runs another version.
     #[error("the other side does not speak as a measurement of this version does: {0}")]
     Foreign(String),
-    /// The other side's own error.
+    /// The error reported by the other side.
     #[error("the other side of the measurement says: {0}")]
     Said(String),
-    /// The results cannot be.
+    /// The results are inconsistent.
     #[error("what was measured is no table: {0}")]
     Bad(#[from] BadRates),
 }
 
 impl RatesOptions {
-    /// Says what cannot be measured.
+    /// Checks the options.
     ///
     /// # Errors
-    /// [`RatesError::Option`].
+    /// [`RatesError::Option`] for the first option out of range.
     pub fn check(&self) -> Result<(), RatesError> {
         let wrong = |what: String| Err(RatesError::Option(what));
         let growing = self.sizes.windows(2).all(|pair| pair[0] < pair[1]);
@@ -151,17 +156,18 @@ impl RatesOptions {
     }
 }
 
-/// A peer, as the host that is measured has it.
+/// A peer, from the view of the measured host.
 struct Peer<F: Fabric> {
     link: F::Link,
     end: End<F>,
 }
 
-/// Measures this host: waits at `address` for as many peers as the options say, and has them work. `between` is told how far it is
-/// and says whether to go on. Blocks for some seconds from when all peers are there.
+/// Measures this host: waits at `address` for the configured number of peers and runs the slices. `between`
+/// receives the progress and returns whether to continue. Blocks for some seconds after all peers have
+/// connected.
 ///
 /// # Errors
-/// What the fabric or a peer refuses; nothing is left under way.
+/// Errors of the fabric or of a peer. No operation stays in flight.
 pub fn measure<F: Fabric>(
     fabric: &F,
     address: &Address,
@@ -186,12 +192,12 @@ pub fn measure<F: Fabric>(
     }
     let mut run = Run { fabric, options, peers };
     let outcome = run.all(between);
-    // Also after an error, so that nobody waits for us; who is gone needs no word.
+    // Also after an error, so that no peer keeps waiting. Ignore errors: a peer may have ended.
     run.peers.iter().for_each(|peer| drop(send(&peer.link, &Order::End)));
     outcome
 }
 
-/// Makes the queue pair with a peer.
+/// Creates and connects the queue pair to a peer.
 fn greet<F: Fabric>(fabric: &F, link: F::Link) -> Result<Peer<F>, RatesError> {
     let until = fabric.host().now().saturating_add(PATIENCE);
     let (mut end, hello) = End::new(fabric, &link, Access::READ)?;
@@ -239,12 +245,12 @@ impl<F: Fabric> Run<'_, F> {
         Ok(rows.collect())
     }
 
-    /// Whether the initiator's processor copies, so that caches matter.
+    /// Returns whether the initiator's CPU copies, so that caches matter.
     fn copies(&self) -> bool {
         self.fabric.capabilities().initiator_copies
     }
 
-    /// READs a second by so many of the peers.
+    /// Measures READs per second by the first `by` peers.
     fn reads(&mut self, bytes: u32, window: u32, by: usize) -> Result<f64, RatesError> {
         let once = self.copies();
         if once {
@@ -256,7 +262,7 @@ impl<F: Fabric> Run<'_, F> {
         self.answers(readers).map(|slices| slices.iter().map(Slice::rate).sum())
     }
 
-    /// WRITEs a second by all threads.
+    /// Measures WRITEs per second by all threads.
     fn writes(&mut self, bytes: u32) -> Result<f64, RatesError> {
         let once = self.copies();
         if once {
@@ -268,7 +274,7 @@ impl<F: Fabric> Run<'_, F> {
         let mut ends: Vec<&mut End<F>> = self.peers.iter_mut().map(|peer| &mut peer.end).collect();
         let share = ends.len().div_ceil(self.options.threads);
         let mut shares: Vec<&mut [&mut End<F>]> = ends.chunks_mut(share).collect();
-        // One thread is this one: also where threads are simulated.
+        // A single share runs on this thread, which also works in the simulator.
         if let [all] = &mut shares[..] {
             return drive(host, all, job).map(|slice| slice.rate());
         }
@@ -281,7 +287,7 @@ impl<F: Fabric> Run<'_, F> {
         slices.into_iter().map(|slice| slice.map(|slice| slice.rate())).sum()
     }
 
-    /// What peers say when they have done what they were asked.
+    /// Receives the results of the peers' slices.
     fn answers(&self, of: &[Peer<F>]) -> Result<Vec<Slice>, RatesError> {
         let until = self.fabric.host().now().saturating_add(PATIENCE);
         of.iter()
@@ -293,10 +299,11 @@ impl<F: Fabric> Run<'_, F> {
     }
 }
 
-/// Is a peer: dials the host that is measured, and works for it until it says that it is done. Blocks for as long as that takes.
+/// Runs a peer: dials the measured host and executes its orders until the host ends the measurement. Blocks
+/// throughout.
 ///
 /// # Errors
-/// Nobody there, or gone before it was done; what the fabric refuses, of which the host is told.
+/// The host cannot be reached or ends early; or an error of the fabric, which is also reported to the host.
 pub fn serve<F: Fabric>(fabric: &F, address: &Address) -> Result<(), RatesError> {
     let host = fabric.host();
     let until = host.now().saturating_add(PATIENCE);

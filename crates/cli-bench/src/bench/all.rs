@@ -1,4 +1,5 @@
-//! `dunlin bench all`: every measurement with the parameters of the project's figures, and their tables in one file.
+//! `dunlin bench all`: runs every measurement with the parameters of the project's figures, and collects
+//! the tables in one file.
 
 use anyhow::{Context as _, Result};
 use clap::Parser;
@@ -6,7 +7,7 @@ use dunlin_report::{Document, Row, day};
 
 use super::{Bench, Output, document, finish, measure, section, write_markdown};
 
-/// What is run, as one would type it after `dunlin bench`.
+/// The commands to run, without `dunlin bench`.
 const COMMANDS: [&str; 12] = [
     "limit",
     "latency --size 32",
@@ -22,7 +23,7 @@ const COMMANDS: [&str; 12] = [
     "idle --connections 1000",
 ];
 
-/// The words after `dunlin bench`, parsed as the command line's are.
+/// Parser of the words after `dunlin bench`, as on the command line.
 #[derive(Parser)]
 #[command(name = "dunlin bench", no_binary_name = true)]
 struct Words {
@@ -30,7 +31,7 @@ struct Words {
     bench: Bench,
 }
 
-/// Runs everything; prints each table as it comes.
+/// Runs all measurements and prints each table when it is complete.
 pub(super) fn run(output: &Output) -> Result<()> {
     let mut rows: Vec<Row> = Vec::new();
     let mut text = String::new();
@@ -43,7 +44,7 @@ pub(super) fn run(output: &Output) -> Result<()> {
             text = head(&found);
         }
         text += &section(&format!("bench {command}"), &found.rows, &found);
-        // In one document the rows need to say whose they are.
+        // In a combined document, each row names its measurement.
         rows.extend(found.rows.iter().map(|row| {
             let mut named = Row::new().with("command", format!("bench {command}"));
             row.fields().for_each(|(name, value)| {

@@ -15,68 +15,68 @@ use dunlin_command::arguments;
 use dunlin_command::output::Failure;
 
 const LATENCY_HELP: &str = "\
-A service in Thrift is called from its generated client. Its hints say perf_goal = latency and the payload's size; dunlin \
-chooses the plan. It competes with the same service for each protocol of the table, asked for by the hint protocol = NAME. \
-All take turns in slices of some milliseconds, in one pinned pair of processes.
+A generated client calls a Thrift service. The service's hints are perf_goal = latency and the payload size, and dunlin \
+selects the plan. It competes with the same service under each protocol of the table, requested by the hint protocol = NAME. \
+The contestants alternate in slices of some milliseconds, in one pinned pair of processes.
 
-Columns: plan is request half, response half, how client and server wait, how large payloads travel; best is the best \
-single protocol of that size, ratio the p50 over the best's of the same round (median over rounds), with its quartiles. \
-Rows whose placement differs are of different kinds of moments: the host moves the cores about.
+Columns: plan shows request half, response half, completion modes of client and server, and transfer of large payloads; \
+best is the best single protocol at that size; ratio is the p50 divided by that of the best in the same round (median over \
+rounds, with quartiles). The hypervisor may move the cores during a run; placement shows their distance, and rows of \
+different placement are not comparable.
 
 Examples:
   dunlin bench atb latency                                 4 B to 512 KiB, every protocol; a minute
-  dunlin bench atb latency --size 512 --response 64KiB     small requests, large answers
+  dunlin bench atb latency --size 512 --response 64KiB     small requests, large responses
   dunlin bench atb latency --size 32 --polling hinted,event --protocol Direct-WriteIMM
   dunlin bench atb latency --quick --json out.json --plot out.svg
 
-Ctrl-C ends the measurement and shows what there is.";
+Ctrl-C ends the measurement and prints the results so far.";
 
 const THROUGHPUT_HELP: &str = "\
-Each client has a connection of its own and one call under way. The server's worker has a core for itself. Up to four clients \
-are a thread each and share the other cores, so that on a small machine some are too many; more clients share a thread for \
-each of those cores, which takes their answers in turn. The hints say perf_goal = \
-throughput, concurrency and the payload's size. Where hundreds of connections with large payloads would take too much \
-memory (1 GiB for all), each contestant's are made anew for each of its slices.
+Each client has its own connection and one call in flight. The server's worker has a core to itself. Up to four clients \
+have a thread each and share the other cores, so a small machine may have more threads than cores. More clients share one \
+thread per core, which serves them round-robin. The hints are perf_goal = throughput, concurrency and the payload size. If \
+the connections of all contestants would need more than 1 GiB, each contestant reconnects for every slice.
 
-Columns as in 'dunlin bench atb latency', ratio being calls per second over the best's; the latencies are of one client's \
-calls.
+Columns are those of 'dunlin bench atb latency', except that ratio compares calls per second. Latencies are those of one \
+client's calls.
 
 Examples:
   dunlin bench atb throughput                              1 to 512 clients, 512 B and 128 KiB; half an hour
   dunlin bench atb throughput --clients 1,16 --size 512 --quick
   dunlin bench atb throughput --clients 64 --polling hinted,busy,event
 
-Ctrl-C ends the measurement and shows what there is.";
+Ctrl-C ends the measurement and prints the results so far.";
 
 const MIX_HELP: &str = "\
-Clients call two functions, drawn at random; both sum every byte of what they get. One is hinted perf_goal = latency, and its \
-latency counts (p50_ns and so on, latency_ratio); the other perf_goal = throughput, and its calls per second count \
-(throughput_ops, ratio). 'function hints' has both goals; 'service hints' says throughput for the whole service; then each \
-protocol for both functions.
+Clients call two functions, chosen at random; both sum every byte of the payload. One has the hint perf_goal = latency, and \
+its latency is compared (p50_ns and so on, latency_ratio). The other has perf_goal = throughput, and its calls per second \
+are compared (throughput_ops, ratio). The contestants are 'function hints' with both goals, 'service hints' with throughput \
+for the whole service, and each protocol for both functions.
 
 Examples:
   dunlin bench atb mix                                     512 B and 128 KiB, 1 to 16 clients
   dunlin bench atb mix --clients 64 --latency-share 0.9
 
-Ctrl-C ends the measurement and shows what there is.";
+Ctrl-C ends the measurement and prints the results so far.";
 
 const YCSB_HELP: &str = "\
-HatKV holds records of ten fields of 100 bytes under keys of 24 bytes in LMDB, in memory. Workload a is a quarter each of GET, \
-PUT, MULTIGET and MULTIPUT; b is 47.5% each of GET and MULTIGET, 2.5% each of the others; batches are of 10, keys zipfian. \
-'function hints' goes by the hints of its IDL, 'service hints' by those of the service alone, the others are emulations of \
-systems by their protocols, on the same store.
+HatKV stores records of ten 100-byte fields with 24-byte keys in LMDB, in memory. Workload a is a quarter each of GET, PUT, \
+MULTIGET and MULTIPUT; b is 47.5% each of GET and MULTIGET, 2.5% each of the others. Batches have 10 records, keys are \
+zipfian. 'function hints' uses all hints of the IDL, 'service hints' only those of the service. The other contestants \
+emulate systems by their protocols, on the same store.
 
 Examples:
   dunlin bench ycsb                                        both workloads, 128 clients, as in the paper
   dunlin bench ycsb --workload b --clients 16 --protocol Direct-WriteIMM --quick
 
-Nothing is left behind: the store's folder is removed as soon as the server has opened it. Ctrl-C ends the measurement and \
-shows what there is.";
+The server removes the store's folder as soon as it has opened it, so no files remain. Ctrl-C ends the measurement and prints \
+the results so far.";
 
-/// Which of the benchmarks.
+/// The Thrift benchmarks.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Atb {
-    /// One client, one call at a time.
+    /// Measure the round trip of one client, one call at a time.
     #[command(after_help = LATENCY_HELP)]
     Latency {
         #[command(flatten)]
@@ -86,7 +86,7 @@ pub(crate) enum Atb {
         #[command(flatten)]
         output: Output,
     },
-    /// Calls per second of 1 to 512 clients.
+    /// Measure calls per second of 1 to 512 clients.
     #[command(after_help = THROUGHPUT_HELP)]
     Throughput {
         /// Numbers of clients.
@@ -99,13 +99,13 @@ pub(crate) enum Atb {
         #[command(flatten)]
         output: Output,
     },
-    /// Two functions with different goals.
+    /// Measure two functions with different goals, called by the same clients.
     #[command(after_help = MIX_HELP)]
     Mix {
         /// Numbers of clients.
         #[arg(long, default_value = "1,4,16", value_delimiter = ',', value_name = "N")]
         clients: Vec<usize>,
-        /// The share of calls of the function whose latency counts.
+        /// Fraction of calls to the latency function, 0 to 1.
         #[arg(long, default_value_t = 0.5, value_name = "SHARE")]
         latency_share: f64,
         #[command(flatten)]
@@ -117,17 +117,17 @@ pub(crate) enum Atb {
     },
 }
 
-/// HatKV under YCSB's workloads.
+/// Run HatKV under YCSB's workloads.
 #[derive(Args, Debug)]
 #[command(after_help = YCSB_HELP)]
 pub(crate) struct YcsbArguments {
-    /// The workloads: a, b.
+    /// Workloads: a, b.
     #[arg(long, default_value = "a,b", value_delimiter = ',', value_name = "NAME")]
     workload: Vec<YcsbWorkload>,
-    /// Clients, each with one operation under way.
+    /// Number of clients, each with one operation in flight.
     #[arg(long, default_value_t = 128, value_name = "N")]
     clients: usize,
-    /// Records in the store.
+    /// Number of records in the store.
     #[arg(long, default_value_t = 10_000, value_name = "N")]
     records: usize,
     #[command(flatten)]
@@ -136,16 +136,16 @@ pub(crate) struct YcsbArguments {
     output: Output,
 }
 
-/// The payloads' sizes.
+/// Payload sizes.
 #[derive(Args, Debug)]
 pub(crate) struct Sizes {
-    /// Bytes of request and answer, as 512 or 128KiB.
+    /// Sizes of request and response, such as 512 or 128KiB.
     #[arg(long, value_delimiter = ',', value_parser = arguments::size, value_name = "SIZE")]
     size: Vec<u64>,
-    /// Bytes of the request in their place.
+    /// Size of the request, overriding --size.
     #[arg(long, value_parser = arguments::size, value_name = "SIZE")]
     request: Option<u64>,
-    /// Bytes of the answer in their place.
+    /// Size of the response, overriding --size.
     #[arg(long, value_parser = arguments::size, value_name = "SIZE")]
     response: Option<u64>,
 }
@@ -167,32 +167,33 @@ impl Sizes {
     }
 }
 
-/// How single protocols wait.
+/// Completion mode of single protocols.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum PollingWord {
-    /// As the other hints ask for.
+    /// As selected by the other hints.
     Hinted,
     Busy,
     Event,
     Adaptive,
 }
 
-/// Who competes, and for how long.
+/// Contestants and duration.
 #[derive(Args, Debug)]
 pub(crate) struct Contest {
-    /// Only this protocol beside the hints, by its name (`Server-reply`, ...); may be given more than once.
+    /// Compare the hints only with this protocol (`Server-reply`, ...); may be repeated.
     #[arg(long, value_name = "NAME")]
     protocol: Vec<String>,
-    /// How the single protocols wait; with several, each competes in each way that it can.
+    /// Completion modes of the single protocols; each gives a contestant for every protocol that supports
+    /// it.
     #[arg(long, value_enum, default_value = "hinted", value_delimiter = ',', value_name = "MODE")]
     polling: Vec<PollingWord>,
-    /// Slices of each contestant and point.
+    /// Slices per contestant and point.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     rounds: Option<u32>,
-    /// Length of a slice, as 5ms.
+    /// Length of a slice, such as 5ms.
     #[arg(long, value_name = "TIME", value_parser = arguments::positive_duration)]
     slice: Option<Duration>,
-    /// A few short slices of each: to see that it works, not how fast.
+    /// Run only two short slices per contestant, to check that everything works.
     #[arg(long, conflicts_with_all = ["rounds", "slice"])]
     quick: bool,
 }
@@ -224,7 +225,7 @@ impl Contest {
         Pace { rounds: self.rounds.map(|rounds| rounds as usize), slice: self.slice }
     }
 
-    /// What of the pace was given; the rest goes by the number of clients.
+    /// Returns the given pace parameters; the others depend on the number of clients.
     fn pace_row(&self) -> Row {
         let Pace { rounds, slice } = self.pace();
         Row::new().with("rounds", rounds).with("slice_ns", slice.map(|slice| slice.as_nanos() as u64))
@@ -235,11 +236,11 @@ impl Contest {
     }
 }
 
-/// Slices of each contestant and point for one client, and their length in milliseconds.
+/// Default slices per contestant and point with one client, and their length in milliseconds.
 const ALONE: (usize, u64) = (40, 2);
 /// Length of a slice of many clients with `--quick`.
 const QUICK_SLICE: Duration = Duration::from_millis(5);
-/// The same for YCSB's clients.
+/// Default slices per contestant with YCSB's clients, and their length in milliseconds.
 const STORE: (usize, u64) = (15, 50);
 
 pub(crate) fn run(command: Atb) -> Result<(), Failure> {
@@ -303,8 +304,8 @@ pub(crate) fn run_ycsb(arguments: YcsbArguments) -> Result<(), Failure> {
     })
 }
 
-/// What hints make of a point, beside the best single protocol there, a row each, for what compares these; other rows as they
-/// are.
+/// Summarizes comparisons: one row per point and kind of hints, with the best single protocol. Other
+/// rows stay unchanged.
 pub(super) fn summary(rows: &[Row]) -> Vec<Row> {
     if rows.iter().all(|row| row.get("best").is_none()) {
         return rows.to_vec();
@@ -313,7 +314,7 @@ pub(super) fn summary(rows: &[Row]) -> Vec<Row> {
     hinted.map(|row| summarized(row, rows)).collect()
 }
 
-/// Fields that say which point a row is of.
+/// Fields that identify the point of a row.
 const POINT: [&str; 4] = ["clients", "request_bytes", "response_bytes", "placement"];
 
 fn word<'r>(row: &'r Row, field: &str) -> &'r str {

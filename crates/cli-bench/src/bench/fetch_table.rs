@@ -1,4 +1,5 @@
-//! `dunlin bench fetch-table`: RF-RPC's one-time benchmark of a fabric, and the table that clients go by afterwards.
+//! `dunlin bench fetch-table`: RF-RPC's one-time benchmark of a fabric, and the table that clients use
+//! afterwards.
 
 use clap::Args;
 use dunlin::{
@@ -17,61 +18,64 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const AFTER_HELP: &str = "\
-A client that has its results fetched or written back (protocol RF-RPC) chooses by what the network's device does: READs that a \
-host serves in a second, WRITEs that it makes, and how long a READ takes, by size. This measures them, between this process and \
-others, and keeps the table in $XDG_CACHE_HOME (or ~/.cache)/dunlin/fetch-tables, one file for each device. Clients on the same \
-device use it from then on; client.tuning() and dunlin ping say so. It follows from the table that fetching L bytes costs as much \
-as one, that beyond H bytes bandwidth is what counts, and that with N READs a result fetching is no better any more than WRITEs.
+Clients of the protocol RF-RPC choose between fetching results and having them written back. The choice depends on the rates of the \
+network device, by size: READs that a host serves per second, WRITEs that it issues per second, and the latency of a READ. This \
+command measures the rates, between this process and its peers, and stores the table in $XDG_CACHE_HOME (or \
+~/.cache)/dunlin/fetch-tables, one file per device. Clients on the same device then use it; client.tuning() and dunlin ping show \
+this. The table gives three limits: fetching up to L bytes costs as much as fetching one byte; beyond H bytes, bandwidth is the \
+limit; and from N READs per result on, fetching is no faster than WRITEs.
 
-On shared memory peers are processes of this host, and N is about 1: whoever reads or writes, the same cache lines travel. On RDMA \
-peers of this host load the same NIC twice; for the rates of a NIC alone let other hosts be the peers, with --elsewhere and --join.
+On shared memory, peers are processes of this host, and N is about 1, since reads and writes move the same cache lines. On RDMA, \
+peers on this host load the same NIC twice. To measure the NIC alone, run the peers on other hosts, with --elsewhere and --join.
 
 Examples:
-  dunlin bench fetch-table                                      shared memory, some seconds
+  dunlin bench fetch-table                                      shared memory; some seconds
   dunlin bench fetch-table rdma:192.168.1.7:7000                this host's NIC, at its own address
   dunlin bench fetch-table rdma:192.168.1.7:7000 --peers 7 --elsewhere
   dunlin bench fetch-table --join rdma:192.168.1.7:7000         on each of the seven others
-  dunlin bench fetch-table --show                               what is kept, without measuring
+  dunlin bench fetch-table --show                               the stored table, without measuring
 
-Ctrl-C ends it; nothing is kept then.";
+Ctrl-C ends the measurement; nothing is stored then.";
 
-/// Measure what this machine's fabric does in a second by size, for clients that choose between fetching and writing back.
+/// Measure the fabric's READ and WRITE rates by size, from which clients choose between fetching and
+/// writing back.
 #[derive(Args, Debug)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct FetchTableArguments {
-    /// Where peers dial, as shm:NAME or rdma:HOST:PORT: names the fabric [default: shared memory]
+    /// Address for peers, shm:NAME or rdma:HOST:PORT; selects the fabric [default: shared memory]
     address: Option<Address>,
-    /// Peers, each with a connection [default: 1, or one for each core besides one, up to 4]
+    /// Peers, each with its own connection [default: 1, or the number of cores minus one, up to 4]
     #[arg(long, value_name = "N")]
     peers: Option<usize>,
-    /// Threads of this process that WRITE [default: 1, or as many as half of the cores, up to the peers]
+    /// Threads of this process that WRITE [default: 1, or half the number of cores, up to the number of
+    /// peers]
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
-    /// READs that each peer has under way
+    /// READs in flight per peer
     #[arg(long, default_value_t = 16, value_name = "N")]
     window: u32,
     /// Sizes to measure
     #[arg(long, default_values_t = SIZES.map(u64::from), value_delimiter = ',', value_parser = arguments::size, value_name = "SIZE")]
     sizes: Vec<u64>,
-    /// How often each size is measured; the median counts
+    /// Slices per size; the result is their median
     #[arg(long, default_value_t = 20, value_name = "N")]
     rounds: usize,
-    /// How long each measurement is; on shared memory it is once over 512 KiB
+    /// Length of a slice; on shared memory, a slice is one pass over 512 KiB instead
     #[arg(long, default_value = "5ms", value_parser = arguments::positive_duration, value_name = "TIME")]
     slice: Duration,
-    /// The peers are started on other hosts, with --join
+    /// Wait for peers on other hosts, started there with --join, instead of starting them here
     #[arg(long)]
     elsewhere: bool,
-    /// Be a peer of the measurement at that address
+    /// Run a peer of the measurement at ADDRESS
     #[arg(long, conflicts_with_all = ["peers", "threads", "rounds", "elsewhere", "no_keep", "show", "json", "plot"])]
     join: bool,
-    /// Do not keep the table
+    /// Do not store the table
     #[arg(long)]
     no_keep: bool,
-    /// Show the table that clients use here now, and measure nothing
+    /// Show the table that clients use on this machine, without a measurement
     #[arg(long, conflicts_with_all = ["peers", "threads", "rounds", "elsewhere", "no_keep"])]
     show: bool,
-    /// Show the table of a simulated cluster, as dunlin sim calls it: what its clients choose by
+    /// Show the table of a simulated cluster, by its name in dunlin sim
     #[arg(long, value_name = "NAME", conflicts_with_all = ["address", "peers", "threads", "rounds", "elsewhere", "join", "no_keep", "show"])]
     profile: Option<String>,
     #[command(flatten)]
@@ -80,7 +84,7 @@ pub(crate) struct FetchTableArguments {
     report: ReportArguments,
 }
 
-/// Be a peer of a measurement: what 'dunlin bench fetch-table' starts for itself.
+/// Run a peer of a measurement; 'dunlin bench fetch-table' starts this for itself.
 #[derive(Args, Debug)]
 pub(crate) struct PeerArguments {
     address: Address,
@@ -97,7 +101,7 @@ fn join(address: &Address, device: &DeviceArguments) -> Result<(), Failure> {
     on_fabric!(&chosen, fabric => serve(fabric, address)).map_err(explained)
 }
 
-/// A failed measurement, with advice.
+/// Converts an error of a measurement to a failure with advice.
 fn explained(error: RatesError) -> Failure {
     let help = match &error {
         RatesError::Option(_) => "dunlin bench fetch-table --help says what can be given",
@@ -161,7 +165,7 @@ fn options(arguments: &FetchTableArguments) -> Result<RatesOptions, Failure> {
 
 fn run_on<F: Fabric>(arguments: &FetchTableArguments, fabric: &F, address: &Address) -> Result<(), Failure> {
     let options = options(arguments)?;
-    // Before time is spent: without a folder nothing could be kept.
+    // Check before the measurement that the table can be stored.
     let tables = if arguments.no_keep { None } else { Some(Tables::of_user()?) };
     let interrupt = Interrupt::install()?;
     let device = fabric.device();
@@ -234,7 +238,7 @@ fn start_peers(
     Ok(())
 }
 
-/// What clients on this fabric go by now.
+/// Shows the table that clients on this fabric use.
 fn show<F: Fabric>(arguments: &FetchTableArguments, fabric: &F) -> Result<(), Failure> {
     let device: DeviceIdentity = fabric.device();
     let tables = Tables::of_user()?;

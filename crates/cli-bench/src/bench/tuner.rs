@@ -11,44 +11,46 @@ use dunlin_command::arguments;
 use dunlin_command::output::Failure;
 
 const FETCH_HELP: &str = "\
-A function takes so long and answers with so many bytes. 'tuned' is RF-RPC with the engine's own choice of R, F and the way of results, \
-for which it has 100 ms after each step from one cell to the next; 'plain reply' writes each result back; the others fetch with \
-fixed R and F. All take turns in slices of some milliseconds, in one pinned pair of processes.
+Each cell of the grid has a processing time and a result size. 'tuned' is RF-RPC with the engine's own choice of R, F and \
+response mode; it gets 100 ms to adapt after each step from one cell to the next. 'plain reply' writes each result back; the others \
+fetch with fixed R and F. The contestants alternate in slices of some milliseconds, in one pinned pair of processes.
 
-Columns: ratio is calls per second over those of the best other one in the same round (median over rounds, with its quartiles), \
-plain_ratio over those of plain reply; fetched_share the part of the results that were fetched.
+Columns: ratio is calls per second divided by those of the best other contestant in the same round (median over rounds, with \
+quartiles); plain_ratio compares with plain reply; fetched_share is the fraction of results that were fetched.
 
 Examples:
   dunlin bench fetch-tuner                                     48 cells; five minutes
   dunlin bench fetch-tuner --process 0us,3us --result 32,2KiB --clients 4
   dunlin bench fetch-tuner --quick --json out.json
 
-Ctrl-C ends the measurement and shows what there is. See also: dunlin bench fetch-table, what the choice goes by.";
+Ctrl-C ends the measurement and prints the results so far. See also: dunlin bench fetch-table.";
 
 const BATCH_HELP: &str = "\
-A function takes so long and answers with so many bytes; each client has one batch of calls under way. 'within 20us' has batches of \
-the size that the engine finds so that 95% of the calls are answered within 20 us, for which it has 100 ms after each step from one cell \
-to the next; the others have batches of a fixed size. All take turns in slices of some milliseconds, in one pinned pair of processes.
+Each cell of the grid has a processing time and a result size; each client has one batch of calls in flight. In 'within 20us' the \
+engine chooses the batch size so that 95% of the calls complete within 20 us; it gets 100 ms to adapt after each step from one cell to \
+the next. The others have a fixed batch size. The contestants alternate in slices of some milliseconds, in one pinned pair of \
+processes.
 
-Columns: ratio is calls per second over those of the best fixed size that keeps the same limit, in the same round (median over rounds, \
-with its quartiles), empty where none does; latest_ns is the time within which all but the tolerated share of the calls were answered, \
-of_limit the part of the limit that this is.
+Columns: ratio is calls per second divided by those of the best fixed size that keeps the same limit, in the same round (median over \
+rounds, with quartiles; empty if none keeps it); latest_ns is the latency that only the tolerated fraction of the calls exceeded; \
+of_limit is latest_ns divided by the limit.
 
 Examples:
   dunlin bench batch-tuner                                     12 cells, three limits each; some minutes
   dunlin bench batch-tuner --process 1us --result 64 --clients 2 --limit 10us,50us --tolerance 0.01
   dunlin bench batch-tuner --quick --json out.json
 
-Ctrl-C ends the measurement and shows what there is.";
+Ctrl-C ends the measurement and prints the results so far.";
 
-/// RF-RPC with its tuner against fixed R and F and plain replies, on a grid of process times, result sizes and clients.
+/// Compare RF-RPC's tuner with fixed R and F and with plain replies, by processing time, result size and
+/// clients.
 #[derive(Args, Debug)]
 #[command(after_help = FETCH_HELP)]
 pub(crate) struct FetchTunerArguments {
-    /// What the function takes.
+    /// Processing times of the function.
     #[arg(long, default_value = "0us,1us,4us,16us", value_delimiter = ',', value_parser = arguments::duration, value_name = "TIME")]
     process: Vec<Duration>,
-    /// Bytes of the result, at most 4 KiB.
+    /// Sizes of the result, at most 4 KiB.
     #[arg(long, default_value = "32,512,2KiB,4000", value_delimiter = ',', value_parser = arguments::size, value_name = "SIZE")]
     result: Vec<u64>,
     /// Numbers of clients.
@@ -60,23 +62,24 @@ pub(crate) struct FetchTunerArguments {
     output: Output,
 }
 
-/// Batches of the size that the engine finds within a latency against fixed sizes, on a grid of process times, result sizes and clients.
+/// Compare adaptive batch sizes under a latency limit with fixed sizes, by processing time, result size and
+/// clients.
 #[derive(Args, Debug)]
 #[command(after_help = BATCH_HELP)]
 pub(crate) struct BatchTunerArguments {
-    /// What the function takes.
+    /// Processing times of the function.
     #[arg(long, default_value = "0us,500ns,2us", value_delimiter = ',', value_parser = arguments::duration, value_name = "TIME")]
     process: Vec<Duration>,
-    /// Bytes of the result, at most 512.
+    /// Sizes of the result, at most 512 bytes.
     #[arg(long, default_value = "32,256", value_delimiter = ',', value_parser = arguments::size, value_name = "SIZE")]
     result: Vec<u64>,
     /// Numbers of clients.
     #[arg(long, default_value = "1,4", value_delimiter = ',', value_name = "N")]
     clients: Vec<usize>,
-    /// Within what calls are to be answered.
+    /// Latency limits; each gives a contestant.
     #[arg(long, default_value = "5us,20us,100us", value_delimiter = ',', value_parser = arguments::positive_duration, value_name = "TIME")]
     limit: Vec<Duration>,
-    /// The share of calls that may be later.
+    /// Fraction of calls that may exceed the limit, 0 to 1.
     #[arg(long, default_value_t = 0.05, value_name = "SHARE")]
     tolerance: f64,
     #[command(flatten)]
@@ -85,16 +88,16 @@ pub(crate) struct BatchTunerArguments {
     output: Output,
 }
 
-/// How long contestants take turns.
+/// Number and length of the slices.
 #[derive(Args, Clone, Copy, Debug)]
 struct Turns {
-    /// Slices of each contestant and cell.
+    /// Slices per contestant and cell.
     #[arg(long, default_value_t = 16, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
     /// Length of a slice.
     #[arg(long, default_value = "5ms", value_name = "TIME", value_parser = arguments::positive_duration)]
     slice: Duration,
-    /// Two short slices of each: to see that it works, not how fast.
+    /// Run only two short slices per contestant, to check that everything works.
     #[arg(long, conflicts_with_all = ["rounds", "slice"])]
     quick: bool,
 }

@@ -1,12 +1,12 @@
-//! `dunlin bench atb`, `ycsb` and those of tuners as commands: documents, bad options, signals. What they measure is tested where
-//! it is measured.
+//! `dunlin bench atb`, `ycsb` and the tuners as commands: documents, wrong options, signals. The
+//! measurements have tests in their own crate.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use dunlin_command_testing::{Folder, Running, dunlin};
 
-/// A measurement pins two processes to cores of their own.
+/// Returns whether there are two cores, which a measurement needs.
 fn has_two_cores() -> bool {
     std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 1)
 }
@@ -86,7 +86,8 @@ fn an_interrupted_run_shows_what_there_is_and_leaves_nothing() {
     for command in [&["atb", "latency", "--size", "64"][..], &["ycsb", "--clients", "2", "--records", "100"]]
     {
         let more = ["--rounds", "100000", "--slice", "1ms", "--protocol", "Remote-fetch"];
-        // What was measured until then is told: how soon something is depends on the machine.
+        // The results before the signal are printed. The time until the first result depends on the
+        // machine.
         let told = [3, 10, 40, 120].into_iter().any(|seconds| {
             let mut running =
                 Running::start(["bench"].into_iter().chain(command.iter().copied()).chain(more));

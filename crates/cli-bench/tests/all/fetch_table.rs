@@ -1,16 +1,17 @@
-//! `dunlin bench fetch-table`: what it measures is kept, clients go by it, and nothing stays behind when it is interrupted.
+//! `dunlin bench fetch-table`: stores its table, clients use it, and an interrupted run leaves nothing
+//! behind.
 
 use dunlin_command_testing::{Ended, Folder, Running, await_none_with, await_two_with, dunlin, unique};
 
 const QUICK: [&str; 7] =
     ["bench", "fetch-table", "--rounds", "1", "--sizes", "32,256,1KiB,4KiB", "--peers=2"];
 
-/// With a cache folder of its own.
+/// Runs a command with a separate cache folder.
 fn run(cache: &Folder, arguments: &[&str]) -> Ended {
     Running::with_variables(&[("XDG_CACHE_HOME", cache.0.to_str().expect("UTF-8"))], arguments).end()
 }
 
-/// The tables that are kept.
+/// Returns the stored tables.
 fn kept(cache: &Folder) -> Vec<std::path::PathBuf> {
     let folder = cache.0.join("dunlin").join("fetch-tables");
     let entries =
@@ -62,7 +63,7 @@ fn a_table_that_cannot_be_used_is_a_warning_and_clients_go_without() {
         assert!(ended.errors.contains(word), "{word}: {}", ended.errors);
     }
     run(&cache, &["bench", "fetch-table", "--show"]).failed(1, &["holds no table"]);
-    // Measuring again mends it.
+    // A new measurement replaces the damaged table.
     run(&cache, &QUICK).well();
     assert!(ping(&cache).text().contains("rates measured on"));
 }
@@ -92,7 +93,7 @@ fn peers_may_be_started_elsewhere() {
     let begin = std::time::Instant::now();
     let join = |variables| loop {
         assert!(begin.elapsed() < dunlin_command_testing::HANG);
-        // The host may not be there yet.
+        // The host may not listen yet.
         let ended = Running::with_variables(variables, ["bench", "fetch-table", "--join", &address]).end();
         if ended.code() == Some(0) {
             return;

@@ -1,4 +1,4 @@
-//! On what plans are explained: a fabric, a simulated cluster, or what an address means from here.
+//! The target of an explanation: a fabric, a simulated cluster, or the transport for an address.
 
 use dunlin::{
     Address, Capabilities, ChosenFabric, Fabric, FetchTable, RatesSource, ResponseHalf, Scheme, on_fabric,
@@ -7,23 +7,23 @@ use dunlin_command::arguments::{DeviceArguments, On};
 use dunlin_command::output::Failure;
 use dunlin_scenario::advice::Cluster;
 
-/// What plans are chosen for, and what is to be told of it.
+/// The target of plan selection, with the facts to show about it.
 #[derive(Debug)]
 pub(super) struct Ground {
-    /// What the fabric can do; `None` where all calls go by TCP.
+    /// The fabric's capabilities; `None` if all calls use TCP.
     pub(super) capabilities: Option<Capabilities>,
-    /// Its name.
+    /// Name of the target.
     pub(super) name: String,
-    /// By which rates clients there choose between fetching and having results written back.
+    /// The source of the rates from which clients choose between fetched and written-back results.
     pub(super) rates: RatesSource,
-    /// Whether these rule out that anything is fetched.
+    /// Whether these rates rule out fetching.
     pub(super) written: bool,
-    /// What `auto:` means, in a line.
+    /// The resolution of `auto:`, in one line.
     pub(super) auto: Option<String>,
 }
 
 impl Ground {
-    /// A simulated cluster, whose clients go by the model's rates.
+    /// Returns a simulated cluster, whose clients use the model's rates.
     pub(super) fn simulated(cluster: &Cluster) -> Self {
         Ground {
             capabilities: Some(cluster.capabilities.clone()),
@@ -34,13 +34,13 @@ impl Ground {
         }
     }
 
-    /// A fabric, and what `auto:` may come to from this machine.
+    /// Returns a fabric, with the possible resolutions of `auto:` on this machine.
     pub(super) fn on(on: On, device: &DeviceArguments) -> Result<Self, Failure> {
         let fabrics = device.fabrics(false);
         let rates = match on {
             On::Shm => fabrics.shm().ok().as_ref().map(rates),
             On::Rdma => fabrics.rdma().ok().as_ref().map(rates),
-            // No device is known of these.
+            // No device is known for these fabrics.
             On::Rnic | On::Iwarp | On::Ofi => None,
         };
         let (mut takes, mut not) = (Vec::new(), String::new());
@@ -64,7 +64,7 @@ impl Ground {
         })
     }
 
-    /// What the address of a server means from here; it is asked, if the address is of `auto:`.
+    /// Returns the transport for a server's address. Queries the server if it is an `auto:` address.
     pub(super) fn at(address: &Address, device: &DeviceArguments) -> Result<Self, Failure> {
         let fabrics = device.fabrics(false);
         let resolved = fabrics.resolve_typed(address)?;
@@ -81,7 +81,7 @@ impl Ground {
         Ok(Ground { name, capabilities: Some(capabilities), rates, written, auto })
     }
 
-    /// By which rates a function's results travel; `None` where none are READ.
+    /// Describes the rates that decide how a function's results travel; `None` if they are never READ.
     pub(super) fn told_of_rates(&self, response: ResponseHalf) -> Option<String> {
         match response {
             ResponseHalf::FetchOrWrite | ResponseHalf::FetchOrWriteImm => {
@@ -106,7 +106,8 @@ impl Ground {
     }
 }
 
-/// Where the rates of a client on this fabric come from, if the application gives none, and whether they rule fetching out.
+/// Returns the default source of rates for a client on this fabric, and whether these rates rule out
+/// fetching.
 fn rates<F: Fabric>(fabric: &F) -> (RatesSource, bool) {
     let table = fabric.rates().map_or_else(FetchTable::rf_rpc, FetchTable::of);
     (table.source().clone(), table.rules_out_fetching())

@@ -1,25 +1,25 @@
-//! What the simulator says of the selected plans, on one of its clusters.
+//! Simulates the selected plans on a cluster.
 
 use dunlin_command::output::{Failure, hash_of, rounded};
 use dunlin_command::parallel;
 use dunlin_hints::{Environment, FunctionHints, Selection, Value};
 use dunlin_scenario::advice::{Candidate, Cluster, Forecast, Unasked, better, by_throughput, candidates};
 
-/// What came of one function's plans.
+/// The simulation results of one function's plans.
 #[derive(Debug)]
 pub(super) struct Verdict {
-    /// A line for people.
+    /// One line for people.
     pub(super) text: String,
     /// All forecasts.
     pub(super) json: serde_json::Value,
 }
 
-/// The cluster of a profile.
+/// Returns the cluster of a profile.
 pub(super) fn cluster(profile: &str) -> Result<Cluster, Failure> {
     Cluster::built_in(profile).map_err(Failure::new)
 }
 
-/// Simulates all plans of all functions; `None` for a function without a plan.
+/// Simulates all plans of all functions. Returns `None` for a function without a plan.
 pub(super) fn verdicts<'a>(
     functions: impl Iterator<Item = (&'a FunctionHints, &'a Selection)>,
     environment: &Environment<'_>,

@@ -1,4 +1,4 @@
-//! `dunlin explain`: plans with reasons and places, and what bad files get.
+//! `dunlin explain`: plans with reasons and positions, and errors for invalid files.
 
 use dunlin_command_testing::{Folder, Running, dunlin};
 
@@ -11,7 +11,7 @@ service KV {
 }
 ";
 
-/// The row of a function and a side.
+/// Returns the row of a function and a side.
 #[track_caller]
 fn row<'a>(text: &'a str, function: &str, side: &str) -> Vec<&'a str> {
     let rows = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
@@ -89,7 +89,7 @@ fn clients_cores_and_side_change_what_is_shown() {
     assert_eq!(row(&text, "multiget", "server")[4..8], ["Direct-WriteIMM", "write_imm", "write_imm", "busy"]);
     let text = on_rnic("17");
     assert_eq!(row(&text, "multiget", "server")[4], "Remote-fetch");
-    // Shared memory has a table of its own, and the reasons tell both.
+    // Shared memory has its own table, and the reasons cite both.
     let text = dunlin(["explain", &file, "--clients", "17", "--cores", "16"]).well().text();
     assert_eq!(row(&text, "multiget", "server")[4..8], ["Server-reply", "write", "write", "busy"]);
     assert!(text.contains("over-subscribed: Remote-fetch") && text.contains("on shm the sender's"), "{text}");
@@ -180,7 +180,7 @@ fn the_model_of_a_cluster_has_its_say() {
     let ended = dunlin(["explain", &file, "--profile", "hatrpc", "--json", &json]).well();
     let text = ended.text();
     assert!(text.contains("of the server: 28; fabric: hatrpc"), "{text}");
-    // One line, of the function whose protocol the selection has chosen.
+    // One line, for the function whose protocol the selection has chosen.
     assert_eq!(text.matches("model hatrpc: Direct-WriteIMM as selected: ").count(), 1, "{text}");
     assert_eq!(text.matches("model hatrpc: not asked, since its calls go by TCP").count(), 1, "{text}");
     assert_eq!(
@@ -197,7 +197,8 @@ fn the_model_of_a_cluster_has_its_say() {
     dunlin(["explain", &file, "--profile", "hatrcp"]).failed(1, &["hatrpc"]);
 }
 
-/// What `auto:` may come to from here, and what it is towards a server; the functions' plans go by that.
+/// Shows the possible resolutions of `auto:` here and its resolution for a server, on which the plans are
+/// based.
 #[test]
 fn what_auto_takes_is_told() {
     let folder = Folder::new("explain-auto");
@@ -225,7 +226,7 @@ fn what_auto_takes_is_told() {
     server.end().well();
 }
 
-/// By which rates a plan chooses that fetches results or has them written back.
+/// Shows the source of the rates for a plan that chooses between fetched and written-back results.
 #[test]
 fn the_table_of_rates_is_told() {
     let folder = Folder::new("explain-rates");
@@ -245,7 +246,7 @@ fn the_table_of_rates_is_told() {
         assert!(text.contains(&format!("{rates}{built_in}; `dunlin bench fetch-table`")), "{text}");
         assert!(text.contains("results are always fetched, whatever the rates"), "{text}");
     }
-    // Measured, of this machine; of a NIC nothing was.
+    // The rates are measured for this machine, but not for an RNIC.
     Running::with_variables(
         &[("XDG_CACHE_HOME", cache.as_str())],
         ["bench", "fetch-table", "--rounds", "1", "--sizes", "32,256,1KiB,4KiB", "--peers=1"],

@@ -1,4 +1,4 @@
-//! `dunlin gen`: code that is the same each time, and what bad files get.
+//! `dunlin gen`: deterministic code, and errors for invalid files.
 
 use dunlin_command_testing::{Folder, dunlin};
 

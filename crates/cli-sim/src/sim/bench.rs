@@ -1,4 +1,4 @@
-//! `dunlin sim bench`: how fast the simulator is, and what a simulated client takes of memory.
+//! `dunlin sim bench`: measures the speed of the simulator, and the memory per simulated client.
 
 use clap::Args;
 use dunlin_command::output::rounded;
@@ -10,12 +10,12 @@ use dunlin_scenario::load::{Load, Network};
 use rustix::time::{ClockId, clock_gettime};
 use std::process::{Command, ExitCode, Stdio};
 
-/// Measure the simulator itself: simulated calls per second of one core, and memory for each client
+/// Measure the simulator itself: simulated calls per second on one core, and memory per client
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Machines differ by a factor of three in what a switch between coroutines and a cache miss cost. So the network
-'bare' is a prototype with the same clients, coroutines and an event heap, four events a call, and nothing else: 'share of
-bare' is how much of its speed the real engine on the real simulator reaches.
+    after_help = "The cost of a coroutine switch and of a cache miss differs between machines by a factor of three. The network
+'bare' is therefore a reference: a prototype with the same clients, coroutines and an event heap, four events per call,
+and nothing else. 'share of bare' is the speed of the real engine and simulator relative to it.
 
 Examples:
   dunlin sim bench
@@ -23,36 +23,37 @@ Examples:
   dunlin sim bench --clients 40,400,4000 --network rates --plot speed.svg"
 )]
 pub(crate) struct BenchArguments {
-    /// Simulated clients, one call in flight each
+    /// Numbers of simulated clients, each with one call in flight
     #[arg(long, default_value = "40,4000", value_delimiter = ',', value_name = "N")]
     clients: Vec<usize>,
-    /// What the network is: bare (no engine), rates (fixed ones) or the model with one of its profiles
+    /// Networks: bare (no engine), rates (fixed rates), or the name of a profile for the model
     #[arg(long, default_value = "bare,rates,connect-ib", value_delimiter = ',', value_name = "NAME")]
     network: Vec<String>,
-    /// Calls of each row
+    /// Simulated calls per row
     #[arg(long, default_value_t = 3_000_000, value_name = "CALLS")]
     calls: u64,
-    /// The seed
+    /// Seed of the simulation
     #[arg(long, default_value_t = 1, value_name = "SEED")]
     seed: u64,
-    /// Measure all rows so often in turn, and take each row's median speed
+    /// Measure all rows this many times alternately, and report each row's median speed
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=99))]
     rounds: u32,
     #[command(flatten)]
     report: ReportArguments,
-    /// Measure the one row asked for here and print it as JSON: how a row gets a process of its own
+    /// Measure the given row in this process and print it as JSON; used to run each row in a separate
+    /// process
     #[arg(long, hide = true)]
     row: bool,
 }
 
-/// Processor time of this thread so far, in nanoseconds.
+/// Returns the CPU time of this thread so far, in nanoseconds.
 fn processor_ns() -> u64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Resident memory of this process in bytes, without the pages of its program: those are in memory once, for all that run it,
-/// and as many with one client as with thousands.
+/// Returns the resident memory of this process in bytes, without the pages of its executable. Those are
+/// shared by all processes that run it, and do not depend on the number of clients.
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
@@ -60,12 +61,12 @@ fn resident() -> u64 {
     kib.unwrap_or(0) * 1024
 }
 
-/// The network without engine and simulator.
+/// Name of the network without engine and simulator.
 const BARE: &str = "bare";
 const SPEED: &str = "simulated_calls_ops";
 const SHARE: &str = "share_of_bare_ratio";
 
-/// The fields of a row in their order.
+/// The fields of a row, in order.
 const FIELDS: [&str; 10] = [
     "network",
     "clients",
@@ -79,11 +80,12 @@ const FIELDS: [&str; 10] = [
     "virtual_p50_ns",
 ];
 
-/// Clients whose memory the processor finds without huge pages; these would be most of what is counted for so few.
+/// Largest number of clients that is measured without huge pages, which would dominate the memory of a
+/// small row.
 const FEW: usize = 256;
 
 impl BenchArguments {
-    /// Whether this process measures a row of many clients itself.
+    /// Returns whether this process measures a row with many clients itself.
     pub(crate) fn is_large_row(&self) -> bool {
         self.row && self.clients.iter().any(|clients| *clients > FEW)
     }
@@ -91,7 +93,7 @@ impl BenchArguments {
 
 pub(crate) fn run(arguments: &BenchArguments) -> Result<ExitCode, Failure> {
     arguments.report.check()?;
-    // Said before the first row is measured, not after the last but one.
+    // Reject unknown networks before the first row is measured.
     arguments.network.iter().try_for_each(|name| network(name).map(|_| ()))?;
     let wanted: Vec<(&String, usize)> = arguments
         .network
@@ -124,7 +126,7 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The network of that name; none for the bare prototype, which has no engine.
+/// Returns the network with this name; `None` for the bare prototype, which has no engine.
 fn network(name: &str) -> Result<Option<Network>, Failure> {
     if name == BARE {
         return Ok(None);
@@ -135,8 +137,8 @@ fn network(name: &str) -> Result<Option<Network>, Failure> {
     })
 }
 
-/// Measures a row in a new process: memory that an earlier row has given back stays with its process, and would hide
-/// what this one takes.
+/// Measures a row in a new process. Memory freed by an earlier row stays with its process, and would hide
+/// this row's use.
 fn in_its_own_process(arguments: &BenchArguments, clients: usize, network: &str) -> Result<Row, Failure> {
     let failed = |error: std::io::Error| Failure::new(format!("a process for the row: {error}"));
     let child = Command::new(std::env::current_exe().map_err(failed)?)
@@ -156,8 +158,8 @@ fn in_its_own_process(arguments: &BenchArguments, clients: usize, network: &str)
     Ok(FIELDS.into_iter().fold(Row::new(), field))
 }
 
-/// The rows of the first round with the median speed of all, and their share of the bare prototype's with as many clients: the
-/// median of each round's.
+/// Combines the rounds: the rows of the first, with the median speed of all rounds, and the median share of
+/// the speed of the bare prototype with the same number of clients.
 fn over_rounds(mut rounds: Vec<Vec<Row>>) -> Vec<Row> {
     let speed = |row: &Row| row.number(SPEED).unwrap_or_default();
     let speeds: Vec<Vec<f64>> = rounds.iter().map(|rows| rows.iter().map(speed).collect()).collect();
@@ -181,7 +183,7 @@ fn over_rounds(mut rounds: Vec<Vec<Row>>) -> Vec<Row> {
     rows
 }
 
-/// Speed and memory, as bars.
+/// Draws speed and memory as bars.
 fn charts(rows: &[Row]) -> Vec<Chart> {
     let text = |row: &Row, name: &str| {
         row.get(name)
@@ -205,7 +207,7 @@ fn charts(rows: &[Row]) -> Vec<Chart> {
     ]
 }
 
-/// The prototype's row: of memory and latencies it says nothing.
+/// Measures the prototype's row, which has neither memory nor latencies.
 fn measure_bare(clients: usize, calls: u64) -> Result<Row, Failure> {
     let mut began = 0;
     let bare =
@@ -226,7 +228,7 @@ fn measure(arguments: &BenchArguments, clients: usize, name: &str) -> Result<Row
     let load = Load::bench(clients, arguments.calls, network.clone());
     let before = resident();
     let outcome = load.run(arguments.seed, || [processor_ns(), resident()]).map_err(Failure::new)?;
-    // Only the calls count, not the connecting.
+    // Count only the calls, not the connecting.
     let [began, _, ended, memory] = outcome.probes;
     let took = ended.saturating_sub(began).max(1);
     let memory = memory.saturating_sub(before);

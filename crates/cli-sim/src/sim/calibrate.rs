@@ -1,4 +1,4 @@
-//! `dunlin sim calibrate`: the free parameters of a profile against raw-verb curves.
+//! `dunlin sim calibrate`: fits the free parameters of a profile to raw-verb curves.
 
 use super::{hash, profile};
 use clap::Args;
@@ -11,23 +11,25 @@ use dunlin_rnic_model::sweep::Effort;
 use dunlin_rnic_model::{Parameter, Profile};
 use std::process::ExitCode;
 
-/// Fit a profile's free parameters to raw-verb curves, and tell how far each curve is
+/// Fit a profile's free parameters to raw-verb curves, and show the error of each curve
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Free are the numbers of kind \"fit\". Curves are raw verbs only, of all clusters that have the profile's NIC: the shared sweep,
-and what papers' texts say of raw-verb figures. Nothing is written: the fitted values are printed, to be put into the file.
+The free parameters are the numbers of kind \"fit\". The curves are raw-verb curves of all clusters with the profile's NIC:
+the shared sweep, and the values that papers' texts give for raw-verb figures. No file is changed: copy the printed values
+into the profile.
 
 Examples:
   dunlin sim calibrate connect-ib
   dunlin sim calibrate scalerpc --check")]
 pub(crate) struct CalibrateArguments {
-    /// A built-in profile, or a file ending in .toml
+    /// Built-in profile, or a file ending in .toml
     #[arg(value_name = "PROFILE")]
     profile: String,
-    /// Fit nothing: only tell the residual of each curve with the profile as it is
+    /// Do not fit: only show the residual of each curve with the current profile
     #[arg(long)]
     check: bool,
-    /// Leave out the cross-validation (fit on half of the points, test on the other half), which takes as long again
+    /// Skip the cross-validation (fit on half of the points, test on the other half), which doubles the
+    /// time
     #[arg(long, conflicts_with = "check")]
     no_cross_validation: bool,
     #[command(flatten)]
@@ -67,7 +69,7 @@ pub(crate) fn run(arguments: &CalibrateArguments) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Runs a search under a progress bar.
+/// Runs a search with a progress bar.
 fn with_bar<T>(what: &str, search: impl FnOnce(&mut dyn FnMut(usize, usize, f64)) -> T) -> T {
     let bar = progress::counting(0, what);
     let result = search(&mut |done, all, misfit| {

@@ -8,9 +8,9 @@ use dunlin_report::{Axis, Bars, Chart, Content, Document, Lines, Row, Unit, read
 use dunlin_scenario::figures::{Drawing, Effort, Figure, FigureError, Paper, Point, Shape, all, figure};
 use std::process::ExitCode;
 
-/// List the figures that can be run
+/// List the available figures
 #[derive(Args, Debug)]
-#[command(after_help = "Calibrated: the model was fitted to it. Predicted: it was not.
+#[command(after_help = "Calibrated: the model was fitted to this figure. Predicted: it was not.
 
 Example:
   dunlin sim list")]
@@ -20,28 +20,28 @@ pub(crate) struct ListArguments {
     json: bool,
 }
 
-/// Run a figure of a paper in the simulator: predicted values beside what the paper's text says
+/// Run a figure of a paper in the simulator, and compare predicted values with the paper's text
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   dunlin sim figure scalerpc-1b
   dunlin sim figure rf-rpc-9 --json figure.json --plot figure.svg")]
 pub(crate) struct FigureArguments {
-    /// Which figure; dunlin sim list tells all
+    /// Name of the figure; dunlin sim list shows all
     #[arg(value_name = "ID")]
     id: String,
-    /// Fewer points and shorter runs
+    /// Run fewer points for a shorter time
     #[arg(long)]
     quick: bool,
     #[command(flatten)]
     report: ReportArguments,
 }
 
-/// How long figures run.
+/// Returns the effort of figures.
 pub(super) fn effort(quick: bool) -> Effort {
     if quick { Effort::Quick } else { Effort::Full }
 }
 
-/// The figure of that name.
+/// Returns the figure with this name.
 pub(super) fn by_name(id: &str) -> Result<Figure, Failure> {
     figure(id).map_err(|error: FigureError| Failure::new(error).help("dunlin sim list"))
 }
@@ -86,7 +86,7 @@ pub(crate) fn run(arguments: &FigureArguments) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What the paper says, in words.
+/// Formats the paper's value.
 pub(super) fn said(paper: Paper) -> String {
     let text = |value: f64| readable("value", &rounded(value).into());
     match paper {
@@ -97,7 +97,7 @@ pub(super) fn said(paper: Paper) -> String {
     }
 }
 
-/// The points of a figure as rows.
+/// Returns the points of a figure as rows.
 pub(super) fn rows(made: &Made) -> Vec<Row> {
     made.points.iter().map(|point| row(&made.figure, point)).collect()
 }
@@ -126,19 +126,19 @@ fn row(figure: &Figure, point: &Point) -> Row {
     row
 }
 
-/// An axis is logarithmic from so many times the least value on.
+/// Ratio of the largest to the smallest value from which an axis is logarithmic.
 const WIDE: f64 = 30.0;
 
-/// Whether an axis with these values should be logarithmic.
+/// Returns whether an axis with these values should be logarithmic.
 fn is_wide(values: impl Iterator<Item = f64> + Clone) -> bool {
     let low = values.clone().fold(f64::INFINITY, f64::min);
     low > 0.0 && values.fold(0.0, f64::max) >= WIDE * low
 }
 
-/// Series with fewer points are told by the table alone.
+/// Minimum number of points of a series in a chart; shorter series appear only in the table.
 const LEAST_POINTS: usize = 3;
 
-/// One chart for each unit, the paper's values as series of their own.
+/// Returns one chart per unit, with the paper's values as separate series.
 pub(super) fn charts(made: &Made) -> Vec<Chart> {
     let Made { figure, points, drawings, .. } = made;
     if !drawings.is_empty() {
@@ -190,7 +190,7 @@ pub(super) fn charts(made: &Made) -> Vec<Chart> {
     charts
 }
 
-/// What a figure says shall be drawn.
+/// Returns the chart of a drawing that the figure defines.
 fn drawn(figure: &Figure, drawing: &Drawing) -> Chart {
     let axis = |label: &str| Axis { label: label.to_owned(), unit: Unit::None, logarithmic: false };
     let content = match &drawing.shape {
@@ -204,7 +204,7 @@ fn drawn(figure: &Figure, drawing: &Drawing) -> Chart {
     Chart { title: format!("{}: {}", figure.id, drawing.title), values: axis(drawing.values), content }
 }
 
-/// What a figure calls an axis, in words.
+/// Converts a figure's axis name to words.
 fn words(name: &str) -> String {
     match (name, name.strip_suffix("_us"), name.strip_suffix("_bytes")) {
         ("mops", ..) => "million operations a second".to_owned(),

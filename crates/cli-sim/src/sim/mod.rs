@@ -1,4 +1,5 @@
-//! `dunlin sim`: the simulator's commands, and the model of NICs and clusters beside what was measured.
+//! `dunlin sim`: the simulator's commands, and the comparison of the NIC and cluster models with
+//! measurements.
 
 mod bench;
 mod calibrate;
@@ -15,7 +16,7 @@ use dunlin_rnic_model::Profile;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
-/// What can be simulated.
+/// The simulator's commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Sim {
     List(figure::ListArguments),
@@ -28,10 +29,11 @@ pub(crate) enum Sim {
     Bench(bench::BenchArguments),
 }
 
-/// Has this program's memory stand in huge pages where the system has such: simulated clients by the thousand touch so many pages
-/// that the processor spends a fifth of its time on finding them. Only the allocator can ask for them, and is told so by the
-/// environment alone, before a program begins: so this one begins again, as the same process. Who has set the allocator up
-/// already is left alone, and so is who cannot begin again: that is as right, and slower.
+/// Restarts this program, as the same process, with its heap in huge pages where the system has them.
+/// With thousands of simulated clients, address translation of small pages takes a fifth of the CPU time.
+/// Only the allocator can request huge pages, and it reads its settings from the environment at
+/// program start. Does nothing if the allocator is already configured or if the restart fails: the program
+/// then works, only slower.
 fn with_huge_pages() {
     const TUNABLES: &str = "GLIBC_TUNABLES";
     if std::env::var_os(TUNABLES).is_some() {
@@ -39,15 +41,16 @@ fn with_huge_pages() {
     }
     let mut arguments = std::env::args_os();
     let (Some(name), Ok(program)) = (arguments.next(), std::env::current_exe()) else { return };
-    // Memory of 128 KiB or more, as buffers for large payloads, is to be mapped whatever was freed before: then only the pages
-    // of it that are used are there, and they are gone with their run. Answers only if that cannot be done.
+    // Always map blocks of 128 KiB or more, such as buffers for large payloads, whatever was freed before.
+    // Only their used pages then take memory, and they are returned after their run. `exec` returns only on
+    // failure.
     let tuned = "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=131072";
     let _ = Command::new(program).arg0(name).args(arguments).env(TUNABLES, tuned).exec();
 }
 
 pub(crate) fn run(command: &Sim) -> Result<ExitCode, Failure> {
     let large = match command {
-        // A swarm is many small runs.
+        // A swarm consists of many small runs.
         Sim::List(_) | Sim::Swarm(_) | Sim::Scene(_) => false,
         Sim::Bench(arguments) => arguments.is_large_row(),
         _ => true,
@@ -67,7 +70,7 @@ pub(crate) fn run(command: &Sim) -> Result<ExitCode, Failure> {
     }
 }
 
-/// The built-in profile of that name, or the one in that file.
+/// Returns the built-in profile with this name, or the profile in this file.
 fn profile(name: &str) -> Result<Profile, Failure> {
     if !name.ends_with(".toml") {
         return Profile::built_in(name)
@@ -79,7 +82,7 @@ fn profile(name: &str) -> Result<Profile, Failure> {
     Profile::parse(name, &text).map_err(Failure::new)
 }
 
-/// A profile's hash as people compare it.
+/// Formats a profile's hash for people.
 fn hash(profile: &Profile) -> String {
     hash_of(profile.hash())
 }

@@ -17,26 +17,26 @@ use std::process::ExitCode;
 /// Run all figures and write one page with plots and tables: prediction, paper, error
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Figures run on all cores; a full report takes minutes. Nothing is written before all have run.
+    after_help = "Figures run on all cores; a full report takes minutes. No file is written before all figures are complete.
 
 Examples:
   dunlin sim report --output report.html
   dunlin sim report --quick --figure rf-rpc-9 --markdown -"
 )]
 pub(crate) struct ReportPageArguments {
-    /// The page, one file of HTML that needs nothing else
+    /// Page to write: one self-contained HTML file
     #[arg(long, value_name = "PATH", default_value = "report.html")]
     output: PathBuf,
-    /// Write the summary as a Markdown table to this file too; - for standard output instead of the plain one
+    /// Also write the summary to this file as a Markdown table; '-' prints it instead of the plain table
     #[arg(long, value_name = "PATH")]
     markdown: Option<PathBuf>,
-    /// Write all points as one JSON document to this file too
+    /// Also write all points to this file, as one JSON document
     #[arg(long, value_name = "PATH")]
     json: Option<PathBuf>,
-    /// Fewer points and shorter runs
+    /// Run fewer points for a shorter time
     #[arg(long)]
     quick: bool,
-    /// Only these figures
+    /// Run only these figures
     #[arg(long, value_name = "ID", num_args = 1.., value_delimiter = ',')]
     figure: Vec<String>,
 }
@@ -75,7 +75,7 @@ fn write_text(path: &Path, text: &str) -> Result<(), Failure> {
     write_atomically(path, |out| out.write_all(text.as_bytes())).map_err(Failure::new)
 }
 
-/// One row for each series of which the paper's text says something.
+/// Returns one row for each series to which the paper's text gives a value.
 fn summary(made: &Made) -> Vec<Row> {
     let mut names: Vec<&str> = Vec::new();
     for point in made.points.iter().filter(|point| point.said.is_some()) {
@@ -121,7 +121,7 @@ fn summary_row(made: &Made, series: &str) -> Row {
     row
 }
 
-/// Where a series is compared: all places if they are few, else the ends.
+/// Formats the points at which a series is compared: all if they are few, else the first and last.
 fn places(stated: &[(&Point, Paper)]) -> String {
     let all: Vec<String> = stated.iter().map(|(point, _)| point.x.to_string()).collect();
     match all.as_slice() {
@@ -130,7 +130,7 @@ fn places(stated: &[(&Point, Paper)]) -> String {
     }
 }
 
-/// The least and the largest of some values.
+/// Formats the smallest and largest value.
 fn span(values: impl Iterator<Item = f64> + Clone) -> String {
     let text = |value: f64| readable("value", &rounded(value).into());
     let low = text(values.clone().fold(f64::INFINITY, f64::min));
@@ -150,7 +150,7 @@ svg { max-width: 100%; height: auto; }
 .kind.predicted { background: #cfe5f5; }
 ";
 
-/// The page.
+/// Builds the page.
 fn page(made: &[Made], summary: &[Row], document: &Document, quick: bool) -> Result<String, Failure> {
     let mut text = format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
@@ -182,7 +182,7 @@ fn section(made: &Made) -> Result<String, Failure> {
         if figure.notes.is_empty() { String::new() } else { format!(" {}", escaped(figure.notes)) },
     );
     match draw(&charts(made), &profiles) {
-        // What XML wants at the head of a file, HTML does not have inside of one.
+        // Skip the XML declaration, which is not allowed inside HTML.
         Ok(drawing) => text += drawing.find("<svg").map_or("", |start| &drawing[start..]),
         Err(PlotError::Nothing) => {}
         Err(error) => return Err(Failure::new(error)),
@@ -191,7 +191,7 @@ fn section(made: &Made) -> Result<String, Failure> {
     Ok(text)
 }
 
-/// Rows as a table; a row whose relation does not hold is marked.
+/// Formats rows as a table, and marks rows whose relation does not hold.
 fn html_table(rows: &[Row]) -> String {
     html(rows, |row| row.get("holds").is_some_and(|holds| *holds == false))
 }

@@ -1,4 +1,4 @@
-//! Runs simulations, those of figures above all: each on one of as many threads as there are cores.
+//! Runs simulations in parallel, mostly those of figures, on one thread per core.
 
 use super::hash;
 use dunlin_command::output::Failure;
@@ -8,16 +8,16 @@ use dunlin_rnic_model::Profile;
 use dunlin_scenario::figures::{Drawing, Effort, Figure, Outcome, Point, Run};
 use std::cmp::Reverse;
 
-/// A figure that was made.
+/// A completed figure.
 pub(super) struct Made {
     pub(super) figure: Figure,
-    /// The profiles that its runs go by, its own first, each with its hash.
+    /// The profiles of its runs with their hashes; the figure's own profile first.
     pub(super) profiles: Vec<(String, String)>,
     pub(super) points: Vec<Point>,
     pub(super) drawings: Vec<Drawing>,
 }
 
-/// Makes figures. A signal ends it at once: threads that still simulate end with the process.
+/// Runs figures. A signal ends it at once; threads that still simulate end with the process.
 pub(super) fn make(figures: &[Figure], effort: Effort, message: &str) -> Result<Vec<Made>, Failure> {
     let plans: Vec<Vec<Run>> = figures.iter().map(|figure| figure.runs(effort)).collect();
     let profiles: Vec<Vec<(String, String)>> =
@@ -32,7 +32,7 @@ pub(super) fn make(figures: &[Figure], effort: Effort, message: &str) -> Result<
     Ok(made.collect())
 }
 
-/// The profiles that a figure's runs go by.
+/// Returns the profiles of a figure's runs.
 fn profiles(figure: &Figure, plan: &[Run]) -> Result<Vec<(String, String)>, Failure> {
     let mut names = vec![figure.profile];
     for name in plan.iter().filter_map(Run::profile) {
@@ -45,21 +45,22 @@ fn profiles(figure: &Figure, plan: &[Run]) -> Result<Vec<(String, String)>, Fail
 }
 
 impl Made {
-    /// Its profiles and their hashes in words.
+    /// Formats its profiles with their hashes.
     pub(super) fn profiles(&self) -> String {
         let each: Vec<String> = self.profiles.iter().map(|(name, hash)| format!("{name} {hash}")).collect();
         format!("{} {}", if each.len() == 1 { "profile" } else { "profiles" }, each.join(", "))
     }
 }
 
-/// Notes profiles and their hashes among the parameters of a document.
+/// Adds profiles and their hashes to the parameters of a document.
 pub(super) fn set_profiles(parameters: &mut Row, made: &[Made]) {
     for (name, hash) in made.iter().flat_map(|made| &made.profiles) {
         parameters.set(&format!("profile_hash {name}"), hash.as_str());
     }
 }
 
-/// The outcomes of runs, in their order. They are made from the largest to the smallest, so that no core is left with a long one at the end.
+/// Returns the outcomes of runs, in order. The largest runs start first, so that no core is left with a
+/// long one at the end.
 fn largest_first(runs: Vec<Run>, message: &str) -> Result<Vec<Outcome>, Failure> {
     let mut runs: Vec<(usize, Run)> = runs.into_iter().enumerate().collect();
     runs.sort_by_key(|(_, run)| Reverse(run.size()));

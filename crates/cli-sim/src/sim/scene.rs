@@ -1,4 +1,5 @@
-//! `dunlin sim scene`: a client that finds out by itself whether results are fetched or written back, and how many calls go together.
+//! `dunlin sim scene`: a client that chooses at run time between fetched and written-back results, and its
+//! batch size.
 
 use clap::Args;
 use dunlin_command::output::{self, Failure};
@@ -6,10 +7,10 @@ use dunlin_report::{Row, table};
 use dunlin_scenario::tuning::{BATCH_PARTS, BatchOutcome, PARTS, PartOutcome, WITHIN, play, play_batches};
 use std::process::ExitCode;
 
-/// The cluster: a NIC that serves READs five times as fast as it makes WRITEs.
+/// The cluster: a NIC that serves READs five times as fast as it issues WRITEs.
 const PROFILE: &str = "rf-rpc";
 
-/// Play the demo's scene: a function that becomes slow and quick again, and its client that adapts
+/// Run the demo's scene: a client adapts to a function that becomes slow and then fast again
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Exit status: 0.
@@ -18,8 +19,8 @@ Example:
   dunlin sim scene")]
 pub(crate) struct SceneArguments {}
 
-/// Plays the scene and prints it. Between processes of one host fetching wins nothing, so it is played on a simulated NIC: by the
-/// same engine, in virtual time, with the same outcome on every machine.
+/// Runs the scene and prints it. Fetching gives no advantage between processes of one host, so the scene
+/// uses a simulated NIC: the same engine in virtual time, with the same outcome on every machine.
 pub(super) fn run(_: &SceneArguments) -> Result<ExitCode, Failure> {
     let outcomes = play(PROFILE, &PARTS).map_err(Failure::new)?;
     let rows: Vec<Row> = outcomes.iter().map(row).collect();

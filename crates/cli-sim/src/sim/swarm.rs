@@ -1,4 +1,4 @@
-//! `dunlin sim swarm`: seeds over all cores, results in the order of seeds.
+//! `dunlin sim swarm`: runs seeds on all cores, and reports results in the order of seeds.
 
 use clap::Args;
 use dunlin_command::interrupt::Interrupt;
@@ -15,42 +15,41 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 const AFTER_HELP: &str = "\
-Each seed stands for a cluster, a workload and faults: lost time, late and torn
-WRITEs, queue pairs that break, processes killed and started again. Whatever
-happens, every call ends exactly once, is executed at most once, no byte is wrong,
-deadlines are kept, everything works again once the faults stop, and nothing is
-left over.
+Each seed defines a cluster, a workload and faults: stalls, late and torn WRITEs,
+broken queue pairs, processes killed and restarted. In every run each call must
+complete exactly once and execute at most once, no byte may be wrong, deadlines must
+hold, everything must work again once the faults stop, and no resource may leak.
 
 Examples:
   dunlin sim swarm --seeds 1000
-  dunlin sim swarm --seeds 1 --first-seed 4711 --trace     the same run again, told event by event";
+  dunlin sim swarm --seeds 1 --first-seed 4711 --trace     repeat a run, and print its events";
 
-/// Play random clusters, workloads and faults against the engine in virtual time.
+/// Run random clusters, workloads and faults against the engine in virtual time.
 #[derive(Args, Debug)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct SwarmArguments {
-    /// Seeds to play
+    /// Number of seeds to run
     #[arg(long, default_value_t = 1000, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     seeds: u64,
-    /// The first of them
+    /// First seed
     #[arg(long, default_value_t = 0, value_name = "SEED")]
     first_seed: u64,
-    /// End after so many minutes, whatever is left
+    /// End after this many minutes, even if seeds are left
     #[arg(long, value_name = "MINUTES")]
     minutes: Option<f64>,
-    /// Say the hash over all events of each seed: equal for equal runs, on any machine
+    /// Print a hash over all events of each seed, which is equal for equal runs on any machine
     #[arg(long)]
     trace_hash: bool,
-    /// Tell the latest events of seeds that fail, or of the seed if there is only one
+    /// Print the latest events of the first failed seed, or of the only seed
     #[arg(long)]
     trace: bool,
-    /// Events that are told
+    /// Maximum number of events to print
     #[arg(long, default_value_t = 5000, value_name = "EVENTS")]
     trace_length: usize,
-    /// Threads; one for each core if not given
+    /// Number of threads [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
-    /// Write one row for each seed as JSON
+    /// Write one row per seed to this file as JSON
     #[arg(long, value_name = "PATH")]
     json: Option<PathBuf>,
 }
@@ -92,7 +91,7 @@ pub(crate) fn run(arguments: &SwarmArguments) -> Result<ExitCode, Failure> {
         }
         None => None,
     };
-    // What fails is told by us, in order; a panic within a run is a finding and not an accident.
+    // Failures are printed here, in order. A panic within a run is a finding, so suppress its message.
     std::panic::set_hook(Box::new(|_| {}));
     let bar = progress::counting(arguments.seeds, "seeds");
     let next = AtomicU64::new(arguments.first_seed);
@@ -120,7 +119,7 @@ pub(crate) fn run(arguments: &SwarmArguments) -> Result<ExitCode, Failure> {
             });
         }
         drop(send);
-        // In the order of seeds, whoever is done first.
+        // Report in the order of seeds, whichever run ends first.
         let mut early = BTreeMap::new();
         let mut expected = arguments.first_seed;
         for outcome in receive {
@@ -176,7 +175,7 @@ fn tell_failure(outcome: &Outcome) {
     println!("    again, event by event: dunlin sim swarm --seeds 1 --first-seed {seed} --trace");
 }
 
-/// Plays a seed again and tells what happened.
+/// Runs a seed again and prints its events.
 fn trace(seed: u64, length: usize) -> Result<(), Failure> {
     let history = History::new(length);
     let outcome = play(seed, Some(history.clone()));

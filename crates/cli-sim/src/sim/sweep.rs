@@ -1,4 +1,4 @@
-//! `dunlin sim sweep`: measurements of raw verbs, row by row beside what the model makes of them.
+//! `dunlin sim sweep`: compares measurements of raw verbs with the model's predictions, row by row.
 
 use super::{hash, profile};
 use clap::Args;
@@ -12,34 +12,36 @@ use dunlin_rnic_model::sweep::{Effort, Row as Measurement, median_error_percent,
 use dunlin_scenario::raw_verbs;
 use std::process::ExitCode;
 
-/// Run each row of a file of raw-verb measurements: measured, predicted, error, and the median error per operation
+/// Run each row of a file of raw-verb measurements: measured, predicted, error, and the median error per
+/// operation
 #[derive(Args, Debug)]
 #[command(after_help = "\
-The file has the columns of the shared sweep (cluster,nic_from_memory,machines,threads_per_machine,...). Rows of a cluster
-that has a profile of its own run on that profile only: with --profile, those of other clusters are left out and counted.
-Rows run in the driver of raw verbs, threads in closed loops on the model of NICs and hosts; --simulator has the simulator,
-which is slower, make the same calls of the same model.
+The file has the columns of the shared sweep (cluster,nic_from_memory,machines,threads_per_machine,...). A cluster's rows
+run on that cluster's own profile. --profile skips and counts the rows of other clusters, unless no row's cluster has that
+profile. Rows run in the raw-verb driver: threads in closed loops on the model of NICs and hosts. With --simulator, the
+slower simulator makes the same calls to the same model.
 
 Examples:
   dunlin sim sweep measurements.csv --profile connect-ib
   dunlin sim sweep measurements.csv --json sweep.json
   dunlin sim sweep measurements.csv --simulator")]
 pub(crate) struct SweepArguments {
-    /// The measurements
+    /// File of measurements
     #[arg(value_name = "FILE.csv")]
     file: String,
-    /// Run on this profile: a built-in one, or a file ending in .toml; without it, each row on its cluster's own
+    /// Use this profile: a built-in one, or a file ending in .toml [default: the profile of each row's
+    /// cluster]
     #[arg(long, value_name = "NAME")]
     profile: Option<String>,
-    /// Play each row in the simulator itself, on its queue pairs, memory and threads, instead of in the model's driver of raw
-    /// verbs; all READs are signaled there
+    /// Run each row in the simulator, on its queue pairs, memory and threads, instead of the model's
+    /// raw-verb driver; all READs are signaled there
     #[arg(long)]
     simulator: bool,
     #[command(flatten)]
     report: ReportArguments,
 }
 
-/// The seed of rows that the simulator plays.
+/// Seed of the rows that the simulator runs.
 const SEED: u64 = 1;
 
 struct Ran<'a> {
@@ -61,7 +63,8 @@ pub(crate) fn run(arguments: &SweepArguments) -> Result<ExitCode, Failure> {
     for row in &rows {
         let own = profile_of(&row.cluster).unwrap_or(&row.cluster);
         let index = match &chosen {
-            // A profile that no row's cluster has is tried on all rows: that is what asking for it can only mean.
+            // Skip rows of other clusters, unless no row's cluster has the chosen profile: then all rows
+            // run on it.
             Some(chosen) if chosen.name() != own && has_own(&rows, chosen) => {
                 left_out += 1;
                 continue;
@@ -108,7 +111,7 @@ pub(crate) fn run(arguments: &SweepArguments) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What the driver makes of rows, each on the profile at its place.
+/// Predicts rows with the driver, each on the profile at its index.
 fn in_driver(rows: &[(&Measurement, usize)], profiles: &[Profile], file: &str) -> Result<Vec<f64>, Failure> {
     let bar = progress::counting(rows.len() as u64, "rows");
     let predict = |(row, index): &(&Measurement, usize)| {
@@ -121,18 +124,18 @@ fn in_driver(rows: &[(&Measurement, usize)], profiles: &[Profile], file: &str) -
     predicted
 }
 
-/// What the simulator makes of them, on all cores.
+/// Predicts rows with the simulator, on all cores.
 fn in_simulator(rows: &[(&Measurement, usize)], profiles: &[Profile]) -> Result<Vec<f64>, Failure> {
     let rows = rows.iter().map(|(row, index)| ((*row).clone(), profiles[*index].clone())).collect();
     all(rows, "rows", |(row, profile)| raw_verbs::mops(row, profile, SEED))
 }
 
-/// Whether some row's cluster has that profile as its own.
+/// Returns whether this profile belongs to the cluster of some row.
 fn has_own(rows: &[Measurement], profile: &Profile) -> bool {
     rows.iter().any(|row| profile_of(&row.cluster) == Some(profile.name()))
 }
 
-/// The place of a profile among those in use; made if it is not there.
+/// Returns the index of a profile among those in use, and adds it if missing.
 fn position(
     profiles: &mut Vec<Profile>,
     name: &str,
@@ -167,7 +170,7 @@ fn document_row(ran: &Ran<'_>) -> Row {
         .with("error_percent", rounded((ran.predicted - row.mops) / row.mops * 100.0))
 }
 
-/// The median error of each operation of each cluster, then of each operation.
+/// Returns the median error of each operation of each cluster, then of each operation.
 fn medians(ran: &[Ran<'_>]) -> Vec<Row> {
     let mut rows = Vec::new();
     let mut groups: Vec<(Option<&str>, &str)> = Vec::new();
@@ -199,7 +202,7 @@ fn medians(ran: &[Ran<'_>]) -> Vec<Row> {
     rows
 }
 
-/// Predicted over measured, a series for each operation and cluster.
+/// Draws the ratio of predicted to measured, with one series per operation and cluster.
 fn chart(ran: &[Ran<'_>]) -> Chart {
     let mut series: Vec<(String, Vec<(f64, f64)>)> = Vec::new();
     for ran in ran {

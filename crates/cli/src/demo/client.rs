@@ -1,4 +1,4 @@
-//! One client process of the demo: connects, waits for the word, runs, reports in one line.
+//! One client process of the demo: connects, waits for the start line, runs, and reports in one line.
 
 use crate::kv;
 use clap::Args;
@@ -33,12 +33,12 @@ pub(crate) struct ClientArguments {
     quick: bool,
 }
 
-/// What a client tells the demo.
+/// A client's report to the demo.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct ClientReport {
     elapsed_ns: f64,
     not_found: u64,
-    /// For each kind of operation: latencies in nanoseconds, and how often.
+    /// For each kind of operation: latencies in nanoseconds and their counts.
     latencies: Vec<Vec<(u64, u64)>>,
 }
 
@@ -51,7 +51,7 @@ impl ClientReport {
         }
     }
 
-    /// The tally that a line of a client's output tells.
+    /// Parses the tally from a line of a client's output.
     pub(super) fn tally_of(line: &str) -> Result<Tally, Failure> {
         let report: ClientReport = serde_json::from_str(line)
             .map_err(|error| Failure::new(format!("a client's report cannot be understood: {error}")))?;

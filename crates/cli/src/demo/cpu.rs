@@ -1,24 +1,24 @@
-//! CPU time of a process, as the kernel accounts for it.
+//! CPU time of a process, from the kernel's statistics.
 
 use std::fs;
 
-/// CPU time that all threads of a process have used, ns; `None` where the kernel does not tell.
+/// Returns the CPU time of all threads of a process, ns, or `None` if the kernel does not report it.
 pub(super) fn time_ns(process: u32) -> Option<u64> {
     let mut sum = 0;
     for task in fs::read_dir(format!("/proc/{process}/task")).ok()? {
-        // A thread that ends meanwhile takes its time with it; servers keep theirs.
+        // The time of a thread that ends meanwhile is lost; servers keep their threads.
         if let Ok(text) = fs::read_to_string(task.ok()?.path().join("schedstat")) {
             sum += text.split_ascii_whitespace().next()?.parse::<u64>().ok()?;
         }
     }
-    // Kernels without schedstat give 0 throughout.
+    // Kernels without schedstat report only zeros.
     if sum > 0 { Some(sum) } else { ticks_ns(process) }
 }
 
-/// The same from the clock-tick counters, which every kernel has.
+/// Returns the CPU time from the clock-tick counters, which every kernel has.
 fn ticks_ns(process: u32) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // The command's name may hold anything, but ends with the last parenthesis.
+    // The command name may contain any character, but ends at the last parenthesis.
     let fields: Vec<&str> = text.rsplit_once(')')?.1.split_ascii_whitespace().collect();
     let ticks = |index: usize| fields.get(index)?.parse::<u64>().ok();
     Some((ticks(11)? + ticks(12)?) * 1_000_000_000 / rustix::param::clock_ticks_per_second())

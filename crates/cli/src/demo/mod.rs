@@ -1,4 +1,5 @@
-//! `dunlin demo`: a key-value server, client processes, one workload, every protocol; and nothing left behind.
+//! `dunlin demo`: runs one workload against a key-value server under every protocol, with client processes,
+//! and cleans up.
 
 pub(crate) mod client;
 mod cpu;
@@ -23,34 +24,35 @@ use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 const AFTER_HELP: &str = "\
-Starts a key-value server in a process of its own and client processes beside it, all over shared memory, loads
-records of 16-byte keys and 32-byte values, and runs YCSB workload B (95 % reads, 5 % updates, zipfian) under each
-protocol: first with both sides spinning, as many clients as have a core to themselves; then, where a protocol can
-sleep, with all clients waiting adaptively. A scene on a simulated NIC follows if the simulator is built ('dunlin sim
-scene'). All processes are ended and all files removed afterwards, after Ctrl-C too.
+Starts a key-value server and clients, each in a separate process, over shared memory. Loads records of 16-byte keys
+and 32-byte values, and runs YCSB workload B (95 % reads, 5 % updates, zipfian) under each protocol: first in busy mode,
+with one core per client; then, for protocols that can sleep, in adaptive mode with all clients. If the simulator is
+installed, a scene on a simulated NIC follows ('dunlin sim scene'). At the end, and after Ctrl-C, all processes are
+ended and all files removed.
 
 Examples:
   dunlin demo --seconds 5 --clients 4 --plot demo.svg
-  dunlin demo --quick                                       a few seconds; what the tests run";
+  dunlin demo --quick                                       a few seconds; used by the tests";
 
-/// Operations that each client keeps in flight.
+/// Operations in flight per client.
 const WINDOW: u16 = 16;
-/// Bytes that the server may use.
+/// Memory limit of the server.
 const MEMORY: &str = "128MiB";
-/// How long a client may take over its report after the end.
+/// Time limit for a client's report after its end.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Run a key-value workload under every protocol, side by side (this is what 'dunlin' alone does).
+/// Run a key-value workload under every protocol and compare the results ('dunlin' alone runs this).
 #[derive(Args, Debug, Default)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct DemoArguments {
-    /// How long to measure each row [default: 2, or 0.2 with --quick]
+    /// Duration of each row [default: 2, or 0.2 with --quick]
     #[arg(long, short, value_parser = arguments::positive_duration, value_name = "TIME")]
     seconds: Option<Duration>,
-    /// Client processes where they may sleep [default: 3, or as many as there are cores besides the server's]
+    /// Client processes in rows where clients may sleep [default: 3, or as many as there are cores besides
+    /// the server's]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=256), value_name = "N")]
     clients: Option<u16>,
-    /// A short run with fewer records: does everything work?
+    /// Do a short run with fewer records, to check that everything works
     #[arg(long, short)]
     quick: bool,
     #[command(flatten)]
@@ -63,7 +65,7 @@ pub(crate) fn run(arguments: &DemoArguments) -> Result<ExitCode, Failure> {
     let seconds =
         arguments.seconds.unwrap_or(Duration::from_millis(if arguments.quick { 200 } else { 2000 }));
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    // One worker saturates several clients; more only where clients have cores left.
+    // One worker saturates several clients. Add workers only if enough cores remain for clients.
     let workers = (cores / 8).clamp(1, 4);
     let sleeping = arguments.clients.map_or((cores - workers.min(cores)).clamp(3, 16), usize::from);
     let spinning = (cores - workers.min(cores)).clamp(1, sleeping);
@@ -99,7 +101,7 @@ pub(crate) fn run(arguments: &DemoArguments) -> Result<ExitCode, Failure> {
         let (tally, cpu) =
             measure(phase, &name, arguments.quick, seconds, &mut server, &interrupt, &all, before)
                 .inspect_err(|_| all.finish_and_clear())
-                // What a client cannot do may well be for want of a server.
+                // If the server has ended, report its error instead of the client's.
                 .or_else(|failure| server.check().and(Err(failure)))
                 .map_err(|failure| {
                     failure.context(format_args!("{}, {}", phase.protocol.name, phase.mode))
@@ -107,7 +109,8 @@ pub(crate) fn run(arguments: &DemoArguments) -> Result<ExitCode, Failure> {
         document.rows.push(row(phase, &tally, cpu));
     }
     all.finish_and_clear();
-    // In order, and before the results, so that nothing stays if the reader of our output goes away.
+    // End the server before the results are printed, so that nothing remains if the reader of the output is
+    // gone.
     server.end();
     output::print(format!("\n{}", table(&shown(&document.rows))))?;
     if spinning < sleeping {
@@ -121,7 +124,8 @@ pub(crate) fn run(arguments: &DemoArguments) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Plays the scene on a simulated NIC, which is the simulator's command `scene`; says how to build that program if it is not there.
+/// Runs the scene on a simulated NIC, with the simulator's command `scene`. If that program is missing,
+/// prints how to build it.
 fn simulated_scene() -> Result<(), Failure> {
     let Some(program) = SIM.find() else {
         return output::print_line(format_args!(
@@ -192,7 +196,8 @@ fn load(
     ))
 }
 
-/// Runs one row: its client processes side by side. The sum of what they did, and the server's CPU time, ns.
+/// Runs one row with its client processes in parallel. Returns their total tally and the server's CPU time,
+/// ns.
 #[allow(clippy::too_many_arguments)]
 fn measure(
     phase: &Phase,
@@ -269,7 +274,7 @@ fn row(phase: &Phase, tally: &Tally, cpu_ns: u64) -> Row {
     row
 }
 
-/// The columns of the table.
+/// Selects the columns of the table.
 fn shown(rows: &[Row]) -> Vec<Row> {
     let hidden = ["max_ns", "samples"];
     rows.iter()

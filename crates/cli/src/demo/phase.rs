@@ -2,7 +2,7 @@
 
 use dunlin::{Capabilities, CompletionMode, PROTOCOLS, Protocol};
 
-/// One row: a protocol, how both sides wait, how many clients take part.
+/// One row: a protocol, the completion mode of both sides, and the number of clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Phase {
     pub(super) protocol: &'static Protocol,
@@ -11,8 +11,8 @@ pub(super) struct Phase {
 }
 
 impl Phase {
-    /// Every protocol busy, with clients that have a core each; then those that can sleep, with all clients. A client
-    /// that spins without a core of its own would only measure the scheduler.
+    /// Returns every protocol in busy mode, with one core per client, then those that can sleep, with all
+    /// clients. A spinning client without its own core would only measure the scheduler.
     pub(super) fn all(capabilities: &Capabilities, spinning: usize, sleeping: usize) -> Vec<Phase> {
         [(CompletionMode::Busy, spinning), (CompletionMode::Adaptive, sleeping)]
             .into_iter()

@@ -1,4 +1,4 @@
-//! The checks of one machine, each tried rather than looked up where that is possible.
+//! The checks of this machine. Each check tries the feature itself where possible, rather than look it up.
 
 use super::Finding;
 use dunlin::ShmConfig;
@@ -12,7 +12,7 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// All of them but the RDMA devices.
+/// Runs all checks except those of RDMA devices.
 pub(super) fn all() -> Vec<Finding> {
     vec![
         kernel(),
@@ -34,16 +34,16 @@ fn bytes(count: u64) -> String {
     Unit::Bytes.format(count as f64)
 }
 
-/// A value of /proc/meminfo, in bytes.
+/// Returns a value of /proc/meminfo, in bytes.
 fn meminfo(name: &str) -> Option<u64> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
     let number: u64 = line.split_ascii_whitespace().next()?.parse().ok()?;
-    // Counts of pages have no unit behind them.
+    // Page counts have no unit suffix.
     Some(if line.ends_with("kB") { number * 1024 } else { number })
 }
 
-/// F_SEAL_FUTURE_WRITE, without which nothing can be granted read-only, came with Linux 5.1.
+/// Linux 5.1 introduced F_SEAL_FUTURE_WRITE, which read-only grants need.
 const OLDEST_KERNEL: (u32, u32) = (5, 1);
 
 fn kernel() -> Finding {
@@ -71,7 +71,7 @@ fn cores() -> Finding {
     Finding::ok("cores", found)
 }
 
-/// Makes a sealed memfd just as a grant does, and sees that its seals hold.
+/// Creates a sealed memfd as a grant does, and checks that its seals hold.
 fn shared_memory() -> Finding {
     const NAME: &str = "shared memory";
     let advice = "allow memfd_create and fcntl seals (a seccomp or LSM policy may forbid them), with Linux 5.1 or later";
@@ -118,14 +118,14 @@ fn abstract_socket() -> Finding {
     }
 }
 
-/// Two threads hand a word over and back.
+/// Exchanges a word between two threads by futex.
 fn futex() -> Finding {
     const NAME: &str = "futex";
     const ROUNDS: u32 = 200;
     let word = AtomicU32::new(0);
     let flags = rustix::thread::futex::Flags::empty();
     let limit = Duration::from_secs(2);
-    // Waits until the word has the parity; false after the limit.
+    // Waits until the word has this parity. Returns false after the time limit.
     let await_parity = |parity: u32, begin: Instant| loop {
         let seen = word.load(Ordering::Acquire);
         if seen % 2 == parity {
@@ -135,7 +135,7 @@ fn futex() -> Finding {
             return false;
         }
         let pause = rustix::fs::Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
-        // Changed, woken, interrupted or too late: look again.
+        // After a change, a wake-up, an interruption or a timeout: check again.
         let _ = rustix::thread::futex::wait(&word, flags, seen, Some(&pause));
     };
     let hand_over = || {
@@ -157,7 +157,7 @@ fn futex() -> Finding {
     Finding::ok(NAME, format!("hand-over and back, tried: {} here and now", Unit::Nanoseconds.format(each)))
 }
 
-/// Starts the fabric itself.
+/// Opens the fabric.
 fn fabric() -> Finding {
     match dunlin::ShmFabric::new(ShmConfig::default()) {
         Ok(_) => Finding::ok("fabric shm", "starts"),
@@ -169,7 +169,7 @@ fn fabric() -> Finding {
     }
 }
 
-/// Descriptors that a server wants: some for each of a thousand connections.
+/// Descriptors that a server needs: several for each of a thousand connections.
 const WANTED_DESCRIPTORS: u64 = 16_384;
 
 fn descriptors() -> Finding {
@@ -189,7 +189,7 @@ fn descriptors() -> Finding {
     }
 }
 
-/// RNICs pin what is registered; shared memory pins nothing.
+/// RNICs pin registered memory; shared memory pins nothing.
 const WANTED_LOCKED: u64 = 1 << 30;
 
 fn locked_memory() -> Finding {
@@ -211,7 +211,7 @@ fn huge_pages() -> Finding {
     if free > 0 {
         return Finding::ok(NAME, format!("{free} reserved and free, of {} each", bytes(size)));
     }
-    // The word in brackets is the one that holds.
+    // The current setting is the word in brackets.
     let chosen = |file: &str| {
         let text =
             fs::read_to_string(format!("/sys/kernel/mm/transparent_hugepage/{file}")).unwrap_or_default();
@@ -272,7 +272,7 @@ fn clock() -> Finding {
     Finding::ok(NAME, found)
 }
 
-/// Nothing of ours lies there, but people look there first.
+/// Dunlin keeps nothing in /dev/shm, but users often suspect it first.
 fn containers_shm() -> Finding {
     let leftover = fs::read_dir("/dev/shm")
         .map(|folder| {

@@ -1,4 +1,4 @@
-//! RDMA: library, devices, their ports and addresses, the files that they are opened by; or why there are none.
+//! RDMA: library, devices with their ports and addresses, and device files; or why they are missing.
 
 use super::Finding;
 use dunlin_fabric_rdma::{DeviceChoice, OpenError, RdmaConfig, RdmaFabric};
@@ -6,12 +6,13 @@ use std::fs::{self, OpenOptions};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// Entries of a port's table of GIDs that are looked at: tables have hundreds, and the taken ones come first.
+/// Number of GID table entries that are checked. Tables have hundreds of entries, and the used ones come
+/// first.
 const GIDS: usize = 32;
 
 const NO_DEVICE: &str = "shared memory needs none; for a test over Ethernet: modprobe rdma_rxe, then rdma link add rxe0 type rxe netdev eth0";
 
-/// All that is to be said of RDMA here.
+/// Runs all checks of RDMA.
 pub(super) fn all() -> Vec<Finding> {
     let root = Path::new("/");
     let mut findings = vec![library(), devices(root)];
@@ -48,7 +49,7 @@ fn names(root: &Path) -> Vec<String> {
     entries(&root.join("sys/class/infiniband")).iter().map(|path| name_of(path)).collect()
 }
 
-/// The devices that the kernel has, as its files tell.
+/// Lists the kernel's RDMA devices, from sysfs.
 fn devices(root: &Path) -> Finding {
     const NAME: &str = "RDMA devices";
     let class = root.join("sys/class/infiniband");
@@ -72,13 +73,13 @@ fn read(path: &Path) -> Option<String> {
     Some(fs::read_to_string(path).ok()?.trim().to_owned())
 }
 
-/// The state of a port, as in "4: ACTIVE".
+/// Returns the state of a port, such as "4: ACTIVE".
 fn state(port: &Path) -> String {
     let state = read(&port.join("state")).unwrap_or_else(|| "state unknown".to_owned());
     state.rsplit(": ").next().unwrap_or_default().to_ascii_lowercase()
 }
 
-/// A device with its ports: link layer, state, and the addresses that are set.
+/// Describes a device and its ports: link layer, state, and GIDs.
 fn describe(device: &Path) -> String {
     let iwarp = read(&device.join("node_type")).is_some_and(|kind| kind.starts_with("4:"));
     let ports: Vec<String> = entries(&device.join("ports"))
@@ -89,7 +90,7 @@ fn describe(device: &Path) -> String {
                 false => read(&port.join("link_layer")).unwrap_or_else(|| "unknown layer".to_owned()),
             };
             let gids = gids(port);
-            // iWARP's GID is a hardware address, which nobody chooses.
+            // iWARP's only GID is the hardware address, so there is no choice.
             let gids = match gids.len() {
                 _ if iwarp => String::new(),
                 0 => ", no GID".to_owned(),
@@ -102,7 +103,7 @@ fn describe(device: &Path) -> String {
     format!("{} ({})", name_of(device), ports.join("; "))
 }
 
-/// The GIDs that are set, by their indices, with the kind of RoCE.
+/// Returns the used GIDs with their indices and RoCE versions.
 fn gids(port: &Path) -> Vec<String> {
     (0..GIDS)
         .map_while(|index| Some((index, read(&port.join(format!("gids/{index}")))?)))
@@ -140,7 +141,7 @@ fn why_none(root: &Path, class_exists: bool) -> (&'static str, &'static str) {
     }
 }
 
-/// The files that devices are opened by; nothing where there are no devices.
+/// Checks the device files; returns `None` if there are no devices.
 fn files(root: &Path) -> Option<Finding> {
     const NAME: &str = "RDMA files";
     if names(root).is_empty() {
@@ -182,7 +183,7 @@ fn verbs_names(paths: &[PathBuf]) -> String {
     paths.iter().map(|path| name_of(path)).collect::<Vec<_>>().join(", ")
 }
 
-/// Opens each device as a server would, with what the environment says.
+/// Opens each device as a server would, with the settings of the environment.
 fn fabric(root: &Path) -> Finding {
     const NAME: &str = "fabric rdma";
     let config = match RdmaConfig::default().completed() {
@@ -239,7 +240,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    /// A root folder of our own, removed at the end.
+    /// A temporary root folder, removed on drop.
     struct Root(PathBuf);
 
     impl Root {
@@ -331,7 +332,7 @@ mod tests {
         let finding = files(&with.0).unwrap();
         assert!(finding.mark == Mark::Ok && finding.found.contains("uverbs0"), "{finding:?}");
         assert!(finding.found.contains("rdma_ucm"));
-        // The superuser may open everything.
+        // The superuser may open every file.
         let file = with.0.join("dev/infiniband/uverbs0");
         fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o000)).unwrap();
         if OpenOptions::new().read(true).open(&file).is_err() {

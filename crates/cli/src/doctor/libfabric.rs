@@ -1,10 +1,11 @@
-//! libfabric: the library, the providers that can be used and the endpoints of each, and `tcp` opened; or why there is none.
+//! libfabric: the library, the usable providers with their endpoints, and an opened `tcp` provider; or the
+//! reason why it is missing.
 
 use super::Finding;
 
 const NAME: &str = "fabric ofi";
 
-/// Opens it as a server would.
+/// Opens libfabric as a server would.
 #[cfg(feature = "ofi")]
 pub(super) fn finding() -> Finding {
     use dunlin_fabric_ofi::{OfiConfig, OfiFabric, OpenError};
@@ -25,7 +26,7 @@ pub(super) fn finding() -> Finding {
     }
 }
 
-/// What can be named by addresses of `ofi:`.
+/// Lists the providers that `ofi:` addresses can name.
 #[cfg(feature = "ofi")]
 fn offers() -> String {
     use dunlin_fabric_ofi::{EndpointKind, providers};
@@ -39,7 +40,7 @@ fn offers() -> String {
     format!("providers with connections: {connected}; with reliable datagrams: {datagrams}")
 }
 
-/// This build has none.
+/// Reports that this build has no libfabric support.
 #[cfg(not(feature = "ofi"))]
 pub(super) fn finding() -> Finding {
     Finding::ok(NAME, "not in this build, which has no ofi: addresses (cargo feature ofi)")

@@ -1,4 +1,4 @@
-//! `dunlin doctor`: what this machine offers, what is missing, and what to do about it.
+//! `dunlin doctor`: reports the features of this machine, what is missing, and how to fix it.
 
 mod checks;
 mod devices;
@@ -12,30 +12,30 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 const AFTER_HELP: &str = "\
-Each line is one thing that matters: ok; warn: works, but slower or smaller than it could; FAIL: dunlin cannot run.
+Each line is one check. ok: nothing to change; warn: works, but could be faster or larger; FAIL: dunlin cannot run.
 
-Exit status: 0 unless something essential fails; then 1.
+Exit status: 0; 1 if a check has the result FAIL.
 
 Examples:
   dunlin doctor
   dunlin doctor --json doctor.json";
 
-/// Check what this machine offers to dunlin, and say what to change.
+/// Check whether this machine supports dunlin, and show what to change.
 #[derive(Args, Debug)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct DoctorArguments {
-    /// Write the findings as JSON to this file too ('-' prints them instead of the table)
+    /// Also write the findings to this file as JSON ('-' prints them instead of the table)
     #[arg(long, value_name = "PATH")]
     json: Option<PathBuf>,
 }
 
-/// How something stands.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Mark {
-    /// As it should be.
+    /// Nothing to change.
     Ok,
-    /// Works, but could be better.
+    /// Works, but could be faster or larger.
     Warn,
     /// Dunlin cannot run.
     Fail,
@@ -51,14 +51,14 @@ impl Mark {
     }
 }
 
-/// One thing looked at.
+/// The result of one check, with details.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Finding {
     name: &'static str,
     mark: Mark,
-    /// What was found.
+    /// The observation.
     found: String,
-    /// What to do; nothing where all is well.
+    /// The recommended change; `None` if there is nothing to change.
     advice: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! `dunlin kv bench`: a YCSB workload against a server.
+//! `dunlin kv bench`: runs a YCSB workload against a server.
 
 use super::stats::total;
 use super::{ConnectArguments, connect_as};
@@ -22,32 +22,32 @@ use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 const AFTER_HELP: &str = "\
-Workloads that ship with dunlin: a (half updates), b (5 % updates), c (reads only), d (latest), e (scans, run as
-MULTIGETs), f (read-modify-write), all with 1000-byte records; b-small (b with 16-byte keys and 32-byte values).
-A file is one of YCSB's own property files; properties that are not known are reported.
+Shipped workloads: a (half updates), b (5 % updates), c (reads only), d (latest), e (scans, run as MULTIGETs),
+f (read-modify-write), all with 1000-byte records; b-small (b with 16-byte keys and 32-byte values).
+A file must be a YCSB property file; unknown properties are reported.
 
 Examples:
   dunlin kv bench shm:store
   dunlin kv bench shm:store --workload a --clients 4 --seconds 5 --json a.json --plot a.svg
   dunlin kv bench shm:store --workload my.properties -P recordcount=1000000 --batch 16 --window 128
-  dunlin kv bench shm:store --window 256 --within 150us        as many together as are answered in time
+  dunlin kv bench shm:store --window 256 --within 150us        the largest batches that complete in time
   dunlin kv bench shm:store --no-load --protocol Server-reply
 
-Exit status: 0 done; 1 a call failed: the error says how many calls may have been executed; 130 interrupted.";
+Exit status: 0 success; 1 a call failed (the error counts the calls that may have been executed); 130 interrupted.";
 
-/// Which workload.
+/// The workload to run.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct WorkloadArguments {
-    /// A YCSB property file, or one that ships with dunlin: a to f, b-small
+    /// YCSB property file, or a workload shipped with dunlin: a to f, b-small
     #[arg(long, short, default_value = "b-small", value_name = "FILE|NAME")]
     workload: String,
-    /// Set a property of the workload, over what its file says
+    /// Set a property of the workload, overriding its file; may be repeated
     #[arg(long, short = 'P', value_name = "NAME=VALUE")]
     property: Vec<String>,
 }
 
 impl WorkloadArguments {
-    /// Reads the workload, and says on standard error what is odd about it.
+    /// Reads the workload, and prints its notices to standard error.
     pub(crate) fn read(&self) -> Result<Workload, Failure> {
         let name = &self.workload;
         let mut text = match shipped(name) {
@@ -78,7 +78,7 @@ impl WorkloadArguments {
         Ok(workload)
     }
 
-    /// Its name, as given.
+    /// Returns the name as given.
     pub(crate) fn name(&self) -> &str {
         &self.workload
     }
@@ -92,35 +92,36 @@ pub(crate) struct BenchArguments {
     connect: ConnectArguments,
     #[command(flatten)]
     workload: WorkloadArguments,
-    /// How long to measure
+    /// Duration of the measurement
     #[arg(long, short, default_value = "5", value_parser = arguments::positive_duration, value_name = "TIME")]
     seconds: Duration,
-    /// Client threads, each with connections of its own
+    /// Client threads, each with its own connections
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024), value_name = "N")]
     clients: u16,
-    /// Operations that each client keeps in flight
+    /// Operations in flight per client
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1024), value_name = "N")]
     window: u16,
-    /// Operations that each client sends together
+    /// Operations that a client sends in one batch
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024), value_name = "N")]
     batch: u16,
-    /// Have each client find out itself how many operations it sends together: as many as are answered within TIME, 1 to 128
+    /// Let each client choose its batch size, 1 to 128: the largest with which operations complete within
+    /// TIME
     #[arg(long, value_parser = arguments::positive_duration, value_name = "TIME", conflicts_with = "batch")]
     within: Option<Duration>,
-    /// The share of operations that may take longer than that, 0 to 1
+    /// Fraction of operations that may exceed that time, 0 to 1
     #[arg(long, default_value = "0.05", value_parser = share, value_name = "SHARE", requires = "within")]
     tolerance: f64,
-    /// Store the workload's records first; this is the default
+    /// Store the workload's records before measuring (the default)
     #[arg(long, overrides_with = "no_load")]
     load: bool,
-    /// Do not store the records first: they are there from an earlier run
+    /// Do not store the records: an earlier run has stored them
     #[arg(long)]
     no_load: bool,
     #[command(flatten)]
     report: ReportArguments,
 }
 
-/// A share, from 0 to 1.
+/// Parses a fraction from 0 to 1.
 fn share(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
@@ -128,8 +129,8 @@ fn share(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Runs `work` for each client on a thread of its own, showing progress until all are done. The first failure, or a
-/// signal, stops the others through the flag that `work` is given.
+/// Runs `work` for each client on its own thread, and shows progress until all are done. The first failure,
+/// or a signal, stops the others through the flag that `work` receives.
 fn on_threads<'a, F: Fabric, T: Send>(
     clients: &'a mut [KvClient<F>],
     interrupt: &Interrupt,
@@ -157,7 +158,7 @@ fn on_threads<'a, F: Fabric, T: Send>(
         while threads.iter().any(|thread| !thread.is_finished()) {
             if interrupt.wait(Some(Duration::from_millis(20))).is_some() {
                 stop.store(true, Ordering::Relaxed);
-                // The wait ends at once from now on.
+                // After a signal `wait` returns at once, so sleep instead.
                 std::thread::sleep(Duration::from_millis(5));
             }
             show(bar, progress.load(Ordering::Relaxed));
@@ -184,7 +185,7 @@ fn on_threads<'a, F: Fabric, T: Send>(
     (results, failure)
 }
 
-/// Stores the workload's records, each client its share, and sees whether they all fit.
+/// Stores the workload's records, a share per client, and checks that they all fit.
 fn load<F: Fabric>(
     clients: &mut [KvClient<F>],
     workload: &Workload,
@@ -287,7 +288,7 @@ fn measure<F: Fabric>(
 }
 
 impl BenchArguments {
-    /// What finds the size of batches, if something does.
+    /// Returns the settings of adaptive batching, if requested.
     fn batching(&self) -> Option<Batching> {
         let limit = u64::try_from(self.within?.as_nanos()).unwrap_or(u64::MAX);
         let calls = BatchCalls::WithinLatency { limit, tolerance: self.tolerance };
@@ -295,12 +296,12 @@ impl BenchArguments {
     }
 }
 
-/// Prints what the clients have chosen by themselves.
+/// Prints the settings that the clients have chosen at run time.
 fn print_choices<F: Fabric>(clients: &mut [KvClient<F>]) -> Result<(), Failure> {
     let mut rows = Vec::new();
     for (number, client) in clients.iter_mut().enumerate() {
         let rpc = client.rpc();
-        // All connections of a client go by one size.
+        // All connections of a client use one batch size.
         let batch = rpc.batch_calls().next();
         let tuning = rpc.tuning();
         if batch.is_none() && tuning.is_empty() {
@@ -310,7 +311,7 @@ fn print_choices<F: Fabric>(clients: &mut [KvClient<F>]) -> Result<(), Failure> 
         if let Some(batch) = batch {
             row.set("operations_together", batch);
         }
-        // All that were called on all workers.
+        // Totals over the connections to all workers.
         if let Some(last) = tuning.last() {
             let sum = |of: fn(&Tuning) -> u64| tuning.iter().map(of).sum::<u64>();
             row.set("fetched", sum(|tuning| tuning.results.0));
@@ -389,7 +390,7 @@ fn print_results(
         },
         tally.elapsed_ns / 1e9
     ))?;
-    // What the headline says needs no columns.
+    // Columns whose values are already in the headline.
     let constant = ["protocol", "completion", "clients", "window", "batch", "within_ns"];
     let rows: Vec<Row> = document
         .rows

@@ -1,4 +1,4 @@
-//! `dunlin kv load`: records from a file into a store, streaming.
+//! `dunlin kv load`: streams records from a file into a store.
 
 use super::ConnectArguments;
 use clap::{Args, ValueEnum};
@@ -18,23 +18,23 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 const AFTER_HELP: &str = "\
-The file is tab-separated, 'key<TAB>value', or has one JSON object a line: {\"key\": \"a\", \"value\": \"1\"}, or
-{\"key_base64\": ..., \"value_base64\": ...} for bytes that are no text. Which of them, the first line tells.
-Bad lines are reported by number on standard error, and do not stop the rest.
+The file is tab-separated, 'key<TAB>value', or has one JSON object per line: {\"key\": \"a\", \"value\": \"1\"}, or
+{\"key_base64\": ..., \"value_base64\": ...} for binary data. The first line determines the format.
+Bad lines are reported by number on standard error, and the load continues.
 
-Exit status: 0 if every record was stored; 1 if some line was bad (0 with --lenient), or the server went away.
+Exit status: 0 if every record was stored; 1 if a line was bad (0 with --lenient) or the connection was lost.
 
 Examples:
   dunlin kv load shm:store records.tsv
   zcat records.jsonl.gz | dunlin kv load shm:store -";
 
-/// Bytes of values in flight at most, so that large ones do not use up the registered memory.
+/// Limit of value bytes in flight, so that large values do not exhaust the registered memory.
 const BYTES_IN_FLIGHT: usize = 32 << 20;
-/// Records in flight at most.
+/// Limit of records in flight.
 const WINDOW: usize = 64;
-/// Records sent together.
+/// Records per batch.
 const BATCH: usize = 16;
-/// Lines between two looks at the clock for the progress bar.
+/// Lines between two updates of the progress bar.
 const SHOW_EVERY: u64 = 1024;
 
 /// Store the records of a file.
@@ -43,21 +43,21 @@ const SHOW_EVERY: u64 = 1024;
 pub(crate) struct LoadArguments {
     #[command(flatten)]
     connect: ConnectArguments,
-    /// The file; '-' reads standard input
+    /// File to read; '-' reads standard input
     file: PathBuf,
-    /// How lines are written [default: as the first line looks]
+    /// Format of the lines [default: detected from the first line]
     #[arg(long)]
     format: Option<FormatArgument>,
-    /// End with exit status 0 even if some lines were bad
+    /// Exit with status 0 even if some lines were bad
     #[arg(long)]
     lenient: bool,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum FormatArgument {
-    /// key, tab, value
+    /// Key, tab, value
     Tsv,
-    /// a JSON object a line
+    /// One JSON object per line
     Jsonl,
 }
 
@@ -149,7 +149,7 @@ fn load<F: Fabric>(arguments: &LoadArguments, fabric: &F, address: &Address) -> 
     Ok(ExitCode::SUCCESS)
 }
 
-/// The end before the end of the file.
+/// Reports a load that ended before the end of the file.
 fn stopped<R: Read, F: Fabric>(
     failure: Failure,
     bar: &ProgressBar,

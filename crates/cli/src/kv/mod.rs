@@ -24,10 +24,10 @@ Examples:
   dunlin kv stats shm:store
   dunlin kv serve --listen rdma:10.0.0.1:7000      the same over an RNIC
   dunlin kv bench rdma:10.0.0.1:7000
-  dunlin kv serve --listen auto:10.0.0.1:7000      on every fabric that there is; clients take the best that both have
+  dunlin kv serve --listen auto:10.0.0.1:7000      on every available fabric; clients use the best one in common
   dunlin kv bench auto:10.0.0.1:7000";
 
-/// Run a key-value server, and use, fill, inspect and measure one.
+/// Run, use, fill, inspect and measure a key-value server.
 #[derive(Args, Debug)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct KvArguments {
@@ -58,22 +58,23 @@ pub(crate) fn run(arguments: KvArguments) -> Result<ExitCode, Failure> {
     }
 }
 
-/// How to reach a store.
+/// Options that select a store.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ConnectArguments {
-    /// The server, as shm:NAME, rdma:HOST:PORT, ofi:tcp:HOST:PORT or auto:HOST:PORT
+    /// Address of the server: shm:NAME, rdma:HOST:PORT, ofi:tcp:HOST:PORT or auto:HOST:PORT
     address: Address,
     #[command(flatten)]
     plan: PlanArguments,
     #[command(flatten)]
     device: DeviceArguments,
-    /// Give a call up after this time
+    /// Time limit of each call
     #[arg(long, default_value = "10", value_parser = arguments::positive_duration, value_name = "TIME")]
     timeout: Duration,
 }
 
 impl ConnectArguments {
-    /// The fabric that the address means, and the address there. Which was chosen for one of `auto:`, and why, is a note.
+    /// Returns the fabric for the address, and the resolved address. For `auto:` addresses, prints a note
+    /// with the choice and its reason.
     fn choose(&self) -> Result<(ChosenFabric, Address), Failure> {
         let fabrics = self.device.fabrics(false);
         let resolved = fabrics.resolve(&self.address)?;
@@ -83,7 +84,7 @@ impl ConnectArguments {
         Ok((fabrics.choose(&resolved.address)?, resolved.address))
     }
 
-    /// Connects a client with a window of so many calls for each worker.
+    /// Connects a client with a window of `window` calls per worker.
     fn connect<F: Fabric>(&self, fabric: &F, address: &Address, window: u16) -> Result<KvClient<F>, Failure> {
         let plan = self.plan.plan(fabric.capabilities());
         connect(fabric, address, plan, window, self.timeout)
@@ -101,7 +102,7 @@ pub(crate) fn connect<F: Fabric>(
     connect_as(fabric, address, ClientConfig { window, ..ClientConfig::with_plan(plan) }, timeout)
 }
 
-/// As [`connect`], with other settings.
+/// Connects a client of a store with the given settings.
 fn connect_as<F: Fabric>(
     fabric: &F,
     address: &Address,

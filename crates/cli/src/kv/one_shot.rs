@@ -10,13 +10,13 @@ use std::io::{IsTerminal as _, Read as _};
 use std::os::unix::ffi::OsStringExt as _;
 use std::process::ExitCode;
 
-/// Calls in flight: there is one.
+/// Calls in flight; only one is needed.
 const WINDOW: u16 = 4;
 
 /// Print the value of a key, byte for byte.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Exit status: 0 with the value on standard output; 1 if the key is not stored, or the server cannot be asked.
+Exit status: 0 with the value on standard output; 1 if the key is not stored, or if the call failed.
 
 Examples:
   dunlin kv get shm:store greeting
@@ -39,14 +39,14 @@ pub(crate) struct PutArguments {
     connect: ConnectArguments,
     /// The key, 1 to 250 bytes
     key: OsString,
-    /// The value, to 1 MiB; '-' reads it from standard input
+    /// The value, at most 1 MiB; '-' reads it from standard input
     value: OsString,
 }
 
 /// Delete a key.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Exit status: 0 if the key was stored and is no more; 1 if it was not stored, or the server cannot be asked.
+Exit status: 0 if the key was deleted; 1 if it was not stored, or if the call failed.
 
 Example:
   dunlin kv delete shm:store greeting")]
@@ -81,7 +81,7 @@ pub(crate) fn put(arguments: &PutArguments) -> Result<ExitCode, Failure> {
     let value =
         if arguments.value == "-" {
             let mut value = Vec::new();
-            // One byte over the limit is enough to know.
+            // One byte over the limit is enough to detect it.
             let most = MAX_VALUE_LENGTH as u64 + 1;
             std::io::stdin().lock().take(most).read_to_end(&mut value).map_err(|error| {
                 Failure::new(format!("cannot read the value from standard input: {error}"))

@@ -1,4 +1,4 @@
-//! `dunlin kv serve`: a key-value server in the foreground.
+//! `dunlin kv serve`: runs a key-value server in the foreground.
 
 use crate::echo::{self, DRAIN, ECHO};
 use clap::Args;
@@ -15,33 +15,36 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 const AFTER_HELP: &str = "\
-The memory limit holds index, keys, values and all overhead together; when it is reached, the least recently used
-items of a bucket, or of a size class, make room. Each worker owns a part of the keys and of the memory.
-Ctrl-C or SIGTERM answers what was received and ends with exit status 0; a second one ends at once.
+The memory limit covers index, keys, values and all overhead. At the limit, the least recently used items of a bucket,
+or of a size class, are evicted. Each worker owns a partition of the keys and of the memory.
+On Ctrl-C or SIGTERM the server answers the requests received so far and exits with status 0; a second signal ends it
+at once.
 
 Examples:
   dunlin kv serve --listen shm:store
   dunlin kv serve --listen shm:store --workers 4 --memory 8g --expected-items 10000000
   dunlin kv serve --listen rdma:0.0.0.0:7000
-  dunlin kv serve --listen auto:0.0.0.0:7000     on every fabric that can be used here, the same store on each";
+  dunlin kv serve --listen auto:0.0.0.0:7000     the same store on every available fabric";
 
 /// Run a key-value server until it is interrupted.
 #[derive(Args, Debug)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct ServeArguments {
-    /// The address to serve, as shm:NAME, rdma:HOST:PORT, ofi:tcp:HOST:PORT or auto:HOST:PORT; port 0 for any that is free
+    /// Address to serve: shm:NAME, rdma:HOST:PORT, ofi:tcp:HOST:PORT or auto:HOST:PORT; port 0 selects a
+    /// free port
     #[arg(long, short, value_name = "ADDRESS")]
     listen: Address,
-    /// Worker threads; each owns a part of the keys
+    /// Worker threads; each owns a partition of the keys
     #[arg(long, short, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     workers: u16,
-    /// Memory for everything stored, all workers together: 64MiB, 1g
+    /// Memory limit of the store, over all workers: 64MiB, 1g
     #[arg(long, short, default_value = "256MiB", value_parser = arguments::size, value_name = "SIZE")]
     memory: u64,
-    /// Items that the index is sized for [default: as many small ones as the memory holds]
+    /// Number of items to size the index for [default: as many small items as fit the memory]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     expected_items: Option<u64>,
-    /// Let processes of every user of this machine connect to shared memory, not only your own and root's
+    /// Let processes of every user of this machine connect over shared memory, not only those of your user
+    /// and root
     #[arg(long)]
     allow_anyone: bool,
     #[command(flatten)]
@@ -51,7 +54,7 @@ pub(crate) struct ServeArguments {
     duration: Option<Duration>,
 }
 
-/// The store of one worker, and the echo that pings ask for.
+/// The store of one worker, with the echo function for pings.
 struct Store<S>(S);
 
 impl<S: Service> Service for Store<S> {
@@ -85,7 +88,8 @@ pub(crate) fn run(arguments: &ServeArguments) -> Result<ExitCode, Failure> {
     let builder =
         KvService::functions().fold(builder, |builder, id| builder.function(id, FunctionMode::Worker));
     let server = match arguments.listen.scheme() {
-        // As many workers on each fabric, numbered on: each has its part of the keys on all of them.
+        // Every fabric has the same number of workers. Worker numbers continue from fabric to fabric, and
+        // workers of the same partition share its store.
         Scheme::Auto => {
             let stores: Vec<_> = stores.into_iter().map(KvService::shared).collect();
             builder.serve(&arguments.listen, |worker| {
@@ -97,7 +101,7 @@ pub(crate) fn run(arguments: &ServeArguments) -> Result<ExitCode, Failure> {
             builder.serve(&arguments.listen, |worker| {
                 match stores.get_mut(usize::from(worker)).and_then(Option::take) {
                     Some(store) => Box::new(Store(store)) as Box<dyn Service>,
-                    // A worker without a part of the keys has nothing to answer.
+                    // A worker without a partition rejects every call.
                     None => Box::new(|_: &Request<'_>, _: &mut Reply<'_>| Err(Status::UnknownFunction)),
                 }
             })?
@@ -109,7 +113,7 @@ pub(crate) fn run(arguments: &ServeArguments) -> Result<ExitCode, Failure> {
         let passed: String = servers.passed_over().iter().map(|passed| format!("; {passed}")).collect();
         output::note(format_args!("serving on {}{passed}", places.join(" and ")));
     }
-    // A server whose output nobody reads serves all the same.
+    // Ignore errors: the server also runs if nothing reads its output.
     let _ = child::say_ready(server.address());
     let _ = output::print_line(format_args!(
         "{} {}, {} of memory; Ctrl-C ends it",

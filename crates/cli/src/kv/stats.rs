@@ -1,4 +1,4 @@
-//! `dunlin kv stats`: the counters of a server's partitions.
+//! `dunlin kv stats`: shows the counters of a server's partitions.
 
 use super::ConnectArguments;
 use clap::Args;
@@ -8,7 +8,7 @@ use dunlin_kv::Stats;
 use dunlin_report::{Document, Row, table};
 use std::process::ExitCode;
 
-/// Show what a server holds and what it has done, worker by worker.
+/// Show the contents and operation counts of a server, per worker.
 #[derive(Args, Debug)]
 #[command(
     after_help = "Examples:\n  dunlin kv stats shm:store\n  dunlin kv stats shm:store --json stats.json"
@@ -36,7 +36,7 @@ fn row(worker: &str, stats: &Stats) -> Row {
         .with("evicted_for_memory", stats.evicted_for_memory)
 }
 
-/// All partitions together.
+/// Returns the totals over all partitions.
 pub(super) fn total(stats: &[Stats]) -> Stats {
     let mut total = Stats::default();
     for one in stats {

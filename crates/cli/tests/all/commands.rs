@@ -1,4 +1,4 @@
-//! What every command has: help, completions; and the small ones.
+//! Help and completions of every command, and the small commands.
 
 use dunlin_command_testing::{Folder, dunlin, dunlin_program};
 use std::io::Read as _;
@@ -83,7 +83,7 @@ fn a_reader_that_goes_away_is_no_error() {
     assert!(status.success() && errors.is_empty(), "{status}: {errors}");
 }
 
-/// A copy of the command in an otherwise empty folder, with this `PATH`.
+/// Copies the command to an otherwise empty folder and sets this `PATH`.
 fn copied(folder: &Folder, path: &str) -> Command {
     let copy = folder.0.join("dunlin");
     if !copy.exists() {
@@ -110,7 +110,7 @@ fn a_command_whose_program_is_missing_says_how_to_build_it() {
             assert!(errors.contains(&format!("cargo build --release -p {package}")), "{words:?}: {errors}");
         }
     }
-    // Nearly a name: the nearest is suggested, that of a program that is missing too.
+    // A misspelt name gets the nearest one suggested, also of a program that is missing.
     for (nearly, name) in [("simm", "'sim'"), ("explian", "'explain'"), ("bnch", "'bench'")] {
         let output = copied(&folder, "").arg(nearly).output().expect("it runs");
         let errors = String::from_utf8_lossy(&output.stderr);

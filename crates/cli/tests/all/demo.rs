@@ -1,4 +1,4 @@
-//! `dunlin demo`: all of it, and that nothing stays behind however it ends.
+//! `dunlin demo`: a full run, and cleanup after every kind of end.
 
 use dunlin_command_testing::{
     Folder, Running, await_none_with, await_two_with, debris, dunlin, processes_with, signal,
@@ -22,7 +22,7 @@ fn the_quick_demo_measures_every_protocol() {
     assert!(ended.text().contains("Try next"), "{}", ended.text());
 }
 
-/// Starts a demo that would last for minutes, and waits until its clients run.
+/// Starts a demo that would run for minutes, and waits until its clients run.
 fn long_demo() -> (Running, String) {
     let demo = Running::start(["demo", "--seconds", "100"]);
     let name = format!("dunlin-demo-{}", demo.id());
@@ -39,7 +39,7 @@ fn ctrl_c_leaves_nothing_behind() {
         demo.signal(name);
         let ended = demo.end();
         assert_eq!(ended.code(), Some(code), "{}", ended.errors);
-        // They are gone before the demo is.
+        // The clients end before the demo does.
         assert_eq!(processes_with(&children), [0u32; 0]);
     }
     let left: Vec<_> = debris().into_iter().filter(|path| !before.contains(path)).collect();

@@ -1,4 +1,4 @@
-//! `dunlin kv bench` against real servers, dying ones among them.
+//! `dunlin kv bench` against real servers, some of which die.
 
 use dunlin_command_testing::{Ended, Folder, Running, Server, debris, dunlin};
 
@@ -49,7 +49,7 @@ fn clients_find_out_how_many_operations_go_together() {
             ["--window", "64", "--within", "5ms", "--clients", "2", "--protocol", protocol, "--json", &json];
         let said = dunlin(bench(&server.address, &more)).well().text();
         assert!(said.contains("as many together as keep 5ms"), "{said}");
-        // One row for each client, and its size.
+        // One row per client, with its batch size.
         let chosen = said.split("chosen by the clients").nth(1).expect("what was chosen");
         assert!(chosen.contains("operations together") || chosen.contains("operations_together"), "{chosen}");
         assert_eq!(chosen.contains("READs"), protocol == "RF-RPC", "{chosen}");
@@ -58,7 +58,7 @@ fn clients_find_out_how_many_operations_go_together() {
         assert_eq!(document["rows"][0]["within_ns"], 5_000_000);
         assert_eq!(document["rows"][0]["not_found"], 0);
     }
-    // Updates by read and write: the second half of each goes into a batch, too.
+    // Updates as read-modify-writes: the write of each is batched too.
     dunlin(bench(&server.address, &["--workload", "f", "--within", "1ms", "--tolerance", "0"])).well();
     let said = dunlin(bench(&server.address, &[])).well().text();
     assert!(!said.contains("chosen by"), "{said}");
@@ -117,13 +117,13 @@ fn a_store_that_is_too_small_is_said_to_be() {
     assert!(ended.errors.contains("more --memory"), "{}", ended.errors);
 }
 
-/// A bench that has stored its records, and measures.
+/// Starts a bench and waits until it has stored its records and measures.
 fn measuring(server: &Server, options: &[&str]) -> Running {
     let mut arguments = vec!["kv", "bench", &server.address, "--seconds", "300"];
     arguments.extend(["-P", "recordcount=1000", "-P", "insertorder=ordered"]);
     arguments.extend(options);
     let mut client = Running::start(arguments);
-    // It measures once it updates what it has stored.
+    // It measures once it updates stored records.
     let value = || {
         let ended = dunlin(["kv", "get", &server.address, "user000000000999"]);
         (ended.code() == Some(0)).then(|| ended.text())
@@ -136,7 +136,7 @@ fn measuring(server: &Server, options: &[&str]) -> Running {
     client
 }
 
-/// Does something to the server of a bench that measures.
+/// Sends a signal to the server of a measuring bench.
 fn with_dying_server(options: &[&str], signal: &str) -> Ended {
     let server = Server::start(&[]);
     let client = measuring(&server, options);

@@ -1,4 +1,4 @@
-//! `dunlin ping`: to a server of its own, to a key-value server, and quiet connections.
+//! `dunlin ping`: to a temporary server, to a key-value server, and with idle connections.
 
 use dunlin_command_testing::{Folder, Running, Server, await_none_with, dunlin};
 

@@ -1,4 +1,4 @@
-//! `dunlin kv`: serve, get, put, delete, load, stats, each as a process of its own.
+//! `dunlin kv`: serve, get, put, delete, load and stats, each as a separate process.
 
 use dunlin_command_testing::{Folder, Running, Server, dunlin, unique};
 
@@ -11,7 +11,7 @@ fn what_is_put_is_got_byte_for_byte_until_deleted() {
     dunlin(["kv", "put", address, "empty", ""]).well();
     assert_eq!(dunlin(["kv", "get", address, "empty"]).well().out, b"");
 
-    // Any bytes, and more than one message holds.
+    // Arbitrary bytes, more than one message holds.
     let value: Vec<u8> = (0..1u32 << 20).map(|index| (index * 31 % 256) as u8).collect();
     Running::with_input(["kv", "put", address, "large", "-"], &value).end().well();
     assert!(dunlin(["kv", "get", address, "large"]).well().out == value);
@@ -28,7 +28,8 @@ fn what_is_put_is_got_byte_for_byte_until_deleted() {
     assert!(stats.lines().any(|line| line.starts_with("all")) && stats.contains("item"), "{stats}");
 }
 
-/// One store on every fabric that there is; clients take shared memory here, and say so. (RDMA: in the guest.)
+/// Serves one store on every available fabric. Local clients choose shared memory and report it. (RDMA
+/// needs a guest.)
 #[test]
 fn a_store_on_whichever_fabric_both_sides_have() {
     let server = Running::start([
@@ -51,13 +52,13 @@ fn a_store_on_whichever_fabric_both_sides_have() {
         "{}",
         put.errors
     );
-    // The value is all that comes by standard output.
+    // Standard output contains only the value.
     assert_eq!(dunlin(["kv", "get", address, "greeting"]).well().out, b"hello");
     let bench = dunlin(["kv", "bench", address, "--seconds", "0.2", "-P", "recordcount=500"]).well();
     assert!(bench.text().contains("throughput"), "{}", bench.text());
     assert!(dunlin(["kv", "stats", address]).well().text().contains("501"));
     assert_eq!(dunlin(["ping", address, "-n", "10"]).well().text().matches("10 answered").count(), 1);
-    // Who may not use what there is hears of each why not.
+    // The error gives the reason for each transport that cannot be used.
     dunlin(["kv", "get", address, "greeting", "--without", "shm", "--without", "ofi"]).failed(
         1,
         &[
@@ -125,7 +126,7 @@ fn wrong_options_are_refused_with_advice() {
     }
     dunlin(["kv", "serve", "--listen", "store"]).failed(2, &["shm:store"]);
     dunlin(["kv", "serve", "--listen", "udp:store"]).failed(2, &["shm:NAME"]);
-    // Stock Thrift is for typed services, which this is not.
+    // Stock Thrift only carries typed services, and the store is not one.
     dunlin(["kv", "serve", "--listen", "tcp:127.0.0.1:0"]).failed(1, &["TCP is no fabric"]);
     dunlin(["kv", "get", "shm:has space", "key"]).failed(2, &["printable"]);
 }

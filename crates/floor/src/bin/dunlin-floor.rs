@@ -1,5 +1,5 @@
-//! The physical floors by themselves: prints the table of `bench limit`. Also the peer process of its own measurement,
-//! and of this crate's integration tests.
+//! Measures the physical floors alone, and prints the table of `bench limit`. Also the peer process of its
+//! own measurement and of this crate's integration tests.
 
 use std::process::ExitCode;
 

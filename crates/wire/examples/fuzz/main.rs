@@ -1,11 +1,12 @@
-//! Fuzzes the parsers of messages and of handshake records, with stable Rust and nothing else:
+//! Fuzzes the parsers of messages and of handshake records. It needs stable Rust and no other tool:
 //!
 //! ```text
 //! cargo run --release -p dunlin-wire --example fuzz -- --inputs 10000000 --seed 1
 //! ```
 //!
-//! Every input is a pure function of the seed and its number; a finding prints both, and `--only NUMBER` replays it.
-#![allow(clippy::disallowed_types, clippy::disallowed_methods)] // a tool, not the engine: it times itself
+//! Every input is a pure function of the seed and the input's index. A finding prints both, and `--only
+//! NUMBER` replays it.
+#![allow(clippy::disallowed_types, clippy::disallowed_methods)] // a tool that times itself, not the engine
 
 mod engine;
 
@@ -16,7 +17,7 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Instant;
 
-/// The parsers as they are.
+/// The library's parsers.
 struct Real;
 
 impl Parser for Real {

@@ -1,11 +1,11 @@
-//! Reading and writing the fields of a record, in order.
+//! Reads and writes the fields of a record, in order.
 
 use super::alloc::borrow::ToOwned;
 use super::alloc::string::String;
 use super::alloc::vec::Vec;
 use super::error::HandshakeError;
 
-/// Reads fields from the front of a body; every read names its field, for the reason.
+/// Reads fields from the front of a body. Every read takes the field's name, for the error.
 pub(super) struct Reader<'a> {
     rest: &'a [u8],
 }
@@ -41,7 +41,7 @@ impl<'a> Reader<'a> {
         self.array(field)
     }
 
-    /// A length in two bytes, held to `limit`, and as many bytes.
+    /// Reads a two-byte length, at most `limit`, and that number of bytes.
     pub(super) fn bytes(&mut self, field: &'static str, limit: usize) -> Result<&'a [u8], HandshakeError> {
         let length = usize::from(self.u16(field)?);
         if length > limit {
@@ -58,7 +58,7 @@ impl<'a> Reader<'a> {
         Ok(text.to_owned())
     }
 
-    /// A count in two bytes, held to `limit`, and as many `u64`.
+    /// Reads a two-byte count, at most `limit`, and that number of `u64` values.
     pub(super) fn words(&mut self, field: &'static str, limit: usize) -> Result<Vec<u64>, HandshakeError> {
         let length = usize::from(self.u16(field)?);
         if length > limit {
@@ -75,7 +75,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Appends fields; the mirror of [`Reader`].
+/// Appends fields; the counterpart of [`Reader`].
 pub(super) struct Writer {
     bytes: Vec<u8>,
 }

@@ -1,25 +1,25 @@
-//! Why a record was not accepted, or could not be encoded.
+//! The reasons to reject a record, and the reasons why a record cannot be encoded.
 
 use thiserror::Error;
 
-/// What is wrong with a frame or a record. The control connection is closed after it, with [`super::Refused`] where that
-/// can still be said.
+/// The reason why a frame or a record is invalid. The receiver closes the control connection, and sends
+/// [`super::Refused`] first where that is still possible.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum HandshakeError {
-    /// The first bytes are not Dunlin's.
+    /// The first four bytes are not Dunlin's magic number.
     #[error("not a Dunlin peer: the frame begins with {0:#010x}; check the address")]
     Magic(u32),
-    /// The peer frames its records in another way.
+    /// The peer uses another version of the frame format.
     #[error(
         "the peer frames records in version {theirs}, this build in version {ours}: run builds of one release"
     )]
     FrameVersion {
-        /// What came.
+        /// The peer's frame version.
         theirs: u16,
-        /// What this build speaks.
+        /// This build's frame version.
         ours: u16,
     },
-    /// No version is spoken by both.
+    /// The version ranges of peer and build do not overlap.
     #[error(
         "the peer speaks versions {} to {}, this build {} to {}: upgrade the older one",
         theirs.0, theirs.1, ours.0, ours.1
@@ -30,60 +30,60 @@ pub enum HandshakeError {
         /// Lowest and highest version of this build.
         ours: (u16, u16),
     },
-    /// The lowest version is higher than the highest.
+    /// The lowest version of the range exceeds the highest.
     #[error("version range {lowest} to {highest} is empty: the peer's Hello is faulty")]
     VersionRange {
-        /// The lowest.
+        /// The lowest version.
         lowest: u16,
-        /// The highest.
+        /// The highest version.
         highest: u16,
     },
-    /// A type of record that this version does not know.
+    /// The record type is unknown to this version.
     #[error("unknown record type {0}: the peer speaks another version")]
     UnknownRecord(u16),
-    /// The body is longer than any record.
+    /// The body is longer than the longest record.
     #[error("a record of {length} bytes is over the limit of {limit}: the peer is faulty or hostile")]
     BodyTooLong {
-        /// The length that the frame announces.
+        /// The length that the frame announces, in bytes.
         length: u32,
-        /// The limit.
+        /// The limit, in bytes.
         limit: u32,
     },
-    /// The bytes end before the field does.
+    /// The bytes end before the field is complete.
     #[error("the record ends inside of `{field}`: the peer's encoder is faulty")]
     Truncated {
-        /// The field.
+        /// Name of the field.
         field: &'static str,
     },
-    /// There are bytes after the last field.
+    /// Bytes follow the last field.
     #[error("{count} bytes follow the record's last field: the peer speaks another version")]
     TrailingBytes {
-        /// How many.
+        /// Number of extra bytes.
         count: usize,
     },
-    /// Text that is not UTF-8.
+    /// A text field is not UTF-8.
     #[error("`{field}` is not UTF-8: the peer's encoder is faulty")]
     NotUtf8 {
-        /// The field.
+        /// Name of the field.
         field: &'static str,
     },
-    /// A field that is longer than it may be. Encoding says so as well, before anything is sent.
+    /// A field exceeds its limit. Encoding reports this too, before anything is sent.
     #[error("`{field}` has {length} bytes or items, at most {limit} are possible: shorten it")]
     FieldTooLong {
-        /// The field.
+        /// Name of the field.
         field: &'static str,
-        /// Its length.
+        /// Its length: bytes, or items of a list.
         length: usize,
-        /// The limit.
+        /// The limit, in the same unit.
         limit: usize,
     },
-    /// A ring has a whole number of lines.
+    /// The size of a ring is not a whole number of lines.
     #[error("a ring of {0} bytes is not a whole number of 64-byte lines: the peer's configuration is faulty")]
     RingBytes(u32),
 }
 
 impl HandshakeError {
-    /// A short fixed name of the reason, for counters.
+    /// Returns a short fixed name of the reason, for counters.
     pub const fn reason(&self) -> &'static str {
         match self {
             HandshakeError::Magic(_) => "magic",

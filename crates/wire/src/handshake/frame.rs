@@ -1,4 +1,4 @@
-//! The frame around every record, and the choice of record by its type.
+//! The frame around every record, and the dispatch on the record's type.
 
 use super::alloc::vec::Vec;
 use super::codec::{Reader, Writer};
@@ -10,14 +10,14 @@ use crate::bytes;
 
 /// The first four bytes of every frame: `DNLN`.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"DNLN");
-/// The version of the frame itself, which does not change with the version of messages.
+/// The version of the frame format, which is independent of the version of messages.
 pub const FRAME_VERSION: u16 = 1;
-/// Bytes before the body.
+/// Bytes of a frame before the body.
 pub const FRAME_HEADER_BYTES: usize = 12;
-/// Longest body, in bytes; the longest record has less.
+/// Longest allowed body, in bytes; every record is shorter.
 pub const MAX_BODY_BYTES: u32 = 4096;
 
-/// What a frame carries. On the wire its number in two bytes.
+/// The type of a record; two bytes on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u16)]
 pub enum RecordType {
@@ -46,7 +46,7 @@ pub enum RecordType {
 }
 
 impl RecordType {
-    /// All types, by number.
+    /// All types, in the order of their numbers.
     pub const ALL: [RecordType; 11] = [
         RecordType::Hello,
         RecordType::HelloReply,
@@ -61,23 +61,23 @@ impl RecordType {
         RecordType::Goodbye,
     ];
 
-    /// The type with this number, if there is one.
+    /// Returns the type with this number, or `None` if the number is unknown.
     pub fn from_wire(number: u16) -> Option<RecordType> {
         Self::ALL.into_iter().find(|record_type| *record_type as u16 == number)
     }
 }
 
-/// The checked beginning of a frame.
+/// The checked header of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrameHeader {
-    /// What the body is.
+    /// Type of the record in the body.
     pub record_type: RecordType,
-    /// Bytes of the body, at most [`MAX_BODY_BYTES`].
+    /// Length of the body in bytes, at most [`MAX_BODY_BYTES`].
     pub length: u32,
 }
 
 impl FrameHeader {
-    /// Checks the 12 bytes before a body.
+    /// Decodes and checks the 12 bytes before a body.
     ///
     /// # Errors
     /// [`HandshakeError::Magic`], [`HandshakeError::FrameVersion`], [`HandshakeError::UnknownRecord`],
@@ -104,35 +104,35 @@ impl FrameHeader {
 /// A record of the control connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Record {
-    /// The client's first word.
+    /// The client's first record.
     Hello(Hello),
-    /// The server's answer to Hello.
+    /// The server's answer to a Hello.
     HelloReply(HelloReply),
-    /// Either side will not go on with this connection.
+    /// Either side refuses to continue the connection.
     Refused(Refused),
-    /// The client asks for a lane.
+    /// The client requests a lane.
     OpenLane(OpenLane),
-    /// The server's half of a lane.
+    /// The server's parameters of a lane that it has opened.
     LaneReady(LaneReady),
-    /// The server will not open this lane; the connection goes on.
+    /// The server refuses a lane. The connection continues.
     LaneRefused(LaneRefused),
-    /// Either side grants the other a region, beyond those of the lanes.
+    /// Either side grants a region beyond those of the lanes.
     Grant(Grant),
-    /// The server takes no new requests: finish, then close.
+    /// The server accepts no new requests: the client should complete its calls and close.
     Drain,
-    /// How far the server has come on one lane before it closes.
+    /// The server's final position in one lane before it closes.
     Drained(Drained),
-    /// Either side is done with this lane.
+    /// Either side closes a lane.
     CloseLane {
         /// The lane.
         lane: u16,
     },
-    /// Either side is done with the connection; its end is no failure.
+    /// Either side ends the connection in an orderly manner.
     Goodbye,
 }
 
 impl Record {
-    /// The type of the record.
+    /// Returns the type of the record.
     pub fn record_type(&self) -> RecordType {
         match self {
             Record::Hello(_) => RecordType::Hello,
@@ -149,11 +149,11 @@ impl Record {
         }
     }
 
-    /// The whole frame, header and body.
+    /// Encodes the whole frame, header and body.
     ///
     /// # Errors
-    /// What [`Record::decode`] would say: [`HandshakeError::FieldTooLong`], [`HandshakeError::VersionRange`],
-    /// [`HandshakeError::RingBytes`].
+    /// The errors that [`Record::decode`] would report: [`HandshakeError::FieldTooLong`],
+    /// [`HandshakeError::VersionRange`], [`HandshakeError::RingBytes`].
     pub fn encode(&self) -> Result<Vec<u8>, HandshakeError> {
         let body = self.encode_body()?;
         let limit = MAX_BODY_BYTES;
@@ -187,10 +187,10 @@ impl Record {
         Ok(writer.finish())
     }
 
-    /// Reads one whole frame, no more and no less.
+    /// Decodes exactly one whole frame.
     ///
     /// # Errors
-    /// The [`HandshakeError`] that names the first thing that is wrong.
+    /// The [`HandshakeError`] of the first violation.
     pub fn decode(frame: &[u8]) -> Result<Record, HandshakeError> {
         let truncated = HandshakeError::Truncated { field: "frame header" };
         let (header, body) = frame.split_first_chunk::<FRAME_HEADER_BYTES>().ok_or(truncated)?;
@@ -205,10 +205,10 @@ impl Record {
         Record::decode_body(header.record_type, body)
     }
 
-    /// Reads the body of a frame, all of it.
+    /// Decodes the body of a frame; all bytes must belong to the record.
     ///
     /// # Errors
-    /// The [`HandshakeError`] that names the first thing that is wrong.
+    /// The [`HandshakeError`] of the first violation.
     pub fn decode_body(record_type: RecordType, body: &[u8]) -> Result<Record, HandshakeError> {
         let mut reader = Reader::new(body);
         let record = match record_type {

@@ -1,12 +1,13 @@
-//! The records of the control connection: who speaks, which version, which lanes, which grants, and the goodbye.
+//! The records of the control connection: version negotiation, opening of lanes, grants and shutdown.
 //!
-//! A record travels in a frame: magic (4 bytes), frame version (2), type (2), length of the body (4), body. The frame and
-//! the records Hello, HelloReply and Refused keep their form over all versions, so that two builds can tell each other
-//! that they do not fit; everything else may change with the version that Hello and HelloReply settle.
+//! A record travels in a frame: magic (4 bytes), frame version (2), type (2), length of the body (4), body.
+//! The frame and the records Hello, HelloReply and Refused keep their format in all versions, so that two
+//! incompatible builds can report the mismatch to each other. Everything else may change with the version
+//! that Hello and HelloReply negotiate.
 //!
-//! A reader of a stream reads [`FRAME_HEADER_BYTES`], asks [`FrameHeader::decode`] how long the body is (never more than
-//! [`MAX_BODY_BYTES`]), reads it, and hands it to [`Record::decode_body`]. Encoding and decoding allocate, within the limits
-//! of the fields; they belong to connecting, not to calls.
+//! A stream reader reads [`FRAME_HEADER_BYTES`], gets the length of the body (at most [`MAX_BODY_BYTES`])
+//! from [`FrameHeader::decode`], reads the body, and passes it to [`Record::decode_body`]. Encoding and
+//! decoding allocate, within the limits of the fields. They run when connecting, never during calls.
 
 extern crate alloc;
 
@@ -21,9 +22,9 @@ pub use records::{
     Drained, Grant, Hello, HelloReply, LaneReady, LaneRefused, OpenLane, RefusalCode, Refused, Secret, Token,
 };
 
-/// The lowest version of messages and records that this build speaks.
+/// The lowest version of messages and records that this build supports.
 pub const MIN_VERSION: u16 = 3;
-/// The highest version of messages and records that this build speaks.
+/// The highest version of messages and records that this build supports.
 pub const MAX_VERSION: u16 = 3;
 /// Longest service name, in bytes.
 pub const MAX_SERVICE_BYTES: usize = 255;
@@ -31,15 +32,15 @@ pub const MAX_SERVICE_BYTES: usize = 255;
 pub const MAX_TOKEN_BYTES: usize = 255;
 /// Longest fabric endpoint, in bytes.
 pub const MAX_ENDPOINT_BYTES: usize = 1024;
-/// Most region keys in a record.
+/// Largest number of region keys in a record.
 pub const MAX_REGION_KEYS: usize = 8;
 /// Longest text of a refusal, in bytes.
 pub const MAX_TEXT_BYTES: usize = 512;
 
-/// The highest version that both sides speak. `theirs` and `ours` are (lowest, highest).
+/// Returns the highest version that both sides support. `theirs` and `ours` are (lowest, highest).
 ///
 /// # Errors
-/// [`HandshakeError::NoCommonVersion`], which names both ranges.
+/// [`HandshakeError::NoCommonVersion`], which contains both ranges.
 pub fn negotiate(theirs: (u16, u16), ours: (u16, u16)) -> Result<u16, HandshakeError> {
     let (lowest, highest) = (theirs.0.max(ours.0), theirs.1.min(ours.1));
     if lowest <= highest { Ok(highest) } else { Err(HandshakeError::NoCommonVersion { theirs, ours }) }

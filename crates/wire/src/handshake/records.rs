@@ -1,7 +1,7 @@
-//! The records, field by field in the order in which they travel.
+//! The records, field by field in wire order.
 //!
-//! Numbers that belong to the engine (request and response halves, completion modes, purposes of grants, capability bits)
-//! are carried here as numbers: what they mean, and which of them go together, is checked where it is known.
+//! Values that belong to the engine (request and response halves, completion modes, purposes of grants,
+//! capability bits) are plain numbers here. The engine checks their meaning and their legal combinations.
 
 use super::alloc::string::String;
 use super::alloc::vec::Vec;
@@ -13,7 +13,7 @@ use core::fmt;
 
 type Result<T> = core::result::Result<T, HandshakeError>;
 
-/// The 16 random bytes that a lane's tags are derived from. `Debug` does not show them.
+/// The 16 random bytes that a lane's tags are derived from. `Debug` does not print them.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(pub [u8; 16]);
 
@@ -23,12 +23,13 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// What a client shows to be let in, at most 255 bytes. `Debug` shows its length only.
+/// The client's authentication token, at most 255 bytes. `Debug` prints only its length.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct Token(pub Vec<u8>);
 
 impl Token {
-    /// Compares with the expected token, in a time that does not depend on where they differ.
+    /// Compares the token with `expected`, in a time that does not depend on the position of the first
+    /// difference.
     pub fn matches(&self, expected: &[u8]) -> bool {
         let difference = self.0.iter().zip(expected).fold(0, |seen, (mine, theirs)| seen | (mine ^ theirs));
         self.0.len() == expected.len() && core::hint::black_box(difference) == 0
@@ -41,18 +42,19 @@ impl fmt::Debug for Token {
     }
 }
 
-/// The client's first word on a connection.
+/// The client's first record on a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hello {
-    /// Lowest version that the client speaks.
+    /// Lowest version that the client supports.
     pub min_version: u16,
-    /// Highest version that the client speaks.
+    /// Highest version that the client supports.
     pub max_version: u16,
-    /// What the client's fabric and engine can do, one bit each.
+    /// Capabilities of the client's fabric and engine, one bit each.
     pub capabilities: u64,
-    /// Process id of the client, for people who read logs; nothing depends on it.
+    /// Process id of the client. Informational, for logs.
     pub process_id: u32,
-    /// Name of the wanted service, at most 255 bytes of UTF-8. A peer wrote it: escape it before printing.
+    /// Name of the requested service, at most 255 bytes of UTF-8. It comes from a peer: escape it before
+    /// printing.
     pub service: String,
     /// Authentication token, empty if none.
     pub token: Token,
@@ -91,17 +93,17 @@ impl Hello {
 /// The server's answer to a Hello that it accepts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HelloReply {
-    /// The version that both will speak.
+    /// The version that both sides will use.
     pub version: u16,
-    /// What the server's fabric and engine can do, one bit each.
+    /// Capabilities of the server's fabric and engine, one bit each.
     pub capabilities: u64,
-    /// Workers that a lane can ask for.
+    /// Number of workers that a lane can request.
     pub workers: u16,
-    /// Functions of the service: their ids are below this.
+    /// Number of functions of the service; all function ids are below it.
     pub functions: u32,
-    /// Largest payload that the server takes, in bytes.
+    /// Largest payload that the server accepts, in bytes.
     pub max_payload: u64,
-    /// Names this session in logs and when reconnecting.
+    /// Session id, for logs and for reconnecting.
     pub session: u64,
 }
 
@@ -127,41 +129,42 @@ impl HelloReply {
     }
 }
 
-/// The client asks for a lane: queue pair, request lease, response lease, completion modes.
+/// The client's request for a lane: queue pair, request lease, response lease, completion modes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OpenLane {
-    /// The lane's number, chosen by the client, unique on the connection.
+    /// The lane's number, chosen by the client and unique on the connection.
     pub lane: u16,
-    /// The worker that shall serve it, or [`OpenLane::ANY_WORKER`].
+    /// The worker to serve the lane, or [`OpenLane::ANY_WORKER`].
     pub worker: u16,
-    /// Request half of the path.
+    /// Request half of the path, as the engine's number.
     pub request_half: u8,
-    /// Response half of the path.
+    /// Response half of the path, as the engine's number.
     pub response_half: u8,
     /// How the client waits for completions.
     pub client_completion: u8,
     /// How the server waits for completions.
     pub server_completion: u8,
-    /// Calls that the client wants in flight.
+    /// Requested number of calls in flight.
     pub window: u16,
-    /// Bytes of the ring that the client wants to write its requests into; whole lines. 0 if the path has no ring.
+    /// Requested size of the ring that the client writes its requests into, in bytes; whole lines. 0 if the
+    /// path has no ring.
     pub ring_bytes: u32,
-    /// Payloads of more bytes are large, in both directions.
+    /// Payloads longer than this number of bytes are large, in both directions.
     pub rendezvous_above: u32,
-    /// How large payloads travel.
+    /// Transfer method of large payloads, as the engine's number.
     pub large: u8,
-    /// The client's endpoint, in the fabric's own encoding, at most 1024 bytes.
+    /// The client's endpoint, in the fabric's encoding, at most 1024 bytes.
     pub endpoint: Vec<u8>,
-    /// That of its end of an unreliable connection; empty if the path has none.
+    /// The client's endpoint of an unreliable connection; empty if there is none.
     pub unreliable_endpoint: Vec<u8>,
-    /// Where the client takes datagrams; empty if it takes none.
+    /// The client's endpoint for datagrams; empty if it receives none.
     pub datagram_endpoint: Vec<u8>,
-    /// Regions of the client that the path needs, in the order that the path defines; at most 8.
+    /// Keys of the client's regions that the path needs, in the order that the path defines; at most 8.
     pub region_keys: Vec<u64>,
 }
 
 impl OpenLane {
-    /// Any worker will do.
+    /// Lets the server choose the worker.
     pub const ANY_WORKER: u16 = u16::MAX;
 
     pub(super) fn write(&self, writer: &mut Writer) -> Result<()> {
@@ -204,32 +207,33 @@ impl OpenLane {
     }
 }
 
-/// The server's half of a lane, with what it grants of what was asked.
+/// The server's parameters of an opened lane, with the resources that it grants.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LaneReady {
-    /// The lane that was asked for.
+    /// The requested lane.
     pub lane: u16,
-    /// The worker that serves it.
+    /// The worker that serves the lane.
     pub worker: u16,
-    /// Calls that may be in flight; at most what was asked for.
+    /// Number of calls that may be in flight; at most the requested number.
     pub window: u16,
-    /// Entries that a batch may have.
+    /// Largest number of entries in a batch.
     pub max_batch_entries: u16,
-    /// Bytes of the ring of requests, and the limit of one message; whole lines. 0 if the path has no ring.
+    /// Size of the request ring, and limit of one message, in bytes; whole lines. 0 if the path has no
+    /// ring.
     pub ring_bytes: u32,
-    /// Longest message, in bytes, that the server takes on this lane; larger payloads go by rendezvous.
+    /// Longest message that the server accepts on this lane, in bytes; larger payloads use rendezvous.
     pub max_message_bytes: u32,
-    /// What the tags of both directions are derived from.
+    /// The secret that the tags of both directions are derived from.
     pub secret: Secret,
-    /// The server's endpoint, in the fabric's own encoding, at most 1024 bytes.
+    /// The server's endpoint, in the fabric's encoding, at most 1024 bytes.
     pub endpoint: Vec<u8>,
-    /// That of its end of an unreliable connection; empty if the path has none.
+    /// The server's endpoint of an unreliable connection; empty if there is none.
     pub unreliable_endpoint: Vec<u8>,
-    /// Where the worker takes datagrams, those of all its lanes; empty if the path sends it none.
+    /// The worker's endpoint for datagrams, shared by all its lanes; empty if the path sends it none.
     pub datagram_endpoint: Vec<u8>,
-    /// The worker's number of this lane, which datagrams to it carry.
+    /// The worker's number for this lane; datagrams to the worker carry it.
     pub place: u16,
-    /// Regions of the server that the path needs, in the order that the path defines; at most 8.
+    /// Keys of the server's regions that the path needs, in the order that the path defines; at most 8.
     pub region_keys: Vec<u64>,
 }
 
@@ -270,39 +274,39 @@ impl LaneReady {
     }
 }
 
-/// Why something was refused. Numbers that this build does not know are kept and shown as they are.
+/// The reason of a refusal. Unknown numbers are kept and shown as they are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RefusalCode(pub u16);
 
 impl RefusalCode {
-    /// No version in common; the text names both ranges.
+    /// The version ranges do not overlap; the text contains both.
     pub const VERSION: RefusalCode = RefusalCode(1);
-    /// The token, or the peer's user, is not let in.
+    /// The token, or the peer's user, is not authorised.
     pub const UNAUTHORISED: RefusalCode = RefusalCode(2);
-    /// No service of that name here.
+    /// The server has no service of that name.
     pub const UNKNOWN_SERVICE: RefusalCode = RefusalCode(3);
-    /// All connections, or lanes, that the server allows are taken.
+    /// The server's limit of connections or lanes is reached.
     pub const TOO_MANY: RefusalCode = RefusalCode(4);
-    /// The plan of the lane is not legal here.
+    /// The plan of the lane is not legal on this server.
     pub const ILLEGAL_PLAN: RefusalCode = RefusalCode(5);
     /// Not enough memory for rings or regions.
     pub const NO_MEMORY: RefusalCode = RefusalCode(6);
-    /// The server is going away.
+    /// The server is shutting down.
     pub const DRAINING: RefusalCode = RefusalCode(7);
-    /// A record was malformed or came out of order.
+    /// A record was malformed or out of order.
     pub const MALFORMED: RefusalCode = RefusalCode(8);
-    /// No such worker.
+    /// The server has no such worker.
     pub const UNKNOWN_WORKER: RefusalCode = RefusalCode(9);
-    /// The fabric could not set the lane up; the text says why.
+    /// The fabric could not set up the lane; the text gives the reason.
     pub const FABRIC: RefusalCode = RefusalCode(10);
 }
 
-/// Either side will not go on with the connection, which ends after this.
+/// Either side refuses to continue the connection, which ends after this record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refused {
-    /// Why.
+    /// The reason, as a number.
     pub code: RefusalCode,
-    /// Why, in words for people, at most 512 bytes. A peer wrote it: escape it before printing.
+    /// The reason as text, at most 512 bytes. It comes from a peer: escape it before printing.
     pub text: String,
 }
 
@@ -317,14 +321,14 @@ impl Refused {
     }
 }
 
-/// The server will not open a lane; the connection goes on.
+/// The server refuses to open a lane. The connection continues.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LaneRefused {
-    /// The lane that was asked for.
+    /// The requested lane.
     pub lane: u16,
-    /// Why.
+    /// The reason, as a number.
     pub code: RefusalCode,
-    /// Why, in words for people, at most 512 bytes. A peer wrote it: escape it before printing.
+    /// The reason as text, at most 512 bytes. It comes from a peer: escape it before printing.
     pub text: String,
 }
 
@@ -344,14 +348,14 @@ impl LaneRefused {
     }
 }
 
-/// A region that the sender lets the receiver use, besides those of the lanes.
+/// A region that the receiver of this record may access, in addition to those of the lanes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Grant {
-    /// The key.
+    /// Key of the region.
     pub key: u64,
-    /// Bytes of the region.
+    /// Length of the region, in bytes.
     pub length: u64,
-    /// What it is for.
+    /// Purpose of the grant, as the engine's number.
     pub purpose: u8,
 }
 
@@ -367,12 +371,13 @@ impl Grant {
     }
 }
 
-/// How far the server has come on a lane when it stops: requests after this were not executed.
+/// The server's final position in a lane: later requests were not executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Drained {
     /// The lane.
     pub lane: u16,
-    /// How many messages of the lane the server has taken: calls in later ones were not executed.
+    /// Number of messages of the lane that the server has accepted. Calls in later messages were not
+    /// executed.
     pub taken: u64,
 }
 

@@ -111,13 +111,13 @@ fn golden_bytes_of_every_record() {
         for cut in 0..bytes.len() {
             assert!(matches!(Record::decode(&bytes[..cut]), Err(HandshakeError::Truncated { .. })));
         }
-        // One more byte, outside of the frame and inside of it.
+        // Append one byte after the frame, and one inside it.
         let mut longer = bytes.clone();
         longer.push(0);
         assert_eq!(Record::decode(&longer), Err(HandshakeError::TrailingBytes { count: 1 }));
         let longer = frame(number, &[body, &[0]].concat());
         assert_eq!(Record::decode(&longer), Err(HandshakeError::TrailingBytes { count: 1 }));
-        // A body that ends early, in a frame that says so.
+        // Truncate the body, with a matching length in the frame.
         for cut in 0..body.len() {
             assert!(matches!(
                 Record::decode(&frame(number, &body[..cut])),
@@ -191,7 +191,8 @@ fn fields_at_their_limits_pass_and_beyond_them_do_not() {
 
 #[test]
 fn a_peer_that_exceeds_a_limit_by_one_is_refused() {
-    /// Record type, bytes before the field, its name, its limit, bytes of an item, bytes after it.
+    /// Record type, bytes before the field, name of the field, its limit, bytes per item, bytes after the
+    /// field.
     type Case = (u16, &'static [u8], &'static str, usize, usize, usize);
     let cases: [Case; 12] = [
         (1, &[0; 16], "service", 255, 1, 2),

@@ -1,20 +1,20 @@
-//! Which operation a call belongs to, and which errors only ask for patience.
+//! Maps calls to operations, and classifies errors that only require waiting.
 
 use dunlin_rpc::{CallError, CallId, Cause};
 
-/// How long room for a call may be missing while nothing is in flight, ns: then something is wrong.
+/// Maximum time without space for a call while nothing is in flight, ns. After it, the run fails.
 pub(super) const PATIENCE_NS: f64 = 2e9;
 
 const NONE: (u64, Option<CallId>) = (0, None);
 
-/// From calls in flight to numbers of the caller's, by the index that the engine gives each call.
+/// Maps calls in flight to numbers of the caller, indexed by the engine's call index.
 #[derive(Debug, Default)]
 pub(super) struct CallTable {
     entries: Vec<(u64, Option<CallId>)>,
 }
 
 impl CallTable {
-    /// Notes what a call is about.
+    /// Stores the number of a call.
     #[inline]
     pub(super) fn set(&mut self, call: CallId, what: u64) {
         let index = call.index();
@@ -24,7 +24,7 @@ impl CallTable {
         self.entries[index] = (what, Some(call));
     }
 
-    /// What a call is about; `None` if it is not one of ours.
+    /// Removes and returns the number of a call; `None` if the call is unknown.
     #[inline]
     pub(super) fn take(&mut self, call: CallId) -> Option<u64> {
         let entry = self.entries.get_mut(call.index())?;
@@ -35,14 +35,14 @@ impl CallTable {
         Some(entry.0)
     }
 
-    /// Everything in the table, which is empty then.
+    /// Removes and returns all numbers.
     pub(super) fn take_all(&mut self) -> Vec<u64> {
         let all = std::mem::take(&mut self.entries);
         all.into_iter().filter(|(_, call)| call.is_some()).map(|(what, _)| what).collect()
     }
 }
 
-/// Whether a call that was refused on this side will find room as results come back.
+/// Returns whether a locally refused call can succeed once results have arrived.
 #[inline]
 pub(super) fn wants_room(error: &CallError, in_flight: usize) -> bool {
     match error {

@@ -1,4 +1,4 @@
-//! Storing many records with a window of PUTs in flight.
+//! Stores many records with a window of PUTs in flight.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,16 +14,16 @@ use super::DriveError;
 use super::calls::{CallTable, PATIENCE_NS, wants_room};
 use crate::ycsb::Workload;
 
-/// A record that the store refused; the others go on.
+/// A record that the store refused. Other records are not affected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refused {
-    /// The number given with it.
+    /// The tag passed with the record.
     pub tag: u64,
-    /// Why.
+    /// The store's status.
     pub status: Status,
 }
 
-/// Stores records one after the other without waiting for each.
+/// Stores records in order without waiting for each.
 #[derive(Debug)]
 pub struct PutPipeline<'a, F: Fabric> {
     client: &'a mut KvClient<F>,
@@ -35,12 +35,12 @@ pub struct PutPipeline<'a, F: Fabric> {
     stored: u64,
     refused: Vec<Refused>,
     failure: Option<DriveError>,
-    /// Since when nothing is in flight though something should be.
+    /// Time since which nothing is in flight although PUTs are pending.
     idle_since: Option<Instant>,
 }
 
 impl<'a, F: Fabric> PutPipeline<'a, F> {
-    /// Keeps at most `window` PUTs in flight, sent `batch` at a time.
+    /// Creates a pipeline with at most `window` PUTs in flight, sent in batches of `batch`.
     pub fn new(client: &'a mut KvClient<F>, window: usize, batch: usize) -> Self {
         let batch = batch.max(1);
         PutPipeline {
@@ -57,21 +57,21 @@ impl<'a, F: Fabric> PutPipeline<'a, F> {
         }
     }
 
-    /// Records known to be stored.
+    /// Returns the number of records known to be stored.
     #[must_use]
     pub fn stored(&self) -> u64 {
         self.stored
     }
 
-    /// Takes the refusals since the last time.
+    /// Returns the refusals since the last call.
     pub fn take_refused(&mut self) -> Vec<Refused> {
         std::mem::take(&mut self.refused)
     }
 
-    /// Stores a record. `tag` names it in a refusal. Blocks while the window is full.
+    /// Stores a record. `tag` identifies it in a refusal. Blocks while the window is full.
     ///
     /// # Errors
-    /// A call failed, this or an earlier one; nothing is in flight any more.
+    /// If this or an earlier call failed. Nothing is in flight then.
     pub fn put(&mut self, key: &[u8], value: &[u8], tag: u64) -> Result<(), DriveError> {
         while self.in_flight >= self.window {
             self.collect()?;
@@ -102,7 +102,7 @@ impl<'a, F: Fabric> PutPipeline<'a, F> {
         }
     }
 
-    /// Waits until everything is stored or refused. Blocks.
+    /// Waits until all records are stored or refused. Blocks.
     ///
     /// # Errors
     /// As [`put`](PutPipeline::put).
@@ -118,7 +118,7 @@ impl<'a, F: Fabric> PutPipeline<'a, F> {
 
     fn flush(&mut self) {
         self.in_batch = 0;
-        // A full ring is the only error, and it empties as results come back.
+        // The only possible error is a full ring, which empties as results arrive.
         let _ = self.client.rpc().flush();
     }
 
@@ -127,7 +127,7 @@ impl<'a, F: Fabric> PutPipeline<'a, F> {
         if self.failure.is_some() { self.finish() } else { Ok(()) }
     }
 
-    /// Waits for some results, and takes all there are.
+    /// Waits for at least one result, and processes all available ones.
     fn collect_some(&mut self) {
         self.flush();
         let Some(first) = self.client.rpc().wait_any() else {
@@ -141,10 +141,10 @@ impl<'a, F: Fabric> PutPipeline<'a, F> {
         }
     }
 
-    /// Nothing is in flight: what stands in an open batch goes out now, or can never go.
+    /// Handles the case that nothing is in flight: sends the open batch now, or fails after a timeout.
     #[cold]
     fn found_nothing(&mut self) {
-        // Room in the rings is found by progress alone.
+        // Only `progress` frees space in the rings.
         self.client.rpc().progress();
         self.flush();
         if self.client.rpc().in_flight() > 0 {
@@ -190,10 +190,11 @@ impl<'a, F: Fabric> PutPipeline<'a, F> {
     }
 }
 
-/// Stores records of a workload in their first version. `progress` counts them; `stop` ends it early. Blocks.
+/// Stores records of a workload in their first version. `progress` counts them; setting `stop` ends the
+/// load early. Blocks.
 ///
 /// # Errors
-/// A call that failed, or a record that the store refused.
+/// A failed call, or a record that the store refused.
 pub fn load_records<F: Fabric>(
     client: &mut KvClient<F>,
     workload: &Workload,
@@ -201,7 +202,7 @@ pub fn load_records<F: Fabric>(
     stop: &AtomicBool,
     progress: &AtomicU64,
 ) -> Result<u64, DriveError> {
-    // Large records need few in flight to keep a worker busy, and must not use up the registered memory.
+    // A few large records keep a worker busy, and more would exhaust the registered memory.
     let window = ((4 << 20) / workload.longest_value().max(1)).clamp(4, 64) as usize;
     let mut pipeline = PutPipeline::new(client, window, if window < 64 { 1 } else { 16 });
     let (mut key, mut value) = (Vec::new(), Vec::new());

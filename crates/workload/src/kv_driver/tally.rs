@@ -1,4 +1,4 @@
-//! What a run of a driver adds up to.
+//! The results of a driver's run.
 
 use dunlin_report::statistics::Latency;
 
@@ -7,7 +7,7 @@ use dunlin_report::statistics::Latency;
 pub enum OperationKind {
     /// GET.
     Read,
-    /// PUT of a record that is there.
+    /// PUT of an existing record.
     Update,
     /// PUT of a new record.
     Insert,
@@ -18,10 +18,10 @@ pub enum OperationKind {
 }
 
 impl OperationKind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 5] = [Self::Read, Self::Update, Self::Insert, Self::Scan, Self::ReadModifyWrite];
 
-    /// The word in reports, as in YCSB's property names.
+    /// Returns the name used in reports and in YCSB's property names.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -34,13 +34,13 @@ impl OperationKind {
     }
 }
 
-/// Operations done, by kind, and the time it took.
+/// Completed operations by kind, and the elapsed time.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
     latencies: [Latency; 5],
     /// GETs that found no value.
     pub not_found: u64,
-    /// Time measured, nanoseconds; of tallies that ran side by side, the longest.
+    /// Elapsed time, nanoseconds. For merged tallies of concurrent drivers, the longest.
     pub elapsed_ns: f64,
 }
 
@@ -51,18 +51,18 @@ impl Tally {
         self.latencies[kind as usize].record_ns(latency_ns);
     }
 
-    /// Latencies of one kind.
+    /// Returns the latencies of one kind.
     #[must_use]
     pub fn latency(&self, kind: OperationKind) -> &Latency {
         &self.latencies[kind as usize]
     }
 
-    /// Latencies of one kind, to be added to: for results that come from another process.
+    /// Returns the latencies of one kind for modification: for results from another process.
     pub fn latency_mut(&mut self, kind: OperationKind) -> &mut Latency {
         &mut self.latencies[kind as usize]
     }
 
-    /// Latencies of all operations together.
+    /// Returns the latencies of all operations together.
     #[must_use]
     pub fn all(&self) -> Latency {
         let mut all = Latency::new();
@@ -70,19 +70,19 @@ impl Tally {
         all
     }
 
-    /// Operations done.
+    /// Returns the number of completed operations.
     #[must_use]
     pub fn operations(&self) -> u64 {
         self.latencies.iter().map(Latency::samples).sum()
     }
 
-    /// Operations per second; 0 before any time has passed.
+    /// Returns the operations per second; 0 before any time has passed.
     #[must_use]
     pub fn throughput_ops(&self) -> f64 {
         if self.elapsed_ns > 0.0 { self.operations() as f64 * 1e9 / self.elapsed_ns } else { 0.0 }
     }
 
-    /// Adds what another driver did at the same time.
+    /// Adds the tally of a driver that ran concurrently.
     pub fn merge(&mut self, other: &Self) {
         self.latencies.iter_mut().zip(&other.latencies).for_each(|(mine, theirs)| mine.merge(theirs));
         self.not_found += other.not_found;

@@ -1,15 +1,18 @@
-//! Request distributions, as YCSB's generators have them.
+//! Request distributions, equivalent to YCSB's generators.
 
 use crate::random::Random;
 
-/// YCSB's skew of the zipfian distribution.
+/// Default skew of YCSB's zipfian distribution.
 pub const ZIPFIAN_CONSTANT: f64 = 0.99;
-/// Terms of zeta that are summed one by one; later ones by the Euler-Maclaurin formula, whose error is then below 1e-12.
+/// Number of zeta terms summed exactly. The Euler-Maclaurin formula adds the rest, with an error below
+/// 1e-12.
 const EXACT_TERMS: u64 = 100_000;
-/// YCSB's scrambled generator draws from so many items and hashes the draw onto those there are.
+/// Number of items that YCSB's scrambled generator draws from; the draw is then hashed onto the existing
+/// items.
 const SCRAMBLED_ITEMS: u64 = 10_000_000_000;
 
-/// The 64-bit FNV-1a hash of a number's eight bytes, lowest first, without its sign: YCSB's `Utils.hash`.
+/// Returns YCSB's `Utils.hash`: the 64-bit FNV-1a hash of the number's eight bytes, lowest first, without
+/// its sign.
 #[inline]
 #[must_use]
 pub fn fnv_hash(value: u64) -> u64 {
@@ -21,8 +24,9 @@ pub fn fnv_hash(value: u64) -> u64 {
     (hash as i64).unsigned_abs()
 }
 
-/// Item 0 most often, item `i` in proportion to `1 / (i + 1)^0.99` (Gray et al., "Quickly Generating Billion-Record
-/// Synthetic Databases", SIGMOD 1994). The number of items may grow; zeta is then carried on, not summed anew.
+/// A zipfian distribution: item 0 is the most frequent, item `i` in proportion to `1 / (i + 1)^0.99` (Gray
+/// et al., "Quickly Generating Billion-Record Synthetic Databases", SIGMOD 1994). When the number of items
+/// grows, zeta is updated incrementally.
 #[derive(Clone, Debug)]
 pub struct Zipfian {
     items: u64,
@@ -34,7 +38,7 @@ pub struct Zipfian {
 }
 
 impl Zipfian {
-    /// A distribution over `items` items (at least one) with YCSB's skew.
+    /// Creates a distribution over `items` items (at least one) with YCSB's skew.
     #[must_use]
     pub fn new(items: u64) -> Self {
         let theta = ZIPFIAN_CONSTANT;
@@ -50,7 +54,7 @@ impl Zipfian {
         zipfian
     }
 
-    /// Changes the number of items. Cheap when it grows a little, at most 100 000 powers otherwise.
+    /// Changes the number of items. Cheap for small growth, otherwise it computes at most 100 000 powers.
     pub fn set_items(&mut self, items: u64) {
         let items = items.max(1);
         if items == self.items {
@@ -65,13 +69,13 @@ impl Zipfian {
         self.eta = (1.0 - (2.0 / items as f64).powf(1.0 - self.theta)) / (1.0 - self.zeta_two / self.zeta);
     }
 
-    /// Number of items.
+    /// Returns the number of items.
     #[must_use]
     pub fn items(&self) -> u64 {
         self.items
     }
 
-    /// An item, 0 to `items - 1`.
+    /// Draws an item, 0 to `items - 1`.
     #[inline]
     pub fn next(&self, random: &mut Random) -> u64 {
         let unit = random.unit();
@@ -87,10 +91,10 @@ impl Zipfian {
     }
 }
 
-/// Carries on `sum`, the zeta of `from` terms, to `to` terms.
+/// Extends `sum`, the zeta of `from` terms, to `to` terms.
 fn zeta(from: u64, sum: f64, to: u64, theta: f64) -> f64 {
     let term = |index: u64| (index as f64).powf(-theta);
-    // The formula is good from a large first term on, and pays for many terms only.
+    // The formula is accurate only from a large first term on, and pays off only for many terms.
     let exact_to = if to - from > EXACT_TERMS { EXACT_TERMS.max(from) } else { to };
     let sum = ((from + 1)..=exact_to).fold(sum, |sum, index| sum + term(index));
     if exact_to == to {
@@ -103,7 +107,7 @@ fn zeta(from: u64, sum: f64, to: u64, theta: f64) -> f64 {
         + (slope(to) - slope(exact_to)) / 12.0
 }
 
-/// Zipfian popularity, spread over all records by a hash, so that hot records are not neighbours.
+/// Zipfian popularity, hashed over all records, so that popular records are not adjacent.
 #[derive(Clone, Debug)]
 pub struct ScrambledZipfian {
     zipfian: Zipfian,
@@ -111,34 +115,34 @@ pub struct ScrambledZipfian {
 }
 
 impl ScrambledZipfian {
-    /// A distribution over `items` items (at least one). As in YCSB, the popularity is that of ten thousand million
-    /// items, so it does not change with the number there are.
+    /// Creates a distribution over `items` items (at least one). As in YCSB, the popularity is that of ten
+    /// thousand million items, independent of `items`.
     #[must_use]
     pub fn new(items: u64) -> Self {
         Self { zipfian: Zipfian::new(SCRAMBLED_ITEMS), items: items.max(1) }
     }
 
-    /// An item, 0 to `items - 1`.
+    /// Draws an item, 0 to `items - 1`.
     #[inline]
     pub fn next(&self, random: &mut Random) -> u64 {
         fnv_hash(self.zipfian.next(random)) % self.items
     }
 }
 
-/// The newest item most often.
+/// A zipfian distribution by age: the newest item is the most frequent.
 #[derive(Clone, Debug)]
 pub struct SkewedLatest {
     zipfian: Zipfian,
 }
 
 impl SkewedLatest {
-    /// A distribution over `items` items (at least one).
+    /// Creates a distribution over `items` items (at least one).
     #[must_use]
     pub fn new(items: u64) -> Self {
         Self { zipfian: Zipfian::new(items) }
     }
 
-    /// An item, 0 to `items - 1`, where `items` is what there is now.
+    /// Draws an item, 0 to `items - 1`, where `items` is the current number.
     #[inline]
     pub fn next(&mut self, items: u64, random: &mut Random) -> u64 {
         self.zipfian.set_items(items);
@@ -146,7 +150,7 @@ impl SkewedLatest {
     }
 }
 
-/// A share of the requests goes to a share of the items, the rest to the others; uniform within each.
+/// A share of the requests goes to a share of the items, the rest to the other items; uniform within each.
 #[derive(Clone, Copy, Debug)]
 pub struct HotSpot {
     hot_items: u64,
@@ -155,7 +159,8 @@ pub struct HotSpot {
 }
 
 impl HotSpot {
-    /// The first `data_share` (0 to 1) of `items` gets `request_share` (0 to 1) of the requests.
+    /// Creates a distribution in which the first `data_share` (0 to 1) of `items` gets `request_share` (0
+    /// to 1) of the requests.
     #[must_use]
     pub fn new(items: u64, data_share: f64, request_share: f64) -> Self {
         let items = items.max(1);
@@ -163,7 +168,7 @@ impl HotSpot {
         Self { hot_items, items, hot_requests: request_share.clamp(0.0, 1.0) }
     }
 
-    /// An item, 0 to `items - 1`.
+    /// Draws an item, 0 to `items - 1`.
     #[inline]
     pub fn next(&self, random: &mut Random) -> u64 {
         let cold_items = self.items - self.hot_items;
@@ -176,24 +181,26 @@ impl HotSpot {
     }
 }
 
-/// Exponentially fewer requests the older an item is.
+/// The frequency decreases exponentially with the age of the item.
 #[derive(Clone, Copy, Debug)]
 pub struct Exponential {
     rate: f64,
 }
 
 impl Exponential {
-    /// `percentile` (0 to 100) of the requests fall on the newest `range` items.
+    /// Creates a distribution in which `percentile` (0 to 100) of the requests go to the newest `range`
+    /// items.
     #[must_use]
     pub fn new(percentile: f64, range: f64) -> Self {
         Self { rate: -(1.0 - percentile / 100.0).ln() / range }
     }
 
-    /// An item, 0 to `items - 1`, the newest being the last.
+    /// Draws an item, 0 to `items - 1`, where the last is the newest.
     #[inline]
     pub fn next(&self, items: u64, random: &mut Random) -> u64 {
         let items = items.max(1);
-        // Inverse of the distribution cut at `items`: the same as drawing again until the age fits, in one draw.
+        // Invert the distribution truncated at `items`: equivalent to drawing until the age fits, in one
+        // draw.
         let covered = -(-self.rate * items as f64).exp_m1();
         let age = -(-random.unit() * covered).ln_1p() / self.rate;
         items - 1 - (age as u64).min(items - 1)
@@ -208,7 +215,7 @@ mod tests {
     fn zeta_matches_the_plain_sum_and_the_published_constant() {
         let plain: f64 = (1..=300_000u64).map(|index| (index as f64).powf(-0.99)).sum();
         assert!((zeta(0, 0.0, 300_000, 0.99) - plain).abs() < 1e-9);
-        // The constant that YCSB ships for ten thousand million items.
+        // The constant in YCSB's source for ten thousand million items.
         assert!((zeta(0, 0.0, SCRAMBLED_ITEMS, 0.99) - 26.469_028_201_783_02).abs() < 1e-6);
     }
 
@@ -234,7 +241,8 @@ mod tests {
         for _ in 0..draws {
             counts[zipfian.next(&mut random) as usize] += 1;
         }
-        // The first two items are exact in Gray's method; the others approximate the law, item 2 to 10 up to 9% high.
+        // In Gray's method the first two items are exact; the others approximate the law, items 2 to 10 up
+        // to 9% high.
         for item in [0usize, 1] {
             let expected = (item as f64 + 1.0).powf(-0.99) / zipfian.zeta;
             let found = f64::from(counts[item]) / f64::from(draws);
@@ -272,7 +280,7 @@ mod tests {
         }
         let hottest = (0..1000).max_by_key(|item| counts[*item]).expect("items");
         assert_eq!(hottest as u64, fnv_hash(0) % 1000);
-        // 1 / 26.469 of the requests, and what hashes there besides.
+        // 1 / 26.469 of the requests, plus other items that hash to the same record.
         let share = f64::from(counts[hottest]) / 200_000.0;
         assert!((0.036..0.05).contains(&share), "{share}");
         assert!(counts.iter().all(|count| *count > 0));
@@ -304,7 +312,7 @@ mod tests {
 
     #[test]
     fn hash_is_ycsbs() {
-        // FNV-1a over eight zero bytes, sign dropped.
+        // FNV-1a over eight zero bytes, without the sign.
         let mut expected: u64 = 0xcbf2_9ce4_8422_2325;
         for _ in 0..8 {
             expected = expected.wrapping_mul(0x0000_0100_0000_01b3);

@@ -1,9 +1,9 @@
-//! YCSB workloads (Cooper et al., "Benchmarking Cloud Serving Systems with YCSB", SoCC 2010): property files, request
-//! distributions, and the stream of operations that a client issues.
+//! YCSB workloads (Cooper et al., "Benchmarking Cloud Serving Systems with YCSB", SoCC 2010): property
+//! files, request distributions, and the stream of operations of a client.
 //!
-//! Where a plain key-value store cannot follow YCSB's tables, this is what happens, and [`Notice`]s tell the user:
-//! a record is one value (its fields, one after the other), every update writes the whole of it, and SCAN becomes a
-//! MULTIGET of consecutive record numbers, since a hash store has no order.
+//! A plain key-value store differs from YCSB's tables, and [`Notice`]s inform the user: a record is one
+//! value (its concatenated fields), every update writes the whole value, and SCAN becomes a MULTIGET of
+//! consecutive record numbers, since a hash store has no order.
 
 mod distribution;
 mod operations;
@@ -19,7 +19,7 @@ pub use specification::{
     FieldLength, InsertOrder, Notice, Proportions, RequestDistribution, Workload, WorkloadError,
 };
 
-/// The workloads that ship with the project: name and text of the property file.
+/// The workloads shipped with the project: name and text of the property file.
 pub const SHIPPED: [(&str, &str); 7] = [
     ("a", include_str!("../../workloads/a.properties")),
     ("b", include_str!("../../workloads/b.properties")),
@@ -30,7 +30,8 @@ pub const SHIPPED: [(&str, &str); 7] = [
     ("b-small", include_str!("../../workloads/b-small.properties")),
 ];
 
-/// The property file of a shipped workload, by its name in either case (`a`, `workloada`, `b-small`).
+/// Returns the property file of a shipped workload. The name is case-insensitive (`a`, `workloada`,
+/// `b-small`).
 #[must_use]
 pub fn shipped(name: &str) -> Option<&'static str> {
     let name = name.to_ascii_lowercase();

@@ -4,7 +4,8 @@ use super::distribution::{Exponential, HotSpot, ScrambledZipfian, SkewedLatest, 
 use super::specification::{RequestDistribution, Workload};
 use crate::random::Random;
 
-/// One operation on numbered records; [`Workload::write_key`] and [`Workload::write_value`] make them concrete.
+/// One operation on numbered records. [`Workload::write_key`] and [`Workload::write_value`] give keys and
+/// values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// GET.
@@ -12,14 +13,14 @@ pub enum Operation {
         /// The record.
         record: u64,
     },
-    /// PUT of a record that is there.
+    /// PUT of an existing record.
     Update {
         /// The record.
         record: u64,
         /// The value's version.
         version: u64,
     },
-    /// PUT of a new record, version 0. Tell the stream with [`OperationStream::acknowledge_inserts`] when it is done.
+    /// PUT of a new record, version 0. Call [`OperationStream::acknowledge_inserts`] when it is complete.
     Insert {
         /// The record.
         record: u64,
@@ -28,7 +29,7 @@ pub enum Operation {
     Scan {
         /// The first record.
         first: u64,
-        /// How many.
+        /// The number of records.
         count: u64,
     },
     /// GET, then PUT of the same record.
@@ -40,17 +41,18 @@ pub enum Operation {
     },
 }
 
-/// Which of several clients this one is. Each inserts record numbers of its own, so that they need not talk.
+/// The position of one client among several. Each client inserts disjoint record numbers, so they need not
+/// communicate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
-    /// Number of this client, below `clients`.
+    /// Index of this client, below `clients`.
     pub client: u64,
-    /// All clients of the run.
+    /// Number of clients in the run.
     pub clients: u64,
 }
 
 impl Share {
-    /// The only client.
+    /// A single client.
     pub const WHOLE: Self = Self { client: 0, clients: 1 };
 }
 
@@ -63,13 +65,14 @@ enum Chooser {
     Exponential(Exponential),
 }
 
-/// An endless stream of operations, a pure function of workload, share and seed. It only ever names records that were
-/// loaded, or that it inserted itself and were acknowledged. `zipfian` and `hotspot` choose among the loaded records only
-/// (YCSB's zipfian foresees the inserts of a run of known length, which a run by time does not have).
+/// An endless stream of operations, a pure function of workload, share and seed. It only names records that
+/// were loaded, or that it inserted and that were acknowledged. `zipfian` and `hotspot` choose among the
+/// loaded records only: YCSB's zipfian includes expected inserts, which are unknown for a run limited by
+/// time.
 pub struct OperationStream {
     random: Random,
     chooser: Chooser,
-    /// Upper bounds of the draw for read, update, insert, scan; the rest is read-modify-write.
+    /// Cumulative thresholds of read, update, insert and scan; the rest is read-modify-write.
     thresholds: [f64; 4],
     insert_start: u64,
     record_count: u64,
@@ -82,7 +85,7 @@ pub struct OperationStream {
 }
 
 impl OperationStream {
-    /// The stream of one client. A `share` whose client number is not below `clients` is taken modulo it.
+    /// Creates the stream of one client. A client number not below `clients` is taken modulo `clients`.
     #[must_use]
     pub fn new(workload: &Workload, share: Share) -> Self {
         let clients = share.clients.max(1);
@@ -92,7 +95,8 @@ impl OperationStream {
             RequestDistribution::Uniform => Chooser::Uniform,
             RequestDistribution::Zipfian => Chooser::Zipfian(Box::new(ScrambledZipfian::new(records))),
             RequestDistribution::Latest => Chooser::Latest(Box::new(SkewedLatest::new(records))),
-            // Clients start at different places, or they would all ask for one record at a time.
+            // Clients start at different records, so that they do not all request the same record at the
+            // same time.
             RequestDistribution::Sequential => Chooser::Sequential(
                 (u128::from(records) * u128::from(share.client) / u128::from(clients)) as u64,
             ),
@@ -114,7 +118,7 @@ impl OperationStream {
         Self {
             random: Random::new(workload.seed ^ fnv_hash(share.client)),
             chooser,
-            // Rounding must not leave a sliver for an operation of weight 0.
+            // Without a read-modify-write weight, rounding must not leave a gap below 1.
             thresholds: if all.read_modify_write > 0.0 { thresholds } else { close(thresholds) },
             insert_start: workload.insert_start,
             record_count: records,
@@ -129,13 +133,13 @@ impl OperationStream {
         }
     }
 
-    /// Says that `count` more inserts are done, in the order in which they were issued: their records may now be asked
-    /// for. More than were issued count as all.
+    /// Marks the next `count` inserts, in the order of issue, as complete: later operations may name their
+    /// records. `count` is capped at the number of inserts issued.
     pub fn acknowledge_inserts(&mut self, count: u64) {
         self.acknowledged_inserts = self.acknowledged_inserts.saturating_add(count).min(self.issued_inserts);
     }
 
-    /// The next operation. Never blocks and never allocates.
+    /// Returns the next operation. Never blocks and never allocates.
     #[inline]
     pub fn next_operation(&mut self) -> Operation {
         let draw = self.random.unit();
@@ -163,7 +167,7 @@ impl OperationStream {
                 None => self.random.below(longest - shortest + 1),
             };
         let first = self.choose();
-        // Only loaded records are consecutive for every client; a scan that would run past them is cut, as in YCSB.
+        // Only loaded records are consecutive for every client. Scans are cut at their end, as in YCSB.
         let end = self.insert_start + self.record_count;
         Operation::Scan { first, count: if first < end { count.min(end - first) } else { 1 } }
     }
@@ -200,7 +204,7 @@ impl OperationStream {
     }
 }
 
-/// Moves the last threshold that opens a range up to 1.
+/// Raises the last threshold with a nonempty range to 1.
 fn close(mut thresholds: [f64; 4]) -> [f64; 4] {
     let last = thresholds[3];
     thresholds.iter_mut().filter(|bound| **bound >= last).for_each(|bound| *bound = 1.0);

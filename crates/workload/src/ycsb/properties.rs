@@ -1,34 +1,36 @@
-//! Java property files, as YCSB's workloads are written.
+//! Parses Java property files, the format of YCSB's workloads.
 //!
-//! `key=value`, `key: value` and `key value`; `#` and `!` begin comment lines; a line that ends in an odd number of
-//! backslashes goes on in the next one, whose leading blanks are dropped; `\n`, `\t`, `\r`, `\f`, `\uXXXX` and escaped
-//! separators are understood. A key given twice has its last value, as in Java.
+//! Properties have the form `key=value`, `key: value` or `key value`. `#` and `!` begin comment lines. A
+//! line that ends in an odd number of backslashes continues in the next one, whose leading blanks are
+//! dropped. The escapes `\n`, `\t`, `\r`, `\f`, `\uXXXX` and escaped separators are supported. The last
+//! value of a repeated key wins, as in Java.
 
-/// One property, and where it began.
+/// One property and its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Property {
     /// The key, unescaped.
     pub key: String,
-    /// The value, unescaped; trailing blanks are dropped, which Java keeps: no YCSB property wants them.
+    /// The value, unescaped. Trailing blanks are dropped, unlike in Java, since no YCSB property needs
+    /// them.
     pub value: String,
     /// Line of the file, from 1.
     pub line: usize,
 }
 
-/// A line that is no property.
+/// An invalid line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {reason}")]
 pub struct PropertyError {
     /// Line of the file, from 1.
     pub line: usize,
-    /// What is wrong.
+    /// The defect of the line.
     pub reason: &'static str,
 }
 
 /// Splits a file into its properties, in the order of the file.
 ///
 /// # Errors
-/// A broken `\u` escape, or a line without a key.
+/// An invalid `\u` escape, or a line without a key.
 pub fn parse_properties(text: &str) -> Result<Vec<Property>, PropertyError> {
     let mut properties = Vec::new();
     let mut lines = text.split('\n').map(|line| line.strip_suffix('\r').unwrap_or(line)).enumerate();

@@ -1,4 +1,4 @@
-//! A workload, read from a property file.
+//! A workload, parsed from a property file.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,10 +9,10 @@ use crate::random::Random;
 use dunlin_floor::fill_bytes;
 use dunlin_hints::nearest;
 
-/// The largest value a store must take; a record must fit.
+/// Largest value that a store must accept; every record must fit.
 const LARGEST_VALUE: u64 = 1 << 20;
 
-/// Properties that YCSB has and that change nothing here, with the reason.
+/// YCSB properties without effect here, with the reason.
 const WITHOUT_EFFECT: [(&str, &str); 24] = [
     ("readallfields", "a record is one value, always read whole"),
     ("readallfieldsbyname", "a record is one value, always read whole"),
@@ -40,7 +40,7 @@ const WITHOUT_EFFECT: [(&str, &str); 24] = [
     ("measurement.trackjvm", "there is no Java here"),
 ];
 
-/// Properties that do have an effect.
+/// Properties with an effect.
 const KNOWN: [&str; 26] = [
     "workload",
     "recordcount",
@@ -70,16 +70,16 @@ const KNOWN: [&str; 26] = [
     "seed",
 ];
 
-/// Which records are asked for.
+/// The distribution of requests over the records.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum RequestDistribution {
-    /// All alike.
+    /// All records are equally likely.
     Uniform,
-    /// Few records often, spread over the key space.
+    /// A few records are requested often; they are spread over the key space.
     Zipfian,
-    /// The newest most often.
+    /// The newest records are requested most often.
     Latest,
-    /// One after the other, and round again.
+    /// Records are requested in order, cyclically.
     Sequential,
     /// A share of the records gets a share of the requests.
     HotSpot {
@@ -88,41 +88,41 @@ pub enum RequestDistribution {
         /// `hotspotopnfraction`.
         request_share: f64,
     },
-    /// Exponentially fewer the older.
+    /// The frequency decreases exponentially with the age of the record.
     Exponential {
         /// `exponential.percentile`.
         percentile: f64,
-        /// `exponential.frac`: the share of the records that this percentile of the requests falls on.
+        /// `exponential.frac`: the share of the records that receives this percentile of the requests.
         share: f64,
     },
 }
 
-/// How record numbers become keys.
+/// The mapping from record numbers to keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InsertOrder {
-    /// The number's hash.
+    /// The key is the hash of the number.
     Hashed,
-    /// The number itself.
+    /// The key is the number.
     Ordered,
 }
 
-/// How long a field is.
+/// The length of a field, in bytes.
 #[derive(Clone, Debug)]
 pub enum FieldLength {
-    /// Always so many bytes.
+    /// Constant.
     Constant(u64),
-    /// Any length from the first to the second, both included.
+    /// Uniform from the first to the second, both included.
     Uniform(u64, u64),
-    /// From the first up, short ones most often.
+    /// Zipfian from the first up: short fields are the most frequent.
     Zipfian(u64, Box<Zipfian>),
 }
 
-/// Shares of the operations; they are weights, and need not sum up to 1.
+/// Weights of the operations. They need not sum to 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Proportions {
     /// GET.
     pub read: f64,
-    /// PUT of a record that is there.
+    /// PUT of an existing record.
     pub update: f64,
     /// PUT of a new record.
     pub insert: f64,
@@ -132,64 +132,64 @@ pub struct Proportions {
     pub read_modify_write: f64,
 }
 
-/// A workload: how many records, what they look like, and what is done to them.
+/// A workload: number and format of the records, and the operations on them.
 #[derive(Clone, Debug)]
 pub struct Workload {
     /// Records loaded before the run.
     pub record_count: u64,
-    /// Operations of the run; 0 when the file does not say: then the time limit ends it.
+    /// Operations of the run. 0 if the file does not specify them: the time limit then ends the run.
     pub operation_count: u64,
     /// Number of the first record.
     pub insert_start: u64,
-    /// Shares of the operations.
+    /// Weights of the operations.
     pub proportions: Proportions,
-    /// Which records are asked for.
+    /// Distribution of requests over the records.
     pub request_distribution: RequestDistribution,
-    /// Fields in a record.
+    /// Number of fields in a record.
     pub field_count: u64,
     /// Length of each field.
     pub field_length: FieldLength,
-    /// Keys have at least so many digits.
+    /// Minimum number of digits in a key.
     pub zero_padding: usize,
-    /// How record numbers become keys.
+    /// Mapping from record numbers to keys.
     pub insert_order: InsertOrder,
-    /// What keys begin with.
+    /// Prefix of all keys.
     pub key_prefix: String,
-    /// Fewest and most records of a scan.
+    /// Smallest and largest number of records of a scan.
     pub scan_length: (u64, u64),
-    /// Whether short scans are likelier.
+    /// Whether short scans are more frequent.
     pub zipfian_scan_length: bool,
-    /// Seed of the run. Not one of YCSB's properties, whose runs cannot be repeated.
+    /// Seed of the run. An extension: YCSB's runs cannot be repeated.
     pub seed: u64,
 }
 
-/// Something a user should know about a workload that is valid.
+/// A notice about a valid workload, for the user.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Notice {
-    /// A property nobody knows: it was not used.
+    /// An unknown property. It was ignored.
     Unknown {
         /// Line of the file.
         line: usize,
         /// The property.
         key: String,
-        /// The property that may have been meant.
+        /// The known property with the most similar name.
         nearest: Option<&'static str>,
     },
-    /// A property of YCSB's that changes nothing here.
+    /// A YCSB property without effect here.
     WithoutEffect {
         /// Line of the file.
         line: usize,
         /// The property.
         key: &'static str,
-        /// Why.
+        /// The reason.
         reason: &'static str,
     },
-    /// SCANs are run as MULTIGETs.
+    /// SCANs are executed as MULTIGETs.
     ScanAsMultiget {
         /// Line of the file.
         line: usize,
     },
-    /// The proportions were scaled to sum up to 1.
+    /// The proportions were scaled to sum to 1.
     Scaled {
         /// Their sum.
         sum: f64,
@@ -222,13 +222,13 @@ impl fmt::Display for Notice {
     }
 }
 
-/// A workload file that cannot be used.
+/// The reason why a workload file cannot be used.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum WorkloadError {
-    /// Not a property file.
+    /// The file is not a valid property file.
     #[error(transparent)]
     Syntax(#[from] super::PropertyError),
-    /// A value that its property cannot have.
+    /// A property has an invalid value.
     #[error("line {line}: {key}={value}: {reason}")]
     Value {
         /// Line of the file.
@@ -237,19 +237,19 @@ pub enum WorkloadError {
         key: String,
         /// The value.
         value: String,
-        /// What it should be.
+        /// The expected value.
         reason: String,
     },
-    /// Properties that make no workload together.
+    /// The properties contradict each other.
     #[error("{0}")]
     Inconsistent(String),
 }
 
 impl Workload {
-    /// Reads a property file, with YCSB's defaults for what it does not say.
+    /// Parses a property file. Missing properties get YCSB's defaults.
     ///
     /// # Errors
-    /// The first value that cannot be; its line and what it should be.
+    /// The first invalid value, with its line and the expected value.
     pub fn parse(text: &str) -> Result<(Self, Vec<Notice>), WorkloadError> {
         let reader = Reader { properties: parse_properties(text)? };
         let mut notices = reader.notices();
@@ -269,7 +269,8 @@ impl Workload {
         Ok((workload, notices))
     }
 
-    /// Writes the key of a record over `key`: prefix, then the number or its hash in decimal, padded with zeros.
+    /// Writes the key of a record to `key`, replacing its content: prefix, then the number or its hash,
+    /// zero-padded decimal.
     pub fn write_key(&self, record: u64, key: &mut Vec<u8>) {
         let mut number = match self.insert_order {
             InsertOrder::Hashed => fnv_hash(record),
@@ -289,7 +290,8 @@ impl Workload {
         key.extend_from_slice(&digits[digits.len() - count..]);
     }
 
-    /// Writes the value of a record over `value`: bytes that depend on record and version (0 when loaded) alone.
+    /// Writes the value of a record to `value`, replacing its content. The bytes depend only on record and
+    /// version (0 when loaded).
     pub fn write_value(&self, record: u64, version: u64, value: &mut Vec<u8>) {
         let seed = fnv_hash(record).wrapping_add(version.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let length = match &self.field_length {
@@ -307,7 +309,7 @@ impl Workload {
         fill_bytes(value, seed);
     }
 
-    /// The longest value that [`Workload::write_value`] gives, bytes.
+    /// Returns the length of the longest value of [`Workload::write_value`], bytes.
     #[must_use]
     pub fn longest_value(&self) -> u64 {
         self.field_count
@@ -393,7 +395,7 @@ impl Reader {
         let most = u64::MAX >> 1;
         let insert_start = self.number("insertstart", 0, 0, most / 2)?;
         let record_count = self.number("recordcount", 0, 0, most / 2)?;
-        // YCSB loads `insertcount` records when told, and otherwise all but those before `insertstart`.
+        // As in YCSB: `insertcount` records if given, otherwise all records from `insertstart` on.
         let record_count =
             self.number("insertcount", record_count.saturating_sub(insert_start), 0, most / 2)?;
         let (shortest, longest) =

@@ -1,7 +1,8 @@
-//! Many clients at once, each with a connection of its own and one call under way: closed loops, as ATB's and YCSB's clients
-//! are. Up to [`ALONE`] clients are a thread each; more share as many threads as there are cores for clients, each of which
-//! takes the answers of its clients in turn. With a thread for each of hundreds, scheduling alone would be measured: on a
-//! core that they share, one runs at the speed of one client for its whole time slice, and the others wait for seconds.
+//! Many closed-loop clients, as in ATB and YCSB: each has its own connection and one call in flight. Up to
+//! [`ALONE`] clients have a thread each. More clients share as many threads as there are client cores, and
+//! each thread serves its clients round-robin. With hundreds of threads the measurement would show mostly
+//! scheduling: on a shared core, one client runs at full speed for its time slice while the others wait for
+//! seconds.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -15,36 +16,39 @@ use crate::measure::session::Served;
 use dunlin_floor::{FloorError, FloorPair, Slice, TickClock};
 use dunlin_report::statistics::Latency;
 
-/// A connected client under load, which has at most one call under way. Errors are in words.
+/// A connected client under load, with at most one call in flight. Errors are texts.
 pub(in crate::measure) trait Caller: Send {
     /// Sends a call.
     fn start(&mut self) -> Result<(), String>;
 
-    /// Waits for it, checks what it gave, and says of which kind it was.
+    /// Waits for the call, checks its result, and returns the call's kind.
     fn finish(&mut self) -> Result<usize, String>;
 }
 
-/// The most clients that are a thread each, whether there are cores for them or not.
+/// Maximum number of clients with a thread each, whether or not there are enough cores.
 const ALONE: usize = 4;
 
-/// What the threads are to do.
+/// The phases of the threads.
 const WARM_UP: u8 = 0;
 const MEASURE: u8 = 1;
 const OVER: u8 = 2;
 
-/// How often a slice in which no call was finished is taken again, four times as long each time: the machine was elsewhere.
+/// Number of retries of a slice without a completed call, each four times longer: the machine was busy with
+/// other work.
 const LONGER: u32 = 5;
 
-/// Latencies that a thread keeps of a slice; further calls are counted only.
+/// Latency samples that a thread keeps per slice; further calls are only counted.
 const SAMPLES: usize = 1 << 19;
 
-/// What a thread found: for each kind, latencies in ticks and the number of calls; and all calls, warm-up included.
+/// The result of a thread: for each kind, latencies in ticks and the number of calls; and all calls,
+/// warm-up included.
 struct Found {
     kinds: Vec<(Vec<u32>, u64)>,
     total: u64,
 }
 
-/// Runs one slice of all clients against a server, which gets its core for itself; the clients share the others.
+/// Runs one slice of all clients against a server. The server has its core to itself; the clients share the
+/// others.
 pub(in crate::measure) fn slice(
     session: &mut Session,
     served: &Served,
@@ -70,12 +74,13 @@ pub(in crate::measure) fn slice(
     };
     let (slice, _) = session.pair.subject_slice(served.index, &[], run)?;
     let mut sample = found.unwrap_or_default();
-    // Its preemptions say nothing: no slice of this length is without, since a server's other threads have its core, too.
+    // The server's preemptions are ignored: its other threads share its core, so every slice of this length
+    // has some.
     sample.peer_cpu_ns = slice.peer_cpu_ns;
     Ok(sample)
 }
 
-/// Takes a slice until one has a call in it.
+/// Repeats a slice, longer each time, until a call has completed in it.
 fn with_calls(
     duration: Duration,
     mut take: impl FnMut(Duration) -> Result<Sample, FloorError>,
@@ -159,12 +164,12 @@ fn run(
     Ok(sample)
 }
 
-/// How many clients a thread has.
+/// Returns the number of clients per thread.
 fn share_of_a_thread(clients: usize, cores: usize) -> usize {
     if clients <= ALONE { 1 } else { clients.div_ceil(cores.max(1)) }
 }
 
-/// Holds threads back until all are there: those that run already would keep the others from their core.
+/// Holds all threads until the last has started, since running threads could delay the start of the others.
 #[derive(Default)]
 struct Gate {
     open: Mutex<bool>,
@@ -183,7 +188,7 @@ impl Gate {
     }
 }
 
-/// One thread's loop over its clients. A call counts in the phase in which it began.
+/// Runs one thread's loop over its clients. A call counts in the phase in which it began.
 fn drive(
     callers: &mut [Box<dyn Caller + '_>],
     phase: &AtomicU8,
@@ -191,7 +196,7 @@ fn drive(
     kinds: usize,
 ) -> Result<Found, String> {
     let mut found = Found { kinds: vec![(Vec::new(), 0); kinds], total: 0 };
-    // When each client's call began, and in which phase.
+    // Start time and phase of each client's call.
     let mut began = Vec::with_capacity(callers.len());
     for caller in callers.iter_mut() {
         began.push((clock.ticks(), phase.load(Ordering::Relaxed)));
@@ -239,7 +244,7 @@ mod tests {
         }
     }
 
-    /// Counts its calls; one of them fails.
+    /// A caller that counts its calls; one of them fails.
     struct Counting {
         calls: u64,
         fails_at: u64,
@@ -290,7 +295,7 @@ mod tests {
     fn calls_are_counted_by_kind_and_a_failure_ends_the_slice() {
         let short = Duration::from_millis(5);
         for size in [1, 3, 9] {
-            // Whose core is taken away may not have called in a short slice.
+            // A preempted thread may have made no call in a short slice.
             let all_called = |sample: &Sample| {
                 sample.kinds.iter().all(|kind| kind.operations > 0 && kind.latency.samples() > 0)
             };

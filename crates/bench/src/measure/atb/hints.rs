@@ -1,4 +1,4 @@
-//! Contestants: the hints that each goes by, written as IDL and read as every IDL is, and the plans that they select.
+//! Contestants: their hints, written and parsed as IDL, and the plans that the hints select.
 
 use dunlin_fabric::Capabilities;
 use dunlin_hints::{CompletionMode, Environment, FunctionHints, Plan, select};
@@ -7,19 +7,19 @@ use dunlin_rpc::{PROTOCOLS, Protocol};
 
 use crate::measure::MeasureError;
 
-/// What competes.
+/// A contestant.
 #[derive(Clone, Debug)]
 pub(in crate::measure) struct Contestant {
-    /// `hinted`, or the protocol's name.
+    /// `hinted`, or the name of a protocol.
     pub(in crate::measure) name: String,
-    /// Whether it is one protocol for everything, asked for by its name.
+    /// Whether the contestant uses a single protocol, requested by name, for all functions.
     pub(in crate::measure) single: bool,
     pub(in crate::measure) hints: Vec<FunctionHints>,
     /// The plan of each function, in the order of the IDL.
     pub(in crate::measure) plans: Vec<Plan>,
 }
 
-/// The environment of a run: what the hints do not say.
+/// The environment of a run: the inputs of plan selection other than hints.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::measure) struct Surroundings<'a> {
     pub(in crate::measure) capabilities: &'a Capabilities,
@@ -28,8 +28,8 @@ pub(in crate::measure) struct Surroundings<'a> {
 }
 
 impl Contestant {
-    /// The contestant whose hints are those of `idl`; if they exclude each other or select no plan on this fabric, the reason
-    /// in one line.
+    /// Creates the contestant with the hints of `idl`. If the hints exclude each other or select no plan on
+    /// this fabric, returns the reason in one line.
     pub(in crate::measure) fn new(
         name: &str,
         single: bool,
@@ -55,7 +55,7 @@ impl Contestant {
         Ok(Self { name: name.to_owned(), single, hints, plans })
     }
 
-    /// As [`Contestant::new`] for the hints that everything else is compared with, which must select a plan.
+    /// Creates the hinted contestant, as [`Contestant::new`] does. Its hints must select a plan.
     pub(in crate::measure) fn hinted(
         name: &str,
         idl: &str,
@@ -65,7 +65,7 @@ impl Contestant {
             .map_err(|error| MeasureError::BadArgument(format!("the hints select no plan: {error}")))
     }
 
-    /// The different plans, in words.
+    /// Describes the distinct plans.
     pub(in crate::measure) fn plan(&self) -> String {
         let mut words: Vec<String> = Vec::new();
         for plan in &self.plans {
@@ -78,7 +78,7 @@ impl Contestant {
     }
 }
 
-/// A plan in words: halves, how client and server wait, and how large payloads travel.
+/// Describes a plan: halves, completion modes of client and server, and transfer of large payloads.
 fn describe(plan: &Plan) -> String {
     let halves = if plan.request.name() == plan.response.name() {
         plan.request.name().to_owned()
@@ -93,17 +93,17 @@ fn describe(plan: &Plan) -> String {
     format!("{halves}, {waits}, {}>{}", plan.large.name(), plan.rendezvous_above)
 }
 
-/// How the contestants that are one protocol wait.
+/// The completion mode of single-protocol contestants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Polling {
-    /// As the other hints ask for.
+    /// The mode that the other hints select.
     Hinted,
-    /// As this hint says; where a protocol cannot, it has no such contestant.
+    /// This mode. A protocol that does not support it has no such contestant.
     As(CompletionMode),
 }
 
 impl Polling {
-    /// What it adds to the hints.
+    /// Returns the additional hint.
     fn hint(self) -> String {
         match self {
             Self::Hinted => String::new(),
@@ -112,12 +112,12 @@ impl Polling {
     }
 }
 
-/// Which protocols compete, and how they wait.
+/// The competing single protocols and their completion modes.
 #[derive(Clone, Debug)]
 pub struct Singles {
-    /// By name; empty for all.
+    /// Names of the protocols; empty for all.
     pub protocols: Vec<String>,
-    /// How they wait: a contestant for each.
+    /// Completion modes; each gives a contestant.
     pub pollings: Vec<Polling>,
 }
 
@@ -128,7 +128,7 @@ impl Default for Singles {
 }
 
 impl Singles {
-    /// The protocols, in the order of the table.
+    /// Returns the protocols, in the order of the table.
     pub(in crate::measure) fn chosen(&self) -> Result<Vec<&'static Protocol>, MeasureError> {
         if self.protocols.is_empty() {
             return Ok(PROTOCOLS.iter().collect());
@@ -136,8 +136,9 @@ impl Singles {
         self.protocols.iter().map(|name| crate::measure::protocol_by_name(name)).collect()
     }
 
-    /// A contestant for each protocol and way to wait; `idl` writes the hints, given what to add to the service's. Those
-    /// that cannot be, and those that are what another already is, are left out; the former are noted.
+    /// Returns a contestant for each protocol and completion mode. `idl` produces the IDL from additional
+    /// service hints. Contestants without a plan are left out, with a note; those equal to an earlier one
+    /// are left out silently.
     pub(in crate::measure) fn contestants(
         &self,
         surroundings: Surroundings<'_>,
@@ -164,12 +165,12 @@ impl Singles {
     }
 }
 
-/// A protocol's name as a word of the IDL.
+/// Converts a protocol's name to an IDL identifier.
 fn identifier(name: &str) -> String {
     name.to_ascii_lowercase().replace('-', "_")
 }
 
-/// An IDL with other hints: the line of its service's, and the group behind each of these functions.
+/// Returns an IDL with other hints: the service's line, and the hint group of each given function.
 pub(in crate::measure) fn rewritten(
     idl: &str,
     service: &str,

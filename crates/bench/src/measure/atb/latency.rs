@@ -12,18 +12,18 @@ use super::{Findings, MeasureError, Servers, Session, Sizes, Stop, progress_bar,
 use super::{RENEWED_AFTER, ServiceKind, connect, surroundings};
 use dunlin_floor::FloorError;
 
-/// What to measure.
+/// The parameters of the measurement.
 #[derive(Clone, Debug)]
 pub struct AtbLatencyOptions {
-    /// Bytes of request and answer, a point each.
+    /// Sizes of request and response in bytes; each is a point.
     pub sizes: Vec<usize>,
-    /// Bytes of the request in the place of those.
+    /// Size of the request in bytes, overriding `sizes`.
     pub request: Option<usize>,
-    /// Bytes of the answer in the place of those.
+    /// Size of the response in bytes, overriding `sizes`.
     pub answer: Option<usize>,
-    /// The protocols that the hints compete with.
+    /// The single protocols that compete with the hints.
     pub singles: Singles,
-    /// Slices of each contestant and point.
+    /// Slices per contestant and point.
     pub rounds: usize,
     /// Length of a slice.
     pub slice: Duration,
@@ -31,15 +31,16 @@ pub struct AtbLatencyOptions {
     pub stop: Stop,
 }
 
-/// The longest that one point is measured.
+/// Time limit per point.
 const LONGEST: Duration = Duration::from_secs(20);
 
-/// Measures the round trip of each contestant. Rows have `request_bytes`, `response_bytes`, `protocol` (`hinted`, or a
-/// protocol's name), `plan`, the latency fields, `best` (the best single protocol of that point and placement) and `ratio` to
-/// it with `ratio_p25` and `ratio_p75`. Blocks for about two seconds a point.
+/// Measures the round trip of each contestant. Rows have `request_bytes`, `response_bytes`, `protocol`
+/// (`hinted`, or a protocol's name), `plan`, the latency fields, `best` (the best single protocol at that
+/// point and placement), and `ratio` to it with `ratio_p25` and `ratio_p75`. Blocks for about two seconds
+/// per point.
 ///
 /// # Errors
-/// Anything that fails; protocols that the fabric cannot run are noted instead.
+/// Any failure; protocols that the fabric cannot run are reported in notes instead.
 pub fn atb_latency(session: &mut Session, options: &AtbLatencyOptions) -> Result<Findings, MeasureError> {
     let points = Sizes::points(&options.sizes, options.request, options.answer)?;
     let fabric = session.fabric.clone();
@@ -98,7 +99,7 @@ pub fn atb_latency(session: &mut Session, options: &AtbLatencyOptions) -> Result
     Ok(findings)
 }
 
-/// The error with the contestant's name.
+/// Adds the contestant's name to an error.
 pub(in crate::measure) fn named(error: MeasureError, contestant: &str) -> MeasureError {
     match error {
         MeasureError::Floor(FloorError::Subject(reason)) => {

@@ -1,5 +1,5 @@
-//! `bench atb mix` (HatRPC figures 13 and 14): clients that call two functions, of which one is hinted to be answered soon
-//! and the other to be called often. Both sum what they get.
+//! `bench atb mix` (HatRPC figures 13 and 14): clients that call two functions, one hinted for latency and
+//! the other for throughput. Both functions sum their payload.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -16,41 +16,42 @@ use super::{Findings, MeasureError, Servers, ServiceKind, Session, Sizes, Stop};
 use super::{all_stay, progress_bar, service_hints, surroundings};
 use dunlin_workload::random::Random;
 
-/// What to measure.
+/// The parameters of the measurement.
 #[derive(Clone, Debug)]
 pub struct AtbMixOptions {
-    /// Numbers of clients, for each of which all sizes are measured.
+    /// Numbers of clients; each is measured with all sizes.
     pub clients: Vec<usize>,
-    /// Bytes of request and answer of both functions.
+    /// Sizes of request and response of both functions, bytes.
     pub sizes: Vec<usize>,
-    /// Bytes of the request in the place of those.
+    /// Size of the request in bytes, overriding `sizes`.
     pub request: Option<usize>,
-    /// Bytes of the answer in the place of those.
+    /// Size of the response in bytes, overriding `sizes`.
     pub answer: Option<usize>,
-    /// The share of calls of the function whose latency counts, 0 to 1.
+    /// Fraction of calls to the latency function, 0 to 1.
     pub latency_share: f64,
-    /// The protocols that the hints compete with.
+    /// The single protocols that compete with the hints.
     pub singles: Singles,
-    /// Slices of each contestant and point, and their length.
+    /// Number and length of the slices per contestant and point.
     pub pace: Pace,
     /// Ends the measurement early.
     pub stop: Stop,
 }
 
-/// The longest that one point is measured.
+/// Time limit per point.
 const LONGEST: Duration = Duration::from_secs(60);
-/// The functions, by their kinds' numbers.
+/// The functions, in the order of their kind numbers.
 const FUNCTIONS: [Function; 2] = [Function::Quick, Function::Bulk];
 const QUICK: usize = 0;
 const BULK: usize = 1;
 
-/// Measures the mix. Contestants are `function hints` (each function its goal), `service hints` (throughput for both), and
-/// each protocol for both functions, asked for at the service. Rows have `clients`, `request_bytes`, `response_bytes`,
-/// `protocol`, `plan`, the latency fields of the one function, `throughput_ops` of the other, and for each the best single
-/// protocol and the ratio to it: `latency_best`, `latency_ratio`, ..., `best`, `ratio`, ...
+/// Measures the mix. Contestants are `function hints` (each function with its own goal), `service hints`
+/// (throughput for both), and each protocol for both functions, requested at the service. Rows have
+/// `clients`, `request_bytes`, `response_bytes`, `protocol`, `plan`, the latency fields of the latency
+/// function, `throughput_ops` of the other function, and for each metric the best single protocol and the
+/// ratio to it: `latency_best`, `latency_ratio`, ..., `best`, `ratio`, ...
 ///
 /// # Errors
-/// Anything that fails; protocols that the fabric cannot run are noted instead.
+/// Any failure; protocols that the fabric cannot run are reported in notes instead.
 pub fn atb_mix(session: &mut Session, options: &AtbMixOptions) -> Result<Findings, MeasureError> {
     check_clients(&options.clients)?;
     let share = options.latency_share;
@@ -120,7 +121,7 @@ pub fn atb_mix(session: &mut Session, options: &AtbMixOptions) -> Result<Finding
     Ok(findings)
 }
 
-/// A client that draws which function it calls next.
+/// A client that chooses its next function at random.
 struct Mixed {
     call: Call,
     random: Random,

@@ -1,6 +1,7 @@
-//! The Apache Thrift Benchmarks of HatRPC (sections 5.2 and 5.3): a service in Thrift whose hints choose the plan, against
-//! the same service with each protocol of the table asked for by name. All of them take turns, slice by slice, in one pinned
-//! process pair; the typed code path is the one that programs use, from the generated client to the handler.
+//! The Apache Thrift Benchmarks of HatRPC (sections 5.2 and 5.3). A Thrift service whose hints select the
+//! plan competes with the same service under each protocol of the table, requested by name. The contestants
+//! alternate, slice by slice, in one pinned process pair. The typed code path is that of real programs,
+//! from the generated client to the handler.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -36,10 +37,10 @@ use crate::atb::AtbClient;
 use hints::{Contestant, Surroundings, rewritten};
 use service::{Call, IDL};
 
-/// Ends a measurement before its time when set: what was measured until then is reported.
+/// A flag that ends a measurement early. The results so far are reported.
 pub type Stop = Arc<AtomicBool>;
 
-/// Bytes of request and answer of a point.
+/// Sizes of request and response of a point, bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Sizes {
     request: usize,
@@ -47,18 +48,18 @@ struct Sizes {
 }
 
 impl Sizes {
-    /// Whether one of them is so large that its sender has to find out how to fill its buffers.
+    /// Returns whether a payload is so large that its sender adapts how it fills its buffers.
     fn are_large(self) -> bool {
         self.request.max(self.answer) >= LARGE
     }
 
-    /// The points of a list of sizes, of which one direction may have a size of its own.
+    /// Returns the points of a list of sizes; `request` and `answer` override the size of one direction.
     fn points(
         sizes: &[usize],
         request: Option<usize>,
         answer: Option<usize>,
     ) -> Result<Vec<Self>, MeasureError> {
-        // With both given there is but one point.
+        // With both given, there is only one point.
         let both = [request.unwrap_or_default()];
         let sizes = if request.is_some() && answer.is_some() { &both[..] } else { sizes };
         sizes
@@ -86,22 +87,22 @@ impl Sizes {
             .with("response_bytes", self.answer)
     }
 
-    /// The hints that tell them.
+    /// Returns the hints that state the sizes.
     fn hints(self) -> String {
-        // A payload of no bytes cannot be hinted, and is as small as one.
+        // Hints do not allow a payload of 0 bytes; 1 byte is equally small.
         let [request, answer] = [self.request, self.answer].map(|size| size.max(1));
         format!("c_hint: payload_size = {request}B; s_hint: payload_size = {answer}B;")
     }
 }
 
-/// The benchmark's IDL with these hints of the service and none of its functions.
+/// Returns the benchmark's IDL with these service hints and no function hints.
 fn service_hints(hints: &str) -> Result<String, MeasureError> {
     let none = ["echo", "quick", "bulk"].map(|function| (function, String::new()));
     rewritten(IDL, hints, &none)
 }
 
-/// The server of each contestant, started when first needed; a contestant keeps its server, since a process pair has room
-/// for a limited number.
+/// The servers of the contestants, each started on first use. A contestant keeps its server, because the
+/// number of servers of a process pair is limited.
 #[derive(Default)]
 pub(super) struct Servers(Vec<(String, Served)>);
 
@@ -121,24 +122,24 @@ impl Servers {
     }
 }
 
-/// What a run's plans depend on beside the hints.
+/// Returns the inputs of plan selection other than hints.
 pub(super) fn surroundings<'f>(fabric: &'f ShmFabric, session: &Session, clients: usize) -> Surroundings<'f> {
     let (cores, clients) = (session.allowed.count(), clients as u32);
     Surroundings { capabilities: fabric.capabilities(), cores, clients }
 }
 
-/// The settings of a contestant's clients.
+/// Returns the settings of a contestant's clients.
 pub(super) fn client_options(contestant: &Contestant, cores: u32, clients: u32) -> ClientOptions {
     ClientOptions {
         hints: contestant.hints.clone(),
         clients: Some(clients),
-        // This thread is pinned, so the machine would seem to have one core.
+        // Set explicitly, since this pinned thread would detect a single core.
         cores: Some(cores),
         ..ClientOptions::default()
     }
 }
 
-/// Connects so many clients of the benchmark's service and makes a few calls of each.
+/// Connects `clients` clients to the benchmark's service and makes a few warm-up calls with each.
 fn connect(
     session: &mut Session,
     served: &Served,
@@ -165,30 +166,32 @@ fn connect(
     })
 }
 
-/// Slices after which a contestant connects anew. Where memory happens to lie is worth some percent, for better or worse, and
-/// must not be one contestant's luck for a whole point.
+/// Number of slices after which a contestant reconnects. Memory addresses affect the speed by some percent,
+/// and must not favour one contestant for a whole point.
 pub(super) const RENEWED_AFTER: usize = 5;
 
-/// Calls that fill caches, pools and page tables before anything is timed.
+/// Warm-up calls, which fill caches, pools and page tables before timing starts.
 const WARM_UP_CALLS: usize = 4;
-/// The same for large payloads of a client alone, whose sender has found out by then how to fill its buffers, and touched all of them.
+/// Warm-up calls of a single client with large payloads. They let the sender adapt how it fills its
+/// buffers, and touch all of these.
 const LARGE_WARM_UP_CALLS: usize = 256;
-/// What counts as large there.
+/// Payload size from which the large warm-up applies, bytes.
 const LARGE: usize = 64 << 10;
 
 fn warm_up_calls(clients: usize, sizes: Sizes) -> usize {
     if clients == 1 && sizes.are_large() { LARGE_WARM_UP_CALLS } else { WARM_UP_CALLS }
 }
 
-/// How many connections a contest keeps open: with more bytes than this for all of them, a contestant's are made anew for
-/// each slice.
+/// Memory limit for open connections, bytes. If the connections of all contestants need more, each
+/// contestant reconnects for every slice.
 const MEMORY: usize = 1 << 30;
 
-/// Open files of a connection on each side, with some to spare.
+/// Open files per connection on each side, with some reserve.
 const FILES: usize = 8;
 
-/// Whether so many clients with such payloads can all stay connected, contestants times clients. A connection has rings,
-/// queues and open files on both sides, and, if payloads are large, a few buffers of each.
+/// Returns whether all connections (contestants times clients) with these payload sizes can stay open. A
+/// connection has rings, queues and open files on both sides, and a few buffers of each payload size if
+/// payloads are large.
 pub(super) fn all_stay(connections: usize, request: usize, answer: usize) -> bool {
     let large = |size: usize| if size > dunlin_rpc::SMALL_LIMIT as usize { 4 * size } else { 0 };
     let memory = connections.saturating_mul((128 << 10) + large(request) + large(answer));

@@ -1,4 +1,4 @@
-//! The benchmarks' service: its handler, and the client's side of one call with the check of its answer.
+//! The benchmarks' service: its handler, and the client's side of one call, which checks the response.
 
 use dunlin::thrift::{Bytes, CallError, Context, Failure, Never, Pending};
 use dunlin_fabric_shm::ShmFabric;
@@ -9,15 +9,15 @@ use crate::atb::{
 };
 use dunlin_floor::{fill_bytes, sum_bytes};
 
-/// The IDL, with hints that a run replaces by its own.
+/// The IDL; each run replaces its hints.
 pub(super) const IDL: &str = include_str!("../../../idl/atb.thrift");
-/// The largest request or answer, bytes.
+/// Largest request or response, bytes.
 pub const LARGEST: usize = 1 << 20;
-/// Seed of what all answers are the beginning of.
+/// Seed of the byte pattern; every response is a prefix of it.
 const PATTERN: u64 = 0xa7b;
 const WORD: usize = 8;
 
-/// Answers from memory that is there already, so that what is measured is the way of the bytes.
+/// A handler that answers from existing memory, so that the measurement shows the transfer.
 pub(in crate::measure) struct Handler {
     pattern: Bytes,
 }
@@ -53,7 +53,7 @@ impl Atb for Handler {
     }
 }
 
-/// Of the first and the last eight bytes and the length: what is looked at in no time, however long the payload is.
+/// Hashes the first and last eight bytes and the length, in constant time.
 fn ends(payload: &[u8]) -> u64 {
     let head = word(&payload[..payload.len().min(WORD)]);
     let tail = word(&payload[payload.len() - payload.len().min(WORD)..]);
@@ -66,7 +66,7 @@ fn word(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(word)
 }
 
-/// Which function is called, with its number in the IDL.
+/// The called function; the value is its number in the IDL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Function {
     Echo = 0,
@@ -74,14 +74,14 @@ pub(super) enum Function {
     Bulk = 2,
 }
 
-/// A connected client with its request; each call has other bytes in front, and its answer is checked.
+/// A connected client with its request. Each call has a different first word, and its response is checked.
 pub(super) struct Call {
     client: AtbClient<ShmFabric>,
     request: Vec<u8>,
     answer_bytes: usize,
-    /// [`ends`] of every right answer.
+    /// The expected [`ends`] of responses.
     answer_ends: u64,
-    /// The sum of the request but for its first word.
+    /// The sum of the request without its first word.
     rest: u64,
     sequence: u64,
     under_way: Option<UnderWay>,
@@ -104,7 +104,7 @@ impl Call {
         }
     }
 
-    /// Makes one call; the error says what went wrong, wrong bytes included.
+    /// Makes one call. The error describes the failure or the wrong bytes.
     #[inline]
     pub(super) fn call(&mut self, function: Function) -> Result<(), String> {
         self.stamp();
@@ -117,7 +117,7 @@ impl Call {
         self.check(function, answered)
     }
 
-    /// Sends a call, of which there must be none under way.
+    /// Sends a call. There must be no call in flight.
     pub(super) fn start(&mut self, function: Function) -> Result<(), String> {
         self.stamp();
         let (client, payload, answer_bytes) =
@@ -141,7 +141,7 @@ impl Call {
         Ok(())
     }
 
-    /// Waits for the call that was sent; says which function it was.
+    /// Waits for the call in flight and returns its function.
     pub(super) fn finish(&mut self) -> Result<Function, String> {
         let under_way = self.under_way.take().ok_or("no call is under way")?;
         let (function, answered) = match under_way {
@@ -152,7 +152,7 @@ impl Call {
         self.check(function, answered).map(|()| function)
     }
 
-    /// Makes the next request another than the last.
+    /// Changes the first word of the request.
     #[inline]
     fn stamp(&mut self) {
         self.sequence += 1;
@@ -176,7 +176,7 @@ impl Call {
     }
 }
 
-/// A call that was sent.
+/// The call in flight.
 enum UnderWay {
     Echo(Pending<AtbEchoOutcome>),
     Quick(Pending<AtbQuickOutcome>),

@@ -1,4 +1,4 @@
-//! `bench atb throughput` (HatRPC figure 12): 1 to 512 clients, each with one call under way.
+//! `bench atb throughput` (HatRPC figure 12): 1 to 512 clients, each with one call in flight.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -15,53 +15,54 @@ use super::{Findings, MeasureError, Servers, ServiceKind, Session, Sizes, Stop};
 use super::{RENEWED_AFTER, all_stay, connect, progress_bar, service_hints, surroundings};
 use crate::measure::session::Served;
 
-/// How long many clients with large payloads call after they have connected, before they are measured: what a sender finds out while
-/// others are silent is not how to fill its buffers in a crowd.
+/// Warm-up time of several clients with large payloads after connecting. The senders adapt how they fill
+/// their buffers, and the best choice depends on the load of all clients.
 const SETTLING: Duration = Duration::from_millis(100);
-/// The most clients of a point.
+/// Maximum number of clients of a point.
 const MOST_CLIENTS: usize = 1024;
 
-/// What to measure.
+/// The parameters of the measurement.
 #[derive(Clone, Debug)]
 pub struct AtbThroughputOptions {
-    /// Numbers of clients, for each of which all sizes are measured.
+    /// Numbers of clients; each is measured with all sizes.
     pub clients: Vec<usize>,
-    /// Bytes of request and answer.
+    /// Sizes of request and response, bytes.
     pub sizes: Vec<usize>,
-    /// Bytes of the request in the place of those.
+    /// Size of the request in bytes, overriding `sizes`.
     pub request: Option<usize>,
-    /// Bytes of the answer in the place of those.
+    /// Size of the response in bytes, overriding `sizes`.
     pub answer: Option<usize>,
-    /// The protocols that the hints compete with.
+    /// The single protocols that compete with the hints.
     pub singles: Singles,
-    /// Slices of each contestant and point, and their length.
+    /// Number and length of the slices per contestant and point.
     pub pace: Pace,
     /// Ends the measurement early.
     pub stop: Stop,
 }
 
-/// How many slices a contestant has at a point, and how long they are; what is not given goes by the number of clients. Few
-/// clients need no time to get going, and of many short slices the median shows none of the machine's other work.
+/// Number and length of the slices per contestant and point. Defaults depend on the number of clients: a
+/// few clients get many short slices, whose median hides other work of the machine; many clients need
+/// longer slices to reach a steady state.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Pace {
-    /// Slices.
+    /// Number of slices.
     pub rounds: Option<usize>,
-    /// Length of each.
+    /// Length of a slice.
     pub slice: Option<Duration>,
 }
 
 impl Pace {
-    /// With so many clients.
+    /// Returns number and length of the slices for `clients` clients.
     pub(super) fn of(self, clients: usize) -> (usize, Duration) {
         let (rounds, slice_ms) = if clients <= 16 { (40, 8) } else { (15, 25) };
         (self.rounds.unwrap_or(rounds), self.slice.unwrap_or(Duration::from_millis(slice_ms)))
     }
 }
 
-/// The longest that one point is measured.
+/// Time limit per point.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// Checks a list of numbers of clients.
+/// Checks a list of client numbers.
 pub(in crate::measure) fn check_clients(clients: &[usize]) -> Result<(), MeasureError> {
     match clients.iter().find(|count| !(1..=MOST_CLIENTS).contains(*count)) {
         Some(count) => Err(MeasureError::BadArgument(format!("{count} clients are not 1 to {MOST_CLIENTS}"))),
@@ -69,15 +70,15 @@ pub(in crate::measure) fn check_clients(clients: &[usize]) -> Result<(), Measure
     }
 }
 
-/// Measures calls per second of each contestant. Rows have `clients`, `request_bytes`, `response_bytes`, `protocol`, `plan`,
-/// `throughput_ops`, the latency fields (of calls as one client sees them), `best` and `ratio` as in
-/// [`atb_latency`](super::atb_latency).
+/// Measures calls per second of each contestant. Rows have `clients`, `request_bytes`, `response_bytes`,
+/// `protocol`, `plan`, `throughput_ops`, the latency fields (as seen by one client), and `best` and `ratio`
+/// as in [`atb_latency`](super::atb_latency).
 ///
-/// Up to four clients are a thread each, which share all cores but the server's, so that on a small machine some are too many;
-/// more clients share a thread for each such core.
+/// Up to four clients have a thread each. These threads share all cores except the server's, so on a small
+/// machine there may be more threads than cores. More clients share one thread per such core.
 ///
 /// # Errors
-/// Anything that fails; protocols that the fabric cannot run are noted instead.
+/// Any failure; protocols that the fabric cannot run are reported in notes instead.
 pub fn atb_throughput(
     session: &mut Session,
     options: &AtbThroughputOptions,
@@ -135,19 +136,20 @@ pub fn atb_throughput(
     Ok(findings)
 }
 
-/// What the slices of a contestant with many clients are like.
+/// The slice parameters of a contestant with many clients.
 #[derive(Clone, Copy)]
 pub(super) struct Shape {
     pub(super) clients: usize,
     pub(super) sizes: Sizes,
-    /// Those that are called, each of which is a kind of operation.
+    /// The called functions; each is a kind of operation.
     pub(super) functions: &'static [Function],
     pub(super) slice: Duration,
     /// Whether connections stay open between slices.
     pub(super) stay: bool,
 }
 
-/// A contestant with many clients, each made of its connection and its number by `client`.
+/// Creates the entrant of a contestant with many clients. `client` makes a caller from each connection and
+/// its index.
 pub(super) fn entrant<'a>(
     contestant: Contestant,
     served: Served,

@@ -1,5 +1,5 @@
-//! Contestants taking turns, slice by slice in one process pair, and what comes of it: a row for each, with its ratio to
-//! the best single protocol of the same rounds.
+//! Runs contestants alternately, slice by slice in one process pair, and evaluates the results: one row
+//! each, with the ratio to the best single protocol of the same rounds.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -11,21 +11,21 @@ use dunlin_floor::{Placement, Slice, select};
 use dunlin_report::statistics::{Latency, median, quantile, ratio};
 use dunlin_report::{Row, rounded};
 
-/// What one kind of operation did in a slice.
+/// The operations of one kind in a slice.
 #[derive(Clone, Debug, Default)]
 pub(in crate::measure) struct Kind {
     pub(in crate::measure) latency: Latency,
     pub(in crate::measure) operations: u64,
 }
 
-/// What a slice found.
+/// The result of a slice.
 #[derive(Clone, Debug, Default)]
 pub(in crate::measure) struct Sample {
-    /// By kind of operation.
+    /// The results by kind of operation.
     pub(in crate::measure) kinds: Vec<Kind>,
     pub(in crate::measure) elapsed_ns: f64,
     pub(in crate::measure) peer_cpu_ns: u64,
-    /// What `peer_cpu_ns` is shared by: warm-up included.
+    /// All operations, warm-up included: the divisor of `peer_cpu_ns`.
     pub(in crate::measure) total_operations: u64,
     pub(in crate::measure) preemptions: u64,
 }
@@ -42,18 +42,18 @@ impl From<Slice> for Sample {
     }
 }
 
-/// Takes one slice.
+/// Runs one slice.
 type Take<'a> = Box<dyn FnMut(&mut Session) -> Result<Sample, MeasureError> + 'a>;
 
-/// A contestant in a contest.
+/// A contestant and its slices.
 pub(in crate::measure) struct Entrant<'a> {
     pub(in crate::measure) name: String,
     pub(in crate::measure) single: bool,
     pub(in crate::measure) plan: String,
     pub(in crate::measure) take: Take<'a>,
-    /// What it has to keep, where that is compared.
+    /// The latency limit, if this contestant has one.
     limit: Option<LatencyLimit>,
-    /// Its place before turns were taken.
+    /// Initial position; [`take_turns`] reorders the entrants.
     position: usize,
     taken: Vec<Taken>,
 }
@@ -68,21 +68,22 @@ impl<'a> Entrant<'a> {
     }
 }
 
-/// How late operations may be.
+/// A limit on the latency of operations.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(in crate::measure) struct LatencyLimit {
     pub(in crate::measure) nanoseconds: u64,
-    /// The share of them that may be later.
+    /// The fraction of operations that may exceed the limit.
     pub(in crate::measure) tolerance: f64,
 }
 
 impl LatencyLimit {
-    /// Whether the first kind's operations kept it in all those slices together.
+    /// Returns whether the first kind's operations kept the limit over all given slices.
     fn is_kept(self, taken: &[&Taken]) -> bool {
         self.latest_ns(taken) <= self.nanoseconds as f64
     }
 
-    /// Within what all but the tolerated share of the first kind's operations were done, in nanoseconds.
+    /// Returns the latency in nanoseconds that only the tolerated fraction of the first kind's operations
+    /// exceeded.
     fn latest_ns(self, taken: &[&Taken]) -> f64 {
         merged(taken.iter().map(|taken| &taken.sample), 0).quantile_ns(1.0 - self.tolerance)
     }
@@ -94,16 +95,16 @@ struct Taken {
     sample: Sample,
 }
 
-/// How long a contest goes on.
+/// The length of a contest.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::measure) struct Length {
     pub(in crate::measure) rounds: usize,
-    /// No round is begun after that: on a busy machine a slice takes many times as long.
+    /// No round starts after this time. On a busy machine a slice takes many times longer.
     pub(in crate::measure) longest: Duration,
 }
 
-/// Runs the rounds; in each, every entrant has one slice between two probes of the placement, in another order each time.
-/// Ends early when `stop` is set.
+/// Runs the rounds. In each round every entrant has one slice between two placement probes, in a different
+/// order each round. Ends early when `stop` is set.
 pub(in crate::measure) fn take_turns(
     session: &mut Session,
     entrants: &mut [Entrant<'_>],
@@ -119,7 +120,8 @@ pub(in crate::measure) fn take_turns(
             break;
         }
         if round > 0 && !entrants.is_empty() {
-            // Also the other way round: who comes behind its own kind finds caches and branch predictors to its liking.
+            // Also reverse the order: an entrant that follows a similar one finds warm caches and trained
+            // branch predictors.
             entrants.rotate_left(1);
             entrants.reverse();
         }
@@ -139,12 +141,12 @@ pub(in crate::measure) fn take_turns(
     Ok(())
 }
 
-/// What is compared.
+/// The compared metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::measure) enum Metric {
-    /// The latency of the middle half of a kind's operations: less is better.
+    /// The mean latency of the middle half of a kind's operations; lower is better.
     Latency(usize),
-    /// Operations of a kind per second, or of all kinds: more is better.
+    /// Operations per second, of one kind or of all; higher is better.
     Throughput(Option<usize>),
 }
 
@@ -163,7 +165,7 @@ impl Metric {
         }
     }
 
-    /// By how much `value` falls behind `other`: over 1 is worse.
+    /// Converts a ratio so that values over 1 are worse.
     fn behind(self, ratio: f64) -> f64 {
         match self {
             Self::Latency(_) => ratio,
@@ -172,23 +174,24 @@ impl Metric {
     }
 }
 
-/// How a metric is called in a row: the name of its ratio, and who the best was.
+/// The comparison by one metric: its field names in a row, and the rivals.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::measure) struct Compared {
     pub(in crate::measure) metric: Metric,
-    /// Before `ratio`, `ratio_p25`, `ratio_p75` and `best`: nothing, or `latency_`.
+    /// Prefix of the fields `ratio`, `ratio_p25`, `ratio_p75` and `best`: empty, or `latency_`.
     pub(in crate::measure) prefix: &'static str,
     pub(in crate::measure) rivals: Rivals,
 }
 
-/// Whom an entrant is compared with the best of.
+/// The rivals among which the best is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::measure) enum Rivals {
-    /// The single protocols.
+    /// All single protocols.
     All,
-    /// That one.
+    /// The single protocol of this name.
     Named(&'static str),
-    /// Those single protocols that keep the entrant's own limit. Who has no limit is not compared.
+    /// The single protocols that keep the entrant's latency limit. An entrant without a limit is not
+    /// compared.
     KeepLimit,
 }
 
@@ -203,10 +206,10 @@ impl Rivals {
     }
 }
 
-/// How often an entrant that is not a single protocol is as good as the best of those, over many points.
+/// Counts the points at which entrants other than single protocols are as good as the best rival.
 #[derive(Clone, Debug)]
 pub(in crate::measure) struct Verdict {
-    /// Percent that are near enough, and to whom.
+    /// Tolerance in percent.
     percent: u32,
     rival: &'static str,
     points: usize,
@@ -233,7 +236,7 @@ impl Verdict {
         }
     }
 
-    /// In words, for a note; `None` if nothing was compared.
+    /// Formats the verdict for a note; `None` if nothing was compared.
     pub(in crate::measure) fn words(&self, what: &str) -> Option<String> {
         let (worst, point) = self.worst.as_ref()?;
         let side = if *worst > 1.0 { "behind" } else { "ahead" };
@@ -248,14 +251,15 @@ impl Verdict {
     }
 }
 
-/// The row's fields of a chosen set of slices, beside its ratios.
+/// Sets the row's fields for a selected set of slices, apart from the ratios.
 pub(in crate::measure) type Describe<'d> = dyn Fn(&mut Row, &[&Sample]) + 'd;
 
-/// A row for each entrant and placement that was seen: `head`, name, plan, what `describe` sets, for each metric the best
-/// single protocol and the ratio to the one that was best in the other half of the rounds, `placement`, `slices`, `preempted`; of who
-/// has a limit, `limit_ns`, what all but the tolerated share were answered within (`latest_ns`) and the ratio of both (`of_limit`).
-/// Ratios are medians over rounds, with quartiles.
-/// The verdicts, one for each metric, get what those that are no single protocol reached.
+/// Returns a row for each entrant and observed placement. It has `head`, the entrant's name and plan, the
+/// fields that `describe` sets, `placement`, `slices` and `preempted`. For each metric it has the best
+/// single protocol, and the ratio to the protocol that was best in the other half of the rounds: the median
+/// over rounds, with quartiles. For an entrant with a latency limit it also has `limit_ns`, `latest_ns`
+/// (only the tolerated fraction was slower) and their ratio `of_limit`. The results of entrants other than
+/// single protocols are added to `verdicts`, one per metric.
 pub(in crate::measure) fn rows(
     entrants: &mut [Entrant<'_>],
     head: &Row,
@@ -263,7 +267,7 @@ pub(in crate::measure) fn rows(
     describe: &Describe<'_>,
     verdicts: &mut [Verdict],
 ) -> Vec<Row> {
-    // Taking turns has moved them.
+    // Restore the initial order, which `take_turns` has changed.
     entrants.sort_by_key(|entrant| (entrant.single, entrant.position));
     let mut chosen: Vec<(usize, Placement, bool, Vec<&Taken>)> = Vec::new();
     for (index, entrant) in entrants.iter().enumerate() {
@@ -314,13 +318,13 @@ pub(in crate::measure) fn rows(
     rows
 }
 
-/// What an entrant reached in those of its slices whose round is `wanted`: their median.
+/// Returns the median of a metric over the slices of the `wanted` rounds.
 fn merit(metric: Metric, taken: &[&Taken], wanted: impl Fn(usize) -> bool) -> Option<f64> {
     let slices = taken.iter().filter(|taken| wanted(taken.round));
     median(slices.map(|taken| metric.of(&taken.sample))).filter(|value| *value > 0.0)
 }
 
-/// The rival that did best in those rounds.
+/// Returns the best rival of the `wanted` rounds.
 fn best<'t>(
     metric: Metric,
     rivals: &[(usize, &'t [&'t Taken])],
@@ -333,8 +337,9 @@ fn best<'t>(
         .map(|(_, best)| best)
 }
 
-/// Of each round the value over that of the best rival. Who that is, the rounds of the other half say (even and odd ones): of a
-/// dozen that are as good as each other one is always ahead by chance, in the rounds that it is chosen by and in no others.
+/// Returns, for each round, the value divided by that of the best rival. The rival is chosen by the other
+/// half of the rounds (even or odd). Of a dozen equal rivals one always leads by chance in the rounds that
+/// select it, but not in the others.
 fn ratios(metric: Metric, one: &[&Taken], rivals: &[(usize, &[&Taken])]) -> Vec<f64> {
     let mut found = Vec::new();
     for half in 0..2 {
@@ -359,14 +364,15 @@ fn label(head: &Row) -> String {
     fields.collect::<Vec<_>>().join(", ").replace('"', "")
 }
 
-/// A kind's latencies of several slices.
+/// Merges a kind's latencies of several slices.
 fn merged<'s>(samples: impl Iterator<Item = &'s Sample>, kind: usize) -> Latency {
     let mut all = Latency::new();
     samples.filter_map(|sample| sample.kinds.get(kind)).for_each(|one| all.merge(&one.latency));
     all
 }
 
-/// Sets the percentiles of a kind's latency over slices, its median being that of the slices' medians.
+/// Sets the percentiles of a kind's latency over all slices. The median is the median of the slices'
+/// medians.
 pub(in crate::measure) fn set_latency(row: &mut Row, samples: &[&Sample], kind: usize) {
     row.set_latency(&merged(samples.iter().copied(), kind));
     let medians = samples.iter().filter_map(|sample| Some(sample.kinds.get(kind)?.latency.p50_ns()));
@@ -375,7 +381,7 @@ pub(in crate::measure) fn set_latency(row: &mut Row, samples: &[&Sample], kind: 
     }
 }
 
-/// Sets operations per second (of a kind, or of all), the median over slices.
+/// Sets operations per second (of a kind, or of all): the median over slices.
 pub(in crate::measure) fn set_throughput(
     row: &mut Row,
     name: &str,
@@ -386,7 +392,7 @@ pub(in crate::measure) fn set_throughput(
     row.set(name, rate.map(f64::round));
 }
 
-/// Sets what an operation cost the server's process, CPU time in nanoseconds.
+/// Sets the server process's CPU time per operation, in nanoseconds.
 pub(in crate::measure) fn set_server_cpu(row: &mut Row, samples: &[&Sample]) {
     let cost: u64 = samples.iter().map(|sample| sample.peer_cpu_ns).sum();
     let operations: u64 = samples.iter().map(|sample| sample.total_operations).sum();
@@ -478,19 +484,19 @@ mod tests {
             let mut entrants = [limited(limit), quick, slow];
             rows(&mut entrants, &Row::new(), &[compared], &|_, _| {}, &mut [Verdict::default()])
         };
-        // Two of three are within 95 ns; 'slow' is not, though it was the best once.
+        // Two of three protocols are within 95 ns. 'slow' is not, although it was the best once.
         let rows = of(95);
         assert_eq!(rows[0].get("best"), Some(&"quick".into()));
         assert_eq!((rows[0].number("latest_ns"), rows[0].number("limit_ns")), (Some(100.0), Some(95.0)));
         assert!(rows[0].number("of_limit").is_some_and(|late| (late - 100.0 / 95.0).abs() < 1e-3));
         assert!(rows[1..].iter().all(|row| row.get("best").is_none() && row.get("limit_ns").is_none()));
-        // Nobody keeps that one.
+        // No protocol keeps that limit.
         assert_eq!((of(50)[0].get("best"), of(50)[0].get("ratio")), (None, None));
     }
 
     #[test]
     fn who_is_ahead_by_chance_is_not_compared_with_by_that() {
-        // Two that are equal but for chance: each is ahead in the rounds of one half.
+        // Two entrants that differ only by chance: each leads in the rounds of one half.
         let mut entrants = [
             entrant("one", true, &[80, 120, 80, 120]),
             entrant("other", true, &[120, 81, 120, 81]),

@@ -1,5 +1,5 @@
-//! `bench batch-tuner`: batches of the size that the engine finds within a limit on latency against batches of fixed sizes (RF-RPC section
-//! 4.2, equation 3).
+//! `bench batch-tuner`: the engine's adaptive batch size under a latency limit, compared with fixed batch
+//! sizes (RF-RPC section 4.2, equation 3).
 
 use std::time::Instant;
 
@@ -14,36 +14,38 @@ use crate::measure::{Findings, MeasureError, Session};
 use dunlin_report::statistics::Latency;
 use dunlin_report::{Row, rounded};
 
-/// What to measure.
+/// The parameters of the measurement.
 #[derive(Clone, Debug)]
 pub struct BatchTunerOptions {
     /// The cells.
     pub grid: TunerGrid,
-    /// Within what calls are to be answered, in nanoseconds: a contestant each.
+    /// Latency limits of calls, in nanoseconds; each is a contestant.
     pub limits_ns: Vec<u64>,
-    /// The share of calls that may be later.
+    /// The fraction of calls that may exceed the limit.
     pub tolerance: f64,
 }
 
-/// Fixed sizes, the next at most half as large again from 2 on.
+/// The fixed sizes; from 2 on, each is at most 1.5 times the previous one.
 const SIZES: [u16; 14] = [1, 2, 3, 4, 6, 8, 11, 16, 23, 32, 45, 64, 90, 128];
-/// L of all: batches end by their calls.
+/// L of all contestants, large enough that the number of calls limits each batch.
 const BATCH_BYTES: u32 = 8192;
-/// Results with which 128 of them stay well below what a worker holds of a connection.
+/// Largest result in bytes: 128 of them stay well below a worker's buffer per connection.
 const LARGEST_RESULT: u32 = 512;
 
-/// What a slice counts: calls, and the batches that they were in.
+/// The kinds counted in a slice: calls, and batches.
 const CALLS: usize = 0;
 const BATCHES: usize = 1;
 
-/// Measures calls per second of each contestant in each cell of the grid, each client having one batch under way. Rows have `process_ns`,
-/// `result_bytes`, `clients`, `protocol` (`within 20us` or `batches of 8`), `throughput_ops`, `calls_per_batch`, the latency of calls from
-/// their batch's first until they are seen to be answered; of who finds sizes `best` (of the fixed sizes that keep the limit),
-/// `ratio` to it, with quartiles, `latest_ns` (all but the tolerated share were answered within it) and its ratio to the limit, `of_limit`.
-/// Where no fixed size keeps a limit there is nothing to compare with, and no ratio. Blocks for some seconds for each cell.
+/// Measures calls per second of each contestant in each cell of the grid; each client has one batch in
+/// flight. Rows have `process_ns`, `result_bytes`, `clients`, `protocol` (`within 20us` or `batches of 8`),
+/// `throughput_ops`, `calls_per_batch`, and the latency of calls, from the first call of the batch until
+/// the result is seen. Contestants with adaptive size also have `best` (among the fixed sizes that keep the
+/// limit), `ratio` to it with quartiles, `latest_ns` (only the tolerated fraction was slower) and its ratio
+/// to the limit, `of_limit`. If no fixed size keeps a limit, there is no ratio. Blocks for some seconds per
+/// cell.
 ///
 /// # Errors
-/// Options out of range; anything that fails.
+/// Options out of range, or any failure.
 pub fn batch_tuner(session: &mut Session, options: &BatchTunerOptions) -> Result<Findings, MeasureError> {
     options.grid.check(LARGEST_RESULT)?;
     if !(0.0..1.0).contains(&options.tolerance) || options.limits_ns.contains(&0) {
@@ -91,10 +93,10 @@ impl BatchTunerOptions {
     }
 }
 
-/// Clients that have one batch under way each.
+/// Clients with one batch in flight each.
 struct InBatches {
     clients: Vec<Client<ShmFabric>>,
-    /// By client: when its batch was begun, and how many of its calls are not answered.
+    /// For each client: the start time of its batch, and the number of pending calls.
     under_way: Vec<(Instant, usize)>,
     stamp: u8,
     calls: Kind,
@@ -116,7 +118,7 @@ impl Callers for InBatches {
         let work = job.work(self.stamp);
         let request = work.encode();
         let mut left = 0;
-        // Each is first in its turn, and last: who always is has another latency than the others, at the same size.
+        // Rotate the order: the position in a turn affects a client's latency, at the same batch size.
         self.clients.rotate_left(1);
         for (client, (begin, open)) in self.clients.iter_mut().zip(&mut self.under_way) {
             let size = client.batch_calls().next().map_or(1, usize::from);

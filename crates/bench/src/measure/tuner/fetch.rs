@@ -1,5 +1,5 @@
-//! `bench fetch-tuner`: RF-RPC with the engine's own choice of ways, R and F, against fixed R and F and against plain replies (RF-RPC
-//! section 3.2).
+//! `bench fetch-tuner`: RF-RPC with the engine's own choice of response mode, R and F, compared with fixed
+//! R and F and with plain replies (RF-RPC section 3.2).
 
 use dunlin_fabric_shm::ShmFabric;
 use dunlin_rpc::{CallId, Client, ClientConfig, FetchChoice, ResponseHalf, SMALL_LIMIT};
@@ -11,25 +11,27 @@ use crate::measure::atb::turns::{Compared, Kind, Metric, Rivals, Sample, Verdict
 use crate::measure::{Findings, MeasureError, Session};
 use dunlin_report::{Row, rounded};
 
-/// The engine's own choice, and what it must not fall behind.
+/// Name of the contestant in which the engine chooses.
 const TUNED: &str = "tuned";
 const PLAIN: &str = "plain reply";
-/// R and F of the others.
+/// The fixed values of R.
 const RETRIES: [u32; 3] = [1, 5, 16];
 const FETCH_BYTES: [u32; 3] = [256, 1024, 8192];
 
-/// What a slice counts: calls, and the results of them that were fetched and that were written back where they can be either.
+/// The kinds counted in a slice: calls; and, where results can be either, those fetched and those written
+/// back.
 const CALLS: usize = 0;
 const FETCHED: usize = 1;
 const WRITTEN: usize = 2;
 
-/// Measures calls per second of each contestant in each cell of the grid, each client having one call under way. Rows have `process_ns`,
-/// `result_bytes`, `clients`, `protocol`, `plan`, `throughput_ops`, `best` (the best of fixed R and F, and of plain replies), `ratio` to it
-/// and `plain_ratio` to plain replies, medians over rounds with their quartiles; `fetched_share` of the results where they can go either
-/// way. Blocks for a second or two for each cell.
+/// Measures calls per second of each contestant in each cell of the grid; each client has one call in
+/// flight. Rows have `process_ns`, `result_bytes`, `clients`, `protocol`, `plan`, `throughput_ops`, `best`
+/// (among fixed R and F, and plain replies), `ratio` to it and `plain_ratio` to plain replies (medians over
+/// rounds, with quartiles), and `fetched_share` of the results, if they can be fetched or written back.
+/// Blocks for a second or two per cell.
 ///
 /// # Errors
-/// A grid out of range; anything that fails.
+/// A grid out of range, or any failure.
 pub fn fetch_tuner(session: &mut Session, grid: &TunerGrid) -> Result<Findings, MeasureError> {
     grid.check(SMALL_LIMIT)?;
     let mut verdicts =
@@ -63,11 +65,11 @@ fn contestants() -> Vec<Contestant> {
     [tuned, plain].into_iter().chain(fixed).collect()
 }
 
-/// Clients that have one call under way each.
+/// Clients with one call in flight each.
 struct Alone {
     clients: Vec<Client<ShmFabric>>,
     stamp: u8,
-    /// Results when they were counted last.
+    /// Numbers of results at the last count.
     counted: [u64; 2],
 }
 

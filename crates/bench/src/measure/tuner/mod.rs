@@ -1,6 +1,8 @@
-//! What the engine finds by itself against fixed choices of the same, on a grid of process times, result sizes and clients.
+//! Compares the engine's run-time tuning with fixed settings, on a grid of processing times, result sizes
+//! and clients.
 //!
-//! Whoever connects plays the cell before first: so each cell is a step of the workload.
+//! A contestant that reconnects first runs the previous cell's load, so that each cell is a step change of
+//! the workload.
 
 mod batch;
 mod fetch;
@@ -24,16 +26,17 @@ use dunlin_report::statistics::ratio;
 pub use batch::{BatchTunerOptions, batch_tuner};
 pub use fetch::fetch_tuner;
 
-/// The cells, and how long each is measured.
+/// The cells of the grid, and the duration of each.
 #[derive(Clone, Debug)]
 pub struct TunerGrid {
-    /// What the handler takes, in nanoseconds.
+    /// Processing times of the handler, in nanoseconds.
     pub processes: Vec<u32>,
-    /// Bytes of the results, at most [`SMALL_LIMIT`](dunlin_rpc::SMALL_LIMIT): longer ones travel another way.
+    /// Sizes of the results in bytes, at most [`SMALL_LIMIT`](dunlin_rpc::SMALL_LIMIT): longer ones are
+    /// large payloads.
     pub results: Vec<u32>,
-    /// Clients, each with a connection of its own, all on one thread.
+    /// Numbers of clients, each with its own connection, all on one thread.
     pub clients: Vec<usize>,
-    /// Slices of each contestant and cell.
+    /// Slices per contestant and cell.
     pub rounds: usize,
     /// Length of a slice.
     pub slice: Duration,
@@ -41,19 +44,20 @@ pub struct TunerGrid {
     pub stop: Stop,
 }
 
-/// The most clients of the thread.
+/// Maximum number of clients.
 const MOST_CLIENTS: usize = 128;
-/// Slices until a contestant connects anew, to another server: where its memory lies, on either side, is worth some percent, as much as
-/// this is about.
+/// Number of slices after which a contestant reconnects to a new server. Memory addresses on both sides
+/// affect the speed by some percent, as much as the measured differences.
 const RENEWED_AFTER: usize = 8;
-/// How long the cell before is played, and then this one, until who tunes itself is measured: it has 100 ms to settle.
+/// Duration of the previous cell's load and of this cell's, before a self-tuning contestant is measured: it
+/// has 100 ms to settle.
 const STEP: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(100)];
-/// What others have, for their caches.
+/// Warm-up of the other contestants, for their caches.
 const WARM_UP: Duration = Duration::from_millis(2);
-/// The longest that one cell is measured.
+/// Time limit per cell.
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// What is called.
+/// The measured call.
 #[derive(Clone, Copy, Debug)]
 struct Job {
     process_ns: u32,
@@ -61,13 +65,13 @@ struct Job {
 }
 
 impl Job {
-    /// The call with that number.
+    /// Returns the request with the given stamp.
     fn work(self, stamp: u8) -> Work {
         Work { process_ns: self.process_ns, answer: self.result, stamp }
     }
 }
 
-/// Nothing if that is the answer to what was asked for.
+/// Checks that `answer` is the right response to `work`.
 fn check_answer(work: Work, answer: &[u8]) -> Result<(), String> {
     let ends = [answer.first(), answer.last()].into_iter().flatten();
     if answer.len() == work.answer as usize && ends.into_iter().all(|byte| *byte == work.stamp) {
@@ -76,7 +80,7 @@ fn check_answer(work: Work, answer: &[u8]) -> Result<(), String> {
     Err("another answer than was asked for".to_owned())
 }
 
-/// Takes what a client was answered, and says how much that was. What is no right answer is left in `failed`.
+/// Processes a client's completed calls and returns their number. Stores a wrong response in `failed`.
 fn collect(client: &mut Client<ShmFabric>, work: Work, failed: &mut Option<String>) -> usize {
     client.collect(|_, outcome| {
         let checked = outcome.map_err(|error| error.to_string());
@@ -86,7 +90,7 @@ fn collect(client: &mut Client<ShmFabric>, work: Work, failed: &mut Option<Strin
     })
 }
 
-/// One kind of what slices count over others together.
+/// Returns the count of one kind divided by the sum of `others`.
 fn ratio_of_kinds(samples: &[&Sample], one: usize, others: &[usize]) -> Option<f64> {
     let sum = |kind: usize| {
         let of = |sample: &&Sample| sample.kinds.get(kind).map_or(0, |kind| kind.operations);
@@ -95,17 +99,17 @@ fn ratio_of_kinds(samples: &[&Sample], one: usize, others: &[usize]) -> Option<f
     ratio(sum(one), others.iter().map(|kind| sum(*kind)).sum())
 }
 
-/// Who takes part.
+/// A contestant.
 struct Contestant {
     name: String,
-    /// A rival of who tunes itself.
+    /// Whether it is a rival of the self-tuning contestants.
     single: bool,
-    /// What it has to keep.
+    /// Its latency limit, if any.
     limit: Option<LatencyLimit>,
     config: ClientConfig,
 }
 
-/// Requests are written and results go that way; nobody sleeps.
+/// Returns the settings: requests are written, results use `response`, and both sides busy-wait.
 fn config(response: ResponseHalf) -> ClientConfig {
     let plan = Plan::new(RequestHalf::Write, response).completion(CompletionMode::Busy, CompletionMode::Busy);
     ClientConfig { window: 4, ..ClientConfig::with_plan(plan) }
@@ -117,10 +121,10 @@ trait Callers {
 
     fn into_clients(self) -> Vec<Client<ShmFabric>>;
 
-    /// Calls, of each client, until all are answered; says how many those were.
+    /// Makes calls with each client and waits for all results. Returns the number of calls.
     fn turn(&mut self, job: Job) -> Result<u64, String>;
 
-    /// Puts what was counted since this was asked last to what a slice found.
+    /// Adds the counts since the last call of this method to a slice's result.
     fn count(&mut self, sample: &mut Sample);
 
     fn play(&mut self, job: Job, time: Duration) -> Result<(), String> {
@@ -157,8 +161,8 @@ impl TunerGrid {
     }
 }
 
-/// Has contestants call by `C` and take turns in each cell. Rows are those of [`rows`], with `process_ns`, `result_bytes` and `clients`
-/// before all else.
+/// Runs the contestants alternately in each cell, with callers of type `C`. Returns the rows of [`rows`],
+/// with `process_ns`, `result_bytes` and `clients` as first fields.
 fn contest<C: Callers>(
     session: &mut Session,
     grid: &TunerGrid,
@@ -196,7 +200,7 @@ fn contest<C: Callers>(
     Ok(found)
 }
 
-/// A contestant's part in a cell, after a step.
+/// Creates a contestant's entrant for a cell, which begins with a step from the `before` job to `job`.
 fn entrant<'a, C: Callers + 'a>(
     contestant: &'a Contestant,
     served: &'a Served,

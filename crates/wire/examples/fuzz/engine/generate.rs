@@ -1,4 +1,5 @@
-//! Inputs: valid ones, mutations of valid ones, and bytes with just enough shape to get past the first check.
+//! Generates inputs: valid ones, mutations of valid ones, and bytes with just enough structure to pass the
+//! first check.
 
 use super::random::Random;
 use dunlin_wire::handshake::{
@@ -9,7 +10,7 @@ use dunlin_wire::{
     ApplicationCode, BatchState, Descriptor, EntryMeta, Flags, Header, Kind, SingleLayout, Status, Tags,
 };
 
-/// Where an input comes from.
+/// The origin of an input.
 #[derive(Clone, Copy)]
 pub(super) enum Origin {
     Valid,
@@ -29,7 +30,7 @@ impl Origin {
         }
     }
 
-    /// Five of eight are mutations, one is valid, two are random.
+    /// Chooses an origin: mutation in five of eight cases, valid in one, random in two.
     fn choose(random: &mut Random) -> Origin {
         match random.below(8) {
             0 => Origin::Valid,
@@ -64,7 +65,7 @@ const NUMBERS: [u64; 22] = [
     0xffff_ffff,
 ];
 
-/// Fills `input` with a message, or something like one.
+/// Fills `input` with a message, or with something like one.
 pub(super) fn message(random: &mut Random, input: &mut Vec<u8>) -> Origin {
     let origin = Origin::choose(random);
     match origin {
@@ -81,7 +82,7 @@ pub(super) fn message(random: &mut Random, input: &mut Vec<u8>) -> Origin {
             let odd = if random.one_in(4) { random.below(64) } else { 0 };
             input.clear();
             input.resize(lines * 64 + odd, 0);
-            // Mostly zero bytes get further than mostly random ones.
+            // Mostly zero bytes pass more checks than uniformly random ones.
             if random.one_in(2) {
                 random.fill(input);
             }
@@ -98,12 +99,12 @@ pub(super) fn message(random: &mut Random, input: &mut Vec<u8>) -> Origin {
     origin
 }
 
-/// A limit for the parser: mostly ample, else close to the length of the input.
+/// Chooses a limit for the parser: usually ample, otherwise close to the length of the input.
 pub(super) fn limit(random: &mut Random, length: usize, ample: bool) -> usize {
     if ample || !random.one_in(8) { 1 << 20 } else { (length + random.below(129)).saturating_sub(64) }
 }
 
-/// Fills `input` with a frame, or something like one.
+/// Fills `input` with a frame, or with something like one.
 pub(super) fn record(random: &mut Random, input: &mut Vec<u8>) -> Origin {
     let origin = Origin::choose(random);
     match origin {
@@ -156,7 +157,7 @@ fn code(random: &mut Random, kind: Kind) -> u16 {
     random.pick(&[Status::Ok, Status::Overloaded, Status::Unauthorised, application]).to_wire()
 }
 
-/// Uses the library's own builders: what they build must be accepted.
+/// Builds a message with the library's own builders; the parser must accept whatever they build.
 fn valid_message(random: &mut Random, input: &mut Vec<u8>) {
     const ROOM: usize = 16 * 1024;
     let number = 1 + random.below(12) as u8;
@@ -239,7 +240,7 @@ fn valid_message(random: &mut Random, input: &mut Vec<u8>) {
     input.truncate(total.expect("what the generator makes can be built"));
 }
 
-/// Places worth aiming at: the fields of the header, and of every entry of a batch.
+/// Returns the offsets of the header's fields and of the fields of every batch entry.
 fn message_fields(input: &[u8]) -> Vec<usize> {
     let mut places = vec![0, 1, 2, 4, 4, 12, 14, 16, 20];
     if matches!(input[0], 3 | 4) {
@@ -341,7 +342,7 @@ fn valid_record(random: &mut Random, input: &mut Vec<u8>) {
     input.extend_from_slice(&record.encode().expect("what the generator makes can be encoded"));
 }
 
-/// Changes `input` in one way. `fields` are places of small numbers.
+/// Applies one mutation to `input`. `fields` holds the offsets of small numbers.
 fn mutate(random: &mut Random, input: &mut Vec<u8>, fields: &[usize], other: fn(&mut Random, &mut Vec<u8>)) {
     let length = input.len();
     if length == 0 {
@@ -352,7 +353,7 @@ fn mutate(random: &mut Random, input: &mut Vec<u8>, fields: &[usize], other: fn(
     match random.below(16) {
         0 | 1 => input[anywhere] ^= 1 << random.below(8),
         2 => input[anywhere] = random.next() as u8,
-        // A field becomes an interesting number of one, two or four bytes.
+        // Set a field of one, two or four bytes to a boundary value.
         3..=5 => {
             let (place, width) = (random.pick(fields), random.pick(&[1, 2, 4]));
             let number = random.pick(&NUMBERS).to_le_bytes();
@@ -360,7 +361,7 @@ fn mutate(random: &mut Random, input: &mut Vec<u8>, fields: &[usize], other: fn(
                 bytes.copy_from_slice(&number[..width]);
             }
         }
-        // A field moves by a little: the lies that come close.
+        // Change a field by a small amount, to get values that are almost valid.
         6..=9 => {
             let place = random.pick(fields);
             if let Some(byte) = input.get_mut(place) {
@@ -373,13 +374,13 @@ fn mutate(random: &mut Random, input: &mut Vec<u8>, fields: &[usize], other: fn(
             input.resize(length + more, random.pick(&[0, 0xff]));
         }
         12 => input.truncate(length / 64 * 64 - if length >= 128 { 64 } else { 0 }),
-        // A piece of the input over another.
+        // Copy one part of the input over another.
         13 => {
             let from = random.below(length);
             let size = 1 + random.below((length - anywhere.max(from)).min(80));
             input.copy_within(from..from + size, anywhere);
         }
-        // The end of another valid input after the beginning of this one.
+        // Splice the end of another valid input onto the beginning of this one.
         14 => {
             let mut tail = Vec::new();
             other(random, &mut tail);
@@ -387,7 +388,7 @@ fn mutate(random: &mut Random, input: &mut Vec<u8>, fields: &[usize], other: fn(
             let from = input.len().min(tail.len());
             input.extend_from_slice(&tail[from..]);
         }
-        // Where padding often is.
+        // Aim at the usual offsets of padding.
         _ => {
             let place = if random.one_in(2) {
                 24 + random.below(32)

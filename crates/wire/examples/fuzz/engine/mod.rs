@@ -1,6 +1,7 @@
-//! The fuzzer: makes inputs from a seed, gives them to a parser, asks the oracle.
+//! The fuzzer: generates inputs from a seed, passes them to a parser, and checks the result with the
+//! oracle.
 //!
-//! Input `index` of a seed is always the same bytes, so that one number replays a finding. The parser is a type
+//! Input `index` of a seed always has the same bytes, so one number replays a finding. The parser is a type
 //! parameter: the crate's tests run the same engine against parsers with planted bugs.
 
 mod generate;
@@ -14,7 +15,7 @@ use random::Random;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// What is fuzzed.
+/// The parser under test.
 pub(crate) trait Parser {
     /// Parses a first line.
     fn first_line(line: &[u8; LINE], limit: usize) -> Result<FirstLine, Reject>;
@@ -24,31 +25,31 @@ pub(crate) trait Parser {
     fn record(frame: &[u8]) -> Result<Record, HandshakeError>;
 }
 
-/// What a run has seen.
+/// Statistics of a run.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
-    /// Inputs made.
+    /// Number of inputs generated.
     pub(crate) inputs: u64,
-    /// Inputs by what they are and where they come from.
+    /// Number of inputs by type and origin.
     pub(crate) origins: BTreeMap<&'static str, u64>,
-    /// Verdicts of the parser, by the part of it and the reason.
+    /// Verdicts of the parser, by parsing step and reason.
     pub(crate) verdicts: BTreeMap<(&'static str, &'static str), u64>,
-    /// The first input at which the oracle disagreed, which ends the run.
+    /// The first input for which parser and oracle disagree; it ends the run.
     pub(crate) failure: Option<Failure>,
 }
 
-/// An input at which the parser is wrong.
+/// An input that the parser handles wrongly.
 #[derive(Debug)]
 pub(crate) struct Failure {
-    /// Its number, for replay.
+    /// Index of the input, for replay.
     pub(crate) index: u64,
-    /// What is wrong.
+    /// Description of the error.
     pub(crate) what: String,
-    /// The bytes.
+    /// The bytes of the input.
     pub(crate) input: Vec<u8>,
 }
 
-/// Adds the inputs of `range` to `report`, until one fails.
+/// Runs the inputs of `range` and adds the results to `report`. Stops at the first failure.
 pub(crate) fn run<P: Parser>(seed: u64, range: std::ops::Range<u64>, report: &mut Report) {
     let mut scratch = oracle::Scratch::default();
     let mut input = Vec::new();
@@ -76,7 +77,7 @@ pub(crate) fn run<P: Parser>(seed: u64, range: std::ops::Range<u64>, report: &mu
     }
 }
 
-/// A panic is a finding like any other.
+/// Runs `check` and reports a panic as a finding.
 fn guarded(check: impl FnOnce() -> Result<&'static str, String>) -> Result<&'static str, String> {
     catch_unwind(AssertUnwindSafe(check)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();

@@ -1,6 +1,7 @@
-//! What must hold, whatever the input: no panic, everything inside of the buffer, sums that add up, and that what was
-//! accepted is encoded again to the very same bytes. A second reading of the layout, written for plainness and without
-//! the library, says which inputs are messages at all.
+//! The oracle: checks the properties that hold for every input. The parser never panics, every slice lies
+//! inside the buffer, lengths add up, and an accepted input is encoded again to exactly the same bytes. A
+//! second, deliberately simple implementation of the layout, independent of the library, decides which
+//! inputs are messages.
 
 use super::Parser;
 use dunlin_wire::handshake::{FRAME_HEADER_BYTES, FrameHeader, MAX_BODY_BYTES};
@@ -9,7 +10,7 @@ use dunlin_wire::{
     BatchState, Descriptor, Entry, EntryMeta, FirstLine, Flags, LINE, Message, Reject, SingleLayout, Tags,
 };
 
-/// Memory that is used again for every input.
+/// Memory that is reused for every input.
 #[derive(Default)]
 pub(super) struct Scratch {
     buffer: Vec<u8>,
@@ -23,7 +24,8 @@ macro_rules! ensure {
     };
 }
 
-/// Gives `input` to the parser as a receive buffer and as the beginning of a ring; answers the verdict on the former.
+/// Parses `input` as a receive buffer and as the beginning of a ring. Returns the verdict on the receive
+/// buffer.
 pub(super) fn message<P: Parser>(
     input: &[u8],
     limit: usize,
@@ -54,7 +56,7 @@ pub(super) fn message<P: Parser>(
     Ok(whole.map_or("accepted", |reject| reject.reason()))
 }
 
-/// The short way for messages of one line must say what the long way says.
+/// Checks that the fast path for one-line messages agrees with the general path.
 fn short_way(line: &[u8; LINE], limit: usize, first: &FirstLine) -> Result<(), String> {
     let short = first.inline_entry(line);
     if first.total() > LINE || !first.header().kind.is_single() {
@@ -66,7 +68,7 @@ fn short_way(line: &[u8; LINE], limit: usize, first: &FirstLine) -> Result<(), S
     Ok(())
 }
 
-/// One verdict of the parser, checked. `None` is acceptance.
+/// Runs the parser once and checks its verdict. `None` means that the parser accepted the input.
 fn judge<P: Parser>(input: &[u8], limit: usize, scratch: &mut Scratch) -> Result<Option<Reject>, String> {
     let expected = is_message(input, limit);
     match P::message(input, limit) {
@@ -82,7 +84,7 @@ fn judge<P: Parser>(input: &[u8], limit: usize, scratch: &mut Scratch) -> Result
     }
 }
 
-/// The layout, read a second time.
+/// Decides whether `input` is a message, independently of the parser.
 fn is_message(input: &[u8], limit: usize) -> bool {
     let number =
         |place: usize, width: usize| (0..width).rev().fold(0, |sum, i| sum << 8 | input[place + i] as u64);
@@ -152,7 +154,7 @@ fn is_message(input: &[u8], limit: usize) -> bool {
     count == code
 }
 
-/// What must hold of an accepted message.
+/// Checks the properties of an accepted message.
 fn accepted(input: &[u8], message: &Message<'_>, scratch: &mut Scratch) -> Result<(), String> {
     let header = message.header();
     let range = input.as_ptr_range();
@@ -239,7 +241,7 @@ fn same_again(input: &[u8], message: &Message<'_>, scratch: &mut Scratch) -> Res
     Ok(())
 }
 
-/// Gives `input` to the parser of frames.
+/// Passes `input` to the frame parser.
 pub(super) fn record<P: Parser>(input: &[u8], expected: bool) -> Result<&'static str, String> {
     if let Some(Ok(header)) = input.first_chunk::<FRAME_HEADER_BYTES>().map(FrameHeader::decode) {
         ensure!(header.length <= MAX_BODY_BYTES, "a body of {} bytes passes", header.length);

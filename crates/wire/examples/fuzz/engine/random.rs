@@ -1,9 +1,10 @@
-//! A small seeded generator (SplitMix64): good enough to choose inputs, and the same everywhere.
+//! A small seeded generator (SplitMix64): good enough to choose inputs, and deterministic on every
+//! platform.
 
 pub(super) struct Random(u64);
 
 impl Random {
-    /// The generator of one input, independent of all others of the seed.
+    /// Returns the generator of one input; it is independent of all other inputs of the seed.
     pub(super) fn for_input(seed: u64, index: u64) -> Random {
         let mut start = Random(seed.wrapping_mul(0xd134_2543_de82_ef95).wrapping_add(index));
         Random(start.next() ^ seed.rotate_left(32))
@@ -17,7 +18,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `bound`, which is not 0. The bias is far below what a fuzzer could notice.
+    /// Returns a number below `bound`, which must not be 0. The bias is too small to matter to a fuzzer.
     pub(super) fn below(&mut self, bound: usize) -> usize {
         ((u128::from(self.next()) * bound as u128) >> 64) as usize
     }
