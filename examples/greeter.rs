@@ -62,7 +62,7 @@ fn call_at(address: &Address, names: &[&str]) -> anyhow::Result<()> {
     for name in names {
         println!("{}", client.greet(name)?);
     }
-    let names: Vec<FastStr> = names.iter().map(|name| FastStr::new(name)).collect();
+    let names: Vec<FastStr> = names.iter().map(FastStr::new).collect();
     println!("{} greetings in one call", client.greet_all(&names)?.len());
     match client.greet("") {
         Err(CallError::Exception(GreeterGreetException::Refused(NoName { advice }))) => {

@@ -4,9 +4,9 @@ use dunlin_docs::{pages, prose};
 use std::path::Path;
 
 /// Occurrences of hard-to-read English in 10 000 words of comments.
-const COMMENTS_AT_MOST: f64 = 5.0;
+const COMMENTS_AT_MOST: f64 = 2.0;
 /// The same of documents.
-const DOCUMENTS_AT_MOST: f64 = 3.0;
+const DOCUMENTS_AT_MOST: f64 = 2.0;
 /// Columns of a line of a page, outside of tables and code.
 const COLUMNS: usize = 120;
 
