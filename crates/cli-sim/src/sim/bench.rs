@@ -142,7 +142,7 @@ fn network(name: &str) -> Result<Option<Network>, Failure> {
 fn in_its_own_process(arguments: &BenchArguments, clients: usize, network: &str) -> Result<Row, Failure> {
     let failed = |error: std::io::Error| Failure::new(format!("a process for the row: {error}"));
     let child = Command::new(std::env::current_exe().map_err(failed)?)
-        .args(["sim", "bench", "--row", "--network", network])
+        .args(["bench", "--row", "--network", network])
         .args(["--clients", &clients.to_string(), "--calls", &arguments.calls.to_string()])
         .args(["--seed", &arguments.seed.to_string()])
         .stderr(Stdio::piped())

@@ -32,7 +32,7 @@ fn pages_are_short() {
 fn lines_are_short() {
     for page in pages::all() {
         let whole = page.path == Path::new("README.md");
-        if page.path.starts_with("docs/reference") {
+        if page.path.starts_with("docs/reference") || page.path.ends_with("SUMMARY.md") {
             continue;
         }
         for (number, line) in page.text.lines().enumerate() {
