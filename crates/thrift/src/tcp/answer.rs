@@ -2,11 +2,13 @@
 
 use super::head::{CALL, EXCEPTION, Head, ONEWAY, OfMessage, REPLY, append};
 use super::outgoing::Outgoing;
-use super::wire::Wire;
+use super::session::Broken;
+use super::wire::{NotThrift, Wire};
 use crate::arguments::Outcome;
 use crate::codec::{BinaryInput, CompactInput, Encoding};
 use crate::error::Refusal;
 use crate::server::{Context, Processor, Responder};
+use dunlin_fabric::door::{self, Door, Look, Visitors};
 use pilota::Bytes;
 use pilota::thrift::{
     ApplicationException, ApplicationExceptionKind, ProtocolExceptionKind, ThriftException,
@@ -23,6 +25,10 @@ pub(super) struct Service<P> {
     functions: Box<[Function]>,
     /// The maximum size of a message in bytes.
     pub(super) message_limit: usize,
+    /// HOST:PORT of the listener.
+    place: String,
+    /// The kinds of visitors without Thrift that are logged already.
+    visitors: Visitors,
 }
 
 #[derive(Debug)]
@@ -33,7 +39,7 @@ struct Function {
 }
 
 impl<P: Processor> Service<P> {
-    pub(super) fn new(processor: Arc<P>, message_limit: usize) -> Self {
+    pub(super) fn new(processor: Arc<P>, message_limit: usize, place: String) -> Self {
         let functions = processor.service().functions.iter().enumerate();
         let functions = functions.map(|(number, function)| Function {
             name: function.name.as_bytes(),
@@ -42,7 +48,22 @@ impl<P: Processor> Service<P> {
         });
         let mut functions: Box<[Function]> = functions.collect();
         functions.sort_by_key(|function| function.name);
-        Service { processor, functions, message_limit }
+        Service { processor, functions, message_limit, place, visitors: Visitors::default() }
+    }
+
+    /// Refuses a visitor whose first bytes are no Thrift that the server speaks, in the visitor's protocol
+    /// where that is cheap.
+    #[cold]
+    pub(super) fn turn_away(&self, bytes: &[u8], error: &NotThrift, out: &mut Outgoing<'_>) -> Broken {
+        let (name, why) = (self.processor.service().name, error.to_string());
+        let text = match door::recognise(bytes) {
+            // A transport of Thrift that is not supported.
+            Look::Is(Door::Thrift) => why.clone(),
+            _ => format!("{}; it serves '{name}'", Door::Thrift.found_at(&self.place)),
+        };
+        out.extend(&door::refusal(bytes, &text));
+        let first = self.visitors.is_first(bytes);
+        Broken::NotThrift { visitor: door::described(bytes), why, first }
     }
 
     /// Executes the call in the message and appends the answer. `memory` contains the message if handlers may

@@ -27,7 +27,7 @@ fn play(bytes: &[u8], pieces: &[usize], output_limit: usize) -> Outcome {
     let toy = Toy::new();
     // Mutated bytes may call `hold`.
     toy.release();
-    let service = Service::new(Arc::clone(&toy), LIMIT);
+    let service = Service::new(Arc::clone(&toy), LIMIT, "127.0.0.1:9".into());
     let mut session = Session::new(1 << 63);
     let (mut waiting, mut answers, mut broken) = (Vec::new(), Vec::new(), None);
     let (mut come, mut pieces) = (0, pieces.iter());
@@ -109,7 +109,7 @@ fn conversation(wire: Wire) -> Vec<u8> {
 #[test]
 fn large_arguments_are_shared() {
     let toy = Toy::new();
-    let service = Service::new(Arc::clone(&toy), LIMIT);
+    let service = Service::new(Arc::clone(&toy), LIMIT, "127.0.0.1:9".into());
     let mut session = Session::new(1 << 63);
     let memory = Bytes::from(call(Wire::FRAMED_BINARY, "echo", 1, &[7; 70_000]));
     for given in [Some(&memory), None] {
