@@ -182,7 +182,12 @@ fn the_wrong_service() {
     let with =
         |service: &str| ClientConfig { service: service.to_owned(), ..ClientConfig::with_plan(any_plan()) };
     let error = connect_error(&server.address, with("bo\noks"));
-    assert!(error.to_string().contains("'books'") && !error.to_string().contains('\n'), "{error}");
+    assert!(matches!(error, ConnectError::OtherService(_)), "{error:?}");
+    assert!(error.to_string().contains("this server serves 'books', not 'bo"), "{error}");
+    assert!(!error.to_string().contains('\n'), "{error}");
+    // A long name, which escaping makes longer still, does not keep the refusal from being sent.
+    let error = connect_error(&server.address, with(&"\u{10ffff}".repeat(60)));
+    assert!(error.to_string().contains("this server serves 'books', not "), "{error}");
     for right in ["", "books"] {
         let mut client = Client::connect(&fabric, &server.address, with(right)).unwrap();
         assert_eq!(*client.call(ECHO, b"in").unwrap(), *b"in");
