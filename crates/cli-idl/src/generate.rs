@@ -110,7 +110,8 @@ fn annotate(arguments: &GenerateArguments) -> Result<ExitCode, Failure> {
         all.map(|function| (function.hints.client, function.hints.server)).collect::<Vec<_>>()
     };
     if hints(&before) != hints(&after) {
-        let message = format!("the hints of {} would change; please report the file", arguments.file.display());
+        let message =
+            format!("the hints of {} would change; please report the file", arguments.file.display());
         return Err(Failure::new(message));
     }
     for file in before.files[1..].iter().filter(|file| file.has_bracket_hints()) {

@@ -3,8 +3,8 @@
 use crate::backend::{Backend, lock};
 use crate::io::{Control, Io};
 use crate::link::{LinkShared, TcpLink};
-use dunlin_fabric::host::RealSignal;
 use dunlin_fabric::door::Visitors;
+use dunlin_fabric::host::RealSignal;
 use dunlin_fabric::inbox::{Inbox, InboxLimits, Nothing};
 use dunlin_fabric::{AcceptError, Address, Listener, Nanos};
 use std::net::TcpListener;

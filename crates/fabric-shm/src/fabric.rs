@@ -249,10 +249,6 @@ impl Fabric for ShmFabric {
                 }
                 // The listener's backlog is full; it accepts again soon.
                 Err(Errno::AGAIN | Errno::INTR) => {}
-                Err(Errno::PROTOTYPE) => {
-                    let found = "this is a socket of another program, of another type; choose another name";
-                    return Err(DialError::WrongDoor { address: address.clone(), found: found.to_owned() });
-                }
                 Err(errno) => {
                     return Err(DialError::System { address: address.clone(), source: errno.into() });
                 }

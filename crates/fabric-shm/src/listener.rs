@@ -2,8 +2,8 @@
 
 use crate::io::{Io, IoHandle};
 use crate::link::{LinkShared, ShmLink};
-use dunlin_fabric::host::RealSignal;
 use dunlin_fabric::door::Visitors;
+use dunlin_fabric::host::RealSignal;
 use dunlin_fabric::inbox::{Inbox, InboxLimits, Nothing};
 use dunlin_fabric::{AcceptError, Address, Listener, Nanos};
 use rustix::fd::OwnedFd;

@@ -337,11 +337,7 @@ mod tests {
             bytes
         });
         let few = prop::sample::select(&[0u8, 1, 2, 3, 0x0b, 0x0f, 0x16, 0x80, 0x82, b'D', b'G', 0xff][..]);
-        prop_oneof![
-            known,
-            prop::collection::vec(any::<u8>(), 0..40),
-            prop::collection::vec(few, 0..16)
-        ]
+        prop_oneof![known, prop::collection::vec(any::<u8>(), 0..40), prop::collection::vec(few, 0..16)]
     }
 
     proptest! {

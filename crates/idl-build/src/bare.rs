@@ -93,11 +93,8 @@ pub(crate) fn message(cx: &Context, item: DefId, message: &Message) -> String {
         if !is_optional && cx.default_val(field).is_some() {
             shape = format!("thrift::Part::Lacking(&{shape})");
         }
-        let _ = write!(
-            fields,
-            "thrift::Field {{ id: {}, optional: {is_optional}, part: {shape} }},",
-            field.id
-        );
+        let _ =
+            write!(fields, "thrift::Field {{ id: {}, optional: {is_optional}, part: {shape} }},", field.id);
         if is_optional {
             let value = if is_scalar(kind) { "*value" } else { "value" };
             lengths.push(format!(

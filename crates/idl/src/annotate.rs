@@ -26,8 +26,12 @@ impl File {
         let mut diagnostics = Diagnostics::default();
         let Some(tokens) = lexer::lex(&source, &mut diagnostics) else { return self.text.to_string() };
         let outline = outline::outline(&source, &tokens, &mut diagnostics);
-        let reader =
-            Reader { source: &source, tokens: &tokens.tokens, diagnostics: &mut diagnostics, blanks: Vec::new() };
+        let reader = Reader {
+            source: &source,
+            tokens: &tokens.tokens,
+            diagnostics: &mut diagnostics,
+            blanks: Vec::new(),
+        };
         let mut edits = Edits { reader, all: Vec::new() };
         for service in outline.items.iter().filter_map(|item| item.service.as_ref()) {
             edits.service(service);
@@ -47,9 +51,18 @@ impl Edits<'_> {
     fn service(&mut self, service: &ServiceOutline) {
         let (Some(close), false) = (service.close, service.groups.is_empty()) else { return };
         let lists: Vec<String> = service.groups.iter().map(|group| self.converted(group.clone())).collect();
+        // Whether only groups stand between the opening brace and the next group.
+        let mut leads = true;
+        let mut before = None;
         for group in &service.groups {
             let span = self.reader.span(group.clone());
-            let span = self.with_line(span);
+            let text = &self.reader.source.text[..span.start];
+            leads &= match before {
+                None => text.trim_end().ends_with('{'),
+                Some(end) => text[end..].trim().is_empty(),
+            };
+            before = Some(span.end);
+            let span = self.with_line(span, leads);
             self.all.push((span, String::new()));
         }
         self.add(&lists.join(", "), service.annotations, close);
@@ -57,9 +70,13 @@ impl Edits<'_> {
 
     fn function(&mut self, function: &FunctionOutline) {
         let Some(first) = function.brackets.first() else { return };
-        let lists: Vec<String> =
-            function.brackets.iter().map(|bracket| self.converted(bracket.start + 1..bracket.end - 1)).collect();
-        let lists: Vec<&str> = lists.iter().map(String::as_str).filter(|list| !list.trim().is_empty()).collect();
+        let lists: Vec<String> = function
+            .brackets
+            .iter()
+            .map(|bracket| self.converted(bracket.start + 1..bracket.end - 1))
+            .collect();
+        let lists: Vec<&str> =
+            lists.iter().map(String::as_str).filter(|list| !list.trim().is_empty()).collect();
         // In its place, if an annotation list may stand there.
         if function.brackets.len() == 1
             && function.annotations.is_none()
@@ -117,7 +134,8 @@ impl Edits<'_> {
             if removed && !gap.contains('\n') { gap.trim_start() } else { gap }
         };
         // A bracket begins behind its opening token, a group at its own name.
-        let is_group = self.reader.is(tokens.start + 1, b':') && !self.reader.is(tokens.start.wrapping_sub(1), b'[');
+        let is_group =
+            self.reader.is(tokens.start + 1, b':') && !self.reader.is(tokens.start.wrapping_sub(1), b'[');
         if is_group {
             done = span(tokens.start).start;
         }
@@ -172,20 +190,21 @@ impl Edits<'_> {
     }
 
     /// Extends the span of a removed group to its whole line if nothing else is on it, and to an empty line
-    /// behind it if it stood first in the service.
-    fn with_line(&self, span: Span) -> Span {
+    /// behind it if it leads the service.
+    fn with_line(&self, span: Span, leads: bool) -> Span {
         let text = &*self.reader.source.text;
         let start = text[..span.start].rfind('\n').map_or(0, |newline| newline + 1);
         let end = text[span.end..].find('\n').map(|newline| span.end + newline + 1);
         let alone = text[start..span.start].trim().is_empty();
-        let (true, Some(mut end)) = (alone && end.is_some_and(|end| text[span.end..end].trim().is_empty()), end)
+        let (true, Some(mut end)) =
+            (alone && end.is_some_and(|end| text[span.end..end].trim().is_empty()), end)
         else {
             return span;
         };
         let next = text[end..].find('\n').map(|newline| end + newline + 1);
         if let Some(next) = next
+            && leads
             && text[end..next].trim().is_empty()
-            && text[..start].trim_end().ends_with('{')
         {
             end = next;
         }
@@ -214,7 +233,8 @@ mod tests {
     fn rewritten(text: &str) -> String {
         let load = |text: &str| {
             let files = Memory::new().with("a.thrift", text);
-            load_with("a.thrift", &Options::default(), &files).unwrap_or_else(|wrong| panic!("{wrong}\n{text}"))
+            load_with("a.thrift", &Options::default(), &files)
+                .unwrap_or_else(|wrong| panic!("{wrong}\n{text}"))
         };
         let before = load(text);
         let rewritten = before.files[0].with_annotations();
@@ -222,7 +242,10 @@ mod tests {
         assert_eq!(after.files[0].text.to_string(), after.files[0].with_annotations(), "nothing is left");
         for (one, other) in before.services.iter().zip(&after.services) {
             for (one, other) in one.all_functions().zip(other.all_functions()) {
-                assert_eq!((&one.hints.client, &one.hints.server), (&other.hints.client, &other.hints.server));
+                assert_eq!(
+                    (&one.hints.client, &one.hints.server),
+                    (&other.hints.client, &other.hints.server)
+                );
                 assert_eq!(one.documentation, other.documentation);
             }
         }
@@ -242,7 +265,10 @@ mod tests {
                 "[\n  hint: perf_goal = latency; // quick\n  s_hint: polling = busy;\n]",
                 "(\n  perf_goal = \"latency\", // quick\n  s_hint.polling = \"busy\"\n)",
             ),
-            ("[ /* none */ hint: perf_goal = latency /* why */; ]", "(/* none */ perf_goal = \"latency\" /* why */)"),
+            (
+                "[ /* none */ hint: perf_goal = latency /* why */; ]",
+                "(/* none */ perf_goal = \"latency\" /* why */)",
+            ),
             ("[ ]", ""),
         ] {
             let file = |hints: &str| format!("service S {{\n  i32 f(1: i32 a) {hints}\n}}\n");
@@ -264,13 +290,17 @@ mod tests {
                 "i32 f() (go.tag = \"x\") [ hint: polling = busy; ]",
                 "i32 f() (go.tag = \"x\", polling = \"busy\")",
             ),
-            ("i32 f() (go.tag = \"x\",) [ hint: polling = busy; ]", "i32 f() (go.tag = \"x\", polling = \"busy\")"),
+            (
+                "i32 f() (go.tag = \"x\",) [ hint: polling = busy; ]",
+                "i32 f() (go.tag = \"x\", polling = \"busy\")",
+            ),
             (
                 "i32 f() [ hint: polling = busy; ] [ c_hint: payload_size = 4B; ]",
                 "i32 f() (polling = \"busy\", c_hint.payload_size = \"4B\")",
             ),
         ] {
-            let file = |function: &str| format!("exception E {{ 1: i32 a }}\nservice S {{\n  {function}\n}}\n");
+            let file =
+                |function: &str| format!("exception E {{ 1: i32 a }}\nservice S {{\n  {function}\n}}\n");
             assert_eq!(rewritten(&file(before)), file(after));
         }
     }
@@ -288,6 +318,12 @@ service S { // here
   i32 f()
 }
 
+service R {
+  hint: perf_goal = latency;
+  s_hint: polling = busy;
+
+  i32 f()
+}
 service T { s_hint: polling = event; i32 g() } (a.b = \"c\")
 service U extends T { hint: priority = low; } (polling = \"busy\");
 ";
@@ -301,6 +337,9 @@ service S { // here
   i32 f()
 } (perf_goal = \"throughput\", concurrency = \"64\", c_hint.polling = \"busy\")
 
+service R {
+  i32 f()
+} (perf_goal = \"latency\", s_hint.polling = \"busy\")
 service T {  i32 g() } (a.b = \"c\", s_hint.polling = \"event\")
 service U extends T {  } (polling = \"busy\", priority = \"low\");
 ";

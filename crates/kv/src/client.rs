@@ -6,8 +6,8 @@ use crate::protocol::{
     Function, MultiGetRequest, MultiGetResponse, ProtocolError, PutRequest, Status, parse_put_response,
     parse_stats,
 };
-use dunlin_fabric::{Address, Fabric};
 use crate::service::SERVICE;
+use dunlin_fabric::{Address, Fabric};
 use dunlin_rpc::{CallError, CallId, Client, ClientConfig, ConnectError};
 use thiserror::Error;
 

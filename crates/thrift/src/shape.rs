@@ -17,6 +17,9 @@ const NOT_BARE: u8 = 2;
 /// shortened, and the function has no bare form.
 const LONGEST: usize = 1024;
 
+/// A shortened signature has the fields of structs down to less than this depth, as many as fit.
+const SHORTENED: usize = 8;
+
 /// Markers that begin a part other than a plain Thrift type in a signature. They lie beyond all type numbers.
 pub(crate) const REST: u8 = 255;
 pub(crate) const STRUCT: u8 = 254;
@@ -140,17 +143,16 @@ impl Shape {
     pub(crate) fn signature(&self) -> Option<Vec<u8>> {
         let throws = if self.throws { THROWS } else { 0 };
         let bare = if self.bare { 0 } else { NOT_BARE };
-        [(usize::MAX, bare), (3, NOT_BARE), (2, NOT_BARE), (1, NOT_BARE), (0, NOT_BARE)].into_iter().find_map(
-            |(depth, bare)| {
-                let mut bytes = vec![throws | bare];
-                self.value.tell(&mut bytes, depth);
-                for (id, argument) in self.arguments {
-                    bytes.extend_from_slice(&id.to_le_bytes());
-                    argument.tell(&mut bytes, depth);
-                }
-                (bytes.len() <= LONGEST).then_some(bytes)
-            },
-        )
+        let shortened = (0..SHORTENED).rev().map(|depth| (depth, NOT_BARE));
+        std::iter::once((usize::MAX, bare)).chain(shortened).find_map(|(depth, bare)| {
+            let mut bytes = vec![throws | bare];
+            self.value.tell(&mut bytes, depth);
+            for (id, argument) in self.arguments {
+                bytes.extend_from_slice(&id.to_le_bytes());
+                argument.tell(&mut bytes, depth);
+            }
+            (bytes.len() <= LONGEST).then_some(bytes)
+        })
     }
 }
 

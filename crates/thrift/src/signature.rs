@@ -248,7 +248,10 @@ mod tests {
             differ(&one, &shape(&[(1, TEXT)], NOTHING)),
             "argument 1 is i32 or an enum here and string or binary on the server"
         );
-        assert_eq!(differ(&one, &shape(&[(1, NUMBER)], LONG)), "the result is void here and i64 on the server");
+        assert_eq!(
+            differ(&one, &shape(&[(1, NUMBER)], LONG)),
+            "the result is void here and i64 on the server"
+        );
         assert_eq!(
             differ(&one, &shape(&[(1, NUMBER), (2, TEXT)], NOTHING)),
             "argument 2 is required by the server and is not sent"

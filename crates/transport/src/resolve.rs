@@ -198,9 +198,7 @@ fn hear(socket: &mut TcpStream, until: Nanos, said: &mut Vec<u8>) -> io::Result<
         let done = match door::recognise(said) {
             Look::Short => false,
             Look::Is(Door::AutoServer) => said.len() > MAX_BYTES,
-            Look::Is(Door::Refusal) => {
-                door::refusal_text(said).is_some() || said.len() >= door::MAX_REFUSAL
-            }
+            Look::Is(Door::Refusal) => door::refusal_text(said).is_some() || said.len() >= door::MAX_REFUSAL,
             Look::Is(_) | Look::Unknown => true,
         };
         if done {

@@ -100,7 +100,8 @@ impl Desk {
                 Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos().into() }
             });
             let ready = {
-                let mut all = vec![PollFd::new(&self.listener, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
+                let mut all =
+                    vec![PollFd::new(&self.listener, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
                 all.extend(self.visits.iter().map(|visit| PollFd::new(&visit.socket, PollFlags::IN)));
                 // After an interrupt, nothing is ready and the loop polls again.
                 let _ = rustix::event::poll(&mut all, timeout.as_ref());
@@ -125,7 +126,9 @@ impl Desk {
             let socket = match self.listener.accept() {
                 Ok((socket, _)) => socket,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
-                Err(error) if [ErrorKind::Interrupted, ErrorKind::ConnectionAborted].contains(&error.kind()) => {
+                Err(error)
+                    if [ErrorKind::Interrupted, ErrorKind::ConnectionAborted].contains(&error.kind()) =>
+                {
                     continue;
                 }
                 Err(error) => {

@@ -59,8 +59,13 @@ fn hints_are_rewritten_for_every_compiler() {
     assert_eq!(std::fs::read_to_string(&out).expect("written"), expected);
     // What is rewritten stays as it is.
     assert_eq!(dunlin(["gen", "--thrift", &out]).well().text(), expected);
-    folder.write("shared.thrift", "exception Missing { 1: string why }\nservice Base { hint: polling = busy; }\n");
-    assert!(dunlin(["gen", "--thrift", &file]).well().errors.contains("shared.thrift has hints in brackets too"));
+    folder.write(
+        "shared.thrift",
+        "exception Missing { 1: string why }\nservice Base { hint: polling = busy; }\n",
+    );
+    assert!(
+        dunlin(["gen", "--thrift", &file]).well().errors.contains("shared.thrift has hints in brackets too")
+    );
     let bad = folder.write("bad.thrift", "service KV { void f() [ hint: perf_gaol = latency; ] }");
     dunlin(["gen", "--thrift", &bad]).failed(1, &["perf_goal"]);
 }

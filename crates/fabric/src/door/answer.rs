@@ -99,7 +99,8 @@ impl<'a> Call<'a> {
 /// Takes a name after its length in the binary encoding.
 fn name(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = bytes.split_first_chunk()?;
-    let length = usize::try_from(u32::from_be_bytes(*length)).ok().filter(|length| *length <= MAX_FUNCTION)?;
+    let length =
+        usize::try_from(u32::from_be_bytes(*length)).ok().filter(|length| *length <= MAX_FUNCTION)?;
     rest.split_at_checked(length)
 }
 

@@ -54,7 +54,8 @@ fn every_wrong_port_names_the_right_address() {
 
     // `auto:` at the port of stock Thrift, with typed calls and calls by number.
     let wrong: Address = format!("auto:{tcp}").parse().unwrap();
-    let expected = format!("this is a server of stock Thrift; use tcp:{tcp} with a typed client; it serves 'Asked'");
+    let expected =
+        format!("this is a server of stock Thrift; use tcp:{tcp} with a typed client; it serves 'Asked'");
     let typed = AskedClient::connect(&fabrics, &wrong, ClientOptions::default()).unwrap_err().to_string();
     let raw = Client::connect(&fabrics, &wrong, ClientConfig::default()).unwrap_err().to_string();
     for error in [typed, raw] {

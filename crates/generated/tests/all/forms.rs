@@ -2,7 +2,8 @@
 //! Malformed bytes are errors.
 
 use dunlin::thrift::{
-    Bytes, CallError, ClientOptions, ConnectError, Context, Failure, FastStr, Form, Never, Route, ServerOptions, serve,
+    Bytes, CallError, ClientOptions, ConnectError, Context, Failure, FastStr, Form, Never, Route,
+    ServerOptions, serve,
 };
 use dunlin::{Address, ClientConfig, DefaultFabric, FunctionMode, Reply, Request, ServerBuilder};
 use dunlin_generated::forms::*;
@@ -386,18 +387,11 @@ fn other_services_are_told_apart() {
     let rig = rig("other");
     let refused = everything::EverywhereClient::connect(&rig.fabric, &rig.address, ClientOptions::default());
     let error = refused.unwrap_err();
-    assert!(
-        matches!(&error, ConnectError::Engine(dunlin::ConnectError::OtherService(_))),
-        "{error:?}"
-    );
+    assert!(matches!(&error, ConnectError::Engine(dunlin::ConnectError::OtherService(_))), "{error:?}");
     assert_eq!(error.to_string(), "this server serves 'Forms', not 'Everywhere'; look at the address");
     let hub = dunlin::AsyncHub::new(&rig.fabric).unwrap();
-    let refused = everything::EverywhereAsyncClient::connect(
-        &hub,
-        &rig.fabric,
-        &rig.address,
-        ClientOptions::default(),
-    );
+    let refused =
+        everything::EverywhereAsyncClient::connect(&hub, &rig.fabric, &rig.address, ClientOptions::default());
     assert!(refused.unwrap_err().to_string().contains("this server serves 'Forms', not 'Everywhere'"));
     // A client that states the server's name is let in, if it does not mind the functions' other types.
     let mut options = ClientOptions { other_signatures: true, ..ClientOptions::default() };

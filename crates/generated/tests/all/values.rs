@@ -1,6 +1,8 @@
 //! Constants and defaults: fields that a struct value omits, and arguments that a client omits.
 
-use dunlin::thrift::{CallError, ClientOptions, ConnectError, Context, Failure, FastStr, Never, ServerOptions, serve};
+use dunlin::thrift::{
+    CallError, ClientOptions, ConnectError, Context, Failure, FastStr, Never, ServerOptions, serve,
+};
 use dunlin_generated::parts::{Either, Held, Level, Part, WORDS, Whole};
 use dunlin_generated::values::*;
 use dunlin_generated::younger;
@@ -100,7 +102,10 @@ fn arguments_that_are_left_out_are_as_by_default() {
     let tcp = server.tcp_address().unwrap().to_string();
     // A missing argument without a default is refused when the client connects, unless it does not mind.
     let refused = younger::DerivedClient::connect(&fabric, &address, ClientOptions::default()).unwrap_err();
-    assert!(matches!(&refused, ConnectError::Signatures { functions, .. } if functions.len() == 1), "{refused}");
+    assert!(
+        matches!(&refused, ConnectError::Signatures { functions, .. } if functions.len() == 1),
+        "{refused}"
+    );
     assert!(refused.to_string().contains("'must': argument 1 is required by the server"), "{refused}");
     let lenient = ClientOptions { other_signatures: true, ..ClientOptions::default() };
     let clients = [

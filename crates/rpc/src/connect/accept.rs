@@ -273,11 +273,8 @@ impl<F: Fabric> Control<F> {
             Ok(_) if !config.serves(&hello.service) => {
                 let shown = |name: &str| name.chars().take(SHOWN_NAME).collect::<String>();
                 let (ours, theirs) = (shown(&config.service), shown(&hello.service));
-                let text = format!(
-                    "this server serves '{}', not '{}'",
-                    ours.escape_debug(),
-                    theirs.escape_debug()
-                );
+                let text =
+                    format!("this server serves '{}', not '{}'", ours.escape_debug(), theirs.escape_debug());
                 Some((RefusalCode::UNKNOWN_SERVICE, text))
             }
             Ok(_) => None,

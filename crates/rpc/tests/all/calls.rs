@@ -64,7 +64,9 @@ fn function_numbers_over_the_limit_are_refused() {
         let builder =
             ServerBuilder::new(&fabric).function(1, FunctionMode::Worker).function(id, FunctionMode::Worker);
         let refused = builder.serve(&address(&format!("numbers-{number}")), |_| echo()).unwrap_err();
-        let ServeError::Setting { what: "a function's number", value, .. } = &refused else { panic!("{refused}") };
+        let ServeError::Setting { what: "a function's number", value, .. } = &refused else {
+            panic!("{refused}")
+        };
         assert_eq!(*value, u64::from(id));
         assert!(refused.to_string().contains("below 4096"), "{refused}");
     }

@@ -56,14 +56,20 @@ impl<P: Processor> Service<P> {
     #[cold]
     pub(super) fn turn_away(&self, bytes: &[u8], error: &NotThrift, out: &mut Outgoing<'_>) -> Broken {
         let (name, why) = (self.processor.service().name, error.to_string());
-        let text = match door::recognise(bytes) {
-            // A transport of Thrift that is not supported.
-            Look::Is(Door::Thrift) => why.clone(),
-            _ => format!("{}; it serves '{name}'", Door::Thrift.found_at(&self.place)),
-        };
-        out.extend(&door::refusal(bytes, &text));
-        let first = self.visitors.is_first(bytes);
-        Broken::NotThrift { visitor: door::described(bytes), why, first }
+        let (look, first) = (door::recognise(bytes), self.visitors.is_first(bytes));
+        match (look, error) {
+            // A transport of Thrift that the server does not speak.
+            (Look::Is(Door::Thrift), NotThrift::Header) => out.extend(&door::refusal(bytes, &why)),
+            // A frame over the limit: its head may not be there yet, so no answer would fit the call.
+            (Look::Is(Door::Thrift), _) => {}
+            _ => {
+                let text = format!("{}; it serves '{name}'", Door::Thrift.found_at(&self.place));
+                out.extend(&door::refusal(bytes, &text));
+            }
+        }
+        // The first four bytes decide that a protocol is not known.
+        let told = if look.door().is_some() { bytes } else { &bytes[..bytes.len().min(4)] };
+        Broken::NotThrift { visitor: door::described(told), why, first }
     }
 
     /// Executes the call in the message and appends the answer. `memory` contains the message if handlers may

@@ -288,9 +288,7 @@ enum Failed {
 pub(super) fn wrong_door(first: &[u8], address: &str) -> Result<Option<String>, ()> {
     match door::recognise(first) {
         Look::Is(Door::Thrift) | Look::Unknown | Look::Short => Ok(None),
-        Look::Is(Door::Refusal)
-            if door::refusal_text(first).is_none() && first.len() < door::MAX_REFUSAL =>
-        {
+        Look::Is(Door::Refusal) if door::refusal_text(first).is_none() && first.len() < door::MAX_REFUSAL => {
             Err(())
         }
         Look::Is(_) => Ok(door::found(first, address)),
