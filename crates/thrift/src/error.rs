@@ -139,7 +139,9 @@ pub enum ConnectError {
         found: String,
     },
     /// The client and the server were built from IDLs that do not fit: calls of these functions could not be
-    /// understood. See [`ClientOptions::other_signatures`](crate::ClientOptions::other_signatures).
+    /// understood.
+    ///
+    /// [`ClientOptions::other_signatures`](crate::ClientOptions::other_signatures) connects all the same.
     #[error("the server's IDL of {service} does not fit this client's: {}; build both from IDLs that fit", listed(.functions))]
     Signatures {
         /// The service.

@@ -62,7 +62,7 @@ pub enum ResolveError {
     )]
     Asking(io::Error),
     /// The process that listens there is not such a server.
-    #[error("who listens there is no server on an auto: address: {0}")]
+    #[error("the answer is not that of a server on an auto: address: {0}")]
     Foreign(&'static str),
     /// Something else than such a server listens there. The text says what, and which address to use.
     #[error("{0}")]
