@@ -5,18 +5,16 @@ exception Missing {
 
 /** Key-value pairs in memory. */
 service KV {
-  hint: perf_goal = throughput, concurrency = 64;
-
   /** Returns the value of a key. */
   binary get(1: binary key) throws (1: Missing missing)
-    [ hint: perf_goal = latency, payload_size = 1KB; c_hint: polling = busy; ]
+    (perf_goal = "latency", payload_size = "1KB", c_hint.polling = "busy")
 
   /** Stores a value. */
-  void put(1: binary key, 2: binary value) [ hint: payload_size = 1KB; ]
+  void put(1: binary key, 2: binary value) (payload_size = "1KB")
 
   /** Returns the values of many keys; an empty value for a key that does not exist. */
-  list<binary> multiget(1: list<binary> keys) [ hint: payload_size = 10KB; ]
+  list<binary> multiget(1: list<binary> keys) (payload_size = "10KB")
 
   /** Reports that the client is alive. */
-  oneway void heartbeat() [ hint: transport = tcp; ]
-}
+  oneway void heartbeat() (transport = "tcp")
+} (perf_goal = "throughput", concurrency = "64")

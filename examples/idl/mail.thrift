@@ -13,19 +13,17 @@ struct Letter {
 
 /** A mail server (HatRPC figure 1): it receives many small letters and sends few large deliveries. */
 service Mail {
-  hint: perf_goal = throughput, concurrency = 32;
-
   /** Opens a mailbox. */
-  void open(1: string owner) [ hint: perf_goal = res_util; ]
+  void open(1: string owner) (perf_goal = "res_util")
 
   /** Puts a letter into a mailbox. Returns the number of letters in it. */
   i32 post(1: string owner, 2: Letter letter) throws (1: NoMailbox missing)
-    [ c_hint: payload_size = 1KB; s_hint: payload_size = 4B; ]
+    (c_hint.payload_size = "1KB", s_hint.payload_size = "4B")
 
   /** Removes all letters from a mailbox and returns them. */
   list<Letter> deliver(1: string owner) throws (1: NoMailbox missing)
-    [ c_hint: payload_size = 64B; s_hint: payload_size = 128KB; ]
+    (c_hint.payload_size = "64B", s_hint.payload_size = "128KB")
 
   /** Reports that the owner reads. */
-  oneway void reading(1: string owner) [ hint: priority = low; ]
-}
+  oneway void reading(1: string owner) (priority = "low")
+} (perf_goal = "throughput", concurrency = "32")

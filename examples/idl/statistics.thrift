@@ -18,14 +18,12 @@ struct Summary {
  * would need locks, memory layouts and retries (RF-RPC section 1). As a service it is a map.
  */
 service Statistics {
-  hint: concurrency = 4, payload_size = 64B;
-
   /** Adds to a counter. Returns its new value. */
-  i64 add(1: string counter, 2: i64 by) [ hint: perf_goal = latency; ]
+  i64 add(1: string counter, 2: i64 by) (perf_goal = "latency")
 
   /** Records a value. */
-  void record(1: string key, 2: i64 value) [ hint: perf_goal = throughput; ]
+  void record(1: string key, 2: i64 value) (perf_goal = "throughput")
 
   /** Returns the summary of a key's values. */
-  Summary summary(1: string key) throws (1: NoSuchKey missing) [ hint: perf_goal = latency; ]
-}
+  Summary summary(1: string key) throws (1: NoSuchKey missing) (perf_goal = "latency")
+} (concurrency = "4", payload_size = "64B")

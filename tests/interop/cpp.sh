@@ -11,6 +11,11 @@ if [ "$act" = prepare ]; then
     for header in thrift/TProcessor.h boost/numeric/conversion/cast.hpp; do
         [ -e "/usr/include/$header" ] || install libthrift-dev libboost-dev
     done
+    # The files that are shipped are for every compiler.
+    mkdir -p "$folder/shipped"
+    for idl in "$here"/../../examples/idl/*.thrift "$here"/../../crates/hatkv/idl/hatkv.thrift; do
+        thrift --gen cpp:no_skeleton -out "$folder/shipped" "$idl"
+    done
     thrift --gen cpp:no_skeleton -out "$folder" "$here/everything.thrift"
     g++ -std=c++17 -O1 -I"$folder" -o "$folder/side" "$here/cpp/side.cpp" "$folder/Everything.cpp" "$folder/Wider.cpp" \
         "$folder/everything_types.cpp" -lthrift -pthread

@@ -17,12 +17,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 const AFTER_HELP: &str = "\
-Hints have HatRPC's syntax, or are plain Thrift annotations:
+Hints are Thrift annotations, or have HatRPC's syntax, which other Thrift compilers refuse:
   service KV {
-    hint: perf_goal = throughput, concurrency = 64;
-    binary get(1: binary key) [ hint: perf_goal = latency; c_hint: polling = busy; ]
-    void put(1: binary key, 2: binary value) (payload_size = \"1KB\", s_hint.polling = \"event\")
-  }
+    binary get(1: binary key) (perf_goal = \"latency\", c_hint.polling = \"busy\")
+    void put(1: binary key, 2: binary value) [ hint: payload_size = 1KB; s_hint: polling = event; ]
+  } (perf_goal = \"throughput\", concurrency = \"64\")
 
 Keys: perf_goal, concurrency, payload_size, polling, numa, transport, priority, process_time, protocol.
 

@@ -1,7 +1,7 @@
 //! The echo function of every server of this command, and the echo server of `dunlin ping`.
 
 use clap::Args;
-use dunlin::{Address, FunctionMode, Reply, Request, ServerBuilder, Service, Status};
+use dunlin::{Address, FunctionMode, Reply, Request, ServerBuilder, ServerConfig, Service, Status};
 use dunlin_command::arguments::DeviceArguments;
 use dunlin_command::child;
 use dunlin_command::interrupt::Interrupt;
@@ -10,6 +10,9 @@ use std::process::ExitCode;
 
 /// Function id of the echo. The key-value store's ids begin at 1.
 pub(crate) const ECHO: u16 = 0;
+
+/// The name of a service whose function 0 is the echo.
+pub(crate) const SERVICE: &str = "echo";
 
 /// Time limit for calls in progress when a server stops, in nanoseconds.
 pub(crate) const DRAIN: u64 = 2_000_000_000;
@@ -32,6 +35,7 @@ pub(crate) struct EchoServerArguments {
 pub(crate) fn run(arguments: &EchoServerArguments) -> Result<ExitCode, Failure> {
     let interrupt = Interrupt::install()?;
     let server = ServerBuilder::new(&arguments.device.fabrics(false))
+        .config(ServerConfig { service: SERVICE.to_owned(), ..ServerConfig::default() })
         .function(ECHO, FunctionMode::Worker)
         .serve(&arguments.listen, |_| Box::new(echo) as Box<dyn Service>)?;
     child::say_ready(server.address())?;

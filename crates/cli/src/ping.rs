@@ -1,6 +1,6 @@
 //! `dunlin ping`: measures round trips to a server, or holds idle connections.
 
-use crate::echo::ECHO;
+use crate::echo::{self, ECHO};
 use clap::Args;
 use dunlin::engine::Client;
 use dunlin::{Address, ClientConfig, Fabric, Plan, Tuning, on_fabric};
@@ -105,7 +105,9 @@ fn start_echo_server(interrupt: &Interrupt) -> Result<(Address, ChildProcess), F
 }
 
 fn connect<F: Fabric>(fabric: &F, address: &Address, plan: Plan) -> Result<Client<F>, Failure> {
-    Ok(Client::connect(fabric, address, ClientConfig::with_plan(plan))?)
+    // A server with a name says what it serves if it has no echo.
+    let config = ClientConfig { service: echo::SERVICE.to_owned(), ..ClientConfig::with_plan(plan) };
+    Ok(Client::connect(fabric, address, config)?)
 }
 
 fn ping<F: Fabric>(

@@ -168,6 +168,9 @@ impl From<ConnectError> for Failure {
             ConnectError::Dial(dunlin::DialError::Permission { .. }) => {
                 Some("run both as the same user, or start the server with --allow-anyone".to_owned())
             }
+            ConnectError::OtherService(_) => Some(
+                "give the address of a server of that kind, or call this one with its own client".to_owned(),
+            ),
             ConnectError::Plan(_) => Some("dunlin protocols lists what goes together".to_owned()),
             ConnectError::Setting { what: "window", .. } => Some("choose a smaller --window".to_owned()),
             _ => None,

@@ -7,6 +7,7 @@ use crate::frame::{Frame, MAX_FRAME};
 use crate::link::{LinkShared, READ_BUFFER, TcpLink};
 use crate::listener::{ListenerShared, TcpControlListener};
 use crate::socket;
+use dunlin_fabric::door::{self, Door, Look};
 use dunlin_fabric::{Address, DialError, Host, ListenError, Nanos, RealHost};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
@@ -14,14 +15,18 @@ use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 /// The interval at which overdue greetings are checked, in nanoseconds, while there are any.
 const TICK: u64 = 250_000_000;
 /// The maximum number of connections that may be in their greeting at once.
 const MAX_GREETINGS: usize = 256;
+
+/// The most bytes that are read from a visitor after it was refused.
+const MAX_DISCARDED: usize = 64 << 10;
 
 const WAKE: u64 = 0;
 /// The number of the back-end's first descriptor.
@@ -34,8 +39,24 @@ const MAX_DESCRIPTORS: u64 = 8;
 struct Greeted<B: Backend> {
     socket: TcpStream,
     listener: Arc<ListenerShared<B>>,
-    incoming: Mutex<Vec<u8>>,
+    hearing: Mutex<Hearing>,
     deadline: u64,
+}
+
+/// The progress of a new connection.
+#[derive(Debug)]
+enum Hearing {
+    /// The bytes of an incomplete greeting.
+    Greeting(Vec<u8>),
+    /// The visitor was refused. Its further bytes are discarded, so that the system does not reset the
+    /// connection before the visitor has read the refusal. The value is their number so far.
+    Leaving(usize),
+}
+
+impl Default for Hearing {
+    fn default() -> Self {
+        Hearing::Greeting(Vec::new())
+    }
 }
 
 #[derive(Debug)]
@@ -136,16 +157,25 @@ impl<B: Backend> Control<B> {
             return Err(DialError::System { address: address(), source: io::Error::other(trouble) });
         }
         let within = until.saturating_sub(RealHost.now());
-        let socket = socket::connect(host, port, within).map_err(|error| match error.kind() {
+        let timed_out = || DialError::TimedOut { address: address(), after: Duration::from_nanos(within) };
+        let socket = socket::connect(host, port, until).map_err(|error| match error.kind() {
             ErrorKind::ConnectionRefused => DialError::NobodyListens { address: address() },
-            ErrorKind::TimedOut | ErrorKind::WouldBlock => DialError::TimedOut { address: address() },
+            ErrorKind::TimedOut | ErrorKind::WouldBlock => timed_out(),
             _ => DialError::System { address: address(), source: error },
         })?;
         let ours = self.0.backend.greeting().version;
         let link = self.0.greet(socket, until).map_err(|error| match error {
             GreetError::Version(theirs) => DialError::Version { address: address(), ours, theirs },
-            GreetError::TimedOut => DialError::TimedOut { address: address() },
+            GreetError::TimedOut => timed_out(),
+            GreetError::Full => DialError::Full { address: address() },
             GreetError::None(source) => DialError::NoGreeting { address: address(), source },
+            GreetError::Foreign(bytes, source) => {
+                let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+                match door::found(&bytes, &format!("{host}:{port}")) {
+                    Some(found) => DialError::WrongDoor { address: address(), found },
+                    None => DialError::NoGreeting { address: address(), source },
+                }
+            }
             GreetError::System(source) => DialError::System { address: address(), source },
         })?;
         Ok(TcpLink::new(link, Arc::clone(self)))
@@ -168,7 +198,9 @@ enum Heed {
     Hello(u16, Vec<u8>),
     /// The peer has no room for another connection.
     Full,
-    /// The peer is gone or is not a service of this fabric; the error has the reason.
+    /// The peer has sent other bytes than a greeting of this fabric.
+    Foreign(io::Error),
+    /// The peer is gone; the error has the reason.
     Failed(io::Error),
 }
 
@@ -177,7 +209,8 @@ fn hear_greeting(socket: &mut &TcpStream, incoming: &mut Vec<u8>, ours: Greeting
     loop {
         match socket.read(&mut buffer) {
             Ok(0) => {
-                return Heed::Failed(io::Error::other("it closed the connection before its greeting"));
+                let error = io::Error::other("it closed the connection before its greeting");
+                return if incoming.is_empty() { Heed::Failed(error) } else { Heed::Foreign(error) };
             }
             Ok(count) => incoming.extend_from_slice(&buffer[..count]),
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Heed::Waits,
@@ -187,14 +220,19 @@ fn hear_greeting(socket: &mut &TcpStream, incoming: &mut Vec<u8>, ours: Greeting
         match Frame::split(incoming) {
             Ok(Some((Frame::Hello(theirs), length))) => {
                 if theirs.magic != ours.magic {
-                    return Heed::Failed(io::Error::other("it is no service of this fabric"));
+                    return Heed::Foreign(io::Error::other("it is no service of this fabric"));
                 }
                 return Heed::Hello(theirs.version, incoming.split_off(length));
             }
             Ok(Some((Frame::Full, _))) => return Heed::Full,
             Ok(None) if incoming.len() <= MAX_FRAME => {}
-            Ok(_) => return Heed::Failed(io::Error::other("its first word was no greeting")),
-            Err(error) => return Heed::Failed(io::Error::other(error)),
+            // The words of a refusal may come in pieces.
+            Err(_)
+                if door::recognise(incoming) == Look::Is(Door::Refusal)
+                    && door::refusal_text(incoming).is_none()
+                    && incoming.len() < door::MAX_REFUSAL => {}
+            Ok(_) => return Heed::Foreign(io::Error::other("its first word was no greeting")),
+            Err(error) => return Heed::Foreign(io::Error::other(error)),
         }
     }
 }
@@ -206,15 +244,66 @@ fn say(mut socket: &TcpStream, frame: &Frame<'_>) -> io::Result<()> {
     socket.write_all(&bytes)
 }
 
+/// Refuses a visitor that has sent other bytes than a greeting of this fabric: logs the first of each kind,
+/// and answers in the visitor's protocol where that is cheap. A new socket has room for the answer.
+fn refuse<B: Backend>(
+    mut socket: &TcpStream,
+    listener: &ListenerShared<B>,
+    incoming: &mut Vec<u8>,
+    ours: Greeting,
+) {
+    // The head of a Thrift call names the function, which the answer must repeat.
+    let mut more = [0; 512];
+    if let Ok(count) = socket.read(&mut more) {
+        incoming.extend_from_slice(&more[..count]);
+    }
+    let mut hello = Vec::new();
+    Frame::Hello(ours).encode(&mut hello);
+    let own = door::recognise(&hello).door().unwrap_or(Door::Control);
+    let place = socket.local_addr().map(|place| place.to_string()).unwrap_or_default();
+    let text = own.found_at(&place);
+    let (visitor, peer) = (door::described(incoming), socket.peer_addr().ok());
+    if listener.visitors().is_first(incoming) {
+        tracing::warn!(?peer, "{visitor} came to {place} and is refused: {text}");
+    } else {
+        tracing::debug!(?peer, "{visitor} came to {place} and is refused");
+    }
+    let refusal = door::refusal(incoming, &text);
+    let told = socket.write_all(&refusal).and_then(|()| socket.shutdown(Shutdown::Write));
+    if let Err(error) = told {
+        tracing::debug!(%error, ?peer, "a visitor was gone before its refusal");
+    }
+    *incoming = Vec::new();
+}
+
+/// Reads and discards the bytes of a refused visitor. Returns whether more may come.
+fn discard(mut socket: &TcpStream, discarded: &mut usize) -> bool {
+    let mut buffer = [0; 4096];
+    while *discarded < MAX_DISCARDED {
+        match socket.read(&mut buffer) {
+            Ok(0) => return false,
+            Ok(count) => *discarded += count,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return true,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(_) => return false,
+        }
+    }
+    false
+}
+
 /// The reason why the greeting of a dialled connection failed.
 #[derive(Debug)]
 pub enum GreetError {
     /// The listener has this version.
     Version(u16),
-    /// The listener did not answer in time, or has no room.
+    /// The listener did not answer in time.
     TimedOut,
-    /// The peer is gone or is not a service of this fabric.
+    /// The listener has no room.
+    Full,
+    /// The peer is gone.
     None(io::Error),
+    /// The peer has sent these bytes, which no service of this fabric sends.
+    Foreign(Vec<u8>, io::Error),
     /// A system call failed.
     System(io::Error),
 }
@@ -253,7 +342,8 @@ impl<B: Backend> Io<B> {
                 }
                 Heed::Hello(version, rest) if version == ours.version => break rest,
                 Heed::Hello(version, _) => return Err(GreetError::Version(version)),
-                Heed::Full => return Err(GreetError::TimedOut),
+                Heed::Full => return Err(GreetError::Full),
+                Heed::Foreign(error) => return Err(GreetError::Foreign(incoming, error)),
                 Heed::Failed(error) => return Err(GreetError::None(error)),
             }
         };
@@ -418,8 +508,9 @@ impl<B: Backend> Io<B> {
                 },
             };
             let full = listener.is_full() || self.greetings.load(Ordering::Relaxed) >= MAX_GREETINGS;
-            let word = if full { Frame::Full } else { Frame::Hello(self.backend.greeting()) };
-            if let Err(error) = socket::prepare(&socket).and_then(|()| say(&socket, &word)) {
+            // The dialler greets first, so that a visitor with another protocol gets an answer in that one.
+            let word = || if full { say(&socket, &Frame::Full) } else { Ok(()) };
+            if let Err(error) = socket::prepare(&socket).and_then(|()| word()) {
                 tracing::debug!(%error, "a connection ended before its greeting");
                 continue;
             }
@@ -429,8 +520,8 @@ impl<B: Backend> Io<B> {
                 continue;
             }
             let deadline = RealHost.now().saturating_add(self.backend.limits().greeting_patience);
-            let greeting =
-                Greeted { socket, listener: Arc::clone(listener), incoming: Mutex::default(), deadline };
+            let (listener, hearing) = (Arc::clone(listener), Mutex::default());
+            let greeting = Greeted { socket, listener, hearing, deadline };
             self.entries().insert(number, Entry::Greeting(Arc::new(greeting)));
             self.greetings.fetch_add(1, Ordering::Relaxed);
         }
@@ -438,18 +529,36 @@ impl<B: Backend> Io<B> {
 
     fn greeted(self: &Arc<Self>, number: u64, greeting: &Greeted<B>) {
         let ours = self.backend.greeting();
-        let link = match hear_greeting(&mut &greeting.socket, &mut lock(&greeting.incoming), ours) {
-            Heed::Waits => return,
-            Heed::Hello(version, rest) if version == ours.version => {
-                greeting.socket.try_clone().ok().map(|socket| LinkShared::new(socket, false, rest, self))
-            }
-            // The peer has received this side's version and reports the mismatch to its user.
-            Heed::Hello(..) | Heed::Full => None,
-            Heed::Failed(error) => {
-                tracing::info!(%error, "a connection was dropped in its greeting");
-                None
-            }
+        let mut hearing = lock(&greeting.hearing);
+        let link = match &mut *hearing {
+            Hearing::Leaving(discarded) => match discard(&greeting.socket, discarded) {
+                true => return,
+                false => None,
+            },
+            Hearing::Greeting(incoming) => match hear_greeting(&mut &greeting.socket, incoming, ours) {
+                Heed::Waits => return,
+                Heed::Hello(version, rest) => {
+                    // A dialler of another version reads the version in this greeting and reports the
+                    // difference to its user.
+                    let said = say(&greeting.socket, &Frame::Hello(ours));
+                    let socket = (said.is_ok() && version == ours.version)
+                        .then(|| greeting.socket.try_clone().ok())
+                        .flatten();
+                    socket.map(|socket| LinkShared::new(socket, false, rest, self))
+                }
+                Heed::Foreign(_) => {
+                    refuse(&greeting.socket, &greeting.listener, incoming, ours);
+                    *hearing = Hearing::Leaving(0);
+                    return;
+                }
+                Heed::Full => None,
+                Heed::Failed(error) => {
+                    tracing::info!(%error, "a connection was dropped in its greeting");
+                    None
+                }
+            },
         };
+        drop(hearing);
         self.drop_greeting(number, &greeting.socket);
         if let Some(link) = link {
             match self.add_link(Arc::clone(&link)) {
@@ -478,7 +587,10 @@ impl<B: Backend> Io<B> {
             })
             .collect();
         for (number, greeting) in overdue {
-            tracing::info!("a connection without a hello is dropped");
+            if let Hearing::Greeting(incoming) = &*lock(&greeting.hearing) {
+                let sent = door::described(incoming);
+                tracing::info!("a connection without a hello is dropped; it sent {sent}");
+            }
             self.drop_greeting(number, &greeting.socket);
         }
     }

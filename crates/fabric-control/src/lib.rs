@@ -14,6 +14,8 @@ mod link;
 mod listener;
 mod mapping;
 mod socket;
+#[cfg(test)]
+mod tests;
 
 pub use backend::{Backend, Flag, Greeting, Heard, Limits, News, Place, lock};
 pub use bond::Bond;

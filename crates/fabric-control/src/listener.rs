@@ -3,6 +3,7 @@
 use crate::backend::{Backend, lock};
 use crate::io::{Control, Io};
 use crate::link::{LinkShared, TcpLink};
+use dunlin_fabric::door::Visitors;
 use dunlin_fabric::host::RealSignal;
 use dunlin_fabric::inbox::{Inbox, InboxLimits, Nothing};
 use dunlin_fabric::{AcceptError, Address, Listener, Nanos};
@@ -20,16 +21,23 @@ pub(crate) struct ListenerShared<B: Backend> {
     socket: Mutex<Option<TcpListener>>,
     /// Connections with a complete greeting.
     waiting: Inbox<Arc<LinkShared<B>>>,
+    /// The kinds of refused visitors that are logged already.
+    visitors: Visitors,
 }
 
 impl<B: Backend> ListenerShared<B> {
     pub(crate) fn new(socket: TcpListener, io: &Io<B>) -> Arc<Self> {
         let (number, waiting) = (io.next_number(), Inbox::new(WAITING));
-        Arc::new(ListenerShared { number, socket: Mutex::new(Some(socket)), waiting })
+        let (socket, visitors) = (Mutex::new(Some(socket)), Visitors::default());
+        Arc::new(ListenerShared { number, socket, waiting, visitors })
     }
 
     pub(crate) fn number(&self) -> u64 {
         self.number
+    }
+
+    pub(crate) fn visitors(&self) -> &Visitors {
+        &self.visitors
     }
 
     /// Calls a function with the socket, unless it is closed.

@@ -1,11 +1,12 @@
 //! The control socket: TCP. It reports a peer's death at once if the peer's process ends, and through
 //! keep-alive if its host or the network fails.
 
-use dunlin_fabric::Nanos;
+use dunlin_fabric::dialling::first_of;
+use dunlin_fabric::{Host, Nanos, RealHost};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::sockopt;
 use std::io;
-use std::net::{Shutdown, TcpStream, ToSocketAddrs};
+use std::net::{Shutdown, SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
 /// Idle time before the first probe.
@@ -29,20 +30,13 @@ pub(crate) fn prepare(socket: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Connects, within `within` nanoseconds each, to the first of the host's addresses that answers.
-pub(crate) fn connect(host: &str, port: u16, within: Nanos) -> io::Result<TcpStream> {
-    let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
-    for address in (host, port).to_socket_addrs()? {
-        // `connect_timeout` rejects a timeout of zero.
-        match TcpStream::connect_timeout(&address, Duration::from_nanos(within.max(1_000_000))) {
-            Ok(socket) => {
-                prepare(&socket)?;
-                return Ok(socket);
-            }
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
+/// Connects to the first of the host's addresses that answers. All addresses share the time until `until`.
+pub(crate) fn connect(host: &str, port: u16, until: Nanos) -> io::Result<TcpStream> {
+    let addresses: Vec<SocketAddr> = (host, port).to_socket_addrs()?.collect();
+    let left = || Duration::from_nanos(until.saturating_sub(RealHost.now()));
+    let socket = first_of(&addresses, left, TcpStream::connect_timeout)?;
+    prepare(&socket)?;
+    Ok(socket)
 }
 
 /// Waits until the socket is readable (or writable), for at most `nanoseconds`.

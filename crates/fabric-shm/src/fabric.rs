@@ -8,6 +8,7 @@ use crate::link::{LinkShared, READ_BUFFER, Secrets, ShmLink};
 use crate::listener::{ListenerShared, ShmListener};
 use crate::memory::ShmMemory;
 use crate::socket::{self, Received};
+use dunlin_fabric::door;
 use dunlin_fabric::{
     Access, Address, Capabilities, CreateError, DeviceIdentity, DialError, Fabric, Host, KnownRates,
     ListenError, Nanos, Rates, RatesBook, RealHost, RegisterError, Scheme, SharedValues, TransportSet,
@@ -18,6 +19,7 @@ use std::any::Any;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 /// The users that may connect to a fabric's listeners. The kernel reports a peer's user (SO_PEERCRED).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -123,7 +125,12 @@ impl ShmFabric {
     fn greet(&self, socket: OwnedFd, address: &Address, until: Nanos) -> Result<ShmLink, DialError> {
         let system = |source: io::Error| DialError::System { address: address.clone(), source };
         let none = |source: io::Error| DialError::NoGreeting { address: address.clone(), source };
+        let foreign = |bytes: &[u8], source: io::Error| match door::found(bytes, address.name()) {
+            Some(found) => DialError::WrongDoor { address: address.clone(), found },
+            None => none(source),
+        };
         let io = self.0.io.io();
+        let start = RealHost.now();
         // A listener that refuses has closed the connection before this side's greeting; its reason can still
         // be read.
         let said = io.greet(&socket);
@@ -133,7 +140,7 @@ impl ShmFabric {
                 Received::Empty => {
                     let left = until.saturating_sub(RealHost.now());
                     if left == 0 {
-                        return Err(DialError::TimedOut { address: address.clone() });
+                        return Err(timed_out(address, until.saturating_sub(start)));
                     }
                     socket::wait(socket.as_fd(), false, left.min(1_000_000_000));
                 }
@@ -151,10 +158,13 @@ impl ShmFabric {
                         });
                     }
                     Ok(Frame::Refused(Refusal::Full)) => {
-                        return Err(DialError::TimedOut { address: address.clone() });
+                        return Err(DialError::Full { address: address.clone() });
                     }
-                    Ok(_) => return Err(none(io::Error::other("its first word was no greeting"))),
-                    Err(error) => return Err(none(io::Error::other(error))),
+                    Ok(_) => {
+                        let error = io::Error::other("its first word was no greeting");
+                        return Err(foreign(&buffer[..length], error));
+                    }
+                    Err(error) => return Err(foreign(&buffer[..length], io::Error::other(error))),
                 },
                 Received::Frame { .. } | Received::Oversized => {
                     return Err(none(io::Error::other("its first word was no greeting")));
@@ -170,6 +180,10 @@ impl ShmFabric {
         io.add_link(Arc::clone(&link)).map_err(system)?;
         Ok(ShmLink::new(link, Arc::clone(&self.0.io)))
     }
+}
+
+fn timed_out(address: &Address, within: Nanos) -> DialError {
+    DialError::TimedOut { address: address.clone(), after: Duration::from_nanos(within) }
 }
 
 impl Fabric for ShmFabric {
@@ -226,6 +240,7 @@ impl Fabric for ShmFabric {
         if address.scheme() != Scheme::Shm {
             return Err(DialError::WrongScheme(address.clone()));
         }
+        let start = RealHost.now();
         loop {
             match socket::connect(address.name()) {
                 Ok(socket) => return self.greet(socket, address, until),
@@ -240,7 +255,7 @@ impl Fabric for ShmFabric {
             }
             let now = RealHost.now();
             if now >= until {
-                return Err(DialError::TimedOut { address: address.clone() });
+                return Err(timed_out(address, until.saturating_sub(start)));
             }
             RealHost.sleep((now + 1_000_000).min(until));
         }

@@ -156,7 +156,7 @@ fn garbage_closes_the_link_and_a_silent_or_wrong_greeting_is_dropped() {
     assert!(matches!(Frame::decode(&hear(&silent).unwrap()), Ok(Frame::Hello { .. })));
     assert_eq!(hear(&silent), None, "dropped");
     let wrong = socket::connect(address.name()).unwrap();
-    socket::send(wrong.as_fd(), b"GET / HTTP/1.1", b"", None).unwrap();
+    socket::send(wrong.as_fd(), b"hello, who is there?", b"", None).unwrap();
     hear(&wrong);
     assert_eq!(hear(&wrong), None, "dropped");
     let other = socket::connect(address.name()).unwrap();
@@ -193,7 +193,7 @@ fn a_listener_of_another_version_and_of_another_user_are_told_apart() {
 #[test]
 fn a_listener_that_does_not_greet_is_named() {
     let fabric = ShmFabric::new(ShmConfig::default()).unwrap();
-    for word in [&b""[..], b"HTTP/1.1 400 Bad Request"] {
+    for word in [&b""[..], b"hello", b"HTTP/1.1 400 Bad Request"] {
         let address = unique();
         let listener = socket::listen(address.name(), 1).unwrap();
         let stranger = std::thread::spawn(move || {
@@ -204,13 +204,41 @@ fn a_listener_that_does_not_greet_is_named() {
             }
         });
         let refused = fabric.dial(&address, soon()).unwrap_err();
-        assert!(
-            matches!(&refused, DialError::NoGreeting { address: named, .. } if *named == address),
-            "{refused:?}"
-        );
-        assert!(refused.to_string().contains("see whether one listens there"), "{refused}");
+        match &refused {
+            DialError::NoGreeting { address: named, .. } if *named == address => {
+                assert!(refused.to_string().contains("see whether one listens there"), "{refused}");
+                assert!(!word.starts_with(b"HTTP"), "{refused}");
+            }
+            DialError::WrongDoor { address: named, found } if *named == address => {
+                assert!(found.starts_with("this is a web server (HTTP)"), "{found}");
+            }
+            other => panic!("{other:?}"),
+        }
         stranger.join().unwrap();
     }
+}
+
+#[test]
+fn a_visitor_with_another_protocol_is_refused_in_that_protocol() {
+    let fabric = ShmFabric::new(ShmConfig::default()).unwrap();
+    let address = unique();
+    let listener = fabric.listen(&address).unwrap();
+    for (words, begin) in [
+        (&b"GET / HTTP/1.1\r\n\r\n"[..], &b"HTTP/1.1 400 "[..]),
+        (b"\x80\x01\0\x01\0\0\0\x04echo\0\0\0\x05\0", b"\x80\x01\0\x03\0\0\0\x04echo\0\0\0\x05"),
+        (b"DunlinAQ", b"DunlinNO"),
+        (b"hello", b""),
+        (&[0; 1000], b""),
+    ] {
+        let socket = socket::connect(address.name()).unwrap();
+        assert!(matches!(Frame::decode(&hear(&socket).unwrap()), Ok(Frame::Hello { .. })));
+        socket::send(socket.as_fd(), words, b"", None).unwrap();
+        let answer = hear(&socket).unwrap_or_default();
+        assert!(answer.starts_with(begin), "{}", answer.escape_ascii());
+        assert_eq!(answer.is_empty(), begin.is_empty());
+    }
+    let _link = fabric.dial(&address, soon()).unwrap();
+    assert!(listener.accept(soon()).unwrap().is_alive());
 }
 
 #[test]

@@ -9,6 +9,7 @@ use crate::listener::ListenerShared;
 use crate::socket::{self, Received};
 use crate::watchdog::Watchdog;
 use crate::{AllowPolicy, ShmConfig};
+use dunlin_fabric::door::{self, Door};
 use dunlin_fabric::{Host, RealHost};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -32,6 +33,23 @@ struct Greeting {
     listener: Arc<ListenerShared>,
     secret: [u64; 2],
     deadline: u64,
+}
+
+/// Refuses a visitor that has sent another packet than a greeting: logs the first of each kind, and answers
+/// in the visitor's protocol where that is cheap.
+fn turn_away(greeting: &Greeting, packet: &[u8]) {
+    let text = Door::Shm.found_at("");
+    let (visitor, peer) = (door::described(packet), socket::peer(greeting.socket.as_fd()));
+    if greeting.listener.visitors().is_first(packet) {
+        tracing::warn!(?peer, "{visitor} came to shared memory and is refused");
+    } else {
+        tracing::debug!(?peer, "{visitor} came to shared memory and is refused");
+    }
+    let refusal = door::refusal(packet, &text);
+    if !refusal.is_empty() {
+        // The visitor is refused even if it does not read the reason.
+        let _ = socket::send(greeting.socket.as_fd(), &refusal, &[], None);
+    }
 }
 
 #[derive(Debug)]
@@ -300,7 +318,10 @@ impl Io {
                     self.refuse(&greeting.socket, Refusal::Version(VERSION));
                     None
                 }
-                _ => None,
+                Ok(_) | Err(_) => {
+                    turn_away(greeting, &buffer[..length]);
+                    None
+                }
             },
             _ => None,
         };

@@ -2,6 +2,7 @@
 
 use crate::io::{Io, IoHandle};
 use crate::link::{LinkShared, ShmLink};
+use dunlin_fabric::door::Visitors;
 use dunlin_fabric::host::RealSignal;
 use dunlin_fabric::inbox::{Inbox, InboxLimits, Nothing};
 use dunlin_fabric::{AcceptError, Address, Listener, Nanos};
@@ -20,6 +21,8 @@ pub(crate) struct ListenerShared {
     io: Arc<Io>,
     /// Connections with a complete greeting.
     waiting: Inbox<Arc<LinkShared>>,
+    /// The kinds of refused visitors that are logged already.
+    visitors: Visitors,
 }
 
 impl ListenerShared {
@@ -29,11 +32,16 @@ impl ListenerShared {
             socket: Mutex::new(Some(socket)),
             io: Arc::clone(io),
             waiting: Inbox::new(WAITING),
+            visitors: Visitors::default(),
         })
     }
 
     pub(crate) fn number(&self) -> u64 {
         self.number
+    }
+
+    pub(crate) fn visitors(&self) -> &Visitors {
+        &self.visitors
     }
 
     /// Calls a function with the socket, unless it is closed.

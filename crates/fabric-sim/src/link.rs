@@ -14,6 +14,7 @@ use dunlin_fabric::{
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Unread messages of a side above which the sender gets a backlog error.
 const MAX_BACKLOG: usize = 1024;
@@ -718,8 +719,13 @@ pub(crate) fn dial(
     }
     let mut state = shared.blocking_call();
     let until = state.time_here(until);
+    let start = state.now();
+    let timed_out = |now: Nanos| DialError::TimedOut {
+        address: address.clone(),
+        after: Duration::from_nanos(now.saturating_sub(start)),
+    };
     if state.over() {
-        return Err(DialError::TimedOut { address: address.clone() });
+        return Err(timed_out(start));
     }
     let (number, accepts_for, answered) = loop {
         let links = &mut state.network.links;
@@ -743,7 +749,7 @@ pub(crate) fn dial(
             if let Some(listener) = state.network.links.listener(number) {
                 listener.dialling.retain(|one| *one != waiter);
             }
-            return Err(DialError::TimedOut { address: address.clone() });
+            return Err(timed_out(state.now()));
         }
     };
     if let Some(listener) = state.network.links.listener(number) {

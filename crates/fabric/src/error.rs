@@ -2,7 +2,9 @@
 //! failure.
 
 use crate::address::Address;
+use crate::dialling::readable;
 use std::io;
+use std::time::Duration;
 use thiserror::Error;
 
 /// An error of registering memory.
@@ -207,9 +209,28 @@ pub enum DialError {
         /// The error that the connection gave.
         source: io::Error,
     },
+    /// Something other than a server of this fabric answers at the address.
+    #[error("{address}: {found}")]
+    WrongDoor {
+        /// The address.
+        address: Address,
+        /// A sentence: the kind of server that answers, and the address to use instead.
+        found: String,
+    },
     /// The server did not answer in time.
-    #[error("{address} did not answer in time; is the server stuck or overloaded?")]
+    #[error(
+        "{address}: no answer in {}; is the host up, and is the server stuck or overloaded?",
+        readable(*.after)
+    )]
     TimedOut {
+        /// The address.
+        address: Address,
+        /// The time limit of dialling.
+        after: Duration,
+    },
+    /// The listener has as many connections waiting as it takes.
+    #[error("{address} takes no connection now: too many wait there to be accepted; try again later")]
+    Full {
         /// The address.
         address: Address,
     },

@@ -19,6 +19,8 @@ pub mod capabilities;
 pub mod chosen;
 pub mod completion;
 pub mod copy;
+pub mod dialling;
+pub mod door;
 pub mod error;
 pub mod host;
 pub mod idle;

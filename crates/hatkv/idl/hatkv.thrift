@@ -35,21 +35,19 @@ struct Found {
  * transaction. With priority = low on both functions that write, writes would be answered before they are on disk.
  */
 service HatKV {
-  hint: perf_goal = throughput, concurrency = 128;
-
   /** Returns the value of a key. */
   binary get(1: binary key) throws (1: NotFound missing, 2: BadRequest bad, 3: ReadersFull readers)
-    [ c_hint: payload_size = 24B; s_hint: payload_size = 1KB; ]
+    (c_hint.payload_size = "24B", s_hint.payload_size = "1KB")
 
   /** Stores a value. */
   void put(1: binary key, 2: binary value) throws (1: BadRequest bad, 2: MapFull full)
-    [ c_hint: payload_size = 1KB; s_hint: payload_size = 4B; ]
+    (c_hint.payload_size = "1KB", s_hint.payload_size = "4B")
 
   /** Returns the values of many keys, from one snapshot of the store. */
   list<Found> multiget(1: list<binary> keys) throws (1: BadRequest bad, 2: ReadersFull readers)
-    [ c_hint: payload_size = 240B; s_hint: payload_size = 10KB; ]
+    (c_hint.payload_size = "240B", s_hint.payload_size = "10KB")
 
   /** Stores many values, all or none. */
   void multiput(1: list<binary> keys, 2: list<binary> values) throws (1: BadRequest bad, 2: MapFull full)
-    [ c_hint: payload_size = 10KB; s_hint: payload_size = 4B; ]
-}
+    (c_hint.payload_size = "10KB", s_hint.payload_size = "4B")
+} (perf_goal = "throughput", concurrency = "128")

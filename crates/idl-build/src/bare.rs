@@ -89,12 +89,12 @@ pub(crate) fn message(cx: &Context, item: DefId, message: &Message) -> String {
     for field in &message.fields {
         let (name, kind) = (cx.rust_name(field.did), &field.ty.kind);
         let is_optional = field.kind == FieldKind::Optional;
-        let _ = write!(
-            fields,
-            "thrift::Field {{ id: {}, optional: {is_optional}, part: {} }},",
-            field.id,
-            part(cx, &field.ty)
-        );
+        let mut shape = part(cx, &field.ty);
+        if !is_optional && cx.default_val(field).is_some() {
+            shape = format!("thrift::Part::Lacking(&{shape})");
+        }
+        let _ =
+            write!(fields, "thrift::Field {{ id: {}, optional: {is_optional}, part: {shape} }},", field.id);
         if is_optional {
             let value = if is_scalar(kind) { "*value" } else { "value" };
             lengths.push(format!(

@@ -164,18 +164,20 @@ impl<'a> Function<'a> {
 
     /// Returns the function's shape, as an expression.
     fn shape(&self) -> String {
-        if !self.is_bare() {
-            return "::std::option::Option::None".into();
-        }
-        let part = |rest: bool, ty: &Ty| match rest {
+        let is_bare = self.is_bare();
+        let part = |rest: bool, ty: &Ty| match rest && is_bare {
             true => "thrift::Part::Rest".to_owned(),
             false => part(self.cx, ty),
         };
         let arguments = self.method.args.iter().enumerate().map(|(place, argument)| {
-            format!("({}, {}),", argument.id, part(self.takes_rest(place), &argument.ty))
+            let part = part(self.takes_rest(place), &argument.ty);
+            match argument.kind == FieldKind::Optional || self.default(argument).is_some() {
+                true => format!("({}, thrift::Part::Lacking(&{part})),", argument.id),
+                false => format!("({}, {part}),", argument.id),
+            }
         });
         format!(
-            "::std::option::Option::Some(thrift::Shape {{ arguments: &[{}], value: {}, throws: {} }})",
+            "::std::option::Option::Some(thrift::Shape {{ arguments: &[{}], value: {}, throws: {}, bare: {is_bare} }})",
             arguments.collect::<String>(),
             part(is_text(&self.method.ret.kind), &self.method.ret),
             self.exceptions.is_some()
@@ -219,6 +221,12 @@ fn descriptor(
             hints::function(&hints) + ","
         })
         .collect();
+    let mut extends = String::new();
+    let mut base = hinted.and_then(|service| service.extends);
+    while let Some(service) = base.map(|id| &document.services[id.0]) {
+        let _ = write!(extends, "{:?}, ", service.name);
+        base = service.extends;
+    }
     let shapes: String = functions.iter().map(|function| function.shape() + ",").collect();
     let _ = writeln!(
         out,
@@ -227,7 +235,7 @@ fn descriptor(
             use ::dunlin::hints;
             #[allow(unused_imports)]
             use ::dunlin::thrift;
-            ::dunlin::thrift::ServiceDescriptor {{ name: {idl:?}, functions: &[{entries}], shapes: &[{shapes}] }}
+            ::dunlin::thrift::ServiceDescriptor {{ name: {idl:?}, extends: &[{extends}], functions: &[{entries}], shapes: &[{shapes}] }}
         }};"
     );
 }

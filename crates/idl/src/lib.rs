@@ -25,6 +25,7 @@
 //! parses each definition separately; `walk.rs` adds the locations of the tokens to its tree.
 #![forbid(unsafe_code)]
 
+mod annotate;
 mod diagnostic;
 mod document;
 mod files;

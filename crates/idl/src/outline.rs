@@ -53,6 +53,12 @@ pub(crate) struct ServiceOutline {
     pub(crate) functions: Vec<FunctionOutline>,
     /// Whether errors in it were already reported. The parser would report them again.
     pub(crate) broken: bool,
+    /// The tokens of the groups of hints, each with its ';'.
+    pub(crate) groups: Vec<Range<usize>>,
+    /// The index of the closing brace.
+    pub(crate) close: Option<usize>,
+    /// The index of the bracket before its annotations.
+    pub(crate) annotations: Option<usize>,
 }
 
 /// A function.
@@ -67,6 +73,12 @@ pub(crate) struct FunctionOutline {
     /// The index of the bracket before its exceptions.
     pub(crate) throws: Option<usize>,
     pub(crate) hints: Vec<RawHint>,
+    /// The tokens of the hints in square brackets, with these.
+    pub(crate) brackets: Vec<Range<usize>>,
+    /// The index of the bracket before its annotations.
+    pub(crate) annotations: Option<usize>,
+    /// The index of the last token of its arguments and exceptions, behind which annotations may stand.
+    pub(crate) last: usize,
 }
 
 /// A file's definitions, and the spans that must be blanked because they are not plain Thrift.
@@ -235,6 +247,7 @@ impl Reader<'_> {
         let mut outline = ServiceOutline::default();
         let Some(open) = (start..end).find(|index| self.is(*index, b'{')) else { return outline };
         let close = self.behind(open) - 1;
+        outline.close = Some(close);
         let mut at = open + 1;
         while at < close {
             if self.tokens[at].kind == Kind::Word && self.is(at + 1, b':') {
@@ -246,6 +259,7 @@ impl Reader<'_> {
                 }
                 let group = at;
                 at = self.hint_group(at, close, &mut outline.hints);
+                outline.groups.push(group..at);
                 self.blanks.push(self.span(group..at));
                 continue;
             }
@@ -268,6 +282,7 @@ impl Reader<'_> {
         }
         if self.is(close + 1, b'(') && close + 1 < end {
             self.annotations(close + 1, &mut outline.hints);
+            outline.annotations = Some(close + 1);
         }
         outline
     }
@@ -286,13 +301,23 @@ impl Reader<'_> {
             }
         }
         let arguments = name + 1;
-        let mut function = FunctionOutline { start, name, arguments, throws: None, hints: Vec::new() };
         let mut at = self.behind(arguments);
+        let mut function = FunctionOutline {
+            start,
+            name,
+            arguments,
+            throws: None,
+            hints: Vec::new(),
+            brackets: Vec::new(),
+            annotations: None,
+            last: at - 1,
+        };
         let mut separated = false;
         loop {
             if self.is(at, b'[') {
                 let end = self.behind(at);
                 self.bracket_hints(at, &mut function.hints);
+                function.brackets.push(at..end);
                 self.blanks.push(self.span(at..end));
                 at = end;
             } else if separated {
@@ -304,9 +329,11 @@ impl Reader<'_> {
                 } else {
                     function.throws = Some(at + 1);
                 }
+                function.last = behind - 1;
                 at = behind;
             } else if self.is(at, b'(') {
                 self.annotations(at, &mut function.hints);
+                function.annotations.get_or_insert(at);
                 at = self.behind(at);
             } else if self.is_separator(at) {
                 separated = true;

@@ -115,7 +115,7 @@ impl Reader<'_> {
     }
 
     /// Returns the index after the tokens that form one word of a hint: those without gaps between them.
-    fn adjacent(&self, start: usize, end: usize) -> usize {
+    pub(crate) fn adjacent(&self, start: usize, end: usize) -> usize {
         let mut at = start;
         while at < end {
             let token = &self.tokens[at];

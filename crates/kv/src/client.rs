@@ -6,6 +6,7 @@ use crate::protocol::{
     Function, MultiGetRequest, MultiGetResponse, ProtocolError, PutRequest, Status, parse_put_response,
     parse_stats,
 };
+use crate::service::SERVICE;
 use dunlin_fabric::{Address, Fabric};
 use dunlin_rpc::{CallError, CallId, Client, ClientConfig, ConnectError};
 use thiserror::Error;
@@ -59,10 +60,14 @@ pub struct KvClient<F: Fabric> {
 }
 
 impl<F: Fabric> KvClient<F> {
-    /// Connects to all workers of a store's server. Blocks.
+    /// Connects to all workers of a store's server. Asks for the store by its name ([`SERVICE`]) unless the
+    /// settings have another name. Blocks.
     pub fn connect(fabric: &F, address: &Address, mut config: ClientConfig) -> Result<Self, ConnectError> {
         // Routing needs every worker.
         config.worker = None;
+        if config.service.is_empty() {
+            config.service = SERVICE.to_owned();
+        }
         Ok(KvClient { client: Client::connect(fabric, address, config)?, scratch: Vec::with_capacity(4096) })
     }
 

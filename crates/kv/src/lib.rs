@@ -36,4 +36,4 @@ pub use client::{KvClient, KvError};
 pub use error::{PartitionError, PutError};
 pub use hash::{KeyHash, partition_of};
 pub use partition::{MAX_KEY_LENGTH, MAX_VALUE_LENGTH, Partition, PartitionConfig, PutOutcome, Stats};
-pub use service::{KvService, SharedKvService};
+pub use service::{KvService, SERVICE, SharedKvService};

@@ -10,6 +10,10 @@ use dunlin_fabric::Fabric;
 use dunlin_rpc::{ApplicationCode, FunctionMode, Reply, Request, ServerBuilder, Service, Status};
 use std::sync::{Arc, Mutex, PoisonError};
 
+/// The name of the service, for which clients ask when they connect
+/// ([`ServerConfig::service`](dunlin_rpc::ServerConfig::service)).
+pub const SERVICE: &str = "key-value store";
+
 /// The service of one worker, with its partition.
 #[derive(Debug)]
 pub struct KvService {

@@ -172,6 +172,9 @@ pub enum ConnectError {
         /// The newest version that the server supports.
         theirs_high: u16,
     },
+    /// The server serves another service than the client asked for. The text names both.
+    #[error("{0}; look at the address")]
+    OtherService(String),
     /// The server refused the connection.
     #[error("the server refused the connection: {0}")]
     Refused(String),

@@ -36,11 +36,21 @@ const HOLDERS_LOOKED_AT_EVERY: Nanos = 1_000_000;
 /// Upper bound (exclusive) of function ids.
 pub const MAX_FUNCTIONS: u16 = 4096;
 
+/// Returns an error if no server can have a function with this id.
+pub fn check_function(id: u16) -> Result<(), ServeError> {
+    if id < MAX_FUNCTIONS {
+        return Ok(());
+    }
+    Err(ServeError::Setting { what: "a function's number", value: id.into(), must: "below 4096" })
+}
+
 /// A server configuration that is not started yet.
 pub struct ServerBuilder<F: Fabric> {
     fabric: F,
     config: ServerConfig,
     functions: Vec<Option<FunctionMode>>,
+    /// The first declared id that is too large.
+    too_large: Option<u16>,
     pool: Option<Arc<dyn PoolService>>,
 }
 
@@ -60,6 +70,7 @@ impl<F: Fabric> ServerBuilder<F> {
             fabric: fabric.clone(),
             config: ServerConfig::default(),
             functions: Vec::new(),
+            too_large: None,
             pool: None,
         }
     }
@@ -71,11 +82,15 @@ impl<F: Fabric> ServerBuilder<F> {
         self
     }
 
-    /// Declares a function and where it runs. The id must be below [`MAX_FUNCTIONS`]; larger ids are replaced
-    /// by the largest one. The server refuses calls of undeclared functions as unknown.
+    /// Declares a function and where it runs. The id must be below [`MAX_FUNCTIONS`]; with a larger one,
+    /// starting the server fails. The server refuses calls of undeclared functions as unknown.
     #[must_use]
     pub fn function(mut self, id: u16, mode: FunctionMode) -> Self {
-        let id = id.min(MAX_FUNCTIONS - 1) as usize;
+        if id >= MAX_FUNCTIONS {
+            self.too_large.get_or_insert(id);
+            return self;
+        }
+        let id = id as usize;
         if self.functions.len() <= id {
             self.functions.resize(id + 1, None);
         }
@@ -125,6 +140,7 @@ impl<F: Fabric> ServerBuilder<F> {
         mut service: impl FnMut(u16) -> Box<dyn Service>,
     ) -> Result<(Server<F>, Vec<Worker<F>>), ServeError> {
         self.config.check()?;
+        self.too_large.map_or(Ok(()), check_function)?;
         let fabric = self.fabric;
         let listener = fabric.listen(address)?;
         let address = listener.address();

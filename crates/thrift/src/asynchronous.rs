@@ -41,10 +41,12 @@ impl<F: Fabric> AsyncClient<F> {
         let choice = Choice::new(service, fabric, &options)?;
         let bound = Bound::new(fabric.host(), &choice.cores).map_err(|error| numa(service, error))?;
         // A temporary synchronous client makes the introduction call.
-        let mut asking = dunlin_rpc::Client::connect(fabric, address, options.engine.clone())?;
-        let introduction = introduce(&mut asking, service)?;
+        let connect = |config| dunlin_rpc::Client::connect(fabric, address, config);
+        let mut asking = Choice::connected(service, options.engine.clone(), connect)?;
+        let introduction = introduce(&mut asking, service, &options)?;
         let config = choice.config(service, &introduction, &options);
-        let engine = dunlin_rpc::AsyncClient::connect(hub, address, config)?;
+        let connect = |config| dunlin_rpc::AsyncClient::connect(hub, address, config);
+        let engine = Choice::connected(service, config, connect)?;
         let routes = choice.routes(service, &introduction);
         let tcp_address = options.tcp.as_ref().or(introduction.tcp.as_ref());
         let tcp = match tcp_address.filter(|_| routes.contains(&Route::Tcp)) {

@@ -64,12 +64,13 @@ impl<F: Fabric> Client<F> {
         let bound = Bound::new(fabric.host(), &choice.cores).map_err(|error| numa(service, error))?;
         let expected = Choice::expected(service);
         let config = choice.config(service, &expected, &options);
-        let mut engine = dunlin_rpc::Client::connect(fabric, address, config)?;
-        let introduction = introduce(&mut engine, service)?;
+        let connect = |config| dunlin_rpc::Client::connect(fabric, address, config);
+        let mut engine = Choice::connected(service, config, connect)?;
+        let introduction = introduce(&mut engine, service, &options)?;
         if introduction.functions != expected.functions {
             // The server's function ids differ, and plans are configured by id.
             let config = choice.config(service, &introduction, &options);
-            engine = dunlin_rpc::Client::connect(fabric, address, config)?;
+            engine = Choice::connected(service, config, connect)?;
         }
         let routes = choice.routes(service, &introduction);
         let tcp_address = options.tcp.as_ref().or(introduction.tcp.as_ref());
@@ -392,10 +393,12 @@ pub(crate) fn failed<E>(error: dunlin_rpc::CallError) -> CallError<E> {
     }
 }
 
-/// Calls the introduction function and checks that the server serves the service.
+/// Calls the introduction function and checks that the server serves the service, with functions that this
+/// client can call.
 pub(crate) fn introduce<F: Fabric>(
     client: &mut dunlin_rpc::Client<F>,
     service: &'static ServiceDescriptor,
+    options: &ClientOptions,
 ) -> Result<Introduction, ConnectError> {
     let answer = client.call(INTRODUCTION, &[]).map_err(ConnectError::Introduction)?;
     let introduction = Introduction::parse(&answer).map_err(ConnectError::NotThrift)?;
@@ -403,6 +406,16 @@ pub(crate) fn introduce<F: Fabric>(
     let known = service.functions.iter().filter(|f| introduction.function(&f.name).is_some()).count();
     if introduction.service != service.name && known == 0 {
         return Err(ConnectError::OtherService { wanted: service.name, found: introduction.service });
+    }
+    if !options.other_signatures {
+        let functions = service.functions.iter().enumerate().filter_map(|(number, function)| {
+            let difference = introduction.function(&function.name)?.difference(&service.signature(number))?;
+            Some((function.name.to_string(), difference))
+        });
+        let functions: Vec<_> = functions.collect();
+        if !functions.is_empty() {
+            return Err(ConnectError::Signatures { service: service.name, functions });
+        }
     }
     Ok(introduction)
 }

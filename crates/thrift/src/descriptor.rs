@@ -10,7 +10,10 @@ pub struct ServiceDescriptor {
     pub name: &'static str,
     /// The functions. Generated code refers to a function by its index here.
     pub functions: &'static [FunctionHints],
-    /// The shapes of the functions, in the same order; `None` for a function without a bare form.
+    /// The names of the services that it extends, the nearest first. Clients of these may call a server of
+    /// this service.
+    pub extends: &'static [&'static str],
+    /// The shapes of the functions, in the same order; `None` for a function of unknown types.
     pub shapes: &'static [Option<Shape>],
 }
 
@@ -20,7 +23,8 @@ impl ServiceDescriptor {
         self.functions.iter().position(|function| function.name == name)
     }
 
-    /// Returns the signature of a function's shape; empty if the function has no shape.
+    /// Returns the signature of a function's shape; empty if the function has no shape, or one that is too
+    /// long to send.
     pub(crate) fn signature(&self, function: usize) -> Vec<u8> {
         self.shapes.get(function).and_then(|shape| shape.as_ref()?.signature()).unwrap_or_default()
     }

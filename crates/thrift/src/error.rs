@@ -138,6 +138,17 @@ pub enum ConnectError {
         /// The service that the server named.
         found: String,
     },
+    /// The client and the server were built from IDLs that do not fit: calls of these functions could not be
+    /// understood.
+    ///
+    /// [`ClientOptions::other_signatures`](crate::ClientOptions::other_signatures) connects all the same.
+    #[error("the server's IDL of {service} does not fit this client's: {}; build both from IDLs that fit", listed(.functions))]
+    Signatures {
+        /// The service.
+        service: &'static str,
+        /// The functions, each with the first difference.
+        functions: Vec<(String, String)>,
+    },
     /// The hints of a function cannot be followed on this fabric.
     #[error("{service}.{function}: {error}")]
     Hints {
@@ -164,6 +175,11 @@ pub enum ConnectError {
         /// The operating system's error.
         error: std::io::Error,
     },
+}
+
+fn listed(functions: &[(String, String)]) -> String {
+    let listed: Vec<String> = functions.iter().map(|(name, why)| format!("'{name}': {why}")).collect();
+    listed.join("; ")
 }
 
 /// The error of starting a server.

@@ -4,11 +4,13 @@
 //! The answer holds, with all numbers little-endian: version `u16`; the service's name; the number of
 //! functions `u16`; for each function its id `u16`, its name and its signature; and the server's TCP address,
 //! or an empty text. A text is its length `u8` and its bytes. A signature is its length `u16` and its bytes
-//! (`shape.rs`); it is empty for a function without a bare form (`form.rs`). The id of a bare form is the
-//! function's id plus one.
+//! (`shape.rs`); it says whether the function has a bare form (`form.rs`), and it is empty if it would be too
+//! long. The id of a bare form is the function's id plus one.
 
 use crate::descriptor::ServiceDescriptor;
 use crate::form::Form;
+use crate::shape::is_bare;
+use crate::signature::difference;
 use dunlin_hints::FunctionHints;
 
 /// The function id of the introduction. The ids of the service's functions follow it.
@@ -17,7 +19,8 @@ const VERSION: u16 = 3;
 
 /// Returns the engine's id of a function's tagged form. The bare form has the next id.
 fn function_id(number: usize) -> u16 {
-    number as u16 * 2 + 1
+    // The engine refuses ids of 4096 and more, so a number that is cut off here is refused too.
+    u16::try_from(number).unwrap_or(u16::MAX).saturating_mul(2).saturating_add(1)
 }
 
 /// Returns the function index and form of an engine id; `None` for the introduction.
@@ -32,20 +35,26 @@ pub(crate) fn function_number(id: u16) -> Option<(usize, Form)> {
 pub(crate) struct Function {
     id: u16,
     name: String,
-    /// The signature of the arguments and the value; empty if the function has no bare form.
+    /// The signature of the arguments and the value; empty if it is not known.
     signature: Vec<u8>,
 }
 
 impl Function {
     /// Returns the function's one or two ids.
     pub(crate) fn ids(&self) -> impl Iterator<Item = u16> {
-        let bare = (!self.signature.is_empty()).then(|| self.id.saturating_add(1));
+        let bare = is_bare(&self.signature).then(|| self.id.saturating_add(1));
         std::iter::once(self.id).chain(bare)
+    }
+
+    /// Returns the difference because of which a client with this signature cannot be understood, if there is
+    /// one.
+    pub(crate) fn difference(&self, signature: &[u8]) -> Option<String> {
+        difference(signature, &self.signature)
     }
 
     /// Returns the id and form for a client whose own signature of the function is `signature`.
     pub(crate) fn form(&self, signature: &[u8]) -> (u16, Form) {
-        match !signature.is_empty() && signature == self.signature {
+        match is_bare(signature) && signature == self.signature {
             true => (self.id.saturating_add(1), Form::Bare),
             false => (self.id, Form::Tagged),
         }
@@ -149,6 +158,7 @@ mod tests {
             service: "KV".into(),
             functions: vec![
                 Function { id: 1, name: "get".into(), signature: vec![0, 255] },
+                Function { id: 7, name: "maybe".into(), signature: vec![2, 255] },
                 Function { id: 5, name: "scan".into(), signature: vec![9; 1000] },
                 Function { id: 3, name: "a".repeat(300), signature: Vec::new() },
             ],
@@ -163,9 +173,11 @@ mod tests {
         let get = parsed.function("get").unwrap();
         assert_eq!((get.form(&[0, 255]), get.form(&[1, 255])), ((2, Form::Bare), (1, Form::Tagged)));
         assert_eq!(get.ids().collect::<Vec<_>>(), [1, 2]);
+        let maybe = parsed.function("maybe").unwrap();
+        assert_eq!((maybe.form(&[2, 255]), maybe.ids().count()), ((7, Form::Tagged), 1));
         let long = parsed.function(&"a".repeat(300)).unwrap();
         assert_eq!((long.form(&[]), long.ids().count()), ((3, Form::Tagged), 1));
-        assert_eq!(parsed.function("scan"), Some(&example().functions[1]));
+        assert_eq!(parsed.function("scan"), Some(&example().functions[2]));
         assert_eq!(parsed.function("put"), None);
     }
 

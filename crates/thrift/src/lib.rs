@@ -26,6 +26,7 @@ mod numa;
 mod route;
 mod server;
 mod shape;
+mod signature;
 pub mod tcp;
 
 pub use arguments::{

@@ -31,6 +31,10 @@ pub struct ClientOptions {
     /// The server's address for stock Thrift (`host:port`), for functions whose hints select TCP. By default
     /// it comes from the announcement of an `auto:` address, or else from the server's introduction.
     pub tcp: Option<String>,
+    /// Whether to connect although functions have other types on the server, so that their calls cannot be
+    /// understood. Such calls then fail; the other functions work. Default: false, connecting fails and names
+    /// the functions.
+    pub other_signatures: bool,
     /// Settings of the TCP connection.
     pub connection: ConnectionOptions,
 }
@@ -118,6 +122,27 @@ impl Choice {
         // Functions without a plan of their own, such as the introduction, use one of the plans in use.
         let plan = functions.values().next().copied().or(options.engine.plan);
         ClientConfig { plan, functions, ..options.engine.clone() }
+    }
+
+    /// Connects to the engine, asking for the service by its name, or else by the name of a service that it
+    /// extends: an older server may serve only that one. A name in the options replaces these.
+    pub(crate) fn connected<T>(
+        service: &ServiceDescriptor,
+        config: ClientConfig,
+        connect: impl Fn(ClientConfig) -> Result<T, dunlin_rpc::ConnectError>,
+    ) -> Result<T, ConnectError> {
+        if !config.service.is_empty() {
+            return Ok(connect(config)?);
+        }
+        let ask = |name: &str| connect(ClientConfig { service: name.to_owned(), ..config.clone() });
+        let mut connected = ask(service.name);
+        for base in service.extends {
+            if !matches!(connected, Err(dunlin_rpc::ConnectError::OtherService(_))) {
+                break;
+            }
+            connected = ask(base).or(connected);
+        }
+        Ok(connected?)
     }
 
     /// Returns the routes of the functions on a server with this introduction.

@@ -129,6 +129,14 @@ impl<P: Processor> Adapter<P> {
         if config.cores.is_empty() {
             config.cores = bound_cores(fabric, self.processor.service(), topology)?;
         }
+        let service = self.processor.service();
+        let mut names = service.extends.iter().map(|base| (*base).to_owned()).collect::<Vec<_>>();
+        // Clients of the IDL ask for its name even if the settings have another one.
+        match config.service.is_empty() {
+            true => service.name.clone_into(&mut config.service),
+            false => names.push(service.name.to_owned()),
+        }
+        config.other_names.append(&mut names);
         let builder = self.declare(ServerBuilder::new(fabric).config(config));
         let adapter = self.clone();
         Ok(builder.serve(address, move |_| Box::new(adapter.clone()))?)

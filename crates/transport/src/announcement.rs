@@ -2,13 +2,13 @@
 //! address on each fabric, or the reason why it does not use a fabric. Encoding and decoding are pure
 //! functions.
 
+use dunlin_fabric::door::AUTO_ANSWER as MAGIC;
 use dunlin_fabric::{MAX_NAME, Scheme};
 
 /// The longest announcement in bytes. Readers stop there.
 pub(crate) const MAX_BYTES: usize = 2048;
 /// The longest text, in bytes.
 const MAX_REASON: usize = 400;
-const MAGIC: [u8; 8] = *b"DunlinAU";
 const VERSION: u8 = 1;
 
 /// A server's address on one transport: the name of `shm:NAME`, the port of `rdma:HOST:PORT`, the provider

@@ -45,6 +45,7 @@ mod resolve;
 mod server;
 mod several;
 mod tables;
+mod teller;
 #[cfg(feature = "thrift")]
 mod typed;
 #[cfg(feature = "thrift")]

@@ -6,12 +6,14 @@
 use crate::announcement::{Announcement, MAX_BYTES, Offer};
 use crate::fabrics::{ChosenFabric, Fabrics};
 use dunlin_fabric::chosen::NAMED;
+use dunlin_fabric::dialling::first_of;
+use dunlin_fabric::door::{self, Door, Look};
 use dunlin_fabric::{
     Address, ChosenTransport, Fabric, Host, Nanos, PassedOver, RealHost, Scheme, Unavailable,
 };
 use std::fmt;
-use std::io::{self, Read};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 use thiserror::Error;
 
@@ -56,12 +58,15 @@ impl fmt::Display for Resolved {
 pub enum ResolveError {
     /// The server could not be asked.
     #[error(
-        "nobody says there which fabrics it is on: {0}; start a server on this auto: address, or name the fabric"
+        "no server says there which fabrics it is on: {0}; start a server on this auto: address, or name the fabric"
     )]
     Asking(io::Error),
     /// The process that listens there is not such a server.
-    #[error("who listens there is no server on an auto: address: {0}")]
+    #[error("the answer is not that of a server on an auto: address: {0}")]
     Foreign(&'static str),
+    /// Something else than such a server listens there. The text says what, and which address to use.
+    #[error("{0}")]
+    WrongDoor(String),
     /// No transport can be used by both sides.
     #[error("there is no way to it: {}", listed(.0))]
     NoWay(Vec<PassedOver>),
@@ -159,40 +164,73 @@ fn ask(address: &Address) -> Result<Announcement, ResolveError> {
     if address.host_and_port().is_none() {
         return Err(ResolveError::Foreign("it has no HOST:PORT"));
     }
-    let said = asked(address, |mut socket, left| {
+    let said = asked(address, |mut socket, until| {
+        // A peer that has closed already may have said why.
+        let asked = socket.write_all(&door::AUTO_QUESTION);
         let mut said = Vec::new();
-        let mut piece = [0; 512];
-        loop {
-            socket.set_read_timeout(Some(left()))?;
-            match socket.read(&mut piece)? {
-                0 => return Ok(said),
-                count => said.extend(&piece[..count]),
-            }
-            if said.len() > MAX_BYTES {
-                return Ok(said);
-            }
+        match hear(&mut socket, until, &mut said) {
+            Err(error) if said.is_empty() => Err(asked.err().unwrap_or(error)),
+            _ => Ok(said),
         }
     });
-    Announcement::decode(&said.map_err(ResolveError::Asking)?).map_err(ResolveError::Foreign)
+    let said = said.map_err(ResolveError::Asking)?;
+    match door::recognise(&said) {
+        Look::Is(Door::AutoServer) => Announcement::decode(&said).map_err(ResolveError::Foreign),
+        _ => Err(ResolveError::WrongDoor(wrong_door(&said, address.name()))),
+    }
 }
 
-/// Connects by TCP to HOST:PORT and runs `talk`. Tries each address of the host until one works. `talk` gets
-/// a function that returns the time left.
-fn asked<T>(
-    address: &Address,
-    talk: impl Fn(TcpStream, &dyn Fn() -> Duration) -> io::Result<T>,
-) -> io::Result<T> {
-    let (host, port) = address.host_and_port().unwrap_or_default();
-    let until = RealHost.now().saturating_add(PATIENCE.as_nanos() as Nanos);
-    let left = || Duration::from_nanos(until.saturating_sub(RealHost.now()).max(1));
-    let mut failure = io::Error::other(format!("{host} has no address"));
-    for place in (host, port).to_socket_addrs()? {
-        match TcpStream::connect_timeout(&place, left()).and_then(|socket| talk(socket, &left)) {
-            Ok(outcome) => return Ok(outcome),
-            Err(error) => failure = error,
+/// Reads an announcement, or so much of other bytes that their protocol is known.
+fn hear(socket: &mut TcpStream, until: Nanos, said: &mut Vec<u8>) -> io::Result<()> {
+    let mut piece = [0; 512];
+    loop {
+        let left = until.saturating_sub(RealHost.now());
+        if left == 0 {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        socket.set_read_timeout(Some(Duration::from_nanos(left)))?;
+        match socket.read(&mut piece) {
+            Ok(0) => return Ok(()),
+            Ok(count) => said.extend(&piece[..count]),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+        let done = match door::recognise(said) {
+            Look::Short => false,
+            Look::Is(Door::AutoServer) => said.len() > MAX_BYTES,
+            Look::Is(Door::Refusal) => door::refusal_text(said).is_some() || said.len() >= door::MAX_REFUSAL,
+            Look::Is(_) | Look::Unknown => true,
+        };
+        if done {
+            return Ok(());
         }
     }
-    Err(failure)
+}
+
+/// Returns the sentence about a peer that has answered with these bytes.
+fn wrong_door(said: &[u8], place: &str) -> String {
+    match door::found(said, place) {
+        Some(found) => found,
+        None if said.is_empty() => format!(
+            "it closed the connection without a word, as stock Thrift does with a question that it does not know; use tcp:{place} if it is that, and else look at host and port"
+        ),
+        None => {
+            let begin = said[..said.len().min(16)].escape_ascii();
+            format!("this is no server of Dunlin: it answered \"{begin}\"; look at host and port")
+        }
+    }
+}
+
+/// Connects by TCP to HOST:PORT and runs `talk` with the end of its time. Tries the addresses of the host
+/// until one works, within one time limit for all.
+fn asked<T>(address: &Address, talk: impl Fn(TcpStream, Nanos) -> io::Result<T>) -> io::Result<T> {
+    let until = RealHost.now().saturating_add(PATIENCE.as_nanos() as Nanos);
+    let left = || Duration::from_nanos(until.saturating_sub(RealHost.now()));
+    let places: Vec<SocketAddr> = address.host_and_port().unwrap_or_default().to_socket_addrs()?.collect();
+    first_of(&places, left, |place, within| {
+        let until = RealHost.now().saturating_add(within.as_nanos() as Nanos);
+        talk(TcpStream::connect_timeout(place, within)?, until)
+    })
 }
 
 /// Returns the shared-memory name of a server on the `auto:` address with that host and port.

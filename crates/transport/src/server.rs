@@ -94,6 +94,8 @@ impl ServerBuilder {
         address: &Address,
         mut start: impl FnMut(ServerBuilder, &Address, &mut Numbers) -> Result<(Server, T), ServeError>,
     ) -> Result<(Server, Vec<T>), ServeError> {
+        // The engine of each fabric would refuse it, as a reason to pass the fabric over.
+        self.functions.iter().try_for_each(|(id, _)| dunlin_rpc::server::check_function(*id))?;
         if self.functions.iter().any(|(_, mode)| *mode == FunctionMode::Pull) {
             let source =
                 "functions are pulled from a server of one fabric: name it, shm:NAME or rdma:HOST:PORT";

@@ -1,90 +1,17 @@
 //! A server on all fabrics of its host, at an `auto:` address: one engine server with its own workers per
-//! usable fabric, and a thread that announces these servers at HOST:PORT.
+//! usable fabric, and a thread that announces these servers at HOST:PORT (`teller.rs`).
 
 use crate::announcement::{Announcement, Offer};
 use crate::resolve::{ResolveError, host_of, shm_name, this_host};
 use crate::server::Server;
+use crate::teller::Teller;
 use dunlin_fabric::{Address, ListenError, PassedOver, Scheme, Unavailable};
 use dunlin_rpc::ServeError;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
-use rustix::fd::OwnedFd;
-use std::io::{self, ErrorKind, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::Arc;
-use std::thread::JoinHandle;
+use std::io::{self, ErrorKind};
+use std::net::TcpListener;
 
 /// The provider of libfabric that is available on every host.
 const PROVIDER: &str = "tcp";
-
-/// Sends the announcement to each client that connects to the address. Dropping it stops the thread and frees
-/// the address.
-#[derive(Debug)]
-struct Teller {
-    stop: Arc<OwnedFd>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Teller {
-    fn start(listener: TcpListener, announcement: Vec<u8>) -> io::Result<Self> {
-        listener.set_nonblocking(true)?;
-        let stop = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let stop = Arc::new(stop);
-        let stopped = Arc::clone(&stop);
-        let body = move || tell(&listener, &announcement, &stopped);
-        let thread = std::thread::Builder::new().name("dunlin-auto".into()).spawn(body)?;
-        Ok(Teller { stop, thread: Some(thread) })
-    }
-}
-
-impl Drop for Teller {
-    fn drop(&mut self) {
-        // Cannot fail: the counter is written only once.
-        let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
-        if let Some(thread) = self.thread.take() {
-            // The thread has logged any error.
-            let _ = thread.join();
-        }
-    }
-}
-
-fn tell(listener: &TcpListener, announcement: &[u8], stop: &OwnedFd) {
-    loop {
-        match listener.accept() {
-            // The announcement fits in a fresh socket's send buffer, so no client can block this thread.
-            Ok((socket, _)) => {
-                if let Err(error) = say(&socket, announcement) {
-                    tracing::debug!(target: "dunlin::transport", %error, "one who asked for our fabrics has gone");
-                }
-                continue;
-            }
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-            Err(error) if [ErrorKind::Interrupted, ErrorKind::ConnectionAborted].contains(&error.kind()) => {
-                continue;
-            }
-            Err(error) => {
-                tracing::warn!(target: "dunlin::transport", %error, "cannot answer who asks for our fabrics; raise `ulimit -n`?");
-                let mut only_stop = [PollFd::new(stop, PollFlags::IN)];
-                let pause = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
-                if rustix::event::poll(&mut only_stop, Some(&pause)).is_ok_and(|count| count > 0) {
-                    return;
-                }
-                continue;
-            }
-        }
-        let mut either = [PollFd::new(listener, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
-        // After an interrupt, the loop polls again.
-        let _ = rustix::event::poll(&mut either, None);
-        if !either[1].revents().is_empty() {
-            return;
-        }
-    }
-}
-
-fn say(mut socket: &TcpStream, announcement: &[u8]) -> io::Result<()> {
-    socket.set_nonblocking(true)?;
-    socket.write_all(announcement)?;
-    socket.shutdown(Shutdown::Write)
-}
 
 /// Servers of one service on several fabrics.
 #[derive(Debug)]

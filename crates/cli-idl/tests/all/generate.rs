@@ -44,6 +44,33 @@ fn code_is_readable_and_the_same_each_time() {
 }
 
 #[test]
+fn hints_are_rewritten_for_every_compiler() {
+    let folder = Folder::new("generate-thrift");
+    let file = folder.write("kv.thrift", KV);
+    folder.write("shared.thrift", SHARED);
+    let ended = dunlin(["gen", "--thrift", &file]).well();
+    let expected = KV
+        .replace("  hint: perf_goal = throughput;\n", "")
+        .replace("[ hint: perf_goal = latency; ]", "(perf_goal = \"latency\")")
+        .replace("heartbeat()\n}\n", "heartbeat()\n} (perf_goal = \"throughput\")\n");
+    assert_eq!((ended.text(), ended.errors.as_str()), (expected.clone(), ""));
+    let out = folder.file("plain.thrift");
+    assert!(dunlin(["gen", "--thrift", &file, "--out", &out]).well().text().contains("7 lines"));
+    assert_eq!(std::fs::read_to_string(&out).expect("written"), expected);
+    // What is rewritten stays as it is.
+    assert_eq!(dunlin(["gen", "--thrift", &out]).well().text(), expected);
+    folder.write(
+        "shared.thrift",
+        "exception Missing { 1: string why }\nservice Base { hint: polling = busy; }\n",
+    );
+    assert!(
+        dunlin(["gen", "--thrift", &file]).well().errors.contains("shared.thrift has hints in brackets too")
+    );
+    let bad = folder.write("bad.thrift", "service KV { void f() [ hint: perf_gaol = latency; ] }");
+    dunlin(["gen", "--thrift", &bad]).failed(1, &["perf_goal"]);
+}
+
+#[test]
 fn bad_files_are_named_with_the_place() {
     let folder = Folder::new("generate-bad");
     let file = folder

@@ -82,7 +82,12 @@ pub(crate) fn run(arguments: &ServeArguments) -> Result<ExitCode, Failure> {
     for worker in 0..arguments.workers {
         stores.push(KvService::new(memory, items, worker, arguments.workers)?);
     }
-    let config = ServerConfig { workers: arguments.workers, ..ServerConfig::default() };
+    let config = ServerConfig {
+        workers: arguments.workers,
+        service: dunlin_kv::SERVICE.to_owned(),
+        other_names: vec![echo::SERVICE.to_owned()],
+        ..ServerConfig::default()
+    };
     let fabrics = arguments.device.fabrics(arguments.allow_anyone);
     let builder = ServerBuilder::new(&fabrics).config(config).function(ECHO, FunctionMode::Worker);
     let builder =

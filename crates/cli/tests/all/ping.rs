@@ -62,6 +62,25 @@ fn quiet_connections_are_held_and_still_answer() {
     assert!(ended.text().contains("all 50 still answer"), "{}", ended.text());
 }
 
+/// A server of another service says what it serves.
+#[test]
+fn a_server_of_another_service_is_named() {
+    use dunlin::{FunctionMode, Reply, Request, ServerBuilder, ServerConfig, Service};
+    let config = ServerConfig { service: "Bank".to_owned(), ..ServerConfig::default() };
+    let builder = ServerBuilder::new(&dunlin::Fabrics::default()).config(config);
+    let other = |request: &Request<'_>, reply: &mut Reply<'_>| Ok(reply.write(request.payload)?);
+    let address: dunlin::Address = format!("shm:bank-{}", std::process::id()).parse().expect("an address");
+    let server = builder
+        .function(0, FunctionMode::Worker)
+        .serve(&address, |_| Box::new(other) as Box<dyn Service>)
+        .expect("serves");
+    let address = server.address().to_string();
+    dunlin(["ping", &address]).failed(1, &["this server serves 'Bank', not 'echo'"]);
+    dunlin(["kv", "get", &address, "key"]).failed(1, &["this server serves 'Bank', not 'key-value store'"]);
+    let store = Server::start(&[]);
+    dunlin(["ping", &store.address, "-n", "3"]).well();
+}
+
 #[test]
 fn nobody_there_is_said_to_be_so() {
     dunlin(["ping", "shm:nobody-there"]).failed(1, &["nobody listens", "kv serve"]);

@@ -96,7 +96,7 @@ impl Hooks<Reference> for WrongHooks {
             Err(DialError::NobodyListens { address })
                 if self.is(Wrong::DialLies) && address.name().contains("nobody") =>
             {
-                Err(DialError::TimedOut { address })
+                Err(DialError::TimedOut { address, after: std::time::Duration::ZERO })
             }
             result => result,
         }

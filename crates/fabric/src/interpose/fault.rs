@@ -19,6 +19,7 @@ use crate::{
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 /// The occasions, among those eligible for a fault, at which it is injected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -242,7 +243,7 @@ impl<F: Fabric> Hooks<F> for FaultHooks {
         let mut rolls = self.0.rolls.lock().unwrap_or_else(PoisonError::into_inner);
         if rolls.1.roll(Kind::Dial, self.0.plan.dial_failure) {
             self.0.injected(Kind::Dial);
-            return Err(DialError::TimedOut { address: address.clone() });
+            return Err(DialError::TimedOut { address: address.clone(), after: Duration::ZERO });
         }
         drop(rolls);
         inner.dial(address, until)

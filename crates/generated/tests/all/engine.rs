@@ -475,7 +475,10 @@ fn an_older_client_is_told_what_it_lacks() {
     let address = format!("shm:typed-older-{}", std::process::id()).parse().unwrap();
     let processor = younger::EverywhereProcessor(Younger);
     let _server = serve(&fabric, &address, processor, ServerOptions::default()).unwrap();
-    let mut client = EverywhereClient::connect(&fabric, &address, ClientOptions::default()).unwrap();
+    let error = EverywhereClient::connect(&fabric, &address, ClientOptions::default()).unwrap_err();
+    assert!(error.to_string().contains("'get': argument 2 is required by the server"), "{error}");
+    let options = ClientOptions { other_signatures: true, ..ClientOptions::default() };
+    let mut client = EverywhereClient::connect(&fabric, &address, options).unwrap();
     client.put(b"key", b"value").unwrap();
     match client.get(b"key", None) {
         Err(CallError::Application(error)) => {

@@ -2,7 +2,8 @@
 //! Malformed bytes are errors.
 
 use dunlin::thrift::{
-    Bytes, CallError, ClientOptions, Context, Failure, FastStr, Form, Never, Route, ServerOptions, serve,
+    Bytes, CallError, ClientOptions, ConnectError, Context, Failure, FastStr, Form, Never, Route,
+    ServerOptions, serve,
 };
 use dunlin::{Address, ClientConfig, DefaultFabric, FunctionMode, Reply, Request, ServerBuilder};
 use dunlin_generated::forms::*;
@@ -177,8 +178,9 @@ fn every_length_goes_there_and_back() {
 #[test]
 fn who_does_not_agree_gets_along() {
     let rig = rig("differ");
-    let mut client =
-        younger::FormsClient::connect(&rig.fabric, &rig.address, ClientOptions::default()).unwrap();
+    // Some functions cannot be understood, which connecting tells unless it is told not to mind.
+    let options = ClientOptions { other_signatures: true, ..ClientOptions::default() };
+    let mut client = younger::FormsClient::connect(&rig.fabric, &rig.address, options).unwrap();
     let forms = client.inner().routes().iter().map(|route| match route {
         Route::Engine { form, .. } => *form,
         other => panic!("{other:?}"),
@@ -223,7 +225,9 @@ fn who_does_not_agree_gets_along() {
 #[test]
 fn what_must_be_there_is_asked_for() {
     let rig = rig("strict");
-    let options = ClientOptions::default();
+    // The service has another name there.
+    let mut options = ClientOptions::default();
+    options.engine.service = "Forms".into();
     let mut client = younger::StricterClient::connect(&rig.fabric, &rig.address, options).unwrap();
     assert!(matches!(client.inner().routes(), [Route::Engine { form: Form::Tagged, .. }]));
     let strict = younger::Strict { left: 1, right: "x".into() };
@@ -376,13 +380,79 @@ fn no_tcp_is_said() {
     assert!(matches!(futures.note(1), Err(CallError::NoTcp { .. })));
 }
 
-/// A function of another service with the same name and shape is not called by mistake.
+/// A client asks for its service by name, so a function of another service with the same name is not called
+/// by mistake. The refusal names both services.
 #[test]
 fn other_services_are_told_apart() {
     let rig = rig("other");
     let refused = everything::EverywhereClient::connect(&rig.fabric, &rig.address, ClientOptions::default());
+    let error = refused.unwrap_err();
+    assert!(matches!(&error, ConnectError::Engine(dunlin::ConnectError::OtherService(_))), "{error:?}");
+    assert_eq!(error.to_string(), "this server serves 'Forms', not 'Everywhere'; look at the address");
+    let hub = dunlin::AsyncHub::new(&rig.fabric).unwrap();
+    let refused =
+        everything::EverywhereAsyncClient::connect(&hub, &rig.fabric, &rig.address, ClientOptions::default());
+    assert!(refused.unwrap_err().to_string().contains("this server serves 'Forms', not 'Everywhere'"));
+    // A client that states the server's name is let in, if it does not mind the functions' other types.
+    let mut options = ClientOptions { other_signatures: true, ..ClientOptions::default() };
+    options.engine.service = "Forms".into();
+    let mut client = everything::EverywhereClient::connect(&rig.fabric, &rig.address, options).unwrap();
     // Only one function has a common name and can be called.
-    let mut client = refused.unwrap();
     let known = client.inner().routes().iter().filter(|route| **route != Route::Unknown).count();
     assert_eq!(known, 1);
+}
+
+/// Functions that no call could understand are refused by name when the client connects, and only those.
+#[test]
+fn other_signatures_are_refused_when_connecting() {
+    let rig = rig("signatures");
+    let expected = [
+        ("nothing", "the result is i64 here and void on the server"),
+        ("say", "argument 1 is required by the server and is not sent"),
+        ("mix", "argument 1, field 1 is i32 or an enum here and bool on the server"),
+    ];
+    let check = |error: ConnectError| match &error {
+        ConnectError::Signatures { service: "Forms", functions } => {
+            let named = functions.iter().map(|(name, why)| (name.as_str(), why.as_str()));
+            assert_eq!(named.collect::<Vec<_>>(), expected);
+            assert!(error.to_string().contains("'nothing': the result is i64 here"), "{error}");
+        }
+        other => panic!("{other}"),
+    };
+    let (fabric, address) = (&rig.fabric, &rig.address);
+    check(younger::FormsClient::connect(fabric, address, ClientOptions::default()).unwrap_err());
+    let hub = dunlin::AsyncHub::new(fabric).unwrap();
+    check(younger::FormsAsyncClient::connect(&hub, fabric, address, ClientOptions::default()).unwrap_err());
+}
+
+/// A server of an older build introduces itself without signatures, and has no name for its service.
+#[test]
+fn a_server_without_signatures_is_accepted() {
+    let fabric = dunlin::fabric().unwrap();
+    let text = |bytes: &mut Vec<u8>, text: &str| {
+        bytes.push(text.len() as u8);
+        bytes.extend(text.as_bytes());
+    };
+    let mut introduction = 3u16.to_le_bytes().to_vec();
+    text(&mut introduction, "Forms");
+    introduction.extend(2u16.to_le_bytes());
+    for (id, name) in [(1u16, "nothing"), (3, "say")] {
+        introduction.extend(id.to_le_bytes());
+        text(&mut introduction, name);
+        introduction.extend(0u16.to_le_bytes());
+    }
+    text(&mut introduction, "");
+    let mut builder = ServerBuilder::new(&fabric);
+    for function in [0, 1, 3] {
+        builder = builder.function(function, FunctionMode::Worker);
+    }
+    let older = move |request: &Request<'_>, reply: &mut Reply<'_>| match request.function {
+        0 => Ok(reply.write(&introduction)?),
+        // A tagged result: field 0 is an i64.
+        _ => Ok(reply.write(&[10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7, 0])?),
+    };
+    let address = address("older");
+    let _server = builder.serve(&address, move |_| Box::new(older.clone())).unwrap();
+    let mut client = younger::FormsClient::connect(&fabric, &address, ClientOptions::default()).unwrap();
+    assert_eq!(client.nothing().unwrap(), 7);
 }

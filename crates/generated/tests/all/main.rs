@@ -2,6 +2,7 @@
 
 mod addresses;
 mod bare;
+mod doors;
 mod engine;
 mod forms;
 mod numa;

@@ -1,6 +1,8 @@
 //! Constants and defaults: fields that a struct value omits, and arguments that a client omits.
 
-use dunlin::thrift::{CallError, ClientOptions, Context, Failure, FastStr, Never, ServerOptions, serve};
+use dunlin::thrift::{
+    CallError, ClientOptions, ConnectError, Context, Failure, FastStr, Never, ServerOptions, serve,
+};
 use dunlin_generated::parts::{Either, Held, Level, Part, WORDS, Whole};
 use dunlin_generated::values::*;
 use dunlin_generated::younger;
@@ -98,8 +100,16 @@ fn arguments_that_are_left_out_are_as_by_default() {
     let options = ServerOptions { tcp: Some("127.0.0.1:0".into()), ..ServerOptions::default() };
     let server = serve(&fabric, &address, DerivedProcessor(Handler), options).unwrap();
     let tcp = server.tcp_address().unwrap().to_string();
+    // A missing argument without a default is refused when the client connects, unless it does not mind.
+    let refused = younger::DerivedClient::connect(&fabric, &address, ClientOptions::default()).unwrap_err();
+    assert!(
+        matches!(&refused, ConnectError::Signatures { functions, .. } if functions.len() == 1),
+        "{refused}"
+    );
+    assert!(refused.to_string().contains("'must': argument 1 is required by the server"), "{refused}");
+    let lenient = ClientOptions { other_signatures: true, ..ClientOptions::default() };
     let clients = [
-        younger::DerivedClient::connect(&fabric, &address, ClientOptions::default()).unwrap(),
+        younger::DerivedClient::connect(&fabric, &address, lenient.clone()).unwrap(),
         younger::DerivedClient::connect_tcp(&tcp, Default::default()).unwrap(),
     ];
     for mut client in clients {
@@ -120,4 +130,36 @@ fn arguments_that_are_left_out_are_as_by_default() {
     assert_eq!(said, r#"1   Some(4) [] false Level(1) Some("no") n 1.5 false Some(true)"#);
     assert!(!client.hold(&Either::Number(1), &Held::default()).unwrap());
     assert_eq!((client.must(2).unwrap(), client.own(5).unwrap()), (2, 5));
+}
+
+struct Small;
+
+impl younger::Values for Small {
+    fn say(&self, _: &Context) -> Result<FastStr, Failure<Never>> {
+        Ok("small".into())
+    }
+
+    fn hold(&self, _: &Context) -> Result<bool, Failure<Never>> {
+        Ok(true)
+    }
+
+    fn must(&self, _: &Context) -> Result<i32, Failure<Never>> {
+        Ok(2)
+    }
+}
+
+/// A client asks for its service by name. A server of a service that extends it is one of these, and a server
+/// of the base has at least the base's functions.
+#[test]
+fn extended_services_answer_to_the_names_of_their_bases() {
+    let fabric = dunlin::fabric().unwrap();
+    let address = |name: &str| format!("shm:values-{name}-{}", std::process::id()).parse().unwrap();
+    let (derived, base) = (address("derived"), address("base"));
+    let _derived = serve(&fabric, &derived, DerivedProcessor(Handler), ServerOptions::default()).unwrap();
+    let mut client = ValuesClient::connect(&fabric, &derived, ClientOptions::default()).unwrap();
+    assert_eq!(client.must(2).unwrap(), 2);
+    let _base = serve(&fabric, &base, younger::ValuesProcessor(Small), ServerOptions::default()).unwrap();
+    let mut client = younger::DerivedClient::connect(&fabric, &base, ClientOptions::default()).unwrap();
+    assert_eq!(client.must().unwrap(), 2);
+    assert!(matches!(client.own(), Err(CallError::Application(_))), "the base has no such function");
 }

@@ -5,6 +5,7 @@ use super::slots::MAX_WINDOW;
 use crate::connect::backoff::BackoffConfig;
 use crate::error::ConnectError;
 use crate::plan::{Carrier, CompletionMode, Plan};
+use crate::server::MAX_FUNCTIONS;
 use crate::tune::Tuners;
 use crate::tune::shared::{FetchChoice, FetchTuner};
 use crate::tune::table::FetchTable;
@@ -163,6 +164,9 @@ impl ClientConfig {
         }
         if !RING_BYTES.contains(&self.ring_bytes) || !self.ring_bytes.is_power_of_two() {
             return out("ring_bytes", self.ring_bytes.into(), "a power of two from 16 KiB to 1 MiB");
+        }
+        if let Some((&function, _)) = self.functions.range(MAX_FUNCTIONS..).next() {
+            return out("a function's number", function.into(), "below 4096");
         }
         if self.max_response == 0 || self.max_response > u32::MAX as u64 {
             return out("max_response", self.max_response, "1 byte to 4 GiB");

@@ -23,6 +23,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 const LANES_PER_WORKER: usize = 2 * MAX_PLANS;
 /// The longest sleep of the control thread.
 const LOOK_EVERY: Nanos = 200_000_000;
+/// The most characters of a service's name in a refusal, whose text is bounded.
+const SHOWN_NAME: usize = 24;
 /// Records taken from one connection before the others are served.
 const RECORDS_AT_ONCE: usize = 64;
 
@@ -268,12 +270,11 @@ impl<F: Fabric> Control<F> {
             Ok(_) if !config.token.is_empty() && !hello.token.matches(&config.token) => {
                 Some((RefusalCode::UNAUTHORISED, "the token is not the right one".to_owned()))
             }
-            Ok(_) if !hello.service.is_empty() && hello.service != config.service => {
-                let text = format!(
-                    "there is no service '{}' here, but '{}'",
-                    hello.service.escape_debug(),
-                    config.service
-                );
+            Ok(_) if !config.serves(&hello.service) => {
+                let shown = |name: &str| name.chars().take(SHOWN_NAME).collect::<String>();
+                let (ours, theirs) = (shown(&config.service), shown(&hello.service));
+                let text =
+                    format!("this server serves '{}', not '{}'", ours.escape_debug(), theirs.escape_debug());
                 Some((RefusalCode::UNKNOWN_SERVICE, text))
             }
             Ok(_) => None,

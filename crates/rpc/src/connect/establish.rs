@@ -30,7 +30,7 @@ use dunlin_fabric::{
     ThreadDomain, Transport,
 };
 use dunlin_wire::handshake::{
-    Hello, HelloReply, LaneReady, MAX_VERSION, MIN_VERSION, OpenLane, Record, Token,
+    Hello, HelloReply, LaneReady, MAX_VERSION, MIN_VERSION, OpenLane, Record, RefusalCode, Token,
 };
 use dunlin_wire::{BatchState, Direction, TagKey};
 use std::collections::VecDeque;
@@ -60,11 +60,29 @@ fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }
 
+/// The end of the refusal by which servers of older builds refuse every name if they have none themselves.
+const NAMELESS: &str = ", but ''";
+
 /// Dials and exchanges hellos.
 pub(crate) fn greet<F: Fabric>(
     fabric: &F,
     address: &Address,
     config: &ClientConfig,
+    until: Nanos,
+) -> Result<Greeting<F>, ConnectError> {
+    match greet_as(fabric, address, (&config.service, &config.token), until) {
+        Err(ConnectError::OtherService(text)) if text.ends_with(NAMELESS) => {
+            greet_as(fabric, address, ("", &config.token), until)
+        }
+        greeted => greeted,
+    }
+}
+
+/// Like [`greet`], asking for the service with this name.
+fn greet_as<F: Fabric>(
+    fabric: &F,
+    address: &Address,
+    (service, token): (&str, &[u8]),
     until: Nanos,
 ) -> Result<Greeting<F>, ConnectError> {
     let link = fabric.dial(address, until)?;
@@ -73,8 +91,8 @@ pub(crate) fn greet<F: Fabric>(
         max_version: MAX_VERSION,
         capabilities: 0,
         process_id: dunlin_fabric::Host::process_id(fabric.host()),
-        service: config.service.clone(),
-        token: Token(config.token.clone()),
+        service: service.to_owned(),
+        token: Token(token.to_vec()),
     };
     // A server that refuses everybody may have closed the connection before our hello. Its refusal can still
     // be received.
@@ -96,6 +114,9 @@ pub(crate) fn greet<F: Fabric>(
             })
         }
         Record::HelloReply(reply) => Ok(Greeting { link, reply }),
+        Record::Refused(refused) if refused.code == RefusalCode::UNKNOWN_SERVICE => {
+            Err(ConnectError::OtherService(printable(&refused.text)))
+        }
         Record::Refused(refused) => Err(ConnectError::Refused(printable(&refused.text))),
         other => {
             Err(ConnectError::Handshake(format!("{:?} came instead of HelloReply", other.record_type())))

@@ -33,6 +33,9 @@ pub struct ServerConfig {
     pub large_response_memory: u64,
     /// The service's name. The server refuses clients that ask for another name; empty accepts any name.
     pub service: String,
+    /// Further names under which clients may ask for the service, such as those of services that it extends.
+    /// Without effect if `service` is empty. Default: none.
+    pub other_names: Vec<String>,
     /// The token that clients must present; empty for none.
     pub token: Vec<u8>,
     /// Time for which an adaptive wait spins before it sleeps, in nanoseconds.
@@ -56,6 +59,7 @@ impl Default for ServerConfig {
             large_memory: 256 << 20,
             large_response_memory: 256 << 20,
             service: String::new(),
+            other_names: Vec::new(),
             token: Vec::new(),
             spin: 20_000,
             hello_timeout: 5_000_000_000,
@@ -64,6 +68,12 @@ impl Default for ServerConfig {
 }
 
 impl ServerConfig {
+    /// Returns whether a client that asks for this service may connect.
+    pub(crate) fn serves(&self, name: &str) -> bool {
+        let any = name.is_empty() || self.service.is_empty();
+        any || self.service == name || self.other_names.iter().any(|other| other == name)
+    }
+
     pub(crate) fn check(&self) -> Result<(), ServeError> {
         let out = |what, value: u64, must| Err(ServeError::Setting { what, value, must });
         if self.workers == 0 || self.workers > 1024 {

@@ -281,7 +281,10 @@ impl<F: Fabric> Hooks<F> for FailStep {
     fn dial(&self, inner: &F, address: &Address, until: Nanos) -> Result<F::Link, DialError> {
         self.0.lock().unwrap().dialled.push(inner.host().now());
         if self.fails(Step::Greet) {
-            return Err(DialError::TimedOut { address: address.clone() });
+            return Err(DialError::TimedOut {
+                address: address.clone(),
+                after: std::time::Duration::from_secs(1),
+            });
         }
         inner.dial(address, until)
     }

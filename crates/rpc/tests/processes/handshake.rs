@@ -24,6 +24,7 @@ tests!(
     a_silent_server_is_left,
     the_wrong_token,
     the_wrong_service,
+    a_server_of_an_older_build_without_a_name,
     too_many_connections,
     impossible_lanes_are_refused,
     another_user_is_not_let_in,
@@ -182,11 +183,39 @@ fn the_wrong_service() {
     let with =
         |service: &str| ClientConfig { service: service.to_owned(), ..ClientConfig::with_plan(any_plan()) };
     let error = connect_error(&server.address, with("bo\noks"));
-    assert!(error.to_string().contains("'books'") && !error.to_string().contains('\n'), "{error}");
+    assert!(matches!(error, ConnectError::OtherService(_)), "{error:?}");
+    assert!(error.to_string().contains("this server serves 'books', not 'bo"), "{error}");
+    assert!(!error.to_string().contains('\n'), "{error}");
+    // A long name, which escaping makes longer still, does not keep the refusal from being sent.
+    let error = connect_error(&server.address, with(&"\u{10ffff}".repeat(60)));
+    assert!(error.to_string().contains("this server serves 'books', not "), "{error}");
     for right in ["", "books"] {
         let mut client = Client::connect(&fabric, &server.address, with(right)).unwrap();
         assert_eq!(*client.call(ECHO, b"in").unwrap(), *b"in");
     }
+}
+
+/// Servers of older builds without a name refuse every name. A client then states none.
+fn a_server_of_an_older_build_without_a_name() {
+    let (fabric, address) = (fabric(), unique("nameless"));
+    let listener = fabric.listen(&address).unwrap();
+    let thread = std::thread::spawn(move || {
+        let refusals = [
+            ("books", RefusalCode::UNKNOWN_SERVICE, "there is no service 'books' here, but ''"),
+            ("", RefusalCode::UNAUTHORISED, "asked without a name"),
+        ];
+        for (name, code, text) in refusals {
+            let link = listener.accept(after(HANG / 2)).unwrap();
+            let Some(Record::Hello(hello)) = receive(&link) else { panic!("no hello") };
+            assert_eq!(hello.service, name);
+            send(&link, &Record::Refused(Refused { code, text: text.to_owned() }));
+            until("the client went", || !link.is_alive());
+        }
+    });
+    let config = ClientConfig { service: "books".to_owned(), ..ClientConfig::default() };
+    let error = connect_error(&address, config);
+    assert!(error.to_string().contains("asked without a name"), "{error}");
+    thread.join().unwrap();
 }
 
 fn too_many_connections() {

@@ -2,11 +2,13 @@
 
 use super::head::{CALL, EXCEPTION, Head, ONEWAY, OfMessage, REPLY, append};
 use super::outgoing::Outgoing;
-use super::wire::Wire;
+use super::session::Broken;
+use super::wire::{NotThrift, Wire};
 use crate::arguments::Outcome;
 use crate::codec::{BinaryInput, CompactInput, Encoding};
 use crate::error::Refusal;
 use crate::server::{Context, Processor, Responder};
+use dunlin_fabric::door::{self, Door, Look, Visitors};
 use pilota::Bytes;
 use pilota::thrift::{
     ApplicationException, ApplicationExceptionKind, ProtocolExceptionKind, ThriftException,
@@ -23,6 +25,10 @@ pub(super) struct Service<P> {
     functions: Box<[Function]>,
     /// The maximum size of a message in bytes.
     pub(super) message_limit: usize,
+    /// HOST:PORT of the listener.
+    place: String,
+    /// The kinds of visitors without Thrift that are logged already.
+    visitors: Visitors,
 }
 
 #[derive(Debug)]
@@ -33,7 +39,7 @@ struct Function {
 }
 
 impl<P: Processor> Service<P> {
-    pub(super) fn new(processor: Arc<P>, message_limit: usize) -> Self {
+    pub(super) fn new(processor: Arc<P>, message_limit: usize, place: String) -> Self {
         let functions = processor.service().functions.iter().enumerate();
         let functions = functions.map(|(number, function)| Function {
             name: function.name.as_bytes(),
@@ -42,7 +48,28 @@ impl<P: Processor> Service<P> {
         });
         let mut functions: Box<[Function]> = functions.collect();
         functions.sort_by_key(|function| function.name);
-        Service { processor, functions, message_limit }
+        Service { processor, functions, message_limit, place, visitors: Visitors::default() }
+    }
+
+    /// Refuses a visitor whose first bytes are no Thrift that the server speaks, in the visitor's protocol
+    /// where that is cheap.
+    #[cold]
+    pub(super) fn turn_away(&self, bytes: &[u8], error: &NotThrift, out: &mut Outgoing<'_>) -> Broken {
+        let (name, why) = (self.processor.service().name, error.to_string());
+        let (look, first) = (door::recognise(bytes), self.visitors.is_first(bytes));
+        match (look, error) {
+            // A transport of Thrift that the server does not speak.
+            (Look::Is(Door::Thrift), NotThrift::Header) => out.extend(&door::refusal(bytes, &why)),
+            // A frame over the limit: its head may not be there yet, so no answer would fit the call.
+            (Look::Is(Door::Thrift), _) => {}
+            _ => {
+                let text = format!("{}; it serves '{name}'", Door::Thrift.found_at(&self.place));
+                out.extend(&door::refusal(bytes, &text));
+            }
+        }
+        // The first four bytes decide that a protocol is not known.
+        let told = if look.door().is_some() { bytes } else { &bytes[..bytes.len().min(4)] };
+        Broken::NotThrift { visitor: door::described(told), why, first }
     }
 
     /// Executes the call in the message and appends the answer. `memory` contains the message if handlers may

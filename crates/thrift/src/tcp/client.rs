@@ -9,6 +9,8 @@ use super::wire::Wire;
 use crate::arguments::{Arguments, Outcome};
 use crate::codec::{BinaryInput, CompactInput, Encoding, Output};
 use crate::error::{CallError, ConnectError};
+use dunlin_fabric::dialling::first_of;
+use dunlin_fabric::door::{self, Door, Look};
 use dunlin_rpc::Certainty;
 use pilota::Bytes;
 use pilota::thrift::{ApplicationException, Message, TLengthProtocol, ThriftException};
@@ -94,6 +96,14 @@ pub enum TcpError {
         /// The call's timeout.
         after: Duration,
     },
+    /// The server speaks another protocol than Thrift. Not executed.
+    #[error("tcp:{address}: {found}; the call was not executed")]
+    WrongDoor {
+        /// The server's address.
+        address: String,
+        /// A sentence: the kind of server that answers, and the address to use instead.
+        found: String,
+    },
     /// The received message does not answer the call. May have been executed.
     #[error("{address} answered what is no answer to the call ({why}): does it speak {wire:?}?")]
     Answer {
@@ -110,7 +120,9 @@ impl TcpError {
     /// Returns whether the function may have been executed.
     pub fn certainty(&self) -> Certainty {
         match self {
-            TcpError::Connect { .. } | TcpError::NotSent { .. } => Certainty::NotExecuted,
+            TcpError::Connect { .. } | TcpError::NotSent { .. } | TcpError::WrongDoor { .. } => {
+                Certainty::NotExecuted
+            }
             TcpError::Broken { .. } | TcpError::TimedOut { .. } | TcpError::Answer { .. } => {
                 Certainty::MaybeExecuted
             }
@@ -145,6 +157,8 @@ struct Open {
     socket: Guarded,
     splitter: Splitter,
     incoming: Incoming,
+    /// Whether the server has answered a call on this connection.
+    answered: bool,
     used: Instant,
 }
 
@@ -174,7 +188,7 @@ impl Connection {
         arguments: &A,
     ) -> Result<R::Value, CallError<R::Exception>> {
         let mut open = self.send(function_name, CALL, arguments)?;
-        let range = open.receive().map_err(|failed| self.no_answer(failed))?;
+        let range = open.receive(&self.address).map_err(|failed| self.no_answer(failed))?;
         let (encoding, sequence) = (self.options.wire.encoding, self.sequence);
         let result = open.incoming.take(range, |message, memory| {
             let (kind, length) = check_answer(encoding, message, function_name, sequence)?;
@@ -252,6 +266,7 @@ impl Connection {
         match failed {
             Failed::TimedOut => TcpError::TimedOut { address, after: self.options.call_timeout },
             Failed::System(error) => TcpError::Broken { address, error: error.into() },
+            Failed::WrongDoor(found) => TcpError::WrongDoor { address, found },
             Failed::Malformed(error) => self.wrong_answer(error.message().to_string()),
         }
     }
@@ -265,6 +280,19 @@ enum Failed {
     TimedOut,
     System(io::Error),
     Malformed(ThriftException),
+    /// What the server is, and which address to use.
+    WrongDoor(String),
+}
+
+/// Returns the sentence about a server whose first bytes are no Thrift. `Err` while they are too few.
+pub(super) fn wrong_door(first: &[u8], address: &str) -> Result<Option<String>, ()> {
+    match door::recognise(first) {
+        Look::Is(Door::Thrift) | Look::Unknown | Look::Short => Ok(None),
+        Look::Is(Door::Refusal) if door::refusal_text(first).is_none() && first.len() < door::MAX_REFUSAL => {
+            Err(())
+        }
+        Look::Is(_) => Ok(door::found(first, address)),
+    }
 }
 
 impl Open {
@@ -274,15 +302,19 @@ impl Open {
             socket: Guarded::new(dial(&resolve(address)?, deadline)?)?,
             splitter: Splitter::new(options.wire, options.message_limit),
             incoming: Incoming::default(),
+            answered: false,
             used: Instant::now(),
         })
     }
 
     /// Receives an answer.
-    fn receive(&mut self) -> Result<Range<usize>, Failed> {
+    fn receive(&mut self, address: &str) -> Result<Range<usize>, Failed> {
         loop {
-            let wanted = match self.splitter.next(self.incoming.bytes()).map_err(Failed::Malformed)? {
-                Next::Message(range) => return Ok(range),
+            let wanted = match self.next(address)? {
+                Next::Message(range) => {
+                    self.answered = true;
+                    return Ok(range);
+                }
                 Next::Wanted(wanted) => wanted,
             };
             match self.incoming.receive(self.socket.stream(), wanted) {
@@ -296,6 +328,18 @@ impl Open {
         }
     }
 
+    /// Looks for an answer in the received bytes.
+    fn next(&mut self, address: &str) -> Result<Next, Failed> {
+        if !self.answered {
+            match wrong_door(self.incoming.bytes(), address) {
+                Ok(None) => {}
+                Ok(Some(found)) => return Err(Failed::WrongDoor(found)),
+                Err(()) => return Ok(Next::Wanted(1)),
+            }
+        }
+        self.splitter.next(self.incoming.bytes()).map_err(Failed::Malformed)
+    }
+
     /// Classifies an error of the socket. The watch shuts down the socket of an overdue call.
     fn failed(&self, error: io::Error) -> Failed {
         if self.socket.expired() { Failed::TimedOut } else { Failed::System(error) }
@@ -307,19 +351,12 @@ pub(super) fn resolve(address: &str) -> io::Result<Vec<SocketAddr>> {
     Ok(address.to_socket_addrs()?.collect())
 }
 
-/// Connects to the first address that accepts. Blocks.
+/// Connects to the first address that accepts, within one deadline for all. Blocks.
 pub(super) fn dial(addresses: &[SocketAddr], deadline: Instant) -> io::Result<TcpStream> {
-    let mut failed = io::Error::new(ErrorKind::NotFound, "the name has no address");
-    for address in addresses {
-        match TcpStream::connect_timeout(address, left(deadline)) {
-            Ok(stream) => {
-                stream.set_nodelay(true)?;
-                return Ok(stream);
-            }
-            Err(error) => failed = error,
-        }
-    }
-    Err(failed)
+    let left = || deadline.saturating_duration_since(Instant::now());
+    let stream = first_of(addresses, left, TcpStream::connect_timeout)?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
 }
 
 /// Returns whether the server has closed a connection or sent unexpected bytes.
@@ -327,11 +364,6 @@ pub(super) fn is_stale(stream: &TcpStream) -> bool {
     let mut byte = [0];
     let looked = rustix::net::recv(stream, &mut byte[..], RecvFlags::PEEK | RecvFlags::DONTWAIT);
     !matches!(looked, Err(rustix::io::Errno::AGAIN))
-}
-
-/// Returns the time left, but at least a millisecond: a socket timeout of 0 means no timeout.
-fn left(deadline: Instant) -> Duration {
-    deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
 }
 
 /// Returns an answer's message type and the length of its head. The error says why the message does not

@@ -1,10 +1,11 @@
 //! The thread of an asynchronous client: owns non-blocking sockets, each with at most one call.
 
 use super::asynchronous::{Answer, Shared, Ticket};
-use super::client::{KEEP, TcpError, check_answer, is_stale};
+use super::client::{KEEP, TcpError, check_answer, is_stale, wrong_door};
 use super::incoming::Incoming;
 use super::outgoing::Outgoing;
 use super::split::{Next, Splitter};
+use dunlin_fabric::dialling::{no_answer, share};
 use pilota::Bytes;
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
@@ -46,6 +47,8 @@ struct Link {
     interest: epoll::EventFlags,
     splitter: Splitter,
     incoming: Incoming,
+    /// Whether the server has answered a call on this connection.
+    answered: bool,
     phase: Phase,
 }
 
@@ -55,6 +58,8 @@ enum Phase {
         call: Call,
         /// The index of the address to try next.
         next: usize,
+        /// The end of this address's share of the time.
+        share: Instant,
         until: Instant,
     },
     Sending(Call),
@@ -79,7 +84,7 @@ impl Phase {
 
     fn until(&self) -> Option<Instant> {
         match self {
-            Phase::Connecting { until, .. } => Some(*until),
+            Phase::Connecting { share, .. } => Some(*share),
             other => other.ticket().map(|ticket| ticket.deadline),
         }
     }
@@ -191,10 +196,17 @@ impl ClientLoop {
     fn connect(&mut self, slot: usize, call: Call, mut next: usize, until: Instant, mut error: io::Error) {
         self.links[slot] = None;
         while let Some(address) = self.shared.resolved.get(next) {
+            let now = Instant::now();
+            let left = until.saturating_duration_since(now);
+            if left.is_zero() && next > 0 {
+                error = no_answer(self.shared.options.connect_timeout);
+                break;
+            }
+            let share = now + share(left, self.shared.resolved.len() - next);
             next += 1;
             match dial(address) {
                 Ok(stream) => {
-                    let phase = Phase::Connecting { call, next, until };
+                    let phase = Phase::Connecting { call, next, share, until };
                     if let Err(error) = self.adopt(slot, stream, phase, epoll::EventFlags::OUT) {
                         self.fail(slot, error);
                     }
@@ -220,7 +232,8 @@ impl ClientLoop {
         let options = &self.shared.options;
         let splitter = Splitter::new(options.wire, options.message_limit);
         let incoming = Incoming::default();
-        self.links[slot] = Some(Link { number, stream, interest, splitter, incoming, phase });
+        let answered = false;
+        self.links[slot] = Some(Link { number, stream, interest, splitter, incoming, answered, phase });
         Ok(added?)
     }
 
@@ -230,7 +243,7 @@ impl ClientLoop {
         let address = self.shared.address.clone();
         match link.phase {
             Phase::Idle => {}
-            Phase::Connecting { call, next, until } => self.connect(slot, call, next, until, error),
+            Phase::Connecting { call, next, until, .. } => self.connect(slot, call, next, until, error),
             Phase::Sending(call) if call.sent == 0 => self.refuse(&call.ticket, error),
             Phase::Sending(Call { ticket, .. }) | Phase::Receiving(ticket) => {
                 self.complete(&ticket, Err(TcpError::Broken { address, error: error.into() }));
@@ -239,18 +252,19 @@ impl ClientLoop {
     }
 
     /// Closes a connection whose answer is invalid.
-    fn reject(&mut self, slot: usize, why: String) {
+    fn reject(&mut self, slot: usize, error: impl FnOnce(String) -> TcpError) {
         let Some(link) = self.links[slot].take() else { return };
         if let Some(ticket) = link.phase.ticket() {
-            let (address, wire) = (self.shared.address.clone(), self.shared.options.wire);
-            self.complete(ticket, Err(TcpError::Answer { address, why, wire }));
+            let error = error(self.shared.address.clone());
+            self.complete(ticket, Err(error));
         }
     }
 
     /// Handles a connection's events and updates its epoll interest.
     fn turn(&mut self, slot: usize) {
         let Some(link) = &mut self.links[slot] else { return };
-        let gone = match link.go_on() {
+        let (wire, place) = (self.shared.options.wire, &self.shared.address);
+        let gone = match link.go_on(place) {
             Ok(Gone::On) => Ok(()),
             Ok(Gone::Sent(ticket)) => {
                 self.complete(&ticket, Ok(Answer::default()));
@@ -261,7 +275,12 @@ impl ClientLoop {
                 Ok(())
             }
             Err(End::Failed(error)) => Err(error),
-            Err(End::Malformed(why)) => return self.reject(slot, why),
+            Err(End::Malformed(why)) => {
+                return self.reject(slot, |address| TcpError::Answer { address, why, wire });
+            }
+            Err(End::WrongDoor(found)) => {
+                return self.reject(slot, |address| TcpError::WrongDoor { address, found });
+            }
         };
         let Some(link) = &mut self.links[slot] else { return };
         let watched = gone.and_then(|()| link.watch(&self.epoll));
@@ -283,10 +302,15 @@ impl ClientLoop {
             }
             let Some(link) = self.links[slot].take() else { continue };
             let address = self.shared.address.clone();
+            let connect_timeout = self.shared.options.connect_timeout;
             let late = || Arc::new(io::Error::from(ErrorKind::TimedOut));
             let (ticket, error) = match link.phase {
                 Phase::Idle => continue,
-                Phase::Connecting { call, .. } => (call.ticket, TcpError::Connect { address, error: late() }),
+                // The next address has the rest of the time.
+                Phase::Connecting { call, next, until, .. } => {
+                    self.connect(slot, call, next, until, no_answer(connect_timeout));
+                    continue;
+                }
                 Phase::Sending(call) if call.sent == 0 => {
                     (call.ticket, TcpError::NotSent { address, error: late() })
                 }
@@ -340,6 +364,8 @@ enum Gone {
 enum End {
     Failed(io::Error),
     Malformed(String),
+    /// What the server is, and which address to use.
+    WrongDoor(String),
 }
 
 impl From<io::Error> for End {
@@ -349,21 +375,22 @@ impl From<io::Error> for End {
 }
 
 impl Link {
-    fn go_on(&mut self) -> Result<Gone, End> {
+    /// Goes on with the call. `address` is the server's.
+    fn go_on(&mut self, address: &str) -> Result<Gone, End> {
         match std::mem::replace(&mut self.phase, Phase::Idle) {
             // An idle connection was closed by the server or received unexpected bytes.
             Phase::Idle => Err(End::Failed(ErrorKind::ConnectionAborted.into())),
-            Phase::Connecting { call, next, until } => {
+            Phase::Connecting { call, next, share, until } => {
                 // An unknown state counts as a failure.
                 let failed = self.stream.take_error().unwrap_or_else(Some);
                 let there = self.stream.peer_addr().is_ok();
                 self.phase = match (&failed, there) {
                     (None, true) => Phase::Sending(call),
-                    _ => Phase::Connecting { call, next, until },
+                    _ => Phase::Connecting { call, next, share, until },
                 };
                 match failed {
                     Some(error) => Err(End::Failed(error)),
-                    None if there => self.go_on(),
+                    None if there => self.go_on(address),
                     None => Ok(Gone::On),
                 }
             }
@@ -383,7 +410,7 @@ impl Link {
                 Ok(Gone::On)
             }
             Phase::Receiving(ticket) => {
-                let received = self.receive(&ticket);
+                let received = self.receive(&ticket, address);
                 match received {
                     Ok(Some(answer)) => Ok(Gone::Answered(ticket, answer)),
                     other => {
@@ -409,8 +436,9 @@ impl Link {
     }
 
     /// Receives available bytes. Returns the answer if it is complete.
-    fn receive(&mut self, ticket: &Ticket) -> Result<Option<Answer>, End> {
-        let Some(range) = self.message(RECEIVES)? else { return Ok(None) };
+    fn receive(&mut self, ticket: &Ticket, address: &str) -> Result<Option<Answer>, End> {
+        let Some(range) = self.message(RECEIVES, address)? else { return Ok(None) };
+        self.answered = true;
         let encoding = self.splitter.wire().encoding;
         let answer = self.incoming.take(range, |message, memory| {
             let (kind, length) = check_answer(encoding, message, ticket.name, ticket.sequence)?;
@@ -427,11 +455,10 @@ impl Link {
 
     /// Receives at most `receives` times. Returns the message's range if it is complete. The splitter must
     /// run after the last receive: epoll reports only bytes that remain in the socket, not buffered ones.
-    fn message(&mut self, receives: usize) -> Result<Option<Range<usize>>, End> {
+    fn message(&mut self, receives: usize, address: &str) -> Result<Option<Range<usize>>, End> {
         let mut left = receives;
         loop {
-            let next = self.splitter.next(self.incoming.bytes());
-            let wanted = match next.map_err(|error| End::Malformed(error.message().to_string()))? {
+            let wanted = match self.next(address)? {
                 Next::Message(range) => return Ok(Some(range)),
                 Next::Wanted(_) if left == 0 => return Ok(None),
                 Next::Wanted(wanted) => wanted,
@@ -447,6 +474,19 @@ impl Link {
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+
+    /// Looks for an answer in the received bytes.
+    fn next(&mut self, address: &str) -> Result<Next, End> {
+        if !self.answered {
+            match wrong_door(self.incoming.bytes(), address) {
+                Ok(None) => {}
+                Ok(Some(found)) => return Err(End::WrongDoor(found)),
+                Err(()) => return Ok(Next::Wanted(1)),
+            }
+        }
+        let next = self.splitter.next(self.incoming.bytes());
+        next.map_err(|error| End::Malformed(error.message().to_string()))
     }
 
     /// Updates the epoll interest to match the phase.
@@ -499,14 +539,15 @@ mod tests {
                 1 << 20,
             ),
             incoming: Incoming::default(),
+            answered: false,
             phase: Phase::Idle,
         };
         // A frame of 100 bytes, in two pieces.
         let frame = [&100u32.to_be_bytes()[..], &[7; 100]].concat();
         server.write_all(&frame[..50]).unwrap();
-        assert!(matches!(link.message(1), Ok(None)));
+        assert!(matches!(link.message(1, ""), Ok(None)));
         server.write_all(&frame[50..]).unwrap();
-        let Ok(Some(range)) = link.message(1) else {
+        let Ok(Some(range)) = link.message(1, "") else {
             panic!("it is there, and the socket will not tell of it again")
         };
         assert_eq!(&link.incoming.bytes()[range], [7; 100]);

@@ -4,7 +4,7 @@ use super::answer::Service;
 use super::incoming::{Incoming, STEP, receive};
 use super::outgoing::Outgoing;
 use super::server::ServerOptions;
-use super::session::{Session, Then};
+use super::session::{Broken, Session, Then};
 use crate::server::Processor;
 use pilota::Bytes;
 use rustix::event::epoll::EventFlags;
@@ -218,7 +218,12 @@ impl Peer {
             Then::Wanted(wanted) => self.wanted = bytes.len() - taken.bytes + wanted,
             Then::OutputFull => self.wanted = 1,
             Then::Broken(why) => {
-                tracing::warn!("the connection of {} ends: {why}", self.address);
+                match why {
+                    Broken::NotThrift { first: false, .. } => {
+                        tracing::debug!("the connection of {} ends: {why}", self.address);
+                    }
+                    _ => tracing::warn!("the connection of {} ends: {why}", self.address),
+                }
                 self.ended = true;
                 self.wanted = 1;
                 return bytes.len();

@@ -124,7 +124,11 @@ impl<P: Processor> Server<P> {
         let count = options.threads.max(1);
         let mailboxes = (0..count).map(|_| Mailbox::new()).collect::<io::Result<_>>()?;
         let shared = Arc::new(Shared {
-            service: Service::new(processor, options.message_limit.min(i32::MAX as usize)),
+            service: Service::new(
+                processor,
+                options.message_limit.min(i32::MAX as usize),
+                address.to_string(),
+            ),
             options,
             listener,
             mailboxes,

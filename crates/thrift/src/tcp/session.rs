@@ -4,8 +4,9 @@
 use super::answer::Service;
 use super::outgoing::Outgoing;
 use super::split::{Next, Splitter};
-use super::wire::{NotThrift, detect};
+use super::wire::detect;
 use crate::server::Processor;
+use dunlin_fabric::door::{self, Look};
 use pilota::Bytes;
 use pilota::thrift::ThriftException;
 use thiserror::Error;
@@ -42,8 +43,14 @@ pub(super) enum Then {
 /// An unrecoverable error in a client's byte stream.
 #[derive(Debug, Error)]
 pub(super) enum Broken {
-    #[error("no Thrift client: {0}")]
-    NotThrift(NotThrift),
+    #[error("{visitor} came to a port of stock Thrift and is refused: {why}")]
+    NotThrift {
+        /// The visitor's protocol, or its first bytes.
+        visitor: String,
+        why: String,
+        /// Whether it is the first of its kind on this server.
+        first: bool,
+    },
     #[error("{}", .0.message())]
     Malformed(ThriftException),
 }
@@ -74,8 +81,10 @@ impl Session {
             none => match detect(bytes, service.message_limit) {
                 Ok(Some(wire)) => none.insert(Splitter::new(wire, service.message_limit)),
                 Ok(None) => return taken,
+                // A few bytes more tell what it is.
+                Err(_) if door::recognise(bytes) == Look::Short => return taken,
                 Err(error) => {
-                    taken.then = Then::Broken(Broken::NotThrift(error));
+                    taken.then = Then::Broken(service.turn_away(bytes, &error, output));
                     return taken;
                 }
             },

@@ -2,6 +2,7 @@
 
 mod asynchronous;
 mod connection;
+mod doors;
 mod service;
 mod sockets;
 mod stream;

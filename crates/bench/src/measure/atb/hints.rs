@@ -170,7 +170,8 @@ fn identifier(name: &str) -> String {
     name.to_ascii_lowercase().replace('-', "_")
 }
 
-/// Returns an IDL with other hints: the service's line, and the hint group of each given function.
+/// Returns an IDL with other hints: the service's groups, and the hint group of each given function. The IDL
+/// may have its hints in groups and brackets or as annotations.
 pub(in crate::measure) fn rewritten(
     idl: &str,
     service: &str,
@@ -178,14 +179,15 @@ pub(in crate::measure) fn rewritten(
 ) -> Result<String, MeasureError> {
     let missing =
         |what: &str| MeasureError::BadArgument(format!("the benchmark's IDL has no place for {what}"));
-    let start = idl.find("\n  hint:").ok_or_else(|| missing("hints of the service"))?;
-    let end = start + 1 + idl[start + 1..].find('\n').ok_or_else(|| missing("hints of the service"))?;
-    let mut text = format!("{}\n  {service}{}", &idl[..start], &idl[end..]);
+    let mut text = of_service(idl, service).ok_or_else(|| missing("hints of the service"))?;
     for (name, group) in functions {
         let place = |text: &str| {
             let call = text.find(&format!(" {name}("))?;
-            let open = call + text[call..].find('[')?;
-            Some(open..=open + text[open..].find(']')?)
+            let end = call + text[call..].find("/**").unwrap_or(text.len() - call);
+            match text[call..end].find('[') {
+                Some(open) => Some(call + open..=call + open + text[call + open..].find(']')?),
+                None => annotations(text, call, end),
+            }
         };
         let place = place(&text).ok_or_else(|| missing(name))?;
         text.replace_range(place, &if group.is_empty() { String::new() } else { format!("[ {group} ]") });
@@ -193,9 +195,50 @@ pub(in crate::measure) fn rewritten(
     Ok(text)
 }
 
+/// Returns the place of the first annotations between two places.
+fn annotations(text: &str, start: usize, end: usize) -> Option<std::ops::RangeInclusive<usize>> {
+    let opens = text[start..end].match_indices('(').map(|(at, _)| start + at);
+    opens
+        .filter_map(|open| Some(open..=open + text[open..end].find(')')?))
+        .find(|place| text[place.clone()].contains("= \""))
+}
+
+/// Replaces the hints of an IDL's service.
+fn of_service(idl: &str, service: &str) -> Option<String> {
+    if let Some(start) = idl.find("\n  hint:") {
+        let end = start + 1 + idl[start + 1..].find('\n')?;
+        return Some(format!("{}\n  {service}{}", &idl[..start], &idl[end..]));
+    }
+    let last = annotations(idl, idl.rfind('}')?, idl.len())?;
+    let begin = idl.find("\nservice ")?;
+    let open = begin + idl[begin..].find('{')? + 1;
+    Some(format!("{}\n  {service}{}{}", &idl[..open], &idl[open..*last.start()], &idl[last.end() + 1..]))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Annotations are replaced as brackets are.
+    #[test]
+    fn hints_of_both_spellings_are_replaced() {
+        let around =
+            Surroundings { capabilities: &dunlin_fabric::Capabilities::EVERYTHING, cores: 16, clients: 1 };
+        let of = |functions: &[(&str, String)]| {
+            let idl = rewritten(dunlin_hatkv::IDL, "hint: concurrency = 7;", functions).expect("places");
+            Contestant::new("one", false, &idl, around).expect("legal").hints
+        };
+        let functions = ["get", "put", "multiget", "multiput"];
+        let none = of(&functions.map(|name| (name, String::new())));
+        assert_eq!(none.len(), 4);
+        for hints in none {
+            assert_eq!((hints.client.concurrency, hints.client.perf_goal), (Some(7), None));
+            assert_eq!((hints.client.payload_size, hints.server.payload_size), (None, None));
+        }
+        let own = of(&[("put", "hint: payload_size = 9B;".to_owned())]);
+        let sizes: Vec<_> = own.iter().map(|hints| hints.client.payload_size).collect();
+        assert_eq!(sizes, [Some(24), Some(9), Some(240), Some(10 * 1024)]);
+    }
 
     const FUNCTIONS: [&str; 3] = ["echo", "quick", "bulk"];
 

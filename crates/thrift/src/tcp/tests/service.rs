@@ -20,6 +20,7 @@ use std::sync::{Arc, Condvar, Mutex};
 
 static TOY: ServiceDescriptor = ServiceDescriptor {
     name: "Toy",
+    extends: &[],
     functions: &[
         FunctionHints::new("echo"),
         FunctionHints::new("refuse"),

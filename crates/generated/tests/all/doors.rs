@@ -1,0 +1,83 @@
+//! Typed clients at the wrong port of a typed server at an `auto:` address: each error names the address to
+//! use, and no call is executed.
+
+use dunlin::thrift::tcp::ConnectionOptions;
+use dunlin::thrift::{CallError, ClientOptions, Context, Failure, FastStr, Never, ServerOptions, serve};
+use dunlin::{Address, Certainty, Client, ClientConfig, Fabrics, Server};
+use dunlin_generated::asked::*;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+#[derive(Clone, Debug, Default)]
+struct Handler(Arc<AtomicUsize>);
+
+impl Asked for Handler {
+    fn say(&self, _: &Context, text: &str) -> Result<FastStr, Failure<AskedSayException>> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Ok(FastStr::new(text))
+    }
+
+    fn by_tcp(&self, context: &Context) -> Result<bool, Failure<Never>> {
+        Ok(context.tcp)
+    }
+
+    fn note(&self, _: &Context, _: i32) -> Result<(), Failure<Never>> {
+        Ok(())
+    }
+
+    fn remote(&self, context: &Context) -> Result<bool, Failure<Never>> {
+        Ok(context.tcp)
+    }
+}
+
+#[test]
+fn every_wrong_port_names_the_right_address() {
+    let fabrics = Fabrics::default();
+    let handler = Handler::default();
+    let anywhere: Address = "auto:127.0.0.1:0".parse().unwrap();
+    let processor = AskedProcessor(handler.clone());
+    let server = serve(&fabrics, &anywhere, processor, ServerOptions::default()).unwrap();
+    let auto = server.address().clone();
+    let tcp = server.tcp_address().unwrap().to_string();
+
+    // `tcp:` at the port of `auto:`.
+    for wire in dunlin::thrift::tcp::Wire::ALL {
+        let options = ConnectionOptions { wire, ..ConnectionOptions::default() };
+        let mut client: AskedClient<Fabrics> = AskedClient::connect_tcp(auto.name(), options).unwrap();
+        let error = client.say("in").unwrap_err();
+        assert!(error.to_string().contains(&format!("use {auto}")), "{error}");
+        assert_eq!(error.certainty(), Certainty::NotExecuted);
+        assert!(matches!(error, CallError::Application(_)), "{error}");
+    }
+
+    // `auto:` at the port of stock Thrift, with typed calls and calls by number.
+    let wrong: Address = format!("auto:{tcp}").parse().unwrap();
+    let expected =
+        format!("this is a server of stock Thrift; use tcp:{tcp} with a typed client; it serves 'Asked'");
+    let typed = AskedClient::connect(&fabrics, &wrong, ClientOptions::default()).unwrap_err().to_string();
+    let raw = Client::connect(&fabrics, &wrong, ClientConfig::default()).unwrap_err().to_string();
+    for error in [typed, raw] {
+        assert!(error.contains(&expected), "{error}");
+    }
+
+    // A client of another service, at an engine.
+    let Some(Server::Several(servers)) = server.engine() else { panic!("{server:?}") };
+    let shm = servers.servers()[0].address();
+    let config = ClientConfig { service: "key-value store".into(), ..ClientConfig::default() };
+    let error = Client::connect(&fabrics, shm, config).unwrap_err().to_string();
+    assert!(error.contains("this server serves 'Asked', not 'key-value store'"), "{error}");
+
+    // A browser, at both ports.
+    for (place, part) in [(auto.name(), format!("use {auto}")), (tcp.as_str(), format!("use tcp:{tcp}"))] {
+        let mut socket = TcpStream::connect(place).unwrap();
+        socket.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 400 ") && answer.contains(&part), "{answer}");
+    }
+    assert_eq!(handler.0.load(Ordering::Relaxed), 0);
+    let mut client = AskedClient::connect(&fabrics, &auto, ClientOptions::default()).unwrap();
+    assert_eq!(client.say("in").unwrap(), "in");
+}
