@@ -5,4 +5,6 @@ mod bare;
 mod engine;
 mod forms;
 mod numa;
+mod plans;
+mod tasks;
 mod values;
