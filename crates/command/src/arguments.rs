@@ -279,7 +279,7 @@ mod tests {
     #[test]
     fn an_unknown_protocol_is_told_what_there_is() {
         assert!(protocol("eager_sendrecv").is_ok());
-        assert!(protocol("pigeon").unwrap_err().contains("protocol; there are Eager-SendRecv"));
+        assert!(protocol("pigeon").unwrap_err().contains("not a protocol; there are "));
         for (word, meant) in [("RFRPC", "RF-RPC"), ("server-repl", "Server-reply"), ("rfp", "Remote-fetch")] {
             assert!(protocol(word).unwrap_err().contains(&format!("did you mean '{meant}'?")), "{word}");
         }

@@ -42,15 +42,15 @@ fn plans_are_shown_with_reasons_and_places() {
     let text = ended.text();
     assert_eq!(
         row(&text, "get", "client")[3..8],
-        ["rdma", "Direct-WriteIMM", "write_imm", "write_imm", "busy"]
+        ["rnic", "Direct-WriteIMM", "write_imm", "write_imm", "busy"]
     );
     assert_eq!(
         row(&text, "get", "server")[3..8],
-        ["rdma", "Direct-WriteIMM", "write_imm", "write_imm", "adaptive"]
+        ["rnic", "Direct-WriteIMM", "write_imm", "write_imm", "adaptive"]
     );
     assert_eq!(
         row(&text, "multiget", "client")[3..8],
-        ["rdma", "Remote-fetch", "write_imm", "fetch", "busy"]
+        ["rnic", "Remote-fetch", "write_imm", "fetch", "busy"]
     );
     assert_eq!(row(&text, "multiget", "server")[7], "event");
     assert_eq!(row(&text, "heartbeat", "client")[3..], ["tcp"]);
@@ -282,7 +282,7 @@ fn the_place_of_a_function_is_told() {
     }
     for reason in [
         "runs on a worker: no process_time, so taken to be shorter than 7us".to_owned(),
-        format!("runs in the pool of 2 threads: process_time = long ({file}:3:26)"),
+        format!("runs in the pool of 2 threads: process_time = long ({file}:3:25)"),
         "runs on a worker: process_time = 2us".to_owned(),
     ] {
         assert!(text.contains(&reason), "'{reason}' is missing in:\n{text}");
