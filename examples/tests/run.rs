@@ -44,6 +44,20 @@ fn echo() {
 }
 
 #[test]
+fn failures() {
+    says(
+        "failures",
+        &[
+            "not executed: no connection to the server",
+            "NotExecuted",
+            "IN TIME",
+            "AGAIN",
+            "function 1: Direct-WriteIMM over shm; client adaptive; server adaptive; ",
+        ],
+    );
+}
+
+#[test]
 fn first_call() {
     says("first_call", &["hello world"]);
 }
@@ -115,4 +129,9 @@ fn statistics() {
             "of nothing: Err(Exception(Missing(NoSuchKey",
         ],
     );
+}
+
+#[test]
+fn tasks() {
+    says("tasks", &["hello, world", "runs in tasks, at most 100 at a time"]);
 }

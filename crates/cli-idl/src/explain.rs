@@ -1,8 +1,10 @@
 //! `dunlin explain`: shows the plan of each function of an IDL file, and the reasons.
 
+mod both_sides;
 mod ground;
 mod model;
 
+use both_sides::Runs;
 use clap::{Args, ValueEnum};
 use dunlin::Address;
 use dunlin_command::arguments::{DeviceArguments, On};
@@ -32,7 +34,8 @@ Examples:
   dunlin explain kv.thrift --side server --cores 16 --machine-cores 28 --fabric rnic
   dunlin explain kv.thrift --profile hatrpc --clients 64
   dunlin explain kv.thrift --lenient --json plans.json
-  dunlin explain kv.thrift --at auto:node-7:7000     the transport from here to that server, and why";
+  dunlin explain kv.thrift --at auto:node-7:7000     the transport from here to that server, where its
+                                                     functions run, and where its plans differ";
 
 /// Explain the plans selected by the hints of an IDL file.
 #[derive(Args, Debug)]
@@ -61,14 +64,14 @@ pub(crate) struct ExplainArguments {
     /// Fabric to select plans for
     #[arg(long, value_enum, default_value_t = On::Shm)]
     fabric: On,
-    /// Explain for the transport that a client here would use to this server; queries a server at
-    /// auto:HOST:PORT
+    /// Explain for the transport that a client here would use to this server, and ask a typed server where
+    /// its functions run and which plans its own hints select
     #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["fabric", "profile"])]
     at: Option<Address>,
     #[command(flatten)]
     device: DeviceArguments,
     /// Explain for the cluster of this profile, and simulate all other protocols there, to show any that
-    /// are better than the selected one; dunlin sim list shows profiles
+    /// are better than the selected one; dunlin sim profiles shows profiles
     #[arg(long, value_name = "NAME", conflicts_with = "fabric")]
     profile: Option<String>,
     /// Also write plans and reasons to this file, as one JSON document
@@ -112,13 +115,23 @@ fn cores(arguments: &ExplainArguments, cluster: Option<&Cluster>) -> (u32, u32) 
     }
 }
 
-/// Returns the row for a function and a side.
-fn row(service: &Service, function: &FunctionHints, side: Side, selection: &Selection) -> Row {
+/// Returns the row for a function and a side. `fabric` is the fabric in use, unless the function uses TCP.
+fn row(
+    service: &Service,
+    function: &FunctionHints,
+    side: Side,
+    selection: &Selection,
+    (fabric, runs): (&str, &Runs),
+) -> Row {
+    let transport = match selection.transport {
+        Transport::Tcp => Value::Transport(Transport::Tcp).to_string(),
+        Transport::Rdma => fabric.to_owned(),
+    };
     let mut row = Row::new()
         .with("service", service.name.as_str())
         .with("function", &*function.name)
         .with("side", side.name())
-        .with("transport", Value::Transport(selection.transport).to_string());
+        .with("transport", transport);
     let Some(plan) = selection.plan else { return row };
     row.set("protocol", selection.protocol.unwrap_or("(of two protocols)"))
         .set("request", plan.request.name())
@@ -132,6 +145,9 @@ fn row(service: &Service, function: &FunctionHints, side: Side, selection: &Sele
         )
         .set("large_payloads", plan.large.name())
         .set("large_above_bytes", plan.rendezvous_above);
+    if side == Side::Server {
+        row.set("runs", runs.word);
+    }
     row
 }
 
@@ -210,6 +226,17 @@ pub(crate) fn run(arguments: &ExplainArguments) -> Result<ExitCode, Failure> {
     if let Some(line) = &ground.auto {
         let _ = writeln!(text, "{line}");
     }
+    let server = match &ground.server {
+        Some(Ok(server)) => {
+            let _ = writeln!(text, "the server serves '{}'", server.service.escape_debug());
+            Some(server)
+        }
+        Some(Err(why)) => {
+            output::note(format!("warning: the server does not say what it runs: {why}"));
+            None
+        }
+        None => None,
+    };
     text.push('\n');
     let parameters = Row::new()
         .with("file", arguments.file.display().to_string())
@@ -232,6 +259,19 @@ pub(crate) fn run(arguments: &ExplainArguments) -> Result<ExitCode, Failure> {
             }
         }
     }
+    if let Some(server) = server {
+        let services: Vec<&str> = document.own_services().map(|service| service.name.as_str()).collect();
+        if !services.contains(&&*server.service) {
+            let (theirs, ours) = (server.service.escape_debug(), services.join(", "));
+            output::note(format!("warning: the server serves '{theirs}', and the file has {ours}"));
+        }
+        let known = |name: &str| {
+            document.own_services().any(|service| service.all_functions().any(|of| of.name == name))
+        };
+        if let Some(more) = both_sides::unknown_here(server, known) {
+            output::note(format!("warning: {}", more.escape_debug()));
+        }
+    }
     let mut verdicts = match &cluster {
         Some(cluster) => {
             let functions = selected.iter().map(|(_, function, selection)| (&function.hints, selection));
@@ -242,10 +282,14 @@ pub(crate) fn run(arguments: &ExplainArguments) -> Result<ExitCode, Failure> {
     .into_iter();
     for (service, function, selection) in &selected {
         let verdict = verdicts.next().flatten();
+        let runs = Runs::of(&function.hints, server);
         for side in arguments.side.shown() {
-            let row = row(service, &function.hints, side, selection);
+            let row = row(service, &function.hints, side, selection, (fabric_name, &runs));
             table.rows.push(row.clone());
             let mut row = row.with("reasons", reasons(selection, side));
+            if side == Side::Server {
+                row.set("runs_because", runs.text.as_str());
+            }
             if let Some(verdict) = &verdict {
                 row.set("model", verdict.json.clone());
             }
@@ -260,6 +304,13 @@ pub(crate) fn run(arguments: &ExplainArguments) -> Result<ExitCode, Failure> {
             if arguments.side.shown().any(|side| concerns(reason.subject, side)) {
                 let _ = writeln!(why, "  {reason}");
             }
+        }
+        if selection.plan.is_some() && arguments.side.shown().any(|side| side == Side::Server) {
+            let _ = writeln!(why, "  {}", runs.text);
+        }
+        let differs = server.and_then(|server| both_sides::difference(&function.hints, selection, server));
+        if let Some(differs) = differs {
+            output::note(format!("warning: {}.{}: {differs}", service.name, function.name));
         }
         if let Some(rates) = selection.plan.and_then(|plan| ground.told_of_rates(plan.response)) {
             let _ = writeln!(why, "  {rates}");

@@ -6,6 +6,7 @@ use dunlin::{
     AllowPolicy, Capabilities, CompletionMode, DeviceChoice, Fabric as _, Fabrics, FabricsConfig, PROTOCOLS,
     Plan, Protocol, RdmaConfig, Scheme, ShmConfig,
 };
+use dunlin_hints::nearest_protocol;
 use std::time::Duration;
 
 /// Parses a number of bytes, such as `4096`, `64KiB` or `1g`.
@@ -71,7 +72,8 @@ pub fn positive_duration(text: &str) -> Result<Duration, String> {
 pub fn protocol(text: &str) -> Result<&'static Protocol, String> {
     Protocol::by_name(text).ok_or_else(|| {
         let names: Vec<&str> = PROTOCOLS.iter().map(|protocol| protocol.name).collect();
-        format!("'{text}' is not a protocol; there are {}", names.join(", "))
+        let meant = nearest_protocol(text).map_or(String::new(), |name| format!("; did you mean '{name}'?"));
+        format!("'{text}' is not a protocol{meant}; there are {}", names.join(", "))
     })
 }
 
@@ -277,6 +279,9 @@ mod tests {
     #[test]
     fn an_unknown_protocol_is_told_what_there_is() {
         assert!(protocol("eager_sendrecv").is_ok());
-        assert!(protocol("pigeon").unwrap_err().contains("Server-reply"));
+        assert!(protocol("pigeon").unwrap_err().contains("not a protocol; there are "));
+        for (word, meant) in [("RFRPC", "RF-RPC"), ("server-repl", "Server-reply"), ("rfp", "Remote-fetch")] {
+            assert!(protocol(word).unwrap_err().contains(&format!("did you mean '{meant}'?")), "{word}");
+        }
     }
 }

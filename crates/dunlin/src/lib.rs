@@ -53,8 +53,8 @@ pub use dunlin_rpc::{
     ApplicationCode, BackoffConfig, BatchCalls, Batching, CallError, CallId, Cause, Certainty, ClientConfig,
     CompletionMode, ConnectError, Counters, FetchChoice, Filling, FirstRead, FunctionMode, FunctionTuning,
     Illegal, LargePayload, PROTOCOLS, Plan, PoolService, Protocol, Reply, ReplyTooLarge, Request,
-    RequestHalf, ResponseHalf, SMALL_LIMIT, ServeError, ServerConfig, Service, Sharing, Status, Tuning, Way,
-    messages, tune::table::FetchTable,
+    RequestHalf, ResponseHalf, RunningPlan, RunsIn, SLOW_HANDLER, SMALL_LIMIT, ServeError, ServerConfig,
+    Service, Sharing, Status, Tuning, WaitsAs, Way, messages, tune::table::FetchTable,
 };
 #[cfg(feature = "thrift")]
 pub use dunlin_thrift as thrift;
@@ -64,7 +64,7 @@ pub use dunlin_transport::{
     SeveralServers, TableError, Tables, TablesFrom, Worker, on_fabric,
 };
 #[cfg(feature = "thrift")]
-pub use dunlin_transport::{TypedAsyncClient, TypedCall, TypedClient, TypedServer};
+pub use dunlin_transport::{TypedAsyncClient, TypedAsyncServer, TypedCall, TypedClient, TypedServer};
 use std::io;
 
 /// The engine's types, generic over the fabric: for programs that use [`on_fabric!`] or a single fabric.

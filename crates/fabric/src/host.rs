@@ -100,6 +100,11 @@ pub trait Host: Clone + Send + Sync + std::fmt::Debug + 'static {
 
     /// Returns the time. Costs about 20 ns, so it must not be called on every poll.
     fn now(&self) -> Nanos;
+    /// Returns the time as [`now`](Host::now), for supervision whose cost is spread over many calls. A
+    /// simulated host charges no virtual time for it, so that supervision does not change a run.
+    fn glance(&self) -> Nanos {
+        self.now()
+    }
     /// Reports that `work` was done `count` times (or on `count` bytes).
     fn charge(&self, work: Work, count: u32);
     /// Marks a point where a simulated thread may be pre-empted.

@@ -19,6 +19,7 @@ mod hints;
 mod key;
 mod legal;
 mod nearest;
+mod runs;
 mod select;
 mod select_error;
 mod selection;
@@ -29,10 +30,11 @@ pub use dunlin_rpc::{CompletionMode, Plan, Protocol};
 pub use hints::{FunctionHints, Hints, Level, Origin, Place};
 pub use key::{Key, Side};
 pub use nearest::nearest;
+pub use runs::{RunsBy, runs};
 pub use select::select;
 pub use select_error::SelectError;
 pub use selection::{Because, Environment, NumaBinding, Reason, SMALL, Selection, Subject, Subscription};
 pub use value::{
     LONG_FROM, MAX_CONCURRENCY, MAX_PAYLOAD, Numa, PerfGoal, Priority, ProcessTime, Transport, Value,
-    ValueError, protocol_names,
+    ValueError, nearest_protocol, protocol_names,
 };

@@ -2,7 +2,7 @@
 
 use crate::hints::Place;
 use crate::key::{Key, Side};
-use crate::value::Value;
+use crate::value::{Value, nearest_protocol};
 use dunlin_rpc::{CompletionMode, Illegal};
 use std::fmt;
 use thiserror::Error;
@@ -31,13 +31,26 @@ impl fmt::Display for InBrackets<'_> {
     }
 }
 
+/// The suggestion of a name, if there is one.
+struct DidYouMean(Option<&'static str>);
+
+impl fmt::Display for DidYouMean {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(name) => write!(f, "; did you mean '{name}'?"),
+            None => Ok(()),
+        }
+    }
+}
+
 /// The error of selecting a plan.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum SelectError {
     /// The protocol is not in the table.
     #[error(
-        "{}there is no protocol '{name}' in this version: 'dunlin protocols' lists those that there are",
-        At(place)
+        "{}there is no protocol '{name}' in this version{}: 'dunlin protocols' lists those that there are",
+        At(place),
+        DidYouMean(nearest_protocol(name))
     )]
     UnknownProtocol {
         /// The name.

@@ -174,6 +174,15 @@ fn protocol(word: &str) -> Option<&'static Protocol> {
     PROTOCOLS.iter().find(|protocol| plain(protocol.name) == plain(name.unwrap_or(&word)))
 }
 
+/// Returns the name of the protocol that a misspelt or shortened name most likely means.
+pub fn nearest_protocol(word: &str) -> Option<&'static str> {
+    let known = protocol(word).map(|protocol| protocol.name);
+    known.or_else(|| nearest(word, protocol_names())).or_else(|| {
+        let aliases = PROTOCOL_ALIASES.iter().map(|(alias, _)| *alias);
+        nearest(word, aliases).and_then(protocol).map(|protocol| protocol.name)
+    })
+}
+
 impl Value {
     /// Parses a word as the value of a key.
     pub fn parse(key: Key, word: &str) -> Result<Value, ValueError> {
@@ -209,10 +218,7 @@ impl Value {
                 .map_err(|error| error.or_nearest(words)),
             Key::Protocol => match protocol(word) {
                 Some(protocol) => Ok(Value::Protocol(protocol.name)),
-                None => Err(unknown(nearest(word, protocol_names()).or_else(|| {
-                    let aliases = PROTOCOL_ALIASES.iter().map(|(alias, _)| *alias);
-                    nearest(word, aliases).and_then(protocol).map(|protocol| protocol.name)
-                }))),
+                None => Err(unknown(nearest_protocol(word))),
             },
         }
     }

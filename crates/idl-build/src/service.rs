@@ -1,4 +1,6 @@
-//! Code generation for a service: trait functions, descriptor, processor and clients.
+//! Code generation for a service: trait functions, descriptor, processors and clients.
+
+mod processor;
 
 use crate::bare::part;
 use crate::hints;
@@ -37,7 +39,7 @@ pub(crate) fn service(cx: &Context, id: DefId, service: &rir::Service, document:
     let functions: Vec<Function<'_>> = methods.iter().map(|method| Function::new(cx, id, method)).collect();
     let mut out = String::new();
     descriptor(&mut out, &name, service, &functions, document);
-    processor(&mut out, cx, &name, &functions);
+    processor::processors(&mut out, cx, &name, &functions);
     clients(&mut out, cx, &name, service, &functions);
     for function in functions.iter().filter(|function| function.method.source == MethodSource::Own) {
         arguments(&mut out, cx, function);
@@ -68,7 +70,8 @@ fn free(name: &str, taken: impl Fn(&str) -> bool) -> String {
 }
 
 /// The client methods that are not functions of the service.
-const CLIENT_METHODS: [&str; 6] = ["connect", "connect_tcp", "flush", "inner", "transport", "wait"];
+const CLIENT_METHODS: [&str; 8] =
+    ["connect", "connect_tcp", "flush", "inner", "plan_of", "transport", "wait", "wait_ready"];
 
 /// Returns the names of pilota's items for a function that are not used, and the item to be renamed.
 pub(crate) fn pilotas_names(
@@ -240,120 +243,6 @@ fn descriptor(
     );
 }
 
-fn processor(out: &mut String, cx: &Context, name: &str, functions: &[Function<'_>]) {
-    let (values, bare_values) = (Values::tagged(cx), Values::bare(cx));
-    let mut arms = String::new();
-    for (number, function) in functions.iter().enumerate() {
-        // Variables are named by index: an argument could have the name of any other variable.
-        let (mut declare, mut fields, mut given) = (String::new(), String::new(), String::new());
-        let (mut bare, mut places) = (String::new(), String::new());
-        for (place, argument) in function.method.args.iter().enumerate() {
-            let _ = write!(declare, "let mut argument_{place} = ::std::option::Option::None;");
-            let _ = write!(
-                fields,
-                "({}, TType::{}) => argument_{place} = ::std::option::Option::Some({}?),",
-                argument.id,
-                values.wire_type(&argument.ty.kind),
-                values.read_argument(&argument.ty.kind)
-            );
-            let _ = match (argument.kind, function.default(argument)) {
-                (FieldKind::Required, None) => {
-                    write!(given, "thrift::required(argument_{place}, {:?})?, ", &*argument.name.sym)
-                }
-                (FieldKind::Required, Some((value, true))) => {
-                    write!(given, "argument_{place}.unwrap_or({value}), ")
-                }
-                (FieldKind::Required, Some((value, false))) => {
-                    write!(given, "argument_{place}.unwrap_or_else(|| {value}), ")
-                }
-                (FieldKind::Optional, None) => write!(given, "argument_{place}, "),
-                (FieldKind::Optional, Some((value, true))) => {
-                    write!(given, "argument_{place}.or(::std::option::Option::Some({value})), ")
-                }
-                (FieldKind::Optional, Some((value, false))) => {
-                    write!(given, "argument_{place}.or_else(|| ::std::option::Option::Some({value})), ")
-                }
-            };
-            let read = match function.takes_rest(place) {
-                true => bare_values.read_rest_argument(&argument.ty.kind),
-                false => format!("{}?", bare_values.read_argument(&argument.ty.kind)),
-            };
-            let _ = write!(bare, "let argument_{place} = {read};");
-            let _ = write!(places, "argument_{place}, ");
-        }
-        let body = if fields.is_empty() {
-            "thrift::read_arguments(input, |_, _, _| ::std::result::Result::Ok(false))?;".to_owned()
-        } else {
-            format!(
-                "{declare}
-                thrift::read_arguments(input, |id, kind, input| {{
-                    match (id, kind) {{
-                        {fields}
-                        _ => return ::std::result::Result::Ok(false),
-                    }}
-                    ::std::result::Result::Ok(true)
-                }})?;"
-            )
-        };
-        let read = if function.method.args.is_empty() {
-            format!(
-                "match input.as_bare() {{
-                    ::std::option::Option::Some(input) => input.end()?,
-                    ::std::option::Option::None => {{ {body} }}
-                }}"
-            )
-        } else if function.is_bare() {
-            format!(
-                "let ({places}) = match input.as_bare() {{
-                    ::std::option::Option::Some(input) => {{ {bare} input.end()?; ({places}) }}
-                    ::std::option::Option::None => {{ {body} ({given}) }}
-                }};"
-            )
-        } else {
-            format!("{body} let ({places}) = ({given});")
-        };
-        let Function { name: function_name, outcome, .. } = function;
-        let _ = write!(
-            arms,
-            "{number} => match (|| -> ::std::result::Result<_, thrift::Refusal> {{
-                {read}
-                ::std::result::Result::Ok(({places}))
-            }})() {{
-                ::std::result::Result::Ok(({places})) => responder.answer::<{outcome}>(self.0.{function_name}(context, {places})),
-                ::std::result::Result::Err(refusal) => responder.refuse(refusal),
-            }},"
-        );
-    }
-    let constant = format!("{}_SERVICE", upper_snake(name));
-    let _ = writeln!(
-        out,
-        "/// [`{name}`] as a server runs it: give it the handler.
-        #[derive(Clone, Debug)]
-        pub struct {name}Processor<H>(pub H);
-
-        impl<H: {name} + Send + Sync + 'static> ::dunlin::thrift::Processor for {name}Processor<H> {{
-            fn service(&self) -> &'static ::dunlin::thrift::ServiceDescriptor {{
-                &{constant}
-            }}
-
-            #[allow(unused_imports, clippy::redundant_closure_call)]
-            fn process<'a, I: ::dunlin::thrift::Input<'a>, R: ::dunlin::thrift::Responder>(
-                &self,
-                function: usize,
-                input: &mut I,
-                context: &::dunlin::thrift::Context,
-                responder: R,
-            ) -> R::Done {{
-                use ::dunlin::thrift::{{self, Input as _, TType, pilota::thrift::TInputProtocol as _}};
-                match function {{
-                    {arms}
-                    _ => responder.refuse(thrift::unknown_function(function)),
-                }}
-            }}
-        }}"
-    );
-}
-
 fn clients(out: &mut String, cx: &Context, name: &str, service: &rir::Service, functions: &[Function<'_>]) {
     let values = Values::tagged(cx);
     let (mut calls, mut futures) = (String::new(), String::new());
@@ -443,6 +332,16 @@ fn clients(out: &mut String, cx: &Context, name: &str, service: &rir::Service, f
                 ::dunlin::thrift::Calls::transport(&self.0)
             }}
 
+            /// How the calls of the function with this name in the IDL run: protocol, waiting, place, transport, reasons.
+            pub fn plan_of(&self, function: &str) -> ::std::result::Result<::dunlin::RunningPlan, ::dunlin::thrift::PlanOfError> {{
+                ::dunlin::thrift::Calls::plan_of(&self.0, function)
+            }}
+
+            /// Waits until the client is connected, for at most `at_most`, and connects with back-off meanwhile. Blocks.
+            pub fn wait_ready(&mut self, at_most: ::std::time::Duration) -> ::std::result::Result<(), ::dunlin::thrift::CallError<::dunlin::thrift::Never>> {{
+                ::dunlin::thrift::Calls::wait_ready(&mut self.0, at_most)
+            }}
+
             /// Sends the open batches.
             pub fn flush(&mut self) -> ::std::result::Result<(), ::dunlin::CallError> {{
                 ::dunlin::thrift::Calls::flush(&mut self.0)
@@ -480,6 +379,16 @@ fn clients(out: &mut String, cx: &Context, name: &str, service: &rir::Service, f
             /// The transport of the calls whose hints do not say TCP, and why it is that.
             pub fn transport(&self) -> &::dunlin::ChosenTransport {{
                 ::dunlin::thrift::AsyncCalls::transport(&self.0)
+            }}
+
+            /// How the calls of the function with this name in the IDL run: protocol, waiting, place, transport, reasons.
+            pub fn plan_of(&self, function: &str) -> ::std::result::Result<::dunlin::RunningPlan, ::dunlin::thrift::PlanOfError> {{
+                ::dunlin::thrift::AsyncCalls::plan_of(&self.0, function)
+            }}
+
+            /// Waits until the client is connected, for at most `at_most`, and connects with back-off meanwhile.
+            pub async fn wait_ready(&self, at_most: ::std::time::Duration) -> ::std::result::Result<(), ::dunlin::CallError> {{
+                ::dunlin::thrift::AsyncCalls::wait_ready(&self.0, at_most).await
             }}
 
             {futures}

@@ -76,16 +76,29 @@ impl<F: Fabric> KvClient<F> {
         &mut self.client
     }
 
-    /// Returns the index of the worker that owns a key.
+    /// Returns the index of the worker that owns a key; 0 without a connection.
     #[inline]
     pub fn owner(&self, key: &[u8]) -> usize {
         partition_of(key, self.client.workers().max(1))
     }
 
+    /// Makes sure that the number of workers is known: without a connection, a key has no owner.
+    #[inline]
+    fn connected(&mut self) -> Result<(), CallError> {
+        if self.client.workers() == 0 { self.client.ensure_connected() } else { Ok(()) }
+    }
+
+    /// Returns the owner of a key on the server that the client is connected to.
+    #[inline]
+    fn route(&mut self, key: &[u8]) -> Result<usize, CallError> {
+        self.connected()?;
+        Ok(self.owner(key))
+    }
+
     /// Returns a copy of a key's value; `None` if the key is not stored. Blocks.
     pub fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, KvError> {
         check_key(key)?;
-        let owner = self.owner(key);
+        let owner = self.route(key)?;
         match self.client.call_on(owner, Function::Get.id(), key) {
             Ok(value) => Ok(Some(value.to_vec())),
             Err(error) if refused(&error) == Some(Status::NotFound) => Ok(None),
@@ -97,7 +110,7 @@ impl<F: Fabric> KvClient<F> {
     pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<PutOutcome, KvError> {
         check_key(key)?;
         check_value(value)?;
-        let owner = self.owner(key);
+        let owner = self.route(key)?;
         encode(&PutRequest { key, value }, &mut self.scratch)?;
         let answer = self.client.call_on(owner, Function::Put.id(), &self.scratch)?;
         Ok(parse_put_response(&answer)?)
@@ -106,7 +119,7 @@ impl<F: Fabric> KvClient<F> {
     /// Deletes a key; returns whether it was there. Blocks.
     pub fn delete(&mut self, key: &[u8]) -> Result<bool, KvError> {
         check_key(key)?;
-        let owner = self.owner(key);
+        let owner = self.route(key)?;
         match self.client.call_on(owner, Function::Delete.id(), key) {
             Ok(_) => Ok(true),
             Err(error) if refused(&error) == Some(Status::NotFound) => Ok(false),
@@ -118,6 +131,7 @@ impl<F: Fabric> KvClient<F> {
     /// them, all at once. Blocks.
     pub fn multiget(&mut self, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>, KvError> {
         keys.iter().try_for_each(|key| check_key(key))?;
+        self.connected()?;
         let workers = self.client.workers().max(1);
         let mut by_owner: Vec<Vec<usize>> = vec![Vec::new(); workers];
         for (index, key) in keys.iter().enumerate() {
@@ -145,6 +159,7 @@ impl<F: Fabric> KvClient<F> {
 
     /// Returns the counters of each worker's partition. Blocks.
     pub fn stats(&mut self) -> Result<Vec<Stats>, KvError> {
+        self.connected()?;
         (0..self.client.workers())
             .map(|worker| Ok(parse_stats(&self.client.call_on(worker, Function::Stats.id(), &[])?)?))
             .collect()
@@ -153,14 +168,14 @@ impl<F: Fabric> KvClient<F> {
     /// Submits a GET as a single message.
     #[inline]
     pub fn submit_get(&mut self, key: &[u8]) -> Result<CallId, CallError> {
-        let owner = self.owner(key);
+        let owner = self.route(key)?;
         self.client.submit_on(owner, Function::Get.id(), key)
     }
 
     /// Adds a GET to the owner's batch.
     #[inline]
     pub fn push_get(&mut self, key: &[u8]) -> Result<CallId, CallError> {
-        let owner = self.owner(key);
+        let owner = self.route(key)?;
         self.client.push_on(owner, Function::Get.id(), key)
     }
 
@@ -168,7 +183,7 @@ impl<F: Fabric> KvClient<F> {
     #[inline]
     pub fn submit_put(&mut self, key: &[u8], value: &[u8]) -> Result<CallId, KvError> {
         check_value(value)?;
-        let owner = self.owner(key);
+        let owner = self.route(key)?;
         encode(&PutRequest { key, value }, &mut self.scratch)?;
         Ok(self.client.submit_on(owner, Function::Put.id(), &self.scratch)?)
     }
@@ -177,7 +192,7 @@ impl<F: Fabric> KvClient<F> {
     #[inline]
     pub fn push_put(&mut self, key: &[u8], value: &[u8]) -> Result<CallId, KvError> {
         check_value(value)?;
-        let owner = self.owner(key);
+        let owner = self.route(key)?;
         encode(&PutRequest { key, value }, &mut self.scratch)?;
         Ok(self.client.push_on(owner, Function::Put.id(), &self.scratch)?)
     }

@@ -13,12 +13,15 @@ mod filling;
 mod hub_lock;
 pub(crate) mod lane;
 mod lanes;
+pub(crate) mod patience;
+mod running;
 pub(crate) mod slots;
 pub(crate) mod synchronous;
 
-pub use self::asynchronous::{AsyncClient, AsyncHub, AsyncResponse, Call};
+pub use self::asynchronous::{AsyncClient, AsyncHub, AsyncResponse, Call, Ready};
 pub use self::batching::{BatchCalls, Batching};
 pub use self::config::ClientConfig;
 pub use self::core::CallId;
 pub use self::filling::FillingRequest;
+pub use self::running::{RunningPlan, RunsIn, WaitsAs};
 pub use self::synchronous::{Client, LargeRequest, Response};

@@ -39,8 +39,9 @@ pub enum CallError {
 /// The cause of a call's failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Cause {
-    /// There is no connection, and none could be made in time.
-    #[error("there is no connection to the server; it is tried again with back-off")]
+    /// There is no connection. [`ClientConfig::wait_for_ready`](crate::ClientConfig::wait_for_ready) makes
+    /// calls wait for one.
+    #[error("no connection to the server; the client connects again with back-off")]
     Disconnected,
     /// The connection broke while the call was in flight.
     #[error("the connection to the server broke")]
@@ -149,6 +150,10 @@ pub enum ConnectError {
         /// The value given.
         value: f64,
     },
+    /// [`ClientConfig::lazy`](crate::ClientConfig::lazy) is set for a client that needs its server when it is
+    /// made.
+    #[error("the client cannot be lazy: {0}")]
+    Lazy(&'static str),
     /// The server cannot be reached.
     #[error(transparent)]
     Dial(#[from] DialError),

@@ -24,7 +24,7 @@ mod wait;
 
 pub use client::{
     AsyncClient, AsyncHub, AsyncResponse, BatchCalls, Batching, Call, CallId, Client, ClientConfig,
-    FillingRequest, LargeRequest, Response,
+    FillingRequest, LargeRequest, Ready, Response, RunningPlan, RunsIn, WaitsAs,
 };
 pub use connect::backoff::{Backoff, BackoffConfig};
 pub use dunlin_wire::{ApplicationCode, Status};
@@ -35,6 +35,6 @@ pub use plan::{
     CompletionMode, Illegal, LargePayload, PROTOCOLS, Plan, Protocol, RequestHalf, ResponseHalf, SMALL_LIMIT,
     Sharing,
 };
-pub use server::{Counters, Incoming, Server, ServerBuilder, ServerConfig, Worker};
+pub use server::{Counters, Incoming, Puller, SLOW_HANDLER, Server, ServerBuilder, ServerConfig, Worker};
 pub use service::{FunctionMode, PoolService, Reply, ReplyTooLarge, Request, Service};
 pub use tune::{shared::FetchChoice, wait::FirstRead, way::Way};

@@ -8,12 +8,14 @@ pub(crate) mod held;
 pub(crate) mod inbox;
 pub(crate) mod lane;
 pub(crate) mod open;
+pub(crate) mod slow;
 mod telling;
 pub(crate) mod ways;
 pub(crate) mod worker;
 
 pub use self::config::ServerConfig;
 pub use self::deferred::Incoming;
+pub use self::slow::SLOW_HANDLER;
 pub use self::worker::Worker;
 pub use crate::connect::accept::Counters;
 
@@ -146,6 +148,7 @@ impl<F: Fabric> ServerBuilder<F> {
         let address = listener.address();
         let waiting = self.config.max_waiting as usize;
         let shared = Arc::new(Shared {
+            slow: slow::Reported::new(self.functions.len()),
             functions: self.functions,
             pool: WaitingCalls::new(&fabric, waiting),
             pulled: WaitingCalls::new(&fabric, waiting),
@@ -270,6 +273,12 @@ impl<F: Fabric> Server<F> {
         self.shared.pulled.take(until)
     }
 
+    /// Returns a handle that takes the calls of functions declared [`FunctionMode::Pull`], for a thread that
+    /// does not hold the server.
+    pub fn puller(&self) -> Puller<F> {
+        Puller(Arc::clone(&self.shared))
+    }
+
     /// Ends the server gracefully: clients are notified, and received requests are answered. After at most
     /// `timeout` nanoseconds the server ends the remaining lanes; each client gets the number of the last
     /// message taken, and so knows which calls were not executed. Blocks.
@@ -298,6 +307,17 @@ impl<F: Fabric> Server<F> {
         self.state.stop();
         self.signal.raise();
         control.join();
+    }
+}
+
+/// Takes the calls of functions declared [`FunctionMode::Pull`]: [`Server::puller`].
+#[derive(Clone, Debug)]
+pub struct Puller<F: Fabric>(Arc<Shared<F>>);
+
+impl<F: Fabric> Puller<F> {
+    /// As [`Server::receive`].
+    pub fn receive(&self, until: Nanos) -> Option<Incoming<F>> {
+        self.0.pulled.take(until)
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::path::pieces::Filling;
 use dunlin_fabric::Nanos;
 use dunlin_wire::{Status, copy_bytes};
+use std::time::Duration;
 use thiserror::Error;
 
 /// A request. Its bytes lie in memory that no peer can change.
@@ -185,6 +186,21 @@ pub trait Service: Send {
     /// sent with it, truncated to the plan's limit for small results. A panic is caught and answered with
     /// [`Status::HandlerPanicked`].
     fn call(&mut self, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Status>;
+
+    /// Reports that the handler of a function kept its worker for longer than
+    /// [`SLOW_HANDLER`](crate::SLOW_HANDLER), 1 ms: all other calls of the worker waited. Called once for each
+    /// function of a server, right after the call. The default logs a warning (target `dunlin::server`).
+    ///
+    /// A worker times few of its calls: the first one after it waited, and about one of 64 under constant
+    /// load.
+    fn on_slow(&mut self, function: u16, took: Duration) {
+        tracing::warn!(
+            target: "dunlin::server",
+            function,
+            ?took,
+            "a handler kept its worker, and all other calls there waited: declare the function as FunctionMode::Pool"
+        );
+    }
 
     /// Returns the number of [`prepare`](Service::prepare) passes over each batch; 0 for none. Read once,
     /// when the worker is created.

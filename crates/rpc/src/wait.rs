@@ -36,6 +36,11 @@ impl Waiter {
         self.spun = false;
     }
 
+    /// Returns whether so many polls found nothing that a clock read adds nothing to a call's time.
+    pub(crate) fn has_looked_long(&self) -> bool {
+        self.looks >= CLOCK_EVERY
+    }
+
     /// Whether to read the clock: at the first poll, where the latency of any answer hides the cost, then
     /// every [`CLOCK_EVERY`] polls, and before every sleep.
     #[inline]

@@ -6,9 +6,10 @@ use crate::load::{Extent, Function, Load, LoadError, Network};
 use crate::random_values::{Sizes, Times};
 use dunlin_fabric::{Capabilities, Nanos};
 use dunlin_fabric_sim::Settings;
-use dunlin_hints::{Environment, FunctionHints, PerfGoal, ProcessTime, Selection, select};
+use dunlin_hints::{Environment, FunctionHints, PerfGoal, ProcessTime, Selection, Value, select};
 use dunlin_rnic_model::{Parameter, Profile, ProfileError};
 use dunlin_rpc::{PROTOCOLS, Plan};
+use std::fmt;
 use thiserror::Error;
 
 /// Payload bytes without a size hint.
@@ -27,6 +28,8 @@ pub struct Cluster {
     pub profile: String,
     /// Hash of the profile.
     pub hash: u64,
+    /// Its NIC.
+    pub nic: String,
     /// Cores per host.
     pub cores: u32,
     /// Capabilities of its NICs.
@@ -44,6 +47,7 @@ impl Cluster {
         Ok(Cluster {
             profile: name.to_owned(),
             hash: profile.hash(),
+            nic: profile.nic().to_owned(),
             cores: profile.number(Parameter::Cores) as u32,
             capabilities: Capabilities { max_inline, ..Settings::default().capabilities },
         })
@@ -86,16 +90,13 @@ pub enum Unasked {
     /// The function uses TCP.
     #[error("its calls go by TCP")]
     Tcp,
-    /// The function's hints name a protocol.
-    #[error("its hints name the protocol")]
-    Named,
     /// The function's goal is `res_util`.
     #[error("its goal is res_util, and the model prices no memory")]
     ResUtil,
 }
 
 /// Returns the candidates of a function: first its selected plan, then the plan that the same hints select
-/// with each other protocol named.
+/// with each other protocol named, also if the hints name one.
 ///
 /// # Errors
 /// Returns the reason if the model cannot advise on this function.
@@ -106,9 +107,6 @@ pub fn candidates(
     cluster: &Cluster,
 ) -> Result<Vec<Candidate>, Unasked> {
     let Some(selected) = selection.plan else { return Err(Unasked::Tcp) };
-    if hints.client.protocol.is_some() || hints.server.protocol.is_some() {
-        return Err(Unasked::Named);
-    }
     if goal(hints) == Some(PerfGoal::ResUtil) {
         return Err(Unasked::ResUtil);
     }
@@ -153,6 +151,69 @@ pub fn better(hints: &FunctionHints, forecasts: &[Forecast]) -> Option<(usize, f
     (factor > WORTH_TELLING).then_some((best, factor))
 }
 
+/// The assumptions of a forecast. `Display` writes them in one line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Assumptions {
+    /// The NIC of all hosts.
+    pub nic: String,
+    /// Client threads, spread over as many hosts as their cores require.
+    pub clients: usize,
+    /// Hosts of clients.
+    pub client_hosts: usize,
+    /// Server threads, all on one host.
+    pub workers: u16,
+    /// Cores of each host.
+    pub cores: u32,
+    /// Time of a handler, in nanoseconds.
+    pub handler_ns: u64,
+    /// Bytes of requests and of results.
+    pub bytes: (u32, u32),
+}
+
+impl fmt::Display for Assumptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Assumptions { nic, clients, client_hosts, workers, cores, handler_ns, bytes } = self;
+        let many =
+            |number: usize, what: &str| format!("{number} {what}{}", if number == 1 { "" } else { "s" });
+        write!(
+            f,
+            "{nic}; {} on {} of {cores} cores, {} on one host; handlers of {}; requests of {} B, results of {} B",
+            many(*clients, "client"),
+            many(*client_hosts, "host"),
+            many(usize::from(*workers), "worker"),
+            Value::ProcessTime(ProcessTime::Nanos(*handler_ns)),
+            bytes.0,
+            bytes.1
+        )
+    }
+}
+
+/// Returns the assumptions of the forecasts of a function.
+#[must_use]
+pub fn assumptions(hints: &FunctionHints, environment: &Environment<'_>, cluster: &Cluster) -> Assumptions {
+    // The plan changes none of them.
+    let load = load(hints, Plan::default(), environment, cluster);
+    let function = &load.functions[0];
+    Assumptions {
+        nic: cluster.nic.clone(),
+        clients: load.clients,
+        client_hosts: load.client_hosts,
+        workers: load.workers,
+        cores: cluster.cores,
+        handler_ns: handler_time(hints),
+        bytes: (function.requests.largest(), function.results.largest()),
+    }
+}
+
+/// Returns the time of the function's handler, in nanoseconds.
+fn handler_time(hints: &FunctionHints) -> Nanos {
+    match hints.server.process_time.or(hints.client.process_time) {
+        None | Some(ProcessTime::Short) => 0,
+        Some(ProcessTime::Long) => LONG,
+        Some(ProcessTime::Nanos(time)) => time,
+    }
+}
+
 /// Returns the load of the function: the hinted number of clients, and one server thread per client up to the
 /// number of cores.
 fn load(hints: &FunctionHints, plan: Plan, environment: &Environment<'_>, cluster: &Cluster) -> Load {
@@ -160,11 +221,7 @@ fn load(hints: &FunctionHints, plan: Plan, environment: &Environment<'_>, cluste
     let clients = environment.clients.or(hinted).unwrap_or(1).clamp(1, MOST_CLIENTS);
     let bytes = |size: Option<u64>| Sizes::Fixed(size.unwrap_or(USUAL_BYTES).min(1 << 20) as u32);
     let results = if hints.oneway { Sizes::Fixed(0) } else { bytes(hints.server.payload_size) };
-    let service = match hints.server.process_time.or(hints.client.process_time) {
-        None | Some(ProcessTime::Short) => 0,
-        Some(ProcessTime::Long) => LONG,
-        Some(ProcessTime::Nanos(time)) => time,
-    };
+    let service = handler_time(hints);
     let function = Function {
         service: Times::Fixed(service),
         ..Function::new(plan, bytes(hints.client.payload_size), results)
@@ -205,10 +262,26 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_said_where_the_user_or_nobody_can_decide() {
+    fn a_named_protocol_is_compared_with_all_others() {
         let named = Hints::NONE.perf_goal(PerfGoal::Latency).protocol("Eager-SendRecv");
+        let (all, cluster) = advised(&FunctionHints::new("get").both(named));
+        let all = all.expect("candidates");
+        assert_eq!((all[0].protocol, all.len()), (Some("Eager-SendRecv"), PROTOCOLS.len()), "{all:#?}");
+        let hints = FunctionHints::new("get").both(named.process_time(ProcessTime::Long).concurrency(64));
+        let environment = Environment::new(&cluster.capabilities, cluster.cores);
+        let told = assumptions(&hints, &environment, &cluster).to_string();
+        assert_eq!(
+            told,
+            format!(
+                "{}; 64 clients on 3 hosts of 28 cores, 28 workers on one host; handlers of 20us; requests of 32 B, results of 32 B",
+                cluster.nic
+            )
+        );
+    }
+
+    #[test]
+    fn nothing_is_said_where_nobody_can_decide() {
         for (hints, why) in [
-            (named, Unasked::Named),
             (Hints::NONE.perf_goal(PerfGoal::ResUtil), Unasked::ResUtil),
             (Hints::NONE.transport(Transport::Tcp), Unasked::Tcp),
         ] {

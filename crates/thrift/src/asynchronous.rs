@@ -3,16 +3,18 @@
 use crate::arguments::{Arguments, Outcome};
 use crate::client::{by_tcp, failed, introduce, numa};
 use crate::descriptor::ServiceDescriptor;
-use crate::error::{CallError, ConnectError};
+use crate::error::{CallError, ConnectError, PlanOfError};
 use crate::form::Form;
 use crate::numa::Bound;
 use crate::route::{Choice, ClientOptions, Route, no_route};
+use crate::running::Known;
 use crate::tcp::{AsyncConnection, ConnectionOptions, TcpCall};
 use dunlin_fabric::{Address, ChosenTransport, Fabric};
-use dunlin_rpc::{AsyncHub, Call, SMALL_LIMIT, Tuning};
+use dunlin_rpc::{AsyncHub, Call, RunningPlan, SMALL_LIMIT, Tuning};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 /// An asynchronous client of one service, whose calls are futures. Clones share its connections.
 #[derive(Clone, Debug)]
@@ -24,13 +26,17 @@ struct Shared<F: Fabric> {
     /// `None` if all functions use TCP.
     engine: Option<dunlin_rpc::AsyncClient<F>>,
     tcp: Option<AsyncConnection>,
-    routes: Vec<Route>,
+    known: Known,
     cores: Vec<u32>,
     transport: ChosenTransport,
 }
 
 impl<F: Fabric> AsyncClient<F> {
     /// Connects with the plans that the functions' hints select, and learns the server's functions. Blocks.
+    ///
+    /// # Errors
+    /// [`ClientConfig::lazy`](dunlin_rpc::ClientConfig::lazy) is refused: calls are encoded as the server's
+    /// introduction says.
     pub fn connect(
         hub: &AsyncHub<F>,
         fabric: &F,
@@ -38,6 +44,10 @@ impl<F: Fabric> AsyncClient<F> {
         service: &'static ServiceDescriptor,
         options: ClientOptions,
     ) -> Result<Self, ConnectError> {
+        if options.engine.lazy {
+            let why = "an asynchronous typed client learns the server's functions when it connects";
+            return Err(dunlin_rpc::ConnectError::Lazy(why).into());
+        }
         let choice = Choice::new(service, fabric, &options)?;
         let bound = Bound::new(fabric.host(), &choice.cores).map_err(|error| numa(service, error))?;
         // A temporary synchronous client makes the introduction call.
@@ -54,9 +64,11 @@ impl<F: Fabric> AsyncClient<F> {
             None => None,
         };
         drop(bound);
+        let mut known = Known { selections: choice.selections, ..Known::default() };
+        known.learn(service, routes, &introduction);
         let (cores, engine) = (choice.cores, Some(engine));
         let transport = ChosenTransport::named(fabric.capabilities().name, address.to_string());
-        Ok(AsyncClient(Arc::new(Shared { service, engine, tcp, routes, cores, transport })))
+        Ok(AsyncClient(Arc::new(Shared { service, engine, tcp, known, cores, transport })))
     }
 
     /// Returns the cores of the NUMA node on which the client's memory lies because of its hints; empty for
@@ -72,10 +84,30 @@ impl<F: Fabric> AsyncClient<F> {
         service: &'static ServiceDescriptor,
         options: ConnectionOptions,
     ) -> Result<Self, ConnectError> {
-        let routes = vec![Route::Tcp; service.functions.len()];
+        let known = Known::by_tcp(service);
         let tcp = Some(AsyncConnection::connect(address, options)?);
         let (cores, transport) = (Vec::new(), by_tcp(address));
-        Ok(AsyncClient(Arc::new(Shared { service, engine: None, tcp, routes, cores, transport })))
+        Ok(AsyncClient(Arc::new(Shared { service, engine: None, tcp, known, cores, transport })))
+    }
+
+    /// Waits until the client is connected, for at most `at_most`, and connects with back-off meanwhile
+    /// ([`dunlin_rpc::AsyncClient::wait_ready`]). A client of TCP alone holds no connection between calls, so
+    /// there it ends at once.
+    ///
+    /// # Errors
+    /// There is no connection by then. Later calls connect as before.
+    pub async fn wait_ready(&self, at_most: Duration) -> Result<(), dunlin_rpc::CallError> {
+        match &self.0.engine {
+            Some(engine) => engine.wait_ready(at_most).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Returns how the calls of the function with this name in the IDL run: the protocol, how both sides
+    /// wait, where it runs, and the reasons.
+    pub fn plan_of(&self, function: &str) -> Result<RunningPlan, PlanOfError> {
+        let Shared { service, engine, known, .. } = &*self.0;
+        known.plan_of(service, function, |id, name| engine.as_ref().map(|engine| engine.plan_of_as(id, name)))
     }
 
     /// Returns the transport of calls whose hints do not select TCP.
@@ -86,7 +118,8 @@ impl<F: Fabric> AsyncClient<F> {
     /// Returns the current tuning of each connection to a worker, for plans that fetch results or have them
     /// written back; empty for other plans and on TCP.
     pub fn tuning(&self) -> Vec<Tuning> {
-        self.0.engine.as_ref().map_or_else(Vec::new, |engine| engine.tuning())
+        let tuning = self.0.engine.as_ref().map_or_else(Vec::new, |engine| engine.tuning());
+        self.0.known.named(self.0.service, tuning)
     }
 
     /// Returns the current maximum batch size in calls of each connection to a worker; empty without
@@ -97,13 +130,13 @@ impl<F: Fabric> AsyncClient<F> {
 
     /// Returns the route of each function, in the order of the service's descriptor.
     pub fn routes(&self) -> &[Route] {
-        &self.0.routes
+        &self.0.known.routes
     }
 
     /// Returns the engine with the function's id and form, or the TCP connection with its name.
     fn route<E>(&self, function: usize) -> Result<Way<'_, F>, CallError<E>> {
-        let Shared { service, engine, tcp, routes, .. } = &*self.0;
-        match (routes[function], engine, tcp) {
+        let Shared { service, engine, tcp, known, .. } = &*self.0;
+        match (known.routes[function], engine, tcp) {
             (Route::Engine { id, form }, Some(engine), _) => Ok(Way::Engine(engine, id, form)),
             (Route::Tcp, _, Some(tcp)) => Ok(Way::Tcp(tcp, &service.functions[function].name)),
             (route, ..) => Err(no_route(service, function, route)),

@@ -2,16 +2,19 @@
 
 use crate::arguments::{Arguments, Outcome};
 use crate::descriptor::ServiceDescriptor;
-use crate::error::{CallError, ConnectError};
+use crate::error::{CallError, ConnectError, PlanOfError};
 use crate::form::Form;
 use crate::introduction::{INTRODUCTION, Introduction};
 use crate::numa::{Bound, NumaError};
 use crate::route::{Choice, ClientOptions, Route, no_route};
+use crate::running::Known;
 use crate::tcp::{Connection, ConnectionOptions};
 use dunlin_fabric::{Address, BindError, ChosenTransport, Fabric, Host, Scheme};
 use dunlin_hints::Selection;
-use dunlin_rpc::{CallId, SMALL_LIMIT, Tuning};
+use dunlin_rpc::{CallId, Cause, RunningPlan, SMALL_LIMIT, Tuning};
 use pilota::thrift::{ApplicationException, ApplicationExceptionKind};
+use std::sync::Arc;
+use std::time::Duration;
 
 /// A call in flight, to be passed to [`Client::wait`].
 #[derive(Debug)]
@@ -32,8 +35,9 @@ pub struct Client<F: Fabric> {
     /// `None` if all functions use TCP.
     engine: Option<dunlin_rpc::Client<F>>,
     tcp: Option<Connection>,
-    routes: Vec<Route>,
-    selections: Vec<Selection>,
+    known: Known,
+    /// The rest of connecting: the client is lazy, and has not learnt the server's functions yet.
+    later: Option<Box<Later<F>>>,
     /// The host and the cores to bind to.
     binding: Option<(F::Host, Vec<u32>)>,
     /// Buffer in which small requests are encoded.
@@ -41,6 +45,15 @@ pub struct Client<F: Fabric> {
     /// The worker of the last call. Calls and batches go to the workers in round-robin order.
     turn: usize,
     transport: ChosenTransport,
+}
+
+/// The part of connecting that needs the server.
+#[derive(Debug)]
+struct Later<F: Fabric> {
+    fabric: F,
+    address: Address,
+    options: ClientOptions,
+    choice: Choice,
 }
 
 /// The submission mode of a call that is not awaited immediately.
@@ -54,6 +67,7 @@ enum Hand {
 
 impl<F: Fabric> Client<F> {
     /// Connects with the plans that the functions' hints select, and learns the server's functions. Blocks.
+    /// A lazy client ([`ClientConfig::lazy`](dunlin_rpc::ClientConfig::lazy)) does both with its first call.
     pub fn connect(
         fabric: &F,
         address: &Address,
@@ -62,27 +76,56 @@ impl<F: Fabric> Client<F> {
     ) -> Result<Self, ConnectError> {
         let choice = Choice::new(service, fabric, &options)?;
         let bound = Bound::new(fabric.host(), &choice.cores).map_err(|error| numa(service, error))?;
-        let expected = Choice::expected(service);
-        let config = choice.config(service, &expected, &options);
+        let config = choice.config(service, &Choice::expected(service), &options);
         let connect = |config| dunlin_rpc::Client::connect(fabric, address, config);
-        let mut engine = Choice::connected(service, config, connect)?;
-        let introduction = introduce(&mut engine, service, &options)?;
-        if introduction.functions != expected.functions {
-            // The server's function ids differ, and plans are configured by id.
-            let config = choice.config(service, &introduction, &options);
-            engine = Choice::connected(service, config, connect)?;
-        }
-        let routes = choice.routes(service, &introduction);
-        let tcp_address = options.tcp.as_ref().or(introduction.tcp.as_ref());
-        let tcp = match tcp_address.filter(|_| routes.contains(&Route::Tcp)) {
-            Some(address) => Some(Connection::connect(address, options.connection)?),
-            None => None,
-        };
-        drop(bound);
-        let binding = Some((fabric.host().clone(), choice.cores));
+        let engine = Choice::connected(service, config, connect)?;
         let transport = ChosenTransport::named(fabric.capabilities().name, address.to_string());
-        let client = Client::new(service, routes, choice.selections, transport);
-        Ok(Client { engine: Some(engine), tcp, binding, ..client })
+        let known = Known { selections: choice.selections.clone(), ..Known::default() };
+        let binding = Some((fabric.host().clone(), choice.cores.clone()));
+        let lazy = options.engine.lazy;
+        let later = Later { fabric: fabric.clone(), address: address.clone(), options, choice };
+        let later = Some(Box::new(later));
+        let mut client =
+            Client { engine: Some(engine), binding, later, ..Client::new(service, known, transport) };
+        if !lazy {
+            client.agree()?;
+        }
+        drop(bound);
+        Ok(client)
+    }
+
+    /// Learns the server's functions, once, and connects for the functions that use TCP.
+    #[cold]
+    fn agree(&mut self) -> Result<(), ConnectError> {
+        let (Some(later), Some(engine)) = (&self.later, &mut self.engine) else { return Ok(()) };
+        let Later { fabric, address, options, choice } = &**later;
+        let introduction = introduce(engine, self.service, options)?;
+        if introduction.functions != Choice::expected(self.service).functions {
+            // The server's function ids differ, and plans are configured by id.
+            let config = choice.config(self.service, &introduction, options);
+            let connect = |config| dunlin_rpc::Client::connect(fabric, address, config);
+            *engine = Choice::connected(self.service, config, connect)?;
+        }
+        let routes = choice.routes(self.service, &introduction);
+        let tcp_address = options.tcp.as_ref().or(introduction.tcp.as_ref());
+        if let Some(address) = tcp_address.filter(|_| routes.contains(&Route::Tcp)) {
+            self.tcp = Some(Connection::connect(address, options.tcp_connection())?);
+        }
+        self.known.learn(self.service, routes, &introduction);
+        self.later = None;
+        Ok(())
+    }
+
+    /// Connects a lazy client within its first call, which is not executed if that fails.
+    #[cold]
+    fn agree_for<E>(&mut self) -> Result<(), CallError<E>> {
+        self.agree().map_err(|error| match error {
+            ConnectError::Introduction(error) => {
+                let cause = error.cause().unwrap_or(Cause::Disconnected);
+                CallError::Transport(dunlin_rpc::CallError::NotExecuted(cause))
+            }
+            error => CallError::Connect(Arc::new(error)),
+        })
     }
 
     /// Connects to any server of stock Thrift, Dunlin's or Apache's, at `address` (`host:port`). All
@@ -92,20 +135,36 @@ impl<F: Fabric> Client<F> {
         service: &'static ServiceDescriptor,
         options: ConnectionOptions,
     ) -> Result<Self, ConnectError> {
-        let routes = vec![Route::Tcp; service.functions.len()];
         let tcp = Some(Connection::connect(address, options)?);
-        Ok(Client { tcp, ..Client::new(service, routes, Vec::new(), by_tcp(address)) })
+        Ok(Client { tcp, ..Client::new(service, Known::by_tcp(service), by_tcp(address)) })
     }
 
-    fn new(
-        service: &'static ServiceDescriptor,
-        routes: Vec<Route>,
-        selections: Vec<Selection>,
-        transport: ChosenTransport,
-    ) -> Self {
+    fn new(service: &'static ServiceDescriptor, known: Known, transport: ChosenTransport) -> Self {
         let scratch = Box::new([0; SMALL_LIMIT as usize]);
-        let (engine, tcp, binding) = (None, None, None);
-        Client { service, engine, tcp, routes, selections, binding, scratch, turn: 0, transport }
+        let (engine, tcp, binding, later) = (None, None, None, None);
+        Client { service, engine, tcp, known, later, binding, scratch, turn: 0, transport }
+    }
+
+    /// Waits until the client is connected, for at most `at_most`, and connects with back-off meanwhile. Over
+    /// a fabric, see [`dunlin_rpc::Client::wait_ready`]; over TCP alone, it opens the connection. Blocks.
+    ///
+    /// # Errors
+    /// The client is not connected. Later calls connect as before.
+    pub fn wait_ready<E>(&mut self, at_most: Duration) -> Result<(), CallError<E>> {
+        match (&mut self.engine, &mut self.tcp) {
+            (Some(engine), _) => engine.wait_ready(at_most)?,
+            (None, Some(tcp)) => tcp.wait_ready(at_most)?,
+            (None, None) => {}
+        }
+        self.agree_for()
+    }
+
+    /// Returns how the calls of the function with this name in the IDL run: the protocol, how both sides
+    /// wait, where it runs, and the reasons.
+    pub fn plan_of(&self, function: &str) -> Result<RunningPlan, PlanOfError> {
+        self.known.plan_of(self.service, function, |id, name| {
+            self.engine.as_ref().map(|engine| engine.plan_of_as(id, name))
+        })
     }
 
     /// Returns the transport of calls whose hints do not select TCP.
@@ -116,7 +175,8 @@ impl<F: Fabric> Client<F> {
     /// Returns the current tuning of each connection to a worker, for plans that fetch results or have them
     /// written back; empty for other plans and on TCP.
     pub fn tuning(&self) -> Vec<Tuning> {
-        self.engine.as_ref().map_or_else(Vec::new, |engine| engine.tuning())
+        let tuning = self.engine.as_ref().map_or_else(Vec::new, |engine| engine.tuning());
+        self.known.named(self.service, tuning)
     }
 
     /// Returns the current maximum batch size in calls of each connection to a worker; empty without
@@ -144,12 +204,13 @@ impl<F: Fabric> Client<F> {
     /// Returns the selection of each function and its reasons, in the order of the service's descriptor;
     /// empty if all functions use TCP.
     pub fn selections(&self) -> &[Selection] {
-        &self.selections
+        &self.known.selections
     }
 
-    /// Returns the route of each function, in the order of the service's descriptor.
+    /// Returns the route of each function, in the order of the service's descriptor; empty until a lazy client
+    /// has connected.
     pub fn routes(&self) -> &[Route] {
-        &self.routes
+        &self.known.routes
     }
 
     /// Returns the engine's client; `None` if all functions use TCP.
@@ -160,7 +221,10 @@ impl<F: Fabric> Client<F> {
     /// Returns the engine with the function's id, or the TCP connection with its name.
     #[inline]
     fn route<E>(&mut self, function: usize) -> Result<Way<'_, F>, CallError<E>> {
-        match (self.routes[function], &mut self.engine, &mut self.tcp) {
+        if function >= self.known.routes.len() {
+            self.agree_for()?;
+        }
+        match (self.known.routes[function], &mut self.engine, &mut self.tcp) {
             (Route::Engine { id, form }, Some(client), _) => Ok(Way::Engine(Engine {
                 client,
                 id,
@@ -270,7 +334,7 @@ impl<F: Fabric> Client<F> {
             },
             // The call belongs to another client.
             (InFlight::Engine(..), None) => {
-                Err(CallError::Transport(dunlin_rpc::CallError::NotExecuted(dunlin_rpc::Cause::Disconnected)))
+                Err(CallError::Transport(dunlin_rpc::CallError::NotExecuted(Cause::Disconnected)))
             }
         }
     }
@@ -375,7 +439,7 @@ fn submit_large<F: Fabric, A: Arguments, E>(
 /// Converts an error of the engine into the error of a typed call.
 #[cold]
 pub(crate) fn failed<E>(error: dunlin_rpc::CallError) -> CallError<E> {
-    use dunlin_rpc::{Cause, Status};
+    use dunlin_rpc::Status;
     match error {
         dunlin_rpc::CallError::Application { code, payload } => {
             CallError::Application(ApplicationException::new(

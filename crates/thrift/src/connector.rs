@@ -5,13 +5,16 @@ use crate::arguments::{Arguments, Outcome};
 use crate::asynchronous::{AsyncCall, AsyncClient};
 use crate::client::{Client, Pending};
 use crate::descriptor::ServiceDescriptor;
-use crate::error::{CallError, ConnectError, ServeError};
+use crate::error::{CallError, ConnectError, Never, PlanOfError, ServeError};
 use crate::route::ClientOptions;
+use crate::running::over;
 use crate::server::{Processor, Server, ServerOptions, serve_on};
+use crate::tasks::{AsyncProcessor, AsyncServer, Tasks, serve_async_on};
 use crate::tcp::ConnectionOptions;
 use dunlin_fabric::{Address, ChosenTransport, Fabric};
-use dunlin_rpc::AsyncHub;
+use dunlin_rpc::{AsyncHub, RunningPlan};
 use std::fmt::Debug;
+use std::time::Duration;
 
 /// A factory of typed clients and servers. Every [`Fabric`] is one for its own addresses; `dunlin::Fabrics`
 /// is one for the addresses of all fabrics and of TCP.
@@ -24,6 +27,8 @@ pub trait Connector: Debug + Sized + 'static {
     type Hub;
     /// The server.
     type Server<P: Processor>;
+    /// The server of asynchronous handlers.
+    type AsyncServer;
 
     /// Connects a client. Blocks.
     fn client(
@@ -63,6 +68,15 @@ pub trait Connector: Debug + Sized + 'static {
         processor: P,
         options: ServerOptions,
     ) -> Result<Self::Server<P>, ServeError>;
+
+    /// Starts a server of asynchronous handlers.
+    fn async_server<P: AsyncProcessor>(
+        &self,
+        address: &Address,
+        processor: P,
+        options: ServerOptions,
+        tasks: Tasks,
+    ) -> Result<Self::AsyncServer, ServeError>;
 }
 
 /// Starts a server of `processor` at `address`. It also serves stock Thrift if the options or the address ask
@@ -74,6 +88,22 @@ pub fn serve<C: Connector, P: Processor>(
     options: ServerOptions,
 ) -> Result<C::Server<P>, ServeError> {
     connector.server(address, processor, options)
+}
+
+/// Starts a server whose handlers are asynchronous: each call is a task on the executor of `tasks`, and the
+/// workers never wait for one. `connector` is a single fabric or `dunlin::Fabrics`.
+///
+/// The address must name a fabric: asynchronous handlers do not answer stock Thrift, so `tcp:` and `auto:`
+/// addresses, [`ServerOptions::tcp`] and [`ServerOptions::pool`] are refused with
+/// [`ServeError::Asynchronous`].
+pub fn serve_async<C: Connector, P: AsyncProcessor>(
+    connector: &C,
+    address: &Address,
+    processor: P,
+    options: ServerOptions,
+    tasks: Tasks,
+) -> Result<C::AsyncServer, ServeError> {
+    connector.async_server(address, processor, options, tasks)
 }
 
 /// The calls of a synchronous client. Functions are given by their indices in the service's descriptor.
@@ -104,6 +134,12 @@ pub trait Calls: Debug {
 
     /// Returns the transport of calls whose hints do not select TCP, and the reason why it was chosen.
     fn transport(&self) -> &ChosenTransport;
+
+    /// Returns how the calls of a function run.
+    fn plan_of(&self, function: &str) -> Result<RunningPlan, PlanOfError>;
+
+    /// Waits until the client is connected.
+    fn wait_ready(&mut self, at_most: Duration) -> Result<(), CallError<Never>>;
 }
 
 /// The calls of an asynchronous client. [`AsyncClient`] documents the methods.
@@ -119,6 +155,13 @@ pub trait AsyncCalls: Clone + Debug {
 
     /// Returns the transport of calls whose hints do not select TCP, and the reason why it was chosen.
     fn transport(&self) -> &ChosenTransport;
+
+    /// Returns how the calls of a function run.
+    fn plan_of(&self, function: &str) -> Result<RunningPlan, PlanOfError>;
+
+    /// Waits until the client is connected.
+    fn wait_ready(&self, at_most: Duration)
+    -> impl Future<Output = Result<(), dunlin_rpc::CallError>> + Send;
 }
 
 impl<F: Fabric> Connector for F {
@@ -126,6 +169,7 @@ impl<F: Fabric> Connector for F {
     type AsyncClient = AsyncClient<F>;
     type Hub = AsyncHub<F>;
     type Server<P: Processor> = Server<F, P>;
+    type AsyncServer = AsyncServer<F>;
 
     fn client(
         &self,
@@ -170,6 +214,16 @@ impl<F: Fabric> Connector for F {
     ) -> Result<Server<F, P>, ServeError> {
         serve_on(self, address, processor, options)
     }
+
+    fn async_server<P: AsyncProcessor>(
+        &self,
+        address: &Address,
+        processor: P,
+        options: ServerOptions,
+        tasks: Tasks,
+    ) -> Result<AsyncServer<F>, ServeError> {
+        serve_async_on(self, address, processor, options, tasks)
+    }
 }
 
 impl<F: Fabric> Calls for Client<F> {
@@ -208,6 +262,14 @@ impl<F: Fabric> Calls for Client<F> {
     fn transport(&self) -> &ChosenTransport {
         Client::transport(self)
     }
+
+    fn plan_of(&self, function: &str) -> Result<RunningPlan, PlanOfError> {
+        Ok(over(Client::transport(self), Client::plan_of(self, function)?))
+    }
+
+    fn wait_ready(&mut self, at_most: Duration) -> Result<(), CallError<Never>> {
+        Client::wait_ready(self, at_most)
+    }
 }
 
 impl<F: Fabric> AsyncCalls for AsyncClient<F> {
@@ -225,5 +287,13 @@ impl<F: Fabric> AsyncCalls for AsyncClient<F> {
 
     fn transport(&self) -> &ChosenTransport {
         AsyncClient::transport(self)
+    }
+
+    fn plan_of(&self, function: &str) -> Result<RunningPlan, PlanOfError> {
+        Ok(over(AsyncClient::transport(self), AsyncClient::plan_of(self, function)?))
+    }
+
+    async fn wait_ready(&self, at_most: Duration) -> Result<(), dunlin_rpc::CallError> {
+        AsyncClient::wait_ready(self, at_most).await
     }
 }

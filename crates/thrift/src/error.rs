@@ -29,6 +29,9 @@ pub enum CallError<E> {
     /// The call failed on TCP. [`certainty`](CallError::certainty) says whether it may have been executed.
     #[error(transparent)]
     Tcp(#[from] crate::tcp::TcpError),
+    /// A lazy client connected within the call, and cannot use the server. The call was not executed.
+    #[error(transparent)]
+    Connect(std::sync::Arc<ConnectError>),
     /// The arguments cannot be encoded. The call was not executed.
     #[error("the arguments cannot be encoded: {0}")]
     Encode(ThriftException),
@@ -51,7 +54,7 @@ impl<E> CallError<E> {
         match self {
             CallError::Transport(error) => error.certainty(),
             CallError::Tcp(error) => error.certainty(),
-            CallError::Encode(_) | CallError::NoTcp { .. } => Certainty::NotExecuted,
+            CallError::Encode(_) | CallError::NoTcp { .. } | CallError::Connect(_) => Certainty::NotExecuted,
             CallError::Application(error)
                 if matches!(
                     error.kind(),
@@ -206,6 +209,22 @@ pub enum ServeError {
         /// The reason.
         error: NumaError,
     },
+    /// Asynchronous handlers cannot be served like this.
+    #[error("asynchronous handlers cannot be served like this: {why}")]
+    Asynchronous {
+        /// The reason, and the remedy.
+        why: &'static str,
+    },
+    /// A setting names a function that the service does not have.
+    #[error("{service} has no function '{function}'{}", suggestion(nearest))]
+    NoSuchFunction {
+        /// The service.
+        service: &'static str,
+        /// The name.
+        function: String,
+        /// The function with the nearest name, if one is near.
+        nearest: Option<String>,
+    },
     /// The server cannot listen on the TCP address.
     #[error("cannot listen on {address}: {error}")]
     Tcp {
@@ -214,6 +233,37 @@ pub enum ServeError {
         /// The operating system's error.
         error: std::io::Error,
     },
+}
+
+/// The reason why a client cannot say how the calls of a function run.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum PlanOfError {
+    /// The service has no such function.
+    #[error("{service} has no function '{function}'{}", suggestion(nearest))]
+    NoSuchFunction {
+        /// The service.
+        service: &'static str,
+        /// The name.
+        function: String,
+        /// The function with the nearest name, if one is near.
+        nearest: Option<String>,
+    },
+    /// The server that the client is connected to has no such function.
+    #[error("the server's {service} has no function '{function}': it was built from another IDL")]
+    NotOnServer {
+        /// The service.
+        service: &'static str,
+        /// The function.
+        function: String,
+    },
+    /// The client is lazy and was not connected yet.
+    #[error("the client has not connected yet: make a call, or wait with wait_ready")]
+    NotConnected,
+}
+
+/// Returns the suggestion of a name.
+fn suggestion(nearest: &Option<String>) -> String {
+    nearest.as_ref().map_or(String::new(), |name| format!("; did you mean '{name}'?"))
 }
 
 /// Returns the refusal of a call to a function that the service does not have.

@@ -3,19 +3,20 @@
 //!
 //! The answer holds, with all numbers little-endian: version `u16`; the service's name; the number of
 //! functions `u16`; for each function its id `u16`, its name and its signature; and the server's TCP address,
-//! or an empty text. A text is its length `u8` and its bytes. A signature is its length `u16` and its bytes
-//! (`shape.rs`); it says whether the function has a bare form (`form.rs`), and it is empty if it would be too
-//! long. The id of a bare form is the function's id plus one.
+//! or an empty text; then, for each function, where it runs and its plan (`on_server.rs`). A text is its length `u8`
+//! and its bytes. A signature is its length `u16` and its bytes (`shape.rs`); it says whether the function has a bare
+//! form (`form.rs`), and it is empty if it would be too long. The id of a bare form is the function's id plus one.
 
 use crate::descriptor::ServiceDescriptor;
 use crate::form::Form;
+use crate::on_server::{FunctionOnServer, OnServer, ServerDescription};
 use crate::shape::is_bare;
 use crate::signature::difference;
 use dunlin_hints::FunctionHints;
 
 /// The function id of the introduction. The ids of the service's functions follow it.
 pub(crate) const INTRODUCTION: u16 = 0;
-const VERSION: u16 = 3;
+const VERSION: u16 = 4;
 
 /// Returns the engine's id of a function's tagged form. The bare form has the next id.
 fn function_id(number: usize) -> u16 {
@@ -67,9 +68,12 @@ pub(crate) struct Introduction {
     pub(crate) service: String,
     pub(crate) functions: Vec<Function>,
     pub(crate) tcp: Option<String>,
+    /// In the order of `functions`.
+    pub(crate) on_server: Vec<OnServer>,
 }
 
 impl Introduction {
+    /// Creates the introduction of a service, without [`on_server`](Introduction::on_server).
     pub(crate) fn of(service: &ServiceDescriptor, tcp: Option<String>) -> Self {
         let function = |(number, function): (usize, &FunctionHints)| Function {
             id: function_id(number),
@@ -77,7 +81,23 @@ impl Introduction {
             signature: service.signature(number),
         };
         let functions = service.functions.iter().enumerate().map(function).collect();
-        Introduction { service: service.name.to_owned(), functions, tcp }
+        Introduction { service: service.name.to_owned(), functions, tcp, on_server: Vec::new() }
+    }
+
+    /// Returns what the server says about the function with this name.
+    pub(crate) fn on_server(&self, name: &str) -> Option<&OnServer> {
+        let at = self.functions.iter().position(|function| function.name == clip(name))?;
+        self.on_server.get(at)
+    }
+
+    /// Converts to the public form.
+    pub(crate) fn describe(self) -> ServerDescription {
+        let Introduction { service, functions, tcp, on_server } = self;
+        let functions = functions.into_iter().zip(on_server);
+        let functions = functions.map(|(Function { name, .. }, OnServer { runs, why, plan })| {
+            FunctionOnServer { name, runs, why, plan }
+        });
+        ServerDescription { service, functions: functions.collect(), tcp }
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
@@ -98,6 +118,7 @@ impl Introduction {
             bytes.extend_from_slice(&function.signature);
         }
         text(&mut bytes, self.tcp.as_deref().unwrap_or_default());
+        self.on_server.iter().for_each(|on_server| on_server.encode(&mut bytes));
         bytes
     }
 
@@ -106,16 +127,6 @@ impl Introduction {
             let (number, rest) = bytes.split_first_chunk().ok_or("it ends too early")?;
             *bytes = rest;
             Ok(u16::from_le_bytes(*number))
-        }
-        fn take(bytes: &mut &[u8], length: usize) -> Result<Vec<u8>, &'static str> {
-            let (taken, rest) = bytes.split_at_checked(length).ok_or("it ends too early")?;
-            *bytes = rest;
-            Ok(taken.to_vec())
-        }
-        fn text(bytes: &mut &[u8]) -> Result<String, &'static str> {
-            let (length, rest) = bytes.split_first().ok_or("it ends too early")?;
-            *bytes = rest;
-            String::from_utf8(take(bytes, usize::from(*length))?).map_err(|_| "a name is not UTF-8")
         }
         let mut rest = bytes;
         if number(&mut rest)? != VERSION {
@@ -131,10 +142,11 @@ impl Introduction {
             functions.push(Function { id, name, signature: take(&mut rest, usize::from(length))? });
         }
         let tcp = text(&mut rest)?;
+        let on_server = functions.iter().map(|_| OnServer::parse(&mut rest)).collect::<Result<_, _>>()?;
         if !rest.is_empty() {
             return Err("there is more than belongs to it");
         }
-        Ok(Introduction { service, functions, tcp: (!tcp.is_empty()).then_some(tcp) })
+        Ok(Introduction { service, functions, tcp: (!tcp.is_empty()).then_some(tcp), on_server })
     }
 
     /// Returns the function with this name.
@@ -143,14 +155,30 @@ impl Introduction {
     }
 }
 
+/// Takes `length` bytes off the front.
+pub(crate) fn take(bytes: &mut &[u8], length: usize) -> Result<Vec<u8>, &'static str> {
+    let (taken, rest) = bytes.split_at_checked(length).ok_or("it ends too early")?;
+    *bytes = rest;
+    Ok(taken.to_vec())
+}
+
+/// Takes a text off the front.
+pub(crate) fn text(bytes: &mut &[u8]) -> Result<String, &'static str> {
+    let (length, rest) = bytes.split_first().ok_or("it ends too early")?;
+    *bytes = rest;
+    String::from_utf8(take(bytes, usize::from(*length))?).map_err(|_| "a name is not UTF-8")
+}
+
 /// Returns the longest prefix whose length fits in a `u8`.
-fn clip(text: &str) -> &str {
+pub(crate) fn clip(text: &str) -> &str {
     &text[..text.floor_char_boundary(u8::MAX.into())]
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::on_server::PlanOnServer;
+    use dunlin_rpc::RunsIn;
     use proptest::prelude::*;
 
     fn example() -> Introduction {
@@ -163,6 +191,9 @@ mod tests {
                 Function { id: 3, name: "a".repeat(300), signature: Vec::new() },
             ],
             tcp: Some("127.0.0.1:9090".into()),
+            on_server: [RunsIn::Worker, RunsIn::Pool { threads: 2 }, RunsIn::Unknown]
+                .map(|runs| OnServer { runs, why: "a reason".into(), plan: PlanOnServer::Tcp })
+                .to_vec(),
         }
     }
 
@@ -179,6 +210,8 @@ mod tests {
         assert_eq!((long.form(&[]), long.ids().count()), ((3, Form::Tagged), 1));
         assert_eq!(parsed.function("scan"), Some(&example().functions[2]));
         assert_eq!(parsed.function("put"), None);
+        assert_eq!(parsed.on_server("scan").unwrap().runs, RunsIn::Pool { threads: 2 });
+        assert_eq!(parsed, Introduction::parse(&parsed.encode()).unwrap());
     }
 
     #[test]
@@ -198,7 +231,7 @@ mod tests {
         }
 
         #[test]
-        fn a_part_of_one_is_refused(length in 0usize..1350) {
+        fn a_part_of_one_is_refused(length in 0usize..1400) {
             let bytes = example().encode();
             prop_assume!(length < bytes.len());
             prop_assert!(Introduction::parse(&bytes[..length]).is_err());

@@ -23,10 +23,13 @@ mod error;
 mod form;
 mod introduction;
 mod numa;
+mod on_server;
 mod route;
+mod running;
 mod server;
 mod shape;
 mod signature;
+mod tasks;
 pub mod tcp;
 
 pub use arguments::{
@@ -36,16 +39,20 @@ pub use arguments::{
 pub use asynchronous::{AsyncCall, AsyncClient};
 pub use client::{Client, Pending};
 pub use codec::{Input, Output, owned_str, read_owned_rest};
-pub use connector::{AsyncCalls, Calls, Connector, serve};
+pub use connector::{AsyncCalls, Calls, Connector, serve, serve_async};
 pub use descriptor::ServiceDescriptor;
 pub use error::{
-    CallError, ConnectError, Failure, Never, Refusal, ServeError, not_asynchronous, unknown_function,
+    CallError, ConnectError, Failure, Never, PlanOfError, Refusal, ServeError, not_asynchronous,
+    unknown_function,
 };
 pub use form::Form;
 pub use numa::NumaError;
+pub use on_server::{FunctionOnServer, PlanOnServer, ServerDescription};
 pub use pilota;
 pub use pilota::thrift::{ApplicationException, ApplicationExceptionKind, Message, TType, ThriftException};
 pub use pilota::{Bytes, FastStr};
 pub use route::{ClientOptions, Route};
+pub use running::{describe, over};
 pub use server::{Adapter, Context, Processor, Responder, Server, ServerOptions};
 pub use shape::{Bare, Field, Part, Shape};
+pub use tasks::{AsyncProcessor, AsyncServer, CallTask, Tasks};

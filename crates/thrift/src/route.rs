@@ -16,6 +16,8 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, Default)]
 pub struct ClientOptions {
     /// The engine's settings. The plan in them is ignored: the hints of each function select one.
+    /// `wait_for_ready` and `lazy` hold for a blocking client's TCP connection, too; an asynchronous client
+    /// over TCP alone refuses them.
     pub engine: ClientConfig,
     /// Hints that replace those of the IDL for the functions named in them, for values known only at run
     /// time, such as the payload size. The server uses its own hints.
@@ -37,6 +39,18 @@ pub struct ClientOptions {
     pub other_signatures: bool,
     /// Settings of the TCP connection.
     pub connection: ConnectionOptions,
+}
+
+impl ClientOptions {
+    /// Returns the settings of the TCP connection of a blocking client: [`ClientConfig::wait_for_ready`] and
+    /// [`ClientConfig::lazy`] of the engine's settings hold there, too.
+    #[must_use]
+    pub fn tcp_connection(&self) -> ConnectionOptions {
+        let mut connection = self.connection.clone();
+        connection.wait_for_ready = connection.wait_for_ready.max(self.engine.wait_for_ready);
+        connection.lazy |= self.engine.lazy;
+        connection
+    }
 }
 
 /// The route of a function's calls.

@@ -8,10 +8,11 @@ use crate::error::{Failure, Refusal, ServeError};
 use crate::form::{Form, bare_size, encode_bare};
 use crate::introduction::{INTRODUCTION, Introduction, function_number};
 use crate::numa;
+use crate::on_server::{OnServer, Placement};
 use crate::route::environment;
 use crate::tcp;
 use dunlin_fabric::{Address, Fabric, Host, Nanos, Topology};
-use dunlin_hints::{FunctionHints, ProcessTime, Side, select};
+use dunlin_hints::{Environment, FunctionHints, Side, nearest, select};
 use dunlin_rpc::{
     ApplicationCode, FunctionMode, PoolService, Reply, Request, ServerBuilder, ServerConfig, Service, Status,
 };
@@ -19,6 +20,7 @@ use pilota::Bytes;
 use pilota::thrift::{ApplicationException, ApplicationExceptionKind, ThriftException};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Facts about a call that a handler may use besides the arguments.
@@ -86,12 +88,22 @@ pub trait Processor: Send + Sync + 'static {
 #[derive(Debug)]
 pub struct Adapter<P> {
     processor: Arc<P>,
+    tcp: Option<String>,
+    placement: Placement,
     introduction: Arc<[u8]>,
+    /// By function: whether its slow handler was reported.
+    reported: Arc<[AtomicBool]>,
 }
 
 impl<P> Clone for Adapter<P> {
     fn clone(&self) -> Self {
-        Adapter { processor: Arc::clone(&self.processor), introduction: Arc::clone(&self.introduction) }
+        Adapter {
+            processor: Arc::clone(&self.processor),
+            tcp: self.tcp.clone(),
+            placement: self.placement.clone(),
+            introduction: Arc::clone(&self.introduction),
+            reported: Arc::clone(&self.reported),
+        }
     }
 }
 
@@ -99,8 +111,32 @@ impl<P: Processor> Adapter<P> {
     /// Creates an adapter. `tcp` is the server's address for stock Thrift, which clients learn from the
     /// introduction.
     pub fn new(processor: Arc<P>, tcp: Option<String>) -> Self {
-        let introduction = Introduction::of(processor.service(), tcp).encode().into();
-        Adapter { processor, introduction }
+        let functions = processor.service().functions.iter();
+        Adapter {
+            tcp,
+            placement: Placement::default(),
+            introduction: Arc::new([]),
+            reported: functions.map(|_| AtomicBool::new(false)).collect(),
+            processor,
+        }
+    }
+
+    /// Lets the functions with these names run in the pool, besides those whose hint `process_time` is long.
+    ///
+    /// # Errors
+    /// The service has no function with one of the names.
+    pub fn pool(mut self, names: &[String]) -> Result<Self, ServeError> {
+        let service = self.processor.service();
+        let number = |name: &String| {
+            service.function(name).ok_or_else(|| ServeError::NoSuchFunction {
+                service: service.name,
+                function: name.clone(),
+                nearest: nearest(name, service.functions.iter().map(|function| &*function.name))
+                    .map(str::to_owned),
+            })
+        };
+        self.placement.pooled = names.iter().map(number).collect::<Result<_, _>>()?;
+        Ok(self)
     }
 
     /// Declares the service's functions to the engine.
@@ -108,13 +144,26 @@ impl<P: Processor> Adapter<P> {
     pub fn declare<F: Fabric>(&self, builder: ServerBuilder<F>) -> ServerBuilder<F> {
         let mut builder = builder.function(INTRODUCTION, FunctionMode::Worker);
         let service = self.processor.service();
-        for (function, known) in service.functions.iter().zip(Introduction::of(service, None).functions) {
+        let functions = service.functions.iter().zip(Introduction::of(service, None).functions);
+        for (number, (function, known)) in functions.enumerate() {
             // A long call would block the other calls of its worker.
-            let long = function.server.process_time.is_some_and(ProcessTime::is_long);
-            let mode = if long { FunctionMode::Pool } else { FunctionMode::Worker };
+            let (pool, _) = self.placement.of(number, function);
+            let mode = if pool { FunctionMode::Pool } else { FunctionMode::Worker };
             builder = known.ids().fold(builder, |builder, id| builder.function(id, mode));
         }
         builder.pool(self.clone())
+    }
+
+    /// Writes the introduction for clients on this fabric.
+    fn introduce(&mut self, environment: &Environment<'_>, pool_threads: u16) {
+        let service = self.processor.service();
+        let functions = service.functions.iter().enumerate();
+        let on_server = functions.map(|(number, function)| {
+            OnServer::new(number, function, &self.placement, pool_threads, environment)
+        });
+        let introduction =
+            Introduction { on_server: on_server.collect(), ..Introduction::of(service, self.tcp.clone()) };
+        self.introduction = introduction.encode().into();
     }
 
     /// Starts an engine server of the service on one fabric. Its threads are bound to the cores in the
@@ -126,8 +175,9 @@ impl<P: Processor> Adapter<P> {
         mut config: ServerConfig,
         topology: Option<Topology>,
     ) -> Result<dunlin_rpc::Server<F>, ServeError> {
+        let topology = topology.unwrap_or_else(|| fabric.host().topology());
         if config.cores.is_empty() {
-            config.cores = bound_cores(fabric, self.processor.service(), topology)?;
+            config.cores = bound_cores(fabric, self.processor.service(), &topology)?;
         }
         let service = self.processor.service();
         let mut names = service.extends.iter().map(|base| (*base).to_owned()).collect::<Vec<_>>();
@@ -137,8 +187,9 @@ impl<P: Processor> Adapter<P> {
             false => names.push(service.name.to_owned()),
         }
         config.other_names.append(&mut names);
-        let builder = self.declare(ServerBuilder::new(fabric).config(config));
-        let adapter = self.clone();
+        let mut adapter = self.clone();
+        adapter.introduce(&environment(fabric.capabilities(), None, &topology), config.pool_threads);
+        let builder = adapter.declare(ServerBuilder::new(fabric).config(config));
         Ok(builder.serve(address, move |_| Box::new(adapter.clone()))?)
     }
 
@@ -161,6 +212,24 @@ impl<P: Processor> Service for Adapter<P> {
     #[inline]
     fn call(&mut self, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Status> {
         self.answer(request, reply)
+    }
+
+    fn on_slow(&mut self, id: u16, took: Duration) {
+        let Some((number, _)) = function_number(id) else { return };
+        let service = self.processor.service();
+        let (Some(function), Some(reported)) = (service.functions.get(number), self.reported.get(number))
+        else {
+            return;
+        };
+        // A function has two ids, and an `auto:` server several engines.
+        if !reported.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                target: "dunlin::server",
+                "the handler of {}.{} kept its worker for {took:?}, and all other calls there waited: give the function the hint process_time = long, or name it in ServerOptions::pool",
+                service.name,
+                function.name
+            );
+        }
     }
 }
 
@@ -222,8 +291,13 @@ fn not_encoded(reply: &mut Reply<'_>, error: &ThriftException) -> Result<(), Sta
 fn refuse(reply: &mut Reply<'_>, exception: &ApplicationException) -> Result<(), Status> {
     reply.clear();
     reply.write(exception.message().as_bytes())?;
+    Err(application_code(exception).map_or(Status::Malformed, Status::Application))
+}
+
+/// Returns the code of an undeclared exception: its kind.
+pub(crate) fn application_code(exception: &ApplicationException) -> Option<ApplicationCode> {
     let kind = u16::try_from(exception.kind().as_i32()).ok().and_then(ApplicationCode::new);
-    Err(kind.or(ApplicationCode::new(0)).map_or(Status::Malformed, Status::Application))
+    kind.or(ApplicationCode::new(0))
 }
 
 /// Settings of a typed server.
@@ -238,6 +312,11 @@ pub struct ServerOptions {
     pub tcp: Option<String>,
     /// Settings of the TCP server.
     pub tcp_options: tcp::ServerOptions,
+    /// Functions, by their names in the IDL, that run in the pool ([`ServerConfig::pool_threads`]) and not on
+    /// the worker that receives a call, besides those whose hint `process_time` is long. For functions that
+    /// block or compute for more than some microseconds. An unknown name fails the start with
+    /// [`ServeError::NoSuchFunction`]. Calls over TCP have threads of their own.
+    pub pool: Vec<String>,
 }
 
 /// A running typed server. Dropping it stops it immediately.
@@ -259,23 +338,23 @@ pub(crate) fn serve_on<F: Fabric, P: Processor>(
         Some(address) => Some(tcp::Server::bind(address, Arc::clone(&processor), options.tcp_options)?),
         None => None,
     };
-    let adapter = Adapter::new(processor, tcp.as_ref().map(|tcp| tcp.address().to_string()));
+    let told = tcp.as_ref().map(|tcp| tcp.address().to_string());
+    let adapter = Adapter::new(processor, told).pool(&options.pool)?;
     let engine = adapter.serve(fabric, address, options.engine, options.topology)?;
     Ok(Server { engine, tcp })
 }
 
 /// Returns the cores to which the hints bind the server's threads; empty for no binding.
-fn bound_cores<F: Fabric>(
+pub(crate) fn bound_cores<F: Fabric>(
     fabric: &F,
     service: &'static ServiceDescriptor,
-    topology: Option<Topology>,
+    topology: &Topology,
 ) -> Result<Vec<u32>, ServeError> {
     let hinted: Vec<_> = service.functions.iter().filter(|function| function.server.numa.is_some()).collect();
     if hinted.is_empty() {
         return Ok(Vec::new());
     }
-    let topology = topology.unwrap_or_else(|| fabric.host().topology());
-    let environment = environment(fabric.capabilities(), None, &topology);
+    let environment = environment(fabric.capabilities(), None, topology);
     let select = |function: &&FunctionHints| {
         select(function, &environment).map_err(|error| ServeError::Hints {
             service: service.name,
@@ -284,7 +363,7 @@ fn bound_cores<F: Fabric>(
         })
     };
     let selections = hinted.iter().map(select).collect::<Result<Vec<_>, _>>()?;
-    numa::cores(Side::Server, hinted.into_iter().zip(&selections), &topology)
+    numa::cores(Side::Server, hinted.into_iter().zip(&selections), topology)
         .map_err(|error| ServeError::Numa { service: service.name, error })
 }
 

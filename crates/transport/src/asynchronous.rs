@@ -1,16 +1,17 @@
 //! Asynchronous clients on the fabric that their address selects.
 
-use crate::fabrics::{ChosenFabric, Fabrics};
+use crate::fabrics::{ChosenFabric, Fabrics, not_lazy};
 use dunlin_fabric::{Address, ChosenTransport, DialError};
 #[cfg(feature = "ofi")]
 use dunlin_fabric_ofi::OfiFabric;
 use dunlin_fabric_rdma::RdmaFabric;
 use dunlin_fabric_shm::ShmFabric;
-use dunlin_rpc::{CallError, ClientConfig, ConnectError, Tuning};
+use dunlin_rpc::{CallError, ClientConfig, ConnectError, RunningPlan, Tuning};
 use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 #[derive(Debug)]
 struct Hubs {
@@ -96,6 +97,7 @@ impl AsyncClient {
     /// Blocks for at most the configured time, and while the fabric is opened: call it before the executor
     /// starts, or where blocking is allowed. Errors are those of [`Client::connect`](crate::Client::connect).
     pub fn connect(hubs: &AsyncHubs, address: &Address, config: ClientConfig) -> Result<Self, ConnectError> {
+        not_lazy(address, &config)?;
         let fabrics = &hubs.0.fabrics;
         let resolved = fabrics.resolve(address).map_err(DialError::from)?;
         let to = &resolved.address;
@@ -114,6 +116,20 @@ impl AsyncClient {
             }
         };
         Ok(AsyncClient { on, transport: Arc::new(resolved.transport(name)) })
+    }
+
+    /// Returns how the calls of a function run: the protocol, how both sides wait, the transport, and the
+    /// reasons.
+    pub fn plan_of(&self, function: u16) -> RunningPlan {
+        let mut running = each!(On, &self.on, client => client.plan_of(function));
+        running.reasons.insert(0, format!("transport: {}", self.transport.why));
+        running
+    }
+
+    /// Waits until the client is connected, for at most `at_most`, and connects with back-off meanwhile;
+    /// [`dunlin_rpc::AsyncClient::wait_ready`] has the details.
+    pub async fn wait_ready(&self, at_most: Duration) -> Result<(), CallError> {
+        each!(On, &self.on, client => client.wait_ready(at_most).await)
     }
 
     /// Returns the number of server workers to which this client has lanes.

@@ -1,13 +1,14 @@
 //! The synchronous client on the fabric that its address selects.
 
-use crate::fabrics::{Choose, ChosenFabric};
+use crate::fabrics::{Choose, ChosenFabric, not_lazy};
 use dunlin_fabric::{Address, ChosenTransport, DialError};
 #[cfg(feature = "ofi")]
 use dunlin_fabric_ofi::OfiFabric;
 use dunlin_fabric_rdma::RdmaFabric;
 use dunlin_fabric_shm::ShmFabric;
-use dunlin_rpc::{CallError, CallId, ClientConfig, ConnectError, Filling, Tuning};
+use dunlin_rpc::{CallError, CallId, ClientConfig, ConnectError, Filling, RunningPlan, Tuning};
 use std::ops::{Deref, DerefMut};
+use std::time::Duration;
 
 /// A synchronous client.
 ///
@@ -113,12 +114,13 @@ impl Client {
     /// # Errors
     /// If no fabric works, an `auto:` address is [`Unavailable`](dunlin_fabric::Unavailable) with a
     /// [`ResolveError`](crate::ResolveError) that gives the reason for each fabric. Calls by number never use
-    /// TCP; typed services do.
+    /// TCP; typed services do. [`ClientConfig::lazy`] is refused at an `auto:` address.
     pub fn connect(
         fabrics: &impl Choose,
         address: &Address,
         config: ClientConfig,
     ) -> Result<Self, ConnectError> {
+        not_lazy(address, &config)?;
         let resolved = fabrics.resolve(address).map_err(DialError::from)?;
         let to = &resolved.address;
         let chosen = fabrics.choose(to).map_err(DialError::from)?;
@@ -142,6 +144,20 @@ impl Client {
     /// Returns the transport of the calls, and the reason why it was chosen.
     pub fn transport(&self) -> &ChosenTransport {
         &self.transport
+    }
+
+    /// Returns how the calls of a function run: the protocol, how both sides wait, the transport, and the
+    /// reasons.
+    pub fn plan_of(&self, function: u16) -> RunningPlan {
+        let mut running = each!(On, &self.on, client => client.plan_of(function));
+        running.reasons.insert(0, format!("transport: {}", self.transport.why));
+        running
+    }
+
+    /// Waits until the client is connected, for at most `at_most`, and connects with back-off meanwhile;
+    /// [`dunlin_rpc::Client::wait_ready`] has the details. Blocks.
+    pub fn wait_ready(&mut self, at_most: Duration) -> Result<(), CallError> {
+        each!(On, &mut self.on, client => client.wait_ready(at_most))
     }
 
     /// Returns the number of server workers to which this client has lanes.

@@ -7,6 +7,7 @@ use dunlin_fabric::{Address, Capabilities, Fabric, RatesBook, Scheme, Unavailabl
 use dunlin_fabric_ofi::{OfiConfig, OfiFabric};
 use dunlin_fabric_rdma::{OpenError, RdmaConfig, RdmaFabric};
 use dunlin_fabric_shm::{ShmConfig, ShmFabric};
+use dunlin_rpc::{ClientConfig, ConnectError};
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -280,4 +281,14 @@ macro_rules! on_fabric {
             $crate::ChosenFabric::Ofi($fabric) => $body,
         }
     };
+}
+
+/// Refuses a lazy client at an `auto:` address: the server's answer decides the fabric.
+pub(crate) fn not_lazy(address: &Address, config: &ClientConfig) -> Result<(), ConnectError> {
+    match config.lazy && address.scheme() == Scheme::Auto {
+        true => Err(ConnectError::Lazy(
+            "at an auto: address the server says which fabrics it has; name one of them",
+        )),
+        false => Ok(()),
+    }
 }

@@ -62,4 +62,4 @@ pub use tables::{TableError, Tables};
 #[cfg(feature = "thrift")]
 pub use typed::{TypedAsyncClient, TypedCall, TypedClient};
 #[cfg(feature = "thrift")]
-pub use typed_server::TypedServer;
+pub use typed_server::{TypedAsyncServer, TypedServer};

@@ -2,23 +2,25 @@
 //! address takes the first one that works; any other address is used as named or fails.
 
 use crate::asynchronous::AsyncHubs;
-use crate::fabrics::{ChosenFabric, Fabrics};
+use crate::fabrics::{ChosenFabric, Fabrics, not_lazy};
 use crate::resolve::{Calls as Whose, Resolved};
-use crate::typed_server::{TypedServer, serve};
+use crate::typed_server::{TypedAsyncServer, TypedServer, serve, serve_async};
 use dunlin_fabric::{Address, ChosenTransport, DialError, Fabric, Scheme};
 #[cfg(feature = "ofi")]
 use dunlin_fabric_ofi::OfiFabric;
 use dunlin_fabric_rdma::RdmaFabric;
 use dunlin_fabric_shm::ShmFabric;
-use dunlin_rpc::Tuning;
+use dunlin_rpc::{RunningPlan, Tuning};
 use dunlin_thrift::tcp::ConnectionOptions;
 use dunlin_thrift::{
-    Arguments, AsyncCall, AsyncCalls, CallError, Calls, ClientOptions, ConnectError, Connector, Outcome,
-    Pending, Processor, ServeError, ServerOptions, ServiceDescriptor,
+    Arguments, AsyncCall, AsyncCalls, AsyncProcessor, CallError, Calls, ClientOptions, ConnectError,
+    Connector, Never, Outcome, Pending, PlanOfError, Processor, ServeError, ServerOptions, ServiceDescriptor,
+    Tasks, over,
 };
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 /// Evaluates the same expression on any variant of `$kind`.
 macro_rules! each_way {
@@ -61,7 +63,7 @@ impl TypedClient {
         let (resolved, options) = resolve(fabrics, address, options)?;
         let to = &resolved.address;
         if let Some(place) = tcp_place(fabrics, to)? {
-            let client = dunlin_thrift::Client::connect_tcp(place, service, options.connection)?;
+            let client = dunlin_thrift::Client::connect_tcp(place, service, options.tcp_connection())?;
             let transport = resolved.transport(Scheme::Tcp.as_str());
             return Ok(TypedClient { way: Way::Tcp(client), transport });
         }
@@ -105,6 +107,7 @@ fn resolve(
     address: &Address,
     mut options: ClientOptions,
 ) -> Result<(Resolved, ClientOptions), ConnectError> {
+    not_lazy(address, &options.engine)?;
     let (resolved, tcp) = fabrics.resolve_for(address, Whose::Typed).map_err(unavailable)?;
     options.tcp = options.tcp.or(tcp);
     Ok((resolved, options))
@@ -155,6 +158,15 @@ impl Calls for TypedClient {
     fn transport(&self) -> &ChosenTransport {
         &self.transport
     }
+
+    fn plan_of(&self, function: &str) -> Result<RunningPlan, PlanOfError> {
+        let running = each_way!(Way, &self.way, client => client.plan_of(function))?;
+        Ok(over(&self.transport, running))
+    }
+
+    fn wait_ready(&mut self, at_most: Duration) -> Result<(), CallError<Never>> {
+        each_way!(Way, &mut self.way, client => client.wait_ready(at_most))
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -193,7 +205,7 @@ impl TypedAsyncClient {
         let (resolved, options) = resolve(fabrics, address, options)?;
         let to = &resolved.address;
         if let Some(place) = tcp_place(fabrics, to)? {
-            let client = dunlin_thrift::AsyncClient::connect_tcp(place, service, options.connection)?;
+            let client = dunlin_thrift::AsyncClient::connect_tcp(place, service, options.tcp_connection())?;
             let transport = Arc::new(resolved.transport(Scheme::Tcp.as_str()));
             return Ok(TypedAsyncClient { way: AsyncWay::Tcp(client), transport });
         }
@@ -270,6 +282,15 @@ impl AsyncCalls for TypedAsyncClient {
     fn transport(&self) -> &ChosenTransport {
         &self.transport
     }
+
+    fn plan_of(&self, function: &str) -> Result<RunningPlan, PlanOfError> {
+        let running = each_way!(AsyncWay, &self.way, client => client.plan_of(function))?;
+        Ok(over(&self.transport, running))
+    }
+
+    async fn wait_ready(&self, at_most: Duration) -> Result<(), dunlin_rpc::CallError> {
+        each_way!(AsyncWay, &self.way, client => client.wait_ready(at_most).await)
+    }
 }
 
 impl Connector for Fabrics {
@@ -277,6 +298,7 @@ impl Connector for Fabrics {
     type AsyncClient = TypedAsyncClient;
     type Hub = AsyncHubs;
     type Server<P: Processor> = TypedServer<P>;
+    type AsyncServer = TypedAsyncServer;
 
     fn client(
         &self,
@@ -324,5 +346,15 @@ impl Connector for Fabrics {
         options: ServerOptions,
     ) -> Result<TypedServer<P>, ServeError> {
         serve(self, address, processor, options)
+    }
+
+    fn async_server<P: AsyncProcessor>(
+        &self,
+        address: &Address,
+        processor: P,
+        options: ServerOptions,
+        tasks: Tasks,
+    ) -> Result<TypedAsyncServer, ServeError> {
+        serve_async(self, address, processor, options, tasks)
     }
 }

@@ -6,8 +6,14 @@ use crate::server::Server;
 use crate::several::{Place, SeveralServers, reason};
 use dunlin_fabric::Topology;
 use dunlin_fabric::{Address, ListenError, Nanos, Scheme};
+#[cfg(feature = "ofi")]
+use dunlin_fabric_ofi::OfiFabric;
+use dunlin_fabric_rdma::RdmaFabric;
+use dunlin_fabric_shm::ShmFabric;
 use dunlin_rpc::ServerConfig;
-use dunlin_thrift::{Adapter, Processor, ServeError, ServerOptions, tcp};
+use dunlin_thrift::{
+    self as thrift, Adapter, AsyncProcessor, AsyncServer, Processor, ServeError, ServerOptions, Tasks, tcp,
+};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -62,7 +68,7 @@ pub(crate) fn serve<P: Processor>(
     options: ServerOptions,
 ) -> Result<TypedServer<P>, ServeError> {
     let processor = Arc::new(processor);
-    let ServerOptions { engine: config, topology, tcp: named, tcp_options } = options;
+    let ServerOptions { engine: config, topology, tcp: named, tcp_options, pool } = options;
     let bind = |place: &str| tcp::Server::bind(place, Arc::clone(&processor), tcp_options.clone());
     let unavailable = |error| dunlin_rpc::ServeError::from(ListenError::Unavailable(error));
     match address.scheme() {
@@ -74,6 +80,8 @@ pub(crate) fn serve<P: Processor>(
                 return Err(ServeError::Tcp { address: other, error });
             }
             let tcp = bind(address.name())?;
+            // There is no pool, but a wrong name is wrong on every transport.
+            Adapter::new(processor, None).pool(&pool)?;
             let actual = format!("{}:{}", crate::resolve::host_of(address), tcp.address().port());
             // Only the port can differ.
             let address = Address::new(Scheme::Tcp, &actual).unwrap_or_else(|_| address.clone());
@@ -89,7 +97,7 @@ pub(crate) fn serve<P: Processor>(
             };
             let port = tcp.as_ref().map(|tcp| tcp.address().port()).map_err(Clone::clone);
             let tcp = tcp.ok();
-            let adapter = Adapter::new(processor, told(tcp.as_ref()));
+            let adapter = Adapter::new(processor, told(tcp.as_ref())).pool(&pool)?;
             let (servers, _) = SeveralServers::start(place, port, |address| {
                 let started = serve_one(fabrics, address, &adapter, config.clone(), topology.clone());
                 started.map(|server| (server, ())).map_err(|error| match &error {
@@ -102,7 +110,7 @@ pub(crate) fn serve<P: Processor>(
         }
         _ => {
             let tcp = named.as_deref().map(bind).transpose()?;
-            let adapter = Adapter::new(processor, told(tcp.as_ref()));
+            let adapter = Adapter::new(processor, told(tcp.as_ref())).pool(&pool)?;
             let engine = serve_one(fabrics, address, &adapter, config, topology)?;
             Ok(TypedServer { address: engine.address().clone(), engine: Some(engine), tcp })
         }
@@ -128,5 +136,62 @@ fn serve_one<P: Processor>(
         ChosenFabric::Rdma(fabric) => Server::Rdma(adapter.serve(&fabric, address, config, topology)?),
         #[cfg(feature = "ofi")]
         ChosenFabric::Ofi(fabric) => Server::Ofi(adapter.serve(&fabric, address, config, topology)?),
+    })
+}
+
+/// A running server of asynchronous handlers. Dropping it stops it immediately.
+#[derive(Debug)]
+pub enum TypedAsyncServer {
+    /// On shared memory.
+    Shm(AsyncServer<ShmFabric>),
+    /// On RDMA.
+    Rdma(AsyncServer<RdmaFabric>),
+    /// On libfabric.
+    #[cfg(feature = "ofi")]
+    Ofi(AsyncServer<OfiFabric>),
+}
+
+impl TypedAsyncServer {
+    /// Returns the address to which clients connect.
+    pub fn address(&self) -> &Address {
+        each!(Self, self, server => server.address())
+    }
+
+    /// Returns the number of calls in progress.
+    pub fn in_progress(&self) -> usize {
+        each!(Self, self, server => server.in_progress())
+    }
+
+    /// Stops the server gracefully, as [`AsyncServer::shutdown`] with `timeout` in nanoseconds. Blocks.
+    pub fn shutdown(self, timeout: Nanos) {
+        each!(Self, self, server => server.shutdown(timeout));
+    }
+}
+
+/// Starts a server of asynchronous handlers; see [`dunlin_thrift::serve_async`].
+pub(crate) fn serve_async<P: AsyncProcessor>(
+    fabrics: &Fabrics,
+    address: &Address,
+    processor: P,
+    options: ServerOptions,
+    tasks: Tasks,
+) -> Result<TypedAsyncServer, ServeError> {
+    if matches!(address.scheme(), Scheme::Auto | Scheme::Tcp) {
+        let why = "they do not answer stock Thrift: name a fabric, shm:NAME or rdma:HOST:PORT";
+        return Err(ServeError::Asynchronous { why });
+    }
+    let chosen =
+        fabrics.choose(address).map_err(|error| dunlin_rpc::ServeError::from(ListenError::from(error)))?;
+    Ok(match chosen {
+        ChosenFabric::Shm(fabric) => {
+            TypedAsyncServer::Shm(thrift::serve_async(&fabric, address, processor, options, tasks)?)
+        }
+        ChosenFabric::Rdma(fabric) => {
+            TypedAsyncServer::Rdma(thrift::serve_async(&fabric, address, processor, options, tasks)?)
+        }
+        #[cfg(feature = "ofi")]
+        ChosenFabric::Ofi(fabric) => {
+            TypedAsyncServer::Ofi(thrift::serve_async(&fabric, address, processor, options, tasks)?)
+        }
     })
 }

@@ -11,6 +11,7 @@ use dunlin_rpc::{CallError, CompletionMode, ConnectError, PROTOCOLS, Protocol};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use dunlin_floor::{FloorError, PEER_ARGUMENT, inherited_descriptor, serve_peer};
+use dunlin_hints::nearest_protocol;
 use dunlin_report::Row;
 
 mod atb;
@@ -152,7 +153,11 @@ fn protocols(
 fn protocol_by_name(name: &str) -> Result<&'static Protocol, MeasureError> {
     Protocol::by_name(name).ok_or_else(|| {
         let known: Vec<&str> = PROTOCOLS.iter().map(|protocol| protocol.name).collect();
-        MeasureError::BadArgument(format!("there is no protocol '{name}'; there are {}", known.join(", ")))
+        let meant = nearest_protocol(name).map_or(String::new(), |name| format!("; did you mean '{name}'?"));
+        MeasureError::BadArgument(format!(
+            "there is no protocol '{name}'{meant}; there are {}",
+            known.join(", ")
+        ))
     })
 }
 

@@ -1,7 +1,9 @@
 //! The target of an explanation: a fabric, a simulated cluster, or the transport for an address.
 
+use dunlin::thrift::{ServerDescription, describe};
 use dunlin::{
-    Address, Capabilities, ChosenFabric, Fabric, FetchTable, RatesSource, ResponseHalf, Scheme, on_fabric,
+    Address, Capabilities, ChosenFabric, ClientConfig, Fabric, FetchTable, Nanos, RatesSource, ResponseHalf,
+    Scheme, on_fabric,
 };
 use dunlin_command::arguments::{DeviceArguments, On};
 use dunlin_command::output::Failure;
@@ -20,7 +22,12 @@ pub(super) struct Ground {
     pub(super) written: bool,
     /// The resolution of `auto:`, in one line.
     pub(super) auto: Option<String>,
+    /// The server's answer to the question for its functions, if one was asked.
+    pub(super) server: Option<Result<ServerDescription, String>>,
 }
+
+/// The time limit of asking a server, for connecting and for its answer.
+const PATIENCE: Nanos = 5_000_000_000;
 
 impl Ground {
     /// Returns a simulated cluster, whose clients use the model's rates.
@@ -31,6 +38,7 @@ impl Ground {
             rates: RatesSource::Modelled { profile: cluster.profile.clone() },
             written: false,
             auto: None,
+            server: None,
         }
     }
 
@@ -61,6 +69,7 @@ impl Ground {
             rates,
             written,
             auto: Some(format!("auto: takes from here {takes}, as far as the server has it{not}")),
+            server: None,
         })
     }
 
@@ -72,13 +81,16 @@ impl Ground {
         if resolved.address.scheme() == Scheme::Tcp {
             let name = Scheme::Tcp.as_str().to_owned();
             let rates = RatesSource::BuiltIn;
-            return Ok(Ground { capabilities: None, name, rates, written: false, auto });
+            return Ok(Ground { capabilities: None, name, rates, written: false, auto, server: None });
         }
         let chosen: ChosenFabric = fabrics.choose(&resolved.address)?;
         let (rates, written) = on_fabric!(&chosen, fabric => rates(fabric));
         let capabilities = chosen.capabilities().clone();
         let name = capabilities.name.to_owned();
-        Ok(Ground { name, capabilities: Some(capabilities), rates, written, auto })
+        let config = ClientConfig { timeout: PATIENCE, connect_timeout: PATIENCE, ..ClientConfig::default() };
+        let server = on_fabric!(&chosen, fabric => describe(fabric, &resolved.address, config));
+        let server = Some(server.map_err(|error| error.to_string()));
+        Ok(Ground { name, capabilities: Some(capabilities), rates, written, auto, server })
     }
 
     /// Describes the rates that decide how a function's results travel; `None` if they are never READ.

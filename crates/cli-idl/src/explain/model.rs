@@ -3,7 +3,9 @@
 use dunlin_command::output::{Failure, hash_of, rounded};
 use dunlin_command::parallel;
 use dunlin_hints::{Environment, FunctionHints, Selection, Value};
-use dunlin_scenario::advice::{Candidate, Cluster, Forecast, Unasked, better, by_throughput, candidates};
+use dunlin_scenario::advice::{
+    Candidate, Cluster, Forecast, Unasked, assumptions, better, by_throughput, candidates,
+};
 
 /// The simulation results of one function's plans.
 #[derive(Debug)]
@@ -33,7 +35,7 @@ pub(super) fn verdicts<'a>(
     let verdicts = plans.iter().map(|(hints, plans)| match plans {
         Ok(candidates) => {
             let mine: Vec<Forecast> = forecasts.by_ref().take(candidates.len()).collect();
-            verdict(hints, candidates, &mine, cluster)
+            verdict(hints, candidates, &mine, environment, cluster)
         }
         Err(why) => Some(Verdict {
             text: format!("model {}: not asked, since {why}", cluster.profile),
@@ -51,6 +53,7 @@ fn verdict(
     hints: &FunctionHints,
     candidates: &[Candidate],
     forecasts: &[Forecast],
+    environment: &Environment<'_>,
     cluster: &Cluster,
 ) -> Option<Verdict> {
     let (selected, first) = (candidates.first()?, forecasts.first()?);
@@ -61,7 +64,9 @@ fn verdict(
             format!("{:.2} us", forecast.mean_us)
         }
     };
-    let ours = format!("model {}: {} as selected: {}", cluster.profile, name(selected), show(first));
+    let named = hints.client.protocol.is_some() || hints.server.protocol.is_some();
+    let how = if named { "as named" } else { "as selected" };
+    let ours = format!("model {}: {} {how}: {}", cluster.profile, name(selected), show(first));
     let text = match better(hints, forecasts) {
         None => format!("{ours}; no other protocol is better by more than 3%"),
         Some((place, factor)) => {
@@ -72,6 +77,8 @@ fn verdict(
             format!("{ours}; {}: {}, {factor:.2} times as good{hint}", name(other), show(&forecasts[place]))
         }
     };
+    let assumed = assumptions(hints, environment, cluster).to_string();
+    let text = format!("{text}\n  model {} assumes: {assumed}", cluster.profile);
     let rows: Vec<serde_json::Value> = candidates
         .iter()
         .zip(forecasts)
@@ -86,6 +93,7 @@ fn verdict(
     let json = serde_json::json!({
         "profile": cluster.profile,
         "profile_hash": hash_of(cluster.hash),
+        "assumes": assumed,
         "forecasts": rows,
     });
     Some(Verdict { text, json })

@@ -42,15 +42,15 @@ fn plans_are_shown_with_reasons_and_places() {
     let text = ended.text();
     assert_eq!(
         row(&text, "get", "client")[3..8],
-        ["rdma", "Direct-WriteIMM", "write_imm", "write_imm", "busy"]
+        ["rnic", "Direct-WriteIMM", "write_imm", "write_imm", "busy"]
     );
     assert_eq!(
         row(&text, "get", "server")[3..8],
-        ["rdma", "Direct-WriteIMM", "write_imm", "write_imm", "adaptive"]
+        ["rnic", "Direct-WriteIMM", "write_imm", "write_imm", "adaptive"]
     );
     assert_eq!(
         row(&text, "multiget", "client")[3..8],
-        ["rdma", "Remote-fetch", "write_imm", "fetch", "busy"]
+        ["rnic", "Remote-fetch", "write_imm", "fetch", "busy"]
     );
     assert_eq!(row(&text, "multiget", "server")[7], "event");
     assert_eq!(row(&text, "heartbeat", "client")[3..], ["tcp"]);
@@ -180,19 +180,18 @@ fn the_model_of_a_cluster_has_its_say() {
     let ended = dunlin(["explain", &file, "--profile", "hatrpc", "--json", &json]).well();
     let text = ended.text();
     assert!(text.contains("of the server: 28; fabric: hatrpc"), "{text}");
-    // One line, for the function whose protocol the selection has chosen.
+    // Also for the function whose hints name the protocol.
     assert_eq!(text.matches("model hatrpc: Direct-WriteIMM as selected: ").count(), 1, "{text}");
+    assert_eq!(text.matches("model hatrpc: Eager-SendRecv as named: ").count(), 1, "{text}");
     assert_eq!(text.matches("model hatrpc: not asked, since its calls go by TCP").count(), 1, "{text}");
-    assert_eq!(
-        text.matches("model hatrpc: not asked, since its hints name the protocol").count(),
-        1,
-        "{text}"
-    );
+    let assumed = "1 client on 1 host of 28 cores, 1 worker on one host; handlers of 0";
+    assert_eq!(text.matches("model hatrpc assumes: ").count(), 2, "{text}");
+    assert_eq!(text.matches(assumed).count(), 2, "{text}");
     let document: serde_json::Value =
         serde_json::from_slice(&std::fs::read(json).expect("written")).expect("JSON");
     for row in document["rows"].as_array().expect("rows") {
         let forecasts = row["model"]["forecasts"].as_array().map_or(0, Vec::len);
-        assert_eq!(forecasts > 5, row["function"] == "get", "{row}");
+        assert_eq!(forecasts > 5, row["function"] != "heartbeat", "{row}");
     }
     dunlin(["explain", &file, "--profile", "hatrcp"]).failed(1, &["hatrpc"]);
 }
@@ -213,7 +212,9 @@ fn what_auto_takes_is_told() {
     let server = Running::start(["kv", "serve", "--listen", "auto:127.0.0.1:0"]);
     let line = server.line();
     let address = line.strip_prefix("listening on ").expect("an address");
-    let text = told(&["--at", address]);
+    let ended = dunlin(["explain", &file, "--at", address]).well();
+    assert!(ended.errors.contains("warning: the server does not say what it runs: "), "{}", ended.errors);
+    let text = ended.text();
     assert!(
         text.contains(&format!("{address} is shm:auto-127.0.0.1:")) && text.contains("fabric: shm"),
         "{text}"
@@ -255,4 +256,100 @@ fn the_table_of_rates_is_told() {
     .well();
     assert!(told(&[]).contains(&format!("{rates}measured on ")), "{}", told(&[]));
     assert!(told(&["--fabric", "rnic"]).contains("built in"));
+}
+
+/// Shows where each function runs, and why.
+#[test]
+fn the_place_of_a_function_is_told() {
+    let folder = Folder::new("explain-runs");
+    let file = folder.write(
+        "s.thrift",
+        "service S {
+  void quick() [ hint: perf_goal = latency; ]
+  void slow() [ s_hint: process_time = long; ]
+  void brief() [ hint: process_time = 2us; ]
+}
+",
+    );
+    let text = dunlin(["explain", &file]).well().text();
+    let line = |name: &str, side: &str| {
+        let rows = text.lines().filter(|line| line.contains(name) && line.contains(side));
+        rows.map(str::trim_end).next().unwrap_or_default().to_owned()
+    };
+    for (name, place) in [("quick", "worker"), ("slow", "pool"), ("brief", "worker")] {
+        assert!(line(name, "server").ends_with(place), "{name}: {text}");
+        assert!(!line(name, "client").ends_with(place), "{name}: {text}");
+    }
+    for reason in [
+        "runs on a worker: no process_time, so taken to be shorter than 7us".to_owned(),
+        format!("runs in the pool of 2 threads: process_time = long ({file}:3:25)"),
+        "runs on a worker: process_time = 2us".to_owned(),
+    ] {
+        assert!(text.contains(&reason), "'{reason}' is missing in:\n{text}");
+    }
+}
+
+mod at_a_server {
+    use super::{Folder, dunlin};
+    use dunlin::thrift::{Context, Failure, FastStr, Never, ServerOptions, serve};
+    use dunlin_generated::asked::{Asked, AskedProcessor, AskedSayException};
+
+    struct Handler;
+
+    impl Asked for Handler {
+        fn say(&self, _: &Context, text: &str) -> Result<FastStr, Failure<AskedSayException>> {
+            Ok(FastStr::new(text))
+        }
+
+        fn by_tcp(&self, context: &Context) -> Result<bool, Failure<Never>> {
+            Ok(context.tcp)
+        }
+
+        fn note(&self, _: &Context, _: i32) -> Result<(), Failure<Never>> {
+            Ok(())
+        }
+
+        fn remote(&self, context: &Context) -> Result<bool, Failure<Never>> {
+            Ok(context.tcp)
+        }
+    }
+
+    /// A running server says where its functions run, and the differences to the file are warnings.
+    #[test]
+    fn the_two_sides_are_compared() {
+        let address = format!("shm:explain-at-{}", std::process::id());
+        let options = ServerOptions { pool: vec!["note".into()], ..ServerOptions::default() };
+        let fabrics = dunlin::Fabrics::default();
+        let server = serve(&fabrics, &address.parse().expect("an address"), AskedProcessor(Handler), options);
+        let server = server.expect("a server");
+        let same = concat!(env!("CARGO_MANIFEST_DIR"), "/../generated/idl/asked.thrift");
+        let ended = dunlin(["explain", same, "--at", &address]).well();
+        assert_eq!(ended.errors, "");
+        let text = ended.text();
+        assert!(text.contains("the server serves 'Asked'") && text.contains("shm"), "{text}");
+        let told = "runs in the pool of 2 threads: ServerOptions::pool (the server says so)";
+        assert_eq!(text.matches(told).count(), 1, "{text}");
+
+        let folder = Folder::new("explain-at");
+        let file = folder.write(
+            "asked.thrift",
+            "service Other {
+  string say(1: string text) [ hint: protocol = Eager-SendRecv, polling = event; ]
+  bool by_tcp()
+  void more()
+}
+",
+        );
+        let ended = dunlin(["explain", &file, "--at", &address]).well();
+        for warning in [
+            "warning: the server serves 'Asked', and the file has Other",
+            "warning: the server also has the functions note, remote",
+            "warning: Other.say: the sides differ: by this file Eager-SendRecv, client event, server event, ",
+            "warning: Other.more: the server has no such function",
+        ] {
+            assert!(ended.errors.contains(warning), "'{warning}' is missing in:\n{}", ended.errors);
+        }
+        assert!(!ended.errors.contains("Other.by_tcp"), "{}", ended.errors);
+        server.shutdown(1_000_000_000);
+    }
 }

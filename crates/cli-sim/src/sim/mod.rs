@@ -4,6 +4,7 @@
 mod bench;
 mod calibrate;
 mod figure;
+mod profiles;
 mod report;
 mod runs;
 mod scene;
@@ -20,6 +21,7 @@ use std::process::{Command, ExitCode};
 #[derive(Debug, Subcommand)]
 pub(crate) enum Sim {
     List(figure::ListArguments),
+    Profiles(profiles::ProfilesArguments),
     Figure(figure::FigureArguments),
     Report(report::ReportPageArguments),
     Sweep(sweep::SweepArguments),
@@ -51,7 +53,7 @@ fn with_huge_pages() {
 pub(crate) fn run(command: &Sim) -> Result<ExitCode, Failure> {
     let large = match command {
         // A swarm consists of many small runs.
-        Sim::List(_) | Sim::Swarm(_) | Sim::Scene(_) => false,
+        Sim::List(_) | Sim::Profiles(_) | Sim::Swarm(_) | Sim::Scene(_) => false,
         Sim::Bench(arguments) => arguments.is_large_row(),
         _ => true,
     };
@@ -60,6 +62,7 @@ pub(crate) fn run(command: &Sim) -> Result<ExitCode, Failure> {
     }
     match command {
         Sim::List(arguments) => figure::list(arguments),
+        Sim::Profiles(arguments) => profiles::run(arguments),
         Sim::Figure(arguments) => figure::run(arguments),
         Sim::Report(arguments) => report::run(arguments),
         Sim::Sweep(arguments) => sweep::run(arguments),

@@ -204,3 +204,16 @@ fn residuals_are_told_for_each_curve() {
     dunlin(["sim", "calibrate", "rf-rpc-connectx4", "--check"])
         .failed(1, &["no raw-verb curve of ConnectX-4"]);
 }
+
+#[test]
+fn profiles_are_listed_by_nic() {
+    let text = dunlin(["sim", "profiles"]).well().text();
+    let line = |name: &str| text.lines().position(|line| line.split_whitespace().any(|word| word == name));
+    for name in ["hatrpc", "rf-rpc", "connect-ib", "flock", "apt"] {
+        assert!(line(name).is_some(), "{name} is missing in:\n{text}");
+    }
+    let rows: serde_json::Value =
+        serde_json::from_str(&dunlin(["sim", "profiles", "--json"]).well().text()).expect("JSON");
+    let nics: Vec<_> = rows.as_array().expect("rows").iter().map(|row| row["nic"].to_string()).collect();
+    assert!(nics.is_sorted() && nics.len() >= 10, "{nics:?}");
+}

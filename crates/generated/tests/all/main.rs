@@ -6,4 +6,6 @@ mod doors;
 mod engine;
 mod forms;
 mod numa;
+mod plans;
+mod tasks;
 mod values;

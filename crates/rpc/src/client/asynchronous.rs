@@ -5,11 +5,17 @@
 //! sleeps on the doorbell without it. A future of a busy plan wakes itself instead, and polling it makes the
 //! progress. Each thread that holds the lock makes progress for all.
 
+mod ready;
+
+pub use self::ready::Ready;
+
 use super::config::ClientConfig;
 use super::core::{CallId, Core};
 use super::hub_lock::{HubGuard, HubLock};
 use super::lane::SubmitError;
 use super::lanes::Lanes;
+use super::patience::Patience;
+use super::running::{RunningPlan, numbered};
 use super::slots::Taken;
 use crate::connect::backoff::Backoff;
 use crate::connect::establish::{greet, negotiate};
@@ -38,6 +44,10 @@ struct Locked<F: Fabric> {
     next_number: u64,
     /// The tasks that wait for room have to retry.
     made_room: bool,
+    /// Tasks that wait for a connection, by number, with the time at which they have to try again or give up.
+    unready: BTreeMap<u64, (Nanos, Waker)>,
+    /// The tasks that wait for a connection have to retry.
+    made_ready: bool,
     /// The wake thread is running wakers, and so any code that tasks run in them.
     waking: bool,
     spare: Vec<Vec<u8>>,
@@ -100,14 +110,19 @@ impl<F: Fabric> Inner<F> {
     fn wake_tasks<'a>(&'a self, mut locked: HubGuard<'a, F, Locked<F>>) {
         // Taken all at once, so that a task that finds no room and waits again is not woken twice for the
         // same reason.
-        let due = if std::mem::take(&mut locked.made_room) {
+        let room = if std::mem::take(&mut locked.made_room) {
             std::mem::take(&mut locked.room)
         } else {
             BTreeMap::new()
         };
-        if !due.is_empty() {
+        let ready = if std::mem::take(&mut locked.made_ready) {
+            std::mem::take(&mut locked.unready)
+        } else {
+            BTreeMap::new()
+        };
+        if !room.is_empty() || !ready.is_empty() {
             drop(locked);
-            due.into_values().for_each(|(_, waker)| waker.wake());
+            room.into_values().chain(ready.into_values()).for_each(|(_, waker)| waker.wake());
             locked = self.lock();
         }
         while let Some(waker) = locked.core.next_woken() {
@@ -128,6 +143,8 @@ impl<F: Fabric> AsyncHub<F> {
             room: BTreeMap::new(),
             next_number: 0,
             made_room: false,
+            unready: BTreeMap::new(),
+            made_ready: false,
             waking: false,
             spare: Vec::new(),
             parked: false,
@@ -196,10 +213,11 @@ fn wake_loop<F: Fabric>(inner: &Inner<F>) {
             locked.core.progress();
             let now = inner.fabric.host().now();
             let earliest = locked.core.expire(now);
-            let mut earliest = locked.look_for_room(now).min(earliest);
+            let mut earliest = locked.look_for_room(now).min(locked.look_for_ready(now)).min(earliest);
             earliest = earliest.min(locked.core.batches_due());
             locked.waking = true;
-            let armed = if locked.core.in_flight() == 0 && locked.room.is_empty() {
+            let idle = locked.room.is_empty() && locked.unready.is_empty();
+            let armed = if locked.core.in_flight() == 0 && idle {
                 locked.parked = true;
                 None
             } else {
@@ -284,7 +302,15 @@ impl<F: Fabric> Connection<F> {
         }
     }
 
-    /// Starts to reconnect on a new thread, unless one is already connecting or the back-off forbids it.
+    /// Starts to reconnect on a new thread if `lost`, unless one is already connecting or the back-off
+    /// forbids it.
+    fn reconnect_if(self: &Arc<Self>, lost: bool) {
+        if lost {
+            self.reconnect();
+        }
+    }
+
+    #[cold]
     fn reconnect(self: &Arc<Self>) {
         let host = self.hub.inner().fabric.host().clone();
         {
@@ -323,15 +349,32 @@ impl<F: Fabric> Connection<F> {
                     state.backoff.succeeded();
                 }
                 Err(error) => {
-                    tracing::debug!(target: "dunlin::client", %error, "could not connect again");
                     state.backoff.failed(host.now(), host.random());
+                    let (address, failures) = (&connection.address, state.backoff.failures());
+                    // One line for each outage says why.
+                    match failures {
+                        1 => {
+                            tracing::warn!(target: "dunlin::client", %address, %error, "no connection; the client connects again with back-off")
+                        }
+                        _ => {
+                            tracing::debug!(target: "dunlin::client", %address, %error, failures, "no connection")
+                        }
+                    }
                 }
             }
+            drop(state);
+            connection.hub.inner().tell_unready();
         });
         if let Err(error) = host.spawn("dunlin-connect", body) {
             tracing::error!(target: "dunlin::client", %error, "no thread to connect again");
             self.state().connecting = false;
         }
+    }
+
+    /// Returns whether the server that this is connected to has no such worker.
+    fn has_no(&self, worker: Option<usize>) -> bool {
+        let state = self.state();
+        worker.is_some_and(|worker| !state.lanes.all().is_empty() && worker >= state.lanes.workers())
     }
 
     /// Returns the lane for a function's calls to a worker, if it accepts calls.
@@ -358,7 +401,8 @@ impl<F: Fabric> Drop for Connection<F> {
 
 impl<F: Fabric> AsyncClient<F> {
     /// Connects to all workers of a server. Blocks for at most [`ClientConfig::connect_timeout`], so call it
-    /// outside the executor or where blocking is allowed.
+    /// outside the executor or where blocking is allowed; with [`ClientConfig::lazy`] it does not connect yet
+    /// and does not block.
     pub fn connect(hub: &AsyncHub<F>, address: &Address, config: ClientConfig) -> Result<Self, ConnectError> {
         config.check()?;
         let config = config.settled(hub.inner().fabric.capabilities());
@@ -379,14 +423,28 @@ impl<F: Fabric> AsyncClient<F> {
             config,
             state: Mutex::new(state),
         });
-        let lanes = connection.establish()?;
-        connection.state().lanes.set(lanes, connection.config.plans().len());
+        if !connection.config.lazy {
+            let lanes = connection.establish()?;
+            connection.state().lanes.set(lanes, connection.config.plans().len());
+        }
         Ok(AsyncClient(connection))
     }
 
-    /// Returns the number of workers that this client has lanes to.
+    /// Returns the number of workers that this client has lanes to; 0 without a connection.
     pub fn workers(&self) -> usize {
         self.0.state().lanes.workers()
+    }
+
+    /// Returns how the calls of a function run: the protocol, how both sides wait, and the reasons. The client
+    /// does not know where the function runs.
+    pub fn plan_of(&self, function: u16) -> RunningPlan {
+        self.plan_of_as(function, &numbered)
+    }
+
+    /// As [`plan_of`](AsyncClient::plan_of), with names for functions, for layers that have them.
+    pub fn plan_of_as(&self, function: u16, name: &dyn Fn(u16) -> String) -> RunningPlan {
+        let transport = self.0.hub.inner().fabric.capabilities().name;
+        self.0.config.running(function, transport, &self.0.tuners, name, true)
     }
 
     /// Returns the current tuning of each lane whose results are fetched or written back; empty for other
@@ -415,30 +473,42 @@ impl<F: Fabric> AsyncClient<F> {
 
     fn start(&self, worker: Option<usize>, function: u16, payload: &[u8]) -> Call<F> {
         let mut locked = self.0.hub.inner().lock();
-        let state = match self.submit(&mut locked, worker, function, payload) {
+        let timeout = self.0.config.timeout;
+        let state = match self.submit(&mut locked, (worker, function), payload, timeout) {
             Ok(id) => CallState::Sent(id),
-            Err(CallError::NotExecuted(Cause::WindowFull)) => {
-                let timeout = self.0.config.timeout;
-                let now = self.0.hub.inner().fabric.host().now();
-                let until = if timeout == 0 { Nanos::MAX } else { now.saturating_add(timeout) };
-                locked.next_number += 1;
-                let number = locked.next_number;
-                CallState::Waiting { number, worker, function, payload: payload.to_vec(), until }
-            }
-            Err(error) => CallState::Failed(error),
+            Err(error) => match self.waits(&error) {
+                Some((until, patience)) => {
+                    let (number, payload) = (locked.next_number(), payload.to_vec());
+                    CallState::Waiting { number, worker, function, payload, until, patience }
+                }
+                None => CallState::Failed(error),
+            },
         };
         drop(locked);
         Call { client: self.clone(), state }
     }
 
+    /// Returns the deadline of a call that waits because of `error`, and its patience with a missing
+    /// connection; `None` if it does not wait.
+    fn waits(&self, error: &CallError) -> Option<(Nanos, Option<Patience>)> {
+        let (timeout, wait_for_ready) = (self.0.config.timeout, self.0.config.wait_for_ready);
+        let waits = match error {
+            CallError::NotExecuted(Cause::WindowFull) => true,
+            CallError::NotExecuted(Cause::Disconnected) => !wait_for_ready.is_zero(),
+            _ => false,
+        };
+        let now = waits.then(|| self.0.hub.inner().fabric.host().now())?;
+        let until = if timeout == 0 { Nanos::MAX } else { now.saturating_add(timeout) };
+        Some((until, Patience::new(wait_for_ready, timeout, || now)))
+    }
+
     fn submit(
         &self,
         locked: &mut Locked<F>,
-        worker: Option<usize>,
-        function: u16,
+        (worker, function): (Option<usize>, u16),
         payload: &[u8],
+        timeout: Nanos,
     ) -> Result<CallId, CallError> {
-        let timeout = self.0.config.timeout;
         let submitted = match self.0.lane(locked, worker, function) {
             Some(lane) => locked.core.with_lane(lane, |fabric, domain, lane| match lane.batching {
                 None => lane.submit(fabric, domain, function, payload, timeout),
@@ -451,6 +521,9 @@ impl<F: Fabric> AsyncClient<F> {
                     Ok(call)
                 }
             }),
+            None if self.0.has_no(worker) => {
+                Err(SubmitError::Call(CallError::NotExecuted(Cause::NoSuchWorker)))
+            }
             None => Err(SubmitError::Broken),
         };
         match submitted {
@@ -468,14 +541,17 @@ impl<F: Fabric> AsyncClient<F> {
 
 #[derive(Debug)]
 enum CallState {
-    /// The window was full. The call is sent when there is room.
+    /// The window was full, or there was no connection. The call is sent when there is room.
     Waiting {
-        /// The key in the map of calls that wait for room.
+        /// The key in the maps of calls that wait for room and for a connection.
         number: u64,
         worker: Option<usize>,
         function: u16,
         payload: Vec<u8>,
+        /// The call's deadline.
         until: Nanos,
+        /// How long it waits for a connection; `None` if it does not.
+        patience: Option<Patience>,
     },
     Sent(CallId),
     Failed(CallError),
@@ -499,7 +575,12 @@ impl<F: Fabric> Call<F> {
         match &self.state {
             CallState::Sent(_) | CallState::Over => Ok(()),
             // Dropping the call removes it from the queue.
-            CallState::Waiting { .. } => Err(CallError::NotExecuted(Cause::WindowFull)),
+            CallState::Waiting { .. } => {
+                let connected = self.client.workers() > 0;
+                self.client.0.reconnect_if(!connected);
+                let cause = if connected { Cause::WindowFull } else { Cause::Disconnected };
+                Err(CallError::NotExecuted(cause))
+            }
             CallState::Failed(_) => match std::mem::replace(&mut self.state, CallState::Over) {
                 CallState::Failed(error) => Err(error),
                 _ => Ok(()),
@@ -520,19 +601,23 @@ impl<F: Fabric> Future for Call<F> {
             locked.look_for_room(0);
         }
         let replaced = match &this.state {
-            CallState::Waiting { number, .. } => locked.room.remove(number),
-            _ => None,
+            CallState::Waiting { number, .. } => (locked.room.remove(number), locked.unready.remove(number)),
+            _ => (None, None),
         };
         let poll = this.poll_locked(&inner, &mut locked, context);
+        let unready = match &this.state {
+            CallState::Waiting { number, .. } => locked.unready.contains_key(number),
+            _ => false,
+        };
         inner.wake_tasks(locked);
         // Dropping a waker may drop a task, and with it another call: release the lock first.
         drop(replaced);
-        if poll.is_pending() && this.client.busy() {
+        if poll.is_pending() && this.client.busy() && !unready {
             context.waker().wake_by_ref();
         }
-        if let Poll::Ready(Err(CallError::NotExecuted(Cause::Disconnected | Cause::Draining))) = &poll {
-            this.client.0.reconnect();
-        }
+        let lost =
+            matches!(&poll, Poll::Ready(Err(CallError::NotExecuted(Cause::Disconnected | Cause::Draining))));
+        this.client.0.reconnect_if(lost || unready);
         poll
     }
 }
@@ -544,14 +629,16 @@ impl<F: Fabric> Call<F> {
         locked: &mut Locked<F>,
         context: &Context<'_>,
     ) -> Poll<Result<AsyncResponse<F>, CallError>> {
-        if let CallState::Waiting { number, worker, function, payload, until } = &self.state {
+        if let CallState::Waiting { number, worker, function, payload, until, patience } = &self.state {
             let now = inner.fabric.host().now();
-            self.state = match self.client.submit(locked, *worker, *function, payload) {
-                Ok(id) => CallState::Sent(id),
-                Err(CallError::NotExecuted(Cause::WindowFull)) if now >= *until => {
+            let timeout = self.client.0.config.timeout;
+            let left = patience.map_or(timeout, |patience| patience.left(timeout, now));
+            self.state = match (self.client.submit(locked, (*worker, *function), payload, left), patience) {
+                (Ok(id), _) => CallState::Sent(id),
+                (Err(CallError::NotExecuted(Cause::WindowFull)), _) if now >= *until => {
                     CallState::Failed(CallError::NotExecuted(Cause::DeadlineExceeded))
                 }
-                Err(CallError::NotExecuted(Cause::WindowFull)) => {
+                (Err(CallError::NotExecuted(Cause::WindowFull)), _) => {
                     // A busy future wakes itself.
                     if !self.client.busy() {
                         locked.room.insert(*number, (*until, context.waker().clone()));
@@ -559,7 +646,14 @@ impl<F: Fabric> Call<F> {
                     }
                     return Poll::Pending;
                 }
-                Err(error) => CallState::Failed(error),
+                (Err(CallError::NotExecuted(Cause::Disconnected)), Some(patience)) => {
+                    if now < patience.until {
+                        self.client.0.await_ready(locked, *number, patience.until, context.waker());
+                        return Poll::Pending;
+                    }
+                    CallState::Failed(CallError::NotExecuted(patience.cause))
+                }
+                (Err(error), _) => CallState::Failed(error),
             };
         }
         match std::mem::replace(&mut self.state, CallState::Over) {
@@ -604,7 +698,10 @@ impl<F: Fabric> Drop for Call<F> {
             }
             CallState::Waiting { number, .. } => {
                 // Drop the waker without the lock, as in `poll`.
-                let waiting = inner.lock().room.remove(number);
+                let waiting = {
+                    let mut locked = inner.lock();
+                    (locked.room.remove(number), locked.unready.remove(number))
+                };
                 drop(waiting);
             }
             CallState::Failed(_) | CallState::Over => {}

@@ -13,6 +13,7 @@ use crate::tune::wait::FirstRead;
 use dunlin_fabric::{Capabilities, Fabric, Nanos};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The settings of a client.
 #[derive(Clone, Debug)]
@@ -65,6 +66,21 @@ pub struct ClientConfig {
     pub batching: Option<Batching>,
     /// The back-off of reconnecting.
     pub backoff: BackoffConfig,
+    /// How long a call that finds no connection waits for one, while the client connects with back-off. The
+    /// wait is part of the call's [`timeout`](ClientConfig::timeout). Zero, the default: the call fails at
+    /// once, or after one attempt to connect if the back-off allows one.
+    ///
+    /// A call that waited in vain ends with [`Cause::Disconnected`](crate::Cause::Disconnected), or with
+    /// [`Cause::DeadlineExceeded`](crate::Cause::DeadlineExceeded) if its deadline came first; it was not
+    /// executed.
+    pub wait_for_ready: Duration,
+    /// Makes the client without a connection: the first call connects, or the client's `wait_ready`. The
+    /// default is `false`: connecting fails if the server cannot be reached.
+    ///
+    /// A blocking client connects within the first call. The first call of an asynchronous client needs
+    /// [`wait_for_ready`](ClientConfig::wait_for_ready) to succeed: without it, the call ends with
+    /// [`Cause::Disconnected`](crate::Cause::Disconnected) while the client connects.
+    pub lazy: bool,
 }
 
 impl Default for ClientConfig {
@@ -88,7 +104,18 @@ impl Default for ClientConfig {
             first_read: FirstRead::default(),
             batching: None,
             backoff: BackoffConfig::default(),
+            wait_for_ready: Duration::ZERO,
+            lazy: false,
         }
+    }
+}
+
+/// Returns the rank of a completion mode: a thread waits in the most impatient mode of its lanes.
+pub(super) const fn impatience(mode: CompletionMode) -> u8 {
+    match mode {
+        CompletionMode::Busy => 2,
+        CompletionMode::Adaptive => 1,
+        CompletionMode::Event => 0,
     }
 }
 
@@ -110,7 +137,7 @@ impl ClientConfig {
         self
     }
 
-    fn usual(&self) -> Plan {
+    pub(super) fn usual(&self) -> Plan {
         self.plan.unwrap_or_default()
     }
 
@@ -139,12 +166,7 @@ impl ClientConfig {
     /// Returns the most impatient completion mode of the client's plans.
     pub(crate) fn mode(&self) -> CompletionMode {
         let modes = self.plans().into_iter().map(|plan| plan.client);
-        let impatience = |mode: &CompletionMode| match mode {
-            CompletionMode::Busy => 2,
-            CompletionMode::Adaptive => 1,
-            CompletionMode::Event => 0,
-        };
-        modes.max_by_key(impatience).unwrap_or(self.usual().client)
+        modes.max_by_key(|mode| impatience(*mode)).unwrap_or(self.usual().client)
     }
 
     /// Checks whether the plans can run on a fabric.

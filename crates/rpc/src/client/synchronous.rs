@@ -1,11 +1,14 @@
 //! The client of one thread. It drives the engine itself, so a busy call takes no lock and involves no other
 //! thread.
 
+mod ready;
+
 use super::config::ClientConfig;
 use super::core::{CallId, Core};
 use super::filling::FillingRequest;
 use super::lane::SubmitError;
 use super::lanes::Lanes;
+use super::running::{RunningPlan, numbered};
 use super::slots::Sink;
 use crate::connect::backoff::Backoff;
 use crate::connect::establish::{greet, negotiate};
@@ -21,7 +24,7 @@ use std::ops::{Deref, DerefMut};
 /// another thread.
 ///
 /// A call that finds its connection lost reconnects first, if the back-off allows it. That blocks for at most
-/// [`ClientConfig::connect_timeout`].
+/// [`ClientConfig::connect_timeout`]. With [`ClientConfig::wait_for_ready`] the call waits for the connection.
 // The fields that every call touches come first; those that only connecting needs are boxed, to keep a client
 // small.
 #[derive(Debug)]
@@ -113,7 +116,8 @@ impl<F: Fabric> DerefMut for LargeRequest<F> {
 }
 
 impl<F: Fabric> Client<F> {
-    /// Connects to all workers of a server. Blocks for at most [`ClientConfig::connect_timeout`].
+    /// Connects to all workers of a server. Blocks for at most [`ClientConfig::connect_timeout`]; with
+    /// [`ClientConfig::lazy`] it does not connect yet and does not block.
     pub fn connect(fabric: &F, address: &Address, config: ClientConfig) -> Result<Self, ConnectError> {
         config.check()?;
         let config = config.settled(fabric.capabilities());
@@ -147,8 +151,10 @@ impl<F: Fabric> Client<F> {
                 tuners,
             }),
         };
-        let until = fabric.host().now().saturating_add(client.target.config.connect_timeout);
-        client.establish(until)?;
+        if !client.target.config.lazy {
+            let until = fabric.host().now().saturating_add(client.target.config.connect_timeout);
+            client.establish(until)?;
+        }
         Ok(client)
     }
 
@@ -178,7 +184,7 @@ impl<F: Fabric> Client<F> {
         Ok(())
     }
 
-    /// Returns the number of workers that this client has lanes to.
+    /// Returns the number of workers that this client has lanes to; 0 without a connection.
     pub fn workers(&self) -> usize {
         self.lanes.workers()
     }
@@ -186,6 +192,18 @@ impl<F: Fabric> Client<F> {
     /// Returns the session id of the current connection, as in the server's logs.
     pub fn session(&self) -> u64 {
         self.session
+    }
+
+    /// Returns how the calls of a function run: the protocol, how both sides wait, and the reasons. The client
+    /// does not know where the function runs.
+    pub fn plan_of(&self, function: u16) -> RunningPlan {
+        self.plan_of_as(function, &numbered)
+    }
+
+    /// As [`plan_of`](Client::plan_of), with names for functions, for layers that have them.
+    pub fn plan_of_as(&self, function: u16, name: &dyn Fn(u16) -> String) -> RunningPlan {
+        let Target { config, tuners, .. } = &*self.target;
+        config.running(function, self.core.fabric.capabilities().name, tuners, name, false)
     }
 
     /// Returns the settings.
@@ -265,25 +283,6 @@ impl<F: Fabric> Client<F> {
         payload: &[u8],
     ) -> Result<CallId, CallError> {
         self.submit_waiting(worker, function, |client| client.try_push(worker, function, payload))
-    }
-
-    /// Handles a failed submission: reconnects if the lane is unusable and the back-off allows it, and tries
-    /// again.
-    #[cold]
-    fn once_more(
-        &mut self,
-        worker: usize,
-        function: u16,
-        error: SubmitError,
-        submit: impl FnOnce(&mut Self) -> Result<CallId, SubmitError>,
-    ) -> Result<CallId, CallError> {
-        let usable = self.lanes.of(worker, function).is_some_and(|lane| self.core.is_usable(lane));
-        if usable {
-            return self.settle(Err(error));
-        }
-        self.reconnect(worker)?;
-        let submitted = submit(self);
-        self.settle(submitted)
     }
 
     /// Adds a call to the open batch of a worker, which is sent when it is full or by
@@ -663,6 +662,9 @@ impl<F: Fabric> Client<F> {
                 Err(SubmitError::Full) => {}
                 Err(SubmitError::Call(CallError::NotExecuted(Cause::WindowFull)))
                     if self.core.in_flight() > 0 => {}
+                Err(SubmitError::Broken) if !self.target.config.wait_for_ready.is_zero() => {
+                    return self.once_more(worker, function, SubmitError::Broken, submit);
+                }
                 done => return self.settle(done),
             }
         }
@@ -675,55 +677,6 @@ impl<F: Fabric> Client<F> {
             Err(SubmitError::Full) => Err(CallError::NotExecuted(Cause::WindowFull)),
             Err(SubmitError::Call(error)) => Err(error),
             Err(SubmitError::Broken) => Err(CallError::NotExecuted(Cause::Disconnected)),
-        }
-    }
-
-    /// Makes sure that the worker's lane accepts calls: reconnects if it broke and the back-off allows it.
-    #[inline]
-    fn ensure(&mut self, worker: usize, function: u16) -> Result<(), CallError> {
-        if self.lanes.of(worker, function).is_some_and(|lane| self.core.is_usable(lane)) {
-            return Ok(());
-        }
-        self.reconnect(worker)
-    }
-
-    #[cold]
-    fn reconnect(&mut self, worker: usize) -> Result<(), CallError> {
-        if !self.lanes.all().is_empty() && worker >= self.lanes.workers() {
-            return Err(CallError::NotExecuted(Cause::NoSuchWorker));
-        }
-        let host = self.core.fabric.host().clone();
-        let now = host.now();
-        if !self.target.backoff.is_due(now) {
-            return Err(CallError::NotExecuted(Cause::Disconnected));
-        }
-        // The results of old lanes stay available. Lanes without results are removed.
-        let lanes = self.lanes.take();
-        for lane in &lanes {
-            // Later flushes no longer reach its open batch.
-            let _ = self.core.flush(*lane);
-            self.core.retire(*lane);
-        }
-        self.old.extend(lanes);
-        let core = &mut self.core;
-        self.old.retain(|lane| {
-            let spent = core.is_spent(*lane);
-            if spent {
-                core.remove(*lane);
-            }
-            !spent
-        });
-        match self.establish(now.saturating_add(self.target.config.connect_timeout)) {
-            Ok(()) => {
-                self.target.backoff.succeeded();
-                tracing::info!(target: "dunlin::client", address = %self.target.address, "connected again");
-                Ok(())
-            }
-            Err(error) => {
-                self.target.backoff.failed(host.now(), host.random());
-                tracing::debug!(target: "dunlin::client", %error, failures = self.target.backoff.failures(), "could not connect again");
-                Err(CallError::NotExecuted(Cause::Disconnected))
-            }
         }
     }
 

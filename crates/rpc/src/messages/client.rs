@@ -21,7 +21,11 @@ pub struct MessageClient<F: Fabric> {
 
 impl<F: Fabric> MessageClient<F> {
     /// Connects to all threads of a server. Blocks for at most [`ClientConfig::connect_timeout`].
+    /// [`ClientConfig::lazy`] is refused: the server says how many threads there are.
     pub fn connect(fabric: &F, address: &Address, config: ClientConfig) -> Result<Self, ConnectError> {
+        if config.lazy {
+            return Err(ConnectError::Lazy("a client of messages knows the server's threads from the start"));
+        }
         let window = config.window as usize;
         let client = Client::connect(fabric, address, config)?;
         let sent = (0..client.workers()).map(|_| VecDeque::with_capacity(window)).collect();

@@ -97,8 +97,8 @@ pub struct Tuning {
     pub retries: u32,
     /// F: bytes of a READ, for the same function and kind of message.
     pub fetch_bytes: u32,
-    /// R and F of every function, indexed by function id modulo 32; all lanes of the client choose them
-    /// together.
+    /// R and F of the functions that were called, in the order of their ids modulo 32; all lanes of the
+    /// client choose them together.
     pub functions: Vec<FunctionTuning>,
     /// N: the largest useful R on this fabric.
     pub retries_at_most: u32,
@@ -126,10 +126,13 @@ pub struct Tuning {
 }
 
 /// R and F of the functions with one remainder modulo 32.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FunctionTuning {
     /// The remainder.
     pub function: u16,
+    /// The names of the functions with this remainder, filled in by typed clients; empty for functions called
+    /// by number.
+    pub names: Vec<String>,
     /// R for calls that travel alone; 0 if their results are better written back at once.
     pub retries: u32,
     /// F for calls that travel alone, in bytes.
@@ -153,6 +156,7 @@ impl Tuning {
             let choice = tuner.choice(function, 1);
             FunctionTuning {
                 function,
+                names: Vec::new(),
                 retries: choice.retries,
                 fetch_bytes: choice.bytes,
                 batch_fetch_bytes: tuner.choice(function, 0).bytes,
@@ -161,14 +165,14 @@ impl Tuning {
                 changes: tuner.changes(function),
             }
         };
-        let functions: Vec<_> = (0..FUNCTIONS as u16).map(of).collect();
+        let used = (0..FUNCTIONS as u16).filter(|function| tuner.is_used(*function));
         Tuning {
             retries: choice.retries,
             fetch_bytes: choice.bytes,
             retries_at_most: table.reads_at_most(),
             fetch_bytes_between: (table.low(), table.high()),
-            retuned: functions.iter().map(|of| u64::from(of.changes)).sum(),
-            functions,
+            retuned: (0..FUNCTIONS as u16).map(|function| u64::from(tuner.changes(function))).sum(),
+            functions: used.map(of).collect(),
             written_back: Vec::new(),
             results: (0, 0),
             reads: (0, 0),
@@ -656,12 +660,13 @@ mod tests {
             (0..100).for_each(|_| tuner.sample(3, 1, 5_000, 300, true));
             tuner.ask(3, Way::Whole.number());
             let tuning = Tuning::of(&tuner, (3, 1));
-            let [three, four] = [3, 4].map(|function: usize| tuning.functions[function]);
+            // Only the function that was called.
+            let [three] = &tuning.functions[..] else { panic!("{tuning:?}") };
+            assert_eq!(three.function, 3);
             assert_eq!(
                 (three.way, three.fetch_bytes, three.first_read_after >= 5_000),
                 (Way::Whole, 320, waits)
             );
-            assert_eq!((four.way, four.first_read_after), (Way::Chosen, 0));
         }
     }
 

@@ -1,9 +1,10 @@
 //! Deferred calls, answered later by the pool's threads or by an application that pulls. Both get an owned
 //! request, whose [`Deferred`] puts the answer into the worker's inbox.
 
+use crate::plan::SMALL_LIMIT;
 use crate::server::inbox::{Command, Inbox};
 use dunlin_fabric::{Fabric, Nanos, Signal};
-use dunlin_wire::Status;
+use dunlin_wire::{ApplicationCode, Status};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -40,6 +41,13 @@ impl<F: Fabric> Incoming<F> {
     /// Answers the call with an error. Does not block.
     pub fn refuse(mut self, status: Status) {
         self.deferred.finish(status, Vec::new());
+    }
+
+    /// Answers the call with an error of the application, whose payload is truncated to the size of a small
+    /// result. Does not block.
+    pub fn fail(mut self, code: ApplicationCode, mut payload: Vec<u8>) {
+        payload.truncate(SMALL_LIMIT as usize);
+        self.deferred.finish(Status::Application(code), payload);
     }
 
     /// Drops the request without an answer: the call is answered by other means.

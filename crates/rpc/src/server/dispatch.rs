@@ -6,6 +6,7 @@ use super::held::Held;
 use super::inbox::Inbox;
 use super::lane::{Reading, ServerLane, answer_meta, time_left};
 use super::open;
+use super::slow::Sampling;
 use super::telling::{Telling, Told};
 use super::worker::Shared;
 use crate::client::lane::post_read;
@@ -42,6 +43,7 @@ pub(super) struct Dispatcher<F: Fabric> {
     pub(super) out: Out,
     /// Calls held for the thread that runs the worker, if it takes calls itself.
     pub(super) held: Option<Box<Held>>,
+    pub(super) sampling: Sampling,
 }
 
 /// Output state of a worker.
@@ -550,10 +552,15 @@ impl<F: Fabric> Dispatcher<F> {
             large: &mut large,
         };
         let service = &mut self.service;
+        let timed = self.sampling.is_due().then(|| self.fabric.host().glance());
         let outcome = catch_unwind(AssertUnwindSafe(|| service.call(&request, &mut reply)));
         let length = if matches!(outcome, Ok(Ok(()))) { reply.length } else { reply.shorten() };
         let Exported { mut buffer, telling, .. } = large;
-        if let Some(told) = telling.and_then(Telling::end)
+        let told = telling.and_then(Telling::end);
+        if let Some(began) = timed {
+            self.timed(call.function, began);
+        }
+        if let Some(told) = told
             && let Some(buffer) = buffer.take()
         {
             let whole = matches!(outcome, Ok(Ok(()))) && length == buffer.len();

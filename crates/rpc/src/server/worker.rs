@@ -7,6 +7,7 @@ use super::dispatch::{Dispatcher, Out};
 use super::inbox::{Command, Inbox};
 use super::lane::ServerLane;
 use super::open::{self, DatagramPair};
+use super::slow::{Reported, Sampling};
 use super::ways::Ways;
 use crate::client::lane::warm_lines;
 use crate::path::datagram;
@@ -54,6 +55,8 @@ pub(crate) struct Shared<F: Fabric> {
     pub(crate) functions: Vec<Option<FunctionMode>>,
     pub(crate) pool: WaitingCalls<F>,
     pub(crate) pulled: WaitingCalls<F>,
+    /// The functions whose slow handlers were reported.
+    pub(crate) slow: Reported,
     /// The paths for results that can be fetched or written back.
     pub(crate) ways: Arc<Ways>,
     /// Dropped datagrams: of unknown senders, or too many.
@@ -150,6 +153,7 @@ impl<F: Fabric> Worker<F> {
                 service,
                 out: Out { staging: vec![0; MAX_MESSAGE], draining: false },
                 held: None,
+                sampling: Sampling::new(),
                 shared: Arc::clone(&shared),
             },
             number,
@@ -232,6 +236,9 @@ impl<F: Fabric> Worker<F> {
         self.dispatcher.fabric.host().checkpoint(Site::BeforeSleep);
         let wake = self.domain.wait(armed, until);
         self.rested = mode == WaitMode::Event || wake != Wake::Arrived;
+        if mode == WaitMode::Event || self.waiter.has_looked_long() {
+            self.dispatcher.sampling.time_next();
+        }
         0
     }
 

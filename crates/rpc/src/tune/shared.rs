@@ -320,11 +320,11 @@ impl FetchTuner {
             let before = chosen.wait();
             chosen.set_wait(before, waiting.timed(before, process, fetched));
         }
+        let of = &self.functions[function as usize % FUNCTIONS];
+        let count = of.count.fetch_add(1, Ordering::Relaxed);
         if matches!(self.how, FetchChoice::Fixed { .. }) {
             return;
         }
-        let of = &self.functions[function as usize % FUNCTIONS];
-        let count = of.count.fetch_add(1, Ordering::Relaxed);
         let word = pack_sample(calls, process, bytes);
         let longest = &of.chosen.longest[Company::of(calls) as usize];
         if bytes > longest.load(Ordering::Relaxed) {

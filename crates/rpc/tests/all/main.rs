@@ -10,6 +10,8 @@ mod golden_counts;
 mod head_reports;
 mod isolation;
 mod pieces;
+mod ready;
 mod reconnecting;
+mod slow;
 mod virtual_time;
 mod worker;

@@ -18,12 +18,12 @@ use std::task::{Context, Poll, Wake, Waker};
 
 /// Runs of each plan.
 const SEEDS: u64 = 4;
-const ECHO: u16 = 1;
+pub(crate) const ECHO: u16 = 1;
 const POOLED: u16 = 2;
-const MICROSECOND: Nanos = 1000;
-const MILLISECOND: Nanos = 1_000_000;
+pub(crate) const MICROSECOND: Nanos = 1000;
+pub(crate) const MILLISECOND: Nanos = 1_000_000;
 
-fn address() -> Address {
+pub(crate) fn address() -> Address {
     Address::new(Scheme::Sim, "again").unwrap()
 }
 
@@ -36,7 +36,7 @@ impl Wake for Raise {
 }
 
 /// Polls only after a wake-up.
-fn block_on<T>(fabric: &Sim, future: impl Future<Output = T>) -> T {
+pub(crate) fn block_on<T>(fabric: &Sim, future: impl Future<Output = T>) -> T {
     let signal = fabric.host().signal();
     let waker = Waker::from(Arc::new(Raise(signal.clone())));
     let mut future = pin!(future);
@@ -52,13 +52,13 @@ fn block_on<T>(fabric: &Sim, future: impl Future<Output = T>) -> T {
 }
 
 /// The number of executions of each call, by the call's number.
-type Executed = Arc<Mutex<BTreeMap<u64, u32>>>;
+pub(crate) type Executed = Arc<Mutex<BTreeMap<u64, u32>>>;
 
 fn number_of(payload: &[u8]) -> u64 {
     payload.first_chunk().map_or(u64::MAX, |number| u64::from_le_bytes(*number))
 }
 
-fn serve(fabric: &Sim, executed: &Executed) -> Server<Sim> {
+pub(crate) fn serve(fabric: &Sim, executed: &Executed) -> Server<Sim> {
     let execute = |executed: &Executed, payload: &[u8]| {
         *executed.lock().unwrap().entry(number_of(payload)).or_default() += 1;
     };
@@ -219,7 +219,7 @@ fn a_server_that_drains_leaves_no_asynchronous_call_in_doubt() {
 
 /// The steps of connecting, each of which can fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+pub(crate) enum Step {
     Greet,
     Prepare,
     Negotiate,
@@ -227,16 +227,16 @@ enum Step {
 }
 
 #[derive(Debug, Default)]
-struct Tries {
+pub(crate) struct Tries {
     failing: Option<Step>,
-    dialled: Vec<Nanos>,
+    pub(crate) dialled: Vec<Nanos>,
     queue_pairs: i64,
     links: i64,
 }
 
 /// Hooks that make one step fail, and record the times of the attempts.
 #[derive(Clone, Debug, Default)]
-struct FailStep(Arc<Mutex<Tries>>);
+pub(crate) struct FailStep(pub(crate) Arc<Mutex<Tries>>);
 
 impl FailStep {
     fn fails(&self, step: Step) -> bool {
@@ -246,7 +246,7 @@ impl FailStep {
 
 /// A link that counts the messages received on it.
 #[derive(Clone, Debug)]
-struct FailLink {
+pub(crate) struct FailLink {
     shared: FailStep,
     received: Arc<Mutex<u32>>,
     _counted: Arc<CountedLink>,
@@ -336,7 +336,7 @@ impl<D: ThreadDomain> DomainHooks<D> for FailStep {
     }
 }
 
-type Failing = Interposed<Sim, FailStep>;
+pub(crate) type Failing = Interposed<Sim, FailStep>;
 
 /// Either kind of client behind one interface.
 enum Either {

@@ -247,7 +247,16 @@ impl Drop for Handle {
 
 impl AsyncConnection {
     /// Connects to `address` (`host:port`) and starts the thread. Blocks. The address is resolved only here.
+    ///
+    /// # Errors
+    /// The server cannot be reached. [`ConnectionOptions::lazy`] and [`ConnectionOptions::wait_for_ready`] are
+    /// refused: only a blocking client has them.
     pub fn connect(address: &str, options: ConnectionOptions) -> Result<Self, ConnectError> {
+        if options.lazy || !options.wait_for_ready.is_zero() {
+            let why = "an asynchronous client over TCP is neither lazy nor does it wait for a connection: leave out lazy and wait_for_ready";
+            let error = io::Error::new(io::ErrorKind::InvalidInput, why);
+            return Err(ConnectError::Tcp { address: address.to_owned(), error });
+        }
         Self::try_connect(address, options)
             .map_err(|error| ConnectError::Tcp { address: address.to_owned(), error })
     }

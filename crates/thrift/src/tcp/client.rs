@@ -11,6 +11,7 @@ use crate::codec::{BinaryInput, CompactInput, Encoding, Output};
 use crate::error::{CallError, ConnectError};
 use dunlin_fabric::dialling::first_of;
 use dunlin_fabric::door::{self, Door, Look};
+use dunlin_fabric::{Host, RealHost};
 use dunlin_rpc::Certainty;
 use pilota::Bytes;
 use pilota::thrift::{ApplicationException, Message, TLengthProtocol, ThriftException};
@@ -25,6 +26,9 @@ use thiserror::Error;
 /// A connection used within this time is assumed to be open. An older one is checked before a call is sent on
 /// it.
 const FRESH: Duration = Duration::from_millis(10);
+/// The waits between attempts to connect: the first one, and the longest.
+const FIRST_WAIT: Duration = Duration::from_millis(1);
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
 /// The buffer capacity that is kept after a larger answer.
 pub(super) const KEEP: usize = 1 << 20;
 
@@ -46,6 +50,11 @@ pub struct ConnectionOptions {
     /// The maximum number of an asynchronous client's calls in progress or queued for a connection. Further
     /// calls wait for room. Default: 1024.
     pub window: usize,
+    /// How long a call that finds no connection waits for one, with attempts in growing intervals (1 ms to
+    /// 1 s). Default: zero, one attempt for each call.
+    pub wait_for_ready: Duration,
+    /// Makes the client without a connection: the first call connects. Default: false.
+    pub lazy: bool,
 }
 
 impl Default for ConnectionOptions {
@@ -57,6 +66,8 @@ impl Default for ConnectionOptions {
             message_limit: 64 << 20,
             connections: 8,
             window: 1024,
+            wait_for_ready: Duration::ZERO,
+            lazy: false,
         }
     }
 }
@@ -163,14 +174,20 @@ struct Open {
 }
 
 impl Connection {
-    /// Connects to `address` (`host:port`). Blocks.
+    /// Connects to `address` (`host:port`). Blocks, unless the options say lazy.
     pub fn connect(address: &str, options: ConnectionOptions) -> Result<Self, ConnectError> {
-        let open = Open::connect(address, &options)
-            .map_err(|error| ConnectError::Tcp { address: address.to_owned(), error })?;
+        let open = match options.lazy {
+            true => None,
+            false => {
+                let deadline = after(options.connect_timeout);
+                let open = Open::connect(address, &options, deadline);
+                Some(open.map_err(|error| ConnectError::Tcp { address: address.to_owned(), error })?)
+            }
+        };
         Ok(Connection {
             address: address.to_owned(),
             options,
-            open: Some(open),
+            open,
             outgoing: Outgoing::default(),
             sequence: 0,
         })
@@ -238,9 +255,39 @@ impl Connection {
     fn ready(&mut self) -> Result<Open, TcpError> {
         match self.open.take().filter(|open| open.used.elapsed() < FRESH || !is_stale(open.socket.stream())) {
             Some(open) => Ok(open),
-            None => Open::connect(&self.address, &self.options)
-                .map_err(|error| TcpError::Connect { address: self.address.clone(), error: error.into() }),
+            None => self.reopen(self.options.wait_for_ready),
         }
+    }
+
+    /// Connects: once, and again with back-off until `patience` is over.
+    fn reopen(&self, patience: Duration) -> Result<Open, TcpError> {
+        let until = after(patience);
+        let mut wait = FIRST_WAIT;
+        loop {
+            let limit = after(self.options.connect_timeout);
+            let deadline = if patience.is_zero() { limit } else { limit.min(until) };
+            let error = match Open::connect(&self.address, &self.options, deadline) {
+                Ok(open) => return Ok(open),
+                Err(error) => error,
+            };
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(TcpError::Connect { address: self.address.clone(), error: error.into() });
+            }
+            // Half of the wait is random, so that the clients of a restarted server spread.
+            let nanos = wait.as_nanos() as u64 / 2;
+            std::thread::sleep(Duration::from_nanos(nanos + RealHost.random() % (nanos + 1)).min(left));
+            wait = (2 * wait).min(LONGEST_WAIT);
+        }
+    }
+
+    /// Waits until the client is connected, for at most `at_most`, and connects with back-off meanwhile.
+    /// Returns at once if it is connected. Blocks.
+    pub fn wait_ready(&mut self, at_most: Duration) -> Result<(), TcpError> {
+        if self.open.as_ref().is_none_or(|open| is_stale(open.socket.stream())) {
+            self.open = Some(self.reopen(at_most)?);
+        }
+        Ok(())
     }
 
     /// Sends the encoded call. The call's timeout begins here.
@@ -296,8 +343,7 @@ pub(super) fn wrong_door(first: &[u8], address: &str) -> Result<Option<String>, 
 }
 
 impl Open {
-    fn connect(address: &str, options: &ConnectionOptions) -> io::Result<Self> {
-        let deadline = Instant::now() + options.connect_timeout;
+    fn connect(address: &str, options: &ConnectionOptions, deadline: Instant) -> io::Result<Self> {
         Ok(Open {
             socket: Guarded::new(dial(&resolve(address)?, deadline)?)?,
             splitter: Splitter::new(options.wire, options.message_limit),
@@ -344,6 +390,12 @@ impl Open {
     fn failed(&self, error: io::Error) -> Failed {
         if self.socket.expired() { Failed::TimedOut } else { Failed::System(error) }
     }
+}
+
+/// Returns the time after `duration`; a time far ahead for the longest ones.
+fn after(duration: Duration) -> Instant {
+    let now = Instant::now();
+    now.checked_add(duration).unwrap_or_else(|| now + Duration::from_secs(u32::MAX.into()))
 }
 
 /// Resolves an address. Blocks.

@@ -1,0 +1,211 @@
+//! How the calls of typed clients run: `plan_of`, functions in the pool by a setting, lazy clients, and waiting
+//! for a server.
+
+use dunlin::hints::{FunctionHints, Hints, PerfGoal};
+use dunlin::thrift::{
+    CallError, ClientOptions, ConnectError, Context, Failure, FastStr, Never, PlanOfError, PlanOnServer,
+    ServeError, ServerOptions, describe, serve,
+};
+use dunlin::{
+    Address, AsyncHubs, CallError as EngineError, Cause, ClientConfig, CompletionMode, Fabrics, RunsIn,
+    TypedServer,
+};
+use dunlin_generated::asked::*;
+use std::net::TcpListener;
+use std::pin::pin;
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+/// `say` answers with the name of its thread.
+#[derive(Clone, Debug, Default)]
+struct Handler;
+
+impl Asked for Handler {
+    fn say(&self, _: &Context, _: &str) -> Result<FastStr, Failure<AskedSayException>> {
+        Ok(FastStr::new(std::thread::current().name().unwrap_or_default()))
+    }
+
+    fn by_tcp(&self, context: &Context) -> Result<bool, Failure<Never>> {
+        Ok(context.tcp)
+    }
+
+    fn note(&self, _: &Context, _: i32) -> Result<(), Failure<Never>> {
+        Ok(())
+    }
+
+    fn remote(&self, context: &Context) -> Result<bool, Failure<Never>> {
+        Ok(context.tcp)
+    }
+}
+
+type Served = TypedServer<AskedProcessor<Handler>>;
+
+fn address(name: &str) -> Address {
+    format!("shm:plans-{name}-{}", std::process::id()).parse().unwrap()
+}
+
+fn served(address: &Address, options: ServerOptions) -> Served {
+    serve(&Fabrics::default(), address, AskedProcessor(Handler), options).unwrap()
+}
+
+fn wait<T>(future: impl Future<Output = T>) -> T {
+    let mut future = pin!(future);
+    loop {
+        if let Poll::Ready(value) = future.as_mut().poll(&mut std::task::Context::from_waker(Waker::noop())) {
+            return value;
+        }
+        std::thread::yield_now();
+    }
+}
+
+fn pool(names: &[&str]) -> ServerOptions {
+    ServerOptions { pool: names.iter().map(|name| (*name).to_owned()).collect(), ..ServerOptions::default() }
+}
+
+/// A client whose `by_tcp` is busy and whose other functions sleep.
+fn hinted() -> ClientOptions {
+    let event = Hints::NONE.perf_goal(PerfGoal::Latency).polling(CompletionMode::Event);
+    let busy = Hints::NONE.perf_goal(PerfGoal::Latency).polling(CompletionMode::Busy);
+    let of = |name: &'static str, client| FunctionHints::new(name).client(client).server(event);
+    ClientOptions {
+        hints: vec![of("say", event), of("by_tcp", busy), of("note", event)],
+        ..Default::default()
+    }
+}
+
+#[test]
+fn every_client_says_how_a_function_runs() {
+    let fabrics = Fabrics::default();
+    let options = ServerOptions { tcp: Some("127.0.0.1:0".into()), ..pool(&["say"]) };
+    let server = served(&address("of"), options);
+    let mut client = AskedClient::connect(&fabrics, server.address(), hinted()).unwrap();
+    let hubs = AsyncHubs::new(&fabrics);
+    let futures = AskedAsyncClient::connect(&hubs, &fabrics, server.address(), hinted()).unwrap();
+    for say in [client.plan_of("say").unwrap(), futures.plan_of("say").unwrap()] {
+        assert_eq!((say.transport, say.runs), ("shm", RunsIn::Pool { threads: 2 }));
+        assert!(say.plan.is_some() && say.protocol().is_some(), "{say:?}");
+        let waits = say.client.as_ref().unwrap();
+        assert_eq!((waits.mode, waits.because_of.as_deref()), (CompletionMode::Busy, Some("by_tcp")));
+        let line = say.to_string();
+        for part in [
+            "say: ",
+            " over shm; client busy, because of by_tcp; server event; runs in the pool of 2 threads; ",
+            "transport: named by the address",
+            "place: ServerOptions::pool",
+            "client polling: polling = event",
+        ] {
+            assert!(line.contains(part), "'{part}' is missing in: {line}");
+        }
+        assert!(!line.contains('\n'), "{line}");
+    }
+    let by_tcp = client.plan_of("by_tcp").unwrap();
+    assert_eq!((by_tcp.runs, by_tcp.client.unwrap().because_of), (RunsIn::Worker, None));
+    let remote = client.plan_of("remote").unwrap();
+    assert_eq!((remote.transport, remote.plan, remote.runs), ("tcp", None, RunsIn::Unknown));
+    assert!(remote.to_string().starts_with("remote: stock Thrift over tcp; "), "{remote}");
+    assert_eq!(
+        client.plan_of("sai").unwrap_err(),
+        PlanOfError::NoSuchFunction { service: "Asked", function: "sai".into(), nearest: Some("say".into()) }
+    );
+    // It is as it says.
+    assert!(client.say("").unwrap().starts_with("pool-"), "{}", client.say("").unwrap());
+    assert!(wait(futures.say("")).unwrap().starts_with("pool-"));
+    server.shutdown(1_000_000_000);
+}
+
+#[test]
+fn a_server_describes_itself() {
+    let server = served(&address("describe"), pool(&["note"]));
+    let fabric = dunlin::fabric().unwrap();
+    let told = describe(&fabric, server.address(), ClientConfig::default()).unwrap();
+    let names: Vec<_> = told.functions.iter().map(|function| (&*function.name, function.runs)).collect();
+    let (worker, pool) = (RunsIn::Worker, RunsIn::Pool { threads: 2 });
+    assert_eq!(told.service, "Asked");
+    assert_eq!(names, [("say", worker), ("by_tcp", worker), ("note", pool), ("remote", worker)]);
+    assert!(matches!(told.functions[0].plan, PlanOnServer::Plan(_)), "{told:?}");
+    assert_eq!(told.functions[3].plan, PlanOnServer::Tcp);
+}
+
+#[test]
+fn a_function_for_the_pool_must_exist() {
+    let fabrics = Fabrics::default();
+    for address in [address("unknown"), "tcp:127.0.0.1:0".parse().unwrap()] {
+        match serve(&fabrics, &address, AskedProcessor(Handler), pool(&["say", "noet"])) {
+            Err(ServeError::NoSuchFunction { function, nearest, .. }) => {
+                assert_eq!((&*function, nearest.as_deref()), ("noet", Some("note")));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+const LONG: Duration = Duration::from_secs(60);
+
+fn lazy(wait: Duration) -> ClientOptions {
+    let engine = ClientConfig { lazy: true, wait_for_ready: wait, ..ClientConfig::default() };
+    ClientOptions { engine, ..ClientOptions::default() }
+}
+
+/// A free port, for a server that starts later.
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+#[test]
+fn lazy_clients_wait_for_their_server_on_shared_memory_and_tcp() {
+    let fabrics = Fabrics::default();
+    let tcp: Address = format!("tcp:127.0.0.1:{}", free_port()).parse().unwrap();
+    for (address, by_tcp) in [(address("lazy"), false), (tcp, true)] {
+        let mut hasty = AskedClient::connect(&fabrics, &address, lazy(Duration::ZERO)).unwrap();
+        let error = hasty.by_tcp().unwrap_err();
+        assert_eq!(error.certainty(), dunlin::Certainty::NotExecuted, "{error}");
+        assert!(hasty.wait_ready(Duration::from_millis(5)).is_err());
+        if !by_tcp {
+            assert_eq!(hasty.plan_of("say"), Err(PlanOfError::NotConnected));
+            let gone = matches!(error, CallError::Transport(EngineError::NotExecuted(Cause::Disconnected)));
+            assert!(gone && error.to_string().contains("no connection to the server"), "{error}");
+        }
+        let mut patient = AskedClient::connect(&fabrics, &address, lazy(LONG)).unwrap();
+        let caller = std::thread::spawn(move || {
+            let first = patient.by_tcp().unwrap();
+            (patient, first)
+        });
+        std::thread::sleep(Duration::from_millis(20));
+        let server = served(&address, ServerOptions::default());
+        let (mut patient, first) = caller.join().unwrap();
+        assert_eq!(first, by_tcp);
+        hasty.wait_ready(LONG).unwrap();
+        assert_eq!(hasty.by_tcp().unwrap(), by_tcp);
+        // The server goes and comes back.
+        drop(server);
+        let caller = std::thread::spawn(move || {
+            loop {
+                match patient.by_tcp() {
+                    Ok(answer) => return answer,
+                    // Calls that were under way when the server ended.
+                    Err(error) => assert!(!error.to_string().contains("no connection"), "{error}"),
+                }
+            }
+        });
+        std::thread::sleep(Duration::from_millis(20));
+        let server = served(&address, ServerOptions::default());
+        assert_eq!(caller.join().unwrap(), by_tcp);
+        server.shutdown(1_000_000_000);
+    }
+}
+
+#[test]
+fn clients_that_cannot_be_lazy_say_so() {
+    let fabrics = Fabrics::default();
+    let refused = |error: ConnectError| {
+        let lazy = matches!(error, ConnectError::Engine(dunlin::ConnectError::Lazy(_)));
+        assert!(lazy && error.to_string().contains("cannot be lazy"), "{error}");
+    };
+    let auto = "auto:127.0.0.1:1".parse().unwrap();
+    refused(AskedClient::connect(&fabrics, &auto, lazy(LONG)).unwrap_err());
+    let hubs = AsyncHubs::new(&fabrics);
+    refused(AskedAsyncClient::connect(&hubs, &fabrics, &address("none"), lazy(LONG)).unwrap_err());
+    let tcp = format!("tcp:127.0.0.1:{}", free_port()).parse().unwrap();
+    let error = AskedAsyncClient::connect(&hubs, &fabrics, &tcp, lazy(LONG)).unwrap_err();
+    assert!(error.to_string().contains("neither lazy"), "{error}");
+}

@@ -1,0 +1,168 @@
+//! Connecting again: at once, or with back-off for as long as a call may wait.
+
+use super::Client;
+use crate::client::core::CallId;
+use crate::client::lane::SubmitError;
+use crate::client::patience::{Patience, nanos};
+use crate::error::{CallError, Cause};
+use dunlin_fabric::{Fabric, Host, Nanos};
+use std::time::Duration;
+
+impl<F: Fabric> Client<F> {
+    /// Waits until the client is connected, for at most `at_most`, and connects with back-off meanwhile.
+    /// Returns at once if it is connected. Blocks. The log (target `dunlin::client`) has the reason of the
+    /// first failed attempt.
+    ///
+    /// # Errors
+    /// [`Cause::Disconnected`]: there is no connection yet. Later calls connect as before.
+    pub fn wait_ready(&mut self, at_most: Duration) -> Result<(), CallError> {
+        let usable = |client: &mut Self| {
+            let Client { core, lanes, .. } = client;
+            !lanes.all().is_empty() && lanes.all().iter().all(|lane| core.is_usable(*lane))
+        };
+        // A connection that just broke is noticed by this.
+        self.core.progress_after_sleep();
+        if usable(self) {
+            return Ok(());
+        }
+        let until = self.core.fabric.host().now().saturating_add(nanos(at_most));
+        self.reconnect_until(until).map_err(|()| CallError::NotExecuted(Cause::Disconnected))
+    }
+
+    /// Makes sure that the client has lanes, as a call would, for callers that must know the number of workers
+    /// before they choose one. Returns at once if it has. Blocks as a call does.
+    pub fn ensure_connected(&mut self) -> Result<(), CallError> {
+        self.ensure(0, u16::MAX)
+    }
+
+    /// Handles a failed submission: reconnects if the lane is unusable, and tries again.
+    #[cold]
+    pub(super) fn once_more(
+        &mut self,
+        worker: usize,
+        function: u16,
+        error: SubmitError,
+        mut submit: impl FnMut(&mut Self) -> Result<CallId, SubmitError>,
+    ) -> Result<CallId, CallError> {
+        let usable = self.lanes.of(worker, function).is_some_and(|lane| self.core.is_usable(lane));
+        if usable {
+            return self.settle(Err(error));
+        }
+        let patience = self.patience();
+        loop {
+            self.reconnect(worker, patience)?;
+            // The wait for the connection was part of the call's time.
+            let timeout = self.timeout;
+            if let Some(patience) = patience {
+                self.timeout = patience.left(timeout, self.core.fabric.host().now());
+            }
+            let submitted = submit(self);
+            self.timeout = timeout;
+            match submitted {
+                // The connection broke at once.
+                Err(SubmitError::Broken) if patience.is_some() => {}
+                submitted => return self.settle(submitted),
+            }
+        }
+    }
+
+    /// Makes sure that the worker's lane accepts calls: reconnects if it broke.
+    #[inline]
+    pub(super) fn ensure(&mut self, worker: usize, function: u16) -> Result<(), CallError> {
+        if self.lanes.of(worker, function).is_some_and(|lane| self.core.is_usable(lane)) {
+            return Ok(());
+        }
+        let patience = self.patience();
+        self.reconnect(worker, patience)
+    }
+
+    fn patience(&self) -> Option<Patience> {
+        let now = || self.core.fabric.host().now();
+        Patience::new(self.target.config.wait_for_ready, self.timeout, now)
+    }
+
+    /// Reconnects: with patience until it ends, else once if the back-off allows it.
+    #[cold]
+    fn reconnect(&mut self, worker: usize, patience: Option<Patience>) -> Result<(), CallError> {
+        let no_such = |client: &Self| !client.lanes.all().is_empty() && worker >= client.lanes.workers();
+        if no_such(self) {
+            return Err(CallError::NotExecuted(Cause::NoSuchWorker));
+        }
+        match patience {
+            Some(patience) => {
+                self.reconnect_until(patience.until).map_err(|()| CallError::NotExecuted(patience.cause))?;
+            }
+            None => {
+                let now = self.core.fabric.host().now();
+                let until = now.saturating_add(self.target.config.connect_timeout);
+                if !self.target.backoff.is_due(now) || !self.attempt(until) {
+                    return Err(CallError::NotExecuted(Cause::Disconnected));
+                }
+            }
+        }
+        match no_such(self) {
+            true => Err(CallError::NotExecuted(Cause::NoSuchWorker)),
+            false => Ok(()),
+        }
+    }
+
+    /// Tries to connect with back-off until `until`.
+    fn reconnect_until(&mut self, until: Nanos) -> Result<(), ()> {
+        let host = self.core.fabric.host().clone();
+        loop {
+            let now = host.now();
+            if now >= until {
+                return Err(());
+            }
+            if !self.target.backoff.is_due(now) {
+                host.sleep(self.target.backoff.not_before().min(until));
+                // Answers on the lanes that still work.
+                self.core.progress();
+            } else if self.attempt(until.min(now.saturating_add(self.target.config.connect_timeout))) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Tries once to connect, until `until` at most. Returns whether the client is connected.
+    fn attempt(&mut self, until: Nanos) -> bool {
+        let host = self.core.fabric.host().clone();
+        // The results of old lanes stay available. Lanes without results are removed.
+        let lanes = self.lanes.take();
+        for lane in &lanes {
+            // Later flushes no longer reach its open batch.
+            let _ = self.core.flush(*lane);
+            self.core.retire(*lane);
+        }
+        self.old.extend(lanes);
+        let core = &mut self.core;
+        self.old.retain(|lane| {
+            let spent = core.is_spent(*lane);
+            if spent {
+                core.remove(*lane);
+            }
+            !spent
+        });
+        match self.establish(until) {
+            Ok(()) => {
+                self.target.backoff.succeeded();
+                tracing::info!(target: "dunlin::client", address = %self.target.address, "connected again");
+                true
+            }
+            Err(error) => {
+                self.target.backoff.failed(host.now(), host.random());
+                let (address, failures) = (&self.target.address, self.target.backoff.failures());
+                // One line for each outage says why.
+                match failures {
+                    1 => {
+                        tracing::warn!(target: "dunlin::client", %address, %error, "no connection; the client connects again with back-off")
+                    }
+                    _ => {
+                        tracing::debug!(target: "dunlin::client", %address, %error, failures, "no connection")
+                    }
+                }
+                false
+            }
+        }
+    }
+}
