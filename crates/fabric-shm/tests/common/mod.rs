@@ -131,10 +131,10 @@ const ROLE: &str = "DUNLIN_SHM_TEST_ROLE";
 const ADDRESS: &str = "DUNLIN_SHM_TEST_ADDRESS";
 
 impl Child {
-    /// Runs the test of that name in a new process, with its role and the address in the environment.
+    /// Runs the test of that name in `processes` in a new process, with its role and the address in the environment.
     pub fn start(test: &str, role: &str, address: &Address) -> Self {
         let child = std::process::Command::new(std::env::current_exe().unwrap())
-            .args([test, "--exact", "--nocapture", "--test-threads=1"])
+            .args([&format!("processes::{test}"), "--exact", "--nocapture", "--test-threads=1"])
             .env(ROLE, role)
             .env(ADDRESS, address.to_string())
             .stdout(std::process::Stdio::null())
