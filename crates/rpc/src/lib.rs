@@ -35,6 +35,6 @@ pub use plan::{
     CompletionMode, Illegal, LargePayload, PROTOCOLS, Plan, Protocol, RequestHalf, ResponseHalf, SMALL_LIMIT,
     Sharing,
 };
-pub use server::{Counters, Incoming, Server, ServerBuilder, ServerConfig, Worker};
+pub use server::{Counters, Incoming, Occupancy, Server, ServerBuilder, ServerConfig, Worker};
 pub use service::{FunctionMode, PoolService, Reply, ReplyTooLarge, Request, Service};
 pub use tune::{shared::FetchChoice, wait::FirstRead, way::Way};
