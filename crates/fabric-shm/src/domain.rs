@@ -16,7 +16,7 @@ use crate::receive::{Receive, SharedReceiveQueue};
 use dunlin_fabric::idle::Idle;
 use dunlin_fabric::{
     Access, AddressHandleId, AddressHandles, Armed, Buffer, Completion, CompletionQueueId, CompletionStatus,
-    CreateError, Endpoint, GrantError, InlineLine, InlineWrite, Nanos, PostError, QueuePairConfig,
+    CreateError, Crowding, Endpoint, GrantError, InlineLine, InlineWrite, Nanos, PostError, QueuePairConfig,
     QueuePairId, QueuePairState, ReceiveTarget, Region, SharedReceiveQueueId, ThreadDomain, Transport,
     WaitMode, Wake, Waker, WorkId, WorkRequest,
 };
@@ -643,6 +643,7 @@ impl ThreadDomain for ShmDomain {
             || self.queues.iter().any(|q| (q.events || armed.mode == WaitMode::Write) && q.ready() > 0);
         let wake = self.attention.rest(if arrived { 0 } else { until });
         self.attention.end_writes(armed.mode);
+        self.idle.slept();
         if let Some(hints) = &mut self.hints {
             hints.in_vain = wake == Wake::Arrived;
         }
@@ -654,8 +655,8 @@ impl ThreadDomain for ShmDomain {
     }
 
     #[inline]
-    fn is_crowded(&self) -> bool {
-        self.idle.is_crowded()
+    fn crowding(&self) -> Crowding {
+        self.idle.crowding()
     }
 
     fn watch(&mut self, _region: &Region<ShmMemory>) {}

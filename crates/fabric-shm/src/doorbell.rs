@@ -667,6 +667,41 @@ mod tests {
         assert!(std::panic::catch_unwind(loose).is_err());
     }
 
+    /// A producer that WRITEs and then loads the flags, and an owner that sets the flag before its last poll.
+    /// `membarrier` executes a fence on both sides, between the store and the load of each; the model has it as
+    /// two fences. Returns whether the owner sleeps although the WRITE has landed and nobody wakes it.
+    fn is_lost_by_flag(barrier: bool) -> bool {
+        let word = loom::sync::Arc::new(model::AtomicU32::new(IDLE));
+        let flags = loom::sync::Arc::new(model::AtomicU32::new(0));
+        let written = loom::sync::Arc::new(model::AtomicU32::new(0));
+        let producer = {
+            let (word, flags, written) = (word.clone(), flags.clone(), written.clone());
+            loom::thread::spawn(move || {
+                written.store(1, Ordering::Release);
+                if barrier {
+                    model::fence(Ordering::SeqCst);
+                }
+                flags.load(Ordering::Relaxed) & WRITES != 0 && ring(&*word)
+            })
+        };
+        arm(&*word);
+        flags.fetch_or(WRITES, Ordering::AcqRel);
+        if barrier {
+            model::fence(Ordering::SeqCst);
+        }
+        let found = written.load(Ordering::Acquire);
+        let sleeps = found == 0 && may_sleep(&*word);
+        let woken = producer.join().unwrap();
+        sleeps && !woken
+    }
+
+    #[test]
+    fn no_write_is_lost_by_a_flag_and_the_model_finds_what_the_barrier_is_for() {
+        loom::model(|| assert!(!is_lost_by_flag(true)));
+        let lost = std::panic::catch_unwind(|| loom::model(|| assert!(!is_lost_by_flag(false))));
+        assert!(lost.is_err());
+    }
+
     #[test]
     fn a_tampered_word_does_not_hold_anybody() {
         for state in [IDLE, ARMED, SLEEPING, RUNG, 4, u32::MAX] {

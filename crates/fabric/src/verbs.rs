@@ -160,6 +160,17 @@ pub enum WaitMode {
     Write,
 }
 
+/// How other threads compete for a thread's core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Crowding {
+    /// No other thread wants the core.
+    Alone,
+    /// The others wait for messages too, and give the core back soon.
+    Waiting,
+    /// Another thread computes, and gives the core back after a time slice.
+    Computing,
+}
+
 impl WaitMode {
     /// Returns whether the thread sleeps, instead of polling again soon.
     #[inline]
@@ -343,11 +354,11 @@ pub trait ThreadDomain: Send + Debug + 'static {
     /// the thread.
     fn wait(&mut self, armed: Armed, until: Nanos) -> Wake;
 
-    /// Returns whether threads compete for this thread's core, as far as recent busy waits have shown. A
+    /// Returns how other threads compete for this thread's core, as far as recent busy waits have shown. A
     /// thread that finds nothing for some polls then helps the others, and itself, by sleeping.
     #[inline]
-    fn is_crowded(&self) -> bool {
-        false
+    fn crowding(&self) -> Crowding {
+        Crowding::Alone
     }
 
     /// Hints which memory will be touched after a wait of this domain, as a few (address, number of bytes)

@@ -353,8 +353,9 @@ pub const SMALL_LIMIT: u32 = 4096;
 /// The reason why a plan cannot run on a fabric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Illegal {
-    /// A plain WRITE raises no event on this fabric, so its receiver cannot sleep
-    /// ([`Capabilities::write_wakes`]).
+    /// A plain WRITE raises no event, so its receiver cannot sleep.
+    ///
+    /// Except on fabrics with [`Capabilities::write_wakes`].
     #[error(
         "the {side} polls memory for plain WRITEs, which raise no event: it cannot wait by {mode}; use busy, or send, write_send or write_imm"
     )]

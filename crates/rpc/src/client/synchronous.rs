@@ -578,7 +578,7 @@ impl<F: Fabric> Client<F> {
         let core = &self.core;
         let host = core.fabric.host();
         let (mut mode, until) =
-            self.waiter.next(core.sleep(), || core.domain.is_crowded(), || now.unwrap_or_else(|| host.now()));
+            self.waiter.next(core.sleep(), || core.domain.crowding(), || now.unwrap_or_else(|| host.now()));
         if mode.sleeps() && self.core.is_fetching() {
             mode = WaitMode::Busy;
         }

@@ -249,7 +249,7 @@ impl<F: Fabric> Worker<F> {
             return handled;
         }
         let (mode, spin_until) =
-            self.waiter.next(self.sleep, || self.domain.is_crowded(), || self.dispatcher.fabric.host().now());
+            self.waiter.next(self.sleep, || self.domain.crowding(), || self.dispatcher.fabric.host().now());
         let mut until = until.min(spin_until);
         // A client that reports room does not wake this wait.
         if self.drain_until.is_some() || !self.ready.is_empty() {
