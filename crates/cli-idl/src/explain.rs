@@ -9,7 +9,9 @@ use clap::{Args, ValueEnum};
 use dunlin::Address;
 use dunlin_command::arguments::{DeviceArguments, On};
 use dunlin_command::output::{self, Failure};
-use dunlin_hints::{Environment, FunctionHints, Selection, Side, Subject, Transport, Value, select};
+use dunlin_hints::{
+    Environment, FunctionHints, Occupancy, Selection, Side, Subject, Transport, Value, select,
+};
 use dunlin_idl::{Diagnostics, Disk, Lenience, Options, Service};
 use dunlin_report::{Document, Row};
 use dunlin_scenario::advice::Cluster;
@@ -31,6 +33,7 @@ Exit status: 0; 1 if the file is invalid, or if a function has no plan on this f
 
 Examples:
   dunlin explain kv.thrift --clients 64
+  dunlin explain kv.thrift --workers 4 --clients 2
   dunlin explain kv.thrift --side server --cores 16 --machine-cores 28 --fabric rnic
   dunlin explain kv.thrift --profile hatrpc --clients 64
   dunlin explain kv.thrift --lenient --json plans.json
@@ -46,6 +49,10 @@ pub(crate) struct ExplainArguments {
     /// Number of concurrent clients [default: the hint concurrency, or 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     clients: Option<u32>,
+    /// Number of the server's workers: shows how they wait if they and clients on the same host outnumber the
+    /// cores
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    workers: Option<u32>,
     /// Side whose plans to show
     #[arg(long, value_enum, default_value_t = Sides::Both)]
     side: Sides,
@@ -216,6 +223,7 @@ pub(crate) fn run(arguments: &ExplainArguments) -> Result<ExitCode, Failure> {
         node_cores,
         nodes: cores.div_ceil(node_cores),
         clients: arguments.clients,
+        workers: arguments.workers,
         ..Environment::new(capabilities, cores)
     };
     let clients = arguments.clients.map_or("as hinted, else 1".to_owned(), |clients| clients.to_string());
@@ -223,6 +231,10 @@ pub(crate) fn run(arguments: &ExplainArguments) -> Result<ExitCode, Failure> {
     let mut text = format!(
         "clients: {clients}; cores of the NIC's NUMA node: {node_cores}, of the server: {cores}; fabric: {fabric_name}\n"
     );
+    if let (Some(workers), true) = (arguments.workers, capabilities.initiator_copies) {
+        let occupancy = Occupancy { workers, clients: arguments.clients.unwrap_or(1), cores };
+        let _ = writeln!(text, "{occupancy}");
+    }
     if let Some(line) = &ground.auto {
         let _ = writeln!(text, "{line}");
     }
@@ -241,6 +253,7 @@ pub(crate) fn run(arguments: &ExplainArguments) -> Result<ExitCode, Failure> {
     let parameters = Row::new()
         .with("file", arguments.file.display().to_string())
         .with("clients", arguments.clients)
+        .with("workers", arguments.workers)
         .with("node_cores", node_cores)
         .with("cores", cores);
     let mut report = Document::new("explain", fabric_name, parameters);

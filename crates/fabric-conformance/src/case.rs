@@ -47,6 +47,8 @@ pub enum Need {
     SharedReceiveQueue,
     /// Completion queues that a thread can sleep on.
     Events,
+    /// Sleeps that a peer's plain WRITE ends.
+    WriteWakes,
     /// This number of queue pairs in one domain.
     QueuePairs(u32),
     /// A limit for messages that is low enough (1 GiB) for a test to exceed it.
@@ -66,6 +68,7 @@ impl Need {
             Need::WholeLineReads => capabilities.whole_line_reads,
             Need::SharedReceiveQueue => capabilities.shared_receive_queue,
             Need::Events => capabilities.events,
+            Need::WriteWakes => capabilities.write_wakes,
             Need::QueuePairs(count) => capabilities.max_queue_pairs >= count,
             Need::BoundedMessage => capabilities.max_message <= 1 << 30,
         }
@@ -86,6 +89,7 @@ impl fmt::Display for Need {
             Need::WholeLineReads => f.write_str("whole_line_reads"),
             Need::SharedReceiveQueue => f.write_str("shared_receive_queue"),
             Need::Events => f.write_str("events"),
+            Need::WriteWakes => f.write_str("write_wakes"),
             Need::QueuePairs(count) => write!(f, "max_queue_pairs of at least {count}"),
             Need::BoundedMessage => f.write_str("max_message of at most 1 GiB"),
         }

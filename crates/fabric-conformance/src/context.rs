@@ -119,6 +119,11 @@ impl<F: Fabric> Context<F> {
         Station::new(&self.fabric, self.deadline, 1024)
     }
 
+    /// Makes a station whose completion queues raise no events.
+    pub fn station_without_events(&self) -> Result<Station<F>, Failure> {
+        Station::with_events(&self.fabric, self.deadline, 1024, false)
+    }
+
     /// Makes a queue pair and connects it to the one that the other role makes by the same call.
     pub fn connect(
         &self,

@@ -46,6 +46,7 @@ impl Reference {
             whole_line_reads: true,
             shared_receive_queue: true,
             events: true,
+            write_wakes: false,
             initiator_copies: false,
             target_progress: false,
             max_queue_pairs: 4096,

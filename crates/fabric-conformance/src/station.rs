@@ -71,8 +71,12 @@ fn split(bytes: &[u8], parts: usize) -> Vec<&[u8]> {
 impl<F: Fabric> Station<F> {
     /// Makes a domain with completion queues of `depth`.
     pub fn new(fabric: &F, deadline: Nanos, depth: u32) -> Result<Self, Failure> {
+        Station::with_events(fabric, deadline, depth, fabric.capabilities().events)
+    }
+
+    /// Makes a domain with completion queues of `depth`, with or without events.
+    pub fn with_events(fabric: &F, deadline: Nanos, depth: u32, events: bool) -> Result<Self, Failure> {
         let mut domain = fabric.domain()?;
-        let events = fabric.capabilities().events;
         let sends = domain.create_completion_queue(depth, events)?;
         let receives = domain.create_completion_queue(depth, events)?;
         let arena = Arena::new(fabric.register(8 << 20, Access::READ)?)?;

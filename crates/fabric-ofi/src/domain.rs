@@ -602,9 +602,7 @@ impl ThreadDomain for OfiDomain {
 
     fn wait(&mut self, armed: Armed, until: Nanos) -> Wake {
         if armed.mode == WaitMode::Busy {
-            if self.idle.is_long() {
-                rustix::thread::sched_yield();
-            }
+            self.idle.wait();
             return Wake::Arrived;
         }
         loop {

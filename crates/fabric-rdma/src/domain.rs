@@ -655,7 +655,7 @@ impl ThreadDomain for RdmaDomain {
     }
 
     fn arm(&mut self, mode: WaitMode) -> Armed {
-        if mode == WaitMode::Event {
+        if mode.sleeps() {
             if self.attention.take_has_events() {
                 self.take_events();
             }
@@ -676,9 +676,7 @@ impl ThreadDomain for RdmaDomain {
 
     fn wait(&mut self, armed: Armed, until: Nanos) -> Wake {
         if armed.mode == WaitMode::Busy {
-            if self.idle.is_long() {
-                rustix::thread::sched_yield();
-            }
+            self.idle.wait();
             return Wake::Arrived;
         }
         let until = match self.attention.news() == self.news_seen {

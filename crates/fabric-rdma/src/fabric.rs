@@ -81,6 +81,7 @@ impl RdmaFabric {
             whole_line_reads: !attributes.copies,
             shared_receive_queue: attributes.shared_receive_queues,
             events: true,
+            write_wakes: false,
             initiator_copies: false,
             target_progress: false,
             max_queue_pairs: attributes.max_queue_pairs.min(MAX_QUEUE_PAIRS),

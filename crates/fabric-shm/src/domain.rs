@@ -16,7 +16,7 @@ use crate::receive::{Receive, SharedReceiveQueue};
 use dunlin_fabric::idle::Idle;
 use dunlin_fabric::{
     Access, AddressHandleId, AddressHandles, Armed, Buffer, Completion, CompletionQueueId, CompletionStatus,
-    CreateError, Endpoint, GrantError, InlineLine, InlineWrite, Nanos, PostError, QueuePairConfig,
+    CreateError, Crowding, Endpoint, GrantError, InlineLine, InlineWrite, Nanos, PostError, QueuePairConfig,
     QueuePairId, QueuePairState, ReceiveTarget, Region, SharedReceiveQueueId, ThreadDomain, Transport,
     WaitMode, Wake, Waker, WorkId, WorkRequest,
 };
@@ -36,7 +36,9 @@ impl Waker for ShmWaker {
         if armed.mode == WaitMode::Busy {
             return Wake::Arrived;
         }
-        self.0.rest(until)
+        let wake = self.0.rest(until);
+        self.0.end_writes(armed.mode);
+        wake
     }
 }
 
@@ -111,7 +113,7 @@ impl ShmDomain {
             hub: Hub::new(&attention),
             attention,
             news_seen: 0,
-            idle: Idle::default(),
+            idle: if io.io().config().gives_way { Idle::default() } else { Idle::steadfast() },
             events: false,
             queues: Vec::new(),
             shared: Vec::new(),
@@ -616,8 +618,8 @@ impl ThreadDomain for ShmDomain {
     }
 
     fn arm(&mut self, mode: WaitMode) -> Armed {
-        if mode == WaitMode::Event {
-            self.attention.arm();
+        if mode.sleeps() {
+            self.attention.arm(mode);
             if self.hints.is_some() {
                 self.take_turns();
             }
@@ -626,21 +628,22 @@ impl ThreadDomain for ShmDomain {
     }
 
     fn disarm(&mut self, armed: Armed) {
-        if armed.mode == WaitMode::Event {
+        if armed.mode.sleeps() {
             self.attention.disarm();
+            self.attention.end_writes(armed.mode);
         }
     }
 
     fn wait(&mut self, armed: Armed, until: Nanos) -> Wake {
         if armed.mode == WaitMode::Busy {
-            if self.idle.is_long() {
-                rustix::thread::sched_yield();
-            }
+            self.idle.wait();
             return Wake::Arrived;
         }
         let arrived = self.attention.news_seen() != self.news_seen
-            || self.queues.iter().any(|q| q.events && q.ready() > 0);
+            || self.queues.iter().any(|q| (q.events || armed.mode == WaitMode::Write) && q.ready() > 0);
         let wake = self.attention.rest(if arrived { 0 } else { until });
+        self.attention.end_writes(armed.mode);
+        self.idle.slept();
         if let Some(hints) = &mut self.hints {
             hints.in_vain = wake == Wake::Arrived;
         }
@@ -649,6 +652,11 @@ impl ThreadDomain for ShmDomain {
 
     fn waker(&self) -> ShmWaker {
         ShmWaker(Arc::clone(&self.attention))
+    }
+
+    #[inline]
+    fn crowding(&self) -> Crowding {
+        self.idle.crowding()
     }
 
     fn watch(&mut self, _region: &Region<ShmMemory>) {}

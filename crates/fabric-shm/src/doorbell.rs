@@ -9,18 +9,26 @@
 //! Layout: flags in the first line, mostly read; the futex word in the second; from the third on, one hint
 //! bit for each queue pair.
 
+use crate::barrier;
 use crate::memory::{Import, Mapping, ShmMemory};
 use crate::watchdog::{SLOW_TICK, TICK, Watchdog};
-use dunlin_fabric::{Access, Host, Nanos, RealHost, RegisterError, Wake, copy};
+use dunlin_fabric::{Access, Host, Nanos, RealHost, RegisterError, WaitMode, Wake, copy};
 use rustix::io::Errno;
 use rustix::thread::futex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering, compiler_fence, fence};
 
 /// Flag: the owner may sleep.
 pub(crate) const EVENTS: u32 = 1;
 /// Flag: the owner checks the hint bits instead of every queue pair.
 pub(crate) const HINTS: u32 = 2;
+
+/// Flag: the owner sleeps or is about to, and plain WRITEs ring as well. Clear while the owner is awake.
+///
+/// Producers read this flag after each record or WRITE, without a fence. The owner makes up for it: after it
+/// has set the flag, and before its last poll, it executes a barrier on all processors that run a producer
+/// ([`barrier`]).
+pub(crate) const WRITES: u32 = 4;
 
 const FLAGS: usize = 0;
 const STATE: usize = 64;
@@ -265,10 +273,10 @@ impl Attention {
         &self.memory
     }
 
-    /// Sets the flags that peers read before they announce a record. A peer that has just read the old flags
-    /// causes a delay of one sleep at most.
+    /// Adds to the flags that peers read before they announce a record. A peer that has just read the old
+    /// flags causes a delay of one sleep at most.
     pub(crate) fn set_flags(&self, flags: u32) {
-        self.memory.mapping().half_word(FLAGS).store(flags, Ordering::SeqCst);
+        self.memory.mapping().half_word(FLAGS).fetch_or(flags, Ordering::SeqCst);
     }
 
     /// Makes the current or the next wait return.
@@ -294,10 +302,21 @@ impl Attention {
         self.woken.load(Ordering::SeqCst) && self.woken.swap(false, Ordering::SeqCst)
     }
 
-    /// Arms the doorbell, before the last poll.
-    pub(crate) fn arm(&self) {
+    /// Arms the doorbell, before the last poll. In mode [`WaitMode::Write`], plain WRITEs ring from now on.
+    pub(crate) fn arm(&self, mode: WaitMode) {
         arm(state_of(self.memory.mapping()));
+        if mode == WaitMode::Write {
+            self.set_flags(WRITES);
+            barrier::all_processors();
+        }
         fence(Ordering::SeqCst);
+    }
+
+    /// Ends the effect of [`WaitMode::Write`], after a wait or a disarming.
+    pub(crate) fn end_writes(&self, mode: WaitMode) {
+        if mode == WaitMode::Write {
+            self.memory.mapping().half_word(FLAGS).fetch_and(!WRITES, Ordering::SeqCst);
+        }
     }
 
     /// Disarms the doorbell, if that poll found something.
@@ -390,6 +409,8 @@ fn set_hint(mapping: &Mapping, bit: u16) {
 pub(crate) struct PeerDoorbell {
     import: Arc<Import>,
     bit: u16,
+    /// Whether this process has to order its stores before its loads of the flags itself.
+    fenced: bool,
     /// Whether the owner slept at the last ring; most likely it does so at the next one too.
     slept: AtomicBool,
 }
@@ -398,18 +419,44 @@ impl PeerDoorbell {
     /// Returns `None` if the granted memory is not a doorbell.
     pub(crate) fn new(import: Arc<Import>, bit: u16) -> Option<Self> {
         let fits = import.mapping().length() == LENGTH && import.access().contains(Access::WRITE);
-        fits.then_some(PeerDoorbell { import, bit, slept: AtomicBool::new(false) })
+        fits.then_some(PeerDoorbell {
+            import,
+            bit,
+            fenced: !barrier::is_registered(),
+            slept: AtomicBool::new(false),
+        })
     }
 
     /// Announces a record that was stored before. Costs one load of a line that rarely changes, unless the
     /// owner may sleep or uses hints.
     #[inline]
     pub(crate) fn ring(&self) {
-        let mapping = self.import.mapping();
-        let flags = mapping.half_word(FLAGS).load(Ordering::Relaxed);
+        let flags = self.flags();
         if flags != 0 {
             self.ring_by(flags);
         }
+    }
+
+    /// Announces a plain WRITE that was executed before. Costs one load of a line that rarely changes, unless
+    /// the owner sleeps until WRITEs land.
+    #[inline]
+    pub(crate) fn wrote(&self) {
+        let flags = self.flags();
+        if flags & WRITES != 0 {
+            self.ring_by(flags & !HINTS);
+        }
+    }
+
+    /// Loads the owner's flags, after all earlier stores.
+    #[inline]
+    fn flags(&self) -> u32 {
+        if self.fenced {
+            fence(Ordering::SeqCst);
+        } else {
+            // The owner's barrier orders the processor, so only the compiler has to keep the order here.
+            compiler_fence(Ordering::SeqCst);
+        }
+        self.import.mapping().half_word(FLAGS).load(Ordering::Relaxed)
     }
 
     #[inline(never)]
@@ -418,7 +465,7 @@ impl PeerDoorbell {
         if flags & HINTS != 0 {
             set_hint(mapping, self.bit);
         }
-        if flags & EVENTS != 0 {
+        if flags & (EVENTS | WRITES) != 0 {
             fence(Ordering::SeqCst);
             let word = state_of(mapping);
             let slept = self.slept.load(Ordering::Relaxed);
@@ -452,7 +499,7 @@ impl PeerDoorbell {
     /// Returns whether the owner may sleep.
     #[inline]
     pub(crate) fn may_sleep(&self) -> bool {
-        self.import.mapping().half_word(FLAGS).load(Ordering::Relaxed) & EVENTS != 0
+        self.flags() & (EVENTS | WRITES) != 0
     }
 }
 
@@ -620,6 +667,41 @@ mod tests {
         assert!(std::panic::catch_unwind(loose).is_err());
     }
 
+    /// A producer that WRITEs and then loads the flags, and an owner that sets the flag before its last poll.
+    /// `membarrier` executes a fence on both sides, between the store and the load of each; the model has it as
+    /// two fences. Returns whether the owner sleeps although the WRITE has landed and nobody wakes it.
+    fn is_lost_by_flag(barrier: bool) -> bool {
+        let word = loom::sync::Arc::new(model::AtomicU32::new(IDLE));
+        let flags = loom::sync::Arc::new(model::AtomicU32::new(0));
+        let written = loom::sync::Arc::new(model::AtomicU32::new(0));
+        let producer = {
+            let (word, flags, written) = (word.clone(), flags.clone(), written.clone());
+            loom::thread::spawn(move || {
+                written.store(1, Ordering::Release);
+                if barrier {
+                    model::fence(Ordering::SeqCst);
+                }
+                flags.load(Ordering::Relaxed) & WRITES != 0 && ring(&*word)
+            })
+        };
+        arm(&*word);
+        flags.fetch_or(WRITES, Ordering::AcqRel);
+        if barrier {
+            model::fence(Ordering::SeqCst);
+        }
+        let found = written.load(Ordering::Acquire);
+        let sleeps = found == 0 && may_sleep(&*word);
+        let woken = producer.join().unwrap();
+        sleeps && !woken
+    }
+
+    #[test]
+    fn no_write_is_lost_by_a_flag_and_the_model_finds_what_the_barrier_is_for() {
+        loom::model(|| assert!(!is_lost_by_flag(true)));
+        let lost = std::panic::catch_unwind(|| loom::model(|| assert!(!is_lost_by_flag(false))));
+        assert!(lost.is_err());
+    }
+
     #[test]
     fn a_tampered_word_does_not_hold_anybody() {
         for state in [IDLE, ARMED, SLEEPING, RUNG, 4, u32::MAX] {
@@ -629,7 +711,7 @@ mod tests {
             may_sleep(&word);
         }
         let attention = Attention::new(&Watchdog::new().unwrap()).unwrap();
-        attention.arm();
+        attention.arm(WaitMode::Event);
         state_of(attention.memory().mapping()).store(77, Ordering::Relaxed);
         assert!(attention.sleep(1), "does not sleep on a word that is not its own");
     }

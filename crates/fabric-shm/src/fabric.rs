@@ -1,5 +1,6 @@
 //! The fabric, which creates all other objects.
 
+use crate::barrier;
 use crate::device;
 use crate::domain::ShmDomain;
 use crate::frame::{Frame, Refusal, VERSION};
@@ -42,6 +43,10 @@ pub struct ShmConfig {
     pub max_grants_per_link: usize,
     /// The time, in nanoseconds, that a new connection has to send its greeting.
     pub greeting_patience: u64,
+    /// Whether a busy wait gives way if other threads compete for its core: it yields after few polls, and the
+    /// engine lets it sleep. Default: true. If false, it yields after hundreds of polls and never sleeps,
+    /// which suits threads that are bound to isolated cores.
+    pub gives_way: bool,
 }
 
 impl Default for ShmConfig {
@@ -50,6 +55,7 @@ impl Default for ShmConfig {
             allow: AllowPolicy::SameUser,
             max_grants_per_link: 1024,
             greeting_patience: 5_000_000_000,
+            gives_way: true,
         }
     }
 }
@@ -100,6 +106,7 @@ impl ShmFabric {
             whole_line_reads: true,
             shared_receive_queue: true,
             events: true,
+            write_wakes: barrier::is_registered(),
             initiator_copies: true,
             target_progress: true,
             max_queue_pairs: MAX_QUEUE_PAIRS,

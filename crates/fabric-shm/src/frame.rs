@@ -6,7 +6,7 @@ use dunlin_fabric::{Access, RegionKey};
 use thiserror::Error;
 
 /// Increased when the meaning of frames, rings or doorbells changes.
-pub(crate) const VERSION: u16 = 1;
+pub(crate) const VERSION: u16 = 2;
 
 const MAGIC: [u8; 8] = *b"DunlinSM";
 

@@ -10,7 +10,8 @@
 //!    └── domain ─ queue_pair ─┬ send, execute        outgoing requests
 //!          │                  ├ receive, inbound     incoming messages, through a ring of the receiver
 //!          │                  └ datagram
-//!          └ doorbell           wake-ups by peers (watchdog: a bound if a peer has tampered with it)
+//!          └ doorbell           wake-ups by peers (watchdog: a bound if a peer has tampered with it;
+//!                               barrier: orders a sleeper's last poll after its peers' stores)
 //! ```
 //!
 //! Two ends in one process:
@@ -50,6 +51,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod barrier;
 mod completion_queue;
 mod datagram;
 mod device;

@@ -254,6 +254,7 @@ impl QueuePair {
             && connection.link.is_alive();
         let done = open && self.imports.write_line(&connection.link, line);
         self.send.posted += u64::from(done);
+        connection.doorbell.wrote();
         done
     }
 
@@ -279,6 +280,7 @@ impl QueuePair {
             )
         {
             self.send.posted += 1;
+            connection.doorbell.wrote();
             return true;
         }
         false
@@ -462,6 +464,9 @@ impl QueuePair {
         }
         let bytes = source.length() as u32;
         let result = self.imports.write(link, key, offset, source);
+        if immediate.is_none() {
+            connection.doorbell.wrote();
+        }
         match immediate {
             Some(immediate) if result.is_ok() => {
                 let notice = Deferred::Notice { bytes, immediate };

@@ -152,6 +152,7 @@ impl Watchdog {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dunlin_fabric::WaitMode;
 
     #[test]
     fn ticks_end_when_nobody_sleeps_and_come_back() {
@@ -160,7 +161,7 @@ mod tests {
         assert!(watchdog.period().is_none());
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                attention.arm();
+                attention.arm(WaitMode::Event);
                 assert!(!attention.sleep(u64::MAX), "nobody has rung");
             });
             while !attention.is_asleep() || watchdog.period().is_none() {
@@ -177,13 +178,13 @@ mod tests {
         assert!(watchdog.guard(false) && watchdog.period().is_some());
         watchdog.end();
         assert!(!watchdog.guard(false));
-        attention.arm();
+        attention.arm(WaitMode::Event);
         assert!(!attention.sleep(u64::MAX), "without ticks it wakes by itself");
     }
 
     /// Sleeps until a ring or the watchdog.
     fn sleep(attention: &Attention) -> bool {
-        attention.arm();
+        attention.arm(WaitMode::Event);
         attention.sleep(u64::MAX)
     }
 

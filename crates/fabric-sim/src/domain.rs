@@ -39,10 +39,11 @@ const LOOKS_OVER: Nanos = 10_000;
 /// Waits until something arrives for a domain, or until `until`.
 fn wait(shared: &Shared, id: u32, armed: Armed, until: Nanos) -> Wake {
     let mut state = shared.enter_at(|prices| prices.look);
-    let event = armed.mode == WaitMode::Event;
+    let event = armed.mode.sleeps();
+    let only_events = armed.mode == WaitMode::Event;
     let arrived = if event { Wake::Arrived } else { Wake::Rested };
     let Some(domain) = state.domain(id) else { return Wake::TimedOut };
-    if armed.token != if event { domain.event_arrivals } else { domain.arrivals } {
+    if armed.token != if only_events { domain.event_arrivals } else { domain.arrivals } {
         return arrived;
     }
     let (process, broken) = (domain.process, domain.broken > 0);
@@ -418,7 +419,7 @@ impl ThreadDomain for SimDomain {
     fn arm(&mut self, mode: WaitMode) -> Armed {
         let mut state = self.pass(|prices| prices.look);
         let domain = state.domain(self.id);
-        let token = domain.map_or(0, |d| if mode == WaitMode::Busy { d.arrivals } else { d.event_arrivals });
+        let token = domain.map_or(0, |d| if mode == WaitMode::Event { d.event_arrivals } else { d.arrivals });
         Armed { mode, token }
     }
 

@@ -2,7 +2,8 @@
 //!
 //! A task that computes or spins occupies a core; a sleeping task does not. Tasks without a core wait in a
 //! queue. A task that has used up its quantum yields the core to the head of the queue: at its next
-//! checkpoint if it computes, at once if it spins. A machine without a number of cores has one core per task.
+//! checkpoint if it computes, at once if it spins. A spinning task can be given less patience than a quantum
+//! ([`Prices::spin_patience`](crate::Prices::spin_patience)). A machine without a number of cores has one core per task.
 
 use crate::events::Event;
 use crate::scheduler::{State, TaskId};
@@ -17,8 +18,8 @@ struct Core {
     last: Option<TaskId>,
     /// The time at which the core was assigned or became free.
     since: Nanos,
-    /// An event for the end of the quantum is queued.
-    timed: bool,
+    /// The earliest queued event for the end of a quantum, or of a spinning task's patience; `MAX` for none.
+    timed: Nanos,
 }
 
 /// A machine.
@@ -37,7 +38,7 @@ pub(crate) struct Machine {
 
 impl Machine {
     pub(crate) fn new(settings: &MachineSettings) -> Self {
-        let core = |_| Core { task: None, last: None, since: 0, timed: false };
+        let core = |_| Core { task: None, last: None, since: 0, timed: Nanos::MAX };
         Machine {
             cores: (0..settings.cores.unwrap_or(0)).map(core).collect(),
             queue: VecDeque::new(),
@@ -105,35 +106,51 @@ impl State {
 
     /// Schedules the end of the quanta on a machine, if a task waits for a core.
     fn time_quanta(&mut self, machine: u32) {
-        let quantum = self.settings.prices.quantum;
         if self.machines[machine as usize].queue.is_empty() {
             return;
         }
         for core in 0..self.machines[machine as usize].cores.len() as u32 {
-            let state = &mut self.machines[machine as usize].cores[core as usize];
-            if !state.timed {
-                state.timed = true;
-                let free = state.task.is_none();
-                let at = if free { state.since } else { state.since + quantum };
-                let at = at.max(self.now());
+            let state = &self.machines[machine as usize].cores[core as usize];
+            let (timed, since) = (state.timed, state.since);
+            let at = state.task.map_or(since, |task| self.end_of_turn(task, since)).max(self.now());
+            if at < timed && (timed == Nanos::MAX || self.gives_way_early()) {
+                self.machines[machine as usize].cores[core as usize].timed = at;
                 self.put(at, Event::Quantum { machine, core });
             }
         }
     }
 
+    /// Returns whether spinning tasks give way before the end of their quantum.
+    fn gives_way_early(&self) -> bool {
+        self.settings.prices.spin_patience < self.settings.prices.quantum
+    }
+
+    /// Returns the time until which a task may keep the core that it has had `since` then.
+    fn end_of_turn(&self, task: TaskId, since: Nanos) -> Nanos {
+        let quantum = since + self.settings.prices.quantum;
+        match self.spins_since(task) {
+            Some(begin) if self.gives_way_early() => {
+                quantum.min(begin.max(since) + self.settings.prices.spin_patience)
+            }
+            _ => quantum,
+        }
+    }
+
     /// Handles the possible end of a core's quantum.
     pub(crate) fn quantum_is_over(&mut self, machine: u32, core: u32) {
-        let (now, quantum) = (self.now(), self.settings.prices.quantum);
+        let now = self.now();
         let Machine { cores, queue, .. } = &mut self.machines[machine as usize];
         let state = &mut cores[core as usize];
-        state.timed = false;
+        if state.timed <= now {
+            state.timed = Nanos::MAX;
+        }
         if queue.is_empty() {
             return;
         }
         let (task, since) = (state.task, state.since);
         match task {
             None => self.give_core(machine, core, now),
-            Some(_) if since + quantum > now => self.time_quanta(machine),
+            Some(task) if self.end_of_turn(task, since) > now => self.time_quanta(machine),
             // A spinning task continues when it gets a core again. A computing task yields by itself.
             Some(task) if self.is_spinning(task) => {
                 self.tasks[task as usize].core = None;

@@ -7,7 +7,7 @@ use crate::scheduler::{State, Waiter};
 use dunlin_fabric::{Completion, CompletionStatus, Nanos, Opcode, QueuePairId, QueuePairState, WaitMode};
 
 impl State {
-    /// Ends the busy waits of the domains that watch this memory.
+    /// Ends the waits for WRITEs of the domains that watch this memory.
     #[inline(always)]
     pub(crate) fn landed(&mut self, watchers: Watchers) {
         match watchers {
@@ -24,9 +24,9 @@ impl State {
             state.note_active(name);
         }
         state.arrivals += 1;
-        if let Some((waiter, WaitMode::Busy)) = state.waiting {
+        if let Some((waiter, mode @ (WaitMode::Busy | WaitMode::Write))) = state.waiting {
             state.waiting = None;
-            self.wake_by_arrival(waiter, true);
+            self.wake_by_arrival(waiter, mode == WaitMode::Busy);
         }
     }
 
@@ -36,13 +36,13 @@ impl State {
         self.wake(waiter, at);
     }
 
-    /// Notifies a domain of an arrival: ends its wait, in event mode only if the arrival is an event.
+    /// Notifies a domain of an arrival: ends its wait, in mode `Event` only if the arrival is an event.
     pub(crate) fn notify(&mut self, domain: u32, event: bool) {
         let Some(state) = self.domain(domain) else { return };
         state.arrivals += 1;
         state.event_arrivals += u64::from(event);
         let Some((waiter, mode)) = state.waiting else { return };
-        if mode == WaitMode::Busy || event {
+        if mode != WaitMode::Event || event {
             state.waiting = None;
             self.wake_by_arrival(waiter, mode == WaitMode::Busy);
         }

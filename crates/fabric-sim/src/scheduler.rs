@@ -700,7 +700,12 @@ impl State {
 
     /// Returns whether a task is in a busy wait.
     pub(crate) fn is_spinning(&self, task: TaskId) -> bool {
-        self.tasks[task as usize].stay.is_some_and(|stay| stay.reason.spins())
+        self.spins_since(task).is_some()
+    }
+
+    /// Returns the time since which a task spins.
+    pub(crate) fn spins_since(&self, task: TaskId) -> Option<Nanos> {
+        self.tasks[task as usize].stay.filter(|stay| stay.reason.spins()).map(|stay| stay.since)
     }
 
     /// Returns whether events are left, in which case the time limit ended the run.

@@ -152,6 +152,9 @@ pub struct Prices {
     pub context_switch: Nanos,
     /// Longest time that a task keeps its core while others wait for one, in nanoseconds.
     pub quantum: Nanos,
+    /// Longest time that a task spins on its core while others wait for one, in nanoseconds. From `quantum`
+    /// on, spinning tasks never give way before the end of their quantum.
+    pub spin_patience: Nanos,
 }
 
 impl Default for Prices {
@@ -170,6 +173,7 @@ impl Default for Prices {
             notice: 40,
             context_switch: 1_500,
             quantum: 3_000_000,
+            spin_patience: Nanos::MAX,
         }
     }
 }
@@ -266,6 +270,7 @@ impl Default for Settings {
                 whole_line_reads: true,
                 shared_receive_queue: true,
                 events: true,
+                write_wakes: false,
                 initiator_copies: false,
                 target_progress: false,
                 max_queue_pairs: 1 << 16,

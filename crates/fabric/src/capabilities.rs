@@ -65,6 +65,12 @@ pub struct Capabilities {
     pub shared_receive_queue: bool,
     /// Whether a thread can sleep until a completion queue has an entry.
     pub events: bool,
+    /// Whether a thread can sleep until a peer's plain WRITE lands in memory that it watches
+    /// ([`WaitMode::Write`](crate::WaitMode::Write)).
+    ///
+    /// A NIC places a plain WRITE without an event, so only fabrics whose initiator can wake the target's
+    /// thread have this.
+    pub write_wakes: bool,
     /// Whether the initiator's own processor executes one-sided operations, in memory that both sides map.
     ///
     /// A completion then costs as much as the message that it announces, so it saves nothing. An answer also
@@ -80,8 +86,8 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
-    /// The capabilities of a fabric without limitations. Used to test whether a setting is unusable on every
-    /// fabric.
+    /// The capabilities of an RNIC without limitations. Used to test whether a setting is unusable on every
+    /// network. Plain WRITEs wake no sleeper, since no NIC does that.
     pub const EVERYTHING: Capabilities = Capabilities {
         name: "that can do everything",
         transports: TransportSet::ALL,
@@ -96,6 +102,7 @@ impl Capabilities {
         whole_line_reads: true,
         shared_receive_queue: true,
         events: true,
+        write_wakes: false,
         initiator_copies: false,
         target_progress: false,
         max_queue_pairs: 1 << 16,

@@ -17,10 +17,10 @@ pub use trace::Trace;
 
 use crate::work::{AddressHandleId, CompletionQueueId, SharedReceiveQueueId};
 use crate::{
-    AcceptError, Access, Address, Armed, Buffer, Capabilities, Completion, CreateError, DeviceIdentity,
-    DialError, Endpoint, Fabric, GrantError, Link, LinkError, ListenError, Listener, Nanos, PeerIdentity,
-    PostError, QueuePairConfig, QueuePairId, QueuePairState, Rates, ReceiveTarget, Region, RegionKey,
-    RegisterError, Subscription, ThreadDomain, WaitMode, Wake, WorkId, WorkRequest,
+    AcceptError, Access, Address, Armed, Buffer, Capabilities, Completion, CreateError, Crowding,
+    DeviceIdentity, DialError, Endpoint, Fabric, GrantError, Link, LinkError, ListenError, Listener, Nanos,
+    PeerIdentity, PostError, QueuePairConfig, QueuePairId, QueuePairState, Rates, ReceiveTarget, Region,
+    RegionKey, RegisterError, Subscription, ThreadDomain, WaitMode, Wake, WorkId, WorkRequest,
 };
 use std::any::Any;
 use std::fmt::Debug;
@@ -464,6 +464,10 @@ impl<D: ThreadDomain, H: DomainHooks<D>, L: LinkHooks<D::Link>> ThreadDomain for
 
     fn wait(&mut self, armed: Armed, until: Nanos) -> Wake {
         self.hooks.wait(&mut self.inner, armed, until)
+    }
+
+    fn crowding(&self) -> Crowding {
+        self.inner.crowding()
     }
 
     fn will_touch(&mut self, memory: &[(*const u8, usize)]) {

@@ -155,6 +155,28 @@ pub enum WaitMode {
     Busy,
     /// Sleep until a completion or a waker. A peer's plain WRITE does not end the sleep.
     Event,
+    /// As `Event`, and a peer's WRITE into watched memory ends the sleep too. Only for fabrics with
+    /// [`Capabilities::write_wakes`](crate::Capabilities::write_wakes); elsewhere the same as `Event`.
+    Write,
+}
+
+/// How other threads compete for a thread's core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Crowding {
+    /// No other thread wants the core.
+    Alone,
+    /// The others wait for messages too, and give the core back soon.
+    Waiting,
+    /// Another thread computes, and gives the core back after a time slice.
+    Computing,
+}
+
+impl WaitMode {
+    /// Returns whether the thread sleeps, instead of polling again soon.
+    #[inline]
+    pub const fn sleeps(self) -> bool {
+        !matches!(self, WaitMode::Busy)
+    }
 }
 
 /// A token for an armed wait, made by [`ThreadDomain::arm`]: no event between arming and waiting is missed.
@@ -331,6 +353,13 @@ pub trait ThreadDomain: Send + Debug + 'static {
     /// spurious wake-ups. A doorbell that a hostile peer has tampered with thus costs a delay but never hangs
     /// the thread.
     fn wait(&mut self, armed: Armed, until: Nanos) -> Wake;
+
+    /// Returns how other threads compete for this thread's core, as far as recent busy waits have shown. A
+    /// thread that finds nothing for some polls then helps the others, and itself, by sleeping.
+    #[inline]
+    fn crowding(&self) -> Crowding {
+        Crowding::Alone
+    }
 
     /// Hints which memory will be touched after a wait of this domain, as a few (address, number of bytes)
     /// pairs. Replaces the previous hint. For a simulator of thousands of threads, whose memory is mostly out

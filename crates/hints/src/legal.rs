@@ -40,10 +40,10 @@ pub(crate) const fn mode(plan: &Plan, side: Side) -> CompletionMode {
 }
 
 impl Wish {
-    /// Replaces plain WRITE requests, which do not wake a sleeping server, by WRITEs with immediate data.
-    /// Applies if the server may sleep and the plan fetches results or was not asked for by protocol name.
-    pub(crate) fn woken(&self, plan: Plan) -> Plan {
-        let sleeps = plan.server != CompletionMode::Busy;
+    /// Replaces plain WRITE requests, which on most fabrics do not wake a sleeping server, by WRITEs with
+    /// immediate data. Applies if the server may sleep and the plan fetches results or was not asked for by protocol name.
+    pub(crate) fn woken(&self, plan: Plan, capabilities: &Capabilities) -> Plan {
+        let sleeps = plan.server != CompletionMode::Busy && !capabilities.write_wakes;
         let free = !self.fixed_path || plan.response == ResponseHalf::Fetch;
         if sleeps && free && plan.request == RequestHalf::Write {
             return Plan { request: RequestHalf::WriteImm, ..plan };
@@ -58,7 +58,7 @@ impl Wish {
 /// the protocol was asked for by name. The error says why the wished plan is illegal if no legal plan is in
 /// reach.
 pub(crate) fn nearest(wish: &Wish, capabilities: &Capabilities) -> Result<Plan, Illegal> {
-    let wished = wish.woken(wish.plan);
+    let wished = wish.woken(wish.plan, capabilities);
     let Err(illegal) = wished.check(capabilities) else { return Ok(wished) };
     let stand_ins: Vec<&Protocol> = STAND_INS.into_iter().filter_map(Protocol::by_name).collect();
     let reach = if wish.fixed_path { 0 } else { stand_ins.len() };
@@ -79,7 +79,7 @@ pub(crate) fn nearest(wish: &Wish, capabilities: &Capabilities) -> Result<Plan, 
                     if response > 0 {
                         plan.response = stand_ins[response - 1].response;
                     }
-                    let plan = wish.woken(plan);
+                    let plan = wish.woken(plan, capabilities);
                     let changed = [client_change, server_change];
                     let against = (0..2).filter(|side| wish.hinted[*side] && changed[*side] > 0).count();
                     let spins = |of: &Plan| {

@@ -26,7 +26,7 @@ mod selection;
 mod value;
 
 pub use dunlin_fabric::Capabilities;
-pub use dunlin_rpc::{CompletionMode, Plan, Protocol};
+pub use dunlin_rpc::{CompletionMode, Occupancy, Plan, Protocol};
 pub use hints::{FunctionHints, Hints, Level, Origin, Place};
 pub use key::{Key, Side};
 pub use nearest::nearest;

@@ -7,7 +7,8 @@ use crate::legal::{self, Wish};
 use crate::select_error::SelectError;
 use crate::selection::{Because, Environment, NumaBinding, Reason, Selection, Subject, Subscription};
 use crate::value::{Numa, PerfGoal, Priority, ProcessTime, Transport, Value};
-use dunlin_rpc::{CompletionMode, LargePayload, Plan, Protocol, RequestHalf, ResponseHalf};
+use dunlin_fabric::Capabilities;
+use dunlin_rpc::{CompletionMode, LargePayload, Occupancy, Plan, Protocol, RequestHalf, ResponseHalf};
 
 /// The protocol under which both sides poll memory.
 const POLLED: &str = "Server-reply";
@@ -155,8 +156,24 @@ impl Chooser<'_> {
                 });
             }
         };
-        self.tell_changes(&wish.woken(plan), &chosen, hinted, asked)?;
-        Ok((chosen, name_of(&chosen)))
+        self.tell_changes(&wish.woken(plan, self.environment.capabilities), &chosen, hinted, asked)?;
+        let executed = self.executed(chosen);
+        Ok((executed, name_of(&executed)))
+    }
+
+    /// Returns the plan as the server executes it: its workers wait adaptively if threads outnumber cores.
+    fn executed(&mut self, plan: Plan) -> Plan {
+        let Environment { capabilities, workers: Some(workers), cores, .. } = *self.environment else {
+            return plan;
+        };
+        let occupancy = Occupancy { workers, clients: self.clients().0, cores };
+        let adaptive = plan.completion(plan.client, CompletionMode::Adaptive);
+        let waits = plan.server == CompletionMode::Busy && adaptive.check(capabilities).is_ok();
+        if occupancy.fits() || !waits || !capabilities.initiator_copies {
+            return plan;
+        }
+        self.say(Subject::Polling(Side::Server), &[], occupancy.to_string());
+        adaptive
     }
 
     /// Returns the protocol requested by name, and the side that requested it.
@@ -242,13 +259,18 @@ impl Chooser<'_> {
     /// Returns whether both sides poll memory instead of using the table's row, which is meant for NICs. On
     /// fabrics where the sender's processor copies the messages, polling is fastest for latency and
     /// throughput, at any number of clients and any payload size (measured with `dunlin bench atb`). Not used
-    /// if a side has another goal, may sleep, or works long.
+    /// if a side has another goal or works long, or if it may sleep and WRITEs do not wake it.
     fn polls(&self) -> bool {
+        let may_be = |mode| match mode {
+            CompletionMode::Busy => true,
+            CompletionMode::Adaptive => self.environment.capabilities.write_wakes,
+            CompletionMode::Event => false,
+        };
         self.environment.capabilities.initiator_copies
             && Side::BOTH.into_iter().all(|side| {
                 let hints = self.side(side);
                 matches!(hints.perf_goal, Some(PerfGoal::Latency | PerfGoal::Throughput))
-                    && hints.polling.is_none_or(|mode| mode == CompletionMode::Busy)
+                    && hints.polling.is_none_or(may_be)
                     && hints.priority != Some(Priority::Low)
                     && !hints.process_time.is_some_and(ProcessTime::is_long)
             })
@@ -312,12 +334,20 @@ impl Chooser<'_> {
         let mut deciding = vec![(side, Key::PerfGoal)];
         deciding.extend(hints.perf_goal.and(self.clients().1));
         self.say(subject, &deciding, text);
-        if self.polls() && mode != CompletionMode::Busy {
-            let fabric = self.environment.capabilities.name;
-            let text =
-                format!("on {fabric} an answer is there long before a sleeping thread would be awake: busy");
-            self.say(subject, &[], text);
-            return (CompletionMode::Busy, false);
+        if self.polls() {
+            let Capabilities { name: fabric, write_wakes, .. } = *self.environment.capabilities;
+            let (polled, why) = if write_wakes {
+                (
+                    CompletionMode::Adaptive,
+                    "nobody rings a thread that is awake, so sleeping while idle costs no call anything",
+                )
+            } else {
+                (CompletionMode::Busy, "an answer is there long before a sleeping thread would be awake")
+            };
+            if mode != polled {
+                self.say(subject, &[], format!("on {fabric} {why}: {polled}"));
+            }
+            return (polled, false);
         }
         if hints.priority == Some(Priority::Low) && mode != CompletionMode::Event {
             let text = "priority = low, which gives way to others: event".to_owned();

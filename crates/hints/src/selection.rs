@@ -23,6 +23,9 @@ pub struct Environment<'a> {
     pub nodes: u32,
     /// The number of clients that call concurrently. Overrides the hint `concurrency`.
     pub clients: Option<u32>,
+    /// The number of the server's workers, if it is known. Workers wait adaptively if they and the clients on
+    /// the same host outnumber the cores ([`Occupancy`](dunlin_rpc::Occupancy)).
+    pub workers: Option<u32>,
     /// The largest small payload, in bytes.
     pub small: u64,
 }
@@ -31,7 +34,15 @@ impl<'a> Environment<'a> {
     /// Creates the environment of a machine with these cores in one NUMA node, with clients as hinted and
     /// [`SMALL`].
     pub const fn new(capabilities: &'a Capabilities, cores: u32) -> Self {
-        Environment { capabilities, node_cores: cores, cores, nodes: 1, clients: None, small: SMALL }
+        Environment {
+            capabilities,
+            node_cores: cores,
+            cores,
+            nodes: 1,
+            clients: None,
+            workers: None,
+            small: SMALL,
+        }
     }
 }
 

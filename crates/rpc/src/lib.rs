@@ -35,6 +35,8 @@ pub use plan::{
     CompletionMode, Illegal, LargePayload, PROTOCOLS, Plan, Protocol, RequestHalf, ResponseHalf, SMALL_LIMIT,
     Sharing,
 };
-pub use server::{Counters, Incoming, Puller, SLOW_HANDLER, Server, ServerBuilder, ServerConfig, Worker};
+pub use server::{
+    Counters, Incoming, Occupancy, Puller, SLOW_HANDLER, Server, ServerBuilder, ServerConfig, Worker,
+};
 pub use service::{FunctionMode, PoolService, Reply, ReplyTooLarge, Request, Service};
 pub use tune::{shared::FetchChoice, wait::FirstRead, way::Way};

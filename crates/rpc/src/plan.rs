@@ -354,6 +354,8 @@ pub const SMALL_LIMIT: u32 = 4096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Illegal {
     /// A plain WRITE raises no event, so its receiver cannot sleep.
+    ///
+    /// Except on fabrics with [`Capabilities::write_wakes`].
     #[error(
         "the {side} polls memory for plain WRITEs, which raise no event: it cannot wait by {mode}; use busy, or send, write_send or write_imm"
     )]
@@ -480,14 +482,15 @@ impl Plan {
             return Err(Illegal::RendezvousAbove(self.rendezvous_above));
         }
         let (request, response) = (self.request.carrier(), self.response.carrier());
-        if request.is_polled() && self.server != Busy {
+        if request.is_polled() && self.server != Busy && !capabilities.write_wakes {
             return Err(Illegal::SleepsOnMemory { side: "server", mode: self.server });
         }
         if response.is_polled() && self.client != Busy {
-            return Err(match response {
-                Carrier::Published { .. } => Illegal::SleepsOnFetch(self.client),
-                _ => Illegal::SleepsOnMemory { side: "client", mode: self.client },
-            });
+            match response {
+                Carrier::Published { .. } => return Err(Illegal::SleepsOnFetch(self.client)),
+                _ if capabilities.write_wakes => {}
+                _ => return Err(Illegal::SleepsOnMemory { side: "client", mode: self.client }),
+            }
         }
         if matches!(response, Carrier::Published { .. }) && self.large == LargePayload::Write {
             return Err(Illegal::WritesPastFetch);

@@ -7,6 +7,7 @@ mod dispatch;
 pub(crate) mod held;
 pub(crate) mod inbox;
 pub(crate) mod lane;
+mod occupancy;
 pub(crate) mod open;
 pub(crate) mod slow;
 mod telling;
@@ -15,6 +16,7 @@ pub(crate) mod worker;
 
 pub use self::config::ServerConfig;
 pub use self::deferred::Incoming;
+pub use self::occupancy::Occupancy;
 pub use self::slow::SLOW_HANDLER;
 pub use self::worker::Worker;
 pub use crate::connect::accept::Counters;
@@ -22,7 +24,7 @@ pub use crate::connect::accept::Counters;
 use self::deferred::WaitingCalls;
 use self::inbox::Inbox;
 use self::ways::Ways;
-use self::worker::Shared;
+use self::worker::{Crowd, Shared};
 use crate::connect::accept::{Control, ControlState};
 use crate::error::ServeError;
 use crate::service::{FunctionMode, HeapReply, PoolService, Reply, Request, Service};
@@ -155,6 +157,7 @@ impl<F: Fabric> ServerBuilder<F> {
             ways: Arc::new(Ways::new(self.config.workers)),
             config: self.config,
             stray_datagrams: AtomicU64::new(0),
+            crowd: Crowd::default(),
         });
         let mut workers = Vec::new();
         for number in 0..shared.config.workers {

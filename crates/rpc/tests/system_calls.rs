@@ -11,6 +11,7 @@ mod futex_calls;
 
 use common::process::{Process, add_role, ready};
 use common::*;
+use dunlin_fabric_shm::{ShmConfig, ShmFabric};
 use dunlin_rpc::*;
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 use std::io::Read;
@@ -56,8 +57,14 @@ fn main() {
     )]);
 }
 
-/// From here on this thread may only end the process and yield its core. A busy wait yields after thousands
-/// of empty polls, off the hot path.
+/// A fabric whose busy waits never sleep, however crowded the cores are: sleeping is off the hot path, as
+/// yielding is, but a system call on it would look the same.
+fn steadfast() -> ShmFabric {
+    ShmFabric::new(ShmConfig { gives_way: false, ..ShmConfig::default() }).unwrap()
+}
+
+/// From here on this thread may only end the process and yield its core. A busy wait yields after hundreds of
+/// empty polls, off the hot path.
 fn forbid_system_calls() {
     let allowed = [libc::SYS_exit_group, libc::SYS_sched_yield];
     let rules = allowed.map(|call| (call, Vec::new())).into();
@@ -99,7 +106,7 @@ fn filtered_client(arguments: &str) {
     let mode: CompletionMode = mode.parse().unwrap();
     let plan = Protocol::by_name(protocol).unwrap().plan(mode);
     let config = ClientConfig { timeout: HANG.as_nanos() as u64 / 4, ..ClientConfig::with_plan(plan) };
-    let mut client = Client::connect(&fabric(), &address.parse().unwrap(), config).unwrap();
+    let mut client = Client::connect(&steadfast(), &address.parse().unwrap(), config).unwrap();
     let mut payload = pattern(32, 1);
     let mut call = |number: u64| {
         payload[..8].copy_from_slice(&number.to_le_bytes());
@@ -129,7 +136,7 @@ fn filtered_server(arguments: &str) {
             Ok(reply.write(request.payload)?)
         })
     };
-    let (_server, mut workers) = ServerBuilder::new(&fabric())
+    let (_server, mut workers) = ServerBuilder::new(&steadfast())
         .function(ECHO, FunctionMode::Worker)
         .serve_with(&address.parse().unwrap(), echo)
         .unwrap();

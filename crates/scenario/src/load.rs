@@ -145,6 +145,9 @@ pub struct Load {
     pub server_cores: Option<u32>,
     /// Cores of each client host; `None` for one per thread.
     pub client_cores: Option<u32>,
+    /// How long a thread spins on its core while others wait for one, in nanoseconds; `None` for until the
+    /// end of its quantum.
+    pub spin_patience: Option<Nanos>,
     /// Worker threads of the server.
     pub workers: u16,
     /// Client threads.
@@ -359,6 +362,7 @@ impl Load {
             nics: 1,
             server_cores: None,
             client_cores: None,
+            spin_patience: None,
             workers: 4,
             clients,
             connections: Connections::One,
@@ -420,6 +424,9 @@ impl Load {
                 }
                 cost_as(&mut settings, Profile::built_in(name)?, self.nics);
             }
+        }
+        if let Some(patience) = self.spin_patience {
+            settings.prices.spin_patience = patience;
         }
         if !self.inline {
             settings.capabilities.max_inline = 0;

@@ -91,8 +91,16 @@ fn clients_cores_and_side_change_what_is_shown() {
     assert_eq!(row(&text, "multiget", "server")[4], "Remote-fetch");
     // Shared memory has its own table, and the reasons cite both.
     let text = dunlin(["explain", &file, "--clients", "17", "--cores", "16"]).well().text();
-    assert_eq!(row(&text, "multiget", "server")[4..8], ["Server-reply", "write", "write", "busy"]);
+    assert_eq!(row(&text, "multiget", "server")[4..8], ["Server-reply", "write", "write", "adaptive"]);
     assert!(text.contains("over-subscribed: Remote-fetch") && text.contains("on shm the sender's"), "{text}");
+    // Workers and clients of one host that outnumber its cores.
+    let crowded =
+        "4 workers and 1 client on 2 cores: more threads than cores, so the workers wait adaptively";
+    let text = dunlin(["explain", &file, "--workers", "4", "--clients", "1", "--cores", "2"]).well().text();
+    assert!(text.contains(crowded), "{text}");
+    let text =
+        dunlin(["explain", &file, "--workers", "4", "--cores", "16", "--fabric", "rnic"]).well().text();
+    assert!(!text.contains("on 16 cores"), "clients of an RNIC are on other hosts: {text}");
     let text = dunlin(["explain", &file, "--side", "server"]).well().text();
     assert!(text.contains("server polling") && !text.contains("client polling"), "{text}");
     dunlin(["explain", &file, "--clients", "0"]).failed(2, &["--clients"]);

@@ -25,6 +25,8 @@ pub(super) fn add<F: Fabric>(all: &mut Vec<Case<F>>) {
         Case::pair("arrival_between_arm_and_wait_is_not_lost", &[RC, Need::Events], between),
         Case::pair("disarmed_waits_go_on_working", &[RC, Need::Events], disarm),
         Case::pair("plain_write_does_not_wake", &[RC, Need::Events], plain_write),
+        Case::pair("write_wait_ends_with_a_plain_write", &[RC, Need::WriteWakes], write_wakes),
+        Case::pair("write_wait_ends_with_a_send", &[RC, Need::WriteWakes], send_ends_write_wait),
         Case::single("event_wait_ends_at_its_time", &[Need::Events], timeout),
         Case::single("busy_wait_returns", &[], busy),
     ]);
@@ -227,6 +229,94 @@ fn plain_write<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
         station.until_word(&region, 0, |word| word == round)?;
     }
     expect!(slept > ROUNDS / 4, "plain WRITEs ended {} of {ROUNDS} event waits", ROUNDS - slept);
+    context.meet_at(&mut station)
+}
+
+/// Alternately, the WRITE comes between arming and sleeping, and during the sleep.
+fn write_wakes<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
+    const ROUNDS: u64 = 40;
+    let mut station = context.station()?;
+    let config = station.reliable();
+    let queue_pair = context.connect(&mut station, &config)?;
+    if role == Role::Second {
+        let key = context.borrow_key()?;
+        for round in 1..=ROUNDS {
+            expect_eq!(context.hear_at(&mut station)?, b"armed");
+            if round % 2 == 0 {
+                station.rest(MILLISECOND)?;
+            }
+            // Short and long, inline and from registered memory.
+            if round % 4 < 2 {
+                let parts: &[&[u8]] = &[&round.to_le_bytes()];
+                let inline = context.fabric.capabilities().max_inline >= 8;
+                let data = if inline { Data::Inline(parts) } else { Data::Buffer(station.buffer(parts[0])?) };
+                let operation = Operation::Write { data, key, offset: 0, immediate: None };
+                station.post(queue_pair, round, operation, true)?;
+            } else {
+                let mut bytes = vec![0; 4096];
+                bytes[..8].copy_from_slice(&round.to_le_bytes());
+                let data = Data::Buffer(station.buffer(&bytes)?);
+                let operation = Operation::Write { data, key, offset: 0, immediate: None };
+                station.post(queue_pair, round, operation, true)?;
+            }
+            station.sent(round)?;
+            if round % 2 == 1 {
+                context.tell(b"written")?;
+            }
+        }
+        return context.meet_at(&mut station);
+    }
+    let region = context.region(4096, Access::WRITE)?;
+    context.lend(&region, Access::WRITE)?;
+    station.domain.watch(&region);
+    for round in 1..=ROUNDS {
+        // A sleep may end early without a reason, but not later than the WRITE.
+        let mut told = false;
+        loop {
+            let armed = station.domain.arm(WaitMode::Write);
+            if region.load(0) == round {
+                station.domain.disarm(armed);
+                break;
+            }
+            if !std::mem::replace(&mut told, true) {
+                context.tell(b"armed")?;
+                if round % 2 == 1 {
+                    expect_eq!(context.hear()?, b"written");
+                }
+            }
+            let wake = station.domain.wait(armed, context.deadline);
+            expect!(
+                wake != Wake::TimedOut || context.now() < context.deadline,
+                "round {round}: no WRITE woke it"
+            );
+        }
+    }
+    station.domain.unwatch(&region);
+    context.meet_at(&mut station)
+}
+
+/// Completions end such a wait too, even if their queue was created without events.
+fn send_ends_write_wait<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
+    let mut station = context.station_without_events()?;
+    let config = station.reliable();
+    let queue_pair = context.connect(&mut station, &config)?;
+    for round in 0..30 {
+        if role == Role::First {
+            station.receive_on(queue_pair, round, 64)?;
+            let armed = station.domain.arm(WaitMode::Write);
+            expect_eq!(station.poll(station.receives), 0, "nothing was sent yet");
+            context.tell(b"armed")?;
+            expect_eq!(context.hear()?, b"posted");
+            let wake = station.domain.wait(armed, context.deadline);
+            expect_eq!(wake, Wake::Arrived, "round {round}");
+            station.received(round, b"between")?;
+        } else {
+            expect_eq!(context.hear_at(&mut station)?, b"armed");
+            station.send(queue_pair, round, b"between", true)?;
+            context.tell(b"posted")?;
+            station.sent(round)?;
+        }
+    }
     context.meet_at(&mut station)
 }
 

@@ -6,6 +6,13 @@ use dunlin_fabric_sim::{Faults, ModelTiming, Prices, RunReport, Settings, Sim, T
 use dunlin_rnic_model::Profile;
 use std::sync::{Arc, Mutex};
 
+/// Returns settings of a fabric without limitations, on which every case applies.
+fn everything() -> Settings {
+    let mut settings = Settings::default();
+    settings.capabilities.write_wakes = true;
+    settings
+}
+
 /// Runs the suite's cases in sequence within one run.
 fn conform(settings: Settings, seed: u64, options: Options) -> (RunReport, Report) {
     let reported = Arc::new(Mutex::new(Report::default()));
@@ -36,7 +43,7 @@ fn seeds() -> u64 {
 #[test]
 fn the_suite_passes_under_every_seed() {
     for seed in 0..seeds() {
-        let (_, report) = conform(Settings::default(), seed, Options::default());
+        let (_, report) = conform(everything(), seed, Options::default());
         assert!(report.failed().is_empty(), "seed {seed}: {:?}", report.failed());
         assert!(report.not_applicable().is_empty(), "the sim has everything: {:?}", report.not_applicable());
         assert!(report.passed().len() >= CASES, "cases are missing: {}", report.passed().len());
@@ -51,7 +58,7 @@ fn the_suite_passes_with_the_times_of_a_cluster() {
         let prices = Prices::of(&profile);
         let machines = vec![(profile, 1); Settings::default().machines.len()];
         let timing = TimingSettings::Model(ModelTiming { machines, switch_ns: None, control_ns: 5_000 });
-        let settings = Settings { prices, timing, ..Settings::default() };
+        let settings = Settings { prices, timing, ..everything() };
         let (_, report) = conform(settings, seed as u64, Options::default());
         assert!(report.failed().is_empty(), "{name}: {:?}", report.failed());
         assert!(report.not_applicable().is_empty(), "{name}: {:?}", report.not_applicable());

@@ -56,6 +56,11 @@ impl Topology {
         self.nodes.len().max(1) as u32
     }
 
+    /// Returns the numbers of the nodes, in increasing order.
+    pub fn nodes(&self) -> impl Iterator<Item = u16> + '_ {
+        self.nodes.keys().copied()
+    }
+
     /// Returns the node of the core that read the topology.
     pub fn here(&self) -> u16 {
         self.here

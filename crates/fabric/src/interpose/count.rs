@@ -234,7 +234,7 @@ impl Observer for Counting {
             }
             Event::Complete { opcode, status, bytes, .. } => counters.count_completion(opcode, status, bytes),
             Event::Wait { mode: WaitMode::Busy } => add(&counters.waits_busy, 1),
-            Event::Wait { mode: WaitMode::Event } => add(&counters.waits_event, 1),
+            Event::Wait { mode: WaitMode::Event | WaitMode::Write } => add(&counters.waits_event, 1),
             Event::Register { failed: None, .. } => add(&counters.registered, 1),
             Event::Dial { failed: None, .. } => add(&counters.dialled, 1),
             Event::LinkSend { failed: None, .. } => add(&counters.link_sent, 1),

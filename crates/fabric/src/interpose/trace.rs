@@ -129,7 +129,7 @@ impl Observer for Tracing {
                     warn!(target: TARGET, domain = number, queue, queue_pair, id, ?opcode, status = text, "completion");
                 }
             }
-            Event::Waited { mode: WaitMode::Event, wake } => {
+            Event::Waited { mode: WaitMode::Event | WaitMode::Write, wake } => {
                 trace!(target: TARGET, domain = number, ?wake, "event wait");
             }
             Event::Poll { .. } | Event::Wait { .. } | Event::Waited { .. } => {}

@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use proptest::sample::select as one_of;
 
 fn fabrics() -> impl Strategy<Value = Capabilities> {
-    any::<[bool; 8]>().prop_map(
+    any::<[bool; 9]>().prop_map(
         |[
             acknowledged,
             immediate,
@@ -22,6 +22,7 @@ fn fabrics() -> impl Strategy<Value = Capabilities> {
             shared_receive_queue,
             connected,
             initiator_copies,
+            write_wakes,
         ]| {
             let transports = if connected {
                 dunlin_fabric::Capabilities::EVERYTHING.transports
@@ -38,6 +39,7 @@ fn fabrics() -> impl Strategy<Value = Capabilities> {
                 atomics,
                 shared_receive_queue,
                 initiator_copies,
+                write_wakes,
                 ..dunlin_fabric::Capabilities::EVERYTHING
             }
         },

@@ -440,3 +440,42 @@ fn shared_memory_is_polled_for_latency_and_throughput() {
     let plan = forced.plan.expect("a plan");
     assert_eq!((forced.protocol, plan.client, plan.server), (Some("Direct-WriteIMM"), Busy, Busy));
 }
+
+/// Where WRITEs wake a sleeper, polling memory does not keep anybody awake: both sides wait adaptively, unless
+/// busy waiting is asked for.
+#[test]
+fn shared_memory_is_polled_adaptively_where_writes_wake() {
+    let shm = dunlin_fabric::Capabilities {
+        initiator_copies: true,
+        write_wakes: true,
+        ..dunlin_fabric::Capabilities::EVERYTHING
+    };
+    let on = |client: Hints, server: Hints, clients: u32, workers: Option<u32>| {
+        let environment = Environment { clients: Some(clients), workers, ..Environment::new(&shm, 2) };
+        let function = FunctionHints::new("f").client(client).server(server);
+        select(&function, &environment).expect("a plan")
+    };
+    for goal in [Latency, Throughput] {
+        for clients in [1, 2, 512] {
+            let hints = Hints::NONE.perf_goal(goal);
+            for hints in [hints, hints.polling(Adaptive)] {
+                let plan = on(hints, hints, clients, None).plan.expect("a plan");
+                assert_eq!((plan.request, plan.response), (RequestHalf::Write, ResponseHalf::Write));
+                assert_eq!((plan.client, plan.server), (Adaptive, Adaptive));
+            }
+            let plan = on(hints.polling(Busy), hints, clients, None).plan.expect("a plan");
+            assert_eq!((plan.client, plan.server), (Busy, Adaptive));
+        }
+    }
+    // Workers and clients that outnumber the cores: the server does not wait as it was asked to, and says so.
+    let busy = Hints::NONE.perf_goal(Latency).polling(Busy);
+    for (workers, clients, server) in [(1, 1, Busy), (1, 2, Adaptive), (4, 1, Adaptive)] {
+        let selection = on(busy, busy, clients, Some(workers));
+        let plan = selection.plan.expect("a plan");
+        assert_eq!((plan.client, plan.server), (Busy, server), "{workers} workers, {clients} clients");
+        let said = selection
+            .reasons_for(Subject::Polling(Side::Server))
+            .any(|reason| reason.text.contains("more threads than cores"));
+        assert_eq!(said, server == Adaptive);
+    }
+}

@@ -23,7 +23,7 @@ use crate::error::{CallError, Cause, ConnectError};
 use crate::path::hybrid::Tuning;
 use crate::plan::CompletionMode;
 use crate::tune::Tuners;
-use dunlin_fabric::{Address, Buffer, Fabric, Host, Nanos, Signal, Task, ThreadDomain, WaitMode, Waker as _};
+use dunlin_fabric::{Address, Buffer, Fabric, Host, Nanos, Signal, Task, ThreadDomain, Waker as _};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::ops::Deref;
@@ -136,7 +136,7 @@ impl<F: Fabric> Inner<F> {
 impl<F: Fabric> AsyncHub<F> {
     /// Creates a hub. One per process is enough.
     pub fn new(fabric: &F) -> Result<Self, ConnectError> {
-        let core = Core::new(fabric, true)?;
+        let core = Core::new(fabric, CompletionMode::Event)?;
         let doorbell = core.domain.waker();
         let locked = Locked {
             core,
@@ -221,7 +221,8 @@ fn wake_loop<F: Fabric>(inner: &Inner<F>) {
                 locked.parked = true;
                 None
             } else {
-                let armed = locked.core.domain.arm(WaitMode::Event);
+                let mode = locked.core.sleep().mode;
+                let armed = locked.core.domain.arm(mode);
                 if locked.core.progress_after_sleep() > 0 {
                     locked.core.domain.disarm(armed);
                     inner.wake_tasks(locked);

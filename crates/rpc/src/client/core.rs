@@ -9,10 +9,12 @@ use crate::error::{CallError, Cause, ConnectError};
 use crate::path::hybrid::Tuning;
 use crate::path::route::{self, Route};
 use crate::path::{HEAD_IMMEDIATE, Scratch, Violation, scratch};
+use crate::plan::CompletionMode;
 use crate::tune::Tuners;
+use crate::wait::Sleep;
 use dunlin_fabric::{
     Completion, CompletionQueueId, CompletionStatus, Fabric, Host, Link, Nanos, Opcode, QueuePairId,
-    QueuePairState, ThreadDomain, Work, copy,
+    QueuePairState, ThreadDomain, WaitMode, Work, copy,
 };
 use dunlin_wire::LINE;
 use dunlin_wire::handshake::{LaneReady, Record};
@@ -61,6 +63,9 @@ pub(crate) struct Core<F: Fabric> {
     by_completion: usize,
     /// Lanes that fetch: the send queue is polled for their READs.
     by_fetch: usize,
+    /// Lanes whose messages are found by polling memory.
+    by_memory: usize,
+    sleep: Sleep,
     pub(crate) send_completions: CompletionQueueId,
     pub(crate) receive_completions: CompletionQueueId,
     /// The number of connections made so far.
@@ -69,9 +74,17 @@ pub(crate) struct Core<F: Fabric> {
 }
 
 impl<F: Fabric> Core<F> {
-    /// Creates an engine without lanes. `events` says whether it will ever sleep.
-    pub(crate) fn new(fabric: &F, events: bool) -> Result<Self, ConnectError> {
+    /// Creates an engine without lanes, whose thread waits by `mode`.
+    pub(crate) fn new(fabric: &F, mode: CompletionMode) -> Result<Self, ConnectError> {
         let mut domain = fabric.domain()?;
+        // A sleep until WRITEs land is ended by completions too, without events.
+        let write_wakes = fabric.capabilities().write_wakes;
+        let (events, sleep_mode) = match mode {
+            CompletionMode::Event => (true, WaitMode::Event),
+            CompletionMode::Adaptive if write_wakes => (false, WaitMode::Write),
+            CompletionMode::Adaptive => (true, WaitMode::Event),
+            CompletionMode::Busy => (false, WaitMode::Write),
+        };
         let depth = fabric.capabilities().max_queue_depth.min(16 * 1024);
         let send_completions = domain.create_completion_queue(depth, events)?;
         let receive_completions = domain.create_completion_queue(depth, events)?;
@@ -86,6 +99,8 @@ impl<F: Fabric> Core<F> {
             ticks: 0,
             by_completion: 0,
             by_fetch: 0,
+            by_memory: 0,
+            sleep: Sleep { mode: sleep_mode, gives_way: write_wakes },
             connections: 0,
         })
     }
@@ -158,6 +173,7 @@ impl<F: Fabric> Core<F> {
                 Ok(mut lane) => {
                     lane.connection = self.connections;
                     self.by_completion += lane.by_completion as usize;
+                    self.by_memory += !lane.by_completion as usize;
                     self.by_fetch += lane.fetcher().is_some() as usize;
                     self.lanes[index as usize] = Some(lane);
                     indices.push(index);
@@ -196,6 +212,7 @@ impl<F: Fabric> Core<F> {
         let cause = if lane.draining && cause == Cause::ConnectionLost { Cause::Draining } else { cause };
         lane.slots.fail(cause, lane.taken);
         self.by_completion -= lane.by_completion as usize;
+        self.by_memory -= !lane.by_completion as usize;
         self.by_fetch -= lane.fetcher().is_some() as usize;
         self.domain.unwatch(&lane.region);
         let queue_pairs = lane.queue_pairs();
@@ -596,6 +613,13 @@ impl<F: Fabric> Core<F> {
     /// Returns a call's deadline, which starts to run at the first query; `Nanos::MAX` without a timeout.
     pub(crate) fn deadline(&mut self, id: CallId, now: impl FnOnce() -> Nanos) -> Nanos {
         self.lane(id.lane).map_or(Nanos::MAX, |lane| lane.slots.deadline(id.call, now))
+    }
+
+    /// Returns how the engine's thread sleeps.
+    #[inline]
+    pub(crate) fn sleep(&self) -> Sleep {
+        let polls = self.by_memory > 0 && self.sleep.gives_way;
+        Sleep { mode: if polls { WaitMode::Write } else { self.sleep.mode }, ..self.sleep }
     }
 
     /// Returns whether results are being fetched. Their arrival wakes no sleeper.

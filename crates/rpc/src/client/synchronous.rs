@@ -14,7 +14,6 @@ use crate::connect::backoff::Backoff;
 use crate::connect::establish::{greet, negotiate};
 use crate::error::{CallError, Cause, ConnectError};
 use crate::path::hybrid::Tuning;
-use crate::plan::CompletionMode;
 use crate::tune::Tuners;
 use crate::wait::Waiter;
 use dunlin_fabric::{Address, Buffer, Capabilities, Fabric, Host, Nanos, Site, ThreadDomain, WaitMode, Wake};
@@ -133,7 +132,7 @@ impl<F: Fabric> Client<F> {
         tuners: Tuners,
     ) -> Result<Self, ConnectError> {
         config.check_plans(fabric.capabilities())?;
-        let core = Core::new(fabric, config.mode() != CompletionMode::Busy)?;
+        let core = Core::new(fabric, config.mode())?;
         let mut client = Client {
             core,
             lanes: Lanes::new(&config),
@@ -575,12 +574,15 @@ impl<F: Fabric> Client<F> {
         let due = self.waiter.clock_is_due() || self.held_back;
         // Reading the clock is a noticeable part of a call's cost, so it is read only before a wait.
         let now = due.then(|| self.before_waiting());
-        let (mut mode, until) = self.waiter.next(|| now.unwrap_or_else(|| self.core.fabric.host().now()));
-        if mode == WaitMode::Event && self.core.is_fetching() {
+        let core = &self.core;
+        let host = core.fabric.host();
+        let (mut mode, until) =
+            self.waiter.next(core.sleep(), || core.domain.crowding(), || now.unwrap_or_else(|| host.now()));
+        if mode.sleeps() && self.core.is_fetching() {
             mode = WaitMode::Busy;
         }
         // If the spin ends here, a batch that found no room before may find some now.
-        if mode == WaitMode::Event && now.is_none() {
+        if mode.sleeps() && now.is_none() {
             self.before_waiting();
         }
         let armed = self.core.domain.arm(mode);
@@ -595,8 +597,7 @@ impl<F: Fabric> Client<F> {
         let wake = self.core.domain.wait(armed, fetch.min(others));
         self.core.warm();
         // The wake-up most likely means an answer: only poll, without the infrequent checks.
-        if (mode == WaitMode::Event || wake != Wake::Arrived) && self.core.progress() == 0 && others <= fetch
-        {
+        if (mode.sleeps() || wake != Wake::Arrived) && self.core.progress() == 0 && others <= fetch {
             self.core.progress_after_sleep();
         }
     }

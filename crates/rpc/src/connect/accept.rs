@@ -4,6 +4,7 @@
 use crate::client::config::MAX_PLANS;
 use crate::path::CONTROL_BYTES;
 use crate::plan::{Carrier, CompletionMode, Illegal, LargePayload, Plan, RequestHalf, ResponseHalf, Sharing};
+use crate::server::Occupancy;
 use crate::server::inbox::{Command, Inbox, OpenCommand};
 use crate::server::open::refuse_with;
 use crate::server::worker::Shared;
@@ -119,6 +120,7 @@ impl<F: Fabric> Control<F> {
             Sessions { all: BTreeMap::new(), ready: ReadyList::new(), silent: BTreeSet::new() };
         let mut announced = false;
         self.listener.subscribe(self.signal.clone());
+        let cores = self.cores();
         loop {
             let seen = self.signal.seen();
             // Load `stop` first: it is set after `drain_until`, and workers end only on a drain command.
@@ -143,6 +145,9 @@ impl<F: Fabric> Control<F> {
             }
             self.end_silent(&mut sessions, now);
             self.state.connections.store(sessions.all.len(), Ordering::Release);
+            if moved && let Some(cores) = cores {
+                self.count_threads(sessions.all.len() - sessions.silent.len(), cores);
+            }
             if !moved {
                 let next = sessions.silent.first().map_or(Nanos::MAX, |(until, _)| until + 1);
                 self.signal.wait(seen, next.min(now + LOOK_EVERY));
@@ -153,6 +158,24 @@ impl<F: Fabric> Control<F> {
                 let _ = session.link.send(&goodbye);
             }
             session.link.close();
+        }
+    }
+
+    /// Returns the cores that workers and clients share; `None` if clients run on other hosts.
+    fn cores(&self) -> Option<u32> {
+        if !self.fabric.capabilities().initiator_copies {
+            return None;
+        }
+        let topology = self.fabric.host().topology();
+        let cores: usize = topology.nodes().map(|node| topology.cores(node).map_or(0, <[u32]>::len)).sum();
+        (cores > 0).then_some(cores as u32)
+    }
+
+    /// Lets the workers wait adaptively while there are more threads than cores.
+    fn count_threads(&self, clients: usize, cores: u32) {
+        let occupancy = Occupancy { workers: self.workers.len() as u32, clients: clients as u32, cores };
+        if self.shared.crowd.set(occupancy) {
+            self.workers.iter().for_each(|worker| worker.push(Command::Crowd));
         }
     }
 

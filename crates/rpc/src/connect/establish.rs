@@ -300,7 +300,7 @@ impl<F: Fabric> PreparedLane<F> {
             max_inline,
             control: self.region.clone(),
             head_at: 0,
-            peer_sleeps: plan.server != CompletionMode::Busy,
+            peer_sleeps: plan.server != CompletionMode::Busy && !plan.request.carrier().is_polled(),
         });
         let carrier = plan.response.carrier();
         let fetched = |metadata| -> Result<RxSource<F>, ConnectError> {

@@ -84,6 +84,26 @@ fn every_half_says_who_may_sleep() {
     assert_eq!(ResponseHalf::from_wire(u8::MAX), None);
 }
 
+/// On shared memory a plain WRITE wakes its receiver, so whoever polls memory may sleep. A client that READs its
+/// results still may not.
+#[test]
+fn where_writes_wake_who_polls_memory_may_sleep() {
+    let wakes = Capabilities { write_wakes: true, ..Capabilities::EVERYTHING };
+    for mode in MODES {
+        for protocol in ["Server-reply", "RF-RPC"] {
+            assert_eq!(Protocol::by_name(protocol).unwrap().plan(mode).check(&wakes), Ok(()), "{protocol}");
+        }
+        for protocol in ["Remote-fetch", "FaRM", "Pilaf"] {
+            let plan = Protocol::by_name(protocol).unwrap().plan(CompletionMode::Busy);
+            assert_eq!(plan.completion(CompletionMode::Busy, mode).check(&wakes), Ok(()), "{protocol}");
+            let fetches = plan.completion(mode, CompletionMode::Busy).check(&wakes);
+            let expected =
+                if mode == CompletionMode::Busy { Ok(()) } else { Err(Illegal::SleepsOnFetch(mode)) };
+            assert_eq!(fetches, expected, "{protocol}");
+        }
+    }
+}
+
 /// The rules on iWARP: a sleeping side is notified by SENDs, and eager fragments must not outnumber the
 /// RECVs.
 #[test]

@@ -41,6 +41,8 @@ pub(crate) enum Command<F: Fabric> {
     Answer { lane: u16, serial: u64, call: u32, status: Status, payload: Vec<u8> },
     /// The session has ended: remove its lanes.
     Close { session: u64 },
+    /// Decide again how to wait: the number of clients on this host has changed.
+    Crowd,
     /// Finish pending work, until `until` at most; then report the last message taken on each lane, and end.
     Drain { until: Nanos },
 }

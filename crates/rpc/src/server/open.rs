@@ -295,7 +295,8 @@ fn finish<F: Fabric>(
             max_inline: fabric.capabilities().max_inline as usize,
             control: command.region.clone(),
             head_at,
-            peer_sleeps: plan.client != CompletionMode::Busy,
+            // A client that polls memory has no RECVs, and sleeps only where WRITEs wake it.
+            peer_sleeps: plan.client != CompletionMode::Busy && !plan.response.carrier().is_polled(),
         })
     };
     let tx = sender(half, answer_ring, Direction::ToClient, 0);

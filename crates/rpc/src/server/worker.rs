@@ -6,6 +6,7 @@ use super::deferred::WaitingCalls;
 use super::dispatch::{Dispatcher, Out};
 use super::inbox::{Command, Inbox};
 use super::lane::ServerLane;
+use super::occupancy::Occupancy;
 use super::open::{self, DatagramPair};
 use super::slow::{Reported, Sampling};
 use super::ways::Ways;
@@ -17,15 +18,15 @@ use crate::path::route::{self, Route};
 use crate::path::{HEAD_IMMEDIATE, MAX_MESSAGE, Scratch, Violation, scratch};
 use crate::plan::{Carrier, CompletionMode, SMALL_LIMIT};
 use crate::service::{FunctionMode, Service};
-use crate::wait::Waiter;
+use crate::wait::{Sleep, Waiter};
 use dunlin_fabric::{
     Arena, Completion, CompletionQueueId, CompletionStatus, Fabric, Host, Link, Nanos, Opcode, QueuePairId,
     QueuePairState, ReceiveTarget, SharedReceiveQueueId, Site, ThreadDomain, WaitMode, Wake, Work,
 };
 use dunlin_wire::handshake::{Drained, Record};
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Lane health and cold queues are checked every this many polls.
 const HEALTH_EVERY: u32 = 64;
@@ -61,6 +62,37 @@ pub(crate) struct Shared<F: Fabric> {
     pub(crate) ways: Arc<Ways>,
     /// Dropped datagrams: of unknown senders, or too many.
     pub(crate) stray_datagrams: AtomicU64,
+    pub(crate) crowd: Crowd,
+}
+
+/// Whether workers and clients of this host are more than its cores.
+#[derive(Debug, Default)]
+pub(crate) struct Crowd {
+    /// The workers wait adaptively, even if all plans are busy.
+    pub(crate) is_crowded: AtomicBool,
+    /// The occupancy that was last found crowded, until it is logged.
+    unlogged: Mutex<Option<Occupancy>>,
+    logged: AtomicBool,
+}
+
+impl Crowd {
+    /// Takes a new occupancy, and returns whether workers have to wait in another way.
+    pub(crate) fn set(&self, occupancy: Occupancy) -> bool {
+        let crowded = !occupancy.fits();
+        if crowded {
+            *self.unlogged.lock().unwrap_or_else(PoisonError::into_inner) = Some(occupancy);
+        }
+        self.is_crowded.swap(crowded, Ordering::Relaxed) != crowded
+    }
+
+    /// Logs, once for each server, that a worker does not wait as its plans say.
+    fn log(&self) {
+        if !self.logged.swap(true, Ordering::Relaxed)
+            && let Some(occupancy) = *self.unlogged.lock().unwrap_or_else(PoisonError::into_inner)
+        {
+            tracing::warn!(target: "dunlin::server", "{occupancy}, although plans say busy");
+        }
+    }
 }
 
 /// A worker of a server. It runs on a thread of the server, or step by step on a thread of the caller.
@@ -104,6 +136,7 @@ pub struct Worker<F: Fabric> {
     /// Lanes that wait for completions to get places of their send queues back.
     signaled: usize,
     waiter: Waiter,
+    sleep: Sleep,
     drain_until: Option<Nanos>,
     last_message: Nanos,
     ended: bool,
@@ -172,6 +205,7 @@ impl<F: Fabric> Worker<F> {
             reading: 0,
             signaled: 0,
             waiter: Waiter::new(CompletionMode::Event, shared.config.spin),
+            sleep: Sleep { mode: WaitMode::Event, gives_way: fabric.capabilities().write_wakes },
             drain_until: None,
             last_message: 0,
             ended: false,
@@ -218,7 +252,8 @@ impl<F: Fabric> Worker<F> {
             self.waiter.reset();
             return handled;
         }
-        let (mode, spin_until) = self.waiter.next(|| self.dispatcher.fabric.host().now());
+        let (mode, spin_until) =
+            self.waiter.next(self.sleep, || self.domain.crowding(), || self.dispatcher.fabric.host().now());
         let mut until = until.min(spin_until);
         // A client that reports room does not wake this wait.
         if self.drain_until.is_some() || !self.ready.is_empty() {
@@ -226,7 +261,7 @@ impl<F: Fabric> Worker<F> {
         }
         self.told = false;
         let armed = self.domain.arm(mode);
-        let late = self.progress();
+        let late = if mode == WaitMode::Write { self.progress_all() } else { self.progress() };
         // A command may change the completion mode and the deadline, which are decided already.
         if late > 0 || self.told || self.dispatcher.inbox.has_some() || self.ended {
             self.domain.disarm(armed);
@@ -235,8 +270,8 @@ impl<F: Fabric> Worker<F> {
         }
         self.dispatcher.fabric.host().checkpoint(Site::BeforeSleep);
         let wake = self.domain.wait(armed, until);
-        self.rested = mode == WaitMode::Event || wake != Wake::Arrived;
-        if mode == WaitMode::Event || self.waiter.has_looked_long() {
+        self.rested = mode.sleeps() || wake != Wake::Arrived;
+        if mode.sleeps() || self.waiter.has_looked_long() {
             self.dispatcher.sampling.time_next();
         }
         0
@@ -295,6 +330,17 @@ impl<F: Fabric> Worker<F> {
         }
         if let Some(until) = self.drain_until {
             self.drain(until, handled);
+        }
+        handled
+    }
+
+    /// As [`progress`](Worker::progress), and polls every lane in memory. For the last poll before a sleep that
+    /// WRITEs end: a message that was written before is announced by nothing else.
+    #[cold]
+    fn progress_all(&mut self) -> usize {
+        let mut handled = self.progress();
+        for at in 0..self.polled.len() {
+            handled += self.serve_polled(at);
         }
         handled
     }
@@ -653,11 +699,18 @@ impl<F: Fabric> Worker<F> {
     fn set_mode(&mut self) {
         let [busy, _event, adaptive] = self.modes;
         let mode = match (busy, adaptive) {
+            (1.., _) if self.dispatcher.shared.crowd.is_crowded.load(Ordering::Relaxed) => {
+                self.dispatcher.shared.crowd.log();
+                CompletionMode::Adaptive
+            }
             (1.., _) => CompletionMode::Busy,
             (0, 1..) => CompletionMode::Adaptive,
             (0, 0) => CompletionMode::Event,
         };
         self.waiter.set_mode(mode);
+        // A client of a busy plan, too, announces nothing but its completions.
+        let polls = !self.polled.is_empty() || busy > 0;
+        self.sleep.mode = if polls && self.sleep.gives_way { WaitMode::Write } else { WaitMode::Event };
     }
 
     fn take_commands(&mut self) {
@@ -685,6 +738,7 @@ impl<F: Fabric> Worker<F> {
                         self.dispatcher.answer_owned(&mut self.domain, place, call, status, &payload);
                     self.after_answer(lane, answered);
                 }
+                Command::Crowd => self.set_mode(),
                 Command::Close { session } => {
                     for index in 0..self.lanes.len() {
                         if self.lanes[index].as_ref().is_some_and(|lane| lane.session == session) {

@@ -8,6 +8,7 @@ mod calls;
 mod full_rings;
 mod golden_counts;
 mod head_reports;
+mod idle;
 mod isolation;
 mod pieces;
 mod ready;

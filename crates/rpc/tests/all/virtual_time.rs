@@ -91,6 +91,32 @@ fn every_protocol_runs_in_virtual_time_and_replays_from_its_seed() {
     }
 }
 
+/// Where WRITEs wake a sleeper, both sides of a plan that polls memory may sleep, and no wake-up is lost: a lost
+/// one would end the run as a deadlock.
+#[test]
+fn who_polls_memory_sleeps_where_writes_wake() {
+    let mut settings = Settings::default();
+    settings.capabilities.write_wakes = true;
+    let mut plans = 0;
+    for request in RequestHalf::ALL {
+        for response in ResponseHalf::ALL {
+            for mode in [CompletionMode::Event, CompletionMode::Adaptive] {
+                let plan = Plan::new(request, response).completion(mode, mode);
+                let legal = plan.check(&settings.capabilities).is_ok();
+                if !legal || plan.check(&capabilities()).is_ok() {
+                    continue;
+                }
+                plans += 1;
+                println!("{} {} {mode}", request.name(), response.name());
+                for seed in 0..3 {
+                    scenario_with(settings.clone(), seed, plan, 100);
+                }
+            }
+        }
+    }
+    assert!(plans >= 2 * 12, "{plans}");
+}
+
 /// A receiver that is notified of each message reads nothing beyond it. If the bytes of a WRITE become
 /// visible in any order, the memory beyond may hold part of the next message.
 #[test]

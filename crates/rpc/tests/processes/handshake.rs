@@ -237,12 +237,13 @@ fn impossible_lanes_are_refused() {
     let (fabric, server) = (fabric(), ServerProcess::start(""));
     let plan = Plan::new(RequestHalf::Write, ResponseHalf::Write);
     type Change = fn(&mut dunlin_wire::handshake::OpenLane);
-    let changes: [(Change, RefusalCode); 12] = [
+    let changes: [(Change, RefusalCode); 13] = [
         (|open| open.request_half = 0, RefusalCode::ILLEGAL_PLAN),
         (|open| open.request_half = 200, RefusalCode::ILLEGAL_PLAN),
         (|open| open.response_half = 9, RefusalCode::ILLEGAL_PLAN),
         (|open| open.client_completion = 9, RefusalCode::ILLEGAL_PLAN),
-        (|open| open.server_completion = 2, RefusalCode::ILLEGAL_PLAN),
+        (|open| open.server_completion = 9, RefusalCode::ILLEGAL_PLAN),
+        (|open| (open.response_half, open.client_completion) = (4, 2), RefusalCode::ILLEGAL_PLAN),
         (|open| open.rendezvous_above = u32::MAX, RefusalCode::ILLEGAL_PLAN),
         (|open| open.ring_bytes = 0, RefusalCode::ILLEGAL_PLAN),
         (|open| open.ring_bytes = 1 << 30, RefusalCode::ILLEGAL_PLAN),

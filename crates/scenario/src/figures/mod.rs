@@ -35,6 +35,7 @@ mod rf_rpc_tables;
 mod rf_rpc_tuner;
 mod rf_rpc_verbs;
 mod rf_rpc_wait;
+mod spinning;
 
 use crate::bypass::Bypass;
 use crate::course::CourseError;
@@ -296,6 +297,7 @@ pub fn all() -> Vec<Figure> {
         rf_rpc_tuner::FIGURE,
         rf_rpc_batch_tuner::FIGURE,
         rf_rpc_wait::FIGURE,
+        spinning::FIGURE,
         rf_rpc_10::FIGURE,
         rf_rpc_11::FIGURE,
         rf_rpc_13::UNIFORM,

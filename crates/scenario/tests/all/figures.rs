@@ -400,6 +400,23 @@ fn rf_rpc_wait() {
     assert!(over("throughput", f64::min) >= 0.95);
 }
 
+/// Up to one thread for each core the rule changes nothing; with twice as many, threads that give way keep most
+/// of the calls that a core for each thread makes, and those that do not lose most.
+#[test]
+fn spinning() {
+    let points = quick("spinning");
+    let of = |series: &str, threads: u32| {
+        let point = points.iter().find(|point| point.series == series && point.x == threads);
+        point.unwrap_or_else(|| panic!("{series}, {threads}: {points:#?}")).predicted
+    };
+    for threads in [2, 4] {
+        assert_eq!(of("busy, gives way", threads), of("busy, quantum", threads));
+    }
+    assert!(of("busy, gives way", 8) >= 0.5 * of("busy, gives way", 4));
+    assert!(of("busy, gives way over busy, quantum", 8) >= 2.0);
+    assert!(of("adaptive, events", 8) >= 0.5 * of("adaptive, events", 4));
+}
+
 /// Close to the best fixed R and F, hardly ever worse than replies, and soon.
 #[test]
 fn rf_rpc_tuner() {
@@ -468,7 +485,7 @@ fn the_catalogue_names_each_figure_once_and_knows_near_misses() {
         // An interpretation beyond the paper must be documented.
         assert!(one.kind == Kind::Calibrated || !one.notes.is_empty(), "{}", one.id);
     }
-    assert_eq!(all.iter().filter(|figure| figure.kind == Kind::Predicted).count(), 31);
+    assert_eq!(all.iter().filter(|figure| figure.kind == Kind::Predicted).count(), 32);
     for (alias, of) in [("rf-rpc-12", "rf-rpc-11"), ("rf-rpc-14", "rf-rpc-13")] {
         let found = figure(alias).unwrap();
         assert_eq!((found.id, found.aliases().collect::<Vec<_>>()), (of, vec![alias]));
