@@ -335,6 +335,9 @@ enum Failed {
 pub(super) fn wrong_door(first: &[u8], address: &str) -> Result<Option<String>, ()> {
     match door::recognise(first) {
         Look::Is(Door::Thrift) | Look::Unknown | Look::Short => Ok(None),
+        // The fifth byte of a frame begins its message, whatever protocol the frame's length looks like.
+        Look::Is(_) if first.len() < 5 => Err(()),
+        Look::Is(_) if matches!(first[4], 0x80 | 0x82 | 0x00) => Ok(None),
         Look::Is(Door::Refusal) if door::refusal_text(first).is_none() && first.len() < door::MAX_REFUSAL => {
             Err(())
         }

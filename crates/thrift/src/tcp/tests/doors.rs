@@ -2,6 +2,7 @@
 
 use super::service::{Answer, Payload, Toy};
 use crate::CallError;
+use crate::tcp::client::wrong_door;
 use crate::tcp::{AsyncConnection, Connection, ConnectionOptions, Server, ServerOptions, TcpError, Wire};
 use dunlin_rpc::Certainty;
 use std::io::{ErrorKind, Read, Write};
@@ -77,6 +78,19 @@ fn wait<T>(future: impl Future<Output = T>) -> T {
         }
         std::thread::yield_now();
     }
+}
+
+/// A long frame whose length looks like another protocol is an answer.
+#[test]
+fn a_length_is_not_taken_for_another_protocol() {
+    for length in [&b"\x15\x03\x03\x00"[..], b"\x16\x03\x01\x00", b"SSH-", b"HTTP"] {
+        assert!(!matches!(wrong_door(length, "h:1"), Ok(Some(_))));
+        for message in [&b"\x80\x01\0\x02"[..], b"\x82\x41", b"\0\0\0\x04echo"] {
+            let frame = [length, message].concat();
+            assert!(matches!(wrong_door(&frame, "h:1"), Ok(None)), "{}", frame.escape_ascii());
+        }
+    }
+    assert!(matches!(wrong_door(b"SSH-2", "h:1"), Ok(Some(_))));
 }
 
 #[test]
