@@ -23,8 +23,9 @@ pub use crate::connect::accept::Counters;
 
 use self::deferred::WaitingCalls;
 use self::inbox::Inbox;
+use self::occupancy::Crowd;
 use self::ways::Ways;
-use self::worker::{Crowd, Shared};
+use self::worker::Shared;
 use crate::connect::accept::{Control, ControlState};
 use crate::error::ServeError;
 use crate::service::{FunctionMode, HeapReply, PoolService, Reply, Request, Service};

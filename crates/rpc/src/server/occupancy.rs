@@ -1,6 +1,8 @@
 //! Whether a server's workers and its clients on the same host have a core each.
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 /// The threads of a host that spin for a server's calls, and its cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +35,36 @@ impl fmt::Display for Occupancy {
                 f,
                 "{workers} and {clients} on {cores}: more threads than cores, so the workers wait adaptively"
             ),
+        }
+    }
+}
+
+/// Whether workers and clients of this host are more than its cores.
+#[derive(Debug, Default)]
+pub(crate) struct Crowd {
+    /// The workers wait adaptively, even if all plans are busy.
+    pub(crate) is_crowded: AtomicBool,
+    /// The occupancy that was last found crowded, until it is logged.
+    unlogged: Mutex<Option<Occupancy>>,
+    logged: AtomicBool,
+}
+
+impl Crowd {
+    /// Takes a new occupancy, and returns whether workers have to wait in another way.
+    pub(crate) fn set(&self, occupancy: Occupancy) -> bool {
+        let crowded = !occupancy.fits();
+        if crowded {
+            *self.unlogged.lock().unwrap_or_else(PoisonError::into_inner) = Some(occupancy);
+        }
+        self.is_crowded.swap(crowded, Ordering::Relaxed) != crowded
+    }
+
+    /// Logs, once for each server, that a worker does not wait as its plans say.
+    pub(crate) fn log(&self) {
+        if !self.logged.swap(true, Ordering::Relaxed)
+            && let Some(occupancy) = *self.unlogged.lock().unwrap_or_else(PoisonError::into_inner)
+        {
+            tracing::warn!(target: "dunlin::server", "{occupancy}, although plans say busy");
         }
     }
 }

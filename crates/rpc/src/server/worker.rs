@@ -6,7 +6,7 @@ use super::deferred::WaitingCalls;
 use super::dispatch::{Dispatcher, Out};
 use super::inbox::{Command, Inbox};
 use super::lane::ServerLane;
-use super::occupancy::Occupancy;
+use super::occupancy::Crowd;
 use super::open::{self, DatagramPair};
 use super::slow::{Reported, Sampling};
 use super::ways::Ways;
@@ -25,8 +25,8 @@ use dunlin_fabric::{
 };
 use dunlin_wire::handshake::{Drained, Record};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Lane health and cold queues are checked every this many polls.
 const HEALTH_EVERY: u32 = 64;
@@ -63,36 +63,6 @@ pub(crate) struct Shared<F: Fabric> {
     /// Dropped datagrams: of unknown senders, or too many.
     pub(crate) stray_datagrams: AtomicU64,
     pub(crate) crowd: Crowd,
-}
-
-/// Whether workers and clients of this host are more than its cores.
-#[derive(Debug, Default)]
-pub(crate) struct Crowd {
-    /// The workers wait adaptively, even if all plans are busy.
-    pub(crate) is_crowded: AtomicBool,
-    /// The occupancy that was last found crowded, until it is logged.
-    unlogged: Mutex<Option<Occupancy>>,
-    logged: AtomicBool,
-}
-
-impl Crowd {
-    /// Takes a new occupancy, and returns whether workers have to wait in another way.
-    pub(crate) fn set(&self, occupancy: Occupancy) -> bool {
-        let crowded = !occupancy.fits();
-        if crowded {
-            *self.unlogged.lock().unwrap_or_else(PoisonError::into_inner) = Some(occupancy);
-        }
-        self.is_crowded.swap(crowded, Ordering::Relaxed) != crowded
-    }
-
-    /// Logs, once for each server, that a worker does not wait as its plans say.
-    fn log(&self) {
-        if !self.logged.swap(true, Ordering::Relaxed)
-            && let Some(occupancy) = *self.unlogged.lock().unwrap_or_else(PoisonError::into_inner)
-        {
-            tracing::warn!(target: "dunlin::server", "{occupancy}, although plans say busy");
-        }
-    }
 }
 
 /// A worker of a server. It runs on a thread of the server, or step by step on a thread of the caller.

@@ -17,7 +17,7 @@ pub(super) const FIGURE: Figure = Figure::predicted(
     ],
     "GETs of 32 bytes. Seven clients with 16 calls in flight, each connected to every thread of the server, which owns a part of the keys. Client \
      hosts have a core for each thread. 'Quantum' keeps a core until the end of its quantum of 3 ms, whether it has a request or not: busy waiting in a \
-     program that never yields. 'Gives way' yields after 10 us without a request if another thread waits for the core, as the back-ends do. 'Adaptive' \
+     program that never yields. 'Gives way' yields after 1 us without a request if another thread waits for the core, as the back-ends do where threads compete. 'Adaptive' \
      sleeps after 20 us; a completion wakes it.",
     runs,
     points,
@@ -29,8 +29,8 @@ const THREADS: [u16; 8] = [1, 2, 4, 5, 6, 8, 12, 16];
 const QUICK_THREADS: [u16; 3] = [2, 4, 8];
 const CLIENTS: usize = 7;
 const WINDOW: u16 = 16;
-/// Time without a request after which a back-end yields the core.
-const PATIENCE: Nanos = 10_000;
+/// Time without a request after which a back-end yields a core for which threads compete.
+const PATIENCE: Nanos = 1_000;
 
 const QUANTUM: &str = "busy, quantum";
 const GIVES_WAY: &str = "busy, gives way";

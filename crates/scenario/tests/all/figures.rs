@@ -400,8 +400,8 @@ fn rf_rpc_wait() {
     assert!(over("throughput", f64::min) >= 0.95);
 }
 
-/// Up to one thread for each core the rule changes nothing; with twice as many, threads that give way keep most
-/// of the calls that a core for each thread makes, and those that do not lose most.
+/// Up to one thread for each core the rule changes nothing; with twice as many, threads that give way keep half
+/// of the calls that a core for each thread makes, and make twice as many as those that do not.
 #[test]
 fn spinning() {
     let points = quick("spinning");
@@ -412,9 +412,8 @@ fn spinning() {
     for threads in [2, 4] {
         assert_eq!(of("busy, gives way", threads), of("busy, quantum", threads));
     }
-    assert!(of("busy, gives way", 8) >= 0.5 * of("busy, gives way", 4));
-    assert!(of("busy, gives way over busy, quantum", 8) >= 2.0);
-    assert!(of("adaptive, events", 8) >= 0.5 * of("adaptive, events", 4));
+    assert!(of("busy, gives way", 8) >= 0.5 * of("busy, gives way", 4), "{points:#?}");
+    assert!(of("busy, gives way over busy, quantum", 8) >= 2.0, "{points:#?}");
 }
 
 /// Close to the best fixed R and F, hardly ever worse than replies, and soon.
