@@ -466,6 +466,10 @@ impl<D: ThreadDomain, H: DomainHooks<D>, L: LinkHooks<D::Link>> ThreadDomain for
         self.hooks.wait(&mut self.inner, armed, until)
     }
 
+    fn woken_at(&self) -> Option<Nanos> {
+        self.inner.woken_at()
+    }
+
     fn will_touch(&mut self, memory: &[(*const u8, usize)]) {
         self.inner.will_touch(memory);
     }
