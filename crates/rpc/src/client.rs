@@ -15,10 +15,12 @@ pub(crate) mod lane;
 mod lanes;
 pub(crate) mod slots;
 pub(crate) mod synchronous;
+pub(crate) mod within;
 
-pub use self::asynchronous::{AsyncClient, AsyncHub, AsyncResponse, Call};
+pub use self::asynchronous::{AsyncClient, AsyncHub, AsyncResponse, AsyncWithin, Call};
 pub use self::batching::{BatchCalls, Batching};
 pub use self::config::ClientConfig;
 pub use self::core::CallId;
 pub use self::filling::FillingRequest;
 pub use self::synchronous::{Client, LargeRequest, Response};
+pub use self::within::Within;

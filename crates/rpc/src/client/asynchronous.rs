@@ -11,6 +11,7 @@ use super::hub_lock::{HubGuard, HubLock};
 use super::lane::SubmitError;
 use super::lanes::Lanes;
 use super::slots::Taken;
+use super::within::Time;
 use crate::connect::backoff::Backoff;
 use crate::connect::establish::{greet, negotiate};
 use crate::error::{CallError, Cause, ConnectError};
@@ -24,6 +25,7 @@ use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 /// The most buffers of small results that are kept for reuse.
 const MAX_SPARE: usize = 1024;
@@ -402,28 +404,45 @@ impl<F: Fabric> AsyncClient<F> {
         locked.core.batch_calls(self.0.state().lanes.all()).collect()
     }
 
+    /// Returns a view of this client for calls with a time of their own, in place of
+    /// [`ClientConfig::timeout`]. As [`Client::within`](crate::Client::within).
+    pub fn within(&self, time: Duration) -> AsyncWithin<'_, F> {
+        AsyncWithin { client: self, time: Time::own(time) }
+    }
+
+    /// As [`within`](AsyncClient::within), or with the time of the settings if there is none.
+    pub fn within_or_default(&self, time: Option<Duration>) -> AsyncWithin<'_, F> {
+        time.map_or_else(|| self.usually(), |time| self.within(time))
+    }
+
+    fn usually(&self) -> AsyncWithin<'_, F> {
+        AsyncWithin { client: self, time: Time { nanos: self.0.config.timeout, is_own: false } }
+    }
+
     /// Makes a call on any worker. If there is room, the call is sent at once, before the first poll.
     /// Dropping the future cancels the call.
     pub fn call(&self, function: u16, payload: &[u8]) -> Call<F> {
-        self.start(None, function, payload)
+        self.usually().call(function, payload)
     }
 
     /// As [`call`](AsyncClient::call), on the given worker.
     pub fn call_on(&self, worker: usize, function: u16, payload: &[u8]) -> Call<F> {
-        self.start(Some(worker), function, payload)
+        self.usually().call_on(worker, function, payload)
     }
 
-    fn start(&self, worker: Option<usize>, function: u16, payload: &[u8]) -> Call<F> {
+    fn start(&self, worker: Option<usize>, function: u16, payload: &[u8], time: Time) -> Call<F> {
+        if time.is_over() {
+            let state = CallState::Failed(CallError::NotExecuted(Cause::DeadlineExceeded));
+            return Call { client: self.clone(), state };
+        }
         let mut locked = self.0.hub.inner().lock();
-        let state = match self.submit(&mut locked, worker, function, payload) {
+        let state = match self.submit(&mut locked, worker, function, payload, time) {
             Ok(id) => CallState::Sent(id),
             Err(CallError::NotExecuted(Cause::WindowFull)) => {
-                let timeout = self.0.config.timeout;
-                let now = self.0.hub.inner().fabric.host().now();
-                let until = if timeout == 0 { Nanos::MAX } else { now.saturating_add(timeout) };
+                let until = time.ends(self.0.hub.inner().fabric.host().now());
                 locked.next_number += 1;
                 let number = locked.next_number;
-                CallState::Waiting { number, worker, function, payload: payload.to_vec(), until }
+                CallState::Waiting { number, worker, function, payload: payload.to_vec(), time, until }
             }
             Err(error) => CallState::Failed(error),
         };
@@ -437,15 +456,15 @@ impl<F: Fabric> AsyncClient<F> {
         worker: Option<usize>,
         function: u16,
         payload: &[u8],
+        time: Time,
     ) -> Result<CallId, CallError> {
-        let timeout = self.0.config.timeout;
         let submitted = match self.0.lane(locked, worker, function) {
             Some(lane) => locked.core.with_lane(lane, |fabric, domain, lane| match lane.batching {
-                None => lane.submit(fabric, domain, function, payload, timeout),
+                None => lane.submit(fabric, domain, function, payload, time.nanos),
                 // The batch is shared with the calls of other threads until the messages in flight are
                 // answered.
                 Some(_) => {
-                    let call = lane.push(fabric, domain, function, payload, timeout)?;
+                    let call = lane.push(fabric, domain, function, payload, time)?;
                     // The call exists from here on. An error of the lane reaches it as its outcome.
                     let _ = lane.flush_alone(fabric, domain);
                     Ok(call)
@@ -466,6 +485,33 @@ impl<F: Fabric> AsyncClient<F> {
     }
 }
 
+/// A view of an [`AsyncClient`] for calls with a time of their own; see [`AsyncClient::within`].
+#[derive(Debug)]
+pub struct AsyncWithin<'a, F: Fabric> {
+    client: &'a AsyncClient<F>,
+    time: Time,
+}
+
+impl<F: Fabric> Clone for AsyncWithin<'_, F> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<F: Fabric> Copy for AsyncWithin<'_, F> {}
+
+impl<F: Fabric> AsyncWithin<'_, F> {
+    /// As [`AsyncClient::call`].
+    pub fn call(&self, function: u16, payload: &[u8]) -> Call<F> {
+        self.client.start(None, function, payload, self.time)
+    }
+
+    /// As [`AsyncClient::call_on`].
+    pub fn call_on(&self, worker: usize, function: u16, payload: &[u8]) -> Call<F> {
+        self.client.start(Some(worker), function, payload, self.time)
+    }
+}
+
 #[derive(Debug)]
 enum CallState {
     /// The window was full. The call is sent when there is room.
@@ -475,6 +521,7 @@ enum CallState {
         worker: Option<usize>,
         function: u16,
         payload: Vec<u8>,
+        time: Time,
         until: Nanos,
     },
     Sent(CallId),
@@ -544,13 +591,14 @@ impl<F: Fabric> Call<F> {
         locked: &mut Locked<F>,
         context: &Context<'_>,
     ) -> Poll<Result<AsyncResponse<F>, CallError>> {
-        if let CallState::Waiting { number, worker, function, payload, until } = &self.state {
-            let now = inner.fabric.host().now();
-            self.state = match self.client.submit(locked, *worker, *function, payload) {
+        if let CallState::Waiting { number, worker, function, payload, time, until } = &self.state {
+            let left = time.left(*until, inner.fabric.host().now());
+            let submitted = match left.is_over() {
+                true => Err(CallError::NotExecuted(Cause::DeadlineExceeded)),
+                false => self.client.submit(locked, *worker, *function, payload, left),
+            };
+            self.state = match submitted {
                 Ok(id) => CallState::Sent(id),
-                Err(CallError::NotExecuted(Cause::WindowFull)) if now >= *until => {
-                    CallState::Failed(CallError::NotExecuted(Cause::DeadlineExceeded))
-                }
                 Err(CallError::NotExecuted(Cause::WindowFull)) => {
                     // A busy future wakes itself.
                     if !self.client.busy() {

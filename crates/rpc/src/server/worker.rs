@@ -1,6 +1,7 @@
 //! A worker: one thread with its domain, its lanes and its part of the service. It polls, validates,
 //! dispatches and replies.
 
+use super::clock::WorkerClock;
 use super::config::ServerConfig;
 use super::deferred::WaitingCalls;
 use super::dispatch::{Dispatcher, Out};
@@ -149,6 +150,8 @@ impl<F: Fabric> Worker<F> {
                 passes: service.passes(),
                 service,
                 out: Out { staging: vec![0; MAX_MESSAGE], draining: false },
+                clock: WorkerClock::new(shared.functions.len()),
+                now: fabric.host().clock(),
                 held: None,
                 shared: Arc::clone(&shared),
             },
@@ -232,6 +235,14 @@ impl<F: Fabric> Worker<F> {
         self.dispatcher.fabric.host().checkpoint(Site::BeforeSleep);
         let wake = self.domain.wait(armed, until);
         self.rested = mode == WaitMode::Event || wake != Wake::Arrived;
+        match self.domain.woken_at() {
+            Some(now) => self.dispatcher.clock.woke(now),
+            None if mode == WaitMode::Event => {
+                let now = self.dispatcher.fabric.host().now();
+                self.dispatcher.clock.woke(now);
+            }
+            None => {}
+        }
         0
     }
 
@@ -244,8 +255,10 @@ impl<F: Fabric> Worker<F> {
     #[inline]
     pub fn progress(&mut self) -> usize {
         self.ticks = self.ticks.wrapping_add(1);
+        self.dispatcher.clock.begin_round();
         if self.dispatcher.inbox.has_some() {
             self.take_commands();
+            self.dispatcher.clock.time_passed();
         }
         let healthy = !self.ticks.is_multiple_of(HEALTH_EVERY);
         if self.by_completion > 0 || !healthy {
@@ -285,6 +298,10 @@ impl<F: Fabric> Worker<F> {
         }
         if !healthy {
             self.check_health();
+            // While nothing runs, nothing else reads the clock.
+            if self.domain.woken_at().is_none() {
+                self.dispatcher.read_clock();
+            }
         }
         if let Some(until) = self.drain_until {
             self.drain(until, handled);
@@ -328,6 +345,9 @@ impl<F: Fabric> Worker<F> {
                 WARM_STEPS.iter().for_each(|step| self.warm(*step, &ready, at + step));
             }
             let index = ready[at];
+            if let Some(Some(lane)) = self.lanes.get_mut(index as usize) {
+                lane.is_found(&self.dispatcher.clock);
+            }
             handled += self.serve_lane(index as usize);
             let more = matches!(self.lanes.get(index as usize), Some(Some(lane)) if lane.more);
             if let Some(listed) = self.listed.get_mut(index as usize) {
@@ -421,6 +441,9 @@ impl<F: Fabric> Worker<F> {
         }
         self.completions = completions;
         debug_assert!(count <= COMPLETIONS_AT_ONCE);
+        if count == COMPLETIONS_AT_ONCE {
+            self.dispatcher.clock.is_crowded();
+        }
         handled
     }
 
@@ -521,8 +544,9 @@ impl<F: Fabric> Worker<F> {
                     }
                 };
                 let Some(at) = lane.reading.iter().position(|r| r.call == call) else { return 0 };
-                let reading = lane.reading.swap_remove(at);
-                let served = self.dispatcher.dispatch(&mut self.domain, lane, reading.into(), &buffer, None);
+                let call = lane.reading.swap_remove(at);
+                self.dispatcher.clock.time_passed();
+                let served = self.dispatcher.dispatch(&mut self.domain, lane, call, &buffer, None);
                 match served {
                     Ok(()) => self.list(index),
                     Err(_) => self.remove(index),
