@@ -12,6 +12,7 @@ use dunlin_fabric::{Address, BindError, ChosenTransport, Fabric, Host, Scheme};
 use dunlin_hints::Selection;
 use dunlin_rpc::{CallId, SMALL_LIMIT, Tuning};
 use pilota::thrift::{ApplicationException, ApplicationExceptionKind};
+use std::time::Duration;
 
 /// A call in flight, to be passed to [`Client::wait`].
 #[derive(Debug)]
@@ -74,7 +75,7 @@ impl<F: Fabric> Client<F> {
         let routes = choice.routes(service, &introduction);
         let tcp_address = options.tcp.as_ref().or(introduction.tcp.as_ref());
         let tcp = match tcp_address.filter(|_| routes.contains(&Route::Tcp)) {
-            Some(address) => Some(Connection::connect(address, options.connection)?),
+            Some(address) => Some(Connection::connect(address, options.tcp_connection())?),
             None => None,
         };
         drop(bound);
@@ -179,15 +180,26 @@ impl<F: Fabric> Client<F> {
         function: usize,
         arguments: &A,
     ) -> Result<R::Value, CallError<R::Exception>> {
+        self.call_within::<A, R>(None, function, arguments)
+    }
+
+    /// As [`call`](Client::call), with a time of its own in place of that of the settings.
+    #[inline]
+    pub fn call_within<A: Arguments, R: Outcome>(
+        &mut self,
+        time: Option<Duration>,
+        function: usize,
+        arguments: &A,
+    ) -> Result<R::Value, CallError<R::Exception>> {
         let engine = match self.route(function)? {
             Way::Engine(engine) => engine,
-            Way::Tcp(tcp, name) => return tcp.call::<A, R>(name, arguments),
+            Way::Tcp(tcp, name) => return tcp.call_within::<A, R>(time, name, arguments),
         };
         let Engine { client, id, form, scratch, turn } = engine;
         let answer = match encoded(form, arguments, scratch)? {
-            Encoded::Small(bytes) => client.call(id, bytes),
+            Encoded::Small(bytes) => client.within_or_default(time).call(id, bytes),
             Encoded::Large(size) => {
-                let call = submit_large(client, next(turn, client), id, form, size, arguments)?;
+                let call = submit_large(client, (time, next(turn, client)), id, form, size, arguments)?;
                 client.wait(call)
             }
         };
@@ -199,10 +211,20 @@ impl<F: Fabric> Client<F> {
 
     /// Sends a oneway call. Waits for room if necessary.
     pub fn oneway<A: Arguments, E>(&mut self, function: usize, arguments: &A) -> Result<(), CallError<E>> {
+        self.oneway_within(None, function, arguments)
+    }
+
+    /// As [`oneway`](Client::oneway), with a time of its own in place of that of the settings.
+    pub fn oneway_within<A: Arguments, E>(
+        &mut self,
+        time: Option<Duration>,
+        function: usize,
+        arguments: &A,
+    ) -> Result<(), CallError<E>> {
         match self.route(function)? {
-            Way::Tcp(tcp, name) => tcp.oneway(name, arguments),
+            Way::Tcp(tcp, name) => tcp.oneway_within(time, name, arguments),
             Way::Engine(mut engine) => {
-                let call = engine.submit(arguments, Hand::Message)?;
+                let call = engine.submit(time, arguments, Hand::Message)?;
                 engine.client.forget(call);
                 Ok(())
             }
@@ -217,7 +239,7 @@ impl<F: Fabric> Client<F> {
         function: usize,
         arguments: &A,
     ) -> Result<Pending<R>, CallError<R::Exception>> {
-        self.begin(function, arguments, Hand::Message)
+        self.begin(None, function, arguments, Hand::Message)
     }
 
     /// Adds a call to a batch.
@@ -231,19 +253,32 @@ impl<F: Fabric> Client<F> {
         function: usize,
         arguments: &A,
     ) -> Result<Pending<R>, CallError<R::Exception>> {
-        self.begin(function, arguments, Hand::Batch)
+        self.push_within(None, function, arguments)
+    }
+
+    /// As [`push`](Client::push), with a time of its own in place of that of the settings. The time runs from
+    /// here on.
+    #[inline]
+    pub fn push_within<A: Arguments, R: Outcome>(
+        &mut self,
+        time: Option<Duration>,
+        function: usize,
+        arguments: &A,
+    ) -> Result<Pending<R>, CallError<R::Exception>> {
+        self.begin(time, function, arguments, Hand::Batch)
     }
 
     #[inline]
     fn begin<A: Arguments, R: Outcome>(
         &mut self,
+        time: Option<Duration>,
         function: usize,
         arguments: &A,
         hand: Hand,
     ) -> Result<Pending<R>, CallError<R::Exception>> {
         Ok(Pending(match self.route(function)? {
-            Way::Engine(mut engine) => InFlight::Engine(engine.submit(arguments, hand)?, engine.form),
-            Way::Tcp(tcp, name) => InFlight::Tcp(tcp.call::<A, R>(name, arguments)),
+            Way::Engine(mut engine) => InFlight::Engine(engine.submit(time, arguments, hand)?, engine.form),
+            Way::Tcp(tcp, name) => InFlight::Tcp(tcp.call_within::<A, R>(time, name, arguments)),
         }))
     }
 
@@ -306,7 +341,12 @@ struct Engine<'a, F: Fabric> {
 impl<F: Fabric> Engine<'_, F> {
     /// Submits a call to the engine.
     #[inline]
-    fn submit<A: Arguments, E>(&mut self, arguments: &A, hand: Hand) -> Result<CallId, CallError<E>> {
+    fn submit<A: Arguments, E>(
+        &mut self,
+        time: Option<Duration>,
+        arguments: &A,
+        hand: Hand,
+    ) -> Result<CallId, CallError<E>> {
         let Engine { client, id, form, scratch, turn } = self;
         let worker = match hand {
             Hand::Message => next(turn, client),
@@ -315,10 +355,14 @@ impl<F: Fabric> Engine<'_, F> {
         };
         let submitted = match (encoded(*form, arguments, scratch)?, hand) {
             (Encoded::Large(size), _) => {
-                return submit_large(client, worker, *id, *form, size, arguments);
+                return submit_large(client, (time, worker), *id, *form, size, arguments);
             }
-            (Encoded::Small(bytes), Hand::Message) => client.submit_waiting_on(worker, *id, bytes),
-            (Encoded::Small(bytes), Hand::Batch) => client.push_waiting_on(worker, *id, bytes),
+            (Encoded::Small(bytes), Hand::Message) => {
+                client.within_or_default(time).submit_waiting_on(worker, *id, bytes)
+            }
+            (Encoded::Small(bytes), Hand::Batch) => {
+                client.within_or_default(time).push_waiting_on(worker, *id, bytes)
+            }
         };
         submitted.map_err(failed)
     }
@@ -359,13 +403,13 @@ fn encoded<'a, A: Arguments, E>(
 /// Encodes a large request in the send buffer and submits it.
 fn submit_large<F: Fabric, A: Arguments, E>(
     client: &mut dunlin_rpc::Client<F>,
-    worker: usize,
+    (time, worker): (Option<Duration>, usize),
     id: u16,
     form: Form,
     size: usize,
     arguments: &A,
 ) -> Result<CallId, CallError<E>> {
-    let mut request = client.filling_request_for(worker, id, size)?;
+    let mut request = client.within_or_default(time).filling_request_for(worker, id, size)?;
     let (place, filling) = request.parts();
     form.encode_filling(arguments, (place, Some(filling))).map_err(CallError::Encode)?;
     Ok(request.submit()?)

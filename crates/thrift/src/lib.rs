@@ -35,7 +35,7 @@ pub use arguments::{
 pub use asynchronous::{AsyncCall, AsyncClient};
 pub use client::{Client, Pending};
 pub use codec::{Input, Output, owned_str, read_owned_rest};
-pub use connector::{AsyncCalls, Calls, Connector, serve};
+pub use connector::{AsyncCalls, AsyncWithin, Calls, Connector, Within, serve};
 pub use descriptor::ServiceDescriptor;
 pub use error::{
     CallError, ConnectError, Failure, Never, Refusal, ServeError, not_asynchronous, unknown_function,

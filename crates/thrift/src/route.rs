@@ -11,6 +11,7 @@ use dunlin_hints::{Environment, FunctionHints, Selection, Side, select};
 use dunlin_rpc::{ClientConfig, Plan};
 use pilota::thrift::{ApplicationException, ApplicationExceptionKind};
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// Settings of a typed client.
 #[derive(Clone, Debug, Default)]
@@ -31,8 +32,21 @@ pub struct ClientOptions {
     /// The server's address for stock Thrift (`host:port`), for functions whose hints select TCP. By default
     /// it comes from the announcement of an `auto:` address, or else from the server's introduction.
     pub tcp: Option<String>,
-    /// Settings of the TCP connection.
+    /// Settings of the TCP connection. A call has the same time there as elsewhere: that of `engine`, unless
+    /// [`ConnectionOptions::call_timeout`] is set.
     pub connection: ConnectionOptions,
+}
+
+impl ClientOptions {
+    /// Returns the settings of a TCP connection, with the engine's timeout if they have none.
+    pub fn tcp_connection(&self) -> ConnectionOptions {
+        let mut connection = self.connection.clone();
+        connection.call_timeout.get_or_insert(match self.engine.timeout {
+            0 => Duration::MAX,
+            timeout => Duration::from_nanos(timeout),
+        });
+        connection
+    }
 }
 
 /// The route of a function's calls.

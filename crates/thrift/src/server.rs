@@ -10,7 +10,7 @@ use crate::introduction::{INTRODUCTION, Introduction, function_number};
 use crate::numa;
 use crate::route::environment;
 use crate::tcp;
-use dunlin_fabric::{Address, Fabric, Host, Nanos, Topology};
+use dunlin_fabric::{Address, Clock, Fabric, Host, Nanos, Topology};
 use dunlin_hints::{FunctionHints, ProcessTime, Side, select};
 use dunlin_rpc::{
     ApplicationCode, FunctionMode, PoolService, Reply, Request, ServerBuilder, ServerConfig, Service, Status,
@@ -24,8 +24,8 @@ use std::time::Duration;
 /// Facts about a call that a handler may use besides the arguments.
 #[derive(Clone, Debug)]
 pub struct Context {
-    /// The time left until the call's deadline when it was sent, in nanoseconds; `None` without a deadline.
-    pub time_left: Option<Nanos>,
+    /// The deadline on the server's clock, if the call has one.
+    pub(crate) deadline: Option<(Nanos, Clock)>,
     /// The number of the caller's connection, the same for all its calls.
     pub session: u64,
     /// Whether the call came through stock Thrift over TCP.
@@ -35,6 +35,13 @@ pub struct Context {
 }
 
 impl Context {
+    /// Returns the time that is left now until the call's deadline: zero if it has passed, `None` without a
+    /// deadline, and for calls over TCP, which do not carry it. Reads the clock.
+    pub fn time_left(&self) -> Option<Duration> {
+        let (deadline, clock) = self.deadline.as_ref()?;
+        Some(Duration::from_nanos(deadline.saturating_sub(clock.now())))
+    }
+
     /// Returns the bytes of an argument as `Bytes`, to be kept or returned.
     ///
     /// They share the message's memory without a copy if the argument is large, fills most of the message,
@@ -139,8 +146,8 @@ impl<P: Processor> Adapter<P> {
         let Some((function, form)) = function_number(request.function) else {
             return Ok(reply.write(&self.introduction)?);
         };
-        let context =
-            Context { time_left: request.time_left, session: request.session, tcp: false, memory: None };
+        let deadline = request.deadline().map(|(deadline, clock)| (deadline, clock.clone()));
+        let context = Context { deadline, session: request.session, tcp: false, memory: None };
         let mut input = match form {
             Form::Bare => BinaryInput::bare(request.payload),
             Form::Tagged => BinaryInput::new(request.payload),
