@@ -11,6 +11,8 @@ use dunlin_fabric::{Fabric, Host, Nanos};
 /// The deadline of a call without one.
 pub(crate) const NEVER: Nanos = Nanos::MAX;
 
+/// The rounds of polls for which a message may have waited for a RECV.
+const ROUNDS: usize = 8;
 /// The estimated time of handlers, in nanoseconds, after which the clock is read.
 const READ_AFTER: u32 = 20_000;
 /// The most handlers between two readings.
@@ -36,8 +38,8 @@ pub(crate) struct WorkerClock {
     /// Messages may have been left where the last round looked, so the next one learns nothing about their
     /// arrival.
     crowded: bool,
-    /// The readings known at the beginning of this round of polls, and of the two before.
-    rounds: [Nanos; 3],
+    /// The readings known at the beginning of this round of polls, and of those before.
+    rounds: [Nanos; ROUNDS],
     /// For each function the estimated time of its handler in nanoseconds.
     estimates: Box<[u32]>,
 }
@@ -52,7 +54,7 @@ impl WorkerClock {
             function: 0,
             needed: false,
             crowded: false,
-            rounds: [0; 3],
+            rounds: [0; ROUNDS],
             estimates: vec![UNKNOWN; functions].into(),
         }
     }
@@ -66,17 +68,18 @@ impl WorkerClock {
     /// Returns a lower bound of the arrival of messages that this round finds where the last one found none.
     ///
     /// A message that needs a RECV may have waited for it on the network: RECVs are posted again at the
-    /// beginning of a round.
+    /// beginning of a round, and several messages may have to wait in turn.
     #[inline]
     pub(crate) fn before(&self, needs_receive: bool) -> Nanos {
-        self.rounds[1 + usize::from(needs_receive)]
+        self.rounds[if needs_receive { ROUNDS - 1 } else { 1 }]
     }
 
     /// Begins a round of polls.
     #[inline]
     pub(crate) fn begin_round(&mut self) {
         if !std::mem::take(&mut self.crowded) {
-            self.rounds = [self.last, self.rounds[0], self.rounds[1]];
+            self.rounds.copy_within(..ROUNDS - 1, 1);
+            self.rounds[0] = self.last;
         }
     }
 
@@ -151,7 +154,7 @@ impl WorkerClock {
     #[inline]
     pub(crate) fn woke(&mut self, now: Nanos) {
         self.set(now);
-        self.rounds = [now; 3];
+        self.rounds = [now; ROUNDS];
     }
 
     /// Returns whether a deadline has passed. Reads the clock if handlers have run for long.
@@ -279,7 +282,7 @@ mod tests {
             host.pass(1000);
             clock.begin_round();
             assert_eq!(clock.before(false), 1000 * u64::saturating_sub(time, 2));
-            assert_eq!(clock.before(true), 1000 * u64::saturating_sub(time, 3));
+            assert_eq!(clock.before(true), 1000 * u64::saturating_sub(time, ROUNDS as u64));
             clock.read(&host);
         }
         clock.is_crowded();

@@ -270,7 +270,7 @@ impl<F: Fabric> ServerLane<F> {
     pub(crate) fn was_served(&mut self, drained: bool, clock: &WorkerClock) {
         self.drained = drained;
         if drained {
-            let after = if self.by_completion { clock.before(false) } else { clock.last() };
+            let after = if self.by_completion { clock.before(true) } else { clock.last() };
             self.since = coarse(after);
         }
     }
