@@ -39,6 +39,20 @@ fn calls() {
 }
 
 #[test]
+fn deadlines() {
+    says(
+        "deadlines",
+        &[
+            "with a minute: 59 s left",
+            "with 5 ms behind 50 ms of work: maybe executed: the deadline passed",
+            "with no time: not executed: the deadline passed",
+            "as the options say: 9 s left",
+            "2 of 4 calls were executed",
+        ],
+    );
+}
+
+#[test]
 fn echo() {
     says("echo", &["10000 calls"]);
 }

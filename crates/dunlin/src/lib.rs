@@ -59,9 +59,9 @@ pub use dunlin_rpc::{
 #[cfg(feature = "thrift")]
 pub use dunlin_thrift as thrift;
 pub use dunlin_transport::{
-    AsyncClient, AsyncHubs, AsyncResponse, Call, Choose, ChosenFabric, Client, Fabrics, FabricsConfig,
-    FillingRequest, Incoming, LargeRequest, ResolveError, Resolved, Response, Server, ServerBuilder,
-    SeveralServers, TableError, Tables, TablesFrom, Worker, on_fabric,
+    AsyncClient, AsyncHubs, AsyncResponse, AsyncWithin, Call, Choose, ChosenFabric, Client, Fabrics,
+    FabricsConfig, FillingRequest, Incoming, LargeRequest, ResolveError, Resolved, Response, Server,
+    ServerBuilder, SeveralServers, TableError, Tables, TablesFrom, Within, Worker, on_fabric,
 };
 #[cfg(feature = "thrift")]
 pub use dunlin_transport::{TypedAsyncClient, TypedAsyncServer, TypedCall, TypedClient, TypedServer};
@@ -70,8 +70,8 @@ use std::io;
 /// The engine's types, generic over the fabric: for programs that use [`on_fabric!`] or a single fabric.
 pub mod engine {
     pub use dunlin_rpc::{
-        AsyncClient, AsyncHub, AsyncResponse, Call, Client, FillingRequest, Incoming, LargeRequest, Response,
-        Server, ServerBuilder, Worker,
+        AsyncClient, AsyncHub, AsyncResponse, AsyncWithin, Call, Client, FillingRequest, Incoming,
+        LargeRequest, Response, Server, ServerBuilder, Within, Worker,
     };
 }
 

@@ -23,6 +23,8 @@ use std::sync::Arc;
 pub struct SimDomain {
     shared: Arc<Shared>,
     id: u32,
+    process: u32,
+    woken_at: Nanos,
 }
 
 /// A waker that ends the wait of a [`SimDomain`].
@@ -84,7 +86,8 @@ impl SimDomain {
             return Err(over());
         }
         let id = state.network.domains.push(DomainState::of(process));
-        Ok(SimDomain { shared: Arc::clone(shared), id })
+        let woken_at = state.clock_of(process);
+        Ok(SimDomain { shared: Arc::clone(shared), id, process, woken_at })
     }
 
     /// Decodes the peer's endpoint, which must have been created on the other side of this link.
@@ -426,7 +429,13 @@ impl ThreadDomain for SimDomain {
     fn disarm(&mut self, _armed: Armed) {}
 
     fn wait(&mut self, armed: Armed, until: Nanos) -> Wake {
-        wait(&self.shared, self.id, armed, until)
+        let wake = wait(&self.shared, self.id, armed, until);
+        self.woken_at = self.shared.lock().clock_of(self.process);
+        wake
+    }
+
+    fn woken_at(&self) -> Option<Nanos> {
+        Some(self.woken_at)
     }
 
     fn will_touch(&mut self, memory: &[(*const u8, usize)]) {

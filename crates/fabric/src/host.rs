@@ -11,7 +11,7 @@ mod topology;
 pub use real::{RealHost, RealSignal};
 pub use topology::{BindError, Topology};
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Nanoseconds since an origin that the host chooses. The clock never steps back.
 pub type Nanos = u64;
@@ -93,6 +93,37 @@ pub trait Signal: Clone + Send + Sync + std::fmt::Debug + 'static {
     fn wait(&self, seen: u64, until: Nanos) -> bool;
 }
 
+/// The clock of a host, for code that does not know the host's type. Cloning the clock of a real host costs
+/// nothing.
+#[derive(Clone)]
+pub struct Clock(Option<Arc<dyn Fn() -> Nanos + Send + Sync>>);
+
+impl Clock {
+    /// The clock of [`RealHost`].
+    pub const REAL: Clock = Clock(None);
+
+    /// Returns the clock of a host other than [`RealHost`].
+    pub fn of<H: Host>(host: &H) -> Clock {
+        let host = host.clone();
+        Clock(Some(Arc::new(move || host.now())))
+    }
+
+    /// Returns the time, as [`Host::now`].
+    #[inline]
+    pub fn now(&self) -> Nanos {
+        match &self.0 {
+            None => RealHost.now(),
+            Some(now) => now(),
+        }
+    }
+}
+
+impl std::fmt::Debug for Clock {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if self.0.is_none() { "Clock(real)" } else { "Clock" })
+    }
+}
+
 /// Time, threads and randomness. All clones are the same host.
 pub trait Host: Clone + Send + Sync + std::fmt::Debug + 'static {
     /// The type that threads of this host use to signal each other.
@@ -104,6 +135,11 @@ pub trait Host: Clone + Send + Sync + std::fmt::Debug + 'static {
     /// simulated host charges no virtual time for it, so that supervision does not change a run.
     fn glance(&self) -> Nanos {
         self.now()
+    }
+
+    /// Returns this host's clock.
+    fn clock(&self) -> Clock {
+        Clock::of(self)
     }
     /// Reports that `work` was done `count` times (or on `count` bytes).
     fn charge(&self, work: Work, count: u32);

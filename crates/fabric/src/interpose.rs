@@ -470,6 +470,10 @@ impl<D: ThreadDomain, H: DomainHooks<D>, L: LinkHooks<D::Link>> ThreadDomain for
         self.inner.crowding()
     }
 
+    fn woken_at(&self) -> Option<Nanos> {
+        self.inner.woken_at()
+    }
+
     fn will_touch(&mut self, memory: &[(*const u8, usize)]) {
         self.inner.will_touch(memory);
     }

@@ -361,6 +361,12 @@ pub trait ThreadDomain: Send + Debug + 'static {
         Crowding::Alone
     }
 
+    /// Returns the time on the host's clock at which the last wait ended, if the domain knows it without
+    /// reading a clock. Only a simulator does, whose busy waits take time.
+    fn woken_at(&self) -> Option<Nanos> {
+        None
+    }
+
     /// Hints which memory will be touched after a wait of this domain, as a few (address, number of bytes)
     /// pairs. Replaces the previous hint. For a simulator of thousands of threads, whose memory is mostly out
     /// of cache; the memory is neither read nor written.

@@ -70,8 +70,8 @@ fn free(name: &str, taken: impl Fn(&str) -> bool) -> String {
 }
 
 /// The client methods that are not functions of the service.
-const CLIENT_METHODS: [&str; 8] =
-    ["connect", "connect_tcp", "flush", "inner", "plan_of", "transport", "wait", "wait_ready"];
+const CLIENT_METHODS: [&str; 9] =
+    ["connect", "connect_tcp", "flush", "inner", "plan_of", "transport", "wait", "wait_ready", "within"];
 
 /// Returns the names of pilota's items for a function that are not used, and the item to be renamed.
 pub(crate) fn pilotas_names(
@@ -296,7 +296,7 @@ fn clients(out: &mut String, cx: &Context, name: &str, service: &rir::Service, f
             "{docs}
             ///
             /// It is sent at once; dropping the future gives it up.
-            pub fn {function_name}(&self, {parameters}) -> <F::AsyncClient as ::dunlin::thrift::AsyncCalls>::Call<{outcome}> {{
+            pub fn {function_name}(&self, {parameters}) -> C::Call<{outcome}> {{
                 ::dunlin::thrift::AsyncCalls::call::<_, {outcome}>(&self.0, {number}, &{arguments} {{ {names} }})
             }}"
         );
@@ -307,25 +307,35 @@ fn clients(out: &mut String, cx: &Context, name: &str, service: &rir::Service, f
         out,
         "/// A client of `{idl}`, for one thread at a time.
         #[derive(Debug)]
-        pub struct {name}Client<F: ::dunlin::thrift::Connector = ::dunlin::DefaultFabric>(F::Client);
+        pub struct {name}Client<F: ::dunlin::thrift::Connector = ::dunlin::DefaultFabric, C = <F as ::dunlin::thrift::Connector>::Client>(C, ::std::marker::PhantomData<F>);
 
         impl<F: ::dunlin::thrift::Connector> {name}Client<F> {{
             /// Connects to a server; each function goes as its hints say. `fabric` is one fabric, or `dunlin::Fabrics`, which takes
             /// every address. Blocks.
             pub fn connect(fabric: &F, address: &::dunlin::Address, options: ::dunlin::thrift::ClientOptions) -> ::std::result::Result<Self, ::dunlin::thrift::ConnectError> {{
-                ::std::result::Result::Ok({name}Client(fabric.client(address, &{constant}, options)?))
+                ::std::result::Result::Ok({name}Client(fabric.client(address, &{constant}, options)?, ::std::marker::PhantomData))
             }}
 
             /// Connects to any server of stock Thrift, Dunlin's or Apache's, at `address` (`host:port`). All functions go by TCP.
             /// Blocks.
             pub fn connect_tcp(address: &str, options: ::dunlin::thrift::tcp::ConnectionOptions) -> ::std::result::Result<Self, ::dunlin::thrift::ConnectError> {{
-                ::std::result::Result::Ok({name}Client(F::tcp_client(address, &{constant}, options)?))
+                ::std::result::Result::Ok({name}Client(F::tcp_client(address, &{constant}, options)?, ::std::marker::PhantomData))
             }}
 
             /// The client below: routes, deadlines, connections, what it has chosen.
             pub fn inner(&mut self) -> &mut F::Client {{
                 &mut self.0
             }}
+
+            /// This client for calls with a time of their own, in place of that of the options: `client.within(time).function(..)`. A
+            /// call ends when its time has passed, and the server does not begin it later. The time includes the wait for room, and
+            /// that of a batch.
+            pub fn within(&mut self, time: ::std::time::Duration) -> {name}Client<F, ::dunlin::thrift::Within<'_, F::Client>> {{
+                {name}Client(::dunlin::thrift::Calls::within(&mut self.0, time), ::std::marker::PhantomData)
+            }}
+        }}
+
+        impl<F: ::dunlin::thrift::Connector, C: ::dunlin::thrift::Calls> {name}Client<F, C> {{
 
             /// The transport of the calls whose hints do not say TCP, and why it is that.
             pub fn transport(&self) -> &::dunlin::ChosenTransport {{
@@ -357,24 +367,32 @@ fn clients(out: &mut String, cx: &Context, name: &str, service: &rir::Service, f
 
         /// An asynchronous client of `{idl}`, for any executor and any number of tasks.
         #[derive(Clone, Debug)]
-        pub struct {name}AsyncClient<F: ::dunlin::thrift::Connector = ::dunlin::DefaultFabric>(F::AsyncClient);
+        pub struct {name}AsyncClient<F: ::dunlin::thrift::Connector = ::dunlin::DefaultFabric, C = <F as ::dunlin::thrift::Connector>::AsyncClient>(C, ::std::marker::PhantomData<F>);
 
         impl<F: ::dunlin::thrift::Connector> {name}AsyncClient<F> {{
             /// Connects to a server; each function goes as its hints say. Blocks.
             pub fn connect(hub: &F::Hub, fabric: &F, address: &::dunlin::Address, options: ::dunlin::thrift::ClientOptions) -> ::std::result::Result<Self, ::dunlin::thrift::ConnectError> {{
-                ::std::result::Result::Ok({name}AsyncClient(fabric.async_client(hub, address, &{constant}, options)?))
+                ::std::result::Result::Ok({name}AsyncClient(fabric.async_client(hub, address, &{constant}, options)?, ::std::marker::PhantomData))
             }}
 
             /// Connects to any server of stock Thrift, Dunlin's or Apache's, at `address` (`host:port`). All functions go by TCP.
             /// Blocks.
             pub fn connect_tcp(address: &str, options: ::dunlin::thrift::tcp::ConnectionOptions) -> ::std::result::Result<Self, ::dunlin::thrift::ConnectError> {{
-                ::std::result::Result::Ok({name}AsyncClient(F::async_tcp_client(address, &{constant}, options)?))
+                ::std::result::Result::Ok({name}AsyncClient(F::async_tcp_client(address, &{constant}, options)?, ::std::marker::PhantomData))
             }}
 
             /// The client below: routes, what it has chosen.
             pub fn inner(&self) -> &F::AsyncClient {{
                 &self.0
             }}
+
+            /// This client for calls with a time of their own, in place of that of the options.
+            pub fn within(&self, time: ::std::time::Duration) -> {name}AsyncClient<F, ::dunlin::thrift::AsyncWithin<'_, F::AsyncClient>> {{
+                {name}AsyncClient(::dunlin::thrift::AsyncCalls::within(&self.0, time), ::std::marker::PhantomData)
+            }}
+        }}
+
+        impl<F: ::dunlin::thrift::Connector, C: ::dunlin::thrift::AsyncCalls> {name}AsyncClient<F, C> {{
 
             /// The transport of the calls whose hints do not say TCP, and why it is that.
             pub fn transport(&self) -> &::dunlin::ChosenTransport {{

@@ -17,11 +17,13 @@ pub(crate) mod patience;
 mod running;
 pub(crate) mod slots;
 pub(crate) mod synchronous;
+pub(crate) mod within;
 
-pub use self::asynchronous::{AsyncClient, AsyncHub, AsyncResponse, Call, Ready};
+pub use self::asynchronous::{AsyncClient, AsyncHub, AsyncResponse, AsyncWithin, Call, Ready};
 pub use self::batching::{BatchCalls, Batching};
 pub use self::config::ClientConfig;
 pub use self::core::CallId;
 pub use self::filling::FillingRequest;
 pub use self::running::{RunningPlan, RunsIn, WaitsAs};
 pub use self::synchronous::{Client, LargeRequest, Response};
+pub use self::within::Within;

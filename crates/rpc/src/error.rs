@@ -118,6 +118,7 @@ impl CallError {
             }
             // A payload means that the handler has run, and that its result is too large or found no memory.
             Status::TooLarge if !payload.is_empty() => CallError::MaybeExecuted(Cause::Refused(status)),
+            Status::DeadlineExceeded => CallError::NotExecuted(Cause::DeadlineExceeded),
             refused => CallError::NotExecuted(Cause::Refused(refused)),
         })
     }

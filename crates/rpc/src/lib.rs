@@ -23,8 +23,8 @@ pub mod tune;
 mod wait;
 
 pub use client::{
-    AsyncClient, AsyncHub, AsyncResponse, BatchCalls, Batching, Call, CallId, Client, ClientConfig,
-    FillingRequest, LargeRequest, Ready, Response, RunningPlan, RunsIn, WaitsAs,
+    AsyncClient, AsyncHub, AsyncResponse, AsyncWithin, BatchCalls, Batching, Call, CallId, Client,
+    ClientConfig, FillingRequest, LargeRequest, Ready, Response, RunningPlan, RunsIn, WaitsAs, Within,
 };
 pub use connect::backoff::{Backoff, BackoffConfig};
 pub use dunlin_wire::{ApplicationCode, Status};

@@ -1,6 +1,7 @@
 //! The server: workers that each own their lanes and their part of the service, one control thread for all
 //! connections, and a thread pool for long-running functions.
 
+pub(crate) mod clock;
 pub mod config;
 pub(crate) mod deferred;
 mod dispatch;
@@ -28,7 +29,7 @@ use self::ways::Ways;
 use self::worker::Shared;
 use crate::connect::accept::{Control, ControlState};
 use crate::error::ServeError;
-use crate::service::{FunctionMode, HeapReply, PoolService, Reply, Request, Service};
+use crate::service::{FunctionMode, HeapReply, PoolService, Reply, Service};
 use dunlin_fabric::{Address, Fabric, Host, Listener, Nanos, Signal, Task};
 use dunlin_wire::Status;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -183,7 +184,7 @@ impl<F: Fabric> ServerBuilder<F> {
                 let (pool, shared, host) = (Arc::clone(&pool), Arc::clone(&shared), fabric.host().clone());
                 let body = Box::new(move || {
                     bind(&host, &shared.config.cores);
-                    run_pool(&host, &*pool, &shared);
+                    run_pool(&*pool, &shared);
                 });
                 server.pool.push(fabric.host().spawn(&format!("pool-{number}"), body)?);
             }
@@ -204,13 +205,8 @@ fn bind<H: Host>(host: &H, cores: &[u32]) {
 }
 
 /// Runs one thread of the pool.
-fn run_pool<F: Fabric>(host: &F::Host, service: &dyn PoolService, shared: &Shared<F>) {
+fn run_pool<F: Fabric>(service: &dyn PoolService, shared: &Shared<F>) {
     while let Some(incoming) = shared.pool.take(Nanos::MAX) {
-        let now = host.now();
-        if incoming.deadline.is_some_and(|deadline| deadline <= now) {
-            incoming.refuse(Status::DeadlineExceeded);
-            continue;
-        }
         let mut large = HeapReply::default();
         let mut reply = Reply {
             small: &mut [],
@@ -219,13 +215,7 @@ fn run_pool<F: Fabric>(host: &F::Host, service: &dyn PoolService, shared: &Share
             limit: shared.config.max_response as usize,
             large: &mut large,
         };
-        let request = Request {
-            function: incoming.function,
-            payload: &incoming.payload,
-            time_left: incoming.deadline.map(|deadline| deadline - now),
-            session: incoming.session,
-        };
-        let outcome = catch_unwind(AssertUnwindSafe(|| service.call(&request, &mut reply)));
+        let outcome = catch_unwind(AssertUnwindSafe(|| service.call(&incoming.request(), &mut reply)));
         let length = reply.length;
         large.0.truncate(length);
         match outcome {

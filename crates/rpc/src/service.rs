@@ -1,7 +1,8 @@
 //! The application's side of a call: a [`Service`] takes requests and fills replies.
 
 use crate::path::pieces::Filling;
-use dunlin_fabric::Nanos;
+use crate::server::clock::NEVER;
+use dunlin_fabric::{Clock, Nanos};
 use dunlin_wire::{Status, copy_bytes};
 use std::time::Duration;
 use thiserror::Error;
@@ -13,11 +14,33 @@ pub struct Request<'a> {
     pub function: u16,
     /// The request's payload.
     pub payload: &'a [u8],
-    /// The time left until the deadline when the client sent the call, in nanoseconds; `None` for no
-    /// deadline.
-    pub time_left: Option<Nanos>,
     /// The caller's session: the same for all calls of one connection.
     pub session: u64,
+    /// On the server's clock; [`NEVER`] without a deadline.
+    pub(crate) deadline: Nanos,
+    pub(crate) clock: &'a Clock,
+}
+
+impl Request<'_> {
+    /// Returns the time that is left now until the call's deadline: zero if it has passed, `None` without a
+    /// deadline. Reads the clock.
+    ///
+    /// The server knows when it took the request and bounds how long the request lay there before. So the
+    /// time may be too short by the time for which the server was busy, and too long by the time on the
+    /// network.
+    pub fn time_left(&self) -> Option<Duration> {
+        left(self.deadline, self.clock)
+    }
+
+    /// Returns the deadline on the server's clock in nanoseconds, and that clock; `None` without a deadline.
+    pub fn deadline(&self) -> Option<(Nanos, &Clock)> {
+        (self.deadline != NEVER).then_some((self.deadline, self.clock))
+    }
+}
+
+/// Returns the time left until a deadline; `None` without one.
+pub(crate) fn left(deadline: Nanos, clock: &Clock) -> Option<Duration> {
+    (deadline != NEVER).then(|| Duration::from_nanos(deadline.saturating_sub(clock.now())))
 }
 
 /// A result does not fit into the reply.

@@ -53,14 +53,14 @@ impl<F: Fabric> AsyncClient<F> {
         // A temporary synchronous client makes the introduction call.
         let connect = |config| dunlin_rpc::Client::connect(fabric, address, config);
         let mut asking = Choice::connected(service, options.engine.clone(), connect)?;
-        let introduction = introduce(&mut asking, service, &options)?;
+        let introduction = introduce((&mut asking, None), service, &options)?;
         let config = choice.config(service, &introduction, &options);
         let connect = |config| dunlin_rpc::AsyncClient::connect(hub, address, config);
         let engine = Choice::connected(service, config, connect)?;
         let routes = choice.routes(service, &introduction);
         let tcp_address = options.tcp.as_ref().or(introduction.tcp.as_ref());
         let tcp = match tcp_address.filter(|_| routes.contains(&Route::Tcp)) {
-            Some(address) => Some(AsyncConnection::connect(address, options.connection)?),
+            Some(address) => Some(AsyncConnection::connect(address, options.timed_connection())?),
             None => None,
         };
         drop(bound);
@@ -145,9 +145,19 @@ impl<F: Fabric> AsyncClient<F> {
 
     /// Makes a call, sending it immediately if there is room. Dropping the future abandons the call.
     pub fn call<A: Arguments, R: Outcome>(&self, function: usize, arguments: &A) -> AsyncCall<F, R> {
+        self.call_within(None, function, arguments)
+    }
+
+    /// As [`call`](AsyncClient::call), with a time of its own in place of that of the settings.
+    pub fn call_within<A: Arguments, R: Outcome>(
+        &self,
+        time: Option<Duration>,
+        function: usize,
+        arguments: &A,
+    ) -> AsyncCall<F, R> {
         AsyncCall(match self.route(function) {
-            Ok(Way::Tcp(tcp, name)) => State::Tcp(tcp.call(name, arguments)),
-            Ok(Way::Engine(engine, id, form)) => match send(engine, id, form, arguments) {
+            Ok(Way::Tcp(tcp, name)) => State::Tcp(tcp.call_within(time, name, arguments)),
+            Ok(Way::Engine(engine, id, form)) => match send((engine, time), id, form, arguments) {
                 Ok(call) => State::Sent(call, form),
                 Err(error) => State::Failed(error),
             },
@@ -158,9 +168,21 @@ impl<F: Fabric> AsyncClient<F> {
     /// Sends a oneway call. If there is no room, returns an error instead of waiting; the call is then not
     /// executed.
     pub fn oneway<A: Arguments, E>(&self, function: usize, arguments: &A) -> Result<(), CallError<E>> {
+        self.oneway_within(None, function, arguments)
+    }
+
+    /// As [`oneway`](AsyncClient::oneway), with a time of its own in place of that of the settings.
+    pub fn oneway_within<A: Arguments, E>(
+        &self,
+        time: Option<Duration>,
+        function: usize,
+        arguments: &A,
+    ) -> Result<(), CallError<E>> {
         match self.route(function)? {
-            Way::Tcp(tcp, name) => tcp.oneway(name, arguments),
-            Way::Engine(engine, id, form) => send(engine, id, form, arguments)?.leave().map_err(failed),
+            Way::Tcp(tcp, name) => tcp.oneway_within(time, name, arguments),
+            Way::Engine(engine, id, form) => {
+                send((engine, time), id, form, arguments)?.leave().map_err(failed)
+            }
         }
     }
 }
@@ -173,13 +195,13 @@ enum Way<'a, F: Fabric> {
 
 /// Sends a call immediately and returns the future of its result.
 fn send<F: Fabric, A: Arguments, E>(
-    engine: &dunlin_rpc::AsyncClient<F>,
+    (engine, time): (&dunlin_rpc::AsyncClient<F>, Option<Duration>),
     id: u16,
     form: Form,
     arguments: &A,
 ) -> Result<Call<F>, CallError<E>> {
     if let Some(bytes) = form.raw(arguments) {
-        return Ok(engine.call(id, bytes));
+        return Ok(engine.within_or_default(time).call(id, bytes));
     }
     let size = form.size(arguments);
     let mut small = [0; SMALL_LIMIT as usize];
@@ -192,7 +214,7 @@ fn send<F: Fabric, A: Arguments, E>(
         }
     };
     form.encode(arguments, place).map_err(CallError::Encode)?;
-    Ok(engine.call(id, place))
+    Ok(engine.within_or_default(time).call(id, place))
 }
 
 /// A call in progress. Dropping it abandons the call; the server may still execute it.

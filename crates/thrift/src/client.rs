@@ -88,7 +88,7 @@ impl<F: Fabric> Client<F> {
         let mut client =
             Client { engine: Some(engine), binding, later, ..Client::new(service, known, transport) };
         if !lazy {
-            client.agree()?;
+            client.agree(None)?;
         }
         drop(bound);
         Ok(client)
@@ -96,10 +96,10 @@ impl<F: Fabric> Client<F> {
 
     /// Learns the server's functions, once, and connects for the functions that use TCP.
     #[cold]
-    fn agree(&mut self) -> Result<(), ConnectError> {
+    fn agree(&mut self, time: Option<Duration>) -> Result<(), ConnectError> {
         let (Some(later), Some(engine)) = (&self.later, &mut self.engine) else { return Ok(()) };
         let Later { fabric, address, options, choice } = &**later;
-        let introduction = introduce(engine, self.service, options)?;
+        let introduction = introduce((engine, time), self.service, options)?;
         if introduction.functions != Choice::expected(self.service).functions {
             // The server's function ids differ, and plans are configured by id.
             let config = choice.config(self.service, &introduction, options);
@@ -116,10 +116,25 @@ impl<F: Fabric> Client<F> {
         Ok(())
     }
 
-    /// Connects a lazy client within its first call, which is not executed if that fails.
+    /// Connects a lazy client within its first call, which is not executed if that fails. If the call has a
+    /// time of its own, this takes from it.
     #[cold]
-    fn agree_for<E>(&mut self) -> Result<(), CallError<E>> {
-        self.agree().map_err(|error| match error {
+    fn agree_for<E>(&mut self, time: &mut Option<Duration>) -> Result<(), CallError<E>> {
+        let host = self.later.as_ref().map(|later| later.fabric.host().clone());
+        let (Some(host), Some(given)) = (host, *time) else { return self.agree_within(*time) };
+        let late = || CallError::Transport(dunlin_rpc::CallError::NotExecuted(Cause::DeadlineExceeded));
+        if given.is_zero() {
+            return Err(late());
+        }
+        let began = host.now();
+        self.agree_within(*time)?;
+        let left = given.saturating_sub(Duration::from_nanos(host.now().saturating_sub(began)));
+        *time = Some(left);
+        if left.is_zero() { Err(late()) } else { Ok(()) }
+    }
+
+    fn agree_within<E>(&mut self, time: Option<Duration>) -> Result<(), CallError<E>> {
+        self.agree(time).map_err(|error| match error {
             ConnectError::Introduction(error) => {
                 let cause = error.cause().unwrap_or(Cause::Disconnected);
                 CallError::Transport(dunlin_rpc::CallError::NotExecuted(cause))
@@ -156,7 +171,7 @@ impl<F: Fabric> Client<F> {
             (None, Some(tcp)) => tcp.wait_ready(at_most)?,
             (None, None) => {}
         }
-        self.agree_for()
+        self.agree_for(&mut None)
     }
 
     /// Returns how the calls of the function with this name in the IDL run: the protocol, how both sides
@@ -220,9 +235,9 @@ impl<F: Fabric> Client<F> {
 
     /// Returns the engine with the function's id, or the TCP connection with its name.
     #[inline]
-    fn route<E>(&mut self, function: usize) -> Result<Way<'_, F>, CallError<E>> {
+    fn route<E>(&mut self, time: &mut Option<Duration>, function: usize) -> Result<Way<'_, F>, CallError<E>> {
         if function >= self.known.routes.len() {
-            self.agree_for()?;
+            self.agree_for(time)?;
         }
         match (self.known.routes[function], &mut self.engine, &mut self.tcp) {
             (Route::Engine { id, form }, Some(client), _) => Ok(Way::Engine(Engine {
@@ -244,15 +259,26 @@ impl<F: Fabric> Client<F> {
         function: usize,
         arguments: &A,
     ) -> Result<R::Value, CallError<R::Exception>> {
-        let engine = match self.route(function)? {
+        self.call_within::<A, R>(None, function, arguments)
+    }
+
+    /// As [`call`](Client::call), with a time of its own in place of that of the settings.
+    #[inline]
+    pub fn call_within<A: Arguments, R: Outcome>(
+        &mut self,
+        mut time: Option<Duration>,
+        function: usize,
+        arguments: &A,
+    ) -> Result<R::Value, CallError<R::Exception>> {
+        let engine = match self.route(&mut time, function)? {
             Way::Engine(engine) => engine,
-            Way::Tcp(tcp, name) => return tcp.call::<A, R>(name, arguments),
+            Way::Tcp(tcp, name) => return tcp.call_within::<A, R>(time, name, arguments),
         };
         let Engine { client, id, form, scratch, turn } = engine;
         let answer = match encoded(form, arguments, scratch)? {
-            Encoded::Small(bytes) => client.call(id, bytes),
+            Encoded::Small(bytes) => client.within_or_default(time).call(id, bytes),
             Encoded::Large(size) => {
-                let call = submit_large(client, next(turn, client), id, form, size, arguments)?;
+                let call = submit_large(client, (time, next(turn, client)), id, form, size, arguments)?;
                 client.wait(call)
             }
         };
@@ -264,10 +290,20 @@ impl<F: Fabric> Client<F> {
 
     /// Sends a oneway call. Waits for room if necessary.
     pub fn oneway<A: Arguments, E>(&mut self, function: usize, arguments: &A) -> Result<(), CallError<E>> {
-        match self.route(function)? {
-            Way::Tcp(tcp, name) => tcp.oneway(name, arguments),
+        self.oneway_within(None, function, arguments)
+    }
+
+    /// As [`oneway`](Client::oneway), with a time of its own in place of that of the settings.
+    pub fn oneway_within<A: Arguments, E>(
+        &mut self,
+        mut time: Option<Duration>,
+        function: usize,
+        arguments: &A,
+    ) -> Result<(), CallError<E>> {
+        match self.route(&mut time, function)? {
+            Way::Tcp(tcp, name) => tcp.oneway_within(time, name, arguments),
             Way::Engine(mut engine) => {
-                let call = engine.submit(arguments, Hand::Message)?;
+                let call = engine.submit(time, arguments, Hand::Message)?;
                 engine.client.forget(call);
                 Ok(())
             }
@@ -282,7 +318,7 @@ impl<F: Fabric> Client<F> {
         function: usize,
         arguments: &A,
     ) -> Result<Pending<R>, CallError<R::Exception>> {
-        self.begin(function, arguments, Hand::Message)
+        self.begin(None, function, arguments, Hand::Message)
     }
 
     /// Adds a call to a batch.
@@ -296,19 +332,32 @@ impl<F: Fabric> Client<F> {
         function: usize,
         arguments: &A,
     ) -> Result<Pending<R>, CallError<R::Exception>> {
-        self.begin(function, arguments, Hand::Batch)
+        self.push_within(None, function, arguments)
+    }
+
+    /// As [`push`](Client::push), with a time of its own in place of that of the settings. The time runs from
+    /// here on.
+    #[inline]
+    pub fn push_within<A: Arguments, R: Outcome>(
+        &mut self,
+        time: Option<Duration>,
+        function: usize,
+        arguments: &A,
+    ) -> Result<Pending<R>, CallError<R::Exception>> {
+        self.begin(time, function, arguments, Hand::Batch)
     }
 
     #[inline]
     fn begin<A: Arguments, R: Outcome>(
         &mut self,
+        mut time: Option<Duration>,
         function: usize,
         arguments: &A,
         hand: Hand,
     ) -> Result<Pending<R>, CallError<R::Exception>> {
-        Ok(Pending(match self.route(function)? {
-            Way::Engine(mut engine) => InFlight::Engine(engine.submit(arguments, hand)?, engine.form),
-            Way::Tcp(tcp, name) => InFlight::Tcp(tcp.call::<A, R>(name, arguments)),
+        Ok(Pending(match self.route(&mut time, function)? {
+            Way::Engine(mut engine) => InFlight::Engine(engine.submit(time, arguments, hand)?, engine.form),
+            Way::Tcp(tcp, name) => InFlight::Tcp(tcp.call_within::<A, R>(time, name, arguments)),
         }))
     }
 
@@ -371,7 +420,12 @@ struct Engine<'a, F: Fabric> {
 impl<F: Fabric> Engine<'_, F> {
     /// Submits a call to the engine.
     #[inline]
-    fn submit<A: Arguments, E>(&mut self, arguments: &A, hand: Hand) -> Result<CallId, CallError<E>> {
+    fn submit<A: Arguments, E>(
+        &mut self,
+        time: Option<Duration>,
+        arguments: &A,
+        hand: Hand,
+    ) -> Result<CallId, CallError<E>> {
         let Engine { client, id, form, scratch, turn } = self;
         let worker = match hand {
             Hand::Message => next(turn, client),
@@ -380,10 +434,14 @@ impl<F: Fabric> Engine<'_, F> {
         };
         let submitted = match (encoded(*form, arguments, scratch)?, hand) {
             (Encoded::Large(size), _) => {
-                return submit_large(client, worker, *id, *form, size, arguments);
+                return submit_large(client, (time, worker), *id, *form, size, arguments);
             }
-            (Encoded::Small(bytes), Hand::Message) => client.submit_waiting_on(worker, *id, bytes),
-            (Encoded::Small(bytes), Hand::Batch) => client.push_waiting_on(worker, *id, bytes),
+            (Encoded::Small(bytes), Hand::Message) => {
+                client.within_or_default(time).submit_waiting_on(worker, *id, bytes)
+            }
+            (Encoded::Small(bytes), Hand::Batch) => {
+                client.within_or_default(time).push_waiting_on(worker, *id, bytes)
+            }
         };
         submitted.map_err(failed)
     }
@@ -424,13 +482,13 @@ fn encoded<'a, A: Arguments, E>(
 /// Encodes a large request in the send buffer and submits it.
 fn submit_large<F: Fabric, A: Arguments, E>(
     client: &mut dunlin_rpc::Client<F>,
-    worker: usize,
+    (time, worker): (Option<Duration>, usize),
     id: u16,
     form: Form,
     size: usize,
     arguments: &A,
 ) -> Result<CallId, CallError<E>> {
-    let mut request = client.filling_request_for(worker, id, size)?;
+    let mut request = client.within_or_default(time).filling_request_for(worker, id, size)?;
     let (place, filling) = request.parts();
     form.encode_filling(arguments, (place, Some(filling))).map_err(CallError::Encode)?;
     Ok(request.submit()?)
@@ -460,11 +518,12 @@ pub(crate) fn failed<E>(error: dunlin_rpc::CallError) -> CallError<E> {
 /// Calls the introduction function and checks that the server serves the service, with functions that this
 /// client can call.
 pub(crate) fn introduce<F: Fabric>(
-    client: &mut dunlin_rpc::Client<F>,
+    (client, time): (&mut dunlin_rpc::Client<F>, Option<Duration>),
     service: &'static ServiceDescriptor,
     options: &ClientOptions,
 ) -> Result<Introduction, ConnectError> {
-    let answer = client.call(INTRODUCTION, &[]).map_err(ConnectError::Introduction)?;
+    let answer =
+        client.within_or_default(time).call(INTRODUCTION, &[]).map_err(ConnectError::Introduction)?;
     let introduction = Introduction::parse(&answer).map_err(ConnectError::NotThrift)?;
     // A client of a base service may call a server of a service that extends it.
     let known = service.functions.iter().filter(|f| introduction.function(&f.name).is_some()).count();

@@ -106,25 +106,66 @@ pub fn serve_async<C: Connector, P: AsyncProcessor>(
     connector.async_server(address, processor, options, tasks)
 }
 
-/// The calls of a synchronous client. Functions are given by their indices in the service's descriptor.
-/// [`Client`] documents the methods.
+/// The calls of a synchronous client. Functions are given by their indices in the service's descriptor, and a
+/// call's time in place of that of the settings, if it has one. [`Client`] documents the methods.
 pub trait Calls: Debug {
     /// Makes a call and waits for its result.
-    fn call<A: Arguments, R: Outcome>(
+    fn call_within<A: Arguments, R: Outcome>(
         &mut self,
+        time: Option<Duration>,
         function: usize,
         arguments: &A,
     ) -> Result<R::Value, CallError<R::Exception>>;
 
     /// Sends a oneway call, without waiting for a result.
-    fn oneway<A: Arguments, E>(&mut self, function: usize, arguments: &A) -> Result<(), CallError<E>>;
+    fn oneway_within<A: Arguments, E>(
+        &mut self,
+        time: Option<Duration>,
+        function: usize,
+        arguments: &A,
+    ) -> Result<(), CallError<E>>;
 
     /// Adds a call to a batch.
+    fn push_within<A: Arguments, R: Outcome>(
+        &mut self,
+        time: Option<Duration>,
+        function: usize,
+        arguments: &A,
+    ) -> Result<Pending<R>, CallError<R::Exception>>;
+
+    /// Makes a call with the time of the settings.
+    #[inline]
+    fn call<A: Arguments, R: Outcome>(
+        &mut self,
+        function: usize,
+        arguments: &A,
+    ) -> Result<R::Value, CallError<R::Exception>> {
+        self.call_within::<A, R>(None, function, arguments)
+    }
+
+    /// Sends a oneway call with the time of the settings.
+    #[inline]
+    fn oneway<A: Arguments, E>(&mut self, function: usize, arguments: &A) -> Result<(), CallError<E>> {
+        self.oneway_within(None, function, arguments)
+    }
+
+    /// Adds a call to a batch, with the time of the settings.
+    #[inline]
     fn push<A: Arguments, R: Outcome>(
         &mut self,
         function: usize,
         arguments: &A,
-    ) -> Result<Pending<R>, CallError<R::Exception>>;
+    ) -> Result<Pending<R>, CallError<R::Exception>> {
+        self.push_within(None, function, arguments)
+    }
+
+    /// Returns a view of this client whose calls have a time of their own.
+    fn within(&mut self, time: Duration) -> Within<'_, Self>
+    where
+        Self: Sized,
+    {
+        Within { client: self, time }
+    }
 
     /// Sends the open batches.
     fn flush(&mut self) -> Result<(), dunlin_rpc::CallError>;
@@ -142,16 +183,43 @@ pub trait Calls: Debug {
     fn wait_ready(&mut self, at_most: Duration) -> Result<(), CallError<Never>>;
 }
 
-/// The calls of an asynchronous client. [`AsyncClient`] documents the methods.
+/// The calls of an asynchronous client, with times as in [`Calls`]. [`AsyncClient`] documents the methods.
 pub trait AsyncCalls: Clone + Debug {
     /// A call in progress. Dropping it abandons the call; the server may still execute it.
     type Call<R: Outcome>: Future<Output = Result<R::Value, CallError<R::Exception>>> + Unpin;
 
     /// Makes a call, sending it immediately if there is room.
-    fn call<A: Arguments, R: Outcome>(&self, function: usize, arguments: &A) -> Self::Call<R>;
+    fn call_within<A: Arguments, R: Outcome>(
+        &self,
+        time: Option<Duration>,
+        function: usize,
+        arguments: &A,
+    ) -> Self::Call<R>;
 
     /// Sends a oneway call, without waiting for a result.
-    fn oneway<A: Arguments, E>(&self, function: usize, arguments: &A) -> Result<(), CallError<E>>;
+    fn oneway_within<A: Arguments, E>(
+        &self,
+        time: Option<Duration>,
+        function: usize,
+        arguments: &A,
+    ) -> Result<(), CallError<E>>;
+
+    /// Makes a call with the time of the settings.
+    #[inline]
+    fn call<A: Arguments, R: Outcome>(&self, function: usize, arguments: &A) -> Self::Call<R> {
+        self.call_within(None, function, arguments)
+    }
+
+    /// Sends a oneway call with the time of the settings.
+    #[inline]
+    fn oneway<A: Arguments, E>(&self, function: usize, arguments: &A) -> Result<(), CallError<E>> {
+        self.oneway_within(None, function, arguments)
+    }
+
+    /// Returns a view of this client whose calls have a time of their own.
+    fn within(&self, time: Duration) -> AsyncWithin<'_, Self> {
+        AsyncWithin { client: self, time }
+    }
 
     /// Returns the transport of calls whose hints do not select TCP, and the reason why it was chosen.
     fn transport(&self) -> &ChosenTransport;
@@ -162,6 +230,123 @@ pub trait AsyncCalls: Clone + Debug {
     /// Waits until the client is connected.
     fn wait_ready(&self, at_most: Duration)
     -> impl Future<Output = Result<(), dunlin_rpc::CallError>> + Send;
+}
+
+/// A view of a synchronous client whose calls have a time of their own, in place of that of the settings.
+///
+/// A call ends with [`Cause::DeadlineExceeded`](dunlin_rpc::Cause::DeadlineExceeded) when its time has passed,
+/// and the server does not begin it later; see [`dunlin_rpc::Client::within`]. Over TCP the server does not
+/// learn the time.
+#[derive(Debug)]
+#[must_use = "the time is that of the calls made with it"]
+pub struct Within<'a, C> {
+    client: &'a mut C,
+    time: Duration,
+}
+
+impl<C: Calls> Calls for Within<'_, C> {
+    #[inline]
+    fn call_within<A: Arguments, R: Outcome>(
+        &mut self,
+        time: Option<Duration>,
+        function: usize,
+        arguments: &A,
+    ) -> Result<R::Value, CallError<R::Exception>> {
+        self.client.call_within::<A, R>(time.or(Some(self.time)), function, arguments)
+    }
+
+    #[inline]
+    fn oneway_within<A: Arguments, E>(
+        &mut self,
+        time: Option<Duration>,
+        function: usize,
+        arguments: &A,
+    ) -> Result<(), CallError<E>> {
+        self.client.oneway_within(time.or(Some(self.time)), function, arguments)
+    }
+
+    #[inline]
+    fn push_within<A: Arguments, R: Outcome>(
+        &mut self,
+        time: Option<Duration>,
+        function: usize,
+        arguments: &A,
+    ) -> Result<Pending<R>, CallError<R::Exception>> {
+        self.client.push_within(time.or(Some(self.time)), function, arguments)
+    }
+
+    fn flush(&mut self) -> Result<(), dunlin_rpc::CallError> {
+        self.client.flush()
+    }
+
+    #[inline]
+    fn wait<R: Outcome>(&mut self, pending: Pending<R>) -> Result<R::Value, CallError<R::Exception>> {
+        self.client.wait(pending)
+    }
+
+    fn transport(&self) -> &ChosenTransport {
+        self.client.transport()
+    }
+
+    fn plan_of(&self, function: &str) -> Result<RunningPlan, PlanOfError> {
+        self.client.plan_of(function)
+    }
+
+    fn wait_ready(&mut self, at_most: Duration) -> Result<(), CallError<Never>> {
+        self.client.wait_ready(at_most)
+    }
+}
+
+/// A view of an asynchronous client whose calls have a time of their own; as [`Within`].
+#[derive(Debug)]
+pub struct AsyncWithin<'a, C> {
+    client: &'a C,
+    time: Duration,
+}
+
+impl<C> Clone for AsyncWithin<'_, C> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<C> Copy for AsyncWithin<'_, C> {}
+
+impl<C: AsyncCalls> AsyncCalls for AsyncWithin<'_, C> {
+    type Call<R: Outcome> = C::Call<R>;
+
+    fn call_within<A: Arguments, R: Outcome>(
+        &self,
+        time: Option<Duration>,
+        function: usize,
+        arguments: &A,
+    ) -> C::Call<R> {
+        self.client.call_within(time.or(Some(self.time)), function, arguments)
+    }
+
+    fn oneway_within<A: Arguments, E>(
+        &self,
+        time: Option<Duration>,
+        function: usize,
+        arguments: &A,
+    ) -> Result<(), CallError<E>> {
+        self.client.oneway_within(time.or(Some(self.time)), function, arguments)
+    }
+
+    fn transport(&self) -> &ChosenTransport {
+        self.client.transport()
+    }
+
+    fn plan_of(&self, function: &str) -> Result<RunningPlan, PlanOfError> {
+        self.client.plan_of(function)
+    }
+
+    fn wait_ready(
+        &self,
+        at_most: Duration,
+    ) -> impl Future<Output = Result<(), dunlin_rpc::CallError>> + Send {
+        self.client.wait_ready(at_most)
+    }
 }
 
 impl<F: Fabric> Connector for F {
@@ -228,26 +413,33 @@ impl<F: Fabric> Connector for F {
 
 impl<F: Fabric> Calls for Client<F> {
     #[inline]
-    fn call<A: Arguments, R: Outcome>(
+    fn call_within<A: Arguments, R: Outcome>(
         &mut self,
+        time: Option<Duration>,
         function: usize,
         arguments: &A,
     ) -> Result<R::Value, CallError<R::Exception>> {
-        Client::call::<A, R>(self, function, arguments)
+        Client::call_within::<A, R>(self, time, function, arguments)
     }
 
     #[inline]
-    fn oneway<A: Arguments, E>(&mut self, function: usize, arguments: &A) -> Result<(), CallError<E>> {
-        Client::oneway(self, function, arguments)
-    }
-
-    #[inline]
-    fn push<A: Arguments, R: Outcome>(
+    fn oneway_within<A: Arguments, E>(
         &mut self,
+        time: Option<Duration>,
+        function: usize,
+        arguments: &A,
+    ) -> Result<(), CallError<E>> {
+        Client::oneway_within(self, time, function, arguments)
+    }
+
+    #[inline]
+    fn push_within<A: Arguments, R: Outcome>(
+        &mut self,
+        time: Option<Duration>,
         function: usize,
         arguments: &A,
     ) -> Result<Pending<R>, CallError<R::Exception>> {
-        Client::push(self, function, arguments)
+        Client::push_within(self, time, function, arguments)
     }
 
     fn flush(&mut self) -> Result<(), dunlin_rpc::CallError> {
@@ -276,13 +468,23 @@ impl<F: Fabric> AsyncCalls for AsyncClient<F> {
     type Call<R: Outcome> = AsyncCall<F, R>;
 
     #[inline]
-    fn call<A: Arguments, R: Outcome>(&self, function: usize, arguments: &A) -> AsyncCall<F, R> {
-        AsyncClient::call(self, function, arguments)
+    fn call_within<A: Arguments, R: Outcome>(
+        &self,
+        time: Option<Duration>,
+        function: usize,
+        arguments: &A,
+    ) -> AsyncCall<F, R> {
+        AsyncClient::call_within(self, time, function, arguments)
     }
 
     #[inline]
-    fn oneway<A: Arguments, E>(&self, function: usize, arguments: &A) -> Result<(), CallError<E>> {
-        AsyncClient::oneway(self, function, arguments)
+    fn oneway_within<A: Arguments, E>(
+        &self,
+        time: Option<Duration>,
+        function: usize,
+        arguments: &A,
+    ) -> Result<(), CallError<E>> {
+        AsyncClient::oneway_within(self, time, function, arguments)
     }
 
     fn transport(&self) -> &ChosenTransport {

@@ -1,12 +1,14 @@
 //! Errors of callers, handlers, connecting and serving.
 
 use crate::numa::NumaError;
-use dunlin_rpc::Certainty;
+use crate::tcp::TcpError;
+use dunlin_rpc::{Cause, Certainty};
 use pilota::thrift::{
     ApplicationException, ApplicationExceptionKind, ProtocolExceptionKind, ThriftException,
     new_protocol_exception,
 };
 use std::convert::Infallible;
+use std::io::ErrorKind;
 use thiserror::Error;
 
 /// The exception type of a function that declares none.
@@ -28,7 +30,7 @@ pub enum CallError<E> {
     Transport(#[from] dunlin_rpc::CallError),
     /// The call failed on TCP. [`certainty`](CallError::certainty) says whether it may have been executed.
     #[error(transparent)]
-    Tcp(#[from] crate::tcp::TcpError),
+    Tcp(TcpError),
     /// A lazy client connected within the call, and cannot use the server. The call was not executed.
     #[error(transparent)]
     Connect(std::sync::Arc<ConnectError>),
@@ -46,6 +48,19 @@ pub enum CallError<E> {
         /// The function.
         function: String,
     },
+}
+
+impl<E> From<TcpError> for CallError<E> {
+    /// A call whose time has passed has the same error on all transports.
+    fn from(error: TcpError) -> Self {
+        match error {
+            TcpError::TimedOut { .. } => dunlin_rpc::CallError::MaybeExecuted(Cause::DeadlineExceeded).into(),
+            TcpError::NotSent { error, .. } if error.kind() == ErrorKind::TimedOut => {
+                dunlin_rpc::CallError::NotExecuted(Cause::DeadlineExceeded).into()
+            }
+            error => CallError::Tcp(error),
+        }
+    }
 }
 
 impl<E> CallError<E> {

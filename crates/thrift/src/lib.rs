@@ -39,7 +39,7 @@ pub use arguments::{
 pub use asynchronous::{AsyncCall, AsyncClient};
 pub use client::{Client, Pending};
 pub use codec::{Input, Output, owned_str, read_owned_rest};
-pub use connector::{AsyncCalls, Calls, Connector, serve, serve_async};
+pub use connector::{AsyncCalls, AsyncWithin, Calls, Connector, Within, serve, serve_async};
 pub use descriptor::ServiceDescriptor;
 pub use error::{
     CallError, ConnectError, Failure, Never, PlanOfError, Refusal, ServeError, not_asynchronous,

@@ -11,6 +11,7 @@ use dunlin_hints::{Environment, FunctionHints, Selection, Side, select};
 use dunlin_rpc::{ClientConfig, Plan};
 use pilota::thrift::{ApplicationException, ApplicationExceptionKind};
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// Settings of a typed client.
 #[derive(Clone, Debug, Default)]
@@ -37,18 +38,30 @@ pub struct ClientOptions {
     /// understood. Such calls then fail; the other functions work. Default: false, connecting fails and names
     /// the functions.
     pub other_signatures: bool,
-    /// Settings of the TCP connection.
+    /// Settings of the TCP connection. A call has the same time there as elsewhere: that of `engine`, unless
+    /// [`ConnectionOptions::call_timeout`] is set.
     pub connection: ConnectionOptions,
 }
 
 impl ClientOptions {
-    /// Returns the settings of the TCP connection of a blocking client: [`ClientConfig::wait_for_ready`] and
-    /// [`ClientConfig::lazy`] of the engine's settings hold there, too.
+    /// Returns the settings of the TCP connection of a blocking client: [`ClientConfig::wait_for_ready`],
+    /// [`ClientConfig::lazy`], and without a [`ConnectionOptions::call_timeout`] also the timeout of the
+    /// engine's settings hold there, too.
     #[must_use]
     pub fn tcp_connection(&self) -> ConnectionOptions {
-        let mut connection = self.connection.clone();
+        let mut connection = self.timed_connection();
         connection.wait_for_ready = connection.wait_for_ready.max(self.engine.wait_for_ready);
         connection.lazy |= self.engine.lazy;
+        connection
+    }
+
+    /// Returns the settings of the TCP connection, with the engine's timeout if they have none.
+    pub(crate) fn timed_connection(&self) -> ConnectionOptions {
+        let mut connection = self.connection.clone();
+        connection.call_timeout.get_or_insert(match self.engine.timeout {
+            0 => Duration::MAX,
+            timeout => Duration::from_nanos(timeout),
+        });
         connection
     }
 }

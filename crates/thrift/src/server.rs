@@ -11,7 +11,7 @@ use crate::numa;
 use crate::on_server::{OnServer, Placement};
 use crate::route::environment;
 use crate::tcp;
-use dunlin_fabric::{Address, Fabric, Host, Nanos, Topology};
+use dunlin_fabric::{Address, Clock, Fabric, Host, Nanos, Topology};
 use dunlin_hints::{Environment, FunctionHints, Side, nearest, select};
 use dunlin_rpc::{
     ApplicationCode, FunctionMode, PoolService, Reply, Request, ServerBuilder, ServerConfig, Service, Status,
@@ -26,8 +26,8 @@ use std::time::Duration;
 /// Facts about a call that a handler may use besides the arguments.
 #[derive(Clone, Debug)]
 pub struct Context {
-    /// The time left until the call's deadline when it was sent, in nanoseconds; `None` without a deadline.
-    pub time_left: Option<Nanos>,
+    /// The deadline on the server's clock, if the call has one.
+    pub(crate) deadline: Option<(Nanos, Clock)>,
     /// The number of the caller's connection, the same for all its calls.
     pub session: u64,
     /// Whether the call came through stock Thrift over TCP.
@@ -37,6 +37,13 @@ pub struct Context {
 }
 
 impl Context {
+    /// Returns the time that is left now until the call's deadline: zero if it has passed, `None` without a
+    /// deadline, and for calls over TCP, which do not carry it. Reads the clock.
+    pub fn time_left(&self) -> Option<Duration> {
+        let (deadline, clock) = self.deadline.as_ref()?;
+        Some(Duration::from_nanos(deadline.saturating_sub(clock.now())))
+    }
+
     /// Returns the bytes of an argument as `Bytes`, to be kept or returned.
     ///
     /// They share the message's memory without a copy if the argument is large, fills most of the message,
@@ -198,8 +205,8 @@ impl<P: Processor> Adapter<P> {
         let Some((function, form)) = function_number(request.function) else {
             return Ok(reply.write(&self.introduction)?);
         };
-        let context =
-            Context { time_left: request.time_left, session: request.session, tcp: false, memory: None };
+        let deadline = request.deadline().map(|(deadline, clock)| (deadline, clock.clone()));
+        let context = Context { deadline, session: request.session, tcp: false, memory: None };
         let mut input = match form {
             Form::Bare => BinaryInput::bare(request.payload),
             Form::Tagged => BinaryInput::new(request.payload),

@@ -19,6 +19,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context as TaskContext, Poll, Waker};
+use std::time::Duration;
 
 /// A service with its asynchronous handler. Generated code implements it.
 pub trait AsyncProcessor: Send + Sync + 'static {
@@ -201,18 +202,12 @@ impl<F: Fabric> Responder for IntoIncoming<F> {
 
 /// Pulls calls and spawns them until the server ends.
 fn spawn_calls<F: Fabric, P: AsyncProcessor>(
-    host: &F::Host,
     puller: &Puller<F>,
     processor: &Arc<P>,
     (tasks, calls): (&Tasks, &Arc<Calls>),
     limit: u64,
 ) {
     while let Some(mut incoming) = puller.receive(Nanos::MAX) {
-        let now = host.now();
-        if incoming.deadline.is_some_and(|deadline| deadline <= now) {
-            incoming.refuse(Status::DeadlineExceeded);
-            continue;
-        }
         let Some((function, form)) = function_number(incoming.function) else {
             incoming.refuse(Status::UnknownFunction);
             continue;
@@ -223,9 +218,14 @@ fn spawn_calls<F: Fabric, P: AsyncProcessor>(
         };
         let processor = Arc::clone(processor);
         let task = async move {
+            // The call may have waited in the executor.
+            if incoming.time_left() == Some(Duration::ZERO) {
+                incoming.refuse(Status::DeadlineExceeded);
+                return;
+            }
             let payload = std::mem::take(&mut incoming.payload);
             let context = Context {
-                time_left: incoming.deadline.map(|deadline| deadline - now),
+                deadline: incoming.deadline().map(|(deadline, clock)| (deadline, clock.clone())),
                 session: incoming.session,
                 tcp: false,
                 memory: None,
@@ -296,8 +296,8 @@ pub(crate) fn serve_async_on<F: Fabric, P: AsyncProcessor>(
         Box::new(move |_: &Request<'_>, reply: &mut Reply<'_>| Ok(reply.write(&introduction)?))
     })?;
     let (calls, puller, processor) = (Arc::new(Calls::default()), engine.puller(), Arc::new(processor));
-    let (host, mine) = (fabric.host().clone(), Arc::clone(&calls));
-    let body = move || spawn_calls(&host, &puller, &processor, (&tasks, &mine), limit);
+    let mine = Arc::clone(&calls);
+    let body = move || spawn_calls(&puller, &processor, (&tasks, &mine), limit);
     let spawner = fabric.host().spawn("dunlin-tasks", Box::new(body));
     let spawner = spawner.map_err(dunlin_rpc::ServeError::Thread)?;
     Ok(AsyncServer { address: engine.address().clone(), engine: Some(engine), calls, spawner: Some(spawner) })

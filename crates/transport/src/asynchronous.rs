@@ -154,6 +154,12 @@ impl AsyncClient {
         each!(On, &self.on, client => client.batch_calls())
     }
 
+    /// Returns a view of this client for calls with a time of their own, in place of
+    /// [`ClientConfig::timeout`]; see [`dunlin_rpc::Client::within`].
+    pub fn within(&self, time: Duration) -> AsyncWithin<'_> {
+        AsyncWithin(each_into!(On, &self.on, WithinOn, client => client.within(time)))
+    }
+
     /// Makes a call on any worker. It is sent immediately if there is room, before the first poll. Dropping
     /// the future abandons the call.
     pub fn call(&self, function: u16, payload: &[u8]) -> Call {
@@ -163,6 +169,30 @@ impl AsyncClient {
     /// Makes a call on the given worker. See [`call`](AsyncClient::call).
     pub fn call_on(&self, worker: usize, function: u16, payload: &[u8]) -> Call {
         each_into!(On, &self.on, Call, client => client.call_on(worker, function, payload))
+    }
+}
+
+/// A view of an [`AsyncClient`] for calls with a time of their own; see [`AsyncClient::within`].
+#[derive(Clone, Copy, Debug)]
+pub struct AsyncWithin<'a>(WithinOn<'a>);
+
+#[derive(Clone, Copy, Debug)]
+enum WithinOn<'a> {
+    Shm(dunlin_rpc::AsyncWithin<'a, ShmFabric>),
+    Rdma(dunlin_rpc::AsyncWithin<'a, RdmaFabric>),
+    #[cfg(feature = "ofi")]
+    Ofi(dunlin_rpc::AsyncWithin<'a, OfiFabric>),
+}
+
+impl AsyncWithin<'_> {
+    /// As [`AsyncClient::call`].
+    pub fn call(&self, function: u16, payload: &[u8]) -> Call {
+        each_into!(WithinOn, &self.0, Call, client => client.call(function, payload))
+    }
+
+    /// As [`AsyncClient::call_on`].
+    pub fn call_on(&self, worker: usize, function: u16, payload: &[u8]) -> Call {
+        each_into!(WithinOn, &self.0, Call, client => client.call_on(worker, function, payload))
     }
 }
 

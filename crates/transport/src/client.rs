@@ -197,6 +197,13 @@ impl Client {
         each!(On, &self.on, client => client.in_flight())
     }
 
+    /// Returns a view of this client whose next call has a time of its own, in place of
+    /// [`ClientConfig::timeout`]; see [`dunlin_rpc::Client::within`].
+    #[inline(always)]
+    pub fn within(&mut self, time: Duration) -> Within<'_> {
+        each_into!(On, &mut self.on, Within, client => client.within(time))
+    }
+
     /// Makes a call and waits for its result. Workers are used round-robin.
     #[inline(always)]
     pub fn call(&mut self, function: u16, payload: &[u8]) -> Result<Response<'_>, CallError> {
@@ -292,13 +299,8 @@ impl Client {
     /// A buffer of a client on another fabric causes [`Cause::Closed`](dunlin_rpc::Cause::Closed): not
     /// executed.
     pub fn submit_large(&mut self, function: u16, request: LargeRequest) -> Result<CallId, CallError> {
-        match (&mut self.on, request) {
-            (On::Shm(client), LargeRequest::Shm(request)) => client.submit_large(function, request),
-            (On::Rdma(client), LargeRequest::Rdma(request)) => client.submit_large(function, request),
-            #[cfg(feature = "ofi")]
-            (On::Ofi(client), LargeRequest::Ofi(request)) => client.submit_large(function, request),
-            _ => Err(CallError::NotExecuted(dunlin_rpc::Cause::Closed)),
-        }
+        each_into!(On, &mut self.on, Within, client => client.within_or_default(None))
+            .submit_large(function, request)
     }
 
     /// Returns a request of `length` bytes to `worker` that is sent in pieces while it is filled, if the plan
@@ -366,5 +368,85 @@ impl Client {
     /// Closes the connections and notifies the server.
     pub fn close(self) {
         each!(On, self.on, client => client.close());
+    }
+}
+
+/// A view of a [`Client`] for one call with a time of its own; see [`Client::within`]. Its methods are those
+/// of the client.
+#[derive(Debug)]
+#[must_use = "the time is that of the call made with it"]
+pub enum Within<'a> {
+    /// A client on shared memory.
+    Shm(dunlin_rpc::Within<'a, ShmFabric>),
+    /// A client on RDMA.
+    Rdma(dunlin_rpc::Within<'a, RdmaFabric>),
+    /// A client on libfabric.
+    #[cfg(feature = "ofi")]
+    Ofi(dunlin_rpc::Within<'a, OfiFabric>),
+}
+
+impl<'a> Within<'a> {
+    /// As [`Client::call`].
+    #[inline(always)]
+    pub fn call(self, function: u16, payload: &[u8]) -> Result<Response<'a>, CallError> {
+        Ok(each_into!(Self, self, Response, client => client.call(function, payload)?))
+    }
+
+    /// As [`Client::call_on`].
+    #[inline(always)]
+    pub fn call_on(self, worker: usize, function: u16, payload: &[u8]) -> Result<Response<'a>, CallError> {
+        Ok(each_into!(Self, self, Response, client => client.call_on(worker, function, payload)?))
+    }
+
+    /// As [`Client::submit_on`].
+    #[inline(always)]
+    pub fn submit_on(self, worker: usize, function: u16, payload: &[u8]) -> Result<CallId, CallError> {
+        each!(Self, self, client => client.submit_on(worker, function, payload))
+    }
+
+    /// As [`Client::submit_waiting_on`]; waits for at most the time of the call.
+    #[inline(always)]
+    pub fn submit_waiting_on(
+        self,
+        worker: usize,
+        function: u16,
+        payload: &[u8],
+    ) -> Result<CallId, CallError> {
+        each!(Self, self, client => client.submit_waiting_on(worker, function, payload))
+    }
+
+    /// As [`Client::push_on`]. The time runs from here on, and each call of a batch has its own.
+    #[inline(always)]
+    pub fn push_on(self, worker: usize, function: u16, payload: &[u8]) -> Result<CallId, CallError> {
+        each!(Self, self, client => client.push_on(worker, function, payload))
+    }
+
+    /// As [`Client::push_waiting_on`]; waits for at most the time of the call.
+    #[inline(always)]
+    pub fn push_waiting_on(self, worker: usize, function: u16, payload: &[u8]) -> Result<CallId, CallError> {
+        each!(Self, self, client => client.push_waiting_on(worker, function, payload))
+    }
+
+    /// As [`Client::submit_large`].
+    pub fn submit_large(self, function: u16, request: LargeRequest) -> Result<CallId, CallError> {
+        match (self, request) {
+            (Within::Shm(client), LargeRequest::Shm(request)) => client.submit_large(function, request),
+            (Within::Rdma(client), LargeRequest::Rdma(request)) => client.submit_large(function, request),
+            #[cfg(feature = "ofi")]
+            (Within::Ofi(client), LargeRequest::Ofi(request)) => client.submit_large(function, request),
+            _ => Err(CallError::NotExecuted(dunlin_rpc::Cause::Closed)),
+        }
+    }
+
+    /// As [`Client::filling_request_for`]. The time begins when the first bytes are sent.
+    pub fn filling_request_for(
+        self,
+        worker: usize,
+        function: u16,
+        length: usize,
+    ) -> Result<FillingRequest<'a>, CallError> {
+        Ok(
+            each_into!(Self, self, FillingRequest, client => client.filling_request_for(worker, function, length)?),
+        )
     }
 }

@@ -51,8 +51,8 @@ mod typed;
 #[cfg(feature = "thrift")]
 mod typed_server;
 
-pub use asynchronous::{AsyncClient, AsyncHubs, AsyncResponse, Call};
-pub use client::{Client, FillingRequest, LargeRequest, Response};
+pub use asynchronous::{AsyncClient, AsyncHubs, AsyncResponse, AsyncWithin, Call};
+pub use client::{Client, FillingRequest, LargeRequest, Response, Within};
 pub use dunlin_fabric::{ChosenTransport, PassedOver};
 pub use fabrics::{Choose, ChosenFabric, Fabrics, FabricsConfig, TablesFrom};
 pub use resolve::{ResolveError, Resolved};

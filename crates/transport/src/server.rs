@@ -9,6 +9,7 @@ use dunlin_fabric_rdma::RdmaFabric;
 use dunlin_fabric_shm::ShmFabric;
 use dunlin_rpc::{Counters, FunctionMode, PoolService, ServeError, ServerConfig, Service, Status};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A builder of servers.
 #[derive(Clone)]
@@ -320,8 +321,6 @@ pub struct Incoming {
     pub function: u16,
     /// The payload.
     pub payload: Vec<u8>,
-    /// The call's deadline on the server's clock in nanoseconds; `None` without a deadline.
-    pub deadline: Option<Nanos>,
     /// The caller's session.
     pub session: u64,
     deferred: Deferred,
@@ -335,10 +334,15 @@ impl Incoming {
         Incoming {
             function: call.function,
             payload: std::mem::take(&mut call.payload),
-            deadline: call.deadline,
             session: call.session,
             deferred: keep(call),
         }
+    }
+
+    /// Returns the time left until the call's deadline: zero if it has passed, `None` without a deadline.
+    /// Reads the clock.
+    pub fn time_left(&self) -> Option<Duration> {
+        each!(Deferred, &self.deferred, call => call.time_left())
     }
 
     /// Answers with a result.

@@ -124,26 +124,33 @@ fn tcp_place<'a>(fabrics: &Fabrics, address: &'a Address) -> Result<Option<&'a s
 
 impl Calls for TypedClient {
     #[inline]
-    fn call<A: Arguments, R: Outcome>(
+    fn call_within<A: Arguments, R: Outcome>(
         &mut self,
+        time: Option<Duration>,
         function: usize,
         arguments: &A,
     ) -> Result<R::Value, CallError<R::Exception>> {
-        each_way!(Way, &mut self.way, client => client.call::<A, R>(function, arguments))
+        each_way!(Way, &mut self.way, client => client.call_within::<A, R>(time, function, arguments))
     }
 
     #[inline]
-    fn oneway<A: Arguments, E>(&mut self, function: usize, arguments: &A) -> Result<(), CallError<E>> {
-        each_way!(Way, &mut self.way, client => client.oneway(function, arguments))
-    }
-
-    #[inline]
-    fn push<A: Arguments, R: Outcome>(
+    fn oneway_within<A: Arguments, E>(
         &mut self,
+        time: Option<Duration>,
+        function: usize,
+        arguments: &A,
+    ) -> Result<(), CallError<E>> {
+        each_way!(Way, &mut self.way, client => client.oneway_within(time, function, arguments))
+    }
+
+    #[inline]
+    fn push_within<A: Arguments, R: Outcome>(
+        &mut self,
+        time: Option<Duration>,
         function: usize,
         arguments: &A,
     ) -> Result<Pending<R>, CallError<R::Exception>> {
-        each_way!(Way, &mut self.way, client => client.push(function, arguments))
+        each_way!(Way, &mut self.way, client => client.push_within(time, function, arguments))
     }
 
     fn flush(&mut self) -> Result<(), dunlin_rpc::CallError> {
@@ -266,17 +273,29 @@ impl<R: Outcome> Future for TypedCall<R> {
 impl AsyncCalls for TypedAsyncClient {
     type Call<R: Outcome> = TypedCall<R>;
 
-    fn call<A: Arguments, R: Outcome>(&self, function: usize, arguments: &A) -> TypedCall<R> {
+    fn call_within<A: Arguments, R: Outcome>(
+        &self,
+        time: Option<Duration>,
+        function: usize,
+        arguments: &A,
+    ) -> TypedCall<R> {
         TypedCall(match &self.way {
-            AsyncWay::Shm(client) | AsyncWay::Tcp(client) => CallWay::Shm(client.call(function, arguments)),
-            AsyncWay::Rdma(client) => CallWay::Rdma(client.call(function, arguments)),
+            AsyncWay::Shm(client) | AsyncWay::Tcp(client) => {
+                CallWay::Shm(client.call_within(time, function, arguments))
+            }
+            AsyncWay::Rdma(client) => CallWay::Rdma(client.call_within(time, function, arguments)),
             #[cfg(feature = "ofi")]
-            AsyncWay::Ofi(client) => CallWay::Ofi(client.call(function, arguments)),
+            AsyncWay::Ofi(client) => CallWay::Ofi(client.call_within(time, function, arguments)),
         })
     }
 
-    fn oneway<A: Arguments, E>(&self, function: usize, arguments: &A) -> Result<(), CallError<E>> {
-        each_way!(AsyncWay, &self.way, client => client.oneway(function, arguments))
+    fn oneway_within<A: Arguments, E>(
+        &self,
+        time: Option<Duration>,
+        function: usize,
+        arguments: &A,
+    ) -> Result<(), CallError<E>> {
+        each_way!(AsyncWay, &self.way, client => client.oneway_within(time, function, arguments))
     }
 
     fn transport(&self) -> &ChosenTransport {

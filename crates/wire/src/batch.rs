@@ -6,7 +6,7 @@
 
 use crate::bytes;
 use crate::error::BuildError;
-use crate::header::{Flags, Header, Kind};
+use crate::header::{Flags, Header, Kind, TIME_OVER};
 use crate::single::{encode_line, long_message_bytes, seal_long};
 use crate::tag::Tags;
 use crate::{BODY_OFFSET, Descriptor, ENTRY_META_BYTES, INLINE_PAYLOAD, LINE, TAG_BYTES};
@@ -22,6 +22,21 @@ pub struct EntryMeta {
     pub call: u32,
     /// Flags of this entry.
     pub flags: Flags,
+    /// Requests: microseconds until this entry's deadline, at most [`MAX_ENTRY_TIME`], or [`TIME_OVER`]; 0
+    /// if it has the time of the batch's header. Responses: 0.
+    pub time: u32,
+}
+
+/// The longest time that an entry of a batch can have for itself, in microseconds: about 16.8 seconds.
+pub const MAX_ENTRY_TIME: u32 = ENTRY_TIME_OVER - 1;
+
+/// The 24 bits that stand for [`TIME_OVER`] in an entry.
+const ENTRY_TIME_OVER: u32 = (1 << 24) - 1;
+
+/// Returns the time in the 24 bits of an entry.
+#[inline]
+pub(crate) const fn entry_time(bits: u32) -> u32 {
+    if bits == ENTRY_TIME_OVER { TIME_OVER } else { bits }
 }
 
 impl EntryMeta {
@@ -29,7 +44,8 @@ impl EntryMeta {
     #[inline]
     pub fn encode(&self, length: u32) -> [u8; ENTRY_META_BYTES] {
         let word0 = length as u64 | (self.function_or_status as u64) << 32 | (self.thread as u64) << 48;
-        let word1 = self.call as u64 | (self.flags.bits() as u64) << 32;
+        let time = if self.time < ENTRY_TIME_OVER { self.time } else { ENTRY_TIME_OVER };
+        let word1 = self.call as u64 | (self.flags.bits() as u64) << 32 | (time as u64) << 40;
         let mut out = [0; ENTRY_META_BYTES];
         bytes::put::<0, 8, ENTRY_META_BYTES>(&mut out, word0.to_le_bytes());
         bytes::put::<8, 8, ENTRY_META_BYTES>(&mut out, word1.to_le_bytes());
@@ -193,6 +209,21 @@ impl BatchState {
         Ok(())
     }
 
+    /// Changes the times of the entries added so far: `time` gets each entry's call and current time (see
+    /// [`EntryMeta::time`]) and returns its new time.
+    pub fn change_times(&self, buffer: &mut [u8], mut time: impl FnMut(u32, u32) -> u32) {
+        let mut rest = buffer.get_mut(BODY_OFFSET..self.next_offset()).unwrap_or_default();
+        while let Some((meta, after)) = rest.split_first_chunk_mut::<ENTRY_META_BYTES>() {
+            let (word0, word1) = (bytes::u64_at::<0, 16>(meta), bytes::u64_at::<8, 16>(meta));
+            let changed = time(word1 as u32, entry_time((word1 >> 40) as u32));
+            let bits = if changed < ENTRY_TIME_OVER { changed } else { ENTRY_TIME_OVER };
+            let word1 = word1 & ((1 << 40) - 1) | (bits as u64) << 40;
+            bytes::put::<8, 8, ENTRY_META_BYTES>(meta, word1.to_le_bytes());
+            let padded = usize::try_from(bytes::pad_to_8(word0 as u32)).unwrap_or(usize::MAX);
+            rest = after.get_mut(padded..).unwrap_or_default();
+        }
+    }
+
     /// Writes the first line, padding and tags, and returns the length in bytes of the whole message, which
     /// starts at offset 0 of `buffer`. `header` supplies kind, flags, head, credits, epoch and time; the
     /// state supplies count and length.
@@ -242,12 +273,17 @@ impl BatchState {
         let Some(payload) = payload.get(..length) else {
             return Err(BuildError::Full { needed: self.total(), available });
         };
+        let time = match entry_time((word1 >> 40) as u32) {
+            0 => header.time,
+            own => own,
+        };
         let single = Header {
             kind,
             flags: header.flags | entry_flags,
             code: (word0 >> 32) as u16,
             thread: (word0 >> 48) as u16,
             call: word1 as u32,
+            time,
             ..*header
         };
         let line = encode_line(&single, payload, tags.first)?;
@@ -332,7 +368,7 @@ mod tests {
     const TAGS: Tags = Tags { first: 0x1122_3344_5566_7789, trailing: 0x99aa_bbcc_ddee_ff02 };
 
     fn meta(call: u32) -> EntryMeta {
-        EntryMeta { function_or_status: 0x0102, thread: 0x0304, call, flags: Flags::MODE }
+        EntryMeta { function_or_status: 0x0102, thread: 0x0304, call, flags: Flags::MODE, time: 0 }
     }
 
     #[test]
@@ -340,7 +376,7 @@ mod tests {
         let mut buffer = [0xee; 256];
         let mut batch = BatchBuilder::new(&mut buffer);
         batch.push(&meta(5), b"abc").unwrap();
-        batch.push(&meta(0x0607_0809), &[]).unwrap();
+        batch.push(&EntryMeta { time: 0x0c0d0e, ..meta(0x0607_0809) }, &[]).unwrap();
         let header = Header { credits: 4, time: 0x0a0b, ..Header::new(Kind::RequestBatch) };
         assert_eq!(batch.finish(&header, TAGS), Ok(128));
         let mut expected = [0; 128];
@@ -350,7 +386,7 @@ mod tests {
         expected[56..64].copy_from_slice(&TAGS.first.to_le_bytes());
         expected[64..80].copy_from_slice(&[3, 0, 0, 0, 2, 1, 4, 3, 5, 0, 0, 0, 2, 0, 0, 0]);
         expected[80..83].copy_from_slice(b"abc");
-        expected[88..104].copy_from_slice(&[0, 0, 0, 0, 2, 1, 4, 3, 9, 8, 7, 6, 2, 0, 0, 0]);
+        expected[88..104].copy_from_slice(&[0, 0, 0, 0, 2, 1, 4, 3, 9, 8, 7, 6, 2, 0xe, 0xd, 0xc]);
         expected[120..].copy_from_slice(&TAGS.trailing.to_le_bytes());
         assert_eq!(buffer[..128], expected);
         assert!(buffer[128..].iter().all(|byte| *byte == 0xee), "nothing is written behind the message");
@@ -411,6 +447,42 @@ mod tests {
                 ..header
             };
             assert_eq!(buffer[..total], encode_line(&single, &payload, TAGS.first).unwrap());
+        }
+    }
+
+    #[test]
+    fn times_of_entries_change_in_place() {
+        let mut buffer = [0; 512];
+        let mut batch = BatchBuilder::new(&mut buffer);
+        for (call, time) in [(1, 0), (2, 7), (3, MAX_ENTRY_TIME), (4, TIME_OVER)] {
+            batch.push(&EntryMeta { time, ..meta(call) }, &[call as u8; 11]).unwrap();
+        }
+        let state = batch.state();
+        let (mut seen, times) = (Vec::new(), [9, 0, TIME_OVER, 5]);
+        state.change_times(&mut buffer, |call, time| {
+            seen.push((call, time));
+            times[call as usize - 1]
+        });
+        assert_eq!(seen, [(1, 0), (2, 7), (3, MAX_ENTRY_TIME), (4, TIME_OVER)]);
+        let header = Header { time: 1000, ..Header::new(Kind::RequestBatch) };
+        let total = state.finish(&mut buffer, &header, TAGS).unwrap();
+        let message = crate::Message::parse(&buffer[..total], 512).unwrap();
+        let found: Vec<_> = message.entries().map(|entry| (entry.call, entry.time)).collect();
+        assert_eq!(found, [(1, 9), (2, 1000), (3, TIME_OVER), (4, 5)]);
+        assert!(message.entries().all(|entry| entry.payload == [entry.call as u8; 11]));
+    }
+
+    #[test]
+    fn a_lone_entry_keeps_its_time() {
+        for (own, time) in [(0, 1000), (7, 7), (TIME_OVER, TIME_OVER)] {
+            let mut buffer = [0; 128];
+            let mut batch = BatchBuilder::new(&mut buffer);
+            batch.push(&EntryMeta { time: own, ..meta(1) }, b"small").unwrap();
+            let header = Header { time: 1000, ..Header::new(Kind::RequestBatch) };
+            let total = batch.finish_compact(&header, TAGS).unwrap();
+            let message = crate::Message::parse(&buffer[..total], 128).unwrap();
+            assert_eq!((total, message.header().time), (LINE, time));
+            assert_eq!(message.entries().next().map(|entry| entry.time), Some(time));
         }
     }
 

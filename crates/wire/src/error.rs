@@ -70,11 +70,9 @@ pub enum Reject {
         /// Index of the entry, from 0.
         index: u32,
     },
-    /// A reserved field of an entry is not zero.
-    #[error(
-        "entry {index} of the batch has a reserved field that is not zero: the peer speaks another version"
-    )]
-    EntryReserved {
+    /// An entry of a response has a time, or an entry repeats the time of the header.
+    #[error("entry {index} of the batch has a time where none is allowed: the peer speaks another version")]
+    EntryTime {
         /// Index of the entry, from 0.
         index: u32,
     },
@@ -110,7 +108,7 @@ impl Reject {
             Reject::WrongTotal { .. } => "wrong_total",
             Reject::Padding => "padding",
             Reject::EntryBeyondBody { .. } => "entry_beyond_body",
-            Reject::EntryReserved { .. } => "entry_reserved",
+            Reject::EntryTime { .. } => "entry_time",
             Reject::EntryCount { .. } => "entry_count",
             Reject::FirstTag => "first_tag",
             Reject::TrailingTag => "trailing_tag",

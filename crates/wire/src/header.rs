@@ -178,6 +178,9 @@ impl fmt::Debug for Flags {
     }
 }
 
+/// The time of a request whose deadline passed before it was sent. The server must refuse it.
+pub const TIME_OVER: u32 = u32::MAX;
+
 /// The decoded header of a message. Fields that a kind does not use must be 0; [`Header::decode`] enforces
 /// this.
 // The fields have the same order in memory as on the wire, so that encoding and decoding move whole words.
@@ -206,9 +209,9 @@ pub struct Header {
     pub thread: u16,
     /// Call id. Only in single messages and in messages that transfer a call's large payload.
     pub call: u32,
-    /// Requests: microseconds until the deadline, 0 for none; a batch has the shortest. Responses: server
-    /// processing time in nanoseconds, saturating; a batch has the sum. [`Kind::Filled`]: bytes of the
-    /// payload. Other kinds: 0.
+    /// Requests: microseconds until the deadline, 0 for none, [`TIME_OVER`] if the deadline has passed; a
+    /// batch has the time of all entries without a time of their own. Responses: server processing time in
+    /// nanoseconds, saturating; a batch has the sum. [`Kind::Filled`]: bytes of the payload. Other kinds: 0.
     pub time: u32,
 }
 

@@ -57,10 +57,10 @@ pub mod single;
 pub mod status;
 pub mod tag;
 
-pub use batch::{BatchBuilder, BatchState, EntryMeta};
+pub use batch::{BatchBuilder, BatchState, EntryMeta, MAX_ENTRY_TIME};
 pub use bytes::copy as copy_bytes;
 pub use error::{BuildError, Reject};
-pub use header::{Flags, Header, Kind};
+pub use header::{Flags, Header, Kind, TIME_OVER};
 pub use message::{Entries, Entry, FirstLine, Message, parse_line};
 pub use rendezvous::Descriptor;
 pub use single::{SingleLayout, Tail, encode_line, message_bytes, message_lines, set_line_tag, write_line};

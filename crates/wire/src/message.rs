@@ -6,6 +6,7 @@
 //! message into private memory once, and passes it to [`Message::parse`]. Nothing here may read memory that
 //! a peer can still write: lengths could change between check and use.
 
+use crate::batch::entry_time;
 use crate::bytes;
 use crate::error::Reject;
 use crate::header::{Flags, Header, Kind};
@@ -26,8 +27,8 @@ pub(crate) trait Checks {
     const PADDING: bool = true;
     /// An entry ends within the body.
     const ENTRY_BOUNDS: bool = true;
-    /// Reserved fields of an entry are zero.
-    const ENTRY_RESERVED: bool = true;
+    /// Times of entries stand only where they are allowed.
+    const ENTRY_TIME: bool = true;
     /// Flags of an entry are known, and a descriptor has its length.
     const ENTRY_FLAGS: bool = true;
     /// Statuses of entries are known.
@@ -154,11 +155,11 @@ impl<'a> Message<'a> {
     #[inline]
     pub fn entries(&self) -> Entries<'a> {
         if self.header.kind.is_single() {
-            Entries { lone: Some(self.header.entry(self.body)), rest: &[], left: 0 }
+            Entries { lone: Some(self.header.entry(self.body)), rest: &[], left: 0, time: 0 }
         } else if self.header.kind.is_batch() {
-            Entries { lone: None, rest: self.body, left: self.header.code }
+            Entries { lone: None, rest: self.body, left: self.header.code, time: self.header.time }
         } else {
-            Entries { lone: None, rest: &[], left: 0 }
+            Entries { lone: None, rest: &[], left: 0, time: 0 }
         }
     }
 
@@ -245,8 +246,11 @@ fn check_entries<C: Checks>(header: &Header, body: &[u8]) -> Result<(), Reject> 
         };
         let meta = RawMeta::read(meta);
         let length = meta.length as usize;
-        if C::ENTRY_RESERVED && meta.reserved != 0 {
-            return Err(Reject::EntryReserved { index });
+        // Each time has one encoding: that of the header is not repeated.
+        let own_time = meta.time != 0;
+        let may_have = !header.kind.is_response() && entry_time(meta.time) != header.time;
+        if C::ENTRY_TIME && own_time && !may_have {
+            return Err(Reject::EntryTime { index });
         }
         if C::ENTRY_FLAGS {
             let Some(flags) = Flags::from_bits(meta.flags) else {
@@ -286,7 +290,7 @@ struct RawMeta {
     thread: u16,
     call: u32,
     flags: u8,
-    reserved: u32,
+    time: u32,
 }
 
 impl RawMeta {
@@ -300,7 +304,7 @@ impl RawMeta {
             thread: (word0 >> 48) as u16,
             call: word1 as u32,
             flags: (word1 >> 32) as u8,
-            reserved: (word1 >> 40) as u32,
+            time: (word1 >> 40) as u32,
         }
     }
 }
@@ -316,6 +320,8 @@ pub struct Entry<'a> {
     pub call: u32,
     /// Flags of the entry. For a single message, all flags of the message.
     pub flags: Flags,
+    /// The time of a request, as [`Header::time`] of a single request. For responses, the time of the header.
+    pub time: u32,
     /// The payload, or an encoded [`Descriptor`] if [`Flags::RENDEZVOUS`] is set.
     pub payload: &'a [u8],
 }
@@ -333,8 +339,8 @@ impl Header {
     /// Returns the one entry of a single message.
     #[inline]
     fn entry<'a>(&self, payload: &'a [u8]) -> Entry<'a> {
-        let Header { code, thread, call, flags, .. } = *self;
-        Entry { function_or_status: code, thread, call, flags, payload }
+        let Header { code, thread, call, flags, time, .. } = *self;
+        Entry { function_or_status: code, thread, call, flags, time, payload }
     }
 }
 
@@ -344,6 +350,8 @@ pub struct Entries<'a> {
     lone: Option<Entry<'a>>,
     rest: &'a [u8],
     left: u16,
+    /// The time of entries without a time of their own.
+    time: u32,
 }
 
 impl<'a> Iterator for Entries<'a> {
@@ -364,6 +372,7 @@ impl<'a> Iterator for Entries<'a> {
             thread: meta.thread,
             call: meta.call,
             flags: Flags::from_bits(meta.flags)?,
+            time: if meta.time == 0 { self.time } else { entry_time(meta.time) },
             payload: payload.get(..meta.length as usize)?,
         };
         self.rest = following;
@@ -527,11 +536,26 @@ mod tests {
         assert_eq!(wrong(92, 10), Reject::UnknownStatus(10));
         assert_eq!(wrong(100, 32), Reject::UnknownFlags(32));
         assert_eq!(wrong(100, 8), Reject::DescriptorLength(8));
-        for reserved in 101..104 {
-            assert_eq!(wrong(reserved, 1), Reject::EntryReserved { index: 1 });
+        for time in 101..104 {
+            assert_eq!(wrong(time, 1), Reject::EntryTime { index: 1 });
         }
         // A shorter first entry makes part of its own payload look like metadata.
-        assert_eq!(wrong(64, 0), Reject::EntryReserved { index: 1 });
+        assert_eq!(wrong(64, 0), Reject::EntryTime { index: 1 });
+    }
+
+    #[test]
+    fn entries_of_requests_may_have_times() {
+        let mut bytes = batch(Kind::RequestBatch, &[b"abc", b"12345678"]);
+        bytes[20] = 9;
+        bytes[101..104].copy_from_slice(&[8, 0, 0]);
+        let times: Vec<_> = Message::parse(&bytes, 4096).unwrap().entries().map(|entry| entry.time).collect();
+        assert_eq!(times, [9, 8]);
+        bytes[101] = 9;
+        assert_eq!(
+            Message::parse(&bytes, 4096),
+            Err(Reject::EntryTime { index: 1 }),
+            "the time of the header"
+        );
     }
 
     #[test]

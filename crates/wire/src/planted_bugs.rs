@@ -62,7 +62,7 @@ fn the_real_parser_passes_and_every_reason_is_reached() {
         "wrong_total",
         "padding",
         "entry_beyond_body",
-        "entry_reserved",
+        "entry_time",
         "entry_count",
     ];
     let of_records = [
@@ -107,7 +107,7 @@ planted! {
     a_forgotten_limit_is_found leaves_out LIMIT;
     forgotten_padding_is_found leaves_out PADDING;
     a_forgotten_bound_is_found leaves_out ENTRY_BOUNDS;
-    forgotten_reserved_fields_are_found leaves_out ENTRY_RESERVED;
+    forgotten_times_are_found leaves_out ENTRY_TIME;
     forgotten_entry_flags_are_found leaves_out ENTRY_FLAGS;
     a_forgotten_status_is_found leaves_out ENTRY_STATUS;
     a_forgotten_count_is_found leaves_out ENTRY_COUNT;

@@ -62,7 +62,7 @@ fn entry() -> impl Strategy<Value = OwnedEntry> {
     let payload = prop_oneof![vec(any::<u8>(), 0..40), vec(any::<u8>(), 0..600)];
     let descriptor = option::weighted(0.2, any::<[u8; 24]>());
     (meta, payload, descriptor).prop_map(|((status, thread, call, flags), payload, descriptor)| {
-        let meta = EntryMeta { function_or_status: status.to_wire(), thread, call, flags };
+        let meta = EntryMeta { function_or_status: status.to_wire(), thread, call, flags, time: 0 };
         match descriptor {
             Some(descriptor) => (EntryMeta { flags: flags | Flags::RENDEZVOUS, ..meta }, descriptor.to_vec()),
             None => (meta, payload),
@@ -221,7 +221,7 @@ proptest! {
         prop_assert_eq!(message.entries().len(), entries.len());
         for (entry, (meta, payload)) in message.entries().zip(&entries) {
             prop_assert_eq!(entry.payload, &payload[..]);
-            let EntryMeta { function_or_status, thread, call, flags } = *meta;
+            let EntryMeta { function_or_status, thread, call, flags, .. } = *meta;
             prop_assert_eq!(
                 (entry.function_or_status, entry.thread, entry.call, entry.flags),
                 (function_or_status, thread, call, flags)

@@ -1,6 +1,6 @@
 //! The host of a real machine.
 
-use super::{BindError, Host, Nanos, Signal, Site, Task, Topology, Work};
+use super::{BindError, Clock, Host, Nanos, Signal, Site, Task, Topology, Work};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
@@ -26,6 +26,10 @@ impl Host for RealHost {
         // The clock starts at one second, so subtracting a short time from "now" cannot underflow near the
         // start.
         origin().elapsed().as_nanos() as u64 + 1_000_000_000
+    }
+
+    fn clock(&self) -> Clock {
+        Clock::REAL
     }
 
     #[inline(always)]

@@ -13,6 +13,7 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
+use std::time::Duration;
 
 #[derive(Clone, Default)]
 struct Handler(Arc<State>);
@@ -390,6 +391,47 @@ fn a_handler_past_its_deadline() {
     assert_eq!(client.bulk(10).unwrap().len(), 10);
     assert_eq!(ready(futures.bulk(20)).unwrap().len(), 20);
     assert_eq!((client.version().unwrap(), ready(futures.version()).unwrap()), (3, 3));
+}
+
+/// Calls with a time of their own: blocking, oneway, in a batch, as futures, large, over the engine and TCP.
+#[test]
+fn a_call_has_the_time_that_it_is_given() {
+    let rig = rig("within");
+    let mut client = rig.client();
+    let hub = dunlin::AsyncHub::new(&rig.fabric).unwrap();
+    let futures =
+        EverywhereAsyncClient::connect(&hub, &rig.fabric, &rig.address, ClientOptions::default()).unwrap();
+    let (minute, short) = (Duration::from_secs(60), Duration::from_millis(20));
+    let century = Duration::from_secs(100 * 365 * 24 * 3600);
+    let large = vec![7; 100_000];
+    for time in [minute, century, Duration::MAX] {
+        client.within(time).put(b"key", &large).unwrap();
+        assert_eq!(client.within(time).get(b"key", None).unwrap(), large);
+        assert_eq!(ready(futures.within(time).version()).unwrap(), 3);
+        let batched = client.within(time).push_bulk(10).unwrap();
+        let usual = client.push_version().unwrap();
+        client.flush().unwrap();
+        assert_eq!((client.wait(batched).unwrap().len(), client.wait(usual).unwrap()), (10, 3));
+    }
+    let mut view = client.within(minute);
+    assert_eq!((view.version().unwrap(), view.version().unwrap()), (3, 3));
+
+    let is_over = |error: CallError<Never>, certainty| {
+        let CallError::Transport(error) = error else { panic!("{error}") };
+        assert_eq!((error.cause(), error.certainty()), (Some(dunlin::Cause::DeadlineExceeded), certainty));
+    };
+    let zero = Duration::ZERO;
+    is_over(client.within(zero).version().unwrap_err(), Certainty::NotExecuted);
+    is_over(client.within(zero).push_version().unwrap_err(), Certainty::NotExecuted);
+    is_over(client.within(zero).heartbeat(1).unwrap_err(), Certainty::NotExecuted);
+    is_over(client.within(zero).put(b"key", &large).unwrap_err(), Certainty::NotExecuted);
+    is_over(ready(futures.within(zero).version()).unwrap_err(), Certainty::NotExecuted);
+    let held = rig.handler.0.gate.lock();
+    is_over(client.within(short).bulk(10).unwrap_err(), Certainty::MaybeExecuted);
+    is_over(ready(futures.within(short).bulk(10)).unwrap_err(), Certainty::MaybeExecuted);
+    drop(held);
+    assert_eq!(client.bulk(10).unwrap().len(), 10);
+    assert_eq!(rig.handler.0.heartbeats.load(Ordering::Relaxed), 0);
 }
 
 /// If a ring is full, a batch waits for room. If the window is full of unclaimed results, the call fails.

@@ -17,6 +17,7 @@ use super::lanes::Lanes;
 use super::patience::Patience;
 use super::running::{RunningPlan, numbered};
 use super::slots::Taken;
+use super::within::Time;
 use crate::connect::backoff::Backoff;
 use crate::connect::establish::{greet, negotiate};
 use crate::error::{CallError, Cause, ConnectError};
@@ -30,6 +31,7 @@ use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 /// The most buffers of small results that are kept for reuse.
 const MAX_SPARE: usize = 1024;
@@ -461,26 +463,45 @@ impl<F: Fabric> AsyncClient<F> {
         locked.core.batch_calls(self.0.state().lanes.all()).collect()
     }
 
+    /// Returns a view of this client for calls with a time of their own, in place of
+    /// [`ClientConfig::timeout`]. As [`Client::within`](crate::Client::within).
+    pub fn within(&self, time: Duration) -> AsyncWithin<'_, F> {
+        AsyncWithin { client: self, time: Time::own(time) }
+    }
+
+    /// As [`within`](AsyncClient::within), or with the time of the settings if there is none.
+    pub fn within_or_default(&self, time: Option<Duration>) -> AsyncWithin<'_, F> {
+        time.map_or_else(|| self.usually(), |time| self.within(time))
+    }
+
+    fn usually(&self) -> AsyncWithin<'_, F> {
+        AsyncWithin { client: self, time: Time { nanos: self.0.config.timeout, is_own: false } }
+    }
+
     /// Makes a call on any worker. If there is room, the call is sent at once, before the first poll.
     /// Dropping the future cancels the call.
     pub fn call(&self, function: u16, payload: &[u8]) -> Call<F> {
-        self.start(None, function, payload)
+        self.usually().call(function, payload)
     }
 
     /// As [`call`](AsyncClient::call), on the given worker.
     pub fn call_on(&self, worker: usize, function: u16, payload: &[u8]) -> Call<F> {
-        self.start(Some(worker), function, payload)
+        self.usually().call_on(worker, function, payload)
     }
 
-    fn start(&self, worker: Option<usize>, function: u16, payload: &[u8]) -> Call<F> {
+    fn start(&self, worker: Option<usize>, function: u16, payload: &[u8], time: Time) -> Call<F> {
+        if time.is_over() {
+            let state = CallState::Failed(CallError::NotExecuted(Cause::DeadlineExceeded));
+            return Call { client: self.clone(), state };
+        }
         let mut locked = self.0.hub.inner().lock();
-        let timeout = self.0.config.timeout;
-        let state = match self.submit(&mut locked, (worker, function), payload, timeout) {
+        let to = (worker, function);
+        let state = match self.submit(&mut locked, to, payload, time) {
             Ok(id) => CallState::Sent(id),
-            Err(error) => match self.waits(&error) {
+            Err(error) => match self.waits(&error, time) {
                 Some((until, patience)) => {
                     let (number, payload) = (locked.next_number(), payload.to_vec());
-                    CallState::Waiting { number, worker, function, payload, until, patience }
+                    CallState::Waiting { number, to, payload, time, until, patience }
                 }
                 None => CallState::Failed(error),
             },
@@ -491,16 +512,15 @@ impl<F: Fabric> AsyncClient<F> {
 
     /// Returns the deadline of a call that waits because of `error`, and its patience with a missing
     /// connection; `None` if it does not wait.
-    fn waits(&self, error: &CallError) -> Option<(Nanos, Option<Patience>)> {
-        let (timeout, wait_for_ready) = (self.0.config.timeout, self.0.config.wait_for_ready);
+    fn waits(&self, error: &CallError, time: Time) -> Option<(Nanos, Option<Patience>)> {
+        let wait_for_ready = self.0.config.wait_for_ready;
         let waits = match error {
             CallError::NotExecuted(Cause::WindowFull) => true,
             CallError::NotExecuted(Cause::Disconnected) => !wait_for_ready.is_zero(),
             _ => false,
         };
         let now = waits.then(|| self.0.hub.inner().fabric.host().now())?;
-        let until = if timeout == 0 { Nanos::MAX } else { now.saturating_add(timeout) };
-        Some((until, Patience::new(wait_for_ready, timeout, || now)))
+        Some((time.ends(now), Patience::new(wait_for_ready, time, now)))
     }
 
     fn submit(
@@ -508,15 +528,15 @@ impl<F: Fabric> AsyncClient<F> {
         locked: &mut Locked<F>,
         (worker, function): (Option<usize>, u16),
         payload: &[u8],
-        timeout: Nanos,
+        time: Time,
     ) -> Result<CallId, CallError> {
         let submitted = match self.0.lane(locked, worker, function) {
             Some(lane) => locked.core.with_lane(lane, |fabric, domain, lane| match lane.batching {
-                None => lane.submit(fabric, domain, function, payload, timeout),
+                None => lane.submit(fabric, domain, function, payload, time.nanos),
                 // The batch is shared with the calls of other threads until the messages in flight are
                 // answered.
                 Some(_) => {
-                    let call = lane.push(fabric, domain, function, payload, timeout)?;
+                    let call = lane.push(fabric, domain, function, payload, time)?;
                     // The call exists from here on. An error of the lane reaches it as its outcome.
                     let _ = lane.flush_alone(fabric, domain);
                     Ok(call)
@@ -540,16 +560,44 @@ impl<F: Fabric> AsyncClient<F> {
     }
 }
 
+/// A view of an [`AsyncClient`] for calls with a time of their own; see [`AsyncClient::within`].
+#[derive(Debug)]
+pub struct AsyncWithin<'a, F: Fabric> {
+    client: &'a AsyncClient<F>,
+    time: Time,
+}
+
+impl<F: Fabric> Clone for AsyncWithin<'_, F> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<F: Fabric> Copy for AsyncWithin<'_, F> {}
+
+impl<F: Fabric> AsyncWithin<'_, F> {
+    /// As [`AsyncClient::call`].
+    pub fn call(&self, function: u16, payload: &[u8]) -> Call<F> {
+        self.client.start(None, function, payload, self.time)
+    }
+
+    /// As [`AsyncClient::call_on`].
+    pub fn call_on(&self, worker: usize, function: u16, payload: &[u8]) -> Call<F> {
+        self.client.start(Some(worker), function, payload, self.time)
+    }
+}
+
 #[derive(Debug)]
 enum CallState {
     /// The window was full, or there was no connection. The call is sent when there is room.
     Waiting {
         /// The key in the maps of calls that wait for room and for a connection.
         number: u64,
-        worker: Option<usize>,
-        function: u16,
+        /// The worker and the function.
+        to: (Option<usize>, u16),
         payload: Vec<u8>,
-        /// The call's deadline.
+        /// The call's time when it was made, and its deadline.
+        time: Time,
         until: Nanos,
         /// How long it waits for a connection; `None` if it does not.
         patience: Option<Patience>,
@@ -630,15 +678,15 @@ impl<F: Fabric> Call<F> {
         locked: &mut Locked<F>,
         context: &Context<'_>,
     ) -> Poll<Result<AsyncResponse<F>, CallError>> {
-        if let CallState::Waiting { number, worker, function, payload, until, patience } = &self.state {
+        if let CallState::Waiting { number, to, payload, time, until, patience } = &self.state {
             let now = inner.fabric.host().now();
-            let timeout = self.client.0.config.timeout;
-            let left = patience.map_or(timeout, |patience| patience.left(timeout, now));
-            self.state = match (self.client.submit(locked, (*worker, *function), payload, left), patience) {
+            let left = time.left(*until, now);
+            let submitted = match left.is_over() {
+                true => Err(CallError::NotExecuted(Cause::DeadlineExceeded)),
+                false => self.client.submit(locked, *to, payload, left),
+            };
+            self.state = match (submitted, patience) {
                 (Ok(id), _) => CallState::Sent(id),
-                (Err(CallError::NotExecuted(Cause::WindowFull)), _) if now >= *until => {
-                    CallState::Failed(CallError::NotExecuted(Cause::DeadlineExceeded))
-                }
                 (Err(CallError::NotExecuted(Cause::WindowFull)), _) => {
                     // A busy future wakes itself.
                     if !self.client.busy() {

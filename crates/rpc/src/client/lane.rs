@@ -1,7 +1,8 @@
 //! The client's end of a lane: sends calls and processes answers. Independent of waiting and threads.
 
 use super::batching::Batches;
-use super::slots::{Sink, Slots};
+use super::slots::{Sink, Slots, micros};
+use super::within::Time;
 use crate::error::{CallError, Cause};
 use crate::path::again::{Requests, Sent, Silent};
 use crate::path::hybrid::{Hybrid, PUBLISHED_HEAD};
@@ -17,7 +18,7 @@ use dunlin_fabric::{
     Buffer, Completion, CompletionStatus, Fabric, Host, Nanos, Operation, PostError, QueuePairId, Region,
     RegionKey, RemoteSlice, ThreadDomain, Work, WorkRequest, copy,
 };
-use dunlin_wire::{BatchState, Descriptor, EntryMeta, Flags, Header, Kind, LINE};
+use dunlin_wire::{BatchState, Descriptor, EntryMeta, Flags, Header, Kind, LINE, MAX_ENTRY_TIME};
 use std::sync::Arc;
 
 /// The most calls named in one release message: as many as fit its first line.
@@ -99,8 +100,8 @@ pub(crate) struct ClientLane<F: Fabric> {
     pub(crate) staging: Vec<u8>,
     /// The sequence of the open batch's message, unless another message is sent before it.
     pub(crate) batch_sequence: u64,
-    /// The shortest timeout of the open batch's calls; 0 if none has one.
-    pub(crate) batch_timeout: Nanos,
+    /// The time of the open batch's header, in microseconds: that of its first call, 0 for none.
+    pub(crate) batch_time: u32,
 }
 
 /// Prefetches the first `bytes` bytes of a value that will be changed soon.
@@ -337,6 +338,8 @@ impl<F: Fabric> ClientLane<F> {
     }
 
     /// Adds a call to the open batch, which is sent by [`flush`](ClientLane::flush) or when it is full.
+    ///
+    /// A call with a time of its own reads the clock, because its time runs while the batch is open.
     #[inline]
     pub(crate) fn push(
         &mut self,
@@ -344,9 +347,12 @@ impl<F: Fabric> ClientLane<F> {
         domain: &mut F::Domain,
         function: u16,
         payload: &[u8],
-        timeout: Nanos,
+        time: Time,
     ) -> Result<u32, SubmitError> {
+        let (timeout, time_left) = (time.nanos, micros(time.nanos));
         let alone = self.batching.as_ref().is_some_and(|batching| batching.is_too_large(payload.len()));
+        // An entry of a batch has no place for long times.
+        let alone = alone || time.is_own && !(1..=MAX_ENTRY_TIME).contains(&time_left);
         if payload.len() > self.rendezvous_above || alone {
             return self.submit(fabric, domain, function, payload, timeout);
         }
@@ -362,19 +368,26 @@ impl<F: Fabric> ClientLane<F> {
         {
             self.flush(fabric, domain)?;
         }
+        let mut meta =
+            EntryMeta { function_or_status: function, thread: 0, call, flags: Flags::NONE, time: 0 };
+        if !self.batch.is_empty() && time_left != self.batch_time {
+            match time_left {
+                1..=MAX_ENTRY_TIME => meta.time = time_left,
+                _ => self.flush(fabric, domain)?,
+            }
+        }
         self.open_batch(fabric);
         fabric.host().charge(Work::BuildEntry, 1);
-        let meta = EntryMeta { function_or_status: function, thread: 0, call, flags: Flags::NONE };
         if self.batch.push(&mut self.staging, &meta, payload).is_err() {
             self.flush(fabric, domain)?;
             self.open_batch(fabric);
+            meta.time = 0;
             self.batch.push(&mut self.staging, &meta, payload).map_err(|_| SubmitError::Full)?;
         }
         if self.batch.count() == 1 {
             self.batch_sequence = self.tx.next_sequence();
-            self.batch_timeout = timeout;
+            self.batch_time = time_left;
         }
-        self.batch_timeout = shorter(self.batch_timeout, timeout);
         if let Some(again) = &mut self.again {
             again.keep(call, function, Flags::NONE, payload);
         }
@@ -382,6 +395,9 @@ impl<F: Fabric> ClientLane<F> {
             hybrid.batched(call, function, self.batch.count() == 1);
         }
         self.slots.take(call, timeout, self.batch_sequence);
+        if time.is_own {
+            self.slots.start(call, fabric.host().now());
+        }
         if let Some(batching) = &mut self.batching {
             batching.pushed(call);
             if batching.is_full(self.batch.count(), self.batch.total()) {
@@ -432,8 +448,10 @@ impl<F: Fabric> ClientLane<F> {
             None => (Flags::NONE, self.rx.head()),
             Some(hybrid) => hybrid.ask_batch(self.rx.head()),
         };
-        let header =
-            Header { flags, head, time: micros(self.batch_timeout), ..Header::new(Kind::RequestBatch) };
+        if self.slots.has_started_unsent() {
+            self.change_times(fabric.host().now());
+        }
+        let header = Header { flags, head, time: self.batch_time, ..Header::new(Kind::RequestBatch) };
         let Ok(total) = self.batch.finish_compact(&mut self.staging, &header, tags) else {
             return Err(SubmitError::Broken);
         };
@@ -451,6 +469,19 @@ impl<F: Fabric> ClientLane<F> {
         }
         self.batch = BatchState::new();
         Ok(())
+    }
+
+    /// Gives the calls of the open batch whose time runs the time that is left. Those without any end here: the
+    /// server will refuse them.
+    #[cold]
+    fn change_times(&mut self, now: Nanos) {
+        self.slots.expire(now);
+        let (slots, of_batch) = (&mut self.slots, self.batch_time);
+        self.batch.change_times(&mut self.staging, |call, time| match slots.entry_time(call, now) {
+            Some(left) if left == of_batch => 0,
+            Some(left) => left,
+            None => time,
+        });
     }
 
     /// Processes the messages that have arrived, up to `budget` messages of one line. Returns their number,
@@ -597,7 +628,7 @@ impl<F: Fabric> ClientLane<F> {
                     flags: request.flags,
                     call: request.call,
                     head,
-                    time: micros(standing.borrow_mut().time_left(request.call, now)),
+                    time: standing.borrow_mut().time_left(request.call, now),
                     ..Header::new(Kind::Request)
                 };
                 match tx.single(fabric, domain, &header, &request.payload) {
@@ -696,19 +727,6 @@ impl From<TxError> for SubmitError {
             TxError::Broken => SubmitError::Broken,
         }
     }
-}
-
-/// Returns the shorter of two timeouts, where 0 means none.
-#[inline]
-fn shorter(one: Nanos, other: Nanos) -> Nanos {
-    // 0 wraps to the largest value, so "none" is the longest.
-    one.wrapping_sub(1).min(other.wrapping_sub(1)).wrapping_add(1)
-}
-
-/// Converts a timeout to the header's whole microseconds: at least 1, and 0 for none.
-#[inline]
-fn micros(timeout: Nanos) -> u32 {
-    if timeout == 0 { 0 } else { u32::try_from(timeout / 1000).unwrap_or(u32::MAX).max(1) }
 }
 
 /// Posts a RECV, with its buffer at full length.

@@ -1,5 +1,6 @@
 //! How long a call waits for a connection.
 
+use super::within::Time;
 use crate::error::Cause;
 use dunlin_fabric::Nanos;
 use std::time::Duration;
@@ -11,33 +12,21 @@ pub(crate) struct Patience {
     pub(crate) until: Nanos,
     /// The cause with which the call then ends.
     pub(crate) cause: Cause,
-    /// The call's deadline; `Nanos::MAX` without one.
-    pub(crate) deadline: Nanos,
 }
 
 impl Patience {
-    /// Returns the patience of a call that begins now, with the settings `wait_for_ready` and `timeout` (0
-    /// for none); `None` if the call does not wait. Reads the clock only for a call that waits.
-    pub(crate) fn new(
-        wait_for_ready: Duration,
-        timeout: Nanos,
-        now: impl FnOnce() -> Nanos,
-    ) -> Option<Patience> {
+    /// Returns the patience of a call that begins at `now` and may take `time`, with the setting
+    /// `wait_for_ready`; `None` if the call does not wait.
+    pub(crate) fn new(wait_for_ready: Duration, time: Time, now: Nanos) -> Option<Patience> {
         if wait_for_ready.is_zero() {
             return None;
         }
-        let now = now();
         let ready = now.saturating_add(nanos(wait_for_ready));
-        let deadline = if timeout == 0 { Nanos::MAX } else { now.saturating_add(timeout) };
+        let deadline = time.ends(now);
         Some(match deadline < ready {
-            true => Patience { until: deadline, cause: Cause::DeadlineExceeded, deadline },
-            false => Patience { until: ready, cause: Cause::Disconnected, deadline },
+            true => Patience { until: deadline, cause: Cause::DeadlineExceeded },
+            false => Patience { until: ready, cause: Cause::Disconnected },
         })
-    }
-
-    /// Returns what is left of a call's `timeout` (0 for none), at least 1 ns.
-    pub(crate) fn left(&self, timeout: Nanos, now: Nanos) -> Nanos {
-        if timeout == 0 { 0 } else { self.deadline.saturating_sub(now).max(1) }
     }
 }
 
@@ -53,15 +42,20 @@ mod tests {
     #[test]
     fn a_wait_ends_with_the_shorter_of_the_two_times() {
         let ready = Duration::from_nanos(100);
-        let patience = |ready, timeout| Patience::new(ready, timeout, || 1000);
+        let time = |nanos| Time { nanos, is_own: false };
+        let patience = |ready, nanos| Patience::new(ready, time(nanos), 1000);
         assert_eq!(patience(Duration::ZERO, 5), None);
         let short = patience(ready, 30).unwrap();
         assert_eq!((short.until, short.cause), (1030, Cause::DeadlineExceeded));
-        assert_eq!((short.left(30, 1010), short.left(30, 2000)), (20, 1));
+        let own = Patience::new(ready, Time { nanos: 30, is_own: true }, 1000);
+        assert_eq!(own, Some(short));
+        let left = |nanos, now| time(nanos).left(time(nanos).ends(1000), now);
+        assert_eq!((left(30, 1010).nanos, left(30, 1010).is_over()), (20, false));
+        assert!(left(30, 2000).is_over() && !left(0, 5000).is_over());
         let long = patience(ready, 100).unwrap();
-        assert_eq!((long.until, long.cause, long.left(100, 1100)), (1100, Cause::Disconnected, 1));
+        assert_eq!((long.until, long.cause), (1100, Cause::Disconnected));
         let without = patience(ready, 0).unwrap();
-        assert_eq!((without.until, without.cause, without.left(0, 5000)), (1100, Cause::Disconnected, 0));
+        assert_eq!((without.until, without.cause), (1100, Cause::Disconnected));
         assert_eq!(patience(Duration::MAX, 0).unwrap().until, Nanos::MAX);
     }
 }

@@ -4,7 +4,7 @@ use crate::error::{CallError, Cause};
 use crate::path::again::Standing;
 use crate::path::call_id::{SLOT_BITS, split_call};
 use dunlin_fabric::{Buffer, Memory, Nanos, copy};
-use dunlin_wire::{INLINE_PAYLOAD, copy_bytes};
+use dunlin_wire::{INLINE_PAYLOAD, MAX_ENTRY_TIME, TIME_OVER, copy_bytes};
 use std::collections::VecDeque;
 use std::task::Waker;
 
@@ -33,6 +33,16 @@ const NOT_INLINE: u8 = u8::MAX;
 
 /// The end of the list of free slots.
 const NO_SLOT: u16 = u16::MAX;
+
+/// Converts a timeout in nanoseconds to a request's whole microseconds: at least 1, and 0 for none. A timeout
+/// of more than 71 minutes is not sent.
+#[inline]
+pub(crate) fn micros(timeout: Nanos) -> u32 {
+    if timeout == 0 {
+        return 0;
+    }
+    u32::try_from(timeout / 1000).ok().filter(|micros| *micros != TIME_OVER).map_or(0, |micros| micros.max(1))
+}
 
 /// The part of a call's state that every call touches: one cache line.
 #[derive(Clone, Copy, Debug)]
@@ -118,6 +128,8 @@ pub(crate) struct Slots<M: Memory> {
     first_done: Option<u32>,
     /// Messages below this sequence were sent. Calls of later ones belong to a batch that is being built.
     sent: u64,
+    /// The time of a call runs that is not sent yet.
+    started_unsent: bool,
     in_flight: u32,
     /// The slot freed last, the head of the list of free slots, or [`NO_SLOT`].
     free: u16,
@@ -153,6 +165,7 @@ impl<M: Memory> Slots<M> {
             done: VecDeque::with_capacity(2 * window as usize + 1),
             in_flight: 0,
             sent: 0,
+            started_unsent: false,
             woken: Vec::with_capacity(window as usize),
         }
     }
@@ -218,6 +231,21 @@ impl<M: Memory> Slots<M> {
     #[inline]
     pub(crate) fn sent(&mut self, sequence: u64) {
         self.sent = sequence + 1;
+        self.started_unsent = false;
+    }
+
+    /// Returns whether the time of a call runs that is not sent yet.
+    #[inline]
+    pub(crate) fn has_started_unsent(&self) -> bool {
+        self.started_unsent
+    }
+
+    /// Starts the time of a call that was just added to a batch.
+    pub(crate) fn start(&mut self, call: u32, now: Nanos) {
+        if let Some(slot) = self.get(call) {
+            slot.ends(|| now);
+            self.started_unsent = true;
+        }
     }
 
     /// Changes the sequence of the open batch's calls after another message was sent before it.
@@ -284,12 +312,20 @@ impl<M: Memory> Slots<M> {
         })
     }
 
-    /// Returns the time left for a call in nanoseconds; 0 without a timeout.
-    pub(crate) fn time_left(&mut self, call: u32, now: Nanos) -> Nanos {
-        self.get(call).map_or(0, |slot| match slot.deadline {
-            0 => slot.timeout,
-            deadline => deadline.saturating_sub(now).max(1),
+    /// Returns the time left for a call, as a request carries it.
+    pub(crate) fn time_left(&mut self, call: u32, now: Nanos) -> u32 {
+        self.get(call).filter(|slot| slot.timeout > 0).map_or(0, |slot| match slot.deadline {
+            0 => micros(slot.timeout),
+            deadline if deadline <= now => TIME_OVER,
+            deadline => micros(deadline - now),
         })
+    }
+
+    /// Returns the time left for a call of a batch, if its time runs and an entry has a place for it.
+    pub(crate) fn entry_time(&mut self, call: u32, now: Nanos) -> Option<u32> {
+        let runs = self.get(call).is_some_and(|slot| slot.deadline != 0);
+        let left = self.time_left(call, now);
+        (runs && (left == TIME_OVER || (1..=MAX_ENTRY_TIME).contains(&left))).then_some(left)
     }
 
     /// Returns a call's deadline, which starts to run at the first query; `Nanos::MAX` without a timeout.
@@ -571,17 +607,21 @@ impl<M: Memory> Slots<M> {
             if !matches!(slot.state, State::InFlight | State::Reading) || slot.timeout == 0 {
                 continue;
             }
+            let unsent = slot.sequence >= self.sent;
+            self.started_unsent |= unsent;
             if slot.ends(|| now) > now || slot.state == State::Reading {
                 earliest = earliest.min(slot.deadline);
                 continue;
             }
-            // This includes calls of a batch that is still unsent: it may yet be sent, so the calls may be
-            // executed.
             slot.state = State::Expired;
             slot.rare = true;
             let call = slot.call;
             let rare = &mut self.rare[index];
-            rare.error = Some(CallError::MaybeExecuted(Cause::DeadlineExceeded));
+            // A call of a batch that is not sent yet will leave with it, marked as not to be executed.
+            rare.error = Some(match unsent {
+                true => CallError::NotExecuted(Cause::DeadlineExceeded),
+                false => CallError::MaybeExecuted(Cause::DeadlineExceeded),
+            });
             self.woken.extend(rare.waker.take());
             self.push_done(call);
         }
@@ -624,161 +664,4 @@ impl<M: Memory> Slots<M> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use dunlin_fabric::memory::HeapMemory;
-    use proptest::prelude::*;
-
-    type Table = Slots<HeapMemory>;
-
-    /// Takes a call for the message `sequence`; [`Slots::sent`] marks that as sent.
-    fn take(slots: &mut Table, timeout: Nanos, sequence: u64) -> Option<u32> {
-        let call = slots.next_call()?;
-        slots.take(call, timeout, sequence);
-        Some(call)
-    }
-
-    #[test]
-    fn a_window_is_a_window() {
-        let mut slots = Table::new(2);
-        let (_, b) = (take(&mut slots, 0, 0).unwrap(), take(&mut slots, 0, 1).unwrap());
-        assert_eq!((slots.next_call(), slots.in_flight()), (None, 2));
-        slots.sent(1);
-        assert!(matches!(slots.answer(b, b"two", None), Some(Answered::Wanted)));
-        assert!(slots.answer(b, b"again", None).is_none(), "answered twice");
-        assert_eq!(slots.next_done(), Some(b));
-        assert_eq!(slots.outcome(b).unwrap(), b"two");
-        slots.forget(b);
-        let again = take(&mut slots, 0, 2).unwrap();
-        assert_eq!(split_call(again).0, split_call(b).0, "the same slot");
-        assert_ne!(again, b, "another id");
-        assert!(slots.answer(b, b"late", None).is_none());
-    }
-
-    #[test]
-    fn a_call_given_up_keeps_its_slot_until_the_late_answer() {
-        let mut slots = Table::new(1);
-        let call = take(&mut slots, 0, 0).unwrap();
-        slots.sent(0);
-        slots.forget(call);
-        assert_eq!(slots.next_call(), None);
-        assert!(matches!(slots.answer(call, b"late", None), Some(Answered::Unwanted)));
-        assert!(slots.next_call().is_some());
-    }
-
-    #[test]
-    fn deadlines_end_calls_but_not_their_slots() {
-        let mut slots = Table::new(1);
-        let call = take(&mut slots, 10, 0).unwrap();
-        slots.sent(0);
-        assert_eq!(slots.expire(100), 110, "the deadline starts with the first look at the clock");
-        assert_eq!(slots.is_done(call), Some(false));
-        assert_eq!(slots.expire(110), u64::MAX);
-        assert_eq!(slots.outcome(call), Err(CallError::MaybeExecuted(Cause::DeadlineExceeded)));
-        slots.forget(call);
-        assert_eq!(slots.next_call(), None, "the server may still answer");
-        assert!(matches!(slots.answer(call, b"late", None), Some(Answered::Unwanted)));
-        assert!(slots.next_call().is_some());
-    }
-
-    #[test]
-    fn a_lost_lane_says_what_may_have_happened() {
-        let mut slots = Table::new(3);
-        let calls: Vec<u32> = (0..3).map(|message| take(&mut slots, 0, message).unwrap()).collect();
-        slots.sent(1);
-        slots.fail(Cause::ConnectionLost, Some(1));
-        assert_eq!(slots.outcome(calls[0]), Err(CallError::MaybeExecuted(Cause::ConnectionLost)));
-        assert_eq!(
-            slots.outcome(calls[1]),
-            Err(CallError::NotExecuted(Cause::ConnectionLost)),
-            "beyond the mark"
-        );
-        assert_eq!(slots.outcome(calls[2]), Err(CallError::NotExecuted(Cause::ConnectionLost)), "never sent");
-    }
-
-    #[test]
-    fn a_call_that_was_not_sent_awaits_no_answer() {
-        let mut slots = Table::new(2);
-        let call = take(&mut slots, 10, 0).unwrap();
-        slots.expire(1);
-        slots.expire(100);
-        // Its batch may still be sent.
-        assert_eq!(slots.outcome(call), Err(CallError::MaybeExecuted(Cause::DeadlineExceeded)));
-        slots.forget(call);
-        assert!(!slots.expects(call) && slots.answer(call, b"forged", None).is_none());
-        slots.renumber(0, 3);
-        slots.sent(2);
-        assert!(!slots.expects(call), "another message went out before it");
-        slots.sent(3);
-        assert!(matches!(slots.answer(call, b"late", None), Some(Answered::Unwanted)));
-    }
-
-    #[test]
-    fn a_sink_gets_results_that_nobody_else_waits_for() {
-        struct Take(Vec<u32>);
-        impl Sink for Take {
-            fn offer(&mut self, lane: u16, call: u32, payload: &[u8]) -> bool {
-                assert_eq!((lane, payload), (7, b"result".as_slice()));
-                self.0.push(call);
-                true
-            }
-        }
-        let mut slots = Table::new(2);
-        let (plain, awaited) = (take(&mut slots, 0, 0).unwrap(), take(&mut slots, 0, 0).unwrap());
-        slots.set_waker(awaited, Waker::noop());
-        let mut sink = Take(Vec::new());
-        assert!(slots.result(7, plain, b"result", &mut sink).is_none(), "not sent yet");
-        slots.sent(0);
-        for call in [plain, awaited] {
-            assert!(matches!(slots.result(7, call, b"result", &mut sink), Some(Answered::Wanted)));
-            assert!(slots.result(7, call, b"result", &mut sink).is_none(), "answered twice");
-        }
-        assert_eq!(sink.0, [plain]);
-        assert_eq!((slots.room(), slots.next_done(), slots.next_done()), (1, Some(awaited), None));
-        assert_eq!(slots.outcome(awaited).unwrap(), b"result");
-    }
-
-    proptest! {
-        /// In any order of operations, no slot is lost or given out twice.
-        #[test]
-        fn slots_are_conserved(steps in prop::collection::vec((0u8..7, 0usize..8), 1..400)) {
-            let mut slots = Table::new(4);
-            let mut live: Vec<u32> = Vec::new();
-            let (mut now, mut message) = (1, 0);
-            for (what, which) in steps {
-                now += 5;
-                let chosen = live.get(which % live.len().max(1)).copied();
-                match (what, chosen) {
-                    (0, _) => {
-                        if let Some(call) = take(&mut slots, if which % 2 == 0 { 0 } else { 7 }, message) {
-                            prop_assert!(!live.iter().any(|c| split_call(*c).0 == split_call(call).0));
-                            live.push(call);
-                        }
-                    }
-                    (1, _) => {
-                        slots.sent(message);
-                        message += 1;
-                    }
-                    (2, Some(call)) if slots.expects(call) => { slots.answer(call, b"x", None); }
-                    (3, Some(call)) => {
-                        slots.forget(call);
-                        if slots.get(call).is_none() {
-                            live.retain(|c| *c != call);
-                        }
-                    }
-                    (4, _) => { slots.expire(now); }
-                    (5, _) => { slots.next_done(); }
-                    (6, _) if which == 0 => slots.fail(Cause::ConnectionLost, None),
-                    _ => {}
-                }
-                live.retain(|c| slots.get(*c).is_some());
-                prop_assert_eq!(slots.room() + live.len(), 4);
-            }
-            slots.fail(Cause::Closed, None);
-            for call in live {
-                slots.forget(call);
-            }
-            prop_assert_eq!((slots.room(), slots.in_flight()), (4, 0));
-        }
-    }
-}
+mod tests;

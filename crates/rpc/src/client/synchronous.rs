@@ -10,6 +10,7 @@ use super::lane::SubmitError;
 use super::lanes::Lanes;
 use super::running::{RunningPlan, numbered};
 use super::slots::Sink;
+use super::within::{Time, Within};
 use crate::connect::backoff::Backoff;
 use crate::connect::establish::{greet, negotiate};
 use crate::error::{CallError, Cause, ConnectError};
@@ -18,6 +19,7 @@ use crate::tune::Tuners;
 use crate::wait::Waiter;
 use dunlin_fabric::{Address, Buffer, Capabilities, Fabric, Host, Nanos, Site, ThreadDomain, WaitMode, Wake};
 use std::ops::{Deref, DerefMut};
+use std::time::Duration;
 
 /// A client for one thread at a time: `Send`, but not shared. [`another`](Client::another) makes one for
 /// another thread.
@@ -226,10 +228,52 @@ impl<F: Fabric> Client<F> {
         self.core.in_flight()
     }
 
+    /// Returns a view of this client whose next call has a time of its own, in place of
+    /// [`ClientConfig::timeout`].
+    ///
+    /// The call ends with [`Cause::DeadlineExceeded`] when the time has passed, and the server does not begin
+    /// it later. The time includes the wait for room, and of a call in a batch the wait for the batch. With a
+    /// time of zero nothing is sent. A call that has to reconnect first may take 100 ms longer.
+    ///
+    /// ```
+    /// # use dunlin_rpc::{CallError, Client};
+    /// # use std::time::Duration;
+    /// # fn example<F: dunlin_fabric::Fabric>(client: &mut Client<F>) -> Result<(), CallError> {
+    /// let answer = client.within(Duration::from_millis(5)).call(1, b"question")?;
+    /// # Ok(drop(answer))
+    /// # }
+    /// ```
+    #[inline]
+    pub fn within(&mut self, time: Duration) -> Within<'_, F> {
+        Within { client: self, time: Time::own(time) }
+    }
+
+    /// As [`within`](Client::within), or with the time of the settings if there is none.
+    #[inline]
+    pub fn within_or_default(&mut self, time: Option<Duration>) -> Within<'_, F> {
+        match time {
+            Some(time) => self.within(time),
+            None => self.usually(),
+        }
+    }
+
+    /// Returns a view whose call has the default time.
+    #[inline]
+    fn usually(&mut self) -> Within<'_, F> {
+        let time = self.usual_time();
+        Within { client: self, time }
+    }
+
+    /// Returns the default time of a call.
+    #[inline]
+    fn usual_time(&self) -> Time {
+        Time { nanos: self.timeout, is_own: false }
+    }
+
     /// Makes a call and waits for the result. Workers are chosen round-robin.
+    #[inline]
     pub fn call(&mut self, function: u16, payload: &[u8]) -> Result<Response<'_, F>, CallError> {
-        let worker = self.take_turn();
-        self.call_on(worker, function, payload)
+        self.usually().call(function, payload)
     }
 
     /// As [`call`](Client::call), on the given worker: the one that owns the call's data.
@@ -240,10 +284,7 @@ impl<F: Fabric> Client<F> {
         function: u16,
         payload: &[u8],
     ) -> Result<Response<'_, F>, CallError> {
-        let submit = |client: &mut Self| client.try_submit(worker, function, payload);
-        let id = self.submit_waiting(worker, function, submit)?;
-        self.wait_until_done(id, true);
-        self.response(id)
+        self.usually().call_on(worker, function, payload)
     }
 
     /// Submits a call as a message of its own, without waiting for room or for the result.
@@ -252,58 +293,52 @@ impl<F: Fabric> Client<F> {
     /// Always "not executed". After [`Cause::WindowFull`], collect results and submit again.
     #[inline]
     pub fn submit_on(&mut self, worker: usize, function: u16, payload: &[u8]) -> Result<CallId, CallError> {
-        match self.try_submit(worker, function, payload) {
-            Ok(id) => Ok(id),
-            Err(error) => {
-                let submit = |client: &mut Self| client.try_submit(worker, function, payload);
-                self.once_more(worker, function, error, submit)
-            }
-        }
+        self.usually().submit_on(worker, function, payload)
     }
 
     /// As [`submit_on`](Client::submit_on), but waits for room for at most [`ClientConfig::timeout`]. For
     /// callers without uncollected results.
+    #[inline]
     pub fn submit_waiting_on(
         &mut self,
         worker: usize,
         function: u16,
         payload: &[u8],
     ) -> Result<CallId, CallError> {
-        self.submit_waiting(worker, function, |client| client.try_submit(worker, function, payload))
-    }
-
-    /// As [`push_on`](Client::push_on), but waits for room for at most [`ClientConfig::timeout`]. Fails with
-    /// [`Cause::WindowFull`] if uncollected results occupy the whole window, since waiting would make no
-    /// room.
-    pub fn push_waiting_on(
-        &mut self,
-        worker: usize,
-        function: u16,
-        payload: &[u8],
-    ) -> Result<CallId, CallError> {
-        self.submit_waiting(worker, function, |client| client.try_push(worker, function, payload))
+        self.usually().submit_waiting_on(worker, function, payload)
     }
 
     /// Adds a call to the open batch of a worker, which is sent when it is full or by
     /// [`flush`](Client::flush).
     #[inline]
     pub fn push_on(&mut self, worker: usize, function: u16, payload: &[u8]) -> Result<CallId, CallError> {
-        match self.try_push(worker, function, payload) {
-            Ok(id) => Ok(id),
-            Err(error) => {
-                let push = |client: &mut Self| client.try_push(worker, function, payload);
-                self.once_more(worker, function, error, push)
-            }
-        }
+        self.usually().push_on(worker, function, payload)
+    }
+
+    /// As [`push_on`](Client::push_on), but waits for room for at most [`ClientConfig::timeout`]. Fails with
+    /// [`Cause::WindowFull`] if uncollected results occupy the whole window, since waiting would make no
+    /// room.
+    #[inline]
+    pub fn push_waiting_on(
+        &mut self,
+        worker: usize,
+        function: u16,
+        payload: &[u8],
+    ) -> Result<CallId, CallError> {
+        self.usually().push_waiting_on(worker, function, payload)
     }
 
     #[inline]
-    fn try_push(&mut self, worker: usize, function: u16, payload: &[u8]) -> Result<CallId, SubmitError> {
-        let timeout = self.timeout;
+    pub(super) fn try_push(
+        &mut self,
+        (worker, function): (usize, u16),
+        payload: &[u8],
+        time: Time,
+    ) -> Result<CallId, SubmitError> {
         match self.lanes.of(worker, function) {
-            Some(lane) => self.core.with_lane(lane, |fabric, domain, lane| {
-                lane.push(fabric, domain, function, payload, timeout)
-            }),
+            Some(lane) => self
+                .core
+                .with_lane(lane, |fabric, domain, lane| lane.push(fabric, domain, function, payload, time)),
             None => Err(SubmitError::Broken),
         }
     }
@@ -361,7 +396,7 @@ impl<F: Fabric> Client<F> {
         function: u16,
         length: usize,
     ) -> Result<LargeRequest<F>, CallError> {
-        self.ensure(worker, function)?;
+        self.ensure(worker, function, self.usual_time())?;
         let Some(index) = self.lanes.of(worker, function) else {
             return Err(CallError::NotExecuted(Cause::Disconnected));
         };
@@ -379,9 +414,18 @@ impl<F: Fabric> Client<F> {
 
     /// Submits a call with the payload of a large request.
     pub fn submit_large(&mut self, function: u16, request: LargeRequest<F>) -> Result<CallId, CallError> {
-        let timeout = self.timeout;
+        self.usually().submit_large(function, request)
+    }
+
+    pub(super) fn try_submit_large(
+        &mut self,
+        function: u16,
+        request: LargeRequest<F>,
+        time: Time,
+    ) -> Result<CallId, CallError> {
         let submitted = self.core.with_lane(request.lane, |fabric, domain, lane| {
-            lane.submit_buffer(fabric, domain, function, request.buffer, timeout).map_err(|(error, _)| error)
+            lane.submit_buffer(fabric, domain, function, request.buffer, time.nanos)
+                .map_err(|(error, _)| error)
         });
         self.settle(submitted)
     }
@@ -394,13 +438,22 @@ impl<F: Fabric> Client<F> {
         function: u16,
         length: usize,
     ) -> Result<FillingRequest<'_, F>, CallError> {
-        self.ensure(worker, function)?;
+        self.usually().filling_request_for(worker, function, length)
+    }
+
+    pub(super) fn begin_filling(
+        &mut self,
+        (worker, function): (usize, u16),
+        length: usize,
+        time: Time,
+    ) -> Result<FillingRequest<'_, F>, CallError> {
+        self.ensure(worker, function, time)?;
         let Some(index) = self.lanes.of(worker, function) else {
             return Err(CallError::NotExecuted(Cause::Disconnected));
         };
-        let (mut got, timeout) = (None, self.timeout);
+        let mut got = None;
         let begun = self.core.with_lane(index, |fabric, _, lane| {
-            got = Some(lane.begin_filling(fabric, function, length, timeout)?);
+            got = Some(lane.begin_filling(fabric, function, length, time.nanos)?);
             Ok(0)
         });
         self.settle(begun)?;
@@ -426,16 +479,17 @@ impl<F: Fabric> Client<F> {
         &mut self,
         worker: usize,
         function: u16,
-        buffer: &mut Buffer<F::Memory>,
-        length: usize,
+        (buffer, length): (&mut Buffer<F::Memory>, usize),
+        time: Option<Duration>,
     ) -> Result<CallId, CallError> {
-        let timeout = self.timeout;
-        self.submit_waiting(worker, function, |client| match client.lanes.of(worker, function) {
+        let time = time.map_or_else(|| self.usual_time(), Time::own);
+        let submit = |client: &mut Self, time: Time| match client.lanes.of(worker, function) {
             Some(lane) => client.core.with_lane(lane, |fabric, domain, lane| {
-                lane.submit_message(fabric, domain, function, (&mut *buffer, length), timeout)
+                lane.submit_message(fabric, domain, function, (&mut *buffer, length), time.nanos)
             }),
             None => Err(SubmitError::Broken),
-        })
+        };
+        self.submit_waiting((worker, function), time, submit)
     }
 
     /// Returns the current tuning of each lane whose results are fetched or written back; empty for other
@@ -532,7 +586,7 @@ impl<F: Fabric> Client<F> {
 
     /// Returns the result of a finished call, or releases the call and returns its error.
     #[inline]
-    fn response(&mut self, id: CallId) -> Result<Response<'_, F>, CallError> {
+    pub(super) fn response(&mut self, id: CallId) -> Result<Response<'_, F>, CallError> {
         match self.core.outcome(id) {
             Ok(_) => Ok(Response { core: &mut self.core, id }),
             Err(error) => {
@@ -611,60 +665,67 @@ impl<F: Fabric> Client<F> {
         now
     }
 
-    fn take_turn(&mut self) -> usize {
+    pub(super) fn take_turn(&mut self) -> usize {
         self.next_worker = if self.next_worker + 1 < self.lanes.workers() { self.next_worker + 1 } else { 0 };
         self.next_worker
     }
 
     #[inline]
-    fn try_submit(&mut self, worker: usize, function: u16, payload: &[u8]) -> Result<CallId, SubmitError> {
-        let timeout = self.timeout;
+    pub(super) fn try_submit(
+        &mut self,
+        (worker, function): (usize, u16),
+        payload: &[u8],
+        time: Time,
+    ) -> Result<CallId, SubmitError> {
         match self.lanes.of(worker, function) {
             Some(lane) => self.core.with_lane(lane, |fabric, domain, lane| {
-                lane.submit(fabric, domain, function, payload, timeout)
+                lane.submit(fabric, domain, function, payload, time.nanos)
             }),
             None => Err(SubmitError::Broken),
         }
     }
 
-    /// Submits, and waits for room for at most the default timeout.
+    /// Submits, and waits for room for at most the call's time.
     #[inline]
-    fn submit_waiting(
+    pub(super) fn submit_waiting(
         &mut self,
-        worker: usize,
-        function: u16,
-        mut submit: impl FnMut(&mut Self) -> Result<CallId, SubmitError>,
+        to: (usize, u16),
+        time: Time,
+        mut submit: impl FnMut(&mut Self, Time) -> Result<CallId, SubmitError>,
     ) -> Result<CallId, CallError> {
-        match submit(self) {
+        if time.is_over() {
+            return Err(CallError::NotExecuted(Cause::DeadlineExceeded));
+        }
+        match submit(self, time) {
             Ok(id) => Ok(id),
             Err(SubmitError::Full | SubmitError::Call(CallError::NotExecuted(Cause::WindowFull))) => {
-                self.submit_slowly(worker, function, submit)
+                self.submit_slowly(to, time, submit)
             }
-            Err(error) => self.once_more(worker, function, error, submit),
+            Err(error) => self.once_more(to, time, error, submit),
         }
     }
 
     #[cold]
     fn submit_slowly(
         &mut self,
-        worker: usize,
-        function: u16,
-        mut submit: impl FnMut(&mut Self) -> Result<CallId, SubmitError>,
+        (worker, function): (usize, u16),
+        time: Time,
+        mut submit: impl FnMut(&mut Self, Time) -> Result<CallId, SubmitError>,
     ) -> Result<CallId, CallError> {
-        let now = self.core.fabric.host().now();
-        let until = if self.timeout == 0 { Nanos::MAX } else { now.saturating_add(self.timeout) };
+        let until = time.ends(self.core.fabric.host().now());
         loop {
-            if self.core.fabric.host().now() >= until {
-                return Err(CallError::NotExecuted(Cause::DeadlineExceeded));
-            }
             let lane = self.lanes.of(worker, function);
             self.step(until, |core| lane.is_none_or(|lane| !core.is_usable(lane)));
-            match submit(self) {
+            let left = time.left(until, self.core.fabric.host().now());
+            if left.is_over() {
+                return Err(CallError::NotExecuted(Cause::DeadlineExceeded));
+            }
+            match submit(self, left) {
                 Err(SubmitError::Full) => {}
                 Err(SubmitError::Call(CallError::NotExecuted(Cause::WindowFull)))
                     if self.core.in_flight() > 0 => {}
                 Err(SubmitError::Broken) if !self.target.config.wait_for_ready.is_zero() => {
-                    return self.once_more(worker, function, SubmitError::Broken, submit);
+                    return self.once_more((worker, function), left, SubmitError::Broken, submit);
                 }
                 done => return self.settle(done),
             }

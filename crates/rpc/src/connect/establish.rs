@@ -396,7 +396,7 @@ impl<F: Fabric> PreparedLane<F> {
                 .map(|batching| Box::new(Batches::new(batching, ready.window, tuners.batch.clone()))),
             staging: vec![0; max_message],
             batch_sequence: 0,
-            batch_timeout: 0,
+            batch_time: 0,
             number: self.number,
             draining: false,
             broken: None,

@@ -5,6 +5,7 @@ use crate::client::{CallId, Client, ClientConfig};
 use crate::error::ConnectError;
 use dunlin_fabric::{Address, Fabric};
 use std::collections::VecDeque;
+use std::time::Duration;
 
 /// The function id of all messages.
 pub(super) const MESSAGES: u16 = 0;
@@ -68,11 +69,35 @@ impl<F: Fabric> MessageClient<F> {
         buffer: &mut MessageBuffer<F>,
         size: usize,
     ) -> Result<(), SendError> {
+        self.send(server, (buffer, size), None)
+    }
+
+    /// As [`client_send`](MessageClient::client_send), for a message with a time of its own in place of
+    /// [`ClientConfig::timeout`]; as [`Client::within`].
+    ///
+    /// # Errors
+    /// Nothing was sent, and the buffer is unchanged.
+    pub fn client_send_within(
+        &mut self,
+        time: Duration,
+        server: usize,
+        buffer: &mut MessageBuffer<F>,
+        size: usize,
+    ) -> Result<(), SendError> {
+        self.send(server, (buffer, size), Some(time))
+    }
+
+    fn send(
+        &mut self,
+        server: usize,
+        (buffer, size): (&mut MessageBuffer<F>, usize),
+        time: Option<Duration>,
+    ) -> Result<(), SendError> {
         let capacity = buffer.len();
         if size > capacity {
             return Err(SendError::Size { size, capacity });
         }
-        let id = self.client.submit_message(server, MESSAGES, &mut buffer.memory, size)?;
+        let id = self.client.submit_message(server, MESSAGES, (&mut buffer.memory, size), time)?;
         if self.sent.len() <= server {
             // The server has reconnected with more threads.
             self.sent.resize_with(server + 1, VecDeque::new);

@@ -1,12 +1,15 @@
 //! Deferred calls, answered later by the pool's threads or by an application that pulls. Both get an owned
 //! request, whose [`Deferred`] puts the answer into the worker's inbox.
 
+use super::clock::NEVER;
 use crate::plan::SMALL_LIMIT;
 use crate::server::inbox::{Command, Inbox};
-use dunlin_fabric::{Fabric, Nanos, Signal};
+use crate::service::{Request, left};
+use dunlin_fabric::{Clock, Fabric, Nanos, Signal};
 use dunlin_wire::{ApplicationCode, Status};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 /// A request that its worker has handed to another thread.
 #[derive(Debug)]
@@ -15,10 +18,11 @@ pub struct Incoming<F: Fabric> {
     pub function: u16,
     /// The payload.
     pub payload: Vec<u8>,
-    /// The call's deadline in nanoseconds on the server's clock; `None` for no deadline.
-    pub deadline: Option<Nanos>,
     /// The session of the caller.
     pub session: u64,
+    /// On the server's clock; [`NEVER`] without a deadline.
+    deadline: Nanos,
+    clock: Clock,
     deferred: Deferred<F>,
 }
 
@@ -26,11 +30,33 @@ impl<F: Fabric> Incoming<F> {
     pub(crate) fn new(
         function: u16,
         payload: Vec<u8>,
-        deadline: Option<Nanos>,
         session: u64,
+        (deadline, clock): (Nanos, Clock),
         deferred: Deferred<F>,
     ) -> Self {
-        Incoming { function, payload, deadline, session, deferred }
+        Incoming { function, payload, session, deadline, clock, deferred }
+    }
+
+    /// Returns the time left until the call's deadline: zero if it has passed, `None` without a deadline.
+    /// Reads the clock.
+    pub fn time_left(&self) -> Option<Duration> {
+        left(self.deadline, &self.clock)
+    }
+
+    /// Returns the deadline on the server's clock in nanoseconds, and that clock; `None` without a deadline.
+    pub fn deadline(&self) -> Option<(Nanos, &Clock)> {
+        (self.deadline != NEVER).then_some((self.deadline, &self.clock))
+    }
+
+    /// The request as a handler sees it.
+    pub(crate) fn request(&self) -> Request<'_> {
+        let Incoming { function, payload, session, deadline, clock, .. } = self;
+        Request { function: *function, payload, session: *session, deadline: *deadline, clock }
+    }
+
+    /// Returns whether the deadline has passed. Reads the clock if there is one.
+    fn is_over(&self) -> bool {
+        self.deadline != NEVER && self.deadline <= self.clock.now()
     }
 
     /// Answers the call with a result. Does not block.
@@ -108,31 +134,47 @@ impl<F: Fabric> WaitingCalls<F> {
         WaitingCalls { state: Mutex::new((VecDeque::new(), false)), limit, signal: fabric.host().signal() }
     }
 
-    /// Adds a request; gives it back if the queue is full or closed.
+    /// Adds a request; gives it back if the queue is full or closed. Requests whose deadline has passed make
+    /// room.
     pub(crate) fn push(&self, incoming: Incoming<F>) -> Result<(), Incoming<F>> {
-        {
+        let mut over = VecDeque::new();
+        let pushed = {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-            if state.0.len() >= self.limit || state.1 {
-                return Err(incoming);
+            if state.0.len() >= self.limit {
+                let (late, others) = std::mem::take(&mut state.0).into_iter().partition(Incoming::is_over);
+                (over, state.0) = (late, others);
             }
-            state.0.push_back(incoming);
+            if state.0.len() >= self.limit || state.1 {
+                Err(incoming)
+            } else {
+                state.0.push_back(incoming);
+                Ok(())
+            }
+        };
+        over.into_iter().for_each(|late: Incoming<F>| late.refuse(Status::DeadlineExceeded));
+        if pushed.is_ok() {
+            self.signal.raise();
         }
-        self.signal.raise();
-        Ok(())
+        pushed
     }
 
-    /// Takes the next request. Blocks until `until` at most; returns `None` then or when the server ends.
+    /// Takes the next request whose deadline has not passed, and refuses those before it. Blocks until
+    /// `until` at most; returns `None` then or when the server ends.
     pub(crate) fn take(&self, until: Nanos) -> Option<Incoming<F>> {
         loop {
             let seen = self.signal.seen();
-            {
+            let (next, closed) = {
                 let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-                if let Some(incoming) = state.0.pop_front() {
-                    return Some(incoming);
+                (state.0.pop_front(), state.1)
+            };
+            match next {
+                Some(late) if late.is_over() => {
+                    late.refuse(Status::DeadlineExceeded);
+                    continue;
                 }
-                if state.1 {
-                    return None;
-                }
+                Some(incoming) => return Some(incoming),
+                None if closed => return None,
+                None => {}
             }
             if !self.signal.wait(seen, until) {
                 return None;

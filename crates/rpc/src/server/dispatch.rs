@@ -1,10 +1,11 @@
 //! Message processing of a worker: check a message, hand it to the service, the pool or the application, send
 //! the answer.
 
+use super::clock::{NEVER, WorkerClock};
 use super::deferred::{Deferred, Incoming};
 use super::held::Held;
 use super::inbox::Inbox;
-use super::lane::{Reading, ServerLane, answer_meta, time_left};
+use super::lane::{ServerLane, answer_meta};
 use super::open;
 use super::slow::Sampling;
 use super::telling::{Telling, Told};
@@ -20,7 +21,7 @@ use crate::path::{
 use crate::plan::{LargePayload, SMALL_LIMIT};
 use crate::service::{FunctionMode, LargeReply, Reply, Request, Service};
 use crate::tune::turns::Past;
-use dunlin_fabric::{Buffer, Fabric, Host, Site, Work};
+use dunlin_fabric::{Buffer, Clock, Fabric, Host, Nanos, Site, Work};
 use dunlin_wire::{BatchState, Descriptor, Entry, Flags, Header, Kind, LINE, Message, Status};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -41,6 +42,9 @@ pub(super) struct Dispatcher<F: Fabric> {
     /// Buffers into which large requests are READ.
     pub(super) imports: Pool<F>,
     pub(super) out: Out,
+    pub(super) clock: WorkerClock,
+    /// The host's clock, for handlers.
+    pub(super) now: Clock,
     /// Calls held for the thread that runs the worker, if it takes calls itself.
     pub(super) held: Option<Box<Held>>,
     pub(super) sampling: Sampling,
@@ -111,13 +115,8 @@ pub(crate) struct Call {
     pub(crate) call: u32,
     pub(crate) function: u16,
     pub(crate) thread: u16,
-    pub(crate) time: u32,
-}
-
-impl From<Reading> for Call {
-    fn from(reading: Reading) -> Call {
-        Call { call: reading.call, function: reading.function, thread: reading.thread, time: reading.time }
-    }
+    /// When it must have begun, on the server's clock; [`NEVER`] without a deadline.
+    pub(crate) deadline: Nanos,
 }
 
 /// Large results of a worker, in registered memory of the lane.
@@ -181,7 +180,7 @@ impl<F: Fabric> Dispatcher<F> {
     ) -> Result<usize, Violation> {
         let mut messages = 0;
         let mut left = BUDGET;
-        let (mut consumed, mut went_on) = (false, false);
+        let (mut consumed, mut went_on, mut drained) = (false, false, false);
         while left > 0 {
             if lane.has_pending() {
                 if self.send_pending(domain, lane)? {
@@ -193,7 +192,10 @@ impl<F: Fabric> Dispatcher<F> {
                 }
             }
             match lane.rx.next_line(&self.fabric, scratch)? {
-                Next::Nothing => break,
+                Next::Nothing => {
+                    drained = true;
+                    break;
+                }
                 Next::Line(first) => {
                     messages += 1;
                     left = left.saturating_sub(turn_cost(first.header().kind as u8, LINE));
@@ -203,7 +205,7 @@ impl<F: Fabric> Dispatcher<F> {
                             self.fabric.host().charge(Work::ParseMessage, 1);
                             let header = first.header();
                             lane.on_header(&self.fabric, header)?;
-                            self.on_request(domain, lane, &entry, header.time, None)?;
+                            self.on_request(domain, lane, &entry, None)?;
                         }
                         _ => self.on_message(domain, lane, line)?,
                     }
@@ -212,7 +214,10 @@ impl<F: Fabric> Dispatcher<F> {
                 // It may be just a skip.
                 Next::Other => consumed = true,
             }
-            let Some(incoming) = lane.rx.poll(&self.fabric, scratch)? else { break };
+            let Some(incoming) = lane.rx.poll(&self.fabric, scratch)? else {
+                drained = true;
+                break;
+            };
             messages += 1;
             left = left.saturating_sub(incoming.turn_cost(scratch));
             match incoming {
@@ -227,6 +232,10 @@ impl<F: Fabric> Dispatcher<F> {
             }
         }
         lane.more = left == 0 || lane.has_pending();
+        if drained && self.clock.is_needed() {
+            self.clock.catch_up(self.fabric.host());
+        }
+        lane.was_served(drained, &self.clock);
         if lane.is_blocked() {
             let (limit, receives) = (lane.waiting_limit(), lane.receives);
             lane.rx.copy_held(limit, |buffer| open::repost_shared::<F>(domain, receives, Some(buffer)))?;
@@ -260,7 +269,7 @@ impl<F: Fabric> Dispatcher<F> {
         match header.kind {
             Kind::Request => {
                 for entry in message.entries() {
-                    self.on_long_request(domain, lane, &entry, header.time)?;
+                    self.on_long_request(domain, lane, &entry)?;
                 }
                 Ok(())
             }
@@ -270,7 +279,7 @@ impl<F: Fabric> Dispatcher<F> {
                 }
                 let mut batch = BatchState::new();
                 for entry in message.entries() {
-                    self.on_request(domain, lane, &entry, header.time, Some(&mut batch))?;
+                    self.on_request(domain, lane, &entry, Some(&mut batch))?;
                 }
                 self.out.end_batch(&self.fabric, domain, lane, batch)
             }
@@ -303,9 +312,8 @@ impl<F: Fabric> Dispatcher<F> {
         domain: &mut F::Domain,
         lane: &mut ServerLane<F>,
         entry: &Entry<'_>,
-        time: u32,
     ) -> Result<(), Violation> {
-        self.on_request(domain, lane, entry, time, None)
+        self.on_request(domain, lane, entry, None)
     }
 
     /// Inlined like everything that a short call needs: each place knows whether there is a batch.
@@ -315,13 +323,20 @@ impl<F: Fabric> Dispatcher<F> {
         domain: &mut F::Domain,
         lane: &mut ServerLane<F>,
         entry: &Entry<'_>,
-        time: u32,
         batch: Option<&mut BatchState>,
     ) -> Result<(), Violation> {
         self.fabric.host().charge(Work::ParseEntry, 1);
-        let call = Call { call: entry.call, function: entry.function_or_status, thread: entry.thread, time };
-        if !lane.admit(entry.call, entry.function_or_status)? {
+        let (function, thread) = (entry.function_or_status, entry.thread);
+        let mut call = Call { call: entry.call, function, thread, deadline: NEVER };
+        if !lane.admit(entry.call, entry.function_or_status, self.clock.last())? {
             return self.on_repeated(domain, lane, call, batch);
+        }
+        if entry.time != 0 {
+            if !self.clock.is_needed() {
+                let now = self.first_deadline();
+                lane.arrives_after(now, now);
+            }
+            call.deadline = lane.deadline(entry.time, self.clock.last());
         }
         if !entry.flags.contains(Flags::RENDEZVOUS) {
             return self.dispatch(domain, lane, call, entry.payload, batch);
@@ -379,7 +394,8 @@ impl<F: Fabric> Dispatcher<F> {
         }
         let at = lane.arriving.iter().position(|arriving| arriving.call == header.call);
         let Some(at) = at else { return Err(Violation::Call(header.call)) };
-        let call = lane.arriving.swap_remove(at).into();
+        let call = lane.arriving.swap_remove(at);
+        self.clock.time_passed();
         match arrived {
             Arrived::Whole(payload) => self.dispatch(domain, lane, call, &payload, None),
             _ => self.refuse(domain, lane, call, Status::Overloaded, None),
@@ -413,8 +429,7 @@ impl<F: Fabric> Dispatcher<F> {
         if let Some(status) = refused {
             return self.refuse(domain, lane, call, status, batch);
         }
-        let Call { call, function, thread, time } = call;
-        lane.arriving.push(Reading { call, function, thread, time });
+        lane.arriving.push(call);
         Ok(())
     }
 
@@ -448,8 +463,7 @@ impl<F: Fabric> Dispatcher<F> {
             let id = route::rendezvous(lane.index, call.call);
             post_read::<F>(domain, lane.queue_pair, id, &descriptor, into)?;
         }
-        let Call { call, function, thread, time } = call;
-        lane.reading.push(Reading { call, function, thread, time });
+        lane.reading.push(call);
         Ok(())
     }
 
@@ -462,7 +476,7 @@ impl<F: Fabric> Dispatcher<F> {
         call: u32,
     ) -> Result<(), Violation> {
         let Some(at) = lane.reading.iter().position(|reading| reading.call == call) else { return Ok(()) };
-        let call = lane.reading.swap_remove(at).into();
+        let call = lane.reading.swap_remove(at);
         self.refuse(domain, lane, call, Status::Malformed, None)
     }
 
@@ -497,6 +511,9 @@ impl<F: Fabric> Dispatcher<F> {
         payload: &[u8],
         batch: Option<&mut BatchState>,
     ) -> Result<(), Violation> {
+        if self.clock.is_past(self.fabric.host(), call.deadline) {
+            return self.refuse(domain, lane, call, Status::DeadlineExceeded, batch);
+        }
         match self.mode(call.function) {
             Some(FunctionMode::Worker) => self.execute(domain, lane, call, payload, batch),
             None => self.refuse(domain, lane, call, Status::UnknownFunction, batch),
@@ -518,8 +535,9 @@ impl<F: Fabric> Dispatcher<F> {
         let request = Request {
             function: call.function,
             payload,
-            time_left: time_left(call.time),
             session: lane.session,
+            deadline: call.deadline,
+            clock: &self.now,
         };
         let small_limit = (lane.plan.rendezvous_above as usize).min(self.reply.len());
         // Answers that wait for room precede this one.
@@ -554,6 +572,7 @@ impl<F: Fabric> Dispatcher<F> {
         let service = &mut self.service;
         let timed = self.sampling.is_due().then(|| self.fabric.host().glance());
         let outcome = catch_unwind(AssertUnwindSafe(|| service.call(&request, &mut reply)));
+        self.clock.ran(call.function);
         let length = if matches!(outcome, Ok(Ok(()))) { reply.length } else { reply.shorten() };
         let Exported { mut buffer, telling, .. } = large;
         let told = telling.and_then(Telling::end);
@@ -698,9 +717,10 @@ impl<F: Fabric> Dispatcher<F> {
         if mode == FunctionMode::Pull && self.hold(lane, call, payload) {
             return Ok(());
         }
-        let deadline = time_left(call.time).map(|left| self.fabric.host().now() + left);
+        self.clock.ran(call.function);
         let deferred = Deferred::new(Arc::clone(&self.inbox), lane.index, lane.serial, call.call);
-        let incoming = Incoming::new(call.function, payload.to_vec(), deadline, lane.session, deferred);
+        let (payload, clock) = (payload.to_vec(), self.now.clone());
+        let incoming = Incoming::new(call.function, payload, lane.session, (call.deadline, clock), deferred);
         let waiting = if mode == FunctionMode::Pool { &self.shared.pool } else { &self.shared.pulled };
         match waiting.push(incoming) {
             Ok(()) => {
@@ -742,7 +762,7 @@ impl<F: Fabric> Dispatcher<F> {
         status: Status,
         payload: &[u8],
     ) -> Result<(), Violation> {
-        let call = Call { call, function: 0, thread: 0, time: 0 };
+        let call = Call { call, function: 0, thread: 0, deadline: NEVER };
         if status == Status::TooLarge {
             return self.refuse_result(domain, lane, call, None);
         }

@@ -1,11 +1,11 @@
 //! Held calls: the thread that runs a worker takes and answers them itself, without a lock or another thread.
 
 use super::dispatch::{Call, Dispatcher};
-use super::lane::{ServerLane, time_left};
+use super::lane::ServerLane;
 use super::worker::Worker;
 use crate::messages::ClientId;
 use crate::path::Violation;
-use dunlin_fabric::{Buffer, Fabric, Host, Link, Nanos, Work};
+use dunlin_fabric::{Buffer, Fabric, Host, Link, Work};
 use dunlin_wire::Status;
 use std::collections::VecDeque;
 
@@ -18,7 +18,6 @@ const KEPT_COPIES: usize = 1024;
 #[derive(Debug)]
 struct Waiting {
     call: Call,
-    deadline: Option<Nanos>,
     payload: Vec<u8>,
 }
 
@@ -82,9 +81,8 @@ impl<F: Fabric> Dispatcher<F> {
         let mut copy = held.copies.pop().unwrap_or_default();
         copy.extend_from_slice(payload);
         self.fabric.host().charge(Work::CopyBytes, payload.len() as u32);
-        let deadline = time_left(call.time).map(|left| self.fabric.host().now() + left);
         let of_lane = lane.held.get_or_insert_default();
-        of_lane.waiting.push_back(Waiting { call, deadline, payload: copy });
+        of_lane.waiting.push_back(Waiting { call, payload: copy });
         if !std::mem::replace(&mut of_lane.listed, true) {
             held.turns.push_back((lane.index, lane.serial));
         }
@@ -150,8 +148,11 @@ impl<F: Fabric> Worker<F> {
             let Some(lane) = lane_of(&mut self.lanes, client) else { return Err(NotTaken::Gone) };
             let Some(of_lane) = &mut lane.held else { return Ok(None) };
             let Some(first) = of_lane.waiting.front() else { return Ok(None) };
-            let host = self.dispatcher.fabric.host();
-            let late = first.deadline.is_some_and(|deadline| deadline <= host.now());
+            let Dispatcher { fabric, clock, held, .. } = &mut self.dispatcher;
+            let host = fabric.host();
+            // The thread that takes calls also does what they ask for.
+            clock.time_passed();
+            let late = clock.is_past(host, first.call.deadline);
             let size = first.payload.len();
             if !late && size > buffer.len() {
                 return Err(NotTaken::TooLong(size));
@@ -163,9 +164,10 @@ impl<F: Fabric> Worker<F> {
                 buffer[..size].copy_from_slice(&waiting.payload);
                 of_lane.taken.push_back(waiting.call);
             }
-            if let Some(held) = &mut self.dispatcher.held {
+            if let Some(held) = held {
                 held.give_back(waiting.payload);
             }
+            clock.time_passed();
             if !late {
                 return Ok(Some(size));
             }

@@ -1,6 +1,9 @@
 //! The server's end of a lane: its state for one client handle, and the sending of answers.
 
+use super::clock::{NEVER, WorkerClock};
+use super::dispatch::Call;
 use super::held::HeldLane;
+use super::open;
 use crate::path::again::Replies;
 use crate::path::call_id::{is_newer, split_call};
 use crate::path::hybrid::{Asked, Published};
@@ -11,7 +14,7 @@ use crate::path::{MAX_MESSAGE, Rx, Tx, TxError, Violation};
 use crate::plan::Plan;
 use crate::tune::fill::{FillTuner, News};
 use dunlin_fabric::{Buffer, Fabric, Nanos, QueuePairId, ReceiveTarget, Region, RegionKey, copy};
-use dunlin_wire::{BatchState, EntryMeta, Flags, Header, Kind, Status};
+use dunlin_wire::{BatchState, EntryMeta, Flags, Header, Kind, Status, TIME_OVER};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -22,13 +25,12 @@ enum Waiting {
     Batch { state: BatchState, staging: Vec<u8>, asked: Asked },
 }
 
-/// A large request in transfer.
+/// The last call seen in a slot.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Reading {
-    pub(crate) call: u32,
-    pub(crate) function: u16,
-    pub(crate) thread: u16,
-    pub(crate) time: u32,
+struct Seen {
+    generation: u32,
+    /// When it was taken, on the worker's clock, in units of 1024 ns; wraps after 73 minutes.
+    at: u32,
 }
 
 /// The server's end of a lane. Fields that every call touches come first, so that they lie in few cache
@@ -44,12 +46,16 @@ pub(crate) struct ServerLane<F: Fabric> {
     pub(crate) signaled: bool,
     /// Answers are not lost, so that a head they carry arrives.
     sure: bool,
+    /// The last service ended because no message was there.
+    drained: bool,
+    /// Messages arrive as completions, which the worker takes at the beginning of a round.
+    by_completion: bool,
     /// The lane's index in the worker.
     pub(crate) index: u16,
     pub(crate) rx: Rx<F>,
     pub(crate) tx: Tx<F>,
-    /// The last generation seen in each slot: a call id is executed once.
-    generations: Box<[u32]>,
+    /// The last call seen in each slot: a call id is executed once.
+    seen: Box<[Seen]>,
     waiting: VecDeque<Waiting>,
     /// The published ring, where answers are fetched or written back.
     pub(crate) published: Option<Box<Published<F>>>,
@@ -58,8 +64,10 @@ pub(crate) struct ServerLane<F: Fabric> {
     /// Messages and payloads still to be sent for large results and requests.
     pub(crate) errands: Errands<F>,
     /// Large requests that are being READ.
-    pub(crate) reading: Vec<Reading>,
+    pub(crate) reading: Vec<Call>,
     pub(crate) session: u64,
+    /// A lower bound of the time at which the next message to be taken arrived; as [`Seen::at`].
+    since: u32,
     pub(crate) plan: Plan,
     pub(crate) number: u16,
     /// Distinguishes this lane from earlier ones at the same index.
@@ -79,7 +87,7 @@ pub(crate) struct ServerLane<F: Fabric> {
     pub(crate) exported: Vec<(u32, Buffer<F::Memory>)>,
     pub(crate) exports: Pool<F>,
     /// Large requests that the client writes or sends in fragments.
-    pub(crate) arriving: Vec<Reading>,
+    pub(crate) arriving: Vec<Call>,
     pub(crate) arrivals: Arrivals<F>,
     /// Large requests that are READ in pieces.
     pub(crate) pulls: Pulls<F>,
@@ -112,6 +120,8 @@ pub(crate) struct LaneParts<F: Fabric> {
     pub(crate) large_response_memory: u64,
     pub(crate) large_request_memory: u64,
     pub(crate) news: Arc<News>,
+    /// The time, on the worker's clock.
+    pub(crate) opened: Nanos,
 }
 
 impl<F: Fabric> ServerLane<F> {
@@ -147,7 +157,10 @@ impl<F: Fabric> ServerLane<F> {
             rx: parts.rx,
             region: parts.region,
             client_key: parts.client_key,
-            generations: vec![0; parts.window as usize].into(),
+            seen: vec![Seen { generation: 0, at: coarse(parts.opened) }; parts.window as usize].into(),
+            since: coarse(parts.opened),
+            drained: false,
+            by_completion: open::by_completion(&parts.plan),
             waiting: VecDeque::new(),
             published: parts.published,
             exported: Vec::with_capacity(parts.window as usize),
@@ -167,7 +180,7 @@ impl<F: Fabric> ServerLane<F> {
     #[inline]
     pub(crate) fn warm_parts(&self) {
         self.rx.warm_region();
-        copy::prefetch_to_write(self.generations.as_ptr().cast());
+        copy::prefetch_to_write(self.seen.as_ptr().cast());
     }
 
     /// Prefetches the next message.
@@ -178,13 +191,18 @@ impl<F: Fabric> ServerLane<F> {
 
     /// Returns whether a request may be executed: its call id must be newer than all earlier ones of its
     /// slot. A slot outside the window is a protocol violation; a repeated id is refused.
+    ///
+    /// The client has sent the call after the answer of the slot's last one, and after all requests before
+    /// it: so the bound of its arrival also holds for a lane that is never empty. `now` is a lower bound
+    /// of the time.
     #[inline]
-    pub(crate) fn admit(&mut self, call: u32, function: u16) -> Result<bool, Violation> {
+    pub(crate) fn admit(&mut self, call: u32, function: u16, now: Nanos) -> Result<bool, Violation> {
         let (slot, generation) = split_call(call);
-        let Some(last) = self.generations.get_mut(slot) else { return Err(Violation::Call(call)) };
-        let newer = is_newer(generation, *last);
+        let Some(last) = self.seen.get_mut(slot) else { return Err(Violation::Call(call)) };
+        let newer = is_newer(generation, last.generation);
         if newer {
-            *last = generation;
+            self.since = coarse(exact(self.since, now).max(exact(last.at, now)));
+            *last = Seen { generation, at: coarse(now) };
             if let Some(published) = &mut self.published {
                 published.admit(call, function);
             }
@@ -231,7 +249,7 @@ impl<F: Fabric> ServerLane<F> {
     /// Returns the most messages that may wait for a blocked lane: more than a client within its window can
     /// have in flight.
     pub(crate) fn waiting_limit(&self) -> usize {
-        2 * self.generations.len() + 64
+        2 * self.seen.len() + 64
     }
 
     /// Returns whether answers, or parts of large ones, wait for room. The lane takes no new requests
@@ -245,6 +263,36 @@ impl<F: Fabric> ServerLane<F> {
     #[inline]
     pub(crate) fn has_pending(&self) -> bool {
         !self.waiting.is_empty() || !self.errands.is_empty()
+    }
+
+    /// Records whether all messages of the lane were taken: then the next one arrives later.
+    #[inline]
+    pub(crate) fn was_served(&mut self, drained: bool, clock: &WorkerClock) {
+        self.drained = drained;
+        if drained {
+            let after = if self.by_completion { clock.before(true) } else { clock.last() };
+            self.since = coarse(after);
+        }
+    }
+
+    /// Records that the next message arrives later than `time`, on the worker's clock, which is at `now`.
+    #[inline]
+    pub(crate) fn arrives_after(&mut self, time: Nanos, now: Nanos) {
+        self.since = coarse(exact(self.since, now).max(time));
+    }
+
+    /// Records that a message is found in this round. If the last one found none, it arrived in between.
+    #[inline]
+    pub(crate) fn is_found(&mut self, clock: &WorkerClock) {
+        if self.drained {
+            self.arrives_after(clock.before(self.by_completion), clock.last());
+        }
+    }
+
+    /// Returns the deadline of a request that is taken now, with the time of its header or entry.
+    #[inline]
+    pub(crate) fn deadline(&self, time: u32, now: Nanos) -> Nanos {
+        deadline(exact(self.since, now), time)
     }
 
     /// Returns whether the lane has no work left.
@@ -421,15 +469,33 @@ impl<F: Fabric> ServerLane<F> {
     }
 }
 
-/// Converts a time budget in microseconds to nanoseconds; 0 means no deadline.
-pub(crate) fn time_left(micros: u32) -> Option<Nanos> {
-    (micros != 0).then(|| micros as Nanos * 1000)
+/// Returns a time in the units of [`Seen::at`].
+#[inline]
+fn coarse(time: Nanos) -> u32 {
+    (time >> 10) as u32
+}
+
+/// Returns the latest time before `now` that is `at` in the units of [`Seen::at`].
+#[inline]
+fn exact(at: u32, now: Nanos) -> Nanos {
+    let age = coarse(now).wrapping_sub(at);
+    (now >> 10).saturating_sub(age.into()) << 10
+}
+
+/// Returns the deadline of a request that arrived at `since`, with the time of its header or entry.
+#[inline]
+fn deadline(since: Nanos, time: u32) -> Nanos {
+    match time {
+        0 => NEVER,
+        TIME_OVER => 0,
+        micros => since.saturating_add(micros as Nanos * 1000),
+    }
 }
 
 /// Builds the metadata of an answer.
 #[inline]
 pub(crate) fn answer_meta(call: u32, thread: u16, status: Status, flags: Flags) -> EntryMeta {
-    EntryMeta { function_or_status: status.to_wire(), thread, call, flags }
+    EntryMeta { function_or_status: status.to_wire(), thread, call, flags, time: 0 }
 }
 
 #[cfg(test)]
@@ -437,6 +503,18 @@ mod tests {
     use super::*;
     use dunlin_fabric_sim::Sim;
     use std::mem::offset_of;
+
+    #[test]
+    fn times_of_slots_are_exact_to_a_microsecond() {
+        for now in [5_000, 77_000_000_000, 1 << 43] {
+            for age in [0, 1, 4_000, 60_000_000_000] {
+                let at = u64::saturating_sub(now, age);
+                let found = exact(coarse(at), now);
+                assert!(found <= at && at - found < 1024, "{now} {age} {found}");
+            }
+        }
+        assert_eq!([deadline(7, 0), deadline(7, 2), deadline(7, TIME_OVER)], [NEVER, 2007, 0]);
+    }
 
     /// The client's end has the same test.
     #[test]

@@ -360,6 +360,7 @@ fn finish<F: Fabric>(
         large_response_memory: config.large_response_memory,
         large_request_memory: config.large_memory,
         news: worker.fabric().shared(),
+        opened: worker.dispatcher.read_clock(),
     }))
 }
 

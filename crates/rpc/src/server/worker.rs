@@ -1,6 +1,9 @@
 //! A worker: one thread with its domain, its lanes and its part of the service. It polls, validates,
 //! dispatches and replies.
 
+mod draining;
+
+use super::clock::WorkerClock;
 use super::config::ServerConfig;
 use super::deferred::WaitingCalls;
 use super::dispatch::{Dispatcher, Out};
@@ -23,7 +26,6 @@ use dunlin_fabric::{
     Arena, Completion, CompletionQueueId, CompletionStatus, Fabric, Host, Link, Nanos, Opcode, QueuePairId,
     QueuePairState, ReceiveTarget, SharedReceiveQueueId, Site, ThreadDomain, WaitMode, Wake, Work,
 };
-use dunlin_wire::handshake::{Drained, Record};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -45,8 +47,6 @@ const COLD_AT_ONCE: usize = 8;
 const HEALTH_AT_ONCE: usize = 256;
 /// RECVs of the shared queue, for messages by SEND of all lanes together.
 pub(crate) const SHARED_RECEIVES: u32 = 512;
-/// A draining worker ends after this time without messages, in nanoseconds.
-const DRAIN_QUIET: Nanos = 20_000_000;
 
 /// State that workers, control thread and pool share.
 #[derive(Debug)]
@@ -155,6 +155,8 @@ impl<F: Fabric> Worker<F> {
                 passes: service.passes(),
                 service,
                 out: Out { staging: vec![0; MAX_MESSAGE], draining: false },
+                clock: WorkerClock::new(shared.functions.len()),
+                now: fabric.host().clock(),
                 held: None,
                 sampling: Sampling::new(),
                 shared: Arc::clone(&shared),
@@ -244,6 +246,14 @@ impl<F: Fabric> Worker<F> {
         if mode.sleeps() || self.waiter.has_looked_long() {
             self.dispatcher.sampling.time_next();
         }
+        match self.domain.woken_at() {
+            Some(now) => self.dispatcher.clock.woke(now),
+            None if mode.sleeps() => {
+                let now = self.dispatcher.fabric.host().now();
+                self.dispatcher.clock.woke(now);
+            }
+            None => {}
+        }
         0
     }
 
@@ -256,8 +266,10 @@ impl<F: Fabric> Worker<F> {
     #[inline]
     pub fn progress(&mut self) -> usize {
         self.ticks = self.ticks.wrapping_add(1);
+        self.dispatcher.clock.begin_round();
         if self.dispatcher.inbox.has_some() {
             self.take_commands();
+            self.dispatcher.clock.time_passed();
         }
         let healthy = !self.ticks.is_multiple_of(HEALTH_EVERY);
         if self.by_completion > 0 || !healthy {
@@ -297,6 +309,10 @@ impl<F: Fabric> Worker<F> {
         }
         if !healthy {
             self.check_health();
+            // While nothing runs, nothing else reads the clock.
+            if self.domain.woken_at().is_none() {
+                self.dispatcher.read_clock();
+            }
         }
         if let Some(until) = self.drain_until {
             self.drain(until, handled);
@@ -351,6 +367,9 @@ impl<F: Fabric> Worker<F> {
                 WARM_STEPS.iter().for_each(|step| self.warm(*step, &ready, at + step));
             }
             let index = ready[at];
+            if let Some(Some(lane)) = self.lanes.get_mut(index as usize) {
+                lane.is_found(&self.dispatcher.clock);
+            }
             handled += self.serve_lane(index as usize);
             let more = matches!(self.lanes.get(index as usize), Some(Some(lane)) if lane.more);
             if let Some(listed) = self.listed.get_mut(index as usize) {
@@ -444,6 +463,9 @@ impl<F: Fabric> Worker<F> {
         }
         self.completions = completions;
         debug_assert!(count <= COMPLETIONS_AT_ONCE);
+        if count == COMPLETIONS_AT_ONCE {
+            self.dispatcher.clock.is_crowded();
+        }
         handled
     }
 
@@ -544,8 +566,9 @@ impl<F: Fabric> Worker<F> {
                     }
                 };
                 let Some(at) = lane.reading.iter().position(|r| r.call == call) else { return 0 };
-                let reading = lane.reading.swap_remove(at);
-                let served = self.dispatcher.dispatch(&mut self.domain, lane, reading.into(), &buffer, None);
+                let call = lane.reading.swap_remove(at);
+                self.dispatcher.clock.time_passed();
+                let served = self.dispatcher.dispatch(&mut self.domain, lane, call, &buffer, None);
                 match served {
                     Ok(()) => self.list(index),
                     Err(_) => self.remove(index),
@@ -758,30 +781,5 @@ impl<F: Fabric> Worker<F> {
             self.lanes.len() - 1
         });
         index as u16
-    }
-
-    /// Ends a draining worker when its lanes are quiet or the time is up, and reports the last message taken
-    /// on each lane.
-    fn drain(&mut self, until: Nanos, handled: usize) {
-        let now = self.dispatcher.fabric.host().now();
-        if handled > 0 {
-            self.last_message = now;
-        }
-        let quiet =
-            self.lanes.iter().flatten().all(|lane| lane.is_quiet()) && now >= self.last_message + DRAIN_QUIET;
-        if !quiet && now < until {
-            return;
-        }
-        for index in 0..self.lanes.len() {
-            let Some(lane) = &mut self.lanes[index] else { continue };
-            let mark = Record::Drained(Drained { lane: lane.number, taken: lane.rx.sequence() });
-            if let Ok(mark) = mark.encode() {
-                let _ = lane.link.send(&mark);
-            }
-        }
-        for index in 0..self.lanes.len() {
-            self.remove(index as u16);
-        }
-        self.ended = true;
     }
 }

@@ -5,6 +5,7 @@ mod common;
 
 mod batching;
 mod calls;
+mod deadlines;
 mod full_rings;
 mod golden_counts;
 mod head_reports;

@@ -19,7 +19,7 @@ pub const SIZED: u16 = 4;
 pub const PANIC: u16 = 5;
 /// Is never answered.
 pub const NEVER: u16 = 6;
-/// Answers with the time left of the request in nanoseconds, as 8 bytes; 0 without a deadline.
+/// Answers with the time that is left now in nanoseconds, as 8 bytes; 0 without a deadline.
 pub const TIME_LEFT: u16 = 7;
 
 /// Fails with a text longer than a small result.
@@ -167,7 +167,10 @@ pub fn test_service(executed: Arc<AtomicU64>) -> Box<dyn Service> {
                 let bytes = reply.reserve(length as usize)?;
                 bytes.fill(length as u8);
             }
-            TIME_LEFT => reply.write(&request.time_left.unwrap_or(0).to_le_bytes())?,
+            TIME_LEFT => {
+                let left = request.time_left().map_or(0, |left| left.as_nanos() as u64);
+                reply.write(&left.to_le_bytes())?;
+            }
             WORDY => {
                 reply.reserve(20_000)?.fill(7);
                 return Err(Status::Application(ApplicationCode::new(3).unwrap()));

@@ -66,7 +66,7 @@ fn versions_that_do_not_meet() {
     send(&link, &Record::Hello(Hello { min_version: 7, max_version: 9, ..hello() }));
     let refused = refusal(&link);
     assert_eq!(refused.code, RefusalCode::VERSION);
-    assert!(refused.text.contains("7 to 9") && refused.text.contains("3 to 3"), "{}", refused.text);
+    assert!(refused.text.contains("7 to 9") && refused.text.contains("4 to 4"), "{}", refused.text);
     until("the server closed the connection", || !link.is_alive());
     server.assert_serves(&fabric);
 }
@@ -99,10 +99,10 @@ fn a_server_of_another_version() {
     let (address, thread) = by_hand(move |link| send(link, &Record::HelloReply(reply.clone())));
     let error = connect_error(&address, ClientConfig::default());
     assert!(
-        matches!(error, ConnectError::Version { ours_low: 3, ours_high: 3, theirs_low: 9, theirs_high: 9 }),
+        matches!(error, ConnectError::Version { ours_low: 4, ours_high: 4, theirs_low: 9, theirs_high: 9 }),
         "{error}"
     );
-    assert!(error.to_string().contains("9 to 9, this client 3 to 3: update one of them"), "{error}");
+    assert!(error.to_string().contains("9 to 9, this client 4 to 4: update one of them"), "{error}");
     thread.join().unwrap();
 
     // A server without a common version says so. Its text must be made printable.

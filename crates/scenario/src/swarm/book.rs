@@ -1,5 +1,6 @@
 //! The record of every call's end and execution, and the first violation found.
 
+use dunlin_fabric::Nanos;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -20,6 +21,8 @@ pub(super) enum End {
 struct Call {
     end: Option<End>,
     executed: u32,
+    /// When it must have begun, in the run's time.
+    deadline: Option<Nanos>,
 }
 
 #[derive(Default)]
@@ -29,6 +32,8 @@ struct Pages {
     /// Call numbers of clients that are gone: first and end.
     gone: Vec<(u64, u64)>,
     violation: Option<String>,
+    /// By how much a call may begin late; `None` if by any time.
+    lateness: Option<Nanos>,
 }
 
 /// The book of a run. Clones share the same book.
@@ -69,8 +74,28 @@ impl Book {
         self.pages().calls.entry(number).or_default();
     }
 
-    pub(super) fn executed(&self, number: u64) {
+    /// Sets by how much a call may begin after its deadline, if that is limited.
+    pub(super) fn may_be_late_by(&self, lateness: Option<Nanos>) {
+        self.pages().lateness = lateness;
+    }
+
+    /// Records the deadline of a call that is about to be made.
+    pub(super) fn must_begin(&self, number: u64, deadline: Nanos) {
+        self.pages().calls.entry(number).or_default().deadline = Some(deadline);
+    }
+
+    /// Removes a call that was not made.
+    pub(super) fn not_made(&self, number: u64) {
         let mut pages = self.pages();
+        if pages.calls.get(&number).is_some_and(|call| call.executed == 0) {
+            pages.calls.remove(&number);
+        }
+    }
+
+    /// Records that a call begins at this time of the run.
+    pub(super) fn executed(&self, number: u64, now: Nanos) {
+        let mut pages = self.pages();
+        let allowed = pages.lateness;
         let gone = pages.gone.iter().any(|(first, end)| (*first..*end).contains(&number));
         let call = pages.calls.entry(number).or_default();
         if gone {
@@ -78,6 +103,10 @@ impl Book {
         }
         call.executed += 1;
         let (executed, end) = (call.executed, call.end);
+        let late = call.deadline.map_or(0, |deadline| now.saturating_sub(deadline));
+        if allowed.is_some_and(|allowed| late > allowed) {
+            pages.violation.get_or_insert(format!("call {number} began {late} ns after its deadline"));
+        }
         if executed > 1 {
             pages.violation.get_or_insert(format!("call {number} was executed {executed} times"));
         }

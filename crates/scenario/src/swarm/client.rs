@@ -9,6 +9,7 @@ use dunlin_fabric::{Address, Fabric, Host, Nanos};
 use dunlin_fabric_sim::{Random, Sim};
 use dunlin_rpc::{AsyncClient, AsyncHub, CallError, CallId, Cause, Certainty, Client, Status};
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// The part that a client plays.
 pub(super) struct Part {
@@ -32,15 +33,25 @@ struct Open {
     number: u64,
     size: usize,
     sent: Nanos,
+    /// The time of its own.
+    own: Option<Duration>,
     /// Whether the engine was polled for its end all the time.
     watched: bool,
 }
 
 impl Part {
+    /// Records a call that is about to be made, with the time of its own if it has one.
+    fn begin(&self, number: u64, own: Option<Duration>) {
+        // The usual time begins when the call leaves, which the book does not learn.
+        if let Some(own) = own {
+            self.book.must_begin(number, self.sim.time() + own.as_nanos() as Nanos);
+        }
+    }
+
     /// Checks that a call made at `since` has ended by its deadline.
-    fn check_deadline(&self, number: u64, since: Nanos, lateness: Nanos) {
-        // A call may wait for room as long as for its answer.
-        let most = 2 * self.drawn.config.timeout;
+    fn check_deadline(&self, number: u64, since: Nanos, lateness: Nanos, own: Option<Duration>) {
+        // A call without a time of its own in a batch has its time from when the batch leaves.
+        let most = own.map_or(2 * self.drawn.config.timeout, |own| own.as_nanos() as Nanos);
         // A killed task sees the time of its death, which may be slightly before its own.
         let took = self.sim.host().now().saturating_sub(since);
         if took > most + lateness {
@@ -168,26 +179,31 @@ impl Actor {
     fn call(&mut self) {
         let (worker, function, number, size) = self.choose();
         let bytes = request(number, size);
-        // An unsent call is not recorded in the book; if it was executed, the book reports that.
+        let own = self.part.drawn.own_time(&mut self.random);
         let before = self.now();
-        let called = self.client.call_on(worker, function, &bytes);
+        self.part.begin(number, own);
+        let called = self.client.within_or_default(own).call_on(worker, function, &bytes);
         match called.map(|response| *response == *answer_to(&bytes)) {
             Ok(right) => {
                 self.part.book.sent(number);
                 self.end(number, size, End::Answered, right);
             }
-            Err(CallError::NotExecuted(Cause::Disconnected)) => self.sleep(20_000),
+            Err(CallError::NotExecuted(Cause::Disconnected)) => {
+                // An unsent call is not recorded in the book; if it was executed, the book reports that.
+                self.part.book.not_made(number);
+                self.sleep(20_000);
+            }
             Err(error) => {
                 self.part.book.sent(number);
                 self.end(number, size, end_of(&self.part.book, number, &error), true);
             }
         }
-        self.check_deadline(number, before);
+        self.check_deadline(number, before, own);
     }
 
-    fn check_deadline(&self, number: u64, sent: Nanos) {
+    fn check_deadline(&self, number: u64, sent: Nanos, own: Option<Duration>) {
         // Reconnecting takes time, too.
-        self.part.check_deadline(number, sent, self.part.lateness.connecting);
+        self.part.check_deadline(number, sent, self.part.lateness.connecting, own);
     }
 
     fn end(&self, number: u64, size: usize, end: End, right: bool) {
@@ -206,17 +222,23 @@ impl Actor {
         // Batches that the engine flushes are mostly left to it.
         let flushed = if self.part.drawn.config.batching.is_some() { 40 } else { 4 };
         // Two attempts suffice: a call that finds no room is dropped.
+        let own = self.part.drawn.own_time(&mut self.random);
         for _ in 0..2 {
+            self.part.begin(number, own);
+            let client = self.client.within_or_default(own);
             let sent = if batched {
-                self.client.push_on(worker, function, &bytes)
+                client.push_on(worker, function, &bytes)
             } else {
-                self.client.submit_on(worker, function, &bytes)
+                client.submit_on(worker, function, &bytes)
             };
+            if sent.is_err() {
+                self.part.book.not_made(number);
+            }
             match sent {
                 Ok(id) => {
                     self.part.sim.tell(|| format!("call {number} of {size} bytes is sent as {id:?}"));
                     self.part.book.sent(number);
-                    let open = Open { number, size, sent: self.now(), watched: true };
+                    let open = Open { number, size, sent: self.now(), own, watched: true };
                     if let Some(other) = self.open.insert(id, open) {
                         self.part.book.violate(format!("calls {} and {number} have one id", other.number));
                     }
@@ -259,7 +281,7 @@ impl Actor {
         self.client.forget(id);
         self.end(open.number, open.size, end, right);
         if open.watched {
-            self.check_deadline(open.number, open.sent);
+            self.check_deadline(open.number, open.sent, open.own);
         }
     }
 
@@ -398,10 +420,13 @@ fn play_asynchronously(part: Part) {
                 1 if part.pulls => PULLED,
                 _ => ECHO,
             };
-            calls.push((number, size, client.call(function, &request(number, size))));
+            let own = part.drawn.own_time(&mut random);
+            part.begin(number, own);
+            let call = client.within_or_default(own).call(function, &request(number, size));
+            calls.push((number, size, own, call));
         }
         sent += together;
-        for (number, size, call) in calls {
+        for (number, size, own, call) in calls {
             if random.one_in(20) {
                 drop(call);
                 part.book.ended(number, End::Abandoned);
@@ -410,7 +435,7 @@ fn play_asynchronously(part: Part) {
             // Polled only from here on. Reconnecting runs on a separate thread.
             let (since, lateness) = (host.now(), part.lateness.call);
             let ended = block_on(&host, since + 2 * part.drawn.config.timeout + lateness + PATIENCE, call);
-            part.check_deadline(number, since, lateness);
+            part.check_deadline(number, since, lateness, own);
             match ended {
                 Some(Ok(response)) => {
                     if *response != *answer_to(&request(number, size)) {

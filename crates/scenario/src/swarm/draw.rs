@@ -12,6 +12,7 @@ use dunlin_rpc::{
 };
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// How a client uses the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +49,19 @@ pub(super) struct DrawnClient {
     pub(super) calls: u64,
     /// Closes the connection after this number of calls, whatever is open.
     pub(super) quits_after: Option<u64>,
+    /// The longest time that a call is given for itself, in nanoseconds; 0 if the client gives none.
+    pub(super) own_times: Nanos,
+}
+
+impl DrawnClient {
+    /// Draws the time of a call of its own, for half of the calls of a client that gives any.
+    pub(super) fn own_time(&self, random: &mut Random) -> Option<Duration> {
+        if self.own_times == 0 || random.one_in(2) {
+            return None;
+        }
+        let time = if random.one_in(16) { 0 } else { random.below(self.own_times) };
+        Some(Duration::from_nanos(time))
+    }
 }
 
 /// The description of a run.
@@ -61,6 +75,8 @@ pub(super) struct Drawn {
     pub(super) acts: Vec<(Nanos, Act)>,
     /// Number of tasks that pull calls.
     pub(super) pullers: u64,
+    /// A mask of the share of calls whose handler holds up its worker, and for how long in nanoseconds.
+    pub(super) slow_ones: Option<(u64, Nanos)>,
 }
 
 /// By how much a client's calls may end after their deadline.
@@ -103,6 +119,8 @@ fn machines(random: &mut Random) -> Vec<MachineSettings> {
 /// Permitted lateness with an exclusive core, in nanoseconds: work for other calls, short pre-emptions, clock
 /// drift.
 const UNDISTURBED: Nanos = 2_000_000;
+/// By how much a call may begin late on an undisturbed server, in nanoseconds.
+const BEGINS_LATE: Nanos = 100_000;
 /// The server's machine; clients are on the others.
 pub(super) const SERVER_MACHINE: usize = 0;
 /// How long a client retries operations that must succeed once the run is calm.
@@ -216,6 +234,7 @@ fn client(random: &mut Random, settings: &Settings) -> DrawnClient {
         style: styles[random.below(styles.len() as u64) as usize],
         calls: 40 + random.below(80),
         quits_after: random.one_in(8).then(|| random.below(60)),
+        own_times: 0,
     }
 }
 
@@ -270,6 +289,16 @@ fn batches(random: &mut Random, clients: &mut [DrawnClient]) {
     }
 }
 
+/// Draws times of single calls for every second client, and slow handlers for every second run.
+fn deadlines(random: &mut Random, clients: &mut [DrawnClient]) -> Option<(u64, Nanos)> {
+    for client in clients {
+        if random.one_in(2) {
+            client.own_times = 20_000 << random.below(10);
+        }
+    }
+    random.one_in(2).then(|| ((8 << random.below(3)) - 1, 100_000 + random.below(400_000)))
+}
+
 fn acts(random: &mut Random, clients: usize, machines: usize) -> Vec<(Nanos, Act)> {
     let count = if random.one_in(3) { 0 } else { 1 + random.below(3) };
     let mut acts: Vec<(Nanos, Act)> = (0..count)
@@ -311,8 +340,9 @@ impl Drawn {
         let mut clients: Vec<_> = (0..1 + random.below(4)).map(|_| client(&mut random, &settings)).collect();
         ways(&mut Random::new(seed, 9), &mut settings, &mut clients);
         batches(&mut Random::new(seed, 10), &mut clients);
+        let slow_ones = deadlines(&mut Random::new(seed, 11), &mut clients);
         let acts = acts(&mut random, clients.len(), settings.machines.len());
-        Drawn { seed, settings, server, clients, acts, pullers: random.below(3) }
+        Drawn { seed, settings, server, clients, acts, pullers: random.below(3), slow_ones }
     }
 
     /// Returns how late a client's calls may be. Deadlines are local to the client: an undisturbed client
@@ -335,6 +365,17 @@ impl Drawn {
         let connects = queue_pair_error != 0 || has_acts(&breaks);
         let connecting = call + if connects { client.config.connect_timeout } else { 0 };
         Lateness { call, connecting }
+    }
+
+    /// Returns by how much a call may begin after its deadline: a round of the worker's polls and the request's
+    /// time on the network. Without limit if a thread of the server may lose its core, or if requests are
+    /// delayed on their way.
+    pub(super) fn begins_late_by(&self) -> Option<Nanos> {
+        let Faults { stall, loss, delay, not_ready, .. } = self.settings.faults;
+        let shares = self.settings.machines.iter().any(|machine| machine.cores.is_some());
+        let slows = self.acts.iter().any(|(_, act)| matches!(act, Act::Slow { .. }));
+        let calm = [stall, loss, delay, not_ready] == [0; 4];
+        (calm && !shares && !slows).then_some(BEGINS_LATE)
     }
 
     /// Returns how long a client retries each call that must succeed once the run is calm. On a core shared
@@ -427,6 +468,18 @@ mod tests {
         assert!(drawn.patience(&client) > PATIENCE);
         client.config.timeout = quanta;
         assert_eq!(drawn.patience(&client), PATIENCE);
+    }
+
+    /// Enough runs have calls with times of their own, slow handlers, and a server that must begin in time.
+    #[test]
+    fn many_runs_look_for_calls_that_begin_late() {
+        let looks = |seed: &u64| {
+            let drawn = Drawn::from_seed(*seed, None);
+            let own = drawn.clients.iter().any(|client| client.own_times > 0);
+            own && drawn.slow_ones.is_some() && drawn.begins_late_by().is_some()
+        };
+        let count = (0..1000).filter(looks).count();
+        assert!(count >= 10, "{count} of 1000");
     }
 
     #[test]

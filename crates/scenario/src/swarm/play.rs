@@ -40,6 +40,7 @@ pub(super) fn root(sim: &Sim, drawn: &Drawn, book: &Book) {
         return book.violate("the address is none".to_owned());
     };
     let weather = Weather::default();
+    book.may_be_late_by(drawn.begins_late_by());
     let mut server = Some(ServerProcess::start(sim, &address, drawn, book));
     let mut incarnations = 0;
     let mut start_client = |index: usize| {

@@ -26,9 +26,9 @@ pub(super) struct ServerProcess {
     over: Arc<AtomicBool>,
 }
 
-fn execute(book: &Book, payload: &[u8]) -> Vec<u8> {
+fn execute(sim: &Sim, book: &Book, payload: &[u8]) -> Vec<u8> {
     match number_of(payload) {
-        Ok(number) => book.executed(number),
+        Ok(number) => book.executed(number, sim.time()),
         Err(what) => book.violate(what),
     }
     answer_to(payload)
@@ -39,21 +39,30 @@ impl ServerProcess {
     pub(super) fn start(root: &Sim, address: &Address, drawn: &Drawn, book: &Book) -> ServerProcess {
         let sim = root.process_on(SERVER_MACHINE);
         let host = sim.host().clone();
-        let pool_book = book.clone();
+        let (pool_book, pool_sim) = (book.clone(), sim.clone());
+        let (slow_ones, service_sim) = (drawn.slow_ones, sim.clone());
         let server = ServerBuilder::new(&sim)
             .config(drawn.server.clone())
             .function(ECHO, FunctionMode::Worker)
             .function(POOLED, FunctionMode::Pool)
             .function(PULLED, FunctionMode::Pull)
             .pool(move |request: &Request<'_>, reply: &mut Reply<'_>| {
-                let answer = execute(&pool_book, request.payload);
+                let answer = execute(&pool_sim, &pool_book, request.payload);
                 host.sleep(host.now() + 20_000);
                 Ok(reply.write(&answer)?)
             })
             .serve(address, |_| {
-                let book = book.clone();
+                let (book, sim) = (book.clone(), service_sim.clone());
                 Box::new(move |request: &Request<'_>, reply: &mut Reply<'_>| {
-                    Ok(reply.write(&execute(&book, request.payload))?)
+                    let answer = execute(&sim, &book, request.payload);
+                    // Some calls hold up those behind them.
+                    let number = number_of(request.payload).unwrap_or_default();
+                    if let Some((one_in, takes)) = slow_ones
+                        && number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32 & one_in == 0
+                    {
+                        sim.host().sleep(sim.host().now() + takes);
+                    }
+                    Ok(reply.write(&answer)?)
                 })
             });
         let over = Arc::new(AtomicBool::new(false));
@@ -73,7 +82,8 @@ impl ServerProcess {
 
     fn start_puller(&mut self, number: u64, seed: u64, book: &Book) {
         let Some(server) = self.server.clone() else { return };
-        let (host, over, book) = (self.sim.host().clone(), Arc::clone(&self.over), book.clone());
+        let (sim, over, book) = (self.sim.clone(), Arc::clone(&self.over), book.clone());
+        let host = sim.host().clone();
         let mut random = Random::new(seed, 1000 + number);
         let body = move || {
             // Some calls are kept for longer than their callers wait.
@@ -82,7 +92,7 @@ impl ServerProcess {
                 kept.retain(|(until, _)| *until > host.now());
                 let Some(incoming) = server.receive(host.now() + 200_000) else { continue };
                 if random.one_in(16) {
-                    let answer = execute(&book, &incoming.payload);
+                    let answer = execute(&sim, &book, &incoming.payload);
                     kept.push((host.now() + KEPT, incoming));
                     drop(answer);
                     continue;
@@ -91,7 +101,7 @@ impl ServerProcess {
                     incoming.refuse(Status::Overloaded);
                     continue;
                 }
-                let answer = execute(&book, &incoming.payload);
+                let answer = execute(&sim, &book, &incoming.payload);
                 if random.one_in(2) {
                     host.sleep(host.now() + random.below(30_000));
                 }

@@ -89,6 +89,20 @@ pub(crate) const MUTANTS: &[Mutant] = &[
             self.deadline = now().saturating_add(self.timeout + late);",
     },
     Mutant {
+        name: "begun_after_its_deadline",
+        file: "crates/rpc/src/server/clock.rs",
+        from: "        deadline <= self.last
+",
+        to: "        deadline <= self.last && !dunlin_fabric::mutant(\"begun_after_its_deadline\")
+",
+    },
+    Mutant {
+        name: "open_batch_keeps_its_time",
+        file: "crates/rpc/src/client/lane.rs",
+        from: "if self.slots.has_started_unsent() {",
+        to: "if self.slots.has_started_unsent() && !dunlin_fabric::mutant(\"open_batch_keeps_its_time\") {",
+    },
+    Mutant {
         name: "not_executed_said_too_soon",
         file: "crates/rpc/src/client/slots.rs",
         from: "let never = slot.sequence >= taken;",
@@ -106,9 +120,9 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "repeated_call_executed",
         file: "crates/rpc/src/server/dispatch.rs",
-        from: "        if !lane.admit(entry.call, entry.function_or_status)? {",
+        from: "        if !lane.admit(entry.call, entry.function_or_status, self.clock.last())? {",
         to: "        let twice = lane.replies.is_some() && dunlin_fabric::mutant(\"repeated_call_executed\");
-        if !lane.admit(entry.call, entry.function_or_status)? && !twice {",
+        if !lane.admit(entry.call, entry.function_or_status, self.clock.last())? && !twice {",
     },
     Mutant {
         name: "lost_write_not_written_again",

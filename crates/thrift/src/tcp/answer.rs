@@ -104,7 +104,7 @@ impl<P: Processor> Service<P> {
         let silent = *oneway || head.kind == ONEWAY;
         let start = out.len();
         let arguments = &message[length..];
-        let context = Context { time_left: None, session, tcp: true, memory: memory.cloned() };
+        let context = Context { deadline: None, session, tcp: true, memory: memory.cloned() };
         let responder = IntoOutput { out, wire, limit, head: &head, silent };
         let processed = catch_unwind(AssertUnwindSafe(|| match wire.encoding {
             Encoding::Binary => {

@@ -5,12 +5,13 @@
 //! or breaks its connection thus affects no other call. Calls wait in a queue while no connection is free,
 //! and outside the queue while it is full, in both cases no longer than the call timeout.
 
-use super::client::{ConnectionOptions, OfArguments, TcpError, decode_answer, dial, resolve};
+use super::client::{ConnectionOptions, OfArguments, TcpError, decode_answer, dial, later, resolve};
 use super::client_loop::ClientLoop;
 use super::head::{CALL, Head, ONEWAY, append};
 use super::outgoing::Outgoing;
 use crate::arguments::{Arguments, Outcome};
 use crate::error::{CallError, ConnectError};
+use dunlin_rpc::Cause;
 use pilota::Bytes;
 use pilota::thrift::ThriftException;
 use rustix::event::{EventfdFlags, eventfd};
@@ -23,7 +24,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::thread::{self, JoinHandle};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// An asynchronous client of a stock Thrift server. Clones share its connections and its thread, which ends
 /// with the last clone. All methods may be called from any thread.
@@ -284,6 +285,7 @@ impl AsyncConnection {
 
     fn ticket<A: Arguments>(
         &self,
+        time: Option<Duration>,
         name: &'static str,
         kind: u8,
         arguments: &A,
@@ -303,7 +305,7 @@ impl AsyncConnection {
             name,
             sequence,
             oneway: kind == ONEWAY,
-            deadline: Instant::now() + options.call_timeout,
+            deadline: later(Instant::now(), time.unwrap_or_else(|| options.call_time())),
             stage: Mutex::new(Stage::Waiting { message, waker: None }),
         }))
     }
@@ -311,8 +313,21 @@ impl AsyncConnection {
     /// Makes a call, sending it immediately if there is room. Dropping the future abandons the call; the
     /// server may still execute it.
     pub fn call<A: Arguments, R: Outcome>(&self, name: &'static str, arguments: &A) -> TcpCall<R> {
-        let state = match self.ticket(name, CALL, arguments) {
+        self.call_within(None, name, arguments)
+    }
+
+    /// As [`call`](AsyncConnection::call), with a time of its own in place of that of the settings.
+    pub fn call_within<A: Arguments, R: Outcome>(
+        &self,
+        time: Option<Duration>,
+        name: &'static str,
+        arguments: &A,
+    ) -> TcpCall<R> {
+        let state = match self.ticket(time, name, CALL, arguments) {
             Err(error) => CallState::Failed(CallError::Encode(error)),
+            Ok(_) if time == Some(Duration::ZERO) => {
+                CallState::Failed(dunlin_rpc::CallError::NotExecuted(Cause::DeadlineExceeded).into())
+            }
             Ok(ticket) => match self.0.shared.submit(&ticket) {
                 Ok(true) => CallState::Sent(ticket),
                 Ok(false) => {
@@ -329,7 +344,20 @@ impl AsyncConnection {
     /// Sends a oneway call. If there is no room, returns an error instead of waiting; the call is then not
     /// executed. Success means that the call was queued; a later failure to send it is only logged.
     pub fn oneway<A: Arguments, E>(&self, name: &'static str, arguments: &A) -> Result<(), CallError<E>> {
-        let ticket = self.ticket(name, ONEWAY, arguments).map_err(CallError::Encode)?;
+        self.oneway_within(None, name, arguments)
+    }
+
+    /// As [`oneway`](AsyncConnection::oneway), with a time of its own in place of that of the settings.
+    pub fn oneway_within<A: Arguments, E>(
+        &self,
+        time: Option<Duration>,
+        name: &'static str,
+        arguments: &A,
+    ) -> Result<(), CallError<E>> {
+        let ticket = self.ticket(time, name, ONEWAY, arguments).map_err(CallError::Encode)?;
+        if time == Some(Duration::ZERO) {
+            return Err(dunlin_rpc::CallError::NotExecuted(Cause::DeadlineExceeded).into());
+        }
         if self.0.shared.submit(&ticket)? {
             return Ok(());
         }

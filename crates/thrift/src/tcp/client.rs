@@ -12,7 +12,7 @@ use crate::error::{CallError, ConnectError};
 use dunlin_fabric::dialling::first_of;
 use dunlin_fabric::door::{self, Door, Look};
 use dunlin_fabric::{Host, RealHost};
-use dunlin_rpc::Certainty;
+use dunlin_rpc::{Cause, Certainty};
 use pilota::Bytes;
 use pilota::thrift::{ApplicationException, Message, TLengthProtocol, ThriftException};
 use rustix::net::RecvFlags;
@@ -39,8 +39,10 @@ pub struct ConnectionOptions {
     pub wire: Wire,
     /// The timeout for connecting. Default: 5 seconds.
     pub connect_timeout: Duration,
-    /// The timeout of a call, from sending it to the last byte of its answer. Default: 30 seconds.
-    pub call_timeout: Duration,
+    /// The timeout of a call without a time of its own, from sending it to the last byte of its answer. If
+    /// `None` (the default): [`ClientOptions::engine`](crate::ClientOptions::engine)'s timeout, or 10 seconds
+    /// for a connection without such options. [`Duration::MAX`] for none.
+    pub call_timeout: Option<Duration>,
     /// The maximum size of a received or sent message in bytes. Default: 64 MiB. Memory grows as answers
     /// arrive.
     pub message_limit: usize,
@@ -62,7 +64,7 @@ impl Default for ConnectionOptions {
         ConnectionOptions {
             wire: Wire::FRAMED_BINARY,
             connect_timeout: Duration::from_secs(5),
-            call_timeout: Duration::from_secs(30),
+            call_timeout: None,
             message_limit: 64 << 20,
             connections: 8,
             window: 1024,
@@ -70,6 +72,21 @@ impl Default for ConnectionOptions {
             lazy: false,
         }
     }
+}
+
+/// The timeout of a call if nothing sets one: that of the engine.
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+
+impl ConnectionOptions {
+    /// Returns the timeout of a call.
+    pub(super) fn call_time(&self) -> Duration {
+        self.call_timeout.unwrap_or(CALL_TIMEOUT)
+    }
+}
+
+/// Returns the end of a time that begins now, at most a century later.
+pub(super) fn later(now: Instant, time: Duration) -> Instant {
+    now + time.min(Duration::from_secs(100 * 365 * 24 * 3600))
 }
 
 /// The error of a call over TCP. The next call connects again after any of them.
@@ -204,7 +221,18 @@ impl Connection {
         function_name: &'static str,
         arguments: &A,
     ) -> Result<R::Value, CallError<R::Exception>> {
-        let mut open = self.send(function_name, CALL, arguments)?;
+        self.call_within::<A, R>(None, function_name, arguments)
+    }
+
+    /// As [`call`](Connection::call), with a time of its own in place of that of the settings. The time
+    /// includes connecting.
+    pub fn call_within<A: Arguments, R: Outcome>(
+        &mut self,
+        time: Option<Duration>,
+        function_name: &'static str,
+        arguments: &A,
+    ) -> Result<R::Value, CallError<R::Exception>> {
+        let mut open = self.send(time, function_name, CALL, arguments)?;
         let range = open.receive(&self.address).map_err(|failed| self.no_answer(failed))?;
         let (encoding, sequence) = (self.options.wire.encoding, self.sequence);
         let result = open.incoming.take(range, |message, memory| {
@@ -225,14 +253,34 @@ impl Connection {
         function_name: &'static str,
         arguments: &A,
     ) -> Result<(), CallError<E>> {
-        let open = self.send(function_name, ONEWAY, arguments)?;
+        self.oneway_within(None, function_name, arguments)
+    }
+
+    /// As [`oneway`](Connection::oneway), with a time of its own in place of that of the settings.
+    pub fn oneway_within<A: Arguments, E>(
+        &mut self,
+        time: Option<Duration>,
+        function_name: &'static str,
+        arguments: &A,
+    ) -> Result<(), CallError<E>> {
+        let open = self.send(time, function_name, ONEWAY, arguments)?;
         self.open = open.socket.end().then_some(open);
         Ok(())
     }
 
     /// Sends a call and returns the connection for its answer. The caller puts the connection back only on
     /// success.
-    fn send<A: Arguments, E>(&mut self, name: &str, kind: u8, arguments: &A) -> Result<Open, CallError<E>> {
+    fn send<A: Arguments, E>(
+        &mut self,
+        time: Option<Duration>,
+        name: &str,
+        kind: u8,
+        arguments: &A,
+    ) -> Result<Open, CallError<E>> {
+        if time == Some(Duration::ZERO) {
+            return Err(dunlin_rpc::CallError::NotExecuted(Cause::DeadlineExceeded).into());
+        }
+        let until = time.map(|time| later(Instant::now(), time));
         self.sequence = self.sequence.wrapping_add(1);
         let head = Head { name: name.as_bytes(), kind, sequence: self.sequence, old: false };
         let limit = self.options.message_limit.min(i32::MAX as usize);
@@ -241,8 +289,8 @@ impl Connection {
         let sent = append(&mut outgoing, self.options.wire, limit, &head, &OfArguments(arguments))
             .map_err(CallError::Encode)
             .and_then(|()| {
-                let mut open = self.ready()?;
-                self.send_all(&mut open, &outgoing)?;
+                let mut open = self.ready(until)?;
+                self.send_all(&mut open, &outgoing, until)?;
                 Ok(open)
             });
         outgoing.truncate(0);
@@ -252,27 +300,32 @@ impl Connection {
     }
 
     /// Returns the open connection, or a new one if the server has closed it.
-    fn ready(&mut self) -> Result<Open, TcpError> {
+    fn ready(&mut self, until: Option<Instant>) -> Result<Open, TcpError> {
         match self.open.take().filter(|open| open.used.elapsed() < FRESH || !is_stale(open.socket.stream())) {
             Some(open) => Ok(open),
-            None => self.reopen(self.options.wait_for_ready),
+            None => self.reopen(self.options.wait_for_ready, until),
         }
     }
 
-    /// Connects: once, and again with back-off until `patience` is over.
-    fn reopen(&self, patience: Duration) -> Result<Open, TcpError> {
-        let until = after(patience);
+    /// Connects: once, and again with back-off until `patience` is over, until `end` at most.
+    fn reopen(&self, patience: Duration, end: Option<Instant>) -> Result<Open, TcpError> {
+        let sooner = |time: Instant| end.map_or(time, |end| end.min(time));
+        let until = sooner(after(patience));
         let mut wait = FIRST_WAIT;
         loop {
-            let limit = after(self.options.connect_timeout);
+            let limit = sooner(after(self.options.connect_timeout));
             let deadline = if patience.is_zero() { limit } else { limit.min(until) };
             let error = match Open::connect(&self.address, &self.options, deadline) {
                 Ok(open) => return Ok(open),
                 Err(error) => error,
             };
-            let left = until.saturating_duration_since(Instant::now());
+            let (address, now) = (self.address.clone(), Instant::now());
+            if end.is_some_and(|end| end <= now) {
+                return Err(late(address));
+            }
+            let left = until.saturating_duration_since(now);
             if left.is_zero() {
-                return Err(TcpError::Connect { address: self.address.clone(), error: error.into() });
+                return Err(TcpError::Connect { address, error: error.into() });
             }
             // Half of the wait is random, so that the clients of a restarted server spread.
             let nanos = wait.as_nanos() as u64 / 2;
@@ -285,20 +338,26 @@ impl Connection {
     /// Returns at once if it is connected. Blocks.
     pub fn wait_ready(&mut self, at_most: Duration) -> Result<(), TcpError> {
         if self.open.as_ref().is_none_or(|open| is_stale(open.socket.stream())) {
-            self.open = Some(self.reopen(at_most)?);
+            self.open = Some(self.reopen(at_most, None)?);
         }
         Ok(())
     }
 
-    /// Sends the encoded call. The call's timeout begins here.
-    fn send_all(&self, open: &mut Open, outgoing: &Outgoing<'_>) -> Result<(), TcpError> {
+    /// Sends the encoded call. The timeout of the settings begins here.
+    fn send_all(
+        &self,
+        open: &mut Open,
+        outgoing: &Outgoing<'_>,
+        until: Option<Instant>,
+    ) -> Result<(), TcpError> {
         open.used = Instant::now();
-        open.socket.begin(open.used + self.options.call_timeout);
+        open.socket.begin(until.unwrap_or_else(|| later(open.used, self.options.call_time())));
         let mut sent = 0;
         while sent < outgoing.len() {
             match outgoing.send(open.socket.stream(), sent) {
                 Ok(written) => sent += written,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) if sent == 0 && open.socket.expired() => return Err(late(self.address.clone())),
                 Err(error) if sent == 0 => {
                     return Err(TcpError::NotSent { address: self.address.clone(), error: error.into() });
                 }
@@ -311,7 +370,7 @@ impl Connection {
     fn no_answer(&self, failed: Failed) -> TcpError {
         let address = self.address.clone();
         match failed {
-            Failed::TimedOut => TcpError::TimedOut { address, after: self.options.call_timeout },
+            Failed::TimedOut => TcpError::TimedOut { address, after: self.options.call_time() },
             Failed::System(error) => TcpError::Broken { address, error: error.into() },
             Failed::WrongDoor(found) => TcpError::WrongDoor { address, found },
             Failed::Malformed(error) => self.wrong_answer(error.message().to_string()),
@@ -321,6 +380,11 @@ impl Connection {
     fn wrong_answer(&self, why: String) -> TcpError {
         TcpError::Answer { address: self.address.clone(), why, wire: self.options.wire }
     }
+}
+
+/// Returns the error of a call whose time passed before it was sent.
+fn late(address: String) -> TcpError {
+    TcpError::NotSent { address, error: Arc::new(ErrorKind::TimedOut.into()) }
 }
 
 enum Failed {
@@ -395,10 +459,9 @@ impl Open {
     }
 }
 
-/// Returns the time after `duration`; a time far ahead for the longest ones.
+/// Returns the time after `duration`, at most a century ahead.
 fn after(duration: Duration) -> Instant {
-    let now = Instant::now();
-    now.checked_add(duration).unwrap_or_else(|| now + Duration::from_secs(u32::MAX.into()))
+    later(Instant::now(), duration)
 }
 
 /// Resolves an address. Blocks.

@@ -315,7 +315,7 @@ impl ClientLoop {
                     (call.ticket, TcpError::NotSent { address, error: late() })
                 }
                 Phase::Sending(Call { ticket, .. }) | Phase::Receiving(ticket) => {
-                    (ticket, TcpError::TimedOut { address, after: self.shared.options.call_timeout })
+                    (ticket, TcpError::TimedOut { address, after: self.shared.options.call_time() })
                 }
             };
             self.complete(&ticket, Err(error));

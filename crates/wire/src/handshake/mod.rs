@@ -23,9 +23,9 @@ pub use records::{
 };
 
 /// The lowest version of messages and records that this build supports.
-pub const MIN_VERSION: u16 = 3;
+pub const MIN_VERSION: u16 = 4;
 /// The highest version of messages and records that this build supports.
-pub const MAX_VERSION: u16 = 3;
+pub const MAX_VERSION: u16 = 4;
 /// Longest service name, in bytes.
 pub const MAX_SERVICE_BYTES: usize = 255;
 /// Longest authentication token, in bytes.

@@ -4,6 +4,7 @@ use super::Client;
 use crate::client::core::CallId;
 use crate::client::lane::SubmitError;
 use crate::client::patience::{Patience, nanos};
+use crate::client::within::Time;
 use crate::error::{CallError, Cause};
 use dunlin_fabric::{Fabric, Host, Nanos};
 use std::time::Duration;
@@ -26,39 +27,41 @@ impl<F: Fabric> Client<F> {
             return Ok(());
         }
         let until = self.core.fabric.host().now().saturating_add(nanos(at_most));
-        self.reconnect_until(until).map_err(|()| CallError::NotExecuted(Cause::Disconnected))
+        self.reconnect_until(until, 0).map_err(|()| CallError::NotExecuted(Cause::Disconnected))
     }
 
     /// Makes sure that the client has lanes, as a call would, for callers that must know the number of workers
     /// before they choose one. Returns at once if it has. Blocks as a call does.
     pub fn ensure_connected(&mut self) -> Result<(), CallError> {
-        self.ensure(0, u16::MAX)
+        self.ensure(0, u16::MAX, self.usual_time())
     }
 
     /// Handles a failed submission: reconnects if the lane is unusable, and tries again.
     #[cold]
-    pub(super) fn once_more(
+    pub(in crate::client) fn once_more(
         &mut self,
-        worker: usize,
-        function: u16,
+        (worker, function): (usize, u16),
+        time: Time,
         error: SubmitError,
-        mut submit: impl FnMut(&mut Self) -> Result<CallId, SubmitError>,
+        mut submit: impl FnMut(&mut Self, Time) -> Result<CallId, SubmitError>,
     ) -> Result<CallId, CallError> {
         let usable = self.lanes.of(worker, function).is_some_and(|lane| self.core.is_usable(lane));
         if usable {
             return self.settle(Err(error));
         }
-        let patience = self.patience();
+        let began = self.core.fabric.host().now();
+        let patience = self.patience(time, began);
         loop {
-            self.reconnect(worker, patience)?;
+            self.reconnect(worker, time, patience)?;
             // The wait for the connection was part of the call's time.
-            let timeout = self.timeout;
-            if let Some(patience) = patience {
-                self.timeout = patience.left(timeout, self.core.fabric.host().now());
+            let left = match time.is_own || patience.is_some() {
+                true => time.left(time.ends(began), self.core.fabric.host().now()),
+                false => time,
+            };
+            if left.is_over() {
+                return Err(CallError::NotExecuted(Cause::DeadlineExceeded));
             }
-            let submitted = submit(self);
-            self.timeout = timeout;
-            match submitted {
+            match submit(self, left) {
                 // The connection broke at once.
                 Err(SubmitError::Broken) if patience.is_some() => {}
                 submitted => return self.settle(submitted),
@@ -68,33 +71,33 @@ impl<F: Fabric> Client<F> {
 
     /// Makes sure that the worker's lane accepts calls: reconnects if it broke.
     #[inline]
-    pub(super) fn ensure(&mut self, worker: usize, function: u16) -> Result<(), CallError> {
+    pub(super) fn ensure(&mut self, worker: usize, function: u16, time: Time) -> Result<(), CallError> {
         if self.lanes.of(worker, function).is_some_and(|lane| self.core.is_usable(lane)) {
             return Ok(());
         }
-        let patience = self.patience();
-        self.reconnect(worker, patience)
+        let patience = self.patience(time, self.core.fabric.host().now());
+        self.reconnect(worker, time, patience)
     }
 
-    fn patience(&self) -> Option<Patience> {
-        let now = || self.core.fabric.host().now();
-        Patience::new(self.target.config.wait_for_ready, self.timeout, now)
+    fn patience(&self, time: Time, now: Nanos) -> Option<Patience> {
+        Patience::new(self.target.config.wait_for_ready, time, now)
     }
 
     /// Reconnects: with patience until it ends, else once if the back-off allows it.
     #[cold]
-    fn reconnect(&mut self, worker: usize, patience: Option<Patience>) -> Result<(), CallError> {
+    fn reconnect(&mut self, worker: usize, time: Time, patience: Option<Patience>) -> Result<(), CallError> {
         let no_such = |client: &Self| !client.lanes.all().is_empty() && worker >= client.lanes.workers();
         if no_such(self) {
             return Err(CallError::NotExecuted(Cause::NoSuchWorker));
         }
         match patience {
             Some(patience) => {
-                self.reconnect_until(patience.until).map_err(|()| CallError::NotExecuted(patience.cause))?;
+                self.reconnect_until(patience.until, time.least_to_connect())
+                    .map_err(|()| CallError::NotExecuted(patience.cause))?;
             }
             None => {
                 let now = self.core.fabric.host().now();
-                let until = now.saturating_add(self.target.config.connect_timeout);
+                let until = now.saturating_add(time.to_connect(self.target.config.connect_timeout));
                 if !self.target.backoff.is_due(now) || !self.attempt(until) {
                     return Err(CallError::NotExecuted(Cause::Disconnected));
                 }
@@ -106,8 +109,9 @@ impl<F: Fabric> Client<F> {
         }
     }
 
-    /// Tries to connect with back-off until `until`.
-    fn reconnect_until(&mut self, until: Nanos) -> Result<(), ()> {
+    /// Tries to connect with back-off until `until`. An attempt may take the time `least` at least.
+    fn reconnect_until(&mut self, until: Nanos, least: Nanos) -> Result<(), ()> {
+        let connect_timeout = self.target.config.connect_timeout;
         let host = self.core.fabric.host().clone();
         loop {
             let now = host.now();
@@ -118,7 +122,7 @@ impl<F: Fabric> Client<F> {
                 host.sleep(self.target.backoff.not_before().min(until));
                 // Answers on the lanes that still work.
                 self.core.progress();
-            } else if self.attempt(until.min(now.saturating_add(self.target.config.connect_timeout))) {
+            } else if self.attempt(now.saturating_add(connect_timeout.min((until - now).max(least)))) {
                 return Ok(());
             }
         }

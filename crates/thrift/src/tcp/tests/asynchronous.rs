@@ -3,7 +3,7 @@
 use super::service::{Answer, Payload, Toy};
 use crate::CallError;
 use crate::tcp::{AsyncConnection, ConnectionOptions, Server, ServerOptions, TcpCall, TcpError, Wire};
-use dunlin_rpc::Certainty;
+use dunlin_rpc::{Cause, Certainty};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::pin::Pin;
@@ -109,7 +109,8 @@ fn oneway_calls_arrive_or_are_refused() {
 #[test]
 fn a_call_that_takes_long_holds_up_no_other() {
     let (toy, server) = serve();
-    let options = ConnectionOptions { call_timeout: LONG, connections: 2, ..ConnectionOptions::default() };
+    let options =
+        ConnectionOptions { call_timeout: Some(LONG), connections: 2, ..ConnectionOptions::default() };
     let client = client(server.address(), options);
     let held = call(&client, "hold", b"");
     toy.wait_until_held();
@@ -123,20 +124,27 @@ fn a_call_that_takes_long_holds_up_no_other() {
 #[test]
 fn a_deadline_ends_a_call_and_what_waits_behind_it() {
     let (toy, server) = serve();
-    let options =
-        ConnectionOptions { call_timeout: SHORT, connections: 1, window: 2, ..ConnectionOptions::default() };
+    let options = ConnectionOptions {
+        call_timeout: Some(SHORT),
+        connections: 1,
+        window: 2,
+        ..ConnectionOptions::default()
+    };
     let client = client(server.address(), options);
     let under_way = call(&client, "hold", b"");
     toy.wait_until_held();
     let (queued, without_room) = (call(&client, "echo", b"a"), call(&client, "echo", b"b"));
     let behind = [queued, without_room].map(|call| thread::spawn(move || block_on(call)));
-    let error = tcp_error(block_on(under_way));
-    assert!(matches!(error, TcpError::TimedOut { .. }), "{error}");
-    assert_eq!(error.certainty(), Certainty::MaybeExecuted);
+    let late = dunlin_rpc::CallError::MaybeExecuted(Cause::DeadlineExceeded);
+    match block_on(under_way).unwrap_err() {
+        CallError::Transport(error) => assert_eq!(error, late),
+        other => panic!("{other}"),
+    }
     // The queued calls may get a connection at the last moment, or fail with a timeout.
     for thread in behind {
         match thread.join().unwrap() {
-            Ok(_) | Err(CallError::Tcp(TcpError::NotSent { .. } | TcpError::TimedOut { .. })) => {}
+            Ok(_) => {}
+            Err(CallError::Transport(error)) => assert_eq!(error.cause(), Some(Cause::DeadlineExceeded)),
             other => panic!("{other:?}"),
         }
     }
@@ -148,8 +156,12 @@ fn a_deadline_ends_a_call_and_what_waits_behind_it() {
 #[test]
 fn a_call_that_is_dropped_leaves_room() {
     let (toy, server) = serve();
-    let options =
-        ConnectionOptions { call_timeout: LONG, connections: 1, window: 2, ..ConnectionOptions::default() };
+    let options = ConnectionOptions {
+        call_timeout: Some(LONG),
+        connections: 1,
+        window: 2,
+        ..ConnectionOptions::default()
+    };
     let client = client(server.address(), options);
     let held = call(&client, "hold", b"");
     toy.wait_until_held();
@@ -170,7 +182,7 @@ fn a_call_that_is_dropped_leaves_room() {
 fn a_dead_server_is_an_error_and_one_that_comes_back_is_found() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let options = ConnectionOptions { call_timeout: LONG, ..ConnectionOptions::default() };
+    let options = ConnectionOptions { call_timeout: Some(LONG), ..ConnectionOptions::default() };
     let client = client(address, options);
     let (stream, _) = listener.accept().unwrap();
     let reading = |mut stream: &TcpStream| {

@@ -4,7 +4,7 @@ use super::service::{Answer, Payload, Toy, message};
 use crate::CallError;
 use crate::tcp::head::{Head, REPLY};
 use crate::tcp::{Connection, ConnectionOptions, Server, ServerOptions, TcpError, Wire};
-use dunlin_rpc::Certainty;
+use dunlin_rpc::{Cause, Certainty};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -134,16 +134,42 @@ fn a_call_has_its_time_and_no_more() {
                 assert!(gone || stream.read(&mut [0; 1]).is_ok_and(|read| read == 0));
             }),
         ]);
-        let options = ConnectionOptions { call_timeout: Duration::from_millis(50), ..options(wire) };
+        let options = ConnectionOptions { call_timeout: Some(Duration::from_millis(50)), ..options(wire) };
         let mut client = Connection::connect(&address.to_string(), options).unwrap();
         for _ in 0..2 {
             let error = echo(&mut client).unwrap_err();
-            assert!(matches!(error, CallError::Tcp(TcpError::TimedOut { .. })), "{error}");
+            assert!(
+                matches!(
+                    error,
+                    CallError::Transport(dunlin_rpc::CallError::MaybeExecuted(Cause::DeadlineExceeded))
+                ),
+                "{error}"
+            );
             assert_eq!(error.certainty(), Certainty::MaybeExecuted);
         }
         drop(client);
         thread.join().unwrap();
     }
+}
+
+/// Calls with a time of their own beside the usual one of 10 seconds: the same errors as in the engine.
+#[test]
+fn a_call_may_have_a_time_of_its_own() {
+    let (address, thread) = server(vec![Box::new(|mut stream| drop(stream.read(&mut [0; 1])))]);
+    let mut client = Connection::connect(&address.to_string(), ConnectionOptions::default()).unwrap();
+    let mut within = |time| {
+        let called = client.call_within::<_, Answer>(Some(time), "echo", &Payload(b"x"));
+        match called.unwrap_err() {
+            CallError::Transport(error) => error,
+            other => panic!("{other}"),
+        }
+    };
+    let over = dunlin_rpc::CallError::NotExecuted(Cause::DeadlineExceeded);
+    assert_eq!(within(Duration::ZERO), over, "nothing was sent, and the connection is used again");
+    let late = dunlin_rpc::CallError::MaybeExecuted(Cause::DeadlineExceeded);
+    assert_eq!(within(Duration::from_millis(20)), late);
+    drop(client);
+    thread.join().unwrap();
 }
 
 #[test]

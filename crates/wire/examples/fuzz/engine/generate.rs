@@ -7,7 +7,8 @@ use dunlin_wire::handshake::{
     Secret, Token,
 };
 use dunlin_wire::{
-    ApplicationCode, BatchState, Descriptor, EntryMeta, Flags, Header, Kind, SingleLayout, Status, Tags,
+    ApplicationCode, BatchState, Descriptor, EntryMeta, Flags, Header, Kind, MAX_ENTRY_TIME, SingleLayout,
+    Status, TIME_OVER, Tags,
 };
 
 /// The origin of an input.
@@ -181,7 +182,13 @@ fn valid_message(random: &mut Random, input: &mut Vec<u8>) {
                 thread: random.next() as u16,
                 call: random.next() as u32,
                 flags: flags(random, Flags::RENDEZVOUS),
+                time: 0,
             };
+            if kind == Kind::RequestBatch && random.one_in(2) {
+                let time =
+                    [1 + random.below(1000) as u32, MAX_ENTRY_TIME, TIME_OVER][random.below(3) as usize];
+                meta.time = if time == header.time { 0 } else { time };
+            }
             let mut length = payload_length(random);
             if random.one_in(8) {
                 (length, meta.flags) = (Descriptor::BYTES, meta.flags | Flags::RENDEZVOUS);

@@ -137,10 +137,14 @@ fn is_message(input: &[u8], limit: usize) -> bool {
         let (length, flags) = (number(place, 4), input[place + 12]);
         let padded = length.div_ceil(8) * 8;
         let after = (end - place - 16) as u64;
+        let own = match number(place + 13, 3) {
+            0xff_ffff => 0xffff_ffff,
+            own => own,
+        };
         let bad_flags = flags >= 32 || flags & 8 != 0 && length != 24;
         if padded > after
             || bad_flags
-            || !zero(place + 13, place + 16)
+            || own != 0 && (kind == 4 || own == number(20, 4))
             || kind == 4 && !status(number(place + 4, 2))
         {
             return false;
@@ -223,8 +227,10 @@ fn same_again(input: &[u8], message: &Message<'_>, scratch: &mut Scratch) -> Res
     let total = if header.kind.is_batch() {
         let mut state = BatchState::new();
         for entry in message.entries() {
-            let Entry { function_or_status, thread, call, flags, payload } = entry;
-            let meta = EntryMeta { function_or_status, thread, call, flags };
+            let Entry { function_or_status, thread, call, flags, time, payload } = entry;
+            // Responses have no times, and the header's time is not repeated.
+            let time = if header.kind.is_response() || time == header.time { 0 } else { time };
+            let meta = EntryMeta { function_or_status, thread, call, flags, time };
             state.push(buffer, &meta, payload).map_err(|error| format!("cannot be built again: {error}"))?;
         }
         state.finish(buffer, header, tags)
