@@ -185,8 +185,7 @@ fn valid_message(random: &mut Random, input: &mut Vec<u8>) {
                 time: 0,
             };
             if kind == Kind::RequestBatch && random.one_in(2) {
-                let time =
-                    [1 + random.below(1000) as u32, MAX_ENTRY_TIME, TIME_OVER][random.below(3) as usize];
+                let time = [1 + random.below(1000) as u32, MAX_ENTRY_TIME, TIME_OVER][random.below(3)];
                 meta.time = if time == header.time { 0 } else { time };
             }
             let mut length = payload_length(random);
