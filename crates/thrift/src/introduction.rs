@@ -198,7 +198,7 @@ mod tests {
                 Function { id: 3, name: "a".repeat(300), signature: Vec::new() },
             ],
             tcp: Some("127.0.0.1:9090".into()),
-            on_server: [RunsIn::Worker, RunsIn::Pool { threads: 2 }, RunsIn::Unknown]
+            on_server: [RunsIn::Worker, RunsIn::Worker, RunsIn::Pool { threads: 2 }, RunsIn::Unknown]
                 .map(|runs| OnServer { runs, why: "a reason".into(), plan: PlanOnServer::Tcp })
                 .to_vec(),
         }
