@@ -10,7 +10,7 @@ pub(crate) use addresses::{AddressVector, Inserted, MAX_ADDRESS};
 pub(crate) use connecting::{Event, EventQueue, PassiveEndpoint};
 
 use crate::features::{Asked, EndpointKind, Told};
-use crate::library::Library;
+use crate::library::{Library, keep_signal_handlers};
 use crate::sys;
 use dunlin_fabric::Access;
 use dunlin_fabric_control::{Mapping, lock};
@@ -138,17 +138,20 @@ impl Info {
         let service = address.map(|address| text(address.port().to_string())).transpose()?;
         let pointer = |text: &Option<CString>| text.as_ref().map_or(null(), |text| text.as_ptr());
         let mut found = null_mut();
-        // SAFETY: strings and hints are alive during the call.
-        let code = unsafe {
-            (library.getinfo)(
-                sys::VERSION,
-                pointer(&node),
-                pointer(&service),
-                flags,
-                hints.raw.as_ptr(),
-                &mut found,
-            )
-        };
+        // The first call loads the providers.
+        let code = keep_signal_handlers(|| {
+            // SAFETY: strings and hints are alive during the call.
+            unsafe {
+                (library.getinfo)(
+                    sys::VERSION,
+                    pointer(&node),
+                    pointer(&service),
+                    flags,
+                    hints.raw.as_ptr(),
+                    &mut found,
+                )
+            }
+        });
         Ok(Info { raw: made(library, code, found)?, library })
     }
 

@@ -27,6 +27,29 @@ pub enum LibraryError {
     },
 }
 
+/// The signals by which a program is asked to end.
+const ENDING: [c_int; 4] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM];
+
+/// Runs a step of opening libfabric, and puts the program's handlers of [`ENDING`] back afterwards. The libraries that providers load
+/// (psm, psm2) install handlers that end the process with status 1, which would keep a server from draining.
+pub(crate) fn keep_signal_handlers<T>(open: impl FnOnce() -> T) -> T {
+    let before = ENDING.map(|signal| {
+        // SAFETY: all zero bytes are a value of the struct, which the call fills in.
+        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        // SAFETY: a null pointer asks for the present handler only, and the struct outlives the call.
+        let code = unsafe { libc::sigaction(signal, std::ptr::null(), &mut action) };
+        (code == 0).then_some(action)
+    });
+    let opened = open();
+    for (signal, action) in ENDING.into_iter().zip(before) {
+        if let Some(action) = action {
+            // SAFETY: the kernel gave the struct, so the handler in it is one that the program had installed.
+            unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) };
+        }
+    }
+    opened
+}
+
 macro_rules! functions {
     ($($(#[$doc:meta])* $name:ident: $symbol:literal ($($argument:ty),*) -> $result:ty;)*) => {
         /// The functions that libfabric exports. All others are reached through the tables of its objects.
@@ -40,7 +63,9 @@ macro_rules! functions {
                 // SAFETY: the name is a C string. Opening runs the library's own initialisers, which a
                 // program linked with it would run too. The library is never closed, so its functions stay
                 // valid.
-                let handle = unsafe { libc::dlopen(c"libfabric.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+                let handle = keep_signal_handlers(|| unsafe {
+                    libc::dlopen(c"libfabric.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL)
+                });
                 if handle.is_null() {
                     return Err(LibraryError::Missing(last_error()));
                 }

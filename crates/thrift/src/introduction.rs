@@ -17,6 +17,8 @@ use dunlin_hints::FunctionHints;
 /// The function id of the introduction. The ids of the service's functions follow it.
 pub(crate) const INTRODUCTION: u16 = 0;
 const VERSION: u16 = 4;
+/// The version of servers that do not say where functions run.
+const WITHOUT_PLACES: u16 = 3;
 
 /// Returns the engine's id of a function's tagged form. The bare form has the next id.
 fn function_id(number: usize) -> u16 {
@@ -129,7 +131,8 @@ impl Introduction {
             Ok(u16::from_le_bytes(*number))
         }
         let mut rest = bytes;
-        if number(&mut rest)? != VERSION {
+        let version = number(&mut rest)?;
+        if !(WITHOUT_PLACES..=VERSION).contains(&version) {
             return Err("it is of another version");
         }
         let service = text(&mut rest)?;
@@ -142,7 +145,11 @@ impl Introduction {
             functions.push(Function { id, name, signature: take(&mut rest, usize::from(length))? });
         }
         let tcp = text(&mut rest)?;
-        let on_server = functions.iter().map(|_| OnServer::parse(&mut rest)).collect::<Result<_, _>>()?;
+        let on_server = functions.iter().map(|_| match version {
+            WITHOUT_PLACES => Ok(OnServer::unknown()),
+            _ => OnServer::parse(&mut rest),
+        });
+        let on_server = on_server.collect::<Result<_, _>>()?;
         if !rest.is_empty() {
             return Err("there is more than belongs to it");
         }

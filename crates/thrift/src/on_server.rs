@@ -91,6 +91,12 @@ impl OnServer {
         OnServer { runs, why, plan }
     }
 
+    /// Describes a function of a server that does not say where it runs.
+    pub(crate) fn unknown() -> Self {
+        let plan = PlanOnServer::None("the server does not state it".to_owned());
+        OnServer { runs: RunsIn::Unknown, why: String::new(), plan }
+    }
+
     pub(crate) fn encode(&self, bytes: &mut Vec<u8>) {
         let text = |bytes: &mut Vec<u8>, text: &str| {
             let text = clip(text);

@@ -118,11 +118,15 @@ impl<P: Processor> Adapter<P> {
     /// Creates an adapter. `tcp` is the server's address for stock Thrift, which clients learn from the
     /// introduction.
     pub fn new(processor: Arc<P>, tcp: Option<String>) -> Self {
-        let functions = processor.service().functions.iter();
+        let service = processor.service();
+        let functions = service.functions.iter();
+        // Complete also for servers that do not start through `serve` and therefore know no fabric here.
+        let on_server = functions.clone().map(|_| OnServer::unknown()).collect();
+        let introduction = Introduction { on_server, ..Introduction::of(service, tcp.clone()) };
         Adapter {
             tcp,
             placement: Placement::default(),
-            introduction: Arc::new([]),
+            introduction: introduction.encode().into(),
             reported: functions.map(|_| AtomicBool::new(false)).collect(),
             processor,
         }

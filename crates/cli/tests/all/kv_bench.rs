@@ -88,7 +88,7 @@ fn every_protocol_carries_the_workload() {
             assert!(ended.text().contains(&format!("{name}, {mode}")), "{}", ended.text());
         }
     }
-    dunlin(bench(&server.address, &["--protocol", "server-reply", "--completion", "event"]))
+    dunlin(bench(&server.address, &["--protocol", "remote-fetch", "--completion", "event"]))
         .failed(1, &["cannot wait by event", "help: dunlin protocols"]);
 }
 

@@ -86,6 +86,6 @@ fn nobody_there_is_said_to_be_so() {
     dunlin(["ping", "shm:nobody-there"]).failed(1, &["nobody listens", "kv serve"]);
     dunlin(["ping", "nowhere"]).failed(2, &["shm:nowhere"]);
     dunlin(["ping", "--protocol", "pigeon"]).failed(2, &["Server-reply"]);
-    dunlin(["ping", "--protocol", "server-reply", "--completion", "event"])
+    dunlin(["ping", "--protocol", "remote-fetch", "--completion", "event"])
         .failed(1, &["cannot wait by event"]);
 }
