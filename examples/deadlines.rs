@@ -6,7 +6,7 @@
 use dunlin::thrift::{CallError, ClientOptions, Context, Failure, Never, ServerOptions};
 use dunlin_examples::kv::{Kv, KvClient, KvGetException, KvProcessor};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use dunlin::thrift::Bytes;
@@ -15,6 +15,7 @@ use dunlin::thrift::Bytes;
 #[derive(Clone, Default)]
 struct Slow {
     gets: Arc<AtomicUsize>,
+    began: Arc<AtomicBool>,
 }
 
 impl Kv for Slow {
@@ -30,6 +31,7 @@ impl Kv for Slow {
     }
 
     fn multiget(&self, _: &Context, _: Vec<Bytes>) -> Result<Vec<Bytes>, Failure<Never>> {
+        self.began.store(true, Ordering::Relaxed);
         std::thread::sleep(Duration::from_millis(50));
         Ok(Vec::new())
     }
@@ -53,6 +55,9 @@ fn main() -> anyhow::Result<()> {
     // One worker serves both: the second call waits behind 50 ms of work.
     let work = client.push_multiget(&[])?;
     client.flush()?;
+    while !slow.began.load(Ordering::Relaxed) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
     let error = client.within(Duration::from_millis(5)).get(b"key").map(drop).unwrap_err();
     println!("with 5 ms behind 50 ms of work: {error}");
     client.wait(work)?;
