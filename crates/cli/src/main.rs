@@ -22,7 +22,7 @@ use std::process::ExitCode;
 
 const AFTER_HELP: &str = "\
 Start here:
-  dunlin                                        demo: compare all protocols; half a minute
+  dunlin                                        demo: compare all protocols; one minute
   dunlin doctor                                 check this machine, and show what to change
   dunlin kv serve --listen shm:store            run a key-value server; then, in another terminal:
   dunlin kv put shm:store greeting hello
