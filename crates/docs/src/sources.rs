@@ -15,7 +15,7 @@ pub struct Variant {
     pub name: String,
     /// The first paragraph of its documentation.
     pub meaning: String,
-    /// The format of its message, of an error; "as its cause" where it has none.
+    /// The format of its message, of an error; "as its cause" for a message that is its cause's.
     pub message: Option<String>,
 }
 

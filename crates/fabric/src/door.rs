@@ -219,7 +219,7 @@ impl Door {
     }
 }
 
-/// Returns the sentence for what a dialled peer at `place` has sent first: its own words if it is a listener
+/// Returns the sentence for the first bytes of a dialled peer at `place`: its own words if it is a listener
 /// of Dunlin, else the name of its protocol and the address to use. `None` if the protocol is not known.
 pub fn found(bytes: &[u8], place: &str) -> Option<String> {
     let door = recognise(bytes).door()?;
@@ -343,7 +343,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// What is decided stays decided, and no byte beyond [`ENOUGH`] matters.
+        /// A decision stays the same when more bytes arrive, and no byte beyond [`ENOUGH`] matters.
         #[test]
         fn more_bytes_never_change_an_opinion(bytes in first_bytes()) {
             let mut before = Look::Short;

@@ -52,7 +52,7 @@ impl Waiter {
         self.spun = false;
     }
 
-    /// Returns whether so many polls found nothing that a clock read adds nothing to a call's time.
+    /// Returns whether enough polls found nothing, so that a clock read adds nothing to a call's time.
     pub(crate) fn has_looked_long(&self) -> bool {
         self.looks >= CLOCK_EVERY
     }

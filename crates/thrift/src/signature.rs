@@ -181,7 +181,7 @@ fn fields_differ(
 }
 
 /// Returns the first difference between a client's and a server's signature of a function because of which
-/// no call could be understood. `None` if there is none, or if a signature is missing or not known to this
+/// no call could be understood. `None` if they do not differ, or if a signature is missing or not known to this
 /// build.
 pub(crate) fn difference(client: &[u8], server: &[u8]) -> Option<String> {
     if client == server {

@@ -57,7 +57,7 @@ fn hints_are_rewritten_for_every_compiler() {
     let out = folder.file("plain.thrift");
     assert!(dunlin(["gen", "--thrift", &file, "--out", &out]).well().text().contains("7 lines"));
     assert_eq!(std::fs::read_to_string(&out).expect("written"), expected);
-    // What is rewritten stays as it is.
+    // A file that is rewritten already stays as it is.
     assert_eq!(dunlin(["gen", "--thrift", &out]).well().text(), expected);
     folder.write(
         "shared.thrift",

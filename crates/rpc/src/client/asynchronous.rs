@@ -469,7 +469,7 @@ impl<F: Fabric> AsyncClient<F> {
         AsyncWithin { client: self, time: Time::own(time) }
     }
 
-    /// As [`within`](AsyncClient::within), or with the time of the settings if there is none.
+    /// As [`within`](AsyncClient::within), or with the time of the settings otherwise.
     pub fn within_or_default(&self, time: Option<Duration>) -> AsyncWithin<'_, F> {
         time.map_or_else(|| self.usually(), |time| self.within(time))
     }

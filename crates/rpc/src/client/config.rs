@@ -70,7 +70,7 @@ pub struct ClientConfig {
     /// wait is part of the call's [`timeout`](ClientConfig::timeout). Zero, the default: the call fails at
     /// once, or after one attempt to connect if the back-off allows one.
     ///
-    /// A call that waited in vain ends with [`Cause::Disconnected`](crate::Cause::Disconnected), or with
+    /// A call whose wait brought no connection ends with [`Cause::Disconnected`](crate::Cause::Disconnected), or with
     /// [`Cause::DeadlineExceeded`](crate::Cause::DeadlineExceeded) if its deadline came first; it was not
     /// executed.
     pub wait_for_ready: Duration,

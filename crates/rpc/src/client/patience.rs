@@ -5,7 +5,7 @@ use crate::error::Cause;
 use dunlin_fabric::Nanos;
 use std::time::Duration;
 
-/// The longest time that a call may wait for a connection, and the call's end if there is none by then.
+/// The longest time that a call may wait for a connection, and the call's end without a connection by then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Patience {
     /// The end of the wait.

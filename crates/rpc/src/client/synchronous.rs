@@ -248,7 +248,7 @@ impl<F: Fabric> Client<F> {
         Within { client: self, time: Time::own(time) }
     }
 
-    /// As [`within`](Client::within), or with the time of the settings if there is none.
+    /// As [`within`](Client::within), or with the time of the settings otherwise.
     #[inline]
     pub fn within_or_default(&mut self, time: Option<Duration>) -> Within<'_, F> {
         match time {

@@ -1,4 +1,4 @@
-//! What a worker knows about time, with few readings of the clock.
+//! A worker's knowledge of the time, with few readings of the clock.
 //!
 //! A call has waited if a handler ran between its arrival and its own dispatch. The worker therefore reads
 //! the clock after handlers and not before calls: after each handler that takes long, and after several that

@@ -27,7 +27,7 @@ fn within(client: &mut Client<Sim>, time: Nanos) -> Within<'_, Sim> {
     client.within(Duration::from_nanos(time))
 }
 
-/// What a call was and what became of it.
+/// A call and its outcome.
 #[derive(Clone, Copy, Debug, Default)]
 struct Call {
     /// When it must have begun.

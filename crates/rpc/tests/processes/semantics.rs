@@ -265,7 +265,7 @@ fn the_server_sees_the_deadline_of_a_call_and_of_a_batch() {
         for timeout in [0, 7_000_000_000] {
             let is_left = |left: &[u8], of: u64| {
                 let left = u64::from_le_bytes(*left.first_chunk().unwrap());
-                // What is left now is less by the time under way, which is short.
+                // The time left now is shorter by the time under way, which is short.
                 assert!(left == of || left > of / 2 && left <= of, "{name}: {left} of {of}");
             };
             let mut client = local.client(ClientConfig { timeout, ..with(plan) });

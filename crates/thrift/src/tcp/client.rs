@@ -391,7 +391,7 @@ enum Failed {
     TimedOut,
     System(io::Error),
     Malformed(ThriftException),
-    /// What the server is, and which address to use.
+    /// The kind of the server, and the address to use.
     WrongDoor(String),
 }
 

@@ -364,7 +364,7 @@ enum Gone {
 enum End {
     Failed(io::Error),
     Malformed(String),
-    /// What the server is, and which address to use.
+    /// The kind of the server, and the address to use.
     WrongDoor(String),
 }
 
