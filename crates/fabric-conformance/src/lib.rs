@@ -33,6 +33,7 @@ pub use cases::cases;
 pub use context::{Context, MILLISECOND};
 pub use failure::{Failure, Verdict};
 pub use run::{
-    Options, Outcome, Pair, Report, Row, SECOND_BY, Suite, run_in_process, run_two_processes, serve_role,
+    Options, Outcome, Pair, Report, Row, SECOND_BY, Suite, Withheld, run_in_process, run_two_processes,
+    serve_role,
 };
 pub use station::{Form, Station};

@@ -18,18 +18,32 @@ pub struct Options {
     pub limit: Nanos,
     /// Runs only cases whose name contains one of these texts; all cases if empty.
     pub only: Vec<String>,
+    /// The cases that are not run, each with the reason: faults of the system below the fabric.
+    pub withheld: Withheld,
 }
+
+/// Names of cases, and the reason why they are not run.
+pub type Withheld = Vec<(&'static str, String)>;
 
 impl Default for Options {
     /// Returns options for all cases with 30 seconds each.
     fn default() -> Self {
-        Options { limit: 30_000_000_000, only: Vec::new() }
+        Options { limit: 30_000_000_000, only: Vec::new(), withheld: Vec::new() }
     }
 }
 
 impl Options {
     fn wants(&self, name: &str) -> bool {
         self.only.is_empty() || self.only.iter().any(|part| name.contains(part.as_str()))
+    }
+
+    /// Returns the outcome of a case that is not run.
+    fn not_run<F: Fabric>(&self, case: &Case<F>, fabric: &F) -> Option<Outcome> {
+        if let Some(need) = case.lacks(fabric.capabilities()) {
+            return Some(Outcome::NotApplicable(need.to_string()));
+        }
+        let (_, reason) = self.withheld.iter().find(|(name, _)| *name == case.name)?;
+        Some(Outcome::Withheld(reason.clone()))
     }
 }
 
@@ -52,6 +66,8 @@ pub enum Outcome {
     Passed,
     /// The case does not apply to the fabric, which lacks this capability.
     NotApplicable(String),
+    /// The case applies to the fabric and was not run, for this reason.
+    Withheld(String),
     /// The case failed, with the messages of the roles.
     Failed(Vec<(Role, String)>),
 }
@@ -74,6 +90,7 @@ impl fmt::Display for Row {
         match &self.outcome {
             Outcome::Passed => write!(f, "{:<55} passed {:>6} ms", self.name, self.elapsed / 1_000_000)?,
             Outcome::NotApplicable(need) => write!(f, "{:<55} not applicable: needs {need}", self.name)?,
+            Outcome::Withheld(reason) => write!(f, "{:<55} withheld: {reason}", self.name)?,
             Outcome::Failed(_) => write!(f, "{:<55} FAILED", self.name)?,
         }
         if let Some((first, second)) = self.processes {
@@ -113,6 +130,11 @@ impl Report {
     /// Returns the names of the cases that do not apply.
     pub fn not_applicable(&self) -> Vec<&'static str> {
         self.names(|outcome| matches!(outcome, Outcome::NotApplicable(_)))
+    }
+
+    /// Returns the names of the cases that apply and were not run.
+    pub fn withheld(&self) -> Vec<&'static str> {
+        self.names(|outcome| matches!(outcome, Outcome::Withheld(_)))
     }
 }
 
@@ -233,8 +255,8 @@ pub fn run_in_process<F: Fabric>(
         let pair = make(&case);
         let host = pair.first.host().clone();
         let start = host.now();
-        let outcome = match case.lacks(pair.first.capabilities()) {
-            Some(need) => Outcome::NotApplicable(need.to_string()),
+        let outcome = match options.not_run(&case, &pair.first) {
+            Some(outcome) => outcome,
             None => in_process(&case, pair, options.limit),
         };
         let elapsed = host.now() - start;
@@ -279,8 +301,8 @@ pub fn run_two_processes<F: Fabric>(
         let host = fabric.host().clone();
         let start = host.now();
         let mut processes = None;
-        let outcome = match case.lacks(fabric.capabilities()) {
-            Some(need) => Outcome::NotApplicable(need.to_string()),
+        let outcome = match options.not_run(&case, &fabric) {
+            Some(outcome) => outcome,
             None => {
                 let started = child(&case, &address);
                 started.map_or_else(
@@ -369,12 +391,15 @@ pub struct Suite<F: Fabric> {
     pub two_processes: bool,
     /// The number of cases that apply to the fabric. Written down, so that a case that is lost is noticed.
     pub applicable: usize,
+    /// The cases that a fabric has to do without, because of a fault of the system below it.
+    pub withheld: fn(&F) -> Withheld,
 }
 
 impl<F: Fabric> Suite<F> {
     /// Makes a suite for one process and two.
     pub fn new(fabric: fn() -> F, scheme: Scheme, applicable: usize) -> Self {
-        Suite { fabric, scheme, address: named, two_processes: true, applicable }
+        let withheld = |_: &F| Vec::new();
+        Suite { fabric, scheme, address: named, two_processes: true, applicable, withheld }
     }
 
     /// Runs the command line: words select cases by part of their name, `--list` lists them. Fails if a case
@@ -388,13 +413,14 @@ impl<F: Fabric> Suite<F> {
         }
         let list = arguments.iter().any(|argument| argument == "--list");
         let only: Vec<String> = arguments.into_iter().filter(|a| !a.starts_with('-')).collect();
-        let options = Options { only, ..Options::default() };
         if list {
             for case in cases::<F>() {
                 println!("{}: test", case.name);
             }
             return ExitCode::SUCCESS;
         }
+        let withheld = (self.withheld)(&(self.fabric)());
+        let options = Options { only, withheld, ..Options::default() };
         let mut good = self.in_process(&options);
         if self.two_processes {
             good &= self.across(&options);
@@ -475,7 +501,8 @@ const PLAY_SECOND: &str = "--play-second-role";
 
 fn conclude(report: &Report) -> bool {
     let (passed, failed) = (report.passed().len(), report.failed());
-    println!("{passed} passed, {} failed, {} not applicable", failed.len(), report.not_applicable().len());
+    let (lacking, withheld) = (report.not_applicable().len(), report.withheld().len());
+    println!("{passed} passed, {} failed, {withheld} withheld, {lacking} not applicable", failed.len());
     for name in &failed {
         println!("    failed: {name}");
     }

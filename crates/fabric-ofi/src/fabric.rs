@@ -79,7 +79,27 @@ impl OfiFabric {
         let backend = Arc::new(OfiBackend { device: Arc::clone(&device) });
         let control = Control::start(backend).map_err(system("the control thread"))?;
         tracing::info!(provider, "opened a provider of libfabric");
-        Ok(OfiFabric(Arc::new(Inner { control, running, device, capabilities })))
+        let fabric = OfiFabric(Arc::new(Inner { control, running, device, capabilities }));
+        if let Some(fault) = fabric.known_fault() {
+            tracing::warn!(provider, "{fault}");
+        }
+        Ok(fabric)
+    }
+
+    /// Returns a fault of this libfabric by which the end of a peer can end this process, if it has it.
+    ///
+    /// Up to version 1.17 its `tcp` reports a READ whose answer was cut off twice and frees it twice; the
+    /// second report carries no context, which `ofi_rxm` dereferences. `ofi_rxm` READs the data of each long
+    /// SEND. Version 1.18 takes the READ off its queue first.
+    pub fn known_fault(&self) -> Option<String> {
+        let provider = self.provider();
+        let (major, minor) = self.0.device.domain.library.major_and_minor();
+        ((major, minor) < (1, 18) && provider.contains("tcp") && provider.contains("ofi_rxm")).then(|| {
+            format!(
+                "libfabric {major}.{minor} can crash when a peer ends during a READ or a long SEND by \
+                 {provider}: version 1.18 does not, nor does the provider tcp"
+            )
+        })
     }
 
     /// Returns the kind of the fabric's endpoints.

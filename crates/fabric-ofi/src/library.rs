@@ -81,12 +81,21 @@ macro_rules! functions {
                     };
                 )*
                 let library = Library { $($name),* };
-                // SAFETY: the function takes nothing and returns a number.
-                let version = unsafe { (library.version)() };
-                if version < sys::VERSION {
-                    return Err(LibraryError::TooOld { major: version >> 16, minor: version & 0xffff });
+                if library.number() < sys::VERSION {
+                    let (major, minor) = library.major_and_minor();
+                    return Err(LibraryError::TooOld { major, minor });
                 }
                 Ok(library)
+            }
+
+            fn number(&self) -> u32 {
+                // SAFETY: the function takes nothing and returns a number.
+                unsafe { (self.version)() }
+            }
+
+            /// Returns the version of the interface.
+            pub(crate) fn major_and_minor(&self) -> (u32, u32) {
+                (self.number() >> 16, self.number() & 0xffff)
             }
         }
     };
