@@ -10,6 +10,7 @@ use crate::events::{Event, Events};
 use crate::host::Signals;
 use crate::machine::Machine;
 use crate::network::Network;
+use crate::parker::Parkers;
 use crate::process::Process;
 use crate::random::Random;
 use crate::settings::Settings;
@@ -50,6 +51,10 @@ pub(crate) enum Reason {
         event: bool,
     },
     Signal(u64),
+    Unpark {
+        parker: u64,
+        busy: bool,
+    },
     End(TaskId),
     Sleep,
     Message {
@@ -63,7 +68,7 @@ pub(crate) enum Reason {
 impl Reason {
     /// Returns whether the task keeps its core and polls while it waits.
     fn spins(self) -> bool {
-        matches!(self, Reason::Arrivals { event: false, .. })
+        matches!(self, Reason::Arrivals { event: false, .. } | Reason::Unpark { busy: true, .. })
     }
 }
 
@@ -167,6 +172,7 @@ pub(crate) struct State {
     pub(crate) host_random: Random,
     pub(crate) network: Network,
     pub(crate) signals: Signals,
+    pub(crate) parkers: Parkers,
     pub(crate) machines: Vec<Machine>,
     /// Whether any machine's slowness differs from 1000.
     pub(crate) has_slow_machines: bool,
@@ -211,6 +217,7 @@ impl State {
             timing,
             network: Network::default(),
             signals: Signals::default(),
+            parkers: Parkers::default(),
             machines: settings.machines.iter().map(Machine::new).collect(),
             has_slow_machines: false,
             processes: vec![Process::on(0)],
@@ -737,6 +744,7 @@ impl fmt::Display for Waited<'_> {
                     "an arrival at domain {domain} (a completion, a WRITE in a watched region, a waker)"
                 )
             }
+            Reason::Unpark { parker, .. } => write!(f, "an unpark of parker {parker}"),
             Reason::Signal(signal) => write!(f, "signal {signal}"),
             Reason::End(task) => write!(f, "the end of '{}'", self.0.tasks[task as usize].rest.name),
             Reason::Sleep => write!(f, "time to pass"),
