@@ -19,6 +19,7 @@ mod path;
 pub mod plan;
 pub mod server;
 pub mod service;
+mod share;
 pub mod tune;
 mod wait;
 
