@@ -119,10 +119,13 @@ mod tests {
                 for mode in [WaitMode::Busy, WaitMode::Event] {
                     let mut parker = host.parker();
                     let (unparker, own) = (parker.unparker(), host.clone());
-                    let task = host.spawn("other", Box::new(move || {
-                        own.sleep(own.now() + 5_000);
-                        unparker.unpark();
-                    }));
+                    let task = host.spawn(
+                        "other",
+                        Box::new(move || {
+                            own.sleep(own.now() + 5_000);
+                            unparker.unpark();
+                        }),
+                    );
                     let began = host.now();
                     assert!(parker.park(mode, Nanos::MAX));
                     assert!(host.now() >= began + 5_000);
