@@ -8,6 +8,7 @@ pub(crate) mod asynchronous;
 pub(crate) mod batching;
 pub mod config;
 pub(crate) mod core;
+mod establish;
 mod fetched;
 mod filling;
 mod hub_lock;
