@@ -8,7 +8,7 @@ use crate::frame::QueuePairName;
 use crate::inbound::{Consumer, Producer};
 use crate::link::{Closed, LinkShared};
 use crate::receive::{Drained, Partial, Receive, Receiver, SharedReceiveQueue, received};
-use crate::send::SendQueue;
+use crate::send_queue::SendQueue;
 use dunlin_fabric::{
     CompletionStatus, Opcode, QueuePairConfig, QueuePairId, QueuePairState, RegionKey, Transport,
 };
