@@ -70,6 +70,14 @@ impl Waker for SimWaker {
         wait(&self.shared, self.domain, armed, until)
     }
 
+    fn nudge(&self) {
+        if let Some(mut state) = self.shared.try_lock() {
+            let price = state.settings.prices.look;
+            state.charge(price);
+            state.notify(self.domain, false);
+        }
+    }
+
     fn wake(&self) {
         if let Some(mut state) = self.shared.try_lock() {
             let price = state.settings.prices.system_call;

@@ -1,5 +1,6 @@
 //! The simulated host: virtual time, threads, signals and randomness.
 
+use crate::parker::SimParker;
 use crate::shared::{Guard, Shared};
 use crate::signals::SignalState;
 use crate::state::State;
@@ -81,6 +82,7 @@ impl SimHost {
 
 impl Host for SimHost {
     type Signal = SimSignal;
+    type Parker = SimParker;
 
     fn now(&self) -> Nanos {
         self.shared.pass_at(|prices| prices.clock_read).clock_of(self.process)
@@ -119,6 +121,10 @@ impl Host for SimHost {
         state.signals.next += 1;
         state.signals.all.insert(id, SignalState::default());
         SimSignal(Arc::new(SignalHandle { shared: Arc::clone(&self.shared), id }))
+    }
+
+    fn parker(&self) -> SimParker {
+        SimParker::new(&self.shared)
     }
 
     fn spawn(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> std::io::Result<Task> {

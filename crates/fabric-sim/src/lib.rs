@@ -44,6 +44,7 @@ mod machine;
 mod memory;
 mod network;
 mod outcome;
+mod parker;
 mod posting;
 mod process;
 mod queues;
@@ -67,6 +68,7 @@ pub use domain::{SimDomain, SimWaker};
 pub use host::{SimHost, SimSignal};
 pub use link::{SimLink, SimListener};
 pub use memory::SimMemory;
+pub use parker::{SimParker, SimUnparker};
 pub use random::Random;
 pub use report::{RunError, RunReport};
 pub use settings::{

@@ -32,7 +32,7 @@ impl State {
     }
 
     #[inline]
-    fn wake_by_arrival(&mut self, waiter: Waiter, busy: bool) {
+    pub(crate) fn wake_by_arrival(&mut self, waiter: Waiter, busy: bool) {
         let at = self.now() + self.timing.notice(&mut self.chance, busy);
         self.wake(waiter, at);
     }

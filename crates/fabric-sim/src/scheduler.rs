@@ -525,6 +525,7 @@ impl fmt::Display for Waited<'_> {
                     "an arrival at domain {domain} (a completion, a WRITE in a watched region, a waker)"
                 )
             }
+            Reason::Unpark { parker, .. } => write!(f, "an unpark of parker {parker}"),
             Reason::Signal(signal) => write!(f, "signal {signal}"),
             Reason::End(task) => write!(f, "the end of '{}'", self.0.tasks[task as usize].rest.name),
             Reason::Sleep => write!(f, "time to pass"),

@@ -8,7 +8,7 @@ use crate::memory::SimMemory;
 use crate::queues::{DomainState, Outcome, Packet, QueuePair};
 use crate::random::Random;
 use crate::settings::Settings;
-use crate::signals::Signals;
+use crate::signals::{Parkers, Signals};
 use crate::slab::{Places, Slab};
 use crate::tasks::{Body, TaskId, TaskState};
 use crate::timing::Timing;
@@ -28,6 +28,7 @@ pub(crate) struct State {
     pub(crate) host_random: Random,
     pub(crate) network: Network,
     pub(crate) signals: Signals,
+    pub(crate) parkers: Parkers,
     pub(crate) machines: Vec<Machine>,
     /// Whether any machine's slowness differs from 1000.
     pub(crate) has_slow_machines: bool,
@@ -72,6 +73,7 @@ impl State {
             timing,
             network: Network::default(),
             signals: Signals::default(),
+            parkers: Parkers::default(),
             machines: settings.machines.iter().map(Machine::new).collect(),
             has_slow_machines: false,
             processes: vec![Process::on(0)],

@@ -23,6 +23,10 @@ pub(crate) enum Reason {
         event: bool,
     },
     Signal(u64),
+    Unpark {
+        parker: u64,
+        busy: bool,
+    },
     End(TaskId),
     Sleep,
     Message {
@@ -36,7 +40,7 @@ pub(crate) enum Reason {
 impl Reason {
     /// Returns whether the task keeps its core and polls while it waits.
     pub(crate) fn spins(self) -> bool {
-        matches!(self, Reason::Arrivals { event: false, .. })
+        matches!(self, Reason::Arrivals { event: false, .. } | Reason::Unpark { busy: true, .. })
     }
 }
 

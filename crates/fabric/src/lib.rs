@@ -45,7 +45,9 @@ pub use error::{
     AcceptError, CreateError, DialError, GrantError, LinkError, ListenError, PostError, RegisterError,
     Unavailable,
 };
-pub use host::{BindError, Clock, Host, Nanos, RealHost, Signal, Site, Task, Topology, Work};
+pub use host::{
+    BindError, Clock, Host, Nanos, Parker, RealHost, Signal, Site, Task, Topology, Unparker, Work,
+};
 pub use interpose::{Count, Fault, FaultPlan, Trace};
 pub use memory::{Access, Memory, Region};
 pub use news::{Mark, ReadyList, Subscription};

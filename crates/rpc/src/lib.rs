@@ -20,6 +20,7 @@ mod path;
 pub mod plan;
 pub mod server;
 pub mod service;
+mod share;
 pub mod tune;
 mod wait;
 

@@ -1,0 +1,10 @@
+//! Combining: threads that share a queue pair hand their calls to one of them, the leader, which sends them
+//! in one message (FLOCK, SOSP'21, sections 4.2 and 5).
+//!
+//! | file | holds | paper |
+//! |---|---|---|
+//! | `tickets.rs` | the calls that are ready, as a lock-free list, and their states | section 4.2 |
+
+// The client does not use these parts yet.
+#[cfg_attr(not(test), allow(dead_code))]
+pub(crate) mod tickets;
