@@ -2,12 +2,12 @@
 
 use crate::events::Event;
 use crate::link::SimLink;
+use crate::links::LinkSide;
 use crate::memory::{NAMELESS, SimMemory};
-use crate::queues::{
-    CompletionQueue, DomainState, Entry, LinkSide, PostedReceive, QueuePair, ReceiveQueue, Touched,
-};
-use crate::scheduler::{Reason, State};
+use crate::queues::{CompletionQueue, DomainState, Entry, PostedReceive, QueuePair, ReceiveQueue, Touched};
 use crate::shared::{Guard, Shared};
+use crate::state::State;
+use crate::tasks::Reason;
 use crate::timing::Place;
 use dunlin_fabric::{
     AddressHandleId, Armed, Buffer, Completion, CompletionQueueId, CreateError, Endpoint, InlineLine,

@@ -1,10 +1,11 @@
 //! The simulated host: virtual time, threads, signals and randomness.
 
 use crate::parker::SimParker;
-use crate::scheduler::{Reason, State, Waiter};
 use crate::shared::{Guard, Shared};
+use crate::signals::SignalState;
+use crate::state::State;
+use crate::tasks::Reason;
 use dunlin_fabric::{Host, Nanos, Signal, Site, Task, Work};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// One process on a simulated machine. `spawn` creates a task; time passes only by [`Host::charge`] and by
@@ -152,19 +153,6 @@ impl Host for SimHost {
             drop(self.shared.park(state, waiter, until, false));
         }
     }
-}
-
-/// The signals of a run by number; numbers are not reused.
-#[derive(Default)]
-pub(crate) struct Signals {
-    next: u64,
-    all: BTreeMap<u64, SignalState>,
-}
-
-#[derive(Default)]
-struct SignalState {
-    count: u64,
-    waiters: Vec<Waiter>,
 }
 
 impl State {

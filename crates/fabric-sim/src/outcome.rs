@@ -1,9 +1,10 @@
 //! Completions, errors, broken peers, and the wake-ups that they cause.
 
 use crate::memory::{NAMELESS, SimMemory, Watchers};
-use crate::network::{Rare, receive_completion};
+use crate::network::receive_completion;
 use crate::queues::{Entry, Kept, Outcome};
-use crate::scheduler::{State, Waiter};
+use crate::state::{Rare, State};
+use crate::tasks::Waiter;
 use dunlin_fabric::{Completion, CompletionStatus, Nanos, Opcode, QueuePairId, QueuePairState, WaitMode};
 
 impl State {

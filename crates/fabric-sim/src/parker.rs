@@ -1,24 +1,11 @@
 //! The parker of a simulated thread.
 
-use crate::scheduler::{Reason, State, Waiter};
 use crate::shared::Shared;
+use crate::signals::ParkState;
+use crate::state::State;
+use crate::tasks::Reason;
 use dunlin_fabric::{Nanos, Parker, Unparker, WaitMode};
-use std::collections::BTreeMap;
 use std::sync::Arc;
-
-/// The parkers of a run by number; numbers are not reused.
-#[derive(Default)]
-pub(crate) struct Parkers {
-    next: u64,
-    all: BTreeMap<u64, ParkState>,
-}
-
-#[derive(Default)]
-struct ParkState {
-    notified: bool,
-    /// The parked task, and whether it is busy.
-    parked: Option<(Waiter, bool)>,
-}
 
 /// One task's wait for other tasks of its process.
 #[derive(Debug)]

@@ -28,6 +28,7 @@ pub mod inbox;
 pub mod interpose;
 pub mod memory;
 pub mod news;
+pub mod queue_pair_table;
 pub mod rates;
 pub mod request_names;
 pub mod shared_values;
@@ -50,6 +51,7 @@ pub use host::{
 pub use interpose::{Count, Fault, FaultPlan, Trace};
 pub use memory::{Access, Memory, Region};
 pub use news::{Mark, ReadyList, Subscription};
+pub use queue_pair_table::QueuePairTable;
 pub use rates::{BadRates, DeviceIdentity, KnownRates, RateRow, Rates, RatesBook, RatesSource};
 pub use request_names::{REQUEST_OWNER, RequestKind, parse_request_name, request_name};
 pub use shared_values::SharedValues;

@@ -8,6 +8,7 @@ pub(crate) mod asynchronous;
 pub(crate) mod batching;
 pub mod config;
 pub(crate) mod core;
+mod establish;
 mod fetched;
 pub(crate) mod filling;
 pub(crate) mod hub_lock;

@@ -1,13 +1,14 @@
 //! The server's side of the handshake: one control thread for all connections. It never waits for a single
 //! client: each connection is a small state machine that advances when a record arrives.
 
-use crate::client::config::MAX_PLANS;
+use super::Occupancy;
+use super::inbox::{Command, Inbox, OpenCommand};
+use super::open::refuse_with;
+use super::worker::Shared;
+use crate::connect::records::send;
+use crate::limits::{MAX_PLANS, RING_BYTES};
 use crate::path::CONTROL_BYTES;
 use crate::plan::{Carrier, CompletionMode, Illegal, LargePayload, Plan, RequestHalf, ResponseHalf, Sharing};
-use crate::server::Occupancy;
-use crate::server::inbox::{Command, Inbox, OpenCommand};
-use crate::server::open::refuse_with;
-use crate::server::worker::Shared;
 use dunlin_fabric::{
     Access, Endpoint, Fabric, Host, Link, Listener, Mark, Nanos, ReadyList, Region, RegionKey, Signal,
     Subscription,
@@ -314,7 +315,7 @@ impl<F: Fabric> Control<F> {
             max_payload: config.max_payload,
             session: number,
         });
-        crate::connect::establish::send(&session.link, &reply).map_err(|_| Over)?;
+        send(&session.link, &reply).map_err(|_| Over)?;
         session.greeted = true;
         self.state.count(|counters| counters.accepted += 1);
         Ok(())
@@ -361,8 +362,7 @@ impl<F: Fabric> Control<F> {
             .ok_or((RefusalCode::ILLEGAL_PLAN, "a half or mode of the plan is unknown".to_owned()))?;
         plan.check(self.fabric.capabilities())
             .map_err(|error: Illegal| (RefusalCode::ILLEGAL_PLAN, error.to_string()))?;
-        if !crate::client::config::RING_BYTES.contains(&open.ring_bytes) || !open.ring_bytes.is_power_of_two()
-        {
+        if !RING_BYTES.contains(&open.ring_bytes) || !open.ring_bytes.is_power_of_two() {
             let text = format!(
                 "a ring of {} bytes is not possible: a power of two from 16 KiB to 1 MiB is",
                 open.ring_bytes
