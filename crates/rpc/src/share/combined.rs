@@ -4,7 +4,10 @@
 //! | file | holds | paper |
 //! |---|---|---|
 //! | `tickets.rs` | the calls that are ready, as a lock-free list, and their states | section 4.2 |
+//! | `lead.rs` | the right to send and to poll for all | section 4.2 |
 
 // The client does not use these parts yet.
-#[cfg_attr(not(test), allow(dead_code))]
+#[allow(dead_code)]
+pub(crate) mod lead;
+#[allow(dead_code)]
 pub(crate) mod tickets;

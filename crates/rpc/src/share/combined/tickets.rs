@@ -40,7 +40,7 @@
 //! Calls of one seat on one list are begun in the order in which they were pushed.
 
 mod leader;
-mod memory;
+pub(super) mod memory;
 mod seat;
 
 pub(crate) use self::leader::Leader;
@@ -415,3 +415,8 @@ impl<M: Memory> fmt::Debug for Tickets<M> {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+pub(super) mod model_checks;
+#[cfg(test)]
+mod tests;

@@ -2,8 +2,8 @@
 
 use super::memory::{Memory, Processor, Word};
 use super::{
-    ABANDONED, DONE, Delivery, Entry, FREE, INLINE, NONE, READY, RESULT_IN_BODY, RESULT_INLINE, RESULT_IS_ERROR,
-    TAKEN, Ticket, TicketId, Tickets, WITHDRAWN, generation, head, phase,
+    ABANDONED, DONE, Delivery, Entry, FREE, INLINE, NONE, READY, RESULT_IN_BODY, RESULT_INLINE,
+    RESULT_IS_ERROR, TAKEN, Ticket, TicketId, Tickets, WITHDRAWN, generation, head, phase,
 };
 use crate::error::{CallError, Cause};
 use std::fmt;
@@ -100,10 +100,9 @@ impl<M: Memory> Leader<M> {
             let id = TicketId { index, generation };
             match ticket.state.exchange(id.at(READY), id.at(TAKEN), Ordering::Relaxed) {
                 Ok(_) => return Some(id),
-                Err(now) => {
-                    debug_assert_eq!(now, id.at(WITHDRAWN));
-                    ticket.state.store(id.at(FREE), M::FREE);
-                }
+                // A ticket on the list is ready or withdrawn.
+                Err(now) if now == id.at(WITHDRAWN) => ticket.state.store(id.at(FREE), M::FREE),
+                Err(_) => {}
             }
         }
         None
@@ -198,6 +197,9 @@ impl<M: Memory> Drop for Leader<M> {
 
 impl<M: Memory> fmt::Debug for Leader<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Leader").field("list", &self.list).field("waiting", &self.waiting).finish_non_exhaustive()
+        f.debug_struct("Leader")
+            .field("list", &self.list)
+            .field("waiting", &self.waiting)
+            .finish_non_exhaustive()
     }
 }

@@ -2,9 +2,9 @@
 
 use super::memory::{Memory, Processor, Word};
 use super::{
-    ABANDONED, DONE, FREE, GENERATIONS, HELD, INLINE, Leader, NONE, PrepareError, Progress, READY,
-    KEPT, RESULT_INLINE, RESULT_IS_ERROR, TAKEN, Ticket, TicketId, Tickets, WITHDRAWN, Withdrawal, generation, head,
-    phase, state,
+    ABANDONED, DONE, FREE, GENERATIONS, HELD, INLINE, KEPT, Leader, NONE, PrepareError, Progress, READY,
+    RESULT_INLINE, RESULT_IS_ERROR, TAKEN, Ticket, TicketId, Tickets, WITHDRAWN, Withdrawal, generation,
+    head, phase, state,
 };
 use crate::error::CallError;
 use std::fmt;
@@ -228,6 +228,9 @@ impl<M: Memory> Drop for Seat<M> {
 
 impl<M: Memory> fmt::Debug for Seat<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Seat").field("number", &self.number).field("in_use", &self.in_use()).finish_non_exhaustive()
+        f.debug_struct("Seat")
+            .field("number", &self.number)
+            .field("in_use", &self.in_use())
+            .finish_non_exhaustive()
     }
 }
