@@ -1,6 +1,9 @@
 //! The server: workers that each own their lanes and their part of the service, one control thread for all
 //! connections, and a thread pool for long-running functions.
 
+// The workers do not use it yet.
+#[allow(dead_code)]
+pub(crate) mod activity;
 pub(crate) mod clock;
 pub mod config;
 pub(crate) mod deferred;
