@@ -1,4 +1,4 @@
-//! Sharing policies of lanes: the ways in which several threads of a client use one queue pair.
+//! Sharing policies of lanes: several threads of a client use one queue pair.
 //!
 //! | module | policy | paper |
 //! |---|---|---|

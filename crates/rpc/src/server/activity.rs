@@ -10,9 +10,9 @@
 //! | share of a functioning client | in proportion to its utilisation | the same; rounded by largest remainders, at least 1 |
 //! | share above the client's number of queue pairs | not stated | the surplus goes to the others, in proportion |
 //! | dormant client: nothing reported in the interval | one queue pair | the same, on top of the maximum |
-//! | new client | the average of the functioning ones | the same, until it was there for a whole interval |
+//! | new client | the average of the functioning ones | the same, until it has been there for a whole interval |
 //! | queue pairs that a client keeps | not stated | the ones used most |
-//! | reported degree | taken as told | clipped to the messages that came (`Allowance::degree`) |
+//! | reported degree | taken as reported | clipped to the messages that came (`Allowance::degree`) |
 //!
 //! [`share`] is the pure part. [`Activity`] shares it between workers as `server/ways.rs` does: a worker adds to
 //! a counter of its queue pair and reads a flag of it, and the first worker that finds the interval over runs

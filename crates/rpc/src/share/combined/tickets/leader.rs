@@ -87,8 +87,8 @@ impl<M: Memory> Leader<M> {
         Some(index)
     }
 
-    /// Begins the next call of the queue: its owner cannot withdraw it any more. Frees withdrawn tickets on the
-    /// way. `None` if the queue is empty; see [`collect`](Leader::collect).
+    /// Begins the next call of the queue: its owner cannot withdraw it any more. Passes over withdrawn tickets
+    /// and frees them. `None` if the queue is empty; see [`collect`](Leader::collect).
     ///
     /// The caller begins a call before it puts any of it into a message, so that no owner learns that its
     /// call was not executed while the call is being sent.
