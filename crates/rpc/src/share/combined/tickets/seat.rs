@@ -29,6 +29,7 @@ impl<M: Memory> Seat<M> {
         self.number
     }
 
+    #[cfg(test)]
     /// The table of the seat.
     pub(crate) fn tickets(&self) -> &Arc<Tickets<M>> {
         &self.tickets
@@ -128,6 +129,7 @@ impl<M: Memory> Seat<M> {
         Some(ticket)
     }
 
+    #[cfg(test)]
     /// Returns how far a call has come.
     #[inline]
     pub(crate) fn progress(&self, id: TicketId) -> Progress {
