@@ -286,11 +286,14 @@ struct Vacant {
     left: Vec<u16>,
 }
 
+/// The tickets of one seat.
+type Slab<M> = Box<[Ticket<M>]>;
+
 /// A table of tickets and the lists of ready ones. Threads that share queue pairs share a table.
 ///
 /// A seat's tickets are allocated when the seat is first taken, and kept.
 pub(crate) struct Tickets<M: Memory = Processor> {
-    slabs: Box<[OnceLock<Box<[Ticket<M>]>>]>,
+    slabs: Box<[OnceLock<Slab<M>>]>,
     lists: Box<[List<M>]>,
     vacant: Mutex<Vacant>,
     window: u16,
