@@ -136,7 +136,7 @@ pub(crate) struct Capacity {
 /// The reason why a seat has no ticket for a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(crate) enum PrepareError {
-    /// All tickets of the seat are in use.
+    /// All tickets of the seat are in use, or given up and not yet free: the next leader frees these.
     #[error("all tickets of the seat are in use")]
     Full,
     /// The payload is longer than [`Capacity::longest`].
@@ -164,7 +164,7 @@ pub(crate) enum Progress {
     Gone,
 }
 
-/// What a withdrawal means for the call.
+/// The fate of a call after a withdrawal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Withdrawal {
     /// The call was not sent and will not be.
@@ -177,7 +177,7 @@ pub(crate) enum Withdrawal {
     Gone,
 }
 
-/// What became of a result.
+/// The fate of a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Delivery {
     /// The owner has it, and may wait to be woken.
@@ -297,7 +297,7 @@ pub(crate) struct Tickets<M: Memory = Processor> {
     lists: Box<[List<M>]>,
     vacant: Mutex<Vacant>,
     window: u16,
-    /// An index is a seat's number, shifted by so many bits, and a number within the seat.
+    /// An index is a seat's number, shifted left by this number of bits, and a number within the seat.
     shift: u32,
     longest: u32,
 }
