@@ -4,3 +4,8 @@
 pub(crate) mod accept;
 pub(crate) mod backoff;
 pub(crate) mod establish;
+
+/// Replaces the control characters of a peer's text, so that it can be printed.
+pub(crate) fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
+}

@@ -1,6 +1,7 @@
 //! The server: workers that each own their lanes and their part of the service, one control thread for all
 //! connections, and a thread pool for long-running functions.
 
+pub(crate) mod clients;
 pub(crate) mod clock;
 pub mod config;
 pub(crate) mod deferred;
@@ -10,11 +11,13 @@ pub(crate) mod inbox;
 pub(crate) mod lane;
 mod occupancy;
 pub(crate) mod open;
+pub(crate) mod open_lanes;
 pub(crate) mod slow;
 mod telling;
 pub(crate) mod ways;
 pub(crate) mod worker;
 
+pub use self::clients::ConnectedClient;
 pub use self::config::ServerConfig;
 pub use self::deferred::Incoming;
 pub use self::occupancy::Occupancy;
@@ -258,6 +261,12 @@ impl<F: Fabric> Server<F> {
     pub fn counters(&self) -> Counters {
         let counted = *self.state.counters.lock().unwrap_or_else(PoisonError::into_inner);
         Counters { stray_datagrams: self.shared.stray_datagrams.load(Ordering::Relaxed), ..counted }
+    }
+
+    /// Returns the current connections with the names that the clients gave themselves, in the order of their
+    /// session ids.
+    pub fn clients(&self) -> Vec<ConnectedClient> {
+        self.state.clients.list()
     }
 
     /// Takes the next call of a function declared [`FunctionMode::Pull`]. Blocks until `until` (nanoseconds

@@ -1,6 +1,7 @@
 //! The client's engine: one domain, the lanes of its connections, and `progress`, which never blocks. A
 //! synchronous client owns an engine; the asynchronous hub holds one behind a mutex.
 
+use super::closing::ClosingLane;
 use super::config::ClientConfig;
 use super::lane::{ClientLane, NoMore, SubmitError, repost};
 use super::slots::{Keep, Sink};
@@ -71,6 +72,8 @@ pub(crate) struct Core<F: Fabric> {
     /// The number of connections made so far.
     connections: u32,
     completions: Vec<Completion<F::Memory>>,
+    /// Lanes that are being closed.
+    pub(super) closing: Vec<ClosingLane>,
 }
 
 impl<F: Fabric> Core<F> {
@@ -102,6 +105,7 @@ impl<F: Fabric> Core<F> {
             by_memory: 0,
             sleep: Sleep { mode: sleep_mode, gives_way: write_wakes },
             connections: 0,
+            closing: Vec::new(),
         })
     }
 
@@ -209,7 +213,11 @@ impl<F: Fabric> Core<F> {
         self.read_control(index);
         let Some(Some(lane)) = self.lanes.get_mut(index as usize) else { return };
         lane.broken = Some(cause);
-        let cause = if lane.draining && cause == Cause::ConnectionLost { Cause::Draining } else { cause };
+        let cause = match cause {
+            Cause::ConnectionLost if self.closing.iter().any(|lane| lane.index == index) => Cause::Closed,
+            Cause::ConnectionLost if lane.draining => Cause::Draining,
+            cause => cause,
+        };
         lane.slots.fail(cause, lane.taken);
         self.by_completion -= lane.by_completion as usize;
         self.by_memory -= !lane.by_completion as usize;
@@ -221,7 +229,7 @@ impl<F: Fabric> Core<F> {
 
     /// Reads the server's records on the control connection of a lane: whether it drains, and the last
     /// message that it took.
-    fn read_control(&mut self, index: u16) {
+    pub(super) fn read_control(&mut self, index: u16) {
         let Some(Some(lane)) = self.lanes.get(index as usize) else { return };
         let (link, connection) = (lane.link.clone(), lane.connection);
         while let Ok(Some(message)) = link.try_receive() {
@@ -233,6 +241,12 @@ impl<F: Fabric> Core<F> {
                     for lane in lanes.filter(|lane| lane.number == mark.lane) {
                         lane.draining = true;
                         lane.taken = Some(mark.taken);
+                    }
+                }
+                // The server has no such lane, or no longer.
+                Ok(Record::LaneRefused(refused)) => {
+                    for lane in lanes.filter(|lane| lane.number == refused.lane && lane.draining) {
+                        lane.taken.get_or_insert(u64::MAX);
                     }
                 }
                 Ok(other) => {
@@ -256,6 +270,7 @@ impl<F: Fabric> Core<F> {
     /// Removes a lane with all its results.
     pub(crate) fn remove(&mut self, index: u16) {
         self.break_lane(index, Cause::Closed);
+        self.closing.retain(|closing| closing.index != index);
         if let Some(place) = self.lanes.get_mut(index as usize) {
             *place = None;
         }
@@ -498,6 +513,9 @@ impl<F: Fabric> Core<F> {
                     self.send_again(index, now);
                 }
             }
+        }
+        if !self.closing.is_empty() {
+            self.advance_closing();
         }
     }
 

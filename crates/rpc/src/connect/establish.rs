@@ -10,6 +10,7 @@ use crate::client::config::{ClientConfig, RING_BYTES};
 use crate::client::core::Core;
 use crate::client::lane::{ClientLane, repost};
 use crate::client::slots::Slots;
+use crate::connect::printable;
 use crate::error::ConnectError;
 use crate::mailbox::RingReader;
 use crate::path::again::Requests;
@@ -30,7 +31,8 @@ use dunlin_fabric::{
     ThreadDomain, Transport,
 };
 use dunlin_wire::handshake::{
-    Hello, HelloReply, LaneReady, MAX_VERSION, MIN_VERSION, OpenLane, Record, RefusalCode, Token,
+    Extension, Extensions, Hello, HelloReply, LaneReady, MAX_PROGRAM_BYTES, MAX_VERSION, MIN_VERSION,
+    OpenLane, Record, RefusalCode, Token,
 };
 use dunlin_wire::{BatchState, Direction, TagKey};
 use std::collections::VecDeque;
@@ -55,11 +57,6 @@ pub(crate) fn send<L: Link>(link: &L, record: &Record) -> Result<(), ConnectErro
     Ok(link.send(&message)?)
 }
 
-/// Replaces the control characters of a peer's text, so that it can be printed.
-fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
-}
-
 /// The end of the refusal by which servers of older builds refuse every name if they have none themselves.
 const NAMELESS: &str = ", but ''";
 
@@ -70,22 +67,30 @@ pub(crate) fn greet<F: Fabric>(
     config: &ClientConfig,
     until: Nanos,
 ) -> Result<Greeting<F>, ConnectError> {
-    match greet_as(fabric, address, (&config.service, &config.token), until) {
+    match greet_as(fabric, address, (&config.service, &config.token, named(config)), until) {
         Err(ConnectError::OtherService(text)) if text.ends_with(NAMELESS) => {
-            greet_as(fabric, address, ("", &config.token), until)
+            greet_as(fabric, address, ("", &config.token, named(config)), until)
         }
         greeted => greeted,
     }
+}
+
+/// Returns the extensions by which a client names itself.
+fn named(config: &ClientConfig) -> Extensions {
+    let program = &config.program[..config.program.floor_char_boundary(MAX_PROGRAM_BYTES)];
+    let program = (!program.is_empty()).then(|| Extension::Program(program.to_owned()));
+    Extensions(config.identity.map(Extension::Client).into_iter().chain(program).collect())
 }
 
 /// Like [`greet`], asking for the service with this name.
 fn greet_as<F: Fabric>(
     fabric: &F,
     address: &Address,
-    (service, token): (&str, &[u8]),
+    (service, token, extensions): (&str, &[u8], Extensions),
     until: Nanos,
 ) -> Result<Greeting<F>, ConnectError> {
     let link = fabric.dial(address, until)?;
+    let is_named = !extensions.0.is_empty();
     let hello = Hello {
         min_version: MIN_VERSION,
         max_version: MAX_VERSION,
@@ -93,6 +98,7 @@ fn greet_as<F: Fabric>(
         process_id: dunlin_fabric::Host::process_id(fabric.host()),
         service: service.to_owned(),
         token: Token(token.to_vec()),
+        extensions,
     };
     // A server that refuses everybody may have closed the connection before our hello. Its refusal can still
     // be received.
@@ -117,6 +123,11 @@ fn greet_as<F: Fabric>(
         Record::Refused(refused) if refused.code == RefusalCode::UNKNOWN_SERVICE => {
             Err(ConnectError::OtherService(printable(&refused.text)))
         }
+        // A server of version 3 or below does not know extensions. Without them it names its versions.
+        Record::Refused(refused) if refused.code == RefusalCode::MALFORMED && is_named => {
+            drop(link);
+            greet_as(fabric, address, (service, token, Extensions::default()), until)
+        }
         Record::Refused(refused) => Err(ConnectError::Refused(printable(&refused.text))),
         other => {
             Err(ConnectError::Handshake(format!("{:?} came instead of HelloReply", other.record_type())))
@@ -135,6 +146,8 @@ pub(crate) struct PreparedLane<F: Fabric> {
     datagrams: Option<QueuePairId>,
     /// The control line, followed by the ring of responses if the plan has one.
     region: Region<F::Memory>,
+    /// The key under which `region` is granted to the server.
+    granted: RegionKey,
     plan: Plan,
     /// The plan was hybrid, and the fabric's rates rule fetching out.
     pub(crate) ruled_out: bool,
@@ -219,12 +232,25 @@ impl<F: Fabric> PreparedLane<F> {
             ring_bytes: config.ring_bytes,
             rendezvous_above: plan.rendezvous_above,
             large: plan.large as u8,
+            sharing: plan.sharing as u8,
+            lease: plan.lease as u8,
             endpoint,
             unreliable_endpoint: unreliable_endpoint.unwrap_or_default(),
             datagram_endpoint: datagram_endpoint.unwrap_or_default(),
             region_keys: vec![key.0],
+            extensions: Extensions::default(),
         };
-        Ok(PreparedLane { number, queue_pair, unreliable, datagrams, region, plan, ruled_out: false, open })
+        Ok(PreparedLane {
+            number,
+            queue_pair,
+            unreliable,
+            datagrams,
+            region,
+            granted: key,
+            plan,
+            ruled_out: false,
+            open,
+        })
     }
 
     /// All queue pairs of this half.
@@ -375,6 +401,7 @@ impl<F: Fabric> PreparedLane<F> {
             tx,
             rx,
             slots: Slots::new(ready.window),
+            granted: self.granted,
             region: self.region,
             heard: false,
             control_key: RegionKey(control),
