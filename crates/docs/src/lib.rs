@@ -6,4 +6,5 @@ pub mod excerpts;
 pub mod pages;
 pub mod prose;
 pub mod reference;
+pub mod rooms;
 pub mod sources;

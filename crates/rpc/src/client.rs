@@ -9,6 +9,7 @@ pub(crate) mod batching;
 mod closing;
 pub mod config;
 pub(crate) mod core;
+mod establish;
 mod fetched;
 mod filling;
 mod hub_lock;

@@ -1,11 +1,6 @@
-//! Connection setup: the handshake of both sides over the control connection, and the back-off of a client
-//! that reconnects.
+//! The parts of connection setup that both sides use or that know no side: records on the control connection, and
+//! the back-off of a client that reconnects. The client's side of the handshake is `client/establish.rs`, the
+//! server's side is `server/accept.rs`.
 
-pub(crate) mod accept;
 pub(crate) mod backoff;
-pub(crate) mod establish;
-
-/// Replaces the control characters of a peer's text, so that it can be printed.
-pub(crate) fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
-}
+pub(crate) mod records;

@@ -57,8 +57,9 @@
 mod client;
 mod server;
 
+pub use crate::server::held::ClientId;
 pub use client::MessageClient;
-pub use server::{ClientId, MessageServer};
+pub use server::MessageServer;
 
 use crate::error::CallError;
 use dunlin_fabric::{Buffer, Fabric};

@@ -33,6 +33,8 @@ pub(crate) mod hybrid;
 pub(crate) mod large;
 pub(crate) mod lossy_ring;
 pub(crate) mod pieces;
+pub(crate) mod posting;
+pub(crate) mod prefetch;
 pub(crate) mod rendezvous;
 pub(crate) mod route;
 pub(crate) mod rx;

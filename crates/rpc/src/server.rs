@@ -1,7 +1,8 @@
 //! The server: workers that each own their lanes and their part of the service, one control thread for all
 //! connections, and a thread pool for long-running functions.
 
-pub(crate) mod clients;
+mod accept;
+mod clients;
 pub(crate) mod clock;
 pub mod config;
 pub(crate) mod deferred;
@@ -14,25 +15,25 @@ pub(crate) mod open;
 pub(crate) mod open_lanes;
 pub(crate) mod slow;
 mod telling;
-pub(crate) mod ways;
 pub(crate) mod worker;
 
+pub use self::accept::Counters;
 pub use self::clients::ConnectedClient;
 pub use self::config::ServerConfig;
 pub use self::deferred::Incoming;
 pub use self::occupancy::Occupancy;
 pub use self::slow::SLOW_HANDLER;
 pub use self::worker::Worker;
-pub use crate::connect::accept::Counters;
+pub use crate::limits::MAX_FUNCTIONS;
 
+use self::accept::{Control, ControlState};
 use self::deferred::WaitingCalls;
 use self::inbox::Inbox;
 use self::occupancy::Crowd;
-use self::ways::Ways;
 use self::worker::Shared;
-use crate::connect::accept::{Control, ControlState};
 use crate::error::ServeError;
 use crate::service::{FunctionMode, HeapReply, PoolService, Reply, Service};
+use crate::tune::ways::Ways;
 use dunlin_fabric::{Address, Fabric, Host, Listener, Nanos, Signal, Task};
 use dunlin_wire::Status;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -41,9 +42,6 @@ use std::sync::{Arc, PoisonError};
 
 /// Interval at which a server that shuts down checks whether threads still hold calls, in nanoseconds.
 const HOLDERS_LOOKED_AT_EVERY: Nanos = 1_000_000;
-
-/// Upper bound (exclusive) of function ids.
-pub const MAX_FUNCTIONS: u16 = 4096;
 
 /// Returns an error if no server can have a function with this id.
 pub fn check_function(id: u16) -> Result<(), ServeError> {

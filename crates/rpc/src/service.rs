@@ -1,11 +1,13 @@
 //! The application's side of a call: a [`Service`] takes requests and fills replies.
 
 use crate::path::pieces::Filling;
-use crate::server::clock::NEVER;
 use dunlin_fabric::{Clock, Nanos};
 use dunlin_wire::{Status, copy_bytes};
 use std::time::Duration;
 use thiserror::Error;
+
+/// The deadline of a call without one.
+pub(crate) const NEVER: Nanos = Nanos::MAX;
 
 /// A request. Its bytes lie in memory that no peer can change.
 #[derive(Clone, Copy, Debug)]

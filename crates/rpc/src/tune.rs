@@ -9,6 +9,7 @@
 //! | `tune/batch.rs` | the number of calls in a batch, once for all connections of a client | RF-RPC section 4.2, equation 3 |
 //! | `tune/wait.rs` | the time of the first READ for a result | beyond RF-RPC, which sends it at once |
 //! | `tune/way.rs` | for a server, the answer path with the highest call rate, by trials | beyond RF-RPC, which decides by R alone |
+//! | `tune/ways.rs` | nothing; counts the calls of a server's workers for `tune/way.rs` | none |
 //! | `tune/fill.rs` | the kind of stores for large payloads in pieces | none |
 //! | `tune/turns.rs` | the buffer for each of these payloads, once for all lanes of a process | none |
 //! | `tune/mode.rs` | for each function, whether results are fetched or written back | RF-RPC section 3.2, "Discussion" |
@@ -22,6 +23,7 @@ pub mod table;
 pub(crate) mod turns;
 pub mod wait;
 pub(crate) mod way;
+pub(crate) mod ways;
 
 use crate::plan::Plan;
 use std::sync::Arc;

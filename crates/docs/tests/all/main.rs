@@ -5,3 +5,4 @@ mod commands;
 mod limits;
 mod links;
 mod reference;
+mod rooms;

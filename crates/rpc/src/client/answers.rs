@@ -1,10 +1,11 @@
 //! Processing of the server's messages: matches answers to calls, fetches large results and feeds the tuners.
 
-use super::lane::{ClientLane, post_read};
+use super::lane::ClientLane;
 use super::slots::{Answered, Sink};
 use crate::error::{CallError, Cause};
 use crate::path::large::Arrived;
 use crate::path::pieces::{PIECE, Pulled};
+use crate::path::posting::post_read;
 use crate::path::rendezvous::Exhausted;
 use crate::path::{MAX_MESSAGE, Scratch, Violation, route};
 use crate::plan::LargePayload;

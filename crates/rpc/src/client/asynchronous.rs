@@ -11,6 +11,7 @@ pub use self::ready::Ready;
 
 use super::config::ClientConfig;
 use super::core::{CallId, Core};
+use super::establish::{greet, negotiate};
 use super::hub_lock::{HubGuard, HubLock};
 use super::lane::SubmitError;
 use super::lanes::Lanes;
@@ -19,7 +20,6 @@ use super::running::{RunningPlan, numbered};
 use super::slots::Taken;
 use super::within::Time;
 use crate::connect::backoff::Backoff;
-use crate::connect::establish::{greet, negotiate};
 use crate::error::{CallError, Cause, ConnectError};
 use crate::path::hybrid::Tuning;
 use crate::plan::CompletionMode;

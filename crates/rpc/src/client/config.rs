@@ -1,11 +1,10 @@
 //! The settings of a client.
 
 use super::batching::Batching;
-use super::slots::MAX_WINDOW;
 use crate::connect::backoff::BackoffConfig;
 use crate::error::ConnectError;
+use crate::limits::{MAX_FUNCTIONS, MAX_PLANS, MAX_WINDOW, RING_BYTES};
 use crate::plan::{Carrier, CompletionMode, Plan};
-use crate::server::MAX_FUNCTIONS;
 use crate::tune::Tuners;
 use crate::tune::shared::{FetchChoice, FetchTuner};
 use crate::tune::table::FetchTable;
@@ -128,12 +127,6 @@ pub(super) const fn impatience(mode: CompletionMode) -> u8 {
         CompletionMode::Event => 0,
     }
 }
-
-/// The most different plans of one client.
-pub(crate) const MAX_PLANS: usize = 8;
-
-/// The sizes that a ring may have, in bytes.
-pub(crate) const RING_BYTES: std::ops::RangeInclusive<u32> = 16 * 1024..=1 << 20;
 
 impl ClientConfig {
     /// Returns the default settings with this plan.

@@ -3,11 +3,13 @@
 
 use super::closing::ClosingLane;
 use super::config::ClientConfig;
-use super::lane::{ClientLane, NoMore, SubmitError, repost};
+use super::establish::{Greeting, PreparedLane};
+use super::lane::{ClientLane, NoMore, SubmitError};
 use super::slots::{Keep, Sink};
-use crate::connect::establish::{Greeting, PreparedLane};
 use crate::error::{CallError, Cause, ConnectError};
+use crate::limits::MAX_WINDOW;
 use crate::path::hybrid::Tuning;
+use crate::path::posting::repost;
 use crate::path::route::{self, Route};
 use crate::path::{HEAD_IMMEDIATE, Scratch, Violation, scratch};
 use crate::plan::CompletionMode;
@@ -44,7 +46,7 @@ impl CallId {
     /// once.
     #[inline]
     pub const fn index(self) -> usize {
-        self.lane as usize * super::slots::MAX_WINDOW as usize + crate::path::call_id::split_call(self.call).0
+        self.lane as usize * MAX_WINDOW as usize + crate::path::call_id::split_call(self.call).0
     }
 }
 

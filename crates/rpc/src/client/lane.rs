@@ -9,15 +9,16 @@ use crate::path::call_id::CallEnds;
 use crate::path::hybrid::{Hybrid, PUBLISHED_HEAD};
 use crate::path::large::{Arrivals, Errands};
 use crate::path::pieces::{PIECE, Pulls};
+use crate::path::posting::repost;
+use crate::path::prefetch::warm_lines;
 use crate::path::rendezvous::Pool;
-use crate::path::route::{self, Route};
+use crate::path::route::Route;
 use crate::path::{Incoming, Next, Rx, Scratch, Tx, TxError, Violation, turn_cost};
 use crate::plan::LargePayload;
 use crate::tune::fill::FillTuner;
 use crate::tune::shared::FetchTuner;
 use dunlin_fabric::{
-    Buffer, Completion, CompletionStatus, Fabric, Host, Nanos, Operation, PostError, QueuePairId, Region,
-    RegionKey, RemoteSlice, ThreadDomain, Work, WorkRequest, copy,
+    Buffer, Completion, CompletionStatus, Fabric, Host, Nanos, QueuePairId, Region, RegionKey, Work,
 };
 use dunlin_wire::{BatchState, Descriptor, EntryMeta, Flags, Header, Kind, LINE, MAX_ENTRY_TIME};
 use std::sync::Arc;
@@ -105,13 +106,6 @@ pub(crate) struct ClientLane<F: Fabric> {
     pub(crate) batch_sequence: u64,
     /// The time of the open batch's header, in microseconds: that of its first call, 0 for none.
     pub(crate) batch_time: u32,
-}
-
-/// Prefetches the first `bytes` bytes of a value that will be changed soon.
-#[inline]
-pub(crate) fn warm_lines<T>(of: &T, bytes: usize) {
-    let start: *const u8 = (&raw const *of).cast();
-    (0..bytes).step_by(LINE).for_each(|at| copy::prefetch_to_write(start.wrapping_add(at)));
 }
 
 /// The reason why a lane is given up while it sends calls again.
@@ -733,48 +727,6 @@ impl From<TxError> for SubmitError {
             TxError::Broken => SubmitError::Broken,
         }
     }
-}
-
-/// Posts a RECV, with its buffer at full length.
-pub(crate) fn repost<F: Fabric>(
-    domain: &mut F::Domain,
-    queue_pair: QueuePairId,
-    lane: u16,
-    buffer: Option<Buffer<F::Memory>>,
-) -> Result<(), Violation> {
-    let buffer = buffer.map(|mut buffer| {
-        let capacity = buffer.capacity();
-        buffer.set_length(capacity);
-        buffer
-    });
-    match domain.post_receive(
-        dunlin_fabric::ReceiveTarget::QueuePair(queue_pair),
-        route::receive(lane),
-        buffer,
-    ) {
-        Ok(()) | Err(PostError::QueuePairError) => Ok(()),
-        Err(_) => Err(Violation::Transfer("a RECV could not be posted")),
-    }
-}
-
-/// Posts the READ of a large payload.
-pub(crate) fn post_read<F: Fabric>(
-    domain: &mut F::Domain,
-    queue_pair: QueuePairId,
-    id: dunlin_fabric::WorkId,
-    descriptor: &Descriptor,
-    into: Buffer<F::Memory>,
-) -> Result<(), Violation> {
-    let from = RemoteSlice {
-        key: RegionKey(descriptor.key),
-        offset: descriptor.offset,
-        length: descriptor.length as u32,
-    };
-    let request = WorkRequest { id, operation: Operation::Read { from, into }, signaled: true };
-    domain.post(queue_pair, request).map_err(|error| match error {
-        PostError::QueuePairError => Violation::Broken,
-        _ => Violation::Transfer("a READ could not be posted"),
-    })
 }
 
 #[cfg(test)]

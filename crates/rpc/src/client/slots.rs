@@ -8,9 +8,6 @@ use dunlin_wire::{INLINE_PAYLOAD, MAX_ENTRY_TIME, TIME_OVER, copy_bytes};
 use std::collections::VecDeque;
 use std::task::Waker;
 
-/// The most calls in flight on a lane.
-pub(crate) const MAX_WINDOW: u16 = 1024;
-
 /// The state of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {

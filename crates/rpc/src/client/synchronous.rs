@@ -5,6 +5,7 @@ mod ready;
 
 use super::config::ClientConfig;
 use super::core::{CallId, Core};
+use super::establish::{greet, negotiate};
 use super::filling::FillingRequest;
 use super::lane::SubmitError;
 use super::lanes::Lanes;
@@ -12,7 +13,6 @@ use super::running::{RunningPlan, numbered};
 use super::slots::Sink;
 use super::within::{Time, Within};
 use crate::connect::backoff::Backoff;
-use crate::connect::establish::{greet, negotiate};
 use crate::error::{CallError, Cause, ConnectError};
 use crate::path::hybrid::Tuning;
 use crate::tune::Tuners;

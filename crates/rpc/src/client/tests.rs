@@ -3,7 +3,7 @@
 use super::config::ClientConfig;
 use super::core::Core;
 use super::within::Time;
-use crate::connect::establish::{PreparedLane, greet, negotiate};
+use crate::client::establish::{PreparedLane, greet, negotiate};
 use crate::path::call_id::CallEnds;
 use crate::path::{CONTROL_BYTES, MAX_MESSAGE};
 use crate::plan::{CompletionMode, LargePayload, Protocol};

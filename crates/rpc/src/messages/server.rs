@@ -3,19 +3,12 @@
 use super::client::MESSAGES;
 use super::{BufferError, MessageBuffer, ReceiveError, SendError};
 use crate::error::ServeError;
-use crate::server::held::{NotAnswered, NotTaken};
+use crate::server::held::{ClientId, NotAnswered, NotTaken};
 use crate::server::{Server, ServerBuilder, ServerConfig, Worker};
 use crate::service::{FunctionMode, Reply, Request};
 use dunlin_fabric::{Address, Fabric, Host, Nanos};
 use dunlin_wire::Status;
 use std::sync::Arc;
-
-/// A client as known to one server thread. Ids are never reused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct ClientId {
-    pub(crate) lane: u16,
-    pub(crate) serial: u64,
-}
 
 /// A server thread that receives messages and sends one for each. `Send`: created with the server, used on a
 /// thread of the caller's. The caller must call its methods often, because nothing is answered in between.

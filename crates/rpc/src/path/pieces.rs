@@ -16,8 +16,8 @@
 //! [`Filling`], to which the encoder reports its progress. `tune/fill.rs` chooses how to store to memory that
 //! the peer has READ before.
 
+use super::posting::post_read;
 use super::{Violation, route};
-use crate::client::lane::post_read;
 use dunlin_fabric::{Buffer, Fabric, QueuePairId, copy};
 use dunlin_wire::Descriptor;
 

@@ -32,7 +32,7 @@ impl Clients {
 
     /// Adds a connection whose hello was accepted.
     pub(crate) fn enter(&self, session: u64, hello: &Hello, lanes: &Arc<OpenLanes>) {
-        let program = crate::connect::printable(hello.extensions.program().unwrap_or_default());
+        let program = crate::connect::records::printable(hello.extensions.program().unwrap_or_default());
         let (client, process) = (hello.extensions.client(), hello.process_id);
         tracing::info!(
             target: "dunlin::server", session, process,

@@ -6,10 +6,8 @@
 //! a deadline needs. While nothing runs, that bound stays close to the time by readings in idle polls.
 
 use super::dispatch::Dispatcher;
+use crate::service::NEVER;
 use dunlin_fabric::{Fabric, Host, Nanos};
-
-/// The deadline of a call without one.
-pub(crate) const NEVER: Nanos = Nanos::MAX;
 
 /// The rounds of polls for which a message may have waited for a RECV.
 const ROUNDS: usize = 8;

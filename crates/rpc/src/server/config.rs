@@ -1,7 +1,7 @@
 //! Server settings.
 
-use crate::client::slots::MAX_WINDOW;
 use crate::error::ServeError;
+use crate::limits::MAX_WINDOW;
 use dunlin_fabric::Nanos;
 
 /// Settings of a server. The defaults fit most uses.

@@ -1,11 +1,10 @@
 //! Deferred calls, answered later by the pool's threads or by an application that pulls. Both get an owned
 //! request, whose [`Deferred`] puts the answer into the worker's inbox.
 
-use super::clock::NEVER;
 use super::dispatch::Call;
 use crate::plan::SMALL_LIMIT;
 use crate::server::inbox::{Command, Inbox};
-use crate::service::{Request, left};
+use crate::service::{NEVER, Request, left};
 use dunlin_fabric::{Clock, Fabric, Nanos, Signal};
 use dunlin_wire::{ApplicationCode, Status};
 use std::collections::VecDeque;

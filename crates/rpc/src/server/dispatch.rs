@@ -1,7 +1,7 @@
 //! Message processing of a worker: check a message, hand it to the service, the pool or the application, send
 //! the answer.
 
-use super::clock::{NEVER, WorkerClock};
+use super::clock::WorkerClock;
 use super::deferred::{Deferred, Incoming, ReplyTo};
 use super::held::Held;
 use super::inbox::Inbox;
@@ -10,16 +10,16 @@ use super::open;
 use super::slow::Sampling;
 use super::telling::{Telling, Told};
 use super::worker::Shared;
-use crate::client::lane::post_read;
 use crate::path::again::Repeated;
 use crate::path::large::Arrived;
 use crate::path::pieces::{Filling, PIECE};
+use crate::path::posting::post_read;
 use crate::path::rendezvous::{Exhausted, Pool};
 use crate::path::{
     Incoming as IncomingMessage, MAX_MESSAGE, Next, Scratch, TxError, Violation, route, turn_cost,
 };
 use crate::plan::{LargePayload, SMALL_LIMIT};
-use crate::service::{FunctionMode, LargeReply, Reply, Request, Service};
+use crate::service::{FunctionMode, LargeReply, NEVER, Reply, Request, Service};
 use crate::tune::turns::Past;
 use dunlin_fabric::{Buffer, Clock, Fabric, Host, Nanos, Site, Work};
 use dunlin_wire::{BatchState, Descriptor, Entry, Flags, Header, Kind, LINE, Message, Status};

@@ -3,7 +3,6 @@
 use super::dispatch::{Call, Dispatcher};
 use super::lane::ServerLane;
 use super::worker::Worker;
-use crate::messages::ClientId;
 use crate::path::Violation;
 use dunlin_fabric::{Buffer, Fabric, Host, Link, Work};
 use dunlin_wire::Status;
@@ -13,6 +12,13 @@ use std::collections::VecDeque;
 const KEPT_ROOM: usize = 64 * 1024;
 /// The most copies kept for reuse.
 const KEPT_COPIES: usize = 1024;
+
+/// A client as known to one server thread. Ids are never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ClientId {
+    pub(crate) lane: u16,
+    pub(crate) serial: u64,
+}
 
 /// A call that is not taken yet.
 #[derive(Debug)]

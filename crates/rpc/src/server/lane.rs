@@ -1,6 +1,6 @@
 //! The server's end of a lane: its state for one client handle, and the sending of answers.
 
-use super::clock::{NEVER, WorkerClock};
+use super::clock::WorkerClock;
 use super::dispatch::Call;
 use super::held::HeldLane;
 use super::open;
@@ -13,6 +13,7 @@ use crate::path::pieces::Pulls;
 use crate::path::rendezvous::Pool;
 use crate::path::{MAX_MESSAGE, Rx, Tx, TxError, Violation};
 use crate::plan::Plan;
+use crate::service::NEVER;
 use crate::tune::fill::{FillTuner, News};
 use dunlin_fabric::{Buffer, Fabric, Nanos, QueuePairId, ReceiveTarget, Region, RegionKey, copy};
 use dunlin_wire::{BatchState, EntryMeta, Flags, Header, Kind, Status, TIME_OVER};

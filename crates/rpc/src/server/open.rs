@@ -3,12 +3,13 @@
 use super::inbox::OpenCommand;
 use super::lane::{LaneParts, ServerLane};
 use super::worker::{SHARED_RECEIVES, Worker};
-use crate::connect::establish::{inbound_bytes, receives, unreliable};
+use crate::connect::records::send;
 use crate::error::ConnectError;
 use crate::mailbox::RingReader;
 use crate::path::datagram::{self, Datagrams, Outlet};
 use crate::path::grants::end_grants;
 use crate::path::hybrid::{PUBLISHED_HEAD, Published};
+use crate::path::posting::{self, inbound_bytes, receives, repost, unreliable};
 use crate::path::tx::TxParts;
 use crate::path::{CONTROL_BYTES, MAX_MESSAGE, Rx, RxSource, Tx, TxHalf, route};
 use crate::plan::{Carrier, CompletionMode, Plan};
@@ -247,7 +248,7 @@ fn finish<F: Fabric>(
     }
     if carrier.has_ring() {
         for _ in 0..receives(carrier, command.window) {
-            crate::client::lane::repost::<F>(&mut worker.domain, queue_pair, index, None)
+            repost::<F>(&mut worker.domain, queue_pair, index, None)
                 .map_err(|error| ConnectError::Handshake(error.to_string()))?;
         }
     }
@@ -322,7 +323,7 @@ fn finish<F: Fabric>(
         let reader = RingReader::new(command.ring_bytes as usize);
         RxSource::Ring { region: command.region.clone(), reader }
     } else if carrier == Carrier::Datagram {
-        let limit = crate::connect::establish::datagrams(command.window.saturating_mul(2)) as usize;
+        let limit = posting::datagrams(command.window.saturating_mul(2)) as usize;
         RxSource::Datagrams(Box::new(Datagrams::new(fabric.capabilities(), limit)))
     } else {
         RxSource::Messages(VecDeque::with_capacity(command.window as usize + 1))
@@ -345,7 +346,7 @@ fn finish<F: Fabric>(
         region_keys: vec![control_key.0, published_key],
         extensions: Extensions::default(),
     });
-    crate::connect::establish::send(&link, &ready)?;
+    send(&link, &ready)?;
     Ok(ServerLane::new(LaneParts {
         index,
         session: command.session,

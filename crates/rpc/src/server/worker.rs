@@ -14,15 +14,16 @@ use super::lane::ServerLane;
 use super::occupancy::Crowd;
 use super::open::{self, DatagramPair};
 use super::slow::{Reported, Sampling};
-use super::ways::Ways;
-use crate::client::lane::warm_lines;
 use crate::path::datagram;
 use crate::path::pieces::Pulled;
+use crate::path::posting::repost;
+use crate::path::prefetch::warm_lines;
 use crate::path::rendezvous::Pool;
 use crate::path::route::{self, Route};
 use crate::path::{HEAD_IMMEDIATE, MAX_MESSAGE, Scratch, Violation, scratch};
 use crate::plan::{Carrier, CompletionMode, SMALL_LIMIT};
 use crate::service::{FunctionMode, Service};
+use crate::tune::ways::Ways;
 use crate::wait::{Sleep, Waiter};
 use dunlin_fabric::{
     Arena, Completion, CompletionQueueId, CompletionStatus, Fabric, Host, Link, Nanos, Opcode, QueuePairId,
@@ -540,12 +541,7 @@ impl<F: Fabric> Worker<F> {
                         if completion.immediate != Some(HEAD_IMMEDIATE) {
                             lane.rx.noticed();
                         }
-                        let _ = crate::client::lane::repost::<F>(
-                            &mut self.domain,
-                            completion.queue_pair,
-                            index,
-                            buffer,
-                        );
+                        let _ = repost::<F>(&mut self.domain, completion.queue_pair, index, buffer);
                     }
                 }
                 0

@@ -3,7 +3,7 @@
 use super::*;
 use crate::client::config::ClientConfig;
 use crate::client::core::CallId;
-use crate::connect::establish::{Greeting, PreparedLane, greet, negotiate};
+use crate::client::establish::{Greeting, PreparedLane, greet, negotiate};
 use crate::error::CallError;
 use crate::plan::{PROTOCOLS, Plan, Protocol};
 use crate::server::{Server, ServerBuilder};

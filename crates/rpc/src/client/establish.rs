@@ -5,13 +5,14 @@
 //! 3. [`negotiate`]: OpenLane, LaneReady for each lane. Blocks; needs no core.
 //! 4. [`PreparedLane::complete`]: connect the queue pair, make the lane. Needs the core, does not wait.
 
-use crate::client::batching::Batches;
-use crate::client::config::{ClientConfig, RING_BYTES};
-use crate::client::core::Core;
-use crate::client::lane::{ClientLane, repost};
-use crate::client::slots::Slots;
-use crate::connect::printable;
+use super::batching::Batches;
+use super::config::ClientConfig;
+use super::core::Core;
+use super::lane::ClientLane;
+use super::slots::Slots;
+use crate::connect::records::{printable, receive, send};
 use crate::error::ConnectError;
+use crate::limits::RING_BYTES;
 use crate::mailbox::RingReader;
 use crate::path::again::Requests;
 use crate::path::datagram::{self, Datagrams, Outlet};
@@ -20,10 +21,11 @@ use crate::path::hybrid::Hybrid;
 use crate::path::large::{Arrivals, Errands};
 use crate::path::lossy_ring::LossyRing;
 use crate::path::pieces::Pulls;
+use crate::path::posting::{datagrams, inbound_bytes, receives, repost, unreliable};
 use crate::path::rendezvous::Pool;
 use crate::path::tx::{Lossy, TxParts};
 use crate::path::{CONTROL_BYTES, MAX_MESSAGE, Rx, RxSource, Tx, TxHalf};
-use crate::plan::{Carrier, CompletionMode, Notice, Plan};
+use crate::plan::{Carrier, CompletionMode, Plan};
 use crate::tune::Tuners;
 use crate::tune::fill::FillTuner;
 use dunlin_fabric::{
@@ -43,18 +45,6 @@ use std::sync::Arc;
 pub(crate) struct Greeting<F: Fabric> {
     pub(crate) link: F::Link,
     pub(crate) reply: HelloReply,
-}
-
-/// Receives the next record.
-pub(crate) fn receive<L: Link>(link: &L, until: Nanos) -> Result<Record, ConnectError> {
-    let message = link.receive(until)?;
-    Record::decode(&message).map_err(|error| ConnectError::Handshake(error.to_string()))
-}
-
-/// Sends a record.
-pub(crate) fn send<L: Link>(link: &L, record: &Record) -> Result<(), ConnectError> {
-    let message = record.encode().map_err(|error| ConnectError::Handshake(error.to_string()))?;
-    Ok(link.send(&message)?)
 }
 
 /// The end of the refusal by which servers of older builds refuse every name if they have none themselves.
@@ -431,54 +421,6 @@ impl<F: Fabric> PreparedLane<F> {
             by_completion,
             reading: 0,
         })
-    }
-}
-
-/// Returns the number of RECVs that a receiver posts: one for each message in flight, and some spare.
-///
-/// RECVs without buffers are cheap, so there is one more for each call: the message of a call may be followed
-/// by a report that wakes the receiver. With buffers the spare ones take the reports, of which there are at
-/// most four for each round of the ring. A sender that finds no RECV waits until one is posted.
-pub(crate) fn receives(carrier: Carrier, window: u16) -> u32 {
-    match carrier {
-        Carrier::Receive => window as u32 + 8,
-        // For head reports only.
-        Carrier::Datagram => 8,
-        Carrier::Ring(Notice::Polled)
-        | Carrier::Hybrid(Notice::Polled)
-        | Carrier::LossyRing
-        | Carrier::Published { .. } => 0,
-        Carrier::Ring(_) | Carrier::Hybrid(_) => 3 * window as u32 + 16,
-    }
-}
-
-/// Returns the number of RECVs for the datagrams of a lane, by the same rule.
-pub(crate) fn datagrams(window: u16) -> u32 {
-    window as u32 + 8
-}
-
-/// Returns the configuration of the unreliable connection that accompanies a reliable one. It carries only
-/// WRITEs.
-pub(crate) fn unreliable(reliable: &QueuePairConfig) -> QueuePairConfig {
-    QueuePairConfig {
-        transport: Transport::UnreliableConnection,
-        shared_receive: None,
-        max_receive: 1,
-        inbound_bytes: 4096,
-        ..*reliable
-    }
-}
-
-/// Returns the bytes that may wait for RECVs at the receiver: whole messages if they come by SEND.
-pub(crate) fn inbound_bytes(carrier: Carrier) -> u32 {
-    match carrier {
-        Carrier::Receive => 4 * MAX_MESSAGE as u32,
-        Carrier::Ring(Notice::Polled)
-        | Carrier::Hybrid(Notice::Polled)
-        | Carrier::LossyRing
-        | Carrier::Datagram
-        | Carrier::Published { .. } => 4096,
-        Carrier::Ring(_) | Carrier::Hybrid(_) => 16 * 1024,
     }
 }
 

@@ -1,17 +1,18 @@
 //! The server's side of the handshake: one control thread for all connections. It never waits for a single
 //! client: each connection is a small state machine that advances when a record arrives.
 
-use crate::client::config::MAX_PLANS;
+use super::Occupancy;
+use super::clients::Clients;
+use super::inbox::{Command, Inbox, OpenCommand};
+use super::open::refuse_with;
+use super::open_lanes::OpenLanes;
+use super::worker::Shared;
+use crate::connect::records::send;
+use crate::limits::{MAX_PLANS, RING_BYTES};
 use crate::path::CONTROL_BYTES;
 use crate::plan::{
     Carrier, CompletionMode, Illegal, LargePayload, Lease, Plan, RequestHalf, ResponseHalf, Sharing,
 };
-use crate::server::Occupancy;
-use crate::server::clients::Clients;
-use crate::server::inbox::{Command, Inbox, OpenCommand};
-use crate::server::open::refuse_with;
-use crate::server::open_lanes::OpenLanes;
-use crate::server::worker::Shared;
 use dunlin_fabric::{
     Access, Endpoint, Fabric, Host, Link, Listener, Mark, Nanos, ReadyList, Region, RegionKey, Signal,
     Subscription,
@@ -334,7 +335,7 @@ impl<F: Fabric> Control<F> {
             session: number,
             extensions: Extensions::default(),
         });
-        crate::connect::establish::send(&session.link, &reply).map_err(|_| Over)?;
+        send(&session.link, &reply).map_err(|_| Over)?;
         session.greeted = true;
         self.state.clients.enter(number, hello, &session.lanes);
         self.state.count(|counters| counters.accepted += 1);
@@ -384,8 +385,7 @@ impl<F: Fabric> Control<F> {
             let code = if is_lease { RefusalCode::SHARING } else { RefusalCode::ILLEGAL_PLAN };
             (code, error.to_string())
         })?;
-        if !crate::client::config::RING_BYTES.contains(&open.ring_bytes) || !open.ring_bytes.is_power_of_two()
-        {
+        if !RING_BYTES.contains(&open.ring_bytes) || !open.ring_bytes.is_power_of_two() {
             let text = format!(
                 "a ring of {} bytes is not possible: a power of two from 16 KiB to 1 MiB is",
                 open.ring_bytes

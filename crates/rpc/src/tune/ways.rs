@@ -4,8 +4,8 @@
 //! answer. A worker that reads the clock anyway runs the tuner when it is due, unless another worker runs it.
 //! Nothing blocks and nothing allocates.
 
-use crate::tune::mode::FUNCTIONS;
-use crate::tune::way::WayTuner;
+use super::mode::FUNCTIONS;
+use super::way::WayTuner;
 use dunlin_fabric::Nanos;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
