@@ -13,6 +13,8 @@ pub(super) struct ClosingLane {
     pub(super) index: u16,
     /// The server was asked to close its end.
     asked: bool,
+    /// Queue pairs and grants are released.
+    released: bool,
 }
 
 impl<F: Fabric> Core<F> {
@@ -29,7 +31,7 @@ impl<F: Fabric> Core<F> {
         if let Some(lane) = self.lane(index) {
             lane.draining = true;
         }
-        self.closing.push(ClosingLane { index, asked: false });
+        self.closing.push(ClosingLane { index, asked: false, released: false });
         self.advance_closing();
     }
 
@@ -49,26 +51,29 @@ impl<F: Fabric> Core<F> {
         // An open batch that found no room before.
         let _ = self.flush(index);
         let Some(lane) = self.lane(index) else { return true };
-        if lane.broken.is_none() && !closing.asked && lane.is_idle() {
-            let asked = Record::CloseLane { lane: lane.number }.encode();
-            let sent = asked.is_ok_and(|record| lane.link.send(&record).is_ok());
+        if !closing.asked && lane.broken.is_none() && lane.is_idle() {
             closing.asked = true;
-            if !sent {
-                self.break_lane(index, Cause::ConnectionLost);
+            // The end of the connection is noticed below.
+            if let Ok(record) = (Record::CloseLane { lane: lane.number }).encode() {
+                let _ = lane.link.send(&record);
             }
         }
-        if closing.asked {
+        if closing.asked && !closing.released {
             self.read_control(index);
-            if let Some(lane) = self.lane(index)
-                && lane.broken.is_none()
-                && lane.taken.is_some()
-            {
-                let (link, keys) = (lane.link.clone(), lane.granted_keys());
-                self.break_lane(index, Cause::Closed);
-                end_grants(self.fabric.host(), &link, keys);
-            }
         }
-        if !self.is_spent(index) {
+        let Some(lane) = self.lane(index) else { return true };
+        // The server's end may be gone before its record arrives.
+        let over = match closing.asked {
+            true => lane.taken.is_some() || !lane.link.is_alive(),
+            false => lane.broken.is_some(),
+        };
+        if over && !closing.released {
+            let (link, keys) = (lane.link.clone(), lane.granted_keys());
+            self.break_lane(index, Cause::Closed);
+            end_grants(self.fabric.host(), &link, keys);
+            closing.released = true;
+        }
+        if !closing.released || !self.is_spent(index) {
             return false;
         }
         self.remove(index);

@@ -155,8 +155,8 @@ impl<F: Fabric> Core<F> {
         }
     }
 
-    /// Joins the prepared halves with the server's, and returns the lanes' indices in the order of plans and
-    /// workers. The lanes share the client's `tuners`.
+    /// Joins the prepared halves of a new connection with the server's, and returns the lanes' indices in the order
+    /// of plans and workers. The lanes share the client's `tuners`.
     pub(crate) fn install(
         &mut self,
         greeting: &Greeting<F>,
@@ -166,6 +166,18 @@ impl<F: Fabric> Core<F> {
         tuners: &Tuners,
     ) -> Result<Vec<u16>, ConnectError> {
         self.connections += 1;
+        self.install_on(self.connections, (greeting, config), prepared, ready, tuners)
+    }
+
+    /// As [`install`](Core::install), for a connection that has lanes already: [`ClientLane::connection`].
+    pub(crate) fn install_on(
+        &mut self,
+        connection: u32,
+        (greeting, config): (&Greeting<F>, &ClientConfig),
+        prepared: Vec<PreparedLane<F>>,
+        ready: &[LaneReady],
+        tuners: &Tuners,
+    ) -> Result<Vec<u16>, ConnectError> {
         let mut indices = Vec::with_capacity(prepared.len());
         let mut prepared = prepared.into_iter();
         while let Some(half) = prepared.next() {
@@ -177,7 +189,7 @@ impl<F: Fabric> Core<F> {
             };
             match made {
                 Ok(mut lane) => {
-                    lane.connection = self.connections;
+                    lane.connection = connection;
                     self.by_completion += lane.by_completion as usize;
                     self.by_memory += !lane.by_completion as usize;
                     self.by_fetch += lane.fetcher().is_some() as usize;
@@ -235,28 +247,34 @@ impl<F: Fabric> Core<F> {
         let Some(Some(lane)) = self.lanes.get(index as usize) else { return };
         let (link, connection) = (lane.link.clone(), lane.connection);
         while let Ok(Some(message)) = link.try_receive() {
-            let record = Record::decode(&message);
-            let lanes = self.lanes.iter_mut().flatten().filter(|lane| lane.connection == connection);
-            match record {
-                Ok(Record::Drain | Record::Goodbye) => lanes.for_each(|lane| lane.draining = true),
-                Ok(Record::Drained(mark)) => {
-                    for lane in lanes.filter(|lane| lane.number == mark.lane) {
-                        lane.draining = true;
-                        lane.taken = Some(mark.taken);
-                    }
-                }
-                // The server has no such lane, or no longer.
-                Ok(Record::LaneRefused(refused)) => {
-                    for lane in lanes.filter(|lane| lane.number == refused.lane && lane.draining) {
-                        lane.taken.get_or_insert(u64::MAX);
-                    }
-                }
-                Ok(other) => {
-                    tracing::debug!(target: "dunlin::client", record = ?other.record_type(), "an unexpected record");
-                }
+            match Record::decode(&message) {
+                Ok(record) => self.on_record(connection, &record),
                 Err(error) => {
                     tracing::warn!(target: "dunlin::client", %error, "a record cannot be understood")
                 }
+            }
+        }
+    }
+
+    /// Processes a record of the server about lanes of a connection.
+    pub(crate) fn on_record(&mut self, connection: u32, record: &Record) {
+        let lanes = self.lanes.iter_mut().flatten().filter(|lane| lane.connection == connection);
+        match record {
+            Record::Drain | Record::Goodbye => lanes.for_each(|lane| lane.draining = true),
+            Record::Drained(mark) => {
+                for lane in lanes.filter(|lane| lane.number == mark.lane) {
+                    lane.draining = true;
+                    lane.taken = Some(mark.taken);
+                }
+            }
+            // The server does not have a lane that is being closed, or no longer.
+            Record::LaneRefused(refused) => {
+                for lane in lanes.filter(|lane| lane.number == refused.lane && lane.draining) {
+                    lane.taken.get_or_insert(u64::MAX);
+                }
+            }
+            other => {
+                tracing::debug!(target: "dunlin::client", record = ?other.record_type(), "an unexpected record");
             }
         }
     }

@@ -424,20 +424,32 @@ impl<F: Fabric> PreparedLane<F> {
     }
 }
 
-/// Asks the server to open its halves of the lanes, and waits for all answers.
+/// Asks the server to open its halves of the first lanes of a connection, and waits for all answers.
 pub(crate) fn negotiate<F: Fabric>(
     greeting: &Greeting<F>,
     prepared: &[PreparedLane<F>],
     until: Nanos,
 ) -> Result<Vec<LaneReady>, ConnectError> {
+    negotiate_beside(greeting, prepared, until, &mut Vec::new())
+}
+
+/// As [`negotiate`], on a connection that has lanes already. Adds the records about those to `others`, for
+/// [`Core::on_record`]. Nothing else may receive from the connection meanwhile.
+pub(crate) fn negotiate_beside<F: Fabric>(
+    greeting: &Greeting<F>,
+    prepared: &[PreparedLane<F>],
+    until: Nanos,
+    others: &mut Vec<Record>,
+) -> Result<Vec<LaneReady>, ConnectError> {
     for lane in prepared {
         send(&greeting.link, &Record::OpenLane(lane.open.clone()))?;
     }
+    let asked = |number: u16| prepared.iter().any(|lane| lane.number == number);
     let mut ready = Vec::with_capacity(prepared.len());
     while ready.len() < prepared.len() {
         match receive(&greeting.link, until)? {
             Record::LaneReady(lane) => ready.push(lane),
-            Record::LaneRefused(refused) => {
+            Record::LaneRefused(refused) if asked(refused.lane) => {
                 return Err(ConnectError::Refused(printable(&refused.text)));
             }
             Record::Refused(refused) => {
@@ -446,6 +458,10 @@ pub(crate) fn negotiate<F: Fabric>(
             Record::Drain | Record::Goodbye => {
                 return Err(ConnectError::Refused("the server is shutting down".into()));
             }
+            Record::Drained(mark) if asked(mark.lane) => {
+                return Err(ConnectError::Handshake("a lane ended before it was opened".into()));
+            }
+            other @ (Record::LaneRefused(_) | Record::Drained(_)) => others.push(other),
             other => {
                 return Err(ConnectError::Handshake(format!(
                     "{:?} came instead of LaneReady",

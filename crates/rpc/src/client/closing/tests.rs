@@ -3,7 +3,7 @@
 use super::*;
 use crate::client::config::ClientConfig;
 use crate::client::core::CallId;
-use crate::client::establish::{Greeting, PreparedLane, greet, negotiate};
+use crate::client::establish::{Greeting, PreparedLane, greet, negotiate_beside};
 use crate::error::CallError;
 use crate::plan::{PROTOCOLS, Plan, Protocol};
 use crate::server::{Server, ServerBuilder};
@@ -63,8 +63,16 @@ impl<F: Fabric> Connection<F> {
         let plan = tuners.effective(config.plan.unwrap());
         let prepared = PreparedLane::new(core, greeting, config, plan, *number, 0).unwrap();
         let until = core.fabric.host().now() + 5_000_000_000;
-        let ready = negotiate(greeting, std::slice::from_ref(&prepared), until).unwrap();
-        let indices = core.install(greeting, config, vec![prepared], &ready, tuners).unwrap();
+        let mut others = Vec::new();
+        let ready = negotiate_beside(greeting, std::slice::from_ref(&prepared), until, &mut others).unwrap();
+        let indices = match core.lane(0).map(|first| first.connection) {
+            None => core.install(greeting, config, vec![prepared], &ready, tuners).unwrap(),
+            Some(connection) => {
+                others.iter().for_each(|record| core.on_record(connection, record));
+                let of = (&*greeting, &*config);
+                core.install_on(connection, of, vec![prepared], &ready, tuners).unwrap()
+            }
+        };
         (indices[0], ready[0].clone())
     }
 
@@ -150,6 +158,44 @@ fn simulate(body: impl FnOnce(&Sim, &Address) + Send + 'static) {
         body(&fabric, &Address::new(Scheme::Sim, "closing").unwrap());
     })
     .unwrap();
+}
+
+/// Opens a lane while another one is being closed: the records about both arrive on one connection.
+fn overlapping<F: Fabric>(fabric: &F, address: &Address, plan: Plan) {
+    let server = serve(fabric, address);
+    let mut connection = Connection::new(fabric, address, plan);
+    connection.open();
+    let (mut closing, mut most) = (Vec::new(), 0);
+    for round in 0..200_u16 {
+        let (index, _) = connection.open();
+        let id = connection.submit(index, ECHO, &round.to_le_bytes());
+        connection.finish(id, &round.to_le_bytes());
+        connection.core.close_lane(index);
+        closing.push(index);
+        closing.retain(|index| connection.core.lane(*index).is_some());
+        most = most.max(closing.len());
+        // The server has room for sixteen.
+        while closing.len() > 8 {
+            connection.step();
+            connection.core.advance_closing();
+            closing.retain(|index| connection.core.lane(*index).is_some());
+        }
+    }
+    assert!(most > 0);
+    connection.wait_closed();
+    assert_eq!(server.clients()[0].lanes, 1);
+    connection.core.close();
+    server.shutdown(1_000_000_000);
+}
+
+#[test]
+fn lanes_open_while_others_close() {
+    let (fabric, address) = unique("overlapping");
+    overlapping(&fabric, &address, by_name("Server-reply", CompletionMode::Busy));
+    for name in ["Server-reply", "Eager-SendRecv", "HERD"] {
+        let plan = by_name(name, CompletionMode::Busy);
+        simulate(move |fabric, address| overlapping(fabric, address, plan));
+    }
 }
 
 #[test]
