@@ -416,7 +416,7 @@ pub enum Illegal {
     #[error("this fabric has no {0}")]
     Lacks(&'static str),
     /// This version cannot give a lane memory under this lease.
-    #[error("a lease of a {lease} is not in this version: use {forever}", lease = .0.name(), forever = Lease::Forever.name())]
+    #[error("a lease of a {lease} is not in this version: use forever", lease = .0.name())]
     LeaseNotInThisVersion(Lease),
     /// `rendezvous_above` exceeds [`SMALL_LIMIT`].
     #[error("rendezvous_above is {0}, at most {SMALL_LIMIT} is possible")]

@@ -29,7 +29,7 @@ impl<F: Fabric> Core<F> {
             return;
         }
         if let Some(lane) = self.lane(index) {
-            lane.draining = true;
+            (lane.draining, lane.closing) = (true, true);
         }
         self.closing.push(ClosingLane { index, asked: false, released: false });
         self.advance_closing();
@@ -82,7 +82,7 @@ impl<F: Fabric> Core<F> {
 }
 
 impl<F: Fabric> ClientLane<F> {
-    /// Returns whether no call is under way, and the server was told all that it waits for.
+    /// Returns whether no call is in flight, and the server has every message that it waits for.
     fn is_idle(&self) -> bool {
         self.slots.in_flight() == 0
             && self.batch.is_empty()

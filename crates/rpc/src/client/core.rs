@@ -228,7 +228,7 @@ impl<F: Fabric> Core<F> {
         let Some(Some(lane)) = self.lanes.get_mut(index as usize) else { return };
         lane.broken = Some(cause);
         let cause = match cause {
-            Cause::ConnectionLost if self.closing.iter().any(|lane| lane.index == index) => Cause::Closed,
+            Cause::ConnectionLost if lane.closing => Cause::Closed,
             Cause::ConnectionLost if lane.draining => Cause::Draining,
             cause => cause,
         };

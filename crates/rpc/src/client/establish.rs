@@ -416,6 +416,7 @@ impl<F: Fabric> PreparedLane<F> {
             batch_time: 0,
             number: self.number,
             draining: false,
+            closing: false,
             broken: None,
             taken: None,
             by_completion,

@@ -47,8 +47,10 @@ pub(crate) struct ClientLane<F: Fabric> {
     pub(crate) number: u16,
     /// Whether a message has arrived since the last health check.
     pub(crate) heard: bool,
-    /// The server accepts no new calls.
+    /// The lane accepts no new calls: the server drains, or the lane is `closing`.
     pub(crate) draining: bool,
+    /// The client closes the lane.
+    pub(crate) closing: bool,
     /// Messages arrive as completions, so the receive queue is polled.
     pub(crate) by_completion: bool,
     /// How large payloads travel.
@@ -167,7 +169,7 @@ impl<F: Fabric> ClientLane<F> {
     #[inline]
     pub(super) fn check_call(&self, length: usize) -> Result<(), SubmitError> {
         if self.draining {
-            return Err(Self::refuse(Cause::Draining));
+            return Err(Self::refuse(if self.closing { Cause::Closed } else { Cause::Draining }));
         }
         self.check_length(length)
     }

@@ -456,7 +456,7 @@ impl<F: Fabric> Worker<F> {
         if violation == Violation::Broken {
             tracing::debug!(target: "dunlin::server", worker = self.number, lane = index, %violation, "a lane is closed");
         } else {
-            tracing::warn!(target: "dunlin::server", worker = self.number, lane = index, %violation, "a client broke the protocol; its lane is closed");
+            tracing::warn!(target: "dunlin::server", worker = self.number, lane = index, session = lane.session, %violation, "a client broke the protocol; its lane is closed");
         }
         let link = lane.link.clone();
         self.remove(index);

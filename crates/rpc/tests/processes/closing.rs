@@ -1,5 +1,5 @@
-//! Lanes that are closed one by one while their connection goes on. A client that closes lanes wrongly harms no
-//! lane of its own or of another client.
+//! Lanes that are closed one by one while their connection goes on. A client that closes lanes wrongly harms
+//! neither its other lanes nor another client.
 
 #![allow(missing_docs, clippy::disallowed_methods, clippy::disallowed_types)]
 

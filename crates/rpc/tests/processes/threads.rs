@@ -1,5 +1,5 @@
 //! An answer names the thread slot of its call, whatever the path of the call through the server: without it, a
-//! client whose threads share a lane could not tell whose answer it is.
+//! client whose threads share a lane could not find the thread that waits for it.
 
 #![allow(missing_docs, clippy::disallowed_methods, clippy::disallowed_types)]
 

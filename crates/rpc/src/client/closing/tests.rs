@@ -4,6 +4,7 @@ use super::*;
 use crate::client::config::ClientConfig;
 use crate::client::core::CallId;
 use crate::client::establish::{Greeting, PreparedLane, greet, negotiate_beside};
+use crate::client::lane::SubmitError;
 use crate::error::CallError;
 use crate::plan::{PROTOCOLS, Plan, Protocol};
 use crate::server::{Server, ServerBuilder};
@@ -38,7 +39,7 @@ fn serve<F: Fabric>(fabric: &F, address: &Address) -> Server<F> {
         .unwrap()
 }
 
-/// A connection with a core of its own, whose lanes a test opens and closes.
+/// A connection and its core, whose lanes a test opens and closes.
 struct Connection<F: Fabric> {
     core: Core<F>,
     greeting: Greeting<F>,
@@ -90,7 +91,7 @@ impl<F: Fabric> Connection<F> {
                 .with_lane(lane, |fabric, domain, lane| lane.submit(fabric, domain, function, payload, 0));
             match submitted {
                 Ok(id) => return id,
-                Err(crate::client::lane::SubmitError::Full) => self.step(),
+                Err(SubmitError::Full) => self.step(),
                 Err(_) => panic!("the lane takes no call"),
             }
         }
@@ -125,7 +126,7 @@ fn rounds<F: Fabric>(fabric: &F, address: &Address, plan: Plan, rounds: u16) {
         let id = connection.submit(index, ECHO, &payload);
         connection.finish(id, &payload);
         if round % 64 == 0 {
-            // Large payloads have memory and grants of their own.
+            // Large payloads have further memory and grants.
             let large = vec![round as u8; 20_000];
             let id = connection.submit(index, ECHO, &large);
             connection.finish(id, &large);
@@ -222,10 +223,10 @@ fn lanes_of_every_protocol_come_and_go() {
     }
 }
 
-/// A lane whose calls are under way takes no more, and ends when the last of them has ended and its result was
+/// A lane with calls in flight takes no more, and ends when the last of them has ended and its result was
 /// collected.
 #[test]
-fn a_lane_with_calls_under_way_ends_after_them() {
+fn a_lane_with_calls_in_flight_ends_after_them() {
     simulate(|fabric, address| {
         let server = serve(fabric, address);
         let mut connection = Connection::new(fabric, address, by_name("Server-reply", CompletionMode::Busy));
@@ -237,6 +238,11 @@ fn a_lane_with_calls_under_way_ends_after_them() {
         // A second time has no effect.
         connection.core.close_lane(closed);
         assert!(!connection.core.is_usable(closed));
+        let refused = connection
+            .core
+            .with_lane(closed, |fabric, domain, lane| lane.submit(fabric, domain, ECHO, b"late", 0));
+        let SubmitError::Call(refused) = refused.unwrap_err() else { panic!("another error") };
+        assert_eq!(refused, CallError::NotExecuted(Cause::Closed));
         connection.finish(fast, b"fast");
         for _ in 0..10 {
             connection.step();

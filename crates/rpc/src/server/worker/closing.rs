@@ -24,8 +24,8 @@ pub(super) struct ClosingLane {
 }
 
 impl<F: Fabric> Worker<F> {
-    /// Begins to close a lane at its client's request. The lane serves what has arrived, and ends when it has no
-    /// work left.
+    /// Begins to close a lane at its client's request. The lane serves the messages that have arrived, and ends
+    /// when it has no work left.
     pub(super) fn begin_closing(&mut self, session: u64, number: u16, link: &F::Link) {
         let mut lanes = self.lanes.iter().flatten();
         let Some(lane) = lanes.find(|lane| lane.session == session && lane.number == number) else {
