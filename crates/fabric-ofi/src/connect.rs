@@ -7,12 +7,13 @@
 use crate::OfiLink;
 use crate::datagram::Datagram;
 use crate::device::request;
-use crate::domain::{OfiDomain, slot_of};
+use crate::domain::OfiDomain;
 use crate::endpoint::{QueuePairAddress, Whereabouts, leads_to};
 use crate::features::EndpointKind;
 use crate::handles::{Info, Place};
 use crate::keeper::Kept;
 use crate::queue_pair::Peer;
+use dunlin_fabric::queue_pair_table::slot_of;
 use dunlin_fabric::{CreateError, Endpoint, Host, QueuePairId, QueuePairState, RealHost};
 use std::io;
 use std::net::SocketAddr;

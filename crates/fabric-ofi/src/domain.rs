@@ -15,11 +15,12 @@ use crate::receives::Receives;
 use crate::shared::Shared;
 use crate::{Control, OfiLink};
 use dunlin_fabric::idle::Idle;
+use dunlin_fabric::queue_pair_table::slot_of;
 use dunlin_fabric::{
     AddressHandleId, Armed, Buffer, Capabilities, Completion, CompletionQueueId, CreateError, Endpoint, Host,
-    Nanos, PostError, QueuePairConfig, QueuePairId, QueuePairState, REQUEST_OWNER, RealHost, ReceiveTarget,
-    Region, RequestKind, SharedReceiveQueueId, ThreadDomain, WaitMode, Wake, WorkId, WorkRequest,
-    parse_request_name,
+    Nanos, PostError, QueuePairConfig, QueuePairId, QueuePairState, QueuePairTable, REQUEST_OWNER, RealHost,
+    ReceiveTarget, Region, RequestKind, SharedReceiveQueueId, ThreadDomain, WaitMode, Wake, WorkId,
+    WorkRequest, parse_request_name,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -45,11 +46,8 @@ struct Queue {
 #[derive(Debug)]
 pub struct OfiDomain {
     // Fields are dropped in order: users before the objects that they need.
-    pub(crate) queue_pairs: Vec<Option<QueuePair>>,
+    pub(crate) queue_pairs: QueuePairTable<QueuePair>,
     shared: Vec<Shared>,
-    /// By slot: the number of times it was used, which is the upper half of the next id.
-    generations: Vec<u16>,
-    free: VecDeque<u16>,
     /// By device-wide number, with which the message of a shared RECV names its queue pair.
     by_number: BTreeMap<u32, u16>,
     queues: Vec<Queue>,
@@ -69,14 +67,6 @@ pub struct OfiDomain {
     _running: Arc<Running>,
 }
 
-pub(crate) const fn slot_of(id: QueuePairId) -> usize {
-    (id.0 & 0xffff) as usize
-}
-
-fn found_by(queue_pairs: &mut [Option<QueuePair>], id: QueuePairId) -> Option<&mut QueuePair> {
-    queue_pairs.get_mut(slot_of(id))?.as_mut().filter(|found| found.id == id)
-}
-
 impl OfiDomain {
     pub(crate) fn new(
         capabilities: Arc<Capabilities>,
@@ -87,10 +77,8 @@ impl OfiDomain {
         let attention = Attention::new().map_err(CreateError::system("an eventfd"))?;
         device.keeper.look_after(&attention);
         Ok(OfiDomain {
-            queue_pairs: Vec::new(),
+            queue_pairs: QueuePairTable::default(),
             shared: Vec::new(),
-            generations: Vec::new(),
-            free: VecDeque::new(),
             by_number: BTreeMap::new(),
             queues: Vec::new(),
             pending: Vec::new(),
@@ -108,11 +96,11 @@ impl OfiDomain {
     }
 
     pub(crate) fn queue_pair_mut(&mut self, id: QueuePairId) -> Result<&mut QueuePair, CreateError> {
-        found_by(&mut self.queue_pairs, id).ok_or(CreateError::NoSuch("queue pair"))
+        self.queue_pairs.find_mut(id).ok_or(CreateError::NoSuch("queue pair"))
     }
 
     pub(crate) fn queue_pair(&self, id: QueuePairId) -> Option<&QueuePair> {
-        self.queue_pairs.get(slot_of(id))?.as_ref().filter(|found| found.id == id)
+        self.queue_pairs.find(id)
     }
 
     /// Returns the shared receives of a queue pair.
@@ -441,30 +429,18 @@ impl ThreadDomain for OfiDomain {
         }
         self.open_queue().map_err(CreateError::system("a completion queue"))?;
         let most = self.capabilities.max_queue_pairs;
-        // Reuses the slot that was free for the longest time, so that ids repeat as late as possible.
-        let slot = if self.queue_pairs.len() < most as usize && self.free.len() < 64 {
-            self.queue_pairs.push(None);
-            self.generations.push(0);
-            (self.queue_pairs.len() - 1) as u16
-        } else {
-            self.free.pop_front().ok_or(CreateError::Limit {
-                what: "the number of queue pairs",
-                value: u64::from(most) + 1,
-                limit: most.into(),
-            })?
-        };
-        let id = QueuePairId(u32::from(self.generations[usize::from(slot)]) << 16 | u32::from(slot));
+        let id = self.queue_pairs.reserve(most)?;
         let number = self.device.next_number();
         let (identity, features) = ((number, RealHost.random()), &self.device.features);
         let made = QueuePair::new(id, *config, identity, self.capabilities.max_inline, features);
         match made {
-            Ok(queue_pair) => self.queue_pairs[usize::from(slot)] = Some(queue_pair),
+            Ok(queue_pair) => self.queue_pairs.insert(queue_pair),
             Err(error) => {
-                self.free.push_back(slot);
+                self.queue_pairs.cancel(id);
                 return Err(CreateError::system("a queue pair's memory")(error));
             }
         }
-        self.by_number.insert(number, slot);
+        self.by_number.insert(number, slot_of(id) as u16);
         Ok(id)
     }
 
@@ -503,16 +479,13 @@ impl ThreadDomain for OfiDomain {
         }
         self.close(slot_of(id));
         self.by_number.remove(&number);
-        self.queue_pairs[slot_of(id)] = None;
+        drop(self.queue_pairs.remove(id));
         self.pending.retain(|slot| usize::from(*slot) != slot_of(id));
         self.failing.retain(|slot| usize::from(*slot) != slot_of(id));
         // Completions of the queue pair are dropped with it.
         for queue in &mut self.queues {
             queue.ready.retain(|completion| completion.queue_pair != id);
         }
-        let generation = &mut self.generations[slot_of(id)];
-        *generation = generation.wrapping_add(1);
-        self.free.push_back(slot_of(id) as u16);
         Ok(())
     }
 
@@ -531,7 +504,7 @@ impl ThreadDomain for OfiDomain {
         request: WorkRequest<'_, OfiMemory>,
     ) -> Result<(), PostError> {
         self.idle.reset();
-        let found = found_by(&mut self.queue_pairs, queue_pair).ok_or(PostError::NoSuch("queue pair"))?;
+        let found = self.queue_pairs.find_mut(queue_pair).ok_or(PostError::NoSuch("queue pair"))?;
         found.post(request, &self.capabilities)?;
         if !found.is_pending {
             self.drive(slot_of(queue_pair));
@@ -547,7 +520,7 @@ impl ThreadDomain for OfiDomain {
     ) -> Result<(), PostError> {
         match target {
             ReceiveTarget::QueuePair(target) => {
-                let found = found_by(&mut self.queue_pairs, target).ok_or(PostError::NoSuch("queue pair"))?;
+                let found = self.queue_pairs.find_mut(target).ok_or(PostError::NoSuch("queue pair"))?;
                 if found.state == QueuePairState::Error {
                     return Err(PostError::QueuePairError);
                 }

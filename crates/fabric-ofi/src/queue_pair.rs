@@ -11,6 +11,7 @@ use crate::memory::OfiMemory;
 use crate::order::{self, Next, Piece};
 use crate::places::Places;
 use crate::receives::{Arrivals, Receive, Received, Receives};
+use dunlin_fabric::queue_pair_table::Identified;
 use dunlin_fabric::{
     Buffer, Completion, CompletionStatus, Gather, Nanos, Opcode, QueuePairConfig, QueuePairId,
     QueuePairState, RegionKey, WorkId,
@@ -264,6 +265,13 @@ pub(crate) struct QueuePair {
     pub(crate) outgoing: Places,
     /// For reliable datagrams, once the endpoint is open.
     pub(crate) datagram: Option<Datagram>,
+}
+
+impl Identified for QueuePair {
+    #[inline]
+    fn id(&self) -> QueuePairId {
+        self.id
+    }
 }
 
 impl QueuePair {

@@ -15,15 +15,16 @@ use crate::send::{Destination, MAX_PARTS, Means};
 use crate::sys;
 use crate::{Control, RdmaLink};
 use dunlin_fabric::idle::Idle;
+use dunlin_fabric::queue_pair_table::slot_of;
 use dunlin_fabric::{
     Access, AddressHandleId, AddressHandles, Arena, Armed, Buffer, Capabilities, Completion,
     CompletionQueueId, CompletionStatus, CreateError, Endpoint, Host, InlineWrite, Nanos, PostError,
-    QueuePairConfig, QueuePairId, QueuePairState, REQUEST_OWNER, RealHost, ReceiveTarget, Region,
-    RequestKind, SharedReceiveQueueId, ThreadDomain, Transport, WaitMode, Wake, WorkRequest,
+    QueuePairConfig, QueuePairId, QueuePairState, QueuePairTable, REQUEST_OWNER, RealHost, ReceiveTarget,
+    Region, RequestKind, SharedReceiveQueueId, ThreadDomain, Transport, WaitMode, Wake, WorkRequest,
     parse_request_name, request_name,
 };
 use dunlin_fabric_control::Flag;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
@@ -70,26 +71,15 @@ pub struct RdmaDomain {
     batch: Box<[sys::WorkCompletion; BATCH]>,
     scratch: Vec<u8>,
     results: Option<Arena<RdmaMemory>>,
-    /// By slot: the number of times it was used, which is the upper half of the next id.
-    generations: Vec<u16>,
-    free: VecDeque<u16>,
     /// By device number, with which the completion of a shared RECV names its queue pair.
     by_number: BTreeMap<u32, u16>,
     // Fields are dropped in order: users before the objects that they need.
-    queue_pairs: Vec<Option<QueuePair>>,
+    queue_pairs: QueuePairTable<QueuePair>,
     destinations: AddressHandles<Destination>,
     shared: Vec<Shared>,
     queues: Vec<Queue>,
     attention: Arc<Attention>,
     control: Arc<Control>,
-}
-
-const fn slot_of(id: QueuePairId) -> usize {
-    (id.0 & 0xffff) as usize
-}
-
-fn found_by(queue_pairs: &mut [Option<QueuePair>], id: QueuePairId) -> Option<&mut QueuePair> {
-    queue_pairs.get_mut(slot_of(id))?.as_mut().filter(|found| found.id == id)
 }
 
 impl RdmaDomain {
@@ -111,10 +101,8 @@ impl RdmaDomain {
             batch: Box::default(),
             scratch: Vec::new(),
             results: None,
-            generations: Vec::new(),
-            free: VecDeque::new(),
             by_number: BTreeMap::new(),
-            queue_pairs: Vec::new(),
+            queue_pairs: QueuePairTable::default(),
             destinations: AddressHandles::default(),
             shared: Vec::new(),
             queues: Vec::new(),
@@ -123,11 +111,11 @@ impl RdmaDomain {
     }
 
     fn queue_pair_mut(&mut self, id: QueuePairId) -> Result<&mut QueuePair, CreateError> {
-        found_by(&mut self.queue_pairs, id).ok_or(CreateError::NoSuch("queue pair"))
+        self.queue_pairs.find_mut(id).ok_or(CreateError::NoSuch("queue pair"))
     }
 
     fn queue_pair(&self, id: QueuePairId) -> Option<&QueuePair> {
-        self.queue_pairs.get(slot_of(id))?.as_ref().filter(|found| found.id == id)
+        self.queue_pairs.find(id)
     }
 
     fn new_handle(&self, config: &QueuePairConfig) -> Result<handles::QueuePair, CreateError> {
@@ -321,7 +309,7 @@ impl RdmaDomain {
         post: impl FnOnce(&mut QueuePair, Means<'_>) -> Result<(), PostError>,
     ) -> Result<(), PostError> {
         self.idle.reset();
-        let found = found_by(&mut self.queue_pairs, queue_pair).ok_or(PostError::NoSuch("queue pair"))?;
+        let found = self.queue_pairs.find_mut(queue_pair).ok_or(PostError::NoSuch("queue pair"))?;
         let means = Means {
             capabilities: &self.capabilities,
             destinations: &self.destinations,
@@ -394,28 +382,16 @@ impl ThreadDomain for RdmaDomain {
             self.results = Some(arena);
         }
         let handle = self.new_handle(config)?;
-        // Reuses the slot that was free for the longest time, so that ids repeat as late as possible.
-        let slot = if self.queue_pairs.len() < most as usize && self.free.len() < 64 {
-            self.queue_pairs.push(None);
-            self.generations.push(0);
-            (self.queue_pairs.len() - 1) as u16
-        } else {
-            self.free.pop_front().ok_or(CreateError::Limit {
-                what: "the number of queue pairs",
-                value: u64::from(most) + 1,
-                limit: most.into(),
-            })?
-        };
-        let id = QueuePairId(u32::from(self.generations[usize::from(slot)]) << 16 | u32::from(slot));
+        let id = self.queue_pairs.reserve(most)?;
         let mut queue_pair = QueuePair::new(id, *config, handle, RealHost.random());
         if let Err(error) = self.initialise(&mut queue_pair) {
-            self.free.push_back(slot);
+            self.queue_pairs.cancel(id);
             return Err(CreateError::system("a queue pair")(error));
         }
         let object = Object::QueuePair(queue_pair.number());
         self.device.health.watch(object, &queue_pair.broken, &self.attention);
-        self.by_number.insert(queue_pair.number(), slot);
-        self.queue_pairs[usize::from(slot)] = Some(queue_pair);
+        self.by_number.insert(queue_pair.number(), slot_of(id) as u16);
+        self.queue_pairs.insert(queue_pair);
         Ok(id)
     }
 
@@ -528,11 +504,8 @@ impl ThreadDomain for RdmaDomain {
             queue_pair.bond.tell_closed();
         }
         self.release(slot_of(id));
-        self.queue_pairs[slot_of(id)] = None;
+        drop(self.queue_pairs.remove(id));
         self.destinations.remove_all(id);
-        let generation = &mut self.generations[slot_of(id)];
-        *generation = generation.wrapping_add(1);
-        self.free.push_back(slot_of(id) as u16);
         Ok(())
     }
 
@@ -578,7 +551,7 @@ impl ThreadDomain for RdmaDomain {
         let memory = receive.memory().or(self.device.is_iwarp.then(sys::ScatterGather::default));
         match target {
             ReceiveTarget::QueuePair(id) => {
-                let found = found_by(&mut self.queue_pairs, id).ok_or(PostError::NoSuch("queue pair"))?;
+                let found = self.queue_pairs.find_mut(id).ok_or(PostError::NoSuch("queue pair"))?;
                 if found.state == QueuePairState::Error {
                     return Err(PostError::QueuePairError);
                 }

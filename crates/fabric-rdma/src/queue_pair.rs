@@ -7,6 +7,7 @@ use crate::handles;
 use crate::manager::Awaited;
 use crate::memory::RdmaMemory;
 use crate::sys;
+use dunlin_fabric::queue_pair_table::Identified;
 use dunlin_fabric::{
     Buffer, CompletionQueueId, Gather, Host, Opcode, QueuePairConfig, QueuePairId, QueuePairState, RealHost,
     RegionKey, Transport, WorkId,
@@ -230,6 +231,13 @@ pub(crate) struct QueuePair {
     pub(crate) awaited: Option<Arc<Awaited>>,
     /// Dropped before the requests in flight: after that the NIC accesses no memory.
     pub(crate) handle: Option<handles::QueuePair>,
+}
+
+impl Identified for QueuePair {
+    #[inline]
+    fn id(&self) -> QueuePairId {
+        self.id
+    }
 }
 
 impl QueuePair {

@@ -1,20 +1,12 @@
 //! Datagrams: each address handle has its own ring at the receiver. The receiver's control thread makes and
 //! grants it when the handle is created. As in verbs, a datagram is lost if there is no room or no RECV.
 
-use crate::completion_queue::CompletionQueue;
 use crate::doorbell::{Attention, PeerDoorbell};
-use crate::execute::Source;
-use crate::fabric::MAX_DATAGRAM;
-use crate::inbound::{Consumer, FIRST, IMMEDIATE, LAST, Producer};
+use crate::inbound::{Consumer, Producer};
 use crate::link::{DatagramTarget, LinkShared};
 use crate::memory::ShmMemory;
-use crate::queue_pair::QueuePair;
-use crate::receive::{Drained, Partial, Receiver, SharedReceiveQueue};
-use crate::send::check_data;
-use dunlin_fabric::{
-    Access, AddressHandles, GrantError, Operation, PostError, QueuePairId, QueuePairState, RegionKey,
-    Transport, WorkRequest,
-};
+use crate::receive::Partial;
+use dunlin_fabric::{Access, GrantError, QueuePairId, RegionKey};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -26,10 +18,10 @@ const SMALLEST_RING: u64 = 16 * 1024;
 /// A ring that one address handle of a peer fills.
 #[derive(Debug)]
 pub(crate) struct DatagramRing {
-    link: Arc<LinkShared>,
-    ring: RegionKey,
-    consumer: Consumer,
-    partial: Option<Partial>,
+    pub(crate) link: Arc<LinkShared>,
+    pub(crate) ring: RegionKey,
+    pub(crate) consumer: Consumer,
+    pub(crate) partial: Option<Partial>,
 }
 
 #[derive(Debug)]
@@ -97,7 +89,7 @@ impl Hub {
 
     /// Moves the new rings of a queue pair into `into`. `dropped` is the number of old rings that it has
     /// released.
-    fn collect(&self, queue_pair: QueuePairId, into: &mut Vec<DatagramRing>, dropped: usize) {
+    pub(crate) fn collect(&self, queue_pair: QueuePairId, into: &mut Vec<DatagramRing>, dropped: usize) {
         if let Some(inbox) = lock(&self.inboxes).get_mut(&queue_pair.0) {
             inbox.rings -= dropped.min(inbox.rings);
             into.append(&mut inbox.fresh);
@@ -161,90 +153,12 @@ pub(crate) struct AddressHandle {
 /// The datagram state of a queue pair.
 #[derive(Debug, Default)]
 pub(crate) struct Datagrams {
-    rings: Vec<DatagramRing>,
+    pub(crate) rings: Vec<DatagramRing>,
 }
 
 impl Datagrams {
     /// Revokes all grants.
     pub(crate) fn end(&mut self) {
         self.rings.drain(..).for_each(|ring| ring.end());
-    }
-}
-
-impl QueuePair {
-    /// Adds new rings, and releases empty rings whose peers are gone.
-    pub(crate) fn update_datagrams(&mut self, hub: &Hub) {
-        let before = self.datagrams.rings.len();
-        self.datagrams.rings.retain(|r| r.link.is_alive() || r.consumer.has_record());
-        let dropped = before - self.datagrams.rings.len();
-        hub.collect(self.id, &mut self.datagrams.rings, dropped);
-    }
-
-    /// Receives from all rings; returns whether there may be more.
-    pub(crate) fn drive_datagrams(
-        &mut self,
-        queues: &mut [CompletionQueue],
-        shared: &mut [SharedReceiveQueue],
-        budget: usize,
-    ) -> bool {
-        if self.state != QueuePairState::Ready {
-            return false;
-        }
-        let queue = &mut queues[self.config.receive_completions.0 as usize];
-        let mut more = false;
-        for ring in &mut self.datagrams.rings {
-            let receives = match self.config.shared_receive {
-                None => &mut self.receives,
-                Some(shared_receive) => &mut shared[shared_receive.0 as usize].receives,
-            };
-            let (drained, _) = Receiver {
-                queue_pair: self.id,
-                transport: Transport::UnreliableDatagram,
-                consumer: &mut ring.consumer,
-                partial: &mut ring.partial,
-                receives,
-                queue,
-            }
-            .drain(budget);
-            ring.consumer.publish();
-            match drained {
-                Drained::More => more = true,
-                Drained::Empty | Drained::NotReady(_) => {}
-                // A sender that violates the protocol does not affect the others: only its own link ends.
-                Drained::Broken => ring.link.end("it broke the rules of datagram rings"),
-            }
-        }
-        more
-    }
-
-    /// Sends a datagram, or loses it.
-    pub(crate) fn post_datagram(
-        &mut self,
-        queues: &mut [CompletionQueue],
-        handles: &mut AddressHandles<AddressHandle>,
-        request: &WorkRequest<'_, ShmMemory>,
-    ) -> Result<(), PostError> {
-        if self.state == QueuePairState::Error {
-            return Err(PostError::QueuePairError);
-        }
-        let Operation::Send { data, immediate, to } = &request.operation else {
-            return Err(PostError::Transport("datagrams are sent with SEND only"));
-        };
-        let to = to.ok_or(PostError::Transport("a datagram needs an address handle"))?;
-        let handle = handles.get_mut(self.id, to).ok_or(PostError::NoSuch("address handle"))?;
-        check_data(data, MAX_DATAGRAM)?;
-        if self.send.room() == 0 {
-            return Err(PostError::QueueFull);
-        }
-        let length = data.length() as usize;
-        let producer = &mut handle.producer;
-        let fits = length <= producer.record_payload() && producer.find_room(length);
-        if fits && handle.link.is_alive() {
-            let flags = FIRST | LAST | if immediate.is_some() { IMMEDIATE } else { 0 };
-            producer.push(flags, immediate.unwrap_or(0), &Source::of(data), 0, length);
-            handle.doorbell.ring();
-        }
-        self.sent_datagram(queues, request.id, request.signaled);
-        Ok(())
     }
 }

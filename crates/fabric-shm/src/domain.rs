@@ -5,22 +5,22 @@ use crate::completion_queue::CompletionQueue;
 use crate::datagram::{AddressHandle, Hub};
 use crate::doorbell::{Attention, EVENTS, HINTS, PeerDoorbell};
 use crate::endpoint::{Address, NO_RING};
-use crate::fabric::{MAX_QUEUE_DEPTH, MAX_QUEUE_PAIRS};
 use crate::frame::QueuePairName;
 use crate::inbound::{Consumer, Producer};
 use crate::io::IoHandle;
+use crate::limits::{MAX_QUEUE_DEPTH, MAX_QUEUE_PAIRS};
 use crate::link::{DatagramTarget, ShmLink};
 use crate::memory::ShmMemory;
 use crate::queue_pair::{Connection, Inbound, QueuePair};
 use crate::receive::{Receive, SharedReceiveQueue};
 use dunlin_fabric::idle::Idle;
+use dunlin_fabric::queue_pair_table::slot_of;
 use dunlin_fabric::{
     Access, AddressHandleId, AddressHandles, Armed, Buffer, Completion, CompletionQueueId, CompletionStatus,
     CreateError, Crowding, Endpoint, GrantError, InlineLine, InlineWrite, Nanos, PostError, QueuePairConfig,
-    QueuePairId, QueuePairState, ReceiveTarget, Region, SharedReceiveQueueId, ThreadDomain, Transport,
-    WaitMode, Wake, Waker, WorkId, WorkRequest,
+    QueuePairId, QueuePairState, QueuePairTable, ReceiveTarget, Region, SharedReceiveQueueId, ThreadDomain,
+    Transport, WaitMode, Wake, Waker, WorkId, WorkRequest,
 };
-use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
 /// Ends a domain's wait.
@@ -56,11 +56,8 @@ pub struct ShmDomain {
     events: bool,
     queues: Vec<CompletionQueue>,
     shared: Vec<SharedReceiveQueue>,
-    queue_pairs: Vec<Option<QueuePair>>,
+    queue_pairs: QueuePairTable<QueuePair>,
     handles: AddressHandles<AddressHandle>,
-    /// By slot: the number of times it was used, which is the upper half of the next id.
-    generations: Vec<u16>,
-    free: VecDeque<u16>,
     live: usize,
     hints: Option<Hints>,
     _io: Arc<IoHandle>,
@@ -80,10 +77,6 @@ struct Hints {
     unacknowledged: Vec<u16>,
     /// Nothing that a peer would have rung for was found since the last sleep.
     in_vain: bool,
-}
-
-const fn slot_of(id: QueuePairId) -> usize {
-    (id.0 & 0xffff) as usize
 }
 
 /// Drives one queue pair; returns whether there may be more to receive.
@@ -117,10 +110,8 @@ impl ShmDomain {
             events: false,
             queues: Vec::new(),
             shared: Vec::new(),
-            queue_pairs: Vec::new(),
+            queue_pairs: QueuePairTable::default(),
             handles: AddressHandles::default(),
-            generations: Vec::new(),
-            free: VecDeque::new(),
             live: 0,
             hints: None,
             _io: io,
@@ -128,12 +119,11 @@ impl ShmDomain {
     }
 
     fn queue_pair(&self, id: QueuePairId) -> Option<&QueuePair> {
-        self.queue_pairs.get(slot_of(id))?.as_ref().filter(|q| q.id == id)
+        self.queue_pairs.find(id)
     }
 
     fn queue_pair_mut(&mut self, id: QueuePairId) -> Result<&mut QueuePair, CreateError> {
-        let found = self.queue_pairs.get_mut(slot_of(id)).and_then(Option::as_mut);
-        found.filter(|q| q.id == id).ok_or(CreateError::NoSuch("queue pair"))
+        self.queue_pairs.find_mut(id).ok_or(CreateError::NoSuch("queue pair"))
     }
 
     fn name_of(&self, id: QueuePairId) -> QueuePairName {
@@ -331,19 +321,8 @@ impl ThreadDomain for ShmDomain {
         if config.shared_receive.is_some_and(|s| s.0 as usize >= self.shared.len()) {
             return Err(CreateError::NoSuch("shared receive queue"));
         }
-        // Reuses the slot that was free for the longest time, so that ids repeat as late as possible.
-        let slot = if self.queue_pairs.len() < MAX_QUEUE_PAIRS as usize && self.free.len() < 64 {
-            self.queue_pairs.push(None);
-            self.generations.push(0);
-            (self.queue_pairs.len() - 1) as u16
-        } else {
-            self.free.pop_front().ok_or(CreateError::Limit {
-                what: "the number of queue pairs",
-                value: u64::from(MAX_QUEUE_PAIRS) + 1,
-                limit: MAX_QUEUE_PAIRS.into(),
-            })?
-        };
-        let id = QueuePairId(u32::from(self.generations[usize::from(slot)]) << 16 | u32::from(slot));
+        let id = self.queue_pairs.reserve(MAX_QUEUE_PAIRS)?;
+        let slot = slot_of(id) as u16;
         for queue in [config.send_completions, config.receive_completions] {
             let feeders = &mut self.queues[queue.0 as usize].feeders;
             if !feeders.contains(&slot) {
@@ -354,7 +333,7 @@ impl ThreadDomain for ShmDomain {
         if config.transport == Transport::UnreliableDatagram {
             self.hub.open(id, config.inbound_bytes);
         }
-        self.queue_pairs[usize::from(slot)] = Some(QueuePair::new(id, *config));
+        self.queue_pairs.insert(QueuePair::new(id, *config));
         self.live += 1;
         if self.live > WITHOUT_HINTS && self.hints.is_none() {
             self.start_hints();
@@ -457,8 +436,7 @@ impl ThreadDomain for ShmDomain {
     }
 
     fn destroy_queue_pair(&mut self, id: QueuePairId) -> Result<(), CreateError> {
-        self.queue_pair_mut(id)?;
-        let Some(mut queue_pair) = self.queue_pairs[slot_of(id)].take() else { return Ok(()) };
+        let mut queue_pair = self.queue_pairs.remove(id).ok_or(CreateError::NoSuch("queue pair"))?;
         queue_pair.send.clear();
         queue_pair.receives.clear();
         queue_pair.partial = None;
@@ -479,9 +457,6 @@ impl ThreadDomain for ShmDomain {
         if let Some(hints) = &mut self.hints {
             hints.unacknowledged.retain(|s| *s != slot);
         }
-        let generation = &mut self.generations[slot_of(id)];
-        *generation = generation.wrapping_add(1);
-        self.free.push_back(slot);
         self.live -= 1;
         Ok(())
     }
@@ -501,8 +476,7 @@ impl ThreadDomain for ShmDomain {
         request: WorkRequest<'_, ShmMemory>,
     ) -> Result<(), PostError> {
         self.idle.reset();
-        let found = self.queue_pairs.get_mut(slot_of(queue_pair)).and_then(Option::as_mut);
-        let found = found.filter(|q| q.id == queue_pair).ok_or(PostError::NoSuch("queue pair"))?;
+        let found = self.queue_pairs.find_mut(queue_pair).ok_or(PostError::NoSuch("queue pair"))?;
         if found.config.transport == Transport::UnreliableDatagram {
             return found.post_datagram(&mut self.queues, &mut self.handles, &request);
         }
@@ -552,8 +526,7 @@ impl ThreadDomain for ShmDomain {
     ) -> Result<(), PostError> {
         match target {
             ReceiveTarget::QueuePair(queue_pair) => {
-                let found = self.queue_pairs.get_mut(slot_of(queue_pair)).and_then(Option::as_mut);
-                let found = found.filter(|q| q.id == queue_pair).ok_or(PostError::NoSuch("queue pair"))?;
+                let found = self.queue_pairs.find_mut(queue_pair).ok_or(PostError::NoSuch("queue pair"))?;
                 if found.state == QueuePairState::Error {
                     return Err(PostError::QueuePairError);
                 }

@@ -10,8 +10,9 @@
 //! bit for each queue pair.
 
 use crate::barrier;
+use crate::limits::MAX_QUEUE_PAIRS;
 use crate::memory::{Import, Mapping, ShmMemory};
-use crate::watchdog::{SLOW_TICK, TICK, Watchdog};
+use crate::watchdog::{SLOW_TICK, Sleeper, TICK, Watchdog};
 use dunlin_fabric::{Access, Host, Nanos, RealHost, RegisterError, WaitMode, Wake, copy};
 use rustix::io::Errno;
 use rustix::thread::futex;
@@ -33,7 +34,7 @@ pub(crate) const WRITES: u32 = 4;
 const FLAGS: usize = 0;
 const STATE: usize = 64;
 const BITS: usize = 128;
-const BIT_WORDS: usize = crate::fabric::MAX_QUEUE_PAIRS as usize / 64;
+const BIT_WORDS: usize = MAX_QUEUE_PAIRS as usize / 64;
 /// The length of a doorbell's memory. Only pages in use are ever touched.
 pub(crate) const LENGTH: usize = BITS + BIT_WORDS * 8;
 
@@ -210,6 +211,32 @@ pub(crate) struct Attention {
     watchdog: Arc<Watchdog>,
 }
 
+impl Sleeper for Attention {
+    fn sleeps(&self) -> u64 {
+        self.sleeps.load(Ordering::SeqCst)
+    }
+
+    fn is_asleep(&self) -> bool {
+        self.sleeps() & ASLEEP != 0
+    }
+
+    fn is_patient(&self) -> bool {
+        self.patient.load(Ordering::SeqCst)
+    }
+
+    fn rouse(&self) {
+        let word = state_of(self.memory.mapping());
+        if word.exchange(SLEEPING, RUNG) {
+            self.roused.store(true, Ordering::Release);
+        } else {
+            Word::store(word, RUNG);
+        }
+        // Wakes all sleepers: one of them may be a peer that waits on the word in order to intercept the
+        // wake-up.
+        wake(word, i32::MAX as u32);
+    }
+}
+
 impl Attention {
     pub(crate) fn new(watchdog: &Arc<Watchdog>) -> Result<Arc<Self>, RegisterError> {
         let attention = Arc::new(Attention {
@@ -238,34 +265,6 @@ impl Attention {
     /// Returns whether processes of other users have the page.
     pub(crate) fn is_distrusted(&self) -> bool {
         self.distrusted.load(Ordering::Relaxed)
-    }
-
-    /// Returns a value that changes whenever a sleep begins or ends.
-    pub(crate) fn sleeps(&self) -> u64 {
-        self.sleeps.load(Ordering::SeqCst)
-    }
-
-    /// Returns whether the owner sleeps.
-    pub(crate) fn is_asleep(&self) -> bool {
-        self.sleeps() & ASLEEP != 0
-    }
-
-    /// Returns whether the owner's sleep, if it sleeps, may be a long one.
-    pub(crate) fn is_patient(&self) -> bool {
-        self.patient.load(Ordering::SeqCst)
-    }
-
-    /// Ends a sleep, whatever value a peer has given to the word.
-    pub(crate) fn rouse(&self) {
-        let word = state_of(self.memory.mapping());
-        if word.exchange(SLEEPING, RUNG) {
-            self.roused.store(true, Ordering::Release);
-        } else {
-            Word::store(word, RUNG);
-        }
-        // Wakes all sleepers: one of them may be a peer that waits on the word in order to intercept the
-        // wake-up.
-        wake(word, i32::MAX as u32);
     }
 
     /// Returns the page, for granting it.

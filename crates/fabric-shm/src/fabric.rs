@@ -1,11 +1,14 @@
 //! The fabric, which creates all other objects.
 
+use crate::accept::{Acceptor, greet};
 use crate::barrier;
+use crate::config::ShmConfig;
 use crate::device;
 use crate::domain::ShmDomain;
-use crate::frame::{Frame, Refusal, VERSION};
+use crate::frame::{Frame, READ_BUFFER, Refusal, VERSION};
 use crate::io::IoHandle;
-use crate::link::{LinkShared, READ_BUFFER, Secrets, ShmLink};
+use crate::limits::{MAX_DATAGRAM, MAX_INLINE, MAX_MESSAGE, MAX_QUEUE_DEPTH, MAX_QUEUE_PAIRS};
+use crate::link::{LinkShared, Secrets, ShmLink};
 use crate::listener::{ListenerShared, ShmListener};
 use crate::memory::ShmMemory;
 use crate::socket::{self, Received};
@@ -21,55 +24,6 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
-
-/// The users that may connect to a fabric's listeners. The kernel reports a peer's user (SO_PEERCRED).
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum AllowPolicy {
-    /// This process's effective user, and root.
-    #[default]
-    SameUser,
-    /// These users (numeric ids).
-    Users(Vec<u32>),
-    /// All users of this host.
-    Anyone,
-}
-
-/// Settings of a fabric.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ShmConfig {
-    /// The users that may connect to this fabric's listeners.
-    pub allow: AllowPolicy,
-    /// The maximum number of concurrent grants by one side of a link, including one ring for each queue pair.
-    pub max_grants_per_link: usize,
-    /// The time, in nanoseconds, that a new connection has to send its greeting.
-    pub greeting_patience: u64,
-    /// Whether a busy wait gives way if other threads compete for its core: it yields after few polls, and the
-    /// engine lets it sleep. Default: true. If false, it yields after hundreds of polls and never sleeps,
-    /// which suits threads that are bound to isolated cores.
-    pub gives_way: bool,
-}
-
-impl Default for ShmConfig {
-    fn default() -> Self {
-        ShmConfig {
-            allow: AllowPolicy::SameUser,
-            max_grants_per_link: 1024,
-            greeting_patience: 5_000_000_000,
-            gives_way: true,
-        }
-    }
-}
-
-/// The limit for [`Data::Inline`](dunlin_fabric::Data::Inline), in bytes.
-pub(crate) const MAX_INLINE: u32 = 8192;
-/// The limit for one message, in bytes.
-pub(crate) const MAX_MESSAGE: u32 = 1 << 30;
-/// The limit for one datagram, in bytes.
-pub(crate) const MAX_DATAGRAM: u32 = 4096;
-/// The maximum number of queue pairs in one domain.
-pub(crate) const MAX_QUEUE_PAIRS: u32 = 1 << 16;
-/// The maximum depth of a queue.
-pub(crate) const MAX_QUEUE_DEPTH: u32 = 1 << 15;
 
 #[derive(Debug)]
 struct Inner {
@@ -140,7 +94,7 @@ impl ShmFabric {
         let start = RealHost.now();
         // A listener that refuses has closed the connection before this side's greeting; its reason can still
         // be read.
-        let said = io.greet(&socket);
+        let said = greet(&socket);
         let mut buffer = vec![0; READ_BUFFER];
         let theirs = loop {
             match socket::receive(socket.as_fd(), &mut buffer).map_err(|e| none(e.into()))? {
@@ -184,7 +138,7 @@ impl ShmFabric {
         let ours = said.map_err(|e| none(e.into()))?;
         let secrets = Secrets { ours, theirs };
         let link = LinkShared::new(socket, secrets, io.config().max_grants_per_link, Arc::clone(io));
-        io.add_link(Arc::clone(&link)).map_err(system)?;
+        link.watch().map_err(system)?;
         Ok(ShmLink::new(link, Arc::clone(&self.0.io)))
     }
 }
@@ -239,7 +193,7 @@ impl Fabric for ShmFabric {
             other => system(other.into()),
         })?;
         let shared = ListenerShared::new(socket, self.0.io.io());
-        self.0.io.io().add_listener(Arc::clone(&shared)).map_err(system)?;
+        shared.watch(Arc::new(Acceptor(Arc::clone(&shared)))).map_err(system)?;
         Ok(ShmListener::new(shared, address.clone(), Arc::clone(&self.0.io)))
     }
 

@@ -12,6 +12,8 @@ const MAGIC: [u8; 8] = *b"DunlinSM";
 
 /// The longest frame: a control message and its kind.
 pub(crate) const MAX_FRAME: usize = MAX_CONTROL_MESSAGE + 1;
+/// The size of a buffer for received frames, in bytes: one more than the longest, so that a longer one is detected.
+pub(crate) const READ_BUFFER: usize = MAX_FRAME + 1;
 
 /// The longest head of any frame.
 pub(crate) const MAX_HEAD: usize = 64;

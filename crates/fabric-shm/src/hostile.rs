@@ -1,7 +1,6 @@
 //! Tests with peers that violate the protocol. They use frames and sockets directly.
 
-use crate::frame::{Frame, Refusal, VERSION};
-use crate::link::READ_BUFFER;
+use crate::frame::{Frame, READ_BUFFER, Refusal, VERSION};
 use crate::memory::ShmMemory;
 use crate::socket::{self, Received};
 use crate::{AllowPolicy, ShmConfig, ShmFabric, ShmLink};

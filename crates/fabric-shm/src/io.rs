@@ -1,19 +1,15 @@
-//! The control thread: one for each fabric, which sleeps in `epoll` over all control sockets. It accepts
-//! connections, exchanges greetings, reads control messages and descriptors, and detects a peer's death,
-//! which the kernel reports as a hang-up as soon as the process is gone. No call of the data path waits for
-//! it.
+//! The control thread: one for each fabric, which sleeps in `epoll` over all control sockets and serves their
+//! owners: listeners, greetings (`accept`) and links (`link`). It reads control messages and descriptors, and
+//! detects a peer's death, which the kernel reports as a hang-up as soon as the process is gone. No call of the
+//! data path waits for it.
 
-use crate::frame::{Frame, Refusal, VERSION};
-use crate::link::{LinkShared, READ_BUFFER, Secrets};
-use crate::listener::ListenerShared;
-use crate::socket::{self, Received};
+use crate::config::ShmConfig;
+use crate::frame::READ_BUFFER;
 use crate::watchdog::Watchdog;
-use crate::{AllowPolicy, ShmConfig};
-use dunlin_fabric::door::{self, Door};
 use dunlin_fabric::{Host, RealHost};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::io;
@@ -22,41 +18,28 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The interval at which overdue greetings are checked, in nanoseconds, while there are any.
 const TICK: u64 = 250_000_000;
-/// The maximum number of connections that may be in their greeting at once.
-const MAX_GREETINGS: usize = 256;
 
 const WAKE: u64 = 0;
 
-#[derive(Debug)]
-struct Greeting {
-    socket: OwnedFd,
-    listener: Arc<ListenerShared>,
-    secret: [u64; 2],
-    deadline: u64,
-}
+/// Events of a socket that is read.
+pub(crate) const READ: EventFlags = EventFlags::IN.union(EventFlags::RDHUP);
 
-/// Refuses a visitor that has sent another packet than a greeting: logs the first of each kind, and answers
-/// in the visitor's protocol where that is cheap.
-fn turn_away(greeting: &Greeting, packet: &[u8]) {
-    let text = Door::Shm.found_at("");
-    let (visitor, peer) = (door::described(packet), socket::peer(greeting.socket.as_fd()));
-    if greeting.listener.visitors().is_first(packet) {
-        tracing::warn!(?peer, "{visitor} came to shared memory and is refused");
-    } else {
-        tracing::debug!(?peer, "{visitor} came to shared memory and is refused");
-    }
-    let refusal = door::refusal(packet, &text);
-    if !refusal.is_empty() {
-        // The visitor is refused even if it does not read the reason.
-        let _ = socket::send(greeting.socket.as_fd(), &refusal, &[], None);
-    }
-}
+/// The owner of a control socket.
+pub(crate) trait Watched: Send + Sync + std::fmt::Debug {
+    /// Handles events of the socket, in the control thread. `number` is the owner's; `buffer` has room for a
+    /// frame and one byte more.
+    fn serve(self: Arc<Self>, number: u64, flags: EventFlags, buffer: &mut [u8]);
 
-#[derive(Debug)]
-enum Entry {
-    Link(Arc<LinkShared>),
-    Listener(Arc<ListenerShared>),
-    Greeting(Arc<Greeting>),
+    /// Returns the time at which the control thread calls [`expire`](Watched::expire).
+    fn deadline(&self) -> Option<u64> {
+        None
+    }
+
+    /// Handles the deadline's passing.
+    fn expire(&self, _number: u64) {}
+
+    /// Handles the end of the control thread.
+    fn end(&self, _reason: &str) {}
 }
 
 /// State shared by the control thread and the handles.
@@ -67,9 +50,9 @@ pub(crate) struct Io {
     config: ShmConfig,
     numbers: AtomicU64,
     stopped: AtomicBool,
-    entries: Mutex<BTreeMap<u64, Entry>>,
-    /// The number of entries that are greetings. Only the control thread changes it.
-    greetings: AtomicUsize,
+    entries: Mutex<BTreeMap<u64, Arc<dyn Watched>>>,
+    /// The number of entries with deadlines. Only the control thread changes it.
+    timed: AtomicUsize,
 }
 
 /// Keeps the control thread running; dropping the last handle stops it.
@@ -85,7 +68,7 @@ impl IoHandle {
             numbers: AtomicU64::new(WAKE + 1),
             stopped: AtomicBool::new(false),
             entries: Mutex::default(),
-            greetings: AtomicUsize::new(0),
+            timed: AtomicUsize::new(0),
         });
         epoll::add(&io.epoll, io.watchdog.descriptor(), EventData::new_u64(WAKE), EventFlags::IN)?;
         let thread = Arc::clone(&io);
@@ -105,13 +88,8 @@ impl Drop for IoHandle {
     }
 }
 
-/// Returns sixteen random bytes.
-fn secret() -> [u64; 2] {
-    [RealHost.random(), RealHost.random()]
-}
-
 impl Io {
-    fn entries(&self) -> MutexGuard<'_, BTreeMap<u64, Entry>> {
+    fn entries(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<dyn Watched>>> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -128,60 +106,42 @@ impl Io {
         &self.config
     }
 
-    /// Sends the first frame on a socket; returns the secret in it.
-    pub(crate) fn greet(&self, socket: &OwnedFd) -> Result<[u64; 2], Errno> {
-        let secret = secret();
-        let (head, body) = Frame::Hello { version: VERSION, secret }.encode();
-        match socket::send(socket.as_fd(), head.as_slice(), body, None) {
-            // The other side has closed already; its reason for refusing can still be read.
-            Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => Ok(secret),
-            Err(error) => Err(error),
+    /// Returns the number of owners with deadlines.
+    pub(crate) fn timed(&self) -> usize {
+        self.timed.load(Ordering::Relaxed)
+    }
+
+    /// Starts to watch a socket for its owner, which has this number.
+    pub(crate) fn add(
+        &self,
+        number: u64,
+        socket: &OwnedFd,
+        flags: EventFlags,
+        owner: Arc<dyn Watched>,
+    ) -> io::Result<()> {
+        epoll::add(&self.epoll, socket, EventData::new_u64(number), flags)?;
+        if owner.deadline().is_some() {
+            self.timed.fetch_add(1, Ordering::Relaxed);
         }
-    }
-
-    /// Starts to watch a link.
-    pub(crate) fn add_link(&self, link: Arc<LinkShared>) -> io::Result<()> {
-        let number = link.number();
-        let added = epoll::add(&self.epoll, link.socket(), EventData::new_u64(number), READ);
-        self.entries().insert(number, Entry::Link(link));
-        added.map_err(io::Error::from).inspect_err(|_| {
-            self.entries().remove(&number);
-        })
-    }
-
-    /// Starts to watch a listener.
-    pub(crate) fn add_listener(&self, listener: Arc<ListenerShared>) -> io::Result<()> {
-        let number = listener.number();
-        let data = EventData::new_u64(number);
-        let added = listener.with_socket(|socket| epoll::add(&self.epoll, socket, data, EventFlags::IN));
-        added.unwrap_or(Err(Errno::BADF))?;
-        self.entries().insert(number, Entry::Listener(listener));
+        self.entries().insert(number, owner);
         Ok(())
     }
 
-    pub(crate) fn drop_listener(&self, listener: &ListenerShared) {
-        // The kernel removes a closed socket by itself, so nothing is lost if the socket is already closed.
-        listener.with_socket(|socket| epoll::delete(&self.epoll, socket).ok());
-        self.entries().remove(&listener.number());
-    }
-
-    /// Ends a link and removes it.
-    pub(crate) fn drop_link(&self, link: &Arc<LinkShared>, reason: &str) {
-        link.end(reason);
-        // The control thread may have done so already.
-        let _ = epoll::delete(&self.epoll, link.socket());
-        self.entries().remove(&link.number());
-    }
-
-    /// Sets whether the control thread reads a link's socket or lets it push back. The link's end is detected
-    /// either way.
-    pub(crate) fn listen_to(&self, link: &LinkShared, read: bool) {
-        let flags = if read { READ } else { EventFlags::empty() };
-        if let Err(error) =
-            epoll::modify(&self.epoll, link.socket(), EventData::new_u64(link.number()), flags)
-        {
+    /// Changes the events for which a socket is watched. Its end is detected in any case.
+    pub(crate) fn set_events(&self, number: u64, socket: &OwnedFd, flags: EventFlags) {
+        if let Err(error) = epoll::modify(&self.epoll, socket, EventData::new_u64(number), flags) {
             // A link that has just ended is no longer watched.
             tracing::debug!(%error, "a control socket is not watched");
+        }
+    }
+
+    /// Stops to watch a socket. Does nothing for a socket that is not watched: the control thread may have
+    /// removed it.
+    pub(crate) fn remove(&self, number: u64, socket: &OwnedFd) {
+        let _ = epoll::delete(&self.epoll, socket);
+        let owner = self.entries().remove(&number);
+        if owner.is_some_and(|owner| owner.deadline().is_some()) {
+            self.timed.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
@@ -191,19 +151,19 @@ impl Io {
         let mut next_tick = u64::MAX;
         let mut next_watch = u64::MAX;
         while !self.stopped.load(Ordering::Acquire) {
-            let greeting = self.greetings.load(Ordering::Relaxed) > 0;
-            if !greeting {
+            let timed = self.timed() > 0;
+            if !timed {
                 next_tick = u64::MAX;
             } else if next_tick == u64::MAX {
                 next_tick = RealHost.now() + TICK;
             }
             let watch = self.watchdog.period();
             next_watch = watch.map_or(u64::MAX, |period| next_watch.min(RealHost.now() + period));
-            let tick = watch.unwrap_or(TICK).min(if greeting { TICK } else { u64::MAX });
+            let tick = watch.unwrap_or(TICK).min(if timed { TICK } else { u64::MAX });
             let timeout = Timespec { tv_sec: 0, tv_nsec: tick as _ };
             events.clear();
             let spare = rustix::buffer::spare_capacity(&mut events);
-            match epoll::wait(&self.epoll, spare, (greeting || watch.is_some()).then_some(&timeout)) {
+            match epoll::wait(&self.epoll, spare, (timed || watch.is_some()).then_some(&timeout)) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => {
                     tracing::error!(%error, "the control thread cannot wait for its sockets and ends");
@@ -223,158 +183,35 @@ impl Io {
             }
             if next_tick != u64::MAX && RealHost.now() >= next_tick {
                 next_tick = u64::MAX;
-                self.drop_overdue();
+                self.expire_overdue();
             }
         }
         self.watchdog.end();
         let entries = std::mem::take(&mut *self.entries());
-        for entry in entries.into_values() {
-            if let Entry::Link(link) = entry {
-                link.end("the fabric was closed");
-            }
+        for owner in entries.into_values() {
+            owner.end("the fabric was closed");
         }
     }
 
     fn handle(&self, number: u64, flags: EventFlags, buffer: &mut [u8]) {
-        // The map is not locked while an entry is served: serving may add and remove entries.
-        let entry = match self.entries().get(&number) {
-            Some(Entry::Link(link)) => Entry::Link(Arc::clone(link)),
-            Some(Entry::Listener(listener)) => Entry::Listener(Arc::clone(listener)),
-            Some(Entry::Greeting(greeting)) => Entry::Greeting(Arc::clone(greeting)),
-            None => return,
-        };
-        match entry {
-            Entry::Link(link) => {
-                let ended = flags.intersects(EventFlags::HUP | EventFlags::RDHUP | EventFlags::ERR);
-                link.read(buffer, ended);
-                if ended || !link.is_alive() {
-                    self.drop_link(&link, "its process has ended or it closed the connection");
-                }
-            }
-            Entry::Listener(listener) => self.accept(&listener),
-            Entry::Greeting(greeting) => self.greeted(number, &greeting, buffer),
+        // The map is not locked while an owner serves its socket: serving may add and remove entries.
+        let owner = self.entries().get(&number).map(Arc::clone);
+        if let Some(owner) = owner {
+            owner.serve(number, flags, buffer);
         }
     }
 
-    fn accept(&self, listener: &Arc<ListenerShared>) {
-        loop {
-            let accepted = listener.with_socket(|socket| socket::accept(socket.as_fd()));
-            let socket = match accepted.unwrap_or(Err(Errno::AGAIN)) {
-                Ok(socket) => socket,
-                Err(Errno::AGAIN) => return,
-                Err(Errno::INTR | Errno::CONNABORTED) => continue,
-                Err(error) => {
-                    tracing::warn!(%error, "cannot accept a control connection; raise `ulimit -n`?");
-                    // Most likely out of descriptors. The socket stays readable, so sleep instead of
-                    // spinning.
-                    RealHost.sleep(RealHost.now() + 20_000_000);
-                    return;
-                }
-            };
-            let user = socket::peer(socket.as_fd()).user;
-            let greetings = self.greetings.load(Ordering::Relaxed);
-            let refusal = if !self.config.allow.admits(user) {
-                Some(Refusal::User(user.unwrap_or(u32::MAX)))
-            } else if listener.is_full() || greetings >= MAX_GREETINGS {
-                Some(Refusal::Full)
-            } else {
-                None
-            };
-            if let Some(refusal) = refusal {
-                self.refuse(&socket, refusal);
-                continue;
-            }
-            let Ok(secret) = self.greet(&socket) else { continue };
-            let number = self.next_number();
-            if epoll::add(&self.epoll, &socket, EventData::new_u64(number), READ).is_err() {
-                continue;
-            }
-            let deadline = RealHost.now().saturating_add(self.config.greeting_patience);
-            let greeting = Greeting { socket, listener: Arc::clone(listener), secret, deadline };
-            self.entries().insert(number, Entry::Greeting(Arc::new(greeting)));
-            self.greetings.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    fn refuse(&self, socket: &OwnedFd, refusal: Refusal) {
-        tracing::info!(?refusal, "a connection was refused");
-        let (head, body) = Frame::Refused(refusal).encode();
-        // The peer is refused even if it does not read the reason.
-        let _ = socket::send(socket.as_fd(), head.as_slice(), body, None);
-    }
-
-    fn greeted(&self, number: u64, greeting: &Arc<Greeting>, buffer: &mut [u8]) {
-        let received = socket::receive(greeting.socket.as_fd(), buffer);
-        let link = match received {
-            Ok(Received::Empty) => return,
-            Ok(Received::Frame { length, descriptor: None }) => match Frame::decode(&buffer[..length]) {
-                Ok(Frame::Hello { version: VERSION, secret }) => {
-                    greeting.socket.try_clone().ok().map(|socket| {
-                        let secrets = Secrets { ours: greeting.secret, theirs: secret };
-                        LinkShared::new(socket, secrets, self.config.max_grants_per_link, self.me(greeting))
-                    })
-                }
-                Ok(Frame::Hello { .. }) => {
-                    self.refuse(&greeting.socket, Refusal::Version(VERSION));
-                    None
-                }
-                Ok(_) | Err(_) => {
-                    turn_away(greeting, &buffer[..length]);
-                    None
-                }
-            },
-            _ => None,
-        };
-        self.drop_greeting(number, &greeting.socket);
-        if let Some(link) = link {
-            match self.add_link(Arc::clone(&link)) {
-                Ok(()) => greeting.listener.arrived(link),
-                Err(error) => tracing::warn!(%error, "a new connection cannot be watched and is dropped"),
-            }
-        }
-    }
-
-    fn me(&self, greeting: &Greeting) -> Arc<Io> {
-        Arc::clone(greeting.listener.io())
-    }
-
-    fn drop_greeting(&self, number: u64, socket: &OwnedFd) {
-        // Fails only if the socket is not watched; then there is nothing to remove.
-        let _ = epoll::delete(&self.epoll, socket);
-        if self.entries().remove(&number).is_some() {
-            self.greetings.fetch_sub(1, Ordering::Relaxed);
-        }
-    }
-
-    fn drop_overdue(&self) {
+    fn expire_overdue(&self) {
         let now = RealHost.now();
-        let overdue: Vec<(u64, Arc<Greeting>)> = self
+        let is_overdue = |owner: &Arc<dyn Watched>| owner.deadline().is_some_and(|deadline| deadline <= now);
+        let overdue: Vec<(u64, Arc<dyn Watched>)> = self
             .entries()
             .iter()
-            .filter_map(|(number, entry)| match entry {
-                Entry::Greeting(greeting) if greeting.deadline <= now => {
-                    Some((*number, Arc::clone(greeting)))
-                }
-                _ => None,
-            })
+            .filter(|(_, owner)| is_overdue(owner))
+            .map(|(number, owner)| (*number, Arc::clone(owner)))
             .collect();
-        for (number, greeting) in overdue {
-            tracing::info!("a connection without a hello is dropped");
-            self.drop_greeting(number, &greeting.socket);
-        }
-    }
-}
-
-const READ: EventFlags = EventFlags::IN.union(EventFlags::RDHUP);
-
-impl AllowPolicy {
-    /// Returns whether a user may connect.
-    pub(crate) fn admits(&self, user: Option<u32>) -> bool {
-        match (self, user) {
-            (AllowPolicy::Anyone, _) => true,
-            (AllowPolicy::SameUser, Some(user)) => user == socket::own_user() || user == 0,
-            (AllowPolicy::Users(users), Some(user)) => users.contains(&user),
-            (_, None) => false,
+        for (number, owner) in overdue {
+            owner.expire(number);
         }
     }
 }

@@ -6,10 +6,10 @@
 //! nothing of RPC. Data from a peer is never trusted: it is read once, checked, then used.
 //!
 //! ```text
-//! fabric ─ listener ─ link      control: one thread sleeps over all sockets (io, socket, frame)
-//!    └── domain ─ queue_pair ─┬ send, execute        outgoing requests
-//!          │                  ├ receive, inbound     incoming messages, through a ring of the receiver
-//!          │                  └ datagram
+//! fabric ─ accept ─ listener ─ link   control: one thread sleeps over all sockets (io, socket, frame)
+//!    └── domain ─┬ send, send_queue, execute    outgoing requests of a queue_pair
+//!          │     ├ receive, inbound             incoming messages, through a ring of the receiver
+//!          │     └ datagram_path, datagram
 //!          └ doorbell           wake-ups by peers (watchdog: a bound if a peer has tampered with it;
 //!                               barrier: orders a sleeper's last poll after its peers' stores)
 //! ```
@@ -51,9 +51,12 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod accept;
 mod barrier;
 mod completion_queue;
+mod config;
 mod datagram;
+mod datagram_path;
 mod device;
 mod domain;
 mod doorbell;
@@ -64,20 +67,23 @@ mod frame;
 mod inbound;
 mod io;
 mod large_read;
+mod limits;
 mod link;
 mod listener;
 mod memory;
 mod queue_pair;
 mod receive;
 mod send;
+mod send_queue;
 mod socket;
 mod watchdog;
 
 #[cfg(test)]
 mod hostile;
 
+pub use config::{AllowPolicy, ShmConfig};
 pub use domain::{ShmDomain, ShmWaker};
-pub use fabric::{AllowPolicy, ShmConfig, ShmFabric};
+pub use fabric::ShmFabric;
 pub use link::ShmLink;
 pub use listener::ShmListener;
 pub use memory::ShmMemory;

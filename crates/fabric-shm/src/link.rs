@@ -2,8 +2,8 @@
 
 use crate::doorbell::Attention;
 use crate::endpoint::NO_RING;
-use crate::frame::{Frame, FrameError, Head, MAX_FRAME, QueuePairName};
-use crate::io::{Io, IoHandle};
+use crate::frame::{Frame, FrameError, Head, QueuePairName, READ_BUFFER};
+use crate::io::{Io, IoHandle, READ, Watched};
 use crate::memory::{Import, ImportError, ShmMemory};
 use crate::socket::{self, Received};
 use dunlin_fabric::host::RealSignal;
@@ -12,6 +12,7 @@ use dunlin_fabric::verbs::MAX_CONTROL_MESSAGE;
 use dunlin_fabric::{
     Access, GrantError, Host, Link, LinkError, Memory, Nanos, PeerIdentity, RealHost, RegionKey, Subscription,
 };
+use rustix::event::epoll::EventFlags;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -165,13 +166,14 @@ impl LinkShared {
         })
     }
 
-    /// Returns the link's number among all links and listeners of the fabric.
-    pub(crate) fn number(&self) -> u64 {
-        self.number
+    /// Lets the control thread watch the link.
+    pub(crate) fn watch(self: &Arc<Self>) -> io::Result<()> {
+        self.io.add(self.number, &self.socket, READ, Arc::clone(self) as Arc<dyn Watched>)
     }
 
-    pub(crate) fn socket(&self) -> &OwnedFd {
-        &self.socket
+    /// Sets whether the control thread reads the socket or lets it push back.
+    fn listen(&self, read: bool) {
+        self.io.set_events(self.number, &self.socket, if read { READ } else { EventFlags::empty() });
     }
 
     pub(crate) fn secrets(&self) -> Secrets {
@@ -205,13 +207,19 @@ impl LinkShared {
         }
     }
 
+    /// Ends the link, and its watch by the control thread.
+    pub(crate) fn close(&self, reason: &str) {
+        self.end(reason);
+        self.io.remove(self.number, &self.socket);
+    }
+
     /// Reads the packets in the socket. `all` ignores the inbox limits: set when the peer has closed, so that
     /// none of its messages is lost (the socket's buffer bounds their size).
     pub(crate) fn read(self: &Arc<Self>, buffer: &mut [u8], all: bool) {
         // Two readers would process frames out of order.
         let _turn = lock(&self.reading);
         loop {
-            if !all && self.inbox.pause_if_full(|| self.io.listen_to(self, false)) {
+            if !all && self.inbox.pause_if_full(|| self.listen(false)) {
                 return;
             }
             match socket::receive(self.socket.as_fd(), buffer) {
@@ -512,6 +520,20 @@ impl LinkShared {
     }
 }
 
+impl Watched for LinkShared {
+    fn serve(self: Arc<Self>, _number: u64, flags: EventFlags, buffer: &mut [u8]) {
+        let ended = flags.intersects(EventFlags::HUP | EventFlags::RDHUP | EventFlags::ERR);
+        self.read(buffer, ended);
+        if ended || !self.is_alive() {
+            self.close("its process has ended or it closed the connection");
+        }
+    }
+
+    fn end(&self, reason: &str) {
+        LinkShared::end(self, reason);
+    }
+}
+
 /// A control connection to a process on this host. Clones are the same connection; dropping the last clone
 /// closes it.
 #[derive(Clone, Debug)]
@@ -529,7 +551,7 @@ struct Closer {
 
 impl Drop for Closer {
     fn drop(&mut self) {
-        self.shared.io.drop_link(&self.shared, "this side closed the connection");
+        self.shared.close("this side closed the connection");
     }
 }
 
@@ -544,12 +566,9 @@ impl ShmLink {
 
     fn take(&self, until: Nanos) -> Result<Vec<u8>, Nothing> {
         let shared = &self.shared;
-        shared.inbox.take(until, || shared.io.listen_to(shared, true))
+        shared.inbox.take(until, || shared.listen(true))
     }
 }
-
-/// The size of the buffer that [`LinkShared::read`] needs: one byte more than the longest frame.
-pub(crate) const READ_BUFFER: usize = MAX_FRAME + 1;
 
 impl Link for ShmLink {
     type Memory = ShmMemory;
@@ -597,6 +616,6 @@ impl Link for ShmLink {
     }
 
     fn close(&self) {
-        self.shared.io.drop_link(&self.shared, "this side closed the connection");
+        self.shared.close("this side closed the connection");
     }
 }

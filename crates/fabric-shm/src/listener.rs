@@ -1,12 +1,15 @@
 //! Listeners for control connections.
 
-use crate::io::{Io, IoHandle};
+use crate::io::{Io, IoHandle, Watched};
 use crate::link::{LinkShared, ShmLink};
 use dunlin_fabric::door::Visitors;
 use dunlin_fabric::host::RealSignal;
 use dunlin_fabric::inbox::{Inbox, InboxLimits, Nothing};
 use dunlin_fabric::{AcceptError, Address, Listener, Nanos};
+use rustix::event::epoll::EventFlags;
 use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Limits on the connections that wait to be accepted.
@@ -36,10 +39,6 @@ impl ListenerShared {
         })
     }
 
-    pub(crate) fn number(&self) -> u64 {
-        self.number
-    }
-
     pub(crate) fn visitors(&self) -> &Visitors {
         &self.visitors
     }
@@ -47,6 +46,12 @@ impl ListenerShared {
     /// Calls a function with the socket, unless it is closed.
     pub(crate) fn with_socket<T>(&self, use_it: impl FnOnce(&OwnedFd) -> T) -> Option<T> {
         self.socket.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(use_it)
+    }
+
+    /// Lets the control thread call `owner` when connections arrive.
+    pub(crate) fn watch(&self, owner: Arc<dyn Watched>) -> io::Result<()> {
+        let added = self.with_socket(|socket| self.io.add(self.number, socket, EventFlags::IN, owner));
+        added.unwrap_or(Err(Errno::BADF.into()))
     }
 
     fn close(&self) {
@@ -83,10 +88,10 @@ impl ShmListener {
 
 impl Drop for ShmListener {
     fn drop(&mut self) {
-        self.io.io().drop_listener(&self.shared);
+        self.shared.with_socket(|socket| self.shared.io.remove(self.shared.number, socket));
         self.shared.close();
         while let Ok(link) = self.shared.waiting.take(0, || {}) {
-            self.io.io().drop_link(&link, "the listener was closed before it accepted");
+            link.close("the listener was closed before it accepted");
         }
     }
 }

@@ -8,7 +8,8 @@ use crate::frame::QueuePairName;
 use crate::inbound::{Consumer, Producer};
 use crate::link::{Closed, LinkShared};
 use crate::receive::{Drained, Partial, Receive, Receiver, SharedReceiveQueue, received};
-use crate::send::SendQueue;
+use crate::send_queue::SendQueue;
+use dunlin_fabric::queue_pair_table::Identified;
 use dunlin_fabric::{
     CompletionStatus, Opcode, QueuePairConfig, QueuePairId, QueuePairState, RegionKey, Transport,
 };
@@ -62,6 +63,13 @@ pub(crate) struct QueuePair {
     pub(crate) closed: Arc<Closed>,
     /// Whether the queue pair is in the domain's list of those that wait for acknowledgements.
     pub(crate) listed: bool,
+}
+
+impl Identified for QueuePair {
+    #[inline]
+    fn id(&self) -> QueuePairId {
+        self.id
+    }
 }
 
 impl QueuePair {

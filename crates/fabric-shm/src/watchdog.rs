@@ -3,7 +3,6 @@
 //! When all sleepers have had several spurious wake-ups in a row, it ticks slowly, until one of them is rung
 //! and sleeps again.
 
-use crate::doorbell::Attention;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 use std::io;
@@ -24,9 +23,21 @@ const DROWSY: u32 = 2;
 /// The control thread has ended: no more ticks.
 const ENDED: u32 = 3;
 
+/// The watchdog's interface to a domain that sleeps.
+pub(crate) trait Sleeper: Send + Sync + std::fmt::Debug {
+    /// Returns a value that changes whenever a sleep begins or ends.
+    fn sleeps(&self) -> u64;
+    /// Returns whether the owner sleeps.
+    fn is_asleep(&self) -> bool;
+    /// Returns whether the owner's sleep, if it sleeps, may be a long one.
+    fn is_patient(&self) -> bool;
+    /// Ends a sleep, whatever value a peer has given to the word.
+    fn rouse(&self);
+}
+
 #[derive(Debug)]
 struct Watched {
-    attention: Weak<Attention>,
+    sleeper: Weak<dyn Sleeper>,
     /// Its count of sleeps at the last tick.
     seen: u64,
 }
@@ -71,8 +82,10 @@ impl Watchdog {
     }
 
     /// Watches a domain for as long as it exists.
-    pub(crate) fn add(&self, attention: &Arc<Attention>) {
-        self.watched().push(Watched { attention: Arc::downgrade(attention), seen: attention.sleeps() });
+    pub(crate) fn add<S: Sleeper + 'static>(&self, sleeper: &Arc<S>) {
+        let seen = sleeper.sleeps();
+        let sleeper: Weak<S> = Arc::downgrade(sleeper);
+        self.watched().push(Watched { sleeper, seen });
     }
 
     /// Called before a sleep, by a domain that has counted it. Returns whether the watchdog will end the
@@ -109,14 +122,14 @@ impl Watchdog {
         let mut watched = self.watched();
         let (mut slept, mut patient) = (false, true);
         watched.retain_mut(|watched| {
-            let Some(attention) = watched.attention.upgrade() else { return false };
-            let sleeps = attention.sleeps();
-            if sleeps == watched.seen && attention.is_asleep() {
-                attention.rouse();
+            let Some(sleeper) = watched.sleeper.upgrade() else { return false };
+            let sleeps = sleeper.sleeps();
+            if sleeps == watched.seen && sleeper.is_asleep() {
+                sleeper.rouse();
             }
-            if sleeps != watched.seen || attention.is_asleep() {
+            if sleeps != watched.seen || sleeper.is_asleep() {
                 slept = true;
-                patient &= attention.is_patient();
+                patient &= sleeper.is_patient();
             }
             watched.seen = sleeps;
             true
@@ -133,9 +146,7 @@ impl Watchdog {
         // A domain that counted a sleep before that store relied on the old ticks; one that did so after it
         // calls again.
         let late = |w: &Watched| {
-            w.attention
-                .upgrade()
-                .is_some_and(|a| a.sleeps() != w.seen && !(state == DROWSY && a.is_patient()))
+            w.sleeper.upgrade().is_some_and(|a| a.sleeps() != w.seen && !(state == DROWSY && a.is_patient()))
         };
         if watched.iter().any(late) {
             self.state.store(WATCHING, Ordering::SeqCst);
@@ -145,13 +156,14 @@ impl Watchdog {
     /// The control thread ends: from now on each sleep has its own timer.
     pub(crate) fn end(&self) {
         self.state.store(ENDED, Ordering::SeqCst);
-        self.watched().iter().filter_map(|w| w.attention.upgrade()).for_each(|a| a.rouse());
+        self.watched().iter().filter_map(|w| w.sleeper.upgrade()).for_each(|a| a.rouse());
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::doorbell::Attention;
     use dunlin_fabric::WaitMode;
 
     #[test]

@@ -1,7 +1,7 @@
 //! Post-time checks of work requests.
 
 use crate::memory::SimMemory;
-use crate::scheduler::State;
+use crate::state::State;
 use dunlin_fabric::{Data, Operation, PostError, QueuePairId, Transport};
 
 impl State {

@@ -2,12 +2,12 @@
 
 use crate::events::Event;
 use crate::link::SimLink;
+use crate::links::LinkSide;
 use crate::memory::{NAMELESS, SimMemory};
-use crate::queues::{
-    CompletionQueue, DomainState, Entry, LinkSide, PostedReceive, QueuePair, ReceiveQueue, Touched,
-};
-use crate::scheduler::{Reason, State};
+use crate::queues::{CompletionQueue, DomainState, Entry, PostedReceive, QueuePair, ReceiveQueue, Touched};
 use crate::shared::{Guard, Shared};
+use crate::state::State;
+use crate::tasks::Reason;
 use crate::timing::Place;
 use dunlin_fabric::{
     AddressHandleId, Armed, Buffer, Completion, CompletionQueueId, CreateError, Endpoint, InlineLine,
@@ -68,6 +68,14 @@ fn wait(shared: &Shared, id: u32, armed: Armed, until: Nanos) -> Wake {
 impl Waker for SimWaker {
     fn wait(&self, armed: Armed, until: Nanos) -> Wake {
         wait(&self.shared, self.domain, armed, until)
+    }
+
+    fn nudge(&self) {
+        if let Some(mut state) = self.shared.try_lock() {
+            let price = state.settings.prices.look;
+            state.charge(price);
+            state.notify(self.domain, false);
+        }
     }
 
     fn wake(&self) {

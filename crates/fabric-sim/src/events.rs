@@ -25,7 +25,7 @@ pub(crate) enum Event {
     Done { queue_pair: u32, serial: u64 },
     /// A plain acknowledgement reaches the initiator's NIC.
     Acknowledged { queue_pair: u32, serial: u64 },
-    /// A less frequent event, stored in the network's slab of [`Rare`](crate::network::Rare) events.
+    /// A less frequent event, stored in the network's slab of [`Rare`](crate::state::Rare) events.
     Rare { index: u32 },
 }
 

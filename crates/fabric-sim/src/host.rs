@@ -1,9 +1,11 @@
 //! The simulated host: virtual time, threads, signals and randomness.
 
-use crate::scheduler::{Reason, State, Waiter};
+use crate::parker::SimParker;
 use crate::shared::{Guard, Shared};
+use crate::signals::SignalState;
+use crate::state::State;
+use crate::tasks::Reason;
 use dunlin_fabric::{Host, Nanos, Signal, Site, Task, Work};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// One process on a simulated machine. `spawn` creates a task; time passes only by [`Host::charge`] and by
@@ -80,6 +82,7 @@ impl SimHost {
 
 impl Host for SimHost {
     type Signal = SimSignal;
+    type Parker = SimParker;
 
     fn now(&self) -> Nanos {
         self.shared.pass_at(|prices| prices.clock_read).clock_of(self.process)
@@ -120,6 +123,10 @@ impl Host for SimHost {
         SimSignal(Arc::new(SignalHandle { shared: Arc::clone(&self.shared), id }))
     }
 
+    fn parker(&self) -> SimParker {
+        SimParker::new(&self.shared)
+    }
+
     fn spawn(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> std::io::Result<Task> {
         let mut state = self.shared.system_call();
         if state.over() || !state.processes[self.process as usize].alive {
@@ -146,19 +153,6 @@ impl Host for SimHost {
             drop(self.shared.park(state, waiter, until, false));
         }
     }
-}
-
-/// The signals of a run by number; numbers are not reused.
-#[derive(Default)]
-pub(crate) struct Signals {
-    next: u64,
-    all: BTreeMap<u64, SignalState>,
-}
-
-#[derive(Default)]
-struct SignalState {
-    count: u64,
-    waiters: Vec<Waiter>,
 }
 
 impl State {

@@ -34,14 +34,17 @@
 
 mod admit;
 pub mod bare;
+mod cores;
 mod domain;
 mod events;
 mod host;
 mod link;
+mod links;
 mod machine;
 mod memory;
 mod network;
 mod outcome;
+mod parker;
 mod posting;
 mod process;
 mod queues;
@@ -51,16 +54,21 @@ mod run;
 mod scheduler;
 mod settings;
 mod shared;
+mod signals;
 mod slab;
 mod stacks;
+mod state;
 mod switch;
+mod tasks;
 mod timing;
+mod trace;
 mod wheel;
 
 pub use domain::{SimDomain, SimWaker};
 pub use host::{SimHost, SimSignal};
 pub use link::{SimLink, SimListener};
 pub use memory::SimMemory;
+pub use parker::{SimParker, SimUnparker};
 pub use random::Random;
 pub use report::{RunError, RunReport};
 pub use settings::{
@@ -71,9 +79,9 @@ pub use settings::{
 use dunlin_fabric::{
     Access, Address, Capabilities, CreateError, DialError, Fabric, ListenError, Nanos, Rates, RegisterError,
 };
-use process::Process;
-use scheduler::State;
+use machine::Process;
 use shared::Shared;
+use state::State;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use timing::Timing;

@@ -4,62 +4,19 @@
 mod warm;
 
 use crate::events::Event;
-use crate::link::{Held, LinkEvent, Links};
+use crate::links::Links;
 use crate::memory::{SimMemory, Watchers};
 use crate::queues::{Action, DomainState, Outcome, Packet, PostedReceive, QueuePair};
-use crate::scheduler::State;
-use crate::slab::{Places, Slab};
+use crate::state::{Network, Rare, State};
 use crate::timing::{Arrived, Timing, model_opcode};
 use dunlin_fabric::{
     Access, Completion, CompletionStatus, Nanos, Opcode, QueuePairId, QueuePairState, RegionKey, RnrRetry,
     Transport,
 };
 use dunlin_rnic_model::{Linked, Request, Touch};
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-
-/// All state that does not belong to tasks.
-#[derive(Default)]
-pub(crate) struct Network {
-    pub(crate) links: Links,
-    pub(crate) domains: Places<DomainState>,
-    pub(crate) queue_pairs: Places<QueuePair>,
-    pub(crate) packets: Slab<Packet>,
-    rare: Slab<Option<Rare>>,
-    /// Number of live registered memories.
-    pub(crate) registered: Arc<AtomicU64>,
-}
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
-/// A less frequent network event.
-pub(crate) enum Rare {
-    /// The retries of a packet that found no RECV are exhausted.
-    RetriesOver { at: u32, packet: u32, from: u32, serial: u64 },
-    /// A RECV completes; its message is visible.
-    Received { at: u32, completion: Completion<SimMemory> },
-    /// The second part of a READ is sampled; `got` is the first part.
-    Sample {
-        back_to: u32,
-        serial: u64,
-        region: Held,
-        offset: usize,
-        length: usize,
-        got: Vec<u8>,
-        answer: Option<Nanos>,
-    },
-    /// An answer other than a plain acknowledgement reaches the initiator's NIC.
-    Answered { at: u32, serial: u64, outcome: Outcome },
-    /// The outcome of a work request reaches its initiator.
-    Outcome { at: u32, serial: u64, outcome: Outcome },
-    /// A queue pair learns that its peer is broken or gone.
-    PeerBroke { at: u32 },
-    /// A queue pair breaks spontaneously.
-    Break { at: u32 },
-    /// An event on a control connection.
-    Link(LinkEvent),
-}
-
 /// A responder's refusal of a packet.
 pub(crate) struct Refused(CompletionStatus);
 

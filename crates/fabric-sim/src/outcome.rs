@@ -1,9 +1,10 @@
 //! Completions, errors, broken peers, and the wake-ups that they cause.
 
 use crate::memory::{NAMELESS, SimMemory, Watchers};
-use crate::network::{Rare, receive_completion};
+use crate::network::receive_completion;
 use crate::queues::{Entry, Kept, Outcome};
-use crate::scheduler::{State, Waiter};
+use crate::state::{Rare, State};
+use crate::tasks::Waiter;
 use dunlin_fabric::{Completion, CompletionStatus, Nanos, Opcode, QueuePairId, QueuePairState, WaitMode};
 
 impl State {
@@ -31,7 +32,7 @@ impl State {
     }
 
     #[inline]
-    fn wake_by_arrival(&mut self, waiter: Waiter, busy: bool) {
+    pub(crate) fn wake_by_arrival(&mut self, waiter: Waiter, busy: bool) {
         let at = self.now() + self.timing.notice(&mut self.chance, busy);
         self.wake(waiter, at);
     }

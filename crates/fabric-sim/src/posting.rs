@@ -2,9 +2,8 @@
 
 use crate::events::Event;
 use crate::memory::SimMemory;
-use crate::network::{Network, Rare};
 use crate::queues::{Action, InFlight, Kept, Outcome, Packet};
-use crate::scheduler::State;
+use crate::state::{Network, Rare, State};
 use crate::timing::{Message, Place, Posted, model_opcode};
 use dunlin_fabric::{
     CompletionStatus, Data, Gather, InlineLine, Nanos, Opcode, Operation, PostError, QueuePairId,

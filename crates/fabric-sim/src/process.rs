@@ -1,19 +1,6 @@
 //! Simulated processes: the unit of a crash.
 
-use crate::scheduler::State;
-
-/// A process.
-#[derive(Debug)]
-pub(crate) struct Process {
-    pub(crate) machine: u32,
-    pub(crate) alive: bool,
-}
-
-impl Process {
-    pub(crate) fn on(machine: u32) -> Self {
-        Process { machine, alive: true }
-    }
-}
+use crate::state::State;
 
 impl State {
     /// Kills a process: its tasks end at once, its queue pairs and connections disappear, and packets already

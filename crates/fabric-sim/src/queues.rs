@@ -1,9 +1,9 @@
 //! The objects of a domain: completion queues, queue pairs, shared receive queues. Holds data and local rules
 //! only; traffic between queue pairs belongs to `network`.
 
-use crate::link::Held;
+use crate::links::{Held, LinkSide};
 use crate::memory::{Line, SimMemory};
-use crate::scheduler::Waiter;
+use crate::tasks::Waiter;
 use crate::timing::{Message, Place};
 use dunlin_fabric::{
     AddressHandles, Buffer, Completion, CompletionStatus, Gather, Nanos, Opcode, QueuePairConfig,
@@ -11,13 +11,6 @@ use dunlin_fabric::{
 };
 use dunlin_rnic_model::Touch;
 use std::collections::VecDeque;
-
-/// One side of a link: 0 dialled, 1 accepted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LinkSide {
-    pub(crate) link: u32,
-    pub(crate) side: u32,
-}
 
 /// Memory that the domain's waiting task will touch, for prefetching.
 #[derive(Clone, Copy, Default)]
@@ -569,7 +562,7 @@ mod tests {
         assert!(offset_of!(QueuePair, inbound) < 128);
         assert!(offset_of!(QueuePair, sends) + offset_of!(Sends, rest) <= 192);
         assert!(offset_of!(Packet, short) + SHORT <= 128);
-        assert_eq!(size_of::<Option<crate::link::Grant>>(), 32);
+        assert_eq!(size_of::<Option<crate::links::Grant>>(), 32);
     }
 
     #[test]

@@ -1,11 +1,11 @@
 //! The main loop of a run: events, tasks and the final clean-up.
 
 use crate::report::{RunError, RunReport};
-use crate::scheduler::{Body, TaskId};
 use crate::shared::{Killed, Shared};
 use crate::slab::Places;
 use crate::stacks::Stacks;
 use crate::switch::Strand;
+use crate::tasks::{Body, TaskId};
 use std::any::Any;
 use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

@@ -6,16 +6,10 @@
 //! that do not block by the contract of the traits never switch: their caller may hold a lock, and the next
 //! task to take that lock would block the only thread.
 
-use crate::events::{Event, Events};
-use crate::host::Signals;
-use crate::machine::Machine;
-use crate::network::Network;
-use crate::process::Process;
-use crate::random::Random;
-use crate::settings::Settings;
-use crate::timing::Timing;
+use crate::events::Event;
+use crate::state::State;
+use crate::tasks::{Body, Reason, Stay, TaskId, TaskRest, TaskState, Waiter};
 use dunlin_fabric::{Nanos, Wake, copy};
-use std::collections::VecDeque;
 use std::fmt;
 
 /// Number of tasks from which on the memory of upcoming events is prefetched; with fewer it stays in the
@@ -29,213 +23,7 @@ const LINES_BELOW: usize = 10;
 const LINES_ABOVE: usize = 18;
 const LINE: usize = 64;
 
-/// A task's number: its index in [`State::tasks`].
-pub(crate) type TaskId = u32;
-
-/// The body of a task.
-pub(crate) type Body = Box<dyn FnOnce() + Send>;
-
-/// Identifies one wait of one task; stale once the task resumes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Waiter {
-    pub(crate) task: TaskId,
-    stay: u64,
-}
-
-/// The reason of a wait, for deadlock reports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reason {
-    Arrivals {
-        domain: u32,
-        event: bool,
-    },
-    Signal(u64),
-    End(TaskId),
-    Sleep,
-    Message {
-        link: u32,
-    },
-    /// At a listener.
-    Connection(u32),
-    Answer,
-}
-
-impl Reason {
-    /// Returns whether the task keeps its core and polls while it waits.
-    fn spins(self) -> bool {
-        matches!(self, Reason::Arrivals { event: false, .. })
-    }
-}
-
-#[derive(Clone, Copy)]
-struct Stay {
-    number: u64,
-    reason: Reason,
-    woken: bool,
-    /// The task's clock at the start of the wait, which cannot end earlier.
-    since: Nanos,
-}
-
-/// A task. A switch touches two cache lines of it.
-#[repr(align(64))]
-pub(crate) struct TaskState {
-    pub(crate) process: u32,
-    pub(crate) machine: u32,
-    stay: Option<Stay>,
-    outcome: Wake,
-    /// When the wait expires, and with which result; `MAX` for never.
-    timer: Nanos,
-    timer_outcome: Wake,
-    /// The earliest timer event of the task in the queue. Outdated events stay queued; the task checks again
-    /// when one fires.
-    timer_event: Nanos,
-    pub(crate) ended: bool,
-    /// The task's process was killed.
-    pub(crate) doomed: bool,
-    /// The task's core, on machines with a limited number.
-    pub(crate) core: Option<u32>,
-    /// The task is ready and waits for a core.
-    pub(crate) ready: bool,
-    /// The stack address at the last suspension, where the task continues.
-    stack: usize,
-    /// The end of the stack, where it starts, and the address of its [`Strand`](crate::switch::Strand); both
-    /// for prefetching.
-    stack_end: usize,
-    strand: usize,
-    pub(crate) rest: Box<TaskRest>,
-}
-
-/// The parts of a task that no switch touches.
-pub(crate) struct TaskRest {
-    pub(crate) name: String,
-    joiners: Vec<Waiter>,
-    pub(crate) panic: Option<String>,
-}
-
-impl TaskState {
-    pub(crate) fn is_in_stay(&self) -> bool {
-        self.stay.is_some()
-    }
-}
-
-/// A hash of all events (FNV-1a over words): equal hashes mean equal runs.
-pub(crate) struct Trace(u64);
-
-impl Trace {
-    #[inline(always)]
-    fn note(&mut self, value: u64) {
-        self.0 = (self.0 ^ value).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23);
-    }
-
-    #[inline(always)]
-    pub(crate) fn note_at(&mut self, kind: u64, at: u32, detail: u64) {
-        self.note(kind << 56 | u64::from(at));
-        self.note(detail);
-    }
-
-    #[inline(always)]
-    pub(crate) fn note_bytes(&mut self, kind: u64, bytes: &[u8]) {
-        self.note(kind << 56 | bytes.len() as u64);
-        // Most payloads are one line.
-        let Ok(line) = <&[u8; LINE]>::try_from(bytes) else { return self.note_words(bytes) };
-        for word in line.as_chunks::<8>().0 {
-            self.note(u64::from_le_bytes(*word));
-        }
-    }
-
-    #[inline(never)]
-    fn note_words(&mut self, bytes: &[u8]) {
-        let (words, rest) = bytes.as_chunks::<8>();
-        for word in words {
-            self.note(u64::from_le_bytes(*word));
-        }
-        if !rest.is_empty() {
-            let mut word = [0; 8];
-            word[..rest.len()].copy_from_slice(rest);
-            self.note(u64::from_le_bytes(word));
-        }
-    }
-}
-
-/// The whole state of a run except its stacks.
-pub(crate) struct State {
-    pub(crate) settings: Settings,
-    pub(crate) timing: Timing,
-    /// Source of network and scheduler timings.
-    pub(crate) chance: Random,
-    /// Source of [`dunlin_fabric::Host::random`].
-    pub(crate) host_random: Random,
-    pub(crate) network: Network,
-    pub(crate) signals: Signals,
-    pub(crate) machines: Vec<Machine>,
-    /// Whether any machine's slowness differs from 1000.
-    pub(crate) has_slow_machines: bool,
-    pub(crate) processes: Vec<Process>,
-    /// Time of the latest event.
-    event_clock: Nanos,
-    /// The running task's clock is `clock` plus `fraction` in picoseconds. Charging only adds to `fraction`,
-    /// since the clock is advanced far more often than it is read. While an event happens, the sum is its
-    /// time.
-    clock: Nanos,
-    fraction: u64,
-    /// Most picoseconds that a task may run ahead of all others.
-    much: u64,
-    pub(crate) events: Events,
-    handled: u64,
-    /// Packets of the last arrivals that were prefetched, latest first.
-    arrivals: [Option<u32>; 4],
-    /// Number of task switches.
-    pub(crate) switches: u64,
-    pub(crate) trace: Trace,
-    pub(crate) tasks: Vec<TaskState>,
-    /// Number of tasks that have not ended.
-    pub(crate) live: usize,
-    pub(crate) started: VecDeque<(TaskId, Body)>,
-    running: Option<TaskId>,
-    doomed: bool,
-    stays: u64,
-    /// A task that an event has just woken, and when: it runs next without passing through the queue.
-    next: Option<(TaskId, u64, Nanos)>,
-    /// The running task ran too far ahead of all others.
-    pub(crate) hogged: bool,
-    /// The run is over: tasks unwind, and no call blocks.
-    pub(crate) stopping: bool,
-}
-
 impl State {
-    pub(crate) fn new(settings: Settings, timing: Timing, seed: u64) -> Self {
-        let much = settings.run_ahead.saturating_mul(1000);
-        State {
-            chance: Random::new(seed, 1),
-            host_random: Random::new(seed, 2),
-            timing,
-            network: Network::default(),
-            signals: Signals::default(),
-            machines: settings.machines.iter().map(Machine::new).collect(),
-            has_slow_machines: false,
-            processes: vec![Process::on(0)],
-            event_clock: settings.start,
-            clock: settings.start,
-            settings,
-            fraction: 0,
-            much,
-            events: Events::default(),
-            handled: 0,
-            arrivals: [None; 4],
-            switches: 0,
-            trace: Trace(0xcbf2_9ce4_8422_2325),
-            tasks: Vec::new(),
-            live: 0,
-            started: VecDeque::new(),
-            running: None,
-            doomed: false,
-            stays: 0,
-            next: None,
-            hogged: false,
-            stopping: false,
-        }
-    }
-
     /// Returns the running task's time, or that of the current event.
     #[inline(always)]
     pub(crate) fn now(&self) -> Nanos {
@@ -737,6 +525,7 @@ impl fmt::Display for Waited<'_> {
                     "an arrival at domain {domain} (a completion, a WRITE in a watched region, a waker)"
                 )
             }
+            Reason::Unpark { parker, .. } => write!(f, "an unpark of parker {parker}"),
             Reason::Signal(signal) => write!(f, "signal {signal}"),
             Reason::End(task) => write!(f, "the end of '{}'", self.0.tasks[task as usize].rest.name),
             Reason::Sleep => write!(f, "time to pass"),
@@ -746,15 +535,5 @@ impl fmt::Display for Waited<'_> {
             }
             Reason::Answer => write!(f, "the answer of a listener that does not accept"),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_a_switch_touches_of_a_task_is_two_cache_lines() {
-        assert_eq!(size_of::<TaskState>(), 2 * LINE);
     }
 }

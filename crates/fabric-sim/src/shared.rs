@@ -4,9 +4,10 @@
 //! they hold the state in a cell that opens only on that thread and only during the run.
 
 use crate::events::Event;
-use crate::scheduler::{State, Waiter};
 use crate::settings::Prices;
+use crate::state::State;
 use crate::switch;
+use crate::tasks::Waiter;
 use dunlin_fabric::{Nanos, Wake};
 use std::cell::{Cell, UnsafeCell};
 use std::ops::{Deref, DerefMut};

@@ -5,9 +5,11 @@
 //! A [`ThreadDomain`](crate::ThreadDomain) waits for the data path, because it knows its sources of events. A
 //! [`Signal`] waits for other threads.
 
+mod parker;
 mod real;
 mod topology;
 
+pub use parker::{Parker, RealParker, RealUnparker, Unparker};
 pub use real::{RealHost, RealSignal};
 pub use topology::{BindError, Topology};
 
@@ -55,6 +57,8 @@ pub enum Site {
     BeforeSleep,
     /// Once per iteration of a worker's loop.
     WorkerLoop,
+    /// While a thread leads the others that share its connection.
+    Leading,
 }
 
 /// A started thread. Dropping the value detaches the thread.
@@ -128,6 +132,8 @@ impl std::fmt::Debug for Clock {
 pub trait Host: Clone + Send + Sync + std::fmt::Debug + 'static {
     /// The type that threads of this host use to signal each other.
     type Signal: Signal;
+    /// The type in which a thread of this host waits for another one.
+    type Parker: Parker;
 
     /// Returns the time. Costs about 20 ns, so it must not be called on every poll.
     fn now(&self) -> Nanos;
@@ -153,6 +159,8 @@ pub trait Host: Clone + Send + Sync + std::fmt::Debug + 'static {
     }
     /// Makes a signal.
     fn signal(&self) -> Self::Signal;
+    /// Makes a parker for one thread.
+    fn parker(&self) -> Self::Parker;
     /// Starts a thread.
     fn spawn(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> std::io::Result<Task>;
     /// Returns the NUMA nodes of the machine, each with the cores that the calling thread may use. Reads

@@ -28,6 +28,7 @@ pub mod inbox;
 pub mod interpose;
 pub mod memory;
 pub mod news;
+pub mod queue_pair_table;
 pub mod rates;
 pub mod request_names;
 pub mod shared_values;
@@ -44,10 +45,13 @@ pub use error::{
     AcceptError, CreateError, DialError, GrantError, LinkError, ListenError, PostError, RegisterError,
     Unavailable,
 };
-pub use host::{BindError, Clock, Host, Nanos, RealHost, Signal, Site, Task, Topology, Work};
+pub use host::{
+    BindError, Clock, Host, Nanos, Parker, RealHost, Signal, Site, Task, Topology, Unparker, Work,
+};
 pub use interpose::{Count, Fault, FaultPlan, Trace};
 pub use memory::{Access, Memory, Region};
 pub use news::{Mark, ReadyList, Subscription};
+pub use queue_pair_table::QueuePairTable;
 pub use rates::{BadRates, DeviceIdentity, KnownRates, RateRow, Rates, RatesBook, RatesSource};
 pub use request_names::{REQUEST_OWNER, RequestKind, parse_request_name, request_name};
 pub use shared_values::SharedValues;

@@ -206,6 +206,10 @@ pub trait Waker: Clone + Send + Sync + Debug + 'static {
     /// Makes the domain's current or next wait return. Does not block.
     fn wake(&self);
 
+    /// Ends a busy wait of the domain that lasts until an event, as in a simulator. Elsewhere it does nothing:
+    /// there a busy wait lasts an instant.
+    fn nudge(&self) {}
+
     /// Waits as [`ThreadDomain::wait`] does, without access to the domain. For a thread that shares a domain
     /// behind a lock: it arms and polls with the lock held, and sleeps without it. One thread at a time may
     /// wait. Only for event mode; returns at once in busy mode.

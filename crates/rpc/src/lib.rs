@@ -20,12 +20,13 @@ mod path;
 pub mod plan;
 pub mod server;
 pub mod service;
+mod share;
 pub mod tune;
 mod wait;
 
 pub use client::{
-    AsyncClient, AsyncHub, AsyncResponse, AsyncWithin, BatchCalls, Batching, Call, CallId, Client,
-    ClientConfig, FillingRequest, LargeRequest, Ready, Response, RunningPlan, RunsIn, WaitsAs, Within,
+    AsyncClient, AsyncHub, AsyncResponse, AsyncWithin, BatchCalls, Batching, Call, CallId, ClientConfig,
+    Ready, RunningPlan, RunsIn, WaitsAs,
 };
 pub use connect::backoff::{Backoff, BackoffConfig};
 pub use dunlin_wire::{ApplicationCode, Status};
@@ -41,4 +42,5 @@ pub use server::{
     ServerConfig, Worker,
 };
 pub use service::{FunctionMode, PoolService, Reply, ReplyTooLarge, Request, Service};
+pub use share::{Client, FillingRequest, LargeRequest, Response, Within};
 pub use tune::{shared::FetchChoice, wait::FirstRead, way::Way};

@@ -1,10 +1,12 @@
 //! Prefetches the memory of upcoming events. These are hints: no result depends on them.
 
-use super::{LINE, Network};
 use crate::memory::SimMemory;
 use crate::queues::{Action, Touched};
+use crate::state::Network;
 use dunlin_fabric::{Memory, copy};
 
+/// Bytes of a cache line.
+const LINE: usize = 64;
 /// Cache lines of a queue pair that a message touches.
 const QUEUE_PAIR_LINES: usize = 3;
 

@@ -1,6 +1,6 @@
 //! The host of a real machine.
 
-use super::{BindError, Clock, Host, Nanos, Signal, Site, Task, Topology, Work};
+use super::{BindError, Clock, Host, Nanos, RealParker, Signal, Site, Task, Topology, Work};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
@@ -21,6 +21,7 @@ fn origin() -> Instant {
 
 impl Host for RealHost {
     type Signal = RealSignal;
+    type Parker = RealParker;
 
     fn now(&self) -> Nanos {
         // The clock starts at one second, so subtracting a short time from "now" cannot underflow near the
@@ -53,6 +54,10 @@ impl Host for RealHost {
 
     fn signal(&self) -> RealSignal {
         RealSignal::default()
+    }
+
+    fn parker(&self) -> RealParker {
+        RealParker::default()
     }
 
     fn spawn(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> std::io::Result<Task> {

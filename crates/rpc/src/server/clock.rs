@@ -184,7 +184,7 @@ impl<F: Fabric> Dispatcher<F> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dunlin_fabric::host::RealSignal;
+    use dunlin_fabric::host::{RealParker, RealSignal};
     use dunlin_fabric::{Site, Task, Work};
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -205,6 +205,7 @@ mod tests {
 
     impl Host for Set {
         type Signal = RealSignal;
+        type Parker = RealParker;
         fn now(&self) -> Nanos {
             self.0.1.fetch_add(1, Relaxed);
             self.0.0.load(Relaxed)
@@ -216,6 +217,9 @@ mod tests {
         }
         fn signal(&self) -> RealSignal {
             RealSignal::default()
+        }
+        fn parker(&self) -> RealParker {
+            RealParker::default()
         }
         fn spawn(&self, _: &str, _: Box<dyn FnOnce() + Send>) -> std::io::Result<Task> {
             Err(std::io::Error::other("no threads"))

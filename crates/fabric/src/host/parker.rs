@@ -1,0 +1,169 @@
+//! A thread's wait for another thread of its process.
+
+use super::Nanos;
+use crate::idle::Idle;
+use crate::{Crowding, Host, RealHost, WaitMode};
+use std::fmt::Debug;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::Thread;
+use std::time::Duration;
+
+/// One thread's wait for other threads: it parks until one of them unparks it. An unpark before the park ends
+/// the park at once; several count as one.
+///
+/// A [`Signal`](super::Signal) is for control paths and any number of waiters. A parker costs its owner and
+/// the waking thread one access to one cache line each, and a system call only if the owner sleeps.
+pub trait Parker: Send + Debug + 'static {
+    /// The type that ends the wait.
+    type Unparker: Unparker;
+
+    /// Returns the handle with which other threads end the wait.
+    fn unparker(&self) -> Self::Unparker;
+    /// Waits until this thread is unparked or until the time `until`; returns whether it was unparked. Never
+    /// misses an unpark, and may return without one.
+    ///
+    /// A busy park lasts an instant on a real host, which gives the core away by the rule of [`Idle`]. In a
+    /// simulator it lasts until the unpark. In the other modes the thread sleeps.
+    fn park(&mut self, mode: WaitMode, until: Nanos) -> bool;
+    /// Returns how other threads compete for this thread's core, as far as recent busy parks have shown.
+    fn crowding(&self) -> Crowding {
+        Crowding::Alone
+    }
+    /// Returns whether a busy park blocks until the unpark, so that someone must be there to unpark.
+    fn blocks_when_busy(&self) -> bool;
+}
+
+/// Ends the wait of a [`Parker`]. All methods may be called from any thread, and never block.
+pub trait Unparker: Clone + Send + Sync + Debug + 'static {
+    /// Unparks the parker's owner.
+    fn unpark(&self);
+}
+
+const EMPTY: u32 = 0;
+const NOTIFIED: u32 = 1;
+const ASLEEP: u32 = 2;
+
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Place {
+    word: AtomicU32,
+    sleeper: Mutex<Option<Thread>>,
+}
+
+impl Place {
+    fn sleeper(&self) -> std::sync::MutexGuard<'_, Option<Thread>> {
+        self.sleeper.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The parker of a thread of [`RealHost`].
+#[derive(Debug, Default)]
+pub struct RealParker {
+    place: Arc<Place>,
+    idle: Idle,
+}
+
+/// Ends the wait of a [`RealParker`].
+#[derive(Clone, Debug)]
+pub struct RealUnparker(Arc<Place>);
+
+impl RealParker {
+    #[cold]
+    fn sleep(&mut self, until: Nanos) -> bool {
+        let word = &self.place.word;
+        // Before the state says so, because the waking thread looks for the name then.
+        *self.place.sleeper() = Some(std::thread::current());
+        if word.compare_exchange(EMPTY, ASLEEP, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+            while word.load(Ordering::Acquire) == ASLEEP {
+                let left = until.saturating_sub(RealHost.now());
+                if left == 0 {
+                    break;
+                }
+                std::thread::park_timeout(Duration::from_nanos(left));
+            }
+            self.idle.slept();
+        }
+        self.place.word.swap(EMPTY, Ordering::AcqRel) == NOTIFIED
+    }
+}
+
+impl Parker for RealParker {
+    type Unparker = RealUnparker;
+
+    fn unparker(&self) -> RealUnparker {
+        RealUnparker(Arc::clone(&self.place))
+    }
+
+    #[inline]
+    fn park(&mut self, mode: WaitMode, until: Nanos) -> bool {
+        if mode.sleeps() {
+            return self.sleep(until);
+        }
+        if self.place.word.load(Ordering::Relaxed) == NOTIFIED {
+            self.place.word.swap(EMPTY, Ordering::Acquire);
+            self.idle.reset();
+            return true;
+        }
+        std::hint::spin_loop();
+        self.idle.wait();
+        false
+    }
+
+    fn crowding(&self) -> Crowding {
+        self.idle.crowding()
+    }
+
+    fn blocks_when_busy(&self) -> bool {
+        false
+    }
+}
+
+impl Unparker for RealUnparker {
+    #[inline]
+    fn unpark(&self) {
+        if self.0.word.swap(NOTIFIED, Ordering::AcqRel) == ASLEEP {
+            if let Some(thread) = &*self.0.sleeper() {
+                thread.unpark();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unpark_before_the_park_is_not_lost_and_counts_once() {
+        for mode in [WaitMode::Busy, WaitMode::Event] {
+            let mut parker = RealHost.parker();
+            let unparker = parker.unparker();
+            unparker.unpark();
+            unparker.unpark();
+            assert!(parker.park(mode, Nanos::MAX));
+            assert!(!parker.park(mode, RealHost.now() + 1_000_000));
+        }
+    }
+
+    /// Two threads unpark each other by turns, busy and asleep mixed.
+    #[test]
+    fn two_threads_unpark_each_other() {
+        const ROUNDS: u32 = 20_000;
+        let (mut first, mut second) = (RealHost.parker(), RealHost.parker());
+        let (to_first, to_second) = (first.unparker(), second.unparker());
+        let mode = |round: u32| if round.is_multiple_of(3) { WaitMode::Event } else { WaitMode::Busy };
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                for round in 0..ROUNDS {
+                    while !second.park(mode(round), Nanos::MAX) {}
+                    to_first.unpark();
+                }
+            });
+            for round in 0..ROUNDS {
+                to_second.unpark();
+                while !first.park(mode(round + 1), Nanos::MAX) {}
+            }
+        });
+    }
+}

@@ -1,0 +1,206 @@
+//! The leader's side of the tickets: collect, begin, finish.
+
+use super::memory::{Memory, Processor, Word};
+use super::{
+    ABANDONED, DONE, Delivery, Entry, FREE, INLINE, NONE, READY, RESULT_IN_BODY, RESULT_INLINE,
+    RESULT_IS_ERROR, TAKEN, Ticket, TicketId, Tickets, WITHDRAWN, generation, head, phase,
+};
+use crate::error::{CallError, Cause};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// The queue of a list's leader: the tickets that were collected and not begun, in order of arrival, linked
+/// through the tickets. Lies behind the lock of the lead, so one thread at a time uses it.
+///
+/// Dropping it fails the calls that wait as not executed. Calls that were begun stay taken; a later leader of
+/// the same list can finish them.
+pub(crate) struct Leader<M: Memory = Processor> {
+    pub(super) tickets: Arc<Tickets<M>>,
+    pub(super) list: u16,
+    pub(super) first: u32,
+    pub(super) last: u32,
+    pub(super) waiting: u32,
+}
+
+impl<M: Memory> Leader<M> {
+    /// The table of the tickets.
+    pub(crate) fn tickets(&self) -> &Arc<Tickets<M>> {
+        &self.tickets
+    }
+
+    /// The number of the list.
+    pub(crate) fn list(&self) -> u16 {
+        self.list
+    }
+
+    /// The number of tickets that were collected and not begun, including withdrawn ones.
+    pub(crate) fn waiting(&self) -> u32 {
+        self.waiting
+    }
+
+    /// Returns whether neither the queue nor the list has a ticket.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting == 0 && self.tickets.is_empty(self.list)
+    }
+
+    /// Takes all tickets off the list and puts them behind those in the queue, in order of arrival. Returns
+    /// their number. Takes time in proportion to it; a list holds each ticket of the table at most once.
+    #[inline]
+    pub(crate) fn collect(&mut self) -> u32 {
+        let Some(list) = self.tickets.lists.get(usize::from(self.list)) else { return 0 };
+        if list.newest.load(Ordering::Relaxed) == NONE {
+            return 0;
+        }
+        let newest = list.newest.swap(NONE, M::TAKE);
+        let (mut index, mut oldest, mut count) = (newest, NONE, 0);
+        while let Some(ticket) = self.tickets.ticket(index) {
+            let before = ticket.next.load(Ordering::Relaxed);
+            ticket.next.store(oldest, Ordering::Relaxed);
+            (oldest, index) = (index, before);
+            count += 1;
+        }
+        self.append(oldest, newest, count);
+        count
+    }
+
+    #[inline]
+    pub(super) fn append(&mut self, first: u32, last: u32, count: u32) {
+        match self.tickets.ticket(self.last) {
+            Some(ticket) => ticket.next.store(first, Ordering::Relaxed),
+            None => self.first = first,
+        }
+        self.last = last;
+        self.waiting += count;
+    }
+
+    #[inline]
+    fn pop(&mut self) -> Option<u32> {
+        let index = self.first;
+        let ticket = self.tickets.ticket(index)?;
+        self.first = ticket.next.load(Ordering::Relaxed);
+        if self.first == NONE {
+            self.last = NONE;
+        }
+        self.waiting -= 1;
+        Some(index)
+    }
+
+    /// Begins the next call of the queue: its owner cannot withdraw it any more. Frees withdrawn tickets on the
+    /// way. `None` if the queue is empty; see [`collect`](Leader::collect).
+    ///
+    /// The caller begins a call before it puts any of it into a message, so that no owner learns that its
+    /// call was not executed while the call is being sent.
+    #[inline]
+    pub(crate) fn begin_next(&mut self) -> Option<TicketId> {
+        while let Some(index) = self.pop() {
+            let Some(ticket) = self.tickets.ticket(index) else { continue };
+            let generation = generation(ticket.state.load(Ordering::Relaxed));
+            let id = TicketId { index, generation };
+            match ticket.state.exchange(id.at(READY), id.at(TAKEN), Ordering::Relaxed) {
+                Ok(_) => return Some(id),
+                Err(now) => {
+                    debug_assert_eq!(now, id.at(WITHDRAWN));
+                    ticket.state.store(id.at(FREE), M::FREE);
+                }
+            }
+        }
+        None
+    }
+
+    /// The ticket with this id if it was begun on this list and not finished.
+    #[inline]
+    fn begun(&self, id: TicketId) -> Option<(&Ticket<M>, u32)> {
+        let ticket = self.tickets.ticket_in_use(id)?;
+        let phase = phase(ticket.state.load(Ordering::Relaxed));
+        let list = (ticket.head.load(Ordering::Relaxed) >> 16) as u16;
+        (matches!(phase, TAKEN | ABANDONED) && list == self.list).then_some((ticket, phase))
+    }
+
+    /// Passes a begun call to `with`; `None` if the id names none. A call can be read until it is finished or
+    /// put back, even if its owner has given it up.
+    #[inline]
+    pub(crate) fn read<R>(&self, id: TicketId, with: impl FnOnce(Entry<'_>) -> R) -> Option<R> {
+        let (ticket, _) = self.begun(id)?;
+        let head = ticket.head.load(Ordering::Relaxed);
+        let (function, length) = (head as u16, (head >> 32) as usize);
+        let (thread, time) = (self.tickets.thread(id), ticket.time.load(Ordering::Relaxed));
+        Some(if length <= INLINE {
+            let bytes = ticket.load_words(length);
+            with(Entry { function, thread, time, payload: &bytes[..length] })
+        } else {
+            with(Entry { function, thread, time, payload: &ticket.body().bytes })
+        })
+    }
+
+    /// Puts a begun call back at the front of the queue, because there is no room to send it. Nothing of the
+    /// call may have been sent. Of several calls the one begun last is put back first. Returns whether the
+    /// call waits again; not if its owner has given it up, or the id names no begun call.
+    pub(crate) fn put_back(&mut self, id: TicketId) -> bool {
+        let Some((ticket, _)) = self.begun(id) else { return false };
+        if ticket.state.exchange(id.at(TAKEN), id.at(READY), Ordering::Relaxed).is_err() {
+            ticket.state.store(id.at(FREE), M::FREE);
+            return false;
+        }
+        ticket.next.store(self.first, Ordering::Relaxed);
+        self.first = id.index;
+        if self.last == NONE {
+            self.last = id.index;
+        }
+        self.waiting += 1;
+        true
+    }
+
+    /// Ends a begun call with its result, which is copied into the ticket. Allocates only for a result longer
+    /// than all before it in that ticket, and for errors.
+    #[inline]
+    pub(crate) fn finish(&mut self, id: TicketId, result: Result<&[u8], CallError>) -> Delivery {
+        let Some((ticket, phase)) = self.begun(id) else { return Delivery::Stale };
+        if phase == TAKEN {
+            let head = match result {
+                Ok(bytes) if ticket.store(bytes) => head(RESULT_INLINE, self.list, bytes.len() as u32),
+                Ok(_) => head(RESULT_IN_BODY, self.list, 0),
+                Err(error) => {
+                    ticket.body().error = Some(Box::new(error));
+                    head(RESULT_IS_ERROR, self.list, 0)
+                }
+            };
+            ticket.head.store(head, Ordering::Relaxed);
+            if ticket.state.exchange(id.at(TAKEN), id.at(DONE), M::FINISH).is_ok() {
+                return Delivery::Delivered;
+            }
+        }
+        ticket.state.store(id.at(FREE), M::FREE);
+        Delivery::Abandoned
+    }
+
+    /// Ends all calls that wait, in the queue and on the list, as not executed. `ended` gets each that was
+    /// delivered.
+    pub(crate) fn fail_waiting(&mut self, cause: Cause, mut ended: impl FnMut(TicketId)) {
+        self.collect();
+        while let Some(id) = self.begin_next() {
+            if self.finish(id, Err(CallError::NotExecuted(cause))) == Delivery::Delivered {
+                ended(id);
+            }
+        }
+    }
+}
+
+impl<M: Memory> Drop for Leader<M> {
+    fn drop(&mut self) {
+        self.fail_waiting(Cause::Closed, |_| {});
+        if let Some(list) = self.tickets.lists.get(usize::from(self.list)) {
+            list.has_leader.store(false, Ordering::Release);
+        }
+    }
+}
+
+impl<M: Memory> fmt::Debug for Leader<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Leader")
+            .field("list", &self.list)
+            .field("waiting", &self.waiting)
+            .finish_non_exhaustive()
+    }
+}

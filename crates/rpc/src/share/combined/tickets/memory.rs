@@ -1,0 +1,86 @@
+//! The atomic words of the tickets and the memory orders between their users: the processor's, or a model
+//! checker's.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// An atomic word with values of type `V`.
+pub(crate) trait Word<V>: Send + Sync {
+    /// Creates a word.
+    fn new(value: V) -> Self;
+    /// Loads the value.
+    fn load(&self, order: Ordering) -> V;
+    /// Stores a value.
+    fn store(&self, value: V, order: Ordering);
+    /// Stores a value and returns the previous one.
+    fn swap(&self, value: V, order: Ordering) -> V;
+    /// Stores `value` if the current value is `expected`. A failure returns the current value, loaded with
+    /// relaxed ordering.
+    fn exchange(&self, expected: V, value: V, order: Ordering) -> Result<V, V>;
+}
+
+/// The words and the orders that the tickets are made of.
+///
+/// Only the orders that guarantee something are named here. All other accesses are relaxed: they concern
+/// words that one thread owns at a time, and the orders below hand the ownership over.
+pub(crate) trait Memory: 'static {
+    /// A word of 32 bits.
+    type Half: Word<u32>;
+    /// A word of 64 bits.
+    type Whole: Word<u64>;
+
+    /// Push: makes the ticket's contents visible to the leader that takes the list.
+    const PUSH: Ordering = Ordering::Release;
+    /// Taking the list: the counterpart of [`PUSH`](Memory::PUSH). A push is a read-modify-write, so it
+    /// continues the release sequences of all pushes before it, and one load acquires them all.
+    const TAKE: Ordering = Ordering::Acquire;
+    /// End of a call: makes the result visible to the owner.
+    const FINISH: Ordering = Ordering::Release;
+    /// The owner's load of a ticket's state: the counterpart of [`FINISH`](Memory::FINISH).
+    const RESULT: Ordering = Ordering::Acquire;
+    /// The leader's last access to a ticket whose owner gave the call up.
+    const FREE: Ordering = Ordering::Release;
+    /// The owner's load before it uses such a ticket again: the counterpart of [`FREE`](Memory::FREE).
+    const REUSE: Ordering = Ordering::Acquire;
+}
+
+/// The processor's atomics.
+#[derive(Debug)]
+pub(crate) enum Processor {}
+
+impl Memory for Processor {
+    type Half = AtomicU32;
+    type Whole = AtomicU64;
+}
+
+macro_rules! word {
+    ($atomic:ty, $value:ty) => {
+        impl Word<$value> for $atomic {
+            #[inline]
+            fn new(value: $value) -> Self {
+                <$atomic>::new(value)
+            }
+            #[inline]
+            fn load(&self, order: Ordering) -> $value {
+                <$atomic>::load(self, order)
+            }
+            #[inline]
+            fn store(&self, value: $value, order: Ordering) {
+                <$atomic>::store(self, value, order);
+            }
+            #[inline]
+            fn swap(&self, value: $value, order: Ordering) -> $value {
+                <$atomic>::swap(self, value, order)
+            }
+            #[inline]
+            fn exchange(&self, expected: $value, value: $value, order: Ordering) -> Result<$value, $value> {
+                self.compare_exchange(expected, value, order, Ordering::Relaxed)
+            }
+        }
+    };
+}
+
+word!(AtomicU32, u32);
+word!(AtomicU64, u64);
+
+#[cfg(test)]
+pub(crate) use word;
