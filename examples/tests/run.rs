@@ -72,6 +72,11 @@ fn failures() {
 }
 
 #[test]
+fn threads() {
+    says("threads", &["332833500", "2331833500", "6330833500", "12329833500"]);
+}
+
+#[test]
 fn first_call() {
     says("first_call", &["hello world"]);
 }
