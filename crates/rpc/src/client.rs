@@ -10,8 +10,8 @@ pub mod config;
 pub(crate) mod core;
 mod establish;
 mod fetched;
-mod filling;
-mod hub_lock;
+pub(crate) mod filling;
+pub(crate) mod hub_lock;
 pub(crate) mod lane;
 mod lanes;
 pub(crate) mod patience;
@@ -24,7 +24,4 @@ pub use self::asynchronous::{AsyncClient, AsyncHub, AsyncResponse, AsyncWithin, 
 pub use self::batching::{BatchCalls, Batching};
 pub use self::config::ClientConfig;
 pub use self::core::CallId;
-pub use self::filling::FillingRequest;
 pub use self::running::{RunningPlan, RunsIn, WaitsAs};
-pub use self::synchronous::{Client, LargeRequest, Response};
-pub use self::within::Within;

@@ -25,8 +25,8 @@ pub mod tune;
 mod wait;
 
 pub use client::{
-    AsyncClient, AsyncHub, AsyncResponse, AsyncWithin, BatchCalls, Batching, Call, CallId, Client,
-    ClientConfig, FillingRequest, LargeRequest, Ready, Response, RunningPlan, RunsIn, WaitsAs, Within,
+    AsyncClient, AsyncHub, AsyncResponse, AsyncWithin, BatchCalls, Batching, Call, CallId, ClientConfig,
+    Ready, RunningPlan, RunsIn, WaitsAs,
 };
 pub use connect::backoff::{Backoff, BackoffConfig};
 pub use dunlin_wire::{ApplicationCode, Status};
@@ -41,4 +41,5 @@ pub use server::{
     Counters, Incoming, Occupancy, Puller, SLOW_HANDLER, Server, ServerBuilder, ServerConfig, Worker,
 };
 pub use service::{FunctionMode, PoolService, Reply, ReplyTooLarge, Request, Service};
+pub use share::{Client, FillingRequest, LargeRequest, Response, Within};
 pub use tune::{shared::FetchChoice, wait::FirstRead, way::Way};

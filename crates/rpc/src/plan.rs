@@ -261,8 +261,12 @@ impl LargePayload {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Sharing {
-    /// One queue pair for each client handle and server worker.
+    /// Each thread's client has queue pairs of its own.
     Dedicated = 1,
+    /// Threads share queue pairs under a lock: FLOCK's baseline (figure 9).
+    Locked = 2,
+    /// Threads share queue pairs, and one of them sends the calls of all (FLOCK section 4).
+    Combined = 3,
 }
 
 /// A plan: how the calls of a lane travel, and how both sides wait.

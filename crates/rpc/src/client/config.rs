@@ -4,7 +4,7 @@ use super::batching::Batching;
 use crate::connect::backoff::BackoffConfig;
 use crate::error::ConnectError;
 use crate::limits::{MAX_FUNCTIONS, MAX_PLANS, MAX_WINDOW, RING_BYTES};
-use crate::plan::{Carrier, CompletionMode, Plan};
+use crate::plan::{Carrier, CompletionMode, Plan, Sharing};
 use crate::tune::Tuners;
 use crate::tune::shared::{FetchChoice, FetchTuner};
 use crate::tune::table::FetchTable;
@@ -154,6 +154,11 @@ impl ClientConfig {
             Arc::new(FetchTuner::new(table, self.fetch_choice, self.first_read))
         });
         Tuners { fetch, batch: self.batching.as_ref().and_then(Batching::finds) }
+    }
+
+    /// Returns how the threads of a client share its connection: as the default plan says.
+    pub(crate) fn sharing(&self) -> Sharing {
+        self.usual().sharing
     }
 
     /// Returns the most impatient completion mode of the client's plans.

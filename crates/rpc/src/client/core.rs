@@ -40,6 +40,16 @@ pub struct CallId {
 }
 
 impl CallId {
+    /// Returns the id as a number.
+    pub(crate) const fn bits(self) -> u64 {
+        (self.lane as u64) << 32 | self.call as u64
+    }
+
+    /// Returns the id with this number.
+    pub(crate) const fn from_bits(bits: u64) -> Self {
+        CallId { lane: (bits >> 32) as u16, call: bits as u32 }
+    }
+
     /// Returns a small number that is unique among the client's live calls, for use as an index into a table
     /// of the caller's. It is less than 1024 times the largest number of lanes that the client has had at
     /// once.
@@ -521,8 +531,13 @@ impl<F: Fabric> Core<F> {
 
     /// As [`progress`](Core::progress), including the infrequent checks. Used after a sleep.
     pub(crate) fn progress_after_sleep(&mut self) -> usize {
-        self.ticks = self.ticks.next_multiple_of(HEALTH_EVERY).wrapping_sub(1);
+        self.check_soon();
         self.progress()
+    }
+
+    /// Makes the next [`progress`](Core::progress) include the infrequent checks.
+    pub(crate) fn check_soon(&mut self) {
+        self.ticks = self.ticks.next_multiple_of(HEALTH_EVERY).wrapping_sub(1);
     }
 
     /// Ends calls whose deadline is before `now`. Returns the earliest deadline of the others.

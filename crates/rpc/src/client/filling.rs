@@ -184,7 +184,7 @@ impl<F: Fabric> ClientLane<F> {
 /// [`submit`](FillingRequest::submit), or if that fails, either no call was made or the server is told to
 /// discard it.
 #[derive(Debug)]
-pub struct FillingRequest<'a, F: Fabric> {
+pub(crate) struct FillingRequest<'a, F: Fabric> {
     /// `None` after the request was submitted.
     buffer: Option<Buffer<F::Memory>>,
     sender: Sender<'a, F>,
@@ -232,7 +232,7 @@ impl<'a, F: Fabric> FillingRequest<'a, F> {
 
     /// Returns the buffer to fill, whose content is undefined, and the sink to which the caller reports its
     /// progress.
-    pub fn parts(&mut self) -> (&mut [u8], &mut dyn Filling) {
+    pub(crate) fn parts(&mut self) -> (&mut [u8], &mut dyn Filling) {
         (self.buffer.as_deref_mut().unwrap_or_default(), &mut self.sender)
     }
 
@@ -240,7 +240,7 @@ impl<'a, F: Fabric> FillingRequest<'a, F> {
     ///
     /// # Errors
     /// Always "not executed".
-    pub fn submit(self) -> Result<CallId, CallError> {
+    pub(crate) fn submit(self) -> Result<CallId, CallError> {
         self.end().map_err(|error| match error {
             SubmitError::Full => CallError::NotExecuted(Cause::WindowFull),
             SubmitError::Call(error) => error,

@@ -11,7 +11,7 @@ type SignalOf<F> = <<F as Fabric>::Host as Host>::Signal;
 
 /// A value with a lock around it.
 #[derive(Debug)]
-pub(super) struct HubLock<F: Fabric, T> {
+pub(crate) struct HubLock<F: Fabric, T> {
     value: Mutex<T>,
     /// The number of threads that found the lock taken.
     waiting: AtomicUsize,
@@ -20,7 +20,7 @@ pub(super) struct HubLock<F: Fabric, T> {
 
 /// Grants access to the value; releases the lock when dropped.
 #[derive(Debug)]
-pub(super) struct HubGuard<'a, F: Fabric, T> {
+pub(crate) struct HubGuard<'a, F: Fabric, T> {
     /// Dropped before `_freeing`, so that the lock is free when waiters are notified.
     held: MutexGuard<'a, T>,
     _freeing: Freeing<'a, F, T>,
@@ -31,11 +31,13 @@ pub(super) struct HubGuard<'a, F: Fabric, T> {
 struct Freeing<'a, F: Fabric, T>(&'a HubLock<F, T>);
 
 impl<F: Fabric, T> HubLock<F, T> {
-    pub(super) fn new(fabric: &F, value: T) -> Self {
+    pub(crate) fn new(fabric: &F, value: T) -> Self {
         HubLock { value: Mutex::new(value), waiting: AtomicUsize::new(0), freed: fabric.host().signal() }
     }
 
-    fn try_lock(&self) -> Option<HubGuard<'_, F, T>> {
+    /// Takes the lock if it is free.
+    #[inline]
+    pub(crate) fn try_lock(&self) -> Option<HubGuard<'_, F, T>> {
         let held = match self.value.try_lock() {
             Ok(held) => held,
             Err(TryLockError::Poisoned(poisoned)) => PoisonError::into_inner(poisoned),
@@ -45,7 +47,7 @@ impl<F: Fabric, T> HubLock<F, T> {
     }
 
     /// Blocks until the lock is free, and takes it.
-    pub(super) fn lock(&self) -> HubGuard<'_, F, T> {
+    pub(crate) fn lock(&self) -> HubGuard<'_, F, T> {
         self.try_lock().unwrap_or_else(|| self.lock_slowly())
     }
 

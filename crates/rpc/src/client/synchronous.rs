@@ -2,6 +2,7 @@
 //! thread.
 
 mod ready;
+mod shared;
 
 use super::config::ClientConfig;
 use super::core::{CallId, Core};
@@ -30,7 +31,7 @@ use std::time::Duration;
 // small.
 #[derive(Debug)]
 #[repr(C)]
-pub struct Client<F: Fabric> {
+pub(crate) struct Client<F: Fabric> {
     core: Core<F>,
     lanes: Lanes,
     waiter: Waiter,
@@ -58,7 +59,7 @@ struct Target {
 
 /// A result, borrowed from the client. Dropping it frees the call's slot.
 #[derive(Debug)]
-pub struct Response<'a, F: Fabric> {
+pub(crate) struct Response<'a, F: Fabric> {
     core: &'a mut Core<F>,
     id: CallId,
 }
@@ -97,7 +98,7 @@ impl<G: FnMut(CallId, Result<&[u8], CallError>)> Sink for Hand<G> {
 
 /// A large request that is built in the memory from which the server will READ it: no copy on the client.
 #[derive(Debug)]
-pub struct LargeRequest<F: Fabric> {
+pub(crate) struct LargeRequest<F: Fabric> {
     buffer: Buffer<F::Memory>,
     lane: u16,
 }
@@ -119,7 +120,7 @@ impl<F: Fabric> DerefMut for LargeRequest<F> {
 impl<F: Fabric> Client<F> {
     /// Connects to all workers of a server. Blocks for at most [`ClientConfig::connect_timeout`]; with
     /// [`ClientConfig::lazy`] it does not connect yet and does not block.
-    pub fn connect(fabric: &F, address: &Address, config: ClientConfig) -> Result<Self, ConnectError> {
+    pub(crate) fn connect(fabric: &F, address: &Address, config: ClientConfig) -> Result<Self, ConnectError> {
         config.check()?;
         let config = config.settled(fabric.capabilities());
         let tuners = config.tuners(fabric);
@@ -162,7 +163,7 @@ impl<F: Fabric> Client<F> {
     /// Connects another client to the same server with the same settings, for another thread. It has
     /// connections of its own. If results are fetched or written back, both clients share their tuning (see
     /// [`tuning`](Client::tuning)).
-    pub fn another(&self) -> Result<Self, ConnectError> {
+    pub(crate) fn another(&self) -> Result<Self, ConnectError> {
         let (config, tuners) = (self.target.config.clone(), self.target.tuners.clone());
         Client::connect_with(&self.core.fabric, &self.target.address, config, tuners)
     }
@@ -186,146 +187,58 @@ impl<F: Fabric> Client<F> {
     }
 
     /// Returns the number of workers that this client has lanes to; 0 without a connection.
-    pub fn workers(&self) -> usize {
+    pub(crate) fn workers(&self) -> usize {
         self.lanes.workers()
     }
 
     /// Returns the session id of the current connection, as in the server's logs.
-    pub fn session(&self) -> u64 {
+    pub(crate) fn session(&self) -> u64 {
         self.session
     }
 
     /// Returns how the calls of a function run: the protocol, how both sides wait, and the reasons. The client
     /// does not know where the function runs.
-    pub fn plan_of(&self, function: u16) -> RunningPlan {
+    pub(crate) fn plan_of(&self, function: u16) -> RunningPlan {
         self.plan_of_as(function, &numbered)
     }
 
     /// As [`plan_of`](Client::plan_of), with names for functions, for layers that have them.
-    pub fn plan_of_as(&self, function: u16, name: &dyn Fn(u16) -> String) -> RunningPlan {
+    pub(crate) fn plan_of_as(&self, function: u16, name: &dyn Fn(u16) -> String) -> RunningPlan {
         let Target { config, tuners, .. } = &*self.target;
         config.running(function, self.core.fabric.capabilities().name, tuners, name, false)
     }
 
     /// Returns the settings.
-    pub fn config(&self) -> &ClientConfig {
+    pub(crate) fn config(&self) -> &ClientConfig {
         &self.target.config
     }
 
     /// Returns the fabric's capabilities.
-    pub fn capabilities(&self) -> &Capabilities {
+    pub(crate) fn capabilities(&self) -> &Capabilities {
         self.core.fabric.capabilities()
     }
 
     /// Returns how many more calls `worker` accepts now, for functions without a plan of their own.
-    pub fn room(&mut self, worker: usize) -> usize {
+    pub(crate) fn room(&mut self, worker: usize) -> usize {
         let lane = self.lanes.of(worker, u16::MAX);
         lane.and_then(|lane| self.core.lane(lane)).map_or(0, |lane| lane.slots.room())
     }
 
     /// Returns the number of calls sent and not answered.
-    pub fn in_flight(&self) -> usize {
+    pub(crate) fn in_flight(&self) -> usize {
         self.core.in_flight()
     }
 
-    /// Returns a view of this client whose next call has a time of its own, in place of
-    /// [`ClientConfig::timeout`].
-    ///
-    /// The call ends with [`Cause::DeadlineExceeded`] when the time has passed, and the server does not begin
-    /// it later. The time includes the wait for room, and of a call in a batch the wait for the batch. With a
-    /// time of zero nothing is sent. A call that has to reconnect first may take 100 ms longer.
-    ///
-    /// ```
-    /// # use dunlin_rpc::{CallError, Client};
-    /// # use std::time::Duration;
-    /// # fn example<F: dunlin_fabric::Fabric>(client: &mut Client<F>) -> Result<(), CallError> {
-    /// let answer = client.within(Duration::from_millis(5)).call(1, b"question")?;
-    /// # Ok(drop(answer))
-    /// # }
-    /// ```
+    /// Returns a view whose call has this time.
     #[inline]
-    pub fn within(&mut self, time: Duration) -> Within<'_, F> {
-        Within { client: self, time: Time::own(time) }
-    }
-
-    /// As [`within`](Client::within), or with the time of the settings otherwise.
-    #[inline]
-    pub fn within_or_default(&mut self, time: Option<Duration>) -> Within<'_, F> {
-        match time {
-            Some(time) => self.within(time),
-            None => self.usually(),
-        }
-    }
-
-    /// Returns a view whose call has the default time.
-    #[inline]
-    fn usually(&mut self) -> Within<'_, F> {
-        let time = self.usual_time();
+    pub(crate) fn at(&mut self, time: Time) -> Within<'_, F> {
         Within { client: self, time }
     }
 
     /// Returns the default time of a call.
     #[inline]
-    fn usual_time(&self) -> Time {
+    pub(crate) fn usual_time(&self) -> Time {
         Time { nanos: self.timeout, is_own: false }
-    }
-
-    /// Makes a call and waits for the result. Workers are chosen round-robin.
-    #[inline]
-    pub fn call(&mut self, function: u16, payload: &[u8]) -> Result<Response<'_, F>, CallError> {
-        self.usually().call(function, payload)
-    }
-
-    /// As [`call`](Client::call), on the given worker: the one that owns the call's data.
-    #[inline]
-    pub fn call_on(
-        &mut self,
-        worker: usize,
-        function: u16,
-        payload: &[u8],
-    ) -> Result<Response<'_, F>, CallError> {
-        self.usually().call_on(worker, function, payload)
-    }
-
-    /// Submits a call as a message of its own, without waiting for room or for the result.
-    ///
-    /// # Errors
-    /// Always "not executed". After [`Cause::WindowFull`], collect results and submit again.
-    #[inline]
-    pub fn submit_on(&mut self, worker: usize, function: u16, payload: &[u8]) -> Result<CallId, CallError> {
-        self.usually().submit_on(worker, function, payload)
-    }
-
-    /// As [`submit_on`](Client::submit_on), but waits for room for at most [`ClientConfig::timeout`]. For
-    /// callers without uncollected results.
-    #[inline]
-    pub fn submit_waiting_on(
-        &mut self,
-        worker: usize,
-        function: u16,
-        payload: &[u8],
-    ) -> Result<CallId, CallError> {
-        self.usually().submit_waiting_on(worker, function, payload)
-    }
-
-    /// Adds a call to the open batch of a worker, which is sent when it is full or by
-    /// [`flush`](Client::flush).
-    #[inline]
-    pub fn push_on(&mut self, worker: usize, function: u16, payload: &[u8]) -> Result<CallId, CallError> {
-        self.usually().push_on(worker, function, payload)
-    }
-
-    /// As [`push_on`](Client::push_on), but waits for room for at most [`ClientConfig::timeout`]. Fails with
-    /// [`Cause::WindowFull`] if uncollected results occupy the whole window, since waiting would make no
-    /// room.
-    #[inline]
-    pub fn push_waiting_on(
-        &mut self,
-        worker: usize,
-        function: u16,
-        payload: &[u8],
-    ) -> Result<CallId, CallError> {
-        self.usually().push_waiting_on(worker, function, payload)
     }
 
     #[inline]
@@ -348,7 +261,7 @@ impl<F: Fabric> Client<F> {
     /// # Errors
     /// [`Cause::WindowFull`] while a ring is full: make progress and flush again.
     #[inline]
-    pub fn flush(&mut self) -> Result<(), CallError> {
+    pub(crate) fn flush(&mut self) -> Result<(), CallError> {
         let mut result = Ok(());
         for at in 0..self.lanes.all().len() {
             let flushed = self.core.flush(self.lanes.all()[at]).map(|()| CallId { lane: 0, call: 0 });
@@ -361,7 +274,7 @@ impl<F: Fabric> Client<F> {
     }
 
     /// As [`flush`](Client::flush), but waits for room for at most [`ClientConfig::timeout`].
-    pub fn flush_waiting(&mut self) -> Result<(), CallError> {
+    pub(crate) fn flush_waiting(&mut self) -> Result<(), CallError> {
         let mut until = None;
         loop {
             match self.flush() {
@@ -380,17 +293,8 @@ impl<F: Fabric> Client<F> {
         }
     }
 
-    /// Allocates the buffer of a request of `length` bytes to `worker`, to be filled and passed to
-    /// [`submit_large`](Client::submit_large). Its content is undefined.
-    ///
-    /// Worthwhile above [`Plan::rendezvous_above`](crate::Plan::rendezvous_above) bytes. The request uses the
-    /// client's default plan for any function; see [`large_request_for`](Client::large_request_for).
-    pub fn large_request(&mut self, worker: usize, length: usize) -> Result<LargeRequest<F>, CallError> {
-        self.large_request_for(worker, u16::MAX, length)
-    }
-
     /// As [`large_request`](Client::large_request), with the plan of `function`.
-    pub fn large_request_for(
+    pub(crate) fn large_request_for(
         &mut self,
         worker: usize,
         function: u16,
@@ -412,11 +316,6 @@ impl<F: Fabric> Client<F> {
         }
     }
 
-    /// Submits a call with the payload of a large request.
-    pub fn submit_large(&mut self, function: u16, request: LargeRequest<F>) -> Result<CallId, CallError> {
-        self.usually().submit_large(function, request)
-    }
-
     pub(super) fn try_submit_large(
         &mut self,
         function: u16,
@@ -428,17 +327,6 @@ impl<F: Fabric> Client<F> {
                 .map_err(|(error, _)| error)
         });
         self.settle(submitted)
-    }
-
-    /// Allocates a request of `length` bytes to `worker` that may be sent while it is being filled, if the
-    /// plan of `function` sends large payloads in pieces.
-    pub fn filling_request_for(
-        &mut self,
-        worker: usize,
-        function: u16,
-        length: usize,
-    ) -> Result<FillingRequest<'_, F>, CallError> {
-        self.usually().filling_request_for(worker, function, length)
     }
 
     pub(super) fn begin_filling(
@@ -494,19 +382,19 @@ impl<F: Fabric> Client<F> {
 
     /// Returns the current tuning of each lane whose results are fetched or written back; empty for other
     /// plans.
-    pub fn tuning(&self) -> Vec<Tuning> {
+    pub(crate) fn tuning(&self) -> Vec<Tuning> {
         self.core.tuning(self.lanes.all())
     }
 
     /// Returns the current largest batch, in calls, of each lane; empty without [`ClientConfig::batching`].
-    pub fn batch_calls(&self) -> impl Iterator<Item = u16> + '_ {
+    pub(crate) fn batch_calls(&self) -> impl Iterator<Item = u16> + '_ {
         self.core.batch_calls(self.lanes.all())
     }
 
     /// Processes everything that has arrived, and returns the number of messages and completions. Does not
     /// block.
     #[inline]
-    pub fn progress(&mut self) -> usize {
+    pub(crate) fn progress(&mut self) -> usize {
         self.core.progress()
     }
 
@@ -518,7 +406,7 @@ impl<F: Fabric> Client<F> {
     /// [`progress`](Client::progress), [`outcome`](Client::outcome) and [`forget`](Client::forget), because
     /// each result is passed straight from the receive buffer.
     #[inline]
-    pub fn collect(&mut self, mut each: impl FnMut(CallId, Result<&[u8], CallError>)) -> usize {
+    pub(crate) fn collect(&mut self, mut each: impl FnMut(CallId, Result<&[u8], CallError>)) -> usize {
         let kept = self.collect_kept(&mut each);
         let mut hand = Hand { each, count: 0 };
         self.core.progress_into(&mut hand);
@@ -540,26 +428,26 @@ impl<F: Fabric> Client<F> {
 
     /// Returns the next finished call, in no particular order between workers, or `None`.
     #[inline]
-    pub fn next_done(&mut self) -> Option<CallId> {
+    pub(crate) fn next_done(&mut self) -> Option<CallId> {
         self.core.next_done()
     }
 
     /// Returns whether a call has its outcome.
     #[inline]
-    pub fn is_done(&mut self, id: CallId) -> bool {
+    pub(crate) fn is_done(&mut self, id: CallId) -> bool {
         self.core.is_done(id)
     }
 
     /// Returns the outcome of a finished call. It stays available until [`forget`](Client::forget).
     #[inline]
-    pub fn outcome(&self, id: CallId) -> Result<&[u8], CallError> {
+    pub(crate) fn outcome(&self, id: CallId) -> Result<&[u8], CallError> {
         self.core.outcome(id)
     }
 
     /// Releases a call. The slot of a finished call is free at once. An unfinished call is cancelled on the
     /// client, although the server may still execute it, and its slot is free after the late answer.
     #[inline]
-    pub fn forget(&mut self, id: CallId) {
+    pub(crate) fn forget(&mut self, id: CallId) {
         self.core.forget(id);
     }
 
@@ -577,16 +465,9 @@ impl<F: Fabric> Client<F> {
         }
     }
 
-    /// Waits for a call and returns its result.
-    #[inline]
-    pub fn wait(&mut self, id: CallId) -> Result<Response<'_, F>, CallError> {
-        self.wait_until_done(id, false);
-        self.response(id)
-    }
-
     /// Returns the result of a finished call, or releases the call and returns its error.
     #[inline]
-    pub(super) fn response(&mut self, id: CallId) -> Result<Response<'_, F>, CallError> {
+    pub(crate) fn response(&mut self, id: CallId) -> Result<Response<'_, F>, CallError> {
         match self.core.outcome(id) {
             Ok(_) => Ok(Response { core: &mut self.core, id }),
             Err(error) => {
@@ -598,7 +479,7 @@ impl<F: Fabric> Client<F> {
 
     /// Waits until some call is finished, and returns its id; `None` if no call is in flight.
     #[inline]
-    pub fn wait_any(&mut self) -> Option<CallId> {
+    pub(crate) fn wait_any(&mut self) -> Option<CallId> {
         // A new wait starts with a clock check: calls sent since the last one have deadlines too.
         self.waiter.reset();
         loop {
@@ -665,13 +546,13 @@ impl<F: Fabric> Client<F> {
         now
     }
 
-    pub(super) fn take_turn(&mut self) -> usize {
+    pub(crate) fn take_turn(&mut self) -> usize {
         self.next_worker = if self.next_worker + 1 < self.lanes.workers() { self.next_worker + 1 } else { 0 };
         self.next_worker
     }
 
     #[inline]
-    pub(super) fn try_submit(
+    pub(crate) fn try_submit(
         &mut self,
         (worker, function): (usize, u16),
         payload: &[u8],
@@ -740,11 +621,6 @@ impl<F: Fabric> Client<F> {
             Err(SubmitError::Call(error)) => Err(error),
             Err(SubmitError::Broken) => Err(CallError::NotExecuted(Cause::Disconnected)),
         }
-    }
-
-    /// Closes the connection. Calls in flight fail.
-    pub fn close(mut self) {
-        self.core.close();
     }
 }
 

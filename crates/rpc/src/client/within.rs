@@ -62,22 +62,20 @@ impl Time {
 /// of the client.
 #[derive(Debug)]
 #[must_use = "the time is that of the call made with it"]
-pub struct Within<'a, F: Fabric> {
+pub(crate) struct Within<'a, F: Fabric> {
     pub(super) client: &'a mut Client<F>,
     pub(super) time: Time,
 }
 
 impl<'a, F: Fabric> Within<'a, F> {
-    /// As [`Client::call`].
-    #[inline]
-    pub fn call(self, function: u16, payload: &[u8]) -> Result<Response<'a, F>, CallError> {
-        let worker = self.client.take_turn();
-        self.call_on(worker, function, payload)
-    }
-
     /// As [`Client::call_on`].
     #[inline]
-    pub fn call_on(self, worker: usize, function: u16, payload: &[u8]) -> Result<Response<'a, F>, CallError> {
+    pub(crate) fn call_on(
+        self,
+        worker: usize,
+        function: u16,
+        payload: &[u8],
+    ) -> Result<Response<'a, F>, CallError> {
         let Within { client, time } = self;
         let to = (worker, function);
         let submit = |client: &mut Client<F>, time| client.try_submit(to, payload, time);
@@ -88,7 +86,7 @@ impl<'a, F: Fabric> Within<'a, F> {
 
     /// As [`Client::submit_on`].
     #[inline]
-    pub fn submit_on(self, worker: usize, function: u16, payload: &[u8]) -> Result<CallId, CallError> {
+    pub(crate) fn submit_on(self, worker: usize, function: u16, payload: &[u8]) -> Result<CallId, CallError> {
         let Within { client, time } = self;
         let to = (worker, function);
         Self::check(time)?;
@@ -102,7 +100,7 @@ impl<'a, F: Fabric> Within<'a, F> {
 
     /// As [`Client::submit_waiting_on`]; waits for at most the time of the call.
     #[inline]
-    pub fn submit_waiting_on(
+    pub(crate) fn submit_waiting_on(
         self,
         worker: usize,
         function: u16,
@@ -114,7 +112,7 @@ impl<'a, F: Fabric> Within<'a, F> {
 
     /// As [`Client::push_on`]. The time runs from here on, and each call of a batch has its own.
     #[inline]
-    pub fn push_on(self, worker: usize, function: u16, payload: &[u8]) -> Result<CallId, CallError> {
+    pub(crate) fn push_on(self, worker: usize, function: u16, payload: &[u8]) -> Result<CallId, CallError> {
         let Within { client, time } = self;
         let to = (worker, function);
         Self::check(time)?;
@@ -128,19 +126,24 @@ impl<'a, F: Fabric> Within<'a, F> {
 
     /// As [`Client::push_waiting_on`]; waits for at most the time of the call.
     #[inline]
-    pub fn push_waiting_on(self, worker: usize, function: u16, payload: &[u8]) -> Result<CallId, CallError> {
+    pub(crate) fn push_waiting_on(
+        self,
+        worker: usize,
+        function: u16,
+        payload: &[u8],
+    ) -> Result<CallId, CallError> {
         let to = (worker, function);
         self.client.submit_waiting(to, self.time, |client, time| client.try_push(to, payload, time))
     }
 
     /// As [`Client::submit_large`].
-    pub fn submit_large(self, function: u16, request: LargeRequest<F>) -> Result<CallId, CallError> {
+    pub(crate) fn submit_large(self, function: u16, request: LargeRequest<F>) -> Result<CallId, CallError> {
         Self::check(self.time)?;
         self.client.try_submit_large(function, request, self.time)
     }
 
     /// As [`Client::filling_request_for`]. The time begins when the first bytes are sent.
-    pub fn filling_request_for(
+    pub(crate) fn filling_request_for(
         self,
         worker: usize,
         function: u16,

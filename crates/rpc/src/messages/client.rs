@@ -1,8 +1,10 @@
 //! The client's half of RF-RPC's table 2.
 
 use super::{BufferError, MessageBuffer, ReceiveError, SendError};
-use crate::client::{CallId, Client, ClientConfig};
+use crate::client::{CallId, ClientConfig};
 use crate::error::ConnectError;
+use crate::plan::Sharing;
+use crate::share::Client;
 use dunlin_fabric::{Address, Fabric};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -26,6 +28,14 @@ impl<F: Fabric> MessageClient<F> {
     pub fn connect(fabric: &F, address: &Address, config: ClientConfig) -> Result<Self, ConnectError> {
         if config.lazy {
             return Err(ConnectError::Lazy("a client of messages knows the server's threads from the start"));
+        }
+        if config.sharing() != Sharing::Dedicated {
+            let must = "dedicated for messages, whose answers come in order";
+            return Err(ConnectError::Setting {
+                what: "the plan's sharing",
+                value: config.sharing() as u64,
+                must,
+            });
         }
         let window = config.window as usize;
         let client = Client::connect(fabric, address, config)?;

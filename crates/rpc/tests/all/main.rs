@@ -14,6 +14,7 @@ mod isolation;
 mod pieces;
 mod ready;
 mod reconnecting;
+mod sharing;
 mod slow;
 mod virtual_time;
 mod worker;

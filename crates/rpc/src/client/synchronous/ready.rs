@@ -16,7 +16,7 @@ impl<F: Fabric> Client<F> {
     ///
     /// # Errors
     /// [`Cause::Disconnected`]: there is no connection yet. Later calls connect as before.
-    pub fn wait_ready(&mut self, at_most: Duration) -> Result<(), CallError> {
+    pub(crate) fn wait_ready(&mut self, at_most: Duration) -> Result<(), CallError> {
         let usable = |client: &mut Self| {
             let Client { core, lanes, .. } = client;
             !lanes.all().is_empty() && lanes.all().iter().all(|lane| core.is_usable(*lane))
@@ -32,13 +32,13 @@ impl<F: Fabric> Client<F> {
 
     /// Makes sure that the client has lanes, as a call would, for callers that must know the number of workers
     /// before they choose one. Returns at once if it has. Blocks as a call does.
-    pub fn ensure_connected(&mut self) -> Result<(), CallError> {
+    pub(crate) fn ensure_connected(&mut self) -> Result<(), CallError> {
         self.ensure(0, u16::MAX, self.usual_time())
     }
 
     /// Handles a failed submission: reconnects if the lane is unusable, and tries again.
     #[cold]
-    pub(in crate::client) fn once_more(
+    pub(crate) fn once_more(
         &mut self,
         (worker, function): (usize, u16),
         time: Time,

@@ -1,0 +1,109 @@
+//! The client as the threads that share it use it (`share/`): one of them at a time, each for itself or for all.
+
+use super::Client;
+use crate::client::core::CallId;
+use crate::client::lane::SubmitError;
+use crate::client::slots::Sink;
+use crate::client::within::Time;
+use crate::error::CallError;
+use crate::wait::Sleep;
+use dunlin_fabric::{Armed, Fabric, Nanos, ThreadDomain, WaitMode};
+
+impl<F: Fabric> Client<F> {
+    pub(crate) fn fabric(&self) -> &F {
+        &self.core.fabric
+    }
+
+    /// Returns the waker of the client's domain.
+    pub(crate) fn doorbell(&self) -> <F::Domain as ThreadDomain>::Waker {
+        self.core.domain.waker()
+    }
+
+    /// Returns how a thread sleeps that waits for this client.
+    pub(crate) fn sleep(&self) -> Sleep {
+        self.core.sleep()
+    }
+
+    pub(crate) fn is_fetching(&self) -> bool {
+        self.core.is_fetching()
+    }
+
+    /// Returns the next time at which the client needs a look, whatever arrives.
+    #[inline]
+    pub(crate) fn due(&self) -> Nanos {
+        self.core.fetch_due().min(self.core.batch_due())
+    }
+
+    /// Makes a call, as a message of its own if it is `alone`, else in the open batch of its lane, which
+    /// [`send_batches`](Client::send_batches) sends. Does not wait for room.
+    #[inline]
+    pub(crate) fn submit_with_others(
+        &mut self,
+        (worker, function): (usize, u16),
+        payload: &[u8],
+        time: Time,
+        alone: bool,
+    ) -> Result<CallId, SubmitError> {
+        let Some(lane) = self.lanes.of(worker, function) else { return Err(SubmitError::Broken) };
+        self.core.with_lane(lane, |fabric, domain, lane| {
+            if lane.batching.is_some() {
+                let call = lane.push(fabric, domain, function, payload, time)?;
+                // The call exists from here on. An error of the lane reaches it as its outcome.
+                let _ = lane.flush_alone(fabric, domain);
+                return Ok(call);
+            }
+            match alone {
+                true => lane.submit(fabric, domain, function, payload, time.nanos),
+                false => lane.push(fabric, domain, function, payload, time),
+            }
+        })
+    }
+
+    /// Sends the open batches of all lanes that do not batch by themselves. Those without room stay open.
+    pub(crate) fn send_batches(&mut self) {
+        for at in 0..self.lanes.all().len() {
+            let index = self.lanes.all()[at];
+            if self.core.lane(index).is_some_and(|lane| lane.batching.is_none() && !lane.batch.is_empty()) {
+                self.held_back |= matches!(self.core.flush(index), Err(SubmitError::Full));
+            }
+        }
+    }
+
+    /// Processes everything that has arrived, and passes each call that has ended to `sink`, which is the same
+    /// as `each` for the outcomes that were kept.
+    #[inline]
+    pub(crate) fn collect_into<S: Sink>(
+        &mut self,
+        sink: &mut S,
+        mut each: impl FnMut(&mut S, CallId, Result<&[u8], CallError>),
+    ) {
+        if self.held_back {
+            self.held_back = self.core.flush_all();
+        }
+        self.core.progress_into(sink);
+        while let Some(id) = self.core.next_done() {
+            each(sink, id, self.core.outcome(id));
+            self.core.forget(id);
+        }
+    }
+
+    /// Ends calls past their deadline, and arms the domain for a wait by its waker. The caller looks once more
+    /// for arrivals before it waits, and waits until [`wait_limit`](Client::wait_limit) at most.
+    pub(crate) fn arm(&mut self, mode: WaitMode) -> Armed {
+        self.before_waiting();
+        if mode.sleeps() {
+            self.core.check_soon();
+        }
+        self.core.domain.arm(mode)
+    }
+
+    /// Returns the time at which a wait has to end.
+    pub(crate) fn wait_limit(&self) -> Nanos {
+        self.earliest.min(self.due())
+    }
+
+    /// Cancels [`arm`](Client::arm).
+    pub(crate) fn disarm(&mut self, armed: Armed) {
+        self.core.domain.disarm(armed);
+    }
+}

@@ -1,0 +1,344 @@
+//! What the threads of a shared connection have in common: the connection behind the lock of the lead, and the
+//! threads that wait.
+//!
+//! A thread that waits takes the lead with each look, if it is free. If nothing has arrived, one thread at a
+//! time, the *sentinel*, waits for the domain, without the lead; the others are parked. Whoever delivers a
+//! result wakes its owner. Four rules keep a thread from waiting for ever:
+//!
+//! * A thread that parks first says so, then looks once more whether the lead or the sentinel's place is free.
+//! * A thread that gives the lead back, or leaves the sentinel's place, then unparks a parked thread if there
+//!   is no sentinel.
+//! * A thread that found the lead taken asks for progress before it parks. Whoever gives the lead back, also
+//!   after a submission only, makes that progress: it may be needed to READ a result.
+//! * A parked thread waits until the next time at which the connection is due, and until its own deadline.
+
+use crate::client::config::ClientConfig;
+use crate::client::hub_lock::{HubGuard, HubLock};
+use crate::client::synchronous::Client;
+use crate::client::within::Time;
+use crate::error::{CallError, ConnectError};
+use dunlin_fabric::{Fabric, Host, Nanos, Parker, Site, ThreadDomain, Unparker, Waker};
+use std::fmt::Debug;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// The most threads of one handle.
+pub(crate) const MAX_SEATS: u16 = 256;
+const WORDS: usize = MAX_SEATS as usize / 64;
+
+/// A call as a thread makes it.
+pub(crate) struct Entry<'a> {
+    pub(crate) worker: usize,
+    pub(crate) function: u16,
+    pub(crate) payload: &'a [u8],
+    pub(crate) time: Time,
+}
+
+/// How the threads of a handle reach its connection. Numbers of calls are the policy's.
+pub(crate) trait Policy<F: Fabric>: Sized + Send + Sync + Debug + 'static {
+    /// The state of a thread.
+    type Seat: Send + Debug;
+    /// The state behind the lock, beside the connection.
+    type Core: Send + Debug;
+
+    /// Creates the policy's state for a connection with these settings.
+    fn new(config: &ClientConfig) -> (Self, Self::Core);
+    /// Gives a thread its seat and its number, below [`MAX_SEATS`]; `None` if all are taken.
+    fn sit(&self) -> Option<(u16, Self::Seat)>;
+    /// Takes a seat back, whose calls were given up.
+    fn leave(&self, number: u16, seat: Self::Seat);
+    /// Makes a call, and returns its number. Does not wait for room.
+    fn submit(handle: &Handle<F, Self>, seat: &mut Self::Seat, entry: &Entry<'_>) -> Result<u64, CallError>;
+    /// Makes the progress of the thread that leads. Never blocks, except to connect again.
+    fn lead(handle: &Handle<F, Self>, core: &mut Core<F, Self>);
+    /// Passes the outcome of a call to `with` if the call has ended. `core` is there if the thread leads.
+    fn take(
+        seat: &mut Self::Seat,
+        core: Option<&mut Core<F, Self>>,
+        call: u64,
+        with: impl FnOnce(Result<&[u8], CallError>),
+    ) -> bool;
+    /// Gives up a call whose deadline has passed, and returns its error; `None` if the call has ended, or will
+    /// be ended by the thread that leads.
+    fn expire(handle: &Handle<F, Self>, seat: &mut Self::Seat, call: u64) -> Option<CallError>;
+    /// Gives up a call that its owner does not want any more.
+    fn forget(handle: &Handle<F, Self>, seat: &mut Self::Seat, call: u64);
+    /// Returns whether a thread has left a call for the thread that leads. Called after the lead was given back
+    /// and a sequentially consistent fence.
+    fn has_calls(&self) -> bool {
+        false
+    }
+}
+
+/// The state behind the lock of the lead.
+#[derive(Debug)]
+pub(crate) struct Core<F: Fabric, P: Policy<F>> {
+    pub(crate) client: Client<F>,
+    pub(crate) policy: P::Core,
+}
+
+/// The state that the threads of a connection share.
+#[derive(Debug)]
+pub(crate) struct Handle<F: Fabric, P: Policy<F>> {
+    pub(crate) policy: P,
+    core: HubLock<F, Core<F, P>>,
+    pub(crate) fabric: F,
+    pub(crate) config: ClientConfig,
+    doorbell: <F::Domain as ThreadDomain>::Waker,
+    /// A thread has the lead.
+    leading: AtomicBool,
+    /// A thread that parks asks for progress.
+    wanted: AtomicBool,
+    /// The number of the thread that waits for the domain, plus one, and [`ASLEEP`].
+    sentinel: AtomicU32,
+    /// The threads that are parked, or about to park.
+    parked: [AtomicU64; WORDS],
+    /// Where the search for a parked thread begins, so that each is found in time.
+    next_parked: AtomicUsize,
+    unparkers: Box<[OnceLock<UnparkerOf<F>>]>,
+    /// The parkers of seats that nobody has.
+    parkers: Mutex<Vec<(u16, ParkerOf<F>)>>,
+    /// The next time at which the connection needs a look, whatever arrives.
+    due: AtomicU64,
+    /// Results are READ, and so their arrival wakes nobody.
+    fetching: AtomicBool,
+    workers: AtomicUsize,
+}
+
+pub(crate) type ParkerOf<F> = <<F as Fabric>::Host as Host>::Parker;
+type UnparkerOf<F> = <ParkerOf<F> as Parker>::Unparker;
+
+/// The sentinel sleeps, and does not spin.
+const ASLEEP: u32 = 1 << 31;
+const NOBODY: u32 = 0;
+
+/// The lead: access to the connection. Giving it back wakes a thread that has to go on.
+#[derive(Debug)]
+pub(crate) struct Lead<'a, F: Fabric, P: Policy<F>> {
+    /// `None` only while the lead is being given back.
+    guard: Option<HubGuard<'a, F, Core<F, P>>>,
+    handle: &'a Handle<F, P>,
+}
+
+impl<F: Fabric, P: Policy<F>> Lead<'_, F, P> {
+    /// Returns the connection.
+    #[inline]
+    pub(crate) fn core(&mut self) -> &mut Core<F, P> {
+        // The guard leaves only in `drop`.
+        self.guard.as_deref_mut().unwrap_or_else(|| unreachable!("the lead was given back"))
+    }
+}
+
+/// The most times that a thread leads on because of calls that came meanwhile.
+const ROUNDS: usize = 64;
+
+impl<F: Fabric, P: Policy<F>> Drop for Lead<'_, F, P> {
+    #[inline]
+    fn drop(&mut self) {
+        let handle = self.handle;
+        for _ in 0..ROUNDS {
+            handle.give_back(self.guard.take());
+            if !handle.policy.has_calls() && !handle.wanted.load(Ordering::Relaxed) {
+                break;
+            }
+            // Another thread that has the lead by now will look, too.
+            let Some(guard) = handle.core.try_lock() else { break };
+            handle.leading.store(true, Ordering::Relaxed);
+            handle.wanted.store(false, Ordering::Relaxed);
+            P::lead(handle, self.guard.insert(guard));
+        }
+        handle.give_back(self.guard.take());
+        handle.pass_on();
+    }
+}
+
+impl<F: Fabric, P: Policy<F>> Handle<F, P> {
+    /// Wraps a connection.
+    pub(crate) fn new(client: Client<F>) -> Self {
+        let config = client.config().clone();
+        let fabric = client.fabric().clone();
+        let (policy, core) = P::new(&config);
+        Handle {
+            policy,
+            doorbell: client.doorbell(),
+            workers: AtomicUsize::new(client.workers()),
+            core: HubLock::new(&fabric, Core { client, policy: core }),
+            fabric,
+            config,
+            leading: AtomicBool::new(false),
+            wanted: AtomicBool::new(false),
+            sentinel: AtomicU32::new(NOBODY),
+            parked: Default::default(),
+            next_parked: AtomicUsize::new(0),
+            unparkers: (0..MAX_SEATS).map(|_| OnceLock::new()).collect(),
+            parkers: Mutex::default(),
+            due: AtomicU64::new(Nanos::MAX),
+            fetching: AtomicBool::new(false),
+        }
+    }
+
+    fn parkers(&self) -> MutexGuard<'_, Vec<(u16, ParkerOf<F>)>> {
+        self.parkers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives a thread a seat.
+    ///
+    /// # Errors
+    /// All [`MAX_SEATS`] seats are taken.
+    pub(crate) fn sit(&self) -> Result<(u16, P::Seat, ParkerOf<F>), ConnectError> {
+        let Some((number, seat)) = self.policy.sit() else {
+            let must = "at most 256 for one connection: connect another client";
+            return Err(ConnectError::Setting { what: "the number of threads", value: 257, must });
+        };
+        let mut parkers = self.parkers();
+        let parker = match parkers.iter().position(|(of, _)| *of == number) {
+            Some(place) => parkers.swap_remove(place).1,
+            None => self.fabric.host().parker(),
+        };
+        if let Some(place) = self.unparkers.get(usize::from(number)) {
+            place.get_or_init(|| parker.unparker());
+        }
+        Ok((number, seat, parker))
+    }
+
+    /// Takes back what [`sit`](Handle::sit) gave.
+    pub(crate) fn leave(&self, number: u16, seat: P::Seat, parker: ParkerOf<F>) {
+        self.parkers().push((number, parker));
+        self.policy.leave(number, seat);
+    }
+
+    /// Takes the lead if it is free.
+    #[inline]
+    pub(crate) fn try_lead(&self) -> Option<Lead<'_, F, P>> {
+        let guard = self.core.try_lock()?;
+        self.leading.store(true, Ordering::Relaxed);
+        self.fabric.host().checkpoint(Site::Leading);
+        Some(Lead { guard: Some(guard), handle: self })
+    }
+
+    /// Blocks until the lead is free, and takes it. For rare operations; a call never needs it.
+    pub(crate) fn lead(&self) -> Lead<'_, F, P> {
+        let guard = self.core.lock();
+        self.leading.store(true, Ordering::Relaxed);
+        Lead { guard: Some(guard), handle: self }
+    }
+
+    #[inline]
+    fn give_back(&self, guard: Option<HubGuard<'_, F, Core<F, P>>>) {
+        let Some(guard) = guard else { return };
+        let client = &guard.client;
+        self.due.store(client.due(), Ordering::Relaxed);
+        self.fetching.store(client.is_fetching(), Ordering::Relaxed);
+        self.workers.store(client.workers(), Ordering::Relaxed);
+        self.leading.store(false, Ordering::Relaxed);
+        drop(guard);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Returns the number of workers that the connection has lanes to.
+    #[inline]
+    pub(crate) fn workers(&self) -> usize {
+        self.workers.load(Ordering::Relaxed)
+    }
+
+    /// Returns the next time at which the connection needs a look, whatever arrives.
+    pub(crate) fn due(&self) -> Nanos {
+        self.due.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether results are READ, so that a thread must not sleep for them.
+    pub(crate) fn is_fetching(&self) -> bool {
+        self.fetching.load(Ordering::Relaxed)
+    }
+
+    /// Takes the sentinel's place, or keeps it; `false` if another thread has it.
+    pub(crate) fn watch(&self, seat: u16, sleeps: bool) -> bool {
+        let own = u32::from(seat) + 1;
+        let word = own | if sleeps { ASLEEP } else { 0 };
+        let now = self.sentinel.load(Ordering::Relaxed);
+        if now & !ASLEEP == own {
+            if now != word {
+                self.sentinel.store(word, Ordering::SeqCst);
+            }
+            return true;
+        }
+        now == NOBODY
+            && self.sentinel.compare_exchange(NOBODY, word, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+    }
+
+    /// Leaves the sentinel's place, if the thread has it. At the end of its wait the thread then calls
+    /// [`pass_on`](Handle::pass_on).
+    pub(crate) fn stop_watching(&self, seat: u16) {
+        if self.sentinel.load(Ordering::Relaxed) & !ASLEEP == u32::from(seat) + 1 {
+            self.sentinel.store(NOBODY, Ordering::SeqCst);
+        }
+    }
+
+    /// Waits for the domain in the sentinel's place, without the lead.
+    pub(crate) fn rest(&self, armed: dunlin_fabric::Armed, until: Nanos) {
+        self.fabric.host().checkpoint(Site::BeforeSleep);
+        self.doorbell.wait(armed, until);
+    }
+
+    /// Says that a thread is about to park, which `has_led` since it last found nothing. Returns false if it
+    /// must look again first, since no other thread would wake it or make progress for it.
+    pub(crate) fn may_park(&self, seat: u16, has_led: bool) -> bool {
+        let (word, bit) = (usize::from(seat) / 64, 1 << (seat % 64));
+        self.parked[word].fetch_or(bit, Ordering::SeqCst);
+        if !has_led {
+            self.wanted.store(true, Ordering::Relaxed);
+        }
+        fence(Ordering::SeqCst);
+        if self.leading.load(Ordering::Relaxed) || has_led && self.sentinel.load(Ordering::SeqCst) != NOBODY {
+            return true;
+        }
+        self.parked[word].fetch_and(!bit, Ordering::Relaxed);
+        false
+    }
+
+    /// Says that a thread is no longer parked. When it ends its wait it calls [`pass_on`](Handle::pass_on), since
+    /// it may have been chosen to go on.
+    pub(crate) fn unparked(&self, seat: u16) {
+        self.parked[usize::from(seat) / 64].fetch_and(!(1 << (seat % 64)), Ordering::Relaxed);
+    }
+
+    /// Wakes the owner of a call that has ended.
+    #[inline]
+    pub(crate) fn wake(&self, seat: u16) {
+        let sentinel = self.sentinel.load(Ordering::SeqCst);
+        if sentinel & !ASLEEP == u32::from(seat) + 1 {
+            if sentinel & ASLEEP != 0 {
+                self.doorbell.wake()
+            } else {
+                self.doorbell.nudge()
+            };
+        }
+        if let Some(Some(unparker)) = self.unparkers.get(usize::from(seat)).map(OnceLock::get) {
+            unparker.unpark();
+        }
+    }
+
+    /// Unparks a thread to take the sentinel's place, if nobody has it.
+    #[inline]
+    pub(crate) fn pass_on(&self) {
+        fence(Ordering::SeqCst);
+        if self.parked.iter().all(|word| word.load(Ordering::Relaxed) == 0)
+            || self.sentinel.load(Ordering::Relaxed) != NOBODY
+        {
+            return;
+        }
+        self.unpark_one();
+    }
+
+    #[cold]
+    fn unpark_one(&self) {
+        let first = self.next_parked.load(Ordering::Relaxed);
+        let seats = usize::from(MAX_SEATS);
+        let is_parked = |seat: &usize| self.parked[seat / 64].load(Ordering::Relaxed) & 1 << (seat % 64) != 0;
+        let Some(seat) = (first..first + seats).map(|seat| seat % seats).find(is_parked) else { return };
+        self.next_parked.store(seat + 1, Ordering::Relaxed);
+        if let Some(Some(unparker)) = self.unparkers.get(seat).map(OnceLock::get) {
+            unparker.unpark();
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! Threads that share one connection, under each policy of sharing: on shared memory and in virtual time.
+
+#![allow(missing_docs, clippy::disallowed_methods, clippy::disallowed_types)]
+
+use crate::common::*;
+use dunlin_fabric::{Address, Fabric, Host, Nanos, Scheme};
+use dunlin_fabric_sim::{Settings, Sim};
+use dunlin_rpc::*;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+const SHARED: [Sharing; 2] = [Sharing::Locked, Sharing::Combined];
+
+fn echo() -> Box<dyn Service> {
+    Box::new(|request: &Request<'_>, reply: &mut Reply<'_>| {
+        reply.write(request.payload)?;
+        Ok(())
+    })
+}
+
+fn serve<F: Fabric>(fabric: &F, address: &Address, workers: u16) -> Server<F> {
+    let config = ServerConfig { workers, ..ServerConfig::default() };
+    ServerBuilder::new(fabric)
+        .config(config)
+        .function(ECHO, FunctionMode::Worker)
+        .serve(address, |_| echo())
+        .unwrap()
+}
+
+fn shared(plan: Plan, sharing: Sharing) -> ClientConfig {
+    with_plan(Plan { sharing, ..plan })
+}
+
+/// Payloads of mixed lengths, some of them large.
+fn payload(thread: u64, call: u64) -> Vec<u8> {
+    let length = match call % 23 {
+        7 => 9_000,
+        11 => 700,
+        other => other as usize * 3,
+    };
+    vec![(thread * 31 + call) as u8; length]
+}
+
+/// One thread's calls: `window` at a time, each of whose results has to be its own.
+fn use_seat<F: Fabric>(client: &mut Client<F>, thread: u64, calls: u64, window: usize) {
+    let mut open = std::collections::VecDeque::new();
+    for call in 0..calls {
+        if open.len() == window {
+            let (id, sent): (CallId, Vec<u8>) = open.pop_front().unwrap();
+            assert_eq!(*client.wait(id).unwrap(), *sent);
+        }
+        let sent = payload(thread, call);
+        let worker = call as usize % client.workers();
+        open.push_back((client.submit_waiting_on(worker, ECHO, &sent).unwrap(), sent));
+    }
+    for (id, sent) in open {
+        assert_eq!(*client.wait(id).unwrap(), *sent);
+    }
+    assert_eq!(client.in_flight(), 0);
+}
+
+fn threads_on_shared_memory(plan: Plan, sharing: Sharing, workers: u16) {
+    let (fabric, address) = (fabric(), unique("sharing"));
+    let server = serve(&fabric, &address, workers);
+    let first = Client::connect(&fabric, &address, shared(plan, sharing)).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let mut client = first.another().unwrap();
+            scope.spawn(move || use_seat(&mut client, thread, 400, 1 + thread as usize * 3));
+        }
+    });
+    drop(first);
+    server.shutdown(1_000_000_000);
+}
+
+#[test]
+fn threads_get_their_own_results() {
+    bounded(|| {
+        for sharing in SHARED {
+            for (name, plan) in plans(&fabric(), &MODES) {
+                println!("{name} {sharing:?}");
+                threads_on_shared_memory(plan, sharing, 1);
+            }
+            threads_on_shared_memory(any_plan(), sharing, 2);
+        }
+    });
+}
+
+/// In virtual time, with every plan, and with threads that lose their core while they lead.
+#[test]
+fn threads_get_their_own_results_in_virtual_time() {
+    let capabilities = Settings::default().capabilities;
+    for protocol in PROTOCOLS {
+        for mode in MODES {
+            let plan = protocol.plan(mode);
+            if plan.check(&capabilities).is_err() {
+                continue;
+            }
+            for sharing in SHARED {
+                for seed in 0..3 {
+                    println!("{} {mode} {sharing:?} {seed}", protocol.name);
+                    in_virtual_time(plan, sharing, seed);
+                }
+            }
+        }
+    }
+}
+
+fn in_virtual_time(plan: Plan, sharing: Sharing, seed: u64) {
+    let answered = Arc::new(AtomicU64::new(0));
+    let count = Arc::clone(&answered);
+    let settings = Settings { preemption: 20, ..Settings::default() };
+    Sim::run_with(settings, seed, move |fabric| {
+        let address = Address::new(Scheme::Sim, "shared").unwrap();
+        let server = serve(&fabric, &address, 2);
+        let first = Client::connect(&fabric, &address, shared(plan, sharing)).unwrap();
+        let tasks: Vec<_> = (0..5u64)
+            .map(|thread| {
+                let (mut client, count) = (first.another().unwrap(), Arc::clone(&count));
+                let body = move || {
+                    use_seat(&mut client, thread, 40, 1 + thread as usize % 3);
+                    count.fetch_add(1, Ordering::Relaxed);
+                };
+                fabric.host().spawn(&format!("thread-{thread}"), Box::new(body)).unwrap()
+            })
+            .collect();
+        tasks.into_iter().for_each(dunlin_fabric::Task::join);
+        drop(first);
+        server.shutdown(1_000_000_000);
+    })
+    .unwrap();
+    assert_eq!(answered.load(Ordering::Relaxed), 5);
+}
+
+/// Each call ends at its own deadline, whatever the other threads do.
+#[test]
+fn a_deadline_ends_its_own_call_only() {
+    for sharing in SHARED {
+        for seed in 0..5 {
+            Sim::run(seed, move |fabric| {
+                let address = Address::new(Scheme::Sim, "slow").unwrap();
+                let host = fabric.host().clone();
+                let server = ServerBuilder::new(&fabric)
+                    .function(ECHO, FunctionMode::Worker)
+                    .serve(&address, move |_| {
+                        let host = host.clone();
+                        Box::new(move |request: &Request<'_>, reply: &mut Reply<'_>| {
+                            host.sleep(host.now() + 1_000_000);
+                            reply.write(request.payload)?;
+                            Ok(())
+                        })
+                    })
+                    .unwrap();
+                let mut patient = Client::connect(&fabric, &address, shared(any_plan(), sharing)).unwrap();
+                let mut hasty = patient.another().unwrap();
+                let host = fabric.host().clone();
+                let own = host.clone();
+                let task = host.spawn(
+                    "hasty",
+                    Box::new(move || {
+                        for _ in 0..5 {
+                            let began = own.now();
+                            let failed =
+                                hasty.within(Duration::from_micros(100)).call(ECHO, b"now").map(drop);
+                            let cause = failed.unwrap_err().cause();
+                            assert_eq!(cause, Some(Cause::DeadlineExceeded));
+                            assert!(own.now() - began < 1_000_000);
+                        }
+                    }),
+                );
+                for _ in 0..5 {
+                    assert_eq!(*patient.call(ECHO, b"later").unwrap(), *b"later");
+                }
+                task.unwrap().join();
+                drop(patient);
+                server.shutdown(1_000_000_000);
+            })
+            .unwrap();
+        }
+    }
+}
+
+/// A seat that is dropped with calls in flight harms nobody, and its place is given out again.
+#[test]
+fn seats_are_dropped_with_calls_in_flight() {
+    bounded(|| {
+        for sharing in SHARED {
+            let (fabric, address) = (fabric(), unique("dropped"));
+            let server = serve(&fabric, &address, 1);
+            let mut first = Client::connect(&fabric, &address, shared(any_plan(), sharing)).unwrap();
+            for round in 0..2_000u64 {
+                let mut other = first.another().unwrap();
+                for call in 0..round % 5 {
+                    other.submit_on(0, ECHO, &payload(1, call)).unwrap();
+                }
+                drop(other);
+                let sent = payload(2, round);
+                assert_eq!(*first.call(ECHO, &sent).unwrap(), *sent);
+            }
+            drop(first);
+            server.shutdown(1_000_000_000);
+        }
+    });
+}
+
+/// The number of threads of a connection is bounded, and more are refused with a reason.
+#[test]
+fn more_seats_than_there_are_are_refused() {
+    for sharing in SHARED {
+        let (fabric, address) = (fabric(), unique("seats"));
+        let server = serve(&fabric, &address, 1);
+        let first = Client::connect(&fabric, &address, shared(any_plan(), sharing)).unwrap();
+        let others: Vec<_> = (1..256).map(|_| first.another().unwrap()).collect();
+        let refused = first.another().map(drop).unwrap_err();
+        assert!(refused.to_string().contains("256"), "{refused}");
+        drop(others);
+        assert!(first.another().is_ok());
+        drop(first);
+        server.shutdown(1_000_000_000);
+    }
+}
+
+/// When the server ends, each thread's calls end with an error or wait, and when it comes back the threads go
+/// on.
+#[test]
+fn threads_outlive_their_server() {
+    bounded(|| {
+        for sharing in SHARED {
+            let (fabric, address) = (fabric(), unique("ended"));
+            let server = serve(&fabric, &address, 1);
+            let config = ClientConfig {
+                wait_for_ready: Duration::from_secs(20),
+                timeout: 30_000_000_000,
+                ..shared(any_plan(), sharing)
+            };
+            let first = Client::connect(&fabric, &address, config).unwrap();
+            let is_back = AtomicU64::new(0);
+            std::thread::scope(|scope| {
+                let threads: Vec<_> = (0..3)
+                    .map(|thread| {
+                        let (mut client, is_back) = (first.another().unwrap(), &is_back);
+                        scope.spawn(move || {
+                            let (mut call, mut since) = (0, 0);
+                            while since < 500 {
+                                call += 1;
+                                let sent = payload(thread, call);
+                                match client.call(ECHO, &sent) {
+                                    Ok(result) => {
+                                        assert_eq!(*result, *sent);
+                                        since += is_back.load(Ordering::Relaxed);
+                                    }
+                                    Err(error) => assert!(error.cause().is_some(), "{error}"),
+                                }
+                            }
+                        })
+                    })
+                    .collect();
+                std::thread::sleep(Duration::from_millis(20));
+                server.shutdown(0);
+                let server = serve(&fabric, &address, 1);
+                is_back.store(1, Ordering::Relaxed);
+                threads.into_iter().for_each(|thread| thread.join().unwrap());
+                server.shutdown(1_000_000_000);
+            });
+        }
+    });
+}
+
+/// A call that was withdrawn before any thread took it is not sent, and one that ended late is not mixed up
+/// with the next call of its ticket.
+#[test]
+fn late_answers_are_not_mixed_up() {
+    for sharing in SHARED {
+        for seed in 0..10 {
+            Sim::run(seed, move |fabric| {
+                let address = Address::new(Scheme::Sim, "late").unwrap();
+                let server = serve(&fabric, &address, 1);
+                let mut client = Client::connect(&fabric, &address, shared(any_plan(), sharing)).unwrap();
+                for call in 0..200u64 {
+                    let sent = payload(3, call);
+                    let time: Nanos = if call % 2 == 0 { 1 + call * 97 % 30_000 } else { 10_000_000_000 };
+                    match client.within(Duration::from_nanos(time)).call(ECHO, &sent) {
+                        Ok(result) => assert_eq!(*result, *sent),
+                        Err(error) => {
+                            assert_eq!(error.cause(), Some(Cause::DeadlineExceeded));
+                            assert_eq!(call % 2, 0);
+                        }
+                    }
+                }
+                drop(client);
+                server.shutdown(1_000_000_000);
+            })
+            .unwrap();
+        }
+    }
+}
