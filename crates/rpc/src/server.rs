@@ -2,6 +2,9 @@
 //! connections, and a thread pool for long-running functions.
 
 mod accept;
+// The workers do not use it yet.
+#[allow(dead_code)]
+pub(crate) mod activity;
 pub(crate) mod clock;
 pub mod config;
 pub(crate) mod deferred;

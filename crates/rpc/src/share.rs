@@ -13,6 +13,7 @@ mod calls;
 mod client;
 mod combined;
 mod handle;
+mod lead;
 mod locked;
 mod seat;
 

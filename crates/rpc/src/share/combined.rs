@@ -5,7 +5,14 @@
 //! |---|---|---|
 //! | `tickets.rs` | the calls that are ready, as a lock-free list, and their states | section 4.2 |
 //! | this file | the leader: sends the calls, takes the answers, delivers them | sections 4.1 to 4.3 |
+//! | `threads.rs` | which thread uses which queue pair; not in use yet | section 5.2, algorithm 1 |
+//! | `credits.rs` | credits of a queue pair, at both ends; not in use yet | section 5.1 |
 
+// The client has one queue pair for each worker and plan, without credits.
+#[allow(dead_code)]
+pub(crate) mod credits;
+#[allow(dead_code)]
+pub(crate) mod threads;
 pub(crate) mod tickets;
 
 use self::tickets::{Capacity, Delivery, Leader, PrepareError, Seat, TicketId, Tickets, Withdrawal};
@@ -18,7 +25,6 @@ use crate::client::within::Time;
 use crate::error::{CallError, Cause};
 use dunlin_fabric::Fabric;
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
 
 /// The only list of the tickets: the connection's lanes have one leader.
 const LIST: u16 = 0;
@@ -186,8 +192,7 @@ impl<F: Fabric> Policy<F> for Combined {
             return Ok(ticket.bits());
         }
         seat.push(ticket, LIST);
-        fence(Ordering::SeqCst);
-        // The thread that leads may have looked before the push.
+        // The thread that leads may have looked before the push. If this fails, it looks again.
         if let Some(mut lead) = handle.try_lead() {
             Combined::send(handle, lead.core());
         }

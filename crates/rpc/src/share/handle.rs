@@ -12,12 +12,12 @@
 //!   after a submission only, makes that progress: it may be needed to READ a result.
 //! * A parked thread waits until the next time at which the connection is due, and until its own deadline.
 
+use super::lead::{Lead, Leading, Led, Look, Next, Waiters, Watch};
 use crate::client::config::ClientConfig;
-use crate::client::hub_lock::{HubGuard, HubLock};
 use crate::client::synchronous::Client;
 use crate::client::within::Time;
 use crate::error::{CallError, ConnectError};
-use dunlin_fabric::{Fabric, Host, Nanos, Parker, Site, ThreadDomain, Unparker, Waker};
+use dunlin_fabric::{Armed, Fabric, Host, Nanos, Parker, Site, ThreadDomain, Unparker, Waker};
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -77,14 +77,17 @@ pub(crate) struct Core<F: Fabric, P: Policy<F>> {
     pub(crate) policy: P::Core,
 }
 
-/// The state that the threads of a connection share.
+impl<F: Fabric, P: Policy<F>> Led for Core<F, P> {
+    /// Calls that were taken and not sent wait for room, which an arrival makes.
+    fn has_backlog(&self) -> bool {
+        false
+    }
+}
+
+/// The threads of a handle, as the thread that leads sees them.
 #[derive(Debug)]
-pub(crate) struct Handle<F: Fabric, P: Policy<F>> {
-    pub(crate) policy: P,
-    core: HubLock<F, Core<F, P>>,
-    pub(crate) fabric: F,
-    pub(crate) config: ClientConfig,
-    doorbell: <F::Domain as ThreadDomain>::Waker,
+pub(crate) struct Gate<F: Fabric, P: Policy<F>> {
+    policy: P,
     /// A thread has the lead.
     leading: AtomicBool,
     /// A thread that parks asks for progress.
@@ -96,6 +99,15 @@ pub(crate) struct Handle<F: Fabric, P: Policy<F>> {
     /// Where the search for a parked thread begins, so that each is found in time.
     next_parked: AtomicUsize,
     unparkers: Box<[OnceLock<UnparkerOf<F>>]>,
+}
+
+/// The state that the threads of a connection share.
+#[derive(Debug)]
+pub(crate) struct Handle<F: Fabric, P: Policy<F>> {
+    lead: Lead<Core<F, P>, Waiters<F, Gate<F, P>>>,
+    pub(crate) fabric: F,
+    pub(crate) config: ClientConfig,
+    doorbell: <F::Domain as ThreadDomain>::Waker,
     /// The parkers of seats that nobody has.
     parkers: Mutex<Vec<(u16, ParkerOf<F>)>>,
     /// The next time at which the connection needs a look, whatever arrives.
@@ -111,44 +123,96 @@ type UnparkerOf<F> = <ParkerOf<F> as Parker>::Unparker;
 /// The sentinel sleeps, and does not spin.
 const ASLEEP: u32 = 1 << 31;
 const NOBODY: u32 = 0;
+/// The most times that a thread leads on because of calls that came meanwhile.
+const ROUNDS: u32 = 64;
 
-/// The lead: access to the connection. Giving it back wakes a thread that has to go on.
-#[derive(Debug)]
-pub(crate) struct Lead<'a, F: Fabric, P: Policy<F>> {
-    /// `None` only while the lead is being given back.
-    guard: Option<HubGuard<'a, F, Core<F, P>>>,
-    handle: &'a Handle<F, P>,
-}
+impl<F: Fabric, P: Policy<F>> Gate<F, P> {
+    fn new(policy: P) -> Self {
+        Gate {
+            policy,
+            leading: AtomicBool::new(false),
+            wanted: AtomicBool::new(false),
+            sentinel: AtomicU32::new(NOBODY),
+            parked: Default::default(),
+            next_parked: AtomicUsize::new(0),
+            unparkers: (0..MAX_SEATS).map(|_| OnceLock::new()).collect(),
+        }
+    }
 
-impl<F: Fabric, P: Policy<F>> Lead<'_, F, P> {
-    /// Returns the connection.
-    #[inline]
-    pub(crate) fn core(&mut self) -> &mut Core<F, P> {
-        // The guard leaves only in `drop`.
-        self.guard.as_deref_mut().unwrap_or_else(|| unreachable!("the lead was given back"))
+    /// Returns whether a parked thread has to take the sentinel's place.
+    fn needs_sentinel(&self) -> bool {
+        self.parked.iter().any(|word| word.load(Ordering::Relaxed) != 0)
+            && self.sentinel.load(Ordering::Relaxed) == NOBODY
+    }
+
+    fn unpark(&self, seat: usize) {
+        if let Some(Some(unparker)) = self.unparkers.get(seat).map(OnceLock::get) {
+            unparker.unpark();
+        }
+    }
+
+    #[cold]
+    fn unpark_one(&self) {
+        let first = self.next_parked.load(Ordering::Relaxed);
+        let seats = usize::from(MAX_SEATS);
+        let is_parked = |seat: &usize| self.parked[seat / 64].load(Ordering::Relaxed) & 1 << (seat % 64) != 0;
+        let Some(seat) = (first..first + seats).map(|seat| seat % seats).find(is_parked) else { return };
+        self.next_parked.store(seat + 1, Ordering::Relaxed);
+        self.unpark(seat);
     }
 }
 
-/// The most times that a thread leads on because of calls that came meanwhile.
-const ROUNDS: usize = 64;
+impl<F: Fabric, P: Policy<F>> Watch for Gate<F, P> {
+    #[inline]
+    fn look(&self) -> Look {
+        if self.policy.has_calls() || self.wanted.load(Ordering::Relaxed) {
+            return Look::Calls;
+        }
+        if self.needs_sentinel() { Look::Waiters } else { Look::Nothing }
+    }
 
-impl<F: Fabric, P: Policy<F>> Drop for Lead<'_, F, P> {
+    fn wake(&self) {
+        self.unpark_one();
+    }
+}
+
+/// The lead: access to the connection. Dropping it makes the progress that other threads have asked for, gives
+/// the lead back, and wakes a thread that has to go on.
+pub(crate) struct LeadGuard<'a, F: Fabric, P: Policy<F>> {
+    /// `None` only while the lead is being given back.
+    leading: Option<Leading<'a, Core<F, P>, Waiters<F, Gate<F, P>>>>,
+    handle: &'a Handle<F, P>,
+}
+
+impl<F: Fabric, P: Policy<F>> LeadGuard<'_, F, P> {
+    /// Returns the connection.
+    #[inline]
+    pub(crate) fn core(&mut self) -> &mut Core<F, P> {
+        match &mut self.leading {
+            Some(leading) => leading,
+            None => unreachable!("the lead is there until the guard is dropped"),
+        }
+    }
+}
+
+impl<F: Fabric, P: Policy<F>> Drop for LeadGuard<'_, F, P> {
     #[inline]
     fn drop(&mut self) {
-        let handle = self.handle;
-        for _ in 0..ROUNDS {
-            handle.give_back(self.guard.take());
-            if !handle.policy.has_calls() && !handle.wanted.load(Ordering::Relaxed) {
-                break;
+        let (handle, gate) = (self.handle, self.handle.gate());
+        while let Some(leading) = self.leading.take() {
+            handle.remember(&leading.client);
+            gate.leading.store(false, Ordering::Relaxed);
+            match leading.give_back() {
+                Next::Done => {}
+                Next::Wake => handle.lead.watch().wake(),
+                Next::Again(mut leading) => {
+                    gate.leading.store(true, Ordering::Relaxed);
+                    gate.wanted.store(false, Ordering::Relaxed);
+                    P::lead(handle, &mut leading);
+                    self.leading = Some(leading);
+                }
             }
-            // Another thread that has the lead by now will look, too.
-            let Some(guard) = handle.core.try_lock() else { break };
-            handle.leading.store(true, Ordering::Relaxed);
-            handle.wanted.store(false, Ordering::Relaxed);
-            P::lead(handle, self.guard.insert(guard));
         }
-        handle.give_back(self.guard.take());
-        handle.pass_on();
     }
 }
 
@@ -159,22 +223,19 @@ impl<F: Fabric, P: Policy<F>> Handle<F, P> {
         let fabric = client.fabric().clone();
         let (policy, core) = P::new(&config);
         Handle {
-            policy,
             doorbell: client.doorbell(),
             workers: AtomicUsize::new(client.workers()),
-            core: HubLock::new(&fabric, Core { client, policy: core }),
+            lead: Lead::new(Core { client, policy: core }, Waiters::new(&fabric, Gate::new(policy)), ROUNDS),
             fabric,
             config,
-            leading: AtomicBool::new(false),
-            wanted: AtomicBool::new(false),
-            sentinel: AtomicU32::new(NOBODY),
-            parked: Default::default(),
-            next_parked: AtomicUsize::new(0),
-            unparkers: (0..MAX_SEATS).map(|_| OnceLock::new()).collect(),
             parkers: Mutex::default(),
             due: AtomicU64::new(Nanos::MAX),
             fetching: AtomicBool::new(false),
         }
+    }
+
+    fn gate(&self) -> &Gate<F, P> {
+        self.lead.watch().inner()
     }
 
     fn parkers(&self) -> MutexGuard<'_, Vec<(u16, ParkerOf<F>)>> {
@@ -186,7 +247,7 @@ impl<F: Fabric, P: Policy<F>> Handle<F, P> {
     /// # Errors
     /// All [`MAX_SEATS`] seats are taken.
     pub(crate) fn sit(&self) -> Result<(u16, P::Seat, ParkerOf<F>), ConnectError> {
-        let Some((number, seat)) = self.policy.sit() else {
+        let Some((number, seat)) = self.gate().policy.sit() else {
             let must = "at most 256 for one connection: connect another client";
             return Err(ConnectError::Setting { what: "the number of threads", value: 257, must });
         };
@@ -195,7 +256,7 @@ impl<F: Fabric, P: Policy<F>> Handle<F, P> {
             Some(place) => parkers.swap_remove(place).1,
             None => self.fabric.host().parker(),
         };
-        if let Some(place) = self.unparkers.get(usize::from(number)) {
+        if let Some(place) = self.gate().unparkers.get(usize::from(number)) {
             place.get_or_init(|| parker.unparker());
         }
         Ok((number, seat, parker))
@@ -204,35 +265,36 @@ impl<F: Fabric, P: Policy<F>> Handle<F, P> {
     /// Takes back what [`sit`](Handle::sit) gave.
     pub(crate) fn leave(&self, number: u16, seat: P::Seat, parker: ParkerOf<F>) {
         self.parkers().push((number, parker));
-        self.policy.leave(number, seat);
+        self.gate().policy.leave(number, seat);
     }
 
-    /// Takes the lead if it is free.
+    fn guard<'a>(&'a self, leading: Leading<'a, Core<F, P>, Waiters<F, Gate<F, P>>>) -> LeadGuard<'a, F, P> {
+        self.gate().leading.store(true, Ordering::Relaxed);
+        LeadGuard { leading: Some(leading), handle: self }
+    }
+
+    /// Takes the lead if it is free. Otherwise the thread that leads will look for the calls that were pushed
+    /// before.
     #[inline]
-    pub(crate) fn try_lead(&self) -> Option<Lead<'_, F, P>> {
-        let guard = self.core.try_lock()?;
-        self.leading.store(true, Ordering::Relaxed);
+    pub(crate) fn try_lead(&self) -> Option<LeadGuard<'_, F, P>> {
+        let guard = self.guard(self.lead.try_lead()?);
+        // Nobody blocks on the lead, so that a simulated thread may lose its core with it.
         self.fabric.host().checkpoint(Site::Leading);
-        Some(Lead { guard: Some(guard), handle: self })
+        Some(guard)
     }
 
-    /// Blocks until the lead is free, and takes it. For rare operations; a call never needs it.
-    pub(crate) fn lead(&self) -> Lead<'_, F, P> {
-        let guard = self.core.lock();
-        self.leading.store(true, Ordering::Relaxed);
-        Lead { guard: Some(guard), handle: self }
-    }
-
+    /// Waits until the lead is free, and takes it. For rare operations, and for the policy that locks.
     #[inline]
-    fn give_back(&self, guard: Option<HubGuard<'_, F, Core<F, P>>>) {
-        let Some(guard) = guard else { return };
-        let client = &guard.client;
+    pub(crate) fn lead(&self) -> LeadGuard<'_, F, P> {
+        self.guard(self.lead.wait_to_lead())
+    }
+
+    /// Notes what waiting threads have to know about the connection.
+    #[inline]
+    fn remember(&self, client: &Client<F>) {
         self.due.store(client.due(), Ordering::Relaxed);
         self.fetching.store(client.is_fetching(), Ordering::Relaxed);
         self.workers.store(client.workers(), Ordering::Relaxed);
-        self.leading.store(false, Ordering::Relaxed);
-        drop(guard);
-        fence(Ordering::SeqCst);
     }
 
     /// Returns the number of workers that the connection has lanes to.
@@ -255,27 +317,28 @@ impl<F: Fabric, P: Policy<F>> Handle<F, P> {
     pub(crate) fn watch(&self, seat: u16, sleeps: bool) -> bool {
         let own = u32::from(seat) + 1;
         let word = own | if sleeps { ASLEEP } else { 0 };
-        let now = self.sentinel.load(Ordering::Relaxed);
+        let sentinel = &self.gate().sentinel;
+        let now = sentinel.load(Ordering::Relaxed);
         if now & !ASLEEP == own {
             if now != word {
-                self.sentinel.store(word, Ordering::SeqCst);
+                sentinel.store(word, Ordering::SeqCst);
             }
             return true;
         }
-        now == NOBODY
-            && self.sentinel.compare_exchange(NOBODY, word, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+        now == NOBODY && sentinel.compare_exchange(NOBODY, word, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     }
 
     /// Leaves the sentinel's place, if the thread has it. At the end of its wait the thread then calls
     /// [`pass_on`](Handle::pass_on).
     pub(crate) fn stop_watching(&self, seat: u16) {
-        if self.sentinel.load(Ordering::Relaxed) & !ASLEEP == u32::from(seat) + 1 {
-            self.sentinel.store(NOBODY, Ordering::SeqCst);
+        let sentinel = &self.gate().sentinel;
+        if sentinel.load(Ordering::Relaxed) & !ASLEEP == u32::from(seat) + 1 {
+            sentinel.store(NOBODY, Ordering::SeqCst);
         }
     }
 
     /// Waits for the domain in the sentinel's place, without the lead.
-    pub(crate) fn rest(&self, armed: dunlin_fabric::Armed, until: Nanos) {
+    pub(crate) fn rest(&self, armed: Armed, until: Nanos) {
         self.fabric.host().checkpoint(Site::BeforeSleep);
         self.doorbell.wait(armed, until);
     }
@@ -283,29 +346,31 @@ impl<F: Fabric, P: Policy<F>> Handle<F, P> {
     /// Says that a thread is about to park, which `has_led` since it last found nothing. Returns false if it
     /// must look again first, since no other thread would wake it or make progress for it.
     pub(crate) fn may_park(&self, seat: u16, has_led: bool) -> bool {
+        let gate = self.gate();
         let (word, bit) = (usize::from(seat) / 64, 1 << (seat % 64));
-        self.parked[word].fetch_or(bit, Ordering::SeqCst);
+        gate.parked[word].fetch_or(bit, Ordering::SeqCst);
         if !has_led {
-            self.wanted.store(true, Ordering::Relaxed);
+            gate.wanted.store(true, Ordering::Relaxed);
         }
         fence(Ordering::SeqCst);
-        if self.leading.load(Ordering::Relaxed) || has_led && self.sentinel.load(Ordering::SeqCst) != NOBODY {
+        if gate.leading.load(Ordering::Relaxed) || has_led && gate.sentinel.load(Ordering::SeqCst) != NOBODY {
             return true;
         }
-        self.parked[word].fetch_and(!bit, Ordering::Relaxed);
+        gate.parked[word].fetch_and(!bit, Ordering::Relaxed);
         false
     }
 
     /// Says that a thread is no longer parked. When it ends its wait it calls [`pass_on`](Handle::pass_on), since
     /// it may have been chosen to go on.
     pub(crate) fn unparked(&self, seat: u16) {
-        self.parked[usize::from(seat) / 64].fetch_and(!(1 << (seat % 64)), Ordering::Relaxed);
+        self.gate().parked[usize::from(seat) / 64].fetch_and(!(1 << (seat % 64)), Ordering::Relaxed);
     }
 
     /// Wakes the owner of a call that has ended.
     #[inline]
     pub(crate) fn wake(&self, seat: u16) {
-        let sentinel = self.sentinel.load(Ordering::SeqCst);
+        let gate = self.gate();
+        let sentinel = gate.sentinel.load(Ordering::SeqCst);
         if sentinel & !ASLEEP == u32::from(seat) + 1 {
             if sentinel & ASLEEP != 0 {
                 self.doorbell.wake()
@@ -313,32 +378,15 @@ impl<F: Fabric, P: Policy<F>> Handle<F, P> {
                 self.doorbell.nudge()
             };
         }
-        if let Some(Some(unparker)) = self.unparkers.get(usize::from(seat)).map(OnceLock::get) {
-            unparker.unpark();
-        }
+        gate.unpark(usize::from(seat));
     }
 
     /// Unparks a thread to take the sentinel's place, if nobody has it.
     #[inline]
     pub(crate) fn pass_on(&self) {
         fence(Ordering::SeqCst);
-        if self.parked.iter().all(|word| word.load(Ordering::Relaxed) == 0)
-            || self.sentinel.load(Ordering::Relaxed) != NOBODY
-        {
-            return;
-        }
-        self.unpark_one();
-    }
-
-    #[cold]
-    fn unpark_one(&self) {
-        let first = self.next_parked.load(Ordering::Relaxed);
-        let seats = usize::from(MAX_SEATS);
-        let is_parked = |seat: &usize| self.parked[seat / 64].load(Ordering::Relaxed) & 1 << (seat % 64) != 0;
-        let Some(seat) = (first..first + seats).map(|seat| seat % seats).find(is_parked) else { return };
-        self.next_parked.store(seat + 1, Ordering::Relaxed);
-        if let Some(Some(unparker)) = self.unparkers.get(seat).map(OnceLock::get) {
-            unparker.unpark();
+        if self.gate().needs_sentinel() {
+            self.gate().unpark_one();
         }
     }
 }

@@ -1,7 +1,7 @@
 //! A thread's client of a shared connection: its own calls, and its wait.
 
 use super::calls::Calls;
-use super::handle::{Core, Entry, Handle, Lead, ParkerOf, Policy};
+use super::handle::{Core, Entry, Handle, LeadGuard, ParkerOf, Policy};
 use crate::client::CallId;
 use crate::client::config::ClientConfig;
 use crate::client::within::Time;
@@ -160,7 +160,7 @@ impl<F: Fabric, P: Policy<F>> Seat<F, P> {
     }
 
     /// Moves the outcomes of calls that have ended into the table. Returns the number of calls.
-    fn take_ended(&mut self, mut lead: Option<&mut Lead<'_, F, P>>) -> usize {
+    fn take_ended(&mut self, mut lead: Option<&mut LeadGuard<'_, F, P>>) -> usize {
         let (seat, _) = self.own.as_mut().unwrap_or_else(|| unreachable!("the seat was dropped"));
         self.calls.sweep(|call, outcome| {
             let core = lead.as_mut().map(|lead| lead.core());

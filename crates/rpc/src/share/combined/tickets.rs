@@ -40,7 +40,7 @@
 //! Calls of one seat on one list are begun in the order in which they were pushed.
 
 mod leader;
-mod memory;
+pub(super) mod memory;
 mod seat;
 
 pub(crate) use self::leader::Leader;
@@ -149,6 +149,7 @@ pub(crate) enum PrepareError {
     },
 }
 
+#[cfg(test)]
 /// The owner's view of its call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
@@ -366,6 +367,7 @@ impl<M: Memory> Tickets<M> {
         self.lists.get(usize::from(list)).is_none_or(|list| list.newest.load(Ordering::Relaxed) == NONE)
     }
 
+    #[cfg(test)]
     /// The number of tickets of a seat.
     pub(crate) fn window(&self) -> u16 {
         self.window
@@ -415,3 +417,8 @@ impl<M: Memory> fmt::Debug for Tickets<M> {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+pub(super) mod model_checks;
+#[cfg(test)]
+mod tests;

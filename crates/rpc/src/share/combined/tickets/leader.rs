@@ -29,6 +29,7 @@ impl<M: Memory> Leader<M> {
         &self.tickets
     }
 
+    #[cfg(test)]
     /// The number of the list.
     pub(crate) fn list(&self) -> u16 {
         self.list
@@ -39,6 +40,7 @@ impl<M: Memory> Leader<M> {
         self.waiting
     }
 
+    #[cfg(test)]
     /// Returns whether neither the queue nor the list has a ticket.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
@@ -87,8 +89,8 @@ impl<M: Memory> Leader<M> {
         Some(index)
     }
 
-    /// Begins the next call of the queue: its owner cannot withdraw it any more. Frees withdrawn tickets on the
-    /// way. `None` if the queue is empty; see [`collect`](Leader::collect).
+    /// Begins the next call of the queue: its owner cannot withdraw it any more. Passes over withdrawn tickets
+    /// and frees them. `None` if the queue is empty; see [`collect`](Leader::collect).
     ///
     /// The caller begins a call before it puts any of it into a message, so that no owner learns that its
     /// call was not executed while the call is being sent.
@@ -100,10 +102,9 @@ impl<M: Memory> Leader<M> {
             let id = TicketId { index, generation };
             match ticket.state.exchange(id.at(READY), id.at(TAKEN), Ordering::Relaxed) {
                 Ok(_) => return Some(id),
-                Err(now) => {
-                    debug_assert_eq!(now, id.at(WITHDRAWN));
-                    ticket.state.store(id.at(FREE), M::FREE);
-                }
+                // A ticket on the list is ready or withdrawn.
+                Err(now) if now == id.at(WITHDRAWN) => ticket.state.store(id.at(FREE), M::FREE),
+                Err(_) => {}
             }
         }
         None

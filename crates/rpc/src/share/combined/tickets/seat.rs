@@ -1,10 +1,11 @@
 //! The owner's side of the tickets: prepare, push, withdraw, take the result.
 
+#[cfg(test)]
+use super::Progress;
 use super::memory::{Memory, Processor, Word};
 use super::{
-    ABANDONED, DONE, FREE, GENERATIONS, HELD, INLINE, KEPT, Leader, NONE, PrepareError, Progress, READY,
-    RESULT_INLINE, RESULT_IS_ERROR, TAKEN, Ticket, TicketId, Tickets, WITHDRAWN, Withdrawal, generation,
-    head, phase, state,
+    ABANDONED, DONE, FREE, GENERATIONS, HELD, INLINE, KEPT, Leader, NONE, PrepareError, READY, RESULT_INLINE,
+    RESULT_IS_ERROR, TAKEN, Ticket, TicketId, Tickets, WITHDRAWN, Withdrawal, generation, head, phase, state,
 };
 use crate::error::CallError;
 use std::fmt;
@@ -29,6 +30,7 @@ impl<M: Memory> Seat<M> {
         self.number
     }
 
+    #[cfg(test)]
     /// The table of the seat.
     pub(crate) fn tickets(&self) -> &Arc<Tickets<M>> {
         &self.tickets
@@ -128,6 +130,7 @@ impl<M: Memory> Seat<M> {
         Some(ticket)
     }
 
+    #[cfg(test)]
     /// Returns how far a call has come.
     #[inline]
     pub(crate) fn progress(&self, id: TicketId) -> Progress {
