@@ -6,6 +6,7 @@ mod sharing;
 pub use self::sharing::{Lease, Sharing};
 
 use dunlin_fabric::{Capabilities, Transport};
+use dunlin_wire::numbered;
 use std::fmt;
 use std::str::FromStr;
 use thiserror::Error;
@@ -156,18 +157,17 @@ impl Carrier {
     }
 }
 
-impl RequestHalf {
-    /// All request halves.
-    pub const ALL: [RequestHalf; 7] = [
-        RequestHalf::Send,
-        RequestHalf::Write,
-        RequestHalf::WriteImm,
-        RequestHalf::WriteSend,
-        RequestHalf::WriteSendChained,
-        RequestHalf::Datagram,
-        RequestHalf::WriteUnreliable,
-    ];
+numbered!(RequestHalf: u8 {
+    Send = "send",
+    Write = "write",
+    WriteImm = "write_imm",
+    WriteSend = "write_send",
+    WriteSendChained = "write_send_chained",
+    Datagram = "datagram",
+    WriteUnreliable = "write_unreliable",
+});
 
+impl RequestHalf {
     /// Returns the carrier of this half.
     pub(crate) const fn carrier(self) -> Carrier {
         match self {
@@ -180,42 +180,23 @@ impl RequestHalf {
             RequestHalf::WriteUnreliable => Carrier::LossyRing,
         }
     }
-
-    /// Returns the half's name, as in the documents.
-    pub const fn name(self) -> &'static str {
-        match self {
-            RequestHalf::Send => "send",
-            RequestHalf::Write => "write",
-            RequestHalf::WriteImm => "write_imm",
-            RequestHalf::WriteSend => "write_send",
-            RequestHalf::WriteSendChained => "write_send_chained",
-            RequestHalf::Datagram => "datagram",
-            RequestHalf::WriteUnreliable => "write_unreliable",
-        }
-    }
-
-    /// Returns the half with this number in the handshake.
-    pub fn from_wire(number: u8) -> Option<Self> {
-        Self::ALL.into_iter().find(|half| *half as u8 == number)
-    }
 }
 
-impl ResponseHalf {
-    /// All response halves.
-    pub const ALL: [ResponseHalf; 11] = [
-        ResponseHalf::Send,
-        ResponseHalf::Write,
-        ResponseHalf::WriteImm,
-        ResponseHalf::Fetch,
-        ResponseHalf::WriteSend,
-        ResponseHalf::WriteSendChained,
-        ResponseHalf::FetchIndexed,
-        ResponseHalf::FetchIndexedTwice,
-        ResponseHalf::Datagram,
-        ResponseHalf::FetchOrWrite,
-        ResponseHalf::FetchOrWriteImm,
-    ];
+numbered!(ResponseHalf: u8 {
+    Send = "send",
+    Write = "write",
+    WriteImm = "write_imm",
+    Fetch = "fetch",
+    WriteSend = "write_send",
+    WriteSendChained = "write_send_chained",
+    FetchIndexed = "fetch_indexed",
+    FetchIndexedTwice = "fetch_indexed_twice",
+    Datagram = "datagram",
+    FetchOrWrite = "fetch_or_write",
+    FetchOrWriteImm = "fetch_or_write_imm",
+});
 
+impl ResponseHalf {
     /// Returns the carrier of this half.
     pub(crate) const fn carrier(self) -> Carrier {
         match self {
@@ -231,28 +212,6 @@ impl ResponseHalf {
             ResponseHalf::FetchOrWrite => Carrier::Hybrid(Notice::Polled),
             ResponseHalf::FetchOrWriteImm => Carrier::Hybrid(Notice::Immediate),
         }
-    }
-
-    /// Returns the half's name, as in the documents.
-    pub const fn name(self) -> &'static str {
-        match self {
-            ResponseHalf::Send => "send",
-            ResponseHalf::Write => "write",
-            ResponseHalf::WriteImm => "write_imm",
-            ResponseHalf::Fetch => "fetch",
-            ResponseHalf::FetchIndexed => "fetch_indexed",
-            ResponseHalf::FetchIndexedTwice => "fetch_indexed_twice",
-            ResponseHalf::WriteSend => "write_send",
-            ResponseHalf::WriteSendChained => "write_send_chained",
-            ResponseHalf::Datagram => "datagram",
-            ResponseHalf::FetchOrWrite => "fetch_or_write",
-            ResponseHalf::FetchOrWriteImm => "fetch_or_write_imm",
-        }
-    }
-
-    /// Returns the half with this number in the handshake.
-    pub fn from_wire(number: u8) -> Option<Self> {
-        Self::ALL.into_iter().find(|half| *half as u8 == number)
     }
 }
 
@@ -288,29 +247,17 @@ pub enum LargePayload {
     Pieces = 4,
 }
 
+numbered!(LargePayload: u8 {
+    Read = "rendezvous_read",
+    Write = "rendezvous_write",
+    Eager = "eager",
+    Pieces = "rendezvous_pieces",
+});
+
 impl LargePayload {
-    /// All methods.
-    pub const ALL: [LargePayload; 4] =
-        [LargePayload::Read, LargePayload::Write, LargePayload::Eager, LargePayload::Pieces];
-
-    /// Returns the method's name, as in the documents.
-    pub const fn name(self) -> &'static str {
-        match self {
-            LargePayload::Read => "rendezvous_read",
-            LargePayload::Write => "rendezvous_write",
-            LargePayload::Eager => "eager",
-            LargePayload::Pieces => "rendezvous_pieces",
-        }
-    }
-
     /// Whether the receiver READs the payload from the sender's memory.
     pub(crate) const fn is_read(self) -> bool {
         matches!(self, LargePayload::Read | LargePayload::Pieces)
-    }
-
-    /// Returns the method with this number in the handshake.
-    pub fn from_wire(number: u8) -> Option<Self> {
-        Self::ALL.into_iter().find(|way| *way as u8 == number)
     }
 }
 
@@ -703,13 +650,11 @@ impl Protocol {
     }
 }
 
+numbered!(CompletionMode: u8 { Busy = "busy", Event = "event", Adaptive = "adaptive" });
+
 impl fmt::Display for CompletionMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            CompletionMode::Busy => "busy",
-            CompletionMode::Event => "event",
-            CompletionMode::Adaptive => "adaptive",
-        })
+        f.write_str(self.name())
     }
 }
 
@@ -723,18 +668,6 @@ impl FromStr for CompletionMode {
             "adaptive" => Ok(CompletionMode::Adaptive),
             other => Err(format!("'{other}' is not a way to wait: use busy, event or adaptive")),
         }
-    }
-}
-
-impl CompletionMode {
-    /// Returns the mode with this number in the handshake.
-    pub const fn from_wire(number: u8) -> Option<Self> {
-        Some(match number {
-            1 => CompletionMode::Busy,
-            2 => CompletionMode::Event,
-            3 => CompletionMode::Adaptive,
-            _ => return None,
-        })
     }
 }
 

@@ -226,7 +226,7 @@ fn batches_on(sim: &Sim, parts: &[BatchPart]) -> Result<Vec<BatchOutcome>, Tunin
                 (batches, late) = (0, 0);
             }
             let began = sim.time();
-            let together = client.batch_calls().next().unwrap_or(1);
+            let together = client.batch_calls().first().copied().unwrap_or(1);
             for _ in 0..together {
                 client.push_on(0, FUNCTION, &payload)?;
             }

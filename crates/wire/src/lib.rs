@@ -50,6 +50,7 @@ pub mod error;
 pub mod handshake;
 pub mod header;
 pub mod message;
+mod numbered;
 #[cfg(test)]
 mod planted_bugs;
 pub mod rendezvous;

@@ -171,7 +171,9 @@ pub fn key_value(session: &mut Session, options: &KeyValueOptions) -> Result<Fin
         let (operation, keys) = match reader.manner {
             Manner::Single => ("GET", 1),
             Manner::Batched(keys) => ("GET", keys),
-            Manner::Tuned(_) => ("GET", reader.client.batch_calls().next().map_or(0, usize::from)),
+            Manner::Tuned(_) => {
+                ("GET", reader.client.batch_calls().first().map_or(0, |size| usize::from(*size)))
+            }
             Manner::MultiGet(keys) => ("MULTIGET", keys),
         };
         for comparison in compare(found) {

@@ -302,7 +302,7 @@ fn print_choices<F: Fabric>(clients: &mut [KvClient<F>]) -> Result<(), Failure> 
     for (number, client) in clients.iter_mut().enumerate() {
         let rpc = client.rpc();
         // All connections of a client use one batch size.
-        let batch = rpc.batch_calls().next();
+        let batch = rpc.batch_calls().first().copied();
         let tuning = rpc.tuning();
         if batch.is_none() && tuning.is_empty() {
             continue;

@@ -1,9 +1,9 @@
 //! The server's side of the handshake: one control thread for all connections. It never waits for a single
 //! client: each connection is a small state machine that advances when a record arrives.
 
-use super::Occupancy;
 use super::clients::Clients;
 use super::inbox::{Command, Inbox, OpenCommand};
+use super::occupancy::Occupancy;
 use super::open::refuse_with;
 use super::open_lanes::OpenLanes;
 use super::worker::Shared;

@@ -145,7 +145,7 @@ impl Player {
             Pace::Batches { size } => self.call_in_batches(client, |_, _| usize::from(size.max(1))),
             // The lanes of a plan are in the order of the workers.
             Pace::TunedBatches { .. } => self.call_in_batches(client, |client, worker| {
-                client.batch_calls().nth(worker).map_or(1, usize::from)
+                client.batch_calls().get(worker).map_or(1, |size| usize::from(*size))
             }),
             Pace::Pushed { window, .. } => self.push(client, usize::from(window.max(1))),
             Pace::Open { gaps } => self.call_in_time(client, gaps),

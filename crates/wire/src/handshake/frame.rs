@@ -45,27 +45,19 @@ pub enum RecordType {
     Goodbye = 11,
 }
 
-impl RecordType {
-    /// All types, in the order of their numbers.
-    pub const ALL: [RecordType; 11] = [
-        RecordType::Hello,
-        RecordType::HelloReply,
-        RecordType::Refused,
-        RecordType::OpenLane,
-        RecordType::LaneReady,
-        RecordType::LaneRefused,
-        RecordType::Grant,
-        RecordType::Drain,
-        RecordType::Drained,
-        RecordType::CloseLane,
-        RecordType::Goodbye,
-    ];
-
-    /// Returns the type with this number, or `None` if the number is unknown.
-    pub fn from_wire(number: u16) -> Option<RecordType> {
-        Self::ALL.into_iter().find(|record_type| *record_type as u16 == number)
-    }
-}
+crate::numbered!(RecordType: u16 {
+    Hello,
+    HelloReply,
+    Refused,
+    OpenLane,
+    LaneReady,
+    LaneRefused,
+    Grant,
+    Drain,
+    Drained,
+    CloseLane,
+    Goodbye,
+});
 
 /// The checked header of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -121,7 +121,7 @@ impl Callers for InBatches {
         // Rotate the order: the position in a turn affects a client's latency, at the same batch size.
         self.clients.rotate_left(1);
         for (client, (begin, open)) in self.clients.iter_mut().zip(&mut self.under_way) {
-            let size = client.batch_calls().next().map_or(1, usize::from);
+            let size = client.batch_calls().first().map_or(1, |size| usize::from(*size));
             *begin = Instant::now();
             for _ in 0..size {
                 client.push_waiting_on(0, WORK, &request).map_err(|error| error.to_string())?;

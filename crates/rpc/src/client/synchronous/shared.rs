@@ -1,12 +1,12 @@
 //! The client as the threads that share it use it (`share/`): one of them at a time, each for itself or for all.
 
 use super::Client;
-use crate::path::call_id::CallEnds;
 use crate::client::core::CallId;
 use crate::client::lane::SubmitError;
 use crate::client::slots::Sink;
 use crate::client::within::Time;
 use crate::error::CallError;
+use crate::path::call_id::CallEnds;
 use crate::wait::Sleep;
 use dunlin_fabric::{Armed, Fabric, Nanos, ThreadDomain, WaitMode};
 
