@@ -260,6 +260,7 @@ impl From<DriveError> for Failure {
                 // Drop the first call's own prefix, since the counts cover all calls.
                 let message = message
                     .trim_start_matches("maybe executed: ")
+                    .trim_start_matches("executed, and the result is lost: ")
                     .trim_start_matches("not executed: ")
                     .to_owned();
                 Failure::Error { message: message + &fate, help }

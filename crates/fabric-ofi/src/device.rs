@@ -24,6 +24,7 @@ use thiserror::Error;
 
 /// The reason why a provider cannot be used.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum OpenError {
     /// libfabric itself cannot be used.
     #[error(transparent)]

@@ -13,6 +13,7 @@ use thiserror::Error;
 
 /// The reason why a fabric cannot be opened.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum OpenError {
     /// An environment variable is not valid.
     #[error(transparent)]

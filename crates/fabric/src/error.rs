@@ -9,6 +9,7 @@ use thiserror::Error;
 
 /// An error of registering memory.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum RegisterError {
     /// The length is zero or over the fabric's limit.
     #[error("cannot register {length} bytes: regions are 1 to {limit} bytes long")]
@@ -42,6 +43,7 @@ pub enum RegisterError {
 
 /// An error of creating a queue pair, completion queue, shared receive queue, domain or address handle.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum CreateError {
     /// The fabric does not support this object; see its capabilities.
     #[error("this fabric has no {0}")]
@@ -98,6 +100,7 @@ impl CreateError {
 
 /// An error of posting. The work request was not accepted and has had no effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum PostError {
     /// The send, receive or shared receive queue is full; poll completions first.
     #[error("the queue is full: poll completions before posting more")]
@@ -144,6 +147,7 @@ pub struct Unavailable {
 
 /// An error of listening.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum ListenError {
     /// The fabric of the address is not usable.
     #[error(transparent)]
@@ -169,6 +173,7 @@ pub enum ListenError {
 
 /// An error of dialling. No message was sent.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum DialError {
     /// The fabric of the address is not usable.
     #[error(transparent)]
@@ -247,8 +252,28 @@ pub enum DialError {
     },
 }
 
+impl DialError {
+    /// Returns whether the listener could not be reached or takes no connection now, so that a later attempt
+    /// may succeed.
+    pub fn is_unavailable(&self) -> bool {
+        match self {
+            DialError::NobodyListens { .. }
+            | DialError::NoGreeting { .. }
+            | DialError::TimedOut { .. }
+            | DialError::Full { .. }
+            | DialError::System { .. } => true,
+            DialError::Unavailable(_)
+            | DialError::Permission { .. }
+            | DialError::Version { .. }
+            | DialError::WrongDoor { .. }
+            | DialError::WrongScheme(_) => false,
+        }
+    }
+}
+
 /// An error of accepting a connection.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum AcceptError {
     /// No connection arrived before the deadline.
     #[error("no connection came in time")]
@@ -260,6 +285,7 @@ pub enum AcceptError {
 
 /// An error of a control connection.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum LinkError {
     /// The peer closed the connection, died, or violated the control protocol.
     #[error("the peer is gone: {0}")]
@@ -285,6 +311,7 @@ pub enum LinkError {
 
 /// An error of granting memory to a peer.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum GrantError {
     /// The memory was not registered for this access.
     #[error("the memory was not registered for that access: register it with remote access first")]

@@ -13,6 +13,7 @@ use thiserror::Error;
 
 /// An operation on the store failed.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum KvError {
     /// The call failed; the error tells whether it may have been executed.
     #[error(transparent)]

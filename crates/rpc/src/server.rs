@@ -28,7 +28,7 @@ use self::occupancy::Crowd;
 use self::ways::Ways;
 use self::worker::Shared;
 use crate::connect::accept::{Control, ControlState};
-use crate::error::ServeError;
+use crate::error::{HANDLER_RAN, ServeError};
 use crate::service::{FunctionMode, HeapReply, PoolService, Reply, Service};
 use dunlin_fabric::{Address, Fabric, Host, Listener, Nanos, Signal, Task};
 use dunlin_wire::Status;
@@ -222,7 +222,7 @@ fn run_pool<F: Fabric>(service: &dyn PoolService, shared: &Shared<F>) {
             Ok(Ok(())) => incoming.finish(Status::Ok, large.0),
             Ok(Err(status @ Status::Application(_))) => incoming.finish(status, large.0),
             Ok(Err(status)) => incoming.finish(status, Vec::new()),
-            Err(_) => incoming.finish(Status::HandlerPanicked, Vec::new()),
+            Err(_) => incoming.finish(Status::HandlerPanicked, HANDLER_RAN.to_vec()),
         }
     }
 }

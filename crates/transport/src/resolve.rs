@@ -55,6 +55,7 @@ impl fmt::Display for Resolved {
 
 /// The error of resolving an `auto:` address; the source of an [`Unavailable`].
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum ResolveError {
     /// The server could not be asked.
     #[error(

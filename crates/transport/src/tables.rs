@@ -31,6 +31,7 @@ pub struct Tables {
 
 /// The error of reading or writing a table.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum TableError {
     /// The environment names no folder for tables.
     #[error(

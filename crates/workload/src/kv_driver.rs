@@ -448,9 +448,9 @@ impl<'a, F: Fabric> KvDriver<'a, F> {
         });
         match error {
             CallError::NotExecuted(_) => failure.not_executed += 1,
-            CallError::MaybeExecuted(_) => failure.maybe_executed += 1,
-            // The service responded, so the outcome is known.
-            CallError::Application { .. } => {}
+            // The server executed the call, so its fate is known.
+            CallError::Executed(_) | CallError::Application { .. } => {}
+            _ => failure.maybe_executed += 1,
         }
     }
 

@@ -10,8 +10,8 @@ use std::time::Duration;
 use dunlin::thrift::{Bytes, Pending};
 use dunlin_fabric_shm::ShmFabric;
 use dunlin_hatkv::hatkv::{
-    HatKvClient, HatKvGetArguments, HatKvGetOutcome, HatKvMultigetArguments, HatKvMultigetOutcome,
-    HatKvMultiputArguments, HatKvMultiputOutcome, HatKvPutArguments, HatKvPutOutcome,
+    HatKvClient, HatKvError, HatKvGetArguments, HatKvGetOutcome, HatKvMultigetArguments,
+    HatKvMultigetOutcome, HatKvMultiputArguments, HatKvMultiputOutcome, HatKvPutArguments, HatKvPutOutcome,
 };
 
 use super::atb::crowd::{self, Caller};
@@ -350,10 +350,10 @@ const WRONG: &str = "a value was missing or another record's: this is a bug";
 
 /// An operation in flight, with the records that it reads.
 enum UnderWay {
-    Get(Pending<HatKvGetOutcome>, u64),
-    Put(Pending<HatKvPutOutcome>),
-    Multiget(Pending<HatKvMultigetOutcome>, [u64; BATCH]),
-    Multiput(Pending<HatKvMultiputOutcome>),
+    Get(Pending<HatKvGetOutcome, HatKvError>, u64),
+    Put(Pending<HatKvPutOutcome, HatKvError>),
+    Multiget(Pending<HatKvMultigetOutcome, HatKvError>, [u64; BATCH]),
+    Multiput(Pending<HatKvMultiputOutcome, HatKvError>),
 }
 
 impl Caller for Client {
@@ -366,25 +366,28 @@ impl Caller for Client {
         let client = self.client.inner();
         let under_way = match (writes, batched) {
             (false, false) => client
-                .start::<_, HatKvGetOutcome>(GET, &HatKvGetArguments { key: &key })
+                .start::<_, HatKvGetOutcome, HatKvError>(GET, &HatKvGetArguments { key: &key })
                 .map_err(|error| error.to_string())
                 .map(|call| UnderWay::Get(call, record)),
             (true, false) => client
-                .start::<_, HatKvPutOutcome>(
+                .start::<_, HatKvPutOutcome, HatKvError>(
                     PUT,
                     &HatKvPutArguments { key: &key, value: &value(record, version) },
                 )
                 .map_err(|error| error.to_string())
                 .map(UnderWay::Put),
             (false, true) => client
-                .start::<_, HatKvMultigetOutcome>(MULTIGET, &HatKvMultigetArguments { keys: &keys })
+                .start::<_, HatKvMultigetOutcome, HatKvError>(
+                    MULTIGET,
+                    &HatKvMultigetArguments { keys: &keys },
+                )
                 .map_err(|error| error.to_string())
                 .map(|call| UnderWay::Multiget(call, records)),
             (true, true) => {
                 let values: Vec<Bytes> = records.iter().map(|record| value(*record, version)).collect();
                 let arguments = HatKvMultiputArguments { keys: &keys, values: &values };
                 client
-                    .start::<_, HatKvMultiputOutcome>(MULTIPUT, &arguments)
+                    .start::<_, HatKvMultiputOutcome, HatKvError>(MULTIPUT, &arguments)
                     .map_err(|error| error.to_string())
                     .map(UnderWay::Multiput)
             }

@@ -228,9 +228,8 @@ fn advice(error: &OpenError) -> &'static str {
         OpenError::NoGid { .. } | OpenError::NoAddress { .. } => {
             "`ip addr add ADDRESS/24 dev INTERFACE`, and unset DUNLIN_RDMA_GID_INDEX to take the best"
         }
-        OpenError::NoneUsable(_) | OpenError::System { .. } => {
-            "see the kernel's log, and the limit of locked memory (ulimit -l)"
-        }
+        // A device or the system refuses.
+        _ => "see the kernel's log, and the limit of locked memory (ulimit -l)",
     }
 }
 

@@ -19,7 +19,8 @@ pub(super) fn finding() -> Finding {
                 OpenError::Provider { .. } => {
                     "see `fi_info -p tcp -t FI_EP_MSG` (package libfabric-bin); FI_PROVIDER may hide it"
                 }
-                OpenError::System { .. } => "see `ulimit -n`, and whether a network interface is up",
+                // The system refuses.
+                _ => "see `ulimit -n`, and whether a network interface is up",
             };
             Finding::warn(NAME, error.to_string(), advice)
         }

@@ -49,7 +49,7 @@ fn every_wrong_port_names_the_right_address() {
         let error = client.say("in").unwrap_err();
         assert!(error.to_string().contains(&format!("use {auto}")), "{error}");
         assert_eq!(error.certainty(), Certainty::NotExecuted);
-        assert!(matches!(error, CallError::Application(_)), "{error}");
+        assert!(matches!(error, AskedError::Call(CallError::Application(_))), "{error}");
     }
 
     // `auto:` at the port of stock Thrift, with typed calls and calls by number.

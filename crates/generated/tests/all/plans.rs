@@ -162,7 +162,10 @@ fn lazy_clients_wait_for_their_server_on_shared_memory_and_tcp() {
         assert!(hasty.wait_ready(Duration::from_millis(5)).is_err());
         if !by_tcp {
             assert_eq!(hasty.plan_of("say"), Err(PlanOfError::NotConnected));
-            let gone = matches!(error, CallError::Transport(EngineError::NotExecuted(Cause::Disconnected)));
+            let gone = matches!(
+                error,
+                AskedError::Call(CallError::Transport(EngineError::NotExecuted(Cause::Disconnected)))
+            );
             assert!(gone && error.to_string().contains("no connection to the server"), "{error}");
         }
         let mut patient = AskedClient::connect(&fabrics, &address, lazy(LONG)).unwrap();

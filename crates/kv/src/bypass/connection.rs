@@ -27,6 +27,7 @@ pub(super) enum Area {
 
 /// The reason why a READ failed.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum ReadError {
     /// The server is gone.
     #[error("the server is gone")]
@@ -60,6 +61,7 @@ pub(super) trait Reads {
 
 /// The reason why a connection for READs could not be made.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum ConnectError {
     /// The server cannot be reached.
     #[error(transparent)]

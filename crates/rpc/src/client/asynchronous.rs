@@ -729,7 +729,7 @@ impl<F: Fabric> Call<F> {
             }
             CallState::Failed(error) => Poll::Ready(Err(error)),
             CallState::Waiting { .. } | CallState::Over => {
-                Poll::Ready(Err(CallError::NotExecuted(Cause::Closed)))
+                Poll::Ready(Err(CallError::MaybeExecuted(Cause::Closed)))
             }
         }
     }

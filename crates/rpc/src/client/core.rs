@@ -583,7 +583,7 @@ impl<F: Fabric> Core<F> {
     pub(crate) fn outcome(&self, id: CallId) -> Result<&[u8], CallError> {
         match self.lanes.get(id.lane as usize) {
             Some(Some(lane)) => lane.slots.outcome(id.call),
-            _ => Err(CallError::NotExecuted(Cause::Closed)),
+            _ => Err(CallError::MaybeExecuted(Cause::Closed)),
         }
     }
 
@@ -597,7 +597,7 @@ impl<F: Fabric> Core<F> {
 
     /// Takes the result of a finished call, leaves `spare` in its place, and releases the call.
     pub(crate) fn take(&mut self, id: CallId, spare: Vec<u8>) -> Result<Taken<F>, CallError> {
-        let Some(lane) = self.lane(id.lane) else { return Err(CallError::NotExecuted(Cause::Closed)) };
+        let Some(lane) = self.lane(id.lane) else { return Err(CallError::MaybeExecuted(Cause::Closed)) };
         let taken = lane.slots.take_result(id.call, spare);
         lane.slots.forget(id.call);
         taken

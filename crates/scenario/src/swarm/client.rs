@@ -115,8 +115,10 @@ fn end_of(book: &Book, number: u64, error: &CallError) -> End {
         book.violate(format!("call {number} was refused as a duplicate, and nobody made it twice"));
     }
     match error.certainty() {
-        Certainty::MaybeExecuted => End::Maybe,
+        Certainty::Executed => End::Executed,
         Certainty::NotExecuted => End::Not,
+        // A later certainty claims nothing here.
+        _ => End::Maybe,
     }
 }
 

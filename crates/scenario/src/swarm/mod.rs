@@ -37,7 +37,8 @@ pub struct Outcome {
     pub calls: u64,
     /// Calls that ended with a result.
     pub answered: u64,
-    /// Calls that ended as maybe executed, expired deadlines and crashed callers included.
+    /// Calls that ended as executed without a result or as maybe executed, expired deadlines and crashed
+    /// callers included.
     pub maybe: u64,
     /// Calls that ended as not executed.
     pub not_executed: u64,
