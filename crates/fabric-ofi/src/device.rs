@@ -41,7 +41,7 @@ pub enum OpenError {
         why: io::Error,
     },
     /// A call to the provider failed.
-    #[error("libfabric's provider '{provider}': {what} failed: {source}")]
+    #[error("libfabric's provider '{provider}': {what} failed")]
     System {
         /// The provider's name.
         provider: String,

@@ -21,7 +21,7 @@ pub enum RegisterError {
     },
     /// The system has no memory, or none of the kind required.
     #[error(
-        "cannot get {length} bytes of memory to register: {source}; free memory, raise the limit (ulimit -v, cgroup), or ask for less"
+        "cannot get {length} bytes of memory to register; free memory, raise the limit (ulimit -v, cgroup), or ask for less"
     )]
     OutOfMemory {
         /// The length requested, in bytes.
@@ -74,7 +74,7 @@ pub enum CreateError {
     #[error(transparent)]
     Grant(#[from] GrantError),
     /// A system call failed.
-    #[error("cannot make {what}: {source}")]
+    #[error("cannot make {what}")]
     System {
         /// The object that could not be created.
         what: &'static str,
@@ -137,7 +137,7 @@ pub enum PostError {
 
 /// This process cannot use the fabric that an address names.
 #[derive(Debug, Error)]
-#[error("{address} cannot be used here: {source}")]
+#[error("{address} cannot be used here")]
 pub struct Unavailable {
     /// The address.
     pub address: Address,
@@ -162,7 +162,7 @@ pub enum ListenError {
     #[error("{0} is not an address of this fabric")]
     WrongScheme(Address),
     /// A system call failed.
-    #[error("cannot listen on {address}: {source}")]
+    #[error("cannot listen on {address}")]
     System {
         /// The address.
         address: Address,
@@ -206,7 +206,7 @@ pub enum DialError {
     },
     /// The listener closed the connection before it had greeted, or is not a Dunlin server of this fabric.
     #[error(
-        "{address} did not greet as a server of this fabric does: {source}; see whether one listens there, or why it ended, and try again"
+        "{address} did not greet as a server of this fabric does; see whether one listens there, or why it ended, and try again"
     )]
     NoGreeting {
         /// The address.
@@ -243,7 +243,7 @@ pub enum DialError {
     #[error("{0} is not an address of this fabric")]
     WrongScheme(Address),
     /// A system call failed.
-    #[error("cannot connect to {address}: {source}")]
+    #[error("cannot connect to {address}")]
     System {
         /// The address.
         address: Address,
@@ -323,6 +323,6 @@ pub enum GrantError {
     #[error(transparent)]
     Link(#[from] LinkError),
     /// A system call failed.
-    #[error("cannot grant memory: {0}")]
+    #[error("cannot grant memory")]
     System(#[from] io::Error),
 }

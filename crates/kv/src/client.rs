@@ -22,7 +22,7 @@ pub enum KvError {
     #[error("{0}")]
     Refused(Status),
     /// The response is not valid.
-    #[error("the server's answer cannot be understood: {0}")]
+    #[error("the server's answer cannot be understood")]
     Answer(#[from] ProtocolError),
     /// The length of the key or value is out of bounds; nothing was sent.
     #[error(

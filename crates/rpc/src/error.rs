@@ -272,7 +272,7 @@ pub enum ConnectError {
     #[error(transparent)]
     Dial(#[from] DialError),
     /// The control connection failed during the handshake.
-    #[error("the handshake failed: {0}")]
+    #[error("the handshake failed")]
     Link(#[from] LinkError),
     /// The server's handshake record is malformed or unexpected.
     #[error("the server's handshake is not usable: {0}")]
@@ -355,7 +355,7 @@ pub enum ServeError {
     #[error(transparent)]
     Register(#[from] RegisterError),
     /// A thread could not be started.
-    #[error("cannot start a thread: {0}; raise the limit (ulimit -u) or use fewer workers")]
+    #[error("cannot start a thread; raise the limit (ulimit -u) or use fewer workers")]
     Thread(#[from] std::io::Error),
 }
 

@@ -187,8 +187,8 @@ pub enum ConnectError {
     #[error(transparent)]
     Engine(#[from] dunlin_rpc::ConnectError),
     /// The introduction call failed.
-    #[error("the server did not introduce itself: {0}")]
-    Introduction(dunlin_rpc::CallError),
+    #[error("the server did not introduce itself")]
+    Introduction(#[source] dunlin_rpc::CallError),
     /// The server is not a Thrift service, or uses a different version of the introduction.
     #[error(
         "the server's introduction cannot be understood ({0}): is it a Thrift service of this version of Dunlin?"
@@ -214,29 +214,32 @@ pub enum ConnectError {
         functions: Vec<(String, String)>,
     },
     /// The hints of a function cannot be followed on this fabric.
-    #[error("{service}.{function}: {error}")]
+    #[error("the hints of {service}.{function} cannot be followed")]
     Hints {
         /// The service.
         service: &'static str,
         /// The function.
         function: String,
         /// The reason.
+        #[source]
         error: Box<dunlin_hints::SelectError>,
     },
     /// The hint `numa` cannot be followed here.
-    #[error("{service}: {error}")]
+    #[error("{service}: the hint numa cannot be followed")]
     Numa {
         /// The service.
         service: &'static str,
         /// The reason.
+        #[source]
         error: NumaError,
     },
     /// The TCP address cannot be reached.
-    #[error("cannot connect to {address}: {error}")]
+    #[error("cannot connect to {address}")]
     Tcp {
         /// The address.
         address: String,
         /// The operating system's error.
+        #[source]
         error: std::io::Error,
     },
 }
@@ -271,21 +274,23 @@ pub enum ServeError {
     #[error(transparent)]
     Engine(#[from] dunlin_rpc::ServeError),
     /// The hints of a function cannot be followed on this fabric.
-    #[error("{service}.{function}: {error}")]
+    #[error("the hints of {service}.{function} cannot be followed")]
     Hints {
         /// The service.
         service: &'static str,
         /// The function.
         function: String,
         /// The reason.
+        #[source]
         error: Box<dunlin_hints::SelectError>,
     },
     /// The hint `numa` cannot be followed here.
-    #[error("{service}: {error}")]
+    #[error("{service}: the hint numa cannot be followed")]
     Numa {
         /// The service.
         service: &'static str,
         /// The reason.
+        #[source]
         error: NumaError,
     },
     /// Asynchronous handlers cannot be served like this.
@@ -305,11 +310,12 @@ pub enum ServeError {
         nearest: Option<String>,
     },
     /// The server cannot listen on the TCP address.
-    #[error("cannot listen on {address}: {error}")]
+    #[error("cannot listen on {address}")]
     Tcp {
         /// The address.
         address: String,
         /// The operating system's error.
+        #[source]
         error: std::io::Error,
     },
 }

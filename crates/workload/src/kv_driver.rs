@@ -46,7 +46,7 @@ pub struct Limit<'a> {
 
 /// The first error of a run, and the fate of the calls that were in flight.
 #[derive(Debug, thiserror::Error)]
-#[error("{cause} ({maybe_executed} calls may have been executed, {not_executed} were not)")]
+#[error("an operation failed ({maybe_executed} calls may have been executed, {not_executed} were not)")]
 pub struct DriveError {
     /// The error that ended the run.
     #[source]

@@ -2,6 +2,7 @@
 //! reason why it is missing.
 
 use super::Finding;
+use dunlin::WithSources;
 
 const NAME: &str = "fabric ofi";
 
@@ -22,7 +23,7 @@ pub(super) fn finding() -> Finding {
                 // The system refuses.
                 _ => "see `ulimit -n`, and whether a network interface is up",
             };
-            Finding::warn(NAME, error.to_string(), advice)
+            Finding::warn(NAME, WithSources(&error).to_string(), advice)
         }
     }
 }

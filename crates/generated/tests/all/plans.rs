@@ -8,7 +8,7 @@ use dunlin::thrift::{
 };
 use dunlin::{
     Address, AsyncHubs, CallError as EngineError, Cause, ClientConfig, CompletionMode, Fabrics, RunsIn,
-    TypedServer,
+    TypedServer, WithSources,
 };
 use dunlin_generated::asked::*;
 use std::net::TcpListener;
@@ -210,5 +210,5 @@ fn clients_that_cannot_be_lazy_say_so() {
     refused(AskedAsyncClient::connect(&hubs, &fabrics, &address("none"), lazy(LONG)).unwrap_err());
     let tcp = format!("tcp:127.0.0.1:{}", free_port()).parse().unwrap();
     let error = AskedAsyncClient::connect(&hubs, &fabrics, &tcp, lazy(LONG)).unwrap_err();
-    assert!(error.to_string().contains("neither lazy"), "{error}");
+    assert!(WithSources(&error).to_string().contains("neither lazy"), "{error}");
 }

@@ -82,7 +82,7 @@ pub enum BypassServeError {
     #[error(transparent)]
     Create(#[from] CreateError),
     /// A thread could not be started.
-    #[error("cannot start a thread: {0}")]
+    #[error("cannot start a thread")]
     Thread(#[from] std::io::Error),
 }
 

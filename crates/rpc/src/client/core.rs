@@ -12,6 +12,7 @@ use crate::path::{HEAD_IMMEDIATE, Scratch, Violation, scratch};
 use crate::plan::CompletionMode;
 use crate::tune::Tuners;
 use crate::wait::Sleep;
+use dunlin_fabric::WithSources;
 use dunlin_fabric::{
     Completion, CompletionQueueId, CompletionStatus, Fabric, Host, Link, Nanos, Opcode, QueuePairId,
     QueuePairState, ThreadDomain, WaitMode, Work, copy,
@@ -389,7 +390,7 @@ impl<F: Fabric> Core<F> {
         if violation == Violation::Broken {
             return self.break_lane(index, Cause::ConnectionLost);
         }
-        tracing::warn!(target: "dunlin::client", lane = index, %violation, "the server broke the protocol; the lane is closed");
+        tracing::warn!(target: "dunlin::client", lane = index, violation = %WithSources(&violation), "the server broke the protocol; the lane is closed");
         self.break_lane(index, Cause::ProtocolViolation);
     }
 
@@ -405,7 +406,7 @@ impl<F: Fabric> Core<F> {
             fetching |= lane.may_have_fetched();
             let Some(fetcher) = lane.fetcher_with_work(|| self.fabric.host().now()) else { continue };
             if let Err(violation) = fetcher.read(&mut self.domain) {
-                tracing::debug!(target: "dunlin::client", lane = index, %violation, "a lane that fetches broke");
+                tracing::debug!(target: "dunlin::client", lane = index, violation = %WithSources(&violation), "a lane that fetches broke");
                 self.break_lane(index as u16, Cause::ConnectionLost);
             }
         }

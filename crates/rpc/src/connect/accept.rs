@@ -8,6 +8,7 @@ use crate::server::Occupancy;
 use crate::server::inbox::{Command, Inbox, OpenCommand};
 use crate::server::open::refuse_with;
 use crate::server::worker::Shared;
+use dunlin_fabric::WithSources;
 use dunlin_fabric::{
     Access, Endpoint, Fabric, Host, Link, Listener, Mark, Nanos, ReadyList, Region, RegionKey, Signal,
     Subscription,
@@ -380,7 +381,7 @@ impl<F: Fabric> Control<F> {
             self.fabric
                 .register(length, access)
                 .map(Region::new)
-                .map_err(|error| (RefusalCode::NO_MEMORY, error.to_string()))
+                .map_err(|error| (RefusalCode::NO_MEMORY, WithSources(&error).to_string()))
         };
         let ring = if plan.request.carrier().has_ring() { ring_bytes as u64 } else { 0 };
         let region = register(CONTROL_BYTES as u64 + ring, Access::WRITE)?;

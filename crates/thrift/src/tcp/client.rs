@@ -94,27 +94,30 @@ pub(super) fn later(now: Instant, time: Duration) -> Instant {
 #[non_exhaustive]
 pub enum TcpError {
     /// The client was not connected and could not connect. Not executed.
-    #[error("cannot connect to {address}: {error}; is the server up?")]
+    #[error("cannot connect to {address}; is the server up?")]
     Connect {
         /// The server's address.
         address: String,
         /// The operating system's error.
+        #[source]
         error: Arc<io::Error>,
     },
     /// The connection broke before any byte of the call was sent. Not executed.
-    #[error("the call was not sent to {address}: {error}; it can be made again")]
+    #[error("the call was not sent to {address}; it can be made again")]
     NotSent {
         /// The server's address.
         address: String,
         /// The operating system's error.
+        #[source]
         error: Arc<io::Error>,
     },
     /// The connection broke before the answer arrived. May have been executed.
-    #[error("the connection to {address} broke during the call, which may have been executed: {error}")]
+    #[error("the connection to {address} broke during the call, which may have been executed")]
     Broken {
         /// The server's address.
         address: String,
         /// The operating system's error.
+        #[source]
         error: Arc<io::Error>,
     },
     /// The answer did not arrive in time. May have been executed.

@@ -1,6 +1,7 @@
 //! The benchmarks' service: its handler, and the client's side of one call, which checks the response.
 
 use dunlin::thrift::{Bytes, Context, Failure, Never, Pending};
+use dunlin_fabric::WithSources;
 use dunlin_fabric_shm::ShmFabric;
 
 use crate::atb::{
@@ -137,7 +138,7 @@ impl Call {
                 client.start::<_, AtbBulkOutcome, AtbError>(number, &arguments).map(UnderWay::Bulk)
             }
         };
-        self.under_way = Some(started.map_err(|error| error.to_string())?);
+        self.under_way = Some(started.map_err(|error| WithSources(&error).to_string())?);
         Ok(())
     }
 
@@ -162,7 +163,7 @@ impl Call {
 
     #[inline]
     fn check(&self, function: Function, answered: Result<Answer, AtbError>) -> Result<(), String> {
-        let answer = answered.map_err(|error| error.to_string())?;
+        let answer = answered.map_err(|error| WithSources(&error).to_string())?;
         let checksum = match function {
             Function::Echo => ends(&self.request),
             Function::Quick | Function::Bulk => {
