@@ -145,7 +145,7 @@ fn statistics() {
         &[
             "count: 10000, least: 0, most: 9999, mean: 4999.5, median: 4608, p99: 9216",
             "of 4 writers",
-            "of nothing: Err(Exception(Missing(NoSuchKey",
+            "of nothing: Err(NoSuchKey(NoSuchKey",
         ],
     );
 }
