@@ -197,7 +197,7 @@ impl<F: Fabric> Client<F> {
     /// Returns the current maximum batch size in calls of each connection to a worker; empty without
     /// [`ClientConfig::batching`](dunlin_rpc::ClientConfig::batching) and on TCP.
     pub fn batch_calls(&self) -> Vec<u16> {
-        self.engine.as_ref().map_or_else(Vec::new, |engine| engine.batch_calls().collect())
+        self.engine.as_ref().map_or_else(Vec::new, |engine| engine.batch_calls())
     }
 
     /// Returns the cores of the NUMA node that the hints select for the client; empty for no binding.

@@ -189,7 +189,7 @@ impl Client {
     /// Returns the current maximum batch size in calls of each connection to a worker; empty without
     /// [`ClientConfig::batching`](dunlin_rpc::ClientConfig::batching).
     pub fn batch_calls(&self) -> Vec<u16> {
-        each!(On, &self.on, client => client.batch_calls().collect())
+        each!(On, &self.on, client => client.batch_calls())
     }
 
     /// Returns the number of calls that were sent and not yet answered.

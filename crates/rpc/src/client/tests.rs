@@ -1,5 +1,7 @@
 //! The bytes that a client sends, as a server without the engine sees them.
 
+#![allow(clippy::disallowed_methods, reason = "a test has threads of its own")]
+
 use super::config::ClientConfig;
 use super::core::Core;
 use super::within::Time;

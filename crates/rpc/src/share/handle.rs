@@ -176,11 +176,13 @@ impl<F: Fabric, P: Policy<F>> Watch for Gate<F, P> {
     }
 }
 
+type Held<'a, F, P> = Leading<'a, Core<F, P>, Waiters<F, Gate<F, P>>>;
+
 /// The lead: access to the connection. Dropping it makes the progress that other threads have asked for, gives
 /// the lead back, and wakes a thread that has to go on.
 pub(crate) struct LeadGuard<'a, F: Fabric, P: Policy<F>> {
     /// `None` only while the lead is being given back.
-    leading: Option<Leading<'a, Core<F, P>, Waiters<F, Gate<F, P>>>>,
+    leading: Option<Held<'a, F, P>>,
     handle: &'a Handle<F, P>,
 }
 
@@ -268,7 +270,7 @@ impl<F: Fabric, P: Policy<F>> Handle<F, P> {
         self.gate().policy.leave(number, seat);
     }
 
-    fn guard<'a>(&'a self, leading: Leading<'a, Core<F, P>, Waiters<F, Gate<F, P>>>) -> LeadGuard<'a, F, P> {
+    fn guard<'a>(&'a self, leading: Held<'a, F, P>) -> LeadGuard<'a, F, P> {
         self.gate().leading.store(true, Ordering::Relaxed);
         LeadGuard { leading: Some(leading), handle: self }
     }

@@ -40,7 +40,7 @@
 //! Calls of one seat on one list are begun in the order in which they were pushed.
 
 mod leader;
-pub(super) mod memory;
+pub(in crate::share) mod memory;
 mod seat;
 
 pub(crate) use self::leader::Leader;
@@ -370,12 +370,6 @@ impl<M: Memory> Tickets<M> {
         self.lists.get(usize::from(list)).is_none_or(|list| list.newest.load(Ordering::Relaxed) == NONE)
     }
 
-    #[cfg(test)]
-    /// The number of tickets of a seat.
-    pub(crate) fn window(&self) -> u16 {
-        self.window
-    }
-
     /// Returns the number of the seat that made a call.
     #[inline]
     pub(crate) fn thread(&self, id: TicketId) -> u16 {
@@ -422,6 +416,6 @@ impl<M: Memory> fmt::Debug for Tickets<M> {
 }
 
 #[cfg(test)]
-pub(super) mod model_checks;
+pub(in crate::share) mod model_checks;
 #[cfg(test)]
 mod tests;

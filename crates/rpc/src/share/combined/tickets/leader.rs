@@ -29,22 +29,9 @@ impl<M: Memory> Leader<M> {
         &self.tickets
     }
 
-    #[cfg(test)]
-    /// The number of the list.
-    pub(crate) fn list(&self) -> u16 {
-        self.list
-    }
-
     /// The number of tickets that were collected and not begun, including withdrawn ones.
     pub(crate) fn waiting(&self) -> u32 {
         self.waiting
-    }
-
-    #[cfg(test)]
-    /// Returns whether neither the queue nor the list has a ticket.
-    #[inline]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.waiting == 0 && self.tickets.is_empty(self.list)
     }
 
     /// Takes all tickets off the list and puts them behind those in the queue, in order of arrival. Returns

@@ -9,7 +9,7 @@ word!(model::AtomicU64, u64);
 /// A word of the model checker. loom remembers one access for each word, so a thread that loads a word and then
 /// changes it hides the loads of other threads, and loom does not try the other order. Here each access first
 /// changes a second word, without any order: loom tries all orders of these changes.
-pub(in super::super) struct Half {
+pub(in crate::share) struct Half {
     word: model::AtomicU32,
     accesses: model::AtomicU32,
 }
@@ -39,7 +39,7 @@ impl Word<u32> for Half {
     }
 }
 
-pub(in super::super) const PUSH: u8 = 1;
+pub(in crate::share) const PUSH: u8 = 1;
 const TAKE: u8 = 2;
 const FINISH: u8 = 3;
 const RESULT: u8 = 4;
@@ -47,7 +47,7 @@ const FREED: u8 = 5;
 const REUSE: u8 = 6;
 
 /// The model checker's words, with one order weakened: none for 0.
-pub(in super::super) struct Checked<const WEAK: u8>;
+pub(in crate::share) struct Checked<const WEAK: u8>;
 
 const fn unless(weak: bool, order: Ordering) -> Ordering {
     if weak { Ordering::Relaxed } else { order }
@@ -64,19 +64,19 @@ impl<const WEAK: u8> Memory for Checked<WEAK> {
     const REUSE: Ordering = unless(WEAK == REUSE, Processor::REUSE);
 }
 
-pub(in super::super) fn table<const WEAK: u8>(seats: u16, window: u16) -> Arc<Tickets<Checked<WEAK>>> {
+pub(in crate::share) fn table<const WEAK: u8>(seats: u16, window: u16) -> Arc<Tickets<Checked<WEAK>>> {
     Tickets::with_memory(Capacity { seats, window, lists: 1, longest: 100 })
 }
 
 /// Runs a model in all orders with at most `preemptions` pre-emptions; it returns whether all was right.
-pub(in super::super) fn check(preemptions: usize, run: impl Fn() -> bool + Send + Sync + 'static) {
+pub(in crate::share) fn check(preemptions: usize, run: impl Fn() -> bool + Send + Sync + 'static) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(preemptions);
     model.check(move || assert!(run()));
 }
 
 /// Returns whether some order makes the model return that something was wrong.
-pub(in super::super) fn fails(preemptions: usize, run: impl Fn() -> bool + Send + Sync + 'static) -> bool {
+pub(in crate::share) fn fails(preemptions: usize, run: impl Fn() -> bool + Send + Sync + 'static) -> bool {
     let wrong = Arc::new(AtomicBool::new(false));
     let seen = wrong.clone();
     let run = move || {

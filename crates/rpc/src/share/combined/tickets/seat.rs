@@ -30,12 +30,6 @@ impl<M: Memory> Seat<M> {
         self.number
     }
 
-    #[cfg(test)]
-    /// The table of the seat.
-    pub(crate) fn tickets(&self) -> &Arc<Tickets<M>> {
-        &self.tickets
-    }
-
     /// The number of calls that were prepared and neither taken as results nor given up.
     pub(crate) fn in_use(&self) -> usize {
         usize::from(self.tickets.window) - self.free.len() - self.given_up.len()
