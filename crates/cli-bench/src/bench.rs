@@ -8,7 +8,8 @@ use anyhow::{Context as _, Result};
 use clap::{Args, Subcommand};
 use dunlin_bench::measure::{
     EventOptions, Findings, IdleOptions, KeyValueOptions, LatencyOptions, MeasureError, Session, Stop,
-    ThroughputOptions, TypedOptions, event, idle, key_value, latency, serve_peer_if_asked, throughput, typed,
+    ThreadsOptions, ThroughputOptions, TypedOptions, event, idle, key_value, latency, serve_peer_if_asked,
+    threads, throughput, typed,
 };
 use dunlin_floor::{LimitOptions, limit};
 use dunlin_report::{Document, Row, markdown};
@@ -61,6 +62,29 @@ pub(crate) enum Bench {
         batched_window: usize,
         #[command(flatten)]
         choice: Choice,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Measure threads that share one connection, under a lock and by combining, against a connection for each.
+    Threads {
+        /// Size of request and response in bytes, at most 4096.
+        #[arg(long, default_value_t = 32, value_name = "BYTES")]
+        size: usize,
+        /// Numbers of threads, up to 256.
+        #[arg(long, default_value = "1,2,4,8", value_delimiter = ',', value_name = "N")]
+        threads: Vec<usize>,
+        /// Numbers of calls that each thread has in flight.
+        #[arg(long, default_value = "1,8", value_delimiter = ',', value_name = "CALLS")]
+        in_flight: Vec<usize>,
+        /// Name of the protocol.
+        #[arg(long, default_value = "Direct-WriteIMM", value_name = "NAME")]
+        protocol: String,
+        /// Completion mode of both sides: busy, event or adaptive.
+        #[arg(long, default_value = "adaptive", value_name = "MODE")]
+        completion: String,
+        /// Slices of each policy, about 40 ms each [default: 15].
+        #[arg(long, value_name = "N")]
+        rounds: Option<usize>,
         #[command(flatten)]
         output: Output,
     },
@@ -218,6 +242,16 @@ fn measure(command: Bench) -> Result<(Document, Output)> {
             };
             let findings = throughput(&mut session, &options)?;
             (document("bench throughput", "shm", parameters, findings), output)
+        }
+        Bench::Threads { size, threads: counts, in_flight, protocol, completion, rounds, output } => {
+            let parameters = Row::new()
+                .with("size_bytes", size)
+                .with("protocol", protocol.as_str())
+                .with("completion", completion.as_str());
+            let mode = completion.parse().map_err(MeasureError::BadArgument)?;
+            let options = ThreadsOptions { size, threads: counts, in_flight, protocol, mode, rounds };
+            let findings = threads(&mut session, &options)?;
+            (document("bench threads", "shm", parameters, findings), output)
         }
         Bench::Typed { size, rounds, output } => {
             let findings = typed(&mut session, &TypedOptions { size, rounds })?;

@@ -51,10 +51,11 @@ pub use dunlin_fabric_shm::{AllowPolicy, ShmConfig, ShmFabric};
 pub use dunlin_hints as hints;
 pub use dunlin_rpc::{
     ApplicationCode, BackoffConfig, BatchCalls, Batching, CallError, CallId, Cause, Certainty, ClientConfig,
-    CompletionMode, ConnectError, Counters, FetchChoice, Filling, FirstRead, FunctionMode, FunctionTuning,
-    Illegal, LargePayload, PROTOCOLS, Plan, PoolService, Protocol, Reply, ReplyTooLarge, Request,
-    RequestHalf, ResponseHalf, RunningPlan, RunsIn, SLOW_HANDLER, SMALL_LIMIT, ServeError, ServerConfig,
-    Service, Sharing, Status, Tuning, WaitsAs, Way, messages, tune::table::FetchTable,
+    CompletionMode, ConnectError, ConnectedClient, Counters, FetchChoice, Filling, FirstRead, FunctionMode,
+    FunctionTuning, Illegal, LargePayload, Lease, PROTOCOLS, Plan, PoolService, Protocol, Reply,
+    ReplyTooLarge, Request, RequestHalf, ResponseHalf, RunningPlan, RunsIn, SLOW_HANDLER, SMALL_LIMIT,
+    ServeError, ServerConfig, Service, Sharing, Status, Tuning, WaitsAs, Way, messages,
+    tune::table::FetchTable,
 };
 #[cfg(feature = "thrift")]
 pub use dunlin_thrift as thrift;

@@ -6,6 +6,7 @@
 mod answers;
 pub(crate) mod asynchronous;
 pub(crate) mod batching;
+mod closing;
 pub mod config;
 pub(crate) mod core;
 mod establish;
@@ -19,6 +20,9 @@ mod running;
 pub(crate) mod slots;
 pub(crate) mod synchronous;
 pub(crate) mod within;
+
+#[cfg(test)]
+mod tests;
 
 pub use self::asynchronous::{AsyncClient, AsyncHub, AsyncResponse, AsyncWithin, Call, Ready};
 pub use self::batching::{BatchCalls, Batching};

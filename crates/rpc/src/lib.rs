@@ -34,11 +34,12 @@ pub use error::{CallError, Cause, Certainty, ConnectError, ServeError};
 pub use path::hybrid::{FunctionTuning, Tuning};
 pub use path::pieces::{Filling, PIECE};
 pub use plan::{
-    CompletionMode, Illegal, LargePayload, PROTOCOLS, Plan, Protocol, RequestHalf, ResponseHalf, SMALL_LIMIT,
-    Sharing,
+    CompletionMode, Illegal, LargePayload, Lease, PROTOCOLS, Plan, Protocol, RequestHalf, ResponseHalf,
+    SMALL_LIMIT, Sharing,
 };
 pub use server::{
-    Counters, Incoming, Occupancy, Puller, SLOW_HANDLER, Server, ServerBuilder, ServerConfig, Worker,
+    ConnectedClient, Counters, Incoming, Occupancy, Puller, SLOW_HANDLER, Server, ServerBuilder,
+    ServerConfig, Worker,
 };
 pub use service::{FunctionMode, PoolService, Reply, ReplyTooLarge, Request, Service};
 pub use share::{Client, FillingRequest, LargeRequest, Response, Within};

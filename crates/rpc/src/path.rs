@@ -28,6 +28,7 @@ mod awaited;
 pub(crate) mod call_id;
 pub(crate) mod datagram;
 pub(crate) mod fetch;
+pub(crate) mod grants;
 pub(crate) mod hybrid;
 pub(crate) mod large;
 pub(crate) mod lossy_ring;

@@ -1,6 +1,10 @@
 //! Plans: how calls travel. Holds the plan's axes, the table of protocols by name, and the only rules for
 //! which plans are legal on a fabric.
 
+mod sharing;
+
+pub use self::sharing::{Lease, Sharing};
+
 use dunlin_fabric::{Capabilities, Transport};
 use dunlin_wire::numbered;
 use std::fmt;
@@ -257,18 +261,6 @@ impl LargePayload {
     }
 }
 
-/// How connections are shared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[repr(u8)]
-pub enum Sharing {
-    /// Each thread's client has queue pairs of its own.
-    Dedicated = 1,
-    /// Threads share queue pairs under a lock: FLOCK's baseline (figure 9).
-    Locked = 2,
-    /// Threads share queue pairs, and one of them sends the calls of all (FLOCK section 4).
-    Combined = 3,
-}
-
 /// A plan: how the calls of a lane travel, and how both sides wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Plan {
@@ -276,8 +268,10 @@ pub struct Plan {
     pub request: RequestHalf,
     /// How responses travel.
     pub response: ResponseHalf,
-    /// How connections are shared.
+    /// How the client's threads share a lane.
     pub sharing: Sharing,
+    /// How long the server's memory belongs to a lane.
+    pub lease: Lease,
     /// How the client waits.
     pub client: CompletionMode,
     /// How the server waits.
@@ -368,13 +362,16 @@ pub enum Illegal {
     /// The fabric lacks a feature that the plan needs.
     #[error("this fabric has no {0}")]
     Lacks(&'static str),
+    /// This version cannot give a lane memory under this lease.
+    #[error("a lease of a {lease} is not in this version: use forever", lease = .0.name())]
+    LeaseNotInThisVersion(Lease),
     /// `rendezvous_above` exceeds [`SMALL_LIMIT`].
     #[error("rendezvous_above is {0}, at most {SMALL_LIMIT} is possible")]
     RendezvousAbove(u32),
 }
 
 impl Plan {
-    /// Creates a plan of two halves, dedicated, with both sides busy.
+    /// Creates a plan of two halves on dedicated lanes, with both sides busy.
     ///
     /// Large payloads are READ. [`rendezvous_above`](Plan::rendezvous_above) is [`SMALL_LIMIT`], or for
     /// datagrams the payload of one datagram.
@@ -385,6 +382,7 @@ impl Plan {
             request,
             response,
             sharing: Sharing::Dedicated,
+            lease: Lease::Forever,
             client: CompletionMode::Busy,
             server: CompletionMode::Busy,
             large: LargePayload::Read,
@@ -395,6 +393,11 @@ impl Plan {
     /// Returns the plan with payloads of more than `above` bytes sent by `large`.
     pub const fn large(self, large: LargePayload, above: u32) -> Plan {
         Plan { large, rendezvous_above: above, ..self }
+    }
+
+    /// Returns the plan with lanes that threads share by `sharing`, under `lease`.
+    pub const fn shared(self, sharing: Sharing, lease: Lease) -> Plan {
+        Plan { sharing, lease, ..self }
     }
 
     /// Returns the plan with these completion modes.
@@ -429,6 +432,9 @@ impl Plan {
     /// Checks whether the plan can run on a fabric. Hints, `explain` and connecting all use this check.
     pub fn check(&self, capabilities: &Capabilities) -> Result<(), Illegal> {
         use CompletionMode::Busy;
+        if self.lease != Lease::Forever {
+            return Err(Illegal::LeaseNotInThisVersion(self.lease));
+        }
         if self.rendezvous_above > SMALL_LIMIT {
             return Err(Illegal::RendezvousAbove(self.rendezvous_above));
         }

@@ -5,6 +5,7 @@ mod accept;
 // The workers do not use it yet.
 #[allow(dead_code)]
 pub(crate) mod activity;
+mod clients;
 pub(crate) mod clock;
 pub mod config;
 pub(crate) mod deferred;
@@ -14,11 +15,13 @@ pub(crate) mod inbox;
 pub(crate) mod lane;
 mod occupancy;
 pub(crate) mod open;
+pub(crate) mod open_lanes;
 pub(crate) mod slow;
 mod telling;
 pub(crate) mod worker;
 
 pub use self::accept::Counters;
+pub use self::clients::ConnectedClient;
 pub use self::config::ServerConfig;
 pub use self::deferred::Incoming;
 pub use self::occupancy::Occupancy;
@@ -259,6 +262,12 @@ impl<F: Fabric> Server<F> {
     pub fn counters(&self) -> Counters {
         let counted = *self.state.counters.lock().unwrap_or_else(PoisonError::into_inner);
         Counters { stray_datagrams: self.shared.stray_datagrams.load(Ordering::Relaxed), ..counted }
+    }
+
+    /// Returns the current connections with the names that the clients gave themselves, in the order of their
+    /// session ids.
+    pub fn clients(&self) -> Vec<ConnectedClient> {
+        self.state.clients.list()
     }
 
     /// Takes the next call of a function declared [`FunctionMode::Pull`]. Blocks until `until` (nanoseconds

@@ -7,7 +7,9 @@ use dunlin_fabric::{Address, Fabric, ListenError, Nanos, Scheme, Unavailable};
 use dunlin_fabric_ofi::OfiFabric;
 use dunlin_fabric_rdma::RdmaFabric;
 use dunlin_fabric_shm::ShmFabric;
-use dunlin_rpc::{Counters, FunctionMode, PoolService, ServeError, ServerConfig, Service, Status};
+use dunlin_rpc::{
+    ConnectedClient, Counters, FunctionMode, PoolService, ServeError, ServerConfig, Service, Status,
+};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -231,6 +233,17 @@ impl Server {
                     stray_datagrams: sum.stray_datagrams + of.stray_datagrams,
                 })
             }
+        }
+    }
+
+    /// Returns the current connections with the names that the clients gave themselves.
+    pub fn clients(&self) -> Vec<ConnectedClient> {
+        match self {
+            Server::Shm(server) => server.clients(),
+            Server::Rdma(server) => server.clients(),
+            #[cfg(feature = "ofi")]
+            Server::Ofi(server) => server.clients(),
+            Server::Several(servers) => servers.servers().iter().flat_map(Server::clients).collect(),
         }
     }
 

@@ -1,8 +1,8 @@
 //! Properties for arbitrary values and arbitrary bytes, through the public interface only.
 
 use dunlin_wire::handshake::{
-    Drained, Grant, Hello, HelloReply, LaneReady, LaneRefused, OpenLane, Record, RefusalCode, Refused,
-    Secret, Token, negotiate,
+    Drained, Extension, Extensions, FRAME_HEADER_BYTES, Grant, Hello, HelloReply, LaneReady, LaneRefused,
+    OpenLane, Record, RefusalCode, Refused, Secret, Token, negotiate,
 };
 use dunlin_wire::message::verify_tags;
 use dunlin_wire::{
@@ -81,11 +81,38 @@ fn build(kind: Kind, entries: &[OwnedEntry], tags: Tags) -> Vec<u8> {
     buffer
 }
 
+/// Generates extensions that may stand in any record; in a Hello also those that name the client.
+fn extensions(in_hello: bool) -> impl Strategy<Value = Extensions> {
+    let skipped = (0x8100..=u16::MAX, vec(any::<u8>(), 0..=96))
+        .prop_map(|(number, value)| Extension::Skipped { number, value });
+    let known = (option::of(any::<u64>()), option::of("[ -~é漢]{0,20}"));
+    (vec(skipped, 0..=6), known).prop_map(move |(mut all, (client, program))| {
+        all.sort_by_key(Extension::number);
+        all.dedup_by_key(|extension| extension.number());
+        if in_hello {
+            all.extend(client.map(Extension::Client));
+            all.extend(program.map(Extension::Program));
+        }
+        Extensions(all)
+    })
+}
+
+fn extensions_of(record: &Record) -> &[Extension] {
+    match record {
+        Record::Hello(record) => &record.extensions.0,
+        Record::HelloReply(record) => &record.extensions.0,
+        Record::OpenLane(record) => &record.extensions.0,
+        Record::LaneReady(record) => &record.extensions.0,
+        _ => &[],
+    }
+}
+
 fn record() -> impl Strategy<Value = Record> {
     let text =
         |most: usize| "[ -~é漢]{0,120}".prop_filter("within the limit", move |text| text.len() <= most);
-    let hello = (any::<(u16, u16)>(), any::<u64>(), any::<u32>(), text(255), vec(any::<u8>(), 0..=255))
-        .prop_map(|((a, b), capabilities, process_id, service, token)| {
+    let numbers = any::<(u16, u16, u64, u32)>();
+    let hello = (numbers, text(255), vec(any::<u8>(), 0..=255), extensions(true)).prop_map(
+        |((a, b, capabilities, process_id), service, token, extensions)| {
             let (min_version, max_version) = (a.min(b), a.max(b));
             Record::Hello(Hello {
                 min_version,
@@ -94,22 +121,38 @@ fn record() -> impl Strategy<Value = Record> {
                 process_id,
                 service,
                 token: Token(token),
+                extensions,
             })
-        });
-    let reply = any::<(u16, u64, u16, u32, u64, u64)>().prop_map(
-        |(version, capabilities, workers, functions, max_payload, session)| {
-            Record::HelloReply(HelloReply { version, capabilities, workers, functions, max_payload, session })
+        },
+    );
+    let reply = (any::<(u16, u64, u16, u32, u64, u64)>(), extensions(false)).prop_map(
+        |((version, capabilities, workers, functions, max_payload, session), extensions)| {
+            Record::HelloReply(HelloReply {
+                version,
+                capabilities,
+                workers,
+                functions,
+                max_payload,
+                session,
+                extensions,
+            })
         },
     );
     let refused = (any::<u16>(), text(512))
         .prop_map(|(c, text)| Record::Refused(Refused { code: RefusalCode(c), text }));
     let endpoints = || [(); 3].map(|()| vec(any::<u8>(), 0..=1024));
-    let region_keys = || vec(any::<u64>(), 0..=8);
+    let region_keys = || (vec(any::<u64>(), 0..=8), extensions(false));
     let lines = || (0..=u32::MAX / 64).prop_map(|lines| lines * 64);
-    let open = (any::<(u16, u16, [u8; 5], u16, u32)>(), lines(), endpoints(), region_keys()).prop_map(
-        |((lane, worker, bytes, window, rendezvous_above), ring_bytes, endpoints, region_keys)| {
+    let open = (any::<(u16, u16, [u8; 7], u16, u32)>(), lines(), endpoints(), region_keys()).prop_map(
+        |(
+            (lane, worker, bytes, window, rendezvous_above),
+            ring_bytes,
+            endpoints,
+            (region_keys, extensions),
+        )| {
             let [endpoint, unreliable_endpoint, datagram_endpoint] = endpoints;
-            let [request_half, response_half, client_completion, server_completion, large] = bytes;
+            let [request_half, response_half, client_completion, server_completion, large, sharing, lease] =
+                bytes;
             Record::OpenLane(OpenLane {
                 lane,
                 worker,
@@ -121,10 +164,13 @@ fn record() -> impl Strategy<Value = Record> {
                 ring_bytes,
                 rendezvous_above,
                 large,
+                sharing,
+                lease,
                 endpoint,
                 unreliable_endpoint,
                 datagram_endpoint,
                 region_keys,
+                extensions,
             })
         },
     );
@@ -134,7 +180,7 @@ fn record() -> impl Strategy<Value = Record> {
                 (lane, worker, window, max_batch_entries, max_message_bytes, secret, place),
                 ring_bytes,
                 endpoints,
-                region_keys,
+                (region_keys, extensions),
             )| {
                 let [endpoint, unreliable_endpoint, datagram_endpoint] = endpoints;
                 Record::LaneReady(LaneReady {
@@ -150,6 +196,7 @@ fn record() -> impl Strategy<Value = Record> {
                     datagram_endpoint,
                     place,
                     region_keys,
+                    extensions,
                 })
             },
         );
@@ -333,6 +380,12 @@ proptest! {
     ) {
         let mut bytes = record.encode().expect("within the limits");
         prop_assert!(Record::decode(&bytes[..cut.index(bytes.len())]).is_err());
+        // A body that ends early is refused too, or ends before an extension.
+        let short = cut.index(bytes.len() - FRAME_HEADER_BYTES + 1);
+        let cut_body = Record::decode_body(record.record_type(), &bytes[FRAME_HEADER_BYTES..][..short]);
+        if let Ok(shorter) = cut_body {
+            prop_assert!(extensions_of(&record).starts_with(extensions_of(&shorter)));
+        }
         let place = place.index(bytes.len());
         bytes[place] = byte;
         if let Ok(record) = Record::decode(&bytes) {

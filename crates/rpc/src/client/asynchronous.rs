@@ -408,7 +408,7 @@ impl<F: Fabric> AsyncClient<F> {
     /// and does not block.
     pub fn connect(hub: &AsyncHub<F>, address: &Address, config: ClientConfig) -> Result<Self, ConnectError> {
         config.check()?;
-        let config = config.settled(hub.inner().fabric.capabilities());
+        let config = config.settled(&hub.inner().fabric);
         config.check_plans(hub.inner().fabric.capabilities())?;
         let backoff = Backoff::new(config.backoff);
         let state = ConnectionState {

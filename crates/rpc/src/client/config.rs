@@ -9,7 +9,7 @@ use crate::tune::Tuners;
 use crate::tune::shared::{FetchChoice, FetchTuner};
 use crate::tune::table::FetchTable;
 use crate::tune::wait::FirstRead;
-use dunlin_fabric::{Capabilities, Fabric, Nanos};
+use dunlin_fabric::{Capabilities, Fabric, Host, Nanos};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,6 +46,14 @@ pub struct ClientConfig {
     pub worker: Option<u16>,
     /// The name of the service to connect to; empty for any.
     pub service: String,
+    /// The name of the client's program, for the logs and the statistics of servers
+    /// ([`Server::clients`](crate::Server::clients)); at most 64 bytes, the rest is cut. Empty by default: servers
+    /// get no name.
+    pub program: String,
+    /// The identity that the client gives to servers, for the same use. All connections of a client have the same
+    /// one, also those of its clones and of [`another`](crate::Client::another). If `None`, connecting draws one
+    /// at random.
+    pub identity: Option<u64>,
     /// The token that authorizes the client at the server.
     pub token: Vec<u8>,
     /// How long an adaptive wait polls before it sleeps, in nanoseconds.
@@ -96,6 +104,8 @@ impl Default for ClientConfig {
             silence: 10_000_000_000,
             worker: None,
             service: String::new(),
+            program: String::new(),
+            identity: None,
             token: Vec::new(),
             spin: 20_000,
             fetch_table: None,
@@ -124,9 +134,10 @@ impl ClientConfig {
         ClientConfig { plan: Some(plan), ..ClientConfig::default() }
     }
 
-    /// Fills in the fabric's default plan if none is given. Connecting calls this first.
-    pub(crate) fn settled(mut self, capabilities: &Capabilities) -> Self {
-        self.plan.get_or_insert_with(|| Plan::usual(capabilities));
+    /// Fills in the fabric's default plan if none is given, and an identity. Connecting calls this first.
+    pub(crate) fn settled<F: Fabric>(mut self, fabric: &F) -> Self {
+        self.plan.get_or_insert_with(|| Plan::usual(fabric.capabilities()));
+        self.identity.get_or_insert_with(|| fabric.host().random());
         self
     }
 

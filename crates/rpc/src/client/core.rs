@@ -1,6 +1,7 @@
 //! The client's engine: one domain, the lanes of its connections, and `progress`, which never blocks. A
 //! synchronous client owns an engine; the asynchronous hub holds one behind a mutex.
 
+use super::closing::ClosingLane;
 use super::config::ClientConfig;
 use super::establish::{Greeting, PreparedLane};
 use super::lane::{ClientLane, NoMore, SubmitError};
@@ -83,6 +84,8 @@ pub(crate) struct Core<F: Fabric> {
     /// The number of connections made so far.
     connections: u32,
     completions: Vec<Completion<F::Memory>>,
+    /// Lanes that are being closed.
+    pub(super) closing: Vec<ClosingLane>,
 }
 
 impl<F: Fabric> Core<F> {
@@ -114,6 +117,7 @@ impl<F: Fabric> Core<F> {
             by_memory: 0,
             sleep: Sleep { mode: sleep_mode, gives_way: write_wakes },
             connections: 0,
+            closing: Vec::new(),
         })
     }
 
@@ -161,8 +165,8 @@ impl<F: Fabric> Core<F> {
         }
     }
 
-    /// Joins the prepared halves with the server's, and returns the lanes' indices in the order of plans and
-    /// workers. The lanes share the client's `tuners`.
+    /// Joins the prepared halves of a new connection with the server's, and returns the lanes' indices in the order
+    /// of plans and workers. The lanes share the client's `tuners`.
     pub(crate) fn install(
         &mut self,
         greeting: &Greeting<F>,
@@ -172,6 +176,18 @@ impl<F: Fabric> Core<F> {
         tuners: &Tuners,
     ) -> Result<Vec<u16>, ConnectError> {
         self.connections += 1;
+        self.install_on(self.connections, (greeting, config), prepared, ready, tuners)
+    }
+
+    /// As [`install`](Core::install), for a connection that has lanes already: [`ClientLane::connection`].
+    pub(crate) fn install_on(
+        &mut self,
+        connection: u32,
+        (greeting, config): (&Greeting<F>, &ClientConfig),
+        prepared: Vec<PreparedLane<F>>,
+        ready: &[LaneReady],
+        tuners: &Tuners,
+    ) -> Result<Vec<u16>, ConnectError> {
         let mut indices = Vec::with_capacity(prepared.len());
         let mut prepared = prepared.into_iter();
         while let Some(half) = prepared.next() {
@@ -183,7 +199,7 @@ impl<F: Fabric> Core<F> {
             };
             match made {
                 Ok(mut lane) => {
-                    lane.connection = self.connections;
+                    lane.connection = connection;
                     self.by_completion += lane.by_completion as usize;
                     self.by_memory += !lane.by_completion as usize;
                     self.by_fetch += lane.fetcher().is_some() as usize;
@@ -221,7 +237,11 @@ impl<F: Fabric> Core<F> {
         self.read_control(index);
         let Some(Some(lane)) = self.lanes.get_mut(index as usize) else { return };
         lane.broken = Some(cause);
-        let cause = if lane.draining && cause == Cause::ConnectionLost { Cause::Draining } else { cause };
+        let cause = match cause {
+            Cause::ConnectionLost if lane.closing => Cause::Closed,
+            Cause::ConnectionLost if lane.draining => Cause::Draining,
+            cause => cause,
+        };
         lane.slots.fail(cause, lane.taken);
         self.by_completion -= lane.by_completion as usize;
         self.by_memory -= !lane.by_completion as usize;
@@ -233,26 +253,38 @@ impl<F: Fabric> Core<F> {
 
     /// Reads the server's records on the control connection of a lane: whether it drains, and the last
     /// message that it took.
-    fn read_control(&mut self, index: u16) {
+    pub(super) fn read_control(&mut self, index: u16) {
         let Some(Some(lane)) = self.lanes.get(index as usize) else { return };
         let (link, connection) = (lane.link.clone(), lane.connection);
         while let Ok(Some(message)) = link.try_receive() {
-            let record = Record::decode(&message);
-            let lanes = self.lanes.iter_mut().flatten().filter(|lane| lane.connection == connection);
-            match record {
-                Ok(Record::Drain | Record::Goodbye) => lanes.for_each(|lane| lane.draining = true),
-                Ok(Record::Drained(mark)) => {
-                    for lane in lanes.filter(|lane| lane.number == mark.lane) {
-                        lane.draining = true;
-                        lane.taken = Some(mark.taken);
-                    }
-                }
-                Ok(other) => {
-                    tracing::debug!(target: "dunlin::client", record = ?other.record_type(), "an unexpected record");
-                }
+            match Record::decode(&message) {
+                Ok(record) => self.on_record(connection, &record),
                 Err(error) => {
                     tracing::warn!(target: "dunlin::client", %error, "a record cannot be understood")
                 }
+            }
+        }
+    }
+
+    /// Processes a record of the server about lanes of a connection.
+    pub(crate) fn on_record(&mut self, connection: u32, record: &Record) {
+        let lanes = self.lanes.iter_mut().flatten().filter(|lane| lane.connection == connection);
+        match record {
+            Record::Drain | Record::Goodbye => lanes.for_each(|lane| lane.draining = true),
+            Record::Drained(mark) => {
+                for lane in lanes.filter(|lane| lane.number == mark.lane) {
+                    lane.draining = true;
+                    lane.taken = Some(mark.taken);
+                }
+            }
+            // The server does not have a lane that is being closed, or no longer.
+            Record::LaneRefused(refused) => {
+                for lane in lanes.filter(|lane| lane.number == refused.lane && lane.draining) {
+                    lane.taken.get_or_insert(u64::MAX);
+                }
+            }
+            other => {
+                tracing::debug!(target: "dunlin::client", record = ?other.record_type(), "an unexpected record");
             }
         }
     }
@@ -268,6 +300,7 @@ impl<F: Fabric> Core<F> {
     /// Removes a lane with all its results.
     pub(crate) fn remove(&mut self, index: u16) {
         self.break_lane(index, Cause::Closed);
+        self.closing.retain(|closing| closing.index != index);
         if let Some(place) = self.lanes.get_mut(index as usize) {
             *place = None;
         }
@@ -510,6 +543,9 @@ impl<F: Fabric> Core<F> {
                     self.send_again(index, now);
                 }
             }
+        }
+        if !self.closing.is_empty() {
+            self.advance_closing();
         }
     }
 

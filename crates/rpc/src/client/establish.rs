@@ -10,7 +10,7 @@ use super::config::ClientConfig;
 use super::core::Core;
 use super::lane::ClientLane;
 use super::slots::Slots;
-use crate::connect::records::{receive, send};
+use crate::connect::records::{printable, receive, send};
 use crate::error::ConnectError;
 use crate::limits::RING_BYTES;
 use crate::mailbox::RingReader;
@@ -33,7 +33,8 @@ use dunlin_fabric::{
     ThreadDomain, Transport,
 };
 use dunlin_wire::handshake::{
-    Hello, HelloReply, LaneReady, MAX_VERSION, MIN_VERSION, OpenLane, Record, RefusalCode, Token,
+    Extension, Extensions, Hello, HelloReply, LaneReady, MAX_PROGRAM_BYTES, MAX_VERSION, MIN_VERSION,
+    OpenLane, Record, RefusalCode, Token,
 };
 use dunlin_wire::{BatchState, Direction, TagKey};
 use std::collections::VecDeque;
@@ -46,11 +47,6 @@ pub(crate) struct Greeting<F: Fabric> {
     pub(crate) reply: HelloReply,
 }
 
-/// Replaces the control characters of a peer's text, so that it can be printed.
-fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
-}
-
 /// The end of the refusal by which servers of older builds refuse every name if they have none themselves.
 const NAMELESS: &str = ", but ''";
 
@@ -61,22 +57,30 @@ pub(crate) fn greet<F: Fabric>(
     config: &ClientConfig,
     until: Nanos,
 ) -> Result<Greeting<F>, ConnectError> {
-    match greet_as(fabric, address, (&config.service, &config.token), until) {
+    match greet_as(fabric, address, (&config.service, &config.token, named(config)), until) {
         Err(ConnectError::OtherService(text)) if text.ends_with(NAMELESS) => {
-            greet_as(fabric, address, ("", &config.token), until)
+            greet_as(fabric, address, ("", &config.token, named(config)), until)
         }
         greeted => greeted,
     }
+}
+
+/// Returns the extensions by which a client names itself.
+fn named(config: &ClientConfig) -> Extensions {
+    let program = &config.program[..config.program.floor_char_boundary(MAX_PROGRAM_BYTES)];
+    let program = (!program.is_empty()).then(|| Extension::Program(program.to_owned()));
+    Extensions(config.identity.map(Extension::Client).into_iter().chain(program).collect())
 }
 
 /// Like [`greet`], asking for the service with this name.
 fn greet_as<F: Fabric>(
     fabric: &F,
     address: &Address,
-    (service, token): (&str, &[u8]),
+    (service, token, extensions): (&str, &[u8], Extensions),
     until: Nanos,
 ) -> Result<Greeting<F>, ConnectError> {
     let link = fabric.dial(address, until)?;
+    let is_named = !extensions.0.is_empty();
     let hello = Hello {
         min_version: MIN_VERSION,
         max_version: MAX_VERSION,
@@ -84,6 +88,7 @@ fn greet_as<F: Fabric>(
         process_id: dunlin_fabric::Host::process_id(fabric.host()),
         service: service.to_owned(),
         token: Token(token.to_vec()),
+        extensions,
     };
     // A server that refuses everybody may have closed the connection before our hello. Its refusal can still
     // be received.
@@ -108,6 +113,11 @@ fn greet_as<F: Fabric>(
         Record::Refused(refused) if refused.code == RefusalCode::UNKNOWN_SERVICE => {
             Err(ConnectError::OtherService(printable(&refused.text)))
         }
+        // A server of version 3 or below does not know extensions. Without them it names its versions.
+        Record::Refused(refused) if refused.code == RefusalCode::MALFORMED && is_named => {
+            drop(link);
+            greet_as(fabric, address, (service, token, Extensions::default()), until)
+        }
         Record::Refused(refused) => Err(ConnectError::Refused(printable(&refused.text))),
         other => {
             Err(ConnectError::Handshake(format!("{:?} came instead of HelloReply", other.record_type())))
@@ -126,6 +136,8 @@ pub(crate) struct PreparedLane<F: Fabric> {
     datagrams: Option<QueuePairId>,
     /// The control line, followed by the ring of responses if the plan has one.
     region: Region<F::Memory>,
+    /// The key under which `region` is granted to the server.
+    granted: RegionKey,
     plan: Plan,
     /// The plan was hybrid, and the fabric's rates rule fetching out.
     pub(crate) ruled_out: bool,
@@ -210,12 +222,25 @@ impl<F: Fabric> PreparedLane<F> {
             ring_bytes: config.ring_bytes,
             rendezvous_above: plan.rendezvous_above,
             large: plan.large as u8,
+            sharing: plan.sharing as u8,
+            lease: plan.lease as u8,
             endpoint,
             unreliable_endpoint: unreliable_endpoint.unwrap_or_default(),
             datagram_endpoint: datagram_endpoint.unwrap_or_default(),
             region_keys: vec![key.0],
+            extensions: Extensions::default(),
         };
-        Ok(PreparedLane { number, queue_pair, unreliable, datagrams, region, plan, ruled_out: false, open })
+        Ok(PreparedLane {
+            number,
+            queue_pair,
+            unreliable,
+            datagrams,
+            region,
+            granted: key,
+            plan,
+            ruled_out: false,
+            open,
+        })
     }
 
     /// All queue pairs of this half.
@@ -366,6 +391,7 @@ impl<F: Fabric> PreparedLane<F> {
             tx,
             rx,
             slots: Slots::new(ready.window),
+            granted: self.granted,
             region: self.region,
             heard: false,
             control_key: RegionKey(control),
@@ -390,6 +416,7 @@ impl<F: Fabric> PreparedLane<F> {
             batch_time: 0,
             number: self.number,
             draining: false,
+            closing: false,
             broken: None,
             taken: None,
             by_completion,
@@ -398,20 +425,32 @@ impl<F: Fabric> PreparedLane<F> {
     }
 }
 
-/// Asks the server to open its halves of the lanes, and waits for all answers.
+/// Asks the server to open its halves of the first lanes of a connection, and waits for all answers.
 pub(crate) fn negotiate<F: Fabric>(
     greeting: &Greeting<F>,
     prepared: &[PreparedLane<F>],
     until: Nanos,
 ) -> Result<Vec<LaneReady>, ConnectError> {
+    negotiate_beside(greeting, prepared, until, &mut Vec::new())
+}
+
+/// As [`negotiate`], on a connection that has lanes already. Adds the records about those to `others`, for
+/// [`Core::on_record`]. Nothing else may receive from the connection meanwhile.
+pub(crate) fn negotiate_beside<F: Fabric>(
+    greeting: &Greeting<F>,
+    prepared: &[PreparedLane<F>],
+    until: Nanos,
+    others: &mut Vec<Record>,
+) -> Result<Vec<LaneReady>, ConnectError> {
     for lane in prepared {
         send(&greeting.link, &Record::OpenLane(lane.open.clone()))?;
     }
+    let asked = |number: u16| prepared.iter().any(|lane| lane.number == number);
     let mut ready = Vec::with_capacity(prepared.len());
     while ready.len() < prepared.len() {
         match receive(&greeting.link, until)? {
             Record::LaneReady(lane) => ready.push(lane),
-            Record::LaneRefused(refused) => {
+            Record::LaneRefused(refused) if asked(refused.lane) => {
                 return Err(ConnectError::Refused(printable(&refused.text)));
             }
             Record::Refused(refused) => {
@@ -420,6 +459,10 @@ pub(crate) fn negotiate<F: Fabric>(
             Record::Drain | Record::Goodbye => {
                 return Err(ConnectError::Refused("the server is shutting down".into()));
             }
+            Record::Drained(mark) if asked(mark.lane) => {
+                return Err(ConnectError::Handshake("a lane ended before it was opened".into()));
+            }
+            other @ (Record::LaneRefused(_) | Record::Drained(_)) => others.push(other),
             other => {
                 return Err(ConnectError::Handshake(format!(
                     "{:?} came instead of LaneReady",

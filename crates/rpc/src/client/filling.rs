@@ -3,6 +3,7 @@
 use super::core::{CallId, Core};
 use super::lane::{ClientLane, SubmitError};
 use crate::error::{CallError, Cause};
+use crate::path::call_id::CallEnds;
 use crate::path::pieces::{Filling, PIECE, copy_into};
 use crate::plan::LargePayload;
 use crate::tune::turns::Past;
@@ -12,7 +13,7 @@ use dunlin_wire::{Descriptor, Flags, Header, Kind};
 /// The state of a large request that is being filled.
 #[derive(Debug)]
 pub(crate) struct Progress {
-    function: u16,
+    ends: CallEnds,
     timeout: Nanos,
     length: usize,
     /// The remote address of the payload; `None` if the request is sent only when it is complete.
@@ -34,12 +35,12 @@ impl<F: Fabric> ClientLane<F> {
     pub(crate) fn begin_filling(
         &mut self,
         fabric: &F,
-        function: u16,
+        ends: impl Into<CallEnds>,
         length: usize,
         timeout: Nanos,
     ) -> Result<(Buffer<F::Memory>, Progress), SubmitError> {
         let progress = Progress {
-            function,
+            ends: ends.into(),
             timeout,
             length,
             from: None,
@@ -84,9 +85,9 @@ impl<F: Fabric> ClientLane<F> {
                 }
                 self.flush(fabric, domain)?;
                 self.check_call(progress.length)?;
-                let Progress { function, timeout, .. } = *progress;
+                let Progress { ends, timeout, .. } = *progress;
                 let payload = from.encode();
-                let call = self.send_call(fabric, domain, function, &payload, Flags::RENDEZVOUS, timeout)?;
+                let call = self.send_call(fabric, domain, ends, &payload, Flags::RENDEZVOUS, timeout)?;
                 (progress.call, progress.told) = (Some(call), PIECE);
                 call
             }
@@ -132,7 +133,7 @@ impl<F: Fabric> ClientLane<F> {
         buffer: Buffer<F::Memory>,
     ) -> Result<u32, (SubmitError, Buffer<F::Memory>)> {
         let Some(call) = progress.call else {
-            return self.submit_buffer(fabric, domain, progress.function, buffer, progress.timeout);
+            return self.submit_buffer(fabric, domain, progress.ends, buffer, progress.timeout);
         };
         self.tell_at_last(fabric, domain, call, progress.length as u32);
         self.slots.keep_request(call, buffer);
@@ -159,11 +160,11 @@ impl<F: Fabric> ClientLane<F> {
         &mut self,
         fabric: &F,
         domain: &mut F::Domain,
-        function: u16,
+        ends: CallEnds,
         payload: &[u8],
         timeout: Nanos,
     ) -> Result<u32, SubmitError> {
-        let (mut buffer, mut progress) = self.begin_filling(fabric, function, payload.len(), timeout)?;
+        let (mut buffer, mut progress) = self.begin_filling(fabric, ends, payload.len(), timeout)?;
         let mut done = 0;
         while done < payload.len() {
             let piece = PIECE.min(payload.len() - done);

@@ -5,6 +5,7 @@ use super::slots::{Sink, Slots, micros};
 use super::within::Time;
 use crate::error::{CallError, Cause};
 use crate::path::again::{Requests, Sent, Silent};
+use crate::path::call_id::CallEnds;
 use crate::path::hybrid::{Hybrid, PUBLISHED_HEAD};
 use crate::path::large::{Arrivals, Errands};
 use crate::path::pieces::{PIECE, Pulls};
@@ -46,8 +47,10 @@ pub(crate) struct ClientLane<F: Fabric> {
     pub(crate) number: u16,
     /// Whether a message has arrived since the last health check.
     pub(crate) heard: bool,
-    /// The server accepts no new calls.
+    /// The lane accepts no new calls: the server drains, or the lane is `closing`.
     pub(crate) draining: bool,
+    /// The client closes the lane.
+    pub(crate) closing: bool,
     /// Messages arrive as completions, so the receive queue is polled.
     pub(crate) by_completion: bool,
     /// How large payloads travel.
@@ -82,6 +85,8 @@ pub(crate) struct ClientLane<F: Fabric> {
     /// The number of the connection; its lanes share the control connection `link`.
     pub(crate) connection: u32,
     pub(crate) link: F::Link,
+    /// The key under which `region` is granted to the server.
+    pub(crate) granted: RegionKey,
     /// The client's inbound region: control line and ring of responses.
     pub(crate) region: Region<F::Memory>,
     /// The server's control line of this lane, to which head reports are written.
@@ -164,7 +169,7 @@ impl<F: Fabric> ClientLane<F> {
     #[inline]
     pub(super) fn check_call(&self, length: usize) -> Result<(), SubmitError> {
         if self.draining {
-            return Err(Self::refuse(Cause::Draining));
+            return Err(Self::refuse(if self.closing { Cause::Closed } else { Cause::Draining }));
         }
         self.check_length(length)
     }
@@ -193,18 +198,19 @@ impl<F: Fabric> ClientLane<F> {
         &mut self,
         fabric: &F,
         domain: &mut F::Domain,
-        function: u16,
+        ends: impl Into<CallEnds>,
         payload: &[u8],
         timeout: Nanos,
     ) -> Result<u32, SubmitError> {
+        let ends = ends.into();
         self.check_call(payload.len())?;
         if payload.len() > self.rendezvous_above {
-            return self.submit_copy(fabric, domain, function, payload, timeout);
+            return self.submit_copy(fabric, domain, ends, payload, timeout);
         }
         if !self.batch.is_empty() {
             self.flush(fabric, domain)?;
         }
-        self.send_call(fabric, domain, function, payload, Flags::NONE, timeout)
+        self.send_call(fabric, domain, ends, payload, Flags::NONE, timeout)
     }
 
     /// Copies a large payload into a buffer and sends the call.
@@ -213,17 +219,17 @@ impl<F: Fabric> ClientLane<F> {
         &mut self,
         fabric: &F,
         domain: &mut F::Domain,
-        function: u16,
+        ends: CallEnds,
         payload: &[u8],
         timeout: Nanos,
     ) -> Result<u32, SubmitError> {
         if self.large == LargePayload::Pieces && payload.len() > PIECE {
-            return self.submit_in_pieces(fabric, domain, function, payload, timeout);
+            return self.submit_in_pieces(fabric, domain, ends, payload, timeout);
         }
         let reserved = self.exports.reserve(fabric, payload.len());
         let mut buffer = reserved.map_err(|_| Self::refuse(Cause::OutOfMemory))?;
         buffer.copy_from_slice(payload);
-        self.submit_buffer(fabric, domain, function, buffer, timeout).map_err(|(error, _)| error)
+        self.submit_buffer(fabric, domain, ends, buffer, timeout).map_err(|(error, _)| error)
     }
 
     /// Sends one call with the first `length` bytes of a buffer. A large payload leaves with the buffer's
@@ -257,7 +263,7 @@ impl<F: Fabric> ClientLane<F> {
         &mut self,
         fabric: &F,
         domain: &mut F::Domain,
-        function: u16,
+        ends: impl Into<CallEnds>,
         buffer: Buffer<F::Memory>,
         timeout: Nanos,
     ) -> Result<u32, (SubmitError, Buffer<F::Memory>)> {
@@ -278,7 +284,8 @@ impl<F: Fabric> ClientLane<F> {
         if let Err(error) = self.check_call(buffer.len()) {
             return Err((error, buffer));
         }
-        match self.send_call(fabric, domain, function, &descriptor.encode(), Flags::RENDEZVOUS, timeout) {
+        let ends = ends.into();
+        match self.send_call(fabric, domain, ends, &descriptor.encode(), Flags::RENDEZVOUS, timeout) {
             Ok(call) => {
                 let length = buffer.len();
                 if self.large == LargePayload::Eager {
@@ -304,7 +311,7 @@ impl<F: Fabric> ClientLane<F> {
         &mut self,
         fabric: &F,
         domain: &mut F::Domain,
-        function: u16,
+        CallEnds { function, thread }: CallEnds,
         payload: &[u8],
         flags: Flags,
         timeout: Nanos,
@@ -316,11 +323,11 @@ impl<F: Fabric> ClientLane<F> {
             let (mode, of) = hybrid.ask(function, head);
             (flags, head) = (flags | mode, of);
         }
-        let header =
-            Header { code: function, flags, call, head, time: micros(timeout), ..Header::new(Kind::Request) };
+        let time = micros(timeout);
+        let header = Header { code: function, flags, call, thread, head, time, ..Header::new(Kind::Request) };
         self.tx.single(fabric, domain, &header, payload)?;
         if let Some(again) = &mut self.again {
-            again.keep(call, function, flags, payload);
+            again.keep(call, CallEnds { function, thread }, flags, payload);
         }
         if let Some(hybrid) = &mut self.hybrid {
             hybrid.sent(call, function, flags, || fabric.host().now());
@@ -339,16 +346,17 @@ impl<F: Fabric> ClientLane<F> {
         &mut self,
         fabric: &F,
         domain: &mut F::Domain,
-        function: u16,
+        ends: impl Into<CallEnds>,
         payload: &[u8],
         time: Time,
     ) -> Result<u32, SubmitError> {
+        let CallEnds { function, thread } = ends.into();
         let (timeout, time_left) = (time.nanos, micros(time.nanos));
         let alone = self.batching.as_ref().is_some_and(|batching| batching.is_too_large(payload.len()));
         // An entry of a batch has no place for long times.
         let alone = alone || time.is_own && !(1..=MAX_ENTRY_TIME).contains(&time_left);
         if payload.len() > self.rendezvous_above || alone {
-            return self.submit(fabric, domain, function, payload, timeout);
+            return self.submit(fabric, domain, CallEnds { function, thread }, payload, timeout);
         }
         self.check_call(payload.len())?;
         let Some(call) = self.slots.next_call() else {
@@ -362,8 +370,7 @@ impl<F: Fabric> ClientLane<F> {
         {
             self.flush(fabric, domain)?;
         }
-        let mut meta =
-            EntryMeta { function_or_status: function, thread: 0, call, flags: Flags::NONE, time: 0 };
+        let mut meta = EntryMeta { function_or_status: function, thread, call, flags: Flags::NONE, time: 0 };
         if !self.batch.is_empty() && time_left != self.batch_time {
             match time_left {
                 1..=MAX_ENTRY_TIME => meta.time = time_left,
@@ -383,7 +390,7 @@ impl<F: Fabric> ClientLane<F> {
             self.batch_time = time_left;
         }
         if let Some(again) = &mut self.again {
-            again.keep(call, function, Flags::NONE, payload);
+            again.keep(call, CallEnds { function, thread }, Flags::NONE, payload);
         }
         if let Some(hybrid) = &mut self.hybrid {
             hybrid.batched(call, function, self.batch.count() == 1);
@@ -618,7 +625,8 @@ impl<F: Fabric> ClientLane<F> {
                     return Ok(Sent::Yes);
                 }
                 let header = Header {
-                    code: request.function,
+                    code: request.ends.function,
+                    thread: request.ends.thread,
                     flags: request.flags,
                     call: request.call,
                     head,

@@ -1,7 +1,7 @@
 //! How a function's calls run: the answer of `plan_of`.
 
 use super::config::{ClientConfig, impatience};
-use crate::plan::{CompletionMode, Plan};
+use crate::plan::{CompletionMode, Plan, Sharing};
 use crate::tune::Tuners;
 use std::fmt;
 
@@ -91,6 +91,9 @@ impl fmt::Display for RunningPlan {
             (Some(_), Some(protocol)) => f.write_str(protocol)?,
             (Some(plan), None) => write!(f, "{} and {}", plan.request.name(), plan.response.name())?,
         }
+        if let Some(plan) = self.plan.filter(|plan| plan.sharing != Sharing::Dedicated) {
+            write!(f, " on {} lanes", plan.sharing.name())?;
+        }
         write!(f, " over {}", self.transport)?;
         for (side, waits) in [("client", &self.client), ("server", &self.server)] {
             if let Some(waits) = waits {
@@ -161,7 +164,7 @@ pub(crate) fn numbered(function: u16) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::Protocol;
+    use crate::plan::{Lease, Protocol};
     use CompletionMode::{Adaptive, Busy, Event};
 
     fn plan(client: CompletionMode, server: CompletionMode) -> Plan {
@@ -181,6 +184,9 @@ mod tests {
              runs where the server declared it"
         );
         assert_eq!(running.plan, Some(plan(Event, Adaptive)));
+        let shared = plan(Event, Event).shared(Sharing::Combined, Lease::Forever);
+        let shared = ClientConfig::with_plan(shared).running(3, "shm", &NONE, &numbered, false).to_string();
+        assert!(shared.starts_with("function 3: Direct-WriteIMM on combined lanes over shm; "), "{shared}");
         let running = config.running(1, "shm", &NONE, &numbered, false);
         let waits = |waits: Option<WaitsAs>| waits.unwrap().to_string();
         assert_eq!(waits(running.client), "busy");

@@ -122,7 +122,7 @@ impl<F: Fabric> Client<F> {
     /// [`ClientConfig::lazy`] it does not connect yet and does not block.
     pub(crate) fn connect(fabric: &F, address: &Address, config: ClientConfig) -> Result<Self, ConnectError> {
         config.check()?;
-        let config = config.settled(fabric.capabilities());
+        let config = config.settled(fabric);
         let tuners = config.tuners(fabric);
         Self::connect_with(fabric, address, config, tuners)
     }

@@ -15,3 +15,8 @@ pub(crate) fn send<L: Link>(link: &L, record: &Record) -> Result<(), ConnectErro
     let message = record.encode().map_err(|error| ConnectError::Handshake(error.to_string()))?;
     Ok(link.send(&message)?)
 }
+
+/// Replaces the control characters of a peer's text, so that it can be printed.
+pub(crate) fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
+}

@@ -7,7 +7,7 @@
 //!
 //! This module reads no clock and posts nothing.
 
-use crate::path::call_id::split_call;
+use crate::path::call_id::{CallEnds, split_call};
 use dunlin_fabric::Nanos;
 use dunlin_wire::{EntryMeta, Flags};
 
@@ -55,7 +55,7 @@ pub(crate) struct Silent;
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) call: u32,
-    pub(crate) function: u16,
+    pub(crate) ends: CallEnds,
     pub(crate) flags: Flags,
     pub(crate) payload: Vec<u8>,
     /// Number of retransmissions so far.
@@ -86,7 +86,7 @@ impl Requests {
     pub(crate) fn new(window: u16, patience: Nanos) -> Self {
         let request = |_| Request {
             call: 0,
-            function: 0,
+            ends: CallEnds::from(0),
             flags: Flags::NONE,
             payload: Vec::with_capacity(64),
             tries: 0,
@@ -107,13 +107,13 @@ impl Requests {
     /// Keeps a request that is about to be sent. Allocates only if the payload is longer than all earlier
     /// ones of its slot.
     #[inline]
-    pub(crate) fn keep(&mut self, call: u32, function: u16, flags: Flags, payload: &[u8]) {
+    pub(crate) fn keep(&mut self, call: u32, ends: impl Into<CallEnds>, flags: Flags, payload: &[u8]) {
         let Some(request) = self.requests.get_mut(split_call(call).0) else { return };
         request.payload.clear();
         request.payload.extend_from_slice(payload);
         *request = Request {
             call,
-            function,
+            ends: ends.into(),
             flags,
             payload: std::mem::take(&mut request.payload),
             tries: 0,
@@ -365,7 +365,7 @@ mod tests {
     #[test]
     fn only_the_last_answer_of_a_slot_is_kept() {
         let mut replies = Replies::new(2);
-        let meta = |call| EntryMeta { call, ..EntryMeta::default() };
+        let meta = |call| EntryMeta { call, thread: !(call as u16), ..EntryMeta::default() };
         assert_eq!(replies.again(call(0, 1)), Repeated::Old);
         assert_eq!(replies.begin(call(0, 1)), None);
         assert_eq!(replies.again(call(0, 1)), Repeated::Working);

@@ -66,6 +66,11 @@ impl<F: Fabric> Areas<F> {
         Areas { link, parts: Vec::new(), mapped: 0, limit, deaf: false }
     }
 
+    /// Returns the keys of all regions, for the end of their grants with the lane.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = RegionKey> {
+        self.parts.iter().map(|part| part.key)
+    }
+
     /// Reserves an area for a payload of `length` bytes. Maps and grants memory if no area is free, which
     /// takes a system call and may block for the peer; a steady load soon has all its areas.
     pub(crate) fn reserve(&mut self, fabric: &F, length: usize) -> Result<Area<F>, Exhausted> {

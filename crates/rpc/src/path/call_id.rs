@@ -18,6 +18,22 @@ pub(crate) const fn is_newer(next: u32, last: u32) -> bool {
     ahead != 0 && ahead < 1 << (31 - SLOT_BITS)
 }
 
+/// The two ends of a call: the function that it is for, and the thread that makes it. A function alone stands for
+/// a call of thread slot 0, the slot of all clients whose threads share no lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CallEnds {
+    pub(crate) function: u16,
+    /// The slot of the thread among those that share the lane. The answer repeats it.
+    pub(crate) thread: u16,
+}
+
+impl From<u16> for CallEnds {
+    #[inline(always)]
+    fn from(function: u16) -> Self {
+        CallEnds { function, thread: 0 }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

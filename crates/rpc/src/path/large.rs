@@ -14,7 +14,7 @@ use super::rendezvous::{Exhausted, Pool};
 use super::tx::{Tx, TxError};
 use super::{Violation, tx};
 use crate::plan::{LargePayload, SMALL_LIMIT};
-use dunlin_fabric::{Buffer, Fabric, Host, Work};
+use dunlin_fabric::{Buffer, Fabric, Host, RegionKey, Work};
 use dunlin_wire::{Descriptor, Header, Kind};
 use std::collections::VecDeque;
 
@@ -196,6 +196,11 @@ pub(crate) enum Arrived<F: Fabric> {
 }
 
 impl<F: Fabric> Arrivals<F> {
+    /// Returns the keys of the memory that the peer WRITEs to, for the end of their grants with the lane.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = RegionKey> {
+        self.areas.keys()
+    }
+
     /// Creates the table for a lane with window `window`; its areas take at most `memory` bytes.
     pub(crate) fn new(link: F::Link, large: LargePayload, memory: u64, window: u16) -> Self {
         let limit = if large == LargePayload::Read { 0 } else { 2 * window as usize + 64 };

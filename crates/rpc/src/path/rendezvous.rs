@@ -315,6 +315,11 @@ impl<F: Fabric> Pool<F> {
         granted
     }
 
+    /// Returns the keys of all granted arenas, for the end of their grants with the lane.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = RegionKey> {
+        self.parts.iter().filter_map(|part| part.key).chain(self.ended.iter().copied())
+    }
+
     /// Returns whether the peer can READ a buffer where it lies.
     pub(crate) fn can_send(&self, buffer: &Buffer<F::Memory>) -> bool {
         self.link.is_none() || self.descriptor(buffer).is_some()

@@ -202,3 +202,41 @@ fn what_a_fabric_lacks_is_named() {
     let plan = Plan { rendezvous_above: SMALL_LIMIT + 1, ..write };
     assert_eq!(plan.check(&Capabilities::EVERYTHING), Err(Illegal::RendezvousAbove(SMALL_LIMIT + 1)));
 }
+
+#[test]
+fn every_policy_is_legal_with_every_protocol_and_a_slice_with_none() {
+    for plan in PROTOCOLS.iter().map(|protocol| protocol.plan(CompletionMode::Busy)) {
+        for sharing in Sharing::ALL {
+            let plan = plan.shared(sharing, Lease::Forever);
+            assert_eq!(plan.check(&Capabilities::EVERYTHING), Ok(()));
+            assert_eq!(
+                plan.protocol().map(|protocol| protocol.plan(CompletionMode::Busy).request),
+                Some(plan.request)
+            );
+            let sliced = plan.shared(sharing, Lease::Slice).check(&Capabilities::EVERYTHING);
+            assert_eq!(sliced, Err(Illegal::LeaseNotInThisVersion(Lease::Slice)));
+        }
+    }
+    let text = Illegal::LeaseNotInThisVersion(Lease::Slice).to_string();
+    assert_eq!(text, "a lease of a slice is not in this version: use forever");
+}
+
+#[test]
+fn policies_and_leases_have_one_number_and_one_name() {
+    assert_eq!(Sharing::ALL.map(|sharing| sharing as u8), [1, 2, 3]);
+    assert_eq!(Sharing::ALL.map(Sharing::name), ["dedicated", "locked", "combined"]);
+    assert_eq!(Lease::ALL.map(|lease| lease as u8), [1, 2]);
+    assert_eq!(Lease::ALL.map(Lease::name), ["forever", "slice"]);
+    for number in 0..=u8::MAX {
+        assert_eq!(
+            Sharing::from_wire(number).map(|sharing| sharing as u8),
+            Some(number).filter(|n| (1..=3).contains(n))
+        );
+        assert_eq!(
+            Lease::from_wire(number).map(|lease| lease as u8),
+            Some(number).filter(|n| (1..=2).contains(n))
+        );
+    }
+    let plan = Plan::default();
+    assert_eq!((plan.sharing, plan.lease), (Sharing::Dedicated, Lease::Forever));
+}

@@ -1,20 +1,25 @@
 //! The server's side of the handshake: one control thread for all connections. It never waits for a single
 //! client: each connection is a small state machine that advances when a record arrives.
 
+use super::clients::Clients;
 use super::inbox::{Command, Inbox, OpenCommand};
 use super::occupancy::Occupancy;
 use super::open::refuse_with;
+use super::open_lanes::OpenLanes;
 use super::worker::Shared;
 use crate::connect::records::send;
 use crate::limits::{MAX_PLANS, RING_BYTES};
 use crate::path::CONTROL_BYTES;
-use crate::plan::{Carrier, CompletionMode, Illegal, LargePayload, Plan, RequestHalf, ResponseHalf, Sharing};
+use crate::plan::{
+    Carrier, CompletionMode, Illegal, LargePayload, Lease, Plan, RequestHalf, ResponseHalf, Sharing,
+};
 use dunlin_fabric::{
     Access, Endpoint, Fabric, Host, Link, Listener, Mark, Nanos, ReadyList, Region, RegionKey, Signal,
     Subscription,
 };
 use dunlin_wire::handshake::{
-    Hello, HelloReply, MAX_VERSION, MIN_VERSION, OpenLane, Record, RefusalCode, Refused, negotiate,
+    Extensions, HandshakeError, Hello, HelloReply, MAX_VERSION, MIN_VERSION, OpenLane, Record, RefusalCode,
+    Refused, negotiate,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -39,6 +44,7 @@ pub(crate) struct ControlState {
     pub(crate) connections: AtomicUsize,
     pub(crate) next_worker: AtomicUsize,
     pub(crate) counters: Mutex<Counters>,
+    pub(crate) clients: Clients,
 }
 
 /// Counters of a server's connections since its start.
@@ -62,6 +68,7 @@ impl ControlState {
             connections: AtomicUsize::new(0),
             next_worker: AtomicUsize::new(0),
             counters: Mutex::new(Counters::default()),
+            clients: Clients::default(),
         }
     }
 
@@ -84,7 +91,7 @@ struct Session<F: Fabric> {
     again: Mark,
     greeted: bool,
     hello_until: Nanos,
-    lanes: usize,
+    lanes: Arc<OpenLanes>,
 }
 
 /// All current connections.
@@ -160,6 +167,7 @@ impl<F: Fabric> Control<F> {
             }
             session.link.close();
         }
+        self.state.clients.clear();
     }
 
     /// Returns the cores that workers and clients share; `None` if clients run on other hosts.
@@ -206,7 +214,8 @@ impl<F: Fabric> Control<F> {
         let number = self.fabric.host().random() | 1;
         let again = sessions.ready.mark(number);
         let hello_until = self.fabric.host().now() + self.shared.config.hello_timeout;
-        let session = Session::<F> { link, again: again.clone(), greeted: false, hello_until, lanes: 0 };
+        let (again_too, lanes) = (again.clone(), Arc::default());
+        let session = Session::<F> { link, again: again_too, greeted: false, hello_until, lanes };
         session.link.subscribe(Subscription { signal: self.signal.clone(), mark: again });
         sessions.silent.insert((hello_until, number));
         sessions.all.insert(number, session);
@@ -248,6 +257,7 @@ impl<F: Fabric> Control<F> {
     fn end(&self, sessions: &mut Sessions<F>, number: u64) {
         if let Some(session) = sessions.remove(number) {
             session.link.close();
+            self.state.clients.leave(number);
             for worker in &self.workers {
                 worker.push(Command::Close { session: number });
             }
@@ -265,6 +275,15 @@ impl<F: Fabric> Control<F> {
             };
             let record = match Record::decode(&message) {
                 Ok(record) => record,
+                // Only the lane is refused.
+                Err(error @ HandshakeError::UnknownExtension { lane: Some(lane), .. }) if session.greeted => {
+                    refuse_with(&session.link, lane, RefusalCode::UNKNOWN_EXTENSION, &error.to_string());
+                    continue;
+                }
+                Err(error @ HandshakeError::UnknownExtension { .. }) => {
+                    self.refuse(&session.link, RefusalCode::UNKNOWN_EXTENSION, &error.to_string());
+                    return Err(Over);
+                }
                 Err(error) => {
                     self.refuse(&session.link, RefusalCode::MALFORMED, &error.to_string());
                     return Err(Over);
@@ -272,9 +291,9 @@ impl<F: Fabric> Control<F> {
             };
             match record {
                 Record::Hello(hello) if !session.greeted => self.greet(number, session, &hello)?,
-                Record::OpenLane(open) if session.greeted => self.open(number, session, open)?,
+                Record::OpenLane(open) if session.greeted => self.open(number, session, open),
                 Record::Goodbye => return Err(Over),
-                Record::CloseLane { .. } => {}
+                Record::CloseLane { lane } if session.greeted => self.close_lane(number, session, lane),
                 other => {
                     let text = format!("{:?} does not belong here", other.record_type());
                     self.refuse(&session.link, RefusalCode::MALFORMED, &text);
@@ -314,31 +333,33 @@ impl<F: Fabric> Control<F> {
             functions: self.shared.functions.len() as u32,
             max_payload: config.max_payload,
             session: number,
+            extensions: Extensions::default(),
         });
         send(&session.link, &reply).map_err(|_| Over)?;
         session.greeted = true;
+        self.state.clients.enter(number, hello, &session.lanes);
         self.state.count(|counters| counters.accepted += 1);
         Ok(())
     }
 
-    fn open(&self, number: u64, session: &mut Session<F>, open: OpenLane) -> Result<(), Over> {
-        session.lanes += 1;
+    fn open(&self, number: u64, session: &Session<F>, open: OpenLane) {
         self.state.count(|counters| counters.lanes += 1);
-        if session.lanes > LANES_PER_WORKER * self.workers.len() {
-            refuse_with(
-                &session.link,
-                open.lane,
-                RefusalCode::TOO_MANY,
-                "one connection may not have so many lanes",
-            );
-            return Ok(());
-        }
         let lane = open.lane;
         match self.plan_lane(number, session, open) {
             Ok((worker, command)) => worker.push(Command::Open(Box::new(command))),
             Err((code, text)) => refuse_with(&session.link, lane, code, &text),
         }
-        Ok(())
+    }
+
+    /// Closes a lane at the request of its client. Its worker answers when it has given the lane back.
+    fn close_lane(&self, number: u64, session: &Session<F>, lane: u16) {
+        match session.lanes.close(lane) {
+            Ok(worker) => {
+                let link = session.link.clone();
+                self.workers[worker].push(Command::CloseLane { session: number, number: lane, link });
+            }
+            Err((code, text)) => refuse_with(&session.link, lane, code, text),
+        }
     }
 
     /// Checks an `OpenLane` request and registers the server's memory for it. Registration is slow, so it
@@ -350,18 +371,20 @@ impl<F: Fabric> Control<F> {
         open: OpenLane,
     ) -> Result<Planned<'_, F>, Refusal> {
         let config = &self.shared.config;
-        let worker = if open.worker == OpenLane::ANY_WORKER {
+        let number_of_worker = if open.worker == OpenLane::ANY_WORKER {
             self.state.next_worker.fetch_add(1, Ordering::Relaxed) % self.workers.len()
         } else {
             open.worker as usize
         };
-        let Some(worker) = self.workers.get(worker) else {
+        let Some(worker) = self.workers.get(number_of_worker) else {
             return Err((RefusalCode::TOO_MANY, format!("there is no worker {}", open.worker)));
         };
-        let plan = plan_of(&open)
-            .ok_or((RefusalCode::ILLEGAL_PLAN, "a half or mode of the plan is unknown".to_owned()))?;
-        plan.check(self.fabric.capabilities())
-            .map_err(|error: Illegal| (RefusalCode::ILLEGAL_PLAN, error.to_string()))?;
+        let plan = plan_of(&open)?;
+        plan.check(self.fabric.capabilities()).map_err(|error: Illegal| {
+            let is_lease = matches!(error, Illegal::LeaseNotInThisVersion(_));
+            let code = if is_lease { RefusalCode::SHARING } else { RefusalCode::ILLEGAL_PLAN };
+            (code, error.to_string())
+        })?;
         if !RING_BYTES.contains(&open.ring_bytes) || !open.ring_bytes.is_power_of_two() {
             let text = format!(
                 "a ring of {} bytes is not possible: a power of two from 16 KiB to 1 MiB is",
@@ -375,6 +398,9 @@ impl<F: Fabric> Control<F> {
         let &[client_key] = open.region_keys.as_slice() else {
             return Err((RefusalCode::MALFORMED, "one region has to be granted".to_owned()));
         };
+        let admitted =
+            session.lanes.admit(open.lane, number_of_worker, LANES_PER_WORKER * self.workers.len());
+        let admission = admitted.map_err(|(code, text)| (code, text.to_owned()))?;
         let ring_bytes = open.ring_bytes.min(config.max_ring_bytes);
         let register = |length: u64, access| {
             self.fabric
@@ -410,6 +436,7 @@ impl<F: Fabric> Control<F> {
             region,
             published,
             secret,
+            admission,
         };
         Ok((worker, command))
     }
@@ -424,14 +451,22 @@ type Refusal = (RefusalCode, String);
 /// The connection has ended.
 struct Over;
 
-fn plan_of(open: &OpenLane) -> Option<Plan> {
-    Some(Plan {
-        request: RequestHalf::from_wire(open.request_half)?,
-        response: ResponseHalf::from_wire(open.response_half)?,
-        sharing: Sharing::Dedicated,
-        client: CompletionMode::from_wire(open.client_completion)?,
-        server: CompletionMode::from_wire(open.server_completion)?,
-        large: LargePayload::from_wire(open.large)?,
+/// Returns the plan that a client asks for.
+fn plan_of(open: &OpenLane) -> Result<Plan, Refusal> {
+    let unknown = || (RefusalCode::ILLEGAL_PLAN, "a half or mode of the plan is unknown".to_owned());
+    let without = |what: &str, number: u8| {
+        (RefusalCode::SHARING, format!("this server does not have the {what} with number {number}"))
+    };
+    let sharing = Sharing::from_wire(open.sharing).ok_or_else(|| without("sharing policy", open.sharing))?;
+    let lease = Lease::from_wire(open.lease).ok_or_else(|| without("lease", open.lease))?;
+    Ok(Plan {
+        request: RequestHalf::from_wire(open.request_half).ok_or_else(unknown)?,
+        response: ResponseHalf::from_wire(open.response_half).ok_or_else(unknown)?,
+        sharing,
+        lease,
+        client: CompletionMode::from_wire(open.client_completion).ok_or_else(unknown)?,
+        server: CompletionMode::from_wire(open.server_completion).ok_or_else(unknown)?,
+        large: LargePayload::from_wire(open.large).ok_or_else(unknown)?,
         rendezvous_above: open.rendezvous_above,
     })
 }

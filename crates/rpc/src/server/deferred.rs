@@ -1,6 +1,7 @@
 //! Deferred calls, answered later by the pool's threads or by an application that pulls. Both get an owned
 //! request, whose [`Deferred`] puts the answer into the worker's inbox.
 
+use super::dispatch::Call;
 use crate::plan::SMALL_LIMIT;
 use crate::server::inbox::{Command, Inbox};
 use crate::service::{NEVER, Request, left};
@@ -92,11 +93,26 @@ pub(crate) struct Deferred<F: Fabric> {
     inbox: Option<Arc<Inbox<F>>>,
     lane: u16,
     serial: u64,
-    call: u32,
+    call: ReplyTo,
+}
+
+/// The parts of a call that its answer repeats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ReplyTo {
+    pub(crate) call: u32,
+    /// The slot of the caller's thread.
+    pub(crate) thread: u16,
+}
+
+impl Call {
+    /// Returns the parts that an answer repeats.
+    pub(super) fn reply_to(&self) -> ReplyTo {
+        ReplyTo { call: self.call, thread: self.thread }
+    }
 }
 
 impl<F: Fabric> Deferred<F> {
-    pub(crate) fn new(inbox: Arc<Inbox<F>>, lane: u16, serial: u64, call: u32) -> Self {
+    pub(crate) fn new(inbox: Arc<Inbox<F>>, lane: u16, serial: u64, call: ReplyTo) -> Self {
         Deferred { inbox: Some(inbox), lane, serial, call }
     }
 

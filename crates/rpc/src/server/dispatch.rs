@@ -2,7 +2,7 @@
 //! the answer.
 
 use super::clock::WorkerClock;
-use super::deferred::{Deferred, Incoming};
+use super::deferred::{Deferred, Incoming, ReplyTo};
 use super::held::Held;
 use super::inbox::Inbox;
 use super::lane::{ServerLane, answer_meta};
@@ -718,7 +718,7 @@ impl<F: Fabric> Dispatcher<F> {
             return Ok(());
         }
         self.clock.ran(call.function);
-        let deferred = Deferred::new(Arc::clone(&self.inbox), lane.index, lane.serial, call.call);
+        let deferred = Deferred::new(Arc::clone(&self.inbox), lane.index, lane.serial, call.reply_to());
         let (payload, clock) = (payload.to_vec(), self.now.clone());
         let incoming = Incoming::new(call.function, payload, lane.session, (call.deadline, clock), deferred);
         let waiting = if mode == FunctionMode::Pool { &self.shared.pool } else { &self.shared.pulled };
@@ -758,11 +758,11 @@ impl<F: Fabric> Dispatcher<F> {
         &mut self,
         domain: &mut F::Domain,
         lane: &mut ServerLane<F>,
-        call: u32,
+        ReplyTo { call, thread }: ReplyTo,
         status: Status,
         payload: &[u8],
     ) -> Result<(), Violation> {
-        let call = Call { call, function: 0, thread: 0, deadline: NEVER };
+        let call = Call { call, function: 0, thread, deadline: NEVER };
         if status == Status::TooLarge {
             return self.refuse_result(domain, lane, call, None);
         }

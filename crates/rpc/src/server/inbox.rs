@@ -1,6 +1,8 @@
 //! Commands of other threads to a worker: open a lane, answer a call, drain. The worker checks for commands
 //! with one atomic load.
 
+use super::deferred::ReplyTo;
+use super::open_lanes::Admission;
 use crate::plan::Plan;
 use dunlin_fabric::{Endpoint, Fabric, Nanos, Region, RegionKey, ThreadDomain, Waker};
 use dunlin_wire::Status;
@@ -30,6 +32,7 @@ pub(crate) struct OpenCommand<F: Fabric> {
     /// The server's ring that a fetching client READs.
     pub(crate) published: Option<Region<F::Memory>>,
     pub(crate) secret: [u8; 16],
+    pub(crate) admission: Admission,
 }
 
 /// A command to a worker.
@@ -38,7 +41,9 @@ pub(crate) enum Command<F: Fabric> {
     /// Open a lane and answer the client.
     Open(Box<OpenCommand<F>>),
     /// Send the answer of a call that ran elsewhere.
-    Answer { lane: u16, serial: u64, call: u32, status: Status, payload: Vec<u8> },
+    Answer { lane: u16, serial: u64, call: ReplyTo, status: Status, payload: Vec<u8> },
+    /// The client has closed one lane of its connection.
+    CloseLane { session: u64, number: u16, link: F::Link },
     /// The session has ended: remove its lanes.
     Close { session: u64 },
     /// Decide again how to wait: the number of clients on this host has changed.

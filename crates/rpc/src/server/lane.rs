@@ -4,6 +4,7 @@ use super::clock::WorkerClock;
 use super::dispatch::Call;
 use super::held::HeldLane;
 use super::open;
+use super::open_lanes::Admission;
 use crate::path::again::Replies;
 use crate::path::call_id::{is_newer, split_call};
 use crate::path::hybrid::{Asked, Published};
@@ -98,6 +99,10 @@ pub(crate) struct ServerLane<F: Fabric> {
     pub(crate) in_service: usize,
     /// Calls held for the thread that runs the worker.
     pub(crate) held: Option<Box<HeldLane>>,
+    /// The keys of the memory granted with the lane.
+    pub(crate) granted: Vec<RegionKey>,
+    /// The lane's place among those of its connection.
+    _admission: Admission,
 }
 
 /// The parts of a lane.
@@ -123,6 +128,8 @@ pub(crate) struct LaneParts<F: Fabric> {
     pub(crate) news: Arc<News>,
     /// The time, on the worker's clock.
     pub(crate) opened: Nanos,
+    pub(crate) granted: Vec<RegionKey>,
+    pub(crate) admission: Admission,
 }
 
 impl<F: Fabric> ServerLane<F> {
@@ -168,6 +175,8 @@ impl<F: Fabric> ServerLane<F> {
             reading: Vec::with_capacity(parts.window as usize),
             in_service: 0,
             held: None,
+            granted: parts.granted,
+            _admission: parts.admission,
             hot: 1,
             more: false,
             signaled: false,

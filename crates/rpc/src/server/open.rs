@@ -7,6 +7,7 @@ use crate::connect::records::send;
 use crate::error::ConnectError;
 use crate::mailbox::RingReader;
 use crate::path::datagram::{self, Datagrams, Outlet};
+use crate::path::grants::end_grants;
 use crate::path::hybrid::{PUBLISHED_HEAD, Published};
 use crate::path::posting::{self, inbound_bytes, receives, repost, unreliable};
 use crate::path::tx::TxParts;
@@ -16,7 +17,7 @@ use dunlin_fabric::{
     Access, AddressHandleId, Arena, Buffer, Capabilities, CreateError, Fabric, Link, QueuePairConfig,
     QueuePairId, ReceiveTarget, RegionKey, SharedReceiveQueueId, ThreadDomain, Transport,
 };
-use dunlin_wire::handshake::{LaneReady, LaneRefused, Record, RefusalCode, Secret};
+use dunlin_wire::handshake::{Extensions, LaneReady, LaneRefused, Record, RefusalCode, Secret};
 use dunlin_wire::{Direction, TagKey};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -79,7 +80,8 @@ pub(crate) fn open_lane<F: Fabric>(
     }
     let beside = (carrier == Carrier::LossyRing).then(|| unreliable(&queue_pair));
     let queue_pair = worker.domain.create_queue_pair(&queue_pair)?;
-    let mut made = Made { queue_pairs: vec![queue_pair], handle: None };
+    let mut made = Made { queue_pairs: vec![queue_pair], handle: None, keys: Vec::new() };
+    let link = command.link.clone();
     let opened = finish(worker, &fabric, command, (index, serial), (queue_pair, beside), &mut made, &config);
     if opened.is_err() {
         if let Some(handle) = made.handle {
@@ -88,6 +90,7 @@ pub(crate) fn open_lane<F: Fabric>(
         for queue_pair in made.queue_pairs {
             let _ = worker.domain.destroy_queue_pair(queue_pair);
         }
+        end_grants(fabric.host(), &link, made.keys);
     }
     opened
 }
@@ -122,6 +125,7 @@ fn post_own_receives<F: Fabric>(
 struct Made {
     queue_pairs: Vec<QueuePairId>,
     handle: Option<AddressHandleId>,
+    keys: Vec<RegionKey>,
 }
 
 /// A worker's queue pair and memory for the datagrams of all its lanes.
@@ -226,8 +230,13 @@ fn finish<F: Fabric>(
     };
     let max_message = datagram::max_message(fabric.capabilities());
     let control_key = link.grant(command.region.memory(), Access::WRITE)?;
+    made.keys.push(control_key);
     let published_key = match &command.published {
-        Some(region) => link.grant(region.memory(), Access::READ)?.0,
+        Some(region) => {
+            let key = link.grant(region.memory(), Access::READ)?;
+            made.keys.push(key);
+            key.0
+        }
         None => 0,
     };
     let endpoint = worker.domain.endpoint(queue_pair, &link)?;
@@ -335,6 +344,7 @@ fn finish<F: Fabric>(
         datagram_endpoint: datagrams.as_ref().map_or(Vec::new(), |(_, _, endpoint)| endpoint.clone()),
         place: index,
         region_keys: vec![control_key.0, published_key],
+        extensions: Extensions::default(),
     });
     send(&link, &ready)?;
     Ok(ServerLane::new(LaneParts {
@@ -362,6 +372,8 @@ fn finish<F: Fabric>(
         large_request_memory: config.large_memory,
         news: worker.fabric().shared(),
         opened: worker.dispatcher.read_clock(),
+        granted: std::mem::take(&mut made.keys),
+        admission: command.admission,
     }))
 }
 
@@ -380,7 +392,10 @@ pub(crate) fn refuse_with<L: Link>(link: &L, lane: u16, code: RefusalCode, text:
     let mut text = text.to_owned();
     let end = (0..=text.len().min(500)).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
     text.truncate(end);
-    if let Ok(message) = Record::LaneRefused(LaneRefused { lane, code, text }).encode() {
-        let _ = link.send(&message);
+    if let Ok(message) = Record::LaneRefused(LaneRefused { lane, code, text }).encode()
+        && link.send(&message).is_err()
+    {
+        // A peer that does not read its connection holds up this thread once.
+        link.close();
     }
 }

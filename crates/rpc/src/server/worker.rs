@@ -1,8 +1,10 @@
 //! A worker: one thread with its domain, its lanes and its part of the service. It polls, validates,
 //! dispatches and replies.
 
+mod closing;
 mod draining;
 
+use self::closing::ClosingLane;
 use super::clock::WorkerClock;
 use super::config::ServerConfig;
 use super::deferred::WaitingCalls;
@@ -109,6 +111,10 @@ pub struct Worker<F: Fabric> {
     waiter: Waiter,
     sleep: Sleep,
     drain_until: Option<Nanos>,
+    /// Lanes that their clients have closed.
+    closing: Vec<ClosingLane>,
+    /// Lanes are being closed, or the worker drains.
+    ending: bool,
     last_message: Nanos,
     ended: bool,
 }
@@ -180,6 +186,8 @@ impl<F: Fabric> Worker<F> {
             waiter: Waiter::new(CompletionMode::Event, shared.config.spin),
             sleep: Sleep { mode: WaitMode::Event, gives_way: fabric.capabilities().write_wakes },
             drain_until: None,
+            closing: Vec::new(),
+            ending: false,
             last_message: 0,
             ended: false,
             domain,
@@ -229,7 +237,7 @@ impl<F: Fabric> Worker<F> {
             self.waiter.next(self.sleep, || self.domain.crowding(), || self.dispatcher.fabric.host().now());
         let mut until = until.min(spin_until);
         // A client that reports room does not wake this wait.
-        if self.drain_until.is_some() || !self.ready.is_empty() {
+        if self.ending || !self.ready.is_empty() {
             until = until.min(self.dispatcher.fabric.host().now() + 1_000_000);
         }
         self.told = false;
@@ -315,8 +323,8 @@ impl<F: Fabric> Worker<F> {
                 self.dispatcher.read_clock();
             }
         }
-        if let Some(until) = self.drain_until {
-            self.drain(until, handled);
+        if self.ending {
+            handled = self.end_lanes(handled);
         }
         handled
     }
@@ -448,7 +456,7 @@ impl<F: Fabric> Worker<F> {
         if violation == Violation::Broken {
             tracing::debug!(target: "dunlin::server", worker = self.number, lane = index, %violation, "a lane is closed");
         } else {
-            tracing::warn!(target: "dunlin::server", worker = self.number, lane = index, %violation, "a client broke the protocol; its lane is closed");
+            tracing::warn!(target: "dunlin::server", worker = self.number, lane = index, session = lane.session, %violation, "a client broke the protocol; its lane is closed");
         }
         let link = lane.link.clone();
         self.remove(index);
@@ -498,7 +506,7 @@ impl<F: Fabric> Worker<F> {
                 open::repost_shared::<F>(&mut self.domain, shared_receive, Some(buffer));
             }
             tracing::debug!(target: "dunlin::server", worker = self.number, lane = index, status = completion.status.describe(), "a lane broke");
-            self.remove(index);
+            self.give_back(index);
             return 0;
         }
         if matches!(route::parse(completion.id), Some(Route::Receive { .. })) {
@@ -630,7 +638,7 @@ impl<F: Fabric> Worker<F> {
                 [lane.plan.request.carrier(), lane.plan.response.carrier()].contains(&Carrier::Datagram)
             };
             if self.lanes[index].as_ref().is_some_and(uses) {
-                self.remove(index as u16);
+                self.give_back(index as u16);
             }
         }
         let _ = self.domain.destroy_queue_pair(pair.queue_pair);
@@ -649,7 +657,7 @@ impl<F: Fabric> Worker<F> {
             let Some(lane) = &self.lanes[index] else { continue };
             let ready = |queue_pair| self.domain.state(queue_pair) == Some(QueuePairState::Ready);
             if !ready(lane.queue_pair) || !lane.unreliable.is_none_or(ready) {
-                self.remove(index as u16);
+                self.give_back(index as u16);
             }
         }
     }
@@ -727,6 +735,7 @@ impl<F: Fabric> Worker<F> {
                         self.dispatcher.answer_owned(&mut self.domain, place, call, status, &payload);
                     self.after_answer(lane, answered);
                 }
+                Command::CloseLane { session, number, link } => self.begin_closing(session, number, &link),
                 Command::Crowd => self.set_mode(),
                 Command::Close { session } => {
                     for index in 0..self.lanes.len() {
@@ -737,7 +746,7 @@ impl<F: Fabric> Worker<F> {
                 }
                 Command::Drain { until } => {
                     self.dispatcher.out.draining = true;
-                    self.drain_until = Some(until);
+                    (self.drain_until, self.ending) = (Some(until), true);
                     self.last_message = self.dispatcher.fabric.host().now();
                 }
             }

@@ -371,12 +371,13 @@ impl<F: Fabric> Client<F> {
     }
 
     /// Returns the current largest batch, in calls, of each lane; empty without [`ClientConfig::batching`].
-    pub fn batch_calls(&self) -> Vec<u16> {
-        each!(
+    pub fn batch_calls(&self) -> std::vec::IntoIter<u16> {
+        let calls: Vec<u16> = each!(
             &self.policy,
             own => own.batch_calls().collect(),
             seat => seat.with_lead(|core| core.client.batch_calls().collect())
-        )
+        );
+        calls.into_iter()
     }
 
     /// Processes everything that has arrived, and returns the number of messages and completions. Does not

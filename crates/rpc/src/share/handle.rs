@@ -292,9 +292,17 @@ impl<F: Fabric, P: Policy<F>> Handle<F, P> {
     /// Notes what waiting threads have to know about the connection.
     #[inline]
     fn remember(&self, client: &Client<F>) {
-        self.due.store(client.due(), Ordering::Relaxed);
-        self.fetching.store(client.is_fetching(), Ordering::Relaxed);
-        self.workers.store(client.workers(), Ordering::Relaxed);
+        let (due, fetching, workers) = (client.due(), client.is_fetching(), client.workers());
+        // Stores only on a change: other threads read these lines.
+        if due != self.due.load(Ordering::Relaxed) {
+            self.due.store(due, Ordering::Relaxed);
+        }
+        if fetching != self.fetching.load(Ordering::Relaxed) {
+            self.fetching.store(fetching, Ordering::Relaxed);
+        }
+        if workers != self.workers.load(Ordering::Relaxed) {
+            self.workers.store(workers, Ordering::Relaxed);
+        }
     }
 
     /// Returns the number of workers that the connection has lanes to.

@@ -84,14 +84,8 @@ impl<F: Fabric, P: Policy<F>> Seat<F, P> {
         self.next_worker
     }
 
-    fn parts(&mut self) -> (&Handle<F, P>, &mut Calls, &mut P::Seat) {
-        let (seat, _) = self.own.as_mut().unwrap_or_else(|| unreachable!("the seat was dropped"));
-        (&self.handle, &mut self.calls, seat)
-    }
-
     fn parker(&mut self) -> &mut ParkerOf<F> {
-        let (_, parker) = self.own.as_mut().unwrap_or_else(|| unreachable!("the seat was dropped"));
-        parker
+        &mut own(&mut self.own).1
     }
 
     /// Makes a call, without waiting for room.
@@ -105,11 +99,11 @@ impl<F: Fabric, P: Policy<F>> Seat<F, P> {
         if time.is_over() {
             return Err(CallError::NotExecuted(Cause::DeadlineExceeded));
         }
-        let (handle, calls, seat) = self.parts();
-        if calls.room() == 0 {
+        if self.calls.room() == 0 {
             return Err(CallError::NotExecuted(Cause::WindowFull));
         }
-        let call = P::submit(handle, seat, &Entry { worker, function, payload, time })?;
+        let (seat, _) = own(&mut self.own);
+        let call = P::submit(&self.handle, seat, &Entry { worker, function, payload, time })?;
         self.entered(call, time)
     }
 
@@ -159,36 +153,27 @@ impl<F: Fabric, P: Policy<F>> Seat<F, P> {
         }
     }
 
-    /// Moves the outcomes of calls that have ended into the table. Returns the number of calls.
-    fn take_ended(&mut self, mut lead: Option<&mut LeadGuard<'_, F, P>>) -> usize {
-        let (seat, _) = self.own.as_mut().unwrap_or_else(|| unreachable!("the seat was dropped"));
-        self.calls.sweep(|call, outcome| {
-            let core = lead.as_mut().map(|lead| lead.core());
-            P::take(seat, core, call, |result| outcome.set(result))
-        })
-    }
-
     /// Takes what has arrived, and leads if no other thread does. Returns the number of own calls that ended.
+    #[inline]
     pub(crate) fn progress(&mut self) -> usize {
+        let (seat, _) = own(&mut self.own);
         if self.calls.in_flight() > 0 {
-            let ended = self.take_ended(None);
+            let ended = take_ended::<F, P>(&mut self.calls, seat, None);
             if ended > 0 {
                 return ended;
             }
         }
-        let handle = Arc::clone(&self.handle);
-        let lead = handle.try_lead();
+        let lead = self.handle.try_lead();
         self.has_led = lead.is_some();
         let Some(mut lead) = lead else { return 0 };
-        P::lead(&handle, lead.core());
+        P::lead(&self.handle, lead.core());
         self.sleep = lead.core().client.sleep();
-        self.take_ended(Some(&mut lead))
+        take_ended(&mut self.calls, seat, Some(&mut lead))
     }
 
     /// Ends calls past their deadline.
     fn expire(&mut self, now: Nanos) {
-        let (seat, _) = self.own.as_mut().unwrap_or_else(|| unreachable!("the seat was dropped"));
-        let handle = &self.handle;
+        let ((seat, _), handle) = (own(&mut self.own), &self.handle);
         self.earliest = self.calls.expire(now, |call| P::expire(handle, seat, call));
     }
 
@@ -247,18 +232,29 @@ impl<F: Fabric, P: Policy<F>> Seat<F, P> {
         if let Some(now) = now {
             self.expire(now);
         }
-        let crowding = self.parker().crowding();
-        let host = self.handle.fabric.host().clone();
+        let (handle, (_, parker)) = (&self.handle, own(&mut self.own));
+        let host = handle.fabric.host();
         let (mut mode, spun) =
-            self.waiter.next(self.sleep, || crowding, || now.unwrap_or_else(|| host.now()));
+            self.waiter.next(self.sleep, || parker.crowding(), || now.unwrap_or_else(|| host.now()));
+        if mode.sleeps() && handle.is_fetching() {
+            mode = WaitMode::Busy;
+        }
+        if !mode.sleeps() && !parker.blocks_when_busy() {
+            // A busy thread looks again at once. The connection's own deadlines are looked at now and then.
+            if now.is_some()
+                && let Some(mut lead) = handle.try_lead()
+            {
+                lead.core().client.look_at_deadlines();
+            }
+            parker.park(mode, spun);
+            return;
+        }
         if mode.sleeps() && now.is_none() {
-            self.expire(host.now());
+            let now = host.now();
+            self.expire(now);
         }
         if is_so(&self.calls) {
             return;
-        }
-        if mode.sleeps() && self.handle.is_fetching() {
-            mode = WaitMode::Busy;
         }
         let until = spun.min(limit).min(self.earliest);
         self.has_idled = true;
@@ -268,26 +264,24 @@ impl<F: Fabric, P: Policy<F>> Seat<F, P> {
             }
             self.handle.stop_watching(self.number);
         }
-        let blocks = mode.sleeps() || self.parker().blocks_when_busy();
-        if blocks && !self.handle.may_park(self.number, self.has_led) {
+        if !self.handle.may_park(self.number, self.has_led) {
             return;
         }
         let until = until.min(self.handle.due());
         // A result that was delivered meanwhile has unparked the thread.
         self.parker().park(mode, until);
-        if blocks {
-            self.handle.unparked(self.number);
-        }
+        self.handle.unparked(self.number);
     }
 
     /// Waits in the sentinel's place. Returns false if another thread leads: it delivers what it finds.
     fn rest(&mut self, mode: WaitMode, until: Nanos, is_so: impl Fn(&Calls) -> bool) -> bool {
-        let handle = Arc::clone(&self.handle);
+        let handle = &self.handle;
         let Some(mut lead) = handle.try_lead() else { return false };
         let armed = lead.core().client.arm(mode);
-        P::lead(&handle, lead.core());
+        P::lead(handle, lead.core());
         self.sleep = lead.core().client.sleep();
-        if self.take_ended(Some(&mut lead)) > 0 || is_so(&self.calls) {
+        let (seat, _) = own(&mut self.own);
+        if take_ended(&mut self.calls, seat, Some(&mut lead)) > 0 || is_so(&self.calls) {
             lead.core().client.disarm(armed);
             self.waiter.reset();
             return true;
@@ -295,17 +289,14 @@ impl<F: Fabric, P: Policy<F>> Seat<F, P> {
         let until = until.min(lead.core().client.wait_limit());
         drop(lead);
         handle.rest(armed, until);
-        if !mode.sleeps() && !self.parker().blocks_when_busy() {
-            self.parker().park(mode, until);
-        }
         true
     }
 
     /// Releases a call. One that is under way is given up.
     pub(crate) fn forget(&mut self, id: CallId) {
         if let Some(call) = self.calls.number(id) {
-            let (handle, _, seat) = self.parts();
-            P::forget(handle, seat, call);
+            let (seat, _) = own(&mut self.own);
+            P::forget(&self.handle, seat, call);
         }
         self.calls.forget(id);
     }
@@ -314,6 +305,26 @@ impl<F: Fabric, P: Policy<F>> Seat<F, P> {
     pub(crate) fn with_lead<T>(&self, what: impl FnOnce(&mut Core<F, P>) -> T) -> T {
         what(self.handle.lead().core())
     }
+}
+
+fn own<T>(own: &mut Option<T>) -> &mut T {
+    match own {
+        Some(own) => own,
+        None => unreachable!("both are there until the seat is dropped"),
+    }
+}
+
+/// Moves the outcomes of calls that have ended into the table. Returns the number of calls.
+#[inline]
+fn take_ended<F: Fabric, P: Policy<F>>(
+    calls: &mut Calls,
+    seat: &mut P::Seat,
+    mut lead: Option<&mut LeadGuard<'_, F, P>>,
+) -> usize {
+    calls.sweep(|call, outcome| {
+        let core = lead.as_mut().map(|lead| lead.core());
+        P::take(seat, core, call, |result| outcome.set(result))
+    })
 }
 
 impl<F: Fabric, P: Policy<F>> Drop for Seat<F, P> {

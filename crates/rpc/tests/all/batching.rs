@@ -177,14 +177,14 @@ fn in_virtual_time(limit: Nanos, half: Nanos, (service, then): (Nanos, Nanos)) -
             }
             if host.now() >= half && !tried {
                 tried = true;
-                seen.0.store(client.batch_calls()[0].into(), Ordering::Relaxed);
+                seen.0.store(client.batch_calls().next().unwrap().into(), Ordering::Relaxed);
             }
             let Some(call) = client.wait_any() else { continue };
             client.forget(call);
             counted.fetch_add(1, Ordering::Relaxed);
             in_flight -= 1;
         }
-        seen.1.store(client.batch_calls()[0].into(), Ordering::Relaxed);
+        seen.1.store(client.batch_calls().next().unwrap().into(), Ordering::Relaxed);
         client.close();
         server.shutdown(1_000_000_000);
     })

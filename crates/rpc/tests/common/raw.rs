@@ -7,7 +7,7 @@ use dunlin_fabric::{
 };
 use dunlin_fabric_shm::{ShmDomain, ShmLink, ShmMemory};
 use dunlin_wire::handshake::{
-    Hello, HelloReply, LaneReady, LaneRefused, MAX_VERSION, MIN_VERSION, OpenLane, Record, Token,
+    Extensions, Hello, HelloReply, LaneReady, LaneRefused, MAX_VERSION, MIN_VERSION, OpenLane, Record, Token,
 };
 use dunlin_wire::{Direction, Header, Kind, LINE, Message, SingleLayout, TAG_OFFSET, TagKey};
 
@@ -40,6 +40,7 @@ pub fn hello() -> Hello {
         process_id: 1,
         service: String::new(),
         token: Token(Vec::new()),
+        extensions: Extensions::default(),
     }
 }
 
@@ -65,6 +66,12 @@ pub struct Half {
 impl Half {
     pub fn new(fabric: &ShmFabric, address: &Address, plan: Plan) -> Half {
         let (link, _) = greet(fabric, address);
+        Half::beside(fabric, &link, plan)
+    }
+
+    /// Makes a half on a connection that has lanes already.
+    pub fn beside(fabric: &ShmFabric, link: &ShmLink, plan: Plan) -> Half {
+        let link = link.clone();
         let mut domain = fabric.domain().unwrap();
         let queue = domain.create_completion_queue(4096, true).unwrap();
         let mut config = QueuePairConfig::reliable(queue, queue);
@@ -84,12 +91,26 @@ impl Half {
             ring_bytes: RING,
             rendezvous_above: plan.rendezvous_above,
             large: plan.large as u8,
+            sharing: plan.sharing as u8,
+            lease: plan.lease as u8,
             endpoint: endpoint.0,
             unreliable_endpoint: Vec::new(),
             datagram_endpoint: Vec::new(),
             region_keys: vec![key.0],
+            extensions: Extensions::default(),
         };
         Half { link, domain, queue, queue_pair, region, open }
+    }
+
+    /// Gives the half another queue pair, another grant of its region and another lane number.
+    pub fn renew(&mut self, lane: u16) {
+        self.domain.destroy_queue_pair(self.queue_pair).unwrap();
+        self.link.revoke(RegionKey(self.open.region_keys[0]));
+        let config = QueuePairConfig::reliable(self.queue, self.queue);
+        self.queue_pair = self.domain.create_queue_pair(&config).unwrap();
+        self.open.endpoint = self.domain.endpoint(self.queue_pair, &self.link).unwrap().0;
+        self.open.region_keys = vec![self.link.grant(self.region.memory(), Access::WRITE).unwrap().0];
+        self.open.lane = lane;
     }
 
     /// Closes the control connection.
@@ -151,13 +172,24 @@ impl RawClient {
 
     /// As [`connect`](RawClient::connect), but without RECVs, so that no answer is received.
     pub fn connect_deaf(fabric: &ShmFabric, address: &Address, plan: Plan) -> RawClient {
-        let mut half = Half::new(fabric, address, plan);
+        RawClient::open_deaf(fabric, Half::new(fabric, address, plan), plan)
+    }
+
+    /// Opens the lane of a half.
+    pub fn open(fabric: &ShmFabric, half: Half, plan: Plan) -> RawClient {
+        let mut raw = RawClient::open_deaf(fabric, half, plan);
+        raw.listen();
+        raw
+    }
+
+    fn open_deaf(fabric: &ShmFabric, mut half: Half, plan: Plan) -> RawClient {
         let ready = half.ask().unwrap();
         half.domain.connect(half.queue_pair, &half.link, &Endpoint(ready.endpoint.clone())).unwrap();
+        let lane = half.open.lane;
         RawClient {
             fabric: fabric.clone(),
-            tags: TagKey::derive(&ready.secret.0, 0, Direction::ToServer),
-            answers: TagKey::derive(&ready.secret.0, 0, Direction::ToClient),
+            tags: TagKey::derive(&ready.secret.0, lane, Direction::ToServer),
+            answers: TagKey::derive(&ready.secret.0, lane, Direction::ToClient),
             half,
             ready,
             plan,
@@ -276,11 +308,15 @@ impl RawClient {
         }
     }
 
+    /// Returns whether the queue pair works.
+    pub fn is_ready(&mut self) -> bool {
+        self.poll();
+        self.half.domain.state(self.half.queue_pair) == Some(QueuePairState::Ready)
+    }
+
     /// Returns whether the server has ended the lane.
     pub fn is_closed(&mut self) -> bool {
-        self.poll();
-        self.half.domain.state(self.half.queue_pair) != Some(QueuePairState::Ready)
-            || !self.half.link.is_alive()
+        !self.is_ready() || !self.half.link.is_alive()
     }
 
     /// Waits for the end of the lane.
@@ -312,14 +348,23 @@ impl RawClient {
         Some(bytes)
     }
 
-    /// Returns the header and payload of the next answer; `None` if the lane ended instead.
-    pub fn answer_or_end(&mut self) -> Option<(Header, Vec<u8>)> {
+    fn bytes_or_end(&mut self) -> Option<Vec<u8>> {
         let mut found = None;
         until("an answer came or the lane ended", || {
             found = self.try_answer();
             found.is_some() || self.is_closed()
         });
-        let found = found.or_else(|| self.try_answer())?;
+        found.or_else(|| self.try_answer())
+    }
+
+    /// Returns the bytes of the next answer.
+    pub fn answer_bytes(&mut self) -> Vec<u8> {
+        self.bytes_or_end().expect("an answer, but the lane ended")
+    }
+
+    /// Returns the header and payload of the next answer; `None` if the lane ended instead.
+    pub fn answer_or_end(&mut self) -> Option<(Header, Vec<u8>)> {
+        let found = self.bytes_or_end()?;
         let message = Message::parse(&found, LONGEST).unwrap();
         Some((*message.header(), message.body().to_vec()))
     }

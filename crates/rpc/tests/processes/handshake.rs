@@ -9,7 +9,10 @@ use crate::common::*;
 use dunlin_fabric::interpose::{Fault, FaultPlan, When};
 use dunlin_fabric::{DialError, Fabric, Link, ListenError, Listener};
 use dunlin_rpc::*;
-use dunlin_wire::handshake::{Hello, HelloReply, Record, RefusalCode, Refused, Token};
+use dunlin_wire::handshake::{
+    Extension, Extensions, FRAME_HEADER_BYTES, Hello, HelloReply, Record, RefusalCode, Refused, SKIPPABLE,
+    Token,
+};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -19,6 +22,10 @@ tests!(
     nobody_listens,
     versions_that_do_not_meet,
     a_server_of_another_version,
+    a_server_before_extensions_names_its_version,
+    extensions_that_a_server_does_not_know,
+    every_sharing_policy_is_served,
+    a_server_knows_its_clients_by_name,
     garbage_instead_of_a_hello,
     a_silent_peer_is_sent_away,
     a_silent_server_is_left,
@@ -94,8 +101,15 @@ fn connect_error(address: &Address, config: ClientConfig) -> ConnectError {
 }
 
 fn a_server_of_another_version() {
-    let reply =
-        HelloReply { version: 9, capabilities: 0, workers: 1, functions: 1, max_payload: 1, session: 1 };
+    let reply = HelloReply {
+        version: 9,
+        capabilities: 0,
+        workers: 1,
+        functions: 1,
+        max_payload: 1,
+        session: 1,
+        extensions: Extensions::default(),
+    };
     let (address, thread) = by_hand(move |link| send(link, &Record::HelloReply(reply.clone())));
     let error = connect_error(&address, ClientConfig::default());
     assert!(
@@ -118,6 +132,134 @@ fn a_server_of_another_version() {
         assert!(matches!(error, ConnectError::Handshake(_)), "{error}");
         thread.join().unwrap();
     }
+}
+
+/// A server of version 3 knows no extensions: it refuses the bytes of the first hello. It says its version when it
+/// is greeted again without them.
+fn a_server_before_extensions_names_its_version() {
+    let (fabric, address) = (fabric(), unique("older"));
+    let listener = fabric.listen(&address).unwrap();
+    let thread = std::thread::spawn(move || {
+        let answers = [
+            (
+                RefusalCode::MALFORMED,
+                "12 bytes follow the record's last field: the peer speaks another version",
+            ),
+            (
+                RefusalCode::VERSION,
+                "the peer speaks versions 4 to 4, this build 3 to 3: upgrade the older one",
+            ),
+        ];
+        for (code, text) in answers {
+            let link = listener.accept(after(HANG / 2)).unwrap();
+            let Some(Record::Hello(hello)) = receive(&link) else { panic!("no hello") };
+            assert_eq!(hello.extensions.0.is_empty(), code == RefusalCode::VERSION);
+            assert_eq!((hello.min_version, hello.max_version), (4, 4));
+            send(&link, &Record::Refused(Refused { code, text: text.to_owned() }));
+            until("the client went", || !link.is_alive());
+        }
+    });
+    let error = connect_error(&address, ClientConfig::default());
+    assert!(error.to_string().contains("this build 3 to 3: upgrade the older one"), "{error}");
+    thread.join().unwrap();
+}
+
+/// Appends an extension without a value to a record that has none.
+fn with_extension(record: &Record, number: u16) -> Vec<u8> {
+    let mut bytes = record.encode().unwrap();
+    bytes.extend(number.to_le_bytes());
+    bytes.extend([0, 0]);
+    let length = (bytes.len() - FRAME_HEADER_BYTES) as u32;
+    bytes[8..12].copy_from_slice(&length.to_le_bytes());
+    bytes
+}
+
+fn extensions_that_a_server_does_not_know() {
+    let (fabric, server) = (fabric(), ServerProcess::start(""));
+    // In a hello: one that may be skipped is, another one ends the connection.
+    let link = dial(&fabric, &server.address);
+    link.send(&with_extension(&Record::Hello(hello()), SKIPPABLE | 77)).unwrap();
+    assert!(matches!(receive(&link), Some(Record::HelloReply(_))));
+    let link = dial(&fabric, &server.address);
+    link.send(&with_extension(&Record::Hello(hello()), 77)).unwrap();
+    let refused = refusal(&link);
+    assert_eq!(refused.code, RefusalCode::UNKNOWN_EXTENSION);
+    assert!(refused.text.contains("extension 0x004d of Hello"), "{}", refused.text);
+
+    // In a request for a lane: the lane is refused, and the connection goes on.
+    let half = Half::new(&fabric, &server.address, any_plan());
+    half.link.send(&with_extension(&Record::OpenLane(half.open.clone()), 77)).unwrap();
+    match receive(&half.link) {
+        Some(Record::LaneRefused(refused)) => {
+            assert_eq!((refused.lane, refused.code), (half.open.lane, RefusalCode::UNKNOWN_EXTENSION));
+            assert!(refused.text.contains("extension 0x004d of OpenLane"), "{}", refused.text);
+        }
+        other => panic!("{other:?}"),
+    }
+    half.link.send(&with_extension(&Record::OpenLane(half.open.clone()), SKIPPABLE | 77)).unwrap();
+    assert!(matches!(receive(&half.link), Some(Record::LaneReady(_))));
+
+    // Others are no records at all.
+    let two = [Extension::Client(1), Extension::Program("two".into())];
+    let record = Record::Hello(Hello { extensions: two.into(), ..hello() });
+    let doubled = with_extension(&record, Extension::Client(1).number());
+    let half = Half::new(&fabric, &server.address, any_plan());
+    let misplaced = with_extension(&Record::OpenLane(half.open.clone()), Extension::Client(1).number());
+    half.link.send(&misplaced).unwrap();
+    assert_eq!(refusal(&half.link).code, RefusalCode::MALFORMED);
+    let link = dial(&fabric, &server.address);
+    link.send(&doubled).unwrap();
+    assert_eq!(refusal(&link).code, RefusalCode::MALFORMED);
+    server.assert_serves(&fabric);
+}
+
+fn every_sharing_policy_is_served() {
+    let (fabric, server) = (fabric(), ServerProcess::start(""));
+    for sharing in Sharing::ALL {
+        let half = Half::new(&fabric, &server.address, any_plan().shared(sharing, Lease::Forever));
+        assert_eq!(half.open.sharing, sharing as u8);
+        assert!(half.ask().is_ok(), "{}", sharing.name());
+        let plan = any_plan().shared(sharing, Lease::Forever);
+        assert_eq!(*server.client(&fabric, plan).call(ECHO, b"shared").unwrap(), *b"shared");
+    }
+    let slice = ClientConfig::with_plan(any_plan().shared(Sharing::Dedicated, Lease::Slice));
+    let error = connect_error(&server.address, slice);
+    assert!(matches!(error, ConnectError::Plan(Illegal::LeaseNotInThisVersion(Lease::Slice))), "{error}");
+    server.assert_serves(&fabric);
+}
+
+fn a_server_knows_its_clients_by_name() {
+    let fabric = fabric();
+    let executed = Arc::new(AtomicU64::new(0));
+    let server = process::test_server(&fabric, &executed)
+        .serve(&unique("names"), |_| process::test_service(Arc::clone(&executed)))
+        .unwrap();
+    let named =
+        |program: &str| ClientConfig { program: program.to_owned(), ..ClientConfig::with_plan(any_plan()) };
+    let connect = |config| Client::connect(&fabric, server.address(), config).unwrap();
+    let first = connect(named("first"));
+    let again = first.another().unwrap();
+    let other = connect(named("é".repeat(40).as_str()));
+    let nameless = connect(named(""));
+    let connections = server.clients();
+    let of = |session: u64| connections.iter().find(|client| client.session == session).unwrap();
+    let [one, two, three, four] =
+        [first.session(), again.session(), other.session(), nameless.session()].map(of);
+    // Connections of one client have one identity.
+    assert!(one.client.is_some() && one.client == two.client);
+    assert!(three.client != one.client && four.client != one.client && four.client != three.client);
+    assert_eq!([&*one.program, &*two.program, &*four.program], ["first", "first", ""]);
+    // A name that is too long is cut at a character.
+    assert_eq!(three.program, "é".repeat(32));
+    assert!(connections.iter().all(|client| client.lanes == 1 && client.process == std::process::id()));
+    drop((first, again, nameless));
+    until("three connections ended", || server.clients().len() == 1);
+    // A client that does not name itself is served too.
+    let (_link, reply) = greet(&fabric, server.address());
+    let clients = server.clients();
+    let raw = clients.iter().find(|client| client.session == reply.session).unwrap();
+    assert_eq!((raw.client, &*raw.program, raw.lanes), (None, "", 0));
+    drop(other);
 }
 
 fn garbage_instead_of_a_hello() {
@@ -237,13 +379,18 @@ fn impossible_lanes_are_refused() {
     let (fabric, server) = (fabric(), ServerProcess::start(""));
     let plan = Plan::new(RequestHalf::Write, ResponseHalf::Write);
     type Change = fn(&mut dunlin_wire::handshake::OpenLane);
-    let changes: [(Change, RefusalCode); 13] = [
+    let changes: [(Change, RefusalCode); 18] = [
         (|open| open.request_half = 0, RefusalCode::ILLEGAL_PLAN),
         (|open| open.request_half = 200, RefusalCode::ILLEGAL_PLAN),
         (|open| open.response_half = 9, RefusalCode::ILLEGAL_PLAN),
         (|open| open.client_completion = 9, RefusalCode::ILLEGAL_PLAN),
         (|open| open.server_completion = 9, RefusalCode::ILLEGAL_PLAN),
         (|open| (open.response_half, open.client_completion) = (4, 2), RefusalCode::ILLEGAL_PLAN),
+        (|open| open.sharing = 0, RefusalCode::SHARING),
+        (|open| open.sharing = 4, RefusalCode::SHARING),
+        (|open| open.lease = 0, RefusalCode::SHARING),
+        (|open| open.lease = 3, RefusalCode::SHARING),
+        (|open| open.lease = Lease::Slice as u8, RefusalCode::SHARING),
         (|open| open.rendezvous_above = u32::MAX, RefusalCode::ILLEGAL_PLAN),
         (|open| open.ring_bytes = 0, RefusalCode::ILLEGAL_PLAN),
         (|open| open.ring_bytes = 1 << 30, RefusalCode::ILLEGAL_PLAN),

@@ -15,7 +15,7 @@ use dunlin_fabric::{
 };
 use dunlin_fabric_shm::{ShmDomain, ShmFabric, ShmLink, ShmMemory};
 use dunlin_rpc::*;
-use dunlin_wire::handshake::{HelloReply, LaneReady, MAX_VERSION, OpenLane, Record, Secret};
+use dunlin_wire::handshake::{Extensions, HelloReply, LaneReady, MAX_VERSION, OpenLane, Record, Secret};
 use dunlin_wire::{
     BatchBuilder, Descriptor, Direction, EntryMeta, Flags, Header, Kind, LINE, Message, SingleLayout,
     TAG_OFFSET, TagKey, Tags,
@@ -284,6 +284,7 @@ impl Lane {
             functions: 1,
             max_payload: 1 << 20,
             session: 1,
+            extensions: Extensions::default(),
         };
         send(&link, &Record::HelloReply(reply));
         let Some(Record::OpenLane(open)) = receive(&link) else { return None };
@@ -316,6 +317,7 @@ impl Lane {
                 datagram_endpoint: Vec::new(),
                 place: 0,
                 region_keys: keys.map(|key| key.0).to_vec(),
+                extensions: Extensions::default(),
             }),
         );
         let hybrid = open.response_half == ResponseHalf::FetchOrWrite as u8;

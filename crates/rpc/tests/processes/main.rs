@@ -6,6 +6,7 @@
 mod common;
 
 mod asynchronous;
+mod closing;
 mod failures;
 mod handshake;
 mod hostile;
@@ -14,6 +15,7 @@ mod loss;
 mod lying_server;
 mod messages;
 mod semantics;
+mod threads;
 
 fn main() {
     failures::add_roles();
@@ -22,6 +24,7 @@ fn main() {
     messages::add_roles();
     common::run(&[
         ("asynchronous", asynchronous::TESTS),
+        ("closing", closing::TESTS),
         ("failures", failures::TESTS),
         ("handshake", handshake::TESTS),
         ("hostile", hostile::TESTS),
@@ -30,5 +33,6 @@ fn main() {
         ("lying_server", lying_server::TESTS),
         ("messages", messages::TESTS),
         ("semantics", semantics::TESTS),
+        ("threads", threads::TESTS),
     ]);
 }

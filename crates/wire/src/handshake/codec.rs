@@ -67,6 +67,25 @@ impl<'a> Reader<'a> {
         (0..length).map(|_| self.u64(field)).collect()
     }
 
+    /// Reads all remaining bytes, at most `limit`.
+    pub(super) fn rest_as_text(
+        &mut self,
+        field: &'static str,
+        limit: usize,
+    ) -> Result<String, HandshakeError> {
+        let bytes = core::mem::take(&mut self.rest);
+        let length = bytes.len();
+        if length > limit {
+            return Err(HandshakeError::FieldTooLong { field, length, limit });
+        }
+        let text = str::from_utf8(bytes).map_err(|_| HandshakeError::NotUtf8 { field })?;
+        Ok(text.to_owned())
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.rest.is_empty()
+    }
+
     pub(super) fn finish(self) -> Result<(), HandshakeError> {
         match self.rest.len() {
             0 => Ok(()),

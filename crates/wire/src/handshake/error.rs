@@ -1,5 +1,6 @@
 //! The reasons to reject a record, and the reasons why a record cannot be encoded.
 
+use super::frame::RecordType;
 use thiserror::Error;
 
 /// The reason why a frame or a record is invalid. The receiver closes the control connection, and sends
@@ -80,9 +81,53 @@ pub enum HandshakeError {
     /// The size of a ring is not a whole number of lines.
     #[error("a ring of {0} bytes is not a whole number of 64-byte lines: the peer's configuration is faulty")]
     RingBytes(u32),
+    /// The record has an extension that this build does not know and must not skip.
+    #[error(
+        "extension {number:#06x} of {record:?} is unknown here and must not be skipped: upgrade this build, or do not ask for it"
+    )]
+    UnknownExtension {
+        /// The number of the extension.
+        number: u16,
+        /// The record.
+        record: RecordType,
+        /// The lane that an `OpenLane` asks for: the lane can be refused, and the connection goes on.
+        lane: Option<u16>,
+    },
+    /// The record has the same extension twice.
+    #[error("extension {number:#06x} stands in the record twice: the peer's encoder is faulty")]
+    RepeatedExtension {
+        /// The number of the extension.
+        number: u16,
+    },
+    /// The extension does not belong in this record.
+    #[error("extension {number:#06x} has no place in {record:?}: the peer's encoder is faulty")]
+    MisplacedExtension {
+        /// The number of the extension.
+        number: u16,
+        /// The record.
+        record: RecordType,
+    },
+    /// The value of a known extension is too short or too long.
+    #[error("the value of extension {number:#06x} cannot have {length} bytes: the peer's encoder is faulty")]
+    ExtensionLength {
+        /// The number of the extension.
+        number: u16,
+        /// Length of the value, in bytes.
+        length: usize,
+    },
 }
 
 impl HandshakeError {
+    /// Names the lane of the record in which an extension is unknown.
+    pub(super) fn of_lane(self, lane: u16) -> HandshakeError {
+        match self {
+            HandshakeError::UnknownExtension { number, record, .. } => {
+                HandshakeError::UnknownExtension { number, record, lane: Some(lane) }
+            }
+            other => other,
+        }
+    }
+
     /// Returns a short fixed name of the reason, for counters.
     pub const fn reason(&self) -> &'static str {
         match self {
@@ -97,6 +142,10 @@ impl HandshakeError {
             HandshakeError::NotUtf8 { .. } => "not_utf8",
             HandshakeError::FieldTooLong { .. } => "field_too_long",
             HandshakeError::RingBytes(_) => "ring_bytes",
+            HandshakeError::UnknownExtension { .. } => "unknown_extension",
+            HandshakeError::RepeatedExtension { .. } => "repeated_extension",
+            HandshakeError::MisplacedExtension { .. } => "misplaced_extension",
+            HandshakeError::ExtensionLength { .. } => "extension_length",
         }
     }
 }

@@ -145,7 +145,7 @@ impl Record {
     ///
     /// # Errors
     /// The errors that [`Record::decode`] would report: [`HandshakeError::FieldTooLong`],
-    /// [`HandshakeError::VersionRange`], [`HandshakeError::RingBytes`].
+    /// [`HandshakeError::VersionRange`], [`HandshakeError::RingBytes`], and those of extensions.
     pub fn encode(&self) -> Result<Vec<u8>, HandshakeError> {
         let body = self.encode_body()?;
         let limit = MAX_BODY_BYTES;
@@ -166,7 +166,7 @@ impl Record {
         let mut writer = Writer::new();
         match self {
             Record::Hello(record) => record.write(&mut writer)?,
-            Record::HelloReply(record) => record.write(&mut writer),
+            Record::HelloReply(record) => record.write(&mut writer)?,
             Record::Refused(record) => record.write(&mut writer)?,
             Record::OpenLane(record) => record.write(&mut writer)?,
             Record::LaneReady(record) => record.write(&mut writer)?,

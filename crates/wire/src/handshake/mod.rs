@@ -5,6 +5,10 @@
 //! incompatible builds can report the mismatch to each other. Everything else may change with the version
 //! that Hello and HelloReply negotiate.
 //!
+//! Hello, HelloReply, OpenLane and LaneReady end with [`Extensions`]: optional parts that a peer skips or
+//! refuses if it does not know them. Peers of version 3 and below refuse all bytes there, so a client repeats
+//! a Hello that such a peer refused as malformed without extensions.
+//!
 //! A stream reader reads [`FRAME_HEADER_BYTES`], gets the length of the body (at most [`MAX_BODY_BYTES`])
 //! from [`FrameHeader::decode`], reads the body, and passes it to [`Record::decode_body`]. Encoding and
 //! decoding allocate, within the limits of the fields. They run when connecting, never during calls.
@@ -13,10 +17,12 @@ extern crate alloc;
 
 mod codec;
 mod error;
+mod extensions;
 mod frame;
 mod records;
 
 pub use error::HandshakeError;
+pub use extensions::{Extension, Extensions, SKIPPABLE};
 pub use frame::{FRAME_HEADER_BYTES, FRAME_VERSION, FrameHeader, MAGIC, MAX_BODY_BYTES, Record, RecordType};
 pub use records::{
     Drained, Grant, Hello, HelloReply, LaneReady, LaneRefused, OpenLane, RefusalCode, Refused, Secret, Token,
@@ -34,6 +40,12 @@ pub const MAX_TOKEN_BYTES: usize = 255;
 pub const MAX_ENDPOINT_BYTES: usize = 1024;
 /// Largest number of region keys in a record.
 pub const MAX_REGION_KEYS: usize = 8;
+/// Largest number of extensions in a record.
+pub const MAX_EXTENSIONS: usize = 8;
+/// Longest value of an extension, in bytes.
+pub const MAX_EXTENSION_BYTES: usize = 96;
+/// Longest name of a client's program, in bytes.
+pub const MAX_PROGRAM_BYTES: usize = 64;
 /// Longest text of a refusal, in bytes.
 pub const MAX_TEXT_BYTES: usize = 512;
 

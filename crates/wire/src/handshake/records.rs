@@ -7,6 +7,8 @@ use super::alloc::string::String;
 use super::alloc::vec::Vec;
 use super::codec::{Reader, Writer};
 use super::error::HandshakeError;
+use super::extensions::Extensions;
+use super::frame::RecordType;
 use super::{MAX_ENDPOINT_BYTES, MAX_REGION_KEYS, MAX_SERVICE_BYTES, MAX_TEXT_BYTES, MAX_TOKEN_BYTES};
 use crate::LINE;
 use core::fmt;
@@ -58,6 +60,8 @@ pub struct Hello {
     pub service: String,
     /// Authentication token, empty if none.
     pub token: Token,
+    /// Optional parts.
+    pub extensions: Extensions,
 }
 
 impl Hello {
@@ -73,7 +77,8 @@ impl Hello {
         writer.u64(self.capabilities);
         writer.u32(self.process_id);
         writer.bytes("service", self.service.as_bytes(), MAX_SERVICE_BYTES)?;
-        writer.bytes("token", &self.token.0, MAX_TOKEN_BYTES)
+        writer.bytes("token", &self.token.0, MAX_TOKEN_BYTES)?;
+        self.extensions.write(writer, RecordType::Hello)
     }
 
     pub(super) fn read(reader: &mut Reader<'_>) -> Result<Hello> {
@@ -84,6 +89,7 @@ impl Hello {
             process_id: reader.u32("process_id")?,
             service: reader.text("service", MAX_SERVICE_BYTES)?,
             token: Token(reader.bytes("token", MAX_TOKEN_BYTES)?.to_vec()),
+            extensions: Extensions::read(reader, RecordType::Hello)?,
         };
         hello.check()?;
         Ok(hello)
@@ -105,16 +111,19 @@ pub struct HelloReply {
     pub max_payload: u64,
     /// Session id, for logs and for reconnecting.
     pub session: u64,
+    /// Optional parts.
+    pub extensions: Extensions,
 }
 
 impl HelloReply {
-    pub(super) fn write(&self, writer: &mut Writer) {
+    pub(super) fn write(&self, writer: &mut Writer) -> Result<()> {
         writer.u16(self.version);
         writer.u64(self.capabilities);
         writer.u16(self.workers);
         writer.u32(self.functions);
         writer.u64(self.max_payload);
         writer.u64(self.session);
+        self.extensions.write(writer, RecordType::HelloReply)
     }
 
     pub(super) fn read(reader: &mut Reader<'_>) -> Result<HelloReply> {
@@ -125,6 +134,7 @@ impl HelloReply {
             functions: reader.u32("functions")?,
             max_payload: reader.u64("max_payload")?,
             session: reader.u64("session")?,
+            extensions: Extensions::read(reader, RecordType::HelloReply)?,
         })
     }
 }
@@ -153,6 +163,10 @@ pub struct OpenLane {
     pub rendezvous_above: u32,
     /// Transfer method of large payloads, as the engine's number.
     pub large: u8,
+    /// How the threads of the client share the lane, as the engine's number.
+    pub sharing: u8,
+    /// How long the server's memory of the lane stays with the client, as the engine's number.
+    pub lease: u8,
     /// The client's endpoint, in the fabric's encoding, at most 1024 bytes.
     pub endpoint: Vec<u8>,
     /// The client's endpoint of an unreliable connection; empty if there is none.
@@ -161,6 +175,8 @@ pub struct OpenLane {
     pub datagram_endpoint: Vec<u8>,
     /// Keys of the client's regions that the path needs, in the order that the path defines; at most 8.
     pub region_keys: Vec<u64>,
+    /// Optional parts.
+    pub extensions: Extensions,
 }
 
 impl OpenLane {
@@ -179,15 +195,19 @@ impl OpenLane {
         writer.u32(self.ring_bytes);
         writer.u32(self.rendezvous_above);
         writer.u8(self.large);
+        writer.u8(self.sharing);
+        writer.u8(self.lease);
         writer.bytes("endpoint", &self.endpoint, MAX_ENDPOINT_BYTES)?;
         writer.bytes("unreliable_endpoint", &self.unreliable_endpoint, MAX_ENDPOINT_BYTES)?;
         writer.bytes("datagram_endpoint", &self.datagram_endpoint, MAX_ENDPOINT_BYTES)?;
-        writer.words("region_keys", &self.region_keys, MAX_REGION_KEYS)
+        writer.words("region_keys", &self.region_keys, MAX_REGION_KEYS)?;
+        self.extensions.write(writer, RecordType::OpenLane)
     }
 
     pub(super) fn read(reader: &mut Reader<'_>) -> Result<OpenLane> {
+        let lane = read_lane(reader)?;
         let open = OpenLane {
-            lane: read_lane(reader)?,
+            lane,
             worker: reader.u16("worker")?,
             request_half: reader.u8("request_half")?,
             response_half: reader.u8("response_half")?,
@@ -197,10 +217,14 @@ impl OpenLane {
             ring_bytes: reader.u32("ring_bytes")?,
             rendezvous_above: reader.u32("rendezvous_above")?,
             large: reader.u8("large")?,
+            sharing: reader.u8("sharing")?,
+            lease: reader.u8("lease")?,
             endpoint: reader.bytes("endpoint", MAX_ENDPOINT_BYTES)?.to_vec(),
             unreliable_endpoint: reader.bytes("unreliable_endpoint", MAX_ENDPOINT_BYTES)?.to_vec(),
             datagram_endpoint: reader.bytes("datagram_endpoint", MAX_ENDPOINT_BYTES)?.to_vec(),
             region_keys: reader.words("region_keys", MAX_REGION_KEYS)?,
+            extensions: Extensions::read(reader, RecordType::OpenLane)
+                .map_err(|error| error.of_lane(lane))?,
         };
         check_ring(open.ring_bytes)?;
         Ok(open)
@@ -235,6 +259,8 @@ pub struct LaneReady {
     pub place: u16,
     /// Keys of the server's regions that the path needs, in the order that the path defines; at most 8.
     pub region_keys: Vec<u64>,
+    /// Optional parts.
+    pub extensions: Extensions,
 }
 
 impl LaneReady {
@@ -251,7 +277,8 @@ impl LaneReady {
         writer.bytes("unreliable_endpoint", &self.unreliable_endpoint, MAX_ENDPOINT_BYTES)?;
         writer.bytes("datagram_endpoint", &self.datagram_endpoint, MAX_ENDPOINT_BYTES)?;
         writer.u16(self.place);
-        writer.words("region_keys", &self.region_keys, MAX_REGION_KEYS)
+        writer.words("region_keys", &self.region_keys, MAX_REGION_KEYS)?;
+        self.extensions.write(writer, RecordType::LaneReady)
     }
 
     pub(super) fn read(reader: &mut Reader<'_>) -> Result<LaneReady> {
@@ -268,6 +295,7 @@ impl LaneReady {
             datagram_endpoint: reader.bytes("datagram_endpoint", MAX_ENDPOINT_BYTES)?.to_vec(),
             place: reader.u16("place")?,
             region_keys: reader.words("region_keys", MAX_REGION_KEYS)?,
+            extensions: Extensions::read(reader, RecordType::LaneReady)?,
         };
         check_ring(ready.ring_bytes)?;
         Ok(ready)
@@ -299,6 +327,14 @@ impl RefusalCode {
     pub const UNKNOWN_WORKER: RefusalCode = RefusalCode(9);
     /// The fabric could not set up the lane; the text gives the reason.
     pub const FABRIC: RefusalCode = RefusalCode(10);
+    /// The server does not have the sharing policy, or not the lease, that the lane asks for.
+    pub const SHARING: RefusalCode = RefusalCode(11);
+    /// The lane asks for an extension that the server does not know.
+    pub const UNKNOWN_EXTENSION: RefusalCode = RefusalCode(12);
+    /// The connection has no open lane with this number, or the lane is being closed already.
+    pub const UNKNOWN_LANE: RefusalCode = RefusalCode(13);
+    /// The connection has a lane with this number already.
+    pub const LANE_IN_USE: RefusalCode = RefusalCode(14);
 }
 
 /// Either side refuses to continue the connection, which ends after this record.

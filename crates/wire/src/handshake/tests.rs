@@ -10,6 +10,7 @@ fn hello() -> Hello {
         process_id: 7,
         service: "kv".into(),
         token: Token(b"t0k".to_vec()),
+        extensions: Extensions::default(),
     }
 }
 
@@ -25,10 +26,13 @@ fn open_lane() -> OpenLane {
         ring_bytes: 0x1000,
         rendezvous_above: 0x0102,
         large: 5,
+        sharing: 6,
+        lease: 7,
         endpoint: vec![9, 8],
         unreliable_endpoint: vec![6],
         datagram_endpoint: vec![],
         region_keys: vec![0x0a, 0x0b],
+        extensions: Extensions::default(),
     }
 }
 
@@ -46,6 +50,19 @@ fn lane_ready() -> LaneReady {
         datagram_endpoint: vec![5, 4],
         place: 0x0c0d,
         region_keys: vec![],
+        extensions: Extensions::default(),
+    }
+}
+
+fn hello_reply() -> HelloReply {
+    HelloReply {
+        version: 1,
+        capabilities: 2,
+        workers: 3,
+        functions: 4,
+        max_payload: 5,
+        session: 6,
+        extensions: Extensions::default(),
     }
 }
 
@@ -62,8 +79,6 @@ fn golden_bytes_of_every_record() {
     let mut ready_body = vec![3, 0, 1, 0, 32, 0, 16, 0, 0, 8, 0, 0, 0, 4, 0, 0];
     ready_body.extend_from_slice(&[0x55; 16]);
     ready_body.extend_from_slice(&[1, 0, 7, 0, 0, 2, 0, 5, 4, 0x0d, 0x0c, 0, 0]);
-    let reply =
-        HelloReply { version: 1, capabilities: 2, workers: 3, functions: 4, max_payload: 5, session: 6 };
     let cases: [(Record, u16, &[u8]); 11] = [
         (
             Record::Hello(hello()),
@@ -71,7 +86,7 @@ fn golden_bytes_of_every_record() {
             &[1, 0, 2, 0, 2, 1, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 2, 0, b'k', b'v', 3, 0, b't', b'0', b'k'],
         ),
         (
-            Record::HelloReply(reply),
+            Record::HelloReply(hello_reply()),
             2,
             &[1, 0, 2, 0, 0, 0, 0, 0, 0, 0, 3, 0, 4, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0],
         ),
@@ -84,8 +99,8 @@ fn golden_bytes_of_every_record() {
             Record::OpenLane(open_lane()),
             4,
             &[
-                3, 0, 0xff, 0xff, 1, 2, 3, 4, 64, 0, 0, 0x10, 0, 0, 2, 1, 0, 0, 5, 2, 0, 9, 8, 1, 0, 6, 0, 0,
-                2, 0, 0x0a, 0, 0, 0, 0, 0, 0, 0, 0x0b, 0, 0, 0, 0, 0, 0, 0,
+                3, 0, 0xff, 0xff, 1, 2, 3, 4, 64, 0, 0, 0x10, 0, 0, 2, 1, 0, 0, 5, 6, 7, 2, 0, 9, 8, 1, 0, 6,
+                0, 0, 2, 0, 0x0a, 0, 0, 0, 0, 0, 0, 0, 0x0b, 0, 0, 0, 0, 0, 0, 0,
             ],
         ),
         (Record::LaneReady(lane_ready()), 5, &ready_body),
@@ -105,7 +120,7 @@ fn golden_bytes_of_every_record() {
         (Record::Goodbye, 11, &[]),
     ];
     for (record, number, body) in cases {
-        let bytes = record.encode().unwrap();
+        let (bytes, record_type) = (record.encode().unwrap(), record.record_type());
         assert_eq!(bytes, frame(number, body), "{record:?}");
         assert_eq!(Record::decode(&bytes), Ok(record));
         for cut in 0..bytes.len() {
@@ -116,7 +131,13 @@ fn golden_bytes_of_every_record() {
         longer.push(0);
         assert_eq!(Record::decode(&longer), Err(HandshakeError::TrailingBytes { count: 1 }));
         let longer = frame(number, &[body, &[0]].concat());
-        assert_eq!(Record::decode(&longer), Err(HandshakeError::TrailingBytes { count: 1 }));
+        let beyond = match record_type {
+            RecordType::Hello | RecordType::HelloReply | RecordType::OpenLane | RecordType::LaneReady => {
+                HandshakeError::Truncated { field: "extension" }
+            }
+            _ => HandshakeError::TrailingBytes { count: 1 },
+        };
+        assert_eq!(Record::decode(&longer), Err(beyond));
         // Truncate the body, with a matching length in the frame.
         for cut in 0..body.len() {
             assert!(matches!(
@@ -198,10 +219,10 @@ fn a_peer_that_exceeds_a_limit_by_one_is_refused() {
         (1, &[0; 16], "service", 255, 1, 2),
         (1, &[0; 18], "token", 255, 1, 0),
         (3, &[0; 2], "text", 512, 1, 0),
-        (4, &[0; 19], "endpoint", 1024, 1, 6),
-        (4, &[0; 21], "unreliable_endpoint", 1024, 1, 4),
-        (4, &[0; 23], "datagram_endpoint", 1024, 1, 2),
-        (4, &[0; 25], "region_keys", 8, 8, 0),
+        (4, &[0; 21], "endpoint", 1024, 1, 6),
+        (4, &[0; 23], "unreliable_endpoint", 1024, 1, 4),
+        (4, &[0; 25], "datagram_endpoint", 1024, 1, 2),
+        (4, &[0; 27], "region_keys", 8, 8, 0),
         (5, &[0; 32], "endpoint", 1024, 1, 8),
         (5, &[0; 34], "unreliable_endpoint", 1024, 1, 6),
         (5, &[0; 36], "datagram_endpoint", 1024, 1, 4),
@@ -254,4 +275,147 @@ fn secrets_are_not_printed_and_tokens_are_compared_whole() {
         assert!(!token.matches(other));
     }
     assert!(Token::default().matches(b""));
+}
+
+/// The extensions that all tests below add to a Hello.
+fn named() -> Extensions {
+    [
+        Extension::Client(0x0807_0605_0403_0201),
+        Extension::Program("kv".into()),
+        Extension::Skipped { number: 0xffff, value: vec![9] },
+    ]
+    .into()
+}
+
+/// The bytes of [`named`].
+const NAMED: [&[u8]; 3] =
+    [&[1, 0x80, 8, 0, 1, 2, 3, 4, 5, 6, 7, 8], &[2, 0x80, 2, 0, b'k', b'v'], &[0xff, 0xff, 1, 0, 9]];
+
+#[test]
+fn golden_bytes_of_extensions() {
+    let record = Record::Hello(Hello { extensions: named(), ..hello() });
+    let plain = Record::Hello(hello()).encode().unwrap();
+    let body = [&plain[FRAME_HEADER_BYTES..], &NAMED.concat()].concat();
+    let bytes = record.encode().unwrap();
+    assert_eq!(bytes, frame(1, &body));
+    assert_eq!(Record::decode(&bytes), Ok(record));
+    assert_eq!((named().client(), named().program()), (Some(0x0807_0605_0403_0201), Some("kv")));
+    assert_eq!((hello().extensions.client(), hello().extensions.program()), (None, None));
+    // A record may end between two extensions, and nowhere else.
+    let begins = body.len() - NAMED.concat().len();
+    let ends = [begins, begins + NAMED[0].len(), begins + NAMED[0].len() + NAMED[1].len()];
+    for cut in begins..body.len() {
+        let decoded = Record::decode(&frame(1, &body[..cut]));
+        if ends.contains(&cut) {
+            assert!(decoded.is_ok(), "{cut}");
+        } else {
+            assert_eq!(decoded, Err(HandshakeError::Truncated { field: "extension" }), "{cut}");
+        }
+    }
+}
+
+/// Appends extensions, as bytes, to a record without any.
+fn extended(record: &Record, extensions: &[&[u8]]) -> Result<Record, HandshakeError> {
+    let plain = record.encode().unwrap();
+    let body = [&plain[FRAME_HEADER_BYTES..], &extensions.concat()].concat();
+    Record::decode(&frame(record.record_type() as u16, &body))
+}
+
+#[test]
+fn a_peer_skips_or_refuses_an_extension_that_it_does_not_know() {
+    let records: [Record; 4] = [
+        Record::Hello(hello()),
+        Record::HelloReply(hello_reply()),
+        Record::OpenLane(open_lane()),
+        Record::LaneReady(lane_ready()),
+    ];
+    for record in &records {
+        let kind = record.record_type();
+        let skipped = extended(record, &[&[7, 0x80, 2, 0, 1, 2], &[8, 0x80, 0, 0]]).unwrap();
+        assert_ne!(skipped, *record);
+        let again = Record::decode(&skipped.encode().unwrap());
+        assert_eq!(again, Ok(skipped));
+        let lane = (kind == RecordType::OpenLane).then_some(3);
+        let unknown = HandshakeError::UnknownExtension { number: 7, record: kind, lane };
+        assert!(unknown.to_string().contains(&format!("extension 0x0007 of {kind:?}")), "{unknown}");
+        assert_eq!(extended(record, &[&[7, 0, 0, 0]]), Err(unknown));
+    }
+    // Records without a place for extensions have none to skip.
+    let more = extended(&Record::CloseLane { lane: 3 }, &[&[7, 0x80, 0, 0]]);
+    assert_eq!(more, Err(HandshakeError::TrailingBytes { count: 4 }));
+}
+
+#[test]
+fn an_extension_is_refused_twice_elsewhere_or_with_another_length() {
+    let (hello, open) = (Record::Hello(hello()), Record::OpenLane(open_lane()));
+    let refused = |record: &Record, extensions: &[&[u8]]| extended(record, extensions).unwrap_err();
+    let repeated = HandshakeError::RepeatedExtension { number: 0x8001 };
+    assert_eq!(refused(&hello, &[NAMED[0], NAMED[1], NAMED[0]]), repeated);
+    let repeated = HandshakeError::RepeatedExtension { number: 0xffff };
+    assert_eq!(refused(&hello, &[NAMED[2], NAMED[2]]), repeated);
+    for (number, extension) in [(0x8001, NAMED[0]), (0x8002, NAMED[1])] {
+        let misplaced = HandshakeError::MisplacedExtension { number, record: RecordType::OpenLane };
+        assert_eq!(refused(&open, &[extension]), misplaced);
+    }
+    for length in [0, 7, 9, 96] {
+        let mut extension = vec![1, 0x80, length as u8, 0];
+        extension.resize(4 + length, 0);
+        let wrong = HandshakeError::ExtensionLength { number: 0x8001, length };
+        assert_eq!(refused(&hello, &[&extension]), wrong);
+    }
+    let longer = HandshakeError::Truncated { field: "extension" };
+    assert_eq!(refused(&hello, &[&[1, 0x80, 9, 0, 1, 2, 3, 4, 5, 6, 7, 8]]), longer);
+    assert_eq!(refused(&hello, &[&[2, 0x80, 1, 0, 0xff]]), HandshakeError::NotUtf8 { field: "program" });
+}
+
+#[test]
+fn extensions_are_bounded_in_number_and_length() {
+    let skipped = |number: u16, length: usize| Extension::Skipped { number, value: vec![1; length] };
+    let of = |extensions: Vec<Extension>| {
+        Record::OpenLane(OpenLane {
+            endpoint: vec![1; 1024],
+            unreliable_endpoint: vec![1; 1024],
+            datagram_endpoint: vec![1; 1024],
+            region_keys: vec![1; 8],
+            extensions: Extensions(extensions),
+            ..open_lane()
+        })
+    };
+    // The longest record fits its frame.
+    let most: Vec<_> = (0x8100..0x8108).map(|number| skipped(number, MAX_EXTENSION_BYTES)).collect();
+    let bytes = of(most.clone()).encode().unwrap();
+    assert_eq!(Record::decode(&bytes), Ok(of(most.clone())));
+    let too_many = HandshakeError::FieldTooLong { field: "extensions", length: 9, limit: 8 };
+    let more = [most, vec![skipped(0x8200, 0)]].concat();
+    assert_eq!(of(more).encode(), Err(too_many.clone()));
+    let nine: Vec<_> = (0..9).map(|number| [number, 0x81, 0, 0]).collect();
+    let nine: Vec<&[u8]> = nine.iter().map(|bytes| &bytes[..]).collect();
+    assert_eq!(extended(&Record::Hello(hello()), &nine), Err(too_many));
+
+    let too_long = HandshakeError::FieldTooLong { field: "extension", length: 97, limit: 96 };
+    assert_eq!(of(vec![skipped(0x8100, 97)]).encode(), Err(too_long.clone()));
+    let bytes = [&[0, 0x81, 97, 0][..], &[0; 97]].concat();
+    assert_eq!(extended(&Record::Hello(hello()), &[&bytes]), Err(too_long));
+    let long_name =
+        Record::Hello(Hello { extensions: [Extension::Program("p".repeat(65))].into(), ..hello() });
+    let too_long = HandshakeError::FieldTooLong { field: "program", length: 65, limit: 64 };
+    assert_eq!(long_name.encode(), Err(too_long.clone()));
+    let bytes = [&[2, 0x80, 65, 0][..], &[b'p'; 65]].concat();
+    assert_eq!(extended(&Record::Hello(hello()), &[&bytes]), Err(too_long));
+}
+
+#[test]
+fn an_encoder_refuses_extensions_that_a_peer_would_refuse() {
+    let of = |extensions: Extensions| Record::OpenLane(OpenLane { extensions, ..open_lane() }).encode();
+    let misplaced = HandshakeError::MisplacedExtension { number: 0x8001, record: RecordType::OpenLane };
+    assert_eq!(of([Extension::Client(1)].into()), Err(misplaced));
+    let skipped = |number| Extension::Skipped { number, value: vec![] };
+    let twice = HandshakeError::RepeatedExtension { number: 0x8111 };
+    assert_eq!(of([skipped(0x8111), skipped(0x8111)].into()), Err(twice));
+    let required = HandshakeError::UnknownExtension { number: 7, record: RecordType::OpenLane, lane: None };
+    assert_eq!(of([skipped(7)].into()), Err(required));
+    // A known number is not an unknown extension.
+    let known = Hello { extensions: [skipped(0x8001)].into(), ..hello() };
+    let misplaced = HandshakeError::MisplacedExtension { number: 0x8001, record: RecordType::Hello };
+    assert_eq!(Record::Hello(known).encode(), Err(misplaced));
 }

@@ -87,6 +87,11 @@ impl<F: Fabric> Client<F> {
         }
     }
 
+    /// Ends calls past their deadline, and sends batches that wait for room.
+    pub(crate) fn look_at_deadlines(&mut self) {
+        self.before_waiting();
+    }
+
     /// Ends calls past their deadline, and arms the domain for a wait by its waker. The caller looks once more
     /// for arrivals before it waits, and waits until [`wait_limit`](Client::wait_limit) at most.
     pub(crate) fn arm(&mut self, mode: WaitMode) -> Armed {

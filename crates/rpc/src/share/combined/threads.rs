@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 /// One bucket for zero bytes, and one for each number of significant bits; the last has all sizes from 1 GiB.
 const BUCKETS: usize = 32;
 
-/// The queue pair of a thread that has none yet.
+/// Stands for the queue pair of a thread before its first assignment.
 pub(crate) const UNASSIGNED: u16 = u16::MAX;
 
 const fn bucket(bytes: u32) -> usize {

@@ -136,7 +136,7 @@ pub(crate) struct Capacity {
 /// The reason why a seat has no ticket for a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(crate) enum PrepareError {
-    /// All tickets of the seat are in use.
+    /// All tickets of the seat are in use, or given up and not yet free: the next leader frees these.
     #[error("all tickets of the seat are in use")]
     Full,
     /// The payload is longer than [`Capacity::longest`].
@@ -165,7 +165,7 @@ pub(crate) enum Progress {
     Gone,
 }
 
-/// What a withdrawal means for the call.
+/// The fate of a call after a withdrawal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Withdrawal {
     /// The call was not sent and will not be.
@@ -178,7 +178,7 @@ pub(crate) enum Withdrawal {
     Gone,
 }
 
-/// What became of a result.
+/// The fate of a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Delivery {
     /// The owner has it, and may wait to be woken.
@@ -287,15 +287,18 @@ struct Vacant {
     left: Vec<u16>,
 }
 
+/// The tickets of one seat.
+type Slab<M> = Box<[Ticket<M>]>;
+
 /// A table of tickets and the lists of ready ones. Threads that share queue pairs share a table.
 ///
 /// A seat's tickets are allocated when the seat is first taken, and kept.
 pub(crate) struct Tickets<M: Memory = Processor> {
-    slabs: Box<[OnceLock<Box<[Ticket<M>]>>]>,
+    slabs: Box<[OnceLock<Slab<M>>]>,
     lists: Box<[List<M>]>,
     vacant: Mutex<Vacant>,
     window: u16,
-    /// An index is a seat's number, shifted by so many bits, and a number within the seat.
+    /// An index is a seat's number, shifted left by this number of bits, and a number within the seat.
     shift: u32,
     longest: u32,
 }

@@ -1,9 +1,10 @@
 use super::*;
 use crate::share::combined::tickets::memory::Word;
 use crate::share::combined::tickets::model_checks::{Checked, Half, check, fails, table};
-use crate::share::combined::tickets::{Leader, Tickets};
+use crate::share::combined::tickets::{Capacity, Delivery, Leader, TicketId, Tickets, Withdrawal};
 use dunlin_fabric_sim::Sim;
 use loom::sync::atomic as model;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
@@ -255,5 +256,115 @@ fn in_virtual_time_a_leader_may_wait() {
             assert_eq!(lead.wait_to_lead().backlog, 100);
         })
         .unwrap();
+    }
+}
+
+/// A leader that answers each call with its payload, one round after it has begun the call.
+struct Echo {
+    leader: Leader,
+    begun: Vec<TicketId>,
+    /// The calls that were begun, by their first eight bytes.
+    executed: BTreeSet<[u8; 8]>,
+}
+
+impl Led for Echo {
+    fn has_backlog(&self) -> bool {
+        self.leader.waiting() > 0
+    }
+}
+
+impl Echo {
+    fn round(&mut self) {
+        for id in self.begun.drain(..) {
+            let result = self.leader.read(id, |entry| entry.payload.to_vec()).unwrap();
+            assert_ne!(self.leader.finish(id, Ok(&result)), Delivery::Stale);
+        }
+        self.leader.collect();
+        while self.begun.len() < 3
+            && let Some(id) = self.leader.begin_next()
+        {
+            let name = self.leader.read(id, |entry| *entry.payload.first_chunk().unwrap()).unwrap();
+            assert!(self.executed.insert(name), "begun twice");
+            self.begun.push(id);
+        }
+    }
+}
+
+struct EchoWatch(Arc<Tickets>);
+
+impl Watch for EchoWatch {
+    fn look(&self) -> Look {
+        if self.0.is_empty(0) { Look::Nothing } else { Look::Calls }
+    }
+    fn wake(&self) {}
+}
+
+/// Threads of the system make calls of all lengths, give some up, and lead whenever they wait.
+#[test]
+#[allow(clippy::disallowed_methods)]
+fn each_thread_gets_its_own_results() {
+    const CALLS: u32 = 3000;
+    let tickets = Tickets::new(Capacity { seats: 4, window: 3, lists: 1, longest: 100 });
+    let leader = tickets.leader(0).unwrap();
+    let echo = Echo { leader, begun: Vec::new(), executed: BTreeSet::new() };
+    let lead = Lead::new(echo, EchoWatch(tickets.clone()), 2);
+    let lead_if_free = || {
+        let Some(mut leading) = lead.try_lead() else { return std::thread::yield_now() };
+        leading.round();
+        while let Next::Again(mut again) = leading.give_back() {
+            again.round();
+            leading = again;
+        }
+    };
+    let one_thread = |thread: u32| {
+        let mut seat = tickets.seat().unwrap();
+        let mut fates = Vec::new();
+        for first in (0..CALLS).step_by(3) {
+            let calls: Vec<_> = (first..first + 3)
+                .map(|number| {
+                    let mut payload = [thread.to_le_bytes(), number.to_le_bytes()].concat();
+                    payload.resize(8 + number as usize % 90, number as u8);
+                    // Tickets that were given up are free only when the leader has passed over them.
+                    let id = loop {
+                        match seat.prepare(1, 0, &payload) {
+                            Ok(id) => break id,
+                            Err(_) => lead_if_free(),
+                        }
+                    };
+                    assert!(seat.push(id, 0));
+                    (id, payload)
+                })
+                .collect();
+            lead_if_free();
+            for (id, payload) in calls {
+                let name: [u8; 8] = *payload.first_chunk().unwrap();
+                let withdrawal = if name[4].is_multiple_of(7) { seat.withdraw(id) } else { Withdrawal::Done };
+                if withdrawal == Withdrawal::Done {
+                    let is_own = loop {
+                        match seat.take_result(id, |result| result.unwrap() == payload) {
+                            Some(is_own) => break is_own,
+                            None => lead_if_free(),
+                        }
+                    };
+                    assert!(is_own);
+                }
+                fates.push((name, withdrawal));
+            }
+        }
+        fates
+    };
+    let fates: Vec<_> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..4).map(|thread| scope.spawn(move || one_thread(thread))).collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    assert_eq!(fates.len(), 4 * CALLS as usize);
+    let executed = &lead.try_lead().unwrap().executed;
+    for (name, withdrawal) in fates {
+        match withdrawal {
+            Withdrawal::NotExecuted => assert!(!executed.contains(&name)),
+            Withdrawal::MaybeExecuted => {}
+            Withdrawal::Done => assert!(executed.contains(&name)),
+            Withdrawal::Gone => panic!("a call is lost"),
+        }
     }
 }

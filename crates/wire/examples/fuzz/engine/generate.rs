@@ -3,8 +3,8 @@
 
 use super::random::Random;
 use dunlin_wire::handshake::{
-    Drained, Grant, Hello, HelloReply, LaneReady, LaneRefused, OpenLane, Record, RefusalCode, Refused,
-    Secret, Token,
+    Drained, Extension, Extensions, Grant, Hello, HelloReply, LaneReady, LaneRefused, MAX_EXTENSION_BYTES,
+    OpenLane, Record, RefusalCode, Refused, Secret, Token,
 };
 use dunlin_wire::{
     ApplicationCode, BatchState, Descriptor, EntryMeta, Flags, Header, Kind, MAX_ENTRY_TIME, SingleLayout,
@@ -112,8 +112,15 @@ pub(super) fn record(random: &mut Random, input: &mut Vec<u8>) -> Origin {
         Origin::Valid => valid_record(random, input),
         Origin::Mutated => {
             valid_record(random, input);
+            let fields = record_fields(input);
             for _ in 0..=random.below(3) {
-                mutate(random, input, &[4, 6, 8, 12, 14, 28], valid_record);
+                mutate(random, input, &fields, valid_record);
+            }
+            // A mutation inside the frame is only seen if the frame's length fits.
+            if random.one_in(2)
+                && let Some(body) = input.len().checked_sub(12)
+            {
+                input[8..12].copy_from_slice(&(body as u32).to_le_bytes());
             }
         }
         Origin::Random => {
@@ -276,6 +283,48 @@ fn keys(random: &mut Random) -> Vec<u64> {
     (0..random.below(9)).map(|_| random.next()).collect()
 }
 
+/// Draws extensions that may stand in any record; in a Hello also those that name the client.
+fn extensions(random: &mut Random, in_hello: bool) -> Extensions {
+    let mut all = Vec::new();
+    if in_hello && random.one_in(2) {
+        all.push(Extension::Client(random.next()));
+    }
+    if in_hello && random.one_in(2) {
+        all.push(Extension::Program(text(random, 64)));
+    }
+    if random.one_in(2) {
+        let first = 0x8010 + random.below(0x100) as u16;
+        for number in first..first + random.below(4) as u16 {
+            all.push(Extension::Skipped { number, value: some_bytes(random, MAX_EXTENSION_BYTES) });
+        }
+    }
+    Extensions(all)
+}
+
+/// Returns the offsets of the numbers and lengths of a record's extensions, and of other small fields.
+fn record_fields(input: &[u8]) -> Vec<usize> {
+    let mut places = vec![4, 6, 8, 12, 14, 28];
+    // The extensions of a Hello follow two fields of variable length, those of a HelloReply the fixed ones.
+    let mut place = match input.get(6) {
+        Some(1) => (0..2).try_fold(28, |at, _| Some(at + 2 + number(input, at)?)),
+        Some(2) => Some(44),
+        _ => None,
+    };
+    while let Some(at) = place
+        && let Some(length) = number(input, at + 2)
+    {
+        places.extend([at, at, at + 1, at + 2, at + 2]);
+        place = Some(at + 4 + length);
+    }
+    places
+}
+
+/// Reads a number of two bytes.
+fn number(input: &[u8], at: usize) -> Option<usize> {
+    let bytes = input.get(at..at + 2)?;
+    Some(usize::from(u16::from_le_bytes([bytes[0], bytes[1]])))
+}
+
 fn valid_record(random: &mut Random, input: &mut Vec<u8>) {
     let lane = random.next() as u16;
     let record = match random.below(11) {
@@ -288,6 +337,7 @@ fn valid_record(random: &mut Random, input: &mut Vec<u8>) {
                 process_id: random.next() as u32,
                 service: text(random, 255),
                 token: Token(some_bytes(random, 255)),
+                extensions: extensions(random, true),
             })
         }
         1 => Record::HelloReply(HelloReply {
@@ -297,6 +347,7 @@ fn valid_record(random: &mut Random, input: &mut Vec<u8>) {
             functions: random.next() as u32,
             max_payload: random.next(),
             session: random.next(),
+            extensions: extensions(random, false),
         }),
         2 => Record::Refused(Refused { code: RefusalCode(random.next() as u16), text: text(random, 512) }),
         3 => Record::OpenLane(OpenLane {
@@ -310,10 +361,13 @@ fn valid_record(random: &mut Random, input: &mut Vec<u8>) {
             ring_bytes: random.below(1 << 20) as u32 * 64,
             rendezvous_above: random.next() as u32,
             large: random.next() as u8,
+            sharing: random.next() as u8,
+            lease: random.next() as u8,
             endpoint: some_bytes(random, 1024),
             unreliable_endpoint: some_bytes(random, 1024),
             datagram_endpoint: some_bytes(random, 1024),
             region_keys: keys(random),
+            extensions: extensions(random, false),
         }),
         4 => {
             let mut secret = [0; 16];
@@ -331,6 +385,7 @@ fn valid_record(random: &mut Random, input: &mut Vec<u8>) {
                 datagram_endpoint: some_bytes(random, 1024),
                 place: random.next() as u16,
                 region_keys: keys(random),
+                extensions: extensions(random, false),
             })
         }
         5 => Record::LaneRefused(LaneRefused {

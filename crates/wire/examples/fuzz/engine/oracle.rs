@@ -252,7 +252,12 @@ pub(super) fn record<P: Parser>(input: &[u8], expected: bool) -> Result<&'static
     if let Some(Ok(header)) = input.first_chunk::<FRAME_HEADER_BYTES>().map(FrameHeader::decode) {
         ensure!(header.length <= MAX_BODY_BYTES, "a body of {} bytes passes", header.length);
     }
-    match P::record(input) {
+    let parsed = P::record(input);
+    if input.get(6) == Some(&2) {
+        let expected = is_hello_reply(input);
+        ensure!(parsed.is_ok() == expected, "a HelloReply, {expected} by the oracle, is {parsed:?}");
+    }
+    match parsed {
         Ok(record) => {
             let again = record.encode();
             ensure!(again.as_deref() == Ok(input), "{record:?} is encoded otherwise: {again:?}");
@@ -263,4 +268,30 @@ pub(super) fn record<P: Parser>(input: &[u8], expected: bool) -> Result<&'static
             Ok(error.reason())
         }
     }
+}
+
+/// Decides whether `input` is a frame with a `HelloReply`, independently of the parser. Its other fields may have
+/// any value, so this is a check of its extensions.
+fn is_hello_reply(input: &[u8]) -> bool {
+    let number =
+        |at: usize| input.get(at..at + 2).map(|bytes| usize::from(bytes[0]) | usize::from(bytes[1]) << 8);
+    let length = input.len().wrapping_sub(12);
+    if input.get(..8) != Some(b"DNLN\x01\x00\x02\x00") || number(8) != Some(length) || number(10) != Some(0) {
+        return false;
+    }
+    if !(32..=4096).contains(&length) {
+        return false;
+    }
+    let (mut at, mut seen) = (44, Vec::new());
+    while at < input.len() {
+        let (Some(name), Some(length)) = (number(at), number(at + 2)) else { return false };
+        at += 4 + length;
+        // No extension that a HelloReply may have is known, and those of a Hello are out of place.
+        let known = [0x8001, 0x8002].contains(&name);
+        if name < 0x8000 || known || seen.contains(&name) || length > 96 || at > input.len() {
+            return false;
+        }
+        seen.push(name);
+    }
+    seen.len() <= 8
 }

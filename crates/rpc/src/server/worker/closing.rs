@@ -1,0 +1,117 @@
+//! The end of single lanes, while the connection and its other lanes go on.
+
+use super::Worker;
+use crate::path::grants::end_grants;
+use crate::server::lane::ServerLane;
+use dunlin_fabric::{Fabric, Host, Link, Nanos, RegionKey};
+use dunlin_wire::handshake::{Drained, Record, RefusalCode};
+
+/// A lane that answers after its client closed it ends after this time without work, in nanoseconds: its last
+/// answers then have arrived.
+const QUIET: Nanos = 20_000_000;
+/// A lane ends after this time at the latest, in nanoseconds. Calls that are not answered then are dropped.
+const PATIENCE: Nanos = 1_000_000_000;
+/// A lane that its client has closed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ClosingLane {
+    index: u16,
+    /// The lane's serial number.
+    serial: u64,
+    /// When the lane ends at the latest.
+    until: Nanos,
+    /// The lane does not end before this time; 0 as long as it has had no work since its client closed it.
+    busy_until: Nanos,
+}
+
+impl<F: Fabric> Worker<F> {
+    /// Begins to close a lane at its client's request. The lane serves the messages that have arrived, and ends
+    /// when it has no work left.
+    pub(super) fn begin_closing(&mut self, session: u64, number: u16, link: &F::Link) {
+        let mut lanes = self.lanes.iter().flatten();
+        let Some(lane) = lanes.find(|lane| lane.session == session && lane.number == number) else {
+            // It broke, or it could not be opened.
+            let text = "the lane has ended already";
+            return super::open::refuse_with(link, number, RefusalCode::UNKNOWN_LANE, text);
+        };
+        let until = self.dispatcher.fabric.host().now().saturating_add(PATIENCE);
+        self.closing.push(ClosingLane { index: lane.index, serial: lane.serial, until, busy_until: 0 });
+        self.ending = true;
+    }
+
+    /// Advances the end of lanes, and of a worker that drains. Returns the number of messages of the round, of
+    /// which `handled` were taken before.
+    #[cold]
+    pub(super) fn end_lanes(&mut self, handled: usize) -> usize {
+        let handled = handled + self.close_lanes();
+        if let Some(until) = self.drain_until {
+            self.drain(until, handled);
+        }
+        self.ending = self.drain_until.is_some() || !self.closing.is_empty();
+        handled
+    }
+
+    /// Serves the lanes that are being closed, and ends those without work. Returns the number of messages.
+    fn close_lanes(&mut self) -> usize {
+        if self.closing.is_empty() {
+            return 0;
+        }
+        // Messages that arrive as completions are taken before a lane counts as quiet.
+        let mut handled = self.poll(self.receive_completions);
+        let mut closing = std::mem::take(&mut self.closing);
+        closing.retain_mut(|closing| {
+            let index = usize::from(closing.index);
+            if self.lanes[index].as_ref().is_none_or(|lane| lane.serial != closing.serial) {
+                return false;
+            }
+            let served = self.serve_lane(index);
+            handled += served;
+            let Some(lane) = self.lanes[index].as_ref().filter(|lane| lane.serial == closing.serial) else {
+                return false;
+            };
+            let now = self.dispatcher.fabric.host().now();
+            let busy = served > 0 || lane.more || !lane.is_quiet() || !lane.exported.is_empty();
+            if busy {
+                closing.busy_until = now.saturating_add(QUIET);
+            }
+            if now < closing.until && (busy || now < closing.busy_until) {
+                return true;
+            }
+            self.end_closed(closing.index);
+            false
+        });
+        closing.append(&mut self.closing);
+        self.closing = closing;
+        handled
+    }
+
+    /// Ends a lane that its client has closed, and reports the last message taken.
+    fn end_closed(&mut self, index: u16) {
+        let Some(Some(lane)) = self.lanes.get(usize::from(index)) else { return };
+        let (link, number, taken) = (lane.link.clone(), lane.number, lane.rx.sequence());
+        tracing::debug!(target: "dunlin::server", worker = self.number, lane = index, session = lane.session, "a lane is closed by its client");
+        self.give_back(index);
+        if let Ok(mark) = Record::Drained(Drained { lane: number, taken }).encode()
+            && link.send(&mark).is_err()
+        {
+            link.close();
+        }
+    }
+
+    /// Removes a lane whose connection goes on, and ends the grants of its memory.
+    pub(super) fn give_back(&mut self, index: u16) {
+        let Some(Some(lane)) = self.lanes.get(usize::from(index)) else { return };
+        let (link, keys) = (lane.link.clone(), lane.granted_keys());
+        self.remove(index);
+        end_grants(self.dispatcher.fabric.host(), &link, keys);
+    }
+}
+
+impl<F: Fabric> ServerLane<F> {
+    /// Returns the keys of all memory that the client may access.
+    fn granted_keys(&self) -> Vec<RegionKey> {
+        let mut keys = self.granted.clone();
+        keys.extend(self.exports.keys());
+        keys.extend(self.arrivals.keys());
+        keys
+    }
+}

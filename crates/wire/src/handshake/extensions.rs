@@ -1,0 +1,165 @@
+//! Extensions: optional parts of a record. They follow the record's last field and fill the rest of its body;
+//! a record without extensions has no bytes there.
+//!
+//! | bytes | content |
+//! |---|---|
+//! | 0..2 | number; bit 15 lets a peer that does not know the number skip the extension |
+//! | 2..4 | length of the value |
+//! | 4.. | value |
+//!
+//! A new extension is a variant of [`Extension`], its number and its records in [`KNOWN`], and the encoding of
+//! its value. The number decides once whether the extension may be skipped, so each extension has one encoding.
+
+use super::alloc::borrow::ToOwned;
+use super::alloc::string::String;
+use super::alloc::vec::Vec;
+use super::codec::{Reader, Writer};
+use super::error::HandshakeError;
+use super::frame::RecordType;
+use super::{MAX_EXTENSION_BYTES, MAX_EXTENSIONS, MAX_PROGRAM_BYTES};
+
+/// The bit of an extension's number that lets a peer skip the extension if it does not know the number.
+/// Without the bit the peer refuses the record.
+pub const SKIPPABLE: u16 = 0x8000;
+
+const CLIENT: u16 = SKIPPABLE | 1;
+const PROGRAM: u16 = SKIPPABLE | 2;
+
+/// The numbers that this build knows, each with the records in which it may stand.
+const KNOWN: [(u16, &[RecordType]); 2] = [(CLIENT, &[RecordType::Hello]), (PROGRAM, &[RecordType::Hello])];
+
+/// One extension of a record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Extension {
+    /// In `Hello`: the identity of the client. All connections of one client have the same one, which the
+    /// client drew at random.
+    Client(u64),
+    /// In `Hello`: the name of the client's program, at most [`MAX_PROGRAM_BYTES`] bytes of UTF-8. It comes
+    /// from a peer: escape it before printing.
+    Program(String),
+    /// An extension that this build does not know and may skip.
+    Skipped {
+        /// The number, with [`SKIPPABLE`].
+        number: u16,
+        /// The value, at most [`MAX_EXTENSION_BYTES`] bytes.
+        value: Vec<u8>,
+    },
+}
+
+impl Extension {
+    /// Returns the number, with its [`SKIPPABLE`] bit.
+    pub const fn number(&self) -> u16 {
+        match self {
+            Extension::Client(_) => CLIENT,
+            Extension::Program(_) => PROGRAM,
+            Extension::Skipped { number, .. } => *number,
+        }
+    }
+
+    /// Checks whether an extension with this number may stand in a record. Returns whether the number is known.
+    fn check(number: u16, record: RecordType) -> Result<bool, HandshakeError> {
+        match KNOWN.iter().find(|(known, _)| *known == number) {
+            Some((_, records)) if records.contains(&record) => Ok(true),
+            Some(_) => Err(HandshakeError::MisplacedExtension { number, record }),
+            None if number & SKIPPABLE != 0 => Ok(false),
+            None => Err(HandshakeError::UnknownExtension { number, record, lane: None }),
+        }
+    }
+
+    fn read(number: u16, value: &[u8], record: RecordType) -> Result<Extension, HandshakeError> {
+        if !Extension::check(number, record)? {
+            return Ok(Extension::Skipped { number, value: value.to_owned() });
+        }
+        let mut reader = Reader::new(value);
+        let wrong = HandshakeError::ExtensionLength { number, length: value.len() };
+        let extension = match number {
+            CLIENT => Extension::Client(reader.u64("client").map_err(|_| wrong.clone())?),
+            _ => Extension::Program(reader.rest_as_text("program", MAX_PROGRAM_BYTES)?),
+        };
+        reader.finish().map_err(|_| wrong)?;
+        Ok(extension)
+    }
+
+    fn write(&self, writer: &mut Writer) -> Result<(), HandshakeError> {
+        writer.u16(self.number());
+        match self {
+            Extension::Client(client) => writer.bytes("client", &client.to_le_bytes(), MAX_EXTENSION_BYTES),
+            Extension::Program(name) => writer.bytes("program", name.as_bytes(), MAX_PROGRAM_BYTES),
+            Extension::Skipped { value, .. } => writer.bytes("extension", value, MAX_EXTENSION_BYTES),
+        }
+    }
+}
+
+/// The extensions of a record, in the order in which they travel: at most [`MAX_EXTENSIONS`], each number once.
+/// Encoding checks both.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Extensions(pub Vec<Extension>);
+
+impl Extensions {
+    /// Returns the identity of the client, if the client gave it.
+    pub fn client(&self) -> Option<u64> {
+        self.0.iter().find_map(|extension| match extension {
+            Extension::Client(client) => Some(*client),
+            _ => None,
+        })
+    }
+
+    /// Returns the name of the client's program, if the client gave it.
+    pub fn program(&self) -> Option<&str> {
+        self.0.iter().find_map(|extension| match extension {
+            Extension::Program(name) => Some(name.as_str()),
+            _ => None,
+        })
+    }
+
+    /// Reads the extensions that fill the rest of a record's body.
+    pub(super) fn read(reader: &mut Reader<'_>, record: RecordType) -> Result<Extensions, HandshakeError> {
+        let mut read = Extensions::default();
+        while !reader.is_empty() {
+            read.check_room()?;
+            let number = reader.u16("extension")?;
+            let value = reader.bytes("extension", MAX_EXTENSION_BYTES)?;
+            read.check_new(number)?;
+            read.0.push(Extension::read(number, value, record)?);
+        }
+        Ok(read)
+    }
+
+    /// Appends the extensions to a record.
+    pub(super) fn write(&self, writer: &mut Writer, record: RecordType) -> Result<(), HandshakeError> {
+        let mut written = Extensions::default();
+        for extension in &self.0 {
+            written.check_room()?;
+            let number = extension.number();
+            written.check_new(number)?;
+            let known = Extension::check(number, record)?;
+            if known == matches!(extension, Extension::Skipped { .. }) {
+                return Err(HandshakeError::MisplacedExtension { number, record });
+            }
+            extension.write(writer)?;
+            written.0.push(extension.clone());
+        }
+        Ok(())
+    }
+
+    fn check_room(&self) -> Result<(), HandshakeError> {
+        let (length, limit) = (self.0.len() + 1, MAX_EXTENSIONS);
+        if length > limit {
+            return Err(HandshakeError::FieldTooLong { field: "extensions", length, limit });
+        }
+        Ok(())
+    }
+
+    fn check_new(&self, number: u16) -> Result<(), HandshakeError> {
+        if self.0.iter().any(|before| before.number() == number) {
+            return Err(HandshakeError::RepeatedExtension { number });
+        }
+        Ok(())
+    }
+}
+
+impl<const N: usize> From<[Extension; N]> for Extensions {
+    fn from(extensions: [Extension; N]) -> Self {
+        Extensions(extensions.into())
+    }
+}
