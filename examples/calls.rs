@@ -58,11 +58,11 @@ fn answer_later(server: &Server) {
     }
 }
 
-/// Calls again where the call was certainly not executed; a call that may have been executed is the caller's decision.
+/// Calls again where the call was not executed. A call that was or may have been executed is the caller's decision.
 fn call_twice(client: &mut Client, function: u16, payload: &[u8]) -> Result<Vec<u8>, CallError> {
     match client.call(function, payload) {
         Ok(result) => return Ok(result.to_vec()),
-        Err(error) if error.certainty() == Certainty::MaybeExecuted => return Err(error),
+        Err(error) if error.certainty() != Certainty::NotExecuted => return Err(error),
         Err(_) => {}
     }
     client.call(function, payload).map(|result| result.to_vec())

@@ -3,7 +3,7 @@
 //!
 //! `cargo run --release --example deadlines`
 
-use dunlin::thrift::{CallError, ClientOptions, Context, Failure, Never, ServerOptions};
+use dunlin::thrift::{ClientOptions, Context, Failure, Never, ServerOptions};
 use dunlin_examples::kv::{Kv, KvClient, KvGetException, KvProcessor};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -63,7 +63,7 @@ fn main() -> anyhow::Result<()> {
     client.wait(work)?;
 
     match client.within(Duration::ZERO).get(b"key") {
-        Err(CallError::Transport(error)) => println!("with no time: {error}"),
+        Err(error) if error.is_deadline() => println!("with no time: {error}"),
         other => println!("{other:?}"),
     }
     let answer = client.get(b"key")?;

@@ -3,9 +3,11 @@
 //! `cargo run --release --example greeter -- serve shm:greeter`, then
 //! `cargo run --release --example greeter -- call shm:greeter Ada Grace`
 
-use dunlin::thrift::{CallError, ClientOptions, Context, Failure, FastStr, Never, ServerOptions, serve};
+use dunlin::thrift::{ClientOptions, Context, Failure, FastStr, Never, ServerOptions, serve};
 use dunlin::{Address, Fabrics};
-use generated::greeter::{Greeter, GreeterClient, GreeterGreetException, GreeterProcessor, NoName};
+use generated::greeter::{
+    Greeter, GreeterClient, GreeterError, GreeterGreetException, GreeterProcessor, NoName,
+};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -65,9 +67,7 @@ fn call_at(address: &Address, names: &[&str]) -> anyhow::Result<()> {
     let names: Vec<FastStr> = names.iter().map(FastStr::new).collect();
     println!("{} greetings in one call", client.greet_all(&names)?.len());
     match client.greet("") {
-        Err(CallError::Exception(GreeterGreetException::Refused(NoName { advice }))) => {
-            println!("refused: {advice}");
-        }
+        Err(GreeterError::NoName(NoName { advice })) => println!("refused: {advice}"),
         Err(error) => println!("{error} ({:?})", error.certainty()),
         Ok(greeting) => println!("{greeting}"),
     }

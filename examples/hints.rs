@@ -5,8 +5,10 @@
 
 use anyhow::Context as _;
 use dunlin::thrift::tcp::ConnectionOptions;
-use dunlin::thrift::{CallError, ClientOptions, Context, Failure, Never, ServerOptions};
-use dunlin_examples::kv::{KV_SERVICE, Kv, KvAsyncClient, KvClient, KvGetException, KvProcessor, Missing};
+use dunlin::thrift::{ClientOptions, Context, Failure, Never, ServerOptions};
+use dunlin_examples::kv::{
+    KV_SERVICE, Kv, KvAsyncClient, KvClient, KvError, KvGetException, KvProcessor, Missing,
+};
 use std::collections::HashMap;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -72,7 +74,7 @@ fn main() -> anyhow::Result<()> {
     client.put(b"wader", b"dunlin")?;
     println!("\nget(wader)    = {:?}", client.get(b"wader")?);
     match client.get(b"gull") {
-        Err(CallError::Exception(KvGetException::Missing(missing))) => {
+        Err(KvError::Missing(missing)) => {
             println!("get(gull)     = Missing {:?}", missing.key)
         }
         other => anyhow::bail!("an exception was expected, not {other:?}"),

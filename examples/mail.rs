@@ -3,9 +3,9 @@
 //!
 //! `cargo run --release --example mail`
 
-use dunlin::thrift::{CallError, ClientOptions, Context, Failure, Never, ServerOptions, serve};
+use dunlin::thrift::{ClientOptions, Context, Failure, Never, ServerOptions, serve};
 use dunlin_examples::mail::{
-    Letter, Mail, MailClient, MailDeliverException, MailPostException, MailProcessor, NoMailbox,
+    Letter, Mail, MailClient, MailDeliverException, MailError, MailPostException, MailProcessor, NoMailbox,
 };
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -62,7 +62,7 @@ fn main() -> anyhow::Result<()> {
     let letters = client.deliver("ada")?;
     println!("{} letters, the first from {}: {}", letters.len(), letters[0].sender, letters[0].text);
     match client.post("nobody", &letter) {
-        Err(CallError::Exception(MailPostException::Missing(missing))) => {
+        Err(MailError::NoMailbox(missing)) => {
             println!("no mailbox of {}", missing.owner)
         }
         other => anyhow::bail!("an exception was expected, not {other:?}"),

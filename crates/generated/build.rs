@@ -2,6 +2,7 @@
 
 fn main() {
     dunlin_idl_build::compile("idl/asked.thrift").unwrap();
+    dunlin_idl_build::compile("idl/clashes.thrift").unwrap();
     dunlin_idl_build::compile("idl/everything.thrift").unwrap();
     dunlin_idl_build::compile("idl/forms.thrift").unwrap();
     dunlin_idl_build::compile("idl/numa.thrift").unwrap();

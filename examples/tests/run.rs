@@ -72,6 +72,11 @@ fn failures() {
 }
 
 #[test]
+fn threads() {
+    says("threads", &["332833500", "2331833500", "6330833500", "12329833500"]);
+}
+
+#[test]
 fn first_call() {
     says("first_call", &["hello world"]);
 }
@@ -140,7 +145,7 @@ fn statistics() {
         &[
             "count: 10000, least: 0, most: 9999, mean: 4999.5, median: 4608, p99: 9216",
             "of 4 writers",
-            "of nothing: Err(Exception(Missing(NoSuchKey",
+            "of nothing: Err(NoSuchKey(NoSuchKey",
         ],
     );
 }

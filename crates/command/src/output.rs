@@ -3,10 +3,12 @@
 
 use crate::interrupt;
 use clap::Args;
+use dunlin::WithSources;
 use dunlin::{CallError, Cause, ConnectError, Illegal, ServeError, TableError, Unavailable};
 use dunlin_kv::{KvError, PartitionError};
 use dunlin_report::{Chart, Document};
 use dunlin_workload::kv_driver::DriveError;
+use std::error::Error;
 use std::fmt::Display;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -31,9 +33,10 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// Creates an error without advice, for messages that need none.
-    pub fn new(message: impl Display) -> Self {
-        Failure::Error { message: message.to_string(), help: None }
+    /// Creates an error without advice, for messages that need none. The message of an error includes its
+    /// sources.
+    pub fn new<'a>(error: impl Into<Box<dyn Error + 'a>>) -> Self {
+        Failure::Error { message: WithSources(&*error.into()).to_string(), help: None }
     }
 
     /// Sets the advice.
@@ -175,7 +178,7 @@ impl From<ConnectError> for Failure {
             ConnectError::Setting { what: "window", .. } => Some("choose a smaller --window".to_owned()),
             _ => None,
         };
-        Failure::Error { message: error.to_string(), help: advice }
+        Failure::Error { message: WithSources(&error).to_string(), help: advice }
     }
 }
 
@@ -205,7 +208,7 @@ impl From<ServeError> for Failure {
             }
             _ => None,
         };
-        Failure::Error { message: error.to_string(), help: advice.map(str::to_owned) }
+        Failure::Error { message: WithSources(&error).to_string(), help: advice.map(str::to_owned) }
     }
 }
 
@@ -260,6 +263,7 @@ impl From<DriveError> for Failure {
                 // Drop the first call's own prefix, since the counts cover all calls.
                 let message = message
                     .trim_start_matches("maybe executed: ")
+                    .trim_start_matches("executed, and the result is lost: ")
                     .trim_start_matches("not executed: ")
                     .to_owned();
                 Failure::Error { message: message + &fate, help }

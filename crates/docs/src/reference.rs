@@ -197,7 +197,7 @@ fn errors() -> Result<String> {
     }
     Ok(page(
         "Errors",
-        "The error enums of each crate, with their messages. Braces stand for values. [Failures](../guide/failures.md) says which calls \
+        "The error enums of each crate, with their messages. Braces stand for values; the text of the cause stands for `...`. [Failures](../guide/failures.md) says which calls \
          may be made again.",
         body.trim_start(),
     ))
@@ -207,7 +207,7 @@ fn error_section(krate: &str, error: &Enum) -> String {
     let rows = error.variants.iter().map(|variant| {
         vec![
             format!("`{}`", variant.name),
-            variant.message.clone().unwrap_or_default(),
+            variant.message.clone().unwrap_or_default() + if variant.has_source { ": ..." } else { "" },
             variant.meaning.trim_end_matches('.').to_owned(),
         ]
     });

@@ -6,7 +6,7 @@ use quote::ToTokens as _;
 use regex::Regex;
 use std::collections::BTreeSet;
 use std::path::Path;
-use syn::{Attribute, Expr, Item, ItemEnum, Lit, Meta, Visibility};
+use syn::{Attribute, Expr, Field, Fields, Item, ItemEnum, Lit, Meta, Visibility};
 
 /// A variant of an enum.
 #[derive(Debug)]
@@ -17,6 +17,8 @@ pub struct Variant {
     pub meaning: String,
     /// The format of its message, of an error; "as its cause" for a message that is its cause's.
     pub message: Option<String>,
+    /// Whether it has a source, other than through such a message.
+    pub has_source: bool,
 }
 
 /// An enum with its variants.
@@ -66,6 +68,7 @@ fn describe(item: &ItemEnum) -> Enum {
         name: variant.ident.to_string(),
         meaning: documentation(&variant.attrs),
         message: variant.attrs.iter().find_map(message),
+        has_source: !is_transparent(&variant.attrs) && source(&variant.fields).is_some(),
     });
     Enum { name: item.ident.to_string(), meaning: documentation(&item.attrs), variants: variants.collect() }
 }
@@ -100,6 +103,66 @@ fn message(attribute: &Attribute) -> Option<String> {
     }
 }
 
+/// Returns the arguments of `#[error(..)]`.
+fn arguments(attributes: &[Attribute]) -> Option<String> {
+    attributes.iter().find_map(|attribute| match &attribute.meta {
+        Meta::List(list) if list.path.is_ident("error") => Some(list.tokens.to_string()),
+        _ => None,
+    })
+}
+
+fn is_transparent(attributes: &[Attribute]) -> bool {
+    arguments(attributes).is_some_and(|arguments| arguments == "transparent")
+}
+
+/// Returns the name or index of the field that `thiserror` takes as an error's source.
+fn source(fields: &Fields) -> Option<String> {
+    let is_source = |field: &Field| {
+        let marked = |name| field.attrs.iter().any(|attribute| attribute.path().is_ident(name));
+        marked("source") || marked("from") || field.ident.as_ref().is_some_and(|name| name == "source")
+    };
+    let (index, field) = fields.iter().enumerate().find(|(_, field)| is_source(field))?;
+    Some(field.ident.as_ref().map_or(index.to_string(), ToString::to_string))
+}
+
+/// Returns whether the message of an error names the field that is its source.
+fn repeats(attributes: &[Attribute], fields: &Fields) -> bool {
+    let (Some(arguments), Some(source)) = (arguments(attributes), source(fields)) else { return false };
+    let named = Regex::new(&format!(r"\{{{source}\b|\.\s*{source}\b|\*\s*{source}\b|,\s*{source}\b"));
+    !is_transparent(attributes) && named.is_ok_and(|named| named.is_match(&arguments))
+}
+
+/// The errors of all crates: how many have a source, and which of those have its text in their message.
+pub fn messages_with_sources() -> Result<(usize, Vec<String>)> {
+    let (mut count, mut repeating) = (0, Vec::new());
+    for file in files(&root().join("crates"), "rs") {
+        let text =
+            std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+        if !text.contains("#[error(") {
+            continue;
+        }
+        let parsed = syn::parse_file(&text).with_context(|| format!("cannot parse {}", file.display()))?;
+        let mut check = |name: String, attributes: &[Attribute], fields: &Fields| {
+            count += usize::from(source(fields).is_some());
+            if repeats(attributes, fields) {
+                repeating.push(format!("{}: {name}", file.display()));
+            }
+        };
+        for item in &parsed.items {
+            match item {
+                Item::Enum(item) => {
+                    for variant in &item.variants {
+                        check(format!("{}::{}", item.ident, variant.ident), &variant.attrs, &variant.fields);
+                    }
+                }
+                Item::Struct(item) => check(item.ident.to_string(), &item.attrs, &item.fields),
+                _ => {}
+            }
+        }
+    }
+    Ok((count, repeating))
+}
+
 /// The environment variables of the project that the sources of programs and libraries name.
 #[must_use]
 pub fn environment_variables() -> BTreeSet<String> {
@@ -115,4 +178,24 @@ pub fn environment_variables() -> BTreeSet<String> {
         found.extend(name.find_iter(&text).map(|hit| hit.as_str().to_owned()));
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_that_names_its_source_is_found() {
+        let repeats_source = |text: &str| {
+            let item: ItemEnum = syn::parse_str(text).unwrap();
+            repeats(&item.variants[0].attrs, &item.variants[0].fields)
+        };
+        assert!(repeats_source(r#"enum E { #[error("no: {0}")] A(#[from] F) }"#));
+        assert!(repeats_source(r#"enum E { #[error("{}: no", .0.text())] A(#[source] F) }"#));
+        assert!(repeats_source(r#"enum E { #[error("no: {source}")] A { source: F } }"#));
+        assert!(repeats_source(r#"enum E { #[error("{}", readable(*why))] A { #[source] why: F } }"#));
+        assert!(!repeats_source(r#"enum E { #[error("no: {0}")] A(F) }"#));
+        assert!(!repeats_source(r#"enum E { #[error(transparent)] A(#[from] F) }"#));
+        assert!(!repeats_source(r#"enum E { #[error("no: {1}")] A(#[source] F, u8) }"#));
+    }
 }

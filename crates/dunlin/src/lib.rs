@@ -42,6 +42,7 @@
 pub use dunlin_fabric::{
     Address, AddressError, BadRates, BindError, Capabilities, ChosenTransport, DeviceIdentity, DialError,
     Fabric, ListenError, Nanos, PassedOver, RateRow, Rates, RatesSource, Scheme, Topology, Unavailable,
+    WithSources,
 };
 #[cfg(feature = "ofi")]
 pub use dunlin_fabric_ofi::{OfiConfig, OfiFabric, OpenError as OfiError};

@@ -1,5 +1,6 @@
 //! The failures of a case, which show that a fabric is wrong.
 
+use dunlin_fabric::WithSources;
 use std::fmt;
 use std::panic::Location;
 
@@ -27,7 +28,7 @@ impl fmt::Display for Failure {
 impl<E: std::error::Error> From<E> for Failure {
     #[track_caller]
     fn from(error: E) -> Self {
-        Failure::new(error.to_string())
+        Failure::new(WithSources(&error).to_string())
     }
 }
 

@@ -293,6 +293,7 @@ fn discard(mut socket: &TcpStream, discarded: &mut usize) -> bool {
 
 /// The reason why the greeting of a dialled connection failed.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum GreetError {
     /// The listener has this version.
     Version(u16),

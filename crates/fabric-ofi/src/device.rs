@@ -24,6 +24,7 @@ use thiserror::Error;
 
 /// The reason why a provider cannot be used.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum OpenError {
     /// libfabric itself cannot be used.
     #[error(transparent)]
@@ -40,7 +41,7 @@ pub enum OpenError {
         why: io::Error,
     },
     /// A call to the provider failed.
-    #[error("libfabric's provider '{provider}': {what} failed: {source}")]
+    #[error("libfabric's provider '{provider}': {what} failed")]
     System {
         /// The provider's name.
         provider: String,

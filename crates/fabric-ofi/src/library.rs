@@ -8,6 +8,7 @@ use thiserror::Error;
 
 /// The reason why libfabric cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum LibraryError {
     /// libfabric, or a library that it needs, is missing.
     #[error(

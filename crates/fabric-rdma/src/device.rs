@@ -13,6 +13,7 @@ use thiserror::Error;
 
 /// The reason why a fabric cannot be opened.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum OpenError {
     /// An environment variable is not valid.
     #[error(transparent)]
@@ -37,7 +38,7 @@ pub enum OpenError {
     #[error("no RDMA device can be used: {0}")]
     NoneUsable(String),
     /// The device cannot be opened.
-    #[error("{device} cannot be opened: {source}; is /dev/infiniband readable and writable for this user?")]
+    #[error("{device} cannot be opened; is /dev/infiniband readable and writable for this user?")]
     Open {
         /// The device's name.
         device: String,
@@ -71,7 +72,7 @@ pub enum OpenError {
         device: String,
     },
     /// A system call failed.
-    #[error("{what} of {device} failed: {source}")]
+    #[error("{what} of {device} failed")]
     System {
         /// The device's name.
         device: String,

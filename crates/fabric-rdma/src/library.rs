@@ -8,6 +8,7 @@ use thiserror::Error;
 
 /// The reason why libibverbs cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum LibraryError {
     /// libibverbs, or a library that it needs, is missing.
     #[error(

@@ -6,6 +6,7 @@ use crate::frame::{Frame, FrameError, Head, QueuePairName, READ_BUFFER};
 use crate::io::{Io, IoHandle, READ, Watched};
 use crate::memory::{Import, ImportError, ShmMemory};
 use crate::socket::{self, Received};
+use dunlin_fabric::WithSources;
 use dunlin_fabric::host::RealSignal;
 use dunlin_fabric::inbox::{Inbox, InboxLimits, Nothing};
 use dunlin_fabric::verbs::MAX_CONTROL_MESSAGE;
@@ -229,8 +230,9 @@ impl LinkShared {
                 Ok(Received::Frame { length, descriptor }) => {
                     let frame = Frame::decode(&buffer[..length]).map_err(Violation::from);
                     if let Err(violation) = frame.and_then(|f| self.take(f, descriptor)) {
+                        let violation = WithSources(&violation).to_string();
                         tracing::warn!(peer = ?self.peer, %violation, "closing a control connection");
-                        return self.end(&violation.to_string());
+                        return self.end(&violation);
                     }
                 }
                 Err(errno) => return self.end(&format!("its socket failed: {}", io::Error::from(errno))),

@@ -228,7 +228,7 @@ pub(crate) enum ImportError {
         wanted: u32,
     },
     /// A system call failed.
-    #[error("the granted descriptor cannot be mapped: {0}")]
+    #[error("the granted descriptor cannot be mapped")]
     System(#[from] io::Error),
 }
 

@@ -62,7 +62,7 @@ pub enum RunError {
         bytes: usize,
     },
     /// The settings cannot run.
-    #[error("impossible settings: {0}")]
+    #[error("impossible settings")]
     Settings(#[from] SettingsError),
     /// A stack for a task could not be mapped.
     #[error("no stack of {bytes} bytes for a task: {reason}; spawn fewer tasks or set a smaller stack")]

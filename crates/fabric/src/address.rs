@@ -50,6 +50,7 @@ pub struct Address {
 
 /// The reason why a text is not an address.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum AddressError {
     /// The text has no `scheme:` prefix.
     #[error("'{0}' has no scheme; write for example shm:{0}")]

@@ -12,6 +12,7 @@ use thiserror::Error;
 
 /// The reason why a buffer or an arena is not available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum ArenaError {
     /// All blocks of that size are in use.
     #[error(

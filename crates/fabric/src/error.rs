@@ -9,6 +9,7 @@ use thiserror::Error;
 
 /// An error of registering memory.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum RegisterError {
     /// The length is zero or over the fabric's limit.
     #[error("cannot register {length} bytes: regions are 1 to {limit} bytes long")]
@@ -20,7 +21,7 @@ pub enum RegisterError {
     },
     /// The system has no memory, or none of the kind required.
     #[error(
-        "cannot get {length} bytes of memory to register: {source}; free memory, raise the limit (ulimit -v, cgroup), or ask for less"
+        "cannot get {length} bytes of memory to register; free memory, raise the limit (ulimit -v, cgroup), or ask for less"
     )]
     OutOfMemory {
         /// The length requested, in bytes.
@@ -42,6 +43,7 @@ pub enum RegisterError {
 
 /// An error of creating a queue pair, completion queue, shared receive queue, domain or address handle.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum CreateError {
     /// The fabric does not support this object; see its capabilities.
     #[error("this fabric has no {0}")]
@@ -72,7 +74,7 @@ pub enum CreateError {
     #[error(transparent)]
     Grant(#[from] GrantError),
     /// A system call failed.
-    #[error("cannot make {what}: {source}")]
+    #[error("cannot make {what}")]
     System {
         /// The object that could not be created.
         what: &'static str,
@@ -98,6 +100,7 @@ impl CreateError {
 
 /// An error of posting. The work request was not accepted and has had no effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum PostError {
     /// The send, receive or shared receive queue is full; poll completions first.
     #[error("the queue is full: poll completions before posting more")]
@@ -134,7 +137,7 @@ pub enum PostError {
 
 /// This process cannot use the fabric that an address names.
 #[derive(Debug, Error)]
-#[error("{address} cannot be used here: {source}")]
+#[error("{address} cannot be used here")]
 pub struct Unavailable {
     /// The address.
     pub address: Address,
@@ -144,6 +147,7 @@ pub struct Unavailable {
 
 /// An error of listening.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum ListenError {
     /// The fabric of the address is not usable.
     #[error(transparent)]
@@ -158,7 +162,7 @@ pub enum ListenError {
     #[error("{0} is not an address of this fabric")]
     WrongScheme(Address),
     /// A system call failed.
-    #[error("cannot listen on {address}: {source}")]
+    #[error("cannot listen on {address}")]
     System {
         /// The address.
         address: Address,
@@ -169,6 +173,7 @@ pub enum ListenError {
 
 /// An error of dialling. No message was sent.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum DialError {
     /// The fabric of the address is not usable.
     #[error(transparent)]
@@ -201,7 +206,7 @@ pub enum DialError {
     },
     /// The listener closed the connection before it had greeted, or is not a Dunlin server of this fabric.
     #[error(
-        "{address} did not greet as a server of this fabric does: {source}; see whether one listens there, or why it ended, and try again"
+        "{address} did not greet as a server of this fabric does; see whether one listens there, or why it ended, and try again"
     )]
     NoGreeting {
         /// The address.
@@ -238,7 +243,7 @@ pub enum DialError {
     #[error("{0} is not an address of this fabric")]
     WrongScheme(Address),
     /// A system call failed.
-    #[error("cannot connect to {address}: {source}")]
+    #[error("cannot connect to {address}")]
     System {
         /// The address.
         address: Address,
@@ -247,8 +252,28 @@ pub enum DialError {
     },
 }
 
+impl DialError {
+    /// Returns whether the listener could not be reached or takes no connection now, so that a later attempt
+    /// may succeed.
+    pub fn is_unavailable(&self) -> bool {
+        match self {
+            DialError::NobodyListens { .. }
+            | DialError::NoGreeting { .. }
+            | DialError::TimedOut { .. }
+            | DialError::Full { .. }
+            | DialError::System { .. } => true,
+            DialError::Unavailable(_)
+            | DialError::Permission { .. }
+            | DialError::Version { .. }
+            | DialError::WrongDoor { .. }
+            | DialError::WrongScheme(_) => false,
+        }
+    }
+}
+
 /// An error of accepting a connection.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum AcceptError {
     /// No connection arrived before the deadline.
     #[error("no connection came in time")]
@@ -260,6 +285,7 @@ pub enum AcceptError {
 
 /// An error of a control connection.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum LinkError {
     /// The peer closed the connection, died, or violated the control protocol.
     #[error("the peer is gone: {0}")]
@@ -285,6 +311,7 @@ pub enum LinkError {
 
 /// An error of granting memory to a peer.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum GrantError {
     /// The memory was not registered for this access.
     #[error("the memory was not registered for that access: register it with remote access first")]
@@ -296,6 +323,6 @@ pub enum GrantError {
     #[error(transparent)]
     Link(#[from] LinkError),
     /// A system call failed.
-    #[error("cannot grant memory: {0}")]
+    #[error("cannot grant memory")]
     System(#[from] io::Error),
 }

@@ -33,6 +33,7 @@ pub mod rates;
 pub mod request_names;
 pub mod shared_values;
 pub mod verbs;
+mod with_sources;
 pub mod work;
 
 pub use address::{Address, AddressError, MAX_NAME, Scheme};
@@ -56,6 +57,7 @@ pub use rates::{BadRates, DeviceIdentity, KnownRates, RateRow, Rates, RatesBook,
 pub use request_names::{REQUEST_OWNER, RequestKind, parse_request_name, request_name};
 pub use shared_values::SharedValues;
 pub use verbs::{Armed, Crowding, Fabric, Link, Listener, PeerIdentity, ThreadDomain, WaitMode, Wake, Waker};
+pub use with_sources::WithSources;
 pub use work::{
     AddressHandleId, CompletionQueueId, Data, Endpoint, Gather, InlineLine, InlineWrite, Operation,
     QueuePairConfig, QueuePairId, QueuePairState, ReceiveTarget, RegionKey, RemoteSlice, RnrRetry,

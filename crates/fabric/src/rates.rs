@@ -60,6 +60,7 @@ impl fmt::Display for RatesSource {
 
 /// The reason why rows are not valid rates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum BadRates {
     /// Too few or too many rows.
     #[error("a table of rates has 2 to {MAX_ROWS} rows, not {0}")]

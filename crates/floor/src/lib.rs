@@ -107,7 +107,7 @@ pub enum FloorError {
     )]
     OneCore,
     /// A system call failed.
-    #[error("cannot {action}: {source}")]
+    #[error("cannot {action}")]
     System {
         /// The action that failed.
         action: &'static str,
@@ -115,7 +115,7 @@ pub enum FloorError {
         source: rustix::io::Errno,
     },
     /// The peer process could not be started.
-    #[error("cannot start the peer process: {0}; the binary must be readable at /proc/self/exe")]
+    #[error("cannot start the peer process; the binary must be readable at /proc/self/exe")]
     Spawn(#[source] std::io::Error),
     /// The peer process ended while it was needed.
     #[error("the peer process has ended ({0}); run again, and look at its message above")]

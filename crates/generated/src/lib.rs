@@ -1,7 +1,7 @@
 //! Generated services for tests. `everything` has every type and every kind of function; `younger` holds
 //! later versions of the other services; `asked` is called over all transports; `forms` has functions in the
 //! bare form; `numa` has services bound to nodes; `quiet` has calls that allocate nothing; `values` has
-//! constants and defaults.
+//! constants and defaults; `clashes` has the names that generated items have.
 #![forbid(unsafe_code)]
 
 dunlin::include_service!("asked");
@@ -11,3 +11,8 @@ dunlin::include_service!("numa");
 dunlin::include_service!("quiet");
 dunlin::include_service!("values");
 dunlin::include_service!("younger");
+
+/// The included file is another one than that of `everything`.
+pub mod clashing {
+    dunlin::include_service!("clashes");
+}

@@ -50,6 +50,7 @@ pub struct Options {
 
 /// The error of opening a store.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum OpenError {
     /// The folder cannot be created.
     #[error("cannot make the folder {path}: {error}")]
@@ -71,6 +72,7 @@ pub enum OpenError {
 
 /// The error of an operation on the store.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum StoreError {
     /// The key is empty or too long.
     #[error("keys have 1 to {MAX_KEY} bytes; this one has {0}")]

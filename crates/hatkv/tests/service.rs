@@ -1,10 +1,7 @@
 //! The service end to end, and its data after kill -9.
 
-use dunlin::thrift::{Bytes, CallError, ClientOptions, ServerOptions, serve};
-use dunlin_hatkv::hatkv::{
-    HAT_KV_SERVICE, HatKvClient, HatKvGetException, HatKvMultigetException, HatKvMultiputException,
-    HatKvProcessor, HatKvPutException,
-};
+use dunlin::thrift::{Bytes, ClientOptions, ServerOptions, serve};
+use dunlin_hatkv::hatkv::{HAT_KV_SERVICE, HatKvClient, HatKvError, HatKvProcessor};
 use dunlin_hatkv::{Durability, Handler, TunedProcessor, Tuning};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -36,9 +33,9 @@ fn the_four_functions_and_their_exceptions() {
     let (key, value) = record(1);
     client.put(&key, &value).unwrap();
     assert_eq!(client.get(&key).unwrap(), value);
-    assert!(matches!(client.get(b"none"), Err(CallError::Exception(HatKvGetException::Missing(_)))));
-    assert!(matches!(client.get(b""), Err(CallError::Exception(HatKvGetException::Bad(_)))));
-    assert!(matches!(client.put(&[0; 600], b""), Err(CallError::Exception(HatKvPutException::Bad(_)))));
+    assert!(matches!(client.get(b"none"), Err(HatKvError::NotFound(_))));
+    assert!(matches!(client.get(b""), Err(HatKvError::BadRequest(_))));
+    assert!(matches!(client.put(&[0; 600], b""), Err(HatKvError::BadRequest(_))));
 
     let (mut keys, values) = batch(10..20);
     client.multiput(&keys, &values).unwrap();
@@ -48,13 +45,13 @@ fn the_four_functions_and_their_exceptions() {
     assert!(found[..10].iter().zip(&values).all(|(found, value)| found.value.as_ref() == Some(value)));
     assert_eq!(found[10].value, None);
     let uneven = client.multiput(&keys, &values);
-    assert!(matches!(uneven, Err(CallError::Exception(HatKvMultiputException::Bad(_)))), "{uneven:?}");
+    assert!(matches!(uneven, Err(HatKvError::BadRequest(_))), "{uneven:?}");
     let empty = client.multiget(&["".into()]);
-    assert!(matches!(empty, Err(CallError::Exception(HatKvMultigetException::Bad(_)))), "{empty:?}");
+    assert!(matches!(empty, Err(HatKvError::BadRequest(_))), "{empty:?}");
 
     let (keys, values) = batch(100..400);
     match client.multiput(&keys, &values) {
-        Err(CallError::Exception(HatKvMultiputException::Full(full))) => assert_eq!(full.limit, 256 * 1024),
+        Err(HatKvError::MapFull(full)) => assert_eq!(full.limit, 256 * 1024),
         other => panic!("{other:?}"),
     }
     assert!(client.multiget(&keys).unwrap().iter().all(|found| found.value.is_none()), "all or none");
@@ -83,11 +80,11 @@ fn reads_beyond_the_slots_are_told() {
         })
         .unwrap();
     match get {
-        Some(Err(CallError::Exception(HatKvGetException::Readers(full)))) => assert_eq!(full.limit, 1),
+        Some(Err(HatKvError::ReadersFull(full))) => assert_eq!(full.limit, 1),
         other => panic!("{other:?}"),
     }
     match multiget {
-        Some(Err(CallError::Exception(HatKvMultigetException::Readers(full)))) => assert_eq!(full.limit, 1),
+        Some(Err(HatKvError::ReadersFull(full))) => assert_eq!(full.limit, 1),
         other => panic!("{other:?}"),
     }
     assert_eq!(client.get(&key).unwrap(), value);
@@ -114,7 +111,7 @@ fn many_write_at_once() {
                 }
                 let (keys, values) = batch(writer * 100 + 20..writer * 100 + 30);
                 client.multiput(&keys, &values).unwrap();
-                assert!(matches!(client.put(b"", b""), Err(CallError::Exception(HatKvPutException::Bad(_)))));
+                assert!(matches!(client.put(b"", b""), Err(HatKvError::BadRequest(_))));
             });
         }
     });

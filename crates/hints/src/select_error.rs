@@ -45,6 +45,7 @@ impl fmt::Display for DidYouMean {
 
 /// The error of selecting a plan.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum SelectError {
     /// The protocol is not in the table.
     #[error(
@@ -136,6 +137,32 @@ pub enum SelectError {
 }
 
 impl SelectError {
+    /// Returns the keys of the hints that exclude each other; twice the same key if it is one of each side, or
+    /// one hint alone.
+    pub fn keys(&self) -> (Key, Key) {
+        match self {
+            SelectError::ProtocolOnTcp { .. } => (Key::Protocol, Key::Transport),
+            SelectError::ProtocolAgainstPolling { .. } => (Key::Polling, Key::Protocol),
+            SelectError::SidesDiffer { key, .. } => (*key, *key),
+            SelectError::UnknownProtocol { .. } | SelectError::IllegalProtocol { .. } => {
+                (Key::Protocol, Key::Protocol)
+            }
+            SelectError::NothingLegal { .. } => (Key::Polling, Key::Polling),
+        }
+    }
+
+    /// Returns the side whose hints exclude each other; the client's if both sides are concerned.
+    pub fn side(&self) -> Side {
+        match self {
+            SelectError::ProtocolAgainstPolling { side, .. } => *side,
+            SelectError::UnknownProtocol { .. }
+            | SelectError::IllegalProtocol { .. }
+            | SelectError::ProtocolOnTcp { .. }
+            | SelectError::SidesDiffer { .. }
+            | SelectError::NothingLegal { .. } => Side::Client,
+        }
+    }
+
     /// Returns the message without locations, for callers that display them separately.
     pub fn without_places(&self) -> String {
         let mut bare = self.clone();

@@ -104,6 +104,7 @@ pub enum Value {
 
 /// The error of parsing a value.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum ValueError {
     /// The word is not a value of the key.
     #[error("'{word}' is not a value of {key}, which takes {}", key.values())]

@@ -36,6 +36,7 @@ use thiserror::Error;
 
 /// The error of generating code. `Debug` prints the message, so that a build script may use `unwrap`.
 #[derive(Error)]
+#[non_exhaustive]
 pub enum Error {
     /// The IDL has errors.
     #[error("{0}")]

@@ -1,5 +1,6 @@
 //! Code generation for a service: trait functions, descriptor, processors and clients.
 
+mod errors;
 mod processor;
 
 use crate::bare::part;
@@ -40,7 +41,9 @@ pub(crate) fn service(cx: &Context, id: DefId, service: &rir::Service, document:
     let mut out = String::new();
     descriptor(&mut out, &name, service, &functions, document);
     processor::processors(&mut out, cx, &name, &functions);
-    clients(&mut out, cx, &name, service, &functions);
+    let error = errors::name(cx, id);
+    errors::error(&mut out, cx, &error, &service.name.sym, &functions);
+    clients(&mut out, cx, &name, service, &functions, &error);
     for function in functions.iter().filter(|function| function.method.source == MethodSource::Own) {
         arguments(&mut out, cx, function);
         outcome(&mut out, cx, function);
@@ -243,7 +246,14 @@ fn descriptor(
     );
 }
 
-fn clients(out: &mut String, cx: &Context, name: &str, service: &rir::Service, functions: &[Function<'_>]) {
+fn clients(
+    out: &mut String,
+    cx: &Context,
+    name: &str,
+    service: &rir::Service,
+    functions: &[Function<'_>],
+    error: &str,
+) {
     let values = Values::tagged(cx);
     let (mut calls, mut futures) = (String::new(), String::new());
     for (number, function) in functions.iter().enumerate() {
@@ -256,22 +266,21 @@ fn clients(out: &mut String, cx: &Context, name: &str, service: &rir::Service, f
         };
         let push_name = free(&format!("push_{bare}"), others);
         let parameters = function.parameters(|argument| values.borrowed(&argument.ty, ""));
-        let (names, exception) = (function.names(), function.exception());
+        let names = function.names();
         let docs = doc(&function.method.leading_comments, &format!("Calls `{}`.", function.method.name.sym));
-        let error = format!("::dunlin::thrift::CallError<{exception}>");
         if function.method.oneway {
             let _ = write!(
                 calls,
                 "{docs}
                 pub fn {function_name}(&mut self, {parameters}) -> ::std::result::Result<(), {error}> {{
-                    ::dunlin::thrift::Calls::oneway(&mut self.0, {number}, &{arguments} {{ {names} }})
+                    ::std::result::Result::Ok(::dunlin::thrift::Calls::oneway(&mut self.0, {number}, &{arguments} {{ {names} }})?)
                 }}"
             );
             let _ = write!(
                 futures,
                 "{docs}
                 pub fn {function_name}(&self, {parameters}) -> ::std::result::Result<(), {error}> {{
-                    ::dunlin::thrift::AsyncCalls::oneway(&self.0, {number}, &{arguments} {{ {names} }})
+                    ::std::result::Result::Ok(::dunlin::thrift::AsyncCalls::oneway(&self.0, {number}, &{arguments} {{ {names} }})?)
                 }}"
             );
             continue;
@@ -282,12 +291,12 @@ fn clients(out: &mut String, cx: &Context, name: &str, service: &rir::Service, f
             ///
             /// Waits for the result.
             pub fn {function_name}(&mut self, {parameters}) -> ::std::result::Result<{value}, {error}> {{
-                ::dunlin::thrift::Calls::call::<_, {outcome}>(&mut self.0, {number}, &{arguments} {{ {names} }})
+                ::dunlin::thrift::Calls::call::<_, {outcome}, {error}>(&mut self.0, {number}, &{arguments} {{ {names} }})
             }}
 
             /// Adds a call of [`{function_name}`](Self::{function_name}) to a batch: it goes out when the batch is full, with
             /// [`flush`](Self::flush), or when its result is waited for.
-            pub fn {push_name}(&mut self, {parameters}) -> ::std::result::Result<::dunlin::thrift::Pending<{outcome}>, {error}> {{
+            pub fn {push_name}(&mut self, {parameters}) -> ::std::result::Result<::dunlin::thrift::Pending<{outcome}, {error}>, {error}> {{
                 ::dunlin::thrift::Calls::push(&mut self.0, {number}, &{arguments} {{ {names} }})
             }}"
         );
@@ -296,8 +305,8 @@ fn clients(out: &mut String, cx: &Context, name: &str, service: &rir::Service, f
             "{docs}
             ///
             /// It is sent at once; dropping the future gives it up.
-            pub fn {function_name}(&self, {parameters}) -> C::Call<{outcome}> {{
-                ::dunlin::thrift::AsyncCalls::call::<_, {outcome}>(&self.0, {number}, &{arguments} {{ {names} }})
+            pub fn {function_name}(&self, {parameters}) -> C::Call<{outcome}, {error}> {{
+                ::dunlin::thrift::AsyncCalls::call::<_, {outcome}, {error}>(&self.0, {number}, &{arguments} {{ {names} }})
             }}"
         );
     }
@@ -348,17 +357,20 @@ fn clients(out: &mut String, cx: &Context, name: &str, service: &rir::Service, f
             }}
 
             /// Waits until the client is connected, for at most `at_most`, and connects with back-off meanwhile. Blocks.
-            pub fn wait_ready(&mut self, at_most: ::std::time::Duration) -> ::std::result::Result<(), ::dunlin::thrift::CallError<::dunlin::thrift::Never>> {{
-                ::dunlin::thrift::Calls::wait_ready(&mut self.0, at_most)
+            pub fn wait_ready(&mut self, at_most: ::std::time::Duration) -> ::std::result::Result<(), {error}> {{
+                ::std::result::Result::Ok(::dunlin::thrift::Calls::wait_ready(&mut self.0, at_most)?)
             }}
 
             /// Sends the open batches.
-            pub fn flush(&mut self) -> ::std::result::Result<(), ::dunlin::CallError> {{
-                ::dunlin::thrift::Calls::flush(&mut self.0)
+            pub fn flush(&mut self) -> ::std::result::Result<(), {error}> {{
+                ::std::result::Result::Ok(::dunlin::thrift::Calls::flush(&mut self.0)?)
             }}
 
             /// Waits for a call of a batch.
-            pub fn wait<R: ::dunlin::thrift::Outcome>(&mut self, pending: ::dunlin::thrift::Pending<R>) -> ::std::result::Result<R::Value, ::dunlin::thrift::CallError<R::Exception>> {{
+            pub fn wait<R: ::dunlin::thrift::Outcome>(&mut self, pending: ::dunlin::thrift::Pending<R, {error}>) -> ::std::result::Result<R::Value, {error}>
+            where
+                {error}: ::dunlin::thrift::ErrorOf<R>,
+            {{
                 ::dunlin::thrift::Calls::wait(&mut self.0, pending)
             }}
 
@@ -405,8 +417,8 @@ fn clients(out: &mut String, cx: &Context, name: &str, service: &rir::Service, f
             }}
 
             /// Waits until the client is connected, for at most `at_most`, and connects with back-off meanwhile.
-            pub async fn wait_ready(&self, at_most: ::std::time::Duration) -> ::std::result::Result<(), ::dunlin::CallError> {{
-                ::dunlin::thrift::AsyncCalls::wait_ready(&self.0, at_most).await
+            pub async fn wait_ready(&self, at_most: ::std::time::Duration) -> ::std::result::Result<(), {error}> {{
+                ::std::result::Result::Ok(::dunlin::thrift::AsyncCalls::wait_ready(&self.0, at_most).await?)
             }}
 
             {futures}
@@ -543,7 +555,7 @@ fn of_call(read: &str, value: &str, reading: &str) -> String {
     format!(
         "match {reading} {{
             ::std::result::Result::Ok({read}) => ::std::result::Result::Ok({value}),
-            ::std::result::Result::Err(error) => ::std::result::Result::Err(thrift::CallError::Decode(error)),
+            ::std::result::Result::Err(error) => ::std::result::Result::Err(thrift::CallError::Decode(error).into()),
         }}"
     )
 }
@@ -642,7 +654,7 @@ fn outcome(out: &mut String, cx: &Context, function: &Function<'_>) {
             }}
 
             #[allow(unused_imports)]
-            fn decode_value(input: &mut ::dunlin::thrift::codec::BinaryInput<'_>) -> ::std::result::Result<{value}, ::dunlin::thrift::CallError<{exception}>> {{
+            fn decode_value<CallerError: ::std::convert::From<::dunlin::thrift::CallError>>(input: &mut ::dunlin::thrift::codec::BinaryInput<'_>) -> ::std::result::Result<{value}, CallerError> {{
                 use ::dunlin::thrift::{{self, pilota::thrift::TInputProtocol as _}};
                 {read}
             }}

@@ -173,10 +173,11 @@ fn document<'a>(
     otherwise: &str,
     part: &str,
 ) {
-    if !attributes.iter().any(|attribute| attribute.path().is_ident("doc")) {
+    let documented = |attributes: &[Attribute]| attributes.iter().any(|one| one.path().is_ident("doc"));
+    if !documented(attributes) {
         set_doc(attributes, notes.docs.get(path).map_or(otherwise, String::as_str));
     }
-    for (ident, attributes) in parts {
+    for (ident, attributes) in parts.filter(|(_, attributes)| !documented(attributes)) {
         let known = notes.docs.get(&format!("{path}.{ident}"));
         set_doc(attributes, known.unwrap_or(&format!("{part} `{ident}`.")));
     }

@@ -8,8 +8,8 @@ use crate::raw_hint::RawHint;
 use crate::source::{Source, Span};
 use crate::walk::{Head, Signature};
 use dunlin_hints::{
-    Capabilities, Environment, FunctionHints, Hints, Key, Level, Origin, PerfGoal, SelectError, Side,
-    Transport, Value, select,
+    Capabilities, Environment, FunctionHints, Hints, Key, Level, Origin, PerfGoal, Side, Transport, Value,
+    select,
 };
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -276,19 +276,8 @@ fn contradictions(hints: &FunctionHints, deciding: &[&Given<'_>], diagnostics: &
     };
     let environment = Environment::new(&Capabilities::EVERYTHING, u32::MAX);
     if let Err(error) = select(hints, &environment) {
-        let (first, second) = match &error {
-            SelectError::ProtocolOnTcp { .. } => (Key::Protocol, Key::Transport),
-            SelectError::ProtocolAgainstPolling { .. } => (Key::Polling, Key::Protocol),
-            SelectError::SidesDiffer { key, .. } => (*key, *key),
-            SelectError::UnknownProtocol { .. } | SelectError::IllegalProtocol { .. } => {
-                (Key::Protocol, Key::Protocol)
-            }
-            SelectError::NothingLegal { .. } => (Key::Polling, Key::Polling),
-        };
-        let side = match &error {
-            SelectError::ProtocolAgainstPolling { side, .. } => *side,
-            _ => Side::Client,
-        };
+        let (first, second) = error.keys();
+        let side = error.side();
         let place_of = |side: Side, key| given(side, key).or_else(|| given(side.other(), key));
         if let Some((place, _)) = place_of(side, first) {
             let mut diagnostic = Diagnostic::error(place.source, &place.key, error.without_places());

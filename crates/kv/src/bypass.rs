@@ -78,6 +78,7 @@ pub(crate) struct Shape {
 
 /// The reason why a table could not store an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum TableError {
     /// The key is empty or too long for the table.
     #[error("the key has {length} bytes, and this table takes 1 to {limit}")]

@@ -13,6 +13,7 @@ use thiserror::Error;
 
 /// An operation on the store failed.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum KvError {
     /// The call failed; the error tells whether it may have been executed.
     #[error(transparent)]
@@ -21,7 +22,7 @@ pub enum KvError {
     #[error("{0}")]
     Refused(Status),
     /// The response is not valid.
-    #[error("the server's answer cannot be understood: {0}")]
+    #[error("the server's answer cannot be understood")]
     Answer(#[from] ProtocolError),
     /// The length of the key or value is out of bounds; nothing was sent.
     #[error(

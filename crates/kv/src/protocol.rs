@@ -62,6 +62,7 @@ impl Function {
 /// The reason why a request failed or found nothing; the numbers are the codes on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[repr(u16)]
+#[non_exhaustive]
 pub enum Status {
     /// GET or DELETE of a key that is not stored.
     #[error("the key is not stored")]

@@ -185,7 +185,7 @@ impl Document {
 
 /// The error that prevented a document from being written.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot write {}: {source}; does its folder exist, and may you write there?", path.display())]
+#[error("cannot write {}; does its folder exist, and may you write there?", path.display())]
 pub struct WriteError {
     /// The file.
     pub path: PathBuf,

@@ -22,7 +22,7 @@ pub enum RatesError {
     #[error(transparent)]
     Test(#[from] TestError),
     /// The results form no valid table.
-    #[error("the model's rates are no table: {0}")]
+    #[error("the model's rates form no table")]
     Bad(#[from] BadRates),
 }
 

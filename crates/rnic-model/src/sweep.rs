@@ -104,7 +104,7 @@ pub enum SweepError {
         problem: String,
     },
     /// A row cannot be run.
-    #[error("line {line}: {source}")]
+    #[error("line {line} cannot be run")]
     Run {
         /// The line, from 1.
         line: usize,

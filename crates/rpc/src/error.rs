@@ -9,16 +9,54 @@ use thiserror::Error;
 
 /// Whether a failed call may have had an effect on the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Certainty {
     /// The call was never posted, was refused, or lies beyond the last message that a draining server took.
     /// Retrying on another server is safe.
     NotExecuted,
-    /// The call was posted and no answer came. Only the application knows whether a retry is safe.
+    /// The call was posted, and nothing says whether its handler ran. Only the application knows whether a
+    /// retry is safe.
     MaybeExecuted,
+    /// The handler began to run. It has ended or panicked, or it is still at work. A retry executes the call
+    /// a second time.
+    Executed,
+}
+
+impl Certainty {
+    /// Returns whether the handler ran; `None` if the client does not know.
+    pub const fn was_executed(self) -> Option<bool> {
+        match self {
+            Certainty::NotExecuted => Some(false),
+            Certainty::MaybeExecuted => None,
+            Certainty::Executed => Some(true),
+        }
+    }
+}
+
+/// The payload that accompanies a status of the framework if the handler ran. Without a payload the same
+/// status says that it did not, or that the server does not know.
+pub(crate) const HANDLER_RAN: &[u8] = b"ran";
+
+/// Returns the status of a failed call, and the length of its written payload; `Err` with the status if the
+/// answer has to say that the handler ran.
+#[cold]
+pub(crate) fn failure(
+    outcome: std::thread::Result<Result<(), Status>>,
+    written: usize,
+) -> Result<(Status, usize), Status> {
+    match outcome {
+        Ok(Ok(())) => Ok((Status::Ok, written)),
+        Ok(Err(Status::TooLarge)) => Err(Status::TooLarge),
+        Ok(Err(status @ Status::Application(_))) => Ok((status, written)),
+        // The handler's word: it did not execute the call.
+        Ok(Err(status)) => Ok((status, 0)),
+        Err(_) => Err(Status::HandlerPanicked),
+    }
 }
 
 /// The reason why a call has no result.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum CallError {
     /// The server did not execute the call.
     #[error("not executed: {0}")]
@@ -26,6 +64,9 @@ pub enum CallError {
     /// The server may have executed the call.
     #[error("maybe executed: {0}")]
     MaybeExecuted(Cause),
+    /// The server executed the call, and its result did not reach the caller.
+    #[error("executed, and the result is lost: {0}")]
+    Executed(Cause),
     /// The handler ran and returned an application error.
     #[error("the service answered with its error {code}")]
     Application {
@@ -36,34 +77,39 @@ pub enum CallError {
     },
 }
 
-/// The cause of a call's failure.
+/// The cause of a call's failure. Each says with which [`Certainty`] it comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum Cause {
     /// There is no connection. [`ClientConfig::wait_for_ready`](crate::ClientConfig::wait_for_ready) makes
-    /// calls wait for one.
+    /// calls wait for one. Not executed.
     #[error("no connection to the server; the client connects again with back-off")]
     Disconnected,
-    /// The connection broke while the call was in flight.
+    /// The connection broke while the call was in flight. Not executed if the call was never posted, or lies
+    /// beyond the last message that the server reported as taken; executed if the server had announced its
+    /// large result; else maybe executed.
     #[error("the connection to the server broke")]
     ConnectionLost,
     /// The server answered nothing within the silence limit, although the datagrams were sent several times.
+    /// Certainty as of a lost connection.
     #[error(
         "the server has answered nothing for as long as ClientConfig::silence allows, though requests were sent again: is it overloaded, or does the network lose everything?"
     )]
     Unanswered,
-    /// The peer violated the protocol.
+    /// The peer violated the protocol. Certainty as of a lost connection.
     #[error("the server broke the protocol, so the connection was closed: are both of the same version?")]
     ProtocolViolation,
-    /// The call's deadline passed.
+    /// The call's deadline passed. Not executed if it passed before the call was posted, or at the server
+    /// before its handler began; executed if the server had announced its large result; else maybe executed.
     #[error("the deadline passed")]
     DeadlineExceeded,
-    /// The caller cancelled the call.
+    /// The caller cancelled the call before it was posted. Not executed.
     #[error("the call was cancelled")]
     Cancelled,
-    /// The call window is full: as many calls are in flight as the connection allows.
+    /// The call window is full: as many calls are in flight as the connection allows. Not executed.
     #[error("as many calls are in flight as the window allows: collect results before submitting more")]
     WindowFull,
-    /// The payload exceeds the limit that the server announced.
+    /// The payload exceeds the limit that the server announced. Not executed.
     #[error("the payload of {length} bytes is over the server's limit of {limit}")]
     TooLarge {
         /// The payload's length in bytes.
@@ -71,61 +117,128 @@ pub enum Cause {
         /// The server's limit in bytes.
         limit: u64,
     },
-    /// No registered memory is left for a large payload.
+    /// No registered memory is left for a large payload. Not executed if that is the request, executed if it
+    /// is the result.
     #[error("there is no registered memory left for a large payload: let calls end, or raise the limit")]
     OutOfMemory,
-    /// The server refused the call with this status.
+    /// The handler panicked, or was dropped before its end, as a task is when its server ends. Executed.
+    #[error("the handler panicked or was dropped: see the server's log")]
+    HandlerPanicked,
+    /// The result exceeds [`ServerConfig::max_response`](crate::ServerConfig::max_response), or the server has
+    /// no memory for it. Executed.
+    #[error(
+        "the result is over the server's limit, or the server has no memory for it: ask for less, or raise ServerConfig::max_response"
+    )]
+    ResultTooLarge,
+    /// The application took the call from its queue and dropped it without an answer. Maybe executed.
+    #[error("the server's application dropped the call without an answer")]
+    Dropped,
+    /// The server refused the call with this status. Not executed, except with [`Status::DuplicateCall`]:
+    /// maybe executed.
     #[error("the server refused: {0}")]
     Refused(Status),
-    /// The server is draining and accepts no new calls.
+    /// The server is draining and accepts no new calls. Not executed beyond the last message that it took,
+    /// else as a lost connection.
     #[error("the server is shutting down")]
     Draining,
-    /// The server has no worker with this number.
+    /// The server has no worker with this number. Not executed.
     #[error("the server has no such worker: ask the client how many there are")]
     NoSuchWorker,
-    /// The client was closed.
-    #[error("the client is closed")]
+    /// The client was closed, or the caller has already taken or given up the call. Maybe executed.
+    #[error("the client is closed, or the call was taken or given up")]
     Closed,
 }
 
 impl CallError {
-    /// Returns whether the server may have executed the call. An application error implies that it did.
+    /// Returns whether the server executed the call. An application error implies that it did.
     pub fn certainty(&self) -> Certainty {
         match self {
             CallError::NotExecuted(_) => Certainty::NotExecuted,
-            CallError::MaybeExecuted(_) | CallError::Application { .. } => Certainty::MaybeExecuted,
+            CallError::MaybeExecuted(_) => Certainty::MaybeExecuted,
+            CallError::Executed(_) | CallError::Application { .. } => Certainty::Executed,
+        }
+    }
+
+    /// Returns whether the handler ran; `None` if the client does not know.
+    pub fn was_executed(&self) -> Option<bool> {
+        self.certainty().was_executed()
+    }
+
+    /// Returns whether the deadline of the call passed.
+    pub fn is_deadline(&self) -> bool {
+        self.cause() == Some(Cause::DeadlineExceeded)
+    }
+
+    /// Returns whether the server could not be reached, went away, or takes no calls now. The same call may
+    /// succeed later or on another server; [`certainty`](CallError::certainty) says whether a repetition is
+    /// safe.
+    pub fn is_unavailable(&self) -> bool {
+        match self.cause() {
+            Some(
+                Cause::Disconnected
+                | Cause::ConnectionLost
+                | Cause::Unanswered
+                | Cause::Draining
+                | Cause::Refused(Status::Overloaded | Status::Draining),
+            ) => true,
+            Some(
+                Cause::ProtocolViolation
+                | Cause::DeadlineExceeded
+                | Cause::Cancelled
+                | Cause::WindowFull
+                | Cause::TooLarge { .. }
+                | Cause::OutOfMemory
+                | Cause::HandlerPanicked
+                | Cause::ResultTooLarge
+                | Cause::Dropped
+                | Cause::Refused(_)
+                | Cause::NoSuchWorker
+                | Cause::Closed,
+            )
+            | None => false,
         }
     }
 
     /// Returns the cause, or `None` for an application error.
     pub fn cause(&self) -> Option<Cause> {
         match self {
-            CallError::NotExecuted(cause) | CallError::MaybeExecuted(cause) => Some(*cause),
+            CallError::NotExecuted(cause) | CallError::MaybeExecuted(cause) | CallError::Executed(cause) => {
+                Some(*cause)
+            }
             CallError::Application { .. } => None,
         }
     }
 
     /// Maps the status of a response to an error; `None` for [`Status::Ok`].
     pub(crate) fn from_status(status: Status, payload: &[u8]) -> Option<CallError> {
+        // See `HANDLER_RAN`.
+        let ran = !payload.is_empty();
         Some(match status {
             Status::Ok => return None,
             Status::Application(code) => {
                 CallError::Application { code: code.get(), payload: payload.to_vec() }
             }
-            // The server sends these two only after the handler has begun.
-            Status::HandlerPanicked | Status::DuplicateCall => {
-                CallError::MaybeExecuted(Cause::Refused(status))
-            }
-            // A payload means that the handler has run, and that its result is too large or found no memory.
-            Status::TooLarge if !payload.is_empty() => CallError::MaybeExecuted(Cause::Refused(status)),
+            Status::HandlerPanicked if ran => CallError::Executed(Cause::HandlerPanicked),
+            Status::HandlerPanicked => CallError::MaybeExecuted(Cause::Dropped),
+            Status::TooLarge if ran => CallError::Executed(Cause::ResultTooLarge),
+            // The first request with this id was executed, is executed now, or was refused.
+            Status::DuplicateCall => CallError::MaybeExecuted(Cause::Refused(status)),
             Status::DeadlineExceeded => CallError::NotExecuted(Cause::DeadlineExceeded),
-            refused => CallError::NotExecuted(Cause::Refused(refused)),
+            Status::TooLarge
+            | Status::UnknownFunction
+            | Status::Overloaded
+            | Status::Draining
+            | Status::Malformed
+            | Status::Unauthorised => CallError::NotExecuted(Cause::Refused(status)),
+            // A status that `dunlin-wire` has and this list lacks promises nothing.
+            _ => CallError::MaybeExecuted(Cause::Refused(status)),
         })
     }
 }
 
 /// A failed connection attempt; no call was made.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum ConnectError {
     /// The address is malformed.
     #[error(transparent)]
@@ -159,7 +272,7 @@ pub enum ConnectError {
     #[error(transparent)]
     Dial(#[from] DialError),
     /// The control connection failed during the handshake.
-    #[error("the handshake failed: {0}")]
+    #[error("the handshake failed")]
     Link(#[from] LinkError),
     /// The server's handshake record is malformed or unexpected.
     #[error("the server's handshake is not usable: {0}")]
@@ -195,8 +308,32 @@ pub enum ConnectError {
     Grant(#[from] GrantError),
 }
 
+impl ConnectError {
+    /// Returns whether the server could not be reached or takes no connection now, so that a later attempt
+    /// may succeed.
+    pub fn is_unavailable(&self) -> bool {
+        match self {
+            ConnectError::Dial(error) => error.is_unavailable(),
+            ConnectError::Link(error) => !matches!(error, LinkError::TooLong { .. }),
+            ConnectError::Address(_)
+            | ConnectError::Plan(_)
+            | ConnectError::Setting { .. }
+            | ConnectError::Share { .. }
+            | ConnectError::Lazy(_)
+            | ConnectError::Handshake(_)
+            | ConnectError::Version { .. }
+            | ConnectError::OtherService(_)
+            | ConnectError::Refused(_)
+            | ConnectError::Create(_)
+            | ConnectError::Register(_)
+            | ConnectError::Grant(_) => false,
+        }
+    }
+}
+
 /// A failure to start a server.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum ServeError {
     /// The server cannot listen on the address.
     #[error(transparent)]
@@ -218,6 +355,37 @@ pub enum ServeError {
     #[error(transparent)]
     Register(#[from] RegisterError),
     /// A thread could not be started.
-    #[error("cannot start a thread: {0}; raise the limit (ulimit -u) or use fewer workers")]
+    #[error("cannot start a thread; raise the limit (ulimit -u) or use fewer workers")]
     Thread(#[from] std::io::Error),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dunlin_wire::ApplicationCode;
+
+    /// Each status, without and with a payload.
+    #[test]
+    fn each_status_has_a_certainty() {
+        use Certainty::{Executed, MaybeExecuted, NotExecuted};
+        let code = ApplicationCode::new(3).unwrap();
+        for (status, without, with) in [
+            (Status::UnknownFunction, NotExecuted, NotExecuted),
+            (Status::TooLarge, NotExecuted, Executed),
+            (Status::DuplicateCall, MaybeExecuted, MaybeExecuted),
+            (Status::Overloaded, NotExecuted, NotExecuted),
+            (Status::Draining, NotExecuted, NotExecuted),
+            (Status::HandlerPanicked, MaybeExecuted, Executed),
+            (Status::DeadlineExceeded, NotExecuted, NotExecuted),
+            (Status::Malformed, NotExecuted, NotExecuted),
+            (Status::Unauthorised, NotExecuted, NotExecuted),
+            (Status::Application(code), Executed, Executed),
+        ] {
+            for (payload, certainty) in [(&[][..], without), (HANDLER_RAN, with)] {
+                let error = CallError::from_status(status, payload).unwrap();
+                assert_eq!(error.certainty(), certainty, "{status}: {error}");
+            }
+        }
+        assert_eq!(CallError::from_status(Status::Ok, b"result"), None);
+    }
 }

@@ -90,6 +90,7 @@ impl<F: Fabric> DerefMut for MessageBuffer<F> {
 
 /// A buffer could not be allocated.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum BufferError {
     /// The client has disconnected.
     #[error("the client is gone")]
@@ -107,6 +108,7 @@ pub enum BufferError {
 
 /// A message was not sent.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum SendError {
     /// The message is longer than the buffer.
     #[error("a message of {size} bytes is not in a buffer of {capacity}")]
@@ -143,6 +145,7 @@ pub enum SendError {
 
 /// A message was not received.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum ReceiveError {
     /// The answers to all messages sent to this server were already received.
     #[error("nothing was sent to this server whose answer was not received yet")]

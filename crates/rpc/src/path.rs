@@ -78,7 +78,7 @@ pub(crate) const MAX_MESSAGE: usize = 8192;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(crate) enum Violation {
     /// The bytes are not a valid message.
-    #[error("a message cannot be understood: {0}")]
+    #[error("a message cannot be understood")]
     Message(#[from] Reject),
     /// The peer claims to have consumed messages that were never sent.
     #[error("the peer claims to have consumed what was not sent")]

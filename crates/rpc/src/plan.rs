@@ -297,6 +297,7 @@ pub const SMALL_LIMIT: u32 = 4096;
 
 /// The reason why a plan cannot run on a fabric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum Illegal {
     /// A plain WRITE raises no event, so its receiver cannot sleep.
     ///

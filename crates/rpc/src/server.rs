@@ -34,7 +34,7 @@ use self::deferred::WaitingCalls;
 use self::inbox::Inbox;
 use self::occupancy::Crowd;
 use self::worker::Shared;
-use crate::error::ServeError;
+use crate::error::{HANDLER_RAN, ServeError};
 use crate::service::{FunctionMode, HeapReply, PoolService, Reply, Service};
 use crate::tune::ways::Ways;
 use dunlin_fabric::{Address, Fabric, Host, Listener, Nanos, Signal, Task};
@@ -226,7 +226,7 @@ fn run_pool<F: Fabric>(service: &dyn PoolService, shared: &Shared<F>) {
             Ok(Ok(())) => incoming.finish(Status::Ok, large.0),
             Ok(Err(status @ Status::Application(_))) => incoming.finish(status, large.0),
             Ok(Err(status)) => incoming.finish(status, Vec::new()),
-            Err(_) => incoming.finish(Status::HandlerPanicked, Vec::new()),
+            Err(_) => incoming.finish(Status::HandlerPanicked, HANDLER_RAN.to_vec()),
         }
     }
 }

@@ -210,6 +210,10 @@ pub trait Service: Send {
     /// An error discards the reply, with one exception: for [`Status::Application`] the bytes written are
     /// sent with it, truncated to the plan's limit for small results. A panic is caught and answered with
     /// [`Status::HandlerPanicked`].
+    ///
+    /// For the caller, [`Status::Application`], [`Status::TooLarge`] and a panic mean that the call was
+    /// executed ([`Certainty::Executed`](crate::Certainty::Executed)). Any other error means that it was not:
+    /// return one only before the call has an effect.
     fn call(&mut self, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Status>;
 
     /// Reports that the handler of a function kept its worker for longer than

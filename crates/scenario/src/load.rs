@@ -217,10 +217,10 @@ pub enum LoadError {
     #[error(transparent)]
     Run(#[from] RunError),
     /// The server did not start.
-    #[error("the simulated server: {0}")]
+    #[error("the simulated server does not start")]
     Serve(#[from] ServeError),
     /// A client could not connect.
-    #[error("a simulated client: {0}")]
+    #[error("a simulated client cannot connect")]
     Connect(#[from] ConnectError),
     /// A call failed.
     #[error("a simulated call failed: {0}")]

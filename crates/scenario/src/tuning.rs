@@ -106,13 +106,13 @@ pub enum TuningError {
     #[error(transparent)]
     Address(#[from] AddressError),
     /// The server did not start.
-    #[error("the simulated server: {0}")]
+    #[error("the simulated server does not start")]
     Serve(#[from] ServeError),
     /// The client could not connect.
-    #[error("the simulated client: {0}")]
+    #[error("the simulated client cannot connect")]
     Connect(#[from] ConnectError),
     /// A call failed.
-    #[error("a simulated call failed: {0}")]
+    #[error("a simulated call failed")]
     Call(#[from] CallError),
 }
 

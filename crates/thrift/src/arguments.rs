@@ -8,6 +8,7 @@ use pilota::thrift::{
 };
 use pilota::{AHashMap, AHashSet};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
 use std::hash::Hash;
 
 /// The identifier of the struct that holds a call's arguments; no encoding writes its name.
@@ -44,9 +45,9 @@ pub trait Arguments {
 /// The result of a function: its value or one of its declared exceptions.
 pub trait Outcome: Message {
     /// The value's type.
-    type Value: std::fmt::Debug + Send;
+    type Value: Debug + Send;
     /// The type of the declared exceptions, or [`Never`](crate::Never).
-    type Exception: std::fmt::Debug + Send;
+    type Exception: Debug + Send;
 
     /// Whether the function declares exceptions.
     const THROWS: bool;
@@ -68,8 +69,14 @@ pub trait Outcome: Message {
 
     /// Reads the bare form of a value. The value is built directly in the caller's result type: moving a
     /// freshly written string would stall on its partial stores.
-    fn decode_value(input: &mut BinaryInput<'_>) -> Result<Self::Value, CallError<Self::Exception>>;
+    fn decode_value<E: From<CallError>>(input: &mut BinaryInput<'_>) -> Result<Self::Value, E>;
 }
+
+/// The error of the caller of a function with the outcome `R`: made from any failure of a call, and from the
+/// function's declared exceptions. All suitable types implement it; generated code has one for each service.
+pub trait ErrorOf<R: Outcome>: From<CallError> + From<R::Exception> + Debug + Send {}
+
+impl<R: Outcome, E: From<CallError> + From<R::Exception> + Debug + Send> ErrorOf<R> for E {}
 
 /// Reads the fields of an argument list. `field` gets the id and type of each field, reads it if it knows it,
 /// and returns whether it did. Unknown fields are skipped, since a newer client may send more.

@@ -1,6 +1,6 @@
 //! The asynchronous client that generated code uses: any executor and any number of tasks share one hub.
 
-use crate::arguments::{Arguments, Outcome};
+use crate::arguments::{Arguments, ErrorOf, Outcome};
 use crate::client::{by_tcp, failed, introduce, numa};
 use crate::descriptor::ServiceDescriptor;
 use crate::error::{CallError, ConnectError, PlanOfError};
@@ -96,9 +96,9 @@ impl<F: Fabric> AsyncClient<F> {
     ///
     /// # Errors
     /// There is no connection by then. Later calls connect as before.
-    pub async fn wait_ready(&self, at_most: Duration) -> Result<(), dunlin_rpc::CallError> {
+    pub async fn wait_ready(&self, at_most: Duration) -> Result<(), CallError> {
         match &self.0.engine {
-            Some(engine) => engine.wait_ready(at_most).await,
+            Some(engine) => Ok(engine.wait_ready(at_most).await?),
             None => Ok(()),
         }
     }
@@ -134,7 +134,7 @@ impl<F: Fabric> AsyncClient<F> {
     }
 
     /// Returns the engine with the function's id and form, or the TCP connection with its name.
-    fn route<E>(&self, function: usize) -> Result<Way<'_, F>, CallError<E>> {
+    fn route(&self, function: usize) -> Result<Way<'_, F>, CallError> {
         let Shared { service, engine, tcp, known, .. } = &*self.0;
         match (known.routes[function], engine, tcp) {
             (Route::Engine { id, form }, Some(engine), _) => Ok(Way::Engine(engine, id, form)),
@@ -144,40 +144,45 @@ impl<F: Fabric> AsyncClient<F> {
     }
 
     /// Makes a call, sending it immediately if there is room. Dropping the future abandons the call.
-    pub fn call<A: Arguments, R: Outcome>(&self, function: usize, arguments: &A) -> AsyncCall<F, R> {
+    pub fn call<A: Arguments, R: Outcome, E: ErrorOf<R>>(
+        &self,
+        function: usize,
+        arguments: &A,
+    ) -> AsyncCall<F, R, E> {
         self.call_within(None, function, arguments)
     }
 
     /// As [`call`](AsyncClient::call), with a time of its own in place of that of the settings.
-    pub fn call_within<A: Arguments, R: Outcome>(
+    pub fn call_within<A: Arguments, R: Outcome, E: ErrorOf<R>>(
         &self,
         time: Option<Duration>,
         function: usize,
         arguments: &A,
-    ) -> AsyncCall<F, R> {
-        AsyncCall(match self.route(function) {
+    ) -> AsyncCall<F, R, E> {
+        let state = match self.route(function) {
             Ok(Way::Tcp(tcp, name)) => State::Tcp(tcp.call_within(time, name, arguments)),
             Ok(Way::Engine(engine, id, form)) => match send((engine, time), id, form, arguments) {
                 Ok(call) => State::Sent(call, form),
                 Err(error) => State::Failed(error),
             },
             Err(error) => State::Failed(error),
-        })
+        };
+        AsyncCall(state)
     }
 
     /// Sends a oneway call. If there is no room, returns an error instead of waiting; the call is then not
     /// executed.
-    pub fn oneway<A: Arguments, E>(&self, function: usize, arguments: &A) -> Result<(), CallError<E>> {
+    pub fn oneway<A: Arguments>(&self, function: usize, arguments: &A) -> Result<(), CallError> {
         self.oneway_within(None, function, arguments)
     }
 
     /// As [`oneway`](AsyncClient::oneway), with a time of its own in place of that of the settings.
-    pub fn oneway_within<A: Arguments, E>(
+    pub fn oneway_within<A: Arguments>(
         &self,
         time: Option<Duration>,
         function: usize,
         arguments: &A,
-    ) -> Result<(), CallError<E>> {
+    ) -> Result<(), CallError> {
         match self.route(function)? {
             Way::Tcp(tcp, name) => tcp.oneway_within(time, name, arguments),
             Way::Engine(engine, id, form) => {
@@ -194,12 +199,12 @@ enum Way<'a, F: Fabric> {
 }
 
 /// Sends a call immediately and returns the future of its result.
-fn send<F: Fabric, A: Arguments, E>(
+fn send<F: Fabric, A: Arguments>(
     (engine, time): (&dunlin_rpc::AsyncClient<F>, Option<Duration>),
     id: u16,
     form: Form,
     arguments: &A,
-) -> Result<Call<F>, CallError<E>> {
+) -> Result<Call<F>, CallError> {
     if let Some(bytes) = form.raw(arguments) {
         return Ok(engine.within_or_default(time).call(id, bytes));
     }
@@ -220,21 +225,21 @@ fn send<F: Fabric, A: Arguments, E>(
 /// A call in progress. Dropping it abandons the call; the server may still execute it.
 #[derive(Debug)]
 #[must_use = "a call that is dropped is given up"]
-pub struct AsyncCall<F: Fabric, R: Outcome>(State<F, R>);
+pub struct AsyncCall<F: Fabric, R: Outcome, E>(State<F, R, E>);
 
 #[derive(Debug)]
-enum State<F: Fabric, R: Outcome> {
+enum State<F: Fabric, R: Outcome, E> {
     Sent(Call<F>, Form),
-    Tcp(TcpCall<R>),
-    Failed(CallError<R::Exception>),
+    Tcp(TcpCall<R, E>),
+    Failed(CallError),
     Over,
 }
 
 // No field is pinned: the engine's call is `Unpin`, and an error is only moved out.
-impl<F: Fabric, R: Outcome> Unpin for AsyncCall<F, R> {}
+impl<F: Fabric, R: Outcome, E> Unpin for AsyncCall<F, R, E> {}
 
-impl<F: Fabric, R: Outcome> Future for AsyncCall<F, R> {
-    type Output = Result<R::Value, CallError<R::Exception>>;
+impl<F: Fabric, R: Outcome, E: ErrorOf<R>> Future for AsyncCall<F, R, E> {
+    type Output = Result<R::Value, E>;
 
     /// # Panics
     /// Panics when polled again after it returned `Ready`.
@@ -245,8 +250,8 @@ impl<F: Fabric, R: Outcome> Future for AsyncCall<F, R> {
             let form = *form;
             *state = State::Over;
             return Poll::Ready(match answer {
-                Ok(response) => form.decode::<R>(&response),
-                Err(error) => Err(failed(error)),
+                Ok(response) => form.decode::<R, E>(&response),
+                Err(error) => Err(failed(error).into()),
             });
         }
         if let State::Tcp(call) = state {
@@ -255,7 +260,7 @@ impl<F: Fabric, R: Outcome> Future for AsyncCall<F, R> {
             return Poll::Ready(result);
         }
         match std::mem::replace(state, State::Over) {
-            State::Failed(error) => Poll::Ready(Err(error)),
+            State::Failed(error) => Poll::Ready(Err(error.into())),
             _ => panic!("the call was polled after it was ready"),
         }
     }

@@ -1,6 +1,6 @@
 //! The synchronous client that generated code uses.
 
-use crate::arguments::{Arguments, Outcome};
+use crate::arguments::{Arguments, ErrorOf, Outcome};
 use crate::descriptor::ServiceDescriptor;
 use crate::error::{CallError, ConnectError, PlanOfError};
 use crate::form::Form;
@@ -19,13 +19,13 @@ use std::time::Duration;
 /// A call in flight, to be passed to [`Client::wait`].
 #[derive(Debug)]
 #[must_use = "the result is kept for who asks for it"]
-pub struct Pending<R: Outcome>(InFlight<R>);
+pub struct Pending<R: Outcome, E>(InFlight<R, E>);
 
 #[derive(Debug)]
-enum InFlight<R: Outcome> {
+enum InFlight<R: Outcome, E> {
     Engine(CallId, Form),
     /// The result: TCP calls are made one at a time, so the call is complete.
-    Tcp(Result<R::Value, CallError<R::Exception>>),
+    Tcp(Result<R::Value, E>),
 }
 
 /// A synchronous client of one service, used by one thread at a time. Generated clients wrap it.
@@ -119,7 +119,7 @@ impl<F: Fabric> Client<F> {
     /// Connects a lazy client within its first call, which is not executed if that fails. If the call has a
     /// time of its own, this takes from it.
     #[cold]
-    fn agree_for<E>(&mut self, time: &mut Option<Duration>) -> Result<(), CallError<E>> {
+    fn agree_for(&mut self, time: &mut Option<Duration>) -> Result<(), CallError> {
         let host = self.later.as_ref().map(|later| later.fabric.host().clone());
         let (Some(host), Some(given)) = (host, *time) else { return self.agree_within(*time) };
         let late = || CallError::Transport(dunlin_rpc::CallError::NotExecuted(Cause::DeadlineExceeded));
@@ -133,7 +133,7 @@ impl<F: Fabric> Client<F> {
         if left.is_zero() { Err(late()) } else { Ok(()) }
     }
 
-    fn agree_within<E>(&mut self, time: Option<Duration>) -> Result<(), CallError<E>> {
+    fn agree_within(&mut self, time: Option<Duration>) -> Result<(), CallError> {
         self.agree(time).map_err(|error| match error {
             ConnectError::Introduction(error) => {
                 let cause = error.cause().unwrap_or(Cause::Disconnected);
@@ -165,7 +165,7 @@ impl<F: Fabric> Client<F> {
     ///
     /// # Errors
     /// The client is not connected. Later calls connect as before.
-    pub fn wait_ready<E>(&mut self, at_most: Duration) -> Result<(), CallError<E>> {
+    pub fn wait_ready(&mut self, at_most: Duration) -> Result<(), CallError> {
         match (&mut self.engine, &mut self.tcp) {
             (Some(engine), _) => engine.wait_ready(at_most)?,
             (None, Some(tcp)) => tcp.wait_ready(at_most)?,
@@ -235,7 +235,7 @@ impl<F: Fabric> Client<F> {
 
     /// Returns the engine with the function's id, or the TCP connection with its name.
     #[inline]
-    fn route<E>(&mut self, time: &mut Option<Duration>, function: usize) -> Result<Way<'_, F>, CallError<E>> {
+    fn route(&mut self, time: &mut Option<Duration>, function: usize) -> Result<Way<'_, F>, CallError> {
         if function >= self.known.routes.len() {
             self.agree_for(time)?;
         }
@@ -254,25 +254,25 @@ impl<F: Fabric> Client<F> {
 
     /// Makes a call and waits for its result.
     #[inline]
-    pub fn call<A: Arguments, R: Outcome>(
+    pub fn call<A: Arguments, R: Outcome, E: ErrorOf<R>>(
         &mut self,
         function: usize,
         arguments: &A,
-    ) -> Result<R::Value, CallError<R::Exception>> {
-        self.call_within::<A, R>(None, function, arguments)
+    ) -> Result<R::Value, E> {
+        self.call_within(None, function, arguments)
     }
 
     /// As [`call`](Client::call), with a time of its own in place of that of the settings.
     #[inline]
-    pub fn call_within<A: Arguments, R: Outcome>(
+    pub fn call_within<A: Arguments, R: Outcome, E: ErrorOf<R>>(
         &mut self,
         mut time: Option<Duration>,
         function: usize,
         arguments: &A,
-    ) -> Result<R::Value, CallError<R::Exception>> {
+    ) -> Result<R::Value, E> {
         let engine = match self.route(&mut time, function)? {
             Way::Engine(engine) => engine,
-            Way::Tcp(tcp, name) => return tcp.call_within::<A, R>(time, name, arguments),
+            Way::Tcp(tcp, name) => return tcp.call_within::<A, R, E>(time, name, arguments),
         };
         let Engine { client, id, form, scratch, turn } = engine;
         let answer = match encoded(form, arguments, scratch)? {
@@ -283,23 +283,23 @@ impl<F: Fabric> Client<F> {
             }
         };
         match answer {
-            Ok(response) => form.decode::<R>(&response),
-            Err(error) => Err(failed(error)),
+            Ok(response) => form.decode::<R, E>(&response),
+            Err(error) => Err(failed(error).into()),
         }
     }
 
     /// Sends a oneway call. Waits for room if necessary.
-    pub fn oneway<A: Arguments, E>(&mut self, function: usize, arguments: &A) -> Result<(), CallError<E>> {
+    pub fn oneway<A: Arguments>(&mut self, function: usize, arguments: &A) -> Result<(), CallError> {
         self.oneway_within(None, function, arguments)
     }
 
     /// As [`oneway`](Client::oneway), with a time of its own in place of that of the settings.
-    pub fn oneway_within<A: Arguments, E>(
+    pub fn oneway_within<A: Arguments>(
         &mut self,
         mut time: Option<Duration>,
         function: usize,
         arguments: &A,
-    ) -> Result<(), CallError<E>> {
+    ) -> Result<(), CallError> {
         match self.route(&mut time, function)? {
             Way::Tcp(tcp, name) => tcp.oneway_within(time, name, arguments),
             Way::Engine(mut engine) => {
@@ -313,11 +313,11 @@ impl<F: Fabric> Client<F> {
     /// Sends a call without waiting for its result. Waits for room if necessary. On TCP, calls are made one
     /// at a time, so the method waits for the result.
     #[inline]
-    pub fn start<A: Arguments, R: Outcome>(
+    pub fn start<A: Arguments, R: Outcome, E: ErrorOf<R>>(
         &mut self,
         function: usize,
         arguments: &A,
-    ) -> Result<Pending<R>, CallError<R::Exception>> {
+    ) -> Result<Pending<R, E>, E> {
         self.begin(None, function, arguments, Hand::Message)
     }
 
@@ -327,46 +327,46 @@ impl<F: Fabric> Client<F> {
     /// its results. Waits for room if necessary, unless the whole window holds unclaimed results: room cannot
     /// become free then. On TCP, calls are made one at a time.
     #[inline]
-    pub fn push<A: Arguments, R: Outcome>(
+    pub fn push<A: Arguments, R: Outcome, E: ErrorOf<R>>(
         &mut self,
         function: usize,
         arguments: &A,
-    ) -> Result<Pending<R>, CallError<R::Exception>> {
+    ) -> Result<Pending<R, E>, E> {
         self.push_within(None, function, arguments)
     }
 
     /// As [`push`](Client::push), with a time of its own in place of that of the settings. The time runs from
     /// here on.
     #[inline]
-    pub fn push_within<A: Arguments, R: Outcome>(
+    pub fn push_within<A: Arguments, R: Outcome, E: ErrorOf<R>>(
         &mut self,
         time: Option<Duration>,
         function: usize,
         arguments: &A,
-    ) -> Result<Pending<R>, CallError<R::Exception>> {
+    ) -> Result<Pending<R, E>, E> {
         self.begin(time, function, arguments, Hand::Batch)
     }
 
     #[inline]
-    fn begin<A: Arguments, R: Outcome>(
+    fn begin<A: Arguments, R: Outcome, E: ErrorOf<R>>(
         &mut self,
         mut time: Option<Duration>,
         function: usize,
         arguments: &A,
         hand: Hand,
-    ) -> Result<Pending<R>, CallError<R::Exception>> {
+    ) -> Result<Pending<R, E>, E> {
         Ok(Pending(match self.route(&mut time, function)? {
             Way::Engine(mut engine) => InFlight::Engine(engine.submit(time, arguments, hand)?, engine.form),
-            Way::Tcp(tcp, name) => InFlight::Tcp(tcp.call_within::<A, R>(time, name, arguments)),
+            Way::Tcp(tcp, name) => InFlight::Tcp(tcp.call_within::<A, R, E>(time, name, arguments)),
         }))
     }
 
     /// Sends the open batches. Waits for room if necessary.
-    pub fn flush(&mut self) -> Result<(), dunlin_rpc::CallError> {
+    pub fn flush(&mut self) -> Result<(), CallError> {
         match &mut self.engine {
             Some(engine) => {
                 next(&mut self.turn, engine);
-                engine.flush_waiting()
+                Ok(engine.flush_waiting()?)
             }
             None => Ok(()),
         }
@@ -374,16 +374,16 @@ impl<F: Fabric> Client<F> {
 
     /// Waits for the result of a call.
     #[inline]
-    pub fn wait<R: Outcome>(&mut self, pending: Pending<R>) -> Result<R::Value, CallError<R::Exception>> {
+    pub fn wait<R: Outcome, E: ErrorOf<R>>(&mut self, pending: Pending<R, E>) -> Result<R::Value, E> {
         match (pending.0, &mut self.engine) {
             (InFlight::Tcp(result), _) => result,
             (InFlight::Engine(call, form), Some(engine)) => match engine.wait(call) {
-                Ok(response) => form.decode::<R>(&response),
-                Err(error) => Err(failed(error)),
+                Ok(response) => form.decode::<R, E>(&response),
+                Err(error) => Err(failed(error).into()),
             },
             // The call belongs to another client.
             (InFlight::Engine(..), None) => {
-                Err(CallError::Transport(dunlin_rpc::CallError::NotExecuted(Cause::Disconnected)))
+                Err(CallError::Transport(dunlin_rpc::CallError::MaybeExecuted(Cause::Closed)).into())
             }
         }
     }
@@ -420,12 +420,12 @@ struct Engine<'a, F: Fabric> {
 impl<F: Fabric> Engine<'_, F> {
     /// Submits a call to the engine.
     #[inline]
-    fn submit<A: Arguments, E>(
+    fn submit<A: Arguments>(
         &mut self,
         time: Option<Duration>,
         arguments: &A,
         hand: Hand,
-    ) -> Result<CallId, CallError<E>> {
+    ) -> Result<CallId, CallError> {
         let Engine { client, id, form, scratch, turn } = self;
         let worker = match hand {
             Hand::Message => next(turn, client),
@@ -464,11 +464,11 @@ enum Encoded<'a> {
 
 /// Returns the caller's own bytes, or encodes the arguments into the scratch buffer if they are small.
 #[inline]
-fn encoded<'a, A: Arguments, E>(
+fn encoded<'a, A: Arguments>(
     form: Form,
     arguments: &'a A,
     scratch: &'a mut [u8],
-) -> Result<Encoded<'a>, CallError<E>> {
+) -> Result<Encoded<'a>, CallError> {
     if let Some(bytes) = form.raw(arguments) {
         let small = bytes.len() <= scratch.len();
         return Ok(if small { Encoded::Small(bytes) } else { Encoded::Large(bytes.len()) });
@@ -480,14 +480,14 @@ fn encoded<'a, A: Arguments, E>(
 }
 
 /// Encodes a large request in the send buffer and submits it.
-fn submit_large<F: Fabric, A: Arguments, E>(
+fn submit_large<F: Fabric, A: Arguments>(
     client: &mut dunlin_rpc::Client<F>,
     (time, worker): (Option<Duration>, usize),
     id: u16,
     form: Form,
     size: usize,
     arguments: &A,
-) -> Result<CallId, CallError<E>> {
+) -> Result<CallId, CallError> {
     let mut request = client.within_or_default(time).filling_request_for(worker, id, size)?;
     let (place, filling) = request.parts();
     form.encode_filling(arguments, (place, Some(filling))).map_err(CallError::Encode)?;
@@ -496,8 +496,7 @@ fn submit_large<F: Fabric, A: Arguments, E>(
 
 /// Converts an error of the engine into the error of a typed call.
 #[cold]
-pub(crate) fn failed<E>(error: dunlin_rpc::CallError) -> CallError<E> {
-    use dunlin_rpc::Status;
+pub(crate) fn failed(error: dunlin_rpc::CallError) -> CallError {
     match error {
         dunlin_rpc::CallError::Application { code, payload } => {
             CallError::Application(ApplicationException::new(
@@ -505,12 +504,9 @@ pub(crate) fn failed<E>(error: dunlin_rpc::CallError) -> CallError<E> {
                 String::from_utf8_lossy(&payload).into_owned(),
             ))
         }
-        dunlin_rpc::CallError::MaybeExecuted(Cause::Refused(Status::HandlerPanicked)) => {
-            CallError::Application(ApplicationException::new(
-                ApplicationExceptionKind::INTERNAL_ERROR,
-                "the handler panicked",
-            ))
-        }
+        dunlin_rpc::CallError::Executed(Cause::HandlerPanicked) => CallError::Application(
+            ApplicationException::new(ApplicationExceptionKind::INTERNAL_ERROR, "the handler panicked"),
+        ),
         error => CallError::Transport(error),
     }
 }

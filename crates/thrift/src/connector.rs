@@ -1,11 +1,11 @@
 //! Connectors: the interface between generated code and either one fabric or a set of fabrics. Generated code
 //! uses only these traits, so it is the same for all fabrics.
 
-use crate::arguments::{Arguments, Outcome};
+use crate::arguments::{Arguments, ErrorOf, Outcome};
 use crate::asynchronous::{AsyncCall, AsyncClient};
 use crate::client::{Client, Pending};
 use crate::descriptor::ServiceDescriptor;
-use crate::error::{CallError, ConnectError, Never, PlanOfError, ServeError};
+use crate::error::{CallError, ConnectError, PlanOfError, ServeError};
 use crate::route::ClientOptions;
 use crate::running::over;
 use crate::server::{Processor, Server, ServerOptions, serve_on};
@@ -110,52 +110,52 @@ pub fn serve_async<C: Connector, P: AsyncProcessor>(
 /// call's time in place of that of the settings, if it has one. [`Client`] documents the methods.
 pub trait Calls: Debug {
     /// Makes a call and waits for its result.
-    fn call_within<A: Arguments, R: Outcome>(
+    fn call_within<A: Arguments, R: Outcome, E: ErrorOf<R>>(
         &mut self,
         time: Option<Duration>,
         function: usize,
         arguments: &A,
-    ) -> Result<R::Value, CallError<R::Exception>>;
+    ) -> Result<R::Value, E>;
 
     /// Sends a oneway call, without waiting for a result.
-    fn oneway_within<A: Arguments, E>(
+    fn oneway_within<A: Arguments>(
         &mut self,
         time: Option<Duration>,
         function: usize,
         arguments: &A,
-    ) -> Result<(), CallError<E>>;
+    ) -> Result<(), CallError>;
 
     /// Adds a call to a batch.
-    fn push_within<A: Arguments, R: Outcome>(
+    fn push_within<A: Arguments, R: Outcome, E: ErrorOf<R>>(
         &mut self,
         time: Option<Duration>,
         function: usize,
         arguments: &A,
-    ) -> Result<Pending<R>, CallError<R::Exception>>;
+    ) -> Result<Pending<R, E>, E>;
 
     /// Makes a call with the time of the settings.
     #[inline]
-    fn call<A: Arguments, R: Outcome>(
+    fn call<A: Arguments, R: Outcome, E: ErrorOf<R>>(
         &mut self,
         function: usize,
         arguments: &A,
-    ) -> Result<R::Value, CallError<R::Exception>> {
-        self.call_within::<A, R>(None, function, arguments)
+    ) -> Result<R::Value, E> {
+        self.call_within(None, function, arguments)
     }
 
     /// Sends a oneway call with the time of the settings.
     #[inline]
-    fn oneway<A: Arguments, E>(&mut self, function: usize, arguments: &A) -> Result<(), CallError<E>> {
+    fn oneway<A: Arguments>(&mut self, function: usize, arguments: &A) -> Result<(), CallError> {
         self.oneway_within(None, function, arguments)
     }
 
     /// Adds a call to a batch, with the time of the settings.
     #[inline]
-    fn push<A: Arguments, R: Outcome>(
+    fn push<A: Arguments, R: Outcome, E: ErrorOf<R>>(
         &mut self,
         function: usize,
         arguments: &A,
-    ) -> Result<Pending<R>, CallError<R::Exception>> {
+    ) -> Result<Pending<R, E>, E> {
         self.push_within(None, function, arguments)
     }
 
@@ -168,10 +168,10 @@ pub trait Calls: Debug {
     }
 
     /// Sends the open batches.
-    fn flush(&mut self) -> Result<(), dunlin_rpc::CallError>;
+    fn flush(&mut self) -> Result<(), CallError>;
 
     /// Waits for the result of a call.
-    fn wait<R: Outcome>(&mut self, pending: Pending<R>) -> Result<R::Value, CallError<R::Exception>>;
+    fn wait<R: Outcome, E: ErrorOf<R>>(&mut self, pending: Pending<R, E>) -> Result<R::Value, E>;
 
     /// Returns the transport of calls whose hints do not select TCP, and the reason why it was chosen.
     fn transport(&self) -> &ChosenTransport;
@@ -180,39 +180,43 @@ pub trait Calls: Debug {
     fn plan_of(&self, function: &str) -> Result<RunningPlan, PlanOfError>;
 
     /// Waits until the client is connected.
-    fn wait_ready(&mut self, at_most: Duration) -> Result<(), CallError<Never>>;
+    fn wait_ready(&mut self, at_most: Duration) -> Result<(), CallError>;
 }
 
 /// The calls of an asynchronous client, with times as in [`Calls`]. [`AsyncClient`] documents the methods.
 pub trait AsyncCalls: Clone + Debug {
     /// A call in progress. Dropping it abandons the call; the server may still execute it.
-    type Call<R: Outcome>: Future<Output = Result<R::Value, CallError<R::Exception>>> + Unpin;
+    type Call<R: Outcome, E: ErrorOf<R>>: Future<Output = Result<R::Value, E>> + Unpin;
 
     /// Makes a call, sending it immediately if there is room.
-    fn call_within<A: Arguments, R: Outcome>(
+    fn call_within<A: Arguments, R: Outcome, E: ErrorOf<R>>(
         &self,
         time: Option<Duration>,
         function: usize,
         arguments: &A,
-    ) -> Self::Call<R>;
+    ) -> Self::Call<R, E>;
 
     /// Sends a oneway call, without waiting for a result.
-    fn oneway_within<A: Arguments, E>(
+    fn oneway_within<A: Arguments>(
         &self,
         time: Option<Duration>,
         function: usize,
         arguments: &A,
-    ) -> Result<(), CallError<E>>;
+    ) -> Result<(), CallError>;
 
     /// Makes a call with the time of the settings.
     #[inline]
-    fn call<A: Arguments, R: Outcome>(&self, function: usize, arguments: &A) -> Self::Call<R> {
+    fn call<A: Arguments, R: Outcome, E: ErrorOf<R>>(
+        &self,
+        function: usize,
+        arguments: &A,
+    ) -> Self::Call<R, E> {
         self.call_within(None, function, arguments)
     }
 
     /// Sends a oneway call with the time of the settings.
     #[inline]
-    fn oneway<A: Arguments, E>(&self, function: usize, arguments: &A) -> Result<(), CallError<E>> {
+    fn oneway<A: Arguments>(&self, function: usize, arguments: &A) -> Result<(), CallError> {
         self.oneway_within(None, function, arguments)
     }
 
@@ -228,8 +232,7 @@ pub trait AsyncCalls: Clone + Debug {
     fn plan_of(&self, function: &str) -> Result<RunningPlan, PlanOfError>;
 
     /// Waits until the client is connected.
-    fn wait_ready(&self, at_most: Duration)
-    -> impl Future<Output = Result<(), dunlin_rpc::CallError>> + Send;
+    fn wait_ready(&self, at_most: Duration) -> impl Future<Output = Result<(), CallError>> + Send;
 }
 
 /// A view of a synchronous client whose calls have a time of their own, in place of that of the settings.
@@ -246,41 +249,41 @@ pub struct Within<'a, C> {
 
 impl<C: Calls> Calls for Within<'_, C> {
     #[inline]
-    fn call_within<A: Arguments, R: Outcome>(
+    fn call_within<A: Arguments, R: Outcome, E: ErrorOf<R>>(
         &mut self,
         time: Option<Duration>,
         function: usize,
         arguments: &A,
-    ) -> Result<R::Value, CallError<R::Exception>> {
-        self.client.call_within::<A, R>(time.or(Some(self.time)), function, arguments)
+    ) -> Result<R::Value, E> {
+        self.client.call_within(time.or(Some(self.time)), function, arguments)
     }
 
     #[inline]
-    fn oneway_within<A: Arguments, E>(
+    fn oneway_within<A: Arguments>(
         &mut self,
         time: Option<Duration>,
         function: usize,
         arguments: &A,
-    ) -> Result<(), CallError<E>> {
+    ) -> Result<(), CallError> {
         self.client.oneway_within(time.or(Some(self.time)), function, arguments)
     }
 
     #[inline]
-    fn push_within<A: Arguments, R: Outcome>(
+    fn push_within<A: Arguments, R: Outcome, E: ErrorOf<R>>(
         &mut self,
         time: Option<Duration>,
         function: usize,
         arguments: &A,
-    ) -> Result<Pending<R>, CallError<R::Exception>> {
+    ) -> Result<Pending<R, E>, E> {
         self.client.push_within(time.or(Some(self.time)), function, arguments)
     }
 
-    fn flush(&mut self) -> Result<(), dunlin_rpc::CallError> {
+    fn flush(&mut self) -> Result<(), CallError> {
         self.client.flush()
     }
 
     #[inline]
-    fn wait<R: Outcome>(&mut self, pending: Pending<R>) -> Result<R::Value, CallError<R::Exception>> {
+    fn wait<R: Outcome, E: ErrorOf<R>>(&mut self, pending: Pending<R, E>) -> Result<R::Value, E> {
         self.client.wait(pending)
     }
 
@@ -292,7 +295,7 @@ impl<C: Calls> Calls for Within<'_, C> {
         self.client.plan_of(function)
     }
 
-    fn wait_ready(&mut self, at_most: Duration) -> Result<(), CallError<Never>> {
+    fn wait_ready(&mut self, at_most: Duration) -> Result<(), CallError> {
         self.client.wait_ready(at_most)
     }
 }
@@ -313,23 +316,23 @@ impl<C> Clone for AsyncWithin<'_, C> {
 impl<C> Copy for AsyncWithin<'_, C> {}
 
 impl<C: AsyncCalls> AsyncCalls for AsyncWithin<'_, C> {
-    type Call<R: Outcome> = C::Call<R>;
+    type Call<R: Outcome, E: ErrorOf<R>> = C::Call<R, E>;
 
-    fn call_within<A: Arguments, R: Outcome>(
+    fn call_within<A: Arguments, R: Outcome, E: ErrorOf<R>>(
         &self,
         time: Option<Duration>,
         function: usize,
         arguments: &A,
-    ) -> C::Call<R> {
+    ) -> C::Call<R, E> {
         self.client.call_within(time.or(Some(self.time)), function, arguments)
     }
 
-    fn oneway_within<A: Arguments, E>(
+    fn oneway_within<A: Arguments>(
         &self,
         time: Option<Duration>,
         function: usize,
         arguments: &A,
-    ) -> Result<(), CallError<E>> {
+    ) -> Result<(), CallError> {
         self.client.oneway_within(time.or(Some(self.time)), function, arguments)
     }
 
@@ -341,10 +344,7 @@ impl<C: AsyncCalls> AsyncCalls for AsyncWithin<'_, C> {
         self.client.plan_of(function)
     }
 
-    fn wait_ready(
-        &self,
-        at_most: Duration,
-    ) -> impl Future<Output = Result<(), dunlin_rpc::CallError>> + Send {
+    fn wait_ready(&self, at_most: Duration) -> impl Future<Output = Result<(), CallError>> + Send {
         self.client.wait_ready(at_most)
     }
 }
@@ -413,41 +413,41 @@ impl<F: Fabric> Connector for F {
 
 impl<F: Fabric> Calls for Client<F> {
     #[inline]
-    fn call_within<A: Arguments, R: Outcome>(
+    fn call_within<A: Arguments, R: Outcome, E: ErrorOf<R>>(
         &mut self,
         time: Option<Duration>,
         function: usize,
         arguments: &A,
-    ) -> Result<R::Value, CallError<R::Exception>> {
-        Client::call_within::<A, R>(self, time, function, arguments)
+    ) -> Result<R::Value, E> {
+        Client::call_within(self, time, function, arguments)
     }
 
     #[inline]
-    fn oneway_within<A: Arguments, E>(
+    fn oneway_within<A: Arguments>(
         &mut self,
         time: Option<Duration>,
         function: usize,
         arguments: &A,
-    ) -> Result<(), CallError<E>> {
+    ) -> Result<(), CallError> {
         Client::oneway_within(self, time, function, arguments)
     }
 
     #[inline]
-    fn push_within<A: Arguments, R: Outcome>(
+    fn push_within<A: Arguments, R: Outcome, E: ErrorOf<R>>(
         &mut self,
         time: Option<Duration>,
         function: usize,
         arguments: &A,
-    ) -> Result<Pending<R>, CallError<R::Exception>> {
+    ) -> Result<Pending<R, E>, E> {
         Client::push_within(self, time, function, arguments)
     }
 
-    fn flush(&mut self) -> Result<(), dunlin_rpc::CallError> {
+    fn flush(&mut self) -> Result<(), CallError> {
         Client::flush(self)
     }
 
     #[inline]
-    fn wait<R: Outcome>(&mut self, pending: Pending<R>) -> Result<R::Value, CallError<R::Exception>> {
+    fn wait<R: Outcome, E: ErrorOf<R>>(&mut self, pending: Pending<R, E>) -> Result<R::Value, E> {
         Client::wait(self, pending)
     }
 
@@ -459,31 +459,31 @@ impl<F: Fabric> Calls for Client<F> {
         Ok(over(Client::transport(self), Client::plan_of(self, function)?))
     }
 
-    fn wait_ready(&mut self, at_most: Duration) -> Result<(), CallError<Never>> {
+    fn wait_ready(&mut self, at_most: Duration) -> Result<(), CallError> {
         Client::wait_ready(self, at_most)
     }
 }
 
 impl<F: Fabric> AsyncCalls for AsyncClient<F> {
-    type Call<R: Outcome> = AsyncCall<F, R>;
+    type Call<R: Outcome, E: ErrorOf<R>> = AsyncCall<F, R, E>;
 
     #[inline]
-    fn call_within<A: Arguments, R: Outcome>(
+    fn call_within<A: Arguments, R: Outcome, E: ErrorOf<R>>(
         &self,
         time: Option<Duration>,
         function: usize,
         arguments: &A,
-    ) -> AsyncCall<F, R> {
+    ) -> AsyncCall<F, R, E> {
         AsyncClient::call_within(self, time, function, arguments)
     }
 
     #[inline]
-    fn oneway_within<A: Arguments, E>(
+    fn oneway_within<A: Arguments>(
         &self,
         time: Option<Duration>,
         function: usize,
         arguments: &A,
-    ) -> Result<(), CallError<E>> {
+    ) -> Result<(), CallError> {
         AsyncClient::oneway_within(self, time, function, arguments)
     }
 
@@ -495,7 +495,7 @@ impl<F: Fabric> AsyncCalls for AsyncClient<F> {
         Ok(over(AsyncClient::transport(self), AsyncClient::plan_of(self, function)?))
     }
 
-    async fn wait_ready(&self, at_most: Duration) -> Result<(), dunlin_rpc::CallError> {
+    async fn wait_ready(&self, at_most: Duration) -> Result<(), CallError> {
         AsyncClient::wait_ready(self, at_most).await
     }
 }

@@ -14,12 +14,15 @@ use thiserror::Error;
 /// The exception type of a function that declares none.
 pub type Never = Infallible;
 
-/// The error of a typed call.
+/// The reason why a typed call has neither a value nor a declared exception, on every transport. Each service
+/// has an error enum with its exceptions and this error.
+///
+/// The methods answer a caller's questions, whatever the transport: [`certainty`](CallError::certainty) and
+/// [`was_executed`](CallError::was_executed), [`is_deadline`](CallError::is_deadline), and
+/// [`is_unavailable`](CallError::is_unavailable).
 #[derive(Clone, Debug, Error)]
-pub enum CallError<E> {
-    /// The function threw a declared exception.
-    #[error("the service threw a declared exception: {0:?}")]
-    Exception(E),
+#[non_exhaustive]
+pub enum CallError {
     /// The server has no such function, could not read the arguments, or its handler failed with an
     /// undeclared error.
     #[error("{0}")]
@@ -35,11 +38,11 @@ pub enum CallError<E> {
     #[error(transparent)]
     Connect(std::sync::Arc<ConnectError>),
     /// The arguments cannot be encoded. The call was not executed.
-    #[error("the arguments cannot be encoded: {0}")]
-    Encode(ThriftException),
+    #[error("the arguments cannot be encoded")]
+    Encode(#[source] ThriftException),
     /// The result cannot be decoded. The call was executed.
-    #[error("the result cannot be read; was the server built from another IDL? {0}")]
-    Decode(ThriftException),
+    #[error("the result cannot be read; was the server built from another IDL?")]
+    Decode(#[source] ThriftException),
     /// The function's hints select TCP, but the client has no TCP address.
     #[error(
         "{function} goes by TCP, as its hints say: give the client the server's TCP address, or let the server listen on TCP"
@@ -50,7 +53,13 @@ pub enum CallError<E> {
     },
 }
 
-impl<E> From<TcpError> for CallError<E> {
+impl From<Never> for CallError {
+    fn from(never: Never) -> Self {
+        match never {}
+    }
+}
+
+impl From<TcpError> for CallError {
     /// A call whose time has passed has the same error on all transports.
     fn from(error: TcpError) -> Self {
         match error {
@@ -63,25 +72,59 @@ impl<E> From<TcpError> for CallError<E> {
     }
 }
 
-impl<E> CallError<E> {
-    /// Returns whether the function may have been executed.
+impl CallError {
+    /// Returns whether the deadline of the call passed.
+    pub fn is_deadline(&self) -> bool {
+        matches!(self, CallError::Transport(error) if error.is_deadline())
+    }
+
+    /// Returns whether the server could not be reached, went away, or takes no calls now. The same call may
+    /// succeed later or on another server; [`certainty`](CallError::certainty) says whether a repetition is
+    /// safe.
+    pub fn is_unavailable(&self) -> bool {
+        match self {
+            CallError::Transport(error) => error.is_unavailable(),
+            CallError::Tcp(error) => error.is_unavailable(),
+            CallError::Connect(error) => error.is_unavailable(),
+            CallError::Application(_)
+            | CallError::Encode(_)
+            | CallError::Decode(_)
+            | CallError::NoTcp { .. } => false,
+        }
+    }
+
+    /// Returns whether the function was executed; `None` if the client does not know.
+    pub fn was_executed(&self) -> Option<bool> {
+        self.certainty().was_executed()
+    }
+
+    /// Returns whether the function was executed.
     pub fn certainty(&self) -> Certainty {
         match self {
             CallError::Transport(error) => error.certainty(),
             CallError::Tcp(error) => error.certainty(),
             CallError::Encode(_) | CallError::NoTcp { .. } | CallError::Connect(_) => Certainty::NotExecuted,
-            CallError::Application(error)
-                if matches!(
-                    error.kind(),
-                    ApplicationExceptionKind::UNKNOWN_METHOD | ApplicationExceptionKind::PROTOCOL_ERROR
-                ) =>
-            {
-                Certainty::NotExecuted
-            }
-            CallError::Exception(_) | CallError::Application(_) | CallError::Decode(_) => {
-                Certainty::MaybeExecuted
-            }
+            CallError::Application(error) => of_kind(error.kind()),
+            CallError::Decode(_) => Certainty::Executed,
         }
+    }
+}
+
+/// Returns whether a function was executed that ended with an undeclared exception of this kind.
+fn of_kind(kind: ApplicationExceptionKind) -> Certainty {
+    match kind {
+        ApplicationExceptionKind::UNKNOWN_METHOD
+        | ApplicationExceptionKind::INVALID_MESSAGE_TYPE
+        | ApplicationExceptionKind::PROTOCOL_ERROR => Certainty::NotExecuted,
+        // Servers of other vendors report with these that the two sides do not understand each other.
+        ApplicationExceptionKind::WRONG_METHOD_NAME
+        | ApplicationExceptionKind::BAD_SEQUENCE_ID
+        | ApplicationExceptionKind::INVALID_TRANSFORM
+        | ApplicationExceptionKind::INVALID_PROTOCOL
+        | ApplicationExceptionKind::UNSUPPORTED_CLIENT_TYPE
+        | ApplicationExceptionKind::VALIDATION_FAILED => Certainty::MaybeExecuted,
+        // A failed handler: its kind is `INTERNAL_ERROR`, `UNKNOWN`, or the application's own.
+        _ => Certainty::Executed,
     }
 }
 
@@ -90,7 +133,9 @@ impl<E> CallError<E> {
 pub enum Failure<E> {
     /// An exception that the function declares.
     Exception(E),
-    /// Any other error. The caller gets its kind and text.
+    /// Any other error. The caller gets its kind and text. The kinds `UNKNOWN_METHOD`,
+    /// `INVALID_MESSAGE_TYPE` and `PROTOCOL_ERROR` say that the call was not executed: use them only if it had
+    /// no effect.
     Application(ApplicationException),
 }
 
@@ -136,13 +181,14 @@ impl Refusal {
 
 /// The error of connecting a client.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum ConnectError {
     /// The engine could not connect.
     #[error(transparent)]
     Engine(#[from] dunlin_rpc::ConnectError),
     /// The introduction call failed.
-    #[error("the server did not introduce itself: {0}")]
-    Introduction(dunlin_rpc::CallError),
+    #[error("the server did not introduce itself")]
+    Introduction(#[source] dunlin_rpc::CallError),
     /// The server is not a Thrift service, or uses a different version of the introduction.
     #[error(
         "the server's introduction cannot be understood ({0}): is it a Thrift service of this version of Dunlin?"
@@ -168,31 +214,51 @@ pub enum ConnectError {
         functions: Vec<(String, String)>,
     },
     /// The hints of a function cannot be followed on this fabric.
-    #[error("{service}.{function}: {error}")]
+    #[error("the hints of {service}.{function} cannot be followed")]
     Hints {
         /// The service.
         service: &'static str,
         /// The function.
         function: String,
         /// The reason.
+        #[source]
         error: Box<dunlin_hints::SelectError>,
     },
     /// The hint `numa` cannot be followed here.
-    #[error("{service}: {error}")]
+    #[error("{service}: the hint numa cannot be followed")]
     Numa {
         /// The service.
         service: &'static str,
         /// The reason.
+        #[source]
         error: NumaError,
     },
     /// The TCP address cannot be reached.
-    #[error("cannot connect to {address}: {error}")]
+    #[error("cannot connect to {address}")]
     Tcp {
         /// The address.
         address: String,
         /// The operating system's error.
+        #[source]
         error: std::io::Error,
     },
+}
+
+impl ConnectError {
+    /// Returns whether the server could not be reached or takes no connection now, so that a later attempt
+    /// may succeed.
+    pub fn is_unavailable(&self) -> bool {
+        match self {
+            ConnectError::Engine(error) => error.is_unavailable(),
+            ConnectError::Introduction(error) => error.is_deadline() || error.is_unavailable(),
+            ConnectError::Tcp { .. } => true,
+            ConnectError::NotThrift(_)
+            | ConnectError::OtherService { .. }
+            | ConnectError::Signatures { .. }
+            | ConnectError::Hints { .. }
+            | ConnectError::Numa { .. } => false,
+        }
+    }
 }
 
 fn listed(functions: &[(String, String)]) -> String {
@@ -202,26 +268,29 @@ fn listed(functions: &[(String, String)]) -> String {
 
 /// The error of starting a server.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum ServeError {
     /// The engine could not serve.
     #[error(transparent)]
     Engine(#[from] dunlin_rpc::ServeError),
     /// The hints of a function cannot be followed on this fabric.
-    #[error("{service}.{function}: {error}")]
+    #[error("the hints of {service}.{function} cannot be followed")]
     Hints {
         /// The service.
         service: &'static str,
         /// The function.
         function: String,
         /// The reason.
+        #[source]
         error: Box<dunlin_hints::SelectError>,
     },
     /// The hint `numa` cannot be followed here.
-    #[error("{service}: {error}")]
+    #[error("{service}: the hint numa cannot be followed")]
     Numa {
         /// The service.
         service: &'static str,
         /// The reason.
+        #[source]
         error: NumaError,
     },
     /// Asynchronous handlers cannot be served like this.
@@ -241,17 +310,19 @@ pub enum ServeError {
         nearest: Option<String>,
     },
     /// The server cannot listen on the TCP address.
-    #[error("cannot listen on {address}: {error}")]
+    #[error("cannot listen on {address}")]
     Tcp {
         /// The address.
         address: String,
         /// The operating system's error.
+        #[source]
         error: std::io::Error,
     },
 }
 
 /// The reason why a client cannot say how the calls of a function run.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum PlanOfError {
     /// The service has no such function.
     #[error("{service} has no function '{function}'{}", suggestion(nearest))]

@@ -14,7 +14,7 @@
 //! bytes ends with a kind byte: 0 after a value, 1 after a tagged result, which holds an exception. Shorter
 //! results are always values: the encoding pads exceptions with zeros to exceed [`SHORT`].
 
-use crate::arguments::{Arguments, Outcome};
+use crate::arguments::{Arguments, ErrorOf, Outcome};
 use crate::codec::{BinaryInput, BinaryOutput};
 use crate::error::CallError;
 use dunlin_rpc::Filling;
@@ -112,10 +112,10 @@ impl Form {
 
     /// Decodes a result.
     #[inline]
-    pub(crate) fn decode<R: Outcome>(self, bytes: &[u8]) -> Result<R::Value, CallError<R::Exception>> {
+    pub(crate) fn decode<R: Outcome, E: ErrorOf<R>>(self, bytes: &[u8]) -> Result<R::Value, E> {
         match self {
-            Form::Bare => decode_bare::<R>(bytes),
-            Form::Tagged => decode_tagged::<R>(bytes),
+            Form::Bare => decode_bare::<R, E>(bytes),
+            Form::Tagged => decode_tagged::<R, E>(bytes),
         }
     }
 }
@@ -140,28 +140,28 @@ pub(crate) fn encode_bare<R: Outcome>(
 }
 
 #[inline]
-fn decode_bare<R: Outcome>(bytes: &[u8]) -> Result<R::Value, CallError<R::Exception>> {
+fn decode_bare<R: Outcome, E: ErrorOf<R>>(bytes: &[u8]) -> Result<R::Value, E> {
     let bytes = match bytes.split_last() {
         Some((last, bytes)) if R::THROWS && bytes.len() >= SHORT => match *last {
             VALUE => bytes,
-            TAGGED => return decode_tagged::<R>(bytes),
-            other => return Err(CallError::Decode(unknown(other))),
+            TAGGED => return decode_tagged::<R, E>(bytes),
+            other => return Err(CallError::Decode(unknown(other)).into()),
         },
         _ => bytes,
     };
     let mut input = BinaryInput::bare(bytes);
     let mut result = R::decode_value(&mut input);
     if let (Ok(_), Err(error)) = (&result, input.end()) {
-        result = Err(CallError::Decode(error));
+        result = Err(CallError::Decode(error).into());
     }
     result
 }
 
 #[inline]
-fn decode_tagged<R: Outcome>(bytes: &[u8]) -> Result<R::Value, CallError<R::Exception>> {
+fn decode_tagged<R: Outcome, E: ErrorOf<R>>(bytes: &[u8]) -> Result<R::Value, E> {
     match R::decode(&mut BinaryInput::new(bytes)) {
-        Ok(outcome) => outcome.into_result().map_err(CallError::Exception),
-        Err(error) => Err(CallError::Decode(error)),
+        Ok(outcome) => outcome.into_result().map_err(E::from),
+        Err(error) => Err(CallError::Decode(error).into()),
     }
 }
 

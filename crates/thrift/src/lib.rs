@@ -33,8 +33,8 @@ mod tasks;
 pub mod tcp;
 
 pub use arguments::{
-    ARGUMENTS, Arguments, Outcome, read_arguments, read_list, read_map, read_ordered_map, read_ordered_set,
-    read_set, required, room,
+    ARGUMENTS, Arguments, ErrorOf, Outcome, read_arguments, read_list, read_map, read_ordered_map,
+    read_ordered_set, read_set, required, room,
 };
 pub use asynchronous::{AsyncCall, AsyncClient};
 pub use client::{Client, Pending};

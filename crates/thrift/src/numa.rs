@@ -13,6 +13,7 @@ use thiserror::Error;
 
 /// The hint `numa` cannot be followed.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum NumaError {
     /// The threads cannot be bound to the node that a function asks for.
     #[error("{function}: {error}")]

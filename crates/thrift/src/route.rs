@@ -191,7 +191,7 @@ impl Choice {
 
 /// Returns the error of a call that has no route.
 #[cold]
-pub(crate) fn no_route<E>(service: &ServiceDescriptor, function: usize, route: Route) -> CallError<E> {
+pub(crate) fn no_route(service: &ServiceDescriptor, function: usize, route: Route) -> CallError {
     let name = &service.functions[function].name;
     match route {
         Route::Tcp => CallError::NoTcp { function: name.to_string() },

@@ -223,6 +223,7 @@ fn spawn_calls<F: Fabric, P: AsyncProcessor>(
                 incoming.refuse(Status::DeadlineExceeded);
                 return;
             }
+            incoming.begin();
             let payload = std::mem::take(&mut incoming.payload);
             let context = Context {
                 deadline: incoming.deadline().map(|(deadline, clock)| (deadline, clock.clone())),

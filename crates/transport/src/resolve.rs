@@ -5,6 +5,7 @@
 
 use crate::announcement::{Announcement, MAX_BYTES, Offer};
 use crate::fabrics::{ChosenFabric, Fabrics};
+use dunlin_fabric::WithSources;
 use dunlin_fabric::chosen::NAMED;
 use dunlin_fabric::dialling::first_of;
 use dunlin_fabric::door::{self, Door, Look};
@@ -55,6 +56,7 @@ impl fmt::Display for Resolved {
 
 /// The error of resolving an `auto:` address; the source of an [`Unavailable`].
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum ResolveError {
     /// The server could not be asked.
     #[error(
@@ -108,7 +110,7 @@ impl Fabrics {
                 _ => "any:0",
             };
             let usable = Address::new(scheme, name).map_err(|error| error.to_string()).and_then(|address| {
-                let told = |unavailable: Unavailable| unavailable.source.to_string();
+                let told = |unavailable: Unavailable| WithSources(&*unavailable.source).to_string();
                 match scheme {
                     Scheme::Tcp => self.allow(&address).map(|()| Scheme::Tcp.as_str()).map_err(told),
                     _ => self.choose(&address).map(|chosen| chosen.capabilities().name).map_err(told),
@@ -144,13 +146,13 @@ impl Fabrics {
     fn reach(&self, to: &Address) -> Result<(), String> {
         fn dial<F: Fabric>(fabric: &F, to: &Address) -> Result<(), String> {
             let until = RealHost.now().saturating_add(PATIENCE.as_nanos() as Nanos);
-            fabric.dial(to, until).map(drop).map_err(|error| error.to_string())
+            fabric.dial(to, until).map(drop).map_err(|error| WithSources(&error).to_string())
         }
         if to.scheme() == Scheme::Tcp {
-            self.allow(to).map_err(|unavailable| unavailable.source.to_string())?;
+            self.allow(to).map_err(|unavailable| WithSources(&*unavailable.source).to_string())?;
             return asked(to, |_, _| Ok(())).map_err(|error| error.to_string());
         }
-        match self.choose(to).map_err(|unavailable| unavailable.source.to_string())? {
+        match self.choose(to).map_err(|unavailable| WithSources(&*unavailable.source).to_string())? {
             ChosenFabric::Shm(fabric) => dial(&fabric, to),
             ChosenFabric::Rdma(fabric) => dial(&fabric, to),
             #[cfg(feature = "ofi")]

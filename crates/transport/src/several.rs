@@ -5,6 +5,7 @@ use crate::announcement::{Announcement, Offer};
 use crate::resolve::{ResolveError, host_of, shm_name, this_host};
 use crate::server::Server;
 use crate::teller::Teller;
+use dunlin_fabric::WithSources;
 use dunlin_fabric::{Address, ListenError, PassedOver, Scheme, Unavailable};
 use dunlin_rpc::ServeError;
 use std::io::{self, ErrorKind};
@@ -157,7 +158,9 @@ impl SeveralServers {
 /// name.
 pub(crate) fn reason(error: &ServeError) -> String {
     match error {
-        ServeError::Listen(ListenError::Unavailable(unavailable)) => unavailable.source.to_string(),
-        error => error.to_string(),
+        ServeError::Listen(ListenError::Unavailable(unavailable)) => {
+            WithSources(&*unavailable.source).to_string()
+        }
+        error => WithSources(error).to_string(),
     }
 }

@@ -5,6 +5,7 @@
 //! regular file, owned by another user, or of another device. A client without a usable file works without
 //! measured rates, and a warning names the file and the remedy.
 
+use dunlin_fabric::WithSources;
 use dunlin_fabric::{BadRates, DeviceIdentity, RateRow, Rates, RatesBook, RatesSource};
 use rustix::fs::{Mode, OFlags, open};
 use serde::{Deserialize, Serialize};
@@ -31,6 +32,7 @@ pub struct Tables {
 
 /// The error of reading or writing a table.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum TableError {
     /// The environment names no folder for tables.
     #[error(
@@ -38,7 +40,7 @@ pub enum TableError {
     )]
     NoFolder,
     /// An error of the operating system.
-    #[error("{}: {source}", path.display())]
+    #[error("{} cannot be read or written", path.display())]
     System {
         /// The file or folder.
         path: PathBuf,
@@ -213,7 +215,7 @@ impl RatesBook for Tables {
         match self.load(device) {
             Ok(rates) => rates,
             Err(error) => {
-                tracing::warn!(target: "dunlin::transport", "a measured table is not used: {error}");
+                tracing::warn!(target: "dunlin::transport", "a measured table is not used: {}", WithSources(&error));
                 None
             }
         }

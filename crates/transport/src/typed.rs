@@ -14,8 +14,8 @@ use dunlin_rpc::{RunningPlan, Tuning};
 use dunlin_thrift::tcp::ConnectionOptions;
 use dunlin_thrift::{
     Arguments, AsyncCall, AsyncCalls, AsyncProcessor, CallError, Calls, ClientOptions, ConnectError,
-    Connector, Never, Outcome, Pending, PlanOfError, Processor, ServeError, ServerOptions, ServiceDescriptor,
-    Tasks, over,
+    Connector, ErrorOf, Outcome, Pending, PlanOfError, Processor, ServeError, ServerOptions,
+    ServiceDescriptor, Tasks, over,
 };
 use std::pin::Pin;
 use std::sync::Arc;
@@ -124,41 +124,41 @@ fn tcp_place<'a>(fabrics: &Fabrics, address: &'a Address) -> Result<Option<&'a s
 
 impl Calls for TypedClient {
     #[inline]
-    fn call_within<A: Arguments, R: Outcome>(
+    fn call_within<A: Arguments, R: Outcome, E: ErrorOf<R>>(
         &mut self,
         time: Option<Duration>,
         function: usize,
         arguments: &A,
-    ) -> Result<R::Value, CallError<R::Exception>> {
-        each_way!(Way, &mut self.way, client => client.call_within::<A, R>(time, function, arguments))
+    ) -> Result<R::Value, E> {
+        each_way!(Way, &mut self.way, client => client.call_within(time, function, arguments))
     }
 
     #[inline]
-    fn oneway_within<A: Arguments, E>(
+    fn oneway_within<A: Arguments>(
         &mut self,
         time: Option<Duration>,
         function: usize,
         arguments: &A,
-    ) -> Result<(), CallError<E>> {
+    ) -> Result<(), CallError> {
         each_way!(Way, &mut self.way, client => client.oneway_within(time, function, arguments))
     }
 
     #[inline]
-    fn push_within<A: Arguments, R: Outcome>(
+    fn push_within<A: Arguments, R: Outcome, E: ErrorOf<R>>(
         &mut self,
         time: Option<Duration>,
         function: usize,
         arguments: &A,
-    ) -> Result<Pending<R>, CallError<R::Exception>> {
+    ) -> Result<Pending<R, E>, E> {
         each_way!(Way, &mut self.way, client => client.push_within(time, function, arguments))
     }
 
-    fn flush(&mut self) -> Result<(), dunlin_rpc::CallError> {
+    fn flush(&mut self) -> Result<(), CallError> {
         each_way!(Way, &mut self.way, client => client.flush())
     }
 
     #[inline]
-    fn wait<R: Outcome>(&mut self, pending: Pending<R>) -> Result<R::Value, CallError<R::Exception>> {
+    fn wait<R: Outcome, E: ErrorOf<R>>(&mut self, pending: Pending<R, E>) -> Result<R::Value, E> {
         each_way!(Way, &mut self.way, client => client.wait(pending))
     }
 
@@ -171,7 +171,7 @@ impl Calls for TypedClient {
         Ok(over(&self.transport, running))
     }
 
-    fn wait_ready(&mut self, at_most: Duration) -> Result<(), CallError<Never>> {
+    fn wait_ready(&mut self, at_most: Duration) -> Result<(), CallError> {
         each_way!(Way, &mut self.way, client => client.wait_ready(at_most))
     }
 }
@@ -245,18 +245,18 @@ impl TypedAsyncClient {
 /// A call in progress. Dropping it abandons the call; the server may still execute it.
 #[derive(Debug)]
 #[must_use = "a call that is dropped is given up"]
-pub struct TypedCall<R: Outcome>(CallWay<R>);
+pub struct TypedCall<R: Outcome, E>(CallWay<R, E>);
 
 #[derive(Debug)]
-enum CallWay<R: Outcome> {
-    Shm(AsyncCall<ShmFabric, R>),
-    Rdma(AsyncCall<RdmaFabric, R>),
+enum CallWay<R: Outcome, E> {
+    Shm(AsyncCall<ShmFabric, R, E>),
+    Rdma(AsyncCall<RdmaFabric, R, E>),
     #[cfg(feature = "ofi")]
-    Ofi(AsyncCall<OfiFabric, R>),
+    Ofi(AsyncCall<OfiFabric, R, E>),
 }
 
-impl<R: Outcome> Future for TypedCall<R> {
-    type Output = Result<R::Value, CallError<R::Exception>>;
+impl<R: Outcome, E: ErrorOf<R>> Future for TypedCall<R, E> {
+    type Output = Result<R::Value, E>;
 
     /// # Panics
     /// Panics when polled again after it returned `Ready`.
@@ -271,14 +271,14 @@ impl<R: Outcome> Future for TypedCall<R> {
 }
 
 impl AsyncCalls for TypedAsyncClient {
-    type Call<R: Outcome> = TypedCall<R>;
+    type Call<R: Outcome, E: ErrorOf<R>> = TypedCall<R, E>;
 
-    fn call_within<A: Arguments, R: Outcome>(
+    fn call_within<A: Arguments, R: Outcome, E: ErrorOf<R>>(
         &self,
         time: Option<Duration>,
         function: usize,
         arguments: &A,
-    ) -> TypedCall<R> {
+    ) -> TypedCall<R, E> {
         TypedCall(match &self.way {
             AsyncWay::Shm(client) | AsyncWay::Tcp(client) => {
                 CallWay::Shm(client.call_within(time, function, arguments))
@@ -289,12 +289,12 @@ impl AsyncCalls for TypedAsyncClient {
         })
     }
 
-    fn oneway_within<A: Arguments, E>(
+    fn oneway_within<A: Arguments>(
         &self,
         time: Option<Duration>,
         function: usize,
         arguments: &A,
-    ) -> Result<(), CallError<E>> {
+    ) -> Result<(), CallError> {
         each_way!(AsyncWay, &self.way, client => client.oneway_within(time, function, arguments))
     }
 
@@ -307,7 +307,7 @@ impl AsyncCalls for TypedAsyncClient {
         Ok(over(&self.transport, running))
     }
 
-    async fn wait_ready(&self, at_most: Duration) -> Result<(), dunlin_rpc::CallError> {
+    async fn wait_ready(&self, at_most: Duration) -> Result<(), CallError> {
         each_way!(AsyncWay, &self.way, client => client.wait_ready(at_most).await)
     }
 }

@@ -5,6 +5,7 @@ use crate::fabrics::{ChosenFabric, Fabrics};
 use crate::server::Server;
 use crate::several::{Place, SeveralServers, reason};
 use dunlin_fabric::Topology;
+use dunlin_fabric::WithSources;
 use dunlin_fabric::{Address, ListenError, Nanos, Scheme};
 #[cfg(feature = "ofi")]
 use dunlin_fabric_ofi::OfiFabric;
@@ -93,7 +94,7 @@ pub(crate) fn serve<P: Processor>(
             let tcp = match &named {
                 Some(named) => Ok(bind(named)?),
                 None if !allowed => Err("it is disabled by the settings of this process".to_owned()),
-                None => bind(&place.tcp()).map_err(|error| error.to_string()),
+                None => bind(&place.tcp()).map_err(|error| WithSources(&error).to_string()),
             };
             let port = tcp.as_ref().map(|tcp| tcp.address().port()).map_err(Clone::clone);
             let tcp = tcp.ok();
@@ -102,7 +103,7 @@ pub(crate) fn serve<P: Processor>(
                 let started = serve_one(fabrics, address, &adapter, config.clone(), topology.clone());
                 started.map(|server| (server, ())).map_err(|error| match &error {
                     ServeError::Engine(error) => reason(error),
-                    error => error.to_string(),
+                    error => WithSources(error).to_string(),
                 })
             })?;
             let address = servers.address().clone();

@@ -5,6 +5,7 @@ use thiserror::Error;
 /// The reason why bytes from a peer are not a valid message. The receiver closes the lane, because the
 /// start of the next message cannot be trusted after a malformed one, and reports the reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum Reject {
     /// Byte 0 is not a message kind of this version.
     #[error("unknown message kind {0}: the peer speaks another version or its ring was overwritten")]
@@ -119,6 +120,7 @@ impl Reject {
 /// The reason why a message cannot be built. The buffer may have been written to; the builder's state is
 /// unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum BuildError {
     /// The message does not fit the buffer.
     #[error(

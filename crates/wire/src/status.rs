@@ -5,12 +5,13 @@ use core::fmt;
 /// The outcome of a call, as reported by the server. A `u16` on the wire: numbers below 0x100 belong to the
 /// framework, 0x100 and above to the application.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
 pub enum Status {
     /// The handler ran, and the payload is its result.
     Ok,
     /// The service has no such function. Not executed.
     UnknownFunction,
-    /// The request or the result exceeds a limit.
+    /// The request or the result exceeds a limit. An answer with a payload means the result: the handler ran.
     TooLarge,
     /// The call id is in flight or was already answered. This request was not executed again.
     DuplicateCall,
@@ -18,7 +19,8 @@ pub enum Status {
     Overloaded,
     /// The server is shutting down. Not executed; call another server.
     Draining,
-    /// The handler panicked. The call may have been executed in part.
+    /// The handler panicked, and the call may have been executed in part. An answer without a payload means
+    /// that the application dropped the call, which may have been executed.
     HandlerPanicked,
     /// The deadline passed before the handler ran. Not executed.
     DeadlineExceeded,

@@ -46,7 +46,7 @@ pub struct Limit<'a> {
 
 /// The first error of a run, and the fate of the calls that were in flight.
 #[derive(Debug, thiserror::Error)]
-#[error("{cause} ({maybe_executed} calls may have been executed, {not_executed} were not)")]
+#[error("an operation failed ({maybe_executed} calls may have been executed, {not_executed} were not)")]
 pub struct DriveError {
     /// The error that ended the run.
     #[source]
@@ -448,9 +448,9 @@ impl<'a, F: Fabric> KvDriver<'a, F> {
         });
         match error {
             CallError::NotExecuted(_) => failure.not_executed += 1,
-            CallError::MaybeExecuted(_) => failure.maybe_executed += 1,
-            // The service responded, so the outcome is known.
-            CallError::Application { .. } => {}
+            // The server executed the call, so its fate is known.
+            CallError::Executed(_) | CallError::Application { .. } => {}
+            _ => failure.maybe_executed += 1,
         }
     }
 

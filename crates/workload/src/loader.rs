@@ -108,7 +108,7 @@ pub enum BadLineReason {
     },
     /// The file cannot be read further. This is the last item.
     #[error("cannot read on: {0}")]
-    Read(#[source] io::Error),
+    Read(io::Error),
 }
 
 /// Iterates over the records of a file. The limits bound its memory, whatever the file contains.

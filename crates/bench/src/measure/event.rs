@@ -1,6 +1,7 @@
 //! `bench event`: the latency of calls in which both sides sleep, compared with futex hand-over, and their
 //! CPU cost on one core.
 
+use dunlin_fabric::WithSources;
 use std::time::Duration;
 
 use dunlin_fabric_shm::ShmFabric;
@@ -119,7 +120,7 @@ fn sleepers(
             Err(error @ (MeasureError::Connect { .. } | MeasureError::Call(_)))
                 if options.protocols.is_empty() =>
             {
-                findings.notes.push(format!("{} was not measured: {error}", protocol.name));
+                findings.notes.push(format!("{} was not measured: {}", protocol.name, WithSources(&error)));
             }
             Err(error) => return Err(error),
         }

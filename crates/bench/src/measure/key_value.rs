@@ -228,7 +228,10 @@ pub(super) fn load(
 ) -> Result<(), MeasureError> {
     let failed = |error: dunlin_kv::KvError| match error {
         dunlin_kv::KvError::Call(error) => MeasureError::Call(error),
-        other => MeasureError::BadArgument(format!("the store refused a PUT: {other}")),
+        other => MeasureError::BadArgument(format!(
+            "the store refused a PUT: {}",
+            dunlin_fabric::WithSources(&other)
+        )),
     };
     let mut next = 0;
     let mut done = 0;

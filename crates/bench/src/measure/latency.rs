@@ -1,5 +1,6 @@
 //! `bench latency`: the round trip of one call at a time, with both sides busy-waiting.
 
+use dunlin_fabric::WithSources;
 use std::time::Duration;
 
 use dunlin_fabric_shm::ShmFabric;
@@ -146,7 +147,11 @@ fn callers(
                 Err(error @ (MeasureError::Connect { .. } | MeasureError::Call(_)))
                     if options.protocols.is_empty() =>
                 {
-                    findings.notes.push(format!("{} was not measured: {error}", protocol.name));
+                    findings.notes.push(format!(
+                        "{} was not measured: {}",
+                        protocol.name,
+                        WithSources(&error)
+                    ));
                     break;
                 }
                 Err(error) => return Err(error),

@@ -64,10 +64,10 @@ pub enum MeasureError {
     #[error(transparent)]
     Floor(#[from] FloorError),
     /// The fabric cannot be opened.
-    #[error("cannot start the shared-memory fabric: {0}; `dunlin doctor` says what this machine lacks")]
+    #[error("cannot start the shared-memory fabric; `dunlin doctor` says what this machine lacks")]
     Fabric(#[source] io::Error),
     /// The connection to the server in the peer process failed.
-    #[error("cannot connect by {protocol}: {source}")]
+    #[error("cannot connect by {protocol}")]
     Connect {
         /// The requested protocol.
         protocol: String,
@@ -76,7 +76,7 @@ pub enum MeasureError {
         source: ConnectError,
     },
     /// The connection to a typed service in the peer process failed.
-    #[error("cannot connect by {protocol}: {source}")]
+    #[error("cannot connect by {protocol}")]
     ConnectTyped {
         /// The contestant.
         protocol: String,
@@ -93,7 +93,7 @@ pub enum MeasureError {
         reason: String,
     },
     /// A call failed outside a timed slice.
-    #[error("a call failed: {0}")]
+    #[error("a call failed")]
     Call(#[from] CallError),
     /// A response had the wrong bytes.
     #[error("{0} delivered wrong answers: this is a bug, please report it")]
@@ -102,7 +102,7 @@ pub enum MeasureError {
     #[error("{0}")]
     BadArgument(String),
     /// The kernel's statistics of a process cannot be read.
-    #[error("cannot read {path}: {source}; is /proc mounted?")]
+    #[error("cannot read {path}; is /proc mounted?")]
     NoProc {
         /// The file.
         path: String,

@@ -1,5 +1,6 @@
 //! The peer's side: servers in the pinned peer process, each a separate subject.
 
+use dunlin_fabric::WithSources;
 use std::any::Any;
 use std::path::Path;
 use std::sync::Arc;
@@ -180,10 +181,11 @@ impl RpcSubject {
         // There is one worker, so the service is requested once.
         let mut service = move |_| service.take().unwrap_or_else(|| Box::new(bytes_service));
         let (server, worker): (Server<ShmFabric>, _) = if setup.drive == Drive::Thread {
-            (builder.serve(&address, &mut service).map_err(|error| error.to_string())?, None)
+            (builder.serve(&address, &mut service).map_err(|error| WithSources(&error).to_string())?, None)
         } else {
-            let (server, mut workers) =
-                builder.serve_with(&address, &mut service).map_err(|error| error.to_string())?;
+            let (server, mut workers) = builder
+                .serve_with(&address, &mut service)
+                .map_err(|error| WithSources(&error).to_string())?;
             (server, workers.pop())
         };
         Ok(Hosted { drive: setup.drive, worker, before: ProcessCost::default(), _server: Box::new(server) })
@@ -259,7 +261,8 @@ impl Subject for RpcSubject {
         if let Some(hosted) = &mut self.hosted[at]
             && hosted.drive == Drive::Thread
         {
-            hosted.before = ProcessCost::of_this_process().map_err(|error| error.to_string())?;
+            hosted.before =
+                ProcessCost::of_this_process().map_err(|error| WithSources(&error).to_string())?;
         }
         Ok(())
     }
@@ -287,7 +290,7 @@ impl Subject for RpcSubject {
         if hosted.drive != Drive::Thread {
             return Ok(Vec::new());
         }
-        let now = ProcessCost::of_this_process().map_err(|error| error.to_string())?;
+        let now = ProcessCost::of_this_process().map_err(|error| WithSources(&error).to_string())?;
         serde_json::to_vec(&now.since(hosted.before)).map_err(|error| error.to_string())
     }
 }

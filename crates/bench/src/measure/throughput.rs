@@ -1,6 +1,7 @@
 //! `bench throughput`: calls per second with a window of calls in flight, one call per message and in
 //! batches.
 
+use dunlin_fabric::WithSources;
 use std::time::Duration;
 
 use dunlin_rpc::{ClientConfig, CompletionMode, Plan};
@@ -181,7 +182,11 @@ fn subjects(
                 Err(error @ (MeasureError::Connect { .. } | MeasureError::Call(_)))
                     if options.protocols.is_empty() =>
                 {
-                    findings.notes.push(format!("{} was not measured: {error}", protocol.name));
+                    findings.notes.push(format!(
+                        "{} was not measured: {}",
+                        protocol.name,
+                        WithSources(&error)
+                    ));
                     break;
                 }
                 Err(error) => return Err(error),

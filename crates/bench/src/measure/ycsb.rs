@@ -2,6 +2,7 @@
 //! whose operations are batches. Plans from hints compete with emulations of other systems' protocols, on
 //! one store.
 
+use dunlin_fabric::WithSources;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,8 +11,8 @@ use std::time::Duration;
 use dunlin::thrift::{Bytes, Pending};
 use dunlin_fabric_shm::ShmFabric;
 use dunlin_hatkv::hatkv::{
-    HatKvClient, HatKvGetArguments, HatKvGetOutcome, HatKvMultigetArguments, HatKvMultigetOutcome,
-    HatKvMultiputArguments, HatKvMultiputOutcome, HatKvPutArguments, HatKvPutOutcome,
+    HatKvClient, HatKvError, HatKvGetArguments, HatKvGetOutcome, HatKvMultigetArguments,
+    HatKvMultigetOutcome, HatKvMultiputArguments, HatKvMultiputOutcome, HatKvPutArguments, HatKvPutOutcome,
 };
 
 use super::atb::crowd::{self, Caller};
@@ -350,10 +351,10 @@ const WRONG: &str = "a value was missing or another record's: this is a bug";
 
 /// An operation in flight, with the records that it reads.
 enum UnderWay {
-    Get(Pending<HatKvGetOutcome>, u64),
-    Put(Pending<HatKvPutOutcome>),
-    Multiget(Pending<HatKvMultigetOutcome>, [u64; BATCH]),
-    Multiput(Pending<HatKvMultiputOutcome>),
+    Get(Pending<HatKvGetOutcome, HatKvError>, u64),
+    Put(Pending<HatKvPutOutcome, HatKvError>),
+    Multiget(Pending<HatKvMultigetOutcome, HatKvError>, [u64; BATCH]),
+    Multiput(Pending<HatKvMultiputOutcome, HatKvError>),
 }
 
 impl Caller for Client {
@@ -366,26 +367,29 @@ impl Caller for Client {
         let client = self.client.inner();
         let under_way = match (writes, batched) {
             (false, false) => client
-                .start::<_, HatKvGetOutcome>(GET, &HatKvGetArguments { key: &key })
-                .map_err(|error| error.to_string())
+                .start::<_, HatKvGetOutcome, HatKvError>(GET, &HatKvGetArguments { key: &key })
+                .map_err(|error| WithSources(&error).to_string())
                 .map(|call| UnderWay::Get(call, record)),
             (true, false) => client
-                .start::<_, HatKvPutOutcome>(
+                .start::<_, HatKvPutOutcome, HatKvError>(
                     PUT,
                     &HatKvPutArguments { key: &key, value: &value(record, version) },
                 )
-                .map_err(|error| error.to_string())
+                .map_err(|error| WithSources(&error).to_string())
                 .map(UnderWay::Put),
             (false, true) => client
-                .start::<_, HatKvMultigetOutcome>(MULTIGET, &HatKvMultigetArguments { keys: &keys })
-                .map_err(|error| error.to_string())
+                .start::<_, HatKvMultigetOutcome, HatKvError>(
+                    MULTIGET,
+                    &HatKvMultigetArguments { keys: &keys },
+                )
+                .map_err(|error| WithSources(&error).to_string())
                 .map(|call| UnderWay::Multiget(call, records)),
             (true, true) => {
                 let values: Vec<Bytes> = records.iter().map(|record| value(*record, version)).collect();
                 let arguments = HatKvMultiputArguments { keys: &keys, values: &values };
                 client
-                    .start::<_, HatKvMultiputOutcome>(MULTIPUT, &arguments)
-                    .map_err(|error| error.to_string())
+                    .start::<_, HatKvMultiputOutcome, HatKvError>(MULTIPUT, &arguments)
+                    .map_err(|error| WithSources(&error).to_string())
                     .map(UnderWay::Multiput)
             }
         };
@@ -396,15 +400,15 @@ impl Caller for Client {
     fn finish(&mut self) -> Result<usize, String> {
         match self.under_way.take().ok_or("no operation is under way")? {
             UnderWay::Get(call, record) => {
-                let found = self.client.wait(call).map_err(|error| error.to_string())?;
+                let found = self.client.wait(call).map_err(|error| WithSources(&error).to_string())?;
                 is_value_of(&found, record).then_some(GET).ok_or_else(|| WRONG.to_owned())
             }
             UnderWay::Put(call) => {
-                self.client.wait(call).map_err(|error| error.to_string())?;
+                self.client.wait(call).map_err(|error| WithSources(&error).to_string())?;
                 Ok(PUT)
             }
             UnderWay::Multiget(call, records) => {
-                let found = self.client.wait(call).map_err(|error| error.to_string())?;
+                let found = self.client.wait(call).map_err(|error| WithSources(&error).to_string())?;
                 let right = found.len() == BATCH
                     && found.iter().zip(records).all(|(found, record)| {
                         found.value.as_ref().is_some_and(|value| is_value_of(value, record))
@@ -412,7 +416,7 @@ impl Caller for Client {
                 right.then_some(MULTIGET).ok_or_else(|| WRONG.to_owned())
             }
             UnderWay::Multiput(call) => {
-                self.client.wait(call).map_err(|error| error.to_string())?;
+                self.client.wait(call).map_err(|error| WithSources(&error).to_string())?;
                 Ok(MULTIPUT)
             }
         }

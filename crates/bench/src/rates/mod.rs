@@ -20,6 +20,7 @@
 mod end;
 mod messages;
 
+use dunlin_fabric::WithSources;
 use dunlin_fabric::{
     AcceptError, Access, Address, ArenaError, BadRates, CompletionStatus, CreateError, DialError, Fabric,
     GrantError, Host, LinkError, ListenError, Listener as _, Nanos, PostError, RateRow, RegisterError,
@@ -108,7 +109,7 @@ pub enum RatesError {
     #[error(transparent)]
     Accept(#[from] AcceptError),
     /// The other side closed the connection, or does not answer.
-    #[error("the other side of the measurement: {0}")]
+    #[error("the other side of the measurement is gone")]
     Link(#[from] LinkError),
     /// An operation was refused.
     #[error(transparent)]
@@ -130,7 +131,7 @@ pub enum RatesError {
     #[error("the other side of the measurement says: {0}")]
     Said(String),
     /// The results are inconsistent.
-    #[error("what was measured is no table: {0}")]
+    #[error("the measured rates form no table")]
     Bad(#[from] BadRates),
 }
 
@@ -334,7 +335,7 @@ pub fn serve<F: Fabric>(fabric: &F, address: &Address) -> Result<(), RatesError>
         match slice {
             Ok(Slice { operations, nanos }) => send(&link, &Answer::Done { operations, nanos })?,
             Err(error) => {
-                send(&link, &Answer::Failed { why: error.to_string() })?;
+                send(&link, &Answer::Failed { why: WithSources(&error).to_string() })?;
                 return Err(error);
             }
         }

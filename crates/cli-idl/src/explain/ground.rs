@@ -1,5 +1,6 @@
 //! The target of an explanation: a fabric, a simulated cluster, or the transport for an address.
 
+use dunlin::WithSources;
 use dunlin::thrift::{ServerDescription, describe};
 use dunlin::{
     Address, Capabilities, ChosenFabric, ClientConfig, Fabric, FetchTable, Nanos, RatesSource, ResponseHalf,
@@ -89,7 +90,7 @@ impl Ground {
         let name = capabilities.name.to_owned();
         let config = ClientConfig { timeout: PATIENCE, connect_timeout: PATIENCE, ..ClientConfig::default() };
         let server = on_fabric!(&chosen, fabric => describe(fabric, &resolved.address, config));
-        let server = Some(server.map_err(|error| error.to_string()));
+        let server = Some(server.map_err(|error| WithSources(&error).to_string()));
         Ok(Ground { name, capabilities: Some(capabilities), rates, written, auto, server })
     }
 

@@ -32,6 +32,7 @@ fn code_is_readable_and_the_same_each_time() {
         "/// The value of a key.\n        fn get(",
         "pub struct KvClient<",
         "pub struct KvAsyncClient<",
+        "pub enum KvError {",
         "pub struct KvProcessor<",
         "hints::Hints::NONE.perf_goal(hints::PerfGoal::Latency)",
         "pub mod shared {",

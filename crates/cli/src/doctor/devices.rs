@@ -1,6 +1,7 @@
 //! RDMA: library, devices with their ports and addresses, and device files; or why they are missing.
 
 use super::Finding;
+use dunlin::WithSources;
 use dunlin_fabric_rdma::{DeviceChoice, OpenError, RdmaConfig, RdmaFabric};
 use std::fs::{self, OpenOptions};
 use std::io::ErrorKind;
@@ -202,7 +203,8 @@ fn fabric(root: &Path) -> Finding {
             Err(error) => bad.push((name, error)),
         }
     }
-    let failed: Vec<String> = bad.iter().map(|(name, error)| format!("{name} does not: {error}")).collect();
+    let failed: Vec<String> =
+        bad.iter().map(|(name, error)| format!("{name} does not: {}", WithSources(error))).collect();
     match (good.is_empty(), bad.first()) {
         (false, _) => {
             let said: Vec<String> =
@@ -228,9 +230,8 @@ fn advice(error: &OpenError) -> &'static str {
         OpenError::NoGid { .. } | OpenError::NoAddress { .. } => {
             "`ip addr add ADDRESS/24 dev INTERFACE`, and unset DUNLIN_RDMA_GID_INDEX to take the best"
         }
-        OpenError::NoneUsable(_) | OpenError::System { .. } => {
-            "see the kernel's log, and the limit of locked memory (ulimit -l)"
-        }
+        // A device or the system refuses.
+        _ => "see the kernel's log, and the limit of locked memory (ulimit -l)",
     }
 }
 

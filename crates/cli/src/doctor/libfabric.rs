@@ -2,6 +2,7 @@
 //! reason why it is missing.
 
 use super::Finding;
+use dunlin::WithSources;
 
 const NAME: &str = "fabric ofi";
 
@@ -19,9 +20,10 @@ pub(super) fn finding() -> Finding {
                 OpenError::Provider { .. } => {
                     "see `fi_info -p tcp -t FI_EP_MSG` (package libfabric-bin); FI_PROVIDER may hide it"
                 }
-                OpenError::System { .. } => "see `ulimit -n`, and whether a network interface is up",
+                // The system refuses.
+                _ => "see `ulimit -n`, and whether a network interface is up",
             };
-            Finding::warn(NAME, error.to_string(), advice)
+            Finding::warn(NAME, WithSources(&error).to_string(), advice)
         }
     }
 }

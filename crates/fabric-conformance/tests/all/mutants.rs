@@ -372,7 +372,7 @@ const MUTANTS: &[(Wrong, &[&str])] = &[
 /// Runs the named cases on one mutant; returns those that failed.
 fn failed(wrong: Wrong, cases: &[&str]) -> Vec<&'static str> {
     let only = cases.iter().map(|case| (*case).to_owned()).collect();
-    let options = Options { limit: 1500 * MILLISECOND, only };
+    let options = Options { limit: 1500 * MILLISECOND, only, ..Options::default() };
     let make = |case: &Case<Interposed<Reference, WrongHooks>>| {
         let fabric = Interposed::with_hooks(Reference::new(), WrongHooks(wrong));
         Pair { first: fabric.clone(), second: fabric, address: Address::new(Scheme::Sim, case.name).unwrap() }

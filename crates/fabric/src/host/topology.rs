@@ -14,6 +14,7 @@ pub struct Topology {
 
 /// An error of binding threads to a NUMA node.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum BindError {
     /// The machine has no node of that number.
     #[error("there is no NUMA node {node}: this machine has {there}; change the hint numa, or take it away")]

@@ -4,6 +4,7 @@
 
 use super::Interposed;
 use super::observe::{Event, Failed, Observer, Observing, Part, Posted};
+use crate::WithSources;
 use crate::{CompletionStatus, Fabric, Opcode, WaitMode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -34,7 +35,7 @@ macro_rules! outcome {
     ($failed:expr, $told:ident, $what:literal, $not:literal, $($field:tt)*) => {
         match $failed {
             None => $told!(target: TARGET, $($field)*, $what),
-            Some(error) => warn!(target: TARGET, $($field)*, %error, $not),
+            Some(error) => warn!(target: TARGET, $($field)*, error = %WithSources(error), $not),
         }
     };
 }

@@ -1,6 +1,7 @@
 //! Measures the physical floors alone, and prints the table of `bench limit`. Also the peer process of its
 //! own measurement and of this crate's integration tests.
 
+use std::error::Error as _;
 use std::process::ExitCode;
 
 use dunlin_floor::{
@@ -25,7 +26,8 @@ fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("dunlin-floor: {error}");
+            let source = error.source().map_or(String::new(), |source| format!(": {source}"));
+            eprintln!("dunlin-floor: {error}{source}");
             ExitCode::FAILURE
         }
     }

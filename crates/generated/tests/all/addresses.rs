@@ -3,12 +3,10 @@
 //! machine (`tests/guest/calls`), libfabric in builds that have it.
 
 use dunlin::hints::{FunctionHints, Hints};
-use dunlin::thrift::{
-    CallError, ClientOptions, ConnectError, Context, Failure, FastStr, Never, ServerOptions, serve,
-};
+use dunlin::thrift::{ClientOptions, ConnectError, Context, Failure, FastStr, Never, ServerOptions, serve};
 use dunlin::{
     Address, AsyncHubs, ChosenTransport, Client, ClientConfig, Fabrics, FabricsConfig, FunctionMode, Scheme,
-    Server, ServerBuilder, TypedServer,
+    Server, ServerBuilder, TypedServer, WithSources,
 };
 use dunlin_generated::asked::*;
 use std::net::TcpListener;
@@ -77,7 +75,7 @@ fn wait<T>(future: impl Future<Output = T>) -> T {
 fn talk(fabrics: &Fabrics, address: &Address, handler: &Handler, by_tcp: bool) -> ChosenTransport {
     let mut client = client(fabrics, address);
     assert_eq!(client.say("hello").unwrap(), "hello");
-    assert!(matches!(client.say(""), Err(CallError::Exception(AskedSayException::Silent(_)))));
+    assert!(matches!(client.say(""), Err(AskedError::Silent(_))));
     assert_eq!(client.by_tcp().unwrap(), by_tcp);
     let calls: Vec<_> = (0..10).map(|number| client.push_say(&format!("no. {number}")).unwrap()).collect();
     client.flush().unwrap();
@@ -97,13 +95,18 @@ fn talk(fabrics: &Fabrics, address: &Address, handler: &Handler, by_tcp: bool) -
     let (first, second) = (futures.say("one"), futures.say("two"));
     assert_eq!((wait(second).unwrap(), wait(first).unwrap()), ("two".into(), "one".into()));
     assert_eq!(wait(futures.clone().by_tcp()).unwrap(), by_tcp);
-    assert!(matches!(wait(futures.say("")), Err(CallError::Exception(_))));
+    assert!(matches!(wait(futures.say("")), Err(AskedError::Silent(_))));
     assert_eq!(futures.transport(), client.transport());
     client.transport().clone()
 }
 
 /// Both kinds of clients report the tuning of functions whose results are fetched or written back, and
 /// nothing for others.
+/// Returns an error's text with its sources.
+fn whole(error: &dyn std::error::Error) -> String {
+    WithSources(error).to_string()
+}
+
 #[test]
 fn what_is_chosen_is_told() {
     let fabrics = without(&[]);
@@ -172,7 +175,7 @@ fn auto_ends_at_tcp_where_the_settings_leave_nothing_else() {
         // Calls by number are not supported on TCP: the error names all transports, and says that typed
         // services can use TCP.
         let error =
-            Client::connect(&only_tcp, server.address(), ClientConfig::default()).unwrap_err().to_string();
+            whole(&Client::connect(&only_tcp, server.address(), ClientConfig::default()).unwrap_err());
         for part in ["not shm: ", "not rdma: ", "not ofi: ", "not tcp: ", "typed services go by TCP too"] {
             assert!(error.contains(part), "{error}");
         }
@@ -185,12 +188,12 @@ fn without_any_way_each_says_why() {
     let nothing = without(&[Scheme::Shm, Scheme::Rdma, Scheme::Ofi, Scheme::Tcp]);
     let (_, server) = served(&without(&[]), &anywhere());
     let error =
-        AskedClient::connect(&nothing, server.address(), ClientOptions::default()).unwrap_err().to_string();
+        whole(&AskedClient::connect(&nothing, server.address(), ClientOptions::default()).unwrap_err());
     for part in ["not shm: ", "not rdma: ", "not ofi: ", "not tcp: it is disabled by the settings"] {
         assert!(error.contains(part), "{error}");
     }
     let processor = AskedProcessor(Handler::default());
-    let error = serve(&nothing, &anywhere(), processor, ServerOptions::default()).unwrap_err().to_string();
+    let error = whole(&serve(&nothing, &anywhere(), processor, ServerOptions::default()).unwrap_err());
     assert!(error.contains("not tcp: it is disabled by the settings"), "{error}");
 }
 
@@ -215,7 +218,10 @@ fn what_is_named_is_never_another() {
     for (fabrics, address, why) in cases {
         let address = address.parse().unwrap();
         let error = AskedClient::connect(&fabrics, &address, ClientOptions::default()).unwrap_err();
-        assert!(matches!(error, ConnectError::Engine(_)) && error.to_string().contains(why), "{error}");
+        assert!(
+            matches!(error, ConnectError::Engine(_)) && WithSources(&error).to_string().contains(why),
+            "{error}"
+        );
     }
     // The same holds for a server.
     for named in ["shm:asked-named", "rdma:127.0.0.1:0", "tcp:127.0.0.1:0"] {
@@ -244,7 +250,7 @@ fn tcp_by_name() {
     let said = talk(&fabrics, &address, &handler, true);
     assert_eq!(said.to_string(), format!("tcp ({address}): named by the address"));
     // TCP is not a fabric.
-    let error = Client::connect(&fabrics, &address, ClientConfig::default()).unwrap_err().to_string();
+    let error = whole(&Client::connect(&fabrics, &address, ClientConfig::default()).unwrap_err());
     assert!(error.contains("TCP is no fabric"), "{error}");
     server.shutdown(1_000_000_000);
 }
@@ -302,7 +308,7 @@ fn a_raw_server_has_no_tcp() {
     let server = builder.serve(&anywhere(), |_| Box::new(echo)).unwrap();
     let only_tcp = without(&[Scheme::Shm, Scheme::Rdma, Scheme::Ofi]);
     let error =
-        AskedClient::connect(&only_tcp, server.address(), ClientOptions::default()).unwrap_err().to_string();
+        whole(&AskedClient::connect(&only_tcp, server.address(), ClientOptions::default()).unwrap_err());
     assert!(
         error.contains("not tcp: the server is not on it: it serves calls without a typed service"),
         "{error}"

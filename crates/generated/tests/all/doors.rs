@@ -3,7 +3,7 @@
 
 use dunlin::thrift::tcp::ConnectionOptions;
 use dunlin::thrift::{CallError, ClientOptions, Context, Failure, FastStr, Never, ServerOptions, serve};
-use dunlin::{Address, Certainty, Client, ClientConfig, Fabrics, Server};
+use dunlin::{Address, Certainty, Client, ClientConfig, Fabrics, Server, WithSources};
 use dunlin_generated::asked::*;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -49,16 +49,17 @@ fn every_wrong_port_names_the_right_address() {
         let error = client.say("in").unwrap_err();
         assert!(error.to_string().contains(&format!("use {auto}")), "{error}");
         assert_eq!(error.certainty(), Certainty::NotExecuted);
-        assert!(matches!(error, CallError::Application(_)), "{error}");
+        assert!(matches!(error, AskedError::Call(CallError::Application(_))), "{error}");
     }
 
     // `auto:` at the port of stock Thrift, with typed calls and calls by number.
     let wrong: Address = format!("auto:{tcp}").parse().unwrap();
     let expected =
         format!("this is a server of stock Thrift; use tcp:{tcp} with a typed client; it serves 'Asked'");
-    let typed = AskedClient::connect(&fabrics, &wrong, ClientOptions::default()).unwrap_err().to_string();
-    let raw = Client::connect(&fabrics, &wrong, ClientConfig::default()).unwrap_err().to_string();
-    for error in [typed, raw] {
+    let typed = AskedClient::connect(&fabrics, &wrong, ClientOptions::default()).unwrap_err();
+    let raw = Client::connect(&fabrics, &wrong, ClientConfig::default()).unwrap_err();
+    for error in [&typed as &dyn std::error::Error, &raw] {
+        let error = WithSources(error).to_string();
         assert!(error.contains(&expected), "{error}");
     }
 

@@ -226,13 +226,13 @@ fn exceptions_are_results() {
     let rig = rig("exceptions");
     let mut client = rig.client();
     match client.get(b"none", None) {
-        Err(CallError::Exception(EverywhereGetException::Missing(missing))) => {
+        Err(EverywhereError::Missing(missing)) => {
             assert_eq!(missing.key, "none")
         }
         other => panic!("{other:?}"),
     }
     match client.get(b"none", Some(5)) {
-        Err(CallError::Exception(EverywhereGetException::Elsewhere(elsewhere))) => {
+        Err(EverywhereError::Elsewhere(elsewhere)) => {
             assert_eq!(elsewhere.code, Some(5));
         }
         other => panic!("{other:?}"),
@@ -240,7 +240,7 @@ fn exceptions_are_results() {
     // An inherited function, with an exception of another file.
     assert_eq!(client.version().unwrap(), 3);
     match client.fail(4) {
-        Err(CallError::Exception(BaseFailException::Elsewhere(elsewhere))) => {
+        Err(EverywhereError::Elsewhere(elsewhere)) => {
             assert_eq!((elsewhere.code, elsewhere.why), (Some(4), Some("told to".into())));
         }
         other => panic!("{other:?}"),
@@ -254,14 +254,14 @@ fn what_is_not_declared_comes_as_an_application_exception() {
     let rig = rig("application");
     let mut client = rig.client();
     match client.fails("so") {
-        Err(CallError::Application(error)) => {
+        Err(EverywhereError::Call(CallError::Application(error))) => {
             assert_eq!(error.kind(), ApplicationExceptionKind::INVALID_TRANSFORM);
             assert_eq!(error.message(), "so");
         }
         other => panic!("{other:?}"),
     }
     match client.panics() {
-        Err(CallError::Application(error)) => {
+        Err(EverywhereError::Call(CallError::Application(error))) => {
             assert_eq!(error.kind(), ApplicationExceptionKind::INTERNAL_ERROR)
         }
         other => panic!("{other:?}"),
@@ -281,7 +281,9 @@ fn large_values_go_both_ways_and_long_functions_to_the_pool() {
         assert_eq!(client.get(b"large", None).unwrap(), value);
     }
     match client.bulk(-1) {
-        Err(CallError::Application(error)) => assert_eq!(error.message(), "a size is not negative"),
+        Err(EverywhereError::Call(CallError::Application(error))) => {
+            assert_eq!(error.message(), "a size is not negative")
+        }
         other => panic!("{other:?}"),
     }
 }
@@ -300,7 +302,7 @@ fn batches_and_oneway_calls_arrive() {
         for (i, call) in calls.into_iter().enumerate() {
             match client.wait(call) {
                 Ok(value) => assert!(i % 5 != 0 && value == "v"),
-                Err(CallError::Exception(EverywhereGetException::Missing(_))) => assert_eq!(i % 5, 0),
+                Err(EverywhereError::Missing(_)) => assert_eq!(i % 5, 0),
                 other => panic!("{other:?}"),
             }
         }
@@ -326,7 +328,7 @@ fn futures_give_the_same() {
     let (get, missing, echo) = (client.get(b"key", None), client.get(b"no", None), client.echo(&value));
     assert_eq!(ready(echo).unwrap().text, "Löffler");
     assert_eq!(ready(get).unwrap().len(), 100_000);
-    assert!(matches!(ready(missing), Err(CallError::Exception(EverywhereGetException::Missing(_)))));
+    assert!(matches!(ready(missing), Err(EverywhereError::Missing(_))));
     client.heartbeat(3).unwrap();
     drop(client.version());
     assert_eq!(ready(client.version()).unwrap(), 3);
@@ -384,7 +386,7 @@ fn a_handler_past_its_deadline() {
     assert_eq!(others.version().unwrap(), 3);
     drop(held);
     for error in errors {
-        assert!(matches!(error, CallError::Transport(_)), "{error}");
+        assert!(matches!(error, EverywhereError::Call(CallError::Transport(_))), "{error}");
         assert!(error.to_string().contains("deadline"), "{error}");
         assert_eq!(error.certainty(), Certainty::MaybeExecuted);
     }
@@ -416,8 +418,8 @@ fn a_call_has_the_time_that_it_is_given() {
     let mut view = client.within(minute);
     assert_eq!((view.version().unwrap(), view.version().unwrap()), (3, 3));
 
-    let is_over = |error: CallError<Never>, certainty| {
-        let CallError::Transport(error) = error else { panic!("{error}") };
+    let is_over = |error: EverywhereError, certainty| {
+        let EverywhereError::Call(CallError::Transport(error)) = error else { panic!("{error}") };
         assert_eq!((error.cause(), error.certainty()), (Some(dunlin::Cause::DeadlineExceeded), certainty));
     };
     let zero = Duration::ZERO;
@@ -453,7 +455,10 @@ fn a_batch_waits_for_room() {
         }
         assert!(calls.len() <= 64, "the window");
     };
-    assert!(matches!(refused, CallError::Transport(_)) && refused.certainty() == Certainty::NotExecuted);
+    assert!(
+        matches!(refused, EverywhereError::Call(CallError::Transport(_)))
+            && refused.certainty() == Certainty::NotExecuted
+    );
     for call in calls {
         assert_eq!(client.wait(call).unwrap(), value);
     }
@@ -469,13 +474,12 @@ fn a_younger_client_gets_along() {
     let leaf = younger::Leaf { name: "n".into(), weight: None, colors: Some(vec!["red".into()]) };
     client.put(b"key", b"value", Some(&leaf)).unwrap();
     assert_eq!(client.get(b"key", "why not", None).unwrap(), "value");
-    assert!(matches!(
-        client.get(b"none", "", None),
-        Err(CallError::Exception(younger::EverywhereGetException::Missing(_)))
-    ));
+    assert!(matches!(client.get(b"none", "", None), Err(younger::EverywhereError::Missing(_))));
     let calls = rig.handler.0.calls.load(Ordering::Relaxed);
     match client.added(1) {
-        Err(error @ CallError::Application(_)) => assert_eq!(error.certainty(), Certainty::NotExecuted),
+        Err(error @ younger::EverywhereError::Call(CallError::Application(_))) => {
+            assert_eq!(error.certainty(), Certainty::NotExecuted)
+        }
         other => panic!("{other:?}"),
     }
     assert_eq!(rig.handler.0.calls.load(Ordering::Relaxed), calls);
@@ -523,13 +527,13 @@ fn an_older_client_is_told_what_it_lacks() {
     let mut client = EverywhereClient::connect(&fabric, &address, options).unwrap();
     client.put(b"key", b"value").unwrap();
     match client.get(b"key", None) {
-        Err(CallError::Application(error)) => {
+        Err(EverywhereError::Call(CallError::Application(error))) => {
             assert_eq!(error.kind(), ApplicationExceptionKind::PROTOCOL_ERROR);
             assert!(error.message().contains("'reason'"), "{error}");
         }
         other => panic!("{other:?}"),
     }
-    assert!(matches!(client.version(), Err(CallError::Application(_))));
+    assert!(matches!(client.version(), Err(EverywhereError::Call(CallError::Application(_)))));
 }
 
 #[test]

@@ -157,11 +157,11 @@ fn every_length_goes_there_and_back() {
         let mut bad = data.clone();
         bad.insert(0, 0);
         match client.look(&bad) {
-            Err(CallError::Exception(FormsLookException::Refused(refused))) => assert_eq!(refused.why, bad),
+            Err(FormsError::Refused(refused)) => assert_eq!(refused.why, bad),
             other => panic!("{length}: {other:?}"),
         }
         match client.refuse(&data) {
-            Err(CallError::Exception(FormsRefuseException::Refused(refused))) => {
+            Err(FormsError::Refused(refused)) => {
                 assert_eq!(refused.why, data)
             }
             other => panic!("{length}: {other:?}"),
@@ -202,7 +202,9 @@ fn who_does_not_agree_gets_along() {
     assert_eq!(client.rename(b"name").unwrap(), "name");
     assert_eq!(client.sum(1, 2, 3, 4, false).unwrap(), 10);
     match client.say("text") {
-        Err(CallError::Application(error)) => assert!(error.message().contains("'text'"), "{error}"),
+        Err(younger::FormsError::Call(CallError::Application(error))) => {
+            assert!(error.message().contains("'text'"), "{error}")
+        }
         other => panic!("{other:?}"),
     }
     assert!(client.nothing().is_err(), "there is no value");
@@ -215,7 +217,9 @@ fn who_does_not_agree_gets_along() {
     assert_eq!(client.first(std::slice::from_ref(&two), &younger::Two::default()).unwrap(), two);
     assert_eq!(client.first(&[], &two).unwrap(), two);
     match client.mix(&younger::Strict { left: 1, right: "x".into() }) {
-        Err(CallError::Application(error)) => assert!(error.message().contains("required"), "{error}"),
+        Err(younger::FormsError::Call(CallError::Application(error))) => {
+            assert!(error.message().contains("required"), "{error}")
+        }
         other => panic!("{other:?}"),
     }
 }
@@ -356,7 +360,7 @@ fn tcp_beside_the_engine() {
     stock.note(100).unwrap();
     assert_eq!(block_on(stock.sum(1, 2, 3, 4, true)).unwrap(), -10);
     match block_on(stock.look(b"\0no")) {
-        Err(CallError::Exception(FormsLookException::Refused(refused))) => assert_eq!(refused.why, "\0no"),
+        Err(FormsError::Refused(refused)) => assert_eq!(refused.why, "\0no"),
         other => panic!("{other:?}"),
     }
     // Oneway calls may still be in transit.
@@ -373,11 +377,11 @@ fn no_tcp_is_said() {
     let _server =
         serve(&fabric, &address, FormsProcessor(Handler::default()), ServerOptions::default()).unwrap();
     let mut client = FormsClient::connect(&fabric, &address, ClientOptions::default()).unwrap();
-    assert!(matches!(client.remote("x"), Err(CallError::NoTcp { .. })));
+    assert!(matches!(client.remote("x"), Err(FormsError::Call(CallError::NoTcp { .. }))));
     let hub = dunlin::AsyncHub::new(&fabric).unwrap();
     let futures = FormsAsyncClient::connect(&hub, &fabric, &address, ClientOptions::default()).unwrap();
-    assert!(matches!(block_on(futures.remote("x")), Err(CallError::NoTcp { .. })));
-    assert!(matches!(futures.note(1), Err(CallError::NoTcp { .. })));
+    assert!(matches!(block_on(futures.remote("x")), Err(FormsError::Call(CallError::NoTcp { .. }))));
+    assert!(matches!(futures.note(1), Err(FormsError::Call(CallError::NoTcp { .. }))));
 }
 
 /// A client asks for its service by name, so a function of another service with the same name is not called

@@ -4,6 +4,7 @@ mod addresses;
 mod bare;
 mod doors;
 mod engine;
+mod errors;
 mod forms;
 mod numa;
 mod plans;

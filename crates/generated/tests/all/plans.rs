@@ -8,7 +8,7 @@ use dunlin::thrift::{
 };
 use dunlin::{
     Address, AsyncHubs, CallError as EngineError, Cause, ClientConfig, CompletionMode, Fabrics, RunsIn,
-    TypedServer,
+    TypedServer, WithSources,
 };
 use dunlin_generated::asked::*;
 use std::net::TcpListener;
@@ -162,7 +162,10 @@ fn lazy_clients_wait_for_their_server_on_shared_memory_and_tcp() {
         assert!(hasty.wait_ready(Duration::from_millis(5)).is_err());
         if !by_tcp {
             assert_eq!(hasty.plan_of("say"), Err(PlanOfError::NotConnected));
-            let gone = matches!(error, CallError::Transport(EngineError::NotExecuted(Cause::Disconnected)));
+            let gone = matches!(
+                error,
+                AskedError::Call(CallError::Transport(EngineError::NotExecuted(Cause::Disconnected)))
+            );
             assert!(gone && error.to_string().contains("no connection to the server"), "{error}");
         }
         let mut patient = AskedClient::connect(&fabrics, &address, lazy(LONG)).unwrap();
@@ -207,5 +210,5 @@ fn clients_that_cannot_be_lazy_say_so() {
     refused(AskedAsyncClient::connect(&hubs, &fabrics, &address("none"), lazy(LONG)).unwrap_err());
     let tcp = format!("tcp:127.0.0.1:{}", free_port()).parse().unwrap();
     let error = AskedAsyncClient::connect(&hubs, &fabrics, &tcp, lazy(LONG)).unwrap_err();
-    assert!(error.to_string().contains("neither lazy"), "{error}");
+    assert!(WithSources(&error).to_string().contains("neither lazy"), "{error}");
 }

@@ -117,7 +117,9 @@ fn arguments_that_are_left_out_are_as_by_default() {
         assert_eq!(client.own().unwrap(), LIMIT);
         assert!(client.hold().unwrap());
         match client.must() {
-            Err(CallError::Application(error)) => assert!(error.message().contains("number"), "{error}"),
+            Err(younger::DerivedError::Call(CallError::Application(error))) => {
+                assert!(error.message().contains("number"), "{error}")
+            }
             other => panic!("{other:?}"),
         }
     }
@@ -161,5 +163,8 @@ fn extended_services_answer_to_the_names_of_their_bases() {
     let _base = serve(&fabric, &base, younger::ValuesProcessor(Small), ServerOptions::default()).unwrap();
     let mut client = younger::DerivedClient::connect(&fabric, &base, ClientOptions::default()).unwrap();
     assert_eq!(client.must().unwrap(), 2);
-    assert!(matches!(client.own(), Err(CallError::Application(_))), "the base has no such function");
+    assert!(
+        matches!(client.own(), Err(younger::DerivedError::Call(CallError::Application(_)))),
+        "the base has no such function"
+    );
 }

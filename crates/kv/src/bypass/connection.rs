@@ -5,6 +5,7 @@ use super::cuckoo::{ENTRY_BYTES, WAYS};
 use super::hopscotch::OVERFLOW;
 use super::space::LINE;
 use super::{HEADER_BYTES, Kind, Shape};
+use dunlin_fabric::WithSources;
 use dunlin_fabric::{
     Access, Address, Arena, Armed, Buffer, Completion, CompletionQueueId, CompletionStatus, CreateError,
     DialError, Endpoint, Fabric, GrantError, Host, Link, LinkError, Listener, Nanos, Operation, PostError,
@@ -27,6 +28,7 @@ pub(super) enum Area {
 
 /// The reason why a READ failed.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum ReadError {
     /// The server is gone.
     #[error("the server is gone")]
@@ -60,12 +62,13 @@ pub(super) trait Reads {
 
 /// The reason why a connection for READs could not be made.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum ConnectError {
     /// The server cannot be reached.
     #[error(transparent)]
     Dial(#[from] DialError),
     /// The control connection failed.
-    #[error("the handshake failed: {0}")]
+    #[error("the handshake failed")]
     Link(#[from] LinkError),
     /// The server's description of its tables is invalid.
     #[error("the server's tables cannot be understood: {0}")]
@@ -406,7 +409,7 @@ impl<F: Fabric> Control<F> {
                         link.subscribe(Subscription { signal: self.signal.clone(), mark });
                     }
                     Err(error) => {
-                        tracing::warn!(target: "dunlin::bypass", %error, "a client could not be connected");
+                        tracing::warn!(target: "dunlin::bypass", error = %WithSources(&error), "a client could not be connected");
                         link.close();
                     }
                 }

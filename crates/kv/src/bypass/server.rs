@@ -57,6 +57,7 @@ impl BypassConfig {
 
 /// The reason why a server could not be started.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum BypassServeError {
     /// A setting is out of range.
     #[error("{what} is {value}, but must be {must}")]
@@ -81,7 +82,7 @@ pub enum BypassServeError {
     #[error(transparent)]
     Create(#[from] CreateError),
     /// A thread could not be started.
-    #[error("cannot start a thread: {0}")]
+    #[error("cannot start a thread")]
     Thread(#[from] std::io::Error),
 }
 
@@ -295,6 +296,7 @@ pub(super) enum Got {
 
 /// The reason why a GET has no outcome.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum GetError {
     /// A READ failed, or concurrent writes tore the read bytes for too long.
     #[error(transparent)]

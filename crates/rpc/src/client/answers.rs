@@ -92,7 +92,7 @@ impl<F: Fabric> ClientLane<F> {
                     Arrived::Part | Arrived::Nothing => {}
                     Arrived::Whole(buffer) => drop(self.slots.answer_large(header.call, Ok(buffer))),
                     Arrived::Lost => {
-                        let lost = CallError::MaybeExecuted(Cause::OutOfMemory);
+                        let lost = CallError::Executed(Cause::OutOfMemory);
                         self.slots.answer_large(header.call, Err(lost));
                     }
                 }
@@ -193,7 +193,8 @@ impl<F: Fabric> ClientLane<F> {
             return Err(Violation::Transfer("a large payload with an error status"));
         }
         let length = descriptor.length as usize;
-        let lost = Err(CallError::MaybeExecuted(Cause::OutOfMemory));
+        self.slots.announced(call);
+        let lost = Err(CallError::Executed(Cause::OutOfMemory));
         if self.large == LargePayload::Eager {
             // The fragments come in any case.
             let wanted = self.slots.wanted(call);

@@ -24,6 +24,7 @@ use crate::error::{CallError, Cause, ConnectError};
 use crate::path::hybrid::Tuning;
 use crate::plan::CompletionMode;
 use crate::tune::Tuners;
+use dunlin_fabric::WithSources;
 use dunlin_fabric::{Address, Buffer, Fabric, Host, Nanos, Signal, Task, ThreadDomain, Waker as _};
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -357,10 +358,10 @@ impl<F: Fabric> Connection<F> {
                     // One line for each outage says why.
                     match failures {
                         1 => {
-                            tracing::warn!(target: "dunlin::client", %address, %error, "no connection; the client connects again with back-off")
+                            tracing::warn!(target: "dunlin::client", %address, error = %WithSources(&error), "no connection; the client connects again with back-off")
                         }
                         _ => {
-                            tracing::debug!(target: "dunlin::client", %address, %error, failures, "no connection")
+                            tracing::debug!(target: "dunlin::client", %address, error = %WithSources(&error), failures, "no connection")
                         }
                     }
                 }
@@ -729,7 +730,7 @@ impl<F: Fabric> Call<F> {
             }
             CallState::Failed(error) => Poll::Ready(Err(error)),
             CallState::Waiting { .. } | CallState::Over => {
-                Poll::Ready(Err(CallError::NotExecuted(Cause::Closed)))
+                Poll::Ready(Err(CallError::MaybeExecuted(Cause::Closed)))
             }
         }
     }

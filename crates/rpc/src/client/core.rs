@@ -15,6 +15,7 @@ use crate::path::{HEAD_IMMEDIATE, Scratch, Violation, scratch};
 use crate::plan::CompletionMode;
 use crate::tune::Tuners;
 use crate::wait::Sleep;
+use dunlin_fabric::WithSources;
 use dunlin_fabric::{
     Completion, CompletionQueueId, CompletionStatus, Fabric, Host, Link, Nanos, Opcode, QueuePairId,
     QueuePairState, ThreadDomain, WaitMode, Work, copy,
@@ -434,7 +435,7 @@ impl<F: Fabric> Core<F> {
         if violation == Violation::Broken {
             return self.break_lane(index, Cause::ConnectionLost);
         }
-        tracing::warn!(target: "dunlin::client", lane = index, %violation, "the server broke the protocol; the lane is closed");
+        tracing::warn!(target: "dunlin::client", lane = index, violation = %WithSources(&violation), "the server broke the protocol; the lane is closed");
         self.break_lane(index, Cause::ProtocolViolation);
     }
 
@@ -450,7 +451,7 @@ impl<F: Fabric> Core<F> {
             fetching |= lane.may_have_fetched();
             let Some(fetcher) = lane.fetcher_with_work(|| self.fabric.host().now()) else { continue };
             if let Err(violation) = fetcher.read(&mut self.domain) {
-                tracing::debug!(target: "dunlin::client", lane = index, %violation, "a lane that fetches broke");
+                tracing::debug!(target: "dunlin::client", lane = index, violation = %WithSources(&violation), "a lane that fetches broke");
                 self.break_lane(index as u16, Cause::ConnectionLost);
             }
         }
@@ -636,7 +637,7 @@ impl<F: Fabric> Core<F> {
     pub(crate) fn outcome(&self, id: CallId) -> Result<&[u8], CallError> {
         match self.lanes.get(id.lane as usize) {
             Some(Some(lane)) => lane.slots.outcome(id.call),
-            _ => Err(CallError::NotExecuted(Cause::Closed)),
+            _ => Err(CallError::MaybeExecuted(Cause::Closed)),
         }
     }
 
@@ -650,7 +651,7 @@ impl<F: Fabric> Core<F> {
 
     /// Takes the result of a finished call, leaves `spare` in its place, and releases the call.
     pub(crate) fn take(&mut self, id: CallId, spare: Vec<u8>) -> Result<Taken<F>, CallError> {
-        let Some(lane) = self.lane(id.lane) else { return Err(CallError::NotExecuted(Cause::Closed)) };
+        let Some(lane) = self.lane(id.lane) else { return Err(CallError::MaybeExecuted(Cause::Closed)) };
         let taken = lane.slots.take_result(id.call, spare);
         lane.slots.forget(id.call);
         taken

@@ -80,6 +80,8 @@ struct Rare<M: Memory> {
     request: Option<Buffer<M>>,
     error: Option<CallError>,
     waker: Option<Waker>,
+    /// The server has announced a large result, so the handler ran.
+    announced: bool,
 }
 
 /// The effect of an answer.
@@ -151,8 +153,14 @@ impl<M: Memory> Slots<M> {
             deadline: 0,
             line: [0; INLINE_PAYLOAD],
         };
-        let rare =
-            |_| Rare { small: Vec::with_capacity(64), large: None, request: None, error: None, waker: None };
+        let rare = |_| Rare {
+            small: Vec::with_capacity(64),
+            large: None,
+            request: None,
+            error: None,
+            waker: None,
+            announced: false,
+        };
         Slots {
             slots: (0..window).map(slot).collect(),
             rare: (0..window).map(rare).collect(),
@@ -336,6 +344,13 @@ impl<M: Memory> Slots<M> {
         self.get(call).is_some_and(|slot| slot.state == State::InFlight)
     }
 
+    /// Records that the server has announced a large result.
+    pub(crate) fn announced(&mut self, call: u32) {
+        if let Some(rare) = self.rare(call) {
+            rare.announced = true;
+        }
+    }
+
     /// Records that the answer is a large payload that is now being READ.
     pub(crate) fn reading(&mut self, call: u32) {
         if let Some(slot) = self.get(call) {
@@ -481,6 +496,7 @@ impl<M: Memory> Slots<M> {
         rare.request = None;
         rare.error = None;
         rare.waker = None;
+        rare.announced = false;
     }
 
     /// Returns whether a call has its outcome; `None` for an id that is not, or no longer, in the table.
@@ -523,7 +539,7 @@ impl<M: Memory> Slots<M> {
         let (index, _) = split_call(call);
         let done = |slot: &&Slot| slot.call == call && matches!(slot.state, State::Done | State::Expired);
         let (Some(slot), Some(rare)) = (self.slots.get(index).filter(done), self.rare.get(index)) else {
-            return Err(CallError::NotExecuted(Cause::Closed));
+            return Err(CallError::MaybeExecuted(Cause::Closed));
         };
         // Do not touch the rare state if it is unused.
         if slot.rare
@@ -544,7 +560,7 @@ impl<M: Memory> Slots<M> {
     pub(crate) fn take_result(&mut self, call: u32, spare: Vec<u8>) -> Result<Taken<M>, CallError> {
         let (index, _) = split_call(call);
         if self.is_done(call) != Some(true) {
-            return Err(CallError::NotExecuted(Cause::Closed));
+            return Err(CallError::MaybeExecuted(Cause::Closed));
         }
         let (slot, rare) = (&self.slots[index], &mut self.rare[index]);
         if let Some(error) = rare.error.take() {
@@ -615,10 +631,7 @@ impl<M: Memory> Slots<M> {
             let call = slot.call;
             let rare = &mut self.rare[index];
             // A call of a batch that is not sent yet will leave with it, marked as not to be executed.
-            rare.error = Some(match unsent {
-                true => CallError::NotExecuted(Cause::DeadlineExceeded),
-                false => CallError::MaybeExecuted(Cause::DeadlineExceeded),
-            });
+            rare.error = Some(unanswered(Cause::DeadlineExceeded, rare.announced, unsent));
             self.woken.extend(rare.waker.take());
             self.push_done(call);
         }
@@ -627,7 +640,7 @@ impl<M: Memory> Slots<M> {
 
     /// Ends all calls because the lane is gone. `taken` is the number of messages that the server has
     /// reported as taken: calls in later messages were not executed, and neither were calls that were never
-    /// sent.
+    /// sent. Calls with an announced result were executed.
     pub(crate) fn fail(&mut self, cause: Cause, taken: Option<u64>) {
         let taken = taken.unwrap_or(u64::MAX).min(self.sent);
         for index in 0..self.slots.len() {
@@ -645,11 +658,7 @@ impl<M: Memory> Slots<M> {
                     slot.state = State::Done;
                     slot.rare = true;
                     let rare = &mut self.rare[index];
-                    rare.error = Some(if never {
-                        CallError::NotExecuted(cause)
-                    } else {
-                        CallError::MaybeExecuted(cause)
-                    });
+                    rare.error = Some(unanswered(cause, rare.announced, never));
                     rare.request = None;
                     self.woken.extend(rare.waker.take());
                     self.in_flight -= 1;
@@ -657,6 +666,16 @@ impl<M: Memory> Slots<M> {
                 }
             }
         }
+    }
+}
+
+/// Returns the error of a call without an answer. `announced`: the server has announced its result; `never`:
+/// the server has not taken the call.
+fn unanswered(cause: Cause, announced: bool, never: bool) -> CallError {
+    match (announced, never) {
+        (true, _) => CallError::Executed(cause),
+        (false, true) => CallError::NotExecuted(cause),
+        (false, false) => CallError::MaybeExecuted(cause),
     }
 }
 

@@ -5,6 +5,7 @@
 //! Mapped memory is bounded and kept, so that a steady load maps no new memory.
 
 use super::rendezvous::Exhausted;
+use dunlin_fabric::WithSources;
 use dunlin_fabric::{Access, Fabric, GrantError, Link, Region, RegionKey};
 use dunlin_wire::Descriptor;
 
@@ -138,7 +139,7 @@ impl<F: Fabric> Areas<F> {
         let memory = fabric.register(unit * u64::from(count), Access::WRITE).map_err(|_| Exhausted)?;
         let region = Region::new(memory);
         let key = self.link.grant(region.memory(), Access::WRITE).map_err(|error| {
-            tracing::warn!(target: "dunlin::path", %error, "memory for a large payload could not be granted");
+            tracing::warn!(target: "dunlin::path", error = %WithSources(&error), "memory for a large payload could not be granted");
             self.deaf |= matches!(error, GrantError::Link(_));
             Exhausted
         })?;

@@ -8,6 +8,7 @@
 //! needed. Mailboxes do not grow for large payloads.
 
 use crate::tune::turns::{Past, Turn, Turns};
+use dunlin_fabric::WithSources;
 use dunlin_fabric::{Access, Arena, Buffer, Fabric, GrantError, Link, RegionKey};
 use dunlin_wire::Descriptor;
 
@@ -305,7 +306,7 @@ impl<F: Fabric> Pool<F> {
     /// delays the caller once, for a bounded time, and not once for each grant.
     fn grant(&mut self, link: &F::Link, arena: &Arena<F::Memory>) -> Result<RegionKey, Exhausted> {
         let granted = link.grant(arena.memory(), Access::READ).map_err(|error| {
-            tracing::warn!(target: "dunlin::path", %error, "memory for a large payload could not be granted");
+            tracing::warn!(target: "dunlin::path", error = %WithSources(&error), "memory for a large payload could not be granted");
             self.deaf |= matches!(error, GrantError::Link(_));
             Exhausted
         });

@@ -1,6 +1,7 @@
 //! Registered memory for messages that exceed the fabric's inline limit.
 
 use super::{MAX_MESSAGE, TxError};
+use dunlin_fabric::WithSources;
 use dunlin_fabric::{Access, Arena, Buffer, Fabric};
 
 /// The number of messages of the greatest length that may be in flight at once.
@@ -35,7 +36,7 @@ impl<F: Fabric> Staging<F> {
 #[cold]
 fn make<F: Fabric>(fabric: &F) -> Result<Arena<F::Memory>, TxError> {
     let memory = fabric.register(BYTES as u64, Access::LOCAL).map_err(|error| {
-        tracing::warn!(target: "dunlin", %error, bytes = BYTES, "no memory to send a long message from: the lane is closed");
+        tracing::warn!(target: "dunlin", error = %WithSources(&error), bytes = BYTES, "no memory to send a long message from: the lane is closed");
         TxError::Broken
     })?;
     // An arena requires memory that no peer may write.

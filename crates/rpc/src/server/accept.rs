@@ -13,6 +13,7 @@ use crate::path::CONTROL_BYTES;
 use crate::plan::{
     Carrier, CompletionMode, Illegal, LargePayload, Lease, Plan, RequestHalf, ResponseHalf, Sharing,
 };
+use dunlin_fabric::WithSources;
 use dunlin_fabric::{
     Access, Endpoint, Fabric, Host, Link, Listener, Mark, Nanos, ReadyList, Region, RegionKey, Signal,
     Subscription,
@@ -406,7 +407,7 @@ impl<F: Fabric> Control<F> {
             self.fabric
                 .register(length, access)
                 .map(Region::new)
-                .map_err(|error| (RefusalCode::NO_MEMORY, error.to_string()))
+                .map_err(|error| (RefusalCode::NO_MEMORY, WithSources(&error).to_string()))
         };
         let ring = if plan.request.carrier().has_ring() { ring_bytes as u64 } else { 0 };
         let region = register(CONTROL_BYTES as u64 + ring, Access::WRITE)?;

@@ -2,6 +2,7 @@
 //! request, whose [`Deferred`] puts the answer into the worker's inbox.
 
 use super::dispatch::Call;
+use crate::error::HANDLER_RAN;
 use crate::plan::SMALL_LIMIT;
 use crate::server::inbox::{Command, Inbox};
 use crate::service::{NEVER, Request, left};
@@ -59,12 +60,20 @@ impl<F: Fabric> Incoming<F> {
         self.deadline != NEVER && self.deadline <= self.clock.now()
     }
 
+    /// Records that the execution begins. If the call is dropped without an answer afterwards, its caller
+    /// learns that it was executed ([`Cause::HandlerPanicked`](crate::Cause::HandlerPanicked)); before, that
+    /// it may have been ([`Cause::Dropped`](crate::Cause::Dropped)).
+    pub fn begin(&mut self) {
+        self.deferred.began = true;
+    }
+
     /// Answers the call with a result. Does not block.
     pub fn reply(mut self, payload: Vec<u8>) {
         self.deferred.finish(Status::Ok, payload);
     }
 
-    /// Answers the call with an error. Does not block.
+    /// Answers the call with an error. For the caller, [`Status::TooLarge`] means that the call was executed
+    /// and that its result is too large, and any other error that it was not executed. Does not block.
     pub fn refuse(mut self, status: Status) {
         self.deferred.finish(status, Vec::new());
     }
@@ -87,13 +96,16 @@ impl<F: Fabric> Incoming<F> {
 }
 
 /// The obligation to answer one call. If it is dropped without an answer, the caller gets
-/// [`Status::HandlerPanicked`].
+/// [`Status::HandlerPanicked`]: with [`HANDLER_RAN`] if the application had begun to execute the call, else
+/// without a payload, as the server does not know.
 #[derive(Debug)]
 pub(crate) struct Deferred<F: Fabric> {
     inbox: Option<Arc<Inbox<F>>>,
     lane: u16,
     serial: u64,
     call: ReplyTo,
+    /// The application has begun to execute the call.
+    began: bool,
 }
 
 /// The parts of a call that its answer repeats.
@@ -113,7 +125,7 @@ impl Call {
 
 impl<F: Fabric> Deferred<F> {
     pub(crate) fn new(inbox: Arc<Inbox<F>>, lane: u16, serial: u64, call: ReplyTo) -> Self {
-        Deferred { inbox: Some(inbox), lane, serial, call }
+        Deferred { inbox: Some(inbox), lane, serial, call, began: false }
     }
 
     fn finish(&mut self, status: Status, payload: Vec<u8>) {
@@ -131,7 +143,8 @@ impl<F: Fabric> Deferred<F> {
 
 impl<F: Fabric> Drop for Deferred<F> {
     fn drop(&mut self) {
-        self.finish(Status::HandlerPanicked, Vec::new());
+        let payload = if self.began { HANDLER_RAN.to_vec() } else { Vec::new() };
+        self.finish(Status::HandlerPanicked, payload);
     }
 }
 

@@ -10,6 +10,7 @@ use super::open;
 use super::slow::Sampling;
 use super::telling::{Telling, Told};
 use super::worker::Shared;
+use crate::error::{HANDLER_RAN, failure};
 use crate::path::again::Repeated;
 use crate::path::large::Arrived;
 use crate::path::pieces::{Filling, PIECE};
@@ -590,7 +591,7 @@ impl<F: Fabric> Dispatcher<F> {
             }
             // An error answer gives the announced result up.
             if matches!(outcome, Ok(Ok(()))) {
-                return self.answer_small(domain, lane, call, Status::HandlerPanicked, &[]);
+                return self.answer_small(domain, lane, call, Status::HandlerPanicked, HANDLER_RAN);
             }
         }
         let (status, length) = match outcome {
@@ -599,8 +600,8 @@ impl<F: Fabric> Dispatcher<F> {
             }
             Ok(Ok(())) => (Status::Ok, length),
             failed => match failure(failed, length) {
-                Some(answer) => answer,
-                None => return self.refuse_result(domain, lane, call, batch),
+                Ok(answer) => answer,
+                Err(status) => return self.refuse_executed(domain, lane, call, status, batch),
             },
         };
         let meta = answer_meta(call.call, call.thread, status, Flags::NONE);
@@ -637,7 +638,7 @@ impl<F: Fabric> Dispatcher<F> {
             descriptor.map(|descriptor| (descriptor, buffer))
         });
         let Some((descriptor, buffer)) = described else {
-            return self.refuse_result(domain, lane, call, batch);
+            return self.refuse_executed(domain, lane, call, Status::TooLarge, batch);
         };
         let length = buffer.len();
         if lane.plan.large == LargePayload::Eager {
@@ -676,18 +677,19 @@ impl<F: Fabric> Dispatcher<F> {
         Ok(())
     }
 
-    /// Answers that a call was executed but its result cannot be sent: it exceeds the limit, or there is no
-    /// memory. The payload of this answer shows the client that the handler has run.
+    /// Answers that a call was executed and has no result: the handler panicked, the result exceeds the
+    /// limit, or there is no memory for it.
     #[cold]
-    fn refuse_result(
+    fn refuse_executed(
         &mut self,
         domain: &mut F::Domain,
         lane: &mut ServerLane<F>,
         call: Call,
+        status: Status,
         batch: Option<&mut BatchState>,
     ) -> Result<(), Violation> {
-        let meta = answer_meta(call.call, call.thread, Status::TooLarge, Flags::NONE);
-        self.out.put_answer(&self.fabric, domain, lane, meta, b"result", batch)
+        let meta = answer_meta(call.call, call.thread, status, Flags::NONE);
+        self.out.put_answer(&self.fabric, domain, lane, meta, HANDLER_RAN, batch)
     }
 
     #[cold]
@@ -764,7 +766,7 @@ impl<F: Fabric> Dispatcher<F> {
     ) -> Result<(), Violation> {
         let call = Call { call, function: 0, thread, deadline: NEVER };
         if status == Status::TooLarge {
-            return self.refuse_result(domain, lane, call, None);
+            return self.refuse_executed(domain, lane, call, status, None);
         }
         if payload.len() <= self.small_limit(lane) {
             return self.answer_small(domain, lane, call, status, payload);
@@ -779,19 +781,6 @@ impl<F: Fabric> Dispatcher<F> {
         }
         let buffer = large.buffer.take();
         self.export(domain, lane, call, buffer, None)
-    }
-}
-
-/// Returns the status of a failed call, and the length of its written payload; `None` if its result cannot be
-/// sent.
-#[cold]
-fn failure(outcome: std::thread::Result<Result<(), Status>>, written: usize) -> Option<(Status, usize)> {
-    match outcome {
-        Ok(Ok(())) => Some((Status::Ok, written)),
-        Ok(Err(Status::TooLarge)) => None,
-        Ok(Err(status @ Status::Application(_))) => Some((status, written)),
-        Ok(Err(status)) => Some((status, 0)),
-        Err(_) => Some((Status::HandlerPanicked, 0)),
     }
 }
 

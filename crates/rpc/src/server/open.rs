@@ -13,6 +13,7 @@ use crate::path::posting::{self, inbound_bytes, receives, repost, unreliable};
 use crate::path::tx::TxParts;
 use crate::path::{CONTROL_BYTES, MAX_MESSAGE, Rx, RxSource, Tx, TxHalf, route};
 use crate::plan::{Carrier, CompletionMode, Plan};
+use dunlin_fabric::WithSources;
 use dunlin_fabric::{
     Access, AddressHandleId, Arena, Buffer, Capabilities, CreateError, Fabric, Link, QueuePairConfig,
     QueuePairId, ReceiveTarget, RegionKey, SharedReceiveQueueId, ThreadDomain, Transport,
@@ -384,7 +385,7 @@ pub(crate) fn refuse<L: Link>(link: &L, lane: u16, error: &ConnectError) {
         ConnectError::Plan(_) => RefusalCode::ILLEGAL_PLAN,
         _ => RefusalCode::TOO_MANY,
     };
-    refuse_with(link, lane, code, &error.to_string());
+    refuse_with(link, lane, code, &WithSources(error).to_string());
 }
 
 /// Sends a refusal with a code and a text of at most 500 bytes.

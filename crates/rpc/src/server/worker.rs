@@ -25,6 +25,7 @@ use crate::plan::{Carrier, CompletionMode, SMALL_LIMIT};
 use crate::service::{FunctionMode, Service};
 use crate::tune::ways::Ways;
 use crate::wait::{Sleep, Waiter};
+use dunlin_fabric::WithSources;
 use dunlin_fabric::{
     Arena, Completion, CompletionQueueId, CompletionStatus, Fabric, Host, Link, Nanos, Opcode, QueuePairId,
     QueuePairState, ReceiveTarget, SharedReceiveQueueId, Site, ThreadDomain, WaitMode, Wake, Work,
@@ -454,9 +455,9 @@ impl<F: Fabric> Worker<F> {
     fn violated(&mut self, index: u16, violation: Violation) {
         let Some(Some(lane)) = self.lanes.get(index as usize) else { return };
         if violation == Violation::Broken {
-            tracing::debug!(target: "dunlin::server", worker = self.number, lane = index, %violation, "a lane is closed");
+            tracing::debug!(target: "dunlin::server", worker = self.number, lane = index, violation = %WithSources(&violation), "a lane is closed");
         } else {
-            tracing::warn!(target: "dunlin::server", worker = self.number, lane = index, session = lane.session, %violation, "a client broke the protocol; its lane is closed");
+            tracing::warn!(target: "dunlin::server", worker = self.number, lane = index, session = lane.session, violation = %WithSources(&violation), "a client broke the protocol; its lane is closed");
         }
         let link = lane.link.clone();
         self.remove(index);
@@ -720,7 +721,7 @@ impl<F: Fabric> Worker<F> {
                     match open::open_lane(self, *command, self.serials) {
                         Ok(lane) => self.insert(lane),
                         Err(error) => {
-                            tracing::warn!(target: "dunlin::server", worker = self.number, %error, "a lane could not be opened");
+                            tracing::warn!(target: "dunlin::server", worker = self.number, error = %WithSources(&error), "a lane could not be opened");
                             open::refuse(&link, number, &error);
                         }
                     }

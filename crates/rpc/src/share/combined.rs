@@ -23,6 +23,7 @@ use crate::client::lane::SubmitError;
 use crate::client::slots::Sink;
 use crate::client::within::Time;
 use crate::error::{CallError, Cause};
+use crate::path::call_id::CallEnds;
 use dunlin_fabric::Fabric;
 use std::sync::Arc;
 
@@ -124,17 +125,17 @@ impl Combined {
             let read = leader.read(ticket, |entry| {
                 payload.clear();
                 payload.extend_from_slice(entry.payload);
-                (entry.function, Tag(entry.time), entry.thread)
+                (CallEnds { function: entry.function, thread: entry.thread }, Tag(entry.time))
             });
-            let Some((function, tag, _)) = read else { continue };
-            let to = (tag.worker(), function);
+            let Some((ends, tag)) = read else { continue };
+            let to = (tag.worker(), ends);
             let submitted = match client.submit_with_others(to, payload, tag.time(), alone) {
                 Ok(id) => Ok(id),
                 Err(SubmitError::Full | SubmitError::Call(CallError::NotExecuted(Cause::WindowFull))) => {
                     leader.put_back(ticket);
                     break;
                 }
-                Err(error) => client.once_more(to, tag.time(), error, |client, time| {
+                Err(error) => client.once_more((to.0, ends.function), tag.time(), error, |client, time| {
                     client.submit_with_others(to, payload, time, alone)
                 }),
             };

@@ -253,6 +253,7 @@ fn over(certainty: Certainty) -> CallError {
     match certainty {
         Certainty::NotExecuted => CallError::NotExecuted(Cause::DeadlineExceeded),
         Certainty::MaybeExecuted => CallError::MaybeExecuted(Cause::DeadlineExceeded),
+        other => panic!("no small call ends at its deadline as {other:?}"),
     }
 }
 

@@ -158,12 +158,11 @@ fn results_that_are_given_up_are_errors() {
     bounded(|| {
         let mut pair = pair();
         for round in 0..3 * WINDOW as usize {
-            let maybe = |status| CallError::MaybeExecuted(Cause::Refused(status));
             let failures = [
                 CallError::NotExecuted(Cause::Refused(Status::Unauthorised)),
-                maybe(Status::HandlerPanicked),
-                maybe(Status::HandlerPanicked),
-                maybe(Status::TooLarge),
+                CallError::Executed(Cause::HandlerPanicked),
+                CallError::Executed(Cause::HandlerPanicked),
+                CallError::Executed(Cause::ResultTooLarge),
                 CallError::Application { code: 7, payload: b"in its own words".to_vec() },
             ];
             for (how, failed) in failures.into_iter().enumerate() {
@@ -269,7 +268,8 @@ fn a_result_that_is_not_filled_on_ends_by_its_deadline() {
         let config = ClientConfig { window: WINDOW, timeout: SHORT, ..ClientConfig::with_plan(plan()) };
         let mut client = Client::connect(&fabric, server.address(), config).unwrap();
         let error = client.call(ECHO, b"begin").map(drop).unwrap_err();
-        assert_eq!(error, CallError::MaybeExecuted(Cause::DeadlineExceeded));
+        // The server had announced the result.
+        assert_eq!(error, CallError::Executed(Cause::DeadlineExceeded));
         resume.send(()).unwrap();
         // The late result arrives first and is discarded.
         until("the lane has caught up", || {

@@ -290,7 +290,10 @@ fn a_restarted_server_is_found_again() {
                                 assert_eq!(*response, *payload);
                                 done.fetch_add(1, Ordering::SeqCst);
                             }
-                            Err(CallError::MaybeExecuted(Cause::ConnectionLost)) => lost += 1,
+                            Err(
+                                CallError::MaybeExecuted(Cause::ConnectionLost)
+                                | CallError::Executed(Cause::ConnectionLost),
+                            ) => lost += 1,
                             Err(CallError::NotExecuted(Cause::Disconnected | Cause::ConnectionLost)) => {
                                 std::thread::sleep(std::time::Duration::from_micros(200));
                             }

@@ -485,7 +485,7 @@ fn memory_that_cannot_be_had() {
                             match client.call(ECHO, &vec![1; size]) {
                                 Ok(response) => assert_eq!(response.len(), size),
                                 Err(CallError::NotExecuted(Cause::Refused(Status::Overloaded)))
-                                | Err(CallError::MaybeExecuted(Cause::Refused(_))) => refused += 1,
+                                | Err(CallError::Executed(Cause::ResultTooLarge)) => refused += 1,
                                 Err(error) => panic!("{error}"),
                             }
                         }

@@ -360,13 +360,22 @@ fn a_panic_costs_one_call() {
         let mut client = local.client(with(plan));
         for _ in 0..3 {
             let error = client.call(PANIC, b"").unwrap_err();
-            assert_eq!(error, CallError::MaybeExecuted(Cause::Refused(Status::HandlerPanicked)), "{name}");
+            assert_eq!(error, CallError::Executed(Cause::HandlerPanicked), "{name}");
             assert_eq!(*client.call(ECHO, b"on").unwrap(), *b"on", "{name}");
         }
-        let _unanswered = client.submit_on(0, NEVER, b"drop me").unwrap();
-        drop(local.receive(&mut client));
-        let outcomes = collect(&mut client);
-        assert_eq!(outcomes[0].1, Err(CallError::MaybeExecuted(Cause::Refused(Status::HandlerPanicked))));
+        for begins in [false, true] {
+            let _unanswered = client.submit_on(0, NEVER, b"drop me").unwrap();
+            let mut incoming = local.receive(&mut client);
+            if begins {
+                incoming.begin();
+            }
+            drop(incoming);
+            let dropped = match begins {
+                false => CallError::MaybeExecuted(Cause::Dropped),
+                true => CallError::Executed(Cause::HandlerPanicked),
+            };
+            assert_eq!(collect(&mut client)[0].1, Err(dropped), "{name}");
+        }
     }
 }
 
@@ -443,11 +452,11 @@ fn results_over_a_limit_were_executed() {
         let mut client = local.client(with(plan));
         assert_eq!(client.call(SIZED, &10_000u32.to_le_bytes()).unwrap().len(), 10_000, "{name}");
         let error = client.call(SIZED, &10_001u32.to_le_bytes()).unwrap_err();
-        assert_eq!(error, CallError::MaybeExecuted(Cause::Refused(Status::TooLarge)), "{name}");
+        assert_eq!(error, CallError::Executed(Cause::ResultTooLarge), "{name}");
         let before = local.executed();
         for function in [ECHO, SLOW] {
             let error = client.call(function, &[0; 10_001]).unwrap_err();
-            assert_eq!(error, CallError::MaybeExecuted(Cause::Refused(Status::TooLarge)), "{name}");
+            assert_eq!(error, CallError::Executed(Cause::ResultTooLarge), "{name}");
         }
         assert_eq!(local.executed() - before, 2);
         assert_eq!(*client.call(ECHO, b"on").unwrap(), *b"on");
@@ -469,11 +478,9 @@ fn large_memory_is_a_limit_and_comes_back() {
             for (_, outcome) in collect(&mut client) {
                 match outcome {
                     Ok(result) => ok += (result.len() == SIZE) as u32,
-                    Err(error) => assert_eq!(
-                        error,
-                        CallError::MaybeExecuted(Cause::Refused(Status::TooLarge)),
-                        "{name} {round}"
-                    ),
+                    Err(error) => {
+                        assert_eq!(error, CallError::Executed(Cause::ResultTooLarge), "{name} {round}")
+                    }
                 }
             }
             assert!(ok > 0, "{name} {round}");
@@ -498,7 +505,7 @@ fn large_memory_is_a_limit_and_comes_back() {
             client.is_done(first) && client.is_done(second)
         });
         assert_eq!(client.outcome(first).unwrap().len(), SIZE, "{name}");
-        assert_eq!(client.outcome(second), Err(CallError::MaybeExecuted(Cause::OutOfMemory)), "{name}");
+        assert_eq!(client.outcome(second), Err(CallError::Executed(Cause::OutOfMemory)), "{name}");
         client.forget(first);
         client.forget(second);
         assert_eq!(client.call(SIZED, &(SIZE as u32).to_le_bytes()).unwrap().len(), SIZE, "{name}");

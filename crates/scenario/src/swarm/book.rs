@@ -9,6 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub(super) enum End {
     /// With its result.
     Answered,
+    /// It was executed, and its result is lost.
+    Executed,
     /// It may have been executed.
     Maybe,
     /// It was not executed.
@@ -133,7 +135,12 @@ impl Book {
             End::Answered if executed == 0 => {
                 pages.violation.get_or_insert(format!("call {number} was answered, and not executed"));
             }
-            _ => {}
+            End::Executed if executed == 0 => {
+                pages.violation.get_or_insert(format!(
+                    "call {number} was not executed, and its caller told that it was"
+                ));
+            }
+            End::Answered | End::Executed | End::Maybe | End::Not | End::Abandoned => {}
         }
     }
 
@@ -163,7 +170,7 @@ impl Book {
         for call in pages.calls.values() {
             match call.end {
                 Some(End::Answered) => counts.answered += 1,
-                Some(End::Maybe | End::Abandoned) => counts.maybe += 1,
+                Some(End::Executed | End::Maybe | End::Abandoned) => counts.maybe += 1,
                 Some(End::Not) => counts.not_executed += 1,
                 None => {}
             }

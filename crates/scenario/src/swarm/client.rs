@@ -5,6 +5,7 @@ use super::draw::{DrawnClient, Lateness, PATIENCE, Style, size};
 use super::executor::block_on;
 use super::play::Weather;
 use super::server::{ECHO, POOLED, PULLED};
+use dunlin_fabric::WithSources;
 use dunlin_fabric::{Address, Fabric, Host, Nanos};
 use dunlin_fabric_sim::{Random, Sim};
 use dunlin_rpc::{AsyncClient, AsyncHub, CallError, CallId, Cause, Certainty, Client, Status};
@@ -95,7 +96,7 @@ fn connect(part: &Part) -> Option<Client<Sim>> {
             Ok(client) => return Some(client),
             Err(_) if host.now() < until => host.sleep(host.now() + 100_000),
             Err(error) => {
-                part.book.violate(format!("client {}: {error}", part.first));
+                part.book.violate(format!("client {}: {}", part.first, WithSources(&error)));
                 return None;
             }
         }
@@ -115,8 +116,10 @@ fn end_of(book: &Book, number: u64, error: &CallError) -> End {
         book.violate(format!("call {number} was refused as a duplicate, and nobody made it twice"));
     }
     match error.certainty() {
-        Certainty::MaybeExecuted => End::Maybe,
+        Certainty::Executed => End::Executed,
         Certainty::NotExecuted => End::Not,
+        // A later certainty claims nothing here.
+        _ => End::Maybe,
     }
 }
 
@@ -395,7 +398,9 @@ fn play_asynchronously(part: Part) {
         match AsyncClient::connect(&hub, &part.address, part.drawn.config.clone()) {
             Ok(client) => break client,
             Err(_) if host.now() < until => host.sleep(host.now() + 100_000),
-            Err(error) => return part.book.violate(format!("client {}: {error}", part.first)),
+            Err(error) => {
+                return part.book.violate(format!("client {}: {}", part.first, WithSources(&error)));
+            }
         }
     };
     let mut random = Random::new(part.seed, 4);

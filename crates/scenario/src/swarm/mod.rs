@@ -20,6 +20,7 @@ mod server;
 
 use book::Book;
 use dunlin_fabric::Nanos;
+use dunlin_fabric::WithSources;
 use dunlin_fabric_sim::{History, RunError, Sim};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -37,7 +38,8 @@ pub struct Outcome {
     pub calls: u64,
     /// Calls that ended with a result.
     pub answered: u64,
-    /// Calls that ended as maybe executed, expired deadlines and crashed callers included.
+    /// Calls that ended as executed without a result or as maybe executed, expired deadlines and crashed
+    /// callers included.
     pub maybe: u64,
     /// Calls that ended as not executed.
     pub not_executed: u64,
@@ -90,7 +92,7 @@ fn message(panic: &(dyn Any + Send)) -> &str {
 
 /// Returns the text of a run's error, truncated.
 fn describe(error: &RunError) -> String {
-    let mut text = error.to_string();
+    let mut text = WithSources(error).to_string();
     if let Some((end, _)) = text.char_indices().nth(600) {
         text.truncate(end);
         text.push_str(" ...");

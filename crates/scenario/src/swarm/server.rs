@@ -2,6 +2,7 @@
 
 use super::book::{Book, answer_to, number_of};
 use super::draw::{Drawn, SERVER_MACHINE};
+use dunlin_fabric::WithSources;
 use dunlin_fabric::{Address, Fabric, Host, Nanos, Task};
 use dunlin_fabric_sim::{Random, Sim};
 use dunlin_rpc::{FunctionMode, Reply, Request, Server, ServerBuilder, Status};
@@ -69,7 +70,7 @@ impl ServerProcess {
         let server = match server {
             Ok(server) => Some(Arc::new(server)),
             Err(error) => {
-                book.violate(format!("the server does not start: {error}"));
+                book.violate(format!("the server does not start: {}", WithSources(&error)));
                 None
             }
         };

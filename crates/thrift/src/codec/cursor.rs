@@ -97,10 +97,10 @@ fn made(text: &str) -> FastStr {
 /// Reads the rest of a message as the string that a call returns. Builds it in the caller's result, as
 /// [`owned_str`] does.
 #[inline(never)]
-pub fn read_owned_rest<E>(input: &mut BinaryInput<'_>) -> Result<FastStr, CallError<E>> {
+pub fn read_owned_rest<E: From<CallError>>(input: &mut BinaryInput<'_>) -> Result<FastStr, E> {
     match input.read_rest_str() {
         Ok(text) => Ok(made(text)),
-        Err(error) => Err(CallError::Decode(error)),
+        Err(error) => Err(CallError::Decode(error).into()),
     }
 }
 

@@ -1,5 +1,5 @@
 use super::{BinaryInput, BinaryOutput, CompactInput, CompactOutput, Input, Limits, read_owned_rest};
-use crate::{CallError, Never};
+use crate::CallError;
 use pilota::thrift::{
     ProtocolExceptionKind, TFieldIdentifier, TInputProtocol, TListIdentifier, TMapIdentifier,
     TMessageIdentifier, TMessageType, TOutputProtocol, TSetIdentifier, TStructIdentifier, TType,
@@ -342,13 +342,13 @@ fn texts_are_utf8_whatever_their_length() {
         assert_eq!(BinaryInput::bare(ascii.as_bytes()).read_rest_str().unwrap(), ascii);
         let other = ascii.clone() + "é";
         assert_eq!(BinaryInput::bare(other.as_bytes()).read_rest_str().unwrap(), other);
-        assert_eq!(read_owned_rest::<Never>(&mut BinaryInput::bare(other.as_bytes())).unwrap(), other);
+        assert_eq!(read_owned_rest::<CallError>(&mut BinaryInput::bare(other.as_bytes())).unwrap(), other);
         for at in 0..length {
             let mut broken = ascii.clone().into_bytes();
             broken[at] = 0xff;
             let error = BinaryInput::bare(&broken).read_rest_str().unwrap_err();
             assert!(error.message().contains(&format!("from index {at}")), "{error:?}");
-            let read = read_owned_rest::<Never>(&mut BinaryInput::bare(&broken));
+            let read = read_owned_rest::<CallError>(&mut BinaryInput::bare(&broken));
             assert!(matches!(read, Err(CallError::Decode(_))));
         }
     }

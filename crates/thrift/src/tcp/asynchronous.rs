@@ -9,7 +9,7 @@ use super::client::{ConnectionOptions, OfArguments, TcpError, decode_answer, dia
 use super::client_loop::ClientLoop;
 use super::head::{CALL, Head, ONEWAY, append};
 use super::outgoing::Outgoing;
-use crate::arguments::{Arguments, Outcome};
+use crate::arguments::{Arguments, ErrorOf, Outcome};
 use crate::error::{CallError, ConnectError};
 use dunlin_rpc::Cause;
 use pilota::Bytes;
@@ -312,17 +312,21 @@ impl AsyncConnection {
 
     /// Makes a call, sending it immediately if there is room. Dropping the future abandons the call; the
     /// server may still execute it.
-    pub fn call<A: Arguments, R: Outcome>(&self, name: &'static str, arguments: &A) -> TcpCall<R> {
+    pub fn call<A: Arguments, R: Outcome, E: ErrorOf<R>>(
+        &self,
+        name: &'static str,
+        arguments: &A,
+    ) -> TcpCall<R, E> {
         self.call_within(None, name, arguments)
     }
 
     /// As [`call`](AsyncConnection::call), with a time of its own in place of that of the settings.
-    pub fn call_within<A: Arguments, R: Outcome>(
+    pub fn call_within<A: Arguments, R: Outcome, E: ErrorOf<R>>(
         &self,
         time: Option<Duration>,
         name: &'static str,
         arguments: &A,
-    ) -> TcpCall<R> {
+    ) -> TcpCall<R, E> {
         let state = match self.ticket(time, name, CALL, arguments) {
             Err(error) => CallState::Failed(CallError::Encode(error)),
             Ok(_) if time == Some(Duration::ZERO) => {
@@ -343,17 +347,17 @@ impl AsyncConnection {
 
     /// Sends a oneway call. If there is no room, returns an error instead of waiting; the call is then not
     /// executed. Success means that the call was queued; a later failure to send it is only logged.
-    pub fn oneway<A: Arguments, E>(&self, name: &'static str, arguments: &A) -> Result<(), CallError<E>> {
+    pub fn oneway<A: Arguments>(&self, name: &'static str, arguments: &A) -> Result<(), CallError> {
         self.oneway_within(None, name, arguments)
     }
 
     /// As [`oneway`](AsyncConnection::oneway), with a time of its own in place of that of the settings.
-    pub fn oneway_within<A: Arguments, E>(
+    pub fn oneway_within<A: Arguments>(
         &self,
         time: Option<Duration>,
         name: &'static str,
         arguments: &A,
-    ) -> Result<(), CallError<E>> {
+    ) -> Result<(), CallError> {
         let ticket = self.ticket(time, name, ONEWAY, arguments).map_err(CallError::Encode)?;
         if time == Some(Duration::ZERO) {
             return Err(dunlin_rpc::CallError::NotExecuted(Cause::DeadlineExceeded).into());
@@ -361,33 +365,33 @@ impl AsyncConnection {
         if self.0.shared.submit(&ticket)? {
             return Ok(());
         }
-        Err(self.0.shared.not_sent(ErrorKind::WouldBlock, "too many calls are under way").into())
+        Err(dunlin_rpc::CallError::NotExecuted(Cause::WindowFull).into())
     }
 }
 
 /// A call in progress over TCP. Dropping it abandons the call; the server may still execute it.
 #[derive(Debug)]
 #[must_use = "a call that is dropped is given up"]
-pub struct TcpCall<R: Outcome> {
+pub struct TcpCall<R: Outcome, E> {
     client: AsyncConnection,
-    state: CallState<R::Exception>,
-    outcome: PhantomData<fn() -> R>,
+    state: CallState,
+    outcome: PhantomData<fn() -> (R, E)>,
 }
 
 #[derive(Debug)]
-enum CallState<E> {
+enum CallState {
     /// Waits for room under this number.
     Room(u64, Arc<Ticket>),
     Sent(Arc<Ticket>),
-    Failed(CallError<E>),
+    Failed(CallError),
     Over,
 }
 
 // No field is pinned: an error is only moved out.
-impl<R: Outcome> Unpin for TcpCall<R> {}
+impl<R: Outcome, E> Unpin for TcpCall<R, E> {}
 
-impl<R: Outcome> Future for TcpCall<R> {
-    type Output = Result<R::Value, CallError<R::Exception>>;
+impl<R: Outcome, E: ErrorOf<R>> Future for TcpCall<R, E> {
+    type Output = Result<R::Value, E>;
 
     /// # Panics
     /// Panics when polled again after it returned `Ready`.
@@ -423,18 +427,18 @@ impl<R: Outcome> Future for TcpCall<R> {
             this.state = CallState::Over;
             let encoding = shared.options.wire.encoding;
             return Poll::Ready(match result {
-                Ok(answer) => decode_answer::<R>(encoding, answer.kind, &answer.body, Some(&answer.body)),
-                Err(error) => Err(error.into()),
+                Ok(answer) => decode_answer::<R, E>(encoding, answer.kind, &answer.body, Some(&answer.body)),
+                Err(error) => Err(CallError::from(error).into()),
             });
         }
         match std::mem::replace(&mut this.state, CallState::Over) {
-            CallState::Failed(error) => Poll::Ready(Err(error)),
+            CallState::Failed(error) => Poll::Ready(Err(error.into())),
             _ => panic!("the call was polled after it was ready"),
         }
     }
 }
 
-impl<R: Outcome> Drop for TcpCall<R> {
+impl<R: Outcome, E> Drop for TcpCall<R, E> {
     fn drop(&mut self) {
         let shared = &self.client.0.shared;
         let mut woken = Vec::new();

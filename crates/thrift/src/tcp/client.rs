@@ -6,7 +6,7 @@ use super::incoming::Incoming;
 use super::outgoing::Outgoing;
 use super::split::{Next, Splitter};
 use super::wire::Wire;
-use crate::arguments::{Arguments, Outcome};
+use crate::arguments::{Arguments, ErrorOf, Outcome};
 use crate::codec::{BinaryInput, CompactInput, Encoding, Output};
 use crate::error::{CallError, ConnectError};
 use dunlin_fabric::dialling::first_of;
@@ -91,29 +91,33 @@ pub(super) fn later(now: Instant, time: Duration) -> Instant {
 
 /// The error of a call over TCP. The next call connects again after any of them.
 #[derive(Clone, Debug, Error)]
+#[non_exhaustive]
 pub enum TcpError {
     /// The client was not connected and could not connect. Not executed.
-    #[error("cannot connect to {address}: {error}; is the server up?")]
+    #[error("cannot connect to {address}; is the server up?")]
     Connect {
         /// The server's address.
         address: String,
         /// The operating system's error.
+        #[source]
         error: Arc<io::Error>,
     },
     /// The connection broke before any byte of the call was sent. Not executed.
-    #[error("the call was not sent to {address}: {error}; it can be made again")]
+    #[error("the call was not sent to {address}; it can be made again")]
     NotSent {
         /// The server's address.
         address: String,
         /// The operating system's error.
+        #[source]
         error: Arc<io::Error>,
     },
     /// The connection broke before the answer arrived. May have been executed.
-    #[error("the connection to {address} broke during the call, which may have been executed: {error}")]
+    #[error("the connection to {address} broke during the call, which may have been executed")]
     Broken {
         /// The server's address.
         address: String,
         /// The operating system's error.
+        #[source]
         error: Arc<io::Error>,
     },
     /// The answer did not arrive in time. May have been executed.
@@ -145,7 +149,15 @@ pub enum TcpError {
 }
 
 impl TcpError {
-    /// Returns whether the function may have been executed.
+    /// Returns whether the server could not be reached or went away, so that a later call may succeed.
+    pub fn is_unavailable(&self) -> bool {
+        match self {
+            TcpError::Connect { .. } | TcpError::NotSent { .. } | TcpError::Broken { .. } => true,
+            TcpError::TimedOut { .. } | TcpError::WrongDoor { .. } | TcpError::Answer { .. } => false,
+        }
+    }
+
+    /// Returns whether the function was executed.
     pub fn certainty(&self) -> Certainty {
         match self {
             TcpError::Connect { .. } | TcpError::NotSent { .. } | TcpError::WrongDoor { .. } => {
@@ -216,30 +228,30 @@ impl Connection {
     }
 
     /// Makes a call and waits for its result.
-    pub fn call<A: Arguments, R: Outcome>(
+    pub fn call<A: Arguments, R: Outcome, E: ErrorOf<R>>(
         &mut self,
         function_name: &'static str,
         arguments: &A,
-    ) -> Result<R::Value, CallError<R::Exception>> {
-        self.call_within::<A, R>(None, function_name, arguments)
+    ) -> Result<R::Value, E> {
+        self.call_within(None, function_name, arguments)
     }
 
     /// As [`call`](Connection::call), with a time of its own in place of that of the settings. The time
     /// includes connecting.
-    pub fn call_within<A: Arguments, R: Outcome>(
+    pub fn call_within<A: Arguments, R: Outcome, E: ErrorOf<R>>(
         &mut self,
         time: Option<Duration>,
         function_name: &'static str,
         arguments: &A,
-    ) -> Result<R::Value, CallError<R::Exception>> {
+    ) -> Result<R::Value, E> {
         let mut open = self.send(time, function_name, CALL, arguments)?;
-        let range = open.receive(&self.address).map_err(|failed| self.no_answer(failed))?;
+        let range = open.receive(&self.address).map_err(|failed| CallError::from(self.no_answer(failed)))?;
         let (encoding, sequence) = (self.options.wire.encoding, self.sequence);
         let result = open.incoming.take(range, |message, memory| {
             let (kind, length) = check_answer(encoding, message, function_name, sequence)?;
-            Ok(decode_answer::<R>(encoding, kind, &message[length..], memory))
+            Ok(decode_answer::<R, E>(encoding, kind, &message[length..], memory))
         });
-        let result = result.map_err(|why| self.wrong_answer(why))?;
+        let result = result.map_err(|why| CallError::from(self.wrong_answer(why)))?;
         open.incoming.shrink(KEEP);
         // Extra bytes after the answer belong to no known call, so the connection is dropped. The deadline
         // may also have passed just after the answer arrived.
@@ -248,21 +260,21 @@ impl Connection {
     }
 
     /// Sends a oneway call. Success means only that it was sent.
-    pub fn oneway<A: Arguments, E>(
+    pub fn oneway<A: Arguments>(
         &mut self,
         function_name: &'static str,
         arguments: &A,
-    ) -> Result<(), CallError<E>> {
+    ) -> Result<(), CallError> {
         self.oneway_within(None, function_name, arguments)
     }
 
     /// As [`oneway`](Connection::oneway), with a time of its own in place of that of the settings.
-    pub fn oneway_within<A: Arguments, E>(
+    pub fn oneway_within<A: Arguments>(
         &mut self,
         time: Option<Duration>,
         function_name: &'static str,
         arguments: &A,
-    ) -> Result<(), CallError<E>> {
+    ) -> Result<(), CallError> {
         let open = self.send(time, function_name, ONEWAY, arguments)?;
         self.open = open.socket.end().then_some(open);
         Ok(())
@@ -270,13 +282,13 @@ impl Connection {
 
     /// Sends a call and returns the connection for its answer. The caller puts the connection back only on
     /// success.
-    fn send<A: Arguments, E>(
+    fn send<A: Arguments>(
         &mut self,
         time: Option<Duration>,
         name: &str,
         kind: u8,
         arguments: &A,
-    ) -> Result<Open, CallError<E>> {
+    ) -> Result<Open, CallError> {
         if time == Some(Duration::ZERO) {
             return Err(dunlin_rpc::CallError::NotExecuted(Cause::DeadlineExceeded).into());
         }
@@ -507,21 +519,22 @@ pub(super) fn check_answer(
 }
 
 /// Decodes an answer's body. Its large values may share `memory`, which contains it, if it is given.
-pub(super) fn decode_answer<R: Outcome>(
+pub(super) fn decode_answer<R: Outcome, E: ErrorOf<R>>(
     encoding: Encoding,
     kind: u8,
     body: &[u8],
     memory: Option<&Bytes>,
-) -> Result<R::Value, CallError<R::Exception>> {
+) -> Result<R::Value, E> {
     if kind == EXCEPTION {
-        return Err(match decode::<ApplicationException>(encoding, body, None) {
+        let error = match decode::<ApplicationException>(encoding, body, None) {
             Ok(exception) => CallError::Application(exception),
             Err(error) => CallError::Decode(error),
-        });
+        };
+        return Err(error.into());
     }
     match decode::<R>(encoding, body, memory) {
-        Ok(outcome) => outcome.into_result().map_err(CallError::Exception),
-        Err(error) => Err(CallError::Decode(error)),
+        Ok(outcome) => outcome.into_result().map_err(E::from),
+        Err(error) => Err(CallError::Decode(error).into()),
     }
 }
 

@@ -5,6 +5,7 @@ use super::client::{KEEP, TcpError, check_answer, is_stale, wrong_door};
 use super::incoming::Incoming;
 use super::outgoing::Outgoing;
 use super::split::{Next, Splitter};
+use dunlin_fabric::WithSources;
 use dunlin_fabric::dialling::{no_answer, share};
 use pilota::Bytes;
 use rustix::buffer::spare_capacity;
@@ -152,7 +153,7 @@ impl ClientLoop {
 
     fn complete(&mut self, ticket: &Ticket, result: Result<Answer, TcpError>) {
         if let (true, Err(error)) = (ticket.oneway, &result) {
-            tracing::warn!("a oneway call of {} was lost: {error}", ticket.name);
+            tracing::warn!("a oneway call of {} was lost: {}", ticket.name, WithSources(error));
         }
         self.woken.extend(ticket.complete(result));
         self.shared.state().release(1, &mut self.woken);

@@ -1,6 +1,6 @@
 //! `auto:` addresses: on shared memory here, on RDMA in the virtual machine (`tests/guest/calls`).
 
-use dunlin_fabric::{Address, DialError, ListenError, Scheme};
+use dunlin_fabric::{Address, DialError, ListenError, Scheme, WithSources};
 use dunlin_fabric_shm::ShmFabric;
 use dunlin_rpc::{
     ClientConfig, ConnectError, FunctionMode, Reply, Request, ServeError, ServerConfig, Service, Status,
@@ -100,7 +100,8 @@ fn without_a_way_each_fabric_says_why() {
         .serve(&Address::new(Scheme::Shm, &name).expect("a name"), |_| echo())
         .expect("free");
     let address: Address = format!("auto:127.0.0.1:{port}").parse().expect("an address");
-    let error = builder(&fabrics).serve(&address, |_| echo()).expect_err("no fabric is left").to_string();
+    let error = builder(&fabrics).serve(&address, |_| echo()).expect_err("no fabric is left");
+    let error = WithSources(&error).to_string();
     for part in ["not shm: ", "in use", "not rdma: ", "not ofi: this build is without libfabric"] {
         assert!(error.contains(part), "{error}");
     }
@@ -108,7 +109,7 @@ fn without_a_way_each_fabric_says_why() {
 
     let error = Client::connect(&fabrics, &address, ClientConfig::default()).expect_err("nobody");
     assert!(matches!(error, ConnectError::Dial(DialError::Unavailable(_))), "{error}");
-    assert!(error.to_string().contains("start a server on this auto: address"), "{error}");
+    assert!(WithSources(&error).to_string().contains("start a server on this auto: address"), "{error}");
 }
 
 #[test]
@@ -133,7 +134,8 @@ fn who_is_no_such_server_is_told_from_one() {
         }
     });
     for (_, part) in WORDS {
-        let error = fabrics().resolve(&address).expect_err("no such server").to_string();
+        let error = fabrics().resolve(&address).expect_err("no such server");
+        let error = WithSources(&error).to_string();
         assert!(error.contains(part), "{error}");
     }
     talker.join().expect("talked");
@@ -149,12 +151,14 @@ fn a_named_fabric_is_never_another() {
         Client::connect(&fabrics, &named, ClientConfig::default()),
         Err(ConnectError::Dial(DialError::Unavailable(_)))
     ));
-    let error = fabrics.choose(&anywhere()).expect_err("no fabric").to_string();
+    let error = fabrics.choose(&anywhere()).expect_err("no fabric");
+    let error = WithSources(&error).to_string();
     assert!(error.contains("address of one fabric"), "{error}");
     let shm = ShmFabric::new(Default::default()).expect("shared memory");
     assert!(Client::connect(&shm, &anywhere(), ClientConfig::default()).is_err());
     let pulled = ServerBuilder::new(&fabrics).function(ECHO, FunctionMode::Pull);
-    let error = pulled.serve(&anywhere(), |_| echo()).expect_err("nobody could pull").to_string();
+    let error = pulled.serve(&anywhere(), |_| echo()).expect_err("nobody could pull");
+    let error = WithSources(&error).to_string();
     assert!(error.contains("pulled from a server of one fabric"), "{error}");
 }
 

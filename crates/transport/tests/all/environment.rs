@@ -1,6 +1,6 @@
 //! Environment variables supply the RDMA settings that a program leaves open, however it opens the fabric.
 
-use dunlin_fabric::Address;
+use dunlin_fabric::{Address, WithSources};
 use dunlin_fabric_rdma::OpenError;
 use dunlin_transport::Fabrics;
 use std::process::Command;
@@ -15,7 +15,7 @@ fn fabrics_go_by_the_environment() {
         let error = fabrics.rdma().expect_err("the variable is wrong");
         assert!(matches!(error, OpenError::Setting(_)), "{error}");
         let address: Address = "rdma:127.0.0.1:1".parse().expect("an address");
-        println!("said: {}", fabrics.choose(&address).expect_err("the same"));
+        println!("said: {}", WithSources(&fabrics.choose(&address).expect_err("the same")));
         // Only RDMA uses the variable.
         fabrics.shm().expect("shared memory");
         return;

@@ -1,7 +1,7 @@
 //! Clients and servers whose address selects the fabric: shared memory here, RDMA in the virtual machine
 //! (`examples/every_protocol.rs`).
 
-use dunlin_fabric::{Address, DialError, Fabric as _, ListenError, RateRow, RatesSource};
+use dunlin_fabric::{Address, DialError, Fabric as _, ListenError, RateRow, RatesSource, WithSources};
 use dunlin_rpc::tune::table::FetchTable;
 use dunlin_rpc::{
     CallError, Cause, ClientConfig, CompletionMode, ConnectError, FunctionMode, LargePayload, Plan, Reply,
@@ -161,7 +161,7 @@ fn a_named_fabric_is_used_or_refused() {
     let shm = fabrics.shm().unwrap();
     let elsewhere: Address = "rdma:localhost:7000".parse().unwrap();
     let error = Client::connect(&shm, &elsewhere, ClientConfig::default()).map(drop).unwrap_err();
-    assert!(error.to_string().contains("Fabrics"), "{error}");
+    assert!(WithSources(&error).to_string().contains("Fabrics"), "{error}");
     let server = serve(&fabrics, "alone");
     let mut client = Client::connect(&shm, server.address(), ClientConfig::default()).unwrap();
     assert_eq!(&*client.call(ECHO, b"hello").unwrap(), b"hello");

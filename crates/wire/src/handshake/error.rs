@@ -6,6 +6,7 @@ use thiserror::Error;
 /// The reason why a frame or a record is invalid. The receiver closes the control connection, and sends
 /// [`super::Refused`] first where that is still possible.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum HandshakeError {
     /// The first four bytes are not Dunlin's magic number.
     #[error("not a Dunlin peer: the frame begins with {0:#010x}; check the address")]

@@ -185,6 +185,8 @@ impl<'a, F: Fabric> PutPipeline<'a, F> {
         });
         match error {
             CallError::NotExecuted(_) => failure.not_executed += 1,
+            // The server executed the call, so its fate is known.
+            CallError::Executed(_) | CallError::Application { .. } => {}
             _ => failure.maybe_executed += 1,
         }
     }

@@ -1,10 +1,11 @@
 //! The benchmarks' service: its handler, and the client's side of one call, which checks the response.
 
-use dunlin::thrift::{Bytes, CallError, Context, Failure, Never, Pending};
+use dunlin::thrift::{Bytes, Context, Failure, Never, Pending};
+use dunlin_fabric::WithSources;
 use dunlin_fabric_shm::ShmFabric;
 
 use crate::atb::{
-    Answer, Atb, AtbBulkArguments, AtbBulkOutcome, AtbClient, AtbEchoArguments, AtbEchoOutcome,
+    Answer, Atb, AtbBulkArguments, AtbBulkOutcome, AtbClient, AtbEchoArguments, AtbEchoOutcome, AtbError,
     AtbQuickArguments, AtbQuickOutcome,
 };
 use dunlin_floor::{fill_bytes, sum_bytes};
@@ -126,18 +127,18 @@ impl Call {
         let started = match function {
             Function::Echo => {
                 let arguments = AtbEchoArguments { payload, answer_bytes };
-                client.start::<_, AtbEchoOutcome>(number, &arguments).map(UnderWay::Echo)
+                client.start::<_, AtbEchoOutcome, AtbError>(number, &arguments).map(UnderWay::Echo)
             }
             Function::Quick => {
                 let arguments = AtbQuickArguments { payload, answer_bytes };
-                client.start::<_, AtbQuickOutcome>(number, &arguments).map(UnderWay::Quick)
+                client.start::<_, AtbQuickOutcome, AtbError>(number, &arguments).map(UnderWay::Quick)
             }
             Function::Bulk => {
                 let arguments = AtbBulkArguments { payload, answer_bytes };
-                client.start::<_, AtbBulkOutcome>(number, &arguments).map(UnderWay::Bulk)
+                client.start::<_, AtbBulkOutcome, AtbError>(number, &arguments).map(UnderWay::Bulk)
             }
         };
-        self.under_way = Some(started.map_err(|error| error.to_string())?);
+        self.under_way = Some(started.map_err(|error| WithSources(&error).to_string())?);
         Ok(())
     }
 
@@ -161,8 +162,8 @@ impl Call {
     }
 
     #[inline]
-    fn check(&self, function: Function, answered: Result<Answer, CallError<Never>>) -> Result<(), String> {
-        let answer = answered.map_err(|error| error.to_string())?;
+    fn check(&self, function: Function, answered: Result<Answer, AtbError>) -> Result<(), String> {
+        let answer = answered.map_err(|error| WithSources(&error).to_string())?;
         let checksum = match function {
             Function::Echo => ends(&self.request),
             Function::Quick | Function::Bulk => {
@@ -178,9 +179,9 @@ impl Call {
 
 /// The call in flight.
 enum UnderWay {
-    Echo(Pending<AtbEchoOutcome>),
-    Quick(Pending<AtbQuickOutcome>),
-    Bulk(Pending<AtbBulkOutcome>),
+    Echo(Pending<AtbEchoOutcome, AtbError>),
+    Quick(Pending<AtbQuickOutcome, AtbError>),
+    Bulk(Pending<AtbBulkOutcome, AtbError>),
 }
 
 #[cfg(test)]

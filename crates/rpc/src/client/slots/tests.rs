@@ -70,6 +70,29 @@ fn a_lost_lane_says_what_may_have_happened() {
 }
 
 #[test]
+fn an_announced_result_says_that_the_call_was_executed() {
+    let mut slots = Table::new(2);
+    let calls = [0, 1].map(|message| take(&mut slots, 10 + 1000 * message, message).unwrap());
+    slots.sent(1);
+    calls.into_iter().for_each(|call| slots.announced(call));
+    slots.expire(100);
+    slots.expire(110);
+    assert_eq!(slots.outcome(calls[0]), Err(CallError::Executed(Cause::DeadlineExceeded)));
+    slots.fail(Cause::ConnectionLost, Some(1));
+    assert_eq!(slots.outcome(calls[1]), Err(CallError::Executed(Cause::ConnectionLost)));
+    for call in calls {
+        slots.forget(call);
+    }
+    // The slot's next call has no announced result.
+    let call = take(&mut slots, 0, 2).unwrap();
+    slots.sent(2);
+    slots.fail(Cause::ConnectionLost, None);
+    assert_eq!(slots.outcome(call), Err(CallError::MaybeExecuted(Cause::ConnectionLost)));
+    slots.forget(call);
+    assert_eq!(slots.outcome(call), Err(CallError::MaybeExecuted(Cause::Closed)), "nothing is known of it");
+}
+
+#[test]
 fn a_call_that_was_not_sent_awaits_no_answer() {
     let mut slots = Table::new(2);
     let call = take(&mut slots, 10, 0).unwrap();

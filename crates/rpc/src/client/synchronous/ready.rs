@@ -6,6 +6,7 @@ use crate::client::lane::SubmitError;
 use crate::client::patience::{Patience, nanos};
 use crate::client::within::Time;
 use crate::error::{CallError, Cause};
+use dunlin_fabric::WithSources;
 use dunlin_fabric::{Fabric, Host, Nanos};
 use std::time::Duration;
 
@@ -159,10 +160,10 @@ impl<F: Fabric> Client<F> {
                 // One line for each outage says why.
                 match failures {
                     1 => {
-                        tracing::warn!(target: "dunlin::client", %address, %error, "no connection; the client connects again with back-off")
+                        tracing::warn!(target: "dunlin::client", %address, error = %WithSources(&error), "no connection; the client connects again with back-off")
                     }
                     _ => {
-                        tracing::debug!(target: "dunlin::client", %address, %error, failures, "no connection")
+                        tracing::debug!(target: "dunlin::client", %address, error = %WithSources(&error), failures, "no connection")
                     }
                 }
                 false

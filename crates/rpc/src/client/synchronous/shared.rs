@@ -6,6 +6,7 @@ use crate::client::lane::SubmitError;
 use crate::client::slots::Sink;
 use crate::client::within::Time;
 use crate::error::CallError;
+use crate::path::call_id::CallEnds;
 use crate::wait::Sleep;
 use dunlin_fabric::{Armed, Fabric, Nanos, ThreadDomain, WaitMode};
 
@@ -39,22 +40,22 @@ impl<F: Fabric> Client<F> {
     #[inline]
     pub(crate) fn submit_with_others(
         &mut self,
-        (worker, function): (usize, u16),
+        (worker, ends): (usize, CallEnds),
         payload: &[u8],
         time: Time,
         alone: bool,
     ) -> Result<CallId, SubmitError> {
-        let Some(lane) = self.lanes.of(worker, function) else { return Err(SubmitError::Broken) };
+        let Some(lane) = self.lanes.of(worker, ends.function) else { return Err(SubmitError::Broken) };
         self.core.with_lane(lane, |fabric, domain, lane| {
             if lane.batching.is_some() {
-                let call = lane.push(fabric, domain, function, payload, time)?;
+                let call = lane.push(fabric, domain, ends, payload, time)?;
                 // The call exists from here on. An error of the lane reaches it as its outcome.
                 let _ = lane.flush_alone(fabric, domain);
                 return Ok(call);
             }
             match alone {
-                true => lane.submit(fabric, domain, function, payload, time.nanos),
-                false => lane.push(fabric, domain, function, payload, time),
+                true => lane.submit(fabric, domain, ends, payload, time.nanos),
+                false => lane.push(fabric, domain, ends, payload, time),
             }
         })
     }

@@ -1,6 +1,6 @@
 //! The asynchronous client on real sockets.
 
-use super::service::{Answer, Payload, Toy};
+use super::service::{Answer, Payload, Toy, ToyError};
 use crate::CallError;
 use crate::tcp::{AsyncConnection, ConnectionOptions, Server, ServerOptions, TcpCall, TcpError, Wire};
 use dunlin_rpc::{Cause, Certainty};
@@ -50,13 +50,13 @@ fn client(address: SocketAddr, options: ConnectionOptions) -> AsyncConnection {
     AsyncConnection::connect(&address.to_string(), options).unwrap()
 }
 
-fn call(client: &AsyncConnection, name: &'static str, payload: &[u8]) -> TcpCall<Answer> {
+fn call(client: &AsyncConnection, name: &'static str, payload: &[u8]) -> TcpCall<Answer, ToyError> {
     client.call(name, &Payload(payload))
 }
 
-fn tcp_error(result: Result<Vec<u8>, CallError<Vec<u8>>>) -> TcpError {
+fn tcp_error(result: Result<Vec<u8>, ToyError>) -> TcpError {
     match result {
-        Err(CallError::Tcp(error)) => error,
+        Err(ToyError::Call(CallError::Tcp(error))) => error,
         other => panic!("{other:?}"),
     }
 }
@@ -76,10 +76,16 @@ fn calls_of_many_tasks_are_answered_each_with_its_own() {
         }
         assert!(server.connections() <= 3 + 3, "of two clients at most");
         assert!(
-            matches!(block_on(call(&client, "refuse", b"no")), Err(CallError::Exception(why)) if why == b"no")
+            matches!(block_on(call(&client, "refuse", b"no")), Err(ToyError::Refused(why)) if why == b"no")
         );
-        assert!(matches!(block_on(call(&client, "nothing", b"")), Err(CallError::Application(_))));
-        assert!(matches!(block_on(call(&client, "panic", b"")), Err(CallError::Application(_))));
+        assert!(matches!(
+            block_on(call(&client, "nothing", b"")),
+            Err(ToyError::Call(CallError::Application(_)))
+        ));
+        assert!(matches!(
+            block_on(call(&client, "panic", b"")),
+            Err(ToyError::Call(CallError::Application(_)))
+        ));
         assert!(block_on(call(&client, "echo", &[5; 5_000_000])).unwrap() == [5; 5_000_000]);
     }
     assert!(toy.executed() >= 4 * 60);
@@ -92,7 +98,7 @@ fn oneway_calls_arrive_or_are_refused() {
     let client = client(server.address(), options);
     let (mut sent, mut refused) = (0, 0);
     for _ in 0..10_000 {
-        match client.oneway::<_, ()>("tell", &Payload(b"x")) {
+        match client.oneway("tell", &Payload(b"x")) {
             Ok(()) => sent += 1,
             Err(error) => {
                 assert_eq!(error.certainty(), Certainty::NotExecuted, "{error}");
@@ -137,14 +143,16 @@ fn a_deadline_ends_a_call_and_what_waits_behind_it() {
     let behind = [queued, without_room].map(|call| thread::spawn(move || block_on(call)));
     let late = dunlin_rpc::CallError::MaybeExecuted(Cause::DeadlineExceeded);
     match block_on(under_way).unwrap_err() {
-        CallError::Transport(error) => assert_eq!(error, late),
+        ToyError::Call(CallError::Transport(error)) => assert_eq!(error, late),
         other => panic!("{other}"),
     }
     // The queued calls may get a connection at the last moment, or fail with a timeout.
     for thread in behind {
         match thread.join().unwrap() {
             Ok(_) => {}
-            Err(CallError::Transport(error)) => assert_eq!(error.cause(), Some(Cause::DeadlineExceeded)),
+            Err(ToyError::Call(CallError::Transport(error))) => {
+                assert_eq!(error.cause(), Some(Cause::DeadlineExceeded))
+            }
             other => panic!("{other:?}"),
         }
     }
@@ -222,7 +230,7 @@ fn a_dead_server_is_an_error_and_one_that_comes_back_is_found() {
 #[test]
 fn the_client_may_end_on_its_own_thread() {
     /// Holds a call and its client, and drops them when it is woken.
-    struct Last(Mutex<Option<(TcpCall<Answer>, AsyncConnection)>>);
+    struct Last(Mutex<Option<(TcpCall<Answer, ToyError>, AsyncConnection)>>);
 
     impl Wake for Last {
         fn wake(self: Arc<Self>) {

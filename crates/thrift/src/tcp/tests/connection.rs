@@ -1,6 +1,6 @@
 //! The client with misbehaving servers.
 
-use super::service::{Answer, Payload, Toy, message};
+use super::service::{Answer, Payload, Toy, ToyError, message};
 use crate::CallError;
 use crate::tcp::head::{Head, REPLY};
 use crate::tcp::{Connection, ConnectionOptions, Server, ServerOptions, TcpError, Wire};
@@ -34,8 +34,8 @@ fn answer(wire: Wire, name: &'static str, kind: u8, sequence: i32) -> Vec<u8> {
     message(wire, Head { name: name.as_bytes(), kind, sequence, old: false }, b"refused")
 }
 
-fn echo(client: &mut Connection) -> Result<Vec<u8>, CallError<Vec<u8>>> {
-    client.call::<_, Answer>("echo", &Payload(b"x"))
+fn echo(client: &mut Connection) -> Result<Vec<u8>, ToyError> {
+    client.call::<_, Answer, ToyError>("echo", &Payload(b"x"))
 }
 
 #[test]
@@ -46,7 +46,7 @@ fn what_a_handler_keeps_stays_as_it_was() {
         let mut client = Connection::connect(&server.address().to_string(), options(wire)).unwrap();
         let payloads: Vec<Vec<u8>> = (1..5).map(|fill| vec![fill; 100_000 * usize::from(fill)]).collect();
         for payload in &payloads {
-            assert_eq!(client.call::<_, Answer>("echo", &Payload(payload)).unwrap(), *payload);
+            assert_eq!(client.call::<_, Answer, ToyError>("echo", &Payload(payload)).unwrap(), *payload);
         }
         assert_eq!(std::mem::take(&mut *toy.kept.lock().unwrap()), payloads, "{wire:?}");
     }
@@ -65,16 +65,16 @@ fn a_server_that_dies_during_a_call_is_an_error_and_the_next_call_connects_again
         let mut client = Connection::connect(&address.to_string(), options(wire)).unwrap();
         for _ in 0..2 {
             let error = echo(&mut client).unwrap_err();
-            assert!(matches!(error, CallError::Tcp(TcpError::Broken { .. })), "{error}");
+            assert!(matches!(error, ToyError::Call(CallError::Tcp(TcpError::Broken { .. }))), "{error}");
             assert_eq!(error.certainty(), Certainty::MaybeExecuted);
         }
         let refused = echo(&mut client).unwrap_err();
-        assert!(matches!(refused, CallError::Exception(why) if why == b"refused"));
+        assert!(matches!(refused, ToyError::Refused(why) if why == b"refused"));
         thread.join().unwrap();
         // The server has closed the connection and no longer listens.
         thread::sleep(Duration::from_millis(20));
         let error = echo(&mut client).unwrap_err();
-        assert!(matches!(error, CallError::Tcp(TcpError::Connect { .. })), "{error}");
+        assert!(matches!(error, ToyError::Call(CallError::Tcp(TcpError::Connect { .. }))), "{error}");
         assert_eq!(error.certainty(), Certainty::NotExecuted);
     }
 }
@@ -97,7 +97,7 @@ fn answers_that_are_none_are_errors() {
         let mut client = Connection::connect(&address.to_string(), options(wire)).unwrap();
         let error = echo(&mut client).unwrap_err();
         assert!(
-            matches!(&error, CallError::Tcp(TcpError::Answer { why, .. }) if why.contains(expected)),
+            matches!(&error, ToyError::Call(CallError::Tcp(TcpError::Answer { why, .. })) if why.contains(expected)),
             "{error}"
         );
         assert_eq!(error.certainty(), Certainty::MaybeExecuted);
@@ -113,8 +113,8 @@ fn answers_that_are_none_are_errors() {
         stream.write_all(&answer(wire, "echo", REPLY, 2)).unwrap();
     })]);
     let mut client = Connection::connect(&address.to_string(), options(wire)).unwrap();
-    assert!(matches!(echo(&mut client), Err(CallError::Decode(_))));
-    assert!(matches!(echo(&mut client), Err(CallError::Exception(_))));
+    assert!(matches!(echo(&mut client), Err(ToyError::Call(CallError::Decode(_)))));
+    assert!(matches!(echo(&mut client), Err(ToyError::Refused(_))));
     thread.join().unwrap();
 }
 
@@ -141,7 +141,9 @@ fn a_call_has_its_time_and_no_more() {
             assert!(
                 matches!(
                     error,
-                    CallError::Transport(dunlin_rpc::CallError::MaybeExecuted(Cause::DeadlineExceeded))
+                    ToyError::Call(CallError::Transport(dunlin_rpc::CallError::MaybeExecuted(
+                        Cause::DeadlineExceeded
+                    )))
                 ),
                 "{error}"
             );
@@ -158,9 +160,9 @@ fn a_call_may_have_a_time_of_its_own() {
     let (address, thread) = server(vec![Box::new(|mut stream| drop(stream.read(&mut [0; 1])))]);
     let mut client = Connection::connect(&address.to_string(), ConnectionOptions::default()).unwrap();
     let mut within = |time| {
-        let called = client.call_within::<_, Answer>(Some(time), "echo", &Payload(b"x"));
+        let called = client.call_within::<_, Answer, ToyError>(Some(time), "echo", &Payload(b"x"));
         match called.unwrap_err() {
-            CallError::Transport(error) => error,
+            ToyError::Call(CallError::Transport(error)) => error,
             other => panic!("{other}"),
         }
     };
@@ -191,10 +193,13 @@ fn who_sends_more_than_may_be_is_told_before_anything_is_sent() {
         stream.write_all(&answer(Wire::FRAMED_COMPACT, "echo", REPLY, 2)).unwrap();
     })]);
     let mut client = Connection::connect(&address.to_string(), options(Wire::FRAMED_COMPACT)).unwrap();
-    let error = client.call::<_, Answer>("echo", &Payload(&vec![0; 1 << 20])).unwrap_err();
-    assert!(matches!(&error, CallError::Encode(why) if why.message().contains("message_limit")), "{error}");
+    let error = client.call::<_, Answer, ToyError>("echo", &Payload(&vec![0; 1 << 20])).unwrap_err();
+    assert!(
+        matches!(&error, ToyError::Call(CallError::Encode(why)) if why.message().contains("message_limit")),
+        "{error}"
+    );
     assert_eq!(error.certainty(), Certainty::NotExecuted);
-    assert!(matches!(echo(&mut client), Err(CallError::Exception(_))));
+    assert!(matches!(echo(&mut client), Err(ToyError::Refused(_))));
     thread.join().unwrap();
 }
 

@@ -1,6 +1,6 @@
 //! Visitors without Thrift at the server, and clients at servers without Thrift.
 
-use super::service::{Answer, Payload, Toy};
+use super::service::{Answer, Payload, Toy, ToyError};
 use crate::CallError;
 use crate::tcp::client::wrong_door;
 use crate::tcp::{AsyncConnection, Connection, ConnectionOptions, Server, ServerOptions, TcpError, Wire};
@@ -48,7 +48,7 @@ fn a_server_refuses_visitors_in_their_protocol() {
     }
     assert_eq!(toy.executed(), 0);
     let mut client = Connection::connect(&server.address().to_string(), Default::default()).unwrap();
-    assert_eq!(client.call::<_, Answer>("echo", &Payload(b"in")).unwrap(), b"in");
+    assert_eq!(client.call::<_, Answer, ToyError>("echo", &Payload(b"in")).unwrap(), b"in");
 }
 
 /// A server that sends these words to each connection.
@@ -107,11 +107,11 @@ fn a_client_names_what_it_finds_and_was_not_executed() {
         for wire in Wire::ALL {
             let options = ConnectionOptions { wire, ..ConnectionOptions::default() };
             let mut client = Connection::connect(&address, options.clone()).unwrap();
-            let blocking = client.call::<_, Answer>("echo", &Payload(b"in"));
+            let blocking = client.call::<_, Answer, ToyError>("echo", &Payload(b"in"));
             let client = AsyncConnection::connect(&address, options).unwrap();
-            let future = wait(client.call::<_, Answer>("echo", &Payload(b"in")));
+            let future = wait(client.call::<_, Answer, ToyError>("echo", &Payload(b"in")));
             for result in [blocking, future] {
-                let Err(CallError::Tcp(error)) = result else { panic!("{result:?}") };
+                let Err(ToyError::Call(CallError::Tcp(error))) = result else { panic!("{result:?}") };
                 assert!(matches!(error, TcpError::WrongDoor { .. }), "{error}");
                 assert_eq!(error.certainty(), Certainty::NotExecuted);
                 assert!(error.to_string().contains(part), "{error}");

@@ -11,6 +11,7 @@ use crate::{
     ServiceDescriptor, TType, ThriftException, read_arguments, read_list, required,
 };
 use dunlin_hints::FunctionHints;
+use dunlin_rpc::Certainty;
 use pilota::thrift::{
     ApplicationException, ApplicationExceptionKind, TAsyncInputProtocol, TFieldIdentifier, TInputProtocol,
     TLengthProtocol, TOutputProtocol, TStructIdentifier,
@@ -236,8 +237,45 @@ impl Outcome for Answer {
         output.write_rest(value)
     }
 
-    fn decode_value(input: &mut BinaryInput<'_>) -> Result<Vec<u8>, CallError<Vec<u8>>> {
+    fn decode_value<E: From<CallError>>(input: &mut BinaryInput<'_>) -> Result<Vec<u8>, E> {
         Ok(input.read_rest().to_vec())
+    }
+}
+
+/// The error of a call.
+#[derive(Debug)]
+pub(super) enum ToyError {
+    Refused(Vec<u8>),
+    Call(CallError),
+}
+
+impl ToyError {
+    pub(super) fn certainty(&self) -> Certainty {
+        match self {
+            ToyError::Refused(_) => Certainty::Executed,
+            ToyError::Call(error) => error.certainty(),
+        }
+    }
+}
+
+impl From<CallError> for ToyError {
+    fn from(error: CallError) -> Self {
+        ToyError::Call(error)
+    }
+}
+
+impl From<Vec<u8>> for ToyError {
+    fn from(why: Vec<u8>) -> Self {
+        ToyError::Refused(why)
+    }
+}
+
+impl std::fmt::Display for ToyError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            ToyError::Refused(why) => write!(f, "refused: {why:?}"),
+            ToyError::Call(error) => write!(f, "{error}"),
+        }
     }
 }
 

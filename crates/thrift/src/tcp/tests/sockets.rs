@@ -1,6 +1,6 @@
 //! The server on real sockets.
 
-use super::service::{Answer, Payload, Toy, call};
+use super::service::{Answer, Payload, Toy, ToyError, call};
 use crate::tcp::{Connection, ConnectionOptions, Server, ServerOptions, Wire};
 use crate::{ApplicationExceptionKind, CallError};
 use std::io::{Read, Write};
@@ -27,8 +27,8 @@ fn client(address: SocketAddr, wire: Wire) -> Connection {
     Connection::connect(&address.to_string(), options).unwrap()
 }
 
-fn echo(client: &mut Connection, payload: &[u8]) -> Result<Vec<u8>, CallError<Vec<u8>>> {
-    client.call::<_, Answer>("echo", &Payload(payload))
+fn echo(client: &mut Connection, payload: &[u8]) -> Result<Vec<u8>, ToyError> {
+    client.call::<_, Answer, ToyError>("echo", &Payload(payload))
 }
 
 fn socket(address: SocketAddr) -> TcpStream {
@@ -65,13 +65,13 @@ fn every_wire_is_served_on_one_address() {
             let payload = vec![length as u8; length];
             assert!(echo(&mut client, &payload).unwrap() == payload, "{wire:?} {length}");
         }
-        let refused = client.call::<_, Answer>("refuse", &Payload(b"no")).unwrap_err();
-        assert!(matches!(refused, CallError::Exception(why) if why == b"no"));
-        let unknown = client.call::<_, Answer>("nothing", &Payload(b"")).unwrap_err();
-        let CallError::Application(unknown) = unknown else { panic!("{unknown}") };
+        let refused = client.call::<_, Answer, ToyError>("refuse", &Payload(b"no")).unwrap_err();
+        assert!(matches!(refused, ToyError::Refused(why) if why == b"no"));
+        let unknown = client.call::<_, Answer, ToyError>("nothing", &Payload(b"")).unwrap_err();
+        let ToyError::Call(CallError::Application(unknown)) = unknown else { panic!("{unknown}") };
         assert_eq!(unknown.kind(), ApplicationExceptionKind::UNKNOWN_METHOD);
-        client.oneway::<_, Answer>("tell", &Payload(b"abc")).unwrap();
-        assert!(!client.call::<_, Answer>("told", &Payload(b"")).unwrap().is_empty());
+        client.oneway("tell", &Payload(b"abc")).unwrap();
+        assert!(!client.call::<_, Answer, ToyError>("told", &Payload(b"")).unwrap().is_empty());
     }
 }
 
@@ -81,8 +81,8 @@ fn a_handler_that_panics_fails_its_call_and_nothing_else() {
     let mut other = client(server.address(), Wire::FRAMED_BINARY);
     for wire in Wire::ALL {
         let mut client = client(server.address(), wire);
-        let error = client.call::<_, Answer>("panic", &Payload(b"")).unwrap_err();
-        let CallError::Application(error) = error else { panic!("{error}") };
+        let error = client.call::<_, Answer, ToyError>("panic", &Payload(b"")).unwrap_err();
+        let ToyError::Call(CallError::Application(error)) = error else { panic!("{error}") };
         assert_eq!(error.kind(), ApplicationExceptionKind::INTERNAL_ERROR);
         assert_eq!(echo(&mut client, b"still").unwrap(), b"still");
         assert_eq!(echo(&mut other, b"here").unwrap(), b"here");
