@@ -1,6 +1,8 @@
 //! The two questions about sharing: how the threads of a client share its lanes, and how long a server's memory
 //! belongs to a lane.
 
+use dunlin_wire::numbered;
+
 /// How the threads of a client share its lanes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
@@ -24,39 +26,5 @@ pub enum Lease {
     Slice = 2,
 }
 
-impl Sharing {
-    /// All policies.
-    pub const ALL: [Sharing; 3] = [Sharing::Dedicated, Sharing::Locked, Sharing::Combined];
-
-    /// Returns the policy's name, as in the documents.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Sharing::Dedicated => "dedicated",
-            Sharing::Locked => "locked",
-            Sharing::Combined => "combined",
-        }
-    }
-
-    /// Returns the policy with this number in the handshake.
-    pub fn from_wire(number: u8) -> Option<Self> {
-        Self::ALL.into_iter().find(|sharing| *sharing as u8 == number)
-    }
-}
-
-impl Lease {
-    /// All leases.
-    pub const ALL: [Lease; 2] = [Lease::Forever, Lease::Slice];
-
-    /// Returns the lease's name, as in the documents.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Lease::Forever => "forever",
-            Lease::Slice => "slice",
-        }
-    }
-
-    /// Returns the lease with this number in the handshake.
-    pub fn from_wire(number: u8) -> Option<Self> {
-        Self::ALL.into_iter().find(|lease| *lease as u8 == number)
-    }
-}
+numbered!(Sharing: u8 { Dedicated = "dedicated", Locked = "locked", Combined = "combined" });
+numbered!(Lease: u8 { Forever = "forever", Slice = "slice" });
