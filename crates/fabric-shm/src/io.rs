@@ -10,7 +10,7 @@ use crate::socket::{self, Received};
 use crate::watchdog::Watchdog;
 use crate::{AllowPolicy, ShmConfig};
 use dunlin_fabric::door::{self, Door};
-use dunlin_fabric::{Host, RealHost};
+use dunlin_fabric::{Host, RealHost, nanos};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fd::{AsFd, OwnedFd};
@@ -289,7 +289,7 @@ impl Io {
             if epoll::add(&self.epoll, &socket, EventData::new_u64(number), READ).is_err() {
                 continue;
             }
-            let deadline = RealHost.now().saturating_add(self.config.greeting_patience);
+            let deadline = RealHost.now().saturating_add(nanos(self.config.greeting_patience));
             let greeting = Greeting { socket, listener: Arc::clone(listener), secret, deadline };
             self.entries().insert(number, Entry::Greeting(Arc::new(greeting)));
             self.greetings.fetch_add(1, Ordering::Relaxed);

@@ -34,7 +34,7 @@ pub mod shared_values;
 pub mod verbs;
 pub mod work;
 
-pub use address::{Address, AddressError, MAX_NAME, Scheme};
+pub use address::{Address, AddressError, IntoAddress, MAX_NAME, Scheme};
 pub use address_handles::AddressHandles;
 pub use arena::{Arena, ArenaError, Buffer};
 pub use capabilities::{Capabilities, TransportSet};
@@ -44,7 +44,7 @@ pub use error::{
     AcceptError, CreateError, DialError, GrantError, LinkError, ListenError, PostError, RegisterError,
     Unavailable,
 };
-pub use host::{BindError, Clock, Host, Nanos, RealHost, Signal, Site, Task, Topology, Work};
+pub use host::{BindError, Clock, Host, Nanos, RealHost, Signal, Site, Task, Topology, Work, nanos};
 pub use interpose::{Count, Fault, FaultPlan, Trace};
 pub use memory::{Access, Memory, Region};
 pub use news::{Mark, ReadyList, Subscription};

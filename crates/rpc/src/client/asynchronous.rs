@@ -24,7 +24,7 @@ use crate::error::{CallError, Cause, ConnectError};
 use crate::path::hybrid::Tuning;
 use crate::plan::CompletionMode;
 use crate::tune::Tuners;
-use dunlin_fabric::{Address, Buffer, Fabric, Host, Nanos, Signal, Task, ThreadDomain, Waker as _};
+use dunlin_fabric::{Address, Buffer, Fabric, Host, Nanos, Signal, Task, ThreadDomain, Waker as _, nanos};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::ops::Deref;
@@ -166,6 +166,11 @@ impl<F: Fabric> AsyncHub<F> {
     fn inner(&self) -> &Arc<Inner<F>> {
         &self.0.0
     }
+
+    /// Returns the fabric.
+    pub fn fabric(&self) -> &F {
+        &self.inner().fabric
+    }
 }
 
 impl<F: Fabric> Locked<F> {
@@ -265,6 +270,8 @@ struct Connection<F: Fabric> {
     hub: AsyncHub<F>,
     address: Address,
     config: ClientConfig,
+    /// [`ClientConfig::timeout`] in nanoseconds; 0 for none.
+    timeout: Nanos,
     /// The tuners shared by all connections.
     tuners: Tuners,
     /// Futures wake themselves because the plan is busy.
@@ -293,7 +300,7 @@ impl<F: Fabric> Connection<F> {
     /// Connects. Blocks, but holds the hub's lock only during the short steps.
     fn establish(&self) -> Result<Vec<u16>, ConnectError> {
         let inner = self.hub.inner();
-        let until = inner.fabric.host().now().saturating_add(self.config.connect_timeout);
+        let until = inner.fabric.host().now().saturating_add(nanos(self.config.connect_timeout));
         let greeting = greet(&inner.fabric, &self.address, &self.config, until)?;
         let prepared = inner.lock().core.prepare(&greeting, &self.config, &self.tuners)?;
         match negotiate(&greeting, &prepared, until) {
@@ -423,6 +430,7 @@ impl<F: Fabric> AsyncClient<F> {
             address: address.clone(),
             busy: config.mode() == CompletionMode::Busy,
             tuners: config.tuners(&hub.inner().fabric),
+            timeout: config.call_nanos(),
             config,
             state: Mutex::new(state),
         });
@@ -475,7 +483,7 @@ impl<F: Fabric> AsyncClient<F> {
     }
 
     fn usually(&self) -> AsyncWithin<'_, F> {
-        AsyncWithin { client: self, time: Time { nanos: self.0.config.timeout, is_own: false } }
+        AsyncWithin { client: self, time: Time { nanos: self.0.timeout, is_own: false } }
     }
 
     /// Makes a call on any worker. If there is room, the call is sent at once, before the first poll.

@@ -10,7 +10,7 @@ use crate::server::open::refuse_with;
 use crate::server::worker::Shared;
 use dunlin_fabric::{
     Access, Endpoint, Fabric, Host, Link, Listener, Mark, Nanos, ReadyList, Region, RegionKey, Signal,
-    Subscription,
+    Subscription, nanos,
 };
 use dunlin_wire::handshake::{
     Hello, HelloReply, MAX_VERSION, MIN_VERSION, OpenLane, Record, RefusalCode, Refused, negotiate,
@@ -204,7 +204,7 @@ impl<F: Fabric> Control<F> {
         }
         let number = self.fabric.host().random() | 1;
         let again = sessions.ready.mark(number);
-        let hello_until = self.fabric.host().now() + self.shared.config.hello_timeout;
+        let hello_until = self.fabric.host().now().saturating_add(nanos(self.shared.config.hello_timeout));
         let session = Session::<F> { link, again: again.clone(), greeted: false, hello_until, lanes: 0 };
         session.link.subscribe(Subscription { signal: self.signal.clone(), mark: again });
         sessions.silent.insert((hello_until, number));
