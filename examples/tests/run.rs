@@ -149,3 +149,11 @@ fn statistics() {
 fn tasks() {
     says("tasks", &["hello, world", "runs in tasks, at most 100 at a time"]);
 }
+
+#[test]
+fn threads_today() {
+    says(
+        "threads_today",
+        &["a blocking client each: ", "clones of one asynchronous client: ", " calls a second"],
+    );
+}

@@ -1,11 +1,11 @@
 //! Dunlin: RPC over remote memory access.
 //!
 //! This crate is the public interface. It holds re-exports, shorthands and documentation, and never any
-//! mechanism. The root has what every program needs; the modules have the rest:
+//! mechanism. The root has the items that every program needs; the modules have the rest:
 //!
 //! | module | content |
 //! |---|---|
-//! | [`client`], [`server`] | what clients and servers return and take besides |
+//! | [`client`], [`server`] | further types of clients and servers |
 //! | [`errors`] | all errors but [`CallError`] |
 //! | [`fabric`] | single fabrics and their settings, the transport in use |
 //! | [`plan`] | plans and protocols |
@@ -37,8 +37,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Each short form has a long one with fabrics and settings beside it: `connect` and `connect_with`, `serve`
-//! and `serve_with`. The short forms use the fabrics of the process ([`Fabrics::global`]), which a program
+//! Each short form has a long one with fabrics and settings: `connect` and `connect_with`, `serve` and
+//! `serve_with`. The short forms use the fabrics of the process ([`Fabrics::global`]), which a program
 //! with settings of its own sets once ([`Fabrics::make_global`]).
 //!
 //! With a single fabric in place of all, each call saves a branch. [`on_fabric!`] compiles a block for each
@@ -70,7 +70,7 @@ pub use dunlin_thrift::{ClientOptions, Context, ServerOptions, serve_with};
 pub use dunlin_transport::serve;
 pub use dunlin_transport::{AsyncClient, Client, Fabrics, Server, ServerBuilder, on_fabric};
 
-/// What clients return and take besides: results, calls in flight, large requests.
+/// Further types of clients: results, calls in flight, large requests.
 pub mod client {
     pub use dunlin_rpc::{CallId, Filling};
     pub use dunlin_transport::{
@@ -80,8 +80,7 @@ pub mod client {
     pub use dunlin_transport::{TypedAsyncClient, TypedCall, TypedClient};
 }
 
-/// What servers return and take besides: workers on threads of the program, pulled calls, servers on several
-/// fabrics.
+/// Further types of servers: workers on threads of the program, pulled calls, servers on several fabrics.
 pub mod server {
     pub use dunlin_rpc::{ApplicationCode, Counters, PoolService, SLOW_HANDLER};
     pub use dunlin_transport::{Incoming, SeveralServers, Worker};
