@@ -155,7 +155,7 @@ impl<F: Fabric> Client<F> {
     }
 
     /// Connects another client to the same server with the same settings and connections of its own, for
-    /// another thread. Of a lazy client that has not connected yet, the other one is as lazy. Blocks.
+    /// another thread. If this client is lazy and has not connected yet, the other one is lazy too. Blocks.
     pub fn another(&self) -> Result<Self, ConnectError> {
         let cores = self.binding.as_ref().map(|(host, cores)| (host, &cores[..]));
         let bound = cores.map(|(host, cores)| Bound::new(host, cores)).transpose();
