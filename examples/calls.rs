@@ -2,9 +2,11 @@
 //!
 //! `cargo run --release --example calls [ADDRESS]`
 
+use dunlin::plan::{CompletionMode, Protocol};
+use dunlin::server::ApplicationCode;
 use dunlin::{
-    ApplicationCode, CallError, Cause, Certainty, Client, ClientConfig, CompletionMode, Fabrics,
-    FunctionMode, Protocol, Reply, Request, Server, ServerBuilder, ServerConfig, Status,
+    CallError, Cause, Certainty, Client, ClientConfig, Fabrics, FunctionMode, Reply, Request, Server,
+    ServerBuilder, ServerConfig, Status,
 };
 use std::error::Error;
 use std::time::Duration;
@@ -17,8 +19,7 @@ const REFUSE: u16 = 4;
 /// The error code of `REFUSE`.
 const NOT_TODAY: ApplicationCode = ApplicationCode::new(7).expect("a code of the application");
 
-/// Times are in nanoseconds.
-const SECOND: u64 = 1_000_000_000;
+const SECOND: Duration = Duration::from_secs(1);
 
 fn upper(request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Status> {
     if request.function == REFUSE {
@@ -34,21 +35,21 @@ fn slow(request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Status> {
     upper(request, reply)
 }
 
-fn serve(fabrics: &Fabrics, address: &str) -> Result<Server, Box<dyn Error>> {
-    let server = ServerBuilder::new(fabrics)
+fn serve(address: &str) -> Result<Server, Box<dyn Error>> {
+    let server = ServerBuilder::new()
         .config(ServerConfig { workers: 2, pool_threads: 4, ..ServerConfig::default() })
         .function(UPPER, FunctionMode::Worker)
         .function(REFUSE, FunctionMode::Worker)
         .function(SLOW, FunctionMode::Pool)
         .function(LATER, FunctionMode::Pull)
         .pool(slow)
-        .serve(&address.parse()?, |_worker| Box::new(upper))?;
+        .serve(address, |_worker| Box::new(upper))?;
     Ok(server)
 }
 
 /// Answers the calls of the pulled function, at any later time and on any thread; an empty call is the last.
 fn answer_later(server: &Server) {
-    while let Some(call) = server.receive(u64::MAX) {
+    while let Some(call) = server.receive(Duration::MAX) {
         let (last, mut answer) = (call.payload.is_empty(), b"later: ".to_vec());
         answer.extend_from_slice(&call.payload);
         call.reply(answer);
@@ -84,11 +85,10 @@ fn many(client: &mut Client) -> Result<usize, Box<dyn Error>> {
 fn main() -> Result<(), Box<dyn Error>> {
     let own = || format!("shm:example-calls-{}", std::process::id());
     let address = std::env::args().nth(1).unwrap_or_else(own);
-    let fabrics = Fabrics::default();
-    let server = serve(&fabrics, &address)?;
+    let server = serve(&address)?;
 
     let config = ClientConfig { timeout: SECOND, ..ClientConfig::default() };
-    let mut client = Client::connect(&fabrics, server.address(), config)?;
+    let mut client = Client::connect_with(Fabrics::global(), &address, config)?;
     println!("{}", String::from_utf8_lossy(&client.call(UPPER, b"on a worker")?));
     println!("{}", String::from_utf8_lossy(&client.call(SLOW, b"in the pool")?));
     std::thread::scope(|scope| -> Result<(), CallError> {
@@ -111,7 +111,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 
     let plan = Protocol::by_name("Server-reply").ok_or("no such protocol")?.plan(CompletionMode::Busy);
-    let mut fast = Client::connect(&fabrics, server.address(), ClientConfig::with_plan(plan))?;
+    let mut fast = Client::connect_with(Fabrics::global(), &address, ClientConfig::with_plan(plan))?;
     println!("{} bytes of 1000 calls in batches", many(&mut fast)?);
 
     drop((client, fast));

@@ -3,13 +3,12 @@
 //!
 //! `cargo run --release --example deadlines`
 
-use dunlin::thrift::{ClientOptions, Context, Failure, Never, ServerOptions};
+use dunlin::thrift::{Bytes, Failure, Never};
+use dunlin::{Context, Fabrics, ServerOptions, serve_with};
 use dunlin_examples::kv::{Kv, KvClient, KvGetException, KvProcessor};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
-
-use dunlin::thrift::Bytes;
 
 /// A store whose `multiget` is slow.
 #[derive(Clone, Default)]
@@ -42,12 +41,11 @@ impl Kv for Slow {
 }
 
 fn main() -> anyhow::Result<()> {
-    let fabric = dunlin::fabric()?;
-    let address = format!("shm:example-deadlines-{}", std::process::id()).parse()?;
+    let address = format!("shm:example-deadlines-{}", std::process::id());
     let slow = Slow::default();
     let options = ServerOptions { tcp: Some("127.0.0.1:0".into()), ..ServerOptions::default() };
-    let server = dunlin::thrift::serve(&fabric, &address, KvProcessor(slow.clone()), options)?;
-    let mut client = KvClient::connect(&fabric, &address, ClientOptions::default())?;
+    let server = serve_with(Fabrics::global(), &address, KvProcessor(slow.clone()), options)?;
+    let mut client = KvClient::connect(&address)?;
 
     let answer = client.within(Duration::from_secs(60)).get(b"key")?;
     println!("with a minute: {}", String::from_utf8_lossy(&answer));
@@ -69,6 +67,6 @@ fn main() -> anyhow::Result<()> {
     let answer = client.get(b"key")?;
     println!("as the options say: {}", String::from_utf8_lossy(&answer));
     println!("{} of 4 calls were executed", slow.gets.load(Ordering::Relaxed));
-    server.shutdown(1_000_000_000);
+    server.shutdown(Duration::from_secs(1));
     Ok(())
 }

@@ -3,8 +3,8 @@
 //!
 //! `cargo run --release --example echo [shm:NAME|rdma:HOST:PORT|tcp:HOST:PORT|auto:HOST:PORT [CALLS]]`
 
-use dunlin::Fabrics;
-use dunlin::thrift::{Bytes, ClientOptions, Context, Failure, Never, ServerOptions, serve};
+use dunlin::Context;
+use dunlin::thrift::{Bytes, Failure, Never};
 use dunlin_examples::echo::{Echo, EchoClient, EchoProcessor};
 use std::time::Instant;
 
@@ -18,12 +18,11 @@ impl Echo for Handler {
 
 fn main() -> anyhow::Result<()> {
     let own = || format!("shm:example-echo-{}", std::process::id());
-    let address = std::env::args().nth(1).unwrap_or_else(own).parse()?;
+    let address = std::env::args().nth(1).unwrap_or_else(own);
     let calls: u32 = std::env::args().nth(2).map_or(Ok(10_000), |text| text.parse())?;
     // A single fabric instead of all saves a branch in each call; see `on_fabric!`.
-    let fabrics = Fabrics::default();
-    let server = serve(&fabrics, &address, EchoProcessor(Handler), ServerOptions::default())?;
-    let mut client = EchoClient::connect(&fabrics, server.address(), ClientOptions::default())?;
+    let server = dunlin::serve(address, EchoProcessor(Handler))?;
+    let mut client = EchoClient::connect(server.address())?;
     println!("by {}", client.transport());
     assert_eq!(client.ping(b"hello")?, "hello");
     let start = Instant::now();

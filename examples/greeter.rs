@@ -3,20 +3,14 @@
 //! `cargo run --release --example greeter -- serve shm:greeter`, then
 //! `cargo run --release --example greeter -- call shm:greeter Ada Grace`
 
-use dunlin::thrift::{ClientOptions, Context, Failure, FastStr, Never, ServerOptions, serve};
-use dunlin::{Address, Fabrics};
-use generated::greeter::{
-    Greeter, GreeterClient, GreeterError, GreeterGreetException, GreeterProcessor, NoName,
-};
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
+use dunlin::Context;
+use dunlin::thrift::{Failure, FastStr, Never};
+use greeter::{Greeter, GreeterClient, GreeterError, GreeterGreetException, GreeterProcessor, NoName};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use tracing_subscriber::EnvFilter;
 
-#[allow(dead_code, unreachable_pub)]
-mod generated {
-    dunlin::include_service!("greeter");
-}
+dunlin::include_service!("greeter");
 
 #[derive(Default)]
 struct Handler {
@@ -47,19 +41,17 @@ impl Greeter for Handler {
     }
 }
 
-fn serve_at(address: &Address) -> anyhow::Result<()> {
-    let mut signals = Signals::new([SIGINT, SIGTERM])?;
-    let processor = GreeterProcessor(Handler::default());
-    let server = serve(&Fabrics::default(), address, processor, ServerOptions::default())?;
+fn serve_at(address: &str) -> anyhow::Result<()> {
+    let handler = Arc::new(Handler::default());
+    let server = dunlin::serve(address, GreeterProcessor(Arc::clone(&handler)))?;
     println!("serving {}; Ctrl-C ends the server", server.address());
-    signals.forever().next();
-    server.shutdown(1_000_000_000);
-    println!("ended");
+    server.run_until_signal()?;
+    println!("ended after {} greetings", handler.greetings.load(Ordering::Relaxed));
     Ok(())
 }
 
-fn call_at(address: &Address, names: &[&str]) -> anyhow::Result<()> {
-    let mut client = GreeterClient::connect(&Fabrics::default(), address, ClientOptions::default())?;
+fn call_at(address: &str, names: &[&str]) -> anyhow::Result<()> {
+    let mut client = GreeterClient::connect(address)?;
     println!("over {}", client.transport());
     for name in names {
         println!("{}", client.greet(name)?);
@@ -80,8 +72,8 @@ fn main() -> anyhow::Result<()> {
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     let words: Vec<String> = std::env::args().skip(1).collect();
     match &words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["serve", address] => serve_at(&address.parse()?),
-        ["call", address, names @ ..] => call_at(&address.parse()?, names),
+        ["serve", address] => serve_at(address),
+        ["call", address, names @ ..] => call_at(address, names),
         _ => anyhow::bail!("usage: greeter serve ADDRESS | greeter call ADDRESS NAME..."),
     }
 }

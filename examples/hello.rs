@@ -2,16 +2,13 @@
 //!
 //! `cargo run --release --example hello [ADDRESS]`; with `RUST_LOG=dunlin=debug` it prints the log to standard error.
 
-use dunlin::thrift::{ClientOptions, Context, Failure, FastStr, Never, ServerOptions, serve};
-use dunlin::{Address, Fabrics};
-use generated::hello::{Hello, HelloClient, HelloProcessor};
+use dunlin::Context;
+use dunlin::thrift::{Failure, FastStr, Never};
+use hello::{Hello, HelloClient, HelloProcessor};
+use std::time::Duration;
 use tracing_subscriber::EnvFilter;
 
-// The program does not use the asynchronous client.
-#[allow(dead_code, unreachable_pub)]
-mod generated {
-    dunlin::include_service!("hello");
-}
+dunlin::include_service!("hello");
 
 struct Greeter;
 
@@ -21,12 +18,11 @@ impl Hello for Greeter {
     }
 }
 
-fn greet_at(address: &Address) -> anyhow::Result<()> {
-    let fabrics = Fabrics::default();
-    let server = serve(&fabrics, address, HelloProcessor(Greeter), ServerOptions::default())?;
-    let mut client = HelloClient::connect(&fabrics, server.address(), ClientOptions::default())?;
+fn greet_at(address: &str) -> anyhow::Result<()> {
+    let server = dunlin::serve(address, HelloProcessor(Greeter))?;
+    let mut client = HelloClient::connect(server.address())?;
     println!("{}, over {}", client.greet("world")?, client.transport());
-    server.shutdown(1_000_000_000);
+    server.shutdown(Duration::from_secs(1));
     Ok(())
 }
 
@@ -34,5 +30,5 @@ fn main() -> anyhow::Result<()> {
     let filter = EnvFilter::from_default_env();
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     let own = || format!("shm:example-hello-{}", std::process::id());
-    greet_at(&std::env::args().nth(1).unwrap_or_else(own).parse()?)
+    greet_at(&std::env::args().nth(1).unwrap_or_else(own))
 }

@@ -4,8 +4,8 @@
 //! `cargo run --release --example hints`
 
 use anyhow::Context as _;
-use dunlin::thrift::tcp::ConnectionOptions;
-use dunlin::thrift::{ClientOptions, Context, Failure, Never, ServerOptions};
+use dunlin::thrift::{Bytes, Failure, Never};
+use dunlin::{ClientOptions, Context, ServerOptions, serve_with};
 use dunlin_examples::kv::{
     KV_SERVICE, Kv, KvAsyncClient, KvClient, KvError, KvGetException, KvProcessor, Missing,
 };
@@ -14,8 +14,7 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Poll, Waker};
-
-use dunlin::thrift::Bytes;
+use std::time::Duration;
 
 /// The handler, shared by all workers and by `main`, which reads its counter.
 #[derive(Clone, Default)]
@@ -55,12 +54,12 @@ impl Kv for Store {
 }
 
 fn main() -> anyhow::Result<()> {
-    let fabric = dunlin::fabric().context("shared memory")?;
-    let address = format!("shm:example-hints-{}", std::process::id()).parse()?;
+    let fabric = dunlin::fabric::shm().context("shared memory")?;
+    let address = format!("shm:example-hints-{}", std::process::id());
     let store = Store::default();
     let options = ServerOptions { tcp: Some("127.0.0.1:0".into()), ..ServerOptions::default() };
-    let server = dunlin::thrift::serve(&fabric, &address, KvProcessor(store.clone()), options)?;
-    let mut client = KvClient::connect(&fabric, &address, ClientOptions::default())?;
+    let server = serve_with(&fabric, &address, KvProcessor(store.clone()), options)?;
+    let mut client = KvClient::connect_with(&fabric, &address, ClientOptions::default())?;
 
     println!("What the hints in examples/idl/kv.thrift select here:");
     for (function, selection) in KV_SERVICE.functions.iter().zip(client.inner().selections()) {
@@ -98,17 +97,16 @@ fn main() -> anyhow::Result<()> {
     client.heartbeat()?;
 
     // Futures, on any executor.
-    let hub = dunlin::AsyncHub::new(&fabric)?;
-    let futures = KvAsyncClient::connect(&hub, &fabric, &address, ClientOptions::default())?;
+    let futures = KvAsyncClient::connect(&address)?;
     let (first, second) = (futures.get(b"key-7"), futures.get(b"wader"));
     println!("two futures   = {:?} {:?}", wait(first)?, wait(second)?);
 
     // A client of stock Thrift, such as Apache's libraries, reaches the same handler.
     let tcp = server.tcp_address().context("the server listens")?.to_string();
-    let mut stock: KvClient = KvClient::connect_tcp(&tcp, ConnectionOptions::default())?;
+    let mut stock = KvClient::connect(format!("tcp:{tcp}"))?;
     println!("stock Thrift  = {:?}", stock.get(b"wader")?);
 
-    server.shutdown(1_000_000_000);
+    server.shutdown(Duration::from_secs(1));
     println!("heartbeats    = {}", store.0.heartbeats.load(Ordering::Relaxed));
     Ok(())
 }

@@ -3,7 +3,8 @@
 //!
 //! `cargo run --release --example mail`
 
-use dunlin::thrift::{ClientOptions, Context, Failure, Never, ServerOptions, serve};
+use dunlin::thrift::{Failure, Never};
+use dunlin::{ClientOptions, Context, ServerOptions, serve_with};
 use dunlin_examples::mail::{
     Letter, Mail, MailClient, MailDeliverException, MailError, MailPostException, MailProcessor, NoMailbox,
 };
@@ -44,10 +45,10 @@ impl Mail for Office {
 }
 
 fn main() -> anyhow::Result<()> {
-    let fabric = dunlin::fabric()?;
-    let address = format!("shm:example-mail-{}", std::process::id()).parse()?;
-    let _server = serve(&fabric, &address, MailProcessor(Office::default()), ServerOptions::default())?;
-    let mut client = MailClient::connect(&fabric, &address, ClientOptions::default())?;
+    let fabric = dunlin::fabric::shm()?;
+    let address = format!("shm:example-mail-{}", std::process::id());
+    let _server = serve_with(&fabric, &address, MailProcessor(Office::default()), ServerOptions::default())?;
+    let mut client = MailClient::connect_with(&fabric, &address, ClientOptions::default())?;
 
     client.open("ada")?;
     let letter =

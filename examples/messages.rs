@@ -5,9 +5,11 @@
 //! `cargo run --release --example messages` serves and calls over shared memory. With `serve` or `call` and
 //! an address (`shm:NAME`, `rdma:HOST:PORT`) it does only one of these.
 
-use dunlin::messages::{ClientId, MessageBuffer, MessageClient, MessageServer};
-use dunlin::{Address, ClientConfig, CompletionMode, Fabric, Fabrics, Protocol, ServerConfig, on_fabric};
+use dunlin::plan::{CompletionMode, Protocol};
+use dunlin::rfp::{ClientId, MessageBuffer, MessageClient, MessageServer};
+use dunlin::{ClientConfig, Fabrics};
 use std::error::Error;
+use std::time::Duration;
 
 /// The maximum message size of this protocol, in bytes.
 const LONGEST: usize = 4096;
@@ -59,10 +61,10 @@ impl<'a> Question<'a> {
 
 /// Receives and answers all messages from one client. If the client disconnects, only its own messages are
 /// affected.
-fn answer_all<F: Fabric>(
-    thread: &mut MessageServer<F>,
+fn answer_all(
+    thread: &mut MessageServer,
     client: ClientId,
-    buffer: &mut MessageBuffer<F>,
+    buffer: &mut MessageBuffer,
 ) -> Result<(), Box<dyn Error>> {
     while let Some(size) = thread.server_recv(client, buffer)? {
         let answer = match Question::parse(&buffer[..size]) {
@@ -76,9 +78,9 @@ fn answer_all<F: Fabric>(
     Ok(())
 }
 
-fn serve<F: Fabric>(mut thread: MessageServer<F>) {
+fn serve(mut thread: MessageServer) {
     while !thread.is_ended() {
-        let Some(client) = thread.next_client(u64::MAX) else { continue };
+        let Some(client) = thread.next_client(Duration::MAX) else { continue };
         let Ok(mut buffer) = thread.malloc_buf(client, LONGEST) else { continue };
         if let Err(error) = answer_all(&mut thread, client, &mut buffer) {
             eprintln!("a client's messages end: {error}");
@@ -86,9 +88,9 @@ fn serve<F: Fabric>(mut thread: MessageServer<F>) {
     }
 }
 
-fn ask<F: Fabric>(
-    client: &mut MessageClient<F>,
-    buffer: &mut MessageBuffer<F>,
+fn ask(
+    client: &mut MessageClient,
+    buffer: &mut MessageBuffer,
     question: &Question<'_>,
 ) -> Result<String, Box<dyn Error>> {
     let size = question.encode(buffer);
@@ -97,37 +99,32 @@ fn ask<F: Fabric>(
     Ok(String::from_utf8_lossy(&buffer[..size]).into_owned())
 }
 
-fn call<F: Fabric>(fabric: &F, address: &Address) -> Result<(), Box<dyn Error>> {
+fn call(address: &str) -> Result<(), Box<dyn Error>> {
     let plan = Protocol::by_name("RF-RPC").ok_or("no such protocol")?.plan(CompletionMode::Busy);
-    let mut client = MessageClient::connect(fabric, address, ClientConfig::with_plan(plan))?;
+    let config = ClientConfig::with_plan(plan);
+    let mut client = MessageClient::connect_with(Fabrics::global(), address, config)?;
     let mut buffer = client.malloc_buf(0, LONGEST)?;
     println!("20 + 22 = {}", ask(&mut client, &mut buffer, &Question::Add(20, 22))?);
     println!("dunlin backwards: {}", ask(&mut client, &mut buffer, &Question::Reverse("dunlin"))?);
     Ok(())
 }
 
-fn run<F: Fabric>(fabric: &F, address: &Address, what: &str) -> Result<(), Box<dyn Error>> {
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let what = arguments.next().unwrap_or_default();
+    let own = || format!("shm:messages-{}", std::process::id());
+    let address = arguments.next().unwrap_or_else(own);
     if what == "call" {
-        return call(fabric, address);
+        return call(&address);
     }
-    let (server, threads) = MessageServer::listen(fabric, address, ServerConfig::default())?;
+    let (server, threads) = MessageServer::listen(&address)?;
     let threads: Vec<_> = threads.into_iter().map(|t| std::thread::spawn(move || serve(t))).collect();
-    let called = if what == "serve" { Ok(()) } else { call(fabric, address) };
+    let called = if what == "serve" { Ok(()) } else { call(&address) };
     if what != "serve" {
-        server.shutdown(1_000_000_000);
+        server.shutdown(Duration::from_secs(1));
     }
     for thread in threads {
         thread.join().map_err(|_| "a thread of the server panicked")?;
     }
     called
-}
-
-fn main() -> Result<(), Box<dyn Error>> {
-    let mut arguments = std::env::args().skip(1);
-    let what = arguments.next().unwrap_or_default();
-    let address: Address = match arguments.next() {
-        Some(address) => address.parse()?,
-        None => format!("shm:messages-{}", std::process::id()).parse()?,
-    };
-    on_fabric!(&Fabrics::default().choose(&address)?, fabric => run(fabric, &address, &what))
 }

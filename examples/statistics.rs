@@ -4,8 +4,9 @@
 //!
 //! `cargo run --release --example statistics [shm:NAME|rdma:HOST:PORT]`
 
-use dunlin::thrift::{ClientOptions, Context, Failure, Never, ServerOptions, serve};
-use dunlin::{Address, Fabric, Fabrics, on_fabric};
+use dunlin::fabric::Fabric;
+use dunlin::thrift::{Failure, Never};
+use dunlin::{Address, ClientOptions, Context, Fabrics, ServerOptions, on_fabric, serve_with};
 use dunlin_examples::statistics::*;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError};
@@ -70,14 +71,14 @@ impl Statistics for Book {
 
 fn main() -> anyhow::Result<()> {
     let own = || format!("shm:example-statistics-{}", std::process::id());
-    let address = std::env::args().nth(1).unwrap_or_else(own).parse()?;
-    on_fabric!(&Fabrics::default().choose(&address)?, fabric => run(fabric, &address))
+    let address: Address = std::env::args().nth(1).unwrap_or_else(own).parse()?;
+    on_fabric!(&Fabrics::global().choose(&address)?, fabric => run(fabric, &address))
 }
 
 fn run<F: Fabric>(fabric: &F, address: &Address) -> anyhow::Result<()> {
-    let server = serve(fabric, address, StatisticsProcessor(Book::default()), ServerOptions::default())?;
+    let server = serve_with(fabric, address, StatisticsProcessor(Book::default()), ServerOptions::default())?;
     let address = server.address();
-    let connect = || StatisticsClient::connect(fabric, address, ClientOptions::default());
+    let connect = || StatisticsClient::connect_with(fabric, address, ClientOptions::default());
     // Four writers. Each records every fourth value, in batches.
     let write = |first: i64| -> anyhow::Result<i64> {
         let mut client = connect()?;

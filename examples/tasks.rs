@@ -2,19 +2,16 @@
 //!
 //! `cargo run --release --example tasks`
 
-use dunlin::thrift::{
-    CallTask, ClientOptions, Context, Failure, FastStr, Never, ServerOptions, Tasks, serve_async,
-};
-use dunlin::{Address, Fabrics};
-use generated::hello::{HelloAsync, HelloAsyncProcessor, HelloClient};
+use dunlin::Context;
+use dunlin::server::serve_async;
+use dunlin::thrift::{CallTask, Failure, FastStr, Never, Tasks};
+use hello::{HelloAsync, HelloAsyncProcessor, HelloClient};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context as TaskContext, Wake, Waker};
+use std::time::Duration;
 
-#[allow(dead_code, unreachable_pub)]
-mod generated {
-    dunlin::include_service!("hello");
-}
+dunlin::include_service!("hello");
 
 struct Greeter;
 
@@ -69,15 +66,13 @@ impl Executor {
 }
 
 fn main() -> anyhow::Result<()> {
-    let fabrics = Fabrics::default();
-    let address: Address = format!("shm:example-tasks-{}", std::process::id()).parse()?;
+    let address = format!("shm:example-tasks-{}", std::process::id());
     let executor = Executor::start();
     let tasks = Tasks::new(move |task| executor.spawn(task)).at_most(100);
-    let processor = HelloAsyncProcessor(Greeter);
-    let server = serve_async(&fabrics, &address, processor, ServerOptions::default(), tasks)?;
-    let mut client = HelloClient::connect(&fabrics, server.address(), ClientOptions::default())?;
+    let server = serve_async(&address, HelloAsyncProcessor(Greeter), tasks)?;
+    let mut client = HelloClient::connect(&address)?;
     println!("{}", client.greet("world")?);
     println!("{}", client.plan_of("greet")?);
-    server.shutdown(1_000_000_000);
+    server.shutdown(Duration::from_secs(1));
     Ok(())
 }

@@ -96,7 +96,7 @@ fn greeter() {
     assert!(interrupted.success());
     let mut rest = String::new();
     lines.read_to_string(&mut rest).unwrap();
-    assert!(server.wait().unwrap().success() && rest.contains("ended"), "{rest}");
+    assert!(server.wait().unwrap().success() && rest.contains("ended after 4 greetings"), "{rest}");
     let text = String::from_utf8_lossy(&called.stdout);
     assert!(called.status.success(), "{text}{}", String::from_utf8_lossy(&called.stderr));
     for word in ["hello, Ada", "2 greetings in one call", "refused: give a name", "4 greetings in all"] {
@@ -153,4 +153,12 @@ fn statistics() {
 #[test]
 fn tasks() {
     says("tasks", &["hello, world", "runs in tasks, at most 100 at a time"]);
+}
+
+#[test]
+fn threads_today() {
+    says(
+        "threads_today",
+        &["a blocking client each: ", "clones of one asynchronous client: ", " calls a second"],
+    );
 }

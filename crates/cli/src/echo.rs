@@ -7,6 +7,7 @@ use dunlin_command::child;
 use dunlin_command::interrupt::Interrupt;
 use dunlin_command::output::Failure;
 use std::process::ExitCode;
+use std::time::Duration;
 
 /// Function id of the echo. The key-value store's ids begin at 1.
 pub(crate) const ECHO: u16 = 0;
@@ -14,8 +15,8 @@ pub(crate) const ECHO: u16 = 0;
 /// The name of a service whose function 0 is the echo.
 pub(crate) const SERVICE: &str = "echo";
 
-/// Time limit for calls in progress when a server stops, in nanoseconds.
-pub(crate) const DRAIN: u64 = 2_000_000_000;
+/// Time limit for calls in progress when a server stops.
+pub(crate) const DRAIN: Duration = Duration::from_secs(2);
 
 /// Returns the payload.
 pub(crate) fn echo(request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Status> {
@@ -34,7 +35,8 @@ pub(crate) struct EchoServerArguments {
 
 pub(crate) fn run(arguments: &EchoServerArguments) -> Result<ExitCode, Failure> {
     let interrupt = Interrupt::install()?;
-    let server = ServerBuilder::new(&arguments.device.fabrics(false))
+    let server = ServerBuilder::new()
+        .fabrics(&arguments.device.fabrics(false))
         .config(ServerConfig { service: SERVICE.to_owned(), ..ServerConfig::default() })
         .function(ECHO, FunctionMode::Worker)
         .serve(&arguments.listen, |_| Box::new(echo) as Box<dyn Service>)?;

@@ -2,8 +2,11 @@
 
 use crate::echo::{self, ECHO};
 use clap::Args;
-use dunlin::engine::Client;
-use dunlin::{Address, ClientConfig, Fabric, Plan, Tuning, on_fabric};
+use dunlin::fabric::Fabric;
+use dunlin::plan::Plan;
+use dunlin::raw::Client;
+use dunlin::tune::Tuning;
+use dunlin::{Address, ClientConfig, on_fabric};
 use dunlin_command::arguments::{self, DeviceArguments, PlanArguments, plan_name};
 use dunlin_command::child::{ChildProcess, START_TIMEOUT};
 use dunlin_command::interrupt::Interrupt;

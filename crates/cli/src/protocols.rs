@@ -1,7 +1,8 @@
 //! `dunlin protocols`: the protocol table, with the completion modes that each protocol allows.
 
 use clap::Args;
-use dunlin::{Capabilities, CompletionMode, PROTOCOLS, Plan, Protocol};
+use dunlin::fabric::Capabilities;
+use dunlin::plan::{CompletionMode, PROTOCOLS, Plan, Protocol};
 use dunlin_command::arguments::{DeviceArguments, On};
 use dunlin_command::output::{self, Failure};
 use std::fmt::Write as _;

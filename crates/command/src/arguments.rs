@@ -2,10 +2,11 @@
 
 use crate::output::Failure;
 use clap::{Args, ValueEnum};
-use dunlin::{
-    AllowPolicy, Capabilities, CompletionMode, DeviceChoice, Fabric as _, Fabrics, FabricsConfig, PROTOCOLS,
-    Plan, Protocol, RdmaConfig, Scheme, ShmConfig,
+use dunlin::Fabrics;
+use dunlin::fabric::{
+    AllowPolicy, Capabilities, DeviceChoice, Fabric as _, FabricsConfig, RdmaConfig, Scheme, ShmConfig,
 };
+use dunlin::plan::{CompletionMode, PROTOCOLS, Plan, Protocol};
 use dunlin_hints::nearest_protocol;
 use std::time::Duration;
 

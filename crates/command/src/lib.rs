@@ -16,7 +16,7 @@ pub mod parallel;
 pub mod program;
 pub mod progress;
 
-use dunlin::DefaultFabric;
+use dunlin::fabric::ShmFabric;
 use output::Failure;
 
 /// The first word of a hidden command, with which a program starts itself as a child process. Help and
@@ -24,8 +24,8 @@ use output::Failure;
 pub const INTERNAL: &str = "internal";
 
 /// Opens the shared-memory fabric. An error includes advice.
-pub fn shared_memory() -> Result<DefaultFabric, Failure> {
-    dunlin::fabric().map_err(|error| {
+pub fn shared_memory() -> Result<ShmFabric, Failure> {
+    dunlin::fabric::shm().map_err(|error| {
         Failure::new(format!("cannot start the shared-memory fabric: {error}"))
             .help("dunlin doctor says what is missing")
     })

@@ -3,8 +3,8 @@
 
 use crate::interrupt;
 use clap::Args;
-use dunlin::WithSources;
-use dunlin::{CallError, Cause, ConnectError, Illegal, ServeError, TableError, Unavailable};
+use dunlin::errors::{ConnectError, Illegal, ServeError, TableError, Unavailable, WithSources};
+use dunlin::{CallError, Cause};
 use dunlin_kv::{KvError, PartitionError};
 use dunlin_report::{Chart, Document};
 use dunlin_workload::kv_driver::DriveError;
@@ -165,10 +165,10 @@ const NO_SERVER: &str = "start one with: dunlin kv serve --listen ";
 impl From<ConnectError> for Failure {
     fn from(error: ConnectError) -> Self {
         let advice = match &error {
-            ConnectError::Dial(dunlin::DialError::NobodyListens { address }) => {
+            ConnectError::Dial(dunlin::errors::DialError::NobodyListens { address }) => {
                 Some(format!("{NO_SERVER}{address}"))
             }
-            ConnectError::Dial(dunlin::DialError::Permission { .. }) => {
+            ConnectError::Dial(dunlin::errors::DialError::Permission { .. }) => {
                 Some("run both as the same user, or start the server with --allow-anyone".to_owned())
             }
             ConnectError::OtherService(_) => Some(
@@ -203,7 +203,7 @@ impl From<Illegal> for Failure {
 impl From<ServeError> for Failure {
     fn from(error: ServeError) -> Self {
         let advice = match &error {
-            ServeError::Listen(dunlin::ListenError::InUse { .. }) => {
+            ServeError::Listen(dunlin::errors::ListenError::InUse { .. }) => {
                 Some("give --listen another name, or stop the server that has this one")
             }
             _ => None,

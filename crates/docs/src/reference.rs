@@ -2,7 +2,8 @@
 
 use crate::sources::{self, Enum};
 use anyhow::{Context as _, Result, bail};
-use dunlin::{Capabilities, CompletionMode, Fabric as _, PROTOCOLS, Plan, Protocol};
+use dunlin::fabric::{Capabilities, Fabric as _};
+use dunlin::plan::{CompletionMode, PROTOCOLS, Plan, Protocol};
 use dunlin_command::describe::Description;
 use dunlin_hints::Key;
 use std::fmt::Write as _;
@@ -49,7 +50,7 @@ fn page(title: &str, introduction: &str, body: &str) -> String {
 }
 
 fn protocols() -> Result<String> {
-    let fabric = dunlin::fabric().context("the fabric on shared memory")?;
+    let fabric = dunlin::fabric::shm().context("the fabric on shared memory")?;
     let fabrics: [(&str, &Capabilities); 4] = [
         ("shared memory", fabric.capabilities()),
         ("RNIC", &Capabilities { name: "rnic", ..Capabilities::EVERYTHING }),

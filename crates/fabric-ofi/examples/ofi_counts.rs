@@ -12,6 +12,7 @@ use dunlin_rpc::{
     Client, ClientConfig, CompletionMode, FunctionMode, Protocol, Reply, Request, ServerBuilder,
 };
 use std::process::ExitCode;
+use std::time::Duration;
 
 /// The number of counted calls of each case, after as many uncounted ones.
 const ROUNDS: u64 = 256;
@@ -37,7 +38,7 @@ fn play() {
     let server = serving.unwrap();
     for (protocol, size, ..) in CASES {
         let plan = Protocol::by_name(protocol).unwrap().plan(CompletionMode::Busy);
-        let config = ClientConfig { timeout: 60_000_000_000, ..ClientConfig::with_plan(plan) };
+        let config = ClientConfig { timeout: Duration::from_secs(60), ..ClientConfig::with_plan(plan) };
         let mut client = Client::connect(&fabric, server.address(), config).unwrap();
         let payload = vec![5; size];
         let mut round =

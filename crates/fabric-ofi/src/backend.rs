@@ -3,7 +3,7 @@
 
 use crate::device::Device;
 use crate::memory::{Grant, OfiMemory};
-use dunlin_fabric::{Access, GrantError, Host, Memory, RealHost, Scheme};
+use dunlin_fabric::{Access, GrantError, Host, Memory, RealHost, Scheme, nanos};
 use dunlin_fabric_control::{Backend, Greeting, Limits, Place};
 use std::io;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ impl Backend for OfiBackend {
 
     fn limits(&self) -> Limits {
         let config = &self.device.config;
-        Limits { max_grants: config.max_grants_per_link, greeting_patience: config.greeting_patience }
+        Limits { max_grants: config.max_grants_per_link, greeting_patience: nanos(config.greeting_patience) }
     }
 
     /// Makes a region with its own key for each grant, since a provider's keys are valid for every peer. If

@@ -14,7 +14,7 @@ use crate::handles::{Info, Place};
 use crate::keeper::Kept;
 use crate::queue_pair::Peer;
 use dunlin_fabric::queue_pair_table::slot_of;
-use dunlin_fabric::{CreateError, Endpoint, Host, QueuePairId, QueuePairState, RealHost};
+use dunlin_fabric::{CreateError, Endpoint, Host, QueuePairId, QueuePairState, RealHost, nanos};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -127,7 +127,7 @@ impl OfiDomain {
         let awaited = queue_pair.awaited.clone();
         if !queue_pair.met {
             queue_pair.kept = Some(Kept::new(&device));
-            queue_pair.meet_by = RealHost.now().saturating_add(device.config.connect_patience);
+            queue_pair.meet_by = RealHost.now().saturating_add(nanos(device.config.connect_patience));
             self.connecting += 1;
         }
         if let Some(awaited) = awaited {

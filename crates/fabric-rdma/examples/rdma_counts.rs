@@ -13,6 +13,7 @@ use dunlin_rpc::{
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 struct Counting;
 
@@ -146,7 +147,7 @@ fn play() {
         ServerBuilder::new(&fabric).function(1, FunctionMode::Worker).serve(&address, service).unwrap();
     for name in ["server-reply", "direct-writeimm", "eager-sendrecv", "remote-fetch"] {
         let plan = Protocol::by_name(name).unwrap().plan(CompletionMode::Busy);
-        let config = ClientConfig { timeout: 60_000_000_000, ..ClientConfig::with_plan(plan) };
+        let config = ClientConfig { timeout: Duration::from_secs(60), ..ClientConfig::with_plan(plan) };
         let mut client = Client::connect(&fabric, server.address(), config).unwrap();
         counted(&format!("call_{name}"), || {
             assert_eq!(client.call_on(0, 1, &[5; 32]).unwrap().len(), 32);

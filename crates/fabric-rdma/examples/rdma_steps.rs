@@ -98,8 +98,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         let (fabric, address) = (fabric.clone(), server.address().clone());
         let config = ClientConfig {
             window: 256,
-            timeout: 60_000_000_000,
-            connect_timeout: 60_000_000_000,
+            timeout: Duration::from_secs(60),
+            connect_timeout: Duration::from_secs(60),
             ..ClientConfig::with_plan(plan)
         };
         std::thread::spawn(move || Client::connect(&fabric, &address, config))

@@ -197,7 +197,7 @@ fn pulled_cable(first: &Place, second: &Place) {
 }
 
 fn short_loss(first: &Place, second: &Place) {
-    let config = |place: &Place| RdmaConfig { port_patience: 30_000_000_000, ..place.config() };
+    let config = |place: &Place| RdmaConfig { port_patience: Duration::from_secs(30), ..place.config() };
     let (one, two) = (RdmaFabric::new(config(first)).unwrap(), RdmaFabric::new(config(second)).unwrap());
     let (mut here, mut there) = connected(&one, &two, first);
     exchange(&mut here, &mut there);

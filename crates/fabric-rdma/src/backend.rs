@@ -6,7 +6,7 @@ use crate::device::Device;
 use crate::events::Event;
 use crate::manager::Manager;
 use crate::memory::{RdmaMemory, Registration};
-use dunlin_fabric::{Access, GrantError, Host, Nanos, RealHost, Scheme};
+use dunlin_fabric::{Access, GrantError, Host, Nanos, RealHost, Scheme, nanos};
 use dunlin_fabric_control::{Backend, Greeting, Heard, Limits, Place, lock};
 use rustix::event::epoll::EventFlags;
 use std::io;
@@ -52,7 +52,7 @@ impl RdmaBackend {
                 Event::PortDown(port) if port == ours => {
                     tracing::warn!(device = name, port, "the port is down");
                     device.health.set_port_down(true);
-                    let deadline = RealHost.now().saturating_add(self.config.port_patience);
+                    let deadline = RealHost.now().saturating_add(nanos(self.config.port_patience));
                     lock(&self.port_deadline).get_or_insert(deadline);
                 }
                 Event::PortUp(port) if port == ours => {
@@ -92,7 +92,7 @@ impl Backend for RdmaBackend {
 
     fn limits(&self) -> Limits {
         let RdmaConfig { max_grants_per_link, greeting_patience, .. } = self.config;
-        Limits { max_grants: max_grants_per_link, greeting_patience }
+        Limits { max_grants: max_grants_per_link, greeting_patience: nanos(greeting_patience) }
     }
 
     fn grant(

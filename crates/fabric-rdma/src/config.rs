@@ -1,32 +1,34 @@
 //! Settings of a fabric, and the environment variables that supply missing ones.
 
 use crate::device::DeviceChoice;
+use std::time::Duration;
 use thiserror::Error;
 
 /// Settings of a fabric.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RdmaConfig {
-    /// The device, port and address.
+    /// The device, port and address. Default: the first usable device, and its first active port.
     pub device: DeviceChoice,
-    /// Whether the bytes of a WRITE become visible in order. `None`: the fabric decides, and knows it of
-    /// mlx4, mlx5, Soft-RoCE and Soft-iWARP.
+    /// Whether the bytes of a WRITE become visible in order. `None`, the default: the fabric decides, and
+    /// knows it of mlx4, mlx5, Soft-RoCE and Soft-iWARP.
     pub in_order_write: Option<bool>,
     /// The limit for inline messages that is requested, in bytes; the device may allow less. Send queues need
-    /// memory for it.
+    /// memory for it. Default: 256.
     pub max_inline: u32,
-    /// The maximum number of concurrent grants by one side of a link.
+    /// The maximum number of concurrent grants by one side of a link. Default: 1024.
     pub max_grants_per_link: usize,
-    /// The time, in nanoseconds, until an unacknowledged packet is sent again. Rounded up to 4.096 us times a
-    /// power of two; default 250 ms. With [`retries`](RdmaConfig::retries) it bounds the time until a silent
-    /// peer counts as dead, and thus the time that a live one may be silent.
-    pub acknowledgement_timeout: Option<u64>,
-    /// The number of times that a packet is sent again, at most 7, which is the default.
+    /// The time until an unacknowledged packet is sent again. Rounded up to 4.096 us times a power of two. With
+    /// [`retries`](RdmaConfig::retries) it bounds the time until a silent peer counts as dead, and thus the
+    /// time that a live one may be silent. `None`, the default: `DUNLIN_RDMA_TIMEOUT`, or 250 ms.
+    pub acknowledgement_timeout: Option<Duration>,
+    /// The number of times that a packet is sent again, at most 7. `None`, the default: `DUNLIN_RDMA_RETRIES`,
+    /// or 7.
     pub retries: Option<u8>,
-    /// The time, in nanoseconds, that the port may be down before all links end with
-    /// [`LinkError::Device`](dunlin_fabric::LinkError::Device).
-    pub port_patience: u64,
-    /// The time, in nanoseconds, that a new connection has to send its greeting.
-    pub greeting_patience: u64,
+    /// The time that the port may be down before all links end with
+    /// [`LinkError::Device`](dunlin_fabric::LinkError::Device). Default: 2 s.
+    pub port_patience: Duration,
+    /// The time that a new connection has to send its greeting. Default: 5 s.
+    pub greeting_patience: Duration,
 }
 
 /// A setting in the environment that is not valid.
@@ -71,8 +73,7 @@ impl RdmaConfig {
             gid_index: self.device.gid_index.or(index.map(|index| index as u32)),
             mtu: self.device.mtu.or(mtu.map(|mtu| mtu as u32)),
         };
-        let acknowledgement_timeout =
-            self.acknowledgement_timeout.or(timeout.map(|timeout| timeout * 1_000_000));
+        let acknowledgement_timeout = self.acknowledgement_timeout.or(timeout.map(Duration::from_millis));
         let retries = self.retries.or(retries.map(|retries| retries as u8));
         Ok(RdmaConfig { device, acknowledgement_timeout, retries, ..self })
     }
@@ -87,8 +88,8 @@ impl Default for RdmaConfig {
             max_grants_per_link: 1024,
             acknowledgement_timeout: None,
             retries: None,
-            port_patience: 2_000_000_000,
-            greeting_patience: 5_000_000_000,
+            port_patience: Duration::from_secs(2),
+            greeting_patience: Duration::from_secs(5),
         }
     }
 }
@@ -120,7 +121,7 @@ mod tests {
                 gid_index: Some(3),
                 mtu: Some(1024),
             },
-            acknowledgement_timeout: Some(100_000_000),
+            acknowledgement_timeout: Some(Duration::from_millis(100)),
             retries: Some(3),
             ..RdmaConfig::default()
         };
@@ -130,7 +131,8 @@ mod tests {
         let own = RdmaConfig { device, retries: Some(0), ..RdmaConfig::default() };
         let completed = set(own, ALL).unwrap();
         assert_eq!((completed.device.device.as_deref(), completed.retries), (Some("rxe0"), Some(0)));
-        assert_eq!((completed.device.port, completed.acknowledgement_timeout), (Some(2), Some(100_000_000)));
+        let timeout = Some(Duration::from_millis(100));
+        assert_eq!((completed.device.port, completed.acknowledgement_timeout), (Some(2), timeout));
         for (name, value) in
             [("DUNLIN_RDMA_RETRIES", "8"), ("DUNLIN_RDMA_PORT", "one"), ("DUNLIN_RDMA_GID_INDEX", "-1")]
         {

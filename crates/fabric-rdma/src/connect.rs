@@ -10,7 +10,7 @@ use crate::port::PortGid;
 use crate::queue_pair::QueuePair;
 use crate::status::{acknowledgement_timer, rnr_timer};
 use crate::sys;
-use dunlin_fabric::{CreateError, Host, Nanos, RealHost, RnrRetry, Transport};
+use dunlin_fabric::{CreateError, Host, Nanos, RealHost, RnrRetry, Transport, nanos};
 use std::io;
 use std::sync::Arc;
 
@@ -78,7 +78,7 @@ pub(crate) fn join(
         max_read_atomic: device.attributes.read_atomic.min(remote.responder_resources),
         max_destination_read_atomic: device.attributes.responder_resources,
         min_rnr_timer: rnr_timer(queue_pair.config.rnr_timer),
-        timeout: acknowledgement_timer(config.acknowledgement_timeout.unwrap_or(250_000_000)),
+        timeout: acknowledgement_timer(config.acknowledgement_timeout.map_or(250_000_000, nanos)),
         retry_count: config.retries.unwrap_or(7).min(7),
         rnr_retry: match queue_pair.config.rnr_retry {
             RnrRetry::Forever => 7,

@@ -7,7 +7,7 @@ use crate::link::{LinkShared, Secrets};
 use crate::listener::ListenerShared;
 use crate::socket::{self, Received};
 use dunlin_fabric::door::{self, Door};
-use dunlin_fabric::{Host, RealHost};
+use dunlin_fabric::{Host, RealHost, nanos};
 use rustix::event::epoll::EventFlags;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
@@ -99,7 +99,7 @@ impl Watched for Acceptor {
                 continue;
             }
             let Ok(secret) = greet(&socket) else { continue };
-            let deadline = RealHost.now().saturating_add(io.config().greeting_patience);
+            let deadline = RealHost.now().saturating_add(nanos(io.config().greeting_patience));
             let greeting = Arc::new(Greeting { socket, listener: Arc::clone(listener), secret, deadline });
             // The visitor's connection is closed if it cannot be watched.
             let owner = Arc::clone(&greeting) as Arc<dyn Watched>;

@@ -1,6 +1,7 @@
 //! Settings.
 
 use crate::socket;
+use std::time::Duration;
 
 /// The users that may connect to a fabric's listeners. The kernel reports a peer's user (SO_PEERCRED).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,12 +30,14 @@ impl AllowPolicy {
 /// Settings of a fabric.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShmConfig {
-    /// The users that may connect to this fabric's listeners.
+    /// The users that may connect to this fabric's listeners. Default: [`AllowPolicy::SameUser`], the server's
+    /// own user and root.
     pub allow: AllowPolicy,
     /// The maximum number of concurrent grants by one side of a link, including one ring for each queue pair.
+    /// Default: 1024.
     pub max_grants_per_link: usize,
-    /// The time, in nanoseconds, that a new connection has to send its greeting.
-    pub greeting_patience: u64,
+    /// The time that a new connection has to send its greeting. Default: 5 s.
+    pub greeting_patience: Duration,
     /// Whether a busy wait gives way if other threads compete for its core: it yields after few polls, and the
     /// engine lets it sleep. Default: true. If false, it yields after hundreds of polls and never sleeps,
     /// which suits threads that are bound to isolated cores.
@@ -46,7 +49,7 @@ impl Default for ShmConfig {
         ShmConfig {
             allow: AllowPolicy::SameUser,
             max_grants_per_link: 1024,
-            greeting_patience: 5_000_000_000,
+            greeting_patience: Duration::from_secs(5),
             gives_way: true,
         }
     }

@@ -147,7 +147,8 @@ fn garbage_closes_the_link_and_a_silent_or_wrong_greeting_is_dropped() {
         socket::send(socket.as_fd(), garbage, b"", None).unwrap();
         closes(&link, "frame");
     }
-    let config = ShmConfig { greeting_patience: 50_000_000, ..ShmConfig::default() };
+    let config =
+        ShmConfig { greeting_patience: std::time::Duration::from_millis(50), ..ShmConfig::default() };
     let fabric = ShmFabric::new(config).unwrap();
     let address = unique();
     let listener = fabric.listen(&address).unwrap();

@@ -170,9 +170,64 @@ impl FromStr for Address {
     }
 }
 
+/// A value that names an address: an [`Address`] or its text (`auto:node-7:7000`), owned or borrowed.
+/// Functions that connect or serve take it.
+pub trait IntoAddress {
+    /// Converts to the address.
+    ///
+    /// # Errors
+    /// The text is not an address.
+    fn into_address(self) -> Result<Address, AddressError>;
+}
+
+impl IntoAddress for Address {
+    fn into_address(self) -> Result<Address, AddressError> {
+        Ok(self)
+    }
+}
+
+impl IntoAddress for &Address {
+    fn into_address(self) -> Result<Address, AddressError> {
+        Ok(self.clone())
+    }
+}
+
+impl IntoAddress for &str {
+    fn into_address(self) -> Result<Address, AddressError> {
+        self.parse()
+    }
+}
+
+impl IntoAddress for String {
+    fn into_address(self) -> Result<Address, AddressError> {
+        self.parse()
+    }
+}
+
+impl IntoAddress for &String {
+    fn into_address(self) -> Result<Address, AddressError> {
+        self.parse()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_form_names_the_same_address() {
+        let address: Address = "rdma:node-7:7000".parse().unwrap();
+        let text = address.to_string();
+        let forms = [
+            (&address).into_address(),
+            (&text).into_address(),
+            text.as_str().into_address(),
+            text.clone().into_address(),
+            address.clone().into_address(),
+        ];
+        assert!(forms.into_iter().all(|form| form == Ok(address.clone())));
+        assert_eq!("node-7".into_address(), Err(AddressError::NoScheme("node-7".into())));
+    }
 
     #[test]
     fn reads_what_it_prints() {

@@ -1,7 +1,7 @@
 //! Errors, one type for each operation. Each message names the remedy; each type shows the scope of the
 //! failure.
 
-use crate::address::Address;
+use crate::address::{Address, AddressError};
 use crate::dialling::readable;
 use std::io;
 use std::time::Duration;
@@ -149,6 +149,9 @@ pub struct Unavailable {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ListenError {
+    /// The text is not an address.
+    #[error(transparent)]
+    Address(#[from] AddressError),
     /// The fabric of the address is not usable.
     #[error(transparent)]
     Unavailable(#[from] Unavailable),

@@ -14,9 +14,16 @@ pub use real::{RealHost, RealSignal};
 pub use topology::{BindError, Topology};
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 /// Nanoseconds since an origin that the host chooses. The clock never steps back.
 pub type Nanos = u64;
+
+/// Converts a duration to nanoseconds; the longest ones saturate.
+#[inline]
+pub fn nanos(time: Duration) -> Nanos {
+    Nanos::try_from(time.as_nanos()).unwrap_or(Nanos::MAX)
+}
 
 /// The unit of work that the engine reports to its host. A simulated host charges virtual time for it
 /// according to its cluster profile; a real host ignores it.

@@ -36,7 +36,7 @@ pub mod verbs;
 mod with_sources;
 pub mod work;
 
-pub use address::{Address, AddressError, MAX_NAME, Scheme};
+pub use address::{Address, AddressError, IntoAddress, MAX_NAME, Scheme};
 pub use address_handles::AddressHandles;
 pub use arena::{Arena, ArenaError, Buffer};
 pub use capabilities::{Capabilities, TransportSet};
@@ -47,7 +47,7 @@ pub use error::{
     Unavailable,
 };
 pub use host::{
-    BindError, Clock, Host, Nanos, Parker, RealHost, Signal, Site, Task, Topology, Unparker, Work,
+    BindError, Clock, Host, Nanos, Parker, RealHost, Signal, Site, Task, Topology, Unparker, Work, nanos,
 };
 pub use interpose::{Count, Fault, FaultPlan, Trace};
 pub use memory::{Access, Memory, Region};

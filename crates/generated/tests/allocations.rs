@@ -1,9 +1,9 @@
 //! Typed calls allocate nothing for arguments and decoding, except for values that the handler or the caller
 //! owns.
 
-use dunlin::CompletionMode;
 use dunlin::hints::{FunctionHints, Hints};
-use dunlin::thrift::{Bytes, ClientOptions, Context, Failure, Never, ServerOptions, serve};
+use dunlin::plan::CompletionMode;
+use dunlin::thrift::{Bytes, ClientOptions, Context, Failure, Never, ServerOptions, serve_with};
 use dunlin_generated::quiet::*;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -99,9 +99,9 @@ fn typed_calls_allocate_nothing() {
         least(|| drop(std::hint::black_box(vec![1u8; 100]))).1 >= CALLS as u64,
         "allocations are counted"
     );
-    let fabric = dunlin::fabric().unwrap();
-    let address = format!("shm:quiet-{}", std::process::id()).parse().unwrap();
-    let _server = serve(&fabric, &address, QuietProcessor(Handler), ServerOptions::default()).unwrap();
+    let fabric = dunlin::fabric::shm().unwrap();
+    let address: dunlin::Address = format!("shm:quiet-{}", std::process::id()).parse().unwrap();
+    let _server = serve_with(&fabric, &address, QuietProcessor(Handler), ServerOptions::default()).unwrap();
     let mut wrong = Vec::new();
     for polling in [CompletionMode::Busy, CompletionMode::Event] {
         let hints = Hints::NONE.polling(polling);
@@ -109,7 +109,7 @@ fn typed_calls_allocate_nothing() {
             |function: &FunctionHints| FunctionHints { client: hints, server: hints, ..function.clone() };
         let hints = QUIET_SERVICE.functions.iter().map(named).collect();
         let options = ClientOptions { hints, ..ClientOptions::default() };
-        let mut client = QuietClient::connect(&fabric, &address, options).unwrap();
+        let mut client = QuietClient::connect_with(&fabric, &address, options).unwrap();
         let mut note = |what: &str, size: usize, expected: bool| {
             if !expected {
                 wrong.push(format!("{polling:?}, {what} of {size} bytes"));

@@ -2,12 +2,13 @@
 
 use clap::Parser;
 use dunlin::Fabrics;
-use dunlin::thrift::{ServerOptions, serve};
+use dunlin::thrift::{ServerOptions, serve_with};
 use dunlin_hatkv::hatkv::HAT_KV_SERVICE;
 use dunlin_hatkv::{Handler, TunedProcessor, Tuning};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::fmt::Write as _;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Serves HatKV, a key-value store on LMDB, until SIGINT or SIGTERM.
 #[derive(Debug, Parser)]
@@ -43,7 +44,7 @@ fn main() -> anyhow::Result<()> {
     let fabrics = Fabrics::default();
     let mut options = ServerOptions::default();
     options.engine.pool_threads = tuning.writers;
-    let server = serve(&fabrics, &arguments.listen, TunedProcessor::new(handler), options)?;
+    let server = serve_with(&fabrics, &arguments.listen, TunedProcessor::new(handler), options)?;
     let mut says = format!("serving {} from {}", server.address(), arguments.data.display());
     if let Some(dunlin::Server::Several(servers)) = server.engine() {
         for server in servers.servers() {
@@ -58,6 +59,6 @@ fn main() -> anyhow::Result<()> {
     }
     println!("{says}");
     signals.forever().next();
-    server.shutdown(1_000_000_000);
+    server.shutdown(Duration::from_secs(1));
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! The service end to end, and its data after kill -9.
 
-use dunlin::thrift::{Bytes, ClientOptions, ServerOptions, serve};
+use dunlin::thrift::{Bytes, ClientOptions, ServerOptions, serve_with};
 use dunlin_hatkv::hatkv::{HAT_KV_SERVICE, HatKvClient, HatKvError, HatKvProcessor};
 use dunlin_hatkv::{Durability, Handler, TunedProcessor, Tuning};
 use std::io::{BufRead, BufReader};
@@ -16,18 +16,18 @@ fn batch(numbers: std::ops::Range<u32>) -> (Vec<Bytes>, Vec<Bytes>) {
     numbers.map(record).unzip()
 }
 
-fn client(address: &dunlin::Address) -> HatKvClient {
-    HatKvClient::connect(&dunlin::fabric().unwrap(), address, ClientOptions::default()).unwrap()
+fn client(address: &dunlin::Address) -> HatKvClient<dunlin::fabric::ShmFabric> {
+    HatKvClient::connect_with(&dunlin::fabric::shm().unwrap(), address, ClientOptions::default()).unwrap()
 }
 
 #[test]
 fn the_four_functions_and_their_exceptions() {
     let folder = tempfile::tempdir().unwrap();
-    let address = format!("shm:hatkv-{}", std::process::id()).parse().unwrap();
+    let address: dunlin::Address = format!("shm:hatkv-{}", std::process::id()).parse().unwrap();
     let handler = Handler::open(folder.path(), 256 * 1024, Durability::Durable).unwrap();
     assert_eq!(handler.store().options().max_readers, 128, "the hint concurrency");
-    let fabric = dunlin::fabric().unwrap();
-    let _server = serve(&fabric, &address, HatKvProcessor(handler), ServerOptions::default()).unwrap();
+    let fabric = dunlin::fabric::shm().unwrap();
+    let _server = serve_with(&fabric, &address, HatKvProcessor(handler), ServerOptions::default()).unwrap();
     let mut client = client(&address);
 
     let (key, value) = record(1);
@@ -62,12 +62,12 @@ fn the_four_functions_and_their_exceptions() {
 #[test]
 fn reads_beyond_the_slots_are_told() {
     let folder = tempfile::tempdir().unwrap();
-    let address = format!("shm:hatkv-readers-{}", std::process::id()).parse().unwrap();
+    let address: dunlin::Address = format!("shm:hatkv-readers-{}", std::process::id()).parse().unwrap();
     let tuning = Tuning { max_readers: 1, ..Tuning::hinted(HAT_KV_SERVICE.functions) };
     let handler = Handler::open_with(folder.path(), 1 << 20, tuning).unwrap();
     let store = handler.clone();
-    let fabric = dunlin::fabric().unwrap();
-    let _server = serve(&fabric, &address, HatKvProcessor(handler), ServerOptions::default()).unwrap();
+    let fabric = dunlin::fabric::shm().unwrap();
+    let _server = serve_with(&fabric, &address, HatKvProcessor(handler), ServerOptions::default()).unwrap();
     let mut client = client(&address);
     let (key, value) = record(1);
     client.put(&key, &value).unwrap();
@@ -94,13 +94,13 @@ fn reads_beyond_the_slots_are_told() {
 #[test]
 fn many_write_at_once() {
     let folder = tempfile::tempdir().unwrap();
-    let address = format!("shm:hatkv-writers-{}", std::process::id()).parse().unwrap();
+    let address: dunlin::Address = format!("shm:hatkv-writers-{}", std::process::id()).parse().unwrap();
     let handler =
         Handler::open_with(folder.path(), 16 << 20, Tuning::hinted(HAT_KV_SERVICE.functions)).unwrap();
-    let fabric = dunlin::fabric().unwrap();
+    let fabric = dunlin::fabric::shm().unwrap();
     let mut options = ServerOptions::default();
     options.engine.pool_threads = 4;
-    let _server = serve(&fabric, &address, TunedProcessor::new(handler), options).unwrap();
+    let _server = serve_with(&fabric, &address, TunedProcessor::new(handler), options).unwrap();
     std::thread::scope(|scope| {
         for writer in 0..4 {
             let mut client = client(&address);
@@ -148,7 +148,7 @@ fn one_store_on_every_transport() {
     let (mut server, line) = start_saying("auto:127.0.0.1:0", folder.path(), &[]);
     let address: dunlin::Address = line.split(' ').nth(1).unwrap().parse().unwrap();
     let fabrics = dunlin::Fabrics::default();
-    let connect = |address| HatKvClient::connect(&fabrics, address, ClientOptions::default()).unwrap();
+    let connect = |address| HatKvClient::connect_with(&fabrics, address, ClientOptions::default()).unwrap();
     let mut client = connect(&address);
     assert_eq!(client.transport().name, "shm");
     let (key, value) = record(7);
@@ -181,7 +181,7 @@ fn what_was_answered_survives_kill_9() {
     for more in [&[][..], &["--fast"]] {
         let folder = tempfile::tempdir().unwrap();
         let text = format!("shm:hatkv-kill-{}-{}", std::process::id(), more.len());
-        let address = text.parse().unwrap();
+        let address: dunlin::Address = text.parse().unwrap();
         let mut server = start(&text, folder.path(), more);
         let mut client = self::client(&address);
         for number in 0..20 {

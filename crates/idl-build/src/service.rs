@@ -73,8 +73,21 @@ fn free(name: &str, taken: impl Fn(&str) -> bool) -> String {
 }
 
 /// The client methods that are not functions of the service.
-const CLIENT_METHODS: [&str; 9] =
-    ["connect", "connect_tcp", "flush", "inner", "plan_of", "transport", "wait", "wait_ready", "within"];
+const CLIENT_METHODS: [&str; 13] = [
+    "another",
+    "connect",
+    "connect_async",
+    "connect_async_with",
+    "connect_tcp",
+    "connect_with",
+    "flush",
+    "inner",
+    "plan_of",
+    "transport",
+    "wait",
+    "wait_ready",
+    "within",
+];
 
 /// Returns the names of pilota's items for a function that are not used, and the item to be renamed.
 pub(crate) fn pilotas_names(
@@ -314,21 +327,37 @@ fn clients(
     let idl = &*service.name.sym;
     let _ = writeln!(
         out,
-        "/// A client of `{idl}`, for one thread at a time.
+        "/// A client of `{idl}`, for one thread at a time. `{name}Client` alone takes every address; `{name}Client<F>` is one of a
+        /// single fabric.
         #[derive(Debug)]
-        pub struct {name}Client<F: ::dunlin::thrift::Connector = ::dunlin::DefaultFabric, C = <F as ::dunlin::thrift::Connector>::Client>(C, ::std::marker::PhantomData<F>);
+        pub struct {name}Client<F: ::dunlin::thrift::Connector = ::dunlin::Fabrics, C = <F as ::dunlin::thrift::Connector>::Client>(C, ::std::marker::PhantomData<F>);
 
-        impl<F: ::dunlin::thrift::Connector> {name}Client<F> {{
-            /// Connects to a server; each function goes as its hints say. `fabric` is one fabric, or `dunlin::Fabrics`, which takes
-            /// every address. Blocks.
-            pub fn connect(fabric: &F, address: &::dunlin::Address, options: ::dunlin::thrift::ClientOptions) -> ::std::result::Result<Self, ::dunlin::thrift::ConnectError> {{
-                ::std::result::Result::Ok({name}Client(fabric.client(address, &{constant}, options)?, ::std::marker::PhantomData))
+        impl {name}Client {{
+            /// Connects to a server at any address, with the fabrics of this process and default options; each function goes as
+            /// its hints say. Blocks.
+            pub fn connect(address: impl ::dunlin::thrift::IntoAddress) -> ::std::result::Result<Self, ::dunlin::thrift::ConnectError> {{
+                Self::connect_with(::dunlin::Fabrics::global(), address, ::std::default::Default::default())
             }}
 
             /// Connects to any server of stock Thrift, Dunlin's or Apache's, at `address` (`host:port`). All functions go by TCP.
             /// Blocks.
             pub fn connect_tcp(address: &str, options: ::dunlin::thrift::tcp::ConnectionOptions) -> ::std::result::Result<Self, ::dunlin::thrift::ConnectError> {{
-                ::std::result::Result::Ok({name}Client(F::tcp_client(address, &{constant}, options)?, ::std::marker::PhantomData))
+                let client = <::dunlin::Fabrics as ::dunlin::thrift::Connector>::tcp_client(address, &{constant}, options)?;
+                ::std::result::Result::Ok({name}Client(client, ::std::marker::PhantomData))
+            }}
+        }}
+
+        impl<F: ::dunlin::thrift::Connector> {name}Client<F> {{
+            /// Connects to a server; each function goes as its hints say. `fabrics` is `dunlin::Fabrics`, which takes every
+            /// address, or one fabric, which takes its own. Blocks.
+            pub fn connect_with(fabrics: &F, address: impl ::dunlin::thrift::IntoAddress, options: ::dunlin::thrift::ClientOptions) -> ::std::result::Result<Self, ::dunlin::thrift::ConnectError> {{
+                let client = fabrics.client(&address.into_address()?, &{constant}, options)?;
+                ::std::result::Result::Ok({name}Client(client, ::std::marker::PhantomData))
+            }}
+
+            /// Connects another client to the same server with the same options, for another thread. Blocks.
+            pub fn another(&self) -> ::std::result::Result<Self, ::dunlin::thrift::ConnectError> {{
+                ::std::result::Result::Ok({name}Client(F::another(&self.0)?, ::std::marker::PhantomData))
             }}
 
             /// The client below: routes, deadlines, connections, what it has chosen.
@@ -347,12 +376,12 @@ fn clients(
         impl<F: ::dunlin::thrift::Connector, C: ::dunlin::thrift::Calls> {name}Client<F, C> {{
 
             /// The transport of the calls whose hints do not say TCP, and why it is that.
-            pub fn transport(&self) -> &::dunlin::ChosenTransport {{
+            pub fn transport(&self) -> &::dunlin::fabric::ChosenTransport {{
                 ::dunlin::thrift::Calls::transport(&self.0)
             }}
 
             /// How the calls of the function with this name in the IDL run: protocol, waiting, place, transport, reasons.
-            pub fn plan_of(&self, function: &str) -> ::std::result::Result<::dunlin::RunningPlan, ::dunlin::thrift::PlanOfError> {{
+            pub fn plan_of(&self, function: &str) -> ::std::result::Result<::dunlin::plan::RunningPlan, ::dunlin::thrift::PlanOfError> {{
                 ::dunlin::thrift::Calls::plan_of(&self.0, function)
             }}
 
@@ -377,20 +406,45 @@ fn clients(
             {calls}
         }}
 
-        /// An asynchronous client of `{idl}`, for any executor and any number of tasks.
+        /// An asynchronous client of `{idl}`, for any executor and any number of tasks; clones share its connections.
+        /// `{name}AsyncClient` alone takes every address; `{name}AsyncClient<AsyncHub<F>>` is one of a single fabric.
         #[derive(Clone, Debug)]
-        pub struct {name}AsyncClient<F: ::dunlin::thrift::Connector = ::dunlin::DefaultFabric, C = <F as ::dunlin::thrift::Connector>::AsyncClient>(C, ::std::marker::PhantomData<F>);
+        pub struct {name}AsyncClient<F: ::dunlin::thrift::AsyncConnector = ::dunlin::Fabrics, C = <F as ::dunlin::thrift::AsyncConnector>::AsyncClient>(C, ::std::marker::PhantomData<F>);
 
-        impl<F: ::dunlin::thrift::Connector> {name}AsyncClient<F> {{
-            /// Connects to a server; each function goes as its hints say. Blocks.
-            pub fn connect(hub: &F::Hub, fabric: &F, address: &::dunlin::Address, options: ::dunlin::thrift::ClientOptions) -> ::std::result::Result<Self, ::dunlin::thrift::ConnectError> {{
-                ::std::result::Result::Ok({name}AsyncClient(fabric.async_client(hub, address, &{constant}, options)?, ::std::marker::PhantomData))
+        impl {name}AsyncClient {{
+            /// Connects to a server at any address, with the fabrics of this process and default options; each function goes as
+            /// its hints say. Blocks.
+            pub fn connect(address: impl ::dunlin::thrift::IntoAddress) -> ::std::result::Result<Self, ::dunlin::thrift::ConnectError> {{
+                Self::connect_with(::dunlin::Fabrics::global(), address, ::std::default::Default::default())
             }}
 
             /// Connects to any server of stock Thrift, Dunlin's or Apache's, at `address` (`host:port`). All functions go by TCP.
             /// Blocks.
             pub fn connect_tcp(address: &str, options: ::dunlin::thrift::tcp::ConnectionOptions) -> ::std::result::Result<Self, ::dunlin::thrift::ConnectError> {{
-                ::std::result::Result::Ok({name}AsyncClient(F::async_tcp_client(address, &{constant}, options)?, ::std::marker::PhantomData))
+                let client = <::dunlin::Fabrics as ::dunlin::thrift::AsyncConnector>::async_tcp_client(address, &{constant}, options)?;
+                ::std::result::Result::Ok({name}AsyncClient(client, ::std::marker::PhantomData))
+            }}
+        }}
+
+        impl {name}AsyncClient {{
+            /// As [`connect`](Self::connect), without blocking: returns a future, for any executor. Dropping it gives the connect up.
+            pub fn connect_async(address: impl ::dunlin::thrift::IntoAddress) -> ::dunlin::client::Connecting<Self, ::dunlin::thrift::ConnectError> {{
+                Self::connect_async_with(::dunlin::Fabrics::global(), address, ::std::default::Default::default())
+            }}
+
+            /// As [`connect_with`](Self::connect_with), without blocking: the connect runs on a thread of its own.
+            pub fn connect_async_with(fabrics: &::dunlin::Fabrics, address: impl ::dunlin::thrift::IntoAddress, options: ::dunlin::thrift::ClientOptions) -> ::dunlin::client::Connecting<Self, ::dunlin::thrift::ConnectError> {{
+                let address = ::dunlin::thrift::IntoAddress::into_address(address);
+                fabrics.connecting(move |fabrics| Self::connect_with(fabrics, address?, options))
+            }}
+        }}
+
+        impl<F: ::dunlin::thrift::AsyncConnector> {name}AsyncClient<F> {{
+            /// Connects to a server; each function goes as its hints say. `fabrics` is `dunlin::Fabrics`, which takes every
+            /// address, or the hub of one fabric, which takes its own. Blocks.
+            pub fn connect_with(fabrics: &F, address: impl ::dunlin::thrift::IntoAddress, options: ::dunlin::thrift::ClientOptions) -> ::std::result::Result<Self, ::dunlin::thrift::ConnectError> {{
+                let client = fabrics.async_client(&address.into_address()?, &{constant}, options)?;
+                ::std::result::Result::Ok({name}AsyncClient(client, ::std::marker::PhantomData))
             }}
 
             /// The client below: routes, what it has chosen.
@@ -404,15 +458,15 @@ fn clients(
             }}
         }}
 
-        impl<F: ::dunlin::thrift::Connector, C: ::dunlin::thrift::AsyncCalls> {name}AsyncClient<F, C> {{
+        impl<F: ::dunlin::thrift::AsyncConnector, C: ::dunlin::thrift::AsyncCalls> {name}AsyncClient<F, C> {{
 
             /// The transport of the calls whose hints do not say TCP, and why it is that.
-            pub fn transport(&self) -> &::dunlin::ChosenTransport {{
+            pub fn transport(&self) -> &::dunlin::fabric::ChosenTransport {{
                 ::dunlin::thrift::AsyncCalls::transport(&self.0)
             }}
 
             /// How the calls of the function with this name in the IDL run: protocol, waiting, place, transport, reasons.
-            pub fn plan_of(&self, function: &str) -> ::std::result::Result<::dunlin::RunningPlan, ::dunlin::thrift::PlanOfError> {{
+            pub fn plan_of(&self, function: &str) -> ::std::result::Result<::dunlin::plan::RunningPlan, ::dunlin::thrift::PlanOfError> {{
                 ::dunlin::thrift::AsyncCalls::plan_of(&self.0, function)
             }}
 

@@ -52,9 +52,12 @@ fn apart(text: &str) -> String {
     out
 }
 
-/// Allows the patterns in pilota's output that cause warnings of the compiler or clippy.
+/// Allows the patterns in pilota's output that cause warnings of the compiler or clippy, and that a program
+/// uses only a part of the generated code.
 fn habits() -> [Attribute; 1] {
     [parse_quote!(#[allow(
+        dead_code,
+        unreachable_pub,
         unused_mut,
         unused_variables,
         clippy::deref_addrof,

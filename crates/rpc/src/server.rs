@@ -37,11 +37,12 @@ use self::worker::Shared;
 use crate::error::{HANDLER_RAN, ServeError};
 use crate::service::{FunctionMode, HeapReply, PoolService, Reply, Service};
 use crate::tune::ways::Ways;
-use dunlin_fabric::{Address, Fabric, Host, Listener, Nanos, Signal, Task};
+use dunlin_fabric::{Address, Fabric, Host, Listener, Nanos, Signal, Task, nanos};
 use dunlin_wire::Status;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
 /// Interval at which a server that shuts down checks whether threads still hold calls, in nanoseconds.
 const HOLDERS_LOOKED_AT_EVERY: Nanos = 1_000_000;
@@ -253,6 +254,11 @@ impl<F: Fabric> Server<F> {
         &self.address
     }
 
+    /// Returns the settings.
+    pub fn config(&self) -> &ServerConfig {
+        &self.shared.config
+    }
+
     /// Returns the number of current connections.
     pub fn connections(&self) -> usize {
         self.state.connections.load(Ordering::Acquire)
@@ -284,10 +290,10 @@ impl<F: Fabric> Server<F> {
     }
 
     /// Ends the server gracefully: clients are notified, and received requests are answered. After at most
-    /// `timeout` nanoseconds the server ends the remaining lanes; each client gets the number of the last
+    /// `timeout` the server ends the remaining lanes; each client gets the number of the last
     /// message taken, and so knows which calls were not executed. Blocks.
-    pub fn shutdown(mut self, timeout: Nanos) {
-        self.stop(timeout);
+    pub fn shutdown(mut self, timeout: Duration) {
+        self.stop(nanos(timeout));
     }
 
     fn stop(&mut self, timeout: Nanos) {

@@ -15,6 +15,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
 
 struct Counting;
 
@@ -81,7 +82,7 @@ fn server(fabric: &ShmFabric) -> Server<ShmFabric> {
         Box::new(|request: &Request<'_>, reply: &mut Reply<'_>| Ok(reply.write(request.payload)?))
     };
     ServerBuilder::new(fabric)
-        .config(ServerConfig { spin: 2000, ..ServerConfig::default() })
+        .config(ServerConfig { spin: Duration::from_micros(2), ..ServerConfig::default() })
         .function(ECHO, FunctionMode::Worker)
         .serve(&unique("allocations"), service)
         .unwrap()
@@ -128,7 +129,7 @@ fn calls_allocate_nothing(modes: &[CompletionMode], largest: usize) {
     ];
     let mut wrong = Vec::new();
     for (name, plan) in plans(&fabric, modes) {
-        let config = ClientConfig { spin: 2000, ..with_plan(plan) };
+        let config = ClientConfig { spin: Duration::from_micros(2), ..with_plan(plan) };
         let mut client = Client::connect(&fabric, server.address(), config).unwrap();
         for (what, size, calls) in cases.iter().filter(|case| case.1 <= largest) {
             let payload = pattern(*size, 1);
@@ -172,7 +173,7 @@ fn asynchronous_calls_allocate_nothing() {
     let mut wrong = Vec::new();
     for (name, plan) in plans(&fabric, &[CompletionMode::Busy, CompletionMode::Event]) {
         let hub = AsyncHub::new(&fabric).unwrap();
-        let config = ClientConfig { spin: 2000, ..with_plan(plan) };
+        let config = ClientConfig { spin: Duration::from_micros(2), ..with_plan(plan) };
         let client = AsyncClient::connect(&hub, server.address(), config).unwrap();
         for size in [32, 4096] {
             let payload = pattern(size, 1);
@@ -196,7 +197,7 @@ fn asynchronous_calls_allocate_nothing() {
 /// RF-RPC's table 2: messages one at a time, and a whole window of them.
 fn messages_allocate_nothing() {
     let fabric = fabric();
-    let config = ServerConfig { spin: 2000, ..ServerConfig::default() };
+    let config = ServerConfig { spin: Duration::from_micros(2), ..ServerConfig::default() };
     let (server, mut threads) = MessageServer::listen(&fabric, &unique("messages"), config).unwrap();
     let mut thread = threads.remove(0);
     let serving = std::thread::spawn(move || {
@@ -213,7 +214,8 @@ fn messages_allocate_nothing() {
     for name in ["Direct-WriteIMM", "Server-reply", "RF-RPC"] {
         let plan = Protocol::by_name(name).unwrap().plan(CompletionMode::Busy);
         // The rings hold everything in flight: a message without room would be copied.
-        let config = ClientConfig { spin: 2000, ring_bytes: 64 * 1024, ..with_plan(plan) };
+        let config =
+            ClientConfig { spin: Duration::from_micros(2), ring_bytes: 64 * 1024, ..with_plan(plan) };
         let mut client = MessageClient::connect(&fabric, server.address(), config).unwrap();
         let mut buffer = client.malloc_buf(0, 4096).unwrap();
         for size in [32, 4096] {
@@ -226,7 +228,7 @@ fn messages_allocate_nothing() {
             }
         }
     }
-    server.shutdown(1_000_000_000);
+    server.shutdown(Duration::from_secs(1));
     serving.join().unwrap();
     assert!(wrong.is_empty(), "messages allocated: {wrong:#?}");
 }

@@ -105,7 +105,7 @@ fn filtered_client(arguments: &str) {
     };
     let mode: CompletionMode = mode.parse().unwrap();
     let plan = Protocol::by_name(protocol).unwrap().plan(mode);
-    let config = ClientConfig { timeout: HANG.as_nanos() as u64 / 4, ..ClientConfig::with_plan(plan) };
+    let config = ClientConfig { timeout: HANG / 4, ..ClientConfig::with_plan(plan) };
     let mut client = Client::connect(&steadfast(), &address.parse().unwrap(), config).unwrap();
     let mut payload = pattern(32, 1);
     let mut call = |number: u64| {

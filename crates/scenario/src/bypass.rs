@@ -8,6 +8,7 @@ use dunlin_kv::bypass::{BypassClient, BypassConfig, BypassServer, Kind, ReadCoun
 use dunlin_rnic_model::Profile;
 use dunlin_rpc::{ClientConfig, Plan, ServerConfig};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A load of GETs and PUTs on tables that clients READ.
 #[derive(Clone, Debug)]
@@ -174,7 +175,7 @@ impl Bypass {
         host.sleep(host.now() + 1_000_000);
         stop.raise();
         tasks.into_iter().for_each(Task::join);
-        server.shutdown(1_000_000_000);
+        server.shutdown(Duration::from_secs(1));
         Ok(())
     }
 }
@@ -197,8 +198,8 @@ impl Player {
         connected: impl FnOnce(),
     ) -> Result<BypassClient<Sim>, CourseError> {
         let config = ClientConfig {
-            timeout: 0,
-            connect_timeout: FOREVER / 8,
+            timeout: Duration::MAX,
+            connect_timeout: Duration::from_nanos(FOREVER / 8),
             ..ClientConfig::with_plan(self.load.puts)
         };
         let mut client = BypassClient::connect(&self.sim, [puts, reads], config).map_err(thread)?;

@@ -27,6 +27,7 @@ use dunlin_rpc::{
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use thiserror::Error;
 
 /// The network of a load.
@@ -467,7 +468,7 @@ impl Load {
     fn batching(&self) -> Option<Batching> {
         match self.pace {
             Pace::TunedBatches { limit, tolerance } => {
-                let calls = BatchCalls::WithinLatency { limit, tolerance };
+                let calls = BatchCalls::WithinLatency { limit: Duration::from_nanos(limit), tolerance };
                 Some(Batching { calls, bytes: TUNED_BYTES, ..Batching::default() })
             }
             Pace::Pushed { batching, .. } => Some(batching),
@@ -576,7 +577,7 @@ impl Load {
             })
         })?;
         Ok(Box::new(move || {
-            server.shutdown(1_000_000_000);
+            server.shutdown(Duration::from_secs(1));
         }))
     }
 

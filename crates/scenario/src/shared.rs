@@ -15,6 +15,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 /// A load of threads that share connections.
 #[derive(Clone, Debug)]
@@ -119,8 +120,8 @@ impl Shared {
             let sim = sim.process_on(1 + machine);
             let config = ClientConfig {
                 window: in_flight,
-                timeout: 0,
-                connect_timeout: FOREVER / 8,
+                timeout: Duration::MAX,
+                connect_timeout: Duration::from_nanos(FOREVER / 8),
                 batching,
                 // As in the paper: by enumeration, with repeated fetching.
                 fetch_choice: FetchChoice::Enumerated,
@@ -152,7 +153,7 @@ impl Shared {
         host.sleep(host.now() + self.measured);
         course.end();
         tasks.into_iter().for_each(Task::join);
-        server.shutdown(1_000_000_000);
+        server.shutdown(Duration::from_secs(1));
         Ok(())
     }
 }

@@ -11,6 +11,7 @@ use dunlin_rpc::{
     ServerBuilder, Service, Tuning,
 };
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 use thiserror::Error;
 
 /// The called function.
@@ -204,7 +205,7 @@ fn on(sim: &Sim, parts: &[Part]) -> Result<Vec<PartOutcome>, TuningError> {
         before = now;
     }
     client.close();
-    server.shutdown(1_000_000_000);
+    server.shutdown(Duration::from_secs(1));
     Ok(outcomes)
 }
 
@@ -212,7 +213,8 @@ fn batches_on(sim: &Sim, parts: &[BatchPart]) -> Result<Vec<BatchOutcome>, Tunin
     let address = Address::new(Scheme::Sim, "batches")?;
     let server = serve(sim, &address)?;
     let (limit, tolerance) = WITHIN;
-    let batching = Batching { calls: BatchCalls::WithinLatency { limit, tolerance }, ..Batching::default() };
+    let calls = BatchCalls::WithinLatency { limit: Duration::from_nanos(limit), tolerance };
+    let batching = Batching { calls, ..Batching::default() };
     let config = ClientConfig { window: 128, batching: Some(batching), ..ClientConfig::with_plan(plan()) };
     let mut client = Client::connect(&sim.process_on(1), &address, config)?;
     let mut outcomes = Vec::with_capacity(parts.len());
@@ -248,7 +250,7 @@ fn batches_on(sim: &Sim, parts: &[BatchPart]) -> Result<Vec<BatchOutcome>, Tunin
         });
     }
     client.close();
-    server.shutdown(1_000_000_000);
+    server.shutdown(Duration::from_secs(1));
     Ok(outcomes)
 }
 

@@ -39,7 +39,6 @@ impl<F: Fabric> AsyncClient<F> {
     /// introduction says.
     pub fn connect(
         hub: &AsyncHub<F>,
-        fabric: &F,
         address: &Address,
         service: &'static ServiceDescriptor,
         options: ClientOptions,
@@ -48,6 +47,7 @@ impl<F: Fabric> AsyncClient<F> {
             let why = "an asynchronous typed client learns the server's functions when it connects";
             return Err(dunlin_rpc::ConnectError::Lazy(why).into());
         }
+        let fabric = hub.fabric();
         let choice = Choice::new(service, fabric, &options)?;
         let bound = Bound::new(fabric.host(), &choice.cores).map_err(|error| numa(service, error))?;
         // A temporary synchronous client makes the introduction call.

@@ -48,7 +48,7 @@ pub struct Client<F: Fabric> {
 }
 
 /// The part of connecting that needs the server.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Later<F: Fabric> {
     fabric: F,
     address: Address,
@@ -152,6 +152,26 @@ impl<F: Fabric> Client<F> {
     ) -> Result<Self, ConnectError> {
         let tcp = Some(Connection::connect(address, options)?);
         Ok(Client { tcp, ..Client::new(service, Known::by_tcp(service), by_tcp(address)) })
+    }
+
+    /// Connects another client to the same server with the same settings and connections of its own, for
+    /// another thread. If this client is lazy and has not connected yet, the other one is lazy too. Blocks.
+    pub fn another(&self) -> Result<Self, ConnectError> {
+        let cores = self.binding.as_ref().map(|(host, cores)| (host, &cores[..]));
+        let bound = cores.map(|(host, cores)| Bound::new(host, cores)).transpose();
+        let bound = bound.map_err(|error| numa(self.service, error))?;
+        let engine = match &self.engine {
+            Some(engine) => Some(engine.another()?),
+            None => None,
+        };
+        let tcp = match &self.tcp {
+            Some(tcp) => Some(tcp.another()?),
+            None => None,
+        };
+        drop(bound);
+        let (known, transport) = (self.known.clone(), self.transport.clone());
+        let (binding, later) = (self.binding.clone(), self.later.clone());
+        Ok(Client { engine, tcp, binding, later, ..Client::new(self.service, known, transport) })
     }
 
     fn new(service: &'static ServiceDescriptor, known: Known, transport: ChosenTransport) -> Self {

@@ -11,7 +11,7 @@ use crate::running::over;
 use crate::server::{Processor, Server, ServerOptions, serve_on};
 use crate::tasks::{AsyncProcessor, AsyncServer, Tasks, serve_async_on};
 use crate::tcp::ConnectionOptions;
-use dunlin_fabric::{Address, ChosenTransport, Fabric};
+use dunlin_fabric::{Address, AddressError, ChosenTransport, Fabric, IntoAddress, ListenError};
 use dunlin_rpc::{AsyncHub, RunningPlan};
 use std::fmt::Debug;
 use std::time::Duration;
@@ -21,10 +21,6 @@ use std::time::Duration;
 pub trait Connector: Debug + Sized + 'static {
     /// The synchronous client, used by one thread at a time.
     type Client: Calls;
-    /// The asynchronous client, whose calls are futures.
-    type AsyncClient: AsyncCalls;
-    /// The resources that asynchronous clients share.
-    type Hub;
     /// The server.
     type Server<P: Processor>;
     /// The server of asynchronous handlers.
@@ -45,21 +41,8 @@ pub trait Connector: Debug + Sized + 'static {
         options: ConnectionOptions,
     ) -> Result<Self::Client, ConnectError>;
 
-    /// Connects an asynchronous client. Blocks.
-    fn async_client(
-        &self,
-        hub: &Self::Hub,
-        address: &Address,
-        service: &'static ServiceDescriptor,
-        options: ClientOptions,
-    ) -> Result<Self::AsyncClient, ConnectError>;
-
-    /// Connects an asynchronous client to stock Thrift at `host:port`. Blocks.
-    fn async_tcp_client(
-        address: &str,
-        service: &'static ServiceDescriptor,
-        options: ConnectionOptions,
-    ) -> Result<Self::AsyncClient, ConnectError>;
+    /// Connects another client to the same server with the same settings, for another thread. Blocks.
+    fn another(client: &Self::Client) -> Result<Self::Client, ConnectError>;
 
     /// Starts a server.
     fn server<P: Processor>(
@@ -79,15 +62,47 @@ pub trait Connector: Debug + Sized + 'static {
     ) -> Result<Self::AsyncServer, ServeError>;
 }
 
+/// A factory of typed asynchronous clients: the [`AsyncHub`] of one fabric, for that fabric's addresses, or
+/// `dunlin::Fabrics`, for the addresses of all fabrics and of TCP.
+pub trait AsyncConnector: Debug + Sized + 'static {
+    /// The client, whose calls are futures.
+    type AsyncClient: AsyncCalls;
+
+    /// Connects an asynchronous client. Blocks.
+    fn async_client(
+        &self,
+        address: &Address,
+        service: &'static ServiceDescriptor,
+        options: ClientOptions,
+    ) -> Result<Self::AsyncClient, ConnectError>;
+
+    /// Connects an asynchronous client to stock Thrift at `host:port`. Blocks.
+    fn async_tcp_client(
+        address: &str,
+        service: &'static ServiceDescriptor,
+        options: ConnectionOptions,
+    ) -> Result<Self::AsyncClient, ConnectError>;
+}
+
+impl From<AddressError> for ConnectError {
+    fn from(error: AddressError) -> Self {
+        dunlin_rpc::ConnectError::from(error).into()
+    }
+}
+
+fn address_of(address: impl IntoAddress) -> Result<Address, ServeError> {
+    address.into_address().map_err(|error| dunlin_rpc::ServeError::from(ListenError::from(error)).into())
+}
+
 /// Starts a server of `processor` at `address`. It also serves stock Thrift if the options or the address ask
 /// for it, with the same handler. `connector` is a single fabric or `dunlin::Fabrics`.
-pub fn serve<C: Connector, P: Processor>(
+pub fn serve_with<C: Connector, P: Processor>(
     connector: &C,
-    address: &Address,
+    address: impl IntoAddress,
     processor: P,
     options: ServerOptions,
 ) -> Result<C::Server<P>, ServeError> {
-    connector.server(address, processor, options)
+    connector.server(&address_of(address)?, processor, options)
 }
 
 /// Starts a server whose handlers are asynchronous: each call is a task on the executor of `tasks`, and the
@@ -96,14 +111,14 @@ pub fn serve<C: Connector, P: Processor>(
 /// The address must name a fabric: asynchronous handlers do not answer stock Thrift, so `tcp:` and `auto:`
 /// addresses, [`ServerOptions::tcp`] and [`ServerOptions::pool`] are refused with
 /// [`ServeError::Asynchronous`].
-pub fn serve_async<C: Connector, P: AsyncProcessor>(
+pub fn serve_async_with<C: Connector, P: AsyncProcessor>(
     connector: &C,
-    address: &Address,
+    address: impl IntoAddress,
     processor: P,
     options: ServerOptions,
     tasks: Tasks,
 ) -> Result<C::AsyncServer, ServeError> {
-    connector.async_server(address, processor, options, tasks)
+    connector.async_server(&address_of(address)?, processor, options, tasks)
 }
 
 /// The calls of a synchronous client. Functions are given by their indices in the service's descriptor, and a
@@ -349,10 +364,29 @@ impl<C: AsyncCalls> AsyncCalls for AsyncWithin<'_, C> {
     }
 }
 
+impl<F: Fabric> AsyncConnector for AsyncHub<F> {
+    type AsyncClient = AsyncClient<F>;
+
+    fn async_client(
+        &self,
+        address: &Address,
+        service: &'static ServiceDescriptor,
+        options: ClientOptions,
+    ) -> Result<AsyncClient<F>, ConnectError> {
+        AsyncClient::connect(self, address, service, options)
+    }
+
+    fn async_tcp_client(
+        address: &str,
+        service: &'static ServiceDescriptor,
+        options: ConnectionOptions,
+    ) -> Result<AsyncClient<F>, ConnectError> {
+        AsyncClient::connect_tcp(address, service, options)
+    }
+}
+
 impl<F: Fabric> Connector for F {
     type Client = Client<F>;
-    type AsyncClient = AsyncClient<F>;
-    type Hub = AsyncHub<F>;
     type Server<P: Processor> = Server<F, P>;
     type AsyncServer = AsyncServer<F>;
 
@@ -373,22 +407,8 @@ impl<F: Fabric> Connector for F {
         Client::connect_tcp(address, service, options)
     }
 
-    fn async_client(
-        &self,
-        hub: &AsyncHub<F>,
-        address: &Address,
-        service: &'static ServiceDescriptor,
-        options: ClientOptions,
-    ) -> Result<AsyncClient<F>, ConnectError> {
-        AsyncClient::connect(hub, self, address, service, options)
-    }
-
-    fn async_tcp_client(
-        address: &str,
-        service: &'static ServiceDescriptor,
-        options: ConnectionOptions,
-    ) -> Result<AsyncClient<F>, ConnectError> {
-        AsyncClient::connect_tcp(address, service, options)
+    fn another(client: &Client<F>) -> Result<Client<F>, ConnectError> {
+        client.another()
     }
 
     fn server<P: Processor>(

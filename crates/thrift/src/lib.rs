@@ -39,8 +39,11 @@ pub use arguments::{
 pub use asynchronous::{AsyncCall, AsyncClient};
 pub use client::{Client, Pending};
 pub use codec::{Input, Output, owned_str, read_owned_rest};
-pub use connector::{AsyncCalls, AsyncWithin, Calls, Connector, Within, serve, serve_async};
+pub use connector::{
+    AsyncCalls, AsyncConnector, AsyncWithin, Calls, Connector, Within, serve_async_with, serve_with,
+};
 pub use descriptor::ServiceDescriptor;
+pub use dunlin_fabric::IntoAddress;
 pub use error::{
     CallError, ConnectError, Failure, Never, PlanOfError, Refusal, ServeError, not_asynchronous,
     unknown_function,

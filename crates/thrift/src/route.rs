@@ -11,19 +11,19 @@ use dunlin_hints::{Environment, FunctionHints, Selection, Side, select};
 use dunlin_rpc::{ClientConfig, Plan};
 use pilota::thrift::{ApplicationException, ApplicationExceptionKind};
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 /// Settings of a typed client.
 #[derive(Clone, Debug, Default)]
 pub struct ClientOptions {
-    /// The engine's settings. The plan in them is ignored: the hints of each function select one.
+    /// The engine's settings. Default: [`ClientConfig::default`]. The plan in them is ignored: the hints of each function select one.
     /// `wait_for_ready` and `lazy` hold for a blocking client's TCP connection, too; an asynchronous client
     /// over TCP alone refuses them.
     pub engine: ClientConfig,
     /// Hints that replace those of the IDL for the functions named in them, for values known only at run
-    /// time, such as the payload size. The server uses its own hints.
+    /// time, such as the payload size. The server uses its own hints. Default: none.
     pub hints: Vec<FunctionHints>,
     /// The number of clients that call the server concurrently. Overrides the hint `concurrency`.
+    /// Default: what that hint says.
     pub clients: Option<u32>,
     /// The number of cores of the server's machine; by default that of this machine. With two NUMA nodes,
     /// half of the cores are assumed to be at the NIC.
@@ -38,7 +38,7 @@ pub struct ClientOptions {
     /// understood. Such calls then fail; the other functions work. Default: false, connecting fails and names
     /// the functions.
     pub other_signatures: bool,
-    /// Settings of the TCP connection. A call has the same time there as elsewhere: that of `engine`, unless
+    /// Settings of the TCP connection. Default: [`ConnectionOptions::default`]. A call has the same time there as elsewhere: that of `engine`, unless
     /// [`ConnectionOptions::call_timeout`] is set.
     pub connection: ConnectionOptions,
 }
@@ -58,10 +58,7 @@ impl ClientOptions {
     /// Returns the settings of the TCP connection, with the engine's timeout if they have none.
     pub(crate) fn timed_connection(&self) -> ConnectionOptions {
         let mut connection = self.connection.clone();
-        connection.call_timeout.get_or_insert(match self.engine.timeout {
-            0 => Duration::MAX,
-            timeout => Duration::from_nanos(timeout),
-        });
+        connection.call_timeout.get_or_insert(self.engine.timeout);
         connection
     }
 }
@@ -94,7 +91,7 @@ pub(crate) fn environment<'a>(
 }
 
 /// The selections of the hints, made before connecting.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Choice {
     pub(crate) selections: Vec<Selection>,
     /// The cores to bind the client to; empty for no binding.

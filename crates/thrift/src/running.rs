@@ -25,7 +25,7 @@ pub fn describe<F: Fabric>(
 }
 
 /// The part of a typed client that says how its calls run.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Known {
     /// The route of each function; empty until a lazy client has connected.
     pub(crate) routes: Vec<Route>,

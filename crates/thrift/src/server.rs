@@ -314,19 +314,21 @@ pub(crate) fn application_code(exception: &ApplicationException) -> Option<Appli
 /// Settings of a typed server.
 #[derive(Clone, Debug, Default)]
 pub struct ServerOptions {
-    /// The engine's settings. If they name cores, the hint `numa` is ignored.
+    /// The engine's settings. Default: [`ServerConfig::default`]. If they name cores, the hint `numa` is ignored.
     pub engine: ServerConfig,
     /// The NUMA topology; by default that of this machine.
     pub topology: Option<Topology>,
     /// The address on which to serve stock Thrift too (`host:port`); port 0 picks a free port. Clients of the
-    /// engine learn it, for functions whose hints select TCP.
+    /// engine learn it, for functions whose hints select TCP. Default: `None`, which serves stock Thrift at `tcp:` and
+    /// `auto:` addresses only.
     pub tcp: Option<String>,
-    /// Settings of the TCP server.
+    /// Settings of the TCP server. Default: [`tcp::ServerOptions::default`].
     pub tcp_options: tcp::ServerOptions,
     /// Functions, by their names in the IDL, that run in the pool ([`ServerConfig::pool_threads`]) and not on
     /// the worker that receives a call, besides those whose hint `process_time` is long. For functions that
     /// block or compute for more than some microseconds. An unknown name fails the start with
-    /// [`ServeError::NoSuchFunction`]. Calls over TCP have threads of their own.
+    /// [`ServeError::NoSuchFunction`]. Calls over TCP have threads of their own. Default:
+    /// none.
     pub pool: Vec<String>,
 }
 
@@ -394,11 +396,11 @@ impl<F: Fabric, P: Processor> Server<F, P> {
         &self.engine
     }
 
-    /// Stops the server gracefully: answers the received calls, for at most `timeout` nanoseconds on each of
-    /// the engine and TCP.
-    pub fn shutdown(self, timeout: Nanos) {
+    /// Stops the server gracefully: answers the received calls, for at most `timeout` on each of the engine and
+    /// TCP.
+    pub fn shutdown(self, timeout: Duration) {
         if let Some(tcp) = self.tcp {
-            tcp.shutdown(Duration::from_nanos(timeout));
+            tcp.shutdown(timeout);
         }
         self.engine.shutdown(timeout);
     }

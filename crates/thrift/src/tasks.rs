@@ -11,7 +11,9 @@ use crate::on_server::OnServer;
 use crate::route::environment;
 use crate::server::{Context, Responder, ServerOptions, application_code, bound_cores};
 use dunlin_fabric::{Address, Fabric, Host, Nanos, Task};
-use dunlin_rpc::{FunctionMode, Incoming, Puller, Reply, Request, RunsIn, ServerBuilder, Status};
+use dunlin_rpc::{
+    FunctionMode, Incoming, Puller, Reply, Request, RunsIn, ServerBuilder, ServerConfig, Status,
+};
 use pilota::thrift::{ApplicationException, ApplicationExceptionKind};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -310,19 +312,24 @@ impl<F: Fabric> AsyncServer<F> {
         &self.address
     }
 
+    /// Returns the engine's settings.
+    pub fn config(&self) -> Option<&ServerConfig> {
+        self.engine.as_ref().map(dunlin_rpc::Server::config)
+    }
+
     /// Returns the number of calls in progress.
     pub fn in_progress(&self) -> usize {
         self.calls.state().calls.len()
     }
 
-    /// Stops the server gracefully: answers the received calls, for at most `timeout` nanoseconds. Then the
+    /// Stops the server gracefully: answers the received calls, for at most `timeout`. Then the
     /// calls in progress are cancelled: their futures are dropped, and their callers learn that they may have
     /// been executed. Blocks. The executor must run meanwhile.
-    pub fn shutdown(mut self, timeout: Nanos) {
+    pub fn shutdown(mut self, timeout: Duration) {
         self.stop(timeout);
     }
 
-    fn stop(&mut self, timeout: Nanos) {
+    fn stop(&mut self, timeout: Duration) {
         let Some(engine) = self.engine.take() else { return };
         engine.shutdown(timeout);
         self.calls.cancel();
@@ -334,7 +341,7 @@ impl<F: Fabric> AsyncServer<F> {
 
 impl<F: Fabric> Drop for AsyncServer<F> {
     fn drop(&mut self) {
-        self.stop(0);
+        self.stop(Duration::ZERO);
     }
 }
 

@@ -20,6 +20,7 @@ use std::error::Error;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
 use std::time::Instant;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
@@ -50,7 +51,7 @@ fn serve<F: Fabric>(fabric: &F, address: &Address) -> Outcome<()> {
     println!("{}", server.address());
     std::io::stdout().flush()?;
     std::io::copy(&mut std::io::stdin(), &mut std::io::sink())?;
-    server.shutdown(2_000_000_000);
+    server.shutdown(Duration::from_secs(2));
     Ok(())
 }
 
@@ -86,7 +87,7 @@ fn is_backwards(answer: &[u8], request: &[u8]) -> bool {
 /// Calls with payloads of all sizes and one plan: one at a time on the worker and in the pool, then a whole
 /// window of separate messages and of batches.
 fn call<F: Fabric>(fabric: &F, address: &Address, plan: Plan) -> Outcome<usize> {
-    const PATIENCE: u64 = 60_000_000_000;
+    const PATIENCE: Duration = Duration::from_secs(60);
     let config = ClientConfig {
         window: WINDOW,
         timeout: PATIENCE,
@@ -176,13 +177,17 @@ fn call_all<F: Fabric>(fabric: &F, address: &Address) -> bool {
 fn call_chosen(fabrics: &Fabrics, address: &Address) -> Outcome<()> {
     let chosen = fabrics.choose(address)?;
     let usual = Plan::usual(chosen.capabilities());
-    let mut client = dunlin_transport::Client::connect(fabrics, address, ClientConfig::default())?;
+    let mut client = dunlin_transport::Client::connect_with(fabrics, address, ClientConfig::default())?;
     if client.config().plan != Some(usual) {
         return Err(format!("goes by {:?}, not by {usual:?}", client.config().plan).into());
     }
     // A named plan is used or refused.
     if let Err(why) = Plan::default().check(chosen.capabilities()) {
-        match dunlin_transport::Client::connect(fabrics, address, ClientConfig::with_plan(Plan::default())) {
+        match dunlin_transport::Client::connect_with(
+            fabrics,
+            address,
+            ClientConfig::with_plan(Plan::default()),
+        ) {
             Err(ConnectError::Plan(refused)) if refused == why => println!("as named: {why}"),
             other => return Err(format!("a plan that cannot be: {other:?}").into()),
         }

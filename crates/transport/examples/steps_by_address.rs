@@ -4,6 +4,7 @@
 //! `valgrind --tool=callgrind --toggle-collect='*calls_by*' steps_by_address CALLS engine|chosen` uses the
 //! engine's types or the types that select the fabric by address.
 
+use dunlin_fabric::Address;
 use dunlin_fabric_shm::ShmFabric;
 use dunlin_rpc::{
     CallError, ClientConfig, CompletionMode, FunctionMode, Protocol, Reply, Request, Service, Status,
@@ -18,7 +19,7 @@ fn echo(request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Status> {
 
 /// The same program on either set of types.
 macro_rules! steps {
-    ($steps:ident, $calls:ident, $fabric:ty, $builder:ty, $client:ty, $worker:ty) => {
+    ($steps:ident, $calls:ident, $fabric:ty, $builder:expr, $client:ty, $connect:path, $worker:ty) => {
         #[inline(never)]
         fn $calls(client: &mut $client, worker: &mut $worker, calls: u32) -> Result<usize, CallError> {
             let mut sum = 0;
@@ -31,15 +32,15 @@ macro_rules! steps {
         }
 
         fn $steps(fabric: $fabric, calls: u32) -> Result<(), Box<dyn Error>> {
-            let address = format!("shm:steps-by-address-{}", std::process::id()).parse()?;
-            let described = <$builder>::new(&fabric).function(1, FunctionMode::Worker);
+            let address: Address = format!("shm:steps-by-address-{}", std::process::id()).parse()?;
+            let described = ($builder)(&fabric).function(1, FunctionMode::Worker);
             let (server, mut workers) =
                 described.serve_with(&address, |_| Box::new(echo) as Box<dyn Service>)?;
             let mut worker = workers.pop().ok_or("no worker")?;
             let plan =
                 Protocol::by_name("Server-reply").ok_or("no such protocol")?.plan(CompletionMode::Busy);
             let config = ClientConfig::with_plan(plan);
-            let connecting = std::thread::spawn(move || <$client>::connect(&fabric, &address, config));
+            let connecting = std::thread::spawn(move || $connect(&fabric, &address, config));
             while !connecting.is_finished() {
                 worker.progress();
             }
@@ -55,16 +56,18 @@ steps!(
     by_engine,
     calls_by_engine,
     ShmFabric,
-    dunlin_rpc::ServerBuilder<ShmFabric>,
+    dunlin_rpc::ServerBuilder::new,
     dunlin_rpc::Client<ShmFabric>,
+    dunlin_rpc::Client::connect,
     dunlin_rpc::Worker<ShmFabric>
 );
 steps!(
     by_choice,
     calls_by_choice,
     Fabrics,
-    dunlin_transport::ServerBuilder,
+    |fabrics: &Fabrics| dunlin_transport::ServerBuilder::new().fabrics(fabrics),
     dunlin_transport::Client,
+    dunlin_transport::Client::connect_with,
     dunlin_transport::Worker
 );
 

@@ -1,7 +1,8 @@
 //! Asynchronous clients on the fabric that their address selects.
 
+use crate::connecting::Connecting;
 use crate::fabrics::{ChosenFabric, Fabrics, not_lazy};
-use dunlin_fabric::{Address, ChosenTransport, DialError};
+use dunlin_fabric::{ChosenTransport, DialError, IntoAddress};
 #[cfg(feature = "ofi")]
 use dunlin_fabric_ofi::OfiFabric;
 use dunlin_fabric_rdma::RdmaFabric;
@@ -13,9 +14,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-#[derive(Debug)]
-struct Hubs {
-    fabrics: Fabrics,
+/// The hubs of the asynchronous clients on these fabrics: one for each fabric in use. The first client creates
+/// it.
+#[derive(Debug, Default)]
+pub(crate) struct Hubs {
     shm: Mutex<Option<dunlin_rpc::AsyncHub<ShmFabric>>>,
     rdma: Mutex<Option<dunlin_rpc::AsyncHub<RdmaFabric>>>,
     /// By provider.
@@ -23,34 +25,18 @@ struct Hubs {
     ofi: Mutex<std::collections::BTreeMap<String, dunlin_rpc::AsyncHub<OfiFabric>>>,
 }
 
-/// The resources that the asynchronous clients of a process share: the engine's hub of each fabric in use.
-/// Clones share the hubs.
-#[derive(Clone, Debug)]
-pub struct AsyncHubs(Arc<Hubs>);
-
-impl AsyncHubs {
-    /// Creates an empty set. One set per process is enough.
-    pub fn new(fabrics: &Fabrics) -> Self {
-        AsyncHubs(Arc::new(Hubs {
-            fabrics: fabrics.clone(),
-            shm: Mutex::new(None),
-            rdma: Mutex::new(None),
-            #[cfg(feature = "ofi")]
-            ofi: Mutex::default(),
-        }))
-    }
-
+impl Hubs {
     pub(crate) fn shm(&self, fabric: &ShmFabric) -> Result<dunlin_rpc::AsyncHub<ShmFabric>, ConnectError> {
-        made(&self.0.shm, || dunlin_rpc::AsyncHub::new(fabric))
+        made(&self.shm, || dunlin_rpc::AsyncHub::new(fabric))
     }
 
     pub(crate) fn rdma(&self, fabric: &RdmaFabric) -> Result<dunlin_rpc::AsyncHub<RdmaFabric>, ConnectError> {
-        made(&self.0.rdma, || dunlin_rpc::AsyncHub::new(fabric))
+        made(&self.rdma, || dunlin_rpc::AsyncHub::new(fabric))
     }
 
     #[cfg(feature = "ofi")]
     pub(crate) fn ofi(&self, fabric: &OfiFabric) -> Result<dunlin_rpc::AsyncHub<OfiFabric>, ConnectError> {
-        let mut known = self.0.ofi.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.ofi.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(hub) = known.get(fabric.provider()) {
             return Ok(hub.clone());
         }
@@ -91,15 +77,28 @@ enum On {
 }
 
 impl AsyncClient {
+    /// Connects to all workers of a server, with the fabrics of this process ([`Fabrics::global`]) and default
+    /// settings; [`connect_with`](AsyncClient::connect_with) has the details.
+    pub fn connect(address: impl IntoAddress) -> Result<Self, ConnectError> {
+        AsyncClient::connect_with(Fabrics::global(), address, ClientConfig::default())
+    }
+
     /// Connects to all workers of a server, on the fabric that the address names or, for an `auto:` address,
-    /// on the first one that works.
+    /// on the first one that works. Clients with the same `fabrics` share a hub for each fabric: one set of
+    /// queues, and one thread that wakes tasks.
     ///
     /// Blocks for at most the configured time, and while the fabric is opened: call it before the executor
-    /// starts, or where blocking is allowed. Errors are those of [`Client::connect`](crate::Client::connect).
-    pub fn connect(hubs: &AsyncHubs, address: &Address, config: ClientConfig) -> Result<Self, ConnectError> {
-        not_lazy(address, &config)?;
-        let fabrics = &hubs.0.fabrics;
-        let resolved = fabrics.resolve(address).map_err(DialError::from)?;
+    /// starts, or where blocking is allowed; elsewhere take
+    /// [`connect_async_with`](AsyncClient::connect_async_with). Errors are those of
+    /// [`Client::connect_with`](crate::Client::connect_with).
+    pub fn connect_with(
+        fabrics: &Fabrics,
+        address: impl IntoAddress,
+        config: ClientConfig,
+    ) -> Result<Self, ConnectError> {
+        let (address, hubs) = (address.into_address()?, fabrics.hubs());
+        not_lazy(&address, &config)?;
+        let resolved = fabrics.resolve(&address).map_err(DialError::from)?;
         let to = &resolved.address;
         let chosen = fabrics.choose(to).map_err(DialError::from)?;
         let name = chosen.capabilities().name;
@@ -116,6 +115,22 @@ impl AsyncClient {
             }
         };
         Ok(AsyncClient { on, transport: Arc::new(resolved.transport(name)) })
+    }
+
+    /// As [`connect`](AsyncClient::connect), without blocking: returns a future, for any executor.
+    pub fn connect_async(address: impl IntoAddress) -> Connecting<Self, ConnectError> {
+        AsyncClient::connect_async_with(Fabrics::global(), address, ClientConfig::default())
+    }
+
+    /// As [`connect_with`](AsyncClient::connect_with), without blocking: the connect runs on a thread of its
+    /// own. Dropping the future gives it up.
+    pub fn connect_async_with(
+        fabrics: &Fabrics,
+        address: impl IntoAddress,
+        config: ClientConfig,
+    ) -> Connecting<Self, ConnectError> {
+        let address = address.into_address();
+        fabrics.connecting(move |fabrics| AsyncClient::connect_with(fabrics, address?, config))
     }
 
     /// Returns how the calls of a function run: the protocol, how both sides wait, the transport, and the

@@ -1,7 +1,7 @@
 //! The synchronous client on the fabric that its address selects.
 
-use crate::fabrics::{Choose, ChosenFabric, not_lazy};
-use dunlin_fabric::{Address, ChosenTransport, DialError};
+use crate::fabrics::{Choose, ChosenFabric, Fabrics, not_lazy};
+use dunlin_fabric::{ChosenTransport, DialError, IntoAddress};
 #[cfg(feature = "ofi")]
 use dunlin_fabric_ofi::OfiFabric;
 use dunlin_fabric_rdma::RdmaFabric;
@@ -108,20 +108,28 @@ impl FillingRequest<'_> {
 }
 
 impl Client {
+    /// Connects to all workers of a server, with the fabrics of this process ([`Fabrics::global`]) and default
+    /// settings; [`connect_with`](Client::connect_with) has the details.
+    pub fn connect(address: impl IntoAddress) -> Result<Self, ConnectError> {
+        Client::connect_with(Fabrics::global(), address, ClientConfig::default())
+    }
+
     /// Connects to all workers of a server, on the fabric that the address names or, for an `auto:` address,
     /// on the first one that works. Blocks for at most the configured time, and while the fabric is opened.
+    /// `fabrics` is [`Fabrics`], or a single fabric, which takes only its own addresses.
     ///
     /// # Errors
     /// If no fabric works, an `auto:` address is [`Unavailable`](dunlin_fabric::Unavailable) with a
     /// [`ResolveError`](crate::ResolveError) that gives the reason for each fabric. Calls by number never use
     /// TCP; typed services do. [`ClientConfig::lazy`] is refused at an `auto:` address.
-    pub fn connect(
+    pub fn connect_with(
         fabrics: &impl Choose,
-        address: &Address,
+        address: impl IntoAddress,
         config: ClientConfig,
     ) -> Result<Self, ConnectError> {
-        not_lazy(address, &config)?;
-        let resolved = fabrics.resolve(address).map_err(DialError::from)?;
+        let address = address.into_address()?;
+        not_lazy(&address, &config)?;
+        let resolved = fabrics.resolve(&address).map_err(DialError::from)?;
         let to = &resolved.address;
         let chosen = fabrics.choose(to).map_err(DialError::from)?;
         let name = chosen.capabilities().name;

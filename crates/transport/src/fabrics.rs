@@ -1,5 +1,6 @@
 //! The fabrics of a process. Each is opened at its first use.
 
+use crate::asynchronous::Hubs;
 use crate::resolve::Resolved;
 use crate::tables::Tables;
 use dunlin_fabric::{Address, Capabilities, Fabric, RatesBook, Scheme, Unavailable};
@@ -9,20 +10,22 @@ use dunlin_fabric_rdma::{OpenError, RdmaConfig, RdmaFabric};
 use dunlin_fabric_shm::{ShmConfig, ShmFabric};
 use dunlin_rpc::{ClientConfig, ConnectError};
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use thiserror::Error;
 
 /// Settings of all fabrics.
 #[derive(Clone, Debug, Default)]
 pub struct FabricsConfig {
-    /// Settings of shared memory.
+    /// Settings of shared memory. Default: [`ShmConfig::default`].
     pub shm: ShmConfig,
-    /// Settings of RDMA, in particular device, port and address.
+    /// Settings of RDMA, in particular device, port and address. Default: [`RdmaConfig::default`].
     pub rdma: RdmaConfig,
-    /// The source of measured device rates.
+    /// The source of measured device rates. Default: [`TablesFrom::User`].
     pub tables: TablesFrom,
     /// Transports that must not be used, neither through an `auto:` address nor by name: fabrics and TCP.
+    /// Default: none.
     pub disabled: Vec<Scheme>,
-    /// Settings of libfabric.
+    /// Settings of libfabric. Default: [`OfiConfig::default`].
     #[cfg(feature = "ofi")]
     pub ofi: OfiConfig,
 }
@@ -64,12 +67,14 @@ struct Inner {
     /// By provider.
     #[cfg(feature = "ofi")]
     ofi: Mutex<std::collections::BTreeMap<String, OfiFabric>>,
+    hubs: Hubs,
 }
 
 /// All fabrics of this build.
 ///
 /// None is opened before an address names it, so a machine without RDMA can use shared memory. Clones share
-/// the fabrics; one set per process is enough. All methods may be called from any thread. Methods that open a
+/// the fabrics, and the hubs of their asynchronous clients; one set per process is enough, and
+/// [`global`](Fabrics::global) is it. All methods may be called from any thread. Methods that open a
 /// fabric block.
 #[derive(Clone, Debug, Default)]
 pub struct Fabrics(Arc<Inner>);
@@ -136,10 +141,43 @@ fn only(address: &Address, scheme: Scheme) -> Result<(), Unavailable> {
     Err(Unavailable { address: address.clone(), source: source.into() })
 }
 
+/// The fabrics of this process ([`Fabrics::global`]).
+static GLOBAL: OnceLock<Fabrics> = OnceLock::new();
+
+/// The fabrics of the process are in use or were set before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error(
+    "the fabrics of this process are set or in use already: call Fabrics::make_global once, before anything connects or serves"
+)]
+pub struct GlobalInUse;
+
 impl Fabrics {
     /// Creates the set with these settings. Opens nothing yet.
     pub fn new(config: FabricsConfig) -> Self {
         Fabrics(Arc::new(Inner { config, ..Inner::default() }))
+    }
+
+    /// Returns the fabrics of this process, which all functions use that are not given others: `connect` of
+    /// every client, `serve`, and [`ServerBuilder`](crate::ServerBuilder).
+    ///
+    /// The first use makes them, with default settings unless [`make_global`](Fabrics::make_global) was called
+    /// before. They live as long as the process.
+    pub fn global() -> &'static Fabrics {
+        GLOBAL.get_or_init(Fabrics::default)
+    }
+
+    /// Makes these the fabrics of this process. A program with settings of its own calls it once, at its
+    /// beginning; a library leaves it to the program.
+    ///
+    /// # Errors
+    /// The fabrics of this process were used or set before; they stay.
+    pub fn make_global(self) -> Result<(), GlobalInUse> {
+        GLOBAL.set(self).map_err(|_| GlobalInUse)
+    }
+
+    /// Returns the hubs of the asynchronous clients.
+    pub(crate) fn hubs(&self) -> &Hubs {
+        &self.0.hubs
     }
 
     /// Returns the settings.

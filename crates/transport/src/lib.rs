@@ -40,10 +40,13 @@ macro_rules! each_into {
 mod announcement;
 mod asynchronous;
 mod client;
+mod connecting;
 mod fabrics;
+mod messages;
 mod resolve;
 mod server;
 mod several;
+mod signals;
 mod tables;
 mod teller;
 #[cfg(feature = "thrift")]
@@ -51,10 +54,12 @@ mod typed;
 #[cfg(feature = "thrift")]
 mod typed_server;
 
-pub use asynchronous::{AsyncClient, AsyncHubs, AsyncResponse, AsyncWithin, Call};
+pub use asynchronous::{AsyncClient, AsyncResponse, AsyncWithin, Call};
 pub use client::{Client, FillingRequest, LargeRequest, Response, Within};
-pub use dunlin_fabric::{ChosenTransport, PassedOver};
-pub use fabrics::{Choose, ChosenFabric, Fabrics, FabricsConfig, TablesFrom};
+pub use connecting::Connecting;
+pub use dunlin_fabric::{ChosenTransport, IntoAddress, PassedOver};
+pub use fabrics::{Choose, ChosenFabric, Fabrics, FabricsConfig, GlobalInUse, TablesFrom};
+pub use messages::{MessageBuffer, MessageClient, MessageServer};
 pub use resolve::{ResolveError, Resolved};
 pub use server::{Incoming, Server, ServerBuilder, Worker};
 pub use several::SeveralServers;
@@ -62,4 +67,4 @@ pub use tables::{TableError, Tables};
 #[cfg(feature = "thrift")]
 pub use typed::{TypedAsyncClient, TypedCall, TypedClient};
 #[cfg(feature = "thrift")]
-pub use typed_server::{TypedAsyncServer, TypedServer};
+pub use typed_server::{TypedAsyncServer, TypedServer, serve, serve_async};

@@ -1,8 +1,11 @@
 //! Servers on the fabric that their address selects.
 
-use crate::fabrics::{Choose, ChosenFabric};
+use crate::fabrics::{Choose, ChosenFabric, Fabrics};
 use crate::several::{Place, SeveralServers, reason};
-use dunlin_fabric::{Address, Fabric, ListenError, Nanos, Scheme, Unavailable};
+use crate::signals::wait_for_signal;
+use dunlin_fabric::{
+    Address, Fabric, Host, IntoAddress, ListenError, Nanos, RealHost, Scheme, Unavailable, nanos,
+};
 #[cfg(feature = "ofi")]
 use dunlin_fabric_ofi::OfiFabric;
 use dunlin_fabric_rdma::RdmaFabric;
@@ -16,7 +19,8 @@ use std::time::Duration;
 /// A builder of servers.
 #[derive(Clone)]
 pub struct ServerBuilder {
-    fabrics: Arc<dyn Choose>,
+    /// `None` for those of the process.
+    fabrics: Option<Arc<dyn Choose>>,
     config: ServerConfig,
     functions: Vec<(u16, FunctionMode)>,
     pool: Option<Arc<dyn PoolService>>,
@@ -31,11 +35,33 @@ impl std::fmt::Debug for ServerBuilder {
     }
 }
 
+impl Default for ServerBuilder {
+    fn default() -> Self {
+        ServerBuilder::new()
+    }
+}
+
 impl ServerBuilder {
-    /// Creates a builder with default settings and no functions.
-    pub fn new(fabrics: &(impl Choose + Clone)) -> Self {
-        let (config, functions) = (ServerConfig::default(), Vec::new());
-        ServerBuilder { fabrics: Arc::new(fabrics.clone()), config, functions, pool: None }
+    /// Creates a builder with the fabrics of this process ([`Fabrics::global`]), default settings and no
+    /// functions.
+    pub fn new() -> Self {
+        ServerBuilder { fabrics: None, config: ServerConfig::default(), functions: Vec::new(), pool: None }
+    }
+
+    /// Replaces the fabrics: by another [`Fabrics`], or by a single fabric, which takes only its own
+    /// addresses.
+    #[must_use]
+    pub fn fabrics(mut self, fabrics: &(impl Choose + Clone)) -> Self {
+        self.fabrics = Some(Arc::new(fabrics.clone()));
+        self
+    }
+
+    fn choose(&self, address: &Address) -> Result<ChosenFabric, ListenError> {
+        let chosen = match &self.fabrics {
+            Some(fabrics) => fabrics.choose(address),
+            None => Fabrics::global().choose(address),
+        };
+        Ok(chosen?)
     }
 
     /// Replaces the settings.
@@ -78,9 +104,10 @@ impl ServerBuilder {
     /// Pull functions are not supported there.
     pub fn serve(
         self,
-        address: &Address,
+        address: impl IntoAddress,
         mut service: impl FnMut(u16) -> Box<dyn Service>,
     ) -> Result<Server, ServeError> {
+        let address = &address.into_address().map_err(ListenError::from)?;
         if address.scheme() != Scheme::Auto {
             return self.serve_one(address, service);
         }
@@ -123,7 +150,7 @@ impl ServerBuilder {
         address: &Address,
         service: impl FnMut(u16) -> Box<dyn Service>,
     ) -> Result<Server, ServeError> {
-        Ok(match self.fabrics.choose(address).map_err(ListenError::from)? {
+        Ok(match self.choose(address)? {
             ChosenFabric::Shm(fabric) => Server::Shm(self.on(&fabric).serve(address, service)?),
             ChosenFabric::Rdma(fabric) => Server::Rdma(self.on(&fabric).serve(address, service)?),
             #[cfg(feature = "ofi")]
@@ -134,9 +161,10 @@ impl ServerBuilder {
     /// Like [`serve`](ServerBuilder::serve), but returns the workers, to be run on the caller's threads.
     pub fn serve_with(
         self,
-        address: &Address,
+        address: impl IntoAddress,
         mut service: impl FnMut(u16) -> Box<dyn Service>,
     ) -> Result<(Server, Vec<Worker>), ServeError> {
+        let address = &address.into_address().map_err(ListenError::from)?;
         if address.scheme() != Scheme::Auto {
             return self.serve_one_with(address, service);
         }
@@ -151,7 +179,7 @@ impl ServerBuilder {
         address: &Address,
         service: impl FnMut(u16) -> Box<dyn Service>,
     ) -> Result<(Server, Vec<Worker>), ServeError> {
-        Ok(match self.fabrics.choose(address).map_err(ListenError::from)? {
+        Ok(match self.choose(address)? {
             ChosenFabric::Shm(fabric) => {
                 let (server, workers) = self.on(&fabric).serve_with(address, service)?;
                 (Server::Shm(server), workers.into_iter().map(Worker::Shm).collect())
@@ -167,6 +195,11 @@ impl ServerBuilder {
             }
         })
     }
+}
+
+/// Returns the end of a time that begins now, on the clock of all fabrics of this machine.
+pub(crate) fn end_of(time: Duration) -> Nanos {
+    if time.is_zero() { 0 } else { RealHost.now().saturating_add(nanos(time)) }
 }
 
 /// Worker numbers, counted across the fabrics.
@@ -249,9 +282,10 @@ impl Server {
 
     /// Returns the next call of a function declared as [`FunctionMode::Pull`].
     ///
-    /// Blocks at most until `until`. Any number of threads may call it. Always `None` on several fabrics,
-    /// which do not support such functions.
-    pub fn receive(&self, until: Nanos) -> Option<Incoming> {
+    /// Blocks for at most `at_most` ([`Duration::MAX`] for ever), or until the server ends. Any number of
+    /// threads may call it. Always `None` on several fabrics, which do not support such functions.
+    pub fn receive(&self, at_most: Duration) -> Option<Incoming> {
+        let until = end_of(at_most);
         match self {
             Server::Shm(server) => server.receive(until).map(|call| Incoming::of(call, Deferred::Shm)),
             Server::Rdma(server) => server.receive(until).map(|call| Incoming::of(call, Deferred::Rdma)),
@@ -261,9 +295,35 @@ impl Server {
         }
     }
 
+    /// Returns the settings: those of the first server, on several fabrics.
+    pub(crate) fn config(&self) -> Option<&ServerConfig> {
+        match self {
+            Server::Shm(server) => Some(server.config()),
+            Server::Rdma(server) => Some(server.config()),
+            #[cfg(feature = "ofi")]
+            Server::Ofi(server) => Some(server.config()),
+            Server::Several(servers) => servers.servers().first()?.config(),
+        }
+    }
+
+    /// Serves until the process gets SIGINT (Ctrl-C) or SIGTERM, and then stops the server gracefully within
+    /// [`ServerConfig::shutdown_timeout`]. A second signal ends the process at once. Blocks.
+    ///
+    /// It handles these signals for the rest of the process. A program with signal handlers of its own calls
+    /// [`shutdown`](Server::shutdown).
+    ///
+    /// # Errors
+    /// The signals cannot be handled. The server is stopped at once.
+    pub fn run_until_signal(self) -> std::io::Result<()> {
+        wait_for_signal()?;
+        let timeout = self.config().map_or(Duration::ZERO, |config| config.shutdown_timeout);
+        self.shutdown(timeout);
+        Ok(())
+    }
+
     /// Stops the server gracefully: notifies the clients and answers the received calls. After at most
-    /// `timeout` nanoseconds it closes the remaining connections. Blocks.
-    pub fn shutdown(self, timeout: Nanos) {
+    /// `timeout` it closes the remaining connections. Blocks.
+    pub fn shutdown(self, timeout: Duration) {
         match self {
             Server::Shm(server) => server.shutdown(timeout),
             Server::Rdma(server) => server.shutdown(timeout),
@@ -301,10 +361,10 @@ impl Worker {
         each!(Self, self, worker => worker.run());
     }
 
-    /// Makes progress. If there is no work, waits for some at most until `until`. Returns the amount of work
+    /// Makes progress. If there is no work, waits for some, for at most `at_most`. Returns the amount of work
     /// done.
-    pub fn step(&mut self, until: Nanos) -> usize {
-        each!(Self, self, worker => worker.step(until))
+    pub fn step(&mut self, at_most: Duration) -> usize {
+        each!(Self, self, worker => worker.step(end_of(at_most)))
     }
 
     /// Returns whether the server has stopped the worker.

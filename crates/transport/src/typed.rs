@@ -1,10 +1,9 @@
 //! Typed clients on the transport that their address selects: a fabric, or stock Thrift over TCP. An `auto:`
 //! address takes the first one that works; any other address is used as named or fails.
 
-use crate::asynchronous::AsyncHubs;
 use crate::fabrics::{ChosenFabric, Fabrics, not_lazy};
 use crate::resolve::{Calls as Whose, Resolved};
-use crate::typed_server::{TypedAsyncServer, TypedServer, serve, serve_async};
+use crate::typed_server::{TypedAsyncServer, TypedServer, serve_async_on, serve_on};
 use dunlin_fabric::{Address, ChosenTransport, DialError, Fabric, Scheme};
 #[cfg(feature = "ofi")]
 use dunlin_fabric_ofi::OfiFabric;
@@ -13,8 +12,8 @@ use dunlin_fabric_shm::ShmFabric;
 use dunlin_rpc::{RunningPlan, Tuning};
 use dunlin_thrift::tcp::ConnectionOptions;
 use dunlin_thrift::{
-    Arguments, AsyncCall, AsyncCalls, AsyncProcessor, CallError, Calls, ClientOptions, ConnectError,
-    Connector, ErrorOf, Outcome, Pending, PlanOfError, Processor, ServeError, ServerOptions,
+    Arguments, AsyncCall, AsyncCalls, AsyncConnector, AsyncProcessor, CallError, Calls, ClientOptions,
+    ConnectError, Connector, ErrorOf, Outcome, Pending, PlanOfError, Processor, ServeError, ServerOptions,
     ServiceDescriptor, Tasks, over,
 };
 use std::pin::Pin;
@@ -82,6 +81,19 @@ impl TypedClient {
             }
         };
         Ok(TypedClient { way, transport: resolved.transport(name) })
+    }
+
+    /// Connects another client to the same server with the same settings and connections of its own, for
+    /// another thread. It keeps the transport. Blocks.
+    pub fn another(&self) -> Result<Self, ConnectError> {
+        let way = match &self.way {
+            Way::Shm(client) => Way::Shm(client.another()?),
+            Way::Rdma(client) => Way::Rdma(client.another()?),
+            #[cfg(feature = "ofi")]
+            Way::Ofi(client) => Way::Ofi(client.another()?),
+            Way::Tcp(client) => Way::Tcp(client.another()?),
+        };
+        Ok(TypedClient { way, transport: self.transport.clone() })
     }
 
     /// Returns the current tuning of each connection to a worker, for plans that fetch results or have them
@@ -195,22 +207,20 @@ pub struct TypedAsyncClient {
 impl TypedAsyncClient {
     fn connect(
         fabrics: &Fabrics,
-        hubs: &AsyncHubs,
         address: &Address,
         service: &'static ServiceDescriptor,
         options: ClientOptions,
     ) -> Result<Self, ConnectError> {
         fn on<F: Fabric>(
             hub: Result<dunlin_rpc::AsyncHub<F>, dunlin_rpc::ConnectError>,
-            fabric: &F,
             to: &Address,
             service: &'static ServiceDescriptor,
             options: ClientOptions,
         ) -> Result<dunlin_thrift::AsyncClient<F>, ConnectError> {
-            dunlin_thrift::AsyncClient::connect(&hub?, fabric, to, service, options)
+            dunlin_thrift::AsyncClient::connect(&hub?, to, service, options)
         }
         let (resolved, options) = resolve(fabrics, address, options)?;
-        let to = &resolved.address;
+        let (to, hubs) = (&resolved.address, fabrics.hubs());
         if let Some(place) = tcp_place(fabrics, to)? {
             let client = dunlin_thrift::AsyncClient::connect_tcp(place, service, options.tcp_connection())?;
             let transport = Arc::new(resolved.transport(Scheme::Tcp.as_str()));
@@ -219,12 +229,10 @@ impl TypedAsyncClient {
         let chosen = fabrics.choose(to).map_err(unavailable)?;
         let name = chosen.capabilities().name;
         let way = match chosen {
-            ChosenFabric::Shm(fabric) => AsyncWay::Shm(on(hubs.shm(&fabric), &fabric, to, service, options)?),
-            ChosenFabric::Rdma(fabric) => {
-                AsyncWay::Rdma(on(hubs.rdma(&fabric), &fabric, to, service, options)?)
-            }
+            ChosenFabric::Shm(fabric) => AsyncWay::Shm(on(hubs.shm(&fabric), to, service, options)?),
+            ChosenFabric::Rdma(fabric) => AsyncWay::Rdma(on(hubs.rdma(&fabric), to, service, options)?),
             #[cfg(feature = "ofi")]
-            ChosenFabric::Ofi(fabric) => AsyncWay::Ofi(on(hubs.ofi(&fabric), &fabric, to, service, options)?),
+            ChosenFabric::Ofi(fabric) => AsyncWay::Ofi(on(hubs.ofi(&fabric), to, service, options)?),
         };
         Ok(TypedAsyncClient { way, transport: Arc::new(resolved.transport(name)) })
     }
@@ -314,8 +322,6 @@ impl AsyncCalls for TypedAsyncClient {
 
 impl Connector for Fabrics {
     type Client = TypedClient;
-    type AsyncClient = TypedAsyncClient;
-    type Hub = AsyncHubs;
     type Server<P: Processor> = TypedServer<P>;
     type AsyncServer = TypedAsyncServer;
 
@@ -328,6 +334,10 @@ impl Connector for Fabrics {
         TypedClient::connect(self, address, service, options)
     }
 
+    fn another(client: &TypedClient) -> Result<TypedClient, ConnectError> {
+        client.another()
+    }
+
     fn tcp_client(
         address: &str,
         service: &'static ServiceDescriptor,
@@ -338,14 +348,36 @@ impl Connector for Fabrics {
         Ok(TypedClient { way: Way::Tcp(client), transport })
     }
 
+    fn server<P: Processor>(
+        &self,
+        address: &Address,
+        processor: P,
+        options: ServerOptions,
+    ) -> Result<TypedServer<P>, ServeError> {
+        serve_on(self, address, processor, options)
+    }
+
+    fn async_server<P: AsyncProcessor>(
+        &self,
+        address: &Address,
+        processor: P,
+        options: ServerOptions,
+        tasks: Tasks,
+    ) -> Result<TypedAsyncServer, ServeError> {
+        serve_async_on(self, address, processor, options, tasks)
+    }
+}
+
+impl AsyncConnector for Fabrics {
+    type AsyncClient = TypedAsyncClient;
+
     fn async_client(
         &self,
-        hub: &AsyncHubs,
         address: &Address,
         service: &'static ServiceDescriptor,
         options: ClientOptions,
     ) -> Result<TypedAsyncClient, ConnectError> {
-        TypedAsyncClient::connect(self, hub, address, service, options)
+        TypedAsyncClient::connect(self, address, service, options)
     }
 
     fn async_tcp_client(
@@ -356,24 +388,5 @@ impl Connector for Fabrics {
         let client = dunlin_thrift::AsyncClient::connect_tcp(address, service, options)?;
         let transport = Arc::new(client.transport().clone());
         Ok(TypedAsyncClient { way: AsyncWay::Tcp(client), transport })
-    }
-
-    fn server<P: Processor>(
-        &self,
-        address: &Address,
-        processor: P,
-        options: ServerOptions,
-    ) -> Result<TypedServer<P>, ServeError> {
-        serve(self, address, processor, options)
-    }
-
-    fn async_server<P: AsyncProcessor>(
-        &self,
-        address: &Address,
-        processor: P,
-        options: ServerOptions,
-        tasks: Tasks,
-    ) -> Result<TypedAsyncServer, ServeError> {
-        serve_async(self, address, processor, options, tasks)
     }
 }

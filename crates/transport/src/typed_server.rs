@@ -4,9 +4,9 @@
 use crate::fabrics::{ChosenFabric, Fabrics};
 use crate::server::Server;
 use crate::several::{Place, SeveralServers, reason};
-use dunlin_fabric::Topology;
+use crate::signals::wait_for_signal;
 use dunlin_fabric::WithSources;
-use dunlin_fabric::{Address, ListenError, Nanos, Scheme};
+use dunlin_fabric::{Address, IntoAddress, ListenError, Scheme, Topology};
 #[cfg(feature = "ofi")]
 use dunlin_fabric_ofi::OfiFabric;
 use dunlin_fabric_rdma::RdmaFabric;
@@ -26,6 +26,8 @@ pub struct TypedServer<P: Processor> {
     /// `None` for a server on TCP alone.
     engine: Option<Server>,
     tcp: Option<tcp::Server<P>>,
+    /// [`ServerConfig::shutdown_timeout`].
+    shutdown_timeout: Duration,
 }
 
 impl<P: Processor> TypedServer<P> {
@@ -44,11 +46,20 @@ impl<P: Processor> TypedServer<P> {
         self.engine.as_ref()
     }
 
-    /// Stops the server gracefully: answers the received calls, for at most `timeout` nanoseconds on each of
-    /// TCP and the engine. Blocks.
-    pub fn shutdown(self, timeout: Nanos) {
+    /// Serves until the process gets SIGINT (Ctrl-C) or SIGTERM, and then stops the server gracefully within
+    /// [`ServerConfig::shutdown_timeout`]; as [`Server::run_until_signal`]. Blocks.
+    pub fn run_until_signal(self) -> std::io::Result<()> {
+        wait_for_signal()?;
+        let timeout = self.shutdown_timeout;
+        self.shutdown(timeout);
+        Ok(())
+    }
+
+    /// Stops the server gracefully: answers the received calls, for at most `timeout` on each of TCP and
+    /// the engine. Blocks.
+    pub fn shutdown(self, timeout: Duration) {
         if let Some(tcp) = self.tcp {
-            tcp.shutdown(Duration::from_nanos(timeout));
+            tcp.shutdown(timeout);
         }
         if let Some(engine) = self.engine {
             engine.shutdown(timeout);
@@ -56,19 +67,37 @@ impl<P: Processor> TypedServer<P> {
     }
 }
 
-/// Starts a typed server; see [`dunlin_thrift::serve`].
+/// Starts a server of `processor` at `address`, with the fabrics of this process ([`Fabrics::global`]) and
+/// default settings; [`serve_with`](dunlin_thrift::serve_with) takes others.
+pub fn serve<P: Processor>(address: impl IntoAddress, processor: P) -> Result<TypedServer<P>, ServeError> {
+    thrift::serve_with(Fabrics::global(), address, processor, ServerOptions::default())
+}
+
+/// Starts a server of asynchronous handlers at `address`, with the fabrics of this process
+/// ([`Fabrics::global`]) and default settings; [`serve_async_with`](dunlin_thrift::serve_async_with) takes
+/// others, and says which addresses there are.
+pub fn serve_async<P: AsyncProcessor>(
+    address: impl IntoAddress,
+    processor: P,
+    tasks: Tasks,
+) -> Result<TypedAsyncServer, ServeError> {
+    thrift::serve_async_with(Fabrics::global(), address, processor, ServerOptions::default(), tasks)
+}
+
+/// Starts a typed server; see [`dunlin_thrift::serve_with`].
 ///
 /// At an `auto:` address, it serves stock Thrift on the address in the options, or else on the address's own
 /// port plus three (the ports in between are for RDMA and libfabric), or on any port if that port is 0. If
 /// the default port is not free, the server skips TCP and reports that; if the address in the options is not
 /// free, starting fails.
-pub(crate) fn serve<P: Processor>(
+pub(crate) fn serve_on<P: Processor>(
     fabrics: &Fabrics,
     address: &Address,
     processor: P,
     options: ServerOptions,
 ) -> Result<TypedServer<P>, ServeError> {
     let processor = Arc::new(processor);
+    let shutdown_timeout = options.engine.shutdown_timeout;
     let ServerOptions { engine: config, topology, tcp: named, tcp_options, pool } = options;
     let bind = |place: &str| tcp::Server::bind(place, Arc::clone(&processor), tcp_options.clone());
     let unavailable = |error| dunlin_rpc::ServeError::from(ListenError::Unavailable(error));
@@ -86,7 +115,7 @@ pub(crate) fn serve<P: Processor>(
             let actual = format!("{}:{}", crate::resolve::host_of(address), tcp.address().port());
             // Only the port can differ.
             let address = Address::new(Scheme::Tcp, &actual).unwrap_or_else(|_| address.clone());
-            Ok(TypedServer { address, engine: None, tcp: Some(tcp) })
+            Ok(TypedServer { address, engine: None, tcp: Some(tcp), shutdown_timeout })
         }
         Scheme::Auto => {
             let place = Place::bind(address)?;
@@ -107,13 +136,15 @@ pub(crate) fn serve<P: Processor>(
                 })
             })?;
             let address = servers.address().clone();
-            Ok(TypedServer { address, engine: Some(Server::Several(Box::new(servers))), tcp })
+            let engine = Some(Server::Several(Box::new(servers)));
+            Ok(TypedServer { address, engine, tcp, shutdown_timeout })
         }
         _ => {
             let tcp = named.as_deref().map(bind).transpose()?;
             let adapter = Adapter::new(processor, told(tcp.as_ref())).pool(&pool)?;
             let engine = serve_one(fabrics, address, &adapter, config, topology)?;
-            Ok(TypedServer { address: engine.address().clone(), engine: Some(engine), tcp })
+            let address = engine.address().clone();
+            Ok(TypedServer { address, engine: Some(engine), tcp, shutdown_timeout })
         }
     }
 }
@@ -163,14 +194,25 @@ impl TypedAsyncServer {
         each!(Self, self, server => server.in_progress())
     }
 
-    /// Stops the server gracefully, as [`AsyncServer::shutdown`] with `timeout` in nanoseconds. Blocks.
-    pub fn shutdown(self, timeout: Nanos) {
+    /// Serves until the process gets SIGINT (Ctrl-C) or SIGTERM, and then stops the server gracefully within
+    /// [`ServerConfig::shutdown_timeout`]; as [`Server::run_until_signal`]. Blocks. The executor must run
+    /// meanwhile.
+    pub fn run_until_signal(self) -> std::io::Result<()> {
+        wait_for_signal()?;
+        let config = each!(Self, &self, server => server.config());
+        let timeout = config.map_or(Duration::ZERO, |config| config.shutdown_timeout);
+        self.shutdown(timeout);
+        Ok(())
+    }
+
+    /// Stops the server gracefully, as [`AsyncServer::shutdown`]. Blocks.
+    pub fn shutdown(self, timeout: Duration) {
         each!(Self, self, server => server.shutdown(timeout));
     }
 }
 
-/// Starts a server of asynchronous handlers; see [`dunlin_thrift::serve_async`].
-pub(crate) fn serve_async<P: AsyncProcessor>(
+/// Starts a server of asynchronous handlers; see [`dunlin_thrift::serve_async_with`].
+pub(crate) fn serve_async_on<P: AsyncProcessor>(
     fabrics: &Fabrics,
     address: &Address,
     processor: P,
@@ -185,14 +227,14 @@ pub(crate) fn serve_async<P: AsyncProcessor>(
         fabrics.choose(address).map_err(|error| dunlin_rpc::ServeError::from(ListenError::from(error)))?;
     Ok(match chosen {
         ChosenFabric::Shm(fabric) => {
-            TypedAsyncServer::Shm(thrift::serve_async(&fabric, address, processor, options, tasks)?)
+            TypedAsyncServer::Shm(thrift::serve_async_with(&fabric, address, processor, options, tasks)?)
         }
         ChosenFabric::Rdma(fabric) => {
-            TypedAsyncServer::Rdma(thrift::serve_async(&fabric, address, processor, options, tasks)?)
+            TypedAsyncServer::Rdma(thrift::serve_async_with(&fabric, address, processor, options, tasks)?)
         }
         #[cfg(feature = "ofi")]
         ChosenFabric::Ofi(fabric) => {
-            TypedAsyncServer::Ofi(thrift::serve_async(&fabric, address, processor, options, tasks)?)
+            TypedAsyncServer::Ofi(thrift::serve_async_with(&fabric, address, processor, options, tasks)?)
         }
     })
 }

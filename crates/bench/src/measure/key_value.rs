@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use dunlin_fabric::nanos;
 use dunlin_fabric_shm::ShmFabric;
 use dunlin_kv::KvClient;
 use dunlin_kv::client::refused;
@@ -27,7 +28,7 @@ const BYTES_PER_ITEM: usize = 192;
 const SLICE: Duration = Duration::from_millis(2);
 /// The second latency limit, next to the default. With 256 keys in flight at millions of GETs per second,
 /// each GET waits 50 to 100 us for any batch size, so no batch size could keep a lower limit.
-const WITHIN: BatchCalls = BatchCalls::WithinLatency { limit: 150_000, tolerance: 0.05 };
+const WITHIN: BatchCalls = BatchCalls::WithinLatency { limit: Duration::from_micros(150), tolerance: 0.05 };
 /// The protocol whose response mode the engine chooses at run time; measured in addition to the selected
 /// protocol.
 const CHOOSING: &str = "RF-RPC";
@@ -331,7 +332,7 @@ impl Reader {
     /// Returns the latency limit of the batches in nanoseconds, or 0 for a fixed size.
     fn limit(&self) -> u64 {
         match self.manner {
-            Manner::Tuned(Batching { calls: BatchCalls::WithinLatency { limit, .. }, .. }) => limit,
+            Manner::Tuned(Batching { calls: BatchCalls::WithinLatency { limit, .. }, .. }) => nanos(limit),
             _ => 0,
         }
     }

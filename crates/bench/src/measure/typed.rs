@@ -148,7 +148,7 @@ impl RawCaller {
 
 /// The typed side.
 struct Caller {
-    client: TypedClient,
+    client: TypedClient<ShmFabric>,
     subject: u8,
     request: Vec<u8>,
     text: String,
@@ -159,7 +159,7 @@ struct Caller {
 impl Caller {
     fn connect(session: &mut Session, served: &Served, size: usize) -> Result<Self, MeasureError> {
         let client = session.while_serving(served, |fabric, address| {
-            TypedClient::connect(fabric, address, ClientOptions::default()).map_err(|source| {
+            TypedClient::connect_with(fabric, address, ClientOptions::default()).map_err(|source| {
                 MeasureError::ConnectTyped { protocol: "the selected plan".to_owned(), source }
             })
         })?;

@@ -252,7 +252,7 @@ fn connect(
 ) -> Result<Vec<HatKvClient<ShmFabric>>, MeasureError> {
     let options = client_options(contestant, session.allowed.count(), clients as u32);
     session.while_serving(served, |fabric, address| {
-        let connect = |_| HatKvClient::connect(fabric, address, options.clone());
+        let connect = |_| HatKvClient::connect_with(fabric, address, options.clone());
         (0..clients)
             .map(connect)
             .collect::<Result<_, _>>()

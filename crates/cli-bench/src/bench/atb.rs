@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
-use dunlin::CompletionMode;
+use dunlin::plan::CompletionMode;
 use dunlin_bench::measure::{
     AtbLatencyOptions, AtbMixOptions, AtbThroughputOptions, Pace, Polling, Singles, YcsbOptions,
     YcsbWorkload, atb_latency, atb_mix, atb_throughput, ycsb,

@@ -2,9 +2,9 @@
 //! afterwards.
 
 use clap::Args;
-use dunlin::{
-    Address, DeviceIdentity, Fabric, FetchTable, RateRow, Rates, RatesSource, Scheme, Tables, on_fabric,
-};
+use dunlin::fabric::{DeviceIdentity, Fabric, Scheme};
+use dunlin::tune::{FetchTable, RateRow, Rates, RatesSource, Tables};
+use dunlin::{Address, on_fabric};
 use dunlin_bench::rates::{LARGEST, RatesError, RatesOptions, SIZES, Step, measure, serve};
 use dunlin_command::arguments::{self, DeviceArguments};
 use dunlin_command::child::ChildProcess;

@@ -1,7 +1,8 @@
 //! The two sides of a call: where a function runs, and the differences between the file and a running server.
 
+use dunlin::ServerConfig;
+use dunlin::plan::{Plan, RunsIn};
 use dunlin::thrift::{FunctionOnServer, PlanOnServer, ServerDescription};
-use dunlin::{Plan, RunsIn, ServerConfig};
 use dunlin_hints::{FunctionHints, RunsBy, Selection, runs};
 
 /// Where a function runs, and the reason.

@@ -1,14 +1,15 @@
 //! The target of an explanation: a fabric, a simulated cluster, or the transport for an address.
 
-use dunlin::WithSources;
+use dunlin::errors::WithSources;
+use dunlin::fabric::{Capabilities, ChosenFabric, Fabric, Nanos, Scheme};
+use dunlin::plan::ResponseHalf;
 use dunlin::thrift::{ServerDescription, describe};
-use dunlin::{
-    Address, Capabilities, ChosenFabric, ClientConfig, Fabric, FetchTable, Nanos, RatesSource, ResponseHalf,
-    Scheme, on_fabric,
-};
+use dunlin::tune::{FetchTable, RatesSource};
+use dunlin::{Address, ClientConfig, on_fabric};
 use dunlin_command::arguments::{DeviceArguments, On};
 use dunlin_command::output::Failure;
 use dunlin_scenario::advice::Cluster;
+use std::time::Duration;
 
 /// The target of plan selection, with the facts to show about it.
 #[derive(Debug)]
@@ -88,7 +89,11 @@ impl Ground {
         let (rates, written) = on_fabric!(&chosen, fabric => rates(fabric));
         let capabilities = chosen.capabilities().clone();
         let name = capabilities.name.to_owned();
-        let config = ClientConfig { timeout: PATIENCE, connect_timeout: PATIENCE, ..ClientConfig::default() };
+        let config = ClientConfig {
+            timeout: Duration::from_nanos(PATIENCE),
+            connect_timeout: Duration::from_nanos(PATIENCE),
+            ..ClientConfig::default()
+        };
         let server = on_fabric!(&chosen, fabric => describe(fabric, &resolved.address, config));
         let server = Some(server.map_err(|error| WithSources(&error).to_string()));
         Ok(Ground { name, capabilities: Some(capabilities), rates, written, auto, server })

@@ -299,7 +299,7 @@ fn the_place_of_a_function_is_told() {
 
 mod at_a_server {
     use super::{Folder, dunlin};
-    use dunlin::thrift::{Context, Failure, FastStr, Never, ServerOptions, serve};
+    use dunlin::thrift::{Context, Failure, FastStr, Never, ServerOptions, serve_with};
     use dunlin_generated::asked::{Asked, AskedProcessor, AskedSayException};
 
     struct Handler;
@@ -328,7 +328,7 @@ mod at_a_server {
         let address = format!("shm:explain-at-{}", std::process::id());
         let options = ServerOptions { pool: vec!["note".into()], ..ServerOptions::default() };
         let fabrics = dunlin::Fabrics::default();
-        let server = serve(&fabrics, &address.parse().expect("an address"), AskedProcessor(Handler), options);
+        let server = serve_with(&fabrics, &address, AskedProcessor(Handler), options);
         let server = server.expect("a server");
         let same = concat!(env!("CARGO_MANIFEST_DIR"), "/../generated/idl/asked.thrift");
         let ended = dunlin(["explain", same, "--at", &address]).well();
@@ -358,6 +358,6 @@ mod at_a_server {
             assert!(ended.errors.contains(warning), "'{warning}' is missing in:\n{}", ended.errors);
         }
         assert!(!ended.errors.contains("Other.by_tcp"), "{}", ended.errors);
-        server.shutdown(1_000_000_000);
+        server.shutdown(std::time::Duration::from_secs(1));
     }
 }

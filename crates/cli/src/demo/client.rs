@@ -2,7 +2,8 @@
 
 use crate::kv;
 use clap::Args;
-use dunlin::{Address, Fabric as _};
+use dunlin::Address;
+use dunlin::fabric::Fabric as _;
 use dunlin_command::arguments::{self, PlanArguments};
 use dunlin_command::interrupt::Interrupt;
 use dunlin_command::output::{self, Failure};

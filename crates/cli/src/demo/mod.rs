@@ -8,7 +8,8 @@ mod phase;
 use crate::kv;
 use clap::Args;
 use client::ClientReport;
-use dunlin::{Address, Fabric as _};
+use dunlin::Address;
+use dunlin::fabric::Fabric as _;
 use dunlin_command::child::{ChildProcess, START_TIMEOUT};
 use dunlin_command::interrupt::Interrupt;
 use dunlin_command::output::{self, Failure, ReportArguments};
@@ -170,12 +171,13 @@ fn parameters(workload: &Workload, seconds: Duration, workers: usize) -> Row {
 /// Stores the records, from this process.
 fn load(
     address: &Address,
-    fabric: &dunlin::DefaultFabric,
+    fabric: &dunlin::fabric::ShmFabric,
     workload: &Workload,
     interrupt: &Interrupt,
 ) -> Result<(), Failure> {
     let bar = progress::counting(workload.record_count, "loading records");
-    let mut client = kv::connect(fabric, address, dunlin::Plan::default(), 64, Duration::from_secs(10))?;
+    let mut client =
+        kv::connect(fabric, address, dunlin::plan::Plan::default(), 64, Duration::from_secs(10))?;
     let begin = Instant::now();
     let step = 10_000;
     let end = workload.insert_start + workload.record_count;

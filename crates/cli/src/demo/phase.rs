@@ -1,6 +1,7 @@
 //! The rows of the demo.
 
-use dunlin::{Capabilities, CompletionMode, PROTOCOLS, Protocol};
+use dunlin::fabric::Capabilities;
+use dunlin::plan::{CompletionMode, PROTOCOLS, Protocol};
 
 /// One row: a protocol, the completion mode of both sides, and the number of clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,11 +28,11 @@ impl Phase {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dunlin::Fabric as _;
+    use dunlin::fabric::Fabric as _;
 
     #[test]
     fn every_protocol_has_a_busy_row_and_those_that_sleep_another() {
-        let fabric = dunlin::fabric().expect("a fabric");
+        let fabric = dunlin::fabric::shm().expect("a fabric");
         let phases = Phase::all(fabric.capabilities(), 1, 3);
         for protocol in PROTOCOLS {
             let modes: Vec<(CompletionMode, usize)> = phases

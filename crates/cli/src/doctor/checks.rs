@@ -1,7 +1,7 @@
 //! The checks of this machine. Each check tries the feature itself where possible, rather than look it up.
 
 use super::Finding;
-use dunlin::ShmConfig;
+use dunlin::fabric::ShmConfig;
 use dunlin_report::Unit;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, ftruncate, memfd_create};
 use rustix::process::{Resource, getrlimit};
@@ -159,7 +159,7 @@ fn futex() -> Finding {
 
 /// Opens the fabric.
 fn fabric() -> Finding {
-    match dunlin::ShmFabric::new(ShmConfig::default()) {
+    match dunlin::fabric::ShmFabric::new(ShmConfig::default()) {
         Ok(_) => Finding::ok("fabric shm", "starts"),
         Err(error) => Finding::fail(
             "fabric shm",

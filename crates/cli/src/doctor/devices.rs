@@ -1,7 +1,7 @@
 //! RDMA: library, devices with their ports and addresses, and device files; or why they are missing.
 
 use super::Finding;
-use dunlin::WithSources;
+use dunlin::errors::WithSources;
 use dunlin_fabric_rdma::{DeviceChoice, OpenError, RdmaConfig, RdmaFabric};
 use std::fs::{self, OpenOptions};
 use std::io::ErrorKind;

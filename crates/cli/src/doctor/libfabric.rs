@@ -2,7 +2,7 @@
 //! reason why it is missing.
 
 use super::Finding;
-use dunlin::WithSources;
+use dunlin::errors::WithSources;
 
 const NAME: &str = "fabric ofi";
 

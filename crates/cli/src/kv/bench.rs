@@ -3,7 +3,9 @@
 use super::stats::total;
 use super::{ConnectArguments, connect_as};
 use clap::Args;
-use dunlin::{Address, BatchCalls, Batching, ClientConfig, Fabric, Tuning, on_fabric};
+use dunlin::fabric::Fabric;
+use dunlin::tune::{BatchCalls, Batching, Tuning};
+use dunlin::{Address, ClientConfig, on_fabric};
 use dunlin_command::arguments::{self, plan_name};
 use dunlin_command::interrupt::Interrupt;
 use dunlin_command::output::{self, Failure, ReportArguments};
@@ -290,8 +292,7 @@ fn measure<F: Fabric>(
 impl BenchArguments {
     /// Returns the settings of adaptive batching, if requested.
     fn batching(&self) -> Option<Batching> {
-        let limit = u64::try_from(self.within?.as_nanos()).unwrap_or(u64::MAX);
-        let calls = BatchCalls::WithinLatency { limit, tolerance: self.tolerance };
+        let calls = BatchCalls::WithinLatency { limit: self.within?, tolerance: self.tolerance };
         Some(Batching { calls, ..Batching::default() })
     }
 }
@@ -333,7 +334,7 @@ fn document(
     arguments: &BenchArguments,
     transport: &str,
     workload: &Workload,
-    plan: &dunlin::Plan,
+    plan: &dunlin::plan::Plan,
     tally: &Tally,
 ) -> Document {
     let parameters = Row::new()
@@ -372,7 +373,7 @@ fn document(
 
 fn print_results(
     arguments: &BenchArguments,
-    plan: &dunlin::Plan,
+    plan: &dunlin::plan::Plan,
     document: &Document,
     tally: &Tally,
 ) -> Result<(), Failure> {

@@ -2,7 +2,8 @@
 
 use super::ConnectArguments;
 use clap::{Args, ValueEnum};
-use dunlin::{Address, Fabric, on_fabric};
+use dunlin::fabric::Fabric;
+use dunlin::{Address, on_fabric};
 use dunlin_command::interrupt::Interrupt;
 use dunlin_command::output::{self, Failure};
 use dunlin_command::progress;

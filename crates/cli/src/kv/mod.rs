@@ -7,7 +7,9 @@ mod serve;
 mod stats;
 
 use clap::{Args, Subcommand};
-use dunlin::{Address, ChosenFabric, ClientConfig, Fabric, Plan};
+use dunlin::fabric::{ChosenFabric, Fabric};
+use dunlin::plan::Plan;
+use dunlin::{Address, ClientConfig};
 use dunlin_command::arguments::{self, DeviceArguments, PlanArguments};
 use dunlin_command::output::{self, Failure};
 use dunlin_kv::KvClient;
@@ -109,7 +111,6 @@ fn connect_as<F: Fabric>(
     settings: ClientConfig,
     timeout: Duration,
 ) -> Result<KvClient<F>, Failure> {
-    let timeout = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
     let connect_timeout = settings.connect_timeout.min(timeout);
     let config = ClientConfig { timeout, connect_timeout, ..settings };
     Ok(KvClient::connect(fabric, address, config)?)

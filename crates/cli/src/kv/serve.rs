@@ -2,9 +2,8 @@
 
 use crate::echo::{self, DRAIN, ECHO};
 use clap::Args;
-use dunlin::{
-    Address, FunctionMode, Reply, Request, Scheme, Server, ServerBuilder, ServerConfig, Service, Status,
-};
+use dunlin::fabric::Scheme;
+use dunlin::{Address, FunctionMode, Reply, Request, Server, ServerBuilder, ServerConfig, Service, Status};
 use dunlin_command::arguments::{self, DeviceArguments};
 use dunlin_command::child;
 use dunlin_command::interrupt::Interrupt;
@@ -89,7 +88,7 @@ pub(crate) fn run(arguments: &ServeArguments) -> Result<ExitCode, Failure> {
         ..ServerConfig::default()
     };
     let fabrics = arguments.device.fabrics(arguments.allow_anyone);
-    let builder = ServerBuilder::new(&fabrics).config(config).function(ECHO, FunctionMode::Worker);
+    let builder = ServerBuilder::new().fabrics(&fabrics).config(config).function(ECHO, FunctionMode::Worker);
     let builder =
         KvService::functions().fold(builder, |builder, id| builder.function(id, FunctionMode::Worker));
     let server = match arguments.listen.scheme() {

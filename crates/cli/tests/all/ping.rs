@@ -67,7 +67,7 @@ fn quiet_connections_are_held_and_still_answer() {
 fn a_server_of_another_service_is_named() {
     use dunlin::{FunctionMode, Reply, Request, ServerBuilder, ServerConfig, Service};
     let config = ServerConfig { service: "Bank".to_owned(), ..ServerConfig::default() };
-    let builder = ServerBuilder::new(&dunlin::Fabrics::default()).config(config);
+    let builder = ServerBuilder::new().config(config);
     let other = |request: &Request<'_>, reply: &mut Reply<'_>| Ok(reply.write(request.payload)?);
     let address: dunlin::Address = format!("shm:bank-{}", std::process::id()).parse().expect("an address");
     let server = builder

@@ -2,18 +2,21 @@
 //! best available transport, TCP last, and reports its choice with reasons. RDMA is tested in the virtual
 //! machine (`tests/guest/calls`), libfabric in builds that have it.
 
+use dunlin::errors::WithSources;
+use dunlin::fabric::{ChosenTransport, FabricsConfig, Scheme};
 use dunlin::hints::{FunctionHints, Hints};
-use dunlin::thrift::{ClientOptions, ConnectError, Context, Failure, FastStr, Never, ServerOptions, serve};
-use dunlin::{
-    Address, AsyncHubs, ChosenTransport, Client, ClientConfig, Fabrics, FabricsConfig, FunctionMode, Scheme,
-    Server, ServerBuilder, TypedServer, WithSources,
+use dunlin::server::TypedServer;
+use dunlin::thrift::{
+    ClientOptions, ConnectError, Context, Failure, FastStr, Never, ServerOptions, serve_with,
 };
+use dunlin::{Address, Client, ClientConfig, Fabrics, FunctionMode, Server, ServerBuilder};
 use dunlin_generated::asked::*;
 use std::net::TcpListener;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::task::{Poll, Waker};
+use std::time::Duration;
 
 #[derive(Clone, Debug, Default)]
 struct Handler(Arc<AtomicI32>);
@@ -53,12 +56,13 @@ fn anywhere() -> Address {
 
 fn served(fabrics: &Fabrics, address: &Address) -> (Handler, TypedServer<AskedProcessor<Handler>>) {
     let handler = Handler::default();
-    let server = serve(fabrics, address, AskedProcessor(handler.clone()), ServerOptions::default()).unwrap();
+    let server =
+        serve_with(fabrics, address, AskedProcessor(handler.clone()), ServerOptions::default()).unwrap();
     (handler, server)
 }
 
-fn client(fabrics: &Fabrics, address: &Address) -> AskedClient<Fabrics> {
-    AskedClient::connect(fabrics, address, ClientOptions::default()).unwrap()
+fn client(fabrics: &Fabrics, address: &Address) -> AskedClient {
+    AskedClient::connect_with(fabrics, address, ClientOptions::default()).unwrap()
 }
 
 fn wait<T>(future: impl Future<Output = T>) -> T {
@@ -89,9 +93,7 @@ fn talk(fabrics: &Fabrics, address: &Address, handler: &Handler, by_tcp: bool) -
     while handler.0.load(Ordering::SeqCst) != before + 3 {
         client.by_tcp().unwrap();
     }
-
-    let hubs = AsyncHubs::new(fabrics);
-    let futures = AskedAsyncClient::connect(&hubs, fabrics, address, ClientOptions::default()).unwrap();
+    let futures = AskedAsyncClient::connect_with(fabrics, address, ClientOptions::default()).unwrap();
     let (first, second) = (futures.say("one"), futures.say("two"));
     assert_eq!((wait(second).unwrap(), wait(first).unwrap()), ("two".into(), "one".into()));
     assert_eq!(wait(futures.clone().by_tcp()).unwrap(), by_tcp);
@@ -116,10 +118,9 @@ fn what_is_chosen_is_told() {
         hints: vec![FunctionHints::new("say").both(Hints::NONE.protocol(protocol))],
         ..ClientOptions::default()
     };
-    let hubs = AsyncHubs::new(&fabrics);
     for (protocol, chooses) in [("RF-RPC", true), ("Server-reply", false)] {
-        let mut client = AskedClient::connect(&fabrics, &address, hinted(protocol)).unwrap();
-        let futures = AskedAsyncClient::connect(&hubs, &fabrics, &address, hinted(protocol)).unwrap();
+        let mut client = AskedClient::connect_with(&fabrics, &address, hinted(protocol)).unwrap();
+        let futures = AskedAsyncClient::connect_with(&fabrics, &address, hinted(protocol)).unwrap();
         for _ in 0..20 {
             assert_eq!(client.say("hello").unwrap(), "hello");
             assert_eq!(wait(futures.say("hello")).unwrap(), "hello");
@@ -154,7 +155,7 @@ fn auto_takes_shared_memory_here_and_the_server_answers_stock_thrift_besides() {
     assert!(stock.by_tcp().unwrap());
     assert_eq!(stock.transport().to_string(), format!("tcp (tcp:{tcp}): named by the address"));
     drop(stock);
-    server.shutdown(1_000_000_000);
+    server.shutdown(Duration::from_secs(1));
 }
 
 #[test]
@@ -175,11 +176,11 @@ fn auto_ends_at_tcp_where_the_settings_leave_nothing_else() {
         // Calls by number are not supported on TCP: the error names all transports, and says that typed
         // services can use TCP.
         let error =
-            whole(&Client::connect(&only_tcp, server.address(), ClientConfig::default()).unwrap_err());
+            whole(&Client::connect_with(&only_tcp, server.address(), ClientConfig::default()).unwrap_err());
         for part in ["not shm: ", "not rdma: ", "not ofi: ", "not tcp: ", "typed services go by TCP too"] {
             assert!(error.contains(part), "{error}");
         }
-        server.shutdown(1_000_000_000);
+        server.shutdown(Duration::from_secs(1));
     }
 }
 
@@ -188,12 +189,12 @@ fn without_any_way_each_says_why() {
     let nothing = without(&[Scheme::Shm, Scheme::Rdma, Scheme::Ofi, Scheme::Tcp]);
     let (_, server) = served(&without(&[]), &anywhere());
     let error =
-        whole(&AskedClient::connect(&nothing, server.address(), ClientOptions::default()).unwrap_err());
+        whole(&AskedClient::connect_with(&nothing, server.address(), ClientOptions::default()).unwrap_err());
     for part in ["not shm: ", "not rdma: ", "not ofi: ", "not tcp: it is disabled by the settings"] {
         assert!(error.contains(part), "{error}");
     }
     let processor = AskedProcessor(Handler::default());
-    let error = whole(&serve(&nothing, &anywhere(), processor, ServerOptions::default()).unwrap_err());
+    let error = whole(&serve_with(&nothing, anywhere(), processor, ServerOptions::default()).unwrap_err());
     assert!(error.contains("not tcp: it is disabled by the settings"), "{error}");
 }
 
@@ -216,8 +217,8 @@ fn what_is_named_is_never_another() {
         ),
     ];
     for (fabrics, address, why) in cases {
-        let address = address.parse().unwrap();
-        let error = AskedClient::connect(&fabrics, &address, ClientOptions::default()).unwrap_err();
+        let address: dunlin::Address = address.parse().unwrap();
+        let error = AskedClient::connect_with(&fabrics, &address, ClientOptions::default()).unwrap_err();
         assert!(
             matches!(error, ConnectError::Engine(_)) && WithSources(&error).to_string().contains(why),
             "{error}"
@@ -227,16 +228,13 @@ fn what_is_named_is_never_another() {
     for named in ["shm:asked-named", "rdma:127.0.0.1:0", "tcp:127.0.0.1:0"] {
         let fabrics = without(&[Scheme::Shm, Scheme::Tcp]);
         let processor = AskedProcessor(Handler::default());
-        assert!(
-            serve(&fabrics, &named.parse().unwrap(), processor, ServerOptions::default()).is_err(),
-            "{named}"
-        );
+        assert!(serve_with(&fabrics, named, processor, ServerOptions::default()).is_err(), "{named}");
     }
     // A single fabric accepts only its own addresses.
-    let shared_memory = dunlin::fabric().unwrap();
+    let shared_memory = dunlin::fabric::shm().unwrap();
     for address in ["auto:127.0.0.1:1", "tcp:127.0.0.1:1"] {
-        let address = address.parse().unwrap();
-        assert!(AskedClient::connect(&shared_memory, &address, ClientOptions::default()).is_err());
+        let address: dunlin::Address = address.parse().unwrap();
+        assert!(AskedClient::connect_with(&shared_memory, &address, ClientOptions::default()).is_err());
     }
 }
 
@@ -250,9 +248,9 @@ fn tcp_by_name() {
     let said = talk(&fabrics, &address, &handler, true);
     assert_eq!(said.to_string(), format!("tcp ({address}): named by the address"));
     // TCP is not a fabric.
-    let error = whole(&Client::connect(&fabrics, &address, ClientConfig::default()).unwrap_err());
+    let error = whole(&Client::connect_with(&fabrics, &address, ClientConfig::default()).unwrap_err());
     assert!(error.contains("TCP is no fabric"), "{error}");
-    server.shutdown(1_000_000_000);
+    server.shutdown(Duration::from_secs(1));
 }
 
 /// The port of TCP, by default and as configured. A port that is not free is reported.
@@ -265,7 +263,7 @@ fn stock_thrift_is_three_ports_behind_or_where_it_was_told() {
             let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
             let address: Address = format!("auto:127.0.0.1:{port}").parse().unwrap();
             let processor = AskedProcessor(Handler::default());
-            let server = serve(&fabrics, &address, processor, ServerOptions::default()).ok()?;
+            let server = serve_with(&fabrics, &address, processor, ServerOptions::default()).ok()?;
             (server.tcp_address()?.port() == port.checked_add(3)?).then_some((address, server))
         })
         .expect("four ports in a row");
@@ -275,9 +273,9 @@ fn stock_thrift_is_three_ports_behind_or_where_it_was_told() {
     let holder = TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = holder.local_addr().unwrap();
     let options = ServerOptions { tcp: Some(taken.to_string()), ..ServerOptions::default() };
-    assert!(serve(&fabrics, &anywhere(), AskedProcessor(Handler::default()), options.clone()).is_err());
+    assert!(serve_with(&fabrics, anywhere(), AskedProcessor(Handler::default()), options.clone()).is_err());
     drop(holder);
-    let server = serve(&fabrics, &anywhere(), AskedProcessor(Handler::default()), options).unwrap();
+    let server = serve_with(&fabrics, anywhere(), AskedProcessor(Handler::default()), options).unwrap();
     assert_eq!(server.tcp_address(), Some(taken));
     let only_tcp = without(&[Scheme::Shm, Scheme::Ofi]);
     assert_eq!(client(&only_tcp, server.address()).transport().address, format!("tcp:{taken}"));
@@ -287,7 +285,8 @@ fn stock_thrift_is_three_ports_behind_or_where_it_was_told() {
     let Some(port) = next.local_addr().unwrap().port().checked_sub(3) else { return };
     let address: Address = format!("auto:127.0.0.1:{port}").parse().unwrap();
     // Another process may have taken the first port; the test then ends.
-    let Ok(server) = serve(&fabrics, &address, AskedProcessor(Handler::default()), ServerOptions::default())
+    let Ok(server) =
+        serve_with(&fabrics, &address, AskedProcessor(Handler::default()), ServerOptions::default())
     else {
         return;
     };
@@ -300,20 +299,20 @@ fn stock_thrift_is_three_ports_behind_or_where_it_was_told() {
 #[test]
 fn a_raw_server_has_no_tcp() {
     let fabrics = without(&[]);
-    let builder = ServerBuilder::new(&fabrics).function(1, FunctionMode::Worker);
+    let builder = ServerBuilder::new().fabrics(&fabrics).function(1, FunctionMode::Worker);
     let echo = |request: &dunlin::Request<'_>, reply: &mut dunlin::Reply<'_>| -> Result<(), dunlin::Status> {
         reply.write(request.payload)?;
         Ok(())
     };
-    let server = builder.serve(&anywhere(), |_| Box::new(echo)).unwrap();
+    let server = builder.serve(anywhere(), |_| Box::new(echo)).unwrap();
     let only_tcp = without(&[Scheme::Shm, Scheme::Rdma, Scheme::Ofi]);
     let error =
-        whole(&AskedClient::connect(&only_tcp, server.address(), ClientOptions::default()).unwrap_err());
+        whole(&AskedClient::connect_with(&only_tcp, server.address(), ClientOptions::default()).unwrap_err());
     assert!(
         error.contains("not tcp: the server is not on it: it serves calls without a typed service"),
         "{error}"
     );
-    let mut client = Client::connect(&fabrics, server.address(), ClientConfig::default()).unwrap();
+    let mut client = Client::connect_with(&fabrics, server.address(), ClientConfig::default()).unwrap();
     assert_eq!(&*client.call(1, b"raw").unwrap(), b"raw");
     assert_eq!(client.transport().why, "the server is on this host");
 }

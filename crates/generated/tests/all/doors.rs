@@ -1,9 +1,10 @@
 //! Typed clients at the wrong port of a typed server at an `auto:` address: each error names the address to
 //! use, and no call is executed.
 
+use dunlin::errors::WithSources;
 use dunlin::thrift::tcp::ConnectionOptions;
-use dunlin::thrift::{CallError, ClientOptions, Context, Failure, FastStr, Never, ServerOptions, serve};
-use dunlin::{Address, Certainty, Client, ClientConfig, Fabrics, Server, WithSources};
+use dunlin::thrift::{CallError, ClientOptions, Context, Failure, FastStr, Never, ServerOptions, serve_with};
+use dunlin::{Address, Certainty, Client, ClientConfig, Fabrics, Server};
 use dunlin_generated::asked::*;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -38,14 +39,14 @@ fn every_wrong_port_names_the_right_address() {
     let handler = Handler::default();
     let anywhere: Address = "auto:127.0.0.1:0".parse().unwrap();
     let processor = AskedProcessor(handler.clone());
-    let server = serve(&fabrics, &anywhere, processor, ServerOptions::default()).unwrap();
+    let server = serve_with(&fabrics, &anywhere, processor, ServerOptions::default()).unwrap();
     let auto = server.address().clone();
     let tcp = server.tcp_address().unwrap().to_string();
 
     // `tcp:` at the port of `auto:`.
     for wire in dunlin::thrift::tcp::Wire::ALL {
         let options = ConnectionOptions { wire, ..ConnectionOptions::default() };
-        let mut client: AskedClient<Fabrics> = AskedClient::connect_tcp(auto.name(), options).unwrap();
+        let mut client: AskedClient = AskedClient::connect_tcp(auto.name(), options).unwrap();
         let error = client.say("in").unwrap_err();
         assert!(error.to_string().contains(&format!("use {auto}")), "{error}");
         assert_eq!(error.certainty(), Certainty::NotExecuted);
@@ -56,8 +57,8 @@ fn every_wrong_port_names_the_right_address() {
     let wrong: Address = format!("auto:{tcp}").parse().unwrap();
     let expected =
         format!("this is a server of stock Thrift; use tcp:{tcp} with a typed client; it serves 'Asked'");
-    let typed = AskedClient::connect(&fabrics, &wrong, ClientOptions::default()).unwrap_err();
-    let raw = Client::connect(&fabrics, &wrong, ClientConfig::default()).unwrap_err();
+    let typed = AskedClient::connect_with(&fabrics, &wrong, ClientOptions::default()).unwrap_err();
+    let raw = Client::connect_with(&fabrics, &wrong, ClientConfig::default()).unwrap_err();
     for error in [&typed as &dyn std::error::Error, &raw] {
         let error = WithSources(error).to_string();
         assert!(error.contains(&expected), "{error}");
@@ -67,7 +68,7 @@ fn every_wrong_port_names_the_right_address() {
     let Some(Server::Several(servers)) = server.engine() else { panic!("{server:?}") };
     let shm = servers.servers()[0].address();
     let config = ClientConfig { service: "key-value store".into(), ..ClientConfig::default() };
-    let error = Client::connect(&fabrics, shm, config).unwrap_err().to_string();
+    let error = Client::connect_with(&fabrics, shm, config).unwrap_err().to_string();
     assert!(error.contains("this server serves 'Asked', not 'key-value store'"), "{error}");
 
     // A browser, at both ports.
@@ -79,6 +80,6 @@ fn every_wrong_port_names_the_right_address() {
         assert!(answer.starts_with("HTTP/1.1 400 ") && answer.contains(&part), "{answer}");
     }
     assert_eq!(handler.0.load(Ordering::Relaxed), 0);
-    let mut client = AskedClient::connect(&fabrics, &auto, ClientOptions::default()).unwrap();
+    let mut client = AskedClient::connect_with(&fabrics, &auto, ClientOptions::default()).unwrap();
     assert_eq!(client.say("in").unwrap(), "in");
 }

@@ -1,10 +1,11 @@
 //! Typed calls on shared memory: all types, exceptions, versions, batches, futures, failures.
 
+use dunlin::Certainty;
+use dunlin::fabric::ShmFabric;
 use dunlin::thrift::{
     ApplicationException, ApplicationExceptionKind, Bytes, CallError, ClientOptions, ConnectError, Context,
-    Failure, Never, Server, ServerOptions, serve,
+    Failure, Never, Server, ServerOptions, serve_with,
 };
-use dunlin::{Certainty, DefaultFabric};
 use dunlin_generated::everything::*;
 use dunlin_generated::shared::{BaseFailException, Color, Elsewhere};
 use dunlin_generated::younger;
@@ -132,24 +133,24 @@ impl Everywhere for Handler {
 }
 
 struct Rig {
-    fabric: DefaultFabric,
+    fabric: ShmFabric,
     address: dunlin::Address,
     handler: Handler,
-    server: Option<Server<DefaultFabric, EverywhereProcessor<Handler>>>,
+    server: Option<Server<ShmFabric, EverywhereProcessor<Handler>>>,
 }
 
 fn rig(name: &str) -> Rig {
-    let fabric = dunlin::fabric().unwrap();
-    let address = format!("shm:typed-{name}-{}", std::process::id()).parse().unwrap();
+    let fabric = dunlin::fabric::shm().unwrap();
+    let address: dunlin::Address = format!("shm:typed-{name}-{}", std::process::id()).parse().unwrap();
     let handler = Handler::default();
     let processor = EverywhereProcessor(handler.clone());
-    let server = serve(&fabric, &address, processor, ServerOptions::default()).unwrap();
+    let server = serve_with(&fabric, &address, processor, ServerOptions::default()).unwrap();
     Rig { fabric, address, handler, server: Some(server) }
 }
 
 impl Rig {
-    fn client(&self) -> EverywhereClient {
-        EverywhereClient::connect(&self.fabric, &self.address, ClientOptions::default()).unwrap()
+    fn client(&self) -> EverywhereClient<ShmFabric> {
+        EverywhereClient::connect_with(&self.fabric, &self.address, ClientOptions::default()).unwrap()
     }
 }
 
@@ -311,7 +312,7 @@ fn batches_and_oneway_calls_arrive() {
         client.heartbeat(number).unwrap();
     }
     client.version().unwrap();
-    rig.server.take().unwrap().shutdown(5_000_000_000);
+    rig.server.take().unwrap().shutdown(Duration::from_secs(5));
     assert_eq!(rig.handler.0.heartbeats.load(Ordering::Relaxed), 5050);
     assert_eq!(rig.handler.0.calls.load(Ordering::Relaxed), 1000);
 }
@@ -319,9 +320,8 @@ fn batches_and_oneway_calls_arrive() {
 #[test]
 fn futures_give_the_same() {
     let rig = rig("futures");
-    let hub = dunlin::AsyncHub::new(&rig.fabric).unwrap();
-    let client =
-        EverywhereAsyncClient::connect(&hub, &rig.fabric, &rig.address, ClientOptions::default()).unwrap();
+    let hub = dunlin::raw::AsyncHub::new(&rig.fabric).unwrap();
+    let client = EverywhereAsyncClient::connect_with(&hub, &rig.address, ClientOptions::default()).unwrap();
     let value = everything(2);
     let put = client.put(b"key", &vec![7; 100_000]);
     assert!(ready(put).is_ok());
@@ -348,9 +348,8 @@ fn ready<T>(future: impl Future<Output = T>) -> T {
 #[test]
 fn a_oneway_call_without_room_is_told_so() {
     let mut rig = rig("oneway");
-    let hub = dunlin::AsyncHub::new(&rig.fabric).unwrap();
-    let client =
-        EverywhereAsyncClient::connect(&hub, &rig.fabric, &rig.address, ClientOptions::default()).unwrap();
+    let hub = dunlin::raw::AsyncHub::new(&rig.fabric).unwrap();
+    let client = EverywhereAsyncClient::connect_with(&hub, &rig.address, ClientOptions::default()).unwrap();
     let (mut sent, mut refused) = (0, 0);
     for _ in 0..100_000 {
         match client.heartbeat(1) {
@@ -363,7 +362,7 @@ fn a_oneway_call_without_room_is_told_so() {
     }
     assert!(sent > 0 && refused > 0, "{sent} sent and {refused} refused: there is a window");
     assert_eq!(ready(client.version()).unwrap(), 3);
-    rig.server.take().unwrap().shutdown(5_000_000_000);
+    rig.server.take().unwrap().shutdown(Duration::from_secs(5));
     assert_eq!(rig.handler.0.heartbeats.load(Ordering::Relaxed), sent);
 }
 
@@ -374,10 +373,10 @@ fn a_oneway_call_without_room_is_told_so() {
 fn a_handler_past_its_deadline() {
     let rig = rig("deadline");
     let mut options = ClientOptions::default();
-    options.engine.timeout = 1_000_000_000;
-    let mut client = EverywhereClient::connect(&rig.fabric, &rig.address, options.clone()).unwrap();
-    let hub = dunlin::AsyncHub::new(&rig.fabric).unwrap();
-    let futures = EverywhereAsyncClient::connect(&hub, &rig.fabric, &rig.address, options).unwrap();
+    options.engine.timeout = Duration::from_secs(1);
+    let mut client = EverywhereClient::connect_with(&rig.fabric, &rig.address, options.clone()).unwrap();
+    let hub = dunlin::raw::AsyncHub::new(&rig.fabric).unwrap();
+    let futures = EverywhereAsyncClient::connect_with(&hub, &rig.address, options).unwrap();
     let mut others = rig.client();
 
     let held = rig.handler.0.gate.lock();
@@ -400,9 +399,8 @@ fn a_handler_past_its_deadline() {
 fn a_call_has_the_time_that_it_is_given() {
     let rig = rig("within");
     let mut client = rig.client();
-    let hub = dunlin::AsyncHub::new(&rig.fabric).unwrap();
-    let futures =
-        EverywhereAsyncClient::connect(&hub, &rig.fabric, &rig.address, ClientOptions::default()).unwrap();
+    let hub = dunlin::raw::AsyncHub::new(&rig.fabric).unwrap();
+    let futures = EverywhereAsyncClient::connect_with(&hub, &rig.address, ClientOptions::default()).unwrap();
     let (minute, short) = (Duration::from_secs(60), Duration::from_millis(20));
     let century = Duration::from_secs(100 * 365 * 24 * 3600);
     let large = vec![7; 100_000];
@@ -470,7 +468,7 @@ fn a_batch_waits_for_room() {
 fn a_younger_client_gets_along() {
     let rig = rig("younger");
     let options = ClientOptions::default();
-    let mut client = younger::EverywhereClient::connect(&rig.fabric, &rig.address, options).unwrap();
+    let mut client = younger::EverywhereClient::connect_with(&rig.fabric, &rig.address, options).unwrap();
     let leaf = younger::Leaf { name: "n".into(), weight: None, colors: Some(vec!["red".into()]) };
     client.put(b"key", b"value", Some(&leaf)).unwrap();
     assert_eq!(client.get(b"key", "why not", None).unwrap(), "value");
@@ -517,14 +515,14 @@ impl younger::Everywhere for Younger {
 /// A client of an earlier IDL: the error names the required argument that is missing.
 #[test]
 fn an_older_client_is_told_what_it_lacks() {
-    let fabric = dunlin::fabric().unwrap();
-    let address = format!("shm:typed-older-{}", std::process::id()).parse().unwrap();
+    let fabric = dunlin::fabric::shm().unwrap();
+    let address: dunlin::Address = format!("shm:typed-older-{}", std::process::id()).parse().unwrap();
     let processor = younger::EverywhereProcessor(Younger);
-    let _server = serve(&fabric, &address, processor, ServerOptions::default()).unwrap();
-    let error = EverywhereClient::connect(&fabric, &address, ClientOptions::default()).unwrap_err();
+    let _server = serve_with(&fabric, &address, processor, ServerOptions::default()).unwrap();
+    let error = EverywhereClient::connect_with(&fabric, &address, ClientOptions::default()).unwrap_err();
     assert!(error.to_string().contains("'get': argument 2 is required by the server"), "{error}");
     let options = ClientOptions { other_signatures: true, ..ClientOptions::default() };
-    let mut client = EverywhereClient::connect(&fabric, &address, options).unwrap();
+    let mut client = EverywhereClient::connect_with(&fabric, &address, options).unwrap();
     client.put(b"key", b"value").unwrap();
     match client.get(b"key", None) {
         Err(EverywhereError::Call(CallError::Application(error))) => {
@@ -550,12 +548,12 @@ fn names_that_are_in_use_get_along() {
 /// A server of raw functions is not accepted as a Thrift service.
 #[test]
 fn who_is_no_thrift_service_is_found_out() {
-    let fabric = dunlin::fabric().unwrap();
-    let address = format!("shm:typed-raw-{}", std::process::id()).parse().unwrap();
-    let builder = dunlin::ServerBuilder::new(&fabric).function(0, dunlin::FunctionMode::Worker);
+    let fabric = dunlin::fabric::shm().unwrap();
+    let address: dunlin::Address = format!("shm:typed-raw-{}", std::process::id()).parse().unwrap();
+    let builder = dunlin::ServerBuilder::new().fabrics(&fabric).function(0, dunlin::FunctionMode::Worker);
     let raw =
         |request: &dunlin::Request<'_>, reply: &mut dunlin::Reply<'_>| Ok(reply.write(request.payload)?);
     let _server = builder.serve(&address, move |_| Box::new(raw)).unwrap();
-    let refused = EverywhereClient::connect(&fabric, &address, ClientOptions::default());
+    let refused = EverywhereClient::connect_with(&fabric, &address, ClientOptions::default());
     assert!(matches!(refused, Err(ConnectError::NotThrift(_))), "{refused:?}");
 }

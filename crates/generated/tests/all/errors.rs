@@ -1,15 +1,16 @@
 //! The errors of callers: one enum for each service, with the same questions on every transport, and texts
 //! that do not repeat their sources.
 
+use dunlin::errors::{
+    BindError, DialError, Illegal, ListenError, ResolveError, TableError, Unavailable, WithSources,
+};
+use dunlin::raw::messages;
 use dunlin::thrift::tcp::{TcpError, Wire};
 use dunlin::thrift::{
     ApplicationException, ApplicationExceptionKind, CallError, ConnectError, NumaError, PlanOfError,
     ServeError, ThriftException,
 };
-use dunlin::{
-    Address, BindError, CallError as EngineError, Cause, Certainty, DialError, Illegal, ListenError,
-    ResolveError, Status, TableError, Unavailable, WithSources, messages,
-};
+use dunlin::{Address, CallError as EngineError, Cause, Certainty, Status};
 use dunlin_fabric::{CreateError, GrantError, LinkError, PostError, RegisterError};
 use dunlin_generated::everything::{EverywhereError, EverywhereGetException, Missing};
 use dunlin_generated::shared::{BaseError, BaseFailException, Elsewhere};
@@ -96,15 +97,15 @@ fn of_engine() -> Vec<Box<dyn Error>> {
     let lost = EngineError::MaybeExecuted(Cause::ConnectionLost);
     let mut errors: Vec<Box<dyn Error>> = vec![
         EngineError::Application { code: 1, payload: Vec::new() }.into(),
-        dunlin::ConnectError::from(Illegal::LossyHybrid).into(),
-        dunlin::ConnectError::from(DialError::from(unavailable())).into(),
-        dunlin::ConnectError::from(LinkError::PeerGone(WHY.into())).into(),
-        dunlin::ConnectError::from(CreateError::System { what: "a queue", source: system() }).into(),
-        dunlin::ConnectError::from(GrantError::from(system())).into(),
-        dunlin::ConnectError::Handshake(WHY.into()).into(),
-        dunlin::ConnectError::Refused(WHY.into()).into(),
-        dunlin::ServeError::from(ListenError::System { address: address(), source: system() }).into(),
-        dunlin::ServeError::Thread(system()).into(),
+        dunlin::errors::ConnectError::from(Illegal::LossyHybrid).into(),
+        dunlin::errors::ConnectError::from(DialError::from(unavailable())).into(),
+        dunlin::errors::ConnectError::from(LinkError::PeerGone(WHY.into())).into(),
+        dunlin::errors::ConnectError::from(CreateError::System { what: "a queue", source: system() }).into(),
+        dunlin::errors::ConnectError::from(GrantError::from(system())).into(),
+        dunlin::errors::ConnectError::Handshake(WHY.into()).into(),
+        dunlin::errors::ConnectError::Refused(WHY.into()).into(),
+        dunlin::errors::ServeError::from(ListenError::System { address: address(), source: system() }).into(),
+        dunlin::errors::ServeError::Thread(system()).into(),
         messages::BufferError::from(lost.clone()).into(),
         messages::SendError::from(lost.clone()).into(),
         messages::ReceiveError::from(lost).into(),
@@ -148,12 +149,12 @@ fn of_thrift() -> Vec<Box<dyn Error>> {
     let service = "Asked";
     let numa = || NumaError::Bind { function: "say".into(), error: BindError::NoCores { node: 1 } };
     let mut errors: Vec<Box<dyn Error>> = vec![
-        ConnectError::from(dunlin::ConnectError::from(DialError::from(unavailable()))).into(),
+        ConnectError::from(dunlin::errors::ConnectError::from(DialError::from(unavailable()))).into(),
         ConnectError::Introduction(EngineError::NotExecuted(Cause::Draining)).into(),
         ConnectError::NotThrift(WHY).into(),
         ConnectError::Numa { service, error: numa() }.into(),
         ConnectError::Tcp { address: "host:1".into(), error: system() }.into(),
-        ServeError::from(dunlin::ServeError::Thread(system())).into(),
+        ServeError::from(dunlin::errors::ServeError::Thread(system())).into(),
         ServeError::Numa { service, error: numa() }.into(),
         ServeError::Tcp { address: "host:1".into(), error: system() }.into(),
         PlanOfError::NotConnected.into(),
@@ -237,7 +238,7 @@ fn errors_answer_the_same_questions_on_every_transport() {
     assert_eq!(of(&CallError::Encode(not_decoded())), (Some(false), false, false));
     assert_eq!(of(&CallError::Decode(not_decoded())), (Some(true), false, false));
     let gone = DialError::NobodyListens { address: address() };
-    let lazy = ConnectError::from(dunlin::ConnectError::from(gone));
+    let lazy = ConnectError::from(dunlin::errors::ConnectError::from(gone));
     assert_eq!(of(&CallError::Connect(Arc::new(lazy))), (Some(false), false, true));
 }
 

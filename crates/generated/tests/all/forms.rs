@@ -1,11 +1,12 @@
 //! The bare form: client and server use it for functions on which they agree, and the tagged form otherwise.
 //! Malformed bytes are errors.
 
+use dunlin::fabric::ShmFabric;
 use dunlin::thrift::{
     Bytes, CallError, ClientOptions, ConnectError, Context, Failure, FastStr, Form, Never, Route,
-    ServerOptions, serve,
+    ServerOptions, serve_with,
 };
-use dunlin::{Address, ClientConfig, DefaultFabric, FunctionMode, Reply, Request, ServerBuilder};
+use dunlin::{Address, ClientConfig, FunctionMode, Reply, Request, ServerBuilder};
 use dunlin_generated::forms::*;
 use dunlin_generated::{everything, younger};
 use std::pin::pin;
@@ -91,18 +92,18 @@ impl Forms for Handler {
 }
 
 struct Rig {
-    fabric: DefaultFabric,
+    fabric: ShmFabric,
     address: Address,
     handler: Handler,
-    server: dunlin::thrift::Server<DefaultFabric, FormsProcessor<Handler>>,
+    server: dunlin::thrift::Server<ShmFabric, FormsProcessor<Handler>>,
 }
 
 fn rig(name: &str) -> Rig {
-    let fabric = dunlin::fabric().unwrap();
+    let fabric = dunlin::fabric::shm().unwrap();
     let address = address(name);
     let handler = Handler::default();
     let options = ServerOptions { tcp: Some("127.0.0.1:0".into()), ..ServerOptions::default() };
-    let server = serve(&fabric, &address, FormsProcessor(handler.clone()), options).unwrap();
+    let server = serve_with(&fabric, &address, FormsProcessor(handler.clone()), options).unwrap();
     Rig { fabric, address, handler, server }
 }
 
@@ -111,8 +112,8 @@ fn address(name: &str) -> Address {
 }
 
 impl Rig {
-    fn client(&self) -> FormsClient {
-        FormsClient::connect(&self.fabric, &self.address, ClientOptions::default()).unwrap()
+    fn client(&self) -> FormsClient<ShmFabric> {
+        FormsClient::connect_with(&self.fabric, &self.address, ClientOptions::default()).unwrap()
     }
 }
 
@@ -180,7 +181,7 @@ fn who_does_not_agree_gets_along() {
     let rig = rig("differ");
     // Some functions cannot be understood, which connecting tells unless it is told not to mind.
     let options = ClientOptions { other_signatures: true, ..ClientOptions::default() };
-    let mut client = younger::FormsClient::connect(&rig.fabric, &rig.address, options).unwrap();
+    let mut client = younger::FormsClient::connect_with(&rig.fabric, &rig.address, options).unwrap();
     let forms = client.inner().routes().iter().map(|route| match route {
         Route::Engine { form, .. } => *form,
         other => panic!("{other:?}"),
@@ -232,7 +233,7 @@ fn what_must_be_there_is_asked_for() {
     // The service has another name there.
     let mut options = ClientOptions::default();
     options.engine.service = "Forms".into();
-    let mut client = younger::StricterClient::connect(&rig.fabric, &rig.address, options).unwrap();
+    let mut client = younger::StricterClient::connect_with(&rig.fabric, &rig.address, options).unwrap();
     assert!(matches!(client.inner().routes(), [Route::Engine { form: Form::Tagged, .. }]));
     let strict = younger::Strict { left: 1, right: "x".into() };
     assert_eq!(client.first(std::slice::from_ref(&strict), &strict).unwrap(), strict);
@@ -263,7 +264,7 @@ impl Noise {
 #[test]
 fn a_server_bears_any_bytes() {
     let rig = rig("hostile");
-    let mut raw = dunlin::Client::connect(&rig.fabric, &rig.address, ClientConfig::default()).unwrap();
+    let mut raw = dunlin::Client::connect_with(&rig.fabric, &rig.address, ClientConfig::default()).unwrap();
     let mut noise = Noise(1);
     let (mut executed, mut refused) = (0, 0);
     for _ in 0..3000 {
@@ -287,9 +288,9 @@ fn a_server_bears_any_bytes() {
 #[test]
 fn a_client_bears_any_bytes() {
     let rig = rig("liar-model");
-    let mut raw = dunlin::Client::connect(&rig.fabric, &rig.address, ClientConfig::default()).unwrap();
+    let mut raw = dunlin::Client::connect_with(&rig.fabric, &rig.address, ClientConfig::default()).unwrap();
     let introduction = raw.call(0, &[]).unwrap().to_vec();
-    let mut builder = ServerBuilder::new(&rig.fabric);
+    let mut builder = ServerBuilder::new().fabrics(&rig.fabric);
     for function in 0..33 {
         builder = builder.function(function, FunctionMode::Worker);
     }
@@ -300,7 +301,7 @@ fn a_client_bears_any_bytes() {
     };
     let address = address("liar");
     let _server = builder.serve(&address, move |_| Box::new(liar.clone())).unwrap();
-    let mut client = FormsClient::connect(&rig.fabric, &address, ClientOptions::default()).unwrap();
+    let mut client = FormsClient::connect_with(&rig.fabric, &address, ClientOptions::default()).unwrap();
     let mixed = Mixed::default();
     let (mut values, mut errors) = (0, 0);
     let mut count = |is_value: bool| if is_value { values += 1 } else { errors += 1 };
@@ -347,9 +348,8 @@ fn tcp_beside_the_engine() {
     assert_eq!(client.inner().routes()[12..14], [Route::Tcp; 2]);
     assert_eq!(client.remote("by TCP").unwrap(), "by TCP");
     client.note(1).unwrap();
-    let hub = dunlin::AsyncHub::new(&rig.fabric).unwrap();
-    let futures =
-        FormsAsyncClient::connect(&hub, &rig.fabric, &rig.address, ClientOptions::default()).unwrap();
+    let hub = dunlin::raw::AsyncHub::new(&rig.fabric).unwrap();
+    let futures = FormsAsyncClient::connect_with(&hub, &rig.address, ClientOptions::default()).unwrap();
     futures.note(10).unwrap();
     let (remote, sum) = (futures.remote("by TCP"), futures.sum(1, 2, 3, 4, false));
     assert_eq!(block_on(remote).unwrap(), "by TCP");
@@ -372,14 +372,14 @@ fn tcp_beside_the_engine() {
 /// If the server does not listen on TCP, a call of a function that requires it returns an error.
 #[test]
 fn no_tcp_is_said() {
-    let fabric = dunlin::fabric().unwrap();
+    let fabric = dunlin::fabric::shm().unwrap();
     let address = address("no-tcp");
     let _server =
-        serve(&fabric, &address, FormsProcessor(Handler::default()), ServerOptions::default()).unwrap();
-    let mut client = FormsClient::connect(&fabric, &address, ClientOptions::default()).unwrap();
+        serve_with(&fabric, &address, FormsProcessor(Handler::default()), ServerOptions::default()).unwrap();
+    let mut client = FormsClient::connect_with(&fabric, &address, ClientOptions::default()).unwrap();
     assert!(matches!(client.remote("x"), Err(FormsError::Call(CallError::NoTcp { .. }))));
-    let hub = dunlin::AsyncHub::new(&fabric).unwrap();
-    let futures = FormsAsyncClient::connect(&hub, &fabric, &address, ClientOptions::default()).unwrap();
+    let hub = dunlin::raw::AsyncHub::new(&fabric).unwrap();
+    let futures = FormsAsyncClient::connect_with(&hub, &address, ClientOptions::default()).unwrap();
     assert!(matches!(block_on(futures.remote("x")), Err(FormsError::Call(CallError::NoTcp { .. }))));
     assert!(matches!(futures.note(1), Err(FormsError::Call(CallError::NoTcp { .. }))));
 }
@@ -389,18 +389,22 @@ fn no_tcp_is_said() {
 #[test]
 fn other_services_are_told_apart() {
     let rig = rig("other");
-    let refused = everything::EverywhereClient::connect(&rig.fabric, &rig.address, ClientOptions::default());
-    let error = refused.unwrap_err();
-    assert!(matches!(&error, ConnectError::Engine(dunlin::ConnectError::OtherService(_))), "{error:?}");
-    assert_eq!(error.to_string(), "this server serves 'Forms', not 'Everywhere'; look at the address");
-    let hub = dunlin::AsyncHub::new(&rig.fabric).unwrap();
     let refused =
-        everything::EverywhereAsyncClient::connect(&hub, &rig.fabric, &rig.address, ClientOptions::default());
+        everything::EverywhereClient::connect_with(&rig.fabric, &rig.address, ClientOptions::default());
+    let error = refused.unwrap_err();
+    assert!(
+        matches!(&error, ConnectError::Engine(dunlin::errors::ConnectError::OtherService(_))),
+        "{error:?}"
+    );
+    assert_eq!(error.to_string(), "this server serves 'Forms', not 'Everywhere'; look at the address");
+    let hub = dunlin::raw::AsyncHub::new(&rig.fabric).unwrap();
+    let refused =
+        everything::EverywhereAsyncClient::connect_with(&hub, &rig.address, ClientOptions::default());
     assert!(refused.unwrap_err().to_string().contains("this server serves 'Forms', not 'Everywhere'"));
     // A client that states the server's name is let in, if it does not mind the functions' other types.
     let mut options = ClientOptions { other_signatures: true, ..ClientOptions::default() };
     options.engine.service = "Forms".into();
-    let mut client = everything::EverywhereClient::connect(&rig.fabric, &rig.address, options).unwrap();
+    let mut client = everything::EverywhereClient::connect_with(&rig.fabric, &rig.address, options).unwrap();
     // Only one function has a common name and can be called.
     let known = client.inner().routes().iter().filter(|route| **route != Route::Unknown).count();
     assert_eq!(known, 1);
@@ -424,15 +428,15 @@ fn other_signatures_are_refused_when_connecting() {
         other => panic!("{other}"),
     };
     let (fabric, address) = (&rig.fabric, &rig.address);
-    check(younger::FormsClient::connect(fabric, address, ClientOptions::default()).unwrap_err());
-    let hub = dunlin::AsyncHub::new(fabric).unwrap();
-    check(younger::FormsAsyncClient::connect(&hub, fabric, address, ClientOptions::default()).unwrap_err());
+    check(younger::FormsClient::connect_with(fabric, address, ClientOptions::default()).unwrap_err());
+    let hub = dunlin::raw::AsyncHub::new(fabric).unwrap();
+    check(younger::FormsAsyncClient::connect_with(&hub, address, ClientOptions::default()).unwrap_err());
 }
 
 /// A server of an older build introduces itself without signatures, and has no name for its service.
 #[test]
 fn a_server_without_signatures_is_accepted() {
-    let fabric = dunlin::fabric().unwrap();
+    let fabric = dunlin::fabric::shm().unwrap();
     let text = |bytes: &mut Vec<u8>, text: &str| {
         bytes.push(text.len() as u8);
         bytes.extend(text.as_bytes());
@@ -446,7 +450,7 @@ fn a_server_without_signatures_is_accepted() {
         introduction.extend(0u16.to_le_bytes());
     }
     text(&mut introduction, "");
-    let mut builder = ServerBuilder::new(&fabric);
+    let mut builder = ServerBuilder::new().fabrics(&fabric);
     for function in [0, 1, 3] {
         builder = builder.function(function, FunctionMode::Worker);
     }
@@ -457,6 +461,6 @@ fn a_server_without_signatures_is_accepted() {
     };
     let address = address("older");
     let _server = builder.serve(&address, move |_| Box::new(older.clone())).unwrap();
-    let mut client = younger::FormsClient::connect(&fabric, &address, ClientOptions::default()).unwrap();
+    let mut client = younger::FormsClient::connect_with(&fabric, &address, ClientOptions::default()).unwrap();
     assert_eq!(client.nothing().unwrap(), 7);
 }

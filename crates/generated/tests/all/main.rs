@@ -2,6 +2,7 @@
 
 mod addresses;
 mod bare;
+mod connecting;
 mod doors;
 mod engine;
 mod errors;

@@ -1,15 +1,15 @@
 //! How the calls of typed clients run: `plan_of`, functions in the pool by a setting, lazy clients, and waiting
 //! for a server.
 
+use dunlin::errors::WithSources;
 use dunlin::hints::{FunctionHints, Hints, PerfGoal};
+use dunlin::plan::{CompletionMode, RunsIn};
+use dunlin::server::TypedServer;
 use dunlin::thrift::{
     CallError, ClientOptions, ConnectError, Context, Failure, FastStr, Never, PlanOfError, PlanOnServer,
-    ServeError, ServerOptions, describe, serve,
+    ServeError, ServerOptions, describe, serve_with,
 };
-use dunlin::{
-    Address, AsyncHubs, CallError as EngineError, Cause, ClientConfig, CompletionMode, Fabrics, RunsIn,
-    TypedServer, WithSources,
-};
+use dunlin::{Address, CallError as EngineError, Cause, ClientConfig, Fabrics};
 use dunlin_generated::asked::*;
 use std::net::TcpListener;
 use std::pin::pin;
@@ -45,7 +45,7 @@ fn address(name: &str) -> Address {
 }
 
 fn served(address: &Address, options: ServerOptions) -> Served {
-    serve(&Fabrics::default(), address, AskedProcessor(Handler), options).unwrap()
+    serve_with(&Fabrics::default(), address, AskedProcessor(Handler), options).unwrap()
 }
 
 fn wait<T>(future: impl Future<Output = T>) -> T {
@@ -78,9 +78,8 @@ fn every_client_says_how_a_function_runs() {
     let fabrics = Fabrics::default();
     let options = ServerOptions { tcp: Some("127.0.0.1:0".into()), ..pool(&["say"]) };
     let server = served(&address("of"), options);
-    let mut client = AskedClient::connect(&fabrics, server.address(), hinted()).unwrap();
-    let hubs = AsyncHubs::new(&fabrics);
-    let futures = AskedAsyncClient::connect(&hubs, &fabrics, server.address(), hinted()).unwrap();
+    let mut client = AskedClient::connect_with(&fabrics, server.address(), hinted()).unwrap();
+    let futures = AskedAsyncClient::connect_with(&fabrics, server.address(), hinted()).unwrap();
     for say in [client.plan_of("say").unwrap(), futures.plan_of("say").unwrap()] {
         assert_eq!((say.transport, say.runs), ("shm", RunsIn::Pool { threads: 2 }));
         assert!(say.plan.is_some() && say.protocol().is_some(), "{say:?}");
@@ -110,13 +109,13 @@ fn every_client_says_how_a_function_runs() {
     // It is as it says.
     assert!(client.say("").unwrap().starts_with("pool-"), "{}", client.say("").unwrap());
     assert!(wait(futures.say("")).unwrap().starts_with("pool-"));
-    server.shutdown(1_000_000_000);
+    server.shutdown(Duration::from_secs(1));
 }
 
 #[test]
 fn a_server_describes_itself() {
     let server = served(&address("describe"), pool(&["note"]));
-    let fabric = dunlin::fabric().unwrap();
+    let fabric = dunlin::fabric::shm().unwrap();
     let told = describe(&fabric, server.address(), ClientConfig::default()).unwrap();
     let names: Vec<_> = told.functions.iter().map(|function| (&*function.name, function.runs)).collect();
     let (worker, pool) = (RunsIn::Worker, RunsIn::Pool { threads: 2 });
@@ -130,7 +129,7 @@ fn a_server_describes_itself() {
 fn a_function_for_the_pool_must_exist() {
     let fabrics = Fabrics::default();
     for address in [address("unknown"), "tcp:127.0.0.1:0".parse().unwrap()] {
-        match serve(&fabrics, &address, AskedProcessor(Handler), pool(&["say", "noet"])) {
+        match serve_with(&fabrics, &address, AskedProcessor(Handler), pool(&["say", "noet"])) {
             Err(ServeError::NoSuchFunction { function, nearest, .. }) => {
                 assert_eq!((&*function, nearest.as_deref()), ("noet", Some("note")));
             }
@@ -156,7 +155,7 @@ fn lazy_clients_wait_for_their_server_on_shared_memory_and_tcp() {
     let fabrics = Fabrics::default();
     let tcp: Address = format!("tcp:127.0.0.1:{}", free_port()).parse().unwrap();
     for (address, by_tcp) in [(address("lazy"), false), (tcp, true)] {
-        let mut hasty = AskedClient::connect(&fabrics, &address, lazy(Duration::ZERO)).unwrap();
+        let mut hasty = AskedClient::connect_with(&fabrics, &address, lazy(Duration::ZERO)).unwrap();
         let error = hasty.by_tcp().unwrap_err();
         assert_eq!(error.certainty(), dunlin::Certainty::NotExecuted, "{error}");
         assert!(hasty.wait_ready(Duration::from_millis(5)).is_err());
@@ -168,7 +167,7 @@ fn lazy_clients_wait_for_their_server_on_shared_memory_and_tcp() {
             );
             assert!(gone && error.to_string().contains("no connection to the server"), "{error}");
         }
-        let mut patient = AskedClient::connect(&fabrics, &address, lazy(LONG)).unwrap();
+        let mut patient = AskedClient::connect_with(&fabrics, &address, lazy(LONG)).unwrap();
         let caller = std::thread::spawn(move || {
             let first = patient.by_tcp().unwrap();
             (patient, first)
@@ -193,7 +192,7 @@ fn lazy_clients_wait_for_their_server_on_shared_memory_and_tcp() {
         std::thread::sleep(Duration::from_millis(20));
         let server = served(&address, ServerOptions::default());
         assert_eq!(caller.join().unwrap(), by_tcp);
-        server.shutdown(1_000_000_000);
+        server.shutdown(Duration::from_secs(1));
     }
 }
 
@@ -201,14 +200,13 @@ fn lazy_clients_wait_for_their_server_on_shared_memory_and_tcp() {
 fn clients_that_cannot_be_lazy_say_so() {
     let fabrics = Fabrics::default();
     let refused = |error: ConnectError| {
-        let lazy = matches!(error, ConnectError::Engine(dunlin::ConnectError::Lazy(_)));
+        let lazy = matches!(error, ConnectError::Engine(dunlin::errors::ConnectError::Lazy(_)));
         assert!(lazy && error.to_string().contains("cannot be lazy"), "{error}");
     };
-    let auto = "auto:127.0.0.1:1".parse().unwrap();
-    refused(AskedClient::connect(&fabrics, &auto, lazy(LONG)).unwrap_err());
-    let hubs = AsyncHubs::new(&fabrics);
-    refused(AskedAsyncClient::connect(&hubs, &fabrics, &address("none"), lazy(LONG)).unwrap_err());
-    let tcp = format!("tcp:127.0.0.1:{}", free_port()).parse().unwrap();
-    let error = AskedAsyncClient::connect(&hubs, &fabrics, &tcp, lazy(LONG)).unwrap_err();
+    let auto: dunlin::Address = "auto:127.0.0.1:1".parse().unwrap();
+    refused(AskedClient::connect_with(&fabrics, &auto, lazy(LONG)).unwrap_err());
+    refused(AskedAsyncClient::connect_with(&fabrics, address("none"), lazy(LONG)).unwrap_err());
+    let tcp: dunlin::Address = format!("tcp:127.0.0.1:{}", free_port()).parse().unwrap();
+    let error = AskedAsyncClient::connect_with(&fabrics, &tcp, lazy(LONG)).unwrap_err();
     assert!(WithSources(&error).to_string().contains("neither lazy"), "{error}");
 }

@@ -1,14 +1,14 @@
 //! Asynchronous handlers on an executor of this test: results, exceptions, panics, the limit of calls in
 //! progress, and the end of the server.
 
+use dunlin::fabric::ShmFabric;
+use dunlin::plan::RunsIn;
+use dunlin::raw::AsyncHub;
 use dunlin::thrift::{
     ApplicationExceptionKind, AsyncServer, CallError, CallTask, ClientOptions, Context, Failure, FastStr,
-    Never, ServeError, ServerOptions, Tasks, serve_async,
+    Never, ServeError, ServerOptions, Tasks, serve_async_with,
 };
-use dunlin::{
-    Address, AsyncHub, CallError as EngineError, Cause, Certainty, ClientConfig, DefaultFabric, Fabrics,
-    RunsIn, Status,
-};
+use dunlin::{Address, CallError as EngineError, Cause, Certainty, ClientConfig, Fabrics, Status};
 use dunlin_generated::asked::*;
 use std::future::poll_fn;
 use std::pin::pin;
@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::task::{Poll, Wake, Waker};
+use std::time::Duration;
 
 /// A task of the executor, which puts itself back into the queue when it is woken.
 struct Spawned(Mutex<Option<CallTask>>, Sender<Arc<Spawned>>);
@@ -123,10 +124,11 @@ fn address(name: &str) -> Address {
     format!("shm:tasks-{name}-{}", std::process::id()).parse().unwrap()
 }
 
-fn served(name: &str, tasks: Tasks) -> (Handler, AsyncServer<DefaultFabric>, DefaultFabric) {
-    let (fabric, handler) = (dunlin::fabric().unwrap(), Handler::default());
+fn served(name: &str, tasks: Tasks) -> (Handler, AsyncServer<ShmFabric>, ShmFabric) {
+    let (fabric, handler) = (dunlin::fabric::shm().unwrap(), Handler::default());
     let processor = AskedAsyncProcessor(handler.clone());
-    let server = serve_async(&fabric, &address(name), processor, ServerOptions::default(), tasks).unwrap();
+    let server =
+        serve_async_with(&fabric, address(name), processor, ServerOptions::default(), tasks).unwrap();
     (handler, server, fabric)
 }
 
@@ -149,7 +151,7 @@ fn wait<T>(future: impl Future<Output = T>) -> T {
 #[test]
 fn calls_are_tasks_and_a_panic_costs_its_call_alone() {
     let (handler, server, fabric) = served("calls", executor());
-    let mut client = AskedClient::connect(&fabric, server.address(), ClientOptions::default()).unwrap();
+    let mut client = AskedClient::connect_with(&fabric, server.address(), ClientOptions::default()).unwrap();
     let long = "x".repeat(100_000);
     for _ in 0..3 {
         assert_eq!(client.say("hello").unwrap(), "hello");
@@ -172,7 +174,7 @@ fn calls_are_tasks_and_a_panic_costs_its_call_alone() {
     until(|| handler.0.notes.load(Ordering::SeqCst) == 3);
     assert_eq!(client.plan_of("say").unwrap().runs, RunsIn::Tasks { most: 1024 });
     until(|| server.in_progress() == 0);
-    server.shutdown(1_000_000_000);
+    server.shutdown(Duration::from_secs(1));
 }
 
 #[test]
@@ -180,8 +182,7 @@ fn calls_beyond_the_limit_are_refused_and_the_others_wait_without_a_thread() {
     const MOST: usize = 5;
     let (handler, server, fabric) = served("limit", executor().at_most(MOST as u32));
     let hub = AsyncHub::new(&fabric).unwrap();
-    let client =
-        AskedAsyncClient::connect(&hub, &fabric, server.address(), ClientOptions::default()).unwrap();
+    let client = AskedAsyncClient::connect_with(&hub, server.address(), ClientOptions::default()).unwrap();
     let calls: Vec<_> = (0..MOST).map(|_| client.say("wait")).collect();
     until(|| handler.0.waiting.load(Ordering::SeqCst) == MOST);
     assert_eq!(server.in_progress(), MOST);
@@ -194,20 +195,20 @@ fn calls_beyond_the_limit_are_refused_and_the_others_wait_without_a_thread() {
     }
     until(|| server.in_progress() == 0);
     assert_eq!(wait(client.say("one more")).unwrap(), "one more");
-    server.shutdown(1_000_000_000);
+    server.shutdown(Duration::from_secs(1));
     assert_eq!(handler.0.cancelled.load(Ordering::SeqCst), 0);
 }
 
 #[test]
 fn calls_in_progress_end_with_the_server() {
     let (handler, server, fabric) = served("end", executor());
-    let engine = ClientConfig { timeout: 0, ..ClientConfig::default() };
+    let engine = ClientConfig { timeout: Duration::MAX, ..ClientConfig::default() };
     let options = ClientOptions { engine, ..ClientOptions::default() };
-    let mut client = AskedClient::connect(&fabric, server.address(), options).unwrap();
+    let mut client = AskedClient::connect_with(&fabric, server.address(), options).unwrap();
     let caller = std::thread::spawn(move || client.say("wait"));
     until(|| handler.0.waiting.load(Ordering::SeqCst) == 1);
     // It never ends by itself.
-    server.shutdown(10_000_000);
+    server.shutdown(Duration::from_millis(10));
     until(|| handler.0.cancelled.load(Ordering::SeqCst) == 1);
     let error = caller.join().unwrap().unwrap_err();
     assert_ne!(error.certainty(), Certainty::NotExecuted, "{error}");
@@ -218,7 +219,7 @@ fn what_asynchronous_handlers_cannot_do_is_refused() {
     let fabrics = Fabrics::default();
     let refused = |address: Address, options, tasks| {
         let processor = AskedAsyncProcessor(Handler::default());
-        let error = serve_async(&fabrics, &address, processor, options, tasks).map(drop).unwrap_err();
+        let error = serve_async_with(&fabrics, &address, processor, options, tasks).map(drop).unwrap_err();
         assert!(matches!(error, ServeError::Asynchronous { .. }), "{error}");
     };
     let options = ServerOptions::default;
@@ -229,8 +230,8 @@ fn what_asynchronous_handlers_cannot_do_is_refused() {
     refused(address("pool"), ServerOptions { pool: vec!["say".into()], ..options() }, executor());
     refused(address("none"), options(), executor().at_most(0));
     let processor = AskedAsyncProcessor(Handler::default());
-    let server = serve_async(&fabrics, &address("fabrics"), processor, options(), executor()).unwrap();
-    let mut client = AskedClient::connect(&fabrics, server.address(), ClientOptions::default()).unwrap();
+    let server = serve_async_with(&fabrics, address("fabrics"), processor, options(), executor()).unwrap();
+    let mut client = AskedClient::connect_with(&fabrics, server.address(), ClientOptions::default()).unwrap();
     assert_eq!(client.say("hello").unwrap(), "hello");
-    server.shutdown(1_000_000_000);
+    server.shutdown(Duration::from_secs(1));
 }

@@ -1,7 +1,8 @@
 //! Constants and defaults: fields that a struct value omits, and arguments that a client omits.
 
+use dunlin::Fabrics;
 use dunlin::thrift::{
-    CallError, ClientOptions, ConnectError, Context, Failure, FastStr, Never, ServerOptions, serve,
+    CallError, ClientOptions, ConnectError, Context, Failure, FastStr, Never, ServerOptions, serve_with,
 };
 use dunlin_generated::parts::{Either, Held, Level, Part, WORDS, Whole};
 use dunlin_generated::values::*;
@@ -95,13 +96,14 @@ const DEFAULTS: &str =
 /// without a default is an error.
 #[test]
 fn arguments_that_are_left_out_are_as_by_default() {
-    let fabric = dunlin::fabric().unwrap();
-    let address = format!("shm:values-{}", std::process::id()).parse().unwrap();
+    let fabric = dunlin::fabric::shm().unwrap();
+    let address: dunlin::Address = format!("shm:values-{}", std::process::id()).parse().unwrap();
     let options = ServerOptions { tcp: Some("127.0.0.1:0".into()), ..ServerOptions::default() };
-    let server = serve(&fabric, &address, DerivedProcessor(Handler), options).unwrap();
+    let server = serve_with(&fabric, &address, DerivedProcessor(Handler), options).unwrap();
     let tcp = server.tcp_address().unwrap().to_string();
     // A missing argument without a default is refused when the client connects, unless it does not mind.
-    let refused = younger::DerivedClient::connect(&fabric, &address, ClientOptions::default()).unwrap_err();
+    let refused =
+        younger::DerivedClient::connect_with(&fabric, &address, ClientOptions::default()).unwrap_err();
     assert!(
         matches!(&refused, ConnectError::Signatures { functions, .. } if functions.len() == 1),
         "{refused}"
@@ -109,7 +111,7 @@ fn arguments_that_are_left_out_are_as_by_default() {
     assert!(refused.to_string().contains("'must': argument 1 is required by the server"), "{refused}");
     let lenient = ClientOptions { other_signatures: true, ..ClientOptions::default() };
     let clients = [
-        younger::DerivedClient::connect(&fabric, &address, lenient.clone()).unwrap(),
+        younger::DerivedClient::connect_with(Fabrics::global(), &address, lenient.clone()).unwrap(),
         younger::DerivedClient::connect_tcp(&tcp, Default::default()).unwrap(),
     ];
     for mut client in clients {
@@ -124,7 +126,7 @@ fn arguments_that_are_left_out_are_as_by_default() {
         }
     }
 
-    let mut client = DerivedClient::connect(&fabric, &address, ClientOptions::default()).unwrap();
+    let mut client = DerivedClient::connect_with(&fabric, &address, ClientOptions::default()).unwrap();
     let part = Part { near: 5, ..Part::default() };
     let said = client
         .say(1, "", b"", None, &[], &part, &Level::LOW, Some("no"), &Name("n".into()), 1.5, false, None)
@@ -154,14 +156,16 @@ impl younger::Values for Small {
 /// of the base has at least the base's functions.
 #[test]
 fn extended_services_answer_to_the_names_of_their_bases() {
-    let fabric = dunlin::fabric().unwrap();
-    let address = |name: &str| format!("shm:values-{name}-{}", std::process::id()).parse().unwrap();
+    let fabric = dunlin::fabric::shm().unwrap();
+    let address = |name: &str| format!("shm:values-{name}-{}", std::process::id());
     let (derived, base) = (address("derived"), address("base"));
-    let _derived = serve(&fabric, &derived, DerivedProcessor(Handler), ServerOptions::default()).unwrap();
-    let mut client = ValuesClient::connect(&fabric, &derived, ClientOptions::default()).unwrap();
+    let _derived =
+        serve_with(&fabric, &derived, DerivedProcessor(Handler), ServerOptions::default()).unwrap();
+    let mut client = ValuesClient::connect_with(&fabric, &derived, ClientOptions::default()).unwrap();
     assert_eq!(client.must(2).unwrap(), 2);
-    let _base = serve(&fabric, &base, younger::ValuesProcessor(Small), ServerOptions::default()).unwrap();
-    let mut client = younger::DerivedClient::connect(&fabric, &base, ClientOptions::default()).unwrap();
+    let _base =
+        serve_with(&fabric, &base, younger::ValuesProcessor(Small), ServerOptions::default()).unwrap();
+    let mut client = younger::DerivedClient::connect_with(&fabric, &base, ClientOptions::default()).unwrap();
     assert_eq!(client.must().unwrap(), 2);
     assert!(
         matches!(client.own(), Err(younger::DerivedError::Call(CallError::Application(_)))),

@@ -7,16 +7,65 @@ use pilota_build::Context;
 use pilota_build::rir::FieldKind;
 use std::fmt::Write as _;
 
-/// Generates a function of the asynchronous handler trait.
-fn async_handler_method(function: &Function<'_>) -> String {
-    let (cx, method) = (function.cx, function.method);
-    let parameters = function.parameters(|argument| Values::tagged(cx).handed(&argument.ty));
+/// Returns an unused name for the handler's context.
+fn context_name(function: &Function<'_>) -> String {
+    let arguments = &function.method.args;
+    free("context", |name| arguments.iter().any(|argument| *function.cx.rust_name(argument.def_id) == *name))
+}
+
+/// Returns the signature of a function of the asynchronous handler trait.
+fn async_signature(function: &Function<'_>) -> String {
+    let parameters = function.parameters(|argument| Values::tagged(function.cx).handed(&argument.ty));
     let (name, value, failure) = (&function.name, &function.value, function.exception());
     format!(
-        "{}fn {name}(&self, {context}: &::dunlin::thrift::Context, {parameters}) -> impl ::std::future::Future<Output = ::std::result::Result<{value}, ::dunlin::thrift::Failure<{failure}>>> + ::std::marker::Send;\n",
-        doc(&method.leading_comments, &format!("Answers `{}`.", method.name.sym)),
-        context = free("context", |name| method.args.iter().any(|a| *cx.rust_name(a.def_id) == *name)),
+        "fn {name}(&self, {context}: &::dunlin::thrift::Context, {parameters}) -> impl ::std::future::Future<Output = ::std::result::Result<{value}, ::dunlin::thrift::Failure<{failure}>>> + ::std::marker::Send",
+        context = context_name(function),
     )
+}
+
+/// Generates a function of the asynchronous handler trait.
+fn async_handler_method(function: &Function<'_>) -> String {
+    let method = function.method;
+    let docs = doc(&method.leading_comments, &format!("Answers `{}`.", method.name.sym));
+    format!("{docs}{};\n", async_signature(function))
+}
+
+/// Generates the handler traits of an `Arc`, so that the program can keep a clone of its handler.
+fn shared_handlers(out: &mut String, name: &str, functions: &[Function<'_>]) {
+    let (mut methods, mut async_methods) = (String::new(), String::new());
+    for function in functions {
+        let (method, arguments) = (&function.name, function.names());
+        let context = context_name(function);
+        let parameters = function.parameters(|argument| Values::tagged(function.cx).handed(&argument.ty));
+        let (value, failure) = (&function.value, function.exception());
+        let _ = write!(
+            methods,
+            "#[inline]
+            fn {method}(&self, {context}: &::dunlin::thrift::Context, {parameters}) -> ::std::result::Result<{value}, ::dunlin::thrift::Failure<{failure}>> {{
+                <H as {name}>::{method}(&**self, {context}, {arguments})
+            }}"
+        );
+        let _ = write!(
+            async_methods,
+            "#[inline]
+            {} {{
+                <H as {name}Async>::{method}(&**self, {context}, {arguments})
+            }}",
+            async_signature(function)
+        );
+    }
+    let _ = writeln!(
+        out,
+        "/// A handler that the program shares with its server.
+        impl<H: {name} + ?Sized> {name} for ::std::sync::Arc<H> {{
+            {methods}
+        }}
+
+        /// A handler that the program shares with its server.
+        impl<H: {name}Async> {name}Async for ::std::sync::Arc<H> {{
+            {async_methods}
+        }}"
+    );
 }
 
 /// Generates both processors, and the trait of asynchronous handlers.
@@ -109,6 +158,7 @@ pub(super) fn processors(out: &mut String, cx: &Context, name: &str, functions: 
         arm(&mut async_arms, ".await");
         async_methods.push_str(&async_handler_method(function));
     }
+    shared_handlers(out, name, functions);
     let constant = format!("{}_SERVICE", upper_snake(name));
     let _ = writeln!(
         out,

@@ -12,7 +12,7 @@ use crate::partition::{MAX_KEY_LENGTH, PutOutcome};
 use crate::protocol::{Function, PutRequest, Status as KvStatus, encode_put_response, parse_key};
 use dunlin_fabric::{
     Access, Address, CreateError, Fabric, Host, ListenError, Region, RegisterError, Signal, Task,
-    ThreadDomain,
+    ThreadDomain, nanos,
 };
 use dunlin_rpc::{
     ApplicationCode, ClientConfig, FunctionMode, Reply, Request, ServeError, Server, ServerBuilder,
@@ -20,6 +20,7 @@ use dunlin_rpc::{
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use thiserror::Error;
 
 /// Settings of a server of tables.
@@ -241,8 +242,8 @@ impl<F: Fabric> BypassServer<F> {
         &self.address
     }
 
-    /// Ends the server; received PUTs are answered within `timeout` nanoseconds. Blocks.
-    pub fn shutdown(mut self, timeout: u64) {
+    /// Ends the server; received PUTs are answered within `timeout`. Blocks.
+    pub fn shutdown(mut self, timeout: Duration) {
         if let Some(engine) = self.engine.take() {
             engine.shutdown(timeout);
         }
@@ -386,8 +387,8 @@ impl<F: Fabric> BypassClient<F> {
         [puts, reads]: [&Address; 2],
         config: ClientConfig,
     ) -> Result<Self, ConnectError> {
-        let until = fabric.host().now().saturating_add(config.connect_timeout);
-        let (one_sided, tables) = OneSided::connect(fabric, reads, config.timeout, until)?;
+        let until = fabric.host().now().saturating_add(nanos(config.connect_timeout));
+        let (one_sided, tables) = OneSided::connect(fabric, reads, config.call_nanos(), until)?;
         let engine = KvClient::connect(fabric, puts, config)?;
         Ok(BypassClient {
             engine,

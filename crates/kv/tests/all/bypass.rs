@@ -10,6 +10,7 @@ use dunlin_kv::bypass::{BypassClient, BypassConfig, BypassServer, GetError, Kind
 use dunlin_rpc::{ClientConfig, CompletionMode, Protocol, ServerConfig};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 const ITEMS: u64 = 500;
 /// Value lengths from inside a slot to several READs of lines.
@@ -176,7 +177,7 @@ fn simulated(seed: u64, kind: Kind) -> (RunReport, u64) {
             }))
         };
         [writing, reading].into_iter().for_each(Task::join);
-        server.shutdown(1_000_000_000);
+        server.shutdown(Duration::from_secs(1));
     })
     .unwrap();
     (report, reads.load(Ordering::Relaxed))

@@ -25,7 +25,7 @@ use crate::path::hybrid::Tuning;
 use crate::plan::CompletionMode;
 use crate::tune::Tuners;
 use dunlin_fabric::WithSources;
-use dunlin_fabric::{Address, Buffer, Fabric, Host, Nanos, Signal, Task, ThreadDomain, Waker as _};
+use dunlin_fabric::{Address, Buffer, Fabric, Host, Nanos, Signal, Task, ThreadDomain, Waker as _, nanos};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::ops::Deref;
@@ -167,6 +167,11 @@ impl<F: Fabric> AsyncHub<F> {
     fn inner(&self) -> &Arc<Inner<F>> {
         &self.0.0
     }
+
+    /// Returns the fabric.
+    pub fn fabric(&self) -> &F {
+        &self.inner().fabric
+    }
 }
 
 impl<F: Fabric> Locked<F> {
@@ -266,6 +271,8 @@ struct Connection<F: Fabric> {
     hub: AsyncHub<F>,
     address: Address,
     config: ClientConfig,
+    /// [`ClientConfig::timeout`] in nanoseconds; 0 for none.
+    timeout: Nanos,
     /// The tuners shared by all connections.
     tuners: Tuners,
     /// Futures wake themselves because the plan is busy.
@@ -294,7 +301,7 @@ impl<F: Fabric> Connection<F> {
     /// Connects. Blocks, but holds the hub's lock only during the short steps.
     fn establish(&self) -> Result<Vec<u16>, ConnectError> {
         let inner = self.hub.inner();
-        let until = inner.fabric.host().now().saturating_add(self.config.connect_timeout);
+        let until = inner.fabric.host().now().saturating_add(nanos(self.config.connect_timeout));
         let greeting = greet(&inner.fabric, &self.address, &self.config, until)?;
         let prepared = inner.lock().core.prepare(&greeting, &self.config, &self.tuners)?;
         match negotiate(&greeting, &prepared, until) {
@@ -424,6 +431,7 @@ impl<F: Fabric> AsyncClient<F> {
             address: address.clone(),
             busy: config.mode() == CompletionMode::Busy,
             tuners: config.tuners(&hub.inner().fabric),
+            timeout: config.call_nanos(),
             config,
             state: Mutex::new(state),
         });
@@ -476,7 +484,7 @@ impl<F: Fabric> AsyncClient<F> {
     }
 
     fn usually(&self) -> AsyncWithin<'_, F> {
-        AsyncWithin { client: self, time: Time { nanos: self.0.config.timeout, is_own: false } }
+        AsyncWithin { client: self, time: Time { nanos: self.0.timeout, is_own: false } }
     }
 
     /// Makes a call on any worker. If there is room, the call is sent at once, before the first poll.

@@ -4,9 +4,10 @@
 use crate::error::ConnectError;
 use crate::path::call_id::split_call;
 use crate::tune::batch::{Answered, BatchSize};
-use dunlin_fabric::Nanos;
+use dunlin_fabric::{Nanos, nanos};
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// N of RF-RPC: the most calls of a batch.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -17,9 +18,9 @@ pub enum BatchCalls {
     /// 4.2). If no size keeps the limit, because too many calls are in flight, the size with the lowest
     /// latency is used.
     WithinLatency {
-        /// The limit from the first call of a batch to its answer, in nanoseconds.
-        limit: Nanos,
-        /// The share of calls that may exceed the limit, from 0 to 1.
+        /// The limit from the first call of a batch to its answer. [`Batching::default`] has 20 µs.
+        limit: Duration,
+        /// The share of calls that may exceed the limit, from 0 to 1. [`Batching::default`] has 0.05.
         tolerance: f64,
     },
 }
@@ -29,22 +30,22 @@ pub enum BatchCalls {
 /// together.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Batching {
-    /// N: the most calls of a batch, at least 1.
+    /// N: the most calls of a batch, at least 1. Default: as many as keep 95% of the calls within 20 µs.
     pub calls: BatchCalls,
-    /// L: the most bytes of a batch, at least 1. A larger call is sent as a message of its own.
+    /// L: the most bytes of a batch, at least 1. A larger call is sent as a message of its own. Default: 2048.
     pub bytes: u32,
-    /// T: the longest time that a batch stays open, in nanoseconds. Checked only periodically, while the
-    /// client makes progress.
-    pub timeout: Nanos,
+    /// T: the longest time that a batch stays open. Checked only periodically, while the client makes progress.
+    /// Default: 5 ms.
+    pub timeout: Duration,
 }
 
 impl Default for Batching {
     /// RF-RPC's L and T (section 4.1), and the number of calls that keeps 95% of them within 20 us.
     fn default() -> Self {
         Batching {
-            calls: BatchCalls::WithinLatency { limit: 20_000, tolerance: 0.05 },
+            calls: BatchCalls::WithinLatency { limit: Duration::from_micros(20), tolerance: 0.05 },
             bytes: 2048,
-            timeout: 5_000_000,
+            timeout: Duration::from_millis(5),
         }
     }
 }
@@ -73,7 +74,7 @@ impl Batching {
         match self.calls {
             BatchCalls::Fixed(_) => None,
             BatchCalls::WithinLatency { limit, tolerance } => {
-                Some(Arc::new(BatchSize::new(limit, tolerance)))
+                Some(Arc::new(BatchSize::new(nanos(limit), tolerance)))
             }
         }
     }
@@ -117,7 +118,7 @@ impl Batches {
         };
         Batches {
             bytes: batching.bytes,
-            timeout: batching.timeout,
+            timeout: nanos(batching.timeout),
             calls,
             found,
             opened: 0,
@@ -276,7 +277,7 @@ mod tests {
     #[test]
     fn parts_of_a_batch_count_when_they_come() {
         let batching = Batching {
-            calls: BatchCalls::WithinLatency { limit: 100, tolerance: 0.05 },
+            calls: BatchCalls::WithinLatency { limit: Duration::from_nanos(100), tolerance: 0.05 },
             ..Batching::default()
         };
         let mut batches = Batches::new(&batching, 8, batching.finds());

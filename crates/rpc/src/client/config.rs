@@ -9,7 +9,7 @@ use crate::tune::Tuners;
 use crate::tune::shared::{FetchChoice, FetchTuner};
 use crate::tune::table::FetchTable;
 use crate::tune::wait::FirstRead;
-use dunlin_fabric::{Capabilities, Fabric, Host, Nanos};
+use dunlin_fabric::{Capabilities, Fabric, Host, Nanos, nanos};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,34 +17,34 @@ use std::time::Duration;
 /// The settings of a client.
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
-    /// The plan of every function without an entry in `functions`; [`Plan::usual`] of the fabric if `None`. A
+    /// The plan of every function without an entry in `functions`; [`Plan::usual`] of the fabric if `None`, the default. A
     /// plan that the fabric cannot run fails the connection. It is never replaced.
     pub plan: Option<Plan>,
     /// Plans of single functions, by function id; at most 8 different plans, including `plan`. Each plan has
     /// its own lanes on the same connection, so calls of different plans do not wait for each other. The
-    /// client waits by the most impatient completion mode of its plans.
+    /// client waits by the most impatient completion mode of its plans. Default: none.
     pub functions: BTreeMap<u16, Plan>,
-    /// The most calls in flight for each worker and plan, 1 to 1024. The server may grant fewer.
+    /// The most calls in flight for each worker and plan, 1 to 1024. The server may grant fewer. Default: 64.
     pub window: u16,
-    /// The size of each ring in bytes, a power of two from 16 KiB to 1 MiB.
+    /// The size of each ring in bytes, a power of two from 16 KiB to 1 MiB. Default: 16 KiB.
     pub ring_bytes: u32,
-    /// The timeout of each call, in nanoseconds; 0 for none.
-    pub timeout: Nanos,
-    /// The time limit of connecting, in nanoseconds.
-    pub connect_timeout: Nanos,
-    /// The largest result accepted, in bytes.
+    /// The timeout of each call without a time of its own; [`Duration::MAX`] for none. Default: 10 s.
+    pub timeout: Duration,
+    /// The time limit of connecting. Default: 5 s.
+    pub connect_timeout: Duration,
+    /// The largest result accepted, in bytes. Default: 64 MiB.
     pub max_response: u64,
     /// The most registered memory for large requests in bytes, and the same again for large results, for each
-    /// worker.
+    /// worker. Default: 256 MiB.
     pub large_memory: u64,
     /// Only for plans that may lose messages: how long a server may answer nothing to repeated requests until
-    /// the lane counts as broken, in nanoseconds. Its calls then end with
-    /// [`Cause::Unanswered`](crate::Cause::Unanswered). Handlers that keep a worker busy for longer should
-    /// run in the pool.
-    pub silence: Nanos,
-    /// The only worker to connect to; all workers if `None`.
+    /// the lane counts as broken. Its calls then end with [`Cause::Unanswered`](crate::Cause::Unanswered).
+    /// Handlers that keep a worker busy for longer should run in the pool. Default: 10 s.
+    pub silence: Duration,
+    /// The only worker to connect to; all workers if `None`, the default.
     pub worker: Option<u16>,
-    /// The name of the service to connect to; empty for any.
+    /// The name of the service to connect to; empty for any. Default: empty. A typed client asks for the name
+    /// of its service.
     pub service: String,
     /// The name of the client's program, for the logs and the statistics of servers
     /// ([`Server::clients`](crate::Server::clients)); at most 64 bytes, the rest is cut. Empty by default: servers
@@ -54,24 +54,24 @@ pub struct ClientConfig {
     /// one, also those of its clones and of [`another`](crate::Client::another). If `None`, connecting draws one
     /// at random.
     pub identity: Option<u64>,
-    /// The token that authorizes the client at the server.
+    /// The token that authorizes the client at the server. Default: empty.
     pub token: Vec<u8>,
-    /// How long an adaptive wait polls before it sleeps, in nanoseconds.
-    pub spin: Nanos,
-    /// The fabric's operation rates, by which plans that fetch or write back choose. If `None`: the rates of
+    /// How long an adaptive wait polls before it sleeps. Default: 20 µs.
+    pub spin: Duration,
+    /// The fabric's operation rates, by which plans that fetch or write back choose. If `None`, the default: the rates of
     /// the fabric's device ([`Fabric::rates`]; `dunlin bench fetch-table` measures them), else typical rates
     /// of shared memory or the rates of RF-RPC's cluster.
     ///
     /// If the rates rule fetching out ([`FetchTable::rules_out_fetching`]), results are written back.
     /// [`Tuning::table`](crate::Tuning::table) names the source of the rates in use.
     pub fetch_table: Option<Arc<FetchTable>>,
-    /// How plans that fetch or write back choose R and F.
+    /// How plans that fetch or write back choose R and F. Default: [`FetchChoice::default`], tuned at run time.
     pub fetch_choice: FetchChoice,
-    /// When such plans post the first READ for a result.
+    /// When such plans post the first READ for a result. Default: [`FirstRead::default`].
     pub first_read: FirstRead,
-    /// When batches are sent without a flush; if `None`, when a message is full or the caller waits.
+    /// When batches are sent without a flush; if `None`, the default: when a message is full or the caller waits.
     pub batching: Option<Batching>,
-    /// The back-off of reconnecting.
+    /// The back-off of reconnecting. Default: 1 ms to 1 s.
     pub backoff: BackoffConfig,
     /// How long a call that finds no connection waits for one, while the client connects with back-off. The
     /// wait is part of the call's [`timeout`](ClientConfig::timeout). Zero, the default: the call fails at
@@ -97,17 +97,17 @@ impl Default for ClientConfig {
             functions: BTreeMap::new(),
             window: 64,
             ring_bytes: 16 * 1024,
-            timeout: 10_000_000_000,
-            connect_timeout: 5_000_000_000,
+            timeout: Duration::from_secs(10),
+            connect_timeout: Duration::from_secs(5),
             max_response: 64 << 20,
             large_memory: 256 << 20,
-            silence: 10_000_000_000,
+            silence: Duration::from_secs(10),
             worker: None,
             service: String::new(),
             program: String::new(),
             identity: None,
             token: Vec::new(),
-            spin: 20_000,
+            spin: Duration::from_micros(20),
             fetch_table: None,
             fetch_choice: FetchChoice::default(),
             first_read: FirstRead::default(),
@@ -132,6 +132,14 @@ impl ClientConfig {
     /// Returns the default settings with this plan.
     pub fn with_plan(plan: Plan) -> Self {
         ClientConfig { plan: Some(plan), ..ClientConfig::default() }
+    }
+
+    /// Returns the timeout of a call as the engine counts it: in nanoseconds, 0 for none.
+    pub fn call_nanos(&self) -> Nanos {
+        match nanos(self.timeout) {
+            Nanos::MAX => 0,
+            timeout => timeout.max(1),
+        }
     }
 
     /// Fills in the fabric's default plan if none is given, and an identity. Connecting calls this first.

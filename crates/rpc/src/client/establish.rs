@@ -30,7 +30,7 @@ use crate::tune::Tuners;
 use crate::tune::fill::FillTuner;
 use dunlin_fabric::{
     Access, Address, Arena, Endpoint, Fabric, Link, Nanos, QueuePairConfig, QueuePairId, Region, RegionKey,
-    ThreadDomain, Transport,
+    ThreadDomain, Transport, nanos,
 };
 use dunlin_wire::handshake::{
     Extension, Extensions, Hello, HelloReply, LaneReady, MAX_PROGRAM_BYTES, MAX_VERSION, MIN_VERSION,
@@ -386,7 +386,7 @@ impl<F: Fabric> PreparedLane<F> {
             strays: 0,
             hybrid,
             written_by_rates: tuners.fetch.clone().filter(|_| self.ruled_out),
-            again: plan.is_lossy().then(|| Box::new(Requests::new(ready.window, config.silence))),
+            again: plan.is_lossy().then(|| Box::new(Requests::new(ready.window, nanos(config.silence)))),
             link: link.clone(),
             tx,
             rx,

@@ -2,7 +2,7 @@
 
 use super::within::Time;
 use crate::error::Cause;
-use dunlin_fabric::Nanos;
+use dunlin_fabric::{Nanos, nanos};
 use std::time::Duration;
 
 /// The longest time that a call may wait for a connection, and the call's end without a connection by then.
@@ -28,11 +28,6 @@ impl Patience {
             false => Patience { until: ready, cause: Cause::Disconnected },
         })
     }
-}
-
-/// Converts a duration to nanoseconds; the longest ones saturate.
-pub(crate) fn nanos(duration: Duration) -> Nanos {
-    Nanos::try_from(duration.as_nanos()).unwrap_or(Nanos::MAX)
 }
 
 #[cfg(test)]

@@ -18,7 +18,9 @@ use crate::error::{CallError, Cause, ConnectError};
 use crate::path::hybrid::Tuning;
 use crate::tune::Tuners;
 use crate::wait::Waiter;
-use dunlin_fabric::{Address, Buffer, Capabilities, Fabric, Host, Nanos, Site, ThreadDomain, WaitMode, Wake};
+use dunlin_fabric::{
+    Address, Buffer, Capabilities, Fabric, Host, Nanos, Site, ThreadDomain, WaitMode, Wake, nanos,
+};
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
@@ -38,7 +40,7 @@ pub(crate) struct Client<F: Fabric> {
     earliest: Nanos,
     /// A batch found no room. Any wake-up may mean that there is room now.
     held_back: bool,
-    /// [`ClientConfig::timeout`].
+    /// [`ClientConfig::timeout`]; 0 for none.
     timeout: Nanos,
     next_worker: usize,
     /// Broken lanes whose results were not collected yet.
@@ -140,10 +142,10 @@ impl<F: Fabric> Client<F> {
             core,
             lanes: Lanes::new(&config),
             old: Vec::new(),
-            waiter: Waiter::new(config.mode(), config.spin),
+            waiter: Waiter::new(config.mode(), nanos(config.spin)),
             earliest: Nanos::MAX,
             held_back: false,
-            timeout: config.timeout,
+            timeout: config.call_nanos(),
             session: 0,
             next_worker: 0,
             target: Box::new(Target {
@@ -154,7 +156,7 @@ impl<F: Fabric> Client<F> {
             }),
         };
         if !client.target.config.lazy {
-            let until = fabric.host().now().saturating_add(client.target.config.connect_timeout);
+            let until = fabric.host().now().saturating_add(nanos(client.target.config.connect_timeout));
             client.establish(until)?;
         }
         Ok(client)

@@ -4,7 +4,7 @@ use super::core::CallId;
 use super::filling::FillingRequest;
 use super::synchronous::{Client, LargeRequest, Response};
 use crate::error::{CallError, Cause};
-use dunlin_fabric::{Fabric, Nanos};
+use dunlin_fabric::{Fabric, Nanos, nanos};
 use std::time::Duration;
 
 /// The least time for which a call with a time of its own may reconnect, in nanoseconds. A shorter one would
@@ -24,7 +24,7 @@ impl Time {
     /// Returns the time given with a call.
     #[inline]
     pub(crate) fn own(time: Duration) -> Time {
-        Time { nanos: Nanos::try_from(time.as_nanos()).unwrap_or(Nanos::MAX), is_own: true }
+        Time { nanos: nanos(time), is_own: true }
     }
 
     /// Returns whether no time is left.

@@ -1,35 +1,37 @@
 //! Exponential back-off with jitter: a state machine that decides when to reconnect. The caller supplies the
 //! time.
 
-use dunlin_fabric::Nanos;
+use dunlin_fabric::{Nanos, nanos};
+use std::time::Duration;
 
 /// The bounds of the back-off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BackoffConfig {
-    /// The wait after the first failure, in nanoseconds.
-    pub first: Nanos,
-    /// The longest wait, in nanoseconds.
-    pub longest: Nanos,
+    /// The wait after the first failure. Default: 1 ms.
+    pub first: Duration,
+    /// The longest wait. Default: 1 s.
+    pub longest: Duration,
 }
 
 impl Default for BackoffConfig {
     fn default() -> Self {
-        BackoffConfig { first: 1_000_000, longest: 1_000_000_000 }
+        BackoffConfig { first: Duration::from_millis(1), longest: Duration::from_secs(1) }
     }
 }
 
 /// The back-off state of one connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Backoff {
-    config: BackoffConfig,
+    first: Nanos,
+    longest: Nanos,
     failures: u32,
     not_before: Nanos,
 }
 
 impl Backoff {
     /// Creates a state without failures.
-    pub const fn new(config: BackoffConfig) -> Self {
-        Backoff { config, failures: 0, not_before: 0 }
+    pub fn new(config: BackoffConfig) -> Self {
+        Backoff { first: nanos(config.first), longest: nanos(config.longest), failures: 0, not_before: 0 }
     }
 
     /// Returns the time before which no attempt may be made, in nanoseconds.
@@ -45,15 +47,14 @@ impl Backoff {
     /// Records a failed attempt. The wait doubles with each failure up to the longest one. A random part of
     /// up to half of it is taken off, so that the clients of a restarted server do not reconnect all at once.
     pub fn failed(&mut self, now: Nanos, random: u64) {
-        let wait =
-            self.config.first.saturating_mul(1 << self.failures.min(32)).min(self.config.longest).max(1);
+        let wait = self.first.saturating_mul(1 << self.failures.min(32)).min(self.longest).max(1);
         self.failures += 1;
         self.not_before = now.saturating_add(wait / 2 + random % (wait / 2 + 1));
     }
 
     /// Resets the state after a successful connection.
     pub fn succeeded(&mut self) {
-        *self = Backoff::new(self.config);
+        (self.failures, self.not_before) = (0, 0);
     }
 
     /// Returns the number of failed attempts since the last connection.
@@ -69,7 +70,10 @@ mod tests {
 
     #[test]
     fn waits_double_up_to_the_longest_and_start_again() {
-        let mut backoff = Backoff::new(BackoffConfig { first: 100, longest: 1000 });
+        let mut backoff = Backoff::new(BackoffConfig {
+            first: Duration::from_nanos(100),
+            longest: Duration::from_nanos(1000),
+        });
         assert!(backoff.is_due(0));
         let mut waits = Vec::new();
         for _ in 0..6 {
@@ -87,7 +91,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_wait_is_bounded(first in 0u64..1 << 50, longest in 0u64..1 << 50, tries in 1usize..80, now: u64, random: u64) {
-            let mut backoff = Backoff::new(BackoffConfig { first, longest });
+            let mut backoff = Backoff::new(BackoffConfig { first: Duration::from_nanos(first), longest: Duration::from_nanos(longest) });
             for _ in 0..tries {
                 backoff.failed(now, random);
                 prop_assert!(backoff.not_before() >= now);

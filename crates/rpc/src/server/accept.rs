@@ -16,7 +16,7 @@ use crate::plan::{
 use dunlin_fabric::WithSources;
 use dunlin_fabric::{
     Access, Endpoint, Fabric, Host, Link, Listener, Mark, Nanos, ReadyList, Region, RegionKey, Signal,
-    Subscription,
+    Subscription, nanos,
 };
 use dunlin_wire::handshake::{
     Extensions, HandshakeError, Hello, HelloReply, MAX_VERSION, MIN_VERSION, OpenLane, Record, RefusalCode,
@@ -214,7 +214,7 @@ impl<F: Fabric> Control<F> {
         }
         let number = self.fabric.host().random() | 1;
         let again = sessions.ready.mark(number);
-        let hello_until = self.fabric.host().now() + self.shared.config.hello_timeout;
+        let hello_until = self.fabric.host().now().saturating_add(nanos(self.shared.config.hello_timeout));
         let (again_too, lanes) = (again.clone(), Arc::default());
         let session = Session::<F> { link, again: again_too, greeted: false, hello_until, lanes };
         session.link.subscribe(Subscription { signal: self.signal.clone(), mark: again });

@@ -2,46 +2,50 @@
 
 use crate::error::ServeError;
 use crate::limits::MAX_WINDOW;
-use dunlin_fabric::Nanos;
+use std::time::Duration;
 
 /// Settings of a server. The defaults fit most uses.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
-    /// Worker threads, each with its own lanes and its own part of the service.
+    /// Worker threads, each with its own lanes and its own part of the service. Default: 1.
     pub workers: u16,
-    /// Threads of the pool; started only if a pool service is set.
+    /// Threads of the pool; started only if a pool service is set. Default: 2.
     pub pool_threads: u16,
     /// Cores to which worker and pool threads are bound, such as those of one NUMA node; empty for no
-    /// binding. Workers that the application runs on its own threads are not bound.
+    /// binding, the default. Workers that the application runs on its own threads are not bound.
     pub cores: Vec<u32>,
     /// Most calls that wait for the pool, and most that wait to be pulled. The server refuses more as
-    /// overloaded.
+    /// overloaded. Default: 1024.
     pub max_waiting: u32,
-    /// The largest request accepted, in bytes.
+    /// The largest request accepted, in bytes. Default: 64 MiB.
     pub max_payload: u64,
-    /// The largest result, in bytes.
+    /// The largest result, in bytes. Default: 64 MiB.
     pub max_response: u64,
-    /// The most calls in flight on a lane.
+    /// The most calls in flight on a lane. Default: 256.
     pub window: u16,
-    /// The largest ring for a client, in bytes.
+    /// The largest ring for a client, in bytes. Default: 64 KiB.
     pub max_ring_bytes: u32,
-    /// The most connections at the same time.
+    /// The most connections at the same time. Default: 10 000.
     pub max_connections: u32,
-    /// Registered memory of each worker for large requests, in bytes.
+    /// Registered memory of each worker for large requests, in bytes. Default: 256 MiB.
     pub large_memory: u64,
-    /// Registered memory of each lane for large results, in bytes.
+    /// Registered memory of each lane for large results, in bytes. Default: 256 MiB.
     pub large_response_memory: u64,
-    /// The service's name. The server refuses clients that ask for another name; empty accepts any name.
+    /// The service's name. The server refuses clients that ask for another name; empty accepts any name. Default:
+    /// empty. A typed server has the name of its service.
     pub service: String,
     /// Further names under which clients may ask for the service, such as those of services that it extends.
     /// Without effect if `service` is empty. Default: none.
     pub other_names: Vec<String>,
-    /// The token that clients must present; empty for none.
+    /// The token that clients must present; empty for none, the default.
     pub token: Vec<u8>,
-    /// Time for which an adaptive wait spins before it sleeps, in nanoseconds.
-    pub spin: Nanos,
-    /// Time limit for a client's hello message, in nanoseconds.
-    pub hello_timeout: Nanos,
+    /// Time for which an adaptive wait spins before it sleeps. Default: 20 µs.
+    pub spin: Duration,
+    /// Time limit for a client's hello message. Default: 5 s.
+    pub hello_timeout: Duration,
+    /// The time that received calls have to be answered when a signal ends the server
+    /// (`dunlin::Server::run_until_signal`). Default: 5 s.
+    pub shutdown_timeout: Duration,
 }
 
 impl Default for ServerConfig {
@@ -61,8 +65,9 @@ impl Default for ServerConfig {
             service: String::new(),
             other_names: Vec::new(),
             token: Vec::new(),
-            spin: 20_000,
-            hello_timeout: 5_000_000_000,
+            spin: Duration::from_micros(20),
+            hello_timeout: Duration::from_secs(5),
+            shutdown_timeout: Duration::from_secs(5),
         }
     }
 }

@@ -28,7 +28,7 @@ use crate::wait::{Sleep, Waiter};
 use dunlin_fabric::WithSources;
 use dunlin_fabric::{
     Arena, Completion, CompletionQueueId, CompletionStatus, Fabric, Host, Link, Nanos, Opcode, QueuePairId,
-    QueuePairState, ReceiveTarget, SharedReceiveQueueId, Site, ThreadDomain, WaitMode, Wake, Work,
+    QueuePairState, ReceiveTarget, SharedReceiveQueueId, Site, ThreadDomain, WaitMode, Wake, Work, nanos,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -184,7 +184,7 @@ impl<F: Fabric> Worker<F> {
             told: false,
             reading: 0,
             signaled: 0,
-            waiter: Waiter::new(CompletionMode::Event, shared.config.spin),
+            waiter: Waiter::new(CompletionMode::Event, nanos(shared.config.spin)),
             sleep: Sleep { mode: WaitMode::Event, gives_way: fabric.capabilities().write_wakes },
             drain_until: None,
             closing: Vec::new(),

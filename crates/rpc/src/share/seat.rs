@@ -7,7 +7,7 @@ use crate::client::config::ClientConfig;
 use crate::client::within::Time;
 use crate::error::{CallError, Cause, ConnectError};
 use crate::wait::{Sleep, Waiter};
-use dunlin_fabric::{Fabric, Host, Nanos, Parker, WaitMode};
+use dunlin_fabric::{Fabric, Host, Nanos, Parker, WaitMode, nanos};
 use std::sync::Arc;
 
 /// A thread's client of a shared connection. `Send`, but used by one thread at a time.
@@ -40,9 +40,9 @@ impl<F: Fabric, P: Policy<F>> Seat<F, P> {
             number,
             calls: Calls::new(config.window),
             sleep,
-            waiter: Waiter::new(config.mode(), config.spin),
+            waiter: Waiter::new(config.mode(), nanos(config.spin)),
             earliest: Nanos::MAX,
-            timeout: config.timeout,
+            timeout: config.call_nanos(),
             // Threads begin at different workers.
             next_worker: usize::from(number),
             has_idled: false,

@@ -11,13 +11,19 @@ use dunlin_rpc::*;
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// One day: no batch exceeds its timeout.
 const NEVER_LATE: Nanos = 86_400_000_000_000;
 
 fn config(batching: Batching) -> ClientConfig {
     let plan = Plan::new(RequestHalf::Write, ResponseHalf::Write);
-    ClientConfig { batching: Some(batching), window: 256, timeout: 0, ..ClientConfig::with_plan(plan) }
+    ClientConfig {
+        batching: Some(batching),
+        window: 256,
+        timeout: Duration::MAX,
+        ..ClientConfig::with_plan(plan)
+    }
 }
 
 /// Invalid settings are refused, not rounded to valid ones.
@@ -30,7 +36,7 @@ fn settings_that_mean_nothing_are_refused_in_words() {
     };
     let batching = |batching| ClientConfig { batching: Some(batching), ..ClientConfig::default() };
     let within = |tolerance| {
-        let calls = BatchCalls::WithinLatency { limit: 20_000, tolerance };
+        let calls = BatchCalls::WithinLatency { limit: Duration::from_micros(20), tolerance };
         batching(Batching { calls, ..Batching::default() })
     };
     let read = |retries, bytes| {
@@ -54,7 +60,11 @@ fn settings_that_mean_nothing_are_refused_in_words() {
 }
 
 fn fixed(calls: u16) -> Batching {
-    Batching { calls: BatchCalls::Fixed(calls), timeout: NEVER_LATE, ..Batching::default() }
+    Batching {
+        calls: BatchCalls::Fixed(calls),
+        timeout: Duration::from_nanos(NEVER_LATE),
+        ..Batching::default()
+    }
 }
 
 /// Requests that the client has written.
@@ -130,7 +140,8 @@ fn a_full_window_sends_what_is_open() {
 #[test]
 fn a_batch_that_has_stood_open_for_long_goes_out() {
     bounded(|| {
-        let mut turns = Turns::new(config(Batching { timeout: 1_000_000, ..fixed(16) }), |_| ());
+        let mut turns =
+            Turns::new(config(Batching { timeout: Duration::from_millis(1), ..fixed(16) }), |_| ());
         let first = push(&mut turns, 8);
         turns.client.progress();
         let second = push(&mut turns, 8);
@@ -167,7 +178,7 @@ fn in_virtual_time(limit: Nanos, half: Nanos, (service, then): (Nanos, Nanos)) -
                 })
             })
             .unwrap();
-        let calls_within = BatchCalls::WithinLatency { limit, tolerance: 0.05 };
+        let calls_within = BatchCalls::WithinLatency { limit: Duration::from_nanos(limit), tolerance: 0.05 };
         let batching = Batching { calls: calls_within, bytes: 8192, ..Batching::default() };
         let mut client = Client::connect(&fabric, &address, config(batching)).unwrap();
         let (mut in_flight, mut tried) = (0u64, false);
@@ -186,7 +197,7 @@ fn in_virtual_time(limit: Nanos, half: Nanos, (service, then): (Nanos, Nanos)) -
         }
         seen.1.store(client.batch_calls()[0].into(), Ordering::Relaxed);
         client.close();
-        server.shutdown(1_000_000_000);
+        server.shutdown(Duration::from_secs(1));
     })
     .unwrap();
     let of = |count: &AtomicU64| count.load(Ordering::Relaxed);

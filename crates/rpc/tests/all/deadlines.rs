@@ -105,7 +105,11 @@ fn end(outcome: Result<&[u8], CallError>) -> End {
 fn make_calls(fabric: &Sim, address: &Address, plan: Plan, book: &Book, (first, calls): (u64, u64)) {
     let host = fabric.host().clone();
     let mut random = Random::new(first, 1);
-    let config = ClientConfig { timeout: 1500 * MICROSECOND, window: 8, ..ClientConfig::with_plan(plan) };
+    let config = ClientConfig {
+        timeout: Duration::from_nanos(1500 * MICROSECOND),
+        window: 8,
+        ..ClientConfig::with_plan(plan)
+    };
     let mut client = Client::connect(fabric, address, config).unwrap();
     let mut open = BTreeMap::new();
     let mut made = 0;
@@ -208,7 +212,7 @@ fn no_call_begins_after_its_deadline_and_none_is_denied() {
                 })
                 .collect();
             clients.into_iter().for_each(dunlin_fabric::Task::join);
-            server.shutdown(100 * MILLISECOND);
+            server.shutdown(Duration::from_nanos(100 * MILLISECOND));
         });
         run.unwrap_or_else(|error| panic!("{name}: {error}"));
         let counts = check(&book, &name);
@@ -232,7 +236,7 @@ fn with_server(
         let mut client = Client::connect(&fabric, &address, ClientConfig::with_plan(plan)).unwrap();
         body(&fabric, &server, &mut client, &book);
         drop(client);
-        server.shutdown(1_000 * MILLISECOND);
+        server.shutdown(Duration::from_nanos(1_000 * MILLISECOND));
     });
     run.unwrap_or_else(|error| panic!("{error}"));
 }
@@ -432,7 +436,7 @@ fn a_message_may_have_a_time_of_its_own() {
         client.client_recv(0, &mut buffer).unwrap();
         assert!(client.client_send_within(Duration::ZERO, 0, &mut buffer, 1).is_err());
         drop(client);
-        server.shutdown(1_000 * MILLISECOND);
+        server.shutdown(Duration::from_nanos(1_000 * MILLISECOND));
         serving.unwrap().join();
     });
     run.unwrap_or_else(|error| panic!("{error}"));
@@ -457,7 +461,7 @@ fn waiting_for_room_is_part_of_the_time() {
         let called = within(&mut client, MILLISECOND).call(WORK, &request(2, 0));
         assert_eq!(called.map(drop).unwrap_err(), over(Certainty::NotExecuted), "no room");
         drop(client);
-        server.shutdown(1_000 * MILLISECOND);
+        server.shutdown(Duration::from_nanos(1_000 * MILLISECOND));
     });
     run.unwrap_or_else(|error| panic!("{error}"));
 }

@@ -4,6 +4,7 @@
 use dunlin_fabric::{Address, Fabric, Scheme};
 use dunlin_fabric_shm::{ShmConfig, ShmFabric};
 use dunlin_rpc::*;
+use std::time::Duration;
 
 const CALLS: usize = 300;
 
@@ -53,5 +54,5 @@ fn a_full_window_of_large_answers_never_stands_still() {
             }
         }
     }
-    server.shutdown(1_000_000_000);
+    server.shutdown(Duration::from_secs(1));
 }

@@ -6,6 +6,7 @@
 use dunlin_fabric::{Address, Capabilities, Fabric, Host, Nanos, Scheme};
 use dunlin_fabric_sim::{Settings, Sim};
 use dunlin_rpc::*;
+use std::time::Duration;
 
 const LARGE_ANSWER: u16 = 1;
 const COLLECTED: u16 = 2;
@@ -52,13 +53,13 @@ fn run(
             .unwrap();
         let host = fabric.host().clone();
         let body = move || {
-            let config = ClientConfig { window: 48, timeout: 0, ..ClientConfig::with_plan(plan) };
+            let config = ClientConfig { window: 48, timeout: Duration::MAX, ..ClientConfig::with_plan(plan) };
             client(Client::connect(&fabric, &address, config).unwrap());
         };
         let task = host.spawn("client", Box::new(body)).unwrap();
         application(&server);
         task.join();
-        server.shutdown(1_000_000_000);
+        server.shutdown(Duration::from_secs(1));
     });
     report.map(|_| ())
 }

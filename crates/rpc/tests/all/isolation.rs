@@ -12,6 +12,7 @@ use dunlin_rpc::*;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// Echoes payloads of any size.
 const BULK: u16 = 3;
@@ -152,7 +153,7 @@ fn p99(config: ClientConfig, bulk_calls: usize) -> Nanos {
         }
         assert!(completed >= bulk_calls, "{completed}");
         drop(client);
-        server.shutdown(1_000_000_000);
+        server.shutdown(Duration::from_secs(1));
     })
     .unwrap();
     let mut times = times.lock().unwrap().clone();

@@ -8,6 +8,7 @@ use crate::common::*;
 use dunlin_rpc::*;
 use proptest::prelude::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
 
 /// Answers with the first half of the request, followed by other bytes.
 const HALF: u16 = 2;
@@ -265,7 +266,11 @@ fn a_result_that_is_not_filled_on_ends_by_its_deadline() {
                 })
             })
             .unwrap();
-        let config = ClientConfig { window: WINDOW, timeout: SHORT, ..ClientConfig::with_plan(plan()) };
+        let config = ClientConfig {
+            window: WINDOW,
+            timeout: Duration::from_nanos(SHORT),
+            ..ClientConfig::with_plan(plan())
+        };
         let mut client = Client::connect(&fabric, server.address(), config).unwrap();
         let error = client.call(ECHO, b"begin").map(drop).unwrap_err();
         // The server had announced the result.

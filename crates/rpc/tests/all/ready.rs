@@ -110,7 +110,10 @@ fn each(test: fn(&Scene, ClientConfig)) {
                 let hooks = FailStep::default();
                 let fabric = Interposed::with_hooks(sim.clone(), hooks.clone());
                 let scene = Scene { sim, fabric, hooks, executed: Executed::default(), asynchronous };
-                let backoff = BackoffConfig { first: MILLISECOND, longest: 20 * MILLISECOND };
+                let backoff = BackoffConfig {
+                    first: Duration::from_nanos(MILLISECOND),
+                    longest: Duration::from_nanos(20 * MILLISECOND),
+                };
                 let plan = protocol.plan(mode);
                 test(&scene, ClientConfig { backoff, ..ClientConfig::with_plan(plan) });
             });
@@ -147,7 +150,7 @@ fn a_server_that_never_answers_ends_the_wait_and_the_call() {
     each(|scene, config| {
         let wait = Duration::from_millis(500);
         let lazy = ClientConfig { lazy: true, wait_for_ready: wait, ..config };
-        let deadline = ClientConfig { timeout: 50 * MILLISECOND, ..lazy.clone() };
+        let deadline = ClientConfig { timeout: Duration::from_nanos(50 * MILLISECOND), ..lazy.clone() };
         let none = ClientConfig { wait_for_ready: Duration::ZERO, ..lazy.clone() };
         for (config, took, cause) in [
             (none, 0, Cause::Disconnected),
@@ -258,6 +261,6 @@ fn a_worker_that_does_not_exist_is_refused() {
                 block_on(&scene.sim, client.call_on(0, ECHO, &[0; 8])).unwrap();
             }
         }
-        server.shutdown(1_000_000_000);
+        server.shutdown(Duration::from_secs(1));
     });
 }

@@ -15,6 +15,7 @@ use std::future::Future;
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
 
 /// Runs of each plan.
 const SEEDS: u64 = 4;
@@ -143,7 +144,7 @@ fn under_load(
         let executed = Executed::default();
         let first = serve(&fabric, &executed);
         let hub = AsyncHub::new(&fabric).unwrap();
-        let config = ClientConfig { window: 6, timeout: 0, ..ClientConfig::with_plan(plan) };
+        let config = ClientConfig { window: 6, timeout: Duration::MAX, ..ClientConfig::with_plan(plan) };
         let client = AsyncClient::connect(&hub, &address(), config).unwrap();
         drop(hub);
         let tasks: Vec<_> = (0..TASKS)
@@ -162,7 +163,7 @@ fn under_load(
         drop(client);
         let last = server(&fabric, first, &executed);
         tasks.into_iter().for_each(dunlin_fabric::Task::join);
-        last.shutdown(1_000_000_000);
+        last.shutdown(Duration::from_secs(1));
     });
     run.unwrap_or_else(|error| {
         panic!("{:?}/{:?} {}, seed {seed}: {error}", plan.request, plan.response, plan.client)
@@ -217,7 +218,7 @@ fn an_asynchronous_client_under_load_comes_back_to_a_server_that_was_cut_off() {
 
 #[test]
 fn a_server_that_drains_leaves_no_asynchronous_call_in_doubt() {
-    let all = over_plans(|_, server| server.shutdown(1_000_000_000));
+    let all = over_plans(|_, server| server.shutdown(Duration::from_secs(1)));
     assert!(all.maybe == 0 && all.not > 100, "{all:?}");
 }
 
@@ -377,9 +378,12 @@ fn failing_dials(seed: u64, step: Option<Step>, asynchronous: bool) -> Vec<Nanos
         let host = sim.host().clone();
         let server = serve(&sim, &executed);
         let config = ClientConfig {
-            backoff: BackoffConfig { first: FIRST, longest: LONGEST },
-            timeout: 0,
-            connect_timeout: SLACK,
+            backoff: BackoffConfig {
+                first: Duration::from_nanos(FIRST),
+                longest: Duration::from_nanos(LONGEST),
+            },
+            timeout: Duration::MAX,
+            connect_timeout: Duration::from_nanos(SLACK),
             ..ClientConfig::default()
         };
         let mut client = if asynchronous {
@@ -419,7 +423,7 @@ fn failing_dials(seed: u64, step: Option<Step>, asynchronous: bool) -> Vec<Nanos
         out.lock().unwrap().clone_from(&tries.dialled);
         drop(tries);
         drop(client);
-        server.shutdown(1_000_000_000);
+        server.shutdown(Duration::from_secs(1));
     });
     run.unwrap_or_else(|error| panic!("{step:?}, seed {seed}: {error}"));
     let times = times.lock().unwrap();

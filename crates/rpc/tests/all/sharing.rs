@@ -71,7 +71,7 @@ fn threads_on_shared_memory(plan: Plan, sharing: Sharing, workers: u16) {
         }
     });
     drop(first);
-    server.shutdown(1_000_000_000);
+    server.shutdown(Duration::from_secs(1));
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn in_virtual_time(plan: Plan, sharing: Sharing, seed: u64) {
             .collect();
         tasks.into_iter().for_each(dunlin_fabric::Task::join);
         drop(first);
-        server.shutdown(1_000_000_000);
+        server.shutdown(Duration::from_secs(1));
     })
     .unwrap();
     assert_eq!(answered.load(Ordering::Relaxed), 5);
@@ -174,7 +174,7 @@ fn a_deadline_ends_its_own_call_only() {
                 }
                 task.unwrap().join();
                 drop(patient);
-                server.shutdown(1_000_000_000);
+                server.shutdown(Duration::from_secs(1));
             })
             .unwrap();
         }
@@ -199,7 +199,7 @@ fn seats_are_dropped_with_calls_in_flight() {
                 assert_eq!(*first.call(ECHO, &sent).unwrap(), *sent);
             }
             drop(first);
-            server.shutdown(1_000_000_000);
+            server.shutdown(Duration::from_secs(1));
         }
     });
 }
@@ -217,7 +217,7 @@ fn more_seats_than_there_are_are_refused() {
         drop(others);
         assert!(first.another().is_ok());
         drop(first);
-        server.shutdown(1_000_000_000);
+        server.shutdown(Duration::from_secs(1));
     }
 }
 
@@ -231,7 +231,7 @@ fn threads_outlive_their_server() {
             let server = serve(&fabric, &address, 1);
             let config = ClientConfig {
                 wait_for_ready: Duration::from_secs(20),
-                timeout: 30_000_000_000,
+                timeout: Duration::from_secs(30),
                 ..shared(any_plan(), sharing)
             };
             let first = Client::connect(&fabric, &address, config).unwrap();
@@ -257,11 +257,11 @@ fn threads_outlive_their_server() {
                     })
                     .collect();
                 std::thread::sleep(Duration::from_millis(20));
-                server.shutdown(0);
+                server.shutdown(Duration::ZERO);
                 let server = serve(&fabric, &address, 1);
                 is_back.store(1, Ordering::Relaxed);
                 threads.into_iter().for_each(|thread| thread.join().unwrap());
-                server.shutdown(1_000_000_000);
+                server.shutdown(Duration::from_secs(1));
             });
         }
     });
@@ -289,7 +289,7 @@ fn late_answers_are_not_mixed_up() {
                     }
                 }
                 drop(client);
-                server.shutdown(1_000_000_000);
+                server.shutdown(Duration::from_secs(1));
             })
             .unwrap();
         }

@@ -48,14 +48,14 @@ fn reports(mode: CompletionMode, calls: fn(&mut Client<Sim>, u32)) -> Vec<(u16, 
             .map(|number| {
                 let fabric = fabric.clone();
                 let body = move || {
-                    let config = ClientConfig { timeout: 0, ..ClientConfig::with_plan(plan) };
+                    let config = ClientConfig { timeout: Duration::MAX, ..ClientConfig::with_plan(plan) };
                     calls(&mut Client::connect(&fabric, &address(), config).unwrap(), number);
                 };
                 host.spawn(&format!("client-{number}"), Box::new(body)).unwrap()
             })
             .collect();
         clients.into_iter().for_each(dunlin_fabric::Task::join);
-        server.shutdown(1_000_000_000);
+        server.shutdown(Duration::from_secs(1));
     });
     run.unwrap_or_else(|error| panic!("{mode}: {error}"));
     let mut reports = std::mem::take(&mut *reports.lock().unwrap());

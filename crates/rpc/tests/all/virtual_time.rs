@@ -6,6 +6,7 @@ use dunlin_rpc::messages::{MessageClient, MessageServer};
 use dunlin_rpc::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 fn echo() -> Box<dyn Service> {
     Box::new(|request: &Request<'_>, reply: &mut Reply<'_>| {
@@ -65,7 +66,7 @@ fn scenario_with(settings: Settings, seed: u64, plan: Plan, calls: u64) -> RunRe
             })
             .collect();
         tasks.into_iter().for_each(dunlin_fabric::Task::join);
-        server.shutdown(1_000_000_000);
+        server.shutdown(Duration::from_secs(1));
     })
     .unwrap();
     assert_eq!(answered.load(Ordering::Relaxed), 2 * calls);
@@ -176,7 +177,7 @@ fn a_client_without_a_plan_takes_the_usual_one_of_the_fabric() {
                 }
             }
             drop((client, another));
-            server.shutdown(1_000_000_000);
+            server.shutdown(Duration::from_secs(1));
         });
         run.unwrap_or_else(|error| panic!("{error}"));
     }
@@ -194,7 +195,7 @@ impl<S: Signal> std::task::Wake for Raise<S> {
 /// with a shorter timeout must still end on time.
 #[test]
 fn a_short_deadline_is_kept_beside_calls_that_have_longer() {
-    for long in [0, 10_000_000_000] {
+    for long in [Duration::MAX, Duration::from_secs(10)] {
         let run = Sim::run(5, move |fabric| {
             let host = fabric.host().clone();
             let address = Address::new(Scheme::Sim, "late").unwrap();
@@ -214,7 +215,7 @@ fn a_short_deadline_is_kept_beside_calls_that_have_longer() {
                 let config = ClientConfig { timeout, ..ClientConfig::with_plan(plan) };
                 AsyncClient::connect(&hub, &address, config).unwrap()
             };
-            let (patient, hasty) = (connect(long), connect(1_000_000));
+            let (patient, hasty) = (connect(long), connect(Duration::from_millis(1)));
             let signal = host.signal();
             let waker = std::task::Waker::from(Arc::new(Raise(signal.clone())));
             let mut context = std::task::Context::from_waker(&waker);
@@ -236,7 +237,7 @@ fn a_short_deadline_is_kept_beside_calls_that_have_longer() {
             // In virtual time.
             let took = host.now() - since;
             assert!((1_000_000..1_100_000).contains(&took), "{took}");
-            server.shutdown(2_000_000_000);
+            server.shutdown(Duration::from_secs(2));
         });
         run.unwrap_or_else(|error| panic!("{error}"));
     }
@@ -263,7 +264,7 @@ fn results_are_fetched_once_more_where_lines_are_not_read_whole() {
             assert!(tuning.results.0 > 0, "{tuning:?}");
             assert_eq!(tuning.reads.0 - tuning.reads.1, reads * tuning.results.0, "{tuning:?}");
             drop(client);
-            server.shutdown(1_000_000_000);
+            server.shutdown(Duration::from_secs(1));
         });
         run.unwrap_or_else(|error| panic!("{whole}: {error}"));
     }
@@ -324,7 +325,7 @@ fn no_send_outruns_the_receives_where_none_waits() {
                 })
                 .collect();
             tasks.into_iter().for_each(dunlin_fabric::Task::join);
-            server.shutdown(1_000_000_000);
+            server.shutdown(Duration::from_secs(1));
         });
         run.unwrap_or_else(|error| panic!("{plan:?}: {error}"));
         assert_eq!(answered.load(Ordering::Relaxed), 12 * 4 * 64, "{plan:?}");
@@ -351,7 +352,7 @@ fn staged_messages_get_their_memory_back_by_the_completion_alone() {
                 assert_eq!(*client.call(1, &payload).unwrap(), *payload);
             }
             drop(client);
-            server.shutdown(1_000_000_000);
+            server.shutdown(Duration::from_secs(1));
         });
         run.unwrap_or_else(|error| panic!("{}: {error}", protocol.name));
     }
@@ -415,7 +416,7 @@ fn messages(seed: u64, plan: Plan) -> RunReport {
             })
             .collect();
         clients.into_iter().for_each(dunlin_fabric::Task::join);
-        server.shutdown(1_000_000_000);
+        server.shutdown(Duration::from_secs(1));
         serving.into_iter().for_each(dunlin_fabric::Task::join);
     })
     .unwrap();

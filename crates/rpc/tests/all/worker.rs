@@ -11,6 +11,7 @@ use dunlin_rpc::*;
 use dunlin_wire::{Descriptor, Flags, Header, Kind, LINE, TAG_OFFSET};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 struct Stepped {
     fabric: ShmFabric,
@@ -53,7 +54,7 @@ fn a_lane_that_breaks_takes_no_reads_of_others_with_it() {
         let mut others = Vec::new();
         // A full poll would hide the error, so several rounds make a coincidence unlikely.
         for round in 1..4 {
-            let config = ClientConfig { timeout: 0, ..ClientConfig::with_plan(plan) };
+            let config = ClientConfig { timeout: Duration::MAX, ..ClientConfig::with_plan(plan) };
             let mut honest =
                 stepped.connect(move |fabric, address| Client::connect(fabric, address, config).unwrap());
             let mut raw = stepped.connect(move |fabric, address| RawClient::connect(fabric, address, plan));
@@ -110,8 +111,12 @@ fn blocked_lanes_keep_no_receives_from_others() {
             deaf.push(raw);
         }
         let mut honest = stepped.connect(move |fabric, address| {
-            Client::connect(fabric, address, ClientConfig { timeout: 0, ..ClientConfig::with_plan(plan) })
-                .unwrap()
+            Client::connect(
+                fabric,
+                address,
+                ClientConfig { timeout: Duration::MAX, ..ClientConfig::with_plan(plan) },
+            )
+            .unwrap()
         });
         // One poll processes as many calls as the worker's budget for a lane, so all of them have found
         // RECVs.

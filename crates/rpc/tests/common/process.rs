@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 const ROLE: &str = "DUNLIN_TEST_ROLE";
 const ARGUMENTS: &str = "DUNLIN_TEST_ARGUMENTS";
@@ -210,7 +211,7 @@ fn serve(arguments: &str) {
     std::panic::set_hook(Box::new(|_| {}));
     let mut words = arguments.split(' ').filter(|w| !w.is_empty());
     let address: Address = words.next().unwrap().parse().unwrap();
-    let mut config = ServerConfig { spin: 2000, ..ServerConfig::default() };
+    let mut config = ServerConfig { spin: Duration::from_micros(2), ..ServerConfig::default() };
     for word in words {
         let (key, value) = word.split_once('=').unwrap();
         let number = || value.parse::<u64>().unwrap();
@@ -224,7 +225,7 @@ fn serve(arguments: &str) {
             "pool_threads" => config.pool_threads = number() as u16,
             "large_memory" => config.large_memory = number(),
             "large_response_memory" => config.large_response_memory = number(),
-            "hello_timeout" => config.hello_timeout = number(),
+            "hello_timeout" => config.hello_timeout = Duration::from_nanos(number()),
             "token" => config.token = value.as_bytes().to_vec(),
             "service" => config.service = value.to_owned(),
             _ => panic!("no setting {key}"),
@@ -239,5 +240,5 @@ fn serve(arguments: &str) {
     // Until the test closes our standard input.
     let mut nothing = Vec::new();
     let _ = std::io::stdin().read_to_end(&mut nothing);
-    server.shutdown(10_000_000_000);
+    server.shutdown(Duration::from_secs(10));
 }

@@ -68,7 +68,7 @@ fn connect(
     fabric: &ShmFabric,
     server: &Server<ShmFabric>,
     plan: Plan,
-    timeout: u64,
+    timeout: Duration,
 ) -> AsyncClient<ShmFabric> {
     let hub = AsyncHub::new(fabric).unwrap();
     let config = ClientConfig { window: 1, timeout, ..ClientConfig::with_plan(plan) };
@@ -106,7 +106,7 @@ fn who_waits_for_room_is_woken() {
     let fabric = fabric();
     let server = serve(&fabric);
     for (_, plan) in plans(&fabric, &MODES) {
-        let client = connect(&fabric, &server, plan, 0);
+        let client = connect(&fabric, &server, plan, Duration::MAX);
         let given_up = client.call(NEVER, b"given up");
         let second = client.clone();
         let waiter = std::thread::spawn(move || block_on(second.call(ECHO, b"next")).unwrap().to_vec());
@@ -122,7 +122,7 @@ fn who_waits_for_room_is_woken_by_the_deadline() {
     let fabric = fabric();
     let server = serve(&fabric);
     for (name, plan) in plans(&fabric, &MODES) {
-        let client = connect(&fabric, &server, plan, 10_000_000);
+        let client = connect(&fabric, &server, plan, Duration::from_millis(10));
         let first = client.call(NEVER, b"never");
         let error = block_on(client.call(ECHO, b"no room")).map(|r| r.len()).unwrap_err();
         assert_eq!(error, CallError::NotExecuted(Cause::DeadlineExceeded), "{name}");
@@ -151,7 +151,7 @@ fn a_hub_may_be_dropped_on_its_own_wake_thread() {
     let fabric = fabric();
     let server = serve(&fabric);
     for _ in 0..10 {
-        let client = connect(&fabric, &server, any_plan(), 0);
+        let client = connect(&fabric, &server, any_plan(), Duration::MAX);
         let (tell, told) = std::sync::mpsc::channel();
         let mut call = Box::pin(client.call(NEVER, b"last"));
         let hand = Arc::new(LastHand(std::sync::Mutex::new(None), std::sync::Mutex::new(tell)));
@@ -185,7 +185,7 @@ fn a_busy_future_wakes_itself_with_each_poll() {
     let fabric = fabric();
     let server = serve(&fabric);
     for (name, plan) in plans(&fabric, &[CompletionMode::Busy]) {
-        let client = connect(&fabric, &server, plan, 0);
+        let client = connect(&fabric, &server, plan, Duration::MAX);
         let count = Arc::new(Counting::default());
         let waker = Waker::from(Arc::clone(&count));
         // One call that is sent, and one that waits for room.
@@ -221,7 +221,7 @@ fn a_sleeping_future_is_woken_once() {
     let fabric = fabric();
     let server = serve(&fabric);
     for (name, plan) in plans(&fabric, &[CompletionMode::Event, CompletionMode::Adaptive]) {
-        let client = connect(&fabric, &server, plan, 0);
+        let client = connect(&fabric, &server, plan, Duration::MAX);
         let count = Arc::new(Counting::default());
         let waker = Waker::from(Arc::clone(&count));
         let mut call = pin!(client.call(NEVER, b"sleeps"));
@@ -244,7 +244,7 @@ fn who_waits_for_room_is_in_the_queue_once() {
     let fabric = fabric();
     let server = serve(&fabric);
     for (name, plan) in plans(&fabric, &[CompletionMode::Event, CompletionMode::Adaptive]) {
-        let client = connect(&fabric, &server, plan, 0);
+        let client = connect(&fabric, &server, plan, Duration::MAX);
         let first = client.call(NEVER, b"first");
         let count = Arc::new(Counting::default());
         let waker = Waker::from(Arc::clone(&count));
@@ -272,7 +272,7 @@ fn a_restarted_server_is_found_again() {
         let address = unique("again");
         let mut server = ServerProcess::start_on(&address, "");
         let hub = AsyncHub::new(&fabric).unwrap();
-        let config = ClientConfig { window: 8, timeout: 0, ..ClientConfig::with_plan(plan) };
+        let config = ClientConfig { window: 8, timeout: Duration::MAX, ..ClientConfig::with_plan(plan) };
         let client = AsyncClient::connect(&hub, &address, config).unwrap();
         let (stop, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let threads: Vec<_> = (0..12u64)
@@ -374,7 +374,7 @@ fn what_is_chosen_can_be_asked_for() {
     let table = FetchTable::new(
         [64, 1024].map(|bytes| RateRow { bytes, reads: 8e6, writes: 1e6, read_nanos: 500.0 }).to_vec(),
     );
-    let calls = BatchCalls::WithinLatency { limit: 1 << 40, tolerance: 0.5 };
+    let calls = BatchCalls::WithinLatency { limit: Duration::from_nanos(1 << 40), tolerance: 0.5 };
     let config = ClientConfig {
         batching: Some(Batching { calls, ..Batching::default() }),
         fetch_table: Some(Arc::new(table.unwrap())),

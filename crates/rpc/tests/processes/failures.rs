@@ -7,6 +7,7 @@ use crate::common::raw::{RawClient, call};
 use crate::common::*;
 use dunlin_rpc::*;
 use dunlin_wire::{Header, Kind, LINE};
+use std::time::Duration;
 
 tests!(
     a_killed_server_ends_every_call,
@@ -26,7 +27,7 @@ fn a_killed_server_ends_every_call() {
         println!("  {name}");
         let mut server = ServerProcess::start("workers=2");
         // Without a timeout no deadline ends these calls.
-        let config = ClientConfig { timeout: 0, window: 16, ..ClientConfig::with_plan(plan) };
+        let config = ClientConfig { timeout: Duration::MAX, window: 16, ..ClientConfig::with_plan(plan) };
         let mut client = Client::connect(&fabric, &server.address, config).unwrap();
         let mut posted = Vec::new();
         for worker in 0..2 {

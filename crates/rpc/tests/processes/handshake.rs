@@ -300,7 +300,7 @@ fn a_silent_peer_is_sent_away() {
 
 fn a_silent_server_is_left() {
     let (address, thread) = by_hand(|_| {});
-    let config = ClientConfig { connect_timeout: 100_000_000, ..ClientConfig::default() };
+    let config = ClientConfig { connect_timeout: Duration::from_millis(100), ..ClientConfig::default() };
     let error = connect_error(&address, config);
     assert!(matches!(error, ConnectError::Link(dunlin_fabric::LinkError::TimedOut)), "{error}");
     thread.join().unwrap();
@@ -431,7 +431,8 @@ fn stranger(address: &str) {
     // inherits it.
     set_thread_res_uid(other, other, other).unwrap();
     ready();
-    let config = ClientConfig { connect_timeout: 10_000_000_000, ..ClientConfig::with_plan(any_plan()) };
+    let config =
+        ClientConfig { connect_timeout: Duration::from_secs(10), ..ClientConfig::with_plan(any_plan()) };
     match Client::connect(&fabric(), &address.parse().unwrap(), config) {
         Ok(_) => println!("let in"),
         Err(ConnectError::Dial(error @ DialError::Permission { .. })) => println!("permission: {error}"),
@@ -493,7 +494,7 @@ fn memory_that_cannot_be_had() {
                 }
             }
             assert!(refused <= before + 1, "one failure, one refusal");
-            server.shutdown(Duration::from_secs(10).as_nanos() as u64);
+            server.shutdown(Duration::from_secs(10));
         }
     }
     assert!(refused > 6, "{refused}");

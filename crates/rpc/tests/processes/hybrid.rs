@@ -9,6 +9,7 @@ use dunlin_fabric::RateRow;
 use dunlin_rpc::tune::table::FetchTable;
 use dunlin_rpc::*;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A table that gives R = 5 and F = 256. The duration of a READ decides which answers count as quick.
 fn config(read_nanos: f64) -> ClientConfig {
@@ -275,7 +276,12 @@ fn on_threads_of_their_own_nothing_is_lost() {
                 CompletionMode::Busy
             };
             let plan = Plan::new(request, response).completion(client, CompletionMode::Busy);
-            let config = ClientConfig { plan: Some(plan), window: 16, spin: 2000, ..config(200.0) };
+            let config = ClientConfig {
+                plan: Some(plan),
+                window: 16,
+                spin: Duration::from_micros(2),
+                ..config(200.0)
+            };
             let mut client = Client::connect(&fabric, server.address(), config).unwrap();
             for number in 0..3000u64 {
                 let calls: Vec<_> = (0..1 + number % 7)

@@ -75,7 +75,7 @@ fn counting(fabric: &Lossy) -> Counted {
         })
     };
     let server = ServerBuilder::new(fabric)
-        .config(ServerConfig { spin: 2000, ..ServerConfig::default() })
+        .config(ServerConfig { spin: Duration::from_micros(2), ..ServerConfig::default() })
         .function(ECHO, FunctionMode::Worker)
         .serve(&unique("loss"), |_| service())
         .unwrap();
@@ -119,7 +119,11 @@ fn all_are_answered(name: &str, client: &mut Client<Lossy>) {
 fn survives(name: &str, plan: Plan, per_million: u32) {
     let fabrics = [losing(per_million, 7), losing(per_million, 8)];
     let Counted { server, executed } = counting(&fabrics[1]);
-    let config = ClientConfig { timeout: 0, spin: 2000, ..ClientConfig::with_plan(plan) };
+    let config = ClientConfig {
+        timeout: Duration::MAX,
+        spin: Duration::from_micros(2),
+        ..ClientConfig::with_plan(plan)
+    };
     let mut client = Client::connect(&fabrics[0], server.address(), config).unwrap();
     all_are_answered(name, &mut client);
     let wrong: Vec<usize> =
@@ -168,8 +172,12 @@ const ALL: u32 = 1_000_000;
 fn who_hears_nothing_gives_up() {
     for (name, plan) in lossy_protocols() {
         let (fabrics, Counted { server, executed }) = losing_one_way(ALL, 0);
-        let config =
-            ClientConfig { timeout: 0, silence: 60_000_000, spin: 2000, ..ClientConfig::with_plan(plan) };
+        let config = ClientConfig {
+            timeout: Duration::MAX,
+            silence: Duration::from_millis(60),
+            spin: Duration::from_micros(2),
+            ..ClientConfig::with_plan(plan)
+        };
         let mut client = Client::connect(&fabrics[0], server.address(), config).unwrap();
         let calls = [1, 2, 3].map(|number| client.submit_on(0, ECHO, &payload(number)).unwrap());
         for call in calls {
@@ -195,8 +203,12 @@ impl Wake for Unpark {
 fn a_future_that_hears_nothing_ends() {
     for (name, plan) in lossy_protocols() {
         let (fabrics, Counted { server, .. }) = losing_one_way(ALL, 0);
-        let config =
-            ClientConfig { timeout: 0, silence: 60_000_000, spin: 2000, ..ClientConfig::with_plan(plan) };
+        let config = ClientConfig {
+            timeout: Duration::MAX,
+            silence: Duration::from_millis(60),
+            spin: Duration::from_micros(2),
+            ..ClientConfig::with_plan(plan)
+        };
         let hub = AsyncHub::new(&fabrics[0]).unwrap();
         let client = AsyncClient::connect(&hub, server.address(), config).unwrap();
         let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
@@ -214,8 +226,12 @@ fn a_future_that_hears_nothing_ends() {
 fn a_call_whose_answers_are_all_lost_is_executed_once() {
     for (name, plan) in lossy_protocols() {
         let (fabrics, Counted { server, executed }) = losing_one_way(0, ALL);
-        let config =
-            ClientConfig { timeout: 0, silence: 60_000_000, spin: 2000, ..ClientConfig::with_plan(plan) };
+        let config = ClientConfig {
+            timeout: Duration::MAX,
+            silence: Duration::from_millis(60),
+            spin: Duration::from_micros(2),
+            ..ClientConfig::with_plan(plan)
+        };
         let mut client = Client::connect(&fabrics[0], server.address(), config).unwrap();
         let ended = client.call_on(0, ECHO, &payload(5)).unwrap_err();
         assert_eq!(ended, CallError::MaybeExecuted(Cause::Unanswered), "{name}");
@@ -226,7 +242,11 @@ fn a_call_whose_answers_are_all_lost_is_executed_once() {
 fn a_deadline_ends_a_call_whatever_is_lost() {
     for (name, plan) in lossy_protocols() {
         let (fabrics, Counted { server, .. }) = losing_one_way(ALL, ALL);
-        let config = ClientConfig { timeout: 20_000_000, spin: 2000, ..ClientConfig::with_plan(plan) };
+        let config = ClientConfig {
+            timeout: Duration::from_millis(20),
+            spin: Duration::from_micros(2),
+            ..ClientConfig::with_plan(plan)
+        };
         let mut client = Client::connect(&fabrics[0], server.address(), config).unwrap();
         let ended = client.call_on(0, ECHO, &payload(6)).unwrap_err();
         assert_eq!(ended, CallError::MaybeExecuted(Cause::DeadlineExceeded), "{name}");
@@ -241,7 +261,11 @@ fn a_server_that_works_is_not_silent() {
         .unwrap();
     for (name, plan) in lossy_protocols() {
         let before = executed.load(Ordering::SeqCst);
-        let config = ClientConfig { timeout: 0, silence: 20_000_000, ..ClientConfig::with_plan(plan) };
+        let config = ClientConfig {
+            timeout: Duration::MAX,
+            silence: Duration::from_millis(20),
+            ..ClientConfig::with_plan(plan)
+        };
         let mut client = Client::connect(&fabric, server.address(), config).unwrap();
         // 250 ms in the pool.
         assert_eq!(*client.call_on(0, SLOW, &[250]).unwrap(), [250], "{name}");
@@ -253,7 +277,7 @@ fn a_server_that_works_is_not_silent() {
 fn room_in_the_ring_is_told_of_though_all_answers_are_lost() {
     let (fabrics, Counted { server, executed }) = losing_one_way(0, ALL);
     let plan = Protocol::by_name("HERD").unwrap().plan(CompletionMode::Busy);
-    let config = ClientConfig { timeout: 0, window: 64, ..ClientConfig::with_plan(plan) };
+    let config = ClientConfig { timeout: Duration::MAX, window: 64, ..ClientConfig::with_plan(plan) };
     let mut client = Client::connect(&fabrics[0], server.address(), config).unwrap();
     // Several times the capacity of the ring.
     for number in 0..64 {
@@ -274,7 +298,11 @@ fn the_next_call_of_a_slot_lets_a_large_result_go() {
     const LARGE: u64 = 4 << 20;
     for (name, plan) in lossy_protocols() {
         let fabrics = [losing(300_000, 3), losing(0, 4)];
-        let config = ServerConfig { spin: 2000, large_response_memory: 3 * LARGE, ..ServerConfig::default() };
+        let config = ServerConfig {
+            spin: Duration::from_micros(2),
+            large_response_memory: 3 * LARGE,
+            ..ServerConfig::default()
+        };
         let server = ServerBuilder::new(&fabrics[1])
             .config(config)
             .function(ECHO, FunctionMode::Worker)
@@ -285,7 +313,12 @@ fn the_next_call_of_a_slot_lets_a_large_result_go() {
                 })
             })
             .unwrap();
-        let config = ClientConfig { timeout: 0, window: 1, spin: 2000, ..ClientConfig::with_plan(plan) };
+        let config = ClientConfig {
+            timeout: Duration::MAX,
+            window: 1,
+            spin: Duration::from_micros(2),
+            ..ClientConfig::with_plan(plan)
+        };
         let mut client = Client::connect(&fabrics[0], server.address(), config).unwrap();
         for _ in 0..20 {
             let result = client.call_on(0, ECHO, b"x").unwrap_or_else(|error| panic!("{name}: {error}"));

@@ -75,7 +75,7 @@ fn each(lie: &str, ends: impl Fn(Result<&[u8], CallError>) -> bool) {
         println!("  {lie}, {:?}", plan.response);
         let address = unique("liar");
         let _server = Process::start("liar", &format!("{address} {lie}"));
-        let config = ClientConfig { timeout: DEADLINE, window: 8, ..with_plan(plan) };
+        let config = ClientConfig { timeout: Duration::from_nanos(DEADLINE), window: 8, ..with_plan(plan) };
         let mut client = Client::connect(&fabric(), &address, config).unwrap();
         let payload = pattern(24, 1);
         let check = |outcome: Result<&[u8], CallError>| {

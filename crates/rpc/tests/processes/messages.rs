@@ -52,7 +52,7 @@ fn serve(mut thread: MessageServer<ShmFabric>) {
 }
 
 fn answering(address: &str) {
-    let config = ServerConfig { workers: 2, spin: 2000, ..ServerConfig::default() };
+    let config = ServerConfig { workers: 2, spin: Duration::from_micros(2), ..ServerConfig::default() };
     let (_server, threads) = MessageServer::listen(&fabric(), &address.parse().unwrap(), config).unwrap();
     let threads: Vec<_> = threads.into_iter().map(|t| std::thread::spawn(move || serve(t))).collect();
     ready();
@@ -103,7 +103,7 @@ impl Here {
     }
 
     fn end(self) {
-        self.server.shutdown(10_000_000_000);
+        self.server.shutdown(Duration::from_secs(10));
         self.threads.into_iter().for_each(|thread| thread.join().unwrap());
     }
 }
@@ -258,7 +258,7 @@ fn what_cannot_be_is_refused_and_nothing_is_lost() {
     let mut server_sized = client.malloc_buf(0, 10_000).unwrap();
     assert!(matches!(client.client_recv(0, &mut server_sized), Err(ReceiveError::TooLong { .. })));
     drop(client);
-    server.shutdown(10_000_000_000);
+    server.shutdown(Duration::from_secs(10));
     let mut thread = running.join().unwrap();
     assert!(matches!(thread.server_recv(id, &mut fitting), Err(ReceiveError::ClientGone)));
     assert!(matches!(thread.server_send(id, &mut fitting, 1), Err(SendError::ClientGone)));
@@ -282,7 +282,7 @@ fn messages_that_come_too_late_are_not_taken() {
         }
         assert_eq!(taken, 0);
     });
-    let config = ClientConfig { timeout: 20_000_000, ..ClientConfig::with_plan(any_plan()) };
+    let config = ClientConfig { timeout: Duration::from_millis(20), ..ClientConfig::with_plan(any_plan()) };
     let mut client = MessageClient::connect(&fabric(), &here.address, config).unwrap();
     let mut buffer = client.malloc_buf(0, 64).unwrap();
     for _ in 0..5 {
@@ -326,7 +326,7 @@ fn a_killed_server_ends_every_message() {
         let address = unique("messages");
         let mut server = Process::start("silent", &address.to_string());
         // Without a timeout no deadline ends these messages.
-        let config = ClientConfig { timeout: 0, ..with_plan(plan) };
+        let config = ClientConfig { timeout: Duration::MAX, ..with_plan(plan) };
         let mut client = MessageClient::connect(&fabric, &address, config).unwrap();
         let mut buffer = client.malloc_buf(0, 20_000).unwrap();
         for size in [10, 1000, 20_000, 10] {

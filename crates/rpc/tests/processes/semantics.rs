@@ -46,7 +46,7 @@ struct Local {
 
 fn local(config: ServerConfig) -> Local {
     let (fabric, executed) = (fabric(), Arc::new(AtomicU64::new(0)));
-    let config = ServerConfig { spin: 2000, ..config };
+    let config = ServerConfig { spin: Duration::from_micros(2), ..config };
     let server = test_server(&fabric, &executed)
         .config(config)
         .serve(&unique("local"), |_| test_service(Arc::clone(&executed)))
@@ -77,7 +77,7 @@ impl Local {
 }
 
 fn with(plan: Plan) -> ClientConfig {
-    ClientConfig { spin: 2000, ..with_plan(plan) }
+    ClientConfig { spin: Duration::from_micros(2), ..with_plan(plan) }
 }
 
 fn every_protocol_carries_every_size() {
@@ -233,7 +233,8 @@ fn answers_come_in_the_order_of_the_calls() {
 fn a_deadline_ends_the_call_and_the_late_answer_frees_its_slot() {
     let local = local(ServerConfig::default());
     for (name, plan) in plans(&local.fabric, &MODES) {
-        let mut client = local.client(ClientConfig { window: 1, timeout: 200_000_000, ..with(plan) });
+        let mut client =
+            local.client(ClientConfig { window: 1, timeout: Duration::from_millis(200), ..with(plan) });
         let late = client.submit_on(0, NEVER, b"late").unwrap();
         // Pulled in time, and answered too late.
         let incoming = local.receive(&mut client);
@@ -262,14 +263,14 @@ fn a_deadline_ends_the_call_and_the_late_answer_frees_its_slot() {
 fn the_server_sees_the_deadline_of_a_call_and_of_a_batch() {
     let local = local(ServerConfig::default());
     for (name, plan) in plans(&local.fabric, &MODES) {
-        for timeout in [0, 7_000_000_000] {
+        for (timeout, usual) in [(Duration::MAX, 0), (Duration::from_secs(7), 7_000_000_000)] {
             let is_left = |left: &[u8], of: u64| {
                 let left = u64::from_le_bytes(*left.first_chunk().unwrap());
                 // The time left now is shorter by the time under way, which is short.
                 assert!(left == of || left > of / 2 && left <= of, "{name}: {left} of {of}");
             };
             let mut client = local.client(ClientConfig { timeout, ..with(plan) });
-            is_left(&client.call(TIME_LEFT, b"").unwrap(), timeout);
+            is_left(&client.call(TIME_LEFT, b"").unwrap(), usual);
             let own = Duration::from_secs(20);
             is_left(&client.within(own).call(TIME_LEFT, b"").unwrap(), 20_000_000_000);
             // A batch of one call is tested too.
@@ -286,7 +287,7 @@ fn the_server_sees_the_deadline_of_a_call_and_of_a_batch() {
                 assert_eq!(seen.len(), count);
                 seen.sort_by_key(|left| u64::from_le_bytes(*left.first_chunk().unwrap()));
                 let own = seen.split_off(count.div_ceil(2));
-                seen.iter().for_each(|left| is_left(left, timeout));
+                seen.iter().for_each(|left| is_left(left, usual));
                 own.iter().for_each(|left| is_left(left, 10_000_000_000));
             }
         }
@@ -517,7 +518,7 @@ fn clients_reconnect_with_back_off() {
     let address = unique("restarted");
     let mut server = ServerProcess::start_on(&address, "");
     for (name, plan) in plans(counted.inner(), &[CompletionMode::Busy, CompletionMode::Event]) {
-        let backoff = BackoffConfig { first: 20_000_000, longest: 80_000_000 };
+        let backoff = BackoffConfig { first: Duration::from_millis(20), longest: Duration::from_millis(80) };
         let config = ClientConfig { backoff, ..with(plan) };
         let mut client = Client::connect(&counted, &address, config).unwrap();
         let session = client.session();
@@ -587,7 +588,7 @@ fn a_drain_accounts_for_every_call() {
                 .collect();
             until("the clients are at it", || started.load(Ordering::SeqCst) > 30);
             let executed = Arc::clone(&local.executed);
-            local.server.shutdown(10_000_000_000);
+            local.server.shutdown(Duration::from_secs(10));
             let (mut ok, mut maybe, mut not) = (0, 0, 0);
             for client in clients {
                 let counts = client.join().unwrap();
@@ -616,7 +617,7 @@ fn workers_run_by_hand_end_with_their_server() {
         if round % 2 == 0 {
             drop(server)
         } else {
-            server.shutdown(1_000_000_000)
+            server.shutdown(Duration::from_secs(1))
         }
         for thread in threads {
             thread.join().unwrap();

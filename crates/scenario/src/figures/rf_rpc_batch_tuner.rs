@@ -9,6 +9,7 @@ use crate::load::{Connections, Extent, Load, Pace, Step};
 use crate::random_values::Sizes;
 use dunlin_fabric::Nanos;
 use dunlin_rpc::{BatchCalls, Batching, ResponseHalf};
+use std::time::Duration;
 
 pub(super) const FIGURE: Figure = Figure::predicted(
     [
@@ -88,7 +89,10 @@ impl Cell {
             Effort::Quick => 6_000_000,
         };
         load.extent = Extent::Time { warm_up, measured };
-        self.flying(load, BatchCalls::WithinLatency { limit, tolerance: TOLERANCE })
+        self.flying(
+            load,
+            BatchCalls::WithinLatency { limit: Duration::from_nanos(limit), tolerance: TOLERANCE },
+        )
     }
 
     fn flying(self, mut load: Load, calls: BatchCalls) -> Load {

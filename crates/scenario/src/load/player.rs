@@ -8,6 +8,7 @@ use dunlin_rpc::{CallError, CallId, Cause, Client, ClientConfig, ConnectError};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// Read-only data of all clients. Shared, since thousands of copies would evict each other from the caches.
 pub(super) struct Table {
@@ -90,8 +91,8 @@ impl Player {
         let config = ClientConfig {
             window: load.window(),
             ring_bytes: load.ring_bytes,
-            timeout: 0,
-            connect_timeout: Nanos::MAX / 8,
+            timeout: Duration::MAX,
+            connect_timeout: Duration::from_nanos(Nanos::MAX / 8),
             max_response: load.largest(Function::largest_result),
             large_memory: load.large_memory(),
             worker,

@@ -52,7 +52,7 @@ impl Part {
     /// Checks that a call made at `since` has ended by its deadline.
     fn check_deadline(&self, number: u64, since: Nanos, lateness: Nanos, own: Option<Duration>) {
         // A call without a time of its own in a batch has its time from when the batch leaves.
-        let most = own.map_or(2 * self.drawn.config.timeout, |own| own.as_nanos() as Nanos);
+        let most = own.map_or(2 * self.drawn.config.call_nanos(), |own| own.as_nanos() as Nanos);
         // A killed task sees the time of its death, which may be slightly before its own.
         let took = self.sim.host().now().saturating_sub(since);
         if took > most + lateness {
@@ -439,7 +439,8 @@ fn play_asynchronously(part: Part) {
             }
             // Polled only from here on. Reconnecting runs on a separate thread.
             let (since, lateness) = (host.now(), part.lateness.call);
-            let ended = block_on(&host, since + 2 * part.drawn.config.timeout + lateness + PATIENCE, call);
+            let ended =
+                block_on(&host, since + 2 * part.drawn.config.call_nanos() + lateness + PATIENCE, call);
             part.check_deadline(number, since, lateness, own);
             match ended {
                 Some(Ok(response)) => {

@@ -1,7 +1,7 @@
 //! The interpretation of a seed: cluster, timing, faults, server and clients, drawn before anything runs.
 
 use super::server::{POOLED, PULLED};
-use dunlin_fabric::{Capabilities, Nanos};
+use dunlin_fabric::{Capabilities, Nanos, nanos};
 use dunlin_fabric_sim::{
     ChanceTiming, Faults, History, MachineSettings, ModelTiming, Prices, Random, Settings, TimingSettings,
 };
@@ -220,10 +220,13 @@ fn client(random: &mut Random, settings: &Settings) -> DrawnClient {
         window: 1 + random.below(64) as u16,
         ring_bytes: (16 * 1024) << random.below(2),
         // Some clients have short deadlines, so that calls expire.
-        timeout: if random.one_in(4) { 30_000 + random.below(300_000) } else { 300_000_000 },
-        connect_timeout: 50_000_000,
-        spin: random.below(40_000),
-        backoff: BackoffConfig { first: 50_000, longest: 5_000_000 },
+        timeout: Duration::from_nanos(match random.one_in(4) {
+            true => 30_000 + random.below(300_000),
+            false => 300_000_000,
+        }),
+        connect_timeout: Duration::from_millis(50),
+        spin: Duration::from_nanos(random.below(40_000)),
+        backoff: BackoffConfig { first: Duration::from_micros(50), longest: Duration::from_millis(5) },
         functions,
         ..ClientConfig::with_plan(usual)
     };
@@ -276,11 +279,12 @@ fn batches(random: &mut Random, clients: &mut [DrawnClient]) {
         let calls = match random.below(2) {
             0 => BatchCalls::Fixed(1 + random.below(128) as u16),
             _ => BatchCalls::WithinLatency {
-                limit: random.below(1_000_000),
+                limit: Duration::from_nanos(random.below(1_000_000)),
                 tolerance: random.below(1001) as f64 / 1000.0,
             },
         };
-        let (bytes, timeout) = (1 + random.below(8192) as u32, random.below(10_000_000));
+        let (bytes, timeout) =
+            (1 + random.below(8192) as u32, Duration::from_nanos(random.below(10_000_000)));
         client.config.batching = Some(Batching { calls, bytes, timeout });
         // Clients that send each call separately have no batches.
         if matches!(client.style, Style::Synchronous | Style::Windowed) && !random.one_in(8) {
@@ -333,8 +337,8 @@ impl Drawn {
             window: 4 << random.below(5),
             pool_threads: 1 + random.below(3) as u16,
             max_waiting: 4 << random.below(8),
-            spin: random.below(40_000),
-            hello_timeout: 20_000_000,
+            spin: Duration::from_nanos(random.below(40_000)),
+            hello_timeout: Duration::from_millis(20),
             ..ServerConfig::default()
         };
         let mut clients: Vec<_> = (0..1 + random.below(4)).map(|_| client(&mut random, &settings)).collect();
@@ -363,7 +367,7 @@ impl Drawn {
             }
         };
         let connects = queue_pair_error != 0 || has_acts(&breaks);
-        let connecting = call + if connects { client.config.connect_timeout } else { 0 };
+        let connecting = call + if connects { nanos(client.config.connect_timeout) } else { 0 };
         Lateness { call, connecting }
     }
 
@@ -385,7 +389,7 @@ impl Drawn {
         let Settings { machines, prices, limit, start, .. } = &self.settings;
         let shares =
             [SERVER_MACHINE, client.machine].iter().any(|machine| machines[*machine].cores.is_some());
-        match shares && client.config.timeout < prices.quantum * QUANTA_OF_A_CALL {
+        match shares && client.config.call_nanos() < prices.quantum * QUANTA_OF_A_CALL {
             true => (limit - start) / 2,
             false => PATIENCE,
         }
@@ -412,7 +416,7 @@ impl fmt::Display for Drawn {
             let name = plan.protocol().map_or("a protocol", |protocol| protocol.name);
             write!(f, " {name} {}/{} {:?}", plan.client, plan.server, client.style)?;
             if let Some(Batching { calls, bytes, timeout }) = &client.config.batching {
-                write!(f, " {calls:?} of {bytes} bytes or {timeout} ns")?;
+                write!(f, " {calls:?} of {bytes} bytes or {timeout:?}")?;
             }
             for (function, plan) in &client.config.functions {
                 let name = plan.protocol().map_or("a protocol", |protocol| protocol.name);
@@ -462,11 +466,11 @@ mod tests {
         for machine in &mut drawn.settings.machines {
             machine.cores = None;
         }
-        client.config.timeout = quanta - 1;
+        client.config.timeout = Duration::from_nanos(quanta - 1);
         assert_eq!(drawn.patience(&client), PATIENCE);
         drawn.settings.machines[client.machine].cores = Some(1);
         assert!(drawn.patience(&client) > PATIENCE);
-        client.config.timeout = quanta;
+        client.config.timeout = Duration::from_nanos(quanta);
         assert_eq!(drawn.patience(&client), PATIENCE);
     }
 

@@ -8,6 +8,7 @@ use dunlin_fabric_sim::{Random, Sim};
 use dunlin_rpc::{FunctionMode, Reply, Request, Server, ServerBuilder, Status};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// Runs on the worker.
 pub(super) const ECHO: u16 = 1;
@@ -124,7 +125,7 @@ impl ServerProcess {
             puller.join();
         }
         if let Some(server) = self.server.take().and_then(Arc::into_inner) {
-            server.shutdown(within);
+            server.shutdown(Duration::from_nanos(within));
         }
     }
 

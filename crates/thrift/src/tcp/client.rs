@@ -222,6 +222,11 @@ impl Connection {
         })
     }
 
+    /// Opens another connection to the same server with the same options. Blocks, unless the options say lazy.
+    pub fn another(&self) -> Result<Self, ConnectError> {
+        Connection::connect(&self.address, self.options.clone())
+    }
+
     /// Returns the server's address as given to [`connect`](Connection::connect).
     pub fn address(&self) -> &str {
         &self.address

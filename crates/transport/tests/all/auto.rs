@@ -5,12 +5,13 @@ use dunlin_fabric_shm::ShmFabric;
 use dunlin_rpc::{
     ClientConfig, ConnectError, FunctionMode, Reply, Request, ServeError, ServerConfig, Service, Status,
 };
-use dunlin_transport::{AsyncClient, AsyncHubs, Client, Fabrics, FabricsConfig, Server, ServerBuilder};
+use dunlin_transport::{AsyncClient, Client, Fabrics, FabricsConfig, Server, ServerBuilder};
 use std::io::Write as _;
 use std::net::TcpListener;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 const ECHO: u16 = 1;
 
@@ -22,7 +23,8 @@ fn fabrics() -> Fabrics {
 }
 
 fn builder(fabrics: &Fabrics) -> ServerBuilder {
-    ServerBuilder::new(fabrics)
+    ServerBuilder::new()
+        .fabrics(fabrics)
         .config(ServerConfig { workers: 2, ..ServerConfig::default() })
         .function(ECHO, FunctionMode::Worker)
 }
@@ -43,7 +45,7 @@ fn on_one_host_it_is_shared_memory_and_the_rest_is_told() {
     let fabrics = fabrics();
     let made = AtomicU16::new(0);
     let server = builder(&fabrics)
-        .serve(&anywhere(), |worker| {
+        .serve(anywhere(), |worker| {
             assert_eq!(worker, made.fetch_add(1, Ordering::Relaxed));
             echo()
         })
@@ -61,11 +63,11 @@ fn on_one_host_it_is_shared_memory_and_the_rest_is_told() {
     let resolved = fabrics.resolve(&address).expect("a way");
     assert_eq!(resolved.address, *servers.servers()[0].address());
     assert_eq!(resolved.to_string(), format!("{}: the server is on this host", resolved.address));
-    let mut client = Client::connect(&fabrics, &address, ClientConfig::default()).expect("connects");
+    let mut client = Client::connect_with(&fabrics, &address, ClientConfig::default()).expect("connects");
     assert_eq!((client.transport().name, client.workers()), ("shm", 2));
     assert_eq!(&*client.call(ECHO, b"whichever").expect("answered"), b"whichever");
-    let hubs = AsyncHubs::new(&fabrics);
-    let asynchronous = AsyncClient::connect(&hubs, &address, ClientConfig::default()).expect("connects");
+    let asynchronous =
+        AsyncClient::connect_with(&fabrics, &address, ClientConfig::default()).expect("connects");
     assert_eq!(asynchronous.transport().name, "shm");
     let mut call = pin!(asynchronous.call(ECHO, b"later"));
     let mut context = Context::from_waker(Waker::noop());
@@ -82,7 +84,7 @@ fn on_one_host_it_is_shared_memory_and_the_rest_is_told() {
     let taken = builder(&fabrics).serve(&address, |_| echo()).expect_err("the port is taken");
     assert!(matches!(taken, ServeError::Listen(ListenError::InUse { .. })), "{taken}");
     drop((client, asynchronous));
-    server.shutdown(1_000_000_000);
+    server.shutdown(Duration::from_secs(1));
     // Port and name are free again.
     let again = builder(&fabrics).serve(&address, |_| echo()).expect("free");
     assert_eq!(again.address(), &address);
@@ -107,7 +109,7 @@ fn without_a_way_each_fabric_says_why() {
     }
     drop(holder);
 
-    let error = Client::connect(&fabrics, &address, ClientConfig::default()).expect_err("nobody");
+    let error = Client::connect_with(&fabrics, &address, ClientConfig::default()).expect_err("nobody");
     assert!(matches!(error, ConnectError::Dial(DialError::Unavailable(_))), "{error}");
     assert!(WithSources(&error).to_string().contains("start a server on this auto: address"), "{error}");
 }
@@ -148,16 +150,16 @@ fn a_named_fabric_is_never_another() {
     let named: Address = "rdma:127.0.0.1:1".parse().expect("an address");
     assert_eq!(fabrics.resolve(&named).expect("itself").address, named);
     assert!(matches!(
-        Client::connect(&fabrics, &named, ClientConfig::default()),
+        Client::connect_with(&fabrics, &named, ClientConfig::default()),
         Err(ConnectError::Dial(DialError::Unavailable(_)))
     ));
     let error = fabrics.choose(&anywhere()).expect_err("no fabric");
     let error = WithSources(&error).to_string();
     assert!(error.contains("address of one fabric"), "{error}");
     let shm = ShmFabric::new(Default::default()).expect("shared memory");
-    assert!(Client::connect(&shm, &anywhere(), ClientConfig::default()).is_err());
-    let pulled = ServerBuilder::new(&fabrics).function(ECHO, FunctionMode::Pull);
-    let error = pulled.serve(&anywhere(), |_| echo()).expect_err("nobody could pull");
+    assert!(Client::connect_with(&shm, anywhere(), ClientConfig::default()).is_err());
+    let pulled = ServerBuilder::new().fabrics(&fabrics).function(ECHO, FunctionMode::Pull);
+    let error = pulled.serve(anywhere(), |_| echo()).expect_err("nobody could pull");
     let error = WithSources(&error).to_string();
     assert!(error.contains("pulled from a server of one fabric"), "{error}");
 }
@@ -166,14 +168,15 @@ fn a_named_fabric_is_never_another() {
 #[test]
 fn workers_on_threads_of_the_callers_own() {
     let fabrics = fabrics();
-    let (server, workers) = builder(&fabrics).serve_with(&anywhere(), |_| echo()).expect("serves");
+    let (server, workers) = builder(&fabrics).serve_with(anywhere(), |_| echo()).expect("serves");
     let Server::Several(servers) = &server else { panic!("{server:?}") };
     assert_eq!(workers.len(), 2 * servers.servers().len());
     let threads: Vec<_> =
         workers.into_iter().map(|worker| std::thread::spawn(move || worker.run())).collect();
-    let mut client = Client::connect(&fabrics, server.address(), ClientConfig::default()).expect("connects");
+    let mut client =
+        Client::connect_with(&fabrics, server.address(), ClientConfig::default()).expect("connects");
     assert_eq!(&*client.call(ECHO, b"own").expect("answered"), b"own");
     drop(client);
-    server.shutdown(1_000_000_000);
+    server.shutdown(Duration::from_secs(1));
     threads.into_iter().for_each(|thread| thread.join().expect("ended"));
 }

@@ -8,11 +8,12 @@ use dunlin_rpc::{
     Request, RequestHalf, ResponseHalf, SMALL_LIMIT, ServeError, ServerConfig, Service, Status,
 };
 use dunlin_transport::{
-    AsyncClient, AsyncHubs, Client, Fabrics, FabricsConfig, Server, ServerBuilder, Tables, TablesFrom,
+    AsyncClient, Client, Fabrics, FabricsConfig, Server, ServerBuilder, Tables, TablesFrom,
 };
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
 
 const ECHO: u16 = 1;
 const POOLED: u16 = 2;
@@ -28,7 +29,8 @@ fn address(name: &str) -> Address {
 }
 
 fn described(fabrics: &Fabrics) -> ServerBuilder {
-    ServerBuilder::new(fabrics)
+    ServerBuilder::new()
+        .fabrics(fabrics)
         .config(ServerConfig { workers: 2, ..ServerConfig::default() })
         .function(ECHO, FunctionMode::Worker)
         .function(POOLED, FunctionMode::Pool)
@@ -37,14 +39,14 @@ fn described(fabrics: &Fabrics) -> ServerBuilder {
 }
 
 fn serve(fabrics: &Fabrics, name: &str) -> Server {
-    described(fabrics).serve(&address(name), |_| Box::new(echo) as Box<dyn Service>).unwrap()
+    described(fabrics).serve(address(name), |_| Box::new(echo) as Box<dyn Service>).unwrap()
 }
 
 #[test]
 fn calls_of_every_kind() {
     let fabrics = Fabrics::default();
     let server = serve(&fabrics, "calls");
-    let mut client = Client::connect(&fabrics, server.address(), ClientConfig::default()).unwrap();
+    let mut client = Client::connect_with(&fabrics, server.address(), ClientConfig::default()).unwrap();
     assert_eq!((client.transport().name, client.workers()), ("shm", 2));
     assert_eq!(&*client.call(ECHO, b"by any worker").unwrap(), b"by any worker");
     assert_eq!(&*client.call_on(1, POOLED, &[7; 100_000]).unwrap(), [7; 100_000]);
@@ -68,7 +70,7 @@ fn calls_of_every_kind() {
         let plan =
             plan.map(|large| Plan::new(RequestHalf::Write, ResponseHalf::Write).large(large, SMALL_LIMIT));
         let mut client =
-            Client::connect(&fabrics, server.address(), ClientConfig { plan, ..config }).unwrap();
+            Client::connect_with(&fabrics, server.address(), ClientConfig { plan, ..config }).unwrap();
         let mut request = client.filling_request_for(0, ECHO, 100_000).unwrap();
         let (place, filling) = request.parts();
         filling.put(0, place, &[5; 100_000]);
@@ -79,12 +81,12 @@ fn calls_of_every_kind() {
     }
 
     let id = client.submit_on(0, PULLED, b"later").unwrap();
-    let incoming = server.receive(u64::MAX).unwrap();
+    let incoming = server.receive(Duration::MAX).unwrap();
     assert_eq!((incoming.function, &incoming.payload[..]), (PULLED, &b"later"[..]));
     incoming.reply(b"now".to_vec());
     assert_eq!(&*client.wait(id).unwrap(), b"now");
     let id = client.submit_on(0, PULLED, b"never").unwrap();
-    server.receive(u64::MAX).unwrap().refuse(Status::Overloaded);
+    server.receive(Duration::MAX).unwrap().refuse(Status::Overloaded);
     let refused = client.wait(id).map(drop);
     assert_eq!(refused, Err(CallError::NotExecuted(Cause::Refused(Status::Overloaded))));
 
@@ -92,7 +94,7 @@ fn calls_of_every_kind() {
     assert_eq!(&*another.call(ECHO, b"").unwrap(), b"");
     client.close();
     another.close();
-    server.shutdown(1_000_000_000);
+    server.shutdown(Duration::from_secs(1));
 }
 
 /// Unparks the waiting thread.
@@ -119,30 +121,29 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 fn asynchronous_calls() {
     let fabrics = Fabrics::default();
     let server = serve(&fabrics, "async");
-    let hubs = AsyncHubs::new(&fabrics);
-    let client = AsyncClient::connect(&hubs, server.address(), ClientConfig::default()).unwrap();
-    let second = AsyncClient::connect(&hubs, server.address(), ClientConfig::default()).unwrap();
+    let client = AsyncClient::connect_with(&fabrics, server.address(), ClientConfig::default()).unwrap();
+    let second = AsyncClient::connect_with(&fabrics, server.address(), ClientConfig::default()).unwrap();
     assert_eq!((client.transport().name, client.workers()), ("shm", 2));
     assert_eq!((client.tuning(), client.batch_calls()), (Vec::new(), Vec::new()));
     let (first, large) = (client.call(ECHO, b"one"), second.call_on(1, ECHO, &[1; 50_000]));
     assert_eq!(&*block_on(large).unwrap(), [1; 50_000]);
     assert_eq!(&*block_on(first).unwrap(), b"one");
     client.call(ECHO, b"left").leave().unwrap();
-    drop((client, second, hubs));
-    server.shutdown(1_000_000_000);
+    drop((client, second, fabrics));
+    server.shutdown(Duration::from_secs(1));
 }
 
 #[test]
 fn workers_of_the_application() {
     let fabrics = Fabrics::default();
     let (server, workers) =
-        described(&fabrics).serve_with(&address("own"), |_| Box::new(echo) as Box<dyn Service>).unwrap();
+        described(&fabrics).serve_with(address("own"), |_| Box::new(echo) as Box<dyn Service>).unwrap();
     assert_eq!(workers.iter().map(|worker| worker.number()).collect::<Vec<_>>(), [0, 1]);
     let threads: Vec<_> = workers.into_iter().map(|worker| std::thread::spawn(|| worker.run())).collect();
-    let mut client = Client::connect(&fabrics, server.address(), ClientConfig::default()).unwrap();
+    let mut client = Client::connect_with(&fabrics, server.address(), ClientConfig::default()).unwrap();
     assert_eq!(&*client.call(ECHO, b"hello").unwrap(), b"hello");
     drop(client);
-    server.shutdown(1_000_000_000);
+    server.shutdown(Duration::from_secs(1));
     threads.into_iter().for_each(|thread| thread.join().unwrap());
 }
 
@@ -150,7 +151,7 @@ fn workers_of_the_application() {
 fn a_named_fabric_is_used_or_refused() {
     let fabrics = Fabrics::default();
     let simulated: Address = "sim:somewhere".parse().unwrap();
-    match Client::connect(&fabrics, &simulated, ClientConfig::default()) {
+    match Client::connect_with(&fabrics, &simulated, ClientConfig::default()) {
         Err(ConnectError::Dial(DialError::Unavailable(error))) => assert_eq!(error.address, simulated),
         other => panic!("{other:?}"),
     }
@@ -160,10 +161,10 @@ fn a_named_fabric_is_used_or_refused() {
     // A single fabric accepts only its own addresses.
     let shm = fabrics.shm().unwrap();
     let elsewhere: Address = "rdma:localhost:7000".parse().unwrap();
-    let error = Client::connect(&shm, &elsewhere, ClientConfig::default()).map(drop).unwrap_err();
+    let error = Client::connect_with(&shm, &elsewhere, ClientConfig::default()).map(drop).unwrap_err();
     assert!(WithSources(&error).to_string().contains("Fabrics"), "{error}");
     let server = serve(&fabrics, "alone");
-    let mut client = Client::connect(&shm, server.address(), ClientConfig::default()).unwrap();
+    let mut client = Client::connect_with(&shm, server.address(), ClientConfig::default()).unwrap();
     assert_eq!(&*client.call(ECHO, b"hello").unwrap(), b"hello");
 }
 
@@ -182,7 +183,7 @@ fn the_rates_are_those_given_or_measured_or_built_in() {
             worker: Some(0),
             ..ClientConfig::with_plan(plan)
         };
-        let mut client = Client::connect(&fabrics, server.address(), config).unwrap();
+        let mut client = Client::connect_with(&fabrics, server.address(), config).unwrap();
         assert_eq!(&*client.call(ECHO, b"hello").unwrap(), b"hello");
         let [tuning] = client.tuning().try_into().unwrap();
         (tuning.table, tuning.retries_at_most)
@@ -200,5 +201,5 @@ fn the_rates_are_those_given_or_measured_or_built_in() {
     assert_eq!(source(TablesFrom::Nowhere, None), (RatesSource::Typical, 1));
     std::fs::write(tables.path(&device), b"no table").unwrap();
     assert_eq!(source(measured(), None), (RatesSource::Typical, 1));
-    server.shutdown(1_000_000_000);
+    server.shutdown(Duration::from_secs(1));
 }

@@ -153,7 +153,7 @@ fn connect(
     session.while_serving(served, |fabric, address| {
         (0..clients)
             .map(|_| {
-                let client = AtbClient::connect(fabric, address, options.clone())
+                let client = AtbClient::connect_with(fabric, address, options.clone())
                     .map_err(|source| MeasureError::ConnectTyped { protocol: protocol(), source })?;
                 let mut call = Call::new(client, sizes.request, sizes.answer);
                 for function in functions.iter().cycle().take(warm_up_calls(clients, sizes)) {

@@ -13,6 +13,7 @@ use crate::measure::atb::turns::{
 use crate::measure::{Findings, MeasureError, Session};
 use dunlin_report::statistics::Latency;
 use dunlin_report::{Row, rounded};
+use std::time::Duration;
 
 /// The parameters of the measurement.
 #[derive(Clone, Debug)]
@@ -85,7 +86,7 @@ impl BatchTunerOptions {
         let tolerance = self.tolerance;
         let found = self.limits_ns.iter().map(|limit| {
             let name = format!("within {}us", *limit as f64 / 1000.0);
-            let calls = BatchCalls::WithinLatency { limit: *limit, tolerance };
+            let calls = BatchCalls::WithinLatency { limit: Duration::from_nanos(*limit), tolerance };
             of(name, Some(LatencyLimit { nanoseconds: *limit, tolerance }), calls)
         });
         let fixed = SIZES.map(|size| of(format!("batches of {size}"), None, BatchCalls::Fixed(size)));

@@ -2,9 +2,8 @@
 //! up.
 
 use super::{AsyncClient, Connection, Inner, Locked};
-use crate::client::patience::nanos;
 use crate::error::{CallError, Cause};
-use dunlin_fabric::{Fabric, Host, Nanos};
+use dunlin_fabric::{Fabric, Host, Nanos, nanos};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;

@@ -28,7 +28,7 @@ fn serve<F: Fabric>(fabric: &F, address: &Address) -> Server<F> {
         Ok(reply.write(request.payload)?)
     };
     ServerBuilder::new(fabric)
-        .config(ServerConfig { spin: 2000, ..ServerConfig::default() })
+        .config(ServerConfig { spin: std::time::Duration::from_micros(2), ..ServerConfig::default() })
         .function(ECHO, FunctionMode::Worker)
         .function(POOL, FunctionMode::Pool)
         .pool(move |request: &Request<'_>, reply: &mut Reply<'_>| {
@@ -141,7 +141,7 @@ fn rounds<F: Fabric>(fabric: &F, address: &Address, plan: Plan, rounds: u16) {
     let clients = server.clients();
     assert_eq!((clients.len(), clients[0].lanes), (1, 1));
     connection.core.close();
-    server.shutdown(1_000_000_000);
+    server.shutdown(std::time::Duration::from_secs(1));
 }
 
 fn by_name(name: &str, mode: CompletionMode) -> Plan {
@@ -186,7 +186,7 @@ fn overlapping<F: Fabric>(fabric: &F, address: &Address, plan: Plan) {
     connection.wait_closed();
     assert_eq!(server.clients()[0].lanes, 1);
     connection.core.close();
-    server.shutdown(1_000_000_000);
+    server.shutdown(std::time::Duration::from_secs(1));
 }
 
 #[test]
@@ -264,7 +264,7 @@ fn a_lane_with_calls_in_flight_ends_after_them() {
         let id = connection.submit(stays, ECHO, b"on");
         connection.finish(id, b"on");
         connection.core.close();
-        server.shutdown(1_000_000_000);
+        server.shutdown(std::time::Duration::from_secs(1));
     });
 }
 
@@ -287,5 +287,5 @@ fn a_lane_whose_connection_ends_while_it_is_closed_is_removed() {
     connection.core.forget(id);
     connection.wait_closed();
     assert!(connection.core.lane(index).is_none());
-    server.shutdown(1_000_000_000);
+    server.shutdown(std::time::Duration::from_secs(1));
 }

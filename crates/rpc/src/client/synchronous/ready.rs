@@ -3,11 +3,11 @@
 use super::Client;
 use crate::client::core::CallId;
 use crate::client::lane::SubmitError;
-use crate::client::patience::{Patience, nanos};
+use crate::client::patience::Patience;
 use crate::client::within::Time;
 use crate::error::{CallError, Cause};
 use dunlin_fabric::WithSources;
-use dunlin_fabric::{Fabric, Host, Nanos};
+use dunlin_fabric::{Fabric, Host, Nanos, nanos};
 use std::time::Duration;
 
 impl<F: Fabric> Client<F> {
@@ -98,7 +98,7 @@ impl<F: Fabric> Client<F> {
             }
             None => {
                 let now = self.core.fabric.host().now();
-                let until = now.saturating_add(time.to_connect(self.target.config.connect_timeout));
+                let until = now.saturating_add(time.to_connect(nanos(self.target.config.connect_timeout)));
                 if !self.target.backoff.is_due(now) || !self.attempt(until) {
                     return Err(CallError::NotExecuted(Cause::Disconnected));
                 }
@@ -112,7 +112,7 @@ impl<F: Fabric> Client<F> {
 
     /// Tries to connect with back-off until `until`. An attempt may take the time `least` at least.
     fn reconnect_until(&mut self, until: Nanos, least: Nanos) -> Result<(), ()> {
-        let connect_timeout = self.target.config.connect_timeout;
+        let connect_timeout = nanos(self.target.config.connect_timeout);
         let host = self.core.fabric.host().clone();
         loop {
             let now = host.now();

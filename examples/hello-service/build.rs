@@ -1,0 +1,3 @@
+fn main() {
+    dunlin_idl_build::compile("idl/hello.thrift").unwrap();
+}

@@ -1,0 +1,7 @@
+dunlin::include_service!("hello");
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let address = std::env::args().nth(1).unwrap_or("auto:localhost:7000".into());
+    println!("{}", hello::HelloClient::connect(address)?.greet("world")?);
+    Ok(())
+}

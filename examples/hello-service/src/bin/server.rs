@@ -1,0 +1,16 @@
+use dunlin::thrift::{Failure, FastStr, Never};
+
+dunlin::include_service!("hello");
+
+struct Greeter;
+
+impl hello::Hello for Greeter {
+    fn greet(&self, _: &dunlin::Context, name: &str) -> Result<FastStr, Failure<Never>> {
+        Ok(format!("hello, {name}").into())
+    }
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let address = std::env::args().nth(1).unwrap_or("auto:0.0.0.0:7000".into());
+    Ok(dunlin::serve(address, hello::HelloProcessor(Greeter))?.run_until_signal()?)
+}
