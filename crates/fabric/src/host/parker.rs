@@ -122,10 +122,10 @@ impl Parker for RealParker {
 impl Unparker for RealUnparker {
     #[inline]
     fn unpark(&self) {
-        if self.0.word.swap(NOTIFIED, Ordering::AcqRel) == ASLEEP {
-            if let Some(thread) = &*self.0.sleeper() {
-                thread.unpark();
-            }
+        if self.0.word.swap(NOTIFIED, Ordering::AcqRel) == ASLEEP
+            && let Some(thread) = &*self.0.sleeper()
+        {
+            thread.unpark();
         }
     }
 }
