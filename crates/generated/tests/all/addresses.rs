@@ -191,7 +191,7 @@ fn without_any_way_each_says_why() {
     }
     let processor = AskedProcessor(Handler::default());
     let error =
-        serve_with(&nothing, &anywhere(), processor, ServerOptions::default()).unwrap_err().to_string();
+        serve_with(&nothing, anywhere(), processor, ServerOptions::default()).unwrap_err().to_string();
     assert!(error.contains("not tcp: it is disabled by the settings"), "{error}");
 }
 
@@ -267,9 +267,9 @@ fn stock_thrift_is_three_ports_behind_or_where_it_was_told() {
     let holder = TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = holder.local_addr().unwrap();
     let options = ServerOptions { tcp: Some(taken.to_string()), ..ServerOptions::default() };
-    assert!(serve_with(&fabrics, &anywhere(), AskedProcessor(Handler::default()), options.clone()).is_err());
+    assert!(serve_with(&fabrics, anywhere(), AskedProcessor(Handler::default()), options.clone()).is_err());
     drop(holder);
-    let server = serve_with(&fabrics, &anywhere(), AskedProcessor(Handler::default()), options).unwrap();
+    let server = serve_with(&fabrics, anywhere(), AskedProcessor(Handler::default()), options).unwrap();
     assert_eq!(server.tcp_address(), Some(taken));
     let only_tcp = without(&[Scheme::Shm, Scheme::Ofi]);
     assert_eq!(client(&only_tcp, server.address()).transport().address, format!("tcp:{taken}"));
@@ -298,7 +298,7 @@ fn a_raw_server_has_no_tcp() {
         reply.write(request.payload)?;
         Ok(())
     };
-    let server = builder.serve(&anywhere(), |_| Box::new(echo)).unwrap();
+    let server = builder.serve(anywhere(), |_| Box::new(echo)).unwrap();
     let only_tcp = without(&[Scheme::Shm, Scheme::Rdma, Scheme::Ofi]);
     let error = AskedClient::connect_with(&only_tcp, server.address(), ClientOptions::default())
         .unwrap_err()

@@ -145,7 +145,7 @@ fn a_text_that_is_no_address_is_an_error_of_connecting() {
 fn asynchronous_handlers_are_shared_too() {
     let (address, handler) = (own("shared"), Arc::new(Handler::default()));
     // Calls run where they are spawned: the handler never waits.
-    let tasks = Tasks::new(|task| wait(task));
+    let tasks = Tasks::new(wait);
     let processor = AskedAsyncProcessor(Arc::clone(&handler));
     let server: TypedAsyncServer = serve_async(&address, processor, tasks).unwrap();
     let mut client = AskedClient::connect(&address).unwrap();

@@ -153,10 +153,10 @@ fn a_node_that_is_not_there_is_refused_on_both_sides() {
 #[test]
 fn what_cannot_be_is_refused() {
     let fabric = dunlin::fabric::shm().unwrap();
-    let torn = serve_with(&fabric, &address("torn"), TornProcessor(Handler), on(two_nodes()));
+    let torn = serve_with(&fabric, address("torn"), TornProcessor(Handler), on(two_nodes()));
     assert!(matches!(torn, Err(ServeError::Numa { error: NumaError::Differ { .. }, .. })), "{torn:?}");
     let without_cores = Topology::new([(0, allowed()), (1, Vec::new())], 0);
-    let empty = serve_with(&fabric, &address("empty"), BoundProcessor(Handler), on(without_cores));
+    let empty = serve_with(&fabric, address("empty"), BoundProcessor(Handler), on(without_cores));
     let Err(ServeError::Numa { error: NumaError::Bind { error, .. }, .. }) = empty else {
         panic!("{empty:?}")
     };

@@ -201,7 +201,7 @@ fn clients_that_cannot_be_lazy_say_so() {
     };
     let auto: dunlin::Address = "auto:127.0.0.1:1".parse().unwrap();
     refused(AskedClient::connect_with(&fabrics, &auto, lazy(LONG)).unwrap_err());
-    refused(AskedAsyncClient::connect_with(&fabrics, &address("none"), lazy(LONG)).unwrap_err());
+    refused(AskedAsyncClient::connect_with(&fabrics, address("none"), lazy(LONG)).unwrap_err());
     let tcp: dunlin::Address = format!("tcp:127.0.0.1:{}", free_port()).parse().unwrap();
     let error = AskedAsyncClient::connect_with(&fabrics, &tcp, lazy(LONG)).unwrap_err();
     assert!(error.to_string().contains("neither lazy"), "{error}");

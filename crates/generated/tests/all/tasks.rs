@@ -128,7 +128,7 @@ fn served(name: &str, tasks: Tasks) -> (Handler, AsyncServer<ShmFabric>, ShmFabr
     let (fabric, handler) = (dunlin::fabric::shm().unwrap(), Handler::default());
     let processor = AskedAsyncProcessor(handler.clone());
     let server =
-        serve_async_with(&fabric, &address(name), processor, ServerOptions::default(), tasks).unwrap();
+        serve_async_with(&fabric, address(name), processor, ServerOptions::default(), tasks).unwrap();
     (handler, server, fabric)
 }
 
@@ -230,7 +230,7 @@ fn what_asynchronous_handlers_cannot_do_is_refused() {
     refused(address("pool"), ServerOptions { pool: vec!["say".into()], ..options() }, executor());
     refused(address("none"), options(), executor().at_most(0));
     let processor = AskedAsyncProcessor(Handler::default());
-    let server = serve_async_with(&fabrics, &address("fabrics"), processor, options(), executor()).unwrap();
+    let server = serve_async_with(&fabrics, address("fabrics"), processor, options(), executor()).unwrap();
     let mut client = AskedClient::connect_with(&fabrics, server.address(), ClientOptions::default()).unwrap();
     assert_eq!(client.say("hello").unwrap(), "hello");
     server.shutdown(Duration::from_secs(1));

@@ -45,7 +45,7 @@ fn on_one_host_it_is_shared_memory_and_the_rest_is_told() {
     let fabrics = fabrics();
     let made = AtomicU16::new(0);
     let server = builder(&fabrics)
-        .serve(&anywhere(), |worker| {
+        .serve(anywhere(), |worker| {
             assert_eq!(worker, made.fetch_add(1, Ordering::Relaxed));
             echo()
         })
@@ -154,9 +154,9 @@ fn a_named_fabric_is_never_another() {
     let error = fabrics.choose(&anywhere()).expect_err("no fabric").to_string();
     assert!(error.contains("address of one fabric"), "{error}");
     let shm = ShmFabric::new(Default::default()).expect("shared memory");
-    assert!(Client::connect_with(&shm, &anywhere(), ClientConfig::default()).is_err());
+    assert!(Client::connect_with(&shm, anywhere(), ClientConfig::default()).is_err());
     let pulled = ServerBuilder::new().fabrics(&fabrics).function(ECHO, FunctionMode::Pull);
-    let error = pulled.serve(&anywhere(), |_| echo()).expect_err("nobody could pull").to_string();
+    let error = pulled.serve(anywhere(), |_| echo()).expect_err("nobody could pull").to_string();
     assert!(error.contains("pulled from a server of one fabric"), "{error}");
 }
 
@@ -164,7 +164,7 @@ fn a_named_fabric_is_never_another() {
 #[test]
 fn workers_on_threads_of_the_callers_own() {
     let fabrics = fabrics();
-    let (server, workers) = builder(&fabrics).serve_with(&anywhere(), |_| echo()).expect("serves");
+    let (server, workers) = builder(&fabrics).serve_with(anywhere(), |_| echo()).expect("serves");
     let Server::Several(servers) = &server else { panic!("{server:?}") };
     assert_eq!(workers.len(), 2 * servers.servers().len());
     let threads: Vec<_> =

@@ -39,7 +39,7 @@ fn described(fabrics: &Fabrics) -> ServerBuilder {
 }
 
 fn serve(fabrics: &Fabrics, name: &str) -> Server {
-    described(fabrics).serve(&address(name), |_| Box::new(echo) as Box<dyn Service>).unwrap()
+    described(fabrics).serve(address(name), |_| Box::new(echo) as Box<dyn Service>).unwrap()
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn asynchronous_calls() {
 fn workers_of_the_application() {
     let fabrics = Fabrics::default();
     let (server, workers) =
-        described(&fabrics).serve_with(&address("own"), |_| Box::new(echo) as Box<dyn Service>).unwrap();
+        described(&fabrics).serve_with(address("own"), |_| Box::new(echo) as Box<dyn Service>).unwrap();
     assert_eq!(workers.iter().map(|worker| worker.number()).collect::<Vec<_>>(), [0, 1]);
     let threads: Vec<_> = workers.into_iter().map(|worker| std::thread::spawn(|| worker.run())).collect();
     let mut client = Client::connect_with(&fabrics, server.address(), ClientConfig::default()).unwrap();
