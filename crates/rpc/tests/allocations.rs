@@ -49,6 +49,7 @@ fn main() {
             ("busy_calls_allocate_nothing", busy_calls_allocate_nothing),
             ("sleeping_calls_allocate_nothing", sleeping_calls_allocate_nothing),
             ("asynchronous_calls_allocate_nothing", asynchronous_calls_allocate_nothing),
+            ("calls_on_a_shared_connection_allocate_nothing", calls_on_a_shared_connection_allocate_nothing),
             ("messages_allocate_nothing", messages_allocate_nothing),
         ],
     )]);
@@ -142,6 +143,24 @@ fn calls_allocate_nothing(modes: &[CompletionMode], largest: usize) {
         }
     }
     assert!(wrong.is_empty(), "{CALLS} calls allocated: {wrong:#?}");
+}
+
+fn calls_on_a_shared_connection_allocate_nothing() {
+    let fabric = fabric();
+    let server = server(&fabric);
+    for sharing in [Sharing::Locked, Sharing::Combined] {
+        for mode in [CompletionMode::Busy, CompletionMode::Event] {
+            let plan = Plan { sharing, ..any_plan().completion(mode, mode) };
+            let first = Client::connect(&fabric, server.address(), with_plan(plan)).unwrap();
+            let mut client = first.another().unwrap();
+            for size in [32, 200, 4096] {
+                let payload = pattern(size, 1);
+                one_by_one(&mut client, &payload, 500);
+                let allocations = least(|| one_by_one(&mut client, &payload, CALLS));
+                assert_eq!(allocations, 0, "{sharing:?}, {mode}, {size} bytes");
+            }
+        }
+    }
 }
 
 struct Unpark(std::thread::Thread);
