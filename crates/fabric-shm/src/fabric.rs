@@ -37,16 +37,16 @@ pub enum AllowPolicy {
 /// Settings of a fabric.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShmConfig {
-    /// The users that may connect to this fabric's listeners. Default: [`AllowPolicy::SameUser`], the server's
-    /// own user and root.
+    /// The users that may connect to this fabric's listeners. Default: [`AllowPolicy::SameUser`], the
+    /// server's own user and root.
     pub allow: AllowPolicy,
     /// The maximum number of concurrent grants by one side of a link, including one ring for each queue pair.
     /// Default: 1024.
     pub max_grants_per_link: usize,
     /// The time that a new connection has to send its greeting. Default: 5 s.
     pub greeting_patience: Duration,
-    /// Whether a busy wait gives way if other threads compete for its core: it yields after few polls, and the
-    /// engine lets it sleep. Default: true. If false, it yields after hundreds of polls and never sleeps,
+    /// Whether a busy wait gives way if other threads compete for its core: it yields after few polls, and
+    /// the engine lets it sleep. Default: true. If false, it yields after hundreds of polls and never sleeps,
     /// which suits threads that are bound to isolated cores.
     pub gives_way: bool,
 }
