@@ -13,8 +13,8 @@ pub struct OfiConfig {
     pub max_grants_per_link: usize,
     /// The time that a new connection has to send its greeting. Default: 5 s.
     pub greeting_patience: Duration,
-    /// The time that the two ends of a queue pair have to meet once one has connected; then it breaks. Default:
-    /// 10 s.
+    /// The time that the two ends of a queue pair have to meet once one has connected; then it breaks.
+    /// Default: 10 s.
     pub connect_patience: Duration,
     /// The kind of endpoints. `None`, the default: connected ones if the provider has them.
     pub endpoints: Option<EndpointKind>,

@@ -17,12 +17,12 @@ pub struct RdmaConfig {
     pub max_inline: u32,
     /// The maximum number of concurrent grants by one side of a link. Default: 1024.
     pub max_grants_per_link: usize,
-    /// The time until an unacknowledged packet is sent again. Rounded up to 4.096 us times a power of two. With
-    /// [`retries`](RdmaConfig::retries) it bounds the time until a silent peer counts as dead, and thus the
-    /// time that a live one may be silent. `None`, the default: `DUNLIN_RDMA_TIMEOUT`, or 250 ms.
+    /// The time until an unacknowledged packet is sent again. Rounded up to 4.096 us times a power of two.
+    /// With [`retries`](RdmaConfig::retries) it bounds the time until a silent peer counts as dead, and thus
+    /// the time that a live one may be silent. `None`, the default: `DUNLIN_RDMA_TIMEOUT`, or 250 ms.
     pub acknowledgement_timeout: Option<Duration>,
-    /// The number of times that a packet is sent again, at most 7. `None`, the default: `DUNLIN_RDMA_RETRIES`,
-    /// or 7.
+    /// The number of times that a packet is sent again, at most 7. `None`, the default:
+    /// `DUNLIN_RDMA_RETRIES`, or 7.
     pub retries: Option<u8>,
     /// The time that the port may be down before all links end with
     /// [`LinkError::Device`](dunlin_fabric::LinkError::Device). Default: 2 s.

@@ -15,9 +15,9 @@ use std::collections::BTreeMap;
 /// Settings of a typed client.
 #[derive(Clone, Debug, Default)]
 pub struct ClientOptions {
-    /// The engine's settings. Default: [`ClientConfig::default`]. The plan in them is ignored: the hints of each function select one.
-    /// `wait_for_ready` and `lazy` hold for a blocking client's TCP connection, too; an asynchronous client
-    /// over TCP alone refuses them.
+    /// The engine's settings. Default: [`ClientConfig::default`]. The plan in them is ignored: the hints of
+    /// each function select one. `wait_for_ready` and `lazy` hold for a blocking client's TCP connection,
+    /// too; an asynchronous client over TCP alone refuses them.
     pub engine: ClientConfig,
     /// Hints that replace those of the IDL for the functions named in them, for values known only at run
     /// time, such as the payload size. The server uses its own hints. Default: none.
@@ -38,8 +38,8 @@ pub struct ClientOptions {
     /// understood. Such calls then fail; the other functions work. Default: false, connecting fails and names
     /// the functions.
     pub other_signatures: bool,
-    /// Settings of the TCP connection. Default: [`ConnectionOptions::default`]. A call has the same time there as elsewhere: that of `engine`, unless
-    /// [`ConnectionOptions::call_timeout`] is set.
+    /// Settings of the TCP connection. Default: [`ConnectionOptions::default`]. A call has the same time
+    /// there as elsewhere: that of `engine`, unless [`ConnectionOptions::call_timeout`] is set.
     pub connection: ConnectionOptions,
 }
 

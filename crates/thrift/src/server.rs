@@ -314,13 +314,14 @@ pub(crate) fn application_code(exception: &ApplicationException) -> Option<Appli
 /// Settings of a typed server.
 #[derive(Clone, Debug, Default)]
 pub struct ServerOptions {
-    /// The engine's settings. Default: [`ServerConfig::default`]. If they name cores, the hint `numa` is ignored.
+    /// The engine's settings. Default: [`ServerConfig::default`]. If they name cores, the hint `numa` is
+    /// ignored.
     pub engine: ServerConfig,
     /// The NUMA topology; by default that of this machine.
     pub topology: Option<Topology>,
     /// The address on which to serve stock Thrift too (`host:port`); port 0 picks a free port. Clients of the
-    /// engine learn it, for functions whose hints select TCP. Default: `None`, which serves stock Thrift at `tcp:` and
-    /// `auto:` addresses only.
+    /// engine learn it, for functions whose hints select TCP. Default: `None`, which serves stock Thrift at
+    /// `tcp:` and `auto:` addresses only.
     pub tcp: Option<String>,
     /// Settings of the TCP server. Default: [`tcp::ServerOptions::default`].
     pub tcp_options: tcp::ServerOptions,
@@ -396,8 +397,8 @@ impl<F: Fabric, P: Processor> Server<F, P> {
         &self.engine
     }
 
-    /// Stops the server gracefully: answers the received calls, for at most `timeout` on each of the engine and
-    /// TCP.
+    /// Stops the server gracefully: answers the received calls, for at most `timeout` on each of the engine
+    /// and TCP.
     pub fn shutdown(self, timeout: Duration) {
         if let Some(tcp) = self.tcp {
             tcp.shutdown(timeout);

@@ -160,8 +160,8 @@ impl Fabrics {
     /// Returns the fabrics of this process, which all functions use that are not given others: `connect` of
     /// every client, `serve`, and [`ServerBuilder`](crate::ServerBuilder).
     ///
-    /// The first use makes them, with default settings unless [`make_global`](Fabrics::make_global) was called
-    /// before. They live as long as the process.
+    /// The first use makes them, with default settings unless [`make_global`](Fabrics::make_global) was
+    /// called before. They live as long as the process.
     pub fn global() -> &'static Fabrics {
         GLOBAL.get_or_init(Fabrics::default)
     }

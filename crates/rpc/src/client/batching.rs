@@ -32,10 +32,11 @@ pub enum BatchCalls {
 pub struct Batching {
     /// N: the most calls of a batch, at least 1. Default: as many as keep 95% of the calls within 20 µs.
     pub calls: BatchCalls,
-    /// L: the most bytes of a batch, at least 1. A larger call is sent as a message of its own. Default: 2048.
+    /// L: the most bytes of a batch, at least 1. A larger call is sent as a message of its own. Default:
+    /// 2048.
     pub bytes: u32,
-    /// T: the longest time that a batch stays open. Checked only periodically, while the client makes progress.
-    /// Default: 5 ms.
+    /// T: the longest time that a batch stays open. Checked only periodically, while the client makes
+    /// progress. Default: 5 ms.
     pub timeout: Duration,
 }
 

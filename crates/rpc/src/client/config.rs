@@ -17,8 +17,8 @@ use std::time::Duration;
 /// The settings of a client.
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
-    /// The plan of every function without an entry in `functions`; [`Plan::usual`] of the fabric if `None`, the default. A
-    /// plan that the fabric cannot run fails the connection. It is never replaced.
+    /// The plan of every function without an entry in `functions`; [`Plan::usual`] of the fabric if `None`,
+    /// the default. A plan that the fabric cannot run fails the connection. It is never replaced.
     pub plan: Option<Plan>,
     /// Plans of single functions, by function id; at most 8 different plans, including `plan`. Each plan has
     /// its own lanes on the same connection, so calls of different plans do not wait for each other. The
@@ -58,18 +58,20 @@ pub struct ClientConfig {
     pub token: Vec<u8>,
     /// How long an adaptive wait polls before it sleeps. Default: 20 µs.
     pub spin: Duration,
-    /// The fabric's operation rates, by which plans that fetch or write back choose. If `None`, the default: the rates of
-    /// the fabric's device ([`Fabric::rates`]; `dunlin bench fetch-table` measures them), else typical rates
-    /// of shared memory or the rates of RF-RPC's cluster.
+    /// The fabric's operation rates, by which plans that fetch or write back choose. If `None`, the default:
+    /// the rates of the fabric's device ([`Fabric::rates`]; `dunlin bench fetch-table` measures them), else
+    /// typical rates of shared memory or the rates of RF-RPC's cluster.
     ///
     /// If the rates rule fetching out ([`FetchTable::rules_out_fetching`]), results are written back.
     /// [`Tuning::table`](crate::Tuning::table) names the source of the rates in use.
     pub fetch_table: Option<Arc<FetchTable>>,
-    /// How plans that fetch or write back choose R and F. Default: [`FetchChoice::default`], tuned at run time.
+    /// How plans that fetch or write back choose R and F. Default: [`FetchChoice::default`], tuned at run
+    /// time.
     pub fetch_choice: FetchChoice,
     /// When such plans post the first READ for a result. Default: [`FirstRead::default`].
     pub first_read: FirstRead,
-    /// When batches are sent without a flush; if `None`, the default: when a message is full or the caller waits.
+    /// When batches are sent without a flush; if `None`, the default: when a message is full or the caller
+    /// waits.
     pub batching: Option<Batching>,
     /// The back-off of reconnecting. Default: 1 ms to 1 s.
     pub backoff: BackoffConfig,
@@ -77,9 +79,9 @@ pub struct ClientConfig {
     /// wait is part of the call's [`timeout`](ClientConfig::timeout). Zero, the default: the call fails at
     /// once, or after one attempt to connect if the back-off allows one.
     ///
-    /// A call whose wait brought no connection ends with [`Cause::Disconnected`](crate::Cause::Disconnected), or with
-    /// [`Cause::DeadlineExceeded`](crate::Cause::DeadlineExceeded) if its deadline came first; it was not
-    /// executed.
+    /// A call whose wait brought no connection ends with [`Cause::Disconnected`](crate::Cause::Disconnected),
+    /// or with [`Cause::DeadlineExceeded`](crate::Cause::DeadlineExceeded) if its deadline came first; it was
+    /// not executed.
     pub wait_for_ready: Duration,
     /// Makes the client without a connection: the first call connects, or the client's `wait_ready`. The
     /// default is `false`: connecting fails if the server cannot be reached.

@@ -31,8 +31,8 @@ pub struct ServerConfig {
     pub large_memory: u64,
     /// Registered memory of each lane for large results, in bytes. Default: 256 MiB.
     pub large_response_memory: u64,
-    /// The service's name. The server refuses clients that ask for another name; empty accepts any name. Default:
-    /// empty. A typed server has the name of its service.
+    /// The service's name. The server refuses clients that ask for another name; empty accepts any name.
+    /// Default: empty. A typed server has the name of its service.
     pub service: String,
     /// Further names under which clients may ask for the service, such as those of services that it extends.
     /// Without effect if `service` is empty. Default: none.
