@@ -88,7 +88,10 @@ fn a_reader_that_goes_away_is_no_error() {
 fn copied(folder: &Folder, path: &str) -> Command {
     let copy = folder.0.join("dunlin");
     if !copy.exists() {
-        std::fs::copy(dunlin_program(), &copy).expect("copied");
+        // By another process: a thread of this one that forks meanwhile would inherit the file open for writing,
+        // and the copy could not be executed until that child has gone.
+        let copied = Command::new("cp").arg(dunlin_program()).arg(&copy).status().expect("cp runs");
+        assert!(copied.success());
     }
     let mut command = Command::new(copy);
     command.env("PATH", path);

@@ -49,8 +49,6 @@ pub(crate) struct ClientLane<F: Fabric> {
     pub(crate) heard: bool,
     /// The lane accepts no new calls: the server drains, or the lane is `closing`.
     pub(crate) draining: bool,
-    /// The client closes the lane.
-    pub(crate) closing: bool,
     /// Messages arrive as completions, so the receive queue is polled.
     pub(crate) by_completion: bool,
     /// How large payloads travel.
@@ -72,6 +70,8 @@ pub(crate) struct ClientLane<F: Fabric> {
     /// Large results that were READ and that the server may release.
     pub(crate) releases: Vec<u32>,
     pub(crate) queue_pair: QueuePairId,
+    /// The client closes the lane.
+    pub(crate) closing: bool,
     /// The tuner, if the fabric's rates rule fetching out and all results are written back instead.
     pub(crate) written_by_rates: Option<Arc<FetchTuner>>,
     /// The queue pair that the server's messages arrive on.

@@ -765,7 +765,8 @@ impl<F: Fabric> Dispatcher<F> {
         payload: &[u8],
     ) -> Result<(), Violation> {
         let call = Call { call, function: 0, thread, deadline: NEVER };
-        if status == Status::TooLarge {
+        let panicked = status == Status::HandlerPanicked && !payload.is_empty();
+        if panicked || status == Status::TooLarge {
             return self.refuse_executed(domain, lane, call, status, None);
         }
         if payload.len() <= self.small_limit(lane) {

@@ -59,12 +59,17 @@ fn is_late(error: &CallError) -> bool {
     *error == CallError::MaybeExecuted(Cause::DeadlineExceeded)
 }
 
+/// A server that announces a large result says by that that the handler ran.
+fn has_effect(error: &CallError) -> bool {
+    matches!(error, CallError::MaybeExecuted(_) | CallError::Executed(_))
+}
+
 fn is_violation(error: &CallError) -> bool {
-    *error == CallError::MaybeExecuted(Cause::ProtocolViolation)
+    has_effect(error) && error.cause() == Some(Cause::ProtocolViolation)
 }
 
 fn is_lost(error: &CallError) -> bool {
-    *error == CallError::MaybeExecuted(Cause::ConnectionLost)
+    has_effect(error) && error.cause() == Some(Cause::ConnectionLost)
 }
 
 /// Calls a server that tells this lie, from clients that fetch and from clients that fetch or have results
