@@ -176,7 +176,8 @@ fn impossible_loads_are_refused() {
         check(|load| load.clients = 1_000_000),
         LoadError::QueuePairs { queue_pairs: 1_000_000, .. }
     ));
-    assert!(check(|load| load.server_cores = Some(0)).to_string().contains("no cores"));
+    let without_cores = check(|load| load.server_cores = Some(0));
+    assert!(dunlin_fabric::WithSources(&without_cores).to_string().contains("no cores"));
     let unknown = check(|load| load.network = Network::Modelled("connect-bi".to_owned()));
     assert!(matches!(unknown, LoadError::Profile(_)), "{unknown}");
     assert!(matches!(check(|load| load.workers = 0), LoadError::Serve(_)));
