@@ -2,13 +2,13 @@
 //! reason why it is missing.
 
 use super::Finding;
-use dunlin::errors::WithSources;
 
 const NAME: &str = "fabric ofi";
 
 /// Opens libfabric as a server would.
 #[cfg(feature = "ofi")]
 pub(super) fn finding() -> Finding {
+    use dunlin::errors::WithSources;
     use dunlin_fabric_ofi::{OfiConfig, OfiFabric, OpenError};
     match OfiFabric::new("tcp", OfiConfig::default()) {
         Ok(_) => Finding::ok(NAME, format!("libfabric, opened; starts on its provider tcp; {}", offers())),
