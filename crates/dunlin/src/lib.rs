@@ -137,7 +137,7 @@ pub mod tune {
 }
 
 /// RF-RPC's own calls (its table 2): messages without functions, for programs with their own dispatch and
-/// serialization. [`raw::messages`](crate::raw::messages) documents them.
+/// serialization. [`raw::messages`] documents them.
 pub mod rfp {
     pub use dunlin_rpc::messages::{BufferError, ClientId, ReceiveError, SendError};
     pub use dunlin_transport::{MessageBuffer, MessageClient, MessageServer};

@@ -1,7 +1,7 @@
 //! The client side of the engine: calls leave through lanes, one lane for each plan and worker of the server.
 //!
-//! [`Client`] belongs to one thread and polls for its own results. [`AsyncClient`] is shared by the tasks of
-//! any executor. Both are thin layers over the same engine.
+//! [`Client`](crate::Client) belongs to one thread and polls for its own results. [`AsyncClient`] is shared by
+//! the tasks of any executor. Both are thin layers over the same engine.
 
 mod answers;
 pub(crate) mod asynchronous;

@@ -151,8 +151,8 @@ impl<F: Fabric> Client<F> {
         Ok(Client { policy: Policy::of(client)? })
     }
 
-    /// Makes a client for another thread, with the same settings: under [`Sharing::Dedicated`] one with
-    /// connections of its own, else a seat at the same connection. If results are fetched or written back, all
+    /// Makes a client for another thread, with the same settings: with a connection of its own
+    /// under [`Sharing::Dedicated`](crate::Sharing::Dedicated), else a seat at the same connection. If results are fetched or written back, all
     /// of them share their tuning (see [`tuning`](Client::tuning)).
     ///
     /// # Errors
