@@ -49,7 +49,7 @@
 //! assert_eq!(&buffer[..size], b"HELLO");
 //!
 //! drop((buffer, client));
-//! server.shutdown(Duration::from_secs(1));
+//! server.shutdown(std::time::Duration::from_secs(1));
 //! serving.join().expect("the server's thread ends");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

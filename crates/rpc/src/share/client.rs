@@ -151,9 +151,9 @@ impl<F: Fabric> Client<F> {
         Ok(Client { policy: Policy::of(client)? })
     }
 
-    /// Makes a client for another thread, with the same settings: with a connection of its own
-    /// under [`Sharing::Dedicated`](crate::Sharing::Dedicated), else a seat at the same connection. If results are fetched or written back, all
-    /// of them share their tuning (see [`tuning`](Client::tuning)).
+    /// Makes a client for another thread, with the same settings: with a connection of its own under
+    /// [`Sharing::Dedicated`](crate::Sharing::Dedicated), else a seat at the same connection. If results are
+    /// fetched or written back, all of them share their tuning (see [`tuning`](Client::tuning)).
     ///
     /// # Errors
     /// A connection of its own cannot be made, or all 256 seats of the shared one are taken.
