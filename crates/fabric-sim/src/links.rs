@@ -1,4 +1,4 @@
-//! Links, listeners and grants of a run: their data. What happens to them is in `link`.
+//! Links, listeners and grants of a run: their data. The code that changes them is in `link`.
 
 use crate::memory::Target;
 use crate::tasks::Waiter;

@@ -1,5 +1,5 @@
-//! The state of a run. What happens to it is in the files of its parts: `scheduler`, `cores`, `process`, `host`,
-//! `link`, `network`, `posting` and `outcome`.
+//! The state of a run. The code that changes it is in the files of its parts: `scheduler`, `cores`, `process`,
+//! `host`, `link`, `network`, `posting` and `outcome`.
 
 use crate::events::Events;
 use crate::links::{Held, LinkEvent, Links};

@@ -58,10 +58,11 @@ const NANOS_BITS: u32 = 47;
 const OWN: u64 = 1 << NANOS_BITS;
 
 impl Tag {
-    /// Times of more than 39 hours become 39 hours.
+    /// Times of more than 39 hours become 39 hours. A worker's number that has no place becomes the largest, which
+    /// no server has: workers are counted in 16 bits.
     fn new(worker: usize, time: Time) -> Tag {
         let own = if time.is_own { OWN } else { 0 };
-        Tag((worker as u64) << 48 | own | time.nanos.min(OWN - 1))
+        Tag((worker.min(0xffff) as u64) << 48 | own | time.nanos.min(OWN - 1))
     }
 
     fn worker(self) -> usize {
@@ -256,6 +257,7 @@ mod tests {
             let tag = Tag::new(worker, Time { nanos, is_own });
             assert_eq!((tag.worker(), tag.time().nanos, tag.time().is_own), (worker, nanos, is_own));
         }
+        assert_eq!(Tag::new(1 << 16, Time { nanos: 0, is_own: false }).worker(), 0xffff);
         assert_eq!(Tag::new(1, Time { nanos: u64::MAX, is_own: false }).time().nanos, OWN - 1);
     }
 }

@@ -1,4 +1,4 @@
-//! What the threads of a shared connection have in common: the connection behind the lock of the lead, and the
+//! The common state of the threads of a shared connection: the connection behind the lock of the lead, and the
 //! threads that wait.
 //!
 //! A thread that waits takes the lead with each look, if it is free. If nothing has arrived, one thread at a

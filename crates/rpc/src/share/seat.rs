@@ -240,7 +240,7 @@ impl<F: Fabric, P: Policy<F>> Seat<F, P> {
             mode = WaitMode::Busy;
         }
         if !mode.sleeps() && !parker.blocks_when_busy() {
-            // A busy thread looks again at once. The connection's own deadlines are looked at now and then.
+            // A busy thread polls again at once. It checks the connection's own deadlines every 256 polls.
             if now.is_some()
                 && let Some(mut lead) = handle.try_lead()
             {

@@ -267,6 +267,23 @@ fn threads_outlive_their_server() {
     });
 }
 
+/// A worker that the server does not have is refused, also one whose number has more than 16 bits.
+#[test]
+fn there_is_no_such_worker() {
+    for sharing in SHARED {
+        let (fabric, address) = (fabric(), unique("no-worker"));
+        let server = serve(&fabric, &address, 1);
+        let mut client = Client::connect(&fabric, &address, shared(any_plan(), sharing)).unwrap();
+        for worker in [1, 1 << 16, usize::MAX] {
+            let refused = client.call_on(worker, ECHO, b"nobody").map(drop);
+            assert_eq!(refused, Err(CallError::NotExecuted(Cause::NoSuchWorker)), "{sharing:?} {worker}");
+        }
+        assert_eq!(*client.call(ECHO, b"somebody").unwrap(), *b"somebody");
+        drop(client);
+        server.shutdown(Duration::from_secs(1));
+    }
+}
+
 /// A call that was withdrawn before any thread took it is not sent, and one that ended late is not mixed up
 /// with the next call of its ticket.
 #[test]

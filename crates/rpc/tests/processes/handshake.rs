@@ -164,7 +164,7 @@ fn a_server_before_extensions_names_its_version() {
     thread.join().unwrap();
 }
 
-/// Appends an extension without a value to a record that has none.
+/// Appends an empty extension to a record without extensions.
 fn with_extension(record: &Record, number: u16) -> Vec<u8> {
     let mut bytes = record.encode().unwrap();
     bytes.extend(number.to_le_bytes());
