@@ -9,6 +9,7 @@ pub(crate) mod batching;
 mod closing;
 pub mod config;
 pub(crate) mod core;
+mod credited;
 mod establish;
 mod fetched;
 pub(crate) mod filling;

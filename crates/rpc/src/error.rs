@@ -294,6 +294,9 @@ pub enum ConnectError {
     /// The server serves another service than the client asked for. The text names both.
     #[error("{0}; look at the address")]
     OtherService(String),
+    /// The threads of this client have as many queue pairs as the server lets them use now.
+    #[error("the server grants the client no further queue pair now")]
+    NoQueuePair,
     /// The server refused the connection.
     #[error("the server refused the connection: {0}")]
     Refused(String),
@@ -314,6 +317,7 @@ impl ConnectError {
     pub fn is_unavailable(&self) -> bool {
         match self {
             ConnectError::Dial(error) => error.is_unavailable(),
+            ConnectError::NoQueuePair => true,
             ConnectError::Link(error) => !matches!(error, LinkError::TooLong { .. }),
             ConnectError::Address(_)
             | ConnectError::Plan(_)

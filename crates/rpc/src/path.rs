@@ -26,6 +26,7 @@ pub(crate) mod again;
 mod areas;
 mod awaited;
 pub(crate) mod call_id;
+pub(crate) mod credits;
 pub(crate) mod datagram;
 pub(crate) mod fetch;
 pub(crate) mod grants;
@@ -92,6 +93,9 @@ pub(crate) enum Violation {
     /// The queue pair is in error, most likely because the peer has ended.
     #[error("the queue pair is in error")]
     Broken,
+    /// The peer sent more calls than it has credits for.
+    #[error("the peer sent calls that it has no credits for")]
+    Overdrawn(#[from] credits::Overdrawn),
     /// A completion reported an error.
     #[error("a transfer failed: {0}")]
     Transfer(&'static str),

@@ -524,6 +524,12 @@ impl Plan {
         self.request.carrier().is_lossy() || self.response.carrier().is_lossy()
     }
 
+    /// Returns whether the server counts the calls on the lane by credits. Not where messages may be lost: those
+    /// that are sent again would count twice.
+    pub(crate) const fn has_credits(&self) -> bool {
+        matches!(self.sharing, Sharing::Combined) && !self.is_lossy()
+    }
+
     /// Returns the row of the protocol table that matches this plan, if any. [`LargePayload::Pieces`] matches
     /// rows with [`LargePayload::Read`].
     pub fn protocol(&self) -> Option<&'static Protocol> {

@@ -2,14 +2,14 @@
 //! connections, and a thread pool for long-running functions.
 
 mod accept;
-// The workers do not use it yet.
-#[allow(dead_code)]
 pub(crate) mod activity;
 mod clients;
 pub(crate) mod clock;
 pub mod config;
+pub(crate) mod credited;
 pub(crate) mod deferred;
 mod dispatch;
+mod exported;
 pub(crate) mod held;
 pub(crate) mod inbox;
 pub(crate) mod lane;
@@ -30,6 +30,7 @@ pub use self::worker::Worker;
 pub use crate::limits::MAX_FUNCTIONS;
 
 use self::accept::{Control, ControlState};
+use self::activity::Activity;
 use self::deferred::WaitingCalls;
 use self::inbox::Inbox;
 use self::occupancy::Crowd;
@@ -162,6 +163,7 @@ impl<F: Fabric> ServerBuilder<F> {
             pool: WaitingCalls::new(&fabric, waiting),
             pulled: WaitingCalls::new(&fabric, waiting),
             ways: Arc::new(Ways::new(self.config.workers)),
+            activity: Activity::of(&self.config),
             config: self.config,
             stray_datagrams: AtomicU64::new(0),
             crowd: Crowd::default(),

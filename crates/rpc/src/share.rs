@@ -7,7 +7,7 @@
 //! | `share/combined.rs` | threads hand their calls to one of them, which sends them together | FLOCK sections 4 to 6 |
 //!
 //! [`Client`] is the same type under each policy. The list of policies is the enum [`Policy`] below; a policy is
-//! a module with an implementation of `handle::Policy`, and nothing else names it.
+//! a module with an implementation of `strand::Policy`, and nothing else names it.
 
 mod calls;
 mod client;
@@ -15,7 +15,11 @@ mod combined;
 mod handle;
 mod lead;
 mod locked;
+mod places;
+mod scheduling;
 mod seat;
+mod strand;
+mod threads;
 
 pub use self::client::{Client, FillingRequest, LargeRequest, Response, Within};
 

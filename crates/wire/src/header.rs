@@ -107,7 +107,8 @@ pub struct Flags(u8);
 impl Flags {
     /// The empty set.
     pub const NONE: Flags = Flags(0);
-    /// The server switches to the next group of clients, and the lease ends (ScaleRPC section 3).
+    /// The end of a right to send: the server switches to the next group of clients, and the lease ends (ScaleRPC
+    /// section 3), or it declines further credits (FLOCK section 5.1).
     pub const CONTEXT_SWITCH: Flags = Flags(1);
     /// The client's response mode (RF-RPC section 3). Set: the server replies. Clear: the client fetches.
     pub const MODE: Flags = Flags(1 << 1);
@@ -199,9 +200,10 @@ pub struct Header {
     pub length: u32,
     /// Consumer position of the sender in the ring of the other direction: a wrapping count of lines.
     pub head: u32,
-    /// Credits granted to the receiver of this message (FLOCK section 5). On lanes whose results are
-    /// fetched or written back, responses carry the response mode that the server requests: 0 the client's
-    /// choice, 1 written back, 2 fetched whole, 3 fetched with more retries.
+    /// On lanes with credits (FLOCK section 5.1): in requests the median number of calls of the messages since the
+    /// client last asked for credits, 0 if it does not ask now; in responses the bit 0x80 grants them. On lanes
+    /// whose results are fetched or written back, the low bits of responses are the response mode that the
+    /// server requests: 0 the client's choice, 1 written back, 2 fetched whole, 3 fetched with more retries.
     pub credits: u8,
     /// Low bits of the epoch of the lease under which this message is written.
     pub epoch: u8,

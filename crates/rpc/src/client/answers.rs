@@ -3,6 +3,7 @@
 use super::lane::ClientLane;
 use super::slots::{Answered, Sink};
 use crate::error::{CallError, Cause};
+use crate::path::credits::GRANTED;
 use crate::path::large::Arrived;
 use crate::path::pieces::{PIECE, Pulled};
 use crate::path::posting::post_read;
@@ -30,8 +31,11 @@ impl<F: Fabric> ClientLane<F> {
                 fabric.host().charge(Work::ParseMessage, 1);
                 self.tx.on_head(header.head)?;
                 self.draining |= header.flags.contains(Flags::DRAINING);
+                if self.is_credited {
+                    self.on_credits(header);
+                }
                 if let Some(hybrid) = &self.hybrid {
-                    hybrid.asked_for(header.call, header.credits);
+                    hybrid.asked_for(header.call, header.credits & !GRANTED);
                 }
                 if header.time != 0 {
                     self.on_time(header.call, header.time, LINE);
@@ -57,11 +61,14 @@ impl<F: Fabric> ClientLane<F> {
         if header.flags.contains(Flags::DRAINING) {
             self.draining = true;
         }
+        if self.is_credited {
+            self.on_credits(header);
+        }
         match header.kind {
             Kind::Response | Kind::ResponseBatch => {
                 if let Some(first) = message.entries().next() {
                     if let Some(hybrid) = &self.hybrid {
-                        hybrid.asked_for(first.call, header.credits);
+                        hybrid.asked_for(first.call, header.credits & !GRANTED);
                     }
                     if header.time != 0 {
                         self.on_time(first.call, header.time, bytes.len());

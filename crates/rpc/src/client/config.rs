@@ -3,7 +3,8 @@
 use super::batching::Batching;
 use crate::connect::backoff::BackoffConfig;
 use crate::error::ConnectError;
-use crate::limits::{MAX_FUNCTIONS, MAX_PLANS, MAX_WINDOW, RING_BYTES};
+use crate::limits::{MAX_FUNCTIONS, MAX_PLANS, MAX_STRANDS, MAX_WINDOW, RING_BYTES};
+use crate::path::credits::{CREDITS, MAX_CREDITS};
 use crate::plan::{Carrier, CompletionMode, Plan, Sharing};
 use crate::tune::Tuners;
 use crate::tune::shared::{FetchChoice, FetchTuner};
@@ -26,6 +27,13 @@ pub struct ClientConfig {
     pub functions: BTreeMap<u16, Plan>,
     /// The most calls in flight for each worker and plan, 1 to 1024. The server may grant fewer. Default: 64.
     pub window: u16,
+    /// Under [`Sharing::Combined`], the most queue pairs to each worker that the threads of this client share, 1 to
+    /// 64. The client opens one for each thread, with a connection of its own, as long as the server grants them
+    /// ([`ServerConfig::max_active_queue_pairs`](crate::ServerConfig::max_active_queue_pairs)). Default: 64.
+    pub max_queue_pairs: u16,
+    /// Under [`Sharing::Combined`], C of FLOCK section 5.1, 1 to 63: the calls that a queue pair may send before the
+    /// server agrees to as many more. Default: 32, as in the paper.
+    pub credits: u16,
     /// The size of each ring in bytes, a power of two from 16 KiB to 1 MiB. Default: 16 KiB.
     pub ring_bytes: u32,
     /// The timeout of each call without a time of its own; [`Duration::MAX`] for none. Default: 10 s.
@@ -98,6 +106,8 @@ impl Default for ClientConfig {
             plan: None,
             functions: BTreeMap::new(),
             window: 64,
+            max_queue_pairs: MAX_STRANDS,
+            credits: CREDITS,
             ring_bytes: 16 * 1024,
             timeout: Duration::from_secs(10),
             connect_timeout: Duration::from_secs(5),
@@ -211,6 +221,12 @@ impl ClientConfig {
         }
         if self.max_response == 0 || self.max_response > u32::MAX as u64 {
             return out("max_response", self.max_response, "1 byte to 4 GiB");
+        }
+        if !(1..=MAX_STRANDS).contains(&self.max_queue_pairs) {
+            return out("max_queue_pairs", self.max_queue_pairs.into(), "1 to 64");
+        }
+        if !(1..=MAX_CREDITS).contains(&self.credits) {
+            return out("credits", self.credits.into(), "1 to 63");
         }
         self.fetch_choice.check()?;
         self.batching.as_ref().map_or(Ok(()), Batching::check)

@@ -15,6 +15,7 @@ use crate::error::ConnectError;
 use crate::limits::RING_BYTES;
 use crate::mailbox::RingReader;
 use crate::path::again::Requests;
+use crate::path::credits::Credits;
 use crate::path::datagram::{self, Datagrams, Outlet};
 use crate::path::fetch::Fetcher;
 use crate::path::hybrid::Hybrid;
@@ -228,7 +229,7 @@ impl<F: Fabric> PreparedLane<F> {
             unreliable_endpoint: unreliable_endpoint.unwrap_or_default(),
             datagram_endpoint: datagram_endpoint.unwrap_or_default(),
             region_keys: vec![key.0],
-            extensions: Extensions::default(),
+            extensions: credits_of(&plan, config),
         };
         Ok(PreparedLane {
             number,
@@ -415,6 +416,8 @@ impl<F: Fabric> PreparedLane<F> {
             batch_sequence: 0,
             batch_time: 0,
             number: self.number,
+            is_credited: plan.has_credits(),
+            credits: plan.has_credits().then(|| Box::new(Credits::new(config.credits))),
             draining: false,
             closing: false,
             broken: None,
@@ -423,6 +426,11 @@ impl<F: Fabric> PreparedLane<F> {
             reading: 0,
         })
     }
+}
+
+/// Returns the extension by which a lane with credits names C.
+fn credits_of(plan: &Plan, config: &ClientConfig) -> Extensions {
+    Extensions(plan.has_credits().then(|| Extension::Credits(config.credits as u8)).into_iter().collect())
 }
 
 /// Asks the server to open its halves of the first lanes of a connection, and waits for all answers.
@@ -450,6 +458,11 @@ pub(crate) fn negotiate_beside<F: Fabric>(
     while ready.len() < prepared.len() {
         match receive(&greeting.link, until)? {
             Record::LaneReady(lane) => ready.push(lane),
+            Record::LaneRefused(refused)
+                if asked(refused.lane) && refused.code == RefusalCode::QUEUE_PAIRS =>
+            {
+                return Err(ConnectError::NoQueuePair);
+            }
             Record::LaneRefused(refused) if asked(refused.lane) => {
                 return Err(ConnectError::Refused(printable(&refused.text)));
             }

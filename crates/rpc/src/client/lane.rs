@@ -1,11 +1,13 @@
 //! The client's end of a lane: sends calls and processes answers. Independent of waiting and threads.
 
 use super::batching::Batches;
+use super::credited::degree;
 use super::slots::{Sink, Slots, micros};
 use super::within::Time;
 use crate::error::{CallError, Cause};
 use crate::path::again::{Requests, Sent, Silent};
 use crate::path::call_id::CallEnds;
+use crate::path::credits::{Ask, Credits};
 use crate::path::hybrid::{Hybrid, PUBLISHED_HEAD};
 use crate::path::large::{Arrivals, Errands};
 use crate::path::pieces::{PIECE, Pulls};
@@ -53,6 +55,8 @@ pub(crate) struct ClientLane<F: Fabric> {
     pub(crate) by_completion: bool,
     /// How large payloads travel.
     pub(crate) large: LargePayload,
+    /// The lane has `credits`.
+    pub(crate) is_credited: bool,
     pub(crate) slots: Slots<F::Memory>,
     /// The largest small payload in bytes.
     pub(crate) rendezvous_above: usize,
@@ -72,6 +76,8 @@ pub(crate) struct ClientLane<F: Fabric> {
     pub(crate) queue_pair: QueuePairId,
     /// The client closes the lane.
     pub(crate) closing: bool,
+    /// The calls that the server lets the lane send, if threads share the lane by combining.
+    pub(crate) credits: Option<Box<Credits>>,
     /// The tuner, if the fabric's rates rule fetching out and all results are written back instead.
     pub(crate) written_by_rates: Option<Arc<FetchTuner>>,
     /// The queue pair that the server's messages arrive on.
@@ -324,8 +330,18 @@ impl<F: Fabric> ClientLane<F> {
             (flags, head) = (flags | mode, of);
         }
         let time = micros(timeout);
-        let header = Header { code: function, flags, call, thread, head, time, ..Header::new(Kind::Request) };
-        self.tx.single(fabric, domain, &header, payload)?;
+        let mut header =
+            Header { code: function, flags, call, thread, head, time, ..Header::new(Kind::Request) };
+        if self.is_credited {
+            let ask = self.spend(1).ok_or(SubmitError::Full)?;
+            header.credits = degree(ask);
+            if let Err(error) = self.tx.single(fabric, domain, &header, payload) {
+                self.unspend(1, ask);
+                return Err(error.into());
+            }
+        } else {
+            self.tx.single(fabric, domain, &header, payload)?;
+        }
         if let Some(again) = &mut self.again {
             again.keep(call, CallEnds { function, thread }, flags, payload);
         }
@@ -365,6 +381,12 @@ impl<F: Fabric> ClientLane<F> {
             }
             return Err(Self::refuse(Cause::WindowFull));
         };
+        if self.is_credited && !self.has_credit() {
+            self.flush(fabric, domain)?;
+            if !self.has_credit() {
+                return Err(SubmitError::Full);
+            }
+        }
         if let Some(hybrid) = &self.hybrid
             && !hybrid.fits_batch(function, self.batch.count() as usize)
         {
@@ -452,11 +474,22 @@ impl<F: Fabric> ClientLane<F> {
         if self.slots.has_started_unsent() {
             self.change_times(fabric.host().now());
         }
-        let header = Header { flags, head, time: self.batch_time, ..Header::new(Kind::RequestBatch) };
+        let mut header = Header { flags, head, time: self.batch_time, ..Header::new(Kind::RequestBatch) };
+        let mut ask = Ask::No;
+        if self.is_credited {
+            // The calls were counted when they were pushed, and a message that was begun is paid for.
+            ask = self.spend(self.batch.count()).ok_or(SubmitError::Broken)?;
+            header.credits = degree(ask);
+        }
         let Ok(total) = self.batch.finish_compact(&mut self.staging, &header, tags) else {
             return Err(SubmitError::Broken);
         };
-        self.tx.post(fabric, domain, &[&self.staging[..total]], total)?;
+        if let Err(error) = self.tx.post(fabric, domain, &[&self.staging[..total]], total) {
+            if self.is_credited {
+                self.unspend(self.batch.count(), ask);
+            }
+            return Err(error.into());
+        }
         let sequence = self.tx.next_sequence() - 1;
         if sequence != self.batch_sequence {
             self.slots.renumber(self.batch_sequence, sequence);

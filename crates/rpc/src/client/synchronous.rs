@@ -55,8 +55,32 @@ struct Target {
     address: Address,
     config: ClientConfig,
     backoff: Backoff,
+    /// The last attempt to connect was refused with [`ConnectError::NoQueuePair`].
+    has_no_queue_pair: bool,
     /// The tuners shared by all connections, including reconnected ones and those of other threads.
     tuners: Tuners,
+}
+
+/// Connects clients of one server with the same settings and tuners.
+#[derive(Debug)]
+pub(crate) struct Connector<F: Fabric> {
+    fabric: F,
+    address: Address,
+    config: ClientConfig,
+    tuners: Tuners,
+}
+
+impl<F: Fabric> Connector<F> {
+    /// Connects a client. Blocks as [`Client::connect`] does.
+    pub(crate) fn connect(&self) -> Result<Client<F>, ConnectError> {
+        Client::connect_with(&self.fabric, &self.address, self.config.clone(), self.tuners.clone())
+    }
+
+    /// As [`connect`](Connector::connect), even if the settings are [lazy](ClientConfig::lazy).
+    pub(crate) fn connect_now(&self) -> Result<Client<F>, ConnectError> {
+        let config = ClientConfig { lazy: false, ..self.config.clone() };
+        Client::connect_with(&self.fabric, &self.address, config, self.tuners.clone())
+    }
 }
 
 /// A result, borrowed from the client. Dropping it frees the call's slot.
@@ -151,6 +175,7 @@ impl<F: Fabric> Client<F> {
             target: Box::new(Target {
                 address: address.clone(),
                 backoff: Backoff::new(config.backoff),
+                has_no_queue_pair: false,
                 config,
                 tuners,
             }),
@@ -166,8 +191,17 @@ impl<F: Fabric> Client<F> {
     /// connections of its own. If results are fetched or written back, both clients share their tuning (see
     /// [`tuning`](Client::tuning)).
     pub(crate) fn another(&self) -> Result<Self, ConnectError> {
-        let (config, tuners) = (self.target.config.clone(), self.target.tuners.clone());
-        Client::connect_with(&self.core.fabric, &self.target.address, config, tuners)
+        self.connector().connect()
+    }
+
+    /// Returns the means to connect further clients as [`another`](Client::another) does.
+    pub(crate) fn connector(&self) -> Connector<F> {
+        Connector {
+            fabric: self.core.fabric.clone(),
+            address: self.target.address.clone(),
+            config: self.target.config.clone(),
+            tuners: self.target.tuners.clone(),
+        }
     }
 
     fn establish(&mut self, until: Nanos) -> Result<(), ConnectError> {

@@ -1,7 +1,9 @@
 //! The server's side of the handshake: one control thread for all connections. It never waits for a single
 //! client: each connection is a small state machine that advances when a record arrives.
 
+use super::activity::QueuePair;
 use super::clients::Clients;
+use super::credited::LaneCredits;
 use super::inbox::{Command, Inbox, OpenCommand};
 use super::occupancy::Occupancy;
 use super::open::refuse_with;
@@ -10,6 +12,7 @@ use super::worker::Shared;
 use crate::connect::records::send;
 use crate::limits::{MAX_PLANS, RING_BYTES};
 use crate::path::CONTROL_BYTES;
+use crate::path::credits::MAX_CREDITS;
 use crate::plan::{
     Carrier, CompletionMode, Illegal, LargePayload, Lease, Plan, RequestHalf, ResponseHalf, Sharing,
 };
@@ -93,6 +96,10 @@ struct Session<F: Fabric> {
     greeted: bool,
     hello_until: Nanos,
     lanes: Arc<OpenLanes>,
+    /// The client that its connections belong to: its identity, or the number of its only connection.
+    client: u64,
+    /// The activity of the connection, if it has lanes with credits.
+    queue_pair: Option<Arc<QueuePair>>,
 }
 
 /// All current connections.
@@ -216,7 +223,15 @@ impl<F: Fabric> Control<F> {
         let again = sessions.ready.mark(number);
         let hello_until = self.fabric.host().now().saturating_add(nanos(self.shared.config.hello_timeout));
         let (again_too, lanes) = (again.clone(), Arc::default());
-        let session = Session::<F> { link, again: again_too, greeted: false, hello_until, lanes };
+        let session = Session::<F> {
+            link,
+            again: again_too,
+            greeted: false,
+            hello_until,
+            lanes,
+            client: number,
+            queue_pair: None,
+        };
         session.link.subscribe(Subscription { signal: self.signal.clone(), mark: again });
         sessions.silent.insert((hello_until, number));
         sessions.all.insert(number, session);
@@ -338,12 +353,13 @@ impl<F: Fabric> Control<F> {
         });
         send(&session.link, &reply).map_err(|_| Over)?;
         session.greeted = true;
+        session.client = hello.extensions.client().unwrap_or(number);
         self.state.clients.enter(number, hello, &session.lanes);
         self.state.count(|counters| counters.accepted += 1);
         Ok(())
     }
 
-    fn open(&self, number: u64, session: &Session<F>, open: OpenLane) {
+    fn open(&self, number: u64, session: &mut Session<F>, open: OpenLane) {
         self.state.count(|counters| counters.lanes += 1);
         let lane = open.lane;
         match self.plan_lane(number, session, open) {
@@ -368,7 +384,7 @@ impl<F: Fabric> Control<F> {
     fn plan_lane(
         &self,
         number: u64,
-        session: &Session<F>,
+        session: &mut Session<F>,
         open: OpenLane,
     ) -> Result<Planned<'_, F>, Refusal> {
         let config = &self.shared.config;
@@ -399,6 +415,7 @@ impl<F: Fabric> Control<F> {
         let &[client_key] = open.region_keys.as_slice() else {
             return Err((RefusalCode::MALFORMED, "one region has to be granted".to_owned()));
         };
+        let credits = self.credits(session, &plan, open.extensions.credits())?;
         let admitted =
             session.lanes.admit(open.lane, number_of_worker, LANES_PER_WORKER * self.workers.len());
         let admission = admitted.map_err(|(code, text)| (code, text.to_owned()))?;
@@ -437,9 +454,42 @@ impl<F: Fabric> Control<F> {
             region,
             published,
             secret,
+            credits,
             admission,
         };
         Ok((worker, command))
+    }
+}
+
+impl<F: Fabric> Control<F> {
+    /// Creates the account of a lane with credits. Refuses a connection beyond those that the client may use.
+    fn credits(
+        &self,
+        session: &mut Session<F>,
+        plan: &Plan,
+        renewal: Option<u8>,
+    ) -> Result<Option<Box<LaneCredits>>, Refusal> {
+        let renewal = match (plan.has_credits(), renewal.map(u16::from)) {
+            (false, None) => return Ok(None),
+            (true, Some(renewal)) if (1..=MAX_CREDITS).contains(&renewal) => renewal,
+            _ => {
+                let text =
+                    "a lane that threads share by combining has 1 to 63 credits, and no other lane any";
+                return Err((RefusalCode::ILLEGAL_PLAN, text.to_owned()));
+            }
+        };
+        let queue_pair = match &session.queue_pair {
+            Some(queue_pair) => Arc::clone(queue_pair),
+            None => {
+                let opened = self.shared.activity.open(session.client);
+                if !opened.is_active() {
+                    let text = "the client has as many queue pairs as it may use now";
+                    return Err((RefusalCode::QUEUE_PAIRS, text.to_owned()));
+                }
+                Arc::clone(session.queue_pair.insert(opened))
+            }
+        };
+        Ok(Some(Box::new(LaneCredits::new(renewal, queue_pair))))
     }
 }
 

@@ -9,7 +9,9 @@
 //! |---|---|---|
 //! | share of a functioning client | in proportion to its utilisation | the same; rounded by largest remainders, at least 1 |
 //! | share above the client's number of queue pairs | not stated | the surplus goes to the others, in proportion |
+//! | all open queue pairs together are at most the maximum | not stated | all are active |
 //! | dormant client: nothing reported in the interval | one queue pair | the same, on top of the maximum |
+//! | client that opens another queue pair | not stated | granted below its part by equation 1, or the maximum |
 //! | new client | the average of the functioning ones | the same, until it has been there for a whole interval |
 //! | queue pairs that a client keeps | not stated | the ones used most |
 //! | reported degree | taken as reported | clipped to the messages that came (`Allowance::degree`) |
@@ -18,6 +20,7 @@
 //! a counter of its queue pair and reads a flag of it, and the first worker that finds the interval over runs
 //! the rest. Nothing blocks but opening a queue pair, and only opening one allocates.
 
+use super::config::ServerConfig;
 use dunlin_fabric::Nanos;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -64,6 +67,12 @@ pub(crate) struct Sender {
 /// Functioning clients get at most `max_active` in all, and one more for each whose part is less than one.
 /// Nothing is left over while one of them has more queue pairs. Depends on the arguments only.
 pub(crate) fn share(senders: &[Sender], max_active: u32, order: &mut Vec<u32>, shares: &mut Vec<u32>) {
+    let open: u64 = senders.iter().map(|sender| u64::from(sender.queue_pairs)).sum();
+    if open <= u64::from(max_active) {
+        shares.clear();
+        shares.extend(senders.iter().map(|sender| sender.queue_pairs));
+        return;
+    }
     let functioning = || senders.iter().filter(|sender| sender.utilisation > 0 && !sender.is_new);
     let count = functioning().count() as u128;
     let sum: u128 = functioning().map(|sender| u128::from(sender.utilisation)).sum();
@@ -126,18 +135,16 @@ pub(crate) fn share(senders: &[Sender], max_active: u32, order: &mut Vec<u32>, s
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(crate) struct QueuePair {
-    /// Sum of all degrees that were reported. Only the lane's worker writes it.
+    /// Sum of all degrees that were reported.
     used: AtomicU64,
     is_active: AtomicBool,
 }
 
 impl QueuePair {
-    /// Counts a request for credits with the median degree of its messages, clipped by the caller. Only the
-    /// lane's worker calls it.
+    /// Counts a request for credits with the median degree of its messages, clipped by the caller.
     #[inline]
     pub(crate) fn renewed(&self, degree: u16) {
-        let used = self.used.load(Ordering::Relaxed).wrapping_add(u64::from(degree));
-        self.used.store(used, Ordering::Relaxed);
+        self.used.fetch_add(u64::from(degree), Ordering::Relaxed);
     }
 
     /// Returns whether the queue pair gets credits.
@@ -176,6 +183,7 @@ impl Entry {
 struct Client {
     /// Open queue pairs.
     open: usize,
+    /// The queue pairs that the client may open and use: its part by equation 1, whatever it has open.
     share: u32,
     is_functioning: bool,
     is_new: bool,
@@ -202,6 +210,13 @@ pub(crate) struct Activity {
 }
 
 impl Activity {
+    /// Creates the table of a server. A connection of a combined client has a queue pair to each worker, and these
+    /// are active together.
+    pub(crate) fn of(config: &ServerConfig) -> Self {
+        let max_active = (config.max_active_queue_pairs / u32::from(config.workers.max(1))).max(1);
+        Activity::new(ActivityConfig { max_active, ..ActivityConfig::default() })
+    }
+
     /// Creates an empty table.
     pub(crate) fn new(config: ActivityConfig) -> Self {
         let (next_look, activations) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -217,10 +232,12 @@ impl Activity {
         let active =
             table.queue_pairs.iter().filter(|other| other.sender == sender && other.shared.is_active());
         let active = active.count();
+        let all = table.queue_pairs.iter().filter(|other| other.shared.is_active()).count();
+        let is_scarce = all >= self.config.max_active as usize;
         let new = || Client { open: 0, share, is_functioning: true, is_new: true };
         let client = table.clients.entry(sender).or_insert_with(new);
         client.open += 1;
-        let has_room = active < client.share as usize;
+        let has_room = active < client.share as usize || !is_scarce;
         let shared = Arc::new(QueuePair { used: AtomicU64::new(0), is_active: AtomicBool::new(has_room) });
         let number = table.opened;
         table.opened += 1;
@@ -324,13 +341,16 @@ impl Table {
             self.senders.push(Sender { utilisation, queue_pairs, is_new: client.is_new });
         }
         share(&self.senders, config.max_active, &mut self.order, &mut self.shares);
+        let sum: u128 = self.senders.iter().map(|sender| u128::from(sender.utilisation)).sum();
 
         let mut has_activated = false;
         let groups = self.queue_pairs.chunk_by_mut(|a, b| a.sender == b.sender);
         for (number, (group, client)) in groups.zip(self.clients.values_mut()).enumerate() {
             let mut room = self.shares[number];
             client.is_functioning = client.is_new || self.senders[number].utilisation > 0;
-            (client.share, client.is_new) = (room, false);
+            let part = u128::from(config.max_active) * u128::from(self.senders[number].utilisation);
+            let part = part.checked_div(sum).unwrap_or_default() as u32;
+            (client.share, client.is_new) = (room.max(part), false);
             let has_active = group.iter().any(|entry| entry.shared.is_active());
             for (at, entry) in group.iter_mut().enumerate() {
                 // A client without any active queue pair gets its first one without a rest.

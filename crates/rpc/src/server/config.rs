@@ -27,6 +27,10 @@ pub struct ServerConfig {
     pub max_ring_bytes: u32,
     /// The most connections at the same time. Default: 10 000.
     pub max_connections: u32,
+    /// The most queue pairs that clients use whose threads share them by combining, all clients and workers
+    /// together: `MAX_AQP` of FLOCK section 5.1. The server divides them by use; each client keeps at least one to
+    /// each worker, even beyond the limit. Default: 256, the number up to which the paper's NIC keeps its speed.
+    pub max_active_queue_pairs: u32,
     /// Registered memory of each worker for large requests, in bytes. Default: 256 MiB.
     pub large_memory: u64,
     /// Registered memory of each lane for large results, in bytes. Default: 256 MiB.
@@ -60,6 +64,7 @@ impl Default for ServerConfig {
             window: 256,
             max_ring_bytes: 64 * 1024,
             max_connections: 10_000,
+            max_active_queue_pairs: 256,
             large_memory: 256 << 20,
             large_response_memory: 256 << 20,
             service: String::new(),
@@ -92,6 +97,9 @@ impl ServerConfig {
             || !self.max_ring_bytes.is_power_of_two()
         {
             return out("max_ring_bytes", self.max_ring_bytes.into(), "a power of two from 16 KiB to 1 MiB");
+        }
+        if self.max_active_queue_pairs == 0 {
+            return out("max_active_queue_pairs", 0, "at least 1");
         }
         if self.max_payload > u32::MAX as u64 || self.max_response > u32::MAX as u64 {
             return out(

@@ -3,6 +3,7 @@
 
 use super::clock::WorkerClock;
 use super::deferred::{Deferred, Incoming, ReplyTo};
+use super::exported::Exported;
 use super::held::Held;
 use super::inbox::Inbox;
 use super::lane::{ServerLane, answer_meta};
@@ -13,7 +14,7 @@ use super::worker::Shared;
 use crate::error::{HANDLER_RAN, failure};
 use crate::path::again::Repeated;
 use crate::path::large::Arrived;
-use crate::path::pieces::{Filling, PIECE};
+use crate::path::pieces::PIECE;
 use crate::path::posting::post_read;
 use crate::path::rendezvous::{Exhausted, Pool};
 use crate::path::{
@@ -120,55 +121,6 @@ pub(crate) struct Call {
     pub(crate) deadline: Nanos,
 }
 
-/// Large results of a worker, in registered memory of the lane.
-struct Exported<'a, F: Fabric> {
-    fabric: &'a F,
-    pool: &'a mut Pool<F>,
-    buffer: Option<Buffer<F::Memory>>,
-    /// Sends progress messages while a result is filled, if the lane allows them.
-    telling: Option<Telling<'a, F>>,
-}
-
-impl<F: Fabric> LargeReply for Exported<'_, F> {
-    fn resize(&mut self, length: usize) -> bool {
-        if self.telling.as_ref().is_some_and(Telling::is_announced) {
-            return self.bytes().len() == length;
-        }
-        if self.buffer.as_mut().is_some_and(|buffer| buffer.set_length(length)) {
-            return true;
-        }
-        let Ok(mut larger) = self.pool.reserve(self.fabric, length) else { return false };
-        if let Some(old) = &self.buffer {
-            larger[..old.len()].copy_from_slice(old);
-        }
-        self.buffer = Some(larger);
-        true
-    }
-
-    fn bytes(&mut self) -> &mut [u8] {
-        self.buffer.as_deref_mut().unwrap_or_default()
-    }
-
-    fn resize_to_fill(&mut self, length: usize) -> bool {
-        if self.buffer.is_none() {
-            self.buffer = self.pool.reserve_to_fill(self.fabric, length).ok();
-            return self.buffer.is_some();
-        }
-        self.resize(length)
-    }
-
-    fn fill(&mut self, length: usize) -> Option<(&mut [u8], Option<&mut dyn Filling>)> {
-        if self.telling.is_none() || self.buffer.is_some() || length <= PIECE {
-            return self.resize_to_fill(length).then(|| (self.bytes(), None));
-        }
-        let telling = self.telling.as_mut()?;
-        let slow_lately = telling.tuner.is_slow_lately();
-        let (buffer, past) = self.pool.reserve_in_turn(self.fabric, length, slow_lately).ok()?;
-        telling.begin(self.pool.descriptor(&buffer), past);
-        Some((self.buffer.insert(buffer), Some(telling)))
-    }
-}
-
 impl<F: Fabric> Dispatcher<F> {
     /// Takes the messages of one lane and answers them. Returns the number of messages, plus one if large
     /// results made progress.
@@ -181,6 +133,8 @@ impl<F: Fabric> Dispatcher<F> {
     ) -> Result<usize, Violation> {
         let mut messages = 0;
         let mut left = BUDGET;
+        // The answers of all messages that wait on a lane whose threads combine: one message (FLOCK section 4.3).
+        let mut gathered = BatchState::new();
         let (mut consumed, mut went_on, mut drained) = (false, false, false);
         while left > 0 {
             if lane.has_pending() {
@@ -206,9 +160,11 @@ impl<F: Fabric> Dispatcher<F> {
                             self.fabric.host().charge(Work::ParseMessage, 1);
                             let header = first.header();
                             lane.on_header(&self.fabric, header)?;
-                            self.on_request(domain, lane, &entry, None)?;
+                            let joins = lane.gathers && (!gathered.is_empty() || lane.rx.is_waiting());
+                            let batch = if joins { Some(&mut gathered) } else { None };
+                            self.on_request(domain, lane, &entry, batch)?;
                         }
-                        _ => self.on_message(domain, lane, line)?,
+                        _ => self.on_message(domain, lane, line, &mut gathered)?,
                     }
                     continue;
                 }
@@ -223,15 +179,16 @@ impl<F: Fabric> Dispatcher<F> {
             left = left.saturating_sub(incoming.turn_cost(scratch));
             match incoming {
                 IncomingMessage::Scratch(total) => {
-                    self.on_message(domain, lane, &scratch[..total])?;
+                    self.on_message(domain, lane, &scratch[..total], &mut gathered)?;
                 }
                 IncomingMessage::Buffer(buffer, range) => {
-                    let result = self.on_message(domain, lane, &buffer[range]);
+                    let result = self.on_message(domain, lane, &buffer[range], &mut gathered);
                     open::repost_shared::<F>(domain, lane.receives, Some(buffer));
                     result?;
                 }
             }
         }
+        self.out.end_batch(&self.fabric, domain, lane, gathered)?;
         lane.more = left == 0 || lane.has_pending();
         if drained && self.clock.is_needed() {
             self.clock.catch_up(self.fabric.host());
@@ -240,6 +197,9 @@ impl<F: Fabric> Dispatcher<F> {
         if lane.is_blocked() {
             let (limit, receives) = (lane.waiting_limit(), lane.receives);
             lane.rx.copy_held(limit, |buffer| open::repost_shared::<F>(domain, receives, Some(buffer)))?;
+        }
+        if lane.is_credited {
+            lane.send_credits(&self.fabric, domain).map_err(broken)?;
         }
         if (messages > 0 || consumed) && lane.rx.head_overdue() {
             let head = lane.rx.head();
@@ -262,6 +222,7 @@ impl<F: Fabric> Dispatcher<F> {
         domain: &mut F::Domain,
         lane: &mut ServerLane<F>,
         bytes: &[u8],
+        gathered: &mut BatchState,
     ) -> Result<(), Violation> {
         self.fabric.host().charge(Work::ParseMessage, 1);
         let message = Message::parse(bytes, MAX_MESSAGE)?;
@@ -278,11 +239,13 @@ impl<F: Fabric> Dispatcher<F> {
                 if self.passes > 0 {
                     self.prepare(&message);
                 }
-                let mut batch = BatchState::new();
                 for entry in message.entries() {
-                    self.on_request(domain, lane, &entry, Some(&mut batch))?;
+                    self.on_request(domain, lane, &entry, Some(&mut *gathered))?;
                 }
-                self.out.end_batch(&self.fabric, domain, lane, batch)
+                if lane.gathers {
+                    return Ok(());
+                }
+                self.out.end_batch(&self.fabric, domain, lane, std::mem::take(gathered))
             }
             Kind::Release => {
                 lane.release(message.released());

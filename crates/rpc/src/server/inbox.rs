@@ -1,6 +1,7 @@
 //! Commands of other threads to a worker: open a lane, answer a call, drain. The worker checks for commands
 //! with one atomic load.
 
+use super::credited::LaneCredits;
 use super::deferred::ReplyTo;
 use super::open_lanes::Admission;
 use crate::plan::Plan;
@@ -32,6 +33,8 @@ pub(crate) struct OpenCommand<F: Fabric> {
     /// The server's ring that a fetching client READs.
     pub(crate) published: Option<Region<F::Memory>>,
     pub(crate) secret: [u8; 16],
+    /// The account of a lane with credits.
+    pub(crate) credits: Option<Box<LaneCredits>>,
     pub(crate) admission: Admission,
 }
 

@@ -1,6 +1,7 @@
 //! The server's end of a lane: its state for one client handle, and the sending of answers.
 
 use super::clock::WorkerClock;
+use super::credited::LaneCredits;
 use super::dispatch::Call;
 use super::held::HeldLane;
 use super::open;
@@ -12,7 +13,7 @@ use crate::path::large::{Arrivals, Errands};
 use crate::path::pieces::Pulls;
 use crate::path::rendezvous::Pool;
 use crate::path::{MAX_MESSAGE, Rx, Tx, TxError, Violation};
-use crate::plan::Plan;
+use crate::plan::{Carrier, Plan};
 use crate::service::NEVER;
 use crate::tune::fill::{FillTuner, News};
 use dunlin_fabric::{Buffer, Fabric, Nanos, QueuePairId, ReceiveTarget, Region, RegionKey, copy};
@@ -52,6 +53,10 @@ pub(crate) struct ServerLane<F: Fabric> {
     drained: bool,
     /// Messages arrive as completions, which the worker takes at the beginning of a round.
     by_completion: bool,
+    /// The lane has `credits`.
+    pub(crate) is_credited: bool,
+    /// The answers of all messages that wait leave in one message: threads combine, and no client fetches.
+    pub(crate) gathers: bool,
     /// The lane's index in the worker.
     pub(crate) index: u16,
     pub(crate) rx: Rx<F>,
@@ -99,6 +104,8 @@ pub(crate) struct ServerLane<F: Fabric> {
     pub(crate) in_service: usize,
     /// Calls held for the thread that runs the worker.
     pub(crate) held: Option<Box<HeldLane>>,
+    /// The account of calls that the client may send, if its threads share the lane by combining.
+    pub(crate) credits: Option<Box<LaneCredits>>,
     /// The keys of the memory granted with the lane.
     pub(crate) granted: Vec<RegionKey>,
     /// The lane's place among those of its connection.
@@ -128,6 +135,7 @@ pub(crate) struct LaneParts<F: Fabric> {
     pub(crate) news: Arc<News>,
     /// The time, on the worker's clock.
     pub(crate) opened: Nanos,
+    pub(crate) credits: Option<Box<LaneCredits>>,
     pub(crate) granted: Vec<RegionKey>,
     pub(crate) admission: Admission,
 }
@@ -175,6 +183,9 @@ impl<F: Fabric> ServerLane<F> {
             reading: Vec::with_capacity(parts.window as usize),
             in_service: 0,
             held: None,
+            is_credited: parts.credits.is_some(),
+            gathers: parts.credits.is_some() && !parts.plan.response.carrier().is_fetched(),
+            credits: parts.credits,
             granted: parts.granted,
             _admission: parts.admission,
             hot: 1,
@@ -224,6 +235,11 @@ impl<F: Fabric> ServerLane<F> {
     /// Takes the head in a message's header, and the path that it asks for.
     #[inline]
     pub(crate) fn on_header(&mut self, fabric: &F, header: &Header) -> Result<(), Violation> {
+        if self.is_credited
+            && let Some(credits) = &mut self.credits
+        {
+            credits.on_header(header)?;
+        }
         // Other messages do not select a ring; their head belongs to the ring of written answers.
         if let Some(published) = &mut self.published
             && matches!(header.kind, Kind::Request | Kind::RequestBatch)
@@ -352,9 +368,14 @@ impl<F: Fabric> ServerLane<F> {
         if let Some(published) = &mut self.published {
             let asked = published.asked(meta.call);
             (header.time, header.credits) = (published.time(fabric, asked), published.way(asked));
+            if let Some(credits) = &self.credits {
+                credits.tell(&mut header);
+            }
             if published.wants(asked) {
                 written = published.publish(fabric, domain, &header, payload, asked)?;
             }
+        } else if self.is_credited {
+            self.tell_credits(&mut header);
         }
         if written {
             self.tx.single(fabric, domain, &header, payload)?;
@@ -362,7 +383,44 @@ impl<F: Fabric> ServerLane<F> {
         if self.sure {
             self.rx.told();
         }
+        if self.is_credited {
+            self.told_credits();
+        }
         Ok(())
+    }
+
+    fn tell_credits(&self, header: &mut Header) {
+        if let Some(credits) = &self.credits {
+            credits.tell(header);
+        }
+    }
+
+    fn told_credits(&mut self) {
+        if let Some(credits) = &mut self.credits {
+            credits.told();
+        }
+    }
+
+    /// Sends the client word about its credits that no answer has carried. Without room the next answer carries it.
+    pub(crate) fn send_credits(&mut self, fabric: &F, domain: &mut F::Domain) -> Result<(), TxError> {
+        // A client that only fetches looks for answers.
+        let fetches = matches!(self.plan.response.carrier(), Carrier::Published { .. });
+        if fetches
+            || !self.waiting.is_empty()
+            || self.credits.as_ref().is_none_or(|credits| !credits.is_due())
+        {
+            return Ok(());
+        }
+        let mut header = Header { head: self.rx.head(), ..Header::new(Kind::Credit) };
+        self.tell_credits(&mut header);
+        match self.tx.single(fabric, domain, &header, &[]) {
+            Ok(()) => {
+                self.told_credits();
+                Ok(())
+            }
+            Err(TxError::Full) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
     /// Records that an answer was sent elsewhere.
@@ -408,6 +466,9 @@ impl<F: Fabric> ServerLane<F> {
             flags: if draining { Flags::DRAINING } else { Flags::NONE },
             ..Header::new(Kind::ResponseBatch)
         };
+        if self.is_credited {
+            self.tell_credits(&mut header);
+        }
         let mut send = |tx: &mut Tx<F>, header: &Header| {
             let tags = tx.begin(fabric, domain, state.total() as usize)?;
             let Ok(total) = state.finish_compact(staging, header, tags) else { return Err(TxError::Broken) };
@@ -416,7 +477,8 @@ impl<F: Fabric> ServerLane<F> {
         match &mut self.published {
             None => send(&mut self.tx, &header)?,
             Some(published) => {
-                (header.time, header.credits) = (published.time(fabric, asked), published.way(asked));
+                header.time = published.time(fabric, asked);
+                header.credits |= published.way(asked);
                 if published.wants(asked) {
                     send(&mut published.tx, &header)?;
                 }
@@ -427,6 +489,9 @@ impl<F: Fabric> ServerLane<F> {
         }
         if self.sure {
             self.rx.told();
+        }
+        if self.is_credited {
+            self.told_credits();
         }
         Ok(())
     }

@@ -373,6 +373,7 @@ fn finish<F: Fabric>(
         large_request_memory: config.large_memory,
         news: worker.fabric().shared(),
         opened: worker.dispatcher.read_clock(),
+        credits: command.credits,
         granted: std::mem::take(&mut made.keys),
         admission: command.admission,
     }))

@@ -2,9 +2,11 @@
 //! dispatches and replies.
 
 mod closing;
+mod crediting;
 mod draining;
 
 use self::closing::ClosingLane;
+use super::activity::Activity;
 use super::clock::WorkerClock;
 use super::config::ServerConfig;
 use super::deferred::WaitingCalls;
@@ -67,6 +69,8 @@ pub(crate) struct Shared<F: Fabric> {
     /// Dropped datagrams: of unknown senders, or too many.
     pub(crate) stray_datagrams: AtomicU64,
     pub(crate) crowd: Crowd,
+    /// Which queue pairs of combined clients are active.
+    pub(crate) activity: Activity,
 }
 
 /// A worker of a server. It runs on a thread of the server, or step by step on a thread of the caller.
@@ -117,6 +121,8 @@ pub struct Worker<F: Fabric> {
     /// Lanes are being closed, or the worker drains.
     ending: bool,
     last_message: Nanos,
+    /// [`Activity::activations`] when the worker last looked.
+    activations: u64,
     ended: bool,
 }
 
@@ -190,6 +196,7 @@ impl<F: Fabric> Worker<F> {
             closing: Vec::new(),
             ending: false,
             last_message: 0,
+            activations: 0,
             ended: false,
             domain,
         })
@@ -319,6 +326,7 @@ impl<F: Fabric> Worker<F> {
         }
         if !healthy {
             self.check_health();
+            self.look_at_activity();
             // While nothing runs, nothing else reads the clock.
             if self.domain.woken_at().is_none() {
                 self.dispatcher.read_clock();

@@ -71,6 +71,14 @@ impl Calls {
         self.under_way.len()
     }
 
+    /// The policy's numbers of the calls under way, oldest first.
+    pub(crate) fn under_way(&self) -> impl Iterator<Item = u64> + '_ {
+        self.under_way.iter().filter_map(|index| match self.slots[usize::from(*index)].state {
+            State::UnderWay(call) => Some(call),
+            State::Free | State::Done => None,
+        })
+    }
+
     /// Enters a call that the policy has under the number `call`; `None` without room.
     pub(crate) fn enter(&mut self, call: u64, timeout: Nanos) -> Option<CallId> {
         let index = self.free.pop()?;

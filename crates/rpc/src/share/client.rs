@@ -164,7 +164,7 @@ impl<F: Fabric> Client<F> {
     /// Returns the number of workers that this client has lanes to; 0 without a connection.
     #[inline]
     pub fn workers(&self) -> usize {
-        each!(&self.policy, own => own.workers(), seat => seat.handle().workers())
+        each!(&self.policy, own => own.workers(), seat => seat.strand().workers())
     }
 
     /// Returns the session id of the current connection, as in the server's logs.
@@ -196,7 +196,7 @@ impl<F: Fabric> Client<F> {
     /// Returns the fabric's capabilities.
     #[inline]
     pub fn capabilities(&self) -> &Capabilities {
-        each!(&self.policy, own => own.capabilities(), seat => seat.handle().fabric.capabilities())
+        each!(&self.policy, own => own.capabilities(), seat => seat.strand().fabric.capabilities())
     }
 
     /// Returns how many more calls `worker` accepts now, for functions without a plan of their own. On a shared

@@ -5,40 +5,36 @@
 //! |---|---|---|
 //! | `tickets.rs` | the calls that are ready, as a lock-free list, and their states | section 4.2 |
 //! | this file | the leader: sends the calls, takes the answers, delivers them | sections 4.1 to 4.3 |
-//! | `threads.rs` | which thread uses which queue pair; not in use yet | section 5.2, algorithm 1 |
-//! | `credits.rs` | credits of a queue pair, at both ends; not in use yet | section 5.1 |
+//! | `../threads.rs` | which thread uses which queue pair | section 5.2, algorithm 1 |
+//! | `../../path/credits.rs` | credits of a queue pair, at both ends | section 5.1 |
 
-// The client has one queue pair for each worker and plan, without credits.
-#[allow(dead_code)]
-pub(crate) mod credits;
-#[allow(dead_code)]
-pub(crate) mod threads;
 pub(crate) mod tickets;
 
 use self::tickets::{Capacity, Delivery, Leader, PrepareError, Seat, TicketId, Tickets, Withdrawal};
-use super::handle::{Core, Entry, Handle, MAX_SEATS, Policy};
+use super::handle::MAX_SEATS;
+use super::strand::{Core, Entry, Policy, Strand};
 use crate::client::config::ClientConfig;
 use crate::client::core::CallId;
 use crate::client::lane::SubmitError;
 use crate::client::slots::Sink;
 use crate::client::within::Time;
 use crate::error::{CallError, Cause};
+use crate::limits::MAX_STRANDS;
 use crate::path::call_id::CallEnds;
 use dunlin_fabric::Fabric;
 use std::sync::Arc;
 
-/// The only list of the tickets: the connection's lanes have one leader.
-const LIST: u16 = 0;
 /// The most calls that a leader sends in one round. The paper bounds no round; without a bound the threads
 /// whose answers have come would wait for those that call.
 const MOST_AT_ONCE: usize = 64;
 /// No ticket is under way at this index.
 const NOTHING: u64 = u64::MAX;
 
-/// The policy's state.
+/// A strand's tickets: those on one list of the handle's table.
 #[derive(Debug)]
 pub(crate) struct Combined {
     tickets: Arc<Tickets>,
+    list: u16,
 }
 
 /// The leader's state.
@@ -76,7 +72,7 @@ impl Tag {
 
 /// Delivers results into the tickets of their calls.
 struct Deliver<'a, F: Fabric> {
-    handle: &'a Handle<F, Combined>,
+    strand: &'a Strand<F, Combined>,
     leader: &'a mut Leader,
     under_way: &'a mut [u64],
 }
@@ -87,7 +83,7 @@ impl<F: Fabric> Deliver<'_, F> {
         let Some(place) = self.under_way.get_mut(id.index()) else { return };
         let ticket = std::mem::replace(place, NOTHING);
         if ticket != NOTHING {
-            finish(self.handle, self.leader, TicketId::from_bits(ticket), outcome);
+            finish(self.strand, self.leader, TicketId::from_bits(ticket), outcome);
         }
     }
 }
@@ -102,20 +98,30 @@ impl<F: Fabric> Sink for Deliver<'_, F> {
 
 #[inline]
 fn finish<F: Fabric>(
-    handle: &Handle<F, Combined>,
+    strand: &Strand<F, Combined>,
     leader: &mut Leader,
     ticket: TicketId,
     outcome: Result<&[u8], CallError>,
 ) {
     if leader.finish(ticket, outcome) == Delivery::Delivered {
-        handle.wake(leader.tickets().thread(ticket));
+        strand.wake(leader.tickets().thread(ticket));
     }
+}
+
+/// Gives the calls that wait back to their threads, which make them again on another strand.
+#[cold]
+fn give_back<F: Fabric>(strand: &Strand<F, Combined>, leader: &mut Leader) {
+    let tickets = Arc::clone(leader.tickets());
+    leader.return_waiting(|ticket| strand.wake(tickets.thread(ticket)));
 }
 
 impl Combined {
     /// Sends the calls that threads have left.
-    fn send<F: Fabric>(handle: &Handle<F, Self>, core: &mut Core<F, Self>) {
+    fn send<F: Fabric>(strand: &Strand<F, Self>, core: &mut Core<F, Self>) {
         let Core { client, policy: Led { leader, under_way, payload } } = core;
+        if strand.is_retired() {
+            return give_back(strand, leader);
+        }
         leader.collect();
         if leader.waiting() == 0 {
             return;
@@ -147,7 +153,12 @@ impl Combined {
                     }
                     under_way[id.index()] = ticket.bits();
                 }
-                Err(error) => finish(handle, leader, ticket, Err(error)),
+                // The server has other strands of the handle.
+                Err(_) if client.has_no_queue_pair() && strand.retire() => {
+                    leader.put_back(ticket);
+                    return give_back(strand, leader);
+                }
+                Err(error) => finish(strand, leader, ticket, Err(error)),
             }
         }
         if !alone {
@@ -157,28 +168,33 @@ impl Combined {
 }
 
 impl<F: Fabric> Policy<F> for Combined {
+    type Table = Arc<Tickets>;
     type Seat = Seat;
     type Core = Led;
 
-    fn new(config: &ClientConfig) -> (Self, Led) {
-        let tickets =
-            Tickets::new(Capacity { seats: MAX_SEATS, window: config.window, lists: 1, longest: u32::MAX });
-        let leader = tickets.leader(LIST).unwrap_or_else(|| unreachable!("a new list has no leader"));
-        let led = Led { leader, under_way: Vec::new(), payload: Vec::new() };
-        (Combined { tickets }, led)
+    const MAX_STRANDS: u16 = MAX_STRANDS;
+
+    fn table(config: &ClientConfig) -> Arc<Tickets> {
+        let (seats, window, lists) = (MAX_SEATS, config.window, MAX_STRANDS);
+        Tickets::new(Capacity { seats, window, lists, longest: u32::MAX })
     }
 
-    fn sit(&self) -> Option<(u16, Seat)> {
-        let seat = self.tickets.seat()?;
+    fn strand(table: &Arc<Tickets>, number: u16) -> Option<(Self, Led)> {
+        let led = Led { leader: table.leader(number)?, under_way: Vec::new(), payload: Vec::new() };
+        Some((Combined { tickets: Arc::clone(table), list: number }, led))
+    }
+
+    fn sit(table: &Arc<Tickets>) -> Option<(u16, Seat)> {
+        let seat = table.seat()?;
         Some((seat.number(), seat))
     }
 
-    fn leave(&self, _: u16, seat: Seat) {
+    fn leave(_: &Arc<Tickets>, _: u16, seat: Seat) {
         drop(seat);
     }
 
     #[inline]
-    fn submit(handle: &Handle<F, Self>, seat: &mut Seat, entry: &Entry<'_>) -> Result<u64, CallError> {
+    fn submit(strand: &Strand<F, Self>, seat: &mut Seat, entry: &Entry<'_>) -> Result<u64, CallError> {
         let tag = Tag::new(entry.worker, entry.time);
         let ticket = seat.prepare(entry.function, tag.0, entry.payload).map_err(|error| {
             CallError::NotExecuted(match error {
@@ -188,28 +204,31 @@ impl<F: Fabric> Policy<F> for Combined {
                 }
             })
         })?;
-        if let Some(mut lead) = handle.try_lead() {
+        if let Some(mut lead) = strand.try_lead() {
             seat.push_to_own(ticket, &mut lead.core().policy.leader);
-            Combined::send(handle, lead.core());
+            Combined::send(strand, lead.core());
             return Ok(ticket.bits());
         }
-        seat.push(ticket, LIST);
+        seat.push(ticket, strand.number);
         // The thread that leads may have looked before the push. If this fails, it looks again.
-        if let Some(mut lead) = handle.try_lead() {
-            Combined::send(handle, lead.core());
+        if let Some(mut lead) = strand.try_lead() {
+            Combined::send(strand, lead.core());
         }
         Ok(ticket.bits())
     }
 
-    fn lead(handle: &Handle<F, Self>, core: &mut Core<F, Self>) {
-        Combined::send(handle, core);
+    fn lead(strand: &Strand<F, Self>, core: &mut Core<F, Self>) {
+        Combined::send(strand, core);
         let Core { client, policy: Led { leader, under_way, .. } } = core;
-        client.collect_into(&mut Deliver { handle, leader, under_way }, |deliver, id, outcome| {
+        client.collect_into(&mut Deliver { strand, leader, under_way }, |deliver, id, outcome| {
             deliver.deliver(id, outcome);
         });
+        if client.is_declined() && strand.retire() {
+            give_back(strand, leader);
+        }
         if leader.waiting() > 0 {
             // The answers have made room.
-            Combined::send(handle, core);
+            Combined::send(strand, core);
         }
     }
 
@@ -224,7 +243,7 @@ impl<F: Fabric> Policy<F> for Combined {
     }
 
     /// Ends a call without the lead. One that no leader has taken was not executed.
-    fn expire(_: &Handle<F, Self>, seat: &mut Seat, call: u64) -> Option<CallError> {
+    fn expire(_: &Strand<F, Self>, seat: &mut Seat, call: u64) -> Option<CallError> {
         match seat.withdraw(TicketId::from_bits(call)) {
             Withdrawal::Done => None,
             Withdrawal::NotExecuted | Withdrawal::Gone => {
@@ -234,16 +253,27 @@ impl<F: Fabric> Policy<F> for Combined {
         }
     }
 
-    fn forget(_: &Handle<F, Self>, seat: &mut Seat, call: u64) {
+    fn forget(_: &Strand<F, Self>, seat: &mut Seat, call: u64) {
         let ticket = TicketId::from_bits(call);
         if seat.withdraw(ticket) == Withdrawal::Done {
             seat.take_result(ticket, |_| ());
         }
     }
 
+    fn is_returned(seat: &Seat, call: u64) -> bool {
+        seat.is_returned(TicketId::from_bits(call))
+    }
+
+    fn submit_again(strand: &Strand<F, Self>, seat: &mut Seat, call: u64) {
+        seat.push(TicketId::from_bits(call), strand.number);
+        if let Some(mut lead) = strand.try_lead() {
+            Combined::send(strand, lead.core());
+        }
+    }
+
     #[inline]
     fn has_calls(&self) -> bool {
-        !self.tickets.is_empty(LIST)
+        !self.tickets.is_empty(self.list)
     }
 }
 

@@ -1,402 +1,246 @@
-//! The common state of the threads of a shared connection: the connection behind the lock of the lead, and the
-//! threads that wait.
+//! The connection handle of a client (FLOCK section 3, table 2): its threads, and the strands that they share.
 //!
-//! A thread that waits takes the lead with each look, if it is free. If nothing has arrived, one thread at a
-//! time, the *sentinel*, waits for the domain, without the lead; the others are parked. Whoever delivers a
-//! result wakes its owner. Four rules keep a thread from waiting for ever:
-//!
-//! * A thread that parks first says so, then looks once more whether the lead or the sentinel's place is free.
-//! * A thread that gives the lead back, or leaves the sentinel's place, then unparks a parked thread if there
-//!   is no sentinel.
-//! * A thread that found the lead taken asks for progress before it parks. Whoever gives the lead back, also
-//!   after a submission only, makes that progress: it may be needed to READ a result.
-//! * A parked thread waits until the next time at which the connection is due, and until its own deadline.
+//! A *strand* (`strand.rs`) is a connection with a lane, and so a queue pair, to each worker of the server: the
+//! paper's queue pair. A handle opens one for each thread as long as the server grants them, and threads share
+//! strands beyond that. The server ends the use of a strand by declining credits (section 5.1). Its threads then
+//! move to others: a thread moves when its calls on the old strand have ended, or were given back unsent, so the
+//! order of its calls is kept. A strand closes when its last thread has left.
 
-use super::lead::{Lead, Leading, Led, Look, Next, Waiters, Watch};
+pub(crate) use super::places::Places;
+use super::scheduling::Scheduling;
+use super::strand::{ParkerOf, Policy, Strand, Unparkers};
+use super::threads::SizeCounts;
 use crate::client::config::ClientConfig;
-use crate::client::synchronous::Client;
-use crate::client::within::Time;
-use crate::error::{CallError, ConnectError};
-use dunlin_fabric::{Armed, Fabric, Host, Nanos, Parker, Site, ThreadDomain, Unparker, Waker};
-use std::fmt::Debug;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use crate::client::synchronous::{Client, Connector};
+use crate::error::ConnectError;
+use crate::limits::MAX_STRANDS;
+use dunlin_fabric::{Fabric, Host, Nanos, Parker, WithSources};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// The most threads of one handle.
 pub(crate) const MAX_SEATS: u16 = 256;
-const WORDS: usize = MAX_SEATS as usize / 64;
 
-/// A call as a thread makes it.
-pub(crate) struct Entry<'a> {
-    pub(crate) worker: usize,
-    pub(crate) function: u16,
-    pub(crate) payload: &'a [u8],
-    pub(crate) time: Time,
-}
+/// The time after which a handle that was granted no further strand asks again: after the first refusal, and at most.
+/// The paper gives none. A refused attempt costs a thread a round trip on the control connection.
+const ASK_AGAIN: (Nanos, Nanos) = (100_000_000, 10_000_000_000);
 
-/// How the threads of a handle reach its connection. Numbers of calls are the policy's.
-pub(crate) trait Policy<F: Fabric>: Sized + Send + Sync + Debug + 'static {
-    /// The state of a thread.
-    type Seat: Send + Debug;
-    /// The state behind the lock, beside the connection.
-    type Core: Send + Debug;
-
-    /// Creates the policy's state for a connection with these settings.
-    fn new(config: &ClientConfig) -> (Self, Self::Core);
-    /// Gives a thread its seat and its number, below [`MAX_SEATS`]; `None` if all are taken.
-    fn sit(&self) -> Option<(u16, Self::Seat)>;
-    /// Takes a seat back, whose calls were given up.
-    fn leave(&self, number: u16, seat: Self::Seat);
-    /// Makes a call, and returns its number. Does not wait for room.
-    fn submit(handle: &Handle<F, Self>, seat: &mut Self::Seat, entry: &Entry<'_>) -> Result<u64, CallError>;
-    /// Makes the progress of the thread that leads. Never blocks, except to connect again.
-    fn lead(handle: &Handle<F, Self>, core: &mut Core<F, Self>);
-    /// Passes the outcome of a call to `with` if the call has ended. `core` is there if the thread leads.
-    fn take(
-        seat: &mut Self::Seat,
-        core: Option<&mut Core<F, Self>>,
-        call: u64,
-        with: impl FnOnce(Result<&[u8], CallError>),
-    ) -> bool;
-    /// Gives up a call whose deadline has passed, and returns its error; `None` if the call has ended, or will
-    /// be ended by the thread that leads.
-    fn expire(handle: &Handle<F, Self>, seat: &mut Self::Seat, call: u64) -> Option<CallError>;
-    /// Gives up a call that its owner does not want any more.
-    fn forget(handle: &Handle<F, Self>, seat: &mut Self::Seat, call: u64);
-    /// Returns whether a thread has left a call for the thread that leads. Called after the lead was given back
-    /// and a sequentially consistent fence.
-    fn has_calls(&self) -> bool {
-        false
-    }
-}
-
-/// The state behind the lock of the lead.
-#[derive(Debug)]
-pub(crate) struct Core<F: Fabric, P: Policy<F>> {
-    pub(crate) client: Client<F>,
-    pub(crate) policy: P::Core,
-}
-
-impl<F: Fabric, P: Policy<F>> Led for Core<F, P> {
-    /// Calls that were taken and not sent wait for room, which an arrival makes.
-    fn has_backlog(&self) -> bool {
-        false
-    }
-}
-
-/// The threads of a handle, as the thread that leads sees them.
-#[derive(Debug)]
-pub(crate) struct Gate<F: Fabric, P: Policy<F>> {
-    policy: P,
-    /// A thread has the lead.
-    leading: AtomicBool,
-    /// A thread that parks asks for progress.
-    wanted: AtomicBool,
-    /// The number of the thread that waits for the domain, plus one, and [`ASLEEP`].
-    sentinel: AtomicU32,
-    /// The threads that are parked, or about to park.
-    parked: [AtomicU64; WORDS],
-    /// Where the search for a parked thread begins, so that each is found in time.
-    next_parked: AtomicUsize,
-    unparkers: Box<[OnceLock<UnparkerOf<F>>]>,
-}
-
-/// The state that the threads of a connection share.
+/// The threads of a client and their strands.
 #[derive(Debug)]
 pub(crate) struct Handle<F: Fabric, P: Policy<F>> {
-    lead: Lead<Core<F, P>, Waiters<F, Gate<F, P>>>,
     pub(crate) fabric: F,
     pub(crate) config: ClientConfig,
-    doorbell: <F::Domain as ThreadDomain>::Waker,
+    connector: Connector<F>,
+    table: P::Table,
+    places: Arc<Places>,
+    scheduling: Scheduling,
+    unparkers: Arc<Unparkers<F>>,
+    strands: Mutex<Strands<F, P>>,
     /// The parkers of seats that nobody has.
     parkers: Mutex<Vec<(u16, ParkerOf<F>)>>,
-    /// The next time at which the connection needs a look, whatever arrives.
-    due: AtomicU64,
-    /// Results are READ, and so their arrival wakes nobody.
-    fetching: AtomicBool,
-    workers: AtomicUsize,
 }
 
-pub(crate) type ParkerOf<F> = <<F as Fabric>::Host as Host>::Parker;
-type UnparkerOf<F> = <ParkerOf<F> as Parker>::Unparker;
-
-/// The sentinel sleeps, and does not spin.
-const ASLEEP: u32 = 1 << 31;
-const NOBODY: u32 = 0;
-/// The most times that a thread leads on because of calls that came meanwhile.
-const ROUNDS: u32 = 64;
-
-impl<F: Fabric, P: Policy<F>> Gate<F, P> {
-    fn new(policy: P) -> Self {
-        Gate {
-            policy,
-            leading: AtomicBool::new(false),
-            wanted: AtomicBool::new(false),
-            sentinel: AtomicU32::new(NOBODY),
-            parked: Default::default(),
-            next_parked: AtomicUsize::new(0),
-            unparkers: (0..MAX_SEATS).map(|_| OnceLock::new()).collect(),
-        }
-    }
-
-    /// Returns whether a parked thread has to take the sentinel's place.
-    fn needs_sentinel(&self) -> bool {
-        self.parked.iter().any(|word| word.load(Ordering::Relaxed) != 0)
-            && self.sentinel.load(Ordering::Relaxed) == NOBODY
-    }
-
-    fn unpark(&self, seat: usize) {
-        if let Some(Some(unparker)) = self.unparkers.get(seat).map(OnceLock::get) {
-            unparker.unpark();
-        }
-    }
-
-    #[cold]
-    fn unpark_one(&self) {
-        let first = self.next_parked.load(Ordering::Relaxed);
-        let seats = usize::from(MAX_SEATS);
-        let is_parked = |seat: &usize| self.parked[seat / 64].load(Ordering::Relaxed) & 1 << (seat % 64) != 0;
-        let Some(seat) = (first..first + seats).map(|seat| seat % seats).find(is_parked) else { return };
-        self.next_parked.store(seat + 1, Ordering::Relaxed);
-        self.unpark(seat);
-    }
+/// The strands by number. Locked when threads come, move and leave.
+#[derive(Debug)]
+struct Strands<F: Fabric, P: Policy<F>> {
+    open: Vec<Option<Arc<Strand<F, P>>>>,
+    seats: u16,
+    /// A thread connects another strand.
+    opening: bool,
+    /// No other strand is asked for until then.
+    not_before: Nanos,
+    /// The time from a refusal to the next question.
+    patience: Nanos,
 }
 
-impl<F: Fabric, P: Policy<F>> Watch for Gate<F, P> {
-    #[inline]
-    fn look(&self) -> Look {
-        if self.policy.has_calls() || self.wanted.load(Ordering::Relaxed) {
-            return Look::Calls;
-        }
-        if self.needs_sentinel() { Look::Waiters } else { Look::Nothing }
-    }
-
-    fn wake(&self) {
-        self.unpark_one();
-    }
-}
-
-type Held<'a, F, P> = Leading<'a, Core<F, P>, Waiters<F, Gate<F, P>>>;
-
-/// The lead: access to the connection. Dropping it makes the progress that other threads have asked for, gives
-/// the lead back, and wakes a thread that has to go on.
-pub(crate) struct LeadGuard<'a, F: Fabric, P: Policy<F>> {
-    /// `None` only while the lead is being given back.
-    leading: Option<Held<'a, F, P>>,
-    handle: &'a Handle<F, P>,
-}
-
-impl<F: Fabric, P: Policy<F>> LeadGuard<'_, F, P> {
-    /// Returns the connection.
-    #[inline]
-    pub(crate) fn core(&mut self) -> &mut Core<F, P> {
-        match &mut self.leading {
-            Some(leading) => leading,
-            None => unreachable!("the lead is there until the guard is dropped"),
-        }
-    }
-}
-
-impl<F: Fabric, P: Policy<F>> Drop for LeadGuard<'_, F, P> {
-    #[inline]
-    fn drop(&mut self) {
-        let (handle, gate) = (self.handle, self.handle.gate());
-        while let Some(leading) = self.leading.take() {
-            handle.remember(&leading.client);
-            gate.leading.store(false, Ordering::Relaxed);
-            match leading.give_back() {
-                Next::Done => {}
-                Next::Wake => handle.lead.watch().wake(),
-                Next::Again(mut leading) => {
-                    gate.leading.store(true, Ordering::Relaxed);
-                    gate.wanted.store(false, Ordering::Relaxed);
-                    P::lead(handle, &mut leading);
-                    self.leading = Some(leading);
-                }
-            }
-        }
-    }
+/// A thread's place at a handle.
+pub(crate) struct Place<F: Fabric, P: Policy<F>> {
+    pub(crate) number: u16,
+    pub(crate) seat: P::Seat,
+    pub(crate) parker: ParkerOf<F>,
+    pub(crate) strand: Arc<Strand<F, P>>,
 }
 
 impl<F: Fabric, P: Policy<F>> Handle<F, P> {
-    /// Wraps a connection.
+    /// Makes a handle of a connection, its first strand.
     pub(crate) fn new(client: Client<F>) -> Self {
-        let config = client.config().clone();
-        let fabric = client.fabric().clone();
-        let (policy, core) = P::new(&config);
+        let (config, fabric) = (client.config().clone(), client.fabric().clone());
+        let (table, places) = (P::table(&config), Arc::new(Places::new()));
+        let unparkers: Arc<Unparkers<F>> = (0..MAX_SEATS).map(|_| OnceLock::new()).collect();
+        let connector = client.connector();
+        let first = P::strand(&table, 0).map(|policy| {
+            Arc::new(Strand::new(client, policy, 0, (Arc::clone(&places), Arc::clone(&unparkers))))
+        });
+        places.activate(0);
+        let strands =
+            Strands { open: vec![first], seats: 0, opening: false, not_before: 0, patience: ASK_AGAIN.0 };
         Handle {
-            doorbell: client.doorbell(),
-            workers: AtomicUsize::new(client.workers()),
-            lead: Lead::new(Core { client, policy: core }, Waiters::new(&fabric, Gate::new(policy)), ROUNDS),
             fabric,
             config,
+            connector,
+            table,
+            places,
+            scheduling: Scheduling::new(),
+            unparkers,
+            strands: Mutex::new(strands),
             parkers: Mutex::default(),
-            due: AtomicU64::new(Nanos::MAX),
-            fetching: AtomicBool::new(false),
         }
     }
 
-    fn gate(&self) -> &Gate<F, P> {
-        self.lead.watch().inner()
+    fn strands(&self) -> MutexGuard<'_, Strands<F, P>> {
+        self.strands.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn parkers(&self) -> MutexGuard<'_, Vec<(u16, ParkerOf<F>)>> {
         self.parkers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives a thread a seat.
+    /// Returns a number that changes when a thread may have to move: [`move_on`](Handle::move_on).
+    #[inline]
+    pub(crate) fn epoch(&self) -> u64 {
+        self.places.epoch()
+    }
+
+    /// Returns the place where a thread counts its requests.
+    pub(crate) fn counts(&self, seat: u16) -> Option<Arc<SizeCounts>> {
+        self.scheduling.counts(seat)
+    }
+
+    /// Schedules the threads if that is due. Called now and then by a thread that makes calls; it may block for as
+    /// long as connecting another strand takes, if the server grants one.
+    #[cold]
+    pub(crate) fn look(&self) {
+        let host = self.fabric.host();
+        let now = host.now();
+        if P::MAX_STRANDS > 1 && self.scheduling.is_due(now) {
+            self.grow();
+            self.scheduling.run(&self.places, now, host.random());
+        }
+    }
+
+    /// Returns whether a thread has to use another strand than `strand`.
+    pub(crate) fn has_to_move(&self, seat: u16, strand: &Strand<F, P>) -> bool {
+        strand.is_retired() || self.places.assigned(seat) != Some(strand.number)
+    }
+
+    /// Gives a thread a seat. May connect another strand for it, and then blocks for at most
+    /// [`ClientConfig::connect_timeout`].
     ///
     /// # Errors
     /// All [`MAX_SEATS`] seats are taken.
-    pub(crate) fn sit(&self) -> Result<(u16, P::Seat, ParkerOf<F>), ConnectError> {
-        let Some((number, seat)) = self.gate().policy.sit() else {
+    pub(crate) fn sit(&self) -> Result<Place<F, P>, ConnectError> {
+        let Some((number, seat)) = P::sit(&self.table) else {
             let must = "at most 256 for one connection: connect another client";
             return Err(ConnectError::Setting { what: "the number of threads", value: 257, must });
         };
-        let mut parkers = self.parkers();
-        let parker = match parkers.iter().position(|(of, _)| *of == number) {
-            Some(place) => parkers.swap_remove(place).1,
-            None => self.fabric.host().parker(),
+        let parker = {
+            let mut parkers = self.parkers();
+            match parkers.iter().position(|(of, _)| *of == number) {
+                Some(place) => parkers.swap_remove(place).1,
+                None => self.fabric.host().parker(),
+            }
         };
-        if let Some(place) = self.gate().unparkers.get(usize::from(number)) {
+        if let Some(place) = self.unparkers.get(usize::from(number)) {
             place.get_or_init(|| parker.unparker());
         }
-        Ok((number, seat, parker))
+        self.strands().seats += 1;
+        if !self.config.lazy {
+            self.grow();
+        }
+        let strand = self.place(number);
+        Ok(Place { number, seat, parker, strand })
     }
 
-    /// Takes back what [`sit`](Handle::sit) gave.
-    pub(crate) fn leave(&self, number: u16, seat: P::Seat, parker: ParkerOf<F>) {
+    /// Takes back what [`sit`](Handle::sit) gave. Closes a strand that no thread is left for.
+    pub(crate) fn leave(&self, Place { number, seat, parker, strand }: Place<F, P>) {
+        self.places.assign(number, None);
+        let seats = {
+            let mut strands = self.strands();
+            strands.seats -= 1;
+            usize::from(strands.seats)
+        };
+        let threads = self.places.threads();
+        let is_empty = threads.get(usize::from(strand.number)).is_none_or(|threads| *threads == 0);
+        if is_empty && seats < self.places.active().count() {
+            strand.retire();
+        }
+        self.sweep();
         self.parkers().push((number, parker));
-        self.gate().policy.leave(number, seat);
+        P::leave(&self.table, number, seat);
     }
 
-    fn guard<'a>(&'a self, leading: Held<'a, F, P>) -> LeadGuard<'a, F, P> {
-        self.gate().leading.store(true, Ordering::Relaxed);
-        LeadGuard { leading: Some(leading), handle: self }
+    /// Moves a thread, none of whose calls is under way, to the strand that it is assigned to.
+    pub(crate) fn move_on(&self, seat: u16) -> Arc<Strand<F, P>> {
+        let strand = self.place(seat);
+        self.sweep();
+        strand
     }
 
-    /// Takes the lead if it is free. Otherwise the thread that leads will look for the calls that were pushed
-    /// before.
-    #[inline]
-    pub(crate) fn try_lead(&self) -> Option<LeadGuard<'_, F, P>> {
-        let guard = self.guard(self.lead.try_lead()?);
-        // Nobody blocks on the lead, so that a simulated thread may lose its core with it.
-        self.fabric.host().checkpoint(Site::Leading);
-        Some(guard)
-    }
-
-    /// Waits until the lead is free, and takes it. For rare operations, and for the policy that locks.
-    #[inline]
-    pub(crate) fn lead(&self) -> LeadGuard<'_, F, P> {
-        self.guard(self.lead.wait_to_lead())
-    }
-
-    /// Notes what waiting threads have to know about the connection.
-    #[inline]
-    fn remember(&self, client: &Client<F>) {
-        let (due, fetching, workers) = (client.due(), client.is_fetching(), client.workers());
-        // Stores only on a change: other threads read these lines.
-        if due != self.due.load(Ordering::Relaxed) {
-            self.due.store(due, Ordering::Relaxed);
-        }
-        if fetching != self.fetching.load(Ordering::Relaxed) {
-            self.fetching.store(fetching, Ordering::Relaxed);
-        }
-        if workers != self.workers.load(Ordering::Relaxed) {
-            self.workers.store(workers, Ordering::Relaxed);
+    /// Returns the strand that a thread is assigned to. A thread whose strand is not active gets the one with the
+    /// fewest threads.
+    fn place(&self, seat: u16) -> Arc<Strand<F, P>> {
+        let strands = self.strands();
+        let active = |strand: &u16| self.places.is_active(*strand);
+        let assigned = self.places.assigned(seat).filter(active).or_else(|| self.places.emptiest());
+        let number = assigned.unwrap_or_default();
+        self.places.assign(seat, Some(number));
+        match strands.open.get(usize::from(number)) {
+            Some(Some(strand)) => Arc::clone(strand),
+            _ => unreachable!("an active strand is in the table"),
         }
     }
 
-    /// Returns the number of workers that the connection has lanes to.
-    #[inline]
-    pub(crate) fn workers(&self) -> usize {
-        self.workers.load(Ordering::Relaxed)
-    }
-
-    /// Returns the next time at which the connection needs a look, whatever arrives.
-    pub(crate) fn due(&self) -> Nanos {
-        self.due.load(Ordering::Relaxed)
-    }
-
-    /// Returns whether results are READ, so that a thread must not sleep for them.
-    pub(crate) fn is_fetching(&self) -> bool {
-        self.fetching.load(Ordering::Relaxed)
-    }
-
-    /// Takes the sentinel's place, or keeps it; `false` if another thread has it.
-    pub(crate) fn watch(&self, seat: u16, sleeps: bool) -> bool {
-        let own = u32::from(seat) + 1;
-        let word = own | if sleeps { ASLEEP } else { 0 };
-        let sentinel = &self.gate().sentinel;
-        let now = sentinel.load(Ordering::Relaxed);
-        if now & !ASLEEP == own {
-            if now != word {
-                sentinel.store(word, Ordering::SeqCst);
+    /// Closes the strands that are not active and that no thread uses.
+    fn sweep(&self) {
+        let mut closed = Vec::new();
+        let mut strands = self.strands();
+        for (number, place) in (0u16..).zip(&mut strands.open) {
+            if place.is_some() && !self.places.is_active(number) {
+                closed.extend(place.take());
             }
-            return true;
         }
-        now == NOBODY && sentinel.compare_exchange(NOBODY, word, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+        drop(strands);
+        // The last holder of a strand closes its connection, here or when the last thread leaves it.
+        drop(closed);
     }
 
-    /// Leaves the sentinel's place, if the thread has it. At the end of its wait the thread then calls
-    /// [`pass_on`](Handle::pass_on).
-    pub(crate) fn stop_watching(&self, seat: u16) {
-        let sentinel = &self.gate().sentinel;
-        if sentinel.load(Ordering::Relaxed) & !ASLEEP == u32::from(seat) + 1 {
-            sentinel.store(NOBODY, Ordering::SeqCst);
-        }
-    }
-
-    /// Waits for the domain in the sentinel's place, without the lead.
-    pub(crate) fn rest(&self, armed: Armed, until: Nanos) {
-        self.fabric.host().checkpoint(Site::BeforeSleep);
-        self.doorbell.wait(armed, until);
-    }
-
-    /// Says that a thread is about to park, which `has_led` since it last found nothing. Returns false if it
-    /// must look again first, since no other thread would wake it or make progress for it.
-    pub(crate) fn may_park(&self, seat: u16, has_led: bool) -> bool {
-        let gate = self.gate();
-        let (word, bit) = (usize::from(seat) / 64, 1 << (seat % 64));
-        gate.parked[word].fetch_or(bit, Ordering::SeqCst);
-        if !has_led {
-            gate.wanted.store(true, Ordering::Relaxed);
-        }
-        fence(Ordering::SeqCst);
-        if gate.leading.load(Ordering::Relaxed) || has_led && gate.sentinel.load(Ordering::SeqCst) != NOBODY {
-            return true;
-        }
-        gate.parked[word].fetch_and(!bit, Ordering::Relaxed);
-        false
-    }
-
-    /// Says that a thread is no longer parked. When it ends its wait it calls [`pass_on`](Handle::pass_on), since
-    /// it may have been chosen to go on.
-    pub(crate) fn unparked(&self, seat: u16) {
-        self.gate().parked[usize::from(seat) / 64].fetch_and(!(1 << (seat % 64)), Ordering::Relaxed);
-    }
-
-    /// Wakes the owner of a call that has ended.
-    #[inline]
-    pub(crate) fn wake(&self, seat: u16) {
-        let gate = self.gate();
-        let sentinel = gate.sentinel.load(Ordering::SeqCst);
-        if sentinel & !ASLEEP == u32::from(seat) + 1 {
-            if sentinel & ASLEEP != 0 {
-                self.doorbell.wake()
-            } else {
-                self.doorbell.nudge()
-            };
-        }
-        gate.unpark(usize::from(seat));
-    }
-
-    /// Unparks a thread to take the sentinel's place, if nobody has it.
-    #[inline]
-    pub(crate) fn pass_on(&self) {
-        fence(Ordering::SeqCst);
-        if self.gate().needs_sentinel() {
-            self.gate().unpark_one();
+    /// Connects another strand if there are more threads than strands, unless the server has refused one lately.
+    /// Blocks for at most [`ClientConfig::connect_timeout`]. The threads that are there are spread over the
+    /// strands.
+    fn grow(&self) {
+        let now = self.fabric.host().now();
+        let most = self.config.max_queue_pairs.clamp(1, P::MAX_STRANDS.min(MAX_STRANDS));
+        let chosen = {
+            let mut strands = self.strands();
+            let active = self.places.active().count();
+            if strands.opening || active >= usize::from(strands.seats.min(most)) || now < strands.not_before {
+                return;
+            }
+            let vacant = |number: &u16| !matches!(strands.open.get(usize::from(*number)), Some(Some(_)));
+            let free = (0..most).filter(vacant).find_map(|n| Some((n, P::strand(&self.table, n)?)));
+            strands.opening = free.is_some();
+            free
+        };
+        let Some((number, policy)) = chosen else { return };
+        // The lock is not held meanwhile: in virtual time all tasks share one system thread.
+        let connected = self.connector.connect_now();
+        let mut strands = self.strands();
+        strands.opening = false;
+        match connected {
+            Ok(client) => {
+                let shared = (Arc::clone(&self.places), Arc::clone(&self.unparkers));
+                let strand = Arc::new(Strand::new(client, policy, number, shared));
+                if strands.open.len() <= usize::from(number) {
+                    strands.open.resize_with(usize::from(number) + 1, || None);
+                }
+                strands.open[usize::from(number)] = Some(strand);
+                strands.patience = ASK_AGAIN.0;
+                self.places.activate(number);
+            }
+            Err(error) => {
+                tracing::debug!(target: "dunlin::client", error = %WithSources(&error), "no further queue pair is granted");
+                strands.not_before = self.fabric.host().now().saturating_add(strands.patience);
+                strands.patience = (2 * strands.patience).min(ASK_AGAIN.1);
+            }
         }
     }
 }

@@ -1,7 +1,8 @@
 //! A lock around one connection, taken for each submission and for each look at results: the baseline of FLOCK
 //! (figure 9, threads that share a queue pair under a spin lock).
 
-use super::handle::{Core, Entry, Handle, MAX_SEATS, Policy};
+use super::handle::MAX_SEATS;
+use super::strand::{Core, Entry, Policy, Strand};
 use crate::client::config::ClientConfig;
 use crate::client::core::CallId;
 use crate::client::lane::SubmitError;
@@ -12,12 +13,9 @@ use std::sync::{Mutex, PoisonError};
 /// Nobody owns the call at this index.
 const NOBODY: u16 = u16::MAX;
 
-/// The policy: it has no state of its own but the numbers of the seats.
+/// The policy.
 #[derive(Debug)]
-pub(crate) struct Locked {
-    /// Numbers of seats without a thread.
-    vacant: Mutex<Vec<u16>>,
-}
+pub(crate) struct Locked;
 
 /// The owners of calls, by the index of their id: whose thread to wake when the call has ended.
 #[derive(Debug, Default)]
@@ -37,26 +35,37 @@ impl Owners {
     }
 }
 
+/// Numbers of seats without a thread.
+#[derive(Debug)]
+pub(crate) struct Vacant(Mutex<Vec<u16>>);
+
 impl<F: Fabric> Policy<F> for Locked {
+    type Table = Vacant;
     /// The number of the seat.
     type Seat = u16;
     type Core = Owners;
 
-    fn new(_: &ClientConfig) -> (Self, Owners) {
-        (Locked { vacant: Mutex::new((0..MAX_SEATS).rev().collect()) }, Owners::default())
+    const MAX_STRANDS: u16 = 1;
+
+    fn table(_: &ClientConfig) -> Vacant {
+        Vacant(Mutex::new((0..MAX_SEATS).rev().collect()))
     }
 
-    fn sit(&self) -> Option<(u16, u16)> {
-        let number = self.vacant.lock().unwrap_or_else(PoisonError::into_inner).pop()?;
+    fn strand(_: &Vacant, _: u16) -> Option<(Self, Owners)> {
+        Some((Locked, Owners::default()))
+    }
+
+    fn sit(table: &Vacant) -> Option<(u16, u16)> {
+        let number = table.0.lock().unwrap_or_else(PoisonError::into_inner).pop()?;
         Some((number, number))
     }
 
-    fn leave(&self, number: u16, _: u16) {
-        self.vacant.lock().unwrap_or_else(PoisonError::into_inner).push(number);
+    fn leave(table: &Vacant, number: u16, _: u16) {
+        table.0.lock().unwrap_or_else(PoisonError::into_inner).push(number);
     }
 
-    fn submit(handle: &Handle<F, Self>, seat: &mut u16, entry: &Entry<'_>) -> Result<u64, CallError> {
-        let mut lead = handle.lead();
+    fn submit(strand: &Strand<F, Self>, seat: &mut u16, entry: &Entry<'_>) -> Result<u64, CallError> {
+        let mut lead = strand.lead();
         let Core { client, policy } = lead.core();
         let to = (entry.worker, entry.function);
         let submit = |client: &mut crate::client::synchronous::Client<F>, time| {
@@ -71,12 +80,12 @@ impl<F: Fabric> Policy<F> for Locked {
         Ok(id.bits())
     }
 
-    fn lead(handle: &Handle<F, Self>, core: &mut Core<F, Self>) {
+    fn lead(strand: &Strand<F, Self>, core: &mut Core<F, Self>) {
         let Core { client, policy } = core;
         client.progress();
         while let Some(id) = client.next_done() {
             if let Some(owner) = policy.take(id) {
-                handle.wake(owner);
+                strand.wake(owner);
             }
         }
     }
@@ -97,8 +106,8 @@ impl<F: Fabric> Policy<F> for Locked {
         true
     }
 
-    fn expire(handle: &Handle<F, Self>, _: &mut u16, call: u64) -> Option<CallError> {
-        let mut lead = handle.lead();
+    fn expire(strand: &Strand<F, Self>, _: &mut u16, call: u64) -> Option<CallError> {
+        let mut lead = strand.lead();
         let Core { client, policy } = lead.core();
         let id = CallId::from_bits(call);
         if client.is_done(id) {
@@ -110,8 +119,8 @@ impl<F: Fabric> Policy<F> for Locked {
         Some(CallError::MaybeExecuted(Cause::DeadlineExceeded))
     }
 
-    fn forget(handle: &Handle<F, Self>, _: &mut u16, call: u64) {
-        let mut lead = handle.lead();
+    fn forget(strand: &Strand<F, Self>, _: &mut u16, call: u64) {
+        let mut lead = strand.lead();
         let Core { client, policy } = lead.core();
         let id = CallId::from_bits(call);
         policy.take(id);

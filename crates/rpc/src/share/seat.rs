@@ -1,7 +1,9 @@
 //! A thread's client of a shared connection: its own calls, and its wait.
 
 use super::calls::Calls;
-use super::handle::{Core, Entry, Handle, LeadGuard, ParkerOf, Policy};
+use super::handle::{Handle, Place};
+use super::strand::{Core, Entry, LeadGuard, ParkerOf, Policy, Strand};
+use super::threads::SizeCounts;
 use crate::client::CallId;
 use crate::client::config::ClientConfig;
 use crate::client::within::Time;
@@ -10,10 +12,17 @@ use crate::wait::{Sleep, Waiter};
 use dunlin_fabric::{Fabric, Host, Nanos, Parker, WaitMode, nanos};
 use std::sync::Arc;
 
+/// A thread looks at the clock for the scheduling of threads once in so many requests.
+const LOOK_EVERY: u32 = 1024;
+
 /// A thread's client of a shared connection. `Send`, but used by one thread at a time.
 #[derive(Debug)]
 pub(crate) struct Seat<F: Fabric, P: Policy<F>> {
     handle: Arc<Handle<F, P>>,
+    /// The strand that the thread uses.
+    strand: Arc<Strand<F, P>>,
+    /// The handle's epoch when the thread was last where it has to be.
+    epoch: u64,
     number: u16,
     calls: Calls,
     /// How a thread of this connection sleeps, as the last look with the lead showed.
@@ -22,6 +31,10 @@ pub(crate) struct Seat<F: Fabric, P: Policy<F>> {
     earliest: Nanos,
     timeout: Nanos,
     next_worker: usize,
+    /// Where the thread counts its requests, for the scheduling of threads.
+    counts: Option<Arc<SizeCounts>>,
+    /// Requests until the thread looks whether the threads have to be scheduled.
+    until_look: u32,
     /// The thread has been the sentinel or was parked since its wait began, so that others may count on it.
     has_idled: bool,
     /// The last look at the connection was made with the lead.
@@ -33,11 +46,13 @@ pub(crate) struct Seat<F: Fabric, P: Policy<F>> {
 impl<F: Fabric, P: Policy<F>> Seat<F, P> {
     /// Takes a seat at a connection.
     pub(crate) fn new(handle: Arc<Handle<F, P>>) -> Result<Self, ConnectError> {
-        let sleep = handle.lead().core().client.sleep();
-        let (number, seat, parker) = handle.sit()?;
+        let Place { number, seat, parker, strand } = handle.sit()?;
+        let sleep = strand.lead().core().client.sleep();
         let config = &handle.config;
         Ok(Seat {
             number,
+            strand,
+            epoch: handle.epoch(),
             calls: Calls::new(config.window),
             sleep,
             waiter: Waiter::new(config.mode(), nanos(config.spin)),
@@ -45,6 +60,8 @@ impl<F: Fabric, P: Policy<F>> Seat<F, P> {
             timeout: config.call_nanos(),
             // Threads begin at different workers.
             next_worker: usize::from(number),
+            counts: handle.counts(number),
+            until_look: LOOK_EVERY,
             has_idled: false,
             has_led: false,
             own: Some((seat, parker)),
@@ -57,8 +74,8 @@ impl<F: Fabric, P: Policy<F>> Seat<F, P> {
         Seat::new(Arc::clone(&self.handle))
     }
 
-    pub(crate) fn handle(&self) -> &Handle<F, P> {
-        &self.handle
+    pub(crate) fn strand(&self) -> &Strand<F, P> {
+        &self.strand
     }
 
     pub(crate) fn config(&self) -> &ClientConfig {
@@ -80,7 +97,7 @@ impl<F: Fabric, P: Policy<F>> Seat<F, P> {
 
     /// Chooses the next worker, round-robin.
     pub(crate) fn next_worker(&mut self) -> usize {
-        self.next_worker = (self.next_worker + 1) % self.handle.workers().max(1);
+        self.next_worker = (self.next_worker + 1) % self.strand.workers().max(1);
         self.next_worker
     }
 
@@ -99,12 +116,43 @@ impl<F: Fabric, P: Policy<F>> Seat<F, P> {
         if time.is_over() {
             return Err(CallError::NotExecuted(Cause::DeadlineExceeded));
         }
-        if self.calls.room() == 0 {
+        if self.calls.room() == 0 || self.epoch != self.handle.epoch() && !self.follow() {
             return Err(CallError::NotExecuted(Cause::WindowFull));
         }
         let (seat, _) = own(&mut self.own);
-        let call = P::submit(&self.handle, seat, &Entry { worker, function, payload, time })?;
-        self.entered(call, time)
+        let call = P::submit(&self.strand, seat, &Entry { worker, function, payload, time })?;
+        if let Some(counts) = &self.counts {
+            counts.count(payload.len() as u32);
+        }
+        let entered = self.entered(call, time);
+        self.until_look -= 1;
+        if self.until_look == 0 {
+            self.until_look = LOOK_EVERY;
+            self.handle.look();
+        }
+        entered
+    }
+
+    /// Moves to the strand that the handle has assigned, if that is another one and no call is under way on the
+    /// present one. Calls that the present one has given back are made again there, in order. Returns false while
+    /// calls are under way.
+    #[cold]
+    fn follow(&mut self) -> bool {
+        let epoch = self.handle.epoch();
+        if self.handle.has_to_move(self.number, &self.strand) {
+            let (seat, _) = own(&mut self.own);
+            if !self.calls.under_way().all(|call| P::is_returned(seat, call)) {
+                return false;
+            }
+            self.end_wait();
+            self.strand = self.handle.move_on(self.number);
+            let (seat, _) = own(&mut self.own);
+            for call in self.calls.under_way() {
+                P::submit_again(&self.strand, seat, call);
+            }
+        }
+        self.epoch = epoch;
+        true
     }
 
     fn entered(&mut self, call: u64, time: Time) -> Result<CallId, CallError> {
@@ -112,7 +160,7 @@ impl<F: Fabric, P: Policy<F>> Seat<F, P> {
         let entered = entered.ok_or(CallError::NotExecuted(Cause::WindowFull))?;
         if time.is_own {
             // Its time runs from here on.
-            let now = self.handle.fabric.host().now();
+            let now = self.strand.fabric.host().now();
             self.expire(now);
         }
         Ok(entered)
@@ -133,7 +181,7 @@ impl<F: Fabric, P: Policy<F>> Seat<F, P> {
 
     #[cold]
     fn submit_blocking(&mut self, to: (usize, u16), payload: &[u8], time: Time) -> Result<CallId, CallError> {
-        let until = time.ends(self.handle.fabric.host().now());
+        let until = time.ends(self.strand.fabric.host().now());
         self.begin_wait();
         loop {
             // Only a result that the caller collects makes room in a full window.
@@ -142,7 +190,7 @@ impl<F: Fabric, P: Policy<F>> Seat<F, P> {
                 return Err(CallError::NotExecuted(Cause::WindowFull));
             }
             self.step(until, |_| false);
-            let left = time.left(until, self.handle.fabric.host().now());
+            let left = time.left(until, self.strand.fabric.host().now());
             match self.try_submit(to, payload, left) {
                 Err(CallError::NotExecuted(Cause::WindowFull)) => {}
                 done => {
@@ -162,19 +210,23 @@ impl<F: Fabric, P: Policy<F>> Seat<F, P> {
             if ended > 0 {
                 return ended;
             }
+            if self.strand.is_retired() {
+                self.follow();
+            }
         }
-        let lead = self.handle.try_lead();
+        let (seat, _) = own(&mut self.own);
+        let lead = self.strand.try_lead();
         self.has_led = lead.is_some();
         let Some(mut lead) = lead else { return 0 };
-        P::lead(&self.handle, lead.core());
+        P::lead(&self.strand, lead.core());
         self.sleep = lead.core().client.sleep();
         take_ended(&mut self.calls, seat, Some(&mut lead))
     }
 
     /// Ends calls past their deadline.
     fn expire(&mut self, now: Nanos) {
-        let ((seat, _), handle) = (own(&mut self.own), &self.handle);
-        self.earliest = self.calls.expire(now, |call| P::expire(handle, seat, call));
+        let ((seat, _), strand) = (own(&mut self.own), &self.strand);
+        self.earliest = self.calls.expire(now, |call| P::expire(strand, seat, call));
     }
 
     fn begin_wait(&mut self) {
@@ -183,8 +235,8 @@ impl<F: Fabric, P: Policy<F>> Seat<F, P> {
 
     fn end_wait(&mut self) {
         if std::mem::take(&mut self.has_idled) {
-            self.handle.stop_watching(self.number);
-            self.handle.pass_on();
+            self.strand.stop_watching(self.number);
+            self.strand.pass_on();
         }
     }
 
@@ -228,21 +280,21 @@ impl<F: Fabric, P: Policy<F>> Seat<F, P> {
     }
 
     fn idle(&mut self, limit: Nanos, is_so: impl Fn(&Calls) -> bool) {
-        let now = self.waiter.clock_is_due().then(|| self.handle.fabric.host().now());
+        let now = self.waiter.clock_is_due().then(|| self.strand.fabric.host().now());
         if let Some(now) = now {
             self.expire(now);
         }
-        let (handle, (_, parker)) = (&self.handle, own(&mut self.own));
-        let host = handle.fabric.host();
+        let (strand, (_, parker)) = (&self.strand, own(&mut self.own));
+        let host = strand.fabric.host();
         let (mut mode, spun) =
             self.waiter.next(self.sleep, || parker.crowding(), || now.unwrap_or_else(|| host.now()));
-        if mode.sleeps() && handle.is_fetching() {
+        if mode.sleeps() && strand.is_fetching() {
             mode = WaitMode::Busy;
         }
         if !mode.sleeps() && !parker.blocks_when_busy() {
             // A busy thread polls again at once. It checks the connection's own deadlines every 256 polls.
             if now.is_some()
-                && let Some(mut lead) = handle.try_lead()
+                && let Some(mut lead) = strand.try_lead()
             {
                 lead.core().client.look_at_deadlines();
             }
@@ -258,27 +310,27 @@ impl<F: Fabric, P: Policy<F>> Seat<F, P> {
         }
         let until = spun.min(limit).min(self.earliest);
         self.has_idled = true;
-        if self.handle.watch(self.number, mode.sleeps()) {
+        if self.strand.watch(self.number, mode.sleeps()) {
             if self.rest(mode, until, is_so) {
                 return;
             }
-            self.handle.stop_watching(self.number);
+            self.strand.stop_watching(self.number);
         }
-        if !self.handle.may_park(self.number, self.has_led) {
+        if !self.strand.may_park(self.number, self.has_led) {
             return;
         }
-        let until = until.min(self.handle.due());
+        let until = until.min(self.strand.due());
         // A result that was delivered meanwhile has unparked the thread.
         self.parker().park(mode, until);
-        self.handle.unparked(self.number);
+        self.strand.unparked(self.number);
     }
 
     /// Waits in the sentinel's place. Returns false if another thread leads: it delivers what it finds.
     fn rest(&mut self, mode: WaitMode, until: Nanos, is_so: impl Fn(&Calls) -> bool) -> bool {
-        let handle = &self.handle;
-        let Some(mut lead) = handle.try_lead() else { return false };
+        let strand = &self.strand;
+        let Some(mut lead) = strand.try_lead() else { return false };
         let armed = lead.core().client.arm(mode);
-        P::lead(handle, lead.core());
+        P::lead(strand, lead.core());
         self.sleep = lead.core().client.sleep();
         let (seat, _) = own(&mut self.own);
         if take_ended(&mut self.calls, seat, Some(&mut lead)) > 0 || is_so(&self.calls) {
@@ -288,7 +340,7 @@ impl<F: Fabric, P: Policy<F>> Seat<F, P> {
         }
         let until = until.min(lead.core().client.wait_limit());
         drop(lead);
-        handle.rest(armed, until);
+        strand.rest(armed, until);
         true
     }
 
@@ -296,14 +348,14 @@ impl<F: Fabric, P: Policy<F>> Seat<F, P> {
     pub(crate) fn forget(&mut self, id: CallId) {
         if let Some(call) = self.calls.number(id) {
             let (seat, _) = own(&mut self.own);
-            P::forget(&self.handle, seat, call);
+            P::forget(&self.strand, seat, call);
         }
         self.calls.forget(id);
     }
 
     /// Runs `what` with the lead.
     pub(crate) fn with_lead<T>(&self, what: impl FnOnce(&mut Core<F, P>) -> T) -> T {
-        what(self.handle.lead().core())
+        what(self.strand.lead().core())
     }
 }
 
@@ -331,9 +383,9 @@ impl<F: Fabric, P: Policy<F>> Drop for Seat<F, P> {
     fn drop(&mut self) {
         self.end_wait();
         if let Some((mut seat, parker)) = self.own.take() {
-            let handle = &self.handle;
-            self.calls.abandon(|call| P::forget(handle, &mut seat, call));
-            self.handle.leave(self.number, seat, parker);
+            let strand = Arc::clone(&self.strand);
+            self.calls.abandon(|call| P::forget(&strand, &mut seat, call));
+            self.handle.leave(Place { number: self.number, seat, parker, strand });
         }
     }
 }

@@ -16,5 +16,6 @@ mod ready;
 mod reconnecting;
 mod sharing;
 mod slow;
+mod strands;
 mod virtual_time;
 mod worker;

@@ -7,7 +7,8 @@ use dunlin_fabric::{
 };
 use dunlin_fabric_shm::{ShmDomain, ShmLink, ShmMemory};
 use dunlin_wire::handshake::{
-    Extensions, Hello, HelloReply, LaneReady, LaneRefused, MAX_VERSION, MIN_VERSION, OpenLane, Record, Token,
+    Extension, Extensions, Hello, HelloReply, LaneReady, LaneRefused, MAX_VERSION, MIN_VERSION, OpenLane,
+    Record, Token,
 };
 use dunlin_wire::{Direction, Header, Kind, LINE, Message, SingleLayout, TAG_OFFSET, TagKey};
 
@@ -80,6 +81,7 @@ impl Half {
         let region = Region::new(fabric.register(CONTROL + u64::from(RING), Access::WRITE).unwrap());
         let key = link.grant(region.memory(), Access::WRITE).unwrap();
         let endpoint = domain.endpoint(queue_pair, &link).unwrap();
+        let credits = (plan.sharing == Sharing::Combined).then_some(Extension::Credits(8));
         let open = OpenLane {
             lane: 0,
             worker: 0,
@@ -97,7 +99,7 @@ impl Half {
             unreliable_endpoint: Vec::new(),
             datagram_endpoint: Vec::new(),
             region_keys: vec![key.0],
-            extensions: Extensions::default(),
+            extensions: Extensions(credits.into_iter().collect()),
         };
         Half { link, domain, queue, queue_pair, region, open }
     }

@@ -24,9 +24,11 @@ pub const SKIPPABLE: u16 = 0x8000;
 
 const CLIENT: u16 = SKIPPABLE | 1;
 const PROGRAM: u16 = SKIPPABLE | 2;
+const CREDITS: u16 = 3;
 
 /// The numbers that this build knows, each with the records in which it may stand.
-const KNOWN: [(u16, &[RecordType]); 2] = [(CLIENT, &[RecordType::Hello]), (PROGRAM, &[RecordType::Hello])];
+const KNOWN: [(u16, &[RecordType]); 3] =
+    [(CLIENT, &[RecordType::Hello]), (PROGRAM, &[RecordType::Hello]), (CREDITS, &[RecordType::OpenLane])];
 
 /// One extension of a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,6 +39,9 @@ pub enum Extension {
     /// In `Hello`: the name of the client's program, at most [`MAX_PROGRAM_BYTES`] bytes of UTF-8. It comes
     /// from a peer: escape it before printing.
     Program(String),
+    /// In `OpenLane`: the calls on the lane are counted by credits (FLOCK section 5.1). The value is C: the calls
+    /// that the client may send at first, and after each grant.
+    Credits(u8),
     /// An extension that this build does not know and may skip.
     Skipped {
         /// The number, with [`SKIPPABLE`].
@@ -52,6 +57,7 @@ impl Extension {
         match self {
             Extension::Client(_) => CLIENT,
             Extension::Program(_) => PROGRAM,
+            Extension::Credits(_) => CREDITS,
             Extension::Skipped { number, .. } => *number,
         }
     }
@@ -74,6 +80,7 @@ impl Extension {
         let wrong = HandshakeError::ExtensionLength { number, length: value.len() };
         let extension = match number {
             CLIENT => Extension::Client(reader.u64("client").map_err(|_| wrong.clone())?),
+            CREDITS => Extension::Credits(reader.u8("credits").map_err(|_| wrong.clone())?),
             _ => Extension::Program(reader.rest_as_text("program", MAX_PROGRAM_BYTES)?),
         };
         reader.finish().map_err(|_| wrong)?;
@@ -85,6 +92,7 @@ impl Extension {
         match self {
             Extension::Client(client) => writer.bytes("client", &client.to_le_bytes(), MAX_EXTENSION_BYTES),
             Extension::Program(name) => writer.bytes("program", name.as_bytes(), MAX_PROGRAM_BYTES),
+            Extension::Credits(credits) => writer.bytes("credits", &[*credits], MAX_EXTENSION_BYTES),
             Extension::Skipped { value, .. } => writer.bytes("extension", value, MAX_EXTENSION_BYTES),
         }
     }
@@ -100,6 +108,14 @@ impl Extensions {
     pub fn client(&self) -> Option<u64> {
         self.0.iter().find_map(|extension| match extension {
             Extension::Client(client) => Some(*client),
+            _ => None,
+        })
+    }
+
+    /// Returns C of a lane whose calls are counted by credits.
+    pub fn credits(&self) -> Option<u8> {
+        self.0.iter().find_map(|extension| match extension {
+            Extension::Credits(credits) => Some(*credits),
             _ => None,
         })
     }

@@ -335,6 +335,8 @@ impl RefusalCode {
     pub const UNKNOWN_LANE: RefusalCode = RefusalCode(13);
     /// The connection has a lane with this number already.
     pub const LANE_IN_USE: RefusalCode = RefusalCode(14);
+    /// The client has as many queue pairs as the server lets it use now (FLOCK section 5.1). It may ask later.
+    pub const QUEUE_PAIRS: RefusalCode = RefusalCode(15);
 }
 
 /// Either side refuses to continue the connection, which ends after this record.

@@ -5,7 +5,7 @@ use crate::client::core::CallId;
 use crate::client::lane::SubmitError;
 use crate::client::patience::Patience;
 use crate::client::within::Time;
-use crate::error::{CallError, Cause};
+use crate::error::{CallError, Cause, ConnectError};
 use dunlin_fabric::WithSources;
 use dunlin_fabric::{Fabric, Host, Nanos, nanos};
 use std::time::Duration;
@@ -148,7 +148,9 @@ impl<F: Fabric> Client<F> {
             }
             !spent
         });
-        match self.establish(until) {
+        let established = self.establish(until);
+        self.target.has_no_queue_pair = matches!(established, Err(ConnectError::NoQueuePair));
+        match established {
             Ok(()) => {
                 self.target.backoff.succeeded();
                 tracing::info!(target: "dunlin::client", address = %self.target.address, "connected again");

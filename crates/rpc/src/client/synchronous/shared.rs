@@ -88,6 +88,18 @@ impl<F: Fabric> Client<F> {
         }
     }
 
+    /// Returns whether the server has declined further credits on a lane.
+    #[inline]
+    pub(crate) fn is_declined(&mut self) -> bool {
+        let Client { core, lanes, .. } = self;
+        lanes.all().iter().any(|index| core.lane(*index).is_some_and(|lane| lane.is_declined()))
+    }
+
+    /// Returns whether the last attempt to connect failed because the server grants no queue pair.
+    pub(crate) fn has_no_queue_pair(&self) -> bool {
+        self.target.has_no_queue_pair
+    }
+
     /// Ends calls past their deadline, and sends batches that wait for room.
     pub(crate) fn look_at_deadlines(&mut self) {
         self.before_waiting();

@@ -30,6 +30,8 @@ fn queue_pairs_are_divided_by_equation_1() {
     assert_eq!(shares(&[sender(1_000_000, 99), sender(1, 99)], 40), [39, 1]);
     assert_eq!(shares(&[sender(5, 9); 6], 4), [1; 6]);
     assert_eq!(shares(&[sender(5, 9), sender(5, 0)], 4), [4, 0]);
+    // Where there are enough for all, also a dormant client keeps its own.
+    assert_eq!(shares(&[sender(5, 9), sender(0, 3)], 12), [9, 3]);
     // A client with few queue pairs leaves its part to the others.
     assert_eq!(shares(&[sender(200, 2), sender(30, 99), sender(10, 99)], 42), [2, 30, 10]);
     // A new client gets the average of those that function.
@@ -46,9 +48,14 @@ fn queue_pairs_are_divided_by_equation_1() {
 fn check(senders: &[Sender], max_active: u32) -> Result<(), TestCaseError> {
     let shares = shares(senders, max_active);
     prop_assert_eq!(shares.len(), senders.len());
+    let open: u64 = senders.iter().map(|sender| u64::from(sender.queue_pairs)).sum();
+    let fits_all = open <= u64::from(max_active);
+    if fits_all {
+        prop_assert!(senders.iter().zip(&shares).all(|(sender, share)| sender.queue_pairs == *share));
+    }
     for (sender, share) in senders.iter().zip(&shares) {
         prop_assert!(*share <= sender.queue_pairs && *share >= sender.queue_pairs.min(1), "{:?}", shares);
-        if sender.utilisation == 0 && !sender.is_new {
+        if sender.utilisation == 0 && !sender.is_new && !fits_all {
             prop_assert!(*share <= 1);
         }
     }

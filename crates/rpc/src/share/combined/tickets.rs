@@ -17,8 +17,9 @@
 //! |---|---|---|
 //! | free | the seat | held |
 //! | held | the seat; filled, not pushed | ready, free |
-//! | ready | the list | taken by the leader, withdrawn by the seat |
+//! | ready | the list | taken or returned by the leader, withdrawn by the seat |
 //! | taken | the leader; the call may be sent | done or ready by the leader, abandoned by the seat |
+//! | returned | the seat; the leader did not send it and will not | ready, free |
 //! | done | the seat; the result is in the ticket | free |
 //! | withdrawn | the list; the call is not sent | free by the leader |
 //! | abandoned | the leader; the result is dropped | free by the leader |
@@ -74,6 +75,7 @@ const TAKEN: u32 = 3;
 const DONE: u32 = 4;
 const WITHDRAWN: u32 = 5;
 const ABANDONED: u32 = 6;
+const RETURNED: u32 = 7;
 
 const fn state(generation: u32, phase: u32) -> u32 {
     generation << PHASE_BITS | phase

@@ -3,7 +3,7 @@
 use super::memory::{Memory, Processor, Word};
 use super::{
     ABANDONED, DONE, Delivery, Entry, FREE, INLINE, NONE, READY, RESULT_IN_BODY, RESULT_INLINE,
-    RESULT_IS_ERROR, TAKEN, Ticket, TicketId, Tickets, WITHDRAWN, generation, head, phase,
+    RESULT_IS_ERROR, RETURNED, TAKEN, Ticket, TicketId, Tickets, WITHDRAWN, generation, head, phase,
 };
 use crate::error::{CallError, Cause};
 use std::fmt;
@@ -161,6 +161,22 @@ impl<M: Memory> Leader<M> {
         }
         ticket.state.store(id.at(FREE), M::FREE);
         Delivery::Abandoned
+    }
+
+    /// Gives the calls that wait, in the queue and on the list, back to their owners, who push them again on
+    /// another list. `returned` gets each. A call that is [`put_back`](Leader::put_back) first waits, too.
+    pub(crate) fn return_waiting(&mut self, mut returned: impl FnMut(TicketId)) {
+        self.collect();
+        while let Some(index) = self.pop() {
+            let Some(ticket) = self.tickets.ticket(index) else { continue };
+            let generation = generation(ticket.state.load(Ordering::Relaxed));
+            let id = TicketId { index, generation };
+            match ticket.state.exchange(id.at(READY), id.at(RETURNED), M::FINISH) {
+                Ok(_) => returned(id),
+                Err(now) if now == id.at(WITHDRAWN) => ticket.state.store(id.at(FREE), M::FREE),
+                Err(_) => {}
+            }
+        }
     }
 
     /// Ends all calls that wait, in the queue and on the list, as not executed. `ended` gets each that was

@@ -5,7 +5,8 @@ use super::Progress;
 use super::memory::{Memory, Processor, Word};
 use super::{
     ABANDONED, DONE, FREE, GENERATIONS, HELD, INLINE, KEPT, Leader, NONE, PrepareError, READY, RESULT_INLINE,
-    RESULT_IS_ERROR, TAKEN, Ticket, TicketId, Tickets, WITHDRAWN, Withdrawal, generation, head, phase, state,
+    RESULT_IS_ERROR, RETURNED, TAKEN, Ticket, TicketId, Tickets, WITHDRAWN, Withdrawal, generation, head,
+    phase, state,
 };
 use crate::error::CallError;
 use std::fmt;
@@ -77,8 +78,8 @@ impl<M: Memory> Seat<M> {
         });
     }
 
-    /// Puts a prepared call on a list, where its leader finds it. Returns whether it did: not if the call was
-    /// pushed before or there is no such list.
+    /// Puts a prepared or returned call on a list, where its leader finds it. Returns whether it did: not if the
+    /// call is on a list already or there is no such list.
     ///
     /// The caller then tries to take the lead (`lead.rs`). If it finds the lead taken, the thread that leads
     /// looks at the list after it has given the lead back.
@@ -115,7 +116,7 @@ impl<M: Memory> Seat<M> {
     #[inline]
     fn make_ready(&self, id: TicketId, list: u16) -> Option<&Ticket<M>> {
         let ticket = self.tickets.ticket_of(self.number, id)?;
-        if phase(ticket.state.load(Ordering::Relaxed)) != HELD {
+        if !matches!(phase(ticket.state.load(M::RESULT)), HELD | RETURNED) {
             return None;
         }
         let head = ticket.head.load(Ordering::Relaxed) & !0xffff_0000 | u64::from(list) << 16;
@@ -130,12 +131,19 @@ impl<M: Memory> Seat<M> {
     pub(crate) fn progress(&self, id: TicketId) -> Progress {
         let Some(ticket) = self.tickets.ticket_of(self.number, id) else { return Progress::Gone };
         match phase(ticket.state.load(Ordering::Relaxed)) {
-            HELD => Progress::Held,
+            HELD | RETURNED => Progress::Held,
             READY => Progress::Ready,
             TAKEN => Progress::Taken,
             DONE => Progress::Done,
             _ => Progress::Gone,
         }
+    }
+
+    /// Returns whether the leader of the call's list has given the call back without sending it.
+    #[inline]
+    pub(crate) fn is_returned(&self, id: TicketId) -> bool {
+        let ticket = self.tickets.ticket_of(self.number, id);
+        ticket.is_some_and(|ticket| ticket.state.load(M::RESULT) == id.at(RETURNED))
     }
 
     /// Gives a call up, unless its result is there.
@@ -144,8 +152,8 @@ impl<M: Memory> Seat<M> {
         let Some(ticket) = self.tickets.ticket_of(self.number, id) else { return Withdrawal::Gone };
         // Repeats only if the leader moves the ticket in between, which takes it out of the list or ends it.
         loop {
-            let (next, certainty) = match phase(ticket.state.load(Ordering::Relaxed)) {
-                HELD => {
+            let (next, certainty) = match phase(ticket.state.load(M::RESULT)) {
+                HELD | RETURNED => {
                     ticket.state.store(id.at(FREE), Ordering::Relaxed);
                     self.free.push(slot);
                     return Withdrawal::NotExecuted;
@@ -209,7 +217,7 @@ impl<M: Memory> Drop for Seat<M> {
             loop {
                 let now = ticket.state.load(M::RESULT);
                 let next = match phase(now) {
-                    HELD | DONE => FREE,
+                    HELD | DONE | RETURNED => FREE,
                     READY => WITHDRAWN,
                     TAKEN => ABANDONED,
                     _ => break,

@@ -5,7 +5,8 @@
 //! credits. The message that leaves half of C or less asks for C more, and reports the median number of
 //! entries of the messages since the last request. The server grants, or declines: then the queue pair is
 //! inactive until the server grants again by itself. The server still takes messages that were sent before
-//! the client knew, because they are paid for: threads leave an inactive queue pair once their calls on it
+//! the client knew, because they are paid for. A client that knows sends only the message that it is building:
+//! threads leave an inactive queue pair once their calls on it
 //! have ended (section 5.2). The client keeps the credits that it has left, so both accounts always agree.
 //!
 //! | | client | server |
@@ -22,6 +23,10 @@ pub(crate) const CREDITS: u16 = 32;
 /// The largest C: a grant fits into six bits.
 pub(crate) const MAX_CREDITS: u16 = 63;
 
+/// The bit of [`Header::credits`](dunlin_wire::Header::credits) by which an answer grants C more. The other bits are
+/// the response mode that the server asks for (`tune/way.rs`). [`Flags::CONTEXT_SWITCH`](dunlin_wire::Flags) declines.
+pub(crate) const GRANTED: u8 = 0x80;
+
 /// Counts of messages by their number of entries.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Degrees {
@@ -37,6 +42,13 @@ impl Degrees {
         if let Some(count) = self.counts.get_mut(usize::from(entries.clamp(1, MAX_CREDITS) - 1)) {
             *count = count.saturating_add(1);
             self.messages = self.messages.saturating_add(1);
+        }
+    }
+
+    fn remove(&mut self, entries: u16) {
+        if let Some(count) = self.counts.get_mut(usize::from(entries.clamp(1, MAX_CREDITS) - 1)) {
+            *count = count.saturating_sub(1);
+            self.messages = self.messages.saturating_sub(1);
         }
     }
 
@@ -97,21 +109,38 @@ impl Credits {
     }
 
     /// Spends the credits of a message that is about to be sent, and returns the request that its header has
-    /// to carry. `None` if there are not enough; then nothing is spent and the message is not sent.
+    /// to carry. `None` if there are not enough; then nothing is spent and the message is not sent. A message
+    /// that was being built when the queue pair became inactive is still paid for.
     #[inline]
     pub(crate) fn spend(&mut self, entries: u16) -> Option<Ask> {
-        if entries == 0 || entries > self.available() {
+        if entries == 0 || entries > self.left {
             return None;
         }
         self.left -= entries;
         self.degrees.add(entries);
-        if self.has_asked || self.left > self.renewal / 2 {
+        if !self.is_active || self.has_asked || self.left > self.renewal / 2 {
             return Some(Ask::No);
         }
         self.has_asked = true;
         let degree = self.degrees.median();
         self.degrees = Degrees::NONE;
         Some(Ask::Renew { degree })
+    }
+
+    /// Takes back the credits of a message that found no room, with the request that it would have carried.
+    #[cold]
+    pub(crate) fn unspend(&mut self, entries: u16, ask: Ask) {
+        self.left += entries;
+        match ask {
+            Ask::No => self.degrees.remove(entries),
+            // The next request reports the messages after this one.
+            Ask::Renew { .. } => self.has_asked = false,
+        }
+    }
+
+    /// Returns C.
+    pub(crate) fn renewal(&self) -> u16 {
+        self.renewal
     }
 
     /// Takes a grant: the answer to a request, or, on an inactive queue pair, the server's word that it is
@@ -238,12 +267,25 @@ mod tests {
         let mut credits = Credits::new(8);
         assert_eq!(credits.spend(5), Some(Ask::Renew { degree: 5 }));
         credits.decline();
-        assert_eq!((credits.is_active(), credits.available(), credits.spend(1)), (false, 0, None));
+        assert_eq!((credits.is_active(), credits.available()), (false, 0));
+        assert_eq!(credits.spend(4), None);
+        assert_eq!(credits.spend(1), Some(Ask::No), "the message was being built");
         credits.grant(0);
         assert!(!credits.is_active());
         credits.grant(8);
-        assert_eq!((credits.is_active(), credits.available()), (true, 11));
-        assert_eq!(credits.spend(7), Some(Ask::Renew { degree: 7 }));
+        assert_eq!((credits.is_active(), credits.available()), (true, 10));
+        assert_eq!(credits.spend(6), Some(Ask::Renew { degree: 1 }));
+    }
+
+    #[test]
+    fn a_message_without_room_costs_nothing() {
+        let mut credits = Credits::new(8);
+        assert_eq!(credits.spend(3), Some(Ask::No));
+        credits.unspend(3, Ask::No);
+        assert_eq!(credits, Credits::new(8));
+        let ask = credits.spend(5).unwrap();
+        credits.unspend(5, ask);
+        assert_eq!((credits.available(), credits.spend(6)), (8, Some(Ask::Renew { degree: 6 })));
     }
 
     #[test]
@@ -294,9 +336,11 @@ mod tests {
         /// Every step that can come next, each with the world after it.
         fn steps(&self) -> Vec<World> {
             let mut next = Vec::new();
-            for entries in 1..=self.client.available() {
+            // An inactive client may still send the message that it was building.
+            for entries in 1..=self.client.left {
                 let mut world = self.clone();
                 let ask = world.client.spend(entries).unwrap();
+                assert!(self.client.is_active() || ask == Ask::No);
                 world.sent.push(entries);
                 if let Ask::Renew { degree } = ask {
                     world.sent.sort_unstable();

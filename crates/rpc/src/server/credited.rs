@@ -1,0 +1,151 @@
+//! The server's end of a lane with credits: counts the calls, and tells the client of grants and refusals
+//! (FLOCK section 5.1).
+
+use super::activity::QueuePair;
+use crate::path::Violation;
+use crate::path::credits::{Allowance, GRANTED};
+use dunlin_wire::{Flags, Header, Kind};
+use std::sync::Arc;
+
+/// Word that the client has to get.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Due {
+    Nothing,
+    Grant,
+    Decline,
+}
+
+/// The account of a lane.
+#[derive(Debug)]
+pub(crate) struct LaneCredits {
+    allowance: Allowance,
+    /// The activity of the client's connection.
+    queue_pair: Arc<QueuePair>,
+    due: Due,
+}
+
+impl LaneCredits {
+    /// Creates the account of a new lane with C of 1 to 63.
+    pub(crate) fn new(renewal: u16, queue_pair: Arc<QueuePair>) -> Self {
+        LaneCredits { allowance: Allowance::new(renewal), queue_pair, due: Due::Nothing }
+    }
+
+    /// Counts the calls of a message, and answers the request for credits that it may carry.
+    pub(crate) fn on_header(&mut self, header: &Header) -> Result<(), Violation> {
+        let calls = match header.kind {
+            Kind::Request => 1,
+            Kind::RequestBatch => header.code,
+            _ => return Ok(()),
+        };
+        self.allowance.take(calls)?;
+        if header.credits != 0 {
+            self.asked(header.credits);
+        }
+        Ok(())
+    }
+
+    fn asked(&mut self, degree: u8) {
+        let degree = self.allowance.degree(degree.into());
+        self.queue_pair.renewed(degree);
+        if !self.queue_pair.is_active() {
+            self.allowance.decline();
+            self.due = Due::Decline;
+        } else if self.allowance.grant() > 0 {
+            self.due = Due::Grant;
+        }
+    }
+
+    /// Grants credits on a lane that was declined, if its queue pair has become active again. Returns whether word
+    /// is due.
+    pub(crate) fn look_again(&mut self) -> bool {
+        if !self.allowance.is_active() && self.queue_pair.is_active() && self.allowance.grant() > 0 {
+            self.due = Due::Grant;
+        }
+        self.is_due()
+    }
+
+    /// Returns whether the client has to get word.
+    pub(crate) fn is_due(&self) -> bool {
+        self.due != Due::Nothing
+    }
+
+    /// Puts the word that is due into the header of a message to the client.
+    #[inline]
+    pub(crate) fn tell(&self, header: &mut Header) {
+        match self.due {
+            Due::Nothing => {}
+            Due::Grant => header.credits |= GRANTED,
+            Due::Decline => header.flags = header.flags | Flags::CONTEXT_SWITCH,
+        }
+    }
+
+    /// Records that a message with the word was sent.
+    #[inline]
+    pub(crate) fn told(&mut self) {
+        self.due = Due::Nothing;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::path::credits;
+    use crate::server::activity::{Activity, ActivityConfig};
+
+    fn request(calls: u16, degree: u8) -> Header {
+        Header { code: calls, credits: degree, ..Header::new(Kind::RequestBatch) }
+    }
+
+    fn told(credits: &mut LaneCredits) -> (bool, bool) {
+        let mut header = Header::new(Kind::Response);
+        credits.tell(&mut header);
+        credits.told();
+        (header.credits & GRANTED != 0, header.flags.contains(Flags::CONTEXT_SWITCH))
+    }
+
+    #[test]
+    fn an_active_queue_pair_is_granted_what_it_asks_for() {
+        let activity = Activity::new(ActivityConfig::default());
+        let mut credits = LaneCredits::new(8, activity.open(1));
+        credits.on_header(&request(3, 0)).unwrap();
+        assert_eq!((credits.is_due(), told(&mut credits)), (false, (false, false)));
+        credits.on_header(&request(1, 2)).unwrap();
+        assert_eq!((credits.is_due(), told(&mut credits)), (true, (true, false)));
+        assert!(!credits.is_due());
+        // 8 - 4 + 8
+        credits.on_header(&request(12, 0)).unwrap();
+        assert_eq!(
+            credits.on_header(&request(1, 0)),
+            Err(Violation::Overdrawn(credits::Overdrawn { entries: 1, left: 0 }))
+        );
+    }
+
+    #[test]
+    fn a_client_that_asks_for_more_than_it_may_gets_nothing() {
+        let activity = Activity::new(ActivityConfig::default());
+        let mut credits = LaneCredits::new(8, activity.open(1));
+        credits.on_header(&request(1, 255)).unwrap();
+        assert!(!credits.is_due());
+        assert_eq!(credits.on_header(&request(8, 0)).map_err(|_| ()), Err(()));
+    }
+
+    #[test]
+    fn a_declined_lane_is_granted_credits_when_its_queue_pair_is_active_again() {
+        let config = ActivityConfig { max_active: 1, interval: 10, rest: 0 };
+        let activity = Activity::new(config);
+        let mut first = LaneCredits::new(4, activity.open(1));
+        let second = activity.open(1);
+        assert!(!second.is_active(), "the client's share is one");
+        let mut second = LaneCredits::new(4, second);
+        second.on_header(&request(2, 1)).unwrap();
+        assert_eq!((second.is_due(), told(&mut second)), (true, (false, true)));
+        assert!(!second.look_again());
+        first.on_header(&request(1, 0)).unwrap();
+        drop(first);
+        let before = activity.activations();
+        activity.look(10);
+        assert_ne!(activity.activations(), before);
+        assert_eq!((second.look_again(), told(&mut second)), (true, (true, false)));
+        second.on_header(&request(6, 0)).unwrap();
+    }
+}

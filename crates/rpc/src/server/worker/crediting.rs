@@ -1,0 +1,32 @@
+//! Credits of the worker's lanes between messages: redistributions, and grants to clients that are silent.
+
+use super::Worker;
+use dunlin_fabric::Fabric;
+
+impl<F: Fabric> Worker<F> {
+    /// Divides the active queue pairs anew if that is due, and sends credits to lanes whose queue pair has become
+    /// active again: their clients do not ask. Called with the infrequent checks.
+    #[inline]
+    pub(super) fn look_at_activity(&mut self) {
+        let activity = &self.dispatcher.shared.activity;
+        activity.look(self.dispatcher.clock.last());
+        let activations = activity.activations();
+        if activations != self.activations {
+            self.activations = activations;
+            self.grant_again();
+        }
+    }
+
+    #[cold]
+    fn grant_again(&mut self) {
+        for index in 0..self.lanes.len() {
+            let Some(lane) = &mut self.lanes[index] else { continue };
+            if !lane.credits.as_mut().is_some_and(|credits| credits.look_again()) {
+                continue;
+            }
+            if lane.send_credits(&self.dispatcher.fabric, &mut self.domain).is_err() {
+                self.remove(index as u16);
+            }
+        }
+    }
+}

@@ -1,0 +1,411 @@
+//! A strand of a handle: one connection, with a queue pair to each worker, behind the lock of the lead, and the
+//! threads that wait for it.
+//!
+//! A thread that waits takes the lead with each look, if it is free. If nothing has arrived, one thread at a
+//! time, the *sentinel*, waits for the domain, without the lead; the others are parked. Whoever delivers a
+//! result wakes its owner. Four rules keep a thread from waiting for ever:
+//!
+//! * A thread that parks first says so, then looks once more whether the lead or the sentinel's place is free.
+//! * A thread that gives the lead back, or leaves the sentinel's place, then unparks a parked thread if there
+//!   is no sentinel.
+//! * A thread that found the lead taken asks for progress before it parks. Whoever gives the lead back, also
+//!   after a submission only, makes that progress: it may be needed to READ a result.
+//! * A parked thread waits until the next time at which the connection is due, and until its own deadline.
+
+use super::handle::{MAX_SEATS, Places};
+use super::lead::{Lead, Leading, Led, Look, Next, Waiters, Watch};
+use crate::client::config::ClientConfig;
+use crate::client::synchronous::Client;
+use crate::client::within::Time;
+use crate::error::CallError;
+use dunlin_fabric::{Armed, Fabric, Host, Nanos, Parker, Site, ThreadDomain, Unparker, Waker};
+use std::fmt::Debug;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::{Arc, OnceLock};
+
+const WORDS: usize = MAX_SEATS as usize / 64;
+
+/// A call as a thread makes it.
+pub(crate) struct Entry<'a> {
+    pub(crate) worker: usize,
+    pub(crate) function: u16,
+    pub(crate) payload: &'a [u8],
+    pub(crate) time: Time,
+}
+
+/// How the threads of a handle reach its strands. Numbers of calls are the policy's.
+pub(crate) trait Policy<F: Fabric>: Sized + Send + Sync + Debug + 'static {
+    /// The state that the strands of a handle share.
+    type Table: Send + Sync + Debug;
+    /// The state of a thread.
+    type Seat: Send + Debug;
+    /// The state behind the lock of a strand, beside the connection.
+    type Core: Send + Debug;
+
+    /// The most strands of a handle, at most 64.
+    const MAX_STRANDS: u16;
+
+    /// Creates the state of a handle with these settings.
+    fn table(config: &ClientConfig) -> Self::Table;
+    /// Creates the policy's state for a strand; `None` while an earlier strand with this number is in use.
+    fn strand(table: &Self::Table, number: u16) -> Option<(Self, Self::Core)>;
+    /// Gives a thread its seat and its number, below [`MAX_SEATS`]; `None` if all are taken.
+    fn sit(table: &Self::Table) -> Option<(u16, Self::Seat)>;
+    /// Takes a seat back, whose calls were given up.
+    fn leave(table: &Self::Table, number: u16, seat: Self::Seat);
+    /// Makes a call, and returns its number. Does not wait for room.
+    fn submit(strand: &Strand<F, Self>, seat: &mut Self::Seat, entry: &Entry<'_>) -> Result<u64, CallError>;
+    /// Makes the progress of the thread that leads. Never blocks, except to connect again.
+    fn lead(strand: &Strand<F, Self>, core: &mut Core<F, Self>);
+    /// Passes the outcome of a call to `with` if the call has ended. `core` is there if the thread leads.
+    fn take(
+        seat: &mut Self::Seat,
+        core: Option<&mut Core<F, Self>>,
+        call: u64,
+        with: impl FnOnce(Result<&[u8], CallError>),
+    ) -> bool;
+    /// Gives up a call whose deadline has passed, and returns its error; `None` if the call has ended, or will
+    /// be ended by the thread that leads.
+    fn expire(strand: &Strand<F, Self>, seat: &mut Self::Seat, call: u64) -> Option<CallError>;
+    /// Gives up a call that its owner does not want any more.
+    fn forget(strand: &Strand<F, Self>, seat: &mut Self::Seat, call: u64);
+    /// Returns whether the strand has given a call back, which is not sent: the thread makes it again on another
+    /// strand.
+    fn is_returned(_: &Self::Seat, _: u64) -> bool {
+        false
+    }
+    /// Makes a returned call again.
+    fn submit_again(_: &Strand<F, Self>, _: &mut Self::Seat, _: u64) {}
+    /// Returns whether a thread has left a call for the thread that leads. Called after the lead was given back
+    /// and a sequentially consistent fence.
+    fn has_calls(&self) -> bool {
+        false
+    }
+}
+
+/// The state behind the lock of the lead.
+#[derive(Debug)]
+pub(crate) struct Core<F: Fabric, P: Policy<F>> {
+    pub(crate) client: Client<F>,
+    pub(crate) policy: P::Core,
+}
+
+impl<F: Fabric, P: Policy<F>> Led for Core<F, P> {
+    /// Calls that were taken and not sent wait for room, which an arrival makes.
+    fn has_backlog(&self) -> bool {
+        false
+    }
+}
+
+/// The threads of a strand, as the thread that leads sees them.
+#[derive(Debug)]
+pub(crate) struct Gate<F: Fabric, P: Policy<F>> {
+    policy: P,
+    /// A thread has the lead.
+    leading: AtomicBool,
+    /// A thread that parks asks for progress.
+    wanted: AtomicBool,
+    /// The number of the thread that waits for the domain, plus one, and [`ASLEEP`].
+    sentinel: AtomicU32,
+    /// The threads that are parked, or about to park.
+    parked: [AtomicU64; WORDS],
+    /// Where the search for a parked thread begins, so that each is found in time.
+    next_parked: AtomicUsize,
+    unparkers: Arc<Unparkers<F>>,
+}
+
+/// The state that the threads of a strand share.
+#[derive(Debug)]
+pub(crate) struct Strand<F: Fabric, P: Policy<F>> {
+    lead: Lead<Core<F, P>, Waiters<F, Gate<F, P>>>,
+    pub(crate) fabric: F,
+    /// The strand's number in its handle.
+    pub(crate) number: u16,
+    /// The strands of the handle that are active, and who uses which.
+    pub(crate) places: Arc<Places>,
+    /// The server has declined the queue pair: its threads use others from now on.
+    is_retired: AtomicBool,
+    doorbell: <F::Domain as ThreadDomain>::Waker,
+    /// The next time at which the connection needs a look, whatever arrives.
+    due: AtomicU64,
+    /// Results are READ, and so their arrival wakes nobody.
+    fetching: AtomicBool,
+    workers: AtomicUsize,
+}
+
+pub(crate) type ParkerOf<F> = <<F as Fabric>::Host as Host>::Parker;
+type UnparkerOf<F> = <ParkerOf<F> as Parker>::Unparker;
+/// The unparkers of a handle's seats, by number.
+pub(crate) type Unparkers<F> = [OnceLock<UnparkerOf<F>>];
+
+/// The sentinel sleeps, and does not spin.
+const ASLEEP: u32 = 1 << 31;
+const NOBODY: u32 = 0;
+/// The most times that a thread leads on because of calls that came meanwhile.
+const ROUNDS: u32 = 64;
+
+impl<F: Fabric, P: Policy<F>> Gate<F, P> {
+    fn new(policy: P, unparkers: Arc<Unparkers<F>>) -> Self {
+        Gate {
+            policy,
+            leading: AtomicBool::new(false),
+            wanted: AtomicBool::new(false),
+            sentinel: AtomicU32::new(NOBODY),
+            parked: Default::default(),
+            next_parked: AtomicUsize::new(0),
+            unparkers,
+        }
+    }
+
+    /// Returns whether a parked thread has to take the sentinel's place.
+    fn needs_sentinel(&self) -> bool {
+        self.parked.iter().any(|word| word.load(Ordering::Relaxed) != 0)
+            && self.sentinel.load(Ordering::Relaxed) == NOBODY
+    }
+
+    fn unpark(&self, seat: usize) {
+        if let Some(Some(unparker)) = self.unparkers.get(seat).map(OnceLock::get) {
+            unparker.unpark();
+        }
+    }
+
+    #[cold]
+    fn unpark_one(&self) {
+        let first = self.next_parked.load(Ordering::Relaxed);
+        let seats = usize::from(MAX_SEATS);
+        let is_parked = |seat: &usize| self.parked[seat / 64].load(Ordering::Relaxed) & 1 << (seat % 64) != 0;
+        let Some(seat) = (first..first + seats).map(|seat| seat % seats).find(is_parked) else { return };
+        self.next_parked.store(seat + 1, Ordering::Relaxed);
+        self.unpark(seat);
+    }
+}
+
+impl<F: Fabric, P: Policy<F>> Watch for Gate<F, P> {
+    #[inline]
+    fn look(&self) -> Look {
+        if self.policy.has_calls() || self.wanted.load(Ordering::Relaxed) {
+            return Look::Calls;
+        }
+        if self.needs_sentinel() { Look::Waiters } else { Look::Nothing }
+    }
+
+    fn wake(&self) {
+        self.unpark_one();
+    }
+}
+
+type Held<'a, F, P> = Leading<'a, Core<F, P>, Waiters<F, Gate<F, P>>>;
+
+/// The lead: access to the connection. Dropping it makes the progress that other threads have asked for, gives
+/// the lead back, and wakes a thread that has to go on.
+pub(crate) struct LeadGuard<'a, F: Fabric, P: Policy<F>> {
+    /// `None` only while the lead is being given back.
+    leading: Option<Held<'a, F, P>>,
+    strand: &'a Strand<F, P>,
+}
+
+impl<F: Fabric, P: Policy<F>> LeadGuard<'_, F, P> {
+    /// Returns the connection.
+    #[inline]
+    pub(crate) fn core(&mut self) -> &mut Core<F, P> {
+        match &mut self.leading {
+            Some(leading) => leading,
+            None => unreachable!("the lead is there until the guard is dropped"),
+        }
+    }
+}
+
+impl<F: Fabric, P: Policy<F>> Drop for LeadGuard<'_, F, P> {
+    #[inline]
+    fn drop(&mut self) {
+        let (strand, gate) = (self.strand, self.strand.gate());
+        while let Some(leading) = self.leading.take() {
+            strand.remember(&leading.client);
+            gate.leading.store(false, Ordering::Relaxed);
+            match leading.give_back() {
+                Next::Done => {}
+                Next::Wake => strand.lead.watch().wake(),
+                Next::Again(mut leading) => {
+                    gate.leading.store(true, Ordering::Relaxed);
+                    gate.wanted.store(false, Ordering::Relaxed);
+                    P::lead(strand, &mut leading);
+                    self.leading = Some(leading);
+                }
+            }
+        }
+    }
+}
+
+impl<F: Fabric, P: Policy<F>> Strand<F, P> {
+    /// Wraps a connection.
+    pub(crate) fn new(
+        client: Client<F>,
+        (policy, core): (P, P::Core),
+        number: u16,
+        (places, unparkers): (Arc<Places>, Arc<Unparkers<F>>),
+    ) -> Self {
+        let fabric = client.fabric().clone();
+        let gate = Gate::new(policy, unparkers);
+        Strand {
+            doorbell: client.doorbell(),
+            workers: AtomicUsize::new(client.workers()),
+            lead: Lead::new(Core { client, policy: core }, Waiters::new(&fabric, gate), ROUNDS),
+            fabric,
+            number,
+            places,
+            is_retired: AtomicBool::new(false),
+            due: AtomicU64::new(Nanos::MAX),
+            fetching: AtomicBool::new(false),
+        }
+    }
+
+    fn gate(&self) -> &Gate<F, P> {
+        self.lead.watch().inner()
+    }
+
+    /// Returns whether the strand's threads have to use another one.
+    #[inline]
+    pub(crate) fn is_retired(&self) -> bool {
+        self.is_retired.load(Ordering::Relaxed)
+    }
+
+    /// Ends the strand's use, unless it is the last active one of its handle. Returns whether it is retired.
+    #[cold]
+    pub(crate) fn retire(&self) -> bool {
+        if !self.is_retired() && self.places.retire(self.number) {
+            self.is_retired.store(true, Ordering::Relaxed);
+            self.places.changed();
+        }
+        self.is_retired()
+    }
+
+    fn guard<'a>(&'a self, leading: Held<'a, F, P>) -> LeadGuard<'a, F, P> {
+        self.gate().leading.store(true, Ordering::Relaxed);
+        LeadGuard { leading: Some(leading), strand: self }
+    }
+
+    /// Takes the lead if it is free. Otherwise the thread that leads will look for the calls that were pushed
+    /// before.
+    #[inline]
+    pub(crate) fn try_lead(&self) -> Option<LeadGuard<'_, F, P>> {
+        let guard = self.guard(self.lead.try_lead()?);
+        // Nobody blocks on the lead, so that a simulated thread may lose its core with it.
+        self.fabric.host().checkpoint(Site::Leading);
+        Some(guard)
+    }
+
+    /// Waits until the lead is free, and takes it. For rare operations, and for the policy that locks.
+    #[inline]
+    pub(crate) fn lead(&self) -> LeadGuard<'_, F, P> {
+        self.guard(self.lead.wait_to_lead())
+    }
+
+    /// Notes what waiting threads have to know about the connection.
+    #[inline]
+    fn remember(&self, client: &Client<F>) {
+        let (due, fetching, workers) = (client.due(), client.is_fetching(), client.workers());
+        // Stores only on a change: other threads read these lines.
+        if due != self.due.load(Ordering::Relaxed) {
+            self.due.store(due, Ordering::Relaxed);
+        }
+        if fetching != self.fetching.load(Ordering::Relaxed) {
+            self.fetching.store(fetching, Ordering::Relaxed);
+        }
+        if workers != self.workers.load(Ordering::Relaxed) {
+            self.workers.store(workers, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns the number of workers that the connection has lanes to.
+    #[inline]
+    pub(crate) fn workers(&self) -> usize {
+        self.workers.load(Ordering::Relaxed)
+    }
+
+    /// Returns the next time at which the connection needs a look, whatever arrives.
+    pub(crate) fn due(&self) -> Nanos {
+        self.due.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether results are READ, so that a thread must not sleep for them.
+    pub(crate) fn is_fetching(&self) -> bool {
+        self.fetching.load(Ordering::Relaxed)
+    }
+
+    /// Takes the sentinel's place, or keeps it; `false` if another thread has it.
+    pub(crate) fn watch(&self, seat: u16, sleeps: bool) -> bool {
+        let own = u32::from(seat) + 1;
+        let word = own | if sleeps { ASLEEP } else { 0 };
+        let sentinel = &self.gate().sentinel;
+        let now = sentinel.load(Ordering::Relaxed);
+        if now & !ASLEEP == own {
+            if now != word {
+                sentinel.store(word, Ordering::SeqCst);
+            }
+            return true;
+        }
+        now == NOBODY && sentinel.compare_exchange(NOBODY, word, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+    }
+
+    /// Leaves the sentinel's place, if the thread has it. At the end of its wait the thread then calls
+    /// [`pass_on`](Handle::pass_on).
+    pub(crate) fn stop_watching(&self, seat: u16) {
+        let sentinel = &self.gate().sentinel;
+        if sentinel.load(Ordering::Relaxed) & !ASLEEP == u32::from(seat) + 1 {
+            sentinel.store(NOBODY, Ordering::SeqCst);
+        }
+    }
+
+    /// Waits for the domain in the sentinel's place, without the lead.
+    pub(crate) fn rest(&self, armed: Armed, until: Nanos) {
+        self.fabric.host().checkpoint(Site::BeforeSleep);
+        self.doorbell.wait(armed, until);
+    }
+
+    /// Says that a thread is about to park, which `has_led` since it last found nothing. Returns false if it
+    /// must look again first, since no other thread would wake it or make progress for it.
+    pub(crate) fn may_park(&self, seat: u16, has_led: bool) -> bool {
+        let gate = self.gate();
+        let (word, bit) = (usize::from(seat) / 64, 1 << (seat % 64));
+        gate.parked[word].fetch_or(bit, Ordering::SeqCst);
+        if !has_led {
+            gate.wanted.store(true, Ordering::Relaxed);
+        }
+        fence(Ordering::SeqCst);
+        if gate.leading.load(Ordering::Relaxed) || has_led && gate.sentinel.load(Ordering::SeqCst) != NOBODY {
+            return true;
+        }
+        gate.parked[word].fetch_and(!bit, Ordering::Relaxed);
+        false
+    }
+
+    /// Says that a thread is no longer parked. When it ends its wait it calls [`pass_on`](Handle::pass_on), since
+    /// it may have been chosen to go on.
+    pub(crate) fn unparked(&self, seat: u16) {
+        self.gate().parked[usize::from(seat) / 64].fetch_and(!(1 << (seat % 64)), Ordering::Relaxed);
+    }
+
+    /// Wakes the owner of a call that has ended.
+    #[inline]
+    pub(crate) fn wake(&self, seat: u16) {
+        let gate = self.gate();
+        let sentinel = gate.sentinel.load(Ordering::SeqCst);
+        if sentinel & !ASLEEP == u32::from(seat) + 1 {
+            if sentinel & ASLEEP != 0 {
+                self.doorbell.wake()
+            } else {
+                self.doorbell.nudge()
+            };
+        }
+        gate.unpark(usize::from(seat));
+    }
+
+    /// Unparks a thread to take the sentinel's place, if nobody has it.
+    #[inline]
+    pub(crate) fn pass_on(&self) {
+        fence(Ordering::SeqCst);
+        if self.gate().needs_sentinel() {
+            self.gate().unpark_one();
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! The queue pairs of a combined client: opened for its threads, divided among clients by the server, and given up.
+
+#![allow(missing_docs, clippy::disallowed_methods, clippy::disallowed_types)]
+
+use crate::common::raw::{Half, RawClient, call};
+use crate::common::*;
+use dunlin_fabric::{Address, Fabric, Host, Scheme, Task};
+use dunlin_fabric_sim::{Settings, Sim};
+use dunlin_rpc::*;
+use dunlin_wire::handshake::{Extension, Extensions, RefusalCode};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+fn combined() -> Plan {
+    Plan { sharing: Sharing::Combined, ..any_plan() }
+}
+
+fn serve<F: Fabric>(fabric: &F, address: &Address, config: ServerConfig) -> Server<F> {
+    ServerBuilder::new(fabric)
+        .config(config)
+        .function(ECHO, FunctionMode::Worker)
+        .serve(address, |_| {
+            Box::new(|request: &Request<'_>, reply: &mut Reply<'_>| {
+                reply.write(request.payload)?;
+                Ok(())
+            })
+        })
+        .unwrap()
+}
+
+fn limited(max_active_queue_pairs: u32, workers: u16) -> ServerConfig {
+    ServerConfig { max_active_queue_pairs, workers, ..ServerConfig::default() }
+}
+
+/// The connections of each client.
+fn connections<F: Fabric>(server: &Server<F>) -> BTreeMap<u64, usize> {
+    let mut connections = BTreeMap::new();
+    for client in server.clients() {
+        *connections.entry(client.client.unwrap()).or_default() += 1;
+    }
+    connections
+}
+
+/// Makes calls with `window` in flight until `over`. Returns their number.
+fn call_until<F: Fabric>(client: &mut Client<F>, thread: u64, window: usize, over: &AtomicBool) -> u64 {
+    let (mut calls, mut open) = (0u64, std::collections::VecDeque::new());
+    while !over.load(Ordering::Relaxed) {
+        while open.len() < window {
+            let sent = (thread << 32 | calls).to_le_bytes();
+            let worker = calls as usize % client.workers();
+            open.push_back((client.submit_waiting_on(worker, ECHO, &sent).unwrap(), sent));
+            calls += 1;
+        }
+        let (id, sent) = open.pop_front().unwrap();
+        assert_eq!(*client.wait(id).unwrap(), sent);
+    }
+    for (id, sent) in open {
+        assert_eq!(*client.wait(id).unwrap(), sent);
+    }
+    calls
+}
+
+#[test]
+fn each_thread_has_a_queue_pair_as_long_as_the_server_grants_them() {
+    bounded(|| {
+        for (limit, workers, expected) in [(256, 1, 5), (3, 1, 3), (6, 2, 3), (1, 2, 1)] {
+            let (fabric, address) = (fabric(), unique("strands"));
+            let server = serve(&fabric, &address, limited(limit, workers));
+            let first = Client::connect(&fabric, &address, with_plan(combined())).unwrap();
+            let mut others: Vec<_> = (0..4).map(|_| first.another().unwrap()).collect();
+            assert_eq!(server.clients().len(), expected, "{limit} {workers}");
+            for client in &mut others {
+                assert_eq!(*client.call(ECHO, b"granted").unwrap(), *b"granted");
+            }
+            drop(others);
+            until("the queue pairs of threads that have left are closed", || server.clients().len() == 1);
+            drop(first);
+            server.shutdown(Duration::from_secs(1));
+        }
+    });
+}
+
+#[test]
+fn a_client_opens_no_more_queue_pairs_than_it_is_set_to() {
+    let (fabric, address) = (fabric(), unique("set"));
+    let server = serve(&fabric, &address, ServerConfig::default());
+    let config = ClientConfig { max_queue_pairs: 2, ..with_plan(combined()) };
+    let first = Client::connect(&fabric, &address, config).unwrap();
+    let _others: Vec<_> = (0..4).map(|_| first.another().unwrap()).collect();
+    assert_eq!(server.clients().len(), 2);
+    for (max_queue_pairs, credits, name) in
+        [(0, 32, "max_queue_pairs"), (65, 32, "max_queue_pairs"), (2, 0, "credits"), (2, 64, "credits")]
+    {
+        let config = ClientConfig { max_queue_pairs, credits, ..with_plan(combined()) };
+        let refused = Client::connect(&fabric, &address, config).map(drop).unwrap_err();
+        assert!(refused.to_string().contains(name), "{refused}");
+    }
+    server.shutdown(Duration::from_secs(1));
+}
+
+/// Two clients of four threads each at a server that keeps four queue pairs: the second one takes part of the first
+/// one's away, whose threads move with calls in flight.
+fn two_clients_divide(seed: u64, plan: Plan, window: usize, credits: u16) {
+    let settings = Settings { preemption: 20, ..Settings::default() };
+    let seen = Arc::new(AtomicU64::new(0));
+    let note = Arc::clone(&seen);
+    Sim::run_with(settings, seed, move |fabric| {
+        let address = Address::new(Scheme::Sim, "divided").unwrap();
+        let server = serve(&fabric, &address, limited(4, 1));
+        let host = fabric.host().clone();
+        let over = Arc::new(AtomicBool::new(false));
+        let mut tasks = Vec::new();
+        let mut start = |name: &str| {
+            let config = ClientConfig { credits, ..with_plan(plan) };
+            let mut first = Some(Client::connect(&fabric, &address, config).unwrap());
+            for thread in 0..4u64 {
+                let mut client = match thread {
+                    3 => first.take().unwrap(),
+                    _ => first.as_ref().unwrap().another().unwrap(),
+                };
+                let over = Arc::clone(&over);
+                let body = move || assert!(call_until(&mut client, thread, window, &over) > 100);
+                tasks.push(host.spawn(&format!("{name}-{thread}"), Box::new(body)).unwrap());
+            }
+        };
+        start("a");
+        host.sleep(host.now() + 5_000_000);
+        assert_eq!(connections(&server).values().copied().collect::<Vec<_>>(), [4]);
+        start("b");
+        host.sleep(host.now() + 300_000_000);
+        let connections = connections(&server);
+        let divided: Vec<_> = connections.values().copied().collect();
+        assert!(divided.len() == 2 && divided.iter().sum::<usize>() <= 5, "{divided:?}");
+        note.fetch_add(u64::from(divided == [2, 2]), Ordering::Relaxed);
+        over.store(true, Ordering::Relaxed);
+        tasks.into_iter().for_each(Task::join);
+        server.shutdown(Duration::from_secs(1));
+    })
+    .unwrap();
+    assert_eq!(seen.load(Ordering::Relaxed), 1, "each client has half");
+}
+
+#[test]
+fn two_clients_divide_the_queue_pairs_of_a_server() {
+    for (seed, window, credits) in [(0, 1, 32), (1, 4, 32), (2, 8, 2), (3, 3, 1)] {
+        two_clients_divide(seed, combined(), window, credits);
+    }
+}
+
+/// Lanes that may lose messages have no credits.
+fn is_lossy(protocol: &Protocol) -> bool {
+    matches!(protocol.request, RequestHalf::Datagram | RequestHalf::WriteUnreliable)
+        || matches!(protocol.response, ResponseHalf::Datagram)
+}
+
+/// Whatever the halves of the protocol, credits and moves work.
+#[test]
+fn every_protocol_moves_its_threads() {
+    let capabilities = Settings::default().capabilities;
+    for protocol in PROTOCOLS {
+        let plan = Plan { sharing: Sharing::Combined, ..protocol.plan(CompletionMode::Adaptive) };
+        if plan.check(&capabilities).is_ok() && !is_lossy(protocol) {
+            println!("{}", protocol.name);
+            two_clients_divide(7, plan, 2, 4);
+        }
+    }
+}
+
+/// Real threads on shared memory, while other clients come and go.
+#[test]
+fn queue_pairs_come_and_go_under_load() {
+    bounded(|| {
+        let (fabric, address) = (fabric(), unique("come-and-go"));
+        let server = serve(&fabric, &address, limited(3, 1));
+        let over = AtomicBool::new(false);
+        let first = Client::connect(&fabric, &address, with_plan(combined())).unwrap();
+        std::thread::scope(|scope| {
+            let mut threads = Vec::new();
+            for thread in 0..4 {
+                let (mut client, over) = (first.another().unwrap(), &over);
+                threads.push(scope.spawn(move || call_until(&mut client, thread, 1 + thread as usize, over)));
+            }
+            for round in 0..20 {
+                let config = ClientConfig { credits: 4, ..with_plan(combined()) };
+                let mut other = Client::connect(&fabric, &address, config).unwrap();
+                let mut second = other.another().unwrap();
+                for call in 0..100u64 {
+                    let sent = (round << 32 | call).to_le_bytes();
+                    assert_eq!(*other.call(ECHO, &sent).unwrap(), sent);
+                    assert_eq!(*second.call(ECHO, &sent).unwrap(), sent);
+                }
+            }
+            over.store(true, Ordering::Relaxed);
+            threads.into_iter().for_each(|thread| assert!(thread.join().unwrap() > 0));
+        });
+        drop(first);
+        until("all connections are closed", || server.clients().is_empty());
+        server.shutdown(Duration::from_secs(1));
+    });
+}
+
+#[test]
+fn lanes_with_wrong_credits_are_refused() {
+    let (fabric, address) = (fabric(), unique("wrong-credits"));
+    let server = serve(&fabric, &address, ServerConfig::default());
+    let dedicated = any_plan();
+    let with = |credits: Option<u8>| Extensions(credits.map(Extension::Credits).into_iter().collect());
+    for (plan, credits) in
+        [(combined(), None), (combined(), Some(0)), (combined(), Some(64)), (dedicated, Some(8))]
+    {
+        let mut half = Half::new(&fabric, &address, plan);
+        half.open.extensions = with(credits);
+        let refused = half.ask().unwrap_err();
+        assert_eq!(refused.code, RefusalCode::ILLEGAL_PLAN, "{credits:?}");
+        assert!(refused.text.contains("credits"), "{}", refused.text);
+        half.link_close();
+    }
+    server.shutdown(Duration::from_secs(1));
+}
+
+/// A client that sends past its credits loses its lane, and nobody else notices.
+#[test]
+fn a_client_that_overdraws_loses_its_lane() {
+    bounded(|| {
+        let (fabric, address) = (fabric(), unique("overdrawn"));
+        let server = serve(&fabric, &address, ServerConfig::default());
+        let mut good = Client::connect(&fabric, &address, with_plan(combined())).unwrap();
+        let plan = Plan { request: RequestHalf::Write, response: ResponseHalf::Write, ..combined() };
+        let mut raw = RawClient::connect(&fabric, &address, plan);
+        for slot in 0..8 {
+            raw.request(ECHO, call(slot, 1), b"paid");
+            assert_eq!(raw.status(call(slot, 1)), Status::Ok);
+        }
+        raw.request(ECHO, call(8, 1), b"unpaid");
+        raw.expect_closed();
+        assert_eq!(*good.call(ECHO, b"good").unwrap(), *b"good");
+        server.shutdown(Duration::from_secs(1));
+    });
+}
