@@ -231,7 +231,7 @@ fn wake_loop<F: Fabric>(inner: &Inner<F>) {
             } else {
                 let mode = locked.core.sleep().mode;
                 let armed = locked.core.domain.arm(mode);
-                if locked.core.progress_after_sleep() > 0 {
+                if locked.core.progress_after_sleep() > 0 || locked.core.has_read_to_post() {
                     locked.core.domain.disarm(armed);
                     inner.wake_tasks(locked);
                     inner.lock().waking = false;

@@ -681,6 +681,12 @@ impl<F: Fabric> Core<F> {
         self.by_fetch > 0 && self.lanes.iter().flatten().any(ClientLane::is_fetching)
     }
 
+    /// Returns whether a READ has to be posted at once: the last one found nothing. A wait would not end.
+    #[inline]
+    pub(crate) fn has_read_to_post(&self) -> bool {
+        self.by_fetch > 0 && self.lanes.iter().flatten().any(ClientLane::has_read_to_post)
+    }
+
     /// Returns the time at which an open batch exceeds its timeout; `Nanos::MAX` if none will.
     #[inline]
     pub(crate) fn batch_due(&self) -> Nanos {

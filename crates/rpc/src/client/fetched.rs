@@ -73,6 +73,16 @@ impl<F: Fabric> ClientLane<F> {
         self.hybrid.as_ref().is_none_or(|hybrid| hybrid.is_fetching() || hybrid.rx.is_reading())
     }
 
+    /// Returns whether the lane waits for a result, and its next READ is neither posted nor due later. Nothing would
+    /// end a wait for it.
+    pub(crate) fn has_read_to_post(&self) -> bool {
+        let idle = match &self.hybrid {
+            Some(hybrid) => hybrid.is_fetching() && !hybrid.rx.is_reading() && hybrid.due() == 0,
+            None => self.rx.is_idle_fetcher(),
+        };
+        idle && self.broken.is_none() && self.slots.in_flight() > 0
+    }
+
     /// Returns the time of the next READ, if one is needed later and none is in flight.
     #[inline]
     pub(crate) fn fetch_due(&self) -> Option<Nanos> {

@@ -562,6 +562,9 @@ impl<F: Fabric> Client<F> {
             self.waiter.reset();
             return;
         }
+        if self.core.has_read_to_post() {
+            return self.core.domain.disarm(armed);
+        }
         self.core.fabric.host().checkpoint(Site::BeforeSleep);
         let (fetch, others) =
             (self.core.fetch_due(), until.min(self.earliest).min(limit).min(self.core.batch_due()));

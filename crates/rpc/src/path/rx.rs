@@ -206,6 +206,11 @@ impl<F: Fabric> Rx<F> {
         }
     }
 
+    /// Returns whether this is a fetching end without a READ in flight or to be processed.
+    pub(crate) fn is_idle_fetcher(&self) -> bool {
+        matches!(&self.source, RxSource::Fetch(fetcher) if !fetcher.is_busy())
+    }
+
     /// Returns the READs so far, and how many of them found nothing.
     pub(crate) fn reads(&self) -> (u64, u64) {
         match &self.source {

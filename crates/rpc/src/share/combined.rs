@@ -46,6 +46,16 @@ pub(crate) struct Led {
     payload: Vec<u8>,
 }
 
+impl Drop for Led {
+    /// Ends the calls under way, so that their tickets are free for other strands.
+    fn drop(&mut self) {
+        for ticket in self.under_way.drain(..).filter(|ticket| *ticket != NOTHING) {
+            let closed = Err(CallError::MaybeExecuted(Cause::Closed));
+            self.leader.finish(TicketId::from_bits(ticket), closed);
+        }
+    }
+}
+
 /// A call's worker and time in one word of a ticket.
 #[derive(Clone, Copy)]
 struct Tag(u64);
@@ -217,12 +227,13 @@ impl<F: Fabric> Policy<F> for Combined {
         Ok(ticket.bits())
     }
 
-    fn lead(strand: &Strand<F, Self>, core: &mut Core<F, Self>) {
+    fn lead(strand: &Strand<F, Self>, core: &mut Core<F, Self>) -> usize {
         Combined::send(strand, core);
         let Core { client, policy: Led { leader, under_way, .. } } = core;
-        client.collect_into(&mut Deliver { strand, leader, under_way }, |deliver, id, outcome| {
-            deliver.deliver(id, outcome);
-        });
+        let events =
+            client.collect_into(&mut Deliver { strand, leader, under_way }, |deliver, id, outcome| {
+                deliver.deliver(id, outcome);
+            });
         if client.is_declined() && strand.retire() {
             give_back(strand, leader);
         }
@@ -230,6 +241,7 @@ impl<F: Fabric> Policy<F> for Combined {
             // The answers have made room.
             Combined::send(strand, core);
         }
+        events
     }
 
     #[inline]

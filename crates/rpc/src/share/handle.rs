@@ -150,7 +150,7 @@ impl<F: Fabric, P: Policy<F>> Handle<F, P> {
         Ok(Place { number, seat, parker, strand })
     }
 
-    /// Takes back what [`sit`](Handle::sit) gave. Closes a strand that no thread is left for.
+    /// Takes back what [`sit`](Handle::sit) gave. Closes strands that no thread is left for.
     pub(crate) fn leave(&self, Place { number, seat, parker, strand }: Place<F, P>) {
         self.places.assign(number, None);
         let seats = {
@@ -158,11 +158,8 @@ impl<F: Fabric, P: Policy<F>> Handle<F, P> {
             strands.seats -= 1;
             usize::from(strands.seats)
         };
-        let threads = self.places.threads();
-        let is_empty = threads.get(usize::from(strand.number)).is_none_or(|threads| *threads == 0);
-        if is_empty && seats < self.places.active().count() {
-            strand.retire();
-        }
+        self.places.retire_empty(seats);
+        drop(strand);
         self.sweep();
         self.parkers().push((number, parker));
         P::leave(&self.table, number, seat);

@@ -80,14 +80,15 @@ impl<F: Fabric> Policy<F> for Locked {
         Ok(id.bits())
     }
 
-    fn lead(strand: &Strand<F, Self>, core: &mut Core<F, Self>) {
+    fn lead(strand: &Strand<F, Self>, core: &mut Core<F, Self>) -> usize {
         let Core { client, policy } = core;
-        client.progress();
+        let events = client.progress();
         while let Some(id) = client.next_done() {
             if let Some(owner) = policy.take(id) {
                 strand.wake(owner);
             }
         }
+        events
     }
 
     fn take(

@@ -51,6 +51,16 @@ impl Places {
         self.active.fetch_update(Ordering::Relaxed, Ordering::Relaxed, others).is_ok()
     }
 
+    /// Ends the use of strands without threads, as long as there are more strands than threads.
+    pub(crate) fn retire_empty(&self, threads: usize) {
+        let on = self.threads();
+        let spare = self.active().count().saturating_sub(threads);
+        let empty = self.active().filter(|strand| on[usize::from(*strand)] == 0);
+        for strand in empty.take(spare) {
+            self.retire(strand);
+        }
+    }
+
     /// Returns whether a strand is active.
     pub(crate) fn is_active(&self, strand: u16) -> bool {
         strand < MAX_STRANDS && self.active.load(Ordering::Relaxed) & 1 << strand != 0
@@ -122,5 +132,9 @@ mod tests {
         places.assign(3, None);
         places.assign(255, None);
         assert_eq!(places.emptiest(), Some(2));
+        places.retire_empty(3);
+        assert!(places.is_active(2), "three threads may have three");
+        places.retire_empty(2);
+        assert_eq!(places.active().collect::<Vec<_>>(), [0, 1]);
     }
 }

@@ -330,12 +330,16 @@ impl<F: Fabric, P: Policy<F>> Seat<F, P> {
         let strand = &self.strand;
         let Some(mut lead) = strand.try_lead() else { return false };
         let armed = lead.core().client.arm(mode);
-        P::lead(strand, lead.core());
+        let events = P::lead(strand, lead.core());
         self.sleep = lead.core().client.sleep();
         let (seat, _) = own(&mut self.own);
-        if take_ended(&mut self.calls, seat, Some(&mut lead)) > 0 || is_so(&self.calls) {
+        if take_ended(&mut self.calls, seat, Some(&mut lead)) > 0 || events > 0 || is_so(&self.calls) {
             lead.core().client.disarm(armed);
             self.waiter.reset();
+            return true;
+        }
+        if lead.core().client.has_read_to_post() {
+            lead.core().client.disarm(armed);
             return true;
         }
         let until = until.min(lead.core().client.wait_limit());

@@ -55,8 +55,9 @@ pub(crate) trait Policy<F: Fabric>: Sized + Send + Sync + Debug + 'static {
     fn leave(table: &Self::Table, number: u16, seat: Self::Seat);
     /// Makes a call, and returns its number. Does not wait for room.
     fn submit(strand: &Strand<F, Self>, seat: &mut Self::Seat, entry: &Entry<'_>) -> Result<u64, CallError>;
-    /// Makes the progress of the thread that leads. Never blocks, except to connect again.
-    fn lead(strand: &Strand<F, Self>, core: &mut Core<F, Self>);
+    /// Makes the progress of the thread that leads. Returns the number of messages and completions: after any, more
+    /// may be left to do at once, such as the next READ of a result. Never blocks, except to connect again.
+    fn lead(strand: &Strand<F, Self>, core: &mut Core<F, Self>) -> usize;
     /// Passes the outcome of a call to `with` if the call has ended. `core` is there if the thread leads.
     fn take(
         seat: &mut Self::Seat,
@@ -141,6 +142,8 @@ pub(crate) type Unparkers<F> = [OnceLock<UnparkerOf<F>>];
 /// The sentinel sleeps, and does not spin.
 const ASLEEP: u32 = 1 << 31;
 const NOBODY: u32 = 0;
+/// The most steps of progress at once for threads that are about to park.
+const STEPS: u32 = 8;
 /// The most times that a thread leads on because of calls that came meanwhile.
 const ROUNDS: u32 = 64;
 
@@ -228,7 +231,12 @@ impl<F: Fabric, P: Policy<F>> Drop for LeadGuard<'_, F, P> {
                 Next::Again(mut leading) => {
                     gate.leading.store(true, Ordering::Relaxed);
                     gate.wanted.store(false, Ordering::Relaxed);
-                    P::lead(strand, &mut leading);
+                    // Another thread waits for a wake-up, and would not see what is left to do.
+                    for _ in 0..STEPS {
+                        if P::lead(strand, &mut leading) == 0 && !leading.client.has_read_to_post() {
+                            break;
+                        }
+                    }
                     self.leading = Some(leading);
                 }
             }

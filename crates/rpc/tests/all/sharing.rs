@@ -29,7 +29,8 @@ fn serve<F: Fabric>(fabric: &F, address: &Address, workers: u16) -> Server<F> {
 }
 
 fn shared(plan: Plan, sharing: Sharing) -> ClientConfig {
-    with_plan(Plan { sharing, ..plan })
+    // One queue pair, so that threads meet; `strands.rs` has several.
+    ClientConfig { max_queue_pairs: 1, ..with_plan(Plan { sharing, ..plan }) }
 }
 
 /// Payloads of mixed lengths, some of them large.
@@ -108,6 +109,10 @@ fn threads_get_their_own_results_in_virtual_time() {
 }
 
 fn in_virtual_time(plan: Plan, sharing: Sharing, seed: u64) {
+    threads_in_virtual_time(plan, sharing, seed, 5);
+}
+
+fn threads_in_virtual_time(plan: Plan, sharing: Sharing, seed: u64, threads: u64) {
     let answered = Arc::new(AtomicU64::new(0));
     let count = Arc::clone(&answered);
     let settings = Settings { preemption: 20, ..Settings::default() };
@@ -115,7 +120,7 @@ fn in_virtual_time(plan: Plan, sharing: Sharing, seed: u64) {
         let address = Address::new(Scheme::Sim, "shared").unwrap();
         let server = serve(&fabric, &address, 2);
         let first = Client::connect(&fabric, &address, shared(plan, sharing)).unwrap();
-        let tasks: Vec<_> = (0..5u64)
+        let tasks: Vec<_> = (0..threads)
             .map(|thread| {
                 let (mut client, count) = (first.another().unwrap(), Arc::clone(&count));
                 let body = move || {
@@ -130,7 +135,19 @@ fn in_virtual_time(plan: Plan, sharing: Sharing, seed: u64) {
         server.shutdown(Duration::from_secs(1));
     })
     .unwrap();
-    assert_eq!(answered.load(Ordering::Relaxed), 5);
+    assert_eq!(answered.load(Ordering::Relaxed), threads);
+}
+
+/// A thread that is alone on a lane whose results are READ posts the next READ before it waits: after a READ that found
+/// nothing, no arrival would end the wait.
+#[test]
+fn a_thread_alone_fetches_on() {
+    for name in ["Pilaf", "FaRM"] {
+        let plan = Protocol::by_name(name).unwrap().plan(CompletionMode::Busy);
+        for sharing in SHARED {
+            (0..8).for_each(|seed| threads_in_virtual_time(plan, sharing, seed, 1));
+        }
+    }
 }
 
 /// Each call ends at its own deadline, whatever the other threads do.

@@ -70,6 +70,7 @@ fn each_thread_has_a_queue_pair_as_long_as_the_server_grants_them() {
             let server = serve(&fabric, &address, limited(limit, workers));
             let first = Client::connect(&fabric, &address, with_plan(combined())).unwrap();
             let mut others: Vec<_> = (0..4).map(|_| first.another().unwrap()).collect();
+            until("refused connections are closed", || server.clients().len() <= expected);
             assert_eq!(server.clients().len(), expected, "{limit} {workers}");
             for client in &mut others {
                 assert_eq!(*client.call(ECHO, b"granted").unwrap(), *b"granted");

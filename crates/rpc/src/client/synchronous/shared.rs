@@ -29,6 +29,11 @@ impl<F: Fabric> Client<F> {
         self.core.is_fetching()
     }
 
+    /// Returns whether a READ has to be posted at once. A wait would not end.
+    pub(crate) fn has_read_to_post(&self) -> bool {
+        self.core.has_read_to_post()
+    }
+
     /// Returns the next time at which the client needs a look, whatever arrives.
     #[inline]
     pub(crate) fn due(&self) -> Nanos {
@@ -71,21 +76,22 @@ impl<F: Fabric> Client<F> {
     }
 
     /// Processes everything that has arrived, and passes each call that has ended to `sink`, which is the same
-    /// as `each` for the outcomes that were kept.
+    /// as `each` for the outcomes that were kept. Returns the number of messages and completions.
     #[inline]
     pub(crate) fn collect_into<S: Sink>(
         &mut self,
         sink: &mut S,
         mut each: impl FnMut(&mut S, CallId, Result<&[u8], CallError>),
-    ) {
+    ) -> usize {
         if self.held_back {
             self.held_back = self.core.flush_all();
         }
-        self.core.progress_into(sink);
+        let events = self.core.progress_into(sink);
         while let Some(id) = self.core.next_done() {
             each(sink, id, self.core.outcome(id));
             self.core.forget(id);
         }
+        events
     }
 
     /// Returns whether the server has declined further credits on a lane.
