@@ -64,9 +64,13 @@ impl ThreadsOptions {
     }
 }
 
-/// The policies, the one with a connection for each thread first.
-const POLICIES: [(&str, Sharing); 3] =
-    [("dedicated", Sharing::Dedicated), ("locked", Sharing::Locked), ("combined", Sharing::Combined)];
+/// The policies, the one with a connection for each thread first, each with the most queue pairs to the worker.
+const POLICIES: [(&str, Sharing, u16); 4] = [
+    ("dedicated", Sharing::Dedicated, 64),
+    ("locked", Sharing::Locked, 1),
+    ("combined", Sharing::Combined, 64),
+    ("combined on one", Sharing::Combined, 1),
+];
 
 /// Measures each number of threads and of calls in flight under each policy, in alternating slices of one server.
 /// Rows have `sharing`, `threads`, `in_flight`, `throughput_ops` (the median of the slices) and the latency of
@@ -83,9 +87,9 @@ pub fn threads(session: &mut Session, options: &ThreadsOptions) -> Result<Findin
         for &threads in &options.threads {
             let served = session.serve(ServiceKind::Bytes, Drive::Thread)?;
             let mut subjects = Vec::new();
-            for (name, sharing) in POLICIES {
+            for (name, sharing, max_queue_pairs) in POLICIES {
                 let plan = Plan { sharing, ..protocol.plan(options.mode) };
-                let config = ClientConfig { window: 64, ..ClientConfig::with_plan(plan) };
+                let config = ClientConfig { window: 64, max_queue_pairs, ..ClientConfig::with_plan(plan) };
                 let users = connect(session, &served, &config, (threads, in_flight), options.size)?;
                 subjects.push(Subject { name, users, rates: Vec::new(), latency: Latency::new() });
             }

@@ -51,8 +51,6 @@ pub(crate) struct ClientLane<F: Fabric> {
     pub(crate) heard: bool,
     /// The lane accepts no new calls: the server drains, or the lane is `closing`.
     pub(crate) draining: bool,
-    /// Messages arrive as completions, so the receive queue is polled.
-    pub(crate) by_completion: bool,
     /// How large payloads travel.
     pub(crate) large: LargePayload,
     /// The lane has `credits`.
@@ -74,6 +72,8 @@ pub(crate) struct ClientLane<F: Fabric> {
     /// Large results that were READ and that the server may release.
     pub(crate) releases: Vec<u32>,
     pub(crate) queue_pair: QueuePairId,
+    /// Messages arrive as completions, so the receive queue is polled.
+    pub(crate) by_completion: bool,
     /// The client closes the lane.
     pub(crate) closing: bool,
     /// The calls that the server lets the lane send, if threads share the lane by combining.

@@ -160,7 +160,7 @@ impl<F: Fabric> Dispatcher<F> {
                             self.fabric.host().charge(Work::ParseMessage, 1);
                             let header = first.header();
                             lane.on_header(&self.fabric, header)?;
-                            let joins = lane.gathers && (!gathered.is_empty() || lane.rx.is_waiting());
+                            let joins = lane.gathers() && (!gathered.is_empty() || lane.rx.is_waiting());
                             let batch = if joins { Some(&mut gathered) } else { None };
                             self.on_request(domain, lane, &entry, batch)?;
                         }
@@ -198,7 +198,7 @@ impl<F: Fabric> Dispatcher<F> {
             let (limit, receives) = (lane.waiting_limit(), lane.receives);
             lane.rx.copy_held(limit, |buffer| open::repost_shared::<F>(domain, receives, Some(buffer)))?;
         }
-        if lane.is_credited {
+        if lane.is_credited() {
             lane.send_credits(&self.fabric, domain).map_err(broken)?;
         }
         if (messages > 0 || consumed) && lane.rx.head_overdue() {
@@ -242,7 +242,7 @@ impl<F: Fabric> Dispatcher<F> {
                 for entry in message.entries() {
                     self.on_request(domain, lane, &entry, Some(&mut *gathered))?;
                 }
-                if lane.gathers {
+                if lane.gathers() {
                     return Ok(());
                 }
                 self.out.end_batch(&self.fabric, domain, lane, std::mem::take(gathered))

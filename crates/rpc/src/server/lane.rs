@@ -13,7 +13,7 @@ use crate::path::large::{Arrivals, Errands};
 use crate::path::pieces::Pulls;
 use crate::path::rendezvous::Pool;
 use crate::path::{MAX_MESSAGE, Rx, Tx, TxError, Violation};
-use crate::plan::{Carrier, Plan};
+use crate::plan::{Carrier, Plan, Sharing};
 use crate::service::NEVER;
 use crate::tune::fill::{FillTuner, News};
 use dunlin_fabric::{Buffer, Fabric, Nanos, QueuePairId, ReceiveTarget, Region, RegionKey, copy};
@@ -53,10 +53,6 @@ pub(crate) struct ServerLane<F: Fabric> {
     drained: bool,
     /// Messages arrive as completions, which the worker takes at the beginning of a round.
     by_completion: bool,
-    /// The lane has `credits`.
-    pub(crate) is_credited: bool,
-    /// The answers of all messages that wait leave in one message: threads combine, and no client fetches.
-    pub(crate) gathers: bool,
     /// The lane's index in the worker.
     pub(crate) index: u16,
     pub(crate) rx: Rx<F>,
@@ -183,8 +179,6 @@ impl<F: Fabric> ServerLane<F> {
             reading: Vec::with_capacity(parts.window as usize),
             in_service: 0,
             held: None,
-            is_credited: parts.credits.is_some(),
-            gathers: parts.credits.is_some() && !parts.plan.response.carrier().is_fetched(),
             credits: parts.credits,
             granted: parts.granted,
             _admission: parts.admission,
@@ -196,6 +190,19 @@ impl<F: Fabric> ServerLane<F> {
 
     /// Bytes at the start of a lane that hold all fields that every call touches.
     pub(crate) const HOT: usize = std::mem::offset_of!(Self, number);
+
+    /// Returns whether the lane may have `credits`. The plan lies with the fields that every call touches.
+    #[inline]
+    pub(crate) fn is_credited(&self) -> bool {
+        self.plan.sharing == Sharing::Combined
+    }
+
+    /// Returns whether the answers of all messages that wait leave in one message: threads combine, and no client
+    /// fetches.
+    #[inline]
+    pub(crate) fn gathers(&self) -> bool {
+        self.is_credited() && self.credits.is_some() && !self.plan.response.carrier().is_fetched()
+    }
 
     /// Prefetches memory outside the lane that every call touches.
     #[inline]
@@ -235,7 +242,7 @@ impl<F: Fabric> ServerLane<F> {
     /// Takes the head in a message's header, and the path that it asks for.
     #[inline]
     pub(crate) fn on_header(&mut self, fabric: &F, header: &Header) -> Result<(), Violation> {
-        if self.is_credited
+        if self.is_credited()
             && let Some(credits) = &mut self.credits
         {
             credits.on_header(header)?;
@@ -374,7 +381,7 @@ impl<F: Fabric> ServerLane<F> {
             if published.wants(asked) {
                 written = published.publish(fabric, domain, &header, payload, asked)?;
             }
-        } else if self.is_credited {
+        } else if self.is_credited() {
             self.tell_credits(&mut header);
         }
         if written {
@@ -383,7 +390,7 @@ impl<F: Fabric> ServerLane<F> {
         if self.sure {
             self.rx.told();
         }
-        if self.is_credited {
+        if self.is_credited() {
             self.told_credits();
         }
         Ok(())
@@ -466,7 +473,7 @@ impl<F: Fabric> ServerLane<F> {
             flags: if draining { Flags::DRAINING } else { Flags::NONE },
             ..Header::new(Kind::ResponseBatch)
         };
-        if self.is_credited {
+        if self.is_credited() {
             self.tell_credits(&mut header);
         }
         let mut send = |tx: &mut Tx<F>, header: &Header| {
@@ -490,7 +497,7 @@ impl<F: Fabric> ServerLane<F> {
         if self.sure {
             self.rx.told();
         }
-        if self.is_credited {
+        if self.is_credited() {
             self.told_credits();
         }
         Ok(())

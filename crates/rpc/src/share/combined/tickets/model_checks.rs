@@ -273,3 +273,46 @@ fn order_is_kept() -> bool {
 fn calls_of_a_seat_keep_their_order() {
     check(2, order_is_kept);
 }
+
+/// A leader gives a call back while its owner looks, or gives the call up. Returns whether the owner finds the call
+/// returned after all that the leader did with it, and the leader of another list then gets it whole; or whether the
+/// call is withdrawn and its ticket is free.
+fn returned_calls_are_whole<const WEAK: u8>(gives_up: bool) -> bool {
+    let tickets =
+        Tickets::<Checked<WEAK>>::with_memory(Capacity { seats: 1, window: 1, lists: 2, longest: 100 });
+    let (mut seat, mut leader) = (tickets.seat().unwrap(), tickets.leader(0).unwrap());
+    let touched = loom::sync::Arc::new(model::AtomicU32::new(0));
+    let id = seat.prepare(7, 9, &[1; 8]).unwrap();
+    seat.push(id, 0);
+    let returning = {
+        let touched = touched.clone();
+        loom::thread::spawn(move || {
+            touched.store(1, Ordering::Relaxed);
+            let mut returned = 0;
+            leader.return_waiting(|_| returned += 1);
+            (leader, returned)
+        })
+    };
+    if gives_up {
+        let withdrawn = seat.withdraw(id) == Withdrawal::NotExecuted;
+        let (_leader, returned) = returning.join().unwrap();
+        return withdrawn && returned <= 1 && seat.prepare(0, 0, &[2]).is_ok();
+    }
+    let in_order = !seat.is_returned(id) || touched.load(Ordering::Relaxed) == 1;
+    let (_leader, returned) = returning.join().unwrap();
+    let moved = returned == 1 && seat.is_returned(id) && seat.push(id, 1) && !seat.push(id, 0);
+    let mut other = tickets.leader(1).unwrap();
+    other.collect();
+    let is_whole = other.begin_next() == Some(id)
+        && other.read(id, |entry| (entry.function, entry.time, entry.payload) == (7, 9, &[1; 8]))
+            == Some(true);
+    in_order && moved && is_whole
+}
+
+#[test]
+fn a_returned_call_goes_to_another_leader_or_is_given_up() {
+    check(3, || returned_calls_are_whole::<0>(false));
+    check(3, || returned_calls_are_whole::<0>(true));
+    assert!(fails(3, || returned_calls_are_whole::<FINISH>(false)));
+    assert!(fails(3, || returned_calls_are_whole::<RESULT>(false)));
+}

@@ -172,6 +172,7 @@ enum Op {
     Read { list: usize, call: usize },
     PutBack { list: usize, call: usize },
     Finish { list: usize, call: usize, length: usize, fails: bool },
+    Return { list: usize },
     Leave { seat: usize },
 }
 
@@ -189,6 +190,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (list.clone(), call.clone()).prop_map(|(list, call)| Op::PutBack { list, call }),
         4 => (list, call, length, prop::bool::weighted(0.1))
             .prop_map(|(list, call, length, fails)| Op::Finish { list, call, length, fails }),
+        1 => (0..LISTS).prop_map(|list| Op::Return { list }),
         1 => seat.prop_map(|seat| Op::Leave { seat }),
     ]
 }
@@ -197,6 +199,7 @@ fn op() -> impl Strategy<Value = Op> {
 enum Stage {
     Free,
     Held,
+    Returned,
     Ready,
     Taken,
     Done,
@@ -278,7 +281,7 @@ fn compare(ops: Vec<Op>) -> Result<(), TestCaseError> {
                 if own {
                     model.collect(list);
                 }
-                prop_assert_eq!(pushed, model.calls[at].stage == Stage::Held);
+                prop_assert_eq!(pushed, matches!(model.calls[at].stage, Stage::Held | Stage::Returned));
                 if pushed {
                     (model.calls[at].stage, model.calls[at].list) = (Stage::Ready, list);
                     match own {
@@ -292,7 +295,7 @@ fn compare(ops: Vec<Op>) -> Result<(), TestCaseError> {
                 let call = &mut model.calls[at];
                 let (expected, stage) = match call.stage {
                     _ if call.seat != seat => (Withdrawal::Gone, call.stage),
-                    Stage::Held => (Withdrawal::NotExecuted, Stage::Free),
+                    Stage::Held | Stage::Returned => (Withdrawal::NotExecuted, Stage::Free),
                     Stage::Ready => (Withdrawal::NotExecuted, Stage::Withdrawn),
                     Stage::Taken => (Withdrawal::MaybeExecuted, Stage::Abandoned),
                     Stage::Done => (Withdrawal::Done, Stage::Done),
@@ -368,6 +371,22 @@ fn compare(ops: Vec<Op>) -> Result<(), TestCaseError> {
                     call.result = result;
                 }
             }
+            Op::Return { list } => {
+                model.collect(list);
+                let (mut expected, mut returned) = (Vec::new(), Vec::new());
+                while let Some(at) = model.collected[list].pop_front() {
+                    let call = &mut model.calls[at];
+                    call.stage = match call.stage {
+                        Stage::Ready => {
+                            expected.push(call.id);
+                            Stage::Returned
+                        }
+                        _ => Stage::Free,
+                    };
+                }
+                leaders[list].return_waiting(|id| returned.push(id));
+                prop_assert_eq!(returned, expected);
+            }
             Op::Leave { seat } => {
                 let number = seats[seat].number();
                 // The other seats are taken, so the new thread gets this one.
@@ -376,7 +395,7 @@ fn compare(ops: Vec<Op>) -> Result<(), TestCaseError> {
                 prop_assert_eq!(seats[seat].number(), number);
                 for call in model.calls.iter_mut().filter(|call| call.seat == seat) {
                     call.stage = match call.stage {
-                        Stage::Held | Stage::Done => Stage::Free,
+                        Stage::Held | Stage::Returned | Stage::Done => Stage::Free,
                         Stage::Ready => Stage::Withdrawn,
                         Stage::Taken => Stage::Abandoned,
                         stage => stage,
@@ -386,13 +405,14 @@ fn compare(ops: Vec<Op>) -> Result<(), TestCaseError> {
         }
         for call in &model.calls {
             let expected = match call.stage {
-                Stage::Held => Progress::Held,
+                Stage::Held | Stage::Returned => Progress::Held,
                 Stage::Ready => Progress::Ready,
                 Stage::Taken => Progress::Taken,
                 Stage::Done => Progress::Done,
                 Stage::Free | Stage::Withdrawn | Stage::Abandoned => Progress::Gone,
             };
             prop_assert_eq!(seats[call.seat].progress(call.id), expected);
+            prop_assert_eq!(seats[call.seat].is_returned(call.id), call.stage == Stage::Returned);
         }
         for (list, leader) in leaders.iter().enumerate() {
             prop_assert_eq!(tickets.is_empty(list as u16), model.pushed[list].is_empty());
