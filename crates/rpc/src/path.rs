@@ -90,6 +90,9 @@ pub(crate) enum Violation {
     /// This side did not make the call, or the call is outside the window.
     #[error("call {0:#x} is not one of this connection's")]
     Call(u32),
+    /// An answer names another thread than that of its call.
+    #[error("an answer names thread {0}, which did not make the call")]
+    Thread(u16),
     /// The queue pair is in error, most likely because the peer has ended.
     #[error("the queue pair is in error")]
     Broken,

@@ -118,6 +118,9 @@ impl<F: Fabric> ClientLane<F> {
         sink: &mut impl Sink,
     ) -> Result<(), Violation> {
         fabric.host().charge(Work::ParseEntry, 1);
+        if self.is_credited && !self.slots.is_of_thread(entry.call, entry.thread) {
+            return Err(Violation::Thread(entry.thread));
+        }
         let answered = if entry.function_or_status == 0 && entry.flags == Flags::NONE {
             self.slots.result(self.index, entry.call, entry.payload, sink)
         } else if entry.flags.contains(Flags::RENDEZVOUS) {

@@ -350,6 +350,9 @@ impl<F: Fabric> ClientLane<F> {
         }
         let sequence = self.tx.next_sequence() - 1;
         self.slots.take(call, timeout, sequence);
+        if self.is_credited {
+            self.slots.set_thread(call, thread);
+        }
         self.slots.sent(sequence);
         Ok(call)
     }
@@ -418,6 +421,9 @@ impl<F: Fabric> ClientLane<F> {
             hybrid.batched(call, function, self.batch.count() == 1);
         }
         self.slots.take(call, timeout, self.batch_sequence);
+        if self.is_credited {
+            self.slots.set_thread(call, thread);
+        }
         if time.is_own {
             self.slots.start(call, fabric.host().now());
         }

@@ -52,6 +52,8 @@ struct Slot {
     line_length: u8,
     /// The slot's [`Rare`] holds more than spare memory.
     rare: bool,
+    /// The thread that made the call, among those that share the lane by combining.
+    thread: u8,
     /// The sequence of the call's message; while the slot is free, the index of the next free slot.
     sequence: u64,
     timeout: Nanos,
@@ -148,6 +150,7 @@ impl<M: Memory> Slots<M> {
             state: State::Free,
             line_length: 0,
             rare: false,
+            thread: 0,
             sequence: if index + 1 < window { u64::from(index + 1) } else { u64::from(NO_SLOT) },
             timeout: 0,
             deadline: 0,
@@ -230,6 +233,19 @@ impl<M: Memory> Slots<M> {
             slot.deadline = 0;
             self.in_flight += 1;
         }
+    }
+
+    /// Notes the thread of a call that was just taken: a number below 256.
+    pub(crate) fn set_thread(&mut self, call: u32, thread: u16) {
+        if let Some(slot) = self.slots.get_mut(split_call(call).0) {
+            slot.thread = thread as u8;
+        }
+    }
+
+    /// Returns whether an answer names the thread of its call. True for a call that is not in the table.
+    pub(crate) fn is_of_thread(&self, call: u32, thread: u16) -> bool {
+        let slot = self.slots.get(split_call(call).0).filter(|slot| slot.call == call);
+        slot.is_none_or(|slot| u16::from(slot.thread) == thread)
     }
 
     /// Records that the message `sequence` was sent, and with it all calls up to that sequence.

@@ -40,6 +40,8 @@ pub(crate) struct Client<F: Fabric> {
     earliest: Nanos,
     /// A batch found no room. Any wake-up may mean that there is room now.
     held_back: bool,
+    /// The lanes batch by themselves.
+    batches: bool,
     /// [`ClientConfig::timeout`]; 0 for none.
     timeout: Nanos,
     next_worker: usize,
@@ -169,6 +171,7 @@ impl<F: Fabric> Client<F> {
             waiter: Waiter::new(config.mode(), nanos(config.spin)),
             earliest: Nanos::MAX,
             held_back: false,
+            batches: config.batching.is_some(),
             timeout: config.call_nanos(),
             session: 0,
             next_worker: 0,

@@ -3,7 +3,7 @@
 //! More queue pairs than a NIC's cache holds make every message slower, so a server keeps only
 //! [`ActivityConfig::max_active`] of them in use. Each interval it divides these among the clients by their
 //! utilisation (equation 1): the sum of the coalescing degrees that their queue pairs reported when they asked
-//! for credits. A queue pair that is not active gets no more credits (`share/combined/credits.rs`).
+//! for credits. A queue pair that is not active gets no more credits (`path/credits.rs`).
 //!
 //! | rule | the paper | here |
 //! |---|---|---|

@@ -12,7 +12,7 @@ pub(crate) mod tickets;
 
 use self::tickets::{Capacity, Delivery, Leader, PrepareError, Seat, TicketId, Tickets, Withdrawal};
 use super::handle::MAX_SEATS;
-use super::strand::{Core, Entry, Policy, Strand};
+use super::strand::{Core, Entry, LeadGuard, Policy, Strand};
 use crate::client::config::ClientConfig;
 use crate::client::core::CallId;
 use crate::client::lane::SubmitError;
@@ -125,7 +125,55 @@ fn give_back<F: Fabric>(strand: &Strand<F, Combined>, leader: &mut Leader) {
     leader.return_waiting(|ticket| strand.wake(tickets.thread(ticket)));
 }
 
+fn prepare(seat: &mut Seat, entry: &Entry<'_>) -> Result<TicketId, CallError> {
+    let tag = Tag::new(entry.worker, entry.time);
+    seat.prepare(entry.function, tag.0, entry.payload).map_err(|error| {
+        CallError::NotExecuted(match error {
+            PrepareError::Full => Cause::WindowFull,
+            PrepareError::TooLong { length, limit } => {
+                Cause::TooLarge { length: length as u64, limit: limit.into() }
+            }
+        })
+    })
+}
+
+#[inline]
+fn note(under_way: &mut Vec<u64>, id: CallId, ticket: TicketId) {
+    if under_way.len() <= id.index() {
+        under_way.resize(id.index() + 1, NOTHING);
+    }
+    under_way[id.index()] = ticket.bits();
+}
+
 impl Combined {
+    /// Makes a call of the thread that leads. If no other call waits, its payload goes straight into the message.
+    #[inline]
+    fn submit_leading<F: Fabric>(
+        strand: &Strand<F, Self>,
+        seat: &mut Seat,
+        entry: &Entry<'_>,
+        mut lead: LeadGuard<'_, F, Self>,
+    ) -> Result<u64, CallError> {
+        let Core { client, policy: Led { leader, under_way, .. } } = lead.core();
+        leader.collect();
+        if leader.waiting() == 0
+            && !strand.is_retired()
+            && let Some(ticket) = seat.begin(leader)
+        {
+            let to = (entry.worker, CallEnds { function: entry.function, thread: seat.number() });
+            if let Ok(id) = client.submit_with_others(to, entry.payload, entry.time, true) {
+                note(under_way, id, ticket);
+                return Ok(ticket.bits());
+            }
+            // No room, or a failure: it is handled as for calls that have waited.
+            seat.undo(ticket);
+        }
+        let ticket = prepare(seat, entry)?;
+        seat.push_to_own(ticket, leader);
+        Combined::send(strand, lead.core());
+        Ok(ticket.bits())
+    }
+
     /// Sends the calls that threads have left.
     fn send<F: Fabric>(strand: &Strand<F, Self>, core: &mut Core<F, Self>) {
         let Core { client, policy: Led { leader, under_way, payload } } = core;
@@ -157,12 +205,7 @@ impl Combined {
                 }),
             };
             match submitted {
-                Ok(id) => {
-                    if under_way.len() <= id.index() {
-                        under_way.resize(id.index() + 1, NOTHING);
-                    }
-                    under_way[id.index()] = ticket.bits();
-                }
+                Ok(id) => note(under_way, id, ticket),
                 // The server has other strands of the handle.
                 Err(_) if client.has_no_queue_pair() && strand.retire() => {
                     leader.put_back(ticket);
@@ -205,20 +248,10 @@ impl<F: Fabric> Policy<F> for Combined {
 
     #[inline]
     fn submit(strand: &Strand<F, Self>, seat: &mut Seat, entry: &Entry<'_>) -> Result<u64, CallError> {
-        let tag = Tag::new(entry.worker, entry.time);
-        let ticket = seat.prepare(entry.function, tag.0, entry.payload).map_err(|error| {
-            CallError::NotExecuted(match error {
-                PrepareError::Full => Cause::WindowFull,
-                PrepareError::TooLong { length, limit } => {
-                    Cause::TooLarge { length: length as u64, limit: limit.into() }
-                }
-            })
-        })?;
-        if let Some(mut lead) = strand.try_lead() {
-            seat.push_to_own(ticket, &mut lead.core().policy.leader);
-            Combined::send(strand, lead.core());
-            return Ok(ticket.bits());
+        if let Some(lead) = strand.try_lead() {
+            return Combined::submit_leading(strand, seat, entry, lead);
         }
+        let ticket = prepare(seat, entry)?;
         seat.push(ticket, strand.number);
         // The thread that leads may have looked before the push. If this fails, it looks again.
         if let Some(mut lead) = strand.try_lead() {

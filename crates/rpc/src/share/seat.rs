@@ -12,6 +12,10 @@ use crate::wait::{Sleep, Waiter};
 use dunlin_fabric::{Fabric, Host, Nanos, Parker, WaitMode, nanos};
 use std::sync::Arc;
 
+/// Looks at the connection for each time that a waiting thread takes the lead. Taking and giving it back costs as
+/// much as several looks, and other threads' calls are seen with each look.
+const LOOKS: u32 = 8;
+
 /// A thread looks at the clock for the scheduling of threads once in so many requests.
 const LOOK_EVERY: u32 = 1024;
 
@@ -35,6 +39,8 @@ pub(crate) struct Seat<F: Fabric, P: Policy<F>> {
     counts: Option<Arc<SizeCounts>>,
     /// Requests until the thread looks whether the threads have to be scheduled.
     until_look: u32,
+    /// Looks at the connection with the lead in hand.
+    looks: u32,
     /// The thread has been the sentinel or was parked since its wait began, so that others may count on it.
     has_idled: bool,
     /// The last look at the connection was made with the lead.
@@ -62,6 +68,7 @@ impl<F: Fabric, P: Policy<F>> Seat<F, P> {
             next_worker: usize::from(number),
             counts: handle.counts(number),
             until_look: LOOK_EVERY,
+            looks: if parker.blocks_when_busy() { 1 } else { LOOKS },
             has_idled: false,
             has_led: false,
             own: Some((seat, parker)),
@@ -218,9 +225,16 @@ impl<F: Fabric, P: Policy<F>> Seat<F, P> {
         let lead = self.strand.try_lead();
         self.has_led = lead.is_some();
         let Some(mut lead) = lead else { return 0 };
-        P::lead(&self.strand, lead.core());
-        self.sleep = lead.core().client.sleep();
-        take_ended(&mut self.calls, seat, Some(&mut lead))
+        let mut looks = 1;
+        loop {
+            P::lead(&self.strand, lead.core());
+            let ended = take_ended(&mut self.calls, seat, Some(&mut lead));
+            if ended > 0 || looks == self.looks || self.calls.in_flight() == 0 {
+                self.sleep = lead.core().client.sleep();
+                return ended;
+            }
+            looks += 1;
+        }
     }
 
     /// Ends calls past their deadline.

@@ -30,6 +30,7 @@ tests!(
     flags_and_times_that_mean_nothing,
     answers_to_calls_that_were_not_made,
     answers_both_ways,
+    credits_and_threads_that_lie,
     batches_that_are_right_are_taken,
     batches_whose_counts_lie,
     batches_whose_lengths_lie,
@@ -76,7 +77,11 @@ fn is_lost(error: &CallError) -> bool {
 /// written back: one call, several at once, and one more at the end, perhaps over a new connection. `ends`
 /// decides whether an outcome is allowed.
 fn each(lie: &str, ends: impl Fn(Result<&[u8], CallError>) -> bool) {
-    for plan in plans() {
+    each_of(plans(), lie, ends);
+}
+
+fn each_of(plans: [Plan; 2], lie: &str, ends: impl Fn(Result<&[u8], CallError>) -> bool) {
+    for plan in plans {
         println!("  {lie}, {:?}", plan.response);
         let address = unique("liar");
         let _server = Process::start("liar", &format!("{address} {lie}"));
@@ -162,6 +167,24 @@ fn answers_to_calls_that_were_not_made() {
 
 fn answers_both_ways() {
     each("both", |outcome| outcome.is_ok());
+}
+
+/// A combined client is granted what it did not ask for, is declined by each answer, or hears of a thread that it does
+/// not have.
+fn credits_and_threads_that_lie() {
+    let combined = plans().map(|plan| Plan { sharing: Sharing::Combined, ..plan });
+    each_of(combined, "none", |outcome| outcome.is_ok());
+    each_of(combined, "credits=128", |outcome| outcome.is_ok());
+    for thread in [1, 65_535] {
+        each_of(combined, &format!("thread={thread}"), |outcome| {
+            outcome.is_err_and(|error| is_violation(&error))
+        });
+    }
+    // The last queue pair waits for credits, each call until its deadline.
+    each_of(combined, "flags=1", |outcome| match outcome {
+        Ok(_) => true,
+        Err(error) => is_late(&error) || error == CallError::NotExecuted(Cause::DeadlineExceeded),
+    });
 }
 
 fn batches_that_are_right_are_taken() {
@@ -459,6 +482,8 @@ impl Lane {
         match lie {
             "silence" => return None,
             "death" => std::process::abort(),
+            "credits" => bytes[12] = number as u8,
+            "thread" => bytes[14..16].copy_from_slice(&(number as u16).to_le_bytes()),
             "length" => bytes[4..8].copy_from_slice(&number.to_le_bytes()),
             "tail" => {
                 bytes = self.message(&right, &pattern(300, 2), tags);

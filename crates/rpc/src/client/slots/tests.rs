@@ -29,6 +29,18 @@ fn a_window_is_a_window() {
 }
 
 #[test]
+fn an_answer_has_to_name_the_thread_of_its_call() {
+    let mut slots = Table::new(2);
+    let (one, other) = (take(&mut slots, 0, 0).unwrap(), take(&mut slots, 0, 1).unwrap());
+    slots.set_thread(one, 255);
+    assert!(slots.is_of_thread(one, 255) && slots.is_of_thread(other, 0));
+    assert!(
+        !slots.is_of_thread(one, 0) && !slots.is_of_thread(one, 255 + 256) && !slots.is_of_thread(other, 1)
+    );
+    assert!(slots.is_of_thread(one + 4096, 7), "not a call: refused for that");
+}
+
+#[test]
 fn a_call_given_up_keeps_its_slot_until_the_late_answer() {
     let mut slots = Table::new(1);
     let call = take(&mut slots, 0, 0).unwrap();

@@ -37,7 +37,8 @@ impl<F: Fabric> Client<F> {
     /// Returns the next time at which the client needs a look, whatever arrives.
     #[inline]
     pub(crate) fn due(&self) -> Nanos {
-        self.core.fetch_due().min(self.core.batch_due())
+        let batch = if self.batches { self.core.batch_due() } else { Nanos::MAX };
+        self.core.fetch_due().min(batch)
     }
 
     /// Makes a call, as a message of its own if it is `alone`, else in the open batch of its lane, which

@@ -63,6 +63,32 @@ impl<M: Memory> Seat<M> {
         Ok(TicketId { index, generation })
     }
 
+    /// Takes a free ticket for a call that the thread sends itself, as the one that leads: the call is begun on the
+    /// leader's list. `None` if there is no free ticket.
+    #[inline]
+    pub(crate) fn begin(&mut self, leader: &Leader<M>) -> Option<TicketId> {
+        if self.free.is_empty() {
+            self.sweep();
+        }
+        let slot = self.free.pop()?;
+        let index = u32::from(self.number) << self.tickets.shift | u32::from(slot);
+        let ticket = self.tickets.ticket(index)?;
+        let generation = generation(ticket.state.load(Ordering::Relaxed)).wrapping_add(1) & GENERATIONS;
+        ticket.head.store(head(0, leader.list, 0), Ordering::Relaxed);
+        ticket.state.store(state(generation, TAKEN), Ordering::Relaxed);
+        Some(TicketId { index, generation })
+    }
+
+    /// Frees a ticket of [`begin`](Seat::begin) whose call was not sent. The thread still leads.
+    pub(crate) fn undo(&mut self, id: TicketId) {
+        if let Some(ticket) = self.tickets.ticket_of(self.number, id)
+            && ticket.state.load(Ordering::Relaxed) == id.at(TAKEN)
+        {
+            ticket.state.store(id.at(FREE), Ordering::Relaxed);
+            self.free.push(self.tickets.slot(id));
+        }
+    }
+
     /// Collects tickets that the leader has freed since.
     #[cold]
     fn sweep(&mut self) {

@@ -173,6 +173,7 @@ enum Op {
     PutBack { list: usize, call: usize },
     Finish { list: usize, call: usize, length: usize, fails: bool },
     Return { list: usize },
+    BeginOwn { seat: usize, list: usize, undone: bool },
     Leave { seat: usize },
 }
 
@@ -191,6 +192,7 @@ fn op() -> impl Strategy<Value = Op> {
         4 => (list, call, length, prop::bool::weighted(0.1))
             .prop_map(|(list, call, length, fails)| Op::Finish { list, call, length, fails }),
         1 => (0..LISTS).prop_map(|list| Op::Return { list }),
+        2 => (0..SEATS, 0..LISTS, any::<bool>()).prop_map(|(seat, list, undone)| Op::BeginOwn { seat, list, undone }),
         1 => seat.prop_map(|seat| Op::Leave { seat }),
     ]
 }
@@ -386,6 +388,17 @@ fn compare(ops: Vec<Op>) -> Result<(), TestCaseError> {
                 }
                 leaders[list].return_waiting(|id| returned.push(id));
                 prop_assert_eq!(returned, expected);
+            }
+            Op::BeginOwn { seat, list, undone } => {
+                let begun = seats[seat].begin(&leaders[list]);
+                prop_assert_eq!(begun.is_some(), model.in_use(seat) < WINDOW);
+                let Some(id) = begun else { continue };
+                prop_assert!(model.calls.iter().all(|call| call.id != id));
+                let stage = if undone { Stage::Free } else { Stage::Taken };
+                model.calls.push(Call { id, seat, list, stage, request: Vec::new(), result: Ok(Vec::new()) });
+                if undone {
+                    seats[seat].undo(id);
+                }
             }
             Op::Leave { seat } => {
                 let number = seats[seat].number();
