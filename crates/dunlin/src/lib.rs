@@ -72,7 +72,7 @@ pub use dunlin_transport::{AsyncClient, Client, Fabrics, Server, ServerBuilder, 
 
 /// Further types of clients: results, calls in flight, large requests.
 pub mod client {
-    pub use dunlin_rpc::{CallId, Filling};
+    pub use dunlin_rpc::{CallId, Filling, RemoteRegion};
     pub use dunlin_transport::{
         AsyncResponse, AsyncWithin, Call, Connecting, FillingRequest, LargeRequest, Response, Within,
     };
@@ -96,15 +96,15 @@ pub mod errors {
     #[cfg(feature = "ofi")]
     pub use dunlin_fabric_ofi::OpenError as OfiError;
     pub use dunlin_fabric_rdma::{OpenError as RdmaError, SettingError};
-    pub use dunlin_rpc::{ConnectError, Illegal, ReplyTooLarge, ServeError};
+    pub use dunlin_rpc::{ConnectError, Illegal, MemoryError, ReplyTooLarge, ServeError};
     pub use dunlin_transport::{GlobalInUse, ResolveError, TableError};
 }
 
 /// Single fabrics and their settings, and the transport that an address selects.
 pub mod fabric {
     pub use dunlin_fabric::{
-        Capabilities, ChosenTransport, DeviceIdentity, Fabric, IntoAddress, Nanos, PassedOver, Scheme,
-        Topology,
+        Access, Capabilities, ChosenTransport, DeviceIdentity, Fabric, IntoAddress, Nanos, PassedOver,
+        Region, Scheme, Topology,
     };
     #[cfg(feature = "ofi")]
     pub use dunlin_fabric_ofi::{OfiConfig, OfiFabric};

@@ -16,6 +16,7 @@ pub(crate) mod filling;
 pub(crate) mod hub_lock;
 pub(crate) mod lane;
 mod lanes;
+pub(crate) mod memory;
 pub(crate) mod patience;
 mod running;
 pub(crate) mod slots;
@@ -29,4 +30,5 @@ pub use self::asynchronous::{AsyncClient, AsyncHub, AsyncResponse, AsyncWithin, 
 pub use self::batching::{BatchCalls, Batching};
 pub use self::config::ClientConfig;
 pub use self::core::CallId;
+pub use self::memory::RemoteRegion;
 pub use self::running::{RunningPlan, RunsIn, WaitsAs};

@@ -236,6 +236,49 @@ impl CallError {
     }
 }
 
+/// A failed operation on the server's memory.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum MemoryError {
+    /// The server exposes no region with this name, or not to this client.
+    #[error("the server exposes no region '{name}' to this client")]
+    NoSuchRegion {
+        /// The name.
+        name: String,
+    },
+    /// The client has attached 256 regions.
+    #[error("a client attaches at most 256 regions: connect another client")]
+    TooMany,
+    /// The region is not exposed for this kind of access. Nothing was sent.
+    #[error("region '{region}' is not exposed for this access")]
+    NotPermitted {
+        /// The region's name.
+        region: String,
+    },
+    /// The bytes are not all in the region. Nothing was sent.
+    #[error("{length} bytes at {offset} are not within the region's {limit}")]
+    OutOfBounds {
+        /// The offset in bytes.
+        offset: u64,
+        /// The length in bytes.
+        length: u64,
+        /// The region's length in bytes.
+        limit: u64,
+    },
+    /// The offset of an atomic is no multiple of 8. Nothing was sent.
+    #[error("an atomic at offset {offset} is not aligned to 8 bytes")]
+    Misaligned {
+        /// The offset in bytes.
+        offset: u64,
+    },
+    /// The fabric has no atomics. Nothing was sent.
+    #[error("this fabric has no atomics: use a call to the server instead")]
+    NoAtomics,
+    /// The operation failed as a call does; its certainty says whether it may have been done.
+    #[error(transparent)]
+    Call(#[from] CallError),
+}
+
 /// A failed connection attempt; no call was made.
 #[derive(Debug, Error)]
 #[non_exhaustive]

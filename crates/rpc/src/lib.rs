@@ -26,11 +26,11 @@ mod wait;
 
 pub use client::{
     AsyncClient, AsyncHub, AsyncResponse, AsyncWithin, BatchCalls, Batching, Call, CallId, ClientConfig,
-    Ready, RunningPlan, RunsIn, WaitsAs,
+    Ready, RemoteRegion, RunningPlan, RunsIn, WaitsAs,
 };
 pub use connect::backoff::{Backoff, BackoffConfig};
 pub use dunlin_wire::{ApplicationCode, Status};
-pub use error::{CallError, Cause, Certainty, ConnectError, ServeError};
+pub use error::{CallError, Cause, Certainty, ConnectError, MemoryError, ServeError};
 pub use path::hybrid::{FunctionTuning, Tuning};
 pub use path::pieces::{Filling, PIECE};
 pub use plan::{

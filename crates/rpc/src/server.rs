@@ -10,6 +10,7 @@ pub(crate) mod credited;
 pub(crate) mod deferred;
 mod dispatch;
 mod exported;
+pub(crate) mod exposed;
 pub(crate) mod held;
 pub(crate) mod inbox;
 pub(crate) mod lane;
@@ -32,13 +33,14 @@ pub use crate::limits::MAX_FUNCTIONS;
 use self::accept::{Control, ControlState};
 use self::activity::Activity;
 use self::deferred::WaitingCalls;
+use self::exposed::Exposed;
 use self::inbox::Inbox;
 use self::occupancy::Crowd;
 use self::worker::Shared;
 use crate::error::{HANDLER_RAN, ServeError};
 use crate::service::{FunctionMode, HeapReply, PoolService, Reply, Service};
 use crate::tune::ways::Ways;
-use dunlin_fabric::{Address, Fabric, Host, Listener, Nanos, Signal, Task, nanos};
+use dunlin_fabric::{Access, Address, Fabric, Host, Listener, Nanos, Region, Signal, Task, nanos};
 use dunlin_wire::Status;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -64,6 +66,7 @@ pub struct ServerBuilder<F: Fabric> {
     /// The first declared id that is too large.
     too_large: Option<u16>,
     pool: Option<Arc<dyn PoolService>>,
+    exposed: Vec<Exposed<F>>,
 }
 
 impl<F: Fabric> std::fmt::Debug for ServerBuilder<F> {
@@ -84,6 +87,7 @@ impl<F: Fabric> ServerBuilder<F> {
             functions: Vec::new(),
             too_large: None,
             pool: None,
+            exposed: Vec::new(),
         }
     }
 
@@ -107,6 +111,18 @@ impl<F: Fabric> ServerBuilder<F> {
             self.functions.resize(id + 1, None);
         }
         self.functions[id] = Some(mode);
+        self
+    }
+
+    /// Exposes memory under a name: clients attach it ([`Client::attach`](crate::Client::attach)) and READ, WRITE and
+    /// change it without a handler. Every client that may connect may do what `access` says, at any time, also while
+    /// the application uses the memory.
+    ///
+    /// Starting the server fails if the name is empty, longer than 255 bytes or given twice, or if the memory was not
+    /// registered for `access`.
+    #[must_use]
+    pub fn expose(mut self, name: &str, region: Region<F::Memory>, access: Access) -> Self {
+        self.exposed.push(Exposed { name: name.to_owned(), region, access });
         self
     }
 
@@ -153,6 +169,7 @@ impl<F: Fabric> ServerBuilder<F> {
     ) -> Result<(Server<F>, Vec<Worker<F>>), ServeError> {
         self.config.check()?;
         self.too_large.map_or(Ok(()), check_function)?;
+        exposed::check(&self.exposed)?;
         let fabric = self.fabric;
         let listener = fabric.listen(address)?;
         let address = listener.address();
@@ -164,6 +181,7 @@ impl<F: Fabric> ServerBuilder<F> {
             pulled: WaitingCalls::new(&fabric, waiting),
             ways: Arc::new(Ways::new(self.config.workers)),
             activity: Activity::of(&self.config),
+            exposed: self.exposed,
             config: self.config,
             stray_datagrams: AtomicU64::new(0),
             crowd: Crowd::default(),

@@ -15,6 +15,7 @@ mod combined;
 mod handle;
 mod lead;
 mod locked;
+mod memory;
 mod places;
 mod scheduling;
 mod seat;

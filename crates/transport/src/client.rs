@@ -17,13 +17,13 @@ use std::time::Duration;
 /// detail.
 #[derive(Debug)]
 pub struct Client {
-    on: On,
+    pub(crate) on: On,
     transport: ChosenTransport,
 }
 
 /// The engine's client on each fabric.
 #[derive(Debug)]
-enum On {
+pub(crate) enum On {
     Shm(dunlin_rpc::Client<ShmFabric>),
     Rdma(dunlin_rpc::Client<RdmaFabric>),
     #[cfg(feature = "ofi")]

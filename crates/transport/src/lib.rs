@@ -42,6 +42,7 @@ mod asynchronous;
 mod client;
 mod connecting;
 mod fabrics;
+mod memory;
 mod messages;
 mod resolve;
 mod server;

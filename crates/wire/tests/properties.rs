@@ -1,8 +1,8 @@
 //! Properties for arbitrary values and arbitrary bytes, through the public interface only.
 
 use dunlin_wire::handshake::{
-    Drained, Extension, Extensions, FRAME_HEADER_BYTES, Grant, Hello, HelloReply, LaneReady, LaneRefused,
-    OpenLane, Record, RefusalCode, Refused, Secret, Token, negotiate,
+    Attach, Drained, Extension, Extensions, FRAME_HEADER_BYTES, Grant, Hello, HelloReply, LaneReady,
+    LaneRefused, OpenLane, Record, RefusalCode, Refused, Secret, Token, negotiate,
 };
 use dunlin_wire::message::verify_tags;
 use dunlin_wire::{
@@ -219,6 +219,7 @@ fn record() -> impl Strategy<Value = Record> {
         any::<(u16, u64)>().prop_map(|(lane, taken)| Record::Drained(Drained { lane, taken })),
         any::<u16>().prop_map(|lane| Record::CloseLane { lane }),
         Just(Record::Goodbye),
+        text(255).prop_map(|name| Record::Attach(Attach { name })),
     ]
 }
 

@@ -408,7 +408,7 @@ impl<F: Fabric> Core<F> {
             if lane.broken.is_some() {
                 continue;
             }
-            reading |= lane.reading > 0 || lane.tx.awaits_completion();
+            reading |= lane.reading > 0 || lane.memory > 0 || lane.tx.awaits_completion();
             if lane.slots.in_flight() == 0 && healthy {
                 continue;
             }
@@ -477,7 +477,8 @@ impl<F: Fabric> Core<F> {
         let (Route::Outgoing { lane: index }
         | Route::Receive { lane: index }
         | Route::Fetch { lane: index }
-        | Route::Rendezvous { lane: index, .. }) = route;
+        | Route::Rendezvous { lane: index, .. }
+        | Route::Memory { lane: index, .. }) = route;
         let Some(Some(lane)) = self.lanes.get_mut(index as usize) else { return };
         // An earlier lane at this index may have left completions.
         if !lane.owns(completion.queue_pair) || lane.broken.is_some() {
@@ -509,6 +510,7 @@ impl<F: Fabric> Core<F> {
                     fetcher.arrived(buffer);
                 }
             }
+            Route::Memory { slot: call, .. } => lane.on_memory(call, completion),
             Route::Rendezvous { slot: call, .. } => {
                 if let Some(buffer) = completion.buffer
                     && let Err(violation) = lane.on_read(&self.fabric, &mut self.domain, call, buffer)

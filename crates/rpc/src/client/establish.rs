@@ -424,6 +424,7 @@ impl<F: Fabric> PreparedLane<F> {
             taken: None,
             by_completion,
             reading: 0,
+            memory: 0,
         })
     }
 }

@@ -65,6 +65,8 @@ pub(crate) struct ClientLane<F: Fabric> {
     pub(crate) batching: Option<Box<Batches>>,
     /// READs of large results in flight.
     pub(crate) reading: usize,
+    /// Operations on the server's memory in flight.
+    pub(crate) memory: u32,
     /// The reason why the lane accepts no more calls.
     pub(crate) broken: Option<Cause>,
     /// Queued messages and WRITEs of large payloads.

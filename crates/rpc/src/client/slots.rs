@@ -31,6 +31,16 @@ const NOT_INLINE: u8 = u8::MAX;
 /// The end of the list of free slots.
 const NO_SLOT: u16 = u16::MAX;
 
+/// The sequence of an operation on the server's memory, which is sent as no message and was never taken or refused
+/// by the server.
+pub(super) const NO_MESSAGE: u64 = u64::MAX;
+
+/// Returns whether a call with this sequence was sent, if all messages below `sent` were.
+#[inline]
+const fn was_sent(sequence: u64, sent: u64) -> bool {
+    sequence < sent || sequence == NO_MESSAGE
+}
+
 /// Converts a timeout in nanoseconds to a request's whole microseconds: at least 1, and 0 for none. A timeout
 /// of more than 71 minutes is not sent.
 #[inline]
@@ -318,7 +328,7 @@ impl<M: Memory> Slots<M> {
     pub(crate) fn expects(&mut self, call: u32) -> bool {
         let sent = self.sent;
         self.get(call).is_some_and(|slot| match slot.state {
-            State::InFlight | State::Zombie | State::Expired => slot.sequence < sent,
+            State::InFlight | State::Zombie | State::Expired => was_sent(slot.sequence, sent),
             State::Free | State::Reading | State::Done => false,
         })
     }
@@ -327,7 +337,9 @@ impl<M: Memory> Slots<M> {
     pub(crate) fn standing(&mut self, call: u32) -> Standing {
         let sent = self.sent;
         self.get(call).map_or(Standing::Over, |slot| match slot.state {
-            State::InFlight | State::Zombie | State::Expired if slot.sequence < sent => Standing::Waits,
+            State::InFlight | State::Zombie | State::Expired if was_sent(slot.sequence, sent) => {
+                Standing::Waits
+            }
             State::InFlight | State::Zombie | State::Expired => Standing::Unsent,
             State::Free | State::Reading | State::Done => Standing::Over,
         })
@@ -636,7 +648,7 @@ impl<M: Memory> Slots<M> {
             if !matches!(slot.state, State::InFlight | State::Reading) || slot.timeout == 0 {
                 continue;
             }
-            let unsent = slot.sequence >= self.sent;
+            let unsent = !was_sent(slot.sequence, self.sent);
             self.started_unsent |= unsent;
             if slot.ends(|| now) > now || slot.state == State::Reading {
                 earliest = earliest.min(slot.deadline);
@@ -670,7 +682,7 @@ impl<M: Memory> Slots<M> {
                     self.in_flight -= 1;
                 }
                 State::InFlight | State::Reading => {
-                    let never = slot.sequence >= taken;
+                    let never = !was_sent(slot.sequence, taken);
                     slot.state = State::Done;
                     slot.rare = true;
                     let rare = &mut self.rare[index];

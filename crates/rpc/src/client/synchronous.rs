@@ -1,6 +1,7 @@
 //! The client of one thread. It drives the engine itself, so a busy call takes no lock and involves no other
 //! thread.
 
+mod memory;
 mod ready;
 mod shared;
 
@@ -10,6 +11,7 @@ use super::establish::{greet, negotiate};
 use super::filling::FillingRequest;
 use super::lane::SubmitError;
 use super::lanes::Lanes;
+use super::memory::{Attached, RegionNames};
 use super::running::{RunningPlan, numbered};
 use super::slots::Sink;
 use super::within::{Time, Within};
@@ -59,6 +61,9 @@ struct Target {
     backoff: Backoff,
     /// The last attempt to connect was refused with [`ConnectError::NoQueuePair`].
     has_no_queue_pair: bool,
+    /// The regions of the server that the client uses, and their keys on its connection.
+    regions: RegionNames,
+    attached: Vec<Option<Attached>>,
     /// The tuners shared by all connections, including reconnected ones and those of other threads.
     tuners: Tuners,
 }
@@ -70,18 +75,22 @@ pub(crate) struct Connector<F: Fabric> {
     address: Address,
     config: ClientConfig,
     tuners: Tuners,
+    regions: RegionNames,
 }
 
 impl<F: Fabric> Connector<F> {
     /// Connects a client. Blocks as [`Client::connect`] does.
     pub(crate) fn connect(&self) -> Result<Client<F>, ConnectError> {
-        Client::connect_with(&self.fabric, &self.address, self.config.clone(), self.tuners.clone())
+        self.connect_as(self.config.clone())
+    }
+
+    fn connect_as(&self, config: ClientConfig) -> Result<Client<F>, ConnectError> {
+        Client::connect_with(&self.fabric, &self.address, config, (self.tuners.clone(), self.regions.clone()))
     }
 
     /// As [`connect`](Connector::connect), even if the settings are [lazy](ClientConfig::lazy).
     pub(crate) fn connect_now(&self) -> Result<Client<F>, ConnectError> {
-        let config = ClientConfig { lazy: false, ..self.config.clone() };
-        Client::connect_with(&self.fabric, &self.address, config, self.tuners.clone())
+        self.connect_as(ClientConfig { lazy: false, ..self.config.clone() })
     }
 }
 
@@ -152,7 +161,7 @@ impl<F: Fabric> Client<F> {
         config.check()?;
         let config = config.settled(fabric);
         let tuners = config.tuners(fabric);
-        Self::connect_with(fabric, address, config, tuners)
+        Self::connect_with(fabric, address, config, (tuners, RegionNames::default()))
     }
 
     /// As [`connect`](Client::connect), with checked settings and tuners that other clients may share.
@@ -160,7 +169,7 @@ impl<F: Fabric> Client<F> {
         fabric: &F,
         address: &Address,
         config: ClientConfig,
-        tuners: Tuners,
+        (tuners, regions): (Tuners, RegionNames),
     ) -> Result<Self, ConnectError> {
         config.check_plans(fabric.capabilities())?;
         let core = Core::new(fabric, config.mode())?;
@@ -179,6 +188,8 @@ impl<F: Fabric> Client<F> {
                 address: address.clone(),
                 backoff: Backoff::new(config.backoff),
                 has_no_queue_pair: false,
+                regions,
+                attached: Vec::new(),
                 config,
                 tuners,
             }),
@@ -204,6 +215,7 @@ impl<F: Fabric> Client<F> {
             address: self.target.address.clone(),
             config: self.target.config.clone(),
             tuners: self.target.tuners.clone(),
+            regions: self.target.regions.clone(),
         }
     }
 

@@ -13,6 +13,8 @@ pub(crate) enum Route {
     Fetch { lane: u16 },
     /// A READ of a large payload.
     Rendezvous { lane: u16, slot: u32 },
+    /// An operation on the server's memory, for the caller with this call id.
+    Memory { lane: u16, slot: u32 },
 }
 
 /// The lane number of RECVs that serve all lanes.
@@ -22,6 +24,7 @@ const OUTGOING: u64 = 1;
 const RECEIVE: u64 = 2;
 const FETCH: u64 = 3;
 const RENDEZVOUS: u64 = 4;
+const MEMORY: u64 = 5;
 
 const fn id(kind: u64, lane: u16, slot: u32) -> WorkId {
     WorkId(kind << 56 | (lane as u64) << 32 | slot as u64)
@@ -43,6 +46,10 @@ pub(crate) const fn rendezvous(lane: u16, slot: u32) -> WorkId {
     id(RENDEZVOUS, lane, slot)
 }
 
+pub(crate) const fn memory(lane: u16, slot: u32) -> WorkId {
+    id(MEMORY, lane, slot)
+}
+
 /// Decodes an id; `None` if this module did not make it.
 pub(crate) const fn parse(id: WorkId) -> Option<Route> {
     let (lane, slot) = ((id.0 >> 32) as u16, id.0 as u32);
@@ -51,6 +58,7 @@ pub(crate) const fn parse(id: WorkId) -> Option<Route> {
         RECEIVE => Route::Receive { lane },
         FETCH => Route::Fetch { lane },
         RENDEZVOUS => Route::Rendezvous { lane, slot },
+        MEMORY => Route::Memory { lane, slot },
         _ => return None,
     })
 }
@@ -68,6 +76,7 @@ mod tests {
             parse(rendezvous(65_000, u32::MAX)),
             Some(Route::Rendezvous { lane: 65_000, slot: u32::MAX })
         );
+        assert_eq!(parse(memory(9, 3)), Some(Route::Memory { lane: 9, slot: 3 }));
         assert_eq!(parse(WorkId(0)), None);
     }
 }

@@ -4,6 +4,7 @@
 use super::activity::QueuePair;
 use super::clients::Clients;
 use super::credited::LaneCredits;
+use super::exposed::Grants;
 use super::inbox::{Command, Inbox, OpenCommand};
 use super::occupancy::Occupancy;
 use super::open::refuse_with;
@@ -100,6 +101,7 @@ struct Session<F: Fabric> {
     client: u64,
     /// The activity of the connection, if it has lanes with credits.
     queue_pair: Option<Arc<QueuePair>>,
+    grants: Grants,
 }
 
 /// All current connections.
@@ -231,6 +233,7 @@ impl<F: Fabric> Control<F> {
             lanes,
             client: number,
             queue_pair: None,
+            grants: Grants::default(),
         };
         session.link.subscribe(Subscription { signal: self.signal.clone(), mark: again });
         sessions.silent.insert((hello_until, number));
@@ -308,6 +311,10 @@ impl<F: Fabric> Control<F> {
             match record {
                 Record::Hello(hello) if !session.greeted => self.greet(number, session, &hello)?,
                 Record::OpenLane(open) if session.greeted => self.open(number, session, open),
+                Record::Attach(attach) if session.greeted => {
+                    let grant = session.grants.attach(&self.shared.exposed, &session.link, &attach.name);
+                    send(&session.link, &Record::Grant(grant)).map_err(|_| Over)?;
+                }
                 Record::Goodbye => return Err(Over),
                 Record::CloseLane { lane } if session.greeted => self.close_lane(number, session, lane),
                 other => {

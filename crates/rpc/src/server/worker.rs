@@ -11,6 +11,7 @@ use super::clock::WorkerClock;
 use super::config::ServerConfig;
 use super::deferred::WaitingCalls;
 use super::dispatch::{Dispatcher, Out};
+use super::exposed::Exposed;
 use super::inbox::{Command, Inbox};
 use super::lane::ServerLane;
 use super::occupancy::Crowd;
@@ -69,8 +70,8 @@ pub(crate) struct Shared<F: Fabric> {
     /// Dropped datagrams: of unknown senders, or too many.
     pub(crate) stray_datagrams: AtomicU64,
     pub(crate) crowd: Crowd,
-    /// Which queue pairs of combined clients are active.
     pub(crate) activity: Activity,
+    pub(crate) exposed: Vec<Exposed<F>>,
 }
 
 /// A worker of a server. It runs on a thread of the server, or step by step on a thread of the caller.

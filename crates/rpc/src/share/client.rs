@@ -21,7 +21,9 @@ use std::time::Duration;
 /// [`ClientConfig::connect_timeout`]. With [`ClientConfig::wait_for_ready`] the call waits for the connection.
 #[derive(Debug)]
 pub struct Client<F: Fabric> {
-    policy: Policy<F>,
+    pub(super) policy: Policy<F>,
+    /// Reused for operations on memory.
+    pub(super) memory_payload: Vec<u8>,
 }
 
 /// A result, borrowed from the client. Dropping it frees the call's slot.
@@ -148,7 +150,7 @@ impl<F: Fabric> Client<F> {
     /// [`ClientConfig::lazy`] it does not connect yet and does not block.
     pub fn connect(fabric: &F, address: &Address, config: ClientConfig) -> Result<Self, ConnectError> {
         let client = Dedicated::connect(fabric, address, config)?;
-        Ok(Client { policy: Policy::of(client)? })
+        Ok(Client { policy: Policy::of(client)?, memory_payload: Vec::new() })
     }
 
     /// Makes a client for another thread, with the same settings: with a connection of its own under
@@ -158,7 +160,7 @@ impl<F: Fabric> Client<F> {
     /// # Errors
     /// A connection of its own cannot be made, or all 256 seats of the shared one are taken.
     pub fn another(&self) -> Result<Self, ConnectError> {
-        Ok(Client { policy: self.policy.another()? })
+        Ok(Client { policy: self.policy.another()?, memory_payload: Vec::new() })
     }
 
     /// Returns the number of workers that this client has lanes to; 0 without a connection.

@@ -6,6 +6,8 @@ use super::strand::{Core, Entry, Policy, Strand};
 use crate::client::config::ClientConfig;
 use crate::client::core::CallId;
 use crate::client::lane::SubmitError;
+use crate::client::memory::is_memory;
+use crate::client::within::Time;
 use crate::error::{CallError, Cause};
 use dunlin_fabric::Fabric;
 use std::sync::{Mutex, PoisonError};
@@ -68,8 +70,11 @@ impl<F: Fabric> Policy<F> for Locked {
         let mut lead = strand.lead();
         let Core { client, policy } = lead.core();
         let to = (entry.worker, entry.function);
-        let submit = |client: &mut crate::client::synchronous::Client<F>, time| {
-            client.try_submit(to, entry.payload, time)
+        let submit = |client: &mut crate::client::synchronous::Client<F>, time: Time| match is_memory(
+            entry.function,
+        ) {
+            true => client.submit_memory((entry.worker, entry.function.into()), entry.payload, time),
+            false => client.try_submit(to, entry.payload, time),
         };
         let id = match submit(client, entry.time) {
             Ok(id) => id,

@@ -11,6 +11,7 @@ mod golden_counts;
 mod head_reports;
 mod idle;
 mod isolation;
+mod memory;
 mod pieces;
 mod ready;
 mod reconnecting;

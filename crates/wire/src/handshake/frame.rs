@@ -4,7 +4,8 @@ use super::alloc::vec::Vec;
 use super::codec::{Reader, Writer};
 use super::error::HandshakeError;
 use super::records::{
-    Drained, Grant, Hello, HelloReply, LaneReady, LaneRefused, OpenLane, Refused, read_lane, write_lane,
+    Attach, Drained, Grant, Hello, HelloReply, LaneReady, LaneRefused, OpenLane, Refused, read_lane,
+    write_lane,
 };
 use crate::bytes;
 
@@ -43,6 +44,8 @@ pub enum RecordType {
     CloseLane = 10,
     /// See [`Record::Goodbye`].
     Goodbye = 11,
+    /// See [`Attach`].
+    Attach = 12,
 }
 
 crate::numbered!(RecordType: u16 {
@@ -57,6 +60,7 @@ crate::numbered!(RecordType: u16 {
     Drained,
     CloseLane,
     Goodbye,
+    Attach,
 });
 
 /// The checked header of a frame.
@@ -121,6 +125,8 @@ pub enum Record {
     },
     /// Either side ends the connection in an orderly manner.
     Goodbye,
+    /// The client asks for a region that the server exposes by name; the answer is a [`Grant`].
+    Attach(Attach),
 }
 
 impl Record {
@@ -138,6 +144,7 @@ impl Record {
             Record::Drained(_) => RecordType::Drained,
             Record::CloseLane { .. } => RecordType::CloseLane,
             Record::Goodbye => RecordType::Goodbye,
+            Record::Attach(_) => RecordType::Attach,
         }
     }
 
@@ -174,6 +181,7 @@ impl Record {
             Record::Grant(record) => record.write(&mut writer),
             Record::Drained(record) => record.write(&mut writer),
             Record::CloseLane { lane } => write_lane(*lane, &mut writer),
+            Record::Attach(record) => record.write(&mut writer)?,
             Record::Drain | Record::Goodbye => {}
         }
         Ok(writer.finish())
@@ -215,6 +223,7 @@ impl Record {
             RecordType::Drained => Record::Drained(Drained::read(&mut reader)?),
             RecordType::CloseLane => Record::CloseLane { lane: read_lane(&mut reader)? },
             RecordType::Goodbye => Record::Goodbye,
+            RecordType::Attach => Record::Attach(Attach::read(&mut reader)?),
         };
         reader.finish()?;
         Ok(record)

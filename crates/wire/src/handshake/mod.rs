@@ -25,7 +25,8 @@ pub use error::HandshakeError;
 pub use extensions::{Extension, Extensions, SKIPPABLE};
 pub use frame::{FRAME_HEADER_BYTES, FRAME_VERSION, FrameHeader, MAGIC, MAX_BODY_BYTES, Record, RecordType};
 pub use records::{
-    Drained, Grant, Hello, HelloReply, LaneReady, LaneRefused, OpenLane, RefusalCode, Refused, Secret, Token,
+    Attach, Drained, Grant, Hello, HelloReply, LaneReady, LaneRefused, OpenLane, RefusalCode, Refused,
+    Secret, Token,
 };
 
 /// The lowest version of messages and records that this build supports.
@@ -46,6 +47,8 @@ pub const MAX_EXTENSIONS: usize = 8;
 pub const MAX_EXTENSION_BYTES: usize = 96;
 /// Longest name of a client's program, in bytes.
 pub const MAX_PROGRAM_BYTES: usize = 64;
+/// Longest name of a region that a server exposes, in bytes.
+pub const MAX_REGION_NAME_BYTES: usize = 255;
 /// Longest text of a refusal, in bytes.
 pub const MAX_TEXT_BYTES: usize = 512;
 

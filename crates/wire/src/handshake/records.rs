@@ -9,7 +9,10 @@ use super::codec::{Reader, Writer};
 use super::error::HandshakeError;
 use super::extensions::Extensions;
 use super::frame::RecordType;
-use super::{MAX_ENDPOINT_BYTES, MAX_REGION_KEYS, MAX_SERVICE_BYTES, MAX_TEXT_BYTES, MAX_TOKEN_BYTES};
+use super::{
+    MAX_ENDPOINT_BYTES, MAX_REGION_KEYS, MAX_REGION_NAME_BYTES, MAX_SERVICE_BYTES, MAX_TEXT_BYTES,
+    MAX_TOKEN_BYTES,
+};
 use crate::LINE;
 use core::fmt;
 
@@ -383,6 +386,24 @@ impl LaneRefused {
             code: RefusalCode(reader.u16("code")?),
             text: reader.text("text", MAX_TEXT_BYTES)?,
         })
+    }
+}
+
+/// The client's request for a region that the server exposes. The answer is a [`Grant`]; one of length 0 says that
+/// there is no such region.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attach {
+    /// The region's name, at most [`MAX_REGION_NAME_BYTES`](super::MAX_REGION_NAME_BYTES) bytes.
+    pub name: String,
+}
+
+impl Attach {
+    pub(super) fn write(&self, writer: &mut Writer) -> Result<()> {
+        writer.bytes("name", self.name.as_bytes(), MAX_REGION_NAME_BYTES)
+    }
+
+    pub(super) fn read(reader: &mut Reader<'_>) -> Result<Attach> {
+        Ok(Attach { name: reader.text("name", MAX_REGION_NAME_BYTES)? })
     }
 }
 

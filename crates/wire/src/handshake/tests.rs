@@ -118,6 +118,7 @@ fn golden_bytes_of_every_record() {
         (Record::Drained(Drained { lane: 3, taken: 9 }), 9, &[3, 0, 9, 0, 0, 0, 0, 0, 0, 0]),
         (Record::CloseLane { lane: 3 }, 10, &[3, 0]),
         (Record::Goodbye, 11, &[]),
+        (Record::Attach(Attach { name: "a/b".to_owned() }), 12, &[3, 0, b'a', b'/', b'b']),
     ];
     for (record, number, body) in cases {
         let (bytes, record_type) = (record.encode().unwrap(), record.record_type());

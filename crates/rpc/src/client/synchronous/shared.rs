@@ -3,6 +3,7 @@
 use super::Client;
 use crate::client::core::CallId;
 use crate::client::lane::SubmitError;
+use crate::client::memory::is_memory;
 use crate::client::slots::Sink;
 use crate::client::within::Time;
 use crate::error::CallError;
@@ -51,6 +52,9 @@ impl<F: Fabric> Client<F> {
         time: Time,
         alone: bool,
     ) -> Result<CallId, SubmitError> {
+        if is_memory(ends.function) {
+            return self.submit_memory((worker, ends), payload, time);
+        }
         let Some(lane) = self.lanes.of(worker, ends.function) else { return Err(SubmitError::Broken) };
         self.core.with_lane(lane, |fabric, domain, lane| {
             if lane.batching.is_some() {

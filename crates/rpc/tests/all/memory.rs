@@ -1,0 +1,241 @@
+//! Operations on memory that a server exposes, under each policy of sharing: on shared memory and in virtual time.
+
+#![allow(missing_docs, clippy::disallowed_methods, clippy::disallowed_types)]
+
+use crate::common::raw::{greet, receive, send};
+use crate::common::*;
+use dunlin_fabric::{Access, Address, Fabric, Host, Link, Region, Scheme};
+use dunlin_fabric_sim::{Settings, Sim};
+use dunlin_rpc::*;
+use dunlin_wire::handshake::{Attach, Grant, Record};
+use std::time::Duration;
+
+const ALL: Access = Access::READ.with(Access::WRITE).with(Access::ATOMIC);
+const BYTES: u64 = 2 << 20;
+
+fn plan(sharing: Sharing) -> Plan {
+    Plan { sharing, ..any_plan() }
+}
+
+/// A server that exposes `all`, and `fixed` for READs only. Also returns the memory of `all`.
+fn serve<F: Fabric>(fabric: &F, address: &Address) -> (Server<F>, Region<F::Memory>) {
+    let all = Region::new(fabric.register(BYTES, ALL).unwrap());
+    let fixed = Region::new(fabric.register(4096, Access::READ).unwrap());
+    let server = ServerBuilder::new(fabric)
+        .function(ECHO, FunctionMode::Worker)
+        .expose("all", all.clone(), ALL)
+        .expose("fixed", fixed, Access::READ)
+        .serve(address, |_| {
+            Box::new(|request: &Request<'_>, reply: &mut Reply<'_>| {
+                reply.write(request.payload)?;
+                Ok(())
+            })
+        })
+        .unwrap();
+    (server, all)
+}
+
+/// One thread's operations in a part of the region that no other thread uses, and on the word at 0.
+fn use_memory<F: Fabric>(client: &mut Client<F>, thread: u64, rounds: u64) {
+    let region = client.attach("all").unwrap();
+    assert_eq!((region.name(), region.len(), region.access()), ("all", BYTES, ALL));
+    let base = 4096 * (1 + thread * 20);
+    for round in 0..rounds {
+        let length = [1, 8, 40, 300, 5000, 70_000][(round % 6) as usize];
+        let data = pattern(length, thread << 32 | round);
+        let mut back = vec![0; length];
+        client.write(&region, base + round % 7, &data).unwrap();
+        client.read(&region, base + round % 7, &mut back).unwrap();
+        assert_eq!(back, data);
+        client.fetch_add(&region, 0, 1).unwrap();
+        let word = 8 + thread * 8;
+        let before = client.fetch_add(&region, word, 3).unwrap();
+        assert_eq!(client.compare_swap(&region, word, before + 3, before + 7).unwrap(), before + 3);
+        assert_eq!(client.compare_swap(&region, word, before, 0).unwrap(), before + 7);
+        // Calls and operations share the window and end in any order.
+        let write = client.submit_write(&region, base + 70_000, &round.to_le_bytes()).unwrap();
+        let call = client.submit_waiting_on(0, ECHO, b"beside").unwrap();
+        assert_eq!(*client.wait(call).unwrap(), *b"beside");
+        assert!(client.wait(write).unwrap().is_empty());
+        let read = client.submit_read(&region, base + 70_000, 8).unwrap();
+        assert_eq!(*client.wait(read).unwrap(), round.to_le_bytes());
+    }
+}
+
+#[test]
+fn threads_use_exposed_memory() {
+    bounded(|| {
+        for sharing in Sharing::ALL {
+            let (fabric, address) = (fabric(), unique("memory"));
+            let (server, memory) = serve(&fabric, &address);
+            let config = ClientConfig { max_queue_pairs: 2, ..with_plan(plan(sharing)) };
+            let first = Client::connect(&fabric, &address, config).unwrap();
+            std::thread::scope(|scope| {
+                for thread in 0..4 {
+                    let mut client = first.another().unwrap();
+                    scope.spawn(move || use_memory(&mut client, thread, 60));
+                }
+            });
+            assert_eq!(memory.load(0), 4 * 60, "{sharing:?}");
+            server.shutdown(Duration::from_secs(1));
+        }
+    });
+}
+
+#[test]
+fn threads_use_exposed_memory_in_virtual_time() {
+    for sharing in Sharing::ALL {
+        for (name, mode) in [
+            ("Direct-WriteIMM", CompletionMode::Adaptive),
+            ("Server-reply", CompletionMode::Busy),
+            ("FaRM", CompletionMode::Busy),
+        ] {
+            let plan = Plan { sharing, ..Protocol::by_name(name).unwrap().plan(mode) };
+            let settings = Settings { preemption: 20, ..Settings::default() };
+            Sim::run_with(settings, 1, move |fabric| {
+                let address = Address::new(Scheme::Sim, "memory").unwrap();
+                let (server, memory) = serve(&fabric, &address);
+                let first = Client::connect(&fabric, &address, with_plan(plan)).unwrap();
+                let tasks: Vec<_> = (0..3)
+                    .map(|thread| {
+                        let mut client = first.another().unwrap();
+                        let body = move || use_memory(&mut client, thread, 12);
+                        fabric.host().spawn(&format!("thread-{thread}"), Box::new(body)).unwrap()
+                    })
+                    .collect();
+                tasks.into_iter().for_each(dunlin_fabric::Task::join);
+                assert_eq!(memory.load(0), 3 * 12);
+                drop(first);
+                server.shutdown(Duration::from_secs(1));
+            })
+            .unwrap();
+        }
+    }
+}
+
+#[test]
+fn what_is_not_granted_is_refused_before_it_is_sent() {
+    let (fabric, address) = (fabric(), unique("refused"));
+    let (server, memory) = serve(&fabric, &address);
+    for sharing in Sharing::ALL {
+        let mut client = Client::connect(&fabric, &address, with_plan(plan(sharing))).unwrap();
+        for name in ["", "none", &"x".repeat(256)] {
+            let refused = client.attach(name).unwrap_err();
+            assert_eq!(refused, MemoryError::NoSuchRegion { name: name.to_owned() });
+        }
+        let (all, fixed) = (client.attach("all").unwrap(), client.attach("fixed").unwrap());
+        let not_permitted = MemoryError::NotPermitted { region: "fixed".to_owned() };
+        assert_eq!(client.write(&fixed, 0, &[1]), Err(not_permitted.clone()));
+        assert_eq!(client.fetch_add(&fixed, 0, 1), Err(not_permitted.clone()));
+        assert_eq!(client.compare_swap(&fixed, 0, 0, 1), Err(not_permitted));
+        assert_eq!(client.read(&fixed, 4090, &mut [9; 6]), Ok(()));
+        let out = MemoryError::OutOfBounds { offset: 4090, length: 7, limit: 4096 };
+        assert_eq!(client.read(&fixed, 4090, &mut [9; 7]), Err(out));
+        let out = MemoryError::OutOfBounds { offset: u64::MAX, length: 1, limit: BYTES };
+        assert_eq!(client.write(&all, u64::MAX, &[1]), Err(out));
+        assert_eq!(client.fetch_add(&all, 12, 1), Err(MemoryError::Misaligned { offset: 12 }));
+        assert_eq!(client.write(&all, BYTES, &[]), Ok(()), "no bytes at the end");
+        assert_eq!(*client.call(ECHO, b"goes on").unwrap(), *b"goes on");
+    }
+    assert!((0..BYTES as usize / 8).all(|word| memory.load(word * 8) == 0), "nothing was written");
+    server.shutdown(Duration::from_secs(1));
+}
+
+#[test]
+fn servers_expose_no_nonsense() {
+    let fabric = fabric();
+    let readable = || Region::new(fabric.register(4096, Access::READ).unwrap());
+    for (names, access, reason) in [
+        (vec![""], Access::READ, "1 to 255 bytes"),
+        (vec!["twice", "twice"], Access::READ, "differently"),
+        (vec!["read-only"], Access::WRITE, "registered for the access"),
+        (vec!["nothing"], Access::LOCAL, "registered for the access"),
+    ] {
+        let mut builder = ServerBuilder::new(&fabric);
+        for name in names {
+            builder = builder.expose(name, readable(), access);
+        }
+        let service = |_| -> Box<dyn Service> { Box::new(|_: &Request<'_>, _: &mut Reply<'_>| Ok(())) };
+        let refused = builder.serve(&unique("nonsense"), service).map(drop).unwrap_err();
+        assert!(refused.to_string().contains(reason), "{refused}");
+    }
+}
+
+/// Regions that are attached stay valid when the client connects again, and operations in between end with a
+/// certainty.
+#[test]
+fn regions_outlive_a_connection() {
+    bounded(|| {
+        for sharing in Sharing::ALL {
+            let (fabric, address) = (fabric(), unique("again"));
+            let (server, _) = serve(&fabric, &address);
+            let config = ClientConfig {
+                wait_for_ready: Duration::from_secs(20),
+                timeout: Duration::from_secs(30),
+                ..with_plan(plan(sharing))
+            };
+            let mut client = Client::connect(&fabric, &address, config).unwrap();
+            let region = client.attach("all").unwrap();
+            client.write(&region, 0, b"before").unwrap();
+            server.shutdown(Duration::ZERO);
+            let (server, memory) = serve(&fabric, &address);
+            let mut done = client.write(&region, 0, b"after it");
+            while let Err(MemoryError::Call(error)) = &done {
+                assert!(error.cause().is_some(), "{error}");
+                done = client.write(&region, 0, b"after it");
+            }
+            assert_eq!((done, memory.load(0).to_le_bytes()), (Ok(()), *b"after it"), "{sharing:?}");
+            server.shutdown(Duration::from_secs(1));
+        }
+    });
+}
+
+/// A client that goes away with operations under way leaves nothing, and its seat is given out again.
+#[test]
+fn operations_are_given_up_with_their_client() {
+    bounded(|| {
+        for sharing in Sharing::ALL {
+            let (fabric, address) = (fabric(), unique("given-up"));
+            let (server, _) = serve(&fabric, &address);
+            let config = ClientConfig { max_queue_pairs: 1, ..with_plan(plan(sharing)) };
+            let mut first = Client::connect(&fabric, &address, config).unwrap();
+            let region = first.attach("all").unwrap();
+            for round in 0..100u64 {
+                let mut other = first.another().unwrap();
+                for _ in 0..round % 5 {
+                    other.submit_read(&region, 0, 70_000).unwrap();
+                    other.submit_write(&region, 100_000, &[7; 5000]).unwrap();
+                }
+                drop(other);
+                first.write(&region, 200_000, &round.to_le_bytes()).unwrap();
+                let mut back = [0; 8];
+                first.read(&region, 200_000, &mut back).unwrap();
+                assert_eq!(back, round.to_le_bytes());
+            }
+            server.shutdown(Duration::from_secs(1));
+        }
+    });
+}
+
+/// A client that asks for regions for ever costs the server no more than one grant each.
+#[test]
+fn attaching_again_gives_the_same_grant() {
+    let (fabric, address) = (fabric(), unique("attach"));
+    let (server, _) = serve(&fabric, &address);
+    let (link, _) = greet(&fabric, &address);
+    let ask = |name: &str| {
+        send(&link, &Record::Attach(Attach { name: name.to_owned() }));
+        match receive(&link) {
+            Some(Record::Grant(grant)) => grant,
+            other => panic!("{other:?} instead of a grant"),
+        }
+    };
+    let first = ask("all");
+    assert_eq!((first.length, first.purpose), (BYTES, ALL.bits()));
+    for _ in 0..1000 {
+        assert_eq!(ask("all"), first);
+        assert_eq!(ask("none"), Grant { key: 0, length: 0, purpose: 0 });
+    }
+    link.close();
+    server.shutdown(Duration::from_secs(1));
+}
