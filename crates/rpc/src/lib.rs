@@ -13,6 +13,9 @@
 pub mod client;
 mod connect;
 pub mod error;
+// Lanes do not use it yet.
+#[allow(dead_code)]
+mod grouped;
 mod limits;
 mod mailbox;
 pub mod messages;
