@@ -13,8 +13,6 @@
 pub mod client;
 mod connect;
 pub mod error;
-// Lanes do not use it yet.
-#[allow(dead_code)]
 mod grouped;
 mod limits;
 mod mailbox;

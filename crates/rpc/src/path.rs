@@ -15,6 +15,8 @@
 //! | `datagram` | SEND of a datagram | takes the message from a RECV's buffer, in any order | `path/datagram.rs` |
 //! | `write_unreliable` | WRITE over UC into the receiver's ring | polls the ring | `path/lossy_ring.rs` |
 //!
+//! A lane whose lease ends carries `write` requests in two ways, with a zone and without one: `path/staged.rs`.
+//!
 //! `datagram` and `write_unreliable` may lose messages; `path/again.rs` retransmits requests and answers.
 //!
 //! Large payloads travel outside the messages. The receiver READs them (`path/rendezvous.rs`), possibly while
@@ -38,6 +40,7 @@ pub(crate) mod prefetch;
 pub(crate) mod rendezvous;
 pub(crate) mod route;
 pub(crate) mod rx;
+pub(crate) mod staged;
 mod staging;
 pub(crate) mod tx;
 
@@ -89,6 +92,9 @@ pub(crate) enum Violation {
     /// This side did not make the call, or the call is outside the window.
     #[error("call {0:#x} is not one of this connection's")]
     Call(u32),
+    /// The peer lies about a lease: it begins, ends or is announced at the wrong time.
+    #[error("a lease begins, ends or is used at the wrong time")]
+    Lease,
     /// The queue pair is in error, most likely because the peer has ended.
     #[error("the queue pair is in error")]
     Broken,

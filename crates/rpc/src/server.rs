@@ -10,6 +10,7 @@ pub(crate) mod clock;
 pub mod config;
 pub(crate) mod deferred;
 mod dispatch;
+mod groups;
 pub(crate) mod held;
 pub(crate) mod inbox;
 pub(crate) mod lane;
@@ -31,6 +32,7 @@ pub use crate::limits::MAX_FUNCTIONS;
 
 use self::accept::{Control, ControlState};
 use self::deferred::WaitingCalls;
+use self::groups::Turns;
 use self::inbox::Inbox;
 use self::occupancy::Crowd;
 use self::worker::Shared;
@@ -162,6 +164,7 @@ impl<F: Fabric> ServerBuilder<F> {
             pool: WaitingCalls::new(&fabric, waiting),
             pulled: WaitingCalls::new(&fabric, waiting),
             ways: Arc::new(Ways::new(self.config.workers)),
+            turns: Turns::new(self.config.groups()),
             config: self.config,
             stray_datagrams: AtomicU64::new(0),
             crowd: Crowd::default(),

@@ -201,9 +201,10 @@ pub struct Header {
     pub head: u32,
     /// Credits granted to the receiver of this message (FLOCK section 5). On lanes whose results are
     /// fetched or written back, responses carry the response mode that the server requests: 0 the client's
-    /// choice, 1 written back, 2 fetched whole, 3 fetched with more retries.
+    /// choice, 1 written back, 2 fetched whole, 3 fetched with more retries. On lanes whose leases end, responses
+    /// carry the number of the zone.
     pub credits: u8,
-    /// Low bits of the epoch of the lease under which this message is written.
+    /// On lanes whose leases end, responses carry the low 7 bits of the lease's epoch, and bit 7 set; else 0.
     pub epoch: u8,
     /// Thread slot of the caller. Only in single messages.
     pub thread: u16,

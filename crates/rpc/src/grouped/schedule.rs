@@ -75,13 +75,16 @@ pub(crate) struct Schedule {
     groups: Vec<Group>,
     running: usize,
     began: Nanos,
+    /// The clients of the slice before, and its length. Workers count their requests when they see the switch, so the
+    /// counts are complete one slice later.
+    before: Option<(Vec<ClientId>, Nanos)>,
 }
 
 impl Schedule {
     pub(crate) fn new(settings: Settings) -> Self {
         let settings = Settings { size: settings.size.max(1), slice: settings.slice.max(1), ..settings };
         let groups = vec![Group { clients: Vec::new(), slice: settings.slice }];
-        Schedule { settings, usage: BTreeMap::new(), groups, running: 0, began: 0 }
+        Schedule { settings, usage: BTreeMap::new(), groups, running: 0, began: 0, before: None }
     }
 
     /// Adds a client to the smallest group. A group that is too large then is split at the next switch. No effect on
@@ -152,7 +155,10 @@ impl Schedule {
     /// Ends the running slice and begins the next one. The caller may end a slice before it is due if its clients
     /// have nothing to do.
     pub(crate) fn switch(&mut self, now: Nanos) {
-        self.classify(now.saturating_sub(self.began).max(1));
+        if let Some((clients, length)) = self.before.take() {
+            self.classify(&clients, length);
+        }
+        self.before = Some((self.running().to_vec(), now.saturating_sub(self.began).max(1)));
         self.running += 1;
         if self.running >= self.groups.len() {
             self.running = 0;
@@ -167,9 +173,8 @@ impl Schedule {
     }
 
     /// Sets the classes of the clients that were served for `length` nanoseconds, and begins to count anew.
-    fn classify(&mut self, length: Nanos) {
-        let Some(group) = self.groups.get(self.running) else { return };
-        for client in &group.clients {
+    fn classify(&mut self, clients: &[ClientId], length: Nanos) {
+        for client in clients {
             let Some(usage) = self.usage.get_mut(client) else { continue };
             *usage = Usage { class: Some(class(usage.calls, usage.bytes, length)), ..Usage::default() };
         }
