@@ -9,7 +9,7 @@ pub(crate) mod batching;
 mod closing;
 pub mod config;
 pub(crate) mod core;
-mod establish;
+pub(crate) mod establish;
 mod fetched;
 pub(crate) mod filling;
 pub(crate) mod hub_lock;

@@ -379,6 +379,8 @@ impl<F: Fabric> Worker<F> {
 }
 
 #[cfg(test)]
+mod hostile;
+#[cfg(test)]
 mod tests;
 
 /// Returns the message that begins at `at` of requests that were READ; `None` for a `Skip`, behind which the rest of

@@ -19,28 +19,30 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Echoes, and counts its executions.
-const ECHO: u16 = 1;
+pub(super) const ECHO: u16 = 1;
 
-fn plan(mode: CompletionMode) -> Plan {
+pub(super) fn plan(mode: CompletionMode) -> Plan {
     let plan = Protocol::by_name("Server-reply").unwrap().plan(mode);
     plan.shared(Sharing::Dedicated, plan::Lease::Slice)
 }
 
 /// A load: clients that keep `window` calls in flight.
 #[derive(Clone, Copy, Debug)]
-struct Load {
-    clients: u64,
-    calls: u64,
-    window: usize,
-    group: u16,
-    slice: Duration,
-    mode: CompletionMode,
+pub(super) struct Load {
+    pub(super) clients: u64,
+    pub(super) calls: u64,
+    pub(super) window: usize,
+    pub(super) workers: u16,
+    pub(super) group: u16,
+    pub(super) slice: Duration,
+    pub(super) mode: CompletionMode,
 }
 
-const LOAD: Load = Load {
+pub(super) const LOAD: Load = Load {
     clients: 4,
     calls: 60,
     window: 3,
+    workers: 1,
     group: 1,
     slice: Duration::from_micros(20),
     mode: CompletionMode::Busy,
@@ -65,7 +67,7 @@ fn use_client<F: Fabric>(fabric: &F, address: &Address, load: Load, number: u64)
         }
         let sent = payload(number, call);
         let id = loop {
-            match client.submit_on(0, ECHO, &sent) {
+            match client.submit_on(call as usize % client.workers(), ECHO, &sent) {
                 Ok(id) => break id,
                 Err(CallError::NotExecuted(Cause::WindowFull)) => {
                     let (id, sent) = open.pop_front().unwrap();
@@ -81,56 +83,63 @@ fn use_client<F: Fabric>(fabric: &F, address: &Address, load: Load, number: u64)
     }
 }
 
-type Counted = Arc<Mutex<Counts>>;
+/// The counts of each worker.
+type Counted = Arc<Mutex<Vec<Counts>>>;
 
-/// Starts a server with one worker, whose counts are kept after each step.
-fn serve<F: Fabric>(fabric: &F, address: &Address, load: Load) -> (crate::Server<F>, Task, Counted) {
-    let (server, worker, counted, _) = serve_counted(fabric, address, load);
-    (server, worker, counted)
+/// Starts a server whose workers keep their counts after each step.
+pub(super) fn serve<F: Fabric>(
+    fabric: &F,
+    address: &Address,
+    load: Load,
+) -> (crate::Server<F>, Vec<Task>, Counted) {
+    let (server, workers, counted, _) = serve_counted(fabric, address, load);
+    (server, workers, counted)
 }
 
 fn serve_counted<F: Fabric>(
     fabric: &F,
     address: &Address,
     load: Load,
-) -> (crate::Server<F>, Task, Counted, Arc<AtomicU64>) {
+) -> (crate::Server<F>, Vec<Task>, Counted, Arc<AtomicU64>) {
     let executed = Arc::new(AtomicU64::new(0));
     let count = Arc::clone(&executed);
     let echo = move |request: &Request<'_>, reply: &mut Reply<'_>| -> Result<(), Status> {
         count.fetch_add(1, Ordering::Relaxed);
         Ok(reply.write(request.payload)?)
     };
-    let mut service = Some(Box::new(echo) as Box<dyn Service>);
-    let (server, mut workers) = ServerBuilder::new(fabric)
+    let (server, workers) = ServerBuilder::new(fabric)
         .config(ServerConfig {
+            workers: load.workers,
             group_size: load.group,
             group_slice: load.slice,
             spin: Duration::from_micros(2),
             ..ServerConfig::default()
         })
         .function(ECHO, FunctionMode::Worker)
-        .serve_with(address, |_| service.take().unwrap())
+        .serve_with(address, |_| Box::new(echo.clone()) as Box<dyn Service>)
         .unwrap();
-    let counted = Counted::default();
-    let mut worker = workers.pop().unwrap();
-    let put = Arc::clone(&counted);
-    let body = move || {
-        while !worker.is_ended() {
-            worker.step(Nanos::MAX);
-            if let Some(groups) = &worker.groups {
-                *put.lock().unwrap() = groups.counts;
+    let counted = Arc::new(Mutex::new(vec![Counts::default(); workers.len()]));
+    let workers = workers.into_iter().enumerate().map(|(number, mut worker)| {
+        let put = Arc::clone(&counted);
+        let body = move || {
+            while !worker.is_ended() {
+                worker.step(Nanos::MAX);
+                if let Some(groups) = &worker.groups {
+                    put.lock().unwrap()[number] = groups.counts;
+                }
             }
-        }
-        let zones = worker.groups.iter().flat_map(|groups| &groups.pools).map(|pool| pool.zones.in_use());
-        assert_eq!(zones.sum::<usize>(), 0, "every zone came back");
-    };
-    let worker = fabric.host().spawn("worker", Box::new(body)).unwrap();
-    (server, worker, counted, executed)
+            let zones = worker.groups.iter().flat_map(|groups| &groups.pools).map(|pool| pool.zones.in_use());
+            assert_eq!(zones.sum::<usize>(), 0, "every zone came back");
+        };
+        fabric.host().spawn(&format!("worker-{number}"), Box::new(body)).unwrap()
+    });
+    let workers = workers.collect();
+    (server, workers, counted, executed)
 }
 
-/// Runs a load on one worker. Returns what the worker counted.
+/// Runs a load. Returns the sums of what the workers counted.
 fn run<F: Fabric>(fabric: &F, address: &Address, load: Load) -> Counts {
-    let (server, worker, counted, executed) = serve_counted(fabric, address, load);
+    let (server, workers, counted, executed) = serve_counted(fabric, address, load);
     let tasks: Vec<_> = (0..load.clients)
         .map(|number| {
             let (fabric, address) = (fabric.clone(), address.clone());
@@ -141,9 +150,14 @@ fn run<F: Fabric>(fabric: &F, address: &Address, load: Load) -> Counts {
         .collect();
     tasks.into_iter().for_each(Task::join);
     server.shutdown(Duration::from_secs(1));
-    worker.join();
+    workers.into_iter().for_each(Task::join);
     assert_eq!(executed.load(Ordering::Relaxed), load.clients * load.calls, "{load:?}");
-    *counted.lock().unwrap()
+    counted.lock().unwrap().iter().fold(Counts::default(), |sum, counts| Counts {
+        leases: sum.leases + counts.leases,
+        reads: sum.reads + counts.reads,
+        switches: sum.switches + counts.switches,
+        told_alone: sum.told_alone + counts.told_alone,
+    })
 }
 
 fn in_virtual_time(settings: Settings, seed: u64, load: Load) -> Counts {
@@ -180,6 +194,16 @@ fn groups_take_turns() {
     }
 }
 
+/// All workers of a server follow one schedule.
+#[test]
+fn workers_take_turns_together() {
+    for seed in 0..10 {
+        let load = Load { workers: 3, clients: 7, group: 1 + seed as u16 % 3, ..LOAD };
+        let counts = in_virtual_time(Settings { preemption: 30, ..Settings::default() }, seed, load);
+        assert!(counts.switches > 9 && counts.leases > 7, "{load:?}: {counts:?}");
+    }
+}
+
 #[test]
 fn threads_that_lose_their_core_lose_no_request() {
     for seed in 0..20 {
@@ -211,7 +235,7 @@ fn groups_take_turns_on_shared_memory() {
 fn a_client_may_end_in_every_state() {
     Sim::run_with(Settings::default(), 4, |fabric| {
         let address = Address::new(Scheme::Sim, "ends").unwrap();
-        let (server, worker, counted) = serve(&fabric, &address, LOAD);
+        let (server, workers, counted) = serve(&fabric, &address, LOAD);
         let host = fabric.host().clone();
         let connect = || {
             Client::connect(&fabric, &address, ClientConfig::with_plan(plan(CompletionMode::Busy))).unwrap()
@@ -240,8 +264,8 @@ fn a_client_may_end_in_every_state() {
             assert_eq!(*stays.call(ECHO, &[round as u8; 900]).unwrap(), [round as u8; 900]);
         }
         server.shutdown(Duration::from_secs(1));
-        worker.join();
-        assert!(counted.lock().unwrap().leases >= 60);
+        workers.into_iter().for_each(Task::join);
+        assert!(counted.lock().unwrap()[0].leases >= 60);
     })
     .unwrap();
 }
@@ -251,7 +275,7 @@ fn a_client_may_end_in_every_state() {
 fn silent_clients_give_way_when_zones_are_short() {
     Sim::run_with(Settings::default(), 4, |fabric| {
         let address = Address::new(Scheme::Sim, "silent").unwrap();
-        let (server, worker, _) = serve(&fabric, &address, LOAD);
+        let (server, workers, _) = serve(&fabric, &address, LOAD);
         let host = fabric.host().clone();
         let connect = || {
             Client::connect(&fabric, &address, ClientConfig::with_plan(plan(CompletionMode::Busy))).unwrap()
@@ -268,7 +292,7 @@ fn silent_clients_give_way_when_zones_are_short() {
         }
         assert!(server.connections() < 5, "a silent client was given up");
         server.shutdown(Duration::from_secs(1));
-        worker.join();
+        workers.into_iter().for_each(Task::join);
     })
     .unwrap();
 }
