@@ -107,7 +107,7 @@ impl<F: Fabric> Worker<F> {
         }
         at = 0;
         while let Some(index) = self.groups.as_ref().and_then(|groups| groups.warming.get(at).copied()) {
-            self.look_at(index);
+            self.look_at(index, true);
             at += 1;
         }
         handled
@@ -119,7 +119,8 @@ impl<F: Fabric> Worker<F> {
         while let Some((index, since)) =
             self.groups.as_ref().and_then(|groups| groups.awaited.get(at).copied())
         {
-            self.look_at(index);
+            // Its requests are READ when its group is the next one.
+            self.look_at(index, false);
             let lane = self.lanes.get(usize::from(index)).and_then(Option::as_ref);
             let awaited = lane.and_then(|lane| lane.leased.as_ref()?.member.awaited());
             if awaited.is_some() && now >= since.saturating_add(PATIENCE) && self.is_zone_wanted(index) {
@@ -164,7 +165,7 @@ impl<F: Fabric> Worker<F> {
 
     /// Serves a lane of the running group. A lease may begin if `may_lease`.
     fn serve_member(&mut self, index: u16, may_lease: bool) -> usize {
-        self.look_at(index);
+        self.look_at(index, true);
         let handled = self.serve_read(index, may_lease);
         let Some(Some(lane)) = self.lanes.get(usize::from(index)) else { return handled };
         let (is_leased, has_pending) = (lane.is_leased(), lane.has_pending());
@@ -176,8 +177,8 @@ impl<F: Fabric> Worker<F> {
         if is_leased || has_pending { handled + self.serve_lane(usize::from(index)) } else { handled }
     }
 
-    /// Looks at a client's word, and READs the requests that it announces.
-    fn look_at(&mut self, index: u16) {
+    /// Looks at a client's word. If `may_read`, READs the requests that it announces.
+    fn look_at(&mut self, index: u16, may_read: bool) {
         let (Some(groups), Some(Some(lane))) = (&mut self.groups, self.lanes.get_mut(usize::from(index)))
         else {
             return;
@@ -187,7 +188,7 @@ impl<F: Fabric> Worker<F> {
         let zones = &mut groups.pools[leased.pool].zones;
         let announced = leased.member.on_word(word, lane.rx.head(), ZONE_BYTES / LINE as u32, zones);
         let Ok(announced) = announced else { return self.violated(index, Violation::Lease) };
-        if announced == 0 || leased.member.is_reading() || leased.read.is_some() {
+        if !may_read || announced == 0 || leased.member.is_reading() || leased.read.is_some() {
             return;
         }
         // A READ ends at the end of the ring; the next one begins at its start.
