@@ -47,7 +47,8 @@ impl<F: Fabric> Worker<F> {
             None => {
                 let bytes = count as u64 * u64::from(ZONE_BYTES);
                 let region = Region::new(fabric.register(bytes, Access::WRITE)?);
-                self.domain.watch_as(&region, route::SHARED.into());
+                // No name of a region would say which lane was written to: the lanes of a group are few, and polled.
+                self.domain.watch(&region);
                 groups.pools.push(Pool { user, region, zones: Zones::new(count), is_short: false });
                 groups.pools.len() - 1
             }
@@ -184,6 +185,7 @@ impl<F: Fabric> Worker<F> {
             return;
         };
         let Some(leased) = &mut lane.leased else { return };
+        self.dispatcher.fabric.host().charge(Work::PollMiss, 1);
         let word = Word::from_wire(lane.region.load(WORD_AT));
         let zones = &mut groups.pools[leased.pool].zones;
         let announced = leased.member.on_word(word, lane.rx.head(), ZONE_BYTES / LINE as u32, zones);
