@@ -9,8 +9,9 @@
 //! |---|---|---|
 //! | "the same class of priority" | not defined | priorities of one power of two |
 //! | sizes and slices of busier groups | "fewer", "longer" | half the size and 3/2 of the slice, where the class is at least two above the median one |
-//! | sizes and slices of less busy groups | not stated | 3/2 of the size and half the slice, where it is at least two below |
-//! | when clients are grouped again | "dynamically" | at the end of a cycle in which a client was two classes from the median of its group |
+//! | sizes and slices of less busy groups | not stated | the default size, which the caches of the NIC allow, and half the slice, where it is at least two below |
+//! | when clients are grouped again | "dynamically" | at the end of a cycle in which a client was two classes from the median of its group, or a group from the level that it was made for |
+//! | a client that joins when all groups have the default size | the group grows to 3/2 of it | if there are several groups, all clients are grouped again at the end of the cycle |
 //! | one group | not stated | its slice never ends |
 //! | a client that was not served yet | not stated | the median class |
 
@@ -50,11 +51,14 @@ impl Settings {
 /// A class of priorities, one for each power of two.
 type Class = u8;
 
-/// The requests of a client in the running slice, and its class by earlier slices.
+/// The requests of a client, and its class. Each slice counts half as much as the next one, so that a client that was
+/// late for one slice stays in its class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Usage {
     calls: u64,
     bytes: u64,
+    /// The time for which the client was served, in nanoseconds.
+    time: Nanos,
     /// `None` before the first slice.
     class: Option<Class>,
 }
@@ -64,6 +68,28 @@ struct Usage {
 struct Group {
     clients: Vec<ClientId>,
     slice: Nanos,
+    level: Level,
+}
+
+/// How busy the clients of a group are, compared with all clients.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Level {
+    Less,
+    #[default]
+    Usual,
+    More,
+}
+
+impl Level {
+    /// Returns the level of clients whose class is `ahead` of the median one; those that had a level keep it within
+    /// one class more.
+    const fn of(ahead: i16, before: Level) -> Level {
+        match (ahead, before) {
+            (2.., _) | (1, Level::More) => Level::More,
+            (..=-2, _) | (-1, Level::Less) => Level::Less,
+            _ => Level::Usual,
+        }
+    }
 }
 
 /// The groups of a server.
@@ -78,13 +104,23 @@ pub(crate) struct Schedule {
     /// The clients of the slice before, and its length. Workers count their requests when they see the switch, so the
     /// counts are complete one slice later.
     before: Option<(Vec<ClientId>, Nanos)>,
+    /// A client has joined although all of several groups had the default size.
+    has_grown: bool,
 }
 
 impl Schedule {
     pub(crate) fn new(settings: Settings) -> Self {
         let settings = Settings { size: settings.size.max(1), slice: settings.slice.max(1), ..settings };
-        let groups = vec![Group { clients: Vec::new(), slice: settings.slice }];
-        Schedule { settings, usage: BTreeMap::new(), groups, running: 0, began: 0, before: None }
+        let groups = vec![Group { slice: settings.slice, ..Group::default() }];
+        Schedule {
+            settings,
+            usage: BTreeMap::new(),
+            groups,
+            running: 0,
+            began: 0,
+            before: None,
+            has_grown: false,
+        }
     }
 
     /// Adds a client to the smallest group. A group that is too large then is split at the next switch. No effect on
@@ -94,7 +130,9 @@ impl Schedule {
             return;
         }
         self.usage.insert(client, Usage::default());
+        let several = self.groups.len() > 1;
         if let Some(group) = self.groups.iter_mut().min_by_key(|group| group.clients.len()) {
+            self.has_grown |= several && group.clients.len() >= self.settings.size;
             group.clients.push(client);
         }
     }
@@ -163,7 +201,7 @@ impl Schedule {
         if self.running >= self.groups.len() {
             self.running = 0;
             // Requests of a group that were READ before it was changed are kept until their clients are served.
-            if self.settings.by_priority && self.has_moved() {
+            if std::mem::take(&mut self.has_grown) || (self.settings.by_priority && self.has_moved()) {
                 self.deal();
             } else {
                 self.resize();
@@ -172,11 +210,14 @@ impl Schedule {
         self.began = now;
     }
 
-    /// Sets the classes of the clients that were served for `length` nanoseconds, and begins to count anew.
+    /// Sets the classes of the clients that were served for `length` nanoseconds.
     fn classify(&mut self, clients: &[ClientId], length: Nanos) {
         for client in clients {
             let Some(usage) = self.usage.get_mut(client) else { continue };
-            *usage = Usage { class: Some(class(usage.calls, usage.bytes, length)), ..Usage::default() };
+            let Usage { calls, bytes, time, .. } = *usage;
+            let time = time.saturating_add(length);
+            let class = Some(class(calls, bytes, time));
+            *usage = Usage { calls: calls / 2, bytes: bytes / 2, time: time / 2, class };
         }
     }
 
@@ -191,11 +232,16 @@ impl Schedule {
         classes.get(classes.len() / 2).copied()
     }
 
-    /// Returns whether a client differs from its group by two classes or more.
+    /// Returns whether a client differs from its group by two classes or more, or a group has another level.
     fn has_moved(&self) -> bool {
+        let all = self.median(self.usage.keys().copied());
         self.groups.len() > 1
             && self.groups.iter().any(|group| {
-                let Some(median) = self.median(group.clients.iter().copied()) else { return false };
+                let median = self.median(group.clients.iter().copied());
+                let (Some(median), Some(all)) = (median, all) else { return false };
+                if Level::of(i16::from(median) - i16::from(all), group.level) != group.level {
+                    return true;
+                }
                 let classes = group.clients.iter().filter_map(|client| self.class_of(*client));
                 classes.into_iter().any(|class| class.abs_diff(median) >= 2)
             })
@@ -204,7 +250,8 @@ impl Schedule {
     /// Groups all clients anew, by class.
     fn deal(&mut self) {
         let median = self.median(self.usage.keys().copied()).unwrap_or(0);
-        let of = |class: Option<Class>| class.unwrap_or(median);
+        let by_priority = self.settings.by_priority;
+        let of = |class: Option<Class>| class.filter(|_| by_priority).unwrap_or(median);
         let mut sorted: Vec<(Class, ClientId)> =
             self.usage.iter().map(|(client, usage)| (of(usage.class), *client)).collect();
         sorted.sort_unstable_by_key(|(class, client)| (std::cmp::Reverse(*class), *client));
@@ -212,16 +259,17 @@ impl Schedule {
         self.groups.clear();
         let mut left = sorted.as_slice();
         while let Some((first, _)) = left.first() {
-            let (size, slice) = match i16::from(*first) - i16::from(median) {
-                2.. => (least, slice + slice / 2),
-                ..=-2 => (self.settings.most(), (slice / 2).max(1)),
-                _ => (size, slice),
+            let level = Level::of(i16::from(*first) - i16::from(median), Level::Usual);
+            let (size, slice) = match level {
+                Level::More => (least, slice + slice / 2),
+                Level::Less => (size, (slice / 2).max(1)),
+                Level::Usual => (size, slice),
             };
             // A class ends a group that is large enough.
             let same = left.iter().take_while(|(class, _)| class.abs_diff(*first) < 2).count();
             let (group, rest) = left.split_at(size.min(same.max(least)).min(left.len()));
             let clients = group.iter().map(|(_, client)| *client).collect();
-            self.groups.push(Group { clients, slice });
+            self.groups.push(Group { clients, slice, level });
             left = rest;
         }
         self.resize();
@@ -236,7 +284,7 @@ impl Schedule {
             match groups.last_mut() {
                 Some(last) if last.clients.len() < least || group.clients.len() < least => {
                     if group.clients.len() > last.clients.len() {
-                        last.slice = group.slice;
+                        (last.slice, last.level) = (group.slice, group.level);
                     }
                     last.clients.extend(group.clients);
                 }
@@ -246,16 +294,17 @@ impl Schedule {
                 && last.clients.len() > most
                 && let Some(large) = groups.pop()
             {
+                let (slice, level) = (large.slice, large.level);
                 let mut clients = large.clients.as_slice();
                 for parts in (1..=clients.len().div_ceil(most)).rev() {
                     let (part, rest) = clients.split_at(clients.len() / parts);
-                    groups.push(Group { clients: part.to_vec(), slice: large.slice });
+                    groups.push(Group { clients: part.to_vec(), slice, level });
                     clients = rest;
                 }
             }
         }
         if groups.is_empty() {
-            groups.push(Group { clients: Vec::new(), slice: self.settings.slice });
+            groups.push(Group { slice: self.settings.slice, ..Group::default() });
         }
         self.groups = groups;
     }
@@ -338,6 +387,23 @@ mod tests {
         let slices: Vec<Nanos> = schedule.groups.iter().map(|group| group.slice).collect();
         assert_eq!(slices, [150_000, 150_000, 100_000, 100_000, 50_000]);
         assert!(schedule.groups[4].clients.iter().all(|client| client % 4 == 3));
+    }
+
+    /// Clients that differed only because some were measured before they made calls come together again.
+    #[test]
+    fn equal_clients_are_in_equal_groups() {
+        let mut schedule = schedule(8, 40);
+        schedule.switch(0);
+        for round in 0..200 {
+            for client in schedule.running().to_vec() {
+                // Half of the clients begin later.
+                let calls = if round < 20 && client < 20 { 0 } else { 25 };
+                schedule.count(client, calls, calls * 32);
+            }
+            schedule.switch(schedule.due());
+        }
+        assert_eq!(sizes(&schedule), [8; 5]);
+        assert!(schedule.groups.iter().all(|group| group.slice == 100_000));
     }
 
     #[test]
