@@ -10,7 +10,7 @@ mod closing;
 pub mod config;
 pub(crate) mod core;
 mod credited;
-mod establish;
+pub(crate) mod establish;
 mod fetched;
 pub(crate) mod filling;
 pub(crate) mod hub_lock;

@@ -13,6 +13,7 @@
 pub mod client;
 mod connect;
 pub mod error;
+mod grouped;
 mod limits;
 mod mailbox;
 pub mod messages;

@@ -73,6 +73,11 @@ impl RingWriter {
         to_end.min(self.lines - (self.tail - self.head))
     }
 
+    /// Returns the lines from the next message's position to the end of the ring.
+    pub(crate) fn to_end(&self) -> u64 {
+        self.lines - (self.tail & (self.lines - 1))
+    }
+
     /// Returns the lines written since the beginning, including skipped ones.
     pub(crate) fn tail(&self) -> u64 {
         self.tail

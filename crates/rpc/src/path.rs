@@ -15,6 +15,8 @@
 //! | `datagram` | SEND of a datagram | takes the message from a RECV's buffer, in any order | `path/datagram.rs` |
 //! | `write_unreliable` | WRITE over UC into the receiver's ring | polls the ring | `path/lossy_ring.rs` |
 //!
+//! A lane whose lease ends carries `write` requests in two ways, with a zone and without one: `path/staged.rs`.
+//!
 //! `datagram` and `write_unreliable` may lose messages; `path/again.rs` retransmits requests and answers.
 //!
 //! Large payloads travel outside the messages. The receiver READs them (`path/rendezvous.rs`), possibly while
@@ -39,6 +41,7 @@ pub(crate) mod prefetch;
 pub(crate) mod rendezvous;
 pub(crate) mod route;
 pub(crate) mod rx;
+pub(crate) mod staged;
 mod staging;
 pub(crate) mod tx;
 
@@ -93,6 +96,9 @@ pub(crate) enum Violation {
     /// An answer names another thread than that of its call.
     #[error("an answer names thread {0}, which did not make the call")]
     Thread(u16),
+    /// The peer lies about a lease: it begins, ends or is announced at the wrong time.
+    #[error("a lease begins, ends or is used at the wrong time")]
+    Lease,
     /// The queue pair is in error, most likely because the peer has ended.
     #[error("the queue pair is in error")]
     Broken,

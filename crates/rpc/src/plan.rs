@@ -363,9 +363,14 @@ pub enum Illegal {
     /// The fabric lacks a feature that the plan needs.
     #[error("this fabric has no {0}")]
     Lacks(&'static str),
-    /// This version cannot give a lane memory under this lease.
-    #[error("a lease of a {lease} is not in this version: use forever", lease = .0.name())]
-    LeaseNotInThisVersion(Lease),
+    /// The rest of the plan rules out memory of the server under this lease.
+    #[error("a lease of a {lease} needs {needs}: change the plan, or use the lease forever", lease = .lease.name())]
+    LeaseWithout {
+        /// The lease.
+        lease: Lease,
+        /// The missing property.
+        needs: &'static str,
+    },
     /// `rendezvous_above` exceeds [`SMALL_LIMIT`].
     #[error("rendezvous_above is {0}, at most {SMALL_LIMIT} is possible")]
     RendezvousAbove(u32),
@@ -433,8 +438,8 @@ impl Plan {
     /// Checks whether the plan can run on a fabric. Hints, `explain` and connecting all use this check.
     pub fn check(&self, capabilities: &Capabilities) -> Result<(), Illegal> {
         use CompletionMode::Busy;
-        if self.lease != Lease::Forever {
-            return Err(Illegal::LeaseNotInThisVersion(self.lease));
+        if let (Lease::Slice, Some(needs)) = (self.lease, self.lease_needs()) {
+            return Err(Illegal::LeaseWithout { lease: self.lease, needs });
         }
         if self.rendezvous_above > SMALL_LIMIT {
             return Err(Illegal::RendezvousAbove(self.rendezvous_above));
@@ -493,6 +498,20 @@ impl Plan {
         Ok(())
     }
 
+    /// Returns the property that the plan lacks for leases that end (ScaleRPC section 3.3).
+    fn lease_needs(&self) -> Option<&'static str> {
+        if self.request.carrier() != Carrier::Ring(Notice::Polled) {
+            return Some("requests by write");
+        }
+        if !matches!(self.response.carrier(), Carrier::Ring(_)) {
+            return Some("answers that are written into a ring");
+        }
+        if self.large != LargePayload::Read {
+            return Some("large payloads that are read");
+        }
+        (self.sharing != Sharing::Dedicated).then_some("dedicated lanes")
+    }
+
     /// The rules for carriers that may lose messages.
     fn check_lossy(&self, capabilities: &Capabilities) -> Result<(), Illegal> {
         let (request, response) = (self.request.carrier(), self.response.carrier());
@@ -525,9 +544,9 @@ impl Plan {
     }
 
     /// Returns whether the server counts the calls on the lane by credits. Not where messages may be lost: those
-    /// that are sent again would count twice.
+    /// that are sent again would count twice. Not under leases that end: a lease says what may be sent.
     pub(crate) const fn has_credits(&self) -> bool {
-        matches!(self.sharing, Sharing::Combined) && !self.is_lossy()
+        matches!(self.sharing, Sharing::Combined) && matches!(self.lease, Lease::Forever) && !self.is_lossy()
     }
 
     /// Returns the row of the protocol table that matches this plan, if any. [`LargePayload::Pieces`] matches

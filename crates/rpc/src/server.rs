@@ -11,6 +11,7 @@ pub(crate) mod deferred;
 mod dispatch;
 mod exported;
 pub(crate) mod exposed;
+mod groups;
 pub(crate) mod held;
 pub(crate) mod inbox;
 pub(crate) mod lane;
@@ -34,6 +35,7 @@ use self::accept::{Control, ControlState};
 use self::activity::Activity;
 use self::deferred::WaitingCalls;
 use self::exposed::Exposed;
+use self::groups::Turns;
 use self::inbox::Inbox;
 use self::occupancy::Crowd;
 use self::worker::Shared;
@@ -182,6 +184,7 @@ impl<F: Fabric> ServerBuilder<F> {
             ways: Arc::new(Ways::new(self.config.workers)),
             activity: Activity::of(&self.config),
             exposed: self.exposed,
+            turns: Turns::new(self.config.groups()),
             config: self.config,
             stray_datagrams: AtomicU64::new(0),
             crowd: Crowd::default(),

@@ -203,9 +203,10 @@ pub struct Header {
     /// On lanes with credits (FLOCK section 5.1): in requests the median number of calls of the messages since the
     /// client last asked for credits, 0 if it does not ask now; in responses the bit 0x80 grants them. On lanes
     /// whose results are fetched or written back, the low bits of responses are the response mode that the
-    /// server requests: 0 the client's choice, 1 written back, 2 fetched whole, 3 fetched with more retries.
+    /// server requests: 0 the client's choice, 1 written back, 2 fetched whole, 3 fetched with more retries. On
+    /// lanes whose leases end, which have no credits, responses carry the number of the zone.
     pub credits: u8,
-    /// Low bits of the epoch of the lease under which this message is written.
+    /// On lanes whose leases end, responses carry the low 7 bits of the lease's epoch, and bit 7 set; else 0.
     pub epoch: u8,
     /// Thread slot of the caller. Only in single messages.
     pub thread: u16,

@@ -3,6 +3,7 @@
 use super::lane::ClientLane;
 use super::slots::{Answered, Sink};
 use crate::error::{CallError, Cause};
+use crate::grouped::Mark;
 use crate::path::credits::GRANTED;
 use crate::path::large::Arrived;
 use crate::path::pieces::{PIECE, Pulled};
@@ -11,7 +12,7 @@ use crate::path::rendezvous::Exhausted;
 use crate::path::{MAX_MESSAGE, Scratch, Violation, route};
 use crate::plan::LargePayload;
 use dunlin_fabric::{Buffer, Fabric, Host, Work};
-use dunlin_wire::{Descriptor, Entry, FirstLine, Flags, Kind, LINE, Message, Status};
+use dunlin_wire::{Descriptor, Entry, FirstLine, Flags, Header, Kind, LINE, Message, Status};
 
 impl<F: Fabric> ClientLane<F> {
     /// Processes a message of one line, the most frequent case.
@@ -30,6 +31,9 @@ impl<F: Fabric> ClientLane<F> {
             Some(entry) if header.kind == Kind::Response => {
                 fabric.host().charge(Work::ParseMessage, 1);
                 self.tx.on_head(header.head)?;
+                if header.epoch != 0 {
+                    self.on_mark(fabric, domain, header)?;
+                }
                 self.draining |= header.flags.contains(Flags::DRAINING);
                 if self.is_credited {
                     self.on_credits(header);
@@ -58,6 +62,9 @@ impl<F: Fabric> ClientLane<F> {
         let message = Message::parse(bytes, MAX_MESSAGE)?;
         let header = message.header();
         self.tx.on_head(header.head)?;
+        if header.epoch != 0 {
+            self.on_mark(fabric, domain, header)?;
+        }
         if header.flags.contains(Flags::DRAINING) {
             self.draining = true;
         }
@@ -107,6 +114,13 @@ impl<F: Fabric> ClientLane<F> {
             }
             kind => Err(Violation::Kind(kind)),
         }
+    }
+
+    /// Takes what a message of a lane under leases says about them.
+    #[inline(never)]
+    fn on_mark(&mut self, fabric: &F, domain: &mut F::Domain, header: &Header) -> Result<(), Violation> {
+        let ends = header.flags.contains(Flags::CONTEXT_SWITCH);
+        self.tx.on_mark(fabric, domain, Mark { epoch: header.epoch, zone: header.credits, ends })
     }
 
     #[inline]

@@ -94,7 +94,7 @@ impl<F: Fabric> ClientLane<F> {
     /// Returns the keys of all memory that the server may access.
     fn granted_keys(&self) -> Vec<RegionKey> {
         let keys = self.exports.keys().chain(self.arrivals.keys());
-        std::iter::once(self.granted).chain(keys).collect()
+        std::iter::once(self.granted).chain(self.tx.staged_key()).chain(keys).collect()
     }
 }
 

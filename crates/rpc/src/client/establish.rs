@@ -24,9 +24,10 @@ use crate::path::lossy_ring::LossyRing;
 use crate::path::pieces::Pulls;
 use crate::path::posting::{datagrams, inbound_bytes, receives, repost, unreliable};
 use crate::path::rendezvous::Pool;
+use crate::path::staged::Staged;
 use crate::path::tx::{Lossy, TxParts};
 use crate::path::{CONTROL_BYTES, MAX_MESSAGE, Rx, RxSource, Tx, TxHalf};
-use crate::plan::{Carrier, CompletionMode, Plan};
+use crate::plan::{Carrier, CompletionMode, Lease, Plan};
 use crate::tune::Tuners;
 use crate::tune::fill::FillTuner;
 use dunlin_fabric::{
@@ -139,6 +140,8 @@ pub(crate) struct PreparedLane<F: Fabric> {
     region: Region<F::Memory>,
     /// The key under which `region` is granted to the server.
     granted: RegionKey,
+    /// The ring of requests that the server READs, and its grant, if leases of the server's memory end.
+    staged: Option<(Region<F::Memory>, RegionKey)>,
     plan: Plan,
     /// The plan was hybrid, and the fabric's rates rule fetching out.
     pub(crate) ruled_out: bool,
@@ -210,6 +213,15 @@ impl<F: Fabric> PreparedLane<F> {
             None
         };
         let key = greeting.link.grant(region.memory(), Access::WRITE)?;
+        let staged = match plan.lease {
+            Lease::Forever => None,
+            Lease::Slice => {
+                let memory = core.fabric.register(u64::from(config.ring_bytes), Access::READ)?;
+                let ring = Region::new(memory);
+                let key = greeting.link.grant(ring.memory(), Access::READ)?;
+                Some((ring, key))
+            }
+        };
         let (unreliable, unreliable_endpoint) = unreliable.unzip();
         let (datagrams, datagram_endpoint) = datagrams.unzip();
         let open = OpenLane {
@@ -228,7 +240,7 @@ impl<F: Fabric> PreparedLane<F> {
             endpoint,
             unreliable_endpoint: unreliable_endpoint.unwrap_or_default(),
             datagram_endpoint: datagram_endpoint.unwrap_or_default(),
-            region_keys: vec![key.0],
+            region_keys: std::iter::once(key.0).chain(staged.iter().map(|(_, key)| key.0)).collect(),
             extensions: credits_of(&plan, config),
         };
         Ok(PreparedLane {
@@ -238,6 +250,7 @@ impl<F: Fabric> PreparedLane<F> {
             datagrams,
             region,
             granted: key,
+            staged,
             plan,
             ruled_out: false,
             open,
@@ -303,7 +316,14 @@ impl<F: Fabric> PreparedLane<F> {
                 let ring = LossyRing::new(ring_bytes as usize);
                 TxHalf::Lossy(Box::new(Lossy { key, base: CONTROL_BYTES as u64, ring }))
             }
-            Carrier::Ring(notice) => TxHalf::Write { key, base: CONTROL_BYTES as u64, notice },
+            Carrier::Ring(notice) => match self.staged {
+                None => TxHalf::Write { key, base: CONTROL_BYTES as u64, notice },
+                // The second region is the server's pool.
+                Some((ring, granted)) => {
+                    let pool = RegionKey(published);
+                    TxHalf::Staged(Box::new(Staged::new(ring, ring_bytes, granted, key, pool)))
+                }
+            },
             Carrier::Published { .. } | Carrier::Hybrid(_) => return Err(broken("requests are not fetched")),
         };
         let tx = Tx::new(TxParts {
@@ -332,6 +352,7 @@ impl<F: Fabric> PreparedLane<F> {
         let source = match carrier {
             Carrier::Ring(_) | Carrier::Hybrid(_) | Carrier::LossyRing => RxSource::Ring {
                 region: self.region.clone(),
+                base: CONTROL_BYTES as u32,
                 reader: RingReader::new(config.ring_bytes as usize),
             },
             Carrier::Receive => RxSource::Messages(VecDeque::with_capacity(config.window as usize + 1)),

@@ -554,6 +554,9 @@ impl<F: Fabric> ClientLane<F> {
             messages += 1;
             left = left.saturating_sub(cost);
         }
+        if self.tx.is_behind() {
+            self.write_what_waits(fabric, domain)?;
+        }
         if self.batching.is_some() {
             self.flush_alone(fabric, domain)?;
         }
@@ -580,6 +583,15 @@ impl<F: Fabric> ClientLane<F> {
             batching.look(|| fabric.host().now());
         }
         Ok(messages + usize::from(went_on))
+    }
+
+    /// Writes the requests and the word of a lane under leases that found no room in the send queue.
+    #[cold]
+    fn write_what_waits(&mut self, fabric: &F, domain: &mut F::Domain) -> Result<(), Violation> {
+        match self.tx.go_on(fabric, domain) {
+            Ok(()) | Err(TxError::Full) => Ok(()),
+            Err(TxError::Broken) => Err(Violation::Broken),
+        }
     }
 
     /// Processes a message that is not one line in memory, if there is one, and returns its cost. Not

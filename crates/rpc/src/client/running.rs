@@ -1,7 +1,7 @@
 //! How a function's calls run: the answer of `plan_of`.
 
 use super::config::{ClientConfig, impatience};
-use crate::plan::{CompletionMode, Plan, Sharing};
+use crate::plan::{CompletionMode, Lease, Plan, Sharing};
 use crate::tune::Tuners;
 use std::fmt;
 
@@ -94,6 +94,9 @@ impl fmt::Display for RunningPlan {
         if let Some(plan) = self.plan.filter(|plan| plan.sharing != Sharing::Dedicated) {
             write!(f, " on {} lanes", plan.sharing.name())?;
         }
+        if self.plan.is_some_and(|plan| plan.lease == Lease::Slice) {
+            f.write_str(" with leases of a slice")?;
+        }
         write!(f, " over {}", self.transport)?;
         for (side, waits) in [("client", &self.client), ("server", &self.server)] {
             if let Some(waits) = waits {
@@ -164,7 +167,7 @@ pub(crate) fn numbered(function: u16) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{Lease, Protocol};
+    use crate::plan::Protocol;
     use CompletionMode::{Adaptive, Busy, Event};
 
     fn plan(client: CompletionMode, server: CompletionMode) -> Plan {
@@ -187,6 +190,10 @@ mod tests {
         let shared = plan(Event, Event).shared(Sharing::Combined, Lease::Forever);
         let shared = ClientConfig::with_plan(shared).running(3, "shm", &NONE, &numbered, false).to_string();
         assert!(shared.starts_with("function 3: Direct-WriteIMM on combined lanes over shm; "), "{shared}");
+        let leased = Protocol::by_name("Server-reply").unwrap().plan(Busy);
+        let leased = ClientConfig::with_plan(leased.shared(Sharing::Dedicated, Lease::Slice));
+        let leased = leased.running(3, "shm", &NONE, &numbered, false).to_string();
+        assert!(leased.starts_with("function 3: Server-reply with leases of a slice over shm; "), "{leased}");
         let running = config.running(1, "shm", &NONE, &numbered, false);
         let waits = |waits: Option<WaitsAs>| waits.unwrap().to_string();
         assert_eq!(waits(running.client), "busy");

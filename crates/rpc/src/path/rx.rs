@@ -1,6 +1,7 @@
 //! Receiving end of a direction: finds the next message and copies it once, whole, into private memory.
 
-use super::{CONTROL_BYTES, MAX_MESSAGE, Violation};
+use super::{MAX_MESSAGE, Violation};
+use crate::grouped::Lease;
 use crate::mailbox::RingReader;
 use crate::path::datagram::Datagrams;
 use crate::path::fetch::Fetcher;
@@ -18,10 +19,12 @@ const LINES_AHEAD: u64 = 2;
 /// The source of messages. The rarer variants are boxed to keep it small.
 #[derive(Debug)]
 pub(crate) enum RxSource<F: Fabric> {
-    /// A ring in local memory, behind its control line.
+    /// A ring in local memory.
     Ring {
         /// The region.
         region: Region<F::Memory>,
+        /// Offset of the ring in the region: behind the control line, or that of a zone.
+        base: u32,
         /// The reader's position.
         reader: RingReader,
     },
@@ -93,6 +96,53 @@ impl<F: Fabric> Rx<F> {
         let expected = tags.first(0, 0);
         let due = u32::from(!told_of);
         Rx { source, tags, epoch: 0, sequence: 0, expected, in_a_row: 0, due, told_of }
+    }
+
+    /// Continues the ring at the zone of a lease: the next message is expected there, at its position in the ring.
+    pub(crate) fn renew(&mut self, lease: &Lease) {
+        if let RxSource::Ring { base, .. } = &mut self.source {
+            *base = lease.base as u32;
+        }
+        self.epoch = lease.epoch;
+        self.expected = self.tags.first(self.epoch, self.sequence);
+        self.due = u32::from(!self.told_of);
+    }
+
+    /// Takes no message from the ring until the next lease.
+    pub(crate) fn suspend(&mut self) {
+        self.due = 0;
+    }
+
+    /// Returns whether another message waits behind the next one of a ring.
+    pub(crate) fn waits_beyond(&self) -> bool {
+        let RxSource::Ring { region, base, reader } = &self.source else { return false };
+        let (base, position, to_end) = (*base as usize, reader.position(), reader.to_end());
+        let Ok(first) = parse_line(&region.line_out(base + position), to_end.min(MAX_MESSAGE)) else {
+            return false;
+        };
+        let is_at_end = first.header().kind == Kind::Skip || first.total() == to_end;
+        let next = if is_at_end { 0 } else { position + first.total() };
+        region.load(base + next + TAG_OFFSET) == self.tags.first(self.epoch, self.sequence + 1)
+    }
+
+    /// Advances the head past `lines` lines of the ring that were READ from the peer's copy of it.
+    pub(crate) fn was_read(&mut self, lines: u32) {
+        if let RxSource::Ring { reader, .. } = &mut self.source {
+            reader.advance(lines as usize * LINE);
+        }
+    }
+
+    /// Counts a message that was READ as taken.
+    pub(crate) fn took_read(&mut self) {
+        self.next();
+    }
+
+    /// Returns the lines from the head to the end of the ring; 0 without a ring.
+    pub(crate) fn lines_to_end(&self) -> u32 {
+        match &self.source {
+            RxSource::Ring { reader, .. } => (reader.to_end() / LINE) as u32,
+            _ => 0,
+        }
     }
 
     /// Records that the completion of a RECV has announced a message in the ring.
@@ -268,9 +318,9 @@ impl<F: Fabric> Rx<F> {
     /// Prefetches the next message's first line and the line behind it, which is read right after.
     #[inline]
     pub(crate) fn warm(&self) {
-        if let RxSource::Ring { region, reader } = &self.source {
-            region.prefetch(CONTROL_BYTES + reader.position());
-            region.prefetch(CONTROL_BYTES + reader.position_ahead(1));
+        if let RxSource::Ring { region, base, reader } = &self.source {
+            region.prefetch(*base as usize + reader.position());
+            region.prefetch(*base as usize + reader.position_ahead(1));
         }
     }
 
@@ -286,8 +336,8 @@ impl<F: Fabric> Rx<F> {
     #[inline(always)]
     pub(crate) fn is_waiting(&self) -> bool {
         match &self.source {
-            RxSource::Ring { region, reader } => {
-                self.due > 0 && region.load(CONTROL_BYTES + reader.position() + TAG_OFFSET) == self.expected
+            RxSource::Ring { region, base, reader } => {
+                self.due > 0 && region.load(*base as usize + reader.position() + TAG_OFFSET) == self.expected
             }
             RxSource::Messages(messages) => !messages.is_empty(),
             RxSource::Fetch(fetcher) => fetcher.has_arrived(),
@@ -298,10 +348,10 @@ impl<F: Fabric> Rx<F> {
     /// Takes the next message if it is one line in a ring: the short path for most messages.
     #[inline(always)]
     pub(crate) fn next_line(&mut self, fabric: &F, scratch: &mut Scratch) -> Result<Next, Violation> {
-        let RxSource::Ring { region, reader } = &mut self.source else {
+        let RxSource::Ring { region, base, reader } = &mut self.source else {
             return Ok(if self.is_waiting() { Next::Other } else { Next::Nothing });
         };
-        let at = CONTROL_BYTES + reader.position();
+        let at = *base as usize + reader.position();
         if self.due == 0 || region.load(at + TAG_OFFSET) != self.expected {
             fabric.host().charge(Work::PollMiss, 1);
             self.in_a_row = 0;
@@ -309,7 +359,7 @@ impl<F: Fabric> Rx<F> {
         }
         self.in_a_row = self.in_a_row.saturating_add(1);
         if self.in_a_row >= STREAM_FROM {
-            region.prefetch(CONTROL_BYTES + reader.position_ahead(LINES_AHEAD));
+            region.prefetch(*base as usize + reader.position_ahead(LINES_AHEAD));
         }
         let Some(line) = scratch.first_chunk_mut::<LINE>() else { return Ok(Next::Nothing) };
         region.copy_out(at, line);
@@ -342,7 +392,9 @@ impl<F: Fabric> Rx<F> {
         loop {
             let expected = self.expected();
             let taken = match &mut self.source {
-                RxSource::Ring { region, reader } => take_from_ring(region, reader, expected, scratch)?,
+                RxSource::Ring { region, base, reader } => {
+                    take_from_ring(region, *base as usize, reader, expected, scratch)?
+                }
                 RxSource::Messages(messages) => {
                     let Some(held) = messages.pop_front() else { return Ok(None) };
                     let bytes: &[u8] = match &held {
@@ -425,11 +477,12 @@ pub(crate) fn check(bytes: &[u8], expected: Tags) -> Result<usize, Violation> {
 #[inline]
 fn take_from_ring<F: Fabric>(
     region: &Region<F::Memory>,
+    base: usize,
     reader: &mut RingReader,
     expected: Tags,
     scratch: &mut Scratch,
 ) -> Result<Taken<F>, Violation> {
-    let at = CONTROL_BYTES + reader.position();
+    let at = base + reader.position();
     if region.load(at + TAG_OFFSET) != expected.first {
         return Ok(Taken::Nothing);
     }

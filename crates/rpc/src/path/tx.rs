@@ -5,6 +5,7 @@ use super::{HEAD_IMMEDIATE, MAX_MESSAGE, Violation};
 use crate::mailbox::{Place, RingWriter};
 use crate::path::datagram::Outlet;
 use crate::path::lossy_ring::LossyRing;
+use crate::path::staged::Staged;
 use crate::path::{fetch, route};
 use crate::plan::Notice;
 use dunlin_fabric::{
@@ -51,6 +52,8 @@ pub(crate) enum TxHalf<F: Fabric> {
     Datagram(Outlet),
     /// WRITE into the peer's ring, which may be lost.
     Lossy(Box<Lossy>),
+    /// WRITE into the zone of a lease, or an announcement for a READ.
+    Staged(Box<Staged<F>>),
     /// A store to local memory that the peer READs.
     Publish {
         /// That region: the ring, followed by one table per level of metadata.
@@ -75,6 +78,8 @@ pub(crate) enum TxError {
 const fn tell<M: Memory>() -> Operation<'static, M> {
     Operation::Send { data: Data::Inline(&[]), immediate: None, to: None }
 }
+
+mod leased;
 
 /// The sending end. Fields that every message touches come first; they take at most two cache lines.
 #[derive(Debug)]
@@ -469,6 +474,7 @@ impl<F: Fabric> Tx<F> {
             }
             TxHalf::Datagram(_) => return self.put_datagram(fabric, domain, parts, total),
             TxHalf::Lossy(_) => return self.put_lossy(fabric, domain, parts, total, at),
+            TxHalf::Staged(_) => return self.put_staged(fabric, domain, parts, total, at),
             TxHalf::Send => {
                 Operation::Send { data: self.data(fabric, parts, total)?, immediate: None, to: None }
             }

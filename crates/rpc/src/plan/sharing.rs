@@ -22,7 +22,8 @@ pub enum Sharing {
 pub enum Lease {
     /// Until the lane closes.
     Forever = 1,
-    /// For a time slice of the group that the client is in (ScaleRPC section 3). This version does not have it.
+    /// For a time slice of the group that the client is in (ScaleRPC section 3). Needs requests by `write`, answers
+    /// written into a ring, and dedicated lanes.
     Slice = 2,
 }
 

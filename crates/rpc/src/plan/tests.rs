@@ -204,7 +204,7 @@ fn what_a_fabric_lacks_is_named() {
 }
 
 #[test]
-fn every_policy_is_legal_with_every_protocol_and_a_slice_with_none() {
+fn every_policy_is_legal_with_every_protocol_and_a_slice_with_writes() {
     for plan in PROTOCOLS.iter().map(|protocol| protocol.plan(CompletionMode::Busy)) {
         for sharing in Sharing::ALL {
             let plan = plan.shared(sharing, Lease::Forever);
@@ -214,11 +214,20 @@ fn every_policy_is_legal_with_every_protocol_and_a_slice_with_none() {
                 Some(plan.request)
             );
             let sliced = plan.shared(sharing, Lease::Slice).check(&Capabilities::EVERYTHING);
-            assert_eq!(sliced, Err(Illegal::LeaseNotInThisVersion(Lease::Slice)));
+            let is_legal =
+                sharing == Sharing::Dedicated && plan.protocol() == Protocol::by_name("Server-reply");
+            assert_eq!(sliced.is_ok(), is_legal, "{plan:?}");
         }
     }
-    let text = Illegal::LeaseNotInThisVersion(Lease::Slice).to_string();
-    assert_eq!(text, "a lease of a slice is not in this version: use forever");
+    let plan = Plan::new(RequestHalf::Write, ResponseHalf::Write).shared(Sharing::Dedicated, Lease::Slice);
+    let needs = |plan: Plan| plan.check(&Capabilities::EVERYTHING).unwrap_err().to_string();
+    let text = needs(plan.shared(Sharing::Combined, Lease::Slice));
+    assert_eq!(text, "a lease of a slice needs dedicated lanes: change the plan, or use the lease forever");
+    assert!(needs(Plan { request: RequestHalf::Send, ..plan }).contains("requests by write"));
+    assert!(needs(Plan { response: ResponseHalf::Send, ..plan }).contains("answers that are written"));
+    assert!(needs(plan.large(LargePayload::Write, 0)).contains("large payloads that are read"));
+    let no_order = Capabilities { in_order_write: false, ..Capabilities::EVERYTHING };
+    assert_eq!(plan.check(&no_order), Err(Illegal::NoOrder));
 }
 
 #[test]

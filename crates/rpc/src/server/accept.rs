@@ -5,6 +5,7 @@ use super::activity::QueuePair;
 use super::clients::Clients;
 use super::credited::LaneCredits;
 use super::exposed::Grants;
+use super::groups::ZONE_BYTES;
 use super::inbox::{Command, Inbox, OpenCommand};
 use super::occupancy::Occupancy;
 use super::open::refuse_with;
@@ -405,7 +406,7 @@ impl<F: Fabric> Control<F> {
         };
         let plan = plan_of(&open)?;
         plan.check(self.fabric.capabilities()).map_err(|error: Illegal| {
-            let is_lease = matches!(error, Illegal::LeaseNotInThisVersion(_));
+            let is_lease = matches!(error, Illegal::LeaseWithout { .. });
             let code = if is_lease { RefusalCode::SHARING } else { RefusalCode::ILLEGAL_PLAN };
             (code, error.to_string())
         })?;
@@ -419,21 +420,32 @@ impl<F: Fabric> Control<F> {
         if open.window == 0 {
             return Err((RefusalCode::ILLEGAL_PLAN, "a window of no calls is not possible".to_owned()));
         }
-        let &[client_key] = open.region_keys.as_slice() else {
-            return Err((RefusalCode::MALFORMED, "one region has to be granted".to_owned()));
+        let (client_key, staged) = match (open.region_keys.as_slice(), plan.lease) {
+            (&[client_key], Lease::Forever) => (client_key, None),
+            (&[client_key, staged], Lease::Slice) => (client_key, Some(RegionKey(staged))),
+            (_, Lease::Forever) => {
+                return Err((RefusalCode::MALFORMED, "one region has to be granted".to_owned()));
+            }
+            (_, Lease::Slice) => {
+                return Err((RefusalCode::MALFORMED, "two regions have to be granted".to_owned()));
+            }
         };
         let credits = self.credits(session, &plan, open.extensions.credits())?;
         let admitted =
             session.lanes.admit(open.lane, number_of_worker, LANES_PER_WORKER * self.workers.len());
         let admission = admitted.map_err(|(code, text)| (code, text.to_owned()))?;
-        let ring_bytes = open.ring_bytes.min(config.max_ring_bytes);
+        let mut ring_bytes = open.ring_bytes.min(config.max_ring_bytes);
+        if staged.is_some() {
+            ring_bytes = ZONE_BYTES;
+        }
         let register = |length: u64, access| {
             self.fabric
                 .register(length, access)
                 .map(Region::new)
                 .map_err(|error| (RefusalCode::NO_MEMORY, WithSources(&error).to_string()))
         };
-        let ring = if plan.request.carrier().has_ring() { ring_bytes as u64 } else { 0 };
+        let has_ring = plan.request.carrier().has_ring() && staged.is_none();
+        let ring = if has_ring { ring_bytes as u64 } else { 0 };
         let region = register(CONTROL_BYTES as u64 + ring, Access::WRITE)?;
         let published = match plan.response.carrier() {
             Carrier::Published { metadata } => {
@@ -458,6 +470,7 @@ impl<F: Fabric> Control<F> {
             unreliable_endpoint: Endpoint(open.unreliable_endpoint),
             datagram_endpoint: Endpoint(open.datagram_endpoint),
             client_key: RegionKey(client_key),
+            staged,
             region,
             published,
             secret,

@@ -1,7 +1,9 @@
 //! Server settings.
 
 use crate::error::ServeError;
+use crate::grouped::schedule::Settings;
 use crate::limits::MAX_WINDOW;
+use dunlin_fabric::nanos;
 use std::time::Duration;
 
 /// Settings of a server. The defaults fit most uses.
@@ -47,6 +49,10 @@ pub struct ServerConfig {
     pub spin: Duration,
     /// Time limit for a client's hello message. Default: 5 s.
     pub hello_timeout: Duration,
+    /// The number of clients that are served together, among those whose plan has the lease `slice`. Default: 40.
+    pub group_size: u16,
+    /// The time for which a group of such clients is served, if there are several groups. Default: 100 µs.
+    pub group_slice: Duration,
     /// The time that received calls have to be answered when a signal ends the server
     /// (`dunlin::Server::run_until_signal`). Default: 5 s.
     pub shutdown_timeout: Duration,
@@ -73,6 +79,8 @@ impl Default for ServerConfig {
             spin: Duration::from_micros(20),
             hello_timeout: Duration::from_secs(5),
             shutdown_timeout: Duration::from_secs(5),
+            group_size: 40,
+            group_slice: Duration::from_micros(100),
         }
     }
 }
@@ -82,6 +90,12 @@ impl ServerConfig {
     pub(crate) fn serves(&self, name: &str) -> bool {
         let any = name.is_empty() || self.service.is_empty();
         any || self.service == name || self.other_names.iter().any(|other| other == name)
+    }
+
+    /// Returns the settings of the groups.
+    pub(crate) fn groups(&self) -> Settings {
+        let slice = nanos(self.group_slice);
+        Settings { size: self.group_size.into(), slice, ..Settings::PAPER }
     }
 
     pub(crate) fn check(&self) -> Result<(), ServeError> {
@@ -107,6 +121,12 @@ impl ServerConfig {
                 self.max_payload.max(self.max_response),
                 "under 4 GiB",
             );
+        }
+        if self.group_size == 0 || self.group_size > 80 {
+            return out("group_size", self.group_size.into(), "1 to 80 clients");
+        }
+        if self.group_slice < Duration::from_micros(1) || self.group_slice > Duration::from_secs(1) {
+            return out("group_slice", nanos(self.group_slice), "1 us to 1 s");
         }
         if self.pool_threads == 0 || self.pool_threads > 1024 {
             return out("pool_threads", self.pool_threads.into(), "1 to 1024");

@@ -217,7 +217,7 @@ impl<F: Fabric> Dispatcher<F> {
     }
 
     #[inline(never)]
-    fn on_message(
+    pub(super) fn on_message(
         &mut self,
         domain: &mut F::Domain,
         lane: &mut ServerLane<F>,

@@ -28,6 +28,8 @@ pub(crate) struct OpenCommand<F: Fabric> {
     pub(crate) datagram_endpoint: Endpoint,
     /// The client's inbound region.
     pub(crate) client_key: RegionKey,
+    /// The client's ring of requests for the server to READ, if leases of the server's memory end.
+    pub(crate) staged: Option<RegionKey>,
     /// The server's inbound region: control line and ring of requests.
     pub(crate) region: Region<F::Memory>,
     /// The server's ring that a fetching client READs.

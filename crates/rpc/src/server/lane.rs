@@ -3,9 +3,11 @@
 use super::clock::WorkerClock;
 use super::credited::LaneCredits;
 use super::dispatch::Call;
+use super::groups::LeasedLane;
 use super::held::HeldLane;
 use super::open;
 use super::open_lanes::Admission;
+use crate::grouped::Mark;
 use crate::path::again::Replies;
 use crate::path::call_id::{is_newer, split_call};
 use crate::path::hybrid::{Asked, Published};
@@ -55,6 +57,8 @@ pub(crate) struct ServerLane<F: Fabric> {
     by_completion: bool,
     /// The lane's index in the worker.
     pub(crate) index: u16,
+    /// What answers tell about the lease.
+    pub(crate) mark: Mark,
     pub(crate) rx: Rx<F>,
     pub(crate) tx: Tx<F>,
     /// The last call seen in each slot: a call id is executed once.
@@ -68,11 +72,11 @@ pub(crate) struct ServerLane<F: Fabric> {
     pub(crate) errands: Errands<F>,
     /// Large requests that are being READ.
     pub(crate) reading: Vec<Call>,
-    pub(crate) session: u64,
     /// A lower bound of the time at which the next message to be taken arrived; as [`Seen::at`].
     since: u32,
     pub(crate) plan: Plan,
     pub(crate) number: u16,
+    pub(crate) session: u64,
     /// Distinguishes this lane from earlier ones at the same index.
     pub(crate) serial: u64,
     pub(crate) link: F::Link,
@@ -104,6 +108,8 @@ pub(crate) struct ServerLane<F: Fabric> {
     pub(crate) credits: Option<Box<LaneCredits>>,
     /// The keys of the memory granted with the lane.
     pub(crate) granted: Vec<RegionKey>,
+    /// The state of leases, if they end.
+    pub(crate) leased: Option<Box<LeasedLane<F>>>,
     /// The lane's place among those of its connection.
     _admission: Admission,
 }
@@ -133,6 +139,7 @@ pub(crate) struct LaneParts<F: Fabric> {
     pub(crate) opened: Nanos,
     pub(crate) credits: Option<Box<LaneCredits>>,
     pub(crate) granted: Vec<RegionKey>,
+    pub(crate) leased: Option<Box<LeasedLane<F>>>,
     pub(crate) admission: Admission,
 }
 
@@ -181,6 +188,8 @@ impl<F: Fabric> ServerLane<F> {
             held: None,
             credits: parts.credits,
             granted: parts.granted,
+            mark: parts.leased.as_ref().map_or(Mark::default(), |leased| leased.member.mark(false)),
+            leased: parts.leased,
             _admission: parts.admission,
             hot: 1,
             more: false,
@@ -328,9 +337,18 @@ impl<F: Fabric> ServerLane<F> {
         deadline(exact(self.since, now), time)
     }
 
+    /// Returns whether requests arrive in a zone of a lease that ends.
+    pub(crate) fn is_leased(&self) -> bool {
+        self.leased.as_ref().is_some_and(|leased| leased.member.is_leased())
+    }
+
     /// Returns whether the lane has no work left.
     pub(crate) fn is_quiet(&self) -> bool {
-        !self.has_pending() && self.in_service == 0 && self.reading.is_empty() && self.arriving.is_empty()
+        self.leased.as_ref().is_none_or(|leased| leased.read.is_none() && !leased.member.is_reading())
+            && !self.has_pending()
+            && self.in_service == 0
+            && self.reading.is_empty()
+            && self.arriving.is_empty()
     }
 
     /// Sends an answer as a single message, or queues it until there is room.
@@ -365,10 +383,12 @@ impl<F: Fabric> ServerLane<F> {
         let flags = if draining { meta.flags | Flags::DRAINING } else { meta.flags };
         let mut header = Header {
             code: meta.function_or_status,
-            flags,
+            flags: flags | self.mark.flags(),
             call: meta.call,
             thread: meta.thread,
             head: self.rx.head(),
+            epoch: self.mark.epoch,
+            credits: self.mark.zone,
             ..Header::new(Kind::Response)
         };
         let mut written = true;
@@ -387,6 +407,7 @@ impl<F: Fabric> ServerLane<F> {
         if written {
             self.tx.single(fabric, domain, &header, payload)?;
         }
+        self.mark.ends = false;
         if self.sure {
             self.rx.told();
         }
@@ -470,7 +491,9 @@ impl<F: Fabric> ServerLane<F> {
     ) -> Result<(), TxError> {
         let mut header = Header {
             head: self.rx.head(),
-            flags: if draining { Flags::DRAINING } else { Flags::NONE },
+            flags: if draining { Flags::DRAINING } else { Flags::NONE } | self.mark.flags(),
+            epoch: self.mark.epoch,
+            credits: self.mark.zone,
             ..Header::new(Kind::ResponseBatch)
         };
         if self.is_credited() {
@@ -494,6 +517,7 @@ impl<F: Fabric> ServerLane<F> {
                 }
             }
         }
+        self.mark.ends = false;
         if self.sure {
             self.rx.told();
         }

@@ -1,5 +1,6 @@
 //! Opening the server's end of a lane: the worker's part of the handshake.
 
+use super::groups::LeasedLane;
 use super::inbox::OpenCommand;
 use super::lane::{LaneParts, ServerLane};
 use super::worker::{SHARED_RECEIVES, Worker};
@@ -232,6 +233,14 @@ fn finish<F: Fabric>(
     let max_message = datagram::max_message(fabric.capabilities());
     let control_key = link.grant(command.region.memory(), Access::WRITE)?;
     made.keys.push(control_key);
+    let pool = match command.staged {
+        Some(staged) => {
+            let (place, region, key) = worker.pool_for(&link)?;
+            made.keys.push(key);
+            Some((Box::new(LeasedLane::new(staged, place)), region, key))
+        }
+        None => None,
+    };
     let published_key = match &command.published {
         Some(region) => {
             let key = link.grant(region.memory(), Access::READ)?;
@@ -322,7 +331,10 @@ fn finish<F: Fabric>(
     };
     let source = if carrier.has_ring() {
         let reader = RingReader::new(command.ring_bytes as usize);
-        RxSource::Ring { region: command.region.clone(), reader }
+        match &pool {
+            Some((_, region, _)) => RxSource::Ring { region: region.clone(), base: 0, reader },
+            None => RxSource::Ring { region: command.region.clone(), base: CONTROL_BYTES as u32, reader },
+        }
     } else if carrier == Carrier::Datagram {
         let limit = posting::datagrams(command.window.saturating_mul(2)) as usize;
         RxSource::Datagrams(Box::new(Datagrams::new(fabric.capabilities(), limit)))
@@ -330,7 +342,10 @@ fn finish<F: Fabric>(
         RxSource::Messages(VecDeque::with_capacity(command.window as usize + 1))
     };
     let tags = TagKey::derive(&command.secret, command.number, Direction::ToServer);
-    let rx = Rx::new(source, tags, carrier.is_told_of(fabric.capabilities()));
+    let mut rx = Rx::new(source, tags, carrier.is_told_of(fabric.capabilities()));
+    if pool.is_some() {
+        rx.suspend();
+    }
     worker.domain.watch_as(&command.region, index.into());
     let ready = Record::LaneReady(LaneReady {
         lane: command.number,
@@ -344,7 +359,7 @@ fn finish<F: Fabric>(
         unreliable_endpoint: unreliable.as_ref().map_or(Vec::new(), |(_, endpoint)| endpoint.clone()),
         datagram_endpoint: datagrams.as_ref().map_or(Vec::new(), |(_, _, endpoint)| endpoint.clone()),
         place: index,
-        region_keys: vec![control_key.0, published_key],
+        region_keys: vec![control_key.0, pool.as_ref().map_or(published_key, |(_, _, key)| key.0)],
         extensions: Extensions::default(),
     });
     send(&link, &ready)?;
@@ -375,6 +390,7 @@ fn finish<F: Fabric>(
         opened: worker.dispatcher.read_clock(),
         credits: command.credits,
         granted: std::mem::take(&mut made.keys),
+        leased: pool.map(|(leased, ..)| leased),
         admission: command.admission,
     }))
 }

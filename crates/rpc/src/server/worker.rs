@@ -3,7 +3,9 @@
 
 mod closing;
 mod crediting;
+mod datagrams;
 mod draining;
+mod grouped;
 
 use self::closing::ClosingLane;
 use super::activity::Activity;
@@ -12,12 +14,12 @@ use super::config::ServerConfig;
 use super::deferred::WaitingCalls;
 use super::dispatch::{Dispatcher, Out};
 use super::exposed::Exposed;
+use super::groups::{Groups, Turns};
 use super::inbox::{Command, Inbox};
 use super::lane::ServerLane;
 use super::occupancy::Crowd;
 use super::open::{self, DatagramPair};
 use super::slow::{Reported, Sampling};
-use crate::path::datagram;
 use crate::path::pieces::Pulled;
 use crate::path::posting::repost;
 use crate::path::prefetch::warm_lines;
@@ -67,6 +69,8 @@ pub(crate) struct Shared<F: Fabric> {
     pub(crate) slow: Reported,
     /// The paths for results that can be fetched or written back.
     pub(crate) ways: Arc<Ways>,
+    /// The schedule of clients whose leases end.
+    pub(crate) turns: Turns,
     /// Dropped datagrams: of unknown senders, or too many.
     pub(crate) stray_datagrams: AtomicU64,
     pub(crate) crowd: Crowd,
@@ -93,6 +97,8 @@ pub struct Worker<F: Fabric> {
     serials: u64,
     ticks: u32,
     cold: usize,
+    /// Lanes whose leases end; created with the first one.
+    groups: Option<Box<Groups<F>>>,
     /// Reused buffer for the numbers of lanes that were written to.
     active: Vec<u32>,
     checked: usize,
@@ -180,6 +186,7 @@ impl<F: Fabric> Worker<F> {
             serials: 0,
             ticks: 0,
             cold: 0,
+            groups: None,
             active: Vec::new(),
             checked: 0,
             modes: [0; 3],
@@ -244,7 +251,7 @@ impl<F: Fabric> Worker<F> {
         }
         let (mode, spin_until) =
             self.waiter.next(self.sleep, || self.domain.crowding(), || self.dispatcher.fabric.host().now());
-        let mut until = until.min(spin_until);
+        let mut until = until.min(spin_until).min(self.slice_ends());
         // A client that reports room does not wake this wait.
         if self.ending || !self.ready.is_empty() {
             until = until.min(self.dispatcher.fabric.host().now() + 1_000_000);
@@ -321,6 +328,9 @@ impl<F: Fabric> Worker<F> {
                 self.cold = (self.cold + 1) % polled;
                 handled += self.serve_polled(self.cold);
             }
+        }
+        if self.groups.is_some() {
+            handled += self.run_groups();
         }
         if self.reading > 0 || self.signaled > 0 || !healthy {
             handled += self.poll(self.send_completions);
@@ -596,62 +606,12 @@ impl<F: Fabric> Worker<F> {
                 }
                 0
             }
+            Some(Route::Fetch { .. }) => {
+                self.on_announced(index, completion.buffer);
+                1
+            }
             _ => 0,
         }
-    }
-
-    /// Processes a completion of the datagram queue pair.
-    fn on_datagram(&mut self, completion: Completion<F::Memory>) {
-        let queue_pair = completion.queue_pair;
-        let route = route::parse(completion.id);
-        if completion.status == CompletionStatus::Flushed {
-            return self.datagrams_broke();
-        }
-        if let Some(Route::Outgoing { lane: index }) = route {
-            // The lane may be gone or replaced by another one: the count is harmless.
-            if let Some(Some(lane)) = self.lanes.get_mut(index as usize) {
-                lane.tx.completed();
-                if !lane.tx.awaits_completion() && std::mem::take(&mut lane.signaled) {
-                    self.signaled -= 1;
-                }
-            }
-            return;
-        }
-        let Some(buffer) = completion.buffer else { return };
-        let index = completion.immediate.map(datagram::lane_of);
-        let lane = index.and_then(|index| self.lanes.get_mut(index as usize)?.as_mut());
-        let refused = match lane {
-            Some(lane) if completion.status == CompletionStatus::Success && !lane.is_blocked() => {
-                lane.rx.deliver_datagram(buffer, completion.bytes, completion.immediate)
-            }
-            // A lane that takes nothing now gets the datagram again later.
-            _ => Err(buffer),
-        };
-        match (refused, index) {
-            (Ok(()), Some(index)) => self.list(index),
-            (Ok(()), None) => {}
-            (Err(buffer), _) => {
-                self.dispatcher.shared.stray_datagrams.fetch_add(1, Ordering::Relaxed);
-                let target = ReceiveTarget::QueuePair(queue_pair);
-                open::repost_shared::<F>(&mut self.domain, target, Some(buffer));
-            }
-        }
-    }
-
-    /// Closes all lanes that use datagrams after their queue pair has failed; the clients connect again.
-    #[cold]
-    fn datagrams_broke(&mut self) {
-        let Some(pair) = self.datagrams.take() else { return };
-        tracing::warn!(target: "dunlin::server", worker = self.number, "the queue pair for datagrams broke; its lanes are closed");
-        for index in 0..self.lanes.len() {
-            let uses = |lane: &ServerLane<F>| {
-                [lane.plan.request.carrier(), lane.plan.response.carrier()].contains(&Carrier::Datagram)
-            };
-            if self.lanes[index].as_ref().is_some_and(uses) {
-                self.give_back(index as u16);
-            }
-        }
-        let _ = self.domain.destroy_queue_pair(pair.queue_pair);
     }
 
     /// Removes lanes that broke without a completion; checks a bounded number of lanes at a time.
@@ -674,7 +634,7 @@ impl<F: Fabric> Worker<F> {
 
     /// Removes a lane. Answers of its calls that run elsewhere are dropped.
     fn remove(&mut self, index: u16) {
-        let Some(lane) = self.lanes.get_mut(index as usize).and_then(Option::take) else { return };
+        let Some(mut lane) = self.lanes.get_mut(index as usize).and_then(Option::take) else { return };
         self.by_queue_pair.remove(&lane.queue_pair);
         if let Some(unreliable) = lane.unreliable {
             self.by_queue_pair.remove(&unreliable);
@@ -692,6 +652,7 @@ impl<F: Fabric> Worker<F> {
         self.listed[index as usize] = false;
         self.domain.unwatch(&lane.region);
         let _ = self.domain.destroy_queue_pair(lane.queue_pair);
+        self.leave_group(&mut lane);
         if let Some(held) = &mut self.dispatcher.held {
             held.forget(index);
         }
@@ -716,7 +677,7 @@ impl<F: Fabric> Worker<F> {
         };
         self.waiter.set_mode(mode);
         // A client of a busy plan, too, announces nothing but its completions.
-        let polls = !self.polled.is_empty() || busy > 0;
+        let polls = !self.polled.is_empty() || self.groups.is_some() || busy > 0;
         self.sleep.mode = if polls && self.sleep.gives_way { WaitMode::Write } else { WaitMode::Event };
     }
 
@@ -779,8 +740,11 @@ impl<F: Fabric> Worker<F> {
         if let Some(unreliable) = lane.unreliable {
             self.by_queue_pair.insert(unreliable, index);
         }
+        let is_grouped = lane.leased.is_some();
         self.lanes[index as usize] = Some(lane);
-        if by_completion {
+        if is_grouped {
+            self.join_group(index);
+        } else if by_completion {
             self.by_completion += 1;
         } else {
             self.polled.push(index);

@@ -8,6 +8,7 @@ mod calls;
 mod deadlines;
 mod full_rings;
 mod golden_counts;
+mod grouped;
 mod head_reports;
 mod idle;
 mod isolation;

@@ -1,0 +1,487 @@
+//! The clients of a server in groups, one of which is served at a time: ScaleRPC's connection grouping with its
+//! priority scheduler (section 3.2), as a pure state machine.
+//!
+//! The priority of a client is its throughput in its last slice, divided by the mean size of its requests in that
+//! slice. Clients of equal priority are served together, and busier groups have fewer members and longer slices. A
+//! group is split or merged when its size leaves 1/2 to 3/2 of the default size.
+//!
+//! | case | the paper | here |
+//! |---|---|---|
+//! | "the same class of priority" | not defined | priorities of one power of two |
+//! | sizes and slices of busier groups | "fewer", "longer" | half the size and 3/2 of the slice, where the class is at least two above the median one |
+//! | sizes and slices of less busy groups | not stated | the default size, which the caches of the NIC allow, and half the slice, where it is at least two below |
+//! | when clients are grouped again | "dynamically" | at the end of a cycle in which a client was two classes from the median of its group, or a group from the level that it was made for |
+//! | a client that joins when all groups have the default size | the group grows to 3/2 of it | if there are several groups, all clients are grouped again at the end of the cycle |
+//! | one group | not stated | its slice never ends |
+//! | a client that was not served yet | not stated | the median class |
+
+use dunlin_fabric::Nanos;
+use std::collections::BTreeMap;
+
+/// Identifies a client: the session of its connection, of which all lanes are in one group.
+pub(crate) type ClientId = u64;
+
+/// The settings of a schedule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Settings {
+    /// The default number of clients in a group; at least 1. The paper uses 40.
+    pub(crate) size: usize,
+    /// The default slice in nanoseconds; at least 1. The paper uses 100 us.
+    pub(crate) slice: Nanos,
+    /// Clients are grouped by priority. Without it groups keep their members and slices: the paper's "Static".
+    pub(crate) by_priority: bool,
+}
+
+impl Settings {
+    /// The settings of the paper (section 3.6).
+    pub(crate) const PAPER: Settings = Settings { size: 40, slice: 100_000, by_priority: true };
+
+    /// Returns the largest legal group.
+    const fn most(&self) -> usize {
+        let most = self.size * 3 / 2;
+        if most == 0 { 1 } else { most }
+    }
+
+    /// Returns the smallest legal group.
+    const fn least(&self) -> usize {
+        self.size.div_ceil(2)
+    }
+}
+
+/// A class of priorities, one for each power of two.
+type Class = u8;
+
+/// The requests of a client, and its class. Each slice counts half as much as the next one, so that a client that was
+/// late for one slice stays in its class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Usage {
+    calls: u64,
+    bytes: u64,
+    /// The time for which the client was served, in nanoseconds.
+    time: Nanos,
+    /// `None` before the first slice.
+    class: Option<Class>,
+}
+
+/// Clients that are served together.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Group {
+    clients: Vec<ClientId>,
+    slice: Nanos,
+    level: Level,
+}
+
+/// How busy the clients of a group are, compared with all clients.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Level {
+    Less,
+    #[default]
+    Usual,
+    More,
+}
+
+impl Level {
+    /// Returns the level of clients whose class is `ahead` of the median one; those that had a level keep it within
+    /// one class more.
+    const fn of(ahead: i16, before: Level) -> Level {
+        match (ahead, before) {
+            (2.., _) | (1, Level::More) => Level::More,
+            (..=-2, _) | (-1, Level::Less) => Level::Less,
+            _ => Level::Usual,
+        }
+    }
+}
+
+/// The groups of a server.
+#[derive(Clone, Debug)]
+pub(crate) struct Schedule {
+    settings: Settings,
+    usage: BTreeMap<ClientId, Usage>,
+    /// In the order in which they are served; never empty, and without empty groups unless there is only one.
+    groups: Vec<Group>,
+    running: usize,
+    began: Nanos,
+    /// The clients of the slice before, and its length. Workers count their requests when they see the switch, so the
+    /// counts are complete one slice later.
+    before: Option<(Vec<ClientId>, Nanos)>,
+    /// A client has joined although all of several groups had the default size.
+    has_grown: bool,
+}
+
+impl Schedule {
+    pub(crate) fn new(settings: Settings) -> Self {
+        let settings = Settings { size: settings.size.max(1), slice: settings.slice.max(1), ..settings };
+        let groups = vec![Group { slice: settings.slice, ..Group::default() }];
+        Schedule {
+            settings,
+            usage: BTreeMap::new(),
+            groups,
+            running: 0,
+            began: 0,
+            before: None,
+            has_grown: false,
+        }
+    }
+
+    /// Adds a client to the smallest group. A group that is too large then is split at the next switch. No effect on
+    /// a client that is there already.
+    pub(crate) fn join(&mut self, client: ClientId) {
+        if self.usage.contains_key(&client) {
+            return;
+        }
+        self.usage.insert(client, Usage::default());
+        let several = self.groups.len() > 1;
+        if let Some(group) = self.groups.iter_mut().min_by_key(|group| group.clients.len()) {
+            self.has_grown |= several && group.clients.len() >= self.settings.size;
+            group.clients.push(client);
+        }
+    }
+
+    /// Removes a client. A group that is too small then is merged at the next switch.
+    pub(crate) fn leave(&mut self, client: ClientId) {
+        if self.usage.remove(&client).is_none() {
+            return;
+        }
+        self.groups.iter_mut().for_each(|group| group.clients.retain(|other| *other != client));
+        if self.groups.len() > 1
+            && let Some(empty) = self.groups.iter().position(|group| group.clients.is_empty())
+        {
+            self.groups.remove(empty);
+            if empty < self.running || self.running == self.groups.len() {
+                self.running = self.running.saturating_sub(1);
+            }
+        }
+    }
+
+    /// Counts requests of a client.
+    pub(crate) fn count(&mut self, client: ClientId, calls: u64, bytes: u64) {
+        if let Some(usage) = self.usage.get_mut(&client) {
+            (usage.calls, usage.bytes) =
+                (usage.calls.saturating_add(calls), usage.bytes.saturating_add(bytes));
+        }
+    }
+
+    /// Returns the clients that are served now.
+    pub(crate) fn running(&self) -> &[ClientId] {
+        self.groups.get(self.running).map_or(&[], |group| &group.clients)
+    }
+
+    /// Returns the clients that are served next, whose requests the server READs already; none if there is one group.
+    pub(crate) fn warming(&self) -> &[ClientId] {
+        match self.groups.len() {
+            0 | 1 => &[],
+            groups => &self.groups[(self.running + 1) % groups].clients,
+        }
+    }
+
+    /// Returns when the running slice ends: at once where one group is too large, never where it is not.
+    pub(crate) fn due(&self) -> Nanos {
+        match self.groups.as_slice() {
+            [] => Nanos::MAX,
+            [only] if only.clients.len() <= self.settings.most() => Nanos::MAX,
+            [_] => 0,
+            groups => self.began.saturating_add(groups[self.running].slice),
+        }
+    }
+
+    /// Returns the number of groups.
+    #[cfg(test)]
+    pub(crate) fn groups(&self) -> usize {
+        self.groups.len()
+    }
+
+    /// Ends the running slice and begins the next one. The caller may end a slice before it is due if its clients
+    /// have nothing to do.
+    pub(crate) fn switch(&mut self, now: Nanos) {
+        if let Some((clients, length)) = self.before.take() {
+            self.classify(&clients, length);
+        }
+        self.before = Some((self.running().to_vec(), now.saturating_sub(self.began).max(1)));
+        self.running += 1;
+        if self.running >= self.groups.len() {
+            self.running = 0;
+            // Requests of a group that were READ before it was changed are kept until their clients are served.
+            if std::mem::take(&mut self.has_grown) || (self.settings.by_priority && self.has_moved()) {
+                self.deal();
+            } else {
+                self.resize();
+            }
+        }
+        self.began = now;
+    }
+
+    /// Sets the classes of the clients that were served for `length` nanoseconds.
+    fn classify(&mut self, clients: &[ClientId], length: Nanos) {
+        for client in clients {
+            let Some(usage) = self.usage.get_mut(client) else { continue };
+            let Usage { calls, bytes, time, .. } = *usage;
+            let time = time.saturating_add(length);
+            let class = Some(class(calls, bytes, time));
+            *usage = Usage { calls: calls / 2, bytes: bytes / 2, time: time / 2, class };
+        }
+    }
+
+    fn class_of(&self, client: ClientId) -> Option<Class> {
+        self.usage.get(&client)?.class
+    }
+
+    /// Returns the median class of clients, among those that were served.
+    fn median(&self, clients: impl Iterator<Item = ClientId>) -> Option<Class> {
+        let mut classes: Vec<Class> = clients.filter_map(|client| self.class_of(client)).collect();
+        classes.sort_unstable();
+        classes.get(classes.len() / 2).copied()
+    }
+
+    /// Returns whether a client differs from its group by two classes or more, or a group has another level.
+    fn has_moved(&self) -> bool {
+        let all = self.median(self.usage.keys().copied());
+        self.groups.len() > 1
+            && self.groups.iter().any(|group| {
+                let median = self.median(group.clients.iter().copied());
+                let (Some(median), Some(all)) = (median, all) else { return false };
+                if Level::of(i16::from(median) - i16::from(all), group.level) != group.level {
+                    return true;
+                }
+                let classes = group.clients.iter().filter_map(|client| self.class_of(*client));
+                classes.into_iter().any(|class| class.abs_diff(median) >= 2)
+            })
+    }
+
+    /// Groups all clients anew, by class.
+    fn deal(&mut self) {
+        let median = self.median(self.usage.keys().copied()).unwrap_or(0);
+        let by_priority = self.settings.by_priority;
+        let of = |class: Option<Class>| class.filter(|_| by_priority).unwrap_or(median);
+        let mut sorted: Vec<(Class, ClientId)> =
+            self.usage.iter().map(|(client, usage)| (of(usage.class), *client)).collect();
+        sorted.sort_unstable_by_key(|(class, client)| (std::cmp::Reverse(*class), *client));
+        let (least, size, slice) = (self.settings.least(), self.settings.size, self.settings.slice);
+        self.groups.clear();
+        let mut left = sorted.as_slice();
+        while let Some((first, _)) = left.first() {
+            let level = Level::of(i16::from(*first) - i16::from(median), Level::Usual);
+            let (size, slice) = match level {
+                Level::More => (least, slice + slice / 2),
+                Level::Less => (size, (slice / 2).max(1)),
+                Level::Usual => (size, slice),
+            };
+            // A class ends a group that is large enough.
+            let same = left.iter().take_while(|(class, _)| class.abs_diff(*first) < 2).count();
+            let (group, rest) = left.split_at(size.min(same.max(least)).min(left.len()));
+            let clients = group.iter().map(|(_, client)| *client).collect();
+            self.groups.push(Group { clients, slice, level });
+            left = rest;
+        }
+        self.resize();
+    }
+
+    /// Splits groups that are too large and merges those that are too small.
+    fn resize(&mut self) {
+        let (most, least) = (self.settings.most(), self.settings.least());
+        let mut groups: Vec<Group> = Vec::with_capacity(self.groups.len());
+        for group in self.groups.drain(..) {
+            // A group that is too small joins its neighbour, and both are split evenly if they are too large together.
+            match groups.last_mut() {
+                Some(last) if last.clients.len() < least || group.clients.len() < least => {
+                    if group.clients.len() > last.clients.len() {
+                        (last.slice, last.level) = (group.slice, group.level);
+                    }
+                    last.clients.extend(group.clients);
+                }
+                _ => groups.push(group),
+            }
+            if let Some(last) = groups.last()
+                && last.clients.len() > most
+                && let Some(large) = groups.pop()
+            {
+                let (slice, level) = (large.slice, large.level);
+                let mut clients = large.clients.as_slice();
+                for parts in (1..=clients.len().div_ceil(most)).rev() {
+                    let (part, rest) = clients.split_at(clients.len() / parts);
+                    groups.push(Group { clients: part.to_vec(), slice, level });
+                    clients = rest;
+                }
+            }
+        }
+        if groups.is_empty() {
+            groups.push(Group { slice: self.settings.slice, ..Group::default() });
+        }
+        self.groups = groups;
+    }
+}
+
+/// Returns the class of a client: the power of two of its throughput divided by its mean request size.
+fn class(calls: u64, bytes: u64, length: Nanos) -> Class {
+    // Requests per second over bytes per request, in units of 2^-20, so that slow and large ones differ too.
+    let calls = u128::from(calls.min(1 << 32));
+    let priority = (calls * calls * 1_000_000_000) << 20;
+    let priority = priority / (u128::from(bytes.max(1)) * u128::from(length.max(1)));
+    (u128::BITS - priority.leading_zeros()) as Class
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn schedule(size: usize, clients: u64) -> Schedule {
+        let mut schedule = Schedule::new(Settings { size, ..Settings::PAPER });
+        (0..clients).for_each(|client| schedule.join(client));
+        schedule
+    }
+
+    fn sizes(schedule: &Schedule) -> Vec<usize> {
+        schedule.groups.iter().map(|group| group.clients.len()).collect()
+    }
+
+    #[test]
+    fn one_group_never_ends() {
+        let mut schedule = schedule(40, 60);
+        assert_eq!((schedule.due(), schedule.running().len(), schedule.warming().len()), (Nanos::MAX, 60, 0));
+        schedule.join(60);
+        assert_eq!(schedule.due(), 0, "61 clients are more than 3/2 of 40");
+        schedule.switch(5);
+        assert_eq!(sizes(&schedule), [30, 31]);
+        assert_eq!(schedule.due(), 5 + 100_000);
+        schedule.leave(3);
+        for client in 40..54 {
+            schedule.leave(client);
+        }
+        schedule.switch(schedule.due());
+        schedule.switch(schedule.due());
+        assert_eq!((sizes(&schedule), schedule.due()), (vec![46], Nanos::MAX), "one group is enough again");
+    }
+
+    #[test]
+    fn groups_are_served_in_turn() {
+        let mut schedule = schedule(2, 9);
+        schedule.switch(0);
+        let groups = schedule.groups();
+        let mut served = Vec::new();
+        for _ in 0..groups {
+            let next = schedule.warming().to_vec();
+            served.extend_from_slice(schedule.running());
+            schedule.switch(schedule.due());
+            assert!(schedule.groups() != groups || schedule.running() == next);
+        }
+        served.sort_unstable();
+        assert_eq!(served, (0..9).collect::<Vec<_>>());
+    }
+
+    /// Clients of one priority come together; busy groups have fewer members and longer slices.
+    #[test]
+    fn busy_clients_are_apart() {
+        let mut schedule = schedule(8, 32);
+        schedule.switch(0);
+        for _ in 0..4 * schedule.groups() {
+            for client in schedule.running().to_vec() {
+                // Every fourth client is busy, every other fourth one sends little and long.
+                let (calls, bytes) = [(400, 32), (20, 32), (20, 32), (2, 4096)][client as usize % 4];
+                schedule.count(client, calls, calls * bytes);
+            }
+            schedule.switch(schedule.due());
+        }
+        assert_eq!(sizes(&schedule), [4, 4, 8, 8, 8]);
+        let kinds: Vec<u64> = schedule.groups[0].clients.iter().map(|client| client % 4).collect();
+        assert_eq!(kinds, [0; 4]);
+        let slices: Vec<Nanos> = schedule.groups.iter().map(|group| group.slice).collect();
+        assert_eq!(slices, [150_000, 150_000, 100_000, 100_000, 50_000]);
+        assert!(schedule.groups[4].clients.iter().all(|client| client % 4 == 3));
+    }
+
+    /// Clients that differed only because some were measured before they made calls come together again.
+    #[test]
+    fn equal_clients_are_in_equal_groups() {
+        let mut schedule = schedule(8, 40);
+        schedule.switch(0);
+        for round in 0..200 {
+            for client in schedule.running().to_vec() {
+                // Half of the clients begin later.
+                let calls = if round < 20 && client < 20 { 0 } else { 25 };
+                schedule.count(client, calls, calls * 32);
+            }
+            schedule.switch(schedule.due());
+        }
+        assert_eq!(sizes(&schedule), [8; 5]);
+        assert!(schedule.groups.iter().all(|group| group.slice == 100_000));
+    }
+
+    #[test]
+    fn a_static_schedule_keeps_its_groups() {
+        let mut schedule = Schedule::new(Settings { size: 4, by_priority: false, ..Settings::PAPER });
+        (0..8).for_each(|client| schedule.join(client));
+        schedule.switch(0);
+        let groups = schedule.groups.clone();
+        for round in 0..8 {
+            schedule.count(round % 8, 1000, 32);
+            schedule.switch(schedule.due());
+        }
+        assert_eq!(schedule.groups, groups);
+    }
+
+    #[test]
+    fn priority_is_throughput_over_size() {
+        assert_eq!(class(100, 3200, 100_000), class(200, 12_800, 100_000), "twice as often, twice as long");
+        assert_eq!(class(100, 3200, 100_000) + 2, class(200, 6400, 50_000));
+        assert!(class(0, 0, 1) == 0 && class(u64::MAX, 1, 1) < 128);
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Join(u64),
+        Leave(u64),
+        Count(u64, u64, u64),
+        Switch(bool),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            3 => (0u64..60).prop_map(Step::Join),
+            1 => (0u64..60).prop_map(Step::Leave),
+            3 => (0u64..60, 0u64..1000, 1u64..4096).prop_map(|(c, n, b)| Step::Count(c, n, n * b)),
+            3 => any::<bool>().prop_map(Step::Switch),
+        ]
+    }
+
+    proptest! {
+        /// Every client is in one group, groups have legal sizes after each cycle, and every client is served within
+        /// a bounded number of slices.
+        #[test]
+        fn every_client_has_its_turn(
+            size in 1usize..9,
+            by_priority: bool,
+            steps in prop::collection::vec(step(), 1..200),
+        ) {
+            let mut schedule = Schedule::new(Settings { size, by_priority, ..Settings::PAPER });
+            let mut now = 0;
+            for step in steps {
+                match step {
+                    Step::Join(client) => schedule.join(client),
+                    Step::Leave(client) => schedule.leave(client),
+                    Step::Count(client, calls, bytes) => schedule.count(client, calls, bytes),
+                    Step::Switch(early) => {
+                        now = if early { now + 1 } else { schedule.due().min(now + 1_000_000).max(now) };
+                        schedule.switch(now);
+                    }
+                }
+                let mut clients: Vec<u64> =
+                    schedule.groups.iter().flat_map(|group| group.clients.clone()).collect();
+                clients.sort_unstable();
+                prop_assert_eq!(&clients, &schedule.usage.keys().copied().collect::<Vec<_>>());
+                prop_assert!(schedule.running < schedule.groups.len());
+                prop_assert!(schedule.groups.len() == 1 || sizes(&schedule).iter().all(|size| *size > 0));
+            }
+            let mut waiting: Vec<u64> = schedule.usage.keys().copied().collect();
+            // The cycle may be regrouped once, after which its order holds.
+            let bound = 3 * (schedule.usage.len() + 1);
+            for _ in 0..bound {
+                waiting.retain(|client| !schedule.running().contains(client));
+                schedule.switch(schedule.due().min(now + 1));
+            }
+            prop_assert!(waiting.is_empty(), "{waiting:?} never had a turn");
+            let (least, most) = (schedule.settings.least(), schedule.settings.most());
+            let legal = |size: &usize| (least..=most).contains(size);
+            prop_assert!(schedule.groups.len() == 1 || sizes(&schedule).iter().all(legal), "{:?}", sizes(&schedule));
+        }
+    }
+}

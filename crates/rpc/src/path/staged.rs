@@ -1,0 +1,150 @@
+//! The requests of a lane under leases, kept by the client until the server is known to have taken them (ScaleRPC
+//! sections 3.3 and 3.4).
+//!
+//! The client builds each request once, in a ring of its own memory that the server may READ. A request that has no
+//! lease stays there and is announced. A request under a lease is also written into the zone, at the same offset; and
+//! a lease that begins gets all requests that the server has not READ.
+//!
+//! The bytes of both copies are the same but for the tags: those of the zone depend on the epoch of the lease. The
+//! server does not check the tags of requests that it READs, since it knows where each of them begins.
+//!
+//! This module keeps the state only; `path/tx/leased.rs` posts.
+
+use crate::grouped::tenant::{Tenant, Way};
+use crate::grouped::{Lie, Mark, Word};
+use dunlin_fabric::{Fabric, Region, RegionKey};
+use dunlin_wire::{LINE, TAG_OFFSET, Tags};
+use std::collections::VecDeque;
+
+/// Offset of a client's word in its line at the server, behind the control word.
+pub(crate) const WORD_AT: usize = 8;
+
+/// A request that the server is not known to have taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Kept {
+    /// Offset in the ring, and in a zone.
+    pub(crate) at: usize,
+    pub(crate) bytes: usize,
+    pub(crate) sequence: u64,
+    /// The head of a server that has taken it.
+    end: u64,
+}
+
+/// The client's requests and its leases.
+#[derive(Debug)]
+pub(crate) struct Staged<F: Fabric> {
+    /// The ring that the server READs.
+    region: Region<F::Memory>,
+    /// The key under which the ring is granted.
+    pub(crate) granted: RegionKey,
+    /// The region of this client's line at the server.
+    pub(crate) line: RegionKey,
+    /// The region of the server's pool.
+    pub(crate) pool: RegionKey,
+    tenant: Tenant,
+    /// Offset of the zone in the pool, during a lease.
+    zone: Option<u64>,
+    /// Bytes of the ring, and of a zone.
+    ring_bytes: u32,
+    kept: VecDeque<Kept>,
+    /// The first of `kept` that is not written into the zone.
+    written: usize,
+    /// The tail of the ring, in lines since the beginning.
+    tail: u64,
+    /// The word has changed and is not written yet.
+    is_word_due: bool,
+}
+
+impl<F: Fabric> Staged<F> {
+    pub(crate) fn new(
+        region: Region<F::Memory>,
+        ring_bytes: u32,
+        granted: RegionKey,
+        line: RegionKey,
+        pool: RegionKey,
+    ) -> Self {
+        Staged {
+            region,
+            granted,
+            line,
+            pool,
+            tenant: Tenant::new(),
+            zone: None,
+            ring_bytes,
+            kept: VecDeque::with_capacity(ring_bytes as usize / LINE),
+            written: 0,
+            tail: 0,
+            is_word_due: false,
+        }
+    }
+
+    /// Keeps a request whose place in the ring is free.
+    pub(super) fn keep(&mut self, parts: &[&[u8]], total: usize, at: usize, (sequence, end): (u64, u64)) {
+        let mut to = at;
+        for part in parts {
+            self.region.copy_in(to, part);
+            to += part.len();
+        }
+        self.kept.push_back(Kept { at, bytes: total, sequence, end });
+        self.tail = end;
+        self.is_word_due |= self.tenant.built() == Way::Announce;
+    }
+
+    /// Forgets the requests that a server with this head has taken.
+    pub(super) fn taken(&mut self, head: u64) {
+        while self.kept.front().is_some_and(|kept| kept.end <= head) {
+            self.kept.pop_front();
+            self.written = self.written.saturating_sub(1);
+        }
+    }
+
+    /// Takes the mark of an answer, after its head. Returns the epoch of the lane.
+    pub(super) fn on_mark(&mut self, mark: Mark) -> Result<u32, Lie> {
+        let news = self.tenant.on_mark(mark, !self.kept.is_empty())?;
+        if let Some(zone) = news.granted {
+            self.zone = Some(u64::from(zone) * u64::from(self.ring_bytes));
+            self.written = 0;
+        }
+        if news.ended {
+            self.zone = None;
+            self.is_word_due = true;
+        }
+        Ok(self.tenant.epoch())
+    }
+
+    /// Returns whether a request or a word waits to be written.
+    #[inline]
+    pub(super) fn is_behind(&self) -> bool {
+        self.is_word_due || (self.zone.is_some() && self.written < self.kept.len())
+    }
+
+    /// Returns the next request to be written into the zone, and the zone's offset in the pool.
+    pub(super) fn next(&self) -> Option<(Kept, u64)> {
+        self.kept.get(self.written).copied().zip(self.zone)
+    }
+
+    /// Copies a request out of the ring, with the tags of its zone.
+    pub(super) fn copy(&self, kept: &Kept, tags: Tags, into: &mut [u8]) {
+        let message = &mut into[..kept.bytes];
+        self.region.copy_out(kept.at, message);
+        if kept.bytes > LINE {
+            message[kept.bytes - LINE + TAG_OFFSET..].copy_from_slice(&tags.trailing.to_le_bytes());
+        }
+        message[TAG_OFFSET..LINE].copy_from_slice(&tags.first.to_le_bytes());
+    }
+
+    /// Records that the request of [`next`](Staged::next) was written.
+    pub(super) fn wrote(&mut self) {
+        self.written += 1;
+    }
+
+    /// Returns the word, if it has to be written.
+    pub(super) fn word(&self) -> Option<Word> {
+        self.is_word_due.then(|| self.tenant.word(self.tail as u32))
+    }
+
+    /// Records that the word was written.
+    pub(super) fn wrote_word(&mut self) {
+        self.is_word_due = false;
+    }
+}

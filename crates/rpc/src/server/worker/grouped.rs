@@ -1,0 +1,399 @@
+//! The lanes whose leases end, in the rounds of a worker: ScaleRPC's warm-up and context switch (sections 3.3, 3.4).
+//!
+//! In each round the worker looks at the words of the running and the next group, READs what they announce, and
+//! serves the lanes of the running group: first the requests that were READ, then those in the zone. When the slice
+//! ends, each lane of the group gets a last look and loses its lease.
+
+use super::Worker;
+use crate::error::ConnectError;
+use crate::grouped::zones::Zones;
+use crate::grouped::{Lease, Mark, Word};
+use crate::path::staged::WORD_AT;
+use crate::path::{MAX_MESSAGE, TxError, Violation, route};
+use crate::server::groups::{Groups, Pool, READ_BYTES, ZONE_BYTES};
+use crate::server::lane::ServerLane;
+use dunlin_fabric::{
+    Access, Arena, Buffer, Fabric, Host, Link, Nanos, Operation, PostError, Region, RegionKey, RemoteSlice,
+    ThreadDomain, Work, WorkRequest,
+};
+use dunlin_wire::{BatchState, Flags, Header, Kind, LINE, parse_line};
+
+/// A client that has not said for this time that it has heard of the end of its lease is given up if zones are short,
+/// in nanoseconds: its zone is free when its queue pair is destroyed. A program that makes no calls says nothing, so
+/// it keeps its connection as long as there are other zones.
+const PATIENCE: Nanos = 1_000_000_000;
+/// Turns of a lane in the last look at its zone. Requests that remain are announced again.
+const LAST_TURNS: usize = 8;
+
+impl<F: Fabric> Worker<F> {
+    /// Returns the pool for the clients of a connection, and grants it to the connection.
+    pub(crate) fn pool_for(
+        &mut self,
+        link: &F::Link,
+    ) -> Result<(usize, Region<F::Memory>, RegionKey), ConnectError> {
+        let fabric = self.fabric();
+        let count = Groups::<F>::zones(&self.shared().turns);
+        let groups = match &mut self.groups {
+            Some(groups) => groups,
+            none => {
+                let arena = Arena::with_unit(fabric.register(READ_BYTES, Access::LOCAL)?, LINE);
+                let arena = arena.map_err(|error| ConnectError::Handshake(error.to_string()))?;
+                none.insert(Box::new(Groups::new(arena)))
+            }
+        };
+        let user = link.peer().user;
+        let place = match groups.pools.iter().position(|pool| pool.user == user) {
+            Some(place) => place,
+            None => {
+                let bytes = count as u64 * u64::from(ZONE_BYTES);
+                let region = Region::new(fabric.register(bytes, Access::WRITE)?);
+                // No name of a region would say which lane was written to: the lanes of a group are few, and polled.
+                self.domain.watch(&region);
+                groups.pools.push(Pool { user, region, zones: Zones::new(count), is_short: false });
+                groups.pools.len() - 1
+            }
+        };
+        let region = groups.pools[place].region.clone();
+        let key = link.grant(region.memory(), Access::WRITE)?;
+        Ok((place, region, key))
+    }
+
+    /// Adds a lane to the groups, if its leases end.
+    pub(super) fn join_group(&mut self, index: u16) {
+        if let (Some(groups), Some(Some(lane))) = (&mut self.groups, self.lanes.get(usize::from(index)))
+            && lane.leased.is_some()
+        {
+            groups.join(&self.dispatcher.shared.turns, lane.session, index);
+        }
+    }
+
+    /// Removes a lane from the groups. Its queue pair must be destroyed: nothing of it arrives in its zone any more.
+    pub(super) fn leave_group(&mut self, lane: &mut ServerLane<F>) {
+        if let (Some(groups), Some(leased)) = (&mut self.groups, &mut lane.leased) {
+            self.reading = self.reading.saturating_sub(usize::from(leased.member.is_reading()));
+            leased.member.gone(&mut groups.pools[leased.pool].zones);
+            groups.leave(&self.dispatcher.shared.turns, lane.session, lane.index);
+        }
+    }
+
+    /// Returns when the running slice ends.
+    pub(super) fn slice_ends(&self) -> Nanos {
+        self.groups.as_ref().map_or(Nanos::MAX, |_| self.dispatcher.shared.turns.due())
+    }
+
+    /// Serves the lanes whose leases end. Returns the number of messages.
+    pub(super) fn run_groups(&mut self) -> usize {
+        let mut handled = 0;
+        let awaits = self.groups.as_ref().is_some_and(|groups| !groups.awaited.is_empty());
+        if awaits || self.slice_ends() != Nanos::MAX {
+            let now = self.dispatcher.fabric.host().now();
+            self.look_for_words(now);
+            let next_waits = self.next_group_waits();
+            if let Some(groups) = &self.groups {
+                groups.end_slice(&self.dispatcher.shared.turns, now, next_waits);
+            }
+        }
+        if self.groups.as_ref().is_some_and(|groups| groups.is_behind(&self.dispatcher.shared.turns)) {
+            handled += self.follow_turn();
+        }
+        while let Some(index) = self.groups.as_mut().and_then(|groups| groups.untold.pop()) {
+            if !self.tell_end(index) {
+                break;
+            }
+        }
+        let mut at = 0;
+        while let Some(index) = self.groups.as_ref().and_then(|groups| groups.running.get(at).copied()) {
+            handled += self.serve_member(index, true);
+            at += 1;
+        }
+        at = 0;
+        while let Some(index) = self.groups.as_ref().and_then(|groups| groups.warming.get(at).copied()) {
+            self.look_at(index, true);
+            at += 1;
+        }
+        handled
+    }
+
+    /// Looks for the words of clients whose leases have ended, and gives up those that stay silent.
+    fn look_for_words(&mut self, now: Nanos) {
+        let mut at = 0;
+        while let Some((index, since)) =
+            self.groups.as_ref().and_then(|groups| groups.awaited.get(at).copied())
+        {
+            // Its requests are READ when its group is the next one.
+            self.look_at(index, false);
+            let lane = self.lanes.get(usize::from(index)).and_then(Option::as_ref);
+            let awaited = lane.and_then(|lane| lane.leased.as_ref()?.member.awaited());
+            if awaited.is_some() && now >= since.saturating_add(PATIENCE) && self.is_zone_wanted(index) {
+                self.give_up(index);
+            } else if awaited.is_some() {
+                at += 1;
+            } else if let Some(groups) = &mut self.groups {
+                groups.awaited.retain(|(other, _)| *other != index);
+            }
+        }
+    }
+
+    /// Returns whether the pool of a lane is short of zones.
+    fn is_zone_wanted(&self, index: u16) -> bool {
+        let Some(Some(lane)) = self.lanes.get(usize::from(index)) else { return false };
+        let (Some(groups), Some(leased)) = (&self.groups, &lane.leased) else { return false };
+        let pool = &groups.pools[leased.pool];
+        pool.is_short && pool.zones.is_used_up()
+    }
+
+    /// Ends the connection of a client that keeps a zone.
+    #[cold]
+    fn give_up(&mut self, index: u16) {
+        let Some(Some(lane)) = self.lanes.get(usize::from(index)) else { return };
+        if let (Some(groups), Some(leased)) = (&mut self.groups, &lane.leased) {
+            groups.pools[leased.pool].is_short = false;
+        }
+        let link = lane.link.clone();
+        tracing::debug!(target: "dunlin::server", worker = self.number, lane = index, session = lane.session, "a client that makes no calls loses its connection: its zone is needed");
+        self.remove(index);
+        link.close();
+    }
+
+    /// Returns whether requests of the next group were READ.
+    fn next_group_waits(&self) -> bool {
+        let Some(groups) = &self.groups else { return false };
+        groups.warming.iter().any(|index| {
+            let lane = self.lanes.get(usize::from(*index)).and_then(Option::as_ref);
+            lane.and_then(|lane| lane.leased.as_ref()).is_some_and(|leased| leased.read.is_some())
+        })
+    }
+
+    /// Serves a lane of the running group. A lease may begin if `may_lease`.
+    fn serve_member(&mut self, index: u16, may_lease: bool) -> usize {
+        self.look_at(index, true);
+        let handled = self.serve_read(index, may_lease);
+        let Some(Some(lane)) = self.lanes.get(usize::from(index)) else { return handled };
+        let (is_leased, has_pending) = (lane.is_leased(), lane.has_pending());
+        if (is_leased || handled > 0)
+            && let Some(groups) = &self.groups
+        {
+            groups.is_used();
+        }
+        if is_leased || has_pending { handled + self.serve_lane(usize::from(index)) } else { handled }
+    }
+
+    /// Looks at a client's word. If `may_read`, READs the requests that it announces.
+    fn look_at(&mut self, index: u16, may_read: bool) {
+        let (Some(groups), Some(Some(lane))) = (&mut self.groups, self.lanes.get_mut(usize::from(index)))
+        else {
+            return;
+        };
+        let Some(leased) = &mut lane.leased else { return };
+        self.dispatcher.fabric.host().charge(Work::PollMiss, 1);
+        let word = Word::from_wire(lane.region.load(WORD_AT));
+        let zones = &mut groups.pools[leased.pool].zones;
+        let announced = leased.member.on_word(word, lane.rx.head(), ZONE_BYTES / LINE as u32, zones);
+        let Ok(announced) = announced else { return self.violated(index, Violation::Lease) };
+        if !may_read || announced == 0 || leased.member.is_reading() || leased.read.is_some() {
+            return;
+        }
+        // A READ ends at the end of the ring; the next one begins at its start.
+        let to_end = lane.rx.lines_to_end();
+        let length = announced.min(to_end) * LINE as u32;
+        let Ok(into) = groups.arena.reserve(length as usize) else { return };
+        let offset = u64::from(ZONE_BYTES - to_end * LINE as u32);
+        let from = RemoteSlice { key: leased.staged, offset, length };
+        self.dispatcher.fabric.host().charge(Work::PostWork, 1);
+        let operation = Operation::Read { from, into };
+        let request = WorkRequest { id: route::fetch(index), operation, signaled: true };
+        match self.domain.post(lane.queue_pair, request) {
+            Ok(()) => {
+                leased.member.begin_read();
+                groups.counts.reads += 1;
+                self.reading += 1;
+                // The requests came before this time, which their deadlines may count from.
+                let now = self.dispatcher.clock.last();
+                lane.arrives_after(now, now);
+            }
+            Err(PostError::QueueFull) => {}
+            Err(_) => self.violated(index, Violation::Broken),
+        }
+    }
+
+    /// Keeps requests that were READ until the lane's group is served.
+    pub(super) fn on_announced(&mut self, index: u16, buffer: Option<Buffer<F::Memory>>) {
+        let Some(Some(lane)) = self.lanes.get_mut(usize::from(index)) else { return };
+        let (Some(leased), Some(buffer)) = (&mut lane.leased, buffer) else { return };
+        leased.member.end_read();
+        self.reading = self.reading.saturating_sub(1);
+        lane.rx.was_read((buffer.len() / LINE) as u32);
+        leased.read = Some((buffer, 0));
+    }
+
+    /// Executes the requests that were READ. If `may_lease`, a lease begins with the first of them, which its answer
+    /// tells.
+    fn serve_read(&mut self, index: u16, may_lease: bool) -> usize {
+        let mut handled = 0;
+        loop {
+            let (Some(groups), Some(Some(lane))) = (&mut self.groups, self.lanes.get_mut(usize::from(index)))
+            else {
+                return handled;
+            };
+            if lane.is_blocked() {
+                // It sends its answers in later rounds, also outside its slice.
+                self.list(index);
+                return handled;
+            }
+            let Some(leased) = &mut lane.leased else { return handled };
+            let Some((buffer, at)) = leased.read.take() else { return handled };
+            let pool = &mut groups.pools[leased.pool];
+            if may_lease && leased.member.begin_lease(&mut pool.zones) {
+                groups.counts.leases += 1;
+                lane.mark = leased.member.mark(false);
+                let base = u64::from(lane.mark.zone) * u64::from(ZONE_BYTES);
+                lane.rx.renew(&Lease { base, epoch: leased.member.epoch() });
+            } else if may_lease && pool.zones.is_used_up() && !leased.member.is_leased() {
+                pool.is_short = true;
+            }
+            lane.rx.took_read();
+            let served = match message_at(&buffer, at) {
+                Ok(None) => Ok(buffer.len()),
+                Ok(Some(message)) => {
+                    handled += 1;
+                    let end = at + message.len();
+                    let mut own = BatchState::new();
+                    self.dispatcher.on_message(&mut self.domain, lane, message, &mut own).map(|()| end)
+                }
+                Err(violation) => Err(violation),
+            };
+            match served {
+                Ok(end) if end < buffer.len() => {
+                    if let Some(leased) = &mut lane.leased {
+                        leased.read = Some((buffer, end));
+                    }
+                }
+                Ok(_) => {}
+                Err(violation) => {
+                    self.violated(index, violation);
+                    return handled;
+                }
+            }
+        }
+    }
+
+    /// Follows a change of the groups: lanes that are not served any more get a last look, and lose their leases.
+    #[cold]
+    fn follow_turn(&mut self) -> usize {
+        let mut handled = 0;
+        let now = self.dispatcher.fabric.host().now();
+        let Some(groups) = &mut self.groups else { return 0 };
+        for index in groups.follow(&self.dispatcher.shared.turns) {
+            let mut told = false;
+            for _ in 0..LAST_TURNS {
+                let marked = self.mark_last(index);
+                let served = self.serve_member(index, false);
+                handled += served;
+                told = marked && self.is_told(index);
+                if served == 0 || told {
+                    break;
+                }
+            }
+            self.end_lease(index, now, told);
+            self.count_usage(index);
+        }
+        handled
+    }
+
+    /// Lets the answer of the next request tell the client that its lease has ended, if no other request waits.
+    fn mark_last(&mut self, index: u16) -> bool {
+        let Some(Some(lane)) = self.lanes.get_mut(usize::from(index)) else { return false };
+        let is_last = lane.is_leased() && lane.rx.is_waiting() && !lane.rx.waits_beyond();
+        lane.mark.ends |= is_last;
+        is_last
+    }
+
+    /// Returns whether an answer has told the client that its lease has ended. If the call is answered later, the
+    /// mark is taken back.
+    fn is_told(&mut self, index: u16) -> bool {
+        let Some(Some(lane)) = self.lanes.get_mut(usize::from(index)) else { return false };
+        !std::mem::take(&mut lane.mark.ends)
+    }
+
+    /// Ends the lease of a lane, and tells its client unless an answer has `told` it.
+    fn end_lease(&mut self, index: u16, now: Nanos, told: bool) {
+        let (Some(groups), Some(Some(lane))) = (&mut self.groups, self.lanes.get_mut(usize::from(index)))
+        else {
+            return;
+        };
+        let Some(leased) = &mut lane.leased else { return };
+        if !leased.member.end_lease(&mut groups.pools[leased.pool].zones) {
+            return;
+        }
+        lane.rx.suspend();
+        // An answer that waits for room tells it first.
+        lane.mark = leased.member.mark(!told);
+        groups.awaited.push((index, now));
+        self.tell_end(index);
+    }
+
+    /// Tells a client that its lease has ended, unless an answer did. Returns `false` if there is no room.
+    fn tell_end(&mut self, index: u16) -> bool {
+        let Some(Some(lane)) = self.lanes.get_mut(usize::from(index)) else { return true };
+        if !lane.mark.ends {
+            return true;
+        }
+        let Mark { epoch, zone, .. } = lane.mark;
+        let header = Header {
+            flags: Flags::CONTEXT_SWITCH,
+            head: lane.rx.head(),
+            epoch,
+            credits: zone,
+            ..Header::new(Kind::Credit)
+        };
+        match lane.tx.single(&self.dispatcher.fabric, &mut self.domain, &header, &[]) {
+            Ok(()) => {
+                lane.mark.ends = false;
+                if let Some(groups) = &mut self.groups {
+                    groups.counts.told_alone += 1;
+                }
+                true
+            }
+            Err(TxError::Full) => {
+                if let Some(groups) = &mut self.groups {
+                    groups.untold.push(index);
+                }
+                false
+            }
+            Err(TxError::Broken) => {
+                self.violated(index, Violation::Broken);
+                true
+            }
+        }
+    }
+
+    /// Tells the schedule how many messages of a lane were taken in its slice, and their bytes.
+    fn count_usage(&mut self, index: u16) {
+        let (Some(groups), Some(Some(lane))) = (&mut self.groups, self.lanes.get_mut(usize::from(index)))
+        else {
+            return;
+        };
+        let Some(leased) = &mut lane.leased else { return };
+        let taken = (lane.rx.sequence(), lane.rx.head());
+        let (messages, lines) = (taken.0 - leased.counted.0, taken.1.wrapping_sub(leased.counted.1));
+        leased.counted = taken;
+        let bytes = u64::from(lines) * LINE as u64;
+        groups.count(&self.dispatcher.shared.turns, lane.session, messages, bytes);
+    }
+}
+
+#[cfg(test)]
+mod hostile;
+#[cfg(test)]
+mod tests;
+
+/// Returns the message that begins at `at` of requests that were READ; `None` for a `Skip`, behind which the rest of
+/// the ring is unused.
+fn message_at(bytes: &[u8], at: usize) -> Result<Option<&[u8]>, Violation> {
+    let rest = &bytes[at..];
+    let Some(line) = rest.first_chunk::<LINE>() else {
+        return Err(Violation::Transfer("announced requests end within a line"));
+    };
+    let first = parse_line(line, rest.len().min(MAX_MESSAGE))?;
+    Ok((first.header().kind != Kind::Skip).then(|| &rest[..first.total()]))
+}

@@ -1,0 +1,298 @@
+//! Clients under leases: in virtual time, and on shared memory.
+
+use super::*;
+use crate::client::config::ClientConfig;
+use crate::error::{CallError, Cause};
+use crate::plan::{Plan, Protocol, Sharing};
+use crate::server::groups::Counts;
+use crate::server::{ServerBuilder, ServerConfig};
+use crate::service::{FunctionMode, Reply, Request, Service};
+use crate::share::Client;
+use crate::{CompletionMode, plan};
+use dunlin_fabric::{Address, Scheme, Task};
+use dunlin_fabric_shm::{ShmConfig, ShmFabric};
+use dunlin_fabric_sim::{Settings, Sim};
+use dunlin_wire::Status;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// Echoes, and counts its executions.
+pub(super) const ECHO: u16 = 1;
+
+pub(super) fn plan(mode: CompletionMode) -> Plan {
+    let plan = Protocol::by_name("Server-reply").unwrap().plan(mode);
+    plan.shared(Sharing::Dedicated, plan::Lease::Slice)
+}
+
+/// A load: clients that keep `window` calls in flight.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Load {
+    pub(super) clients: u64,
+    pub(super) calls: u64,
+    pub(super) window: usize,
+    pub(super) workers: u16,
+    pub(super) group: u16,
+    pub(super) slice: Duration,
+    pub(super) mode: CompletionMode,
+}
+
+pub(super) const LOAD: Load = Load {
+    clients: 4,
+    calls: 60,
+    window: 3,
+    workers: 1,
+    group: 1,
+    slice: Duration::from_micros(20),
+    mode: CompletionMode::Busy,
+};
+
+fn payload(client: u64, call: u64) -> Vec<u8> {
+    let length = match call % 17 {
+        5 => 3_000,
+        11 => 700,
+        other => other as usize * 5,
+    };
+    vec![(client * 31 + call) as u8; length]
+}
+
+fn use_client<F: Fabric>(fabric: &F, address: &Address, load: Load, number: u64) {
+    let mut client = Client::connect(fabric, address, ClientConfig::with_plan(plan(load.mode))).unwrap();
+    let mut open: VecDeque<(_, Vec<u8>)> = VecDeque::new();
+    for call in 0..load.calls {
+        if open.len() == load.window {
+            let (id, sent) = open.pop_front().unwrap();
+            assert_eq!(*client.wait(id).unwrap(), *sent, "client {number}, before call {call}");
+        }
+        let sent = payload(number, call);
+        let id = loop {
+            match client.submit_on(call as usize % client.workers(), ECHO, &sent) {
+                Ok(id) => break id,
+                Err(CallError::NotExecuted(Cause::WindowFull)) => {
+                    let (id, sent) = open.pop_front().unwrap();
+                    assert_eq!(*client.wait(id).unwrap(), *sent);
+                }
+                Err(error) => panic!("{error}"),
+            }
+        };
+        open.push_back((id, sent));
+    }
+    for (id, sent) in open {
+        assert_eq!(*client.wait(id).unwrap(), *sent);
+    }
+}
+
+/// The counts of each worker.
+type Counted = Arc<Mutex<Vec<Counts>>>;
+
+/// Starts a server whose workers keep their counts after each step.
+pub(super) fn serve<F: Fabric>(
+    fabric: &F,
+    address: &Address,
+    load: Load,
+) -> (crate::Server<F>, Vec<Task>, Counted) {
+    let (server, workers, counted, _) = serve_counted(fabric, address, load);
+    (server, workers, counted)
+}
+
+fn serve_counted<F: Fabric>(
+    fabric: &F,
+    address: &Address,
+    load: Load,
+) -> (crate::Server<F>, Vec<Task>, Counted, Arc<AtomicU64>) {
+    let executed = Arc::new(AtomicU64::new(0));
+    let count = Arc::clone(&executed);
+    let echo = move |request: &Request<'_>, reply: &mut Reply<'_>| -> Result<(), Status> {
+        count.fetch_add(1, Ordering::Relaxed);
+        Ok(reply.write(request.payload)?)
+    };
+    let (server, workers) = ServerBuilder::new(fabric)
+        .config(ServerConfig {
+            workers: load.workers,
+            group_size: load.group,
+            group_slice: load.slice,
+            spin: Duration::from_micros(2),
+            ..ServerConfig::default()
+        })
+        .function(ECHO, FunctionMode::Worker)
+        .serve_with(address, |_| Box::new(echo.clone()) as Box<dyn Service>)
+        .unwrap();
+    let counted = Arc::new(Mutex::new(vec![Counts::default(); workers.len()]));
+    let workers = workers.into_iter().enumerate().map(|(number, mut worker)| {
+        let put = Arc::clone(&counted);
+        let body = move || {
+            while !worker.is_ended() {
+                worker.step(Nanos::MAX);
+                if let Some(groups) = &worker.groups {
+                    put.lock().unwrap()[number] = groups.counts;
+                }
+            }
+            let zones = worker.groups.iter().flat_map(|groups| &groups.pools).map(|pool| pool.zones.in_use());
+            assert_eq!(zones.sum::<usize>(), 0, "every zone came back");
+        };
+        fabric.host().spawn(&format!("worker-{number}"), Box::new(body)).unwrap()
+    });
+    let workers = workers.collect();
+    (server, workers, counted, executed)
+}
+
+/// Runs a load. Returns the sums of what the workers counted.
+fn run<F: Fabric>(fabric: &F, address: &Address, load: Load) -> Counts {
+    let (server, workers, counted, executed) = serve_counted(fabric, address, load);
+    let tasks: Vec<_> = (0..load.clients)
+        .map(|number| {
+            let (fabric, address) = (fabric.clone(), address.clone());
+            let host = fabric.host().clone();
+            let body = move || use_client(&fabric, &address, load, number);
+            host.spawn(&format!("client-{number}"), Box::new(body)).unwrap()
+        })
+        .collect();
+    tasks.into_iter().for_each(Task::join);
+    server.shutdown(Duration::from_secs(1));
+    workers.into_iter().for_each(Task::join);
+    assert_eq!(executed.load(Ordering::Relaxed), load.clients * load.calls, "{load:?}");
+    counted.lock().unwrap().iter().fold(Counts::default(), |sum, counts| Counts {
+        leases: sum.leases + counts.leases,
+        reads: sum.reads + counts.reads,
+        switches: sum.switches + counts.switches,
+        told_alone: sum.told_alone + counts.told_alone,
+    })
+}
+
+fn in_virtual_time(settings: Settings, seed: u64, load: Load) -> Counts {
+    let counts = Arc::new(Mutex::new(Counts::default()));
+    let put = Arc::clone(&counts);
+    Sim::run_with(settings, seed, move |fabric| {
+        let address = Address::new(Scheme::Sim, "grouped").unwrap();
+        *put.lock().unwrap() = run(&fabric, &address, load);
+    })
+    .unwrap();
+    *counts.lock().unwrap()
+}
+
+#[test]
+fn with_one_group_nothing_ever_switches() {
+    for clients in [1, 3] {
+        let counts = in_virtual_time(Settings::default(), 1, Load { clients, group: 40, ..LOAD });
+        assert_eq!((counts.leases, counts.switches, counts.told_alone), (clients, 0, 0), "{counts:?}");
+        assert!(counts.reads >= clients && counts.reads < 4 * clients, "{counts:?}");
+    }
+}
+
+#[test]
+fn groups_take_turns() {
+    for seed in 0..8 {
+        for group in 1..4 {
+            for slice in [2, 5, 20, 100] {
+                let slice = Duration::from_micros(slice);
+                let load = Load { clients: 9, group, slice, window: 1 + seed as usize % 5, ..LOAD };
+                let counts = in_virtual_time(Settings::default(), seed, load);
+                assert!(counts.switches > 3 && counts.leases > 9, "{load:?}: {counts:?}");
+            }
+        }
+    }
+}
+
+/// All workers of a server follow one schedule.
+#[test]
+fn workers_take_turns_together() {
+    for seed in 0..10 {
+        let load = Load { workers: 3, clients: 7, group: 1 + seed as u16 % 3, ..LOAD };
+        let counts = in_virtual_time(Settings { preemption: 30, ..Settings::default() }, seed, load);
+        assert!(counts.switches > 9 && counts.leases > 7, "{load:?}: {counts:?}");
+    }
+}
+
+#[test]
+fn threads_that_lose_their_core_lose_no_request() {
+    for seed in 0..20 {
+        let settings = Settings { preemption: 20, spurious: 10, slack: 0, ..Settings::default() };
+        in_virtual_time(settings, seed, Load { clients: 5, group: 2, ..LOAD });
+    }
+}
+
+#[test]
+fn more_clients_than_zones_are_served() {
+    let counts = in_virtual_time(Settings::default(), 3, Load { clients: 60, calls: 20, ..LOAD });
+    assert!(counts.switches > 20, "{counts:?}");
+}
+
+#[test]
+fn groups_take_turns_on_shared_memory() {
+    for (mode, slice) in [(CompletionMode::Adaptive, 50), (CompletionMode::Event, 200)] {
+        let fabric = ShmFabric::new(ShmConfig::default()).unwrap();
+        let name = format!("grouped-{}-{mode}", fabric.host().process_id());
+        let address = Address::new(Scheme::Shm, &name).unwrap();
+        let slice = Duration::from_micros(slice);
+        let counts = run(&fabric, &address, Load { calls: 500, mode, slice, group: 2, clients: 5, ..LOAD });
+        assert!(counts.switches > 0 && counts.leases > 0, "{counts:?}");
+    }
+}
+
+/// Clients that end in each of the four states leave nothing behind.
+#[test]
+fn a_client_may_end_in_every_state() {
+    Sim::run_with(Settings::default(), 4, |fabric| {
+        let address = Address::new(Scheme::Sim, "ends").unwrap();
+        let (server, workers, counted) = serve(&fabric, &address, LOAD);
+        let host = fabric.host().clone();
+        let connect = || {
+            Client::connect(&fabric, &address, ClientConfig::with_plan(plan(CompletionMode::Busy))).unwrap()
+        };
+        for round in 0..20 {
+            let mut stays = connect();
+            // CONNECT.
+            drop(connect());
+            // WARMUP.
+            let mut client = connect();
+            client.submit_on(0, ECHO, b"announced").unwrap();
+            drop(client);
+            // PROCESS, with and without calls under way.
+            let mut client = connect();
+            client.call(ECHO, b"leased").unwrap();
+            if round % 2 == 0 {
+                client.submit_on(0, ECHO, b"written").unwrap();
+            }
+            drop(client);
+            // IDLE: the lease has ended, whether or not the client has heard of it.
+            let mut client = connect();
+            client.call(ECHO, b"leased").unwrap();
+            stays.call(ECHO, b"another group").unwrap();
+            host.sleep(host.now() + 1000 * round * 10);
+            drop(client);
+            assert_eq!(*stays.call(ECHO, &[round as u8; 900]).unwrap(), [round as u8; 900]);
+        }
+        server.shutdown(Duration::from_secs(1));
+        workers.into_iter().for_each(Task::join);
+        assert!(counted.lock().unwrap()[0].leases >= 60);
+    })
+    .unwrap();
+}
+
+/// Clients that make no calls for long lose their zones to those that do, and connect again.
+#[test]
+fn silent_clients_give_way_when_zones_are_short() {
+    Sim::run_with(Settings::default(), 4, |fabric| {
+        let address = Address::new(Scheme::Sim, "silent").unwrap();
+        let (server, workers, _) = serve(&fabric, &address, LOAD);
+        let host = fabric.host().clone();
+        let connect = || {
+            Client::connect(&fabric, &address, ClientConfig::with_plan(plan(CompletionMode::Busy))).unwrap()
+        };
+        // A group of one client has three zones.
+        let mut silent: Vec<_> = (0..3).map(|_| connect()).collect();
+        silent.iter_mut().for_each(|client| drop(client.call(ECHO, b"leased").unwrap()));
+        let mut busy: Vec<_> = (0..2).map(|_| connect()).collect();
+        for call in 0..300u32 {
+            for client in &mut busy {
+                assert_eq!(*client.call(ECHO, &call.to_le_bytes()).unwrap(), call.to_le_bytes());
+            }
+            host.sleep(host.now() + 10_000_000);
+        }
+        assert!(server.connections() < 5, "a silent client was given up");
+        server.shutdown(Duration::from_secs(1));
+        workers.into_iter().for_each(Task::join);
+    })
+    .unwrap();
+}
