@@ -64,7 +64,7 @@ pub(crate) struct ClientLane<F: Fabric> {
     /// When the open batch is sent without a flush; `None` if only on a flush or when it is full.
     pub(crate) batching: Option<Box<Batches>>,
     /// READs of large results in flight.
-    pub(crate) reading: usize,
+    pub(crate) reading: u32,
     /// Operations on the server's memory in flight.
     pub(crate) memory: u32,
     /// The reason why the lane accepts no more calls.

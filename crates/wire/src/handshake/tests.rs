@@ -79,7 +79,7 @@ fn golden_bytes_of_every_record() {
     let mut ready_body = vec![3, 0, 1, 0, 32, 0, 16, 0, 0, 8, 0, 0, 0, 4, 0, 0];
     ready_body.extend_from_slice(&[0x55; 16]);
     ready_body.extend_from_slice(&[1, 0, 7, 0, 0, 2, 0, 5, 4, 0x0d, 0x0c, 0, 0]);
-    let cases: [(Record, u16, &[u8]); 11] = [
+    let cases: [(Record, u16, &[u8]); 12] = [
         (
             Record::Hello(hello()),
             1,
@@ -161,7 +161,7 @@ fn strangers_are_told_apart() {
     let error = with(4, 9);
     assert_eq!(error, HandshakeError::FrameVersion { theirs: 9, ours: 1 });
     assert!(error.to_string().contains("version 9") && error.to_string().contains("version 1"));
-    assert_eq!(with(6, 12), HandshakeError::UnknownRecord(12));
+    assert_eq!(with(6, 13), HandshakeError::UnknownRecord(13));
     assert_eq!(with(6, 0), HandshakeError::UnknownRecord(0));
     assert_eq!(with(9, 8), HandshakeError::Truncated { field: "frame body" });
     assert_eq!(with(10, 1), HandshakeError::BodyTooLong { length: 1 << 16, limit: 4096 });
