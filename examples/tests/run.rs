@@ -39,6 +39,11 @@ fn calls() {
 }
 
 #[test]
+fn costs() {
+    says("costs", &["100 idle clients and their server: ", "a call takes "]);
+}
+
+#[test]
 fn deadlines() {
     says(
         "deadlines",

@@ -24,8 +24,9 @@ const AMONG_WAITING: Patience = Patience { before: 16, between: 2 };
 /// Another thread computes.
 const AMONG_COMPUTING: Patience = Patience { before: 4096, between: 256 };
 
-/// A yield of this time, in nanoseconds, has run a thread that computes.
-const COMPUTED: Nanos = 300_000;
+/// A yield of this time, in nanoseconds, has run a thread that computes: most of a scheduler's time slice. Ten
+/// threads that wait for messages, and answer some at each turn, return the core after a tenth of it.
+const COMPUTED: Nanos = 2_000_000;
 /// Bounds of the number of sleeps for which a late yield counts. It doubles each time that the next trial is
 /// late too, because a trial can cost a time slice.
 const LEAST_WEIGHT: u32 = 4;

@@ -5,10 +5,11 @@ use crate::client::{by_tcp, failed, introduce, numa};
 use crate::descriptor::ServiceDescriptor;
 use crate::error::{CallError, ConnectError, PlanOfError};
 use crate::form::Form;
+use crate::introduction::tagged_id;
 use crate::numa::Bound;
 use crate::route::{Choice, ClientOptions, Route, no_route};
 use crate::running::Known;
-use crate::tcp::{AsyncConnection, ConnectionOptions, TcpCall};
+use crate::tcp::{AsyncConnection, ConnectionOptions, HeldMessage, TcpCall};
 use dunlin_fabric::{Address, ChosenTransport, Fabric};
 use dunlin_rpc::{AsyncHub, Call, RunningPlan, SMALL_LIMIT, Tuning};
 use std::pin::Pin;
@@ -36,7 +37,7 @@ impl<F: Fabric> AsyncClient<F> {
     ///
     /// # Errors
     /// [`ClientConfig::lazy`](dunlin_rpc::ClientConfig::lazy) is refused: calls are encoded as the server's
-    /// introduction says.
+    /// introduction says. The client of `dunlin::Fabrics` may be lazy at every address.
     pub fn connect(
         hub: &AsyncHub<F>,
         address: &Address,
@@ -44,7 +45,7 @@ impl<F: Fabric> AsyncClient<F> {
         options: ClientOptions,
     ) -> Result<Self, ConnectError> {
         if options.engine.lazy {
-            let why = "an asynchronous typed client learns the server's functions when it connects";
+            let why = "an asynchronous typed client of one fabric learns the server's functions when it connects; connect it with Fabrics";
             return Err(dunlin_rpc::ConnectError::Lazy(why).into());
         }
         let fabric = hub.fabric();
@@ -60,7 +61,7 @@ impl<F: Fabric> AsyncClient<F> {
         let routes = choice.routes(service, &introduction);
         let tcp_address = options.tcp.as_ref().or(introduction.tcp.as_ref());
         let tcp = match tcp_address.filter(|_| routes.contains(&Route::Tcp)) {
-            Some(address) => Some(AsyncConnection::connect(address, options.timed_connection())?),
+            Some(address) => Some(AsyncConnection::connect(address, options.tcp_connection())?),
             None => None,
         };
         drop(bound);
@@ -170,6 +171,23 @@ impl<F: Fabric> AsyncClient<F> {
         AsyncCall(state)
     }
 
+    /// Makes a call whose arguments were encoded before this client was connected. As
+    /// [`call_within`](AsyncClient::call_within).
+    pub fn call_held<R: Outcome, E: ErrorOf<R>>(
+        &self,
+        time: Option<Duration>,
+        held: HeldCall,
+    ) -> AsyncCall<F, R, E> {
+        AsyncCall(match self.route(held.function) {
+            Ok(Way::Tcp(tcp, name)) => State::Tcp(tcp.call_held(time, name, held.message)),
+            Ok(Way::Engine(engine, id, form)) => {
+                let call = engine.within_or_default(time).call(tagged_id(id, form), &held.tagged);
+                State::Sent(call, Form::Tagged)
+            }
+            Err(error) => State::Failed(error),
+        })
+    }
+
     /// Sends a oneway call. If there is no room, returns an error instead of waiting; the call is then not
     /// executed.
     pub fn oneway<A: Arguments>(&self, function: usize, arguments: &A) -> Result<(), CallError> {
@@ -189,6 +207,36 @@ impl<F: Fabric> AsyncClient<F> {
                 send((engine, time), id, form, arguments)?.leave().map_err(failed)
             }
         }
+    }
+}
+
+/// A call whose arguments are encoded before the client knows its server: in the forms that any server of the
+/// service reads.
+#[derive(Debug)]
+pub struct HeldCall {
+    function: usize,
+    /// For the engine.
+    tagged: Vec<u8>,
+    /// For stock Thrift.
+    message: HeldMessage,
+}
+
+impl HeldCall {
+    /// Encodes the arguments of a function.
+    ///
+    /// # Errors
+    /// The arguments cannot be encoded.
+    pub fn new<A: Arguments>(
+        service: &'static ServiceDescriptor,
+        options: &ConnectionOptions,
+        function: usize,
+        arguments: &A,
+    ) -> Result<Self, CallError> {
+        let mut tagged = vec![0; Form::Tagged.size(arguments)];
+        Form::Tagged.encode(arguments, &mut tagged).map_err(CallError::Encode)?;
+        let name = &service.functions[function].name;
+        let message = HeldMessage::new(options, name, arguments).map_err(CallError::Encode)?;
+        Ok(HeldCall { function, tagged, message })
     }
 }
 

@@ -33,6 +33,14 @@ pub(crate) fn function_number(id: u16) -> Option<(usize, Form)> {
     Some((usize::from(number / 2), if number % 2 == 0 { Form::Tagged } else { Form::Bare }))
 }
 
+/// Returns the id of the tagged form of the function that has this id in this form.
+pub(crate) fn tagged_id(id: u16, form: Form) -> u16 {
+    match form {
+        Form::Tagged => id,
+        Form::Bare => id.saturating_sub(1),
+    }
+}
+
 /// A function of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Function {
@@ -211,6 +219,7 @@ mod tests {
         let get = parsed.function("get").unwrap();
         assert_eq!((get.form(&[0, 255]), get.form(&[1, 255])), ((2, Form::Bare), (1, Form::Tagged)));
         assert_eq!(get.ids().collect::<Vec<_>>(), [1, 2]);
+        assert_eq!((tagged_id(2, Form::Bare), tagged_id(1, Form::Tagged)), (1, 1));
         let maybe = parsed.function("maybe").unwrap();
         assert_eq!((maybe.form(&[2, 255]), maybe.ids().count()), ((7, Form::Tagged), 1));
         let long = parsed.function(&"a".repeat(300)).unwrap();

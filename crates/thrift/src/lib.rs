@@ -36,7 +36,7 @@ pub use arguments::{
     ARGUMENTS, Arguments, ErrorOf, Outcome, read_arguments, read_list, read_map, read_ordered_map,
     read_ordered_set, read_set, required, room,
 };
-pub use asynchronous::{AsyncCall, AsyncClient};
+pub use asynchronous::{AsyncCall, AsyncClient, HeldCall};
 pub use client::{Client, Pending};
 pub use codec::{Input, Output, owned_str, read_owned_rest};
 pub use connector::{

@@ -16,8 +16,7 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, Default)]
 pub struct ClientOptions {
     /// The engine's settings. Default: [`ClientConfig::default`]. The plan in them is ignored: the hints of
-    /// each function select one. `wait_for_ready` and `lazy` hold for a blocking client's TCP connection,
-    /// too; an asynchronous client over TCP alone refuses them.
+    /// each function select one. `wait_for_ready` and `lazy` hold for TCP connections, too.
     pub engine: ClientConfig,
     /// Hints that replace those of the IDL for the functions named in them, for values known only at run
     /// time, such as the payload size. The server uses its own hints. Default: none.
@@ -44,21 +43,15 @@ pub struct ClientOptions {
 }
 
 impl ClientOptions {
-    /// Returns the settings of the TCP connection of a blocking client: [`ClientConfig::wait_for_ready`],
-    /// [`ClientConfig::lazy`], and without a [`ConnectionOptions::call_timeout`] also the timeout of the
-    /// engine's settings hold there, too.
+    /// Returns the settings of the TCP connection: [`ClientConfig::wait_for_ready`], [`ClientConfig::lazy`],
+    /// and without a [`ConnectionOptions::call_timeout`] also the timeout of the engine's settings hold there,
+    /// too.
     #[must_use]
     pub fn tcp_connection(&self) -> ConnectionOptions {
-        let mut connection = self.timed_connection();
-        connection.wait_for_ready = connection.wait_for_ready.max(self.engine.wait_for_ready);
-        connection.lazy |= self.engine.lazy;
-        connection
-    }
-
-    /// Returns the settings of the TCP connection, with the engine's timeout if they have none.
-    pub(crate) fn timed_connection(&self) -> ConnectionOptions {
         let mut connection = self.connection.clone();
         connection.call_timeout.get_or_insert(self.engine.timeout);
+        connection.wait_for_ready = connection.wait_for_ready.max(self.engine.wait_for_ready);
+        connection.lazy |= self.engine.lazy;
         connection
     }
 }

@@ -31,6 +31,7 @@ mod tests;
 mod wire;
 
 pub use crate::codec::Encoding;
+pub(crate) use asynchronous::HeldMessage;
 pub use asynchronous::{AsyncConnection, TcpCall};
 pub use client::{Connection, ConnectionOptions, TcpError};
 pub use server::{Server, ServerOptions};

@@ -1,13 +1,16 @@
 //! Asynchronous clients on the fabric that their address selects.
 
+use crate::attempts::Missing;
 use crate::connecting::Connecting;
-use crate::fabrics::{ChosenFabric, Fabrics, not_lazy};
-use dunlin_fabric::{ChosenTransport, DialError, IntoAddress};
+use crate::fabrics::{ChosenFabric, Fabrics};
+use crate::later::{Later, Ready};
+use crate::resolve::unconnected;
+use dunlin_fabric::{ChosenTransport, DialError, IntoAddress, Scheme};
 #[cfg(feature = "ofi")]
 use dunlin_fabric_ofi::OfiFabric;
 use dunlin_fabric_rdma::RdmaFabric;
 use dunlin_fabric_shm::ShmFabric;
-use dunlin_rpc::{CallError, ClientConfig, ConnectError, RunningPlan, Tuning};
+use dunlin_rpc::{CallError, Cause, ClientConfig, ConnectError, RunningPlan, Tuning};
 use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -74,6 +77,16 @@ enum On {
     Rdma(dunlin_rpc::AsyncClient<RdmaFabric>),
     #[cfg(feature = "ofi")]
     Ofi(dunlin_rpc::AsyncClient<OfiFabric>),
+    /// A lazy client of an `auto:` address.
+    Later(Later<AsyncClient, ConnectError>),
+}
+
+/// Returns the error of a call for which no connection was made. The log has the reason.
+fn missing<E>(missing: Missing<E>) -> CallError {
+    CallError::NotExecuted(match missing {
+        Missing::Cause(cause) => cause,
+        Missing::Refused(_) => Cause::Disconnected,
+    })
 }
 
 impl AsyncClient {
@@ -90,14 +103,22 @@ impl AsyncClient {
     /// Blocks for at most the configured time, and while the fabric is opened: call it before the executor
     /// starts, or where blocking is allowed; elsewhere take
     /// [`connect_async_with`](AsyncClient::connect_async_with). Errors are those of
-    /// [`Client::connect_with`](crate::Client::connect_with).
+    /// [`Client::connect_with`](crate::Client::connect_with). A [lazy](ClientConfig::lazy) client of an `auto:`
+    /// address asks the server for its fabrics when a call needs it, on a thread of its own.
     pub fn connect_with(
         fabrics: &Fabrics,
         address: impl IntoAddress,
         config: ClientConfig,
     ) -> Result<Self, ConnectError> {
         let (address, hubs) = (address.into_address()?, fabrics.hubs());
-        not_lazy(&address, &config)?;
+        if config.lazy && address.scheme() == Scheme::Auto {
+            config.check()?;
+            let transport = Arc::new(unconnected(&address));
+            let (fabrics, to, eager) =
+                (fabrics.clone(), address.clone(), ClientConfig { lazy: false, ..config.clone() });
+            let connect = move || AsyncClient::connect_with(&fabrics, to.clone(), eager.clone());
+            return Ok(AsyncClient { on: On::Later(Later::new(address, &config, connect)), transport });
+        }
         let resolved = fabrics.resolve(&address).map_err(DialError::from)?;
         let to = &resolved.address;
         let chosen = fabrics.choose(to).map_err(DialError::from)?;
@@ -136,7 +157,12 @@ impl AsyncClient {
     /// Returns how the calls of a function run: the protocol, how both sides wait, the transport, and the
     /// reasons.
     pub fn plan_of(&self, function: u16) -> RunningPlan {
-        let mut running = each!(On, &self.on, client => client.plan_of(function));
+        let mut running = each_or!(On, &self.on, client => client.plan_of(function), On::Later(later) => {
+            return match later.made() {
+                Some(client) => client.plan_of(function),
+                None => RunningPlan::unknown(format!("function {function}"), self.transport.name),
+            };
+        });
         running.reasons.insert(0, format!("transport: {}", self.transport.why));
         running
     }
@@ -144,46 +170,64 @@ impl AsyncClient {
     /// Waits until the client is connected, for at most `at_most`, and connects with back-off meanwhile;
     /// [`dunlin_rpc::AsyncClient::wait_ready`] has the details.
     pub async fn wait_ready(&self, at_most: Duration) -> Result<(), CallError> {
-        each!(On, &self.on, client => client.wait_ready(at_most).await)
+        each_or!(On, &self.on, client => client.wait_ready(at_most).await, On::Later(later) => {
+            let began = std::time::Instant::now();
+            later.for_ready(at_most).await.map_err(missing)?;
+            let left = at_most.saturating_sub(began.elapsed());
+            let made = later.made().ok_or(CallError::NotExecuted(Cause::Disconnected))?;
+            each_or!(On, &made.on, client => client.wait_ready(left).await, On::Later(_) => {
+                Err(CallError::NotExecuted(Cause::Disconnected))
+            })
+        })
     }
 
     /// Returns the number of server workers to which this client has lanes.
     pub fn workers(&self) -> usize {
-        each!(On, &self.on, client => client.workers())
+        each_or!(On, &self.on, client => client.workers(), On::Later(later) => later.made().map_or(0, AsyncClient::workers))
     }
 
-    /// Returns the transport of the calls, and the reason why it was chosen.
+    /// Returns the transport of the calls, and the reason why it was chosen. Its name is `auto` until a lazy
+    /// client of an `auto:` address knows it.
     pub fn transport(&self) -> &ChosenTransport {
-        &self.transport
+        match &self.on {
+            On::Later(later) => later.made().map_or(&self.transport, AsyncClient::transport),
+            _ => &self.transport,
+        }
     }
 
     /// Returns the current tuning of each connection to a worker, for plans that fetch results or have them
     /// written back; empty for other plans.
     pub fn tuning(&self) -> Vec<Tuning> {
-        each!(On, &self.on, client => client.tuning())
+        each_or!(On, &self.on, client => client.tuning(), On::Later(later) => later.made().map_or_else(Vec::new, AsyncClient::tuning))
     }
 
     /// Returns the current maximum batch size in calls of each connection to a worker; empty without
     /// [`ClientConfig::batching`].
     pub fn batch_calls(&self) -> Vec<u16> {
-        each!(On, &self.on, client => client.batch_calls())
+        each_or!(On, &self.on, client => client.batch_calls(), On::Later(later) => later.made().map_or_else(Vec::new, AsyncClient::batch_calls))
     }
 
     /// Returns a view of this client for calls with a time of their own, in place of
     /// [`ClientConfig::timeout`]; see [`dunlin_rpc::Client::within`].
     pub fn within(&self, time: Duration) -> AsyncWithin<'_> {
-        AsyncWithin(each_into!(On, &self.on, WithinOn, client => client.within(time)))
+        AsyncWithin(
+            each_into_or!(On, &self.on, WithinOn, client => client.within(time), On::Later(later) => WithinOn::Later(later, time)),
+        )
     }
 
     /// Makes a call on any worker. It is sent immediately if there is room, before the first poll. Dropping
     /// the future abandons the call.
     pub fn call(&self, function: u16, payload: &[u8]) -> Call {
-        each_into!(On, &self.on, Call, client => client.call(function, payload))
+        each_into_or!(On, &self.on, Call, client => client.call(function, payload), On::Later(later) => {
+            Call::later(later, (None, None, function), payload)
+        })
     }
 
     /// Makes a call on the given worker. See [`call`](AsyncClient::call).
     pub fn call_on(&self, worker: usize, function: u16, payload: &[u8]) -> Call {
-        each_into!(On, &self.on, Call, client => client.call_on(worker, function, payload))
+        each_into_or!(On, &self.on, Call, client => client.call_on(worker, function, payload), On::Later(later) => {
+            Call::later(later, (None, Some(worker), function), payload)
+        })
     }
 }
 
@@ -197,17 +241,22 @@ enum WithinOn<'a> {
     Rdma(dunlin_rpc::AsyncWithin<'a, RdmaFabric>),
     #[cfg(feature = "ofi")]
     Ofi(dunlin_rpc::AsyncWithin<'a, OfiFabric>),
+    Later(&'a Later<AsyncClient, ConnectError>, Duration),
 }
 
 impl AsyncWithin<'_> {
     /// As [`AsyncClient::call`].
     pub fn call(&self, function: u16, payload: &[u8]) -> Call {
-        each_into!(WithinOn, &self.0, Call, client => client.call(function, payload))
+        each_into_or!(WithinOn, &self.0, Call, client => client.call(function, payload), WithinOn::Later(later, time) => {
+            Call::later(later, (Some(*time), None, function), payload)
+        })
     }
 
     /// As [`AsyncClient::call_on`].
     pub fn call_on(&self, worker: usize, function: u16, payload: &[u8]) -> Call {
-        each_into!(WithinOn, &self.0, Call, client => client.call_on(worker, function, payload))
+        each_into_or!(WithinOn, &self.0, Call, client => client.call_on(worker, function, payload), WithinOn::Later(later, time) => {
+            Call::later(later, (Some(*time), Some(worker), function), payload)
+        })
     }
 }
 
@@ -222,16 +271,61 @@ pub enum Call {
     /// A call on libfabric.
     #[cfg(feature = "ofi")]
     Ofi(dunlin_rpc::Call<OfiFabric>),
+    /// A call of a lazy client that has not connected yet.
+    Unconnected(Box<UnconnectedCall>),
+}
+
+/// A call that waits for the connection of a lazy client.
+#[derive(Debug)]
+pub struct UnconnectedCall {
+    ready: Ready<AsyncClient, ConnectError>,
+    worker: Option<usize>,
+    function: u16,
+    payload: Vec<u8>,
+}
+
+impl UnconnectedCall {
+    /// Makes the call on the client that has connected.
+    fn begin(&self) -> Option<Call> {
+        let (client, left) = (self.ready.made()?, self.ready.left());
+        Some(match (self.worker, left) {
+            (None, None) => client.call(self.function, &self.payload),
+            (Some(worker), None) => client.call_on(worker, self.function, &self.payload),
+            (None, Some(left)) => client.within(left).call(self.function, &self.payload),
+            (Some(worker), Some(left)) => client.within(left).call_on(worker, self.function, &self.payload),
+        })
+    }
 }
 
 impl Call {
+    /// Makes a call with its time, worker and function, on a client that may have connected.
+    fn later(
+        later: &Later<AsyncClient, ConnectError>,
+        (time, worker, function): (Option<Duration>, Option<usize>, u16),
+        payload: &[u8],
+    ) -> Call {
+        if let Some(client) = later.made() {
+            return match (time, worker) {
+                (None, None) => client.call(function, payload),
+                (None, Some(worker)) => client.call_on(worker, function, payload),
+                (Some(time), None) => client.within(time).call(function, payload),
+                (Some(time), Some(worker)) => client.within(time).call_on(worker, function, payload),
+            };
+        }
+        let (ready, payload) = (later.for_call(time), payload.to_vec());
+        Call::Unconnected(Box::new(UnconnectedCall { ready, worker, function, payload }))
+    }
+
     /// Detaches the call: its answer is discarded.
     ///
     /// # Errors
     /// The call was not sent and thus not executed: [`Cause::WindowFull`](dunlin_rpc::Cause::WindowFull) if
     /// there was no room.
     pub fn leave(self) -> Result<(), CallError> {
-        each!(Self, self, call => call.leave())
+        each_or!(Self, self, call => call.leave(), Call::Unconnected(call) => match call.begin() {
+            Some(call) => call.leave(),
+            None => Err(CallError::NotExecuted(Cause::Disconnected)),
+        })
     }
 }
 
@@ -239,11 +333,23 @@ impl Future for Call {
     type Output = Result<AsyncResponse, CallError>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        match self.get_mut() {
+        let this = self.get_mut();
+        if let Call::Unconnected(call) = this {
+            let connected = std::task::ready!(Pin::new(&mut call.ready).poll(context));
+            let begun = connected.map_err(missing).map(|()| call.begin());
+            match begun {
+                Ok(Some(call)) => *this = call,
+                Ok(None) => return Poll::Ready(Err(CallError::NotExecuted(Cause::Disconnected))),
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+        match this {
             Call::Shm(call) => Pin::new(call).poll(context).map_ok(AsyncResponse::Shm),
             Call::Rdma(call) => Pin::new(call).poll(context).map_ok(AsyncResponse::Rdma),
             #[cfg(feature = "ofi")]
             Call::Ofi(call) => Pin::new(call).poll(context).map_ok(AsyncResponse::Ofi),
+            // A client that has connected makes no such call.
+            Call::Unconnected(_) => Poll::Ready(Err(CallError::NotExecuted(Cause::Disconnected))),
         }
     }
 }

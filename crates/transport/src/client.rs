@@ -1,12 +1,14 @@
 //! The synchronous client on the fabric that its address selects.
 
-use crate::fabrics::{Choose, ChosenFabric, Fabrics, not_lazy};
-use dunlin_fabric::{ChosenTransport, DialError, IntoAddress};
+use crate::attempts::{Attempts, Missing};
+use crate::fabrics::{Choose, ChosenFabric, Fabrics};
+use crate::resolve::{PATIENCE, Resolved, unconnected};
+use dunlin_fabric::{Address, ChosenTransport, DialError, IntoAddress, Scheme};
 #[cfg(feature = "ofi")]
 use dunlin_fabric_ofi::OfiFabric;
 use dunlin_fabric_rdma::RdmaFabric;
 use dunlin_fabric_shm::ShmFabric;
-use dunlin_rpc::{CallError, CallId, ClientConfig, ConnectError, Filling, RunningPlan, Tuning};
+use dunlin_rpc::{CallError, CallId, Cause, ClientConfig, ConnectError, Filling, RunningPlan, Tuning};
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
@@ -28,6 +30,36 @@ pub(crate) enum On {
     Rdma(dunlin_rpc::Client<RdmaFabric>),
     #[cfg(feature = "ofi")]
     Ofi(dunlin_rpc::Client<OfiFabric>),
+    Later(Box<Later>),
+}
+
+/// A lazy client of an `auto:` address until its first call, which asks the server for its fabrics.
+#[derive(Debug)]
+struct Later {
+    fabrics: Fabrics,
+    config: ClientConfig,
+    attempts: Attempts,
+}
+
+impl Later {
+    fn new(fabrics: &Fabrics, address: Address, config: ClientConfig) -> Self {
+        let attempts = Attempts::new(address, &config);
+        Later { fabrics: fabrics.clone(), config, attempts }
+    }
+}
+
+/// The error of a call that a client without a fabric cannot have made.
+const GONE: CallError = CallError::MaybeExecuted(Cause::Closed);
+
+/// The error of a call without a connection.
+const UNCONNECTED: CallError = CallError::NotExecuted(Cause::Disconnected);
+
+/// Returns the error of a call for which no connection was made. The log has the reason.
+fn missing(missing: Missing<ConnectError>) -> CallError {
+    match missing {
+        Missing::Cause(cause) => CallError::NotExecuted(cause),
+        Missing::Refused(_) => UNCONNECTED,
+    }
 }
 
 /// A result, borrowed from the client. Dropping it makes room for the next call.
@@ -121,15 +153,32 @@ impl Client {
     /// # Errors
     /// If no fabric works, an `auto:` address is [`Unavailable`](dunlin_fabric::Unavailable) with a
     /// [`ResolveError`](crate::ResolveError) that gives the reason for each fabric. Calls by number never use
-    /// TCP; typed services do. [`ClientConfig::lazy`] is refused at an `auto:` address.
+    /// TCP; typed services do. A [lazy](ClientConfig::lazy) client of an `auto:` address asks the server for
+    /// its fabrics within the first call.
     pub fn connect_with(
         fabrics: &impl Choose,
         address: impl IntoAddress,
         config: ClientConfig,
     ) -> Result<Self, ConnectError> {
         let address = address.into_address()?;
-        not_lazy(&address, &config)?;
-        let resolved = fabrics.resolve(&address).map_err(DialError::from)?;
+        match fabrics.all() {
+            Some(fabrics) if config.lazy && address.scheme() == Scheme::Auto => {
+                config.check()?;
+                let transport = unconnected(&address);
+                Ok(Client { on: On::Later(Box::new(Later::new(fabrics, address, config))), transport })
+            }
+            _ => {
+                let resolved = fabrics.resolve(&address).map_err(DialError::from)?;
+                Client::connect_to(fabrics, resolved, config)
+            }
+        }
+    }
+
+    fn connect_to(
+        fabrics: &impl Choose,
+        resolved: Resolved,
+        config: ClientConfig,
+    ) -> Result<Self, ConnectError> {
         let to = &resolved.address;
         let chosen = fabrics.choose(to).map_err(DialError::from)?;
         let name = chosen.capabilities().name;
@@ -142,14 +191,44 @@ impl Client {
         Ok(Client { on, transport: resolved.transport(name) })
     }
 
+    /// Resolves the `auto:` address of a lazy client, in at most this time. The client that this makes is
+    /// lazy, too, and connects within the same call.
+    fn resolve_now(later: &Later, most: Duration) -> Result<Self, ConnectError> {
+        let Later { fabrics, config, attempts } = later;
+        let resolved = fabrics.resolve_within(&attempts.address, most.min(PATIENCE));
+        Client::connect_to(fabrics, resolved.map_err(DialError::from)?, config.clone())
+    }
+
+    /// Gives a lazy client of an `auto:` address its fabric for a call of this time. Returns the time that is
+    /// left.
+    #[cold]
+    fn resolve_for(&mut self, time: Option<Duration>) -> Result<Option<Duration>, CallError> {
+        let On::Later(later) = &mut self.on else { return Ok(time) };
+        let mut attempts = later.attempts.clone();
+        let made = attempts.for_call(time, |most| Client::resolve_now(later, most));
+        later.attempts = attempts;
+        let (client, left) = made.map_err(missing)?;
+        *self = client;
+        Ok(left)
+    }
+
+    #[inline(always)]
+    fn resolved(&mut self) -> Result<(), CallError> {
+        if let On::Later(_) = &self.on { self.resolve_for(None).map(drop) } else { Ok(()) }
+    }
+
     /// Creates another client of the same server with the same settings and its own connections, for another
     /// thread.
     pub fn another(&self) -> Result<Self, ConnectError> {
-        let on = each_into!(On, &self.on, On, client => client.another()?);
+        let on = each_into_or!(On, &self.on, On, client => client.another()?, On::Later(later) => {
+            let Later { fabrics, config, attempts } = &**later;
+            On::Later(Box::new(Later::new(fabrics, attempts.address.clone(), config.clone())))
+        });
         Ok(Client { on, transport: self.transport.clone() })
     }
 
-    /// Returns the transport of the calls, and the reason why it was chosen.
+    /// Returns the transport of the calls, and the reason why it was chosen. Its name is `auto` until a lazy
+    /// client of an `auto:` address knows it.
     pub fn transport(&self) -> &ChosenTransport {
         &self.transport
     }
@@ -157,7 +236,9 @@ impl Client {
     /// Returns how the calls of a function run: the protocol, how both sides wait, the transport, and the
     /// reasons.
     pub fn plan_of(&self, function: u16) -> RunningPlan {
-        let mut running = each!(On, &self.on, client => client.plan_of(function));
+        let mut running = each_or!(On, &self.on, client => client.plan_of(function), On::Later(_) => {
+            RunningPlan::unknown(format!("function {function}"), self.transport.name)
+        });
         running.reasons.insert(0, format!("transport: {}", self.transport.why));
         running
     }
@@ -165,57 +246,78 @@ impl Client {
     /// Waits until the client is connected, for at most `at_most`, and connects with back-off meanwhile;
     /// [`dunlin_rpc::Client::wait_ready`] has the details. Blocks.
     pub fn wait_ready(&mut self, at_most: Duration) -> Result<(), CallError> {
-        each!(On, &mut self.on, client => client.wait_ready(at_most))
+        let until = std::time::Instant::now() + at_most.min(Duration::from_secs(1 << 32));
+        if let On::Later(later) = &mut self.on {
+            let mut attempts = later.attempts.clone();
+            let made = attempts.for_ready(at_most, |most| Client::resolve_now(later, most));
+            later.attempts = attempts;
+            *self = made.map_err(missing)?;
+        }
+        let left = until.saturating_duration_since(std::time::Instant::now());
+        each_or!(On, &mut self.on, client => client.wait_ready(left), On::Later(_) => Err(UNCONNECTED))
     }
 
     /// Returns the number of server workers to which this client has lanes.
     pub fn workers(&self) -> usize {
-        each!(On, &self.on, client => client.workers())
+        each_or!(On, &self.on, client => client.workers(), On::Later(_) => 0)
     }
 
     /// Returns the session number of the current connection, as the server logs it.
     pub fn session(&self) -> u64 {
-        each!(On, &self.on, client => client.session())
+        each_or!(On, &self.on, client => client.session(), On::Later(_) => 0)
     }
 
     /// Returns the settings.
     pub fn config(&self) -> &ClientConfig {
-        each!(On, &self.on, client => client.config())
+        each_or!(On, &self.on, client => client.config(), On::Later(later) => &later.config)
     }
 
     /// Returns how many more calls `worker` accepts now, for functions without a plan of their own.
     pub fn room(&mut self, worker: usize) -> usize {
-        each!(On, &mut self.on, client => client.room(worker))
+        each_or!(On, &mut self.on, client => client.room(worker), On::Later(_) => 0)
     }
 
     /// Returns the current tuning of each connection to a worker, for plans that fetch results or have them
     /// written back; empty for other plans.
     pub fn tuning(&self) -> Vec<Tuning> {
-        each!(On, &self.on, client => client.tuning())
+        each_or!(On, &self.on, client => client.tuning(), On::Later(_) => Vec::new())
     }
 
     /// Returns the current maximum batch size in calls of each connection to a worker; empty without
     /// [`ClientConfig::batching`](dunlin_rpc::ClientConfig::batching).
     pub fn batch_calls(&self) -> Vec<u16> {
-        each!(On, &self.on, client => client.batch_calls())
+        each_or!(On, &self.on, client => client.batch_calls(), On::Later(_) => Vec::new())
     }
 
     /// Returns the number of calls that were sent and not yet answered.
     pub fn in_flight(&self) -> usize {
-        each!(On, &self.on, client => client.in_flight())
+        each_or!(On, &self.on, client => client.in_flight(), On::Later(_) => 0)
     }
 
     /// Returns a view of this client whose next call has a time of its own, in place of
     /// [`ClientConfig::timeout`]; see [`dunlin_rpc::Client::within`].
     #[inline(always)]
     pub fn within(&mut self, time: Duration) -> Within<'_> {
-        each_into!(On, &mut self.on, Within, client => client.within(time))
+        let left = match &self.on {
+            On::Later(_) => self.resolve_for(Some(time)),
+            _ => Ok(Some(time)),
+        };
+        match left {
+            Ok(left) => {
+                let time = left.unwrap_or(time);
+                each_into_or!(On, &mut self.on, Within, client => client.within(time), On::Later(_) => Within::Unconnected(UNCONNECTED))
+            }
+            Err(error) => Within::Unconnected(error),
+        }
     }
 
     /// Makes a call and waits for its result. Workers are used round-robin.
     #[inline(always)]
     pub fn call(&mut self, function: u16, payload: &[u8]) -> Result<Response<'_>, CallError> {
-        Ok(each_into!(On, &mut self.on, Response, client => client.call(function, payload)?))
+        self.resolved()?;
+        Ok(
+            each_into_or!(On, &mut self.on, Response, client => client.call(function, payload)?, On::Later(_) => return Err(UNCONNECTED)),
+        )
     }
 
     /// Makes a call on the given worker, for calls that must reach a specific worker. See
@@ -227,7 +329,10 @@ impl Client {
         function: u16,
         payload: &[u8],
     ) -> Result<Response<'_>, CallError> {
-        Ok(each_into!(On, &mut self.on, Response, client => client.call_on(worker, function, payload)?))
+        self.resolved()?;
+        Ok(
+            each_into_or!(On, &mut self.on, Response, client => client.call_on(worker, function, payload)?, On::Later(_) => return Err(UNCONNECTED)),
+        )
     }
 
     /// Submits a call as a separate message, without waiting for room or for the result.
@@ -237,7 +342,8 @@ impl Client {
     /// must be collected first.
     #[inline(always)]
     pub fn submit_on(&mut self, worker: usize, function: u16, payload: &[u8]) -> Result<CallId, CallError> {
-        each!(On, &mut self.on, client => client.submit_on(worker, function, payload))
+        self.resolved()?;
+        each_or!(On, &mut self.on, client => client.submit_on(worker, function, payload), On::Later(_) => Err(UNCONNECTED))
     }
 
     /// Like [`submit_on`](Client::submit_on), but waits for room, at most for the call timeout.
@@ -248,13 +354,15 @@ impl Client {
         function: u16,
         payload: &[u8],
     ) -> Result<CallId, CallError> {
-        each!(On, &mut self.on, client => client.submit_waiting_on(worker, function, payload))
+        self.resolved()?;
+        each_or!(On, &mut self.on, client => client.submit_waiting_on(worker, function, payload), On::Later(_) => Err(UNCONNECTED))
     }
 
     /// Adds a call to a worker's batch, which is sent when it is full or on [`flush`](Client::flush).
     #[inline(always)]
     pub fn push_on(&mut self, worker: usize, function: u16, payload: &[u8]) -> Result<CallId, CallError> {
-        each!(On, &mut self.on, client => client.push_on(worker, function, payload))
+        self.resolved()?;
+        each_or!(On, &mut self.on, client => client.push_on(worker, function, payload), On::Later(_) => Err(UNCONNECTED))
     }
 
     /// Like [`push_on`](Client::push_on), but waits for room, at most for the call timeout.
@@ -265,7 +373,8 @@ impl Client {
         function: u16,
         payload: &[u8],
     ) -> Result<CallId, CallError> {
-        each!(On, &mut self.on, client => client.push_waiting_on(worker, function, payload))
+        self.resolved()?;
+        each_or!(On, &mut self.on, client => client.push_waiting_on(worker, function, payload), On::Later(_) => Err(UNCONNECTED))
     }
 
     /// Sends the open batches.
@@ -275,18 +384,21 @@ impl Client {
     /// again.
     #[inline(always)]
     pub fn flush(&mut self) -> Result<(), CallError> {
-        each!(On, &mut self.on, client => client.flush())
+        each_or!(On, &mut self.on, client => client.flush(), On::Later(_) => Ok(()))
     }
 
     /// Like [`flush`](Client::flush), but waits for room, at most for the call timeout.
     pub fn flush_waiting(&mut self) -> Result<(), CallError> {
-        each!(On, &mut self.on, client => client.flush_waiting())
+        each_or!(On, &mut self.on, client => client.flush_waiting(), On::Later(_) => Ok(()))
     }
 
     /// Returns a buffer for a request of `length` bytes to `worker`, to be filled and passed to
     /// [`submit_large`](Client::submit_large). Its content is undefined.
     pub fn large_request(&mut self, worker: usize, length: usize) -> Result<LargeRequest, CallError> {
-        Ok(each_into!(On, &mut self.on, LargeRequest, client => client.large_request(worker, length)?))
+        self.resolved()?;
+        Ok(
+            each_into_or!(On, &mut self.on, LargeRequest, client => client.large_request(worker, length)?, On::Later(_) => return Err(UNCONNECTED)),
+        )
     }
 
     /// Like [`large_request`](Client::large_request), with the plan of `function`.
@@ -296,8 +408,9 @@ impl Client {
         function: u16,
         length: usize,
     ) -> Result<LargeRequest, CallError> {
+        self.resolved()?;
         Ok(
-            each_into!(On, &mut self.on, LargeRequest, client => client.large_request_for(worker, function, length)?),
+            each_into_or!(On, &mut self.on, LargeRequest, client => client.large_request_for(worker, function, length)?, On::Later(_) => return Err(UNCONNECTED)),
         )
     }
 
@@ -307,8 +420,10 @@ impl Client {
     /// A buffer of a client on another fabric causes [`Cause::Closed`](dunlin_rpc::Cause::Closed): not
     /// executed.
     pub fn submit_large(&mut self, function: u16, request: LargeRequest) -> Result<CallId, CallError> {
-        each_into!(On, &mut self.on, Within, client => client.within_or_default(None))
-            .submit_large(function, request)
+        let within = each_into_or!(On, &mut self.on, Within, client => client.within_or_default(None), On::Later(_) => {
+            Within::Unconnected(CallError::NotExecuted(Cause::Closed))
+        });
+        within.submit_large(function, request)
     }
 
     /// Returns a request of `length` bytes to `worker` that is sent in pieces while it is filled, if the plan
@@ -319,63 +434,66 @@ impl Client {
         function: u16,
         length: usize,
     ) -> Result<FillingRequest<'_>, CallError> {
+        self.resolved()?;
         Ok(
-            each_into!(On, &mut self.on, FillingRequest, client => client.filling_request_for(worker, function, length)?),
+            each_into_or!(On, &mut self.on, FillingRequest, client => client.filling_request_for(worker, function, length)?, On::Later(_) => return Err(UNCONNECTED)),
         )
     }
 
     /// Polls once for results. Returns the number of calls that are now complete.
     #[inline(always)]
     pub fn progress(&mut self) -> usize {
-        each!(On, &mut self.on, client => client.progress())
+        each_or!(On, &mut self.on, client => client.progress(), On::Later(_) => 0)
     }
 
     /// Polls once for results and passes each to `each` straight from the receive buffer. Returns their
     /// number.
     #[inline(always)]
     pub fn collect(&mut self, each: impl FnMut(CallId, Result<&[u8], CallError>)) -> usize {
-        each!(On, &mut self.on, client => client.collect(each))
+        each_or!(On, &mut self.on, client => client.collect(each), On::Later(_) => 0)
     }
 
     /// Returns a completed call that was not returned before.
     #[inline(always)]
     pub fn next_done(&mut self) -> Option<CallId> {
-        each!(On, &mut self.on, client => client.next_done())
+        each_or!(On, &mut self.on, client => client.next_done(), On::Later(_) => None)
     }
 
     /// Returns whether a call is complete.
     #[inline(always)]
     pub fn is_done(&mut self, id: CallId) -> bool {
-        each!(On, &mut self.on, client => client.is_done(id))
+        each_or!(On, &mut self.on, client => client.is_done(id), On::Later(_) => false)
     }
 
     /// Returns the outcome of a completed call.
     #[inline(always)]
     pub fn outcome(&self, id: CallId) -> Result<&[u8], CallError> {
-        each!(On, &self.on, client => client.outcome(id))
+        each_or!(On, &self.on, client => client.outcome(id), On::Later(_) => Err(GONE))
     }
 
     /// Discards a call's result, or abandons the call.
     #[inline(always)]
     pub fn forget(&mut self, id: CallId) {
-        each!(On, &mut self.on, client => client.forget(id));
+        each_or!(On, &mut self.on, client => client.forget(id), On::Later(_) => ());
     }
 
     /// Waits for a call's result.
     #[inline(always)]
     pub fn wait(&mut self, id: CallId) -> Result<Response<'_>, CallError> {
-        Ok(each_into!(On, &mut self.on, Response, client => client.wait(id)?))
+        Ok(
+            each_into_or!(On, &mut self.on, Response, client => client.wait(id)?, On::Later(_) => return Err(GONE)),
+        )
     }
 
     /// Waits until any call is complete; returns `None` if none is in flight.
     #[inline(always)]
     pub fn wait_any(&mut self) -> Option<CallId> {
-        each!(On, &mut self.on, client => client.wait_any())
+        each_or!(On, &mut self.on, client => client.wait_any(), On::Later(_) => None)
     }
 
     /// Closes the connections and notifies the server.
     pub fn close(self) {
-        each!(On, self.on, client => client.close());
+        each_or!(On, self.on, client => client.close(), On::Later(_) => ());
     }
 }
 
@@ -391,25 +509,31 @@ pub enum Within<'a> {
     /// A client on libfabric.
     #[cfg(feature = "ofi")]
     Ofi(dunlin_rpc::Within<'a, OfiFabric>),
+    /// A lazy client of an `auto:` address that could not be given its fabric. Each method returns the error.
+    Unconnected(CallError),
 }
 
 impl<'a> Within<'a> {
     /// As [`Client::call`].
     #[inline(always)]
     pub fn call(self, function: u16, payload: &[u8]) -> Result<Response<'a>, CallError> {
-        Ok(each_into!(Self, self, Response, client => client.call(function, payload)?))
+        Ok(
+            each_into_or!(Self, self, Response, client => client.call(function, payload)?, Self::Unconnected(error) => return Err(error)),
+        )
     }
 
     /// As [`Client::call_on`].
     #[inline(always)]
     pub fn call_on(self, worker: usize, function: u16, payload: &[u8]) -> Result<Response<'a>, CallError> {
-        Ok(each_into!(Self, self, Response, client => client.call_on(worker, function, payload)?))
+        Ok(
+            each_into_or!(Self, self, Response, client => client.call_on(worker, function, payload)?, Self::Unconnected(error) => return Err(error)),
+        )
     }
 
     /// As [`Client::submit_on`].
     #[inline(always)]
     pub fn submit_on(self, worker: usize, function: u16, payload: &[u8]) -> Result<CallId, CallError> {
-        each!(Self, self, client => client.submit_on(worker, function, payload))
+        each_or!(Self, self, client => client.submit_on(worker, function, payload), Self::Unconnected(error) => Err(error))
     }
 
     /// As [`Client::submit_waiting_on`]; waits for at most the time of the call.
@@ -420,19 +544,19 @@ impl<'a> Within<'a> {
         function: u16,
         payload: &[u8],
     ) -> Result<CallId, CallError> {
-        each!(Self, self, client => client.submit_waiting_on(worker, function, payload))
+        each_or!(Self, self, client => client.submit_waiting_on(worker, function, payload), Self::Unconnected(error) => Err(error))
     }
 
     /// As [`Client::push_on`]. The time runs from here on, and each call of a batch has its own.
     #[inline(always)]
     pub fn push_on(self, worker: usize, function: u16, payload: &[u8]) -> Result<CallId, CallError> {
-        each!(Self, self, client => client.push_on(worker, function, payload))
+        each_or!(Self, self, client => client.push_on(worker, function, payload), Self::Unconnected(error) => Err(error))
     }
 
     /// As [`Client::push_waiting_on`]; waits for at most the time of the call.
     #[inline(always)]
     pub fn push_waiting_on(self, worker: usize, function: u16, payload: &[u8]) -> Result<CallId, CallError> {
-        each!(Self, self, client => client.push_waiting_on(worker, function, payload))
+        each_or!(Self, self, client => client.push_waiting_on(worker, function, payload), Self::Unconnected(error) => Err(error))
     }
 
     /// As [`Client::submit_large`].
@@ -442,7 +566,8 @@ impl<'a> Within<'a> {
             (Within::Rdma(client), LargeRequest::Rdma(request)) => client.submit_large(function, request),
             #[cfg(feature = "ofi")]
             (Within::Ofi(client), LargeRequest::Ofi(request)) => client.submit_large(function, request),
-            _ => Err(CallError::NotExecuted(dunlin_rpc::Cause::Closed)),
+            (Within::Unconnected(error), _) => Err(error),
+            _ => Err(CallError::NotExecuted(Cause::Closed)),
         }
     }
 
@@ -454,7 +579,7 @@ impl<'a> Within<'a> {
         length: usize,
     ) -> Result<FillingRequest<'a>, CallError> {
         Ok(
-            each_into!(Self, self, FillingRequest, client => client.filling_request_for(worker, function, length)?),
+            each_into_or!(Self, self, FillingRequest, client => client.filling_request_for(worker, function, length)?, Self::Unconnected(error) => return Err(error)),
         )
     }
 }

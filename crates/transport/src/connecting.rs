@@ -15,7 +15,7 @@ use std::task::{Context, Poll, Waker};
 /// The most threads that connect at the same time.
 const MOST_THREADS: usize = 32;
 
-type Job = Box<dyn FnOnce() + Send>;
+pub(crate) type Job = Box<dyn FnOnce() + Send>;
 
 /// The threads that connect, and the connects that wait for one.
 struct Threads {
@@ -31,7 +31,7 @@ fn threads() -> MutexGuard<'static, Threads> {
 }
 
 /// Runs a job on a thread, or puts it into the queue. Returns its number in the queue.
-fn start(job: Job) -> std::io::Result<Option<u64>> {
+pub(crate) fn start(job: Job) -> std::io::Result<Option<u64>> {
     let mut threads = threads();
     if threads.running >= MOST_THREADS {
         threads.next_number += 1;

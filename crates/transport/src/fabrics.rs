@@ -8,7 +8,6 @@ use dunlin_fabric::{Address, Capabilities, Fabric, RatesBook, Scheme, Unavailabl
 use dunlin_fabric_ofi::{OfiConfig, OfiFabric};
 use dunlin_fabric_rdma::{OpenError, RdmaConfig, RdmaFabric};
 use dunlin_fabric_shm::{ShmConfig, ShmFabric};
-use dunlin_rpc::{ClientConfig, ConnectError};
 use std::io;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use thiserror::Error;
@@ -101,6 +100,11 @@ pub trait Choose: Send + Sync + 'static {
     fn resolve(&self, address: &Address) -> Result<Resolved, Unavailable> {
         Ok(Resolved::named(address))
     }
+
+    /// Returns the set of all fabrics, if this is it. A single fabric is none.
+    fn all(&self) -> Option<&Fabrics> {
+        None
+    }
 }
 
 impl Choose for Fabrics {
@@ -110,6 +114,10 @@ impl Choose for Fabrics {
 
     fn resolve(&self, address: &Address) -> Result<Resolved, Unavailable> {
         Fabrics::resolve(self, address)
+    }
+
+    fn all(&self) -> Option<&Fabrics> {
+        Some(self)
     }
 }
 
@@ -319,14 +327,4 @@ macro_rules! on_fabric {
             $crate::ChosenFabric::Ofi($fabric) => $body,
         }
     };
-}
-
-/// Refuses a lazy client at an `auto:` address: the server's answer decides the fabric.
-pub(crate) fn not_lazy(address: &Address, config: &ClientConfig) -> Result<(), ConnectError> {
-    match config.lazy && address.scheme() == Scheme::Auto {
-        true => Err(ConnectError::Lazy(
-            "at an auto: address the server says which fabrics it has; name one of them",
-        )),
-        false => Ok(()),
-    }
 }

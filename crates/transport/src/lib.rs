@@ -37,11 +37,39 @@ macro_rules! each_into {
     };
 }
 
+/// As `each!`, with another value for the remaining variants.
+macro_rules! each_or {
+    ($kind:ident, $value:expr, $inner:pat => $body:expr, $rest:pat => $else:expr) => {
+        match $value {
+            $kind::Shm($inner) => $body,
+            $kind::Rdma($inner) => $body,
+            #[cfg(feature = "ofi")]
+            $kind::Ofi($inner) => $body,
+            $rest => $else,
+        }
+    };
+}
+
+/// As `each_into!`, with another value for the remaining variants.
+macro_rules! each_into_or {
+    ($from:ident, $value:expr, $into:ident, $inner:pat => $body:expr, $rest:pat => $else:expr) => {
+        match $value {
+            $from::Shm($inner) => $into::Shm($body),
+            $from::Rdma($inner) => $into::Rdma($body),
+            #[cfg(feature = "ofi")]
+            $from::Ofi($inner) => $into::Ofi($body),
+            $rest => $else,
+        }
+    };
+}
+
 mod announcement;
 mod asynchronous;
+mod attempts;
 mod client;
 mod connecting;
 mod fabrics;
+mod later;
 mod memory;
 mod messages;
 mod resolve;
@@ -55,7 +83,7 @@ mod typed;
 #[cfg(feature = "thrift")]
 mod typed_server;
 
-pub use asynchronous::{AsyncClient, AsyncResponse, AsyncWithin, Call};
+pub use asynchronous::{AsyncClient, AsyncResponse, AsyncWithin, Call, UnconnectedCall};
 pub use client::{Client, FillingRequest, LargeRequest, Response, Within};
 pub use connecting::Connecting;
 pub use dunlin_fabric::{ChosenTransport, IntoAddress, PassedOver};

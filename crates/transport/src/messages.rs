@@ -1,7 +1,7 @@
 //! RF-RPC's calls for programs with their own dispatch and serialization (table 2), on the fabric that the
 //! address selects. [`dunlin_rpc::messages`] documents them.
 
-use crate::fabrics::{Choose, ChosenFabric, Fabrics, not_lazy};
+use crate::fabrics::{Choose, ChosenFabric, Fabrics};
 use crate::server::{Server, end_of};
 use dunlin_fabric::{Address, ChosenTransport, DialError, IntoAddress, ListenError, Scheme, Unavailable};
 #[cfg(feature = "ofi")]
@@ -91,7 +91,9 @@ impl MessageClient {
     ) -> Result<Self, ConnectError> {
         use dunlin_rpc::messages::MessageClient as On;
         let address = address.into_address()?;
-        not_lazy(&address, &config)?;
+        if config.lazy {
+            return Err(ConnectError::Lazy("a client of messages knows the server's threads from the start"));
+        }
         let resolved = fabrics.resolve(&address).map_err(DialError::from)?;
         let to = &resolved.address;
         let chosen = fabrics.choose(to).map_err(DialError::from)?;

@@ -10,7 +10,7 @@ use dunlin_fabric::chosen::NAMED;
 use dunlin_fabric::dialling::first_of;
 use dunlin_fabric::door::{self, Door, Look};
 use dunlin_fabric::{
-    Address, ChosenTransport, Fabric, Host, Nanos, PassedOver, RealHost, Scheme, Unavailable,
+    Address, ChosenTransport, Fabric, Host, Nanos, PassedOver, RealHost, Scheme, Unavailable, nanos,
 };
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
@@ -22,7 +22,7 @@ use thiserror::Error;
 pub(crate) const ORDER: [Scheme; 4] = [Scheme::Shm, Scheme::Rdma, Scheme::Ofi, Scheme::Tcp];
 
 /// The timeout for asking the server, and for testing whether it can be reached on one fabric.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// An address that names a fabric, with the reasons for the choice.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,6 +78,16 @@ fn listed(passed: &[PassedOver]) -> String {
     passed.iter().map(PassedOver::to_string).collect::<Vec<_>>().join("; ")
 }
 
+/// Returns the transport of a client that has not connected yet, and will ask the server for its fabrics.
+pub(crate) fn unconnected(address: &Address) -> ChosenTransport {
+    ChosenTransport {
+        name: address.scheme().as_str(),
+        address: address.to_string(),
+        why: "the client has not connected yet".to_owned(),
+        passed_over: Vec::new(),
+    }
+}
+
 /// Returns a string that identifies this host until its next boot; empty if unknown.
 pub(crate) fn this_host() -> String {
     let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
@@ -90,13 +100,18 @@ impl Fabrics {
     /// Asks the server and takes the first fabric that works: shared memory on the same host, else RDMA, else
     /// libfabric. Opens fabrics, and may block for some seconds.
     pub fn resolve(&self, address: &Address) -> Result<Resolved, Unavailable> {
-        Ok(self.resolve_for(address, Calls::Raw)?.0)
+        self.resolve_within(address, PATIENCE)
+    }
+
+    /// As [`resolve`](Fabrics::resolve), where each step takes at most this time.
+    pub(crate) fn resolve_within(&self, address: &Address, most: Duration) -> Result<Resolved, Unavailable> {
+        Ok(self.resolve_for(address, Calls::Raw, most)?.0)
     }
 
     /// Like [`resolve`](Fabrics::resolve), for typed services: falls back to stock Thrift over TCP if no
     /// fabric works.
     pub fn resolve_typed(&self, address: &Address) -> Result<Resolved, Unavailable> {
-        Ok(self.resolve_for(address, Calls::Typed)?.0)
+        Ok(self.resolve_for(address, Calls::Typed, PATIENCE)?.0)
     }
 
     /// Returns the transports that an `auto:` address can select in this process, in the order of preference:
@@ -126,13 +141,14 @@ impl Fabrics {
         &self,
         address: &Address,
         calls: Calls,
+        most: Duration,
     ) -> Result<(Resolved, Option<String>), Unavailable> {
         if address.scheme() != Scheme::Auto {
             return Ok((Resolved::named(address), None));
         }
         let failed = |error: ResolveError| Unavailable { address: address.clone(), source: Box::new(error) };
-        let said = ask(address).map_err(failed)?;
-        let reach = |to: &Address| self.reach(to);
+        let said = ask(address, most).map_err(failed)?;
+        let reach = |to: &Address| self.reach(to, most);
         let resolved = decide(address, &said, &this_host(), calls, reach).map_err(failed)?;
         tracing::info!(target: "dunlin::transport", %address, "chosen: {resolved}");
         let tcp = said.offers.iter().find_map(|offer| match offer {
@@ -143,30 +159,30 @@ impl Fabrics {
     }
 
     /// Tests whether the server can be reached at this address. The error is the reason.
-    fn reach(&self, to: &Address) -> Result<(), String> {
-        fn dial<F: Fabric>(fabric: &F, to: &Address) -> Result<(), String> {
-            let until = RealHost.now().saturating_add(PATIENCE.as_nanos() as Nanos);
+    fn reach(&self, to: &Address, most: Duration) -> Result<(), String> {
+        fn dial<F: Fabric>(fabric: &F, to: &Address, most: Duration) -> Result<(), String> {
+            let until = RealHost.now().saturating_add(nanos(most));
             fabric.dial(to, until).map(drop).map_err(|error| WithSources(&error).to_string())
         }
         if to.scheme() == Scheme::Tcp {
             self.allow(to).map_err(|unavailable| WithSources(&*unavailable.source).to_string())?;
-            return asked(to, |_, _| Ok(())).map_err(|error| error.to_string());
+            return asked(to, most, |_, _| Ok(())).map_err(|error| error.to_string());
         }
         match self.choose(to).map_err(|unavailable| WithSources(&*unavailable.source).to_string())? {
-            ChosenFabric::Shm(fabric) => dial(&fabric, to),
-            ChosenFabric::Rdma(fabric) => dial(&fabric, to),
+            ChosenFabric::Shm(fabric) => dial(&fabric, to, most),
+            ChosenFabric::Rdma(fabric) => dial(&fabric, to, most),
             #[cfg(feature = "ofi")]
-            ChosenFabric::Ofi(fabric) => dial(&fabric, to),
+            ChosenFabric::Ofi(fabric) => dial(&fabric, to, most),
         }
     }
 }
 
 /// Asks the server at the address for its announcement.
-fn ask(address: &Address) -> Result<Announcement, ResolveError> {
+fn ask(address: &Address, most: Duration) -> Result<Announcement, ResolveError> {
     if address.host_and_port().is_none() {
         return Err(ResolveError::Foreign("it has no HOST:PORT"));
     }
-    let said = asked(address, |mut socket, until| {
+    let said = asked(address, most, |mut socket, until| {
         // A peer that has closed already may have said why.
         let asked = socket.write_all(&door::AUTO_QUESTION);
         let mut said = Vec::new();
@@ -227,8 +243,12 @@ fn wrong_door(said: &[u8], place: &str) -> String {
 
 /// Connects by TCP to HOST:PORT and runs `talk` with the end of its time. Tries the addresses of the host
 /// until one works, within one time limit for all.
-fn asked<T>(address: &Address, talk: impl Fn(TcpStream, Nanos) -> io::Result<T>) -> io::Result<T> {
-    let until = RealHost.now().saturating_add(PATIENCE.as_nanos() as Nanos);
+fn asked<T>(
+    address: &Address,
+    most: Duration,
+    talk: impl Fn(TcpStream, Nanos) -> io::Result<T>,
+) -> io::Result<T> {
+    let until = RealHost.now().saturating_add(nanos(most));
     let left = || Duration::from_nanos(until.saturating_sub(RealHost.now()));
     let places: Vec<SocketAddr> = address.host_and_port().unwrap_or_default().to_socket_addrs()?.collect();
     first_of(&places, left, |place, within| {

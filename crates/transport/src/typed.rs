@@ -1,27 +1,29 @@
 //! Typed clients on the transport that their address selects: a fabric, or stock Thrift over TCP. An `auto:`
 //! address takes the first one that works; any other address is used as named or fails.
 
-use crate::fabrics::{ChosenFabric, Fabrics, not_lazy};
-use crate::resolve::{Calls as Whose, Resolved};
+use crate::attempts::{Attempts, Missing};
+use crate::fabrics::{ChosenFabric, Fabrics};
+use crate::later::{Later, Ready};
+use crate::resolve::{Calls as Whose, PATIENCE, Resolved, unconnected};
 use crate::typed_server::{TypedAsyncServer, TypedServer, serve_async_on, serve_on};
 use dunlin_fabric::{Address, ChosenTransport, DialError, Fabric, Scheme};
 #[cfg(feature = "ofi")]
 use dunlin_fabric_ofi::OfiFabric;
 use dunlin_fabric_rdma::RdmaFabric;
 use dunlin_fabric_shm::ShmFabric;
-use dunlin_rpc::{RunningPlan, Tuning};
+use dunlin_rpc::{Cause, ClientConfig, RunningPlan, Tuning};
 use dunlin_thrift::tcp::ConnectionOptions;
 use dunlin_thrift::{
     Arguments, AsyncCall, AsyncCalls, AsyncConnector, AsyncProcessor, CallError, Calls, ClientOptions,
-    ConnectError, Connector, ErrorOf, Outcome, Pending, PlanOfError, Processor, ServeError, ServerOptions,
-    ServiceDescriptor, Tasks, over,
+    ConnectError, Connector, ErrorOf, HeldCall, Outcome, Pending, PlanOfError, Processor, ServeError,
+    ServerOptions, ServiceDescriptor, Tasks, over,
 };
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// Evaluates the same expression on any variant of `$kind`.
+/// Evaluates the same expression on any variant of `$kind`, or another one on a client without a transport.
 macro_rules! each_way {
     ($kind:ident, $value:expr, $inner:pat => $body:expr) => {
         match $value {
@@ -29,6 +31,15 @@ macro_rules! each_way {
             $kind::Rdma($inner) => $body,
             #[cfg(feature = "ofi")]
             $kind::Ofi($inner) => $body,
+        }
+    };
+    ($kind:ident, $value:expr, $inner:pat => $body:expr, $later:pat => $else:expr) => {
+        match $value {
+            $kind::Shm($inner) | $kind::Tcp($inner) => $body,
+            $kind::Rdma($inner) => $body,
+            #[cfg(feature = "ofi")]
+            $kind::Ofi($inner) => $body,
+            $later => $else,
         }
     };
 }
@@ -42,6 +53,36 @@ enum Way {
     #[cfg(feature = "ofi")]
     Ofi(dunlin_thrift::Client<OfiFabric>),
     Tcp(dunlin_thrift::Client<ShmFabric>),
+    /// A lazy client of an `auto:` address until its first call, which asks the server for its transports.
+    Later(Box<Unresolved>),
+}
+
+#[derive(Debug)]
+struct Unresolved {
+    fabrics: Fabrics,
+    service: &'static ServiceDescriptor,
+    options: ClientOptions,
+    attempts: Attempts,
+}
+
+/// Returns the error of a call for which no connection was made.
+fn missing(missing: Missing<Arc<ConnectError>>) -> CallError {
+    match missing {
+        Missing::Cause(cause) => dunlin_rpc::CallError::NotExecuted(cause).into(),
+        Missing::Refused(error) => CallError::Connect(error),
+    }
+}
+
+fn shared(missing: Missing<ConnectError>) -> Missing<Arc<ConnectError>> {
+    match missing {
+        Missing::Cause(cause) => Missing::Cause(cause),
+        Missing::Refused(error) => Missing::Refused(Arc::new(error)),
+    }
+}
+
+/// Returns the error of a call without a connection.
+fn disconnected() -> CallError {
+    dunlin_rpc::CallError::NotExecuted(Cause::Disconnected).into()
 }
 
 /// A synchronous typed client on the transport that its address selects, used by one thread at a time.
@@ -59,7 +100,22 @@ impl TypedClient {
         service: &'static ServiceDescriptor,
         options: ClientOptions,
     ) -> Result<Self, ConnectError> {
-        let (resolved, options) = resolve(fabrics, address, options)?;
+        if options.engine.lazy && address.scheme() == Scheme::Auto {
+            options.engine.check()?;
+            let transport = unconnected(address);
+            let later = Unresolved::new(fabrics, address.clone(), service, options);
+            return Ok(TypedClient { way: Way::Later(Box::new(later)), transport });
+        }
+        let (resolved, options) = resolve(fabrics, address, options, PATIENCE)?;
+        TypedClient::connect_to(fabrics, resolved, service, options)
+    }
+
+    fn connect_to(
+        fabrics: &Fabrics,
+        resolved: Resolved,
+        service: &'static ServiceDescriptor,
+        options: ClientOptions,
+    ) -> Result<Self, ConnectError> {
         let to = &resolved.address;
         if let Some(place) = tcp_place(fabrics, to)? {
             let client = dunlin_thrift::Client::connect_tcp(place, service, options.tcp_connection())?;
@@ -92,6 +148,11 @@ impl TypedClient {
             #[cfg(feature = "ofi")]
             Way::Ofi(client) => Way::Ofi(client.another()?),
             Way::Tcp(client) => Way::Tcp(client.another()?),
+            Way::Later(later) => {
+                let Unresolved { fabrics, service, options, attempts } = &**later;
+                let later = Unresolved::new(fabrics, attempts.address.clone(), service, options.clone());
+                Way::Later(Box::new(later))
+            }
         };
         Ok(TypedClient { way, transport: self.transport.clone() })
     }
@@ -99,13 +160,49 @@ impl TypedClient {
     /// Returns the current tuning of each connection to a worker, for plans that fetch results or have them
     /// written back; empty for other plans and on TCP.
     pub fn tuning(&self) -> Vec<Tuning> {
-        each_way!(Way, &self.way, client => client.tuning())
+        each_way!(Way, &self.way, client => client.tuning(), Way::Later(_) => Vec::new())
     }
 
     /// Returns the current maximum batch size in calls of each connection to a worker; empty without
     /// [`ClientConfig::batching`](dunlin_rpc::ClientConfig::batching) and on TCP.
     pub fn batch_calls(&self) -> Vec<u16> {
-        each_way!(Way, &self.way, client => client.batch_calls())
+        each_way!(Way, &self.way, client => client.batch_calls(), Way::Later(_) => Vec::new())
+    }
+
+    /// Gives a lazy client of an `auto:` address its transport for a call of this time. Returns the time that
+    /// is left. The client that this makes is lazy, too, and connects within the same call.
+    #[cold]
+    fn resolve_for(&mut self, time: Option<Duration>) -> Result<Option<Duration>, CallError> {
+        let Way::Later(later) = &mut self.way else { return Ok(time) };
+        let mut attempts = later.attempts.clone();
+        let made = attempts.for_call(time, |most| later.resolve_now(most));
+        later.attempts = attempts;
+        let (client, left) = made.map_err(shared).map_err(missing)?;
+        *self = client;
+        Ok(left)
+    }
+
+    #[inline(always)]
+    fn resolved(&mut self, time: Option<Duration>) -> Result<Option<Duration>, CallError> {
+        if let Way::Later(_) = &self.way { self.resolve_for(time) } else { Ok(time) }
+    }
+}
+
+impl Unresolved {
+    fn new(
+        fabrics: &Fabrics,
+        address: Address,
+        service: &'static ServiceDescriptor,
+        options: ClientOptions,
+    ) -> Self {
+        let attempts = Attempts::new(address, &options.engine);
+        Unresolved { fabrics: fabrics.clone(), service, options, attempts }
+    }
+
+    fn resolve_now(&self, most: Duration) -> Result<TypedClient, ConnectError> {
+        let Unresolved { fabrics, service, options, attempts } = self;
+        let (resolved, options) = resolve(fabrics, &attempts.address, options.clone(), most.min(PATIENCE))?;
+        TypedClient::connect_to(fabrics, resolved, service, options)
     }
 }
 
@@ -118,9 +215,9 @@ fn resolve(
     fabrics: &Fabrics,
     address: &Address,
     mut options: ClientOptions,
+    most: Duration,
 ) -> Result<(Resolved, ClientOptions), ConnectError> {
-    not_lazy(address, &options.engine)?;
-    let (resolved, tcp) = fabrics.resolve_for(address, Whose::Typed).map_err(unavailable)?;
+    let (resolved, tcp) = fabrics.resolve_for(address, Whose::Typed, most).map_err(unavailable)?;
     options.tcp = options.tcp.or(tcp);
     Ok((resolved, options))
 }
@@ -142,7 +239,8 @@ impl Calls for TypedClient {
         function: usize,
         arguments: &A,
     ) -> Result<R::Value, E> {
-        each_way!(Way, &mut self.way, client => client.call_within(time, function, arguments))
+        let time = self.resolved(time)?;
+        each_way!(Way, &mut self.way, client => client.call_within(time, function, arguments), Way::Later(_) => Err(disconnected().into()))
     }
 
     #[inline]
@@ -152,7 +250,8 @@ impl Calls for TypedClient {
         function: usize,
         arguments: &A,
     ) -> Result<(), CallError> {
-        each_way!(Way, &mut self.way, client => client.oneway_within(time, function, arguments))
+        let time = self.resolved(time)?;
+        each_way!(Way, &mut self.way, client => client.oneway_within(time, function, arguments), Way::Later(_) => Err(disconnected()))
     }
 
     #[inline]
@@ -162,16 +261,20 @@ impl Calls for TypedClient {
         function: usize,
         arguments: &A,
     ) -> Result<Pending<R, E>, E> {
-        each_way!(Way, &mut self.way, client => client.push_within(time, function, arguments))
+        let time = self.resolved(time)?;
+        each_way!(Way, &mut self.way, client => client.push_within(time, function, arguments), Way::Later(_) => Err(disconnected().into()))
     }
 
     fn flush(&mut self) -> Result<(), CallError> {
-        each_way!(Way, &mut self.way, client => client.flush())
+        each_way!(Way, &mut self.way, client => client.flush(), Way::Later(_) => Ok(()))
     }
 
     #[inline]
     fn wait<R: Outcome, E: ErrorOf<R>>(&mut self, pending: Pending<R, E>) -> Result<R::Value, E> {
-        each_way!(Way, &mut self.way, client => client.wait(pending))
+        each_way!(Way, &mut self.way, client => client.wait(pending), Way::Later(_) => {
+            // The call belongs to another client.
+            Err(CallError::Transport(dunlin_rpc::CallError::MaybeExecuted(Cause::Closed)).into())
+        })
     }
 
     fn transport(&self) -> &ChosenTransport {
@@ -179,12 +282,22 @@ impl Calls for TypedClient {
     }
 
     fn plan_of(&self, function: &str) -> Result<RunningPlan, PlanOfError> {
-        let running = each_way!(Way, &self.way, client => client.plan_of(function))?;
+        let running = each_way!(Way, &self.way, client => client.plan_of(function), Way::Later(_) => {
+            Err(PlanOfError::NotConnected)
+        })?;
         Ok(over(&self.transport, running))
     }
 
     fn wait_ready(&mut self, at_most: Duration) -> Result<(), CallError> {
-        each_way!(Way, &mut self.way, client => client.wait_ready(at_most))
+        let began = std::time::Instant::now();
+        if let Way::Later(later) = &mut self.way {
+            let mut attempts = later.attempts.clone();
+            let made = attempts.for_ready(at_most, |most| later.resolve_now(most));
+            later.attempts = attempts;
+            *self = made.map_err(shared).map_err(missing)?;
+        }
+        let left = at_most.saturating_sub(began.elapsed());
+        each_way!(Way, &mut self.way, client => client.wait_ready(left), Way::Later(_) => Err(disconnected()))
     }
 }
 
@@ -195,6 +308,16 @@ enum AsyncWay {
     #[cfg(feature = "ofi")]
     Ofi(dunlin_thrift::AsyncClient<OfiFabric>),
     Tcp(dunlin_thrift::AsyncClient<ShmFabric>),
+    Later(Arc<LazyClient>),
+}
+
+/// A lazy client: it connects when a call needs it.
+#[derive(Debug)]
+struct LazyClient {
+    service: &'static ServiceDescriptor,
+    /// The form of calls that go by stock Thrift.
+    connection: ConnectionOptions,
+    later: Later<TypedAsyncClient, ConnectError>,
 }
 
 /// An asynchronous typed client on the transport that its address selects. Clones share its connections.
@@ -219,7 +342,19 @@ impl TypedAsyncClient {
         ) -> Result<dunlin_thrift::AsyncClient<F>, ConnectError> {
             dunlin_thrift::AsyncClient::connect(&hub?, to, service, options)
         }
-        let (resolved, options) = resolve(fabrics, address, options)?;
+        if options.engine.lazy {
+            options.engine.check()?;
+            let (transport, connection) = (Arc::new(unconnected(address)), options.tcp_connection());
+            let (fabrics, to, config) = (fabrics.clone(), address.clone(), options.engine.clone());
+            let mut eager = options;
+            eager.engine = ClientConfig { lazy: false, ..eager.engine };
+            eager.connection.lazy = false;
+            let connect = move || TypedAsyncClient::connect(&fabrics, &to, service, eager.clone());
+            let later = Later::new(address.clone(), &config, connect);
+            let way = AsyncWay::Later(Arc::new(LazyClient { service, connection, later }));
+            return Ok(TypedAsyncClient { way, transport });
+        }
+        let (resolved, options) = resolve(fabrics, address, options, PATIENCE)?;
         let (to, hubs) = (&resolved.address, fabrics.hubs());
         if let Some(place) = tcp_place(fabrics, to)? {
             let client = dunlin_thrift::AsyncClient::connect_tcp(place, service, options.tcp_connection())?;
@@ -240,13 +375,32 @@ impl TypedAsyncClient {
     /// Returns the current tuning of each connection to a worker, for plans that fetch results or have them
     /// written back; empty for other plans and on TCP.
     pub fn tuning(&self) -> Vec<Tuning> {
-        each_way!(AsyncWay, &self.way, client => client.tuning())
+        each_way!(AsyncWay, &self.way, client => client.tuning(), AsyncWay::Later(lazy) => {
+            lazy.later.made().map_or_else(Vec::new, TypedAsyncClient::tuning)
+        })
     }
 
     /// Returns the current maximum batch size in calls of each connection to a worker; empty without
     /// [`ClientConfig::batching`](dunlin_rpc::ClientConfig::batching) and on TCP.
     pub fn batch_calls(&self) -> Vec<u16> {
-        each_way!(AsyncWay, &self.way, client => client.batch_calls())
+        each_way!(AsyncWay, &self.way, client => client.batch_calls(), AsyncWay::Later(lazy) => {
+            lazy.later.made().map_or_else(Vec::new, TypedAsyncClient::batch_calls)
+        })
+    }
+
+    /// Makes a call whose arguments are encoded. Made by a client that has connected.
+    fn call_held<R: Outcome, E: ErrorOf<R>>(
+        &self,
+        time: Option<Duration>,
+        held: HeldCall,
+    ) -> TypedCall<R, E> {
+        TypedCall(match &self.way {
+            AsyncWay::Shm(client) | AsyncWay::Tcp(client) => CallWay::Shm(client.call_held(time, held)),
+            AsyncWay::Rdma(client) => CallWay::Rdma(client.call_held(time, held)),
+            #[cfg(feature = "ofi")]
+            AsyncWay::Ofi(client) => CallWay::Ofi(client.call_held(time, held)),
+            AsyncWay::Later(_) => CallWay::Failed(Some(disconnected())),
+        })
     }
 }
 
@@ -261,6 +415,18 @@ enum CallWay<R: Outcome, E> {
     Rdma(AsyncCall<RdmaFabric, R, E>),
     #[cfg(feature = "ofi")]
     Ofi(AsyncCall<OfiFabric, R, E>),
+    /// The client is lazy and has not connected yet.
+    Later(Box<UnconnectedCall>),
+    /// Not executed. `None` once the error was returned.
+    Failed(Option<CallError>),
+}
+
+/// A call that waits for its client's connection.
+#[derive(Debug)]
+struct UnconnectedCall {
+    ready: Ready<TypedAsyncClient, ConnectError>,
+    /// `None` once the call was made.
+    held: Option<HeldCall>,
 }
 
 impl<R: Outcome, E: ErrorOf<R>> Future for TypedCall<R, E> {
@@ -269,7 +435,22 @@ impl<R: Outcome, E: ErrorOf<R>> Future for TypedCall<R, E> {
     /// # Panics
     /// Panics when polled again after it returned `Ready`.
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        match &mut self.get_mut().0 {
+        let way = &mut self.get_mut().0;
+        if let CallWay::Later(call) = way {
+            let connected = std::task::ready!(Pin::new(&mut call.ready).poll(context));
+            let left = call.ready.left();
+            *way = match (connected, call.ready.made(), call.held.take()) {
+                (Ok(()), Some(client), Some(held)) => client.call_held(left, held).0,
+                (Err(error), ..) => CallWay::Failed(Some(missing(error))),
+                _ => CallWay::Failed(Some(disconnected())),
+            };
+        }
+        match way {
+            CallWay::Later(_) => Poll::Ready(Err(disconnected().into())),
+            CallWay::Failed(error) => match error.take() {
+                Some(error) => Poll::Ready(Err(error.into())),
+                None => panic!("the call was polled after it was ready"),
+            },
             CallWay::Shm(call) => Pin::new(call).poll(context),
             CallWay::Rdma(call) => Pin::new(call).poll(context),
             #[cfg(feature = "ofi")]
@@ -294,6 +475,16 @@ impl AsyncCalls for TypedAsyncClient {
             AsyncWay::Rdma(client) => CallWay::Rdma(client.call_within(time, function, arguments)),
             #[cfg(feature = "ofi")]
             AsyncWay::Ofi(client) => CallWay::Ofi(client.call_within(time, function, arguments)),
+            AsyncWay::Later(lazy) => match lazy.later.made() {
+                Some(client) => return client.call_within(time, function, arguments),
+                None => match HeldCall::new(lazy.service, &lazy.connection, function, arguments) {
+                    Ok(held) => {
+                        let (ready, held) = (lazy.later.for_call(time), Some(held));
+                        CallWay::Later(Box::new(UnconnectedCall { ready, held }))
+                    }
+                    Err(error) => CallWay::Failed(Some(error)),
+                },
+            },
         })
     }
 
@@ -303,20 +494,42 @@ impl AsyncCalls for TypedAsyncClient {
         function: usize,
         arguments: &A,
     ) -> Result<(), CallError> {
-        each_way!(AsyncWay, &self.way, client => client.oneway_within(time, function, arguments))
+        each_way!(AsyncWay, &self.way, client => client.oneway_within(time, function, arguments), AsyncWay::Later(lazy) => {
+            match lazy.later.made() {
+                Some(client) => client.oneway_within(time, function, arguments),
+                // The call fails, and later ones find a connection.
+                None => {
+                    drop(lazy.later.for_call(time));
+                    Err(disconnected())
+                }
+            }
+        })
     }
 
     fn transport(&self) -> &ChosenTransport {
-        &self.transport
+        match &self.way {
+            AsyncWay::Later(lazy) => lazy.later.made().map_or(&self.transport, TypedAsyncClient::transport),
+            _ => &self.transport,
+        }
     }
 
     fn plan_of(&self, function: &str) -> Result<RunningPlan, PlanOfError> {
-        let running = each_way!(AsyncWay, &self.way, client => client.plan_of(function))?;
+        let running = each_way!(AsyncWay, &self.way, client => client.plan_of(function), AsyncWay::Later(lazy) => {
+            return lazy.later.made().ok_or(PlanOfError::NotConnected)?.plan_of(function);
+        })?;
         Ok(over(&self.transport, running))
     }
 
     async fn wait_ready(&self, at_most: Duration) -> Result<(), CallError> {
-        each_way!(AsyncWay, &self.way, client => client.wait_ready(at_most).await)
+        each_way!(AsyncWay, &self.way, client => client.wait_ready(at_most).await, AsyncWay::Later(lazy) => {
+            let began = std::time::Instant::now();
+            lazy.later.for_ready(at_most).await.map_err(missing)?;
+            let left = at_most.saturating_sub(began.elapsed());
+            let made = lazy.later.made().ok_or_else(disconnected)?;
+            each_way!(AsyncWay, &made.way, client => client.wait_ready(left).await, AsyncWay::Later(_) => {
+                Err(disconnected())
+            })
+        })
     }
 }
 

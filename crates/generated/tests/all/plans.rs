@@ -2,6 +2,7 @@
 //! for a server.
 
 use dunlin::errors::WithSources;
+use dunlin::fabric::{ChosenFabric, Scheme};
 use dunlin::hints::{FunctionHints, Hints, PerfGoal};
 use dunlin::plan::{CompletionMode, RunsIn};
 use dunlin::server::TypedServer;
@@ -11,9 +12,11 @@ use dunlin::thrift::{
 };
 use dunlin::{Address, CallError as EngineError, Cause, ClientConfig, Fabrics};
 use dunlin_generated::asked::*;
+use std::io::Write;
 use std::net::TcpListener;
 use std::pin::pin;
-use std::task::{Poll, Waker};
+use std::sync::Arc;
+use std::task::{Context as TaskContext, Poll, Wake, Waker};
 use std::time::Duration;
 
 /// `say` answers with the name of its thread.
@@ -51,7 +54,7 @@ fn served(address: &Address, options: ServerOptions) -> Served {
 fn wait<T>(future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     loop {
-        if let Poll::Ready(value) = future.as_mut().poll(&mut std::task::Context::from_waker(Waker::noop())) {
+        if let Poll::Ready(value) = future.as_mut().poll(&mut TaskContext::from_waker(Waker::noop())) {
             return value;
         }
         std::thread::yield_now();
@@ -145,16 +148,25 @@ fn lazy(wait: Duration) -> ClientOptions {
     ClientOptions { engine, ..ClientOptions::default() }
 }
 
-/// A free port, for a server that starts later.
+/// A free port, for a server that starts later. The three ports behind it are free, too: an `auto:` server
+/// takes them.
 fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    loop {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let is_free = |port| TcpListener::bind(("127.0.0.1", port)).is_ok();
+        if port < u16::MAX - 3 && (port + 1..=port + 3).all(is_free) {
+            return port;
+        }
+    }
 }
 
 #[test]
-fn lazy_clients_wait_for_their_server_on_shared_memory_and_tcp() {
+fn lazy_clients_wait_for_their_server_on_every_transport() {
     let fabrics = Fabrics::default();
     let tcp: Address = format!("tcp:127.0.0.1:{}", free_port()).parse().unwrap();
-    for (address, by_tcp) in [(address("lazy"), false), (tcp, true)] {
+    let auto: Address = format!("auto:127.0.0.1:{}", free_port()).parse().unwrap();
+    for (address, by_tcp) in [(address("lazy"), false), (tcp, true), (auto, false)] {
         let mut hasty = AskedClient::connect_with(&fabrics, &address, lazy(Duration::ZERO)).unwrap();
         let error = hasty.by_tcp().unwrap_err();
         assert_eq!(error.certainty(), dunlin::Certainty::NotExecuted, "{error}");
@@ -196,17 +208,97 @@ fn lazy_clients_wait_for_their_server_on_shared_memory_and_tcp() {
     }
 }
 
+/// Waits for a future with the thread's parking.
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    struct Unpark(std::thread::Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let (mut context, mut future) = (TaskContext::from_waker(&waker), pin!(future));
+    loop {
+        match future.as_mut().poll(&mut context) {
+            Poll::Ready(result) => return result,
+            Poll::Pending => std::thread::park(),
+        }
+    }
+}
+
+/// Without patience a call starts to connect and fails; with it, it waits for the server.
+fn lazy_tasks_wait_for_their_server(address: &Address) {
+    let fabrics = Fabrics::default();
+    let hasty = AskedAsyncClient::connect_with(&fabrics, address, lazy(Duration::ZERO)).unwrap();
+    let error = block_on(hasty.by_tcp()).unwrap_err();
+    assert_eq!(
+        (error.certainty(), error.is_unavailable()),
+        (dunlin::Certainty::NotExecuted, true),
+        "{error}"
+    );
+    assert_eq!(hasty.plan_of("say"), Err(PlanOfError::NotConnected));
+    assert_eq!(hasty.transport().why, "the client has not connected yet");
+    assert!(block_on(hasty.wait_ready(Duration::from_millis(5))).is_err());
+    let none = block_on(hasty.within(Duration::ZERO).by_tcp()).unwrap_err();
+    assert!(none.is_deadline() && none.certainty() == dunlin::Certainty::NotExecuted, "{none}");
+    let patient = AskedAsyncClient::connect_with(&fabrics, address, lazy(LONG)).unwrap();
+    let late = block_on(patient.within(Duration::from_millis(10)).by_tcp()).unwrap_err();
+    assert!(late.is_deadline() && late.certainty() == dunlin::Certainty::NotExecuted, "{late}");
+    // Calls that are given up while they wait are not executed later.
+    drop(patient.by_tcp());
+    let mut first = pin!(patient.by_tcp());
+    let mut context = TaskContext::from_waker(Waker::noop());
+    assert!(first.as_mut().poll(&mut context).is_pending());
+    let server = served(address, ServerOptions::default());
+    let by_tcp = address.scheme() == Scheme::Tcp;
+    assert_eq!(block_on(first).unwrap(), by_tcp);
+    block_on(hasty.wait_ready(LONG)).unwrap();
+    block_on(patient.say(&"x".repeat(100_000))).unwrap();
+    assert_eq!(block_on(hasty.by_tcp()).unwrap(), by_tcp);
+    assert!(patient.plan_of("say").is_ok());
+    assert_ne!(patient.transport().name, "auto");
+    server.shutdown(Duration::from_secs(1));
+}
+
+#[test]
+fn lazy_tasks_wait_for_their_server_on_every_transport() {
+    lazy_tasks_wait_for_their_server(&address("lazy-tasks"));
+    for scheme in ["tcp", "auto"] {
+        lazy_tasks_wait_for_their_server(&format!("{scheme}:127.0.0.1:{}", free_port()).parse().unwrap());
+    }
+}
+
+/// A task that waits does not outlive a refusal: a server of another kind cannot be waited for.
+#[test]
+fn lazy_clients_learn_that_a_server_is_of_another_kind() {
+    let fabrics = Fabrics::default();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let auto: Address = format!("auto:{}", listener.local_addr().unwrap()).parse().unwrap();
+    let web = std::thread::spawn(move || {
+        for _ in 0..2 {
+            let (mut visitor, _) = listener.accept().unwrap();
+            visitor.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap();
+        }
+    });
+    let is_named = |error: AskedError| {
+        let text = WithSources(&error).to_string();
+        assert!(text.contains("HTTP") && error.certainty() == dunlin::Certainty::NotExecuted, "{text}");
+    };
+    let mut blocking = AskedClient::connect_with(&fabrics, &auto, lazy(LONG)).unwrap();
+    is_named(blocking.say("x").unwrap_err());
+    let tasks = AskedAsyncClient::connect_with(&fabrics, &auto, lazy(LONG)).unwrap();
+    is_named(block_on(tasks.say("x")).unwrap_err());
+    web.join().unwrap();
+}
+
 #[test]
 fn clients_that_cannot_be_lazy_say_so() {
     let fabrics = Fabrics::default();
-    let refused = |error: ConnectError| {
-        let lazy = matches!(error, ConnectError::Engine(dunlin::errors::ConnectError::Lazy(_)));
-        assert!(lazy && error.to_string().contains("cannot be lazy"), "{error}");
+    let ChosenFabric::Shm(shm) = fabrics.choose(&address("none")).unwrap() else {
+        panic!("shm: addresses are of shared memory")
     };
-    let auto: dunlin::Address = "auto:127.0.0.1:1".parse().unwrap();
-    refused(AskedClient::connect_with(&fabrics, &auto, lazy(LONG)).unwrap_err());
-    refused(AskedAsyncClient::connect_with(&fabrics, address("none"), lazy(LONG)).unwrap_err());
-    let tcp: dunlin::Address = format!("tcp:127.0.0.1:{}", free_port()).parse().unwrap();
-    let error = AskedAsyncClient::connect_with(&fabrics, &tcp, lazy(LONG)).unwrap_err();
-    assert!(WithSources(&error).to_string().contains("neither lazy"), "{error}");
+    let hub = dunlin::raw::AsyncHub::new(&shm).unwrap();
+    let error = AskedAsyncClient::connect_with(&hub, address("none"), lazy(LONG)).unwrap_err();
+    let lazy = matches!(error, ConnectError::Engine(dunlin::errors::ConnectError::Lazy(_)));
+    assert!(lazy && error.to_string().contains("cannot be lazy"), "{error}");
 }

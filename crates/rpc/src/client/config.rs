@@ -208,7 +208,12 @@ impl ClientConfig {
         plans.iter().try_for_each(|plan| Ok(plan.check(capabilities)?))
     }
 
-    pub(crate) fn check(&self) -> Result<(), ConnectError> {
+    /// Checks the values as connecting does, for clients that connect later. Does not need a fabric, so plans
+    /// are not part of it.
+    ///
+    /// # Errors
+    /// A setting has a value without a meaning.
+    pub fn check(&self) -> Result<(), ConnectError> {
         let out = |what, value: u64, must| Err(ConnectError::Setting { what, value, must });
         if self.window == 0 || self.window > MAX_WINDOW {
             return out("window", self.window.into(), "1 to 1024 calls");

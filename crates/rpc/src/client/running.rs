@@ -3,6 +3,7 @@
 use super::config::{ClientConfig, impatience};
 use crate::plan::{CompletionMode, Lease, Plan, Sharing};
 use crate::tune::Tuners;
+use dunlin_fabric::Scheme;
 use std::fmt;
 
 /// How the calls of a function run: the answer of `plan_of` of every client. `Display` writes it in one line.
@@ -12,7 +13,8 @@ pub struct RunningPlan {
     pub function: String,
     /// The transport: `shm`, `rdma`, `iwarp`, `ofi`; `tcp` for stock Thrift.
     pub transport: &'static str,
-    /// The plan in use; `None` for stock Thrift over TCP. Its waiting modes are the planned ones.
+    /// The plan in use; `None` for stock Thrift over TCP, and where the client has not connected and does not
+    /// know it. Its waiting modes are the planned ones.
     pub plan: Option<Plan>,
     /// How the client waits; `None` over TCP, where it sleeps in the socket.
     pub client: Option<WaitsAs>,
@@ -77,6 +79,14 @@ impl fmt::Display for RunsIn {
 }
 
 impl RunningPlan {
+    /// Returns the answer of a client that does not know its plan: one that has not connected yet, or whose
+    /// calls go by stock Thrift.
+    #[must_use]
+    pub const fn unknown(function: String, transport: &'static str) -> Self {
+        let runs = RunsIn::Unknown;
+        RunningPlan { function, transport, plan: None, client: None, server: None, runs, reasons: Vec::new() }
+    }
+
     /// Returns the protocol of the plan; `None` for TCP, and for halves of two protocols.
     pub fn protocol(&self) -> Option<&'static str> {
         self.plan.and_then(|plan| plan.protocol()).map(|protocol| protocol.name)
@@ -87,6 +97,7 @@ impl fmt::Display for RunningPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: ", self.function)?;
         match (&self.plan, self.protocol()) {
+            (None, _) if self.transport == Scheme::Auto.as_str() => f.write_str("not connected yet")?,
             (None, _) => f.write_str("stock Thrift")?,
             (Some(_), Some(protocol)) => f.write_str(protocol)?,
             (Some(plan), None) => write!(f, "{} and {}", plan.request.name(), plan.response.name())?,

@@ -73,6 +73,8 @@ pub(super) struct Ticket {
     pub(super) sequence: i32,
     pub(super) oneway: bool,
     pub(super) deadline: Instant,
+    /// The end of the call's patience with a missing connection; `None` if it makes one attempt only.
+    pub(super) patience: Option<Instant>,
     stage: Mutex<Stage>,
 }
 
@@ -127,6 +129,11 @@ impl Ticket {
             }
             _ => None,
         }
+    }
+
+    /// Returns whether the caller has dropped the call.
+    pub(super) fn is_given_up(&self) -> bool {
+        matches!(*self.stage(), Stage::GivenUp)
     }
 
     fn give_up(&self) {
@@ -248,23 +255,21 @@ impl Drop for Handle {
 
 impl AsyncConnection {
     /// Connects to `address` (`host:port`) and starts the thread. Blocks. The address is resolved only here.
+    /// With [`ConnectionOptions::lazy`] it resolves the address and does not connect yet.
     ///
     /// # Errors
-    /// The server cannot be reached. [`ConnectionOptions::lazy`] and [`ConnectionOptions::wait_for_ready`] are
-    /// refused: only a blocking client has them.
+    /// The name cannot be resolved, or the server cannot be reached.
     pub fn connect(address: &str, options: ConnectionOptions) -> Result<Self, ConnectError> {
-        if options.lazy || !options.wait_for_ready.is_zero() {
-            let why = "an asynchronous client over TCP is neither lazy nor does it wait for a connection: leave out lazy and wait_for_ready";
-            let error = io::Error::new(io::ErrorKind::InvalidInput, why);
-            return Err(ConnectError::Tcp { address: address.to_owned(), error });
-        }
         Self::try_connect(address, options)
             .map_err(|error| ConnectError::Tcp { address: address.to_owned(), error })
     }
 
     fn try_connect(address: &str, options: ConnectionOptions) -> io::Result<Self> {
         let resolved = resolve(address)?;
-        let stream = dial(&resolved, Instant::now() + options.connect_timeout)?;
+        let stream = match options.lazy {
+            true => None,
+            false => Some(dial(&resolved, Instant::now() + options.connect_timeout)?),
+        };
         let shared = Arc::new(Shared {
             address: address.to_owned(),
             resolved,
@@ -300,14 +305,27 @@ impl AsyncConnection {
         let head = Head { name: name.as_bytes(), kind, sequence, old: false };
         let limit = options.message_limit.min(i32::MAX as usize);
         append(&mut message, options.wire, limit, &head, &OfArguments(arguments))?;
-        let message = message.into_owned();
-        Ok(Arc::new(Ticket {
+        Ok(self.ticket_of(time, name, (kind, sequence), message.into_owned()))
+    }
+
+    /// Returns the ticket of an encoded call of this type and sequence number.
+    fn ticket_of(
+        &self,
+        time: Option<Duration>,
+        name: &'static str,
+        (kind, sequence): (u8, i32),
+        message: Outgoing<'static>,
+    ) -> Arc<Ticket> {
+        let (Shared { options, .. }, now) = (&*self.0.shared, Instant::now());
+        let patience = options.wait_for_ready;
+        Arc::new(Ticket {
             name,
             sequence,
             oneway: kind == ONEWAY,
-            deadline: later(Instant::now(), time.unwrap_or_else(|| options.call_time())),
+            deadline: later(now, time.unwrap_or_else(|| options.call_time())),
+            patience: (!patience.is_zero()).then(|| later(now, patience)),
             stage: Mutex::new(Stage::Waiting { message, waker: None }),
-        }))
+        })
     }
 
     /// Makes a call, sending it immediately if there is room. Dropping the future abandons the call; the
@@ -329,20 +347,35 @@ impl AsyncConnection {
     ) -> TcpCall<R, E> {
         let state = match self.ticket(time, name, CALL, arguments) {
             Err(error) => CallState::Failed(CallError::Encode(error)),
-            Ok(_) if time == Some(Duration::ZERO) => {
-                CallState::Failed(dunlin_rpc::CallError::NotExecuted(Cause::DeadlineExceeded).into())
-            }
-            Ok(ticket) => match self.0.shared.submit(&ticket) {
-                Ok(true) => CallState::Sent(ticket),
-                Ok(false) => {
-                    let mut state = self.0.shared.state();
-                    state.next_number += 1;
-                    CallState::Room(state.next_number, ticket)
-                }
-                Err(error) => CallState::Failed(error.into()),
-            },
+            Ok(ticket) => self.begin(time, ticket),
         };
         TcpCall { client: self.clone(), state, outcome: PhantomData }
+    }
+
+    /// Makes a call that was encoded before.
+    pub(crate) fn call_held<R: Outcome, E: ErrorOf<R>>(
+        &self,
+        time: Option<Duration>,
+        name: &'static str,
+        held: HeldMessage,
+    ) -> TcpCall<R, E> {
+        let state = self.begin(time, self.ticket_of(time, name, (CALL, HELD_SEQUENCE), held.0));
+        TcpCall { client: self.clone(), state, outcome: PhantomData }
+    }
+
+    fn begin(&self, time: Option<Duration>, ticket: Arc<Ticket>) -> CallState {
+        if time == Some(Duration::ZERO) {
+            return CallState::Failed(dunlin_rpc::CallError::NotExecuted(Cause::DeadlineExceeded).into());
+        }
+        match self.0.shared.submit(&ticket) {
+            Ok(true) => CallState::Sent(ticket),
+            Ok(false) => {
+                let mut state = self.0.shared.state();
+                state.next_number += 1;
+                CallState::Room(state.next_number, ticket)
+            }
+            Err(error) => CallState::Failed(error.into()),
+        }
     }
 
     /// Sends a oneway call. If there is no room, returns an error instead of waiting; the call is then not
@@ -366,6 +399,27 @@ impl AsyncConnection {
             return Ok(());
         }
         Err(dunlin_rpc::CallError::NotExecuted(Cause::WindowFull).into())
+    }
+}
+
+/// The sequence number of a held message. A connection carries one call at a time, so it need not be unique.
+const HELD_SEQUENCE: i32 = 0;
+
+/// A call that is encoded before its connection exists.
+#[derive(Debug)]
+pub(crate) struct HeldMessage(Outgoing<'static>);
+
+impl HeldMessage {
+    pub(crate) fn new<A: Arguments>(
+        options: &ConnectionOptions,
+        name: &str,
+        arguments: &A,
+    ) -> Result<Self, ThriftException> {
+        let mut message = Outgoing::default();
+        let head = Head { name: name.as_bytes(), kind: CALL, sequence: HELD_SEQUENCE, old: false };
+        let limit = options.message_limit.min(i32::MAX as usize);
+        append(&mut message, options.wire, limit, &head, &OfArguments(arguments))?;
+        Ok(HeldMessage(message.into_owned()))
     }
 }
 

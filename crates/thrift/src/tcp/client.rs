@@ -27,8 +27,8 @@ use thiserror::Error;
 /// it.
 const FRESH: Duration = Duration::from_millis(10);
 /// The waits between attempts to connect: the first one, and the longest.
-const FIRST_WAIT: Duration = Duration::from_millis(1);
-const LONGEST_WAIT: Duration = Duration::from_secs(1);
+pub(super) const FIRST_WAIT: Duration = Duration::from_millis(1);
+pub(super) const LONGEST_WAIT: Duration = Duration::from_secs(1);
 /// The buffer capacity that is kept after a larger answer.
 pub(super) const KEEP: usize = 1 << 20;
 
@@ -55,7 +55,8 @@ pub struct ConnectionOptions {
     /// How long a call that finds no connection waits for one, with attempts in growing intervals (1 ms to
     /// 1 s). Default: zero, one attempt for each call.
     pub wait_for_ready: Duration,
-    /// Makes the client without a connection: the first call connects. Default: false.
+    /// Makes the client without a connection: the first call connects. An asynchronous client resolves the
+    /// server's name at once. Default: false.
     pub lazy: bool,
 }
 

@@ -1,18 +1,19 @@
 //! The thread of an asynchronous client: owns non-blocking sockets, each with at most one call.
 
 use super::asynchronous::{Answer, Shared, Ticket};
-use super::client::{KEEP, TcpError, check_answer, is_stale, wrong_door};
+use super::client::{FIRST_WAIT, KEEP, LONGEST_WAIT, TcpError, check_answer, is_stale, wrong_door};
 use super::incoming::Incoming;
 use super::outgoing::Outgoing;
 use super::split::{Next, Splitter};
-use dunlin_fabric::WithSources;
 use dunlin_fabric::dialling::{no_answer, share};
+use dunlin_fabric::{Host, RealHost, WithSources};
 use pilota::Bytes;
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto};
+use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpStream};
 use std::ops::Range;
@@ -36,8 +37,21 @@ pub(super) struct ClientLoop {
     /// The token of the next connection. Tokens are not reused, so that late events of a closed connection
     /// are ignored.
     next_number: u64,
+    /// Calls that found no connection and wait for one, oldest first.
+    delayed: VecDeque<Call>,
+    /// The last failure to connect, until a connect succeeds. Only with `wait_for_ready`.
+    outage: Option<Outage>,
     /// Wakers to call once no lock is held.
     woken: Vec<Waker>,
+}
+
+/// The server cannot be reached.
+struct Outage {
+    error: Arc<io::Error>,
+    /// The next attempt is made then.
+    not_before: Instant,
+    /// The wait that preceded it.
+    wait: Duration,
 }
 
 /// A connection.
@@ -92,23 +106,28 @@ impl Phase {
 }
 
 impl ClientLoop {
-    /// Creates the loop with an established connection.
-    pub(super) fn new(shared: Arc<Shared>, stream: TcpStream) -> io::Result<Self> {
+    /// Creates the loop, with a connection if one is established.
+    pub(super) fn new(shared: Arc<Shared>, stream: Option<TcpStream>) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &shared.bell, epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)?;
         let links = (0..shared.options.connections.max(1)).map(|_| None).collect();
-        let mut this = ClientLoop { shared, epoll, links, next_number: 0, woken: Vec::new() };
-        stream.set_nonblocking(true)?;
-        this.adopt(0, stream, Phase::Idle, epoll::EventFlags::IN)?;
+        let (delayed, outage, woken) = (VecDeque::new(), None, Vec::new());
+        let mut this = ClientLoop { shared, epoll, links, next_number: 0, delayed, outage, woken };
+        if let Some(stream) = stream {
+            stream.set_nonblocking(true)?;
+            this.adopt(0, stream, Phase::Idle, epoll::EventFlags::IN)?;
+        }
         Ok(this)
     }
 
     pub(super) fn run(mut self) {
         let mut events = Vec::with_capacity(EVENTS);
         while !self.shared.state().ended {
-            self.assign();
+            // One reading for both, so that no attempt falls due between them.
+            let now = Instant::now();
+            self.assign(now);
             self.wake();
-            let left = self.until().map(|until| {
+            let left = self.until(now).map(|until| {
                 // Rounded up, since an early wake-up would be spurious.
                 let left = until.saturating_duration_since(Instant::now()) + Duration::from_micros(100);
                 Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos().into() }
@@ -143,12 +162,22 @@ impl ClientLoop {
         self.woken.drain(..).for_each(Waker::wake);
     }
 
-    /// Returns the earliest deadline.
-    fn until(&self) -> Option<Instant> {
+    /// Returns whether a connection is being made.
+    fn is_connecting(&self) -> bool {
+        self.links.iter().flatten().any(|link| matches!(link.phase, Phase::Connecting { .. }))
+    }
+
+    /// Returns the earliest deadline, or the time of the next attempt to connect.
+    fn until(&self, now: Instant) -> Option<Instant> {
         let links = self.links.iter().flatten().filter_map(|link| link.phase.until()).min();
         let state = self.shared.state();
-        let queued = state.queue.iter().map(|ticket| ticket.deadline).min();
-        links.into_iter().chain(queued).chain(state.next_out_of_room()).min()
+        let waiting = state.queue.iter().chain(self.delayed.iter().map(|call| &call.ticket));
+        let ends = waiting.map(|ticket| match (&self.outage, ticket.patience) {
+            (Some(_), Some(patience)) => ticket.deadline.min(patience),
+            _ => ticket.deadline,
+        });
+        let attempt = self.outage.as_ref().map(|outage| outage.not_before).filter(|time| *time > now);
+        links.into_iter().chain(ends.min()).chain(attempt).chain(state.next_out_of_room()).min()
     }
 
     fn complete(&mut self, ticket: &Ticket, result: Result<Answer, TcpError>) {
@@ -166,18 +195,17 @@ impl ClientLoop {
     }
 
     /// Assigns queued calls to idle connections.
-    fn assign(&mut self) {
+    fn assign(&mut self, now: Instant) {
         loop {
             let idle =
                 |link: &Option<Link>| link.as_ref().is_some_and(|link| matches!(link.phase, Phase::Idle));
             let free = self.links.iter().position(idle);
-            let Some(slot) = free.or_else(|| self.links.iter().position(Option::is_none)) else { return };
-            let Some(ticket) = self.shared.state().queue.pop_front() else { return };
-            let Some(message) = ticket.begin() else {
-                self.shared.state().release(1, &mut self.woken);
-                continue;
-            };
-            let call = Call { ticket, message, sent: 0 };
+            // After a failure, one connection at a time is tried, with back-off.
+            let waits =
+                self.outage.as_ref().is_some_and(|outage| outage.not_before > now || self.is_connecting());
+            let new = || self.links.iter().position(Option::is_none).filter(|_| !waits);
+            let Some(slot) = free.or_else(new) else { return };
+            let Some(call) = self.next_call() else { return };
             match &mut self.links[slot] {
                 Some(link) if !is_stale(&link.stream) => {
                     link.phase = Phase::Sending(call);
@@ -191,6 +219,44 @@ impl ClientLoop {
                 }
             }
         }
+    }
+
+    /// Takes the next call to be sent that the caller has not dropped.
+    fn next_call(&mut self) -> Option<Call> {
+        while let Some(call) = self.delayed.pop_front() {
+            if !call.ticket.is_given_up() {
+                return Some(call);
+            }
+            self.shared.state().release(1, &mut self.woken);
+        }
+        loop {
+            let ticket = self.shared.state().queue.pop_front()?;
+            if let Some(message) = ticket.begin() {
+                return Some(Call { ticket, message, sent: 0 });
+            }
+            self.shared.state().release(1, &mut self.woken);
+        }
+    }
+
+    /// Records that no address could be reached. The call waits for the next attempt if it has the patience,
+    /// else it fails.
+    fn unreachable(&mut self, call: Call, error: io::Error) {
+        let (error, now) = (Arc::new(error), Instant::now());
+        if call.ticket.patience.is_none() {
+            return self.no_connection(&call.ticket, error);
+        }
+        let wait = self.outage.take().map_or(FIRST_WAIT, |outage| (2 * outage.wait).min(LONGEST_WAIT));
+        // Half of the wait is random, so that the clients of a restarted server spread.
+        let nanos = wait.as_nanos() as u64 / 2;
+        let not_before = now + Duration::from_nanos(nanos + RealHost.random() % (nanos + 1));
+        self.outage = Some(Outage { error, not_before, wait });
+        self.delayed.push_front(call);
+    }
+
+    /// Fails a call since there is no connection.
+    fn no_connection(&mut self, ticket: &Ticket, error: Arc<io::Error>) {
+        let error = TcpError::Connect { address: self.shared.address.clone(), error };
+        self.complete(ticket, Err(error));
     }
 
     /// Starts connecting to the next address. `error` is the failure of the previous one.
@@ -216,8 +282,7 @@ impl ClientLoop {
                 Err(failed) => error = failed,
             }
         }
-        let error = TcpError::Connect { address: self.shared.address.clone(), error: error.into() };
-        self.complete(&call.ticket, Err(error));
+        self.unreachable(call, error);
     }
 
     fn adopt(
@@ -265,6 +330,7 @@ impl ClientLoop {
     fn turn(&mut self, slot: usize) {
         let Some(link) = &mut self.links[slot] else { return };
         let (wire, place) = (self.shared.options.wire, &self.shared.address);
+        let was_connecting = matches!(link.phase, Phase::Connecting { .. });
         let gone = match link.go_on(place) {
             Ok(Gone::On) => Ok(()),
             Ok(Gone::Sent(ticket)) => {
@@ -284,6 +350,9 @@ impl ClientLoop {
             }
         };
         let Some(link) = &mut self.links[slot] else { return };
+        if was_connecting && gone.is_ok() && !matches!(link.phase, Phase::Connecting { .. }) {
+            self.outage = None;
+        }
         let watched = gone.and_then(|()| link.watch(&self.epoll));
         // The connection received more bytes than its answer, which belong to no known call.
         let spoilt = matches!(link.phase, Phase::Idle) && !link.incoming.is_empty();
@@ -321,14 +390,29 @@ impl ClientLoop {
             };
             self.complete(&ticket, Err(error));
         }
+        let error = self.outage.as_ref().map(|outage| Arc::clone(&outage.error));
+        let impatient =
+            |ticket: &Ticket| error.is_some() && ticket.patience.is_some_and(|patience| patience <= now);
+        let is_over = |ticket: &Ticket| ticket.deadline <= now || impatient(ticket);
+        let delayed = std::mem::take(&mut self.delayed).into_iter();
+        let (over, delayed): (Vec<_>, _) = delayed.partition(|call| is_over(&call.ticket));
+        self.delayed = delayed.into();
         let mut state = self.shared.state();
         let queue = std::mem::take(&mut state.queue).into_iter();
-        let (late, queue): (Vec<_>, _) = queue.partition(|ticket| ticket.deadline <= now);
+        let (late, queue): (Vec<_>, _) = queue.partition(|ticket| is_over(ticket));
         state.queue = queue.into();
         state.take_out_of_room(now, &mut self.woken);
         drop(state);
-        for ticket in late {
-            self.refuse(&ticket, io::Error::new(ErrorKind::TimedOut, "no connection was free in time"));
+        for ticket in over.into_iter().map(|call| call.ticket).chain(late) {
+            match &error {
+                Some(error) if ticket.deadline > now => self.no_connection(&ticket, Arc::clone(error)),
+                _ => self
+                    .refuse(&ticket, io::Error::new(ErrorKind::TimedOut, "no connection was free in time")),
+            }
+        }
+        // An outage that no call waits for is forgotten after its back-off.
+        if self.delayed.is_empty() && self.shared.state().queue.is_empty() && !self.is_connecting() {
+            self.outage = self.outage.take().filter(|outage| outage.not_before > now);
         }
     }
 }
@@ -345,6 +429,9 @@ impl Drop for ClientLoop {
                 *next = usize::MAX;
             }
             self.fail(slot, ended());
+        }
+        for call in std::mem::take(&mut self.delayed) {
+            self.refuse(&call.ticket, ended());
         }
         let queue = std::mem::take(&mut self.shared.state().queue);
         queue.iter().for_each(|ticket| self.refuse(ticket, ended()));

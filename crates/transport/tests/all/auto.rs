@@ -3,7 +3,8 @@
 use dunlin_fabric::{Address, DialError, ListenError, Scheme, WithSources};
 use dunlin_fabric_shm::ShmFabric;
 use dunlin_rpc::{
-    ClientConfig, ConnectError, FunctionMode, Reply, Request, ServeError, ServerConfig, Service, Status,
+    CallError, Cause, ClientConfig, ConnectError, FunctionMode, Reply, Request, ServeError, ServerConfig,
+    Service, Status,
 };
 use dunlin_transport::{AsyncClient, Client, Fabrics, FabricsConfig, Server, ServerBuilder};
 use std::io::Write as _;
@@ -179,4 +180,56 @@ fn workers_on_threads_of_the_callers_own() {
     drop(client);
     server.shutdown(Duration::from_secs(1));
     threads.into_iter().for_each(|thread| thread.join().expect("ended"));
+}
+
+/// Polls a future until it is ready.
+fn wait<T>(future: impl Future<Output = T>) -> T {
+    let mut future = pin!(future);
+    loop {
+        if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            return value;
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// Clients that are made before their server know its fabric with their first call.
+#[test]
+fn lazy_clients_need_no_server_before_their_first_call() {
+    let fabrics = fabrics();
+    let port = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound").port();
+    let address: Address = format!("auto:127.0.0.1:{port}").parse().expect("an address");
+    let lazy = ClientConfig { lazy: true, ..ClientConfig::default() };
+    let patient = ClientConfig { wait_for_ready: Duration::from_secs(60), ..lazy.clone() };
+    let mut client = Client::connect_with(&fabrics, &address, lazy.clone()).expect("needs no server");
+    let mut another = client.another().expect("neither does another");
+    let tasks = AsyncClient::connect_with(&fabrics, &address, patient.clone()).expect("needs no server");
+    assert_eq!((client.transport().name, client.workers(), tasks.workers()), ("auto", 0, 0));
+    assert!(client.plan_of(ECHO).to_string().contains("not connected yet"), "{}", client.plan_of(ECHO));
+    let unavailable = CallError::NotExecuted(Cause::Disconnected);
+    let late = CallError::NotExecuted(Cause::DeadlineExceeded);
+    assert_eq!(client.call(ECHO, b"early").map(|_| ()), Err(unavailable.clone()));
+    assert_eq!(client.within(Duration::ZERO).call(ECHO, b"late").map(|_| ()), Err(late.clone()));
+    assert_eq!(client.wait_ready(Duration::from_millis(5)), Err(unavailable));
+    assert_eq!((client.progress(), client.wait_any(), client.in_flight()), (0, None, 0));
+    let mut waiting = Client::connect_with(&fabrics, &address, patient).expect("needs no server");
+    let short = Duration::from_millis(5);
+    assert_eq!(waiting.within(short).call(ECHO, b"late").map(|_| ()), Err(late.clone()));
+    assert_eq!(wait(tasks.within(short).call(ECHO, b"late")).map(|_| ()), Err(late));
+    let mut first = pin!(tasks.call_on(1, ECHO, b"task"));
+    assert!(first.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+
+    let server = builder(&fabrics).serve(&address, |_| echo()).expect("free");
+    assert_eq!(&*wait(first).expect("answered"), b"task");
+    assert_eq!(&*waiting.call_on(1, ECHO, b"thread").expect("answered"), b"thread");
+    client.wait_ready(Duration::from_secs(60)).expect("the server is there");
+    another.wait_ready(Duration::from_secs(60)).expect("the server is there");
+    let call = client.push_on(0, ECHO, b"batch").expect("room");
+    assert_eq!(&*client.wait(call).expect("answered"), b"batch");
+    assert_eq!(&*another.within(Duration::from_secs(60)).call(ECHO, b"own").expect("answered"), b"own");
+    for transport in [client.transport(), another.transport(), waiting.transport(), tasks.transport()] {
+        assert_eq!((transport.name, &*transport.why), ("shm", "the server is on this host"));
+    }
+    assert_eq!((client.workers(), tasks.workers()), (2, 2));
+    server.shutdown(Duration::from_secs(1));
 }
