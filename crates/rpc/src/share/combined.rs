@@ -16,7 +16,7 @@ pub(crate) mod threads;
 pub(crate) mod tickets;
 
 use self::tickets::{Capacity, Delivery, Leader, PrepareError, Seat, TicketId, Tickets, Withdrawal};
-use super::handle::{Core, Entry, Handle, MAX_SEATS, Policy};
+use super::handle::{Core, Entry, Handle, MAX_SEATS, Policy, lines_of};
 use crate::client::config::ClientConfig;
 use crate::client::core::CallId;
 use crate::client::lane::SubmitError;
@@ -24,7 +24,7 @@ use crate::client::slots::Sink;
 use crate::client::within::Time;
 use crate::error::{CallError, Cause};
 use crate::path::call_id::CallEnds;
-use dunlin_fabric::Fabric;
+use dunlin_fabric::{Fabric, Host, Work};
 use std::sync::Arc;
 
 /// The only list of the tickets: the connection's lanes have one leader.
@@ -115,8 +115,12 @@ fn finish<F: Fabric>(
 impl Combined {
     /// Sends the calls that threads have left.
     fn send<F: Fabric>(handle: &Handle<F, Self>, core: &mut Core<F, Self>) {
-        let Core { client, policy: Led { leader, under_way, payload } } = core;
-        leader.collect();
+        let Core { client, policy: Led { leader, under_way, payload }, last } = core;
+        let host = handle.fabric.host();
+        if leader.collect() > 0 {
+            // The list.
+            host.charge(Work::TakeLine, 1);
+        }
         if leader.waiting() == 0 {
             return;
         }
@@ -124,6 +128,9 @@ impl Combined {
         for _ in 0..MOST_AT_ONCE {
             let Some(ticket) = leader.begin_next() else { break };
             let read = leader.read(ticket, |entry| {
+                if entry.thread != *last {
+                    host.charge(Work::TakeLine, lines_of(entry.payload.len()));
+                }
                 payload.clear();
                 payload.extend_from_slice(entry.payload);
                 (CallEnds { function: entry.function, thread: entry.thread }, Tag(entry.time))
@@ -188,22 +195,24 @@ impl<F: Fabric> Policy<F> for Combined {
                 }
             })
         })?;
-        if let Some(mut lead) = handle.try_lead() {
+        if let Some(lead) = handle.try_lead() {
+            let mut lead = lead.led_by(seat.number());
             seat.push_to_own(ticket, &mut lead.core().policy.leader);
             Combined::send(handle, lead.core());
             return Ok(ticket.bits());
         }
         seat.push(ticket, LIST);
+        handle.fabric.host().charge(Work::TakeLine, 1);
         // The thread that leads may have looked before the push. If this fails, it looks again.
-        if let Some(mut lead) = handle.try_lead() {
-            Combined::send(handle, lead.core());
+        if let Some(lead) = handle.try_lead() {
+            Combined::send(handle, lead.led_by(seat.number()).core());
         }
         Ok(ticket.bits())
     }
 
     fn lead(handle: &Handle<F, Self>, core: &mut Core<F, Self>) {
         Combined::send(handle, core);
-        let Core { client, policy: Led { leader, under_way, .. } } = core;
+        let Core { client, policy: Led { leader, under_way, .. }, .. } = core;
         client.collect_into(&mut Deliver { handle, leader, under_way }, |deliver, id, outcome| {
             deliver.deliver(id, outcome);
         });

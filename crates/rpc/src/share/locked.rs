@@ -56,8 +56,8 @@ impl<F: Fabric> Policy<F> for Locked {
     }
 
     fn submit(handle: &Handle<F, Self>, seat: &mut u16, entry: &Entry<'_>) -> Result<u64, CallError> {
-        let mut lead = handle.lead();
-        let Core { client, policy } = lead.core();
+        let mut lead = handle.lead_spinning().led_by(*seat);
+        let Core { client, policy, .. } = lead.core();
         let to = (entry.worker, entry.function);
         let submit = |client: &mut crate::client::synchronous::Client<F>, time| {
             client.try_submit(to, entry.payload, time)
@@ -72,7 +72,7 @@ impl<F: Fabric> Policy<F> for Locked {
     }
 
     fn lead(handle: &Handle<F, Self>, core: &mut Core<F, Self>) {
-        let Core { client, policy } = core;
+        let Core { client, policy, .. } = core;
         client.progress();
         while let Some(id) = client.next_done() {
             if let Some(owner) = policy.take(id) {
@@ -99,7 +99,7 @@ impl<F: Fabric> Policy<F> for Locked {
 
     fn expire(handle: &Handle<F, Self>, _: &mut u16, call: u64) -> Option<CallError> {
         let mut lead = handle.lead();
-        let Core { client, policy } = lead.core();
+        let Core { client, policy, .. } = lead.core();
         let id = CallId::from_bits(call);
         if client.is_done(id) {
             return None;
@@ -112,7 +112,7 @@ impl<F: Fabric> Policy<F> for Locked {
 
     fn forget(handle: &Handle<F, Self>, _: &mut u16, call: u64) {
         let mut lead = handle.lead();
-        let Core { client, policy } = lead.core();
+        let Core { client, policy, .. } = lead.core();
         let id = CallId::from_bits(call);
         policy.take(id);
         client.forget(id);

@@ -1,13 +1,13 @@
 //! A thread's client of a shared connection: its own calls, and its wait.
 
 use super::calls::Calls;
-use super::handle::{Core, Entry, Handle, LeadGuard, ParkerOf, Policy};
+use super::handle::{Core, Entry, Handle, LeadGuard, ParkerOf, Policy, lines_of};
 use crate::client::CallId;
 use crate::client::config::ClientConfig;
 use crate::client::within::Time;
 use crate::error::{CallError, Cause, ConnectError};
 use crate::wait::{Sleep, Waiter};
-use dunlin_fabric::{Fabric, Host, Nanos, Parker, WaitMode, nanos};
+use dunlin_fabric::{Fabric, Host, Nanos, Parker, WaitMode, Work, nanos};
 use std::sync::Arc;
 
 /// A thread's client of a shared connection. `Send`, but used by one thread at a time.
@@ -158,17 +158,18 @@ impl<F: Fabric, P: Policy<F>> Seat<F, P> {
     pub(crate) fn progress(&mut self) -> usize {
         let (seat, _) = own(&mut self.own);
         if self.calls.in_flight() > 0 {
-            let ended = take_ended::<F, P>(&mut self.calls, seat, None);
+            let ended = take_ended(&self.handle, &mut self.calls, seat, None);
             if ended > 0 {
                 return ended;
             }
         }
         let lead = self.handle.try_lead();
         self.has_led = lead.is_some();
-        let Some(mut lead) = lead else { return 0 };
+        let Some(lead) = lead else { return 0 };
+        let mut lead = lead.led_by(self.number);
         P::lead(&self.handle, lead.core());
         self.sleep = lead.core().client.sleep();
-        take_ended(&mut self.calls, seat, Some(&mut lead))
+        take_ended(&self.handle, &mut self.calls, seat, Some(&mut lead))
     }
 
     /// Ends calls past their deadline.
@@ -276,12 +277,13 @@ impl<F: Fabric, P: Policy<F>> Seat<F, P> {
     /// Waits in the sentinel's place. Returns false if another thread leads: it delivers what it finds.
     fn rest(&mut self, mode: WaitMode, until: Nanos, is_so: impl Fn(&Calls) -> bool) -> bool {
         let handle = &self.handle;
-        let Some(mut lead) = handle.try_lead() else { return false };
+        let Some(lead) = handle.try_lead() else { return false };
+        let mut lead = lead.led_by(self.number);
         let armed = lead.core().client.arm(mode);
         P::lead(handle, lead.core());
         self.sleep = lead.core().client.sleep();
         let (seat, _) = own(&mut self.own);
-        if take_ended(&mut self.calls, seat, Some(&mut lead)) > 0 || is_so(&self.calls) {
+        if take_ended(handle, &mut self.calls, seat, Some(&mut lead)) > 0 || is_so(&self.calls) {
             lead.core().client.disarm(armed);
             self.waiter.reset();
             return true;
@@ -317,13 +319,22 @@ fn own<T>(own: &mut Option<T>) -> &mut T {
 /// Moves the outcomes of calls that have ended into the table. Returns the number of calls.
 #[inline]
 fn take_ended<F: Fabric, P: Policy<F>>(
+    handle: &Handle<F, P>,
     calls: &mut Calls,
     seat: &mut P::Seat,
     mut lead: Option<&mut LeadGuard<'_, F, P>>,
 ) -> usize {
+    // A thread without the lead takes results that another one delivered.
+    let is_led = lead.is_some();
     calls.sweep(|call, outcome| {
         let core = lead.as_mut().map(|lead| lead.core());
-        P::take(seat, core, call, |result| outcome.set(result))
+        P::take(seat, core, call, |result| {
+            if !is_led {
+                let lines = lines_of(result.as_ref().map_or(0, |bytes| bytes.len()));
+                handle.fabric.host().charge(Work::TakeLine, lines);
+            }
+            outcome.set(result);
+        })
     })
 }
 
