@@ -124,8 +124,9 @@ impl Combined {
         if leader.waiting() == 0 {
             return;
         }
-        let alone = leader.waiting() == 1;
-        for _ in 0..MOST_AT_ONCE {
+        let most = usize::from(client.config().most_together);
+        let alone = leader.waiting() == 1 || most == 1;
+        for count in 1..=MOST_AT_ONCE {
             let Some(ticket) = leader.begin_next() else { break };
             let read = leader.read(ticket, |entry| {
                 if entry.thread != *last {
@@ -155,6 +156,9 @@ impl Combined {
                     under_way[id.index()] = ticket.bits();
                 }
                 Err(error) => finish(handle, leader, ticket, Err(error)),
+            }
+            if !alone && count % most == 0 {
+                client.send_batches();
             }
         }
         if !alone {
