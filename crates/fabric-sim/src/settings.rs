@@ -129,7 +129,7 @@ pub struct FixedTiming {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prices {
     /// Picoseconds for each kind of [`Work`](dunlin_fabric::Work), in the order of its declaration.
-    pub work: [u64; 11],
+    pub work: [u64; 12],
     /// Posting a work request, in picoseconds.
     pub post: u64,
     /// Posting a RECV, in picoseconds.
@@ -161,7 +161,7 @@ impl Default for Prices {
     /// Returns round numbers, not measured: time only has to pass.
     fn default() -> Self {
         Prices {
-            work: [5_000, 10_000, 10_000, 5_000, 10_000, 5_000, 60, 20_000, 30_000, 20_000, 20_000],
+            work: [5_000, 10_000, 10_000, 5_000, 10_000, 5_000, 60, 20_000, 30_000, 20_000, 20_000, 80_000],
             post: 30_000,
             post_receive: 30_000,
             poll: 10_000,
@@ -197,8 +197,9 @@ impl Prices {
             Work::Doorbell,
             Work::PollCompletion,
             Work::Dispatch,
+            Work::TakeLine,
         ];
-        let mut work = [0; 11];
+        let mut work = [0; 12];
         for kind in kinds {
             work[kind as usize] = picoseconds(prices.work_ns(kind));
         }

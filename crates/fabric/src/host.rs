@@ -51,6 +51,8 @@ pub enum Work {
     PollCompletion,
     /// One call passed to its handler.
     Dispatch,
+    /// A cache line taken from another core, which wrote it last. Lines that a core fetches together are one.
+    TakeLine,
 }
 
 /// A named point where a simulated thread may be pre-empted.

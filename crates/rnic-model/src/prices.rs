@@ -7,7 +7,7 @@ use dunlin_fabric::{Nanos, Work};
 /// Prices of one cluster in nanoseconds, taken from its profile, which documents their sources.
 #[derive(Clone, Debug)]
 pub struct Prices {
-    work: [f64; 11],
+    work: [f64; 12],
     verbs: Verbs,
     context_switch: Nanos,
     wake: Nanos,
@@ -31,7 +31,7 @@ pub struct Verbs {
     pub benchmark_loop_ns: f64,
 }
 
-const WORK: [(Work, Parameter); 11] = [
+const WORK: [(Work, Parameter); 12] = [
     (Work::PollMiss, Parameter::PricePollMiss),
     (Work::PollHit, Parameter::PricePollHit),
     (Work::ParseMessage, Parameter::PriceParseMessage),
@@ -43,13 +43,14 @@ const WORK: [(Work, Parameter); 11] = [
     (Work::Doorbell, Parameter::PriceDoorbell),
     (Work::PollCompletion, Parameter::PricePollCompletion),
     (Work::Dispatch, Parameter::PriceDispatch),
+    (Work::TakeLine, Parameter::PriceTakeLine),
 ];
 
 impl Prices {
     /// Returns the prices of a profile.
     #[must_use]
     pub fn of(profile: &Profile) -> Prices {
-        let mut work = [0.0; 11];
+        let mut work = [0.0; 12];
         for (item, parameter) in WORK {
             work[item as usize] = profile.number(parameter);
         }

@@ -72,23 +72,24 @@ struct Gathered {
 }
 
 /// A thread's datagram queue pair.
-struct End {
-    domain: SimDomain,
-    pair: QueuePairId,
-    sends: CompletionQueueId,
-    receives: CompletionQueueId,
+pub(crate) struct End {
+    pub(crate) domain: SimDomain,
+    pub(crate) pair: QueuePairId,
+    pub(crate) sends: CompletionQueueId,
+    pub(crate) receives: CompletionQueueId,
     arena: Arena<SimMemory>,
     /// Bytes before a message in its RECV.
-    headroom: usize,
+    pub(crate) headroom: usize,
     bytes: usize,
     depth: u64,
     /// Numbers of messages sent, and of those known to be complete.
-    posted: u64,
-    done: u64,
+    pub(crate) posted: u64,
+    pub(crate) done: u64,
 }
 
 impl End {
-    fn new(sim: &Sim, receives: usize, bytes: u32) -> Result<End, CourseError> {
+    /// Creates the queue pair with this number of RECVs posted, each of `bytes`.
+    pub(crate) fn new(sim: &Sim, receives: usize, bytes: u32) -> Result<End, CourseError> {
         let mut domain = sim.domain().map_err(thread)?;
         let depth = receives.max(64) as u32;
         let send_queue = domain.create_completion_queue(depth, false).map_err(thread)?;
@@ -126,7 +127,7 @@ impl End {
     }
 
     /// Exchanges endpoints over a link; returns the peer's address handle.
-    fn meet(&mut self, link: &SimLink) -> Result<AddressHandleId, CourseError> {
+    pub(crate) fn meet(&mut self, link: &SimLink) -> Result<AddressHandleId, CourseError> {
         let endpoint = self.domain.endpoint(self.pair, link).map_err(thread)?;
         link.send(&endpoint.0).map_err(thread)?;
         let remote = Endpoint(link.receive(FOREVER).map_err(thread)?);

@@ -9,6 +9,7 @@
 //! * [`course`]: the common parts of timed runs.
 //! * [`memory`]: memory waits of handlers, alone and in batches.
 //! * [`datagrams`]: RPC over datagrams without the engine, to measure the server's processor time.
+//! * [`erpc`]: the baseline eRPC, without the engine: credits, congestion control, retransmission.
 //! * [`advice`]: the model's forecast for the plan that a function's hints select, and for the others.
 //! * [`raw_verbs`]: raw-verb measurements, played on the simulator instead of on the model alone.
 //! * [`rates`]: operation rates of simulated NICs, for clients that base their choice on them.
@@ -22,6 +23,7 @@ pub mod advice;
 pub mod bypass;
 pub mod course;
 pub mod datagrams;
+pub mod erpc;
 pub mod figures;
 pub mod load;
 pub mod memory;

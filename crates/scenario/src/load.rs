@@ -2,14 +2,18 @@
 //! loop (calls arrive by their own schedule), on a cluster of any shape.
 
 mod function;
+mod handles;
 mod latencies;
 mod player;
+mod posts;
 mod signaled;
 
+pub use dunlin_rpc::Sharing;
 use function::Handler;
 pub use function::{Function, FunctionOutcome, Step};
-use latencies::Latencies;
+pub(crate) use latencies::Latencies;
 use player::{Player, Table};
+use posts::Posts;
 use signaled::Signaled;
 
 use crate::course::{cluster, cost_as};
@@ -153,6 +157,11 @@ pub struct Load {
     pub workers: u16,
     /// Client threads.
     pub clients: usize,
+    /// Connections of all client threads together; `None` for one for each thread. The threads of a host share
+    /// its connections evenly, as [`Plan::sharing`] of the first function says.
+    pub handles: Option<usize>,
+    /// The most calls in one message of a combined connection.
+    pub most_together: u16,
     /// Connections of each client.
     pub connections: Connections,
     /// When calls are made.
@@ -201,6 +210,18 @@ pub enum LoadError {
     /// The rates of the profile's NIC cannot be computed.
     #[error(transparent)]
     Rates(#[from] ModelledRatesError),
+    /// The threads cannot share so many connections.
+    #[error("{clients} threads on {hosts} hosts cannot share {handles} connections: {must}")]
+    Handles {
+        /// Client threads.
+        clients: usize,
+        /// Client hosts with threads.
+        hosts: usize,
+        /// Connections requested.
+        handles: usize,
+        /// The rule.
+        must: &'static str,
+    },
     /// The load needs more connections than the cluster can hold.
     #[error(
         "{clients} clients make {queue_pairs} queue pairs at the server's NIC, which holds {limit}: at most {} clients fit",
@@ -241,8 +262,15 @@ pub struct LoadOutcome {
     pub percentiles: Vec<(f64, Nanos)>,
     /// Calls answered by each worker during the measurement.
     pub by_worker: Vec<u64>,
-    /// Work requests that clients posted for measured calls, if counted.
+    /// Work requests that clients posted for measured calls, if counted. With small calls and written requests
+    /// this is the number of messages, and of the few reports of heads.
     pub posted: u64,
+    /// Doorbells that clients rang for measured calls, if counted.
+    pub rung: u64,
+    /// Work requests that the server posted for measured calls, if counted.
+    pub answered: u64,
+    /// Doorbells that the server rang for measured calls, if counted.
+    pub answers_rung: u64,
     /// Events of the simulator from the first call on.
     pub events: u64,
     /// Task switches from the first call on.
@@ -259,6 +287,11 @@ impl LoadOutcome {
     /// Returns the calls per second of virtual time.
     pub fn throughput(&self) -> f64 {
         self.rate(&self.all)
+    }
+
+    /// Returns the calls per message of clients: the degree of combining. 0 if messages are not counted.
+    pub fn degree(&self) -> f64 {
+        if self.posted == 0 { 0.0 } else { self.all.calls as f64 / self.posted as f64 }
     }
 
     /// Returns one function's calls per second of virtual time.
@@ -342,6 +375,8 @@ const FIRST_FUNCTION: u16 = 1;
 const OPEN_WINDOW: u16 = 256;
 /// Most calls of a tuned batch (RF-RPC section 4.2).
 const TUNED_WINDOW: u16 = 128;
+/// Most calls in flight of a connection.
+const MOST_WINDOW: u16 = 1024;
 /// Bytes at which a tuned batch is flushed early: enough for 128 small calls. With a lower limit the rest of
 /// such a batch would follow in a separate message.
 const TUNED_BYTES: u32 = 8192;
@@ -366,6 +401,8 @@ impl Load {
             spin_patience: None,
             workers: 4,
             clients,
+            handles: None,
+            most_together: 64,
             connections: Connections::One,
             pace: Pace::Closed { window: 1, think: Times::Fixed(0) },
             extent: Extent::Calls(calls),
@@ -399,9 +436,10 @@ impl Load {
                 return Err(LoadError::Nothing { what });
             }
         }
+        let handles = self.checked_handles()?;
         let queue_pairs = match self.connections {
-            Connections::One => self.clients,
-            Connections::EachWorker => self.clients * usize::from(self.workers),
+            Connections::One => handles,
+            Connections::EachWorker => handles * usize::from(self.workers),
         };
         if queue_pairs > MOST_QUEUE_PAIRS {
             let limit = MOST_QUEUE_PAIRS;
@@ -411,6 +449,10 @@ impl Load {
         let mut settings = cluster(self.client_hosts + 1, threads, self.limit);
         for (number, machine) in settings.machines.iter_mut().enumerate() {
             machine.cores = if number == 0 { self.server_cores } else { self.client_cores };
+        }
+        if self.sharing() != Sharing::Dedicated {
+            // Threads meet at a lock only if none runs ahead of another.
+            settings.slack = 0;
         }
         match &self.network {
             Network::Rates => {
@@ -445,8 +487,16 @@ impl Load {
         self.largest(|function| function.requests.largest())
     }
 
-    /// Returns the most calls in flight of a client.
+    /// Returns the most calls in flight of a connection.
     fn window(&self) -> u16 {
+        let window = self.window_of_thread();
+        window
+            .saturating_mul(self.most_threads().min(usize::from(MOST_WINDOW)) as u16)
+            .min(MOST_WINDOW.max(window))
+    }
+
+    /// Returns the most calls in flight of a thread.
+    fn window_of_thread(&self) -> u16 {
         match self.pace {
             Pace::Closed { window, .. } => window.max(1),
             Pace::Batches { size } => size.max(1),
@@ -590,9 +640,11 @@ impl Load {
     ) -> LoadOutcome {
         let mut outcome = LoadOutcome::default();
         let Ok(address) = Address::new(Scheme::Sim, "load") else { return outcome };
-        let served = match self.server_waits {
-            false => self.serve(sim, sim, (&address, core), seed, board),
-            true => {
+        let server = Count::new(sim.clone());
+        let served = match (self.server_waits, self.posting) {
+            (false, Posting::Engine) => self.serve(sim, sim, (&address, core), seed, board),
+            (false, _) => self.serve(&server, sim, (&address, core), seed, board),
+            (true, _) => {
                 let signaled = Interposed::with_hooks(sim.clone(), Signaled);
                 self.serve(&signaled, sim, (&address, core), seed, board)
             }
@@ -607,7 +659,7 @@ impl Load {
         let (start, news, stop) = (sim.host().signal(), sim.host().signal(), sim.host().signal());
         let hosts: Vec<Sim> = (0..self.client_hosts).map(|host| sim.process_on(1 + host)).collect();
         let counted: Vec<Count<Sim>> = hosts.iter().cloned().map(Count::new).collect();
-        let posted = || counted.iter().map(|host| host.counts().posts()).sum::<u64>();
+        let posted = || Posts::of(&counted, &server);
         let skew = self.worker_skew.map(|theta| Skew::zipfian(self.workers.into(), theta));
         let per_call = self.connections == Connections::EachWorker;
         let owners = self.key_skew.map(|(keys, theta)| Skew::of_keys(keys, theta, self.workers.into()));
@@ -616,57 +668,49 @@ impl Load {
         let mut random = Random::new(seed, 50);
         let payload = vec![7; self.largest_request() as usize];
         let table = Arc::new(Table { load: self.clone(), board: board.clone(), payload });
-        let tasks: Vec<Task> = (0..self.clients)
-            .filter_map(|number| {
-                let worker = match &skew {
-                    _ if per_call => None,
-                    Some(skew) => Some(skew.next(&mut random) as u16),
-                    None => Some((number % usize::from(self.workers.max(1))) as u16),
-                };
-                let share = match self.extent {
-                    Extent::Calls(calls) => {
-                        let rest = calls % self.clients as u64;
-                        calls / self.clients as u64 + u64::from((number as u64) < rest)
-                    }
-                    Extent::Time { .. } => u64::MAX,
-                };
-                let place = number % hosts.len();
-                let player = Player {
-                    sim: hosts[place].clone(),
-                    random: Random::new(seed, 1000 + number as u64),
-                    table: Arc::clone(&table),
-                    calls_to: calls_to.clone(),
-                    left: share,
-                };
-                let host = player.sim.host().clone();
-                let (address, start, news, stop) =
-                    (address.clone(), start.clone(), news.clone(), stop.clone());
-                let counted = counted[place].clone();
-                let body = move || match player.table.load.posting {
-                    Posting::Engine => {
-                        let sim = player.sim.clone();
-                        player.play(&sim, &address, worker, &start, &news, &stop);
-                    }
-                    Posting::Counted => player.play(&counted, &address, worker, &start, &news, &stop),
-                    Posting::Signaled => {
-                        let signaled = Interposed::with_hooks(counted, Signaled);
-                        player.play(&signaled, &address, worker, &start, &news, &stop);
-                    }
-                };
-                host.spawn("client", Box::new(body)).ok()
-            })
-            .collect();
+        let mut tasks: Vec<Task> = Vec::new();
+        let mut first = 0;
+        for (number, threads) in self.threads_of_handles().into_iter().enumerate() {
+            let worker = match &skew {
+                _ if per_call => None,
+                Some(skew) => Some(skew.next(&mut random) as u16),
+                None => Some((number % usize::from(self.workers.max(1))) as u16),
+            };
+            let place = number % hosts.len();
+            let players = (first..first + threads).map(|number| Player {
+                sim: hosts[place].clone(),
+                random: Random::new(seed, 1000 + number as u64),
+                table: Arc::clone(&table),
+                calls_to: calls_to.clone(),
+                left: self.share_of(number),
+            });
+            let players: Vec<Player> = players.collect();
+            first += threads;
+            let host = hosts[place].host().clone();
+            let signals = [start.clone(), news.clone(), stop.clone()];
+            let (address, counted) = (address.clone(), counted[place].clone());
+            let (sim, posting) = (hosts[place].clone(), self.posting);
+            let body = move || match posting {
+                Posting::Engine => player::play_all(players, &sim, &address, worker, &signals),
+                Posting::Counted => player::play_all(players, &counted, &address, worker, &signals),
+                Posting::Signaled => {
+                    let signaled = Interposed::with_hooks(counted, Signaled);
+                    player::play_all(players, &signaled, &address, worker, &signals);
+                }
+            };
+            tasks.extend(host.spawn("client", Box::new(body)).ok());
+        }
         let all = |count: &AtomicU64| {
             loop {
                 let seen = news.seen();
-                if count.load(Ordering::Relaxed) >= tasks.len() as u64 {
+                if count.load(Ordering::Relaxed) >= first as u64 {
                     return;
                 }
                 news.wait(seen, Nanos::MAX);
             }
         };
         all(&board.connected);
-        let (mut began, events, switches, first) = (sim.time(), sim.events(), sim.switches(), probe());
+        let (mut began, events, switches, probed) = (sim.time(), sim.events(), sim.switches(), probe());
         let mut before = posted();
         board.began.store(sim.host().now(), Ordering::Relaxed);
         start.raise();
@@ -679,18 +723,18 @@ impl Load {
             host.sleep(host.now() + measured);
             board.counting.store(false, Ordering::Relaxed);
             outcome.time_ns = sim.time() - began;
-            outcome.posted = posted() - before;
+            posted().since(before).tell(&mut outcome);
             board.over.store(true, Ordering::Relaxed);
         }
         all(&board.done);
         let last = probe();
         if matches!(self.extent, Extent::Calls(_)) {
             outcome.time_ns = sim.time() - began;
-            outcome.posted = posted() - before;
+            posted().since(before).tell(&mut outcome);
         }
         outcome.events = sim.events() - events;
         outcome.switches = sim.switches() - switches;
-        outcome.probes = [first[0], first[1], last[0], last[1]];
+        outcome.probes = [probed[0], probed[1], last[0], last[1]];
         stop.raise();
         tasks.into_iter().for_each(Task::join);
         end_server();

@@ -35,7 +35,7 @@ pub(crate) enum On {
 
 /// A lazy client of an `auto:` address until its first call, which asks the server for its fabrics.
 #[derive(Debug)]
-struct Later {
+pub(crate) struct Later {
     fabrics: Fabrics,
     config: ClientConfig,
     attempts: Attempts,
@@ -52,7 +52,7 @@ impl Later {
 const GONE: CallError = CallError::MaybeExecuted(Cause::Closed);
 
 /// The error of a call without a connection.
-const UNCONNECTED: CallError = CallError::NotExecuted(Cause::Disconnected);
+pub(crate) const UNCONNECTED: CallError = CallError::NotExecuted(Cause::Disconnected);
 
 /// Returns the error of a call for which no connection was made. The log has the reason.
 fn missing(missing: Missing<ConnectError>) -> CallError {
@@ -213,7 +213,7 @@ impl Client {
     }
 
     #[inline(always)]
-    fn resolved(&mut self) -> Result<(), CallError> {
+    pub(crate) fn resolved(&mut self) -> Result<(), CallError> {
         if let On::Later(_) = &self.on { self.resolve_for(None).map(drop) } else { Ok(()) }
     }
 

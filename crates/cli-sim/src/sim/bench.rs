@@ -6,7 +6,8 @@ use dunlin_command::output::{self, Failure, ReportArguments};
 use dunlin_command::progress;
 use dunlin_report::statistics::median;
 use dunlin_report::{Axis, Bars, Chart, Content, Document, Row, Unit};
-use dunlin_scenario::load::{Load, Network};
+use dunlin_scenario::load::{Load, Network, Pace, Posting, Sharing};
+use dunlin_scenario::random_values::Times;
 use rustix::time::{ClockId, clock_gettime};
 use std::process::{Command, ExitCode, Stdio};
 
@@ -20,15 +21,25 @@ and nothing else. 'share of bare' is the speed of the real engine and simulator 
 Examples:
   dunlin sim bench
   dunlin sim bench --network bare,rates --rounds 5
-  dunlin sim bench --clients 40,400,4000 --network rates --plot speed.svg"
+  dunlin sim bench --clients 40,400,4000 --network rates --plot speed.svg
+  dunlin sim bench --network flock --clients 736 --sharing combined --threads-per-handle 3 --in-flight 8"
 )]
 pub(crate) struct BenchArguments {
-    /// Numbers of simulated clients, each with one call in flight
+    /// Numbers of simulated client threads
     #[arg(long, default_value = "40,4000", value_delimiter = ',', value_name = "N")]
     clients: Vec<usize>,
     /// Networks: bare (no engine), rates (fixed rates), or the name of a profile for the model
     #[arg(long, default_value = "bare,rates,connect-ib", value_delimiter = ',', value_name = "NAME")]
     network: Vec<String>,
+    /// How the threads of a machine use connections: dedicated, locked or combined (not for 'bare')
+    #[arg(long, default_value = "dedicated", value_name = "POLICY", value_parser = sharing)]
+    sharing: Sharing,
+    /// Threads on each connection
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    threads_per_handle: u16,
+    /// Calls in flight of each thread (not for 'bare')
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    in_flight: u16,
     /// Simulated calls per row
     #[arg(long, default_value_t = 3_000_000, value_name = "CALLS")]
     calls: u64,
@@ -61,6 +72,12 @@ fn resident() -> u64 {
     kib.unwrap_or(0) * 1024
 }
 
+/// Returns a sharing policy by its name.
+fn sharing(name: &str) -> Result<Sharing, String> {
+    let known = Sharing::ALL.iter().find(|policy| policy.name() == name).copied();
+    known.ok_or_else(|| format!("it is one of {}", Sharing::ALL.map(Sharing::name).join(", ")))
+}
+
 /// Name of the network without engine and simulator.
 const BARE: &str = "bare";
 const SPEED: &str = "simulated_calls_ops";
@@ -79,6 +96,9 @@ const FIELDS: [&str; 10] = [
     "virtual_throughput_ops",
     "virtual_p50_ns",
 ];
+
+/// Further fields of rows whose threads share connections.
+const SHARED_FIELDS: [&str; 3] = ["virtual_p99_ns", "calls_per_message", "doorbells_per_call"];
 
 /// Largest number of clients that is measured without huge pages, which would dominate the memory of a
 /// small row.
@@ -145,6 +165,9 @@ fn in_its_own_process(arguments: &BenchArguments, clients: usize, network: &str)
         .args(["bench", "--row", "--network", network])
         .args(["--clients", &clients.to_string(), "--calls", &arguments.calls.to_string()])
         .args(["--seed", &arguments.seed.to_string()])
+        .args(["--sharing", arguments.sharing.name()])
+        .args(["--threads-per-handle", &arguments.threads_per_handle.to_string()])
+        .args(["--in-flight", &arguments.in_flight.to_string()])
         .stderr(Stdio::piped())
         .output()
         .map_err(failed)?;
@@ -155,7 +178,8 @@ fn in_its_own_process(arguments: &BenchArguments, clients: usize, network: &str)
     }
     let values: serde_json::Value = serde_json::from_slice(&child.stdout).map_err(Failure::new)?;
     let field = |row: Row, name: &str| row.with(name, values.get(name).cloned().unwrap_or_default());
-    Ok(FIELDS.into_iter().fold(Row::new(), field))
+    let shared = if arguments.sharing == Sharing::Dedicated { &[][..] } else { &SHARED_FIELDS[..] };
+    Ok(FIELDS.iter().chain(shared).copied().fold(Row::new(), field))
 }
 
 /// Combines the rounds: the rows of the first, with the median speed of all rounds, and the median share of
@@ -225,7 +249,16 @@ fn measure_bare(clients: usize, calls: u64) -> Result<Row, Failure> {
 
 fn measure(arguments: &BenchArguments, clients: usize, name: &str) -> Result<Row, Failure> {
     let Some(network) = network(name)? else { return measure_bare(clients, arguments.calls) };
-    let load = Load::bench(clients, arguments.calls, network.clone());
+    let mut load = Load::bench(clients, arguments.calls, network.clone());
+    let is_shared = arguments.sharing != Sharing::Dedicated;
+    for function in &mut load.functions {
+        function.plan = function.plan.shared(arguments.sharing, function.plan.lease);
+    }
+    load.handles = Some(clients.div_ceil(usize::from(arguments.threads_per_handle)));
+    load.pace = Pace::Closed { window: arguments.in_flight, think: Times::Fixed(0) };
+    if is_shared {
+        load.posting = Posting::Counted;
+    }
     let before = resident();
     let outcome = load.run(arguments.seed, || [processor_ns(), resident()]).map_err(Failure::new)?;
     // Count only the calls, not the connecting.
@@ -233,7 +266,7 @@ fn measure(arguments: &BenchArguments, clients: usize, name: &str) -> Result<Row
     let took = ended.saturating_sub(began).max(1);
     let memory = memory.saturating_sub(before);
     let calls = outcome.all.calls.max(1) as f64;
-    Ok(Row::new()
+    let row = Row::new()
         .with("network", network.name())
         .with("clients", clients)
         .with("calls", outcome.all.calls)
@@ -242,5 +275,12 @@ fn measure(arguments: &BenchArguments, clients: usize, name: &str) -> Result<Row
         .with("events_per_call", rounded(outcome.events as f64 / calls))
         .with("switches_per_call", rounded(outcome.switches as f64 / calls))
         .with("virtual_throughput_ops", outcome.throughput())
-        .with("virtual_p50_ns", outcome.all.p50_ns))
+        .with("virtual_p50_ns", outcome.all.p50_ns);
+    if !is_shared {
+        return Ok(row);
+    }
+    Ok(row
+        .with("virtual_p99_ns", outcome.all.p99_ns)
+        .with("calls_per_message", rounded(outcome.degree()))
+        .with("doorbells_per_call", rounded(outcome.rung as f64 / calls)))
 }

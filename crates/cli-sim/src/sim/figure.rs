@@ -235,6 +235,8 @@ mod tests {
                     p95_us: value,
                     quantiles_us: [value; 3],
                     posted_per_call: value,
+                    degree: value,
+                    answers_rung_per_call: value,
                     percentiles_us: vec![(15.0, value), (50.0, 2.0 * value), (99.0, 3.0 * value)],
                     thread_mops: vec![value; 14],
                     verbs_share: 0.5,

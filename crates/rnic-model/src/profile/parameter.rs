@@ -163,6 +163,8 @@ parameters! {
     PricePollCompletion = Cluster "prices" "poll_completion_ns" 0 ..= 100000;
     /// Dispatching one function to its handler.
     PriceDispatch = Cluster "prices" "dispatch_ns" 0 ..= 100000;
+    /// Taking a cache line that another core wrote last.
+    PriceTakeLine = Cluster "prices" "take_line_ns" 0 ..= 100000;
     /// Verbs: writing one work request to the send queue.
     PricePost = Cluster "prices" "post_ns" 0 ..= 100000;
     /// Verbs: the call and the doorbell (fences, uncached store), once for all linked work requests.

@@ -81,6 +81,9 @@ pub struct ClientConfig {
     /// When batches are sent without a flush; if `None`, the default: when a message is full or the caller
     /// waits.
     pub batching: Option<Batching>,
+    /// The most calls that go in one message because threads meet on a shared connection
+    /// ([`Sharing::Combined`](crate::Sharing::Combined)); 1 sends each call by itself. Default: 64.
+    pub most_together: u16,
     /// The back-off of reconnecting. Default: 1 ms to 1 s.
     pub backoff: BackoffConfig,
     /// How long a call that finds no connection waits for one, while the client connects with back-off. The
@@ -124,6 +127,7 @@ impl Default for ClientConfig {
             fetch_choice: FetchChoice::default(),
             first_read: FirstRead::default(),
             batching: None,
+            most_together: 64,
             backoff: BackoffConfig::default(),
             wait_for_ready: Duration::ZERO,
             lazy: false,
@@ -232,6 +236,9 @@ impl ClientConfig {
         }
         if !(1..=MAX_CREDITS).contains(&self.credits) {
             return out("credits", self.credits.into(), "1 to 63");
+        }
+        if self.most_together == 0 {
+            return out("most_together", 0, "at least 1");
         }
         self.fetch_choice.check()?;
         self.batching.as_ref().map_or(Ok(()), Batching::check)

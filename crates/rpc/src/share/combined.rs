@@ -12,7 +12,7 @@ pub(crate) mod tickets;
 
 use self::tickets::{Capacity, Delivery, Leader, PrepareError, Seat, TicketId, Tickets, Withdrawal};
 use super::handle::MAX_SEATS;
-use super::strand::{Core, Entry, LeadGuard, Policy, Strand};
+use super::strand::{Core, Entry, LeadGuard, Policy, Strand, lines_of};
 use crate::client::config::ClientConfig;
 use crate::client::core::CallId;
 use crate::client::lane::SubmitError;
@@ -21,7 +21,7 @@ use crate::client::within::Time;
 use crate::error::{CallError, Cause};
 use crate::limits::MAX_STRANDS;
 use crate::path::call_id::CallEnds;
-use dunlin_fabric::Fabric;
+use dunlin_fabric::{Fabric, Host, Work};
 use std::sync::Arc;
 
 /// The most calls that a leader sends in one round. The paper bounds no round; without a bound the threads
@@ -154,8 +154,11 @@ impl Combined {
         entry: &Entry<'_>,
         mut lead: LeadGuard<'_, F, Self>,
     ) -> Result<u64, CallError> {
-        let Core { client, policy: Led { leader, under_way, .. } } = lead.core();
-        leader.collect();
+        let Core { client, policy: Led { leader, under_way, .. }, .. } = lead.core();
+        if leader.collect() > 0 {
+            // The list.
+            strand.fabric.host().charge(Work::TakeLine, 1);
+        }
         if leader.waiting() == 0
             && !strand.is_retired()
             && let Some(ticket) = seat.begin(leader)
@@ -176,18 +179,25 @@ impl Combined {
 
     /// Sends the calls that threads have left.
     fn send<F: Fabric>(strand: &Strand<F, Self>, core: &mut Core<F, Self>) {
-        let Core { client, policy: Led { leader, under_way, payload } } = core;
+        let Core { client, policy: Led { leader, under_way, payload }, last } = core;
+        let host = strand.fabric.host();
         if strand.is_retired() {
             return give_back(strand, leader);
         }
-        leader.collect();
+        if leader.collect() > 0 {
+            host.charge(Work::TakeLine, 1);
+        }
         if leader.waiting() == 0 {
             return;
         }
-        let alone = leader.waiting() == 1;
-        for _ in 0..MOST_AT_ONCE {
+        let most = usize::from(client.config().most_together);
+        let alone = leader.waiting() == 1 || most == 1;
+        for count in 1..=MOST_AT_ONCE {
             let Some(ticket) = leader.begin_next() else { break };
             let read = leader.read(ticket, |entry| {
+                if entry.thread != *last {
+                    host.charge(Work::TakeLine, lines_of(entry.payload.len()));
+                }
                 payload.clear();
                 payload.extend_from_slice(entry.payload);
                 (CallEnds { function: entry.function, thread: entry.thread }, Tag(entry.time))
@@ -212,6 +222,9 @@ impl Combined {
                     return give_back(strand, leader);
                 }
                 Err(error) => finish(strand, leader, ticket, Err(error)),
+            }
+            if !alone && count % most == 0 {
+                client.send_batches();
             }
         }
         if !alone {
@@ -249,20 +262,21 @@ impl<F: Fabric> Policy<F> for Combined {
     #[inline]
     fn submit(strand: &Strand<F, Self>, seat: &mut Seat, entry: &Entry<'_>) -> Result<u64, CallError> {
         if let Some(lead) = strand.try_lead() {
-            return Combined::submit_leading(strand, seat, entry, lead);
+            return Combined::submit_leading(strand, seat, entry, lead.led_by(seat.number()));
         }
         let ticket = prepare(seat, entry)?;
         seat.push(ticket, strand.number);
+        strand.fabric.host().charge(Work::TakeLine, 1);
         // The thread that leads may have looked before the push. If this fails, it looks again.
-        if let Some(mut lead) = strand.try_lead() {
-            Combined::send(strand, lead.core());
+        if let Some(lead) = strand.try_lead() {
+            Combined::send(strand, lead.led_by(seat.number()).core());
         }
         Ok(ticket.bits())
     }
 
     fn lead(strand: &Strand<F, Self>, core: &mut Core<F, Self>) -> usize {
         Combined::send(strand, core);
-        let Core { client, policy: Led { leader, under_way, .. } } = core;
+        let Core { client, policy: Led { leader, under_way, .. }, .. } = core;
         let events =
             client.collect_into(&mut Deliver { strand, leader, under_way }, |deliver, id, outcome| {
                 deliver.deliver(id, outcome);
@@ -311,8 +325,8 @@ impl<F: Fabric> Policy<F> for Combined {
 
     fn submit_again(strand: &Strand<F, Self>, seat: &mut Seat, call: u64) {
         seat.push(TicketId::from_bits(call), strand.number);
-        if let Some(mut lead) = strand.try_lead() {
-            Combined::send(strand, lead.core());
+        if let Some(lead) = strand.try_lead() {
+            Combined::send(strand, lead.led_by(seat.number()).core());
         }
     }
 

@@ -67,8 +67,8 @@ impl<F: Fabric> Policy<F> for Locked {
     }
 
     fn submit(strand: &Strand<F, Self>, seat: &mut u16, entry: &Entry<'_>) -> Result<u64, CallError> {
-        let mut lead = strand.lead();
-        let Core { client, policy } = lead.core();
+        let mut lead = strand.lead_spinning().led_by(*seat);
+        let Core { client, policy, .. } = lead.core();
         let to = (entry.worker, entry.function);
         let submit = |client: &mut crate::client::synchronous::Client<F>, time: Time| match is_memory(
             entry.function,
@@ -86,7 +86,7 @@ impl<F: Fabric> Policy<F> for Locked {
     }
 
     fn lead(strand: &Strand<F, Self>, core: &mut Core<F, Self>) -> usize {
-        let Core { client, policy } = core;
+        let Core { client, policy, .. } = core;
         let events = client.progress();
         while let Some(id) = client.next_done() {
             if let Some(owner) = policy.take(id) {
@@ -114,7 +114,7 @@ impl<F: Fabric> Policy<F> for Locked {
 
     fn expire(strand: &Strand<F, Self>, _: &mut u16, call: u64) -> Option<CallError> {
         let mut lead = strand.lead();
-        let Core { client, policy } = lead.core();
+        let Core { client, policy, .. } = lead.core();
         let id = CallId::from_bits(call);
         if client.is_done(id) {
             return None;
@@ -127,7 +127,7 @@ impl<F: Fabric> Policy<F> for Locked {
 
     fn forget(strand: &Strand<F, Self>, _: &mut u16, call: u64) {
         let mut lead = strand.lead();
-        let Core { client, policy } = lead.core();
+        let Core { client, policy, .. } = lead.core();
         let id = CallId::from_bits(call);
         policy.take(id);
         client.forget(id);

@@ -2,14 +2,14 @@
 
 use super::calls::Calls;
 use super::handle::{Handle, Place};
-use super::strand::{Core, Entry, LeadGuard, ParkerOf, Policy, Strand};
+use super::strand::{Core, Entry, LeadGuard, ParkerOf, Policy, Strand, lines_of};
 use super::threads::SizeCounts;
 use crate::client::CallId;
 use crate::client::config::ClientConfig;
 use crate::client::within::Time;
 use crate::error::{CallError, Cause, ConnectError};
 use crate::wait::{Sleep, Waiter};
-use dunlin_fabric::{Fabric, Host, Nanos, Parker, WaitMode, nanos};
+use dunlin_fabric::{Fabric, Host, Nanos, Parker, WaitMode, Work, nanos};
 use std::sync::Arc;
 
 /// Looks at the connection for each time that a waiting thread takes the lead. Taking and giving it back costs as
@@ -213,7 +213,7 @@ impl<F: Fabric, P: Policy<F>> Seat<F, P> {
     pub(crate) fn progress(&mut self) -> usize {
         let (seat, _) = own(&mut self.own);
         if self.calls.in_flight() > 0 {
-            let ended = take_ended::<F, P>(&mut self.calls, seat, None);
+            let ended = take_ended(&self.strand, &mut self.calls, seat, None);
             if ended > 0 {
                 return ended;
             }
@@ -224,11 +224,12 @@ impl<F: Fabric, P: Policy<F>> Seat<F, P> {
         let (seat, _) = own(&mut self.own);
         let lead = self.strand.try_lead();
         self.has_led = lead.is_some();
-        let Some(mut lead) = lead else { return 0 };
+        let Some(lead) = lead else { return 0 };
+        let mut lead = lead.led_by(self.number);
         let mut looks = 1;
         loop {
             P::lead(&self.strand, lead.core());
-            let ended = take_ended(&mut self.calls, seat, Some(&mut lead));
+            let ended = take_ended(&self.strand, &mut self.calls, seat, Some(&mut lead));
             if ended > 0 || looks == self.looks || self.calls.in_flight() == 0 {
                 self.sleep = lead.core().client.sleep();
                 return ended;
@@ -342,12 +343,14 @@ impl<F: Fabric, P: Policy<F>> Seat<F, P> {
     /// Waits in the sentinel's place. Returns false if another thread leads: it delivers what it finds.
     fn rest(&mut self, mode: WaitMode, until: Nanos, is_so: impl Fn(&Calls) -> bool) -> bool {
         let strand = &self.strand;
-        let Some(mut lead) = strand.try_lead() else { return false };
+        let Some(lead) = strand.try_lead() else { return false };
+        let mut lead = lead.led_by(self.number);
         let armed = lead.core().client.arm(mode);
         let events = P::lead(strand, lead.core());
         self.sleep = lead.core().client.sleep();
         let (seat, _) = own(&mut self.own);
-        if take_ended(&mut self.calls, seat, Some(&mut lead)) > 0 || events > 0 || is_so(&self.calls) {
+        if take_ended(strand, &mut self.calls, seat, Some(&mut lead)) > 0 || events > 0 || is_so(&self.calls)
+        {
             lead.core().client.disarm(armed);
             self.waiter.reset();
             return true;
@@ -387,13 +390,22 @@ fn own<T>(own: &mut Option<T>) -> &mut T {
 /// Moves the outcomes of calls that have ended into the table. Returns the number of calls.
 #[inline]
 fn take_ended<F: Fabric, P: Policy<F>>(
+    strand: &Strand<F, P>,
     calls: &mut Calls,
     seat: &mut P::Seat,
     mut lead: Option<&mut LeadGuard<'_, F, P>>,
 ) -> usize {
+    // A thread without the lead takes results that another one delivered.
+    let is_led = lead.is_some();
     calls.sweep(|call, outcome| {
         let core = lead.as_mut().map(|lead| lead.core());
-        P::take(seat, core, call, |result| outcome.set(result))
+        P::take(seat, core, call, |result| {
+            if !is_led {
+                let lines = lines_of(result.as_ref().map_or(0, |bytes| bytes.len()));
+                strand.fabric.host().charge(Work::TakeLine, lines);
+            }
+            outcome.set(result);
+        })
     })
 }
 

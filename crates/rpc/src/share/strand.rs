@@ -18,7 +18,7 @@ use crate::client::config::ClientConfig;
 use crate::client::synchronous::Client;
 use crate::client::within::Time;
 use crate::error::CallError;
-use dunlin_fabric::{Armed, Fabric, Host, Nanos, Parker, Site, ThreadDomain, Unparker, Waker};
+use dunlin_fabric::{Armed, Fabric, Host, Nanos, Parker, Site, ThreadDomain, Unparker, Waker, Work};
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, OnceLock};
@@ -89,6 +89,8 @@ pub(crate) trait Policy<F: Fabric>: Sized + Send + Sync + Debug + 'static {
 pub(crate) struct Core<F: Fabric, P: Policy<F>> {
     pub(crate) client: Client<F>,
     pub(crate) policy: P::Core,
+    /// The seat of the thread that led last.
+    pub(crate) last: u16,
 }
 
 impl<F: Fabric, P: Policy<F>> Led for Core<F, P> {
@@ -142,6 +144,20 @@ pub(crate) type Unparkers<F> = [OnceLock<UnparkerOf<F>>];
 /// The sentinel sleeps, and does not spin.
 const ASLEEP: u32 = 1 << 31;
 const NOBODY: u32 = 0;
+/// The misses of a thread that leads after another, one after the other: the lock, the lane, the queue pair.
+const HANDED_OVER: u32 = 3;
+/// The attempts of a thread that spins for the lead before it waits through the host.
+const SPINS: u32 = 64;
+/// The longest payload that lies in the first line of a ticket.
+const FIRST_LINE: usize = 40;
+
+/// Returns the misses of a thread that takes a payload from another one, one after the other: the ticket, and
+/// the memory of a longer payload.
+#[inline]
+pub(crate) fn lines_of(payload: usize) -> u32 {
+    1 + u32::from(payload > FIRST_LINE)
+}
+
 /// The most steps of progress at once for threads that are about to park.
 const STEPS: u32 = 8;
 /// The most times that a thread leads on because of calls that came meanwhile.
@@ -216,12 +232,23 @@ impl<F: Fabric, P: Policy<F>> LeadGuard<'_, F, P> {
             None => unreachable!("the lead is there until the guard is dropped"),
         }
     }
+
+    /// Notes the thread that leads. Where another one led last, the lines of the connection move to its core.
+    #[inline]
+    pub(crate) fn led_by(mut self, seat: u16) -> Self {
+        if std::mem::replace(&mut self.core().last, seat) != seat {
+            self.strand.fabric.host().charge(Work::TakeLine, HANDED_OVER);
+        }
+        self
+    }
 }
 
 impl<F: Fabric, P: Policy<F>> Drop for LeadGuard<'_, F, P> {
     #[inline]
     fn drop(&mut self) {
         let (strand, gate) = (self.strand, self.strand.gate());
+        // In virtual time other threads find the lead taken until here.
+        strand.fabric.host().checkpoint(Site::Leading);
         while let Some(leading) = self.leading.take() {
             strand.remember(&leading.client);
             gate.leading.store(false, Ordering::Relaxed);
@@ -238,6 +265,7 @@ impl<F: Fabric, P: Policy<F>> Drop for LeadGuard<'_, F, P> {
                         }
                     }
                     self.leading = Some(leading);
+                    strand.fabric.host().checkpoint(Site::Leading);
                 }
             }
         }
@@ -257,7 +285,11 @@ impl<F: Fabric, P: Policy<F>> Strand<F, P> {
         Strand {
             doorbell: client.doorbell(),
             workers: AtomicUsize::new(client.workers()),
-            lead: Lead::new(Core { client, policy: core }, Waiters::new(&fabric, gate), ROUNDS),
+            lead: Lead::new(
+                Core { client, policy: core, last: u16::MAX },
+                Waiters::new(&fabric, gate),
+                ROUNDS,
+            ),
             fabric,
             number,
             places,
@@ -302,10 +334,25 @@ impl<F: Fabric, P: Policy<F>> Strand<F, P> {
         Some(guard)
     }
 
-    /// Waits until the lead is free, and takes it. For rare operations, and for the policy that locks.
+    /// Waits until the lead is free, and takes it. For rare operations.
     #[inline]
     pub(crate) fn lead(&self) -> LeadGuard<'_, F, P> {
         self.guard(self.lead.wait_to_lead())
+    }
+
+    /// As [`lead`](Strand::lead), and spins first: for the policy that locks, whose threads hold the lead for
+    /// less time than a sleep takes.
+    #[inline]
+    pub(crate) fn lead_spinning(&self) -> LeadGuard<'_, F, P> {
+        for _ in 0..SPINS {
+            if let Some(lead) = self.try_lead() {
+                return lead;
+            }
+            let host = self.fabric.host();
+            host.charge(Work::TakeLine, 1);
+            host.checkpoint(Site::Leading);
+        }
+        self.lead()
     }
 
     /// Notes what waiting threads have to know about the connection.

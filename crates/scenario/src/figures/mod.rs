@@ -7,7 +7,12 @@
 //! ratio, a crossover, a direction) is compared as a ratio that should lie in a range.
 
 mod drawing;
+mod flock;
+mod flock_10;
+mod flock_12;
 mod flock_2b;
+mod flock_6;
+mod flock_9;
 mod hatrpc;
 mod hatrpc_11;
 mod hatrpc_12;
@@ -40,6 +45,7 @@ mod spinning;
 use crate::bypass::Bypass;
 use crate::course::CourseError;
 use crate::datagrams::Datagrams;
+use crate::erpc::Erpc;
 use crate::load::{Extent, Load, LoadError, Network};
 use crate::shared::Shared;
 pub use drawing::{Drawing, Shape};
@@ -173,6 +179,7 @@ enum Work {
     Load(Box<Load>),
     Clients(rf_rpc_verbs::Clients),
     Datagrams(Datagrams),
+    Erpc(Erpc),
     Lone(lite_6::Lone),
     Bypass(Bypass),
     Shared(Shared),
@@ -209,6 +216,10 @@ pub struct Outcome {
     pub p95_us: f64,
     /// Work requests posted by clients per call, if counted.
     pub posted_per_call: f64,
+    /// Calls in a message of clients, if messages are counted.
+    pub degree: f64,
+    /// Doorbells of the server per call, if counted.
+    pub answers_rung_per_call: f64,
     /// Rate and mean latency of each of the first functions of the load.
     pub functions: [OfFunction; MOST_FUNCTIONS],
     /// Share of the server's time spent in the verbs library, empty polls included.
@@ -274,6 +285,10 @@ pub fn all() -> Vec<Figure> {
     });
     let predicted = [
         flock_2b::FIGURE,
+        flock_6::FIGURE,
+        flock_9::FIGURE,
+        flock_10::FIGURE,
+        flock_12::FIGURE,
         hatrpc_4::FIGURE,
         hatrpc_5::SMALL,
         hatrpc_5::LARGE,
@@ -310,7 +325,8 @@ pub fn all() -> Vec<Figure> {
 }
 
 /// Figures of the papers that are shown within another figure.
-const ALIASES: [(&str, &str); 2] = [("rf-rpc-12", "rf-rpc-11"), ("rf-rpc-14", "rf-rpc-13")];
+const ALIASES: [(&str, &str); 4] =
+    [("flock-7", "flock-6"), ("flock-8", "flock-6"), ("rf-rpc-12", "rf-rpc-11"), ("rf-rpc-14", "rf-rpc-13")];
 
 /// Returns a figure by its name.
 ///
@@ -447,6 +463,10 @@ impl Run {
         Run::doing(series, x, Work::Datagrams(load))
     }
 
+    fn erpc(series: impl Into<String>, x: u32, load: Erpc) -> Run {
+        Run::doing(series, x, Work::Erpc(load))
+    }
+
     fn bypass(series: impl Into<String>, x: u32, load: Bypass) -> Run {
         Run::doing(series, x, Work::Bypass(load))
     }
@@ -467,6 +487,7 @@ impl Run {
             Work::Clients(_) => Some(rf_rpc_verbs::PROFILE),
             Work::Lone(_) => Some(lite_6::Lone::PROFILE),
             Work::Datagrams(load) => Some(&load.profile),
+            Work::Erpc(load) => Some(&load.profile),
             Work::Bypass(load) => Some(&load.profile),
             Work::Shared(load) => Some(&load.profile),
         }
@@ -475,7 +496,11 @@ impl Run {
     /// Returns the amount of simulation relative to other runs; start the largest runs first.
     #[must_use]
     pub fn size(&self) -> u64 {
-        let Work::Load(load) = &self.work else { return 0 };
+        let load = match &self.work {
+            Work::Load(load) => load,
+            Work::Erpc(load) => return (load.warm_up + load.measured).saturating_mul(load.clients as u64),
+            _ => return 0,
+        };
         let time = match load.extent {
             Extent::Time { warm_up, measured } => warm_up + measured,
             Extent::Calls(calls) => calls * 1_000 / load.clients.max(1) as u64,
@@ -521,6 +546,8 @@ impl Run {
                         .collect(),
                     p95_us: outcome.all.p95_ns as f64 / 1e3,
                     posted_per_call: outcome.posted as f64 / outcome.all.calls.max(1) as f64,
+                    degree: outcome.degree(),
+                    answers_rung_per_call: outcome.answers_rung as f64 / outcome.all.calls.max(1) as f64,
                     functions: std::array::from_fn(|place| {
                         outcome.functions.get(place).map_or_else(OfFunction::default, |function| OfFunction {
                             mops: outcome.rate(function) / 1e6,
@@ -547,6 +574,18 @@ impl Run {
                     mops: outcome.operations as f64 * 1e3 / outcome.time_ns.max(1) as f64,
                     mean_us: outcome.mean_ns / 1e3,
                     posted_per_call: outcome.reads_per_get,
+                    ..Outcome::default()
+                })
+            }
+            Work::Erpc(load) => {
+                let failed = |error| FigureError::Course { series: self.series.clone(), x: self.x, error };
+                let outcome = load.run(SEED).map_err(failed)?;
+                Ok(Outcome {
+                    mops: outcome.all.calls as f64 * 1e3 / outcome.time_ns.max(1) as f64,
+                    mean_us: outcome.all.mean_ns / 1e3,
+                    quantiles_us: [outcome.all.p15_ns, outcome.all.p50_ns, outcome.all.p99_ns]
+                        .map(|nanos| nanos as f64 / 1e3),
+                    p95_us: outcome.all.p95_ns as f64 / 1e3,
                     ..Outcome::default()
                 })
             }

@@ -14,14 +14,14 @@ const PERCENTS: [f64; 22] = [
 ///
 /// One task runs at a time, so plain loads and stores of the shared counters lose nothing. A locked
 /// instruction per call would serialise its cache misses.
-pub(super) struct Latencies {
+pub(crate) struct Latencies {
     buckets: Vec<AtomicU64>,
     sum: AtomicU64,
     max: AtomicU64,
 }
 
 impl Latencies {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Latencies {
             buckets: (0..64 * 16).map(|_| AtomicU64::new(0)).collect(),
             sum: AtomicU64::new(0),
@@ -34,7 +34,7 @@ impl Latencies {
         power * 16 + ((value >> (power - 4)) & 15) as usize
     }
 
-    pub(super) fn record(&self, value: Nanos) {
+    pub(crate) fn record(&self, value: Nanos) {
         let bucket = &self.buckets[Latencies::bucket(value)];
         bucket.store(bucket.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         self.sum.store(self.sum.load(Ordering::Relaxed) + value, Ordering::Relaxed);
@@ -84,7 +84,7 @@ impl Latencies {
     }
 
     /// Returns the summary.
-    pub(super) fn outcome(&self) -> FunctionOutcome {
+    pub(crate) fn outcome(&self) -> FunctionOutcome {
         let calls = self.count();
         FunctionOutcome {
             calls,

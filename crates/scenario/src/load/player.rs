@@ -2,7 +2,7 @@
 
 use super::{Board, FIRST_FUNCTION, Function, Load, LoadError, Pace};
 use crate::random_values::{Skew, Times};
-use dunlin_fabric::{Address, Fabric, Host, Nanos, Signal};
+use dunlin_fabric::{Address, Fabric, Host, Nanos, Signal, Task};
 use dunlin_fabric_sim::{Random, Sim};
 use dunlin_rpc::{CallError, CallId, Cause, Client, ClientConfig, ConnectError};
 use std::collections::VecDeque;
@@ -47,17 +47,63 @@ impl Next {
 /// A call in flight: its id, the index of its function, and its start.
 type Open = (CallId, usize, Nanos);
 
+/// Plays the threads of one connection: this one, which connects, and the others, which it starts. The signals
+/// are those to start, of news, and to stop.
+pub(super) fn play_all<F: Fabric, S: Signal>(
+    players: Vec<Player>,
+    fabric: &F,
+    address: &Address,
+    worker: Option<u16>,
+    signals: &[S; 3],
+) {
+    let mut players = players.into_iter();
+    match players.next() {
+        Some(only) if players.len() == 0 => {
+            only.play(|player| player.connect(fabric, address, worker), signals);
+        }
+        Some(first) => share(first, players, (fabric, address, worker), signals),
+        None => {}
+    }
+}
+
+/// Plays the threads of a connection that several share.
+#[inline(never)]
+fn share<F: Fabric, S: Signal>(
+    first: Player,
+    others: impl Iterator<Item = Player>,
+    (fabric, address, worker): (&F, &Address, Option<u16>),
+    signals: &[S; 3],
+) {
+    let client = first.connect(fabric, address, worker);
+    let mut tasks: Vec<Task> = Vec::new();
+    for player in others {
+        let Ok(client) = &client else {
+            // The first thread tells the error.
+            player.is_over(&signals[1]);
+            continue;
+        };
+        let other = client.another();
+        let (host, signals) = (player.sim.host().clone(), signals.clone());
+        tasks.extend(host.spawn("client", Box::new(move || player.play(|_| other, &signals))).ok());
+    }
+    first.play(|_| client, signals);
+    tasks.into_iter().for_each(Task::join);
+}
+
 impl Player {
-    pub(super) fn play<F: Fabric, S: Signal>(
+    /// Counts a thread that makes no calls.
+    fn is_over<S: Signal>(&self, news: &S) {
+        self.table.board.connected.fetch_add(1, Ordering::Relaxed);
+        self.table.board.done.fetch_add(1, Ordering::Relaxed);
+        news.raise();
+    }
+
+    fn play<F: Fabric, S: Signal>(
         mut self,
-        fabric: &F,
-        address: &Address,
-        worker: Option<u16>,
-        start: &S,
-        news: &S,
-        stop: &S,
+        connect: impl FnOnce(&Self) -> Result<Client<F>, ConnectError>,
+        [start, news, stop]: &[S; 3],
     ) {
-        let client = self.connect(fabric, address, worker);
+        let client = connect(&self);
         self.table.board.connected.fetch_add(1, Ordering::Relaxed);
         news.raise();
         match client {
@@ -100,6 +146,7 @@ impl Player {
             first_read: load.first_read,
             functions: load.plans(),
             batching: load.batching(),
+            most_together: load.most_together,
             ..ClientConfig::with_plan(load.functions[0].plan)
         };
         Client::connect(fabric, address, config)

@@ -5,4 +5,5 @@ mod load;
 mod mutants;
 mod raw_verbs;
 mod replay;
+mod sharing;
 mod swarm;

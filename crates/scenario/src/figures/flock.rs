@@ -1,0 +1,155 @@
+//! The common parts of FLOCK's figures 6 to 12: the cluster of section 8.1, its clients, and the baseline eRPC.
+
+use super::{Effort, Outcome, Outcomes, Paper, Point, measured};
+use crate::erpc::{Erpc, SESSION_CREDITS};
+use crate::load::{Extent, Function, Load, Network, Pace, Posting};
+use crate::random_values::{Sizes, Times};
+use dunlin_rpc::{CompletionMode, Lease, Plan, RequestHalf, ResponseHalf, Sharing};
+
+/// Client hosts, and threads of the server.
+pub(super) const HOSTS: u32 = 23;
+const WORKERS: u16 = 32;
+/// Queue pairs that the server keeps active.
+pub(super) const MAX_ACTIVE: u32 = 256;
+/// Hardware threads of a host: the EPYC 7452 has two for each of its 32 cores.
+const HARDWARE_THREADS: u32 = 64;
+/// Bytes of a request and of its answer (section 8.2).
+const BYTES: u32 = 64;
+/// Measured time of a full run, in nanoseconds.
+const MEASURED: u64 = 2_000_000;
+
+/// The threads of all client hosts.
+#[derive(Clone, Copy)]
+pub(super) struct Threads {
+    /// Threads of all hosts together.
+    pub(super) number: u32,
+    /// Queue pairs of all of them together.
+    pub(super) queue_pairs: u32,
+    pub(super) sharing: Sharing,
+    /// Calls in flight of each thread.
+    pub(super) in_flight: u16,
+}
+
+impl Threads {
+    /// Returns the threads of FLOCK: at most [`MAX_ACTIVE`] queue pairs.
+    pub(super) fn flock(number: u32, in_flight: u16) -> Self {
+        Threads { number, queue_pairs: number.min(MAX_ACTIVE), sharing: Sharing::Combined, in_flight }
+    }
+
+    /// Returns threads with a queue pair each.
+    pub(super) fn dedicated(number: u32, in_flight: u16) -> Self {
+        Threads { number, queue_pairs: number, sharing: Sharing::Dedicated, in_flight }
+    }
+
+    /// Returns the load of these threads on the server.
+    pub(super) fn load(self, effort: Effort) -> Load {
+        let plan = Plan::new(RequestHalf::Write, ResponseHalf::Write)
+            .completion(CompletionMode::Busy, CompletionMode::Busy)
+            .shared(self.sharing, Lease::Forever);
+        Load {
+            client_hosts: HOSTS as usize,
+            client_cores: Some(HARDWARE_THREADS),
+            workers: WORKERS,
+            handles: Some(self.queue_pairs as usize),
+            pace: Pace::Closed { window: self.in_flight, think: Times::Fixed(0) },
+            extent: measured(effort, MEASURED),
+            functions: vec![Function::new(plan, Sizes::Fixed(BYTES), Sizes::Fixed(BYTES))],
+            posting: Posting::Counted,
+            ..Load::bench(self.number as usize, 1, Network::Modelled("flock".to_owned()))
+        }
+    }
+}
+
+/// Returns eRPC's load with this number of client threads.
+pub(super) fn erpc(clients: u32, in_flight: u16, effort: Effort) -> Erpc {
+    let (warm_up, measured) = match measured(effort, MEASURED) {
+        Extent::Time { warm_up, measured } => (warm_up, measured),
+        Extent::Calls(_) => (0, 1),
+    };
+    Erpc {
+        profile: "flock".to_owned(),
+        client_hosts: HOSTS as usize,
+        client_cores: Some(HARDWARE_THREADS),
+        clients: clients as usize,
+        in_flight: usize::from(in_flight),
+        credits: SESSION_CREDITS,
+        threads: usize::from(WORKERS),
+        bytes: BYTES,
+        loss: 0,
+        warm_up,
+        measured,
+        limit: 10_000_000_000,
+    }
+}
+
+/// A value of an outcome.
+type Value = fn(&Outcome) -> f64;
+
+pub(super) fn mops(outcome: &Outcome) -> f64 {
+    outcome.mops
+}
+
+/// The median latency in microseconds.
+pub(super) fn median(outcome: &Outcome) -> f64 {
+    outcome.quantiles_us[1]
+}
+
+/// The latency of 99% of calls in microseconds.
+pub(super) fn p99(outcome: &Outcome) -> f64 {
+    outcome.quantiles_us[2]
+}
+
+/// Returns the points of all runs, by throughput, median and 99% latency.
+pub(super) fn three_ways(outcomes: &Outcomes) -> Vec<Point> {
+    let mut points = outcomes.as_they_are("mops", mops);
+    let quantiles: [(&str, Value); 2] = [("median", median), ("99% of calls", p99)];
+    for (name, value) in quantiles {
+        let mut latencies = outcomes.as_they_are("us", value);
+        latencies.iter_mut().for_each(|point| point.series = format!("{}, {name}", point.series));
+        points.extend(latencies);
+    }
+    points
+}
+
+/// A statement of the paper's text about points of a series.
+pub(super) type Said = (Paper, &'static str);
+
+/// Returns ratios of two series, each with the statement that holds at its position.
+pub(super) fn ratios(
+    outcomes: &Outcomes,
+    title: &str,
+    (over, under): (&str, &str),
+    value: Value,
+    said: impl Fn(u32) -> Option<Said>,
+) -> Vec<Point> {
+    let mut points = outcomes.ratios(title, over, under, value);
+    points.iter_mut().for_each(|point| point.said = said(point.x));
+    points
+}
+
+/// Returns the ratios of a series to its own value at `from`, at later positions.
+pub(super) fn beyond(
+    outcomes: &Outcomes,
+    title: &str,
+    (series, from): (&str, u32),
+    value: Value,
+    said: impl Fn(u32) -> Option<Said>,
+) -> Vec<Point> {
+    let Some(base) = outcomes.get(series, from, value) else { return Vec::new() };
+    let point = |x: u32| {
+        let predicted = outcomes.get(series, x, value)? / base;
+        Some(Point { series: title.to_owned(), x, unit: "ratio", predicted, said: said(x) })
+    };
+    outcomes.xs().into_iter().filter(|x| *x > from).filter_map(point).collect()
+}
+
+/// Returns the point that `which` chooses from others, as a series of its own.
+pub(super) fn chosen(
+    points: &[Point],
+    title: &str,
+    which: impl Fn(&&Point, &&Point) -> std::cmp::Ordering,
+    said: Said,
+) -> Option<Point> {
+    let point = points.iter().max_by(which)?;
+    Some(Point { series: title.to_owned(), said: Some(said), ..point.clone() })
+}
