@@ -452,7 +452,7 @@ impl<F: Fabric> PreparedLane<F> {
 
 /// Returns the extension by which a lane with credits names C.
 fn credits_of(plan: &Plan, config: &ClientConfig) -> Extensions {
-    Extensions(plan.has_credits().then(|| Extension::Credits(config.credits as u8)).into_iter().collect())
+    Extensions(plan.has_credits().then_some(Extension::Credits(config.credits as u8)).into_iter().collect())
 }
 
 /// Asks the server to open its halves of the first lanes of a connection, and waits for all answers.
