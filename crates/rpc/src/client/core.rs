@@ -676,6 +676,11 @@ impl<F: Fabric> Core<F> {
         Sleep { mode: if polls { WaitMode::Write } else { self.sleep.mode }, ..self.sleep }
     }
 
+    /// Returns whether some lane READs results.
+    pub(crate) fn reads_results(&self) -> bool {
+        self.by_fetch > 0
+    }
+
     /// Returns whether results are being fetched. Their arrival wakes no sleeper.
     pub(crate) fn is_fetching(&self) -> bool {
         self.by_fetch > 0 && self.lanes.iter().flatten().any(ClientLane::is_fetching)

@@ -281,6 +281,10 @@ impl<F: Fabric, P: Policy<F>> Seat<F, P> {
         let mut lead = lead.led_by(self.number);
         let armed = lead.core().client.arm(mode);
         P::lead(handle, lead.core());
+        if lead.core().client.reads_results() {
+            // A look that takes an empty READ leaves the next READ to the next look.
+            P::lead(handle, lead.core());
+        }
         self.sleep = lead.core().client.sleep();
         let (seat, _) = own(&mut self.own);
         if take_ended(handle, &mut self.calls, seat, Some(&mut lead)) > 0 || is_so(&self.calls) {

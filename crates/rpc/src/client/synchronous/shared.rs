@@ -29,6 +29,11 @@ impl<F: Fabric> Client<F> {
         self.core.is_fetching()
     }
 
+    /// Returns whether some lane READs results.
+    pub(crate) fn reads_results(&self) -> bool {
+        self.core.reads_results()
+    }
+
     /// Returns the next time at which the client needs a look, whatever arrives.
     #[inline]
     pub(crate) fn due(&self) -> Nanos {
