@@ -92,8 +92,10 @@ const CONTROL_NS: Nanos = 18;
 const RATE_NS: Nanos = 15;
 /// Additional time where a packet goes through the timing wheel: table 3, 4.52 and 4.30 million.
 const PACING_NS: Nanos = 11;
+/// SENDs in the send queue (`ib_transport.h`: `kSQDepth`).
+const SEND_QUEUE: u64 = 128;
 /// Send buffers: enough for all SENDs that wait for a completion.
-const SEND_BUFFERS: usize = 4 * SIGNAL_EVERY as usize;
+const SEND_BUFFERS: usize = 2 * SEND_QUEUE as usize;
 
 /// Totals of the measurement.
 #[derive(Debug, Default)]
@@ -154,20 +156,28 @@ impl Port {
     fn post(&mut self, found: &mut Vec<Completion<SimMemory>>) -> Result<(), CourseError> {
         let mut packets = std::mem::take(&mut self.packets);
         for list in packets.chunks(AT_ONCE) {
-            while self.end.posted - self.end.done + AT_ONCE as u64 > SEND_BUFFERS as u64 / 2 {
-                // Each completion covers the unsignaled sends before it.
-                let count = self.end.domain.poll(self.end.sends, found, AT_ONCE);
-                self.end.done += count as u64 * SIGNAL_EVERY;
-                found.clear();
-                if count == 0 {
-                    break;
-                }
-            }
+            self.make_room(found);
             self.post_list(list)?;
         }
         packets.clear();
         self.packets = packets;
         Ok(())
+    }
+
+    /// Waits until a list of SENDs fits the send queue, as eRPC does.
+    fn make_room(&mut self, found: &mut Vec<Completion<SimMemory>>) {
+        while self.end.posted - self.end.done + AT_ONCE as u64 > SEND_QUEUE {
+            let armed = self.end.domain.arm(WaitMode::Busy);
+            let count = self.end.domain.poll(self.end.sends, found, AT_ONCE);
+            found.clear();
+            if count == 0 {
+                self.end.domain.wait(armed, FOREVER);
+                continue;
+            }
+            self.end.domain.disarm(armed);
+            // Each completion covers the unsignaled sends before it.
+            self.end.done += count as u64 * SIGNAL_EVERY;
+        }
     }
 
     fn post_list(&mut self, list: &[(AddressHandleId, Header)]) -> Result<(), CourseError> {
