@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! Tier, Lmr             the application's face                                tier.rs, spec.rs
-//!   Node                records, names, handles and arena of this process     node.rs, free.rs
+//!   Node                records, names, handles and arena of this process     node.rs, operate.rs, free.rs
 //!     Path              one-sided operations to all nodes: K queue pairs each path.rs, connection.rs
 //!     calls             requests to other nodes, by the RPC engine            calls.rs
 //!     Acceptor          passive ends of other nodes' paths, fences            acceptor.rs
@@ -24,6 +24,7 @@ mod free;
 mod hello;
 mod keeper;
 mod node;
+mod operate;
 mod path;
 mod pool;
 mod spec;

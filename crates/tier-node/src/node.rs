@@ -1,9 +1,9 @@
-//! The state of a node, and its answers to requests of other nodes. All answers here come at once: nothing waits for
-//! another node.
+//! The state of a node, and its answers to requests of other nodes.
 
 use crate::acceptor::Fencing;
 use crate::config::TierConfig;
 use crate::keeper::Todo;
+use crate::operate::Copy;
 use crate::path::Path;
 use crate::pool::Pool;
 use dunlin_fabric::{Fabric, Host, Nanos, Region, Signal, Work, nanos};
@@ -229,6 +229,11 @@ impl<F: Fabric> Node<F> {
             }
             Request::Set { owner, extent, offset, length, value } => {
                 self.set((owner, extent, offset), length, value)?;
+                Reply::Done
+            }
+            Request::Copy { owner, extent, offset, length, to, target, backwards, principal } => {
+                let principal = &principal;
+                self.copy(&Copy { owner, extent, offset, length, to, target, backwards, principal })?;
                 Reply::Done
             }
             Request::Map { .. } => return Err(Refusal::Malformed),

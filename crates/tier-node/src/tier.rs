@@ -6,15 +6,13 @@ use crate::config::TierConfig;
 use crate::error::{JoinError, OperationError, RequestError};
 use crate::keeper;
 use crate::node::Node;
-use crate::path::{Change, Deadline, Path, Stop, Transfer, copy_local};
-use crate::pool::Taken;
+use crate::path::{Change, Stop, Transfer};
 use crate::spec::Spec;
 use dunlin_fabric::{Access, Capabilities, Fabric, Host, Nanos, Region, Signal, Task};
 use dunlin_rpc::Server;
 use dunlin_tier::message::{Refusal, Reply, Request};
 use dunlin_tier::{
-    AccessError, Grantee, Handle, Kind, Layout, LmrId, Name, NodeId, Principal, RecordError, Rights,
-    TableError,
+    AccessError, Cut, Grantee, Handle, Kind, Layout, LmrId, Name, NodeId, Principal, RecordError, Rights,
 };
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -101,7 +99,7 @@ impl<F: Fabric> Tier<F> {
             grants.push((to, *rights));
         }
         // The connections come first: a node that ends or fences this one from here on is noticed.
-        self.know(&stores, until)?;
+        node.know(&stores, until)?;
         let refused = |source: RecordError| RequestError::Refused {
             node: node.config.node.clone(),
             source: source.into(),
@@ -226,31 +224,6 @@ impl<F: Fabric> Tier<F> {
         node.state().directory.forget(id);
     }
 
-    /// Connects a path to nodes; returns whether one of them is new, or has restarted or fenced this node.
-    fn know(&self, nodes: &[NodeId], until: Nanos) -> Result<bool, RequestError> {
-        let node = self.node();
-        if nodes.iter().all(|other| *other == node.me) {
-            return Ok(false);
-        }
-        let mut path = self.path(until)?;
-        let mut changed = false;
-        for other in nodes.iter().filter(|other| **other != node.me) {
-            match path.connect(node, *other, until) {
-                Ok(new) => changed |= new,
-                Err(source) => {
-                    node.paths.give(path);
-                    return Err(RequestError::Path { node: node.name_of(*other), source });
-                }
-            }
-        }
-        node.paths.give(path);
-        Ok(changed)
-    }
-
-    fn path(&self, until: Nanos) -> Result<Path<F>, RequestError> {
-        self.0.path(until)
-    }
-
     /// Maps a region by its name with exactly these rights (`LT_map`). Each call gives a new handle. Blocks until
     /// [`TierConfig::timeout`] at most.
     ///
@@ -263,60 +236,8 @@ impl<F: Fabric> Tier<F> {
         let Reply::Found(id) = node.demand(home, Request::Lookup { name }, until)? else {
             return Err(node.misfit(home));
         };
-        loop {
-            // Before the request: a free that overtakes the answer is noticed.
-            let ticket = node.state().handles.begin_map()?;
-            match self.ask_to_map(id, rights, until) {
-                Ok((layout, false)) => {
-                    let length = layout.length();
-                    let finished = node.state().handles.finish_map(ticket, id, rights, layout);
-                    match finished {
-                        Ok(handle) => return Ok(Lmr { running: Arc::clone(&self.0), handle, id, length }),
-                        Err(error) => {
-                            node.report_unmapped(id);
-                            if error != TableError::Interrupted || node.fabric.host().now() >= until {
-                                return Err(error.into());
-                            }
-                        }
-                    }
-                }
-                // The answer may be older than the connection: a fence in between would not be noticed.
-                Ok((_, true)) => {
-                    node.state().handles.abandon_map(ticket);
-                    node.report_unmapped(id);
-                }
-                Err(error) => {
-                    node.state().handles.abandon_map(ticket);
-                    return Err(error);
-                }
-            }
-        }
-    }
-
-    /// Asks the record's node; returns the places, and whether the answer has to be asked for again.
-    fn ask_to_map(&self, id: LmrId, wanted: Rights, until: Nanos) -> Result<(Layout, bool), RequestError> {
-        let node = self.node();
-        let request = Request::Map { id, wanted, mapper: node.me, principal: node.principal.clone() };
-        let Reply::Mapped(mapping) = node.demand(id.node, request, until)? else {
-            return Err(node.misfit(id.node));
-        };
-        let known = if mapping.rights == wanted {
-            self.know(&mapping.layout.nodes(), until)
-        } else {
-            Err(node.misfit(id.node))
-        };
-        let again = known.inspect_err(|_| node.report_unmapped(id))?;
-        Ok((mapping.layout, again))
-    }
-}
-
-impl<F: Fabric> Running<F> {
-    fn path(&self, until: Nanos) -> Result<Path<F>, RequestError> {
-        let node = &self.node;
-        match node.paths.take(node.fabric.host(), until).ok_or(RequestError::Busy)? {
-            Taken::Value(path) => Ok(path),
-            Taken::Make(number) => Path::new(node, number as u16).inspect_err(|_| node.paths.failed(number)),
-        }
+        let (handle, length) = node.map(id, &node.principal, rights, until)?;
+        Ok(Lmr { running: Arc::clone(&self.0), handle, id, length })
     }
 }
 
@@ -348,7 +269,7 @@ impl<F: Fabric> Lmr<F> {
     /// Copies bytes at `offset` out of the region (`LT_read`). Blocks until they are there, or until
     /// [`TierConfig::timeout`].
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), OperationError> {
-        self.transfer(Kind::Read, offset, Transfer::Read(into))
+        self.running.node.transfer(self.handle, Kind::Read, offset, Transfer::Read(into))
     }
 
     /// Copies bytes into the region at `offset` (`LT_write`). Blocks until they are placed, or until
@@ -357,27 +278,7 @@ impl<F: Fabric> Lmr<F> {
     /// Reads by other nodes see the bytes from then on. The node that stores them reads with its own processor, and may
     /// see them a few microseconds later: a completion does not say that the processor sees the data.
     pub fn write(&self, offset: u64, from: &[u8]) -> Result<(), OperationError> {
-        self.transfer(Kind::Write, offset, Transfer::Write(from))
-    }
-
-    fn transfer(&self, kind: Kind, offset: u64, mut transfer: Transfer<'_>) -> Result<(), OperationError> {
-        let node = &*self.running.node;
-        let (length, step) = (transfer.len() as u64, u32::MAX);
-        self.operate(kind, offset, length, |path, layout, deadline| {
-            let Some(path) = path else {
-                // All of it is on this node: no request, and no path.
-                if layout.cut(offset, length, step).any(|cut| cut.node != node.me) {
-                    return Ok(None);
-                }
-                for cut in layout.cut(offset, length, step) {
-                    if !copy_local(node, &cut, &mut transfer) {
-                        return Err(Stop::failed(OperationError::Place { node: node.name_of(node.me) }));
-                    }
-                }
-                return Ok(Some(()));
-            };
-            path.transfer(node, layout, offset, &mut transfer, deadline).map(Some)
-        })
+        self.running.node.transfer(self.handle, Kind::Write, offset, Transfer::Write(from))
     }
 
     /// Adds to the aligned word at `offset` and returns its old value (`LT_fetch-add`). Words are little-endian.
@@ -393,7 +294,7 @@ impl<F: Fabric> Lmr<F> {
     fn change(&self, offset: u64, change: Change) -> Result<u64, OperationError> {
         let node = &*self.running.node;
         let by_device = node.fabric.capabilities().atomics;
-        self.operate(Kind::Atomic, offset, 8, |path, layout, deadline| {
+        node.operate(self.handle, Kind::Atomic, offset, 8, |path, layout, deadline| {
             let Some(cut) = layout.word(offset) else {
                 return Err(Stop::failed(AccessError::Misaligned(offset)));
             };
@@ -424,7 +325,7 @@ impl<F: Fabric> Lmr<F> {
     /// carry it out one after the other. Blocks until [`TierConfig::timeout`] at most.
     pub fn memset(&self, offset: u64, length: u64, value: u8) -> Result<(), OperationError> {
         let node = &*self.running.node;
-        self.operate(Kind::Write, offset, length, |_, layout, deadline| {
+        node.operate(self.handle, Kind::Write, offset, length, |_, layout, deadline| {
             for cut in layout.cut(offset, length, u32::MAX) {
                 let (owner, extent, offset, length) = (self.id, cut.extent, cut.offset, cut.length);
                 let until = deadline.until(node.fabric.host());
@@ -437,59 +338,47 @@ impl<F: Fabric> Lmr<F> {
         })
     }
 
-    /// Checks an operation and runs it: first without a path; if that gives `None`, with one.
-    fn operate<T>(
-        &self,
-        kind: Kind,
-        offset: u64,
-        length: u64,
-        mut run: impl FnMut(Option<&mut Path<F>>, &Layout, &mut Deadline) -> Result<Option<T>, Stop>,
-    ) -> Result<T, OperationError> {
+    /// Copies `length` bytes at `offset` to `target` of another region or of the same one (`LT_memcpy`, `LT_memmove`):
+    /// the nodes that store the source write them to the target (section 7.1), so they do not pass through this process.
+    /// Overlapping ranges of one region are right. This handle needs READ, the other WRITE, and this process's principal
+    /// both. Blocks until [`TierConfig::timeout`] at most.
+    pub fn copy(&self, offset: u64, length: u64, to: &Lmr<F>, target: u64) -> Result<(), OperationError> {
         let node = &*self.running.node;
-        let mut deadline = Deadline::of(node);
-        let mut path: Option<Path<F>> = None;
-        let result = loop {
-            let operation = match node.state().handles.begin(self.handle, kind, offset, length) {
-                Ok(operation) => operation,
-                Err(error) => break Err(error.into()),
-            };
-            match run(path.as_mut(), &operation.layout, &mut deadline) {
-                Ok(Some(value)) => {
-                    node.end(operation);
-                    break Ok(value);
-                }
-                Ok(None) => {
-                    node.end(operation);
-                    match self.running.path(deadline.until(node.fabric.host())) {
-                        Ok(made) => path = Some(made),
-                        Err(RequestError::Busy) => break Err(OperationError::Busy),
-                        Err(error) => break Err(OperationError::Resources(Box::new(error))),
-                    }
-                }
-                Err(Stop::Connect(to)) => {
-                    node.end(operation);
-                    let until = deadline.until(node.fabric.host());
-                    let connected = path.as_mut().map(|path| path.connect(node, to, until));
-                    if let Some(Err(source)) = connected {
-                        break Err(OperationError::Path { node: node.name_of(to), source });
-                    }
-                    if node.fabric.host().now() >= until {
-                        break Err(OperationError::Unanswered { node: node.name_of(to) });
-                    }
-                }
-                Err(Stop::Failed { error, uncertain }) => {
-                    match &mut path {
-                        Some(path) if !uncertain.is_empty() => path.keep(operation, uncertain),
-                        _ => node.end(operation),
-                    }
-                    break Err(error);
-                }
-            }
-        };
-        if let Some(path) = path {
-            node.paths.give(path);
+        // Both are checked here first; the target is checked again by the nodes that write.
+        let (to_id, to_rights, to_length) = node.state().handles.describe(to.handle)?;
+        if !to_rights.contains(Rights::WRITE) {
+            return Err(AccessError::Denied { needs: Rights::WRITE, has: to_rights }.into());
         }
-        result
+        if target > to_length || length > to_length - target {
+            return Err(AccessError::OutOfBounds { offset: target, length, size: to_length }.into());
+        }
+        let backwards = to_id == self.id && target > offset;
+        node.operate(self.handle, Kind::Read, offset, length, |_, layout, deadline| {
+            let until = deadline.until(node.fabric.host());
+            let copy = |cut: Cut| {
+                let request = Request::Copy {
+                    owner: self.id,
+                    extent: cut.extent,
+                    offset: cut.offset,
+                    length: cut.length,
+                    to: to_id,
+                    target: target + cut.at,
+                    backwards,
+                    principal: node.principal.clone(),
+                };
+                match node.demand(cut.node, request, until) {
+                    Ok(_) => Ok(()),
+                    Err(error) => Err(Stop::failed(Box::new(error))),
+                }
+            };
+            if backwards {
+                let cuts: Vec<Cut> = layout.cut(offset, length, u32::MAX).collect();
+                cuts.into_iter().rev().try_for_each(copy)?;
+            } else {
+                layout.cut(offset, length, u32::MAX).try_for_each(copy)?;
+            }
+            Ok(Some(()))
+        })
     }
 
     /// Grants rights to a principal. This handle needs MASTER, and its principal the rights. Blocks until

@@ -146,6 +146,25 @@ pub enum Request {
         /// The value.
         value: u8,
     },
+    /// To a storing node: copy bytes to another region (section 7.1). The node maps the target for the principal.
+    Copy {
+        /// The region.
+        owner: LmrId,
+        /// The extent.
+        extent: u16,
+        /// The offset in bytes.
+        offset: u64,
+        /// The length in bytes.
+        length: u32,
+        /// The region to copy to.
+        to: LmrId,
+        /// The offset there, in bytes.
+        target: u64,
+        /// Whether to begin at the end: for ranges that overlap.
+        backwards: bool,
+        /// The principal, for which its node vouches.
+        principal: Principal,
+    },
 }
 
 /// The reason why a node refuses a request. Nothing was changed.
@@ -166,6 +185,11 @@ pub enum Refusal {
     /// The place does not belong to the region (any more).
     #[error("the place does not belong to the region: it was freed")]
     NoPlace,
+    /// The region to copy to cannot be written; some bytes may have been copied.
+    #[error(
+        "the region to copy to cannot be written by the node that stores the source: see the log of that node"
+    )]
+    Target,
     /// The node could not understand the request.
     #[error("the node did not understand the request: bring both nodes to the same release")]
     Malformed,
@@ -254,6 +278,12 @@ impl<'a> Reader<'a> {
     fn u64(&mut self) -> Result<u64, Malformed> {
         Ok(u64::from_le_bytes(self.take()?))
     }
+    fn flag(&mut self) -> Result<bool, Malformed> {
+        match self.u8()? {
+            flag @ (0 | 1) => Ok(flag == 1),
+            _ => Err(Malformed),
+        }
+    }
     fn node(&mut self) -> Result<NodeId, Malformed> {
         Ok(NodeId(self.u16()?))
     }
@@ -296,7 +326,10 @@ impl<'a> Reader<'a> {
 impl Request {
     /// Returns whether the request may take long, or wait for other nodes: it is then a [`SLOW_CALL`].
     pub fn is_slow(&self) -> bool {
-        matches!(self, Request::Free { .. } | Request::Allocate { .. } | Request::Set { .. })
+        matches!(
+            self,
+            Request::Free { .. } | Request::Allocate { .. } | Request::Set { .. } | Request::Copy { .. }
+        )
     }
 
     /// Encodes the request.
@@ -330,6 +363,10 @@ impl Request {
             }
             Request::Set { owner, extent, offset, length, value } => {
                 Writer::new(15).id(*owner).u16(*extent).u64(*offset).u32(*length).u8(*value)
+            }
+            Request::Copy { owner, extent, offset, length, to, target, backwards, principal } => {
+                let writer = Writer::new(16).id(*owner).u16(*extent).u64(*offset).u32(*length).id(*to);
+                writer.u64(*target).u8(u8::from(*backwards)).text(principal.as_str().as_bytes())
             }
         }
         .0
@@ -379,6 +416,12 @@ impl Request {
                 let (owner, extent, offset) = (reader.id()?, reader.u16()?, reader.u64()?);
                 Request::Set { owner, extent, offset, length: reader.u32()?, value: reader.u8()? }
             }
+            16 => {
+                let (owner, extent, offset) = (reader.id()?, reader.u16()?, reader.u64()?);
+                let (length, to, target) = (reader.u32()?, reader.id()?, reader.u64()?);
+                let (backwards, principal) = (reader.flag()?, reader.principal()?);
+                Request::Copy { owner, extent, offset, length, to, target, backwards, principal }
+            }
             _ => return Err(Malformed),
         };
         reader.end(request)
@@ -413,6 +456,7 @@ impl Reply {
                     Refusal::NoPlace => writer.u8(9),
                     Refusal::Malformed => writer.u8(10),
                     Refusal::Waits(node) => writer.u8(11).u16(node.0),
+                    Refusal::Target => writer.u8(12),
                 }
             }
         }
@@ -424,10 +468,7 @@ impl Reply {
         let mut reader = Reader(bytes);
         let reply = match reader.u8()? {
             0 => Reply::Done,
-            1 => match reader.u8()? {
-                flag @ (0 | 1) => Reply::Flag(flag == 1),
-                _ => return Err(Malformed),
-            },
+            1 => Reply::Flag(reader.flag()?),
             2 => Reply::Found(reader.id()?),
             3 => Reply::Old(reader.u64()?),
             4 => Reply::Allocated(reader.layout()?),
@@ -447,6 +488,7 @@ impl Reply {
                 9 => Refusal::NoPlace,
                 10 => Refusal::Malformed,
                 11 => Refusal::Waits(reader.node()?),
+                12 => Refusal::Target,
                 _ => return Err(Malformed),
             }),
             _ => return Err(Malformed),
@@ -491,6 +533,7 @@ mod tests {
         let node = any::<u16>().prop_map(NodeId).boxed();
         let to = prop_oneof![Just(Grantee::Anyone), principal().prop_map(Grantee::Principal)];
         let place = (id(), any::<u16>(), any::<u64>()).boxed();
+        let copied = (place.clone(), id());
         prop_oneof![
             (name(), id()).prop_map(|(name, id)| Request::Claim { name, id }),
             name().prop_map(|name| Request::Lookup { name }),
@@ -528,6 +571,11 @@ mod tests {
             (place, any::<u32>(), any::<u8>()).prop_map(|((owner, extent, offset), length, value)| {
                 Request::Set { owner, extent, offset, length, value }
             }),
+            (copied, any::<u32>(), any::<u64>(), any::<bool>(), principal()).prop_map(
+                |(((owner, extent, offset), to), length, target, backwards, principal)| {
+                    Request::Copy { owner, extent, offset, length, to, target, backwards, principal }
+                }
+            ),
         ]
     }
 
@@ -559,6 +607,7 @@ mod tests {
             any::<u64>().prop_map(|wanted| Refusal::OutOfMemory { wanted }),
             Just(Refusal::NoPlace),
             Just(Refusal::Malformed),
+            Just(Refusal::Target),
             any::<u16>().prop_map(|node| Refusal::Waits(NodeId(node))),
         ]
     }

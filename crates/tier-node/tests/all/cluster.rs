@@ -155,3 +155,63 @@ pub(crate) fn spread_regions_do_what_memory_does<F: Fabric>(
     }
     region.free().unwrap();
 }
+
+/// Copies between regions on different nodes and within one, against a model.
+pub(crate) fn copies_are_those_of_memory<F: Fabric>(
+    [alice, bob, carol]: [&Tier<F>; 3],
+    rounds: usize,
+    pause: &dyn Fn(),
+) {
+    let length = 200_000;
+    let spread = alice.malloc(length as u64, Spec::spread(["carol", "bob"])).unwrap();
+    let spec = Spec::on("bob").named("target").grant("carol", Rights::READ);
+    let whole = alice.malloc(length as u64, spec).unwrap();
+    let mut models: Vec<Vec<u8>> = vec![(0..length).map(|at| (at * 13) as u8).collect(), vec![7; length]];
+    spread.write(0, &models[0]).unwrap();
+    whole.memset(0, length as u64, 7).unwrap();
+    let regions = [&spread, &whole];
+    for (offset, target, count) in [
+        (0, 0, 200_000),
+        (1, 70_001, 100_000),
+        (70_001, 3, 100_000),
+        (5, 5, 1000),
+        (4000, 4100, 9000),
+        (4100, 4000, 9000),
+        (199_999, 0, 1),
+        (77, 78, 0),
+    ]
+    .into_iter()
+    .take(rounds)
+    {
+        for (from, to) in [(0, 1), (1, 0), (0, 0), (1, 1)] {
+            // The nodes that store the source read it with their processors.
+            pause();
+            let result = regions[from].copy(offset as u64, count as u64, regions[to], target as u64);
+            result.unwrap_or_else(|error| panic!("{offset} to {target}, {count} bytes: {error:?}"));
+            if from == to {
+                models[from].copy_within(offset..offset + count, target);
+            } else {
+                let bytes = models[from][offset..offset + count].to_vec();
+                models[to][target..target + count].copy_from_slice(&bytes);
+            }
+            sees(regions[to], 0, &models[to], pause);
+        }
+    }
+    let (offset, length, size) = (199_999, 2, 200_000);
+    let out = AccessError::OutOfBounds { offset, length, size };
+    assert_access(spread.copy(0, 2, &whole, 199_999), out);
+    assert_access(spread.copy(199_999, 2, &whole, 0), out);
+    assert_access(
+        spread.copy(0, 8, &whole, u64::MAX - 3),
+        AccessError::OutOfBounds { offset: u64::MAX - 3, length: 8, size },
+    );
+    let own = carol.malloc(100, Spec::here()).unwrap();
+    let view = carol.map("target", Rights::READ).unwrap();
+    let denied = AccessError::Denied { needs: Rights::WRITE, has: Rights::READ };
+    assert_access(own.copy(0, 100, &view, 0), denied);
+    view.copy(0, 100, &own, 0).unwrap();
+    sees(&own, 0, &models[1][..100], pause);
+    sees(&whole, 0, &models[1], pause);
+    drop((spread, whole));
+    let _ = bob;
+}

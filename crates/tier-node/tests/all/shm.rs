@@ -1,7 +1,8 @@
 //! Nodes on shared memory, each with a fabric of its own, as in processes of their own.
 
 use crate::cluster::{
-    assert_absent, assert_access, config, regions_are_shared, spread_regions_do_what_memory_does,
+    assert_absent, assert_access, config, copies_are_those_of_memory, regions_are_shared,
+    spread_regions_do_what_memory_does,
 };
 use dunlin_fabric::Scheme;
 use dunlin_fabric_shm::{ShmConfig, ShmFabric};
@@ -33,6 +34,12 @@ fn regions_are_shared_between_nodes() {
 fn spread_regions() {
     let [alice, bob, carol] = &cluster(|config| (config.piece, config.step) = (4096, 1000));
     spread_regions_do_what_memory_does([alice, bob, carol], 400, &std::thread::yield_now);
+}
+
+#[test]
+fn copies() {
+    let [alice, bob, carol] = &cluster(|config| config.piece = 4096);
+    copies_are_those_of_memory([alice, bob, carol], 8, &std::thread::yield_now);
 }
 
 /// Threads of two nodes write until the region is freed under them. The memory is given out again at once, and nobody

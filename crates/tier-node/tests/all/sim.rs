@@ -1,6 +1,8 @@
 //! Nodes on machines of their own in virtual time.
 
-use crate::cluster::{assert_access, config, regions_are_shared, spread_regions_do_what_memory_does};
+use crate::cluster::{
+    assert_access, config, copies_are_those_of_memory, regions_are_shared, spread_regions_do_what_memory_does,
+};
 use dunlin_fabric::{Capabilities, Fabric, Host, Scheme};
 use dunlin_fabric_sim::{MachineSettings, RunReport, Settings, Sim};
 use dunlin_tier_node::{AccessError, Rights, Spec, Tier, TierConfig};
@@ -51,6 +53,17 @@ fn spread_regions() {
         let small = |config: &mut TierConfig| (config.piece, config.step) = (4096, 1000);
         run(seed, settings(None), small, |tiers, pause| spread_regions_do_what_memory_does(tiers, 60, pause));
     }
+}
+
+#[test]
+fn copies() {
+    let large = |config: &mut TierConfig| config.piece = 65_536;
+    let body = |tiers: [&Tier<Sim>; 3], pause: &dyn Fn()| {
+        // Long enough for every completed WRITE to be seen by the storing node.
+        let long = || (0..100).for_each(|_| pause());
+        copies_are_those_of_memory(tiers, 3, &long);
+    };
+    run(5, settings(None), large, body);
 }
 
 /// Without atomics, the node that has the word changes it.
