@@ -41,7 +41,7 @@ pub struct TierConfig {
     pub piece: u32,
     /// The longest one-sided operation, in bytes; longer ones are cut. Default: 256 KiB.
     pub step: u32,
-    /// The paths of this node: so many threads have operations under way at the same time, and others wait. Each path
+    /// The paths of this node: the number of threads that have operations under way at the same time. Each path
     /// has one queue pair to each node that it uses (K in section 6.1: 1 to 4). Default: 2.
     pub paths: u16,
     /// The token that all nodes of the cluster know. Default: empty.

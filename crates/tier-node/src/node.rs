@@ -274,14 +274,14 @@ impl<F: Fabric> Node<F> {
         Layout::new(pieces).map_err(|_| Refusal::Malformed)
     }
 
-    /// Zeroes one released block; returns `false` if there is none. The lock is not held meanwhile.
+    /// Zeroes one released block; returns `false` without one. The lock is not held meanwhile.
     pub(crate) fn clean_one(&self) -> bool {
         let Some(block) = self.state().space.next_dirty() else { return false };
         self.fill(block.offset, block.length, 0);
         self.state().space.cleaned(block)
     }
 
-    /// Waits for memory that is to be taken back; returns `false` if there is none.
+    /// Waits for memory that is to be taken back; returns `false` without any.
     fn wait_to_settle(&self) -> bool {
         let host = self.fabric.host();
         let due = self.state().settling.front().map(|(due, _)| *due);
