@@ -167,3 +167,8 @@ fn threads_today() {
         &["a blocking client each: ", "clones of one asynchronous client: ", " calls a second"],
     );
 }
+
+#[test]
+fn tier() {
+    says("tier", &["worker reads: hello from the main process", "changed 40 to 42", "the region was freed"]);
+}

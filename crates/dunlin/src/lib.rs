@@ -12,6 +12,7 @@
 //! | [`tune`] | batching, back-off, the choice between fetching and writing back, measured rates |
 //! | [`rfp`] | RF-RPC's own calls: messages without functions |
 //! | [`raw`] | the engine, generic over a fabric |
+//! | `tier` | named memory regions on every node (feature `tier`) |
 //! | `thrift`, `hints` | typed services (feature `thrift`) |
 //!
 //! An address selects the back-end at run time: `shm:NAME` is shared memory between processes of one host,
@@ -66,6 +67,8 @@ pub use dunlin_rpc::{
 pub use dunlin_thrift as thrift;
 #[cfg(feature = "thrift")]
 pub use dunlin_thrift::{ClientOptions, Context, ServerOptions, serve_with};
+#[cfg(feature = "tier")]
+pub use dunlin_tier_node as tier;
 #[cfg(feature = "thrift")]
 pub use dunlin_transport::serve;
 pub use dunlin_transport::{AsyncClient, Client, Fabrics, Server, ServerBuilder, on_fabric};

@@ -1,0 +1,274 @@
+//! The passive ends of other nodes' paths: one thread accepts them, and destroys those of a node that is fenced. It
+//! takes no part in operations.
+
+use crate::connection::queue_pair_config;
+use crate::error::ConnectError;
+use crate::hello::{Hello, Offer};
+use crate::node::{Node, SignalOf};
+use dunlin_fabric::{
+    CompletionQueueId, Endpoint, Fabric, Host, Link, Listener, Nanos, QueuePairId, ReadyList, Signal,
+    Subscription, ThreadDomain, WithSources,
+};
+use dunlin_tier::{LmrId, NodeId};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The time that a new connection has for each message of its handshake, in nanoseconds.
+const HANDSHAKE: Nanos = 5_000_000_000;
+/// The longest sleep of the thread, in nanoseconds.
+const LOOK_EVERY: Nanos = 200_000_000;
+/// The most connections whose handshake is not complete.
+const MAX_PENDING: usize = 1024;
+/// The most fences that are remembered.
+const MAX_FENCES: usize = 1 << 16;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fence {
+    Asked,
+    /// The queue pairs are destroyed; processors of the fenced node may still be at a copy.
+    Draining,
+    Done,
+}
+
+/// Fences that were asked for, by mapper and by the region that is being freed.
+#[derive(Debug)]
+pub(crate) struct Fencing<S> {
+    asked: Mutex<BTreeMap<(NodeId, LmrId), Fence>>,
+    pub(crate) signal: S,
+}
+
+impl<S: Signal> Fencing<S> {
+    pub(crate) fn new(signal: S) -> Self {
+        Fencing { asked: Mutex::default(), signal }
+    }
+
+    fn asked(&self) -> MutexGuard<'_, BTreeMap<(NodeId, LmrId), Fence>> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks for a fence of the connections that `mapper` has now; returns whether it is complete. Repetitions for one
+    /// region are one fence.
+    pub(crate) fn ask(&self, mapper: NodeId, id: LmrId) -> bool {
+        let mut asked = self.asked();
+        if asked.len() >= MAX_FENCES && !asked.contains_key(&(mapper, id)) {
+            return false;
+        }
+        let fence = *asked.entry((mapper, id)).or_insert(Fence::Asked);
+        drop(asked);
+        if fence != Fence::Done {
+            self.signal.raise();
+        }
+        fence == Fence::Done
+    }
+
+    /// Forgets the fences of a region whose memory is taken back.
+    pub(crate) fn forget(&self, id: LmrId) {
+        self.asked().retain(|(_, fenced_for), _| *fenced_for != id);
+    }
+}
+
+enum Stage {
+    /// The first message is missing.
+    Hello,
+    /// The endpoint of the other side is missing.
+    Endpoint,
+    /// Operations arrive.
+    Connected,
+}
+
+struct Session<F: Fabric> {
+    link: F::Link,
+    stage: Stage,
+    until: Nanos,
+    /// The node and its path, and the queue pair, after the first message.
+    end: Option<(NodeId, u16, QueuePairId)>,
+}
+
+pub(crate) struct Acceptor<F: Fabric> {
+    node: Arc<Node<F>>,
+    listener: F::Listener,
+    domain: F::Domain,
+    completions: CompletionQueueId,
+    sessions: BTreeMap<u64, Session<F>>,
+    /// Fences of each node so far.
+    fences: Vec<u64>,
+    /// Connections of fenced nodes whose processes may still be at a copy.
+    draining: Vec<(NodeId, u16, F::Link)>,
+}
+
+impl<F: Fabric> Acceptor<F> {
+    pub(crate) fn new(
+        node: &Arc<Node<F>>,
+        listener: F::Listener,
+    ) -> Result<Self, dunlin_fabric::CreateError> {
+        let mut domain = node.fabric.domain()?;
+        let completions = domain.create_completion_queue(64, false)?;
+        Ok(Acceptor {
+            node: Arc::clone(node),
+            listener,
+            domain,
+            completions,
+            sessions: BTreeMap::new(),
+            fences: vec![0; node.config.nodes.len()],
+            draining: Vec::new(),
+        })
+    }
+
+    /// Runs until the node ends.
+    pub(crate) fn run(mut self) {
+        let node = Arc::clone(&self.node);
+        let signal: SignalOf<F> = node.fencing.signal.clone();
+        let (ready, mut next) = (ReadyList::new(), 0);
+        self.listener.subscribe(signal.clone());
+        while !node.is_over() {
+            let seen = signal.seen();
+            let now = node.fabric.host().now();
+            while let Ok(Some(link)) = self.listener.try_accept() {
+                let pending = self.sessions.values().filter(|one| !matches!(one.stage, Stage::Connected));
+                if pending.count() >= MAX_PENDING {
+                    link.close();
+                    continue;
+                }
+                next += 1;
+                let (until, end) = (now.saturating_add(HANDSHAKE), None);
+                self.sessions.insert(next, Session { link: link.clone(), stage: Stage::Hello, until, end });
+                link.subscribe(Subscription { signal: signal.clone(), mark: ready.mark(next) });
+            }
+            for number in ready.take() {
+                self.hear(number, now);
+            }
+            let late: Vec<u64> = self
+                .sessions
+                .iter()
+                .filter(|(_, session)| !matches!(session.stage, Stage::Connected) && now >= session.until)
+                .map(|(number, _)| *number)
+                .collect();
+            late.into_iter().for_each(|number| self.end(number));
+            self.fence();
+            signal.wait(seen, node.fabric.host().now().saturating_add(LOOK_EVERY));
+        }
+        while let Some((&number, _)) = self.sessions.first_key_value() {
+            self.end(number);
+        }
+    }
+
+    fn end(&mut self, number: u64) {
+        let Some(session) = self.sessions.remove(&number) else { return };
+        if let Some((_, _, queue_pair)) = session.end {
+            let _ = self.domain.destroy_queue_pair(queue_pair);
+        }
+        session.link.close();
+    }
+
+    fn hear(&mut self, number: u64, now: Nanos) {
+        loop {
+            let Some(session) = self.sessions.get(&number) else { return };
+            let message = match session.link.try_receive() {
+                Ok(None) => return,
+                Ok(Some(message)) => message,
+                Err(_) => return self.end(number),
+            };
+            let taken = match session.stage {
+                Stage::Hello => self.greet(number, &message, now),
+                Stage::Endpoint => self.complete(number, message),
+                Stage::Connected => Err(ConnectError::Offer("a message that nobody asked for")),
+            };
+            if let Err(error) = taken {
+                let error = WithSources(&error);
+                tracing::warn!(target: "dunlin::tier", error = %error, "a path of another node is refused");
+                return self.end(number);
+            }
+        }
+    }
+
+    /// Answers the first message of a path. Its old connection ends first: the poster relies on that.
+    fn greet(&mut self, number: u64, message: &[u8], now: Nanos) -> Result<(), ConnectError> {
+        let hello = Hello::parse(message).map_err(ConnectError::Offer)?;
+        let config = &self.node.config;
+        let Some(fences) = self.fences.get(usize::from(hello.node.0)).copied() else {
+            return Err(ConnectError::Offer("its node is not in the list of nodes"));
+        };
+        if hello.token != config.token {
+            return Err(ConnectError::Offer("its token is not the cluster's"));
+        }
+        let same = |end: Option<(NodeId, u16, QueuePairId)>| {
+            end.is_some_and(|(node, path, _)| (node, path) == (hello.node, hello.path))
+        };
+        let old = self.sessions.iter().find(|(_, session)| same(session.end)).map(|(number, _)| *number);
+        old.into_iter().for_each(|old| self.end(old));
+        self.draining.retain(|(node, path, link)| {
+            let replaced = (*node, *path) == (hello.node, hello.path);
+            if replaced {
+                link.close();
+            }
+            !replaced
+        });
+        let Some(session) = self.sessions.get_mut(&number) else { return Ok(()) };
+        let memory = self.node.arena.memory();
+        let access = crate::tier::arena_access(self.node.fabric.capabilities());
+        let key = session.link.grant(memory, access).map_err(dunlin_fabric::CreateError::from)?;
+        let queue_pair = self.domain.create_queue_pair(&queue_pair_config(self.completions))?;
+        session.end = Some((hello.node, hello.path, queue_pair));
+        session.stage = Stage::Endpoint;
+        session.until = now.saturating_add(HANDSHAKE);
+        let endpoint = self.domain.endpoint(queue_pair, &session.link)?;
+        let (incarnation, length) = (self.node.incarnation, self.node.arena.length() as u64);
+        session.link.send(&Offer { incarnation, fences, key, length, endpoint }.encode())?;
+        Ok(())
+    }
+
+    fn complete(&mut self, number: u64, message: Vec<u8>) -> Result<(), ConnectError> {
+        let Some(session) = self.sessions.get_mut(&number) else { return Ok(()) };
+        let Some((_, _, queue_pair)) = session.end else { return Ok(()) };
+        self.domain.connect(queue_pair, &session.link, &Endpoint(message))?;
+        session.stage = Stage::Connected;
+        session.link.send(&[])?;
+        Ok(())
+    }
+
+    /// Carries out the fences that were asked for.
+    ///
+    /// On a fabric whose initiator copies, a destroyed queue pair does not stop a copy that has begun: such a fence is
+    /// complete when the fenced process has ended, or has connected the path again.
+    fn fence(&mut self) {
+        let node = Arc::clone(&self.node);
+        let mut asked = node.fencing.asked();
+        for (&(mapper, _), fence) in asked.iter_mut() {
+            if *fence == Fence::Asked {
+                self.cut_off(mapper);
+                *fence = Fence::Draining;
+            }
+        }
+        if asked.values().all(|fence| *fence == Fence::Done) {
+            return;
+        }
+        self.draining.retain(|(_, _, link)| link.is_alive());
+        for (&(mapper, _), fence) in asked.iter_mut() {
+            if *fence == Fence::Draining && self.draining.iter().all(|(draining, _, _)| *draining != mapper) {
+                *fence = Fence::Done;
+            }
+        }
+    }
+
+    fn cut_off(&mut self, mapper: NodeId) {
+        if let Some(fences) = self.fences.get_mut(usize::from(mapper.0)) {
+            *fences += 1;
+        }
+        tracing::warn!(target: "dunlin::tier", node = %mapper, "a node is fenced: it did not stop using a region that is freed");
+        let of_mapper = |session: &Session<F>| session.end.is_some_and(|(node, _, _)| node == mapper);
+        let numbers: Vec<u64> =
+            self.sessions.iter().filter(|(_, one)| of_mapper(one)).map(|(number, _)| *number).collect();
+        let lingers = self.node.fabric.capabilities().initiator_copies;
+        for number in numbers {
+            if !lingers {
+                self.end(number);
+                continue;
+            }
+            let Some(session) = self.sessions.remove(&number) else { continue };
+            if let Some((node, path, queue_pair)) = session.end {
+                let _ = self.domain.destroy_queue_pair(queue_pair);
+                self.draining.push((node, path, session.link));
+            }
+        }
+    }
+}

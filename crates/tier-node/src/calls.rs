@@ -1,0 +1,137 @@
+//! Requests to other nodes, by the RPC engine, and the service that answers theirs.
+
+use crate::error::RequestError;
+use crate::node::Node;
+use crate::pool::Taken;
+use dunlin_fabric::{Fabric, Host, Nanos};
+use dunlin_rpc::{
+    Client, ClientConfig, FunctionMode, ServeError, Server, ServerBuilder, ServerConfig, Status,
+};
+use dunlin_tier::NodeId;
+use dunlin_tier::message::{CALL, Refusal, Reply, Request, SLOW_CALL};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The name of the service.
+const SERVICE: &str = "dunlin.tier";
+/// Threads for requests that take long or wait for other nodes.
+const POOL_THREADS: u16 = 4;
+/// The longest answer: the pieces of a region of 1 TiB.
+const MAX_RESPONSE: u64 = 8 << 20;
+
+/// Starts the service of a node.
+pub(crate) fn serve<F: Fabric>(node: &Arc<Node<F>>) -> Result<Server<F>, ServeError> {
+    let config = ServerConfig {
+        pool_threads: POOL_THREADS,
+        max_payload: 4096,
+        max_response: MAX_RESPONSE,
+        large_response_memory: 2 * MAX_RESPONSE,
+        service: SERVICE.to_owned(),
+        token: node.config.token.clone(),
+        ..ServerConfig::default()
+    };
+    let slow = Arc::clone(node);
+    let address = &node.config.nodes[usize::from(node.me.0)].calls;
+    ServerBuilder::new(&node.fabric)
+        .config(config)
+        .function(CALL, FunctionMode::Worker)
+        .function(SLOW_CALL, FunctionMode::Pool)
+        .pool(move |request: &dunlin_rpc::Request<'_>, reply: &mut dunlin_rpc::Reply<'_>| {
+            answer(&slow, request, reply)
+        })
+        .serve(address, |_| {
+            let node = Arc::clone(node);
+            Box::new(move |request: &dunlin_rpc::Request<'_>, reply: &mut dunlin_rpc::Reply<'_>| {
+                answer(&node, request, reply)
+            })
+        })
+}
+
+fn answer<F: Fabric>(
+    node: &Node<F>,
+    request: &dunlin_rpc::Request<'_>,
+    reply: &mut dunlin_rpc::Reply<'_>,
+) -> Result<(), Status> {
+    let answer = match Request::parse(request.payload) {
+        // A slow request must not keep a worker.
+        Ok(parsed) if parsed.is_slow() == (request.function == SLOW_CALL) => node.answer(parsed),
+        _ => Reply::Refused(Refusal::Malformed),
+    };
+    Ok(reply.write(&answer.encode())?)
+}
+
+impl<F: Fabric> Node<F> {
+    /// Sends a request to a node and waits for its answer until `until`. A request to this node is answered by the
+    /// calling thread.
+    pub(crate) fn ask(&self, to: NodeId, request: Request, until: Nanos) -> Result<Reply, RequestError> {
+        if to == self.me {
+            return Ok(self.answer(request));
+        }
+        let host = self.fabric.host();
+        let unknown = || RequestError::NoNode(to.to_string());
+        let pool = self.clients.get(usize::from(to.0)).ok_or_else(unknown)?;
+        let mut client = match pool.take(host, until).ok_or(RequestError::Busy)? {
+            Taken::Value(client) => client,
+            Taken::Make(number) => self.connect(to, until).inspect_err(|_| pool.failed(number))?,
+        };
+        let function = if request.is_slow() { SLOW_CALL } else { CALL };
+        let bytes = request.encode();
+        let mut answer = self.call(to, &mut client, function, &bytes, until);
+        if let Err(RequestError::Call { source, .. }) = &answer
+            && source.was_executed() == Some(false)
+            && source.is_unavailable()
+            && let Ok(fresh) = self.connect(to, until)
+        {
+            // The node has restarted, and this is its next life.
+            client = fresh;
+            answer = self.call(to, &mut client, function, &bytes, until);
+        }
+        pool.give(client);
+        answer
+    }
+
+    fn call(
+        &self,
+        to: NodeId,
+        client: &mut Client<F>,
+        function: u16,
+        bytes: &[u8],
+        until: Nanos,
+    ) -> Result<Reply, RequestError> {
+        let left = Duration::from_nanos(until.saturating_sub(self.fabric.host().now()));
+        match client.within(left).call(function, bytes) {
+            Ok(response) => Reply::parse(&response).map_err(|_| self.misfit(to)),
+            Err(source) => Err(RequestError::Call { node: self.name_of(to), source }),
+        }
+    }
+
+    /// As [`ask`](Node::ask), with a refusal as an error.
+    pub(crate) fn demand(&self, to: NodeId, request: Request, until: Nanos) -> Result<Reply, RequestError> {
+        match self.ask(to, request, until)? {
+            Reply::Refused(source) => Err(RequestError::Refused { node: self.name_of(to), source }),
+            reply => Ok(reply),
+        }
+    }
+
+    /// Returns the error of an answer that does not fit the request.
+    pub(crate) fn misfit(&self, to: NodeId) -> RequestError {
+        RequestError::Answer { node: self.name_of(to) }
+    }
+
+    fn connect(&self, to: NodeId, until: Nanos) -> Result<Client<F>, RequestError> {
+        let config = ClientConfig {
+            window: 8,
+            timeout: self.config.timeout,
+            connect_timeout: Duration::from_nanos(until.saturating_sub(self.fabric.host().now())),
+            max_response: MAX_RESPONSE,
+            large_memory: 2 * MAX_RESPONSE,
+            service: SERVICE.to_owned(),
+            program: format!("tier node {}", self.config.node),
+            token: self.config.token.clone(),
+            ..ClientConfig::default()
+        };
+        let address = &self.config.nodes[usize::from(to.0)].calls;
+        Client::connect(&self.fabric, address, config)
+            .map_err(|source| RequestError::Connect { node: self.name_of(to), source })
+    }
+}

@@ -1,0 +1,105 @@
+//! Settings of a node, and the list of nodes.
+
+use crate::error::JoinError;
+use dunlin_fabric::{Address, AddressError, Scheme};
+use dunlin_tier::NodeId;
+use std::time::Duration;
+
+/// A node in the list of nodes. All nodes have the same list in the same order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// The name by which applications choose the node.
+    pub name: String,
+    /// The address of its service.
+    pub calls: Address,
+    /// The address at which it accepts the paths of other nodes.
+    pub memory: Address,
+}
+
+impl Peer {
+    /// Makes a node with addresses that follow from its name: `SCHEME:tier-NAME` and `SCHEME:tier-NAME-memory`. For
+    /// schemes whose addresses are names: shared memory and the simulator.
+    pub fn named(scheme: Scheme, name: &str) -> Result<Peer, AddressError> {
+        let calls = Address::new(scheme, &format!("tier-{name}"))?;
+        let memory = Address::new(scheme, &format!("tier-{name}-memory"))?;
+        Ok(Peer { name: name.to_owned(), calls, memory })
+    }
+}
+
+/// Settings of a node.
+#[derive(Clone, Debug)]
+pub struct TierConfig {
+    /// All nodes of the cluster; at most 1024.
+    pub nodes: Vec<Peer>,
+    /// The name of this node in the list.
+    pub node: String,
+    /// The principal of this process. Other nodes believe it: nodes trust each other. Default: `anonymous`.
+    pub principal: String,
+    /// The memory of this node for regions, in bytes. Default: 64 MiB.
+    pub memory: u64,
+    /// The longest piece of a region, in bytes, a multiple of 64. Default: 4 MiB.
+    pub piece: u32,
+    /// The longest one-sided operation, in bytes; longer ones are cut. Default: 256 KiB.
+    pub step: u32,
+    /// The paths of this node: the number of threads that have operations under way at the same time. Each path
+    /// has one queue pair to each node that it uses (K in section 6.1: 1 to 4). Default: 2.
+    pub paths: u16,
+    /// The token that all nodes of the cluster know. Default: empty.
+    pub token: Vec<u8>,
+    /// The time of an operation or a request, connecting included. Default: 5 s.
+    pub timeout: Duration,
+    /// The time that a node has to stop and drain when a region is freed; it is fenced afterwards. Default: 500 ms.
+    pub stop_timeout: Duration,
+}
+
+impl TierConfig {
+    /// Returns default settings for the node `node` of a list.
+    pub fn new(nodes: Vec<Peer>, node: &str) -> TierConfig {
+        TierConfig {
+            nodes,
+            node: node.to_owned(),
+            principal: "anonymous".to_owned(),
+            memory: 64 << 20,
+            piece: 4 << 20,
+            step: 256 << 10,
+            paths: 2,
+            token: Vec::new(),
+            timeout: Duration::from_secs(5),
+            stop_timeout: Duration::from_millis(500),
+        }
+    }
+
+    pub(crate) fn number_of(&self, name: &str) -> Option<NodeId> {
+        let at = self.nodes.iter().position(|peer| peer.name == name)?;
+        u16::try_from(at).ok().map(NodeId)
+    }
+
+    /// Checks the settings; returns this node's number.
+    pub(crate) fn check(&self) -> Result<NodeId, JoinError> {
+        let out = |what, value, must| Err(JoinError::Setting { what, value, must });
+        if self.nodes.is_empty() || self.nodes.len() > 1024 {
+            return out("the number of nodes", self.nodes.len() as u64, "1 to 1024");
+        }
+        for (at, peer) in self.nodes.iter().enumerate() {
+            if self.number_of(&peer.name).map(|node| usize::from(node.0)) != Some(at) {
+                return Err(JoinError::TwoNodes(peer.name.clone()));
+            }
+        }
+        if self.memory < 4096 {
+            return out("memory", self.memory, "at least 4096 bytes");
+        }
+        if self.piece < 4096 || !self.piece.is_multiple_of(64) || self.piece > dunlin_tier::cut::MAX_PIECE {
+            return out("piece", self.piece.into(), "a multiple of 64 from 4096 bytes to 1 GiB");
+        }
+        if !(64..=1 << 20).contains(&self.step) {
+            return out("step", self.step.into(), "64 bytes to 1 MiB");
+        }
+        if self.paths == 0 || self.paths > 64 {
+            return out("paths", self.paths.into(), "1 to 64");
+        }
+        if self.token.len() > 255 {
+            return out("the length of the token", self.token.len() as u64, "at most 255 bytes");
+        }
+        self.number_of(&self.node).ok_or_else(|| JoinError::NotListed(self.node.clone()))
+    }
+}

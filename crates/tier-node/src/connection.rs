@@ -1,0 +1,67 @@
+//! A path's connection to one node: a queue pair that posts one-sided operations, and its control connection.
+
+use crate::error::ConnectError;
+use crate::hello::{Hello, Offer};
+use crate::node::{Known, Node};
+use dunlin_fabric::{
+    CompletionQueueId, Fabric, Link, Nanos, QueuePairConfig, QueuePairId, RegionKey, ThreadDomain,
+};
+use dunlin_tier::NodeId;
+
+/// The most operations of a path that are in flight.
+pub(crate) const DEPTH: usize = 8;
+
+/// The configuration of both ends of a path.
+pub(crate) fn queue_pair_config(completions: CompletionQueueId) -> QueuePairConfig {
+    let max_send = 2 * DEPTH as u32;
+    QueuePairConfig { max_send, max_receive: 1, ..QueuePairConfig::reliable(completions, completions) }
+}
+
+#[derive(Debug)]
+pub(crate) struct Connection<F: Fabric> {
+    pub(crate) link: F::Link,
+    pub(crate) queue_pair: QueuePairId,
+    pub(crate) key: RegionKey,
+    /// The length of the node's arena in bytes.
+    pub(crate) length: u64,
+}
+
+impl<F: Fabric> Connection<F> {
+    /// Connects path `path` to a node. Blocks until `until` at most. When it returns, nothing that an earlier
+    /// connection of this path to that node posted is in flight any more.
+    pub(crate) fn open(
+        node: &Node<F>,
+        domain: &mut F::Domain,
+        completions: CompletionQueueId,
+        (path, to): (u16, NodeId),
+        until: Nanos,
+    ) -> Result<(Self, Known), ConnectError> {
+        let peer = node.config.nodes.get(usize::from(to.0)).ok_or(ConnectError::Offer("no such node"))?;
+        let link = node.fabric.dial(&peer.memory, until)?;
+        let hello = Hello { node: node.me, path, token: node.config.token.clone() };
+        link.send(&hello.encode())?;
+        let offer = Offer::parse(&link.receive(until)?).map_err(ConnectError::Offer)?;
+        let queue_pair = domain.create_queue_pair(&queue_pair_config(completions))?;
+        let mut connect = || -> Result<(), ConnectError> {
+            let endpoint = domain.endpoint(queue_pair, &link)?;
+            link.send(&endpoint.0)?;
+            domain.connect(queue_pair, &link, &offer.endpoint)?;
+            // The other end is connected, too.
+            link.receive(until)?;
+            Ok(())
+        };
+        if let Err(error) = connect() {
+            let _ = domain.destroy_queue_pair(queue_pair);
+            link.close();
+            return Err(error);
+        }
+        let known = Known { incarnation: offer.incarnation, fences: offer.fences };
+        Ok((Connection { link, queue_pair, key: offer.key, length: offer.length }, known))
+    }
+
+    /// Destroys the queue pair: nothing more is posted.
+    pub(crate) fn close(self, domain: &mut F::Domain) {
+        let _ = domain.destroy_queue_pair(self.queue_pair);
+        self.link.close();
+    }
+}

@@ -1,0 +1,216 @@
+//! Errors, one type for each kind of operation.
+
+use dunlin_fabric::{
+    CompletionStatus, CreateError, DialError, LinkError, ListenError, PostError, RegisterError,
+};
+use dunlin_rpc::{CallError, ServeError};
+use dunlin_tier::message::Refusal;
+use dunlin_tier::{AccessError, LayoutError, NameError, PrincipalError, TableError};
+use thiserror::Error;
+
+/// The reason why a node could not be started.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum JoinError {
+    /// A setting is out of range.
+    #[error("{what} is {value}, but must be {must}")]
+    Setting {
+        /// The name of the setting.
+        what: &'static str,
+        /// Its value.
+        value: u64,
+        /// The permitted values.
+        must: &'static str,
+    },
+    /// Two nodes of the list have one name.
+    #[error("two nodes of the list are called {0}: give each a name of its own")]
+    TwoNodes(String),
+    /// This node is not in the list.
+    #[error("the list of nodes has no {0}: add it, or correct the name of this node")]
+    NotListed(String),
+    /// The principal's name is invalid.
+    #[error(transparent)]
+    Principal(#[from] PrincipalError),
+    /// Memory could not be registered.
+    #[error(transparent)]
+    Register(#[from] RegisterError),
+    /// The service could not be started.
+    #[error(transparent)]
+    Serve(#[from] ServeError),
+    /// The address for paths cannot be used.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// Queues could not be created.
+    #[error(transparent)]
+    Create(#[from] CreateError),
+    /// A thread could not be started.
+    #[error("cannot start a thread")]
+    Thread(#[from] std::io::Error),
+}
+
+/// The reason why a path to a node could not be made.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The node cannot be reached.
+    #[error(transparent)]
+    Dial(#[from] DialError),
+    /// The control connection failed, or the node refused this one.
+    #[error("the handshake failed; do both nodes have the same list, the same token and the same release?")]
+    Link(#[from] LinkError),
+    /// The node's offer is invalid.
+    #[error("the node's offer cannot be understood: {0}")]
+    Offer(&'static str),
+    /// A queue pair could not be created.
+    #[error(transparent)]
+    Create(#[from] CreateError),
+}
+
+/// The reason why `malloc`, `map`, `free`, `grant` or `memset` failed.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum RequestError {
+    /// The list of nodes has no node of this name.
+    #[error("the list of nodes has no {0}")]
+    NoNode(String),
+    /// The name is invalid.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// The principal's name is invalid.
+    #[error(transparent)]
+    Principal(#[from] PrincipalError),
+    /// The handle does not permit it.
+    #[error(transparent)]
+    Access(#[from] AccessError),
+    /// This process cannot have another handle.
+    #[error(transparent)]
+    Table(#[from] TableError),
+    /// The length is zero or too long.
+    #[error("a region of {0} bytes cannot be made: it has 1 byte to as many as 262 144 pieces hold")]
+    Length(u64),
+    /// A node refuses.
+    #[error("{node} refuses")]
+    Refused {
+        /// The node's name.
+        node: String,
+        /// The reason.
+        source: Refusal,
+    },
+    /// A call to a node failed; its certainty says whether the request may have been executed.
+    #[error("{node} did not answer")]
+    Call {
+        /// The node's name.
+        node: String,
+        /// The engine's error.
+        source: CallError,
+    },
+    /// A node cannot be reached.
+    #[error("no connection to {node}")]
+    Connect {
+        /// The node's name.
+        node: String,
+        /// The engine's error.
+        source: dunlin_rpc::ConnectError,
+    },
+    /// No path to a node that stores the region.
+    #[error("no path to {node}")]
+    Path {
+        /// The node's name.
+        node: String,
+        /// The reason.
+        source: ConnectError,
+    },
+    /// A node's answer does not fit the request.
+    #[error("{node} answered with something else: bring both nodes to the same release")]
+    Answer {
+        /// The node's name.
+        node: String,
+    },
+    /// A node sent pieces that are no region.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+    /// All paths, or all connections to a node, were in use until the timeout.
+    #[error("other threads used all connections until the timeout: raise TierConfig::paths or the timeout")]
+    Busy,
+    /// Queues could not be created.
+    #[error(transparent)]
+    Create(#[from] CreateError),
+    /// Memory could not be registered.
+    #[error(transparent)]
+    Register(#[from] RegisterError),
+}
+
+/// The reason why a `read`, `write` or atomic failed.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum OperationError {
+    /// The operation is refused; nothing was posted.
+    #[error(transparent)]
+    Access(#[from] AccessError),
+    /// A part of the operation failed; [`may_have_executed`](OperationError::may_have_executed).
+    #[error("an operation at {node} failed: {}", .status.describe())]
+    Failed {
+        /// The node's name.
+        node: String,
+        /// The status.
+        status: CompletionStatus,
+    },
+    /// The deadline passed, or the node ended, while the operation was in flight. It may have been executed.
+    #[error("{node} did not complete the operation in time, or ended")]
+    Unanswered {
+        /// The node's name.
+        node: String,
+    },
+    /// The operation could not be posted; earlier parts of it may have been executed.
+    #[error("the operation at {node} could not be posted")]
+    Post {
+        /// The node's name.
+        node: String,
+        /// The fabric's error.
+        source: PostError,
+    },
+    /// No path to a node that stores the region; nothing was posted.
+    #[error("no path to {node}")]
+    Path {
+        /// The node's name.
+        node: String,
+        /// The reason.
+        source: ConnectError,
+    },
+    /// A request to a node failed: the fabric has no atomics.
+    #[error(transparent)]
+    Request(#[from] Box<RequestError>),
+    /// The region's place is outside the memory of this node: the record is wrong.
+    #[error("the region's place is not in the memory of {node}")]
+    Place {
+        /// The node's name.
+        node: String,
+    },
+    /// All paths were in use until the timeout; nothing was posted.
+    #[error("other threads used all paths until the timeout: raise TierConfig::paths or the timeout")]
+    Busy,
+    /// Queues or memory for a path could not be made; nothing was posted.
+    #[error("a path could not be made")]
+    Resources(#[source] Box<RequestError>),
+}
+
+impl OperationError {
+    /// Returns whether bytes of the region may have been changed (by a write or an atomic).
+    pub fn may_have_executed(&self) -> bool {
+        match self {
+            OperationError::Access(_)
+            | OperationError::Path { .. }
+            | OperationError::Place { .. }
+            | OperationError::Busy
+            | OperationError::Resources(_) => false,
+            // Earlier parts of the operation may have been executed, whatever became of this one.
+            OperationError::Failed { .. }
+            | OperationError::Unanswered { .. }
+            | OperationError::Post { .. } => true,
+            OperationError::Request(error) => match &**error {
+                RequestError::Call { source, .. } => source.was_executed() != Some(false),
+                _ => false,
+            },
+        }
+    }
+}

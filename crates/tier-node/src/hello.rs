@@ -1,0 +1,123 @@
+//! The handshake of a path: three short messages on its control connection.
+
+use dunlin_fabric::{Endpoint, RegionKey};
+use dunlin_tier::NodeId;
+
+const MAGIC: [u8; 8] = *b"dunlinTM";
+const VERSION: u16 = 1;
+
+/// The first message, from the node that will post operations.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Hello {
+    pub(crate) node: NodeId,
+    /// The path of that node. A new connection of a path replaces its old one.
+    pub(crate) path: u16,
+    pub(crate) token: Vec<u8>,
+}
+
+impl Hello {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut bytes = MAGIC.to_vec();
+        for number in [VERSION, self.node.0, self.path, self.token.len() as u16] {
+            bytes.extend_from_slice(&number.to_le_bytes());
+        }
+        bytes.extend_from_slice(&self.token);
+        bytes
+    }
+
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Hello, &'static str> {
+        let (head, token) = bytes.split_first_chunk::<16>().ok_or("too short")?;
+        check_head(head)?;
+        let number = |at: usize| u16::from_le_bytes([head[at], head[at + 1]]);
+        if token.len() != usize::from(number(14)) {
+            return Err("not as long as it says");
+        }
+        Ok(Hello { node: NodeId(number(10)), path: number(12), token: token.to_vec() })
+    }
+}
+
+fn check_head(head: &[u8; 16]) -> Result<(), &'static str> {
+    if head[..8] != MAGIC {
+        return Err("not the handshake of a path");
+    }
+    if u16::from_le_bytes([head[8], head[9]]) != VERSION {
+        return Err("another version");
+    }
+    Ok(())
+}
+
+/// The answer of the node that stores memory. The poster answers with its own endpoint, and the storing node with an
+/// empty message when its end is connected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Offer {
+    /// A random number of this life of the node.
+    pub(crate) incarnation: u64,
+    /// The number of times that the node has fenced the poster.
+    pub(crate) fences: u64,
+    pub(crate) key: RegionKey,
+    /// The length of the node's arena in bytes.
+    pub(crate) length: u64,
+    pub(crate) endpoint: Endpoint,
+}
+
+impl Offer {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut bytes = MAGIC.to_vec();
+        for number in [VERSION, 0, 0, self.endpoint.0.len() as u16] {
+            bytes.extend_from_slice(&number.to_le_bytes());
+        }
+        for number in [self.incarnation, self.fences, self.key.0, self.length] {
+            bytes.extend_from_slice(&number.to_le_bytes());
+        }
+        bytes.extend_from_slice(&self.endpoint.0);
+        bytes
+    }
+
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Offer, &'static str> {
+        let (head, rest) = bytes.split_first_chunk::<16>().ok_or("too short")?;
+        check_head(head)?;
+        let (numbers, endpoint) = rest.split_first_chunk::<32>().ok_or("too short")?;
+        if endpoint.len() != usize::from(u16::from_le_bytes([head[14], head[15]])) {
+            return Err("not as long as it says");
+        }
+        let number = |at: usize| {
+            let mut eight = [0; 8];
+            eight.copy_from_slice(&numbers[at * 8..at * 8 + 8]);
+            u64::from_le_bytes(eight)
+        };
+        Ok(Offer {
+            incarnation: number(0),
+            fences: number(1),
+            key: RegionKey(number(2)),
+            length: number(3),
+            endpoint: Endpoint(endpoint.to_vec()),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn messages_come_back_whole_and_cut_ones_are_refused(
+            node in any::<u16>(), path in any::<u16>(), token in prop::collection::vec(any::<u8>(), 0..255),
+            numbers in any::<[u64; 4]>(), endpoint in prop::collection::vec(any::<u8>(), 0..256),
+            cut in any::<prop::sample::Index>(), noise in prop::collection::vec(any::<u8>(), 0..100),
+        ) {
+            let hello = Hello { node: NodeId(node), path, token };
+            let bytes = hello.encode();
+            prop_assert_eq!(Hello::parse(&bytes), Ok(hello));
+            prop_assert!(Hello::parse(&bytes[..cut.index(bytes.len())]).is_err());
+            let [incarnation, fences, key, length] = numbers;
+            let endpoint = Endpoint(endpoint);
+            let offer = Offer { incarnation, fences, key: RegionKey(key), length, endpoint };
+            let bytes = offer.encode();
+            prop_assert_eq!(Offer::parse(&bytes), Ok(offer));
+            prop_assert!(Offer::parse(&bytes[..cut.index(bytes.len())]).is_err());
+            prop_assert!(Hello::parse(&noise).is_err() && Offer::parse(&noise).is_err());
+        }
+    }
+}

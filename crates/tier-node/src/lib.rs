@@ -1,0 +1,38 @@
+//! A node of the memory tier in one process (LITE, SOSP 2017): named, permissioned memory regions on every node,
+//! read and written by one-sided operations.
+//!
+//! ```text
+//! Tier, Lmr             the application's face                                tier.rs, spec.rs
+//!   Node                records, names, handles and arena of this process     node.rs, operate.rs, free.rs
+//!     Path              one-sided operations to all nodes: K queue pairs each path.rs, connection.rs
+//!     calls             requests to other nodes, by the RPC engine            calls.rs
+//!     Acceptor          passive ends of other nodes' paths, fences            acceptor.rs
+//!     keeper            zeroes memory, reports closed handles, ends frees     keeper.rs
+//! ```
+//!
+//! The state machines are those of `dunlin-tier`; this crate connects them to a fabric and adds no rules. It is
+//! written against the fabric's traits: the same code runs on shared memory, on RNICs and in virtual time. A daemon
+//! that serves several processes, and its ring, are not in this version: each process is a node.
+#![forbid(unsafe_code)]
+
+mod acceptor;
+mod calls;
+mod config;
+mod connection;
+mod error;
+mod free;
+mod hello;
+mod keeper;
+mod node;
+mod operate;
+mod path;
+mod pool;
+mod spec;
+mod tier;
+
+pub use config::{Peer, TierConfig};
+pub use error::{JoinError, OperationError, RequestError};
+pub use spec::Spec;
+pub use tier::{Lmr, Tier};
+
+pub use dunlin_tier::{AccessError, Name, NodeId, Principal, Rights};

@@ -1,0 +1,347 @@
+//! The state of a node, and its answers to requests of other nodes.
+
+use crate::acceptor::Fencing;
+use crate::config::TierConfig;
+use crate::keeper::Todo;
+use crate::operate::Copy;
+use crate::path::Path;
+use crate::pool::Pool;
+use dunlin_fabric::{Fabric, Host, Nanos, Region, Signal, Work, nanos};
+use dunlin_rpc::Client;
+use dunlin_tier::cut::{MAX_PIECE, MAX_PIECES};
+use dunlin_tier::message::{Refusal, Reply, Request};
+use dunlin_tier::{
+    Directory, HandleTable, Layout, LmrId, Name, Names, NodeId, Operation, Piece, Principal, RecordError,
+    Space, SpaceError, home,
+};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+pub(crate) type SignalOf<F> = <<F as Fabric>::Host as Host>::Signal;
+
+/// The life of another node, and its fences of this one, as of the last connection to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Known {
+    pub(crate) incarnation: u64,
+    pub(crate) fences: u64,
+}
+
+/// The state machines of a node.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) space: Space,
+    pub(crate) directory: Directory,
+    pub(crate) names: Names,
+    pub(crate) handles: HandleTable,
+    /// For each node; `None` before the first connection.
+    pub(crate) known: Vec<Option<Known>>,
+    /// Regions whose memory is to be taken back, each at its time.
+    settling: VecDeque<(Nanos, LmrId)>,
+}
+
+impl State {
+    /// Takes back the memory whose time has come; returns the time of the next.
+    pub(crate) fn settle(&mut self, now: Nanos) -> Option<Nanos> {
+        while let Some(&(due, owner)) = self.settling.front() {
+            if now < due {
+                return Some(due);
+            }
+            self.settling.pop_front();
+            self.space.release(owner);
+        }
+        None
+    }
+}
+
+/// A node. All methods may be called from any thread.
+#[derive(Debug)]
+pub(crate) struct Node<F: Fabric> {
+    pub(crate) fabric: F,
+    pub(crate) config: TierConfig,
+    pub(crate) me: NodeId,
+    pub(crate) principal: Principal,
+    pub(crate) incarnation: u64,
+    pub(crate) arena: Region<F::Memory>,
+    state: Mutex<State>,
+    pub(crate) clients: Vec<Pool<Client<F>, SignalOf<F>>>,
+    pub(crate) paths: Pool<Path<F>, SignalOf<F>>,
+    pub(crate) fencing: Fencing<SignalOf<F>>,
+    todo: Mutex<Todo>,
+    pub(crate) keeper: SignalOf<F>,
+    pub(crate) over: AtomicBool,
+}
+
+/// The time from the last completion of an operation, or from the end of a fenced connection, until its bytes are
+/// certainly placed, in nanoseconds. A completion says that the NIC has the bytes; the bus to the memory, which it does
+/// not wait for, takes some microseconds at most.
+const SETTLE: Nanos = 1_000_000;
+/// The pause of a thread that waits for memory that another thread zeroes, in nanoseconds.
+const CLEANED_SOON: Nanos = 50_000;
+/// Connections of one node to the service of another.
+const CLIENTS: usize = 4;
+/// Bytes that `memset` sets with the lock held.
+const SET_AT_ONCE: u64 = 64 << 10;
+/// Bytes that are filled by one copy.
+const ZEROES: [u8; 4096] = [0; 4096];
+
+impl<F: Fabric> Node<F> {
+    pub(crate) fn new(
+        fabric: &F,
+        config: TierConfig,
+        me: NodeId,
+        principal: Principal,
+        arena: Region<F::Memory>,
+    ) -> Arc<Self> {
+        let host = fabric.host();
+        let mut space = Space::new();
+        space.add_extent(arena.length() as u64);
+        let state = State {
+            space,
+            directory: Directory::new(me, host.random()),
+            names: Names::default(),
+            handles: HandleTable::new(),
+            known: vec![None; config.nodes.len()],
+            settling: VecDeque::new(),
+        };
+        Arc::new(Node {
+            fabric: fabric.clone(),
+            me,
+            principal,
+            incarnation: host.random(),
+            arena,
+            state: Mutex::new(state),
+            clients: config.nodes.iter().map(|_| Pool::new(host, CLIENTS)).collect(),
+            paths: Pool::new(host, config.paths.into()),
+            fencing: Fencing::new(host.signal()),
+            todo: Mutex::default(),
+            keeper: host.signal(),
+            over: AtomicBool::new(false),
+            config,
+        })
+    }
+
+    /// Locks the state, for a few instructions. Nobody waits with the lock held.
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn todo(&self) -> MutexGuard<'_, Todo> {
+        self.todo.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn name_of(&self, node: NodeId) -> String {
+        self.config.nodes.get(usize::from(node.0)).map_or_else(|| node.to_string(), |peer| peer.name.clone())
+    }
+
+    pub(crate) fn until(&self) -> Nanos {
+        self.fabric.host().now().saturating_add(nanos(self.config.timeout))
+    }
+
+    /// Returns the node that keeps a name.
+    pub(crate) fn home_of(&self, name: &Name) -> NodeId {
+        home(name, (0..self.config.nodes.len() as u16).map(NodeId)).unwrap_or(self.me)
+    }
+
+    /// Returns whether a range of this node's arena exists.
+    pub(crate) fn has(&self, extent: u16, offset: u64, length: u64) -> bool {
+        let whole = self.arena.length() as u64;
+        extent == 0 && offset <= whole && length <= whole - offset
+    }
+
+    /// Ends an operation, and has its region reported if that closed an unmapped handle.
+    pub(crate) fn end(&self, operation: Operation) {
+        let closed = self.state().handles.end(operation);
+        if let Some(id) = closed {
+            self.report_unmapped(id);
+        }
+    }
+
+    /// Has the keeper tell the record's node that one handle of a region is closed.
+    pub(crate) fn report_unmapped(&self, id: LmrId) {
+        self.todo().unmapped.push(id);
+        self.keeper.raise();
+    }
+
+    /// Answers a request of any node, this one included. `slow` requests are answered in [`free`](crate::free).
+    pub(crate) fn answer(&self, request: Request) -> Reply {
+        self.try_answer(request).unwrap_or_else(Reply::Refused)
+    }
+
+    fn try_answer(&self, request: Request) -> Result<Reply, Refusal> {
+        let is_node = |node: NodeId| usize::from(node.0) < self.config.nodes.len();
+        Ok(match request {
+            Request::Claim { name, id } => {
+                self.state().names.claim(name, id)?;
+                Reply::Done
+            }
+            Request::Lookup { name } => {
+                Reply::Found(self.state().names.lookup(&name).ok_or(RecordError::NoSuch)?)
+            }
+            Request::Forget { name, id } => {
+                self.state().names.forget(&name, id);
+                Reply::Done
+            }
+            Request::Exists { id } => Reply::Flag(self.state().directory.exists(id)),
+            Request::Allocate { owner, length, piece } => {
+                Reply::Allocated(self.allocate(owner, length, piece)?)
+            }
+            Request::Release { owner } => {
+                let due = self.fabric.host().now().saturating_add(SETTLE);
+                let mut state = self.state();
+                // A repetition has no effect, and needs no place.
+                if !state.settling.iter().any(|(_, settling)| *settling == owner) {
+                    state.settling.push_back((due, owner));
+                }
+                drop(state);
+                self.fencing.forget(owner);
+                self.keeper.raise();
+                Reply::Done
+            }
+            Request::Map { id, wanted, mapper, principal } if is_node(mapper) => {
+                Reply::Mapped(self.state().directory.map(id, &principal, wanted, mapper)?)
+            }
+            Request::Unmap { id, mapper } => {
+                if self.state().directory.unmap(id, mapper) {
+                    self.free_unused(id);
+                }
+                Reply::Done
+            }
+            Request::Grant { id, rights, by, to } => {
+                self.state().directory.grant(id, &by, to, rights)?;
+                Reply::Done
+            }
+            Request::Free { id, by } => return self.free(id, Some(&by)).map(|()| Reply::Done),
+            Request::Stop { id } => Reply::Flag(self.state().handles.stop(id)),
+            // Operations of this node on its own memory need no connection, so a fence could not stop them.
+            Request::Fence { mapper, .. } if mapper == self.me => Reply::Flag(false),
+            Request::Fence { id, mapper } => Reply::Flag(self.fencing.ask(mapper, id)),
+            Request::FetchAdd { owner, extent, offset, add } => {
+                Reply::Old(self.change((owner, extent, offset), |old| old.wrapping_add(add))?)
+            }
+            Request::CompareSwap { owner, extent, offset, expected, swap } => {
+                let new = |old| if old == expected { swap } else { old };
+                Reply::Old(self.change((owner, extent, offset), new)?)
+            }
+            Request::Set { owner, extent, offset, length, value } => {
+                self.set((owner, extent, offset), length, value)?;
+                Reply::Done
+            }
+            Request::Copy { owner, extent, offset, length, to, target, backwards, principal } => {
+                let principal = &principal;
+                self.copy(&Copy { owner, extent, offset, length, to, target, backwards, principal })?;
+                Reply::Done
+            }
+            Request::Map { .. } => return Err(Refusal::Malformed),
+        })
+    }
+
+    /// Allocates zeroed memory in pieces, all or nothing. Zeroes released memory if there is no other.
+    fn allocate(&self, owner: LmrId, length: u64, piece: u32) -> Result<Layout, Refusal> {
+        let count = length.div_ceil(u64::from(piece.max(1)));
+        if piece == 0 || piece > MAX_PIECE || count == 0 || count > MAX_PIECES as u64 {
+            return Err(Refusal::Malformed);
+        }
+        let (mut pieces, mut left) = (Vec::with_capacity(count as usize), length);
+        while left > 0 {
+            let wanted = left.min(u64::from(piece));
+            let allocated = self.state().space.allocate(owner, wanted);
+            match allocated {
+                Ok(block) => {
+                    let (extent, offset) = (block.extent, block.offset);
+                    pieces.push(Piece { node: self.me, extent, length: wanted as u32, offset });
+                    left -= wanted;
+                }
+                Err(SpaceError::Full { dirty, .. }) if dirty > 0 => {
+                    if !self.clean_one() {
+                        // Another thread zeroes it.
+                        let host = self.fabric.host();
+                        host.sleep(host.now().saturating_add(CLEANED_SOON));
+                    }
+                }
+                Err(SpaceError::Full { .. }) if self.wait_to_settle() => {}
+                Err(_) => {
+                    self.state().space.release(owner);
+                    self.keeper.raise();
+                    return Err(Refusal::OutOfMemory { wanted: length });
+                }
+            }
+        }
+        Layout::new(pieces).map_err(|_| Refusal::Malformed)
+    }
+
+    /// Zeroes one released block; returns `false` without one. The lock is not held meanwhile.
+    pub(crate) fn clean_one(&self) -> bool {
+        let Some(block) = self.state().space.next_dirty() else { return false };
+        self.fill(block.offset, block.length, 0);
+        self.state().space.cleaned(block)
+    }
+
+    /// Waits for memory that is to be taken back; returns `false` without any.
+    fn wait_to_settle(&self) -> bool {
+        let host = self.fabric.host();
+        let due = self.state().settling.front().map(|(due, _)| *due);
+        due.inspect(|due| host.sleep(*due)).is_some_and(|_| {
+            self.state().settle(host.now());
+            true
+        })
+    }
+
+    fn fill(&self, offset: u64, length: u64, value: u8) {
+        let mut own = [0; ZEROES.len()];
+        let source = if value == 0 {
+            &ZEROES
+        } else {
+            own.fill(value);
+            &own
+        };
+        let (mut at, end) = (offset, offset + length);
+        while at < end {
+            let part = (end - at).min(source.len() as u64) as usize;
+            self.arena.copy_in(at as usize, &source[..part]);
+            at += part as u64;
+        }
+        self.fabric.host().charge(Work::CopyBytes, u32::try_from(length).unwrap_or(u32::MAX));
+    }
+
+    /// Changes a word in the name of all nodes. Where the fabric has no atomics, every atomic comes here. The lock keeps
+    /// the word's block from being taken back meanwhile, and atomics apart.
+    fn change(&self, place: (LmrId, u16, u64), new: impl FnOnce(u64) -> u64) -> Result<u64, Refusal> {
+        let (owner, extent, offset) = place;
+        if self.fabric.capabilities().atomics || !offset.is_multiple_of(8) {
+            return Err(Refusal::Malformed);
+        }
+        let state = self.state();
+        if !state.space.owns(owner, extent, offset, 8) || !self.has(extent, offset, 8) {
+            return Err(Refusal::NoPlace);
+        }
+        let old = self.arena.load(offset as usize);
+        self.arena.store(offset as usize, new(old));
+        Ok(old)
+    }
+
+    /// Sets bytes of a region to a value. Each part is set with the lock held, so a request that outlived its region
+    /// changes nothing of the next one.
+    fn set(&self, place: (LmrId, u16, u64), length: u32, value: u8) -> Result<(), Refusal> {
+        let (owner, extent, offset) = place;
+        if !self.state().space.owns(owner, extent, offset, length.into()) {
+            return Err(Refusal::NoPlace);
+        }
+        let (mut at, end) = (offset, offset + u64::from(length));
+        while at < end {
+            let part = (end - at).min(SET_AT_ONCE);
+            let state = self.state();
+            if !state.space.owns(owner, extent, at, part) || !self.has(extent, at, part) {
+                return Err(Refusal::NoPlace);
+            }
+            self.fill(at, part, value);
+            drop(state);
+            at += part;
+        }
+        Ok(())
+    }
+}

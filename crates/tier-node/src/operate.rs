@@ -1,0 +1,246 @@
+//! Regions of other nodes as this process sees them: mapping, and operations on handles.
+
+use crate::error::{OperationError, RequestError};
+use crate::node::Node;
+use crate::path::{Deadline, Path, Stop, Transfer, copy_local};
+use crate::pool::Taken;
+use dunlin_fabric::{Fabric, Host, Nanos};
+use dunlin_tier::message::{Refusal, Reply, Request};
+use dunlin_tier::{Handle, Kind, Layout, LmrId, NodeId, Principal, Rights, TableError};
+
+/// Bytes that a copy between regions moves at a time.
+const COPY_AT_ONCE: u32 = 64 << 10;
+
+impl<F: Fabric> Node<F> {
+    /// Takes a path, or makes one. Waits until `until` at most.
+    fn take_path(&self, until: Nanos) -> Result<Path<F>, RequestError> {
+        match self.paths.take(self.fabric.host(), until).ok_or(RequestError::Busy)? {
+            Taken::Value(path) => Ok(path),
+            Taken::Make(number) => Path::new(self, number as u16).inspect_err(|_| self.paths.failed(number)),
+        }
+    }
+
+    /// Connects a path to nodes; returns whether one of them is new, or has restarted or fenced this node.
+    pub(crate) fn know(&self, nodes: &[NodeId], until: Nanos) -> Result<bool, RequestError> {
+        if nodes.iter().all(|other| *other == self.me) {
+            return Ok(false);
+        }
+        let mut path = self.take_path(until)?;
+        let mut changed = false;
+        for other in nodes.iter().filter(|other| **other != self.me) {
+            match path.connect(self, *other, until) {
+                Ok(new) => changed |= new,
+                Err(source) => {
+                    self.paths.give(path);
+                    return Err(RequestError::Path { node: self.name_of(*other), source });
+                }
+            }
+        }
+        self.paths.give(path);
+        Ok(changed)
+    }
+
+    /// Maps a region for a principal, with exactly these rights; returns the handle and the length.
+    pub(crate) fn map(
+        &self,
+        id: LmrId,
+        principal: &Principal,
+        rights: Rights,
+        until: Nanos,
+    ) -> Result<(Handle, u64), RequestError> {
+        loop {
+            // Before the request: a free that overtakes the answer is noticed.
+            let ticket = self.state().handles.begin_map()?;
+            match self.ask_to_map(id, principal, rights, until) {
+                Ok((layout, false)) => {
+                    let length = layout.length();
+                    let finished = self.state().handles.finish_map(ticket, id, rights, layout);
+                    match finished {
+                        Ok(handle) => return Ok((handle, length)),
+                        Err(error) => {
+                            self.report_unmapped(id);
+                            if error != TableError::Interrupted || self.fabric.host().now() >= until {
+                                return Err(error.into());
+                            }
+                        }
+                    }
+                }
+                // The answer may be older than the connection: a fence in between would not be noticed.
+                Ok((_, true)) => {
+                    self.state().handles.abandon_map(ticket);
+                    self.report_unmapped(id);
+                }
+                Err(error) => {
+                    self.state().handles.abandon_map(ticket);
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// Asks the record's node; returns the places, and whether the answer has to be asked for again.
+    fn ask_to_map(
+        &self,
+        id: LmrId,
+        principal: &Principal,
+        wanted: Rights,
+        until: Nanos,
+    ) -> Result<(Layout, bool), RequestError> {
+        let request = Request::Map { id, wanted, mapper: self.me, principal: principal.clone() };
+        let Reply::Mapped(mapping) = self.demand(id.node, request, until)? else {
+            return Err(self.misfit(id.node));
+        };
+        let known = if mapping.rights == wanted {
+            self.know(&mapping.layout.nodes(), until)
+        } else {
+            Err(self.misfit(id.node))
+        };
+        let again = known.inspect_err(|_| self.report_unmapped(id))?;
+        Ok((mapping.layout, again))
+    }
+
+    /// Unmaps a handle; the keeper tells the record's node.
+    pub(crate) fn unmap(&self, handle: Handle) {
+        let closed = self.state().handles.unmap(handle);
+        if let Ok(Some(id)) = closed {
+            self.report_unmapped(id);
+        }
+    }
+
+    /// Copies bytes of a region that this node stores to another region, at the request of any node (section 7.1). This
+    /// node maps the target like any mapper, so a free of the target waits for the copy.
+    pub(crate) fn copy(&self, request: &Copy<'_>) -> Result<(), Refusal> {
+        let until = self.until();
+        let owns = |at: u64, length: u64| {
+            self.state().space.owns(request.owner, request.extent, at, length)
+                && self.has(request.extent, at, length)
+        };
+        if !owns(request.offset, request.length.into()) {
+            return Err(Refusal::NoPlace);
+        }
+        let (target, _) =
+            self.map(request.to, request.principal, Rights::WRITE, until).map_err(|error| match error {
+                RequestError::Refused { source, .. } => source,
+                _ => Refusal::Target,
+            })?;
+        let mut bytes = vec![0; request.length.min(COPY_AT_ONCE) as usize];
+        let parts = request.length.div_ceil(COPY_AT_ONCE);
+        let copied = (0..parts).try_for_each(|part| {
+            let part = if request.backwards { parts - 1 - part } else { part };
+            let at = part * COPY_AT_ONCE;
+            let bytes = &mut bytes[..(request.length - at).min(COPY_AT_ONCE) as usize];
+            let from = request.offset + u64::from(at);
+            {
+                // With the lock held, the block is not taken back meanwhile.
+                let state = self.state();
+                if !state.space.owns(request.owner, request.extent, from, bytes.len() as u64) {
+                    return Err(Refusal::NoPlace);
+                }
+                self.arena.copy_out(from as usize, bytes);
+            }
+            let to = request.target.checked_add(at.into()).ok_or(Refusal::Target)?;
+            let written = self.transfer(target, Kind::Write, to, Transfer::Write(bytes));
+            written.map_err(|error| {
+                tracing::warn!(target: "dunlin::tier", %error, "a copy between regions failed");
+                Refusal::Target
+            })
+        });
+        self.unmap(target);
+        copied
+    }
+
+    /// Reads or writes bytes of a region. Bytes on this node are copied by the calling thread.
+    pub(crate) fn transfer(
+        &self,
+        handle: Handle,
+        kind: Kind,
+        offset: u64,
+        mut transfer: Transfer<'_>,
+    ) -> Result<(), OperationError> {
+        let (length, step) = (transfer.len() as u64, u32::MAX);
+        self.operate(handle, kind, offset, length, |path, layout, deadline| {
+            let Some(path) = path else {
+                // All of it is on this node: no request, and no path.
+                if layout.cut(offset, length, step).any(|cut| cut.node != self.me) {
+                    return Ok(None);
+                }
+                for cut in layout.cut(offset, length, step) {
+                    if !copy_local(self, &cut, &mut transfer) {
+                        return Err(Stop::failed(OperationError::Place { node: self.name_of(self.me) }));
+                    }
+                }
+                return Ok(Some(()));
+            };
+            path.transfer(self, layout, offset, &mut transfer, deadline).map(Some)
+        })
+    }
+
+    /// Checks an operation and runs it: first without a path; if that gives `None`, with one.
+    pub(crate) fn operate<T>(
+        &self,
+        handle: Handle,
+        kind: Kind,
+        offset: u64,
+        length: u64,
+        mut run: impl FnMut(Option<&mut Path<F>>, &Layout, &mut Deadline) -> Result<Option<T>, Stop>,
+    ) -> Result<T, OperationError> {
+        let node = self;
+        let mut deadline = Deadline::of(node);
+        let mut path: Option<Path<F>> = None;
+        let result = loop {
+            let operation = match node.state().handles.begin(handle, kind, offset, length) {
+                Ok(operation) => operation,
+                Err(error) => break Err(error.into()),
+            };
+            match run(path.as_mut(), &operation.layout, &mut deadline) {
+                Ok(Some(value)) => {
+                    node.end(operation);
+                    break Ok(value);
+                }
+                Ok(None) => {
+                    node.end(operation);
+                    match self.take_path(deadline.until(node.fabric.host())) {
+                        Ok(made) => path = Some(made),
+                        Err(RequestError::Busy) => break Err(OperationError::Busy),
+                        Err(error) => break Err(OperationError::Resources(Box::new(error))),
+                    }
+                }
+                Err(Stop::Connect(to)) => {
+                    node.end(operation);
+                    let until = deadline.until(node.fabric.host());
+                    let connected = path.as_mut().map(|path| path.connect(node, to, until));
+                    if let Some(Err(source)) = connected {
+                        break Err(OperationError::Path { node: node.name_of(to), source });
+                    }
+                    if node.fabric.host().now() >= until {
+                        break Err(OperationError::Unanswered { node: node.name_of(to) });
+                    }
+                }
+                Err(Stop::Failed { error, uncertain }) => {
+                    match &mut path {
+                        Some(path) if !uncertain.is_empty() => path.keep(operation, uncertain),
+                        _ => node.end(operation),
+                    }
+                    break Err(error);
+                }
+            }
+        };
+        if let Some(path) = path {
+            node.paths.give(path);
+        }
+        result
+    }
+}
+
+/// A copy from a region that this node stores.
+#[derive(Debug)]
+pub(crate) struct Copy<'a> {
+    pub(crate) owner: LmrId,
+    pub(crate) extent: u16,
+    pub(crate) offset: u64,
+    pub(crate) length: u32,
+    pub(crate) to: LmrId,
+    pub(crate) target: u64,
+    pub(crate) backwards: bool,
+    pub(crate) principal: &'a Principal,
+}

@@ -1,0 +1,118 @@
+//! Values that one thread uses at a time, made when they are first needed and kept.
+
+use dunlin_fabric::{Host, Nanos, Signal};
+use std::sync::{Mutex, PoisonError};
+
+#[derive(Debug)]
+struct Idle<T> {
+    values: Vec<T>,
+    /// The numbers of the values that are not made, the next one last.
+    numbers: Vec<usize>,
+    waiting: usize,
+}
+
+/// A pool of a bounded number of values. No lock is held while a value is in use, so a simulated thread may wait with
+/// one in hand.
+#[derive(Debug)]
+pub(crate) struct Pool<T, S> {
+    idle: Mutex<Idle<T>>,
+    signal: S,
+}
+
+/// A place in the pool.
+pub(crate) enum Taken<T> {
+    /// A value.
+    Value(T),
+    /// There is room for another, with a number that no other has: make one, and [`give`](Pool::give) it, or report
+    /// [`failed`](Pool::failed).
+    Make(usize),
+}
+
+impl<T, S: Signal> Pool<T, S> {
+    pub(crate) fn new<H: Host<Signal = S>>(host: &H, limit: usize) -> Self {
+        let numbers = (0..limit).rev().collect();
+        let idle = Idle { values: Vec::with_capacity(limit), numbers, waiting: 0 };
+        Pool { idle: Mutex::new(idle), signal: host.signal() }
+    }
+
+    fn idle(&self) -> std::sync::MutexGuard<'_, Idle<T>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the value that was used last. Waits until `until` at most; then `None`.
+    pub(crate) fn take<H: Host<Signal = S>>(&self, host: &H, until: Nanos) -> Option<Taken<T>> {
+        let mut waited = false;
+        loop {
+            let seen = self.signal.seen();
+            {
+                let mut idle = self.idle();
+                if std::mem::take(&mut waited) {
+                    idle.waiting -= 1;
+                }
+                if let Some(value) = idle.values.pop() {
+                    return Some(Taken::Value(value));
+                }
+                if let Some(number) = idle.numbers.pop() {
+                    return Some(Taken::Make(number));
+                }
+                if host.now() >= until {
+                    return None;
+                }
+                idle.waiting += 1;
+                waited = true;
+            }
+            self.signal.wait(seen, until);
+        }
+    }
+
+    /// Gives a value back, or a new one.
+    pub(crate) fn give(&self, value: T) {
+        let mut idle = self.idle();
+        idle.values.push(value);
+        let wake = idle.waiting > 0;
+        drop(idle);
+        if wake {
+            self.signal.raise();
+        }
+    }
+
+    /// The value of this number could not be made.
+    pub(crate) fn failed(&self, number: usize) {
+        let mut idle = self.idle();
+        idle.numbers.push(number);
+        let wake = idle.waiting > 0;
+        drop(idle);
+        if wake {
+            self.signal.raise();
+        }
+    }
+
+    /// Drops all values that are not in use, at the end.
+    pub(crate) fn clear(&self) {
+        let values = std::mem::take(&mut self.idle().values);
+        drop(values);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dunlin_fabric::RealHost;
+    use std::sync::Arc;
+
+    #[test]
+    fn a_pool_is_bounded_and_gives_values_on() {
+        let pool = Arc::new(Pool::new(&RealHost, 1));
+        assert!(matches!(pool.take(&RealHost, 0), Some(Taken::Make(0))));
+        assert!(pool.take(&RealHost, 0).is_none());
+        let other = Arc::clone(&pool);
+        let waiting = std::thread::spawn(move || match other.take(&RealHost, Nanos::MAX) {
+            Some(Taken::Value(value)) => value,
+            _ => 0,
+        });
+        pool.give(7);
+        assert_eq!(waiting.join().unwrap(), 7);
+        pool.failed(0);
+        assert!(matches!(pool.take(&RealHost, 0), Some(Taken::Make(0))));
+    }
+}

@@ -1,0 +1,50 @@
+//! The description of a region to make.
+
+use dunlin_tier::Rights;
+
+/// A region to make: its nodes, its name and its grants.
+#[derive(Clone, Debug, Default)]
+pub struct Spec {
+    pub(crate) nodes: Vec<String>,
+    pub(crate) name: Option<Vec<u8>>,
+    pub(crate) grants: Vec<(Option<String>, Rights)>,
+}
+
+impl Spec {
+    /// A region on this process's own node.
+    pub fn here() -> Spec {
+        Spec::default()
+    }
+
+    /// A region on a node.
+    pub fn on(node: &str) -> Spec {
+        Spec { nodes: vec![node.to_owned()], ..Spec::default() }
+    }
+
+    /// A region whose pieces are spread over nodes, in turns.
+    pub fn spread<'a>(nodes: impl IntoIterator<Item = &'a str>) -> Spec {
+        Spec { nodes: nodes.into_iter().map(str::to_owned).collect(), ..Spec::default() }
+    }
+
+    /// Gives the region a name, `application/name`, 1 to 255 bytes. A region with a name lives until it is freed; one
+    /// without ends with its last handle.
+    #[must_use]
+    pub fn named(mut self, name: impl AsRef<[u8]>) -> Spec {
+        self.name = Some(name.as_ref().to_vec());
+        self
+    }
+
+    /// Grants rights to a principal.
+    #[must_use]
+    pub fn grant(mut self, principal: &str, rights: Rights) -> Spec {
+        self.grants.push((Some(principal.to_owned()), rights));
+        self
+    }
+
+    /// Grants rights to every principal.
+    #[must_use]
+    pub fn grant_anyone(mut self, rights: Rights) -> Spec {
+        self.grants.push((None, rights));
+        self
+    }
+}

@@ -1,0 +1,100 @@
+//! Peers that break the handshake of paths, or send requests that no node sends.
+
+use crate::cluster::config;
+use dunlin_fabric::{Fabric, Host, Link, Scheme};
+use dunlin_fabric_shm::{ShmConfig, ShmFabric};
+use dunlin_rpc::{Client, ClientConfig};
+use dunlin_tier::message::{CALL, Refusal, Reply, Request, SLOW_CALL};
+use dunlin_tier::{LmrId, Name, NodeId};
+use dunlin_tier_node::{Spec, Tier, TierConfig};
+
+fn node(tag: &str) -> (Tier<ShmFabric>, TierConfig, ShmFabric) {
+    let tag = format!("{}-{tag}", std::process::id());
+    let mut config = config(Scheme::Shm, &tag, &["alice", "bob"], "alice");
+    config.token = b"secret".to_vec();
+    let fabric = ShmFabric::new(ShmConfig::default()).unwrap();
+    (Tier::within(&fabric, config.clone()).unwrap(), config, fabric)
+}
+
+/// Each of these ends the connection, and the node goes on.
+#[test]
+fn paths_that_break_the_handshake_are_refused() {
+    let (alice, config, fabric) = node("paths");
+    let hello = |node: u16, token: &[u8]| {
+        let mut bytes = b"dunlinTM".to_vec();
+        for number in [1, node, 0, token.len() as u16] {
+            bytes.extend_from_slice(&number.to_le_bytes());
+        }
+        bytes.extend_from_slice(token);
+        bytes
+    };
+    let messages: [&[Vec<u8>]; 6] = [
+        &[vec![]],
+        &[vec![0xff; 3000]],
+        &[hello(1, b"wrong")],
+        &[hello(2, b"secret")],
+        &[hello(1, b"secret"), vec![7; 300]],
+        &[hello(1, b"secret"), vec![]],
+    ];
+    for messages in messages {
+        let until = fabric.host().now() + 5_000_000_000;
+        let link = fabric.dial(&config.nodes[0].memory, until).unwrap();
+        for message in messages {
+            link.send(message).unwrap();
+        }
+        let mut offers = 0;
+        while link.receive(until).is_ok() {
+            offers += 1;
+        }
+        assert!(!link.is_alive() && offers < messages.len().max(1), "{messages:?}");
+        assert!(fabric.host().now() < until, "the node ends the connection");
+    }
+    let region = alice.malloc(100, Spec::here()).unwrap();
+    assert_eq!(region.fetch_add(0, 1).unwrap(), 0);
+}
+
+#[test]
+fn requests_that_no_node_sends_change_nothing() {
+    let (alice, config, fabric) = node("calls");
+    let region = alice.malloc(1000, Spec::here().named("a")).unwrap();
+    region.write(0, &[7; 1000]).unwrap();
+    let wrong = ClientConfig { token: b"guess".to_vec(), ..ClientConfig::default() };
+    assert!(Client::connect(&fabric, &config.nodes[0].calls, wrong).is_err());
+    let settings = ClientConfig { token: b"secret".to_vec(), ..ClientConfig::default() };
+    let mut client = Client::connect(&fabric, &config.nodes[0].calls, settings).unwrap();
+    let mut ask = |function, bytes: &[u8]| Reply::parse(&client.call(function, bytes).unwrap()).unwrap();
+    let malformed = Reply::Refused(Refusal::Malformed);
+    for bytes in [&[][..], &[0], &[99, 1, 2], &[7; 200]] {
+        assert_eq!(ask(CALL, bytes), malformed);
+    }
+    // A slow request must not come to the worker, and a quick one not to the pool.
+    let owner = LmrId { node: NodeId(0), slot: 0, generation: 0 };
+    let allocate = |length, piece| Request::Allocate { owner, length, piece }.encode();
+    assert_eq!(ask(CALL, &allocate(64, 64)), malformed);
+    assert_eq!(ask(SLOW_CALL, &Request::Exists { id: owner }.encode()), malformed);
+    for (length, piece) in [(0, 64), (64, 0), (u64::MAX, u32::MAX), (u64::MAX, 64), (1 << 40, 1)] {
+        assert_eq!(ask(SLOW_CALL, &allocate(length, piece)), malformed);
+    }
+    assert!(matches!(
+        ask(SLOW_CALL, &allocate(1 << 21, 1 << 20)),
+        Reply::Refused(Refusal::OutOfMemory { .. })
+    ));
+    // Places of regions that another owner has.
+    for (offset, length) in [(0, 8), (u64::MAX, 8), (0, u32::MAX)] {
+        let set = Request::Set { owner, extent: 0, offset, length, value: 1 };
+        assert_eq!(ask(SLOW_CALL, &set.encode()), Reply::Refused(Refusal::NoPlace));
+    }
+    let map = Request::Map {
+        id: owner,
+        wanted: dunlin_tier::Rights::ALL,
+        mapper: NodeId(77),
+        principal: dunlin_tier::Principal::new("alice").unwrap(),
+    };
+    assert_eq!(ask(CALL, &map.encode()), malformed);
+    let forget = Request::Forget { name: Name::new("a").unwrap(), id: owner };
+    assert_eq!(ask(CALL, &forget.encode()), Reply::Done, "without effect: another region has the name");
+    let mut found = [0; 1000];
+    region.read(0, &mut found).unwrap();
+    assert!(found.iter().all(|byte| *byte == 7));
+    assert_eq!(alice.free_memory(), (1 << 20) - 1024);
+}

@@ -1,0 +1,6 @@
+//! Nodes on shared memory and in virtual time, as one program.
+
+mod cluster;
+mod hostile;
+mod shm;
+mod sim;

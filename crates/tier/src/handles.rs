@@ -1,0 +1,487 @@
+//! The handles (lh) of one process: rights, bounds and places, checked on the accessing node before anything is
+//! posted (section 4.1). No other process and no other node can use a handle.
+//!
+//! The table also holds the mapper's half of the protocol that frees a region: after [`HandleTable::stop`] no
+//! operation begins, and the region is drained when all operations have ended.
+
+use crate::access::{AccessError, Kind};
+use crate::cut::Layout;
+use crate::place::{LmrId, NodeId};
+use crate::rights::Rights;
+use std::collections::BTreeSet;
+use thiserror::Error;
+
+/// A handle: a slot of a process's table and the slot's generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Handle(u64);
+
+impl Handle {
+    fn new(slot: u32, generation: u32) -> Handle {
+        Handle(u64::from(generation) << 32 | u64::from(slot))
+    }
+
+    /// Returns the handle as a number, for messages.
+    pub const fn number(self) -> u64 {
+        self.0
+    }
+
+    /// Makes a handle from a number that may be forged or stale; the table checks it at each use.
+    pub const fn from_number(number: u64) -> Handle {
+        Handle(number)
+    }
+
+    const fn slot(self) -> usize {
+        (self.0 & 0xffff_ffff) as usize
+    }
+
+    const fn generation(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+}
+
+/// The most handles of one table.
+pub const MAX_HANDLES: usize = 1 << 20;
+/// The most map requests of one table that wait for their answers.
+pub const MAX_PENDING_MAPS: usize = 4096;
+
+/// The reason why a region cannot be mapped into a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum TableError {
+    /// The table is full.
+    #[error("this process has {MAX_HANDLES} handles: unmap some")]
+    Full,
+    /// Too many map requests wait for their answers.
+    #[error("{MAX_PENDING_MAPS} map requests wait for their answers: wait for some")]
+    TooManyPending,
+    /// The region was freed while the answer to the map request was under way.
+    #[error("the region was freed while it was being mapped")]
+    Freed,
+    /// A node ended, or fenced this one, while the answer was under way: the answer may be older than that.
+    #[error("a node was lost while the region was being mapped: map it again")]
+    Interrupted,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum State {
+    /// No handle; the slot is on the free list.
+    Free,
+    /// Operations may begin.
+    Live,
+    /// The region was freed, or its memory is gone.
+    Gone,
+    /// Unmapped; operations are still in flight.
+    Closing,
+}
+
+/// A handle's metadata.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Entry {
+    layout: Option<Layout>,
+    length: u64,
+    id: LmrId,
+    generation: u32,
+    in_flight: u32,
+    rights: Rights,
+    state: State,
+}
+
+// One line a handle: a process may have a million.
+const _: () = assert!(size_of::<Entry>() <= 64);
+
+/// A permit to post one operation. It counts as in flight until [`HandleTable::end`].
+#[derive(Debug)]
+#[must_use = "an operation is in flight until HandleTable::end"]
+pub struct Operation {
+    pub(crate) handle: Handle,
+    /// The places of the region's bytes.
+    pub layout: Layout,
+}
+
+/// A map request that waits for its answer.
+#[derive(Debug)]
+#[must_use = "a map request is pending until HandleTable::finish_map"]
+pub struct MapTicket {
+    /// [`HandleTable::losses`] when the request was sent.
+    losses: u64,
+}
+
+#[cfg(test)]
+impl MapTicket {
+    /// Makes the ticket of a request that a model counts as pending: a state of a model is cloned, and tickets are
+    /// not.
+    pub(crate) fn for_model(losses: u64) -> MapTicket {
+        MapTicket { losses }
+    }
+
+    pub(crate) fn losses(&self) -> u64 {
+        self.losses
+    }
+}
+
+/// The handles of one process.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct HandleTable {
+    entries: Vec<Entry>,
+    free: Vec<u32>,
+    pending_maps: usize,
+    /// Regions that were stopped while map requests were pending. Emptied when none is pending.
+    stopped: BTreeSet<LmrId>,
+    /// The slots in use, by region.
+    slots: BTreeSet<(LmrId, u32)>,
+    /// The number of calls of [`lose`](HandleTable::lose).
+    losses: u64,
+}
+
+impl HandleTable {
+    /// Makes an empty table.
+    pub fn new() -> HandleTable {
+        HandleTable::default()
+    }
+
+    /// Returns the number of handles that are not unmapped.
+    pub fn len(&self) -> usize {
+        self.entries.iter().filter(|entry| matches!(entry.state, State::Live | State::Gone)).count()
+    }
+
+    /// Returns whether the table has no handles.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Begins a map request. Call before the request is sent: a free that overtakes the answer is then noticed.
+    pub fn begin_map(&mut self) -> Result<MapTicket, TableError> {
+        if self.pending_maps >= MAX_PENDING_MAPS {
+            return Err(TableError::TooManyPending);
+        }
+        self.pending_maps += 1;
+        Ok(MapTicket { losses: self.losses })
+    }
+
+    /// Ends a map request that was refused, or whose answer did not arrive.
+    pub fn abandon_map(&mut self, ticket: MapTicket) {
+        // The ticket ends with its request.
+        drop(ticket);
+        self.pending_maps -= 1;
+        if self.pending_maps == 0 {
+            self.stopped.clear();
+        }
+    }
+
+    /// Ends a map request with its answer; returns a new handle, also for a region that is mapped already.
+    pub fn finish_map(
+        &mut self,
+        ticket: MapTicket,
+        id: LmrId,
+        rights: Rights,
+        layout: Layout,
+    ) -> Result<Handle, TableError> {
+        let (stopped, interrupted) = (self.stopped.contains(&id), ticket.losses != self.losses);
+        self.abandon_map(ticket);
+        if stopped {
+            return Err(TableError::Freed);
+        }
+        if interrupted {
+            return Err(TableError::Interrupted);
+        }
+        let (length, in_flight, state) = (layout.length(), 0, State::Live);
+        if let Some(slot) = self.free.pop() {
+            let entry = &mut self.entries[slot as usize];
+            let generation = entry.generation;
+            *entry = Entry { layout: Some(layout), length, id, generation, in_flight, rights, state };
+            self.slots.insert((id, slot));
+            return Ok(Handle::new(slot, generation));
+        }
+        if self.entries.len() >= MAX_HANDLES {
+            return Err(TableError::Full);
+        }
+        let slot = self.entries.len() as u32;
+        // Generations begin at 1, so no handle is 0.
+        let generation = 1;
+        self.entries.push(Entry { layout: Some(layout), length, id, generation, in_flight, rights, state });
+        self.slots.insert((id, slot));
+        Ok(Handle::new(slot, generation))
+    }
+
+    fn entry(&self, handle: Handle) -> Option<&Entry> {
+        let entry = self.entries.get(handle.slot())?;
+        let valid =
+            entry.generation == handle.generation() && matches!(entry.state, State::Live | State::Gone);
+        valid.then_some(entry)
+    }
+
+    /// Returns the region, the rights and the length of a handle.
+    pub fn describe(&self, handle: Handle) -> Result<(LmrId, Rights, u64), AccessError> {
+        let entry = self.entry(handle).ok_or(AccessError::NoHandle)?;
+        Ok((entry.id, entry.rights, entry.length))
+    }
+
+    /// Checks an operation of `kind` on `length` bytes at `offset`, and counts it as in flight.
+    #[inline]
+    pub fn begin(
+        &mut self,
+        handle: Handle,
+        kind: Kind,
+        offset: u64,
+        length: u64,
+    ) -> Result<Operation, AccessError> {
+        let Some(entry) = self.entries.get_mut(handle.slot()) else { return Err(AccessError::NoHandle) };
+        if entry.generation != handle.generation() {
+            return Err(AccessError::NoHandle);
+        }
+        let layout = match (entry.state, &entry.layout) {
+            (State::Live, Some(layout)) => layout,
+            (State::Gone, _) => return Err(AccessError::Gone),
+            _ => return Err(AccessError::NoHandle),
+        };
+        if !entry.rights.contains(kind.needs()) {
+            return Err(AccessError::Denied { needs: kind.needs(), has: entry.rights });
+        }
+        if offset > entry.length || length > entry.length - offset {
+            return Err(AccessError::OutOfBounds { offset, length, size: entry.length });
+        }
+        if kind == Kind::Atomic && !offset.is_multiple_of(8) {
+            return Err(AccessError::Misaligned(offset));
+        }
+        let layout = layout.clone();
+        entry.in_flight = entry.in_flight.checked_add(1).ok_or(AccessError::TooManyOperations)?;
+        Ok(Operation { handle, layout })
+    }
+
+    /// Ends an operation: nothing of it is in flight any more. Returns the region if that closed an unmapped
+    /// handle: the record's node must then be told of one unmapping.
+    #[inline]
+    pub fn end(&mut self, operation: Operation) -> Option<LmrId> {
+        let slot = operation.handle.slot();
+        let entry = self.entries.get_mut(slot)?;
+        entry.in_flight = entry.in_flight.saturating_sub(1);
+        (entry.state == State::Closing && entry.in_flight == 0).then(|| self.release(slot))
+    }
+
+    /// Unmaps a handle. Operations in flight end as usual. Returns the region if the handle is closed now; with
+    /// operations in flight, the last [`end`](HandleTable::end) returns it.
+    pub fn unmap(&mut self, handle: Handle) -> Result<Option<LmrId>, AccessError> {
+        self.entry(handle).ok_or(AccessError::NoHandle)?;
+        let slot = handle.slot();
+        let entry = &mut self.entries[slot];
+        entry.state = State::Closing;
+        Ok((entry.in_flight == 0).then(|| self.release(slot)))
+    }
+
+    fn release(&mut self, slot: usize) -> LmrId {
+        let entry = &mut self.entries[slot];
+        let id = entry.id;
+        entry.state = State::Free;
+        entry.layout = None;
+        // A slot whose generations are used up is not used again.
+        if let Some(next) = entry.generation.checked_add(1) {
+            entry.generation = next;
+            self.free.push(slot as u32);
+        }
+        self.slots.remove(&(id, slot as u32));
+        id
+    }
+
+    /// Stops a region that is being freed: no operation on it begins any more, also if the answer to a map request
+    /// is still under way. Returns whether it is drained; otherwise ask again. May be repeated.
+    pub fn stop(&mut self, id: LmrId) -> bool {
+        if self.pending_maps > 0 {
+            self.stopped.insert(id);
+        }
+        let mut drained = true;
+        for (_, slot) in self.slots.range((id, 0)..=(id, u32::MAX)) {
+            let entry = &mut self.entries[*slot as usize];
+            if entry.state == State::Live {
+                entry.state = State::Gone;
+                entry.layout = None;
+            }
+            drained &= entry.in_flight == 0;
+        }
+        drained
+    }
+
+    /// Marks all regions with a piece at `node` as gone: the node ended, or it fenced this node. Returns their
+    /// number. Map requests that are pending are interrupted: their answers may be older.
+    pub fn lose(&mut self, node: NodeId) -> usize {
+        self.losses += 1;
+        let mut lost = 0;
+        for entry in self.entries.iter_mut().filter(|entry| entry.state == State::Live) {
+            let stored = |layout: &Layout| layout.pieces().iter().any(|piece| piece.node == node);
+            if entry.layout.as_ref().is_some_and(stored) {
+                entry.state = State::Gone;
+                entry.layout = None;
+                lost += 1;
+            }
+        }
+        lost
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::place::Piece;
+    use proptest::prelude::*;
+
+    fn id(slot: u32) -> LmrId {
+        LmrId { node: NodeId(1), slot, generation: 1 }
+    }
+
+    fn layout(node: u16, length: u32) -> Layout {
+        Layout::new(vec![Piece { node: NodeId(node), extent: 0, length, offset: 0 }]).unwrap()
+    }
+
+    fn map(table: &mut HandleTable, slot: u32, rights: Rights, length: u32) -> Handle {
+        let ticket = table.begin_map().unwrap();
+        table.finish_map(ticket, id(slot), rights, layout(2, length)).unwrap()
+    }
+
+    #[test]
+    fn each_mapping_is_a_new_handle_and_old_ones_are_refused() {
+        let mut table = HandleTable::new();
+        let first = map(&mut table, 1, Rights::READ, 100);
+        let second = map(&mut table, 1, Rights::ALL, 100);
+        assert_ne!(first, second);
+        assert_eq!(table.describe(first), Ok((id(1), Rights::READ, 100)));
+        assert_eq!(table.unmap(first), Ok(Some(id(1))));
+        assert_eq!(table.unmap(first), Err(AccessError::NoHandle));
+        let third = map(&mut table, 1, Rights::READ, 100);
+        assert_eq!(third.slot(), first.slot(), "the slot is used again");
+        assert!(matches!(table.begin(first, Kind::Read, 0, 1), Err(AccessError::NoHandle)));
+        assert_eq!(table.unmap(third), Ok(Some(id(1))));
+        assert_eq!(table.unmap(second), Ok(Some(id(1))));
+        assert!(table.is_empty());
+    }
+
+    #[test]
+    fn rights_are_needed_one_by_one() {
+        let mut table = HandleTable::new();
+        for bits in 0..8 {
+            let rights = Rights::from_bits(bits).unwrap();
+            let handle = map(&mut table, bits.into(), rights, 64);
+            for kind in [Kind::Read, Kind::Write, Kind::Atomic] {
+                let allowed = if kind == Kind::Read { bits & 1 != 0 } else { bits & 2 != 0 };
+                match table.begin(handle, kind, 0, 8) {
+                    Ok(operation) => {
+                        assert!(allowed, "{kind:?} with {rights}");
+                        assert_eq!(table.end(operation), None);
+                    }
+                    Err(error) => {
+                        assert!(!allowed, "{kind:?} with {rights}");
+                        assert_eq!(error, AccessError::Denied { needs: kind.needs(), has: rights });
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_stopped_region_drains_and_stays_gone() {
+        let mut table = HandleTable::new();
+        let (one, other) = (map(&mut table, 1, Rights::ALL, 64), map(&mut table, 2, Rights::ALL, 64));
+        let operation = table.begin(one, Kind::Write, 0, 64).unwrap();
+        assert!(!table.stop(id(1)) && !table.stop(id(1)));
+        assert!(matches!(table.begin(one, Kind::Write, 0, 64), Err(AccessError::Gone)));
+        let unrelated = table.begin(other, Kind::Write, 0, 64).unwrap();
+        assert_eq!(table.end(operation), None);
+        assert!(table.stop(id(1)), "operations on other regions do not count");
+        assert_eq!(table.end(unrelated), None);
+        assert_eq!(table.unmap(one), Ok(Some(id(1))));
+    }
+
+    #[test]
+    fn an_unmapped_handle_with_an_operation_in_flight_is_not_drained() {
+        let mut table = HandleTable::new();
+        let handle = map(&mut table, 1, Rights::ALL, 64);
+        let operation = table.begin(handle, Kind::Read, 0, 8).unwrap();
+        assert_eq!(table.unmap(handle), Ok(None));
+        assert!(!table.stop(id(1)));
+        assert!(matches!(table.begin(handle, Kind::Read, 0, 8), Err(AccessError::NoHandle)));
+        assert_eq!(table.end(operation), Some(id(1)));
+        assert!(table.stop(id(1)));
+    }
+
+    #[test]
+    fn a_free_that_overtakes_the_answer_to_a_map_request_is_noticed() {
+        let mut table = HandleTable::new();
+        let (first, second) = (table.begin_map().unwrap(), table.begin_map().unwrap());
+        assert!(table.stop(id(1)));
+        assert_eq!(table.finish_map(first, id(1), Rights::ALL, layout(2, 64)), Err(TableError::Freed));
+        assert!(table.finish_map(second, id(2), Rights::ALL, layout(2, 64)).is_ok());
+        assert!(table.stopped.is_empty(), "no request is pending, so nothing needs to be remembered");
+    }
+
+    #[test]
+    fn a_lost_node_takes_its_regions_with_it() {
+        let mut table = HandleTable::new();
+        let ticket = table.begin_map().unwrap();
+        let elsewhere = table.finish_map(ticket, id(5), Rights::ALL, layout(3, 64)).unwrap();
+        let here = map(&mut table, 1, Rights::ALL, 64);
+        assert_eq!(table.lose(NodeId(2)), 1);
+        assert!(matches!(table.begin(here, Kind::Read, 0, 1), Err(AccessError::Gone)));
+        assert!(table.begin(elsewhere, Kind::Read, 0, 1).is_ok());
+    }
+
+    #[test]
+    fn a_lost_node_interrupts_pending_map_requests() {
+        let mut table = HandleTable::new();
+        let ticket = table.begin_map().unwrap();
+        assert_eq!(table.lose(NodeId(2)), 0);
+        let interrupted = table.finish_map(ticket, id(1), Rights::ALL, layout(2, 64));
+        assert_eq!(interrupted, Err(TableError::Interrupted));
+        assert!(table.is_empty());
+        map(&mut table, 1, Rights::ALL, 64);
+    }
+
+    #[test]
+    fn pending_maps_are_bounded() {
+        let mut table = HandleTable::new();
+        let tickets: Vec<_> = (0..MAX_PENDING_MAPS).map(|_| table.begin_map().unwrap()).collect();
+        assert!(matches!(table.begin_map(), Err(TableError::TooManyPending)));
+        tickets.into_iter().for_each(|ticket| table.abandon_map(ticket));
+        assert!(table.begin_map().is_ok());
+    }
+
+    proptest! {
+        /// The check against the definition, with numbers near the ends of their ranges.
+        #[test]
+        fn bounds_are_exact(length in 1u32..5000, offset in edge(), count in edge()) {
+            let mut table = HandleTable::new();
+            let handle = map(&mut table, 1, Rights::ALL, length);
+            let inside = u128::from(offset) + u128::from(count) <= u128::from(length);
+            match table.begin(handle, Kind::Write, offset, count) {
+                Ok(operation) => {
+                    prop_assert!(inside);
+                    let _ = table.end(operation);
+                }
+                Err(error) => {
+                    prop_assert!(!inside);
+                    prop_assert_eq!(error, AccessError::OutOfBounds { offset, length: count, size: length.into() });
+                }
+            }
+            let atomic = table.begin(handle, Kind::Atomic, offset, 8);
+            prop_assert_eq!(atomic.is_ok(), offset % 8 == 0 && u128::from(offset) + 8 <= u128::from(length));
+        }
+
+        /// No number is a handle unless the table gave it out and it is not unmapped.
+        #[test]
+        fn forged_numbers_are_refused(number in any::<u64>(), slot in 0u64..6, generation in 0u64..4) {
+            let mut table = HandleTable::new();
+            let mut live = Vec::new();
+            for slot in 0..4 {
+                live.push(map(&mut table, slot, Rights::ALL, 64));
+            }
+            let gone = live.remove(1);
+            let _ = table.unmap(gone);
+            for number in [number, generation << 32 | slot] {
+                let handle = Handle::from_number(number);
+                let found = table.begin(handle, Kind::Read, 0, 1).is_ok();
+                prop_assert_eq!(found, live.contains(&handle));
+            }
+        }
+    }
+
+    fn edge() -> impl Strategy<Value = u64> {
+        prop_oneof![0u64..6000, (u64::MAX - 6000)..=u64::MAX, any::<u64>()]
+    }
+}

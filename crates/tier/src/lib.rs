@@ -1,0 +1,34 @@
+//! The memory tier of LITE (SOSP 2017, section 4.1) as state machines without I/O: names, rights, records of
+//! memory regions (LMRs), the handles of a process, the cutting of operations, the allocator of a node's
+//! arena, and the protocol that frees a region.
+//!
+//! Every type is a pure function of its inputs. Nothing here knows a fabric, a clock, a thread or a random
+//! source, and nothing is `unsafe`. The crate `dunlin-tier-node` connects the machines to a fabric.
+//!
+//! ```text
+//! Name ── home node (hash) ──> LmrId ──> Record at a master's node: pieces, grants, mappers
+//!                                           │ map: rights checked, mapper listed
+//! Handle of one process ──> HandleTable: rights, bounds ──> Cuts: (node, extent, offset, length)
+//! ```
+#![forbid(unsafe_code)]
+
+pub mod access;
+pub mod cut;
+pub mod handles;
+pub mod message;
+pub mod name;
+pub mod place;
+pub mod record;
+pub mod retire;
+pub mod rights;
+pub mod space;
+
+pub use access::{AccessError, Kind};
+pub use cut::{Cut, Cuts, Layout, LayoutError};
+pub use handles::{Handle, HandleTable, MapTicket, Operation, TableError};
+pub use name::{MAX_NAME, Name, NameError, home};
+pub use place::{LmrId, NodeId, Piece};
+pub use record::{Directory, Mapping, Names, RecordError};
+pub use retire::{Command, Retirement};
+pub use rights::{Grantee, Grants, MAX_GRANTS, Principal, PrincipalError, Rights};
+pub use space::{Block, Space, SpaceError};

@@ -1,0 +1,649 @@
+//! The messages between nodes, which travel as calls of the RPC engine: one byte for the kind, then fields in
+//! little-endian order. Parsing is total: any bytes give a message or [`Malformed`], without a panic and without an
+//! allocation larger than the bytes.
+
+use crate::cut::{Layout, MAX_PIECES};
+use crate::name::Name;
+use crate::place::{LmrId, NodeId, Piece};
+use crate::record::{Mapping, RecordError};
+use crate::rights::{GrantError, Grantee, Principal, Rights};
+use thiserror::Error;
+
+/// The function of the node's service that answers at once.
+pub const CALL: u16 = 1;
+/// The function of the node's service for requests that take long or wait for other nodes.
+pub const SLOW_CALL: u16 = 2;
+
+/// The bytes are not a message of this version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("the peer node sent a message that cannot be understood: bring both nodes to the same release")]
+pub struct Malformed;
+
+/// A request to a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// To a name's home: give the name to a region.
+    Claim {
+        /// The name.
+        name: Name,
+        /// The region.
+        id: LmrId,
+    },
+    /// To a name's home: find the region of a name.
+    Lookup {
+        /// The name.
+        name: Name,
+    },
+    /// To a name's home: end a claim.
+    Forget {
+        /// The name.
+        name: Name,
+        /// The region that has it.
+        id: LmrId,
+    },
+    /// To a record's node: is this id in use?
+    Exists {
+        /// The id.
+        id: LmrId,
+    },
+    /// To a storing node: give `owner` memory in pieces.
+    Allocate {
+        /// The region.
+        owner: LmrId,
+        /// The length in bytes.
+        length: u64,
+        /// The longest piece, in bytes.
+        piece: u32,
+    },
+    /// To a storing node: take back all memory of `owner`.
+    Release {
+        /// The region.
+        owner: LmrId,
+    },
+    /// To a record's node: map a region.
+    Map {
+        /// The region.
+        id: LmrId,
+        /// The rights asked for.
+        wanted: Rights,
+        /// The node of the principal.
+        mapper: NodeId,
+        /// The principal, for which its node vouches.
+        principal: Principal,
+    },
+    /// To a record's node: `mapper` closed one handle.
+    Unmap {
+        /// The region.
+        id: LmrId,
+        /// The node.
+        mapper: NodeId,
+    },
+    /// To a record's node: grant rights.
+    Grant {
+        /// The region.
+        id: LmrId,
+        /// The rights.
+        rights: Rights,
+        /// The granting principal.
+        by: Principal,
+        /// The receiver.
+        to: Grantee,
+    },
+    /// To a record's node: free a region. Waits for other nodes.
+    Free {
+        /// The region.
+        id: LmrId,
+        /// The master.
+        by: Principal,
+    },
+    /// To a mapper: begin no operation on the region, and say whether it is drained.
+    Stop {
+        /// The region.
+        id: LmrId,
+    },
+    /// To a storing node: destroy the connections that `mapper` has now, and say whether nothing arrives over them
+    /// any more. A repetition for the same region concerns the same connections.
+    Fence {
+        /// The region that is being freed.
+        id: LmrId,
+        /// The node to fence.
+        mapper: NodeId,
+    },
+    /// To a storing node: add to a word.
+    FetchAdd {
+        /// The region.
+        owner: LmrId,
+        /// The extent.
+        extent: u16,
+        /// The offset in bytes.
+        offset: u64,
+        /// The addend.
+        add: u64,
+    },
+    /// To a storing node: compare a word and swap it.
+    CompareSwap {
+        /// The region.
+        owner: LmrId,
+        /// The extent.
+        extent: u16,
+        /// The offset in bytes.
+        offset: u64,
+        /// The expected value.
+        expected: u64,
+        /// The new value.
+        swap: u64,
+    },
+    /// To a storing node: set bytes to a value (section 7.1).
+    Set {
+        /// The region.
+        owner: LmrId,
+        /// The extent.
+        extent: u16,
+        /// The offset in bytes.
+        offset: u64,
+        /// The length in bytes.
+        length: u32,
+        /// The value.
+        value: u8,
+    },
+    /// To a storing node: copy bytes to another region (section 7.1). The node maps the target for the principal.
+    Copy {
+        /// The region.
+        owner: LmrId,
+        /// The extent.
+        extent: u16,
+        /// The offset in bytes.
+        offset: u64,
+        /// The length in bytes.
+        length: u32,
+        /// The region to copy to.
+        to: LmrId,
+        /// The offset there, in bytes.
+        target: u64,
+        /// Whether to begin at the end: for ranges that overlap.
+        backwards: bool,
+        /// The principal, for which its node vouches.
+        principal: Principal,
+    },
+}
+
+/// The reason why a node refuses a request. Nothing was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The record or the name says no.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    /// The node has no memory left.
+    #[error(
+        "the node has no {wanted} bytes left: free regions there, choose another node, or give it more memory"
+    )]
+    OutOfMemory {
+        /// The bytes requested.
+        wanted: u64,
+    },
+    /// The place does not belong to the region (any more).
+    #[error("the place does not belong to the region: it was freed")]
+    NoPlace,
+    /// The region to copy to cannot be written; some bytes may have been copied.
+    #[error(
+        "the region to copy to cannot be written by the node that stores the source: see the log of that node"
+    )]
+    Target,
+    /// The node could not understand the request.
+    #[error("the node did not understand the request: bring both nodes to the same release")]
+    Malformed,
+    /// The free has begun and waits for nodes that do not answer; it goes on by itself. The memory is kept until then.
+    #[error("the region is freed, and its memory is kept until {0} answers or ends")]
+    Waits(NodeId),
+}
+
+/// The answer of a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// It is done.
+    Done,
+    /// Yes or no: [`Request::Exists`], [`Request::Stop`] (drained), [`Request::Fence`] (fenced).
+    Flag(bool),
+    /// The region of a name.
+    Found(LmrId),
+    /// The old value of a word.
+    Old(u64),
+    /// Memory for a region.
+    Allocated(Layout),
+    /// The region is mapped.
+    Mapped(Mapping),
+    /// The request is refused.
+    Refused(Refusal),
+}
+
+struct Writer(Vec<u8>);
+
+impl Writer {
+    fn new(kind: u8) -> Writer {
+        Writer(vec![kind])
+    }
+    fn u8(mut self, value: u8) -> Self {
+        self.0.push(value);
+        self
+    }
+    fn u16(mut self, value: u16) -> Self {
+        self.0.extend_from_slice(&value.to_le_bytes());
+        self
+    }
+    fn u32(mut self, value: u32) -> Self {
+        self.0.extend_from_slice(&value.to_le_bytes());
+        self
+    }
+    fn u64(mut self, value: u64) -> Self {
+        self.0.extend_from_slice(&value.to_le_bytes());
+        self
+    }
+    fn id(self, id: LmrId) -> Self {
+        self.u16(id.node.0).u32(id.slot).u64(id.generation)
+    }
+    /// At most 255 bytes.
+    fn text(mut self, bytes: &[u8]) -> Self {
+        debug_assert!(bytes.len() <= 255);
+        self.0.push(bytes.len() as u8);
+        self.0.extend_from_slice(bytes);
+        self
+    }
+    fn layout(mut self, layout: &Layout) -> Self {
+        self = self.u32(layout.pieces().len() as u32);
+        for piece in layout.pieces() {
+            self = self.u16(piece.node.0).u16(piece.extent).u32(piece.length).u64(piece.offset);
+        }
+        self
+    }
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+        let (taken, rest) = self.0.split_first_chunk::<N>().ok_or(Malformed)?;
+        self.0 = rest;
+        Ok(*taken)
+    }
+    fn u8(&mut self) -> Result<u8, Malformed> {
+        Ok(self.take::<1>()?[0])
+    }
+    fn u16(&mut self) -> Result<u16, Malformed> {
+        Ok(u16::from_le_bytes(self.take()?))
+    }
+    fn u32(&mut self) -> Result<u32, Malformed> {
+        Ok(u32::from_le_bytes(self.take()?))
+    }
+    fn u64(&mut self) -> Result<u64, Malformed> {
+        Ok(u64::from_le_bytes(self.take()?))
+    }
+    fn flag(&mut self) -> Result<bool, Malformed> {
+        match self.u8()? {
+            flag @ (0 | 1) => Ok(flag == 1),
+            _ => Err(Malformed),
+        }
+    }
+    fn node(&mut self) -> Result<NodeId, Malformed> {
+        Ok(NodeId(self.u16()?))
+    }
+    fn id(&mut self) -> Result<LmrId, Malformed> {
+        Ok(LmrId { node: self.node()?, slot: self.u32()?, generation: self.u64()? })
+    }
+    fn text(&mut self) -> Result<&'a [u8], Malformed> {
+        let length = usize::from(self.u8()?);
+        let (text, rest) = self.0.split_at_checked(length).ok_or(Malformed)?;
+        self.0 = rest;
+        Ok(text)
+    }
+    fn name(&mut self) -> Result<Name, Malformed> {
+        Name::new(self.text()?).map_err(|_| Malformed)
+    }
+    fn principal(&mut self) -> Result<Principal, Malformed> {
+        let text = std::str::from_utf8(self.text()?).map_err(|_| Malformed)?;
+        Principal::new(text).map_err(|_| Malformed)
+    }
+    fn rights(&mut self) -> Result<Rights, Malformed> {
+        Rights::from_bits(self.u8()?).ok_or(Malformed)
+    }
+    fn layout(&mut self) -> Result<Layout, Malformed> {
+        let count = self.u32()? as usize;
+        if count > MAX_PIECES || count > self.0.len() / size_of::<Piece>() {
+            return Err(Malformed);
+        }
+        let mut pieces = Vec::with_capacity(count);
+        for _ in 0..count {
+            let (node, extent) = (self.node()?, self.u16()?);
+            pieces.push(Piece { node, extent, length: self.u32()?, offset: self.u64()? });
+        }
+        Layout::new(pieces).map_err(|_| Malformed)
+    }
+    fn end<T>(self, value: T) -> Result<T, Malformed> {
+        if self.0.is_empty() { Ok(value) } else { Err(Malformed) }
+    }
+}
+
+impl Request {
+    /// Returns whether the request may take long, or wait for other nodes: it is then a [`SLOW_CALL`].
+    pub fn is_slow(&self) -> bool {
+        matches!(
+            self,
+            Request::Free { .. } | Request::Allocate { .. } | Request::Set { .. } | Request::Copy { .. }
+        )
+    }
+
+    /// Encodes the request.
+    pub fn encode(&self) -> Vec<u8> {
+        match self {
+            Request::Claim { name, id } => Writer::new(1).id(*id).text(name.as_bytes()),
+            Request::Lookup { name } => Writer::new(2).text(name.as_bytes()),
+            Request::Forget { name, id } => Writer::new(3).id(*id).text(name.as_bytes()),
+            Request::Exists { id } => Writer::new(4).id(*id),
+            Request::Allocate { owner, length, piece } => Writer::new(5).id(*owner).u64(*length).u32(*piece),
+            Request::Release { owner } => Writer::new(6).id(*owner),
+            Request::Map { id, wanted, mapper, principal } => {
+                Writer::new(7).id(*id).u8(wanted.bits()).u16(mapper.0).text(principal.as_str().as_bytes())
+            }
+            Request::Unmap { id, mapper } => Writer::new(8).id(*id).u16(mapper.0),
+            Request::Grant { id, rights, by, to } => {
+                let writer = Writer::new(9).id(*id).u8(rights.bits()).text(by.as_str().as_bytes());
+                match to {
+                    Grantee::Anyone => writer.text(&[]),
+                    Grantee::Principal(principal) => writer.text(principal.as_str().as_bytes()),
+                }
+            }
+            Request::Free { id, by } => Writer::new(10).id(*id).text(by.as_str().as_bytes()),
+            Request::Stop { id } => Writer::new(11).id(*id),
+            Request::Fence { id, mapper } => Writer::new(12).id(*id).u16(mapper.0),
+            Request::FetchAdd { owner, extent, offset, add } => {
+                Writer::new(13).id(*owner).u16(*extent).u64(*offset).u64(*add)
+            }
+            Request::CompareSwap { owner, extent, offset, expected, swap } => {
+                Writer::new(14).id(*owner).u16(*extent).u64(*offset).u64(*expected).u64(*swap)
+            }
+            Request::Set { owner, extent, offset, length, value } => {
+                Writer::new(15).id(*owner).u16(*extent).u64(*offset).u32(*length).u8(*value)
+            }
+            Request::Copy { owner, extent, offset, length, to, target, backwards, principal } => {
+                let writer = Writer::new(16).id(*owner).u16(*extent).u64(*offset).u32(*length).id(*to);
+                writer.u64(*target).u8(u8::from(*backwards)).text(principal.as_str().as_bytes())
+            }
+        }
+        .0
+    }
+
+    /// Parses a request.
+    pub fn parse(bytes: &[u8]) -> Result<Request, Malformed> {
+        let mut reader = Reader(bytes);
+        let kind = reader.u8()?;
+        let request = match kind {
+            1 | 3 => {
+                let (id, name) = (reader.id()?, reader.name()?);
+                if kind == 1 { Request::Claim { name, id } } else { Request::Forget { name, id } }
+            }
+            2 => Request::Lookup { name: reader.name()? },
+            4 => Request::Exists { id: reader.id()? },
+            5 => Request::Allocate { owner: reader.id()?, length: reader.u64()?, piece: reader.u32()? },
+            6 => Request::Release { owner: reader.id()? },
+            7 => {
+                let (id, wanted, mapper) = (reader.id()?, reader.rights()?, reader.node()?);
+                Request::Map { id, wanted, mapper, principal: reader.principal()? }
+            }
+            8 => Request::Unmap { id: reader.id()?, mapper: reader.node()? },
+            9 => {
+                let (id, rights, by) = (reader.id()?, reader.rights()?, reader.principal()?);
+                let to = match reader.0 {
+                    [0] => {
+                        reader.u8()?;
+                        Grantee::Anyone
+                    }
+                    _ => Grantee::Principal(reader.principal()?),
+                };
+                Request::Grant { id, rights, by, to }
+            }
+            10 => Request::Free { id: reader.id()?, by: reader.principal()? },
+            11 => Request::Stop { id: reader.id()? },
+            12 => Request::Fence { id: reader.id()?, mapper: reader.node()? },
+            13 => {
+                let (owner, extent, offset) = (reader.id()?, reader.u16()?, reader.u64()?);
+                Request::FetchAdd { owner, extent, offset, add: reader.u64()? }
+            }
+            14 => {
+                let (owner, extent, offset) = (reader.id()?, reader.u16()?, reader.u64()?);
+                Request::CompareSwap { owner, extent, offset, expected: reader.u64()?, swap: reader.u64()? }
+            }
+            15 => {
+                let (owner, extent, offset) = (reader.id()?, reader.u16()?, reader.u64()?);
+                Request::Set { owner, extent, offset, length: reader.u32()?, value: reader.u8()? }
+            }
+            16 => {
+                let (owner, extent, offset) = (reader.id()?, reader.u16()?, reader.u64()?);
+                let (length, to, target) = (reader.u32()?, reader.id()?, reader.u64()?);
+                let (backwards, principal) = (reader.flag()?, reader.principal()?);
+                Request::Copy { owner, extent, offset, length, to, target, backwards, principal }
+            }
+            _ => return Err(Malformed),
+        };
+        reader.end(request)
+    }
+}
+
+impl Reply {
+    /// Encodes the reply.
+    pub fn encode(&self) -> Vec<u8> {
+        match self {
+            Reply::Done => Writer::new(0),
+            Reply::Flag(flag) => Writer::new(1).u8(u8::from(*flag)),
+            Reply::Found(id) => Writer::new(2).id(*id),
+            Reply::Old(value) => Writer::new(3).u64(*value),
+            Reply::Allocated(layout) => Writer::new(4).layout(layout),
+            Reply::Mapped(mapping) => Writer::new(5).u8(mapping.rights.bits()).layout(&mapping.layout),
+            Reply::Refused(refusal) => {
+                let writer = Writer::new(255);
+                match refusal {
+                    Refusal::Record(RecordError::NoSuch) => writer.u8(1),
+                    Refusal::Record(RecordError::Denied { wanted, has }) => {
+                        writer.u8(2).u8(wanted.bits()).u8(has.bits())
+                    }
+                    Refusal::Record(RecordError::Grant(GrantError::NotMaster)) => writer.u8(3),
+                    Refusal::Record(RecordError::Grant(GrantError::Exceeds { has, grants })) => {
+                        writer.u8(4).u8(has.bits()).u8(grants.bits())
+                    }
+                    Refusal::Record(RecordError::Grant(GrantError::TooMany)) => writer.u8(5),
+                    Refusal::Record(RecordError::Taken) => writer.u8(6),
+                    Refusal::Record(RecordError::Full) => writer.u8(7),
+                    Refusal::OutOfMemory { wanted } => writer.u8(8).u64(*wanted),
+                    Refusal::NoPlace => writer.u8(9),
+                    Refusal::Malformed => writer.u8(10),
+                    Refusal::Waits(node) => writer.u8(11).u16(node.0),
+                    Refusal::Target => writer.u8(12),
+                }
+            }
+        }
+        .0
+    }
+
+    /// Parses a reply.
+    pub fn parse(bytes: &[u8]) -> Result<Reply, Malformed> {
+        let mut reader = Reader(bytes);
+        let reply = match reader.u8()? {
+            0 => Reply::Done,
+            1 => Reply::Flag(reader.flag()?),
+            2 => Reply::Found(reader.id()?),
+            3 => Reply::Old(reader.u64()?),
+            4 => Reply::Allocated(reader.layout()?),
+            5 => Reply::Mapped(Mapping { rights: reader.rights()?, layout: reader.layout()? }),
+            255 => Reply::Refused(match reader.u8()? {
+                1 => RecordError::NoSuch.into(),
+                2 => RecordError::Denied { wanted: reader.rights()?, has: reader.rights()? }.into(),
+                3 => RecordError::from(GrantError::NotMaster).into(),
+                4 => {
+                    let (has, grants) = (reader.rights()?, reader.rights()?);
+                    RecordError::from(GrantError::Exceeds { has, grants }).into()
+                }
+                5 => RecordError::from(GrantError::TooMany).into(),
+                6 => RecordError::Taken.into(),
+                7 => RecordError::Full.into(),
+                8 => Refusal::OutOfMemory { wanted: reader.u64()? },
+                9 => Refusal::NoPlace,
+                10 => Refusal::Malformed,
+                11 => Refusal::Waits(reader.node()?),
+                12 => Refusal::Target,
+                _ => return Err(Malformed),
+            }),
+            _ => return Err(Malformed),
+        };
+        reader.end(reply)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn id() -> impl Strategy<Value = LmrId> {
+        (any::<u16>(), any::<u32>(), any::<u64>()).prop_map(|(node, slot, generation)| LmrId {
+            node: NodeId(node),
+            slot,
+            generation,
+        })
+    }
+
+    fn name() -> impl Strategy<Value = Name> {
+        prop::collection::vec(any::<u8>(), 1..=255).prop_map(|bytes| Name::new(bytes).unwrap())
+    }
+
+    fn principal() -> impl Strategy<Value = Principal> {
+        "[a-z]{1,64}".prop_map(|text| Principal::new(&text).unwrap())
+    }
+
+    fn rights() -> impl Strategy<Value = Rights> {
+        (0u8..8).prop_map(|bits| Rights::from_bits(bits).unwrap())
+    }
+
+    fn layout() -> impl Strategy<Value = Layout> {
+        (1usize..20, 1u32..5000, any::<u16>()).prop_map(|(count, length, node)| {
+            let piece = Piece { node: NodeId(node), extent: 1, length, offset: 77 };
+            Layout::new(vec![piece; count]).unwrap()
+        })
+    }
+
+    fn request() -> impl Strategy<Value = Request> {
+        let node = any::<u16>().prop_map(NodeId).boxed();
+        let to = prop_oneof![Just(Grantee::Anyone), principal().prop_map(Grantee::Principal)];
+        let place = (id(), any::<u16>(), any::<u64>()).boxed();
+        let copied = (place.clone(), id());
+        prop_oneof![
+            (name(), id()).prop_map(|(name, id)| Request::Claim { name, id }),
+            name().prop_map(|name| Request::Lookup { name }),
+            (name(), id()).prop_map(|(name, id)| Request::Forget { name, id }),
+            id().prop_map(|id| Request::Exists { id }),
+            (id(), any::<u64>(), any::<u32>()).prop_map(|(owner, length, piece)| Request::Allocate {
+                owner,
+                length,
+                piece
+            }),
+            id().prop_map(|owner| Request::Release { owner }),
+            (id(), rights(), node.clone(), principal())
+                .prop_map(|(id, wanted, mapper, principal)| Request::Map { id, wanted, mapper, principal }),
+            (id(), node.clone()).prop_map(|(id, mapper)| Request::Unmap { id, mapper }),
+            (id(), rights(), principal(), to).prop_map(|(id, rights, by, to)| Request::Grant {
+                id,
+                rights,
+                by,
+                to
+            }),
+            (id(), principal()).prop_map(|(id, by)| Request::Free { id, by }),
+            id().prop_map(|id| Request::Stop { id }),
+            (id(), node).prop_map(|(id, mapper)| Request::Fence { id, mapper }),
+            (place.clone(), any::<u64>()).prop_map(|((owner, extent, offset), add)| Request::FetchAdd {
+                owner,
+                extent,
+                offset,
+                add
+            }),
+            (place.clone(), any::<u64>(), any::<u64>()).prop_map(
+                |((owner, extent, offset), expected, swap)| {
+                    Request::CompareSwap { owner, extent, offset, expected, swap }
+                }
+            ),
+            (place, any::<u32>(), any::<u8>()).prop_map(|((owner, extent, offset), length, value)| {
+                Request::Set { owner, extent, offset, length, value }
+            }),
+            (copied, any::<u32>(), any::<u64>(), any::<bool>(), principal()).prop_map(
+                |(((owner, extent, offset), to), length, target, backwards, principal)| {
+                    Request::Copy { owner, extent, offset, length, to, target, backwards, principal }
+                }
+            ),
+        ]
+    }
+
+    fn reply() -> impl Strategy<Value = Reply> {
+        prop_oneof![
+            Just(Reply::Done),
+            any::<bool>().prop_map(Reply::Flag),
+            id().prop_map(Reply::Found),
+            any::<u64>().prop_map(Reply::Old),
+            layout().prop_map(Reply::Allocated),
+            (rights(), layout()).prop_map(|(rights, layout)| Reply::Mapped(Mapping { rights, layout })),
+            refusal().prop_map(Reply::Refused),
+        ]
+    }
+
+    fn refusal() -> impl Strategy<Value = Refusal> {
+        prop_oneof![
+            Just(RecordError::NoSuch.into()),
+            (rights(), rights()).prop_map(|(wanted, has)| RecordError::Denied { wanted, has }.into()),
+            Just(RecordError::from(GrantError::NotMaster).into()),
+            (rights(), rights()).prop_map(|(has, grants)| RecordError::from(GrantError::Exceeds {
+                has,
+                grants
+            })
+            .into()),
+            Just(RecordError::from(GrantError::TooMany).into()),
+            Just(RecordError::Taken.into()),
+            Just(RecordError::Full.into()),
+            any::<u64>().prop_map(|wanted| Refusal::OutOfMemory { wanted }),
+            Just(Refusal::NoPlace),
+            Just(Refusal::Malformed),
+            Just(Refusal::Target),
+            any::<u16>().prop_map(|node| Refusal::Waits(NodeId(node))),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn requests_and_replies_come_back_whole(request in request(), reply in reply()) {
+            prop_assert_eq!(Request::parse(&request.encode()), Ok(request));
+            prop_assert_eq!(Reply::parse(&reply.encode()), Ok(reply));
+        }
+
+        /// Shortened, lengthened and random messages are refused or understood, and never cause a panic.
+        #[test]
+        fn any_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..300), request in request(), reply in reply(), cut in any::<prop::sample::Index>()) {
+            let _ = (Request::parse(&bytes), Reply::parse(&bytes));
+            for (good, is_request) in [(request.encode(), true), (reply.encode(), false)] {
+                let mut short = good.clone();
+                short.truncate(cut.index(good.len()));
+                let long = [&good[..], &[1]].concat();
+                if is_request {
+                    prop_assert!(Request::parse(&short).is_err() && Request::parse(&long).is_err());
+                } else {
+                    prop_assert!(Reply::parse(&short).is_err() && Reply::parse(&long).is_err());
+                }
+                let mut changed = good;
+                let at = cut.index(changed.len());
+                changed[at] ^= bytes.first().copied().unwrap_or(1);
+                let _ = (Request::parse(&changed), Reply::parse(&changed));
+            }
+        }
+    }
+
+    #[test]
+    fn a_count_of_pieces_without_pieces_allocates_nothing() {
+        let mut bytes = vec![4];
+        bytes.extend_from_slice(&u32::MAX.to_le_bytes());
+        assert_eq!(Reply::parse(&bytes), Err(Malformed));
+    }
+}

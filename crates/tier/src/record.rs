@@ -1,0 +1,355 @@
+//! The records that a node keeps of regions, and the names that it keeps as their home.
+
+use crate::cut::Layout;
+use crate::name::Name;
+use crate::place::{LmrId, NodeId};
+use crate::retire::Retirement;
+use crate::rights::{GrantError, Grantee, Grants, Principal, Rights};
+use std::collections::BTreeMap;
+use thiserror::Error;
+
+/// The most records, and the most names, of one node.
+pub const MAX_RECORDS: usize = 10_000_000;
+
+/// The reason why a request about a region is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum RecordError {
+    /// There is no such region, or the principal has no right to it. The two are deliberately the same.
+    #[error("there is no such region, or this principal has no right to it")]
+    NoSuch,
+    /// The principal has some rights, but not all that it asked for.
+    #[error("{wanted} was asked for, and the principal has {has}: ask for less, or ask a master for a grant")]
+    Denied {
+        /// The rights asked for.
+        wanted: Rights,
+        /// The principal's rights.
+        has: Rights,
+    },
+    /// A grant is refused.
+    #[error(transparent)]
+    Grant(#[from] GrantError),
+    /// The name belongs to another region.
+    #[error("the name is taken: free the region that has it, or choose another")]
+    Taken,
+    /// The node keeps as many records or names as it can.
+    #[error("the node keeps {MAX_RECORDS} records or names already: free some regions")]
+    Full,
+}
+
+/// The answer to a map request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    /// The rights given: exactly those asked for.
+    pub rights: Rights,
+    /// The places of the region's bytes.
+    pub layout: Layout,
+}
+
+#[derive(Clone, Debug)]
+struct Record {
+    name: Option<Name>,
+    layout: Layout,
+    grants: Grants,
+    /// The nodes that mapped the region, with the number of their handles.
+    mappers: BTreeMap<NodeId, u32>,
+    /// A free has begun: the region is as good as absent.
+    ending: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Slot {
+    generation: u64,
+    record: Option<Record>,
+    /// The id is given out: the slot is not on the free list.
+    reserved: bool,
+}
+
+/// The records of the regions whose masters are attached to this node.
+#[derive(Clone, Debug)]
+pub struct Directory {
+    node: NodeId,
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    first_generation: u64,
+}
+
+impl Directory {
+    /// Makes an empty directory. `first_generation` should be random, so that ids of the node's earlier lives name
+    /// nothing.
+    pub fn new(node: NodeId, first_generation: u64) -> Directory {
+        Directory { node, slots: Vec::new(), free: Vec::new(), first_generation: first_generation >> 1 }
+    }
+
+    /// Reserves the id of a new region, which owns the blocks that are allocated for it.
+    pub fn reserve(&mut self) -> Result<LmrId, RecordError> {
+        if let Some(slot) = self.free.pop() {
+            let place = &mut self.slots[slot as usize];
+            place.reserved = true;
+            return Ok(LmrId { node: self.node, slot, generation: place.generation });
+        }
+        if self.slots.len() >= MAX_RECORDS {
+            return Err(RecordError::Full);
+        }
+        let (slot, generation) = (self.slots.len() as u32, self.first_generation);
+        self.slots.push(Slot { generation, record: None, reserved: true });
+        Ok(LmrId { node: self.node, slot, generation })
+    }
+
+    /// Fills a reserved id. `creator` becomes the master, and its node `mapper` counts as having mapped the region
+    /// once.
+    pub fn create(
+        &mut self,
+        id: LmrId,
+        name: Option<Name>,
+        layout: Layout,
+        creator: Principal,
+        mapper: NodeId,
+    ) {
+        if let Some(slot) = self.slot(id).filter(|slot| slot.record.is_none()) {
+            let (grants, mappers) = (Grants::of_creator(creator), BTreeMap::from([(mapper, 1)]));
+            slot.record = Some(Record { name, layout, grants, mappers, ending: false });
+        }
+    }
+
+    fn slot(&mut self, id: LmrId) -> Option<&mut Slot> {
+        let slot = self.slots.get_mut(id.slot as usize)?;
+        (id.node == self.node && slot.reserved && slot.generation == id.generation).then_some(slot)
+    }
+
+    fn live(&mut self, id: LmrId) -> Result<&mut Record, RecordError> {
+        let record = self.slot(id).and_then(|slot| slot.record.as_mut());
+        record.filter(|record| !record.ending).ok_or(RecordError::NoSuch)
+    }
+
+    /// Returns whether an id is reserved or has a record.
+    pub fn exists(&mut self, id: LmrId) -> bool {
+        self.slot(id).is_some()
+    }
+
+    /// Returns the number of records.
+    pub fn len(&self) -> usize {
+        self.slots.iter().filter(|slot| slot.record.is_some()).count()
+    }
+
+    /// Returns whether there are no records.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Maps a region for a principal attached to `mapper`. The mapper is listed before the answer leaves, so no free
+    /// can miss it. A region without a right for the principal looks like an absent one.
+    pub fn map(
+        &mut self,
+        id: LmrId,
+        principal: &Principal,
+        wanted: Rights,
+        mapper: NodeId,
+    ) -> Result<Mapping, RecordError> {
+        let record = self.live(id)?;
+        let has = record.grants.of(principal);
+        if has == Rights::NONE {
+            return Err(RecordError::NoSuch);
+        }
+        if !has.contains(wanted) {
+            return Err(RecordError::Denied { wanted, has });
+        }
+        *record.mappers.entry(mapper).or_insert(0) += 1;
+        Ok(Mapping { rights: wanted, layout: record.layout.clone() })
+    }
+
+    /// Notes that `mapper` closed one handle. Returns `true` if that was the last handle of a region without a name:
+    /// it must be freed.
+    pub fn unmap(&mut self, id: LmrId, mapper: NodeId) -> bool {
+        let Ok(record) = self.live(id) else { return false };
+        if let Some(count) = record.mappers.get_mut(&mapper) {
+            *count -= 1;
+            if *count == 0 {
+                record.mappers.remove(&mapper);
+            }
+        }
+        record.name.is_none() && record.mappers.is_empty()
+    }
+
+    /// Grants rights in the name of `by`.
+    pub fn grant(
+        &mut self,
+        id: LmrId,
+        by: &Principal,
+        to: Grantee,
+        rights: Rights,
+    ) -> Result<(), RecordError> {
+        let record = self.live(id)?;
+        if record.grants.of(by) == Rights::NONE {
+            return Err(RecordError::NoSuch);
+        }
+        Ok(record.grants.grant(by, to, rights)?)
+    }
+
+    /// Begins to free a region: from here on it looks absent. `by` must be a master; `None` frees in the name of the
+    /// node, for a region whose last handle is closed. Returns the machine to drive, and the name to forget.
+    pub fn begin_free(
+        &mut self,
+        id: LmrId,
+        by: Option<&Principal>,
+    ) -> Result<(Retirement, Option<Name>), RecordError> {
+        let record = self.live(id)?;
+        if let Some(by) = by {
+            match record.grants.of(by) {
+                Rights::NONE => return Err(RecordError::NoSuch),
+                has if !has.contains(Rights::MASTER) => {
+                    return Err(RecordError::Denied { wanted: Rights::MASTER, has });
+                }
+                _ => {}
+            }
+        }
+        record.ending = true;
+        let mappers = record.mappers.keys().copied();
+        Ok((Retirement::new(mappers, record.layout.nodes()), record.name.clone()))
+    }
+
+    /// Forgets a region whose memory is free again, or an id whose region could not be made.
+    pub fn forget(&mut self, id: LmrId) {
+        let Some(slot) = self.slot(id) else { return };
+        slot.record = None;
+        slot.reserved = false;
+        slot.generation += 1;
+        self.free.push(id.slot);
+    }
+}
+
+/// The names whose home this node is.
+#[derive(Clone, Debug, Default)]
+pub struct Names(BTreeMap<Name, LmrId>);
+
+impl Names {
+    /// Gives a name to a region. A repetition for the same region succeeds.
+    pub fn claim(&mut self, name: Name, id: LmrId) -> Result<(), RecordError> {
+        match self.0.get(&name) {
+            Some(owner) if *owner == id => Ok(()),
+            Some(_) => Err(RecordError::Taken),
+            None if self.0.len() >= MAX_RECORDS => Err(RecordError::Full),
+            None => {
+                self.0.insert(name, id);
+                Ok(())
+            }
+        }
+    }
+
+    /// Returns the region of a name.
+    pub fn lookup(&self, name: &Name) -> Option<LmrId> {
+        self.0.get(name).copied()
+    }
+
+    /// Ends a claim. Without effect if the name belongs to another region.
+    pub fn forget(&mut self, name: &Name, id: LmrId) {
+        if self.lookup(name) == Some(id) {
+            self.0.remove(name);
+        }
+    }
+
+    /// Returns the number of names.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Returns whether there are no names.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::place::Piece;
+
+    const ME: NodeId = NodeId(4);
+
+    fn principal(name: &str) -> Principal {
+        Principal::new(name).unwrap()
+    }
+
+    fn layout() -> Layout {
+        Layout::new(vec![Piece { node: NodeId(1), extent: 0, length: 64, offset: 0 }]).unwrap()
+    }
+
+    fn made(directory: &mut Directory, name: Option<&str>) -> LmrId {
+        let id = directory.reserve().unwrap();
+        let name = name.map(|name| Name::new(name).unwrap());
+        directory.create(id, name, layout(), principal("alice"), ME);
+        id
+    }
+
+    #[test]
+    fn a_region_without_a_right_looks_absent() {
+        let mut directory = Directory::new(ME, 9);
+        let id = made(&mut directory, Some("a/b"));
+        let (alice, bob) = (principal("alice"), principal("bob"));
+        let absent = LmrId { slot: 7, ..id };
+        for wanted in [Rights::NONE, Rights::READ, Rights::ALL] {
+            let refused = directory.map(id, &bob, wanted, NodeId(2));
+            assert_eq!(refused, directory.map(absent, &bob, wanted, NodeId(2)));
+            assert_eq!(refused, Err(RecordError::NoSuch));
+        }
+        let to_bob = Grantee::Principal(bob.clone());
+        assert_eq!(directory.grant(id, &bob, to_bob.clone(), Rights::READ), Err(RecordError::NoSuch));
+        assert!(matches!(directory.begin_free(id, Some(&bob)), Err(RecordError::NoSuch)));
+        directory.grant(id, &alice, to_bob, Rights::READ).unwrap();
+        let denied = RecordError::Denied { wanted: Rights::WRITE, has: Rights::READ };
+        assert_eq!(directory.map(id, &bob, Rights::WRITE, NodeId(2)), Err(denied));
+        let mapping = directory.map(id, &bob, Rights::READ, NodeId(2)).unwrap();
+        assert_eq!((mapping.rights, mapping.layout), (Rights::READ, layout()));
+        let denied = RecordError::Denied { wanted: Rights::MASTER, has: Rights::READ };
+        assert_eq!(directory.begin_free(id, Some(&bob)).unwrap_err(), denied);
+    }
+
+    #[test]
+    fn a_region_that_is_freed_looks_absent_at_once_and_its_id_is_not_used_again() {
+        let mut directory = Directory::new(ME, 9);
+        let id = made(&mut directory, Some("a/b"));
+        let alice = principal("alice");
+        directory.map(id, &alice, Rights::READ, NodeId(2)).unwrap();
+        let (retirement, name) = directory.begin_free(id, Some(&alice)).unwrap();
+        assert_eq!(name, Some(Name::new("a/b").unwrap()));
+        assert_eq!(retirement.mappers().collect::<Vec<_>>(), [NodeId(2), ME]);
+        assert_eq!(directory.map(id, &alice, Rights::READ, NodeId(2)), Err(RecordError::NoSuch));
+        assert!(matches!(directory.begin_free(id, Some(&alice)), Err(RecordError::NoSuch)));
+        assert!(directory.exists(id));
+        directory.forget(id);
+        directory.forget(id);
+        assert!(!directory.exists(id) && directory.is_empty());
+        let next = made(&mut directory, None);
+        assert_eq!((next.slot, next.generation), (id.slot, id.generation + 1));
+        assert_eq!(directory.map(id, &alice, Rights::READ, NodeId(2)), Err(RecordError::NoSuch));
+        assert_eq!(directory.len(), 1);
+    }
+
+    #[test]
+    fn a_region_without_a_name_ends_with_its_last_handle() {
+        let mut directory = Directory::new(ME, 9);
+        let id = made(&mut directory, None);
+        directory.map(id, &principal("alice"), Rights::READ, NodeId(2)).unwrap();
+        directory.map(id, &principal("alice"), Rights::READ, NodeId(2)).unwrap();
+        assert!(!directory.unmap(id, NodeId(2)));
+        assert!(!directory.unmap(id, NodeId(3)), "a node that never mapped it");
+        assert!(!directory.unmap(id, ME));
+        assert!(directory.unmap(id, NodeId(2)));
+        let named = made(&mut directory, Some("x"));
+        assert!(!directory.unmap(named, ME));
+    }
+
+    #[test]
+    fn names_are_unique_and_forgotten_by_their_owner_only() {
+        let mut names = Names::default();
+        let (name, id) = (Name::new("a").unwrap(), LmrId { node: ME, slot: 1, generation: 1 });
+        let other = LmrId { slot: 2, ..id };
+        names.claim(name.clone(), id).unwrap();
+        names.claim(name.clone(), id).unwrap();
+        assert_eq!(names.claim(name.clone(), other), Err(RecordError::Taken));
+        names.forget(&name, other);
+        assert_eq!(names.lookup(&name), Some(id));
+        names.forget(&name, id);
+        assert!(names.lookup(&name).is_none() && names.is_empty());
+    }
+}

@@ -1,0 +1,232 @@
+//! The protocol that frees a region: memory is zeroed and used again only when no node can touch it any more.
+//!
+//! The record's node drives a [`Retirement`]. Each node that mapped the region stops: it begins no operation on
+//! the region, waits for those in flight, and acknowledges. A node that does not acknowledge in time is fenced:
+//! each node that stores pieces destroys the connections from it, so that its operations fail. Only then do the
+//! storing nodes take the memory back. LITE notifies the mappers and waits for nobody; its paper does not say what
+//! becomes of operations in flight (section 4.1).
+//!
+//! Two rules of the other nodes complete the protocol. A mapper that reconnects after it was fenced loses all its
+//! regions on that node, and its pending map requests ([`HandleTable::lose`](crate::HandleTable::lose)). A node maps a region only over a
+//! connection that it had before the record's node answered: a later fence is then noticed.
+
+#[cfg(test)]
+mod explore;
+
+use crate::place::NodeId;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A request that the driver of a [`Retirement`] sends, as often as it likes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Command {
+    /// Ask `mapper` to stop and drain. Report [`Retirement::stopped`] or [`Retirement::silent`].
+    Stop {
+        /// The node that mapped the region.
+        mapper: NodeId,
+    },
+    /// Ask `store` to destroy the connections from `mapper`. Report [`Retirement::fenced`].
+    Fence {
+        /// The node that stores pieces.
+        store: NodeId,
+        /// The node to fence.
+        mapper: NodeId,
+    },
+    /// Ask `store` to take the region's memory back. Report [`Retirement::released`].
+    Release {
+        /// The node that stores pieces.
+        store: NodeId,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Mapper {
+    /// It may still have operations in flight.
+    Active,
+    /// It did not acknowledge; these nodes have not fenced it yet.
+    Silent(BTreeSet<NodeId>),
+    /// It cannot touch the region any more.
+    Harmless,
+}
+
+/// The state of one free, at the node that keeps the record. Events may come in any order, and repeatedly.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Retirement {
+    mappers: BTreeMap<NodeId, Mapper>,
+    /// For each node that stores pieces: whether it has taken the memory back.
+    stores: BTreeMap<NodeId, bool>,
+}
+
+impl Retirement {
+    /// Begins to free a region that `mappers` have mapped and `stores` store. No node may map the region from here
+    /// on.
+    pub fn new(
+        mappers: impl IntoIterator<Item = NodeId>,
+        stores: impl IntoIterator<Item = NodeId>,
+    ) -> Retirement {
+        Retirement {
+            mappers: mappers.into_iter().map(|mapper| (mapper, Mapper::Active)).collect(),
+            stores: stores.into_iter().map(|store| (store, false)).collect(),
+        }
+    }
+
+    /// Returns the nodes that had mapped the region.
+    pub fn mappers(&self) -> impl Iterator<Item = NodeId> {
+        self.mappers.keys().copied()
+    }
+
+    /// Returns the requests to send now; none when the region is freed.
+    pub fn commands(&self) -> Vec<Command> {
+        let mut commands = Vec::new();
+        for (&mapper, state) in &self.mappers {
+            match state {
+                Mapper::Active => commands.push(Command::Stop { mapper }),
+                // A late acknowledgement is as good as a fence, so the mapper is asked again.
+                Mapper::Silent(unfenced) => {
+                    commands.push(Command::Stop { mapper });
+                    commands.extend(unfenced.iter().map(|&store| Command::Fence { store, mapper }));
+                }
+                Mapper::Harmless => {}
+            }
+        }
+        if self.is_harmless() {
+            let held = self.stores.iter().filter(|(_, released)| !**released);
+            commands.extend(held.map(|(&store, _)| Command::Release { store }));
+        }
+        commands
+    }
+
+    fn is_harmless(&self) -> bool {
+        self.mappers.values().all(|mapper| *mapper == Mapper::Harmless)
+    }
+
+    /// Returns whether all memory of the region was taken back.
+    pub fn is_done(&self) -> bool {
+        self.is_harmless() && self.stores.values().all(|released| *released)
+    }
+
+    /// Returns the nodes that the free waits for.
+    pub fn waits_for(&self) -> Vec<NodeId> {
+        let nodes: BTreeSet<NodeId> = self
+            .commands()
+            .into_iter()
+            .map(|command| match command {
+                Command::Stop { mapper } | Command::Fence { mapper, .. } => mapper,
+                Command::Release { store } => store,
+            })
+            .collect();
+        nodes.into_iter().collect()
+    }
+
+    /// `mapper` has stopped and drained.
+    pub fn stopped(&mut self, mapper: NodeId) {
+        if let Some(state) = self.mappers.get_mut(&mapper) {
+            *state = Mapper::Harmless;
+        }
+    }
+
+    /// `mapper` has not acknowledged in time, or is known to be dead: fence it. A dead process may have operations in
+    /// flight too.
+    pub fn silent(&mut self, mapper: NodeId) {
+        if let Some(state) = self.mappers.get_mut(&mapper)
+            && *state == Mapper::Active
+        {
+            // A node that has taken its memory back would not get here, since this mapper is active.
+            *state = Mapper::Silent(self.stores.keys().copied().collect());
+            self.settle(mapper);
+        }
+    }
+
+    /// `store` accepts nothing more over the connections that `mapper` had.
+    pub fn fenced(&mut self, store: NodeId, mapper: NodeId) {
+        if let Some(Mapper::Silent(unfenced)) = self.mappers.get_mut(&mapper) {
+            unfenced.remove(&store);
+        }
+        self.settle(mapper);
+    }
+
+    fn settle(&mut self, mapper: NodeId) {
+        if let Some(state) = self.mappers.get_mut(&mapper)
+            && matches!(state, Mapper::Silent(unfenced) if unfenced.is_empty())
+        {
+            *state = Mapper::Harmless;
+        }
+    }
+
+    /// `store` has taken the region's memory back.
+    pub fn released(&mut self, store: NodeId) {
+        if let Some(released) = self.stores.get_mut(&store) {
+            *released = true;
+        }
+    }
+
+    /// `store` is known to have ended, and its memory with it. A node that merely does not answer is not lost.
+    pub fn lost(&mut self, store: NodeId) {
+        self.released(store);
+        let mappers: Vec<NodeId> = self.mappers().collect();
+        mappers.into_iter().for_each(|mapper| self.fenced(store, mapper));
+        for state in self.mappers.values_mut() {
+            if let Mapper::Silent(unfenced) = state {
+                unfenced.remove(&store);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: NodeId = NodeId(0);
+    const B: NodeId = NodeId(1);
+    const C: NodeId = NodeId(2);
+
+    #[test]
+    fn memory_is_taken_back_after_the_last_acknowledgement() {
+        let mut free = Retirement::new([A, B], [C]);
+        assert_eq!(free.commands(), [Command::Stop { mapper: A }, Command::Stop { mapper: B }]);
+        free.stopped(A);
+        free.stopped(A);
+        free.stopped(C);
+        assert_eq!(free.commands(), [Command::Stop { mapper: B }]);
+        free.stopped(B);
+        assert_eq!(free.commands(), [Command::Release { store: C }]);
+        assert!(!free.is_done());
+        free.released(C);
+        assert!(free.is_done() && free.commands().is_empty());
+    }
+
+    #[test]
+    fn a_silent_mapper_is_fenced_at_every_store() {
+        let mut free = Retirement::new([A], [B, C]);
+        free.silent(A);
+        let (stop, fence) = (Command::Stop { mapper: A }, |store| Command::Fence { store, mapper: A });
+        assert_eq!(free.commands(), [stop, fence(B), fence(C)]);
+        assert_eq!(free.waits_for(), [A]);
+        free.fenced(B, A);
+        free.silent(A);
+        assert_eq!(free.commands(), [stop, fence(C)], "a repeated report changes nothing");
+        free.fenced(C, A);
+        assert_eq!(free.commands(), [Command::Release { store: B }, Command::Release { store: C }]);
+    }
+
+    #[test]
+    fn a_late_acknowledgement_replaces_the_fence() {
+        let mut free = Retirement::new([A], [C]);
+        free.silent(A);
+        free.stopped(A);
+        assert_eq!(free.commands(), [Command::Release { store: C }]);
+    }
+
+    #[test]
+    fn a_lost_store_needs_no_fence_and_no_release() {
+        let mut free = Retirement::new([A], [C]);
+        free.silent(A);
+        free.lost(C);
+        assert!(free.is_done());
+    }
+
+    #[test]
+    fn a_region_without_mappers_is_released_at_once() {
+        assert_eq!(Retirement::new([], [C]).commands(), [Command::Release { store: C }]);
+    }
+}

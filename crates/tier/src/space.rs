@@ -1,0 +1,281 @@
+//! The allocator of a node's arena. Memory is given out zeroed: a block that is released becomes dirty, and only
+//! the caller's report that it was zeroed makes it free again.
+
+use crate::place::LmrId;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use thiserror::Error;
+
+/// The smallest block, in bytes: a cache line, so that two regions never share one.
+pub const UNIT: u64 = 64;
+
+/// The reason why memory cannot be given out or taken back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum SpaceError {
+    /// No free block is large enough.
+    #[error("no {wanted} contiguous bytes are free: free regions, or give the node more memory")]
+    Full {
+        /// The length requested, in bytes.
+        wanted: u64,
+        /// Released bytes that are not zeroed yet: zero them and try again.
+        dirty: u64,
+    },
+    /// The length is zero.
+    #[error("a block has at least 1 byte")]
+    Empty,
+}
+
+/// A block of an extent. Its length is a power of two times [`UNIT`], and its offset a multiple of its length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Block {
+    /// The extent.
+    pub extent: u16,
+    /// The offset in the extent, in bytes.
+    pub offset: u64,
+    /// The length in bytes, at least the length requested.
+    pub length: u64,
+}
+
+/// The free blocks of an extent by order, as sets: memory grows with the number of free blocks and not with the
+/// extent.
+#[derive(Clone, Debug, Default)]
+struct Buddy {
+    /// For each order, the numbers of the free blocks' first units.
+    free: Vec<BTreeSet<u64>>,
+}
+
+impl Buddy {
+    fn new(units: u64) -> Buddy {
+        let orders = (u64::BITS - units.leading_zeros()) as usize;
+        let mut buddy = Buddy { free: vec![BTreeSet::new(); orders] };
+        let mut at = 0;
+        for order in (0..orders).rev() {
+            if units - at >= 1 << order {
+                buddy.free[order].insert(at);
+                at += 1 << order;
+            }
+        }
+        buddy
+    }
+
+    fn take(&mut self, order: usize) -> Option<u64> {
+        let from = (order..self.free.len()).find(|order| !self.free[*order].is_empty())?;
+        let unit = self.free[from].pop_first()?;
+        for split in (order..from).rev() {
+            self.free[split].insert(unit + (1 << split));
+        }
+        Some(unit)
+    }
+
+    fn give(&mut self, mut unit: u64, mut order: usize) {
+        while order + 1 < self.free.len() && self.free[order].remove(&(unit ^ 1 << order)) {
+            unit &= !(1 << order);
+            order += 1;
+        }
+        self.free[order].insert(unit);
+    }
+}
+
+/// The memory of a node: extents, each a buddy allocator.
+#[derive(Clone, Debug, Default)]
+pub struct Space {
+    extents: Vec<Buddy>,
+    /// Blocks in use: the order by owner, extent and offset.
+    used: BTreeMap<(LmrId, u16, u64), u8>,
+    dirty: VecDeque<Block>,
+    dirty_bytes: u64,
+    free_bytes: u64,
+    /// Blocks that [`next_dirty`](Space::next_dirty) has given out to be zeroed.
+    cleaning: BTreeSet<Block>,
+}
+
+impl Space {
+    /// Makes an allocator without memory.
+    pub fn new() -> Space {
+        Space::default()
+    }
+
+    /// Adds an extent of zeroed memory; returns its number, or `None` if there are 65 536 already. Bytes beyond a
+    /// multiple of [`UNIT`] stay unused.
+    pub fn add_extent(&mut self, bytes: u64) -> Option<u16> {
+        let number = u16::try_from(self.extents.len()).ok()?;
+        self.extents.push(Buddy::new(bytes / UNIT));
+        self.free_bytes += bytes / UNIT * UNIT;
+        Some(number)
+    }
+
+    /// Returns the bytes that are free and zeroed.
+    pub fn free_bytes(&self) -> u64 {
+        self.free_bytes
+    }
+
+    /// Returns the bytes that were released and are not zeroed yet.
+    pub fn dirty_bytes(&self) -> u64 {
+        self.dirty_bytes
+    }
+
+    /// Gives `owner` a zeroed block of at least `length` bytes.
+    pub fn allocate(&mut self, owner: LmrId, length: u64) -> Result<Block, SpaceError> {
+        if length == 0 {
+            return Err(SpaceError::Empty);
+        }
+        let full = SpaceError::Full { wanted: length, dirty: self.dirty_bytes };
+        let units = length.div_ceil(UNIT).checked_next_power_of_two().ok_or(full)?;
+        let order = units.trailing_zeros() as usize;
+        let mut extents = self.extents.iter_mut().zip(0u16..);
+        let (unit, extent) =
+            extents.find_map(|(buddy, number)| Some((buddy.take(order)?, number))).ok_or(full)?;
+        let block = Block { extent, offset: unit * UNIT, length: units * UNIT };
+        self.used.insert((owner, extent, block.offset), order as u8);
+        self.free_bytes -= block.length;
+        Ok(block)
+    }
+
+    /// Takes back all blocks of `owner`, and returns their bytes. The blocks are dirty until they are zeroed. A
+    /// repetition finds no blocks and has no effect, so a request that may have been executed can be sent again.
+    pub fn release(&mut self, owner: LmrId) -> u64 {
+        let mut released = 0;
+        let range = (owner, 0, 0)..=(owner, u16::MAX, u64::MAX);
+        while let Some((&(_, extent, offset), &order)) = self.used.range(range.clone()).next() {
+            self.used.remove(&(owner, extent, offset));
+            let block = Block { extent, offset, length: UNIT << order };
+            released += block.length;
+            self.dirty.push_back(block);
+        }
+        self.dirty_bytes += released;
+        released
+    }
+
+    /// Returns whether `length` bytes at a place lie in one block of `owner`.
+    pub fn owns(&self, owner: LmrId, extent: u16, offset: u64, length: u64) -> bool {
+        let before = self.used.range((owner, extent, 0)..=(owner, extent, offset)).next_back();
+        before.is_some_and(|(&(_, _, start), &order)| {
+            let within = offset - start;
+            let block = UNIT << order;
+            within <= block && length <= block - within
+        })
+    }
+
+    /// Returns a dirty block to be zeroed by the caller, the oldest first. No other caller gets it.
+    pub fn next_dirty(&mut self) -> Option<Block> {
+        let block = self.dirty.pop_front()?;
+        self.cleaning.insert(block);
+        Some(block)
+    }
+
+    /// Reports that a block from [`next_dirty`](Space::next_dirty) was zeroed: it is free. Returns `false`, without
+    /// a change, for any other block.
+    pub fn cleaned(&mut self, block: Block) -> bool {
+        if !self.cleaning.remove(&block) {
+            return false;
+        }
+        self.dirty_bytes -= block.length;
+        self.free_bytes += block.length;
+        if let Some(buddy) = self.extents.get_mut(usize::from(block.extent)) {
+            buddy.give(block.offset / UNIT, (block.length / UNIT).trailing_zeros() as usize);
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::place::NodeId;
+    use proptest::prelude::*;
+
+    fn owner(slot: u32) -> LmrId {
+        LmrId { node: NodeId(0), slot, generation: 1 }
+    }
+
+    #[test]
+    fn released_memory_is_not_given_out_before_it_is_zeroed() {
+        let mut space = Space::new();
+        space.add_extent(4096);
+        let block = space.allocate(owner(1), 4096).unwrap();
+        assert_eq!(space.release(owner(1)), 4096);
+        let full = SpaceError::Full { wanted: 1, dirty: 4096 };
+        assert_eq!(space.allocate(owner(2), 1), Err(full));
+        assert_eq!(space.next_dirty(), Some(block));
+        assert_eq!(space.next_dirty(), None);
+        assert_eq!(space.allocate(owner(2), 1), Err(full), "it is being zeroed");
+        assert!(!space.cleaned(Block { length: 64, ..block }));
+        assert!(space.cleaned(block) && !space.cleaned(block));
+        assert_eq!(space.allocate(owner(2), 4096), Ok(block));
+    }
+
+    #[test]
+    fn a_release_concerns_one_owner_and_has_one_effect() {
+        let mut space = Space::new();
+        space.add_extent(4096);
+        for slot in [1, 2, 1, 3] {
+            assert_eq!(space.allocate(owner(slot), 100).unwrap().length, 128);
+        }
+        assert!(space.owns(owner(2), 0, 128, 128) && space.owns(owner(2), 0, 200, 56));
+        assert!(!space.owns(owner(2), 0, 200, 57) && !space.owns(owner(2), 0, 127, 1));
+        assert!(!space.owns(owner(2), 1, 128, 1) && !space.owns(owner(2), 0, 128, u64::MAX));
+        assert_eq!(space.release(owner(1)), 256);
+        assert_eq!(space.release(owner(1)), 0);
+        assert!(!space.owns(owner(1), 0, 0, 1) && space.owns(owner(2), 0, 128, 1));
+        assert_eq!(space.release(LmrId { generation: 2, ..owner(2) }), 0);
+        assert_eq!((space.dirty_bytes(), space.free_bytes()), (256, 4096 - 512));
+    }
+
+    #[test]
+    fn impossible_lengths_are_refused() {
+        let mut space = Space::new();
+        assert_eq!(space.allocate(owner(1), 1), Err(SpaceError::Full { wanted: 1, dirty: 0 }));
+        space.add_extent(100);
+        assert_eq!(space.free_bytes(), 64);
+        assert_eq!(space.allocate(owner(1), 0), Err(SpaceError::Empty));
+        assert!(matches!(space.allocate(owner(1), u64::MAX), Err(SpaceError::Full { .. })));
+        assert!(space.allocate(owner(1), 64).is_ok());
+    }
+
+    proptest! {
+        /// Blocks never overlap, lie in their extents, and all memory is whole again at the end.
+        #[test]
+        fn blocks_never_overlap(
+            extents in prop::collection::vec(64u64..40_000, 1..4),
+            steps in prop::collection::vec((1u64..9000, any::<bool>(), any::<prop::sample::Index>()), 1..150),
+        ) {
+            let mut space = Space::new();
+            for bytes in &extents {
+                space.add_extent(*bytes);
+            }
+            let total = space.free_bytes();
+            let mut held: Vec<(u32, Block)> = Vec::new();
+            for (number, (length, keep, which)) in (0u32..).zip(steps) {
+                if let Ok(block) = space.allocate(owner(number), length) {
+                    prop_assert!(block.length >= length && block.length < (2 * length).max(128));
+                    prop_assert!(block.offset + block.length <= extents[usize::from(block.extent)]);
+                    for (_, other) in held.iter().filter(|(_, other)| other.extent == block.extent) {
+                        let apart = block.offset + block.length <= other.offset || other.offset + other.length <= block.offset;
+                        prop_assert!(apart, "{block:?} {other:?}");
+                    }
+                    held.push((number, block));
+                }
+                if !keep && !held.is_empty() {
+                    let (number, block) = held.swap_remove(which.index(held.len()));
+                    prop_assert_eq!(space.release(owner(number)), block.length);
+                }
+                if keep && let Some(block) = space.next_dirty() {
+                    prop_assert!(space.cleaned(block));
+                }
+                let used: u64 = held.iter().map(|(_, block)| block.length).sum();
+                prop_assert_eq!(space.free_bytes() + space.dirty_bytes() + used, total);
+            }
+            for (number, _) in held {
+                space.release(owner(number));
+            }
+            while let Some(block) = space.next_dirty() {
+                space.cleaned(block);
+            }
+            prop_assert_eq!(space.free_bytes(), total);
+            for (buddy, bytes) in space.extents.iter().zip(&extents) {
+                let fresh = Buddy::new(bytes / UNIT);
+                prop_assert_eq!(&buddy.free, &fresh.free, "everything is whole again");
+            }
+        }
+    }
+}
