@@ -243,6 +243,8 @@ impl<F: Fabric> Worker<F> {
             let Some(leased) = &mut lane.leased else { return handled };
             let Some((buffer, at)) = leased.read.take() else { return handled };
             let pool = &mut groups.pools[leased.pool];
+            // A lease begins with a message: nothing answers a `Skip`, so its client would not hear of the lease.
+            let may_lease = may_lease && matches!(message_at(&buffer, at), Ok(Some(_)));
             if may_lease && leased.member.begin_lease(&mut pool.zones) {
                 groups.counts.leases += 1;
                 lane.mark = leased.member.mark(false);

@@ -188,7 +188,9 @@ fn groups_take_turns() {
                 let slice = Duration::from_micros(slice);
                 let load = Load { clients: 9, group, slice, window: 1 + seed as usize % 5, ..LOAD };
                 let counts = in_virtual_time(Settings::default(), seed, load);
-                assert!(counts.switches > 3 && counts.leases > 9, "{load:?}: {counts:?}");
+                // In long slices a client may be through in its first one.
+                let (switches, leases) = if slice < Duration::from_micros(100) { (4, 10) } else { (1, 9) };
+                assert!(counts.switches >= switches && counts.leases >= leases, "{load:?}: {counts:?}");
             }
         }
     }
