@@ -6,13 +6,14 @@ use super::executor::block_on;
 use super::play::Weather;
 use super::server::{ECHO, POOLED, PULLED};
 use dunlin_fabric::WithSources;
-use dunlin_fabric::{Address, Fabric, Host, Nanos};
+use dunlin_fabric::{Address, Fabric, Host, Nanos, Task};
 use dunlin_fabric_sim::{Random, Sim};
 use dunlin_rpc::{AsyncClient, AsyncHub, CallError, CallId, Cause, Certainty, Client, Status};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// The part that a client plays.
+#[derive(Clone)]
 pub(super) struct Part {
     pub(super) sim: Sim,
     pub(super) address: Address,
@@ -27,6 +28,8 @@ pub(super) struct Part {
     pub(super) weather: Weather,
     /// Whether a task pulls calls.
     pub(super) pulls: bool,
+    /// Whether calls within the usual time must be answered.
+    pub(super) undisturbed: bool,
 }
 
 /// A call that was sent.
@@ -36,6 +39,7 @@ struct Open {
     sent: Nanos,
     /// The time of its own.
     own: Option<Duration>,
+    function: u16,
     /// Whether the engine was polled for its end all the time.
     watched: bool,
 }
@@ -62,6 +66,14 @@ impl Part {
         }
     }
 
+    /// Checks that a call which failed may have run out of its time. Pulled calls may be kept for longer.
+    fn check_time(&self, number: u64, function: u16, own: Option<Duration>, error: &CallError) {
+        let is_over = error.cause() == Some(Cause::DeadlineExceeded);
+        if is_over && self.undisturbed && own.is_none() && function != PULLED {
+            self.book.violate(format!("call {number} ran out of time, and nothing disturbs it"));
+        }
+    }
+
     /// Waits between a failed last call and its retry, out of step with spinning workers that share a core
     /// for a quantum each. Otherwise each retry may find its worker waiting for the core, and a client woken
     /// by late answers stays in step with the workers.
@@ -73,6 +85,8 @@ impl Part {
 
 /// Calls that must succeed once the run is calm.
 const LAST_CALLS: u64 = 3;
+/// Distance between the call numbers of two threads of a client.
+const THREADS_APART: u64 = 100_000;
 
 /// Plays a client's part.
 pub(super) fn play(part: Part) {
@@ -83,8 +97,29 @@ pub(super) fn play(part: Part) {
     let Some(client) = connect(&part) else {
         return book.violate(format!("client {} cannot connect", part.first));
     };
-    let random = Random::new(part.seed, 3);
-    Actor { next: part.first, part, client, random, open: BTreeMap::new() }.play();
+    let mut others = Vec::new();
+    for thread in 1..part.drawn.threads {
+        let client = match client.another() {
+            Ok(client) => client,
+            Err(error) => {
+                book.violate(format!("client {} has no seat: {}", part.first, WithSources(&error)));
+                continue;
+            }
+        };
+        let mut own = part.clone();
+        own.first += thread * THREADS_APART;
+        own.seed ^= own.first;
+        let mut random = Random::new(own.seed, 5);
+        if random.one_in(3) {
+            // Leaves the others with calls in flight.
+            own.drawn.quits_after = Some(random.below(60));
+        }
+        let name = format!("thread-{thread} of {}", part.first);
+        let body = move || Actor::new(own, client).play();
+        others.extend(part.sim.host().spawn(&name, Box::new(body)).ok());
+    }
+    Actor::new(part, client).play();
+    others.into_iter().for_each(Task::join);
 }
 
 /// Connects, with retries: the server may be away.
@@ -124,6 +159,11 @@ fn end_of(book: &Book, number: u64, error: &CallError) -> End {
 }
 
 impl Actor {
+    fn new(part: Part, client: Client<Sim>) -> Self {
+        let random = Random::new(part.seed, 3);
+        Actor { next: part.first, part, client, random, open: BTreeMap::new() }
+    }
+
     fn now(&self) -> Nanos {
         self.part.sim.host().now()
     }
@@ -198,6 +238,7 @@ impl Actor {
             }
             Err(error) => {
                 self.part.book.sent(number);
+                self.part.check_time(number, function, own, &error);
                 self.end(number, size, end_of(&self.part.book, number, &error), true);
             }
         }
@@ -241,7 +282,7 @@ impl Actor {
                 Ok(id) => {
                     self.part.sim.tell(|| format!("call {number} of {size} bytes is sent as {id:?}"));
                     self.part.book.sent(number);
-                    let open = Open { number, size, sent: self.now(), own, watched: true };
+                    let open = Open { number, size, sent: self.now(), own, function, watched: true };
                     if let Some(other) = self.open.insert(id, open) {
                         self.part.book.violate(format!("calls {} and {number} have one id", other.number));
                     }
@@ -279,7 +320,10 @@ impl Actor {
         };
         let (end, right) = match self.client.outcome(id) {
             Ok(bytes) => (End::Answered, *bytes == *answer_to(&request(open.number, open.size))),
-            Err(error) => (end_of(&self.part.book, open.number, &error), true),
+            Err(error) => {
+                self.part.check_time(open.number, open.function, open.own, &error);
+                (end_of(&self.part.book, open.number, &error), true)
+            }
         };
         self.client.forget(id);
         self.end(open.number, open.size, end, right);
@@ -370,7 +414,9 @@ impl Actor {
         if left > 0 {
             self.part.book.violate(format!("client {}: {left} calls stay in flight", self.part.first));
         }
-        let window = usize::from(self.part.drawn.config.window.min(self.part.server_window));
+        // A thread of a shared connection has the window for itself, whatever the server grants.
+        let granted = if self.part.drawn.threads > 1 { u16::MAX } else { self.part.server_window };
+        let window = usize::from(self.part.drawn.config.window.min(granted));
         for worker in 0..self.client.workers() {
             let room = self.client.room(worker);
             // A lane that broke meanwhile is replaced at the next call.

@@ -8,7 +8,7 @@ use dunlin_fabric_sim::{
 use dunlin_rnic_model::Profile;
 use dunlin_rpc::{
     BackoffConfig, BatchCalls, Batching, ClientConfig, CompletionMode, FetchChoice, FirstRead, LargePayload,
-    PROTOCOLS, Plan, Protocol, ServerConfig,
+    PROTOCOLS, Plan, Protocol, ServerConfig, Sharing,
 };
 use std::fmt;
 use std::sync::Arc;
@@ -51,6 +51,8 @@ pub(super) struct DrawnClient {
     pub(super) quits_after: Option<u64>,
     /// The longest time that a call is given for itself, in nanoseconds; 0 if the client gives none.
     pub(super) own_times: Nanos,
+    /// Threads of the client, which share its connection; one alone has it for itself.
+    pub(super) threads: u64,
 }
 
 impl DrawnClient {
@@ -127,6 +129,8 @@ pub(super) const SERVER_MACHINE: usize = 0;
 pub(super) const PATIENCE: Nanos = 2_000_000_000;
 /// Quanta of other threads that an exchange may have to wait for, on both sides together.
 const QUANTA_OF_A_CALL: u64 = 8;
+/// The time of calls of clients that do not want them to expire.
+const LONG_TIMEOUT: Duration = Duration::from_millis(300);
 /// How long faults continue.
 const UNTIL: Nanos = 4_000_000;
 
@@ -222,7 +226,7 @@ fn client(random: &mut Random, settings: &Settings) -> DrawnClient {
         // Some clients have short deadlines, so that calls expire.
         timeout: Duration::from_nanos(match random.one_in(4) {
             true => 30_000 + random.below(300_000),
-            false => 300_000_000,
+            false => LONG_TIMEOUT.as_nanos() as Nanos,
         }),
         connect_timeout: Duration::from_millis(50),
         spin: Duration::from_nanos(random.below(40_000)),
@@ -238,6 +242,7 @@ fn client(random: &mut Random, settings: &Settings) -> DrawnClient {
         calls: 40 + random.below(80),
         quits_after: random.one_in(8).then(|| random.below(60)),
         own_times: 0,
+        threads: 1,
     }
 }
 
@@ -303,6 +308,29 @@ fn deadlines(random: &mut Random, clients: &mut [DrawnClient]) -> Option<(u64, N
     random.one_in(2).then(|| ((8 << random.below(3)) - 1, 100_000 + random.below(400_000)))
 }
 
+/// Draws the clients whose threads share a connection: one client of three. In one run of three with such a
+/// client nothing disturbs the run, so that no call may run out of time.
+fn shared(random: &mut Random, drawn: &mut Drawn) {
+    let mut is_shared = false;
+    for client in &mut drawn.clients {
+        if !random.one_in(3) || client.style == Style::Asynchronous {
+            continue;
+        }
+        let sharing = [Sharing::Combined, Sharing::Combined, Sharing::Locked][random.below(3) as usize];
+        let shared = |plan: &mut Plan| *plan = plan.shared(sharing, plan.lease);
+        client.config.plan.iter_mut().for_each(shared);
+        client.config.functions.values_mut().for_each(shared);
+        client.config.most_together = [1, 2, 64, 64][random.below(4) as usize];
+        client.threads = 2 + random.below(4);
+        is_shared = true;
+    }
+    if is_shared && random.one_in(3) {
+        drawn.settings.faults = Faults::default();
+        drawn.acts.clear();
+        drawn.settings.machines.iter_mut().for_each(|machine| machine.cores = None);
+    }
+}
+
 fn acts(random: &mut Random, clients: usize, machines: usize) -> Vec<(Nanos, Act)> {
     let count = if random.one_in(3) { 0 } else { 1 + random.below(3) };
     let mut acts: Vec<(Nanos, Act)> = (0..count)
@@ -346,7 +374,18 @@ impl Drawn {
         batches(&mut Random::new(seed, 10), &mut clients);
         let slow_ones = deadlines(&mut Random::new(seed, 11), &mut clients);
         let acts = acts(&mut random, clients.len(), settings.machines.len());
-        Drawn { seed, settings, server, clients, acts, pullers: random.below(3), slow_ones }
+        let pullers = random.below(3);
+        let mut drawn = Drawn { seed, settings, server, clients, acts, pullers, slow_ones };
+        shared(&mut Random::new(seed, 12), &mut drawn);
+        drawn
+    }
+
+    /// Returns whether a client's calls within the usual time must be answered: no fault, no act, no core that
+    /// threads share.
+    pub(super) fn is_undisturbed(&self, client: &DrawnClient) -> bool {
+        let has_cores = self.settings.machines.iter().all(|machine| machine.cores.is_none());
+        let has_time = client.config.timeout >= LONG_TIMEOUT;
+        has_cores && has_time && self.acts.is_empty() && self.settings.faults == Faults::default()
     }
 
     /// Returns how late a client's calls may be. Deadlines are local to the client: an undisturbed client
@@ -367,14 +406,19 @@ impl Drawn {
             }
         };
         let connects = queue_pair_error != 0 || has_acts(&breaks);
-        let connecting = call + if connects { nanos(client.config.connect_timeout) } else { 0 };
+        // Each thread may have to wait for those that connect before it.
+        let attempts = nanos(client.config.connect_timeout) * client.threads;
+        let connecting = call + if connects { attempts } else { 0 };
         Lateness { call, connecting }
     }
 
     /// Returns by how much a call may begin after its deadline: a round of the worker's polls and the request's
-    /// time on the network. Without limit if a thread of the server may lose its core, or if requests are
-    /// delayed on their way.
+    /// time on the network. Without limit if a thread of the server may lose its core, if requests are delayed on
+    /// their way, or if threads share connections: such runs have several times as many calls in a round.
     pub(super) fn begins_late_by(&self) -> Option<Nanos> {
+        if self.clients.iter().any(|client| client.threads > 1) {
+            return None;
+        }
         let Faults { stall, loss, delay, not_ready, .. } = self.settings.faults;
         let shares = self.settings.machines.iter().any(|machine| machine.cores.is_some());
         let slows = self.acts.iter().any(|(_, act)| matches!(act, Act::Slow { .. }));
@@ -415,6 +459,10 @@ impl fmt::Display for Drawn {
             let plan = client.config.plan.unwrap_or_default();
             let name = plan.protocol().map_or("a protocol", |protocol| protocol.name);
             write!(f, " {name} {}/{} {:?}", plan.client, plan.server, client.style)?;
+            if client.threads > 1 {
+                let (threads, most) = (client.threads, client.config.most_together);
+                write!(f, " {} by {threads} threads, {most} together", plan.sharing.name())?;
+            }
             if let Some(Batching { calls, bytes, timeout }) = &client.config.batching {
                 write!(f, " {calls:?} of {bytes} bytes or {timeout:?}")?;
             }
@@ -484,6 +532,21 @@ mod tests {
         };
         let count = (0..1000).filter(looks).count();
         assert!(count >= 10, "{count} of 1000");
+    }
+
+    /// Enough runs have threads that share a connection, under each policy, also without any disturbance.
+    #[test]
+    fn many_runs_have_threads_that_share() {
+        let drawn: Vec<Drawn> = (0..300).map(|seed| Drawn::from_seed(seed, None)).collect();
+        let runs = |which: &dyn Fn(&Drawn, &DrawnClient) -> bool| {
+            let has = |drawn: &&Drawn| drawn.clients.iter().any(|client| which(drawn, client));
+            drawn.iter().filter(has).count()
+        };
+        for sharing in [Sharing::Locked, Sharing::Combined] {
+            let mine = |client: &DrawnClient| client.config.plan.is_some_and(|plan| plan.sharing == sharing);
+            assert!(runs(&|_, client| mine(client) && client.threads > 1) > 40, "{sharing:?}");
+            assert!(runs(&|drawn, client| mine(client) && drawn.is_undisturbed(client)) > 5, "{sharing:?}");
+        }
     }
 
     #[test]

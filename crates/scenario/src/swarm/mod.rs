@@ -4,7 +4,8 @@
 //! 2. No call is executed twice; a call reported as "not executed" is never executed; a call that succeeded
 //!    was executed.
 //! 3. No byte of a request or an answer is wrong.
-//! 4. A call ends within its deadline and a bound.
+//! 4. A call ends within its deadline and a bound. If nothing disturbs a run, calls of the usual time do not
+//!    run out of time.
 //! 5. Once the faults have stopped, every client's calls are answered again.
 //! 6. Then nothing is left over: no call in flight, no slot of a window, and after the end no task, no queue
 //!    pair, no registered memory.

@@ -55,6 +55,7 @@ pub(super) fn root(sim: &Sim, drawn: &Drawn, book: &Book) {
             server_window: drawn.server.window,
             lateness: drawn.lateness(client),
             patience: drawn.patience(client),
+            undisturbed: drawn.is_undisturbed(client),
             seed: drawn.seed ^ first,
             first,
             book: book.clone(),

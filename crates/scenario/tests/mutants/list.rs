@@ -150,4 +150,51 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         from: "self.waker.wake();",
         to: "if !dunlin_fabric::mutant(\"worker_not_woken\") { self.waker.wake(); }",
     },
+    Mutant {
+        name: "ticket_forgotten",
+        file: "crates/rpc/src/share/handle.rs",
+        from: "        if self.policy.has_calls() || self.wanted.load(Ordering::Relaxed) {",
+        to: "        if dunlin_fabric::mutant(\"ticket_forgotten\") {
+            return Look::Nothing;
+        }
+        if self.policy.has_calls() || self.wanted.load(Ordering::Relaxed) {",
+    },
+    Mutant {
+        name: "ticket_sent_twice",
+        file: "crates/rpc/src/share/combined.rs",
+        from: "            let submitted = match client.submit_with_others(to, payload, tag.time(), alone) {",
+        to: "            if dunlin_fabric::mutant(\"ticket_sent_twice\") && !alone && payload.len() % 3 == 0 {
+                let _ = client.submit_with_others(to, payload, tag.time(), alone);
+            }
+            let submitted = match client.submit_with_others(to, payload, tag.time(), alone) {",
+    },
+    Mutant {
+        name: "answer_of_the_last_call",
+        file: "crates/rpc/src/share/combined/tickets/seat.rs",
+        from: "                TAKEN => ((TAKEN, ABANDONED), Withdrawal::MaybeExecuted),
+                DONE => return",
+        to: "                TAKEN if dunlin_fabric::mutant(\"answer_of_the_last_call\") => {
+                    ticket.state.store(state(id.generation.wrapping_sub(1) & GENERATIONS, FREE), Ordering::Relaxed);
+                    self.free.push(slot);
+                    return Withdrawal::MaybeExecuted;
+                }
+                TAKEN => ((TAKEN, ABANDONED), Withdrawal::MaybeExecuted),
+                DONE => return",
+    },
+    Mutant {
+        name: "ended_by_anothers_deadline",
+        file: "crates/rpc/src/share/calls.rs",
+        from: "        let mut earliest = Nanos::MAX;
+        let (slots, done) = (&mut self.slots, &mut self.done);
+        self.under_way.retain(|index| {
+            let slot = &mut slots[usize::from(*index)];",
+        to: "        let mut earliest = Nanos::MAX;
+        let (slots, done) = (&mut self.slots, &mut self.done);
+        let first = self.under_way.iter().map(|index| slots[usize::from(*index)].deadline).filter(|deadline| *deadline > 0).min();
+        self.under_way.retain(|index| {
+            let slot = &mut slots[usize::from(*index)];
+            if let Some(first) = first && dunlin_fabric::mutant(\"ended_by_anothers_deadline\") && slot.timeout > 0 {
+                slot.deadline = first;
+            }",
+    },
 ];
