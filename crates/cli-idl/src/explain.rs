@@ -10,7 +10,8 @@ use dunlin::Address;
 use dunlin_command::arguments::{DeviceArguments, On};
 use dunlin_command::output::{self, Failure};
 use dunlin_hints::{
-    Environment, FunctionHints, Occupancy, Selection, Side, Subject, Transport, Value, select,
+    Environment, FunctionHints, Occupancy, Selection, Sharing, Side, Subject, Transport, Value, select,
+    unify_sharing,
 };
 use dunlin_idl::{Diagnostics, Disk, Lenience, Options, Service};
 use dunlin_report::{Document, Row};
@@ -27,7 +28,8 @@ Hints are Thrift annotations, or have HatRPC's syntax, which other Thrift compil
     void put(1: binary key, 2: binary value) [ hint: payload_size = 1KB; s_hint: polling = event; ]
   } (perf_goal = \"throughput\", concurrency = \"64\")
 
-Keys: perf_goal, concurrency, payload_size, polling, numa, transport, priority, process_time, protocol.
+Keys: perf_goal, concurrency, payload_size, polling, numa, transport, priority, process_time, protocol,
+      sharing.
 
 Exit status: 0; 1 if the file is invalid, or if a function has no plan on this fabric.
 
@@ -154,6 +156,9 @@ fn row(
         .set("large_above_bytes", plan.rendezvous_above);
     if side == Side::Server {
         row.set("runs", runs.word);
+    } else {
+        let sharing = Sharing::of(&plan).map(|sharing| Value::Sharing(sharing).to_string());
+        row.set("sharing", sharing.unwrap_or_else(|| plan.sharing.name().to_owned()));
     }
     row
 }
@@ -163,6 +168,7 @@ fn concerns(subject: Subject, side: Side) -> bool {
     match subject {
         Subject::Transport | Subject::Request | Subject::Response => true,
         Subject::Polling(of) | Subject::Numa(of) => of == side,
+        Subject::Sharing => side == Side::Client,
     }
 }
 
@@ -262,6 +268,7 @@ pub(crate) fn run(arguments: &ExplainArguments) -> Result<ExitCode, Failure> {
     let mut without = 0;
     let mut selected = Vec::new();
     for service in document.own_services() {
+        let first = selected.len();
         for function in service.all_functions() {
             match select(&function.hints, &environment) {
                 Ok(selection) => selected.push((service, function, selection)),
@@ -270,6 +277,13 @@ pub(crate) fn run(arguments: &ExplainArguments) -> Result<ExitCode, Failure> {
                     without += 1;
                 }
             }
+        }
+        let functions = &mut selected[first..];
+        let agreed =
+            unify_sharing(functions.iter_mut().map(|(_, function, selection)| (&function.hints, selection)));
+        if let Err((number, error)) = agreed {
+            output::note(format!("error: {}.{}: {error}", service.name, functions[number].1.name));
+            without += 1;
         }
     }
     if let Some(server) = server {

@@ -6,7 +6,7 @@ use dunlin::Fabrics;
 use dunlin::fabric::{
     AllowPolicy, Capabilities, DeviceChoice, Fabric as _, FabricsConfig, RdmaConfig, Scheme, ShmConfig,
 };
-use dunlin::plan::{CompletionMode, PROTOCOLS, Plan, Protocol};
+use dunlin::plan::{CompletionMode, PROTOCOLS, Plan, Protocol, Sharing};
 use dunlin_hints::nearest_protocol;
 use std::time::Duration;
 
@@ -208,6 +208,27 @@ impl From<Completion> for CompletionMode {
     }
 }
 
+/// How the threads of a client share connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Shared {
+    /// Each thread has a connection of its own
+    Dedicated,
+    /// Threads take turns at one connection, behind a lock
+    Locked,
+    /// One thread sends the calls of all that wait, in one message
+    Combined,
+}
+
+impl From<Shared> for Sharing {
+    fn from(shared: Shared) -> Self {
+        match shared {
+            Shared::Dedicated => Sharing::Dedicated,
+            Shared::Locked => Sharing::Locked,
+            Shared::Combined => Sharing::Combined,
+        }
+    }
+}
+
 /// Options that select the plan of a client's calls.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub struct PlanArguments {
@@ -218,15 +239,19 @@ pub struct PlanArguments {
     /// Let both sides wait in this mode [default: adaptive if the protocol can sleep, else busy]
     #[arg(long, short = 'c', value_name = "MODE")]
     pub completion: Option<Completion>,
+    /// Let the threads of this process share connections in this way [default: dedicated]
+    #[arg(long, value_name = "POLICY")]
+    pub sharing: Option<Shared>,
 }
 
 impl PlanArguments {
     /// Returns the plan. The default plan is legal; any other plan is checked when connecting.
     pub fn plan(&self, capabilities: &Capabilities) -> Plan {
         let default = Plan::usual(capabilities);
+        let sharing = self.sharing.map_or(default.sharing, Sharing::from);
         let plan_of = |mode| match self.protocol {
-            Some(protocol) => protocol.plan(mode),
-            None => default.completion(mode, mode),
+            Some(protocol) => Plan { sharing, ..protocol.plan(mode) },
+            None => Plan { sharing, ..default.completion(mode, mode) },
         };
         match self.completion {
             Some(completion) => plan_of(completion.into()),
@@ -262,6 +287,24 @@ mod tests {
         }
         for text in ["", "x", "-1", "1q", "1.2.3", "20000000000000000000", "1e3", "99999999999t"] {
             assert!(size(text).is_err(), "{text}: {:?}", size(text));
+        }
+    }
+
+    #[test]
+    fn the_sharing_is_part_of_each_plan() {
+        let capabilities = Capabilities::EVERYTHING;
+        assert_eq!(PlanArguments::default().plan(&capabilities).sharing, Sharing::Dedicated);
+        for (shared, sharing) in [
+            (Shared::Dedicated, Sharing::Dedicated),
+            (Shared::Locked, Sharing::Locked),
+            (Shared::Combined, Sharing::Combined),
+        ] {
+            for protocol in [None, Protocol::by_name("Server-reply")] {
+                let arguments = PlanArguments { protocol, completion: None, sharing: Some(shared) };
+                let plan = arguments.plan(&capabilities);
+                let alone = PlanArguments { sharing: None, ..arguments }.plan(&capabilities);
+                assert_eq!(plan, Plan { sharing, ..alone });
+            }
         }
     }
 

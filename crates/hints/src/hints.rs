@@ -1,7 +1,7 @@
 //! The hints of a side, and those of a function with their locations.
 
 use crate::key::{Key, Side};
-use crate::value::{Numa, PerfGoal, Priority, ProcessTime, Transport, Value};
+use crate::value::{Numa, PerfGoal, Priority, ProcessTime, Sharing, Transport, Value};
 use dunlin_rpc::CompletionMode;
 use std::borrow::Cow;
 use std::fmt;
@@ -27,6 +27,8 @@ pub struct Hints {
     pub process_time: Option<ProcessTime>,
     /// The name of a row of [`PROTOCOLS`](dunlin_rpc::PROTOCOLS).
     pub protocol: Option<&'static str>,
+    /// How the client's threads share connections. Only the client's value counts.
+    pub sharing: Option<Sharing>,
 }
 
 /// Defines a builder method for each key.
@@ -52,6 +54,7 @@ impl Hints {
         priority: None,
         process_time: None,
         protocol: None,
+        sharing: None,
     };
 
     steps! {
@@ -73,6 +76,8 @@ impl Hints {
         process_time: ProcessTime,
         /// Sets the protocol by name.
         protocol: &'static str,
+        /// Sets how the client's threads share connections.
+        sharing: Sharing,
     }
 
     /// Returns the value of a key.
@@ -87,6 +92,7 @@ impl Hints {
             Key::Priority => self.priority.map(Value::Priority),
             Key::ProcessTime => self.process_time.map(Value::ProcessTime),
             Key::Protocol => self.protocol.map(Value::Protocol),
+            Key::Sharing => self.sharing.map(Value::Sharing),
         }
     }
 
@@ -102,6 +108,7 @@ impl Hints {
             Value::Priority(value) => self.priority = Some(value),
             Value::ProcessTime(value) => self.process_time = Some(value),
             Value::Protocol(value) => self.protocol = Some(value),
+            Value::Sharing(value) => self.sharing = Some(value),
         }
     }
 

@@ -24,11 +24,13 @@ pub enum Key {
     ProcessTime,
     /// A protocol by name: a row of [`PROTOCOLS`](dunlin_rpc::PROTOCOLS).
     Protocol,
+    /// How the client's threads share connections: `dedicated`, `combined` or `grouped`.
+    Sharing,
 }
 
 impl Key {
     /// All keys.
-    pub const ALL: [Key; 9] = [
+    pub const ALL: [Key; 10] = [
         Key::PerfGoal,
         Key::Concurrency,
         Key::PayloadSize,
@@ -38,6 +40,7 @@ impl Key {
         Key::Priority,
         Key::ProcessTime,
         Key::Protocol,
+        Key::Sharing,
     ];
 
     /// Alternative key names that occur in HatRPC's own IDL files.
@@ -55,6 +58,7 @@ impl Key {
             Key::Priority => "priority",
             Key::ProcessTime => "process_time",
             Key::Protocol => "protocol",
+            Key::Sharing => "sharing",
         }
     }
 
@@ -89,6 +93,7 @@ impl Key {
             Key::Priority => "high or low",
             Key::ProcessTime => "short, long or a time as 10us or 1ms",
             Key::Protocol => "the name of a protocol ('dunlin protocols' lists them)",
+            Key::Sharing => "dedicated, combined or grouped",
         }
     }
 }

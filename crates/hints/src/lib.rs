@@ -23,6 +23,7 @@ mod runs;
 mod select;
 mod select_error;
 mod selection;
+mod sharing;
 mod value;
 
 pub use dunlin_fabric::Capabilities;
@@ -33,8 +34,11 @@ pub use nearest::nearest;
 pub use runs::{RunsBy, runs};
 pub use select::select;
 pub use select_error::SelectError;
-pub use selection::{Because, Environment, NumaBinding, Reason, SMALL, Selection, Subject, Subscription};
+pub use selection::{
+    ACTIVE_QUEUE_PAIRS, Because, Environment, NumaBinding, Reason, SMALL, Selection, Subject, Subscription,
+};
+pub use sharing::unify_sharing;
 pub use value::{
-    LONG_FROM, MAX_CONCURRENCY, MAX_PAYLOAD, Numa, PerfGoal, Priority, ProcessTime, Transport, Value,
-    ValueError, nearest_protocol, protocol_names,
+    LONG_FROM, MAX_CONCURRENCY, MAX_PAYLOAD, Numa, PerfGoal, Priority, ProcessTime, Sharing, Transport,
+    Value, ValueError, nearest_protocol, protocol_names,
 };

@@ -6,9 +6,12 @@ use crate::key::{Key, Side};
 use crate::legal::{self, Wish};
 use crate::select_error::SelectError;
 use crate::selection::{Because, Environment, NumaBinding, Reason, Selection, Subject, Subscription};
-use crate::value::{Numa, PerfGoal, Priority, ProcessTime, Transport, Value};
+use crate::sharing;
+use crate::value::{Numa, PerfGoal, Priority, ProcessTime, Sharing, Transport, Value};
 use dunlin_fabric::Capabilities;
-use dunlin_rpc::{CompletionMode, LargePayload, Occupancy, Plan, Protocol, RequestHalf, ResponseHalf};
+use dunlin_rpc::{
+    CompletionMode, Illegal, LargePayload, Occupancy, Plan, Protocol, RequestHalf, ResponseHalf,
+};
 
 /// The protocol under which both sides poll memory.
 const POLLED: &str = "Server-reply";
@@ -21,7 +24,8 @@ const PIECES_FROM: u64 = 64 << 10;
 ///
 /// The server's goal determines the path, since all clients share its resources; without one, the client's
 /// goal does. The request path depends on the client's `payload_size` and the response path on the server's.
-/// The completion mode of each side depends on its own hints.
+/// The completion mode of each side depends on its own hints. The client's hints decide how its threads share
+/// connections; [`unify_sharing`](crate::unify_sharing) then lets the functions of a client agree on it.
 pub fn select(hints: &FunctionHints, environment: &Environment<'_>) -> Result<Selection, SelectError> {
     let mut chooser = Chooser { hints, environment, reasons: Vec::new() };
     let subscription = Subscription::of(chooser.clients().0, environment);
@@ -135,10 +139,11 @@ impl Chooser<'_> {
             Some((protocol, _)) => (protocol.plan(CompletionMode::Busy), true),
             None => (self.path(subscription)?, false),
         };
-        plan = plan.completion(modes[0].0, modes[1].0);
+        let sharing = self.sharing();
+        plan = sharing.on(plan.completion(modes[0].0, modes[1].0));
         let hinted = modes.map(|(_, hinted)| hinted);
         let wish = Wish { plan, fixed_path, hinted };
-        let found = legal::nearest(&wish, self.environment.capabilities);
+        let found = self.legal(&wish, sharing)?;
         let chosen = match (found, asked) {
             (Ok(chosen), _) => chosen,
             (Err(illegal), None) => {
@@ -159,6 +164,43 @@ impl Chooser<'_> {
         self.tell_changes(&wish.woken(plan, self.environment.capabilities), &chosen, hinted, asked)?;
         let executed = self.executed(chosen);
         Ok((executed, name_of(&executed)))
+    }
+
+    /// Chooses how the client's threads share connections. They are the client's, so the server's hint has no
+    /// effect.
+    fn sharing(&mut self) -> Sharing {
+        if let Some(of_server) = self.side(Side::Server).sharing
+            && self.side(Side::Client).sharing != Some(of_server)
+        {
+            let text = format!(
+                "the server's sharing = {} has no effect: the connections are the client's",
+                Value::Sharing(of_server)
+            );
+            self.say(Subject::Sharing, &[(Side::Server, Key::Sharing)], text);
+        }
+        let chosen = sharing::choose(self.hints, self.environment, self.clients());
+        self.say(Subject::Sharing, &chosen.hints, chosen.text);
+        chosen.sharing
+    }
+
+    /// Returns the legal plan nearest to a wished one. If the sharing is the only obstacle, that is an error: it
+    /// is never replaced.
+    fn legal(&self, wish: &Wish, sharing: Sharing) -> Result<Result<Plan, Illegal>, SelectError> {
+        let capabilities = self.environment.capabilities;
+        let illegal = match legal::nearest(wish, capabilities) {
+            Err(illegal) if sharing != Sharing::Dedicated => illegal,
+            found => return Ok(found),
+        };
+        let dedicated = Wish { plan: Sharing::Dedicated.on(wish.plan), ..*wish };
+        match legal::nearest(&dedicated, capabilities) {
+            Ok(_) => Err(SelectError::IllegalSharing {
+                sharing,
+                place: self.place(Side::Client, Key::Sharing),
+                fabric: capabilities.name,
+                illegal,
+            }),
+            Err(illegal) => Ok(Err(illegal)),
+        }
     }
 
     /// Returns the plan as the server executes it: its workers wait adaptively if threads outnumber cores.

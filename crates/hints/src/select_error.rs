@@ -2,7 +2,7 @@
 
 use crate::hints::Place;
 use crate::key::{Key, Side};
-use crate::value::{Value, nearest_protocol};
+use crate::value::{Sharing, Value, nearest_protocol};
 use dunlin_rpc::{CompletionMode, Illegal};
 use std::fmt;
 use thiserror::Error;
@@ -74,6 +74,22 @@ pub enum SelectError {
         /// The reason.
         illegal: Illegal,
     },
+    /// The requested sharing cannot run on the fabric, or is not in this version.
+    #[error(
+        "{}sharing = {} cannot run on the fabric '{fabric}': {illegal}; choose dedicated or combined, or none and leave the choice to the number of clients",
+        At(place),
+        Value::Sharing(*sharing)
+    )]
+    IllegalSharing {
+        /// The sharing.
+        sharing: Sharing,
+        /// The location of the hint.
+        place: Option<Place>,
+        /// The fabric.
+        fabric: &'static str,
+        /// The reason.
+        illegal: Illegal,
+    },
     /// The requested protocol and completion mode exclude each other.
     #[error(
         "{}the {side} is to wait by {mode}, which {name}{} does not allow: {illegal}; drop one of the two hints",
@@ -126,6 +142,28 @@ pub enum SelectError {
         /// The location of the server's hint.
         server_place: Option<Place>,
     },
+    /// Functions of one client request different values for a property that its connections have only once.
+    #[error(
+        "{}{first} asks for sharing = {} and {second} for {}{}: the functions of a client use the same connections, so give the hint to the service, or the same to both",
+        At(first_place),
+        Value::Sharing(*first_sharing),
+        Value::Sharing(*second_sharing),
+        InBrackets(second_place)
+    )]
+    FunctionsDiffer {
+        /// A function.
+        first: String,
+        /// Its value.
+        first_sharing: Sharing,
+        /// The location of its hint.
+        first_place: Option<Place>,
+        /// Another function of the client.
+        second: String,
+        /// Its value.
+        second_sharing: Sharing,
+        /// The location of its hint.
+        second_place: Option<Place>,
+    },
     /// The fabric cannot run even the simplest plan.
     #[error("no plan can run on the fabric '{fabric}': {illegal}")]
     NothingLegal {
@@ -147,6 +185,9 @@ impl SelectError {
             SelectError::UnknownProtocol { .. } | SelectError::IllegalProtocol { .. } => {
                 (Key::Protocol, Key::Protocol)
             }
+            SelectError::IllegalSharing { .. } | SelectError::FunctionsDiffer { .. } => {
+                (Key::Sharing, Key::Sharing)
+            }
             SelectError::NothingLegal { .. } => (Key::Polling, Key::Polling),
         }
     }
@@ -157,8 +198,10 @@ impl SelectError {
             SelectError::ProtocolAgainstPolling { side, .. } => *side,
             SelectError::UnknownProtocol { .. }
             | SelectError::IllegalProtocol { .. }
+            | SelectError::IllegalSharing { .. }
             | SelectError::ProtocolOnTcp { .. }
             | SelectError::SidesDiffer { .. }
+            | SelectError::FunctionsDiffer { .. }
             | SelectError::NothingLegal { .. } => Side::Client,
         }
     }
@@ -167,9 +210,9 @@ impl SelectError {
     pub fn without_places(&self) -> String {
         let mut bare = self.clone();
         match &mut bare {
-            SelectError::UnknownProtocol { place, .. } | SelectError::IllegalProtocol { place, .. } => {
-                *place = None
-            }
+            SelectError::UnknownProtocol { place, .. }
+            | SelectError::IllegalProtocol { place, .. }
+            | SelectError::IllegalSharing { place, .. } => *place = None,
             SelectError::ProtocolAgainstPolling { place, protocol_place, .. } => {
                 (*place, *protocol_place) = (None, None);
             }
@@ -178,6 +221,9 @@ impl SelectError {
             }
             SelectError::SidesDiffer { client_place, server_place, .. } => {
                 (*client_place, *server_place) = (None, None);
+            }
+            SelectError::FunctionsDiffer { first_place, second_place, .. } => {
+                (*first_place, *second_place) = (None, None);
             }
             SelectError::NothingLegal { .. } => {}
         }

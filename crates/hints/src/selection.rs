@@ -10,6 +10,10 @@ use std::fmt;
 /// The largest small payload in bytes (HatRPC section 4.3).
 pub const SMALL: u64 = 4096;
 
+/// The number of queue pairs that a server keeps active by default: `max_active_queue_pairs` of
+/// [`ServerConfig`](dunlin_rpc::ServerConfig), which is `MAX_AQP` of FLOCK section 5.1.
+pub const ACTIVE_QUEUE_PAIRS: u32 = 256;
+
 /// The inputs of a selection besides the hints.
 #[derive(Clone, Copy, Debug)]
 pub struct Environment<'a> {
@@ -28,11 +32,14 @@ pub struct Environment<'a> {
     pub workers: Option<u32>,
     /// The largest small payload, in bytes.
     pub small: u64,
+    /// The number of queue pairs that the server keeps active. Without the hint `sharing`, the threads of more
+    /// clients share connections.
+    pub active_queue_pairs: u32,
 }
 
 impl<'a> Environment<'a> {
-    /// Creates the environment of a machine with these cores in one NUMA node, with clients as hinted and
-    /// [`SMALL`].
+    /// Creates the environment of a machine with these cores in one NUMA node, with clients as hinted,
+    /// [`SMALL`] and [`ACTIVE_QUEUE_PAIRS`].
     pub const fn new(capabilities: &'a Capabilities, cores: u32) -> Self {
         Environment {
             capabilities,
@@ -42,6 +49,7 @@ impl<'a> Environment<'a> {
             clients: None,
             workers: None,
             small: SMALL,
+            active_queue_pairs: ACTIVE_QUEUE_PAIRS,
         }
     }
 }
@@ -93,6 +101,8 @@ pub enum Subject {
     Polling(Side),
     /// The NUMA binding of a side's threads.
     Numa(Side),
+    /// How the client's threads share connections.
+    Sharing,
 }
 
 impl fmt::Display for Subject {
@@ -103,6 +113,7 @@ impl fmt::Display for Subject {
             Subject::Response => f.write_str("response"),
             Subject::Polling(side) => write!(f, "{side} polling"),
             Subject::Numa(side) => write!(f, "{side} numa"),
+            Subject::Sharing => f.write_str("sharing"),
         }
     }
 }

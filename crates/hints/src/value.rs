@@ -2,7 +2,7 @@
 
 use crate::key::Key;
 use crate::nearest::nearest;
-use dunlin_rpc::{CompletionMode, PROTOCOLS, Protocol};
+use dunlin_rpc::{CompletionMode, Lease, PROTOCOLS, Plan, Protocol};
 use std::fmt;
 use thiserror::Error;
 
@@ -79,6 +79,42 @@ impl ProcessTime {
     }
 }
 
+/// How the threads of a client share connections, and how long a connection keeps the server's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Sharing {
+    /// Each thread has a connection of its own.
+    Dedicated,
+    /// Threads share connections, and one thread sends the calls of all in one message (FLOCK section 4).
+    Combined,
+    /// Each thread has a connection of its own, whose memory at the server belongs to it for a time slice
+    /// (ScaleRPC section 3). [`Plan::check`](dunlin_rpc::Plan::check) says whether this version has it.
+    Grouped,
+}
+
+impl Sharing {
+    /// Returns the value that describes a plan. Threads behind a lock are no value of the hint, so
+    /// [`Locked`](dunlin_rpc::Sharing::Locked) gives `None`.
+    pub const fn of(plan: &Plan) -> Option<Sharing> {
+        match (plan.sharing, plan.lease) {
+            (dunlin_rpc::Sharing::Dedicated, Lease::Forever) => Some(Sharing::Dedicated),
+            (dunlin_rpc::Sharing::Combined, Lease::Forever) => Some(Sharing::Combined),
+            (dunlin_rpc::Sharing::Dedicated, Lease::Slice) => Some(Sharing::Grouped),
+            _ => None,
+        }
+    }
+
+    /// Returns a plan with this sharing, and otherwise as it is.
+    #[must_use]
+    pub const fn on(self, plan: Plan) -> Plan {
+        let (sharing, lease) = match self {
+            Sharing::Dedicated => (dunlin_rpc::Sharing::Dedicated, Lease::Forever),
+            Sharing::Combined => (dunlin_rpc::Sharing::Combined, Lease::Forever),
+            Sharing::Grouped => (dunlin_rpc::Sharing::Dedicated, Lease::Slice),
+        };
+        plan.shared(sharing, lease)
+    }
+}
+
 /// The value of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Value {
@@ -100,6 +136,8 @@ pub enum Value {
     ProcessTime(ProcessTime),
     /// A value of [`Key::Protocol`]: the protocol's name in the table.
     Protocol(&'static str),
+    /// A value of [`Key::Sharing`].
+    Sharing(Sharing),
 }
 
 /// The error of parsing a value.
@@ -157,6 +195,11 @@ const PRIORITIES: &[(&str, Value)] =
     &[("high", Value::Priority(Priority::High)), ("low", Value::Priority(Priority::Low))];
 const PROCESS_TIMES: &[(&str, Value)] =
     &[("short", Value::ProcessTime(ProcessTime::Short)), ("long", Value::ProcessTime(ProcessTime::Long))];
+const SHARINGS: &[(&str, Value)] = &[
+    ("dedicated", Value::Sharing(Sharing::Dedicated)),
+    ("combined", Value::Sharing(Sharing::Combined)),
+    ("grouped", Value::Sharing(Sharing::Grouped)),
+];
 
 /// Short names of protocols. `eager` occurs in HatRPC's IDL files; the papers use the others.
 const PROTOCOL_ALIASES: &[(&str, &str)] =
@@ -194,6 +237,7 @@ impl Value {
             Key::Transport => TRANSPORTS,
             Key::Priority => PRIORITIES,
             Key::ProcessTime => PROCESS_TIMES,
+            Key::Sharing => SHARINGS,
             Key::Concurrency | Key::PayloadSize | Key::Protocol => &[],
         };
         if let Some((_, value)) = words.iter().find(|(name, _)| *name == word) {
@@ -201,7 +245,7 @@ impl Value {
         }
         let unknown = |nearest| ValueError::Unknown { key, word: word.to_owned(), nearest };
         match key {
-            Key::PerfGoal | Key::Polling | Key::Transport | Key::Priority => {
+            Key::PerfGoal | Key::Polling | Key::Transport | Key::Priority | Key::Sharing => {
                 Err(unknown(nearest(word, words.iter().map(|(name, _)| *name))))
             }
             Key::Concurrency => {
@@ -236,6 +280,7 @@ impl Value {
             Value::Priority(_) => Key::Priority,
             Value::ProcessTime(_) => Key::ProcessTime,
             Value::Protocol(_) => Key::Protocol,
+            Value::Sharing(_) => Key::Sharing,
         }
     }
 }
@@ -314,7 +359,7 @@ impl fmt::Display for Value {
             }
             Value::Protocol(name) => f.write_str(name),
             value => {
-                let lists = [GOALS, POLLINGS, NUMAS, TRANSPORTS, PRIORITIES, PROCESS_TIMES];
+                let lists = [GOALS, POLLINGS, NUMAS, TRANSPORTS, PRIORITIES, PROCESS_TIMES, SHARINGS];
                 let mut words = lists.into_iter().flatten();
                 f.write_str(words.find(|(_, other)| other == value).map_or("", |(word, _)| word))
             }

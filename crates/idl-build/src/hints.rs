@@ -39,6 +39,7 @@ fn value(value: &Value) -> String {
         Value::Transport(transport) => format!("hints::Transport::{transport:?}"),
         Value::Priority(priority) => format!("hints::Priority::{priority:?}"),
         Value::ProcessTime(time) => format!("hints::ProcessTime::{time:?}"),
+        Value::Sharing(sharing) => format!("hints::Sharing::{sharing:?}"),
         Value::Protocol(name) => format!("{name:?}"),
     }
 }

@@ -86,6 +86,7 @@ pub(crate) fn services(
             }
         }
         hidden(&parsed[file.0], *item, head, &inherited, diagnostics);
+        disagreement(&layers, inherited.iter().chain(&functions), diagnostics);
         services.push(Service {
             name: head.name.clone(),
             file: *file,
@@ -172,6 +173,43 @@ fn hidden(file: &Parsed, item: usize, head: &Head, inherited: &[Function], diagn
                 Diagnostic::error(&file.source, span, message)
                     .related(other.place.clone(), "it is declared here"),
             );
+        }
+    }
+}
+
+/// Reports functions of a service that hint different values of `sharing`: the functions of a client use the same
+/// connections.
+fn disagreement<'a>(
+    layers: &[Layers<'_>],
+    functions: impl Iterator<Item = &'a Function>,
+    diagnostics: &mut Diagnostics,
+) {
+    let mut hinted = functions.filter_map(|function| {
+        let client = &function.hints.client;
+        let origin = function.hints.origin(Side::Client, Key::Sharing)?;
+        (client.transport != Some(Transport::Tcp)).then_some((function, client.sharing?, origin))
+    });
+    let Some(first) = hinted.next() else { return };
+    let Some(second) = hinted.find(|(_, sharing, _)| *sharing != first.1) else { return };
+    // The values of two functions differ only if at least one of them has a hint of its own.
+    for ((function, _, origin), (other, sharing, place)) in [(second, first), (first, second)] {
+        let mut own = layers[function.declared_in.0].functions.iter().flatten();
+        let own = own.find(|given| {
+            given.value.key() == Key::Sharing && given.source.place(given.key.start) == origin.place
+        });
+        if let Some(given) = own {
+            let message = format!(
+                "{} asks for sharing = {} and {} for {}: the functions of a client use the same connections",
+                function.name,
+                given.value,
+                other.name,
+                Value::Sharing(sharing)
+            );
+            let diagnostic = Diagnostic::error(given.source, &given.key, message)
+                .related(place.place.clone(), format!("sharing = {}", Value::Sharing(sharing)))
+                .help("give the hint to the service, or the same to all functions");
+            diagnostics.push(diagnostic);
+            return;
         }
     }
 }
@@ -291,6 +329,12 @@ fn contradictions(hints: &FunctionHints, deciding: &[&Given<'_>], diagnostics: &
         }
         return;
     }
+    if hints.server.sharing != hints.client.sharing
+        && let Some((given, _)) = given(Side::Server, Key::Sharing)
+    {
+        let message = "the server's sharing has no effect: the connections are the client's";
+        diagnostics.push(Diagnostic::warning(given.source, &given.key, message));
+    }
     for side in Side::BOTH {
         let own = hints.side(side);
         let mut odd = |first: Key, second: Key, message: &str| {
@@ -310,6 +354,7 @@ fn contradictions(hints: &FunctionHints, deciding: &[&Given<'_>], diagnostics: &
                 odd(Key::PerfGoal, Key::Transport, "perf_goal = latency is out of reach of transport = tcp");
             }
             odd(Key::Polling, Key::Transport, "polling means nothing to transport = tcp");
+            odd(Key::Sharing, Key::Transport, "sharing means nothing to transport = tcp");
         }
         if own.perf_goal == Some(PerfGoal::Latency)
             && own.polling == Some(dunlin_hints::CompletionMode::Event)

@@ -72,6 +72,12 @@ impl<F: Fabric> KvClient<F> {
         Ok(KvClient { client: Client::connect(fabric, address, config)?, scratch: Vec::with_capacity(4096) })
     }
 
+    /// Makes a client of the same store for another thread: with a connection of its own, or at the same one, as
+    /// the plan's sharing says ([`Client::another`]). Blocks.
+    pub fn another(&self) -> Result<Self, ConnectError> {
+        Ok(KvClient { client: self.client.another()?, scratch: Vec::with_capacity(4096) })
+    }
+
     /// Returns the underlying RPC client, for progress and outcomes.
     pub fn rpc(&mut self) -> &mut Client<F> {
         &mut self.client

@@ -6,7 +6,7 @@ use crate::load::{Extent, Function, Load, LoadError, Network};
 use crate::random_values::{Sizes, Times};
 use dunlin_fabric::{Capabilities, Nanos};
 use dunlin_fabric_sim::Settings;
-use dunlin_hints::{Environment, FunctionHints, PerfGoal, ProcessTime, Selection, Value, select};
+use dunlin_hints::{Environment, FunctionHints, PerfGoal, ProcessTime, Selection, Sharing, Value, select};
 use dunlin_rnic_model::{Parameter, Profile, ProfileError};
 use dunlin_rpc::{PROTOCOLS, Plan};
 use std::fmt;
@@ -222,6 +222,8 @@ fn load(hints: &FunctionHints, plan: Plan, environment: &Environment<'_>, cluste
     let bytes = |size: Option<u64>| Sizes::Fixed(size.unwrap_or(USUAL_BYTES).min(1 << 20) as u32);
     let results = if hints.oneway { Sizes::Fixed(0) } else { bytes(hints.server.payload_size) };
     let service = handler_time(hints);
+    // Each client has one thread, so none has another one to share with.
+    let plan = Sharing::Dedicated.on(plan);
     let function = Function {
         service: Times::Fixed(service),
         ..Function::new(plan, bytes(hints.client.payload_size), results)

@@ -7,7 +7,7 @@ use crate::introduction::Introduction;
 use crate::numa;
 use crate::tcp::ConnectionOptions;
 use dunlin_fabric::{Capabilities, Fabric, Host, Topology};
-use dunlin_hints::{Environment, FunctionHints, Selection, Side, select};
+use dunlin_hints::{Environment, FunctionHints, SelectError, Selection, Side, select, unify_sharing};
 use dunlin_rpc::{ClientConfig, Plan};
 use pilota::thrift::{ApplicationException, ApplicationExceptionKind};
 use std::collections::BTreeMap;
@@ -102,15 +102,20 @@ impl Choice {
             clients: options.clients,
             ..environment(fabric.capabilities(), options.cores, &topology)
         };
-        let select = |function: &FunctionHints| {
-            let own = options.hints.iter().find(|hints| hints.name == function.name);
-            select(own.unwrap_or(function), &environment).map_err(|error| ConnectError::Hints {
-                service: service.name,
-                function: function.name.to_string(),
-                error: Box::new(error),
-            })
+        let refused = |function: &FunctionHints, error: Box<SelectError>| ConnectError::Hints {
+            service: service.name,
+            function: function.name.to_string(),
+            error,
         };
-        let selections = service.functions.iter().map(select).collect::<Result<Vec<_>, _>>()?;
+        let own = |function: &FunctionHints| options.hints.iter().find(|own| own.name == function.name);
+        let hints: Vec<&FunctionHints> =
+            service.functions.iter().map(|function| own(function).unwrap_or(function)).collect();
+        let select = |function: &&FunctionHints| {
+            select(function, &environment).map_err(|error| refused(function, Box::new(error)))
+        };
+        let mut selections = hints.iter().map(select).collect::<Result<Vec<_>, _>>()?;
+        unify_sharing(hints.iter().copied().zip(&mut selections))
+            .map_err(|(number, error)| refused(hints[number], error))?;
         let functions = service.functions.iter().zip(&selections);
         let cores = numa::cores(Side::Client, functions, &topology)
             .map_err(|error| ConnectError::Numa { service: service.name, error })?;

@@ -3,7 +3,7 @@
 use dunlin::ServerConfig;
 use dunlin::plan::{Plan, RunsIn};
 use dunlin::thrift::{FunctionOnServer, PlanOnServer, ServerDescription};
-use dunlin_hints::{FunctionHints, RunsBy, Selection, runs};
+use dunlin_hints::{FunctionHints, RunsBy, Selection, Sharing, runs};
 
 /// Where a function runs, and the reason.
 #[derive(Debug)]
@@ -76,9 +76,11 @@ pub(super) fn difference(
     let Some(told) = named(server, &function.name) else {
         return Some("the server has no such function: it was built from another IDL".to_owned());
     };
+    // How the client's threads share its connections is not the server's to say.
+    let plan = selection.plan.map(|plan| Sharing::Dedicated.on(plan));
     let ours = selection.plan.as_ref().map_or_else(|| "stock Thrift over TCP".to_owned(), words);
     let theirs = match &told.plan {
-        PlanOnServer::Plan(plan) if Some(*plan) == selection.plan => return None,
+        PlanOnServer::Plan(on_server) if Some(*on_server) == plan => return None,
         PlanOnServer::Tcp if selection.plan.is_none() => return None,
         PlanOnServer::Plan(plan) => words(plan),
         PlanOnServer::Tcp => "stock Thrift over TCP".to_owned(),

@@ -78,6 +78,43 @@ fn plans_are_shown_with_reasons_and_places() {
 }
 
 #[test]
+fn the_sharing_of_connections_is_explained() {
+    let folder = Folder::new("explain-sharing");
+    let file = folder.write("kv.thrift", KV);
+    let json = folder.file("plans.json");
+    let on_rnic = ["explain", &file, "--fabric", "rnic", "--cores", "16", "--clients"];
+    let many = on_rnic.into_iter().chain(["257", "--json", &json]);
+    let text = dunlin(many).well().text();
+    let reason = "  sharing: 257 clients, more than the 256 queue pairs that a server keeps active: combined";
+    assert!(text.contains(reason), "{text}");
+    let document: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(json).expect("written")).expect("JSON");
+    for row in document["rows"].as_array().expect("rows") {
+        let shares = row["side"] == "client" && row["function"] != "heartbeat";
+        assert_eq!(row.get("sharing"), shares.then_some(&"combined".into()), "{row}");
+    }
+    let text = dunlin(on_rnic.into_iter().chain(["256", "--side", "server"])).well().text();
+    assert!(!text.contains("sharing"), "{text}");
+    let text = dunlin(["explain", &file, "--clients", "257"]).well().text();
+    assert!(
+        text.contains("sharing: on shm the sender's processor copies") && text.contains("dedicated"),
+        "{text}"
+    );
+    // One of several functions: all use the same connections.
+    let one = folder.write(
+        "one.thrift",
+        "service S {\n  void f() (concurrency = \"1000\")\n  void g() (concurrency = \"2\")\n}\n",
+    );
+    let text = dunlin(["explain", &one, "--fabric", "rnic"]).well().text();
+    assert!(text.contains("so as 'f': combined"), "{text}");
+    let grouped = folder.write(
+        "grouped.thrift",
+        "service S {\n  void f() (protocol = \"eager\", sharing = \"grouped\")\n}\n",
+    );
+    dunlin(["explain", &grouped]).failed(1, &["sharing = grouped cannot run", ":2:33"]);
+}
+
+#[test]
 fn clients_cores_and_side_change_what_is_shown() {
     let folder = Folder::new("explain-options");
     let file = folder.write("kv.thrift", KV);

@@ -4,6 +4,7 @@ use super::stats::total;
 use super::{ConnectArguments, connect_as};
 use clap::Args;
 use dunlin::fabric::Fabric;
+use dunlin::plan::Sharing;
 use dunlin::tune::{BatchCalls, Batching, Tuning};
 use dunlin::{Address, ClientConfig, on_fabric};
 use dunlin_command::arguments::{self, plan_name};
@@ -34,6 +35,7 @@ Examples:
   dunlin kv bench shm:store --workload my.properties -P recordcount=1000000 --batch 16 --window 128
   dunlin kv bench shm:store --window 256 --within 150us        the largest batches that complete in time
   dunlin kv bench shm:store --no-load --protocol Server-reply
+  dunlin kv bench rdma:10.0.0.1:7000 --clients 32 --sharing combined
 
 Exit status: 0 success; 1 a call failed (the error counts the calls that may have been executed); 130 interrupted.";
 
@@ -97,7 +99,7 @@ pub(crate) struct BenchArguments {
     /// Duration of the measurement
     #[arg(long, short, default_value = "5", value_parser = arguments::positive_duration, value_name = "TIME")]
     seconds: Duration,
-    /// Client threads, each with its own connections
+    /// Client threads, each with its own connections unless --sharing says otherwise
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024), value_name = "N")]
     clients: u16,
     /// Operations in flight per client
@@ -244,7 +246,11 @@ fn measure<F: Fabric>(
             batching: arguments.batching(),
             ..ClientConfig::with_plan(plan)
         };
-        clients.push(connect_as(fabric, address, settings, arguments.connect.timeout)?);
+        let client = match clients.first() {
+            Some(first) if plan.sharing != Sharing::Dedicated => KvClient::another(first)?,
+            _ => connect_as(fabric, address, settings, arguments.connect.timeout)?,
+        };
+        clients.push(client);
     }
     if !arguments.no_load {
         load(&mut clients, &workload, &interrupt)?;
@@ -349,6 +355,7 @@ fn document(
             .with("operation", operation)
             .with("protocol", plan_name(plan))
             .with("completion", plan.client.to_string())
+            .with("sharing", plan.sharing.name())
             .with("clients", arguments.clients)
             .with("window", arguments.window.max(arguments.batch))
             .with("batch", arguments.batch)
@@ -378,12 +385,16 @@ fn print_results(
     tally: &Tally,
 ) -> Result<(), Failure> {
     output::print_line(format_args!(
-        "workload {}, {}, {}, {} {}, window {}, {}, {:.2} s",
+        "workload {}, {}, {}, {} {}{}, window {}, {}, {:.2} s",
         arguments.workload.name(),
         plan_name(plan),
         plan.client,
         arguments.clients,
         if arguments.clients == 1 { "client" } else { "clients" },
+        match plan.sharing {
+            Sharing::Dedicated => String::new(),
+            shared => format!(" ({} connections)", shared.name()),
+        },
         arguments.window.max(arguments.batch),
         match arguments.within {
             Some(within) => format!("as many together as keep {within:?}"),
@@ -392,7 +403,7 @@ fn print_results(
         tally.elapsed_ns / 1e9
     ))?;
     // Columns whose values are already in the headline.
-    let constant = ["protocol", "completion", "clients", "window", "batch", "within_ns"];
+    let constant = ["protocol", "completion", "sharing", "clients", "window", "batch", "within_ns"];
     let rows: Vec<Row> = document
         .rows
         .iter()

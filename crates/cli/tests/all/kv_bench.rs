@@ -17,6 +17,8 @@ fn rows_say_what_was_measured() {
         &["--workload", "a"][..],
         &["--clients", "2", "--window", "8", "--protocol", "eager-sendrecv", "--completion", "event"],
         &["--workload", "d", "--batch", "8", "--window", "32"],
+        &["--clients", "3", "--sharing", "combined"],
+        &["--clients", "3", "--sharing", "locked", "--protocol", "server-reply", "--window", "4"],
         &["--workload", "f", "--batch", "4"],
         &["--workload", "e", "-P", "maxscanlength=10"],
     ] {

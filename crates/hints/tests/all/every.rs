@@ -4,7 +4,7 @@
 use dunlin_fabric::Capabilities;
 use dunlin_hints::{
     CompletionMode, Environment, FunctionHints, Hints, Key, Level, Numa, Origin, PerfGoal, Place, Priority,
-    ProcessTime, SelectError, Side, Transport, select,
+    ProcessTime, SelectError, Sharing, Side, Subject, Transport, select,
 };
 use dunlin_rpc::{PROTOCOLS, Plan, RequestHalf, ResponseHalf};
 use proptest::option;
@@ -56,11 +56,12 @@ fn hints() -> impl Strategy<Value = Hints> {
     let transports = prop_oneof![4 => Just(Transport::Rdma), 1 => Just(Transport::Tcp)];
     let priorities = one_of(&[Priority::High, Priority::Low][..]);
     let times = one_of(&[ProcessTime::Short, ProcessTime::Long, ProcessTime::Nanos(100)][..]);
+    let sharings = one_of(&[Sharing::Dedicated, Sharing::Combined, Sharing::Grouped][..]);
     let mut names: Vec<&'static str> = PROTOCOLS.iter().map(|protocol| protocol.name).collect();
     names.push("Carrier-pigeon");
     (
         option::of(goals),
-        option::of(1..200u32),
+        option::of(1..600u32),
         option::of(prop_oneof![Just(4u64), Just(4096), Just(4097), Just(1 << 32)]),
         option::of(modes()),
         option::of(numas),
@@ -68,6 +69,7 @@ fn hints() -> impl Strategy<Value = Hints> {
         option::of(priorities),
         option::of(times),
         option::weighted(0.3, one_of(names)),
+        option::weighted(0.3, sharings),
     )
         .prop_map(
             |(
@@ -80,6 +82,7 @@ fn hints() -> impl Strategy<Value = Hints> {
                 priority,
                 process_time,
                 protocol,
+                sharing,
             )| {
                 Hints {
                     perf_goal,
@@ -91,6 +94,7 @@ fn hints() -> impl Strategy<Value = Hints> {
                     priority,
                     process_time,
                     protocol,
+                    sharing,
                 }
             },
         )
@@ -98,7 +102,7 @@ fn hints() -> impl Strategy<Value = Hints> {
 
 /// Locations on random levels, one line each.
 fn origins() -> impl Strategy<Value = Vec<Origin>> {
-    proptest::collection::vec(option::of(0..3u8), 18).prop_map(|levels| {
+    proptest::collection::vec(option::of(0..3u8), 2 * Key::ALL.len()).prop_map(|levels| {
         let keys = Side::BOTH.into_iter().flat_map(|side| Key::ALL.map(|key| (side, key)));
         keys.zip(levels)
             .enumerate()
@@ -133,7 +137,7 @@ proptest! {
         origins in origins(),
         oneway in any::<bool>(),
         cores in (1..40u32, 1..40u32, 0..3u32),
-        clients in option::of(1..200u32),
+        clients in option::of(1..600u32),
     ) {
         let function = FunctionHints {
             name: "f".into(),
@@ -152,6 +156,12 @@ proptest! {
                 prop_assert_eq!(selection.transport == Transport::Tcp, tcp);
                 if let Some(plan) = selection.plan {
                     prop_assert_eq!(plan.check(&fabric), Ok(()));
+                    let sharing = Sharing::of(&plan).expect("a value of the hint");
+                    let known = clients.or(server.concurrency).or(client.concurrency).unwrap_or(1);
+                    let combines = known > 256 && !fabric.initiator_copies;
+                    let unhinted = if combines { Sharing::Combined } else { Sharing::Dedicated };
+                    prop_assert_eq!(sharing, client.sharing.unwrap_or(unhinted));
+                    prop_assert!(selection.reasons_for(Subject::Sharing).count() > 0);
                     let asked = client.protocol.or(server.protocol);
                     prop_assert!(asked.is_none() || asked == selection.protocol, "{:?}", selection);
                 }
@@ -167,6 +177,11 @@ proptest! {
                         // The protocol is illegal with any completion modes.
                         let protocol = dunlin_hints::Protocol::by_name(name).expect("it is in the table");
                         prop_assert!(protocol.plan(CompletionMode::Busy).check(&fabric).is_err(), "{illegal}");
+                    }
+                    SelectError::IllegalSharing { sharing, illegal, .. } => {
+                        prop_assert_eq!(client.sharing, Some(sharing));
+                        let plan = sharing.on(Plan::usual(&fabric));
+                        prop_assert!(plan.check(&fabric).is_err(), "{illegal}");
                     }
                     SelectError::ProtocolAgainstPolling { side, mode, .. } => {
                         prop_assert_eq!(function.side(side).polling, Some(mode));

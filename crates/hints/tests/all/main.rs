@@ -1,5 +1,6 @@
 //! The integration tests of this crate that need no process of their own, as one program.
 
 mod every;
+mod sharing;
 mod table;
 mod values;

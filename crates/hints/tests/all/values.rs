@@ -2,7 +2,8 @@
 #![allow(missing_docs, reason = "a test")]
 
 use dunlin_hints::{
-    CompletionMode, Key, Numa, PerfGoal, Priority, ProcessTime, Transport, Value, ValueError, protocol_names,
+    CompletionMode, Key, Numa, PerfGoal, Priority, ProcessTime, Sharing, Transport, Value, ValueError,
+    protocol_names,
 };
 use proptest::prelude::*;
 
@@ -25,6 +26,9 @@ fn words_are_values() {
         (Key::ProcessTime, "long", Value::ProcessTime(ProcessTime::Long)),
         (Key::ProcessTime, "10us", Value::ProcessTime(ProcessTime::Nanos(10_000))),
         (Key::ProcessTime, "1ms", Value::ProcessTime(ProcessTime::Nanos(1_000_000))),
+        (Key::Sharing, "dedicated", Value::Sharing(Sharing::Dedicated)),
+        (Key::Sharing, "combined", Value::Sharing(Sharing::Combined)),
+        (Key::Sharing, "grouped", Value::Sharing(Sharing::Grouped)),
         (Key::Protocol, "eager", Value::Protocol("Eager-SendRecv")),
         (Key::Protocol, "direct_write_imm", Value::Protocol("Direct-WriteIMM")),
         (Key::Protocol, "DIRECT-WRITEIMM", Value::Protocol("Direct-WriteIMM")),
@@ -54,6 +58,8 @@ fn other_words_are_refused_with_the_nearest() {
         (Key::PayloadSize, "KB", None),
         (Key::PayloadSize, "1.5KB", None),
         (Key::Concurrency, "1KB", None),
+        (Key::Sharing, "locked", None),
+        (Key::Sharing, "combine", Some("combined")),
         (Key::Protocol, "Direct-WriteIM", Some("Direct-WriteIMM")),
         (Key::Protocol, "eagre", Some("Eager-SendRecv")),
     ] {
@@ -85,6 +91,7 @@ fn misspelt_keys_have_a_nearest() {
         ("pooling", Some("polling")),
         ("perf_perf", Some("perf_pref")),
         ("transprot", Some("transport")),
+        ("sharign", Some("sharing")),
         ("deprecated", None),
     ] {
         assert_eq!(Key::nearest_name(word), nearest, "{word}");
@@ -145,6 +152,9 @@ fn words_of_values_are_shown_as_they_are_written() {
             "low",
             "short",
             "long",
+            "dedicated",
+            "combined",
+            "grouped",
         ] {
             if let Ok(value) = Value::parse(key, word) {
                 assert_eq!(value.to_string(), word);

@@ -42,6 +42,11 @@ fn misspelt_hints_are_told_with_the_nearest_word() {
         ("hint: perf_goal = ;", 31, &["expected a value", "found ';'"]),
         ("hint: ;", 19, &["expected a hint"]),
         ("hint: perf_goal = latency concurrency = 2;", 39, &["expected ',' or ';'", "found 'concurrency'"]),
+        (
+            "hint: sharing = shared;",
+            29,
+            &["'shared' is not a value of sharing", "dedicated, combined or grouped"],
+        ),
         ("hint: zzzz = 1;", 19, &["unknown hint 'zzzz'", "hints are perf_goal, concurrency"]),
         (
             "hint: polling = busy; hint: polling = event;",
@@ -131,6 +136,25 @@ fn contradictions_name_both_places() {
         21,
         &["a call has one protocol", "a.thrift:2:44"],
     );
+    one(
+        "service S {\n  void f() [hint: protocol = eager; c_hint: sharing = grouped;]\n}",
+        2,
+        45,
+        &["sharing = grouped cannot run", "choose dedicated or combined"],
+    );
+    one(
+        "service S {\n  hint: sharing = combined;\n  void f()\n  void g() [hint: sharing = dedicated;]\n}",
+        4,
+        19,
+        &["g asks for sharing = dedicated and f for combined", "a.thrift:2:9: sharing = combined"],
+    );
+    // The service's hint stands behind its functions here, and the first function has one of its own.
+    one(
+        "service S {\n  void f() (sharing = \"dedicated\")\n  void g()\n} (sharing = \"combined\")",
+        2,
+        13,
+        &["f asks for sharing = dedicated and g for combined"],
+    );
     // Reported once for all functions.
     one("service S {\n  hint: transport = tcp, protocol = eager;\n  void f()\n  void g()\n}", 2, 26, &[]);
 }
@@ -147,6 +171,8 @@ fn what_is_only_odd_is_a_warning() {
             &["out of reach", "transport = tcp", "a.thrift:2:40"][..],
         ),
         ("hint: polling = busy, transport = tcp;", &["polling means nothing"]),
+        ("hint: transport = tcp; c_hint: sharing = combined;", &["sharing means nothing", "a.thrift:2:44"]),
+        ("s_hint: sharing = combined;", &["the server's sharing has no effect", "a.thrift:2:21"]),
         (
             "hint: perf_goal = latency, polling = event;",
             &["costs a wake-up", "a.thrift:2:19: perf_goal = latency"],

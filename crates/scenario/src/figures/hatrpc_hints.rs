@@ -3,7 +3,7 @@
 
 use super::hatrpc::{CORES, DIRECT, RFP};
 use super::{Outcome, Outcomes, Paper, Point};
-use dunlin_hints::{Environment, FunctionHints, Hints, PerfGoal, select};
+use dunlin_hints::{Environment, FunctionHints, Hints, PerfGoal, Sharing, select};
 use dunlin_rpc::Plan;
 
 /// The series of the hints alone.
@@ -29,7 +29,8 @@ impl Hinted {
         let side = |bytes: Option<u64>| Hints {
             payload_size: bytes,
             protocol,
-            ..Hints::NONE.perf_goal(self.goal).concurrency(self.clients)
+            // HatRPC has a connection for each client.
+            ..Hints::NONE.perf_goal(self.goal).concurrency(self.clients).sharing(Sharing::Dedicated)
         };
         let [client, server] = self.bytes.map_or([None; 2], |bytes| bytes.map(Some));
         let hints = FunctionHints::new("function").client(side(client)).server(side(server));
