@@ -7,8 +7,7 @@ use super::{Effort, Figure, Outcomes, Paper, Point, Run};
 pub(super) const FIGURE: Figure = Figure::predicted(
     ["flock-6", "FLOCK and eRPC by threads of a client, 23 clients", "flock", "threads_of_a_client"],
     "64 bytes each way, one server with 32 threads, clients with 64 hardware threads. FLOCK: at most 256 queue pairs in all, over which the threads of a \
-     client are dealt evenly; a client has one handle for each of its queue pairs, since a handle has one queue pair so far, and there is no scheduling of \
-     queue pairs or threads. Calls of one thread may meet in a message too. eRPC: a session for each thread, 32 credits, RECVs in lists of 32, Timely, no loss. \
+     client are dealt evenly; a client has one handle for each of its queue pairs, so that the threads on each are those of the figure. Calls of one thread may meet in a message too. eRPC: a session for each thread, 32 credits, RECVs in lists of 32, Timely, no loss. \
      'Level', 'equal' and 'saturates' are read as within a tenth.",
     runs,
     points,

@@ -147,6 +147,8 @@ impl Player {
             functions: load.plans(),
             batching: load.batching(),
             most_together: load.most_together,
+            // A handle of a load is one queue pair, so that the figures say which threads share.
+            max_queue_pairs: 1,
             ..ClientConfig::with_plan(load.functions[0].plan)
         };
         Client::connect(fabric, address, config)

@@ -321,8 +321,13 @@ fn shared(random: &mut Random, drawn: &mut Drawn) {
         client.config.plan.iter_mut().for_each(shared);
         client.config.functions.values_mut().for_each(shared);
         client.config.most_together = [1, 2, 64, 64][random.below(4) as usize];
+        client.config.max_queue_pairs = [1, 1, 2, 64][random.below(4) as usize];
+        client.config.credits = [1, 4, 32, 63][random.below(4) as usize];
         client.threads = 2 + random.below(4);
         is_shared = true;
+    }
+    if is_shared {
+        drawn.server.max_active_queue_pairs = [1, 2, 4, 256][random.below(4) as usize];
     }
     if is_shared && random.one_in(3) {
         drawn.settings.faults = Faults::default();
@@ -460,8 +465,14 @@ impl fmt::Display for Drawn {
             let name = plan.protocol().map_or("a protocol", |protocol| protocol.name);
             write!(f, " {name} {}/{} {:?}", plan.client, plan.server, client.style)?;
             if client.threads > 1 {
-                let (threads, most) = (client.threads, client.config.most_together);
-                write!(f, " {} by {threads} threads, {most} together", plan.sharing.name())?;
+                let config = &client.config;
+                let (threads, most, pairs) = (client.threads, config.most_together, config.max_queue_pairs);
+                let (sharing, active) = (plan.sharing.name(), self.server.max_active_queue_pairs);
+                write!(
+                    f,
+                    " {sharing} by {threads} threads on {pairs} of {active} queue pairs, {most} together, {} credits",
+                    config.credits
+                )?;
             }
             if let Some(Batching { calls, bytes, timeout }) = &client.config.batching {
                 write!(f, " {calls:?} of {bytes} bytes or {timeout:?}")?;
