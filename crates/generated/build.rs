@@ -7,6 +7,7 @@ fn main() {
     dunlin_idl_build::compile("idl/forms.thrift").unwrap();
     dunlin_idl_build::compile("idl/numa.thrift").unwrap();
     dunlin_idl_build::compile("idl/quiet.thrift").unwrap();
+    dunlin_idl_build::compile("idl/sharing.thrift").unwrap();
     dunlin_idl_build::compile("idl/values.thrift").unwrap();
     dunlin_idl_build::compile("idl/younger.thrift").unwrap();
 }

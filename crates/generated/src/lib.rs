@@ -1,7 +1,8 @@
 //! Generated services for tests. `everything` has every type and every kind of function; `younger` holds
 //! later versions of the other services; `asked` is called over all transports; `forms` has functions in the
-//! bare form; `numa` has services bound to nodes; `quiet` has calls that allocate nothing; `values` has
-//! constants and defaults; `clashes` has the names that generated items have.
+//! bare form; `numa` has services bound to nodes; `quiet` has calls that allocate nothing; `sharing` has
+//! a service whose clients share connections; `values` has constants and defaults; `clashes` has the names that
+//! generated items have.
 //!
 //! The client of a single fabric is another type than that of every address:
 //!
@@ -23,6 +24,7 @@ dunlin::include_service!("everything");
 dunlin::include_service!("forms");
 dunlin::include_service!("numa");
 dunlin::include_service!("quiet");
+dunlin::include_service!("sharing");
 dunlin::include_service!("values");
 dunlin::include_service!("younger");
 

@@ -9,5 +9,6 @@ mod errors;
 mod forms;
 mod numa;
 mod plans;
+mod sharing;
 mod tasks;
 mod values;

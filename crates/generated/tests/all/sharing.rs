@@ -1,0 +1,107 @@
+//! The hint `sharing`: the threads of a typed client on shared connections.
+
+use dunlin::hints::{FunctionHints, Hints, PerfGoal, SelectError, Sharing as Hint};
+use dunlin::plan::Sharing;
+use dunlin::thrift::{ClientOptions, ConnectError, Context, Failure, Never, ServerOptions, serve_with};
+use dunlin::{Address, Fabrics};
+use dunlin_generated::sharing::*;
+use std::task::{Poll, Waker};
+
+#[derive(Debug)]
+struct Handler;
+
+impl Counted for Handler {
+    fn next(&self, _: &Context, number: i32) -> Result<i32, Failure<Never>> {
+        Ok(number + 1)
+    }
+
+    fn busy_next(&self, _: &Context, number: i32) -> Result<i32, Failure<Never>> {
+        Ok(number + 1)
+    }
+}
+
+fn address(name: &str) -> Address {
+    format!("shm:sharing-{name}-{}", std::process::id()).parse().unwrap()
+}
+
+/// Polls all futures by turns until all are ready.
+fn all<T>(futures: impl Iterator<Item = impl Future<Output = T>>) -> Vec<T> {
+    let mut futures: Vec<_> = futures.map(|future| (Box::pin(future), None)).collect();
+    let mut context = std::task::Context::from_waker(Waker::noop());
+    while futures.iter().any(|(_, result)| result.is_none()) {
+        for (future, result) in futures.iter_mut().filter(|(_, result)| result.is_none()) {
+            if let Poll::Ready(value) = future.as_mut().poll(&mut context) {
+                *result = Some(value);
+            }
+        }
+        std::thread::yield_now();
+    }
+    futures.into_iter().filter_map(|(_, result)| result).collect()
+}
+
+#[test]
+fn threads_share_the_connections_of_a_hinted_client() {
+    let (fabrics, address) = (Fabrics::default(), address("threads"));
+    let _server =
+        serve_with(&fabrics, &address, CountedProcessor(Handler), ServerOptions::default()).unwrap();
+    let mut client = CountedClient::connect_with(&fabrics, &address, ClientOptions::default()).unwrap();
+    for function in ["next", "busy_next"] {
+        let running = client.plan_of(function).unwrap();
+        assert_eq!(running.plan.unwrap().sharing, Sharing::Combined, "{running}");
+        let line = running.to_string();
+        assert!(line.contains("on combined lanes") && line.contains("sharing = combined"), "{line}");
+    }
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let mut other = client.another().unwrap();
+            scope.spawn(move || {
+                for number in (thread * 1_000)..(thread * 1_000 + 200) {
+                    assert_eq!(other.next(number).unwrap(), number + 1);
+                    assert_eq!(other.busy_next(-number).unwrap(), 1 - number);
+                }
+            });
+        }
+        assert_eq!(client.next(7).unwrap(), 8);
+    });
+    // An asynchronous client of such a service: more calls at once than a queue pair has credits.
+    let futures = CountedAsyncClient::connect_with(&fabrics, &address, ClientOptions::default()).unwrap();
+    assert_eq!(futures.plan_of("next").unwrap().plan.unwrap().sharing, Sharing::Combined);
+    for round in 0..20 {
+        let answers = all((0..60).map(|number| futures.next(round * 60 + number)));
+        for (number, answer) in answers.into_iter().enumerate() {
+            assert_eq!(answer.unwrap(), round * 60 + number as i32 + 1);
+        }
+    }
+}
+
+/// The hints of a program replace those of the file, and the functions of its client agree.
+#[test]
+fn the_functions_of_a_client_have_one_sharing() {
+    let (fabrics, address) = (Fabrics::default(), address("agree"));
+    let _server =
+        serve_with(&fabrics, &address, CountedProcessor(Handler), ServerOptions::default()).unwrap();
+    let of = |name: &'static str, sharing: Option<Hint>| {
+        FunctionHints::new(name).both(Hints { sharing, ..Hints::NONE.perf_goal(PerfGoal::Latency) })
+    };
+    let connect = |hints: Vec<FunctionHints>| {
+        CountedClient::connect_with(&fabrics, &address, ClientOptions { hints, ..Default::default() })
+    };
+    let mut client = connect(vec![of("next", None), of("busy_next", Some(Hint::Combined))]).unwrap();
+    let running = client.plan_of("next").unwrap();
+    assert_eq!(running.plan.unwrap().sharing, Sharing::Combined);
+    assert!(running.to_string().contains("so as 'busy_next': combined"), "{running}");
+    assert_eq!(client.next(1).unwrap(), 2);
+
+    let mut alone = connect(vec![of("next", None), of("busy_next", None)]).unwrap();
+    assert_eq!(alone.plan_of("next").unwrap().plan.unwrap().sharing, Sharing::Dedicated);
+    assert_eq!(alone.next(1).unwrap(), 2);
+
+    // The file's hint of the other function holds.
+    match connect(vec![of("next", Some(Hint::Dedicated))]) {
+        Err(ConnectError::Hints { function, error, .. }) => {
+            assert_eq!(function, "busy_next");
+            assert!(matches!(*error, SelectError::FunctionsDiffer { .. }), "{error}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
