@@ -544,9 +544,13 @@ impl Plan {
     }
 
     /// Returns whether the server counts the calls on the lane by credits. Not where messages may be lost: those
-    /// that are sent again would count twice. Not under leases that end: a lease says what may be sent.
+    /// that are sent again would count twice. Not where the client fetches results: the server cannot send it word.
+    /// Not under leases that end: a lease says what may be sent.
     pub(crate) const fn has_credits(&self) -> bool {
-        matches!(self.sharing, Sharing::Combined) && matches!(self.lease, Lease::Forever) && !self.is_lossy()
+        matches!(self.sharing, Sharing::Combined)
+            && matches!(self.lease, Lease::Forever)
+            && !self.is_lossy()
+            && !self.response.carrier().is_fetched()
     }
 
     /// Returns the row of the protocol table that matches this plan, if any. [`LargePayload::Pieces`] matches

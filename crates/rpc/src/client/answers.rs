@@ -4,7 +4,6 @@ use super::lane::ClientLane;
 use super::slots::{Answered, Sink};
 use crate::error::{CallError, Cause};
 use crate::grouped::Mark;
-use crate::path::credits::GRANTED;
 use crate::path::large::Arrived;
 use crate::path::pieces::{PIECE, Pulled};
 use crate::path::posting::post_read;
@@ -35,11 +34,11 @@ impl<F: Fabric> ClientLane<F> {
                     self.on_mark(fabric, domain, header)?;
                 }
                 self.draining |= header.flags.contains(Flags::DRAINING);
-                if self.is_credited {
+                if self.is_combined {
                     self.on_credits(header);
                 }
                 if let Some(hybrid) = &self.hybrid {
-                    hybrid.asked_for(header.call, header.credits & !GRANTED);
+                    hybrid.asked_for(header.call, header.credits);
                 }
                 if header.time != 0 {
                     self.on_time(header.call, header.time, LINE);
@@ -68,14 +67,14 @@ impl<F: Fabric> ClientLane<F> {
         if header.flags.contains(Flags::DRAINING) {
             self.draining = true;
         }
-        if self.is_credited {
+        if self.is_combined {
             self.on_credits(header);
         }
         match header.kind {
             Kind::Response | Kind::ResponseBatch => {
                 if let Some(first) = message.entries().next() {
                     if let Some(hybrid) = &self.hybrid {
-                        hybrid.asked_for(first.call, header.credits & !GRANTED);
+                        hybrid.asked_for(first.call, header.credits);
                     }
                     if header.time != 0 {
                         self.on_time(first.call, header.time, bytes.len());
@@ -132,7 +131,7 @@ impl<F: Fabric> ClientLane<F> {
         sink: &mut impl Sink,
     ) -> Result<(), Violation> {
         fabric.host().charge(Work::ParseEntry, 1);
-        if self.is_credited && !self.slots.is_of_thread(entry.call, entry.thread) {
+        if self.is_combined && !self.slots.is_of_thread(entry.call, entry.thread) {
             return Err(Violation::Thread(entry.thread));
         }
         let answered = if entry.function_or_status == 0 && entry.flags == Flags::NONE {

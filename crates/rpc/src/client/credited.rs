@@ -6,9 +6,10 @@ use dunlin_fabric::Fabric;
 use dunlin_wire::{Flags, Header};
 
 impl<F: Fabric> ClientLane<F> {
-    /// Spends the credits of a message with this number of calls; `None` if there are not enough.
+    /// Spends the credits of a message with this number of calls; `None` if there are not enough. A lane without
+    /// credits has enough.
     pub(super) fn spend(&mut self, entries: u16) -> Option<Ask> {
-        self.credits.as_mut()?.spend(entries)
+        self.credits.as_mut().map_or(Some(Ask::No), |credits| credits.spend(entries))
     }
 
     #[cold]

@@ -27,7 +27,7 @@ use crate::path::rendezvous::Pool;
 use crate::path::staged::Staged;
 use crate::path::tx::{Lossy, TxParts};
 use crate::path::{CONTROL_BYTES, MAX_MESSAGE, Rx, RxSource, Tx, TxHalf};
-use crate::plan::{Carrier, CompletionMode, Lease, Plan};
+use crate::plan::{Carrier, CompletionMode, Lease, Plan, Sharing};
 use crate::tune::Tuners;
 use crate::tune::fill::FillTuner;
 use dunlin_fabric::{
@@ -437,7 +437,7 @@ impl<F: Fabric> PreparedLane<F> {
             batch_sequence: 0,
             batch_time: 0,
             number: self.number,
-            is_credited: plan.has_credits(),
+            is_combined: plan.sharing == Sharing::Combined,
             credits: plan.has_credits().then(|| Box::new(Credits::new(config.credits))),
             draining: false,
             closing: false,

@@ -53,8 +53,8 @@ pub(crate) struct ClientLane<F: Fabric> {
     pub(crate) draining: bool,
     /// How large payloads travel.
     pub(crate) large: LargePayload,
-    /// The lane has `credits`.
-    pub(crate) is_credited: bool,
+    /// Threads share the lane by combining: answers name them, and the lane may have `credits`.
+    pub(crate) is_combined: bool,
     pub(crate) slots: Slots<F::Memory>,
     /// The largest small payload in bytes.
     pub(crate) rendezvous_above: usize,
@@ -334,7 +334,7 @@ impl<F: Fabric> ClientLane<F> {
         let time = micros(timeout);
         let mut header =
             Header { code: function, flags, call, thread, head, time, ..Header::new(Kind::Request) };
-        if self.is_credited {
+        if self.is_combined {
             let ask = self.spend(1).ok_or(SubmitError::Full)?;
             header.credits = degree(ask);
             if let Err(error) = self.tx.single(fabric, domain, &header, payload) {
@@ -352,7 +352,7 @@ impl<F: Fabric> ClientLane<F> {
         }
         let sequence = self.tx.next_sequence() - 1;
         self.slots.take(call, timeout, sequence);
-        if self.is_credited {
+        if self.is_combined {
             self.slots.set_thread(call, thread);
         }
         self.slots.sent(sequence);
@@ -386,7 +386,7 @@ impl<F: Fabric> ClientLane<F> {
             }
             return Err(Self::refuse(Cause::WindowFull));
         };
-        if self.is_credited && !self.has_credit() {
+        if self.is_combined && !self.has_credit() {
             self.flush(fabric, domain)?;
             if !self.has_credit() {
                 return Err(SubmitError::Full);
@@ -423,7 +423,7 @@ impl<F: Fabric> ClientLane<F> {
             hybrid.batched(call, function, self.batch.count() == 1);
         }
         self.slots.take(call, timeout, self.batch_sequence);
-        if self.is_credited {
+        if self.is_combined {
             self.slots.set_thread(call, thread);
         }
         if time.is_own {
@@ -484,7 +484,7 @@ impl<F: Fabric> ClientLane<F> {
         }
         let mut header = Header { flags, head, time: self.batch_time, ..Header::new(Kind::RequestBatch) };
         let mut ask = Ask::No;
-        if self.is_credited {
+        if self.is_combined {
             // The calls were counted when they were pushed, and a message that was begun is paid for.
             ask = self.spend(self.batch.count()).ok_or(SubmitError::Broken)?;
             header.credits = degree(ask);
@@ -493,7 +493,7 @@ impl<F: Fabric> ClientLane<F> {
             return Err(SubmitError::Broken);
         };
         if let Err(error) = self.tx.post(fabric, domain, &[&self.staging[..total]], total) {
-            if self.is_credited {
+            if self.is_combined {
                 self.unspend(self.batch.count(), ask);
             }
             return Err(error.into());

@@ -23,8 +23,8 @@ pub(crate) const CREDITS: u16 = 32;
 /// The largest C: a grant fits into six bits.
 pub(crate) const MAX_CREDITS: u16 = 63;
 
-/// The bit of [`Header::credits`](dunlin_wire::Header::credits) by which an answer grants C more. The other bits are
-/// the response mode that the server asks for (`tune/way.rs`). [`Flags::CONTEXT_SWITCH`](dunlin_wire::Flags) declines.
+/// The bit of [`Header::credits`](dunlin_wire::Header::credits) by which an answer grants C more.
+/// [`Flags::CONTEXT_SWITCH`](dunlin_wire::Flags) declines.
 pub(crate) const GRANTED: u8 = 0x80;
 
 /// Counts of messages by their number of entries.

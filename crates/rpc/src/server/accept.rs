@@ -29,7 +29,7 @@ use dunlin_wire::handshake::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// The lanes of one connection are limited to two for each worker and plan, so that a client can renew a
 /// lane.
@@ -100,8 +100,9 @@ struct Session<F: Fabric> {
     lanes: Arc<OpenLanes>,
     /// The client that its connections belong to: its identity, or the number of its only connection.
     client: u64,
-    /// The activity of the connection, if it has lanes with credits.
-    queue_pair: Option<Arc<QueuePair>>,
+    /// The activity of the connection as long as it has lanes with credits. A connection whose lanes broke counts no
+    /// more, so that its client can connect again.
+    queue_pair: Weak<QueuePair>,
     grants: Grants,
 }
 
@@ -233,7 +234,7 @@ impl<F: Fabric> Control<F> {
             hello_until,
             lanes,
             client: number,
-            queue_pair: None,
+            queue_pair: Weak::new(),
             grants: Grants::default(),
         };
         session.link.subscribe(Subscription { signal: self.signal.clone(), mark: again });
@@ -498,15 +499,16 @@ impl<F: Fabric> Control<F> {
                 return Err((RefusalCode::ILLEGAL_PLAN, text.to_owned()));
             }
         };
-        let queue_pair = match &session.queue_pair {
-            Some(queue_pair) => Arc::clone(queue_pair),
+        let queue_pair = match session.queue_pair.upgrade() {
+            Some(queue_pair) => queue_pair,
             None => {
                 let opened = self.shared.activity.open(session.client);
                 if !opened.is_active() {
                     let text = "the client has as many queue pairs as it may use now";
                     return Err((RefusalCode::QUEUE_PAIRS, text.to_owned()));
                 }
-                Arc::clone(session.queue_pair.insert(opened))
+                session.queue_pair = Arc::downgrade(&opened);
+                opened
             }
         };
         Ok(Some(Box::new(LaneCredits::new(renewal, queue_pair))))

@@ -15,7 +15,7 @@ use crate::path::large::{Arrivals, Errands};
 use crate::path::pieces::Pulls;
 use crate::path::rendezvous::Pool;
 use crate::path::{MAX_MESSAGE, Rx, Tx, TxError, Violation};
-use crate::plan::{Carrier, Plan, Sharing};
+use crate::plan::{Plan, Sharing};
 use crate::service::NEVER;
 use crate::tune::fill::{FillTuner, News};
 use dunlin_fabric::{Buffer, Fabric, Nanos, QueuePairId, ReceiveTarget, Region, RegionKey, copy};
@@ -206,11 +206,10 @@ impl<F: Fabric> ServerLane<F> {
         self.plan.sharing == Sharing::Combined
     }
 
-    /// Returns whether the answers of all messages that wait leave in one message: threads combine, and no client
-    /// fetches.
+    /// Returns whether the answers of all messages that wait leave in one message: threads combine.
     #[inline]
     pub(crate) fn gathers(&self) -> bool {
-        self.is_credited() && self.credits.is_some() && !self.plan.response.carrier().is_fetched()
+        self.is_credited() && self.credits.is_some()
     }
 
     /// Prefetches memory outside the lane that every call touches.
@@ -395,9 +394,6 @@ impl<F: Fabric> ServerLane<F> {
         if let Some(published) = &mut self.published {
             let asked = published.asked(meta.call);
             (header.time, header.credits) = (published.time(fabric, asked), published.way(asked));
-            if let Some(credits) = &self.credits {
-                credits.tell(&mut header);
-            }
             if published.wants(asked) {
                 written = published.publish(fabric, domain, &header, payload, asked)?;
             }
@@ -431,12 +427,7 @@ impl<F: Fabric> ServerLane<F> {
 
     /// Sends the client word about its credits that no answer has carried. Without room the next answer carries it.
     pub(crate) fn send_credits(&mut self, fabric: &F, domain: &mut F::Domain) -> Result<(), TxError> {
-        // A client that only fetches looks for answers.
-        let fetches = matches!(self.plan.response.carrier(), Carrier::Published { .. });
-        if fetches
-            || !self.waiting.is_empty()
-            || self.credits.as_ref().is_none_or(|credits| !credits.is_due())
-        {
+        if !self.waiting.is_empty() || self.credits.as_ref().is_none_or(|credits| !credits.is_due()) {
             return Ok(());
         }
         let mut header = Header { head: self.rx.head(), ..Header::new(Kind::Credit) };
@@ -507,8 +498,7 @@ impl<F: Fabric> ServerLane<F> {
         match &mut self.published {
             None => send(&mut self.tx, &header)?,
             Some(published) => {
-                header.time = published.time(fabric, asked);
-                header.credits |= published.way(asked);
+                (header.time, header.credits) = (published.time(fabric, asked), published.way(asked));
                 if published.wants(asked) {
                     send(&mut published.tx, &header)?;
                 }

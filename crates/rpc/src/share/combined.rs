@@ -284,6 +284,10 @@ impl<F: Fabric> Policy<F> for Combined {
         if client.is_declined() && strand.retire() {
             give_back(strand, leader);
         }
+        if strand.is_retired() {
+            // Threads without calls may keep the strand; the server must not count it.
+            client.close_if_idle();
+        }
         if leader.waiting() > 0 {
             // The answers have made room.
             Combined::send(strand, core);

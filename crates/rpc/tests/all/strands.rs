@@ -150,10 +150,11 @@ fn two_clients_divide_the_queue_pairs_of_a_server() {
     }
 }
 
-/// Lanes that may lose messages have no credits.
-fn is_lossy(protocol: &Protocol) -> bool {
-    matches!(protocol.request, RequestHalf::Datagram | RequestHalf::WriteUnreliable)
-        || matches!(protocol.response, ResponseHalf::Datagram)
+/// Lanes that may lose messages, or whose results are fetched, have no credits.
+fn has_credits(protocol: &Protocol) -> bool {
+    use ResponseHalf::{Send, Write, WriteImm, WriteSend, WriteSendChained};
+    !matches!(protocol.request, RequestHalf::Datagram | RequestHalf::WriteUnreliable)
+        && matches!(protocol.response, Send | Write | WriteImm | WriteSend | WriteSendChained)
 }
 
 /// Whatever the halves of the protocol, credits and moves work.
@@ -162,7 +163,7 @@ fn every_protocol_moves_its_threads() {
     let capabilities = Settings::default().capabilities;
     for protocol in PROTOCOLS {
         let plan = Plan { sharing: Sharing::Combined, ..protocol.plan(CompletionMode::Adaptive) };
-        if plan.check(&capabilities).is_ok() && !is_lossy(protocol) {
+        if plan.check(&capabilities).is_ok() && has_credits(protocol) {
             println!("{}", protocol.name);
             two_clients_divide(7, plan, 2, 4);
         }

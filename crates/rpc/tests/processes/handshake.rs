@@ -393,7 +393,7 @@ fn impossible_lanes_are_refused() {
         (|open| open.sharing = 4, RefusalCode::SHARING),
         (|open| open.lease = 0, RefusalCode::SHARING),
         (|open| open.lease = 3, RefusalCode::SHARING),
-        (|open| open.lease = Lease::Slice as u8, RefusalCode::SHARING),
+        (|open| open.lease = Lease::Slice as u8, RefusalCode::MALFORMED),
         (|open| open.rendezvous_above = u32::MAX, RefusalCode::ILLEGAL_PLAN),
         (|open| open.ring_bytes = 0, RefusalCode::ILLEGAL_PLAN),
         (|open| open.ring_bytes = 1 << 30, RefusalCode::ILLEGAL_PLAN),

@@ -105,8 +105,8 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "not_executed_said_too_soon",
         file: "crates/rpc/src/client/slots.rs",
-        from: "let never = slot.sequence >= taken;",
-        to: "let never = slot.sequence >= taken || dunlin_fabric::mutant(\"not_executed_said_too_soon\");",
+        from: "let never = !was_sent(slot.sequence, taken);",
+        to: "let never = !was_sent(slot.sequence, taken) || dunlin_fabric::mutant(\"not_executed_said_too_soon\");",
     },
     Mutant {
         name: "slot_free_too_soon",
@@ -152,7 +152,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "ticket_forgotten",
-        file: "crates/rpc/src/share/handle.rs",
+        file: "crates/rpc/src/share/strand.rs",
         from: "        if self.policy.has_calls() || self.wanted.load(Ordering::Relaxed) {",
         to: "        if dunlin_fabric::mutant(\"ticket_forgotten\") {
             return Look::Nothing;

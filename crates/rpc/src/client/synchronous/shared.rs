@@ -111,6 +111,13 @@ impl<F: Fabric> Client<F> {
         self.target.has_no_queue_pair
     }
 
+    /// Closes the connection if no call is under way. The client connects again if it is used.
+    pub(crate) fn close_if_idle(&mut self) {
+        if self.core.in_flight() == 0 {
+            self.core.close();
+        }
+    }
+
     /// Ends calls past their deadline, and sends batches that wait for room.
     pub(crate) fn look_at_deadlines(&mut self) {
         self.before_waiting();
