@@ -21,7 +21,7 @@ use crate::client::within::Time;
 use crate::error::{CallError, Cause};
 use crate::limits::MAX_STRANDS;
 use crate::path::call_id::CallEnds;
-use dunlin_fabric::{Fabric, Host, Work};
+use dunlin_fabric::{Fabric, Host, Nanos, Work};
 use std::sync::Arc;
 
 /// The most calls that a leader sends in one round. The paper bounds no round; without a bound the threads
@@ -46,9 +46,16 @@ pub(crate) struct Led {
     payload: Vec<u8>,
 }
 
-impl Drop for Led {
+impl Led {
+    /// Returns whether a thread waits for a call that is here.
+    fn is_wanted(&self) -> bool {
+        let mut under_way = self.under_way.iter().filter(|ticket| **ticket != NOTHING);
+        self.leader.waiting() > 0
+            || under_way.any(|ticket| self.leader.is_wanted(TicketId::from_bits(*ticket)))
+    }
+
     /// Ends the calls under way, so that their tickets are free for other strands.
-    fn drop(&mut self) {
+    fn end(&mut self) {
         for ticket in self.under_way.drain(..).filter(|ticket| *ticket != NOTHING) {
             let closed = Err(CallError::MaybeExecuted(Cause::Closed));
             self.leader.finish(TicketId::from_bits(ticket), closed);
@@ -56,7 +63,13 @@ impl Drop for Led {
     }
 }
 
-/// A call's worker and time in one word of a ticket.
+impl Drop for Led {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// A call's worker and time in one word of a ticket: a time of its own as its end, modulo `OWN`.
 #[derive(Clone, Copy)]
 struct Tag(u64);
 
@@ -64,19 +77,26 @@ const NANOS_BITS: u32 = 47;
 const OWN: u64 = 1 << NANOS_BITS;
 
 impl Tag {
-    /// Times of more than 39 hours become 39 hours. A worker's number that has no place becomes the largest, which
-    /// no server has: workers are counted in 16 bits.
-    fn new(worker: usize, time: Time) -> Tag {
-        let own = if time.is_own { OWN } else { 0 };
-        Tag((worker.min(0xffff) as u64) << 48 | own | time.nanos.min(OWN - 1))
+    /// Times of more than 19 hours become 19 hours. A worker's number that has no place becomes the largest, which
+    /// no server has: workers are counted in 16 bits. Reads the clock only for a time of the call's own.
+    fn new(worker: usize, time: Time, now: impl FnOnce() -> Nanos) -> Tag {
+        let nanos = time.nanos.min(OWN / 2 - 1);
+        let time = if time.is_own { OWN | now().wrapping_add(nanos) % OWN } else { nanos };
+        Tag((worker.min(0xffff) as u64) << 48 | time)
     }
 
     fn worker(self) -> usize {
         (self.0 >> 48) as usize
     }
 
-    fn time(self) -> Time {
-        Time { nanos: self.0 & (OWN - 1), is_own: self.0 & OWN != 0 }
+    /// Returns the time that is left.
+    fn time(self, now: impl FnOnce() -> Nanos) -> Time {
+        let nanos = self.0 % OWN;
+        if self.0 & OWN == 0 {
+            return Time { nanos, is_own: false };
+        }
+        let left = nanos.wrapping_sub(now()) % OWN;
+        Time { nanos: if left < OWN / 2 { left } else { 0 }, is_own: true }
     }
 }
 
@@ -118,6 +138,15 @@ fn finish<F: Fabric>(
     }
 }
 
+/// Ends the calls under way: their connection is gone.
+#[cold]
+fn lose<F: Fabric>(strand: &Strand<F, Combined>, leader: &mut Leader, under_way: &mut Vec<u64>) {
+    for ticket in under_way.drain(..).filter(|ticket| *ticket != NOTHING) {
+        let lost = Err(CallError::MaybeExecuted(Cause::ConnectionLost));
+        finish(strand, leader, TicketId::from_bits(ticket), lost);
+    }
+}
+
 /// Gives the calls that wait back to their threads, which make them again on another strand.
 #[cold]
 fn give_back<F: Fabric>(strand: &Strand<F, Combined>, leader: &mut Leader) {
@@ -125,8 +154,8 @@ fn give_back<F: Fabric>(strand: &Strand<F, Combined>, leader: &mut Leader) {
     leader.return_waiting(|ticket| strand.wake(tickets.thread(ticket)));
 }
 
-fn prepare(seat: &mut Seat, entry: &Entry<'_>) -> Result<TicketId, CallError> {
-    let tag = Tag::new(entry.worker, entry.time);
+fn prepare(seat: &mut Seat, entry: &Entry<'_>, host: &impl Host) -> Result<TicketId, CallError> {
+    let tag = Tag::new(entry.worker, entry.time, || host.now());
     seat.prepare(entry.function, tag.0, entry.payload).map_err(|error| {
         CallError::NotExecuted(match error {
             PrepareError::Full => Cause::WindowFull,
@@ -171,7 +200,7 @@ impl Combined {
             // No room, or a failure: it is handled as for calls that have waited.
             seat.undo(ticket);
         }
-        let ticket = prepare(seat, entry)?;
+        let ticket = prepare(seat, entry, strand.fabric.host())?;
         seat.push_to_own(ticket, leader);
         Combined::send(strand, lead.core());
         Ok(ticket.bits())
@@ -203,14 +232,18 @@ impl Combined {
                 (CallEnds { function: entry.function, thread: entry.thread }, Tag(entry.time))
             });
             let Some((ends, tag)) = read else { continue };
-            let to = (tag.worker(), ends);
-            let submitted = match client.submit_with_others(to, payload, tag.time(), alone) {
+            let (to, time) = ((tag.worker(), ends), tag.time(|| host.now()));
+            if time.is_over() {
+                finish(strand, leader, ticket, Err(CallError::NotExecuted(Cause::DeadlineExceeded)));
+                continue;
+            }
+            let submitted = match client.submit_with_others(to, payload, time, alone) {
                 Ok(id) => Ok(id),
                 Err(SubmitError::Full | SubmitError::Call(CallError::NotExecuted(Cause::WindowFull))) => {
                     leader.put_back(ticket);
                     break;
                 }
-                Err(error) => client.once_more((to.0, ends.function), tag.time(), error, |client, time| {
+                Err(error) => client.once_more((to.0, ends.function), time, error, |client, time| {
                     client.submit_with_others(to, payload, time, alone)
                 }),
             };
@@ -221,7 +254,14 @@ impl Combined {
                     leader.put_back(ticket);
                     return give_back(strand, leader);
                 }
-                Err(error) => finish(strand, leader, ticket, Err(error)),
+                Err(error) => {
+                    finish(strand, leader, ticket, Err(error));
+                    if client.has_no_queue_pair() {
+                        // The server refuses no client its first queue pair: lanes of this one that still stand have it.
+                        client.close_now();
+                        lose(strand, leader, under_way);
+                    }
+                }
             }
             if !alone && count % most == 0 {
                 client.send_batches();
@@ -264,7 +304,7 @@ impl<F: Fabric> Policy<F> for Combined {
         if let Some(lead) = strand.try_lead() {
             return Combined::submit_leading(strand, seat, entry, lead.led_by(seat.number()));
         }
-        let ticket = prepare(seat, entry)?;
+        let ticket = prepare(seat, entry, strand.fabric.host())?;
         seat.push(ticket, strand.number);
         strand.fabric.host().charge(Work::TakeLine, 1);
         // The thread that leads may have looked before the push. If this fails, it looks again.
@@ -284,13 +324,14 @@ impl<F: Fabric> Policy<F> for Combined {
         if client.is_declined() && strand.retire() {
             give_back(strand, leader);
         }
-        if strand.is_retired() {
-            // Threads without calls may keep the strand; the server must not count it.
-            client.close_if_idle();
-        }
         if leader.waiting() > 0 {
             // The answers have made room.
             Combined::send(strand, core);
+        }
+        if strand.is_retired() && !core.policy.is_wanted() {
+            // Threads without calls may keep the strand; the server must not count it. Calls that were given up end.
+            core.client.close_now();
+            core.policy.end();
         }
         events
     }
@@ -346,11 +387,22 @@ mod tests {
 
     #[test]
     fn a_tag_keeps_worker_and_time() {
-        for (worker, nanos, is_own) in [(0, 0, false), (65_535, 10_000_000_000, true), (3, OWN - 1, true)] {
-            let tag = Tag::new(worker, Time { nanos, is_own });
-            assert_eq!((tag.worker(), tag.time().nanos, tag.time().is_own), (worker, nanos, is_own));
+        let tag = Tag::new(65_535, Time { nanos: 10_000_000_000, is_own: false }, || unreachable!());
+        let time = tag.time(|| unreachable!());
+        assert_eq!((tag.worker(), time.nanos, time.is_own), (65_535, 10_000_000_000, false));
+        let long = Time { nanos: u64::MAX, is_own: false };
+        let tag = Tag::new(1 << 16, long, || unreachable!());
+        assert_eq!((tag.worker(), tag.time(|| unreachable!()).nanos), (0xffff, OWN / 2 - 1));
+    }
+
+    /// The wait for the leader counts, whatever the clock says.
+    #[test]
+    fn a_time_of_its_own_runs_while_a_call_waits() {
+        for now in [0, 5, OWN - 10, OWN, u64::MAX - OWN] {
+            let tag = Tag::new(3, Time { nanos: 100, is_own: true }, || now);
+            let left = |later| tag.time(|| now + later).nanos;
+            assert_eq!((tag.worker(), left(0), left(99), left(100), left(5000)), (3, 100, 1, 0, 0), "{now}");
+            assert!(tag.time(|| now).is_own);
         }
-        assert_eq!(Tag::new(1 << 16, Time { nanos: 0, is_own: false }).worker(), 0xffff);
-        assert_eq!(Tag::new(1, Time { nanos: u64::MAX, is_own: false }).time().nanos, OWN - 1);
     }
 }

@@ -152,6 +152,7 @@ impl<F: Fabric, P: Policy<F>> Seat<F, P> {
                 return false;
             }
             self.end_wait();
+            self.lead_if_retired();
             self.strand = self.handle.move_on(self.number);
             let (seat, _) = own(&mut self.own);
             for call in self.calls.under_way() {
@@ -242,6 +243,16 @@ impl<F: Fabric, P: Policy<F>> Seat<F, P> {
     fn expire(&mut self, now: Nanos) {
         let ((seat, _), strand) = (own(&mut self.own), &self.strand);
         self.earliest = self.calls.expire(now, |call| P::expire(strand, seat, call));
+        self.lead_if_retired();
+    }
+
+    /// Leads a retired strand once, so that its connection is closed with its last call: no other thread may come.
+    fn lead_if_retired(&self) {
+        if self.strand.is_retired()
+            && let Some(mut lead) = self.strand.try_lead()
+        {
+            P::lead(&self.strand, lead.core());
+        }
     }
 
     fn begin_wait(&mut self) {
@@ -415,6 +426,7 @@ impl<F: Fabric, P: Policy<F>> Drop for Seat<F, P> {
         if let Some((mut seat, parker)) = self.own.take() {
             let strand = Arc::clone(&self.strand);
             self.calls.abandon(|call| P::forget(&strand, &mut seat, call));
+            self.lead_if_retired();
             self.handle.leave(Place { number: self.number, seat, parker, strand });
         }
     }

@@ -111,11 +111,9 @@ impl<F: Fabric> Client<F> {
         self.target.has_no_queue_pair
     }
 
-    /// Closes the connection if no call is under way. The client connects again if it is used.
-    pub(crate) fn close_if_idle(&mut self) {
-        if self.core.in_flight() == 0 {
-            self.core.close();
-        }
+    /// Closes the connection, and forgets all calls. The client connects again if it is used.
+    pub(crate) fn close_now(&mut self) {
+        self.core.close();
     }
 
     /// Ends calls past their deadline, and sends batches that wait for room.

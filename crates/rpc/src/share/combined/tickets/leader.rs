@@ -106,6 +106,11 @@ impl<M: Memory> Leader<M> {
         (matches!(phase, TAKEN | ABANDONED) && list == self.list).then_some((ticket, phase))
     }
 
+    /// Returns whether the owner of a begun call waits for it.
+    pub(crate) fn is_wanted(&self, id: TicketId) -> bool {
+        self.begun(id).is_some_and(|(_, phase)| phase == TAKEN)
+    }
+
     /// Passes a begun call to `with`; `None` if the id names none. A call can be read until it is finished or
     /// put back, even if its owner has given it up.
     #[inline]
