@@ -81,7 +81,7 @@ impl Tag {
     /// no server has: workers are counted in 16 bits. Reads the clock only for a time of the call's own.
     fn new(worker: usize, time: Time, now: impl FnOnce() -> Nanos) -> Tag {
         let nanos = time.nanos.min(OWN / 2 - 1);
-        let time = if time.is_own { OWN | now().wrapping_add(nanos) % OWN } else { nanos };
+        let time = if time.is_own { OWN | (now().wrapping_add(nanos) % OWN) } else { nanos };
         Tag((worker.min(0xffff) as u64) << 48 | time)
     }
 
