@@ -210,7 +210,7 @@ pub enum LoadError {
     /// The rates of the profile's NIC cannot be computed.
     #[error(transparent)]
     Rates(#[from] ModelledRatesError),
-    /// The threads cannot share so many connections.
+    /// The number of connections does not suit the number of threads.
     #[error("{clients} threads on {hosts} hosts cannot share {handles} connections: {must}")]
     Handles {
         /// Client threads.

@@ -256,7 +256,7 @@ impl<T: Send + Sync + 'static, E: AttemptError + Send + Sync> Ready<T, E> {
         self.later.made()
     }
 
-    /// Returns the time that is left until the call's deadline; `None` if it has none.
+    /// Returns the time until the call's deadline; `None` for a call without a deadline.
     pub(crate) fn left(&self) -> Option<Duration> {
         let left = || Duration::from_nanos(self.deadline.saturating_sub(RealHost.now()));
         (self.deadline < Nanos::MAX).then(left)

@@ -247,7 +247,7 @@ impl Schedule {
             })
     }
 
-    /// Groups all clients anew, by class.
+    /// Assigns every client to a group of its class.
     fn deal(&mut self) {
         let median = self.median(self.usage.keys().copied()).unwrap_or(0);
         let by_priority = self.settings.by_priority;

@@ -5,7 +5,7 @@
 //! lease stays there and is announced. A request under a lease is also written into the zone, at the same offset; and
 //! a lease that begins gets all requests that the server has not READ.
 //!
-//! The bytes of both copies are the same but for the tags: those of the zone depend on the epoch of the lease. The
+//! Both copies have the same bytes except the tags. The tags of the zone depend on the epoch of the lease. The
 //! server does not check the tags of requests that it READs, since it knows where each of them begins.
 //!
 //! This module keeps the state only; `path/tx/leased.rs` posts.

@@ -57,7 +57,7 @@ pub(crate) struct ServerLane<F: Fabric> {
     by_completion: bool,
     /// The lane's index in the worker.
     pub(crate) index: u16,
-    /// What answers tell about the lease.
+    /// The state of the lease that the next answer carries.
     pub(crate) mark: Mark,
     pub(crate) rx: Rx<F>,
     pub(crate) tx: Tx<F>,

@@ -105,8 +105,8 @@ impl<F: Fabric, P: Policy<F>> Handle<F, P> {
         self.scheduling.counts(seat)
     }
 
-    /// Schedules the threads if that is due. Called now and then by a thread that makes calls; it may block for as
-    /// long as connecting another strand takes, if the server grants one.
+    /// Schedules the threads at the end of an interval. A thread calls this once in some requests. The call blocks
+    /// while the handle connects another strand.
     #[cold]
     pub(crate) fn look(&self) {
         let host = self.fabric.host();

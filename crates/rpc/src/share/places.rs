@@ -4,7 +4,7 @@ use super::handle::MAX_SEATS;
 use crate::limits::MAX_STRANDS;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 
-/// Stands for the strand of a thread that has none.
+/// The strand number of a thread without a strand.
 const NOWHERE: u16 = u16::MAX;
 
 /// The strands and threads of a handle by number. Read by all threads and rarely written. A number that is out of

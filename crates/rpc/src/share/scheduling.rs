@@ -1,5 +1,5 @@
-//! The scheduling of a handle's threads on its strands, now and then: algorithm 1 of FLOCK (`threads.rs`) where there
-//! are more threads than strands, else a strand for each.
+//! The periodic assignment of a handle's threads to its strands. Where there are more threads than strands, algorithm 1
+//! of FLOCK (`threads.rs`) decides; otherwise each thread has a strand.
 
 use super::handle::MAX_SEATS;
 use super::places::Places;

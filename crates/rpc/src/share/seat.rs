@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// much as several looks, and other threads' calls are seen with each look.
 const LOOKS: u32 = 8;
 
-/// A thread looks at the clock for the scheduling of threads once in so many requests.
+/// The number of requests between two looks of a thread at the clock, for the scheduling of threads.
 const LOOK_EVERY: u32 = 1024;
 
 /// A thread's client of a shared connection. `Send`, but used by one thread at a time.

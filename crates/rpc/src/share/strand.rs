@@ -124,7 +124,7 @@ pub(crate) struct Strand<F: Fabric, P: Policy<F>> {
     pub(crate) fabric: F,
     /// The strand's number in its handle.
     pub(crate) number: u16,
-    /// The strands of the handle that are active, and who uses which.
+    /// The active strands of the handle, and the strand of each thread.
     pub(crate) places: Arc<Places>,
     /// The server has declined the queue pair: its threads use others from now on.
     is_retired: AtomicBool,

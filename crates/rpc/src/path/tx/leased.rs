@@ -1,4 +1,4 @@
-//! The sending end of a lane under leases: WRITEs into a zone, and announcements of what the server READs.
+//! The sending end of a lane under leases: WRITEs into a zone, and announcements of requests that the server READs.
 
 use super::{Tx, TxError, TxHalf};
 use crate::grouped::Mark;

@@ -4,8 +4,8 @@ use super::Worker;
 use dunlin_fabric::Fabric;
 
 impl<F: Fabric> Worker<F> {
-    /// Divides the active queue pairs anew if that is due, and sends credits to lanes whose queue pair has become
-    /// active again: their clients do not ask. Called with the infrequent checks.
+    /// Redistributes the active queue pairs at the end of an interval. Sends credits on lanes whose queue pair has
+    /// become active again, because their clients do not ask. The infrequent checks call this.
     #[inline]
     pub(super) fn look_at_activity(&mut self) {
         let activity = &self.dispatcher.shared.activity;

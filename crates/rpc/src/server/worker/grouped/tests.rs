@@ -137,7 +137,7 @@ fn serve_counted<F: Fabric>(
     (server, workers, counted, executed)
 }
 
-/// Runs a load. Returns the sums of what the workers counted.
+/// Runs a load. Returns the sums of the workers' counters.
 fn run<F: Fabric>(fabric: &F, address: &Address, load: Load) -> Counts {
     let (server, workers, counted, executed) = serve_counted(fabric, address, load);
     let tasks: Vec<_> = (0..load.clients)
