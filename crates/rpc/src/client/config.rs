@@ -82,7 +82,7 @@ pub struct ClientConfig {
     /// waits.
     pub batching: Option<Batching>,
     /// The most calls that go in one message because threads meet on a shared connection
-    /// ([`Sharing::Combined`](crate::Sharing::Combined)); 1 sends each call by itself. Default: 64.
+    /// ([`Sharing::Combined`]); 1 sends each call by itself. Default: 64.
     pub most_together: u16,
     /// The back-off of reconnecting. Default: 1 ms to 1 s.
     pub backoff: BackoffConfig,
