@@ -10,7 +10,7 @@
 
 pub(crate) mod tickets;
 
-use self::tickets::{Capacity, Delivery, Leader, PrepareError, Seat, TicketId, Tickets, Withdrawal};
+use self::tickets::{Capacity, Delivery, Leader, PrepareError, Seat, Side, TicketId, Tickets, Withdrawal};
 use super::handle::MAX_SEATS;
 use super::strand::{Core, Entry, LeadGuard, Policy, Strand, lines_of};
 use crate::client::config::ClientConfig;
@@ -188,7 +188,7 @@ impl Combined {
             // The list.
             strand.fabric.host().charge(Work::TakeLine, 1);
         }
-        if leader.waiting() == 0
+        if leader.is_next(entry.worker)
             && !strand.is_retired()
             && let Some(ticket) = seat.begin(leader)
         {
@@ -206,71 +206,115 @@ impl Combined {
         Ok(ticket.bits())
     }
 
-    /// Sends the calls that threads have left.
+    /// Sends the calls that threads have left: first those that were held for a worker without room.
     fn send<F: Fabric>(strand: &Strand<F, Self>, core: &mut Core<F, Self>) {
-        let Core { client, policy: Led { leader, under_way, payload }, last } = core;
-        let host = strand.fabric.host();
+        let Core { client, policy: Led { leader, .. }, .. } = core;
         if strand.is_retired() {
             return give_back(strand, leader);
         }
         if leader.collect() > 0 {
-            host.charge(Work::TakeLine, 1);
+            strand.fabric.host().charge(Work::TakeLine, 1);
         }
         if leader.waiting() == 0 {
             return;
         }
         let most = usize::from(client.config().most_together);
         let alone = leader.waiting() == 1 || most == 1;
-        for count in 1..=MOST_AT_ONCE {
-            let Some(ticket) = leader.begin_next() else { break };
-            let read = leader.read(ticket, |entry| {
+        let mut begun = 0;
+        for queue in leader.queues() {
+            while begun < MOST_AT_ONCE
+                && let Some(ticket) = core.policy.leader.begin(queue)
+            {
+                match Combined::send_one(strand, core, ticket, queue.is_some(), alone) {
+                    Step::Begun => begun += 1,
+                    Step::Held if queue.is_some() => break,
+                    Step::Held => continue,
+                    Step::Retired => return,
+                }
+                if !alone && begun % most == 0 {
+                    core.client.send_batches();
+                }
+            }
+        }
+        if !alone {
+            core.client.send_batches();
+        }
+    }
+
+    /// Sends or ends a call that was begun, or holds it while its worker has no room. `first` says that it comes
+    /// before all calls that are held for its worker.
+    #[inline]
+    fn send_one<F: Fabric>(
+        strand: &Strand<F, Self>,
+        core: &mut Core<F, Self>,
+        ticket: TicketId,
+        first: bool,
+        alone: bool,
+    ) -> Step {
+        let Core { client, policy: Led { leader, under_way, payload }, last } = core;
+        let host = strand.fabric.host();
+        let read = leader.read(ticket, |entry| {
+            let tag = Tag(entry.time);
+            let is_behind = !first && leader.holds(tag.worker());
+            if !is_behind {
                 if entry.thread != *last {
                     host.charge(Work::TakeLine, lines_of(entry.payload.len()));
                 }
                 payload.clear();
                 payload.extend_from_slice(entry.payload);
-                (CallEnds { function: entry.function, thread: entry.thread }, Tag(entry.time))
-            });
-            let Some((ends, tag)) = read else { continue };
-            let (to, time) = ((tag.worker(), ends), tag.time(|| host.now()));
-            if time.is_over() {
-                finish(strand, leader, ticket, Err(CallError::NotExecuted(Cause::DeadlineExceeded)));
-                continue;
             }
-            let submitted = match client.submit_with_others(to, payload, time, alone) {
-                Ok(id) => Ok(id),
-                Err(SubmitError::Full | SubmitError::Call(CallError::NotExecuted(Cause::WindowFull))) => {
-                    leader.put_back(ticket);
-                    break;
-                }
-                Err(error) => client.once_more((to.0, ends.function), time, error, |client, time| {
-                    client.submit_with_others(to, payload, time, alone)
-                }),
-            };
-            match submitted {
-                Ok(id) => note(under_way, id, ticket),
-                // The server has other strands of the handle.
-                Err(_) if client.has_no_queue_pair() && strand.retire() => {
-                    leader.put_back(ticket);
-                    return give_back(strand, leader);
-                }
-                Err(error) => {
-                    finish(strand, leader, ticket, Err(error));
-                    if client.has_no_queue_pair() {
-                        // The server refuses no client its first queue pair: lanes of this one that still stand have it.
-                        client.close_now();
-                        lose(strand, leader, under_way);
-                    }
-                }
+            (CallEnds { function: entry.function, thread: entry.thread }, tag, is_behind)
+        });
+        let Some((ends, tag, is_behind)) = read else { return Step::Begun };
+        if is_behind {
+            leader.hold(ticket, tag.worker(), Side::Back);
+            return Step::Held;
+        }
+        let (to, time) = ((tag.worker(), ends), tag.time(|| host.now()));
+        if time.is_over() {
+            finish(strand, leader, ticket, Err(CallError::NotExecuted(Cause::DeadlineExceeded)));
+            return Step::Begun;
+        }
+        let submitted = match client.submit_with_others(to, payload, time, alone) {
+            Ok(id) => Ok(id),
+            Err(SubmitError::Full | SubmitError::Call(CallError::NotExecuted(Cause::WindowFull))) => {
+                leader.hold(ticket, tag.worker(), Side::Front);
+                return Step::Held;
             }
-            if !alone && count % most == 0 {
-                client.send_batches();
+            Err(error) => client.once_more((to.0, ends.function), time, error, |client, time| {
+                client.submit_with_others(to, payload, time, alone)
+            }),
+        };
+        match submitted {
+            Ok(id) => note(under_way, id, ticket),
+            // The server has other strands of the handle.
+            Err(_) if client.has_no_queue_pair() && strand.retire() => {
+                leader.put_back(ticket);
+                give_back(strand, leader);
+                return Step::Retired;
+            }
+            Err(error) => {
+                finish(strand, leader, ticket, Err(error));
+                if client.has_no_queue_pair() {
+                    // The server refuses no client its first queue pair: lanes of this one that still stand have it.
+                    client.close_now();
+                    lose(strand, leader, under_way);
+                }
             }
         }
-        if !alone {
-            client.send_batches();
-        }
+        Step::Begun
     }
+}
+
+/// The fate of a call that a leader has taken up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// It is sent, or has ended.
+    Begun,
+    /// Its worker has no room.
+    Held,
+    /// The strand is retired, and all calls that waited are given back.
+    Retired,
 }
 
 impl<F: Fabric> Policy<F> for Combined {

@@ -241,3 +241,51 @@ fn a_client_that_overdraws_loses_its_lane() {
         server.shutdown(Duration::from_secs(1));
     });
 }
+
+/// A worker that keeps its calls holds back those to itself, and not those of other threads to other workers.
+#[test]
+fn calls_to_a_worker_without_room_hold_up_no_others() {
+    const PULLED: u16 = 2;
+    Sim::run(1, |fabric| {
+        let (address, host) = (Address::new(Scheme::Sim, "held").unwrap(), fabric.host().clone());
+        let server = ServerBuilder::new(&fabric)
+            .config(ServerConfig { workers: 2, ..ServerConfig::default() })
+            .function(ECHO, FunctionMode::Worker)
+            .function(PULLED, FunctionMode::Pull)
+            .serve(&address, |_| {
+                Box::new(|request: &Request<'_>, reply: &mut Reply<'_>| Ok(reply.write(request.payload)?))
+            })
+            .unwrap();
+        let config = ClientConfig { window: 4, max_queue_pairs: 1, ..with_plan(combined()) };
+        let mut first = Client::connect(&fabric, &address, config).unwrap();
+        let mut second = first.another().unwrap();
+        let kept: Vec<_> = (0..4u8).map(|number| first.submit_on(0, PULLED, &[number]).unwrap()).collect();
+        let held = [4u8, 5].map(|number| second.submit_on(0, PULLED, &[number]).unwrap());
+        for _ in 0..3 {
+            let passing = second.submit_on(1, ECHO, b"passes").unwrap();
+            assert_eq!(*second.wait(passing).unwrap(), *b"passes");
+        }
+        // The lane's window is full, so the server has no more than four, and gets the others in order.
+        let mut received = Vec::new();
+        for _ in 0..4 {
+            received.push(server.receive(host.now() + 1_000_000).unwrap());
+        }
+        assert!(server.receive(host.now() + 1_000_000).is_none());
+        let numbers: Vec<_> = received.iter().map(|incoming| incoming.payload[0]).collect();
+        assert_eq!(numbers, [0, 1, 2, 3]);
+        received.into_iter().for_each(|incoming| incoming.reply(Vec::new()));
+        for call in kept {
+            assert!(first.wait(call).unwrap().is_empty());
+        }
+        for number in [4, 5] {
+            let incoming = server.receive(host.now() + 1_000_000).unwrap();
+            assert_eq!(*incoming.payload, [number]);
+            incoming.reply(Vec::new());
+        }
+        for call in held {
+            assert!(second.wait(call).unwrap().is_empty());
+        }
+        server.shutdown(Duration::from_secs(1));
+    })
+    .unwrap();
+}

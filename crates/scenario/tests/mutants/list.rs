@@ -162,11 +162,11 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "ticket_sent_twice",
         file: "crates/rpc/src/share/combined.rs",
-        from: "            let submitted = match client.submit_with_others(to, payload, time, alone) {",
-        to: "            if dunlin_fabric::mutant(\"ticket_sent_twice\") && !alone && payload.len() % 3 == 0 {
-                let _ = client.submit_with_others(to, payload, time, alone);
-            }
-            let submitted = match client.submit_with_others(to, payload, time, alone) {",
+        from: "        let submitted = match client.submit_with_others(to, payload, time, alone) {",
+        to: "        if dunlin_fabric::mutant(\"ticket_sent_twice\") && !alone && payload.len() % 3 == 0 {
+            let _ = client.submit_with_others(to, payload, time, alone);
+        }
+        let submitted = match client.submit_with_others(to, payload, time, alone) {",
     },
     Mutant {
         name: "answer_of_the_last_call",

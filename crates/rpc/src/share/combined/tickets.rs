@@ -44,7 +44,7 @@ mod leader;
 pub(in crate::share) mod memory;
 mod seat;
 
-pub(crate) use self::leader::Leader;
+pub(crate) use self::leader::{Leader, Side};
 pub(crate) use self::seat::Seat;
 
 use self::memory::{Memory, Processor, Word};
@@ -359,7 +359,7 @@ impl<M: Memory> Tickets<M> {
         if self.lists.get(usize::from(list))?.has_leader.swap(true, Ordering::AcqRel) {
             return None;
         }
-        Some(Leader { tickets: Arc::clone(self), list, first: NONE, last: NONE, waiting: 0 })
+        Some(Leader::new(Arc::clone(self), list))
     }
 
     /// Returns whether no pushed ticket is on the list. Tickets that a [`Leader`] has collected do not count.

@@ -114,7 +114,7 @@ fn push_and_lead<const RETRY: bool, const LOOK: bool>(threads: u16, repetitions:
         };
         loop {
             leading.leader.collect();
-            leading.begun += u32::from(leading.leader.begin_next().is_some());
+            leading.begun += u32::from(leading.leader.begin(None).is_some());
             match leading.give_back() {
                 Next::Done => return (seat, false),
                 Next::Wake => return (seat, true),
@@ -281,7 +281,7 @@ impl Echo {
         }
         self.leader.collect();
         while self.begun.len() < 3
-            && let Some(id) = self.leader.begin_next()
+            && let Some(id) = self.leader.begin(None)
         {
             let name = self.leader.read(id, |entry| *entry.payload.first_chunk().unwrap()).unwrap();
             assert!(self.executed.insert(name), "begun twice");

@@ -10,26 +10,87 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// The queue of a list's leader: the tickets that were collected and not begun, in order of arrival, linked
-/// through the tickets. Lies behind the lock of the lead, so one thread at a time uses it.
+/// Tickets in order, linked through them.
+#[derive(Clone, Copy, Debug)]
+struct Queue {
+    first: u32,
+    last: u32,
+}
+
+impl Queue {
+    const EMPTY: Queue = Queue { first: NONE, last: NONE };
+
+    #[inline]
+    fn is_empty(self) -> bool {
+        self.first == NONE
+    }
+
+    /// Puts linked tickets behind those in the queue.
+    #[inline]
+    fn append<M: Memory>(&mut self, tickets: &Tickets<M>, first: u32, last: u32) {
+        match tickets.ticket(self.last) {
+            Some(ticket) => ticket.next.store(first, Ordering::Relaxed),
+            None => self.first = first,
+        }
+        self.last = last;
+    }
+
+    #[inline]
+    fn push_front<M: Memory>(&mut self, ticket: &Ticket<M>, index: u32) {
+        ticket.next.store(self.first, Ordering::Relaxed);
+        if self.is_empty() {
+            self.last = index;
+        }
+        self.first = index;
+    }
+
+    #[inline]
+    fn pop<M: Memory>(&mut self, tickets: &Tickets<M>) -> Option<u32> {
+        let index = self.first;
+        self.first = tickets.ticket(index)?.next.load(Ordering::Relaxed);
+        if self.is_empty() {
+            self.last = NONE;
+        }
+        Some(index)
+    }
+}
+
+/// The end of a queue at which a call is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    /// Before the calls that are held for the worker: it was the first of them.
+    Front,
+    /// Behind them.
+    Back,
+}
+
+/// The queues of a list's leader: the tickets that were collected and not begun, in order of arrival. Lies behind
+/// the lock of the lead, so one thread at a time uses it.
+///
+/// Calls to a worker whose lane has no room are held in a queue of that worker, so that calls to the others pass.
 ///
 /// Dropping it fails the calls that wait as not executed. Calls that were begun stay taken; a later leader of
 /// the same list can finish them.
 pub(crate) struct Leader<M: Memory = Processor> {
     pub(super) tickets: Arc<Tickets<M>>,
     pub(super) list: u16,
-    pub(super) first: u32,
-    pub(super) last: u32,
-    pub(super) waiting: u32,
+    queue: Queue,
+    /// By worker, up to the last one whose lane was full.
+    held: Vec<Queue>,
+    waiting: u32,
 }
 
 impl<M: Memory> Leader<M> {
+    pub(super) fn new(tickets: Arc<Tickets<M>>, list: u16) -> Self {
+        Leader { tickets, list, queue: Queue::EMPTY, held: Vec::new(), waiting: 0 }
+    }
+
     /// The table of the tickets.
     pub(crate) fn tickets(&self) -> &Arc<Tickets<M>> {
         &self.tickets
     }
 
-    /// The number of tickets that were collected and not begun, including withdrawn ones.
+    /// The number of tickets that were collected and not begun, including held and withdrawn ones.
     pub(crate) fn waiting(&self) -> u32 {
         self.waiting
     }
@@ -56,34 +117,30 @@ impl<M: Memory> Leader<M> {
 
     #[inline]
     pub(super) fn append(&mut self, first: u32, last: u32, count: u32) {
-        match self.tickets.ticket(self.last) {
-            Some(ticket) => ticket.next.store(first, Ordering::Relaxed),
-            None => self.first = first,
-        }
-        self.last = last;
+        self.queue.append(&self.tickets, first, last);
         self.waiting += count;
     }
 
     #[inline]
-    fn pop(&mut self) -> Option<u32> {
-        let index = self.first;
-        let ticket = self.tickets.ticket(index)?;
-        self.first = ticket.next.load(Ordering::Relaxed);
-        if self.first == NONE {
-            self.last = NONE;
-        }
+    fn pop(&mut self, queue: Option<usize>) -> Option<u32> {
+        let queue = match queue {
+            Some(worker) => self.held.get_mut(worker)?,
+            None => &mut self.queue,
+        };
+        let index = queue.pop(&self.tickets)?;
         self.waiting -= 1;
         Some(index)
     }
 
-    /// Begins the next call of the queue: its owner cannot withdraw it any more. Passes over withdrawn tickets
-    /// and frees them. `None` if the queue is empty; see [`collect`](Leader::collect).
+    /// Begins the next call of one of the [`queues`](Leader::queues), `None` the one of calls that are not held: its
+    /// owner cannot withdraw it any more. Passes over withdrawn tickets and frees them. Returns nothing if the queue
+    /// is empty; see [`collect`](Leader::collect).
     ///
     /// The caller begins a call before it puts any of it into a message, so that no owner learns that its
     /// call was not executed while the call is being sent.
     #[inline]
-    pub(crate) fn begin_next(&mut self) -> Option<TicketId> {
-        while let Some(index) = self.pop() {
+    pub(crate) fn begin(&mut self, queue: Option<usize>) -> Option<TicketId> {
+        while let Some(index) = self.pop(queue) {
             let Some(ticket) = self.tickets.ticket(index) else { continue };
             let generation = generation(ticket.state.load(Ordering::Relaxed));
             let id = TicketId { index, generation };
@@ -95,6 +152,19 @@ impl<M: Memory> Leader<M> {
             }
         }
         None
+    }
+
+    /// Returns whether calls are held for a worker.
+    #[inline]
+    pub(crate) fn holds(&self, worker: usize) -> bool {
+        self.held.get(worker).is_some_and(|queue| !queue.is_empty())
+    }
+
+    /// Returns whether a call to a worker would be the next one: none waits that no worker holds, and none that this
+    /// one does.
+    #[inline]
+    pub(crate) fn is_next(&self, worker: usize) -> bool {
+        self.queue.is_empty() && !self.holds(worker)
     }
 
     /// The ticket with this id if it was begun on this list and not finished.
@@ -127,20 +197,47 @@ impl<M: Memory> Leader<M> {
         })
     }
 
-    /// Puts a begun call back at the front of the queue, because there is no room to send it. Nothing of the
-    /// call may have been sent. Of several calls the one begun last is put back first. Returns whether the
-    /// call waits again; not if its owner has given it up, or the id names no begun call.
-    pub(crate) fn put_back(&mut self, id: TicketId) -> bool {
-        let Some((ticket, _)) = self.begun(id) else { return false };
+    /// Makes a begun call ready again, nothing of which was sent. Returns whether it waits; not if its owner has given
+    /// it up, or the id names no begun call.
+    fn unbegin(&self, id: TicketId) -> Option<&Ticket<M>> {
+        let (ticket, _) = self.begun(id)?;
         if ticket.state.exchange(id.at(TAKEN), id.at(READY), Ordering::Relaxed).is_err() {
             ticket.state.store(id.at(FREE), M::FREE);
-            return false;
+            return None;
         }
-        ticket.next.store(self.first, Ordering::Relaxed);
-        self.first = id.index;
-        if self.last == NONE {
-            self.last = id.index;
+        Some(ticket)
+    }
+
+    /// Puts a begun call back at the front of the queue. Nothing of the call may have been sent. Of several calls the
+    /// one begun last is put back first. Returns whether the call waits again; not if its owner has given it up, or
+    /// the id names no begun call.
+    pub(crate) fn put_back(&mut self, id: TicketId) -> bool {
+        let mut queue = self.queue;
+        let Some(ticket) = self.unbegin(id) else { return false };
+        queue.push_front(ticket, id.index);
+        self.queue = queue;
+        self.waiting += 1;
+        true
+    }
+
+    /// Holds a begun call until its worker has room. Nothing of the call may have been sent. Returns whether the call
+    /// waits again, as [`put_back`](Leader::put_back). Allocates the queues of the
+    /// workers, once.
+    #[cold]
+    pub(crate) fn hold(&mut self, id: TicketId, worker: usize, side: Side) -> bool {
+        if self.held.len() <= worker {
+            self.held.resize(worker + 1, Queue::EMPTY);
         }
+        let mut queue = self.held[worker];
+        let Some(ticket) = self.unbegin(id) else { return false };
+        match side {
+            Side::Front => queue.push_front(ticket, id.index),
+            Side::Back => {
+                ticket.next.store(NONE, Ordering::Relaxed);
+                queue.append(&self.tickets, id.index, id.index);
+            }
+        }
+        self.held[worker] = queue;
         self.waiting += 1;
         true
     }
@@ -168,29 +265,39 @@ impl<M: Memory> Leader<M> {
         Delivery::Abandoned
     }
 
-    /// Gives the calls that wait, in the queue and on the list, back to their owners, who push them again on
+    /// The queues: those of workers, by number, then the one of all calls that are not held. A thread's calls to a
+    /// worker that are held came before those that are not.
+    pub(crate) fn queues(&self) -> impl Iterator<Item = Option<usize>> + use<M> {
+        (0..self.held.len()).map(Some).chain([None])
+    }
+
+    /// Gives the calls that wait, in the queues and on the list, back to their owners, who push them again on
     /// another list. `returned` gets each. A call that is [`put_back`](Leader::put_back) first waits, too.
     pub(crate) fn return_waiting(&mut self, mut returned: impl FnMut(TicketId)) {
         self.collect();
-        while let Some(index) = self.pop() {
-            let Some(ticket) = self.tickets.ticket(index) else { continue };
-            let generation = generation(ticket.state.load(Ordering::Relaxed));
-            let id = TicketId { index, generation };
-            match ticket.state.exchange(id.at(READY), id.at(RETURNED), M::FINISH) {
-                Ok(_) => returned(id),
-                Err(now) if now == id.at(WITHDRAWN) => ticket.state.store(id.at(FREE), M::FREE),
-                Err(_) => {}
+        for queue in self.queues() {
+            while let Some(index) = self.pop(queue) {
+                let Some(ticket) = self.tickets.ticket(index) else { continue };
+                let generation = generation(ticket.state.load(Ordering::Relaxed));
+                let id = TicketId { index, generation };
+                match ticket.state.exchange(id.at(READY), id.at(RETURNED), M::FINISH) {
+                    Ok(_) => returned(id),
+                    Err(now) if now == id.at(WITHDRAWN) => ticket.state.store(id.at(FREE), M::FREE),
+                    Err(_) => {}
+                }
             }
         }
     }
 
-    /// Ends all calls that wait, in the queue and on the list, as not executed. `ended` gets each that was
+    /// Ends all calls that wait, in the queues and on the list, as not executed. `ended` gets each that was
     /// delivered.
     pub(crate) fn fail_waiting(&mut self, cause: Cause, mut ended: impl FnMut(TicketId)) {
         self.collect();
-        while let Some(id) = self.begin_next() {
-            if self.finish(id, Err(CallError::NotExecuted(cause))) == Delivery::Delivered {
-                ended(id);
+        for queue in self.queues() {
+            while let Some(id) = self.begin(queue) {
+                if self.finish(id, Err(CallError::NotExecuted(cause))) == Delivery::Delivered {
+                    ended(id);
+                }
             }
         }
     }

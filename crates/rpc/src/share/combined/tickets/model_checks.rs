@@ -105,7 +105,7 @@ fn calls_are_whole<const WEAK: u8>() -> bool {
     let mut whole = true;
     let mut lead = |leader: &mut Leader<Checked<WEAK>>| {
         leader.collect();
-        while let Some(id) = leader.begin_next() {
+        while let Some(id) = leader.begin(None) {
             let is_whole = leader.read(id, |entry| {
                 (entry.function, entry.time, entry.payload) == (entry.thread, 9, &[entry.thread as u8 + 1; 8])
             });
@@ -133,7 +133,7 @@ fn results_are_whole<const WEAK: u8>() -> bool {
     let id = seat.prepare(0, 0, &[1; 16]).unwrap();
     seat.push(id, 0);
     leader.collect();
-    leader.begin_next();
+    leader.begin(None);
     let answering = loom::thread::spawn(move || {
         let delivery = leader.finish(id, Ok(&[2; 9]));
         (leader, delivery)
@@ -167,7 +167,7 @@ fn withdrawal_and_leader_agree<const WEAK: u8>() -> bool {
         loom::thread::spawn(move || {
             touched.store(1, Ordering::Relaxed);
             leader.collect();
-            let begun = leader.begin_next();
+            let begun = leader.begin(None);
             let delivery = begun.map(|id| leader.finish(id, Ok(&[2])));
             (leader, begun, delivery)
         })
@@ -205,7 +205,7 @@ fn late_results_change_nothing(abandons: bool) -> bool {
     let id = seat.prepare(0, 0, &[1]).unwrap();
     seat.push(id, 0);
     leader.collect();
-    leader.begin_next();
+    leader.begin(None);
     let leading = loom::thread::spawn(move || {
         let first = leader.finish(id, Ok(&[2]));
         let second = leader.finish(id, Ok(&[3]));
@@ -226,7 +226,7 @@ fn late_results_change_nothing(abandons: bool) -> bool {
     };
     leader.collect();
     let next_is_whole = next.is_err()
-        || leader.begin_next().is_some_and(|begun| {
+        || leader.begin(None).is_some_and(|begun| {
             next == Ok(begun) && leader.read(begun, |entry| entry.payload == [4]) == Some(true)
         });
     first_is_right && second == Delivery::Stale && next_is_whole
@@ -255,7 +255,7 @@ fn order_is_kept() -> bool {
         (second, id)
     });
     leader.collect();
-    let mut begun: Vec<_> = leader.begin_next().into_iter().collect();
+    let mut begun: Vec<_> = leader.begin(None).into_iter().collect();
     // One of the calls finds no room, once.
     if let Some(id) = begun.pop() {
         assert!(leader.put_back(id));
@@ -264,7 +264,7 @@ fn order_is_kept() -> bool {
     let (_first, ids) = pusher.join().unwrap();
     let (_second, id) = other.join().unwrap();
     leader.collect();
-    begun.extend(std::iter::from_fn(|| leader.begin_next()));
+    begun.extend(std::iter::from_fn(|| leader.begin(None)));
     let at = |id| begun.iter().position(|begun| *begun == id);
     begun.len() == 3 && at(ids[0]) < at(ids[1]) && at(ids[0]).is_some() && at(id).is_some()
 }
@@ -303,7 +303,7 @@ fn returned_calls_are_whole<const WEAK: u8>(gives_up: bool) -> bool {
     let moved = returned == 1 && seat.is_returned(id) && seat.push(id, 1) && !seat.push(id, 0);
     let mut other = tickets.leader(1).unwrap();
     other.collect();
-    let is_whole = other.begin_next() == Some(id)
+    let is_whole = other.begin(None) == Some(id)
         && other.read(id, |entry| (entry.function, entry.time, entry.payload) == (7, 9, &[1; 8]))
             == Some(true);
     in_order && moved && is_whole

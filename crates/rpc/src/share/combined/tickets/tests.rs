@@ -24,7 +24,7 @@ fn a_call_comes_to_the_leader_and_its_result_to_the_owner() {
         assert!(!seat.push(id, 1), "pushed once only");
         assert!(!tickets.is_empty(1) && tickets.is_empty(0));
         assert_eq!((leader.collect(), leader.waiting()), (1, 1));
-        assert_eq!(leader.begin_next(), Some(id));
+        assert_eq!(leader.begin(None), Some(id));
         assert_eq!(seat.progress(id), Progress::Taken);
         let entry =
             leader.read(id, |entry| (entry.function, entry.thread, entry.time, entry.payload.to_vec()));
@@ -48,7 +48,7 @@ fn errors_come_as_they_are() {
         let id = seat.prepare(0, 1, &[0; 50]).unwrap();
         seat.push(id, 0);
         leader.collect();
-        assert_eq!(leader.begin_next(), Some(id));
+        assert_eq!(leader.begin(None), Some(id));
         let borrowed = result.as_ref().map(Vec::as_slice).map_err(CallError::clone);
         assert_eq!(leader.finish(id, borrowed), Delivery::Delivered);
         assert_eq!(taken(&mut seat, id), Some(result));
@@ -89,7 +89,7 @@ fn a_tickets_memory_is_used_again() {
         let id = seat.prepare(0, 0, &[5; 900]).unwrap();
         seat.push(id, 0);
         leader.collect();
-        leader.begin_next();
+        leader.begin(None);
         let now = leader.read(id, |entry| entry.payload.as_ptr() as usize);
         assert!(at.is_none() || at == now);
         at = now;
@@ -105,7 +105,7 @@ fn a_seat_that_leaves_gives_its_calls_up() {
     let ids: Vec<_> = (0..5).map(|_| seat.prepare(0, 0, b"old").unwrap()).collect();
     ids[..4].iter().for_each(|id| assert!(seat.push(*id, 0)));
     leader.collect();
-    assert_eq!([leader.begin_next(), leader.begin_next()], [Some(ids[0]), Some(ids[1])]);
+    assert_eq!([leader.begin(None), leader.begin(None)], [Some(ids[0]), Some(ids[1])]);
     leader.finish(ids[0], Ok(b"nobody takes it"));
     drop(seat);
     // One was done, one only prepared: free. One is taken, two are on the list.
@@ -116,7 +116,7 @@ fn a_seat_that_leaves_gives_its_calls_up() {
     again.iter().for_each(|id| assert!(!ids.contains(id)));
     assert_eq!(ids.iter().map(|id| seat.withdraw(*id)).collect::<Vec<_>>(), [Withdrawal::Gone; 5]);
     assert_eq!(leader.finish(ids[1], Ok(b"nobody")), Delivery::Abandoned);
-    assert_eq!(leader.begin_next(), None);
+    assert_eq!(leader.begin(None), None);
     (0..3).for_each(|_| assert!(seat.prepare(0, 0, b"new").is_ok()));
 }
 
@@ -128,7 +128,7 @@ fn a_leader_that_leaves_fails_the_calls_that_wait_and_its_successor_ends_the_oth
     seat.push(ids[0], 0);
     seat.push(ids[1], 0);
     leader.collect();
-    leader.begin_next();
+    leader.begin(None);
     seat.push(ids[2], 0);
     drop(leader);
     let closed = Some(Err(CallError::NotExecuted(Cause::Closed)));
@@ -146,7 +146,7 @@ fn a_panic_over_a_result_costs_no_ticket() {
         let id = seat.prepare(0, 0, &[]).unwrap();
         seat.push(id, 0);
         leader.collect();
-        leader.begin_next();
+        leader.begin(None);
         leader.finish(id, Ok(result));
         let panics = || seat.take_result(id, |_| panic!("the application's"));
         assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(panics)).is_err());
@@ -157,6 +157,7 @@ fn a_panic_over_a_result_costs_no_ticket() {
 const SEATS: usize = 3;
 const WINDOW: usize = 2;
 const LISTS: usize = 2;
+const WORKERS: usize = 2;
 
 /// An operation on the tickets. Calls are named by their age modulo the number of calls so far, so that
 /// operations on old ids come up as well.
@@ -168,9 +169,10 @@ enum Op {
     Withdraw { seat: usize, call: usize },
     Take { seat: usize, call: usize },
     Collect { list: usize },
-    Begin { list: usize },
+    Begin { list: usize, queue: Option<usize> },
     Read { list: usize, call: usize },
     PutBack { list: usize, call: usize },
+    Hold { list: usize, call: usize, worker: usize, side: Side },
     Finish { list: usize, call: usize, length: usize, fails: bool },
     Return { list: usize },
     BeginOwn { seat: usize, list: usize, undone: bool },
@@ -179,6 +181,8 @@ enum Op {
 
 fn op() -> impl Strategy<Value = Op> {
     let (seat, list, call, length) = (0..SEATS, 0..LISTS, 0..6usize, 0..90usize);
+    let queue = prop::option::weighted(0.3, 0..WORKERS);
+    let side = prop::sample::select(vec![Side::Front, Side::Back]);
     prop_oneof![
         4 => (seat.clone(), length.clone()).prop_map(|(seat, length)| Op::Prepare { seat, length }),
         4 => (call.clone(), list.clone()).prop_map(|(call, list)| Op::Push { call, list }),
@@ -186,9 +190,11 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (seat.clone(), call.clone()).prop_map(|(seat, call)| Op::Withdraw { seat, call }),
         3 => (seat.clone(), call.clone()).prop_map(|(seat, call)| Op::Take { seat, call }),
         2 => list.clone().prop_map(|list| Op::Collect { list }),
-        4 => list.clone().prop_map(|list| Op::Begin { list }),
+        4 => (list.clone(), queue).prop_map(|(list, queue)| Op::Begin { list, queue }),
         1 => (list.clone(), call.clone()).prop_map(|(list, call)| Op::Read { list, call }),
         1 => (list.clone(), call.clone()).prop_map(|(list, call)| Op::PutBack { list, call }),
+        2 => (list.clone(), call.clone(), 0..WORKERS, side)
+            .prop_map(|(list, call, worker, side)| Op::Hold { list, call, worker, side }),
         4 => (list, call, length, prop::bool::weighted(0.1))
             .prop_map(|(list, call, length, fails)| Op::Finish { list, call, length, fails }),
         1 => (0..LISTS).prop_map(|list| Op::Return { list }),
@@ -225,7 +231,8 @@ struct Call {
 struct Model {
     calls: Vec<Call>,
     pushed: [Vec<usize>; LISTS],
-    collected: [VecDeque<usize>; LISTS],
+    /// The calls that are held, by worker, and those that are not.
+    queues: [[VecDeque<usize>; WORKERS + 1]; LISTS],
 }
 
 impl Model {
@@ -235,7 +242,7 @@ impl Model {
 
     fn collect(&mut self, list: usize) -> usize {
         let count = self.pushed[list].len();
-        self.collected[list].extend(self.pushed[list].drain(..));
+        self.queues[list][WORKERS].extend(self.pushed[list].drain(..));
         count
     }
 
@@ -287,7 +294,7 @@ fn compare(ops: Vec<Op>) -> Result<(), TestCaseError> {
                 if pushed {
                     (model.calls[at].stage, model.calls[at].list) = (Stage::Ready, list);
                     match own {
-                        true => model.collected[list].push_back(at),
+                        true => model.queues[list][WORKERS].push_back(at),
                         false => model.pushed[list].push(at),
                     }
                 }
@@ -320,9 +327,9 @@ fn compare(ops: Vec<Op>) -> Result<(), TestCaseError> {
                 let count = model.collect(list);
                 prop_assert_eq!(leaders[list].collect() as usize, count);
             }
-            Op::Begin { list } => {
+            Op::Begin { list, queue } => {
                 let mut expected = None;
-                while let Some(at) = model.collected[list].pop_front() {
+                while let Some(at) = model.queues[list][queue.unwrap_or(WORKERS)].pop_front() {
                     let call = &mut model.calls[at];
                     if call.stage == Stage::Ready {
                         call.stage = Stage::Taken;
@@ -331,7 +338,7 @@ fn compare(ops: Vec<Op>) -> Result<(), TestCaseError> {
                     }
                     call.stage = Stage::Free;
                 }
-                prop_assert_eq!(leaders[list].begin_next(), expected);
+                prop_assert_eq!(leaders[list].begin(queue), expected);
             }
             Op::Read { list, call } => {
                 let Some(at) = model.age(call) else { continue };
@@ -340,15 +347,26 @@ fn compare(ops: Vec<Op>) -> Result<(), TestCaseError> {
                 let expected = (seats[model.calls[at].seat].number().into(), model.calls[at].request.clone());
                 prop_assert_eq!(read, model.begun(at, list).then_some(expected));
             }
-            Op::PutBack { list, call } => {
+            Op::PutBack { list, call } | Op::Hold { list, call, .. } => {
                 let Some(at) = model.age(call) else { continue };
                 let begun = model.begun(at, list);
                 let call = &mut model.calls[at];
                 let waits = begun && call.stage == Stage::Taken;
-                prop_assert_eq!(leaders[list].put_back(call.id), waits);
+                let (queue, side) = match op {
+                    Op::Hold { worker, side, .. } => (worker, side),
+                    _ => (WORKERS, Side::Front),
+                };
+                let kept = match queue {
+                    WORKERS => leaders[list].put_back(call.id),
+                    worker => leaders[list].hold(call.id, worker, side),
+                };
+                prop_assert_eq!(kept, waits);
                 if waits {
                     call.stage = Stage::Ready;
-                    model.collected[list].push_front(at);
+                    match side {
+                        Side::Front => model.queues[list][queue].push_front(at),
+                        Side::Back => model.queues[list][queue].push_back(at),
+                    }
                 } else if begun {
                     call.stage = Stage::Free;
                 }
@@ -376,7 +394,7 @@ fn compare(ops: Vec<Op>) -> Result<(), TestCaseError> {
             Op::Return { list } => {
                 model.collect(list);
                 let (mut expected, mut returned) = (Vec::new(), Vec::new());
-                while let Some(at) = model.collected[list].pop_front() {
+                while let Some(at) = model.queues[list].iter_mut().find_map(VecDeque::pop_front) {
                     let call = &mut model.calls[at];
                     call.stage = match call.stage {
                         Stage::Ready => {
@@ -429,7 +447,15 @@ fn compare(ops: Vec<Op>) -> Result<(), TestCaseError> {
         }
         for (list, leader) in leaders.iter().enumerate() {
             prop_assert_eq!(tickets.is_empty(list as u16), model.pushed[list].is_empty());
-            prop_assert_eq!(leader.waiting() as usize, model.collected[list].len());
+            prop_assert_eq!(
+                leader.waiting() as usize,
+                model.queues[list].iter().map(VecDeque::len).sum::<usize>()
+            );
+            for worker in 0..WORKERS {
+                let holds = !model.queues[list][worker].is_empty();
+                prop_assert_eq!(leader.holds(worker), holds);
+                prop_assert_eq!(leader.is_next(worker), !holds && model.queues[list][WORKERS].is_empty());
+            }
         }
     }
     Ok(())
@@ -450,7 +476,7 @@ proptest! {
         let id = seat.prepare(0, 0, b"call").unwrap();
         seat.push(id, 0);
         leader.collect();
-        leader.begin_next();
+        leader.begin(None);
         for bits in [bits, small, small << 32] {
             let other = TicketId::from_bits(bits);
             prop_assert_eq!(other.bits(), bits);
