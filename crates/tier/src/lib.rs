@@ -15,6 +15,7 @@
 pub mod access;
 pub mod cut;
 pub mod handles;
+pub mod lock;
 pub mod message;
 pub mod name;
 pub mod place;
