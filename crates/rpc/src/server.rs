@@ -309,7 +309,7 @@ impl<F: Fabric> Server<F> {
     /// Returns a handle that takes the calls of functions declared [`FunctionMode::Pull`], for a thread that
     /// does not hold the server.
     pub fn puller(&self) -> Puller<F> {
-        Puller(Arc::clone(&self.shared))
+        Puller { shared: Arc::clone(&self.shared), state: Arc::clone(&self.state) }
     }
 
     /// Ends the server gracefully: clients are notified, and received requests are answered. After at most
@@ -345,12 +345,20 @@ impl<F: Fabric> Server<F> {
 
 /// Takes the calls of functions declared [`FunctionMode::Pull`]: [`Server::puller`].
 #[derive(Clone, Debug)]
-pub struct Puller<F: Fabric>(Arc<Shared<F>>);
+pub struct Puller<F: Fabric> {
+    shared: Arc<Shared<F>>,
+    state: Arc<ControlState>,
+}
 
 impl<F: Fabric> Puller<F> {
     /// As [`Server::receive`].
     pub fn receive(&self, until: Nanos) -> Option<Incoming<F>> {
-        self.0.pulled.take(until)
+        self.shared.pulled.take(until)
+    }
+
+    /// As [`Server::clients`].
+    pub fn clients(&self) -> Vec<ConnectedClient> {
+        self.state.clients.list()
     }
 }
 

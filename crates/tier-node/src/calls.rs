@@ -8,6 +8,7 @@ use dunlin_rpc::{
     Client, ClientConfig, FunctionMode, ServeError, Server, ServerBuilder, ServerConfig, Status,
 };
 use dunlin_tier::NodeId;
+use dunlin_tier::lock::message::LOCK_CALL;
 use dunlin_tier::message::{CALL, Refusal, Reply, Request, SLOW_CALL};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +17,8 @@ use std::time::Duration;
 const SERVICE: &str = "dunlin.tier";
 /// Threads for requests that take long or wait for other nodes.
 const POOL_THREADS: u16 = 4;
+/// The most calls that wait for a lock or at a barrier, for all locks and barriers of this node.
+const MAX_WAITING: u32 = 16_384;
 /// The longest answer: the pieces of a region of 1 TiB.
 const MAX_RESPONSE: u64 = 8 << 20;
 
@@ -24,6 +27,7 @@ pub(crate) fn serve<F: Fabric>(node: &Arc<Node<F>>) -> Result<Server<F>, ServeEr
     let config = ServerConfig {
         pool_threads: POOL_THREADS,
         max_payload: 4096,
+        max_waiting: MAX_WAITING,
         max_response: MAX_RESPONSE,
         large_response_memory: 2 * MAX_RESPONSE,
         service: SERVICE.to_owned(),
@@ -36,6 +40,7 @@ pub(crate) fn serve<F: Fabric>(node: &Arc<Node<F>>) -> Result<Server<F>, ServeEr
         .config(config)
         .function(CALL, FunctionMode::Worker)
         .function(SLOW_CALL, FunctionMode::Pool)
+        .function(LOCK_CALL, FunctionMode::Pull)
         .pool(move |request: &dunlin_rpc::Request<'_>, reply: &mut dunlin_rpc::Reply<'_>| {
             answer(&slow, request, reply)
         })
@@ -67,6 +72,19 @@ impl<F: Fabric> Node<F> {
         if to == self.me {
             return Ok(self.answer(request));
         }
+        let function = if request.is_slow() { SLOW_CALL } else { CALL };
+        let answer = self.send(to, function, &request.encode(), until)?;
+        Reply::parse(&answer).map_err(|_| self.misfit(to))
+    }
+
+    /// Sends a request to a node, this one included, and waits for its answer until `until`.
+    pub(crate) fn send(
+        &self,
+        to: NodeId,
+        function: u16,
+        bytes: &[u8],
+        until: Nanos,
+    ) -> Result<Vec<u8>, RequestError> {
         let host = self.fabric.host();
         let unknown = || RequestError::NoNode(to.to_string());
         let pool = self.clients.get(usize::from(to.0)).ok_or_else(unknown)?;
@@ -74,9 +92,7 @@ impl<F: Fabric> Node<F> {
             Taken::Value(client) => client,
             Taken::Make(number) => self.connect(to, until).inspect_err(|_| pool.failed(number))?,
         };
-        let function = if request.is_slow() { SLOW_CALL } else { CALL };
-        let bytes = request.encode();
-        let mut answer = self.call(to, &mut client, function, &bytes, until);
+        let mut answer = self.call(to, &mut client, function, bytes, until);
         if let Err(RequestError::Call { source, .. }) = &answer
             && source.was_executed() == Some(false)
             && source.is_unavailable()
@@ -84,7 +100,7 @@ impl<F: Fabric> Node<F> {
         {
             // The node has restarted, and this is its next life.
             client = fresh;
-            answer = self.call(to, &mut client, function, &bytes, until);
+            answer = self.call(to, &mut client, function, bytes, until);
         }
         pool.give(client);
         answer
@@ -97,10 +113,10 @@ impl<F: Fabric> Node<F> {
         function: u16,
         bytes: &[u8],
         until: Nanos,
-    ) -> Result<Reply, RequestError> {
+    ) -> Result<Vec<u8>, RequestError> {
         let left = Duration::from_nanos(until.saturating_sub(self.fabric.host().now()));
         match client.within(left).call(function, bytes) {
-            Ok(response) => Reply::parse(&response).map_err(|_| self.misfit(to)),
+            Ok(response) => Ok(response.to_vec()),
             Err(source) => Err(RequestError::Call { node: self.name_of(to), source }),
         }
     }
@@ -118,7 +134,7 @@ impl<F: Fabric> Node<F> {
         RequestError::Answer { node: self.name_of(to) }
     }
 
-    fn connect(&self, to: NodeId, until: Nanos) -> Result<Client<F>, RequestError> {
+    pub(crate) fn connect(&self, to: NodeId, until: Nanos) -> Result<Client<F>, RequestError> {
         let config = ClientConfig {
             window: 8,
             timeout: self.config.timeout,
@@ -127,6 +143,8 @@ impl<F: Fabric> Node<F> {
             large_memory: 2 * MAX_RESPONSE,
             service: SERVICE.to_owned(),
             program: format!("tier node {}", self.config.node),
+            // The owner of a lock knows by it whether the holder lives.
+            identity: Some(self.incarnation),
             token: self.config.token.clone(),
             ..ClientConfig::default()
         };

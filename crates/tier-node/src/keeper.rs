@@ -4,14 +4,17 @@
 use crate::free::Free;
 use crate::node::Node;
 use dunlin_fabric::{Fabric, Host, Nanos, Signal};
-use dunlin_tier::LmrId;
+use dunlin_tier::lock::message::LockMessage;
 use dunlin_tier::message::Request;
+use dunlin_tier::{LmrId, NodeId};
 use std::sync::Arc;
 
-/// The pause between two attempts to end a free, in nanoseconds.
+/// The pause between two attempts to end a free, or to tell an owner something, in nanoseconds.
 const TRY_EVERY: Nanos = 100_000_000;
 /// The time of one attempt to end a free, in nanoseconds.
 const ATTEMPT: Nanos = 5_000_000;
+/// The time that an owner has to hear a message, connecting included, in nanoseconds.
+const TELL: Nanos = 200_000_000;
 
 /// The work that is left to the keeper.
 #[derive(Debug, Default)]
@@ -19,16 +22,61 @@ pub(crate) struct Todo {
     /// Regions of which one handle each was closed.
     pub(crate) unmapped: Vec<LmrId>,
     pub(crate) frees: Vec<Free>,
+    /// What owners of locks have to hear.
+    pub(crate) owners: Vec<Word>,
+}
+
+/// A message to the owner of a lock that a thread could not deliver, or whose effect may come late.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Word {
+    pub(crate) owner: NodeId,
+    pub(crate) message: LockMessage,
+    /// It is repeated until then, whether the owner has heard it or not; in nanoseconds, 0 for once.
+    pub(crate) repeat_until: Nanos,
+}
+
+/// The most messages to owners that wait. Each lock has two at most, unless its owner is gone.
+const MAX_WORDS: usize = 4096;
+
+/// Adds messages that are not there yet.
+fn add(words: &mut Vec<Word>, more: Vec<Word>) {
+    for word in more {
+        let same = |other: &Word| other.owner == word.owner && other.message == word.message;
+        if let Some(place) = words.iter().position(same) {
+            words[place].repeat_until = words[place].repeat_until.max(word.repeat_until);
+        } else if words.len() < MAX_WORDS {
+            words.push(word);
+        } else {
+            tracing::warn!(target: "dunlin::tier", "too many locks of owners that do not answer");
+        }
+    }
+}
+
+/// Tells owners of locks what they have to hear.
+fn tell_owners<F: Fabric>(node: &Node<F>, words: &mut Vec<Word>) {
+    let host = node.fabric.host();
+    let mut silent: Option<NodeId> = None;
+    words.retain(|word| {
+        if node.is_over() || silent == Some(word.owner) {
+            return true;
+        }
+        let heard = node.tell_owner(word.owner, &word.message, host.now().saturating_add(TELL));
+        if !heard {
+            silent = Some(word.owner);
+        }
+        !heard || host.now() < word.repeat_until
+    });
 }
 
 /// Runs until the node ends.
 pub(crate) fn run<F: Fabric>(node: &Arc<Node<F>>) {
     let host = node.fabric.host();
-    let mut frees: Vec<Free> = Vec::new();
+    let (mut frees, mut words): (Vec<Free>, Vec<Word>) = Default::default();
     while !node.is_over() {
         let seen = node.keeper.seen();
-        let Todo { unmapped, frees: more } = std::mem::take(&mut *node.todo());
+        let Todo { unmapped, frees: more, owners } = std::mem::take(&mut *node.todo());
         frees.extend(more);
+        add(&mut words, owners);
         for id in unmapped {
             // A node that cannot be told keeps this node on its list of mappers: a free asks this node, then.
             let told = node.ask(id.node, Request::Unmap { id, mapper: node.me }, node.until());
@@ -40,9 +88,14 @@ pub(crate) fn run<F: Fabric>(node: &Arc<Node<F>>) {
             let until = host.now().saturating_add(ATTEMPT);
             !node.is_over() && !node.drive(free, until)
         });
+        tell_owners(node, &mut words);
         let settles = node.state().settle(host.now());
         while !node.is_over() && node.clean_one() {}
-        let retry = if frees.is_empty() { Nanos::MAX } else { host.now().saturating_add(TRY_EVERY) };
+        let retry = if frees.is_empty() && words.is_empty() {
+            Nanos::MAX
+        } else {
+            host.now().saturating_add(TRY_EVERY)
+        };
         let until = settles.unwrap_or(Nanos::MAX).min(retry);
         node.keeper.wait(seen, until);
     }

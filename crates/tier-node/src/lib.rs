@@ -8,6 +8,8 @@
 //!     calls             requests to other nodes, by the RPC engine            calls.rs
 //!     Acceptor          passive ends of other nodes' paths, fences            acceptor.rs
 //!     keeper            zeroes memory, reports closed handles, ends frees     keeper.rs
+//!     locks             locks and barriers: of this node's threads            locks.rs
+//!     Owner             and of all nodes, for names whose home is this one    lock_owner.rs
 //! ```
 //!
 //! The state machines are those of `dunlin-tier`; this crate connects them to a fabric and adds no rules. It is
@@ -23,6 +25,8 @@ mod error;
 mod free;
 mod hello;
 mod keeper;
+mod lock_owner;
+mod locks;
 mod node;
 mod operate;
 mod path;
@@ -32,6 +36,7 @@ mod tier;
 
 pub use config::{Peer, TierConfig};
 pub use error::{JoinError, OperationError, RequestError};
+pub use locks::{Guard, LockError};
 pub use spec::Spec;
 pub use tier::{Lmr, Tier};
 

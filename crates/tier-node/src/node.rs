@@ -2,7 +2,9 @@
 
 use crate::acceptor::Fencing;
 use crate::config::TierConfig;
+use crate::error::RequestError;
 use crate::keeper::Todo;
+use crate::locks::{Locks, MAX_WAITERS};
 use crate::operate::Copy;
 use crate::path::Path;
 use crate::pool::Pool;
@@ -65,6 +67,9 @@ pub(crate) struct Node<F: Fabric> {
     pub(crate) arena: Region<F::Memory>,
     state: Mutex<State>,
     pub(crate) clients: Vec<Pool<Client<F>, SignalOf<F>>>,
+    /// Connections for calls that wait for locks, to each node.
+    pub(crate) waiters: Vec<Pool<Client<F>, SignalOf<F>>>,
+    pub(crate) locks: Locks<F>,
     pub(crate) paths: Pool<Path<F>, SignalOf<F>>,
     pub(crate) fencing: Fencing<SignalOf<F>>,
     todo: Mutex<Todo>,
@@ -112,6 +117,8 @@ impl<F: Fabric> Node<F> {
             arena,
             state: Mutex::new(state),
             clients: config.nodes.iter().map(|_| Pool::new(host, CLIENTS)).collect(),
+            waiters: config.nodes.iter().map(|_| Pool::new(host, MAX_WAITERS)).collect(),
+            locks: Locks::new(config.nodes.len()),
             paths: Pool::new(host, config.paths.into()),
             fencing: Fencing::new(host.signal()),
             todo: Mutex::default(),
@@ -272,6 +279,22 @@ impl<F: Fabric> Node<F> {
             }
         }
         Layout::new(pieces).map_err(|_| Refusal::Malformed)
+    }
+
+    /// Makes a region of this node for its own use, which has no name and lives as long as the node.
+    pub(crate) fn make_internal(&self, length: u64) -> Result<LmrId, RequestError> {
+        let refused = |source: Refusal| RequestError::Refused { node: self.config.node.clone(), source };
+        let id = self.state().directory.reserve().map_err(|error| refused(error.into()))?;
+        match self.allocate(id, length, self.config.piece) {
+            Ok(layout) => {
+                self.state().directory.create(id, None, layout, self.principal.clone(), self.me);
+                Ok(id)
+            }
+            Err(error) => {
+                self.state().directory.forget(id);
+                Err(refused(error))
+            }
+        }
     }
 
     /// Zeroes one released block; returns `false` without one. The lock is not held meanwhile.

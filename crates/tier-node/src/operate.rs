@@ -2,11 +2,11 @@
 
 use crate::error::{OperationError, RequestError};
 use crate::node::Node;
-use crate::path::{Deadline, Path, Stop, Transfer, copy_local};
+use crate::path::{Change, Deadline, Path, Stop, Transfer, copy_local};
 use crate::pool::Taken;
 use dunlin_fabric::{Fabric, Host, Nanos};
 use dunlin_tier::message::{Refusal, Reply, Request};
-use dunlin_tier::{Handle, Kind, Layout, LmrId, NodeId, Principal, Rights, TableError};
+use dunlin_tier::{AccessError, Handle, Kind, Layout, LmrId, NodeId, Principal, Rights, TableError};
 
 /// Bytes that a copy between regions moves at a time.
 const COPY_AT_ONCE: u32 = 64 << 10;
@@ -97,6 +97,41 @@ impl<F: Fabric> Node<F> {
         };
         let again = known.inspect_err(|_| self.report_unmapped(id))?;
         Ok((mapping.layout, again))
+    }
+
+    /// Changes the aligned word at `offset` by an atomic, and returns its old value.
+    pub(crate) fn change_word(
+        &self,
+        handle: Handle,
+        owner: LmrId,
+        offset: u64,
+        change: Change,
+    ) -> Result<u64, OperationError> {
+        let by_device = self.fabric.capabilities().atomics;
+        self.operate(handle, Kind::Atomic, offset, 8, |path, layout, deadline| {
+            let Some(cut) = layout.word(offset) else {
+                return Err(Stop::failed(AccessError::Misaligned(offset)));
+            };
+            match path {
+                Some(path) => path.atomic(self, &cut, change, deadline).map(Some),
+                None if by_device => Ok(None),
+                None => {
+                    // The storing node checks the owner, so a late request finds a freed region.
+                    let (extent, offset) = (cut.extent, cut.offset);
+                    let request = match change {
+                        Change::Add(add) => Request::FetchAdd { owner, extent, offset, add },
+                        Change::Swap { expected, swap } => {
+                            Request::CompareSwap { owner, extent, offset, expected, swap }
+                        }
+                    };
+                    match self.demand(cut.node, request, deadline.until(self.fabric.host())) {
+                        Ok(Reply::Old(value)) => Ok(Some(value)),
+                        Ok(_) => Err(Stop::failed(Box::new(self.misfit(cut.node)))),
+                        Err(error) => Err(Stop::failed(Box::new(error))),
+                    }
+                }
+            }
+        })
     }
 
     /// Unmaps a handle; the keeper tells the record's node.

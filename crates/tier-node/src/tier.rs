@@ -5,10 +5,12 @@ use crate::calls::serve;
 use crate::config::TierConfig;
 use crate::error::{JoinError, OperationError, RequestError};
 use crate::keeper;
+use crate::lock_owner::Owner;
+use crate::locks::{Guard, LockError};
 use crate::node::Node;
 use crate::path::{Change, Stop, Transfer};
 use crate::spec::Spec;
-use dunlin_fabric::{Access, Capabilities, Fabric, Host, Nanos, Region, Signal, Task};
+use dunlin_fabric::{Access, Capabilities, Fabric, Host, Nanos, Region, Signal, Task, nanos};
 use dunlin_rpc::Server;
 use dunlin_tier::message::{Refusal, Reply, Request};
 use dunlin_tier::{
@@ -16,6 +18,7 @@ use dunlin_tier::{
 };
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// The access to a node's arena that other nodes get.
 pub(crate) fn arena_access(capabilities: &Capabilities) -> Access {
@@ -67,13 +70,21 @@ impl<F: Fabric> Tier<F> {
         // From here on, dropping `running` ends the threads.
         let mut running = Running { node: Arc::clone(&node), server: None, tasks: Vec::new() };
         running.tasks.push(fabric.host().spawn("tier-acceptor", Box::new(move || acceptor.run()))?);
-        running.server = Some(serve(&node)?);
+        let server = serve(&node)?;
+        let owner = Owner::new(&node, server.puller());
+        running.server = Some(server);
+        running.tasks.push(fabric.host().spawn("tier-locks", Box::new(move || owner.run()))?);
         running.tasks.push(fabric.host().spawn("tier-keeper", Box::new(move || keeper::run(&node)))?);
         Ok(Tier(Arc::new(running)))
     }
 
-    fn node(&self) -> &Node<F> {
+    fn node(&self) -> &Arc<Node<F>> {
         &self.0.node
+    }
+
+    /// Returns the fabric.
+    pub fn fabric(&self) -> &F {
+        &self.node().fabric
     }
 
     /// Returns the bytes of this node's memory that are free and zeroed.
@@ -241,6 +252,51 @@ impl<F: Fabric> Tier<F> {
     }
 }
 
+/// Locks and barriers (section 7.2).
+impl<F: Fabric> Tier<F> {
+    /// Takes the lock of a name, which every node of the cluster knows by this name. Waits until [`TierConfig::timeout`]
+    /// at most, behind those that asked before. The lock is given back when the guard is dropped.
+    ///
+    /// # Errors
+    /// [`LockError::Deadline`] if the time is over; the lock is not held then. [`Guard::is_poisoned`] is no error.
+    pub fn lock(&self, name: impl AsRef<[u8]>) -> Result<Guard<F>, LockError> {
+        self.node().lock(&Name::new(name)?, self.node().until())
+    }
+
+    /// As [`lock`](Tier::lock), and waits for at most `time`.
+    pub fn lock_within(&self, name: impl AsRef<[u8]>, time: Duration) -> Result<Guard<F>, LockError> {
+        let until = self.node().fabric.host().now().saturating_add(nanos(time));
+        self.node().lock(&Name::new(name)?, until)
+    }
+
+    /// Takes a lock if it is free; `None` if another thread or node has it. Waits for no holder.
+    pub fn try_lock(&self, name: impl AsRef<[u8]>) -> Result<Option<Guard<F>>, LockError> {
+        self.node().try_lock(&Name::new(name)?)
+    }
+
+    /// Waits at the barrier of a name until as many callers as `members` wait there, on any nodes; then all go on, and
+    /// the barrier can be used again. Waits until [`TierConfig::timeout`] at most.
+    ///
+    /// # Errors
+    /// [`LockError::Deadline`] if the time is over: the others still wait for as many callers.
+    /// [`LockRefusal::Members`](dunlin_tier::lock::message::LockRefusal::Members) if callers name different numbers, and
+    /// [`LockRefusal::Died`](dunlin_tier::lock::message::LockRefusal::Died) for all if the node of one dies.
+    pub fn barrier(&self, name: impl AsRef<[u8]>, members: u16) -> Result<(), LockError> {
+        self.node().meet(&Name::new(name)?, members, self.node().until())
+    }
+
+    /// As [`barrier`](Tier::barrier), and waits for at most `time`.
+    pub fn barrier_within(
+        &self,
+        name: impl AsRef<[u8]>,
+        members: u16,
+        time: Duration,
+    ) -> Result<(), LockError> {
+        let until = self.node().fabric.host().now().saturating_add(nanos(time));
+        self.node().meet(&Name::new(name)?, members, until)
+    }
+}
+
 /// A memory region (LMR) that this process has mapped. May be shared by threads. Dropping it unmaps it.
 #[derive(Debug)]
 pub struct Lmr<F: Fabric> {
@@ -292,33 +348,7 @@ impl<F: Fabric> Lmr<F> {
     }
 
     fn change(&self, offset: u64, change: Change) -> Result<u64, OperationError> {
-        let node = &*self.running.node;
-        let by_device = node.fabric.capabilities().atomics;
-        node.operate(self.handle, Kind::Atomic, offset, 8, |path, layout, deadline| {
-            let Some(cut) = layout.word(offset) else {
-                return Err(Stop::failed(AccessError::Misaligned(offset)));
-            };
-            match path {
-                Some(path) => path.atomic(node, &cut, change, deadline).map(Some),
-                None if by_device => Ok(None),
-                None => {
-                    // The storing node checks the owner, so a late request finds a freed region.
-                    let (owner, extent, offset) = (self.id, cut.extent, cut.offset);
-                    let request = match change {
-                        Change::Add(add) => Request::FetchAdd { owner, extent, offset, add },
-                        Change::Swap { expected, swap } => {
-                            Request::CompareSwap { owner, extent, offset, expected, swap }
-                        }
-                    };
-                    let until = deadline.until(node.fabric.host());
-                    match node.demand(cut.node, request, until) {
-                        Ok(Reply::Old(value)) => Ok(Some(value)),
-                        Ok(_) => Err(Stop::failed(Box::new(node.misfit(cut.node)))),
-                        Err(error) => Err(Stop::failed(Box::new(error))),
-                    }
-                }
-            }
-        })
+        self.running.node.change_word(self.handle, self.id, offset, change)
     }
 
     /// Sets `length` bytes at `offset` to a value, by a command to the nodes that store them (section 7.1). The nodes

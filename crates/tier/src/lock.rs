@@ -17,6 +17,7 @@
 
 #[cfg(test)]
 mod explore;
+pub mod message;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -350,7 +351,7 @@ mod tests {
 
     #[test]
     fn fence_numbers_wrap() {
-        let word = Word::from_bits(u64::MAX & !HOLDER & !WAITERS & !POISONED);
+        let word = Word::from_bits(!(HOLDER | WAITERS | POISONED));
         assert_eq!(word.taken_by(member(9)).unwrap(), Word::from_bits(9));
     }
 }

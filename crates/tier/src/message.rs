@@ -217,17 +217,20 @@ pub enum Reply {
     Refused(Refusal),
 }
 
-struct Writer(Vec<u8>);
+pub(crate) struct Writer(Vec<u8>);
 
 impl Writer {
-    fn new(kind: u8) -> Writer {
+    pub(crate) fn new(kind: u8) -> Writer {
         Writer(vec![kind])
     }
-    fn u8(mut self, value: u8) -> Self {
+    pub(crate) fn bytes(self) -> Vec<u8> {
+        self.0
+    }
+    pub(crate) fn u8(mut self, value: u8) -> Self {
         self.0.push(value);
         self
     }
-    fn u16(mut self, value: u16) -> Self {
+    pub(crate) fn u16(mut self, value: u16) -> Self {
         self.0.extend_from_slice(&value.to_le_bytes());
         self
     }
@@ -235,15 +238,15 @@ impl Writer {
         self.0.extend_from_slice(&value.to_le_bytes());
         self
     }
-    fn u64(mut self, value: u64) -> Self {
+    pub(crate) fn u64(mut self, value: u64) -> Self {
         self.0.extend_from_slice(&value.to_le_bytes());
         self
     }
-    fn id(self, id: LmrId) -> Self {
+    pub(crate) fn id(self, id: LmrId) -> Self {
         self.u16(id.node.0).u32(id.slot).u64(id.generation)
     }
     /// At most 255 bytes.
-    fn text(mut self, bytes: &[u8]) -> Self {
+    pub(crate) fn text(mut self, bytes: &[u8]) -> Self {
         debug_assert!(bytes.len() <= 255);
         self.0.push(bytes.len() as u8);
         self.0.extend_from_slice(bytes);
@@ -258,36 +261,39 @@ impl Writer {
     }
 }
 
-struct Reader<'a>(&'a [u8]);
+pub(crate) struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> Reader<'a> {
+        Reader(bytes)
+    }
     fn take<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
         let (taken, rest) = self.0.split_first_chunk::<N>().ok_or(Malformed)?;
         self.0 = rest;
         Ok(*taken)
     }
-    fn u8(&mut self) -> Result<u8, Malformed> {
+    pub(crate) fn u8(&mut self) -> Result<u8, Malformed> {
         Ok(self.take::<1>()?[0])
     }
-    fn u16(&mut self) -> Result<u16, Malformed> {
+    pub(crate) fn u16(&mut self) -> Result<u16, Malformed> {
         Ok(u16::from_le_bytes(self.take()?))
     }
     fn u32(&mut self) -> Result<u32, Malformed> {
         Ok(u32::from_le_bytes(self.take()?))
     }
-    fn u64(&mut self) -> Result<u64, Malformed> {
+    pub(crate) fn u64(&mut self) -> Result<u64, Malformed> {
         Ok(u64::from_le_bytes(self.take()?))
     }
-    fn flag(&mut self) -> Result<bool, Malformed> {
+    pub(crate) fn flag(&mut self) -> Result<bool, Malformed> {
         match self.u8()? {
             flag @ (0 | 1) => Ok(flag == 1),
             _ => Err(Malformed),
         }
     }
-    fn node(&mut self) -> Result<NodeId, Malformed> {
+    pub(crate) fn node(&mut self) -> Result<NodeId, Malformed> {
         Ok(NodeId(self.u16()?))
     }
-    fn id(&mut self) -> Result<LmrId, Malformed> {
+    pub(crate) fn id(&mut self) -> Result<LmrId, Malformed> {
         Ok(LmrId { node: self.node()?, slot: self.u32()?, generation: self.u64()? })
     }
     fn text(&mut self) -> Result<&'a [u8], Malformed> {
@@ -296,7 +302,7 @@ impl<'a> Reader<'a> {
         self.0 = rest;
         Ok(text)
     }
-    fn name(&mut self) -> Result<Name, Malformed> {
+    pub(crate) fn name(&mut self) -> Result<Name, Malformed> {
         Name::new(self.text()?).map_err(|_| Malformed)
     }
     fn principal(&mut self) -> Result<Principal, Malformed> {
@@ -318,7 +324,7 @@ impl<'a> Reader<'a> {
         }
         Layout::new(pieces).map_err(|_| Malformed)
     }
-    fn end<T>(self, value: T) -> Result<T, Malformed> {
+    pub(crate) fn end<T>(self, value: T) -> Result<T, Malformed> {
         if self.0.is_empty() { Ok(value) } else { Err(Malformed) }
     }
 }

@@ -2,5 +2,6 @@
 
 mod cluster;
 mod hostile;
+mod locks;
 mod shm;
 mod sim;

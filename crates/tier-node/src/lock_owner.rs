@@ -1,0 +1,371 @@
+//! The owner of locks and barriers (LITE, SOSP 2017, section 7.2): one thread of a node, which queues the calls that
+//! wait and answers each when its turn has come.
+
+use crate::error::RequestError;
+use crate::node::Node;
+use crate::path::Change;
+use dunlin_fabric::{Fabric, Host, Nanos};
+use dunlin_rpc::{Incoming, Puller, Status};
+use dunlin_tier::lock::message::{LockMessage, LockRefusal, LockReply, LockRequest, MAX_LOCKS, MAX_MEETING};
+use dunlin_tier::lock::{Event, Grant, Member, Queue, Waiter, Word};
+use dunlin_tier::{Grantee, Handle, LmrId, Name, NodeId, Rights};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The pause between two looks for dead holders while somebody waits, in nanoseconds. A member without a connection in
+/// two looks counts as dead: a connection that broke is made again by the member's next call.
+const LOOK_EVERY: Nanos = 100_000_000;
+/// Attempts to swap a word whose swap failed in an uncertain way.
+const ATTEMPTS: u32 = 3;
+
+/// The region with the words of all locks.
+#[derive(Debug)]
+struct Words {
+    id: LmrId,
+    handle: Handle,
+}
+
+/// A lock's waiters, and their calls.
+#[derive(Debug)]
+struct Lock<F: Fabric> {
+    queue: Queue,
+    calls: Vec<(Waiter, Incoming<F>)>,
+}
+
+/// The callers that wait at a barrier.
+#[derive(Debug)]
+struct Meeting<F: Fabric> {
+    members: u16,
+    present: Vec<(Member, Incoming<F>)>,
+}
+
+/// The state of the thread.
+#[derive(Debug)]
+pub(crate) struct Owner<F: Fabric> {
+    node: Arc<Node<F>>,
+    puller: Puller<F>,
+    words: Option<Words>,
+    /// The lives of nodes that have joined; a member's number is its place, counted from 1.
+    members: Vec<(NodeId, u64)>,
+    names: BTreeMap<Name, u16>,
+    locks: Vec<Lock<F>>,
+    meetings: BTreeMap<Name, Meeting<F>>,
+    /// Members without a connection at the last look.
+    suspects: BTreeSet<Member>,
+}
+
+impl<F: Fabric> Owner<F> {
+    pub(crate) fn new(node: &Arc<Node<F>>, puller: Puller<F>) -> Self {
+        Owner {
+            node: Arc::clone(node),
+            puller,
+            words: None,
+            members: Vec::new(),
+            names: BTreeMap::new(),
+            locks: Vec::new(),
+            meetings: BTreeMap::new(),
+            suspects: BTreeSet::new(),
+        }
+    }
+
+    /// Runs until the node ends.
+    pub(crate) fn run(mut self) {
+        let mut look = Nanos::MAX;
+        while !self.node.is_over() {
+            let now = self.node.fabric.host().now();
+            if !self.is_waited_for() {
+                look = Nanos::MAX;
+            } else if now >= look {
+                self.look_for_the_dead();
+                look = now.saturating_add(LOOK_EVERY);
+            } else {
+                look = look.min(now.saturating_add(LOOK_EVERY));
+            }
+            if let Some(incoming) = self.puller.receive(look) {
+                self.take(incoming);
+            }
+        }
+    }
+
+    fn is_waited_for(&self) -> bool {
+        !self.meetings.is_empty() || self.locks.iter().any(|lock| !lock.calls.is_empty())
+    }
+
+    fn take(&mut self, mut incoming: Incoming<F>) {
+        incoming.begin();
+        let answer = match LockMessage::parse(&incoming.payload) {
+            Ok(message) => self.answer(message, incoming),
+            Err(_) => Err((LockRefusal::Malformed, incoming)),
+        };
+        if let Err((refusal, incoming)) = answer {
+            incoming.reply(LockReply::Refused(refusal).encode());
+        }
+    }
+
+    /// Answers a request, or keeps its call until it can be answered.
+    fn answer(
+        &mut self,
+        LockMessage { owner, request }: LockMessage,
+        incoming: Incoming<F>,
+    ) -> Result<(), (LockRefusal, Incoming<F>)> {
+        let is_first = matches!(request, LockRequest::Join { .. });
+        let member = match &request {
+            LockRequest::Reserve { waiter, .. } | LockRequest::Abandon { waiter, .. } => Some(waiter.member),
+            LockRequest::Meet { member, .. } => Some(*member),
+            _ => None,
+        };
+        let lock = match &request {
+            LockRequest::Reserve { lock, .. }
+            | LockRequest::Abandon { lock, .. }
+            | LockRequest::Unlock { lock, .. } => Some(*lock),
+            _ => None,
+        };
+        let unknown = !is_first && owner != self.node.incarnation
+            || member.is_some_and(|member| self.life(member).is_none())
+            || lock.is_some_and(|lock| usize::from(lock) >= self.locks.len());
+        if unknown {
+            return Err((LockRefusal::Unknown, incoming));
+        }
+        let answer = match request {
+            LockRequest::Join { node, incarnation } => self.join(node, incarnation),
+            LockRequest::Open { name } => self.open(name).map(LockReply::Opened),
+            LockRequest::Reserve { lock, waiter } => return self.reserve(lock, waiter, incoming),
+            LockRequest::Unlock { lock, word } => {
+                self.carry_out(lock, Event::Unlock(word)).map(|()| LockReply::Done)
+            }
+            LockRequest::Abandon { lock, waiter } => {
+                self.locks[usize::from(lock)].calls.retain(|(other, _)| *other != waiter);
+                self.carry_out(lock, Event::Abandon(waiter)).map(|()| LockReply::Done)
+            }
+            LockRequest::Meet { name, members, member } => {
+                return self.meet(name, members, member, incoming);
+            }
+        };
+        match answer {
+            Ok(reply) => {
+                incoming.reply(reply.encode());
+                Ok(())
+            }
+            Err(refusal) => Err((refusal, incoming)),
+        }
+    }
+
+    fn life(&self, member: Member) -> Option<(NodeId, u64)> {
+        self.members.get(usize::from(member.number()) - 1).copied()
+    }
+
+    fn join(&mut self, node: NodeId, incarnation: u64) -> Result<LockReply, LockRefusal> {
+        if self.words.is_none() {
+            self.words = Some(self.make_words()?);
+        }
+        let Some(Words { id: words, .. }) = self.words else { return Err(LockRefusal::OutOfMemory) };
+        let known = self.members.iter().position(|life| *life == (node, incarnation));
+        let place = known.unwrap_or(self.members.len());
+        let number = u16::try_from(place + 1).ok().and_then(Member::new).ok_or(LockRefusal::Full)?;
+        if known.is_none() {
+            self.members.push((node, incarnation));
+        }
+        Ok(LockReply::Joined { member: number, owner: self.node.incarnation, words })
+    }
+
+    /// Makes the region with the words of all locks. Its id is told to members only, and it has no name.
+    fn make_words(&self) -> Result<Words, LockRefusal> {
+        let node = &self.node;
+        let failed = |error: RequestError| {
+            tracing::warn!(target: "dunlin::tier", %error, "no memory for the words of locks");
+            LockRefusal::OutOfMemory
+        };
+        let id = node.make_internal(8 * u64::from(MAX_LOCKS)).map_err(failed)?;
+        let rights = Rights::READ.with(Rights::WRITE);
+        let granted = node.state().directory.grant(id, &node.principal, Grantee::Anyone, rights);
+        granted.map_err(|_| LockRefusal::OutOfMemory)?;
+        let (handle, _) = node.map(id, &node.principal, rights, node.until()).map_err(failed)?;
+        Ok(Words { id, handle })
+    }
+
+    fn open(&mut self, name: Name) -> Result<u16, LockRefusal> {
+        if let Some(lock) = self.names.get(&name) {
+            return Ok(*lock);
+        }
+        let lock = u16::try_from(self.locks.len()).ok().filter(|lock| *lock < MAX_LOCKS);
+        let lock = lock.ok_or(LockRefusal::Full)?;
+        self.names.insert(name, lock);
+        self.locks.push(Lock { queue: Queue::default(), calls: Vec::new() });
+        Ok(lock)
+    }
+
+    fn reserve(
+        &mut self,
+        lock: u16,
+        waiter: Waiter,
+        incoming: Incoming<F>,
+    ) -> Result<(), (LockRefusal, Incoming<F>)> {
+        let calls = &mut self.locks[usize::from(lock)].calls;
+        // Of two calls of a member one counts.
+        calls.retain(|(other, _)| other.member != waiter.member);
+        calls.push((waiter, incoming));
+        let Err(refusal) = self.carry_out(lock, Event::Reserve(waiter)) else { return Ok(()) };
+        let calls = &mut self.locks[usize::from(lock)].calls;
+        match calls.iter().position(|(other, _)| *other == waiter) {
+            Some(place) => Err((refusal, calls.swap_remove(place).1)),
+            None => Ok(()),
+        }
+    }
+
+    /// Changes a lock, and answers the call that it is given to. A waiter whose time is over gives it on.
+    fn carry_out(&mut self, lock: u16, mut event: Event) -> Result<(), LockRefusal> {
+        loop {
+            let Some(grant) = self.change(lock, event)? else { return Ok(()) };
+            let calls = &mut self.locks[usize::from(lock)].calls;
+            if let Some(place) = calls.iter().position(|(waiter, _)| *waiter == grant.waiter) {
+                let (_, incoming) = calls.swap_remove(place);
+                if incoming.time_left() != Some(Duration::ZERO) {
+                    incoming.reply(LockReply::from(grant).encode());
+                    return Ok(());
+                }
+                incoming.refuse(Status::DeadlineExceeded);
+            }
+            event = Event::Abandon(grant.waiter);
+        }
+    }
+
+    /// Swaps the word and changes the queue. All changes of words are atomics of the device, as those of members are.
+    fn change(&mut self, lock: u16, event: Event) -> Result<Option<Grant>, LockRefusal> {
+        let failed = |error| {
+            tracing::warn!(target: "dunlin::tier", %error, "the word of a lock cannot be changed");
+            LockRefusal::Memory
+        };
+        let (mut word, mut attempts) = (self.word(lock)?, 0);
+        let queue = &mut self.locks[usize::from(lock)].queue;
+        let Some(Words { id, handle }) = self.words else { return Err(LockRefusal::Unknown) };
+        loop {
+            let plan = queue.plan(word, event);
+            let Some(swap) = plan.swap else { return Ok(queue.apply(plan)) };
+            let change = Change::Swap { expected: word.bits(), swap: swap.bits() };
+            let now = match self.node.change_word(handle, id, offset(lock), change) {
+                Ok(old) if old == word.bits() => return Ok(queue.apply(plan)),
+                Ok(old) => Word::from_bits(old),
+                Err(_) if attempts < ATTEMPTS => {
+                    attempts += 1;
+                    read(&self.node, handle, id, lock).map_err(failed)?
+                }
+                Err(error) => return Err(failed(error)),
+            };
+            if attempts > 0 && now == swap {
+                // The uncertain swap was executed.
+                return Ok(queue.apply(plan));
+            }
+            word = now;
+        }
+    }
+
+    fn word(&self, lock: u16) -> Result<Word, LockRefusal> {
+        let Some(Words { id, handle }) = self.words else { return Err(LockRefusal::Unknown) };
+        read(&self.node, handle, id, lock).map_err(|error| {
+            tracing::warn!(target: "dunlin::tier", %error, "the word of a lock cannot be read");
+            LockRefusal::Memory
+        })
+    }
+
+    fn meet(
+        &mut self,
+        name: Name,
+        members: u16,
+        member: Member,
+        incoming: Incoming<F>,
+    ) -> Result<(), (LockRefusal, Incoming<F>)> {
+        if !(1..=MAX_MEETING).contains(&members) {
+            return Err((LockRefusal::Members { wanted: members, present: 0 }, incoming));
+        }
+        let meeting =
+            self.meetings.entry(name.clone()).or_insert_with(|| Meeting { members, present: Vec::new() });
+        leave(&mut meeting.present);
+        if meeting.present.is_empty() {
+            meeting.members = members;
+        }
+        if meeting.members != members {
+            return Err((LockRefusal::Members { wanted: members, present: meeting.members }, incoming));
+        }
+        meeting.present.push((member, incoming));
+        if meeting.present.len() >= usize::from(members) {
+            let all = self.meetings.remove(&name).map(|meeting| meeting.present);
+            for (_, incoming) in all.unwrap_or_default() {
+                incoming.reply(LockReply::Done.encode());
+            }
+        }
+        Ok(())
+    }
+
+    /// Passes on the locks of holders that have died, and ends the barriers at which a caller has died.
+    fn look_for_the_dead(&mut self) {
+        let alive: BTreeSet<u64> =
+            self.puller.clients().into_iter().filter_map(|client| client.client).collect();
+        let mut missing = BTreeSet::new();
+        for lock in 0..self.locks.len() as u16 {
+            if self.locks[usize::from(lock)].calls.is_empty() {
+                continue;
+            }
+            let Ok(Some(holder)) = self.word(lock).map(Word::holder) else { continue };
+            if self.life(holder).is_some_and(|(_, life)| alive.contains(&life)) {
+                continue;
+            }
+            missing.insert(holder);
+            if self.suspects.contains(&holder) {
+                let node = self.life(holder).map(|(node, _)| self.node.name_of(node)).unwrap_or_default();
+                tracing::warn!(target: "dunlin::tier", node, lock, "the holder of a lock has died");
+                // An error was logged; the next look tries again.
+                let _ = self.carry_out(lock, Event::Dead(holder));
+            }
+        }
+        let mut ended = Vec::new();
+        for (name, meeting) in &mut self.meetings {
+            leave(&mut meeting.present);
+            for (member, _) in &meeting.present {
+                let life = self.members.get(usize::from(member.number()) - 1);
+                if life.is_some_and(|(_, life)| alive.contains(life)) {
+                    continue;
+                }
+                missing.insert(*member);
+                if self.suspects.contains(member) {
+                    ended.push((name.clone(), life.map_or(self.node.me, |(node, _)| *node)));
+                    break;
+                }
+            }
+        }
+        for (name, node) in ended {
+            for (_, incoming) in
+                self.meetings.remove(&name).map(|meeting| meeting.present).unwrap_or_default()
+            {
+                incoming.reply(LockReply::Refused(LockRefusal::Died(node)).encode());
+            }
+        }
+        self.meetings.retain(|_, meeting| !meeting.present.is_empty());
+        self.suspects = missing;
+    }
+}
+
+/// Takes callers whose time is over away from a barrier.
+fn leave<F: Fabric>(present: &mut Vec<(Member, Incoming<F>)>) {
+    let (over, waiting) = std::mem::take(present)
+        .into_iter()
+        .partition(|(_, incoming): &(Member, Incoming<F>)| incoming.time_left() == Some(Duration::ZERO));
+    *present = waiting;
+    let over: Vec<(Member, Incoming<F>)> = over;
+    over.into_iter().for_each(|(_, incoming)| incoming.refuse(Status::DeadlineExceeded));
+}
+
+/// The place of a lock's word in the region of words, in bytes.
+pub(crate) fn offset(lock: u16) -> u64 {
+    8 * u64::from(lock)
+}
+
+/// Reads a word as the device sees it.
+fn read<F: Fabric>(
+    node: &Node<F>,
+    handle: Handle,
+    id: LmrId,
+    lock: u16,
+) -> Result<Word, crate::OperationError> {
+    node.change_word(handle, id, offset(lock), Change::Add(0)).map(Word::from_bits)
+}

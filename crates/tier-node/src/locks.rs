@@ -1,0 +1,556 @@
+//! Locks and barriers as the threads of this node take them (LITE, SOSP 2017, section 7.2). The threads of a node share
+//! one membership at each owner: among them a lock goes from hand to hand, and only the first and the last of them
+//! touch its word.
+
+use crate::error::{OperationError, RequestError};
+use crate::keeper;
+use crate::lock_owner::offset;
+use crate::node::{Node, SignalOf};
+use crate::path::Change;
+use crate::pool::Taken;
+use dunlin_fabric::{Fabric, Host, Nanos, Signal, nanos};
+use dunlin_rpc::{CallError, Cause};
+use dunlin_tier::lock::message::{LOCK_CALL, LockMessage, LockRefusal, LockReply, LockRequest};
+use dunlin_tier::lock::{Member, Waiter, Word};
+use dunlin_tier::{Handle, LmrId, Name, NameError, NodeId, Rights};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use thiserror::Error;
+
+/// The most threads of a node that wait for locks and barriers of one other node at a time.
+pub(crate) const MAX_WAITERS: usize = 64;
+/// How often threads of one node hand a lock over among themselves, before other nodes have their turn.
+const HAND_OVERS: u32 = 16;
+/// Swaps of a word that is free each time and changes all the same, before a thread queues at the owner.
+const ATTEMPTS: u32 = 4;
+/// Bits of a fence number that count hand-overs.
+const FENCE_SHIFT: u32 = 8;
+
+/// The reason why a lock was not taken, or a barrier not passed.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum LockError {
+    /// The name is invalid.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// The time is over. The lock is not held.
+    #[error("the time for a lock or barrier of {node} is over, and others still have it, or are not there")]
+    Deadline {
+        /// The owner's name.
+        node: String,
+    },
+    /// The owner refuses. The lock is not held.
+    #[error("{node} refuses")]
+    Refused {
+        /// The owner's name.
+        node: String,
+        /// The reason.
+        source: LockRefusal,
+    },
+    /// The owner cannot be asked. The lock is not held, or is given back as soon as the owner answers.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    /// The lock's word cannot be changed. The lock is not held, or is given back as soon as its owner answers.
+    #[error("the word of a lock cannot be changed")]
+    Word(#[from] OperationError),
+    /// As many threads of this node as may wait for one owner's locks do so already.
+    #[error("64 threads of this node wait for locks of {node} already: use fewer threads, or more names")]
+    Busy {
+        /// The owner's name.
+        node: String,
+    },
+}
+
+/// This node's membership at an owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Joined {
+    node: NodeId,
+    /// The owner's incarnation.
+    owner: u64,
+    member: Member,
+    words: LmrId,
+    handle: Handle,
+}
+
+/// A lock that this node has.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    joined: Joined,
+    lock: u16,
+    word: Word,
+    /// Hand-overs within this node since the grant.
+    handed: u32,
+    poisoned: bool,
+}
+
+/// What the threads of this node know of a lock.
+#[derive(Debug)]
+struct Threads {
+    /// The threads that want it, in order; the first one waits for the owner, or for the one that has it.
+    queue: VecDeque<u64>,
+    next: u64,
+    /// A thread has the lock, or tries to get it from the owner.
+    taken: bool,
+    /// The lock is the node's, and the next thread's.
+    kept: Option<Held>,
+    /// Its number at an owner, and the word as last seen.
+    place: Option<(Joined, u16, Word)>,
+    /// A call that was given up, and of which the owner has not heard.
+    owed: Option<Waiter>,
+}
+
+/// A lock, as the threads of this node share it.
+#[derive(Debug)]
+pub(crate) struct Shared<S> {
+    threads: Mutex<Threads>,
+    changed: S,
+}
+
+impl<S> Shared<S> {
+    fn threads(&self) -> MutexGuard<'_, Threads> {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The locks that threads of this node have used, and its memberships. Grows with the names that are used, of which
+/// an owner has a bounded number.
+#[derive(Debug)]
+pub(crate) struct Locks<F: Fabric> {
+    shared: Mutex<BTreeMap<Name, Arc<Shared<SignalOf<F>>>>>,
+    joined: Mutex<Vec<Option<Joined>>>,
+    calls: std::sync::atomic::AtomicU64,
+}
+
+impl<F: Fabric> Locks<F> {
+    pub(crate) fn new(nodes: usize) -> Self {
+        let (shared, calls) = (Mutex::default(), std::sync::atomic::AtomicU64::new(1));
+        Locks { shared, joined: Mutex::new(vec![None; nodes]), calls }
+    }
+
+    fn joined(&self) -> MutexGuard<'_, Vec<Option<Joined>>> {
+        self.joined.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn of(&self, name: &Name, host: &F::Host) -> Arc<Shared<SignalOf<F>>> {
+        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let threads =
+            || Threads { queue: VecDeque::new(), next: 0, taken: false, kept: None, place: None, owed: None };
+        let made = || Arc::new(Shared { threads: Mutex::new(threads()), changed: host.signal() });
+        Arc::clone(shared.entry(name.clone()).or_insert_with(made))
+    }
+}
+
+/// A lock that the calling thread has. Dropping it gives the lock back, and blocks for a swap of a word at most, if
+/// nobody waits, else for a call to the owner.
+#[derive(Debug)]
+#[must_use = "the lock is given back at once"]
+pub struct Guard<F: Fabric> {
+    node: Arc<Node<F>>,
+    shared: Arc<Shared<SignalOf<F>>>,
+    held: Option<Held>,
+}
+
+impl<F: Fabric> Guard<F> {
+    /// Returns the number of the grant: each grant of a lock has a larger one than those before it, as long as the owner
+    /// lives. Storage that keeps the largest number that it has seen can refuse what a dead holder still has under way.
+    pub fn fence(&self) -> u64 {
+        self.held.map_or(0, |held| held.word.fence() << FENCE_SHIFT | u64::from(held.handed))
+    }
+
+    /// Returns whether the last holder's node died with the lock: what the lock protects may be half changed.
+    pub fn is_poisoned(&self) -> bool {
+        self.held.is_some_and(|held| held.poisoned)
+    }
+
+    /// Gives the lock back.
+    ///
+    /// # Errors
+    /// The owner cannot be reached, or has restarted: the lock is not held any more, and another node may have got it
+    /// before.
+    pub fn unlock(mut self) -> Result<(), LockError> {
+        self.held.take().map_or(Ok(()), |held| self.node.give_back(&self.shared, held))
+    }
+}
+
+impl<F: Fabric> Drop for Guard<F> {
+    fn drop(&mut self) {
+        if let Some(held) = self.held.take()
+            && let Err(error) = self.node.give_back(&self.shared, held)
+        {
+            tracing::warn!(target: "dunlin::tier", %error, "a lock could not be given back in time");
+        }
+    }
+}
+
+impl<F: Fabric> Node<F> {
+    /// Takes a lock.
+    pub(crate) fn lock(self: &Arc<Self>, name: &Name, until: Nanos) -> Result<Guard<F>, LockError> {
+        let shared = self.locks.of(name, self.fabric.host());
+        if !self.queue_up(&shared, until)? {
+            return Err(LockError::Deadline { node: self.name_of(self.home_of(name)) });
+        }
+        match self.get(&shared, name, Some(until)) {
+            Ok(held) => Ok(Guard { node: Arc::clone(self), shared, held }),
+            Err(error) => {
+                self.step_back(&shared);
+                Err(error)
+            }
+        }
+    }
+
+    /// Takes a lock that no thread and no node has.
+    pub(crate) fn try_lock(self: &Arc<Self>, name: &Name) -> Result<Option<Guard<F>>, LockError> {
+        let shared = self.locks.of(name, self.fabric.host());
+        {
+            let mut threads = shared.threads();
+            if threads.taken || !threads.queue.is_empty() {
+                return Ok(None);
+            }
+            threads.taken = true;
+        }
+        match self.get(&shared, name, None) {
+            Ok(Some(held)) => Ok(Some(Guard { node: Arc::clone(self), shared, held: Some(held) })),
+            Ok(None) => {
+                self.step_back(&shared);
+                Ok(None)
+            }
+            Err(error) => {
+                self.step_back(&shared);
+                Err(error)
+            }
+        }
+    }
+
+    /// Waits for the turn of this thread among those of the node; `false` if the time is over.
+    fn queue_up(&self, shared: &Shared<SignalOf<F>>, until: Nanos) -> Result<bool, LockError> {
+        let own = {
+            let mut threads = shared.threads();
+            let own = threads.next;
+            threads.next += 1;
+            threads.queue.push_back(own);
+            own
+        };
+        loop {
+            let seen = shared.changed.seen();
+            {
+                let mut threads = shared.threads();
+                if !threads.taken && threads.queue.front() == Some(&own) {
+                    threads.queue.pop_front();
+                    threads.taken = true;
+                    return Ok(true);
+                }
+                if self.fabric.host().now() >= until || self.is_over() {
+                    threads.queue.retain(|other| *other != own);
+                    // A lock that was kept for this thread goes to the next one, or back.
+                    let kept = match threads.queue.is_empty() && !threads.taken {
+                        true => threads.kept.take(),
+                        false => None,
+                    };
+                    threads.taken |= kept.is_some();
+                    drop(threads);
+                    shared.changed.raise();
+                    return kept.map_or(Ok(false), |held| self.give_back(shared, held).map(|()| false));
+                }
+            }
+            shared.changed.wait(seen, until);
+        }
+    }
+
+    /// Lets the next thread of the node try.
+    fn step_back(&self, shared: &Shared<SignalOf<F>>) {
+        shared.threads().taken = false;
+        shared.changed.raise();
+    }
+
+    /// Gets a lock for this node, or takes over one that it has. Without `until` it does not wait for a holder.
+    fn get(
+        &self,
+        shared: &Shared<SignalOf<F>>,
+        name: &Name,
+        until: Option<Nanos>,
+    ) -> Result<Option<Held>, LockError> {
+        if let Some(held) = shared.threads().kept.take() {
+            return Ok(Some(held));
+        }
+        let limit = until.unwrap_or_else(|| self.until());
+        let mut again = true;
+        loop {
+            let got = self.place(shared, name, limit).and_then(|place| self.compete(shared, place, until));
+            match got {
+                // The owner has restarted: this node joins its next life, once.
+                Err(error) if again && is_stale(&error) => {
+                    again = false;
+                    shared.threads().place = None;
+                    self.forget(self.home_of(name));
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// Finds the lock at its owner.
+    fn place(
+        &self,
+        shared: &Shared<SignalOf<F>>,
+        name: &Name,
+        until: Nanos,
+    ) -> Result<(Joined, u16, Word), LockError> {
+        if let Some(place) = shared.threads().place {
+            return Ok(place);
+        }
+        let joined = self.join(self.home_of(name), until)?;
+        let LockReply::Opened(lock) =
+            self.ask_owner(&joined, LockRequest::Open { name: name.clone() }, until)?
+        else {
+            return Err(self.misfit(joined.node).into());
+        };
+        let place = (joined, lock, Word::default());
+        shared.threads().place = Some(place);
+        Ok(place)
+    }
+
+    /// Takes the lock's word, or waits for it at the owner.
+    fn compete(
+        &self,
+        shared: &Shared<SignalOf<F>>,
+        (joined, lock, known): (Joined, u16, Word),
+        until: Option<Nanos>,
+    ) -> Result<Option<Held>, LockError> {
+        let limit = until.unwrap_or_else(|| self.until());
+        let owed = shared.threads().owed;
+        if let Some(waiter) = owed {
+            // The owner must not find a new call of this node before it has heard of the end of the last one.
+            self.ask_owner(&joined, LockRequest::Abandon { lock, waiter }, limit)?;
+            shared.threads().owed = None;
+        }
+        let held = |word, poisoned| Some(Held { joined, lock, word, handed: 0, poisoned });
+        let mut guess = known.if_free();
+        for _ in 0..ATTEMPTS {
+            let Some(taken) = guess.taken_by(joined.member) else { break };
+            let change = Change::Swap { expected: guess.bits(), swap: taken.bits() };
+            let old = match self.change_word(joined.handle, joined.words, offset(lock), change) {
+                Ok(old) => Word::from_bits(old),
+                Err(error) => {
+                    if error.may_have_executed() {
+                        // It may land as late as that.
+                        let late = self.until().saturating_add(nanos(self.config.timeout));
+                        self.leave(&joined, LockRequest::Unlock { lock, word: taken }, late);
+                    }
+                    return Err(error.into());
+                }
+            };
+            if old == guess {
+                return Ok(held(taken, guess.is_poisoned()));
+            }
+            if old.holder() == Some(joined.member) {
+                // No thread of this node has the lock: an earlier swap has landed late, or the owner has not heard yet.
+                self.ask_owner(&joined, LockRequest::Unlock { lock, word: old }, limit)?;
+            }
+            // Whether it is free by now is another question.
+            guess = if old.holder() == Some(joined.member) { old.if_free() } else { old };
+            shared.threads().place = Some((joined, lock, old));
+        }
+        let Some(until) = until else { return Ok(None) };
+        let call = self.locks.calls.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let waiter = Waiter { member: joined.member, call };
+        match self.wait_at_owner(&joined, LockRequest::Reserve { lock, waiter }, until) {
+            Ok(LockReply::Granted { word, poisoned }) if word.holder() == Some(joined.member) => {
+                Ok(held(word, poisoned))
+            }
+            Ok(_) => Err(self.misfit(joined.node).into()),
+            Err((error, certain)) => {
+                if !certain {
+                    shared.threads().owed = Some(waiter);
+                    self.leave(&joined, LockRequest::Abandon { lock, waiter }, 0);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Gives a lock to the next thread of this node, or back.
+    fn give_back(&self, shared: &Shared<SignalOf<F>>, held: Held) -> Result<(), LockError> {
+        {
+            let mut threads = shared.threads();
+            if !threads.queue.is_empty() && held.handed < HAND_OVERS {
+                let handed = held.handed + 1;
+                threads.kept = Some(Held { handed, poisoned: false, ..held });
+                threads.taken = false;
+                drop(threads);
+                shared.changed.raise();
+                return Ok(());
+            }
+        }
+        let result = self.release(shared, held);
+        self.step_back(shared);
+        result
+    }
+
+    fn release(&self, shared: &Shared<SignalOf<F>>, held: Held) -> Result<(), LockError> {
+        let Held { joined, lock, word, .. } = held;
+        if let Some(free) = word.given_back() {
+            let change = Change::Swap { expected: word.bits(), swap: free.bits() };
+            match self.change_word(joined.handle, joined.words, offset(lock), change) {
+                Ok(old) if old == word.bits() => {
+                    shared.threads().place = Some((joined, lock, free));
+                    return Ok(());
+                }
+                // Somebody waits, or it failed in an uncertain way: the owner decides.
+                Ok(_) => {}
+                Err(error) => {
+                    tracing::debug!(target: "dunlin::tier", %error, "a lock is given back by its owner");
+                }
+            }
+        }
+        let told = self.ask_owner(&joined, LockRequest::Unlock { lock, word }, self.until());
+        match told {
+            Ok(_) => Ok(()),
+            Err(error) => {
+                self.leave(&joined, LockRequest::Unlock { lock, word }, 0);
+                Err(error)
+            }
+        }
+    }
+
+    /// Waits at a barrier.
+    pub(crate) fn meet(&self, name: &Name, members: u16, until: Nanos) -> Result<(), LockError> {
+        let home = self.home_of(name);
+        let mut again = true;
+        loop {
+            let joined = self.join(home, until)?;
+            let meet = LockRequest::Meet { name: name.clone(), members, member: joined.member };
+            match self.wait_at_owner(&joined, meet, until) {
+                Ok(LockReply::Done) => return Ok(()),
+                Ok(_) => return Err(self.misfit(home).into()),
+                Err((error, _)) if again && is_stale(&error) => {
+                    again = false;
+                    self.forget(home);
+                }
+                Err((error, _)) => return Err(error),
+            }
+        }
+    }
+
+    fn forget(&self, owner: NodeId) {
+        let joined = self.locks.joined()[usize::from(owner.0)].take();
+        if let Some(joined) = joined {
+            self.unmap(joined.handle);
+        }
+    }
+
+    /// Joins an owner, unless this node has.
+    fn join(&self, owner: NodeId, until: Nanos) -> Result<Joined, LockError> {
+        if let Some(joined) = self.locks.joined()[usize::from(owner.0)] {
+            return Ok(joined);
+        }
+        let join = LockRequest::Join { node: self.me, incarnation: self.incarnation };
+        let reply = self.call_owner(owner, LockMessage { owner: 0, request: join }, until)?;
+        let LockReply::Joined { member, owner: life, words } = reply else {
+            return Err(self.misfit(owner).into());
+        };
+        let rights = Rights::READ.with(Rights::WRITE);
+        let (handle, _) = self.map(words, &self.principal, rights, until)?;
+        let joined = Joined { node: owner, owner: life, member, words, handle };
+        let mut all = self.locks.joined();
+        let place = &mut all[usize::from(owner.0)];
+        match *place {
+            // Another thread was faster.
+            Some(first) if first.owner == life => {
+                drop(all);
+                self.unmap(handle);
+                Ok(first)
+            }
+            _ => {
+                *place = Some(joined);
+                Ok(joined)
+            }
+        }
+    }
+
+    /// Sends a request to an owner, which answers it at once.
+    fn ask_owner(&self, joined: &Joined, request: LockRequest, until: Nanos) -> Result<LockReply, LockError> {
+        self.call_owner(joined.node, LockMessage { owner: joined.owner, request }, until)
+    }
+
+    fn call_owner(&self, owner: NodeId, message: LockMessage, until: Nanos) -> Result<LockReply, LockError> {
+        let reply = self.send(owner, LOCK_CALL, &message.encode(), until)?;
+        self.understood(owner, &reply)
+    }
+
+    /// Sends a request that the owner answers when its time has come. The error says whether the owner has certainly
+    /// not kept the request.
+    fn wait_at_owner(
+        &self,
+        joined: &Joined,
+        request: LockRequest,
+        until: Nanos,
+    ) -> Result<LockReply, (LockError, bool)> {
+        let (host, to) = (self.fabric.host(), joined.node);
+        let name = || self.name_of(to);
+        let pool = &self.waiters[usize::from(to.0)];
+        let mut client = match pool.take(host, 0).ok_or_else(|| (LockError::Busy { node: name() }, true))? {
+            Taken::Value(client) => client,
+            Taken::Make(number) => {
+                let connected = self.connect(to, until).inspect_err(|_| pool.failed(number));
+                connected.map_err(|error| (error.into(), true))?
+            }
+        };
+        let message = LockMessage { owner: joined.owner, request }.encode();
+        let left = Duration::from_nanos(until.saturating_sub(host.now()));
+        let outcome = client.within(left).call(LOCK_CALL, &message).map(|reply| reply.to_vec());
+        pool.give(client);
+        match outcome {
+            Ok(reply) => self.understood(to, &reply).map_err(|error| {
+                let kept = matches!(error, LockError::Request(_));
+                (error, !kept)
+            }),
+            Err(source) => {
+                let certain = source.was_executed() == Some(false);
+                let error = match source {
+                    CallError::NotExecuted(Cause::DeadlineExceeded)
+                    | CallError::MaybeExecuted(Cause::DeadlineExceeded) => {
+                        LockError::Deadline { node: name() }
+                    }
+                    source => RequestError::Call { node: name(), source }.into(),
+                };
+                Err((error, certain))
+            }
+        }
+    }
+
+    fn understood(&self, owner: NodeId, reply: &[u8]) -> Result<LockReply, LockError> {
+        match LockReply::parse(reply) {
+            Ok(LockReply::Refused(source)) => Err(LockError::Refused { node: self.name_of(owner), source }),
+            Ok(reply) => Ok(reply),
+            Err(_) => Err(self.misfit(owner).into()),
+        }
+    }
+
+    /// Has the keeper tell an owner something.
+    fn leave(&self, joined: &Joined, request: LockRequest, repeat_until: Nanos) {
+        let message = LockMessage { owner: joined.owner, request };
+        self.todo().owners.push(keeper::Word { owner: joined.node, message, repeat_until });
+        self.keeper.raise();
+    }
+
+    /// Tells an owner what a thread of this node could not tell it in time; returns whether the owner has heard it, or
+    /// has no use for it.
+    pub(crate) fn tell_owner(&self, owner: NodeId, message: &LockMessage, until: Nanos) -> bool {
+        match self.call_owner(owner, message.clone(), until) {
+            Ok(_) | Err(LockError::Refused { .. }) => true,
+            Err(error) => {
+                tracing::debug!(target: "dunlin::tier", %error, "the owner of a lock does not answer");
+                false
+            }
+        }
+    }
+}
+
+/// Returns whether an error says that the owner is in another life than the one that this node has joined.
+fn is_stale(error: &LockError) -> bool {
+    matches!(
+        error,
+        LockError::Refused { source: LockRefusal::Unknown, .. } | LockError::Word(OperationError::Access(_))
+    )
+}
