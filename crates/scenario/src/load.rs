@@ -162,6 +162,11 @@ pub struct Load {
     pub handles: Option<usize>,
     /// The most calls in one message of a combined connection.
     pub most_together: u16,
+    /// The most queue pairs of a combined connection to its worker. With one, the load says which threads share.
+    pub queue_pairs: u16,
+    /// How a combined connection assigns its threads to queue pairs
+    /// ([`ClientConfig::thread_scheduling`](dunlin_rpc::ClientConfig::thread_scheduling)).
+    pub thread_scheduling: Option<Duration>,
     /// Connections of each client.
     pub connections: Connections,
     /// When calls are made.
@@ -170,6 +175,8 @@ pub struct Load {
     pub extent: Extent,
     /// Functions that are called; each call picks one at random by weight.
     pub functions: Vec<Function>,
+    /// Each thread calls one function only. Functions are dealt to threads in turns, by weight.
+    pub function_of_thread: bool,
     /// Zipfian skew over workers, of clients or (with connections to each worker) of calls. `None`
     /// distributes clients round-robin and calls uniformly.
     pub worker_skew: Option<f64>,
@@ -403,10 +410,13 @@ impl Load {
             clients,
             handles: None,
             most_together: 64,
+            queue_pairs: 1,
+            thread_scheduling: None,
             connections: Connections::One,
             pace: Pace::Closed { window: 1, think: Times::Fixed(0) },
             extent: Extent::Calls(calls),
             functions: vec![Function::new(plan, Sizes::Fixed(32), Sizes::Fixed(32))],
+            function_of_thread: false,
             worker_skew: None,
             key_skew: None,
             inline: true,
@@ -438,7 +448,7 @@ impl Load {
         }
         let handles = self.checked_handles()?;
         let queue_pairs = match self.connections {
-            Connections::One => handles,
+            Connections::One => handles * usize::from(self.queue_pairs),
             Connections::EachWorker => handles * usize::from(self.workers),
         };
         if queue_pairs > MOST_QUEUE_PAIRS {
@@ -536,8 +546,16 @@ impl Load {
         if self.functions.len() == 1 {
             return 0;
         }
-        let all: u64 = self.functions.iter().map(|one| u64::from(one.weight)).sum();
-        let mut drawn = random.below(all.max(1));
+        self.function_at(random.below(self.weight()))
+    }
+
+    /// Returns the weight of all functions together.
+    fn weight(&self) -> u64 {
+        self.functions.iter().map(|one| u64::from(one.weight)).sum::<u64>().max(1)
+    }
+
+    /// Returns the function with a place among the weights of all.
+    fn function_at(&self, mut drawn: u64) -> usize {
         self.functions
             .iter()
             .position(|one| {
@@ -600,15 +618,22 @@ impl Load {
         seed: u64,
         board: &Board,
     ) -> Result<Box<dyn FnOnce()>, ServeError> {
+        let defaults = ServerConfig::default();
         let server_config = ServerConfig {
             workers: self.workers,
+            // The load says how many queue pairs there are. The server's limit counts one to each worker for each
+            // connection, and these have one to one worker.
+            max_active_queue_pairs: match self.queue_pairs {
+                1 => defaults.max_active_queue_pairs,
+                _ => u32::MAX,
+            },
             window: 1024,
             max_ring_bytes: self.ring_bytes,
             max_connections: self.clients as u32 + 1,
             max_payload: self.largest_request(),
             max_response: self.largest(Function::largest_result),
             large_memory: self.large_memory(),
-            ..ServerConfig::default()
+            ..defaults
         };
         let mut builder = ServerBuilder::new(fabric).config(server_config);
         for id in (FIRST_FUNCTION..).take(self.functions.len()) {
@@ -683,6 +708,7 @@ impl Load {
                 table: Arc::clone(&table),
                 calls_to: calls_to.clone(),
                 left: self.share_of(number),
+                function: self.function_of_thread.then(|| self.function_at(number as u64 % self.weight())),
             });
             let players: Vec<Player> = players.collect();
             first += threads;

@@ -64,6 +64,7 @@ impl<F: Fabric, P: Policy<F>> Handle<F, P> {
     /// Makes a handle of a connection, its first strand.
     pub(crate) fn new(client: Client<F>) -> Self {
         let (config, fabric) = (client.config().clone(), client.fabric().clone());
+        let scheduling = Scheduling::new(config.thread_scheduling);
         let (table, places) = (P::table(&config), Arc::new(Places::new()));
         let unparkers: Arc<Unparkers<F>> = (0..MAX_SEATS).map(|_| OnceLock::new()).collect();
         let connector = client.connector();
@@ -79,7 +80,7 @@ impl<F: Fabric, P: Policy<F>> Handle<F, P> {
             connector,
             table,
             places,
-            scheduling: Scheduling::new(),
+            scheduling,
             unparkers,
             strands: Mutex::new(strands),
             parkers: Mutex::default(),

@@ -5,12 +5,12 @@ use super::handle::MAX_SEATS;
 use super::places::Places;
 use super::threads::{Load, SizeCounts, Sizes, ThreadScheduler, cost};
 use crate::limits::MAX_STRANDS;
-use dunlin_fabric::Nanos;
+use dunlin_fabric::{Nanos, nanos};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 
-/// Time between two schedulings, in nanoseconds. The paper gives none. A thread that moves waits for its calls to
-/// end, some 10 microseconds, so at this interval moves cost at most a thousandth of a thread's time.
+/// Time between two schedulings if none is by size, in nanoseconds.
 const INTERVAL: Nanos = 10_000_000;
 
 /// A new assignment has to cost at most this part of the present one: otherwise threads with nearly equal loads
@@ -21,6 +21,10 @@ const WORTH_IT: (u128, u128) = (4, 5);
 #[derive(Debug)]
 pub(crate) struct Scheduling {
     counts: Box<[OnceLock<Arc<SizeCounts>>]>,
+    /// Time between two schedulings.
+    interval: Nanos,
+    /// Threads are assigned by the sizes of their requests.
+    by_size: bool,
     next: AtomicU64,
     state: Mutex<State>,
 }
@@ -38,11 +42,14 @@ struct State {
 }
 
 impl Scheduling {
-    /// Creates the scheduling of a handle without threads.
-    pub(crate) fn new() -> Self {
+    /// Creates the scheduling of a handle without threads, with this time between two schedulings by size. `None`:
+    /// equal numbers of threads share each strand.
+    pub(crate) fn new(interval: Option<Duration>) -> Self {
         let (seats, strands) = (usize::from(MAX_SEATS), usize::from(MAX_STRANDS));
         Scheduling {
             counts: (0..MAX_SEATS).map(|_| OnceLock::new()).collect(),
+            interval: interval.map_or(INTERVAL, nanos),
+            by_size: interval.is_some(),
             next: AtomicU64::new(0),
             state: Mutex::new(State {
                 scheduler: ThreadScheduler::new(MAX_SEATS),
@@ -73,7 +80,7 @@ impl Scheduling {
         if !self.is_due(now) {
             return;
         }
-        self.next.store(now.saturating_add(INTERVAL), Ordering::Relaxed);
+        self.next.store(now.saturating_add(self.interval), Ordering::Relaxed);
         let State { scheduler, last, seats, loads, assigned, planned, active } = &mut *state;
         active.clear();
         active.extend(places.active());
@@ -91,6 +98,8 @@ impl Scheduling {
         planned.extend_from_slice(assigned);
         let changes = if seats.len() <= active.len() {
             spread(active, planned)
+        } else if !self.by_size {
+            level(active, planned)
         } else {
             scheduler.assign(loads, active, planned, random) > 0
                 && is_worth_it(loads, (assigned, planned), active)
@@ -121,6 +130,20 @@ fn spread(active: &[u16], assigned: &mut [u16]) -> bool {
     changes
 }
 
+/// Moves threads until no strand has two more than another. Returns whether any moves.
+fn level(active: &[u16], assigned: &mut [u16]) -> bool {
+    let mut changes = false;
+    loop {
+        let on = |strand: &u16| assigned.iter().filter(|of| *of == strand).count();
+        let Some(emptiest) = active.iter().min_by_key(|strand| on(strand)) else { return changes };
+        let fewest = on(emptiest);
+        let has_to_move = |strand: &u16| !active.contains(strand) || on(strand) > fewest + 1;
+        let Some(at) = assigned.iter().rposition(has_to_move) else { return changes };
+        assigned[at] = *emptiest;
+        changes = true;
+    }
+}
+
 /// Returns whether a new assignment is so much better than the present one that threads should move.
 fn is_worth_it(loads: &[Load], (present, planned): (&[u16], &[u16]), active: &[u16]) -> bool {
     let is_used =
@@ -135,6 +158,10 @@ fn is_worth_it(loads: &[Load], (present, planned): (&[u16], &[u16]), active: &[u
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn scheduling() -> Scheduling {
+        Scheduling::new(Some(Duration::from_nanos(INTERVAL)))
+    }
 
     fn places(strands: u16, assigned: &[u16]) -> Places {
         let places = Places::new();
@@ -151,7 +178,7 @@ mod tests {
 
     #[test]
     fn threads_that_fit_get_a_strand_each() {
-        let (scheduling, places) = (Scheduling::new(), places(4, &[1, 1, 1, 9]));
+        let (scheduling, places) = (scheduling(), places(4, &[1, 1, 1, 9]));
         scheduling.run(&places, 0, 0);
         assert_eq!((assigned(&places), places.epoch()), (vec![1, 0, 2, 3], 1));
         // Nothing is left to do, and the interval is not over.
@@ -163,7 +190,7 @@ mod tests {
 
     #[test]
     fn threads_with_large_requests_move_apart_and_stay() {
-        let (scheduling, places) = (Scheduling::new(), places(2, &[0, 0, 1, 1]));
+        let (scheduling, places) = (scheduling(), places(2, &[0, 0, 1, 1]));
         let count = |sizes: [u32; 4]| {
             for (seat, bytes) in (0u16..).zip(sizes) {
                 (0..100).for_each(|_| scheduling.counts(seat).unwrap().count(bytes));
@@ -184,12 +211,22 @@ mod tests {
 
     #[test]
     fn a_strand_without_requests_gets_threads() {
-        let (scheduling, places) = (Scheduling::new(), places(2, &[0, 0, 0]));
+        let (scheduling, places) = (scheduling(), places(2, &[0, 0, 0]));
         for seat in 0..3 {
             (0..10).for_each(|_| scheduling.counts(seat).unwrap().count(64));
         }
         scheduling.run(&places, 0, 0);
         assert_eq!(places.threads()[..2], [2, 1]);
         assert!(scheduling.counts(MAX_SEATS).is_none());
+    }
+
+    #[test]
+    fn without_sizes_strands_have_equal_numbers_of_threads() {
+        let (scheduling, places) = (Scheduling::new(None), places(3, &[1, 1, 1, 9, 1, 0, 1]));
+        (0..100).for_each(|_| scheduling.counts(0).unwrap().count(8192));
+        scheduling.run(&places, 0, 0);
+        assert_eq!((places.threads()[..3].to_vec(), places.epoch()), (vec![2, 3, 2], 1));
+        scheduling.run(&places, INTERVAL, 0);
+        assert_eq!(places.epoch(), 1, "nobody moves without a reason");
     }
 }

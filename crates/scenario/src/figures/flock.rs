@@ -60,6 +60,20 @@ impl Threads {
     }
 }
 
+/// Returns a load of one combined handle a host, every tenth thread of which has requests of `large` bytes, with 8 calls
+/// in flight of each. Threads look whether a scheduling is due once in 1024 calls, so two have ended before the measurement.
+pub(super) fn mixed(threads_of_a_client: u32, large: u32, effort: Effort) -> Load {
+    let number = HOSTS * threads_of_a_client;
+    let load = Threads { number, queue_pairs: HOSTS, sharing: Sharing::Combined, in_flight: 8 }.load(effort);
+    let small = Function { weight: 9, ..load.functions[0].clone() };
+    let large = Function { weight: 1, ..Function::new(small.plan, Sizes::Fixed(large), Sizes::Fixed(BYTES)) };
+    let extent = match load.extent {
+        Extent::Time { measured, .. } => Extent::Time { warm_up: 40_000_000, measured },
+        calls => calls,
+    };
+    Load { functions: vec![small, large], function_of_thread: true, extent, ..load }
+}
+
 /// Returns eRPC's load with this number of client threads.
 pub(super) fn erpc(clients: u32, in_flight: u16, effort: Effort) -> Erpc {
     let (warm_up, measured) = match measured(effort, MEASURED) {

@@ -9,6 +9,7 @@
 mod drawing;
 mod flock;
 mod flock_10;
+mod flock_11;
 mod flock_12;
 mod flock_2b;
 mod flock_6;
@@ -288,6 +289,7 @@ pub fn all() -> Vec<Figure> {
         flock_6::FIGURE,
         flock_9::FIGURE,
         flock_10::FIGURE,
+        flock_11::FIGURE,
         flock_12::FIGURE,
         hatrpc_4::FIGURE,
         hatrpc_5::SMALL,

@@ -27,6 +27,8 @@ pub(super) struct Player {
     pub(super) calls_to: Option<Skew>,
     /// Remaining calls.
     pub(super) left: u64,
+    /// The only function of the thread.
+    pub(super) function: Option<usize>,
 }
 
 /// A call to be made.
@@ -147,8 +149,8 @@ impl Player {
             functions: load.plans(),
             batching: load.batching(),
             most_together: load.most_together,
-            // A handle of a load is one queue pair, so that the figures say which threads share.
-            max_queue_pairs: 1,
+            max_queue_pairs: load.queue_pairs,
+            thread_scheduling: load.thread_scheduling,
             ..ClientConfig::with_plan(load.functions[0].plan)
         };
         Client::connect(fabric, address, config)
@@ -183,7 +185,7 @@ impl Player {
     /// [`next`](Player::next) for a given worker.
     fn next_to(&mut self, worker: usize) -> Next {
         self.left -= 1;
-        let function = self.table.load.choose(&mut self.random);
+        let function = self.function.unwrap_or_else(|| self.table.load.choose(&mut self.random));
         let bytes = self.table.load.functions[function].requests.next(&mut self.random) as usize;
         Next { worker, function, bytes }
     }
