@@ -11,8 +11,8 @@ use dunlin_rpc::Client;
 use dunlin_tier::cut::{MAX_PIECE, MAX_PIECES};
 use dunlin_tier::message::{Refusal, Reply, Request};
 use dunlin_tier::{
-    Directory, HandleTable, Layout, LmrId, Name, Names, NodeId, Operation, Piece, Principal, RecordError,
-    Space, SpaceError, home,
+    Directory, HandleTable, Layout, LmrId, Name, Names, NodeId, Operation, Piece, RecordError, Space,
+    SpaceError, home,
 };
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -60,7 +60,6 @@ pub(crate) struct Node<F: Fabric> {
     pub(crate) fabric: F,
     pub(crate) config: TierConfig,
     pub(crate) me: NodeId,
-    pub(crate) principal: Principal,
     pub(crate) incarnation: u64,
     pub(crate) arena: Region<F::Memory>,
     state: Mutex<State>,
@@ -86,13 +85,7 @@ const SET_AT_ONCE: u64 = 64 << 10;
 const ZEROES: [u8; 4096] = [0; 4096];
 
 impl<F: Fabric> Node<F> {
-    pub(crate) fn new(
-        fabric: &F,
-        config: TierConfig,
-        me: NodeId,
-        principal: Principal,
-        arena: Region<F::Memory>,
-    ) -> Arc<Self> {
+    pub(crate) fn new(fabric: &F, config: TierConfig, me: NodeId, arena: Region<F::Memory>) -> Arc<Self> {
         let host = fabric.host();
         let mut space = Space::new();
         space.add_extent(arena.length() as u64);
@@ -107,7 +100,6 @@ impl<F: Fabric> Node<F> {
         Arc::new(Node {
             fabric: fabric.clone(),
             me,
-            principal,
             incarnation: host.random(),
             arena,
             state: Mutex::new(state),
@@ -236,6 +228,7 @@ impl<F: Fabric> Node<F> {
                 self.copy(&Copy { owner, extent, offset, length, to, target, backwards, principal })?;
                 Reply::Done
             }
+            Request::List { principal, from } => Reply::Listed(self.state().directory.list(&principal, from)),
             Request::Map { .. } => return Err(Refusal::Malformed),
         })
     }
