@@ -28,7 +28,7 @@ mod lmr;
 mod node;
 mod operate;
 mod path;
-mod pool;
+pub mod pool;
 mod problem;
 mod processes;
 mod spec;

@@ -362,18 +362,21 @@ pub struct Opened {
     pub handle: u64,
     /// The length of the region in bytes.
     pub length: u64,
+    /// The same number for all handles of one region; others may have it too. It says which of two ends of a copy
+    /// comes first.
+    pub region: u64,
 }
 
 impl Opened {
     /// Encodes the answer.
     pub fn encode(&self) -> Vec<u8> {
-        Writer(Vec::with_capacity(16)).u64(self.handle).u64(self.length).0
+        Writer(Vec::with_capacity(24)).u64(self.handle).u64(self.length).u64(self.region).0
     }
 
     /// Parses an answer.
     pub fn parse(bytes: &[u8]) -> Result<Opened, Malformed> {
         let mut reader = Reader(bytes);
-        let opened = Opened { handle: reader.u64()?, length: reader.u64()? };
+        let opened = Opened { handle: reader.u64()?, length: reader.u64()?, region: reader.u64()? };
         reader.end(opened)
     }
 }

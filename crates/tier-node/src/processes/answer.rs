@@ -191,8 +191,9 @@ impl<F: Fabric> Registry<F> {
     }
 
     fn opened(&self, process: &Process<F>, region: Lmr<F>) -> Result<Vec<u8>, (Problem, Arc<Lmr<F>>)> {
-        let length = region.len();
-        self.open(process, region).map(|handle| Opened { handle, length }.encode())
+        let (length, region_number) = (region.len(), self.region_number(region.id));
+        let handle = self.open(process, region)?;
+        Ok(Opened { handle, length, region: region_number }.encode())
     }
 }
 

@@ -5,9 +5,10 @@ use crate::lmr::Lmr;
 use crate::tier::Tier;
 use dunlin_fabric::{Fabric, PeerIdentity};
 use dunlin_rpc::ConnectionObserver;
-use dunlin_tier::Slots;
 use dunlin_tier::process::{Attached, MAX_LISTED_PROCESSES, NodeStatus, Problem, ProcessStatus, Secret};
+use dunlin_tier::{LmrId, Slots};
 use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -72,6 +73,8 @@ pub(super) struct Registry<F: Fabric> {
     pub(super) tier: Tier<F>,
     pub(super) config: ProcessConfig,
     state: RwLock<State<F>>,
+    /// Hides the ids of regions, which name nodes, from processes.
+    numbers: RandomState,
     pub(super) answered: AtomicU64,
     pub(super) refused: AtomicU64,
 }
@@ -81,7 +84,8 @@ impl<F: Fabric> Registry<F> {
         let state =
             State { sessions: HashMap::new(), processes: BTreeMap::new(), connections: HashMap::new() };
         let (answered, refused) = (AtomicU64::new(0), AtomicU64::new(0));
-        Registry { tier, config, state: RwLock::new(state), answered, refused }
+        let numbers = RandomState::new();
+        Registry { tier, config, state: RwLock::new(state), numbers, answered, refused }
     }
 
     fn read(&self) -> RwLockReadGuard<'_, State<F>> {
@@ -140,6 +144,11 @@ impl<F: Fabric> Registry<F> {
         let tier = self.tier.acting_for(&principal).map_err(|_| Problem::Unknown)?;
         let handles = Slots::new(self.config.limits.handles, self.tier.draw() as u32);
         Ok(Process { tier, handles: Mutex::new(handles), running: AtomicU16::new(0), peer: peer.clone() })
+    }
+
+    /// Returns a number for a region that is the same for all processes of this node.
+    pub(super) fn region_number(&self, id: LmrId) -> u64 {
+        self.numbers.hash_one(id)
     }
 
     /// Gives a region a handle of a process.

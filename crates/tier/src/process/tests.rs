@@ -151,14 +151,14 @@ proptest! {
     #[test]
     fn messages_come_back_whole(
         request in request(), problem in problem(), status in status(), listing in listing(),
-        secret in any::<Secret>(), numbers in any::<[u64; 2]>(), operations in any::<u16>(),
+        secret in any::<Secret>(), numbers in any::<[u64; 3]>(), operations in any::<u16>(),
     ) {
         let bytes = encoded(&request);
         prop_assert_eq!(ProcessRequest::parse(request.function(), &bytes), Ok(request));
         prop_assert_eq!(Problem::parse(&problem.encode()), Ok(problem));
         prop_assert_eq!(NodeStatus::parse(&status.encode()), Ok(status));
         prop_assert_eq!(parse_listing(&encode_listing(&listing)), Ok(listing));
-        let opened = Opened { handle: numbers[0], length: numbers[1] };
+        let opened = Opened { handle: numbers[0], length: numbers[1], region: numbers[2] };
         prop_assert_eq!(Opened::parse(&opened.encode()), Ok(opened));
         let attached =
             Attached { secret, operations, node: "node-1".to_owned(), principal: "user-7".to_owned() };
