@@ -106,6 +106,8 @@ fn a_command_whose_program_is_missing_says_how_to_build_it() {
         ("sim", "dunlin-cli-sim"),
         ("explain", "dunlin-cli-idl"),
         ("gen", "dunlin-cli-idl"),
+        ("node", "dunlin-cli-tier"),
+        ("tier", "dunlin-cli-tier"),
     ] {
         for words in [&[command][..], &[command, "--help"], &["-v", command, "list"]] {
             let output = copied(&folder, "").args(words).output().expect("it runs");
