@@ -1,6 +1,6 @@
 //! The connections of a process to its node.
 
-use dunlin_fabric::{Address, AddressError, Fabric, Host, Scheme, nanos};
+use dunlin_fabric::{Address, AddressError, Fabric, Host, Nanos, Scheme, nanos};
 use dunlin_rpc::{CallError, Client, ClientConfig, ConnectError};
 use dunlin_tier::message::Malformed;
 use dunlin_tier::process::{ATTACH, Attached, ELSEWHERE, Problem, ProcessRequest, REFUSED, SERVICE, Secret};
@@ -12,6 +12,8 @@ use thiserror::Error;
 /// The environment variable that names the node's address for processes.
 pub const NODE_VARIABLE: &str = "DUNLIN_NODE";
 
+/// The shortest and the longest pause before a request that the node refused, in nanoseconds.
+const PAUSES: [Nanos; 2] = [20_000, 1_000_000];
 /// The longest answer accepted, in bytes.
 const MAX_RESPONSE: u64 = 1 << 20;
 
@@ -193,6 +195,13 @@ impl<P: Fabric> Attachment<P> {
                 Ok(_) => connection.once(function, request, left(), &mut take),
                 Err(failed) => Err(failed),
             };
+        }
+        // Refused, and so not executed: another attachment of this process has requests under way.
+        let mut pause = PAUSES[0];
+        while matches!(answer, Err(Failed::Problem(Problem::Operations(_)))) && host.now() < until {
+            host.sleep(host.now().saturating_add(pause).min(until));
+            pause = (2 * pause).min(PAUSES[1]);
+            answer = connection.once(function, request, left(), &mut take);
         }
         self.connections.give(connection);
         answer

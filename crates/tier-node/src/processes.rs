@@ -28,7 +28,7 @@ const MAX_RESPONSE: u64 = 1 << 20;
 /// Registered memory for long requests of all processes.
 const LARGE_MEMORY: u64 = 16 << 20;
 
-/// The most that a node gives one process.
+/// The most that a node gives one process: one user and process id, as the kernel reports them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessLimits {
     /// Handles. Default: 4096.

@@ -129,17 +129,21 @@ fn handles_requests_and_bytes_of_a_process_are_bounded() {
     settings.quota = 1 << 20;
     let node = serve(settings, &tag, |settings| settings.limits.handles = 3);
     let (app, other) = (attach(&node.address), attach(&node.address));
-    let mut regions: Vec<Lmr> = (0..3).map(|_| app.malloc(1000, Spec::here()).unwrap()).collect();
-    let full = app.malloc(1000, Spec::here().named("one too many"));
-    assert!(matches!(full, Err(RequestError::Limit { limit: 3, .. })), "{full:?}");
+    // All attachments of a process id have the limit together.
+    let mut regions: Vec<Lmr> = (0..2).map(|_| app.malloc(1000, Spec::here()).unwrap()).collect();
+    regions.push(other.malloc(1000, Spec::here()).unwrap());
+    for one in [&app, &other] {
+        let full = one.malloc(1000, Spec::here().named("one too many"));
+        assert!(matches!(full, Err(RequestError::Limit { limit: 3, .. })), "{full:?}");
+    }
+    regions.clear();
     assert_refused(other.map("one too many", Rights::READ), RecordError::NoSuch);
-    // Another process has a table of its own.
-    let large = other.malloc((1 << 20) - 3000, Spec::here()).unwrap();
+    let most = (1 << 20) - 1000;
+    let large = wait("the quota of regions that have ended", || app.malloc(most, Spec::here()).ok());
+    let _small = other.malloc(1000, Spec::here().named("stays")).unwrap();
     assert_refused(other.malloc(1, Spec::here()), RecordError::Quota { has: (1 << 20) + 1, quota: 1 << 20 });
     large.unmap().unwrap();
-    wait("the quota of a region that has ended", || other.malloc(1000, Spec::here()).ok());
-    regions.pop().unwrap().unmap().unwrap();
-    app.malloc(1000, Spec::here().named("now")).unwrap();
+    wait("the quota of the large region", || other.malloc(most, Spec::here()).ok());
 }
 
 #[test]

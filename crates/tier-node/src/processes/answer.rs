@@ -145,7 +145,7 @@ impl<F: Fabric> Registry<F> {
                         Grantee::Principal(principal) => spec.grant(principal.as_str(), rights),
                     };
                 }
-                self.check_room(&process)?;
+                process.check_room(self.config.limits.handles)?;
                 let region = process.tier.malloc(length, spec)?;
                 let opened = self.opened(&process, region);
                 return Ok(opened.map_err(|(problem, region)| {
@@ -155,13 +155,13 @@ impl<F: Fabric> Registry<F> {
                 })?);
             }
             ProcessRequest::Map { name, rights } => {
-                self.check_room(&process)?;
+                process.check_room(self.config.limits.handles)?;
                 let region = process.tier.map(name.as_bytes(), rights)?;
                 return Ok(self.opened(&process, region).map_err(|(problem, _)| problem)?);
             }
             ProcessRequest::Unmap { handle } => {
-                let region = process.handles().remove(handle);
-                let region = region.ok_or(Problem::Access(dunlin_tier::AccessError::NoHandle))?;
+                let region =
+                    process.close(handle).ok_or(Problem::Access(dunlin_tier::AccessError::NoHandle))?;
                 // With operations under way, the last of them unmaps.
                 if let Ok(region) = Arc::try_unwrap(region) {
                     region.unmap()?;
@@ -170,7 +170,7 @@ impl<F: Fabric> Registry<F> {
             ProcessRequest::Free { handle } => {
                 let freed = process.region(handle)?.free_shared();
                 if matches!(freed, Ok(()) | Err(RequestError::Refused { source: Refusal::Waits(_), .. })) {
-                    process.handles().remove(handle);
+                    drop(process.close(handle));
                 }
                 freed?;
             }
@@ -183,11 +183,6 @@ impl<F: Fabric> Registry<F> {
             _ => return Err(Problem::Malformed.into()),
         }
         Ok(Vec::new())
-    }
-
-    fn check_room(&self, process: &Process<F>) -> Result<(), Problem> {
-        let limit = self.config.limits.handles;
-        if process.handles().len() >= limit as usize { Err(Problem::Handles(limit)) } else { Ok(()) }
     }
 
     fn opened(&self, process: &Process<F>, region: Lmr<F>) -> Result<Vec<u8>, (Problem, Arc<Lmr<F>>)> {

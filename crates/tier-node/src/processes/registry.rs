@@ -9,17 +9,25 @@ use dunlin_tier::process::{Attached, MAX_LISTED_PROCESSES, NodeStatus, Problem, 
 use dunlin_tier::{LmrId, Slots};
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher as _, RandomState};
-use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// A process. Its handles are closed when its last connection ends.
+/// The use that a process of the host makes of the node, by all its attachments.
+#[derive(Debug, Default)]
+struct Usage {
+    connections: AtomicU16,
+    handles: AtomicU32,
+    /// Requests that are being served.
+    running: AtomicU16,
+}
+
+/// An attachment of a process. Its handles are closed when its last connection ends.
 #[derive(Debug)]
 pub(super) struct Process<F: Fabric> {
     /// The node, acting for the principal of the process.
     pub(super) tier: Tier<F>,
     handles: Mutex<Slots<Arc<Lmr<F>>>>,
-    /// Requests that are being served.
-    running: AtomicU16,
+    usage: Arc<Usage>,
     peer: PeerIdentity,
 }
 
@@ -34,7 +42,7 @@ impl Drop for Serving<'_> {
 }
 
 impl<F: Fabric> Process<F> {
-    pub(super) fn handles(&self) -> MutexGuard<'_, Slots<Arc<Lmr<F>>>> {
+    fn handles(&self) -> MutexGuard<'_, Slots<Arc<Lmr<F>>>> {
         self.handles.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -44,10 +52,23 @@ impl<F: Fabric> Process<F> {
         region.ok_or(Problem::Access(dunlin_tier::AccessError::NoHandle))
     }
 
+    /// Closes a handle; returns its region.
+    pub(super) fn close(&self, handle: u64) -> Option<Arc<Lmr<F>>> {
+        let region = self.handles().remove(handle)?;
+        self.usage.handles.fetch_sub(1, Ordering::Relaxed);
+        Some(region)
+    }
+
+    /// Checks that the process can have another handle.
+    pub(super) fn check_room(&self, limit: u32) -> Result<(), Problem> {
+        let has = self.usage.handles.load(Ordering::Relaxed);
+        if has >= limit { Err(Problem::Handles(limit)) } else { Ok(()) }
+    }
+
     /// Begins to serve a request that takes a thread.
     pub(super) fn serving(&self, limit: u16) -> Result<Serving<'_>, Problem> {
-        let before = self.running.fetch_add(1, Ordering::Acquire);
-        let serving = Serving(&self.running);
+        let before = self.usage.running.fetch_add(1, Ordering::Acquire);
+        let serving = Serving(&self.usage.running);
         if before >= limit { Err(Problem::Operations(limit)) } else { Ok(serving) }
     }
 }
@@ -55,6 +76,7 @@ impl<F: Fabric> Process<F> {
 #[derive(Debug)]
 struct Session<F: Fabric> {
     peer: PeerIdentity,
+    usage: Arc<Usage>,
     process: Option<(Secret, Arc<Process<F>>)>,
 }
 
@@ -63,8 +85,8 @@ struct State<F: Fabric> {
     sessions: HashMap<u64, Session<F>>,
     /// Each process with the number of its connections.
     processes: BTreeMap<Secret, (Arc<Process<F>>, u16)>,
-    /// The number of connections by process id.
-    connections: HashMap<u32, u16>,
+    /// By user and process id, while there are connections.
+    usage: BTreeMap<(Option<u32>, Option<u32>), Arc<Usage>>,
 }
 
 /// The attached processes of a node.
@@ -81,8 +103,7 @@ pub(super) struct Registry<F: Fabric> {
 
 impl<F: Fabric> Registry<F> {
     pub(super) fn new(tier: Tier<F>, config: ProcessConfig) -> Self {
-        let state =
-            State { sessions: HashMap::new(), processes: BTreeMap::new(), connections: HashMap::new() };
+        let state = State { sessions: HashMap::new(), processes: BTreeMap::new(), usage: BTreeMap::new() };
         let (answered, refused) = (AtomicU64::new(0), AtomicU64::new(0));
         let numbers = RandomState::new();
         Registry { tier, config, state: RwLock::new(state), numbers, answered, refused }
@@ -120,7 +141,7 @@ impl<F: Fabric> Registry<F> {
                 (secret, Arc::clone(process))
             }
             None => {
-                let process = Arc::new(self.new_process(&session.peer)?);
+                let process = Arc::new(self.new_process(session)?);
                 let mut secret = Secret::default();
                 secret[..8].copy_from_slice(&self.tier.draw().to_le_bytes());
                 secret[8..].copy_from_slice(&self.tier.draw().to_le_bytes());
@@ -137,13 +158,14 @@ impl<F: Fabric> Registry<F> {
         })
     }
 
-    fn new_process(&self, peer: &PeerIdentity) -> Result<Process<F>, Problem> {
+    fn new_process(&self, session: &Session<F>) -> Result<Process<F>, Problem> {
+        let (peer, usage) = (session.peer.clone(), Arc::clone(&session.usage));
         let user = peer.user.ok_or(Problem::Unknown)?;
         let named = self.config.users.get(&user);
         let principal = named.cloned().unwrap_or_else(|| format!("user-{user}"));
         let tier = self.tier.acting_for(&principal).map_err(|_| Problem::Unknown)?;
         let handles = Slots::new(self.config.limits.handles, self.tier.draw() as u32);
-        Ok(Process { tier, handles: Mutex::new(handles), running: AtomicU16::new(0), peer: peer.clone() })
+        Ok(Process { tier, handles: Mutex::new(handles), usage, peer })
     }
 
     /// Returns a number for a region that is the same for all processes of this node.
@@ -153,8 +175,14 @@ impl<F: Fabric> Registry<F> {
 
     /// Gives a region a handle of a process.
     pub(super) fn open(&self, process: &Process<F>, region: Lmr<F>) -> Result<u64, (Problem, Arc<Lmr<F>>)> {
-        let inserted = process.handles().insert(Arc::new(region));
-        inserted.map_err(|region| (Problem::Handles(self.config.limits.handles), region))
+        let limit = self.config.limits.handles;
+        let region = Arc::new(region);
+        let before = process.usage.handles.fetch_add(1, Ordering::Relaxed);
+        let inserted = if before < limit { process.handles().insert(region) } else { Err(region) };
+        inserted.map_err(|region| {
+            process.usage.handles.fetch_sub(1, Ordering::Relaxed);
+            (Problem::Handles(limit), region)
+        })
     }
 
     /// Describes the node.
@@ -184,41 +212,35 @@ impl<F: Fabric> Registry<F> {
 impl<F: Fabric> ConnectionObserver for Registry<F> {
     fn opened(&self, session: u64, peer: &PeerIdentity) -> Result<(), String> {
         let mut state = self.write();
-        if let Some(process) = peer.process {
-            let limit = self.config.limits.connections;
-            let connections = state.connections.entry(process).or_insert(0);
-            if *connections >= limit {
-                return Err(format!("the process has {limit} connections to this node already"));
-            }
-            *connections += 1;
+        let usage = Arc::clone(state.usage.entry((peer.user, peer.process)).or_default());
+        let limit = self.config.limits.connections;
+        if usage.connections.load(Ordering::Relaxed) >= limit {
+            return Err(format!("the process has {limit} connections to this node already"));
         }
-        state.sessions.insert(session, Session { peer: peer.clone(), process: None });
+        // Changed with the lock held only.
+        usage.connections.fetch_add(1, Ordering::Relaxed);
+        state.sessions.insert(session, Session { peer: peer.clone(), usage, process: None });
         Ok(())
     }
 
     fn closed(&self, session: u64) {
         let mut state = self.write();
-        let State { sessions, processes, connections } = &mut *state;
-        let Some(Session { peer, process }) = sessions.remove(&session) else { return };
-        if let Some(process) = peer.process
-            && let Some(count) = connections.get_mut(&process)
-        {
-            *count -= 1;
-            if *count == 0 {
-                connections.remove(&process);
-            }
+        let Some(Session { peer, usage, process }) = state.sessions.remove(&session) else { return };
+        if usage.connections.fetch_sub(1, Ordering::Relaxed) == 1 {
+            state.usage.remove(&(peer.user, peer.process));
         }
         let Some((secret, process)) = process else { return };
-        if let Some((_, connections)) = processes.get_mut(&secret) {
+        if let Some((_, connections)) = state.processes.get_mut(&secret) {
             *connections -= 1;
             if *connections > 0 {
                 return;
             }
-            processes.remove(&secret);
+            state.processes.remove(&secret);
         }
         drop(state);
         // A request that is still being served keeps its region until it ends, and opens no handle any more.
         let regions = process.handles().take_all();
+        process.usage.handles.fetch_sub(regions.len() as u32, Ordering::Relaxed);
         tracing::info!(
             target: "dunlin::tier", process = process.peer.process, principal = process.tier.principal(),
             handles = regions.len(), "a process has ended; its handles are closed"
