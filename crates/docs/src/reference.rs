@@ -191,6 +191,9 @@ fn errors() -> Result<String> {
         ("thrift", "Typed services"),
         ("kv", "The key-value store"),
         ("hatkv", "HatKV"),
+        ("tier", "The memory tier: records and handles"),
+        ("tier-node", "The memory tier: nodes"),
+        ("tier-client", "The memory tier: attached processes"),
     ] {
         let _ = write!(body, "\n## {title}\n");
         for error in sources::errors_of(krate)? {
@@ -218,7 +221,7 @@ fn error_section(krate: &str, error: &Enum) -> String {
 }
 
 /// The variables, each with its reader and its meaning.
-const VARIABLES: [(&str, &str, &str); 14] = [
+const VARIABLES: [(&str, &str, &str); 15] = [
     (
         "DUNLIN_LOG",
         "all programs",
@@ -253,6 +256,11 @@ const VARIABLES: [(&str, &str, &str); 14] = [
         "DUNLIN_RDMA_RETRIES",
         "programs and libraries on RDMA",
         "retransmissions until a queue pair breaks, 0 to 7",
+    ),
+    (
+        "DUNLIN_NODE",
+        "processes that attach to a node of the memory tier, and `dunlin node run`",
+        "the address at which the node serves processes; default: `shm:dunlin-node-UID`",
     ),
     ("DUNLIN_COMMIT", "the build", "the commit that reports name, for builds outside of a checkout"),
     (

@@ -15,7 +15,7 @@ pub enum PeersError {
         line: usize,
     },
     /// A word is not an address.
-    #[error("line {line}: {source}")]
+    #[error("line {line}: a word is not an address that a node can have")]
     Address {
         /// The number of the line.
         line: usize,
@@ -142,6 +142,7 @@ fn peer_of(line: usize, name: &str, calls: &str, memory: Option<&str>) -> Result
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dunlin_fabric::WithSources;
     use proptest::prelude::*;
 
     #[test]
@@ -168,7 +169,10 @@ mod tests {
             ("", "there is no node: write one in each line, as in: node-1 rdma:10.0.0.1:7100"),
             ("\n\na", "line 3: write NAME ADDRESS, or NAME ADDRESS MEMORY-ADDRESS"),
             ("a shm:a shm:b shm:c", "line 1: write NAME ADDRESS, or NAME ADDRESS MEMORY-ADDRESS"),
-            ("a shm:a\nb b", "line 2: 'b' has no scheme; write for example shm:b"),
+            (
+                "a shm:a\nb b",
+                "line 2: a word is not an address that a node can have: 'b' has no scheme; write for example shm:b",
+            ),
             (
                 "a auto:h:1",
                 "line 1: auto:h:1 is not of a fabric: use rdma:HOST:PORT, ofi:tcp:HOST:PORT or shm:NAME",
@@ -179,9 +183,10 @@ mod tests {
             ("a shm:a shm:a", "line 1: shm:a stands in line 1 already"),
             ("a shm:a rdma:h:1", "line 1: both addresses of a node must be of one fabric"),
         ] {
-            assert_eq!(Peer::list(text).unwrap_err().to_string(), error, "{text:?}");
+            let found = Peer::list(text).unwrap_err();
+            assert_eq!(WithSources(&found).to_string(), error, "{text:?}");
         }
-        let error = Peer::list("a rdma:h:65535").unwrap_err().to_string();
+        let error = WithSources(&Peer::list("a rdma:h:65535").unwrap_err()).to_string();
         assert!(error.starts_with("line 1: ") && error.contains("65534"), "{error}");
     }
 
