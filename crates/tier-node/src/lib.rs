@@ -1,5 +1,5 @@
-//! A node of the memory tier, for its own process or for several of its host (LITE, SOSP 2017): named, permissioned memory regions on every node,
-//! read and written by one-sided operations.
+//! A node of the memory tier, for its own process or for several of its host (LITE, SOSP 2017): named, permissioned
+//! memory regions on every node, read and written by one-sided operations.
 //!
 //! ```text
 //! ProcessServer         the processes of this host                            processes.rs, problem.rs

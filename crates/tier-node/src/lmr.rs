@@ -35,7 +35,7 @@ impl<F: Fabric> Lmr<F> {
     }
 
     /// Copies bytes at `offset` out of the region (`LT_read`). Blocks until they are there, or until
-    /// [`TierConfig::timeout`].
+    /// [`TierConfig::timeout`](crate::TierConfig::timeout).
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), OperationError> {
         self.running.node.transfer(self.handle, Kind::Read, offset, Transfer::Read(into))
     }
@@ -53,7 +53,7 @@ impl<F: Fabric> Lmr<F> {
     }
 
     /// Copies bytes into the region at `offset` (`LT_write`). Blocks until they are placed, or until
-    /// [`TierConfig::timeout`]. Concurrent operations on the same bytes may interleave.
+    /// [`TierConfig::timeout`](crate::TierConfig::timeout). Concurrent operations on the same bytes may interleave.
     ///
     /// Reads by other nodes see the bytes from then on. The node that stores them reads with its own processor, and may
     /// see them a few microseconds later: a completion does not say that the processor sees the data.
@@ -102,7 +102,7 @@ impl<F: Fabric> Lmr<F> {
     }
 
     /// Sets `length` bytes at `offset` to a value, by a command to the nodes that store them (section 7.1). The nodes
-    /// carry it out one after the other. Blocks until [`TierConfig::timeout`] at most.
+    /// carry it out one after the other. Blocks until [`TierConfig::timeout`](crate::TierConfig::timeout) at most.
     pub fn memset(&self, offset: u64, length: u64, value: u8) -> Result<(), OperationError> {
         let node = &*self.running.node;
         node.operate(self.handle, Kind::Write, offset, length, |_, layout, deadline| {
@@ -121,7 +121,7 @@ impl<F: Fabric> Lmr<F> {
     /// Copies `length` bytes at `offset` to `target` of another region or of the same one (`LT_memcpy`, `LT_memmove`):
     /// the nodes that store the source write them to the target (section 7.1), so they do not pass through this process.
     /// Overlapping ranges of one region are right. This handle needs READ, the other WRITE, and this process's principal
-    /// both. Blocks until [`TierConfig::timeout`] at most.
+    /// both. Blocks until [`TierConfig::timeout`](crate::TierConfig::timeout) at most.
     pub fn copy(&self, offset: u64, length: u64, to: &Lmr<F>, target: u64) -> Result<(), OperationError> {
         let node = &*self.running.node;
         // Both are checked here first; the target is checked again by the nodes that write.
@@ -162,7 +162,7 @@ impl<F: Fabric> Lmr<F> {
     }
 
     /// Grants rights to a principal. This handle needs MASTER, and its principal the rights. Blocks until
-    /// [`TierConfig::timeout`] at most.
+    /// [`TierConfig::timeout`](crate::TierConfig::timeout) at most.
     pub fn grant(&self, principal: &str, rights: Rights) -> Result<(), RequestError> {
         self.grant_to(Grantee::Principal(Principal::new(principal)?), rights)
     }
@@ -190,7 +190,7 @@ impl<F: Fabric> Lmr<F> {
     }
 
     /// Frees the region for all (`LT_free`). This handle needs MASTER. Returns when no node can touch the memory any
-    /// more and it was taken back. Blocks until [`TierConfig::timeout`] at most.
+    /// more and it was taken back. Blocks until [`TierConfig::timeout`](crate::TierConfig::timeout) at most.
     ///
     /// # Errors
     /// [`Refusal::Waits`](dunlin_tier::message::Refusal::Waits): the region is gone for all, and its memory is kept until
@@ -209,7 +209,7 @@ impl<F: Fabric> Lmr<F> {
     }
 
     /// Unmaps the region and tells the record's node (`LT_unmap`). Dropping does the same in the background. Blocks
-    /// until [`TierConfig::timeout`] at most.
+    /// until [`TierConfig::timeout`](crate::TierConfig::timeout) at most.
     pub fn unmap(self) -> Result<(), RequestError> {
         let node = &*self.running.node;
         let closed = node.state().handles.unmap(self.handle)?;
