@@ -24,6 +24,11 @@ fn says(example: &str, words: &[&str]) {
 }
 
 #[test]
+fn attached() {
+    says("attached", &["hello after 1000 increments", "READ+WRITE+MASTER on node"]);
+}
+
+#[test]
 fn calls() {
     says(
         "calls",

@@ -4,7 +4,7 @@ use clap::{Args, Command, CommandFactory as _};
 use clap_complete::{Shell, generate};
 use dunlin_command::describe::Description;
 use dunlin_command::output::{self, Failure};
-use dunlin_command::program::{BENCH, IDL, SIM};
+use dunlin_command::program::{BENCH, IDL, SIM, TIER};
 use std::process::ExitCode;
 
 const AFTER_HELP: &str = "\
@@ -32,10 +32,11 @@ pub(crate) fn run(arguments: &CompletionsArguments) -> Result<ExitCode, Failure>
 
 /// Adds the commands of the other programs, as far as these are installed.
 fn whole(command: Command) -> Command {
-    let idl = Description::ask(IDL).map(Description::into_commands).unwrap_or_default();
+    // These programs run several commands of `dunlin`.
+    let several = [IDL, TIER].into_iter().filter_map(Description::ask).flat_map(Description::into_commands);
     let found = [("bench", Description::ask(BENCH)), ("sim", Description::ask(SIM))];
     let found = found.into_iter().filter_map(|(name, description)| Some((name.to_owned(), description?)));
-    found.chain(idl.into_iter().map(|description| (description.name().to_owned(), description))).fold(
+    found.chain(several.map(|description| (description.name().to_owned(), description))).fold(
         command,
         |command, (name, description)| {
             command.mut_subcommand(name.clone(), |_| description.into_command(&name))

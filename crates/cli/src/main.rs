@@ -16,7 +16,7 @@ mod protocols;
 
 use clap::{ArgAction, CommandFactory as _, Parser, Subcommand};
 use dunlin_command::output::{self, Failure};
-use dunlin_command::program::{BENCH, IDL, SIM};
+use dunlin_command::program::{BENCH, IDL, SIM, TIER};
 use dunlin_command::{INTERNAL, child, describe, logging};
 use std::process::ExitCode;
 
@@ -65,6 +65,12 @@ enum Command {
     /// Generate Rust from a Thrift file with hints (program dunlin-idl)
     #[command(name = "gen", disable_help_flag = true)]
     Generate(external::Words),
+    /// Run and inspect this host's node of the memory tier (program dunlin-tier)
+    #[command(disable_help_flag = true)]
+    Node(external::Words),
+    /// Write, read, list and free named regions of the memory tier (program dunlin-tier)
+    #[command(disable_help_flag = true)]
+    Tier(external::Words),
 }
 
 /// The commands of child processes, which this program starts as `dunlin internal ...`.
@@ -101,7 +107,15 @@ fn main() -> ExitCode {
 impl Command {
     /// Returns whether another program runs the command. That program does its own logging.
     fn is_external(&self) -> bool {
-        matches!(self, Command::Bench(_) | Command::Sim(_) | Command::Explain(_) | Command::Generate(_))
+        matches!(
+            self,
+            Command::Bench(_)
+                | Command::Sim(_)
+                | Command::Explain(_)
+                | Command::Generate(_)
+                | Command::Node(_)
+                | Command::Tier(_)
+        )
     }
 }
 
@@ -127,5 +141,7 @@ fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Sim(words) => Err(words.exec(SIM, None, verbose)),
         Command::Explain(words) => Err(words.exec(IDL, Some("explain"), verbose)),
         Command::Generate(words) => Err(words.exec(IDL, Some("gen"), verbose)),
+        Command::Node(words) => Err(words.exec(TIER, Some("node"), verbose)),
+        Command::Tier(words) => Err(words.exec(TIER, Some("tier"), verbose)),
     }
 }

@@ -219,7 +219,9 @@ fn argument(option: OptionDescription) -> Arg {
     if !option.value {
         return argument.action(ArgAction::SetTrue);
     }
-    argument = argument.action(ArgAction::Append);
+    // Of several arguments by place, only the last one may be repeated, so each counts once.
+    let by_place = option.long.is_none() && option.short.is_none();
+    argument = argument.action(if by_place { ArgAction::Set } else { ArgAction::Append });
     if option.values.is_empty() {
         return argument;
     }
@@ -239,6 +241,7 @@ mod tests {
             .subcommand(
                 Command::new("figure")
                     .arg(Arg::new("id").help("Which"))
+                    .arg(Arg::new("file").help("To here"))
                     .arg(Arg::new("form").long("form").value_parser(["svg", "json"])),
             )
             .subcommand(Command::new("secret").hide(true));

@@ -24,6 +24,9 @@ pub const SIM: Program = Program { name: "dunlin-sim", package: "dunlin-cli-sim"
 /// The IDL compiler: `dunlin explain` and `dunlin gen`.
 pub const IDL: Program = Program { name: "dunlin-idl", package: "dunlin-cli-idl" };
 
+/// The memory tier: `dunlin node` and `dunlin tier`.
+pub const TIER: Program = Program { name: "dunlin-tier", package: "dunlin-cli-tier" };
+
 impl Program {
     /// Returns the executable in the folder of the running program, or the first of that name on `PATH`.
     #[must_use]

@@ -150,14 +150,15 @@ fn commands() -> Result<String> {
         ("dunlin-bench", "dunlin bench"),
         ("dunlin-sim", "dunlin sim"),
         ("dunlin-idl", "dunlin"),
+        ("dunlin-tier", "dunlin"),
     ];
     for (program, name) in programs {
         section(&mut body, name, &ask(program)?);
     }
     Ok(page(
         "Commands",
-        "`dunlin bench`, `dunlin sim`, `dunlin explain` and `dunlin gen` are programs of their own (`dunlin-bench`, `dunlin-sim`, \
-         `dunlin-idl`), which `dunlin` starts. Every command has `--help`, with examples.",
+        "`dunlin bench`, `dunlin sim`, `dunlin explain`, `dunlin gen`, `dunlin node` and `dunlin tier` are programs of their own \
+         (`dunlin-bench`, `dunlin-sim`, `dunlin-idl`, `dunlin-tier`), which `dunlin` starts. Every command has `--help`, with examples.",
         body.trim_start(),
     ))
 }
@@ -190,6 +191,9 @@ fn errors() -> Result<String> {
         ("thrift", "Typed services"),
         ("kv", "The key-value store"),
         ("hatkv", "HatKV"),
+        ("tier", "The memory tier: records and handles"),
+        ("tier-node", "The memory tier: nodes"),
+        ("tier-client", "The memory tier: attached processes"),
     ] {
         let _ = write!(body, "\n## {title}\n");
         for error in sources::errors_of(krate)? {
@@ -217,7 +221,7 @@ fn error_section(krate: &str, error: &Enum) -> String {
 }
 
 /// The variables, each with its reader and its meaning.
-const VARIABLES: [(&str, &str, &str); 14] = [
+const VARIABLES: [(&str, &str, &str); 15] = [
     (
         "DUNLIN_LOG",
         "all programs",
@@ -252,6 +256,11 @@ const VARIABLES: [(&str, &str, &str); 14] = [
         "DUNLIN_RDMA_RETRIES",
         "programs and libraries on RDMA",
         "retransmissions until a queue pair breaks, 0 to 7",
+    ),
+    (
+        "DUNLIN_NODE",
+        "processes that attach to a node of the memory tier, and `dunlin node run`",
+        "the address at which the node serves processes; default: `shm:dunlin-node-UID`",
     ),
     ("DUNLIN_COMMIT", "the build", "the commit that reports name, for builds outside of a checkout"),
     (

@@ -12,7 +12,8 @@
 //! | [`tune`] | batching, back-off, the choice between fetching and writing back, measured rates |
 //! | [`rfp`] | RF-RPC's own calls: messages without functions |
 //! | [`raw`] | the engine, generic over a fabric |
-//! | `tier` | named memory regions on every node (feature `tier`) |
+//! | `tier` | named memory regions on every node; this process is a node (feature `tier`) |
+//! | `tier_client` | the same for a process that attaches to the node of its host (feature `tier`) |
 //! | `thrift`, `hints` | typed services (feature `thrift`) |
 //!
 //! An address selects the back-end at run time: `shm:NAME` is shared memory between processes of one host,
@@ -67,6 +68,8 @@ pub use dunlin_rpc::{
 pub use dunlin_thrift as thrift;
 #[cfg(feature = "thrift")]
 pub use dunlin_thrift::{ClientOptions, Context, ServerOptions, serve_with};
+#[cfg(feature = "tier")]
+pub use dunlin_tier_client as tier_client;
 #[cfg(feature = "tier")]
 pub use dunlin_tier_node as tier;
 #[cfg(feature = "thrift")]

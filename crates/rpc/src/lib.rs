@@ -42,6 +42,6 @@ pub use server::{
     ConnectedClient, Counters, Incoming, Occupancy, Puller, SLOW_HANDLER, Server, ServerBuilder,
     ServerConfig, Worker,
 };
-pub use service::{FunctionMode, PoolService, Reply, ReplyTooLarge, Request, Service};
+pub use service::{ConnectionObserver, FunctionMode, PoolService, Reply, ReplyTooLarge, Request, Service};
 pub use share::{Client, FillingRequest, LargeRequest, Response, Within};
 pub use tune::{shared::FetchChoice, wait::FirstRead, way::Way};

@@ -40,7 +40,7 @@ use self::inbox::Inbox;
 use self::occupancy::Crowd;
 use self::worker::Shared;
 use crate::error::{HANDLER_RAN, ServeError};
-use crate::service::{FunctionMode, HeapReply, PoolService, Reply, Service};
+use crate::service::{ConnectionObserver, FunctionMode, HeapReply, PoolService, Reply, Service};
 use crate::tune::ways::Ways;
 use dunlin_fabric::{Access, Address, Fabric, Host, Listener, Nanos, Region, Signal, Task, nanos};
 use dunlin_wire::Status;
@@ -69,6 +69,7 @@ pub struct ServerBuilder<F: Fabric> {
     too_large: Option<u16>,
     pool: Option<Arc<dyn PoolService>>,
     exposed: Vec<Exposed<F>>,
+    observer: Option<Arc<dyn ConnectionObserver>>,
 }
 
 impl<F: Fabric> std::fmt::Debug for ServerBuilder<F> {
@@ -90,6 +91,7 @@ impl<F: Fabric> ServerBuilder<F> {
             too_large: None,
             pool: None,
             exposed: Vec::new(),
+            observer: None,
         }
     }
 
@@ -125,6 +127,13 @@ impl<F: Fabric> ServerBuilder<F> {
     #[must_use]
     pub fn expose(mut self, name: &str, region: Region<F::Memory>, access: Access) -> Self {
         self.exposed.push(Exposed { name: name.to_owned(), region, access });
+        self
+    }
+
+    /// Sets the observer of the server's connections.
+    #[must_use]
+    pub fn observe(mut self, observer: Arc<dyn ConnectionObserver>) -> Self {
+        self.observer = Some(observer);
         self
     }
 
@@ -217,7 +226,9 @@ impl<F: Fabric> ServerBuilder<F> {
                 server.pool.push(fabric.host().spawn(&format!("pool-{number}"), body)?);
             }
         }
-        let control = Control { fabric: fabric.clone(), listener, shared, state, workers: inboxes, signal };
+        let observer = self.observer;
+        let control =
+            Control { fabric: fabric.clone(), listener, shared, state, workers: inboxes, signal, observer };
         server.control = Some(fabric.host().spawn("dunlin-control", Box::new(move || control.run()))?);
         Ok((server, workers))
     }

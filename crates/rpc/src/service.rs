@@ -1,7 +1,7 @@
 //! The application's side of a call: a [`Service`] takes requests and fills replies.
 
 use crate::path::pieces::Filling;
-use dunlin_fabric::{Clock, Nanos};
+use dunlin_fabric::{Clock, Nanos, PeerIdentity};
 use dunlin_wire::{Status, copy_bytes};
 use std::time::Duration;
 use thiserror::Error;
@@ -265,6 +265,19 @@ impl<S: Fn(&Request<'_>, &mut Reply<'_>) -> Result<(), Status> + Send + Sync + '
     fn call(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Status> {
         self(request, reply)
     }
+}
+
+/// Observes the connections of a server, for services that keep state for each caller
+/// ([`ServerBuilder::observe`](crate::ServerBuilder::observe)). The server's control thread calls the methods, so they
+/// must not block.
+pub trait ConnectionObserver: Send + Sync + 'static {
+    /// A client asks to connect, and its hello is acceptable. `peer` is the identity as the operating system reports
+    /// it, and not as the client names itself. No call of the session precedes this. An error refuses the connection;
+    /// the client hears the text, and `closed` is not called.
+    fn opened(&self, session: u64, peer: &PeerIdentity) -> Result<(), String>;
+
+    /// The connection has ended. Calls of the session that have begun may still run.
+    fn closed(&self, session: u64);
 }
 
 /// The place where a function runs.

@@ -37,6 +37,8 @@ pub struct TierConfig {
     pub principal: String,
     /// The memory of this node for regions, in bytes. Default: 64 MiB.
     pub memory: u64,
+    /// The most bytes of the regions that one principal has made at this node. Default: no limit but the memory.
+    pub quota: u64,
     /// The longest piece of a region, in bytes, a multiple of 64. Default: 4 MiB.
     pub piece: u32,
     /// The longest one-sided operation, in bytes; longer ones are cut. Default: 256 KiB.
@@ -60,6 +62,7 @@ impl TierConfig {
             node: node.to_owned(),
             principal: "anonymous".to_owned(),
             memory: 64 << 20,
+            quota: u64::MAX,
             piece: 4 << 20,
             step: 256 << 10,
             paths: 2,

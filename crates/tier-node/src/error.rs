@@ -138,6 +138,39 @@ pub enum RequestError {
     /// Memory could not be registered.
     #[error(transparent)]
     Register(#[from] RegisterError),
+    /// The node of this host does not know this process any more: it has restarted, or the connection broke. Only a
+    /// process that is attached to a node gets this, and the variants below.
+    #[error("the node of this host does not know this process any more: attach again, and map regions again")]
+    Detached,
+    /// A limit of the node for each process. Nothing was changed.
+    #[error("the node of this host allows a process {limit} {what}")]
+    Limit {
+        /// The limited things.
+        what: &'static str,
+        /// The most that a process has.
+        limit: u64,
+    },
+    /// The node of this host failed in another way.
+    #[error("the node of this host reports: {text}")]
+    Reported {
+        /// The node's error, in words.
+        text: String,
+        /// Whether bytes or regions may have been changed.
+        may_have_executed: bool,
+    },
+}
+
+impl RequestError {
+    /// Returns whether the request may have been executed.
+    pub fn may_have_executed(&self) -> bool {
+        match self {
+            RequestError::Call { source, .. } => source.was_executed() != Some(false),
+            RequestError::Reported { may_have_executed, .. } => *may_have_executed,
+            // The region is freed, and its memory is not yet.
+            RequestError::Refused { source: Refusal::Waits(_) | Refusal::Target, .. } => true,
+            _ => false,
+        }
+    }
 }
 
 /// The reason why a `read`, `write` or atomic failed.
@@ -177,7 +210,8 @@ pub enum OperationError {
         /// The reason.
         source: ConnectError,
     },
-    /// A request to a node failed: the fabric has no atomics.
+    /// A request to a node failed: to the node that stores the word, on a fabric without atomics, or to the node of
+    /// this host.
     #[error(transparent)]
     Request(#[from] Box<RequestError>),
     /// The region's place is outside the memory of this node: the record is wrong.
@@ -207,10 +241,7 @@ impl OperationError {
             OperationError::Failed { .. }
             | OperationError::Unanswered { .. }
             | OperationError::Post { .. } => true,
-            OperationError::Request(error) => match &**error {
-                RequestError::Call { source, .. } => source.was_executed() != Some(false),
-                _ => false,
-            },
+            OperationError::Request(error) => error.may_have_executed(),
         }
     }
 }

@@ -1,8 +1,9 @@
-//! A node of the memory tier in one process (LITE, SOSP 2017): named, permissioned memory regions on every node,
-//! read and written by one-sided operations.
+//! A node of the memory tier, for its own process or for several of its host (LITE, SOSP 2017): named, permissioned
+//! memory regions on every node, read and written by one-sided operations.
 //!
 //! ```text
-//! Tier, Lmr             the application's face                                tier.rs, spec.rs
+//! ProcessServer         the processes of this host                            processes.rs, problem.rs
+//! Tier, Lmr             the application's face                                tier.rs, lmr.rs, spec.rs
 //!   Node                records, names, handles and arena of this process     node.rs, operate.rs, free.rs
 //!     Path              one-sided operations to all nodes: K queue pairs each path.rs, connection.rs
 //!     calls             requests to other nodes, by the RPC engine            calls.rs
@@ -13,8 +14,8 @@
 //! ```
 //!
 //! The state machines are those of `dunlin-tier`; this crate connects them to a fabric and adds no rules. It is
-//! written against the fabric's traits: the same code runs on shared memory, on RNICs and in virtual time. A daemon
-//! that serves several processes, and its ring, are not in this version: each process is a node.
+//! written against the fabric's traits: the same code runs on shared memory, on RNICs and in virtual time. The library of
+//! processes that attach to a node is `dunlin-tier-client`.
 #![forbid(unsafe_code)]
 
 mod acceptor;
@@ -25,19 +26,26 @@ mod error;
 mod free;
 mod hello;
 mod keeper;
+mod lmr;
 mod lock_owner;
 mod locks;
 mod node;
 mod operate;
 mod path;
-mod pool;
+mod peers;
+pub mod pool;
+mod problem;
+mod processes;
 mod spec;
 mod tier;
 
 pub use config::{Peer, TierConfig};
 pub use error::{JoinError, OperationError, RequestError};
+pub use lmr::Lmr;
 pub use locks::{Guard, LockError};
+pub use peers::PeersError;
+pub use processes::{ProcessConfig, ProcessLimits, ProcessServer};
 pub use spec::Spec;
-pub use tier::{Lmr, Tier};
+pub use tier::Tier;
 
-pub use dunlin_tier::{AccessError, Name, NodeId, Principal, Rights};
+pub use dunlin_tier::{AccessError, Listed, Listing, Name, NodeId, Principal, Rights};

@@ -8,6 +8,7 @@ use crate::lock_owner::offset;
 use crate::node::{Node, SignalOf};
 use crate::path::Change;
 use crate::pool::Taken;
+use crate::tier::Tier;
 use dunlin_fabric::{Fabric, Host, Nanos, Signal, nanos};
 use dunlin_rpc::{CallError, Cause};
 use dunlin_tier::lock::message::{LOCK_CALL, LockMessage, LockRefusal, LockReply, LockRequest};
@@ -544,6 +545,51 @@ impl<F: Fabric> Node<F> {
                 false
             }
         }
+    }
+}
+
+/// Locks and barriers (section 7.2).
+impl<F: Fabric> Tier<F> {
+    /// Takes the lock of a name, which every node of the cluster knows by this name. Waits until [`TierConfig::timeout`]
+    /// at most, behind those that asked before. The lock is given back when the guard is dropped.
+    ///
+    /// # Errors
+    /// [`LockError::Deadline`] if the time is over; the lock is not held then. [`Guard::is_poisoned`] is no error.
+    pub fn lock(&self, name: impl AsRef<[u8]>) -> Result<Guard<F>, LockError> {
+        self.node().lock(&Name::new(name)?, self.node().until())
+    }
+
+    /// As [`lock`](Tier::lock), and waits for at most `time`.
+    pub fn lock_within(&self, name: impl AsRef<[u8]>, time: Duration) -> Result<Guard<F>, LockError> {
+        let until = self.node().fabric.host().now().saturating_add(nanos(time));
+        self.node().lock(&Name::new(name)?, until)
+    }
+
+    /// Takes a lock if it is free; `None` if another thread or node has it. Waits for no holder.
+    pub fn try_lock(&self, name: impl AsRef<[u8]>) -> Result<Option<Guard<F>>, LockError> {
+        self.node().try_lock(&Name::new(name)?)
+    }
+
+    /// Waits at the barrier of a name until as many callers as `members` wait there, on any nodes; then all go on, and
+    /// the barrier can be used again. Waits until [`TierConfig::timeout`] at most.
+    ///
+    /// # Errors
+    /// [`LockError::Deadline`] if the time is over: the others still wait for as many callers.
+    /// [`LockRefusal::Members`](dunlin_tier::lock::message::LockRefusal::Members) if callers name different numbers, and
+    /// [`LockRefusal::Died`](dunlin_tier::lock::message::LockRefusal::Died) for all if the node of one dies.
+    pub fn barrier(&self, name: impl AsRef<[u8]>, members: u16) -> Result<(), LockError> {
+        self.node().meet(&Name::new(name)?, members, self.node().until())
+    }
+
+    /// As [`barrier`](Tier::barrier), and waits for at most `time`.
+    pub fn barrier_within(
+        &self,
+        name: impl AsRef<[u8]>,
+        members: u16,
+        time: Duration,
+    ) -> Result<(), LockError> {
+        let until = self.node().fabric.host().now().saturating_add(nanos(time));
+        self.node().meet(&Name::new(name)?, members, until)
     }
 }
 

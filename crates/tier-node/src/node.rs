@@ -62,6 +62,7 @@ pub(crate) struct Node<F: Fabric> {
     pub(crate) fabric: F,
     pub(crate) config: TierConfig,
     pub(crate) me: NodeId,
+    /// The principal of the process, for regions of the node's own use.
     pub(crate) principal: Principal,
     pub(crate) incarnation: u64,
     pub(crate) arena: Region<F::Memory>,
@@ -94,8 +95,7 @@ impl<F: Fabric> Node<F> {
     pub(crate) fn new(
         fabric: &F,
         config: TierConfig,
-        me: NodeId,
-        principal: Principal,
+        (me, principal): (NodeId, Principal),
         arena: Region<F::Memory>,
     ) -> Arc<Self> {
         let host = fabric.host();
@@ -243,6 +243,7 @@ impl<F: Fabric> Node<F> {
                 self.copy(&Copy { owner, extent, offset, length, to, target, backwards, principal })?;
                 Reply::Done
             }
+            Request::List { principal, from } => Reply::Listed(self.state().directory.list(&principal, from)),
             Request::Map { .. } => return Err(Refusal::Malformed),
         })
     }

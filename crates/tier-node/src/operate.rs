@@ -199,15 +199,42 @@ impl<F: Fabric> Node<F> {
                 if layout.cut(offset, length, step).any(|cut| cut.node != self.me) {
                     return Ok(None);
                 }
-                for cut in layout.cut(offset, length, step) {
-                    if !copy_local(self, &cut, &mut transfer) {
-                        return Err(Stop::failed(OperationError::Place { node: self.name_of(self.me) }));
-                    }
-                }
-                return Ok(Some(()));
+                return self.copy_here(layout, offset, &mut transfer).map(Some).map_err(Stop::failed);
             };
             path.transfer(self, layout, offset, &mut transfer, deadline).map(Some)
         })
+    }
+
+    /// Reads or writes bytes of a region by the calling thread; returns `false`, and does nothing, if they are not all
+    /// on this node.
+    pub(crate) fn transfer_here(
+        &self,
+        handle: Handle,
+        kind: Kind,
+        offset: u64,
+        mut transfer: Transfer<'_>,
+    ) -> Result<bool, OperationError> {
+        let length = transfer.len() as u64;
+        let operation = self.state().handles.begin(handle, kind, offset, length)?;
+        let here = operation.layout.cut(offset, length, u32::MAX).all(|cut| cut.node == self.me);
+        let copied = if here { self.copy_here(&operation.layout, offset, &mut transfer) } else { Ok(()) };
+        self.end(operation);
+        copied.map(|()| here)
+    }
+
+    /// Copies bytes that are all on this node.
+    fn copy_here(
+        &self,
+        layout: &Layout,
+        offset: u64,
+        transfer: &mut Transfer<'_>,
+    ) -> Result<(), OperationError> {
+        for cut in layout.cut(offset, transfer.len() as u64, u32::MAX) {
+            if !copy_local(self, &cut, transfer) {
+                return Err(OperationError::Place { node: self.name_of(self.me) });
+            }
+        }
+        Ok(())
     }
 
     /// Checks an operation and runs it: first without a path; if that gives `None`, with one.

@@ -14,13 +14,14 @@ struct Idle<T> {
 /// A pool of a bounded number of values. No lock is held while a value is in use, so a simulated thread may wait with
 /// one in hand.
 #[derive(Debug)]
-pub(crate) struct Pool<T, S> {
+pub struct Pool<T, S> {
     idle: Mutex<Idle<T>>,
     signal: S,
 }
 
 /// A place in the pool.
-pub(crate) enum Taken<T> {
+#[derive(Debug)]
+pub enum Taken<T> {
     /// A value.
     Value(T),
     /// There is room for another, with a number that no other has: make one, and [`give`](Pool::give) it, or report
@@ -29,7 +30,8 @@ pub(crate) enum Taken<T> {
 }
 
 impl<T, S: Signal> Pool<T, S> {
-    pub(crate) fn new<H: Host<Signal = S>>(host: &H, limit: usize) -> Self {
+    /// Makes a pool of at most `limit` values.
+    pub fn new<H: Host<Signal = S>>(host: &H, limit: usize) -> Self {
         let numbers = (0..limit).rev().collect();
         let idle = Idle { values: Vec::with_capacity(limit), numbers, waiting: 0 };
         Pool { idle: Mutex::new(idle), signal: host.signal() }
@@ -40,7 +42,7 @@ impl<T, S: Signal> Pool<T, S> {
     }
 
     /// Takes the value that was used last. Waits until `until` at most; then `None`.
-    pub(crate) fn take<H: Host<Signal = S>>(&self, host: &H, until: Nanos) -> Option<Taken<T>> {
+    pub fn take<H: Host<Signal = S>>(&self, host: &H, until: Nanos) -> Option<Taken<T>> {
         let mut waited = false;
         loop {
             let seen = self.signal.seen();
@@ -66,7 +68,7 @@ impl<T, S: Signal> Pool<T, S> {
     }
 
     /// Gives a value back, or a new one.
-    pub(crate) fn give(&self, value: T) {
+    pub fn give(&self, value: T) {
         let mut idle = self.idle();
         idle.values.push(value);
         let wake = idle.waiting > 0;
@@ -77,7 +79,7 @@ impl<T, S: Signal> Pool<T, S> {
     }
 
     /// The value of this number could not be made.
-    pub(crate) fn failed(&self, number: usize) {
+    pub fn failed(&self, number: usize) {
         let mut idle = self.idle();
         idle.numbers.push(number);
         let wake = idle.waiting > 0;
@@ -88,7 +90,7 @@ impl<T, S: Signal> Pool<T, S> {
     }
 
     /// Drops all values that are not in use, at the end.
-    pub(crate) fn clear(&self) {
+    pub fn clear(&self) {
         let values = std::mem::take(&mut self.idle().values);
         drop(values);
     }

@@ -47,4 +47,19 @@ impl Spec {
         self.grants.push((None, rights));
         self
     }
+
+    /// Returns the nodes that store the region; none for the own node.
+    pub fn nodes(&self) -> impl Iterator<Item = &str> {
+        self.nodes.iter().map(String::as_str)
+    }
+
+    /// Returns the name as given.
+    pub fn name(&self) -> Option<&[u8]> {
+        self.name.as_deref()
+    }
+
+    /// Returns the grants as given; `None` for every principal.
+    pub fn grants(&self) -> impl Iterator<Item = (Option<&str>, Rights)> {
+        self.grants.iter().map(|(to, rights)| (to.as_deref(), *rights))
+    }
 }

@@ -13,15 +13,18 @@
 #![forbid(unsafe_code)]
 
 pub mod access;
+mod codec;
 pub mod cut;
 pub mod handles;
 pub mod lock;
 pub mod message;
 pub mod name;
 pub mod place;
+pub mod process;
 pub mod record;
 pub mod retire;
 pub mod rights;
+pub mod slots;
 pub mod space;
 
 pub use access::{AccessError, Kind};
@@ -29,7 +32,8 @@ pub use cut::{Cut, Cuts, Layout, LayoutError};
 pub use handles::{Handle, HandleTable, MapTicket, Operation, TableError};
 pub use name::{MAX_NAME, Name, NameError, home};
 pub use place::{LmrId, NodeId, Piece};
-pub use record::{Directory, Mapping, Names, RecordError};
+pub use record::{Directory, Listed, Listing, Mapping, Names, RecordError};
 pub use retire::{Command, Retirement};
 pub use rights::{Grantee, Grants, MAX_GRANTS, Principal, PrincipalError, Rights};
+pub use slots::Slots;
 pub use space::{Block, Space, SpaceError};

@@ -2,10 +2,11 @@
 //! little-endian order. Parsing is total: any bytes give a message or [`Malformed`], without a panic and without an
 //! allocation larger than the bytes.
 
-use crate::cut::{Layout, MAX_PIECES};
+use crate::codec::{Reader, Writer};
+use crate::cut::Layout;
 use crate::name::Name;
-use crate::place::{LmrId, NodeId, Piece};
-use crate::record::{Mapping, RecordError};
+use crate::place::{LmrId, NodeId};
+use crate::record::{Listing, Mapping, RecordError};
 use crate::rights::{GrantError, Grantee, Principal, Rights};
 use thiserror::Error;
 
@@ -165,6 +166,13 @@ pub enum Request {
         /// The principal, for which its node vouches.
         principal: Principal,
     },
+    /// To a record's node: list regions with a name to which a principal has a right.
+    List {
+        /// The principal, for which its node vouches.
+        principal: Principal,
+        /// The place to begin at: 0, or [`Listing::next`].
+        from: u32,
+    },
 }
 
 /// The reason why a node refuses a request. Nothing was changed.
@@ -213,120 +221,10 @@ pub enum Reply {
     Allocated(Layout),
     /// The region is mapped.
     Mapped(Mapping),
+    /// A part of a list of regions.
+    Listed(Listing),
     /// The request is refused.
     Refused(Refusal),
-}
-
-pub(crate) struct Writer(Vec<u8>);
-
-impl Writer {
-    pub(crate) fn new(kind: u8) -> Writer {
-        Writer(vec![kind])
-    }
-    pub(crate) fn bytes(self) -> Vec<u8> {
-        self.0
-    }
-    pub(crate) fn u8(mut self, value: u8) -> Self {
-        self.0.push(value);
-        self
-    }
-    pub(crate) fn u16(mut self, value: u16) -> Self {
-        self.0.extend_from_slice(&value.to_le_bytes());
-        self
-    }
-    fn u32(mut self, value: u32) -> Self {
-        self.0.extend_from_slice(&value.to_le_bytes());
-        self
-    }
-    pub(crate) fn u64(mut self, value: u64) -> Self {
-        self.0.extend_from_slice(&value.to_le_bytes());
-        self
-    }
-    pub(crate) fn id(self, id: LmrId) -> Self {
-        self.u16(id.node.0).u32(id.slot).u64(id.generation)
-    }
-    /// At most 255 bytes.
-    pub(crate) fn text(mut self, bytes: &[u8]) -> Self {
-        debug_assert!(bytes.len() <= 255);
-        self.0.push(bytes.len() as u8);
-        self.0.extend_from_slice(bytes);
-        self
-    }
-    fn layout(mut self, layout: &Layout) -> Self {
-        self = self.u32(layout.pieces().len() as u32);
-        for piece in layout.pieces() {
-            self = self.u16(piece.node.0).u16(piece.extent).u32(piece.length).u64(piece.offset);
-        }
-        self
-    }
-}
-
-pub(crate) struct Reader<'a>(&'a [u8]);
-
-impl<'a> Reader<'a> {
-    pub(crate) fn new(bytes: &'a [u8]) -> Reader<'a> {
-        Reader(bytes)
-    }
-    fn take<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
-        let (taken, rest) = self.0.split_first_chunk::<N>().ok_or(Malformed)?;
-        self.0 = rest;
-        Ok(*taken)
-    }
-    pub(crate) fn u8(&mut self) -> Result<u8, Malformed> {
-        Ok(self.take::<1>()?[0])
-    }
-    pub(crate) fn u16(&mut self) -> Result<u16, Malformed> {
-        Ok(u16::from_le_bytes(self.take()?))
-    }
-    fn u32(&mut self) -> Result<u32, Malformed> {
-        Ok(u32::from_le_bytes(self.take()?))
-    }
-    pub(crate) fn u64(&mut self) -> Result<u64, Malformed> {
-        Ok(u64::from_le_bytes(self.take()?))
-    }
-    pub(crate) fn flag(&mut self) -> Result<bool, Malformed> {
-        match self.u8()? {
-            flag @ (0 | 1) => Ok(flag == 1),
-            _ => Err(Malformed),
-        }
-    }
-    pub(crate) fn node(&mut self) -> Result<NodeId, Malformed> {
-        Ok(NodeId(self.u16()?))
-    }
-    pub(crate) fn id(&mut self) -> Result<LmrId, Malformed> {
-        Ok(LmrId { node: self.node()?, slot: self.u32()?, generation: self.u64()? })
-    }
-    fn text(&mut self) -> Result<&'a [u8], Malformed> {
-        let length = usize::from(self.u8()?);
-        let (text, rest) = self.0.split_at_checked(length).ok_or(Malformed)?;
-        self.0 = rest;
-        Ok(text)
-    }
-    pub(crate) fn name(&mut self) -> Result<Name, Malformed> {
-        Name::new(self.text()?).map_err(|_| Malformed)
-    }
-    fn principal(&mut self) -> Result<Principal, Malformed> {
-        let text = std::str::from_utf8(self.text()?).map_err(|_| Malformed)?;
-        Principal::new(text).map_err(|_| Malformed)
-    }
-    fn rights(&mut self) -> Result<Rights, Malformed> {
-        Rights::from_bits(self.u8()?).ok_or(Malformed)
-    }
-    fn layout(&mut self) -> Result<Layout, Malformed> {
-        let count = self.u32()? as usize;
-        if count > MAX_PIECES || count > self.0.len() / size_of::<Piece>() {
-            return Err(Malformed);
-        }
-        let mut pieces = Vec::with_capacity(count);
-        for _ in 0..count {
-            let (node, extent) = (self.node()?, self.u16()?);
-            pieces.push(Piece { node, extent, length: self.u32()?, offset: self.u64()? });
-        }
-        Layout::new(pieces).map_err(|_| Malformed)
-    }
-    pub(crate) fn end<T>(self, value: T) -> Result<T, Malformed> {
-        if self.0.is_empty() { Ok(value) } else { Err(Malformed) }
-    }
 }
 
 impl Request {
@@ -334,7 +232,11 @@ impl Request {
     pub fn is_slow(&self) -> bool {
         matches!(
             self,
-            Request::Free { .. } | Request::Allocate { .. } | Request::Set { .. } | Request::Copy { .. }
+            Request::Free { .. }
+                | Request::Allocate { .. }
+                | Request::Set { .. }
+                | Request::Copy { .. }
+                | Request::List { .. }
         )
     }
 
@@ -352,11 +254,7 @@ impl Request {
             }
             Request::Unmap { id, mapper } => Writer::new(8).id(*id).u16(mapper.0),
             Request::Grant { id, rights, by, to } => {
-                let writer = Writer::new(9).id(*id).u8(rights.bits()).text(by.as_str().as_bytes());
-                match to {
-                    Grantee::Anyone => writer.text(&[]),
-                    Grantee::Principal(principal) => writer.text(principal.as_str().as_bytes()),
-                }
+                Writer::new(9).id(*id).rights(*rights).text(by.as_str().as_bytes()).grantee(to)
             }
             Request::Free { id, by } => Writer::new(10).id(*id).text(by.as_str().as_bytes()),
             Request::Stop { id } => Writer::new(11).id(*id),
@@ -373,6 +271,9 @@ impl Request {
             Request::Copy { owner, extent, offset, length, to, target, backwards, principal } => {
                 let writer = Writer::new(16).id(*owner).u16(*extent).u64(*offset).u32(*length).id(*to);
                 writer.u64(*target).u8(u8::from(*backwards)).text(principal.as_str().as_bytes())
+            }
+            Request::List { principal, from } => {
+                Writer::new(17).text(principal.as_str().as_bytes()).u32(*from)
             }
         }
         .0
@@ -398,14 +299,7 @@ impl Request {
             8 => Request::Unmap { id: reader.id()?, mapper: reader.node()? },
             9 => {
                 let (id, rights, by) = (reader.id()?, reader.rights()?, reader.principal()?);
-                let to = match reader.0 {
-                    [0] => {
-                        reader.u8()?;
-                        Grantee::Anyone
-                    }
-                    _ => Grantee::Principal(reader.principal()?),
-                };
-                Request::Grant { id, rights, by, to }
+                Request::Grant { id, rights, by, to: reader.grantee()? }
             }
             10 => Request::Free { id: reader.id()?, by: reader.principal()? },
             11 => Request::Stop { id: reader.id()? },
@@ -428,6 +322,7 @@ impl Request {
                 let (backwards, principal) = (reader.flag()?, reader.principal()?);
                 Request::Copy { owner, extent, offset, length, to, target, backwards, principal }
             }
+            17 => Request::List { principal: reader.principal()?, from: reader.u32()? },
             _ => return Err(Malformed),
         };
         reader.end(request)
@@ -444,6 +339,7 @@ impl Reply {
             Reply::Old(value) => Writer::new(3).u64(*value),
             Reply::Allocated(layout) => Writer::new(4).layout(layout),
             Reply::Mapped(mapping) => Writer::new(5).u8(mapping.rights.bits()).layout(&mapping.layout),
+            Reply::Listed(listing) => Writer::new(6).listing(listing),
             Reply::Refused(refusal) => {
                 let writer = Writer::new(255);
                 match refusal {
@@ -463,6 +359,7 @@ impl Reply {
                     Refusal::Malformed => writer.u8(10),
                     Refusal::Waits(node) => writer.u8(11).u16(node.0),
                     Refusal::Target => writer.u8(12),
+                    Refusal::Record(RecordError::Quota { has, quota }) => writer.u8(13).u64(*has).u64(*quota),
                 }
             }
         }
@@ -479,6 +376,7 @@ impl Reply {
             3 => Reply::Old(reader.u64()?),
             4 => Reply::Allocated(reader.layout()?),
             5 => Reply::Mapped(Mapping { rights: reader.rights()?, layout: reader.layout()? }),
+            6 => Reply::Listed(reader.listing()?),
             255 => Reply::Refused(match reader.u8()? {
                 1 => RecordError::NoSuch.into(),
                 2 => RecordError::Denied { wanted: reader.rights()?, has: reader.rights()? }.into(),
@@ -495,6 +393,7 @@ impl Reply {
                 10 => Refusal::Malformed,
                 11 => Refusal::Waits(reader.node()?),
                 12 => Refusal::Target,
+                13 => RecordError::Quota { has: reader.u64()?, quota: reader.u64()? }.into(),
                 _ => return Err(Malformed),
             }),
             _ => return Err(Malformed),
@@ -506,6 +405,8 @@ impl Reply {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::place::Piece;
+    use crate::record::Listed;
     use proptest::prelude::*;
 
     fn id() -> impl Strategy<Value = LmrId> {
@@ -526,6 +427,10 @@ mod tests {
 
     fn rights() -> impl Strategy<Value = Rights> {
         (0u8..8).prop_map(|bits| Rights::from_bits(bits).unwrap())
+    }
+
+    fn listed() -> impl Strategy<Value = Listed> {
+        (name(), any::<u64>(), rights()).prop_map(|(name, length, rights)| Listed { name, length, rights })
     }
 
     fn layout() -> impl Strategy<Value = Layout> {
@@ -562,6 +467,7 @@ mod tests {
             }),
             (id(), principal()).prop_map(|(id, by)| Request::Free { id, by }),
             id().prop_map(|id| Request::Stop { id }),
+            (principal(), any::<u32>()).prop_map(|(principal, from)| Request::List { principal, from }),
             (id(), node).prop_map(|(id, mapper)| Request::Fence { id, mapper }),
             (place.clone(), any::<u64>()).prop_map(|((owner, extent, offset), add)| Request::FetchAdd {
                 owner,
@@ -593,6 +499,8 @@ mod tests {
             any::<u64>().prop_map(Reply::Old),
             layout().prop_map(Reply::Allocated),
             (rights(), layout()).prop_map(|(rights, layout)| Reply::Mapped(Mapping { rights, layout })),
+            (prop::collection::vec(listed(), 0..5), any::<Option<u32>>())
+                .prop_map(|(regions, next)| Reply::Listed(Listing { regions, next })),
             refusal().prop_map(Reply::Refused),
         ]
     }
@@ -614,6 +522,7 @@ mod tests {
             Just(Refusal::NoPlace),
             Just(Refusal::Malformed),
             Just(Refusal::Target),
+            any::<[u64; 2]>().prop_map(|[has, quota]| RecordError::Quota { has, quota }.into()),
             any::<u16>().prop_map(|node| Refusal::Waits(NodeId(node))),
         ]
     }

@@ -35,7 +35,42 @@ pub enum RecordError {
     /// The node keeps as many records or names as it can.
     #[error("the node keeps {MAX_RECORDS} records or names already: free some regions")]
     Full,
+    /// The principal's regions have as many bytes as the node allows.
+    #[error(
+        "the regions of this principal have {has} bytes with this one, and the node allows {quota}: free some"
+    )]
+    Quota {
+        /// The bytes of its regions with the new one.
+        has: u64,
+        /// The most bytes.
+        quota: u64,
+    },
 }
+
+/// A region in a [`Listing`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// Its name.
+    pub name: Name,
+    /// Its length in bytes.
+    pub length: u64,
+    /// The rights of the principal that asked.
+    pub rights: Rights,
+}
+
+/// A part of the list of a node's regions.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Listing {
+    /// Regions with a name, in no particular order.
+    pub regions: Vec<Listed>,
+    /// The place to go on at; `None` at the end.
+    pub next: Option<u32>,
+}
+
+/// The most regions of one listing.
+const LISTED_AT_ONCE: usize = 128;
+/// The most records that one listing looks at.
+const RECORDS_AT_ONCE: usize = 4096;
 
 /// The answer to a map request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,6 +98,8 @@ struct Slot {
     record: Option<Record>,
     /// The id is given out: the slot is not on the free list.
     reserved: bool,
+    /// The principal whose quota the region counts against, and its bytes.
+    charged: Option<(Principal, u64)>,
 }
 
 /// The records of the regions whose masters are attached to this node.
@@ -72,13 +109,21 @@ pub struct Directory {
     slots: Vec<Slot>,
     free: Vec<u32>,
     first_generation: u64,
+    /// The bytes of the regions of each principal that has any.
+    charges: BTreeMap<Principal, u64>,
 }
 
 impl Directory {
     /// Makes an empty directory. `first_generation` should be random, so that ids of the node's earlier lives name
     /// nothing.
     pub fn new(node: NodeId, first_generation: u64) -> Directory {
-        Directory { node, slots: Vec::new(), free: Vec::new(), first_generation: first_generation >> 1 }
+        Directory {
+            node,
+            slots: Vec::new(),
+            free: Vec::new(),
+            first_generation: first_generation >> 1,
+            charges: BTreeMap::new(),
+        }
     }
 
     /// Reserves the id of a new region, which owns the blocks that are allocated for it.
@@ -92,8 +137,51 @@ impl Directory {
             return Err(RecordError::Full);
         }
         let (slot, generation) = (self.slots.len() as u32, self.first_generation);
-        self.slots.push(Slot { generation, record: None, reserved: true });
+        self.slots.push(Slot { generation, record: None, reserved: true, charged: None });
         Ok(LmrId { node: self.node, slot, generation })
+    }
+
+    /// Counts a reserved id against the quota of a principal, until the id is forgotten. Refused if the principal's
+    /// regions would have more than `quota` bytes.
+    pub fn charge(
+        &mut self,
+        id: LmrId,
+        principal: &Principal,
+        bytes: u64,
+        quota: u64,
+    ) -> Result<(), RecordError> {
+        let has = self.charged(principal).saturating_add(bytes);
+        if has > quota {
+            return Err(RecordError::Quota { has, quota });
+        }
+        let Some(slot) = self.slot(id).filter(|slot| slot.charged.is_none()) else {
+            return Err(RecordError::NoSuch);
+        };
+        slot.charged = Some((principal.clone(), bytes));
+        self.charges.insert(principal.clone(), has);
+        Ok(())
+    }
+
+    /// Returns the bytes of a principal's regions.
+    pub fn charged(&self, principal: &Principal) -> u64 {
+        self.charges.get(principal).copied().unwrap_or_default()
+    }
+
+    /// Lists regions with a name to which a principal has a right. `from` is 0, or the end of the last listing.
+    pub fn list(&self, principal: &Principal, from: u32) -> Listing {
+        let mut listing = Listing::default();
+        for (at, slot) in self.slots.iter().enumerate().skip(from as usize) {
+            if listing.regions.len() == LISTED_AT_ONCE || at - from as usize == RECORDS_AT_ONCE {
+                listing.next = Some(at as u32);
+                break;
+            }
+            let Some(record) = slot.record.as_ref().filter(|record| !record.ending) else { continue };
+            let rights = record.grants.of(principal);
+            if let Some(name) = record.name.clone().filter(|_| rights != Rights::NONE) {
+                listing.regions.push(Listed { name, length: record.layout.length(), rights });
+            }
+        }
+        listing
     }
 
     /// Fills a reserved id. `creator` becomes the master, and its node `mapper` counts as having mapped the region
@@ -214,7 +302,16 @@ impl Directory {
         slot.record = None;
         slot.reserved = false;
         slot.generation += 1;
+        let charged = slot.charged.take();
         self.free.push(id.slot);
+        if let Some((principal, bytes)) = charged
+            && let Some(total) = self.charges.get_mut(&principal)
+        {
+            *total -= bytes;
+            if *total == 0 {
+                self.charges.remove(&principal);
+            }
+        }
     }
 }
 
@@ -337,6 +434,43 @@ mod tests {
         assert!(directory.unmap(id, NodeId(2)));
         let named = made(&mut directory, Some("x"));
         assert!(!directory.unmap(named, ME));
+    }
+
+    #[test]
+    fn a_quota_counts_until_the_region_is_forgotten() {
+        let mut directory = Directory::new(ME, 9);
+        let (alice, bob) = (principal("alice"), principal("bob"));
+        let (first, second) = (directory.reserve().unwrap(), directory.reserve().unwrap());
+        directory.charge(first, &alice, 60, 100).unwrap();
+        let over = RecordError::Quota { has: 101, quota: 100 };
+        assert_eq!(directory.charge(second, &alice, 41, 100), Err(over));
+        let most = RecordError::Quota { has: u64::MAX, quota: 100 };
+        assert_eq!(directory.charge(second, &alice, u64::MAX, 100), Err(most));
+        directory.charge(second, &bob, 100, 100).unwrap();
+        directory.forget(first);
+        directory.forget(first);
+        assert_eq!((directory.charged(&alice), directory.charged(&bob)), (0, 100));
+        assert_eq!(directory.charge(first, &alice, 1, 100), Err(RecordError::NoSuch), "the id is forgotten");
+    }
+
+    #[test]
+    fn a_list_has_what_the_principal_may_use_in_parts() {
+        let mut directory = Directory::new(ME, 9);
+        for number in 0..300 {
+            made(&mut directory, Some(&format!("a/{number}")));
+        }
+        made(&mut directory, None);
+        let (mut from, mut found) = (Some(0), Vec::new());
+        while let Some(at) = from {
+            let part = directory.list(&principal("alice"), at);
+            assert!(part.regions.len() <= LISTED_AT_ONCE);
+            found.extend(part.regions);
+            from = part.next;
+        }
+        assert_eq!(found.len(), 300);
+        assert!(found.iter().all(|listed| listed.rights == Rights::ALL && listed.length == 64));
+        assert_eq!(directory.list(&principal("bob"), 0), Listing::default());
+        assert_eq!(directory.list(&principal("alice"), u32::MAX), Listing::default());
     }
 
     #[test]

@@ -24,6 +24,15 @@ fn every_command_has_help_with_examples() {
         &["sim", "calibrate"],
         &["protocols"],
         &["explain"],
+        &["node"],
+        &["node", "run"],
+        &["node", "status"],
+        &["node", "ls"],
+        &["tier"],
+        &["tier", "put"],
+        &["tier", "get"],
+        &["tier", "ls"],
+        &["tier", "free"],
         &["doctor"],
         &["completions"],
     ] {
@@ -40,7 +49,8 @@ fn every_command_has_help_with_examples() {
 fn shells_get_their_completions() {
     for shell in ["bash", "zsh", "fish"] {
         let script = dunlin(["completions", shell]).well().text();
-        assert!(script.contains("idle-connections") && !script.contains("demo-client"), "{shell}");
+        assert!(script.contains("idle-connections") && script.contains("token-file"), "{shell}");
+        assert!(!script.contains("demo-client"), "{shell}");
     }
 }
 
@@ -106,6 +116,8 @@ fn a_command_whose_program_is_missing_says_how_to_build_it() {
         ("sim", "dunlin-cli-sim"),
         ("explain", "dunlin-cli-idl"),
         ("gen", "dunlin-cli-idl"),
+        ("node", "dunlin-cli-tier"),
+        ("tier", "dunlin-cli-tier"),
     ] {
         for words in [&[command][..], &[command, "--help"], &["-v", command, "list"]] {
             let output = copied(&folder, "").args(words).output().expect("it runs");

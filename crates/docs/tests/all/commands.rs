@@ -22,6 +22,7 @@ fn of(mut words: Vec<String>) -> (&'static str, Vec<String>) {
         Some("bench") => ("dunlin-bench", words.split_off(1)),
         Some("sim") => ("dunlin-sim", words.split_off(1)),
         Some("explain" | "gen") => ("dunlin-idl", words),
+        Some("node" | "tier") => ("dunlin-tier", words),
         _ => ("dunlin", words),
     }
 }

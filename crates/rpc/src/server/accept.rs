@@ -18,6 +18,7 @@ use crate::path::credits::MAX_CREDITS;
 use crate::plan::{
     Carrier, CompletionMode, Illegal, LargePayload, Lease, Plan, RequestHalf, ResponseHalf, Sharing,
 };
+use crate::service::ConnectionObserver;
 use dunlin_fabric::WithSources;
 use dunlin_fabric::{
     Access, Endpoint, Fabric, Host, Link, Listener, Mark, Nanos, ReadyList, Region, RegionKey, Signal,
@@ -131,6 +132,7 @@ pub(crate) struct Control<F: Fabric> {
     pub(crate) state: Arc<ControlState>,
     pub(crate) workers: Vec<Arc<Inbox<F>>>,
     pub(crate) signal: <F::Host as Host>::Signal,
+    pub(crate) observer: Option<Arc<dyn ConnectionObserver>>,
 }
 
 impl<F: Fabric> Control<F> {
@@ -173,7 +175,8 @@ impl<F: Fabric> Control<F> {
                 self.signal.wait(seen, next.min(now + LOOK_EVERY));
             }
         }
-        for (_, session) in sessions.all {
+        for (number, session) in sessions.all {
+            self.observe_end(number, &session);
             if let Ok(goodbye) = Record::Goodbye.encode() {
                 let _ = session.link.send(&goodbye);
             }
@@ -278,10 +281,17 @@ impl<F: Fabric> Control<F> {
     fn end(&self, sessions: &mut Sessions<F>, number: u64) {
         if let Some(session) = sessions.remove(number) {
             session.link.close();
+            self.observe_end(number, &session);
             self.state.clients.leave(number);
             for worker in &self.workers {
                 worker.push(Command::Close { session: number });
             }
+        }
+    }
+
+    fn observe_end(&self, number: u64, session: &Session<F>) {
+        if let Some(observer) = self.observer.as_ref().filter(|_| session.greeted) {
+            observer.closed(number);
         }
     }
 
@@ -360,8 +370,14 @@ impl<F: Fabric> Control<F> {
             session: number,
             extensions: Extensions::default(),
         });
-        send(&session.link, &reply).map_err(|_| Over)?;
+        // Before the reply: the client's first call follows it.
+        let opened = self.observer.as_ref().map_or(Ok(()), |one| one.opened(number, &session.link.peer()));
+        if let Err(text) = opened {
+            self.refuse(&session.link, RefusalCode::TOO_MANY, &text);
+            return Err(Over);
+        }
         session.greeted = true;
+        send(&session.link, &reply).map_err(|_| Over)?;
         session.client = hello.extensions.client().unwrap_or(number);
         self.state.clients.enter(number, hello, &session.lanes);
         self.state.count(|counters| counters.accepted += 1);

@@ -13,6 +13,7 @@ mod head_reports;
 mod idle;
 mod isolation;
 mod memory;
+mod observer;
 mod pieces;
 mod ready;
 mod reconnecting;

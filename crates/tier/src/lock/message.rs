@@ -2,7 +2,8 @@
 //! [`message`](crate::message).
 
 use super::{Grant, Member, Waiter, Word};
-use crate::message::{Malformed, Reader, Writer};
+use crate::codec::{Reader, Writer};
+use crate::message::Malformed;
 use crate::name::Name;
 use crate::place::{LmrId, NodeId};
 use thiserror::Error;

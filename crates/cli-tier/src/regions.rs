@@ -1,0 +1,60 @@
+//! `dunlin tier`: regions with a name, from the command line.
+
+use crate::attach::{AttachArguments, request_failure};
+use crate::get::{self, GetArguments};
+use crate::list::{self, ListArguments};
+use crate::put::{self, PutArguments};
+use clap::{Args, Subcommand};
+use dunlin_command::output::Failure;
+use dunlin_tier_client::Rights;
+use std::process::ExitCode;
+
+const AFTER_HELP: &str = "\
+Examples:
+  dunlin node run &                              the node of this host
+  dunlin tier put greeting --text hello
+  dunlin tier get greeting
+  dunlin tier put data/model model.bin --on node-2 --grant anyone=r
+  dunlin tier get data/model copy.bin
+  dunlin tier ls
+  dunlin tier free data/model";
+
+/// Write, read, list and free named regions.
+#[derive(Args, Debug)]
+#[command(after_help = AFTER_HELP)]
+pub(crate) struct TierArguments {
+    #[command(subcommand)]
+    command: TierCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum TierCommand {
+    Put(PutArguments),
+    Get(GetArguments),
+    Ls(ListArguments),
+    Free(FreeArguments),
+}
+
+/// Free a region for all.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  dunlin tier free data/model")]
+struct FreeArguments {
+    /// Name of the region
+    name: String,
+    #[command(flatten)]
+    attach: AttachArguments,
+}
+
+pub(crate) fn run(arguments: &TierArguments) -> Result<ExitCode, Failure> {
+    match &arguments.command {
+        TierCommand::Put(arguments) => put::run(arguments),
+        TierCommand::Get(arguments) => get::run(arguments),
+        TierCommand::Ls(arguments) => list::run(arguments, false),
+        TierCommand::Free(arguments) => {
+            let tier = arguments.attach.attach()?;
+            let region = tier.map(&arguments.name, Rights::MASTER).map_err(request_failure)?;
+            region.free().map_err(request_failure)?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}

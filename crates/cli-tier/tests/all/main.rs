@@ -1,0 +1,4 @@
+//! `dunlin node` and `dunlin tier` as real processes.
+#![allow(missing_docs, reason = "tests, named for what they hold")]
+
+mod node;

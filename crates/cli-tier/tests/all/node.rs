@@ -1,0 +1,153 @@
+//! Nodes, and commands that use them.
+
+use dunlin_command_testing::{Folder, Running, await_none_with, debris, dunlin, unique};
+use std::io::Write as _;
+
+/// A node by itself that runs.
+struct Node {
+    running: Option<Running>,
+    attach: String,
+}
+
+impl Node {
+    fn start(more: &[&str]) -> Node {
+        let attach = unique("node");
+        let mut words = vec!["node", "run", "--attach", &attach, "--for", "100"];
+        words.extend(more);
+        let running = Running::start(words);
+        assert_eq!(running.line(), format!("listening on {attach}"));
+        Node { running: Some(running), attach }
+    }
+
+    fn words<'a>(&'a self, words: &[&'a str]) -> Vec<&'a str> {
+        [words, &["--node", &self.attach]].concat()
+    }
+
+    /// Ends it as Ctrl-C does.
+    fn end(mut self) {
+        let running = self.running.take().expect("running");
+        running.signal("INT");
+        let ended = running.end().well();
+        assert!(ended.errors.contains("ending: "), "{}", ended.errors);
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if let Some(running) = self.running.take() {
+            running.signal("KILL");
+            running.end();
+        }
+    }
+}
+
+#[test]
+fn a_region_is_put_listed_read_and_freed() {
+    let node = Node::start(&["--memory", "16MiB", "--name", "alone"]);
+    let run = |words: &[&str]| dunlin(node.words(words));
+    run(&["tier", "put", "app/text", "--text", "hello"]).well();
+    assert_eq!(run(&["tier", "get", "app/text"]).well().out, b"hello");
+    let folder = Folder::new("tier");
+    let bytes: Vec<u8> = (0..3_000_001u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let (from, to) = (folder.write("from", &bytes), folder.file("to"));
+    run(&["tier", "put", "app/file", &from, "--grant", "anyone=r"]).well();
+    run(&["tier", "get", "app/file", &to]).well();
+    assert!(std::fs::read(&to).expect("written") == bytes);
+    assert_eq!(
+        run(&["tier", "get", "app/file", "--offset", "1MiB", "--length", "5"]).well().out,
+        bytes[1 << 20..][..5]
+    );
+    let words = node.words(&["tier", "put", "app/pipe", "-", "--size", "10"]);
+    let ended = Running::with_input(words, b"from here").end().well();
+    assert!(ended.errors.contains("the last 1 bytes of the region are zero"), "{}", ended.errors);
+    assert_eq!(run(&["tier", "get", "app/pipe"]).well().out, b"from here\0");
+
+    let listed = run(&["tier", "ls"]).well().text();
+    for word in ["app/text", "app/file", "app/pipe", "READ+WRITE+MASTER", "alone"] {
+        assert!(listed.contains(word), "{listed}");
+    }
+    let listed = run(&["node", "ls", "app/text"]).well().text();
+    assert!(listed.contains("app/text") && !listed.contains("app/file"), "{listed}");
+    let status = run(&["node", "status"]).well().text();
+    assert!(status.contains("node alone: 16 MiB of memory") && status.contains("user-"), "{status}");
+
+    run(&["tier", "put", "app/text", "--text", "again"])
+        .failed(1, &["the name is taken", "dunlin tier free app/text"]);
+    run(&["tier", "put", "app/large", "-", "--size", "1GiB"]).failed(1, &["bytes left"]);
+    run(&["tier", "put", "app/text2", "--text", ""]).failed(1, &["the input is empty"]);
+    let words = node.words(&["tier", "put", "app/short", "-", "--size", "3"]);
+    Running::with_input(words, b"too long").end().failed(1, &["longer than the region's 3 bytes"]);
+    run(&["tier", "get", "app/short"]).failed(1, &["no such region"]);
+    run(&["tier", "ls", "app/short"]).failed(1, &[]);
+    run(&["tier", "get", "app/text", "--offset", "3", "--length", "3"])
+        .failed(1, &["not within the region's 5"]);
+    run(&["tier", "get", "app/missing", &to]).failed(1, &["no such region"]);
+    run(&["tier", "free", "app/text"]).well();
+    run(&["tier", "get", "app/text"]).failed(1, &["no such region"]);
+    let attach = node.attach.clone();
+    node.end();
+    await_none_with(&attach);
+    dunlin(["tier", "ls", "--node", &attach]).failed(1, &["no node of this host", "dunlin node run"]);
+    let name = attach.trim_start_matches("shm:");
+    assert!(debris().iter().all(|path| !path.to_string_lossy().contains(name)));
+}
+
+#[test]
+fn nodes_of_a_list_share_regions_and_one_ends_without_the_other() {
+    let folder = Folder::new("peers");
+    let (one, two) = (unique("one"), unique("two"));
+    let peers = folder.write("nodes.txt", format!("# two nodes\n one {one}\ntwo {two}  # here, too\n"));
+    let first = Node::start(&["--peers", &peers, "--name", "one"]);
+    let second = Node::start(&["--peers", &peers, "--listen", &two]);
+    dunlin(first.words(&["tier", "put", "shared", "--text", "on the other", "--on", "two"])).well();
+    assert_eq!(dunlin(second.words(&["tier", "get", "shared"])).well().out, b"on the other");
+    let listed = dunlin(second.words(&["tier", "ls"])).well().text();
+    assert!(listed.contains("shared") && listed.contains("one"), "{listed}");
+    assert!(!dunlin(second.words(&["node", "ls"])).well().text().contains("shared"), "it was made at one");
+    let status = dunlin(first.words(&["node", "status"])).well().text();
+    assert!(status.contains("nodes: one, two"), "{status}");
+    dunlin(first.words(&["tier", "put", "spread", "--text", "x", "--on", "three"])).failed(1, &["no three"]);
+
+    second.end();
+    let ended = dunlin(first.words(&["tier", "get", "shared"]));
+    assert_eq!(ended.code(), Some(1), "{}", ended.errors);
+    first.end();
+}
+
+#[test]
+fn a_list_that_is_wrong_is_told_by_line_and_a_node_by_its_name() {
+    let folder = Folder::new("wrong");
+    let bad = folder.write("bad.txt", "a shm:a\nb\n");
+    dunlin(["node", "run", "--peers", &bad]).failed(1, &["bad.txt: line 2: write NAME ADDRESS"]);
+    let good = folder.write("good.txt", "a shm:a\nb shm:b\n");
+    dunlin(["node", "run", "--peers", &good]).failed(1, &["not in the list", "give --name one of: a, b"]);
+    dunlin(["node", "run", "--peers", &good, "--name", "c"]).failed(1, &["give --name one of: a, b"]);
+    dunlin(["node", "run", "--peers", "missing.txt"]).failed(1, &["cannot read missing.txt"]);
+    dunlin(["node", "run", "--user", "alice"]).failed(2, &["1000=alice"]);
+    dunlin(["tier", "put", "x", "--grant", "bob=q"]).failed(2, &["alice=rw"]);
+    let node = Node::start(&[]);
+    dunlin(["node", "run", "--attach", &node.attach]).failed(1, &["give --attach another name"]);
+}
+
+#[test]
+fn an_interrupted_put_leaves_no_region() {
+    let node = Node::start(&["--memory", "64MiB"]);
+    let mut command = std::process::Command::new(dunlin_command_testing::dunlin_program())
+        .args(node.words(&["tier", "put", "slow", "-", "--size", "32MiB"]))
+        .stdin(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .expect("it starts");
+    // The pipe stays open: the command waits for the rest.
+    let mut input = command.stdin.take().expect("piped");
+    input.write_all(&vec![7; 3_000_000]).expect("written");
+    let begin = std::time::Instant::now();
+    while !dunlin(node.words(&["tier", "ls"])).text().contains("slow") {
+        assert!(begin.elapsed() < dunlin_command_testing::HANG, "it does not begin");
+    }
+    dunlin_command_testing::signal(command.id(), "INT");
+    assert_eq!(command.wait().expect("it ends").code(), Some(130));
+    drop(input);
+    dunlin(node.words(&["tier", "ls", "slow"])).failed(1, &[]);
+    node.end();
+}

@@ -1,0 +1,101 @@
+//! The price of the node: reads, writes and atomics of a process that is attached, beside those of a process that is a
+//! node itself. Two nodes on shared memory, each in a process of its own.
+//!
+//! `cargo run --release -p dunlin-tier-client --example latency`
+
+use dunlin_fabric::{Address, AddressError, Scheme};
+use dunlin_fabric_shm::{ShmConfig, ShmFabric};
+use dunlin_tier_client::{AttachConfig, Spec};
+use dunlin_tier_node::{Peer, ProcessConfig, ProcessServer, TierConfig};
+use std::error::Error;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+const NODES: [&str; 3] = ["one", "two", "own"];
+const ROUNDS: usize = 5000;
+
+fn address(tag: &str, node: &str) -> Result<Address, AddressError> {
+    Address::new(Scheme::Shm, &format!("latency-{tag}-{node}"))
+}
+
+fn node(tag: &str, name: &str) -> Result<dunlin_tier_node::Tier<ShmFabric>, Box<dyn Error>> {
+    let peers = NODES.map(|node| Peer::at(node, address(tag, node)?));
+    let peers = peers.into_iter().collect::<Result<Vec<_>, _>>()?;
+    let fabric = ShmFabric::new(ShmConfig::default())?;
+    Ok(dunlin_tier_node::Tier::within(&fabric, TierConfig::new(peers, name))?)
+}
+
+/// Prints the median of an operation, in microseconds.
+fn time<E: Error + 'static>(what: &str, mut run: impl FnMut() -> Result<(), E>) -> Result<(), E> {
+    let mut times = Vec::with_capacity(ROUNDS);
+    for _ in 0..ROUNDS {
+        let begin = Instant::now();
+        run()?;
+        times.push(begin.elapsed());
+    }
+    times.sort();
+    let (median, late) = (times[ROUNDS / 2], times[ROUNDS * 99 / 100]);
+    println!("{what:<44} {:>9.2} us  p99 {:>9.2} us", median.as_secs_f64() * 1e6, late.as_secs_f64() * 1e6);
+    Ok(())
+}
+
+macro_rules! measure {
+    ($what:literal, $region:expr) => {{
+        let region = &$region;
+        for size in [64, 4096, 65_536] {
+            let mut bytes = vec![7; size];
+            time(&format!("{}: write {size} B", $what), || region.write(0, &bytes))?;
+            time(&format!("{}: read {size} B", $what), || region.read(0, &mut bytes))?;
+        }
+        time(concat!($what, ": fetch_add"), || region.fetch_add(0, 1).map(drop_old))?;
+    }};
+}
+
+fn drop_old(_old: u64) {}
+
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    if let [tag, name] = &words[..] {
+        let tier = node(tag, name)?;
+        let fabric = ShmFabric::new(ShmConfig::default())?;
+        let attach = address(tag, &format!("{name}-attach"))?;
+        let _processes = ProcessServer::serve(&fabric, &tier, ProcessConfig::new(attach))?;
+        std::thread::sleep(Duration::from_secs(600));
+        return Ok(());
+    }
+    let tag = std::process::id().to_string();
+    let start = |name: &str| Command::new(std::env::current_exe()?).args([&tag, name]).spawn().map(Ended);
+    let _nodes = [start("one")?, start("two")?];
+    let fabric = ShmFabric::new(ShmConfig::default())?;
+    let attach = AttachConfig::new(address(&tag, "one-attach")?);
+    let tier = loop {
+        match dunlin_tier_client::Tier::attach_with(&fabric, attach.clone()) {
+            Ok(tier) => break tier,
+            Err(_) => std::thread::sleep(Duration::from_millis(5)),
+        }
+    };
+    let near = tier.malloc(1 << 20, Spec::here())?;
+    let far = loop {
+        match tier.malloc(1 << 20, Spec::on("two")) {
+            Ok(region) => break region,
+            Err(_) => std::thread::sleep(Duration::from_millis(5)),
+        }
+    };
+    measure!("attached, bytes of the own node", near);
+    measure!("attached, bytes of another node", far);
+    time("attached: malloc and unmap of 4 KiB", || tier.malloc(4096, Spec::here())?.unmap())?;
+    drop((near, far, tier));
+    let own = node(&tag, "own")?;
+    measure!("a node itself, own bytes", own.malloc(1 << 20, Spec::here())?);
+    measure!("a node itself, bytes of another node", own.malloc(1 << 20, Spec::on("two"))?);
+    Ok(())
+}

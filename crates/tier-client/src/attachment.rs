@@ -1,0 +1,218 @@
+//! The connections of a process to its node.
+
+use dunlin_fabric::{Address, AddressError, Fabric, Host, Nanos, Scheme, nanos};
+use dunlin_rpc::{CallError, Client, ClientConfig, ConnectError};
+use dunlin_tier::message::Malformed;
+use dunlin_tier::process::{ATTACH, Attached, ELSEWHERE, Problem, ProcessRequest, REFUSED, SERVICE, Secret};
+use dunlin_tier_node::pool::{Pool, Taken};
+use dunlin_tier_node::{OperationError, RequestError};
+use std::time::Duration;
+use thiserror::Error;
+
+/// The environment variable that names the node's address for processes.
+pub const NODE_VARIABLE: &str = "DUNLIN_NODE";
+
+/// The shortest and the longest pause before a request that the node refused, in nanoseconds.
+const PAUSES: [Nanos; 2] = [20_000, 1_000_000];
+/// The longest answer accepted, in bytes.
+const MAX_RESPONSE: u64 = 1 << 20;
+
+/// Settings of a process.
+#[derive(Clone, Debug)]
+pub struct AttachConfig {
+    /// The address of the node for processes.
+    pub address: Address,
+    /// The time of a request, connecting included. Default: 10 s, twice the time that the node gives its own requests.
+    pub timeout: Duration,
+    /// The name of the program, for the logs of the node. Default: empty.
+    pub program: String,
+}
+
+impl AttachConfig {
+    /// Returns default settings.
+    pub fn new(address: Address) -> AttachConfig {
+        AttachConfig { address, timeout: Duration::from_secs(10), program: String::new() }
+    }
+}
+
+/// Returns the address of a user's node for processes: that in the variable `DUNLIN_NODE`, or `shm:dunlin-node-UID`.
+pub fn default_address() -> Result<Address, AddressError> {
+    match std::env::var(NODE_VARIABLE) {
+        Ok(address) => address.parse(),
+        Err(_) => Address::new(Scheme::Shm, &format!("dunlin-node-{}", rustix::process::geteuid().as_raw())),
+    }
+}
+
+/// The reason why a process could not attach to a node.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum AttachError {
+    /// The address is malformed.
+    #[error("the address of the node ({NODE_VARIABLE}) is not an address")]
+    Address(#[from] AddressError),
+    /// Shared memory cannot be used.
+    #[error("cannot start the shared-memory fabric")]
+    Fabric(#[from] std::io::Error),
+    /// The node cannot be reached.
+    #[error("no node of this host can be reached: start one with `dunlin node run`, or set {NODE_VARIABLE}")]
+    Connect(#[from] ConnectError),
+    /// The node refuses the process.
+    #[error("the node refuses this process")]
+    Refused(#[from] RequestError),
+}
+
+/// A connection, used by one thread at a time.
+#[derive(Debug)]
+pub(crate) struct Connection<P: Fabric> {
+    client: Client<P>,
+    /// Request payloads are built here.
+    payload: Vec<u8>,
+}
+
+/// The attachment of this process.
+#[derive(Debug)]
+pub(crate) struct Attachment<P: Fabric> {
+    fabric: P,
+    config: AttachConfig,
+    pub(crate) attached: Attached,
+    connections: Pool<Connection<P>, <P::Host as Host>::Signal>,
+}
+
+/// The reason why a call has no result.
+pub(crate) enum Failed {
+    /// Bytes are on other nodes.
+    Elsewhere,
+    Problem(Problem),
+    Request(RequestError),
+}
+
+impl From<Failed> for RequestError {
+    fn from(failed: Failed) -> RequestError {
+        match failed {
+            // Only reads and writes of a node's own bytes end so, and their caller asks for it.
+            Failed::Elsewhere => Problem::Malformed.into(),
+            Failed::Problem(problem) => problem.into(),
+            Failed::Request(error) => error,
+        }
+    }
+}
+
+impl From<Failed> for OperationError {
+    fn from(failed: Failed) -> OperationError {
+        match failed {
+            Failed::Problem(problem) => problem.into(),
+            other => OperationError::Request(Box::new(other.into())),
+        }
+    }
+}
+
+fn connect<P: Fabric>(fabric: &P, config: &AttachConfig) -> Result<Client<P>, ConnectError> {
+    let settings = ClientConfig {
+        window: 2,
+        timeout: config.timeout,
+        connect_timeout: config.timeout.min(Duration::from_secs(5)),
+        max_response: MAX_RESPONSE,
+        large_memory: 2 * MAX_RESPONSE,
+        service: SERVICE.to_owned(),
+        program: config.program.clone(),
+        ..ClientConfig::default()
+    };
+    Client::connect(fabric, &config.address, settings)
+}
+
+impl<P: Fabric> Connection<P> {
+    fn attach(&mut self, secret: Option<Secret>, timeout: Duration) -> Result<Attached, Failed> {
+        self.once(ATTACH, &ProcessRequest::Attach { secret }, timeout, Attached::parse)
+    }
+
+    /// Makes one call.
+    fn once<T>(
+        &mut self,
+        function: u16,
+        request: &ProcessRequest<'_>,
+        timeout: Duration,
+        take: impl FnOnce(&[u8]) -> Result<T, Malformed>,
+    ) -> Result<T, Failed> {
+        request.encode_into(&mut self.payload);
+        let this_node = || "the node of this host".to_owned();
+        match self.client.within(timeout).call(function, &self.payload) {
+            Ok(answer) => {
+                take(&answer).map_err(|_| Failed::Request(RequestError::Answer { node: this_node() }))
+            }
+            Err(CallError::Application { code: ELSEWHERE, .. }) => Err(Failed::Elsewhere),
+            Err(CallError::Application { code: REFUSED, payload }) => match Problem::parse(&payload) {
+                Ok(problem) => Err(Failed::Problem(problem)),
+                Err(_) => Err(Failed::Request(RequestError::Answer { node: this_node() })),
+            },
+            Err(source) => Err(Failed::Request(RequestError::Call { node: this_node(), source })),
+        }
+    }
+}
+
+impl<P: Fabric> Attachment<P> {
+    pub(crate) fn new(fabric: &P, config: AttachConfig) -> Result<Self, AttachError> {
+        let mut first = Connection { client: connect(fabric, &config)?, payload: Vec::new() };
+        let attached = first.attach(None, config.timeout).map_err(RequestError::from)?;
+        let connections = Pool::new(fabric.host(), attached.operations.max(1).into());
+        // The first place of the pool is that of the first connection.
+        if let Some(Taken::Make(_)) = connections.take(fabric.host(), 0) {
+            connections.give(first);
+        }
+        Ok(Attachment { fabric: fabric.clone(), config, attached, connections })
+    }
+
+    /// Makes a call on a connection that no other thread uses, and passes the answer to `take`. Blocks until the timeout
+    /// of the settings at most.
+    pub(crate) fn call<T>(
+        &self,
+        function: u16,
+        request: &ProcessRequest<'_>,
+        take: impl FnMut(&[u8]) -> Result<T, Malformed>,
+    ) -> Result<T, Failed> {
+        self.call_within(function, request, self.config.timeout, take)
+    }
+
+    pub(crate) fn call_within<T>(
+        &self,
+        function: u16,
+        request: &ProcessRequest<'_>,
+        timeout: Duration,
+        mut take: impl FnMut(&[u8]) -> Result<T, Malformed>,
+    ) -> Result<T, Failed> {
+        let host = self.fabric.host();
+        let until = host.now().saturating_add(nanos(timeout));
+        let left = || Duration::from_nanos(until.saturating_sub(host.now()));
+        let mut connection = match self.connections.take(host, until) {
+            None => return Err(Failed::Request(RequestError::Busy)),
+            Some(Taken::Value(connection)) => connection,
+            Some(Taken::Make(number)) => self.another().inspect_err(|_| self.connections.failed(number))?,
+        };
+        let mut answer = connection.once(function, request, left(), &mut take);
+        if matches!(answer, Err(Failed::Problem(Problem::NotAttached))) {
+            // The client has connected again. The node knows this process still, if it lives and another connection of
+            // this process does.
+            answer = match connection.attach(Some(self.attached.secret), left()) {
+                Ok(_) => connection.once(function, request, left(), &mut take),
+                Err(failed) => Err(failed),
+            };
+        }
+        // Refused, and so not executed: another attachment of this process has requests under way.
+        let mut pause = PAUSES[0];
+        while matches!(answer, Err(Failed::Problem(Problem::Operations(_)))) && host.now() < until {
+            host.sleep(host.now().saturating_add(pause).min(until));
+            pause = (2 * pause).min(PAUSES[1]);
+            answer = connection.once(function, request, left(), &mut take);
+        }
+        self.connections.give(connection);
+        answer
+    }
+
+    fn another(&self) -> Result<Connection<P>, Failed> {
+        let client = connect(&self.fabric, &self.config).map_err(|source| {
+            Failed::Request(RequestError::Connect { node: "the node of this host".to_owned(), source })
+        })?;
+        let mut connection = Connection { client, payload: Vec::new() };
+        connection.attach(Some(self.attached.secret), self.config.timeout)?;
+        Ok(connection)
+    }
+}

@@ -1,0 +1,22 @@
+//! The memory tier (LITE, SOSP 2017) for a process: named, permissioned regions, through the node of its host.
+//!
+//! ```text
+//! Tier, Lmr       the words of `dunlin_tier_node::Tier`, in a process        tier.rs, lmr.rs
+//!   Attachment    connections to the node, one for each thread at a time     attachment.rs
+//! ```
+//!
+//! The node (`dunlin node run`) owns the NIC and the memory, and checks rights and bounds. This crate cuts operations
+//! into requests of a bounded size, and keeps no rules of its own. A program that is a node itself uses
+//! `dunlin-tier-node` in its place.
+#![forbid(unsafe_code)]
+
+mod attachment;
+mod lmr;
+mod tier;
+
+pub use attachment::{AttachConfig, AttachError, NODE_VARIABLE, default_address};
+pub use lmr::Lmr;
+pub use tier::Tier;
+
+pub use dunlin_tier::process::{NodeStatus, ProcessStatus};
+pub use dunlin_tier_node::{AccessError, Listed, Listing, OperationError, RequestError, Rights, Spec};

@@ -1,0 +1,105 @@
+//! A process's face of the tier.
+
+use crate::attachment::{AttachConfig, AttachError, Attachment, default_address};
+use crate::lmr::Lmr;
+use dunlin_fabric::{Address, Fabric};
+use dunlin_fabric_shm::{ShmConfig, ShmFabric};
+use dunlin_tier::process::{LIST, MALLOC, MAP, NodeStatus, Opened, ProcessRequest, STATUS, parse_listing};
+use dunlin_tier::{Grantee, Listing, Name, Principal, Rights};
+use dunlin_tier_node::{RequestError, Spec};
+use std::sync::Arc;
+
+/// This process's attachment to the node of its host. Clones are the same attachment; all methods may be called from any
+/// thread. As many threads as the node allows have a request under way at the same time; further ones wait.
+///
+/// The handles of the process are closed when the last clone and the last region are dropped, and when the process ends
+/// in any way. When the node has ended, all methods fail: attach again to the next one.
+#[derive(Debug)]
+pub struct Tier<P: Fabric = ShmFabric>(Arc<Attachment<P>>);
+
+impl<P: Fabric> Clone for Tier<P> {
+    fn clone(&self) -> Self {
+        Tier(Arc::clone(&self.0))
+    }
+}
+
+impl Tier<ShmFabric> {
+    /// Attaches to the node of this host (`LT_join`), at the [`default_address`]. Blocks for 5 s at most.
+    pub fn join() -> Result<Self, AttachError> {
+        Self::attach(&default_address()?)
+    }
+
+    /// Attaches to the node that serves processes at `address`. Blocks for 5 s at most.
+    pub fn attach(address: &Address) -> Result<Self, AttachError> {
+        let fabric = ShmFabric::new(ShmConfig::default())?;
+        Self::attach_with(&fabric, AttachConfig::new(address.clone()))
+    }
+}
+
+impl<P: Fabric> Tier<P> {
+    /// Attaches with settings.
+    pub fn attach_with(fabric: &P, config: AttachConfig) -> Result<Self, AttachError> {
+        Ok(Tier(Arc::new(Attachment::new(fabric, config)?)))
+    }
+
+    /// Returns the name of the node.
+    pub fn node(&self) -> &str {
+        &self.0.attached.node
+    }
+
+    /// Returns the principal that the node takes this process for.
+    pub fn principal(&self) -> &str {
+        &self.0.attached.principal
+    }
+
+    /// Allocates a zeroed region of `length` bytes (`LT_malloc`); this process's principal becomes its master. Blocks
+    /// until [`AttachConfig::timeout`] at most.
+    pub fn malloc(&self, length: u64, spec: Spec) -> Result<Lmr<P>, RequestError> {
+        let name = spec.name().map(Name::new).transpose()?;
+        let mut grants = Vec::new();
+        for (to, rights) in spec.grants() {
+            let to = to.map_or(Ok(Grantee::Anyone), |to| Principal::new(to).map(Grantee::Principal))?;
+            grants.push((to, rights));
+        }
+        let nodes = spec.nodes().map(str::to_owned).collect::<Vec<_>>();
+        let too_many = |what, limit: usize| RequestError::Limit { what, limit: limit as u64 };
+        if nodes.len() > dunlin_tier::process::MAX_STORES {
+            return Err(too_many("nodes in one malloc", dunlin_tier::process::MAX_STORES));
+        }
+        if let Some(long) = nodes.iter().find(|node| node.len() > 255) {
+            return Err(RequestError::NoNode(long.clone()));
+        }
+        if grants.len() > dunlin_tier::MAX_GRANTS {
+            return Err(too_many("grants in one malloc", dunlin_tier::MAX_GRANTS));
+        }
+        let opened =
+            self.0.call(MALLOC, &ProcessRequest::Malloc { length, nodes, name, grants }, Opened::parse)?;
+        Ok(Lmr::new(&self.0, opened, Rights::ALL))
+    }
+
+    /// Maps a region by its name with exactly these rights (`LT_map`). Each call gives a new handle. Blocks until
+    /// [`AttachConfig::timeout`] at most.
+    ///
+    /// # Errors
+    /// A region to which this process's principal has no right looks like an absent one.
+    pub fn map(&self, name: impl AsRef<[u8]>, rights: Rights) -> Result<Lmr<P>, RequestError> {
+        let name = Name::new(name)?;
+        let opened = self.0.call(MAP, &ProcessRequest::Map { name, rights }, Opened::parse)?;
+        Ok(Lmr::new(&self.0, opened, rights))
+    }
+
+    /// Describes the node and its processes.
+    pub fn status(&self) -> Result<NodeStatus, RequestError> {
+        Ok(self.0.call(STATUS, &ProcessRequest::Status, NodeStatus::parse)?)
+    }
+
+    /// Lists regions with a name that were made at a node and to which this process's principal has a right: `from` is 0,
+    /// then [`Listing::next`]. An empty name is that of this host's node.
+    pub fn list(&self, node: &str, from: u32) -> Result<Listing, RequestError> {
+        if node.len() > 255 {
+            return Err(RequestError::NoNode(node.to_owned()));
+        }
+        let request = ProcessRequest::List { node: node.to_owned(), from };
+        Ok(self.0.call(LIST, &request, parse_listing)?)
+    }
+}

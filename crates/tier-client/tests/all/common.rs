@@ -1,0 +1,77 @@
+//! Nodes with a service for processes.
+
+use dunlin_fabric::{Address, Scheme};
+use dunlin_fabric_shm::{ShmConfig, ShmFabric};
+use dunlin_tier_client::{AttachConfig, Lmr, OperationError, Tier};
+use dunlin_tier_node::{Peer, ProcessConfig, ProcessServer, TierConfig};
+use std::time::{Duration, Instant};
+
+/// No test takes so long: it hangs.
+pub(crate) const HANG: Duration = Duration::from_secs(60);
+
+pub(crate) fn fabric() -> ShmFabric {
+    ShmFabric::new(ShmConfig::default()).unwrap()
+}
+
+pub(crate) fn attach_address(tag: &str, node: &str) -> Address {
+    Address::new(Scheme::Shm, &format!("tier-test-{tag}-{node}-attach")).unwrap()
+}
+
+/// Settings of a node of a list.
+pub(crate) fn config(tag: &str, nodes: &[&str], node: &str) -> TierConfig {
+    let peer = |name: &&str| {
+        let mut peer = Peer::named(Scheme::Shm, &format!("test-{tag}-{name}")).unwrap();
+        peer.name = (*name).to_owned();
+        peer
+    };
+    let mut config = TierConfig::new(nodes.iter().map(peer).collect(), node);
+    config.memory = 8 << 20;
+    config
+}
+
+/// A node of this process that serves processes.
+pub(crate) struct Serving {
+    pub(crate) address: Address,
+    // Ends before the node.
+    _processes: ProcessServer<ShmFabric>,
+    _node: dunlin_tier_node::Tier<ShmFabric>,
+}
+
+pub(crate) fn serve(config: TierConfig, tag: &str, change: impl FnOnce(&mut ProcessConfig)) -> Serving {
+    let fabric = fabric();
+    let address = attach_address(tag, &config.node);
+    let node = dunlin_tier_node::Tier::within(&fabric, config).unwrap();
+    let mut processes = ProcessConfig::new(address.clone());
+    change(&mut processes);
+    let processes = ProcessServer::serve(&fabric, &node, processes).unwrap();
+    Serving { address, _processes: processes, _node: node }
+}
+
+pub(crate) fn tag(what: &str) -> String {
+    format!("{what}-{}", std::process::id())
+}
+
+/// Attaches, with time enough that a hang is a hang of the test.
+pub(crate) fn attach(address: &Address) -> Tier {
+    let config = AttachConfig { timeout: HANG, ..AttachConfig::new(address.clone()) };
+    Tier::attach_with(&fabric(), config).unwrap()
+}
+
+/// Repeats an attempt until it gives a value.
+#[track_caller]
+pub(crate) fn wait<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
+    let begin = Instant::now();
+    loop {
+        if let Some(value) = attempt() {
+            return value;
+        }
+        assert!(begin.elapsed() < HANG, "no end of waiting: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+pub(crate) fn bytes_of(region: &Lmr) -> Result<Vec<u8>, OperationError> {
+    let mut bytes = vec![0; region.len() as usize];
+    region.read(0, &mut bytes)?;
+    Ok(bytes)
+}

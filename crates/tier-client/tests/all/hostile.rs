@@ -1,0 +1,261 @@
+//! Requests that no library sends: forged handles, ranges that overflow, any bytes. No byte of another process changes.
+
+use crate::common::{Serving, attach, attach_address, bytes_of, config, fabric, serve, tag};
+use dunlin_fabric_shm::ShmFabric;
+use dunlin_rpc::{CallError, Cause, Client, ClientConfig};
+use dunlin_tier::process::{
+    ATTACH, Attached, ELSEWHERE, FREE, LIST, MAX_HERE, MAX_MOVED, Opened, Problem, ProcessRequest, READ,
+    READ_HERE, REFUSED, SERVICE, WRITE_HERE,
+};
+use dunlin_tier::{AccessError, Rights};
+use dunlin_tier_client::{Lmr, Spec, Tier};
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+
+/// A client without the library.
+struct Raw {
+    client: Client<ShmFabric>,
+    attached: Attached,
+}
+
+type Answer = Result<Vec<u8>, CallError>;
+
+impl Raw {
+    fn connect(node: &Serving) -> Client<ShmFabric> {
+        let config = ClientConfig { service: SERVICE.to_owned(), ..ClientConfig::default() };
+        Client::connect(&fabric(), &node.address, config).unwrap()
+    }
+
+    fn attach(node: &Serving) -> Raw {
+        let mut client = Self::connect(node);
+        let bytes = send(&mut client, ATTACH, &ProcessRequest::Attach { secret: None }).unwrap();
+        Raw { client, attached: Attached::parse(&bytes).unwrap() }
+    }
+
+    fn ask(&mut self, request: &ProcessRequest<'_>) -> Answer {
+        send(&mut self.client, request.function(), request)
+    }
+
+    fn malloc(&mut self, length: u64, node: &str) -> Opened {
+        let (nodes, name, grants) = (vec![node.to_owned()], None, Vec::new());
+        let answer = self.ask(&ProcessRequest::Malloc { length, nodes, name, grants }).unwrap();
+        Opened::parse(&answer).unwrap()
+    }
+}
+
+fn send(client: &mut Client<ShmFabric>, function: u16, request: &ProcessRequest<'_>) -> Answer {
+    let mut bytes = Vec::new();
+    request.encode_into(&mut bytes);
+    client.call(function, &bytes).map(|answer| answer.to_vec())
+}
+
+#[track_caller]
+fn problem(answer: Answer) -> Problem {
+    match answer {
+        Err(CallError::Application { code: REFUSED, payload }) => Problem::parse(&payload).unwrap(),
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+/// Every request that names a handle.
+fn with_handle(handle: u64, own: u64) -> Vec<ProcessRequest<'static>> {
+    let (offset, length, to) = (0, 8, dunlin_tier::Grantee::Anyone);
+    vec![
+        ProcessRequest::Read { handle, offset, length },
+        ProcessRequest::Write { handle, offset, bytes: b"overwritten" },
+        ProcessRequest::FetchAdd { handle, offset, add: 1 },
+        ProcessRequest::CompareSwap { handle, offset, expected: 0, swap: 1 },
+        ProcessRequest::Set { handle, offset, length, value: 1 },
+        ProcessRequest::Copy { handle, offset, length, to: own, target: 0 },
+        ProcessRequest::Copy { handle: own, offset, length, to: handle, target: 0 },
+        ProcessRequest::Grant { handle, to, rights: Rights::READ },
+        ProcessRequest::Free { handle },
+        ProcessRequest::Unmap { handle },
+    ]
+}
+
+/// Regions of another process, and their bytes.
+struct Canaries(Vec<(Lmr, Vec<u8>)>);
+
+impl Canaries {
+    fn new(victim: &Tier, nodes: &[&str]) -> Canaries {
+        let canary = |(at, node): (usize, &&str)| {
+            let region = victim.malloc(3000, Spec::on(node)).unwrap();
+            let bytes: Vec<u8> = (0..3000).map(|byte| (byte * 7 + at) as u8).collect();
+            region.write(0, &bytes).unwrap();
+            (region, bytes)
+        };
+        Canaries(nodes.iter().enumerate().map(canary).collect())
+    }
+
+    #[track_caller]
+    fn check(&self) {
+        for (region, bytes) in &self.0 {
+            crate::common::wait("the canary", || (bytes_of(region).unwrap() == *bytes).then_some(()));
+        }
+    }
+}
+
+fn two_nodes(tag: &str) -> [Serving; 2] {
+    ["one", "two"].map(|name| serve(config(tag, &["one", "two"], name), tag, |_| {}))
+}
+
+#[test]
+fn handles_of_others_forged_ones_and_stale_ones_are_refused() {
+    let tag = tag("forged");
+    let nodes = two_nodes(&tag);
+    let victim = attach(&nodes[0].address);
+    let canaries = Canaries::new(&victim, &["one", "two", "one"]);
+    let (mut other, mut raw) = (Raw::attach(&nodes[0]), Raw::attach(&nodes[0]));
+    let theirs = other.malloc(4096, "one").handle;
+    let (own, stale) = (raw.malloc(4096, "one").handle, raw.malloc(4096, "one").handle);
+    raw.ask(&ProcessRequest::Unmap { handle: stale }).unwrap();
+    for handle in [theirs, stale, 0, 1, u64::MAX, own ^ 1, own + (1 << 32), own ^ (1 << 63)] {
+        for request in with_handle(handle, own) {
+            assert_eq!(problem(raw.ask(&request)), Problem::Access(AccessError::NoHandle), "{request:?}");
+            if let ProcessRequest::Read { .. } | ProcessRequest::Write { .. } = request {
+                let here = if request.function() == READ { READ_HERE } else { WRITE_HERE };
+                let answer = send(&mut raw.client, here, &request);
+                assert_eq!(problem(answer), Problem::Access(AccessError::NoHandle));
+            }
+        }
+    }
+    other.ask(&ProcessRequest::Read { handle: theirs, offset: 0, length: 8 }).unwrap();
+    canaries.check();
+}
+
+#[test]
+fn ranges_that_overflow_and_requests_that_are_too_long_are_refused() {
+    let tag = tag("bounds");
+    let nodes = two_nodes(&tag);
+    let victim = attach(&nodes[0].address);
+    let canaries = Canaries::new(&victim, &["one", "two"]);
+    let mut raw = Raw::attach(&nodes[0]);
+    for node in ["one", "two"] {
+        let handle = raw.malloc(4096, node).handle;
+        for offset in [4089, 4097, 1 << 32, u64::MAX - 7, u64::MAX - 8, u64::MAX, 1 << 63] {
+            for request in with_handle(handle, handle).into_iter().take(5) {
+                let request = match request {
+                    ProcessRequest::Read { length, .. } => ProcessRequest::Read { handle, offset, length },
+                    ProcessRequest::Write { bytes, .. } => ProcessRequest::Write { handle, offset, bytes },
+                    ProcessRequest::FetchAdd { add, .. } => ProcessRequest::FetchAdd { handle, offset, add },
+                    ProcessRequest::CompareSwap { .. } => {
+                        ProcessRequest::CompareSwap { handle, offset, expected: 0, swap: 1 }
+                    }
+                    _ => ProcessRequest::Set { handle, offset, length: 8, value: 1 },
+                };
+                let found = problem(raw.ask(&request));
+                assert!(
+                    matches!(found, Problem::Access(AccessError::OutOfBounds { offset: at, .. }) if at == offset),
+                    "{request:?}: {found:?}"
+                );
+            }
+            let copy = ProcessRequest::Copy { handle, offset: 0, length: 8, to: handle, target: offset };
+            assert!(matches!(problem(raw.ask(&copy)), Problem::Access(AccessError::OutOfBounds { .. })));
+        }
+        assert_eq!(
+            problem(raw.ask(&ProcessRequest::FetchAdd { handle, offset: 4, add: 1 })),
+            Problem::Access(AccessError::Misaligned(4))
+        );
+        let length = MAX_MOVED + 1;
+        let long = problem(raw.ask(&ProcessRequest::Read { handle, offset: 0, length }));
+        assert_eq!(long, Problem::TooLong { length: length.into(), limit: MAX_MOVED });
+        let read = ProcessRequest::Read { handle, offset: 0, length: MAX_HERE + 1 };
+        let long = problem(send(&mut raw.client, READ_HERE, &read));
+        assert!(matches!(long, Problem::TooLong { limit: MAX_HERE, .. }));
+    }
+    // Bytes of the other node are not reached by the function that does not wait.
+    let handle = raw.malloc(4096, "two").handle;
+    let answer = send(&mut raw.client, READ_HERE, &ProcessRequest::Read { handle, offset: 0, length: 8 });
+    assert!(matches!(answer, Err(CallError::Application { code: ELSEWHERE, .. })), "{answer:?}");
+    for length in [0, u64::MAX, 1 << 50] {
+        let request = ProcessRequest::Malloc { length, nodes: Vec::new(), name: None, grants: Vec::new() };
+        assert_eq!(problem(raw.ask(&request)), Problem::Length(length));
+    }
+    canaries.check();
+}
+
+#[test]
+fn connections_are_of_use_only_after_they_are_attached_and_only_with_their_own_secret() {
+    let tag = tag("secret");
+    let node = serve(config(&tag, &["one"], "one"), &tag, |settings| settings.limits.connections = 3);
+    let mut raw = Raw::attach(&node);
+    let handle = raw.malloc(4096, "one").handle;
+    let mut client = Raw::connect(&node);
+    let read = ProcessRequest::Read { handle, offset: 0, length: 8 };
+    assert_eq!(problem(send(&mut client, READ, &read)), Problem::NotAttached);
+    assert_eq!(problem(send(&mut client, READ_HERE, &read)), Problem::NotAttached);
+    assert_eq!(problem(send(&mut client, FREE, &ProcessRequest::Free { handle })), Problem::NotAttached);
+    let mut secret = raw.attached.secret;
+    secret[3] ^= 1;
+    let guess = ProcessRequest::Attach { secret: Some(secret) };
+    assert_eq!(problem(send(&mut client, ATTACH, &guess)), Problem::NotAttached);
+    let join = ProcessRequest::Attach { secret: Some(raw.attached.secret) };
+    send(&mut client, ATTACH, &join).unwrap();
+    assert_eq!(problem(send(&mut client, ATTACH, &join)), Problem::Malformed, "attached already");
+    assert_eq!(send(&mut client, READ, &read).unwrap(), [0; 8]);
+    // The handles live as long as any connection of the process.
+    drop(raw);
+    assert_eq!(send(&mut client, READ, &read).unwrap(), [0; 8]);
+    // The node counts the connections of a process id.
+    let more: Vec<_> = (0..2)
+        .map(|_| {
+            crate::common::wait("room", || {
+                let config = ClientConfig { service: SERVICE.to_owned(), ..ClientConfig::default() };
+                Client::connect(&fabric(), &attach_address(&tag, "one"), config).ok()
+            })
+        })
+        .collect();
+    let config = ClientConfig { service: SERVICE.to_owned(), ..ClientConfig::default() };
+    let refused = Client::connect(&fabric(), &node.address, config).unwrap_err();
+    assert!(refused.to_string().contains("has 3 connections"), "{refused}");
+    drop(more);
+}
+
+/// A request with bytes changed, cut or added, or any bytes.
+fn payload() -> impl Strategy<Value = (u16, Vec<u8>)> {
+    let numbers = prop_oneof![Just(0u64), Just(u64::MAX), any::<u64>(), 0u64..9000];
+    let valid = (READ..=LIST, prop::collection::vec(numbers, 0..6)).prop_map(|(function, numbers)| {
+        (function, numbers.iter().flat_map(|number| number.to_le_bytes()).collect())
+    });
+    let noise = (0u16..20, prop::collection::vec(any::<u8>(), 0..200));
+    prop_oneof![valid, noise]
+}
+
+#[test]
+fn any_bytes_as_requests_change_nothing_of_others() {
+    let tag = tag("fuzz");
+    let nodes = two_nodes(&tag);
+    let victim = attach(&nodes[0].address);
+    let canaries = Canaries::new(&victim, &["one", "two", "one"]);
+    let mut raw = Raw::attach(&nodes[0]);
+    let handles: Vec<u64> = ["one", "two"].iter().map(|node| raw.malloc(4096, node).handle).collect();
+    let raw = std::cell::RefCell::new(raw);
+    let cases = ProptestConfig { cases: 3000, failure_persistence: None, ..ProptestConfig::default() };
+    let outcome = TestRunner::new(cases).run(
+        &(payload(), any::<prop::sample::Index>()),
+        |((function, bytes), index)| {
+            // Half of the requests begin with a handle that is live.
+            let mut bytes = bytes;
+            if let (Some(place), true) = (bytes.first_chunk_mut::<8>(), index.index(2) == 0) {
+                *place = handles[index.index(4) / 2].to_le_bytes();
+            }
+            // Frees and unmaps of the fuzzer's own regions are right, and leave stale handles behind.
+            match raw.borrow_mut().client.call(function, &bytes).map(|answer| answer.to_vec()) {
+                Ok(_) => {}
+                Err(CallError::Application { code: REFUSED, payload }) => {
+                    drop(Problem::parse(&payload).unwrap())
+                }
+                Err(CallError::Application { code: ELSEWHERE, payload }) => prop_assert!(payload.is_empty()),
+                Err(CallError::NotExecuted(Cause::Refused(_))) => {}
+                Err(other) => prop_assert!(false, "{other:?}"),
+            }
+            Ok(())
+        },
+    );
+    outcome.unwrap();
+    canaries.check();
+    let status = victim.status().unwrap();
+    assert!(status.refused > 100, "{status:?}");
+    assert_eq!(status.processes.len(), 2);
+}

@@ -1,0 +1,7 @@
+//! Nodes, and processes that attach to them.
+#![allow(missing_docs, reason = "tests, named for what they hold")]
+
+mod common;
+mod hostile;
+mod processes;
+mod service;

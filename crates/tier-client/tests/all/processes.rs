@@ -1,0 +1,142 @@
+//! Real processes: two nodes, and applications of both. A child runs the test of that name with its role in the
+//! environment.
+
+use crate::common::{attach, attach_address, bytes_of, config, serve, wait};
+use dunlin_tier_client::{OperationError, RequestError, Rights, Spec, Tier};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+const ROLE: &str = "TIER_TEST_ROLE";
+const TAG: &str = "TIER_TEST_TAG";
+
+struct Child(std::process::Child);
+
+impl Child {
+    fn start(role: &str, tag: &str) -> Child {
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["processes::child", "--exact", "--nocapture", "--test-threads=1"])
+            .env(ROLE, role)
+            .env(TAG, tag)
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        Child(child)
+    }
+
+    /// Sends SIGKILL, and waits for the end.
+    fn kill(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The children of the test below end with it: it kills them.
+#[test]
+fn child() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let tag = std::env::var(TAG).unwrap();
+    let wait_for_end = || std::thread::sleep(Duration::from_secs(600));
+    match role.as_str() {
+        "one" | "two" => {
+            let mut settings = config(&tag, &["one", "two"], &role);
+            settings.timeout = Duration::from_secs(2);
+            let _node = serve(settings, &tag, |_| {});
+            wait_for_end();
+        }
+        "writer" => {
+            let tier = attach(&attach_address(&tag, "one"));
+            let region = tier.malloc(300_000, Spec::on("two").named("shared")).unwrap();
+            let _unnamed = ["one", "two"].map(|node| tier.malloc(500_000, Spec::on(node)).unwrap());
+            region.write(64, &[7; 299_936]).unwrap();
+            region.fetch_add(0, 1).unwrap();
+            wait_for_end();
+        }
+        "reader" => {
+            let tier = attach(&attach_address(&tag, "two"));
+            let region = wait("the region", || tier.map("shared", Rights::READ.with(Rights::WRITE)).ok());
+            wait("the writer", || (region.fetch_add(0, 0).unwrap() == 1).then_some(()));
+            wait("its bytes", || {
+                bytes_of(&region).unwrap()[64..].iter().all(|byte| *byte == 7).then_some(())
+            });
+            region.fetch_add(0, 1).unwrap();
+            wait_for_end();
+        }
+        other => panic!("no role {other}"),
+    }
+}
+
+fn handles_of(tier: &Tier, process: u32) -> Option<u32> {
+    let status = tier.status().unwrap();
+    let found = status.processes.iter().find(|one| one.process == process);
+    found.map(|one| one.handles)
+}
+
+/// The bytes that are in use, or not zeroed yet, at a node.
+fn used(tier: &Tier) -> u64 {
+    let status = tier.status().unwrap();
+    status.memory - status.free
+}
+
+#[test]
+fn applications_of_two_nodes_share_a_region_and_survive_each_other() {
+    if std::env::var(ROLE).is_ok() {
+        return;
+    }
+    let tag = crate::common::tag("real");
+    let (_one, mut two) = (Child::start("one", &tag), Child::start("two", &tag));
+    let addresses = ["one", "two"].map(|node| attach_address(&tag, node));
+    let attached = |at: usize| wait("a node", || Tier::attach(&addresses[at]).ok()).node().to_owned();
+    assert_eq!([attached(0), attached(1)], ["one", "two"]);
+    let here = addresses.each_ref().map(attach);
+    let before = here.each_ref().map(used);
+
+    let (mut writer, reader) = (Child::start("writer", &tag), Child::start("reader", &tag));
+    let view = wait("the region", || here[0].map("shared", Rights::ALL).ok());
+    wait("writer and reader", || (view.fetch_add(0, 0).unwrap() == 2).then_some(()));
+    assert_eq!(handles_of(&here[0], writer.0.id()), Some(3));
+    assert_eq!(handles_of(&here[1], reader.0.id()), Some(1));
+    let during = here.each_ref().map(used);
+
+    // The handles of a killed process go, and with them the regions without a name.
+    writer.kill();
+    wait("the end of the writer's handles", || handles_of(&here[0], writer.0.id()).is_none().then_some(()));
+    wait("its memory on its own node", || (used(&here[0]) == before[0]).then_some(()));
+    wait("its memory on the other node", || (used(&here[1]) < during[1]).then_some(()));
+    assert!(used(&here[1]) > before[1], "the region with a name stays");
+    assert_eq!(view.fetch_add(0, 5).unwrap(), 2);
+    assert!(bytes_of(&view).unwrap()[64..].iter().all(|byte| *byte == 7));
+    assert_eq!(handles_of(&here[1], reader.0.id()), Some(1), "another process keeps its handles");
+
+    // A killed node: its own processes hear of it at once, those of other nodes with their next operation.
+    let theirs = here[1].map("shared", Rights::READ).unwrap();
+    two.kill();
+    for _ in 0..3 {
+        let error = theirs.read(0, &mut [0; 8]).unwrap_err();
+        let is_call =
+            matches!(&error, OperationError::Request(one) if matches!(**one, RequestError::Call { .. }));
+        assert!(is_call, "{error:?}");
+    }
+    assert!(matches!(here[1].status(), Err(RequestError::Call { .. })));
+    let error = view.write(0, b"into nothing").unwrap_err();
+    assert!(!matches!(error, OperationError::Access(dunlin_tier_client::AccessError::NoHandle)), "{error:?}");
+    let own = here[0].malloc(4096, Spec::on("one")).unwrap();
+    own.write(0, b"the own node goes on").unwrap();
+
+    // The next life of the node knows none of its processes.
+    let _two = Child::start("two", &tag);
+    wait("the next node", || match theirs.read(0, &mut [0; 8]) {
+        Err(OperationError::Request(error)) if matches!(*error, RequestError::Detached) => Some(()),
+        Err(_) => None,
+        Ok(()) => panic!("a handle of a node that has ended"),
+    });
+    let again = attach(&addresses[1]);
+    assert_eq!(handles_of(&again, reader.0.id()), None);
+    wait("memory of the new node", || here[0].malloc(4096, Spec::on("two")).ok());
+}

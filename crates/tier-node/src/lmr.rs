@@ -1,0 +1,205 @@
+//! The regions that an application has mapped.
+
+use crate::error::{OperationError, RequestError};
+use crate::path::{Change, Stop, Transfer};
+use crate::tier::Running;
+use dunlin_fabric::Fabric;
+use dunlin_tier::message::Request;
+use dunlin_tier::{AccessError, Cut, Grantee, Handle, Kind, LmrId, Principal, Rights};
+use std::sync::Arc;
+
+/// A memory region (LMR) that this node has mapped for a principal. May be shared by threads. Dropping it unmaps it.
+#[derive(Debug)]
+pub struct Lmr<F: Fabric> {
+    pub(crate) running: Arc<Running<F>>,
+    pub(crate) principal: Principal,
+    pub(crate) handle: Handle,
+    pub(crate) id: LmrId,
+    pub(crate) length: u64,
+}
+
+impl<F: Fabric> Lmr<F> {
+    /// Returns the length in bytes.
+    pub fn len(&self) -> u64 {
+        self.length
+    }
+
+    /// Returns whether the length is zero, which no region has.
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// Returns the rights of this handle.
+    pub fn rights(&self) -> Result<Rights, AccessError> {
+        Ok(self.running.node.state().handles.describe(self.handle)?.1)
+    }
+
+    /// Copies bytes at `offset` out of the region (`LT_read`). Blocks until they are there, or until
+    /// [`TierConfig::timeout`](crate::TierConfig::timeout).
+    pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), OperationError> {
+        self.running.node.transfer(self.handle, Kind::Read, offset, Transfer::Read(into))
+    }
+
+    /// As [`read`](Lmr::read), without waiting for other nodes: returns `false` if not all of the region's bytes are on
+    /// this node, and nothing was read.
+    pub fn read_here(&self, offset: u64, into: &mut [u8]) -> Result<bool, OperationError> {
+        self.running.node.transfer_here(self.handle, Kind::Read, offset, Transfer::Read(into))
+    }
+
+    /// As [`write`](Lmr::write), without waiting for other nodes: returns `false` if not all of the bytes are on this
+    /// node, and nothing was written.
+    pub fn write_here(&self, offset: u64, from: &[u8]) -> Result<bool, OperationError> {
+        self.running.node.transfer_here(self.handle, Kind::Write, offset, Transfer::Write(from))
+    }
+
+    /// Copies bytes into the region at `offset` (`LT_write`). Blocks until they are placed, or until
+    /// [`TierConfig::timeout`](crate::TierConfig::timeout). Concurrent operations on the same bytes may interleave.
+    ///
+    /// Reads by other nodes see the bytes from then on. The node that stores them reads with its own processor, and may
+    /// see them a few microseconds later: a completion does not say that the processor sees the data.
+    pub fn write(&self, offset: u64, from: &[u8]) -> Result<(), OperationError> {
+        self.running.node.transfer(self.handle, Kind::Write, offset, Transfer::Write(from))
+    }
+
+    /// Adds to the aligned word at `offset` and returns its old value (`LT_fetch-add`). Words are little-endian.
+    pub fn fetch_add(&self, offset: u64, add: u64) -> Result<u64, OperationError> {
+        self.change(offset, Change::Add(add))
+    }
+
+    /// Stores `swap` in the aligned word at `offset` if it is `expected`, and returns the old value.
+    pub fn compare_swap(&self, offset: u64, expected: u64, swap: u64) -> Result<u64, OperationError> {
+        self.change(offset, Change::Swap { expected, swap })
+    }
+
+    fn change(&self, offset: u64, change: Change) -> Result<u64, OperationError> {
+        self.running.node.change_word(self.handle, self.id, offset, change)
+    }
+
+    /// Sets `length` bytes at `offset` to a value, by a command to the nodes that store them (section 7.1). The nodes
+    /// carry it out one after the other. Blocks until [`TierConfig::timeout`](crate::TierConfig::timeout) at most.
+    pub fn memset(&self, offset: u64, length: u64, value: u8) -> Result<(), OperationError> {
+        let node = &*self.running.node;
+        node.operate(self.handle, Kind::Write, offset, length, |_, layout, deadline| {
+            for cut in layout.cut(offset, length, u32::MAX) {
+                let (owner, extent, offset, length) = (self.id, cut.extent, cut.offset, cut.length);
+                let until = deadline.until(node.fabric.host());
+                let request = Request::Set { owner, extent, offset, length, value };
+                if let Err(error) = node.demand(cut.node, request, until) {
+                    return Err(Stop::failed(Box::new(error)));
+                }
+            }
+            Ok(Some(()))
+        })
+    }
+
+    /// Copies `length` bytes at `offset` to `target` of another region or of the same one (`LT_memcpy`, `LT_memmove`):
+    /// the nodes that store the source write them to the target (section 7.1), so they do not pass through this process.
+    /// Overlapping ranges of one region are right. This handle needs READ, the other WRITE, and this process's principal
+    /// both. Blocks until [`TierConfig::timeout`](crate::TierConfig::timeout) at most.
+    pub fn copy(&self, offset: u64, length: u64, to: &Lmr<F>, target: u64) -> Result<(), OperationError> {
+        let node = &*self.running.node;
+        // Both are checked here first; the target is checked again by the nodes that write.
+        let (to_id, to_rights, to_length) = node.state().handles.describe(to.handle)?;
+        if !to_rights.contains(Rights::WRITE) {
+            return Err(AccessError::Denied { needs: Rights::WRITE, has: to_rights }.into());
+        }
+        if target > to_length || length > to_length - target {
+            return Err(AccessError::OutOfBounds { offset: target, length, size: to_length }.into());
+        }
+        let backwards = to_id == self.id && target > offset;
+        node.operate(self.handle, Kind::Read, offset, length, |_, layout, deadline| {
+            let until = deadline.until(node.fabric.host());
+            let copy = |cut: Cut| {
+                let request = Request::Copy {
+                    owner: self.id,
+                    extent: cut.extent,
+                    offset: cut.offset,
+                    length: cut.length,
+                    to: to_id,
+                    target: target + cut.at,
+                    backwards,
+                    principal: self.principal.clone(),
+                };
+                match node.demand(cut.node, request, until) {
+                    Ok(_) => Ok(()),
+                    Err(error) => Err(Stop::failed(Box::new(error))),
+                }
+            };
+            if backwards {
+                let cuts: Vec<Cut> = layout.cut(offset, length, u32::MAX).collect();
+                cuts.into_iter().rev().try_for_each(copy)?;
+            } else {
+                layout.cut(offset, length, u32::MAX).try_for_each(copy)?;
+            }
+            Ok(Some(()))
+        })
+    }
+
+    /// Grants rights to a principal. This handle needs MASTER, and its principal the rights. Blocks until
+    /// [`TierConfig::timeout`](crate::TierConfig::timeout) at most.
+    pub fn grant(&self, principal: &str, rights: Rights) -> Result<(), RequestError> {
+        self.grant_to(Grantee::Principal(Principal::new(principal)?), rights)
+    }
+
+    /// Grants rights to every principal; as [`grant`](Lmr::grant).
+    pub fn grant_anyone(&self, rights: Rights) -> Result<(), RequestError> {
+        self.grant_to(Grantee::Anyone, rights)
+    }
+
+    pub(crate) fn grant_to(&self, to: Grantee, rights: Rights) -> Result<(), RequestError> {
+        let node = &*self.running.node;
+        self.check_master()?;
+        let (id, by) = (self.id, self.principal.clone());
+        node.demand(id.node, Request::Grant { id, rights, by, to }, node.until())?;
+        Ok(())
+    }
+
+    fn check_master(&self) -> Result<(), AccessError> {
+        let has = self.rights()?;
+        if has.contains(Rights::MASTER) {
+            Ok(())
+        } else {
+            Err(AccessError::Denied { needs: Rights::MASTER, has })
+        }
+    }
+
+    /// Frees the region for all (`LT_free`). This handle needs MASTER. Returns when no node can touch the memory any
+    /// more and it was taken back. Blocks until [`TierConfig::timeout`](crate::TierConfig::timeout) at most.
+    ///
+    /// # Errors
+    /// [`Refusal::Waits`](dunlin_tier::message::Refusal::Waits): the region is gone for all, and its memory is kept until
+    /// the node of that number answers or ends.
+    pub fn free(self) -> Result<(), RequestError> {
+        self.free_shared()
+    }
+
+    /// As [`free`](Lmr::free), for a region that other threads use: their operations end or fail.
+    pub(crate) fn free_shared(&self) -> Result<(), RequestError> {
+        let node = &*self.running.node;
+        self.check_master()?;
+        let (id, by) = (self.id, self.principal.clone());
+        node.demand(id.node, Request::Free { id, by }, node.until())?;
+        Ok(())
+    }
+
+    /// Unmaps the region and tells the record's node (`LT_unmap`). Dropping does the same in the background. Blocks
+    /// until [`TierConfig::timeout`](crate::TierConfig::timeout) at most.
+    pub fn unmap(self) -> Result<(), RequestError> {
+        let node = &*self.running.node;
+        let closed = node.state().handles.unmap(self.handle)?;
+        if let Some(id) = closed {
+            node.demand(id.node, Request::Unmap { id, mapper: node.me }, node.until())?;
+        }
+        Ok(())
+    }
+}
+
+impl<F: Fabric> Drop for Lmr<F> {
+    fn drop(&mut self) {
+        // An unmapped handle is unknown, which is fine.
+        let closed = self.running.node.state().handles.unmap(self.handle);
+        if let Ok(Some(id)) = closed {
+            self.running.node.report_unmapped(id);
+        }
+    }
+}

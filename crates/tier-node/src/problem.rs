@@ -1,0 +1,87 @@
+//! Errors as they travel from a node to a process of its host, and back into the types that the process has.
+
+use crate::error::{OperationError, RequestError};
+use dunlin_fabric::WithSources;
+use dunlin_tier::process::Problem;
+
+impl From<RequestError> for Problem {
+    fn from(error: RequestError) -> Problem {
+        match error {
+            RequestError::NoNode(node) => Problem::NoNode(node),
+            RequestError::Access(error) => Problem::Access(error),
+            RequestError::Table(error) => Problem::Table(error),
+            RequestError::Length(length) => Problem::Length(length),
+            RequestError::Refused { node, source } => Problem::Refused { node, refusal: source },
+            RequestError::Busy => Problem::Busy,
+            RequestError::Detached => Problem::NotAttached,
+            other => {
+                let may_have_executed = other.may_have_executed();
+                Problem::Other { text: WithSources(&other).to_string(), may_have_executed }
+            }
+        }
+    }
+}
+
+impl From<OperationError> for Problem {
+    fn from(error: OperationError) -> Problem {
+        match error {
+            OperationError::Access(error) => Problem::Access(error),
+            OperationError::Unanswered { node } => Problem::Unanswered(node),
+            OperationError::Busy => Problem::Busy,
+            OperationError::Request(error) => Problem::from(*error),
+            other => {
+                let may_have_executed = other.may_have_executed();
+                Problem::Other { text: WithSources(&other).to_string(), may_have_executed }
+            }
+        }
+    }
+}
+
+impl From<Problem> for RequestError {
+    fn from(problem: Problem) -> RequestError {
+        let reported =
+            |text: &str| RequestError::Reported { text: text.to_owned(), may_have_executed: false };
+        match problem {
+            Problem::Access(error) => RequestError::Access(error),
+            Problem::Table(error) => RequestError::Table(error),
+            Problem::Handles(limit) => {
+                RequestError::Limit { what: "handles: unmap some", limit: limit.into() }
+            }
+            Problem::Operations(limit) => RequestError::Limit {
+                what: "requests at the same time: use fewer threads",
+                limit: limit.into(),
+            },
+            Problem::Connections(limit) => {
+                RequestError::Limit { what: "connections: close some", limit: limit.into() }
+            }
+            Problem::NotAttached => RequestError::Detached,
+            Problem::Unknown => reported("the kernel does not say which user this process belongs to"),
+            Problem::TooLong { limit, .. } => {
+                RequestError::Limit { what: "bytes in one request", limit: limit.into() }
+            }
+            Problem::Malformed => {
+                reported("the request cannot be understood: bring node and process to the same release")
+            }
+            Problem::Refused { node, refusal } => RequestError::Refused { node, source: refusal },
+            Problem::NoNode(node) => RequestError::NoNode(node),
+            Problem::Length(length) => RequestError::Length(length),
+            Problem::Busy => RequestError::Busy,
+            Problem::Unanswered(node) => RequestError::Reported {
+                text: format!("{node} did not complete the operation in time, or ended"),
+                may_have_executed: true,
+            },
+            Problem::Other { text, may_have_executed } => RequestError::Reported { text, may_have_executed },
+        }
+    }
+}
+
+impl From<Problem> for OperationError {
+    fn from(problem: Problem) -> OperationError {
+        match problem {
+            Problem::Access(error) => OperationError::Access(error),
+            Problem::Unanswered(node) => OperationError::Unanswered { node },
+            Problem::Busy => OperationError::Busy,
+            other => OperationError::Request(Box::new(other.into())),
+        }
+    }
+}

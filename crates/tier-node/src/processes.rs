@@ -1,0 +1,125 @@
+//! The node of a host for the processes of that host (section 3.3): they attach over shared memory as clients of the
+//! engine, and share the node's queue pairs, its arena and its records.
+//!
+//! ```text
+//! worker        ATTACH, and READ and WRITE of bytes on this node     never waits
+//! pool          READ, WRITE and atomics                              may wait for other nodes
+//! attendants    MALLOC, MAP, FREE, MEMSET, COPY, ...                 wait for other nodes
+//! ```
+
+mod answer;
+mod registry;
+
+use self::answer::{Pooled, Working, attend};
+use self::registry::Registry;
+use crate::error::JoinError;
+use crate::tier::Tier;
+use dunlin_fabric::{Address, Fabric, Host, Task};
+use dunlin_rpc::{FunctionMode, Server, ServerBuilder, ServerConfig};
+use dunlin_tier::process::{
+    ATTACH, COMPARE_SWAP, COPY, FETCH_ADD, FREE, GRANT, LIST, MALLOC, MAP, MAX_MOVED, MEMSET, READ,
+    READ_HERE, SERVICE, STATUS, UNMAP, WRITE, WRITE_HERE,
+};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// The longest answer: a status with all nodes and processes.
+const MAX_RESPONSE: u64 = 1 << 20;
+/// Registered memory for long requests of all processes.
+const LARGE_MEMORY: u64 = 16 << 20;
+
+/// The most that a node gives one process: one user and process id, as the kernel reports them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProcessLimits {
+    /// Handles. Default: 4096.
+    pub handles: u32,
+    /// Requests that are served at the same time. Default: 4, half of [`ProcessConfig::threads`].
+    pub operations: u16,
+    /// Connections. Default: 64.
+    pub connections: u16,
+}
+
+impl Default for ProcessLimits {
+    fn default() -> Self {
+        ProcessLimits { handles: 4096, operations: 4, connections: 64 }
+    }
+}
+
+/// Settings of the service for processes.
+#[derive(Clone, Debug)]
+pub struct ProcessConfig {
+    /// The address at which processes attach.
+    pub address: Address,
+    /// The most that each process gets.
+    pub limits: ProcessLimits,
+    /// The principals of users, by user id. A user that is not listed is `user-ID`. Default: none.
+    pub users: BTreeMap<u32, String>,
+    /// Threads for operations on bytes that may wait for other nodes, and the same number again for other requests.
+    /// Default: 8.
+    pub threads: u16,
+}
+
+impl ProcessConfig {
+    /// Returns default settings.
+    pub fn new(address: Address) -> ProcessConfig {
+        ProcessConfig { address, limits: ProcessLimits::default(), users: BTreeMap::new(), threads: 8 }
+    }
+}
+
+/// The service of a node for the processes of its host. Dropping it ends it; the processes' handles are closed.
+#[derive(Debug)]
+pub struct ProcessServer<P: Fabric> {
+    server: Option<Server<P>>,
+    attendants: Vec<Task>,
+}
+
+impl<P: Fabric> ProcessServer<P> {
+    /// Serves processes over `fabric`, whose links must know the user of a process: shared memory. The node may be on
+    /// another fabric.
+    pub fn serve<F: Fabric>(fabric: &P, tier: &Tier<F>, config: ProcessConfig) -> Result<Self, JoinError> {
+        let settings = ServerConfig {
+            pool_threads: config.threads,
+            max_payload: u64::from(MAX_MOVED) + 64,
+            max_response: MAX_RESPONSE,
+            large_memory: LARGE_MEMORY,
+            large_response_memory: 2 * MAX_RESPONSE,
+            max_connections: 4096,
+            service: SERVICE.to_owned(),
+            ..ServerConfig::default()
+        };
+        for principal in config.users.values() {
+            tier.acting_for(principal)?;
+        }
+        let (address, threads) = (config.address.clone(), config.threads);
+        let registry = Arc::new(Registry::new(tier.clone(), config));
+        let mut builder = ServerBuilder::new(fabric).config(settings).observe(Arc::clone(&registry) as _);
+        for function in [ATTACH, READ_HERE, WRITE_HERE] {
+            builder = builder.function(function, FunctionMode::Worker);
+        }
+        for function in [READ, WRITE, FETCH_ADD, COMPARE_SWAP] {
+            builder = builder.function(function, FunctionMode::Pool);
+        }
+        for function in [MEMSET, COPY, MALLOC, MAP, UNMAP, FREE, GRANT, STATUS, LIST] {
+            builder = builder.function(function, FunctionMode::Pull);
+        }
+        let server = builder
+            .pool(Pooled(Arc::clone(&registry)))
+            .serve(&address, |_| Box::new(Working::new(Arc::clone(&registry))))?;
+        let mut processes = ProcessServer { server: Some(server), attendants: Vec::new() };
+        for number in 0..threads {
+            let Some(puller) = processes.server.as_ref().map(Server::puller) else { break };
+            let registry = Arc::clone(&registry);
+            let body = Box::new(move || attend(&registry, &puller));
+            processes.attendants.push(fabric.host().spawn(&format!("tier-attend-{number}"), body)?);
+        }
+        Ok(processes)
+    }
+}
+
+impl<P: Fabric> Drop for ProcessServer<P> {
+    fn drop(&mut self) {
+        // Ends the queue of the attendants, too.
+        drop(self.server.take());
+        self.attendants.drain(..).for_each(Task::join);
+    }
+}

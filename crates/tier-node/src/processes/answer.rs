@@ -1,0 +1,256 @@
+//! The answers to requests of processes.
+
+use super::registry::{Process, Registry};
+use crate::error::RequestError;
+use crate::lmr::Lmr;
+use crate::spec::Spec;
+use dunlin_fabric::{Fabric, Nanos};
+use dunlin_rpc::{ApplicationCode, PoolService, Puller, Reply, Request, Service, Status};
+use dunlin_tier::Grantee;
+use dunlin_tier::message::Refusal;
+use dunlin_tier::process::{
+    ELSEWHERE, MAX_CHANGED, MAX_HERE, MAX_MOVED, Opened, Problem, ProcessRequest, READ_HERE, REFUSED,
+    WRITE_HERE, encode_listing,
+};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// The reason why a request has no answer.
+enum Refused {
+    Problem(Problem),
+    /// Bytes are on other nodes.
+    Elsewhere,
+}
+
+impl<T: Into<Problem>> From<T> for Refused {
+    fn from(problem: T) -> Refused {
+        Refused::Problem(problem.into())
+    }
+}
+
+impl Refused {
+    fn code(&self) -> u16 {
+        match self {
+            Refused::Problem(_) => REFUSED,
+            Refused::Elsewhere => ELSEWHERE,
+        }
+    }
+
+    fn payload(&self) -> Vec<u8> {
+        match self {
+            Refused::Problem(problem) => problem.encode(),
+            Refused::Elsewhere => Vec::new(),
+        }
+    }
+}
+
+fn application(code: u16) -> Option<ApplicationCode> {
+    ApplicationCode::new(code)
+}
+
+fn within(length: usize, limit: u32) -> Result<(), Refused> {
+    let length = length as u64;
+    if length > limit.into() { Err(Problem::TooLong { length, limit }.into()) } else { Ok(()) }
+}
+
+impl<F: Fabric> Registry<F> {
+    /// Counts a request, and makes the answer to one that is refused.
+    fn finish(&self, outcome: Result<(), Refused>, reply: &mut Reply<'_>) -> Result<(), Status> {
+        let Err(refused) = outcome else {
+            self.answered.fetch_add(1, Ordering::Relaxed);
+            return Ok(());
+        };
+        if matches!(refused, Refused::Problem(_)) {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+        }
+        // Bytes of a read that failed must not leave.
+        reply.clear();
+        reply.write(&refused.payload())?;
+        Err(application(refused.code()).map_or(Status::Malformed, Status::Application))
+    }
+
+    /// Answers a request of the worker, which waits for nothing.
+    fn work(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Refused> {
+        let parsed =
+            ProcessRequest::parse(request.function, request.payload).map_err(|_| Problem::Malformed)?;
+        if let ProcessRequest::Attach { secret } = parsed {
+            let attached = self.attach(request.session, secret)?;
+            return put(reply, &attached.encode());
+        }
+        let process = self.process(request.session)?;
+        let here = match (request.function, parsed) {
+            (READ_HERE, ProcessRequest::Read { handle, offset, length }) => {
+                within(length as usize, MAX_HERE)?;
+                process.region(handle)?.read_here(offset, space(reply, length)?)?
+            }
+            (WRITE_HERE, ProcessRequest::Write { handle, offset, bytes }) => {
+                within(bytes.len(), MAX_HERE)?;
+                process.region(handle)?.write_here(offset, bytes)?
+            }
+            _ => return Err(Problem::Malformed.into()),
+        };
+        if here { Ok(()) } else { Err(Refused::Elsewhere) }
+    }
+
+    /// Answers an operation on bytes, which may wait for other nodes.
+    fn operate(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Refused> {
+        let process = self.process(request.session)?;
+        let _serving = process.serving(self.config.limits.operations)?;
+        let parsed =
+            ProcessRequest::parse(request.function, request.payload).map_err(|_| Problem::Malformed)?;
+        let old = match parsed {
+            ProcessRequest::Read { handle, offset, length } => {
+                within(length as usize, MAX_MOVED)?;
+                return Ok(process.region(handle)?.read(offset, space(reply, length)?)?);
+            }
+            ProcessRequest::Write { handle, offset, bytes } => {
+                within(bytes.len(), MAX_MOVED)?;
+                return Ok(process.region(handle)?.write(offset, bytes)?);
+            }
+            ProcessRequest::FetchAdd { handle, offset, add } => {
+                process.region(handle)?.fetch_add(offset, add)?
+            }
+            ProcessRequest::CompareSwap { handle, offset, expected, swap } => {
+                process.region(handle)?.compare_swap(offset, expected, swap)?
+            }
+            _ => return Err(Problem::Malformed.into()),
+        };
+        put(reply, &old.to_le_bytes())
+    }
+
+    /// Answers a request that waits for other nodes.
+    fn attend(&self, session: u64, function: u16, payload: &[u8]) -> Result<Vec<u8>, Refused> {
+        let process = self.process(session)?;
+        let _serving = process.serving(self.config.limits.operations)?;
+        let request = ProcessRequest::parse(function, payload).map_err(|_| Problem::Malformed)?;
+        match request {
+            ProcessRequest::Set { handle, offset, length, value } => {
+                within(length as usize, MAX_CHANGED)?;
+                process.region(handle)?.memset(offset, length.into(), value)?;
+            }
+            ProcessRequest::Copy { handle, offset, length, to, target } => {
+                within(length as usize, MAX_CHANGED)?;
+                let to = process.region(to)?;
+                process.region(handle)?.copy(offset, length.into(), &to, target)?;
+            }
+            ProcessRequest::Malloc { length, nodes, name, grants } => {
+                let mut spec = Spec::spread(nodes.iter().map(String::as_str));
+                if let Some(name) = name {
+                    spec = spec.named(name.as_bytes());
+                }
+                for (to, rights) in grants {
+                    spec = match to {
+                        Grantee::Anyone => spec.grant_anyone(rights),
+                        Grantee::Principal(principal) => spec.grant(principal.as_str(), rights),
+                    };
+                }
+                process.check_room(self.config.limits.handles)?;
+                let region = process.tier.malloc(length, spec)?;
+                let opened = self.opened(&process, region);
+                return Ok(opened.map_err(|(problem, region)| {
+                    // Nobody got to know it.
+                    let _ = region.free_shared();
+                    problem
+                })?);
+            }
+            ProcessRequest::Map { name, rights } => {
+                process.check_room(self.config.limits.handles)?;
+                let region = process.tier.map(name.as_bytes(), rights)?;
+                return Ok(self.opened(&process, region).map_err(|(problem, _)| problem)?);
+            }
+            ProcessRequest::Unmap { handle } => {
+                let region =
+                    process.close(handle).ok_or(Problem::Access(dunlin_tier::AccessError::NoHandle))?;
+                // With operations under way, the last of them unmaps.
+                if let Ok(region) = Arc::try_unwrap(region) {
+                    region.unmap()?;
+                }
+            }
+            ProcessRequest::Free { handle } => {
+                let freed = process.region(handle)?.free_shared();
+                if matches!(freed, Ok(()) | Err(RequestError::Refused { source: Refusal::Waits(_), .. })) {
+                    drop(process.close(handle));
+                }
+                freed?;
+            }
+            ProcessRequest::Grant { handle, to, rights } => process.region(handle)?.grant_to(to, rights)?,
+            ProcessRequest::Status => return Ok(self.status().encode()),
+            ProcessRequest::List { node, from } => {
+                let node = if node.is_empty() { self.tier.name() } else { &node };
+                return Ok(encode_listing(&process.tier.list(node, from)?));
+            }
+            _ => return Err(Problem::Malformed.into()),
+        }
+        Ok(Vec::new())
+    }
+
+    fn opened(&self, process: &Process<F>, region: Lmr<F>) -> Result<Vec<u8>, (Problem, Arc<Lmr<F>>)> {
+        let (length, region_number) = (region.len(), self.region_number(region.id));
+        let handle = self.open(process, region)?;
+        Ok(Opened { handle, length, region: region_number }.encode())
+    }
+}
+
+/// Makes room for bytes in a reply.
+fn space<'a>(reply: &'a mut Reply<'_>, length: u32) -> Result<&'a mut [u8], Refused> {
+    let limit = reply.limit() as u32;
+    let too_long = Problem::TooLong { length: length.into(), limit };
+    reply.reserve(length as usize).map_err(|_| too_long.into())
+}
+
+fn put(reply: &mut Reply<'_>, bytes: &[u8]) -> Result<(), Refused> {
+    space(reply, bytes.len() as u32)?.copy_from_slice(bytes);
+    Ok(())
+}
+
+/// The service of the worker.
+pub(super) struct Working<F: Fabric>(Arc<Registry<F>>);
+
+impl<F: Fabric> Working<F> {
+    pub(super) fn new(registry: Arc<Registry<F>>) -> Self {
+        Working(registry)
+    }
+}
+
+impl<F: Fabric> Service for Working<F> {
+    fn call(&mut self, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Status> {
+        let outcome = self.0.work(request, reply);
+        self.0.finish(outcome, reply)
+    }
+}
+
+/// The service of the pool.
+pub(super) struct Pooled<F: Fabric>(pub(super) Arc<Registry<F>>);
+
+impl<F: Fabric> PoolService for Pooled<F> {
+    fn call(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Status> {
+        let outcome = self.0.operate(request, reply);
+        self.0.finish(outcome, reply)
+    }
+}
+
+/// Answers requests that wait for other nodes, until the server ends.
+pub(super) fn attend<F: Fabric, P: Fabric>(registry: &Registry<F>, puller: &Puller<P>) {
+    while let Some(mut incoming) = puller.receive(Nanos::MAX) {
+        incoming.begin();
+        let answer = catch_unwind(AssertUnwindSafe(|| {
+            registry.attend(incoming.session, incoming.function, &incoming.payload)
+        }));
+        match answer {
+            Ok(Ok(payload)) => {
+                registry.answered.fetch_add(1, Ordering::Relaxed);
+                incoming.reply(payload);
+            }
+            Ok(Err(refused)) => {
+                registry.refused.fetch_add(1, Ordering::Relaxed);
+                match application(refused.code()) {
+                    Some(code) => incoming.fail(code, refused.payload()),
+                    None => incoming.refuse(Status::Malformed),
+                }
+            }
+            // The caller learns that the handler panicked.
+            Err(_) => drop(incoming),
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! The processes that are attached, their connections and their handles.
+
+use super::ProcessConfig;
+use crate::lmr::Lmr;
+use crate::tier::Tier;
+use dunlin_fabric::{Fabric, PeerIdentity};
+use dunlin_rpc::ConnectionObserver;
+use dunlin_tier::process::{Attached, MAX_LISTED_PROCESSES, NodeStatus, Problem, ProcessStatus, Secret};
+use dunlin_tier::{LmrId, Slots};
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// The use that a process of the host makes of the node, by all its attachments.
+#[derive(Debug, Default)]
+struct Usage {
+    connections: AtomicU16,
+    handles: AtomicU32,
+    /// Requests that are being served.
+    running: AtomicU16,
+}
+
+/// An attachment of a process. Its handles are closed when its last connection ends.
+#[derive(Debug)]
+pub(super) struct Process<F: Fabric> {
+    /// The node, acting for the principal of the process.
+    pub(super) tier: Tier<F>,
+    handles: Mutex<Slots<Arc<Lmr<F>>>>,
+    usage: Arc<Usage>,
+    peer: PeerIdentity,
+}
+
+/// A request that is being served counts against the limit of its process.
+#[derive(Debug)]
+pub(super) struct Serving<'a>(&'a AtomicU16);
+
+impl Drop for Serving<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Release);
+    }
+}
+
+impl<F: Fabric> Process<F> {
+    fn handles(&self) -> MutexGuard<'_, Slots<Arc<Lmr<F>>>> {
+        self.handles.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the region of a handle of this process.
+    pub(super) fn region(&self, handle: u64) -> Result<Arc<Lmr<F>>, Problem> {
+        let region = self.handles().get(handle).map(Arc::clone);
+        region.ok_or(Problem::Access(dunlin_tier::AccessError::NoHandle))
+    }
+
+    /// Closes a handle; returns its region.
+    pub(super) fn close(&self, handle: u64) -> Option<Arc<Lmr<F>>> {
+        let region = self.handles().remove(handle)?;
+        self.usage.handles.fetch_sub(1, Ordering::Relaxed);
+        Some(region)
+    }
+
+    /// Checks that the process can have another handle.
+    pub(super) fn check_room(&self, limit: u32) -> Result<(), Problem> {
+        let has = self.usage.handles.load(Ordering::Relaxed);
+        if has >= limit { Err(Problem::Handles(limit)) } else { Ok(()) }
+    }
+
+    /// Begins to serve a request that takes a thread.
+    pub(super) fn serving(&self, limit: u16) -> Result<Serving<'_>, Problem> {
+        let before = self.usage.running.fetch_add(1, Ordering::Acquire);
+        let serving = Serving(&self.usage.running);
+        if before >= limit { Err(Problem::Operations(limit)) } else { Ok(serving) }
+    }
+}
+
+#[derive(Debug)]
+struct Session<F: Fabric> {
+    peer: PeerIdentity,
+    usage: Arc<Usage>,
+    process: Option<(Secret, Arc<Process<F>>)>,
+}
+
+#[derive(Debug)]
+struct State<F: Fabric> {
+    sessions: HashMap<u64, Session<F>>,
+    /// Each process with the number of its connections.
+    processes: BTreeMap<Secret, (Arc<Process<F>>, u16)>,
+    /// By user and process id, while there are connections.
+    usage: BTreeMap<(Option<u32>, Option<u32>), Arc<Usage>>,
+}
+
+/// The attached processes of a node.
+#[derive(Debug)]
+pub(super) struct Registry<F: Fabric> {
+    pub(super) tier: Tier<F>,
+    pub(super) config: ProcessConfig,
+    state: RwLock<State<F>>,
+    /// Hides the ids of regions, which name nodes, from processes.
+    numbers: RandomState,
+    pub(super) answered: AtomicU64,
+    pub(super) refused: AtomicU64,
+}
+
+impl<F: Fabric> Registry<F> {
+    pub(super) fn new(tier: Tier<F>, config: ProcessConfig) -> Self {
+        let state = State { sessions: HashMap::new(), processes: BTreeMap::new(), usage: BTreeMap::new() };
+        let (answered, refused) = (AtomicU64::new(0), AtomicU64::new(0));
+        let numbers = RandomState::new();
+        Registry { tier, config, state: RwLock::new(state), numbers, answered, refused }
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, State<F>> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, State<F>> {
+        self.state.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the process of a connection.
+    pub(super) fn process(&self, session: u64) -> Result<Arc<Process<F>>, Problem> {
+        let state = self.read();
+        let attached = state.sessions.get(&session).and_then(|session| session.process.as_ref());
+        attached.map(|(_, process)| Arc::clone(process)).ok_or(Problem::NotAttached)
+    }
+
+    /// Joins a connection to a process: a new one without a secret.
+    pub(super) fn attach(&self, session: u64, secret: Option<Secret>) -> Result<Attached, Problem> {
+        let mut state = self.write();
+        let State { sessions, processes, .. } = &mut *state;
+        let session = sessions.get_mut(&session).ok_or(Problem::NotAttached)?;
+        if session.process.is_some() {
+            return Err(Problem::Malformed);
+        }
+        let (secret, process) = match secret {
+            Some(secret) => {
+                // A secret is of use to the process alone that got it.
+                let found = processes.get_mut(&secret).filter(|(process, _)| process.peer == session.peer);
+                let (process, connections) = found.ok_or(Problem::NotAttached)?;
+                *connections += 1;
+                (secret, Arc::clone(process))
+            }
+            None => {
+                let process = Arc::new(self.new_process(session)?);
+                let mut secret = Secret::default();
+                secret[..8].copy_from_slice(&self.tier.draw().to_le_bytes());
+                secret[8..].copy_from_slice(&self.tier.draw().to_le_bytes());
+                processes.insert(secret, (Arc::clone(&process), 1));
+                (secret, process)
+            }
+        };
+        session.process = Some((secret, Arc::clone(&process)));
+        Ok(Attached {
+            secret,
+            operations: self.config.limits.operations,
+            node: self.tier.name().to_owned(),
+            principal: process.tier.principal().to_owned(),
+        })
+    }
+
+    fn new_process(&self, session: &Session<F>) -> Result<Process<F>, Problem> {
+        let (peer, usage) = (session.peer.clone(), Arc::clone(&session.usage));
+        let user = peer.user.ok_or(Problem::Unknown)?;
+        let named = self.config.users.get(&user);
+        let principal = named.cloned().unwrap_or_else(|| format!("user-{user}"));
+        let tier = self.tier.acting_for(&principal).map_err(|_| Problem::Unknown)?;
+        let handles = Slots::new(self.config.limits.handles, self.tier.draw() as u32);
+        Ok(Process { tier, handles: Mutex::new(handles), usage, peer })
+    }
+
+    /// Returns a number for a region that is the same for all processes of this node.
+    pub(super) fn region_number(&self, id: LmrId) -> u64 {
+        self.numbers.hash_one(id)
+    }
+
+    /// Gives a region a handle of a process.
+    pub(super) fn open(&self, process: &Process<F>, region: Lmr<F>) -> Result<u64, (Problem, Arc<Lmr<F>>)> {
+        let limit = self.config.limits.handles;
+        let region = Arc::new(region);
+        let before = process.usage.handles.fetch_add(1, Ordering::Relaxed);
+        let inserted = if before < limit { process.handles().insert(region) } else { Err(region) };
+        inserted.map_err(|region| {
+            process.usage.handles.fetch_sub(1, Ordering::Relaxed);
+            (Problem::Handles(limit), region)
+        })
+    }
+
+    /// Describes the node.
+    pub(super) fn status(&self) -> NodeStatus {
+        let (free, dirty) = (self.tier.free_memory(), self.tier.dirty_memory());
+        let state = self.read();
+        let processes = state.processes.values().take(MAX_LISTED_PROCESSES);
+        let processes = processes.map(|(process, connections)| ProcessStatus {
+            process: process.peer.process.unwrap_or_default(),
+            principal: process.tier.principal().to_owned(),
+            handles: process.handles().len() as u32,
+            connections: *connections,
+        });
+        NodeStatus {
+            node: self.tier.name().to_owned(),
+            memory: self.tier.memory(),
+            free,
+            dirty,
+            answered: self.answered.load(Ordering::Relaxed),
+            refused: self.refused.load(Ordering::Relaxed),
+            nodes: self.tier.nodes().map(str::to_owned).collect(),
+            processes: processes.collect(),
+        }
+    }
+}
+
+impl<F: Fabric> ConnectionObserver for Registry<F> {
+    fn opened(&self, session: u64, peer: &PeerIdentity) -> Result<(), String> {
+        let mut state = self.write();
+        let usage = Arc::clone(state.usage.entry((peer.user, peer.process)).or_default());
+        let limit = self.config.limits.connections;
+        if usage.connections.load(Ordering::Relaxed) >= limit {
+            return Err(format!("the process has {limit} connections to this node already"));
+        }
+        // Changed with the lock held only.
+        usage.connections.fetch_add(1, Ordering::Relaxed);
+        state.sessions.insert(session, Session { peer: peer.clone(), usage, process: None });
+        Ok(())
+    }
+
+    fn closed(&self, session: u64) {
+        let mut state = self.write();
+        let Some(Session { peer, usage, process }) = state.sessions.remove(&session) else { return };
+        if usage.connections.fetch_sub(1, Ordering::Relaxed) == 1 {
+            state.usage.remove(&(peer.user, peer.process));
+        }
+        let Some((secret, process)) = process else { return };
+        if let Some((_, connections)) = state.processes.get_mut(&secret) {
+            *connections -= 1;
+            if *connections > 0 {
+                return;
+            }
+            state.processes.remove(&secret);
+        }
+        drop(state);
+        // A request that is still being served keeps its region until it ends, and opens no handle any more.
+        let regions = process.handles().take_all();
+        process.usage.handles.fetch_sub(regions.len() as u32, Ordering::Relaxed);
+        tracing::info!(
+            target: "dunlin::tier", process = process.peer.process, principal = process.tier.principal(),
+            handles = regions.len(), "a process has ended; its handles are closed"
+        );
+    }
+}

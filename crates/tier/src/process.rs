@@ -1,0 +1,470 @@
+//! The messages between a process and the node of its host, which travel as calls of the RPC engine: the function
+//! number says which request it is, the payload has its fields. Parsing is total, as that of the messages between nodes.
+//!
+//! A request that succeeds is answered with the payload that its documentation names. A refusal is an error of the
+//! application: [`REFUSED`] with a [`Problem`], or [`ELSEWHERE`].
+
+mod problem;
+
+pub use problem::Problem;
+
+use crate::codec::{Reader, Writer};
+use crate::message::Malformed;
+use crate::name::Name;
+use crate::record::Listing;
+use crate::rights::{Grantee, MAX_GRANTS, Rights};
+
+/// The name of the service that a node offers to processes.
+pub const SERVICE: &str = "dunlin.tier.process";
+/// The error of the application that carries a [`Problem`].
+pub const REFUSED: u16 = 1;
+/// The error of the application without a payload: the bytes are not all on this node, so ask the function that may
+/// wait for other nodes.
+pub const ELSEWHERE: u16 = 2;
+/// The most bytes that one request of [`READ_HERE`] or [`WRITE_HERE`] moves: it keeps the node's worker for some
+/// microseconds.
+pub const MAX_HERE: u32 = 64 << 10;
+/// The most bytes that one request of [`READ`] or [`WRITE`] moves.
+pub const MAX_MOVED: u32 = 256 << 10;
+/// The most bytes that one request of [`MEMSET`] or [`COPY`] changes.
+pub const MAX_CHANGED: u32 = 4 << 20;
+/// The most nodes that a region is spread over by one request.
+pub const MAX_STORES: usize = 64;
+
+/// Joins the connection to a process. Answer: [`Attached`].
+pub const ATTACH: u16 = 1;
+/// Reads bytes; may wait for other nodes. Answer: the bytes.
+pub const READ: u16 = 2;
+/// Writes bytes; may wait for other nodes.
+pub const WRITE: u16 = 3;
+/// As [`READ`], and only bytes that this node stores.
+pub const READ_HERE: u16 = 4;
+/// As [`WRITE`], and only bytes that this node stores.
+pub const WRITE_HERE: u16 = 5;
+/// Adds to a word. Answer: the old value, 8 bytes.
+pub const FETCH_ADD: u16 = 6;
+/// Compares a word and swaps it. Answer: the old value, 8 bytes.
+pub const COMPARE_SWAP: u16 = 7;
+/// Sets bytes to a value.
+pub const MEMSET: u16 = 8;
+/// Copies bytes between regions.
+pub const COPY: u16 = 9;
+/// Makes a region. Answer: [`Opened`].
+pub const MALLOC: u16 = 10;
+/// Maps a region. Answer: [`Opened`].
+pub const MAP: u16 = 11;
+/// Closes a handle.
+pub const UNMAP: u16 = 12;
+/// Frees a region for all.
+pub const FREE: u16 = 13;
+/// Grants rights.
+pub const GRANT: u16 = 14;
+/// Describes the node. Answer: [`NodeStatus`].
+pub const STATUS: u16 = 15;
+/// Lists regions with a name. Answer: a [`Listing`].
+pub const LIST: u16 = 16;
+
+/// The number that joins further connections to a process. Only that process knows it.
+pub type Secret = [u8; 16];
+
+/// A request of a process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ProcessRequest<'a> {
+    /// [`ATTACH`]: a new process, or another connection of one.
+    Attach {
+        /// The process to join; `None` for a new one.
+        secret: Option<Secret>,
+    },
+    /// [`READ`] or [`READ_HERE`].
+    Read {
+        /// The handle.
+        handle: u64,
+        /// The offset in bytes.
+        offset: u64,
+        /// The number of bytes.
+        length: u32,
+    },
+    /// [`WRITE`] or [`WRITE_HERE`].
+    Write {
+        /// The handle.
+        handle: u64,
+        /// The offset in bytes.
+        offset: u64,
+        /// The bytes.
+        bytes: &'a [u8],
+    },
+    /// [`FETCH_ADD`].
+    FetchAdd {
+        /// The handle.
+        handle: u64,
+        /// The offset in bytes.
+        offset: u64,
+        /// The addend.
+        add: u64,
+    },
+    /// [`COMPARE_SWAP`].
+    CompareSwap {
+        /// The handle.
+        handle: u64,
+        /// The offset in bytes.
+        offset: u64,
+        /// The expected value.
+        expected: u64,
+        /// The new value.
+        swap: u64,
+    },
+    /// [`MEMSET`].
+    Set {
+        /// The handle.
+        handle: u64,
+        /// The offset in bytes.
+        offset: u64,
+        /// The number of bytes.
+        length: u32,
+        /// The value.
+        value: u8,
+    },
+    /// [`COPY`].
+    Copy {
+        /// The handle of the source.
+        handle: u64,
+        /// The offset in the source, in bytes.
+        offset: u64,
+        /// The number of bytes.
+        length: u32,
+        /// The handle of the target.
+        to: u64,
+        /// The offset in the target, in bytes.
+        target: u64,
+    },
+    /// [`MALLOC`].
+    Malloc {
+        /// The length in bytes.
+        length: u64,
+        /// The names of the nodes that store the region, in turns; none for this node.
+        nodes: Vec<String>,
+        /// Its name, if it has one.
+        name: Option<Name>,
+        /// Grants besides those of the creator.
+        grants: Vec<(Grantee, Rights)>,
+    },
+    /// [`MAP`].
+    Map {
+        /// The name.
+        name: Name,
+        /// The rights asked for.
+        rights: Rights,
+    },
+    /// [`UNMAP`].
+    Unmap {
+        /// The handle.
+        handle: u64,
+    },
+    /// [`FREE`].
+    Free {
+        /// The handle.
+        handle: u64,
+    },
+    /// [`GRANT`].
+    Grant {
+        /// The handle.
+        handle: u64,
+        /// The receiver.
+        to: Grantee,
+        /// The rights.
+        rights: Rights,
+    },
+    /// [`STATUS`].
+    Status,
+    /// [`LIST`].
+    List {
+        /// The name of the node whose regions are listed; empty for this node.
+        node: String,
+        /// 0, or [`Listing::next`].
+        from: u32,
+    },
+}
+
+fn option(flag: bool) -> u8 {
+    u8::from(flag)
+}
+
+impl<'a> ProcessRequest<'a> {
+    /// Returns the function number. `Read` and `Write` have two: this is the one that may wait for other nodes.
+    pub fn function(&self) -> u16 {
+        match self {
+            ProcessRequest::Attach { .. } => ATTACH,
+            ProcessRequest::Read { .. } => READ,
+            ProcessRequest::Write { .. } => WRITE,
+            ProcessRequest::FetchAdd { .. } => FETCH_ADD,
+            ProcessRequest::CompareSwap { .. } => COMPARE_SWAP,
+            ProcessRequest::Set { .. } => MEMSET,
+            ProcessRequest::Copy { .. } => COPY,
+            ProcessRequest::Malloc { .. } => MALLOC,
+            ProcessRequest::Map { .. } => MAP,
+            ProcessRequest::Unmap { .. } => UNMAP,
+            ProcessRequest::Free { .. } => FREE,
+            ProcessRequest::Grant { .. } => GRANT,
+            ProcessRequest::Status => STATUS,
+            ProcessRequest::List { .. } => LIST,
+        }
+    }
+
+    /// Encodes the payload into `bytes`, whose content is replaced: a caller that keeps them allocates nothing.
+    pub fn encode_into(&self, bytes: &mut Vec<u8>) {
+        bytes.clear();
+        let writer = Writer(std::mem::take(bytes));
+        let writer = match self {
+            ProcessRequest::Attach { secret } => {
+                let mut writer = writer.u8(option(secret.is_some()));
+                writer.0.extend_from_slice(&secret.unwrap_or_default());
+                writer
+            }
+            ProcessRequest::Read { handle, offset, length } => writer.u64(*handle).u64(*offset).u32(*length),
+            ProcessRequest::Write { handle, offset, bytes } => {
+                let mut writer = writer.u64(*handle).u64(*offset);
+                writer.0.extend_from_slice(bytes);
+                writer
+            }
+            ProcessRequest::FetchAdd { handle, offset, add } => writer.u64(*handle).u64(*offset).u64(*add),
+            ProcessRequest::CompareSwap { handle, offset, expected, swap } => {
+                writer.u64(*handle).u64(*offset).u64(*expected).u64(*swap)
+            }
+            ProcessRequest::Set { handle, offset, length, value } => {
+                writer.u64(*handle).u64(*offset).u32(*length).u8(*value)
+            }
+            ProcessRequest::Copy { handle, offset, length, to, target } => {
+                writer.u64(*handle).u64(*offset).u32(*length).u64(*to).u64(*target)
+            }
+            ProcessRequest::Malloc { length, nodes, name, grants } => {
+                let mut writer = writer.u64(*length).u8(nodes.len() as u8);
+                for node in nodes {
+                    writer = writer.text(node.as_bytes());
+                }
+                writer = writer.text(name.as_ref().map_or(&[][..], Name::as_bytes)).u8(grants.len() as u8);
+                for (to, rights) in grants {
+                    writer = writer.grantee(to).rights(*rights);
+                }
+                writer
+            }
+            ProcessRequest::Map { name, rights } => writer.text(name.as_bytes()).rights(*rights),
+            ProcessRequest::Unmap { handle } | ProcessRequest::Free { handle } => writer.u64(*handle),
+            ProcessRequest::Grant { handle, to, rights } => writer.u64(*handle).grantee(to).rights(*rights),
+            ProcessRequest::Status => writer,
+            ProcessRequest::List { node, from } => writer.text(node.as_bytes()).u32(*from),
+        };
+        *bytes = writer.0;
+    }
+
+    /// Parses the payload of a function.
+    pub fn parse(function: u16, payload: &'a [u8]) -> Result<ProcessRequest<'a>, Malformed> {
+        let mut reader = Reader(payload);
+        let request = match function {
+            ATTACH => {
+                let (given, secret) = (reader.flag()?, reader.take()?);
+                if !given && secret != Secret::default() {
+                    return Err(Malformed);
+                }
+                ProcessRequest::Attach { secret: given.then_some(secret) }
+            }
+            READ | READ_HERE => {
+                let (handle, offset) = (reader.u64()?, reader.u64()?);
+                ProcessRequest::Read { handle, offset, length: reader.u32()? }
+            }
+            WRITE | WRITE_HERE => {
+                let (handle, offset) = (reader.u64()?, reader.u64()?);
+                return Ok(ProcessRequest::Write { handle, offset, bytes: reader.0 });
+            }
+            FETCH_ADD => {
+                let (handle, offset) = (reader.u64()?, reader.u64()?);
+                ProcessRequest::FetchAdd { handle, offset, add: reader.u64()? }
+            }
+            COMPARE_SWAP => {
+                let (handle, offset) = (reader.u64()?, reader.u64()?);
+                ProcessRequest::CompareSwap { handle, offset, expected: reader.u64()?, swap: reader.u64()? }
+            }
+            MEMSET => {
+                let (handle, offset) = (reader.u64()?, reader.u64()?);
+                ProcessRequest::Set { handle, offset, length: reader.u32()?, value: reader.u8()? }
+            }
+            COPY => {
+                let (handle, offset, length) = (reader.u64()?, reader.u64()?, reader.u32()?);
+                ProcessRequest::Copy { handle, offset, length, to: reader.u64()?, target: reader.u64()? }
+            }
+            MALLOC => malloc(&mut reader)?,
+            MAP => ProcessRequest::Map { name: reader.name()?, rights: reader.rights()? },
+            UNMAP => ProcessRequest::Unmap { handle: reader.u64()? },
+            FREE => ProcessRequest::Free { handle: reader.u64()? },
+            GRANT => {
+                let (handle, to) = (reader.u64()?, reader.grantee()?);
+                ProcessRequest::Grant { handle, to, rights: reader.rights()? }
+            }
+            STATUS => ProcessRequest::Status,
+            LIST => ProcessRequest::List { node: reader.string()?, from: reader.u32()? },
+            _ => return Err(Malformed),
+        };
+        reader.end(request)
+    }
+}
+
+fn malloc<'a>(reader: &mut Reader<'_>) -> Result<ProcessRequest<'a>, Malformed> {
+    let (length, count) = (reader.u64()?, usize::from(reader.u8()?));
+    if count > MAX_STORES {
+        return Err(Malformed);
+    }
+    let nodes = (0..count).map(|_| reader.string()).collect::<Result<_, _>>()?;
+    let name = match reader.text()? {
+        [] => None,
+        bytes => Some(Name::new(bytes).map_err(|_| Malformed)?),
+    };
+    let count = usize::from(reader.u8()?);
+    if count > MAX_GRANTS {
+        return Err(Malformed);
+    }
+    let grants = (0..count).map(|_| Ok((reader.grantee()?, reader.rights()?))).collect::<Result<_, _>>()?;
+    Ok(ProcessRequest::Malloc { length, nodes, name, grants })
+}
+
+/// The answer to [`ATTACH`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attached {
+    /// The number that joins further connections.
+    pub secret: Secret,
+    /// The most requests of the process that the node serves at the same time.
+    pub operations: u16,
+    /// The name of the node.
+    pub node: String,
+    /// The principal that the node takes the process for.
+    pub principal: String,
+}
+
+impl Attached {
+    /// Encodes the answer.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut writer = Writer(self.secret.to_vec());
+        writer = writer.u16(self.operations).text(self.node.as_bytes()).text(self.principal.as_bytes());
+        writer.0
+    }
+
+    /// Parses an answer.
+    pub fn parse(bytes: &[u8]) -> Result<Attached, Malformed> {
+        let mut reader = Reader(bytes);
+        let (secret, operations) = (reader.take()?, reader.u16()?);
+        let attached = Attached { secret, operations, node: reader.string()?, principal: reader.string()? };
+        reader.end(attached)
+    }
+}
+
+/// The answer to [`MALLOC`] and [`MAP`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opened {
+    /// The new handle.
+    pub handle: u64,
+    /// The length of the region in bytes.
+    pub length: u64,
+    /// The same number for all handles of one region; others may have it too. It says which of two ends of a copy
+    /// comes first.
+    pub region: u64,
+}
+
+impl Opened {
+    /// Encodes the answer.
+    pub fn encode(&self) -> Vec<u8> {
+        Writer(Vec::with_capacity(24)).u64(self.handle).u64(self.length).u64(self.region).0
+    }
+
+    /// Parses an answer.
+    pub fn parse(bytes: &[u8]) -> Result<Opened, Malformed> {
+        let mut reader = Reader(bytes);
+        let opened = Opened { handle: reader.u64()?, length: reader.u64()?, region: reader.u64()? };
+        reader.end(opened)
+    }
+}
+
+/// A process in a [`NodeStatus`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProcessStatus {
+    /// Its process id; 0 if the kernel does not say.
+    pub process: u32,
+    /// Its principal.
+    pub principal: String,
+    /// The number of its handles.
+    pub handles: u32,
+    /// The number of its connections.
+    pub connections: u16,
+}
+
+/// The most processes that a [`NodeStatus`] lists.
+pub const MAX_LISTED_PROCESSES: usize = 1000;
+
+/// The answer to [`STATUS`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeStatus {
+    /// The node's name.
+    pub node: String,
+    /// Its memory in bytes.
+    pub memory: u64,
+    /// The part that is free and zeroed.
+    pub free: u64,
+    /// The part that was freed and is not zeroed yet.
+    pub dirty: u64,
+    /// Requests of processes that it has answered.
+    pub answered: u64,
+    /// Requests of processes that it has refused.
+    pub refused: u64,
+    /// The names of all nodes of the list.
+    pub nodes: Vec<String>,
+    /// Attached processes, at most [`MAX_LISTED_PROCESSES`].
+    pub processes: Vec<ProcessStatus>,
+}
+
+impl NodeStatus {
+    /// Encodes the answer.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut writer = Writer(Vec::new()).text(self.node.as_bytes());
+        for number in [self.memory, self.free, self.dirty, self.answered, self.refused] {
+            writer = writer.u64(number);
+        }
+        writer = writer.u16(self.nodes.len() as u16);
+        for node in &self.nodes {
+            writer = writer.text(node.as_bytes());
+        }
+        writer = writer.u16(self.processes.len() as u16);
+        for one in &self.processes {
+            writer =
+                writer.u32(one.process).text(one.principal.as_bytes()).u32(one.handles).u16(one.connections);
+        }
+        writer.0
+    }
+
+    /// Parses an answer.
+    pub fn parse(bytes: &[u8]) -> Result<NodeStatus, Malformed> {
+        let mut reader = Reader(bytes);
+        let node = reader.string()?;
+        let (memory, free, dirty) = (reader.u64()?, reader.u64()?, reader.u64()?);
+        let (answered, refused) = (reader.u64()?, reader.u64()?);
+        let nodes = (0..reader.u16()?).map(|_| reader.string()).collect::<Result<_, _>>()?;
+        let count = reader.u16()?;
+        let process = |_| {
+            let (process, principal) = (reader.u32()?, reader.string()?);
+            Ok(ProcessStatus { process, principal, handles: reader.u32()?, connections: reader.u16()? })
+        };
+        let processes = (0..count).map(process).collect::<Result<_, _>>()?;
+        reader.end(NodeStatus { node, memory, free, dirty, answered, refused, nodes, processes })
+    }
+}
+
+/// Encodes the answer to [`LIST`].
+pub fn encode_listing(listing: &Listing) -> Vec<u8> {
+    Writer(Vec::new()).listing(listing).0
+}
+
+/// Parses the answer to [`LIST`].
+pub fn parse_listing(bytes: &[u8]) -> Result<Listing, Malformed> {
+    let mut reader = Reader(bytes);
+    let listing = reader.listing()?;
+    reader.end(listing)
+}
+
+#[cfg(test)]
+mod tests;

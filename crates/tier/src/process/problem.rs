@@ -1,0 +1,145 @@
+//! The reason why a node refuses or fails a request of a process, as it travels.
+
+use crate::access::AccessError;
+use crate::codec::{Reader, Writer};
+use crate::handles::TableError;
+use crate::message::{Malformed, Refusal, Reply};
+
+/// The reason why a request of a process has no result.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Problem {
+    /// The handle does not permit it.
+    Access(AccessError),
+    /// The process, or the node, cannot have another handle.
+    Table(TableError),
+    /// The process has as many handles as the node allows.
+    Handles(u32),
+    /// The process has as many requests under way as the node allows.
+    Operations(u16),
+    /// The process has as many connections as the node allows.
+    Connections(u16),
+    /// The connection is not attached, or its process has ended.
+    NotAttached,
+    /// The kernel does not say who the process is.
+    Unknown,
+    /// The request is longer than the node allows.
+    TooLong {
+        /// The bytes that were asked for.
+        length: u64,
+        /// The most bytes.
+        limit: u32,
+    },
+    /// The request cannot be understood.
+    Malformed,
+    /// A node refuses.
+    Refused {
+        /// The name of the node.
+        node: String,
+        /// The reason.
+        refusal: Refusal,
+    },
+    /// The list of nodes has no node of this name.
+    NoNode(String),
+    /// No region can have this length.
+    Length(u64),
+    /// Other requests used all connections to a node until the timeout.
+    Busy,
+    /// A node did not complete an operation in time, or ended. It may have been executed.
+    Unanswered(String),
+    /// Another failure, in words.
+    Other {
+        /// The words, at most 255 bytes.
+        text: String,
+        /// Whether bytes or regions may have been changed.
+        may_have_executed: bool,
+    },
+}
+
+/// The longest part of a text, in bytes, that ends between two characters.
+fn cut(text: &str) -> &[u8] {
+    let end = (0..=text.len().min(255)).rev().find(|at| text.is_char_boundary(*at));
+    &text.as_bytes()[..end.unwrap_or_default()]
+}
+
+impl Problem {
+    /// Encodes the problem in less than 600 bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let kind = |kind: u8| Writer(vec![kind]);
+        match self {
+            Problem::Access(AccessError::NoHandle) => kind(1),
+            Problem::Access(AccessError::Gone) => kind(2),
+            Problem::Access(AccessError::Denied { needs, has }) => kind(3).rights(*needs).rights(*has),
+            Problem::Access(AccessError::OutOfBounds { offset, length, size }) => {
+                kind(4).u64(*offset).u64(*length).u64(*size)
+            }
+            Problem::Access(AccessError::Misaligned(offset)) => kind(5).u64(*offset),
+            Problem::Access(AccessError::TooManyOperations) => kind(6),
+            Problem::Table(TableError::Full) => kind(7),
+            Problem::Table(TableError::TooManyPending) => kind(8),
+            Problem::Table(TableError::Freed) => kind(9),
+            Problem::Table(TableError::Interrupted) => kind(10),
+            Problem::Handles(limit) => kind(11).u32(*limit),
+            Problem::Operations(limit) => kind(12).u16(*limit),
+            Problem::Connections(limit) => kind(13).u16(*limit),
+            Problem::NotAttached => kind(14),
+            Problem::Unknown => kind(15),
+            Problem::TooLong { length, limit } => kind(16).u64(*length).u32(*limit),
+            Problem::Malformed => kind(17),
+            Problem::Refused { node, refusal } => {
+                let mut writer = kind(18).text(cut(node));
+                writer.0.extend_from_slice(&Reply::Refused(*refusal).encode());
+                writer
+            }
+            Problem::NoNode(node) => kind(19).text(cut(node)),
+            Problem::Length(length) => kind(20).u64(*length),
+            Problem::Busy => kind(21),
+            Problem::Unanswered(node) => kind(22).text(cut(node)),
+            Problem::Other { text, may_have_executed } => {
+                kind(23).u8(u8::from(*may_have_executed)).text(cut(text))
+            }
+        }
+        .0
+    }
+
+    /// Parses a problem.
+    pub fn parse(bytes: &[u8]) -> Result<Problem, Malformed> {
+        let mut reader = Reader(bytes);
+        let problem = match reader.u8()? {
+            1 => Problem::Access(AccessError::NoHandle),
+            2 => Problem::Access(AccessError::Gone),
+            3 => Problem::Access(AccessError::Denied { needs: reader.rights()?, has: reader.rights()? }),
+            4 => {
+                let (offset, length) = (reader.u64()?, reader.u64()?);
+                Problem::Access(AccessError::OutOfBounds { offset, length, size: reader.u64()? })
+            }
+            5 => Problem::Access(AccessError::Misaligned(reader.u64()?)),
+            6 => Problem::Access(AccessError::TooManyOperations),
+            7 => Problem::Table(TableError::Full),
+            8 => Problem::Table(TableError::TooManyPending),
+            9 => Problem::Table(TableError::Freed),
+            10 => Problem::Table(TableError::Interrupted),
+            11 => Problem::Handles(reader.u32()?),
+            12 => Problem::Operations(reader.u16()?),
+            13 => Problem::Connections(reader.u16()?),
+            14 => Problem::NotAttached,
+            15 => Problem::Unknown,
+            16 => Problem::TooLong { length: reader.u64()?, limit: reader.u32()? },
+            17 => Problem::Malformed,
+            18 => {
+                let node = reader.string()?;
+                let Ok(Reply::Refused(refusal)) = Reply::parse(reader.0) else { return Err(Malformed) };
+                return Ok(Problem::Refused { node, refusal });
+            }
+            19 => Problem::NoNode(reader.string()?),
+            20 => Problem::Length(reader.u64()?),
+            21 => Problem::Busy,
+            22 => Problem::Unanswered(reader.string()?),
+            23 => {
+                let may_have_executed = reader.flag()?;
+                Problem::Other { text: reader.string()?, may_have_executed }
+            }
+            _ => return Err(Malformed),
+        };
+        reader.end(problem)
+    }
+}

@@ -1,0 +1,208 @@
+use super::*;
+use crate::access::AccessError;
+use crate::handles::TableError;
+use crate::message::Refusal;
+use crate::record::{Listed, RecordError};
+use crate::rights::Principal;
+use proptest::prelude::*;
+
+fn name() -> impl Strategy<Value = Name> {
+    prop::collection::vec(any::<u8>(), 1..=255).prop_map(|bytes| Name::new(bytes).unwrap())
+}
+
+fn rights() -> impl Strategy<Value = Rights> {
+    (0u8..8).prop_map(|bits| Rights::from_bits(bits).unwrap())
+}
+
+fn grantee() -> impl Strategy<Value = Grantee> {
+    let principal = "[a-z]{1,64}".prop_map(|text| Grantee::Principal(Principal::new(&text).unwrap()));
+    prop_oneof![Just(Grantee::Anyone), principal]
+}
+
+/// A request; its bytes are of a constant, so that it owns nothing.
+fn request() -> impl Strategy<Value = ProcessRequest<'static>> {
+    const BYTES: &[u8] = &[7; 300];
+    let place = (any::<u64>(), any::<u64>()).boxed();
+    let grants = prop::collection::vec((grantee(), rights()), 0..=MAX_GRANTS);
+    let nodes = prop::collection::vec("[a-z0-9-]{0,40}", 0..=MAX_STORES);
+    prop_oneof![
+        any::<Option<Secret>>().prop_map(|secret| ProcessRequest::Attach { secret }),
+        (place.clone(), any::<u32>()).prop_map(|((handle, offset), length)| ProcessRequest::Read {
+            handle,
+            offset,
+            length
+        }),
+        (place.clone(), 0..BYTES.len()).prop_map(|((handle, offset), length)| ProcessRequest::Write {
+            handle,
+            offset,
+            bytes: &BYTES[..length]
+        }),
+        (place.clone(), any::<u64>()).prop_map(|((handle, offset), add)| ProcessRequest::FetchAdd {
+            handle,
+            offset,
+            add
+        }),
+        (place.clone(), any::<[u64; 2]>()).prop_map(|((handle, offset), [expected, swap])| {
+            ProcessRequest::CompareSwap { handle, offset, expected, swap }
+        }),
+        (place.clone(), any::<u32>(), any::<u8>()).prop_map(|((handle, offset), length, value)| {
+            ProcessRequest::Set { handle, offset, length, value }
+        }),
+        (place.clone(), any::<u32>(), place).prop_map(|((handle, offset), length, (to, target))| {
+            ProcessRequest::Copy { handle, offset, length, to, target }
+        }),
+        (any::<u64>(), nodes, prop::option::of(name()), grants).prop_map(|(length, nodes, name, grants)| {
+            ProcessRequest::Malloc { length, nodes, name, grants }
+        }),
+        (name(), rights()).prop_map(|(name, rights)| ProcessRequest::Map { name, rights }),
+        any::<u64>().prop_map(|handle| ProcessRequest::Unmap { handle }),
+        any::<u64>().prop_map(|handle| ProcessRequest::Free { handle }),
+        (any::<u64>(), grantee(), rights()).prop_map(|(handle, to, rights)| ProcessRequest::Grant {
+            handle,
+            to,
+            rights
+        }),
+        Just(ProcessRequest::Status),
+        ("[a-z]{0,255}", any::<u32>()).prop_map(|(node, from)| ProcessRequest::List { node, from }),
+    ]
+}
+
+fn problem() -> impl Strategy<Value = Problem> {
+    let access = prop_oneof![
+        Just(AccessError::NoHandle),
+        Just(AccessError::Gone),
+        (rights(), rights()).prop_map(|(needs, has)| AccessError::Denied { needs, has }),
+        any::<[u64; 3]>().prop_map(|[offset, length, size]| AccessError::OutOfBounds {
+            offset,
+            length,
+            size
+        }),
+        any::<u64>().prop_map(AccessError::Misaligned),
+        Just(AccessError::TooManyOperations),
+    ];
+    let table = prop_oneof![
+        Just(TableError::Full),
+        Just(TableError::TooManyPending),
+        Just(TableError::Freed),
+        Just(TableError::Interrupted)
+    ];
+    let refusal = prop_oneof![
+        Just(Refusal::Record(RecordError::NoSuch)),
+        any::<u64>().prop_map(|wanted| Refusal::OutOfMemory { wanted })
+    ];
+    prop_oneof![
+        access.prop_map(Problem::Access),
+        table.prop_map(Problem::Table),
+        any::<u32>().prop_map(Problem::Handles),
+        any::<u16>().prop_map(Problem::Operations),
+        any::<u16>().prop_map(Problem::Connections),
+        Just(Problem::NotAttached),
+        Just(Problem::Unknown),
+        (any::<u64>(), any::<u32>()).prop_map(|(length, limit)| Problem::TooLong { length, limit }),
+        Just(Problem::Malformed),
+        ("[a-z]{1,255}", refusal).prop_map(|(node, refusal)| Problem::Refused { node, refusal }),
+        "[a-z]{1,255}".prop_map(Problem::NoNode),
+        any::<u64>().prop_map(Problem::Length),
+        Just(Problem::Busy),
+        "[a-z]{1,255}".prop_map(Problem::Unanswered),
+        ("[a-z ]{0,255}", any::<bool>())
+            .prop_map(|(text, may_have_executed)| Problem::Other { text, may_have_executed }),
+    ]
+}
+
+fn status() -> impl Strategy<Value = NodeStatus> {
+    let process = (any::<u32>(), "[a-z0-9-]{1,64}", any::<u32>(), any::<u16>()).prop_map(
+        |(process, principal, handles, connections)| ProcessStatus {
+            process,
+            principal,
+            handles,
+            connections,
+        },
+    );
+    let nodes = prop::collection::vec("[a-z]{1,20}", 0..5);
+    (any::<[u64; 5]>(), nodes, prop::collection::vec(process, 0..5)).prop_map(
+        |([memory, free, dirty, answered, refused], nodes, processes)| NodeStatus {
+            node: "node".to_owned(),
+            memory,
+            free,
+            dirty,
+            answered,
+            refused,
+            nodes,
+            processes,
+        },
+    )
+}
+
+fn listing() -> impl Strategy<Value = Listing> {
+    let listed =
+        (name(), any::<u64>(), rights()).prop_map(|(name, length, rights)| Listed { name, length, rights });
+    (prop::collection::vec(listed, 0..5), any::<Option<u32>>())
+        .prop_map(|(regions, next)| Listing { regions, next })
+}
+
+fn encoded(request: &ProcessRequest<'_>) -> Vec<u8> {
+    let mut bytes = vec![1, 2, 3];
+    request.encode_into(&mut bytes);
+    bytes
+}
+
+proptest! {
+    #[test]
+    fn messages_come_back_whole(
+        request in request(), problem in problem(), status in status(), listing in listing(),
+        secret in any::<Secret>(), numbers in any::<[u64; 3]>(), operations in any::<u16>(),
+    ) {
+        let bytes = encoded(&request);
+        prop_assert_eq!(ProcessRequest::parse(request.function(), &bytes), Ok(request));
+        prop_assert_eq!(Problem::parse(&problem.encode()), Ok(problem));
+        prop_assert_eq!(NodeStatus::parse(&status.encode()), Ok(status));
+        prop_assert_eq!(parse_listing(&encode_listing(&listing)), Ok(listing));
+        let opened = Opened { handle: numbers[0], length: numbers[1], region: numbers[2] };
+        prop_assert_eq!(Opened::parse(&opened.encode()), Ok(opened));
+        let attached =
+            Attached { secret, operations, node: "node-1".to_owned(), principal: "user-7".to_owned() };
+        prop_assert_eq!(Attached::parse(&attached.encode()), Ok(attached));
+    }
+
+    /// Shortened, lengthened and random messages are refused or understood, and never cause a panic.
+    #[test]
+    fn any_bytes_are_survived(
+        function in 0u16..20, bytes in prop::collection::vec(any::<u8>(), 0..300), request in request(),
+        problem in problem(), status in status(), listing in listing(), cut in any::<prop::sample::Index>(),
+    ) {
+        let _ = (ProcessRequest::parse(function, &bytes), Problem::parse(&bytes), NodeStatus::parse(&bytes));
+        let _ = (Attached::parse(&bytes), Opened::parse(&bytes), parse_listing(&bytes));
+        let good = encoded(&request);
+        // The bytes to write end with the message, whatever their number.
+        if request.function() != WRITE && !good.is_empty() {
+            let long = [&good[..], &[1]].concat();
+            prop_assert!(ProcessRequest::parse(request.function(), &good[..cut.index(good.len())]).is_err());
+            prop_assert!(ProcessRequest::parse(request.function(), &long).is_err());
+        }
+        let _ = ProcessRequest::parse(function, &good);
+        for good in [problem.encode(), status.encode(), encode_listing(&listing)] {
+            let short = &good[..cut.index(good.len())];
+            prop_assert!(
+                Problem::parse(short).is_err() || NodeStatus::parse(short).is_err() || parse_listing(short).is_err()
+            );
+        }
+    }
+}
+
+#[test]
+fn a_long_text_is_cut_between_characters() {
+    let problem = Problem::Other { text: "\u{fc}".repeat(200), may_have_executed: true };
+    let Ok(Problem::Other { text, .. }) = Problem::parse(&problem.encode()) else { panic!("not understood") };
+    assert_eq!(text, "\u{fc}".repeat(127));
+}
+
+#[test]
+fn counts_without_values_are_refused() {
+    let mut bytes = Vec::new();
+    ProcessRequest::Malloc { length: 1, nodes: Vec::new(), name: None, grants: Vec::new() }
+        .encode_into(&mut bytes);
+    bytes[8] = 255;
+    assert_eq!(ProcessRequest::parse(MALLOC, &bytes), Err(Malformed));
+    assert_eq!(parse_listing(&[0, 0, 0, 0, 0, 255, 255]), Err(Malformed));
+}

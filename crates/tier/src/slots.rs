@@ -1,0 +1,133 @@
+//! Values behind numbers that a process holds: a slot and its generation. The numbers of one table mean nothing to
+//! another table, and a number means nothing after its value was removed.
+
+/// A bounded table of values.
+#[derive(Debug)]
+pub struct Slots<T> {
+    slots: Vec<(u32, Option<T>)>,
+    free: Vec<u32>,
+    limit: usize,
+    first_generation: u32,
+    count: usize,
+}
+
+impl<T> Slots<T> {
+    /// Makes an empty table for `limit` values. `first_generation` should be random, so that the numbers of other
+    /// tables are refused.
+    pub fn new(limit: u32, first_generation: u32) -> Slots<T> {
+        // The lower half leaves each slot two billion generations. No number is 0.
+        let first_generation = (first_generation >> 1).max(1);
+        Slots { slots: Vec::new(), free: Vec::new(), limit: limit as usize, first_generation, count: 0 }
+    }
+
+    /// Returns the number of values.
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Returns whether there are no values.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Adds a value and returns its number; gives the value back if the table is full.
+    pub fn insert(&mut self, value: T) -> Result<u64, T> {
+        let slot = match self.free.pop() {
+            Some(slot) => slot,
+            None if self.slots.len() >= self.limit => return Err(value),
+            None => {
+                self.slots.push((self.first_generation, None));
+                (self.slots.len() - 1) as u32
+            }
+        };
+        let (generation, place) = &mut self.slots[slot as usize];
+        *place = Some(value);
+        self.count += 1;
+        Ok(u64::from(*generation) << 32 | u64::from(slot))
+    }
+
+    /// Returns the value of a number; `None` for one that is forged, stale or of another table.
+    pub fn get(&self, number: u64) -> Option<&T> {
+        let (generation, value) = self.slots.get((number & 0xffff_ffff) as usize)?;
+        value.as_ref().filter(|_| u64::from(*generation) == number >> 32)
+    }
+
+    /// Removes the value of a number, which is invalid from here on.
+    pub fn remove(&mut self, number: u64) -> Option<T> {
+        let slot = (number & 0xffff_ffff) as usize;
+        let (generation, value) = self.slots.get_mut(slot)?;
+        if u64::from(*generation) != number >> 32 {
+            return None;
+        }
+        let value = value.take()?;
+        self.count -= 1;
+        // A slot whose generations are used up is not used again.
+        *generation += 1;
+        if *generation < u32::MAX {
+            self.free.push(slot as u32);
+        }
+        Some(value)
+    }
+
+    /// Removes all values.
+    pub fn take_all(&mut self) -> Vec<T> {
+        self.free.clear();
+        let values = self.slots.drain(..).filter_map(|(_, value)| value).collect();
+        // Nothing is added to a table after its end, so numbers cannot come again.
+        (self.limit, self.count) = (0, 0);
+        values
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    proptest! {
+        /// Against a model: each number names its value until it is removed, and nothing afterwards.
+        #[test]
+        fn numbers_name_their_values_and_no_others(
+            seed in any::<u32>(), limit in 0u32..6, steps in prop::collection::vec((any::<bool>(), any::<u64>()), 0..60),
+        ) {
+            let (mut slots, mut model) = (Slots::new(limit, seed), BTreeMap::new());
+            let mut old: Vec<u64> = Vec::new();
+            for (adds, draw) in steps {
+                if adds {
+                    match slots.insert(draw) {
+                        Ok(number) => {
+                            prop_assert!(number != 0 && !old.contains(&number));
+                            old.push(number);
+                            prop_assert_eq!(model.insert(number, draw), None);
+                        }
+                        Err(value) => prop_assert_eq!((value, model.len()), (draw, limit as usize)),
+                    }
+                } else if !old.is_empty() {
+                    let number = old[draw as usize % old.len()];
+                    prop_assert_eq!(slots.remove(number), model.remove(&number));
+                }
+                prop_assert_eq!(slots.get(draw), model.get(&draw));
+                prop_assert_eq!(slots.len(), model.len());
+                for number in &old {
+                    prop_assert_eq!(slots.get(*number), model.get(number));
+                }
+            }
+            prop_assert_eq!(slots.take_all().len(), model.len());
+            prop_assert!(old.iter().all(|number| slots.get(*number).is_none()) && slots.insert(1) == Err(1));
+        }
+    }
+
+    #[test]
+    fn a_slot_whose_generations_are_used_up_is_not_used_again() {
+        let mut slots = Slots::new(2, u32::MAX);
+        slots.slots.push((u32::MAX - 1, None));
+        slots.free.push(0);
+        let number = slots.insert('a').unwrap();
+        assert_eq!(slots.remove(number), Some('a'));
+        assert_eq!((slots.len(), slots.get(number)), (0, None));
+        let other = slots.insert('b').unwrap();
+        assert_eq!(other & 0xffff_ffff, 1);
+        assert_eq!(slots.len(), 1);
+    }
+}
