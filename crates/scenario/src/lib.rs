@@ -14,7 +14,7 @@
 //! * [`raw_verbs`]: raw-verb measurements, played on the simulator instead of on the model alone.
 //! * [`rates`]: operation rates of simulated NICs, for clients that base their choice on them.
 //! * [`tuning`]: a client of a function that changes, and the response of its tuner.
-//! * [`tier`]: threads that use the memory tier.
+//! * [`tier`], [`native`]: threads that use the memory tier, and threads that WRITE without it.
 //! * [`figures`]: the papers' figures, with the statements in the papers' texts.
 //!
 //! This crate holds descriptions of clusters and loads, and the code that plays them. Output formats,
@@ -28,6 +28,7 @@ pub mod erpc;
 pub mod figures;
 pub mod load;
 pub mod memory;
+pub mod native;
 pub mod random_values;
 pub mod rates;
 pub mod raw_verbs;

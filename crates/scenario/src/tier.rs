@@ -1,6 +1,8 @@
 //! Threads that use the memory tier: nodes in one process each, on machines of their own.
 
-use crate::course::{Course, CourseError, FOREVER, Phase, cluster, cost_as, not_zero, thread};
+use crate::course::{
+    Counted, Course, CourseError, FOREVER, Phase, cluster, cost_as, not_zero, record, thread,
+};
 use dunlin_fabric::{Fabric, Host, Nanos, Scheme, Signal, Task, Work};
 use dunlin_fabric_sim::{Pages, Random, Sim};
 use dunlin_rnic_model::{Parameter, Prices, Profile};
@@ -94,35 +96,12 @@ pub struct TierLoad {
     pub measured: u64,
 }
 
-/// The result of a load of the memory tier.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct TierOutcome {
-    /// Measured operations.
-    pub operations: u64,
-    /// Measured time, in nanoseconds.
-    pub time_ns: Nanos,
-    /// Mean time of an operation in its thread, in nanoseconds.
-    pub mean_ns: f64,
-    /// A hash over all events.
-    pub trace_hash: u64,
-}
-
 /// Virtual time after which a run is aborted, in nanoseconds.
 const LIMIT: Nanos = 600_000_000_000;
 /// Tasks of a node beside its loading threads, at most.
 const TASKS: usize = 64;
 /// Least memory of a node, in bytes.
 const LEAST_MEMORY: u64 = 1 << 20;
-
-/// Totals over all threads.
-#[derive(Debug, Default)]
-struct Done {
-    count: u64,
-    began: Nanos,
-    ended: Nanos,
-    operations: u64,
-    latencies: Nanos,
-}
 
 impl TierLoad {
     /// Returns a load of one thread that writes 64 bytes to one region of 1 MiB on another node.
@@ -145,11 +124,11 @@ impl TierLoad {
         }
     }
 
-    /// Runs the load.
+    /// Runs the load; returns the measured operations with their times.
     ///
     /// # Errors
     /// Returns an error for an impossible load, or if the run does not end normally.
-    pub fn run(&self, seed: u64) -> Result<TierOutcome, CourseError> {
+    pub fn run(&self, seed: u64) -> Result<Counted, CourseError> {
         not_zero([
             ("the number of active nodes", self.active as u64),
             ("the number of threads", self.threads as u64),
@@ -170,14 +149,8 @@ impl TierLoad {
         // Requests of several threads reach a NIC in order.
         settings.slack = 0;
         let load = self.clone();
-        let play = move |sim: &Sim, course: &Arc<Course<Done>>| load.play(sim, (seed, pauses), course);
-        let (done, trace_hash) = Course::run(settings, seed, play)?;
-        Ok(TierOutcome {
-            operations: done.operations,
-            time_ns: done.ended.saturating_sub(done.began).max(1),
-            mean_ns: done.latencies as f64 / done.operations.max(1) as f64,
-            trace_hash,
-        })
+        let play = move |sim: &Sim, course: &Arc<Course<Counted>>| load.play(sim, (seed, pauses), course);
+        Ok(Course::run(settings, seed, play)?.0)
     }
 
     /// Returns the extra time of an operation.
@@ -212,7 +185,7 @@ impl TierLoad {
         &self,
         sim: &Sim,
         (seed, pauses): (u64, Pauses),
-        course: &Arc<Course<Done>>,
+        course: &Arc<Course<Counted>>,
     ) -> Result<(), CourseError> {
         let names: Vec<String> = (0..self.nodes).map(|node| format!("node-{node}")).collect();
         let peers: Vec<Peer> = names
@@ -277,7 +250,7 @@ impl TierLoad {
         &self,
         sim: &Sim,
         tier: &Tier<Sim>,
-        (extra, course): (Nanos, &Course<Done>),
+        (extra, course): (Nanos, &Course<Counted>),
     ) -> Result<(), CourseError> {
         let (bytes, rounds) = (u64::from(self.bytes), self.warm_up + self.measured);
         let there = |name: &str| Spec::on("node-1").named(name);
@@ -323,12 +296,7 @@ impl TierLoad {
             }
             // Time that has been charged passes.
             sim.host().work(0);
-            if round >= self.warm_up {
-                let mut done = course.gathered();
-                done.operations += 1;
-                done.latencies += sim.time() - since;
-                done.ended += sim.time() - since;
-            }
+            record(course, (self.warm_up, self.measured), since, sim.time());
         }
         Ok(())
     }
@@ -342,7 +310,7 @@ struct Writer {
     regions: Arc<Vec<Lmr<Sim>>>,
     /// Processor time between two operations, in nanoseconds.
     pause: Nanos,
-    course: Arc<Course<Done>>,
+    course: Arc<Course<Counted>>,
 }
 
 impl Writer {
@@ -350,7 +318,6 @@ impl Writer {
     fn write_on_and_on(mut self) -> Result<(), CourseError> {
         let bytes = vec![7; self.load.bytes as usize];
         let room = self.load.region_bytes - u64::from(self.load.bytes) + 1;
-        let (from, to) = (self.load.warm_up, self.load.warm_up + self.load.measured);
         loop {
             let since = self.sim.time();
             self.sim.host().work(self.pause);
@@ -361,19 +328,7 @@ impl Writer {
             let offset = self.random.below(room);
             self.regions[region].write(offset, &bytes).map_err(thread)?;
             self.sim.host().work(0);
-            let (now, mut done) = (self.sim.time(), self.course.gathered());
-            done.count += 1;
-            if done.count > from {
-                done.operations += 1;
-                done.latencies += now - since;
-            }
-            if done.count == from {
-                done.began = now;
-            }
-            if done.count >= to {
-                done.ended = now;
-                drop(done);
-                self.course.end();
+            if record(&self.course, (self.load.warm_up, self.load.measured), since, self.sim.time()) {
                 return Ok(());
             }
         }

@@ -1,7 +1,8 @@
 //! LITE figure 14, one-sided part: WRITEs of all nodes to all others, by the number of nodes.
 
-use super::lite::{Loop, PROFILE, measured, tier, warm_up};
-use super::{Effort, Figure, Outcomes, Paper, Point, Run, Work};
+use super::lite::{PROFILE, measured, native, tier, warm_up};
+use super::{Effort, Figure, Outcomes, Paper, Point, Run};
+use crate::native::NativeWrites;
 use crate::tier::TierLoad;
 
 pub(super) const FIGURE: Figure = Figure::predicted(
@@ -34,16 +35,25 @@ fn runs(effort: Effort) -> Vec<Run> {
     };
     let mut runs = Vec::new();
     for &nodes in nodes {
-        let native = Loop { hosts: nodes, all: true, threads: THREADS, regions: 1, ..Loop::of(64, effort) };
-        runs.push(Run::doing(NATIVE, nodes, Work::Loop(native)));
+        let (warm_up, measured) =
+            (warm_up(1, effort) * u64::from(nodes), measured(effort) * u64::from(nodes));
+        let load = NativeWrites {
+            hosts: nodes as usize,
+            active: nodes as usize,
+            threads: THREADS as usize,
+            warm_up,
+            measured,
+            ..native(64, effort)
+        };
+        runs.push(Run::native(NATIVE, nodes, load));
         for paths in PATHS {
             let load = TierLoad {
                 nodes: nodes as usize,
                 active: nodes as usize,
                 threads: THREADS as usize,
                 paths,
-                warm_up: warm_up(1, effort) * u64::from(nodes),
-                measured: measured(effort) * u64::from(nodes),
+                warm_up,
+                measured,
                 ..tier(64, effort)
             };
             runs.push(Run::tier(&series(paths), nodes, load));
@@ -53,11 +63,9 @@ fn runs(effort: Effort) -> Vec<Run> {
 }
 
 fn points(outcomes: &Outcomes) -> Vec<Point> {
-    // A run of the tier counts all nodes, a native loop one.
+    // A run counts all nodes.
     let mut points = outcomes.as_they_are("mops", |outcome| outcome.mops);
-    for point in points.iter_mut().filter(|point| point.series != NATIVE) {
-        point.predicted /= f64::from(point.x);
-    }
+    points.iter_mut().for_each(|point| point.predicted /= f64::from(point.x));
     let rate = |series: &str, x: u32| {
         points.iter().find(|point| point.series == series && point.x == x).map(|point| point.predicted)
     };

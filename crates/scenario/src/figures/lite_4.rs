@@ -1,7 +1,8 @@
 //! LITE figure 4: WRITEs to many small regions, native and through the memory tier.
 
-use super::lite::{Loop, PROFILE, TIER, measured, tier, warm_up};
-use super::{Effort, Figure, Outcomes, Paper, Point, Run, Work};
+use super::lite::{PROFILE, TIER, native, tier, warm_up};
+use super::{Effort, Figure, Outcomes, Paper, Point, Run};
+use crate::native::NativeWrites;
 use crate::tier::{Extra, TierLoad};
 
 pub(super) const FIGURE: Figure = Figure::predicted(
@@ -18,21 +19,15 @@ const NATIVE: &str = "native";
 
 fn runs(effort: Effort) -> Vec<Run> {
     let regions: &[u32] = match effort {
-        Effort::Full => &[1, 10, 50, 100, 200, 500, 1_000, 10_000, 100_000],
+        Effort::Full => &[1, 10, 50, 100, 200, 500, 1_000, 10_000, 50_000],
         Effort::Quick => &[1, 100, 1_000],
     };
     let pair = |regions: &u32| {
         let (regions, region_bytes) = (*regions, 4096);
-        let native = Loop { regions, region_bytes, ..Loop::of(64, effort) };
-        let load = TierLoad {
-            regions,
-            region_bytes,
-            extra: Extra::HandleLines,
-            warm_up: warm_up(regions, effort),
-            measured: measured(effort),
-            ..tier(64, effort)
-        };
-        [Run::doing(NATIVE, regions, Work::Loop(native)), Run::tier(TIER, regions, load)]
+        let warm_up = warm_up(regions, effort);
+        let native = NativeWrites { regions, region_bytes, warm_up, ..native(64, effort) };
+        let load = TierLoad { regions, region_bytes, extra: Extra::HandleLines, warm_up, ..tier(64, effort) };
+        [Run::native(NATIVE, regions, native), Run::tier(TIER, regions, load)]
     };
     regions.iter().flat_map(pair).collect()
 }

@@ -1,7 +1,8 @@
 //! LITE figure 5: WRITEs to a large region, native and through the memory tier, by the pages of its registration.
 
-use super::lite::{Loop, PROFILE, TIER, measured, tier};
-use super::{Effort, Figure, Outcomes, Paper, Point, Run, Work};
+use super::lite::{self, PROFILE, TIER, measured, tier};
+use super::{Effort, Figure, Outcomes, Paper, Point, Run};
+use crate::native::NativeWrites;
 use crate::tier::TierLoad;
 use dunlin_rnic_model::Pages;
 
@@ -34,7 +35,8 @@ const SIZES: [u32; 2] = [64, 1024];
 /// Sizes of WRITEs to a region in pieces.
 const SPLIT_SIZES: [u32; 2] = [1024, 1 << 20];
 
-fn load(bytes: u32, mebibytes: u32, effort: Effort) -> TierLoad {
+/// Returns the load of all threads on the tier.
+fn by_all(bytes: u32, mebibytes: u32, effort: Effort) -> TierLoad {
     TierLoad {
         region_bytes: u64::from(mebibytes) << 20,
         threads: THREADS as usize,
@@ -53,10 +55,15 @@ fn runs(effort: Effort) -> Vec<Run> {
     for bytes in SIZES {
         for &mebibytes in sizes {
             let region_bytes = u64::from(mebibytes) << 20;
-            let loops = Loop { region_bytes, threads: THREADS, ..Loop::of(bytes, effort) };
-            runs.push(Run::doing(native(bytes), mebibytes, Work::Loop(loops)));
+            let load = NativeWrites {
+                region_bytes,
+                threads: THREADS as usize,
+                measured: measured(effort) * u64::from(THREADS),
+                ..lite::native(bytes, effort)
+            };
+            runs.push(Run::native(&native(bytes), mebibytes, load));
             for (name, pages) in PAGES {
-                let load = TierLoad { pages, ..load(bytes, mebibytes, effort) };
+                let load = TierLoad { pages, ..by_all(bytes, mebibytes, effort) };
                 runs.push(Run::tier(&series(bytes, name), mebibytes, load));
             }
         }

@@ -1,7 +1,8 @@
 //! LITE figures 6 and 7: WRITEs of one size, native and through the memory tier, compared with TCP over IPoIB.
 
-use super::lite::{Loop, PROFILE, TIER, measured, tier};
+use super::lite::{PROFILE, TIER, measured, native, tier};
 use super::{Effort, Figure, FigureError, Outcome, Outcomes, Paper, Point, Run, Work};
+use crate::native::NativeWrites;
 use crate::tier::{Extra, TierLoad};
 use dunlin_rnic_model::{Profile, Sockets};
 
@@ -56,14 +57,15 @@ fn runs(effort: Effort, threads: &[u32]) -> Vec<Run> {
     let mut runs = Vec::new();
     for &bytes in sizes {
         for &threads in threads {
-            let native = Loop { threads, ..Loop::of(bytes, effort) };
-            runs.push(Run::doing(by(WRITE, threads), bytes, Work::Loop(native)));
+            let measured = measured(effort) * u64::from(threads);
+            let load = NativeWrites { threads: threads as usize, measured, ..native(bytes, effort) };
+            runs.push(Run::native(&by(WRITE, threads), bytes, load));
             for (series, extra) in [(TIER, Extra::None), (KERNEL, Extra::Kernel), (USER, Extra::User)] {
                 let load = TierLoad {
                     extra,
                     threads: threads as usize,
                     paths: threads as u16,
-                    measured: measured(effort) * u64::from(threads),
+                    measured,
                     ..tier(bytes, effort)
                 };
                 runs.push(Run::tier(&by(series, threads), bytes, load));

@@ -49,10 +49,11 @@ mod rf_rpc_wait;
 mod spinning;
 
 use crate::bypass::Bypass;
-use crate::course::CourseError;
+use crate::course::{Counted, CourseError};
 use crate::datagrams::Datagrams;
 use crate::erpc::Erpc;
 use crate::load::{Extent, Load, LoadError, Network};
+use crate::native::NativeWrites;
 use crate::shared::Shared;
 use crate::tier::TierLoad;
 pub use drawing::{Drawing, Shape};
@@ -191,7 +192,7 @@ enum Work {
     Bypass(Bypass),
     Shared(Shared),
     Tier(Box<TierLoad>),
-    Loop(lite::Loop),
+    Native(Box<NativeWrites>),
     Registering(lite::Registering),
 }
 
@@ -238,6 +239,13 @@ pub struct Outcome {
     pub verbs_share_of_work: f64,
     /// Time from a step until the rate reached its final value, in milliseconds.
     pub settled_ms: f64,
+}
+
+impl From<Counted> for Outcome {
+    fn from(counted: Counted) -> Self {
+        let (mops, mean_us) = (counted.mops(), counted.mean_us());
+        Outcome { value: mops, mops, mean_us, ..Outcome::default() }
+    }
 }
 
 /// An error of a figure.
@@ -490,6 +498,10 @@ impl Run {
         Run::doing(series, x, Work::Tier(Box::new(load)))
     }
 
+    fn native(series: &str, x: u32, load: NativeWrites) -> Run {
+        Run::doing(series, x, Work::Native(Box::new(load)))
+    }
+
     /// Returns the profile of the run; `None` on a network of fixed rates.
     #[must_use]
     pub fn profile(&self) -> Option<&str> {
@@ -505,7 +517,8 @@ impl Run {
             Work::Bypass(load) => Some(&load.profile),
             Work::Shared(load) => Some(&load.profile),
             Work::Tier(load) => Some(&load.profile),
-            Work::Tcp(_) | Work::Loop(_) | Work::Registering(_) => Some(lite::PROFILE),
+            Work::Native(load) => Some(&load.profile),
+            Work::Tcp(_) | Work::Registering(_) => Some(lite::PROFILE),
         }
     }
 
@@ -515,6 +528,7 @@ impl Run {
         let load = match &self.work {
             Work::Load(load) => load,
             Work::Tier(load) => return (load.warm_up + load.measured + u64::from(load.regions)) * 10,
+            Work::Native(load) => return (load.warm_up + load.measured) * 5,
             Work::Erpc(load) => return (load.warm_up + load.measured).saturating_mul(load.clients as u64),
             _ => return 0,
         };
@@ -586,13 +600,11 @@ impl Run {
             }
             Work::Tier(load) => {
                 let failed = |error| FigureError::Course { series: self.series.clone(), x: self.x, error };
-                let outcome = load.run(SEED).map_err(failed)?;
-                let mops = outcome.operations as f64 * 1e3 / outcome.time_ns.max(1) as f64;
-                Ok(Outcome { value: mops, mops, mean_us: outcome.mean_ns / 1e3, ..Outcome::default() })
+                Ok(Outcome::from(load.run(SEED).map_err(failed)?))
             }
-            Work::Loop(native) => {
-                let (mops, mean_us) = native.run()?;
-                Ok(Outcome { value: mops, mops, mean_us, ..Outcome::default() })
+            Work::Native(load) => {
+                let failed = |error| FigureError::Course { series: self.series.clone(), x: self.x, error };
+                Ok(Outcome::from(load.run(SEED).map_err(failed)?))
             }
             Work::Registering(registering) => {
                 let mean_us = registering.microseconds()?;
