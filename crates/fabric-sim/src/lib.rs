@@ -65,6 +65,7 @@ mod trace;
 mod wheel;
 
 pub use domain::{SimDomain, SimWaker};
+pub use dunlin_rnic_model::Pages;
 pub use host::{SimHost, SimSignal};
 pub use link::{SimLink, SimListener};
 pub use memory::SimMemory;
@@ -99,6 +100,8 @@ pub struct Sim {
     registered: Arc<AtomicU64>,
     /// Region numbers assigned so far.
     regions: Arc<AtomicU32>,
+    /// Pages of the memory that is registered by this handle.
+    pages: Pages,
 }
 
 impl Sim {
@@ -128,7 +131,8 @@ impl Sim {
         let registered = Arc::clone(&state.network.registered);
         let shared = Arc::new(Shared::new(state));
         let host = SimHost { shared: Arc::clone(&shared), process: 0 };
-        let sim = Sim { host, capabilities, rates, registered, regions: Arc::default() };
+        let sim =
+            Sim { host, capabilities, rates, registered, regions: Arc::default(), pages: Pages::Profile };
         run::run(&shared, Box::new(move || root(sim)))
     }
 
@@ -146,6 +150,12 @@ impl Sim {
         drop(state);
         let host = SimHost { shared: Arc::clone(&self.host.shared), process };
         Sim { host, ..self.clone() }
+    }
+
+    /// Returns the same process; memory that it registers by this handle has such pages. Only a model of the hardware
+    /// tells them apart.
+    pub fn with_pages(&self, pages: Pages) -> Sim {
+        Sim { pages, ..self.clone() }
     }
 
     /// Kills this process at once: its tasks end, and its queue pairs, links and listeners disappear.
@@ -227,10 +237,16 @@ impl Fabric for Sim {
             return Err(RegisterError::Length { length, limit: MAX_REGION });
         }
         let memory = SimMemory::new(length as usize, access, &self.registered, &self.regions);
-        memory.ok_or_else(|| RegisterError::OutOfMemory {
+        let memory = memory.ok_or_else(|| RegisterError::OutOfMemory {
             length,
             source: std::io::ErrorKind::OutOfMemory.into(),
-        })
+        })?;
+        if self.pages != Pages::Profile {
+            let mut state = self.host.shared.lock();
+            let machine = state.processes[self.host.process as usize].machine;
+            state.timing.register(machine, memory.number(), self.pages);
+        }
+        Ok(memory)
     }
 
     fn domain(&self) -> Result<SimDomain, CreateError> {

@@ -256,6 +256,13 @@ impl Timing {
         }
     }
 
+    /// Sets the pages of a region.
+    pub(crate) fn register(&mut self, machine: u32, region: u32, pages: model::Pages) {
+        if let Timing::Model(model) = self {
+            model.network.register(machine as usize, region, pages);
+        }
+    }
+
     /// Returns the one-way delay of a control message.
     pub(crate) fn travel(&mut self, chance: &mut Random) -> Nanos {
         match self {

@@ -29,4 +29,4 @@ pub mod sweep;
 pub use network::{Arrived, Cluster, ClusterError, Counters, HostShape, Network, Posted};
 pub use prices::{Prices, Sockets, Verbs};
 pub use profile::{Kind, Parameter, Profile, ProfileError, Value, nearest};
-pub use request::{Linked, Opcode, Request, Touch, Transport};
+pub use request::{Linked, Opcode, Pages, Request, Touch, Transport};

@@ -3,9 +3,10 @@
 use crate::cache::{Cache, Found, mix};
 use crate::costs::{Costs, LINE};
 use crate::profile::{Parameter, Profile};
-use crate::request::{Linked, Opcode, Request, Touch, Transport};
+use crate::request::{Linked, Opcode, Pages, Request, Touch, Transport};
 use crate::station::{PICOS, Picos, Station};
 use dunlin_fabric::Nanos;
+use std::collections::BTreeMap;
 
 /// The hosts of a cluster and the switch between them.
 #[derive(Clone, Debug)]
@@ -128,6 +129,8 @@ struct Nic {
     protections: Cache,
     /// Index of the host's last-level cache.
     lines: u32,
+    /// The page sizes of regions, as shifts, where they are not the profile's; `None` without translations.
+    page_shifts: BTreeMap<u32, Option<u32>>,
     counters: Counters,
 }
 
@@ -239,11 +242,29 @@ impl Network {
                     translations: Cache::hashed(size(Parameter::Translations)),
                     protections: Cache::hashed(size(Parameter::Protections)),
                     lines: number as u32,
+                    page_shifts: BTreeMap::new(),
                     counters: Counters::default(),
                 });
             }
         }
         Ok(network)
+    }
+
+    /// Sets the pages of a region of a host. Regions that are not mentioned have pages of the profile's size. Allocates.
+    pub fn register(&mut self, host: usize, region: u32, pages: Pages) {
+        let shift = match pages {
+            Pages::Profile => None,
+            Pages::Bytes(bytes) => Some(Some(bytes.max(1).ilog2())),
+            Pages::Physical => Some(None),
+        };
+        let first = self.first_nic[host] as usize;
+        let end = self.first_nic.get(host + 1).map_or(self.nics.len(), |next| *next as usize);
+        for nic in &mut self.nics[first..end] {
+            match shift {
+                Some(shift) => nic.page_shifts.insert(region, shift),
+                None => nic.page_shifts.remove(&region),
+            };
+        }
     }
 
     fn nic(&mut self, host: usize, nic: usize) -> (&mut Nic, &Costs, &mut Lines) {
@@ -477,9 +498,12 @@ impl Nic {
     /// Loads the address translation and the protection entry of a memory access.
     fn translate(&mut self, costs: &Costs, way: &mut Way, touch: Touch, initiator: bool) {
         let region = u64::from(touch.region);
-        let page = (region << 40) ^ (touch.offset >> costs.page_shift);
-        let misses =
-            [!self.protections.touch(region), !self.translations.touch(page ^ 0xaaaa_aaaa_0000_0000)];
+        let mut translated = true;
+        if let Some(shift) = self.page_shift(costs, touch.region) {
+            let page = (region << 40) ^ (touch.offset >> shift);
+            translated = self.translations.touch(page ^ 0xaaaa_aaaa_0000_0000);
+        }
+        let misses = [!self.protections.touch(region), !translated];
         self.counters.protection_misses += u64::from(misses[0]);
         self.counters.translation_misses += u64::from(misses[1]);
         for _ in misses.into_iter().filter(|missed| *missed) {
@@ -487,6 +511,15 @@ impl Nic {
             way.take(&mut self.fetch, if initiator { costs.initiator_miss } else { costs.responder_miss });
             way.latency += costs.miss;
         }
+    }
+
+    /// Returns the size of a region's pages, as a shift; `None` without translations.
+    #[inline]
+    fn page_shift(&self, costs: &Costs, region: u32) -> Option<u32> {
+        if self.page_shifts.is_empty() {
+            return Some(costs.page_shift);
+        }
+        self.page_shifts.get(&region).copied().unwrap_or(Some(costs.page_shift))
     }
 
     /// Writes to the host's memory or last-level cache.

@@ -31,6 +31,18 @@ impl Opcode {
     }
 }
 
+/// The pages of a registered region, for each of which a NIC holds a translation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pages {
+    /// Of the size that the host's profile gives.
+    #[default]
+    Profile,
+    /// Of this number of bytes, a power of two.
+    Bytes(u64),
+    /// None: the region is registered by physical addresses (LITE 4.1).
+    Physical,
+}
+
 /// Memory that a NIC reads or writes: a registered region of its host and an offset. The model assumes that
 /// regions start at a page of the largest size, so that offsets determine the cache set of a line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

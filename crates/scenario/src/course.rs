@@ -158,3 +158,58 @@ impl<T> Course<T> {
         self.phase.store(Phase::Over as u64, Ordering::Relaxed);
     }
 }
+
+/// Operations that all threads of a run count together.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Counted {
+    count: u64,
+    began: Nanos,
+    ended: Nanos,
+    /// Measured operations.
+    pub operations: u64,
+    /// Sum of the times of the measured operations, in nanoseconds.
+    pub latencies: Nanos,
+}
+
+impl Counted {
+    /// Returns the measured operations per second, in millions.
+    #[must_use]
+    pub fn mops(&self) -> f64 {
+        self.operations as f64 * 1e3 / self.ended.saturating_sub(self.began).max(1) as f64
+    }
+
+    /// Returns the mean time of an operation in its thread, in microseconds.
+    #[must_use]
+    pub fn mean_us(&self) -> f64 {
+        self.latencies as f64 / 1e3 / self.operations.max(1) as f64
+    }
+}
+
+/// Counts an operation from `since` to `now`: after `warm_up` operations it is measured, and with the last measured one
+/// the run is over. Returns whether it is.
+pub(crate) fn record(
+    course: &Course<Counted>,
+    (warm_up, measured): (u64, u64),
+    since: Nanos,
+    now: Nanos,
+) -> bool {
+    let mut counted = course.gathered();
+    counted.count += 1;
+    if counted.count == 1 {
+        counted.began = since;
+    }
+    if counted.count > warm_up && counted.operations < measured {
+        counted.operations += 1;
+        counted.latencies += now - since;
+        counted.ended = now;
+    }
+    if counted.count <= warm_up {
+        counted.began = now;
+    }
+    let over = counted.operations >= measured;
+    drop(counted);
+    if over {
+        course.end();
+    }
+    over
+}

@@ -14,6 +14,7 @@
 //! * [`raw_verbs`]: raw-verb measurements, played on the simulator instead of on the model alone.
 //! * [`rates`]: operation rates of simulated NICs, for clients that base their choice on them.
 //! * [`tuning`]: a client of a function that changes, and the response of its tuner.
+//! * [`tier`], [`native`]: threads that use the memory tier, and threads that WRITE without it.
 //! * [`figures`]: the papers' figures, with the statements in the papers' texts.
 //!
 //! This crate holds descriptions of clusters and loads, and the code that plays them. Output formats,
@@ -27,9 +28,11 @@ pub mod erpc;
 pub mod figures;
 pub mod load;
 pub mod memory;
+pub mod native;
 pub mod random_values;
 pub mod rates;
 pub mod raw_verbs;
 pub mod shared;
 pub mod swarm;
+pub mod tier;
 pub mod tuning;

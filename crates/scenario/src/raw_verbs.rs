@@ -210,9 +210,10 @@ impl Play {
 }
 
 /// The link between each two hosts, by its own host and the other.
-type Links = BTreeMap<(u32, u32), SimLink>;
+pub(crate) type Links = BTreeMap<(u32, u32), SimLink>;
 
-fn links(hosts: &[Sim]) -> Result<Links, CourseError> {
+/// Connects each two hosts.
+pub(crate) fn links(hosts: &[Sim]) -> Result<Links, CourseError> {
     let mut links = Links::new();
     for (number, host) in (0u32..).zip(hosts) {
         let address = Address::new(Scheme::Sim, &format!("raw-verbs-{number}")).map_err(thread)?;
@@ -310,18 +311,26 @@ impl Poster {
 
     /// Polls until one more request of a connection is done.
     fn look_for_one(&mut self, way: usize) -> Result<(), CourseError> {
-        let (domain, queue) = (&mut self.end.domain, self.end.ways[way].completions);
-        loop {
-            let armed = domain.arm(WaitMode::Busy);
-            if domain.poll(queue, &mut self.found, 1) > 0 {
-                domain.disarm(armed);
-                break;
-            }
-            domain.wait(armed, FOREVER);
+        wait_for_one(&mut self.end.domain, self.end.ways[way].completions, &mut self.found)
+    }
+}
+
+/// Polls a completion queue until one more request is done.
+pub(crate) fn wait_for_one(
+    domain: &mut SimDomain,
+    queue: CompletionQueueId,
+    found: &mut Vec<Completion<SimMemory>>,
+) -> Result<(), CourseError> {
+    loop {
+        let armed = domain.arm(WaitMode::Busy);
+        if domain.poll(queue, found, 1) > 0 {
+            domain.disarm(armed);
+            break;
         }
-        match self.found.drain(..).find(|completion| completion.status != CompletionStatus::Success) {
-            Some(completion) => Err(thread(format!("a request ended with {:?}", completion.status))),
-            None => Ok(()),
-        }
+        domain.wait(armed, FOREVER);
+    }
+    match found.drain(..).find(|completion| completion.status != CompletionStatus::Success) {
+        Some(completion) => Err(thread(format!("a request ended with {:?}", completion.status))),
+        None => Ok(()),
     }
 }

@@ -3,7 +3,7 @@
 use crate::error::RequestError;
 use crate::node::Node;
 use crate::pool::Taken;
-use dunlin_fabric::{Fabric, Host, Nanos};
+use dunlin_fabric::{Fabric, Host, Nanos, Work};
 use dunlin_rpc::{
     Client, ClientConfig, FunctionMode, ServeError, Server, ServerBuilder, ServerConfig, Status,
 };
@@ -70,6 +70,7 @@ impl<F: Fabric> Node<F> {
     /// calling thread.
     pub(crate) fn ask(&self, to: NodeId, request: Request, until: Nanos) -> Result<Reply, RequestError> {
         if to == self.me {
+            self.fabric.host().charge(Work::Dispatch, 1);
             return Ok(self.answer(request));
         }
         let function = if request.is_slow() { SLOW_CALL } else { CALL };

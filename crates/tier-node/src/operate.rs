@@ -4,7 +4,7 @@ use crate::error::{OperationError, RequestError};
 use crate::node::Node;
 use crate::path::{Change, Deadline, Path, Stop, Transfer, copy_local};
 use crate::pool::Taken;
-use dunlin_fabric::{Fabric, Host, Nanos};
+use dunlin_fabric::{Fabric, Host, Nanos, Work};
 use dunlin_tier::message::{Refusal, Reply, Request};
 use dunlin_tier::{AccessError, Handle, Kind, Layout, LmrId, NodeId, Principal, Rights, TableError};
 
@@ -250,11 +250,20 @@ impl<F: Fabric> Node<F> {
         let mut deadline = Deadline::of(node);
         let mut path: Option<Path<F>> = None;
         let result = loop {
+            // The check of a handle is as much work as that of an entry of a message.
+            node.fabric.host().charge(Work::ParseEntry, 1);
             let operation = match node.state().handles.begin(handle, kind, offset, length) {
                 Ok(operation) => operation,
                 Err(error) => break Err(error.into()),
             };
-            match run(path.as_mut(), &operation.layout, &mut deadline) {
+            let mut outcome = run(path.as_mut(), &operation.layout, &mut deadline);
+            if matches!(outcome, Ok(None))
+                && let Some(idle) = self.paths.take_idle()
+            {
+                // The operation goes on with its check: a thread that does not wait delays no free.
+                outcome = run(Some(path.insert(idle)), &operation.layout, &mut deadline);
+            }
+            match outcome {
                 Ok(Some(value)) => {
                     node.end(operation);
                     break Ok(value);

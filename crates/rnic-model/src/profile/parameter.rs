@@ -184,6 +184,19 @@ parameters! {
     /// How long a thread runs while others wait for its core.
     Quantum = Cluster "prices" "quantum_ns" 1000 ..= 1000000000;
 
+    /// Registering memory: system call and firmware command.
+    Register = Cluster "kernel" "register_ns" 0 ..= 10000000;
+    /// Registering memory: each page that is pinned and translated.
+    RegisterPage = Cluster "kernel" "register_page_ns" 0 ..= 100000;
+    /// Deregistering memory: system call and firmware command.
+    Deregister = Cluster "kernel" "deregister_ns" 0 ..= 10000000;
+    /// Deregistering memory: each page that is unpinned.
+    DeregisterPage = Cluster "kernel" "deregister_page_ns" 0 ..= 100000;
+    /// LITE in the kernel: entering and leaving it for one operation.
+    Crossings = Cluster "kernel" "crossings_ns" 0 ..= 100000;
+    /// LITE in the kernel: mapping and checking the addresses of one operation.
+    Indirection = Cluster "kernel" "indirection_ns" 0 ..= 100000;
+
     /// Sockets: processor time of sending one message.
     SocketSend = Cluster "sockets" "send_ns" 0 ..= 1000000;
     /// Sockets: processor time of receiving one message.

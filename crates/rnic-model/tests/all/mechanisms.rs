@@ -1,7 +1,9 @@
 //! The mechanisms of the model: one test for each direction of an effect on rate or latency.
 
 use dunlin_rnic_model::driver::{Connection, Outcome, Pick, Places, Signaling, Test, TestError, Thread, run};
-use dunlin_rnic_model::{Cluster, Linked, Network, Opcode, Parameter, Profile, Request, Touch, Transport};
+use dunlin_rnic_model::{
+    Cluster, Linked, Network, Opcode, Pages, Parameter, Profile, Request, Touch, Transport,
+};
 
 fn profile(name: &str) -> Profile {
     Profile::built_in(name).expect("built in")
@@ -241,6 +243,30 @@ fn many_regions_and_large_regions_miss_translations() {
     assert!(many.counters[1].protection_misses > 15_000 && large.counters[1].protection_misses == 0);
     assert!(large.counters[1].translation_misses > 15_000);
     assert!(many.latency_ns > one.latency_ns + 300.0 && large.latency_ns > one.latency_ns + 300.0);
+}
+
+#[test]
+fn the_pages_of_a_region_decide_how_many_translations_it_has() {
+    let profile = profile("lite");
+    let misses = |pages| {
+        let mut network = Network::new(&Cluster::uniform(&profile, 2)).expect("a cluster");
+        network.register(1, 0, pages);
+        let mut at = 1_000;
+        for round in 0..2 {
+            for page in 0..2048 {
+                let remote = Touch { region: 0, offset: page * 4096 };
+                let request = Request { remote, ..write(Linked::Alone) };
+                at = network.post(at, 0, 0, &request).arrives;
+                at = network.arrive(at, 1, 0, &request).answer.expect("an answer") + round;
+            }
+        }
+        network.counters(1, 0).translation_misses
+    };
+    // 8 MiB: 2048 pages of 4 KiB do not fit 1024 places.
+    assert!(misses(Pages::Profile) > 2048);
+    assert_eq!(misses(Pages::Bytes(4096)), misses(Pages::Profile));
+    assert_eq!(misses(Pages::Bytes(2 << 20)), 4);
+    assert_eq!(misses(Pages::Physical), 0);
 }
 
 fn write(linked: Linked) -> Request {

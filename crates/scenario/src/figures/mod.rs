@@ -22,7 +22,13 @@ mod hatrpc_15;
 mod hatrpc_4;
 mod hatrpc_5;
 mod hatrpc_hints;
+mod lite;
+mod lite_14;
+mod lite_17;
+mod lite_4;
+mod lite_5;
 mod lite_6;
+mod lite_8;
 mod rf_rpc;
 mod rf_rpc_10;
 mod rf_rpc_11;
@@ -44,11 +50,13 @@ mod rf_rpc_wait;
 mod spinning;
 
 use crate::bypass::Bypass;
-use crate::course::CourseError;
+use crate::course::{Counted, CourseError};
 use crate::datagrams::Datagrams;
 use crate::erpc::Erpc;
 use crate::load::{Extent, Load, LoadError, Network};
+use crate::native::NativeWrites;
 use crate::shared::Shared;
+use crate::tier::TierLoad;
 pub use drawing::{Drawing, Shape};
 use dunlin_fabric::Nanos;
 use dunlin_rnic_model::driver::TestError;
@@ -181,9 +189,12 @@ enum Work {
     Clients(rf_rpc_verbs::Clients),
     Datagrams(Datagrams),
     Erpc(Erpc),
-    Lone(lite_6::Lone),
+    Tcp(lite_6::Tcp),
     Bypass(Bypass),
     Shared(Shared),
+    Tier(Box<TierLoad>),
+    Native(Box<NativeWrites>),
+    Registering(lite::Registering),
 }
 
 /// Most functions of a load that are reported separately.
@@ -229,6 +240,13 @@ pub struct Outcome {
     pub verbs_share_of_work: f64,
     /// Time from a step until the rate reached its final value, in milliseconds.
     pub settled_ms: f64,
+}
+
+impl From<Counted> for Outcome {
+    fn from(counted: Counted) -> Self {
+        let (mops, mean_us) = (counted.mops(), counted.mean_us());
+        Outcome { value: mops, mops, mean_us, ..Outcome::default() }
+    }
 }
 
 /// An error of a figure.
@@ -301,8 +319,13 @@ pub fn all() -> Vec<Figure> {
         hatrpc_13::LARGE,
         hatrpc_15::UPDATES,
         hatrpc_15::READS,
+        lite_4::FIGURE,
+        lite_5::FIGURE,
         lite_6::LATENCY,
         lite_6::THROUGHPUT,
+        lite_8::FIGURE,
+        lite_14::FIGURE,
+        lite_17::FIGURE,
         rf_rpc_2::FIGURE,
         rf_rpc_5::FIGURE,
         rf_rpc_7::FIGURE,
@@ -457,10 +480,6 @@ impl Run {
         Run::doing(series, x, Work::Clients(clients))
     }
 
-    fn lone(series: &str, x: u32, lone: lite_6::Lone) -> Run {
-        Run::doing(series, x, Work::Lone(lone))
-    }
-
     fn datagrams(series: &str, x: u32, load: Datagrams) -> Run {
         Run::doing(series, x, Work::Datagrams(load))
     }
@@ -477,6 +496,14 @@ impl Run {
         Run::doing(series, x, Work::Shared(load))
     }
 
+    fn tier(series: &str, x: u32, load: TierLoad) -> Run {
+        Run::doing(series, x, Work::Tier(Box::new(load)))
+    }
+
+    fn native(series: &str, x: u32, load: NativeWrites) -> Run {
+        Run::doing(series, x, Work::Native(Box::new(load)))
+    }
+
     /// Returns the profile of the run; `None` on a network of fixed rates.
     #[must_use]
     pub fn profile(&self) -> Option<&str> {
@@ -487,11 +514,13 @@ impl Run {
                 Network::Rates => None,
             },
             Work::Clients(_) => Some(rf_rpc_verbs::PROFILE),
-            Work::Lone(_) => Some(lite_6::Lone::PROFILE),
             Work::Datagrams(load) => Some(&load.profile),
             Work::Erpc(load) => Some(&load.profile),
             Work::Bypass(load) => Some(&load.profile),
             Work::Shared(load) => Some(&load.profile),
+            Work::Tier(load) => Some(&load.profile),
+            Work::Native(load) => Some(&load.profile),
+            Work::Tcp(_) | Work::Registering(_) => Some(lite::PROFILE),
         }
     }
 
@@ -500,6 +529,8 @@ impl Run {
     pub fn size(&self) -> u64 {
         let load = match &self.work {
             Work::Load(load) => load,
+            Work::Tier(load) => return (load.warm_up + load.measured + u64::from(load.regions)) * 10,
+            Work::Native(load) => return (load.warm_up + load.measured) * 5,
             Work::Erpc(load) => return (load.warm_up + load.measured).saturating_mul(load.clients as u64),
             _ => return 0,
         };
@@ -524,8 +555,8 @@ impl Run {
                 let value = clients.run()?;
                 Ok(Outcome { value, mops: value, ..Outcome::default() })
             }
-            Work::Lone(lone) => {
-                let (mops, mean_us) = lone.run()?;
+            Work::Tcp(messages) => {
+                let (mops, mean_us) = messages.run()?;
                 Ok(Outcome { value: mops, mops, mean_us, ..Outcome::default() })
             }
             Work::Load(load) => {
@@ -568,6 +599,18 @@ impl Run {
                     mean_us: outcome.mean_ns / 1e3,
                     ..Outcome::default()
                 })
+            }
+            Work::Tier(load) => {
+                let failed = |error| FigureError::Course { series: self.series.clone(), x: self.x, error };
+                Ok(Outcome::from(load.run(SEED).map_err(failed)?))
+            }
+            Work::Native(load) => {
+                let failed = |error| FigureError::Course { series: self.series.clone(), x: self.x, error };
+                Ok(Outcome::from(load.run(SEED).map_err(failed)?))
+            }
+            Work::Registering(registering) => {
+                let mean_us = registering.microseconds()?;
+                Ok(Outcome { value: mean_us, mean_us, mops: 1.0 / mean_us, ..Outcome::default() })
             }
             Work::Bypass(load) => {
                 let failed = |error| FigureError::Course { series: self.series.clone(), x: self.x, error };

@@ -223,10 +223,84 @@ fn hatrpc_15_and_16() {
 }
 
 #[test]
+fn lite_4() {
+    says("lite-4-tier", &[("native, over that with 1 region", 2), ("the tier, over that with 1 region", 2)]);
+}
+
+#[test]
+fn lite_5() {
+    says(
+        "lite-5-tier",
+        &[
+            ("native 64 B, over that in 1 MB", 2),
+            ("the tier 64 B, 2 MiB, over that in 1 MB", 2),
+            ("the tier 64 B, 1 GiB, over that in 1 MB", 2),
+            ("the tier 64 B, physical, over that in 1 MB", 2),
+            ("native 1024 B, over that in 1 MB", 2),
+            ("the tier 1024 B, 2 MiB, over that in 1 MB", 2),
+            ("the tier 1024 B, 1 GiB, over that in 1 MB", 2),
+            ("the tier 1024 B, physical, over that in 1 MB", 2),
+            ("the tier 1024 B, pieces of 4 MiB over one of 128 MB", 1),
+            ("the tier 1048576 B, pieces of 4 MiB over one of 128 MB", 1),
+        ],
+    );
+}
+
+#[test]
 fn lite_6_and_7() {
-    for figure in ["lite-6", "lite-7"] {
-        says(figure, &[("TCP/IP over WRITE", 3)]);
-    }
+    says(
+        "lite-6",
+        &[
+            ("the tier over WRITE", 3),
+            ("LITE, kernel over WRITE", 3),
+            ("LITE, user over WRITE", 3),
+            ("TCP/IP over WRITE", 3),
+        ],
+    );
+    says(
+        "lite-7",
+        &[
+            ("the tier over WRITE", 3),
+            ("the tier, 8 threads over WRITE, 8 threads", 3),
+            ("LITE, kernel, 8 threads over WRITE, 8 threads", 3),
+            ("LITE, user, 8 threads over WRITE, 8 threads", 3),
+            ("TCP/IP over WRITE", 3),
+        ],
+    );
+}
+
+#[test]
+fn lite_8() {
+    says(
+        "lite-8",
+        &[
+            ("malloc over register", 2),
+            ("map over register", 2),
+            ("free over deregister", 2),
+            ("growth of malloc over that of register", 1),
+            ("growth of map over that of register", 1),
+            ("growth of free over that of deregister", 1),
+        ],
+    );
+}
+
+#[test]
+fn lite_14() {
+    says(
+        "lite-14",
+        &[
+            ("the tier, K = 1, over that of two nodes", 1),
+            ("the tier, K = 2, over that of two nodes", 1),
+            ("the tier, K = 3, over that of two nodes", 1),
+            ("the tier, K = 4, over that of two nodes", 1),
+            ("the tier, K = 8, over that of two nodes", 1),
+        ],
+    );
+}
+
+#[test]
+fn lite_17() {
+    says("lite-17", &[("memset by WRITE over memset", 2)]);
 }
 
 #[test]

@@ -1,0 +1,336 @@
+//! Threads that use the memory tier: nodes in one process each, on machines of their own.
+
+use crate::course::{
+    Counted, Course, CourseError, FOREVER, Phase, cluster, cost_as, not_zero, record, thread,
+};
+use dunlin_fabric::{Fabric, Host, Nanos, Scheme, Signal, Task, Work};
+use dunlin_fabric_sim::{Pages, Random, Sim};
+use dunlin_rnic_model::{Parameter, Prices, Profile};
+use dunlin_tier_node::{Lmr, Peer, Rights, Spec, Tier, TierConfig};
+use std::sync::Arc;
+
+/// The operation that is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Act {
+    /// `write` at a random place of a random region of another node.
+    Write,
+    /// `malloc` of a region on the own node.
+    Malloc,
+    /// `map` of a region on the own node.
+    Map,
+    /// `free` of a region on the own node.
+    Free,
+    /// `malloc` of a region on another node.
+    MallocThere,
+    /// `memset` of a region on another node.
+    Set,
+    /// `write` of the value to all bytes of a region on another node.
+    SetByWrite,
+    /// `memcpy` from another node to a third.
+    Copy,
+    /// `memcpy` between two regions of another node.
+    CopyThere,
+    /// `memmove` within a region of another node, by half of the length.
+    Move,
+}
+
+/// Time of an operation beside what the nodes' code and the network account for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extra {
+    /// None.
+    None,
+    /// The wait for the two lines of a handle, where the handles fill more than the core's cache.
+    HandleLines,
+    /// What LITE's paper states for calls in the kernel: mapping and checks.
+    Kernel,
+    /// What LITE's paper states for calls from user space: mapping and checks, and crossings.
+    User,
+}
+
+/// Bytes of a handle's entry in the table, and of its list of pieces.
+const HANDLE_BYTES: u64 = 128;
+/// A core's second-level cache, in bytes.
+const CORE_CACHE: u64 = 256 << 10;
+/// The last-level cache, in bytes: of the E5-2620.
+const LAST_CACHE: u64 = 15 << 20;
+
+/// Waits of a thread, in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+struct Pauses {
+    /// In each operation.
+    extra: Nanos,
+    /// Between two operations.
+    between: Nanos,
+}
+
+/// A load of the memory tier.
+#[derive(Clone, Debug)]
+pub struct TierLoad {
+    /// Profile of all machines.
+    pub profile: String,
+    /// Number of nodes, each on a machine of its own.
+    pub nodes: usize,
+    /// Nodes whose threads operate; each uses the memory of all others.
+    pub active: usize,
+    /// Threads of an active node.
+    pub threads: usize,
+    /// Paths of a node (K).
+    pub paths: u16,
+    /// Regions that an active node has on each other node.
+    pub regions: u32,
+    /// Bytes of a region.
+    pub region_bytes: u64,
+    /// Longest piece of a region, in bytes.
+    pub piece: u32,
+    /// Pages of all registered memory.
+    pub pages: Pages,
+    /// The operation; all but WRITE are of one thread, on regions of `bytes` bytes.
+    pub act: Act,
+    /// Bytes of an operation.
+    pub bytes: u32,
+    /// Time of the calling processor for each operation that the nodes' code does not account for.
+    pub extra: Extra,
+    /// Operations of all threads before the measurement.
+    pub warm_up: u64,
+    /// Measured operations of all threads.
+    pub measured: u64,
+}
+
+/// Virtual time after which a run is aborted, in nanoseconds.
+const LIMIT: Nanos = 600_000_000_000;
+/// Tasks of a node beside its loading threads, at most.
+const TASKS: usize = 64;
+/// Least memory of a node, in bytes.
+const LEAST_MEMORY: u64 = 1 << 20;
+
+impl TierLoad {
+    /// Returns a load of one thread that writes 64 bytes to one region of 1 MiB on another node.
+    pub fn of(profile: &str) -> TierLoad {
+        TierLoad {
+            profile: profile.to_owned(),
+            nodes: 2,
+            active: 1,
+            threads: 1,
+            paths: 1,
+            regions: 1,
+            region_bytes: 1 << 20,
+            piece: 4 << 20,
+            pages: Pages::Bytes(2 << 20),
+            act: Act::Write,
+            bytes: 64,
+            extra: Extra::None,
+            warm_up: 200,
+            measured: 3_000,
+        }
+    }
+
+    /// Runs the load; returns the measured operations with their times.
+    ///
+    /// # Errors
+    /// Returns an error for an impossible load, or if the run does not end normally.
+    pub fn run(&self, seed: u64) -> Result<Counted, CourseError> {
+        not_zero([
+            ("the number of active nodes", self.active as u64),
+            ("the number of threads", self.threads as u64),
+            ("the number of paths", self.paths.into()),
+            ("the number of regions", self.regions.into()),
+            ("the length of an operation", self.bytes.into()),
+            ("the number of measured operations", self.measured),
+            ("the number of other nodes", self.nodes.saturating_sub(1) as u64),
+            ("the room of a region", self.region_bytes.saturating_sub(u64::from(self.bytes) - 1)),
+        ])?;
+        let mut settings = cluster(self.nodes, self.nodes * (self.threads + TASKS), LIMIT);
+        let profile = Profile::built_in(&self.profile)?;
+        let pauses = Pauses {
+            extra: self.extra_ns(&profile),
+            between: Prices::of(&profile).verbs().benchmark_loop_ns as Nanos,
+        };
+        cost_as(&mut settings, profile, 1);
+        // Requests of several threads reach a NIC in order.
+        settings.slack = 0;
+        let load = self.clone();
+        let play = move |sim: &Sim, course: &Arc<Course<Counted>>| load.play(sim, (seed, pauses), course);
+        Ok(Course::run(settings, seed, play)?.0)
+    }
+
+    /// Returns the extra time of an operation.
+    fn extra_ns(&self, profile: &Profile) -> Nanos {
+        let number = |parameter| profile.number(parameter);
+        let handles = u64::from(self.regions) * (self.nodes as u64 - 1) * HANDLE_BYTES;
+        let line = Prices::of(profile).work_ns(Work::PollHit);
+        let nanoseconds = match self.extra {
+            Extra::HandleLines if handles > LAST_CACHE => 2.0 * (line + number(Parameter::MemoryLatency)),
+            Extra::HandleLines if handles > CORE_CACHE => 2.0 * line,
+            Extra::None | Extra::HandleLines => 0.0,
+            Extra::Kernel => number(Parameter::Indirection),
+            Extra::User => number(Parameter::Indirection) + number(Parameter::Crossings),
+        };
+        nanoseconds as Nanos
+    }
+
+    /// Returns the memory of each node that holds everything.
+    fn memory(&self) -> u64 {
+        let bytes = match self.act {
+            Act::Write => self.region_bytes * u64::from(self.regions) * self.active as u64,
+            Act::Malloc | Act::Map | Act::Free | Act::MallocThere => {
+                u64::from(self.bytes).next_power_of_two() * (self.warm_up + self.measured)
+            }
+            Act::Set | Act::SetByWrite | Act::Copy => self.bytes.into(),
+            Act::CopyThere | Act::Move => 2 * u64::from(self.bytes),
+        };
+        bytes.max(LEAST_MEMORY).next_power_of_two()
+    }
+
+    fn play(
+        &self,
+        sim: &Sim,
+        (seed, pauses): (u64, Pauses),
+        course: &Arc<Course<Counted>>,
+    ) -> Result<(), CourseError> {
+        let names: Vec<String> = (0..self.nodes).map(|node| format!("node-{node}")).collect();
+        let peers: Vec<Peer> = names
+            .iter()
+            .map(|name| Peer::named(Scheme::Sim, name).map_err(thread))
+            .collect::<Result<_, _>>()?;
+        let mut nodes: Vec<(Sim, Tier<Sim>)> = Vec::new();
+        for (machine, name) in names.iter().enumerate() {
+            let sim = sim.process_on(machine).with_pages(self.pages);
+            let mut config = TierConfig::new(peers.clone(), name);
+            (config.memory, config.piece, config.paths) = (self.memory(), self.piece, self.paths);
+            let tier = Tier::within(&sim, config).map_err(thread)?;
+            nodes.push((sim, tier));
+        }
+        if self.act != Act::Write {
+            let (sim, tier) = nodes[0].clone();
+            let (load, course) = (self.clone(), Arc::clone(course));
+            let body = move || course.ended(load.act_in_turn(&sim, &tier, (pauses.extra, &course)));
+            nodes[0].0.host().spawn("acting", Box::new(body)).map_err(thread)?.join();
+            return Ok(());
+        }
+        let start = sim.host().signal();
+        let mut tasks: Vec<Task> = Vec::new();
+        for (node, (sim, tier)) in nodes.iter().enumerate().take(self.active) {
+            let regions = Arc::new(self.regions(tier, node, &names)?);
+            for number in 0..self.threads {
+                let writer = Writer {
+                    load: self.clone(),
+                    sim: sim.clone(),
+                    random: Random::new(seed, 1000 + (node * self.threads + number) as u64),
+                    regions: Arc::clone(&regions),
+                    pause: pauses.extra + pauses.between,
+                    course: Arc::clone(course),
+                };
+                let (course, start) = (Arc::clone(course), start.clone());
+                let body = move || {
+                    start.wait(0, FOREVER);
+                    course.ended(writer.write_on_and_on());
+                };
+                tasks.push(sim.host().spawn("writing", Box::new(body)).map_err(thread)?);
+            }
+        }
+        start.raise();
+        tasks.into_iter().for_each(Task::join);
+        Ok(())
+    }
+
+    /// Makes a node's regions on all others. They have names, so they end with their nodes and are not zeroed.
+    fn regions(&self, tier: &Tier<Sim>, node: usize, names: &[String]) -> Result<Vec<Lmr<Sim>>, CourseError> {
+        let mut regions = Vec::with_capacity(self.regions as usize * (names.len() - 1));
+        for number in 0..self.regions {
+            for (_, other) in names.iter().enumerate().filter(|(other, _)| *other != node) {
+                let spec = Spec::on(other).named(format!("{node}/{other}/{number}"));
+                regions.push(tier.malloc(self.region_bytes, spec).map_err(thread)?);
+            }
+        }
+        Ok(regions)
+    }
+
+    /// Carries out operations other than WRITE, one after the other.
+    fn act_in_turn(
+        &self,
+        sim: &Sim,
+        tier: &Tier<Sim>,
+        (extra, course): (Nanos, &Course<Counted>),
+    ) -> Result<(), CourseError> {
+        let (bytes, rounds) = (u64::from(self.bytes), self.warm_up + self.measured);
+        let there = |name: &str| Spec::on("node-1").named(name);
+        let here = |number: u64| Spec::here().named(format!("own/{number}"));
+        let mut kept: Vec<Lmr<Sim>> = Vec::new();
+        let mut freed: Vec<Lmr<Sim>> = Vec::new();
+        match self.act {
+            Act::Write | Act::Malloc | Act::MallocThere => {}
+            Act::Map => kept.push(tier.malloc(bytes, here(0)).map_err(thread)?),
+            Act::Free => {
+                for number in 0..rounds {
+                    freed.push(tier.malloc(bytes, here(number)).map_err(thread)?);
+                }
+            }
+            Act::Set | Act::SetByWrite => kept.push(tier.malloc(bytes, there("one")).map_err(thread)?),
+            Act::Copy | Act::CopyThere => {
+                let other = if self.act == Act::Copy { "node-2" } else { "node-1" };
+                kept.push(tier.malloc(bytes, there("one")).map_err(thread)?);
+                kept.push(tier.malloc(bytes, Spec::on(other).named("other")).map_err(thread)?);
+            }
+            Act::Move => kept.push(tier.malloc(2 * bytes, there("one")).map_err(thread)?),
+        }
+        let value = vec![7; if self.act == Act::SetByWrite { self.bytes as usize } else { 0 }];
+        for round in 0..rounds {
+            let since = sim.time();
+            sim.host().work(extra);
+            match self.act {
+                Act::Write => {}
+                Act::Malloc => kept.push(tier.malloc(bytes, here(round)).map_err(thread)?),
+                Act::MallocThere => {
+                    kept.push(tier.malloc(bytes, there(&format!("there/{round}"))).map_err(thread)?);
+                }
+                Act::Map => kept.push(tier.map("own/0", Rights::WRITE).map_err(thread)?),
+                Act::Free => {
+                    if let Some(region) = freed.pop() {
+                        region.free().map_err(thread)?;
+                    }
+                }
+                Act::Set => kept[0].memset(0, bytes, 7).map_err(thread)?,
+                Act::SetByWrite => kept[0].write(0, &value).map_err(thread)?,
+                Act::Copy | Act::CopyThere => kept[0].copy(0, bytes, &kept[1], 0).map_err(thread)?,
+                Act::Move => kept[0].copy(0, bytes, &kept[0], bytes / 2).map_err(thread)?,
+            }
+            // Time that has been charged passes.
+            sim.host().work(0);
+            record(course, (self.warm_up, self.measured), since, sim.time());
+        }
+        Ok(())
+    }
+}
+
+/// A thread that writes.
+struct Writer {
+    load: TierLoad,
+    sim: Sim,
+    random: Random,
+    regions: Arc<Vec<Lmr<Sim>>>,
+    /// Processor time between two operations, in nanoseconds.
+    pause: Nanos,
+    course: Arc<Course<Counted>>,
+}
+
+impl Writer {
+    /// Writes until all threads together have written enough.
+    fn write_on_and_on(mut self) -> Result<(), CourseError> {
+        let bytes = vec![7; self.load.bytes as usize];
+        let room = self.load.region_bytes - u64::from(self.load.bytes) + 1;
+        loop {
+            let since = self.sim.time();
+            self.sim.host().work(self.pause);
+            if self.course.phase() == Phase::Over {
+                return Ok(());
+            }
+            let region = self.random.below(self.regions.len() as u64) as usize;
+            let offset = self.random.below(room);
+            self.regions[region].write(offset, &bytes).map_err(thread)?;
+            self.sim.host().work(0);
+            if record(&self.course, (self.load.warm_up, self.load.measured), since, self.sim.time()) {
+                return Ok(());
+            }
+        }
+    }
+}
