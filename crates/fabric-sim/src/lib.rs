@@ -77,6 +77,8 @@ pub use settings::{
     SettingsError, TimingSettings,
 };
 
+pub use dunlin_rnic_model::Counters as NicCounters;
+
 use dunlin_fabric::{
     Access, Address, Capabilities, CreateError, DialError, Fabric, ListenError, Nanos, Rates, RegisterError,
 };
@@ -203,6 +205,19 @@ impl Sim {
     /// Returns the number of task switches so far.
     pub fn switches(&self) -> u64 {
         self.host.shared.lock().switches
+    }
+
+    /// Returns the counters of a machine's NIC since the start of the run; `None` without a model, or if there is no
+    /// such NIC.
+    pub fn nic_counters(&self, machine: usize, nic: usize) -> Option<NicCounters> {
+        let state = self.host.shared.lock();
+        let exists = match &state.settings.timing {
+            TimingSettings::Model(model) => {
+                model.machines.get(machine).is_some_and(|(_, nics)| nic < usize::from(*nics))
+            }
+            _ => false,
+        };
+        exists.then(|| state.timing.counters(machine, nic)).flatten()
     }
 
     /// Appends a line to the history, if one is kept.

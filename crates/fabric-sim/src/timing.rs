@@ -208,6 +208,14 @@ impl Timing {
         matches!(self, Timing::Model(_))
     }
 
+    /// Returns the counters of a NIC of the model.
+    pub(crate) fn counters(&self, machine: usize, nic: usize) -> Option<model::Counters> {
+        match self {
+            Timing::Model(model) => Some(model.network.counters(machine, nic)),
+            Timing::Chance(_) | Timing::Fixed(_) => None,
+        }
+    }
+
     /// Returns whether timing is random.
     #[inline]
     pub(crate) fn is_by_chance(&self) -> bool {

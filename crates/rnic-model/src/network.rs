@@ -109,6 +109,25 @@ pub struct Counters {
     pub line_misses: u64,
 }
 
+impl Counters {
+    /// Returns the counts since an earlier time.
+    #[must_use]
+    pub fn since(self, earlier: Counters) -> Counters {
+        Counters {
+            requests_out: self.requests_out - earlier.requests_out,
+            requests_in: self.requests_in - earlier.requests_in,
+            initiator_misses: self.initiator_misses - earlier.initiator_misses,
+            responder_misses: self.responder_misses - earlier.responder_misses,
+            request_misses: self.request_misses - earlier.request_misses,
+            translation_misses: self.translation_misses - earlier.translation_misses,
+            protection_misses: self.protection_misses - earlier.protection_misses,
+            dma_reads: self.dma_reads - earlier.dma_reads,
+            line_hits: self.line_hits - earlier.line_hits,
+            line_misses: self.line_misses - earlier.line_misses,
+        }
+    }
+}
+
 struct Nic {
     costs: u32,
     units: Station,

@@ -39,8 +39,8 @@ pub use plan::{
     SMALL_LIMIT, Sharing,
 };
 pub use server::{
-    ConnectedClient, Counters, Incoming, Occupancy, Puller, SLOW_HANDLER, Server, ServerBuilder,
-    ServerConfig, Worker,
+    ConnectedClient, Counters, GroupCounters, Incoming, Occupancy, Puller, SLOW_HANDLER, Server,
+    ServerBuilder, ServerConfig, Worker,
 };
 pub use service::{ConnectionObserver, FunctionMode, PoolService, Reply, ReplyTooLarge, Request, Service};
 pub use share::{Client, FillingRequest, LargeRequest, Response, Within};

@@ -26,6 +26,7 @@ pub use self::accept::Counters;
 pub use self::clients::ConnectedClient;
 pub use self::config::ServerConfig;
 pub use self::deferred::Incoming;
+pub use self::groups::GroupCounters;
 pub use self::occupancy::Occupancy;
 pub use self::slow::SLOW_HANDLER;
 pub use self::worker::Worker;
@@ -302,6 +303,12 @@ impl<F: Fabric> Server<F> {
     pub fn counters(&self) -> Counters {
         let counted = *self.state.counters.lock().unwrap_or_else(PoisonError::into_inner);
         Counters { stray_datagrams: self.shared.stray_datagrams.load(Ordering::Relaxed), ..counted }
+    }
+
+    /// Returns the counters of leases. Each worker adds its own when the groups change, so the last slice may be
+    /// missing (ScaleRPC section 3.3).
+    pub fn group_counters(&self) -> GroupCounters {
+        self.shared.turns.counts()
     }
 
     /// Returns the current connections with the names that the clients gave themselves, in the order of their

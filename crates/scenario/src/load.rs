@@ -22,11 +22,11 @@ use crate::random_values::{Sizes, Skew, Times};
 use crate::rates::{ModelledRatesError, modelled_rates};
 use dunlin_fabric::interpose::{Count, Interposed};
 use dunlin_fabric::{Address, Fabric, Host, Nanos, Scheme, Signal, Task};
-use dunlin_fabric_sim::{FixedTiming, Random, RunError, Settings, Sim, TimingSettings};
+use dunlin_fabric_sim::{FixedTiming, NicCounters, Random, RunError, Settings, Sim, TimingSettings};
 use dunlin_rnic_model::{Profile, ProfileError};
 use dunlin_rpc::{
     BatchCalls, Batching, CallError, CompletionMode, ConnectError, FetchChoice, FirstRead, FunctionMode,
-    PROTOCOLS, Plan, ResponseHalf, ServeError, ServerBuilder, ServerConfig,
+    GroupCounters, PROTOCOLS, Plan, ResponseHalf, ServeError, ServerBuilder, ServerConfig,
 };
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -94,6 +94,17 @@ pub enum Pace {
         /// When batches are flushed.
         batching: Batching,
     },
+    /// Separate calls, posted together; after the last answer and a think time, the next ones. The latency of each
+    /// is that of its batch: from the first post to the last answer (ScaleRPC section 3.6.2).
+    Posted {
+        /// Calls per batch.
+        size: u16,
+        /// Time between the last answer and the next batch.
+        think: Times,
+        /// The think time of each client has this mean times a factor that is fixed for it: 1 plus a Gaussian number of
+        /// this standard deviation, at least 0; 0 for equal clients.
+        spread: f64,
+    },
     /// One call after each gap, regardless of calls in flight; latency counts from the due time of a call.
     Open {
         /// Time between calls.
@@ -135,6 +146,22 @@ pub enum Posting {
     Counted,
     /// All are signaled, and the client waits for each completion before any other work; also counted.
     Signaled,
+}
+
+/// The groups of a server's clients whose lease is a slice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grouping {
+    /// Clients of a group.
+    pub size: u16,
+    /// Time for which a group is served, in nanoseconds.
+    pub slice: Nanos,
+    /// Whether busier clients are grouped together.
+    pub by_priority: bool,
+}
+
+impl Grouping {
+    /// The settings of ScaleRPC section 3.6.1.
+    pub const PAPER: Grouping = Grouping { size: 40, slice: 100_000, by_priority: true };
 }
 
 /// A load of clients on one server.
@@ -183,6 +210,8 @@ pub struct Load {
     /// With connections to each worker: number of keys and Zipfian skew. Workers own keys by hash, and each
     /// call or batch goes to the owner of its key.
     pub key_skew: Option<(u64, f64)>,
+    /// The groups of clients whose lease is a slice.
+    pub groups: Grouping,
     /// Whether the fabric supports inline payloads, up to the profile's limit.
     pub inline: bool,
     /// How clients post.
@@ -278,6 +307,10 @@ pub struct LoadOutcome {
     pub answered: u64,
     /// Doorbells that the server rang for measured calls, if counted.
     pub answers_rung: u64,
+    /// Counters of the server's first NIC during the measurement; zeros without a model.
+    pub nic: NicCounters,
+    /// Counters of the server's leases during the measurement.
+    pub groups: GroupCounters,
     /// Events of the simulator from the first call on.
     pub events: u64,
     /// Task switches from the first call on.
@@ -305,6 +338,14 @@ impl LoadOutcome {
     pub fn rate(&self, function: &FunctionOutcome) -> f64 {
         function.calls as f64 * 1e9 / self.time_ns.max(1) as f64
     }
+}
+
+/// A server of a load.
+struct Served {
+    /// Returns the counters of its leases.
+    groups: Box<dyn Fn() -> GroupCounters>,
+    /// Stops it, when the other closure is gone.
+    end: Box<dyn FnOnce()>,
 }
 
 /// The state that all tasks of a run share.
@@ -419,6 +460,7 @@ impl Load {
             function_of_thread: false,
             worker_skew: None,
             key_skew: None,
+            groups: Grouping::PAPER,
             inline: true,
             posting: Posting::Engine,
             fetch_choice: FetchChoice::Enumerated,
@@ -509,7 +551,7 @@ impl Load {
     fn window_of_thread(&self) -> u16 {
         match self.pace {
             Pace::Closed { window, .. } => window.max(1),
-            Pace::Batches { size } => size.max(1),
+            Pace::Batches { size } | Pace::Posted { size, .. } => size.max(1),
             Pace::TunedBatches { .. } => TUNED_WINDOW,
             Pace::Pushed { window, .. } => window.max(1),
             Pace::Open { .. } => OPEN_WINDOW,
@@ -609,7 +651,7 @@ impl Load {
         Ok(outcome)
     }
 
-    /// Starts the server on `fabric`; calling the returned closure stops it.
+    /// Starts the server on `fabric`.
     fn serve<F: Fabric>(
         &self,
         fabric: &F,
@@ -617,7 +659,7 @@ impl Load {
         (address, core): (&Address, Core),
         seed: u64,
         board: &Board,
-    ) -> Result<Box<dyn FnOnce()>, ServeError> {
+    ) -> Result<Served, ServeError> {
         let defaults = ServerConfig::default();
         let server_config = ServerConfig {
             workers: self.workers,
@@ -633,6 +675,9 @@ impl Load {
             max_payload: self.largest_request(),
             max_response: self.largest(Function::largest_result),
             large_memory: self.large_memory(),
+            group_size: self.groups.size,
+            group_slice: Duration::from_nanos(self.groups.slice),
+            group_priorities: self.groups.by_priority,
             ..defaults
         };
         let mut builder = ServerBuilder::new(fabric).config(server_config);
@@ -651,9 +696,14 @@ impl Load {
                 ahead: Ahead::new(core),
             })
         })?;
-        Ok(Box::new(move || {
-            server.shutdown(Duration::from_secs(1));
-        }))
+        let server = Arc::new(server);
+        let counted = Arc::clone(&server);
+        let end = move || {
+            if let Some(server) = Arc::into_inner(server) {
+                server.shutdown(Duration::from_secs(1));
+            }
+        };
+        Ok(Served { groups: Box::new(move || counted.group_counters()), end: Box::new(end) })
     }
 
     fn play(
@@ -674,8 +724,8 @@ impl Load {
                 self.serve(&signaled, sim, (&address, core), seed, board)
             }
         };
-        let end_server = match served {
-            Ok(end) => end,
+        let served = match served {
+            Ok(served) => served,
             Err(error) => {
                 board.fail(error.into());
                 return outcome;
@@ -685,6 +735,7 @@ impl Load {
         let hosts: Vec<Sim> = (0..self.client_hosts).map(|host| sim.process_on(1 + host)).collect();
         let counted: Vec<Count<Sim>> = hosts.iter().cloned().map(Count::new).collect();
         let posted = || Posts::of(&counted, &server);
+        let nic = || sim.nic_counters(0, 0).unwrap_or_default();
         let skew = self.worker_skew.map(|theta| Skew::zipfian(self.workers.into(), theta));
         let per_call = self.connections == Connections::EachWorker;
         let owners = self.key_skew.map(|(keys, theta)| Skew::of_keys(keys, theta, self.workers.into()));
@@ -737,7 +788,7 @@ impl Load {
         };
         all(&board.connected);
         let (mut began, events, switches, probed) = (sim.time(), sim.events(), sim.switches(), probe());
-        let mut before = posted();
+        let (mut before, mut counts) = (posted(), (nic(), (served.groups)()));
         board.began.store(sim.host().now(), Ordering::Relaxed);
         start.raise();
         if let Extent::Time { warm_up, measured } = self.extent {
@@ -745,11 +796,12 @@ impl Load {
             host.sleep(host.now() + warm_up);
             board.counting.store(true, Ordering::Relaxed);
             began = sim.time();
-            before = posted();
+            (before, counts) = (posted(), (nic(), (served.groups)()));
             host.sleep(host.now() + measured);
             board.counting.store(false, Ordering::Relaxed);
             outcome.time_ns = sim.time() - began;
             posted().since(before).tell(&mut outcome);
+            (outcome.nic, outcome.groups) = (nic().since(counts.0), (served.groups)().since(counts.1));
             board.over.store(true, Ordering::Relaxed);
         }
         all(&board.done);
@@ -757,13 +809,15 @@ impl Load {
         if matches!(self.extent, Extent::Calls(_)) {
             outcome.time_ns = sim.time() - began;
             posted().since(before).tell(&mut outcome);
+            (outcome.nic, outcome.groups) = (nic().since(counts.0), (served.groups)().since(counts.1));
         }
         outcome.events = sim.events() - events;
         outcome.switches = sim.switches() - switches;
         outcome.probes = [probed[0], probed[1], last[0], last[1]];
         stop.raise();
         tasks.into_iter().for_each(Task::join);
-        end_server();
+        drop(served.groups);
+        (served.end)();
         outcome
     }
 }

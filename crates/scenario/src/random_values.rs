@@ -14,6 +14,12 @@ fn pareto(random: &mut Random, location: f64, scale: f64, k: f64) -> f64 {
     location + scale * (libm::pow(1.0 - unit(random), -k) - 1.0) / k
 }
 
+/// Draws from the Gaussian distribution of mean 0 and standard deviation 1 (Box and Muller).
+pub(crate) fn gaussian(random: &mut Random) -> f64 {
+    let radius = libm::sqrt(-2.0 * libm::log(1.0 - unit(random)));
+    radius * libm::cos(std::f64::consts::TAU * unit(random))
+}
+
 /// A distribution of payload sizes, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Sizes {

@@ -107,8 +107,7 @@ pub fn run(test: &Test<'_>) -> Result<Outcome, TestError> {
     }
     let (since, before) = began.unwrap_or_default();
     let measured_ns = (now - since).max(1);
-    let counters =
-        state.counters(hosts).into_iter().zip(before).map(|(now, then)| now.since(&then)).collect();
+    let counters = state.counters(hosts).into_iter().zip(before).map(|(now, then)| now.since(then)).collect();
     let mean = |sum: u128, count: u64| if count == 0 { 0.0 } else { sum as f64 / count as f64 };
     Ok(Outcome {
         rate: test.measured as f64 * 1e9 / measured_ns as f64,
@@ -366,24 +365,6 @@ fn place(runner: &mut Runner, places: Places, thread: u32, choice: usize, bytes:
             *block = (*block + 1) % each;
             let end = offset + (number + 1) * block_bytes;
             Touch { region, offset: end.saturating_sub(bytes.min(block_bytes)) }
-        }
-    }
-}
-
-impl Counters {
-    /// Returns the counts since an earlier reading.
-    fn since(&self, then: &Counters) -> Counters {
-        Counters {
-            requests_out: self.requests_out - then.requests_out,
-            requests_in: self.requests_in - then.requests_in,
-            initiator_misses: self.initiator_misses - then.initiator_misses,
-            responder_misses: self.responder_misses - then.responder_misses,
-            request_misses: self.request_misses - then.request_misses,
-            translation_misses: self.translation_misses - then.translation_misses,
-            protection_misses: self.protection_misses - then.protection_misses,
-            dma_reads: self.dma_reads - then.dma_reads,
-            line_hits: self.line_hits - then.line_hits,
-            line_misses: self.line_misses - then.line_misses,
         }
     }
 }

@@ -7,10 +7,12 @@
 //!
 //! | case | the paper | here |
 //! |---|---|---|
-//! | "the same class of priority" | not defined | priorities of one power of two |
-//! | sizes and slices of busier groups | "fewer", "longer" | half the size and 3/2 of the slice, where the class is at least two above the median one |
-//! | sizes and slices of less busy groups | not stated | the default size, which the caches of the NIC allow, and half the slice, where it is at least two below |
-//! | when clients are grouped again | "dynamically" | at the end of a cycle in which a client was two classes from the median of its group, or a group from the level that it was made for |
+//! | "the same class of priority" | not defined | three levels: at least four times the median priority, at most a sixteenth of it, and all between |
+//! | sizes and slices of busier groups | "fewer", "longer" | half the size and 3/2 of the slice |
+//! | sizes and slices of less busy groups | not stated | the default size, which the caches of the NIC allow, and half the slice |
+//! | who is together within a level | not stated | busier clients by their priority, the others as they connected: a priority also falls if connections displace each other in the NIC, and such clients must not be put together |
+//! | the number of groups of a level | not stated | the one by which their sizes are nearest to the level's |
+//! | when clients are grouped again | "dynamically" | at the end of a cycle in which a client had another level than its group, or a group another one than it was made for |
 //! | a client that joins when all groups have the default size | the group grows to 3/2 of it | if there are several groups, all clients are grouped again at the end of the cycle |
 //! | one group | not stated | its slice never ends |
 //! | a client that was not served yet | not stated | the median class |
@@ -34,6 +36,7 @@ pub(crate) struct Settings {
 
 impl Settings {
     /// The settings of the paper (section 3.6).
+    #[cfg(test)]
     pub(crate) const PAPER: Settings = Settings { size: 40, slice: 100_000, by_priority: true };
 
     /// Returns the largest legal group.
@@ -48,20 +51,40 @@ impl Settings {
     }
 }
 
-/// A class of priorities, one for each power of two.
-type Class = u8;
+/// A class of priorities: their logarithm of base two, in units of 1 / [`OCTAVE`].
+type Class = u16;
+/// The classes of a factor of two. Whole powers of two would not do: two clients of nearly the same priority could be
+/// one class apart, and two that are one class apart could differ by a factor of four.
+const OCTAVE: Class = 8;
+/// The classes by which busier clients are ahead of the median one: a factor of four.
+const AHEAD: Class = 2 * OCTAVE;
+/// The classes by which less busy clients are behind it: a factor of 16. Where connections displace each other in the NIC,
+/// equal clients differ by a factor of up to seven.
+const BEHIND: Class = 4 * OCTAVE;
 
 /// The requests of a client, and its class. Each slice counts half as much as the next one, so that a client that was
 /// late for one slice stays in its class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Usage {
+    /// Requests since the last slice that was classified, and their bytes.
     calls: u64,
     bytes: u64,
-    /// The time for which the client was served, in nanoseconds.
-    time: Nanos,
+    past: Past,
     /// `None` before the first slice.
     class: Option<Class>,
 }
+
+/// Requests of earlier slices, their bytes, and the time for which the client was served, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Past {
+    calls: u64,
+    bytes: u64,
+    time: Nanos,
+}
+
+/// A slice counts for at most this number of default ones. The slice of a lone group lasts as long as the group is alone,
+/// perhaps without a call.
+const LONGEST: Nanos = 4;
 
 /// Clients that are served together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -72,7 +95,7 @@ struct Group {
 }
 
 /// How busy the clients of a group are, compared with all clients.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum Level {
     Less,
     #[default]
@@ -81,13 +104,16 @@ enum Level {
 }
 
 impl Level {
-    /// Returns the level of clients whose class is `ahead` of the median one; those that had a level keep it within
-    /// one class more.
-    const fn of(ahead: i16, before: Level) -> Level {
-        match (ahead, before) {
-            (2.., _) | (1, Level::More) => Level::More,
-            (..=-2, _) | (-1, Level::Less) => Level::Less,
-            _ => Level::Usual,
+    /// Returns the level of clients of a class, compared with the median one; those that had a level keep it until half
+    /// of the distance, as a logarithm, is left.
+    fn of(class: Class, median: Class, before: Level) -> Level {
+        let apart = |level, distance: Class| if before == level { distance / 2 } else { distance };
+        if class >= median.saturating_add(apart(Level::More, AHEAD)) {
+            Level::More
+        } else if median >= class.saturating_add(apart(Level::Less, BEHIND)) {
+            Level::Less
+        } else {
+            Level::Usual
         }
     }
 }
@@ -212,12 +238,15 @@ impl Schedule {
 
     /// Sets the classes of the clients that were served for `length` nanoseconds.
     fn classify(&mut self, clients: &[ClientId], length: Nanos) {
+        let most = self.settings.slice.saturating_mul(LONGEST).min(length);
+        let scaled = |count: u64| (u128::from(count) * u128::from(most) / u128::from(length.max(1))) as u64;
         for client in clients {
             let Some(usage) = self.usage.get_mut(client) else { continue };
-            let Usage { calls, bytes, time, .. } = *usage;
-            let time = time.saturating_add(length);
-            let class = Some(class(calls, bytes, time));
-            *usage = Usage { calls: calls / 2, bytes: bytes / 2, time: time / 2, class };
+            let calls = usage.past.calls.saturating_add(scaled(usage.calls));
+            let bytes = usage.past.bytes.saturating_add(scaled(usage.bytes));
+            let time = usage.past.time.saturating_add(most);
+            let past = Past { calls: calls / 2, bytes: bytes / 2, time: time / 2 };
+            *usage = Usage { calls: 0, bytes: 0, past, class: Some(class(calls, bytes, time)) };
         }
     }
 
@@ -232,43 +261,45 @@ impl Schedule {
         classes.get(classes.len() / 2).copied()
     }
 
-    /// Returns whether a client differs from its group by two classes or more, or a group has another level.
+    /// Returns whether a client has another level than its group, or a group another one than it was made for. A group
+    /// of busier clients may have others, if there are too few.
     fn has_moved(&self) -> bool {
-        let all = self.median(self.usage.keys().copied());
+        let Some(all) = self.median(self.usage.keys().copied()) else { return false };
         self.groups.len() > 1
             && self.groups.iter().any(|group| {
-                let median = self.median(group.clients.iter().copied());
-                let (Some(median), Some(all)) = (median, all) else { return false };
-                if Level::of(i16::from(median) - i16::from(all), group.level) != group.level {
-                    return true;
-                }
-                let classes = group.clients.iter().filter_map(|client| self.class_of(*client));
-                classes.into_iter().any(|class| class.abs_diff(median) >= 2)
+                let Some(median) = self.median(group.clients.iter().copied()) else { return false };
+                let mut classes = group.clients.iter().filter_map(|client| self.class_of(*client));
+                Level::of(median, all, group.level) != group.level
+                    || (group.level != Level::More
+                        && classes.any(|class| Level::of(class, all, group.level) != group.level))
             })
     }
 
-    /// Assigns every client to a group of its class.
+    /// Assigns every client to a group of its level.
     fn deal(&mut self) {
         let median = self.median(self.usage.keys().copied()).unwrap_or(0);
         let by_priority = self.settings.by_priority;
-        let of = |class: Option<Class>| class.filter(|_| by_priority).unwrap_or(median);
-        let mut sorted: Vec<(Class, ClientId)> =
-            self.usage.iter().map(|(client, usage)| (of(usage.class), *client)).collect();
-        sorted.sort_unstable_by_key(|(class, client)| (std::cmp::Reverse(*class), *client));
+        let of = |usage: &Usage| usage.class.filter(|_| by_priority).unwrap_or(median);
+        let mut sorted: Vec<(Level, Class, ClientId)> = (self.usage.iter())
+            .map(|(client, usage)| (Level::of(of(usage), median, Level::Usual), of(usage), *client))
+            .collect();
+        sorted.sort_unstable_by_key(|(level, class, client)| {
+            let class = if *level == Level::More { *class } else { 0 };
+            (std::cmp::Reverse((*level, class)), *client)
+        });
         let (least, size, slice) = (self.settings.least(), self.settings.size, self.settings.slice);
         self.groups.clear();
         let mut left = sorted.as_slice();
-        while let Some((first, _)) = left.first() {
-            let level = Level::of(i16::from(*first) - i16::from(median), Level::Usual);
+        while let Some((level, ..)) = left.first().copied() {
             let (size, slice) = match level {
                 Level::More => (least, slice + slice / 2),
                 Level::Less => (size, (slice / 2).max(1)),
                 Level::Usual => (size, slice),
             };
-            // A class ends a group that is large enough.
-            let same = left.iter().take_while(|(class, _)| class.abs_diff(*first) < 2).count();
-            let (group, rest) = left.split_at(size.min(same.max(least)).min(left.len()));
-            let clients = group.iter().map(|(_, client)| *client).collect();
+            let same = left.iter().take_while(|(other, ..)| *other == level).count();
+            let groups = ((same + (size - 1) / 2) / size).max(1);
+            let (group, rest) = left.split_at(same.div_ceil(groups).max(least).min(left.len()));
+            let clients = group.iter().map(|(.., client)| *client).collect();
             self.groups.push(Group { clients, slice, level });
             left = rest;
         }
@@ -310,13 +341,17 @@ impl Schedule {
     }
 }
 
-/// Returns the class of a client: the power of two of its throughput divided by its mean request size.
+/// Returns the class of a client: the logarithm of its throughput divided by its mean request size.
 fn class(calls: u64, bytes: u64, length: Nanos) -> Class {
     // Requests per second over bytes per request, in units of 2^-20, so that slow and large ones differ too.
     let calls = u128::from(calls.min(1 << 32));
     let priority = (calls * calls * 1_000_000_000) << 20;
     let priority = priority / (u128::from(bytes.max(1)) * u128::from(length.max(1)));
-    (u128::BITS - priority.leading_zeros()) as Class
+    let Some(power) = priority.checked_ilog2() else { return 0 };
+    // The mantissa's first bits are the logarithm's fraction, near enough.
+    let octave = OCTAVE.ilog2();
+    let fraction = if power >= octave { priority >> (power - octave) } else { priority << (octave - power) };
+    (power as Class + 1) * OCTAVE + (fraction as Class & (OCTAVE - 1))
 }
 
 #[cfg(test)]
@@ -422,8 +457,43 @@ mod tests {
     #[test]
     fn priority_is_throughput_over_size() {
         assert_eq!(class(100, 3200, 100_000), class(200, 12_800, 100_000), "twice as often, twice as long");
-        assert_eq!(class(100, 3200, 100_000) + 2, class(200, 6400, 50_000));
-        assert!(class(0, 0, 1) == 0 && class(u64::MAX, 1, 1) < 128);
+        // Twice the calls in half of the time.
+        assert_eq!(class(100, 3200, 100_000) + 2 * OCTAVE, class(200, 6400, 50_000));
+        assert!(class(0, 0, 1) == 0 && class(u64::MAX, 1, 1) < 128 * OCTAVE);
+    }
+
+    /// A little more than another is not another class, wherever the two lie.
+    #[test]
+    fn classes_tell_ratios() {
+        for calls in [100, 127, 128, 1000, 1023, 1025] {
+            let (one, other) =
+                (class(calls, 32 * calls, 1_000_000), class(calls * 9 / 8, 36 * calls, 1_000_000));
+            assert!((1..=2).contains(&(other - one)), "{calls}: {one} and {other}");
+        }
+    }
+
+    /// Clients of equal priority never become several kinds of groups, although slices and their first calls differ.
+    #[test]
+    fn equal_clients_are_dealt_evenly() {
+        let mut schedule = schedule(40, 120);
+        let mut now = 0;
+        for round in 0..40u64 {
+            // The server was idle at first; then clients of longer slices get more done, less the same loss.
+            let length = match round {
+                0 => 1_000_000_000,
+                1..6 => 100_000,
+                _ => schedule.due().saturating_sub(now).max(1),
+            };
+            for client in schedule.running().to_vec() {
+                let calls = if round < 6 { 0 } else { length.saturating_sub(20_000) / 3_000 };
+                schedule.count(client, calls, 64 * calls);
+            }
+            now += length;
+            schedule.switch(now);
+        }
+        let sizes: Vec<(usize, Nanos)> =
+            schedule.groups.iter().map(|group| (group.clients.len(), group.slice)).collect();
+        assert_eq!(sizes, [(60, 100_000); 2]);
     }
 
     #[derive(Clone, Debug)]

@@ -53,6 +53,9 @@ pub struct ServerConfig {
     pub group_size: u16,
     /// The time for which a group of such clients is served, if there are several groups. Default: 100 µs.
     pub group_slice: Duration,
+    /// Whether busier clients are grouped together, in smaller groups with longer slices (ScaleRPC section 3.2).
+    /// Without it groups keep their members and their slices: the paper's Static mode. Default: `true`.
+    pub group_priorities: bool,
     /// The time that received calls have to be answered when a signal ends the server
     /// (`dunlin::Server::run_until_signal`). Default: 5 s.
     pub shutdown_timeout: Duration,
@@ -81,6 +84,7 @@ impl Default for ServerConfig {
             shutdown_timeout: Duration::from_secs(5),
             group_size: 40,
             group_slice: Duration::from_micros(100),
+            group_priorities: true,
         }
     }
 }
@@ -95,7 +99,7 @@ impl ServerConfig {
     /// Returns the settings of the groups.
     pub(crate) fn groups(&self) -> Settings {
         let slice = nanos(self.group_slice);
-        Settings { size: self.group_size.into(), slice, ..Settings::PAPER }
+        Settings { size: self.group_size.into(), slice, by_priority: self.group_priorities }
     }
 
     pub(crate) fn check(&self) -> Result<(), ServeError> {

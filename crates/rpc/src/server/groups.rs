@@ -15,6 +15,15 @@ pub(crate) const ZONE_BYTES: u32 = *RING_BYTES.start();
 /// Bytes into which a worker READs announced requests. A READ that finds no room is posted later.
 pub(crate) const READ_BYTES: u64 = 1 << 20;
 
+/// The part of a slice in which the requests of the next group are READ, in eighths.
+const READS_FROM: Nanos = 2;
+const READS_TO: Nanos = 7;
+
+/// Returns a number of eighths of a slice.
+const fn part(length: Nanos, eighths: Nanos) -> Nanos {
+    length / 8 * eighths
+}
+
 /// The pool of the clients of one principal: memory that all of them may write.
 #[derive(Debug)]
 pub(crate) struct Pool<F: Fabric> {
@@ -26,16 +35,44 @@ pub(crate) struct Pool<F: Fabric> {
     pub(crate) is_short: bool,
 }
 
-/// Counters of a worker's leases.
+/// Counters of a server's leases ([`crate::Server::group_counters`]), or of one worker's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Counts {
-    pub(crate) leases: u64,
+pub struct GroupCounters {
+    /// Leases that have begun.
+    pub leases: u64,
     /// READs of announced requests.
-    pub(crate) reads: u64,
-    /// Context switches.
-    pub(crate) switches: u64,
+    pub reads: u64,
+    /// Context switches, counted by each worker.
+    pub switches: u64,
     /// Messages that only told a client of the end of its lease.
-    pub(crate) told_alone: u64,
+    pub told_alone: u64,
+    /// Leases that could not begin because no zone was free.
+    pub without_zone: u64,
+}
+
+impl GroupCounters {
+    /// Returns the counts of both.
+    pub(crate) fn plus(self, other: GroupCounters) -> GroupCounters {
+        GroupCounters {
+            leases: self.leases + other.leases,
+            reads: self.reads + other.reads,
+            switches: self.switches + other.switches,
+            told_alone: self.told_alone + other.told_alone,
+            without_zone: self.without_zone + other.without_zone,
+        }
+    }
+
+    /// Returns the counts since an earlier time.
+    #[must_use]
+    pub fn since(self, earlier: GroupCounters) -> GroupCounters {
+        GroupCounters {
+            leases: self.leases - earlier.leases,
+            reads: self.reads - earlier.reads,
+            switches: self.switches - earlier.switches,
+            told_alone: self.told_alone - earlier.told_alone,
+            without_zone: self.without_zone - earlier.without_zone,
+        }
+    }
 }
 
 /// The groups that are served now, for all workers.
@@ -70,6 +107,8 @@ struct State {
     turn: Arc<Turn>,
     /// The number of lanes of each client, on all workers.
     lanes: BTreeMap<ClientId, usize>,
+    /// The counts of all workers until they last followed a turn.
+    counts: GroupCounters,
 }
 
 impl Turns {
@@ -79,7 +118,12 @@ impl Turns {
             number: AtomicU64::new(0),
             due: AtomicU64::new(Nanos::MAX),
             settings,
-            state: Mutex::new(State { schedule, turn, lanes: BTreeMap::new() }),
+            state: Mutex::new(State {
+                schedule,
+                turn,
+                lanes: BTreeMap::new(),
+                counts: GroupCounters::default(),
+            }),
         }
     }
 
@@ -108,6 +152,11 @@ impl Turns {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the counts of all workers, each until it last followed a change of the groups.
+    pub(crate) fn counts(&self) -> GroupCounters {
+        self.lock().counts
     }
 
     /// Adds a lane of a client.
@@ -161,9 +210,15 @@ pub(crate) struct Groups<F: Fabric> {
     pub(crate) warming: Vec<u16>,
     /// Lanes whose lease has ended: since when their client's word is awaited.
     pub(crate) awaited: Vec<(u16, Nanos)>,
-    pub(crate) counts: Counts,
+    pub(crate) counts: GroupCounters,
+    /// The part of the counts that the server has.
+    published: GroupCounters,
     /// Lanes whose clients have not been told of the end of their lease, for want of room.
     pub(crate) untold: Vec<u16>,
+    /// Requests of the next group wait.
+    next_waits: bool,
+    /// When the worker has something to do that no arrival tells of, before the slice ends.
+    wakes_at: Nanos,
 }
 
 impl<F: Fabric> Groups<F> {
@@ -176,8 +231,11 @@ impl<F: Fabric> Groups<F> {
             running: Vec::new(),
             warming: Vec::new(),
             awaited: Vec::new(),
-            counts: Counts::default(),
+            counts: GroupCounters::default(),
+            published: GroupCounters::default(),
             untold: Vec::new(),
+            next_waits: false,
+            wakes_at: Nanos::MAX,
         }
     }
 
@@ -212,7 +270,12 @@ impl<F: Fabric> Groups<F> {
 
     /// Follows the last turn. Returns the lanes that are not served any more.
     pub(crate) fn follow(&mut self, turns: &Turns) -> Vec<u16> {
-        let turn = Arc::clone(&turns.lock().turn);
+        let turn = {
+            let mut state = turns.lock();
+            state.counts = state.counts.plus(self.counts.since(self.published));
+            self.published = self.counts;
+            Arc::clone(&state.turn)
+        };
         let list = |clients: &[ClientId]| -> Vec<u16> {
             clients.iter().filter_map(|client| self.lanes.get(client)).flatten().copied().collect()
         };
@@ -220,6 +283,7 @@ impl<F: Fabric> Groups<F> {
         self.counts.switches += u64::from(turn.began != self.turn.began);
         let before = std::mem::replace(&mut self.running, running);
         (self.warming, self.turn) = (warming, turn);
+        (self.next_waits, self.wakes_at) = (false, Nanos::MAX);
         before.into_iter().filter(|lane| !self.running.contains(lane)).collect()
     }
 
@@ -228,15 +292,60 @@ impl<F: Fabric> Groups<F> {
         self.turn.is_used.store(true, Ordering::Relaxed);
     }
 
-    /// Ends the slice if it is due. With `next_waits`, requests of the next group wait: a slice that nobody has used
-    /// ends after an eighth of the default length.
-    pub(crate) fn end_slice(&self, turns: &Turns, now: Nanos, next_waits: bool) {
-        let is_idle = next_waits
-            && !self.turn.is_used.load(Ordering::Relaxed)
-            && now >= self.turn.began.saturating_add(turns.settings.slice / 8);
+    /// Ends the slice if it is due. A slice that nobody has used, while requests of the next group wait, ends after an
+    /// eighth of the default length.
+    pub(crate) fn end_slice(&self, turns: &Turns, now: Nanos) {
+        let is_idle = self.next_waits && !self.was_used() && now >= self.idle_end(turns);
         if now >= turns.due() || is_idle {
             turns.switch(now, is_idle.then_some(&*self.turn));
         }
+    }
+
+    fn was_used(&self) -> bool {
+        self.turn.is_used.load(Ordering::Relaxed)
+    }
+
+    /// Returns when the slice ends if nobody uses it.
+    fn idle_end(&self, turns: &Turns) -> Nanos {
+        self.turn.began.saturating_add(turns.settings.slice / 8)
+    }
+
+    /// Returns for how many lanes of the next group announced requests may be READ, in the order of
+    /// [`warming`](Groups::warming).
+    ///
+    /// The first answers of a group and the READs of the next one fetch the contexts of their connections into the
+    /// NIC. READs at the beginning of a slice would delay those answers, and many READs at once would displace the
+    /// contexts of the running group. They are therefore spread over the part of the slice from [`READS_FROM`] to
+    /// [`READS_TO`], unless nobody uses the slice.
+    pub(crate) fn may_read(&self, turns: &Turns, now: Nanos) -> usize {
+        let all = self.warming.len();
+        let length = turns.due().saturating_sub(self.turn.began);
+        if !self.was_used() || length == 0 {
+            return all;
+        }
+        let (from, to) = (part(length, READS_FROM), part(length, READS_TO));
+        let Some(since) = now.saturating_sub(self.turn.began).checked_sub(from) else { return 0 };
+        let share = u128::from(since) * all as u128 / u128::from((to - from).max(1));
+        (share as usize + 1).min(all)
+    }
+
+    /// Takes note of the requests of the next group: whether any wait, and whether READs are held back, of which
+    /// `allowed` may have been posted.
+    pub(crate) fn next_group(&mut self, turns: &Turns, waits: bool, held_back: bool, allowed: usize) {
+        (self.next_waits, self.wakes_at) = (waits, Nanos::MAX);
+        if held_back {
+            let length = turns.due().saturating_sub(self.turn.began);
+            let (from, to) = (part(length, READS_FROM), part(length, READS_TO));
+            let each = (to - from) / self.warming.len().max(1) as Nanos;
+            self.wakes_at = self.turn.began.saturating_add(from + (each + 1) * allowed as Nanos);
+        } else if waits && !self.was_used() {
+            self.wakes_at = self.idle_end(turns);
+        }
+    }
+
+    /// Returns when the worker has something to do for its groups that no arrival tells of.
+    pub(crate) fn wakes_at(&self, turns: &Turns) -> Nanos {
+        turns.due().min(self.wakes_at)
     }
 
     /// Counts requests of a client for its priority.

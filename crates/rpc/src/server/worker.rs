@@ -251,7 +251,7 @@ impl<F: Fabric> Worker<F> {
         }
         let (mode, spin_until) =
             self.waiter.next(self.sleep, || self.domain.crowding(), || self.dispatcher.fabric.host().now());
-        let mut until = until.min(spin_until).min(self.slice_ends());
+        let mut until = until.min(spin_until).min(self.groups_wake_at());
         // A client that reports room does not wake this wait.
         if self.ending || !self.ready.is_empty() {
             until = until.min(self.dispatcher.fabric.host().now() + 1_000_000);

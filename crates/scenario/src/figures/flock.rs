@@ -97,7 +97,7 @@ pub(super) fn erpc(clients: u32, in_flight: u16, effort: Effort) -> Erpc {
 }
 
 /// A value of an outcome.
-type Value = fn(&Outcome) -> f64;
+pub(super) type Value = fn(&Outcome) -> f64;
 
 pub(super) fn mops(outcome: &Outcome) -> f64 {
     outcome.mops

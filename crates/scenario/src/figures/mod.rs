@@ -47,6 +47,12 @@ mod rf_rpc_tables;
 mod rf_rpc_tuner;
 mod rf_rpc_verbs;
 mod rf_rpc_wait;
+mod scalerpc;
+mod scalerpc_10;
+mod scalerpc_11;
+mod scalerpc_12;
+mod scalerpc_8;
+mod scalerpc_9;
 mod spinning;
 
 use crate::bypass::Bypass;
@@ -226,6 +232,14 @@ pub struct Outcome {
     pub thread_mops: Vec<f64>,
     /// Latency quantile of calls at 95%, in microseconds.
     pub p95_us: f64,
+    /// The largest latency of calls, in microseconds.
+    pub max_us: f64,
+    /// DMA reads of the server's NIC per second, in millions.
+    pub pcie_reads_mops: f64,
+    /// Writes of the server's NIC per second that evict a line of the last-level cache, in millions.
+    pub allocates_mops: f64,
+    /// WRITEs of the server that only told a client of the end of its lease, in percent of all calls.
+    pub told_alone_percent: f64,
     /// Work requests posted by clients per call, if counted.
     pub posted_per_call: f64,
     /// Calls in a message of clients, if messages are counted.
@@ -345,6 +359,13 @@ pub fn all() -> Vec<Figure> {
         rf_rpc_16::FIGURE,
         rf_rpc_tables::THREE,
         rf_rpc_tables::FOUR,
+        scalerpc_8::CLIENTS,
+        scalerpc_8::MACHINES,
+        scalerpc_9::FIGURE,
+        scalerpc_10::FIGURE,
+        scalerpc_11::SLICES,
+        scalerpc_11::GROUPS,
+        scalerpc_12::FIGURE,
     ];
     raw.chain(predicted).collect()
 }
@@ -578,6 +599,11 @@ impl Run {
                         .map(|calls| *calls as f64 * 1e3 / outcome.time_ns.max(1) as f64)
                         .collect(),
                     p95_us: outcome.all.p95_ns as f64 / 1e3,
+                    max_us: outcome.all.max_ns as f64 / 1e3,
+                    pcie_reads_mops: outcome.nic.dma_reads as f64 * 1e3 / outcome.time_ns.max(1) as f64,
+                    allocates_mops: outcome.nic.line_misses as f64 * 1e3 / outcome.time_ns.max(1) as f64,
+                    told_alone_percent: outcome.groups.told_alone as f64 * 100.0
+                        / outcome.all.calls.max(1) as f64,
                     posted_per_call: outcome.posted as f64 / outcome.all.calls.max(1) as f64,
                     degree: outcome.degree(),
                     answers_rung_per_call: outcome.answers_rung as f64 / outcome.all.calls.max(1) as f64,

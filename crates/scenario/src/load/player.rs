@@ -1,7 +1,7 @@
 //! One client of a load: its calls, their timing, and the recording of results.
 
 use super::{Board, FIRST_FUNCTION, Function, Load, LoadError, Pace};
-use crate::random_values::{Skew, Times};
+use crate::random_values::{Skew, Times, gaussian};
 use dunlin_fabric::{Address, Fabric, Host, Nanos, Signal, Task};
 use dunlin_fabric_sim::{Random, Sim};
 use dunlin_rpc::{CallError, CallId, Cause, Client, ClientConfig, ConnectError};
@@ -45,6 +45,9 @@ impl Next {
         FIRST_FUNCTION + self.function as u16
     }
 }
+
+/// Time between two looks at the answers of a client that thinks, in nanoseconds.
+const LOOK_EVERY: Nanos = 1_000;
 
 /// A call in flight: its id, the index of its function, and its start.
 type Open = (CallId, usize, Nanos);
@@ -199,6 +202,9 @@ impl Player {
             Pace::TunedBatches { .. } => self.call_in_batches(client, |client, worker| {
                 client.batch_calls().get(worker).map_or(1, |size| usize::from(*size))
             }),
+            Pace::Posted { size, think, spread } => {
+                self.call_together(client, usize::from(size.max(1)), think, spread)
+            }
             Pace::Pushed { window, .. } => self.push(client, usize::from(window.max(1))),
             Pace::Open { gaps } => self.call_in_time(client, gaps),
         }
@@ -277,6 +283,50 @@ impl Player {
             }
         }
         Ok(())
+    }
+
+    /// Posts `size` separate calls, waits for all answers, and thinks. All calls have the latency of their batch.
+    #[inline(never)]
+    fn call_together<F: Fabric>(
+        &mut self,
+        client: &mut Client<F>,
+        size: usize,
+        think: Times,
+        spread: f64,
+    ) -> Result<(), CallError> {
+        let table = Arc::clone(&self.table);
+        let factor = match spread {
+            0.0 => 1.0,
+            _ => (1.0 + spread * gaussian(&mut self.random)).max(0.0),
+        };
+        let mut open: Vec<(CallId, usize)> = Vec::with_capacity(size);
+        while self.wants() {
+            let since = self.sim.time();
+            while open.len() < size && self.left > 0 {
+                let next = self.next();
+                let id = client.submit_on(next.worker, next.id(), &table.payload[..next.bytes])?;
+                open.push((id, next.function));
+            }
+            for (id, _) in &open {
+                drop(client.wait(*id)?);
+            }
+            open.drain(..).for_each(|(_, function)| self.answered(function, since));
+            let think = (think.next(&mut self.random) as f64 * factor) as Nanos;
+            if think > 0 {
+                self.think(client, think);
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets time pass. A client under a lease keeps looking at its answers, as a coroutine's thread does.
+    fn think<F: Fabric>(&self, client: &mut Client<F>, time: Nanos) {
+        let host = self.sim.host();
+        let until = host.now() + time;
+        while host.now() < until {
+            client.progress();
+            host.sleep(until.min(host.now() + LOOK_EVERY));
+        }
     }
 
     /// Keeps `window` calls in flight, in batches that the engine flushes. A call's latency starts when it is

@@ -1,6 +1,6 @@
 //! Loads: their results, and the rejection of impossible ones.
 
-use dunlin_rpc::{CompletionMode, PROTOCOLS, Protocol};
+use dunlin_rpc::{CompletionMode, Lease, PROTOCOLS, Protocol, Sharing};
 use dunlin_scenario::datagrams::Datagrams;
 use dunlin_scenario::load::{Connections, Extent, Function, Load, LoadError, Network, Pace, Posting};
 use dunlin_scenario::memory::Lines;
@@ -258,4 +258,44 @@ fn functions_are_called_by_their_weights_and_the_store_has_one_writer() {
     assert!(matches!(error, LoadError::Nothing { what: "the weight of all functions" }), "{error}");
     load.functions.clear();
     assert!(load.run(1, || [0, 0]).is_err(), "there is nothing to call");
+}
+
+/// Calls that are posted together are messages of their own, and have the latency of their batch.
+#[test]
+fn calls_posted_together_are_separate_messages() {
+    let mut load = Load::bench(4, 1_600, modelled());
+    load.posting = Posting::Counted;
+    let single = run(&load);
+    load.pace = Pace::Posted { size: 8, think: Times::Fixed(0), spread: 0.0 };
+    let posted = run(&load);
+    assert_eq!((single.all.calls, posted.all.calls), (1_600, 1_600));
+    assert!((1_600..2_000).contains(&posted.posted), "{posted:?}");
+    assert!(posted.all.p50_ns > single.all.p50_ns && posted.throughput() > single.throughput(), "{posted:?}");
+    // Its calls have one latency, so the median is that of half of the batches.
+    assert!(posted.nic.requests_in >= 1_600 && posted.nic.requests_out >= 1_600, "{posted:?}");
+    // Think times differ between clients, and a client keeps its own.
+    load.pace = Pace::Posted { size: 1, think: Times::Fixed(10_000), spread: 0.8 };
+    let thought = run(&load);
+    assert_eq!(thought.all.calls, 1_600);
+    assert!(thought.time_ns > 2 * single.time_ns, "{thought:?}");
+}
+
+/// Requests of the next group are READ while another is served, not all at once when its slice begins: a switch costs
+/// few answers.
+#[test]
+fn a_switch_of_groups_costs_little() {
+    let grouped = |clients| {
+        let mut load = Load::bench(clients, 1, Network::Modelled("scalerpc".to_owned()));
+        let plan = load.functions[0].plan.shared(Sharing::Dedicated, Lease::Slice);
+        load.functions[0].plan = plan;
+        (load.client_hosts, load.workers) = (11, 10);
+        load.extent = Extent::Time { warm_up: 1_000_000, measured: 1_000_000 };
+        run(&load)
+    };
+    let (one, two) = (grouped(40), grouped(80));
+    assert_eq!((one.groups.switches, one.groups.leases), (0, 0), "{one:?}");
+    // Ten workers see ten switches each, and each client has a lease in every second slice.
+    assert!((80..=120).contains(&two.groups.switches), "{two:?}");
+    assert!((300..=500).contains(&two.groups.leases), "{two:?}");
+    assert!(two.all.calls * 10 > one.all.calls * 8, "{} and {}", two.all.calls, one.all.calls);
 }

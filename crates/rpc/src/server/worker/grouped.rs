@@ -76,21 +76,21 @@ impl<F: Fabric> Worker<F> {
         }
     }
 
-    /// Returns when the running slice ends.
-    pub(super) fn slice_ends(&self) -> Nanos {
-        self.groups.as_ref().map_or(Nanos::MAX, |_| self.dispatcher.shared.turns.due())
+    /// Returns when the running slice ends, or earlier if the worker has something else to do for its groups.
+    pub(super) fn groups_wake_at(&self) -> Nanos {
+        self.groups.as_ref().map_or(Nanos::MAX, |groups| groups.wakes_at(&self.dispatcher.shared.turns))
     }
 
     /// Serves the lanes whose leases end. Returns the number of messages.
     pub(super) fn run_groups(&mut self) -> usize {
         let mut handled = 0;
         let awaits = self.groups.as_ref().is_some_and(|groups| !groups.awaited.is_empty());
-        if awaits || self.slice_ends() != Nanos::MAX {
-            let now = self.dispatcher.fabric.host().now();
+        let mut now = 0;
+        if awaits || self.groups_wake_at() != Nanos::MAX {
+            now = self.dispatcher.fabric.host().now();
             self.look_for_words(now);
-            let next_waits = self.next_group_waits();
             if let Some(groups) = &self.groups {
-                groups.end_slice(&self.dispatcher.shared.turns, now, next_waits);
+                groups.end_slice(&self.dispatcher.shared.turns, now);
             }
         }
         if self.groups.as_ref().is_some_and(|groups| groups.is_behind(&self.dispatcher.shared.turns)) {
@@ -106,12 +106,29 @@ impl<F: Fabric> Worker<F> {
             handled += self.serve_member(index, true);
             at += 1;
         }
-        at = 0;
+        self.look_at_next_group(now);
+        handled
+    }
+
+    /// Looks at the words of the next group, and READs the requests of as many clients as may be READ now.
+    fn look_at_next_group(&mut self, now: Nanos) {
+        let turns = &self.dispatcher.shared.turns;
+        let allowed = match &self.groups {
+            Some(groups) if !groups.warming.is_empty() => groups.may_read(turns, now),
+            _ => return,
+        };
+        let (mut at, mut waits, mut held_back) = (0, false, false);
         while let Some(index) = self.groups.as_ref().and_then(|groups| groups.warming.get(at).copied()) {
-            self.look_at(index, true);
+            let is_announced = self.look_at(index, at < allowed);
+            let lane = self.lanes.get(usize::from(index)).and_then(Option::as_ref);
+            let leased = lane.and_then(|lane| lane.leased.as_ref());
+            waits |= is_announced || leased.is_some_and(|leased| leased.read.is_some());
+            held_back |= is_announced && at >= allowed;
             at += 1;
         }
-        handled
+        if let Some(groups) = &mut self.groups {
+            groups.next_group(&self.dispatcher.shared.turns, waits, held_back, allowed);
+        }
     }
 
     /// Looks for the words of clients whose leases have ended, and gives up those that stay silent.
@@ -155,15 +172,6 @@ impl<F: Fabric> Worker<F> {
         link.close();
     }
 
-    /// Returns whether requests of the next group were READ.
-    fn next_group_waits(&self) -> bool {
-        let Some(groups) = &self.groups else { return false };
-        groups.warming.iter().any(|index| {
-            let lane = self.lanes.get(usize::from(*index)).and_then(Option::as_ref);
-            lane.and_then(|lane| lane.leased.as_ref()).is_some_and(|leased| leased.read.is_some())
-        })
-    }
-
     /// Serves a lane of the running group. A lease may begin if `may_lease`.
     fn serve_member(&mut self, index: u16, may_lease: bool) -> usize {
         self.look_at(index, true);
@@ -178,25 +186,30 @@ impl<F: Fabric> Worker<F> {
         if is_leased || has_pending { handled + self.serve_lane(usize::from(index)) } else { handled }
     }
 
-    /// Looks at a client's word. If `may_read`, READs the requests that it announces.
-    fn look_at(&mut self, index: u16, may_read: bool) {
+    /// Looks at a client's word. If `may_read`, READs the requests that it announces. Returns whether it announces any
+    /// that were not READ.
+    fn look_at(&mut self, index: u16, may_read: bool) -> bool {
         let (Some(groups), Some(Some(lane))) = (&mut self.groups, self.lanes.get_mut(usize::from(index)))
         else {
-            return;
+            return false;
         };
-        let Some(leased) = &mut lane.leased else { return };
+        let Some(leased) = &mut lane.leased else { return false };
         self.dispatcher.fabric.host().charge(Work::PollMiss, 1);
         let word = Word::from_wire(lane.region.load(WORD_AT));
         let zones = &mut groups.pools[leased.pool].zones;
         let announced = leased.member.on_word(word, lane.rx.head(), ZONE_BYTES / LINE as u32, zones);
-        let Ok(announced) = announced else { return self.violated(index, Violation::Lease) };
-        if !may_read || announced == 0 || leased.member.is_reading() || leased.read.is_some() {
-            return;
+        let Ok(announced) = announced else {
+            self.violated(index, Violation::Lease);
+            return false;
+        };
+        let waits = announced > 0 && !leased.member.is_reading() && leased.read.is_none();
+        if !may_read || !waits {
+            return waits;
         }
         // A READ ends at the end of the ring; the next one begins at its start.
         let to_end = lane.rx.lines_to_end();
         let length = announced.min(to_end) * LINE as u32;
-        let Ok(into) = groups.arena.reserve(length as usize) else { return };
+        let Ok(into) = groups.arena.reserve(length as usize) else { return true };
         let offset = u64::from(ZONE_BYTES - to_end * LINE as u32);
         let from = RemoteSlice { key: leased.staged, offset, length };
         self.dispatcher.fabric.host().charge(Work::PostWork, 1);
@@ -211,9 +224,10 @@ impl<F: Fabric> Worker<F> {
                 let now = self.dispatcher.clock.last();
                 lane.arrives_after(now, now);
             }
-            Err(PostError::QueueFull) => {}
+            Err(PostError::QueueFull) => return true,
             Err(_) => self.violated(index, Violation::Broken),
         }
+        false
     }
 
     /// Keeps requests that were READ until the lane's group is served.
@@ -252,6 +266,7 @@ impl<F: Fabric> Worker<F> {
                 lane.rx.renew(&Lease { base, epoch: leased.member.epoch() });
             } else if may_lease && pool.zones.is_used_up() && !leased.member.is_leased() {
                 pool.is_short = true;
+                groups.counts.without_zone += 1;
             }
             lane.rx.took_read();
             let served = match message_at(&buffer, at) {

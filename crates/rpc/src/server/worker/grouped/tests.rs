@@ -4,7 +4,7 @@ use super::*;
 use crate::client::config::ClientConfig;
 use crate::error::{CallError, Cause};
 use crate::plan::{Plan, Protocol, Sharing};
-use crate::server::groups::Counts;
+use crate::server::groups::GroupCounters;
 use crate::server::{ServerBuilder, ServerConfig};
 use crate::service::{FunctionMode, Reply, Request, Service};
 use crate::share::Client;
@@ -84,7 +84,7 @@ fn use_client<F: Fabric>(fabric: &F, address: &Address, load: Load, number: u64)
 }
 
 /// The counts of each worker.
-type Counted = Arc<Mutex<Vec<Counts>>>;
+type Counted = Arc<Mutex<Vec<GroupCounters>>>;
 
 /// Starts a server whose workers keep their counts after each step.
 pub(super) fn serve<F: Fabric>(
@@ -118,7 +118,7 @@ fn serve_counted<F: Fabric>(
         .function(ECHO, FunctionMode::Worker)
         .serve_with(address, |_| Box::new(echo.clone()) as Box<dyn Service>)
         .unwrap();
-    let counted = Arc::new(Mutex::new(vec![Counts::default(); workers.len()]));
+    let counted = Arc::new(Mutex::new(vec![GroupCounters::default(); workers.len()]));
     let workers = workers.into_iter().enumerate().map(|(number, mut worker)| {
         let put = Arc::clone(&counted);
         let body = move || {
@@ -138,7 +138,7 @@ fn serve_counted<F: Fabric>(
 }
 
 /// Runs a load. Returns the sums of the workers' counters.
-fn run<F: Fabric>(fabric: &F, address: &Address, load: Load) -> Counts {
+fn run<F: Fabric>(fabric: &F, address: &Address, load: Load) -> GroupCounters {
     let (server, workers, counted, executed) = serve_counted(fabric, address, load);
     let tasks: Vec<_> = (0..load.clients)
         .map(|number| {
@@ -152,16 +152,11 @@ fn run<F: Fabric>(fabric: &F, address: &Address, load: Load) -> Counts {
     server.shutdown(Duration::from_secs(1));
     workers.into_iter().for_each(Task::join);
     assert_eq!(executed.load(Ordering::Relaxed), load.clients * load.calls, "{load:?}");
-    counted.lock().unwrap().iter().fold(Counts::default(), |sum, counts| Counts {
-        leases: sum.leases + counts.leases,
-        reads: sum.reads + counts.reads,
-        switches: sum.switches + counts.switches,
-        told_alone: sum.told_alone + counts.told_alone,
-    })
+    counted.lock().unwrap().iter().fold(GroupCounters::default(), |sum, counts| sum.plus(*counts))
 }
 
-fn in_virtual_time(settings: Settings, seed: u64, load: Load) -> Counts {
-    let counts = Arc::new(Mutex::new(Counts::default()));
+fn in_virtual_time(settings: Settings, seed: u64, load: Load) -> GroupCounters {
+    let counts = Arc::new(Mutex::new(GroupCounters::default()));
     let put = Arc::clone(&counts);
     Sim::run_with(settings, seed, move |fabric| {
         let address = Address::new(Scheme::Sim, "grouped").unwrap();

@@ -1,0 +1,109 @@
+//! The common parts of ScaleRPC's figures 8 to 12: the cluster of section 3.6.1, its clients, and the four systems of
+//! table 2, all by Dunlin's engine.
+
+use super::{Effort, Outcome, Outcomes, Point, measured};
+use crate::load::{Function, Grouping, Load, Network, Pace};
+use crate::random_values::{Sizes, Times};
+use dunlin_fabric::Nanos;
+use dunlin_rpc::{CompletionMode, Lease, Plan, RequestHalf, ResponseHalf, Sharing};
+
+/// Client hosts of section 3.6.2.
+pub(super) const HOSTS: usize = 11;
+/// Threads of the server: those of section 2.2, since section 3.6 does not state them.
+const WORKERS: u16 = 10;
+/// Bytes of a request and of its answer.
+const BYTES: u32 = 32;
+/// Measured time of a full run, in nanoseconds: six cycles of ten groups.
+const MEASURED: Nanos = 6_000_000;
+
+/// The choices that all figures share.
+macro_rules! common_notes {
+    ($own:literal) => {
+        concat!(
+            "32 bytes each way, a server with 10 threads (section 2.2; section 3.6 states no number), a core for each client (the paper's clients \
+             are coroutines, which wait for no quantum). A batch is so many separate calls, posted one after the other; its latency is that from the first post to the last \
+             answer. ScaleRPC: groups of 40, slices of 100 us, unless said. RawWrite: a ring in a region of its own for each client, where the paper has blocks of 4 KiB in \
+             one pool. HERD and FaSST post each call with a doorbell of its own. ",
+            $own
+        )
+    };
+}
+pub(super) use common_notes;
+
+/// A system of table 2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum System {
+    ScaleRpc,
+    RawWrite,
+    Herd,
+    Fasst,
+}
+
+impl System {
+    pub(super) const ALL: [System; 4] = [System::ScaleRpc, System::RawWrite, System::Herd, System::Fasst];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            System::ScaleRpc => "ScaleRPC",
+            System::RawWrite => "RawWrite",
+            System::Herd => "HERD",
+            System::Fasst => "FaSST",
+        }
+    }
+
+    /// Returns the name of the series with this batch size.
+    pub(super) fn series(self, batch: u16) -> String {
+        format!("{}, batch {batch}", self.name())
+    }
+
+    fn plan(self) -> Plan {
+        let (request, response, lease) = match self {
+            System::ScaleRpc => (RequestHalf::Write, ResponseHalf::Write, Lease::Slice),
+            System::RawWrite => (RequestHalf::Write, ResponseHalf::Write, Lease::Forever),
+            System::Herd => (RequestHalf::WriteUnreliable, ResponseHalf::Datagram, Lease::Forever),
+            System::Fasst => (RequestHalf::Datagram, ResponseHalf::Datagram, Lease::Forever),
+        };
+        Plan::new(request, response)
+            .completion(CompletionMode::Busy, CompletionMode::Busy)
+            .shared(Sharing::Dedicated, lease)
+    }
+
+    /// Returns the load of this number of clients on this number of hosts.
+    pub(super) fn load(self, (clients, hosts): (u32, usize), batch: u16, effort: Effort) -> Load {
+        Load {
+            client_hosts: hosts,
+            workers: WORKERS,
+            pace: Pace::Posted { size: batch, think: Times::Fixed(0), spread: 0.0 },
+            extent: measured(effort, MEASURED),
+            functions: vec![Function::new(self.plan(), Sizes::Fixed(BYTES), Sizes::Fixed(BYTES))],
+            groups: Grouping::PAPER,
+            ..Load::bench(clients as usize, 1, Network::Modelled("scalerpc".to_owned()))
+        }
+    }
+}
+
+pub(super) fn mops(outcome: &Outcome) -> f64 {
+    outcome.mops
+}
+
+/// The median latency in microseconds.
+pub(super) fn median(outcome: &Outcome) -> f64 {
+    outcome.quantiles_us[1]
+}
+
+/// The largest latency in microseconds.
+pub(super) fn largest(outcome: &Outcome) -> f64 {
+    outcome.max_us
+}
+
+/// Returns the point that compares the values of a series at two positions.
+pub(super) fn over_own(
+    outcomes: &Outcomes,
+    title: &str,
+    series: &str,
+    (x, base): (u32, u32),
+    said: super::flock::Said,
+) -> Option<Point> {
+    let predicted = outcomes.get(series, x, mops)? / outcomes.get(series, base, mops)?;
+    Some(Point { series: title.to_owned(), x, unit: "ratio", predicted, said: Some(said) })
+}
