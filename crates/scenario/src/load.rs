@@ -1,6 +1,7 @@
 //! Thousands of clients on one server: closed loop (a call follows its answer after a think time) or open
 //! loop (calls arrive by their own schedule), on a cluster of any shape.
 
+mod error;
 mod function;
 mod handles;
 mod latencies;
@@ -9,6 +10,7 @@ mod posts;
 mod signaled;
 
 pub use dunlin_rpc::Sharing;
+pub use error::LoadError;
 use function::Handler;
 pub use function::{Function, FunctionOutcome, Step};
 pub(crate) use latencies::Latencies;
@@ -19,20 +21,19 @@ use signaled::Signaled;
 use crate::course::{cluster, cost_as};
 use crate::memory::{Ahead, Core};
 use crate::random_values::{Sizes, Skew, Times};
-use crate::rates::{ModelledRatesError, modelled_rates};
+use crate::rates::modelled_rates;
 use dunlin_fabric::interpose::{Count, Interposed};
 use dunlin_fabric::{Address, Fabric, Host, Nanos, Scheme, Signal, Task};
-use dunlin_fabric_sim::{FixedTiming, NicCounters, Random, RunError, Settings, Sim, TimingSettings};
+use dunlin_fabric_sim::{FixedTiming, NicCounters, Random, Settings, Sim, TimingSettings};
 use dunlin_rnic_model::{Profile, ProfileError};
 use dunlin_rpc::{
-    BatchCalls, Batching, CallError, CompletionMode, ConnectError, FetchChoice, FirstRead, FunctionMode,
-    GroupCounters, PROTOCOLS, Plan, ResponseHalf, ServeError, ServerBuilder, ServerConfig,
+    BatchCalls, Batching, CompletionMode, FetchChoice, FirstRead, FunctionMode, GroupCounters, PROTOCOLS,
+    Plan, ResponseHalf, ServeError, ServerBuilder, ServerConfig,
 };
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use thiserror::Error;
 
 /// The network of a load.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -229,60 +230,6 @@ pub struct Load {
     /// Virtual time, connecting included, after which the run is aborted. A load that does not come to its
     /// end is an error, not a hang.
     pub limit: Nanos,
-}
-
-/// The reason why a load did not come to its end.
-#[derive(Debug, Error)]
-pub enum LoadError {
-    /// The load is impossible.
-    #[error("{what} is 0: a load needs at least one")]
-    Nothing {
-        /// Name of the quantity that is 0.
-        what: &'static str,
-    },
-    /// The profile is unknown or invalid.
-    #[error(transparent)]
-    Profile(#[from] ProfileError),
-    /// The rates of the profile's NIC cannot be computed.
-    #[error(transparent)]
-    Rates(#[from] ModelledRatesError),
-    /// The number of connections does not suit the number of threads.
-    #[error("{clients} threads on {hosts} hosts cannot share {handles} connections: {must}")]
-    Handles {
-        /// Client threads.
-        clients: usize,
-        /// Client hosts with threads.
-        hosts: usize,
-        /// Connections requested.
-        handles: usize,
-        /// The rule.
-        must: &'static str,
-    },
-    /// The load needs more connections than the cluster can hold.
-    #[error(
-        "{clients} clients make {queue_pairs} queue pairs at the server's NIC, which holds {limit}: at most {} clients fit",
-        .limit * .clients / .queue_pairs
-    )]
-    QueuePairs {
-        /// Clients requested.
-        clients: usize,
-        /// Their connections.
-        queue_pairs: usize,
-        /// The limit.
-        limit: usize,
-    },
-    /// The simulation failed.
-    #[error(transparent)]
-    Run(#[from] RunError),
-    /// The server did not start.
-    #[error("the simulated server does not start")]
-    Serve(#[from] ServeError),
-    /// A client could not connect.
-    #[error("a simulated client cannot connect")]
-    Connect(#[from] ConnectError),
-    /// A call failed.
-    #[error("a simulated call failed: {0}")]
-    Call(CallError),
 }
 
 /// The result of a load. Times are virtual.
