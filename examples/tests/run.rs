@@ -174,6 +174,11 @@ fn threads_today() {
 }
 
 #[test]
+fn locks() {
+    says("locks", &["3 nodes have counted to 300", "the last holder gave it back"]);
+}
+
+#[test]
 fn tier() {
     says("tier", &["worker reads: hello from the main process", "changed 40 to 42", "the region was freed"]);
 }
