@@ -6,7 +6,7 @@ use crate::course::{
 use dunlin_fabric::{Fabric, Host, Nanos, Scheme, Signal, Task, Work};
 use dunlin_fabric_sim::{Pages, Random, Sim};
 use dunlin_rnic_model::{Parameter, Prices, Profile};
-use dunlin_tier_node::{Lmr, Peer, Rights, Spec, Tier, TierConfig};
+use dunlin_tier_node::{Guard, Lmr, Peer, Rights, Spec, Tier, TierConfig};
 use std::sync::Arc;
 
 /// The operation that is measured.
@@ -32,6 +32,10 @@ pub enum Act {
     CopyThere,
     /// `memmove` within a region of another node, by half of the length.
     Move,
+    /// Taking a free lock of the last node.
+    Lock,
+    /// Taking and giving back one lock of the last node, by all threads.
+    Contend,
 }
 
 /// Time of an operation beside what the nodes' code and the network account for.
@@ -176,6 +180,7 @@ impl TierLoad {
                 u64::from(self.bytes).next_power_of_two() * (self.warm_up + self.measured)
             }
             Act::Set | Act::SetByWrite | Act::Copy => self.bytes.into(),
+            Act::Lock | Act::Contend => LEAST_MEMORY,
             Act::CopyThere | Act::Move => 2 * u64::from(self.bytes),
         };
         bytes.max(LEAST_MEMORY).next_power_of_two()
@@ -200,7 +205,7 @@ impl TierLoad {
             let tier = Tier::within(&sim, config).map_err(thread)?;
             nodes.push((sim, tier));
         }
-        if self.act != Act::Write {
+        if !matches!(self.act, Act::Write | Act::Contend) {
             let (sim, tier) = nodes[0].clone();
             let (load, course) = (self.clone(), Arc::clone(course));
             let body = move || course.ended(load.act_in_turn(&sim, &tier, (pauses.extra, &course)));
@@ -210,11 +215,17 @@ impl TierLoad {
         let start = sim.host().signal();
         let mut tasks: Vec<Task> = Vec::new();
         for (node, (sim, tier)) in nodes.iter().enumerate().take(self.active) {
-            let regions = Arc::new(self.regions(tier, node, &names)?);
+            let regions = match self.act {
+                Act::Write => self.regions(tier, node, &names)?,
+                _ => Vec::new(),
+            };
+            let regions = Arc::new(regions);
             for number in 0..self.threads {
                 let writer = Writer {
                     load: self.clone(),
                     sim: sim.clone(),
+                    tier: tier.clone(),
+                    lock: last_ones(tier)?,
                     random: Random::new(seed, 1000 + (node * self.threads + number) as u64),
                     regions: Arc::clone(&regions),
                     pause: pauses.extra + pauses.between,
@@ -258,7 +269,7 @@ impl TierLoad {
         let mut kept: Vec<Lmr<Sim>> = Vec::new();
         let mut freed: Vec<Lmr<Sim>> = Vec::new();
         match self.act {
-            Act::Write | Act::Malloc | Act::MallocThere => {}
+            Act::Write | Act::Malloc | Act::MallocThere | Act::Lock | Act::Contend => {}
             Act::Map => kept.push(tier.malloc(bytes, here(0)).map_err(thread)?),
             Act::Free => {
                 for number in 0..rounds {
@@ -273,12 +284,15 @@ impl TierLoad {
             }
             Act::Move => kept.push(tier.malloc(2 * bytes, there("one")).map_err(thread)?),
         }
+        let lock = last_ones(tier)?;
+        let mut guards = Vec::new();
         let value = vec![7; if self.act == Act::SetByWrite { self.bytes as usize } else { 0 }];
         for round in 0..rounds {
             let since = sim.time();
             sim.host().work(extra);
             match self.act {
-                Act::Write => {}
+                Act::Write | Act::Contend => {}
+                Act::Lock => guards.push(tier.lock(&lock).map_err(thread)?),
                 Act::Malloc => kept.push(tier.malloc(bytes, here(round)).map_err(thread)?),
                 Act::MallocThere => {
                     kept.push(tier.malloc(bytes, there(&format!("there/{round}"))).map_err(thread)?);
@@ -297,15 +311,31 @@ impl TierLoad {
             // Time that has been charged passes.
             sim.host().work(0);
             record(course, (self.warm_up, self.measured), since, sim.time());
+            guards.drain(..).try_for_each(Guard::unlock).map_err(thread)?;
         }
         Ok(())
     }
+}
+
+/// Returns the name of a lock that the last node owns.
+fn last_ones(tier: &Tier<Sim>) -> Result<String, CourseError> {
+    let last = tier.nodes().last().unwrap_or_default();
+    for number in 0..=u16::MAX {
+        let name = format!("lock/{number}");
+        if tier.home(&name).map_err(thread)? == last {
+            return Ok(name);
+        }
+    }
+    Ok(String::new())
 }
 
 /// A thread that writes.
 struct Writer {
     load: TierLoad,
     sim: Sim,
+    tier: Tier<Sim>,
+    /// The name of the contended lock.
+    lock: String,
     random: Random,
     regions: Arc<Vec<Lmr<Sim>>>,
     /// Processor time between two operations, in nanoseconds.
@@ -324,9 +354,13 @@ impl Writer {
             if self.course.phase() == Phase::Over {
                 return Ok(());
             }
-            let region = self.random.below(self.regions.len() as u64) as usize;
-            let offset = self.random.below(room);
-            self.regions[region].write(offset, &bytes).map_err(thread)?;
+            if self.load.act == Act::Contend {
+                self.tier.lock(&self.lock).and_then(Guard::unlock).map_err(thread)?;
+            } else {
+                let region = self.random.below(self.regions.len() as u64) as usize;
+                let offset = self.random.below(room);
+                self.regions[region].write(offset, &bytes).map_err(thread)?;
+            }
             self.sim.host().work(0);
             if record(&self.course, (self.load.warm_up, self.load.measured), since, self.sim.time()) {
                 return Ok(());

@@ -31,6 +31,8 @@ struct Words {
 struct Lock<F: Fabric> {
     queue: Queue,
     calls: Vec<(Waiter, Incoming<F>)>,
+    /// The word, as long as it is marked: only the owner changes it then.
+    marked: Option<Word>,
 }
 
 /// The callers that wait at a barrier.
@@ -191,7 +193,7 @@ impl<F: Fabric> Owner<F> {
         let lock = u16::try_from(self.locks.len()).ok().filter(|lock| *lock < MAX_LOCKS);
         let lock = lock.ok_or(LockRefusal::Full)?;
         self.names.insert(name, lock);
-        self.locks.push(Lock { queue: Queue::default(), calls: Vec::new() });
+        self.locks.push(Lock { queue: Queue::default(), calls: Vec::new(), marked: None });
         Ok(lock)
     }
 
@@ -236,15 +238,19 @@ impl<F: Fabric> Owner<F> {
             tracing::warn!(target: "dunlin::tier", %error, "the word of a lock cannot be changed");
             LockRefusal::Memory
         };
-        let (mut word, mut attempts) = (self.word(lock)?, 0);
-        let queue = &mut self.locks[usize::from(lock)].queue;
+        let marked = self.locks[usize::from(lock)].marked;
+        let (mut word, mut attempts) = (marked.map_or_else(|| self.word(lock), Ok)?, 0);
+        let Lock { queue, marked, .. } = &mut self.locks[usize::from(lock)];
         let Some(Words { id, handle }) = self.words else { return Err(LockRefusal::Unknown) };
         loop {
             let plan = queue.plan(word, event);
             let Some(swap) = plan.swap else { return Ok(queue.apply(plan)) };
             let change = Change::Swap { expected: word.bits(), swap: swap.bits() };
             let now = match self.node.change_word(handle, id, offset(lock), change) {
-                Ok(old) if old == word.bits() => return Ok(queue.apply(plan)),
+                Ok(old) if old == word.bits() => {
+                    *marked = Some(swap).filter(|word| word.has_waiters());
+                    return Ok(queue.apply(plan));
+                }
                 Ok(old) => Word::from_bits(old),
                 Err(_) if attempts < ATTEMPTS => {
                     attempts += 1;
@@ -254,8 +260,10 @@ impl<F: Fabric> Owner<F> {
             };
             if attempts > 0 && now == swap {
                 // The uncertain swap was executed.
+                *marked = Some(swap).filter(|word| word.has_waiters());
                 return Ok(queue.apply(plan));
             }
+            *marked = None;
             word = now;
         }
     }

@@ -13,7 +13,8 @@ use dunlin_fabric::{Access, Capabilities, Fabric, Host, Nanos, Region, Signal, T
 use dunlin_rpc::Server;
 use dunlin_tier::message::{Refusal, Reply, Request};
 use dunlin_tier::{
-    Grantee, Handle, Layout, Listing, LmrId, Name, NodeId, Principal, PrincipalError, RecordError, Rights,
+    Grantee, Handle, Layout, Listing, LmrId, Name, NameError, NodeId, Principal, PrincipalError, RecordError,
+    Rights,
 };
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -111,6 +112,12 @@ impl<F: Fabric> Tier<F> {
     /// Returns this node's name.
     pub fn name(&self) -> &str {
         &self.node().config.node
+    }
+
+    /// Returns the name of the node that keeps a name: it knows the region of the name, and owns its lock and barrier.
+    pub fn home(&self, name: impl AsRef<[u8]>) -> Result<&str, NameError> {
+        let home = self.node().home_of(&Name::new(name)?);
+        Ok(self.node().config.nodes.get(usize::from(home.0)).map_or("", |peer| &peer.name))
     }
 
     /// Returns the names of all nodes of the list.

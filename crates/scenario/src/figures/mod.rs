@@ -29,6 +29,7 @@ mod lite_4;
 mod lite_5;
 mod lite_6;
 mod lite_8;
+mod lite_lock;
 mod rf_rpc;
 mod rf_rpc_10;
 mod rf_rpc_11;
@@ -340,6 +341,7 @@ pub fn all() -> Vec<Figure> {
         lite_8::FIGURE,
         lite_14::FIGURE,
         lite_17::FIGURE,
+        lite_lock::FIGURE,
         rf_rpc_2::FIGURE,
         rf_rpc_5::FIGURE,
         rf_rpc_7::FIGURE,

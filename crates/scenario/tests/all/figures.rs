@@ -308,6 +308,17 @@ fn lite_14() {
 }
 
 #[test]
+fn lite_lock() {
+    says(
+        "lite-lock",
+        &[
+            ("a free lock", 1),
+            ("from grant to grant, a node for each thread up to 8, over that of 2 threads", 1),
+        ],
+    );
+}
+
+#[test]
 fn lite_17() {
     says("lite-17", &[("memset by WRITE over memset", 2)]);
 }
