@@ -550,7 +550,8 @@ impl<F: Fabric> Node<F> {
 
 /// Locks and barriers (section 7.2).
 impl<F: Fabric> Tier<F> {
-    /// Takes the lock of a name, which every node of the cluster knows by this name. Waits until [`TierConfig::timeout`]
+    /// Takes the lock of a name, which every node of the cluster knows by this name. Waits until
+    /// [`TierConfig::timeout`](crate::TierConfig::timeout)
     /// at most, behind those that asked before. The lock is given back when the guard is dropped.
     ///
     /// # Errors
@@ -571,7 +572,8 @@ impl<F: Fabric> Tier<F> {
     }
 
     /// Waits at the barrier of a name until as many callers as `members` wait there, on any nodes; then all go on, and
-    /// the barrier can be used again. Waits until [`TierConfig::timeout`] at most.
+    /// the barrier can be used again. Waits until [`TierConfig::timeout`](crate::TierConfig::timeout) at
+    /// most.
     ///
     /// # Errors
     /// [`LockError::Deadline`] if the time is over: the others still wait for as many callers.

@@ -109,6 +109,8 @@ fn flock_11() {
         &[
             ("scheduling, over two threads on each queue pair", 1),
             ("scheduling, 16 queue pairs, over two threads on each queue pair", 1),
+            ("99% of calls, scheduling, over two threads on each queue pair", 1),
+            ("99% of calls, scheduling, 16 queue pairs, over two threads on each queue pair", 1),
         ],
     );
 }
