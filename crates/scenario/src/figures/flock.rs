@@ -67,8 +67,13 @@ pub(super) fn mixed(threads_of_a_client: u32, large: u32, effort: Effort) -> Loa
     let load = Threads { number, queue_pairs: HOSTS, sharing: Sharing::Combined, in_flight: 8 }.load(effort);
     let small = Function { weight: 9, ..load.functions[0].clone() };
     let large = Function { weight: 1, ..Function::new(small.plan, Sizes::Fixed(large), Sizes::Fixed(BYTES)) };
+    let warm_up = match effort {
+        Effort::Full => 40_000_000,
+        // None has begun.
+        Effort::Quick => 4_000_000,
+    };
     let extent = match load.extent {
-        Extent::Time { measured, .. } => Extent::Time { warm_up: 40_000_000, measured },
+        Extent::Time { measured, .. } => Extent::Time { warm_up, measured },
         calls => calls,
     };
     Load { functions: vec![small, large], function_of_thread: true, extent, ..load }
