@@ -1,7 +1,7 @@
 //! The common parts of timed runs: a cluster without randomness, threads that get ready, a measured period,
 //! and the first error of any thread.
 
-use dunlin_fabric::Nanos;
+use dunlin_fabric::{Fabric, Host, Nanos, Signal, Task};
 use dunlin_fabric_sim::{MachineSettings, ModelTiming, Prices, RunError, Settings, Sim, TimingSettings};
 use dunlin_rnic_model::{Parameter, Profile, ProfileError};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,6 +36,21 @@ pub enum CourseError {
 /// Wraps the error of a thread that cannot continue.
 pub(crate) fn thread(error: impl std::fmt::Display) -> CourseError {
     CourseError::Thread(error.to_string())
+}
+
+/// Starts a task that waits for `start` and tells the course how it ends.
+pub(crate) fn spawn_at<T: Send + 'static>(
+    sim: &Sim,
+    start: &<<Sim as Fabric>::Host as Host>::Signal,
+    course: &Arc<Course<T>>,
+    body: impl FnOnce() -> Result<(), CourseError> + Send + 'static,
+) -> Result<Task, CourseError> {
+    let (course, start) = (Arc::clone(course), start.clone());
+    let body = move || {
+        start.wait(0, FOREVER);
+        course.ended(body());
+    };
+    sim.host().spawn("writing", Box::new(body)).map_err(thread)
 }
 
 /// Rejects quantities that are 0.

@@ -2,7 +2,7 @@
 //! with, on the same simulator.
 
 use crate::course::{
-    Counted, Course, CourseError, FOREVER, Phase, cluster, cost_as, not_zero, record, thread,
+    Counted, Course, CourseError, Phase, cluster, cost_as, not_zero, record, spawn_at, thread,
 };
 use crate::raw_verbs::{Links, links, wait_for_one};
 use dunlin_fabric::{
@@ -120,12 +120,7 @@ impl NativeWrites {
                     course: Arc::clone(course),
                 };
                 let writer = writer.connected(ends, &mut targets)?;
-                let (course, start) = (Arc::clone(course), start.clone());
-                let body = move || {
-                    start.wait(0, FOREVER);
-                    course.ended(writer.write_on_and_on());
-                };
-                tasks.push(sim.host().spawn("writing", Box::new(body)).map_err(thread)?);
+                tasks.push(spawn_at(sim, &start, course, move || writer.write_on_and_on())?);
             }
         }
         start.raise();
@@ -149,7 +144,7 @@ impl NativeWrites {
     }
 }
 
-/// What others write to on a host.
+/// The regions of a host that others write to, and the passive queue pairs' domain.
 struct Target {
     domain: SimDomain,
     completions: CompletionQueueId,

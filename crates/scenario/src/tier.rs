@@ -1,7 +1,7 @@
 //! Threads that use the memory tier: nodes in one process each, on machines of their own.
 
 use crate::course::{
-    Counted, Course, CourseError, FOREVER, Phase, cluster, cost_as, not_zero, record, thread,
+    Counted, Course, CourseError, Phase, cluster, cost_as, not_zero, record, spawn_at, thread,
 };
 use dunlin_fabric::{Fabric, Host, Nanos, Scheme, Signal, Task, Work};
 use dunlin_fabric_sim::{Pages, Random, Sim};
@@ -231,12 +231,7 @@ impl TierLoad {
                     pause: pauses.extra + pauses.between,
                     course: Arc::clone(course),
                 };
-                let (course, start) = (Arc::clone(course), start.clone());
-                let body = move || {
-                    start.wait(0, FOREVER);
-                    course.ended(writer.write_on_and_on());
-                };
-                tasks.push(sim.host().spawn("writing", Box::new(body)).map_err(thread)?);
+                tasks.push(spawn_at(sim, &start, course, move || writer.write_on_and_on())?);
             }
         }
         start.raise();

@@ -22,7 +22,7 @@ pub(crate) struct Todo {
     /// Regions of which one handle each was closed.
     pub(crate) unmapped: Vec<LmrId>,
     pub(crate) frees: Vec<Free>,
-    /// What owners of locks have to hear.
+    /// Messages to the owners of locks.
     pub(crate) owners: Vec<Word>,
 }
 

@@ -85,7 +85,7 @@ struct Held {
     poisoned: bool,
 }
 
-/// What the threads of this node know of a lock.
+/// The state of a lock among the threads of this node.
 #[derive(Debug)]
 struct Threads {
     /// The threads that want it, in order; the first one waits for the owner, or for the one that has it.

@@ -9,6 +9,8 @@ struct Idle<T> {
     /// The numbers of the values that are not made, the next one last.
     numbers: Vec<usize>,
     waiting: usize,
+    /// Values that come back are dropped.
+    is_closed: bool,
 }
 
 /// A pool of a bounded number of values. No lock is held while a value is in use, so a simulated thread may wait with
@@ -33,7 +35,7 @@ impl<T, S: Signal> Pool<T, S> {
     /// Makes a pool of at most `limit` values.
     pub fn new<H: Host<Signal = S>>(host: &H, limit: usize) -> Self {
         let numbers = (0..limit).rev().collect();
-        let idle = Idle { values: Vec::with_capacity(limit), numbers, waiting: 0 };
+        let idle = Idle { values: Vec::with_capacity(limit), numbers, waiting: 0, is_closed: false };
         Pool { idle: Mutex::new(idle), signal: host.signal() }
     }
 
@@ -75,6 +77,10 @@ impl<T, S: Signal> Pool<T, S> {
     /// Gives a value back, or a new one.
     pub fn give(&self, value: T) {
         let mut idle = self.idle();
+        if idle.is_closed {
+            drop(idle);
+            return drop(value);
+        }
         idle.values.push(value);
         let wake = idle.waiting > 0;
         drop(idle);
@@ -94,9 +100,13 @@ impl<T, S: Signal> Pool<T, S> {
         }
     }
 
-    /// Drops all values that are not in use, at the end.
+    /// Drops all values, those in use when they come back: at the end.
     pub fn clear(&self) {
-        let values = std::mem::take(&mut self.idle().values);
+        let values = {
+            let mut idle = self.idle();
+            idle.is_closed = true;
+            std::mem::take(&mut idle.values)
+        };
         drop(values);
     }
 }

@@ -1,8 +1,9 @@
 //! Locks between nodes (LITE, SOSP 2017, section 7.2): a word in the memory of an owner node, and a queue there.
 //!
 //! A free lock costs its taker one atomic and no processor of the owner. A taker that finds it held calls the owner,
-//! which marks the word ([`Word::has_waiters`]) and queues the call. Who gives a lock back swaps the word; if that
-//! fails because of the mark, it tells the owner, which gives the lock to exactly one waiter, in order of arrival.
+//! which marks the word ([`Word::has_waiters`]) and queues the call. The holder gives the lock back by a swap of the
+//! word. If that fails because of the mark, the holder tells the owner, which gives the lock to exactly one waiter, in
+//! order of arrival.
 //!
 //! | | LITE | here |
 //! |---|---|---|
@@ -100,7 +101,7 @@ impl Word {
         Word(self.0 & !(HOLDER | WAITERS | POISONED))
     }
 
-    /// Returns the word that a free lock with this fence number has; the first guess of who wants the lock.
+    /// Returns the word of a free lock with this fence number: a taker's first guess.
     pub const fn if_free(self) -> Word {
         Word(self.0 & !(HOLDER | WAITERS))
     }

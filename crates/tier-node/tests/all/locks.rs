@@ -169,23 +169,6 @@ fn who_gives_up_leaves_the_queue() {
 }
 
 #[test]
-fn a_dead_holders_lock_is_poisoned() {
-    let tag = tag();
-    let fabric = || ShmFabric::new(ShmConfig::default()).unwrap();
-    let [alice, bob, carol] = NAMES.map(|name| start(&fabric(), Scheme::Shm, &tag, name));
-    let name = name_at(0);
-    let first = carol.lock(&name).unwrap();
-    let fence = first.fence();
-    Box::leak(Box::new(first));
-    drop(carol);
-    let guard = bob.lock(&name).unwrap();
-    assert!(guard.is_poisoned() && guard.fence() > fence);
-    guard.unlock().unwrap();
-    let guard = alice.lock(&name).unwrap();
-    assert!(!guard.is_poisoned(), "once only");
-}
-
-#[test]
 fn the_locks_of_an_owner_end_with_it() {
     let tag = tag();
     let fabric = || ShmFabric::new(ShmConfig::default()).unwrap();
@@ -232,29 +215,30 @@ fn barriers_let_all_pass_together() {
 
 #[test]
 fn callers_of_a_barrier_agree_on_their_number() {
-    let tag = tag();
-    let fabric = || ShmFabric::new(ShmConfig::default()).unwrap();
-    let [alice, bob, carol] = NAMES.map(|name| start(&fabric(), Scheme::Shm, &tag, name));
-    let name = name_at(0);
-    for members in [0, 5000] {
-        let refused = alice.barrier(&name, members);
-        let Err(LockError::Refused { source, .. }) = refused else { panic!("{refused:?}") };
-        assert_eq!(source, LockRefusal::Members { wanted: members, present: 0 });
-    }
-    let late = alice.barrier_within(&name, 2, Duration::from_millis(50));
-    assert!(matches!(late, Err(LockError::Deadline { .. })), "{late:?}");
-    std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| alice.barrier(&name, 3));
-        std::thread::sleep(Duration::from_millis(50));
+    in_virtual_time(1, true, |[alice, bob, carol]| {
+        let (name, host) = (name_at(0), alice.fabric().host());
+        let time = Duration::from_millis(5);
+        for members in [0, 5000] {
+            let refused = alice.barrier(&name, members);
+            let Err(LockError::Refused { source, .. }) = refused else { panic!("{refused:?}") };
+            assert_eq!(source, LockRefusal::Members { wanted: members, present: 0 });
+        }
+        let late = alice.barrier_within(&name, 2, time);
+        assert!(matches!(late, Err(LockError::Deadline { .. })), "{late:?}");
+        let meet = |tier: &Tier<Sim>| {
+            let (own, name) = (tier.clone(), name.clone());
+            spawn(tier, move || own.barrier(&name, 3).unwrap())
+        };
+        let first = meet(alice);
+        host.sleep(host.now() + 5 * MILLISECOND);
         let (other, number) = (bob.barrier(&name, 2), LockRefusal::Members { wanted: 2, present: 3 });
         assert!(matches!(&other, Err(LockError::Refused { source, .. }) if *source == number), "{other:?}");
-        bob.barrier_within(&name, 3, Duration::from_millis(50)).unwrap_err();
-        scope.spawn(|| bob.barrier(&name, 3).unwrap());
+        bob.barrier_within(&name, 3, time).unwrap_err();
+        let second = meet(bob);
         carol.barrier(&name, 3).unwrap();
-        waiting.join().unwrap().unwrap();
+        [first, second].into_iter().for_each(Task::join);
+        alice.barrier(&name, 1).unwrap();
     });
-    let ended = alice.barrier_within(&name, 1, Duration::from_secs(5));
-    assert!(ended.is_ok(), "{ended:?}");
 }
 
 /// Runs alice and bob, and a process with carol's node that is killed after some time. `carol` runs in that process,
@@ -286,6 +270,29 @@ fn with_a_death(
         task.into_iter().for_each(Task::join);
     })
     .unwrap();
+}
+
+#[test]
+fn a_dead_holders_lock_is_poisoned() {
+    let name = name_at(0);
+    let of_carol = name.clone();
+    with_a_death(
+        (1, 5 * MILLISECOND),
+        move |carol| {
+            let _guard = carol.lock(&of_carol).unwrap();
+            let host = carol.fabric().host();
+            host.sleep(host.now() + 10_000 * MILLISECOND);
+        },
+        |_| None,
+        move |alice, bob| {
+            let guard = bob.lock(&name).unwrap();
+            assert!(guard.is_poisoned());
+            let fence = guard.fence();
+            guard.unlock().unwrap();
+            let guard = alice.lock(&name).unwrap();
+            assert!(!guard.is_poisoned() && guard.fence() > fence, "once only");
+        },
+    );
 }
 
 /// A node dies at any time, with or without the lock, while others take it all the time. The lock goes on.
@@ -352,7 +359,7 @@ fn a_barrier_ends_for_all_if_a_caller_dies() {
         move |alice, bob| {
             let host = alice.fabric().host();
             host.sleep(host.now() + 500 * MILLISECOND);
-            // The next meeting begins anew.
+            // The next callers meet as if nothing had been.
             let (own, name) = (bob.clone(), of_alice.clone());
             let other = spawn(bob, move || own.barrier(&name, 2).unwrap());
             alice.barrier(&of_alice, 2).unwrap();
@@ -385,7 +392,7 @@ fn owners_bound_what_they_are_told() {
     assert_eq!(ask(owner, LockRequest::Reserve { lock: 0, waiter }), unknown);
     assert_eq!(ask(owner + 1, LockRequest::Reserve { lock: 0, waiter: own }), unknown);
     assert_eq!(ask(owner, LockRequest::Abandon { lock: 77, waiter: own }), unknown);
-    // Unlocks of what nobody was granted, and of another's lock under another fence number.
+    // Unlocks without a grant, and of another's lock under another fence number.
     for word in [0, 1, u64::MAX, 2 | 1 << 40] {
         let word = Word::from_bits(word);
         assert_eq!(ask(owner, LockRequest::Unlock { lock: 0, word }), LockReply::Done);

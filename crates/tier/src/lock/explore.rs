@@ -254,7 +254,7 @@ impl Run {
                 return Ok(());
             }
             At::Away if self.left[at] == 0 => {
-                // What it said last may still be under way.
+                // Its last message may still be under way.
                 self.die(at, next);
                 return Ok(());
             }
