@@ -179,7 +179,7 @@ impl CallError {
                 | Cause::ConnectionLost
                 | Cause::Unanswered
                 | Cause::Draining
-                | Cause::Refused(Status::Overloaded | Status::Draining),
+                | Cause::Refused(Status::Overloaded | Status::Draining | Status::Unreachable),
             ) => true,
             Some(
                 Cause::ProtocolViolation
@@ -229,7 +229,8 @@ impl CallError {
             | Status::Overloaded
             | Status::Draining
             | Status::Malformed
-            | Status::Unauthorised => CallError::NotExecuted(Cause::Refused(status)),
+            | Status::Unauthorised
+            | Status::Unreachable => CallError::NotExecuted(Cause::Refused(status)),
             // A status that `dunlin-wire` has and this list lacks promises nothing.
             _ => CallError::MaybeExecuted(Cause::Refused(status)),
         })
@@ -426,6 +427,7 @@ mod tests {
             (Status::DeadlineExceeded, NotExecuted, NotExecuted),
             (Status::Malformed, NotExecuted, NotExecuted),
             (Status::Unauthorised, NotExecuted, NotExecuted),
+            (Status::Unreachable, NotExecuted, NotExecuted),
             (Status::Application(code), Executed, Executed),
         ] {
             for (payload, certainty) in [(&[][..], without), (HANDLER_RAN, with)] {

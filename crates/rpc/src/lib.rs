@@ -40,7 +40,7 @@ pub use plan::{
 };
 pub use server::{
     ConnectedClient, Counters, GroupCounters, Incoming, Occupancy, Puller, SLOW_HANDLER, Server,
-    ServerBuilder, ServerConfig, Worker,
+    ServerBuilder, ServerConfig, Taker, Worker,
 };
 pub use service::{ConnectionObserver, FunctionMode, PoolService, Reply, ReplyTooLarge, Request, Service};
 pub use share::{Client, FillingRequest, LargeRequest, Response, Within};

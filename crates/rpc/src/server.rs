@@ -25,7 +25,7 @@ pub(crate) mod worker;
 pub use self::accept::Counters;
 pub use self::clients::ConnectedClient;
 pub use self::config::ServerConfig;
-pub use self::deferred::Incoming;
+pub use self::deferred::{Incoming, Taker};
 pub use self::groups::GroupCounters;
 pub use self::occupancy::Occupancy;
 pub use self::slow::SLOW_HANDLER;
@@ -34,7 +34,7 @@ pub use crate::limits::MAX_FUNCTIONS;
 
 use self::accept::{Control, ControlState};
 use self::activity::Activity;
-use self::deferred::WaitingCalls;
+use self::deferred::{Takers, WaitingCalls};
 use self::exposed::Exposed;
 use self::groups::Turns;
 use self::inbox::Inbox;
@@ -45,6 +45,7 @@ use crate::service::{ConnectionObserver, FunctionMode, HeapReply, PoolService, R
 use crate::tune::ways::Ways;
 use dunlin_fabric::{Access, Address, Fabric, Host, Listener, Nanos, Region, Signal, Task, nanos};
 use dunlin_wire::Status;
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
@@ -71,6 +72,7 @@ pub struct ServerBuilder<F: Fabric> {
     pool: Option<Arc<dyn PoolService>>,
     exposed: Vec<Exposed<F>>,
     observer: Option<Arc<dyn ConnectionObserver>>,
+    takers: BTreeMap<u16, Arc<dyn Taker<F>>>,
 }
 
 impl<F: Fabric> std::fmt::Debug for ServerBuilder<F> {
@@ -93,6 +95,7 @@ impl<F: Fabric> ServerBuilder<F> {
             pool: None,
             exposed: Vec::new(),
             observer: None,
+            takers: BTreeMap::new(),
         }
     }
 
@@ -117,6 +120,15 @@ impl<F: Fabric> ServerBuilder<F> {
         }
         self.functions[id] = Some(mode);
         self
+    }
+
+    /// Declares a function whose calls `taker` takes, on the worker that received them. It is a
+    /// [`FunctionMode::Pull`] function otherwise: [`ServerConfig::max_waiting`] does not bound its calls, the windows of
+    /// the clients do.
+    #[must_use]
+    pub fn taken_by(mut self, id: u16, taker: Arc<dyn Taker<F>>) -> Self {
+        self.takers.insert(id, taker);
+        self.function(id, FunctionMode::Pull)
     }
 
     /// Exposes memory under a name: clients attach it ([`Client::attach`](crate::Client::attach)) and READ, WRITE and
@@ -194,6 +206,7 @@ impl<F: Fabric> ServerBuilder<F> {
             ways: Arc::new(Ways::new(self.config.workers)),
             activity: Activity::of(&self.config),
             exposed: self.exposed,
+            takers: Takers(self.takers),
             turns: Turns::new(self.config.groups()),
             config: self.config,
             stray_datagrams: AtomicU64::new(0),

@@ -288,7 +288,8 @@ pub enum FunctionMode {
     /// On a thread of the pool, for functions that are slow or block.
     Pool,
     /// Outside the server's threads: the application pulls calls with
-    /// [`Server::receive`](crate::Server::receive) and replies at any later time (LITE, FLOCK table 2).
+    /// [`Server::receive`](crate::Server::receive), or has them handed to a [`Taker`](crate::Taker), and replies at any later time
+    /// (LITE, FLOCK table 2).
     Pull,
 }
 

@@ -13,8 +13,10 @@
 #![forbid(unsafe_code)]
 
 pub mod access;
+pub mod call;
 mod codec;
 pub mod cut;
+pub mod exchange;
 pub mod handles;
 pub mod lock;
 pub mod message;
@@ -28,7 +30,9 @@ pub mod slots;
 pub mod space;
 
 pub use access::{AccessError, Kind};
+pub use call::CallHead;
 pub use cut::{Cut, Cuts, Layout, LayoutError};
+pub use exchange::{Act, Exchange, ExchangeLimits, Remains};
 pub use handles::{Handle, HandleTable, MapTicket, Operation, TableError};
 pub use name::{MAX_NAME, Name, NameError, home};
 pub use place::{LmrId, NodeId, Piece};

@@ -69,6 +69,16 @@ impl<T> Slots<T> {
         Some(value)
     }
 
+    /// Removes the values for which `leaves` is true.
+    pub fn remove_all_where(&mut self, leaves: impl Fn(&T) -> bool) -> Vec<T> {
+        let numbers = self.slots.iter().enumerate().filter_map(|(slot, (generation, value))| {
+            let leaves = value.as_ref().is_some_and(&leaves);
+            leaves.then_some(u64::from(*generation) << 32 | slot as u64)
+        });
+        let numbers: Vec<u64> = numbers.collect();
+        numbers.into_iter().filter_map(|number| self.remove(number)).collect()
+    }
+
     /// Removes all values.
     pub fn take_all(&mut self) -> Vec<T> {
         self.free.clear();

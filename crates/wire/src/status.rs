@@ -28,6 +28,8 @@ pub enum Status {
     Malformed,
     /// The caller is not allowed to call this function. Not executed.
     Unauthorised,
+    /// An intermediary has no connection to the server. Not executed; retry later.
+    Unreachable,
     /// The application's status code; the payload is the application's error.
     Application(ApplicationCode),
 }
@@ -69,6 +71,7 @@ impl Status {
             Status::DeadlineExceeded => 7,
             Status::Malformed => 8,
             Status::Unauthorised => 9,
+            Status::Unreachable => 10,
             Status::Application(code) => Self::FIRST_APPLICATION + code.0,
         }
     }
@@ -87,7 +90,8 @@ impl Status {
             7 => Status::DeadlineExceeded,
             8 => Status::Malformed,
             9 => Status::Unauthorised,
-            10..Self::FIRST_APPLICATION => return None,
+            10 => Status::Unreachable,
+            11..Self::FIRST_APPLICATION => return None,
             application => Status::Application(ApplicationCode(application - Self::FIRST_APPLICATION)),
         })
     }
@@ -96,7 +100,7 @@ impl Status {
     /// not needed yet.
     #[inline]
     pub(crate) const fn is_known(number: u16) -> bool {
-        number < 10 || number >= Self::FIRST_APPLICATION
+        number < 11 || number >= Self::FIRST_APPLICATION
     }
 }
 
@@ -113,6 +117,7 @@ impl fmt::Display for Status {
             Status::DeadlineExceeded => "deadline exceeded before execution",
             Status::Malformed => "malformed request",
             Status::Unauthorised => "not authorised",
+            Status::Unreachable => "the server cannot be reached from the node on the way",
             Status::Application(code) => return write!(formatter, "application error {}", code.0),
         };
         formatter.write_str(text)

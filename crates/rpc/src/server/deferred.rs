@@ -2,13 +2,13 @@
 //! request, whose [`Deferred`] puts the answer into the worker's inbox.
 
 use super::dispatch::Call;
-use crate::error::HANDLER_RAN;
+use crate::error::{CallError, Cause, HANDLER_RAN};
 use crate::plan::SMALL_LIMIT;
 use crate::server::inbox::{Command, Inbox};
 use crate::service::{NEVER, Request, left};
 use dunlin_fabric::{Clock, Fabric, Nanos, Signal};
 use dunlin_wire::{ApplicationCode, Status};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -85,6 +85,31 @@ impl<F: Fabric> Incoming<F> {
         self.deferred.finish(Status::Application(code), payload);
     }
 
+    /// Answers the call as another one ended, with the certainty of that, for an application that hands calls on. The
+    /// causes of this server's own connections become [`Status::Unreachable`]. Does not block.
+    pub fn relay(self, outcome: Result<Vec<u8>, CallError>) {
+        let (status, payload) = match outcome {
+            Ok(result) => (Status::Ok, result),
+            Err(CallError::Application { code, payload }) => match ApplicationCode::new(code) {
+                Some(code) => return self.fail(code, payload),
+                None => (Status::HandlerPanicked, HANDLER_RAN.to_vec()),
+            },
+            Err(CallError::Executed(Cause::ResultTooLarge | Cause::OutOfMemory)) => {
+                (Status::TooLarge, HANDLER_RAN.to_vec())
+            }
+            Err(CallError::Executed(_)) => (Status::HandlerPanicked, HANDLER_RAN.to_vec()),
+            Err(CallError::MaybeExecuted(_)) => (Status::HandlerPanicked, Vec::new()),
+            // With this status the caller would take the call for executed.
+            Err(CallError::NotExecuted(Cause::Refused(Status::TooLarge))) => (Status::Malformed, Vec::new()),
+            Err(CallError::NotExecuted(Cause::Refused(status))) => (status, Vec::new()),
+            Err(CallError::NotExecuted(Cause::DeadlineExceeded)) => (Status::DeadlineExceeded, Vec::new()),
+            Err(CallError::NotExecuted(Cause::Draining)) => (Status::Draining, Vec::new()),
+            Err(CallError::NotExecuted(Cause::WindowFull | Cause::OutOfMemory)) => (Status::Overloaded, Vec::new()),
+            Err(CallError::NotExecuted(_)) => (Status::Unreachable, Vec::new()),
+        };
+        self.finish(status, payload);
+    }
+
     /// Drops the request without an answer: the call is answered by other means.
     pub(crate) fn forget(mut self) {
         self.deferred.inbox = None;
@@ -92,6 +117,23 @@ impl<F: Fabric> Incoming<F> {
 
     pub(crate) fn finish(mut self, status: Status, payload: Vec<u8>) {
         self.deferred.finish(status, payload);
+    }
+}
+
+/// Takes deferred calls on the thread of the worker that received them, for applications that hand calls on, as a node
+/// of the memory tier does (LITE section 5.1): [`ServerBuilder::taken_by`](crate::ServerBuilder::taken_by).
+pub trait Taker<F: Fabric>: Send + Sync + 'static {
+    /// Takes a call, to answer it at any later time from any thread. Must not block: every other call on the worker
+    /// would wait. The caller of a call that is dropped learns that it may have been executed.
+    fn take(&self, call: Incoming<F>);
+}
+
+/// The takers of a server, by function id.
+pub(crate) struct Takers<F: Fabric>(pub(crate) BTreeMap<u16, Arc<dyn Taker<F>>>);
+
+impl<F: Fabric> std::fmt::Debug for Takers<F> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
     }
 }
 

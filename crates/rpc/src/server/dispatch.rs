@@ -686,6 +686,16 @@ impl<F: Fabric> Dispatcher<F> {
         let deferred = Deferred::new(Arc::clone(&self.inbox), lane.index, lane.serial, call.reply_to());
         let (payload, clock) = (payload.to_vec(), self.now.clone());
         let incoming = Incoming::new(call.function, payload, lane.session, (call.deadline, clock), deferred);
+        if mode == FunctionMode::Pull
+            && let Some(taker) = self.shared.takers.0.get(&call.function)
+        {
+            lane.in_service += 1;
+            // The answer comes through the inbox, also that of a call that is dropped in a panic.
+            if catch_unwind(AssertUnwindSafe(|| taker.take(incoming))).is_err() {
+                tracing::error!(target: "dunlin::server", function = call.function, "a taker of calls panicked");
+            }
+            return Ok(());
+        }
         let waiting = if mode == FunctionMode::Pool { &self.shared.pool } else { &self.shared.pulled };
         match waiting.push(incoming) {
             Ok(()) => {

@@ -11,7 +11,7 @@ use self::closing::ClosingLane;
 use super::activity::Activity;
 use super::clock::WorkerClock;
 use super::config::ServerConfig;
-use super::deferred::WaitingCalls;
+use super::deferred::{Takers, WaitingCalls};
 use super::dispatch::{Dispatcher, Out};
 use super::exposed::Exposed;
 use super::groups::{Groups, Turns};
@@ -76,6 +76,7 @@ pub(crate) struct Shared<F: Fabric> {
     pub(crate) crowd: Crowd,
     pub(crate) activity: Activity,
     pub(crate) exposed: Vec<Exposed<F>>,
+    pub(crate) takers: Takers<F>,
 }
 
 /// A worker of a server. It runs on a thread of the server, or step by step on a thread of the caller.
