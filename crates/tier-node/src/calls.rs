@@ -3,11 +3,13 @@
 use crate::error::RequestError;
 use crate::node::Node;
 use crate::pool::Taken;
-use dunlin_fabric::{Fabric, Host, Nanos, Work};
+use crate::services::Switch;
+use dunlin_fabric::{Address, Fabric, Host, Nanos, Work};
 use dunlin_rpc::{
     Client, ClientConfig, FunctionMode, ServeError, Server, ServerBuilder, ServerConfig, Status,
 };
 use dunlin_tier::NodeId;
+use dunlin_tier::call::{MAX_CALL, MAX_HEAD, SERVICE_CALL};
 use dunlin_tier::lock::message::LOCK_CALL;
 use dunlin_tier::message::{CALL, Refusal, Reply, Request, SLOW_CALL};
 use std::sync::Arc;
@@ -26,7 +28,7 @@ const MAX_RESPONSE: u64 = 8 << 20;
 pub(crate) fn serve<F: Fabric>(node: &Arc<Node<F>>) -> Result<Server<F>, ServeError> {
     let config = ServerConfig {
         pool_threads: POOL_THREADS,
-        max_payload: 4096,
+        max_payload: u64::from(MAX_CALL) + MAX_HEAD as u64,
         max_waiting: MAX_WAITING,
         max_response: MAX_RESPONSE,
         large_response_memory: 2 * MAX_RESPONSE,
@@ -41,6 +43,7 @@ pub(crate) fn serve<F: Fabric>(node: &Arc<Node<F>>) -> Result<Server<F>, ServeEr
         .function(CALL, FunctionMode::Worker)
         .function(SLOW_CALL, FunctionMode::Pool)
         .function(LOCK_CALL, FunctionMode::Pull)
+        .taken_by(SERVICE_CALL, Arc::new(Switch(Arc::clone(&node.services))))
         .pool(move |request: &dunlin_rpc::Request<'_>, reply: &mut dunlin_rpc::Reply<'_>| {
             answer(&slow, request, reply)
         })
@@ -138,19 +141,30 @@ impl<F: Fabric> Node<F> {
     pub(crate) fn connect(&self, to: NodeId, until: Nanos) -> Result<Client<F>, RequestError> {
         let config = ClientConfig {
             window: 8,
-            timeout: self.config.timeout,
             connect_timeout: Duration::from_nanos(until.saturating_sub(self.fabric.host().now())),
-            max_response: MAX_RESPONSE,
-            large_memory: 2 * MAX_RESPONSE,
-            service: SERVICE.to_owned(),
-            program: format!("tier node {}", self.config.node),
-            // The owner of a lock knows by it whether the holder lives.
-            identity: Some(self.incarnation),
-            token: self.config.token.clone(),
-            ..ClientConfig::default()
+            ..node_client(self)
         };
-        let address = &self.config.nodes[usize::from(to.0)].calls;
-        Client::connect(&self.fabric, address, config)
+        Client::connect(&self.fabric, self.address_of(to), config)
             .map_err(|source| RequestError::Connect { node: self.name_of(to), source })
+    }
+
+    /// Returns the address of a node's service.
+    pub(crate) fn address_of(&self, node: NodeId) -> &Address {
+        &self.config.nodes[usize::from(node.0)].calls
+    }
+}
+
+/// Returns the settings of all clients of other nodes' services.
+pub(crate) fn node_client<F: Fabric>(node: &Node<F>) -> ClientConfig {
+    ClientConfig {
+        timeout: node.config.timeout,
+        max_response: MAX_RESPONSE,
+        large_memory: 2 * MAX_RESPONSE,
+        service: SERVICE.to_owned(),
+        program: format!("tier node {}", node.config.node),
+        // The owner of a lock knows by it whether the holder lives.
+        identity: Some(node.incarnation),
+        token: node.config.token.clone(),
+        ..ClientConfig::default()
     }
 }

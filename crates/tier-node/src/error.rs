@@ -142,6 +142,24 @@ pub enum RequestError {
     /// process that is attached to a node gets this, and the variants below.
     #[error("the node of this host does not know this process any more: attach again, and map regions again")]
     Detached,
+    /// The function is registered at this node already.
+    #[error(
+        "function {function} of {service} is registered at this node: withdraw that, or serve it at another node"
+    )]
+    Registered {
+        /// The service.
+        service: String,
+        /// The number of the function.
+        function: u16,
+    },
+    /// The result does not fit the caller's buffer. The call was executed.
+    #[error("the result has {length} bytes, and the buffer {room}")]
+    AnswerTooLong {
+        /// The length of the result in bytes.
+        length: usize,
+        /// The length of the buffer in bytes.
+        room: usize,
+    },
     /// A limit of the node for each process. Nothing was changed.
     #[error("the node of this host allows a process {limit} {what}")]
     Limit {
@@ -168,9 +186,28 @@ impl RequestError {
             RequestError::Reported { may_have_executed, .. } => *may_have_executed,
             // The region is freed, and its memory is not yet.
             RequestError::Refused { source: Refusal::Waits(_) | Refusal::Target, .. } => true,
+            RequestError::AnswerTooLong { .. } => true,
             _ => false,
         }
     }
+}
+
+/// The reason why no request was received.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ReceiveError {
+    /// There was no call in the given time.
+    #[error("no call came in time")]
+    NoCall,
+    /// The next request is longer than the buffer. It stays the next one.
+    #[error("the next request has {length} bytes: receive into a buffer of that length")]
+    TooLong {
+        /// The length of the request in bytes.
+        length: usize,
+    },
+    /// The node of this host did not answer, or refused. Only a process that is attached to a node gets this.
+    #[error("the node of this host gives no request")]
+    Node(#[from] RequestError),
 }
 
 /// The reason why a `read`, `write` or atomic failed.

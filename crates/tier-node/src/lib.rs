@@ -19,10 +19,12 @@
 #![forbid(unsafe_code)]
 
 mod acceptor;
+mod calling;
 mod calls;
 mod config;
 mod connection;
 mod error;
+mod forward;
 mod free;
 mod hello;
 mod keeper;
@@ -36,15 +38,18 @@ mod peers;
 pub mod pool;
 mod problem;
 mod processes;
+mod services;
+mod serving;
 mod spec;
 mod tier;
 
 pub use config::{Peer, TierConfig};
-pub use error::{JoinError, OperationError, RequestError};
+pub use error::{JoinError, OperationError, ReceiveError, RequestError};
 pub use lmr::Lmr;
 pub use locks::{Guard, LockError};
 pub use peers::PeersError;
 pub use processes::{ProcessConfig, ProcessLimits, ProcessServer};
+pub use serving::{Calls, Request};
 pub use spec::Spec;
 pub use tier::Tier;
 

@@ -1,13 +1,16 @@
 //! The state of a node, and its answers to requests of other nodes.
 
 use crate::acceptor::Fencing;
+use crate::calling::MAX_CALLERS;
 use crate::config::TierConfig;
 use crate::error::RequestError;
+use crate::forward::Board;
 use crate::keeper::Todo;
 use crate::locks::{Locks, MAX_WAITERS};
 use crate::operate::Copy;
 use crate::path::Path;
 use crate::pool::Pool;
+use crate::services::Services;
 use dunlin_fabric::{Fabric, Host, Nanos, Region, Signal, Work, nanos};
 use dunlin_rpc::Client;
 use dunlin_tier::cut::{MAX_PIECE, MAX_PIECES};
@@ -71,6 +74,10 @@ pub(crate) struct Node<F: Fabric> {
     /// Connections for calls that wait for locks, to each node.
     pub(crate) waiters: Vec<Pool<Client<F>, SignalOf<F>>>,
     pub(crate) locks: Locks<F>,
+    /// Clients for calls to services, and the first one, whose connection they share; for each node.
+    pub(crate) callers: Vec<[Pool<Client<F>, SignalOf<F>>; 2]>,
+    pub(crate) services: Arc<Services<F>>,
+    pub(crate) board: Arc<Board<F>>,
     pub(crate) paths: Pool<Path<F>, SignalOf<F>>,
     pub(crate) fencing: Fencing<SignalOf<F>>,
     todo: Mutex<Todo>,
@@ -119,6 +126,13 @@ impl<F: Fabric> Node<F> {
             clients: config.nodes.iter().map(|_| Pool::new(host, CLIENTS)).collect(),
             waiters: config.nodes.iter().map(|_| Pool::new(host, MAX_WAITERS)).collect(),
             locks: Locks::new(config.nodes.len()),
+            callers: config
+                .nodes
+                .iter()
+                .map(|_| [MAX_CALLERS, 1].map(|limit| Pool::new(host, limit)))
+                .collect(),
+            services: Arc::new(Services::new()),
+            board: Arc::new(Board::new(config.nodes.len())),
             paths: Pool::new(host, config.paths.into()),
             fencing: Fencing::new(host.signal()),
             todo: Mutex::default(),
@@ -243,6 +257,7 @@ impl<F: Fabric> Node<F> {
                 self.copy(&Copy { owner, extent, offset, length, to, target, backwards, principal })?;
                 Reply::Done
             }
+            Request::Serves { service } => Reply::Flag(self.services.serves(&service)),
             Request::List { principal, from } => Reply::Listed(self.state().directory.list(&principal, from)),
             Request::Map { .. } => return Err(Refusal::Malformed),
         })

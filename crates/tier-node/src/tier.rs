@@ -40,6 +40,8 @@ impl<F: Fabric> Drop for Running<F> {
         self.node.fencing.signal.raise();
         self.node.paths.clear();
         self.node.clients.iter().chain(&self.node.waiters).for_each(|clients| clients.clear());
+        self.node.board.close();
+        self.node.callers.iter().flatten().for_each(|clients| clients.clear());
         drop(self.server.take());
         self.tasks.drain(..).for_each(Task::join);
     }
@@ -50,7 +52,7 @@ impl<F: Fabric> Drop for Running<F> {
 /// The node ends when its last clone and its last region are dropped. Regions in its memory end with it.
 #[derive(Debug)]
 pub struct Tier<F: Fabric> {
-    running: Arc<Running<F>>,
+    pub(crate) running: Arc<Running<F>>,
     principal: Principal,
 }
 
@@ -107,6 +109,10 @@ impl<F: Fabric> Tier<F> {
     /// Returns the name of the principal.
     pub fn principal(&self) -> &str {
         self.principal.as_str()
+    }
+
+    pub(crate) fn caller(&self) -> &Principal {
+        &self.principal
     }
 
     /// Returns this node's name.

@@ -39,8 +39,7 @@ impl CallHead {
     pub fn parse(bytes: &[u8]) -> Result<(CallHead, usize), Malformed> {
         let mut reader = Reader(bytes);
         let (function, is_one_way) = (reader.u16()?, reader.flag()?);
-        let head =
-            CallHead { function, is_one_way, service: reader.name()?, caller: reader.principal()? };
+        let head = CallHead { function, is_one_way, service: reader.name()?, caller: reader.principal()? };
         Ok((head, bytes.len() - reader.0.len()))
     }
 }

@@ -184,6 +184,11 @@ impl<C, R> Exchange<C, R> {
         self.taken.insert(call)
     }
 
+    /// Returns the obligation to answer a call that was handed out.
+    pub fn taken(&self, number: u64) -> Option<&C> {
+        self.taken.get(number)
+    }
+
     /// Takes the obligation to answer a call that was handed out; `None` if it was answered or forgotten, and for the
     /// number of another exchange.
     pub fn answer(&mut self, number: u64) -> Option<C> {

@@ -173,6 +173,11 @@ pub enum Request {
         /// The place to begin at: 0, or [`Listing::next`].
         from: u32,
     },
+    /// Does a process of the node serve this service? Answer: [`Reply::Flag`].
+    Serves {
+        /// The service.
+        service: Name,
+    },
 }
 
 /// The reason why a node refuses a request. Nothing was changed.
@@ -211,7 +216,7 @@ pub enum Refusal {
 pub enum Reply {
     /// It is done.
     Done,
-    /// Yes or no: [`Request::Exists`], [`Request::Stop`] (drained), [`Request::Fence`] (fenced).
+    /// Yes or no: [`Request::Exists`], [`Request::Stop`] (drained), [`Request::Fence`] (fenced), [`Request::Serves`].
     Flag(bool),
     /// The region of a name.
     Found(LmrId),
@@ -275,6 +280,7 @@ impl Request {
             Request::List { principal, from } => {
                 Writer::new(17).text(principal.as_str().as_bytes()).u32(*from)
             }
+            Request::Serves { service } => Writer::new(18).text(service.as_bytes()),
         }
         .0
     }
@@ -323,6 +329,7 @@ impl Request {
                 Request::Copy { owner, extent, offset, length, to, target, backwards, principal }
             }
             17 => Request::List { principal: reader.principal()?, from: reader.u32()? },
+            18 => Request::Serves { service: reader.name()? },
             _ => return Err(Malformed),
         };
         reader.end(request)
@@ -468,6 +475,7 @@ mod tests {
             (id(), principal()).prop_map(|(id, by)| Request::Free { id, by }),
             id().prop_map(|id| Request::Stop { id }),
             (principal(), any::<u32>()).prop_map(|(principal, from)| Request::List { principal, from }),
+            name().prop_map(|service| Request::Serves { service }),
             (id(), node).prop_map(|(id, mapper)| Request::Fence { id, mapper }),
             (place.clone(), any::<u64>()).prop_map(|((owner, extent, offset), add)| Request::FetchAdd {
                 owner,

@@ -104,7 +104,9 @@ impl<F: Fabric> Incoming<F> {
             Err(CallError::NotExecuted(Cause::Refused(status))) => (status, Vec::new()),
             Err(CallError::NotExecuted(Cause::DeadlineExceeded)) => (Status::DeadlineExceeded, Vec::new()),
             Err(CallError::NotExecuted(Cause::Draining)) => (Status::Draining, Vec::new()),
-            Err(CallError::NotExecuted(Cause::WindowFull | Cause::OutOfMemory)) => (Status::Overloaded, Vec::new()),
+            Err(CallError::NotExecuted(Cause::WindowFull | Cause::OutOfMemory)) => {
+                (Status::Overloaded, Vec::new())
+            }
             Err(CallError::NotExecuted(_)) => (Status::Unreachable, Vec::new()),
         };
         self.finish(status, payload);

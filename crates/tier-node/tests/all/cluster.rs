@@ -1,11 +1,14 @@
 //! Common parts: clusters of nodes, and what every fabric must do.
 
-use dunlin_fabric::{Fabric, Scheme};
+use dunlin_fabric::{Fabric, Host, Scheme, Task};
+use dunlin_fabric_shm::{ShmConfig, ShmFabric};
+use dunlin_fabric_sim::{MachineSettings, Settings, Sim};
 use dunlin_tier::RecordError;
 use dunlin_tier::message::Refusal;
 use dunlin_tier_node::{
     AccessError, Lmr, OperationError, Peer, RequestError, Rights, Spec, Tier, TierConfig,
 };
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Settings of the node `node` among `names`, whose addresses carry `tag`. The principal is the node's name.
@@ -20,6 +23,38 @@ pub(crate) fn config(scheme: Scheme, tag: &str, names: &[&str], node: &str) -> T
     config.memory = 1 << 20;
     config.timeout = Duration::from_secs(10);
     config
+}
+
+pub(crate) const NAMES: [&str; 3] = ["alice", "bob", "carol"];
+pub(crate) fn start<F: Fabric>(fabric: &F, scheme: Scheme, tag: &str, name: &str) -> Tier<F> {
+    Tier::within(fabric, TierConfig { paths: 4, ..config(scheme, tag, &NAMES, name) }).unwrap()
+}
+
+pub(crate) fn tag() -> String {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    format!("locks-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// Runs `body` with three nodes on shared memory.
+pub(crate) fn on_shared_memory(body: impl FnOnce(&[Tier<ShmFabric>; 3])) {
+    let tag = tag();
+    body(&NAMES.map(|name| start(&ShmFabric::new(ShmConfig::default()).unwrap(), Scheme::Shm, &tag, name)));
+}
+
+/// Runs `body` with three nodes on machines of their own in virtual time.
+pub(crate) fn in_virtual_time(seed: u64, atomics: bool, body: impl FnOnce(&[Tier<Sim>; 3]) + Send + 'static) {
+    let mut settings =
+        Settings { machines: vec![MachineSettings::default(); 3], preemption: 20, ..Settings::default() };
+    settings.capabilities.atomics = atomics;
+    Sim::run_with(settings, seed, move |sim| {
+        let tiers = [0, 1, 2].map(|at| start(&sim.process_on(at), Scheme::Sim, "l", NAMES[at]));
+        body(&tiers);
+    })
+    .unwrap();
+}
+
+pub(crate) fn spawn<F: Fabric>(tier: &Tier<F>, body: impl FnOnce() + Send + 'static) -> Task {
+    tier.fabric().host().spawn("caller", Box::new(body)).unwrap()
 }
 
 #[track_caller]

@@ -1,6 +1,6 @@
 //! Locks and barriers, on shared memory and in virtual time.
 
-use crate::cluster::config;
+use crate::cluster::{NAMES, in_virtual_time, on_shared_memory, spawn, start, tag};
 use dunlin_fabric::{Address, Fabric, Host, Nanos, Scheme, Signal, Task};
 use dunlin_fabric_shm::{ShmConfig, ShmFabric};
 use dunlin_fabric_sim::{MachineSettings, Settings, Sim};
@@ -13,35 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-const NAMES: [&str; 3] = ["alice", "bob", "carol"];
 const MILLISECOND: Nanos = 1_000_000;
-
-fn start<F: Fabric>(fabric: &F, scheme: Scheme, tag: &str, name: &str) -> Tier<F> {
-    Tier::within(fabric, TierConfig { paths: 4, ..config(scheme, tag, &NAMES, name) }).unwrap()
-}
-
-fn tag() -> String {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    format!("locks-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
-}
-
-/// Runs `body` with three nodes on shared memory.
-fn on_shared_memory(body: impl FnOnce(&[Tier<ShmFabric>; 3])) {
-    let tag = tag();
-    body(&NAMES.map(|name| start(&ShmFabric::new(ShmConfig::default()).unwrap(), Scheme::Shm, &tag, name)));
-}
-
-/// Runs `body` with three nodes on machines of their own in virtual time.
-fn in_virtual_time(seed: u64, atomics: bool, body: impl FnOnce(&[Tier<Sim>; 3]) + Send + 'static) {
-    let mut settings =
-        Settings { machines: vec![MachineSettings::default(); 3], preemption: 20, ..Settings::default() };
-    settings.capabilities.atomics = atomics;
-    Sim::run_with(settings, seed, move |sim| {
-        let tiers = [0, 1, 2].map(|at| start(&sim.process_on(at), Scheme::Sim, "l", NAMES[at]));
-        body(&tiers);
-    })
-    .unwrap();
-}
 
 /// Returns a name whose home is the node with this number.
 fn name_at(node: u16) -> String {
@@ -50,10 +22,6 @@ fn name_at(node: u16) -> String {
         home(&name, (0..3).map(NodeId)) == Some(NodeId(node))
     };
     format!("name/{}", (0..).find(at).unwrap())
-}
-
-fn spawn<F: Fabric>(tier: &Tier<F>, body: impl FnOnce() + Send + 'static) -> Task {
-    tier.fabric().host().spawn("caller", Box::new(body)).unwrap()
 }
 
 /// Threads of all nodes count in a word that only the lock protects. Returns the fence numbers in the order of the

@@ -1,0 +1,219 @@
+//! Calls to services of any node: `LT_RPC`, `LT_send` and multicast (table 1, section 8.4).
+
+use crate::calls::node_client;
+use crate::error::RequestError;
+use crate::node::{Node, SignalOf};
+use crate::pool::{Pool, Taken};
+use crate::tier::Tier;
+use dunlin_fabric::{Fabric, Host, Nanos, Signal, nanos};
+use dunlin_rpc::{CallError, Client, ClientConfig, Plan, Sharing};
+use dunlin_tier::call::{MAX_CALL, SERVICE_CALL};
+use dunlin_tier::message::{CALL, Reply, Request};
+use dunlin_tier::{CallHead, Name, NodeId, Principal};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Threads of this process that call services of one node at the same time.
+pub(crate) const MAX_CALLERS: usize = 64;
+/// Queue pairs to a node that these threads share (K in section 6.1).
+const QUEUE_PAIRS: u16 = 4;
+
+/// The outcomes of calls to several nodes, in the order of the nodes.
+pub(crate) type Outcomes = Vec<Option<Result<Vec<u8>, CallError>>>;
+
+impl<F: Fabric> Node<F> {
+    /// Calls a service of a node and passes the result to `take`.
+    fn call_service<T>(
+        &self,
+        to: NodeId,
+        bytes: &[u8],
+        until: Nanos,
+        take: impl FnOnce(&[u8]) -> Result<T, RequestError>,
+    ) -> Result<T, RequestError> {
+        let host = self.fabric.host();
+        let [pool, root] = &self.callers[usize::from(to.0)];
+        let mut client = match pool.take(host, until).ok_or(RequestError::Busy)? {
+            Taken::Value(client) => client,
+            Taken::Make(number) => self.caller(to, root, until).inspect_err(|_| pool.failed(number))?,
+        };
+        let left = Duration::from_nanos(until.saturating_sub(host.now()));
+        let outcome = match client.within(left).call(SERVICE_CALL, bytes) {
+            Ok(response) => take(&response),
+            Err(source) => Err(RequestError::Call { node: self.name_of(to), source }),
+        };
+        pool.give(client);
+        outcome
+    }
+
+    /// Makes a client for another thread: a seat at the connection that all of them share.
+    fn caller(
+        &self,
+        to: NodeId,
+        root: &Pool<Client<F>, SignalOf<F>>,
+        until: Nanos,
+    ) -> Result<Client<F>, RequestError> {
+        let failed = |source| RequestError::Connect { node: self.name_of(to), source };
+        let host = self.fabric.host();
+        let first = match root.take(host, until).ok_or(RequestError::Busy)? {
+            Taken::Value(first) => first,
+            Taken::Make(number) => {
+                let plan = Plan { sharing: Sharing::Combined, ..Plan::usual(self.fabric.capabilities()) };
+                let config = ClientConfig {
+                    plan: Some(plan),
+                    max_queue_pairs: QUEUE_PAIRS,
+                    connect_timeout: Duration::from_nanos(until.saturating_sub(host.now())),
+                    ..node_client(self)
+                };
+                let connected = Client::connect(&self.fabric, self.address_of(to), config);
+                connected.inspect_err(|_| root.failed(number)).map_err(failed)?
+            }
+        };
+        let seat = first.another();
+        root.give(first);
+        seat.map_err(failed)
+    }
+
+    /// Makes a call to each of several nodes at the same time, and waits until all have ended.
+    fn call_all(&self, to: &[NodeId], function: u16, bytes: &[u8], time: Duration) -> Outcomes {
+        let host = self.fabric.host();
+        let outcomes: Arc<Mutex<Outcomes>> = Arc::new(Mutex::new((0..to.len()).map(|_| None).collect()));
+        let ended = host.signal();
+        for (place, to) in to.iter().enumerate() {
+            let (outcomes, ended) = (Arc::clone(&outcomes), ended.clone());
+            let done = move |outcome| {
+                outcomes.lock().unwrap_or_else(PoisonError::into_inner)[place] = Some(outcome);
+                ended.raise();
+            };
+            self.board.call(self, (*to, function), bytes, time, Box::new(done));
+        }
+        loop {
+            let seen = ended.seen();
+            {
+                let mut outcomes = outcomes.lock().unwrap_or_else(PoisonError::into_inner);
+                if outcomes.iter().all(Option::is_some) {
+                    return std::mem::take(&mut outcomes);
+                }
+            }
+            // Each call ends by its deadline.
+            ended.wait(seen, Nanos::MAX);
+        }
+    }
+
+    /// Returns the nodes that serve a service, this one first. Nodes that do not answer count as not serving it.
+    pub(crate) fn find_servers(&self, service: &Name, time: Duration) -> Vec<NodeId> {
+        let others: Vec<NodeId> =
+            (0..self.config.nodes.len() as u16).map(NodeId).filter(|node| *node != self.me).collect();
+        let request = Request::Serves { service: service.clone() }.encode();
+        let outcomes = self.call_all(&others, CALL, &request, time);
+        let serve = |outcome: &Option<Result<Vec<u8>, CallError>>| matches!(outcome, Some(Ok(answer)) if Reply::parse(answer) == Ok(Reply::Flag(true)));
+        let mut found: Vec<NodeId> =
+            Some(self.me).filter(|_| self.services.serves(service)).into_iter().collect();
+        found.extend(
+            others.iter().zip(&outcomes).filter(|(_, outcome)| serve(outcome)).map(|(node, _)| *node),
+        );
+        found
+    }
+}
+
+/// Checks a call and encodes it.
+pub(crate) fn encode_call(
+    service: &Name,
+    function: u16,
+    caller: &Principal,
+    is_one_way: bool,
+    request: &[u8],
+) -> Result<Vec<u8>, RequestError> {
+    if request.len() as u64 > u64::from(MAX_CALL) {
+        return Err(RequestError::Limit { what: "bytes in one request", limit: MAX_CALL.into() });
+    }
+    let head = CallHead { service: service.clone(), function, caller: caller.clone(), is_one_way };
+    Ok(head.encode(request))
+}
+
+impl<F: Fabric> Tier<F> {
+    fn numbered(&self, node: &str) -> Result<NodeId, RequestError> {
+        self.node().config.number_of(node).ok_or_else(|| RequestError::NoNode(node.to_owned()))
+    }
+
+    /// Calls a function of a service of a node, this one included (`LT_RPC`), and copies the result into `answer`; returns
+    /// its length. Blocks until [`TierConfig::timeout`](crate::TierConfig::timeout) at most.
+    ///
+    /// # Errors
+    /// [`RequestError::Call`] says whether the call may have been executed; `Refused(UnknownFunction)` in it means that
+    /// nobody serves the function there. [`RequestError::AnswerTooLong`] if `answer` is too short: the call was executed.
+    pub fn call(
+        &self,
+        node: &str,
+        service: impl AsRef<[u8]>,
+        function: u16,
+        request: &[u8],
+        answer: &mut [u8],
+    ) -> Result<usize, RequestError> {
+        self.call_within(self.node().config.timeout, (node, service.as_ref(), function), request, answer)
+    }
+
+    /// As [`call`](Tier::call), with a time of its own: to a function (node, service, number).
+    pub fn call_within(
+        &self,
+        time: Duration,
+        (node, service, function): (&str, &[u8], u16),
+        request: &[u8],
+        answer: &mut [u8],
+    ) -> Result<usize, RequestError> {
+        let (to, this) = (self.numbered(node)?, self.node());
+        let until = this.fabric.host().now().saturating_add(nanos(time));
+        let bytes = encode_call(&Name::new(service)?, function, self.caller(), false, request)?;
+        this.call_service(to, &bytes, until, |result| match answer.get_mut(..result.len()) {
+            Some(place) => {
+                place.copy_from_slice(result);
+                Ok(result.len())
+            }
+            None => Err(RequestError::AnswerTooLong { length: result.len(), room: answer.len() }),
+        })
+    }
+
+    /// Sends a request whose result nobody waits for (`LT_send`). Returns when the node has queued it for the server;
+    /// whether the server executes it is not known. Blocks until [`TierConfig::timeout`](crate::TierConfig::timeout) at
+    /// most.
+    pub fn send(
+        &self,
+        node: &str,
+        service: impl AsRef<[u8]>,
+        function: u16,
+        request: &[u8],
+    ) -> Result<(), RequestError> {
+        let (to, this) = (self.numbered(node)?, self.node());
+        let bytes = encode_call(&Name::new(service)?, function, self.caller(), true, request)?;
+        this.call_service(to, &bytes, this.until(), |_| Ok(()))
+    }
+
+    /// Calls a function of a service of several nodes at the same time (section 8.4), and returns their results in the
+    /// order of the nodes. Blocks until all have answered, or until [`TierConfig::timeout`](crate::TierConfig::timeout):
+    /// who has not answered by then has an error.
+    pub fn multicast(
+        &self,
+        nodes: &[impl AsRef<str>],
+        service: impl AsRef<[u8]>,
+        function: u16,
+        request: &[u8],
+    ) -> Result<Vec<Result<Vec<u8>, RequestError>>, RequestError> {
+        let this = self.node();
+        let to = nodes.iter().map(|node| self.numbered(node.as_ref())).collect::<Result<Vec<_>, _>>()?;
+        let bytes = encode_call(&Name::new(service)?, function, self.caller(), false, request)?;
+        let outcomes = this.call_all(&to, SERVICE_CALL, &bytes, this.config.timeout);
+        let named = |(to, outcome): (&NodeId, Option<Result<Vec<u8>, CallError>>)| {
+            let outcome = outcome.unwrap_or(Err(CallError::MaybeExecuted(dunlin_rpc::Cause::Closed)));
+            outcome.map_err(|source| RequestError::Call { node: this.name_of(*to), source })
+        };
+        Ok(to.iter().zip(outcomes).map(named).collect())
+    }
+
+    /// Returns the names of the nodes at which a service is registered, this one first. Asks all nodes of the list at the
+    /// same time; one that does not answer counts as not serving it. Blocks until
+    /// [`TierConfig::timeout`](crate::TierConfig::timeout) at most.
+    pub fn servers(&self, service: impl AsRef<[u8]>) -> Result<Vec<String>, RequestError> {
+        let this = self.node();
+        let found = this.find_servers(&Name::new(service)?, this.config.timeout);
+        Ok(found.into_iter().map(|node| this.name_of(node)).collect())
+    }
+}

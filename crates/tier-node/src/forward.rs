@@ -1,0 +1,199 @@
+//! Calls of this node's processes on their way to other nodes (section 5.1): asynchronous calls of the engine, so that no
+//! thread waits for an answer, and one connection to each node, in whose messages the calls of all processes meet.
+
+use crate::calls::node_client;
+use crate::node::Node;
+use dunlin_fabric::Fabric;
+use dunlin_rpc::{AsyncClient, AsyncHub, Batching, Call, CallError, Cause, ClientConfig, ConnectError};
+use dunlin_tier::NodeId;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+/// The most calls that are under way for all processes of a node.
+const MAX_UNDER_WAY: usize = 65_536;
+/// Calls in flight to one node.
+const WINDOW: u16 = 256;
+/// The time that calls wait for a connection to a node.
+const CONNECTING: Duration = Duration::from_secs(1);
+
+/// Takes the outcome of a call, on any thread. Must not block.
+pub(crate) type Done = Box<dyn FnOnce(Result<Vec<u8>, CallError>) + Send>;
+
+/// A call under way.
+struct Forward<F: Fabric> {
+    number: u64,
+    board: Arc<Board<F>>,
+    /// None once it has ended.
+    call: Mutex<Option<(Call<F>, Done)>>,
+}
+
+impl<F: Fabric> Wake for Forward<F> {
+    fn wake(self: Arc<Self>) {
+        let board = Arc::clone(&self.board);
+        board.look_at(self);
+    }
+}
+
+impl<F: Fabric> Forward<F> {
+    fn take(&self) -> Option<(Call<F>, Done)> {
+        self.call.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Only one thread at a time looks at calls: see [`Board::look_at`].
+    fn poll(self: Arc<Self>) {
+        let Some((mut call, done)) = self.take() else { return };
+        let waker = Waker::from(Arc::clone(&self));
+        match std::pin::Pin::new(&mut call).poll(&mut Context::from_waker(&waker)) {
+            Poll::Pending => {
+                let mut place = self.call.lock().unwrap_or_else(PoisonError::into_inner);
+                // The board may have been closed meanwhile.
+                if !self.board.state().is_closed {
+                    *place = Some((call, done));
+                    return;
+                }
+                drop(place);
+                done(Err(CallError::MaybeExecuted(Cause::Closed)));
+            }
+            Poll::Ready(outcome) => {
+                self.board.state().under_way.remove(&self.number);
+                done(outcome.map(|response| response.to_vec()));
+            }
+        }
+    }
+}
+
+struct State<F: Fabric> {
+    under_way: BTreeMap<u64, Arc<Forward<F>>>,
+    next: u64,
+    /// Calls to look at.
+    ready: VecDeque<Arc<Forward<F>>>,
+    /// A thread looks at them.
+    is_looked_at: bool,
+    is_closed: bool,
+    clients: Vec<Option<AsyncClient<F>>>,
+    hub: Option<AsyncHub<F>>,
+}
+
+/// The calls under way of a node.
+pub(crate) struct Board<F: Fabric>(Mutex<State<F>>);
+
+impl<F: Fabric> std::fmt::Debug for Board<F> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Board").field("under_way", &self.state().under_way.len()).finish_non_exhaustive()
+    }
+}
+
+impl<F: Fabric> Board<F> {
+    pub(crate) fn new(nodes: usize) -> Self {
+        Board(Mutex::new(State {
+            under_way: BTreeMap::new(),
+            next: 0,
+            ready: VecDeque::new(),
+            is_looked_at: false,
+            is_closed: false,
+            clients: (0..nodes).map(|_| None).collect(),
+            hub: None,
+        }))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State<F>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the number of calls under way.
+    pub(crate) fn under_way(&self) -> usize {
+        self.state().under_way.len()
+    }
+
+    /// Looks at a call that may have ended. A thread that finds another one looking leaves the call to it: a call may be
+    /// woken while it is looked at, by the very thread that looks.
+    fn look_at(&self, forward: Arc<Forward<F>>) {
+        let mut state = self.state();
+        state.ready.push_back(forward);
+        if std::mem::replace(&mut state.is_looked_at, true) {
+            return;
+        }
+        while let Some(next) = state.ready.pop_front() {
+            drop(state);
+            next.poll();
+            state = self.state();
+        }
+        state.is_looked_at = false;
+    }
+
+    fn client(&self, node: &Node<F>, to: NodeId) -> Result<AsyncClient<F>, ConnectError> {
+        let mut state = self.state();
+        let State { hub, clients, .. } = &mut *state;
+        let hub = match hub {
+            Some(hub) => hub,
+            none => none.insert(AsyncHub::new(&node.fabric)?),
+        };
+        let place = &mut clients[usize::from(to.0)];
+        if place.is_none() {
+            let config = ClientConfig {
+                window: WINDOW,
+                wait_for_ready: CONNECTING,
+                batching: Some(Batching::default()),
+                // The first call connects: nothing here blocks.
+                lazy: true,
+                ..node_client(node)
+            };
+            *place = Some(AsyncClient::connect(hub, node.address_of(to), config)?);
+        }
+        // The place was filled above.
+        place.clone().ok_or(ConnectError::Lazy("the node has ended"))
+    }
+
+    /// Makes a call of a function of another node's service, and has `done` take its outcome. Does not block.
+    pub(crate) fn call(
+        self: &Arc<Self>,
+        node: &Node<F>,
+        (to, function): (NodeId, u16),
+        bytes: &[u8],
+        time: Duration,
+        done: Done,
+    ) {
+        let client = match self.client(node, to) {
+            Ok(client) => client,
+            Err(error) => {
+                tracing::warn!(target: "dunlin::tier", node = node.name_of(to), %error, "no client for calls to a node");
+                return done(Err(CallError::NotExecuted(Cause::Disconnected)));
+            }
+        };
+        let forward = {
+            let mut state = self.state();
+            if state.is_closed || state.under_way.len() >= MAX_UNDER_WAY {
+                drop(state);
+                return done(Err(CallError::NotExecuted(Cause::WindowFull)));
+            }
+            state.next += 1;
+            let call = Mutex::new(None);
+            let forward = Arc::new(Forward { number: state.next, board: Arc::clone(self), call });
+            state.under_way.insert(forward.number, Arc::clone(&forward));
+            forward
+        };
+        let call = client.within(time).call(function, bytes);
+        *forward.call.lock().unwrap_or_else(PoisonError::into_inner) = Some((call, done));
+        self.look_at(forward);
+    }
+
+    /// Ends all calls: their servers may execute them.
+    pub(crate) fn close(&self) {
+        let (under_way, clients, hub) = {
+            let mut state = self.state();
+            state.is_closed = true;
+            let clients = state.clients.iter_mut().map(Option::take).collect::<Vec<_>>();
+            (std::mem::take(&mut state.under_way), clients, state.hub.take())
+        };
+        for forward in under_way.into_values() {
+            if let Some((call, done)) = forward.take() {
+                drop(call);
+                done(Err(CallError::MaybeExecuted(Cause::Closed)));
+            }
+        }
+        // The last user of the hub ends its thread.
+        drop((clients, hub));
+    }
+}

@@ -1,0 +1,161 @@
+//! The services of a node (section 5.1): who serves which function, and the way of a call of another node to its server.
+//! Nodes hand calls on; they never run a handler.
+
+use dunlin_fabric::Fabric;
+use dunlin_rpc::{Incoming, Status, Taker};
+use dunlin_tier::call::SERVICE_CALL;
+use dunlin_tier::{CallHead, Name, Principal};
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
+
+/// The most functions that are registered at a node.
+const MAX_REGISTERED: usize = 65_536;
+
+/// A call for a service of this node.
+#[derive(Debug)]
+pub(crate) struct Arrived<F: Fabric> {
+    /// The principal that calls, as its node vouches for it.
+    pub(crate) caller: Principal,
+    pub(crate) request: Vec<u8>,
+    /// The obligation to answer; none for a one-way call.
+    pub(crate) answer: Obligation<F>,
+}
+
+/// The obligation to answer a call: none if nobody waits for a result.
+#[derive(Debug)]
+pub(crate) struct Obligation<F: Fabric>(pub(crate) Option<Incoming<F>>);
+
+impl<F: Fabric> Obligation<F> {
+    /// Returns whether the caller's time is over.
+    pub(crate) fn is_over(&self) -> bool {
+        self.0.as_ref().is_some_and(|call| call.time_left() == Some(Duration::ZERO))
+    }
+
+    /// Returns the time that is left until the caller's deadline; `None` without one.
+    pub(crate) fn time_left(&self) -> Option<Duration> {
+        self.0.as_ref().and_then(Incoming::time_left)
+    }
+
+    /// The call was not executed.
+    pub(crate) fn refuse(self, status: Status) {
+        if let Some(call) = self.0 {
+            call.refuse(status);
+        }
+    }
+}
+
+/// A process, or a part of this one, that serves a function.
+pub(crate) trait Serves<F: Fabric>: Send + Sync {
+    /// Takes a call. Does not block.
+    fn offer(&self, call: Arrived<F>);
+}
+
+struct Registered<F: Fabric> {
+    /// Tells registrations of one function apart.
+    number: u64,
+    serves: Arc<dyn Serves<F>>,
+}
+
+/// The services of a node.
+pub(crate) struct Services<F: Fabric> {
+    /// The number of the next registration, and all registrations.
+    table: RwLock<(u64, BTreeMap<(Name, u16), Registered<F>>)>,
+}
+
+impl<F: Fabric> std::fmt::Debug for Services<F> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_set().entries(self.read().1.keys()).finish()
+    }
+}
+
+/// The reason why a function could not be registered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotRegistered {
+    /// Somebody serves it at this node.
+    Taken,
+    /// The table is full.
+    Full,
+}
+
+impl<F: Fabric> Services<F> {
+    pub(crate) fn new() -> Self {
+        Services { table: RwLock::new((0, BTreeMap::new())) }
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, (u64, BTreeMap<(Name, u16), Registered<F>>)> {
+        self.table.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, (u64, BTreeMap<(Name, u16), Registered<F>>)> {
+        self.table.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Registers a function; returns the number of the registration.
+    pub(crate) fn register(
+        &self,
+        service: Name,
+        function: u16,
+        serves: Arc<dyn Serves<F>>,
+    ) -> Result<u64, NotRegistered> {
+        let mut table = self.write();
+        let (next, table) = &mut *table;
+        if table.len() >= MAX_REGISTERED {
+            return Err(NotRegistered::Full);
+        }
+        let key = (service, function);
+        if table.contains_key(&key) {
+            return Err(NotRegistered::Taken);
+        }
+        *next += 1;
+        table.insert(key, Registered { number: *next, serves });
+        Ok(*next)
+    }
+
+    /// Ends a registration. Calls that were offered before may still be on their way to it.
+    pub(crate) fn withdraw(&self, service: &Name, function: u16, number: u64) {
+        let mut table = self.write();
+        let key = (service.clone(), function);
+        if table.1.get(&key).is_some_and(|registered| registered.number == number) {
+            table.1.remove(&key);
+        }
+    }
+
+    /// Returns whether any function of a service is registered.
+    pub(crate) fn serves(&self, service: &Name) -> bool {
+        let first = (service.clone(), 0);
+        self.read().1.range(first..).next().is_some_and(|((name, _), _)| name == service)
+    }
+
+    /// Returns the number of registrations.
+    pub(crate) fn len(&self) -> usize {
+        self.read().1.len()
+    }
+
+    /// Hands a call to whoever serves its function.
+    fn offer(&self, mut call: Incoming<F>) {
+        debug_assert_eq!(call.function, SERVICE_CALL);
+        let Ok((head, at)) = CallHead::parse(&call.payload) else { return call.refuse(Status::Malformed) };
+        let key = (head.service, head.function);
+        let serves = self.read().1.get(&key).map(|registered| Arc::clone(&registered.serves));
+        let Some(serves) = serves else { return call.refuse(Status::UnknownFunction) };
+        let mut request = std::mem::take(&mut call.payload);
+        request.drain(..at);
+        let answer = if head.is_one_way {
+            call.reply(Vec::new());
+            None
+        } else {
+            Some(call)
+        };
+        serves.offer(Arrived { caller: head.caller, request, answer: Obligation(answer) });
+    }
+}
+
+/// The worker's end of a node's services.
+pub(crate) struct Switch<F: Fabric>(pub(crate) Arc<Services<F>>);
+
+impl<F: Fabric> Taker<F> for Switch<F> {
+    fn take(&self, call: Incoming<F>) {
+        self.0.offer(call);
+    }
+}
