@@ -102,11 +102,6 @@ impl<F: Fabric> Board<F> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the number of calls under way.
-    pub(crate) fn under_way(&self) -> usize {
-        self.state().under_way.len()
-    }
-
     /// Looks at a call that may have ended. A thread that finds another one looking leaves the call to it: a call may be
     /// woken while it is looked at, by the very thread that looks.
     fn look_at(&self, forward: Arc<Forward<F>>) {

@@ -54,6 +54,13 @@ impl From<Problem> for RequestError {
             Problem::Connections(limit) => {
                 RequestError::Limit { what: "connections: close some", limit: limit.into() }
             }
+            Problem::Services(limit) => {
+                RequestError::Limit { what: "registered functions: withdraw some", limit: limit.into() }
+            }
+            Problem::Registered { service, function } => {
+                RequestError::Registered { service: service.to_string(), function }
+            }
+            Problem::NotRegistered => reported("the function is not registered any more: register it again"),
             Problem::NotAttached => RequestError::Detached,
             Problem::Unknown => reported("the kernel does not say which user this process belongs to"),
             Problem::TooLong { limit, .. } => {

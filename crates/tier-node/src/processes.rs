@@ -3,28 +3,33 @@
 //!
 //! ```text
 //! worker        ATTACH, and READ and WRITE of bytes on this node     never waits
+//!               REGISTER, RECEIVE, REPLY, INVOKE                     answered later
 //! pool          READ, WRITE and atomics                              may wait for other nodes
 //! attendants    MALLOC, MAP, FREE, MEMSET, COPY, ...                 wait for other nodes
 //! ```
 
 mod answer;
 mod registry;
+mod service;
 
 use self::answer::{Pooled, Working, attend};
 use self::registry::Registry;
+use self::service::Desk;
 use crate::error::JoinError;
 use crate::tier::Tier;
 use dunlin_fabric::{Address, Fabric, Host, Task};
 use dunlin_rpc::{FunctionMode, Server, ServerBuilder, ServerConfig};
+use dunlin_tier::call::{MAX_CALL, MAX_HEAD};
+use dunlin_tier::process::service::{INVOKE, RECEIVE, REGISTER, REPLY, SERVERS, WITHDRAW};
 use dunlin_tier::process::{
-    ATTACH, COMPARE_SWAP, COPY, FETCH_ADD, FREE, GRANT, LIST, MALLOC, MAP, MAX_MOVED, MEMSET, READ,
-    READ_HERE, SERVICE, STATUS, UNMAP, WRITE, WRITE_HERE,
+    ATTACH, COMPARE_SWAP, COPY, FETCH_ADD, FREE, GRANT, LIST, MALLOC, MAP, MEMSET, READ, READ_HERE, SERVICE,
+    STATUS, UNMAP, WRITE, WRITE_HERE,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The longest answer: a status with all nodes and processes.
-const MAX_RESPONSE: u64 = 1 << 20;
+/// The longest request and the longest answer: those of a call to a service, with their heads.
+const MAX_PAYLOAD: u64 = MAX_CALL as u64 + MAX_HEAD as u64;
 /// Registered memory for long requests of all processes.
 const LARGE_MEMORY: u64 = 16 << 20;
 
@@ -37,11 +42,15 @@ pub struct ProcessLimits {
     pub operations: u16,
     /// Connections. Default: 64.
     pub connections: u16,
+    /// Registered functions of services. Default: 64.
+    pub services: u16,
+    /// Calls to services that are under way. Default: 256.
+    pub calls: u32,
 }
 
 impl Default for ProcessLimits {
     fn default() -> Self {
-        ProcessLimits { handles: 4096, operations: 4, connections: 64 }
+        ProcessLimits { handles: 4096, operations: 4, connections: 64, services: 64, calls: 256 }
     }
 }
 
@@ -79,10 +88,10 @@ impl<P: Fabric> ProcessServer<P> {
     pub fn serve<F: Fabric>(fabric: &P, tier: &Tier<F>, config: ProcessConfig) -> Result<Self, JoinError> {
         let settings = ServerConfig {
             pool_threads: config.threads,
-            max_payload: u64::from(MAX_MOVED) + 64,
-            max_response: MAX_RESPONSE,
+            max_payload: MAX_PAYLOAD,
+            max_response: MAX_PAYLOAD,
             large_memory: LARGE_MEMORY,
-            large_response_memory: 2 * MAX_RESPONSE,
+            large_response_memory: LARGE_MEMORY,
             max_connections: 4096,
             service: SERVICE.to_owned(),
             ..ServerConfig::default()
@@ -93,13 +102,16 @@ impl<P: Fabric> ProcessServer<P> {
         let (address, threads) = (config.address.clone(), config.threads);
         let registry = Arc::new(Registry::new(tier.clone(), config));
         let mut builder = ServerBuilder::new(fabric).config(settings).observe(Arc::clone(&registry) as _);
-        for function in [ATTACH, READ_HERE, WRITE_HERE] {
+        for function in [RECEIVE, REPLY, INVOKE] {
+            builder = builder.taken_by(function, Arc::new(Desk(Arc::clone(&registry))));
+        }
+        for function in [ATTACH, READ_HERE, WRITE_HERE, REGISTER, WITHDRAW] {
             builder = builder.function(function, FunctionMode::Worker);
         }
         for function in [READ, WRITE, FETCH_ADD, COMPARE_SWAP] {
             builder = builder.function(function, FunctionMode::Pool);
         }
-        for function in [MEMSET, COPY, MALLOC, MAP, UNMAP, FREE, GRANT, STATUS, LIST] {
+        for function in [MEMSET, COPY, MALLOC, MAP, UNMAP, FREE, GRANT, STATUS, LIST, SERVERS] {
             builder = builder.function(function, FunctionMode::Pull);
         }
         let server = builder

@@ -15,11 +15,23 @@ const MAX_REGISTERED: usize = 65_536;
 /// A call for a service of this node.
 #[derive(Debug)]
 pub(crate) struct Arrived<F: Fabric> {
+    pub(crate) asked: Asked<F>,
+    pub(crate) request: Vec<u8>,
+}
+
+/// Whom an answer goes to, and who asked.
+#[derive(Debug)]
+pub(crate) struct Asked<F: Fabric> {
     /// The principal that calls, as its node vouches for it.
     pub(crate) caller: Principal,
-    pub(crate) request: Vec<u8>,
-    /// The obligation to answer; none for a one-way call.
     pub(crate) answer: Obligation<F>,
+}
+
+impl<F: Fabric> Asked<F> {
+    /// Returns whether the caller's time is over.
+    pub(crate) fn is_over(&self) -> bool {
+        self.answer.time_left() == Some(Duration::ZERO)
+    }
 }
 
 /// The obligation to answer a call: none if nobody waits for a result.
@@ -27,11 +39,6 @@ pub(crate) struct Arrived<F: Fabric> {
 pub(crate) struct Obligation<F: Fabric>(pub(crate) Option<Incoming<F>>);
 
 impl<F: Fabric> Obligation<F> {
-    /// Returns whether the caller's time is over.
-    pub(crate) fn is_over(&self) -> bool {
-        self.0.as_ref().is_some_and(|call| call.time_left() == Some(Duration::ZERO))
-    }
-
     /// Returns the time that is left until the caller's deadline; `None` without one.
     pub(crate) fn time_left(&self) -> Option<Duration> {
         self.0.as_ref().and_then(Incoming::time_left)
@@ -127,11 +134,6 @@ impl<F: Fabric> Services<F> {
         self.read().1.range(first..).next().is_some_and(|((name, _), _)| name == service)
     }
 
-    /// Returns the number of registrations.
-    pub(crate) fn len(&self) -> usize {
-        self.read().1.len()
-    }
-
     /// Hands a call to whoever serves its function.
     fn offer(&self, mut call: Incoming<F>) {
         debug_assert_eq!(call.function, SERVICE_CALL);
@@ -147,7 +149,7 @@ impl<F: Fabric> Services<F> {
         } else {
             Some(call)
         };
-        serves.offer(Arrived { caller: head.caller, request, answer: Obligation(answer) });
+        serves.offer(Arrived { asked: Asked { caller: head.caller, answer: Obligation(answer) }, request });
     }
 }
 

@@ -2,20 +2,13 @@
 
 use crate::error::{ReceiveError, RequestError};
 use crate::node::SignalOf;
-use crate::services::{Arrived, NotRegistered, Obligation, Serves};
+use crate::services::{Arrived, Asked, NotRegistered, Serves};
 use crate::tier::{Running, Tier};
 use dunlin_fabric::{Fabric, Host, Nanos, Signal, nanos};
 use dunlin_rpc::{ApplicationCode, Status};
 use dunlin_tier::{Act, Exchange, ExchangeLimits, Name, Principal, Remains};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-
-/// Whom an answer goes to, and who asked.
-#[derive(Debug)]
-struct Asked<F: Fabric> {
-    caller: Principal,
-    answer: Obligation<F>,
-}
 
 /// The calls of one function that threads of this process receive.
 #[derive(Debug)]
@@ -32,8 +25,8 @@ impl<F: Fabric> Local<F> {
 }
 
 impl<F: Fabric> Serves<F> for Local<F> {
-    fn offer(&self, Arrived { caller, request, answer }: Arrived<F>) {
-        let acts = self.exchange().offer(request, Asked { caller, answer }, |asked| asked.answer.is_over());
+    fn offer(&self, Arrived { asked, request }: Arrived<F>) {
+        let acts = self.exchange().offer(request, asked, Asked::is_over);
         settle(acts);
         self.arrived.raise();
     }
@@ -118,7 +111,7 @@ impl<F: Fabric> Calls<F> {
     fn receive_until(&self, buffer: &mut [u8], until: Nanos) -> Result<Request<'_, F>, ReceiveError> {
         loop {
             let seen = self.local.arrived.seen();
-            let acts = self.local.exchange().receive((), buffer.len(), false, |asked| asked.answer.is_over());
+            let acts = self.local.exchange().receive((), buffer.len(), false, Asked::is_over);
             match settle(acts) {
                 Some(Handed::Call(number, request)) => {
                     buffer[..request.len()].copy_from_slice(&request);

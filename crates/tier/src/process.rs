@@ -5,6 +5,7 @@
 //! application: [`REFUSED`] with a [`Problem`], or [`ELSEWHERE`].
 
 mod problem;
+pub mod service;
 
 pub use problem::Problem;
 

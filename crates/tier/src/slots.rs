@@ -69,6 +69,11 @@ impl<T> Slots<T> {
         Some(value)
     }
 
+    /// Returns the values.
+    pub fn values(&self) -> impl Iterator<Item = &T> {
+        self.slots.iter().filter_map(|(_, value)| value.as_ref())
+    }
+
     /// Removes the values for which `leaves` is true.
     pub fn remove_all_where(&mut self, leaves: impl Fn(&T) -> bool) -> Vec<T> {
         let numbers = self.slots.iter().enumerate().filter_map(|(slot, (generation, value))| {

@@ -8,6 +8,7 @@ use dunlin_fabric::{Fabric, Nanos};
 use dunlin_rpc::{ApplicationCode, PoolService, Puller, Reply, Request, Service, Status};
 use dunlin_tier::Grantee;
 use dunlin_tier::message::Refusal;
+use dunlin_tier::process::service::{REGISTER, SERVERS, WITHDRAW};
 use dunlin_tier::process::{
     ELSEWHERE, MAX_CHANGED, MAX_HERE, MAX_MOVED, Opened, Problem, ProcessRequest, READ_HERE, REFUSED,
     WRITE_HERE, encode_listing,
@@ -54,7 +55,7 @@ fn within(length: usize, limit: u32) -> Result<(), Refused> {
     if length > limit.into() { Err(Problem::TooLong { length, limit }.into()) } else { Ok(()) }
 }
 
-impl<F: Fabric> Registry<F> {
+impl<F: Fabric, P: Fabric> Registry<F, P> {
     /// Counts a request, and makes the answer to one that is refused.
     fn finish(&self, outcome: Result<(), Refused>, reply: &mut Reply<'_>) -> Result<(), Status> {
         let Err(refused) = outcome else {
@@ -72,6 +73,10 @@ impl<F: Fabric> Registry<F> {
 
     /// Answers a request of the worker, which waits for nothing.
     fn work(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Refused> {
+        if let REGISTER | WITHDRAW = request.function {
+            let process = self.process(request.session)?;
+            return put(reply, &self.registration(&process, request.function, request.payload)?);
+        }
         let parsed =
             ProcessRequest::parse(request.function, request.payload).map_err(|_| Problem::Malformed)?;
         if let ProcessRequest::Attach { secret } = parsed {
@@ -123,6 +128,9 @@ impl<F: Fabric> Registry<F> {
     fn attend(&self, session: u64, function: u16, payload: &[u8]) -> Result<Vec<u8>, Refused> {
         let process = self.process(session)?;
         let _serving = process.serving(self.config.limits.operations)?;
+        if function == SERVERS {
+            return Ok(self.servers(&process, payload)?);
+        }
         let request = ProcessRequest::parse(function, payload).map_err(|_| Problem::Malformed)?;
         match request {
             ProcessRequest::Set { handle, offset, length, value } => {
@@ -185,7 +193,7 @@ impl<F: Fabric> Registry<F> {
         Ok(Vec::new())
     }
 
-    fn opened(&self, process: &Process<F>, region: Lmr<F>) -> Result<Vec<u8>, (Problem, Arc<Lmr<F>>)> {
+    fn opened(&self, process: &Process<F, P>, region: Lmr<F>) -> Result<Vec<u8>, (Problem, Arc<Lmr<F>>)> {
         let (length, region_number) = (region.len(), self.region_number(region.id));
         let handle = self.open(process, region)?;
         Ok(Opened { handle, length, region: region_number }.encode())
@@ -205,15 +213,15 @@ fn put(reply: &mut Reply<'_>, bytes: &[u8]) -> Result<(), Refused> {
 }
 
 /// The service of the worker.
-pub(super) struct Working<F: Fabric>(Arc<Registry<F>>);
+pub(super) struct Working<F: Fabric, P: Fabric>(Arc<Registry<F, P>>);
 
-impl<F: Fabric> Working<F> {
-    pub(super) fn new(registry: Arc<Registry<F>>) -> Self {
+impl<F: Fabric, P: Fabric> Working<F, P> {
+    pub(super) fn new(registry: Arc<Registry<F, P>>) -> Self {
         Working(registry)
     }
 }
 
-impl<F: Fabric> Service for Working<F> {
+impl<F: Fabric, P: Fabric> Service for Working<F, P> {
     fn call(&mut self, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Status> {
         let outcome = self.0.work(request, reply);
         self.0.finish(outcome, reply)
@@ -221,9 +229,9 @@ impl<F: Fabric> Service for Working<F> {
 }
 
 /// The service of the pool.
-pub(super) struct Pooled<F: Fabric>(pub(super) Arc<Registry<F>>);
+pub(super) struct Pooled<F: Fabric, P: Fabric>(pub(super) Arc<Registry<F, P>>);
 
-impl<F: Fabric> PoolService for Pooled<F> {
+impl<F: Fabric, P: Fabric> PoolService for Pooled<F, P> {
     fn call(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Status> {
         let outcome = self.0.operate(request, reply);
         self.0.finish(outcome, reply)
@@ -231,7 +239,7 @@ impl<F: Fabric> PoolService for Pooled<F> {
 }
 
 /// Answers requests that wait for other nodes, until the server ends.
-pub(super) fn attend<F: Fabric, P: Fabric>(registry: &Registry<F>, puller: &Puller<P>) {
+pub(super) fn attend<F: Fabric, P: Fabric>(registry: &Registry<F, P>, puller: &Puller<P>) {
     while let Some(mut incoming) = puller.receive(Nanos::MAX) {
         incoming.begin();
         let answer = catch_unwind(AssertUnwindSafe(|| {

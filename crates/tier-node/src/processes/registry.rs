@@ -1,6 +1,7 @@
 //! The processes that are attached, their connections and their handles.
 
 use super::ProcessConfig;
+use super::service::Served;
 use crate::lmr::Lmr;
 use crate::tier::Tier;
 use dunlin_fabric::{Fabric, PeerIdentity};
@@ -19,14 +20,28 @@ struct Usage {
     handles: AtomicU32,
     /// Requests that are being served.
     running: AtomicU16,
+    /// Calls to services that are under way.
+    calls: AtomicU32,
+}
+
+/// A call to a service that is under way counts against the limit of its process.
+#[derive(Debug)]
+pub(super) struct Calling(Arc<Usage>);
+
+impl Drop for Calling {
+    fn drop(&mut self) {
+        self.0.calls.fetch_sub(1, Ordering::Release);
+    }
 }
 
 /// An attachment of a process. Its handles are closed when its last connection ends.
 #[derive(Debug)]
-pub(super) struct Process<F: Fabric> {
+pub(super) struct Process<F: Fabric, P: Fabric> {
     /// The node, acting for the principal of the process.
     pub(super) tier: Tier<F>,
     handles: Mutex<Slots<Arc<Lmr<F>>>>,
+    /// Registered functions.
+    pub(super) services: Mutex<Slots<Arc<Served<F, P>>>>,
     usage: Arc<Usage>,
     peer: PeerIdentity,
 }
@@ -41,7 +56,11 @@ impl Drop for Serving<'_> {
     }
 }
 
-impl<F: Fabric> Process<F> {
+impl<F: Fabric, P: Fabric> Process<F, P> {
+    pub(super) fn services(&self) -> MutexGuard<'_, Slots<Arc<Served<F, P>>>> {
+        self.services.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn handles(&self) -> MutexGuard<'_, Slots<Arc<Lmr<F>>>> {
         self.handles.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -65,6 +84,13 @@ impl<F: Fabric> Process<F> {
         if has >= limit { Err(Problem::Handles(limit)) } else { Ok(()) }
     }
 
+    /// Begins a call to a service; `None` if as many are under way as the limit says.
+    pub(super) fn calling(&self, limit: u32) -> Option<Calling> {
+        let before = self.usage.calls.fetch_add(1, Ordering::Acquire);
+        let calling = Calling(Arc::clone(&self.usage));
+        (before < limit).then_some(calling)
+    }
+
     /// Begins to serve a request that takes a thread.
     pub(super) fn serving(&self, limit: u16) -> Result<Serving<'_>, Problem> {
         let before = self.usage.running.fetch_add(1, Ordering::Acquire);
@@ -74,34 +100,34 @@ impl<F: Fabric> Process<F> {
 }
 
 #[derive(Debug)]
-struct Session<F: Fabric> {
+struct Session<F: Fabric, P: Fabric> {
     peer: PeerIdentity,
     usage: Arc<Usage>,
-    process: Option<(Secret, Arc<Process<F>>)>,
+    process: Option<(Secret, Arc<Process<F, P>>)>,
 }
 
 #[derive(Debug)]
-struct State<F: Fabric> {
-    sessions: HashMap<u64, Session<F>>,
+struct State<F: Fabric, P: Fabric> {
+    sessions: HashMap<u64, Session<F, P>>,
     /// Each process with the number of its connections.
-    processes: BTreeMap<Secret, (Arc<Process<F>>, u16)>,
+    processes: BTreeMap<Secret, (Arc<Process<F, P>>, u16)>,
     /// By user and process id, while there are connections.
     usage: BTreeMap<(Option<u32>, Option<u32>), Arc<Usage>>,
 }
 
 /// The attached processes of a node.
 #[derive(Debug)]
-pub(super) struct Registry<F: Fabric> {
+pub(super) struct Registry<F: Fabric, P: Fabric> {
     pub(super) tier: Tier<F>,
     pub(super) config: ProcessConfig,
-    state: RwLock<State<F>>,
+    state: RwLock<State<F, P>>,
     /// Hides the ids of regions, which name nodes, from processes.
     numbers: RandomState,
     pub(super) answered: AtomicU64,
     pub(super) refused: AtomicU64,
 }
 
-impl<F: Fabric> Registry<F> {
+impl<F: Fabric, P: Fabric> Registry<F, P> {
     pub(super) fn new(tier: Tier<F>, config: ProcessConfig) -> Self {
         let state = State { sessions: HashMap::new(), processes: BTreeMap::new(), usage: BTreeMap::new() };
         let (answered, refused) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -109,16 +135,16 @@ impl<F: Fabric> Registry<F> {
         Registry { tier, config, state: RwLock::new(state), numbers, answered, refused }
     }
 
-    fn read(&self) -> RwLockReadGuard<'_, State<F>> {
+    fn read(&self) -> RwLockReadGuard<'_, State<F, P>> {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, State<F>> {
+    fn write(&self) -> RwLockWriteGuard<'_, State<F, P>> {
         self.state.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the process of a connection.
-    pub(super) fn process(&self, session: u64) -> Result<Arc<Process<F>>, Problem> {
+    pub(super) fn process(&self, session: u64) -> Result<Arc<Process<F, P>>, Problem> {
         let state = self.read();
         let attached = state.sessions.get(&session).and_then(|session| session.process.as_ref());
         attached.map(|(_, process)| Arc::clone(process)).ok_or(Problem::NotAttached)
@@ -158,14 +184,16 @@ impl<F: Fabric> Registry<F> {
         })
     }
 
-    fn new_process(&self, session: &Session<F>) -> Result<Process<F>, Problem> {
+    fn new_process(&self, session: &Session<F, P>) -> Result<Process<F, P>, Problem> {
         let (peer, usage) = (session.peer.clone(), Arc::clone(&session.usage));
         let user = peer.user.ok_or(Problem::Unknown)?;
         let named = self.config.users.get(&user);
         let principal = named.cloned().unwrap_or_else(|| format!("user-{user}"));
         let tier = self.tier.acting_for(&principal).map_err(|_| Problem::Unknown)?;
-        let handles = Slots::new(self.config.limits.handles, self.tier.draw() as u32);
-        Ok(Process { tier, handles: Mutex::new(handles), usage, peer })
+        let limits = &self.config.limits;
+        let handles = Mutex::new(Slots::new(limits.handles, self.tier.draw() as u32));
+        let services = Mutex::new(Slots::new(limits.services.into(), self.tier.draw() as u32));
+        Ok(Process { tier, handles, services, usage, peer })
     }
 
     /// Returns a number for a region that is the same for all processes of this node.
@@ -174,7 +202,11 @@ impl<F: Fabric> Registry<F> {
     }
 
     /// Gives a region a handle of a process.
-    pub(super) fn open(&self, process: &Process<F>, region: Lmr<F>) -> Result<u64, (Problem, Arc<Lmr<F>>)> {
+    pub(super) fn open(
+        &self,
+        process: &Process<F, P>,
+        region: Lmr<F>,
+    ) -> Result<u64, (Problem, Arc<Lmr<F>>)> {
         let limit = self.config.limits.handles;
         let region = Arc::new(region);
         let before = process.usage.handles.fetch_add(1, Ordering::Relaxed);
@@ -209,7 +241,7 @@ impl<F: Fabric> Registry<F> {
     }
 }
 
-impl<F: Fabric> ConnectionObserver for Registry<F> {
+impl<F: Fabric, P: Fabric> ConnectionObserver for Registry<F, P> {
     fn opened(&self, session: u64, peer: &PeerIdentity) -> Result<(), String> {
         let mut state = self.write();
         let usage = Arc::clone(state.usage.entry((peer.user, peer.process)).or_default());
@@ -230,6 +262,9 @@ impl<F: Fabric> ConnectionObserver for Registry<F> {
             state.usage.remove(&(peer.user, peer.process));
         }
         let Some((secret, process)) = process else { return };
+        // The receivers of this connection: a call that they get would be lost.
+        let services: Vec<Arc<Served<F, P>>> = process.services().values().map(Arc::clone).collect();
+        services.iter().for_each(|served| served.leave(session));
         if let Some((_, connections)) = state.processes.get_mut(&secret) {
             *connections -= 1;
             if *connections > 0 {
@@ -238,6 +273,7 @@ impl<F: Fabric> ConnectionObserver for Registry<F> {
             state.processes.remove(&secret);
         }
         drop(state);
+        process.services().take_all().iter().for_each(|served| served.end(process.tier.node()));
         // A request that is still being served keeps its region until it ends, and opens no handle any more.
         let regions = process.handles().take_all();
         process.usage.handles.fetch_sub(regions.len() as u32, Ordering::Relaxed);

@@ -182,6 +182,7 @@ fn a_call_whose_time_is_over_is_not_begun_and_one_without_answer_ends() {
         let mut buffer = [0; 4];
         let request = calls.receive(&mut buffer).unwrap();
         task.join();
+        host.sleep(host.now() + 1_000_000);
         assert_eq!(request.time_left(), Some(Duration::ZERO));
         request.reply(b"nobody hears this");
     });

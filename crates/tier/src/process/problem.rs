@@ -4,6 +4,7 @@ use crate::access::AccessError;
 use crate::codec::{Reader, Writer};
 use crate::handles::TableError;
 use crate::message::{Malformed, Refusal, Reply};
+use crate::name::Name;
 
 /// The reason why a request of a process has no result.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,6 +47,17 @@ pub enum Problem {
     Busy,
     /// A node did not complete an operation in time, or ended. It may have been executed.
     Unanswered(String),
+    /// The function is registered at the node.
+    Registered {
+        /// The service.
+        service: Name,
+        /// The number of the function.
+        function: u16,
+    },
+    /// The process has as many registered functions as the node allows.
+    Services(u16),
+    /// The process has no such registration.
+    NotRegistered,
     /// Another failure, in words.
     Other {
         /// The words, at most 255 bytes.
@@ -94,6 +106,9 @@ impl Problem {
             Problem::Length(length) => kind(20).u64(*length),
             Problem::Busy => kind(21),
             Problem::Unanswered(node) => kind(22).text(cut(node)),
+            Problem::Registered { service, function } => kind(24).u16(*function).text(service.as_bytes()),
+            Problem::Services(limit) => kind(25).u16(*limit),
+            Problem::NotRegistered => kind(26),
             Problem::Other { text, may_have_executed } => {
                 kind(23).u8(u8::from(*may_have_executed)).text(cut(text))
             }
@@ -138,6 +153,12 @@ impl Problem {
                 let may_have_executed = reader.flag()?;
                 Problem::Other { text: reader.string()?, may_have_executed }
             }
+            24 => {
+                let function = reader.u16()?;
+                Problem::Registered { service: reader.name()?, function }
+            }
+            25 => Problem::Services(reader.u16()?),
+            26 => Problem::NotRegistered,
             _ => return Err(Malformed),
         };
         reader.end(problem)

@@ -1,0 +1,277 @@
+//! Requests of processes that serve functions and call them (table 1, section 5.1).
+
+use crate::codec::{Reader, Writer};
+use crate::message::Malformed;
+use crate::name::Name;
+
+/// Registers a function of a service. Answer: the number of the registration, 8 bytes.
+pub const REGISTER: u16 = 17;
+/// Ends a registration.
+pub const WITHDRAW: u16 = 18;
+/// Receives a request of a registered function. Answer: a [`Handed`], at any later time.
+pub const RECEIVE: u16 = 19;
+/// Answers a request, and receives the next one if the process wants to. Answer: none, or as that of [`RECEIVE`].
+pub const REPLY: u16 = 20;
+/// Calls a function of a node's service. Answer: that of the function; the errors are those of the call itself.
+pub const INVOKE: u16 = 21;
+/// Finds the nodes that serve a service. Answer: their names.
+pub const SERVERS: u16 = 22;
+/// The error of the application without a payload: there is no request to receive.
+pub const NOTHING: u16 = 3;
+
+/// What becomes of a request that was received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The bytes are its result.
+    Result,
+    /// The bytes belong to an error of the service, with this code.
+    Failed(u16),
+    /// It was not executed, with this status of the engine.
+    Refused(u16),
+    /// The process has dropped it.
+    Dropped,
+}
+
+/// A request of a process about services.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ServiceRequest<'a> {
+    /// [`REGISTER`].
+    Register {
+        /// The service.
+        service: Name,
+        /// The function.
+        function: u16,
+    },
+    /// [`WITHDRAW`].
+    Withdraw {
+        /// The number of the registration.
+        registration: u64,
+    },
+    /// [`RECEIVE`].
+    Receive {
+        /// The number of the registration.
+        registration: u64,
+        /// The longest request that is taken, in bytes.
+        room: u32,
+        /// Without a request, the answer comes when there is one.
+        waits: bool,
+    },
+    /// [`REPLY`].
+    Reply {
+        /// The number of the registration.
+        registration: u64,
+        /// The number of the request.
+        number: u64,
+        /// The outcome.
+        outcome: Outcome,
+        /// The longest next request, in bytes; none if the process receives no other.
+        next: Option<u32>,
+        /// The bytes of the outcome.
+        bytes: &'a [u8],
+    },
+    /// [`INVOKE`].
+    Invoke {
+        /// The name of the node.
+        node: &'a str,
+        /// The service.
+        service: Name,
+        /// The function.
+        function: u16,
+        /// Nobody waits for a result.
+        is_one_way: bool,
+        /// The request.
+        bytes: &'a [u8],
+    },
+    /// [`SERVERS`].
+    Servers {
+        /// The service.
+        service: Name,
+    },
+}
+
+impl<'a> ServiceRequest<'a> {
+    /// Returns the function number.
+    pub fn function(&self) -> u16 {
+        match self {
+            ServiceRequest::Register { .. } => REGISTER,
+            ServiceRequest::Withdraw { .. } => WITHDRAW,
+            ServiceRequest::Receive { .. } => RECEIVE,
+            ServiceRequest::Reply { .. } => REPLY,
+            ServiceRequest::Invoke { .. } => INVOKE,
+            ServiceRequest::Servers { .. } => SERVERS,
+        }
+    }
+
+    /// Encodes the payload into `payload`, whose content is replaced. The name of a node has at most 255 bytes.
+    pub fn encode_into(&self, payload: &mut Vec<u8>) {
+        payload.clear();
+        let writer = Writer(std::mem::take(payload));
+        let writer = match self {
+            ServiceRequest::Register { service, function } => writer.u16(*function).text(service.as_bytes()),
+            ServiceRequest::Withdraw { registration } => writer.u64(*registration),
+            ServiceRequest::Receive { registration, room, waits } => {
+                writer.u64(*registration).u32(*room).u8(u8::from(*waits))
+            }
+            ServiceRequest::Reply { registration, number, outcome, next, bytes } => {
+                let (kind, code) = match outcome {
+                    Outcome::Result => (0, 0),
+                    Outcome::Failed(code) => (1, *code),
+                    Outcome::Refused(status) => (2, *status),
+                    Outcome::Dropped => (3, 0),
+                };
+                let writer = writer.u64(*registration).u64(*number).u8(kind).u16(code);
+                let mut writer = writer.u8(u8::from(next.is_some())).u32(next.unwrap_or_default());
+                writer.0.extend_from_slice(bytes);
+                writer
+            }
+            ServiceRequest::Invoke { node, service, function, is_one_way, bytes } => {
+                let writer = writer.u16(*function).u8(u8::from(*is_one_way));
+                let mut writer = writer.text(node.as_bytes()).text(service.as_bytes());
+                writer.0.extend_from_slice(bytes);
+                writer
+            }
+            ServiceRequest::Servers { service } => writer.text(service.as_bytes()),
+        };
+        *payload = writer.0;
+    }
+
+    /// Parses the payload of a function.
+    pub fn parse(function: u16, payload: &'a [u8]) -> Result<ServiceRequest<'a>, Malformed> {
+        let mut reader = Reader(payload);
+        let request = match function {
+            REGISTER => {
+                let function = reader.u16()?;
+                ServiceRequest::Register { service: reader.name()?, function }
+            }
+            WITHDRAW => ServiceRequest::Withdraw { registration: reader.u64()? },
+            RECEIVE => {
+                let (registration, room) = (reader.u64()?, reader.u32()?);
+                ServiceRequest::Receive { registration, room, waits: reader.flag()? }
+            }
+            REPLY => {
+                let (registration, number) = (reader.u64()?, reader.u64()?);
+                let outcome = match (reader.u8()?, reader.u16()?) {
+                    (0, 0) => Outcome::Result,
+                    (1, code) => Outcome::Failed(code),
+                    (2, status) => Outcome::Refused(status),
+                    (3, 0) => Outcome::Dropped,
+                    _ => return Err(Malformed),
+                };
+                let (receives, room) = (reader.flag()?, reader.u32()?);
+                if !receives && room != 0 {
+                    return Err(Malformed);
+                }
+                let next = receives.then_some(room);
+                return Ok(ServiceRequest::Reply { registration, number, outcome, next, bytes: reader.0 });
+            }
+            INVOKE => {
+                let (function, is_one_way) = (reader.u16()?, reader.flag()?);
+                let node = std::str::from_utf8(reader.text()?).map_err(|_| Malformed)?;
+                let service = reader.name()?;
+                return Ok(ServiceRequest::Invoke { node, service, function, is_one_way, bytes: reader.0 });
+            }
+            SERVERS => ServiceRequest::Servers { service: reader.name()? },
+            _ => return Err(Malformed),
+        };
+        reader.end(request)
+    }
+}
+
+/// A request that a process receives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Handed<'a> {
+    /// The number under which it is answered.
+    pub number: u64,
+    /// The time that is left until the caller's deadline, in nanoseconds; `None` without one.
+    pub time_left: Option<u64>,
+    /// The principal that calls.
+    pub caller: &'a str,
+    /// The request.
+    pub request: &'a [u8],
+}
+
+impl<'a> Handed<'a> {
+    /// Encodes the answer.
+    pub fn encode(&self) -> Vec<u8> {
+        let writer = Writer(Vec::with_capacity(26 + self.caller.len() + self.request.len()));
+        let writer = writer.u64(self.number).u64(self.time_left.map_or(0, |left| left.saturating_add(1)));
+        let mut writer = writer.text(self.caller.as_bytes());
+        writer.0.extend_from_slice(self.request);
+        writer.0
+    }
+
+    /// Parses an answer.
+    pub fn parse(bytes: &'a [u8]) -> Result<Handed<'a>, Malformed> {
+        let mut reader = Reader(bytes);
+        let (number, time_left) = (reader.u64()?, reader.u64()?.checked_sub(1));
+        let caller = std::str::from_utf8(reader.text()?).map_err(|_| Malformed)?;
+        Ok(Handed { number, time_left, caller, request: reader.0 })
+    }
+}
+
+/// Encodes the answer to [`SERVERS`]: names of at most 255 bytes.
+pub fn encode_servers(nodes: &[String]) -> Vec<u8> {
+    let mut writer = Writer(Vec::new()).u16(nodes.len() as u16);
+    for node in nodes {
+        writer = writer.text(node.as_bytes());
+    }
+    writer.0
+}
+
+/// Parses the answer to [`SERVERS`].
+pub fn parse_servers(bytes: &[u8]) -> Result<Vec<String>, Malformed> {
+    let mut reader = Reader(bytes);
+    let nodes = (0..reader.u16()?).map(|_| reader.string()).collect::<Result<_, _>>()?;
+    reader.end(nodes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn name() -> impl Strategy<Value = Name> {
+        prop::collection::vec(any::<u8>(), 1..=255).prop_map(|bytes| Name::new(bytes).unwrap())
+    }
+
+    fn outcome() -> impl Strategy<Value = Outcome> {
+        prop_oneof![
+            Just(Outcome::Result),
+            any::<u16>().prop_map(Outcome::Failed),
+            any::<u16>().prop_map(Outcome::Refused),
+            Just(Outcome::Dropped),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn requests_come_back_whole(
+            service in name(), function in any::<u16>(), numbers in any::<[u64; 2]>(), room in any::<u32>(), flag in any::<bool>(),
+            outcome in outcome(), next in any::<Option<u32>>(), node in "[a-z]{0,40}", bytes in prop::collection::vec(any::<u8>(), 0..300),
+        ) {
+            let [registration, number] = numbers;
+            let requests = [
+                ServiceRequest::Register { service: service.clone(), function },
+                ServiceRequest::Withdraw { registration },
+                ServiceRequest::Receive { registration, room, waits: flag },
+                ServiceRequest::Reply { registration, number, outcome, next, bytes: &bytes },
+                ServiceRequest::Invoke { node: &node, service: service.clone(), function, is_one_way: flag, bytes: &bytes },
+                ServiceRequest::Servers { service },
+            ];
+            let mut payload = vec![1, 2, 3];
+            for request in requests {
+                request.encode_into(&mut payload);
+                prop_assert_eq!(ServiceRequest::parse(request.function(), &payload), Ok(request));
+            }
+            let handed = Handed { number, time_left: flag.then_some(u64::from(room)), caller: &node, request: &bytes };
+            prop_assert_eq!(Handed::parse(&handed.encode()), Ok(handed));
+            let servers = vec![node.clone(); 3];
+            prop_assert_eq!(parse_servers(&encode_servers(&servers)), Ok(servers));
+        }
+
+        #[test]
+        fn any_bytes_are_survived(function in 0u16..30, bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            let _ = (ServiceRequest::parse(function, &bytes), Handed::parse(&bytes), parse_servers(&bytes));
+        }
+    }
+}
