@@ -37,6 +37,9 @@ impl Certainty {
 /// status says that it did not, or that the server does not know.
 pub(crate) const HANDLER_RAN: &[u8] = b"ran";
 
+/// The payload that accompanies [`Status::DeadlineExceeded`] if the call may have been executed.
+pub(crate) const MAYBE_RAN: &[u8] = b"maybe";
+
 /// Returns the status of a failed call, and the length of its written payload; `Err` with the status if the
 /// answer has to say that the handler ran.
 #[cold]
@@ -223,6 +226,8 @@ impl CallError {
             Status::TooLarge if ran => CallError::Executed(Cause::ResultTooLarge),
             // The first request with this id was executed, is executed now, or was refused.
             Status::DuplicateCall => CallError::MaybeExecuted(Cause::Refused(status)),
+            // An intermediary's time for the call was over.
+            Status::DeadlineExceeded if ran => CallError::MaybeExecuted(Cause::DeadlineExceeded),
             Status::DeadlineExceeded => CallError::NotExecuted(Cause::DeadlineExceeded),
             Status::TooLarge
             | Status::UnknownFunction
@@ -424,7 +429,7 @@ mod tests {
             (Status::Overloaded, NotExecuted, NotExecuted),
             (Status::Draining, NotExecuted, NotExecuted),
             (Status::HandlerPanicked, MaybeExecuted, Executed),
-            (Status::DeadlineExceeded, NotExecuted, NotExecuted),
+            (Status::DeadlineExceeded, NotExecuted, MaybeExecuted),
             (Status::Malformed, NotExecuted, NotExecuted),
             (Status::Unauthorised, NotExecuted, NotExecuted),
             (Status::Unreachable, NotExecuted, NotExecuted),

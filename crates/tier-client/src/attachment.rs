@@ -2,7 +2,9 @@
 
 use dunlin_fabric::{Address, AddressError, Fabric, Host, Nanos, Scheme, nanos};
 use dunlin_rpc::{CallError, Client, ClientConfig, ConnectError};
+use dunlin_tier::call::{MAX_CALL, MAX_HEAD};
 use dunlin_tier::message::Malformed;
+use dunlin_tier::process::service::{INVOKE, INVOKE_REFUSED, NOTHING, RECEIVE, ServiceRequest};
 use dunlin_tier::process::{ATTACH, Attached, ELSEWHERE, Problem, ProcessRequest, REFUSED, SERVICE, Secret};
 use dunlin_tier_node::pool::{Pool, Taken};
 use dunlin_tier_node::{OperationError, RequestError};
@@ -15,7 +17,9 @@ pub const NODE_VARIABLE: &str = "DUNLIN_NODE";
 /// The shortest and the longest pause before a request that the node refused, in nanoseconds.
 const PAUSES: [Nanos; 2] = [20_000, 1_000_000];
 /// The longest answer accepted, in bytes.
-const MAX_RESPONSE: u64 = 1 << 20;
+const MAX_RESPONSE: u64 = MAX_CALL as u64 + MAX_HEAD as u64;
+/// Threads that call services at the same time; further ones wait.
+const CALLERS: usize = 24;
 
 /// Settings of a process.
 #[derive(Clone, Debug)]
@@ -72,14 +76,18 @@ pub(crate) struct Connection<P: Fabric> {
 /// The attachment of this process.
 #[derive(Debug)]
 pub(crate) struct Attachment<P: Fabric> {
-    fabric: P,
-    config: AttachConfig,
+    pub(crate) fabric: P,
+    pub(crate) config: AttachConfig,
     pub(crate) attached: Attached,
     connections: Pool<Connection<P>, <P::Host as Host>::Signal>,
+    /// Connections for calls to services, which may take as long as their servers like.
+    callers: Pool<Connection<P>, <P::Host as Host>::Signal>,
 }
 
 /// The reason why a call has no result.
 pub(crate) enum Failed {
+    /// There is no request to receive.
+    Nothing,
     /// Bytes are on other nodes.
     Elsewhere,
     Problem(Problem),
@@ -89,8 +97,8 @@ pub(crate) enum Failed {
 impl From<Failed> for RequestError {
     fn from(failed: Failed) -> RequestError {
         match failed {
-            // Only reads and writes of a node's own bytes end so, and their caller asks for it.
-            Failed::Elsewhere => Problem::Malformed.into(),
+            // Only some requests end so, and their caller asks for it.
+            Failed::Elsewhere | Failed::Nothing => Problem::Malformed.into(),
             Failed::Problem(problem) => problem.into(),
             Failed::Request(error) => error,
         }
@@ -134,16 +142,41 @@ impl<P: Fabric> Connection<P> {
         take: impl FnOnce(&[u8]) -> Result<T, Malformed>,
     ) -> Result<T, Failed> {
         request.encode_into(&mut self.payload);
+        self.call(function, timeout, take)
+    }
+
+    /// Makes one call about services.
+    pub(crate) fn serve<T>(
+        &mut self,
+        request: &ServiceRequest<'_>,
+        timeout: Duration,
+        take: impl FnOnce(&[u8]) -> Result<T, Malformed>,
+    ) -> Result<T, Failed> {
+        request.encode_into(&mut self.payload);
+        self.call(request.function(), timeout, take)
+    }
+
+    fn call<T>(
+        &mut self,
+        function: u16,
+        timeout: Duration,
+        take: impl FnOnce(&[u8]) -> Result<T, Malformed>,
+    ) -> Result<T, Failed> {
         let this_node = || "the node of this host".to_owned();
         match self.client.within(timeout).call(function, &self.payload) {
             Ok(answer) => {
                 take(&answer).map_err(|_| Failed::Request(RequestError::Answer { node: this_node() }))
             }
             Err(CallError::Application { code: ELSEWHERE, .. }) => Err(Failed::Elsewhere),
-            Err(CallError::Application { code: REFUSED, payload }) => match Problem::parse(&payload) {
-                Ok(problem) => Err(Failed::Problem(problem)),
-                Err(_) => Err(Failed::Request(RequestError::Answer { node: this_node() })),
-            },
+            Err(CallError::Application { code: NOTHING, .. }) if function == RECEIVE => Err(Failed::Nothing),
+            Err(CallError::Application { code, payload })
+                if code == if function == INVOKE { INVOKE_REFUSED } else { REFUSED } =>
+            {
+                match Problem::parse(&payload) {
+                    Ok(problem) => Err(Failed::Problem(problem)),
+                    Err(_) => Err(Failed::Request(RequestError::Answer { node: this_node() })),
+                }
+            }
             Err(source) => Err(Failed::Request(RequestError::Call { node: this_node(), source })),
         }
     }
@@ -158,7 +191,8 @@ impl<P: Fabric> Attachment<P> {
         if let Some(Taken::Make(_)) = connections.take(fabric.host(), 0) {
             connections.give(first);
         }
-        Ok(Attachment { fabric: fabric.clone(), config, attached, connections })
+        let callers = Pool::new(fabric.host(), CALLERS);
+        Ok(Attachment { fabric: fabric.clone(), config, attached, connections, callers })
     }
 
     /// Makes a call on a connection that no other thread uses, and passes the answer to `take`. Blocks until the timeout
@@ -207,7 +241,33 @@ impl<P: Fabric> Attachment<P> {
         answer
     }
 
-    fn another(&self) -> Result<Connection<P>, Failed> {
+    /// Makes a call about services on a connection that no other thread uses. Blocks until `timeout` at most.
+    pub(crate) fn serve_call<T>(
+        &self,
+        request: &ServiceRequest<'_>,
+        timeout: Duration,
+        mut take: impl FnMut(&[u8]) -> Result<T, Malformed>,
+    ) -> Result<T, Failed> {
+        let host = self.fabric.host();
+        let until = host.now().saturating_add(nanos(timeout));
+        let left = || Duration::from_nanos(until.saturating_sub(host.now()));
+        let mut connection = match self.callers.take(host, until) {
+            None => return Err(Failed::Request(RequestError::Busy)),
+            Some(Taken::Value(connection)) => connection,
+            Some(Taken::Make(number)) => self.another().inspect_err(|_| self.callers.failed(number))?,
+        };
+        let mut answer = connection.serve(request, left(), &mut take);
+        if matches!(answer, Err(Failed::Problem(Problem::NotAttached)))
+            && connection.attach(Some(self.attached.secret), left()).is_ok()
+        {
+            answer = connection.serve(request, left(), &mut take);
+        }
+        self.callers.give(connection);
+        answer
+    }
+
+    /// Makes another connection of this process.
+    pub(crate) fn another(&self) -> Result<Connection<P>, Failed> {
         let client = connect(&self.fabric, &self.config).map_err(|source| {
             Failed::Request(RequestError::Connect { node: "the node of this host".to_owned(), source })
         })?;

@@ -42,6 +42,10 @@ impl<P: Fabric> Tier<P> {
         Ok(Tier(Arc::new(Attachment::new(fabric, config)?)))
     }
 
+    pub(crate) fn attachment(&self) -> &Arc<Attachment<P>> {
+        &self.0
+    }
+
     /// Returns the name of the node.
     pub fn node(&self) -> &str {
         &self.0.attached.node

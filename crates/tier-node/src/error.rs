@@ -5,7 +5,7 @@ use dunlin_fabric::{
 };
 use dunlin_rpc::{CallError, ServeError};
 use dunlin_tier::message::Refusal;
-use dunlin_tier::{AccessError, LayoutError, NameError, PrincipalError, TableError};
+use dunlin_tier::{AccessError, LayoutError, Name, NameError, PrincipalError, TableError};
 use thiserror::Error;
 
 /// The reason why a node could not be started.
@@ -148,7 +148,7 @@ pub enum RequestError {
     )]
     Registered {
         /// The service.
-        service: String,
+        service: Name,
         /// The number of the function.
         function: u16,
     },

@@ -86,7 +86,7 @@ impl<F: Fabric> Tier<F> {
 /// Returns the error of a failed registration.
 pub(crate) fn not_registered(error: NotRegistered, service: &Name, function: u16) -> RequestError {
     match error {
-        NotRegistered::Taken => RequestError::Registered { service: service.to_string(), function },
+        NotRegistered::Taken => RequestError::Registered { service: service.clone(), function },
         NotRegistered::Full => {
             RequestError::Limit { what: "registered functions at the node", limit: 65_536 }
         }

@@ -22,7 +22,8 @@ pub enum Status {
     /// The handler panicked, and the call may have been executed in part. An answer without a payload means
     /// that the application dropped the call, which may have been executed.
     HandlerPanicked,
-    /// The deadline passed before the handler ran. Not executed.
+    /// The deadline passed before the handler ran. Not executed. An answer with a payload comes from an intermediary
+    /// that does not know.
     DeadlineExceeded,
     /// The payload does not match the function's argument type. Not executed.
     Malformed,

@@ -2,7 +2,7 @@
 //! request, whose [`Deferred`] puts the answer into the worker's inbox.
 
 use super::dispatch::Call;
-use crate::error::{CallError, Cause, HANDLER_RAN};
+use crate::error::{CallError, Cause, HANDLER_RAN, MAYBE_RAN};
 use crate::plan::SMALL_LIMIT;
 use crate::server::inbox::{Command, Inbox};
 use crate::service::{NEVER, Request, left};
@@ -98,6 +98,9 @@ impl<F: Fabric> Incoming<F> {
                 (Status::TooLarge, HANDLER_RAN.to_vec())
             }
             Err(CallError::Executed(_)) => (Status::HandlerPanicked, HANDLER_RAN.to_vec()),
+            Err(CallError::MaybeExecuted(Cause::DeadlineExceeded)) => {
+                (Status::DeadlineExceeded, MAYBE_RAN.to_vec())
+            }
             Err(CallError::MaybeExecuted(_)) => (Status::HandlerPanicked, Vec::new()),
             // With this status the caller would take the call for executed.
             Err(CallError::NotExecuted(Cause::Refused(Status::TooLarge))) => (Status::Malformed, Vec::new()),

@@ -34,7 +34,7 @@ pub(crate) struct Serving {
     pub(crate) address: Address,
     // Ends before the node.
     _processes: ProcessServer<ShmFabric>,
-    _node: dunlin_tier_node::Tier<ShmFabric>,
+    pub(crate) node: dunlin_tier_node::Tier<ShmFabric>,
 }
 
 pub(crate) fn serve(config: TierConfig, tag: &str, change: impl FnOnce(&mut ProcessConfig)) -> Serving {
@@ -44,7 +44,7 @@ pub(crate) fn serve(config: TierConfig, tag: &str, change: impl FnOnce(&mut Proc
     let mut processes = ProcessConfig::new(address.clone());
     change(&mut processes);
     let processes = ProcessServer::serve(&fabric, &node, processes).unwrap();
-    Serving { address, _processes: processes, _node: node }
+    Serving { address, _processes: processes, node }
 }
 
 pub(crate) fn tag(what: &str) -> String {

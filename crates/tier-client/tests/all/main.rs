@@ -5,3 +5,4 @@ mod common;
 mod hostile;
 mod processes;
 mod service;
+mod services;

@@ -7,9 +7,11 @@ use crate::node::Node;
 use crate::services::{Arrived, Asked, Serves};
 use crate::serving::not_registered;
 use dunlin_fabric::{Fabric, nanos};
-use dunlin_rpc::{ApplicationCode, Incoming, Status, Taker};
+use dunlin_rpc::{ApplicationCode, CallError, Cause, Incoming, Status, Taker};
 use dunlin_tier::call::SERVICE_CALL;
-use dunlin_tier::process::service::{Handed, NOTHING, Outcome, ServiceRequest, encode_servers};
+use dunlin_tier::process::service::{
+    Handed, INVOKE, INVOKE_REFUSED, NOTHING, Outcome, ServiceRequest, encode_servers,
+};
 use dunlin_tier::process::{Problem, REFUSED};
 use dunlin_tier::{Act, Exchange, ExchangeLimits, Name, NodeId, Remains};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,7 +29,8 @@ pub(super) struct Served<F: Fabric, P: Fabric> {
 }
 
 fn fail<P: Fabric>(call: Incoming<P>, problem: &Problem) {
-    match ApplicationCode::new(REFUSED) {
+    let code = if call.function == INVOKE { INVOKE_REFUSED } else { REFUSED };
+    match ApplicationCode::new(code) {
         Some(code) => call.fail(code, problem.encode()),
         None => call.refuse(Status::Malformed),
     }
@@ -215,7 +218,13 @@ impl<F: Fabric, P: Fabric> Desk<F, P> {
         let time = call.time_left().unwrap_or(this.config.timeout);
         let done = move |outcome| {
             drop(calling);
-            call.relay(outcome);
+            match outcome {
+                // No service may speak for the node.
+                Err(CallError::Application { code: INVOKE_REFUSED, .. }) => {
+                    call.relay(Err(CallError::Executed(Cause::HandlerPanicked)));
+                }
+                outcome => call.relay(outcome),
+            }
         };
         this.board.call(this, (node, SERVICE_CALL), &bytes, time, Box::new(done));
     }

@@ -16,6 +16,9 @@ pub const REPLY: u16 = 20;
 pub const INVOKE: u16 = 21;
 /// Finds the nodes that serve a service. Answer: their names.
 pub const SERVERS: u16 = 22;
+/// The error of the application that carries a [`Problem`](super::Problem) of [`INVOKE`]: the largest code. All other
+/// codes are those of the service that was called, which cannot use this one.
+pub const INVOKE_REFUSED: u16 = 0xfeff;
 /// The error of the application without a payload: there is no request to receive.
 pub const NOTHING: u16 = 3;
 

@@ -1,0 +1,314 @@
+//! Services of processes: between nodes, with mistakes, and with processes that vanish or lie.
+
+use crate::common::{HANG, Serving, attach, config, fabric, serve, tag, wait};
+use dunlin_rpc::{ApplicationCode, CallError, Cause, Client, ClientConfig, Status};
+use dunlin_tier::process::service::{
+    INVOKE, INVOKE_REFUSED, Outcome, RECEIVE, REGISTER, REPLY, ServiceRequest, WITHDRAW,
+};
+use dunlin_tier::process::{ATTACH, Problem, ProcessRequest, REFUSED, SERVICE};
+use dunlin_tier::{Name, Slots};
+use dunlin_tier_client::{Calls, ReceiveError, RequestError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::{sleep, spawn};
+use std::time::Duration;
+
+const STOP: &[u8] = b"stop";
+
+fn nodes(what: &str, names: &[&str]) -> Vec<Serving> {
+    let tag = tag(what);
+    names.iter().map(|name| serve(config(&tag, names, name), &tag, |_| {})).collect()
+}
+
+#[track_caller]
+fn call_error<T: std::fmt::Debug>(outcome: Result<T, RequestError>) -> CallError {
+    match outcome {
+        Err(RequestError::Call { source, .. }) => source,
+        other => panic!("no failed call: {other:?}"),
+    }
+}
+
+/// Answers each request with its bytes reversed, until one is `STOP`; returns how many there were.
+fn reverse(calls: &Calls) -> u64 {
+    let (mut buffer, mut count) = (vec![0; 1 << 20], 0);
+    let mut request = calls.receive(&mut buffer).unwrap();
+    loop {
+        let mut answer = buffer[..request.len()].to_vec();
+        answer.reverse();
+        if &buffer[..request.len()] == STOP {
+            request.reply(&answer).unwrap();
+            return count;
+        }
+        count += 1;
+        request = request.reply_and_receive(&answer, &mut buffer).unwrap();
+    }
+}
+
+#[test]
+fn processes_of_two_nodes_call_a_service_of_one() {
+    let nodes = nodes("calls", &["one", "two"]);
+    let server = attach(&nodes[1].address);
+    let calls = server.register("reverse", 3).unwrap();
+    let node_calls = nodes[0].node.clone();
+    let count = spawn(move || reverse(&calls));
+    let threads: Vec<_> = [0, 0, 1, 1]
+        .map(|node: usize| {
+            let own = attach(&nodes[node].address);
+            spawn(move || {
+                let mut answer = vec![0; 1 << 20];
+                for round in 0..150usize {
+                    // Small ones, some over a message, and one of a megabyte.
+                    let length = match round {
+                        149 => 1 << 20,
+                        _ if round % 5 == 4 => 20_000,
+                        _ => round,
+                    };
+                    let mut request: Vec<u8> = (0..length).map(|at| (at + round) as u8).collect();
+                    let got = own.call("two", "reverse", 3, &request, &mut answer).unwrap();
+                    request.reverse();
+                    assert!(answer[..got] == request[..], "round {round}");
+                }
+            })
+        })
+        .into_iter()
+        .collect();
+    // A program that has its node in its own process calls the same service.
+    let mut answer = [0; 3];
+    assert_eq!(node_calls.call("two", "reverse", 3, b"abc", &mut answer).unwrap(), 3);
+    assert_eq!(&answer, b"cba");
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    let caller = attach(&nodes[0].address);
+    assert_eq!(caller.servers("reverse").unwrap(), ["two"]);
+    caller.call("two", "reverse", 3, STOP, &mut [0; 4]).unwrap();
+    assert_eq!(count.join().unwrap(), 601);
+    assert_eq!(caller.servers("reverse").unwrap(), [""; 0]);
+}
+
+#[test]
+fn mistakes_are_told() {
+    let nodes = nodes("mistakes", &["one", "two"]);
+    let (near, far) = (attach(&nodes[0].address), attach(&nodes[1].address));
+    let nobody = CallError::NotExecuted(Cause::Refused(Status::UnknownFunction));
+    assert_eq!(call_error(far.call("one", "sums", 1, b"", &mut [])), nobody);
+    let calls = near.register("sums", 1).unwrap();
+    assert!(matches!(near.register("sums", 1), Err(RequestError::Registered { function: 1, .. })));
+    assert_eq!(call_error(near.call("", "sums", 2, b"", &mut [])), nobody, "an empty name is the own node");
+    assert!(
+        matches!(near.call("three", "sums", 1, b"", &mut []), Err(RequestError::NoNode(name)) if name == "three")
+    );
+    let long = vec![0; (4 << 20) + 1];
+    assert!(matches!(near.call("one", "sums", 1, &long, &mut []), Err(RequestError::Limit { .. })));
+    let mut buffer = [0; 16];
+    assert!(matches!(calls.try_receive(&mut buffer), Err(ReceiveError::NoCall)));
+
+    let call = |request: &'static [u8], room: usize| {
+        let own = far.clone();
+        spawn(move || {
+            let mut answer = vec![0; room];
+            let length = own.call("one", "sums", 1, request, &mut answer)?;
+            Ok(answer[..length].to_vec())
+        })
+    };
+    let waiting = call(b"four", 10);
+    let too_long = wait("the call", || match calls.try_receive(&mut buffer[..3]) {
+        Err(ReceiveError::NoCall) => None,
+        other => Some(other.map(|request| request.len())),
+    });
+    assert!(matches!(too_long, Err(ReceiveError::TooLong { length: 4 })), "{too_long:?}");
+    let request = calls.receive(&mut buffer).unwrap();
+    assert_eq!(request.caller(), far.principal());
+    assert!(request.time_left().is_some_and(|left| left > Duration::from_secs(1) && left <= HANG));
+    assert_eq!((request.len(), &buffer[..4]), (4, &b"four"[..]));
+    request.reply(b"answer").unwrap();
+    assert_eq!(waiting.join().unwrap().unwrap(), b"answer");
+    let waiting = call(b"", 2);
+    calls.receive(&mut buffer).unwrap().reply(b"answer").unwrap();
+    let error = waiting.join().unwrap().unwrap_err();
+    assert!(matches!(error, RequestError::AnswerTooLong { length: 6, room: 2 }) && error.may_have_executed());
+    let waiting = call(b"", 2);
+    calls.receive(&mut buffer).unwrap().fail(ApplicationCode::new(7).unwrap(), b"no").unwrap();
+    let failed = CallError::Application { code: 7, payload: b"no".to_vec() };
+    assert_eq!(call_error(waiting.join().unwrap()), failed);
+    let waiting = call(b"", 2);
+    // The code by which a node speaks is not for services.
+    calls.receive(&mut buffer).unwrap().fail(ApplicationCode::new(INVOKE_REFUSED).unwrap(), b"\x0e").unwrap();
+    assert_eq!(call_error(waiting.join().unwrap()), CallError::Executed(Cause::HandlerPanicked));
+    let waiting = call(b"", 2);
+    calls.receive(&mut buffer).unwrap().refuse(Status::Unauthorised).unwrap();
+    let refused = CallError::NotExecuted(Cause::Refused(Status::Unauthorised));
+    assert_eq!(call_error(waiting.join().unwrap()), refused);
+    let waiting = call(b"", 2);
+    drop(calls.receive(&mut buffer).unwrap());
+    assert_eq!(call_error(waiting.join().unwrap()), CallError::MaybeExecuted(Cause::Dropped));
+    // A deadline that passes while nobody receives.
+    let late = far.call_within(Duration::from_millis(20), ("one", b"sums", 1), b"", &mut []);
+    assert_eq!(call_error(late), CallError::MaybeExecuted(Cause::DeadlineExceeded));
+    sleep(Duration::from_millis(20));
+    assert!(matches!(calls.try_receive(&mut buffer), Err(ReceiveError::NoCall)));
+    // One-way calls, in their order.
+    for number in 0..10 {
+        far.send("one", "sums", 1, &[number]).unwrap();
+    }
+    for number in 0..10 {
+        let request = calls.receive(&mut buffer).unwrap();
+        assert_eq!((buffer[0], request.time_left()), (number, None));
+        request.reply(b"nobody hears this").unwrap();
+    }
+    // The registration ends with a call taken and one waiting.
+    let taken = call(b"", 2);
+    let request = calls.receive(&mut buffer).unwrap();
+    let waiting = call(b"", 2);
+    sleep(Duration::from_millis(50));
+    drop(request);
+    assert_eq!(call_error(taken.join().unwrap()), CallError::MaybeExecuted(Cause::Dropped));
+    drop(calls);
+    let draining = CallError::NotExecuted(Cause::Refused(Status::Draining));
+    assert_eq!(call_error(waiting.join().unwrap()), draining);
+    assert_eq!(call_error(far.call("one", "sums", 1, b"", &mut [])), nobody);
+    let many: Vec<_> = (0..64).map(|function| near.register("many", function).unwrap()).collect();
+    assert!(matches!(near.register("many", 64), Err(RequestError::Limit { limit: 64, .. })));
+    drop(many);
+    near.register("many", 64).unwrap();
+}
+
+/// A client without the library.
+struct Raw(Client<dunlin_fabric_shm::ShmFabric>);
+
+impl Raw {
+    fn attach(node: &Serving) -> Raw {
+        let config = ClientConfig { service: SERVICE.to_owned(), ..ClientConfig::default() };
+        let mut raw = Raw(Client::connect(&fabric(), &node.address, config).unwrap());
+        let mut bytes = Vec::new();
+        ProcessRequest::Attach { secret: None }.encode_into(&mut bytes);
+        raw.0.call(ATTACH, &bytes).unwrap();
+        raw
+    }
+
+    fn ask(&mut self, request: &ServiceRequest<'_>) -> Result<Vec<u8>, CallError> {
+        let mut bytes = Vec::new();
+        request.encode_into(&mut bytes);
+        self.0.call(request.function(), &bytes).map(|answer| answer.to_vec())
+    }
+}
+
+#[track_caller]
+fn problem(answer: Result<Vec<u8>, CallError>) -> Problem {
+    match answer {
+        Err(CallError::Application { code: REFUSED | INVOKE_REFUSED, payload }) => {
+            Problem::parse(&payload).unwrap()
+        }
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+/// Forged numbers, answers twice and for others, any bytes: the other process's calls are right.
+#[test]
+fn a_process_that_lies_reaches_no_call_of_another() {
+    let nodes = nodes("liar", &["one"]);
+    let honest = attach(&nodes[0].address);
+    let calls = honest.register("reverse", 1).unwrap();
+    let server = spawn(move || reverse(&calls));
+    let mut liar = Raw::attach(&nodes[0]);
+    let service = Name::new("liar").unwrap();
+    let answer = liar.ask(&ServiceRequest::Register { service: service.clone(), function: 1 }).unwrap();
+    let own = u64::from_le_bytes(answer.try_into().unwrap());
+    let reply = |registration, number, next| ServiceRequest::Reply {
+        registration,
+        number,
+        outcome: Outcome::Result,
+        next,
+        bytes: b"forged",
+    };
+    let mut numbers: Vec<u64> = vec![0, 1, u64::MAX, own ^ 1, own ^ 1 << 32, own.wrapping_add(1)];
+    // The numbers that a table begins with.
+    numbers.extend((0..50).map(|seed| Slots::new(4, seed).insert(()).unwrap()));
+    for number in numbers {
+        if number != own {
+            let receive = ServiceRequest::Receive { registration: number, room: 64, waits: true };
+            assert_eq!(problem(liar.ask(&receive)), Problem::NotRegistered);
+            assert_eq!(problem(liar.ask(&reply(number, 1, None))), Problem::NotRegistered);
+            let withdraw = ServiceRequest::Withdraw { registration: number };
+            assert_eq!(problem(liar.ask(&withdraw)), Problem::NotRegistered);
+        }
+        // An answer to nobody's call goes nowhere.
+        assert_eq!(liar.ask(&reply(own, number, None)).unwrap(), b"");
+        let mut answer = [0; 3];
+        honest.call("one", "reverse", 1, b"abc", &mut answer).unwrap();
+        assert_eq!(&answer, b"cba");
+    }
+    let mut seed = 1u64;
+    for round in 0..3000u64 {
+        let mut drawn = Vec::new();
+        for _ in 0..round % 40 {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            drawn.push((seed >> 33) as u8);
+        }
+        // Requests that can wait for ever are not among them.
+        let function = [REGISTER, WITHDRAW, REPLY, INVOKE][round as usize % 4];
+        let waits = function == REPLY && drawn.get(19) == Some(&1);
+        if !waits {
+            let _ = liar.0.within(Duration::from_secs(5)).call(function, &drawn);
+        }
+    }
+    let mut answer = [0; 3];
+    honest.call("one", "reverse", 1, b"abc", &mut answer).unwrap();
+    assert_eq!(&answer, b"cba");
+    honest.call("one", "reverse", 1, STOP, &mut [0; 4]).unwrap();
+    assert_eq!(server.join().unwrap(), 57);
+    let unattached = ClientConfig { service: SERVICE.to_owned(), ..ClientConfig::default() };
+    let mut stranger = Raw(Client::connect(&fabric(), &nodes[0].address, unattached).unwrap());
+    for request in [
+        ServiceRequest::Register { service: service.clone(), function: 9 },
+        ServiceRequest::Receive { registration: own, room: 64, waits: true },
+        ServiceRequest::Invoke { node: "one", service, function: 1, is_one_way: false, bytes: b"" },
+    ] {
+        assert_eq!(problem(stranger.ask(&request)), Problem::NotAttached);
+    }
+}
+
+/// A receiver whose connection ends gets no call: it goes to another.
+#[test]
+fn a_receiver_that_vanishes_takes_no_call_with_it() {
+    let nodes = nodes("vanish", &["one"]);
+    let caller = attach(&nodes[0].address);
+    for _ in 0..20 {
+        let mut server = Raw::attach(&nodes[0]);
+        let register = ServiceRequest::Register { service: Name::new("v").unwrap(), function: 1 };
+        let answer = server.ask(&register).unwrap();
+        let registration = u64::from_le_bytes(answer.try_into().unwrap());
+        let mut bytes = Vec::new();
+        ServiceRequest::Receive { registration, room: 64, waits: true }.encode_into(&mut bytes);
+        server.0.submit_on(0, RECEIVE, &bytes).unwrap();
+        drop(server);
+        // Its process has ended with the connection: the function is nobody's, or its calls are refused.
+        wait("the end of the registration", || {
+            let own = Duration::from_millis(200);
+            let error = call_error(caller.call_within(own, ("one", b"v", 1), b"x", &mut []));
+            (error == CallError::NotExecuted(Cause::Refused(Status::UnknownFunction))).then_some(())
+        });
+    }
+}
+
+#[test]
+fn a_process_has_a_bounded_number_of_calls_under_way() {
+    let tag = tag("bounded");
+    let node = serve(config(&tag, &["one"], "one"), &tag, |settings| settings.limits.calls = 2);
+    let (server, caller) = (attach(&node.address), attach(&node.address));
+    let calls = server.register("s", 1).unwrap();
+    let refused = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..6 {
+            scope.spawn(|| match caller.call("one", "s", 1, b"x", &mut [0; 1]) {
+                Ok(_) => {}
+                Err(RequestError::Call { source, .. }) => {
+                    assert_eq!(source, CallError::NotExecuted(Cause::Refused(Status::Overloaded)));
+                    refused.fetch_add(1, Ordering::Relaxed);
+                }
+                Err(error) => panic!("{error:?}"),
+            });
+        }
+        wait("the refusals", || (refused.load(Ordering::Relaxed) == 4).then_some(()));
+        for _ in 0..2 {
+            calls.receive(&mut [0; 1]).unwrap().reply(b"y").unwrap();
+        }
+    });
+}
