@@ -18,6 +18,8 @@ pub enum Scheme {
     Ofi,
     /// Stock Thrift over TCP: not a fabric. Only typed services use it.
     Tcp,
+    /// A service that the nodes of the memory tier reach: SERVICE, or SERVICE@NODE. Calls go through the node of this host.
+    Node,
     /// No fixed back-end: the server at HOST:PORT names the back-ends that both sides can use.
     Auto,
 }
@@ -32,6 +34,7 @@ impl Scheme {
             Scheme::Ofi => "ofi",
             Scheme::Tcp => "tcp",
             Scheme::Auto => "auto",
+            Scheme::Node => "node",
         }
     }
 
@@ -57,7 +60,7 @@ pub enum AddressError {
     NoScheme(String),
     /// This build does not know the scheme.
     #[error(
-        "'{0}' is not a scheme that this build knows; use shm:NAME, rdma:HOST:PORT, ofi:tcp:HOST:PORT, tcp:HOST:PORT or auto:HOST:PORT"
+        "'{0}' is not a scheme that this build knows; use shm:NAME, rdma:HOST:PORT, ofi:tcp:HOST:PORT, tcp:HOST:PORT, auto:HOST:PORT or node:SERVICE"
     )]
     UnknownScheme(String),
     /// The part after the colon is not a valid name.
@@ -164,6 +167,7 @@ impl FromStr for Address {
             "ofi" => Scheme::Ofi,
             "tcp" => Scheme::Tcp,
             "auto" => Scheme::Auto,
+            "node" => Scheme::Node,
             other => return Err(AddressError::UnknownScheme(other.chars().take(20).collect())),
         };
         Address::new(scheme, name)

@@ -2,7 +2,7 @@
 
 use crate::plan::Illegal;
 use dunlin_fabric::{
-    AddressError, CreateError, DialError, GrantError, LinkError, ListenError, RegisterError,
+    AddressError, CreateError, DialError, GrantError, LinkError, ListenError, PeerIdentity, RegisterError,
 };
 use dunlin_wire::Status;
 use thiserror::Error;
@@ -343,6 +343,15 @@ pub enum ConnectError {
     /// The server serves another service than the client asked for. The text names both.
     #[error("{0}; look at the address")]
     OtherService(String),
+    /// Another process serves at the address than [`ClientConfig::server`](crate::ClientConfig::server) says. Nothing was
+    /// sent to it.
+    #[error("another process serves there: {peer:?}, and not {expected:?}")]
+    OtherProcess {
+        /// The process that has to serve there.
+        expected: PeerIdentity,
+        /// The process that does.
+        peer: PeerIdentity,
+    },
     /// The threads of this client have as many queue pairs as the server lets them use now.
     #[error("the server grants the client no further queue pair now")]
     NoQueuePair,
@@ -376,6 +385,7 @@ impl ConnectError {
             | ConnectError::Handshake(_)
             | ConnectError::Version { .. }
             | ConnectError::OtherService(_)
+            | ConnectError::OtherProcess { .. }
             | ConnectError::Refused(_)
             | ConnectError::Create(_)
             | ConnectError::Register(_)

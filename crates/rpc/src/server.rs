@@ -45,7 +45,6 @@ use crate::service::{ConnectionObserver, FunctionMode, HeapReply, PoolService, R
 use crate::tune::ways::Ways;
 use dunlin_fabric::{Access, Address, Fabric, Host, Listener, Nanos, Region, Signal, Task, nanos};
 use dunlin_wire::Status;
-use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
@@ -72,7 +71,7 @@ pub struct ServerBuilder<F: Fabric> {
     pool: Option<Arc<dyn PoolService>>,
     exposed: Vec<Exposed<F>>,
     observer: Option<Arc<dyn ConnectionObserver>>,
-    takers: BTreeMap<u16, Arc<dyn Taker<F>>>,
+    takers: Takers<F>,
 }
 
 impl<F: Fabric> std::fmt::Debug for ServerBuilder<F> {
@@ -95,7 +94,7 @@ impl<F: Fabric> ServerBuilder<F> {
             pool: None,
             exposed: Vec::new(),
             observer: None,
-            takers: BTreeMap::new(),
+            takers: Takers::default(),
         }
     }
 
@@ -127,8 +126,21 @@ impl<F: Fabric> ServerBuilder<F> {
     /// the clients do.
     #[must_use]
     pub fn taken_by(mut self, id: u16, taker: Arc<dyn Taker<F>>) -> Self {
-        self.takers.insert(id, taker);
+        self.takers.declared.insert(id, taker);
         self.function(id, FunctionMode::Pull)
+    }
+
+    /// Has `taker` take the calls of all functions that are not declared. Otherwise as
+    /// [`taken_by`](ServerBuilder::taken_by).
+    #[must_use]
+    pub fn others_taken_by(mut self, taker: Arc<dyn Taker<F>>) -> Self {
+        self.takers.others = Some(taker);
+        for id in 0..MAX_FUNCTIONS {
+            if self.functions.get(usize::from(id)).copied().flatten().is_none() {
+                self = self.function(id, FunctionMode::Pull);
+            }
+        }
+        self
     }
 
     /// Exposes memory under a name: clients attach it ([`Client::attach`](crate::Client::attach)) and READ, WRITE and
@@ -206,7 +218,7 @@ impl<F: Fabric> ServerBuilder<F> {
             ways: Arc::new(Ways::new(self.config.workers)),
             activity: Activity::of(&self.config),
             exposed: self.exposed,
-            takers: Takers(self.takers),
+            takers: self.takers,
             turns: Turns::new(self.config.groups()),
             config: self.config,
             stray_datagrams: AtomicU64::new(0),

@@ -272,9 +272,9 @@ impl<S: Fn(&Request<'_>, &mut Reply<'_>) -> Result<(), Status> + Send + Sync + '
 /// must not block.
 pub trait ConnectionObserver: Send + Sync + 'static {
     /// A client asks to connect, and its hello is acceptable. `peer` is the identity as the operating system reports
-    /// it, and not as the client names itself. No call of the session precedes this. An error refuses the connection;
+    /// it, and not as the client names itself. `service` is the service that it asks for; empty for any. No call of the session precedes this. An error refuses the connection;
     /// the client hears the text, and `closed` is not called.
-    fn opened(&self, session: u64, peer: &PeerIdentity) -> Result<(), String>;
+    fn opened(&self, session: u64, peer: &PeerIdentity, service: &str) -> Result<(), String>;
 
     /// The connection has ended. Calls of the session that have begun may still run.
     fn closed(&self, session: u64);

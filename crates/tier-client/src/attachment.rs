@@ -5,14 +5,14 @@ use dunlin_rpc::{CallError, Client, ClientConfig, ConnectError};
 use dunlin_tier::call::{MAX_CALL, MAX_HEAD};
 use dunlin_tier::message::Malformed;
 use dunlin_tier::process::service::{INVOKE, INVOKE_REFUSED, NOTHING, RECEIVE, ServiceRequest};
-use dunlin_tier::process::{ATTACH, Attached, ELSEWHERE, Problem, ProcessRequest, REFUSED, SERVICE, Secret};
+use dunlin_tier::process::{
+    ATTACH, Attached, ELSEWHERE, NODE_VARIABLE, Problem, ProcessRequest, REFUSED, SERVICE, Secret,
+    default_name,
+};
 use dunlin_tier_node::pool::{Pool, Taken};
 use dunlin_tier_node::{OperationError, RequestError};
 use std::time::Duration;
 use thiserror::Error;
-
-/// The environment variable that names the node's address for processes.
-pub const NODE_VARIABLE: &str = "DUNLIN_NODE";
 
 /// The shortest and the longest pause before a request that the node refused, in nanoseconds.
 const PAUSES: [Nanos; 2] = [20_000, 1_000_000];
@@ -43,7 +43,7 @@ impl AttachConfig {
 pub fn default_address() -> Result<Address, AddressError> {
     match std::env::var(NODE_VARIABLE) {
         Ok(address) => address.parse(),
-        Err(_) => Address::new(Scheme::Shm, &format!("dunlin-node-{}", rustix::process::geteuid().as_raw())),
+        Err(_) => Address::new(Scheme::Shm, &default_name(rustix::process::geteuid().as_raw())),
     }
 }
 

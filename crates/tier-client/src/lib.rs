@@ -3,6 +3,7 @@
 //! ```text
 //! Tier, Lmr       the words of `dunlin_tier_node::Tier`, in a process        tier.rs, lmr.rs
 //! Calls           functions of services that this process serves             calls.rs
+//! Announced       a server of the engine, known at the node                   announce.rs
 //!   Attachment    connections to the node, one for each thread at a time     attachment.rs
 //! ```
 //!
@@ -11,17 +12,19 @@
 //! `dunlin-tier-node` in its place.
 #![forbid(unsafe_code)]
 
+mod announce;
 mod attachment;
 mod calls;
 mod lmr;
 mod tier;
 
-pub use attachment::{AttachConfig, AttachError, NODE_VARIABLE, default_address};
+pub use announce::Announced;
+pub use attachment::{AttachConfig, AttachError, default_address};
 pub use calls::{Calls, Request};
 pub use lmr::Lmr;
 pub use tier::Tier;
 
-pub use dunlin_tier::process::{NodeStatus, ProcessStatus};
+pub use dunlin_tier::process::{NODE_VARIABLE, NodeStatus, ProcessStatus};
 pub use dunlin_tier_node::{
     AccessError, Listed, Listing, OperationError, ReceiveError, RequestError, Rights, Spec,
 };

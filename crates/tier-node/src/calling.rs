@@ -84,7 +84,7 @@ impl<F: Fabric> Node<F> {
                 outcomes.lock().unwrap_or_else(PoisonError::into_inner)[place] = Some(outcome);
                 ended.raise();
             };
-            self.board.call(self, (*to, function), bytes, time, Box::new(done));
+            self.forward(*to, function, bytes, time, Box::new(done));
         }
         loop {
             let seen = ended.seen();

@@ -142,15 +142,11 @@ pub enum RequestError {
     /// process that is attached to a node gets this, and the variants below.
     #[error("the node of this host does not know this process any more: attach again, and map regions again")]
     Detached,
-    /// The function is registered at this node already.
-    #[error(
-        "function {function} of {service} is registered at this node: withdraw that, or serve it at another node"
-    )]
+    /// The function, or the service, is registered at this node already.
+    #[error("{service} has that function at this node: withdraw it, or serve it at another node")]
     Registered {
         /// The service.
         service: Name,
-        /// The number of the function.
-        function: u16,
     },
     /// The result does not fit the caller's buffer. The call was executed.
     #[error("the result has {length} bytes, and the buffer {room}")]

@@ -1,9 +1,10 @@
-//! Calls of this node's processes on their way to other nodes (section 5.1): asynchronous calls of the engine, so that no
-//! thread waits for an answer, and one connection to each node, in whose messages the calls of all processes meet.
+//! Calls on their way through a node, to other nodes and to servers of this host (section 5.1): asynchronous calls of the
+//! engine, so that no thread waits for an answer, and one connection to each node, in whose messages the calls of all
+//! processes meet.
 
 use crate::calls::node_client;
 use crate::node::Node;
-use dunlin_fabric::Fabric;
+use dunlin_fabric::{Address, Fabric};
 use dunlin_rpc::{AsyncClient, AsyncHub, Batching, Call, CallError, Cause, ClientConfig, ConnectError};
 use dunlin_tier::NodeId;
 use std::collections::{BTreeMap, VecDeque};
@@ -72,12 +73,14 @@ struct State<F: Fabric> {
     /// A thread looks at them.
     is_looked_at: bool,
     is_closed: bool,
-    clients: Vec<Option<AsyncClient<F>>>,
     hub: Option<AsyncHub<F>>,
 }
 
-/// The calls under way of a node.
-pub(crate) struct Board<F: Fabric>(Mutex<State<F>>);
+/// The calls of a node that are under way on one fabric.
+pub(crate) struct Board<F: Fabric> {
+    fabric: F,
+    state: Mutex<State<F>>,
+}
 
 impl<F: Fabric> std::fmt::Debug for Board<F> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -86,20 +89,20 @@ impl<F: Fabric> std::fmt::Debug for Board<F> {
 }
 
 impl<F: Fabric> Board<F> {
-    pub(crate) fn new(nodes: usize) -> Self {
-        Board(Mutex::new(State {
+    pub(crate) fn new(fabric: &F) -> Self {
+        let state = State {
             under_way: BTreeMap::new(),
             next: 0,
             ready: VecDeque::new(),
             is_looked_at: false,
             is_closed: false,
-            clients: (0..nodes).map(|_| None).collect(),
             hub: None,
-        }))
+        };
+        Board { fabric: fabric.clone(), state: Mutex::new(state) }
     }
 
     fn state(&self) -> MutexGuard<'_, State<F>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Looks at a call that may have ended. A thread that finds another one looking leaves the call to it: a call may be
@@ -118,45 +121,39 @@ impl<F: Fabric> Board<F> {
         state.is_looked_at = false;
     }
 
-    fn client(&self, node: &Node<F>, to: NodeId) -> Result<AsyncClient<F>, ConnectError> {
-        let mut state = self.state();
-        let State { hub, clients, .. } = &mut *state;
-        let hub = match hub {
-            Some(hub) => hub,
-            none => none.insert(AsyncHub::new(&node.fabric)?),
+    /// Makes a client that connects with its first call. Does not block.
+    pub(crate) fn client(
+        &self,
+        address: &Address,
+        config: ClientConfig,
+    ) -> Result<AsyncClient<F>, ConnectError> {
+        let hub = {
+            let mut state = self.state();
+            match &state.hub {
+                Some(hub) => hub.clone(),
+                None => state.hub.insert(AsyncHub::new(&self.fabric)?).clone(),
+            }
         };
-        let place = &mut clients[usize::from(to.0)];
-        if place.is_none() {
-            let config = ClientConfig {
-                window: WINDOW,
-                wait_for_ready: CONNECTING,
-                batching: Some(Batching::default()),
-                // The first call connects: nothing here blocks.
-                lazy: true,
-                ..node_client(node)
-            };
-            *place = Some(AsyncClient::connect(hub, node.address_of(to), config)?);
-        }
-        // The place was filled above.
-        place.clone().ok_or(ConnectError::Lazy("the node has ended"))
+        let config = ClientConfig {
+            window: WINDOW,
+            wait_for_ready: CONNECTING,
+            batching: Some(Batching::default()),
+            // The first call connects: nothing here blocks.
+            lazy: true,
+            ..config
+        };
+        AsyncClient::connect(&hub, address, config)
     }
 
-    /// Makes a call of a function of another node's service, and has `done` take its outcome. Does not block.
+    /// Makes a call, and has `done` take its outcome. Does not block.
     pub(crate) fn call(
         self: &Arc<Self>,
-        node: &Node<F>,
-        (to, function): (NodeId, u16),
+        client: &AsyncClient<F>,
+        function: u16,
         bytes: &[u8],
         time: Duration,
         done: Done,
     ) {
-        let client = match self.client(node, to) {
-            Ok(client) => client,
-            Err(error) => {
-                tracing::warn!(target: "dunlin::tier", node = node.name_of(to), %error, "no client for calls to a node");
-                return done(Err(CallError::NotExecuted(Cause::Disconnected)));
-            }
-        };
         let forward = {
             let mut state = self.state();
             if state.is_closed || state.under_way.len() >= MAX_UNDER_WAY {
@@ -176,11 +173,10 @@ impl<F: Fabric> Board<F> {
 
     /// Ends all calls: their servers may execute them.
     pub(crate) fn close(&self) {
-        let (under_way, clients, hub) = {
+        let (under_way, hub) = {
             let mut state = self.state();
             state.is_closed = true;
-            let clients = state.clients.iter_mut().map(Option::take).collect::<Vec<_>>();
-            (std::mem::take(&mut state.under_way), clients, state.hub.take())
+            (std::mem::take(&mut state.under_way), state.hub.take())
         };
         for forward in under_way.into_values() {
             if let Some((call, done)) = forward.take() {
@@ -189,6 +185,29 @@ impl<F: Fabric> Board<F> {
             }
         }
         // The last user of the hub ends its thread.
-        drop((clients, hub));
+        drop(hub);
+    }
+}
+
+impl<F: Fabric> Node<F> {
+    /// Makes a call of a function of another node's service, and has `done` take its outcome. Does not block.
+    pub(crate) fn forward(&self, to: NodeId, function: u16, bytes: &[u8], time: Duration, done: Done) {
+        let client = {
+            let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+            match &mut links[usize::from(to.0)] {
+                Some(client) => Ok(client.clone()),
+                place => self
+                    .board
+                    .client(self.address_of(to), node_client(self))
+                    .map(|client| place.insert(client).clone()),
+            }
+        };
+        match client {
+            Ok(client) => self.board.call(&client, function, bytes, time, done),
+            Err(error) => {
+                tracing::warn!(target: "dunlin::tier", node = self.name_of(to), %error, "no client for calls to a node");
+                done(Err(CallError::NotExecuted(Cause::Disconnected)));
+            }
+        }
     }
 }

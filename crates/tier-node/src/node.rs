@@ -12,7 +12,7 @@ use crate::path::Path;
 use crate::pool::Pool;
 use crate::services::Services;
 use dunlin_fabric::{Fabric, Host, Nanos, Region, Signal, Work, nanos};
-use dunlin_rpc::Client;
+use dunlin_rpc::{AsyncClient, Client};
 use dunlin_tier::cut::{MAX_PIECE, MAX_PIECES};
 use dunlin_tier::message::{Refusal, Reply, Request};
 use dunlin_tier::{
@@ -78,6 +78,8 @@ pub(crate) struct Node<F: Fabric> {
     pub(crate) callers: Vec<[Pool<Client<F>, SignalOf<F>>; 2]>,
     pub(crate) services: Arc<Services<F>>,
     pub(crate) board: Arc<Board<F>>,
+    /// The clients of the board, for each node.
+    pub(crate) links: Mutex<Vec<Option<AsyncClient<F>>>>,
     pub(crate) paths: Pool<Path<F>, SignalOf<F>>,
     pub(crate) fencing: Fencing<SignalOf<F>>,
     todo: Mutex<Todo>,
@@ -132,7 +134,8 @@ impl<F: Fabric> Node<F> {
                 .map(|_| [MAX_CALLERS, 1].map(|limit| Pool::new(host, limit)))
                 .collect(),
             services: Arc::new(Services::new()),
-            board: Arc::new(Board::new(config.nodes.len())),
+            board: Arc::new(Board::new(fabric)),
+            links: Mutex::new(config.nodes.iter().map(|_| None).collect()),
             paths: Pool::new(host, config.paths.into()),
             fencing: Fencing::new(host.signal()),
             todo: Mutex::default(),

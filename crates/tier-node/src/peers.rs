@@ -120,7 +120,7 @@ fn peer_of(line: usize, name: &str, calls: &str, memory: Option<&str>) -> Result
     let address = |text: &str| {
         let address: Address = text.parse().map_err(wrong)?;
         match address.scheme() {
-            Scheme::Auto | Scheme::Tcp => Err(PeersError::Scheme { line, address }),
+            Scheme::Auto | Scheme::Tcp | Scheme::Node => Err(PeersError::Scheme { line, address }),
             _ => Ok(address),
         }
     };

@@ -14,7 +14,7 @@ impl From<RequestError> for Problem {
             RequestError::Refused { node, source } => Problem::Refused { node, refusal: source },
             RequestError::Busy => Problem::Busy,
             RequestError::Detached => Problem::NotAttached,
-            RequestError::Registered { service, function } => Problem::Registered { service, function },
+            RequestError::Registered { service } => Problem::Registered(service),
             other => {
                 let may_have_executed = other.may_have_executed();
                 Problem::Other { text: WithSources(&other).to_string(), may_have_executed }
@@ -58,7 +58,7 @@ impl From<Problem> for RequestError {
             Problem::Services(limit) => {
                 RequestError::Limit { what: "registered functions: withdraw some", limit: limit.into() }
             }
-            Problem::Registered { service, function } => RequestError::Registered { service, function },
+            Problem::Registered(service) => RequestError::Registered { service },
             Problem::NotRegistered => reported("the function is not registered any more: register it again"),
             Problem::NotAttached => RequestError::Detached,
             Problem::Unknown => reported("the kernel does not say which user this process belongs to"),

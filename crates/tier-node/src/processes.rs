@@ -9,18 +9,23 @@
 //! ```
 
 mod answer;
+mod gateway;
 mod registry;
 mod service;
 
 use self::answer::{Pooled, Working, attend};
+use self::gateway::Gateway;
 use self::registry::Registry;
 use self::service::Desk;
 use crate::error::JoinError;
+use crate::forward::Board;
 use crate::tier::Tier;
 use dunlin_fabric::{Address, Fabric, Host, Task};
 use dunlin_rpc::{FunctionMode, Server, ServerBuilder, ServerConfig};
 use dunlin_tier::call::{MAX_CALL, MAX_HEAD};
-use dunlin_tier::process::service::{INVOKE, RECEIVE, REGISTER, REPLY, SERVERS, WITHDRAW};
+use dunlin_tier::process::service::{
+    INVOKE, PING, RECEIVE, REGISTER, REGISTER_SERVER, REPLY, SERVERS, WITHDRAW,
+};
 use dunlin_tier::process::{
     ATTACH, COMPARE_SWAP, COPY, FETCH_ADD, FREE, GRANT, LIST, MALLOC, MAP, MEMSET, READ, READ_HERE, SERVICE,
     STATUS, UNMAP, WRITE, WRITE_HERE,
@@ -75,10 +80,14 @@ impl ProcessConfig {
     }
 }
 
-/// The service of a node for the processes of its host. Dropping it ends it; the processes' handles are closed.
+/// The service of a node for the processes of its host, and its gateway for calls of any service (`node:SERVICE`).
+/// Dropping it ends both; the processes' handles are closed.
 #[derive(Debug)]
 pub struct ProcessServer<P: Fabric> {
     server: Option<Server<P>>,
+    /// Takes calls of any service.
+    gateway: Option<Server<P>>,
+    board: Arc<Board<P>>,
     attendants: Vec<Task>,
 }
 
@@ -100,12 +109,12 @@ impl<P: Fabric> ProcessServer<P> {
             tier.acting_for(principal)?;
         }
         let (address, threads) = (config.address.clone(), config.threads);
-        let registry = Arc::new(Registry::new(tier.clone(), config));
+        let registry = Arc::new(Registry::new(fabric, tier.clone(), config));
         let mut builder = ServerBuilder::new(fabric).config(settings).observe(Arc::clone(&registry) as _);
         for function in [RECEIVE, REPLY, INVOKE] {
             builder = builder.taken_by(function, Arc::new(Desk(Arc::clone(&registry))));
         }
-        for function in [ATTACH, READ_HERE, WRITE_HERE, REGISTER, WITHDRAW] {
+        for function in [ATTACH, READ_HERE, WRITE_HERE, REGISTER, REGISTER_SERVER, WITHDRAW, PING] {
             builder = builder.function(function, FunctionMode::Worker);
         }
         for function in [READ, WRITE, FETCH_ADD, COMPARE_SWAP] {
@@ -117,7 +126,10 @@ impl<P: Fabric> ProcessServer<P> {
         let server = builder
             .pool(Pooled(Arc::clone(&registry)))
             .serve(&address, |_| Box::new(Working::new(Arc::clone(&registry))))?;
-        let mut processes = ProcessServer { server: Some(server), attendants: Vec::new() };
+        let board = Arc::clone(&registry.board);
+        let mut processes =
+            ProcessServer { server: Some(server), gateway: None, board, attendants: Vec::new() };
+        processes.gateway = Some(Gateway::serve(fabric, &registry, &address)?);
         for number in 0..threads {
             let Some(puller) = processes.server.as_ref().map(Server::puller) else { break };
             let registry = Arc::clone(&registry);
@@ -130,6 +142,8 @@ impl<P: Fabric> ProcessServer<P> {
 
 impl<P: Fabric> Drop for ProcessServer<P> {
     fn drop(&mut self) {
+        drop(self.gateway.take());
+        self.board.close();
         // Ends the queue of the attendants, too.
         drop(self.server.take());
         self.attendants.drain(..).for_each(Task::join);

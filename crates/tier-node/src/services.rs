@@ -2,7 +2,7 @@
 //! Nodes hand calls on; they never run a handler.
 
 use dunlin_fabric::Fabric;
-use dunlin_rpc::{Incoming, Status, Taker};
+use dunlin_rpc::{CallError, Incoming, Status, Taker};
 use dunlin_tier::call::SERVICE_CALL;
 use dunlin_tier::{CallHead, Name, Principal};
 use std::collections::BTreeMap;
@@ -15,6 +15,7 @@ const MAX_REGISTERED: usize = 65_536;
 /// A call for a service of this node.
 #[derive(Debug)]
 pub(crate) struct Arrived<F: Fabric> {
+    pub(crate) function: u16,
     pub(crate) asked: Asked<F>,
     pub(crate) request: Vec<u8>,
 }
@@ -44,6 +45,13 @@ impl<F: Fabric> Obligation<F> {
         self.0.as_ref().and_then(Incoming::time_left)
     }
 
+    /// The call ended elsewhere.
+    pub(crate) fn relay(self, outcome: Result<Vec<u8>, CallError>) {
+        if let Some(call) = self.0 {
+            call.relay(outcome);
+        }
+    }
+
     /// The call was not executed.
     pub(crate) fn refuse(self, status: Status) {
         if let Some(call) = self.0 {
@@ -66,13 +74,20 @@ struct Registered<F: Fabric> {
 
 /// The services of a node.
 pub(crate) struct Services<F: Fabric> {
-    /// The number of the next registration, and all registrations.
-    table: RwLock<(u64, BTreeMap<(Name, u16), Registered<F>>)>,
+    table: RwLock<Table<F>>,
+}
+
+/// All registrations.
+struct Table<F: Fabric> {
+    /// The number of the last one.
+    last: u64,
+    /// By service and function; without a function, of all functions of the service.
+    by_function: BTreeMap<(Name, Option<u16>), Registered<F>>,
 }
 
 impl<F: Fabric> std::fmt::Debug for Services<F> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_set().entries(self.read().1.keys()).finish()
+        f.debug_set().entries(self.read().by_function.keys()).finish()
     }
 }
 
@@ -87,59 +102,71 @@ pub(crate) enum NotRegistered {
 
 impl<F: Fabric> Services<F> {
     pub(crate) fn new() -> Self {
-        Services { table: RwLock::new((0, BTreeMap::new())) }
+        Services { table: RwLock::new(Table { last: 0, by_function: BTreeMap::new() }) }
     }
 
-    fn read(&self) -> RwLockReadGuard<'_, (u64, BTreeMap<(Name, u16), Registered<F>>)> {
+    fn read(&self) -> RwLockReadGuard<'_, Table<F>> {
         self.table.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, (u64, BTreeMap<(Name, u16), Registered<F>>)> {
+    fn write(&self) -> RwLockWriteGuard<'_, Table<F>> {
         self.table.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Registers a function; returns the number of the registration.
+    /// Registers a function, or all functions of a service; returns the number of the registration.
     pub(crate) fn register(
         &self,
         service: Name,
-        function: u16,
+        function: Option<u16>,
         serves: Arc<dyn Serves<F>>,
     ) -> Result<u64, NotRegistered> {
         let mut table = self.write();
-        let (next, table) = &mut *table;
-        if table.len() >= MAX_REGISTERED {
+        let Table { last, by_function } = &mut *table;
+        if by_function.len() >= MAX_REGISTERED {
             return Err(NotRegistered::Full);
         }
-        let key = (service, function);
-        if table.contains_key(&key) {
+        // Functions of one service are those of one server, or single ones.
+        let is_taken = match function {
+            Some(_) => {
+                [function, None].into_iter().any(|one| by_function.contains_key(&(service.clone(), one)))
+            }
+            None => is_served(by_function, &service),
+        };
+        if is_taken {
             return Err(NotRegistered::Taken);
         }
-        *next += 1;
-        table.insert(key, Registered { number: *next, serves });
-        Ok(*next)
+        *last += 1;
+        by_function.insert((service, function), Registered { number: *last, serves });
+        Ok(*last)
     }
 
     /// Ends a registration. Calls that were offered before may still be on their way to it.
-    pub(crate) fn withdraw(&self, service: &Name, function: u16, number: u64) {
+    pub(crate) fn withdraw(&self, service: &Name, function: Option<u16>, number: u64) {
         let mut table = self.write();
         let key = (service.clone(), function);
-        if table.1.get(&key).is_some_and(|registered| registered.number == number) {
-            table.1.remove(&key);
+        if table.by_function.get(&key).is_some_and(|registered| registered.number == number) {
+            table.by_function.remove(&key);
         }
     }
 
     /// Returns whether any function of a service is registered.
     pub(crate) fn serves(&self, service: &Name) -> bool {
-        let first = (service.clone(), 0);
-        self.read().1.range(first..).next().is_some_and(|((name, _), _)| name == service)
+        is_served(&self.read().by_function, service)
     }
 
     /// Hands a call to whoever serves its function.
     fn offer(&self, mut call: Incoming<F>) {
         debug_assert_eq!(call.function, SERVICE_CALL);
         let Ok((head, at)) = CallHead::parse(&call.payload) else { return call.refuse(Status::Malformed) };
-        let key = (head.service, head.function);
-        let serves = self.read().1.get(&key).map(|registered| Arc::clone(&registered.serves));
+        let serves = {
+            let table = self.read();
+            let mut key = (head.service, Some(head.function));
+            let found = table.by_function.get(&key).or_else(|| {
+                key.1 = None;
+                table.by_function.get(&key)
+            });
+            found.map(|registered| Arc::clone(&registered.serves))
+        };
         let Some(serves) = serves else { return call.refuse(Status::UnknownFunction) };
         let mut request = std::mem::take(&mut call.payload);
         request.drain(..at);
@@ -149,8 +176,17 @@ impl<F: Fabric> Services<F> {
         } else {
             Some(call)
         };
-        serves.offer(Arrived { asked: Asked { caller: head.caller, answer: Obligation(answer) }, request });
+        serves.offer(Arrived {
+            function: head.function,
+            asked: Asked { caller: head.caller, answer: Obligation(answer) },
+            request,
+        });
     }
+}
+
+fn is_served<F: Fabric>(by_function: &BTreeMap<(Name, Option<u16>), Registered<F>>, service: &Name) -> bool {
+    let first = (service.clone(), None);
+    by_function.range(first..).next().is_some_and(|((name, _), _)| name == service)
 }
 
 /// The worker's end of a node's services.

@@ -25,7 +25,7 @@ impl<F: Fabric> Local<F> {
 }
 
 impl<F: Fabric> Serves<F> for Local<F> {
-    fn offer(&self, Arrived { asked, request }: Arrived<F>) {
+    fn offer(&self, Arrived { asked, request, .. }: Arrived<F>) {
         let acts = self.exchange().offer(request, asked, Asked::is_over);
         settle(acts);
         self.arrived.raise();
@@ -77,16 +77,16 @@ impl<F: Fabric> Tier<F> {
             exchange: Mutex::new(Exchange::new(ExchangeLimits::default(), self.draw() as u32)),
             arrived: node.fabric.host().signal(),
         });
-        let registered = node.services.register(service.clone(), function, Arc::clone(&local) as _);
-        let number = registered.map_err(|error| not_registered(error, &service, function))?;
+        let registered = node.services.register(service.clone(), Some(function), Arc::clone(&local) as _);
+        let number = registered.map_err(|error| not_registered(error, &service))?;
         Ok(Calls { running: Arc::clone(&self.running), service, function, number, local })
     }
 }
 
 /// Returns the error of a failed registration.
-pub(crate) fn not_registered(error: NotRegistered, service: &Name, function: u16) -> RequestError {
+pub(crate) fn not_registered(error: NotRegistered, service: &Name) -> RequestError {
     match error {
-        NotRegistered::Taken => RequestError::Registered { service: service.clone(), function },
+        NotRegistered::Taken => RequestError::Registered { service: service.clone() },
         NotRegistered::Full => {
             RequestError::Limit { what: "registered functions at the node", limit: 65_536 }
         }
@@ -139,7 +139,7 @@ impl<F: Fabric> Calls<F> {
 
 impl<F: Fabric> Drop for Calls<F> {
     fn drop(&mut self) {
-        self.running.node.services.withdraw(&self.service, self.function, self.number);
+        self.running.node.services.withdraw(&self.service, Some(self.function), self.number);
         let Remains { waiting, taken, .. } = self.local.exchange().end();
         waiting.into_iter().for_each(|asked| asked.answer.refuse(Status::Draining));
         drop(taken);

@@ -16,8 +16,8 @@ use dunlin_tier::{
     Grantee, Handle, Layout, Listing, LmrId, Name, NameError, NodeId, Principal, PrincipalError, RecordError,
     Rights,
 };
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 
 /// The access to a node's arena that other nodes get.
 pub(crate) fn arena_access(capabilities: &Capabilities) -> Access {
@@ -41,6 +41,12 @@ impl<F: Fabric> Drop for Running<F> {
         self.node.paths.clear();
         self.node.clients.iter().chain(&self.node.waiters).for_each(|clients| clients.clear());
         self.node.board.close();
+        self.node
+            .links
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .iter_mut()
+            .for_each(|link| *link = None);
         self.node.callers.iter().flatten().for_each(|clients| clients.clear());
         drop(self.server.take());
         self.tasks.drain(..).for_each(Task::join);

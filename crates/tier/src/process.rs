@@ -17,6 +17,20 @@ use crate::rights::{Grantee, MAX_GRANTS, Rights};
 
 /// The name of the service that a node offers to processes.
 pub const SERVICE: &str = "dunlin.tier.process";
+/// The environment variable that names the address of this host's node for processes.
+pub const NODE_VARIABLE: &str = "DUNLIN_NODE";
+
+/// Returns the name of a user's node among the addresses of shared memory, where [`NODE_VARIABLE`] does not say another.
+pub fn default_name(user: u32) -> String {
+    format!("dunlin-node-{user}")
+}
+
+/// Returns the name of the address at which a node takes calls of the engine for any service (`node:SERVICE`), from the
+/// name of its address for processes.
+pub fn gateway_name(name: &str) -> String {
+    format!("{name}-calls")
+}
+
 /// The error of the application that carries a [`Problem`].
 pub const REFUSED: u16 = 1;
 /// The error of the application without a payload: the bytes are not all on this node, so ask the function that may

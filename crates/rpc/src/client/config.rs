@@ -10,7 +10,7 @@ use crate::tune::Tuners;
 use crate::tune::shared::{FetchChoice, FetchTuner};
 use crate::tune::table::FetchTable;
 use crate::tune::wait::FirstRead;
-use dunlin_fabric::{Capabilities, Fabric, Host, Nanos, nanos};
+use dunlin_fabric::{Capabilities, Fabric, Host, Nanos, PeerIdentity, nanos};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,6 +59,9 @@ pub struct ClientConfig {
     /// The name of the service to connect to; empty for any. Default: empty. A typed client asks for the name
     /// of its service.
     pub service: String,
+    /// The process that has to serve at the address, as the operating system reports it; any if `None`, the default.
+    /// Connecting to another one fails.
+    pub server: Option<PeerIdentity>,
     /// The name of the client's program, for the logs and the statistics of servers
     /// ([`Server::clients`](crate::Server::clients)); at most 64 bytes, the rest is cut. Empty by default: servers
     /// get no name.
@@ -125,6 +128,7 @@ impl Default for ClientConfig {
             silence: Duration::from_secs(10),
             worker: None,
             service: String::new(),
+            server: None,
             program: String::new(),
             identity: None,
             token: Vec::new(),

@@ -59,9 +59,9 @@ pub(crate) fn greet<F: Fabric>(
     config: &ClientConfig,
     until: Nanos,
 ) -> Result<Greeting<F>, ConnectError> {
-    match greet_as(fabric, address, (&config.service, &config.token, named(config)), until) {
+    match greet_as(fabric, address, config, (&config.service, named(config)), until) {
         Err(ConnectError::OtherService(text)) if text.ends_with(NAMELESS) => {
-            greet_as(fabric, address, ("", &config.token, named(config)), until)
+            greet_as(fabric, address, config, ("", named(config)), until)
         }
         greeted => greeted,
     }
@@ -78,10 +78,16 @@ fn named(config: &ClientConfig) -> Extensions {
 fn greet_as<F: Fabric>(
     fabric: &F,
     address: &Address,
-    (service, token, extensions): (&str, &[u8], Extensions),
+    config: &ClientConfig,
+    (service, extensions): (&str, Extensions),
     until: Nanos,
 ) -> Result<Greeting<F>, ConnectError> {
     let link = fabric.dial(address, until)?;
+    let peer = link.peer();
+    // Before the token is sent.
+    if let Some(expected) = config.server.as_ref().filter(|expected| **expected != peer) {
+        return Err(ConnectError::OtherProcess { expected: expected.clone(), peer });
+    }
     let is_named = !extensions.0.is_empty();
     let hello = Hello {
         min_version: MIN_VERSION,
@@ -89,7 +95,7 @@ fn greet_as<F: Fabric>(
         capabilities: 0,
         process_id: dunlin_fabric::Host::process_id(fabric.host()),
         service: service.to_owned(),
-        token: Token(token.to_vec()),
+        token: Token(config.token.clone()),
         extensions,
     };
     // A server that refuses everybody may have closed the connection before our hello. Its refusal can still
@@ -118,7 +124,7 @@ fn greet_as<F: Fabric>(
         // A server of version 3 or below does not know extensions. Without them it names its versions.
         Record::Refused(refused) if refused.code == RefusalCode::MALFORMED && is_named => {
             drop(link);
-            greet_as(fabric, address, (service, token, Extensions::default()), until)
+            greet_as(fabric, address, config, (service, Extensions::default()), until)
         }
         Record::Refused(refused) => Err(ConnectError::Refused(printable(&refused.text))),
         other => {

@@ -371,7 +371,10 @@ impl<F: Fabric> Control<F> {
             extensions: Extensions::default(),
         });
         // Before the reply: the client's first call follows it.
-        let opened = self.observer.as_ref().map_or(Ok(()), |one| one.opened(number, &session.link.peer()));
+        let opened = self
+            .observer
+            .as_ref()
+            .map_or(Ok(()), |one| one.opened(number, &session.link.peer(), &hello.service));
         if let Err(text) = opened {
             self.refuse(&session.link, RefusalCode::TOO_MANY, &text);
             return Err(Over);

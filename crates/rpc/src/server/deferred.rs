@@ -133,12 +133,30 @@ pub trait Taker<F: Fabric>: Send + Sync + 'static {
     fn take(&self, call: Incoming<F>);
 }
 
-/// The takers of a server, by function id.
-pub(crate) struct Takers<F: Fabric>(pub(crate) BTreeMap<u16, Arc<dyn Taker<F>>>);
+/// The takers of a server.
+pub(crate) struct Takers<F: Fabric> {
+    /// By function id.
+    pub(crate) declared: BTreeMap<u16, Arc<dyn Taker<F>>>,
+    /// Of the functions that the application does not declare.
+    pub(crate) others: Option<Arc<dyn Taker<F>>>,
+}
+
+impl<F: Fabric> Default for Takers<F> {
+    fn default() -> Self {
+        Takers { declared: BTreeMap::new(), others: None }
+    }
+}
+
+impl<F: Fabric> Takers<F> {
+    /// Returns the taker of a pulled function, if it has one.
+    pub(crate) fn of(&self, function: u16) -> Option<&Arc<dyn Taker<F>>> {
+        self.declared.get(&function).or(self.others.as_ref())
+    }
+}
 
 impl<F: Fabric> std::fmt::Debug for Takers<F> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_set().entries(self.0.keys()).finish()
+        f.debug_struct("Takers").field("others", &self.others.is_some()).finish_non_exhaustive()
     }
 }
 

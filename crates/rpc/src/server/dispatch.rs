@@ -687,7 +687,7 @@ impl<F: Fabric> Dispatcher<F> {
         let (payload, clock) = (payload.to_vec(), self.now.clone());
         let incoming = Incoming::new(call.function, payload, lane.session, (call.deadline, clock), deferred);
         if mode == FunctionMode::Pull
-            && let Some(taker) = self.shared.takers.0.get(&call.function)
+            && let Some(taker) = self.shared.takers.of(call.function)
         {
             lane.in_service += 1;
             // The answer comes through the inbox, also that of a call that is dropped in a panic.

@@ -19,7 +19,7 @@ enum Event {
 struct Watch(Mutex<Vec<Event>>);
 
 impl ConnectionObserver for Watch {
-    fn opened(&self, session: u64, peer: &PeerIdentity) -> Result<(), String> {
+    fn opened(&self, session: u64, peer: &PeerIdentity, _: &str) -> Result<(), String> {
         let mut events = self.0.lock().unwrap();
         if events.len() >= 2 {
             events.push(Event::Refused);

@@ -1,11 +1,14 @@
 //! Services of processes: between nodes, with mistakes, and with processes that vanish or lie.
 
 use crate::common::{HANG, Serving, attach, config, fabric, serve, tag, wait};
-use dunlin_rpc::{ApplicationCode, CallError, Cause, Client, ClientConfig, Status};
+use dunlin_fabric::{Address, Scheme};
+use dunlin_rpc::{
+    ApplicationCode, CallError, Cause, Client, ClientConfig, FunctionMode, ServerBuilder, Status,
+};
 use dunlin_tier::process::service::{
     INVOKE, INVOKE_REFUSED, Outcome, RECEIVE, REGISTER, REPLY, ServiceRequest, WITHDRAW,
 };
-use dunlin_tier::process::{ATTACH, Problem, ProcessRequest, REFUSED, SERVICE};
+use dunlin_tier::process::{ATTACH, Problem, ProcessRequest, REFUSED, SERVICE, gateway_name};
 use dunlin_tier::{Name, Slots};
 use dunlin_tier_client::{Calls, ReceiveError, RequestError};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -90,7 +93,7 @@ fn mistakes_are_told() {
     let nobody = CallError::NotExecuted(Cause::Refused(Status::UnknownFunction));
     assert_eq!(call_error(far.call("one", "sums", 1, b"", &mut [])), nobody);
     let calls = near.register("sums", 1).unwrap();
-    assert!(matches!(near.register("sums", 1), Err(RequestError::Registered { function: 1, .. })));
+    assert!(matches!(near.register("sums", 1), Err(RequestError::Registered { .. })));
     assert_eq!(call_error(near.call("", "sums", 2, b"", &mut [])), nobody, "an empty name is the own node");
     assert!(
         matches!(near.call("three", "sums", 1, b"", &mut []), Err(RequestError::NoNode(name)) if name == "three")
@@ -311,4 +314,118 @@ fn a_process_has_a_bounded_number_of_calls_under_way() {
             calls.receive(&mut [0; 1]).unwrap().reply(b"y").unwrap();
         }
     });
+}
+
+/// Plain clients and servers of the engine, with the node between them.
+fn engine_server(name: &str) -> dunlin_rpc::Server<dunlin_fabric_shm::ShmFabric> {
+    let address = Address::new(Scheme::Shm, name).unwrap();
+    ServerBuilder::new(&fabric())
+        .function(5, FunctionMode::Worker)
+        .function(6, FunctionMode::Pool)
+        .pool(|request: &dunlin_rpc::Request<'_>, reply: &mut dunlin_rpc::Reply<'_>| {
+            reply.write(&[request.payload, request.payload].concat())?;
+            Ok(())
+        })
+        .serve(&address, |_| {
+            Box::new(|request: &dunlin_rpc::Request<'_>, reply: &mut dunlin_rpc::Reply<'_>| {
+                match request.payload {
+                    b"panic" => panic!("asked for"),
+                    b"error" => Err(Status::Application(ApplicationCode::new(9).unwrap())),
+                    bytes => Ok(reply.write(&bytes.iter().rev().copied().collect::<Vec<_>>())?),
+                }
+            })
+        })
+        .unwrap()
+}
+
+fn gateway(node: &Serving) -> Address {
+    Address::new(Scheme::Shm, &gateway_name(node.address.name())).unwrap()
+}
+
+fn client_of(node: &Serving, service: &str) -> Client<dunlin_fabric_shm::ShmFabric> {
+    let config = ClientConfig { service: service.to_owned(), timeout: HANG, ..ClientConfig::default() };
+    Client::connect(&fabric(), &gateway(node), config).unwrap()
+}
+
+#[test]
+fn clients_and_servers_of_the_engine_meet_through_the_nodes() {
+    let nodes = nodes("engine", &["one", "two"]);
+    let server = engine_server(&format!("tier-test-{}-engine", tag("engine")));
+    let process = attach(&nodes[1].address);
+    let announced = process.announce("reverse", server.address()).unwrap();
+    announced.check(HANG).unwrap();
+    assert!(matches!(process.announce("reverse", server.address()), Err(RequestError::Registered { .. })));
+    assert!(matches!(process.register("reverse", 1), Err(RequestError::Registered { .. })));
+    for (node, service) in [(0, "reverse"), (1, "reverse"), (0, "reverse@two")] {
+        let mut client = client_of(&nodes[node], service);
+        for length in [0usize, 3, 100, 5000, 300_000] {
+            let request: Vec<u8> = (0..length).map(|at| at as u8).collect();
+            let mut expected = request.clone();
+            expected.reverse();
+            assert!(client.call(5, &request).unwrap()[..] == expected[..], "{service}, {length} bytes");
+        }
+        assert_eq!(&client.call(6, b"ab").unwrap()[..], b"abab");
+        let code = CallError::Application { code: 9, payload: vec![] };
+        assert_eq!(client.call(5, b"error").unwrap_err(), code);
+        let panicked = CallError::Executed(Cause::HandlerPanicked);
+        assert_eq!(client.call(5, b"panic").unwrap_err(), panicked);
+        let unknown = CallError::NotExecuted(Cause::Refused(Status::UnknownFunction));
+        assert_eq!(client.call(7, b"").unwrap_err(), unknown);
+        // Many in flight.
+        let ids: Vec<_> =
+            (0..50u8).map(|at| (client.submit_waiting_on(0, 5, &[at, 0]).unwrap(), at)).collect();
+        let mut open = ids.len();
+        while open > 0 {
+            open -= client.collect(|id, answer| {
+                let at = ids.iter().find(|(one, _)| *one == id).unwrap().1;
+                assert_eq!(answer.unwrap(), [0, at]);
+            });
+        }
+    }
+    // Table 1's calls reach the same server.
+    let mut answer = [0; 2];
+    attach(&nodes[0].address).call("two", "reverse", 5, b"ab", &mut answer).unwrap();
+    assert_eq!(&answer, b"ba");
+    let unreachable = CallError::NotExecuted(Cause::Refused(Status::Unreachable));
+    assert_eq!(client_of(&nodes[0], "nobody's").call(5, b"").unwrap_err(), unreachable);
+    let mut client = client_of(&nodes[0], "reverse");
+    assert_eq!(&client.call(5, b"ab").unwrap()[..], b"ba");
+    drop(announced);
+    let unknown = CallError::NotExecuted(Cause::Refused(Status::UnknownFunction));
+    assert_eq!(client.call(5, b"ab").unwrap_err(), unknown, "the route was known");
+    assert_eq!(client.call(5, b"ab").unwrap_err(), unreachable, "and looked for again");
+    let config = ClientConfig { service: "x@three".to_owned(), ..ClientConfig::default() };
+    let error = Client::connect(&fabric(), &gateway(&nodes[0]), config).unwrap_err();
+    assert!(error.to_string().contains("no three"), "{error}");
+}
+
+/// A process cannot lead the node to a server of another process.
+#[test]
+fn a_server_of_another_process_is_not_taken_for_the_own_one() {
+    let nodes = nodes("other", &["one"]);
+    let name = format!("tier-test-{}-other", tag("other"));
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["services::serves_elsewhere", "--exact", "--nocapture", "--test-threads=1"])
+        .env("TIER_TEST_ELSEWHERE", &name)
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let address = Address::new(Scheme::Shm, &name).unwrap();
+    wait("the server", || Client::connect(&fabric(), &address, ClientConfig::default()).ok());
+    let process = attach(&nodes[0].address);
+    let _announced = process.announce("stolen", &address).unwrap();
+    let mut client = client_of(&nodes[0], "stolen");
+    let error = client.call(5, b"ab").unwrap_err();
+    assert_eq!(error.was_executed(), Some(false), "{error}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+/// The child of the test above.
+#[test]
+fn serves_elsewhere() {
+    if let Ok(name) = std::env::var("TIER_TEST_ELSEWHERE") {
+        let _server = engine_server(&name);
+        sleep(Duration::from_secs(600));
+    }
 }

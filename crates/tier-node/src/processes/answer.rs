@@ -8,7 +8,7 @@ use dunlin_fabric::{Fabric, Nanos};
 use dunlin_rpc::{ApplicationCode, PoolService, Puller, Reply, Request, Service, Status};
 use dunlin_tier::Grantee;
 use dunlin_tier::message::Refusal;
-use dunlin_tier::process::service::{REGISTER, SERVERS, WITHDRAW};
+use dunlin_tier::process::service::{PING, REGISTER, REGISTER_SERVER, SERVERS, WITHDRAW};
 use dunlin_tier::process::{
     ELSEWHERE, MAX_CHANGED, MAX_HERE, MAX_MOVED, Opened, Problem, ProcessRequest, READ_HERE, REFUSED,
     WRITE_HERE, encode_listing,
@@ -73,7 +73,7 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
 
     /// Answers a request of the worker, which waits for nothing.
     fn work(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Refused> {
-        if let REGISTER | WITHDRAW = request.function {
+        if let REGISTER | REGISTER_SERVER | WITHDRAW | PING = request.function {
             let process = self.process(request.session)?;
             return put(reply, &self.registration(&process, request.function, request.payload)?);
         }

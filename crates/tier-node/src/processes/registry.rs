@@ -1,7 +1,8 @@
 //! The processes that are attached, their connections and their handles.
 
 use super::ProcessConfig;
-use super::service::Served;
+use super::service::Registered;
+use crate::forward::Board;
 use crate::lmr::Lmr;
 use crate::tier::Tier;
 use dunlin_fabric::{Fabric, PeerIdentity};
@@ -41,9 +42,9 @@ pub(super) struct Process<F: Fabric, P: Fabric> {
     pub(super) tier: Tier<F>,
     handles: Mutex<Slots<Arc<Lmr<F>>>>,
     /// Registered functions.
-    pub(super) services: Mutex<Slots<Arc<Served<F, P>>>>,
+    pub(super) services: Mutex<Slots<Registered<F, P>>>,
     usage: Arc<Usage>,
-    peer: PeerIdentity,
+    pub(super) peer: PeerIdentity,
 }
 
 /// A request that is being served counts against the limit of its process.
@@ -57,7 +58,7 @@ impl Drop for Serving<'_> {
 }
 
 impl<F: Fabric, P: Fabric> Process<F, P> {
-    pub(super) fn services(&self) -> MutexGuard<'_, Slots<Arc<Served<F, P>>>> {
+    pub(super) fn services(&self) -> MutexGuard<'_, Slots<Registered<F, P>>> {
         self.services.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -120,6 +121,8 @@ struct State<F: Fabric, P: Fabric> {
 pub(super) struct Registry<F: Fabric, P: Fabric> {
     pub(super) tier: Tier<F>,
     pub(super) config: ProcessConfig,
+    /// Calls to servers of this host.
+    pub(super) board: Arc<Board<P>>,
     state: RwLock<State<F, P>>,
     /// Hides the ids of regions, which name nodes, from processes.
     numbers: RandomState,
@@ -128,11 +131,12 @@ pub(super) struct Registry<F: Fabric, P: Fabric> {
 }
 
 impl<F: Fabric, P: Fabric> Registry<F, P> {
-    pub(super) fn new(tier: Tier<F>, config: ProcessConfig) -> Self {
+    pub(super) fn new(fabric: &P, tier: Tier<F>, config: ProcessConfig) -> Self {
         let state = State { sessions: HashMap::new(), processes: BTreeMap::new(), usage: BTreeMap::new() };
         let (answered, refused) = (AtomicU64::new(0), AtomicU64::new(0));
         let numbers = RandomState::new();
-        Registry { tier, config, state: RwLock::new(state), numbers, answered, refused }
+        let board = Arc::new(Board::new(fabric));
+        Registry { tier, config, board, state: RwLock::new(state), numbers, answered, refused }
     }
 
     fn read(&self) -> RwLockReadGuard<'_, State<F, P>> {
@@ -184,12 +188,44 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
         })
     }
 
-    fn new_process(&self, session: &Session<F, P>) -> Result<Process<F, P>, Problem> {
-        let (peer, usage) = (session.peer.clone(), Arc::clone(&session.usage));
+    /// Returns the node, acting for the principal of a process.
+    pub(super) fn acting_for(&self, peer: &PeerIdentity) -> Result<Tier<F>, Problem> {
         let user = peer.user.ok_or(Problem::Unknown)?;
         let named = self.config.users.get(&user);
         let principal = named.cloned().unwrap_or_else(|| format!("user-{user}"));
-        let tier = self.tier.acting_for(&principal).map_err(|_| Problem::Unknown)?;
+        self.tier.acting_for(&principal).map_err(|_| Problem::Unknown)
+    }
+
+    /// Counts a connection of a process; returns the count to which it belongs.
+    fn admit(state: &mut State<F, P>, peer: &PeerIdentity, limit: u16) -> Result<Arc<Usage>, String> {
+        let usage = Arc::clone(state.usage.entry((peer.user, peer.process)).or_default());
+        if usage.connections.load(Ordering::Relaxed) >= limit {
+            return Err(format!("the process has {limit} connections to this node already"));
+        }
+        // Changed with the lock held only.
+        usage.connections.fetch_add(1, Ordering::Relaxed);
+        Ok(usage)
+    }
+
+    /// Counts a connection to the gateway.
+    pub(super) fn admit_caller(&self, peer: &PeerIdentity) -> Result<(), String> {
+        Self::admit(&mut self.write(), peer, self.config.limits.connections).map(drop)
+    }
+
+    /// A connection to the gateway has ended.
+    pub(super) fn dismiss_caller(&self, peer: &PeerIdentity) {
+        let mut state = self.write();
+        let key = (peer.user, peer.process);
+        let was_last =
+            state.usage.get(&key).is_some_and(|usage| usage.connections.fetch_sub(1, Ordering::Relaxed) == 1);
+        if was_last {
+            state.usage.remove(&key);
+        }
+    }
+
+    fn new_process(&self, session: &Session<F, P>) -> Result<Process<F, P>, Problem> {
+        let (peer, usage) = (session.peer.clone(), Arc::clone(&session.usage));
+        let tier = self.acting_for(&peer)?;
         let limits = &self.config.limits;
         let handles = Mutex::new(Slots::new(limits.handles, self.tier.draw() as u32));
         let services = Mutex::new(Slots::new(limits.services.into(), self.tier.draw() as u32));
@@ -242,15 +278,9 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
 }
 
 impl<F: Fabric, P: Fabric> ConnectionObserver for Registry<F, P> {
-    fn opened(&self, session: u64, peer: &PeerIdentity) -> Result<(), String> {
+    fn opened(&self, session: u64, peer: &PeerIdentity, _: &str) -> Result<(), String> {
         let mut state = self.write();
-        let usage = Arc::clone(state.usage.entry((peer.user, peer.process)).or_default());
-        let limit = self.config.limits.connections;
-        if usage.connections.load(Ordering::Relaxed) >= limit {
-            return Err(format!("the process has {limit} connections to this node already"));
-        }
-        // Changed with the lock held only.
-        usage.connections.fetch_add(1, Ordering::Relaxed);
+        let usage = Self::admit(&mut state, peer, self.config.limits.connections)?;
         state.sessions.insert(session, Session { peer: peer.clone(), usage, process: None });
         Ok(())
     }
@@ -263,8 +293,8 @@ impl<F: Fabric, P: Fabric> ConnectionObserver for Registry<F, P> {
         }
         let Some((secret, process)) = process else { return };
         // The receivers of this connection: a call that they get would be lost.
-        let services: Vec<Arc<Served<F, P>>> = process.services().values().map(Arc::clone).collect();
-        services.iter().for_each(|served| served.leave(session));
+        let services: Vec<Registered<F, P>> = process.services().values().cloned().collect();
+        services.iter().for_each(|one| one.leave(session));
         if let Some((_, connections)) = state.processes.get_mut(&secret) {
             *connections -= 1;
             if *connections > 0 {
@@ -273,7 +303,7 @@ impl<F: Fabric, P: Fabric> ConnectionObserver for Registry<F, P> {
             state.processes.remove(&secret);
         }
         drop(state);
-        process.services().take_all().iter().for_each(|served| served.end(process.tier.node()));
+        process.services().take_all().iter().for_each(|one| one.end(process.tier.node()));
         // A request that is still being served keeps its region until it ends, and opens no handle any more.
         let regions = process.handles().take_all();
         process.usage.handles.fetch_sub(regions.len() as u32, Ordering::Relaxed);

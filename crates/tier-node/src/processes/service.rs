@@ -3,12 +3,13 @@
 
 use super::registry::{Process, Registry};
 use crate::calling::encode_call;
+use crate::forward::Board;
 use crate::node::Node;
 use crate::services::{Arrived, Asked, Serves};
 use crate::serving::not_registered;
-use dunlin_fabric::{Fabric, nanos};
-use dunlin_rpc::{ApplicationCode, CallError, Cause, Incoming, Status, Taker};
-use dunlin_tier::call::SERVICE_CALL;
+use dunlin_fabric::{Address, Fabric, nanos};
+use dunlin_rpc::{ApplicationCode, AsyncClient, CallError, Cause, ClientConfig, Incoming, Status, Taker};
+use dunlin_tier::call::{MAX_CALL, SERVICE_CALL};
 use dunlin_tier::process::service::{
     Handed, INVOKE, INVOKE_REFUSED, NOTHING, Outcome, ServiceRequest, encode_servers,
 };
@@ -18,6 +19,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+/// The time that a server has for a one-way call.
+const ONE_WAY_TIME: Duration = Duration::from_secs(10);
+
 /// A function that a process serves.
 #[derive(Debug)]
 pub(super) struct Served<F: Fabric, P: Fabric> {
@@ -26,6 +30,72 @@ pub(super) struct Served<F: Fabric, P: Fabric> {
     /// The number of the registration at the node.
     number: AtomicU64,
     exchange: Mutex<Exchange<Asked<F>, Incoming<P>>>,
+}
+
+/// A server of the engine that a process runs, for all functions of a service.
+#[derive(Debug)]
+pub(super) struct Hosted<P: Fabric> {
+    service: Name,
+    number: AtomicU64,
+    board: Arc<Board<P>>,
+    client: AsyncClient<P>,
+}
+
+impl<F: Fabric, P: Fabric> Serves<F> for Hosted<P> {
+    fn offer(&self, Arrived { function, asked, request }: Arrived<F>) {
+        let time = asked.answer.time_left().unwrap_or(ONE_WAY_TIME);
+        let done = move |outcome| asked.answer.relay(outcome);
+        self.board.call(&self.client, function, &request, time, Box::new(done));
+    }
+}
+
+/// A registration of a process.
+#[derive(Debug)]
+pub(super) enum Registered<F: Fabric, P: Fabric> {
+    Function(Arc<Served<F, P>>),
+    Server(Arc<Hosted<P>>),
+}
+
+impl<F: Fabric, P: Fabric> Clone for Registered<F, P> {
+    fn clone(&self) -> Self {
+        match self {
+            Registered::Function(served) => Registered::Function(Arc::clone(served)),
+            Registered::Server(hosted) => Registered::Server(Arc::clone(hosted)),
+        }
+    }
+}
+
+impl<F: Fabric, P: Fabric> Registered<F, P> {
+    /// Registers it at the node.
+    fn register(&self, node: &Node<F>) -> Result<(), Problem> {
+        let (service, function, place, serves): (_, _, _, Arc<dyn Serves<F>>) = match self {
+            Registered::Function(one) => {
+                (&one.service, Some(one.function), &one.number, Arc::clone(one) as _)
+            }
+            Registered::Server(one) => (&one.service, None, &one.number, Arc::clone(one) as _),
+        };
+        let number = node.services.register(service.clone(), function, serves);
+        place.store(number.map_err(|error| not_registered(error, service))?, Ordering::Release);
+        Ok(())
+    }
+
+    /// A connection has ended: its receivers leave.
+    pub(super) fn leave(&self, session: u64) {
+        if let Registered::Function(served) = self {
+            served.leave(session);
+        }
+    }
+
+    /// The process withdraws it, or has ended.
+    pub(super) fn end(&self, node: &Node<F>) {
+        match self {
+            Registered::Function(served) => served.end(node),
+            // The end of the server, or of the connection to it, ends its calls.
+            Registered::Server(hosted) => {
+                node.services.withdraw(&hosted.service, None, hosted.number.load(Ordering::Acquire));
+            }
+        }
+    }
 }
 
 fn fail<P: Fabric>(call: Incoming<P>, problem: &Problem) {
@@ -111,15 +181,14 @@ impl<F: Fabric, P: Fabric> Served<F, P> {
         }
     }
 
-    /// A connection has ended: its receivers leave.
-    pub(super) fn leave(&self, session: u64) {
+    fn leave(&self, session: u64) {
         let gone = self.exchange().leave(|receiver| receiver.session == session);
         gone.into_iter().for_each(|receiver| receiver.refuse(Status::Draining));
     }
 
     /// The process withdraws the function, or has ended.
-    pub(super) fn end(&self, node: &Node<F>) {
-        node.services.withdraw(&self.service, self.function, self.number.load(Ordering::Acquire));
+    fn end(&self, node: &Node<F>) {
+        node.services.withdraw(&self.service, Some(self.function), self.number.load(Ordering::Acquire));
         let Remains { waiting, taken, receivers } = self.exchange().end();
         waiting.into_iter().for_each(|asked| asked.answer.refuse(Status::Draining));
         drop(taken);
@@ -128,7 +197,7 @@ impl<F: Fabric, P: Fabric> Served<F, P> {
 }
 
 impl<F: Fabric, P: Fabric> Serves<F> for Served<F, P> {
-    fn offer(&self, Arrived { asked, request }: Arrived<F>) {
+    fn offer(&self, Arrived { asked, request, .. }: Arrived<F>) {
         self.change(|exchange| exchange.offer(request, asked, Asked::is_over));
     }
 }
@@ -147,23 +216,27 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
                 let exchange =
                     Mutex::new(Exchange::new(ExchangeLimits::default(), process.tier.draw() as u32));
                 let number = AtomicU64::new(0);
-                let served = Arc::new(Served { service: service.clone(), function, number, exchange });
-                let limit = self.config.limits.services;
-                let inserted = process.services().insert(Arc::clone(&served));
-                let registration = inserted.map_err(|_| Problem::Services(limit))?;
-                match node.services.register(service.clone(), function, Arc::clone(&served) as _) {
-                    Ok(number) => served.number.store(number, Ordering::Release),
-                    Err(error) => {
-                        process.services().remove(registration);
-                        return Err(not_registered(error, &service, function).into());
-                    }
-                }
-                // The process may have ended meanwhile, before the node knew the number.
-                if process.services().get(registration).is_none() {
-                    served.end(node);
-                }
-                Ok(registration.to_le_bytes().to_vec())
+                let served = Served { service, function, number, exchange };
+                self.enter(process, &Registered::Function(Arc::new(served)))
             }
+            ServiceRequest::RegisterServer { service, address } => {
+                let address: Address = address.parse().map_err(|_| Problem::Malformed)?;
+                let config = ClientConfig {
+                    // A process cannot lead the node to another one's server.
+                    server: Some(process.peer.clone()),
+                    max_response: MAX_CALL.into(),
+                    program: format!("tier node {}", node.config.node),
+                    ..ClientConfig::default()
+                };
+                let client = self.board.client(&address, config).map_err(|error| {
+                    tracing::warn!(target: "dunlin::tier", %address, %error, "no client for a server of this host");
+                    Problem::Malformed
+                })?;
+                let number = AtomicU64::new(0);
+                let hosted = Hosted { service, number, board: Arc::clone(&self.board), client };
+                self.enter(process, &Registered::Server(Arc::new(hosted)))
+            }
+            ServiceRequest::Ping => Ok(Vec::new()),
             ServiceRequest::Withdraw { registration } => {
                 let served = process.services().remove(registration).ok_or(Problem::NotRegistered)?;
                 served.end(node);
@@ -171,6 +244,21 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
             }
             _ => Err(Problem::Malformed),
         }
+    }
+
+    fn enter(&self, process: &Process<F, P>, registered: &Registered<F, P>) -> Result<Vec<u8>, Problem> {
+        let node = process.tier.node();
+        let inserted = process.services().insert(registered.clone());
+        let registration = inserted.map_err(|_| Problem::Services(self.config.limits.services))?;
+        if let Err(problem) = registered.register(node) {
+            process.services().remove(registration);
+            return Err(problem);
+        }
+        // The process may have ended meanwhile, before the node knew the number.
+        if process.services().get(registration).is_none() {
+            registered.end(node);
+        }
+        Ok(registration.to_le_bytes().to_vec())
     }
 
     /// Finds the nodes that serve a service. Waits for all nodes.
@@ -189,8 +277,10 @@ pub(super) struct Desk<F: Fabric, P: Fabric>(pub(super) Arc<Registry<F, P>>);
 impl<F: Fabric, P: Fabric> Desk<F, P> {
     fn served(&self, session: u64, registration: u64) -> Result<Arc<Served<F, P>>, Problem> {
         let process = self.0.process(session)?;
-        let served = process.services().get(registration).map(Arc::clone);
-        served.ok_or(Problem::NotRegistered)
+        match process.services().get(registration) {
+            Some(Registered::Function(served)) => Ok(Arc::clone(served)),
+            _ => Err(Problem::NotRegistered),
+        }
     }
 
     /// Calls a service of a node, and answers as the call ends.
@@ -226,7 +316,7 @@ impl<F: Fabric, P: Fabric> Desk<F, P> {
                 outcome => call.relay(outcome),
             }
         };
-        this.board.call(this, (node, SERVICE_CALL), &bytes, time, Box::new(done));
+        this.forward(node, SERVICE_CALL, &bytes, time, Box::new(done));
     }
 }
 

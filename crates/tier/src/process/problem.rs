@@ -47,13 +47,8 @@ pub enum Problem {
     Busy,
     /// A node did not complete an operation in time, or ended. It may have been executed.
     Unanswered(String),
-    /// The function is registered at the node.
-    Registered {
-        /// The service.
-        service: Name,
-        /// The number of the function.
-        function: u16,
-    },
+    /// A function of the service is registered at the node.
+    Registered(Name),
     /// The process has as many registered functions as the node allows.
     Services(u16),
     /// The process has no such registration.
@@ -106,7 +101,7 @@ impl Problem {
             Problem::Length(length) => kind(20).u64(*length),
             Problem::Busy => kind(21),
             Problem::Unanswered(node) => kind(22).text(cut(node)),
-            Problem::Registered { service, function } => kind(24).u16(*function).text(service.as_bytes()),
+            Problem::Registered(service) => kind(24).text(service.as_bytes()),
             Problem::Services(limit) => kind(25).u16(*limit),
             Problem::NotRegistered => kind(26),
             Problem::Other { text, may_have_executed } => {
@@ -153,10 +148,7 @@ impl Problem {
                 let may_have_executed = reader.flag()?;
                 Problem::Other { text: reader.string()?, may_have_executed }
             }
-            24 => {
-                let function = reader.u16()?;
-                Problem::Registered { service: reader.name()?, function }
-            }
+            24 => Problem::Registered(reader.name()?),
             25 => Problem::Services(reader.u16()?),
             26 => Problem::NotRegistered,
             _ => return Err(Malformed),

@@ -16,6 +16,11 @@ pub const REPLY: u16 = 20;
 pub const INVOKE: u16 = 21;
 /// Finds the nodes that serve a service. Answer: their names.
 pub const SERVERS: u16 = 22;
+/// Registers a server of the engine, which the process runs at an address of this host, for all functions of a service.
+/// Answer: the number of the registration, 8 bytes.
+pub const REGISTER_SERVER: u16 = 23;
+/// Does nothing. Fails if the node does not know the process.
+pub const PING: u16 = 24;
 /// The error of the application that carries a [`Problem`](super::Problem) of [`INVOKE`]: the largest code. All other
 /// codes are those of the service that was called, which cannot use this one.
 pub const INVOKE_REFUSED: u16 = 0xfeff;
@@ -45,6 +50,15 @@ pub enum ServiceRequest<'a> {
         /// The function.
         function: u16,
     },
+    /// [`REGISTER_SERVER`].
+    RegisterServer {
+        /// The service.
+        service: Name,
+        /// The address of the server, at most 255 bytes.
+        address: &'a str,
+    },
+    /// [`PING`].
+    Ping,
     /// [`WITHDRAW`].
     Withdraw {
         /// The number of the registration.
@@ -97,6 +111,8 @@ impl<'a> ServiceRequest<'a> {
     pub fn function(&self) -> u16 {
         match self {
             ServiceRequest::Register { .. } => REGISTER,
+            ServiceRequest::RegisterServer { .. } => REGISTER_SERVER,
+            ServiceRequest::Ping => PING,
             ServiceRequest::Withdraw { .. } => WITHDRAW,
             ServiceRequest::Receive { .. } => RECEIVE,
             ServiceRequest::Reply { .. } => REPLY,
@@ -111,6 +127,10 @@ impl<'a> ServiceRequest<'a> {
         let writer = Writer(std::mem::take(payload));
         let writer = match self {
             ServiceRequest::Register { service, function } => writer.u16(*function).text(service.as_bytes()),
+            ServiceRequest::RegisterServer { service, address } => {
+                writer.text(service.as_bytes()).text(address.as_bytes())
+            }
+            ServiceRequest::Ping => writer,
             ServiceRequest::Withdraw { registration } => writer.u64(*registration),
             ServiceRequest::Receive { registration, room, waits } => {
                 writer.u64(*registration).u32(*room).u8(u8::from(*waits))
@@ -146,6 +166,12 @@ impl<'a> ServiceRequest<'a> {
                 let function = reader.u16()?;
                 ServiceRequest::Register { service: reader.name()?, function }
             }
+            REGISTER_SERVER => {
+                let service = reader.name()?;
+                let address = std::str::from_utf8(reader.text()?).map_err(|_| Malformed)?;
+                ServiceRequest::RegisterServer { service, address }
+            }
+            PING => ServiceRequest::Ping,
             WITHDRAW => ServiceRequest::Withdraw { registration: reader.u64()? },
             RECEIVE => {
                 let (registration, room) = (reader.u64()?, reader.u32()?);
@@ -255,6 +281,8 @@ mod tests {
             let [registration, number] = numbers;
             let requests = [
                 ServiceRequest::Register { service: service.clone(), function },
+                ServiceRequest::RegisterServer { service: service.clone(), address: &node },
+                ServiceRequest::Ping,
                 ServiceRequest::Withdraw { registration },
                 ServiceRequest::Receive { registration, room, waits: flag },
                 ServiceRequest::Reply { registration, number, outcome, next, bytes: &bytes },

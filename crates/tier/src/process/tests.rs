@@ -105,9 +105,8 @@ fn problem() -> impl Strategy<Value = Problem> {
         any::<u64>().prop_map(Problem::Length),
         Just(Problem::Busy),
         "[a-z]{1,255}".prop_map(Problem::Unanswered),
-        (prop::collection::vec(any::<u8>(), 1..=255), any::<u16>()).prop_map(|(service, function)| {
-            Problem::Registered { service: Name::new(service).unwrap(), function }
-        }),
+        prop::collection::vec(any::<u8>(), 1..=255)
+            .prop_map(|service| Problem::Registered(Name::new(service).unwrap())),
         any::<u16>().prop_map(Problem::Services),
         Just(Problem::NotRegistered),
         ("[a-z ]{0,255}", any::<bool>())
