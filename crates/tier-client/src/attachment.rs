@@ -7,7 +7,7 @@ use dunlin_tier::message::Malformed;
 use dunlin_tier::process::service::{INVOKE, INVOKE_REFUSED, NOTHING, RECEIVE, ServiceRequest};
 use dunlin_tier::process::{
     ATTACH, Attached, ELSEWHERE, NODE_VARIABLE, Problem, ProcessRequest, REFUSED, SERVICE, Secret,
-    default_name,
+    default_name, gateway_name,
 };
 use dunlin_tier_node::pool::{Pool, Taken};
 use dunlin_tier_node::{OperationError, RequestError};
@@ -45,6 +45,12 @@ pub fn default_address() -> Result<Address, AddressError> {
         Ok(address) => address.parse(),
         Err(_) => Address::new(Scheme::Shm, &default_name(rustix::process::geteuid().as_raw())),
     }
+}
+
+/// Returns the address at which a node takes calls of the engine's clients for any service, from its address for
+/// processes.
+pub fn gateway_address(node: &Address) -> Result<Address, AddressError> {
+    Address::new(node.scheme(), &gateway_name(node.name()))
 }
 
 /// The reason why a process could not attach to a node.

@@ -19,7 +19,7 @@ mod lmr;
 mod tier;
 
 pub use announce::Announced;
-pub use attachment::{AttachConfig, AttachError, default_address};
+pub use attachment::{AttachConfig, AttachError, default_address, gateway_address};
 pub use calls::{Calls, Request};
 pub use lmr::Lmr;
 pub use tier::Tier;

@@ -120,7 +120,7 @@ impl AsyncClient {
             return Ok(AsyncClient { on: On::Later(Later::new(address, &config, connect)), transport });
         }
         let resolved = fabrics.resolve(&address).map_err(DialError::from)?;
-        let to = &resolved.address;
+        let (to, config) = (&resolved.address, resolved.settle(config));
         let chosen = fabrics.choose(to).map_err(DialError::from)?;
         let name = chosen.capabilities().name;
         let on = match chosen {

@@ -179,7 +179,7 @@ impl Client {
         resolved: Resolved,
         config: ClientConfig,
     ) -> Result<Self, ConnectError> {
-        let to = &resolved.address;
+        let (to, config) = (&resolved.address, resolved.settle(config));
         let chosen = fabrics.choose(to).map_err(DialError::from)?;
         let name = chosen.capabilities().name;
         let on = match chosen {

@@ -255,6 +255,10 @@ impl Fabrics {
                 "this takes the address of one fabric, shm:NAME or rdma:HOST:PORT; Fabrics::resolve gives it"
                     .into(),
             ),
+            Scheme::Node => Err(
+                "this takes the address of a fabric, shm:NAME or rdma:HOST:PORT; node: is for calls by function"
+                    .into(),
+            ),
             Scheme::Sim => {
                 Err("the simulator is no place of this machine: use shm:NAME or rdma:HOST:PORT".into())
             }

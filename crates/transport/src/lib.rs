@@ -1,7 +1,8 @@
 //! Selection of the fabric by address: `shm:NAME` for shared memory, `rdma:HOST:PORT` for RDMA verbs,
 //! `ofi:PROVIDER:HOST:PORT` for libfabric (feature `ofi`), and `auto:HOST:PORT` for a fabric that both client
 //! and server can use, chosen at run time. Typed services (feature `thrift`) also accept `tcp:HOST:PORT`,
-//! stock Thrift; at an `auto:` address they use it if no fabric works.
+//! stock Thrift; at an `auto:` address they use it if no fabric works. `node:SERVICE` is a service that the nodes of the
+//! memory tier reach.
 //!
 //! This crate opens fabrics and provides clients and servers that work on any of them. It never holds code
 //! that the engine or a back-end needs, and it never overrides a choice that the user has made.
@@ -72,6 +73,7 @@ mod fabrics;
 mod later;
 mod memory;
 mod messages;
+mod node;
 mod resolve;
 mod server;
 mod several;
@@ -89,6 +91,7 @@ pub use connecting::Connecting;
 pub use dunlin_fabric::{ChosenTransport, IntoAddress, PassedOver};
 pub use fabrics::{Choose, ChosenFabric, Fabrics, FabricsConfig, GlobalInUse, TablesFrom};
 pub use messages::{MessageBuffer, MessageClient, MessageServer};
+pub use node::NodeServer;
 pub use resolve::{ResolveError, Resolved};
 pub use server::{Incoming, Server, ServerBuilder, Worker};
 pub use several::SeveralServers;

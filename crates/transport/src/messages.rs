@@ -94,6 +94,9 @@ impl MessageClient {
         if config.lazy {
             return Err(ConnectError::Lazy("a client of messages knows the server's threads from the start"));
         }
+        if address.scheme() == Scheme::Node {
+            return Err(DialError::from(through_nodes(&address)).into());
+        }
         let resolved = fabrics.resolve(&address).map_err(DialError::from)?;
         let to = &resolved.address;
         let chosen = fabrics.choose(to).map_err(DialError::from)?;
@@ -212,6 +215,9 @@ impl MessageServer {
         use dunlin_rpc::messages::MessageServer as On;
         let address = address.into_address().map_err(ListenError::from)?;
         one_fabric(&address)?;
+        if address.scheme() == Scheme::Node {
+            return Err(ListenError::from(through_nodes(&address)).into());
+        }
         let chosen = fabrics.choose(&address).map_err(ListenError::from)?;
         Ok(match chosen {
             ChosenFabric::Shm(fabric) => {
@@ -290,4 +296,10 @@ fn one_fabric(address: &Address) -> Result<(), ListenError> {
         }
         _ => Ok(()),
     }
+}
+
+/// Returns the error of a `node:` address.
+fn through_nodes(address: &Address) -> Unavailable {
+    let source = "messages need a connection to the server's own threads: use shm:NAME or rdma:HOST:PORT";
+    Unavailable { address: address.clone(), source: source.into() }
 }

@@ -12,6 +12,7 @@ use dunlin_fabric::door::{self, Door, Look};
 use dunlin_fabric::{
     Address, ChosenTransport, Fabric, Host, Nanos, PassedOver, RealHost, Scheme, Unavailable, nanos,
 };
+use dunlin_rpc::ClientConfig;
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -33,16 +34,31 @@ pub struct Resolved {
     pub why: String,
     /// The preferred transports that were skipped, with the reasons.
     pub passed_over: Vec<PassedOver>,
+    /// The service to ask for at the address, in place of the client's own settings; empty except for a `node:` address.
+    pub service: String,
 }
 
 impl Resolved {
     pub(crate) fn named(address: &Address) -> Self {
-        Resolved { address: address.clone(), why: NAMED.to_owned(), passed_over: Vec::new() }
+        Resolved {
+            address: address.clone(),
+            why: NAMED.to_owned(),
+            passed_over: Vec::new(),
+            service: String::new(),
+        }
+    }
+
+    /// Completes the settings of a client that connects to the address.
+    pub(crate) fn settle(&self, mut config: ClientConfig) -> ClientConfig {
+        if !self.service.is_empty() {
+            config.service.clone_from(&self.service);
+        }
+        config
     }
 
     /// Returns the transport of a client that has connected to the address.
     pub(crate) fn transport(self, name: &'static str) -> ChosenTransport {
-        let Resolved { address, why, passed_over } = self;
+        let Resolved { address, why, passed_over, .. } = self;
         ChosenTransport { name, address: address.to_string(), why, passed_over }
     }
 }
@@ -95,7 +111,8 @@ pub(crate) fn this_host() -> String {
 }
 
 impl Fabrics {
-    /// Resolves an `auto:` address to the address of a fabric; returns other addresses unchanged.
+    /// Resolves an `auto:` address to the address of a fabric, and a `node:` address to that of this host's node;
+    /// returns other addresses unchanged.
     ///
     /// Asks the server and takes the first fabric that works: shared memory on the same host, else RDMA, else
     /// libfabric. Opens fabrics, and may block for some seconds.
@@ -143,8 +160,13 @@ impl Fabrics {
         calls: Calls,
         most: Duration,
     ) -> Result<(Resolved, Option<String>), Unavailable> {
-        if address.scheme() != Scheme::Auto {
-            return Ok((Resolved::named(address), None));
+        match address.scheme() {
+            Scheme::Auto => {}
+            Scheme::Node => {
+                self.allow(address)?;
+                return Ok((crate::node::resolve(address)?, None));
+            }
+            _ => return Ok((Resolved::named(address), None)),
         }
         let failed = |error: ResolveError| Unavailable { address: address.clone(), source: Box::new(error) };
         let said = ask(address, most).map_err(failed)?;
@@ -329,7 +351,7 @@ fn decide(
                     Scheme::Tcp => "no fabric is left, and the server answers stock Thrift",
                     _ => "both sides have libfabric",
                 };
-                return Ok(Resolved { address, why: why.to_owned(), passed_over });
+                return Ok(Resolved { address, why: why.to_owned(), passed_over, service: String::new() });
             }
             Err(why) => passed_over.push(PassedOver { scheme, why }),
         }

@@ -1,6 +1,7 @@
 //! Servers on the fabric that their address selects.
 
 use crate::fabrics::{Choose, ChosenFabric, Fabrics};
+use crate::node::NodeServer;
 use crate::several::{Place, SeveralServers, reason};
 use crate::signals::wait_for_signal;
 use dunlin_fabric::{
@@ -64,6 +65,14 @@ impl ServerBuilder {
         Ok(chosen?)
     }
 
+    /// Returns shared memory, for the server of a `node:` address.
+    fn shm(&self, address: &Address) -> Result<ShmFabric, ListenError> {
+        match &self.fabrics {
+            Some(fabrics) => shm_of(&**fabrics, address),
+            None => shm_of(Fabrics::global(), address),
+        }
+    }
+
     /// Replaces the settings.
     #[must_use]
     pub fn config(mut self, config: ServerConfig) -> Self {
@@ -108,8 +117,12 @@ impl ServerBuilder {
         mut service: impl FnMut(u16) -> Box<dyn Service>,
     ) -> Result<Server, ServeError> {
         let address = &address.into_address().map_err(ListenError::from)?;
-        if address.scheme() != Scheme::Auto {
-            return self.serve_one(address, service);
+        match address.scheme() {
+            Scheme::Auto => {}
+            Scheme::Node => {
+                return through_node(&self.shm(address)?, address, |own| self.serve_one(own, service));
+            }
+            _ => return self.serve_one(address, service),
         }
         let several = self.several(address, |builder, address, made| {
             let service = |_| service(made.next());
@@ -165,8 +178,18 @@ impl ServerBuilder {
         mut service: impl FnMut(u16) -> Box<dyn Service>,
     ) -> Result<(Server, Vec<Worker>), ServeError> {
         let address = &address.into_address().map_err(ListenError::from)?;
-        if address.scheme() != Scheme::Auto {
-            return self.serve_one_with(address, service);
+        match address.scheme() {
+            Scheme::Auto => {}
+            Scheme::Node => {
+                let mut made = Vec::new();
+                let server = through_node(&self.shm(address)?, address, |own| {
+                    let (server, workers) = self.serve_one_with(own, service)?;
+                    made = workers;
+                    Ok::<_, ServeError>(server)
+                })?;
+                return Ok((server, made));
+            }
+            _ => return self.serve_one_with(address, service),
         }
         let (server, workers) = self.several(address, |builder, address, made| {
             builder.serve_one_with(address, |_| service(made.next()))
@@ -197,6 +220,35 @@ impl ServerBuilder {
     }
 }
 
+/// Returns shared memory, for the server of a `node:` address.
+pub(crate) fn shm_of(fabrics: &dyn Choose, address: &Address) -> Result<ShmFabric, ListenError> {
+    match fabrics.all() {
+        Some(fabrics) => {
+            fabrics.allow(address)?;
+            let failed =
+                |error: std::io::Error| Unavailable { address: address.clone(), source: error.into() };
+            Ok(fabrics.shm().map_err(failed)?)
+        }
+        // Names the reason.
+        None => match fabrics.choose(address)? {
+            ChosenFabric::Shm(fabric) => Ok(fabric),
+            _ => Err(ListenError::Unavailable(Unavailable {
+                address: address.clone(),
+                source: "it needs shared memory".into(),
+            })),
+        },
+    }
+}
+
+/// Starts a server that the node of this host knows.
+pub(crate) fn through_node<E: From<ServeError>>(
+    fabric: &ShmFabric,
+    address: &Address,
+    start: impl FnOnce(&Address) -> Result<Server, E>,
+) -> Result<Server, E> {
+    Ok(Server::Node(Box::new(NodeServer::start(fabric, address, start)?)))
+}
+
 /// Returns the end of a time that begins now, on the clock of all fabrics of this machine.
 pub(crate) fn end_of(time: Duration) -> Nanos {
     if time.is_zero() { 0 } else { RealHost.now().saturating_add(nanos(time)) }
@@ -225,6 +277,8 @@ pub enum Server {
     Ofi(dunlin_rpc::Server<OfiFabric>),
     /// Servers on several fabrics, at an `auto:` address.
     Several(Box<SeveralServers>),
+    /// A server that the node of this host knows, at a `node:` address.
+    Node(Box<NodeServer>),
 }
 
 impl Server {
@@ -236,6 +290,7 @@ impl Server {
             #[cfg(feature = "ofi")]
             Server::Ofi(server) => server.address(),
             Server::Several(servers) => servers.address(),
+            Server::Node(node) => node.address(),
         }
     }
 
@@ -247,6 +302,7 @@ impl Server {
             #[cfg(feature = "ofi")]
             Server::Ofi(server) => server.connections(),
             Server::Several(servers) => servers.servers().iter().map(Server::connections).sum(),
+            Server::Node(node) => node.server().connections(),
         }
     }
 
@@ -266,6 +322,7 @@ impl Server {
                     stray_datagrams: sum.stray_datagrams + of.stray_datagrams,
                 })
             }
+            Server::Node(node) => node.server().counters(),
         }
     }
 
@@ -277,6 +334,7 @@ impl Server {
             #[cfg(feature = "ofi")]
             Server::Ofi(server) => server.clients(),
             Server::Several(servers) => servers.servers().iter().flat_map(Server::clients).collect(),
+            Server::Node(node) => node.server().clients(),
         }
     }
 
@@ -292,6 +350,7 @@ impl Server {
             #[cfg(feature = "ofi")]
             Server::Ofi(server) => server.receive(until).map(|call| Incoming::of(call, Deferred::Ofi)),
             Server::Several(_) => None,
+            Server::Node(node) => node.server().receive(at_most),
         }
     }
 
@@ -303,6 +362,7 @@ impl Server {
             #[cfg(feature = "ofi")]
             Server::Ofi(server) => Some(server.config()),
             Server::Several(servers) => servers.servers().first()?.config(),
+            Server::Node(node) => node.server().config(),
         }
     }
 
@@ -334,6 +394,7 @@ impl Server {
                     scope.spawn(move || server.shutdown(timeout));
                 }
             }),
+            Server::Node(node) => node.into_server().shutdown(timeout),
         }
     }
 }

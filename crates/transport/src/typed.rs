@@ -114,8 +114,9 @@ impl TypedClient {
         fabrics: &Fabrics,
         resolved: Resolved,
         service: &'static ServiceDescriptor,
-        options: ClientOptions,
+        mut options: ClientOptions,
     ) -> Result<Self, ConnectError> {
+        options.engine = resolved.settle(options.engine);
         let to = &resolved.address;
         if let Some(place) = tcp_place(fabrics, to)? {
             let client = dunlin_thrift::Client::connect_tcp(place, service, options.tcp_connection())?;
@@ -354,7 +355,8 @@ impl TypedAsyncClient {
             let way = AsyncWay::Later(Arc::new(LazyClient { service, connection, later }));
             return Ok(TypedAsyncClient { way, transport });
         }
-        let (resolved, options) = resolve(fabrics, address, options, PATIENCE)?;
+        let (resolved, mut options) = resolve(fabrics, address, options, PATIENCE)?;
+        options.engine = resolved.settle(options.engine);
         let (to, hubs) = (&resolved.address, fabrics.hubs());
         if let Some(place) = tcp_place(fabrics, to)? {
             let client = dunlin_thrift::AsyncClient::connect_tcp(place, service, options.tcp_connection())?;

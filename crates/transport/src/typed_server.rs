@@ -2,7 +2,7 @@
 //! `auto:` address, all usable fabrics and TCP.
 
 use crate::fabrics::{ChosenFabric, Fabrics};
-use crate::server::Server;
+use crate::server::{Server, shm_of, through_node};
 use crate::several::{Place, SeveralServers, reason};
 use crate::signals::wait_for_signal;
 use dunlin_fabric::WithSources;
@@ -161,6 +161,12 @@ fn serve_one<P: Processor>(
     config: ServerConfig,
     topology: Option<Topology>,
 ) -> Result<Server, ServeError> {
+    if address.scheme() == Scheme::Node {
+        let fabric = shm_of(fabrics, address).map_err(dunlin_rpc::ServeError::from)?;
+        return through_node(&fabric, address, |own| {
+            Ok(Server::Shm(adapter.serve(&fabric, own, config, topology)?))
+        });
+    }
     let chosen =
         fabrics.choose(address).map_err(|error| dunlin_rpc::ServeError::from(ListenError::from(error)))?;
     Ok(match chosen {
@@ -221,6 +227,10 @@ pub(crate) fn serve_async_on<P: AsyncProcessor>(
 ) -> Result<TypedAsyncServer, ServeError> {
     if matches!(address.scheme(), Scheme::Auto | Scheme::Tcp) {
         let why = "they do not answer stock Thrift: name a fabric, shm:NAME or rdma:HOST:PORT";
+        return Err(ServeError::Asynchronous { why });
+    }
+    if address.scheme() == Scheme::Node {
+        let why = "this version makes servers of blocking handlers known to a node: name a fabric, shm:NAME or rdma:HOST:PORT";
         return Err(ServeError::Asynchronous { why });
     }
     let chosen =
