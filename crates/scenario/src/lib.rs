@@ -35,4 +35,5 @@ pub mod raw_verbs;
 pub mod shared;
 pub mod swarm;
 pub mod tier;
+pub mod tier_calls;
 pub mod tuning;

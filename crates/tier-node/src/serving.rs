@@ -1,34 +1,81 @@
 //! Services of a program that has the node in its own process: `LT_regRPC`, `LT_recvRPC` and `LT_replyRPC` (table 1).
 
 use crate::error::{ReceiveError, RequestError};
-use crate::node::SignalOf;
 use crate::services::{Arrived, Asked, NotRegistered, Serves};
 use crate::tier::{Running, Tier};
-use dunlin_fabric::{Fabric, Host, Nanos, Signal, nanos};
+use dunlin_fabric::{Crowding, Fabric, Host, Nanos, Parker, Unparker, WaitMode, nanos};
 use dunlin_rpc::{ApplicationCode, Status};
 use dunlin_tier::{Act, Exchange, ExchangeLimits, Name, Principal, Remains};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+type ParkerOf<F> = <<F as Fabric>::Host as Host>::Parker;
+type UnparkerOf<F> = <ParkerOf<F> as Parker>::Unparker;
+
+/// How long a thread that receives looks for a call before it sleeps, in nanoseconds (section 5.2: "shortly"); as the
+/// engine's clients and servers do.
+const SPIN: Nanos = 20_000;
 
 /// The calls of one function that threads of this process receive.
 #[derive(Debug)]
 struct Local<F: Fabric> {
-    /// No receiver waits in it: threads wait on the signal.
+    /// No receiver waits in it: threads wait below.
     exchange: Mutex<Exchange<Asked<F>, ()>>,
-    arrived: SignalOf<F>,
+    /// Threads that wait for a call, the last one first, since its caches are warm.
+    waiting: Mutex<Vec<(u64, UnparkerOf<F>)>>,
+    /// Parkers that no thread uses, each with its number.
+    parkers: Mutex<Vec<(u64, ParkerOf<F>)>>,
+    /// The number of parkers.
+    made: AtomicU64,
 }
 
 impl<F: Fabric> Local<F> {
     fn exchange(&self) -> MutexGuard<'_, Exchange<Asked<F>, ()>> {
         self.exchange.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn waiting(&self) -> MutexGuard<'_, Vec<(u64, UnparkerOf<F>)>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn parkers(&self) -> MutexGuard<'_, Vec<(u64, ParkerOf<F>)>> {
+        self.parkers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn parker(&self, host: &F::Host) -> (u64, ParkerOf<F>) {
+        let kept = self.parkers().pop();
+        kept.unwrap_or_else(|| (self.made.fetch_add(1, Ordering::Relaxed), host.parker()))
+    }
+
+    /// Wakes a thread that waits.
+    fn wake_one(&self) {
+        let next = self.waiting().pop();
+        if let Some((_, unparker)) = next {
+            unparker.unpark();
+        }
+    }
+}
+
+/// Waits until the parker is unparked, or until `until`; returns whether it was unparked.
+fn wait<H: Host>(host: &H, parker: &mut H::Parker, until: Nanos) -> bool {
+    let spin = host.now().saturating_add(SPIN).min(until);
+    while parker.crowding() == Crowding::Alone {
+        if parker.park(WaitMode::Busy, spin) {
+            return true;
+        }
+        if host.now() >= spin {
+            break;
+        }
+    }
+    parker.park(WaitMode::Event, until)
 }
 
 impl<F: Fabric> Serves<F> for Local<F> {
     fn offer(&self, Arrived { asked, request, .. }: Arrived<F>) {
         let acts = self.exchange().offer(request, asked, Asked::is_over);
         settle(acts);
-        self.arrived.raise();
+        self.wake_one();
     }
 }
 
@@ -75,7 +122,9 @@ impl<F: Fabric> Tier<F> {
         let (service, node) = (Name::new(service)?, self.node());
         let local = Arc::new(Local {
             exchange: Mutex::new(Exchange::new(ExchangeLimits::default(), self.draw() as u32)),
-            arrived: node.fabric.host().signal(),
+            waiting: Mutex::default(),
+            parkers: Mutex::default(),
+            made: AtomicU64::new(0),
         });
         let registered = node.services.register(service.clone(), Some(function), Arc::clone(&local) as _);
         let number = registered.map_err(|error| not_registered(error, &service))?;
@@ -109,21 +158,54 @@ impl<F: Fabric> Calls<F> {
     }
 
     fn receive_until(&self, buffer: &mut [u8], until: Nanos) -> Result<Request<'_, F>, ReceiveError> {
-        loop {
-            let seen = self.local.arrived.seen();
-            let acts = self.local.exchange().receive((), buffer.len(), false, Asked::is_over);
-            match settle(acts) {
-                Some(Handed::Call(number, request)) => {
-                    buffer[..request.len()].copy_from_slice(&request);
-                    return Ok(Request { calls: self, number: Some(number), length: request.len() });
+        let host = self.running.node.fabric.host();
+        let mut parker = None;
+        let outcome = loop {
+            if let Some(outcome) = self.next(buffer) {
+                break outcome;
+            }
+            let (number, parker) = parker.get_or_insert_with(|| self.local.parker(host));
+            self.local.waiting().push((*number, parker.unparker()));
+            // A call that came before found nobody to wake.
+            if let Some(outcome) = self.next(buffer) {
+                if !self.leave(*number) {
+                    // It was woken for another call.
+                    self.local.wake_one();
                 }
-                Some(Handed::TooLong(length)) => return Err(ReceiveError::TooLong { length }),
-                None => {}
+                break outcome;
             }
-            if !self.local.arrived.wait(seen, until) {
-                return Err(ReceiveError::NoCall);
+            if !wait(host, parker, until) && self.leave(*number) {
+                break Err(ReceiveError::NoCall);
             }
+            self.leave(*number);
+        };
+        if let Some(parker) = parker {
+            self.local.parkers().push(parker);
         }
+        outcome
+    }
+
+    /// Takes this thread from those that wait; returns `false` if it was woken.
+    fn leave(&self, number: u64) -> bool {
+        let mut waiting = self.local.waiting();
+        let place = waiting.iter().position(|(one, _)| *one == number);
+        place.map(|place| waiting.swap_remove(place)).is_some()
+    }
+
+    /// Returns the next call, if there is one.
+    fn next(&self, buffer: &mut [u8]) -> Option<Result<Request<'_, F>, ReceiveError>> {
+        let acts = self.local.exchange().receive((), buffer.len(), false, Asked::is_over);
+        Some(match settle(acts)? {
+            Handed::Call(number, request) => {
+                buffer[..request.len()].copy_from_slice(&request);
+                Ok(Request { calls: self, number: Some(number), length: request.len() })
+            }
+            Handed::TooLong(length) => {
+                // Another thread may have a longer buffer.
+                self.local.wake_one();
+                Err(ReceiveError::TooLong { length })
+            }
+        })
     }
 
     /// Returns the service.

@@ -23,6 +23,7 @@ mod hatrpc_4;
 mod hatrpc_5;
 mod hatrpc_hints;
 mod lite;
+mod lite_10;
 mod lite_14;
 mod lite_17;
 mod lite_4;
@@ -64,6 +65,7 @@ use crate::load::{Extent, Load, LoadError, Network};
 use crate::native::NativeWrites;
 use crate::shared::Shared;
 use crate::tier::TierLoad;
+use crate::tier_calls::TierCalls;
 pub use drawing::{Drawing, Shape};
 use dunlin_fabric::Nanos;
 use dunlin_rnic_model::driver::TestError;
@@ -200,6 +202,7 @@ enum Work {
     Bypass(Bypass),
     Shared(Shared),
     Tier(Box<TierLoad>),
+    Calls(Box<TierCalls>),
     Native(Box<NativeWrites>),
     Registering(lite::Registering),
 }
@@ -339,7 +342,10 @@ pub fn all() -> Vec<Figure> {
         lite_6::LATENCY,
         lite_6::THROUGHPUT,
         lite_8::FIGURE,
+        lite_10::LATENCY,
+        lite_10::THROUGHPUT,
         lite_14::FIGURE,
+        lite_10::NODES,
         lite_17::FIGURE,
         lite_lock::FIGURE,
         rf_rpc_2::FIGURE,
@@ -523,6 +529,10 @@ impl Run {
         Run::doing(series, x, Work::Tier(Box::new(load)))
     }
 
+    fn calls(series: &str, x: u32, load: TierCalls) -> Run {
+        Run::doing(series, x, Work::Calls(Box::new(load)))
+    }
+
     fn native(series: &str, x: u32, load: NativeWrites) -> Run {
         Run::doing(series, x, Work::Native(Box::new(load)))
     }
@@ -542,6 +552,7 @@ impl Run {
             Work::Bypass(load) => Some(&load.profile),
             Work::Shared(load) => Some(&load.profile),
             Work::Tier(load) => Some(&load.profile),
+            Work::Calls(load) => Some(&load.profile),
             Work::Native(load) => Some(&load.profile),
             Work::Tcp(_) | Work::Registering(_) => Some(lite::PROFILE),
         }
@@ -553,6 +564,7 @@ impl Run {
         let load = match &self.work {
             Work::Load(load) => load,
             Work::Tier(load) => return (load.warm_up + load.measured + u64::from(load.regions)) * 10,
+            Work::Calls(load) => return (load.warm_up + load.measured) * 20,
             Work::Native(load) => return (load.warm_up + load.measured) * 5,
             Work::Erpc(load) => return (load.warm_up + load.measured).saturating_mul(load.clients as u64),
             _ => return 0,
@@ -629,6 +641,10 @@ impl Run {
                 })
             }
             Work::Tier(load) => {
+                let failed = |error| FigureError::Course { series: self.series.clone(), x: self.x, error };
+                Ok(Outcome::from(load.run(SEED).map_err(failed)?))
+            }
+            Work::Calls(load) => {
                 let failed = |error| FigureError::Course { series: self.series.clone(), x: self.x, error };
                 Ok(Outcome::from(load.run(SEED).map_err(failed)?))
             }

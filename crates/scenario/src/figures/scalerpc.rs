@@ -56,7 +56,7 @@ impl System {
         format!("{}, batch {batch}", self.name())
     }
 
-    fn plan(self) -> Plan {
+    pub(super) fn plan(self) -> Plan {
         let (request, response, lease) = match self {
             System::ScaleRpc => (RequestHalf::Write, ResponseHalf::Write, Lease::Slice),
             System::RawWrite => (RequestHalf::Write, ResponseHalf::Write, Lease::Forever),
