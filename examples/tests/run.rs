@@ -149,6 +149,20 @@ fn messages() {
 }
 
 #[test]
+fn services() {
+    says(
+        "services",
+        &[
+            "served by the second node",
+            "1 + 2 + ... + 100 = 186 modulo 256",
+            "the result has 1 bytes, and the buffer 0; executed: true",
+            "the server says bye",
+            "afterwards: executed: false",
+        ],
+    );
+}
+
+#[test]
 fn statistics() {
     says(
         "statistics",

@@ -23,6 +23,8 @@ pub struct TierCalls {
     pub threads: usize,
     /// Threads of each node that receive calls and answer them.
     pub receivers: usize,
+    /// Threads of each node that take the calls of other nodes.
+    pub workers: u16,
     /// Bytes of a request.
     pub request: u32,
     /// Bytes of an answer.
@@ -50,6 +52,7 @@ impl TierCalls {
             active: 1,
             threads: 1,
             receivers: 1,
+            workers: 1,
             request: 8,
             answer: 8,
             warm_up: 200,
@@ -91,7 +94,8 @@ impl TierCalls {
         let mut receiving: Vec<Task> = Vec::new();
         for (machine, name) in names.iter().enumerate() {
             let sim = sim.process_on(machine);
-            let config = TierConfig { memory: 1 << 20, ..TierConfig::new(peers.clone(), name) };
+            let config =
+                TierConfig { memory: 1 << 20, workers: self.workers, ..TierConfig::new(peers.clone(), name) };
             let tier = Tier::within(&sim, config).map_err(thread)?;
             let calls = Arc::new(tier.register(SERVICE, 0).map_err(thread)?);
             for _ in 0..self.receivers {
@@ -154,7 +158,12 @@ impl TierCalls {
             if course.phase() == Phase::Over {
                 break;
             }
-            tier.call(to, SERVICE, 0, &request, &mut answer).map_err(|error| thread(WithSources(&error)))?;
+            match tier.call(to, SERVICE, 0, &request, &mut answer) {
+                Ok(_) => {}
+                // Its server has ended.
+                Err(_) if course.phase() == Phase::Over => break,
+                Err(error) => return Err(thread(WithSources(&error))),
+            }
             sim.host().work(0);
             if record(course, (self.warm_up, self.measured), since, sim.time()) {
                 break;

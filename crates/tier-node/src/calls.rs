@@ -27,6 +27,7 @@ const MAX_RESPONSE: u64 = 8 << 20;
 /// Starts the service of a node.
 pub(crate) fn serve<F: Fabric>(node: &Arc<Node<F>>) -> Result<Server<F>, ServeError> {
     let config = ServerConfig {
+        workers: node.config.workers,
         pool_threads: POOL_THREADS,
         max_payload: u64::from(MAX_CALL) + MAX_HEAD as u64,
         max_waiting: MAX_WAITING,

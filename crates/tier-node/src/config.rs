@@ -46,6 +46,8 @@ pub struct TierConfig {
     /// The paths of this node: the number of threads that have operations under way at the same time. Each path
     /// has one queue pair to each node that it uses (K in section 6.1: 1 to 4). Default: 2.
     pub paths: u16,
+    /// The threads that take requests and calls of other nodes, 1 to 64 (section 6.1: one to four). Default: 1.
+    pub workers: u16,
     /// The token that all nodes of the cluster know. Default: empty.
     pub token: Vec<u8>,
     /// The time of an operation or a request, connecting included. Default: 5 s.
@@ -66,6 +68,7 @@ impl TierConfig {
             piece: 4 << 20,
             step: 256 << 10,
             paths: 2,
+            workers: 1,
             token: Vec::new(),
             timeout: Duration::from_secs(5),
             stop_timeout: Duration::from_millis(500),
@@ -99,6 +102,9 @@ impl TierConfig {
         }
         if self.paths == 0 || self.paths > 64 {
             return out("paths", self.paths.into(), "1 to 64");
+        }
+        if self.workers == 0 || self.workers > 64 {
+            return out("workers", self.workers.into(), "1 to 64");
         }
         if self.token.len() > 255 {
             return out("the length of the token", self.token.len() as u64, "at most 255 bytes");

@@ -321,6 +321,27 @@ fn lite_14() {
 }
 
 #[test]
+fn lite_10_and_11() {
+    says(
+        "lite-10",
+        &[
+            ("LITE, user over two WRITEs", 2),
+            ("the tier, in one process over two WRITEs", 2),
+            ("HERD over LITE, user", 2),
+            ("FaSST over LITE, user", 1),
+        ],
+    );
+    says(
+        "lite-11",
+        &[
+            ("the tier, in one process, 1 and 1 over FaSST, 1 and 1", 2),
+            ("the tier, in one process, 16 and 16 over FaSST, 16 and 16", 2),
+        ],
+    );
+    says("lite-14-calls", &[("the tier, each node, over that of two", 1)]);
+}
+
+#[test]
 fn lite_lock() {
     says(
         "lite-lock",

@@ -68,7 +68,70 @@ fn child() {
             region.fetch_add(0, 1).unwrap();
             wait_for_end();
         }
+        "server" => {
+            let tier = attach(&attach_address(&tag, "two"));
+            let calls = tier.register("killed", 1).unwrap();
+            let mut buffer = [0; 64];
+            loop {
+                let request = calls.receive(&mut buffer).unwrap();
+                if &buffer[..request.len()] == b"hold" {
+                    wait_for_end();
+                }
+                let length = request.len();
+                request.reply(&buffer[..length]).unwrap();
+            }
+        }
+        "caller" => {
+            let tier = attach(&attach_address(&tag, "one"));
+            let mut answer = [0; 64];
+            loop {
+                tier.call("two", "stays", 1, &[7; 64], &mut answer).unwrap();
+            }
+        }
         other => panic!("no role {other}"),
+    }
+}
+
+/// Servers die with calls taken and waiting, and callers die in the middle of calls. Each call ends, nobody else notices.
+#[test]
+fn servers_and_callers_are_killed_at_any_time() {
+    if std::env::var(ROLE).is_ok() {
+        return;
+    }
+    let tag = crate::common::tag("killed");
+    let _nodes = ["one", "two"].map(|name| serve(config(&tag, &["one", "two"], name), &tag, |_| {}));
+    let [near, far] = ["one", "two"].map(|name| attach(&attach_address(&tag, name)));
+    let stays = far.register("stays", 1).unwrap();
+    std::thread::spawn(move || {
+        let mut buffer = [0; 64];
+        while let Ok(request) = stays.receive(&mut buffer) {
+            let length = request.len();
+            let _ = request.reply(&buffer[..length]);
+        }
+    });
+    for round in 0..12u8 {
+        let (mut server, mut caller) = (Child::start("server", &tag), Child::start("caller", &tag));
+        let call = |request: &[u8]| near.call("two", "killed", 1, request, &mut [0; 64]);
+        wait("the server", || call(&[round]).ok());
+        std::thread::scope(|scope| {
+            let held = scope.spawn(|| call(b"hold"));
+            let waits = scope.spawn(|| call(b"next"));
+            std::thread::sleep(Duration::from_millis(5 + u64::from(round)));
+            server.kill();
+            caller.kill();
+            for outcome in [held.join().unwrap(), waits.join().unwrap()] {
+                // One of them was taken, the other one waited; which one, is by chance.
+                let is_known = match outcome {
+                    Ok(length) => length == 4,
+                    Err(RequestError::Call { .. }) => true,
+                    Err(_) => false,
+                };
+                assert!(is_known, "round {round}");
+            }
+        });
+        let gone = wait("the end of the registration", || call(b"x").err());
+        assert!(!gone.may_have_executed(), "{gone:?}");
+        assert_eq!(near.call("two", "stays", 1, &[round; 8], &mut [0; 8]).unwrap(), 8);
     }
 }
 
