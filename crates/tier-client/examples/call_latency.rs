@@ -1,0 +1,151 @@
+//! The price of calls through nodes, beside calls of the engine between the same processes: 32 bytes each way, by the
+//! time of one and by the rate with 32 in flight. Two nodes on shared memory, each in a process of its own; the servers
+//! are in a third process, and this one calls.
+//!
+//! `cargo run --release -p dunlin-tier-client --example call_latency`
+
+use dunlin_fabric::{Address, AddressError, Scheme};
+use dunlin_fabric_shm::{ShmConfig, ShmFabric};
+use dunlin_rpc::{Client, ClientConfig, FunctionMode, Server, ServerBuilder};
+use dunlin_tier_client::{AttachConfig, Tier, gateway_address};
+use dunlin_tier_node::{Peer, ProcessConfig, ProcessServer, TierConfig};
+use std::error::Error;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+const NODES: [&str; 2] = ["one", "two"];
+const ROUNDS: usize = 5000;
+const IN_FLIGHT: usize = 32;
+const BYTES: [u8; 32] = [7; 32];
+const SERVICE: &str = "echo";
+const FUNCTION: u16 = 1;
+
+fn address(tag: &str, what: &str) -> Result<Address, AddressError> {
+    Address::new(Scheme::Shm, &format!("call-latency-{tag}-{what}"))
+}
+
+fn fabric() -> Result<ShmFabric, Box<dyn Error>> {
+    Ok(ShmFabric::new(ShmConfig::default())?)
+}
+
+/// Repeats an attempt until it works.
+fn wait<T, E>(mut attempt: impl FnMut() -> Result<T, E>) -> T {
+    loop {
+        if let Ok(value) = attempt() {
+            return value;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn attach(tag: &str, node: &str) -> Result<Tier, Box<dyn Error>> {
+    let (fabric, attach) = (fabric()?, AttachConfig::new(address(tag, &format!("{node}-attach"))?));
+    Ok(wait(|| Tier::attach_with(&fabric, attach.clone())))
+}
+
+fn echo(address: &Address) -> Result<Server<ShmFabric>, Box<dyn Error>> {
+    let echo = |request: &dunlin_rpc::Request<'_>, reply: &mut dunlin_rpc::Reply<'_>| {
+        Ok(reply.write(request.payload)?)
+    };
+    let builder = ServerBuilder::new(&fabric()?).function(FUNCTION, FunctionMode::Worker);
+    Ok(builder.serve(address, move |_| Box::new(echo))?)
+}
+
+/// The part of a child: a node, or the servers.
+fn child(tag: &str, role: &str) -> Result<(), Box<dyn Error>> {
+    if role == "servers" {
+        let server = echo(&address(tag, "direct")?)?;
+        let tier = attach(tag, "two")?;
+        let _announced = tier.announce("engine", server.address())?;
+        let calls = tier.register(SERVICE, FUNCTION)?;
+        let mut buffer = [0; 64];
+        let mut request = calls.receive(&mut buffer)?;
+        loop {
+            let length = request.len();
+            let answer = buffer[..length].to_vec();
+            request = request.reply_and_receive(&answer, &mut buffer)?;
+        }
+    }
+    let peers = NODES.map(|node| Peer::at(node, address(tag, node)?));
+    let peers = peers.into_iter().collect::<Result<Vec<_>, _>>()?;
+    let fabric = fabric()?;
+    let tier = dunlin_tier_node::Tier::within(&fabric, TierConfig::new(peers, role))?;
+    let attach = address(tag, &format!("{role}-attach"))?;
+    let _processes = ProcessServer::serve(&fabric, &tier, ProcessConfig::new(attach))?;
+    std::thread::sleep(Duration::from_secs(600));
+    Ok(())
+}
+
+/// Prints the median time of a call.
+fn time<E: Error + 'static>(what: &str, mut call: impl FnMut() -> Result<(), E>) -> Result<(), E> {
+    let mut times = Vec::with_capacity(ROUNDS);
+    for _ in 0..ROUNDS {
+        let begin = Instant::now();
+        call()?;
+        times.push(begin.elapsed());
+    }
+    times.sort();
+    let (median, late) = (times[ROUNDS / 2], times[ROUNDS * 99 / 100]);
+    println!("{what:<52} {:>9.2} us  p99 {:>9.2} us", median.as_secs_f64() * 1e6, late.as_secs_f64() * 1e6);
+    Ok(())
+}
+
+/// Prints the rate of calls with many in flight.
+fn rate(what: &str, client: &mut Client<ShmFabric>) -> Result<(), Box<dyn Error>> {
+    let (mut sent, mut done) = (0, 0);
+    let begin = Instant::now();
+    while done < 10 * ROUNDS {
+        while sent - done < IN_FLIGHT && sent < 10 * ROUNDS {
+            client.submit_waiting_on(0, FUNCTION, &BYTES)?;
+            sent += 1;
+        }
+        let mut failed = None;
+        done += client.collect(|_, outcome| failed = outcome.err().or(failed.take()));
+        if let Some(error) = failed {
+            return Err(error.into());
+        }
+    }
+    let rate = done as f64 / begin.elapsed().as_secs_f64();
+    println!("{what:<52} {:>9.1} k calls a second", rate / 1e3);
+    Ok(())
+}
+
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    if let [tag, role] = &words[..] {
+        return child(tag, role);
+    }
+    let tag = std::process::id().to_string();
+    let start = |role: &str| Command::new(std::env::current_exe()?).args([&tag, role]).spawn().map(Ended);
+    let _children = [start("one")?, start("two")?, start("servers")?];
+    let [near, far] = [attach(&tag, "two")?, attach(&tag, "one")?];
+    let mut answer = [0; 64];
+    wait(|| far.call("two", SERVICE, FUNCTION, &BYTES, &mut answer));
+    let connect = |to: &Address, service: &str| {
+        let config = ClientConfig { service: service.to_owned(), ..ClientConfig::default() };
+        Client::connect(&fabric()?, to, config).map_err(Box::<dyn Error>::from)
+    };
+    let mut direct = connect(&address(&tag, "direct")?, "")?;
+    let gateway = gateway_address(&address(&tag, "one-attach")?)?;
+    let mut through = connect(&gateway, "engine@two")?;
+    wait(|| through.call(FUNCTION, &BYTES).map(drop));
+    time("engine, from process to process", || direct.call(FUNCTION, &BYTES).map(drop))?;
+    time("node:, two nodes between", || through.call(FUNCTION, &BYTES).map(drop))?;
+    time("call and reply_and_receive, one node between", || {
+        near.call("two", SERVICE, FUNCTION, &BYTES, &mut answer).map(drop)
+    })?;
+    time("call and reply_and_receive, two nodes between", || {
+        far.call("two", SERVICE, FUNCTION, &BYTES, &mut answer).map(drop)
+    })?;
+    rate("engine, from process to process, 32 in flight", &mut direct)?;
+    rate("node:, two nodes between, 32 in flight", &mut through)
+}
