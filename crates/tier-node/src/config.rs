@@ -1,6 +1,7 @@
 //! Settings of a node, and the list of nodes.
 
 use crate::error::JoinError;
+use crate::qos::QosConfig;
 use dunlin_fabric::{Address, AddressError, Scheme};
 use dunlin_tier::NodeId;
 use std::time::Duration;
@@ -46,6 +47,9 @@ pub struct TierConfig {
     /// The paths of this node: the number of threads that have operations under way at the same time. Each path
     /// has one queue pair to each node that it uses (K in section 6.1: 1 to 4). Default: 2.
     pub paths: u16,
+    /// The rule by which principals and priorities share the paths, and limits of principals. Default: shares of
+    /// equal weight, high priority, no limits.
+    pub qos: QosConfig,
     /// The token that all nodes of the cluster know. Default: empty.
     pub token: Vec<u8>,
     /// The time of an operation or a request, connecting included. Default: 5 s.
@@ -66,6 +70,7 @@ impl TierConfig {
             piece: 4 << 20,
             step: 256 << 10,
             paths: 2,
+            qos: QosConfig::default(),
             token: Vec::new(),
             timeout: Duration::from_secs(5),
             stop_timeout: Duration::from_millis(500),
@@ -100,6 +105,7 @@ impl TierConfig {
         if self.paths == 0 || self.paths > 64 {
             return out("paths", self.paths.into(), "1 to 64");
         }
+        self.qos.check(self.paths)?;
         if self.token.len() > 255 {
             return out("the length of the token", self.token.len() as u64, "at most 255 bytes");
         }

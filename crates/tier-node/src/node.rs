@@ -7,7 +7,9 @@ use crate::keeper::Todo;
 use crate::locks::{Locks, MAX_WAITERS};
 use crate::operate::Copy;
 use crate::path::Path;
+use crate::paths::Paths;
 use crate::pool::Pool;
+use crate::qos::{Class, Qos};
 use dunlin_fabric::{Fabric, Host, Nanos, Region, Signal, Work, nanos};
 use dunlin_rpc::Client;
 use dunlin_tier::cut::{MAX_PIECE, MAX_PIECES};
@@ -64,6 +66,9 @@ pub(crate) struct Node<F: Fabric> {
     pub(crate) me: NodeId,
     /// The principal of the process, for regions of the node's own use.
     pub(crate) principal: Principal,
+    /// The class of what the node does for itself: locks and requests.
+    pub(crate) class: Class,
+    pub(crate) qos: Qos,
     pub(crate) incarnation: u64,
     pub(crate) arena: Region<F::Memory>,
     state: Mutex<State>,
@@ -71,7 +76,7 @@ pub(crate) struct Node<F: Fabric> {
     /// Connections for calls that wait for locks, to each node.
     pub(crate) waiters: Vec<Pool<Client<F>, SignalOf<F>>>,
     pub(crate) locks: Locks<F>,
-    pub(crate) paths: Pool<Path<F>, SignalOf<F>>,
+    pub(crate) paths: Paths<Path<F>, F::Host>,
     pub(crate) fencing: Fencing<SignalOf<F>>,
     todo: Mutex<Todo>,
     pub(crate) keeper: SignalOf<F>,
@@ -109,9 +114,12 @@ impl<F: Fabric> Node<F> {
             known: vec![None; config.nodes.len()],
             settling: VecDeque::new(),
         };
+        let (qos, class) = Qos::new(&config.qos, &principal);
         Arc::new(Node {
             fabric: fabric.clone(),
             me,
+            class,
+            qos,
             principal,
             incarnation: host.random(),
             arena,
@@ -119,7 +127,7 @@ impl<F: Fabric> Node<F> {
             clients: config.nodes.iter().map(|_| Pool::new(host, CLIENTS)).collect(),
             waiters: config.nodes.iter().map(|_| Pool::new(host, MAX_WAITERS)).collect(),
             locks: Locks::new(config.nodes.len()),
-            paths: Pool::new(host, config.paths.into()),
+            paths: Paths::new(config.paths, config.qos.policy),
             fencing: Fencing::new(host.signal()),
             todo: Mutex::default(),
             keeper: host.signal(),

@@ -1,0 +1,289 @@
+//! The paths of a node, each used by one operation at a time, and the threads that wait for one.
+
+use crate::pool::Taken;
+use dunlin_fabric::{Host, Nanos, Parker, Unparker, WaitMode};
+use dunlin_tier::Priority;
+use dunlin_tier::qos::{Flow, Policy, Turns, cost};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Empty polls of a thread on deck, until it sleeps: its turn comes when an operation ends, and a long one takes a
+/// while.
+const SPINS: u32 = 2_000;
+
+type UnparkerOf<H> = <<H as Host>::Parker as Parker>::Unparker;
+
+/// The outcome of [`Paths::enter`].
+#[derive(Debug)]
+pub(crate) enum Entered<T, H: Host> {
+    /// A path.
+    Path(Granted<T>),
+    /// No path yet: [`Paths::wait`] for it.
+    Wait(Seat<H>),
+    /// The node ends.
+    Closed,
+}
+
+/// A place for a path.
+#[derive(Debug)]
+pub(crate) struct Granted<T> {
+    /// A path, or the number of one to make: report it as [`failed`](Paths::failed) if that fails.
+    pub(crate) taken: Taken<T>,
+    /// Whether the time of the operation is of use.
+    pub(crate) is_timed: bool,
+}
+
+/// A thread's place among the waiting ones.
+#[derive(Debug)]
+pub(crate) struct Seat<H: Host> {
+    number: u32,
+    flow: Flow,
+    parker: H::Parker,
+    is_called: bool,
+}
+
+/// The state of a waiting thread.
+#[derive(Debug)]
+struct Waiter<T, H: Host> {
+    unparker: UnparkerOf<H>,
+    /// The parker, while no thread waits here.
+    parker: Option<H::Parker>,
+    priority: Priority,
+    is_called: bool,
+    handed: Option<Granted<T>>,
+}
+
+#[derive(Debug)]
+struct State<T, H: Host> {
+    turns: Turns,
+    idle: Vec<T>,
+    /// The numbers of the paths that are not made, the next one last.
+    unmade: Vec<usize>,
+    waiters: Vec<Waiter<T, H>>,
+    /// Waiters without a thread.
+    empty: Vec<u32>,
+    /// Paths that come back are dropped.
+    is_closed: bool,
+}
+
+impl<T, H: Host> State<T, H> {
+    fn take(&mut self) -> Option<Taken<T>> {
+        self.idle.pop().map(Taken::Value).or_else(|| self.unmade.pop().map(Taken::Make))
+    }
+
+    fn granted(&mut self, priority: Priority) -> Option<Granted<T>> {
+        let is_timed = self.turns.wants_trip(priority);
+        self.take().map(|taken| Granted { taken, is_timed })
+    }
+}
+
+/// Paths that share one order of turns. No lock is held while a path is in use, or while a thread waits.
+#[derive(Debug)]
+struct Group<T, H: Host>(Mutex<State<T, H>>);
+
+impl<T, H: Host> Group<T, H> {
+    fn new(numbers: std::ops::Range<usize>, by_weight: bool) -> Self {
+        Group(Mutex::new(State {
+            turns: Turns::new(numbers.len(), by_weight),
+            idle: Vec::with_capacity(numbers.len()),
+            unmade: numbers.rev().collect(),
+            waiters: Vec::new(),
+            empty: Vec::new(),
+            is_closed: false,
+        }))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State<T, H>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn enter(&self, host: &H, flow: Flow, cost: u64) -> Entered<T, H> {
+        let mut guard = self.state();
+        let state = &mut *guard;
+        if state.is_closed {
+            return Entered::Closed;
+        }
+        let priority = flow.priority;
+        let number = state.empty.last().copied().unwrap_or(state.waiters.len() as u32);
+        if state.turns.enter(flow, cost, number) {
+            return state.granted(priority).map_or(Entered::Closed, Entered::Path);
+        }
+        let parker = match state.empty.pop().map(|empty| &mut state.waiters[empty as usize]) {
+            Some(waiter) => {
+                (waiter.priority, waiter.is_called) = (priority, false);
+                waiter.parker.take()
+            }
+            None => None,
+        };
+        let parker = parker.unwrap_or_else(|| {
+            let parker = host.parker();
+            let unparker = parker.unparker();
+            state.waiters.push(Waiter { unparker, parker: None, priority, is_called: false, handed: None });
+            parker
+        });
+        drop(guard);
+        self.call();
+        Entered::Wait(Seat { number, flow, parker, is_called: false })
+    }
+
+    /// Wakes the threads that have to be awake.
+    fn call(&self) {
+        loop {
+            let unparker = {
+                let mut state = self.state();
+                let Some(next) = state.turns.call() else { return };
+                let waiter = &mut state.waiters[next as usize];
+                waiter.is_called = true;
+                waiter.unparker.clone()
+            };
+            unparker.unpark();
+        }
+    }
+
+    /// Blocks until a path is there, or until `until`.
+    fn wait(&self, host: &H, mut seat: Seat<H>, until: Nanos) -> Option<Granted<T>> {
+        let mut spins = 0;
+        loop {
+            let mode = match seat.is_called && spins < SPINS {
+                true => WaitMode::Busy,
+                false => WaitMode::Event,
+            };
+            spins += 1;
+            let is_unparked = seat.parker.park(mode, until);
+            if !is_unparked && mode == WaitMode::Busy && !spins.is_multiple_of(64) {
+                continue;
+            }
+            let is_late = !is_unparked && host.now() >= until;
+            let mut guard = self.state();
+            let state = &mut *guard;
+            let waiter = &mut state.waiters[seat.number as usize];
+            let mut granted = waiter.handed.take();
+            if granted.is_none() && waiter.is_called && !seat.is_called {
+                (seat.is_called, spins) = (true, 0);
+                if state.turns.arrive(seat.number) {
+                    granted = state.granted(seat.flow.priority);
+                }
+            }
+            if granted.is_some() || is_late {
+                if granted.is_none() {
+                    state.turns.forget(seat.flow, seat.number);
+                }
+                state.waiters[seat.number as usize].parker = Some(seat.parker);
+                state.empty.push(seat.number);
+                let calls = state.turns.has_waiters();
+                drop(guard);
+                if calls {
+                    self.call();
+                }
+                return granted;
+            }
+        }
+    }
+
+    /// A path comes back: it goes to the thread whose turn it is.
+    fn leave(&self, priority: Priority, taken: Taken<T>, trip: Option<Trip>) {
+        let mut guard = self.state();
+        let state = &mut *guard;
+        if let Some(Trip { now, cost, time }) = trip {
+            state.turns.note(now, cost, time);
+        }
+        if state.is_closed {
+            drop(guard);
+            return drop(taken);
+        }
+        match taken {
+            Taken::Value(path) => state.idle.push(path),
+            Taken::Make(number) => state.unmade.push(number),
+        }
+        let next = state.turns.leave(priority);
+        let next = next.map(|next| {
+            let granted = state.granted(state.waiters[next as usize].priority);
+            let waiter = &mut state.waiters[next as usize];
+            waiter.handed = granted;
+            waiter.unparker.clone()
+        });
+        let calls = state.turns.has_waiters();
+        drop(guard);
+        if let Some(next) = next {
+            next.unpark();
+        }
+        if calls {
+            self.call();
+        }
+    }
+}
+
+/// The time that an operation on a path took.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Trip {
+    now: Nanos,
+    cost: u64,
+    time: Nanos,
+}
+
+impl Trip {
+    /// Makes the trip of an operation on `bytes` bytes that took `time` until `now`.
+    pub(crate) fn new(now: Nanos, bytes: u64, time: Nanos) -> Trip {
+        Trip { now, cost: cost(bytes), time }
+    }
+}
+
+/// The paths of a node.
+#[derive(Debug)]
+pub(crate) struct Paths<T, H: Host> {
+    /// For all operations, or for those of high and of low priority.
+    groups: Vec<Group<T, H>>,
+}
+
+impl<T, H: Host> Paths<T, H> {
+    /// Makes room for `count` paths with the numbers from 0 on.
+    pub(crate) fn new(count: u16, policy: Policy) -> Self {
+        let count = usize::from(count);
+        let groups = match policy {
+            Policy::Reserved { low } => {
+                let high = count - usize::from(low).min(count);
+                vec![Group::new(0..high, false), Group::new(high..count, false)]
+            }
+            policy => vec![Group::new(0..count, policy == Policy::Shares)],
+        };
+        Paths { groups }
+    }
+
+    fn group(&self, priority: Priority) -> &Group<T, H> {
+        match &self.groups[..] {
+            [_, low] if priority == Priority::Low => low,
+            groups => &groups[0],
+        }
+    }
+
+    /// Asks for a path, for an operation on `bytes` bytes. Does not block.
+    pub(crate) fn enter(&self, host: &H, flow: Flow, bytes: u64) -> Entered<T, H> {
+        self.group(flow.priority).enter(host, flow, cost(bytes))
+    }
+
+    /// Waits for the path that was asked for, until `until` at most; then `None`.
+    pub(crate) fn wait(&self, host: &H, seat: Seat<H>, until: Nanos) -> Option<Granted<T>> {
+        self.group(seat.flow.priority).wait(host, seat, until)
+    }
+
+    /// Gives a path back that was taken for an operation of this priority, with the operation's time if it is of use.
+    pub(crate) fn give(&self, path: T, priority: Priority, trip: Option<Trip>) {
+        self.group(priority).leave(priority, Taken::Value(path), trip);
+    }
+
+    /// The path of this number could not be made.
+    pub(crate) fn failed(&self, number: usize, priority: Priority) {
+        self.group(priority).leave(priority, Taken::Make(number), None);
+    }
+
+    /// Drops all paths, those in use when they come back: at the end.
+    pub(crate) fn clear(&self) {
+        for group in &self.groups {
+            let paths = {
+                let mut state = group.state();
+                state.is_closed = true;
+                std::mem::take(&mut state.idle)
+            };
+            drop(paths);
+        }
+    }
+}
