@@ -124,7 +124,7 @@ impl Qos {
         let now = host.now();
         for place in accounts.iter_mut().skip(1) {
             let is_unused = place.as_ref().is_some_and(|account| {
-                let full = |allowance| locked(allowance).is_full(now);
+                let full = |allowance: &Mutex<Allowance>| locked(allowance).is_full(now);
                 Arc::strong_count(account) == 1 && account.allowance.as_ref().is_none_or(full)
             });
             if is_unused {
