@@ -3,11 +3,10 @@
 use crate::pool::Taken;
 use dunlin_fabric::{Host, Nanos, Parker, Unparker, WaitMode};
 use dunlin_tier::Priority;
-use dunlin_tier::qos::{Flow, Policy, Turns, cost};
+use dunlin_tier::qos::{Entry, Flow, Policy, Turns, cost};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Empty polls of a thread on deck, until it sleeps: its turn comes when an operation ends, and a long one takes a
-/// while.
+/// Empty polls of a thread that is near its turn, until it sleeps: a long operation may be before it.
 const SPINS: u32 = 2_000;
 
 type UnparkerOf<H> = <<H as Host>::Parker as Parker>::Unparker;
@@ -38,7 +37,7 @@ pub(crate) struct Seat<H: Host> {
     number: u32,
     flow: Flow,
     parker: H::Parker,
-    is_called: bool,
+    is_awake: bool,
 }
 
 /// The state of a waiting thread.
@@ -49,7 +48,7 @@ struct Waiter<T, H: Host> {
     parker: Option<H::Parker>,
     priority: Priority,
     is_called: bool,
-    handed: Option<Granted<T>>,
+    granted: Option<Granted<T>>,
 }
 
 #[derive(Debug)]
@@ -104,9 +103,11 @@ impl<T, H: Host> Group<T, H> {
         }
         let priority = flow.priority;
         let number = state.empty.last().copied().unwrap_or(state.waiters.len() as u32);
-        if state.turns.enter(flow, cost, number) {
-            return state.granted(priority).map_or(Entered::Closed, Entered::Path);
-        }
+        let is_awake = match state.turns.enter(flow, cost, number) {
+            Entry::Granted => return state.granted(priority).map_or(Entered::Closed, Entered::Path),
+            Entry::Near => true,
+            Entry::Asleep => false,
+        };
         let parker = match state.empty.pop().map(|empty| &mut state.waiters[empty as usize]) {
             Some(waiter) => {
                 (waiter.priority, waiter.is_called) = (priority, false);
@@ -117,22 +118,32 @@ impl<T, H: Host> Group<T, H> {
         let parker = parker.unwrap_or_else(|| {
             let parker = host.parker();
             let unparker = parker.unparker();
-            state.waiters.push(Waiter { unparker, parker: None, priority, is_called: false, handed: None });
+            let (is_called, granted) = (false, None);
+            state.waiters.push(Waiter { unparker, parker: None, priority, is_called, granted });
             parker
         });
         drop(guard);
-        self.call();
-        Entered::Wait(Seat { number, flow, parker, is_called: false })
+        self.go_on();
+        Entered::Wait(Seat { number, flow, parker, is_awake })
     }
 
-    /// Wakes the threads that have to be awake.
-    fn call(&self) {
+    /// Gives free paths to waiting threads, and wakes those that have to be near.
+    fn go_on(&self) {
         loop {
             let unparker = {
-                let mut state = self.state();
-                let Some(next) = state.turns.call() else { return };
+                let mut guard = self.state();
+                let state = &mut *guard;
+                if state.is_closed {
+                    return;
+                }
+                let granted = state.turns.grant();
+                let Some(next) = granted.or_else(|| state.turns.call()) else { return };
+                let given = granted.and_then(|next| state.granted(state.waiters[next as usize].priority));
                 let waiter = &mut state.waiters[next as usize];
-                waiter.is_called = true;
+                match granted {
+                    Some(_) => waiter.granted = given,
+                    None => waiter.is_called = true,
+                }
                 waiter.unparker.clone()
             };
             unparker.unpark();
@@ -143,7 +154,7 @@ impl<T, H: Host> Group<T, H> {
     fn wait(&self, host: &H, mut seat: Seat<H>, until: Nanos) -> Option<Granted<T>> {
         let mut spins = 0;
         loop {
-            let mode = match seat.is_called && spins < SPINS {
+            let mode = match seat.is_awake && spins < SPINS {
                 true => WaitMode::Busy,
                 false => WaitMode::Event,
             };
@@ -156,26 +167,28 @@ impl<T, H: Host> Group<T, H> {
             let mut guard = self.state();
             let state = &mut *guard;
             let waiter = &mut state.waiters[seat.number as usize];
-            let mut granted = waiter.handed.take();
-            if granted.is_none() && waiter.is_called && !seat.is_called {
-                (seat.is_called, spins) = (true, 0);
-                if state.turns.arrive(seat.number) {
-                    granted = state.granted(seat.flow.priority);
+            let granted = waiter.granted.take();
+            if granted.is_none() && !is_late {
+                if waiter.is_called && !seat.is_awake {
+                    (seat.is_awake, spins) = (true, 0);
+                    state.turns.arrive(seat.flow, seat.number);
+                    drop(guard);
+                    self.go_on();
                 }
+                continue;
             }
-            if granted.is_some() || is_late {
-                if granted.is_none() {
-                    state.turns.forget(seat.flow, seat.number);
-                }
-                state.waiters[seat.number as usize].parker = Some(seat.parker);
-                state.empty.push(seat.number);
-                let calls = state.turns.has_waiters();
-                drop(guard);
-                if calls {
-                    self.call();
-                }
-                return granted;
+            let mut goes_on = false;
+            if granted.is_none() {
+                state.turns.forget(seat.flow, seat.number);
+                goes_on = state.turns.has_waiters();
             }
+            state.waiters[seat.number as usize].parker = Some(seat.parker);
+            state.empty.push(seat.number);
+            drop(guard);
+            if goes_on {
+                self.go_on();
+            }
+            return granted;
         }
     }
 
@@ -194,20 +207,11 @@ impl<T, H: Host> Group<T, H> {
             Taken::Value(path) => state.idle.push(path),
             Taken::Make(number) => state.unmade.push(number),
         }
-        let next = state.turns.leave(priority);
-        let next = next.map(|next| {
-            let granted = state.granted(state.waiters[next as usize].priority);
-            let waiter = &mut state.waiters[next as usize];
-            waiter.handed = granted;
-            waiter.unparker.clone()
-        });
-        let calls = state.turns.has_waiters();
+        state.turns.leave(priority);
+        let goes_on = state.turns.has_waiters();
         drop(guard);
-        if let Some(next) = next {
-            next.unpark();
-        }
-        if calls {
-            self.call();
+        if goes_on {
+            self.go_on();
         }
     }
 }

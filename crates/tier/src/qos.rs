@@ -22,7 +22,7 @@ pub use allowance::{Allowance, BURST, Exceeded, Measure};
 pub use pacing::{HEAVY_PAUSE, HIGH_LOAD, Pacing, SLOW_PAUSE};
 pub use settings::{Limit, MAX_WEIGHT, Policy, QosError, Share, check};
 pub use trips::{RISEN, RoundTrips, WINDOW};
-pub use turns::{Flow, HIGH_FACTOR, QUANTUM, Turns};
+pub use turns::{AHEAD, Entry, Flow, HIGH_FACTOR, MOST_AHEAD, Turns};
 
 /// The priority of an operation. Operations of one priority are equal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -1,14 +1,13 @@
 //! The order in which operations get paths.
 //!
 //! ```text
-//!  enter ──> a path is free ─────────────────────────────────────────> granted ──> leave
-//!    └─────> queue of its flow ──call──> on deck ──arrive─────────────────^
-//!             (asleep)   by weight       (awake)   in order, as paths come free
+//!  enter ──> a path is free ────────────────────────────────────> granted ──> leave
+//!    ├─────> near: few of the flow wait ──────────────────grant──────^
+//!    └─────> asleep ──call──> near, on its way ──arrive──> near
 //! ```
 //!
-//! A thread that sleeps needs microseconds to wake, longer than an operation takes. So threads are called before a path
-//! is free: as many are on deck as there are paths. A path goes from hand to hand without a pause, and the order is
-//! decided when a thread is called.
+//! A thread that sleeps needs microseconds to wake, about as long as an operation takes. So some waiters of each flow are
+//! near: awake, or on their way. A path goes to one of those that are awake, and is not idle meanwhile.
 
 use super::{Priority, RoundTrips};
 use std::collections::VecDeque;
@@ -16,11 +15,16 @@ use std::collections::VecDeque;
 /// The weight of a principal counts this many times for operations of high priority. A factor and not strict order:
 /// operations of low priority go on, with 1/17 of the bytes if both want all.
 pub const HIGH_FACTOR: u32 = 16;
-/// The cost that a flow of weight 1 may have in one turn, in bytes: an operation of 4 KiB. Longer operations are paid
-/// for in later turns.
-pub const QUANTUM: u64 = 8192;
-/// The most that a flow pays for later, in bytes.
-const MOST_DEBT: i64 = 1 << 20;
+/// The bytes that a flow of weight 1 may have ahead of the others to use a path that would be idle otherwise: the cost
+/// of an operation of 4 KiB.
+pub const AHEAD: u64 = 8192;
+/// The most that a flow of weight 1 may be ahead after a long operation, in bytes: it waits until the others have had
+/// as much.
+pub const MOST_AHEAD: u64 = 1 << 20;
+/// Virtual time of a byte at weight 1. Divisible by every weight but for rounding.
+const BYTE: u128 = 1 << 20;
+/// Waiters that are near, for each path: a thread wakes in the time of two short operations.
+const NEAR: usize = 2;
 
 /// A flow of operations: those of one principal with one priority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,53 +37,83 @@ pub struct Flow {
     pub weight: u16,
 }
 
+#[derive(Clone, Copy, Debug)]
+struct Waiter {
+    number: u32,
+    cost: u64,
+    /// Awake, and not only called.
+    is_awake: bool,
+}
+
+/// A flow with its waiters.
 #[derive(Debug, Default)]
 struct Queue {
     priority: Priority,
-    /// The bytes of a turn.
-    quantum: i64,
-    /// The bytes left of this turn; negative for a debt.
-    deficit: i64,
-    /// Debts of earlier rounds of waiting are forgotten.
-    round: u64,
-    is_in_ring: bool,
-    /// The turn has begun, and its bytes were added.
-    has_turn: bool,
-    /// Waiters, with the cost of each.
-    waiters: VecDeque<(u32, i64)>,
+    /// The principal's weight, by the factor of the priority.
+    weight: u32,
+    /// The virtual time at which the next operation of the flow starts.
+    start: u128,
+    near: VecDeque<Waiter>,
+    asleep: VecDeque<Waiter>,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct OnDeck {
-    waiter: u32,
-    priority: Priority,
-    is_here: bool,
+impl Queue {
+    fn is_empty(&self) -> bool {
+        self.near.is_empty() && self.asleep.is_empty()
+    }
+
+    /// Returns the virtual time of a number of bytes.
+    fn time(&self, bytes: u64) -> u128 {
+        u128::from(bytes) * BYTE / u128::from(self.weight.max(1))
+    }
+
+    /// An operation starts at the virtual time `now`, or later if the flow is ahead.
+    fn advance(&mut self, now: u128, cost: u64) {
+        self.start = (self.start.max(now) + self.time(cost)).min(now + self.time(MOST_AHEAD));
+    }
 }
 
-/// The turns of operations at a number of paths: deficit round robin over bytes among flows (Shreedhar and Varghese,
-/// SIGCOMM 1995), or order of arrival.
+/// The outcome of [`Turns::enter`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// The operation has a path.
+    Granted,
+    /// It waits, and its thread stays awake.
+    Near,
+    /// It waits, and its thread sleeps until it is [called](Turns::call).
+    Asleep,
+}
+
+/// The turns of operations at a number of paths: bytes by weight among flows, or order of arrival.
+///
+/// The order is that of start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996): the flow whose next operation
+/// starts first in virtual time has the turn, and an operation takes its flow forward by its cost over the weight.
+/// Deficit round robin has the same shares only for flows that always have waiters: a flow of few threads, which are all
+/// under way at times, loses its turn then.
 ///
 /// Every operation [enters](Turns::enter) and [leaves](Turns::leave). After each of the two, and after
-/// [`arrive`](Turns::arrive) and [`forget`](Turns::forget), the owner [calls](Turns::call) waiters until there is none to
-/// call. Waiters are numbers that the owner chooses.
+/// [`arrive`](Turns::arrive) and [`forget`](Turns::forget), the owner asks [`grant`](Turns::grant) and
+/// [`call`](Turns::call) until both have nothing more. Waiters are numbers that the owner chooses.
 #[derive(Debug)]
 pub struct Turns {
     by_weight: bool,
     paths: usize,
     free: usize,
     queues: Vec<Queue>,
-    /// Queues with waiters; the first one has the turn.
-    ring: VecDeque<usize>,
-    deck: VecDeque<OnDeck>,
-    /// By priority: operations that have a path, that are on deck, and that wait in queues.
+    /// Queues with waiters.
+    waiting_queues: Vec<usize>,
+    /// The sum of their weights.
+    weights: u64,
+    /// By priority: operations that have a path, and that wait.
     active: [usize; 2],
-    on_deck: [usize; 2],
     waiting: [usize; 2],
+    /// Waiters that are not near.
+    asleep: usize,
+    /// Virtual time: the start of the last operation that was granted a path.
+    now: u128,
     /// The most paths of low priority while there are operations of high priority.
     low_paths: usize,
     trips: RoundTrips,
-    /// Counts the times at which nobody waited.
-    round: u64,
 }
 
 impl Turns {
@@ -90,138 +124,131 @@ impl Turns {
             paths,
             free: paths,
             queues: Vec::new(),
-            ring: VecDeque::new(),
-            deck: VecDeque::with_capacity(paths),
+            waiting_queues: Vec::new(),
+            weights: 0,
             active: [0; 2],
-            on_deck: [0; 2],
             waiting: [0; 2],
+            asleep: 0,
+            now: 0,
             low_paths: paths,
             trips: RoundTrips::default(),
-            round: 0,
         }
     }
 
-    /// An operation enters, with its [`cost`](super::cost). Returns whether it gets a path at once; otherwise `waiter`
-    /// waits. A path that is free is taken also if others are on their way to it: it would be idle until then. The flow
-    /// pays for that in its next turns, and may not owe more than one of them.
-    pub fn enter(&mut self, flow: Flow, cost: u64, waiter: u32) -> bool {
-        let (at, cost) = (self.queue_of(flow), i64::try_from(cost).unwrap_or(i64::MAX));
-        let &Queue { priority, deficit, quantum, .. } = &self.queues[at];
-        let has_waiters = self.has_waiters();
-        if self.free > 0 && !self.is_held_back(priority) && (!has_waiters || deficit > -quantum) {
+    /// An operation enters, with its [`cost`](super::cost). Unless it has a path at once, `waiter` waits. A path that is
+    /// free is taken also if others are on their way to it: it would be idle until then. But a flow that is ahead of
+    /// the others by more than [`AHEAD`] waits.
+    pub fn enter(&mut self, flow: Flow, cost: u64, waiter: u32) -> Entry {
+        let (at, now, has_waiters) = (self.queue_of(flow), self.now, self.has_waiters());
+        let queue = &mut self.queues[at];
+        let priority = queue.priority;
+        let is_ahead = has_waiters && queue.start > now + queue.time(AHEAD);
+        if self.free > 0 && !is_ahead && !self.is_held_back(priority) {
             self.free -= 1;
             self.active[priority as usize] += 1;
             if has_waiters {
-                self.queues[at].deficit = deficit.saturating_sub(cost).max(-MOST_DEBT);
+                self.queues[at].advance(now, cost);
             }
-            return true;
+            return Entry::Granted;
         }
         self.waiting[priority as usize] += 1;
-        let queue = &mut self.queues[at];
-        queue.waiters.push_back((waiter, cost));
-        if !std::mem::replace(&mut queue.is_in_ring, true) {
-            self.ring.push_back(at);
+        if self.queues[at].is_empty() {
+            self.queues[at].start = self.queues[at].start.max(now);
+            self.waiting_queues.push(at);
+            self.weights += u64::from(self.queues[at].weight);
         }
-        false
+        let is_awake = self.has_room(at) && self.queues[at].asleep.is_empty();
+        let waiter = Waiter { number: waiter, cost, is_awake };
+        if is_awake {
+            self.queues[at].near.push_back(waiter);
+            Entry::Near
+        } else {
+            self.queues[at].asleep.push_back(waiter);
+            self.asleep += 1;
+            Entry::Asleep
+        }
     }
 
-    /// An operation ends, and its path is free. Returns the waiter to which the path goes: it has the path from now on.
-    pub fn leave(&mut self, priority: Priority) -> Option<u32> {
+    /// An operation that had a path ends.
+    pub fn leave(&mut self, priority: Priority) {
         self.active[self.counted_as(priority) as usize] -= 1;
-        let Some(first) = self.deck.iter().position(|one| one.is_here) else {
-            self.free += 1;
-            return None;
-        };
-        self.grant(first)
+        self.free += 1;
     }
 
-    /// A called waiter is awake. Returns whether it gets a path at once; otherwise it stays on deck, and a later
-    /// [`leave`](Turns::leave) names it.
-    pub fn arrive(&mut self, waiter: u32) -> bool {
-        let Some(at) = self.deck.iter().position(|one| one.waiter == waiter) else { return false };
-        self.deck[at].is_here = true;
+    /// A called waiter is awake.
+    pub fn arrive(&mut self, flow: Flow, waiter: u32) {
+        let at = self.queue_of(flow);
+        if let Some(waiter) = self.queues[at].near.iter_mut().find(|one| one.number == waiter) {
+            waiter.is_awake = true;
+        }
+    }
+
+    /// Gives a free path to the waiter whose turn it is, of those that are awake. Returns the waiter.
+    pub fn grant(&mut self) -> Option<u32> {
         if self.free == 0 {
-            return false;
-        }
-        self.free -= 1;
-        self.grant(at).is_some()
-    }
-
-    fn grant(&mut self, at: usize) -> Option<u32> {
-        let OnDeck { waiter, priority, .. } = self.deck.remove(at)?;
-        self.on_deck[priority as usize] -= 1;
-        self.active[priority as usize] += 1;
-        self.note_round();
-        Some(waiter)
-    }
-
-    /// Returns the next waiter that has to be awake, and puts it on deck.
-    pub fn call(&mut self) -> Option<u32> {
-        if self.deck.len() >= self.paths {
             return None;
         }
-        loop {
-            // Queues that are held back keep their places.
-            let place = self.ring.iter().position(|at| !self.is_held_back(self.queues[*at].priority))?;
-            let at = self.ring[place];
-            let queue = &mut self.queues[at];
-            if !std::mem::replace(&mut queue.has_turn, true) {
-                queue.deficit += queue.quantum;
-            }
-            let next = if queue.deficit > 0 { queue.waiters.pop_front() } else { None };
-            if let Some((_, cost)) = next {
-                queue.deficit = queue.deficit.saturating_sub(cost).max(-MOST_DEBT);
-            }
-            let (is_empty, is_over) = (queue.waiters.is_empty(), queue.deficit <= 0);
-            if is_empty {
-                // An unused turn is not kept: a flow that wants little now gets no more later.
-                queue.deficit = queue.deficit.min(0);
-                queue.is_in_ring = false;
-            }
-            if is_empty || is_over {
-                queue.has_turn = false;
-                self.ring.remove(place);
-            }
-            if is_over && !is_empty {
-                self.ring.push_back(at);
-            }
-            let Some((waiter, _)) = next else { continue };
-            let priority = self.queues[at].priority;
-            self.waiting[priority as usize] -= 1;
-            self.on_deck[priority as usize] += 1;
-            self.deck.push_back(OnDeck { waiter, priority, is_here: false });
-            return Some(waiter);
+        let may_go = |at: &usize| {
+            let queue = &self.queues[*at];
+            queue.near.iter().any(|one| one.is_awake) && !self.is_held_back(queue.priority)
+        };
+        // Of equal ones, high priority comes first.
+        let first = |at: &usize| (self.queues[*at].start, Priority::High != self.queues[*at].priority);
+        let at = self.waiting_queues.iter().copied().filter(may_go).min_by_key(first)?;
+        let queue = &mut self.queues[at];
+        let place = queue.near.iter().position(|one| one.is_awake)?;
+        let Waiter { number, cost, .. } = queue.near.remove(place)?;
+        self.now = self.now.max(queue.start);
+        queue.advance(self.now, cost);
+        let (priority, is_empty) = (queue.priority, queue.is_empty());
+        self.free -= 1;
+        self.waiting[priority as usize] -= 1;
+        self.active[priority as usize] += 1;
+        if is_empty {
+            self.stop_waiting(at);
         }
+        Some(number)
+    }
+
+    /// Returns the next waiter that has to wake up: it is near from now on.
+    pub fn call(&mut self) -> Option<u32> {
+        if self.asleep == 0 {
+            return None;
+        }
+        let may_wake = |at: &usize| !self.queues[*at].asleep.is_empty() && self.has_room(*at);
+        let first = |at: &usize| self.queues[*at].start;
+        let at = self.waiting_queues.iter().copied().filter(may_wake).min_by_key(first)?;
+        let queue = &mut self.queues[at];
+        let waiter = queue.asleep.pop_front()?;
+        queue.near.push_back(waiter);
+        self.asleep -= 1;
+        Some(waiter.number)
     }
 
     /// A waiter of a flow gives up. Returns `false` if a path was granted to it before.
     pub fn forget(&mut self, flow: Flow, waiter: u32) -> bool {
-        if let Some(at) = self.deck.iter().position(|one| one.waiter == waiter) {
-            self.deck.remove(at);
-            self.on_deck[self.counted_as(flow.priority) as usize] -= 1;
-            self.note_round();
-            return true;
-        }
         let at = self.queue_of(flow);
-        let waiters = &mut self.queues[at].waiters;
-        let Some(place) = waiters.iter().position(|(other, _)| *other == waiter) else { return false };
-        waiters.remove(place);
-        let is_empty = waiters.is_empty();
+        let queue = &mut self.queues[at];
+        let (near, asleep) = (queue.near.len(), queue.asleep.len());
+        queue.near.retain(|one| one.number != waiter);
+        queue.asleep.retain(|one| one.number != waiter);
+        let (near, asleep) = (near - queue.near.len(), asleep - queue.asleep.len());
+        if near + asleep == 0 {
+            return false;
+        }
+        let is_empty = queue.is_empty();
+        self.asleep -= asleep;
         self.waiting[self.counted_as(flow.priority) as usize] -= 1;
         if is_empty {
-            (self.queues[at].is_in_ring, self.queues[at].has_turn) = (false, false);
-            self.queues[at].deficit = self.queues[at].deficit.min(0);
-            self.ring.retain(|other| *other != at);
+            self.stop_waiting(at);
         }
-        self.note_round();
         true
     }
 
     /// Returns whether the round trip of an operation of this priority is of use: it is one of high priority, and there
     /// are others of low priority.
     pub fn wants_trip(&self, priority: Priority) -> bool {
-        let low = Priority::Low as usize;
-        self.by_weight && priority == Priority::High && self.active[low] + self.on_deck[low] > 0
+        self.by_weight && priority == Priority::High && self.active[Priority::Low as usize] > 0
     }
 
     /// Notes that an operation of high priority with this [`cost`](super::cost) took `time` nanoseconds, at the time
@@ -237,7 +264,7 @@ impl Turns {
 
     /// Returns whether operations wait.
     pub fn has_waiters(&self) -> bool {
-        !self.ring.is_empty() || !self.deck.is_empty()
+        !self.waiting_queues.is_empty()
     }
 
     /// Low priority has fewer paths than there are and uses them, and there are operations of high priority.
@@ -245,15 +272,22 @@ impl Turns {
         let (low, high) = (Priority::Low as usize, Priority::High as usize);
         self.by_weight
             && priority == Priority::Low
-            && self.low_paths < self.paths
-            && self.active[low] + self.on_deck[low] >= self.low_paths
-            && self.active[high] + self.on_deck[high] + self.waiting[high] > 0
+            && self.active[low] >= self.low_paths
+            && self.active[high] + self.waiting[high] > 0
     }
 
-    fn note_round(&mut self) {
-        if !self.has_waiters() {
-            self.round += 1;
-        }
+    /// Returns whether another waiter of a queue may be near: each queue with waiters has its share of the places, and
+    /// one more, so that there is one at its turn.
+    fn has_room(&self, at: usize) -> bool {
+        let (queue, places) = (&self.queues[at], (NEAR * self.paths) as u64);
+        let share = (places * u64::from(queue.weight)).div_ceil(self.weights.max(1));
+        (queue.near.len() as u64) < places.min(share + 1)
+    }
+
+    /// A queue has no more waiters.
+    fn stop_waiting(&mut self, at: usize) {
+        self.waiting_queues.retain(|other| *other != at);
+        self.weights -= u64::from(self.queues[at].weight);
     }
 
     /// In order of arrival there is one queue, and one priority.
@@ -269,10 +303,8 @@ impl Turns {
         let priority = self.counted_as(flow.priority);
         let queue = &mut self.queues[at];
         let factor = if priority == Priority::High { HIGH_FACTOR } else { 1 };
-        queue.priority = priority;
-        queue.quantum = i64::from(factor * u32::from(flow.weight.max(1))) * QUANTUM as i64;
-        if std::mem::replace(&mut queue.round, self.round) != self.round {
-            queue.deficit = 0;
+        if queue.is_empty() {
+            (queue.priority, queue.weight) = (priority, factor * u32::from(flow.weight.max(1)));
         }
         at
     }
