@@ -191,10 +191,11 @@ impl Priorities {
                 stretch.add(*priority, *bytes);
             }
         }
-        // The beginning, when all connect, is left out.
+        // The beginning, when all connect, is left out, and the end: the clock of the machine, by which high priority
+        // begins, is not the one of the run.
         let periods = [
-            counts.period(self.pause / 4, self.pause),
-            counts.period(self.pause, at(Moment::FirstEnd)),
+            counts.period(self.pause / 4, self.pause - self.pause / 50),
+            counts.period(self.pause + self.pause / 50, at(Moment::FirstEnd)),
             counts.period(at(Moment::LastEnd), at(Moment::FirstAgain)),
             counts.period(at(Moment::LastAgain), at(Moment::FirstEndAgain)),
         ];

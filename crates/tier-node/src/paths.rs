@@ -197,7 +197,7 @@ impl<T, H: Host> Group<T, H> {
         let mut guard = self.state();
         let state = &mut *guard;
         if let Some(Trip { now, cost, time }) = trip {
-            state.turns.note(now, cost, time);
+            state.turns.note(now, priority, cost, time);
         }
         if state.is_closed {
             drop(guard);

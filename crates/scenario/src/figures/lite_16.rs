@@ -3,18 +3,19 @@
 use super::drawing::lines;
 use super::lite::PROFILE;
 use super::{Drawing, Effort, Figure, Outcome, Outcomes, Paper, Point, Run};
-use crate::priorities::{Bytes, Ended, PERIODS, Period, Priorities};
+use crate::priorities::{Bytes, Ended, PERIODS, Period, Priorities, Requests};
 use dunlin_fabric::Nanos;
 use dunlin_tier_node::Policy;
 
 pub(super) const FIGURE: Figure = Figure::predicted(
     ["lite-16", "Rate of 20 threads of low and 20 of high priority by the period of the run", PROFILE, "period"],
-    "All times and numbers of requests of the paper are divided by 20. 20 threads of low priority have 600 000 requests each (5 WRITE \
+    "All times and numbers of requests of the paper are divided by 50. 20 threads of low priority have 600 000 requests each (5 WRITE \
      4 KB, 5 WRITE 8 KB, 10 READ 4 KB: the caption lists 5 that READ 4 KB twice). After 2 s 20 threads of high priority have 200 000 each \
      (10 WRITE, 10 READ 4 KB); 8 of them, 4 of each kind, pause for 2 s and have 100 000 more. All are of one node and use the memory \
      of another, over 4 paths. Period 0 is the whole run until the last request of high priority; 1 low alone; 2 both; 3 the pause; 4 \
      both, with the 8 threads. HW-Sep: 3 paths of high priority, 1 of low. 'Half' is read as 0.4 to 0.6, 'close' as within a tenth, \
-     'superior' as more than a tenth above no QoS.",
+     'superior' as more than a tenth above no QoS. Beside the paper's load: all requests WRITEs of 4 KB; 2 threads of high priority; \
+     a path for each thread.",
     runs,
     points,
 )
@@ -60,16 +61,48 @@ impl OfPriorities {
 /// Returns the factor by which times and requests are divided.
 fn scale(effort: Effort) -> u64 {
     match effort {
-        Effort::Full => 20,
+        Effort::Full => 50,
         Effort::Quick => 500,
     }
 }
 
+/// Loads beside the paper's one, which show where policies differ.
+const VARIANTS: [(&str, &[&str]); 3] =
+    [(ONE_KIND, &[NONE, SHARES]), (FEW_HIGH, &[NONE, PACED, SHARES]), (MANY_PATHS, &[NONE, PACED, SHARES])];
+/// All requests are WRITEs of 4 KB, so the bytes of a path do not depend on who uses it.
+const ONE_KIND: &str = "4 KB WRITE";
+/// Two threads of high priority, which cannot use all paths.
+const FEW_HIGH: &str = "2 high";
+/// A path for each thread, so none waits at the node, and the NIC is what they share.
+const MANY_PATHS: &str = "K = 40";
+
+fn of_variant(variant: &str, load: Priorities) -> Priorities {
+    let mut load = load;
+    match variant {
+        ONE_KIND => {
+            for requests in load.low.iter_mut().chain(&mut load.high) {
+                *requests = Requests { reads: false, bytes: 4096 };
+            }
+        }
+        FEW_HIGH => {
+            load.high = vec![load.high[0], load.high[load.high.len() - 1]];
+            load.again = 1;
+        }
+        _ => load.paths = (load.low.len() + load.high.len()) as u16,
+    }
+    load
+}
+
 fn runs(effort: Effort) -> Vec<Run> {
-    POLICIES
-        .into_iter()
-        .map(|(series, policy)| Run::priorities(series, Priorities::of(PROFILE, policy, scale(effort))))
-        .collect()
+    let load = |policy| Priorities::of(PROFILE, policy, scale(effort));
+    let mut runs: Vec<Run> =
+        POLICIES.into_iter().map(|(series, policy)| Run::priorities(series, load(policy))).collect();
+    for (variant, policies) in VARIANTS {
+        for (series, policy) in POLICIES.into_iter().filter(|(series, _)| policies.contains(series)) {
+            runs.push(Run::priorities(&format!("{series}, {variant}"), of_variant(variant, load(policy))));
+        }
+    }
+    runs
 }
 
 fn points(outcomes: &Outcomes) -> Vec<Point> {
@@ -121,6 +154,19 @@ fn points(outcomes: &Outcomes) -> Vec<Point> {
         ratio("HW-Sep, high over SW-Pri", x, rate(SEPARATE, x, high), paced, said);
         ratio("shares, high over SW-Pri", x, rate(SHARES, x, high), paced, None);
     }
+    for (variant, policies) in VARIANTS {
+        let of = |policy: &str, value: fn(&[f64; 2]) -> f64| rate(&format!("{policy}, {variant}"), 2, value);
+        for policy in policies.iter().filter(|policy| **policy != NONE) {
+            ratio(&format!("{policy}, {variant}, all over no QoS"), 2, of(policy, all), of(NONE, all), None);
+            ratio(
+                &format!("{policy}, {variant}, high over no QoS"),
+                2,
+                of(policy, high),
+                of(NONE, high),
+                None,
+            );
+        }
+    }
     points
 }
 
@@ -133,7 +179,9 @@ fn drawings(outcomes: &Outcomes) -> Vec<Drawing> {
         }
     };
     let drawing = |title: &str, value: fn(&[f64; 2]) -> f64| {
-        lines(title, "GB/s", "time (ms)", outcomes.0.iter().map(line(value)).collect())
+        let paper =
+            outcomes.0.iter().filter(|(run, _)| POLICIES.iter().any(|(policy, _)| run.series == *policy));
+        lines(title, "GB/s", "time (ms)", paper.map(line(value)).collect())
     };
     vec![
         drawing("All threads", |[high, low]| high + low),

@@ -23,6 +23,9 @@ pub const AHEAD: u64 = 8192;
 pub const MOST_AHEAD: u64 = 1 << 20;
 /// Virtual time of a byte at weight 1. Divisible by every weight but for rounding.
 const BYTE: u128 = 1 << 20;
+/// Operations without others that are timed: the first ones, and then one in this many.
+const FIRST_ALONE: u64 = 16;
+const ONE_ALONE_IN: u64 = 1024;
 /// Waiters that are near, for each path: a thread wakes in the time of two short operations.
 const NEAR: usize = 2;
 
@@ -114,6 +117,8 @@ pub struct Turns {
     /// The most paths of low priority while there are operations of high priority.
     low_paths: usize,
     trips: RoundTrips,
+    /// Operations that were granted a path while no other one had any.
+    alone: u64,
 }
 
 impl Turns {
@@ -132,6 +137,7 @@ impl Turns {
             now: 0,
             low_paths: paths,
             trips: RoundTrips::default(),
+            alone: 0,
         }
     }
 
@@ -245,16 +251,29 @@ impl Turns {
         true
     }
 
-    /// Returns whether the round trip of an operation of this priority is of use: it is one of high priority, and there
-    /// are others of low priority.
-    pub fn wants_trip(&self, priority: Priority) -> bool {
-        self.by_weight && priority == Priority::High && self.active[Priority::Low as usize] > 0
+    /// Returns whether the round trip of the operation that was granted a path last is of use: it is one of high priority,
+    /// and there are others of low priority; or there are no others, so that it shows how short round trips can be. Most
+    /// of the latter are not needed.
+    pub fn wants_trip(&mut self, priority: Priority) -> bool {
+        if !self.by_weight {
+            return false;
+        }
+        let [low, high] = self.active;
+        if low + high == 1 {
+            self.alone += 1;
+            return self.alone <= FIRST_ALONE || self.alone.is_multiple_of(ONE_ALONE_IN);
+        }
+        priority == Priority::High && low > 0
     }
 
-    /// Notes that an operation of high priority with this [`cost`](super::cost) took `time` nanoseconds, at the time
-    /// `now`. While round trips [have risen](RoundTrips::have_risen), low priority loses a path with each of them, down to
-    /// one, and gets it back afterwards.
-    pub fn note(&mut self, now: u64, cost: u64, time: u64) {
+    /// Notes that an operation of this priority and [`cost`](super::cost) took `time` nanoseconds, at the time `now`. While
+    /// round trips of high priority [have risen](RoundTrips::have_risen), low priority loses a path with each of them, down
+    /// to one, and gets it back afterwards.
+    pub fn note(&mut self, now: u64, priority: Priority, cost: u64, time: u64) {
+        if priority == Priority::Low {
+            self.trips.note_shortest(now, cost, time);
+            return;
+        }
         self.trips.note(now, cost, time);
         self.low_paths = match self.trips.have_risen() {
             true => self.low_paths.saturating_sub(1).max(1),

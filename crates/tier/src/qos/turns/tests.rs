@@ -179,6 +179,19 @@ fn few_threads_keep_their_turns() {
     assert!(part > 0.9, "{part}");
 }
 
+/// Operations without others are timed seldom, so the clock costs them nothing.
+#[test]
+fn few_operations_without_others_are_timed() {
+    let mut turns = Turns::new(1, true);
+    let timed = (0..10_240).filter(|_| {
+        assert_eq!(turns.enter(flow(0, Priority::Low, 1), 1, 0), Entry::Granted);
+        let timed = turns.wants_trip(Priority::Low);
+        turns.leave(Priority::Low);
+        timed
+    });
+    assert_eq!(timed.count(), 26);
+}
+
 /// While round trips are longer than usual, operations of low priority have one path, and all of them later.
 #[test]
 fn rising_round_trips_take_paths_from_low_priority() {
@@ -186,8 +199,8 @@ fn rising_round_trips_take_paths_from_low_priority() {
     let mut turns = Turns::new(PATHS, true);
     assert_eq!((turns.enter(high, 1, 0), turns.enter(low, 1, 1)), (Entry::Granted, Entry::Granted));
     assert!(turns.wants_trip(Priority::High) && !turns.wants_trip(Priority::Low));
-    turns.note(1, 8192, 3000);
-    (0..50).for_each(|at| turns.note(2 + at, 8192, 12_000));
+    turns.note(1, Priority::High, 8192, 3000);
+    (0..50).for_each(|at| turns.note(2 + at, Priority::High, 8192, 12_000));
     assert_eq!((turns.enter(low, 1, 2), turns.grant()), (Entry::Near, None));
     assert_eq!(turns.enter(high, 1, 3), Entry::Granted);
     turns.leave(Priority::High);
@@ -196,7 +209,7 @@ fn rising_round_trips_take_paths_from_low_priority() {
     turns.leave(Priority::High);
     assert_eq!(turns.grant(), Some(2));
     assert_eq!(turns.enter(high, 1, 0), Entry::Granted);
-    (0..50).for_each(|at| turns.note(60 + at, 8192, 3000));
+    (0..50).for_each(|at| turns.note(60 + at, Priority::High, 8192, 3000));
     assert_eq!(turns.enter(low, 1, 4), Entry::Granted);
 }
 
@@ -293,7 +306,7 @@ proptest! {
                     awake.remove(&waiter);
                     called.retain(|other| *other != waiter);
                 }
-                _ => turns.note(by, 8192, by),
+                _ => turns.note(by, priority, 8192, by),
             }
             while let Some(waiter) = turns.grant() {
                 prop_assert!(awake.remove(&waiter));
