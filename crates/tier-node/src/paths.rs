@@ -291,3 +291,77 @@ impl<T, H: Host> Paths<T, H> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dunlin_fabric::RealHost;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    const LOW: Flow = Flow { principal: 0, priority: Priority::Low, weight: 1 };
+    const HIGH: Flow = Flow { principal: 0, priority: Priority::High, weight: 1 };
+
+    fn value(granted: Granted<usize>) -> usize {
+        match granted.taken {
+            Taken::Value(path) | Taken::Make(path) => path,
+        }
+    }
+
+    fn take(paths: &Paths<usize, RealHost>, flow: Flow) -> Option<usize> {
+        match paths.enter(&RealHost, flow, 1) {
+            Entered::Path(granted) => Some(value(granted)),
+            Entered::Wait(seat) => paths.wait(&RealHost, seat, Nanos::MAX).map(value),
+            Entered::Closed => None,
+        }
+    }
+
+    #[test]
+    fn a_thread_that_is_late_leaves_its_seat() {
+        let paths = Paths::new(1, Policy::Shares);
+        assert_eq!(take(&paths, LOW), Some(0));
+        for flow in [LOW, HIGH, LOW] {
+            let Entered::Wait(seat) = paths.enter(&RealHost, flow, 1) else { panic!("a second path") };
+            assert!(paths.wait(&RealHost, seat, 0).is_none());
+        }
+        paths.give(0, Priority::Low, None);
+        assert_eq!(take(&paths, HIGH), Some(0));
+        paths.failed(0, Priority::High);
+        assert_eq!(take(&paths, LOW), Some(0));
+        paths.clear();
+        assert_eq!(take(&paths, LOW), None);
+    }
+
+    #[test]
+    fn reserved_paths_are_used_by_their_priority_only() {
+        let paths = Paths::new(3, Policy::Reserved { low: 1 });
+        assert_eq!([HIGH, HIGH, LOW].map(|flow| take(&paths, flow)), [Some(0), Some(1), Some(2)]);
+        paths.give(0, Priority::High, None);
+        assert!(matches!(paths.enter(&RealHost, LOW, 1), Entered::Wait(_)));
+        assert_eq!(take(&paths, HIGH), Some(0));
+    }
+
+    /// Threads hand two paths over: no path is used by two, and every thread comes to its end.
+    #[test]
+    fn paths_go_from_thread_to_thread() {
+        for policy in [Policy::Arrival, Policy::Shares] {
+            let paths = &Paths::new(2, policy);
+            let users = &[AtomicUsize::new(0), AtomicUsize::new(0)];
+            std::thread::scope(|scope| {
+                for thread in 0..12 {
+                    let flow = if thread % 3 == 0 { HIGH } else { LOW };
+                    scope.spawn(move || {
+                        for round in 0..500 {
+                            let path = take(paths, flow).expect("a path");
+                            assert_eq!(users[path].fetch_add(1, Ordering::Relaxed), 0);
+                            if round % 50 == thread {
+                                std::thread::yield_now();
+                            }
+                            users[path].fetch_sub(1, Ordering::Relaxed);
+                            paths.give(path, flow.priority, None);
+                        }
+                    });
+                }
+            });
+        }
+    }
+}

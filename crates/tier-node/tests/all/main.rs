@@ -3,5 +3,6 @@
 mod cluster;
 mod hostile;
 mod locks;
+mod qos;
 mod shm;
 mod sim;

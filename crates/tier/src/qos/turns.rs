@@ -116,6 +116,8 @@ pub struct Turns {
     now: u128,
     /// The most paths of low priority while there are operations of high priority.
     low_paths: usize,
+    /// Round trips since they were longer than usual.
+    calm: u32,
     trips: RoundTrips,
     /// Operations that were granted a path while no other one had any.
     alone: u64,
@@ -136,6 +138,7 @@ impl Turns {
             asleep: 0,
             now: 0,
             low_paths: paths,
+            calm: 0,
             trips: RoundTrips::default(),
             alone: 0,
         }
@@ -268,17 +271,21 @@ impl Turns {
 
     /// Notes that an operation of this priority and [`cost`](super::cost) took `time` nanoseconds, at the time `now`. While
     /// round trips of high priority [have risen](RoundTrips::have_risen), low priority loses a path with each of them, down
-    /// to one, and gets it back afterwards.
+    /// to one. It gets one back with each [`HIGH_FACTOR`] that have not.
     pub fn note(&mut self, now: u64, priority: Priority, cost: u64, time: u64) {
         if priority == Priority::Low {
             self.trips.note_shortest(now, cost, time);
             return;
         }
         self.trips.note(now, cost, time);
-        self.low_paths = match self.trips.have_risen() {
-            true => self.low_paths.saturating_sub(1).max(1),
-            false => (self.low_paths + 1).min(self.paths),
-        };
+        if self.trips.have_risen() {
+            (self.low_paths, self.calm) = (self.low_paths.saturating_sub(1).max(1), 0);
+        } else {
+            self.calm = self.calm.wrapping_add(1);
+            if self.calm.is_multiple_of(HIGH_FACTOR) {
+                self.low_paths = (self.low_paths + 1).min(self.paths);
+            }
+        }
     }
 
     /// Returns whether operations wait.

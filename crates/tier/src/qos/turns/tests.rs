@@ -209,7 +209,7 @@ fn rising_round_trips_take_paths_from_low_priority() {
     turns.leave(Priority::High);
     assert_eq!(turns.grant(), Some(2));
     assert_eq!(turns.enter(high, 1, 0), Entry::Granted);
-    (0..50).for_each(|at| turns.note(60 + at, Priority::High, 8192, 3000));
+    (0..100).for_each(|at| turns.note(60 + at, Priority::High, 8192, 3000));
     assert_eq!(turns.enter(low, 1, 4), Entry::Granted);
 }
 
