@@ -69,7 +69,7 @@ fn scale(effort: Effort) -> u64 {
 /// Loads beside the paper's one, which show where policies differ.
 const VARIANTS: [(&str, &[&str]); 3] =
     [(ONE_KIND, &[NONE, SHARES]), (FEW_HIGH, &[NONE, PACED, SHARES]), (MANY_PATHS, &[NONE, PACED, SHARES])];
-/// All requests are WRITEs of 4 KB, so the bytes of a path do not depend on who uses it.
+/// All requests are WRITEs of 4 KB, so the bytes of a path do not depend on its user.
 const ONE_KIND: &str = "4 KB WRITE";
 /// Two threads of high priority, which cannot use all paths.
 const FEW_HIGH: &str = "2 high";

@@ -21,7 +21,7 @@ pub const AHEAD: u64 = 8192;
 /// The most that a flow of weight 1 may be ahead after a long operation, in bytes: it waits until the others have had
 /// as much.
 pub const MOST_AHEAD: u64 = 1 << 20;
-/// Virtual time of a byte at weight 1. Divisible by every weight but for rounding.
+/// Virtual time of a byte at weight 1: large, so that its division by a weight loses little.
 const BYTE: u128 = 1 << 20;
 /// Operations without others that are timed: the first ones, and then one in this many.
 const FIRST_ALONE: u64 = 16;
