@@ -3,8 +3,8 @@
 /// Round trips have got longer if the recent ones take this many times the shortest ones. LITE's sources compare with a
 /// fixed time of 32 us, ten times an operation of 4 KiB; a factor fits every network.
 pub const RISEN: u64 = 2;
-/// The time for which the shortest round trip is remembered at least, in nanoseconds: networks change seldom, and a node
-/// that is busy for seconds does not learn the shortest one again.
+/// The time for which the shortest round trip is remembered at least, in nanoseconds: networks change seldom, and a
+/// node that is busy for seconds does not learn the shortest one again.
 pub const WINDOW: u64 = 10_000_000_000;
 /// Recent round trips are an average in which the last one counts 1/8, as in TCP (RFC 6298).
 const SMOOTHING: u64 = 8;
@@ -29,8 +29,8 @@ impl RoundTrips {
         };
     }
 
-    /// As [`note`](RoundTrips::note), for an operation that is not one of those that are watched: it counts if it is the
-    /// shortest.
+    /// As [`note`](RoundTrips::note), for an operation that is not one of those that are watched: it counts if it is
+    /// the shortest.
     pub fn note_shortest(&mut self, now: u64, cost: u64, time: u64) -> u64 {
         let price = (u128::from(time) * 1000 / u128::from(cost.max(1))).max(1);
         let price = u64::try_from(price).unwrap_or(u64::MAX);

@@ -6,8 +6,8 @@
 //!    └─────> asleep ──call──> near, on its way ──arrive──> near
 //! ```
 //!
-//! A thread that sleeps needs microseconds to wake, about as long as an operation takes. So some waiters of each flow are
-//! near: awake, or on their way. A path goes to one of those that are awake, and is not idle meanwhile.
+//! A thread that sleeps needs microseconds to wake, about as long as an operation takes. So some waiters of each flow
+//! are near: awake, or on their way. A path goes to one of those that are awake, and is not idle meanwhile.
 
 use super::{Priority, RoundTrips};
 use std::collections::VecDeque;
@@ -91,8 +91,8 @@ pub enum Entry {
 ///
 /// The order is that of start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996): the flow whose next operation
 /// starts first in virtual time has the turn, and an operation takes its flow forward by its cost over the weight.
-/// Deficit round robin has the same shares only for flows that always have waiters: a flow of few threads, which are all
-/// under way at times, loses its turn then.
+/// Deficit round robin has the same shares only for flows that always have waiters: a flow of few threads, which are
+/// all under way at times, loses its turn then.
 ///
 /// Every operation [enters](Turns::enter) and [leaves](Turns::leave). After each of the two, and after
 /// [`arrive`](Turns::arrive) and [`forget`](Turns::forget), the owner asks [`grant`](Turns::grant) and
@@ -144,9 +144,9 @@ impl Turns {
         }
     }
 
-    /// An operation enters, with its [`cost`](super::cost). Unless it has a path at once, `waiter` waits. A path that is
-    /// free is taken also if others are on their way to it: it would be idle until then. But a flow that is ahead of
-    /// the others by more than [`AHEAD`] waits.
+    /// An operation enters, with its [`cost`](super::cost). Unless it has a path at once, `waiter` waits. A path that
+    /// is free is taken also if others are on their way to it: it would be idle until then. But a flow that is ahead
+    /// of the others by more than [`AHEAD`] waits.
     pub fn enter(&mut self, flow: Flow, cost: u64, waiter: u32) -> Entry {
         let (at, now, has_waiters) = (self.queue_of(flow), self.now, self.has_waiters());
         let queue = &mut self.queues[at];
@@ -254,9 +254,9 @@ impl Turns {
         true
     }
 
-    /// Returns whether the round trip of the operation that was granted a path last is of use: it is one of high priority,
-    /// and there are others of low priority; or there are no others, so that it shows how short round trips can be. Most
-    /// of the latter are not needed.
+    /// Returns whether the round trip of the operation that was granted a path last is of use: it is one of high
+    /// priority, and there are others of low priority; or there are no others, so that it shows how short round trips
+    /// can be. Most of the latter are not needed.
     pub fn wants_trip(&mut self, priority: Priority) -> bool {
         if !self.by_weight {
             return false;
@@ -269,9 +269,9 @@ impl Turns {
         priority == Priority::High && low > 0
     }
 
-    /// Notes that an operation of this priority and [`cost`](super::cost) took `time` nanoseconds, at the time `now`. While
-    /// round trips of high priority [have risen](RoundTrips::have_risen), low priority loses a path with each of them, down
-    /// to one. It gets one back with each [`HIGH_FACTOR`] that have not.
+    /// Notes that an operation of this priority and [`cost`](super::cost) took `time` nanoseconds, at the time `now`.
+    /// While round trips of high priority [have risen](RoundTrips::have_risen), low priority loses a path with each of
+    /// them, down to one. It gets one back with each [`HIGH_FACTOR`] that have not.
     pub fn note(&mut self, now: u64, priority: Priority, cost: u64, time: u64) {
         if priority == Priority::Low {
             self.trips.note_shortest(now, cost, time);

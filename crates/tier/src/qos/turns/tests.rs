@@ -263,8 +263,8 @@ proptest! {
 }
 
 proptest! {
-    /// Any order of steps: paths are neither lost nor given twice, every waiter that stays gets one, and no path is idle
-    /// while a waiter could have it.
+    /// Any order of steps: paths are neither lost nor given twice, every waiter that stays gets one, and no path is
+    /// idle while a waiter could have it.
     #[test]
     fn every_waiter_gets_a_path(
         steps in prop::collection::vec((0u8..6, 0u32..6, any::<bool>(), 1u64..100_000), 1..300),
