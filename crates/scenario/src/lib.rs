@@ -15,6 +15,7 @@
 //! * [`rates`]: operation rates of simulated NICs, for clients that base their choice on them.
 //! * [`tuning`]: a client of a function that changes, and the response of its tuner.
 //! * [`tier`], [`native`]: threads that use the memory tier, and threads that WRITE without it.
+//! * [`priorities`]: threads of two priorities that share a node of the memory tier.
 //! * [`figures`]: the papers' figures, with the statements in the papers' texts.
 //!
 //! This crate holds descriptions of clusters and loads, and the code that plays them. Output formats,
@@ -29,6 +30,7 @@ pub mod figures;
 pub mod load;
 pub mod memory;
 pub mod native;
+pub mod priorities;
 pub mod random_values;
 pub mod rates;
 pub mod raw_verbs;

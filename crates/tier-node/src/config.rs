@@ -1,6 +1,7 @@
 //! Settings of a node, and the list of nodes.
 
 use crate::error::JoinError;
+use crate::qos::QosConfig;
 use dunlin_fabric::{Address, AddressError, Scheme};
 use dunlin_tier::NodeId;
 use std::time::Duration;
@@ -48,6 +49,9 @@ pub struct TierConfig {
     pub paths: u16,
     /// The threads that take requests and calls of other nodes, 1 to 64 (section 6.1: one to four). Default: 1.
     pub workers: u16,
+    /// The rule by which principals and priorities share the paths, and limits of principals. Default: shares of
+    /// equal weight, high priority, no limits.
+    pub qos: QosConfig,
     /// The token that all nodes of the cluster know. Default: empty.
     pub token: Vec<u8>,
     /// The time of an operation or a request, connecting included. Default: 5 s.
@@ -69,6 +73,7 @@ impl TierConfig {
             step: 256 << 10,
             paths: 2,
             workers: 1,
+            qos: QosConfig::default(),
             token: Vec::new(),
             timeout: Duration::from_secs(5),
             stop_timeout: Duration::from_millis(500),
@@ -106,6 +111,7 @@ impl TierConfig {
         if self.workers == 0 || self.workers > 64 {
             return out("workers", self.workers.into(), "1 to 64");
         }
+        self.qos.check(self.paths)?;
         if self.token.len() > 255 {
             return out("the length of the token", self.token.len() as u64, "at most 255 bytes");
         }

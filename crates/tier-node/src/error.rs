@@ -5,7 +5,9 @@ use dunlin_fabric::{
 };
 use dunlin_rpc::{CallError, ServeError};
 use dunlin_tier::message::Refusal;
+use dunlin_tier::qos::QosError;
 use dunlin_tier::{AccessError, LayoutError, Name, NameError, PrincipalError, TableError};
+use std::time::Duration;
 use thiserror::Error;
 
 /// The reason why a node could not be started.
@@ -31,6 +33,9 @@ pub enum JoinError {
     /// The principal's name is invalid.
     #[error(transparent)]
     Principal(#[from] PrincipalError),
+    /// The settings of the quality of service have no meaning.
+    #[error(transparent)]
+    Qos(#[from] QosError),
     /// Memory could not be registered.
     #[error(transparent)]
     Register(#[from] RegisterError),
@@ -256,6 +261,21 @@ pub enum OperationError {
     /// All paths were in use until the timeout; nothing was posted.
     #[error("other threads used all paths until the timeout: raise TierConfig::paths or the timeout")]
     Busy,
+    /// The principal has used its limit up, and would wait for longer than
+    /// [`QosConfig::patience`](crate::QosConfig::patience); nothing was posted.
+    #[error(
+        "{principal} has used up its {limit} {what} a second: try again in {retry_after:?}, or raise its limit"
+    )]
+    Limit {
+        /// The principal.
+        principal: String,
+        /// The limited quantity: `operations` or `bytes`.
+        what: &'static str,
+        /// The limit a second.
+        limit: u64,
+        /// The time until the same operation would begin at once.
+        retry_after: Duration,
+    },
     /// Queues or memory for a path could not be made; nothing was posted.
     #[error("a path could not be made")]
     Resources(#[source] Box<RequestError>),
@@ -269,6 +289,7 @@ impl OperationError {
             | OperationError::Path { .. }
             | OperationError::Place { .. }
             | OperationError::Busy
+            | OperationError::Limit { .. }
             | OperationError::Resources(_) => false,
             // Earlier parts of the operation may have been executed, whatever became of this one.
             OperationError::Failed { .. }

@@ -6,6 +6,7 @@
 //! Tier, Lmr             the application's face                                tier.rs, lmr.rs, spec.rs
 //!   Node                records, names, handles and arena of this process     node.rs, operate.rs, free.rs
 //!     Path              one-sided operations to all nodes: K queue pairs each path.rs, connection.rs
+//!     Paths             the order in which operations get paths               paths.rs, qos.rs
 //!     calls             requests to other nodes, by the RPC engine            calls.rs
 //!     Acceptor          passive ends of other nodes' paths, fences            acceptor.rs
 //!     keeper            zeroes memory, reports closed handles, ends frees     keeper.rs
@@ -34,10 +35,12 @@ mod locks;
 mod node;
 mod operate;
 mod path;
+mod paths;
 mod peers;
 pub mod pool;
 mod problem;
 mod processes;
+mod qos;
 mod services;
 mod serving;
 mod spec;
@@ -49,8 +52,10 @@ pub use lmr::Lmr;
 pub use locks::{Guard, LockError};
 pub use peers::PeersError;
 pub use processes::{ProcessConfig, ProcessLimits, ProcessServer};
+pub use qos::QosConfig;
 pub use serving::{Calls, Request};
 pub use spec::Spec;
 pub use tier::Tier;
 
-pub use dunlin_tier::{AccessError, Listed, Listing, Name, NodeId, Principal, Rights};
+pub use dunlin_tier::qos::{Limit, Policy, QosError, Share};
+pub use dunlin_tier::{AccessError, Listed, Listing, Name, NodeId, Principal, Priority, Rights};

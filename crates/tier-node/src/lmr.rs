@@ -2,10 +2,12 @@
 
 use crate::error::{OperationError, RequestError};
 use crate::path::{Change, Stop, Transfer};
+use crate::qos::Class;
 use crate::tier::Running;
 use dunlin_fabric::Fabric;
 use dunlin_tier::message::Request;
-use dunlin_tier::{AccessError, Cut, Grantee, Handle, Kind, LmrId, Principal, Rights};
+use dunlin_tier::qos::QosError;
+use dunlin_tier::{AccessError, Cut, Grantee, Handle, Kind, LmrId, Principal, Priority, Rights};
 use std::sync::Arc;
 
 /// A memory region (LMR) that this node has mapped for a principal. May be shared by threads. Dropping it unmaps it.
@@ -13,6 +15,7 @@ use std::sync::Arc;
 pub struct Lmr<F: Fabric> {
     pub(crate) running: Arc<Running<F>>,
     pub(crate) principal: Principal,
+    pub(crate) class: Class,
     pub(crate) handle: Handle,
     pub(crate) id: LmrId,
     pub(crate) length: u64,
@@ -34,22 +37,37 @@ impl<F: Fabric> Lmr<F> {
         Ok(self.running.node.state().handles.describe(self.handle)?.1)
     }
 
+    /// Returns the priority of this handle's operations.
+    pub fn priority(&self) -> Priority {
+        self.class.priority
+    }
+
+    /// Sets the priority of this handle's operations (LITE section 6.2). It holds for reads, writes and atomics, which
+    /// use this node's paths. A new handle has the priority of its [`Tier`](crate::Tier).
+    ///
+    /// # Errors
+    /// The [`Share`](crate::Share) of the principal permits only low priority.
+    pub fn set_priority(&mut self, priority: Priority) -> Result<(), QosError> {
+        self.class = self.class.with_priority(priority)?;
+        Ok(())
+    }
+
     /// Copies bytes at `offset` out of the region (`LT_read`). Blocks until they are there, or until
     /// [`TierConfig::timeout`](crate::TierConfig::timeout).
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), OperationError> {
-        self.running.node.transfer(self.handle, Kind::Read, offset, Transfer::Read(into))
+        self.running.node.transfer(self.handle, &self.class, Kind::Read, offset, Transfer::Read(into))
     }
 
     /// As [`read`](Lmr::read), without waiting for other nodes: returns `false` if not all of the region's bytes are on
     /// this node, and nothing was read.
     pub fn read_here(&self, offset: u64, into: &mut [u8]) -> Result<bool, OperationError> {
-        self.running.node.transfer_here(self.handle, Kind::Read, offset, Transfer::Read(into))
+        self.running.node.transfer_here(self.handle, &self.class, Kind::Read, offset, Transfer::Read(into))
     }
 
     /// As [`write`](Lmr::write), without waiting for other nodes: returns `false` if not all of the bytes are on this
     /// node, and nothing was written.
     pub fn write_here(&self, offset: u64, from: &[u8]) -> Result<bool, OperationError> {
-        self.running.node.transfer_here(self.handle, Kind::Write, offset, Transfer::Write(from))
+        self.running.node.transfer_here(self.handle, &self.class, Kind::Write, offset, Transfer::Write(from))
     }
 
     /// Copies bytes into the region at `offset` (`LT_write`). Blocks until they are placed, or until
@@ -58,7 +76,7 @@ impl<F: Fabric> Lmr<F> {
     /// Reads by other nodes see the bytes from then on. The node that stores them reads with its own processor, and may
     /// see them a few microseconds later: a completion does not say that the processor sees the data.
     pub fn write(&self, offset: u64, from: &[u8]) -> Result<(), OperationError> {
-        self.running.node.transfer(self.handle, Kind::Write, offset, Transfer::Write(from))
+        self.running.node.transfer(self.handle, &self.class, Kind::Write, offset, Transfer::Write(from))
     }
 
     /// Adds to the aligned word at `offset` and returns its old value (`LT_fetch-add`). Words are little-endian.
@@ -72,14 +90,14 @@ impl<F: Fabric> Lmr<F> {
     }
 
     fn change(&self, offset: u64, change: Change) -> Result<u64, OperationError> {
-        self.running.node.change_word(self.handle, self.id, offset, change)
+        self.running.node.change_word(self.handle, &self.class, self.id, offset, change)
     }
 
     /// Sets `length` bytes at `offset` to a value, by a command to the nodes that store them (section 7.1). The nodes
     /// carry it out one after the other. Blocks until [`TierConfig::timeout`](crate::TierConfig::timeout) at most.
     pub fn memset(&self, offset: u64, length: u64, value: u8) -> Result<(), OperationError> {
         let node = &*self.running.node;
-        node.operate(self.handle, Kind::Write, offset, length, |_, layout, deadline| {
+        node.operate(self.handle, &self.class, Kind::Write, offset, length, |_, layout, deadline| {
             for cut in layout.cut(offset, length, u32::MAX) {
                 let (owner, extent, offset, length) = (self.id, cut.extent, cut.offset, cut.length);
                 let until = deadline.until(node.fabric.host());
@@ -107,7 +125,7 @@ impl<F: Fabric> Lmr<F> {
             return Err(AccessError::OutOfBounds { offset: target, length, size: to_length }.into());
         }
         let backwards = to_id == self.id && target > offset;
-        node.operate(self.handle, Kind::Read, offset, length, |_, layout, deadline| {
+        node.operate(self.handle, &self.class, Kind::Read, offset, length, |_, layout, deadline| {
             let until = deadline.until(node.fabric.host());
             let copy = |cut: Cut| {
                 let request = Request::Copy {

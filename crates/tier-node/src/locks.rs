@@ -330,7 +330,7 @@ impl<F: Fabric> Node<F> {
         for _ in 0..ATTEMPTS {
             let Some(taken) = guess.taken_by(joined.member) else { break };
             let change = Change::Swap { expected: guess.bits(), swap: taken.bits() };
-            let old = match self.change_word(joined.handle, joined.words, offset(lock), change) {
+            let old = match self.change_word(joined.handle, &self.class, joined.words, offset(lock), change) {
                 Ok(old) => Word::from_bits(old),
                 Err(error) => {
                     if error.may_have_executed() {
@@ -392,7 +392,7 @@ impl<F: Fabric> Node<F> {
         let Held { joined, lock, word, .. } = held;
         if let Some(free) = word.given_back() {
             let change = Change::Swap { expected: word.bits(), swap: free.bits() };
-            match self.change_word(joined.handle, joined.words, offset(lock), change) {
+            match self.change_word(joined.handle, &self.class, joined.words, offset(lock), change) {
                 Ok(old) if old == word.bits() => {
                     shared.threads().place = Some((joined, lock, free));
                     return Ok(());

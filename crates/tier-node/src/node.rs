@@ -9,7 +9,9 @@ use crate::keeper::Todo;
 use crate::locks::{Locks, MAX_WAITERS};
 use crate::operate::Copy;
 use crate::path::Path;
+use crate::paths::Paths;
 use crate::pool::Pool;
+use crate::qos::{Class, Qos};
 use crate::services::Services;
 use dunlin_fabric::{Fabric, Host, Nanos, Region, Signal, Work, nanos};
 use dunlin_rpc::{AsyncClient, Client};
@@ -67,6 +69,9 @@ pub(crate) struct Node<F: Fabric> {
     pub(crate) me: NodeId,
     /// The principal of the process, for regions of the node's own use.
     pub(crate) principal: Principal,
+    /// The class of what the node does for itself: locks and requests.
+    pub(crate) class: Class,
+    pub(crate) qos: Qos,
     pub(crate) incarnation: u64,
     pub(crate) arena: Region<F::Memory>,
     state: Mutex<State>,
@@ -80,7 +85,7 @@ pub(crate) struct Node<F: Fabric> {
     pub(crate) board: Arc<Board<F>>,
     /// The clients of the board, for each node.
     pub(crate) links: Mutex<Vec<Option<AsyncClient<F>>>>,
-    pub(crate) paths: Pool<Path<F>, SignalOf<F>>,
+    pub(crate) paths: Paths<Path<F>, F::Host>,
     pub(crate) fencing: Fencing<SignalOf<F>>,
     todo: Mutex<Todo>,
     pub(crate) keeper: SignalOf<F>,
@@ -118,9 +123,12 @@ impl<F: Fabric> Node<F> {
             known: vec![None; config.nodes.len()],
             settling: VecDeque::new(),
         };
+        let (qos, class) = Qos::new(&config.qos, &principal);
         Arc::new(Node {
             fabric: fabric.clone(),
             me,
+            class,
+            qos,
             principal,
             incarnation: host.random(),
             arena,
@@ -136,7 +144,7 @@ impl<F: Fabric> Node<F> {
             services: Arc::new(Services::new()),
             board: Arc::new(Board::new(fabric)),
             links: Mutex::new(config.nodes.iter().map(|_| None).collect()),
-            paths: Pool::new(host, config.paths.into()),
+            paths: Paths::new(config.paths, config.qos.policy),
             fencing: Fencing::new(host.signal()),
             todo: Mutex::default(),
             keeper: host.signal(),

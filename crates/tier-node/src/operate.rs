@@ -3,21 +3,41 @@
 use crate::error::{OperationError, RequestError};
 use crate::node::Node;
 use crate::path::{Change, Deadline, Path, Stop, Transfer, copy_local};
+use crate::paths::{Entered, Granted, Trip};
 use crate::pool::Taken;
+use crate::qos::Class;
 use dunlin_fabric::{Fabric, Host, Nanos, Work};
 use dunlin_tier::message::{Refusal, Reply, Request};
-use dunlin_tier::{AccessError, Handle, Kind, Layout, LmrId, NodeId, Principal, Rights, TableError};
+use dunlin_tier::{
+    AccessError, Handle, Kind, Layout, LmrId, NodeId, Principal, Priority, Rights, TableError,
+};
 
 /// Bytes that a copy between regions moves at a time.
 const COPY_AT_ONCE: u32 = 64 << 10;
 
 impl<F: Fabric> Node<F> {
-    /// Takes a path, or makes one. Waits until `until` at most.
-    fn take_path(&self, until: Nanos) -> Result<Path<F>, RequestError> {
-        match self.paths.take(self.fabric.host(), until).ok_or(RequestError::Busy)? {
-            Taken::Value(path) => Ok(path),
-            Taken::Make(number) => Path::new(self, number as u16).inspect_err(|_| self.paths.failed(number)),
-        }
+    /// Waits for a path until `until` at most, unless it is there, and makes it if there is none yet. Returns also
+    /// whether the time of the operation is of use.
+    fn finish_taking(
+        &self,
+        entered: Entered<Path<F>, F::Host>,
+        priority: Priority,
+        until: Nanos,
+    ) -> Result<(Path<F>, bool), RequestError> {
+        let granted = match entered {
+            Entered::Path(granted) => granted,
+            Entered::Wait(seat) => {
+                self.paths.wait(self.fabric.host(), seat, until).ok_or(RequestError::Busy)?
+            }
+            Entered::Closed => return Err(RequestError::Busy),
+        };
+        let path = match granted.taken {
+            Taken::Value(path) => path,
+            Taken::Make(number) => {
+                Path::new(self, number as u16).inspect_err(|_| self.paths.failed(number, priority))?
+            }
+        };
+        Ok((path, granted.is_timed))
     }
 
     /// Connects a path to nodes; returns whether one of them is new, or has restarted or fenced this node.
@@ -25,18 +45,20 @@ impl<F: Fabric> Node<F> {
         if nodes.iter().all(|other| *other == self.me) {
             return Ok(false);
         }
-        let mut path = self.take_path(until)?;
+        let Class { priority, .. } = self.class;
+        let entered = self.paths.enter(self.fabric.host(), self.class.flow(), 0);
+        let (mut path, _) = self.finish_taking(entered, priority, until)?;
         let mut changed = false;
         for other in nodes.iter().filter(|other| **other != self.me) {
             match path.connect(self, *other, until) {
                 Ok(new) => changed |= new,
                 Err(source) => {
-                    self.paths.give(path);
+                    self.paths.give(path, priority, None);
                     return Err(RequestError::Path { node: self.name_of(*other), source });
                 }
             }
         }
-        self.paths.give(path);
+        self.paths.give(path, priority, None);
         Ok(changed)
     }
 
@@ -103,12 +125,13 @@ impl<F: Fabric> Node<F> {
     pub(crate) fn change_word(
         &self,
         handle: Handle,
+        class: &Class,
         owner: LmrId,
         offset: u64,
         change: Change,
     ) -> Result<u64, OperationError> {
         let by_device = self.fabric.capabilities().atomics;
-        self.operate(handle, Kind::Atomic, offset, 8, |path, layout, deadline| {
+        self.operate(handle, class, Kind::Atomic, offset, 8, |path, layout, deadline| {
             let Some(cut) = layout.word(offset) else {
                 return Err(Stop::failed(AccessError::Misaligned(offset)));
             };
@@ -158,6 +181,8 @@ impl<F: Fabric> Node<F> {
                 RequestError::Refused { source, .. } => source,
                 _ => Refusal::Target,
             })?;
+        // The node of the caller has counted the bytes.
+        let class = self.qos.class(self.fabric.host(), request.principal).without_limit();
         let mut bytes = vec![0; request.length.min(COPY_AT_ONCE) as usize];
         let parts = request.length.div_ceil(COPY_AT_ONCE);
         let copied = (0..parts).try_for_each(|part| {
@@ -174,7 +199,7 @@ impl<F: Fabric> Node<F> {
                 self.arena.copy_out(from as usize, bytes);
             }
             let to = request.target.checked_add(at.into()).ok_or(Refusal::Target)?;
-            let written = self.transfer(target, Kind::Write, to, Transfer::Write(bytes));
+            let written = self.transfer(target, &class, Kind::Write, to, Transfer::Write(bytes));
             written.map_err(|error| {
                 tracing::warn!(target: "dunlin::tier", %error, "a copy between regions failed");
                 Refusal::Target
@@ -188,12 +213,13 @@ impl<F: Fabric> Node<F> {
     pub(crate) fn transfer(
         &self,
         handle: Handle,
+        class: &Class,
         kind: Kind,
         offset: u64,
         mut transfer: Transfer<'_>,
     ) -> Result<(), OperationError> {
         let (length, step) = (transfer.len() as u64, u32::MAX);
-        self.operate(handle, kind, offset, length, |path, layout, deadline| {
+        self.operate(handle, class, kind, offset, length, |path, layout, deadline| {
             let Some(path) = path else {
                 // All of it is on this node: no request, and no path.
                 if layout.cut(offset, length, step).any(|cut| cut.node != self.me) {
@@ -210,6 +236,7 @@ impl<F: Fabric> Node<F> {
     pub(crate) fn transfer_here(
         &self,
         handle: Handle,
+        class: &Class,
         kind: Kind,
         offset: u64,
         mut transfer: Transfer<'_>,
@@ -217,7 +244,13 @@ impl<F: Fabric> Node<F> {
         let length = transfer.len() as u64;
         let operation = self.state().handles.begin(handle, kind, offset, length)?;
         let here = operation.layout.cut(offset, length, u32::MAX).all(|cut| cut.node == self.me);
-        let copied = if here { self.copy_here(&operation.layout, offset, &mut transfer) } else { Ok(()) };
+        let copied = match here {
+            true => self
+                .qos
+                .admit_now(self.fabric.host(), class, length)
+                .and_then(|()| self.copy_here(&operation.layout, offset, &mut transfer)),
+            false => Ok(()),
+        };
         self.end(operation);
         copied.map(|()| here)
     }
@@ -241,49 +274,68 @@ impl<F: Fabric> Node<F> {
     pub(crate) fn operate<T>(
         &self,
         handle: Handle,
+        class: &Class,
         kind: Kind,
         offset: u64,
         length: u64,
         mut run: impl FnMut(Option<&mut Path<F>>, &Layout, &mut Deadline) -> Result<Option<T>, Stop>,
     ) -> Result<T, OperationError> {
-        let node = self;
+        let (node, host) = (self, self.fabric.host());
+        node.qos.admit(host, class, length)?;
         let mut deadline = Deadline::of(node);
         let mut path: Option<Path<F>> = None;
+        let mut turn = Turn::default();
         let result = loop {
             // The check of a handle is as much work as that of an entry of a message.
-            node.fabric.host().charge(Work::ParseEntry, 1);
+            host.charge(Work::ParseEntry, 1);
             let operation = match node.state().handles.begin(handle, kind, offset, length) {
                 Ok(operation) => operation,
                 Err(error) => break Err(error.into()),
             };
+            turn.start(host, path.is_some());
             let mut outcome = run(path.as_mut(), &operation.layout, &mut deadline);
-            if matches!(outcome, Ok(None))
-                && let Some(idle) = self.paths.take_idle()
-            {
-                // The operation goes on with its check: a thread that does not wait delays no free.
-                outcome = run(Some(path.insert(idle)), &operation.layout, &mut deadline);
+            let mut entered = None;
+            if matches!(outcome, Ok(None)) {
+                entered = turn.enter(node, class, length);
+                if let Some(Entered::Path(Granted { taken: Taken::Value(_), .. })) = &entered
+                    && let Some(Entered::Path(Granted { taken: Taken::Value(idle), is_timed })) =
+                        entered.take()
+                {
+                    // The operation goes on with its check: a thread that does not wait delays no free.
+                    turn.is_timed |= is_timed;
+                    turn.start(host, true);
+                    outcome = run(Some(path.insert(idle)), &operation.layout, &mut deadline);
+                }
             }
             match outcome {
                 Ok(Some(value)) => {
                     node.end(operation);
+                    turn.stop(node, length);
                     break Ok(value);
                 }
                 Ok(None) => {
                     node.end(operation);
-                    match self.take_path(deadline.until(node.fabric.host())) {
-                        Ok(made) => path = Some(made),
+                    let Some(entered) = entered else {
+                        host.sleep(turn.pause_until);
+                        continue;
+                    };
+                    match node.finish_taking(entered, class.priority, deadline.until(host)) {
+                        Ok((made, is_timed)) => {
+                            path = Some(made);
+                            turn.is_timed |= is_timed;
+                        }
                         Err(RequestError::Busy) => break Err(OperationError::Busy),
                         Err(error) => break Err(OperationError::Resources(Box::new(error))),
                     }
                 }
                 Err(Stop::Connect(to)) => {
                     node.end(operation);
-                    let until = deadline.until(node.fabric.host());
+                    let until = deadline.until(host);
                     let connected = path.as_mut().map(|path| path.connect(node, to, until));
                     if let Some(Err(source)) = connected {
                         break Err(OperationError::Path { node: node.name_of(to), source });
                     }
-                    if node.fabric.host().now() >= until {
+                    if host.now() >= until {
                         break Err(OperationError::Unanswered { node: node.name_of(to) });
                     }
                 }
@@ -297,9 +349,61 @@ impl<F: Fabric> Node<F> {
             }
         };
         if let Some(path) = path {
-            node.paths.give(path);
+            node.paths.give(path, class.priority, turn.trip);
+        }
+        if turn.has_begun {
+            node.qos.end(class.priority);
         }
         result
+    }
+}
+
+/// An operation's wait for a path, and its time on it.
+#[derive(Debug, Default)]
+struct Turn {
+    has_begun: bool,
+    /// The end of its pause.
+    pause_until: Nanos,
+    is_timed: bool,
+    since: Option<Nanos>,
+    trip: Option<Trip>,
+}
+
+impl Turn {
+    /// Asks for a path; `None` if the operation pauses first.
+    fn enter<F: Fabric>(
+        &mut self,
+        node: &Node<F>,
+        class: &Class,
+        length: u64,
+    ) -> Option<Entered<Path<F>, F::Host>> {
+        let host = node.fabric.host();
+        if !std::mem::replace(&mut self.has_begun, true) {
+            self.is_timed = node.qos.wants_trip(class.priority);
+            let pause = node.qos.begin(class.priority);
+            if pause > 0 {
+                self.pause_until = host.now().saturating_add(pause);
+                return None;
+            }
+        }
+        Some(node.paths.enter(host, class.flow(), length))
+    }
+
+    /// The operation runs on a path.
+    fn start<H: Host>(&mut self, host: &H, has_path: bool) {
+        if has_path && self.is_timed {
+            self.since = Some(host.now());
+        }
+    }
+
+    /// The operation is complete.
+    fn stop<F: Fabric>(&mut self, node: &Node<F>, length: u64) {
+        if let Some(since) = self.since {
+            let now = node.fabric.host().now();
+            let time = now.saturating_sub(since);
+            node.qos.note(now, length, time);
+            self.trip = Some(Trip::new(now, length, time));
+        }
     }
 }
 

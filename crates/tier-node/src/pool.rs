@@ -69,11 +69,6 @@ impl<T, S: Signal> Pool<T, S> {
         }
     }
 
-    /// Takes the value that was used last, if one is idle. Does not block.
-    pub(crate) fn take_idle(&self) -> Option<T> {
-        self.idle().values.pop()
-    }
-
     /// Gives a value back, or a new one.
     pub fn give(&self, value: T) {
         let mut idle = self.idle();

@@ -8,13 +8,15 @@ use crate::keeper;
 use crate::lmr::Lmr;
 use crate::lock_owner::Owner;
 use crate::node::Node;
+use crate::qos::Class;
 use crate::spec::Spec;
 use dunlin_fabric::{Access, Capabilities, Fabric, Host, Nanos, Region, Signal, Task};
 use dunlin_rpc::Server;
 use dunlin_tier::message::{Refusal, Reply, Request};
+use dunlin_tier::qos::QosError;
 use dunlin_tier::{
-    Grantee, Handle, Layout, Listing, LmrId, Name, NameError, NodeId, Principal, PrincipalError, RecordError,
-    Rights,
+    Grantee, Handle, Layout, Listing, LmrId, Name, NameError, NodeId, Principal, PrincipalError, Priority,
+    RecordError, Rights,
 };
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -60,11 +62,12 @@ impl<F: Fabric> Drop for Running<F> {
 pub struct Tier<F: Fabric> {
     pub(crate) running: Arc<Running<F>>,
     principal: Principal,
+    class: Class,
 }
 
 impl<F: Fabric> Clone for Tier<F> {
     fn clone(&self) -> Self {
-        Tier { running: Arc::clone(&self.running), principal: self.principal.clone() }
+        self.with_class(self.principal.clone(), self.class.clone())
     }
 }
 
@@ -85,7 +88,8 @@ impl<F: Fabric> Tier<F> {
         running.server = Some(server);
         running.tasks.push(fabric.host().spawn("tier-locks", Box::new(move || owner.run()))?);
         running.tasks.push(fabric.host().spawn("tier-keeper", Box::new(move || keeper::run(&node)))?);
-        Ok(Tier { running: Arc::new(running), principal })
+        let class = running.node.qos.class(fabric.host(), &principal);
+        Ok(Tier { running: Arc::new(running), principal, class })
     }
 
     pub(crate) fn node(&self) -> &Arc<Node<F>> {
@@ -103,13 +107,34 @@ impl<F: Fabric> Tier<F> {
     }
 
     fn lmr(&self, handle: Handle, id: LmrId, length: u64) -> Lmr<F> {
-        Lmr { running: Arc::clone(&self.running), principal: self.principal.clone(), handle, id, length }
+        let (running, principal) = (Arc::clone(&self.running), self.principal.clone());
+        Lmr { running, principal, class: self.class.clone(), handle, id, length }
+    }
+
+    fn with_class(&self, principal: Principal, class: Class) -> Tier<F> {
+        Tier { running: Arc::clone(&self.running), principal, class }
     }
 
     /// Returns the same node with another principal, for which this process vouches: the regions that it makes and
     /// maps, and what is done with them, are in the name of that principal.
     pub fn acting_for(&self, principal: &str) -> Result<Tier<F>, PrincipalError> {
-        Ok(Tier { running: Arc::clone(&self.running), principal: Principal::new(principal)? })
+        let principal = Principal::new(principal)?;
+        let class = self.node().qos.class(self.fabric().host(), &principal);
+        Ok(self.with_class(principal, class))
+    }
+
+    /// Returns the same node with another priority: that of the regions that it makes and maps from then on (LITE
+    /// section 6.2). The default is the highest one that the [`Share`](crate::Share) of the principal permits.
+    ///
+    /// # Errors
+    /// The share permits only low priority.
+    pub fn with_priority(&self, priority: Priority) -> Result<Tier<F>, QosError> {
+        Ok(self.with_class(self.principal.clone(), self.class.with_priority(priority)?))
+    }
+
+    /// Returns the priority.
+    pub fn priority(&self) -> Priority {
+        self.class.priority
     }
 
     /// Returns the name of the principal.

@@ -1,6 +1,6 @@
 //! The memory tier of LITE (SOSP 2017, section 4.1) as state machines without I/O: names, rights, records of
 //! memory regions (LMRs), the handles of a process, the cutting of operations, the allocator of a node's
-//! arena, and the protocol that frees a region.
+//! arena, the protocol that frees a region, and the quality of service (section 6.2).
 //!
 //! Every type is a pure function of its inputs. Nothing here knows a fabric, a clock, a thread or a random
 //! source, and nothing is `unsafe`. The crate `dunlin-tier-node` connects the machines to a fabric.
@@ -23,6 +23,7 @@ pub mod message;
 pub mod name;
 pub mod place;
 pub mod process;
+pub mod qos;
 pub mod record;
 pub mod retire;
 pub mod rights;
@@ -36,6 +37,7 @@ pub use exchange::{Act, Exchange, ExchangeLimits, Remains};
 pub use handles::{Handle, HandleTable, MapTicket, Operation, TableError};
 pub use name::{MAX_NAME, Name, NameError, home};
 pub use place::{LmrId, NodeId, Piece};
+pub use qos::Priority;
 pub use record::{Directory, Listed, Listing, Mapping, Names, RecordError};
 pub use retire::{Command, Retirement};
 pub use rights::{Grantee, Grants, MAX_GRANTS, Principal, PrincipalError, Rights};

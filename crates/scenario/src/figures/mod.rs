@@ -25,6 +25,7 @@ mod hatrpc_hints;
 mod lite;
 mod lite_10;
 mod lite_14;
+mod lite_16;
 mod lite_17;
 mod lite_4;
 mod lite_5;
@@ -63,6 +64,7 @@ use crate::datagrams::Datagrams;
 use crate::erpc::Erpc;
 use crate::load::{Extent, Load, LoadError, Network};
 use crate::native::NativeWrites;
+use crate::priorities::Priorities;
 use crate::shared::Shared;
 use crate::tier::TierLoad;
 use crate::tier_calls::TierCalls;
@@ -72,6 +74,7 @@ use dunlin_rnic_model::driver::TestError;
 use dunlin_rnic_model::figure::{self as raw_verbs, FIGURES};
 pub use dunlin_rnic_model::sweep::Effort;
 use dunlin_rnic_model::{Profile, ProfileError};
+pub use lite_16::OfPriorities;
 use thiserror::Error;
 
 /// The evidential value of a figure's numbers.
@@ -204,6 +207,7 @@ enum Work {
     Tier(Box<TierLoad>),
     Calls(Box<TierCalls>),
     Native(Box<NativeWrites>),
+    Priorities(Box<Priorities>),
     Registering(lite::Registering),
 }
 
@@ -258,6 +262,8 @@ pub struct Outcome {
     pub verbs_share_of_work: f64,
     /// Time from a step until the rate reached its final value, in milliseconds.
     pub settled_ms: f64,
+    /// Rates by priority.
+    pub priorities: OfPriorities,
 }
 
 impl From<Counted> for Outcome {
@@ -346,6 +352,7 @@ pub fn all() -> Vec<Figure> {
         lite_10::THROUGHPUT,
         lite_14::FIGURE,
         lite_10::NODES,
+        lite_16::FIGURE,
         lite_17::FIGURE,
         lite_lock::FIGURE,
         rf_rpc_2::FIGURE,
@@ -533,6 +540,10 @@ impl Run {
         Run::doing(series, x, Work::Calls(Box::new(load)))
     }
 
+    fn priorities(series: &str, load: Priorities) -> Run {
+        Run::doing(series, 0, Work::Priorities(Box::new(load)))
+    }
+
     fn native(series: &str, x: u32, load: NativeWrites) -> Run {
         Run::doing(series, x, Work::Native(Box::new(load)))
     }
@@ -554,6 +565,7 @@ impl Run {
             Work::Tier(load) => Some(&load.profile),
             Work::Calls(load) => Some(&load.profile),
             Work::Native(load) => Some(&load.profile),
+            Work::Priorities(load) => Some(&load.profile),
             Work::Tcp(_) | Work::Registering(_) => Some(lite::PROFILE),
         }
     }
@@ -566,6 +578,7 @@ impl Run {
             Work::Tier(load) => return (load.warm_up + load.measured + u64::from(load.regions)) * 10,
             Work::Calls(load) => return (load.warm_up + load.measured) * 20,
             Work::Native(load) => return (load.warm_up + load.measured) * 5,
+            Work::Priorities(load) => return load.low_requests * load.low.len() as u64 * 10,
             Work::Erpc(load) => return (load.warm_up + load.measured).saturating_mul(load.clients as u64),
             _ => return 0,
         };
@@ -651,6 +664,11 @@ impl Run {
             Work::Native(load) => {
                 let failed = |error| FigureError::Course { series: self.series.clone(), x: self.x, error };
                 Ok(Outcome::from(load.run(SEED).map_err(failed)?))
+            }
+            Work::Priorities(load) => {
+                let failed = |error| FigureError::Course { series: self.series.clone(), x: self.x, error };
+                let ended = load.run(SEED).map_err(failed)?;
+                Ok(Outcome { priorities: OfPriorities::of(&ended, load.stretch), ..Outcome::default() })
             }
             Work::Registering(registering) => {
                 let mean_us = registering.microseconds()?;

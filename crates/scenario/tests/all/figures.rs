@@ -342,6 +342,20 @@ fn lite_10_and_11() {
 }
 
 #[test]
+fn lite_16() {
+    says(
+        "lite-16",
+        &[
+            ("no QoS, high over all", 1),
+            ("SW-Pri, all over no QoS", 5),
+            ("SW-Pri, high over no QoS", 2),
+            ("HW-Sep, all over the least other", 3),
+            ("HW-Sep, high over SW-Pri", 2),
+        ],
+    );
+}
+
+#[test]
 fn lite_lock() {
     says(
         "lite-lock",
@@ -747,7 +761,7 @@ fn the_catalogue_names_each_figure_once_and_knows_near_misses() {
         // An interpretation beyond the paper must be documented.
         assert!(one.kind == Kind::Calibrated || !one.notes.is_empty(), "{}", one.id);
     }
-    assert_eq!(all.iter().filter(|figure| figure.kind == Kind::Predicted).count(), 50);
+    assert_eq!(all.iter().filter(|figure| figure.kind == Kind::Predicted).count(), 54);
     for (aliases, of) in [
         (vec!["flock-7", "flock-8"], "flock-6"),
         (vec!["rf-rpc-12"], "rf-rpc-11"),

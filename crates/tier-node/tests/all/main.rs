@@ -3,6 +3,7 @@
 mod cluster;
 mod hostile;
 mod locks;
+mod qos;
 mod services;
 mod shm;
 mod sim;

@@ -1,0 +1,205 @@
+//! Quality of service at a node (LITE section 6.2): its settings, and the accounts of principals.
+
+use crate::error::OperationError;
+use dunlin_fabric::{Host, Nanos, nanos};
+use dunlin_tier::qos::{Allowance, Flow, Pacing, Policy, QosError, Share, check};
+use dunlin_tier::{Principal, Priority};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Settings of a node by which principals and priorities share its paths.
+#[derive(Clone, Debug)]
+pub struct QosConfig {
+    /// The rule. Default: [`Policy::Shares`].
+    pub policy: Policy,
+    /// The share of each principal that `principals` does not name. Default: weight 1, high priority, no limit.
+    pub everyone: Share,
+    /// The shares of single principals. Default: none.
+    pub principals: BTreeMap<String, Share>,
+    /// The longest time that an operation waits for the limit of its principal; beyond it the operation is refused.
+    /// Default: 100 ms.
+    pub patience: Duration,
+}
+
+impl Default for QosConfig {
+    fn default() -> Self {
+        QosConfig {
+            policy: Policy::default(),
+            everyone: Share::default(),
+            principals: BTreeMap::new(),
+            patience: Duration::from_millis(100),
+        }
+    }
+}
+
+impl QosConfig {
+    fn share(&self, principal: &Principal) -> Share {
+        self.principals.get(principal.as_str()).copied().unwrap_or(self.everyone)
+    }
+
+    /// Checks the settings for a node with `paths` paths.
+    pub(crate) fn check(&self, paths: u16) -> Result<(), QosError> {
+        let named = self.principals.iter().map(|(name, share)| (name.as_str(), *share));
+        check(self.policy, paths, named.chain([("everyone", self.everyone)]))
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What a node knows of a principal.
+#[derive(Debug)]
+struct Account {
+    number: u32,
+    principal: Principal,
+    share: Share,
+    allowance: Option<Mutex<Allowance>>,
+}
+
+/// The account and the priority of operations.
+#[derive(Clone, Debug)]
+pub(crate) struct Class {
+    account: Arc<Account>,
+    pub(crate) priority: Priority,
+    is_limited: bool,
+}
+
+impl Class {
+    fn of(account: &Arc<Account>) -> Class {
+        Class { account: Arc::clone(account), priority: account.share.priority, is_limited: true }
+    }
+
+    pub(crate) fn flow(&self) -> Flow {
+        let Account { number, share, .. } = &*self.account;
+        Flow { principal: *number, priority: self.priority, weight: share.weight }
+    }
+
+    /// Returns the class with another priority, which the share of the principal must permit.
+    pub(crate) fn with_priority(&self, priority: Priority) -> Result<Class, QosError> {
+        if priority > self.account.share.priority {
+            let principal = self.account.principal.as_str().to_owned();
+            return Err(QosError::Priority { principal });
+        }
+        Ok(Class { priority, ..self.clone() })
+    }
+
+    /// Returns the class without the limit of the principal.
+    pub(crate) fn without_limit(self) -> Class {
+        Class { is_limited: false, ..self }
+    }
+}
+
+/// The quality of service of a node.
+#[derive(Debug)]
+pub(crate) struct Qos {
+    config: QosConfig,
+    /// Accounts by number. An account outlives its last user until its allowance is full again, so a process that comes
+    /// back has no new one.
+    accounts: Mutex<Vec<Option<Arc<Account>>>>,
+    pacing: Option<Mutex<Pacing>>,
+}
+
+impl Qos {
+    /// Makes the quality of service of a node, and the class of what the node does for itself, which has no limit:
+    /// locks and requests of others depend on it.
+    pub(crate) fn new(config: &QosConfig, principal: &Principal) -> (Qos, Class) {
+        let pacing = (config.policy == Policy::Paced).then(Mutex::default);
+        let share = Share { weight: config.share(principal).weight, ..Share::default() };
+        let own = Account { number: 0, principal: principal.clone(), share, allowance: None };
+        let own = Class { account: Arc::new(own), priority: Priority::High, is_limited: false };
+        let accounts = Mutex::new(vec![Some(Arc::clone(&own.account))]);
+        (Qos { config: config.clone(), accounts, pacing }, own)
+    }
+
+    /// Returns the class of a principal, with the highest priority that its share permits.
+    pub(crate) fn class<H: Host>(&self, host: &H, principal: &Principal) -> Class {
+        let mut accounts = locked(&self.accounts);
+        // The first account is the node's own.
+        let known = accounts.iter().skip(1).flatten().find(|account| account.principal == *principal);
+        if let Some(account) = known {
+            return Class::of(account);
+        }
+        let now = host.now();
+        for place in accounts.iter_mut().skip(1) {
+            let is_unused = place.as_ref().is_some_and(|account| {
+                let full = |allowance: &Mutex<Allowance>| locked(allowance).is_full(now);
+                Arc::strong_count(account) == 1 && account.allowance.as_ref().is_none_or(full)
+            });
+            if is_unused {
+                *place = None;
+            }
+        }
+        let number = accounts.iter().position(Option::is_none).unwrap_or(accounts.len());
+        let share = self.config.share(principal);
+        let allowance = Allowance::new(share.limit).map(Mutex::new);
+        let account =
+            Arc::new(Account { number: number as u32, principal: principal.clone(), share, allowance });
+        if number == accounts.len() {
+            accounts.push(None);
+        }
+        accounts[number] = Some(Arc::clone(&account));
+        Class::of(&account)
+    }
+
+    /// Takes an operation from the principal's allowance; returns the time from which it may begin, if not now.
+    fn take<H: Host>(&self, host: &H, class: &Class, bytes: u64) -> Result<Option<Nanos>, OperationError> {
+        let Some(allowance) = class.account.allowance.as_ref().filter(|_| class.is_limited) else {
+            return Ok(None);
+        };
+        let now = host.now();
+        let taken = locked(allowance).take(now, bytes, nanos(self.config.patience));
+        match taken {
+            Ok(wait) => Ok((wait > 0).then(|| now.saturating_add(wait))),
+            Err(exceeded) => Err(OperationError::Limit {
+                principal: class.account.principal.as_str().to_owned(),
+                what: exceeded.measure.name(),
+                limit: exceeded.limit,
+                retry_after: Duration::from_nanos(exceeded.wait),
+            }),
+        }
+    }
+
+    /// Takes an operation from the principal's allowance, and waits for it at most [`QosConfig::patience`].
+    #[inline]
+    pub(crate) fn admit<H: Host>(&self, host: &H, class: &Class, bytes: u64) -> Result<(), OperationError> {
+        if let Some(from) = self.take(host, class, bytes)? {
+            host.sleep(from);
+        }
+        Ok(())
+    }
+
+    /// As [`admit`](Qos::admit), for a thread that must not wait: the operation begins at once, and later ones wait.
+    pub(crate) fn admit_now<H: Host>(
+        &self,
+        host: &H,
+        class: &Class,
+        bytes: u64,
+    ) -> Result<(), OperationError> {
+        self.take(host, class, bytes).map(|_| ())
+    }
+
+    /// An operation that needs a path begins; returns its pause in nanoseconds. Under [`Policy::Paced`] only.
+    pub(crate) fn begin(&self, priority: Priority) -> Nanos {
+        self.pacing.as_ref().map_or(0, |pacing| locked(pacing).begin(priority))
+    }
+
+    /// An operation that has [begun](Qos::begin) ends.
+    pub(crate) fn end(&self, priority: Priority) {
+        if let Some(pacing) = &self.pacing {
+            locked(pacing).end(priority);
+        }
+    }
+
+    /// Returns whether pacing needs the round trips of this priority.
+    pub(crate) fn wants_trip(&self, priority: Priority) -> bool {
+        self.pacing.is_some() && priority == Priority::High
+    }
+
+    pub(crate) fn note(&self, now: Nanos, bytes: u64, time: Nanos) {
+        if let Some(pacing) = &self.pacing {
+            locked(pacing).note(now, bytes, time);
+        }
+    }
+}

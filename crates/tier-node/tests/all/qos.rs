@@ -1,0 +1,315 @@
+//! Priorities, shares and limits: threads of one node that use the memory of another.
+
+use crate::cluster::config;
+use dunlin_fabric::{Fabric, Host, Nanos, Scheme, Task};
+use dunlin_fabric_shm::{ShmConfig, ShmFabric};
+use dunlin_fabric_sim::{MachineSettings, RunReport, Settings, Sim};
+use dunlin_tier_node::{
+    JoinError, Limit, Lmr, OperationError, Policy, Priority, QosConfig, QosError, Rights, Share, Spec, Tier,
+    TierConfig,
+};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+const NAMES: [&str; 2] = ["alice", "bob"];
+const POLICIES: [Policy; 4] = [Policy::Arrival, Policy::Reserved { low: 1 }, Policy::Paced, Policy::Shares];
+const MILLISECOND: Nanos = 1_000_000;
+
+/// Runs `body` with alice's node, and with bob's on another machine.
+fn run(
+    seed: u64,
+    change: impl Fn(&mut TierConfig) + Send + 'static,
+    body: impl FnOnce(&Sim, &Tier<Sim>) + Send + 'static,
+) -> RunReport {
+    let settings = Settings { machines: vec![MachineSettings::default(); 2], ..Settings::default() };
+    Sim::run_with(settings, seed, move |sim| {
+        let start = |machine: usize| {
+            let mut config = config(Scheme::Sim, "qos", &NAMES, NAMES[machine]);
+            change(&mut config);
+            let sim = sim.process_on(machine);
+            (Tier::within(&sim, config).unwrap(), sim)
+        };
+        let [(alice, machine), (_bob, _)] = [0, 1].map(start);
+        body(&machine, &alice);
+    })
+    .unwrap()
+}
+
+/// Has each of the regions used by as many threads, for some time; returns the operations of each region's threads.
+fn compete(sim: &Sim, regions: Vec<(Lmr<Sim>, usize)>, bytes: usize, time: Nanos) -> Vec<u64> {
+    let done: Arc<Vec<AtomicU64>> = Arc::new(regions.iter().map(|_| AtomicU64::new(0)).collect());
+    let until = sim.host().now() + time;
+    let mut tasks: Vec<Task> = Vec::new();
+    for (at, (region, threads)) in regions.into_iter().enumerate() {
+        let region = Arc::new(region);
+        for _ in 0..threads {
+            let (host, region, done) = (sim.host().clone(), Arc::clone(&region), Arc::clone(&done));
+            let body = move || {
+                while host.now() < until {
+                    region.write(0, &vec![1; bytes]).unwrap();
+                    done[at].fetch_add(1, Ordering::Relaxed);
+                }
+            };
+            tasks.push(sim.host().spawn("writing", Box::new(body)).unwrap());
+        }
+    }
+    tasks.into_iter().for_each(Task::join);
+    done.iter().map(|done| done.load(Ordering::Relaxed)).collect()
+}
+
+fn on_bob(tier: &Tier<Sim>, priority: Priority) -> Lmr<Sim> {
+    tier.with_priority(priority).unwrap().malloc(1 << 16, Spec::on("bob")).unwrap()
+}
+
+#[test]
+fn operations_of_all_priorities_end_and_runs_replay() {
+    for policy in POLICIES {
+        let once = |seed| {
+            let change = move |config: &mut TierConfig| config.qos.policy = policy;
+            run(seed, change, |sim, alice| {
+                let regions = [Priority::High, Priority::Low].map(|priority| (on_bob(alice, priority), 6));
+                let done = compete(sim, regions.into(), 3000, MILLISECOND);
+                assert!(done.iter().all(|done| *done > 10), "{done:?}");
+            })
+        };
+        assert_eq!(once(1), once(1));
+        for seed in 2..6 {
+            once(seed);
+        }
+    }
+}
+
+#[test]
+fn high_priority_is_ahead_under_every_policy_but_arrival() {
+    for (policy, least) in [
+        (Policy::Arrival, 0.7),
+        (Policy::Reserved { low: 1 }, 2.0),
+        (Policy::Paced, 3.0),
+        (Policy::Shares, 10.0),
+    ] {
+        let change = move |config: &mut TierConfig| (config.qos.policy, config.paths) = (policy, 4);
+        run(7, change, move |sim, alice| {
+            let regions = [Priority::High, Priority::Low].map(|priority| (on_bob(alice, priority), 12));
+            let done = compete(sim, regions.into(), 4096, 4 * MILLISECOND);
+            let factor = done[0] as f64 / done[1] as f64;
+            assert!(factor > least, "{policy:?}: {done:?}");
+            assert!(policy != Policy::Arrival || factor < 1.4, "{done:?}");
+        });
+    }
+}
+
+#[test]
+fn principals_share_by_weight_and_one_alone_has_all() {
+    let weight = |weight| Share { weight, ..Share::default() };
+    let change = move |config: &mut TierConfig| {
+        config.qos.principals = [("alice".to_owned(), weight(3)), ("carol".to_owned(), weight(1))].into();
+    };
+    run(3, change, |sim, alice| {
+        let carol = alice.acting_for("carol").unwrap();
+        let region = |tier: &Tier<Sim>| (on_bob(tier, Priority::High), 8);
+        let both = compete(sim, vec![region(alice), region(&carol)], 4096, 4 * MILLISECOND);
+        let factor = both[0] as f64 / both[1] as f64;
+        assert!((2.5..3.6).contains(&factor), "{both:?}");
+        let alone = compete(sim, vec![region(&carol)], 4096, 4 * MILLISECOND);
+        assert!(alone[0] * 10 > (both[0] + both[1]) * 9, "{alone:?} {both:?}");
+    });
+}
+
+/// The handles of one region and one principal differ in priority.
+#[test]
+fn a_handle_has_the_priority_of_its_tier_until_it_is_set() {
+    let low = Share { priority: Priority::Low, ..Share::default() };
+    let change = move |config: &mut TierConfig| {
+        config.qos.principals = [("backup".to_owned(), low)].into();
+    };
+    run(1, change, |_, alice| {
+        assert_eq!(alice.priority(), Priority::High);
+        let region = alice.malloc(4096, Spec::on("bob").named("x").grant_anyone(Rights::READ)).unwrap();
+        let mut view = alice.with_priority(Priority::Low).unwrap().map("x", Rights::ALL).unwrap();
+        assert_eq!((region.priority(), view.priority()), (Priority::High, Priority::Low));
+        view.set_priority(Priority::High).unwrap();
+        assert_eq!(view.priority(), Priority::High);
+        // A principal whose share has low priority keeps it.
+        let backup = alice.acting_for("backup").unwrap();
+        let mut view = backup.map("x", Rights::READ).unwrap();
+        let refused = QosError::Priority { principal: "backup".to_owned() };
+        assert_eq!(view.priority(), Priority::Low);
+        assert_eq!(view.set_priority(Priority::High), Err(refused.clone()));
+        assert_eq!(backup.with_priority(Priority::High).err(), Some(refused));
+        view.read(0, &mut [0; 8]).unwrap();
+    });
+}
+
+/// One thread is slowed down to the limit of its principal; operations of many threads are refused, and nothing of them
+/// is done. Other principals are free, and the node's own work is.
+#[test]
+fn a_limit_slows_down_and_then_refuses() {
+    let limit = Limit { operations: 1000, ..Limit::NONE };
+    let change = move |config: &mut TierConfig| {
+        config.qos.principals = [("carol".to_owned(), Share { limit, ..Share::default() })].into();
+        config.qos.patience = Duration::from_millis(3);
+    };
+    run(5, change, |sim, alice| {
+        let carol = alice.acting_for("carol").unwrap();
+        let host = sim.host();
+        for place in ["alice", "bob"] {
+            let region = carol.malloc(4096, Spec::on(place)).unwrap();
+            // The burst is 10 ms.
+            host.sleep(host.now() + 20 * MILLISECOND);
+            let began = host.now();
+            (0..51).for_each(|_| region.write(0, b"x").unwrap());
+            let time = host.now() - began;
+            assert!((40 * MILLISECOND..41 * MILLISECOND).contains(&time), "{place}: {time}");
+        }
+        let shared = Arc::new(carol.malloc(4096, Spec::on("bob")).unwrap());
+        let outcomes = Arc::new(Mutex::new((0, 0)));
+        let mut tasks = Vec::new();
+        for _ in 0..8 {
+            let (shared, outcomes) = (Arc::clone(&shared), Arc::clone(&outcomes));
+            let body = move || {
+                for _ in 0..5 {
+                    let result = shared.fetch_add(0, 1);
+                    let mut outcomes = outcomes.lock().unwrap();
+                    match result {
+                        Ok(_) => outcomes.0 += 1,
+                        Err(error @ OperationError::Limit { limit: 1000, what: "operations", .. }) => {
+                            assert!(!error.may_have_executed());
+                            outcomes.1 += 1;
+                        }
+                        Err(other) => panic!("{other}"),
+                    }
+                }
+            };
+            tasks.push(host.spawn("adding", Box::new(body)).unwrap());
+        }
+        tasks.into_iter().for_each(Task::join);
+        let (done, refused) = *outcomes.lock().unwrap();
+        assert!(refused > 0 && done + refused == 40, "{done} {refused}");
+        // Nothing is counted that was refused.
+        let view = alice.malloc(4096, Spec::on("bob")).unwrap();
+        let began = host.now();
+        (0..100).for_each(|_| view.write(0, b"x").unwrap());
+        assert!(host.now() - began < 10 * MILLISECOND);
+        host.sleep(host.now() + 20 * MILLISECOND);
+        assert_eq!(shared.fetch_add(0, 0).unwrap(), done);
+        // Locks are the node's own work.
+        (0..50).for_each(|_| carol.lock("x").unwrap().unlock().unwrap());
+    });
+}
+
+/// A worker must not wait: bytes of the own node are copied at once or refused.
+#[test]
+fn bytes_of_the_own_node_are_limited_without_waiting() {
+    let limit = Limit { bytes: 1_000_000, ..Limit::NONE };
+    let change = move |config: &mut TierConfig| {
+        config.qos.everyone.limit = limit;
+        config.qos.patience = Duration::from_millis(5);
+    };
+    run(5, change, |sim, alice| {
+        let region = alice.malloc(1 << 16, Spec::here()).unwrap();
+        let began = sim.host().now();
+        let mut copied = 0;
+        let refused = loop {
+            match region.read_here(0, &mut [0; 1000]) {
+                Ok(here) => assert!(here),
+                Err(refused) => break refused,
+            }
+            copied += 1;
+        };
+        assert!(sim.host().now() - began < MILLISECOND);
+        assert_eq!(copied, 16);
+        match refused {
+            OperationError::Limit { principal, what: "bytes", retry_after, .. } => {
+                assert_eq!(principal, "alice");
+                assert!(retry_after > Duration::from_millis(5), "{retry_after:?}");
+            }
+            other => panic!("{other}"),
+        }
+    });
+}
+
+/// Limits hold for a principal that comes back, as long as its allowance is not full again.
+#[test]
+fn a_principal_that_comes_back_has_no_new_allowance() {
+    let limit = Limit { operations: 100, ..Limit::NONE };
+    let change = move |config: &mut TierConfig| {
+        config.qos.principals = [("carol".to_owned(), Share { limit, ..Share::default() })].into();
+        config.qos.patience = Duration::ZERO;
+    };
+    run(5, change, |sim, alice| {
+        let use_up = |alice: &Tier<Sim>| {
+            let region = alice.acting_for("carol").unwrap().malloc(64, Spec::here()).unwrap();
+            let done = (0..10).filter(|_| region.write(0, b"x").is_ok()).count();
+            // Accounts are looked through when a new one is made.
+            alice.acting_for("nobody").unwrap();
+            done
+        };
+        assert_eq!((use_up(alice), use_up(alice)), (2, 0));
+        sim.host().sleep(sim.host().now() + 30 * MILLISECOND);
+        assert_eq!(use_up(alice), 2);
+    });
+}
+
+#[test]
+fn settings_without_a_meaning_are_refused() {
+    run(
+        1,
+        |_| {},
+        |sim, _| {
+            let start = |qos: QosConfig| {
+                let mut config = config(Scheme::Sim, "refused", &NAMES, "alice");
+                (config.qos, config.paths) = (qos, 2);
+                match Tier::within(sim, config) {
+                    Err(JoinError::Qos(error)) => error,
+                    other => panic!("{other:?}"),
+                }
+            };
+            let with = |share: Share| QosConfig {
+                principals: [("x".to_owned(), share)].into(),
+                ..QosConfig::default()
+            };
+            let principal = || "x".to_owned();
+            let weight = QosError::Weight { principal: principal(), weight: 0 };
+            assert_eq!(start(with(Share { weight: 0, ..Share::default() })), weight);
+            let limit = Limit { operations: 0, ..Limit::NONE };
+            let refused = QosError::Limit { principal: principal(), what: "operations" };
+            assert_eq!(start(with(Share { limit, ..Share::default() })), refused);
+            let policy = Policy::Reserved { low: 2 };
+            assert_eq!(
+                start(QosConfig { policy, ..QosConfig::default() }),
+                QosError::Paths { low: 2, paths: 2 }
+            );
+        },
+    );
+}
+
+/// Real threads of both priorities add to words of another node over two paths.
+#[test]
+fn threads_of_all_priorities_add_up_on_shared_memory() {
+    for (number, policy) in POLICIES.into_iter().enumerate() {
+        let tag = format!("qos-{}-{number}", std::process::id());
+        let start = |name| {
+            let mut config = config(Scheme::Shm, &tag, &NAMES, name);
+            config.qos.policy = policy;
+            Tier::within(&ShmFabric::new(ShmConfig::default()).unwrap(), config).unwrap()
+        };
+        let (alice, _bob) = (start("alice"), start("bob"));
+        let region = alice.malloc(4096, Spec::on("bob").named("words")).unwrap();
+        std::thread::scope(|scope| {
+            for thread in 0..8 {
+                let alice = &alice;
+                scope.spawn(move || {
+                    let priority = if thread % 2 == 0 { Priority::Low } else { Priority::High };
+                    let view = alice.with_priority(priority).unwrap().map("words", Rights::ALL).unwrap();
+                    for round in 0..250 {
+                        view.fetch_add(8 * (round % 4), 1).unwrap();
+                        view.write(1024 + 128 * thread, &[7; 100]).unwrap();
+                    }
+                });
+            }
+        });
+        let sum: u64 = (0..4).map(|word| region.fetch_add(8 * word, 0).unwrap()).sum();
+        assert_eq!(sum, 2000, "{policy:?}");
+    }
+}
