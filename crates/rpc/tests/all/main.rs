@@ -20,5 +20,6 @@ mod reconnecting;
 mod sharing;
 mod slow;
 mod strands;
+mod takers;
 mod virtual_time;
 mod worker;
