@@ -19,20 +19,33 @@ const NOBODY: u16 = u16::MAX;
 #[derive(Debug)]
 pub(crate) struct Locked;
 
-/// The owners of calls, by the index of their id: whose thread to wake when the call has ended.
+/// The owners of calls: whose thread to wake when the call has ended.
 #[derive(Debug, Default)]
-pub(crate) struct Owners(Vec<u16>);
+pub(crate) struct Owners {
+    /// By the index of the call's id.
+    of: Vec<u16>,
+    /// Calls that have ended, and whose results their owners have not taken.
+    ended: Vec<(CallId, u16)>,
+}
 
 impl Owners {
     fn set(&mut self, id: CallId, owner: u16) {
-        if self.0.len() <= id.index() {
-            self.0.resize(id.index() + 1, NOBODY);
+        if self.of.len() <= id.index() {
+            self.of.resize(id.index() + 1, NOBODY);
         }
-        self.0[id.index()] = owner;
+        self.of[id.index()] = owner;
     }
 
-    fn take(&mut self, id: CallId) -> Option<u16> {
-        let owner = std::mem::replace(self.0.get_mut(id.index())?, NOBODY);
+    /// Takes note that a call has ended. Returns its owner.
+    fn end(&mut self, id: CallId) -> Option<u16> {
+        let owner = self.remove(id)?;
+        self.ended.push((id, owner));
+        Some(owner)
+    }
+
+    fn remove(&mut self, id: CallId) -> Option<u16> {
+        self.ended.retain(|(other, _)| *other != id);
+        let owner = std::mem::replace(self.of.get_mut(id.index())?, NOBODY);
         (owner != NOBODY).then_some(owner)
     }
 }
@@ -88,8 +101,12 @@ impl<F: Fabric> Policy<F> for Locked {
     fn lead(strand: &Strand<F, Self>, core: &mut Core<F, Self>) -> usize {
         let Core { client, policy, .. } = core;
         let events = client.progress();
+        // A thread that was woken for its result may have found the lead taken, and parked again.
+        for (_, owner) in policy.ended.iter().filter(|(_, owner)| strand.is_parked(*owner)) {
+            strand.wake(*owner);
+        }
         while let Some(id) = client.next_done() {
-            if let Some(owner) = policy.take(id) {
+            if let Some(owner) = policy.end(id) {
                 strand.wake(owner);
             }
         }
@@ -102,11 +119,12 @@ impl<F: Fabric> Policy<F> for Locked {
         call: u64,
         with: impl FnOnce(Result<&[u8], CallError>),
     ) -> bool {
-        let Some(Core { client, .. }) = core else { return false };
+        let Some(Core { client, policy, .. }) = core else { return false };
         let id = CallId::from_bits(call);
         if !client.is_done(id) {
             return false;
         }
+        policy.remove(id);
         with(client.outcome(id));
         client.forget(id);
         true
@@ -120,7 +138,7 @@ impl<F: Fabric> Policy<F> for Locked {
             return None;
         }
         // Each call is a message of its own, so it was sent.
-        policy.take(id);
+        policy.remove(id);
         client.forget(id);
         Some(CallError::MaybeExecuted(Cause::DeadlineExceeded))
     }
@@ -129,7 +147,7 @@ impl<F: Fabric> Policy<F> for Locked {
         let mut lead = strand.lead();
         let Core { client, policy, .. } = lead.core();
         let id = CallId::from_bits(call);
-        policy.take(id);
+        policy.remove(id);
         client.forget(id);
     }
 }

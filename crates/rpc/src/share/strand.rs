@@ -440,6 +440,11 @@ impl<F: Fabric, P: Policy<F>> Strand<F, P> {
         self.gate().parked[usize::from(seat) / 64].fetch_and(!(1 << (seat % 64)), Ordering::Relaxed);
     }
 
+    /// Returns whether a thread is parked, or about to park.
+    pub(crate) fn is_parked(&self, seat: u16) -> bool {
+        self.gate().parked[usize::from(seat) / 64].load(Ordering::SeqCst) & 1 << (seat % 64) != 0
+    }
+
     /// Wakes the owner of a call that has ended.
     #[inline]
     pub(crate) fn wake(&self, seat: u16) {
