@@ -1,5 +1,7 @@
 //! The interpretation of a seed: cluster, timing, faults, server and clients, drawn before anything runs.
 
+mod grouped;
+
 use super::server::{POOLED, PULLED};
 use dunlin_fabric::{Capabilities, Nanos, nanos};
 use dunlin_fabric_sim::{
@@ -8,7 +10,7 @@ use dunlin_fabric_sim::{
 use dunlin_rnic_model::Profile;
 use dunlin_rpc::{
     BackoffConfig, BatchCalls, Batching, ClientConfig, CompletionMode, FetchChoice, FirstRead, LargePayload,
-    PROTOCOLS, Plan, Protocol, ServerConfig, Sharing,
+    Lease, PROTOCOLS, Plan, Protocol, ServerConfig, Sharing,
 };
 use std::fmt;
 use std::sync::Arc;
@@ -382,6 +384,7 @@ impl Drawn {
         let pullers = random.below(3);
         let mut drawn = Drawn { seed, settings, server, clients, acts, pullers, slow_ones };
         shared(&mut Random::new(seed, 12), &mut drawn);
+        grouped::draw(&mut Random::new(seed, 13), &mut drawn);
         drawn
     }
 
@@ -419,7 +422,8 @@ impl Drawn {
 
     /// Returns by how much a call may begin after its deadline: a round of the worker's polls and the request's
     /// time on the network. Without limit if a thread of the server may lose its core, if requests are delayed on
-    /// their way, or if threads share connections: such runs have several times as many calls in a round.
+    /// their way, or if threads share connections: such runs have several times as many calls in a round. Runs with
+    /// groups have more clients than others; large payloads of all may be ahead of the request on a profile's network.
     pub(super) fn begins_late_by(&self) -> Option<Nanos> {
         if self.clients.iter().any(|client| client.threads > 1) {
             return None;
@@ -428,7 +432,11 @@ impl Drawn {
         let shares = self.settings.machines.iter().any(|machine| machine.cores.is_some());
         let slows = self.acts.iter().any(|(_, act)| matches!(act, Act::Slow { .. }));
         let calm = [stall, loss, delay, not_ready] == [0; 4];
-        (calm && !shares && !slows).then_some(BEGINS_LATE)
+        let times = match self.settings.timing {
+            TimingSettings::Model(_) if self.has_groups() => self.clients.len() as Nanos,
+            _ => 1,
+        };
+        (calm && !shares && !slows).then_some(times * BEGINS_LATE)
     }
 
     /// Returns how long a client retries each call that must succeed once the run is calm. On a core shared
@@ -460,6 +468,11 @@ impl fmt::Display for Drawn {
         {
             write!(f, " times of {};", profile.name())?;
         }
+        if self.has_groups() {
+            let ServerConfig { group_size, group_slice, group_priorities, .. } = self.server;
+            let priorities = if group_priorities { " by priority" } else { "" };
+            write!(f, " groups of {group_size}{priorities} for {group_slice:?};")?;
+        }
         for client in &self.clients {
             let plan = client.config.plan.unwrap_or_default();
             let name = plan.protocol().map_or("a protocol", |protocol| protocol.name);
@@ -474,12 +487,16 @@ impl fmt::Display for Drawn {
                     config.credits
                 )?;
             }
+            if plan.lease == Lease::Slice {
+                f.write_str(" by turns")?;
+            }
             if let Some(Batching { calls, bytes, timeout }) = &client.config.batching {
                 write!(f, " {calls:?} of {bytes} bytes or {timeout:?}")?;
             }
             for (function, plan) in &client.config.functions {
                 let name = plan.protocol().map_or("a protocol", |protocol| protocol.name);
-                write!(f, ", function {function} by {name} {}/{}", plan.client, plan.server)?;
+                let turns = if plan.lease == Lease::Slice { " by turns" } else { "" };
+                write!(f, ", function {function} by {name} {}/{}{turns}", plan.client, plan.server)?;
             }
             f.write_str(";")?;
         }
