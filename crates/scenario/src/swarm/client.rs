@@ -70,9 +70,10 @@ impl Part {
         }
     }
 
-    /// Checks that a call by itself, made at `since`, has not waited for longer than the turns of all groups.
+    /// Checks that a call by itself, made at `since` of the run's time, has not waited for longer than the turns of all
+    /// groups.
     fn check_turn(&self, number: u64, function: u16, since: Nanos) {
-        let took = self.sim.host().now().saturating_sub(since);
+        let took = self.sim.time().saturating_sub(since);
         if let Some(turn) = self.turn.filter(|turn| took > *turn && function == ECHO) {
             self.book.violate(format!(
                 "call {number} took {took} ns, and nothing disturbs it: the turns of all groups take {turn} ns"
@@ -251,8 +252,9 @@ impl Actor {
         let own = self.part.drawn.own_time(&mut self.random);
         let before = self.now();
         self.part.begin(number, function, own);
+        let since = self.part.sim.time();
         let called = self.client.within_or_default(own).call_on(worker, function, &bytes);
-        self.part.check_turn(number, function, before);
+        self.part.check_turn(number, function, since);
         called.as_ref().err().into_iter().for_each(|error| self.part.check_connection(number, error));
         match called.map(|response| *response == *answer_to(&bytes)) {
             Ok(right) => {
@@ -409,9 +411,9 @@ impl Actor {
         while self.now() < until {
             let (worker, _, number, size) = self.choose();
             let bytes = request(number, size);
-            let before = self.now();
+            let since = self.part.sim.time();
             let called = self.client.call_on(worker, ECHO, &bytes);
-            self.part.check_turn(number, ECHO, before);
+            self.part.check_turn(number, ECHO, since);
             called.as_ref().err().into_iter().for_each(|error| self.part.check_connection(number, error));
             match called.map(|response| *response == *answer_to(&bytes)) {
                 Ok(right) => {
