@@ -10,14 +10,33 @@ use crate::client::memory::is_memory;
 use crate::client::within::Time;
 use crate::error::{CallError, Cause};
 use dunlin_fabric::Fabric;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// Nobody owns the call at this index.
 const NOBODY: u16 = u16::MAX;
 
 /// The policy.
-#[derive(Debug)]
-pub(crate) struct Locked;
+#[derive(Debug, Default)]
+pub(crate) struct Locked {
+    /// Calls that their owners do not want any more, for the thread that leads. An owner that goes away does not wait
+    /// for the lead: the thread that has it may be ending too.
+    forgotten: Mutex<Vec<CallId>>,
+    has_forgotten: AtomicBool,
+}
+
+impl Locked {
+    fn end_forgotten<F: Fabric>(&self, core: &mut Core<F, Self>) {
+        if !self.has_forgotten.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        let calls = std::mem::take(&mut *self.forgotten.lock().unwrap_or_else(PoisonError::into_inner));
+        for id in calls {
+            core.policy.remove(id);
+            core.client.forget(id);
+        }
+    }
+}
 
 /// The owners of calls: whose thread to wake when the call has ended.
 #[derive(Debug, Default)]
@@ -67,7 +86,7 @@ impl<F: Fabric> Policy<F> for Locked {
     }
 
     fn strand(_: &Vacant, _: u16) -> Option<(Self, Owners)> {
-        Some((Locked, Owners::default()))
+        Some((Locked::default(), Owners::default()))
     }
 
     fn sit(table: &Vacant) -> Option<(u16, u16)> {
@@ -99,6 +118,7 @@ impl<F: Fabric> Policy<F> for Locked {
     }
 
     fn lead(strand: &Strand<F, Self>, core: &mut Core<F, Self>) -> usize {
+        strand.policy().end_forgotten(core);
         let Core { client, policy, .. } = core;
         let events = client.progress();
         // A thread that was woken for its result may have found the lead taken, and parked again.
@@ -144,10 +164,16 @@ impl<F: Fabric> Policy<F> for Locked {
     }
 
     fn forget(strand: &Strand<F, Self>, _: &mut u16, call: u64) {
-        let mut lead = strand.lead();
-        let Core { client, policy, .. } = lead.core();
-        let id = CallId::from_bits(call);
-        policy.remove(id);
-        client.forget(id);
+        let locked = strand.policy();
+        locked.forgotten.lock().unwrap_or_else(PoisonError::into_inner).push(CallId::from_bits(call));
+        locked.has_forgotten.store(true, Ordering::Relaxed);
+        // Otherwise the thread that leads sees it when it gives the lead back.
+        if let Some(mut lead) = strand.try_lead() {
+            locked.end_forgotten(lead.core());
+        }
+    }
+
+    fn has_calls(&self) -> bool {
+        self.has_forgotten.load(Ordering::Relaxed)
     }
 }

@@ -303,6 +303,11 @@ impl<F: Fabric, P: Policy<F>> Strand<F, P> {
         self.lead.watch().inner()
     }
 
+    /// Returns the policy.
+    pub(crate) fn policy(&self) -> &P {
+        &self.gate().policy
+    }
+
     /// Returns whether the strand's threads have to use another one.
     #[inline]
     pub(crate) fn is_retired(&self) -> bool {

@@ -300,6 +300,23 @@ fn batches(random: &mut Random, clients: &mut [DrawnClient]) {
     }
 }
 
+/// Draws batches of one to three calls, which fill all the time, for the clients of every second run whose queue pairs
+/// break often.
+fn full_batches(random: &mut Random, drawn: &mut Drawn) {
+    if drawn.settings.faults.queue_pair_error == 0 || !random.one_in(2) {
+        return;
+    }
+    drawn.settings.faults.queue_pair_error = 20 + random.below(200);
+    for client in drawn.clients.iter_mut().filter(|client| client.threads == 1) {
+        if client.style != Style::Asynchronous && random.one_in(2) {
+            let calls = BatchCalls::Fixed(1 + random.below(3) as u16);
+            let timeout = Duration::from_nanos(random.below(1_000_000));
+            client.config.batching = Some(Batching { calls, bytes: 8192, timeout });
+            client.style = Style::Batched;
+        }
+    }
+}
+
 /// Draws times of single calls for every second client, and slow handlers for every second run.
 fn deadlines(random: &mut Random, clients: &mut [DrawnClient]) -> Option<(u64, Nanos)> {
     for client in clients {
@@ -385,6 +402,7 @@ impl Drawn {
         let mut drawn = Drawn { seed, settings, server, clients, acts, pullers, slow_ones };
         shared(&mut Random::new(seed, 12), &mut drawn);
         grouped::draw(&mut Random::new(seed, 13), &mut drawn);
+        full_batches(&mut Random::new(seed, 14), &mut drawn);
         drawn
     }
 
