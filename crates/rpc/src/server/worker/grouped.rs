@@ -176,8 +176,12 @@ impl<F: Fabric> Worker<F> {
     fn serve_member(&mut self, index: u16, may_lease: bool) -> usize {
         self.look_at(index, true);
         let handled = self.serve_read(index, may_lease);
-        let Some(Some(lane)) = self.lanes.get(usize::from(index)) else { return handled };
+        let Some(Some(lane)) = self.lanes.get_mut(usize::from(index)) else { return handled };
         let (is_leased, has_pending) = (lane.is_leased(), lane.has_pending());
+        if is_leased && lane.rx.is_waiting() {
+            // The worker may have slept since the last look.
+            lane.is_found(&self.dispatcher.clock);
+        }
         if (is_leased || handled > 0)
             && let Some(groups) = &self.groups
         {

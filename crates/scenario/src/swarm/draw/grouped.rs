@@ -6,7 +6,7 @@ use dunlin_fabric_sim::{Faults, Random, Settings};
 use dunlin_rpc::{CompletionMode, Lease, Plan, RequestHalf, ResponseHalf, Sharing};
 use std::time::Duration;
 
-/// A client with more calls than this makes them for the choice of RF-RPC, and keeps its plan.
+/// Clients with more calls than this make them for the choice of RF-RPC. Their runs stay as they are.
 const MOST_CALLS: u64 = 1_000;
 /// The longest time of an exchange beside the slices of other groups, in nanoseconds, where nothing disturbs a run and
 /// no handler is slow. A worker that misses the end of a slice sleeps for longer, until the next arrival.
@@ -69,7 +69,7 @@ fn lease(random: &mut Random, capabilities: &Capabilities, server: CompletionMod
 
 /// Gives a client plans whose leases end: the usual plan, and that of every second function with one of its own.
 fn put(random: &mut Random, settings: &Settings, server: CompletionMode, client: &mut DrawnClient) {
-    if client.threads > 1 || client.calls > MOST_CALLS {
+    if client.threads > 1 {
         return;
     }
     let Some(usual) = lease(random, &settings.capabilities, server) else { return };
@@ -84,7 +84,7 @@ fn put(random: &mut Random, settings: &Settings, server: CompletionMode, client:
 /// Draws the clients whose leases end: most clients of one run of three, and others beside them. In a third of these
 /// runs nothing disturbs the calls.
 pub(super) fn draw(random: &mut Random, drawn: &mut Drawn) {
-    if !random.one_in(3) {
+    if !random.one_in(3) || drawn.clients.iter().any(|client| client.calls > MOST_CALLS) {
         return;
     }
     let server = &mut drawn.server;

@@ -298,6 +298,31 @@ fn a_lease_is_told_before_a_pooled_call_ends() {
     .unwrap();
 }
 
+/// The time of a call begins when it arrives, and not when the worker fell asleep.
+#[test]
+fn a_call_that_wakes_the_worker_is_in_time() {
+    let mut settings = Settings::default();
+    settings.capabilities.write_wakes = true;
+    Sim::run_with(settings, 7, |fabric| {
+        let address = Address::new(Scheme::Sim, "asleep").unwrap();
+        let (server, workers, _) = serve(&fabric, &address, LOAD);
+        let config = ClientConfig {
+            timeout: Duration::from_millis(1),
+            ..ClientConfig::with_plan(plan(CompletionMode::Event))
+        };
+        let mut client = Client::connect(&fabric, &address, config).unwrap();
+        let host = fabric.host().clone();
+        for call in 0..20u64 {
+            assert_eq!(*client.call(ECHO, &call.to_le_bytes()).unwrap(), call.to_le_bytes());
+            host.sleep(host.now() + 5_000_000);
+        }
+        drop(client);
+        server.shutdown(Duration::from_secs(1));
+        workers.into_iter().for_each(Task::join);
+    })
+    .unwrap();
+}
+
 /// Clients that make no calls for long lose their zones to those that do, and connect again.
 #[test]
 fn silent_clients_give_way_when_zones_are_short() {
