@@ -11,6 +11,9 @@ const MOST_CALLS: u64 = 1_000;
 /// The longest time of an exchange beside the slices of other groups, in nanoseconds, where nothing disturbs a run and
 /// no handler is slow. A worker that misses the end of a slice sleeps for longer, until the next arrival.
 const EXCHANGE: Nanos = 5_000_000;
+/// The same for a client whose threads share connections, perhaps with a single credit. A thread whose call is forgotten
+/// waits for its deadline.
+const SHARED_EXCHANGE: Nanos = 100_000_000;
 
 /// Returns whether the server's memory belongs to the plan's lanes for slices.
 fn ends(plan: &Plan) -> bool {
@@ -33,14 +36,17 @@ impl Drawn {
         self.clients.iter().any(plans)
     }
 
-    /// Returns how long a call of a client by itself may take where nothing disturbs the run: all groups have their
-    /// slices, the longest of which is 3/2 of the default one. `None` where other calls may hold it up: those of slow
-    /// handlers, those that the application keeps, and those of other threads of the client.
+    /// Returns how long a call of a client by itself may take where nothing disturbs the run, if there are groups, or if
+    /// threads share the client: all groups have their slices, the longest of which is 3/2 of the default one, and the
+    /// calls of other threads go first. `None` where calls may hold it up for longer: those of slow handlers, and those
+    /// that the application keeps.
     pub(in crate::swarm) fn turn(&self, client: &DrawnClient) -> Option<Nanos> {
-        let counts = self.has_groups() && self.is_undisturbed(client);
-        let counts = counts && client.threads == 1 && self.slow_ones.is_none() && self.pullers == 0;
+        let is_shared = client.threads > 1;
+        let counts = (self.has_groups() || is_shared) && self.is_undisturbed(client);
+        let counts = counts && self.slow_ones.is_none() && self.pullers == 0;
         let slices = 3 * self.clients.len() as Nanos;
-        counts.then(|| EXCHANGE + slices * nanos(self.server.group_slice))
+        let exchange = if is_shared { SHARED_EXCHANGE } else { EXCHANGE };
+        counts.then(|| exchange + slices * nanos(self.server.group_slice))
     }
 }
 
