@@ -73,6 +73,8 @@ pub(crate) struct Mark {
     pub(crate) zone: u8,
     /// The lease of this epoch ends with this message.
     pub(crate) ends: bool,
+    /// No message has told the client of the lease of this epoch. Does not travel: an epoch that is one ahead tells it.
+    pub(crate) begins: bool,
 }
 
 impl Mark {
@@ -80,7 +82,23 @@ impl Mark {
     pub(crate) const IS_SET: u8 = 0x80;
 
     pub(crate) const fn new(epoch: u32, zone: u8, ends: bool) -> Self {
-        Mark { epoch: epoch as u8 | Self::IS_SET, zone, ends }
+        Mark { epoch: epoch as u8 | Self::IS_SET, zone, ends, begins: false }
+    }
+
+    /// Returns the mark of the first message of a lease.
+    pub(crate) const fn of_new_lease(self) -> Self {
+        Mark { begins: true, ..self }
+    }
+
+    /// Returns whether the client does not know something that the mark tells.
+    pub(crate) const fn is_news(self) -> bool {
+        self.begins || self.ends
+    }
+
+    /// Takes note that a message carries the mark.
+    #[inline]
+    pub(crate) const fn told(&mut self) {
+        (self.begins, self.ends) = (false, false);
     }
 
     /// Returns the flags of a header with this mark.

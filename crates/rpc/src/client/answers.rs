@@ -119,7 +119,8 @@ impl<F: Fabric> ClientLane<F> {
     #[inline(never)]
     fn on_mark(&mut self, fabric: &F, domain: &mut F::Domain, header: &Header) -> Result<(), Violation> {
         let ends = header.flags.contains(Flags::CONTEXT_SWITCH);
-        self.tx.on_mark(fabric, domain, Mark { epoch: header.epoch, zone: header.credits, ends })
+        let mark = Mark { epoch: header.epoch, zone: header.credits, ends, begins: false };
+        self.tx.on_mark(fabric, domain, mark)
     }
 
     #[inline]

@@ -34,6 +34,8 @@ pub(super) enum Mistake {
     ReadsAgain,
     /// The server READs announced requests during a lease.
     ReadsUnderLease,
+    /// The beginning of a lease is not told.
+    BeginsSilently,
     /// The end of a lease is not told.
     Silent,
 }
@@ -284,7 +286,12 @@ impl World {
 
     fn answer(&mut self, of: Option<u32>, ends: bool) {
         let lane = &mut self.lanes[self.running];
-        let mark = lane.member.mark(ends);
+        let mark = match self.mistake {
+            Mistake::BeginsSilently if lane.member.is_leased() && !ends => {
+                Mark::new(lane.member.epoch() - 1, 0, false)
+            }
+            _ => lane.member.mark(ends),
+        };
         lane.answers.push_back(Answer { mark, head: lane.head, of });
     }
 
@@ -397,6 +404,7 @@ fn every_planted_mistake_is_found() {
         ([2, 1], Mistake::Forgets, Found::Stuck),
         ([2, 1], Mistake::ReadsAgain, Found::Twice),
         ([2, 1], Mistake::ReadsUnderLease, Found::Twice),
+        ([2, 1], Mistake::BeginsSilently, Found::Stuck),
         ([2, 1], Mistake::Silent, Found::Stuck),
     ] {
         let found = explore(calls, mistake).found;

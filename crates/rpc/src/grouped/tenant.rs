@@ -152,7 +152,7 @@ mod tests {
         let mut tenant = Tenant::new();
         assert_eq!(tenant.on_mark(Mark::new(0, 0, true), false), Err(Lie::Mark), "no lease has begun");
         assert_eq!(tenant.on_mark(Mark::new(2, 0, false), false), Err(Lie::Mark), "an epoch was skipped");
-        let unset = Mark { epoch: 1, zone: 0, ends: false };
+        let unset = Mark { epoch: 1, ..Mark::default() };
         assert_eq!(tenant.on_mark(unset, false), Err(Lie::Mark), "the mark is not set");
         tenant.on_mark(Mark::new(1, 0, false), false).unwrap();
         assert_eq!(tenant.on_mark(Mark::new(2, 0, false), false), Err(Lie::Mark), "two leases at once");

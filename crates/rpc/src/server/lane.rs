@@ -403,7 +403,7 @@ impl<F: Fabric> ServerLane<F> {
         if written {
             self.tx.single(fabric, domain, &header, payload)?;
         }
-        self.mark.ends = false;
+        self.mark.told();
         if self.sure {
             self.rx.told();
         }
@@ -507,7 +507,7 @@ impl<F: Fabric> ServerLane<F> {
                 }
             }
         }
-        self.mark.ends = false;
+        self.mark.told();
         if self.sure {
             self.rx.told();
         }

@@ -10,29 +10,61 @@ use crate::client::memory::is_memory;
 use crate::client::within::Time;
 use crate::error::{CallError, Cause};
 use dunlin_fabric::Fabric;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// Nobody owns the call at this index.
 const NOBODY: u16 = u16::MAX;
 
 /// The policy.
-#[derive(Debug)]
-pub(crate) struct Locked;
-
-/// The owners of calls, by the index of their id: whose thread to wake when the call has ended.
 #[derive(Debug, Default)]
-pub(crate) struct Owners(Vec<u16>);
+pub(crate) struct Locked {
+    /// Calls that their owners do not want any more, for the thread that leads. An owner that goes away does not wait
+    /// for the lead: the thread that has it may be ending too.
+    forgotten: Mutex<Vec<CallId>>,
+    has_forgotten: AtomicBool,
+}
+
+impl Locked {
+    fn end_forgotten<F: Fabric>(&self, core: &mut Core<F, Self>) {
+        if !self.has_forgotten.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        let calls = std::mem::take(&mut *self.forgotten.lock().unwrap_or_else(PoisonError::into_inner));
+        for id in calls {
+            core.policy.remove(id);
+            core.client.forget(id);
+        }
+    }
+}
+
+/// The owners of calls: whose thread to wake when the call has ended.
+#[derive(Debug, Default)]
+pub(crate) struct Owners {
+    /// By the index of the call's id.
+    of: Vec<u16>,
+    /// Calls that have ended, and whose results their owners have not taken.
+    ended: Vec<(CallId, u16)>,
+}
 
 impl Owners {
     fn set(&mut self, id: CallId, owner: u16) {
-        if self.0.len() <= id.index() {
-            self.0.resize(id.index() + 1, NOBODY);
+        if self.of.len() <= id.index() {
+            self.of.resize(id.index() + 1, NOBODY);
         }
-        self.0[id.index()] = owner;
+        self.of[id.index()] = owner;
     }
 
-    fn take(&mut self, id: CallId) -> Option<u16> {
-        let owner = std::mem::replace(self.0.get_mut(id.index())?, NOBODY);
+    /// Takes note that a call has ended. Returns its owner.
+    fn end(&mut self, id: CallId) -> Option<u16> {
+        let owner = self.remove(id)?;
+        self.ended.push((id, owner));
+        Some(owner)
+    }
+
+    fn remove(&mut self, id: CallId) -> Option<u16> {
+        self.ended.retain(|(other, _)| *other != id);
+        let owner = std::mem::replace(self.of.get_mut(id.index())?, NOBODY);
         (owner != NOBODY).then_some(owner)
     }
 }
@@ -54,7 +86,7 @@ impl<F: Fabric> Policy<F> for Locked {
     }
 
     fn strand(_: &Vacant, _: u16) -> Option<(Self, Owners)> {
-        Some((Locked, Owners::default()))
+        Some((Locked::default(), Owners::default()))
     }
 
     fn sit(table: &Vacant) -> Option<(u16, u16)> {
@@ -86,10 +118,15 @@ impl<F: Fabric> Policy<F> for Locked {
     }
 
     fn lead(strand: &Strand<F, Self>, core: &mut Core<F, Self>) -> usize {
+        strand.policy().end_forgotten(core);
         let Core { client, policy, .. } = core;
         let events = client.progress();
+        // A thread that was woken for its result may have found the lead taken, and parked again.
+        for (_, owner) in policy.ended.iter().filter(|(_, owner)| strand.is_parked(*owner)) {
+            strand.wake(*owner);
+        }
         while let Some(id) = client.next_done() {
-            if let Some(owner) = policy.take(id) {
+            if let Some(owner) = policy.end(id) {
                 strand.wake(owner);
             }
         }
@@ -102,11 +139,12 @@ impl<F: Fabric> Policy<F> for Locked {
         call: u64,
         with: impl FnOnce(Result<&[u8], CallError>),
     ) -> bool {
-        let Some(Core { client, .. }) = core else { return false };
+        let Some(Core { client, policy, .. }) = core else { return false };
         let id = CallId::from_bits(call);
         if !client.is_done(id) {
             return false;
         }
+        policy.remove(id);
         with(client.outcome(id));
         client.forget(id);
         true
@@ -120,16 +158,22 @@ impl<F: Fabric> Policy<F> for Locked {
             return None;
         }
         // Each call is a message of its own, so it was sent.
-        policy.take(id);
+        policy.remove(id);
         client.forget(id);
         Some(CallError::MaybeExecuted(Cause::DeadlineExceeded))
     }
 
     fn forget(strand: &Strand<F, Self>, _: &mut u16, call: u64) {
-        let mut lead = strand.lead();
-        let Core { client, policy, .. } = lead.core();
-        let id = CallId::from_bits(call);
-        policy.take(id);
-        client.forget(id);
+        let locked = strand.policy();
+        locked.forgotten.lock().unwrap_or_else(PoisonError::into_inner).push(CallId::from_bits(call));
+        locked.has_forgotten.store(true, Ordering::Relaxed);
+        // Otherwise the thread that leads sees it when it gives the lead back.
+        if let Some(mut lead) = strand.try_lead() {
+            locked.end_forgotten(lead.core());
+        }
+    }
+
+    fn has_calls(&self) -> bool {
+        self.has_forgotten.load(Ordering::Relaxed)
     }
 }

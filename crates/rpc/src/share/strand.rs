@@ -303,6 +303,11 @@ impl<F: Fabric, P: Policy<F>> Strand<F, P> {
         self.lead.watch().inner()
     }
 
+    /// Returns the policy.
+    pub(crate) fn policy(&self) -> &P {
+        &self.gate().policy
+    }
+
     /// Returns whether the strand's threads have to use another one.
     #[inline]
     pub(crate) fn is_retired(&self) -> bool {
@@ -438,6 +443,11 @@ impl<F: Fabric, P: Policy<F>> Strand<F, P> {
     /// it may have been chosen to go on.
     pub(crate) fn unparked(&self, seat: u16) {
         self.gate().parked[usize::from(seat) / 64].fetch_and(!(1 << (seat % 64)), Ordering::Relaxed);
+    }
+
+    /// Returns whether a thread is parked, or about to park.
+    pub(crate) fn is_parked(&self, seat: u16) -> bool {
+        self.gate().parked[usize::from(seat) / 64].load(Ordering::SeqCst) & 1 << (seat % 64) != 0
     }
 
     /// Wakes the owner of a call that has ended.

@@ -10,6 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+/// Far more than all calls of a run take in virtual time, and less than the time of one.
+const PROMPTLY: Duration = Duration::from_secs(1);
 const SHARED: [Sharing; 2] = [Sharing::Locked, Sharing::Combined];
 
 fn echo() -> Box<dyn Service> {
@@ -88,7 +90,8 @@ fn threads_get_their_own_results() {
     });
 }
 
-/// In virtual time, with every plan, and with threads that lose their core while they lead.
+/// In virtual time, with every plan, and with threads that lose their core while they lead. Nobody finds its result only
+/// at its deadline.
 #[test]
 fn threads_get_their_own_results_in_virtual_time() {
     let capabilities = Settings::default().capabilities;
@@ -120,6 +123,7 @@ fn threads_in_virtual_time(plan: Plan, sharing: Sharing, seed: u64, threads: u64
         let address = Address::new(Scheme::Sim, "shared").unwrap();
         let server = serve(&fabric, &address, 2);
         let first = Client::connect(&fabric, &address, shared(plan, sharing)).unwrap();
+        let begin = fabric.host().now();
         let tasks: Vec<_> = (0..threads)
             .map(|thread| {
                 let (mut client, count) = (first.another().unwrap(), Arc::clone(&count));
@@ -131,6 +135,8 @@ fn threads_in_virtual_time(plan: Plan, sharing: Sharing, seed: u64, threads: u64
             })
             .collect();
         tasks.into_iter().for_each(dunlin_fabric::Task::join);
+        let took = Duration::from_nanos(fabric.host().now() - begin);
+        assert!(took < PROMPTLY, "{plan:?} {seed}: {took:?}");
         drop(first);
         server.shutdown(Duration::from_secs(1));
     })

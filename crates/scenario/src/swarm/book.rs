@@ -1,6 +1,7 @@
 //! The record of every call's end and execution, and the first violation found.
 
 use dunlin_fabric::Nanos;
+use dunlin_rpc::GroupCounters;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -31,6 +32,8 @@ struct Call {
 struct Pages {
     calls: BTreeMap<u64, Call>,
     kills: u64,
+    leases: u64,
+    switches: u64,
     /// Call numbers of clients that are gone: first and end.
     gone: Vec<(u64, u64)>,
     violation: Option<String>,
@@ -50,6 +53,8 @@ pub(super) struct Counts {
     pub(super) maybe: u64,
     pub(super) not_executed: u64,
     pub(super) kills: u64,
+    pub(super) leases: u64,
+    pub(super) switches: u64,
 }
 
 impl Book {
@@ -157,6 +162,13 @@ impl Book {
         self.pages().kills += 1;
     }
 
+    /// Adds the leases of a server that ends, and its switches between groups.
+    pub(super) fn had_groups(&self, counters: GroupCounters) {
+        let mut pages = self.pages();
+        pages.leases += counters.leases;
+        pages.switches += counters.switches;
+    }
+
     /// Returns the violation that remains once the run is over.
     pub(super) fn check(&self) -> Option<String> {
         let pages = self.pages();
@@ -166,7 +178,9 @@ impl Book {
 
     pub(super) fn counts(&self) -> Counts {
         let pages = self.pages();
-        let mut counts = Counts { sent: pages.calls.len() as u64, kills: pages.kills, ..Counts::default() };
+        let sent = pages.calls.len() as u64;
+        let Pages { kills, leases, switches, .. } = *pages;
+        let mut counts = Counts { sent, kills, leases, switches, ..Counts::default() };
         for call in pages.calls.values() {
             match call.end {
                 Some(End::Answered) => counts.answered += 1,

@@ -30,6 +30,8 @@ pub(super) struct Part {
     pub(super) pulls: bool,
     /// Whether calls within the usual time must be answered.
     pub(super) undisturbed: bool,
+    /// How long a call by itself may take; without limit if other calls may hold it up.
+    pub(super) turn: Option<Nanos>,
 }
 
 /// A call that was sent.
@@ -46,9 +48,11 @@ struct Open {
 
 impl Part {
     /// Records a call that is about to be made, with the time of its own if it has one.
-    fn begin(&self, number: u64, own: Option<Duration>) {
-        // The usual time begins when the call leaves, which the book does not learn.
-        if let Some(own) = own {
+    fn begin(&self, number: u64, function: u16, own: Option<Duration>) {
+        // The usual time begins when the call leaves, which the book does not learn. The time of a request that is
+        // announced begins when the server READs it, which may be slices later: the request says how much time it has,
+        // and not since when.
+        if let Some(own) = own.filter(|_| !self.drawn.is_grouped(function)) {
             self.book.must_begin(number, self.sim.time() + own.as_nanos() as Nanos);
         }
     }
@@ -66,6 +70,17 @@ impl Part {
         }
     }
 
+    /// Checks that a call by itself, made at `since` of the run's time, has not waited for longer than the turns of all
+    /// groups.
+    fn check_turn(&self, number: u64, function: u16, since: Nanos) {
+        let took = self.sim.time().saturating_sub(since);
+        if let Some(turn) = self.turn.filter(|turn| took > *turn && function == ECHO) {
+            self.book.violate(format!(
+                "call {number} took {took} ns, and nothing disturbs it: the turns of all groups take {turn} ns"
+            ));
+        }
+    }
+
     /// Checks that a call which failed may have run out of its time. Pulled calls may be kept for longer; they fill the
     /// window of their lane, in which calls of other threads wait.
     fn check_time(&self, number: u64, function: u16, own: Option<Duration>, error: &CallError) {
@@ -73,6 +88,16 @@ impl Part {
         let may_wait = function == PULLED || self.pulls && self.drawn.threads > 1;
         if is_over && self.undisturbed && own.is_none() && !may_wait {
             self.book.violate(format!("call {number} ran out of time, and nothing disturbs it"));
+        }
+    }
+
+    /// Checks that a call which failed has not lost its connection where nothing disturbs the run. A server may refuse
+    /// connections to a client that opens several.
+    fn check_connection(&self, number: u64, error: &CallError) {
+        let lost = [Cause::Disconnected, Cause::ConnectionLost, Cause::ProtocolViolation];
+        let is_lost = error.cause().is_some_and(|cause| lost.contains(&cause));
+        if is_lost && self.undisturbed && self.drawn.threads == 1 {
+            self.book.violate(format!("call {number} lost its connection, and nothing disturbs it"));
         }
     }
 
@@ -226,8 +251,11 @@ impl Actor {
         let bytes = request(number, size);
         let own = self.part.drawn.own_time(&mut self.random);
         let before = self.now();
-        self.part.begin(number, own);
+        self.part.begin(number, function, own);
+        let since = self.part.sim.time();
         let called = self.client.within_or_default(own).call_on(worker, function, &bytes);
+        self.part.check_turn(number, function, since);
+        called.as_ref().err().into_iter().for_each(|error| self.part.check_connection(number, error));
         match called.map(|response| *response == *answer_to(&bytes)) {
             Ok(right) => {
                 self.part.book.sent(number);
@@ -270,7 +298,7 @@ impl Actor {
         // Two attempts suffice: a call that finds no room is dropped.
         let own = self.part.drawn.own_time(&mut self.random);
         for _ in 0..2 {
-            self.part.begin(number, own);
+            self.part.begin(number, function, own);
             let client = self.client.within_or_default(own);
             let sent = if batched {
                 client.push_on(worker, function, &bytes)
@@ -324,6 +352,7 @@ impl Actor {
             Ok(bytes) => (End::Answered, *bytes == *answer_to(&request(open.number, open.size))),
             Err(error) => {
                 self.part.check_time(open.number, open.function, open.own, &error);
+                self.part.check_connection(open.number, &error);
                 (end_of(&self.part.book, open.number, &error), true)
             }
         };
@@ -382,7 +411,10 @@ impl Actor {
         while self.now() < until {
             let (worker, _, number, size) = self.choose();
             let bytes = request(number, size);
+            let since = self.part.sim.time();
             let called = self.client.call_on(worker, ECHO, &bytes);
+            self.part.check_turn(number, ECHO, since);
+            called.as_ref().err().into_iter().for_each(|error| self.part.check_connection(number, error));
             match called.map(|response| *response == *answer_to(&bytes)) {
                 Ok(right) => {
                     self.part.book.sent(number);
@@ -474,7 +506,7 @@ fn play_asynchronously(part: Part) {
                 _ => ECHO,
             };
             let own = part.drawn.own_time(&mut random);
-            part.begin(number, own);
+            part.begin(number, function, own);
             let call = client.within_or_default(own).call(function, &request(number, size));
             calls.push((number, size, own, call));
         }
@@ -498,6 +530,7 @@ fn play_asynchronously(part: Part) {
                     part.book.ended(number, End::Answered);
                 }
                 Some(Err(error)) => {
+                    part.check_connection(number, &error);
                     part.book.ended(number, end_of(&part.book, number, &error));
                     if matches!(error, CallError::NotExecuted(_)) {
                         host.sleep(host.now() + random.below(100_000));

@@ -1,5 +1,7 @@
 //! The interpretation of a seed: cluster, timing, faults, server and clients, drawn before anything runs.
 
+mod grouped;
+
 use super::server::{POOLED, PULLED};
 use dunlin_fabric::{Capabilities, Nanos, nanos};
 use dunlin_fabric_sim::{
@@ -8,7 +10,7 @@ use dunlin_fabric_sim::{
 use dunlin_rnic_model::Profile;
 use dunlin_rpc::{
     BackoffConfig, BatchCalls, Batching, ClientConfig, CompletionMode, FetchChoice, FirstRead, LargePayload,
-    PROTOCOLS, Plan, Protocol, ServerConfig, Sharing,
+    Lease, PROTOCOLS, Plan, Protocol, ServerConfig, Sharing,
 };
 use std::fmt;
 use std::sync::Arc;
@@ -298,6 +300,23 @@ fn batches(random: &mut Random, clients: &mut [DrawnClient]) {
     }
 }
 
+/// Draws batches of one to three calls, which fill all the time, for the clients of every second run whose queue pairs
+/// break often.
+fn full_batches(random: &mut Random, drawn: &mut Drawn) {
+    if drawn.settings.faults.queue_pair_error == 0 || !random.one_in(2) {
+        return;
+    }
+    drawn.settings.faults.queue_pair_error = 20 + random.below(200);
+    for client in drawn.clients.iter_mut().filter(|client| client.threads == 1) {
+        if client.style != Style::Asynchronous && random.one_in(2) {
+            let calls = BatchCalls::Fixed(1 + random.below(3) as u16);
+            let timeout = Duration::from_nanos(random.below(1_000_000));
+            client.config.batching = Some(Batching { calls, bytes: 8192, timeout });
+            client.style = Style::Batched;
+        }
+    }
+}
+
 /// Draws times of single calls for every second client, and slow handlers for every second run.
 fn deadlines(random: &mut Random, clients: &mut [DrawnClient]) -> Option<(u64, Nanos)> {
     for client in clients {
@@ -382,6 +401,8 @@ impl Drawn {
         let pullers = random.below(3);
         let mut drawn = Drawn { seed, settings, server, clients, acts, pullers, slow_ones };
         shared(&mut Random::new(seed, 12), &mut drawn);
+        grouped::draw(&mut Random::new(seed, 13), &mut drawn);
+        full_batches(&mut Random::new(seed, 14), &mut drawn);
         drawn
     }
 
@@ -419,7 +440,8 @@ impl Drawn {
 
     /// Returns by how much a call may begin after its deadline: a round of the worker's polls and the request's
     /// time on the network. Without limit if a thread of the server may lose its core, if requests are delayed on
-    /// their way, or if threads share connections: such runs have several times as many calls in a round.
+    /// their way, or if threads share connections: such runs have several times as many calls in a round. Runs with
+    /// groups have more clients than others; large payloads of all may be ahead of the request on a profile's network.
     pub(super) fn begins_late_by(&self) -> Option<Nanos> {
         if self.clients.iter().any(|client| client.threads > 1) {
             return None;
@@ -428,7 +450,11 @@ impl Drawn {
         let shares = self.settings.machines.iter().any(|machine| machine.cores.is_some());
         let slows = self.acts.iter().any(|(_, act)| matches!(act, Act::Slow { .. }));
         let calm = [stall, loss, delay, not_ready] == [0; 4];
-        (calm && !shares && !slows).then_some(BEGINS_LATE)
+        let times = match self.settings.timing {
+            TimingSettings::Model(_) if self.has_groups() => self.clients.len() as Nanos,
+            _ => 1,
+        };
+        (calm && !shares && !slows).then_some(times * BEGINS_LATE)
     }
 
     /// Returns how long a client retries each call that must succeed once the run is calm. On a core shared
@@ -460,6 +486,11 @@ impl fmt::Display for Drawn {
         {
             write!(f, " times of {};", profile.name())?;
         }
+        if self.has_groups() {
+            let ServerConfig { group_size, group_slice, group_priorities, .. } = self.server;
+            let priorities = if group_priorities { " by priority" } else { "" };
+            write!(f, " groups of {group_size}{priorities} for {group_slice:?};")?;
+        }
         for client in &self.clients {
             let plan = client.config.plan.unwrap_or_default();
             let name = plan.protocol().map_or("a protocol", |protocol| protocol.name);
@@ -474,12 +505,16 @@ impl fmt::Display for Drawn {
                     config.credits
                 )?;
             }
+            if plan.lease == Lease::Slice {
+                f.write_str(" by turns")?;
+            }
             if let Some(Batching { calls, bytes, timeout }) = &client.config.batching {
                 write!(f, " {calls:?} of {bytes} bytes or {timeout:?}")?;
             }
             for (function, plan) in &client.config.functions {
                 let name = plan.protocol().map_or("a protocol", |protocol| protocol.name);
-                write!(f, ", function {function} by {name} {}/{}", plan.client, plan.server)?;
+                let turns = if plan.lease == Lease::Slice { " by turns" } else { "" };
+                write!(f, ", function {function} by {name} {}/{}{turns}", plan.client, plan.server)?;
             }
             f.write_str(";")?;
         }

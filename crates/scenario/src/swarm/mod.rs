@@ -5,7 +5,8 @@
 //!    was executed.
 //! 3. No byte of a request or an answer is wrong.
 //! 4. A call ends within its deadline and a bound. If nothing disturbs a run, calls of the usual time do not
-//!    run out of time.
+//!    run out of time, no connection is lost, and a call by itself waits at most for the turns of all groups of
+//!    clients.
 //! 5. Once the faults have stopped, every client's calls are answered again.
 //! 6. Then nothing is left over: no call in flight, no slot of a window, and after the end no task, no queue
 //!    pair, no registered memory.
@@ -46,6 +47,10 @@ pub struct Outcome {
     pub not_executed: u64,
     /// Processes killed.
     pub kills: u64,
+    /// Leases of lanes that clients use by turns.
+    pub leases: u64,
+    /// Switches between groups of such clients, counted by each worker.
+    pub switches: u64,
     /// Events in the simulator.
     pub events: u64,
     /// Duration in virtual time, in nanoseconds.
@@ -80,6 +85,8 @@ pub fn play(seed: u64, history: Option<History>) -> Outcome {
         maybe: counts.maybe,
         not_executed: counts.not_executed,
         kills: counts.kills,
+        leases: counts.leases,
+        switches: counts.switches,
         events: report.map_or(0, |report| report.events),
         virtual_ns: report.map_or(0, |report| report.end - start),
         trace_hash: report.map_or(0, |report| report.trace_hash),

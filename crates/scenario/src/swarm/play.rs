@@ -56,6 +56,7 @@ pub(super) fn root(sim: &Sim, drawn: &Drawn, book: &Book) {
             lateness: drawn.lateness(client),
             patience: drawn.patience(client),
             undisturbed: drawn.is_undisturbed(client),
+            turn: drawn.turn(client),
             seed: drawn.seed ^ first,
             first,
             book: book.clone(),

@@ -26,11 +26,15 @@ pub(super) struct ServerProcess {
     server: Option<Arc<Server<Sim>>>,
     pullers: Vec<Task>,
     over: Arc<AtomicBool>,
+    book: Book,
 }
 
 fn execute(sim: &Sim, book: &Book, payload: &[u8]) -> Vec<u8> {
     match number_of(payload) {
-        Ok(number) => book.executed(number, sim.time()),
+        Ok(number) => {
+            sim.tell(|| format!("call {number} begins"));
+            book.executed(number, sim.time());
+        }
         Err(what) => book.violate(what),
     }
     answer_to(payload)
@@ -75,7 +79,7 @@ impl ServerProcess {
                 None
             }
         };
-        let mut process = ServerProcess { sim, server, pullers: Vec::new(), over };
+        let mut process = ServerProcess { sim, server, pullers: Vec::new(), over, book: book.clone() };
         for number in 0..drawn.pullers {
             process.start_puller(number, drawn.seed, book);
         }
@@ -125,12 +129,16 @@ impl ServerProcess {
             puller.join();
         }
         if let Some(server) = self.server.take().and_then(Arc::into_inner) {
+            self.book.had_groups(server.group_counters());
             server.shutdown(Duration::from_nanos(within));
         }
     }
 
     /// Kills the process.
     pub(super) fn crash(self) {
+        if let Some(server) = &self.server {
+            self.book.had_groups(server.group_counters());
+        }
         self.sim.kill();
         // The handles of a dead process have no effect.
         drop(self);

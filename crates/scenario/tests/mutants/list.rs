@@ -17,7 +17,7 @@ impl Mutant {
     }
 }
 
-/// A bug: a text of the sources, and the text that replaces it.
+/// A bug: a text of the sources, and the text that replaces it. Places of one bug follow each other, under one name.
 pub(crate) struct Mutant {
     pub(crate) name: &'static str,
     pub(crate) file: &'static str,
@@ -196,5 +196,65 @@ pub(crate) const MUTANTS: &[Mutant] = &[
             if let Some(first) = first && dunlin_fabric::mutant(\"ended_by_anothers_deadline\") && slot.timeout > 0 {
                 slot.deadline = first;
             }",
+    },
+    Mutant {
+        name: "zone_given_out_too_soon",
+        file: "crates/rpc/src/grouped/member.rs",
+        from: "            Hold::Nothing if word.heard == self.epoch || self.forgives_words() => {}
+            Hold::Leased(_) | Hold::Ended(_) if word.heard == before => {}",
+        to: "            Hold::Ended(zone) if word.heard == before && dunlin_fabric::mutant(\"zone_given_out_too_soon\") => {
+                self.hold = Hold::Nothing;
+                zones.give_back(zone);
+            }
+            Hold::Nothing | Hold::Leased(_) if dunlin_fabric::mutant(\"zone_given_out_too_soon\") => {}
+            Hold::Nothing if word.heard == self.epoch || self.forgives_words() => {}
+            Hold::Leased(_) | Hold::Ended(_) if word.heard == before => {}",
+    },
+    Mutant {
+        name: "epoch_not_raised",
+        file: "crates/rpc/src/grouped/member.rs",
+        from: "    #[cfg(not(test))]
+    fn raise_epoch(&mut self) {
+        self.epoch = self.epoch.wrapping_add(1);",
+        to: "    #[cfg(not(test))]
+    fn raise_epoch(&mut self) {
+        let step = if dunlin_fabric::mutant(\"epoch_not_raised\") && self.epoch > 0 { 0 } else { 1 };
+        self.epoch = self.epoch.wrapping_add(step);",
+    },
+    Mutant {
+        name: "switch_forgets_the_zone",
+        file: "crates/rpc/src/server/worker/grouped.rs",
+        from: "            for _ in 0..LAST_TURNS {",
+        to: "            if dunlin_fabric::mutant(\"switch_forgets_the_zone\")
+                && let Some(Some(lane)) = self.lanes.get_mut(usize::from(index))
+                && lane.is_leased()
+            {
+                while let Ok(Some(_)) = lane.rx.poll(&self.dispatcher.fabric, &mut self.scratch) {}
+            }
+            for _ in 0..LAST_TURNS {",
+    },
+    Mutant {
+        name: "announced_call_executed_twice",
+        file: "crates/rpc/src/server/worker/grouped.rs",
+        from: "                    let mut own = BatchState::new();",
+        to: "                    if dunlin_fabric::mutant(\"announced_call_executed_twice\") && at > 0 {
+                        let _ = self.dispatcher.on_message(&mut self.domain, lane, message, &mut BatchState::new());
+                    }
+                    let mut own = BatchState::new();",
+    },
+    // The ids of calls would stop it.
+    Mutant {
+        name: "announced_call_executed_twice",
+        file: "crates/rpc/src/server/lane.rs",
+        from: "        let newer = is_newer(generation, last.generation);",
+        to: "        let again = generation == last.generation && dunlin_fabric::mutant(\"announced_call_executed_twice\");
+        let newer = is_newer(generation, last.generation) || again;",
+    },
+    Mutant {
+        name: "slice_missed_asleep",
+        file: "crates/rpc/src/server/worker.rs",
+        from: "        let mut until = until.min(spin_until).min(self.groups_wake_at());",
+        to: "        let due = if dunlin_fabric::mutant(\"slice_missed_asleep\") { Nanos::MAX } else { self.groups_wake_at() };
+        let mut until = until.min(spin_until).min(due);",
     },
 ];

@@ -16,7 +16,7 @@ use dunlin_fabric::{
     Access, Arena, Buffer, Fabric, Host, Link, Nanos, Operation, PostError, Region, RegionKey, RemoteSlice,
     ThreadDomain, Work, WorkRequest,
 };
-use dunlin_wire::{BatchState, Flags, Header, Kind, LINE, parse_line};
+use dunlin_wire::{BatchState, Header, Kind, LINE, parse_line};
 
 /// A client that has not said for this time that it has heard of the end of its lease is given up if zones are short,
 /// in nanoseconds: its zone is free when its queue pair is destroyed. A program that makes no calls says nothing, so
@@ -97,7 +97,7 @@ impl<F: Fabric> Worker<F> {
             handled += self.follow_turn();
         }
         while let Some(index) = self.groups.as_mut().and_then(|groups| groups.untold.pop()) {
-            if !self.tell_end(index) {
+            if !self.tell_lease(index) {
                 break;
             }
         }
@@ -176,14 +176,26 @@ impl<F: Fabric> Worker<F> {
     fn serve_member(&mut self, index: u16, may_lease: bool) -> usize {
         self.look_at(index, true);
         let handled = self.serve_read(index, may_lease);
-        let Some(Some(lane)) = self.lanes.get(usize::from(index)) else { return handled };
+        let Some(Some(lane)) = self.lanes.get_mut(usize::from(index)) else { return handled };
         let (is_leased, has_pending) = (lane.is_leased(), lane.has_pending());
+        if is_leased && lane.rx.is_waiting() {
+            // The worker may have slept since the last look.
+            lane.is_found(&self.dispatcher.clock);
+        }
         if (is_leased || handled > 0)
             && let Some(groups) = &self.groups
         {
             groups.is_used();
         }
-        if is_leased || has_pending { handled + self.serve_lane(usize::from(index)) } else { handled }
+        let handled =
+            if is_leased || has_pending { handled + self.serve_lane(usize::from(index)) } else { handled };
+        // Nothing answers the release of a large result, and calls outside the worker are answered later. The client
+        // announces its next requests, which are not READ during a lease.
+        let lane = self.lanes.get(usize::from(index)).and_then(Option::as_ref);
+        if lane.is_some_and(|lane| lane.mark.begins) {
+            self.tell_lease(index);
+        }
+        handled
     }
 
     /// Looks at a client's word. If `may_read`, READs the requests that it announces. Returns whether it announces any
@@ -261,7 +273,7 @@ impl<F: Fabric> Worker<F> {
             let may_lease = may_lease && matches!(message_at(&buffer, at), Ok(Some(_)));
             if may_lease && leased.member.begin_lease(&mut pool.zones) {
                 groups.counts.leases += 1;
-                lane.mark = leased.member.mark(false);
+                lane.mark = leased.member.mark(false).of_new_lease();
                 let base = u64::from(lane.mark.zone) * u64::from(ZONE_BYTES);
                 lane.rx.renew(&Lease { base, epoch: leased.member.epoch() });
             } else if may_lease && pool.zones.is_used_up() && !leased.member.is_leased() {
@@ -346,18 +358,18 @@ impl<F: Fabric> Worker<F> {
         // An answer that waits for room tells it first.
         lane.mark = leased.member.mark(!told);
         groups.awaited.push((index, now));
-        self.tell_end(index);
+        self.tell_lease(index);
     }
 
-    /// Tells a client that its lease has ended, unless an answer did. Returns `false` if there is no room.
-    fn tell_end(&mut self, index: u16) -> bool {
+    /// Tells a client that its lease has begun or ended, unless an answer did. Returns `false` if there is no room.
+    fn tell_lease(&mut self, index: u16) -> bool {
         let Some(Some(lane)) = self.lanes.get_mut(usize::from(index)) else { return true };
-        if !lane.mark.ends {
+        if !lane.mark.is_news() {
             return true;
         }
-        let Mark { epoch, zone, .. } = lane.mark;
+        let Mark { epoch, zone, ends, .. } = lane.mark;
         let header = Header {
-            flags: Flags::CONTEXT_SWITCH,
+            flags: lane.mark.flags(),
             head: lane.rx.head(),
             epoch,
             credits: zone,
@@ -365,14 +377,15 @@ impl<F: Fabric> Worker<F> {
         };
         match lane.tx.single(&self.dispatcher.fabric, &mut self.domain, &header, &[]) {
             Ok(()) => {
-                lane.mark.ends = false;
+                lane.mark.told();
                 if let Some(groups) = &mut self.groups {
-                    groups.counts.told_alone += 1;
+                    groups.counts.told_alone += u64::from(ends);
                 }
                 true
             }
             Err(TxError::Full) => {
-                if let Some(groups) = &mut self.groups {
+                // A lease that begins is told in the next round.
+                if let Some(groups) = self.groups.as_mut().filter(|_| ends) {
                     groups.untold.push(index);
                 }
                 false

@@ -267,6 +267,62 @@ fn a_client_may_end_in_every_state() {
     .unwrap();
 }
 
+/// A lease that begins with a call outside the worker is told at once: the client does not wait for that call's answer.
+#[test]
+fn a_lease_is_told_before_a_pooled_call_ends() {
+    const POOLED: u16 = 2;
+    Sim::run_with(Settings::default(), 5, |fabric| {
+        let address = Address::new(Scheme::Sim, "pooled").unwrap();
+        let (host, pool_host) = (fabric.host().clone(), fabric.host().clone());
+        let server = ServerBuilder::new(&fabric)
+            .function(ECHO, FunctionMode::Worker)
+            .function(POOLED, FunctionMode::Pool)
+            .pool(move |request: &Request<'_>, reply: &mut Reply<'_>| {
+                pool_host.sleep(pool_host.now() + 50_000_000);
+                Ok(reply.write(request.payload)?)
+            })
+            .serve(&address, |_| {
+                Box::new(|request: &Request<'_>, reply: &mut Reply<'_>| Ok(reply.write(request.payload)?))
+            })
+            .unwrap();
+        let config = ClientConfig::with_plan(plan(CompletionMode::Busy));
+        let mut client = Client::connect(&fabric, &address, config).unwrap();
+        let pooled = client.submit_on(0, POOLED, b"later").unwrap();
+        host.sleep(host.now() + 1_000_000);
+        assert_eq!(*client.call_on(0, ECHO, b"now").unwrap(), *b"now");
+        assert!(!client.is_done(pooled), "it lasts for longer");
+        assert_eq!(*client.wait(pooled).unwrap(), *b"later");
+        drop(client);
+        server.shutdown(Duration::from_secs(1));
+    })
+    .unwrap();
+}
+
+/// The time of a call begins when it arrives, and not when the worker fell asleep.
+#[test]
+fn a_call_that_wakes_the_worker_is_in_time() {
+    let mut settings = Settings::default();
+    settings.capabilities.write_wakes = true;
+    Sim::run_with(settings, 7, |fabric| {
+        let address = Address::new(Scheme::Sim, "asleep").unwrap();
+        let (server, workers, _) = serve(&fabric, &address, LOAD);
+        let config = ClientConfig {
+            timeout: Duration::from_millis(1),
+            ..ClientConfig::with_plan(plan(CompletionMode::Event))
+        };
+        let mut client = Client::connect(&fabric, &address, config).unwrap();
+        let host = fabric.host().clone();
+        for call in 0..20u64 {
+            assert_eq!(*client.call(ECHO, &call.to_le_bytes()).unwrap(), call.to_le_bytes());
+            host.sleep(host.now() + 5_000_000);
+        }
+        drop(client);
+        server.shutdown(Duration::from_secs(1));
+        workers.into_iter().for_each(Task::join);
+    })
+    .unwrap();
+}
+
 /// Clients that make no calls for long lose their zones to those that do, and connect again.
 #[test]
 fn silent_clients_give_way_when_zones_are_short() {
