@@ -220,7 +220,7 @@ fn words(name: &str) -> String {
 mod tests {
     use super::*;
     use dunlin_report::draw;
-    use dunlin_scenario::figures::{Kind, OfFunction, Outcome};
+    use dunlin_scenario::figures::{Kind, OfFunction, OfPriorities, Outcome};
 
     #[test]
     fn every_predicted_figure_is_drawn() {
@@ -246,6 +246,11 @@ mod tests {
                     verbs_share: 0.5,
                     verbs_share_of_work: 0.5,
                     settled_ms: value,
+                    priorities: OfPriorities {
+                        periods: vec![[value, value / 2.0]; 5],
+                        timeline: vec![[value, value / 2.0]; 20],
+                        stretch_ms: value,
+                    },
                 }
             };
             let outcomes: Vec<Outcome> = (0..figure.runs(Effort::Full).len()).map(outcome).collect();

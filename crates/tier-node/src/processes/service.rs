@@ -112,7 +112,7 @@ fn settle<F: Fabric, P: Fabric>(acts: Vec<Act<Asked<F>, Incoming<P>>>, time_left
         match act {
             Act::Hand { receiver, number, request } => {
                 let Told { caller, time_left } = time_left(number);
-                let time_left = time_left.map(|left| nanos(left));
+                let time_left = time_left.map(nanos);
                 receiver.reply(Handed { number, time_left, caller: &caller, request: &request }.encode());
             }
             Act::TooLong { receiver, length } => {

@@ -8,7 +8,7 @@ use dunlin_rpc::{Client, ClientConfig};
 use dunlin_tier::lock::message::{LOCK_CALL, LockMessage, LockRefusal, LockReply, LockRequest};
 use dunlin_tier::lock::{Member, Waiter, Word};
 use dunlin_tier::{Name, NodeId, home};
-use dunlin_tier_node::{LockError, Rights, Spec, Tier, TierConfig};
+use dunlin_tier_node::{LockError, Rights, Spec, Tier};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

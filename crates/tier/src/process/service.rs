@@ -295,7 +295,8 @@ mod tests {
                 prop_assert_eq!(ServiceRequest::parse(request.function(), &payload), Ok(request));
             }
             let handed = Handed { number, time_left: flag.then_some(u64::from(room)), caller: &node, request: &bytes };
-            prop_assert_eq!(Handed::parse(&handed.encode()), Ok(handed));
+            let encoded = handed.encode();
+            prop_assert_eq!(Handed::parse(&encoded), Ok(handed));
             let servers = vec![node.clone(); 3];
             prop_assert_eq!(parse_servers(&encode_servers(&servers)), Ok(servers));
         }
