@@ -125,6 +125,8 @@ fn machines(random: &mut Random) -> Vec<MachineSettings> {
 const UNDISTURBED: Nanos = 2_000_000;
 /// By how much a call may begin late on an undisturbed server, in nanoseconds.
 const BEGINS_LATE: Nanos = 100_000;
+/// Clients with more calls than this make them for the choice of RF-RPC.
+const MOST_CALLS: u64 = 1_000;
 /// The server's machine; clients are on the others.
 pub(super) const SERVER_MACHINE: usize = 0;
 /// How long a client retries operations that must succeed once the run is calm.
@@ -317,6 +319,24 @@ fn full_batches(random: &mut Random, drawn: &mut Drawn) {
     }
 }
 
+/// Lets nothing disturb or hold up the calls in every second run with threads that share connections, so that a call
+/// which is forgotten is noticed. The long runs of RF-RPC stay as they are.
+fn calm_threads(random: &mut Random, drawn: &mut Drawn) {
+    let shares = drawn.clients.iter().any(|client| client.threads > 1);
+    let is_long = drawn.clients.iter().any(|client| client.calls > MOST_CALLS);
+    if !shares || is_long || drawn.has_groups() || !random.one_in(2) {
+        return;
+    }
+    drawn.settings.faults = Faults::default();
+    drawn.acts.clear();
+    drawn.settings.machines.iter_mut().for_each(|machine| machine.cores = None);
+    (drawn.slow_ones, drawn.pullers) = (None, 0);
+    for client in &mut drawn.clients {
+        client.config.timeout = LONG_TIMEOUT;
+        client.own_times = 0;
+    }
+}
+
 /// Draws times of single calls for every second client, and slow handlers for every second run.
 fn deadlines(random: &mut Random, clients: &mut [DrawnClient]) -> Option<(u64, Nanos)> {
     for client in clients {
@@ -403,6 +423,7 @@ impl Drawn {
         shared(&mut Random::new(seed, 12), &mut drawn);
         grouped::draw(&mut Random::new(seed, 13), &mut drawn);
         full_batches(&mut Random::new(seed, 14), &mut drawn);
+        calm_threads(&mut Random::new(seed, 15), &mut drawn);
         drawn
     }
 

@@ -1,13 +1,11 @@
 //! The draw of clients whose leases end (ScaleRPC): groups, slices, priorities, and more clients than a group holds.
 
-use super::{Act, Drawn, DrawnClient, UNTIL, client};
+use super::{Act, Drawn, DrawnClient, MOST_CALLS, UNTIL, client};
 use dunlin_fabric::{Capabilities, Nanos, nanos};
 use dunlin_fabric_sim::{Faults, Random, Settings};
 use dunlin_rpc::{CompletionMode, Lease, Plan, RequestHalf, ResponseHalf, Sharing};
 use std::time::Duration;
 
-/// Clients with more calls than this make them for the choice of RF-RPC. Their runs stay as they are.
-const MOST_CALLS: u64 = 1_000;
 /// The longest time of an exchange beside the slices of other groups, in nanoseconds, where nothing disturbs a run and
 /// no handler is slow. A worker that misses the end of a slice sleeps for longer, until the next arrival.
 const EXCHANGE: Nanos = 5_000_000;
@@ -88,11 +86,12 @@ fn put(random: &mut Random, settings: &Settings, server: CompletionMode, client:
 }
 
 /// Draws the clients whose leases end: most clients of one run of three, and others beside them. In a third of these
-/// runs nothing disturbs the calls.
+/// runs nothing disturbs the calls. The long runs of RF-RPC stay as they are.
 pub(super) fn draw(random: &mut Random, drawn: &mut Drawn) {
     if !random.one_in(3) || drawn.clients.iter().any(|client| client.calls > MOST_CALLS) {
         return;
     }
+    let before = drawn.clone();
     let server = &mut drawn.server;
     server.group_size = [1, 1, 1, 2, 3, 40][random.below(6) as usize];
     let slice = match random.below(3) {
@@ -124,6 +123,11 @@ pub(super) fn draw(random: &mut Random, drawn: &mut Drawn) {
         }
     }
     drawn.acts.sort_by_key(|(at, _)| *at);
+    if !drawn.has_groups() {
+        // The fabric has no leases.
+        *drawn = before;
+        return;
+    }
     if !calm {
         return;
     }
