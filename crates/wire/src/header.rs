@@ -422,10 +422,10 @@ mod tests {
 
     #[test]
     fn rules_of_singles() {
-        let response = Header { code: 10, ..Header::new(Kind::Response) };
-        assert_eq!(Header::decode(&response.encode()), Err(Reject::UnknownStatus(10)));
+        let response = Header { code: 11, ..Header::new(Kind::Response) };
+        assert_eq!(Header::decode(&response.encode()), Err(Reject::UnknownStatus(11)));
         // The same number is a valid function id.
-        let request = Header { code: 10, ..Header::new(Kind::Request) };
+        let request = Header { code: 11, ..Header::new(Kind::Request) };
         assert_eq!(Header::decode(&request.encode()), Ok(request));
         let mut rendezvous = Header { flags: Flags::RENDEZVOUS, length: 24, ..Header::new(Kind::Request) };
         assert_eq!(Header::decode(&rendezvous.encode()), Ok(rendezvous));

@@ -533,7 +533,7 @@ mod tests {
         assert_eq!(wrong(2, 3), Reject::EntryCount { expected: 3, actual: 2 });
         assert_eq!(wrong(88, 200), Reject::EntryBeyondBody { index: 1 });
         assert_eq!(wrong(91, 255), Reject::EntryBeyondBody { index: 1 });
-        assert_eq!(wrong(92, 10), Reject::UnknownStatus(10));
+        assert_eq!(wrong(92, 11), Reject::UnknownStatus(11));
         assert_eq!(wrong(100, 32), Reject::UnknownFlags(32));
         assert_eq!(wrong(100, 8), Reject::DescriptorLength(8));
         for time in 101..104 {

@@ -140,7 +140,7 @@ mod tests {
                 known += 1;
             }
         }
-        assert_eq!(known, 10 + 0xff00);
+        assert_eq!(known, 11 + 0xff00);
     }
 
     #[test]

@@ -89,7 +89,7 @@ fn is_message(input: &[u8], limit: usize) -> bool {
     let number =
         |place: usize, width: usize| (0..width).rev().fold(0, |sum, i| sum << 8 | input[place + i] as u64);
     let zero = |from: usize, to: usize| input[from..to].iter().all(|byte| *byte == 0);
-    let status = |code: u64| code <= 9 || code >= 0x100;
+    let status = |code: u64| code <= 10 || code >= 0x100;
     let (total, limit) = (input.len() as u64, limit as u64);
     if total < 64 || total > limit || total % 64 != 0 {
         return false;
