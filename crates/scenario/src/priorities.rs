@@ -98,7 +98,7 @@ pub struct Ended {
     pub periods: [Period; PERIODS],
 }
 
-/// What the threads count together.
+/// The counts of all threads together.
 #[derive(Debug, Default)]
 struct Counts {
     began: Nanos,

@@ -4,17 +4,19 @@
 //!
 //! `cargo run --release -p dunlin-tier-client --example call_latency`
 
+mod common;
+
+use common::{Ended, ROUNDS, time};
 use dunlin_fabric::{Address, AddressError, Scheme};
 use dunlin_fabric_shm::{ShmConfig, ShmFabric};
 use dunlin_rpc::{Client, ClientConfig, FunctionMode, Server, ServerBuilder};
 use dunlin_tier_client::{AttachConfig, Tier, gateway_address};
 use dunlin_tier_node::{Peer, ProcessConfig, ProcessServer, TierConfig};
 use std::error::Error;
-use std::process::{Child, Command};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 const NODES: [&str; 2] = ["one", "two"];
-const ROUNDS: usize = 5000;
 const IN_FLIGHT: usize = 32;
 const BYTES: [u8; 32] = [7; 32];
 const SERVICE: &str = "echo";
@@ -76,20 +78,6 @@ fn child(tag: &str, role: &str) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Prints the median time of a call.
-fn time<E: Error + 'static>(what: &str, mut call: impl FnMut() -> Result<(), E>) -> Result<(), E> {
-    let mut times = Vec::with_capacity(ROUNDS);
-    for _ in 0..ROUNDS {
-        let begin = Instant::now();
-        call()?;
-        times.push(begin.elapsed());
-    }
-    times.sort();
-    let (median, late) = (times[ROUNDS / 2], times[ROUNDS * 99 / 100]);
-    println!("{what:<52} {:>9.2} us  p99 {:>9.2} us", median.as_secs_f64() * 1e6, late.as_secs_f64() * 1e6);
-    Ok(())
-}
-
 /// Prints the rate of calls with many in flight.
 fn rate(what: &str, client: &mut Client<ShmFabric>) -> Result<(), Box<dyn Error>> {
     let (mut sent, mut done) = (0, 0);
@@ -108,15 +96,6 @@ fn rate(what: &str, client: &mut Client<ShmFabric>) -> Result<(), Box<dyn Error>
     let rate = done as f64 / begin.elapsed().as_secs_f64();
     println!("{what:<52} {:>9.1} k calls a second", rate / 1e3);
     Ok(())
-}
-
-struct Ended(Child);
-
-impl Drop for Ended {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -3,16 +3,18 @@
 //!
 //! `cargo run --release -p dunlin-tier-client --example latency`
 
+mod common;
+
+use common::{Ended, time};
 use dunlin_fabric::{Address, AddressError, Scheme};
 use dunlin_fabric_shm::{ShmConfig, ShmFabric};
 use dunlin_tier_client::{AttachConfig, Spec};
 use dunlin_tier_node::{Peer, ProcessConfig, ProcessServer, TierConfig};
 use std::error::Error;
-use std::process::{Child, Command};
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Duration;
 
 const NODES: [&str; 3] = ["one", "two", "own"];
-const ROUNDS: usize = 5000;
 
 fn address(tag: &str, node: &str) -> Result<Address, AddressError> {
     Address::new(Scheme::Shm, &format!("latency-{tag}-{node}"))
@@ -23,20 +25,6 @@ fn node(tag: &str, name: &str) -> Result<dunlin_tier_node::Tier<ShmFabric>, Box<
     let peers = peers.into_iter().collect::<Result<Vec<_>, _>>()?;
     let fabric = ShmFabric::new(ShmConfig::default())?;
     Ok(dunlin_tier_node::Tier::within(&fabric, TierConfig::new(peers, name))?)
-}
-
-/// Prints the median of an operation, in microseconds.
-fn time<E: Error + 'static>(what: &str, mut run: impl FnMut() -> Result<(), E>) -> Result<(), E> {
-    let mut times = Vec::with_capacity(ROUNDS);
-    for _ in 0..ROUNDS {
-        let begin = Instant::now();
-        run()?;
-        times.push(begin.elapsed());
-    }
-    times.sort();
-    let (median, late) = (times[ROUNDS / 2], times[ROUNDS * 99 / 100]);
-    println!("{what:<44} {:>9.2} us  p99 {:>9.2} us", median.as_secs_f64() * 1e6, late.as_secs_f64() * 1e6);
-    Ok(())
 }
 
 macro_rules! measure {
@@ -52,15 +40,6 @@ macro_rules! measure {
 }
 
 fn drop_old(_old: u64) {}
-
-struct Ended(Child);
-
-impl Drop for Ended {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 fn main() -> Result<(), Box<dyn Error>> {
     let words: Vec<String> = std::env::args().skip(1).collect();

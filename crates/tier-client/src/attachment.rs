@@ -79,15 +79,18 @@ pub(crate) struct Connection<P: Fabric> {
     payload: Vec<u8>,
 }
 
+/// Connections, made when they are first needed.
+pub(crate) type Connections<P> = Pool<Connection<P>, <<P as Fabric>::Host as Host>::Signal>;
+
 /// The attachment of this process.
 #[derive(Debug)]
 pub(crate) struct Attachment<P: Fabric> {
     pub(crate) fabric: P,
     pub(crate) config: AttachConfig,
     pub(crate) attached: Attached,
-    connections: Pool<Connection<P>, <P::Host as Host>::Signal>,
+    connections: Connections<P>,
     /// Connections for calls to services, which may take as long as their servers like.
-    callers: Pool<Connection<P>, <P::Host as Host>::Signal>,
+    callers: Connections<P>,
 }
 
 /// The reason why a call has no result.
@@ -219,32 +222,9 @@ impl<P: Fabric> Attachment<P> {
         timeout: Duration,
         mut take: impl FnMut(&[u8]) -> Result<T, Malformed>,
     ) -> Result<T, Failed> {
-        let host = self.fabric.host();
-        let until = host.now().saturating_add(nanos(timeout));
-        let left = || Duration::from_nanos(until.saturating_sub(host.now()));
-        let mut connection = match self.connections.take(host, until) {
-            None => return Err(Failed::Request(RequestError::Busy)),
-            Some(Taken::Value(connection)) => connection,
-            Some(Taken::Make(number)) => self.another().inspect_err(|_| self.connections.failed(number))?,
-        };
-        let mut answer = connection.once(function, request, left(), &mut take);
-        if matches!(answer, Err(Failed::Problem(Problem::NotAttached))) {
-            // The client has connected again. The node knows this process still, if it lives and another connection of
-            // this process does.
-            answer = match connection.attach(Some(self.attached.secret), left()) {
-                Ok(_) => connection.once(function, request, left(), &mut take),
-                Err(failed) => Err(failed),
-            };
-        }
-        // Refused, and so not executed: another attachment of this process has requests under way.
-        let mut pause = PAUSES[0];
-        while matches!(answer, Err(Failed::Problem(Problem::Operations(_)))) && host.now() < until {
-            host.sleep(host.now().saturating_add(pause).min(until));
-            pause = (2 * pause).min(PAUSES[1]);
-            answer = connection.once(function, request, left(), &mut take);
-        }
-        self.connections.give(connection);
-        answer
+        self.on(&self.connections, timeout, |connection, left| {
+            connection.once(function, request, left, &mut take)
+        })
     }
 
     /// Makes a call about services on a connection that no other thread uses. Blocks until `timeout` at most.
@@ -254,21 +234,41 @@ impl<P: Fabric> Attachment<P> {
         timeout: Duration,
         mut take: impl FnMut(&[u8]) -> Result<T, Malformed>,
     ) -> Result<T, Failed> {
+        self.on(&self.callers, timeout, |connection, left| connection.serve(request, left, &mut take))
+    }
+
+    /// Asks on a connection of the pool, and again after a refusal that a later attempt may not get.
+    fn on<T>(
+        &self,
+        pool: &Connections<P>,
+        timeout: Duration,
+        mut ask: impl FnMut(&mut Connection<P>, Duration) -> Result<T, Failed>,
+    ) -> Result<T, Failed> {
         let host = self.fabric.host();
         let until = host.now().saturating_add(nanos(timeout));
         let left = || Duration::from_nanos(until.saturating_sub(host.now()));
-        let mut connection = match self.callers.take(host, until) {
+        let mut connection = match pool.take(host, until) {
             None => return Err(Failed::Request(RequestError::Busy)),
             Some(Taken::Value(connection)) => connection,
-            Some(Taken::Make(number)) => self.another().inspect_err(|_| self.callers.failed(number))?,
+            Some(Taken::Make(number)) => self.another().inspect_err(|_| pool.failed(number))?,
         };
-        let mut answer = connection.serve(request, left(), &mut take);
-        if matches!(answer, Err(Failed::Problem(Problem::NotAttached)))
-            && connection.attach(Some(self.attached.secret), left()).is_ok()
-        {
-            answer = connection.serve(request, left(), &mut take);
+        let mut answer = ask(&mut connection, left());
+        if matches!(answer, Err(Failed::Problem(Problem::NotAttached))) {
+            // The client has connected again. The node knows this process still, if it lives and another connection of
+            // this process does.
+            answer = match connection.attach(Some(self.attached.secret), left()) {
+                Ok(_) => ask(&mut connection, left()),
+                Err(failed) => Err(failed),
+            };
         }
-        self.callers.give(connection);
+        // Refused, and so not executed: another attachment of this process has requests under way.
+        let mut pause = PAUSES[0];
+        while matches!(answer, Err(Failed::Problem(Problem::Operations(_)))) && host.now() < until {
+            host.sleep(host.now().saturating_add(pause).min(until));
+            pause = (2 * pause).min(PAUSES[1]);
+            answer = ask(&mut connection, left());
+        }
+        pool.give(connection);
         answer
     }
 

@@ -1,6 +1,6 @@
 //! Services of this process, and calls to services of any node (table 1, section 5.1).
 
-use crate::attachment::{Attachment, Connection, Failed};
+use crate::attachment::{Attachment, Connection, Connections, Failed};
 use crate::tier::Tier;
 use dunlin_fabric::{Fabric, Host};
 use dunlin_fabric_shm::ShmFabric;
@@ -140,7 +140,7 @@ impl<P: Fabric> Tier<P> {
 pub struct Calls<P: Fabric = ShmFabric> {
     attachment: Arc<Attachment<P>>,
     registration: u64,
-    connections: Pool<Connection<P>, <P::Host as Host>::Signal>,
+    connections: Connections<P>,
 }
 
 /// What [`Handed`] holds, without its bytes.

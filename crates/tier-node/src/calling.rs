@@ -190,8 +190,8 @@ impl<F: Fabric> Tier<F> {
     }
 
     /// Calls a function of a service of several nodes at the same time (section 8.4), and returns their results in the
-    /// order of the nodes. Blocks until all have answered, or until [`TierConfig::timeout`](crate::TierConfig::timeout):
-    /// who has not answered by then has an error.
+    /// order of the nodes. Blocks until all have answered, or until [`TierConfig::timeout`](crate::TierConfig::timeout). A
+    /// node that has not answered by then has an error in its place.
     pub fn multicast(
         &self,
         nodes: &[impl AsRef<str>],

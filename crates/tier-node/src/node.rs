@@ -69,7 +69,7 @@ pub(crate) struct Node<F: Fabric> {
     pub(crate) me: NodeId,
     /// The principal of the process, for regions of the node's own use.
     pub(crate) principal: Principal,
-    /// The class of what the node does for itself: locks and requests.
+    /// The class of the node's own operations: locks and requests.
     pub(crate) class: Class,
     pub(crate) qos: Qos,
     pub(crate) incarnation: u64,

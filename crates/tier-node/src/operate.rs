@@ -16,8 +16,8 @@ use dunlin_tier::{
 const COPY_AT_ONCE: u32 = 64 << 10;
 
 impl<F: Fabric> Node<F> {
-    /// Waits for a path until `until` at most, unless it is there, and makes it if there is none yet. Returns also
-    /// whether the time of the operation is of use.
+    /// Waits for the path of an entry until `until` at most, and makes the path if it was never made. Also returns whether
+    /// the time of the operation is of use.
     fn finish_taking(
         &self,
         entered: Entered<Path<F>, F::Host>,

@@ -49,7 +49,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What a node knows of a principal.
+/// The account of a principal at a node.
 #[derive(Debug)]
 struct Account {
     number: u32,
@@ -102,7 +102,7 @@ pub(crate) struct Qos {
 }
 
 impl Qos {
-    /// Makes the quality of service of a node, and the class of what the node does for itself, which has no limit:
+    /// Makes the quality of service of a node, and the class of the node's own operations. That class has no limit, since
     /// locks and requests of others depend on it.
     pub(crate) fn new(config: &QosConfig, principal: &Principal) -> (Qos, Class) {
         let pacing = (config.policy == Policy::Paced).then(Mutex::default);

@@ -1,4 +1,4 @@
-//! The services of a node (section 5.1): who serves which function, and the way of a call of another node to its server.
+//! The services of a node (section 5.1): the server of each function, and the way of a call from another node to it.
 //! Nodes hand calls on; they never run a handler.
 
 use dunlin_fabric::Fabric;
@@ -20,7 +20,7 @@ pub(crate) struct Arrived<F: Fabric> {
     pub(crate) request: Vec<u8>,
 }
 
-/// Whom an answer goes to, and who asked.
+/// The caller of a call, and the obligation to answer it.
 #[derive(Debug)]
 pub(crate) struct Asked<F: Fabric> {
     /// The principal that calls, as its node vouches for it.

@@ -43,7 +43,7 @@ struct Caller<F: Fabric> {
 /// The way to a service.
 #[derive(Debug)]
 enum Route<F: Fabric, P: Fabric> {
-    /// Nodes are being asked, so many of them; these calls wait.
+    /// The calls wait for the answers of nodes, of which this number is missing.
     Looking { unanswered: usize, waiting: Vec<(Arc<Caller<F>>, Incoming<P>)> },
     /// These nodes serve it, as far as known; by turns.
     Known { nodes: Vec<NodeId>, next: usize, until: Nanos },

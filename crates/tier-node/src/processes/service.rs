@@ -129,7 +129,7 @@ fn settle<F: Fabric, P: Fabric>(acts: Vec<Act<Asked<F>, Incoming<P>>>, time_left
     }
 }
 
-/// What a receiver is told about a call.
+/// The properties of a call that its receiver gets.
 struct Told {
     caller: String,
     time_left: Option<Duration>,

@@ -27,7 +27,7 @@ pub const INVOKE_REFUSED: u16 = 0xfeff;
 /// The error of the application without a payload: there is no request to receive.
 pub const NOTHING: u16 = 3;
 
-/// What becomes of a request that was received.
+/// The outcome of a request that was received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The bytes are its result.

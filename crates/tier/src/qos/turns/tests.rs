@@ -19,7 +19,7 @@ struct Load {
     now: u64,
     /// By thread: its flow, and the bytes of an operation.
     threads: Vec<(Flow, u64)>,
-    /// What happens at a time: a thread arrives on deck, ends an operation, or begins one.
+    /// Events by time: a thread arrives on deck, ends an operation, or begins one.
     events: BTreeMap<(u64, u64), (u32, Event)>,
     serial: u64,
     holders: BTreeSet<u32>,
