@@ -26,5 +26,5 @@ pub use tier::Tier;
 
 pub use dunlin_tier::process::{NODE_VARIABLE, NodeStatus, ProcessStatus};
 pub use dunlin_tier_node::{
-    AccessError, Listed, Listing, OperationError, ReceiveError, RequestError, Rights, Spec,
+    AccessError, AnyLmr, AnyTier, Listed, Listing, OperationError, ReceiveError, RequestError, Rights, Spec,
 };

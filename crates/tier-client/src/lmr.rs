@@ -253,3 +253,5 @@ impl<P: Fabric> Drop for Lmr<P> {
         }
     }
 }
+
+dunlin_tier_node::any_lmr!(Lmr, Fabric);

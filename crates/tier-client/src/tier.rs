@@ -6,7 +6,7 @@ use dunlin_fabric::{Address, Fabric};
 use dunlin_fabric_shm::{ShmConfig, ShmFabric};
 use dunlin_tier::process::{LIST, MALLOC, MAP, NodeStatus, Opened, ProcessRequest, STATUS, parse_listing};
 use dunlin_tier::{Grantee, Listing, Name, Principal, Rights};
-use dunlin_tier_node::{RequestError, Spec};
+use dunlin_tier_node::{AnyTier, RequestError, Spec};
 use std::sync::Arc;
 
 /// This process's attachment to the node of its host. Clones are the same attachment; all methods may be called from any
@@ -105,5 +105,26 @@ impl<P: Fabric> Tier<P> {
         }
         let request = ProcessRequest::List { node: node.to_owned(), from };
         Ok(self.0.call(LIST, &request, parse_listing)?)
+    }
+}
+
+impl<P: Fabric> AnyTier for Tier<P> {
+    type Lmr = Lmr<P>;
+    type Host = P::Host;
+
+    fn host(&self) -> &P::Host {
+        self.attachment().fabric.host()
+    }
+
+    fn node_names(&self) -> Result<Vec<String>, RequestError> {
+        Ok(self.status()?.nodes)
+    }
+
+    fn malloc(&self, length: u64, spec: Spec) -> Result<Lmr<P>, RequestError> {
+        self.malloc(length, spec)
+    }
+
+    fn map(&self, name: &[u8], rights: Rights) -> Result<Lmr<P>, RequestError> {
+        self.map(name, rights)
     }
 }

@@ -4,6 +4,7 @@
 //! ```text
 //! ProcessServer         the processes of this host                            processes.rs, problem.rs
 //! Tier, Lmr             the application's face                                tier.rs, lmr.rs, spec.rs
+//! AnyTier, AnyLmr       the same face for a node in another process            any.rs
 //!   Node                records, names, handles and arena of this process     node.rs, operate.rs, free.rs
 //!     Path              one-sided operations to all nodes: K queue pairs each path.rs, connection.rs
 //!     Paths             the order in which operations get paths               paths.rs, qos.rs
@@ -20,6 +21,7 @@
 #![forbid(unsafe_code)]
 
 mod acceptor;
+mod any;
 mod calling;
 mod calls;
 mod config;
@@ -46,6 +48,7 @@ mod serving;
 mod spec;
 mod tier;
 
+pub use any::{AnyLmr, AnyTier};
 pub use config::{Peer, TierConfig};
 pub use error::{JoinError, OperationError, ReceiveError, RequestError};
 pub use lmr::Lmr;
