@@ -1,6 +1,7 @@
 //! The price of calls through nodes, beside calls of the engine between the same processes: 32 bytes each way, by the
-//! time of one and by the rate with 32 in flight. Two nodes on shared memory, each in a process of its own; the servers
-//! are in a third process, and this one calls.
+//! time of one and by the rate with 32 in flight; and the processor time and the changes between threads that a call
+//! costs all four processes. Two nodes on shared memory, each in a process of its own; the servers are in a third
+//! process, and this one calls.
 //!
 //! `cargo run --release -p dunlin-tier-client --example call_latency`
 
@@ -78,6 +79,42 @@ fn child(tag: &str, role: &str) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
+/// Processor time in nanoseconds and context switches of all threads of processes since they began.
+fn spent(processes: &[u32]) -> (u64, u64) {
+    let tasks = processes.iter().flat_map(|process| std::fs::read_dir(format!("/proc/{process}/task")));
+    let of_task = |task: std::path::PathBuf| {
+        let read = |name| std::fs::read_to_string(task.join(name)).unwrap_or_default();
+        let time = read("schedstat").split(' ').next().and_then(|time| time.parse::<u64>().ok());
+        let switches = read("status")
+            .lines()
+            .filter_map(|line| line.split_once("_ctxt_switches:"))
+            .filter_map(|(_, count)| count.trim().parse::<u64>().ok())
+            .sum::<u64>();
+        (time.unwrap_or_default(), switches)
+    };
+    tasks.flatten().flatten().map(|task| of_task(task.path())).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1))
+}
+
+/// Runs calls, and prints their costs to all processes.
+fn costs(
+    processes: &[u32],
+    calls: usize,
+    run: impl FnOnce() -> Result<(), Box<dyn Error>>,
+) -> Result<(), Box<dyn Error>> {
+    let before = spent(processes);
+    run()?;
+    let after = spent(processes);
+    let (time, switches) = ((after.0 - before.0) as f64, (after.1 - before.1) as f64);
+    let calls = calls as f64;
+    println!(
+        "{:52} {:>9.2} us of processors, {:.2} switches a call",
+        "",
+        time / calls / 1e3,
+        switches / calls
+    );
+    Ok(())
+}
+
 /// Prints the rate of calls with many in flight.
 fn rate(what: &str, client: &mut Client<ShmFabric>) -> Result<(), Box<dyn Error>> {
     let (mut sent, mut done) = (0, 0);
@@ -105,7 +142,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let tag = std::process::id().to_string();
     let start = |role: &str| Command::new(std::env::current_exe()?).args([&tag, role]).spawn().map(Ended);
-    let _children = [start("one")?, start("two")?, start("servers")?];
+    let children = [start("one")?, start("two")?, start("servers")?];
+    let mut processes: Vec<u32> = children.iter().map(|child| child.0.id()).collect();
+    processes.push(std::process::id());
     let [near, far] = [attach(&tag, "two")?, attach(&tag, "one")?];
     let mut answer = [0; 64];
     wait(|| far.call("two", SERVICE, FUNCTION, &BYTES, &mut answer));
@@ -117,14 +156,26 @@ fn main() -> Result<(), Box<dyn Error>> {
     let gateway = gateway_address(&address(&tag, "one-attach")?)?;
     let mut through = connect(&gateway, "engine@two")?;
     wait(|| through.call(FUNCTION, &BYTES).map(drop));
-    time("engine, from process to process", || direct.call(FUNCTION, &BYTES).map(drop))?;
-    time("node:, two nodes between", || through.call(FUNCTION, &BYTES).map(drop))?;
-    time("call and reply_and_receive, one node between", || {
-        near.call("two", SERVICE, FUNCTION, &BYTES, &mut answer).map(drop)
+    costs(&processes, ROUNDS, || {
+        time("engine, from process to process", || direct.call(FUNCTION, &BYTES).map(drop))?;
+        Ok(())
     })?;
-    time("call and reply_and_receive, two nodes between", || {
-        far.call("two", SERVICE, FUNCTION, &BYTES, &mut answer).map(drop)
+    costs(&processes, ROUNDS, || {
+        time("node:, two nodes between", || through.call(FUNCTION, &BYTES).map(drop))?;
+        Ok(())
     })?;
-    rate("engine, from process to process, 32 in flight", &mut direct)?;
-    rate("node:, two nodes between, 32 in flight", &mut through)
+    costs(&processes, ROUNDS, || {
+        time("call and reply_and_receive, one node between", || {
+            near.call("two", SERVICE, FUNCTION, &BYTES, &mut answer).map(drop)
+        })?;
+        Ok(())
+    })?;
+    costs(&processes, ROUNDS, || {
+        time("call and reply_and_receive, two nodes between", || {
+            far.call("two", SERVICE, FUNCTION, &BYTES, &mut answer).map(drop)
+        })?;
+        Ok(())
+    })?;
+    costs(&processes, 10 * ROUNDS, || rate("engine, from process to process, 32 in flight", &mut direct))?;
+    costs(&processes, 10 * ROUNDS, || rate("node:, two nodes between, 32 in flight", &mut through))
 }

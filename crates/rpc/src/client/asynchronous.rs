@@ -6,6 +6,7 @@
 //! progress. Each thread that holds the lock makes progress for all.
 
 mod ready;
+mod wake;
 
 pub use self::ready::Ready;
 
@@ -25,7 +26,9 @@ use crate::path::hybrid::Tuning;
 use crate::plan::CompletionMode;
 use crate::tune::Tuners;
 use dunlin_fabric::WithSources;
-use dunlin_fabric::{Address, Buffer, Fabric, Host, Nanos, Signal, Task, ThreadDomain, Waker as _, nanos};
+use dunlin_fabric::{
+    Address, Buffer, Fabric, Host, Nanos, Signal, Task, ThreadDomain, WaitMode, Waker as _, nanos,
+};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::ops::Deref;
@@ -56,9 +59,13 @@ struct Locked<F: Fabric> {
     spare: Vec<Vec<u8>>,
     /// The wake thread sleeps on the signal because there is nothing to wait for.
     parked: bool,
+    /// The latest deadline of the calls so far, for [`Locked::lingers_until`].
+    latest_due: Nanos,
     /// The latest time at which the wake thread wakes up; 0 while it is awake, because it polls again before
     /// it sleeps.
     sleeps_until: Nanos,
+    /// The arrivals that wake it then. A lane that is opened later may need others.
+    sleeps_for: WaitMode,
     thread: Option<Task>,
     stopping: bool,
 }
@@ -151,7 +158,9 @@ impl<F: Fabric> AsyncHub<F> {
             waking: false,
             spare: Vec::new(),
             parked: false,
+            latest_due: 0,
             sleeps_until: 0,
+            sleeps_for: WaitMode::Busy,
             thread: None,
             stopping: false,
         };
@@ -183,76 +192,6 @@ impl<F: Fabric> Locked<F> {
             self.made_room = true;
         }
         next
-    }
-
-    /// Makes sure that the wake thread runs, and wakes up by `due` at the latest.
-    fn employ(&mut self, inner: &Arc<Inner<F>>, due: Nanos) {
-        if self.parked {
-            self.parked = false;
-            inner.signal.raise();
-        } else if due.min(self.core.batches_due()).min(self.core.fetch_due()) < self.sleeps_until {
-            // Once is enough: the thread is awake from now on.
-            self.sleeps_until = 0;
-            inner.doorbell.wake();
-        }
-        if self.thread.is_none() && !self.stopping {
-            let shared = Arc::clone(inner);
-            match inner.fabric.host().spawn("dunlin-wake", Box::new(move || wake_loop(&shared))) {
-                Ok(thread) => self.thread = Some(thread),
-                // Polls still make progress. Only wake-ups without a poll are lost.
-                Err(error) => {
-                    tracing::error!(target: "dunlin::client", %error, "the wake thread cannot be started")
-                }
-            }
-        }
-    }
-}
-
-/// The body of the wake thread.
-fn wake_loop<F: Fabric>(inner: &Inner<F>) {
-    loop {
-        let seen = inner.signal.seen();
-        let (armed, earliest) = {
-            let mut locked = inner.lock();
-            if locked.stopping {
-                return;
-            }
-            locked.sleeps_until = 0;
-            locked.core.progress();
-            let now = inner.fabric.host().now();
-            let earliest = locked.core.expire(now);
-            let mut earliest = locked.look_for_room(now).min(locked.look_for_ready(now)).min(earliest);
-            earliest = earliest.min(locked.core.batches_due());
-            locked.waking = true;
-            let idle = locked.room.is_empty() && locked.unready.is_empty();
-            let armed = if locked.core.in_flight() == 0 && idle {
-                locked.parked = true;
-                None
-            } else {
-                let mode = locked.core.sleep().mode;
-                let armed = locked.core.domain.arm(mode);
-                if locked.core.progress_after_sleep() > 0 || locked.core.has_read_to_post() {
-                    locked.core.domain.disarm(armed);
-                    inner.wake_tasks(locked);
-                    inner.lock().waking = false;
-                    continue;
-                }
-                earliest = earliest.min(locked.core.fetch_due());
-                locked.sleeps_until = earliest;
-                Some(armed)
-            };
-            inner.wake_tasks(locked);
-            inner.lock().waking = false;
-            (armed, earliest)
-        };
-        match armed {
-            Some(armed) => {
-                inner.doorbell.wait(armed, earliest);
-            }
-            None => {
-                inner.signal.wait(seen, Nanos::MAX);
-            }
-        }
     }
 }
 

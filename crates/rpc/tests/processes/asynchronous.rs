@@ -23,6 +23,7 @@ tests!(
     a_hub_may_be_dropped_on_its_own_wake_thread,
     a_busy_future_wakes_itself_with_each_poll,
     a_sleeping_future_is_woken_once,
+    the_wake_thread_sleeps_once_for_each_call,
     who_waits_for_room_is_in_the_queue_once,
     a_restarted_server_is_found_again,
     calls_of_many_threads_go_together,
@@ -240,6 +241,44 @@ fn a_sleeping_future_is_woken_once() {
         assert_eq!(*block_on(client.call(ECHO, b"after")).unwrap(), *b"after");
         assert_eq!(count.woken(), 1, "{name}");
     }
+}
+
+/// Returns how often the wake thread of this process has gone to sleep: its voluntary context switches.
+fn sleeps_of_the_wake_thread() -> u64 {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    let of_task = |task: std::path::PathBuf| {
+        let name = std::fs::read_to_string(task.join("comm")).ok()?;
+        let status = (name == "dunlin-wake\n").then(|| std::fs::read_to_string(task.join("status")))?.ok()?;
+        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
+        line.trim().parse::<u64>().ok()
+    };
+    tasks.filter_map(|task| of_task(task.path())).sum()
+}
+
+/// A call after a call wakes nobody when it is made: the wake thread still waits for answers.
+fn the_wake_thread_sleeps_once_for_each_call() {
+    const CALLS: u64 = 200;
+    let fabric = fabric();
+    let server = serve(&fabric);
+    let (name, plan) = plans(&fabric, &[CompletionMode::Event]).swap_remove(0);
+    let client = connect(&fabric, &server, plan, Duration::from_secs(60));
+    let call = || {
+        let call = client.call(NEVER, b"");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let request = server.receive(after(HANG / 2)).unwrap();
+                // Everybody sleeps by then.
+                std::thread::sleep(std::time::Duration::from_millis(1));
+                request.reply(Vec::new());
+            });
+            block_on(call).unwrap();
+        });
+    };
+    call();
+    let before = sleeps_of_the_wake_thread();
+    (0..CALLS).for_each(|_| call());
+    let sleeps = sleeps_of_the_wake_thread() - before;
+    assert!(sleeps < CALLS * 3 / 2, "{name}: {sleeps} sleeps");
 }
 
 /// A future that is polled several times while it waits for room is woken once.
