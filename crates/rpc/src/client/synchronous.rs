@@ -42,6 +42,8 @@ pub(crate) struct Client<F: Fabric> {
     earliest: Nanos,
     /// A batch found no room. Any wake-up may mean that there is room now.
     held_back: bool,
+    /// The lanes' health was not checked since the last sleep.
+    unchecked: bool,
     /// The lanes batch by themselves.
     batches: bool,
     /// [`ClientConfig::timeout`]; 0 for none.
@@ -180,6 +182,7 @@ impl<F: Fabric> Client<F> {
             waiter: Waiter::new(config.mode(), nanos(config.spin)),
             earliest: Nanos::MAX,
             held_back: false,
+            unchecked: false,
             batches: config.batching.is_some(),
             timeout: config.call_nanos(),
             session: 0,
@@ -572,6 +575,9 @@ impl<F: Fabric> Client<F> {
             self.before_waiting();
         }
         let armed = self.core.domain.arm(mode);
+        if mode.sleeps() && std::mem::take(&mut self.unchecked) {
+            self.core.check_soon();
+        }
         if self.core.progress() > 0 || is_so(&mut self.core) {
             self.core.domain.disarm(armed);
             self.waiter.reset();
@@ -585,8 +591,11 @@ impl<F: Fabric> Client<F> {
             (self.core.fetch_due(), until.min(self.earliest).min(limit).min(self.core.batch_due()));
         let wake = self.core.domain.wait(armed, fetch.min(others));
         self.core.warm();
-        // The wake-up most likely means an answer: only poll, without the infrequent checks.
+        // The wake-up most likely means an answer: only poll, without the infrequent checks. The news of a broken lane may
+        // have come with it: the checks are made before the next sleep, which nothing else would end.
+        self.unchecked |= mode.sleeps();
         if (mode.sleeps() || wake != Wake::Arrived) && self.core.progress() == 0 && others <= fetch {
+            self.unchecked = false;
             self.core.progress_after_sleep();
         }
     }
