@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! Tier, Lmr       the words of `dunlin_tier_node::Tier`, in a process        tier.rs, lmr.rs
+//! Guard           locks and barriers                                          locks.rs
 //! Calls           functions of services that this process serves             calls.rs
 //! Announced       a server of the engine, known at the node                   announce.rs
 //!   Attachment    connections to the node, one for each thread at a time     attachment.rs
@@ -16,15 +17,18 @@ mod announce;
 mod attachment;
 mod calls;
 mod lmr;
+mod locks;
 mod tier;
 
 pub use announce::Announced;
 pub use attachment::{AttachConfig, AttachError, default_address, gateway_address};
 pub use calls::{Calls, Request};
 pub use lmr::Lmr;
+pub use locks::Guard;
 pub use tier::Tier;
 
 pub use dunlin_tier::process::{NODE_VARIABLE, NodeStatus, ProcessStatus};
 pub use dunlin_tier_node::{
-    AccessError, AnyLmr, AnyTier, Listed, Listing, OperationError, ReceiveError, RequestError, Rights, Spec,
+    AccessError, AnyGuard, AnyLmr, AnyTier, Listed, Listing, LockError, OperationError, ReceiveError,
+    RequestError, Rights, Spec,
 };
