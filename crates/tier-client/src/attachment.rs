@@ -1,5 +1,6 @@
 //! The connections of a process to its node.
 
+use crate::waiting::Waiting;
 use dunlin_fabric::{Address, AddressError, Fabric, Host, Nanos, Scheme, nanos};
 use dunlin_rpc::{CallError, Client, ClientConfig, ConnectError};
 use dunlin_tier::call::{MAX_CALL, MAX_HEAD};
@@ -12,6 +13,7 @@ use dunlin_tier::process::{
 };
 use dunlin_tier_node::pool::{Pool, Taken};
 use dunlin_tier_node::{OperationError, RequestError};
+use std::ops::Deref;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -23,8 +25,6 @@ const PAUSES: [Nanos; 2] = [20_000, 1_000_000];
 const MAX_RESPONSE: u64 = MAX_CALL as u64 + MAX_HEAD as u64;
 /// Threads that call services at the same time; further ones wait.
 const CALLERS: usize = 24;
-/// Threads that wait for locks and at barriers at the same time.
-pub(crate) const LOCKERS: usize = 16;
 
 /// Settings of a process.
 #[derive(Clone, Debug)]
@@ -96,8 +96,8 @@ pub(crate) struct Attachment<P: Fabric> {
     connections: Connections<P>,
     /// Connections for calls to services, which may take as long as their servers like.
     callers: Connections<P>,
-    /// Connections for calls that wait for locks and at barriers.
-    pub(crate) lockers: Connections<P>,
+    /// The connection for calls that wait for locks and at barriers.
+    waiting: Waiting<P>,
     /// The next number of such a call.
     pub(crate) tickets: AtomicU64,
     /// Requests about locks of which the node has to hear still.
@@ -201,23 +201,30 @@ impl<P: Fabric> Connection<P> {
         timeout: Duration,
         take: impl FnOnce(&[u8]) -> Result<T, Malformed>,
     ) -> Result<T, Failed> {
-        let this_node = || "the node of this host".to_owned();
-        match self.client.within(timeout).call(function, &self.payload) {
-            Ok(answer) => {
-                take(&answer).map_err(|_| Failed::Request(RequestError::Answer { node: this_node() }))
+        outcome(function, self.client.within(timeout).call(function, &self.payload), take)
+    }
+}
+
+/// Reads the outcome of a call to the node.
+pub(crate) fn outcome<T>(
+    function: u16,
+    answer: Result<impl Deref<Target = [u8]>, CallError>,
+    take: impl FnOnce(&[u8]) -> Result<T, Malformed>,
+) -> Result<T, Failed> {
+    let this_node = || "the node of this host".to_owned();
+    match answer {
+        Ok(answer) => take(&answer).map_err(|_| Failed::Request(RequestError::Answer { node: this_node() })),
+        Err(CallError::Application { code: ELSEWHERE, .. }) => Err(Failed::Elsewhere),
+        Err(CallError::Application { code: NOTHING, .. }) if function == RECEIVE => Err(Failed::Nothing),
+        Err(CallError::Application { code, payload })
+            if code == if function == INVOKE { INVOKE_REFUSED } else { REFUSED } =>
+        {
+            match Problem::parse(&payload) {
+                Ok(problem) => Err(Failed::Problem(problem)),
+                Err(_) => Err(Failed::Request(RequestError::Answer { node: this_node() })),
             }
-            Err(CallError::Application { code: ELSEWHERE, .. }) => Err(Failed::Elsewhere),
-            Err(CallError::Application { code: NOTHING, .. }) if function == RECEIVE => Err(Failed::Nothing),
-            Err(CallError::Application { code, payload })
-                if code == if function == INVOKE { INVOKE_REFUSED } else { REFUSED } =>
-            {
-                match Problem::parse(&payload) {
-                    Ok(problem) => Err(Failed::Problem(problem)),
-                    Err(_) => Err(Failed::Request(RequestError::Answer { node: this_node() })),
-                }
-            }
-            Err(source) => Err(Failed::Request(RequestError::Call { node: this_node(), source })),
         }
+        Err(source) => Err(Failed::Request(RequestError::Call { node: this_node(), source })),
     }
 }
 
@@ -236,7 +243,7 @@ impl<P: Fabric> Attachment<P> {
             attached,
             connections,
             callers: Pool::new(fabric.host(), CALLERS),
-            lockers: Pool::new(fabric.host(), LOCKERS),
+            waiting: Waiting::new(),
             tickets: AtomicU64::new(1),
             owed: Mutex::default(),
         })
@@ -270,9 +277,12 @@ impl<P: Fabric> Attachment<P> {
         &self,
         request: &LockingRequest,
         timeout: Duration,
-        mut take: impl FnMut(&[u8]) -> Result<T, Malformed>,
+        take: impl FnMut(&[u8]) -> Result<T, Malformed>,
     ) -> Result<T, Failed> {
-        self.on(&self.lockers, timeout, |connection, left| connection.lock(request, left, &mut take))
+        let mut payload = Vec::new();
+        request.encode_into(&mut payload);
+        let process = (&self.fabric, &self.config, self.attached.secret);
+        self.waiting.call(process, (request.function(), &payload), timeout, take)
     }
 
     /// Makes a call about locks that does not wait for others. Those that wait do not keep the connection from it.

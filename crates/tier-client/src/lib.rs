@@ -6,6 +6,7 @@
 //! Calls           functions of services that this process serves             calls.rs
 //! Announced       a server of the engine, known at the node                   announce.rs
 //!   Attachment    connections to the node, one for each thread at a time     attachment.rs
+//!   Waiting       one connection for all calls that wait for other processes waiting.rs
 //! ```
 //!
 //! The node (`dunlin node run`) owns the NIC and the memory, and checks rights and bounds. This crate cuts operations
@@ -19,6 +20,7 @@ mod calls;
 mod lmr;
 mod locks;
 mod tier;
+mod waiting;
 
 pub use announce::Announced;
 pub use attachment::{AttachConfig, AttachError, default_address, gateway_address};

@@ -134,7 +134,6 @@ impl<P: Fabric> Attachment<P> {
                     | CallError::MaybeExecuted(Cause::DeadlineExceeded),
                 ..
             }) => LockError::Deadline { node: node() },
-            Failed::Request(RequestError::Busy) => LockError::Busy { node: node() },
             failed => failed.into(),
         })
     }
@@ -206,8 +205,6 @@ impl<P: Fabric> Tier<P> {
     /// [`AttachConfig::timeout`](crate::AttachConfig::timeout) at most, behind those that asked before. The lock is given
     /// back when the guard is dropped.
     ///
-    /// 16 threads of a process wait for locks and at barriers at the same time; further ones wait for one of these.
-    ///
     /// # Errors
     /// [`LockError::Deadline`] if the time is over; the lock is not held then. [`Guard::is_poisoned`] is no error.
     /// [`RequestError::Limit`] in [`LockError::Request`] if this process has, and waits for, as many locks and barriers as
@@ -220,7 +217,7 @@ impl<P: Fabric> Tier<P> {
     pub fn lock_within(&self, name: impl AsRef<[u8]>, time: Duration) -> Result<Guard<P>, LockError> {
         let guard = self.attachment().lock(&Name::new(name)?, true, time)?;
         // An answer without a lock was refused.
-        guard.ok_or_else(|| LockError::NotHeld)
+        guard.ok_or(LockError::NotHeld)
     }
 
     /// Takes a lock if it is free; `None` if another thread, process or node has it. Waits for no holder. Blocks until
@@ -236,7 +233,7 @@ impl<P: Fabric> Tier<P> {
     /// [`LockError::Deadline`] if the time is over: the others still wait for as many callers.
     /// [`LockRefusal::Members`](dunlin_tier::lock::message::LockRefusal::Members) if callers name different numbers, and
     /// [`LockRefusal::Died`](dunlin_tier::lock::message::LockRefusal::Died) for all if the process or the node of one
-    /// dies. [`LockError::Busy`] if 16 threads of this process wait for locks and at barriers already.
+    /// dies.
     pub fn barrier(&self, name: impl AsRef<[u8]>, members: u16) -> Result<(), LockError> {
         self.barrier_within(name, members, self.attachment().config.timeout)
     }

@@ -7,7 +7,7 @@
 //! | the grant comes after the process has given up | it goes to the next waiter |
 //! | the process does not know the outcome of a call | GIVE_UP names the call: it leaves the queue, or gives the lock back |
 //! | GIVE_UP overtakes its call | the call is refused when it comes |
-//! | the connection of a call ends | the call leaves the queue |
+//! | the connection of a call for a lock ends | the call leaves the queue |
 //! | the process ends | its calls leave the queues, barriers end for all, its locks are poisoned |
 
 use super::registry::{Locking, Process, Registry};
@@ -106,11 +106,12 @@ impl<F: Fabric, P: Fabric> LockTable<F, P> {
     }
 }
 
-/// Ends locks and barriers of a process whose connection has ended: the calls of that connection, or all if the process
-/// has ended.
+/// Ends locks and barriers of a process whose connection has ended: the calls of that connection that wait for locks, or
+/// all if the process has ended.
 pub(super) fn end_locks<F: Fabric, P: Fabric>(process: &Process<F, P>, session: Option<u64>) {
     let of_session = |entry: &Entry<F, P>| match &entry.state {
-        State::Waits(waiting) => session == Some(waiting.call.session),
+        // A caller of a barrier stays until the process gives up, or ends: it is not known yet which.
+        State::Waits(waiting) => !waiting.is_barrier && session == Some(waiting.call.session),
         State::Has(_) => false,
     };
     let ended = {
