@@ -26,10 +26,12 @@ fn nothing(answer: &[u8]) -> Result<(), Malformed> {
     if answer.is_empty() { Ok(()) } else { Err(Malformed) }
 }
 
-/// Returns whether the node may have executed a request of which this is the outcome.
+/// Returns whether the node may have executed a request of which this is the outcome, or the time is over.
 fn is_uncertain(failed: &Failed) -> bool {
     match failed {
-        Failed::Request(RequestError::Call { source, .. }) => source.was_executed() != Some(false),
+        Failed::Request(RequestError::Call { source, .. }) => {
+            source.was_executed() != Some(false) || source.is_deadline()
+        }
         Failed::Request(RequestError::Answer { .. }) => true,
         _ => false,
     }
@@ -105,7 +107,7 @@ impl From<Failed> for LockError {
 }
 
 impl<P: Fabric> Attachment<P> {
-    /// Makes a call that waits, and gives it up if its outcome is not known.
+    /// Makes a call that waits, and gives it up if its outcome is not known. The node then says who the owner is.
     fn wait_for<T>(
         self: &Arc<Self>,
         request: &LockingRequest,

@@ -235,11 +235,20 @@ impl<F: Fabric> Owner<F> {
         // Of two calls of a member one counts.
         calls.retain(|(other, _)| other.member != waiter.member);
         calls.push((waiter, incoming));
-        let Err(refusal) = self.carry_out(lock, Event::Reserve(waiter)) else { return Ok(()) };
-        let calls = &mut self.locks[usize::from(lock)].calls;
-        match calls.iter().position(|(other, _)| *other == waiter) {
-            Some(place) => Err((refusal, calls.swap_remove(place).1)),
-            None => Ok(()),
+        let carried_out = self.carry_out(lock, Event::Reserve(waiter));
+        let Lock { queue, calls, .. } = &mut self.locks[usize::from(lock)];
+        if carried_out.is_ok() && queue.waiting().any(|other| other == waiter) {
+            return Ok(());
+        }
+        let place = calls.iter().position(|(other, _)| *other == waiter);
+        match (place.map(|place| calls.swap_remove(place).1), carried_out) {
+            (Some(incoming), Err(refusal)) => Err((refusal, incoming)),
+            // It was given up before it came. A thread has gone, and a node that lives waits for the answer.
+            (Some(incoming), Ok(())) => {
+                incoming.refuse(Status::DeadlineExceeded);
+                Ok(())
+            }
+            (None, _) => Ok(()),
         }
     }
 

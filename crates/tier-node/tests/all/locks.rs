@@ -364,7 +364,7 @@ fn owners_bound_what_they_are_told() {
     for word in [0, 1, u64::MAX, 2 | 1 << 40] {
         let word = Word::from_bits(word);
         assert_eq!(
-            ask(owner, LockRequest::Unlock { lock: 0, word, poisoned: word.bits() % 2 == 0 }),
+            ask(owner, LockRequest::Unlock { lock: 0, word, poisoned: word.bits().is_multiple_of(2) }),
             LockReply::Done
         );
     }
