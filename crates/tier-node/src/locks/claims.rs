@@ -506,3 +506,6 @@ impl<F: Fabric> Meet<F> {
         });
     }
 }
+
+#[cfg(test)]
+mod tests;
