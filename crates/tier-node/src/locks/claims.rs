@@ -18,6 +18,9 @@ use std::time::Duration;
 /// The most requests to an owner on behalf of one claim: its node may join, open and abandon, twice.
 const MAX_STEPS: u8 = 12;
 
+/// The time that the owner of a barrier has to hear that a caller leaves, before that is left to the keeper.
+const LEAVING: Duration = Duration::from_millis(200);
+
 /// Takes the outcome of giving a lock back. Must not block.
 pub(crate) type Returned = Box<dyn FnOnce(Result<(), LockError>) + Send>;
 
@@ -317,16 +320,25 @@ impl<F: Fabric> Node<F> {
         Meet { node: Arc::clone(self), name: name.clone(), members, caller, again: true }.go();
     }
 
-    /// Tells the owner of a barrier that a caller does not wait any more.
-    pub(crate) fn leave_meeting(self: &Arc<Self>, name: &Name, call: u64, died: bool) {
+    /// Tells the owner of a barrier that a caller does not wait any more. `done` runs when it has heard, or does not
+    /// answer soon.
+    pub(crate) fn leave_meeting(
+        self: &Arc<Self>,
+        name: &Name,
+        call: u64,
+        died: bool,
+        done: impl FnOnce() + Send + 'static,
+    ) {
         // Without a membership the owner has no call.
-        let Some(joined) = self.locks.joined()[usize::from(self.home_of(name).0)] else { return };
+        let joined = self.locks.joined()[usize::from(self.home_of(name).0)];
+        let Some(joined) = joined else { return done() };
         let leave = LockRequest::Leave { name: name.clone(), member: joined.member, call, died };
         let (node, again) = (Arc::clone(self), leave.clone());
-        self.tell((&joined, Link::Owner), leave, self.config.timeout, move |answer| {
+        self.tell((&joined, Link::Owner), leave, LEAVING, move |answer| {
             if answer.is_err() {
                 node.leave(&joined, again, 0);
             }
+            done();
         });
     }
 }

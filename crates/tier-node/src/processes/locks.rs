@@ -123,22 +123,28 @@ pub(super) fn end_locks<F: Fabric, P: Fabric>(process: &Process<F, P>, session: 
     };
     for entry in ended {
         match entry.state {
-            State::Waits(waiting) => withdraw(process, waiting, session.is_none()),
+            State::Waits(waiting) => withdraw(process, waiting, session.is_none(), || ()),
             // The next holder hears that this one has died.
             State::Has(hold) => drop(hold),
         }
     }
 }
 
-/// Has a call leave the queue of its lock, or its barrier.
-fn withdraw<F: Fabric, P: Fabric>(process: &Process<F, P>, waiting: Waiting<P>, died: bool) {
+/// Has a call leave the queue of its lock, or its barrier, and runs `done` then.
+fn withdraw<F: Fabric, P: Fabric>(
+    process: &Process<F, P>,
+    waiting: Waiting<P>,
+    died: bool,
+    done: impl FnOnce() + Send + 'static,
+) {
     let node = process.tier.node();
     let Waiting { number, name, is_barrier, call } = waiting;
     call.refuse(Status::DeadlineExceeded);
     if is_barrier {
-        node.leave_meeting(&name, number, died);
+        node.leave_meeting(&name, number, died, done);
     } else {
         node.unclaim(&name, number);
+        done();
     }
 }
 
@@ -245,7 +251,7 @@ impl<F: Fabric, P: Fabric> LockDesk<F, P> {
         let over = process.locks().entries.remove_all_where(is_over);
         for entry in over {
             if let State::Waits(waiting) = entry.state {
-                withdraw(process, waiting, false);
+                withdraw(process, waiting, false, || ());
             }
         }
         process.locking(limit).ok_or(Problem::Locks(limit))
@@ -328,11 +334,10 @@ impl<F: Fabric, P: Fabric> LockDesk<F, P> {
         }
         drop(table);
         match found.pop().map(|entry| entry.state) {
-            Some(State::Has(hold)) => return hold.give_back_unseen(Box::new(move |_| call.reply(owner))),
-            Some(State::Waits(waiting)) => withdraw(process, waiting, false),
-            None => {}
+            Some(State::Has(hold)) => hold.give_back_unseen(Box::new(move |_| call.reply(owner))),
+            Some(State::Waits(waiting)) => withdraw(process, waiting, false, move || call.reply(owner)),
+            None => call.reply(owner),
         }
-        call.reply(owner);
     }
 }
 
