@@ -1,9 +1,11 @@
 //! The connections of a process to its node.
 
+use crate::waiting::Waiting;
 use dunlin_fabric::{Address, AddressError, Fabric, Host, Nanos, Scheme, nanos};
 use dunlin_rpc::{CallError, Client, ClientConfig, ConnectError};
 use dunlin_tier::call::{MAX_CALL, MAX_HEAD};
 use dunlin_tier::message::Malformed;
+use dunlin_tier::process::lock::LockingRequest;
 use dunlin_tier::process::service::{INVOKE, INVOKE_REFUSED, NOTHING, RECEIVE, ServiceRequest};
 use dunlin_tier::process::{
     ATTACH, Attached, ELSEWHERE, NODE_VARIABLE, Problem, ProcessRequest, REFUSED, SERVICE, Secret,
@@ -11,6 +13,9 @@ use dunlin_tier::process::{
 };
 use dunlin_tier_node::pool::{Pool, Taken};
 use dunlin_tier_node::{OperationError, RequestError};
+use std::ops::Deref;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 use thiserror::Error;
 
@@ -91,6 +96,20 @@ pub(crate) struct Attachment<P: Fabric> {
     connections: Connections<P>,
     /// Connections for calls to services, which may take as long as their servers like.
     callers: Connections<P>,
+    /// The connection for calls that wait for locks and at barriers.
+    waiting: Waiting<P>,
+    /// The next number of such a call.
+    pub(crate) tickets: AtomicU64,
+    /// Requests about locks of which the node has to hear still.
+    pub(crate) owed: Mutex<Owed>,
+}
+
+/// Requests about locks that the node did not answer.
+#[derive(Debug, Default)]
+pub(crate) struct Owed {
+    pub(crate) requests: Vec<LockingRequest>,
+    /// A thread repeats them.
+    pub(crate) is_told: bool,
 }
 
 /// The reason why a call has no result.
@@ -165,29 +184,47 @@ impl<P: Fabric> Connection<P> {
         self.call(request.function(), timeout, take)
     }
 
+    /// Makes one call about locks.
+    fn lock<T>(
+        &mut self,
+        request: &LockingRequest,
+        timeout: Duration,
+        take: impl FnOnce(&[u8]) -> Result<T, Malformed>,
+    ) -> Result<T, Failed> {
+        request.encode_into(&mut self.payload);
+        self.call(request.function(), timeout, take)
+    }
+
     fn call<T>(
         &mut self,
         function: u16,
         timeout: Duration,
         take: impl FnOnce(&[u8]) -> Result<T, Malformed>,
     ) -> Result<T, Failed> {
-        let this_node = || "the node of this host".to_owned();
-        match self.client.within(timeout).call(function, &self.payload) {
-            Ok(answer) => {
-                take(&answer).map_err(|_| Failed::Request(RequestError::Answer { node: this_node() }))
+        outcome(function, self.client.within(timeout).call(function, &self.payload), take)
+    }
+}
+
+/// Reads the outcome of a call to the node.
+pub(crate) fn outcome<T>(
+    function: u16,
+    answer: Result<impl Deref<Target = [u8]>, CallError>,
+    take: impl FnOnce(&[u8]) -> Result<T, Malformed>,
+) -> Result<T, Failed> {
+    let this_node = || "the node of this host".to_owned();
+    match answer {
+        Ok(answer) => take(&answer).map_err(|_| Failed::Request(RequestError::Answer { node: this_node() })),
+        Err(CallError::Application { code: ELSEWHERE, .. }) => Err(Failed::Elsewhere),
+        Err(CallError::Application { code: NOTHING, .. }) if function == RECEIVE => Err(Failed::Nothing),
+        Err(CallError::Application { code, payload })
+            if code == if function == INVOKE { INVOKE_REFUSED } else { REFUSED } =>
+        {
+            match Problem::parse(&payload) {
+                Ok(problem) => Err(Failed::Problem(problem)),
+                Err(_) => Err(Failed::Request(RequestError::Answer { node: this_node() })),
             }
-            Err(CallError::Application { code: ELSEWHERE, .. }) => Err(Failed::Elsewhere),
-            Err(CallError::Application { code: NOTHING, .. }) if function == RECEIVE => Err(Failed::Nothing),
-            Err(CallError::Application { code, payload })
-                if code == if function == INVOKE { INVOKE_REFUSED } else { REFUSED } =>
-            {
-                match Problem::parse(&payload) {
-                    Ok(problem) => Err(Failed::Problem(problem)),
-                    Err(_) => Err(Failed::Request(RequestError::Answer { node: this_node() })),
-                }
-            }
-            Err(source) => Err(Failed::Request(RequestError::Call { node: this_node(), source })),
         }
+        Err(source) => Err(Failed::Request(RequestError::Call { node: this_node(), source })),
     }
 }
 
@@ -200,8 +237,16 @@ impl<P: Fabric> Attachment<P> {
         if let Some(Taken::Make(_)) = connections.take(fabric.host(), 0) {
             connections.give(first);
         }
-        let callers = Pool::new(fabric.host(), CALLERS);
-        Ok(Attachment { fabric: fabric.clone(), config, attached, connections, callers })
+        Ok(Attachment {
+            fabric: fabric.clone(),
+            config,
+            attached,
+            connections,
+            callers: Pool::new(fabric.host(), CALLERS),
+            waiting: Waiting::new(),
+            tickets: AtomicU64::new(1),
+            owed: Mutex::default(),
+        })
     }
 
     /// Makes a call on a connection that no other thread uses, and passes the answer to `take`. Blocks until the timeout
@@ -225,6 +270,29 @@ impl<P: Fabric> Attachment<P> {
         self.on(&self.connections, timeout, |connection, left| {
             connection.once(function, request, left, &mut take)
         })
+    }
+
+    /// Makes a call about locks that waits. Blocks until `timeout` at most.
+    pub(crate) fn lock_call<T>(
+        &self,
+        request: &LockingRequest,
+        timeout: Duration,
+        take: impl FnMut(&[u8]) -> Result<T, Malformed>,
+    ) -> Result<T, Failed> {
+        let mut payload = Vec::new();
+        request.encode_into(&mut payload);
+        let process = (&self.fabric, &self.config, self.attached.secret);
+        self.waiting.call(process, (request.function(), &payload), timeout, take)
+    }
+
+    /// Makes a call about locks that does not wait for others. Those that wait do not keep the connection from it.
+    pub(crate) fn unlock_call<T>(
+        &self,
+        request: &LockingRequest,
+        timeout: Duration,
+        mut take: impl FnMut(&[u8]) -> Result<T, Malformed>,
+    ) -> Result<T, Failed> {
+        self.on(&self.connections, timeout, |connection, left| connection.lock(request, left, &mut take))
     }
 
     /// Makes a call about services on a connection that no other thread uses. Blocks until `timeout` at most.

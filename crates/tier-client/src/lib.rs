@@ -2,9 +2,11 @@
 //!
 //! ```text
 //! Tier, Lmr       the words of `dunlin_tier_node::Tier`, in a process        tier.rs, lmr.rs
+//! Guard           locks and barriers                                          locks.rs
 //! Calls           functions of services that this process serves             calls.rs
 //! Announced       a server of the engine, known at the node                   announce.rs
 //!   Attachment    connections to the node, one for each thread at a time     attachment.rs
+//!   Waiting       one connection for all calls that wait for other processes waiting.rs
 //! ```
 //!
 //! The node (`dunlin node run`) owns the NIC and the memory, and checks rights and bounds. This crate cuts operations
@@ -16,15 +18,19 @@ mod announce;
 mod attachment;
 mod calls;
 mod lmr;
+mod locks;
 mod tier;
+mod waiting;
 
 pub use announce::Announced;
 pub use attachment::{AttachConfig, AttachError, default_address, gateway_address};
 pub use calls::{Calls, Request};
 pub use lmr::Lmr;
+pub use locks::Guard;
 pub use tier::Tier;
 
 pub use dunlin_tier::process::{NODE_VARIABLE, NodeStatus, ProcessStatus};
 pub use dunlin_tier_node::{
-    AccessError, AnyLmr, AnyTier, Listed, Listing, OperationError, ReceiveError, RequestError, Rights, Spec,
+    AccessError, AnyGuard, AnyLmr, AnyTier, Listed, Listing, LockError, OperationError, ReceiveError,
+    RequestError, Rights, Spec,
 };

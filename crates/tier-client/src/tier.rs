@@ -2,6 +2,7 @@
 
 use crate::attachment::{AttachConfig, AttachError, Attachment, default_address};
 use crate::lmr::Lmr;
+use crate::locks::Guard;
 use dunlin_fabric::{Address, Fabric};
 use dunlin_fabric_shm::{ShmConfig, ShmFabric};
 use dunlin_tier::process::{LIST, MALLOC, MAP, NodeStatus, Opened, ProcessRequest, STATUS, parse_listing};
@@ -110,6 +111,7 @@ impl<P: Fabric> Tier<P> {
 
 impl<P: Fabric> AnyTier for Tier<P> {
     type Lmr = Lmr<P>;
+    type Guard = Guard<P>;
     type Host = P::Host;
 
     fn host(&self) -> &P::Host {
@@ -127,4 +129,6 @@ impl<P: Fabric> AnyTier for Tier<P> {
     fn map(&self, name: &[u8], rights: Rights) -> Result<Lmr<P>, RequestError> {
         self.map(name, rights)
     }
+
+    dunlin_tier_node::any_locks!(Guard<P>);
 }

@@ -3,15 +3,19 @@
 
 use crate::error::{OperationError, RequestError};
 use crate::lmr::Lmr;
+use crate::locks::{Guard, LockError};
 use crate::spec::Spec;
 use crate::tier::Tier;
 use dunlin_fabric::{Fabric, Host};
 use dunlin_tier::Rights;
+use std::time::Duration;
 
 /// A tier, by whichever way it is reached. Clones are the same one; all methods may be called from any thread.
 pub trait AnyTier: Clone + Send + Sync + 'static {
     /// A region that is mapped.
     type Lmr: AnyLmr;
+    /// A lock that is held.
+    type Guard: AnyGuard;
     /// Time, waiting and threads: those of the machine, or virtual ones.
     type Host: Host;
 
@@ -35,6 +39,44 @@ pub trait AnyTier: Clone + Send + Sync + 'static {
     /// # Errors
     /// As [`Tier::map`].
     fn map(&self, name: &[u8], rights: Rights) -> Result<Self::Lmr, RequestError>;
+
+    /// Takes the lock of a name: [`Tier::lock`].
+    ///
+    /// # Errors
+    /// As [`Tier::lock`].
+    fn lock(&self, name: &[u8]) -> Result<Self::Guard, LockError>;
+
+    /// Takes the lock of a name, and waits for at most `time`: [`Tier::lock_within`].
+    ///
+    /// # Errors
+    /// As [`Tier::lock`].
+    fn lock_within(&self, name: &[u8], time: Duration) -> Result<Self::Guard, LockError>;
+
+    /// Takes the lock of a name if it is free: [`Tier::try_lock`].
+    ///
+    /// # Errors
+    /// As [`Tier::try_lock`].
+    fn try_lock(&self, name: &[u8]) -> Result<Option<Self::Guard>, LockError>;
+
+    /// Waits at the barrier of a name: [`Tier::barrier`].
+    ///
+    /// # Errors
+    /// As [`Tier::barrier`].
+    fn barrier(&self, name: &[u8], members: u16) -> Result<(), LockError>;
+
+    /// Waits at the barrier of a name for at most `time`: [`Tier::barrier_within`].
+    ///
+    /// # Errors
+    /// As [`Tier::barrier`].
+    fn barrier_within(&self, name: &[u8], members: u16, time: Duration) -> Result<(), LockError>;
+}
+
+/// A lock that is held, by whichever way: the methods of [`Guard`]. Dropping it gives the lock back.
+#[allow(missing_docs, clippy::missing_errors_doc)]
+pub trait AnyGuard: Send + 'static {
+    fn fence(&self) -> u64;
+    fn is_poisoned(&self) -> bool;
+    fn unlock(self) -> Result<(), LockError>;
 }
 
 /// A region that is mapped, by whichever way: the methods of [`Lmr`].
@@ -53,8 +95,60 @@ pub trait AnyLmr: Send + Sync + 'static {
     fn free(self) -> Result<(), RequestError>;
 }
 
+/// Implements the methods of [`AnyTier`] for locks and barriers by those of the same names of a type.
+#[macro_export]
+macro_rules! any_locks {
+    ($guard:ty) => {
+        fn lock(&self, name: &[u8]) -> Result<$guard, $crate::LockError> {
+            self.lock(name)
+        }
+
+        fn lock_within(&self, name: &[u8], time: std::time::Duration) -> Result<$guard, $crate::LockError> {
+            self.lock_within(name, time)
+        }
+
+        fn try_lock(&self, name: &[u8]) -> Result<Option<$guard>, $crate::LockError> {
+            self.try_lock(name)
+        }
+
+        fn barrier(&self, name: &[u8], members: u16) -> Result<(), $crate::LockError> {
+            self.barrier(name, members)
+        }
+
+        fn barrier_within(
+            &self,
+            name: &[u8],
+            members: u16,
+            time: std::time::Duration,
+        ) -> Result<(), $crate::LockError> {
+            self.barrier_within(name, members, time)
+        }
+    };
+}
+
+/// Implements [`AnyGuard`] by the methods of the same names of a type.
+#[macro_export]
+macro_rules! any_guard {
+    ($guard:ident, $fabric:path) => {
+        impl<F: $fabric> $crate::AnyGuard for $guard<F> {
+            fn fence(&self) -> u64 {
+                self.fence()
+            }
+            fn is_poisoned(&self) -> bool {
+                self.is_poisoned()
+            }
+            fn unlock(self) -> Result<(), $crate::LockError> {
+                self.unlock()
+            }
+        }
+    };
+}
+
+any_guard!(Guard, Fabric);
+
 impl<F: Fabric> AnyTier for Tier<F> {
     type Lmr = Lmr<F>;
+    type Guard = Guard<F>;
     type Host = F::Host;
 
     fn host(&self) -> &F::Host {
@@ -72,6 +166,8 @@ impl<F: Fabric> AnyTier for Tier<F> {
     fn map(&self, name: &[u8], rights: Rights) -> Result<Lmr<F>, RequestError> {
         self.map(name, rights)
     }
+
+    any_locks!(Guard<F>);
 }
 
 /// Implements [`AnyLmr`] by the methods of the same names of a type.

@@ -2,6 +2,7 @@
 
 use crate::calls::node_client;
 use crate::error::RequestError;
+use crate::forward::Link;
 use crate::node::{Node, SignalOf};
 use crate::pool::{Pool, Taken};
 use crate::tier::Tier;
@@ -86,7 +87,7 @@ impl<F: Fabric> Node<F> {
                 outcomes.lock().unwrap_or_else(PoisonError::into_inner)[place] = Some(outcome);
                 ended.raise();
             };
-            self.forward(*to, function, bytes, time, Box::new(done));
+            self.forward((*to, Link::Services), function, bytes, time, Box::new(done));
         }
         loop {
             let seen = ended.seen();

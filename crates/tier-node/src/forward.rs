@@ -14,8 +14,8 @@ use std::time::Duration;
 
 /// The most calls that are under way for all processes of a node.
 const MAX_UNDER_WAY: usize = 65_536;
-/// Calls in flight to one node.
-const WINDOW: u16 = 256;
+/// Calls in flight on one link to a node.
+pub(crate) const WINDOW: u16 = 256;
 /// The time that calls wait for a connection to a node.
 const CONNECTING: Duration = Duration::from_secs(1);
 
@@ -125,6 +125,7 @@ impl<F: Fabric> Board<F> {
     pub(crate) fn client(
         &self,
         address: &Address,
+        batching: Option<Batching>,
         config: ClientConfig,
     ) -> Result<AsyncClient<F>, ConnectError> {
         let hub = {
@@ -137,7 +138,7 @@ impl<F: Fabric> Board<F> {
         let config = ClientConfig {
             window: WINDOW,
             wait_for_ready: CONNECTING,
-            batching: Some(Batching::default()),
+            batching,
             // The first call connects: nothing here blocks.
             lazy: true,
             ..config
@@ -189,17 +190,39 @@ impl<F: Fabric> Board<F> {
     }
 }
 
+/// A connection to another node, for calls of one kind: those of one kind do not wait for another's answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Link {
+    /// Calls of services, which meet in messages.
+    Services,
+    /// Requests to the owner of locks that are answered at once.
+    Owner,
+    /// Calls that wait for a lock or at a barrier.
+    Waits,
+}
+
+/// The clients of the board for one node, by [`Link`].
+pub(crate) type Links<F> = [Option<AsyncClient<F>>; 3];
+
 impl<F: Fabric> Node<F> {
     /// Makes a call of a function of another node's service, and has `done` take its outcome. Does not block.
-    pub(crate) fn forward(&self, to: NodeId, function: u16, bytes: &[u8], time: Duration, done: Done) {
+    pub(crate) fn forward(
+        &self,
+        (to, link): (NodeId, Link),
+        function: u16,
+        bytes: &[u8],
+        time: Duration,
+        done: Done,
+    ) {
         let client = {
             let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
-            match &mut links[usize::from(to.0)] {
+            match &mut links[usize::from(to.0)][link as usize] {
                 Some(client) => Ok(client.clone()),
-                place => self
-                    .board
-                    .client(self.address_of(to), node_client(self))
-                    .map(|client| place.insert(client).clone()),
+                place => {
+                    let batching = (link == Link::Services).then(Batching::default);
+                    let client = self.board.client(self.address_of(to), batching, node_client(self));
+                    client.map(|client| place.insert(client).clone())
+                }
             }
         };
         match client {

@@ -12,6 +12,7 @@
 //!     Acceptor          passive ends of other nodes' paths, fences            acceptor.rs
 //!     keeper            zeroes memory, reports closed handles, ends frees     keeper.rs
 //!     locks             locks and barriers: of this node's threads            locks.rs
+//!     claims            and of the processes of its host                      locks/claims.rs
 //!     Owner             and of all nodes, for names whose home is this one    lock_owner.rs
 //! ```
 //!
@@ -48,7 +49,7 @@ mod serving;
 mod spec;
 mod tier;
 
-pub use any::{AnyLmr, AnyTier};
+pub use any::{AnyGuard, AnyLmr, AnyTier};
 pub use config::{Peer, TierConfig};
 pub use error::{JoinError, OperationError, ReceiveError, RequestError};
 pub use lmr::Lmr;

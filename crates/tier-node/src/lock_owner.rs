@@ -9,13 +9,15 @@ use dunlin_rpc::{Incoming, Puller, Status};
 use dunlin_tier::lock::message::{LockMessage, LockRefusal, LockReply, LockRequest, MAX_LOCKS, MAX_MEETING};
 use dunlin_tier::lock::{Event, Grant, Member, Queue, Waiter, Word};
 use dunlin_tier::{Grantee, Handle, LmrId, Name, NodeId, Rights};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// The pause between two looks for dead holders while somebody waits, in nanoseconds. A member without a connection in
 /// two looks counts as dead: a connection that broke is made again by the member's next call.
 const LOOK_EVERY: Nanos = 100_000_000;
+/// Callers that left a barrier before their calls came, the last ones: such a call comes soon or never.
+const MAX_LEFT: usize = 1024;
 /// Attempts to swap a word whose swap failed in an uncertain way.
 const ATTEMPTS: u32 = 3;
 
@@ -35,11 +37,20 @@ struct Lock<F: Fabric> {
     marked: Option<Word>,
 }
 
+/// A caller that waits at a barrier.
+#[derive(Debug)]
+struct Caller<F: Fabric> {
+    member: Member,
+    /// The member's number for the call.
+    call: u64,
+    incoming: Incoming<F>,
+}
+
 /// The callers that wait at a barrier.
 #[derive(Debug)]
 struct Meeting<F: Fabric> {
     members: u16,
-    present: Vec<(Member, Incoming<F>)>,
+    present: Vec<Caller<F>>,
 }
 
 /// The state of the thread.
@@ -53,6 +64,8 @@ pub(crate) struct Owner<F: Fabric> {
     names: BTreeMap<Name, u16>,
     locks: Vec<Lock<F>>,
     meetings: BTreeMap<Name, Meeting<F>>,
+    /// Callers of barriers that left before their calls came, and whether they died.
+    left: VecDeque<(Member, u64, bool)>,
     /// Members without a connection at the last look.
     suspects: BTreeSet<Member>,
 }
@@ -67,6 +80,7 @@ impl<F: Fabric> Owner<F> {
             names: BTreeMap::new(),
             locks: Vec::new(),
             meetings: BTreeMap::new(),
+            left: VecDeque::new(),
             suspects: BTreeSet::new(),
         }
     }
@@ -114,7 +128,7 @@ impl<F: Fabric> Owner<F> {
         let is_first = matches!(request, LockRequest::Join { .. });
         let member = match &request {
             LockRequest::Reserve { waiter, .. } | LockRequest::Abandon { waiter, .. } => Some(waiter.member),
-            LockRequest::Meet { member, .. } => Some(*member),
+            LockRequest::Meet { member, .. } | LockRequest::Leave { member, .. } => Some(*member),
             _ => None,
         };
         let lock = match &request {
@@ -132,16 +146,30 @@ impl<F: Fabric> Owner<F> {
         let answer = match request {
             LockRequest::Join { node, incarnation } => self.join(node, incarnation),
             LockRequest::Open { name } => self.open(name).map(LockReply::Opened),
-            LockRequest::Reserve { lock, waiter } => return self.reserve(lock, waiter, incoming),
-            LockRequest::Unlock { lock, word } => {
-                self.carry_out(lock, Event::Unlock(word)).map(|()| LockReply::Done)
+            LockRequest::Reserve { lock, waiter, waits: true } => {
+                return self.reserve(lock, waiter, incoming);
+            }
+            LockRequest::Reserve { lock, waiter, waits: false } => {
+                let granted = self.change(lock, Event::Try(waiter));
+                granted.map(|grant| grant.map_or(LockReply::Done, LockReply::from))
+            }
+            LockRequest::Unlock { lock, word, poisoned } => {
+                let event = if poisoned { Event::Poison(word) } else { Event::Unlock(word) };
+                self.carry_out(lock, event).map(|()| LockReply::Done)
             }
             LockRequest::Abandon { lock, waiter } => {
-                self.locks[usize::from(lock)].calls.retain(|(other, _)| *other != waiter);
+                let calls = &mut self.locks[usize::from(lock)].calls;
+                for (_, given_up) in calls.extract_if(.., |(other, _)| *other == waiter) {
+                    given_up.refuse(Status::DeadlineExceeded);
+                }
                 self.carry_out(lock, Event::Abandon(waiter)).map(|()| LockReply::Done)
             }
-            LockRequest::Meet { name, members, member } => {
-                return self.meet(name, members, member, incoming);
+            LockRequest::Meet { name, members, member, call } => {
+                return self.meet(name, members, Caller { member, call, incoming });
+            }
+            LockRequest::Leave { name, member, call, died } => {
+                self.leave(&name, (member, call), died);
+                Ok(LockReply::Done)
             }
         };
         match answer {
@@ -207,11 +235,20 @@ impl<F: Fabric> Owner<F> {
         // Of two calls of a member one counts.
         calls.retain(|(other, _)| other.member != waiter.member);
         calls.push((waiter, incoming));
-        let Err(refusal) = self.carry_out(lock, Event::Reserve(waiter)) else { return Ok(()) };
-        let calls = &mut self.locks[usize::from(lock)].calls;
-        match calls.iter().position(|(other, _)| *other == waiter) {
-            Some(place) => Err((refusal, calls.swap_remove(place).1)),
-            None => Ok(()),
+        let carried_out = self.carry_out(lock, Event::Reserve(waiter));
+        let Lock { queue, calls, .. } = &mut self.locks[usize::from(lock)];
+        if carried_out.is_ok() && queue.waiting().any(|other| other == waiter) {
+            return Ok(());
+        }
+        let place = calls.iter().position(|(other, _)| *other == waiter);
+        match (place.map(|place| calls.swap_remove(place).1), carried_out) {
+            (Some(incoming), Err(refusal)) => Err((refusal, incoming)),
+            // It was given up before it came. A thread has gone, and a node that lives waits for the answer.
+            (Some(incoming), Ok(())) => {
+                incoming.refuse(Status::DeadlineExceeded);
+                Ok(())
+            }
+            (None, _) => Ok(()),
         }
     }
 
@@ -280,11 +317,19 @@ impl<F: Fabric> Owner<F> {
         &mut self,
         name: Name,
         members: u16,
-        member: Member,
-        incoming: Incoming<F>,
+        caller: Caller<F>,
     ) -> Result<(), (LockRefusal, Incoming<F>)> {
         if !(1..=MAX_MEETING).contains(&members) {
-            return Err((LockRefusal::Members { wanted: members, present: 0 }, incoming));
+            return Err((LockRefusal::Members { wanted: members, present: 0 }, caller.incoming));
+        }
+        let has_left =
+            |(member, call, _): &(Member, u64, bool)| (*member, *call) == (caller.member, caller.call);
+        if let Some((_, _, died)) = self.left.iter().position(has_left).and_then(|at| self.left.remove(at)) {
+            if died {
+                self.end_meeting(&name, caller.member);
+            }
+            caller.incoming.refuse(Status::DeadlineExceeded);
+            return Ok(());
         }
         let meeting =
             self.meetings.entry(name.clone()).or_insert_with(|| Meeting { members, present: Vec::new() });
@@ -293,16 +338,51 @@ impl<F: Fabric> Owner<F> {
             meeting.members = members;
         }
         if meeting.members != members {
-            return Err((LockRefusal::Members { wanted: members, present: meeting.members }, incoming));
+            return Err((
+                LockRefusal::Members { wanted: members, present: meeting.members },
+                caller.incoming,
+            ));
         }
-        meeting.present.push((member, incoming));
+        meeting.present.push(caller);
         if meeting.present.len() >= usize::from(members) {
             let all = self.meetings.remove(&name).map(|meeting| meeting.present);
-            for (_, incoming) in all.unwrap_or_default() {
-                incoming.reply(LockReply::Done.encode());
+            for caller in all.unwrap_or_default() {
+                caller.incoming.reply(LockReply::Done.encode());
             }
         }
         Ok(())
+    }
+
+    /// Forgets a caller of a barrier, whose death ends the barrier for all.
+    fn leave(&mut self, name: &Name, (member, call): (Member, u64), died: bool) {
+        let present = self.meetings.get_mut(name).map(|meeting| &mut meeting.present);
+        let is_it = |caller: &Caller<F>| (caller.member, caller.call) == (member, call);
+        let place = present.as_ref().and_then(|present| present.iter().position(is_it));
+        match (present, place) {
+            (Some(present), Some(place)) => {
+                present.remove(place).incoming.refuse(Status::DeadlineExceeded);
+                if died {
+                    self.end_meeting(name, member);
+                } else if present.is_empty() {
+                    self.meetings.remove(name);
+                }
+            }
+            _ => {
+                self.left.push_back((member, call, died));
+                if self.left.len() > MAX_LEFT {
+                    self.left.pop_front();
+                }
+            }
+        }
+    }
+
+    /// Ends a barrier for all its callers, since one of a member has died.
+    fn end_meeting(&mut self, name: &Name, member: Member) {
+        let node = self.life(member).map_or(self.node.me, |(node, _)| node);
+        let present = self.meetings.remove(name).map(|meeting| meeting.present);
+        for caller in present.unwrap_or_default() {
+            caller.incoming.reply(LockReply::Refused(LockRefusal::Died(node)).encode());
+        }
     }
 
     /// Passes on the locks of holders that have died, and ends the barriers at which a caller has died.
@@ -329,24 +409,20 @@ impl<F: Fabric> Owner<F> {
         let mut ended = Vec::new();
         for (name, meeting) in &mut self.meetings {
             leave(&mut meeting.present);
-            for (member, _) in &meeting.present {
+            for Caller { member, .. } in &meeting.present {
                 let life = self.members.get(usize::from(member.number()) - 1);
                 if life.is_some_and(|(_, life)| alive.contains(life)) {
                     continue;
                 }
                 missing.insert(*member);
                 if self.suspects.contains(member) {
-                    ended.push((name.clone(), life.map_or(self.node.me, |(node, _)| *node)));
+                    ended.push((name.clone(), *member));
                     break;
                 }
             }
         }
-        for (name, node) in ended {
-            for (_, incoming) in
-                self.meetings.remove(&name).map(|meeting| meeting.present).unwrap_or_default()
-            {
-                incoming.reply(LockReply::Refused(LockRefusal::Died(node)).encode());
-            }
+        for (name, member) in ended {
+            self.end_meeting(&name, member);
         }
         self.meetings.retain(|_, meeting| !meeting.present.is_empty());
         self.suspects = missing;
@@ -354,13 +430,11 @@ impl<F: Fabric> Owner<F> {
 }
 
 /// Takes callers whose time is over away from a barrier.
-fn leave<F: Fabric>(present: &mut Vec<(Member, Incoming<F>)>) {
-    let (over, waiting) = std::mem::take(present)
-        .into_iter()
-        .partition(|(_, incoming): &(Member, Incoming<F>)| incoming.time_left() == Some(Duration::ZERO));
-    *present = waiting;
-    let over: Vec<(Member, Incoming<F>)> = over;
-    over.into_iter().for_each(|(_, incoming)| incoming.refuse(Status::DeadlineExceeded));
+fn leave<F: Fabric>(present: &mut Vec<Caller<F>>) {
+    let is_over = |caller: &mut Caller<F>| caller.incoming.time_left() == Some(Duration::ZERO);
+    for caller in present.extract_if(.., is_over) {
+        caller.incoming.refuse(Status::DeadlineExceeded);
+    }
 }
 
 /// The place of a lock's word in the region of words, in bytes.

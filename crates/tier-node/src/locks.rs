@@ -1,6 +1,10 @@
-//! Locks and barriers as the threads of this node take them (LITE, SOSP 2017, section 7.2). The threads of a node share
-//! one membership at each owner: among them a lock goes from hand to hand, and only the first and the last of them
-//! touch its word.
+//! Locks and barriers as the threads of this node and the processes of its host take them (LITE, SOSP 2017, section
+//! 7.2). They share one membership at each owner: among them a lock goes from hand to hand, and only the first and the
+//! last of them touch its word. A waiter is a thread, which is woken, or a [`Claim`], which is answered.
+
+mod claims;
+
+pub(crate) use self::claims::{Claim, Hold, Meets};
 
 use crate::error::{OperationError, RequestError};
 use crate::keeper;
@@ -13,15 +17,18 @@ use dunlin_fabric::{Fabric, Host, Nanos, Signal, nanos};
 use dunlin_rpc::{CallError, Cause};
 use dunlin_tier::lock::message::{LOCK_CALL, LockMessage, LockRefusal, LockReply, LockRequest};
 use dunlin_tier::lock::{Member, Waiter, Word};
-use dunlin_tier::{Handle, LmrId, Name, NameError, NodeId, Rights};
+use dunlin_tier::{AccessError, Handle, LmrId, Name, NameError, NodeId, Rights};
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use thiserror::Error;
 
 /// The most threads of a node that wait for locks and barriers of one other node at a time.
 pub(crate) const MAX_WAITERS: usize = 64;
-/// How often threads of one node hand a lock over among themselves, before other nodes have their turn.
+/// The most names of locks that a node remembers while none of its threads and processes uses them.
+const MAX_IDLE: usize = 4096;
+/// How often one node hands a lock over among its threads and processes, before other nodes have their turn.
 const HAND_OVERS: u32 = 16;
 /// Swaps of a word that is free each time and changes all the same, before a thread queues at the owner.
 const ATTEMPTS: u32 = 4;
@@ -55,12 +62,15 @@ pub enum LockError {
     /// The lock's word cannot be changed. The lock is not held, or is given back as soon as its owner answers.
     #[error("the word of a lock cannot be changed")]
     Word(#[from] OperationError),
-    /// As many threads of this node as may wait for one owner's locks do so already.
-    #[error("64 threads of this node wait for locks of {node} already: use fewer threads, or more names")]
+    /// As many threads, or processes, of this node as may wait for one owner's locks do so already.
+    #[error("too many threads or processes of this node wait for locks of {node}: use fewer, or more names")]
     Busy {
         /// The owner's name.
         node: String,
     },
+    /// The lock was given back before, or was never this process's. Only a process that is attached to a node gets this.
+    #[error("this process does not have the lock: the node of this host has taken it back")]
+    NotHeld,
 }
 
 /// This node's membership at an owner.
@@ -71,7 +81,8 @@ struct Joined {
     owner: u64,
     member: Member,
     words: LmrId,
-    handle: Handle,
+    /// The mapping of the words, made by the first thread. Processes need none.
+    handle: Option<Handle>,
 }
 
 /// A lock that this node has.
@@ -85,60 +96,109 @@ struct Held {
     poisoned: bool,
 }
 
-/// The state of a lock among the threads of this node.
+/// A waiter of a lock, in the order of arrival.
 #[derive(Debug)]
-struct Threads {
-    /// The threads that want it, in order; the first one waits for the owner, or for the one that has it.
-    queue: VecDeque<u64>,
+struct Turn<F: Fabric> {
+    number: u64,
+    /// A waiter that is answered; `None` for a thread, which is woken.
+    claim: Option<Arc<dyn Claim<F>>>,
+}
+
+/// The state of a lock at this node.
+#[derive(Debug)]
+struct Threads<F: Fabric> {
+    /// The waiters; the first one waits for the owner, or for the one that has the lock.
+    queue: VecDeque<Turn<F>>,
     next: u64,
-    /// A thread has the lock, or tries to get it from the owner.
+    /// A thread or a process has the lock, or tries to get it from the owner.
     taken: bool,
-    /// The lock is the node's, and the next thread's.
+    /// A thread gives the lock to waiters that are no threads: [`Node::advance`].
+    is_advancing: bool,
+    /// The lock is the node's, and the next waiter's.
     kept: Option<Held>,
     /// Its number at an owner, and the word as last seen.
     place: Option<(Joined, u16, Word)>,
-    /// A call that was given up, and of which the owner has not heard.
-    owed: Option<Waiter>,
+    /// A call that was given up, and of which the owner has not heard, and the owner's life.
+    owed: Option<(u64, Waiter)>,
+    /// The number of a claim for which a call waits at the owner, and that call.
+    asking: Option<(u64, Joined, LockRequest)>,
 }
 
-/// A lock, as the threads of this node share it.
+/// A lock, as this node shares it.
 #[derive(Debug)]
-pub(crate) struct Shared<S> {
-    threads: Mutex<Threads>,
-    changed: S,
+pub(crate) struct Shared<F: Fabric> {
+    name: Name,
+    threads: Mutex<Threads<F>>,
+    changed: SignalOf<F>,
 }
 
-impl<S> Shared<S> {
-    fn threads(&self) -> MutexGuard<'_, Threads> {
+impl<F: Fabric> Shared<F> {
+    fn new(name: &Name, host: &F::Host) -> Self {
+        let threads = Threads {
+            queue: VecDeque::new(),
+            next: 0,
+            taken: false,
+            is_advancing: false,
+            kept: None,
+            place: None,
+            owed: None,
+            asking: None,
+        };
+        Shared { name: name.clone(), threads: Mutex::new(threads), changed: host.signal() }
+    }
+
+    fn threads(&self) -> MutexGuard<'_, Threads<F>> {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Queues a waiter.
+    fn append(&self, claim: Option<Arc<dyn Claim<F>>>) -> u64 {
+        let mut threads = self.threads();
+        let number = threads.next;
+        threads.next += 1;
+        threads.queue.push_back(Turn { number, claim });
+        number
     }
 }
 
-/// The locks that threads of this node have used, and its memberships. Grows with the names that are used, of which
-/// an owner has a bounded number.
+/// The locks that threads and processes of this node use, and its memberships.
 #[derive(Debug)]
 pub(crate) struct Locks<F: Fabric> {
-    shared: Mutex<BTreeMap<Name, Arc<Shared<SignalOf<F>>>>>,
+    shared: Mutex<BTreeMap<Name, Arc<Shared<F>>>>,
     joined: Mutex<Vec<Option<Joined>>>,
-    calls: std::sync::atomic::AtomicU64,
+    calls: AtomicU64,
+    /// For each owner, the calls of processes that wait there.
+    waiting: Vec<AtomicU32>,
 }
 
 impl<F: Fabric> Locks<F> {
     pub(crate) fn new(nodes: usize) -> Self {
-        let (shared, calls) = (Mutex::default(), std::sync::atomic::AtomicU64::new(1));
-        Locks { shared, joined: Mutex::new(vec![None; nodes]), calls }
+        let waiting = (0..nodes).map(|_| AtomicU32::new(0)).collect();
+        let joined = Mutex::new(vec![None; nodes]);
+        Locks { shared: Mutex::default(), joined, calls: AtomicU64::new(1), waiting }
     }
 
     fn joined(&self) -> MutexGuard<'_, Vec<Option<Joined>>> {
         self.joined.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn of(&self, name: &Name, host: &F::Host) -> Arc<Shared<SignalOf<F>>> {
+    /// Returns a number that no other call of this node has.
+    pub(crate) fn number(&self) -> u64 {
+        self.calls.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn of(&self, name: &Name, host: &F::Host) -> Arc<Shared<F>> {
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
-        let threads =
-            || Threads { queue: VecDeque::new(), next: 0, taken: false, kept: None, place: None, owed: None };
-        let made = || Arc::new(Shared { threads: Mutex::new(threads()), changed: host.signal() });
-        Arc::clone(shared.entry(name.clone()).or_insert_with(made))
+        if let Some(known) = shared.get(name) {
+            return Arc::clone(known);
+        }
+        if shared.len() >= MAX_IDLE {
+            // Whoever uses a lock has it by a clone. A lock that is forgotten is found again by its name.
+            shared.retain(|_, one| Arc::strong_count(one) > 1 || one.threads().owed.is_some());
+        }
+        let made = Arc::new(Shared::new(name, host));
+        shared.insert(name.clone(), Arc::clone(&made));
+        made
     }
 }
 
@@ -148,18 +208,24 @@ impl<F: Fabric> Locks<F> {
 #[must_use = "the lock is given back at once"]
 pub struct Guard<F: Fabric> {
     node: Arc<Node<F>>,
-    shared: Arc<Shared<SignalOf<F>>>,
+    shared: Arc<Shared<F>>,
     held: Option<Held>,
+}
+
+impl Held {
+    fn fence(&self) -> u64 {
+        self.word.fence() << FENCE_SHIFT | u64::from(self.handed)
+    }
 }
 
 impl<F: Fabric> Guard<F> {
     /// Returns the number of the grant: each grant of a lock has a larger one than those before it, as long as the owner
     /// lives. Storage that keeps the largest number that it has seen can refuse what a dead holder still has under way.
     pub fn fence(&self) -> u64 {
-        self.held.map_or(0, |held| held.word.fence() << FENCE_SHIFT | u64::from(held.handed))
+        self.held.map_or(0, |held| held.fence())
     }
 
-    /// Returns whether the last holder's node died with the lock: what the lock protects may be half changed.
+    /// Returns whether the last holder died with the lock, as a process or with its node: what the lock protects may be half changed.
     pub fn is_poisoned(&self) -> bool {
         self.held.is_some_and(|held| held.poisoned)
     }
@@ -188,7 +254,7 @@ impl<F: Fabric> Node<F> {
     /// Takes a lock.
     pub(crate) fn lock(self: &Arc<Self>, name: &Name, until: Nanos) -> Result<Guard<F>, LockError> {
         let shared = self.locks.of(name, self.fabric.host());
-        if !self.queue_up(&shared, until)? {
+        if !self.queue_up(&shared, until) {
             return Err(LockError::Deadline { node: self.name_of(self.home_of(name)) });
         }
         match self.get(&shared, name, Some(until)) {
@@ -223,54 +289,38 @@ impl<F: Fabric> Node<F> {
         }
     }
 
-    /// Waits for the turn of this thread among those of the node; `false` if the time is over.
-    fn queue_up(&self, shared: &Shared<SignalOf<F>>, until: Nanos) -> Result<bool, LockError> {
-        let own = {
-            let mut threads = shared.threads();
-            let own = threads.next;
-            threads.next += 1;
-            threads.queue.push_back(own);
-            own
-        };
+    /// Waits for the turn of this thread among the waiters of the node; `false` if the time is over.
+    fn queue_up(self: &Arc<Self>, shared: &Arc<Shared<F>>, until: Nanos) -> bool {
+        let own = shared.append(None);
         loop {
             let seen = shared.changed.seen();
             {
                 let mut threads = shared.threads();
-                if !threads.taken && threads.queue.front() == Some(&own) {
+                if !threads.taken && threads.queue.front().is_some_and(|turn| turn.number == own) {
                     threads.queue.pop_front();
                     threads.taken = true;
-                    return Ok(true);
+                    return true;
                 }
                 if self.fabric.host().now() >= until || self.is_over() {
-                    threads.queue.retain(|other| *other != own);
-                    // A lock that was kept for this thread goes to the next one, or back.
-                    let kept = match threads.queue.is_empty() && !threads.taken {
-                        true => threads.kept.take(),
-                        false => None,
-                    };
-                    threads.taken |= kept.is_some();
+                    threads.queue.retain(|turn| turn.number != own);
                     drop(threads);
-                    shared.changed.raise();
-                    return kept.map_or(Ok(false), |held| self.give_back(shared, held).map(|()| false));
+                    // A lock that was kept for this thread goes to the next waiter, or back.
+                    self.advance(shared);
+                    return false;
                 }
             }
             shared.changed.wait(seen, until);
         }
     }
 
-    /// Lets the next thread of the node try.
-    fn step_back(&self, shared: &Shared<SignalOf<F>>) {
+    /// Lets the next waiter of the node try.
+    fn step_back(self: &Arc<Self>, shared: &Arc<Shared<F>>) {
         shared.threads().taken = false;
-        shared.changed.raise();
+        self.advance(shared);
     }
 
     /// Gets a lock for this node, or takes over one that it has. Without `until` it does not wait for a holder.
-    fn get(
-        &self,
-        shared: &Shared<SignalOf<F>>,
-        name: &Name,
-        until: Option<Nanos>,
-    ) -> Result<Option<Held>, LockError> {
+    fn get(&self, shared: &Shared<F>, name: &Name, until: Option<Nanos>) -> Result<Option<Held>, LockError> {
         if let Some(held) = shared.threads().kept.take() {
             return Ok(Some(held));
         }
@@ -291,13 +341,8 @@ impl<F: Fabric> Node<F> {
     }
 
     /// Finds the lock at its owner.
-    fn place(
-        &self,
-        shared: &Shared<SignalOf<F>>,
-        name: &Name,
-        until: Nanos,
-    ) -> Result<(Joined, u16, Word), LockError> {
-        if let Some(place) = shared.threads().place {
+    fn place(&self, shared: &Shared<F>, name: &Name, until: Nanos) -> Result<(Joined, u16, Word), LockError> {
+        if let Some(place) = shared.threads().place.filter(|(joined, ..)| joined.handle.is_some()) {
             return Ok(place);
         }
         let joined = self.join(self.home_of(name), until)?;
@@ -314,29 +359,35 @@ impl<F: Fabric> Node<F> {
     /// Takes the lock's word, or waits for it at the owner.
     fn compete(
         &self,
-        shared: &Shared<SignalOf<F>>,
+        shared: &Shared<F>,
         (joined, lock, known): (Joined, u16, Word),
         until: Option<Nanos>,
     ) -> Result<Option<Held>, LockError> {
         let limit = until.unwrap_or_else(|| self.until());
         let owed = shared.threads().owed;
-        if let Some(waiter) = owed {
-            // The owner must not find a new call of this node before it has heard of the end of the last one.
-            self.ask_owner(&joined, LockRequest::Abandon { lock, waiter }, limit)?;
+        if let Some((owner, waiter)) = owed {
+            // The owner must not find a new call of this node before it has heard of the end of the last one. Its next
+            // life knows of no call.
+            if owner == joined.owner {
+                self.ask_owner(&joined, LockRequest::Abandon { lock, waiter }, limit)?;
+            }
             shared.threads().owed = None;
         }
+        let Some(words) = joined.handle else {
+            return Err(OperationError::Access(AccessError::NoHandle).into());
+        };
         let held = |word, poisoned| Some(Held { joined, lock, word, handed: 0, poisoned });
         let mut guess = known.if_free();
         for _ in 0..ATTEMPTS {
             let Some(taken) = guess.taken_by(joined.member) else { break };
             let change = Change::Swap { expected: guess.bits(), swap: taken.bits() };
-            let old = match self.change_word(joined.handle, &self.class, joined.words, offset(lock), change) {
+            let old = match self.change_word(words, &self.class, joined.words, offset(lock), change) {
                 Ok(old) => Word::from_bits(old),
                 Err(error) => {
                     if error.may_have_executed() {
                         // It may land as late as that.
                         let late = self.until().saturating_add(nanos(self.config.timeout));
-                        self.leave(&joined, LockRequest::Unlock { lock, word: taken }, late);
+                        self.leave(&joined, LockRequest::Unlock { lock, word: taken, poisoned: false }, late);
                     }
                     return Err(error.into());
                 }
@@ -346,23 +397,22 @@ impl<F: Fabric> Node<F> {
             }
             if old.holder() == Some(joined.member) {
                 // No thread of this node has the lock: an earlier swap has landed late, or the owner has not heard yet.
-                self.ask_owner(&joined, LockRequest::Unlock { lock, word: old }, limit)?;
+                self.ask_owner(&joined, LockRequest::Unlock { lock, word: old, poisoned: false }, limit)?;
             }
             // Whether it is free by now is another question.
             guess = if old.holder() == Some(joined.member) { old.if_free() } else { old };
             shared.threads().place = Some((joined, lock, old));
         }
         let Some(until) = until else { return Ok(None) };
-        let call = self.locks.calls.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let waiter = Waiter { member: joined.member, call };
-        match self.wait_at_owner(&joined, LockRequest::Reserve { lock, waiter }, until) {
+        let waiter = Waiter { member: joined.member, call: self.locks.number() };
+        match self.wait_at_owner(&joined, LockRequest::Reserve { lock, waiter, waits: true }, until) {
             Ok(LockReply::Granted { word, poisoned }) if word.holder() == Some(joined.member) => {
                 Ok(held(word, poisoned))
             }
             Ok(_) => Err(self.misfit(joined.node).into()),
             Err((error, certain)) => {
                 if !certain {
-                    shared.threads().owed = Some(waiter);
+                    shared.threads().owed = Some((joined.owner, waiter));
                     self.leave(&joined, LockRequest::Abandon { lock, waiter }, 0);
                 }
                 Err(error)
@@ -370,29 +420,35 @@ impl<F: Fabric> Node<F> {
         }
     }
 
-    /// Gives a lock to the next thread of this node, or back.
-    fn give_back(&self, shared: &Shared<SignalOf<F>>, held: Held) -> Result<(), LockError> {
+    /// Gives a lock to the next waiter of this node; `false` if there is none, or other nodes have their turn.
+    fn hand_over(self: &Arc<Self>, shared: &Arc<Shared<F>>, held: Held, poisoned: bool) -> bool {
         {
             let mut threads = shared.threads();
-            if !threads.queue.is_empty() && held.handed < HAND_OVERS {
-                let handed = held.handed + 1;
-                threads.kept = Some(Held { handed, poisoned: false, ..held });
-                threads.taken = false;
-                drop(threads);
-                shared.changed.raise();
-                return Ok(());
+            if threads.queue.is_empty() || held.handed >= HAND_OVERS {
+                return false;
             }
+            threads.kept = Some(Held { handed: held.handed + 1, poisoned, ..held });
+            threads.taken = false;
+        }
+        self.advance(shared);
+        true
+    }
+
+    /// Gives a lock to the next waiter of this node, or back.
+    fn give_back(self: &Arc<Self>, shared: &Arc<Shared<F>>, held: Held) -> Result<(), LockError> {
+        if self.hand_over(shared, held, false) {
+            return Ok(());
         }
         let result = self.release(shared, held);
         self.step_back(shared);
         result
     }
 
-    fn release(&self, shared: &Shared<SignalOf<F>>, held: Held) -> Result<(), LockError> {
+    fn release(&self, shared: &Shared<F>, held: Held) -> Result<(), LockError> {
         let Held { joined, lock, word, .. } = held;
-        if let Some(free) = word.given_back() {
+        if let (Some(free), Some(words)) = (word.given_back(), joined.handle) {
             let change = Change::Swap { expected: word.bits(), swap: free.bits() };
-            match self.change_word(joined.handle, &self.class, joined.words, offset(lock), change) {
+            match self.change_word(words, &self.class, joined.words, offset(lock), change) {
                 Ok(old) if old == word.bits() => {
                     shared.threads().place = Some((joined, lock, free));
                     return Ok(());
@@ -404,11 +460,11 @@ impl<F: Fabric> Node<F> {
                 }
             }
         }
-        let told = self.ask_owner(&joined, LockRequest::Unlock { lock, word }, self.until());
-        match told {
+        let unlock = LockRequest::Unlock { lock, word, poisoned: false };
+        match self.ask_owner(&joined, unlock.clone(), self.until()) {
             Ok(_) => Ok(()),
             Err(error) => {
-                self.leave(&joined, LockRequest::Unlock { lock, word }, 0);
+                self.leave(&joined, unlock, 0);
                 Err(error)
             }
         }
@@ -420,7 +476,8 @@ impl<F: Fabric> Node<F> {
         let mut again = true;
         loop {
             let joined = self.join(home, until)?;
-            let meet = LockRequest::Meet { name: name.clone(), members, member: joined.member };
+            let (member, call) = (joined.member, self.locks.number());
+            let meet = LockRequest::Meet { name: name.clone(), members, member, call };
             match self.wait_at_owner(&joined, meet, until) {
                 Ok(LockReply::Done) => return Ok(()),
                 Ok(_) => return Err(self.misfit(home).into()),
@@ -435,16 +492,18 @@ impl<F: Fabric> Node<F> {
 
     fn forget(&self, owner: NodeId) {
         let joined = self.locks.joined()[usize::from(owner.0)].take();
-        if let Some(joined) = joined {
-            self.unmap(joined.handle);
+        if let Some(handle) = joined.and_then(|joined| joined.handle) {
+            self.unmap(handle);
         }
     }
 
-    /// Joins an owner, unless this node has.
+    /// Joins an owner and maps its words, unless this node has.
     fn join(&self, owner: NodeId, until: Nanos) -> Result<Joined, LockError> {
-        if let Some(joined) = self.locks.joined()[usize::from(owner.0)] {
+        let known = self.locks.joined()[usize::from(owner.0)];
+        if let Some(joined) = known.filter(|joined| joined.handle.is_some()) {
             return Ok(joined);
         }
+        // Also if this node has joined: that may have been another life of the owner.
         let join = LockRequest::Join { node: self.me, incarnation: self.incarnation };
         let reply = self.call_owner(owner, LockMessage { owner: 0, request: join }, until)?;
         let LockReply::Joined { member, owner: life, words } = reply else {
@@ -452,18 +511,20 @@ impl<F: Fabric> Node<F> {
         };
         let rights = Rights::READ.with(Rights::WRITE);
         let (handle, _) = self.map(words, &self.principal, rights, until)?;
-        let joined = Joined { node: owner, owner: life, member, words, handle };
+        let joined = Joined { node: owner, owner: life, member, words, handle: Some(handle) };
         let mut all = self.locks.joined();
         let place = &mut all[usize::from(owner.0)];
         match *place {
             // Another thread was faster.
-            Some(first) if first.owner == life => {
+            Some(first) if first.owner == life && first.handle.is_some() => {
                 drop(all);
                 self.unmap(handle);
                 Ok(first)
             }
             _ => {
-                *place = Some(joined);
+                let last = place.replace(joined).and_then(|last| last.handle);
+                drop(all);
+                last.into_iter().for_each(|handle| self.unmap(handle));
                 Ok(joined)
             }
         }
@@ -501,8 +562,18 @@ impl<F: Fabric> Node<F> {
         let left = Duration::from_nanos(until.saturating_sub(host.now()));
         let outcome = client.within(left).call(LOCK_CALL, &message).map(|reply| reply.to_vec());
         pool.give(client);
+        self.outcome(to, outcome)
+    }
+
+    /// Reads the outcome of a call to an owner, for [`wait_at_owner`](Node::wait_at_owner).
+    fn outcome(
+        &self,
+        owner: NodeId,
+        outcome: Result<Vec<u8>, CallError>,
+    ) -> Result<LockReply, (LockError, bool)> {
+        let node = || self.name_of(owner);
         match outcome {
-            Ok(reply) => self.understood(to, &reply).map_err(|error| {
+            Ok(reply) => self.understood(owner, &reply).map_err(|error| {
                 let kept = matches!(error, LockError::Request(_));
                 (error, !kept)
             }),
@@ -511,9 +582,9 @@ impl<F: Fabric> Node<F> {
                 let error = match source {
                     CallError::NotExecuted(Cause::DeadlineExceeded)
                     | CallError::MaybeExecuted(Cause::DeadlineExceeded) => {
-                        LockError::Deadline { node: name() }
+                        LockError::Deadline { node: node() }
                     }
-                    source => RequestError::Call { node: name(), source }.into(),
+                    source => RequestError::Call { node: node(), source }.into(),
                 };
                 Err((error, certain))
             }

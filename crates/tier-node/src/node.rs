@@ -4,7 +4,7 @@ use crate::acceptor::Fencing;
 use crate::calling::MAX_CALLERS;
 use crate::config::TierConfig;
 use crate::error::RequestError;
-use crate::forward::Board;
+use crate::forward::{Board, Links};
 use crate::keeper::Todo;
 use crate::locks::{Locks, MAX_WAITERS};
 use crate::operate::Copy;
@@ -14,7 +14,7 @@ use crate::pool::Pool;
 use crate::qos::{Class, Qos};
 use crate::services::Services;
 use dunlin_fabric::{Fabric, Host, Nanos, Region, Signal, Work, nanos};
-use dunlin_rpc::{AsyncClient, Client};
+use dunlin_rpc::Client;
 use dunlin_tier::cut::{MAX_PIECE, MAX_PIECES};
 use dunlin_tier::message::{Refusal, Reply, Request};
 use dunlin_tier::{
@@ -84,7 +84,7 @@ pub(crate) struct Node<F: Fabric> {
     pub(crate) services: Arc<Services<F>>,
     pub(crate) board: Arc<Board<F>>,
     /// The clients of the board, for each node.
-    pub(crate) links: Mutex<Vec<Option<AsyncClient<F>>>>,
+    pub(crate) links: Mutex<Vec<Links<F>>>,
     pub(crate) paths: Paths<Path<F>, F::Host>,
     pub(crate) fencing: Fencing<SignalOf<F>>,
     todo: Mutex<Todo>,
@@ -143,7 +143,7 @@ impl<F: Fabric> Node<F> {
                 .collect(),
             services: Arc::new(Services::new()),
             board: Arc::new(Board::new(fabric)),
-            links: Mutex::new(config.nodes.iter().map(|_| None).collect()),
+            links: Mutex::new(config.nodes.iter().map(|_| Default::default()).collect()),
             paths: Paths::new(config.paths, config.qos.policy),
             fencing: Fencing::new(host.signal()),
             todo: Mutex::default(),

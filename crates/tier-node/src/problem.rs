@@ -1,6 +1,7 @@
 //! Errors as they travel from a node to a process of its host, and back into the types that the process has.
 
 use crate::error::{OperationError, RequestError};
+use crate::locks::LockError;
 use dunlin_fabric::WithSources;
 use dunlin_tier::process::Problem;
 
@@ -60,6 +61,14 @@ impl From<Problem> for RequestError {
             }
             Problem::Registered(service) => RequestError::Registered { service },
             Problem::NotRegistered => reported("the function is not registered any more: register it again"),
+            Problem::Locks(limit) => RequestError::Limit {
+                what: "locks and barriers that it has or waits for: give some back",
+                limit: limit.into(),
+            },
+            Problem::LockDeadline(_)
+            | Problem::LockRefused { .. }
+            | Problem::LockBusy(_)
+            | Problem::NotHeld => reported("the answer is that to a request for a lock"),
             Problem::NotAttached => RequestError::Detached,
             Problem::Unknown => reported("the kernel does not say which user this process belongs to"),
             Problem::TooLong { limit, .. } => {
@@ -77,6 +86,33 @@ impl From<Problem> for RequestError {
                 may_have_executed: true,
             },
             Problem::Other { text, may_have_executed } => RequestError::Reported { text, may_have_executed },
+        }
+    }
+}
+
+impl From<LockError> for Problem {
+    fn from(error: LockError) -> Problem {
+        match error {
+            // Names are checked where they are parsed.
+            LockError::Name(_) => Problem::Malformed,
+            LockError::Deadline { node } => Problem::LockDeadline(node),
+            LockError::Refused { node, source } => Problem::LockRefused { node, refusal: source },
+            LockError::Request(error) => error.into(),
+            LockError::Word(error) => error.into(),
+            LockError::Busy { node } => Problem::LockBusy(node),
+            LockError::NotHeld => Problem::NotHeld,
+        }
+    }
+}
+
+impl From<Problem> for LockError {
+    fn from(problem: Problem) -> LockError {
+        match problem {
+            Problem::LockDeadline(node) => LockError::Deadline { node },
+            Problem::LockRefused { node, refusal } => LockError::Refused { node, source: refusal },
+            Problem::LockBusy(node) => LockError::Busy { node },
+            Problem::NotHeld => LockError::NotHeld,
+            other => LockError::Request(other.into()),
         }
     }
 }

@@ -4,17 +4,20 @@
 //! ```text
 //! worker        ATTACH, and READ and WRITE of bytes on this node     never waits
 //!               REGISTER, RECEIVE, REPLY, INVOKE                     answered later
+//!               LOCK, UNLOCK, BARRIER, GIVE_UP                       answered later
 //! pool          READ, WRITE and atomics                              may wait for other nodes
 //! attendants    MALLOC, MAP, FREE, MEMSET, COPY, ...                 wait for other nodes
 //! ```
 
 mod answer;
 mod gateway;
+mod locks;
 mod registry;
 mod service;
 
 use self::answer::{Pooled, Working, attend};
 use self::gateway::Gateway;
+use self::locks::LockDesk;
 use self::registry::Registry;
 use self::service::Desk;
 use crate::error::JoinError;
@@ -23,6 +26,7 @@ use crate::tier::Tier;
 use dunlin_fabric::{Address, Fabric, Host, Task};
 use dunlin_rpc::{FunctionMode, Server, ServerBuilder, ServerConfig};
 use dunlin_tier::call::{MAX_CALL, MAX_HEAD};
+use dunlin_tier::process::lock::{BARRIER, GIVE_UP, LOCK, UNLOCK};
 use dunlin_tier::process::service::{
     INVOKE, PING, RECEIVE, REGISTER, REGISTER_SERVER, REPLY, SERVERS, WITHDRAW,
 };
@@ -51,11 +55,13 @@ pub struct ProcessLimits {
     pub services: u16,
     /// Calls to services that are under way. Default: 256.
     pub calls: u32,
+    /// Locks and barriers that it has or waits for. Default: 256.
+    pub locks: u32,
 }
 
 impl Default for ProcessLimits {
     fn default() -> Self {
-        ProcessLimits { handles: 4096, operations: 4, connections: 64, services: 64, calls: 256 }
+        ProcessLimits { handles: 4096, operations: 4, connections: 64, services: 64, calls: 256, locks: 256 }
     }
 }
 
@@ -113,6 +119,9 @@ impl<P: Fabric> ProcessServer<P> {
         let mut builder = ServerBuilder::new(fabric).config(settings).observe(Arc::clone(&registry) as _);
         for function in [RECEIVE, REPLY, INVOKE] {
             builder = builder.taken_by(function, Arc::new(Desk(Arc::clone(&registry))));
+        }
+        for function in [LOCK, UNLOCK, BARRIER, GIVE_UP] {
+            builder = builder.taken_by(function, Arc::new(LockDesk(Arc::clone(&registry))));
         }
         for function in [ATTACH, READ_HERE, WRITE_HERE, REGISTER, REGISTER_SERVER, WITHDRAW, PING] {
             builder = builder.function(function, FunctionMode::Worker);

@@ -48,7 +48,7 @@ impl<F: Fabric> Drop for Running<F> {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .iter_mut()
-            .for_each(|link| *link = None);
+            .for_each(|links| *links = Default::default());
         self.node.callers.iter().flatten().for_each(|clients| clients.clear());
         drop(self.server.take());
         self.tasks.drain(..).for_each(Task::join);

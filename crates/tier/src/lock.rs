@@ -136,10 +136,14 @@ pub struct Waiter {
 /// News for a lock's owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Event {
-    /// A member wants the lock, which it found held.
+    /// A member wants the lock, and waits for it.
     Reserve(Waiter),
+    /// A member wants the lock if it is free, and does not wait.
+    Try(Waiter),
     /// A member gives back the lock that it was granted with this word. A repetition has no effect.
     Unlock(Word),
+    /// As [`Unlock`](Event::Unlock), from a member that lives: a process of its host died with the lock.
+    Poison(Word),
     /// A member does not wait any more. If it has been granted the lock by that call, it gives it back.
     Abandon(Waiter),
     /// A member has died.
@@ -199,9 +203,15 @@ impl Queue {
         let stays = |effect| Plan { word, swap: None, effect };
         let swap = |new, effect| Plan { word, swap: Some(new), effect };
         match event {
-            Event::Reserve(waiter) if self.overtaken.get(&waiter.member) == Some(&waiter.call) => {
+            Event::Reserve(waiter) | Event::Try(waiter)
+                if self.overtaken.get(&waiter.member) == Some(&waiter.call) =>
+            {
                 stays(Effect::Remove(waiter))
             }
+            Event::Try(waiter) => match word.taken_by(waiter.member) {
+                Some(taken) => swap(taken, Effect::Grant(waiter)),
+                None => stays(Effect::Nothing),
+            },
             Event::Reserve(waiter) => match word.taken_by(waiter.member) {
                 Some(taken) => swap(taken, Effect::Grant(waiter)),
                 None if word.has_waiters() => stays(Effect::Append(waiter)),
@@ -210,6 +220,7 @@ impl Queue {
             Event::Unlock(grant) if grant.holder().is_some() && word.is_of(grant) => {
                 self.pass_on(word, false)
             }
+            Event::Poison(grant) if grant.holder().is_some() && word.is_of(grant) => self.pass_on(word, true),
             Event::Abandon(waiter) => match self.granted {
                 // Nobody has seen that it was poisoned.
                 Some(grant) if grant.waiter == waiter && word.is_of(grant.word) => {
@@ -218,7 +229,7 @@ impl Queue {
                 _ => stays(Effect::Remove(waiter)),
             },
             Event::Dead(member) if word.holder() == Some(member) => self.pass_on(word, true),
-            Event::Unlock(_) | Event::Dead(_) => stays(Effect::Nothing),
+            Event::Unlock(_) | Event::Poison(_) | Event::Dead(_) => stays(Effect::Nothing),
         }
     }
 
@@ -348,6 +359,32 @@ mod tests {
         assert!(!word.taken_by(member(3)).unwrap().is_poisoned());
         let grant = carry_out(&mut queue, &mut word, Event::Reserve(waiter(3, 1))).unwrap();
         assert!(grant.poisoned);
+    }
+
+    #[test]
+    fn a_lock_that_is_tried_is_granted_or_left_alone() {
+        let (mut queue, mut word) = (Queue::default(), Word::default());
+        let held = carry_out(&mut queue, &mut word, Event::Try(waiter(1, 1))).unwrap().word;
+        assert!(carry_out(&mut queue, &mut word, Event::Try(waiter(2, 1))).is_none());
+        assert_eq!((word, queue.waiting().len()), (held, 0), "no mark and no waiter");
+        // Who gives up before the request has come gets nothing by it.
+        carry_out(&mut queue, &mut word, Event::Unlock(held));
+        carry_out(&mut queue, &mut word, Event::Abandon(waiter(2, 2)));
+        assert!(carry_out(&mut queue, &mut word, Event::Try(waiter(2, 2))).is_none());
+        assert!(word.holder().is_none());
+    }
+
+    #[test]
+    fn a_living_members_process_that_died_poisons_its_own_grant_only() {
+        let (mut queue, mut word) = (Queue::default(), Word::default().taken_by(member(1)).unwrap());
+        let first = word;
+        carry_out(&mut queue, &mut word, Event::Reserve(waiter(2, 1)));
+        let grant = carry_out(&mut queue, &mut word, Event::Poison(first)).unwrap();
+        assert_eq!((grant.poisoned, grant.waiter), (true, waiter(2, 1)));
+        assert!(carry_out(&mut queue, &mut word, Event::Poison(first)).is_none(), "once only");
+        assert_eq!(word, grant.word);
+        carry_out(&mut queue, &mut word, Event::Poison(grant.word));
+        assert!(word.holder().is_none() && word.is_poisoned());
     }
 
     #[test]

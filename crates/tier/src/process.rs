@@ -4,6 +4,7 @@
 //! A request that succeeds is answered with the payload that its documentation names. A refusal is an error of the
 //! application: [`REFUSED`] with a [`Problem`], or [`ELSEWHERE`].
 
+pub mod lock;
 mod problem;
 pub mod service;
 

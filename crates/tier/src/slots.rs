@@ -52,6 +52,12 @@ impl<T> Slots<T> {
         value.as_ref().filter(|_| u64::from(*generation) == number >> 32)
     }
 
+    /// As [`get`](Slots::get), to change the value.
+    pub fn get_mut(&mut self, number: u64) -> Option<&mut T> {
+        let (generation, value) = self.slots.get_mut((number & 0xffff_ffff) as usize)?;
+        value.as_mut().filter(|_| u64::from(*generation) == number >> 32)
+    }
+
     /// Removes the value of a number, which is invalid from here on.
     pub fn remove(&mut self, number: u64) -> Option<T> {
         let slot = (number & 0xffff_ffff) as usize;
@@ -123,6 +129,7 @@ mod tests {
                     prop_assert_eq!(slots.remove(number), model.remove(&number));
                 }
                 prop_assert_eq!(slots.get(draw), model.get(&draw));
+                prop_assert_eq!(slots.get_mut(draw), model.get_mut(&draw));
                 prop_assert_eq!(slots.len(), model.len());
                 for number in &old {
                     prop_assert_eq!(slots.get(*number), model.get(number));

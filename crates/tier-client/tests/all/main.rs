@@ -3,6 +3,8 @@
 
 mod common;
 mod hostile;
+mod lock_deaths;
+mod locks;
 mod processes;
 mod service;
 mod services;

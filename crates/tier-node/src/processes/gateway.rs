@@ -4,6 +4,7 @@
 use super::registry::Registry;
 use crate::calling::encode_call;
 use crate::error::JoinError;
+use crate::forward::Link;
 use crate::tier::Tier;
 use dunlin_fabric::{Address, Fabric, Host, Nanos, PeerIdentity};
 use dunlin_rpc::{
@@ -174,7 +175,7 @@ impl<F: Fabric, P: Fabric> Gateway<F, P> {
                     .then_some(other);
                 gateway.found(&service, serves);
             };
-            node.forward(other, CALL, &request, LOOKING, Box::new(done));
+            node.forward((other, Link::Services), CALL, &request, LOOKING, Box::new(done));
         }
     }
 
@@ -250,7 +251,7 @@ impl<F: Fabric, P: Fabric> Gateway<F, P> {
             }
             call.relay(outcome);
         };
-        node.forward(to, SERVICE_CALL, &bytes, time, Box::new(done));
+        node.forward((to, Link::Services), SERVICE_CALL, &bytes, time, Box::new(done));
     }
 }
 

@@ -1,6 +1,7 @@
 //! The processes that are attached, their connections and their handles.
 
 use super::ProcessConfig;
+use super::locks::{LockTable, end_locks};
 use super::service::Registered;
 use crate::forward::Board;
 use crate::lmr::Lmr;
@@ -23,6 +24,8 @@ struct Usage {
     running: AtomicU16,
     /// Calls to services that are under way.
     calls: AtomicU32,
+    /// Locks and barriers that it has or waits for.
+    locks: AtomicU32,
 }
 
 /// A call to a service that is under way counts against the limit of its process.
@@ -35,6 +38,16 @@ impl Drop for Calling {
     }
 }
 
+/// A lock or barrier that a process has or waits for counts against the limit of the process.
+#[derive(Debug)]
+pub(super) struct Locking(Arc<Usage>);
+
+impl Drop for Locking {
+    fn drop(&mut self) {
+        self.0.locks.fetch_sub(1, Ordering::Release);
+    }
+}
+
 /// An attachment of a process. Its handles are closed when its last connection ends.
 #[derive(Debug)]
 pub(super) struct Process<F: Fabric, P: Fabric> {
@@ -43,6 +56,7 @@ pub(super) struct Process<F: Fabric, P: Fabric> {
     handles: Mutex<Slots<Arc<Lmr<F>>>>,
     /// Registered functions.
     pub(super) services: Mutex<Slots<Registered<F, P>>>,
+    locks: Mutex<LockTable<F, P>>,
     usage: Arc<Usage>,
     pub(super) peer: PeerIdentity,
 }
@@ -60,6 +74,17 @@ impl Drop for Serving<'_> {
 impl<F: Fabric, P: Fabric> Process<F, P> {
     pub(super) fn services(&self) -> MutexGuard<'_, Slots<Registered<F, P>>> {
         self.services.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn locks(&self) -> MutexGuard<'_, LockTable<F, P>> {
+        self.locks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins to wait for a lock or barrier; `None` if the process has or waits for as many as the limit says.
+    pub(super) fn locking(&self, limit: u32) -> Option<Locking> {
+        let before = self.usage.locks.fetch_add(1, Ordering::Acquire);
+        let locking = Locking(Arc::clone(&self.usage));
+        (before < limit).then_some(locking)
     }
 
     fn handles(&self) -> MutexGuard<'_, Slots<Arc<Lmr<F>>>> {
@@ -229,7 +254,8 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
         let limits = &self.config.limits;
         let handles = Mutex::new(Slots::new(limits.handles, self.tier.draw() as u32));
         let services = Mutex::new(Slots::new(limits.services.into(), self.tier.draw() as u32));
-        Ok(Process { tier, handles, services, usage, peer })
+        let locks = Mutex::new(LockTable::new(limits.locks, self.tier.draw() as u32));
+        Ok(Process { tier, handles, services, locks, usage, peer })
     }
 
     /// Returns a number for a region that is the same for all processes of this node.
@@ -298,11 +324,14 @@ impl<F: Fabric, P: Fabric> ConnectionObserver for Registry<F, P> {
         if let Some((_, connections)) = state.processes.get_mut(&secret) {
             *connections -= 1;
             if *connections > 0 {
-                return;
+                drop(state);
+                // Nor does the process hear of what these calls wait for.
+                return end_locks(&process, Some(session));
             }
             state.processes.remove(&secret);
         }
         drop(state);
+        end_locks(&process, None);
         process.services().take_all().iter().for_each(|one| one.end(process.tier.node()));
         // A request that is still being served keeps its region until it ends, and opens no handle any more.
         let regions = process.handles().take_all();

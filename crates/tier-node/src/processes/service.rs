@@ -3,12 +3,14 @@
 
 use super::registry::{Process, Registry};
 use crate::calling::encode_call;
-use crate::forward::Board;
+use crate::forward::{Board, Link};
 use crate::node::Node;
 use crate::services::{Arrived, Asked, Serves};
 use crate::serving::not_registered;
 use dunlin_fabric::{Address, Fabric, nanos};
-use dunlin_rpc::{ApplicationCode, AsyncClient, CallError, Cause, ClientConfig, Incoming, Status, Taker};
+use dunlin_rpc::{
+    ApplicationCode, AsyncClient, Batching, CallError, Cause, ClientConfig, Incoming, Status, Taker,
+};
 use dunlin_tier::call::{MAX_CALL, SERVICE_CALL};
 use dunlin_tier::process::service::{
     Handed, INVOKE, INVOKE_REFUSED, NOTHING, Outcome, ServiceRequest, encode_servers,
@@ -228,7 +230,7 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
                     program: format!("tier node {}", node.config.node),
                     ..ClientConfig::default()
                 };
-                let client = self.board.client(&address, config).map_err(|error| {
+                let client = self.board.client(&address, Some(Batching::default()), config).map_err(|error| {
                     tracing::warn!(target: "dunlin::tier", %address, %error, "no client for a server of this host");
                     Problem::Malformed
                 })?;
@@ -316,7 +318,7 @@ impl<F: Fabric, P: Fabric> Desk<F, P> {
                 outcome => call.relay(outcome),
             }
         };
-        this.forward(node, SERVICE_CALL, &bytes, time, Box::new(done));
+        this.forward((node, Link::Services), SERVICE_CALL, &bytes, time, Box::new(done));
     }
 }
 

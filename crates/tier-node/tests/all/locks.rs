@@ -357,13 +357,16 @@ fn owners_bound_what_they_are_told() {
     let unknown = LockReply::Refused(LockRefusal::Unknown);
     let waiter = Waiter { member: Member::new(999).unwrap(), call: 1 };
     let own = Waiter { member, call: 1 };
-    assert_eq!(ask(owner, LockRequest::Reserve { lock: 0, waiter }), unknown);
-    assert_eq!(ask(owner + 1, LockRequest::Reserve { lock: 0, waiter: own }), unknown);
+    assert_eq!(ask(owner, LockRequest::Reserve { lock: 0, waiter, waits: true }), unknown);
+    assert_eq!(ask(owner + 1, LockRequest::Reserve { lock: 0, waiter: own, waits: true }), unknown);
     assert_eq!(ask(owner, LockRequest::Abandon { lock: 77, waiter: own }), unknown);
     // Unlocks without a grant, and of another's lock under another fence number.
     for word in [0, 1, u64::MAX, 2 | 1 << 40] {
         let word = Word::from_bits(word);
-        assert_eq!(ask(owner, LockRequest::Unlock { lock: 0, word }), LockReply::Done);
+        assert_eq!(
+            ask(owner, LockRequest::Unlock { lock: 0, word, poisoned: word.bits().is_multiple_of(2) }),
+            LockReply::Done
+        );
     }
     assert!(alice.try_lock(&name).unwrap().is_none(), "the lock is still bob's");
     let mut opened = 0;

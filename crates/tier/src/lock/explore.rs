@@ -1,5 +1,6 @@
 //! All runs of a lock with members that take it by turns, at most one death and one waiter that gives up: messages in
-//! any order, atomics that land late, an owner whose swaps meet those of members.
+//! any order, atomics that land late, an owner whose swaps meet those of members. A death is that of a member, or that
+//! of a holder whose member lives. A member takes the lock by its word, or has the owner try.
 
 #![allow(clippy::disallowed_types)]
 
@@ -26,9 +27,13 @@ enum Bug {
     FenceKept,
     /// The next holder does not hear that the last one has died.
     PoisonForgotten,
+    /// A member gives a lock back whose holder has died as if it lived.
+    PoisonNotTold,
+    /// A member that gives up a call without waiting does not tell the owner.
+    TryNotAbandoned,
 }
 
-const BUGS: [Bug; 8] = [
+const BUGS: [Bug; 10] = [
     Bug::NoMark,
     Bug::SwapForgotten,
     Bug::AbandonedGrantKept,
@@ -37,6 +42,8 @@ const BUGS: [Bug; 8] = [
     Bug::UnlockNotTold,
     Bug::FenceKept,
     Bug::PoisonForgotten,
+    Bug::PoisonNotTold,
+    Bug::TryNotAbandoned,
 ];
 
 /// The state of a member.
@@ -48,6 +55,8 @@ enum At {
     Taking(Word),
     /// It waits for the answer to this call.
     Waiting(u64),
+    /// It waits to hear whether the lock was free.
+    Trying(u64),
     /// It has given its call up, and tells the owner.
     GivingUp,
     /// It has the lock.
@@ -60,7 +69,11 @@ enum At {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Message {
     Reserve(u16, u64),
+    Try(u16, u64),
+    /// The owner answers that the lock is not free.
+    Held(u16, u64),
     Unlock(u16, u64),
+    Poison(u16, u64),
     Abandon(u16, u64),
     Granted(u16, u64, u64, bool),
     /// The owner has carried out what the member said.
@@ -181,9 +194,14 @@ impl Run {
                     run.members[index(number)] = At::Away;
                 }
                 next.push(run);
+            } else if let Message::Held(number, call) = *message {
+                if run.members[index(number)] == At::Trying(call) {
+                    run.members[index(number)] = At::Away;
+                }
+                next.push(run);
             } else if let Message::Granted(number, call, word, poisoned) = *message {
                 // A member that has given up hears nothing of the answer.
-                if run.members[index(number)] == At::Waiting(call) {
+                if matches!(run.members[index(number)], At::Waiting(own) | At::Trying(own) if own == call) {
                     run.enter(index(number), Word::from_bits(word), poisoned)?;
                 }
                 next.push(run);
@@ -198,11 +216,13 @@ impl Run {
                 Message::Reserve(number, call) => {
                     Event::Reserve(Waiter { member: member(index(number)), call })
                 }
+                Message::Try(number, call) => Event::Try(Waiter { member: member(index(number)), call }),
                 Message::Abandon(number, call) => {
                     Event::Abandon(Waiter { member: member(index(number)), call })
                 }
                 Message::Unlock(_, word) => Event::Unlock(Word::from_bits(word)),
-                Message::Granted(..) | Message::Heard(_) => continue,
+                Message::Poison(_, word) => Event::Poison(Word::from_bits(word)),
+                Message::Granted(..) | Message::Heard(_) | Message::Held(..) => continue,
             };
             let mut run = self.clone();
             run.messages.remove(place);
@@ -240,6 +260,8 @@ impl Run {
             let Waiter { member, call } = grant.waiter;
             let poisoned = grant.poisoned && bug != Bug::PoisonForgotten;
             run.send(Message::Granted(member.number(), call, grant.word.bits(), poisoned));
+        } else if let Event::Try(waiter) = event {
+            run.send(Message::Held(waiter.member.number(), waiter.call));
         }
         Ok(run)
     }
@@ -260,6 +282,12 @@ impl Run {
             }
             At::Away => {
                 run.left[at] -= 1;
+                // At once by the owner, without a wait.
+                let mut tries = run.clone();
+                tries.calls += 1;
+                tries.members[at] = At::Trying(tries.calls);
+                tries.send(Message::Try(number, tries.calls));
+                next.push(tries);
                 // A member that knows the lock as held guesses that it is free by now.
                 run.members[at] = At::Taking(run.known[at].if_free());
             }
@@ -273,16 +301,33 @@ impl Run {
                 run.members[at] = At::Waiting(run.calls);
                 run.send(Message::Reserve(number, run.calls));
             }
-            At::Waiting(call) => {
+            At::Waiting(call) | At::Trying(call) => {
                 if !self.may_give_up {
                     self.die(at, next);
                     return Ok(());
                 }
                 run.may_give_up = false;
-                run.members[at] = At::GivingUp;
-                run.send(Message::Abandon(number, call));
+                if bug == Bug::TryNotAbandoned && matches!(self.members[at], At::Trying(_)) {
+                    run.members[at] = At::Away;
+                } else {
+                    run.members[at] = At::GivingUp;
+                    run.send(Message::Abandon(number, call));
+                }
             }
-            At::Inside(word) => run.members[at] = At::Leaving(word),
+            At::Inside(word) => {
+                run.members[at] = At::Leaving(word);
+                if self.may_die {
+                    // The holder dies, and its member lives.
+                    let mut poisons = Run { may_die: false, ..self.clone() };
+                    poisons.members[at] = At::Away;
+                    poisons.poisoned = true;
+                    poisons.send(match bug {
+                        Bug::PoisonNotTold => Message::Unlock(number, word.bits()),
+                        _ => Message::Poison(number, word.bits()),
+                    });
+                    next.push(poisons);
+                }
+            }
             At::Leaving(word) => {
                 run.known[at] = self.word;
                 run.members[at] = At::Away;

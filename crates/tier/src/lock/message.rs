@@ -45,6 +45,8 @@ pub enum LockRequest {
         lock: u16,
         /// The waiter.
         waiter: Waiter,
+        /// Without it the answer to a request for a lock that is held is [`LockReply::Done`], at once.
+        waits: bool,
     },
     /// Take the lock back.
     Unlock {
@@ -52,6 +54,8 @@ pub enum LockRequest {
         lock: u16,
         /// The word of the grant.
         word: Word,
+        /// A process of the member's host died with the lock.
+        poisoned: bool,
     },
     /// Forget a waiter, or take the lock back from it.
     Abandon {
@@ -68,6 +72,19 @@ pub enum LockRequest {
         members: u16,
         /// The caller's node.
         member: Member,
+        /// The node's number for the call.
+        call: u64,
+    },
+    /// Forget a caller of a barrier.
+    Leave {
+        /// The barrier.
+        name: Name,
+        /// The caller's node.
+        member: Member,
+        /// The node's number for the call.
+        call: u64,
+        /// The caller has died, which ends the barrier for all.
+        died: bool,
     },
 }
 
@@ -170,11 +187,18 @@ impl LockMessage {
         match &self.request {
             LockRequest::Join { node, incarnation } => kind(1).u16(node.0).u64(*incarnation),
             LockRequest::Open { name } => kind(2).text(name.as_bytes()),
-            LockRequest::Reserve { lock, waiter: who } => waiter(kind(3), *lock, *who),
-            LockRequest::Unlock { lock, word } => kind(4).u16(*lock).u64(word.bits()),
+            LockRequest::Reserve { lock, waiter: who, waits } => {
+                waiter(kind(3), *lock, *who).u8(u8::from(*waits))
+            }
+            LockRequest::Unlock { lock, word, poisoned } => {
+                kind(4).u16(*lock).u64(word.bits()).u8(u8::from(*poisoned))
+            }
             LockRequest::Abandon { lock, waiter: who } => waiter(kind(5), *lock, *who),
-            LockRequest::Meet { name, members, member } => {
-                kind(6).u16(*members).u16(member.number()).text(name.as_bytes())
+            LockRequest::Meet { name, members, member, call } => {
+                kind(6).u16(*members).u16(member.number()).u64(*call).text(name.as_bytes())
+            }
+            LockRequest::Leave { name, member, call, died } => {
+                kind(7).u16(member.number()).u64(*call).u8(u8::from(*died)).text(name.as_bytes())
             }
         }
         .bytes()
@@ -187,12 +211,22 @@ impl LockMessage {
         let request = match kind {
             1 => LockRequest::Join { node: reader.node()?, incarnation: reader.u64()? },
             2 => LockRequest::Open { name: reader.name()? },
-            3 => LockRequest::Reserve { lock: reader.lock()?, waiter: reader.waiter()? },
-            4 => LockRequest::Unlock { lock: reader.lock()?, word: Word::from_bits(reader.u64()?) },
+            3 => {
+                let (lock, waiter) = (reader.lock()?, reader.waiter()?);
+                LockRequest::Reserve { lock, waiter, waits: reader.flag()? }
+            }
+            4 => {
+                let (lock, word) = (reader.lock()?, Word::from_bits(reader.u64()?));
+                LockRequest::Unlock { lock, word, poisoned: reader.flag()? }
+            }
             5 => LockRequest::Abandon { lock: reader.lock()?, waiter: reader.waiter()? },
             6 => {
-                let (members, member) = (reader.u16()?, reader.member()?);
-                LockRequest::Meet { name: reader.name()?, members, member }
+                let (members, member, call) = (reader.u16()?, reader.member()?, reader.u64()?);
+                LockRequest::Meet { name: reader.name()?, members, member, call }
+            }
+            7 => {
+                let (member, call, died) = (reader.member()?, reader.u64()?, reader.flag()?);
+                LockRequest::Leave { name: reader.name()?, member, call, died }
             }
             _ => return Err(Malformed),
         };
@@ -264,14 +298,20 @@ mod tests {
             (any::<u16>(), any::<u64>())
                 .prop_map(|(node, incarnation)| LockRequest::Join { node: NodeId(node), incarnation }),
             name().prop_map(|name| LockRequest::Open { name }),
-            (lock(), waiter()).prop_map(|(lock, waiter)| LockRequest::Reserve { lock, waiter }),
-            (lock(), any::<u64>())
-                .prop_map(|(lock, word)| LockRequest::Unlock { lock, word: Word::from_bits(word) }),
+            (lock(), waiter(), any::<bool>()).prop_map(|(lock, waiter, waits)| LockRequest::Reserve {
+                lock,
+                waiter,
+                waits
+            }),
+            (lock(), any::<u64>(), any::<bool>()).prop_map(|(lock, word, poisoned)| {
+                LockRequest::Unlock { lock, word: Word::from_bits(word), poisoned }
+            }),
             (lock(), waiter()).prop_map(|(lock, waiter)| LockRequest::Abandon { lock, waiter }),
-            (name(), any::<u16>(), member()).prop_map(|(name, members, member)| LockRequest::Meet {
-                name,
-                members,
-                member
+            (name(), any::<u16>(), waiter()).prop_map(|(name, members, Waiter { member, call })| {
+                LockRequest::Meet { name, members, member, call }
+            }),
+            (name(), waiter(), any::<bool>()).prop_map(|(name, Waiter { member, call }, died)| {
+                LockRequest::Leave { name, member, call, died }
             }),
         ];
         (any::<u64>(), request).prop_map(|(owner, request)| LockMessage { owner, request })

@@ -3,6 +3,7 @@
 use crate::access::AccessError;
 use crate::codec::{Reader, Writer};
 use crate::handles::TableError;
+use crate::lock::message::{LockRefusal, LockReply};
 use crate::message::{Malformed, Refusal, Reply};
 use crate::name::Name;
 
@@ -53,6 +54,21 @@ pub enum Problem {
     Services(u16),
     /// The process has no such registration.
     NotRegistered,
+    /// The time for a lock or a barrier is over. The text is the name of its owner.
+    LockDeadline(String),
+    /// The owner of a lock or a barrier refuses.
+    LockRefused {
+        /// The name of the owner.
+        node: String,
+        /// The reason.
+        refusal: LockRefusal,
+    },
+    /// As many calls of the node wait for locks of an owner, whose name this is, as may.
+    LockBusy(String),
+    /// The process has, or waits for, as many locks and barriers as the node allows.
+    Locks(u32),
+    /// The process does not have the lock.
+    NotHeld,
     /// Another failure, in words.
     Other {
         /// The words, at most 255 bytes.
@@ -104,6 +120,15 @@ impl Problem {
             Problem::Registered(service) => kind(24).text(service.as_bytes()),
             Problem::Services(limit) => kind(25).u16(*limit),
             Problem::NotRegistered => kind(26),
+            Problem::LockDeadline(node) => kind(27).text(cut(node)),
+            Problem::LockRefused { node, refusal } => {
+                let mut writer = kind(28).text(cut(node));
+                writer.0.extend_from_slice(&LockReply::Refused(*refusal).encode());
+                writer
+            }
+            Problem::LockBusy(node) => kind(29).text(cut(node)),
+            Problem::Locks(limit) => kind(30).u32(*limit),
+            Problem::NotHeld => kind(31),
             Problem::Other { text, may_have_executed } => {
                 kind(23).u8(u8::from(*may_have_executed)).text(cut(text))
             }
@@ -151,6 +176,17 @@ impl Problem {
             24 => Problem::Registered(reader.name()?),
             25 => Problem::Services(reader.u16()?),
             26 => Problem::NotRegistered,
+            27 => Problem::LockDeadline(reader.string()?),
+            28 => {
+                let node = reader.string()?;
+                let Ok(LockReply::Refused(refusal)) = LockReply::parse(reader.0) else {
+                    return Err(Malformed);
+                };
+                return Ok(Problem::LockRefused { node, refusal });
+            }
+            29 => Problem::LockBusy(reader.string()?),
+            30 => Problem::Locks(reader.u32()?),
+            31 => Problem::NotHeld,
             _ => return Err(Malformed),
         };
         reader.end(problem)

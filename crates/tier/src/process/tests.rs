@@ -109,6 +109,14 @@ fn problem() -> impl Strategy<Value = Problem> {
             .prop_map(|service| Problem::Registered(Name::new(service).unwrap())),
         any::<u16>().prop_map(Problem::Services),
         Just(Problem::NotRegistered),
+        "[a-z]{0,255}".prop_map(Problem::LockDeadline),
+        "[a-z]{0,255}".prop_map(Problem::LockBusy),
+        ("[a-z]{0,255}", any::<u16>()).prop_map(|(node, present)| {
+            let refusal = crate::lock::message::LockRefusal::Members { wanted: 3, present };
+            Problem::LockRefused { node, refusal }
+        }),
+        any::<u32>().prop_map(Problem::Locks),
+        Just(Problem::NotHeld),
         ("[a-z ]{0,255}", any::<bool>())
             .prop_map(|(text, may_have_executed)| Problem::Other { text, may_have_executed }),
     ]

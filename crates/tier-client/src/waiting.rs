@@ -1,0 +1,111 @@
+//! Calls to the node that wait for other processes: asynchronous calls of one connection, so that their number is not that
+//! of connections, and none of them keeps another from the node.
+
+use crate::attachment::{AttachConfig, Failed, outcome};
+use dunlin_fabric::{Fabric, Host, Nanos, Signal, nanos};
+use dunlin_rpc::{AsyncClient, AsyncHub, CallError, ClientConfig, ConnectError};
+use dunlin_tier::message::Malformed;
+use dunlin_tier::process::{ATTACH, Problem, ProcessRequest, SERVICE, Secret};
+use dunlin_tier_node::RequestError;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+/// Calls that wait at the same time; further ones wait in this process for one of these.
+const WINDOW: u16 = 256;
+/// The time that a call waits for a connection.
+const CONNECTING: Duration = Duration::from_secs(1);
+
+/// Attempts to join a connection to this process: the client may replace a connection that is new by another one, if
+/// many threads make the first call at the same time.
+const ATTEMPTS: u32 = 4;
+
+/// The connection, which the first call makes.
+#[derive(Debug)]
+pub(crate) struct Waiting<P: Fabric>(Mutex<Option<AsyncClient<P>>>);
+
+/// Wakes the thread that waits for a call.
+struct Woken<S: Signal>(S);
+
+impl<S: Signal> Wake for Woken<S> {
+    fn wake(self: Arc<Self>) {
+        self.0.raise();
+    }
+}
+
+/// Blocks until a call has ended: by its deadline.
+fn block_on<H: Host, T>(host: &H, call: impl Future<Output = T>) -> T {
+    let signal = host.signal();
+    let waker = Waker::from(Arc::new(Woken(signal.clone())));
+    let mut call = pin!(call);
+    loop {
+        let seen = signal.seen();
+        if let Poll::Ready(ended) = call.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return ended;
+        }
+        signal.wait(seen, Nanos::MAX);
+    }
+}
+
+impl<P: Fabric> Waiting<P> {
+    pub(crate) fn new() -> Self {
+        Waiting(Mutex::new(None))
+    }
+
+    fn client(&self, fabric: &P, config: &AttachConfig) -> Result<AsyncClient<P>, ConnectError> {
+        let mut place = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(client) = &*place {
+            return Ok(client.clone());
+        }
+        let settings = ClientConfig {
+            window: WINDOW,
+            timeout: config.timeout,
+            connect_timeout: config.timeout.min(Duration::from_secs(5)),
+            wait_for_ready: CONNECTING,
+            // Nothing blocks with the lock held.
+            lazy: true,
+            service: SERVICE.to_owned(),
+            program: config.program.clone(),
+            ..ClientConfig::default()
+        };
+        let client = AsyncClient::connect(&AsyncHub::new(fabric)?, &config.address, settings)?;
+        Ok(place.insert(client).clone())
+    }
+
+    /// Makes a call, and blocks until `timeout` at most.
+    pub(crate) fn call<T>(
+        &self,
+        (fabric, config, secret): (&P, &AttachConfig, Secret),
+        (function, payload): (u16, &[u8]),
+        timeout: Duration,
+        mut take: impl FnMut(&[u8]) -> Result<T, Malformed>,
+    ) -> Result<T, Failed> {
+        let host = fabric.host();
+        let until = host.now().saturating_add(nanos(timeout));
+        let client = self.client(fabric, config).map_err(|source| {
+            Failed::Request(RequestError::Connect { node: "the node of this host".to_owned(), source })
+        })?;
+        let ask = |function: u16, payload: &[u8]| -> Result<Vec<u8>, CallError> {
+            let left = Duration::from_nanos(until.saturating_sub(host.now()));
+            block_on(host, client.within(left).call(function, payload)).map(|answer| answer.to_vec())
+        };
+        let mut answer = outcome(function, ask(function, payload), &mut take);
+        for _ in 0..ATTEMPTS {
+            if !matches!(answer, Err(Failed::Problem(Problem::NotAttached))) {
+                break;
+            }
+            // The connection is new. Another thread may join it to this process meanwhile: that is malformed then.
+            let mut attach = Vec::new();
+            ProcessRequest::Attach { secret: Some(secret) }.encode_into(&mut attach);
+            answer = match outcome(ATTACH, ask(ATTACH, &attach), |_| Ok(())) {
+                Ok(()) | Err(Failed::Problem(Problem::Malformed)) => {
+                    outcome(function, ask(function, payload), &mut take)
+                }
+                Err(failed) => Err(failed),
+            };
+        }
+        answer
+    }
+}
