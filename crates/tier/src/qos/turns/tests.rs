@@ -330,7 +330,7 @@ proptest! {
             for waiter in called.drain(..) {
                 turns.arrive(waiters[&waiter], waiter);
             }
-            let before = waiters.len() + holders.len();
+            let before = (waiters.len(), holders.len());
             if let Some(left) = holders.pop() {
                 turns.leave(left.priority);
             }
@@ -340,7 +340,7 @@ proptest! {
             while let Some(waiter) = turns.call() {
                 called.push(waiter);
             }
-            prop_assert!(waiters.len() + holders.len() < before || !called.is_empty());
+            prop_assert!((waiters.len(), holders.len()) != before || !called.is_empty());
         }
         prop_assert!(!turns.has_waiters());
         prop_assert_eq!((turns.free, turns.active, turns.waiting), (3, [0; 2], [0; 2]));
