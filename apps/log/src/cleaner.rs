@@ -199,11 +199,20 @@ impl<T: AnyTier> Cleaner<T> {
         }
         let mut writers: Vec<WriterInfo> = self.regions.table()?.into_iter().flatten().collect();
         writers.retain(|writer| writer.watermark < end && !innocent.contains(&writer.id));
-        if !writers.is_empty() {
+        // The part before the first place that a living writer may still write.
+        let bound = writers.iter().map(|writer| writer.watermark).fold(end, u64::min);
+        if bound <= position {
             self.missing = Some((position, now));
+            writers.retain(|writer| writer.watermark <= position);
             cleaned.hole = Some(Hole { position, end, writers });
             return Ok(false);
         }
+        if !bound.is_multiple_of(SLOT) {
+            return Err(damaged(format!(
+                "the table of writers has a watermark of {bound}, which is no position"
+            )));
+        }
+        let end = bound;
         // A writer may have written the hole and left since it was read.
         self.regions.sleep(SETTLE);
         if self.window.next_whole(&self.regions, position, end)? != end {

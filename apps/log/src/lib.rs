@@ -37,8 +37,8 @@
 //! A writer that dies between its FETCH_ADD and its WRITE leaves a hole. A slow writer looks the same, and its late WRITE
 //! would land in a newer transaction. So the cleaner closes a hole only if no writer can own it. Writers register in a
 //! table, and have one transaction under way at most. A registered writer does not own a hole if a transaction of it
-//! stands behind the hole, or if it said so by [`Writer::keep_alive`] later. A writer leaves the table when it is
-//! dropped. A writer whose process died stays in the table until somebody who knows that it has ended calls [`evict`].
+//! stands behind the hole, or if it said so later: by [`Writer::keep_alive`], or while it waited for room. A writer leaves
+//! the table when it is dropped. A writer whose process died stays in the table until somebody who knows that it has ended calls [`evict`].
 //! Until then the cleaner waits, the log fills up, and [`Cleaned::hole`] names the writers to look at.
 //!
 //! # Limits

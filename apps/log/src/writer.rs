@@ -23,6 +23,8 @@ pub struct Writer<T: AnyTier> {
     /// Known words, which may be old.
     head: u64,
     tail: u64,
+    /// The published position before which this writer has nothing under way.
+    watermark: u64,
     /// A reservation that was not written, by position and length.
     pending: Option<(u64, u64)>,
     /// A WRITE failed and may still be under way, or the writer was evicted.
@@ -62,6 +64,7 @@ impl<T: AnyTier> Writer<T> {
                 draft: Draft::new(),
                 head: 0,
                 tail: 0,
+                watermark: 0,
                 pending: None,
                 is_broken: false,
                 is_registered: true,
@@ -168,6 +171,8 @@ impl<T: AnyTier> Writer<T> {
             if self.regions.shape.has_room(words.head, end(words)) {
                 return Ok(());
             }
+            // The cleaner may wait for this writer in turn, at a hole that is not of this writer.
+            self.publish(self.pending.map_or(words.tail, |(position, _)| position))?;
             if !pauses.pause(&self.regions.host) {
                 return Err(LogError::Full { waited });
             }
@@ -184,6 +189,15 @@ impl<T: AnyTier> Writer<T> {
         if self.head > position {
             self.is_broken = true;
             return Err(damaged(format!("the head {} passed a reservation at {position}", self.head)));
+        }
+        Ok(())
+    }
+
+    /// Publishes that this writer has nothing under way before a position.
+    fn publish(&mut self, watermark: u64) -> Result<(), LogError> {
+        if watermark > self.watermark {
+            self.regions.metadata.write(self.row + 8, &watermark.to_le_bytes())?;
+            self.watermark = watermark;
         }
         Ok(())
     }
@@ -219,7 +233,7 @@ impl<T: AnyTier> Writer<T> {
         let words = self.regions.words()?;
         self.check_registered(u64::MAX)?;
         (self.head, self.tail) = (self.head.max(words.head), self.tail.max(words.tail));
-        Ok(self.regions.metadata.write(self.row + 8, &words.tail.to_le_bytes())?)
+        self.publish(words.tail)
     }
 
     /// Reserves room as a commit does, and writes nothing, as a process that dies at this moment.

@@ -57,7 +57,7 @@ fn each_transaction_is_handed_on_once_in_order_and_whole() {
 fn writers_that_die_and_are_evicted_leave_no_trace() {
     const EACH: u64 = 12;
     const WRITERS: u64 = 5;
-    for seed in 100..112 {
+    for seed in 100..160 {
         in_virtual_time(seed, |tiers| {
             created(&tiers[0]);
             let all = (WRITERS * EACH) as usize;
