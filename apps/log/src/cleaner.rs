@@ -40,6 +40,8 @@ pub struct Cleaned {
     pub bytes: u64,
     /// Bytes of closed holes among them.
     pub closed: u64,
+    /// Bytes that were reserved and are not clean.
+    pub left: u64,
     /// A hole that cannot be closed, because a writer may still write it.
     pub hole: Option<Hole>,
 }
@@ -113,6 +115,7 @@ impl<T: AnyTier> Cleaner<T> {
             let Some(header) = self.window.at(&self.regions, position, tail)? else {
                 self.give_back(position, &mut cleaned)?;
                 if !self.examine_hole(tail, &mut cleaned)? {
+                    cleaned.left = tail - position;
                     return Ok(cleaned);
                 }
                 position = self.head;
@@ -134,6 +137,7 @@ impl<T: AnyTier> Cleaner<T> {
             }
         }
         self.give_back(position, &mut cleaned)?;
+        cleaned.left = tail.saturating_sub(position);
         Ok(cleaned)
     }
 
