@@ -367,6 +367,20 @@ fn lite_lock() {
 }
 
 #[test]
+fn lite_log() {
+    says(
+        "lite-log",
+        &[
+            ("2 nodes", 1),
+            ("4 nodes over 2", 2),
+            ("8 nodes over 2", 2),
+            ("bytes, 16 entries over 1", 2),
+            ("bytes, 64 entries over 1", 2),
+        ],
+    );
+}
+
+#[test]
 fn lite_17() {
     says("lite-17", &[("memset by WRITE over memset", 2)]);
 }
@@ -761,7 +775,7 @@ fn the_catalogue_names_each_figure_once_and_knows_near_misses() {
         // An interpretation beyond the paper must be documented.
         assert!(one.kind == Kind::Calibrated || !one.notes.is_empty(), "{}", one.id);
     }
-    assert_eq!(all.iter().filter(|figure| figure.kind == Kind::Predicted).count(), 54);
+    assert_eq!(all.iter().filter(|figure| figure.kind == Kind::Predicted).count(), 55);
     for (aliases, of) in [
         (vec!["flock-7", "flock-8"], "flock-6"),
         (vec!["rf-rpc-12"], "rf-rpc-11"),
