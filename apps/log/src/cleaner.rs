@@ -58,8 +58,8 @@ pub struct Hole {
 }
 
 impl<T: AnyTier> Cleaner<T> {
-    /// Opens a log for cleaning. If another cleaner has it, this waits for the lease's time, and takes over if the other one
-    /// does nothing meanwhile. Needs READ and WRITE.
+    /// Opens a log for cleaning. If another cleaner has it, this waits for the lease's time, and takes over if the other
+    /// one does nothing meanwhile. Needs READ and WRITE.
     ///
     /// # Errors
     /// [`LogError::Cleaning`] if another cleaner is active; there is no such log, it is damaged, or the tier fails.
@@ -95,8 +95,8 @@ impl<T: AnyTier> Cleaner<T> {
         self.head
     }
 
-    /// Hands all transactions that are whole to `hand_on`, in the order of their positions, and gives their room back. Returns
-    /// without waiting if there is none. The transaction for which `hand_on` breaks stays in the log.
+    /// Hands all transactions that are whole to `hand_on`, in the order of their positions, and gives their room back.
+    /// Returns without waiting if there is none. The transaction for which `hand_on` breaks stays in the log.
     ///
     /// Call it again within the lease's time, also if there is nothing to clean.
     ///
@@ -172,7 +172,8 @@ impl<T: AnyTier> Cleaner<T> {
         Ok(())
     }
 
-    /// Closes the hole at the head, if it has stood for long enough and no writer can own it. Returns whether the head moved.
+    /// Closes the hole at the head, if it has stood for long enough and no writer can own it. Returns whether the head
+    /// moved.
     fn examine_hole(&mut self, tail: u64, cleaned: &mut Cleaned) -> Result<bool, LogError> {
         let (position, now) = (self.head, self.regions.host.now());
         match self.missing {
@@ -201,6 +202,8 @@ impl<T: AnyTier> Cleaner<T> {
                 None => at = self.window.next_whole(&self.regions, at + SLOT, tail)?,
             }
         }
+        // A row may become visible here after the reservation of its writer.
+        self.regions.sleep(SETTLE);
         let mut writers: Vec<WriterInfo> = self.regions.table()?.into_iter().flatten().collect();
         writers.retain(|writer| writer.watermark < end && !innocent.contains(&writer.id));
         // The part before the first place that a living writer may still write.

@@ -1,7 +1,7 @@
 //! Writers: entries are buffered here, and committed as one transaction.
 
 use crate::error::LogError;
-use crate::layout::{LABEL, ROW, SLOT, TABLE, TAIL, Words, damaged};
+use crate::layout::{LABEL, ROW, TABLE, TAIL, Words, damaged};
 use crate::record::{Draft, void};
 use crate::regions::{Pauses, Regions, nanos};
 use dunlin_fabric::{Host, Nanos};
@@ -234,14 +234,6 @@ impl<T: AnyTier> Writer<T> {
         self.check_registered(u64::MAX)?;
         (self.head, self.tail) = (self.head.max(words.head), self.tail.max(words.tail));
         self.publish(words.tail)
-    }
-
-    /// Reserves room as a commit does, and writes nothing, as a process that dies at this moment.
-    #[doc(hidden)]
-    pub fn reserve_and_vanish(mut self) -> Result<u64, LogError> {
-        self.is_registered = false;
-        let extent = self.draft.extent().max(SLOT);
-        Ok(self.regions.metadata.fetch_add(TAIL, extent)?)
     }
 }
 

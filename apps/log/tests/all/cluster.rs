@@ -4,7 +4,7 @@ use dunlin_app_log::{Cleaner, LogConfig, LogError, Start, Tail, Transaction, Wri
 use dunlin_fabric::{Fabric, Host, Scheme};
 use dunlin_fabric_shm::{ShmConfig, ShmFabric};
 use dunlin_fabric_sim::{MachineSettings, Settings, Sim};
-use dunlin_tier_node::{AnyTier, Peer, Rights, Spec, Tier, TierConfig};
+use dunlin_tier_node::{AnyLmr, AnyTier, Peer, Rights, Spec, Tier, TierConfig};
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -46,7 +46,7 @@ pub(crate) fn small() -> LogConfig {
         capacity: 4096,
         longest: Some(1024),
         writers: 16,
-        lease: Duration::from_millis(100),
+        lease: Duration::from_millis(300),
         hole_time: Duration::from_millis(20),
         place: Spec::on("bob").grant_anyone(Rights::READ.with(Rights::WRITE)),
     }
@@ -59,6 +59,14 @@ pub(crate) fn created<T: AnyTier>(tier: &T) {
 pub(crate) fn sleep<T: AnyTier>(tier: &T, time: Duration) {
     let host = tier.host();
     host.sleep(host.now() + time.as_nanos() as u64);
+}
+
+/// Reserves room as a commit does, and writes nothing. The writer is dead if it is used no more; it stays registered
+/// until it is evicted or dropped.
+pub(crate) fn die<T: AnyTier>(tier: &T, bytes: u64) -> (Writer<T>, u64) {
+    let dead = Writer::open_as(tier, LOG, "the dead one").unwrap();
+    let metadata = tier.map(LOG.as_bytes(), Rights::READ.with(Rights::WRITE)).unwrap();
+    (dead, metadata.fetch_add(64, bytes.next_multiple_of(64)).unwrap())
 }
 
 /// A transaction as a test sees it.

@@ -1,6 +1,6 @@
 //! Writers that die or pause between the reservation and the WRITE.
 
-use crate::cluster::{LOG, clean, created, in_virtual_time, on_shared_memory, sleep, write};
+use crate::cluster::{LOG, clean, created, die, in_virtual_time, on_shared_memory, sleep, write};
 use dunlin_app_log::{Cleaned, Cleaner, LogError, Start, Tail, Writer, evict, status};
 use dunlin_tier_node::AnyTier;
 use std::ops::ControlFlow;
@@ -28,18 +28,12 @@ fn until<T: AnyTier>(
     panic!("nothing happens");
 }
 
-fn die<T: AnyTier>(tier: &T) -> (u64, u64) {
-    let mut dead = Writer::open_as(tier, LOG, "the dead one").unwrap();
-    let id = dead.id();
-    dead.append(&[1; 300]).unwrap();
-    (id, dead.reserve_and_vanish().unwrap())
-}
-
 /// The hole is closed when nobody alive can own it and its owner was evicted, and not before.
 fn a_hole_is_closed_after_its_writer_was_evicted<T: AnyTier>([alice, bob, carol]: [&T; 3]) {
     created(alice);
     let before = write(alice, 1, 2);
-    let (id, position) = die(bob);
+    let (dead, position) = die(bob, 300);
+    let id = dead.id();
     let mut quiet = Writer::open_as(carol, LOG, "a quiet one").unwrap();
     quiet.keep_alive().unwrap();
     let after = write(alice, 2, 3);
@@ -86,7 +80,8 @@ fn a_slow_writer_is_waited_for() {
     let [alice, bob, carol] = &on_shared_memory();
     created(alice);
     // It stands for a writer that is slow: registered, and its place not written.
-    let (id, position) = die(bob);
+    let (slow, position) = die(bob, 300);
+    let id = slow.id();
     let after = write(alice, 1, 2);
     let mut cleaner = Cleaner::open(carol, LOG).unwrap();
     let begin = std::time::Instant::now();
@@ -108,11 +103,11 @@ fn a_slow_writer_is_waited_for() {
 fn a_log_full_of_holes_has_room_again() {
     let [alice, bob, _] = &on_shared_memory();
     created(alice);
-    let dead: Vec<u64> = (0..9).map(|_| die(bob).0).collect();
+    let dead: Vec<_> = (0..9).map(|_| die(bob, 336).0).collect();
     let mut writer = Writer::open(alice, LOG).unwrap();
     writer.append(&[2; 900]).unwrap();
     assert!(matches!(writer.commit_within(Duration::from_millis(5)), Err(LogError::Full { .. })));
-    dead.iter().for_each(|id| evict(alice, LOG, *id).unwrap());
+    dead.iter().for_each(|dead| evict(alice, LOG, dead.id()).unwrap());
     std::thread::scope(|scope| {
         let cleaning = scope.spawn(|| clean(bob, 1));
         assert_eq!(writer.commit().unwrap(), cleaning.join().unwrap()[0].position);

@@ -1,6 +1,6 @@
 //! Three machines in virtual time: writers of all nodes, a cleaner and a reader.
 
-use crate::cluster::{LOG, check, clean, created, follow, in_virtual_time, sleep, write};
+use crate::cluster::{LOG, check, clean, created, die, follow, in_virtual_time, sleep, write};
 use dunlin_app_log::{Writer, evict, status};
 use dunlin_fabric::{Fabric, Host};
 use dunlin_fabric_sim::Sim;
@@ -64,12 +64,9 @@ fn writers_that_die_and_are_evicted_leave_no_trace() {
             let cleaning = spawn(&tiers[1], move |tier| clean(tier, all));
             let dying = spawn(&tiers[2], |tier| {
                 for round in 0..4 {
-                    let mut dead = Writer::open(tier, LOG).unwrap();
-                    let id = dead.id();
-                    dead.append(&[round; 200]).unwrap();
-                    dead.reserve_and_vanish().unwrap();
-                    sleep(tier, Duration::from_millis(u64::from(round) * 9));
-                    evict(tier, LOG, id).unwrap();
+                    let (dead, _) = die(tier, 200);
+                    sleep(tier, Duration::from_millis(round * 9));
+                    evict(tier, LOG, dead.id()).unwrap();
                 }
             });
             let writing: Vec<_> = (0..WRITERS)
