@@ -58,8 +58,8 @@ pub struct Hole {
 }
 
 impl<T: AnyTier> Cleaner<T> {
-    /// Opens a log for cleaning. If another cleaner has it, this waits for the lease's time, and takes over if the other
-    /// one does nothing meanwhile. Needs READ and WRITE.
+    /// Opens a log for cleaning. If another cleaner has it, this waits for the lease's time, and takes over if the
+    /// other one does nothing meanwhile. Needs READ and WRITE.
     ///
     /// # Errors
     /// [`LogError::Cleaning`] if another cleaner is active; there is no such log, it is damaged, or the tier fails.
@@ -101,8 +101,8 @@ impl<T: AnyTier> Cleaner<T> {
     /// Call it again within the lease's time, also if there is nothing to clean.
     ///
     /// # Errors
-    /// [`LogError::LostLease`] if another cleaner has taken over; the log is damaged, or the tier fails. Transactions that
-    /// were handed on since the room was last given back may be handed on again by the next cleaner.
+    /// [`LogError::LostLease`] if another cleaner has taken over; the log is damaged, or the tier fails. Transactions
+    /// that were handed on since the room was last given back may be handed on again by the next cleaner.
     pub fn clean(
         &mut self,
         mut hand_on: impl FnMut(&Transaction<'_>) -> ControlFlow<()>,

@@ -1,5 +1,5 @@
-//! LITE-Log (LITE, SOSP 2017, section 8.1): a global log in the memory tier. Creation, commits, cleaning and reading are
-//! one-sided operations on two regions; no code of the log runs at the node that stores it.
+//! LITE-Log (LITE, SOSP 2017, section 8.1): a global log in the memory tier. Creation, commits, cleaning and reading
+//! are one-sided operations on two regions; no code of the log runs at the node that stores it.
 //!
 //! ```text
 //! create, status, evict, destroy    the log as a whole                                  log.rs
@@ -26,26 +26,28 @@
 //!
 //! # Cleaning
 //!
-//! One cleaner at a time hands transactions on in the order of their positions, and moves the head. It holds a lease: a
-//! word with its number and a count that it raises. Another cleaner that sees the word unchanged for the lease's time, by
-//! its own clock, takes over. The head moves by COMPARE_SWAP and not by the paper's FETCH_ADD, so that a cleaner that lost
-//! its lease without noticing gives no room back twice. Each transaction is handed on exactly once, unless a cleaner ends
-//! or loses its lease between handing on and moving the head: the next one hands the same positions on again.
+//! One cleaner at a time hands transactions on in the order of their positions, and moves the head. It holds a lease:
+//! a word with its number and a count that it raises. Another cleaner that sees the word unchanged for the lease's
+//! time, by its own clock, takes over. The head moves by COMPARE_SWAP and not by the paper's FETCH_ADD, so that a
+//! cleaner that lost its lease without noticing gives no room back twice. Each transaction is handed on exactly once,
+//! unless a cleaner ends or loses its lease between handing on and moving the head: the next one hands the same
+//! positions on again.
 //!
 //! # Holes
 //!
-//! A writer that dies between its FETCH_ADD and its WRITE leaves a hole. A slow writer looks the same, and its late WRITE
-//! would land in a newer transaction. So the cleaner closes a hole only if no writer can own it. Writers register in a
-//! table, and have one transaction under way at most. A registered writer does not own a hole if a transaction of it
-//! stands behind the hole, or if it said so later: by [`Writer::keep_alive`], or while it waited for room. A writer leaves
-//! the table when it is dropped. A writer whose process died stays in the table until somebody who knows that it has ended calls [`evict`].
-//! Until then the cleaner waits, the log fills up, and [`Cleaned::hole`] names the writers to look at.
+//! A writer that dies between its FETCH_ADD and its WRITE leaves a hole. A slow writer looks the same, and its late
+//! WRITE would land in a newer transaction. So the cleaner closes a hole only if no writer can own it. Writers
+//! register in a table, and have one transaction under way at most. A registered writer does not own a hole if a
+//! transaction of it stands behind the hole, or if it said so later: by [`Writer::keep_alive`], or while it waited
+//! for room. A writer leaves the table when it is dropped. A writer whose process died stays in the table until
+//! somebody who knows that it has ended calls [`evict`]. Until then the cleaner waits, the log fills up, and
+//! [`Cleaned::hole`] names the writers to look at.
 //!
 //! # Limits
 //!
-//! * The tier does not tell which process has ended, so [`evict`] is an assertion of the caller. A writer that was evicted
-//!   and runs on may damage a newer transaction with a WRITE that it began before; it notices before any WRITE that had
-//!   to wait for room. Readers find such damage by the checksum: it is a hole again.
+//! * The tier does not tell which process has ended, so [`evict`] is an assertion of the caller. A writer that was
+//!   evicted and runs on may damage a newer transaction with a WRITE that it began before; it notices before any
+//!   WRITE that had to wait for room. Readers find such damage by the checksum: it is a hole again.
 //! * A failed WRITE may still be under way. Its writer refuses further commits, and stays in the table.
 //! * Users with the right to write the regions can damage the log. Damage of the metadata is a typed error.
 #![forbid(unsafe_code)]

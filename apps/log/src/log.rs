@@ -12,8 +12,8 @@ use std::time::Duration;
 pub struct LogConfig {
     /// Bytes that the log holds, rounded up to a multiple of 64. Default: 1 MiB.
     pub capacity: u64,
-    /// The longest transaction in bytes, with 32 bytes of its own and 4 of each entry. Default: an eighth of the capacity,
-    /// at most 1 MiB.
+    /// The longest transaction in bytes, with 32 bytes of its own and 4 of each entry. Default: an eighth of the
+    /// capacity, at most 1 MiB.
     pub longest: Option<u64>,
     /// The most writers at the same time. Default: 256.
     pub writers: u32,
@@ -21,8 +21,8 @@ pub struct LogConfig {
     pub lease: Duration,
     /// The time for which a hole stands before a cleaner examines whether somebody can still write it. Default: 1 s.
     pub hole_time: Duration,
-    /// The nodes that store the log, and the grants of its regions. A writer and a cleaner need READ and WRITE, a reader
-    /// needs READ. Default: this node, no grants.
+    /// The nodes that store the log, and the grants of its regions. A writer and a cleaner need READ and WRITE, a
+    /// reader needs READ. Default: this node, no grants.
     pub place: Spec,
 }
 

@@ -19,7 +19,8 @@ pub enum Start {
     Oldest,
     /// The next transaction that is reserved.
     Newest,
-    /// A position that an earlier reader returned. Cleaned transactions can be read as long as nothing was written over them.
+    /// A position that an earlier reader returned. Cleaned transactions can be read as long as nothing was written
+    /// over them.
     At(u64),
 }
 
@@ -69,7 +70,8 @@ impl<T: AnyTier> Tail<T> {
     /// Returns the next transaction, or `None` if there is none yet. Holes that a cleaner has closed are passed over.
     ///
     /// # Errors
-    /// [`LogError::Behind`] if the log was cleaned and written over at this position; the log is damaged, or the tier fails.
+    /// [`LogError::Behind`] if the log was cleaned and written over at this position; the log is damaged, or the tier
+    /// fails.
     pub fn read(&mut self) -> Result<Option<Transaction<'_>>, LogError> {
         let found = self.find()?;
         Ok(found.map(|header| self.window.transaction(header)))

@@ -67,8 +67,8 @@ impl Window {
         }
     }
 
-    /// Returns the first position from `from` on, before `end`, at which a whole transaction begins, or `end`. Reads all
-    /// of it again.
+    /// Returns the first position from `from` on, before `end`, at which a whole transaction begins, or `end`. Reads
+    /// all of it again.
     pub(crate) fn next_whole<T: AnyTier>(
         &mut self,
         of: &Regions<T>,

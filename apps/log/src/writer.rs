@@ -33,7 +33,8 @@ pub struct Writer<T: AnyTier> {
 }
 
 impl<T: AnyTier> Writer<T> {
-    /// Opens a log for writing, and registers a writer with the number of its process as its label. Needs READ and WRITE.
+    /// Opens a log for writing, and registers a writer with the number of its process as its label. Needs READ and
+    /// WRITE.
     ///
     /// # Errors
     /// There is no such log, it is damaged or has all its writers, or the tier fails.
@@ -223,8 +224,8 @@ impl<T: AnyTier> Writer<T> {
         }
     }
 
-    /// States that this writer has nothing under way, so that it does not keep a cleaner from closing a hole. A writer that
-    /// commits rarely calls this from time to time.
+    /// States that this writer has nothing under way, so that it does not keep a cleaner from closing a hole. A
+    /// writer that commits rarely calls this from time to time.
     ///
     /// # Errors
     /// The writer was evicted or is broken, a reservation still waits for room, or the tier fails.

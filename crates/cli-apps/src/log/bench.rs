@@ -1,4 +1,5 @@
-//! `dunlin apps log bench`: the rate of commits beside that of the two operations of the tier that a commit consists of.
+//! `dunlin apps log bench`: the rate of commits beside that of the two operations of the tier that a commit consists
+//! of.
 
 use super::failure;
 use crate::attach::AttachArguments;
