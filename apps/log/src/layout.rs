@@ -203,9 +203,7 @@ mod tests {
         for (head, tail) in [(0, 0), (64, 64), (0, most), (1 << 40, (1 << 40) + most)] {
             SHAPE.check_words(Words { head, tail }).unwrap();
         }
-        for (head, tail) in
-            [(64, 0), (0, most + 64), (1, 64), (0, 65), (0, u64::MAX), (u64::MAX & !63, u64::MAX & !63)]
-        {
+        for (head, tail) in [(64, 0), (0, most + 64), (1, 64), (0, 65), (0, u64::MAX), (!63, !63)] {
             let checked = SHAPE.check_words(Words { head, tail });
             assert!(matches!(checked, Err(LogError::Damaged { .. })), "{head} {tail}");
         }
