@@ -96,7 +96,7 @@ impl<T: AnyTier> Cleaner<T> {
     }
 
     /// Hands all transactions that are whole to `hand_on`, in the order of their positions, and gives their room back.
-    /// Returns without waiting if there is none. The transaction for which `hand_on` breaks stays in the log.
+    /// Returns without waiting if nothing is whole. The transaction for which `hand_on` breaks stays in the log.
     ///
     /// Call it again within the lease's time, also if there is nothing to clean.
     ///
@@ -191,7 +191,7 @@ impl<T: AnyTier> Cleaner<T> {
         if end == position {
             return Ok(false);
         }
-        // A writer has one transaction under way, so whoever has a transaction behind the hole has none in it.
+        // A writer has one transaction under way, so a writer of a transaction behind the hole has nothing in it.
         let (mut innocent, mut at) = (BTreeSet::new(), end);
         while at < tail {
             match self.window.at(&self.regions, at, tail)? {

@@ -40,7 +40,7 @@ pub enum LogError {
     },
     /// The metadata makes no sense: the region is no log, or somebody wrote to it.
     #[error(
-        "the metadata of the log is damaged: {what}. Destroy the log, or find out who writes to its regions"
+        "the metadata of the log is damaged: {what}. Destroy the log, or find the program that writes to its regions"
     )]
     Damaged {
         /// The finding.
@@ -99,7 +99,7 @@ pub enum LogError {
         /// The number of the other cleaner.
         owner: u32,
     },
-    /// Another cleaner has taken over. What was handed on since the last success may be handed on again.
+    /// Another cleaner has taken over. Transactions that were handed on since the last success may be handed on again.
     #[error("another cleaner has taken over: this one took longer than its lease")]
     LostLease,
     /// The reader's position was cleaned and written over.

@@ -41,11 +41,11 @@
 //! transaction of it stands behind the hole, or if it said so later: by [`Writer::keep_alive`], or while it waited
 //! for room. A writer leaves the table when it is dropped. A writer whose process died stays in the table until
 //! somebody who knows that it has ended calls [`evict`]. Until then the cleaner waits, the log fills up, and
-//! [`Cleaned::hole`] names the writers to look at.
+//! [`Cleaned::hole`] names the writers that may own the hole.
 //!
 //! # Limits
 //!
-//! * The tier does not tell which process has ended, so [`evict`] is an assertion of the caller. A writer that was
+//! * The tier does not report which process has ended, so [`evict`] is an assertion of the caller. A writer that was
 //!   evicted and runs on may damage a newer transaction with a WRITE that it began before; it notices before any
 //!   WRITE that had to wait for room. Readers find such damage by the checksum: it is a hole again.
 //! * A failed WRITE may still be under way. Its writer refuses further commits, and stays in the table.

@@ -44,7 +44,7 @@ impl Header {
 pub(crate) enum Found {
     /// A whole transaction.
     Whole(Header),
-    /// The first so many bytes may be a transaction, and fewer were given.
+    /// A transaction may be here, and this number of its bytes is needed to find out.
     Needs(usize),
     /// No whole transaction of this position: none, a part of one, or one of another lap.
     Nothing,

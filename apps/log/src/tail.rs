@@ -67,7 +67,7 @@ impl<T: AnyTier> Tail<T> {
         self.position
     }
 
-    /// Returns the next transaction, or `None` if there is none yet. Holes that a cleaner has closed are passed over.
+    /// Returns the next transaction, or `None` if it is not there yet. Holes that a cleaner has closed are passed over.
     ///
     /// # Errors
     /// [`LogError::Behind`] if the log was cleaned and written over at this position; the log is damaged, or the tier

@@ -240,7 +240,8 @@ impl<T: AnyTier> Writer<T> {
 
 impl<T: AnyTier> Drop for Writer<T> {
     fn drop(&mut self) {
-        // What is broken may still be under way. A writer that cannot leave stays in the table until it is evicted.
+        // A WRITE of a broken writer may still be under way. A writer that cannot leave stays in the table until it
+        // is evicted.
         if self.is_registered && !self.is_broken {
             let _ = self.regions.metadata.compare_swap(self.row, self.id, 0);
         }

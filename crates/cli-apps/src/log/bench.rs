@@ -74,7 +74,7 @@ struct Floor {
 }
 
 impl Floor {
-    /// Does what a commit does to the tier.
+    /// Does the two operations of a commit.
     fn commit(&self, bytes: &[u8]) -> Result<(), LogError> {
         let extent = (bytes.len() as u64).next_multiple_of(64);
         let position = self.word.fetch_add(0, extent)?;

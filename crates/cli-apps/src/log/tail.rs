@@ -9,8 +9,8 @@ use dunlin_command::output::{self, Failure};
 use std::time::Duration;
 
 const AFTER_HELP: &str = "\
-Prints each entry on a line, and ends at the end of the log unless --follow is given. What a
-cleaner took out can be read as long as nothing was written over it.
+Prints each entry on a line, and ends at the end of the log unless --follow is given.
+Transactions that a cleaner took out can be read as long as nothing was written over them.
 
 Examples:
   dunlin apps log tail orders
@@ -32,7 +32,7 @@ pub(super) struct TailArguments {
     /// Where to begin: oldest, newest, or a position
     #[arg(long, default_value = "oldest", value_parser = start, value_name = "POSITION")]
     from: Start,
-    /// End after so many transactions
+    /// End after this number of transactions
     #[arg(long, value_name = "N")]
     count: Option<u64>,
     /// Print the position of the transaction before each entry
