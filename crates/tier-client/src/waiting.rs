@@ -18,10 +18,6 @@ const WINDOW: u16 = 256;
 /// The time that a call waits for a connection.
 const CONNECTING: Duration = Duration::from_secs(1);
 
-/// Attempts to join a connection to this process: the client may replace a connection that is new by another one, if
-/// many threads make the first call at the same time.
-const ATTEMPTS: u32 = 4;
-
 /// The connection, which the first call makes.
 #[derive(Debug)]
 pub(crate) struct Waiting<P: Fabric>(Mutex<Option<AsyncClient<P>>>);
@@ -92,10 +88,7 @@ impl<P: Fabric> Waiting<P> {
             block_on(host, client.within(left).call(function, payload)).map(|answer| answer.to_vec())
         };
         let mut answer = outcome(function, ask(function, payload), &mut take);
-        for _ in 0..ATTEMPTS {
-            if !matches!(answer, Err(Failed::Problem(Problem::NotAttached))) {
-                break;
-            }
+        if matches!(answer, Err(Failed::Problem(Problem::NotAttached))) {
             // The connection is new. Another thread may join it to this process meanwhile: that is malformed then.
             let mut attach = Vec::new();
             ProcessRequest::Attach { secret: Some(secret) }.encode_into(&mut attach);

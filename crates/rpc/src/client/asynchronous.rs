@@ -252,16 +252,17 @@ impl<F: Fabric> Connection<F> {
         }
     }
 
-    /// Starts to reconnect on a new thread if `lost`, unless one is already connecting or the back-off
-    /// forbids it.
+    /// Starts to reconnect on a new thread if `lost`, unless one is already connecting, the back-off forbids it, or
+    /// another thread has connected since this one found no connection.
     fn reconnect_if(self: &Arc<Self>, lost: bool) {
         if lost {
-            self.reconnect();
+            self.reconnect(false);
         }
     }
 
+    /// As [`reconnect_if`](Connection::reconnect_if); also replaces a connection that accepts calls, if it is `drained`.
     #[cold]
-    fn reconnect(self: &Arc<Self>) {
+    fn reconnect(self: &Arc<Self>, drained: bool) {
         let host = self.hub.inner().fabric.host().clone();
         {
             // Lock order: the hub before the connection.
@@ -269,6 +270,10 @@ impl<F: Fabric> Connection<F> {
             let mut old = {
                 let mut state = self.state();
                 if state.connecting || !state.backoff.is_due(host.now()) {
+                    return;
+                }
+                let lanes = state.lanes.all();
+                if !drained && !lanes.is_empty() && lanes.iter().all(|lane| locked.core.is_usable(*lane)) {
                     return;
                 }
                 state.connecting = true;
@@ -612,9 +617,11 @@ impl<F: Fabric> Future for Call<F> {
         if poll.is_pending() && this.client.busy() && !unready {
             context.waker().wake_by_ref();
         }
-        let lost =
-            matches!(&poll, Poll::Ready(Err(CallError::NotExecuted(Cause::Disconnected | Cause::Draining))));
-        this.client.0.reconnect_if(lost || unready);
+        match &poll {
+            Poll::Ready(Err(CallError::NotExecuted(Cause::Draining))) => this.client.0.reconnect(true),
+            Poll::Ready(Err(CallError::NotExecuted(Cause::Disconnected))) => this.client.0.reconnect_if(true),
+            _ => this.client.0.reconnect_if(unready),
+        }
         poll
     }
 }

@@ -18,6 +18,7 @@ use std::time::Duration;
 tests!(
     what_is_shared_can_be_shared,
     many_threads_share_a_hub,
+    threads_that_make_the_first_call_share_one_connection,
     who_waits_for_room_is_woken,
     who_waits_for_room_is_woken_by_the_deadline,
     a_hub_may_be_dropped_on_its_own_wake_thread,
@@ -304,6 +305,43 @@ fn who_waits_for_room_is_in_the_queue_once() {
         assert_eq!(count.woken(), 1, "{name}: once, though it was polled often, and another was dropped");
         assert_eq!(*block_on(waits).unwrap(), *b"waits", "{name}");
     }
+}
+
+/// Counts connections.
+#[derive(Default)]
+struct Opened(AtomicU64);
+
+impl ConnectionObserver for Opened {
+    fn opened(&self, _: u64, _: &dunlin_fabric::PeerIdentity, _: &str) -> Result<(), String> {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        Ok(())
+    }
+
+    fn closed(&self, _: u64) {}
+}
+
+/// A thread that found no connection must not replace the one that another thread has made since.
+fn threads_that_make_the_first_call_share_one_connection() {
+    const ROUNDS: u64 = 400;
+    let opened = Arc::new(Opened::default());
+    let fabric = fabric();
+    let echo = |request: &Request<'_>, reply: &mut Reply<'_>| Ok(reply.write(request.payload)?);
+    let builder = ServerBuilder::new(&fabric).observe(Arc::clone(&opened) as _);
+    let server = builder
+        .function(ECHO, FunctionMode::Worker)
+        .serve(&unique("first"), move |_| Box::new(echo))
+        .unwrap();
+    for _ in 0..ROUNDS {
+        let hub = AsyncHub::new(&fabric).unwrap();
+        let config = ClientConfig { lazy: true, wait_for_ready: HANG, ..ClientConfig::default() };
+        let client = AsyncClient::connect(&hub, server.address(), config).unwrap();
+        std::thread::scope(|scope| {
+            for _ in 0..48 {
+                scope.spawn(|| assert_eq!(*block_on(client.call(ECHO, b"first")).unwrap(), *b"first"));
+            }
+        });
+    }
+    assert_eq!(opened.0.load(Ordering::SeqCst), ROUNDS);
 }
 
 /// Threads call continuously while the server's process is killed and restarted three times.
