@@ -5,10 +5,10 @@ mod bench;
 mod clean;
 mod tail;
 
-use crate::attach::AttachArguments;
 use clap::{Args, Subcommand};
 use dunlin_app_log::{LogConfig, LogError, create, destroy, evict, status};
 use dunlin_command::arguments;
+use dunlin_command::attach::AttachArguments;
 use dunlin_command::output::{self, Failure};
 use dunlin_report::{Row, Unit, table};
 use dunlin_tier_client::{Rights, Spec};

@@ -1,6 +1,5 @@
 //! The program of `dunlin apps`: applications on the memory tier, attached to the node of this host.
 
-mod attach;
 mod log;
 
 use clap::{ArgAction, Args, CommandFactory as _, Parser, Subcommand};

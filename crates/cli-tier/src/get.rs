@@ -1,7 +1,7 @@
 //! `dunlin tier get`: streams the bytes of a region to a file or to standard output.
 
-use crate::attach::{AttachArguments, operation_failure, request_failure};
 use clap::Args;
+use dunlin_command::attach::AttachArguments;
 use dunlin_command::interrupt::Interrupt;
 use dunlin_command::output::{self, Failure};
 use dunlin_command::{arguments, progress};
@@ -80,7 +80,7 @@ impl Drop for Partial<'_> {
 pub(crate) fn run(arguments: &GetArguments) -> Result<ExitCode, Failure> {
     let interrupt = Interrupt::install()?;
     let tier = arguments.attach.attach()?;
-    let region = tier.map(&arguments.name, Rights::READ).map_err(request_failure)?;
+    let region = tier.map(&arguments.name, Rights::READ).map_err(Failure::new)?;
     let left = region.len().saturating_sub(arguments.offset);
     let length = arguments.length.unwrap_or(left);
     if arguments.offset > region.len() || length > left {
@@ -98,7 +98,7 @@ pub(crate) fn run(arguments: &GetArguments) -> Result<ExitCode, Failure> {
     while done < length {
         interrupt.check()?;
         let part = &mut buffer[..AT_ONCE.min(length - done) as usize];
-        region.read(arguments.offset + done, part).map_err(operation_failure)?;
+        region.read(arguments.offset + done, part).map_err(Failure::new)?;
         match &mut partial {
             Some(partial) => partial
                 .file

@@ -1,7 +1,7 @@
 //! `dunlin node ls` and `dunlin tier ls`: lists regions with a name.
 
-use crate::attach::{AttachArguments, request_failure};
 use clap::Args;
+use dunlin_command::attach::AttachArguments;
 use dunlin_command::output::{self, Failure};
 use dunlin_report::{Row, Unit, table};
 use dunlin_tier_client::{Listed, RequestError, Tier};
@@ -40,12 +40,12 @@ fn of_node(tier: &Tier, node: &str) -> Result<Vec<Listed>, RequestError> {
 pub(crate) fn run(arguments: &ListArguments, only_own: bool) -> Result<ExitCode, Failure> {
     let tier = arguments.attach.attach()?;
     let own = tier.node().to_owned();
-    let nodes = if only_own { vec![own.clone()] } else { tier.status().map_err(request_failure)?.nodes };
+    let nodes = if only_own { vec![own.clone()] } else { tier.status().map_err(Failure::new)?.nodes };
     let (mut rows, mut missing) = (Vec::new(), false);
     for node in nodes {
         let mut regions = match of_node(&tier, &node) {
             Ok(regions) => regions,
-            Err(error) if node == own => return Err(request_failure(error)),
+            Err(error) if node == own => return Err(Failure::new(error)),
             Err(error) => {
                 missing = true;
                 output::note(format_args!("warning: regions of {node} are not listed: {error}"));

@@ -1,6 +1,5 @@
 //! The program of `dunlin node` and `dunlin tier`: the node of the memory tier on this host, and its regions.
 
-mod attach;
 mod get;
 mod list;
 mod node;

@@ -1,11 +1,11 @@
 //! `dunlin node`: runs the node of this host, and shows what it does.
 
-use crate::attach::{AttachArguments, request_failure};
 use crate::list::{self, ListArguments};
 use clap::{Args, Subcommand};
 use dunlin::fabric::{AllowPolicy, Fabric, ShmConfig, ShmFabric};
 use dunlin::{Address, on_fabric};
 use dunlin_command::arguments::{self, DeviceArguments};
+use dunlin_command::attach::AttachArguments;
 use dunlin_command::child;
 use dunlin_command::interrupt::Interrupt;
 use dunlin_command::output::{self, Failure};
@@ -225,7 +225,7 @@ fn serve_on<F: Fabric>(
 
 fn status(arguments: &StatusArguments) -> Result<ExitCode, Failure> {
     let tier = arguments.attach.attach()?;
-    let status = tier.status().map_err(request_failure)?;
+    let status = tier.status().map_err(Failure::new)?;
     let bytes = |bytes: u64| Unit::Bytes.format(bytes as f64);
     output::print_line(format_args!(
         "node {}: {} of memory, {} free, {} being zeroed; {} requests answered, {} refused",

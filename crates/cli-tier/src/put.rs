@@ -1,7 +1,7 @@
 //! `dunlin tier put`: makes a region of a file, of standard input or of a text.
 
-use crate::attach::{AttachArguments, operation_failure, request_failure};
 use clap::Args;
+use dunlin_command::attach::AttachArguments;
 use dunlin_command::interrupt::Interrupt;
 use dunlin_command::output::{self, Failure};
 use dunlin_command::{arguments, progress};
@@ -180,7 +180,7 @@ fn write(
             ))
             .help("give a larger --size"));
         }
-        region.write(at, &part).map_err(operation_failure)?;
+        region.write(at, &part).map_err(Failure::new)?;
         at += part.len() as u64;
         bar.set_position(at);
     };
@@ -206,7 +206,7 @@ pub(crate) fn run(arguments: &PutArguments) -> Result<ExitCode, Failure> {
     let begin = Instant::now();
     let region = tier.malloc(length, spec).map_err(|error| {
         let help = format!("if the name is taken, free its region: dunlin tier free {}", arguments.name);
-        request_failure(error).help(help)
+        Failure::new(error).help(help)
     })?;
     let written = match write(&region, input, &arguments.name, &interrupt) {
         Ok(written) => written,

@@ -1,10 +1,10 @@
 //! `dunlin tier`: regions with a name, from the command line.
 
-use crate::attach::{AttachArguments, request_failure};
 use crate::get::{self, GetArguments};
 use crate::list::{self, ListArguments};
 use crate::put::{self, PutArguments};
 use clap::{Args, Subcommand};
+use dunlin_command::attach::AttachArguments;
 use dunlin_command::output::Failure;
 use dunlin_tier_client::Rights;
 use std::process::ExitCode;
@@ -52,8 +52,8 @@ pub(crate) fn run(arguments: &TierArguments) -> Result<ExitCode, Failure> {
         TierCommand::Ls(arguments) => list::run(arguments, false),
         TierCommand::Free(arguments) => {
             let tier = arguments.attach.attach()?;
-            let region = tier.map(&arguments.name, Rights::MASTER).map_err(request_failure)?;
-            region.free().map_err(request_failure)?;
+            let region = tier.map(&arguments.name, Rights::MASTER).map_err(Failure::new)?;
+            region.free().map_err(Failure::new)?;
             Ok(ExitCode::SUCCESS)
         }
     }

@@ -1,5 +1,6 @@
 //! Parts shared by the programs of the `dunlin` command: common options, results and errors with advice,
-//! exit statuses, signals, progress, logging, child processes, and the other programs that `dunlin` runs.
+//! exit statuses, signals, progress, logging, child processes, the attachment to the node of this host, and the other
+//! programs that `dunlin` runs.
 //!
 //! This crate contains code that at least two programs use. Commands and measurements belong elsewhere.
 //!
@@ -7,6 +8,7 @@
 //! wrong usage; 130 or 143 ended by SIGINT or SIGTERM.
 
 pub mod arguments;
+pub mod attach;
 pub mod child;
 pub mod describe;
 pub mod interrupt;

@@ -1,9 +1,9 @@
 //! `dunlin apps log append`: commits entries from arguments or standard input.
 
 use super::failure;
-use crate::attach::AttachArguments;
 use clap::Args;
 use dunlin_app_log::{LogError, Writer};
+use dunlin_command::attach::AttachArguments;
 use dunlin_command::interrupt::Interrupt;
 use dunlin_command::output::{self, Failure};
 use dunlin_command::{arguments, progress};

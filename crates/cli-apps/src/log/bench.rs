@@ -2,9 +2,9 @@
 //! of.
 
 use super::failure;
-use crate::attach::AttachArguments;
 use clap::Args;
 use dunlin_app_log::{Cleaner, LogConfig, LogError, Writer, create, destroy};
+use dunlin_command::attach::AttachArguments;
 use dunlin_command::interrupt::Interrupt;
 use dunlin_command::output::{self, Failure, ReportArguments};
 use dunlin_command::{arguments, progress};

@@ -2,10 +2,10 @@
 
 use super::failure;
 use super::tail::lines;
-use crate::attach::AttachArguments;
 use clap::Args;
 use dunlin_app_log::{Cleaner, Hole};
 use dunlin_command::arguments;
+use dunlin_command::attach::AttachArguments;
 use dunlin_command::interrupt::Interrupt;
 use dunlin_command::output::{self, Failure};
 use dunlin_report::Unit;

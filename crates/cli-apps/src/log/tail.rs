@@ -1,9 +1,9 @@
 //! `dunlin apps log tail`: prints the entries of a log without changing it.
 
 use super::failure;
-use crate::attach::AttachArguments;
 use clap::Args;
 use dunlin_app_log::{LogError, Start, Tail, Transaction};
+use dunlin_command::attach::AttachArguments;
 use dunlin_command::interrupt::Interrupt;
 use dunlin_command::output::{self, Failure};
 use std::time::Duration;

@@ -1,28 +1,28 @@
 //! The attachment of a command to the node of this host.
 
+use crate::output::Failure;
 use clap::Args;
 use dunlin::Address;
 use dunlin::errors::{ConnectError, DialError};
-use dunlin_command::output::Failure;
-use dunlin_tier_client::{AttachConfig, AttachError, OperationError, RequestError, Tier, default_address};
+use dunlin_tier_client::{AttachConfig, AttachError, Tier, default_address};
 
 /// Options that select the node of this host.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct AttachArguments {
+pub struct AttachArguments {
     /// Address at which the node serves processes [default: DUNLIN_NODE, or shm:dunlin-node-UID]
     #[arg(long, value_name = "ADDRESS")]
     node: Option<Address>,
 }
 
 impl AttachArguments {
-    /// Attaches this process.
-    pub(crate) fn attach(&self) -> Result<Tier, Failure> {
+    /// Attaches this process. Blocks for 5 s at most. An error includes advice.
+    pub fn attach(&self) -> Result<Tier, Failure> {
         let address = match &self.node {
             Some(address) => address.clone(),
             None => default_address().map_err(AttachError::from).map_err(attach_failure)?,
         };
         let config = AttachConfig { program: "dunlin".to_owned(), ..AttachConfig::new(address) };
-        Tier::attach_with(&dunlin_command::shared_memory()?, config).map_err(attach_failure)
+        Tier::attach_with(&crate::shared_memory()?, config).map_err(attach_failure)
     }
 }
 
@@ -41,14 +41,4 @@ fn attach_failure(error: AttachError) -> Failure {
         Some(help) => failure.help(help),
         None => failure,
     }
-}
-
-/// Returns the failure of a request.
-pub(crate) fn request_failure(error: RequestError) -> Failure {
-    Failure::new(error)
-}
-
-/// Returns the failure of an operation on bytes.
-pub(crate) fn operation_failure(error: OperationError) -> Failure {
-    Failure::new(error)
 }
