@@ -185,20 +185,21 @@ fn section(body: &mut String, name: &str, command: &Description) {
 
 fn errors() -> Result<String> {
     let mut body = String::new();
-    for (krate, title) in [
-        ("rpc", "The engine"),
-        ("fabric", "Fabrics"),
-        ("transport", "Addresses and transports"),
-        ("thrift", "Typed services"),
-        ("kv", "The key-value store"),
-        ("hatkv", "HatKV"),
-        ("tier", "The memory tier: records and handles"),
-        ("tier-node", "The memory tier: nodes"),
-        ("tier-client", "The memory tier: attached processes"),
+    for (folder, title) in [
+        ("crates/rpc", "The engine"),
+        ("crates/fabric", "Fabrics"),
+        ("crates/transport", "Addresses and transports"),
+        ("crates/thrift", "Typed services"),
+        ("crates/kv", "The key-value store"),
+        ("crates/hatkv", "HatKV"),
+        ("crates/tier", "The memory tier: records and handles"),
+        ("crates/tier-node", "The memory tier: nodes"),
+        ("crates/tier-client", "The memory tier: attached processes"),
+        ("apps/log", "The log on the memory tier"),
     ] {
         let _ = write!(body, "\n## {title}\n");
-        for error in sources::errors_of(krate)? {
-            body.push_str(&error_section(krate, &error));
+        for error in sources::errors_of(folder)? {
+            body.push_str(&error_section(folder.trim_start_matches("crates/"), &error));
         }
     }
     Ok(page(

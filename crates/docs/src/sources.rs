@@ -32,10 +32,10 @@ pub struct Enum {
     pub variants: Vec<Variant>,
 }
 
-/// The public error enums of a crate's sources, in the order of files and lines.
-pub fn errors_of(krate: &str) -> Result<Vec<Enum>> {
+/// The public error enums of the sources in a crate's folder, in the order of files and lines.
+pub fn errors_of(folder: &str) -> Result<Vec<Enum>> {
     let mut found = Vec::new();
-    for file in files(&root().join("crates").join(krate).join("src"), "rs") {
+    for file in files(&root().join(folder).join("src"), "rs") {
         found.extend(enums(&file)?.into_iter().filter(is_error).map(|item| describe(&item)));
     }
     Ok(found)

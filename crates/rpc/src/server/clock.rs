@@ -1,9 +1,10 @@
 //! A worker's knowledge of the time, with few readings of the clock.
 //!
 //! A call has waited if a handler ran between its arrival and its own dispatch. The worker therefore reads
-//! the clock after handlers and not before calls: after each handler that takes long, and after several that
-//! have proved short. Between two readings it knows a lower bound of the time, which is all that the check of
-//! a deadline needs. While nothing runs, that bound stays close to the time by readings in idle polls.
+//! the clock after handlers and not before calls: after each handler that takes long, after several that
+//! have proved short, and before a call with little time left. Between two readings it knows a lower bound of the
+//! time, which is all that the check of a deadline needs. While nothing runs, that bound stays close to the time by
+//! readings in idle polls.
 
 use super::dispatch::Dispatcher;
 use crate::service::NEVER;
@@ -17,6 +18,9 @@ const READ_AFTER: u32 = 20_000;
 const MOST_UNREAD: u32 = 16;
 /// The longest time of a short handler, in nanoseconds, with the time of the polls around it.
 const SHORT: u32 = 10_000;
+/// The time left, in nanoseconds, below which a call is checked by a reading that is newer than all handlers: a single
+/// long run of a handler that is short as a rule would make it late.
+const CLOSE: Nanos = 1_000_000;
 /// The estimate for a handler that is not known to be short. It falls below [`READ_AFTER`] when the handler was
 /// short 15 times in a row.
 const UNKNOWN: u32 = 64 * READ_AFTER;
@@ -155,11 +159,15 @@ impl WorkerClock {
         self.rounds = [now; ROUNDS];
     }
 
-    /// Returns whether a deadline has passed. Reads the clock if handlers have run for long.
+    /// Returns whether a deadline has passed. Reads the clock if handlers have run for long, or if any has run and the
+    /// deadline is close.
     #[inline(always)]
     pub(crate) fn is_past(&mut self, host: &impl Host, deadline: Nanos) -> bool {
         if deadline == NEVER {
             return false;
+        }
+        if self.ran > 0 && deadline < self.last.saturating_add(CLOSE) {
+            self.read(host);
         }
         self.catch_up(host);
         deadline <= self.last
@@ -275,6 +283,21 @@ mod tests {
         let deadline = clock.last() + 5_000_000;
         clock.ran(1);
         assert!(clock.is_past(&host, deadline), "its function is measured again");
+    }
+
+    /// A call with little time left never begins late, however short handlers were before.
+    #[test]
+    fn no_call_with_little_time_begins_late() {
+        let (host, mut clock) = (Set::default(), WorkerClock::new(2));
+        for _ in 0..200 {
+            host.pass(100);
+            clock.ran(1);
+            clock.catch_up(&host);
+        }
+        let deadline = clock.last() + CLOSE / 2;
+        host.pass(CLOSE);
+        clock.ran(1);
+        assert!(clock.is_past(&host, deadline));
     }
 
     #[test]

@@ -16,6 +16,8 @@ use std::sync::Arc;
 /// much as several looks, and other threads' calls are seen with each look.
 const LOOKS: u32 = 8;
 
+/// The time between looks for room that other threads make by taking their results, in nanoseconds.
+const ROOM_LOOK: Nanos = 200_000;
 /// The number of requests between two looks of a thread at the clock, for the scheduling of threads.
 const LOOK_EVERY: u32 = 1024;
 
@@ -189,7 +191,8 @@ impl<F: Fabric, P: Policy<F>> Seat<F, P> {
 
     #[cold]
     fn submit_blocking(&mut self, to: (usize, u16), payload: &[u8], time: Time) -> Result<CallId, CallError> {
-        let until = time.ends(self.strand.fabric.host().now());
+        let mut now = self.strand.fabric.host().now();
+        let until = time.ends(now);
         self.begin_wait();
         loop {
             // Only a result that the caller collects makes room in a full window.
@@ -197,8 +200,10 @@ impl<F: Fabric, P: Policy<F>> Seat<F, P> {
                 self.end_wait();
                 return Err(CallError::NotExecuted(Cause::WindowFull));
             }
-            self.step(until, |_| false);
-            let left = time.left(until, self.strand.fabric.host().now());
+            let look = if P::SHARES_ROOM { now.saturating_add(ROOM_LOOK) } else { Nanos::MAX };
+            self.step(until.min(look), |_| false);
+            now = self.strand.fabric.host().now();
+            let left = time.left(until, now);
             match self.try_submit(to, payload, left) {
                 Err(CallError::NotExecuted(Cause::WindowFull)) => {}
                 done => {

@@ -335,3 +335,35 @@ fn late_answers_are_not_mixed_up() {
         }
     }
 }
+
+/// A thread that waits for room goes on when another thread has taken its result (seed 356 of the swarm).
+#[test]
+fn a_taken_result_makes_room_for_other_threads() {
+    for sharing in SHARED {
+        Sim::run(1, move |fabric| {
+            let address = Address::new(Scheme::Sim, "room").unwrap();
+            let server = serve(&fabric, &address, 1);
+            let plan = any_plan().completion(CompletionMode::Event, CompletionMode::Event);
+            let config = ClientConfig { window: 1, ..shared(plan, sharing) };
+            let mut first = Client::connect(&fabric, &address, config).unwrap();
+            let mut second = first.another().unwrap();
+            let host = fabric.host().clone();
+            let id = first.submit_on(0, ECHO, b"first").unwrap();
+            let own = host.clone();
+            let body = move || {
+                let since = own.now();
+                let answer = second.within(Duration::from_secs(10)).call(ECHO, b"second").map(drop);
+                assert_eq!(answer, Ok(()), "{sharing:?}");
+                assert!(own.now() - since < 20_000_000, "{sharing:?}: {} ns", own.now() - since);
+            };
+            let waits = host.spawn("second", Box::new(body)).unwrap();
+            host.sleep(host.now() + 10_000_000);
+            assert_eq!(first.wait(id).as_deref(), Ok(b"first".as_slice()));
+            // No more progress by this thread.
+            waits.join();
+            drop(first);
+            server.shutdown(Duration::from_secs(1));
+        })
+        .unwrap();
+    }
+}

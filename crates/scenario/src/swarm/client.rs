@@ -12,6 +12,9 @@ use dunlin_rpc::{AsyncClient, AsyncHub, CallError, CallId, Cause, Certainty, Cli
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+/// The time of a call of `submit`, in nanoseconds, from which on it counts as a wait.
+const WAITED: Nanos = 500_000;
+
 /// The part that a client plays.
 #[derive(Clone)]
 pub(super) struct Part {
@@ -299,12 +302,17 @@ impl Actor {
         let own = self.part.drawn.own_time(&mut self.random);
         for _ in 0..2 {
             self.part.begin(number, function, own);
+            let since = self.now();
             let client = self.client.within_or_default(own);
             let sent = if batched {
                 client.push_on(worker, function, &bytes)
             } else {
                 client.submit_on(worker, function, &bytes)
             };
+            if self.now() > since + WAITED {
+                // It waited for room. Ends of other calls meanwhile are taken late.
+                self.open.values_mut().for_each(|open| open.watched = false);
+            }
             if sent.is_err() {
                 self.part.book.not_made(number);
             }

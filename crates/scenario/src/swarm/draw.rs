@@ -460,13 +460,11 @@ impl Drawn {
     }
 
     /// Returns by how much a call may begin after its deadline: a round of the worker's polls and the request's
-    /// time on the network. Without limit if a thread of the server may lose its core, if requests are delayed on
-    /// their way, or if threads share connections: such runs have several times as many calls in a round. Runs with
-    /// groups have more clients than others; large payloads of all may be ahead of the request on a profile's network.
+    /// time on the network. Without limit if a thread of the server may lose its core, or if requests are delayed on
+    /// their way. A thread that shares a connection has the calls of the others in the round. Runs with groups have more
+    /// clients than others; large payloads of all may be ahead of the request on a
+    /// profile's network.
     pub(super) fn begins_late_by(&self) -> Option<Nanos> {
-        if self.clients.iter().any(|client| client.threads > 1) {
-            return None;
-        }
         let Faults { stall, loss, delay, not_ready, .. } = self.settings.faults;
         let shares = self.settings.machines.iter().any(|machine| machine.cores.is_some());
         let slows = self.acts.iter().any(|(_, act)| matches!(act, Act::Slow { .. }));
@@ -475,7 +473,8 @@ impl Drawn {
             TimingSettings::Model(_) if self.has_groups() => self.clients.len() as Nanos,
             _ => 1,
         };
-        (calm && !shares && !slows).then_some(times * BEGINS_LATE)
+        let threads = self.clients.iter().map(|client| client.threads).max().unwrap_or(1);
+        (calm && !shares && !slows).then_some(times * threads * BEGINS_LATE)
     }
 
     /// Returns how long a client retries each call that must succeed once the run is calm. On a core shared
