@@ -80,7 +80,6 @@ impl<F: Fabric> Policy<F> for Locked {
     type Core = Owners;
 
     const MAX_STRANDS: u16 = 1;
-    const SHARES_ROOM: bool = true;
 
     fn table(_: &ClientConfig) -> Vacant {
         Vacant(Mutex::new((0..MAX_SEATS).rev().collect()))

@@ -16,7 +16,8 @@ use std::sync::Arc;
 /// much as several looks, and other threads' calls are seen with each look.
 const LOOKS: u32 = 8;
 
-/// The time between looks for room that other threads make by taking their results, in nanoseconds.
+/// The time between looks for room that other threads make, in nanoseconds: by taking their results, or late answers.
+/// They wake nobody for it.
 const ROOM_LOOK: Nanos = 200_000;
 /// The number of requests between two looks of a thread at the clock, for the scheduling of threads.
 const LOOK_EVERY: u32 = 1024;
@@ -200,17 +201,20 @@ impl<F: Fabric, P: Policy<F>> Seat<F, P> {
                 self.end_wait();
                 return Err(CallError::NotExecuted(Cause::WindowFull));
             }
-            let look = if P::SHARES_ROOM { now.saturating_add(ROOM_LOOK) } else { Nanos::MAX };
-            self.step(until.min(look), |_| false);
-            now = self.strand.fabric.host().now();
-            let left = time.left(until, now);
-            match self.try_submit(to, payload, left) {
+            let ended = self.progress();
+            // The late answer of a call that was given up makes room, too.
+            match self.try_submit(to, payload, time.left(until, now)) {
                 Err(CallError::NotExecuted(Cause::WindowFull)) => {}
                 done => {
                     self.end_wait();
                     return done;
                 }
             }
+            match ended {
+                0 => self.idle(until.min(now.saturating_add(ROOM_LOOK)), |_| false),
+                _ => self.waiter.reset(),
+            }
+            now = self.strand.fabric.host().now();
         }
     }
 

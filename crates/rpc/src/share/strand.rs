@@ -44,8 +44,6 @@ pub(crate) trait Policy<F: Fabric>: Sized + Send + Sync + Debug + 'static {
 
     /// The most strands of a handle, at most 64.
     const MAX_STRANDS: u16;
-    /// A thread that takes its result makes room for the calls of other threads, and wakes none of them.
-    const SHARES_ROOM: bool = false;
 
     /// Creates the state of a handle with these settings.
     fn table(config: &ClientConfig) -> Self::Table;

@@ -367,3 +367,29 @@ fn a_taken_result_makes_room_for_other_threads() {
         .unwrap();
     }
 }
+
+/// A thread that waits for room goes on with the late answer of its call that was given up (seed 903 of the swarm).
+#[test]
+fn a_late_answer_makes_room() {
+    for (sharing, seed) in SHARED.into_iter().flat_map(|sharing| (0..20).map(move |seed| (sharing, seed))) {
+        Sim::run(seed, move |fabric| {
+            let address = Address::new(Scheme::Sim, "late").unwrap();
+            let server = serve(&fabric, &address, 1);
+            let plan = any_plan().completion(CompletionMode::Event, CompletionMode::Event);
+            let config = ClientConfig { window: 1, ..shared(plan, sharing) };
+            let mut client = Client::connect(&fabric, &address, config).unwrap();
+            let host = fabric.host().clone();
+            for _ in 0..20 {
+                let id = client.submit_on(0, ECHO, b"given up").unwrap();
+                client.forget(id);
+                let since = host.now();
+                let answer = client.within(Duration::from_secs(10)).call(ECHO, b"next").map(drop);
+                assert_eq!(answer, Ok(()), "{sharing:?}");
+                assert!(host.now() - since < 1_000_000, "{sharing:?} {seed}: {} ns", host.now() - since);
+            }
+            drop(client);
+            server.shutdown(Duration::from_secs(1));
+        })
+        .unwrap();
+    }
+}
