@@ -209,7 +209,7 @@ fn lists_with_one_bad_operation_are_refused_as_a_whole() {
             (at(own, 1, ListedChange::Read(4096)), out(1, 4096)),
             (at(own, 4095, ListedChange::Write(b"xy")), out(4095, 2)),
         ];
-        for handle in [theirs, 0, u64::MAX, own ^ 1, own + (1 << 32), own ^ (1 << 63)] {
+        for handle in [theirs, 0, u64::MAX, own ^ 64, own + (1 << 32), own ^ (1 << 63)] {
             bad.push((at(handle, 0, ListedChange::Read(8)), AccessError::NoHandle));
             bad.push((at(handle, 0, ListedChange::Write(b"overwritten")), AccessError::NoHandle));
         }

@@ -44,7 +44,8 @@ fn lists_of_processes_do_what_memory_does() {
             let lengths: Vec<usize> = (0..count).map(|_| below(most)).collect();
             let bytes: Vec<Vec<u8>> = lengths.iter().map(|length| vec![round as u8 + 1; *length]).collect();
             let mut found: Vec<Vec<u8>> = lengths.iter().map(|length| vec![0xaa; *length]).collect();
-            let (offset, is_read) = (|at: usize| at * 65_008, |at: usize| (at as u64 + round) % 2 == 0);
+            let (offset, is_read) =
+                (|at: usize| at * 65_008, |at: usize| (at as u64 + round).is_multiple_of(2));
             let mut list = Operations::new();
             for (at, (bytes, found)) in bytes.iter().zip(&mut found).enumerate() {
                 list = match is_read(at) {
