@@ -384,29 +384,23 @@ fn a_word_is_seen_after_the_bytes_before_it() {
             // The pieces 1 and 4 are bob's. Bytes on one node and on two, and the word on one of them or on the third.
             let places = [(4096, 3000, 8184), (6000, 4000, 4096), (4096, 4096, 12_280), (5000, 2000, 0)];
             for (offset, length, word_offset) in places {
-                let watchers: Vec<_> = tiers
-                    .iter()
-                    .map(|tier| {
-                        let tier = tier.clone();
-                        let watch = move || {
-                            let view = tier.map("n", Rights::READ).unwrap();
-                            let (mut word, mut bytes) = ([0; 8], vec![0; length]);
-                            while !OVER.load(Ordering::Relaxed) {
-                                view.read(word_offset, &mut word).unwrap();
-                                view.read(offset, &mut bytes).unwrap();
-                                let seen = u64::from_le_bytes(word);
-                                let oldest = bytes.iter().min().copied().unwrap_or_default();
-                                assert!(u64::from(oldest) >= seen, "{oldest} after {seen}");
-                                tier.fabric().host().checkpoint(dunlin_fabric::Site::BeforePost);
-                            }
-                        };
-                        watch
-                    })
-                    .collect();
-                let tasks: Vec<_> = watchers
-                    .into_iter()
-                    .map(|watch| tiers[0].fabric().host().spawn("watch", Box::new(watch)).unwrap())
-                    .collect();
+                let watch = |tier: &Tier<Sim>| {
+                    let tier = tier.clone();
+                    let body = move || {
+                        let view = tier.map("n", Rights::READ).unwrap();
+                        let (mut word, mut bytes) = ([0; 8], vec![0; length]);
+                        while !OVER.load(Ordering::Relaxed) {
+                            view.read(word_offset, &mut word).unwrap();
+                            view.read(offset, &mut bytes).unwrap();
+                            let seen = u64::from_le_bytes(word);
+                            let oldest = bytes.iter().min().copied().unwrap_or_default();
+                            assert!(u64::from(oldest) >= seen, "{oldest} after {seen}");
+                            tier.fabric().host().checkpoint(dunlin_fabric::Site::BeforePost);
+                        }
+                    };
+                    tiers[0].fabric().host().spawn("watch", Box::new(body)).unwrap()
+                };
+                let tasks: Vec<_> = tiers.iter().map(watch).collect();
                 for round in 1..=40u8 {
                     region.write_notify(offset, &vec![round; length], word_offset, round.into()).unwrap();
                 }
