@@ -5,9 +5,11 @@ use crate::lmr::Lmr;
 use crate::node::Node;
 use crate::operate::Turn;
 use crate::path::{Change, Deadline, Item, Path, Transfer};
+use crate::paths::{Entered, Granted};
+use crate::pool::Taken;
 use dunlin_fabric::{Fabric, Host, Nanos, Work, nanos};
 use dunlin_tier::process::list::{MAX_LISTED, MAX_LISTED_BYTES};
-use dunlin_tier::{Kind, NodeId, Operation};
+use dunlin_tier::{AccessError, Kind, NodeId, Operation};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -174,23 +176,15 @@ impl<F: Fabric> Node<F> {
         let mut state = self.state();
         for (place, Entry { lmr, offset, transfer, .. }) in entries.iter().enumerate() {
             let (kind, length) = (transfer.kind(), transfer.len() as u64);
-            match state.handles.begin(lmr.handle, kind, *offset, length) {
-                Ok(operation) => {
-                    let is_cut = kind == Kind::Atomic && operation.layout.word(*offset).is_none();
-                    begun.push(operation);
-                    if !is_cut {
-                        continue;
-                    }
-                    drop(state);
-                    self.end_list(begun);
-                    let source = dunlin_tier::AccessError::Misaligned(*offset).into();
-                    return Err(ListError::Refused { place, source });
-                }
-                Err(error) => {
-                    drop(state);
-                    self.end_list(begun);
-                    return Err(ListError::Refused { place, source: error.into() });
-                }
+            let checked = state.handles.begin(lmr.handle, kind, *offset, length).and_then(|operation| {
+                let is_cut = kind == Kind::Atomic && operation.layout.word(*offset).is_none();
+                begun.push(operation);
+                if is_cut { Err(AccessError::Misaligned(*offset)) } else { Ok(()) }
+            });
+            if let Err(error) = checked {
+                drop(state);
+                self.end_list(begun);
+                return Err(ListError::Refused { place, source: error.into() });
             }
         }
         Ok(begun)
@@ -208,7 +202,7 @@ impl<F: Fabric> Node<F> {
         }
     }
 
-    /// Returns the nodes of an operation.
+    /// Returns the nodes of the parts of an operation.
     fn parts<'a>(
         &self,
         entry: &Entry<'_, F>,
@@ -221,11 +215,14 @@ impl<F: Fabric> Node<F> {
     /// Runs a list, and sets the outcome of each operation.
     fn run_list(&self, entries: &mut [Entry<'_, F>], mut deadline: Deadline) -> Result<(), ListError> {
         let host = self.fabric.host();
-        self.end_list(self.begin_list(entries)?);
-        for (place, entry) in entries.iter().enumerate() {
-            let (class, bytes) = (&entry.lmr.class, entry.transfer.len() as u64);
-            let admitted = self.qos.admit(host, class, bytes, deadline.left(host));
-            admitted.map_err(|source| ListError::Refused { place, source })?;
+        if entries.iter().any(|entry| entry.lmr.class.has_limit()) {
+            // The wait for a limit must not delay a free.
+            self.end_list(self.begin_list(entries)?);
+            for (place, entry) in entries.iter().enumerate() {
+                let (class, bytes) = (&entry.lmr.class, entry.transfer.len() as u64);
+                let admitted = self.qos.admit(host, class, bytes, deadline.left(host));
+                admitted.map_err(|source| ListError::Refused { place, source })?;
+            }
         }
         let mut turn = Turn::default();
         let mut path = None;
@@ -256,21 +253,28 @@ impl<F: Fabric> Node<F> {
             let needs_path =
                 entries.iter().zip(&begun).any(|(entry, operation)| self.needs_path(entry, operation));
             if needs_path && path.is_none() {
-                self.end_list(begun);
                 let Some(entered) = turn.enter(self, &class, bytes) else {
+                    self.end_list(begun);
                     host.sleep(turn.pause_until.min(deadline.until(host)));
                     continue;
                 };
-                let (taken, is_timed) =
-                    self.finish_taking(entered, class.priority, deadline.until(host)).map_err(|error| {
+                if let Entered::Path(Granted { taken: Taken::Value(idle), is_timed }) = entered {
+                    // The list goes on with its check: a thread that does not wait delays no free.
+                    turn.is_timed |= is_timed;
+                    *path = Some(idle);
+                } else {
+                    self.end_list(begun);
+                    let taken = self.finish_taking(entered, class.priority, deadline.until(host));
+                    let (taken, is_timed) = taken.map_err(|error| {
                         ListError::NotBegun(match error {
                             RequestError::Busy => OperationError::Busy,
                             error => OperationError::Resources(Box::new(error)),
                         })
                     })?;
-                turn.is_timed |= is_timed;
-                *path = Some(taken);
-                continue;
+                    turn.is_timed |= is_timed;
+                    *path = Some(taken);
+                    continue;
+                }
             }
             turn.start(host, path.is_some());
             let Err(to) = self.run_begun(entries, begun, path.as_mut(), deadline) else {
@@ -340,7 +344,7 @@ impl<F: Fabric> Node<F> {
         operation: &Operation,
         deadline: &mut Deadline,
     ) -> Result<u64, OperationError> {
-        let refused = || OperationError::Access(dunlin_tier::AccessError::Misaligned(entry.offset));
+        let refused = || OperationError::Access(AccessError::Misaligned(entry.offset));
         let (Transfer::Change(change), Some(cut)) = (&entry.transfer, operation.layout.word(entry.offset))
         else {
             return Err(refused());

@@ -76,6 +76,11 @@ impl Class {
         Flow { principal: *number, priority: self.priority, weight: share.weight }
     }
 
+    /// Returns whether its operations count against a limit.
+    pub(crate) fn has_limit(&self) -> bool {
+        self.is_limited && self.account.allowance.is_some()
+    }
+
     /// Returns the class with another priority, which the share of the principal must permit.
     pub(crate) fn with_priority(&self, priority: Priority) -> Result<Class, QosError> {
         if priority > self.account.share.priority {
