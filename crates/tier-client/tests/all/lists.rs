@@ -165,6 +165,14 @@ fn the_time_of_an_operation_is_its_own() {
         }
         wait("an answer", || region.write(0, b"goes on").ok());
     }
+    // All requests of an operation have one deadline: each of these takes less, and all of them more.
+    let long = app.malloc(8 << 20, Spec::on("one")).unwrap();
+    let error = long.within(Duration::from_micros(800)).write(0, &vec![7; 8 << 20]).unwrap_err();
+    assert!(error.is_deadline(), "{error:?}");
+    let mut first = [0; 8];
+    long.read(0, &mut first).unwrap();
+    assert!(first == [0; 8] || error.may_have_executed(), "{error:?}");
+    drop(long);
     let far = app.malloc(600_000, Spec::on("two")).unwrap();
     let near = app.malloc(600_000, Spec::on("one")).unwrap();
     Operations::new().write(&far, 0, b"x").write(&near, 0, b"x").run().unwrap();
