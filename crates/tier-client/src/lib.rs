@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! Tier, Lmr       the words of `dunlin_tier_node::Tier`, in a process        tier.rs, lmr.rs
-//! Within          operations, cut into requests                           within.rs
-//! Operations      lists of operations                                     list.rs
+//! Within          operations, cut into requests                              within.rs
+//! Operations      lists of operations                                        list.rs
 //! Guard           locks and barriers                                          locks.rs
 //! Calls           functions of services that this process serves             calls.rs
 //! Announced       a server of the engine, known at the node                   announce.rs

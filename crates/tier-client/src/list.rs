@@ -7,7 +7,7 @@ use dunlin_fabric_shm::ShmFabric;
 use dunlin_tier::process::list::{ListedChange, ListedOperation, MAX_LISTED};
 use dunlin_tier::process::{MAX_MOVED, Problem, ProcessRequest, RUN, list};
 use dunlin_tier::{AccessError, Rights};
-use dunlin_tier_node::{Done, ListError, OperationError, Outcomes, RequestError, check_size};
+use dunlin_tier_node::{Done, ListError, OperationError, Outcomes, RequestError, check_list_size};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -152,7 +152,7 @@ impl<'a, P: Fabric> Operations<'a, P> {
     /// # Errors
     /// The list is refused as a whole. Nothing of it was executed.
     pub fn run(mut self) -> Result<Outcomes, ListError> {
-        check_size(self.entries.iter().map(|entry| entry.length() as u64))?;
+        check_list_size(self.entries.iter().map(|entry| entry.length() as u64))?;
         let Some(first) = self.entries.first() else { return Ok(Vec::new()) };
         let attachment = Arc::clone(&first.lmr.attachment);
         for (place, entry) in self.entries.iter().enumerate() {

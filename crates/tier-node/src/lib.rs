@@ -5,8 +5,8 @@
 //! ProcessServer         the processes of this host                            processes.rs, problem.rs
 //! Tier, Lmr             the application's face                                tier.rs, lmr.rs, spec.rs
 //! AnyTier, AnyLmr       the same face for a node in another process            any.rs
-//!     Within            operations with a time of their own                 within.rs
-//!     Operations        lists of operations                                 list.rs
+//! Within                operations with a time of their own                   within.rs
+//! Operations            lists of operations                                   list.rs
 //!   Node                records, names, handles and arena of this process     node.rs, operate.rs, free.rs
 //!     Path              one-sided operations to all nodes: K queue pairs each path.rs, connection.rs
 //!     Paths             the order in which operations get paths               paths.rs, qos.rs
@@ -56,7 +56,7 @@ mod within;
 pub use any::{AnyGuard, AnyLmr, AnyTier};
 pub use config::{Peer, TierConfig};
 pub use error::{JoinError, ListError, OperationError, ReceiveError, RequestError};
-pub use list::{Done, Operations, Outcomes, check_size};
+pub use list::{Done, Operations, Outcomes, check_list_size};
 pub use lmr::Lmr;
 pub use locks::{Guard, LockError};
 pub use peers::PeersError;

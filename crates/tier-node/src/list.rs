@@ -133,7 +133,7 @@ impl<'a, F: Fabric> Operations<'a, F> {
     /// # Errors
     /// The list is refused as a whole. Nothing of it was posted.
     pub fn run(mut self) -> Result<Outcomes, ListError> {
-        check_size(self.entries.iter().map(|entry| entry.transfer.len() as u64))?;
+        check_list_size(self.entries.iter().map(|entry| entry.transfer.len() as u64))?;
         let Some(first) = self.entries.first() else { return Ok(Vec::new()) };
         let node = Arc::clone(&first.lmr.running.node);
         if let Some(place) =
@@ -149,7 +149,7 @@ impl<'a, F: Fabric> Operations<'a, F> {
 }
 
 /// Checks the number of operations and of bytes of a list.
-pub fn check_size(lengths: impl ExactSizeIterator<Item = u64>) -> Result<(), ListError> {
+pub fn check_list_size(lengths: impl ExactSizeIterator<Item = u64>) -> Result<(), ListError> {
     let count = lengths.len();
     if count > MAX_LISTED {
         return Err(ListError::TooMany { count });
