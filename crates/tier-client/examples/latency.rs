@@ -8,7 +8,7 @@ mod common;
 use common::{Ended, time};
 use dunlin_fabric::{Address, AddressError, Scheme};
 use dunlin_fabric_shm::{ShmConfig, ShmFabric};
-use dunlin_tier_client::{AttachConfig, Spec};
+use dunlin_tier_client::{AttachConfig, ListError, Outcomes, Spec};
 use dunlin_tier_node::{Peer, ProcessConfig, ProcessServer, TierConfig};
 use std::error::Error;
 use std::process::Command;
@@ -27,8 +27,11 @@ fn node(tag: &str, name: &str) -> Result<dunlin_tier_node::Tier<ShmFabric>, Box<
     Ok(dunlin_tier_node::Tier::within(&fabric, TierConfig::new(peers, name))?)
 }
 
+/// The reads of a list, each of 64 bytes.
+const LISTED: usize = 16;
+
 macro_rules! measure {
-    ($what:literal, $region:expr) => {{
+    ($what:literal, $tier:ident, $region:expr) => {{
         let region = &$region;
         for size in [64, 4096, 65_536] {
             let mut bytes = vec![7; size];
@@ -36,10 +39,30 @@ macro_rules! measure {
             time(&format!("{}: read {size} B", $what), || region.read(0, &mut bytes))?;
         }
         time(concat!($what, ": fetch_add"), || region.fetch_add(0, 1).map(drop_old))?;
+        let mut places = [[0; 64]; LISTED];
+        time(concat!($what, ": 16 reads of 64 B"), || {
+            let mut places = places.iter_mut().enumerate();
+            places.try_for_each(|(at, place)| region.read(4096 * at as u64, place))
+        })?;
+        time(concat!($what, ": a list of 16 reads of 64 B"), || {
+            let mut list = $tier::Operations::new();
+            for (at, place) in places.iter_mut().enumerate() {
+                list = list.read(region, 4096 * at as u64, place);
+            }
+            all_done(list.run())
+        })?;
     }};
 }
 
 fn drop_old(_old: u64) {}
+
+/// Returns the first error of a list.
+fn all_done(outcomes: Result<Outcomes, ListError>) -> Result<(), ListError> {
+    for (place, outcome) in outcomes?.into_iter().enumerate() {
+        outcome.map_err(|source| ListError::Refused { place, source })?;
+    }
+    Ok(())
+}
 
 fn main() -> Result<(), Box<dyn Error>> {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -69,12 +92,12 @@ fn main() -> Result<(), Box<dyn Error>> {
             Err(_) => std::thread::sleep(Duration::from_millis(5)),
         }
     };
-    measure!("attached, bytes of the own node", near);
-    measure!("attached, bytes of another node", far);
+    measure!("attached, bytes of the own node", dunlin_tier_client, near);
+    measure!("attached, bytes of another node", dunlin_tier_client, far);
     time("attached: malloc and unmap of 4 KiB", || tier.malloc(4096, Spec::here())?.unmap())?;
     drop((near, far, tier));
     let own = node(&tag, "own")?;
-    measure!("a node itself, own bytes", own.malloc(1 << 20, Spec::here())?);
-    measure!("a node itself, bytes of another node", own.malloc(1 << 20, Spec::on("two"))?);
+    measure!("a node itself, own bytes", dunlin_tier_node, own.malloc(1 << 20, Spec::here())?);
+    measure!("a node itself, bytes of another node", dunlin_tier_node, own.malloc(1 << 20, Spec::on("two"))?);
     Ok(())
 }

@@ -21,6 +21,9 @@ use thiserror::Error;
 
 /// The shortest and the longest pause before a request that the node refused, in nanoseconds.
 const PAUSES: [Nanos; 2] = [20_000, 1_000_000];
+/// The least and the most time for a connection. An operation with a shorter time of its own would never get one.
+const LEAST_TO_CONNECT: Duration = Duration::from_millis(100);
+const MOST_TO_CONNECT: Duration = Duration::from_secs(5);
 /// The longest answer accepted, in bytes.
 const MAX_RESPONSE: u64 = MAX_CALL as u64 + MAX_HEAD as u64;
 /// Threads that call services at the same time; further ones wait.
@@ -137,16 +140,16 @@ impl From<Failed> for OperationError {
     fn from(failed: Failed) -> OperationError {
         match failed {
             Failed::Problem(problem) => problem.into(),
-            other => OperationError::Request(Box::new(other.into())),
+            other => OperationError::from(Box::new(RequestError::from(other))).as_deadline(),
         }
     }
 }
 
-fn connect<P: Fabric>(fabric: &P, config: &AttachConfig) -> Result<Client<P>, ConnectError> {
+fn connect<P: Fabric>(fabric: &P, config: &AttachConfig, time: Duration) -> Result<Client<P>, ConnectError> {
     let settings = ClientConfig {
         window: 2,
         timeout: config.timeout,
-        connect_timeout: config.timeout.min(Duration::from_secs(5)),
+        connect_timeout: time.clamp(LEAST_TO_CONNECT, MOST_TO_CONNECT),
         max_response: MAX_RESPONSE,
         large_memory: 2 * MAX_RESPONSE,
         service: SERVICE.to_owned(),
@@ -230,7 +233,7 @@ pub(crate) fn outcome<T>(
 
 impl<P: Fabric> Attachment<P> {
     pub(crate) fn new(fabric: &P, config: AttachConfig) -> Result<Self, AttachError> {
-        let mut first = Connection { client: connect(fabric, &config)?, payload: Vec::new() };
+        let mut first = Connection { client: connect(fabric, &config, config.timeout)?, payload: Vec::new() };
         let attached = first.attach(None, config.timeout).map_err(RequestError::from)?;
         let connections = Pool::new(fabric.host(), attached.operations.max(1).into());
         // The first place of the pool is that of the first connection.
@@ -257,17 +260,31 @@ impl<P: Fabric> Attachment<P> {
         request: &ProcessRequest<'_>,
         take: impl FnMut(&[u8]) -> Result<T, Malformed>,
     ) -> Result<T, Failed> {
-        self.call_within(function, request, self.config.timeout, take)
+        self.call_until(function, request, self.until(self.config.timeout), take)
     }
 
-    pub(crate) fn call_within<T>(
+    /// Returns the end of a time that begins now.
+    pub(crate) fn until(&self, time: Duration) -> Nanos {
+        self.fabric.host().now().saturating_add(nanos(time))
+    }
+
+    /// Begins the time of an operation: its own, or that of the settings.
+    pub(crate) fn begin(&self, own: Option<Duration>) -> Result<Nanos, OperationError> {
+        match own {
+            Some(Duration::ZERO) => Err(OperationError::Deadline { node: None, may_have_executed: false }),
+            own => Ok(self.until(own.unwrap_or(self.config.timeout))),
+        }
+    }
+
+    /// As [`call`](Attachment::call), until `until` at most.
+    pub(crate) fn call_until<T>(
         &self,
         function: u16,
         request: &ProcessRequest<'_>,
-        timeout: Duration,
+        until: Nanos,
         mut take: impl FnMut(&[u8]) -> Result<T, Malformed>,
     ) -> Result<T, Failed> {
-        self.on(&self.connections, timeout, |connection, left| {
+        self.on(&self.connections, until, |connection, left| {
             connection.once(function, request, left, &mut take)
         })
     }
@@ -292,7 +309,9 @@ impl<P: Fabric> Attachment<P> {
         timeout: Duration,
         mut take: impl FnMut(&[u8]) -> Result<T, Malformed>,
     ) -> Result<T, Failed> {
-        self.on(&self.connections, timeout, |connection, left| connection.lock(request, left, &mut take))
+        self.on(&self.connections, self.until(timeout), |connection, left| {
+            connection.lock(request, left, &mut take)
+        })
     }
 
     /// Makes a call about services on a connection that no other thread uses. Blocks until `timeout` at most.
@@ -302,23 +321,24 @@ impl<P: Fabric> Attachment<P> {
         timeout: Duration,
         mut take: impl FnMut(&[u8]) -> Result<T, Malformed>,
     ) -> Result<T, Failed> {
-        self.on(&self.callers, timeout, |connection, left| connection.serve(request, left, &mut take))
+        self.on(&self.callers, self.until(timeout), |connection, left| {
+            connection.serve(request, left, &mut take)
+        })
     }
 
     /// Asks on a connection of the pool, and again after a refusal that a later attempt may not get.
     fn on<T>(
         &self,
         pool: &Connections<P>,
-        timeout: Duration,
+        until: Nanos,
         mut ask: impl FnMut(&mut Connection<P>, Duration) -> Result<T, Failed>,
     ) -> Result<T, Failed> {
         let host = self.fabric.host();
-        let until = host.now().saturating_add(nanos(timeout));
         let left = || Duration::from_nanos(until.saturating_sub(host.now()));
         let mut connection = match pool.take(host, until) {
             None => return Err(Failed::Request(RequestError::Busy)),
             Some(Taken::Value(connection)) => connection,
-            Some(Taken::Make(number)) => self.another().inspect_err(|_| pool.failed(number))?,
+            Some(Taken::Make(number)) => self.another(left()).inspect_err(|_| pool.failed(number))?,
         };
         let mut answer = ask(&mut connection, left());
         if matches!(answer, Err(Failed::Problem(Problem::NotAttached))) {
@@ -340,13 +360,13 @@ impl<P: Fabric> Attachment<P> {
         answer
     }
 
-    /// Makes another connection of this process.
-    pub(crate) fn another(&self) -> Result<Connection<P>, Failed> {
-        let client = connect(&self.fabric, &self.config).map_err(|source| {
+    /// Makes another connection of this process, within `time`, or 100 ms.
+    pub(crate) fn another(&self, time: Duration) -> Result<Connection<P>, Failed> {
+        let client = connect(&self.fabric, &self.config, time).map_err(|source| {
             Failed::Request(RequestError::Connect { node: "the node of this host".to_owned(), source })
         })?;
         let mut connection = Connection { client, payload: Vec::new() };
-        connection.attach(Some(self.attached.secret), self.config.timeout)?;
+        connection.attach(Some(self.attached.secret), time.max(LEAST_TO_CONNECT))?;
         Ok(connection)
     }
 }

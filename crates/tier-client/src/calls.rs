@@ -174,7 +174,7 @@ impl<P: Fabric> Calls<P> {
             Taken::Value(connection) => connection,
             Taken::Make(number) => self
                 .attachment
-                .another()
+                .another(self.attachment.config.timeout)
                 .inspect_err(|_| self.connections.failed(number))
                 .map_err(RequestError::from)?,
         };

@@ -2,6 +2,8 @@
 //!
 //! ```text
 //! Tier, Lmr       the words of `dunlin_tier_node::Tier`, in a process        tier.rs, lmr.rs
+//! Within          operations, cut into requests                              within.rs
+//! Operations      lists of operations                                        list.rs
 //! Guard           locks and barriers                                          locks.rs
 //! Calls           functions of services that this process serves             calls.rs
 //! Announced       a server of the engine, known at the node                   announce.rs
@@ -17,20 +19,24 @@
 mod announce;
 mod attachment;
 mod calls;
+mod list;
 mod lmr;
 mod locks;
 mod tier;
 mod waiting;
+mod within;
 
 pub use announce::Announced;
 pub use attachment::{AttachConfig, AttachError, default_address, gateway_address};
 pub use calls::{Calls, Request};
+pub use list::Operations;
 pub use lmr::Lmr;
 pub use locks::Guard;
 pub use tier::Tier;
+pub use within::Within;
 
 pub use dunlin_tier::process::{NODE_VARIABLE, NodeStatus, ProcessStatus};
 pub use dunlin_tier_node::{
-    AccessError, AnyGuard, AnyLmr, AnyTier, Listed, Listing, LockError, OperationError, ReceiveError,
-    RequestError, Rights, Spec,
+    AccessError, AnyGuard, AnyLmr, AnyTier, Done, ListError, Listed, Listing, LockError, OperationError,
+    Outcomes, ReceiveError, RequestError, Rights, Spec,
 };

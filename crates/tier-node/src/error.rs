@@ -1,10 +1,11 @@
 //! Errors, one type for each kind of operation.
 
 use dunlin_fabric::{
-    CompletionStatus, CreateError, DialError, LinkError, ListenError, PostError, RegisterError,
+    CompletionStatus, CreateError, DialError, LinkError, ListenError, PostError, RegisterError, WithSources,
 };
 use dunlin_rpc::{CallError, ServeError};
 use dunlin_tier::message::Refusal;
+use dunlin_tier::process::list::{MAX_LISTED, MAX_LISTED_BYTES};
 use dunlin_tier::qos::QosError;
 use dunlin_tier::{AccessError, LayoutError, Name, NameError, PrincipalError, TableError};
 use std::time::Duration;
@@ -180,6 +181,15 @@ pub enum RequestError {
 }
 
 impl RequestError {
+    /// Returns whether the time of the request was over.
+    pub fn is_deadline(&self) -> bool {
+        match self {
+            RequestError::Call { source, .. } => source.is_deadline(),
+            RequestError::Busy => true,
+            _ => false,
+        }
+    }
+
     /// Returns whether the request may have been executed.
     pub fn may_have_executed(&self) -> bool {
         match self {
@@ -226,9 +236,23 @@ pub enum OperationError {
         /// The status.
         status: CompletionStatus,
     },
-    /// The deadline passed, or the node ended, while the operation was in flight. It may have been executed.
-    #[error("{node} did not complete the operation in time, or ended")]
+    /// The node ended, or the connection to it broke, while the operation was in flight. It may have been executed.
+    #[error("{node} ended, or the connection to it broke, before the operation was complete")]
     Unanswered {
+        /// The node's name.
+        node: String,
+    },
+    /// The time of the operation is over.
+    #[error("the time is over{}: the operation {}", at(.node.as_deref()), certainty(*.may_have_executed))]
+    Deadline {
+        /// The name of the node that did not complete the operation, if it was posted.
+        node: Option<String>,
+        /// Whether the operation, or a part of it, may have been executed.
+        may_have_executed: bool,
+    },
+    /// The connection to a node failed under another operation of the list, before this one was posted.
+    #[error("the operation was not posted: the connection to {node} failed under another one of the list")]
+    Skipped {
         /// The node's name.
         node: String,
     },
@@ -281,13 +305,58 @@ pub enum OperationError {
     Resources(#[source] Box<RequestError>),
 }
 
+/// Names the node of an error, if there is one.
+fn at(node: Option<&str>) -> String {
+    node.map(|node| format!(" at {node}")).unwrap_or_default()
+}
+
+fn certainty(may_have_executed: bool) -> &'static str {
+    if may_have_executed { "may have been executed" } else { "was not executed" }
+}
+
 impl OperationError {
+    /// Returns whether the time of the operation was over.
+    pub fn is_deadline(&self) -> bool {
+        match self {
+            OperationError::Deadline { .. } | OperationError::Busy => true,
+            OperationError::Request(error) => error.is_deadline(),
+            _ => false,
+        }
+    }
+
+    /// Returns the error of a request that had no time left as that of an operation.
+    pub fn as_deadline(self) -> OperationError {
+        match self {
+            OperationError::Request(error) => match *error {
+                RequestError::Call { node, source } if source.is_deadline() => {
+                    let may_have_executed = source.was_executed() != Some(false);
+                    OperationError::Deadline { node: may_have_executed.then_some(node), may_have_executed }
+                }
+                other => OperationError::Request(Box::new(other)),
+            },
+            other => other,
+        }
+    }
+
+    /// Returns the error of an operation of which parts were executed before the one that failed.
+    pub fn after_parts(self) -> OperationError {
+        if self.may_have_executed() {
+            return self;
+        }
+        if self.is_deadline() {
+            return OperationError::Deadline { node: None, may_have_executed: true };
+        }
+        let text = format!("after earlier parts: {}", WithSources(&self));
+        OperationError::Request(Box::new(RequestError::Reported { text, may_have_executed: true }))
+    }
+
     /// Returns whether bytes of the region may have been changed (by a write or an atomic).
     pub fn may_have_executed(&self) -> bool {
         match self {
             OperationError::Access(_)
             | OperationError::Path { .. }
             | OperationError::Place { .. }
+            | OperationError::Skipped { .. }
             | OperationError::Busy
             | OperationError::Limit { .. }
             | OperationError::Resources(_) => false,
@@ -295,7 +364,55 @@ impl OperationError {
             OperationError::Failed { .. }
             | OperationError::Unanswered { .. }
             | OperationError::Post { .. } => true,
+            OperationError::Deadline { may_have_executed, .. } => *may_have_executed,
             OperationError::Request(error) => error.may_have_executed(),
+        }
+    }
+}
+
+/// The reason why a list of operations was not begun. Nothing of it was posted.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ListError {
+    /// The list has too many operations.
+    #[error("a list of {count} operations is too long: it has at most {MAX_LISTED}")]
+    TooMany {
+        /// Their number.
+        count: usize,
+    },
+    /// The operations move too many bytes.
+    #[error("the list moves {bytes} bytes: at most {MAX_LISTED_BYTES} bytes are moved by one")]
+    TooLong {
+        /// Their number of bytes.
+        bytes: u64,
+    },
+    /// An operation is refused.
+    #[error("operation {place} of the list is refused")]
+    Refused {
+        /// The place of the operation, from 0.
+        place: usize,
+        /// The reason.
+        source: OperationError,
+    },
+    /// The region of an operation was mapped at another node, or by another attachment, than the first one.
+    #[error(
+        "the region of operation {place} belongs to another tier than the first one: make a list for each"
+    )]
+    OtherTier {
+        /// The place of the operation, from 0.
+        place: usize,
+    },
+    /// The list could not begin.
+    #[error("the list could not begin")]
+    NotBegun(#[source] OperationError),
+}
+
+impl ListError {
+    /// Returns whether the time of the list was over.
+    pub fn is_deadline(&self) -> bool {
+        match self {
+            ListError::Refused { source, .. } | ListError::NotBegun(source) => source.is_deadline(),
+            _ => false,
         }
     }
 }

@@ -5,6 +5,8 @@
 //! ProcessServer         the processes of this host                            processes.rs, problem.rs
 //! Tier, Lmr             the application's face                                tier.rs, lmr.rs, spec.rs
 //! AnyTier, AnyLmr       the same face for a node in another process            any.rs
+//! Within                operations with a time of their own                   within.rs
+//! Operations            lists of operations                                   list.rs
 //!   Node                records, names, handles and arena of this process     node.rs, operate.rs, free.rs
 //!     Path              one-sided operations to all nodes: K queue pairs each path.rs, connection.rs
 //!     Paths             the order in which operations get paths               paths.rs, qos.rs
@@ -32,6 +34,7 @@ mod forward;
 mod free;
 mod hello;
 mod keeper;
+mod list;
 mod lmr;
 mod lock_owner;
 mod locks;
@@ -48,10 +51,12 @@ mod services;
 mod serving;
 mod spec;
 mod tier;
+mod within;
 
 pub use any::{AnyGuard, AnyLmr, AnyTier};
 pub use config::{Peer, TierConfig};
-pub use error::{JoinError, OperationError, ReceiveError, RequestError};
+pub use error::{JoinError, ListError, OperationError, ReceiveError, RequestError};
+pub use list::{Done, Operations, Outcomes, check_list_size};
 pub use lmr::Lmr;
 pub use locks::{Guard, LockError};
 pub use peers::PeersError;
@@ -60,6 +65,7 @@ pub use qos::QosConfig;
 pub use serving::{Calls, Request};
 pub use spec::Spec;
 pub use tier::Tier;
+pub use within::Within;
 
 pub use dunlin_tier::qos::{Limit, Policy, QosError, Share};
 pub use dunlin_tier::{AccessError, Listed, Listing, Name, NodeId, Principal, Priority, Rights};

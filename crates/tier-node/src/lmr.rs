@@ -1,16 +1,22 @@
 //! The regions that an application has mapped.
 
 use crate::error::{OperationError, RequestError};
-use crate::path::{Change, Stop, Transfer};
+use crate::operate::Target;
+use crate::path::Transfer;
 use crate::qos::Class;
 use crate::tier::Running;
-use dunlin_fabric::Fabric;
+use crate::within::Within;
+use dunlin_fabric::{Fabric, nanos};
 use dunlin_tier::message::Request;
 use dunlin_tier::qos::QosError;
-use dunlin_tier::{AccessError, Cut, Grantee, Handle, Kind, LmrId, Principal, Priority, Rights};
+use dunlin_tier::{AccessError, Grantee, Handle, LmrId, Principal, Priority, Rights};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A memory region (LMR) that this node has mapped for a principal. May be shared by threads. Dropping it unmaps it.
+///
+/// Each operation is complete when its method returns: operations of one thread need no fence between them. To run
+/// several at the same time, make a list of [`Operations`](crate::Operations).
 #[derive(Debug)]
 pub struct Lmr<F: Fabric> {
     pub(crate) running: Arc<Running<F>>,
@@ -52,22 +58,37 @@ impl<F: Fabric> Lmr<F> {
         Ok(())
     }
 
+    /// Returns a view for operations that take at most `time`, in place of
+    /// [`TierConfig::timeout`](crate::TierConfig::timeout). The time of each operation begins with it, and is one for all
+    /// of its parts. Without any time, nothing is posted.
+    ///
+    /// # Errors
+    /// The operations fail with [`OperationError::Deadline`] once their time is over, or with the reason why they
+    /// could not begin. [`OperationError::may_have_executed`] is right for both.
+    pub fn within(&self, time: Duration) -> Within<'_, F> {
+        Within { lmr: self, time: Some(nanos(time)) }
+    }
+
+    fn usually(&self) -> Within<'_, F> {
+        Within { lmr: self, time: None }
+    }
+
     /// Copies bytes at `offset` out of the region (`LT_read`). Blocks until they are there, or until
     /// [`TierConfig::timeout`](crate::TierConfig::timeout).
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), OperationError> {
-        self.running.node.transfer(self.handle, &self.class, Kind::Read, offset, Transfer::Read(into))
+        self.usually().read(offset, into)
     }
 
     /// As [`read`](Lmr::read), without waiting for other nodes: returns `false` if not all of the region's bytes are on
     /// this node, and nothing was read.
     pub fn read_here(&self, offset: u64, into: &mut [u8]) -> Result<bool, OperationError> {
-        self.running.node.transfer_here(self.handle, &self.class, Kind::Read, offset, Transfer::Read(into))
+        self.running.node.transfer_here(Target::new(self.handle, &self.class), offset, Transfer::Read(into))
     }
 
     /// As [`write`](Lmr::write), without waiting for other nodes: returns `false` if not all of the bytes are on this
     /// node, and nothing was written.
     pub fn write_here(&self, offset: u64, from: &[u8]) -> Result<bool, OperationError> {
-        self.running.node.transfer_here(self.handle, &self.class, Kind::Write, offset, Transfer::Write(from))
+        self.running.node.transfer_here(Target::new(self.handle, &self.class), offset, Transfer::Write(from))
     }
 
     /// Copies bytes into the region at `offset` (`LT_write`). Blocks until they are placed, or until
@@ -76,38 +97,42 @@ impl<F: Fabric> Lmr<F> {
     /// Reads by other nodes see the bytes from then on. The node that stores them reads with its own processor, and may
     /// see them a few microseconds later: a completion does not say that the processor sees the data.
     pub fn write(&self, offset: u64, from: &[u8]) -> Result<(), OperationError> {
-        self.running.node.transfer(self.handle, &self.class, Kind::Write, offset, Transfer::Write(from))
+        self.usually().write(offset, from)
+    }
+
+    /// Writes bytes at `offset`, and then the aligned word at `word_offset`: a thread or a node that reads the word, and
+    /// then the bytes, does not see the new word with old bytes. Words are little-endian. Blocks until both are placed, or
+    /// until [`TierConfig::timeout`](crate::TierConfig::timeout).
+    ///
+    /// On a fabric that keeps the order of WRITEs, bytes and word on one node are under way together. Otherwise the word
+    /// is written after the bytes are placed.
+    ///
+    /// # Errors
+    /// With [`OperationError::may_have_executed`], the bytes may have been written with or without the word.
+    pub fn write_notify(
+        &self,
+        offset: u64,
+        bytes: &[u8],
+        word_offset: u64,
+        value: u64,
+    ) -> Result<(), OperationError> {
+        self.usually().write_notify(offset, bytes, word_offset, value)
     }
 
     /// Adds to the aligned word at `offset` and returns its old value (`LT_fetch-add`). Words are little-endian.
     pub fn fetch_add(&self, offset: u64, add: u64) -> Result<u64, OperationError> {
-        self.change(offset, Change::Add(add))
+        self.usually().fetch_add(offset, add)
     }
 
     /// Stores `swap` in the aligned word at `offset` if it is `expected`, and returns the old value.
     pub fn compare_swap(&self, offset: u64, expected: u64, swap: u64) -> Result<u64, OperationError> {
-        self.change(offset, Change::Swap { expected, swap })
-    }
-
-    fn change(&self, offset: u64, change: Change) -> Result<u64, OperationError> {
-        self.running.node.change_word(self.handle, &self.class, self.id, offset, change)
+        self.usually().compare_swap(offset, expected, swap)
     }
 
     /// Sets `length` bytes at `offset` to a value, by a command to the nodes that store them (section 7.1). The nodes
     /// carry it out one after the other. Blocks until [`TierConfig::timeout`](crate::TierConfig::timeout) at most.
     pub fn memset(&self, offset: u64, length: u64, value: u8) -> Result<(), OperationError> {
-        let node = &*self.running.node;
-        node.operate(self.handle, &self.class, Kind::Write, offset, length, |_, layout, deadline| {
-            for cut in layout.cut(offset, length, u32::MAX) {
-                let (owner, extent, offset, length) = (self.id, cut.extent, cut.offset, cut.length);
-                let until = deadline.until(node.fabric.host());
-                let request = Request::Set { owner, extent, offset, length, value };
-                if let Err(error) = node.demand(cut.node, request, until) {
-                    return Err(Stop::failed(Box::new(error)));
-                }
-            }
-            Ok(Some(()))
-        })
+        self.usually().memset(offset, length, value)
     }
 
     /// Copies `length` bytes at `offset` to `target` of another region or of the same one (`LT_memcpy`, `LT_memmove`):
@@ -115,42 +140,7 @@ impl<F: Fabric> Lmr<F> {
     /// Overlapping ranges of one region are right. This handle needs READ, the other WRITE, and this process's principal
     /// both. Blocks until [`TierConfig::timeout`](crate::TierConfig::timeout) at most.
     pub fn copy(&self, offset: u64, length: u64, to: &Lmr<F>, target: u64) -> Result<(), OperationError> {
-        let node = &*self.running.node;
-        // Both are checked here first; the target is checked again by the nodes that write.
-        let (to_id, to_rights, to_length) = node.state().handles.describe(to.handle)?;
-        if !to_rights.contains(Rights::WRITE) {
-            return Err(AccessError::Denied { needs: Rights::WRITE, has: to_rights }.into());
-        }
-        if target > to_length || length > to_length - target {
-            return Err(AccessError::OutOfBounds { offset: target, length, size: to_length }.into());
-        }
-        let backwards = to_id == self.id && target > offset;
-        node.operate(self.handle, &self.class, Kind::Read, offset, length, |_, layout, deadline| {
-            let until = deadline.until(node.fabric.host());
-            let copy = |cut: Cut| {
-                let request = Request::Copy {
-                    owner: self.id,
-                    extent: cut.extent,
-                    offset: cut.offset,
-                    length: cut.length,
-                    to: to_id,
-                    target: target + cut.at,
-                    backwards,
-                    principal: self.principal.clone(),
-                };
-                match node.demand(cut.node, request, until) {
-                    Ok(_) => Ok(()),
-                    Err(error) => Err(Stop::failed(Box::new(error))),
-                }
-            };
-            if backwards {
-                let cuts: Vec<Cut> = layout.cut(offset, length, u32::MAX).collect();
-                cuts.into_iter().rev().try_for_each(copy)?;
-            } else {
-                layout.cut(offset, length, u32::MAX).try_for_each(copy)?;
-            }
-            Ok(Some(()))
-        })
+        self.usually().copy(offset, length, to, target)
     }
 
     /// Grants rights to a principal. This handle needs MASTER, and its principal the rights. Blocks until

@@ -3,6 +3,7 @@
 
 use crate::error::RequestError;
 use crate::node::Node;
+use crate::operate::Target;
 use crate::path::Change;
 use dunlin_fabric::{Fabric, Host, Nanos};
 use dunlin_rpc::{Incoming, Puller, Status};
@@ -283,7 +284,12 @@ impl<F: Fabric> Owner<F> {
             let plan = queue.plan(word, event);
             let Some(swap) = plan.swap else { return Ok(queue.apply(plan)) };
             let change = Change::Swap { expected: word.bits(), swap: swap.bits() };
-            let now = match self.node.change_word(handle, &self.node.class, id, offset(lock), change) {
+            let now = match self.node.change_word(
+                Target::new(handle, &self.node.class),
+                id,
+                offset(lock),
+                change,
+            ) {
                 Ok(old) if old == word.bits() => {
                     *marked = Some(swap).filter(|word| word.has_waiters());
                     return Ok(queue.apply(plan));
@@ -449,5 +455,5 @@ fn read<F: Fabric>(
     id: LmrId,
     lock: u16,
 ) -> Result<Word, crate::OperationError> {
-    node.change_word(handle, &node.class, id, offset(lock), Change::Add(0)).map(Word::from_bits)
+    node.change_word(Target::new(handle, &node.class), id, offset(lock), Change::Add(0)).map(Word::from_bits)
 }

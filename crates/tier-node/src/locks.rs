@@ -10,6 +10,7 @@ use crate::error::{OperationError, RequestError};
 use crate::keeper;
 use crate::lock_owner::offset;
 use crate::node::{Node, SignalOf};
+use crate::operate::Target;
 use crate::path::Change;
 use crate::pool::Taken;
 use crate::tier::Tier;
@@ -381,17 +382,22 @@ impl<F: Fabric> Node<F> {
         for _ in 0..ATTEMPTS {
             let Some(taken) = guess.taken_by(joined.member) else { break };
             let change = Change::Swap { expected: guess.bits(), swap: taken.bits() };
-            let old = match self.change_word(words, &self.class, joined.words, offset(lock), change) {
-                Ok(old) => Word::from_bits(old),
-                Err(error) => {
-                    if error.may_have_executed() {
-                        // It may land as late as that.
-                        let late = self.until().saturating_add(nanos(self.config.timeout));
-                        self.leave(&joined, LockRequest::Unlock { lock, word: taken, poisoned: false }, late);
+            let old =
+                match self.change_word(Target::new(words, &self.class), joined.words, offset(lock), change) {
+                    Ok(old) => Word::from_bits(old),
+                    Err(error) => {
+                        if error.may_have_executed() {
+                            // It may land as late as that.
+                            let late = self.until().saturating_add(nanos(self.config.timeout));
+                            self.leave(
+                                &joined,
+                                LockRequest::Unlock { lock, word: taken, poisoned: false },
+                                late,
+                            );
+                        }
+                        return Err(error.into());
                     }
-                    return Err(error.into());
-                }
-            };
+                };
             if old == guess {
                 return Ok(held(taken, guess.is_poisoned()));
             }
@@ -448,7 +454,7 @@ impl<F: Fabric> Node<F> {
         let Held { joined, lock, word, .. } = held;
         if let (Some(free), Some(words)) = (word.given_back(), joined.handle) {
             let change = Change::Swap { expected: word.bits(), swap: free.bits() };
-            match self.change_word(words, &self.class, joined.words, offset(lock), change) {
+            match self.change_word(Target::new(words, &self.class), joined.words, offset(lock), change) {
                 Ok(old) if old == word.bits() => {
                     shared.threads().place = Some((joined, lock, free));
                     return Ok(());

@@ -2,14 +2,14 @@
 
 use crate::error::{OperationError, RequestError};
 use crate::node::Node;
-use crate::path::{Change, Deadline, Path, Stop, Transfer, copy_local};
+use crate::path::{Change, Deadline, Item, Path, Stop, Transfer};
 use crate::paths::{Entered, Granted, Trip};
 use crate::pool::Taken;
 use crate::qos::Class;
 use dunlin_fabric::{Fabric, Host, Nanos, Work};
 use dunlin_tier::message::{Refusal, Reply, Request};
 use dunlin_tier::{
-    AccessError, Handle, Kind, Layout, LmrId, NodeId, Principal, Priority, Rights, TableError,
+    AccessError, Cut, Handle, Kind, Layout, LmrId, NodeId, Principal, Priority, Rights, TableError,
 };
 
 /// Bytes that a copy between regions moves at a time.
@@ -18,7 +18,7 @@ const COPY_AT_ONCE: u32 = 64 << 10;
 impl<F: Fabric> Node<F> {
     /// Waits for the path of an entry until `until` at most, and makes the path if it was never made. Also returns whether
     /// the time of the operation is of use.
-    fn finish_taking(
+    pub(crate) fn finish_taking(
         &self,
         entered: Entered<Path<F>, F::Host>,
         priority: Priority,
@@ -124,37 +124,46 @@ impl<F: Fabric> Node<F> {
     /// Changes the aligned word at `offset` by an atomic, and returns its old value.
     pub(crate) fn change_word(
         &self,
-        handle: Handle,
-        class: &Class,
+        target: Target<'_>,
         owner: LmrId,
         offset: u64,
         change: Change,
     ) -> Result<u64, OperationError> {
         let by_device = self.fabric.capabilities().atomics;
-        self.operate(handle, class, Kind::Atomic, offset, 8, |path, layout, deadline| {
+        self.operate(target, Kind::Atomic, (offset, 8), |path, layout, deadline| {
             let Some(cut) = layout.word(offset) else {
                 return Err(Stop::failed(AccessError::Misaligned(offset)));
             };
             match path {
-                Some(path) => path.atomic(self, &cut, change, deadline).map(Some),
+                Some(path) => path
+                    .run_one(self, Item::new(layout, offset, Transfer::Change(change)), deadline)
+                    .map(Some),
                 None if by_device => Ok(None),
                 None => {
-                    // The storing node checks the owner, so a late request finds a freed region.
-                    let (extent, offset) = (cut.extent, cut.offset);
-                    let request = match change {
-                        Change::Add(add) => Request::FetchAdd { owner, extent, offset, add },
-                        Change::Swap { expected, swap } => {
-                            Request::CompareSwap { owner, extent, offset, expected, swap }
-                        }
-                    };
-                    match self.demand(cut.node, request, deadline.until(self.fabric.host())) {
-                        Ok(Reply::Old(value)) => Ok(Some(value)),
-                        Ok(_) => Err(Stop::failed(Box::new(self.misfit(cut.node)))),
-                        Err(error) => Err(Stop::failed(Box::new(error))),
-                    }
+                    let until = deadline.until(self.fabric.host());
+                    self.change_by_call(&cut, owner, change, until).map(Some).map_err(Stop::failed)
                 }
             }
         })
+    }
+
+    /// Has the storing node change a word. It checks the owner, so a late request finds a freed region.
+    pub(crate) fn change_by_call(
+        &self,
+        cut: &Cut,
+        owner: LmrId,
+        change: Change,
+        until: Nanos,
+    ) -> Result<u64, OperationError> {
+        let (extent, offset) = (cut.extent, cut.offset);
+        let request = match change {
+            Change::Add(add) => Request::FetchAdd { owner, extent, offset, add },
+            Change::Swap { expected, swap } => Request::CompareSwap { owner, extent, offset, expected, swap },
+        };
+        match self.demand(cut.node, request, until).map_err(Box::new)? {
+            Reply::Old(value) => Ok(value),
+            _ => Err(Box::new(self.misfit(cut.node)).into()),
+        }
     }
 
     /// Unmaps a handle; the keeper tells the record's node.
@@ -199,7 +208,7 @@ impl<F: Fabric> Node<F> {
                 self.arena.copy_out(from as usize, bytes);
             }
             let to = request.target.checked_add(at.into()).ok_or(Refusal::Target)?;
-            let written = self.transfer(target, &class, Kind::Write, to, Transfer::Write(bytes));
+            let written = self.transfer(Target::new(target, &class), to, Transfer::Write(bytes));
             written.map_err(|error| {
                 tracing::warn!(target: "dunlin::tier", %error, "a copy between regions failed");
                 Refusal::Target
@@ -212,22 +221,22 @@ impl<F: Fabric> Node<F> {
     /// Reads or writes bytes of a region. Bytes on this node are copied by the calling thread.
     pub(crate) fn transfer(
         &self,
-        handle: Handle,
-        class: &Class,
-        kind: Kind,
+        target: Target<'_>,
         offset: u64,
         mut transfer: Transfer<'_>,
     ) -> Result<(), OperationError> {
-        let (length, step) = (transfer.len() as u64, u32::MAX);
-        self.operate(handle, class, kind, offset, length, |path, layout, deadline| {
+        let (length, kind) = (transfer.len() as u64, transfer.kind());
+        self.operate(target, kind, (offset, length), |path, layout, deadline| {
+            let mut item = Item::new(layout, offset, transfer.reborrow());
             let Some(path) = path else {
                 // All of it is on this node: no request, and no path.
-                if layout.cut(offset, length, step).any(|cut| cut.node != self.me) {
+                if layout.cut(offset, length, u32::MAX).any(|cut| cut.node != self.me) {
                     return Ok(None);
                 }
-                return self.copy_here(layout, offset, &mut transfer).map(Some).map_err(Stop::failed);
+                item.copy_here(self);
+                return item.error.map_or(Ok(Some(())), |error| Err(Stop::failed(error)));
             };
-            path.transfer(self, layout, offset, &mut transfer, deadline).map(Some)
+            path.run_one(self, item, deadline).map(|_| Some(()))
         })
     }
 
@@ -235,54 +244,36 @@ impl<F: Fabric> Node<F> {
     /// on this node.
     pub(crate) fn transfer_here(
         &self,
-        handle: Handle,
-        class: &Class,
-        kind: Kind,
+        target: Target<'_>,
         offset: u64,
-        mut transfer: Transfer<'_>,
+        transfer: Transfer<'_>,
     ) -> Result<bool, OperationError> {
-        let length = transfer.len() as u64;
-        let operation = self.state().handles.begin(handle, kind, offset, length)?;
+        let (length, kind) = (transfer.len() as u64, transfer.kind());
+        let operation = self.state().handles.begin(target.handle, kind, offset, length)?;
         let here = operation.layout.cut(offset, length, u32::MAX).all(|cut| cut.node == self.me);
         let copied = match here {
-            true => self
-                .qos
-                .admit_now(self.fabric.host(), class, length)
-                .and_then(|()| self.copy_here(&operation.layout, offset, &mut transfer)),
+            true => self.qos.admit_now(self.fabric.host(), target.class, length).and_then(|()| {
+                let mut item = Item::new(&operation.layout, offset, transfer);
+                item.copy_here(self);
+                item.error.map_or(Ok(()), Err)
+            }),
             false => Ok(()),
         };
         self.end(operation);
         copied.map(|()| here)
     }
 
-    /// Copies bytes that are all on this node.
-    fn copy_here(
-        &self,
-        layout: &Layout,
-        offset: u64,
-        transfer: &mut Transfer<'_>,
-    ) -> Result<(), OperationError> {
-        for cut in layout.cut(offset, transfer.len() as u64, u32::MAX) {
-            if !copy_local(self, &cut, transfer) {
-                return Err(OperationError::Place { node: self.name_of(self.me) });
-            }
-        }
-        Ok(())
-    }
-
     /// Checks an operation and runs it: first without a path; if that gives `None`, with one.
     pub(crate) fn operate<T>(
         &self,
-        handle: Handle,
-        class: &Class,
+        Target { handle, class, time }: Target<'_>,
         kind: Kind,
-        offset: u64,
-        length: u64,
+        (offset, length): (u64, u64),
         mut run: impl FnMut(Option<&mut Path<F>>, &Layout, &mut Deadline) -> Result<Option<T>, Stop>,
     ) -> Result<T, OperationError> {
         let (node, host) = (self, self.fabric.host());
-        node.qos.admit(host, class, length)?;
-        let mut deadline = Deadline::of(node);
+        let mut deadline = Deadline::new(node, time)?;
+        node.qos.admit(host, class, length, deadline.left(host))?;
         let mut path: Option<Path<F>> = None;
         let mut turn = Turn::default();
         let result = loop {
@@ -316,7 +307,7 @@ impl<F: Fabric> Node<F> {
                 Ok(None) => {
                     node.end(operation);
                     let Some(entered) = entered else {
-                        host.sleep(turn.pause_until);
+                        host.sleep(turn.pause_until.min(deadline.until(host)));
                         continue;
                     };
                     match node.finish_taking(entered, class.priority, deadline.until(host)) {
@@ -336,7 +327,7 @@ impl<F: Fabric> Node<F> {
                         break Err(OperationError::Path { node: node.name_of(to), source });
                     }
                     if host.now() >= until {
-                        break Err(OperationError::Unanswered { node: node.name_of(to) });
+                        break Err(OperationError::Deadline { node: None, may_have_executed: false });
                     }
                 }
                 Err(Stop::Failed { error, uncertain }) => {
@@ -358,20 +349,35 @@ impl<F: Fabric> Node<F> {
     }
 }
 
+/// A handle, and whose operation it is that uses it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Target<'a> {
+    pub(crate) handle: Handle,
+    pub(crate) class: &'a Class,
+    /// The time of the operation in nanoseconds, if it has one of its own.
+    pub(crate) time: Option<Nanos>,
+}
+
+impl<'a> Target<'a> {
+    pub(crate) fn new(handle: Handle, class: &'a Class) -> Target<'a> {
+        Target { handle, class, time: None }
+    }
+}
+
 /// An operation's wait for a path, and its time on it.
 #[derive(Debug, Default)]
-struct Turn {
-    has_begun: bool,
+pub(crate) struct Turn {
+    pub(crate) has_begun: bool,
     /// The end of its pause.
-    pause_until: Nanos,
-    is_timed: bool,
+    pub(crate) pause_until: Nanos,
+    pub(crate) is_timed: bool,
     since: Option<Nanos>,
-    trip: Option<Trip>,
+    pub(crate) trip: Option<Trip>,
 }
 
 impl Turn {
     /// Asks for a path; `None` if the operation pauses first.
-    fn enter<F: Fabric>(
+    pub(crate) fn enter<F: Fabric>(
         &mut self,
         node: &Node<F>,
         class: &Class,
@@ -390,14 +396,14 @@ impl Turn {
     }
 
     /// The operation runs on a path.
-    fn start<H: Host>(&mut self, host: &H, has_path: bool) {
+    pub(crate) fn start<H: Host>(&mut self, host: &H, has_path: bool) {
         if has_path && self.is_timed {
             self.since = Some(host.now());
         }
     }
 
     /// The operation is complete.
-    fn stop<F: Fabric>(&mut self, node: &Node<F>, length: u64) {
+    pub(crate) fn stop<F: Fabric>(&mut self, node: &Node<F>, length: u64) {
         if let Some(since) = self.since {
             let now = node.fabric.host().now();
             let time = now.saturating_sub(since);

@@ -1,5 +1,5 @@
 //! A path: one thread's means to read and write regions on all nodes. A thread takes a path for one operation, posts
-//! the parts, waits until all are complete, and gives the path back.
+//! the parts, waits until all are complete, and gives the path back. A list of operations is posted in the same way.
 
 use crate::connection::{Connection, DEPTH};
 use crate::error::{ConnectError, OperationError, RequestError};
@@ -9,7 +9,7 @@ use dunlin_fabric::{
     Access, Arena, Completion, CompletionQueueId, CompletionStatus, Data, Fabric, Host, Link, Nanos,
     Operation, PostError, RemoteSlice, ThreadDomain, WaitMode, Wake, WorkId, WorkRequest, nanos,
 };
-use dunlin_tier::{Cut, Layout, NodeId};
+use dunlin_tier::{Cut, Cuts, Kind, Layout, NodeId};
 use std::collections::BTreeSet;
 
 /// Polls between two reads of the clock.
@@ -22,9 +22,12 @@ const SPLIT: usize = 16 << 10;
 const FIRST_PART: usize = 8;
 
 /// The caller's side of an operation.
+#[derive(Debug)]
 pub(crate) enum Transfer<'a> {
     Read(&'a mut [u8]),
     Write(&'a [u8]),
+    /// A change of a word, by the device.
+    Change(Change),
 }
 
 impl Transfer<'_> {
@@ -32,6 +35,71 @@ impl Transfer<'_> {
         match self {
             Transfer::Read(into) => into.len(),
             Transfer::Write(from) => from.len(),
+            Transfer::Change(_) => 8,
+        }
+    }
+
+    pub(crate) fn kind(&self) -> Kind {
+        match self {
+            Transfer::Read(_) => Kind::Read,
+            Transfer::Write(_) => Kind::Write,
+            Transfer::Change(_) => Kind::Atomic,
+        }
+    }
+
+    pub(crate) fn reborrow(&mut self) -> Transfer<'_> {
+        match self {
+            Transfer::Read(into) => Transfer::Read(into),
+            Transfer::Write(from) => Transfer::Write(from),
+            Transfer::Change(change) => Transfer::Change(*change),
+        }
+    }
+}
+
+/// An operation on a path; the caller has checked its range.
+#[derive(Debug)]
+pub(crate) struct Item<'a> {
+    layout: &'a Layout,
+    offset: u64,
+    transfer: Transfer<'a>,
+    /// A part of it was posted, or copied.
+    is_begun: bool,
+    pub(crate) error: Option<OperationError>,
+    /// Parts of it may still be under way at these nodes.
+    pub(crate) uncertain: BTreeSet<NodeId>,
+    /// The old value of the word that it changed.
+    pub(crate) value: u64,
+}
+
+impl<'a> Item<'a> {
+    pub(crate) fn new(layout: &'a Layout, offset: u64, transfer: Transfer<'a>) -> Item<'a> {
+        let uncertain = BTreeSet::new();
+        Item { layout, offset, transfer, is_begun: false, error: None, uncertain, value: 0 }
+    }
+
+    /// Returns the parts of at most `step` bytes.
+    fn cuts(&self, step: u32) -> Cuts<'a> {
+        self.layout.cut(self.offset, self.transfer.len() as u64, step)
+    }
+
+    fn fail(&mut self, error: OperationError) {
+        self.error.get_or_insert(error);
+    }
+
+    /// Copies its bytes, all of which are on this node.
+    pub(crate) fn copy_here<F: Fabric>(&mut self, node: &Node<F>) {
+        for cut in self.cuts(u32::MAX) {
+            if !copy_local(node, &cut, &mut self.transfer) {
+                return self.fail(OperationError::Place { node: node.name_of(node.me) });
+            }
+        }
+    }
+
+    /// Returns the value, or why there is none.
+    fn finish(self) -> Result<u64, Stop> {
+        match self.error {
+            None => Ok(self.value),
+            Some(error) => Err(Stop::Failed { error, uncertain: self.uncertain }),
         }
     }
 }
@@ -66,12 +134,25 @@ pub(crate) struct Deadline {
 }
 
 impl Deadline {
-    pub(crate) fn of<F: Fabric>(node: &Node<F>) -> Deadline {
-        Deadline { timeout: nanos(node.config.timeout), until: None }
+    /// Begins the time of an operation: its own, which counts from now on, or that of the settings.
+    pub(crate) fn new<F: Fabric>(node: &Node<F>, own: Option<Nanos>) -> Result<Deadline, OperationError> {
+        match own {
+            None => Ok(Deadline { timeout: nanos(node.config.timeout), until: None }),
+            Some(0) => Err(OperationError::Deadline { node: None, may_have_executed: false }),
+            Some(timeout) => {
+                let until = node.fabric.host().now().saturating_add(timeout);
+                Ok(Deadline { timeout, until: Some(until) })
+            }
+        }
     }
 
     pub(crate) fn until(&mut self, host: &impl Host) -> Nanos {
         *self.until.get_or_insert_with(|| host.now().saturating_add(self.timeout))
+    }
+
+    /// Returns the longest wait until the deadline: all of the time, unless the deadline was needed before.
+    pub(crate) fn left(&self, host: &impl Host) -> Nanos {
+        self.until.map_or(self.timeout, |until| until.saturating_sub(host.now()))
     }
 }
 
@@ -80,6 +161,8 @@ impl Deadline {
 struct Slot {
     busy: bool,
     peer: u16,
+    /// The operation's place in the list.
+    item: usize,
     /// The position in the caller's buffer, and the length.
     at: usize,
     length: usize,
@@ -108,10 +191,8 @@ pub(crate) struct Path<F: Fabric> {
     in_flight: usize,
     /// The number of the current operation, so that completions of earlier ones are recognized.
     serial: u64,
-    /// The old value of the last atomic.
-    value: u64,
-    failure: Option<OperationError>,
-    uncertain: BTreeSet<NodeId>,
+    /// The deadline of the current operations has passed.
+    is_late: bool,
 }
 
 impl<F: Fabric> Path<F> {
@@ -137,9 +218,7 @@ impl<F: Fabric> Path<F> {
             slots: [Slot::default(); DEPTH],
             in_flight: 0,
             serial: 0,
-            value: 0,
-            failure: None,
-            uncertain: BTreeSet::new(),
+            is_late: false,
             fabric,
         })
     }
@@ -188,204 +267,281 @@ impl<F: Fabric> Path<F> {
         self.unfinished.push(Unfinished { operation, nodes });
     }
 
-    /// Reads or writes bytes at `offset` of a region; the caller has checked the range. Blocks until all parts are
-    /// complete, or until the deadline.
-    pub(crate) fn transfer(
+    /// Runs one operation. Blocks until all of its parts are complete, or until the deadline.
+    pub(crate) fn run_one(
+        &mut self,
+        node: &Node<F>,
+        mut item: Item<'_>,
+        deadline: &mut Deadline,
+    ) -> Result<u64, Stop> {
+        self.run(node, std::slice::from_mut(&mut item), deadline).map_err(Stop::Connect)?;
+        item.finish()
+    }
+
+    /// Runs operations, in no order among each other, except those that have an error. Blocks until all parts are
+    /// complete, or until the deadline. Each operation gets its own outcome.
+    ///
+    /// # Errors
+    /// There is no connection to this node. Nothing was posted.
+    pub(crate) fn run(
+        &mut self,
+        node: &Node<F>,
+        items: &mut [Item<'_>],
+        deadline: &mut Deadline,
+    ) -> Result<(), NodeId> {
+        self.begin();
+        items.iter_mut().try_for_each(|item| self.check(node, item))?;
+        for place in 0..items.len() {
+            self.post_item(node, items, place, deadline);
+        }
+        self.drain(node, items, deadline);
+        Ok(())
+    }
+
+    /// Writes bytes, and then a word: no reader sees the word and not the bytes.
+    pub(crate) fn notify(
         &mut self,
         node: &Node<F>,
         layout: &Layout,
-        offset: u64,
-        transfer: &mut Transfer<'_>,
+        (offset, bytes): (u64, &[u8]),
+        (word_offset, word): (u64, &[u8; 8]),
         deadline: &mut Deadline,
     ) -> Result<(), Stop> {
         self.begin();
-        let length = transfer.len() as u64;
-        let mut missing = None;
-        let mut longest = match transfer {
-            Transfer::Write(from) if from.len() >= SPLIT => {
-                let first = (from.len() / FIRST_PART).next_multiple_of(4096);
-                u32::try_from(first).map_or(self.step, |first| first.min(self.step))
-            }
-            _ => self.step,
-        };
-        for cut in layout.cut(offset, length, self.step) {
-            if cut.node == node.me {
-                if !copy_local(node, &cut, transfer) {
-                    self.failure = Some(OperationError::Place { node: node.name_of(cut.node) });
-                }
-            } else if !self.is_connected(cut.node) {
-                missing = Some(cut.node);
-            } else {
-                let mut cut = cut;
-                while cut.length > 0 && self.failure.is_none() {
-                    let part = Cut { length: cut.length.min(longest), ..cut };
-                    longest = self.step;
-                    while self.in_flight == DEPTH && self.failure.is_none() {
-                        self.reap(node, transfer, deadline);
-                    }
-                    if self.failure.is_none() {
-                        self.post_part(node, &part, transfer);
-                    }
-                    cut.length -= part.length;
-                    cut.offset += u64::from(part.length);
-                    cut.at += u64::from(part.length);
+        let mut items = [
+            Item::new(layout, offset, Transfer::Write(bytes)),
+            Item::new(layout, word_offset, Transfer::Write(word)),
+        ];
+        items.iter_mut().try_for_each(|item| self.check(node, item)).map_err(Stop::Connect)?;
+        let exists = items.iter().all(|item| item.error.is_none());
+        if exists {
+            self.post_item(node, &mut items, 0, deadline);
+            let target = layout.word(word_offset).map(|cut| cut.node);
+            let one_queue = items[0].cuts(u32::MAX).all(|cut| Some(cut.node) == target);
+            if !(one_queue && self.fabric.capabilities().in_order_write) {
+                self.drain(node, &mut items, deadline);
+                if items[0].error.is_none() {
+                    items[0].error = self.place_all(node, layout, (offset, bytes.len()), deadline);
                 }
             }
-            if missing.is_some() || self.failure.is_some() {
-                break;
+            if items[0].error.is_none() {
+                // An error of the word is that of an operation of which the bytes were written.
+                items[1].is_begun = true;
+                self.post_item(node, &mut items, 1, deadline);
             }
+            self.drain(node, &mut items, deadline);
         }
-        self.finish(node, transfer, deadline)?;
-        // The caller begins again: a part that is done twice by one synchronous operation does no harm.
-        missing.map_or(Ok(()), |missing| Err(Stop::Connect(missing)))
+        let [mut data, mut word] = items;
+        data.uncertain.append(&mut word.uncertain);
+        data.error = data.error.or(word.error);
+        data.finish().map(drop)
     }
 
-    /// Changes a word by an atomic of the device, also on this node: atomics of a device are not atomic with those of
-    /// processors.
-    pub(crate) fn atomic(
+    /// Reads a byte of each node's part, on the queue pairs that wrote it: a READ comes after the WRITEs before it, so
+    /// they are placed then, which their completions do not say.
+    fn place_all(
         &mut self,
         node: &Node<F>,
-        cut: &Cut,
-        change: Change,
+        layout: &Layout,
+        (offset, length): (u64, usize),
         deadline: &mut Deadline,
-    ) -> Result<u64, Stop> {
-        self.begin();
-        let Some(Some(connection)) = self.peers.get(usize::from(cut.node.0)) else {
-            return Err(Stop::Connect(cut.node));
-        };
-        if !connection.link.is_alive() {
-            return Err(Stop::Connect(cut.node));
+    ) -> Option<OperationError> {
+        let mut byte = [0];
+        let mut nodes = BTreeSet::from([node.me]);
+        for cut in layout.cut(offset, length as u64, u32::MAX) {
+            if !nodes.insert(cut.node) {
+                continue;
+            }
+            let mut item = Item::new(layout, offset + cut.at, Transfer::Read(&mut byte));
+            // The bytes were written, whatever becomes of the READ.
+            item.is_begun = true;
+            let items = std::slice::from_mut(&mut item);
+            self.post_item(node, items, 0, deadline);
+            self.drain(node, items, deadline);
+            if item.error.is_some() {
+                return item.error;
+            }
         }
-        let (key, offset) = (connection.key, cut.offset);
-        let operation = match change {
-            Change::Add(add) => Operation::FetchAdd { key, offset, add },
-            Change::Swap { expected, swap } => Operation::CompareSwap { key, offset, expected, swap },
-        };
-        let slot = Slot { busy: true, peer: cut.node.0, at: 0, length: 0 };
-        self.post(node, slot, operation);
-        self.finish(node, &mut Transfer::Write(&[]), deadline)?;
-        Ok(self.value)
+        None
     }
 
     fn begin(&mut self) {
         self.serial += 1;
         self.in_flight = 0;
         self.slots = [Slot::default(); DEPTH];
-        self.failure = None;
-        self.uncertain.clear();
+        self.is_late = false;
     }
 
     fn is_connected(&self, to: NodeId) -> bool {
         matches!(self.peers.get(usize::from(to.0)), Some(Some(connection)) if connection.link.is_alive())
     }
 
-    /// Waits for all parts in flight, also after a failure: what is not known to be over counts as uncertain.
-    fn finish(
-        &mut self,
-        node: &Node<F>,
-        transfer: &mut Transfer<'_>,
-        deadline: &mut Deadline,
-    ) -> Result<(), Stop> {
-        while self.in_flight > 0 {
-            self.reap(node, transfer, deadline);
+    /// Checks that there are connections for all parts of an operation, and that their places exist: a wrong record must
+    /// not break a connection that others use.
+    fn check(&self, node: &Node<F>, item: &mut Item<'_>) -> Result<(), NodeId> {
+        let by_device = matches!(item.transfer, Transfer::Change(_));
+        for cut in item.cuts(u32::MAX) {
+            let exists = if cut.node == node.me && !by_device {
+                node.has(cut.extent, cut.offset, cut.length.into())
+            } else {
+                let connection = self.peers.get(usize::from(cut.node.0)).and_then(Option::as_ref);
+                match connection.filter(|connection| connection.link.is_alive()) {
+                    Some(Connection { length, .. }) => {
+                        cut.extent == 0
+                            && cut.offset <= *length
+                            && u64::from(cut.length) <= length - cut.offset
+                    }
+                    None => return Err(cut.node),
+                }
+            };
+            if !exists {
+                item.fail(OperationError::Place { node: node.name_of(cut.node) });
+            }
         }
-        match self.failure.take() {
-            None => Ok(()),
-            Some(error) => Err(Stop::Failed { error, uncertain: std::mem::take(&mut self.uncertain) }),
+        Ok(())
+    }
+
+    /// Posts all parts of an operation that has no error, and copies those on this node. Waits for room.
+    fn post_item(&mut self, node: &Node<F>, items: &mut [Item<'_>], place: usize, deadline: &mut Deadline) {
+        let mut longest = match &items[place].transfer {
+            Transfer::Write(from) if from.len() >= SPLIT => {
+                let first = (from.len() / FIRST_PART).next_multiple_of(4096);
+                u32::try_from(first).map_or(self.step, |first| first.min(self.step))
+            }
+            Transfer::Change(_) => 8,
+            _ => self.step,
+        };
+        // Atomics of a device are not atomic with those of processors, so they go over a connection to this node.
+        let by_device = matches!(items[place].transfer, Transfer::Change(_));
+        for mut cut in items[place].cuts(self.step.max(longest)) {
+            if items[place].error.is_some() {
+                return;
+            }
+            if cut.node == node.me && !by_device {
+                let item = &mut items[place];
+                item.is_begun = true;
+                if !copy_local(node, &cut, &mut item.transfer) {
+                    item.fail(OperationError::Place { node: node.name_of(cut.node) });
+                }
+                continue;
+            }
+            while cut.length > 0 {
+                let part = Cut { length: cut.length.min(longest), ..cut };
+                longest = self.step;
+                while self.in_flight == DEPTH {
+                    self.reap(node, items, deadline);
+                }
+                if items[place].error.is_some() {
+                    return;
+                }
+                self.post_part(node, items, place, &part);
+                cut.length -= part.length;
+                cut.offset += u64::from(part.length);
+                cut.at += u64::from(part.length);
+            }
         }
     }
 
-    fn post_part(&mut self, node: &Node<F>, cut: &Cut, transfer: &Transfer<'_>) {
-        let Some(Some(connection)) = self.peers.get(usize::from(cut.node.0)) else { return };
-        let (at, length, key) = (cut.at as usize, cut.length as usize, connection.key);
-        if cut.extent != 0
-            || cut.offset > connection.length
-            || u64::from(cut.length) > connection.length - cut.offset
-        {
-            // A wrong record must not break the connection that others use.
-            self.failure = Some(OperationError::Place { node: node.name_of(cut.node) });
-            return;
+    /// Waits for all parts in flight, also after a failure: parts that are not known to be over count as uncertain.
+    fn drain(&mut self, node: &Node<F>, items: &mut [Item<'_>], deadline: &mut Deadline) {
+        while self.in_flight > 0 {
+            self.reap(node, items, deadline);
         }
-        let slot = Slot { busy: true, peer: cut.node.0, at, length };
-        let offset = cut.offset;
-        match transfer {
+    }
+
+    fn post_part(&mut self, node: &Node<F>, items: &mut [Item<'_>], place: usize, cut: &Cut) {
+        let item = &mut items[place];
+        let connection = self.peers.get(usize::from(cut.node.0)).and_then(Option::as_ref);
+        let Some(connection) = connection.filter(|_| !self.is_late) else {
+            // The connection was given up meanwhile.
+            let (name, may_have_executed) = (node.name_of(cut.node), item.is_begun);
+            return item.fail(match self.is_late {
+                true => {
+                    OperationError::Deadline { node: may_have_executed.then_some(name), may_have_executed }
+                }
+                false if may_have_executed => OperationError::Unanswered { node: name },
+                false => OperationError::Skipped { node: name },
+            });
+        };
+        let (at, length, key, offset) = (cut.at as usize, cut.length as usize, connection.key, cut.offset);
+        let slot = Slot { busy: true, peer: cut.node.0, item: place, at, length };
+        let parts;
+        let operation = match &item.transfer {
             Transfer::Write(from) if length <= self.max_inline => {
-                let parts = [&from[at..at + length]];
-                let data = Data::Inline(&parts);
-                self.post(node, slot, Operation::Write { data, key, offset, immediate: None });
+                parts = [&from[at..at + length]];
+                Operation::Write { data: Data::Inline(&parts), key, offset, immediate: None }
             }
             Transfer::Write(from) => {
                 // As many parts fit the staging memory as may be in flight.
-                let Ok(mut buffer) = self.staging.reserve(length) else { return self.no_staging(node, cut) };
+                let Ok(mut buffer) = self.staging.reserve(length) else { return no_staging(node, item, cut) };
                 buffer.copy_from_slice(&from[at..at + length]);
                 self.fabric.host().charge(Work::CopyBytes, cut.length);
-                let data = Data::Buffer(buffer);
-                self.post(node, slot, Operation::Write { data, key, offset, immediate: None });
+                Operation::Write { data: Data::Buffer(buffer), key, offset, immediate: None }
             }
             Transfer::Read(_) => {
-                let Ok(into) = self.staging.reserve(length) else { return self.no_staging(node, cut) };
-                let from = RemoteSlice { key, offset, length: cut.length };
-                self.post(node, slot, Operation::Read { from, into });
+                let Ok(into) = self.staging.reserve(length) else { return no_staging(node, item, cut) };
+                Operation::Read { from: RemoteSlice { key, offset, length: cut.length }, into }
             }
-        }
-    }
-
-    fn no_staging(&mut self, node: &Node<F>, cut: &Cut) {
-        let (node, source) = (node.name_of(cut.node), PostError::QueueFull);
-        self.failure = Some(OperationError::Post { node, source });
-    }
-
-    fn post(&mut self, node: &Node<F>, slot: Slot, operation: Operation<'_, F::Memory>) {
+            Transfer::Change(Change::Add(add)) => Operation::FetchAdd { key, offset, add: *add },
+            Transfer::Change(Change::Swap { expected, swap }) => {
+                Operation::CompareSwap { key, offset, expected: *expected, swap: *swap }
+            }
+        };
         let Some(free) = self.slots.iter().position(|slot| !slot.busy) else { return };
-        let Some(Some(connection)) = self.peers.get(usize::from(slot.peer)) else { return };
         let id = WorkId(self.serial << 8 | free as u64);
         self.fabric.host().charge(Work::PostWork, 1);
         match self.domain.post(connection.queue_pair, WorkRequest { id, operation, signaled: true }) {
             Ok(()) => {
                 self.slots[free] = slot;
                 self.in_flight += 1;
+                item.is_begun = true;
             }
             Err(source) => {
-                let peer = NodeId(slot.peer);
-                self.failure.get_or_insert(OperationError::Post { node: node.name_of(peer), source });
-                self.give_up(peer);
+                item.fail(OperationError::Post { node: node.name_of(cut.node), source });
+                self.give_up(node, items, cut.node);
             }
         }
     }
 
     /// Gives up a connection: its parts in flight are uncertain.
-    fn give_up(&mut self, peer: NodeId) {
+    fn give_up(&mut self, node: &Node<F>, items: &mut [Item<'_>], peer: NodeId) {
         for slot in self.slots.iter_mut().filter(|slot| slot.busy && slot.peer == peer.0) {
             slot.busy = false;
             self.in_flight -= 1;
-            self.uncertain.insert(peer);
+            let item = &mut items[slot.item];
+            item.uncertain.insert(peer);
+            if item.error.is_none() {
+                let name = node.name_of(peer);
+                item.fail(match self.is_late {
+                    true => OperationError::Deadline { node: Some(name), may_have_executed: true },
+                    false => OperationError::Unanswered { node: name },
+                });
+            }
         }
         self.disconnect(peer);
     }
 
     /// Waits for at least one completion, or gives up all connections with parts in flight.
-    fn reap(&mut self, node: &Node<F>, transfer: &mut Transfer<'_>, deadline: &mut Deadline) {
+    fn reap(&mut self, node: &Node<F>, items: &mut [Item<'_>], deadline: &mut Deadline) {
         let mut polls = 0u32;
         loop {
-            if self.take_completions(node, transfer) {
+            if self.take_completions(node, items) {
                 return;
             }
             let armed = self.domain.arm(WaitMode::Busy);
-            if self.take_completions(node, transfer) {
+            if self.take_completions(node, items) {
                 self.domain.disarm(armed);
                 return;
             }
             let until = deadline.until(self.fabric.host());
             polls += 1;
-            let late = polls.is_multiple_of(POLLS_AT_ONCE) && self.fabric.host().now() >= until;
+            self.is_late |= polls.is_multiple_of(POLLS_AT_ONCE) && self.fabric.host().now() >= until;
             let mut gave_up = false;
             for number in 0..DEPTH {
                 let Slot { busy, peer, .. } = self.slots[number];
                 let peer = NodeId(peer);
-                if busy && (late || !self.is_connected(peer)) {
-                    self.failure
-                        .get_or_insert_with(|| OperationError::Unanswered { node: node.name_of(peer) });
-                    self.give_up(peer);
+                if busy && (self.is_late || !self.is_connected(peer)) {
+                    self.give_up(node, items, peer);
                     gave_up = true;
                 }
             }
@@ -400,13 +556,13 @@ impl<F: Fabric> Path<F> {
         }
     }
 
-    /// Takes the completions that are there; returns whether one was of this operation.
-    fn take_completions(&mut self, node: &Node<F>, transfer: &mut Transfer<'_>) -> bool {
+    /// Takes the completions that are there; returns whether one was of these operations.
+    fn take_completions(&mut self, node: &Node<F>, items: &mut [Item<'_>]) -> bool {
         let mut found = std::mem::take(&mut self.found);
         let mut any = false;
         if self.domain.poll(self.completions, &mut found, 2 * DEPTH) > 0 {
             for completion in found.drain(..) {
-                any |= self.take_completion(node, completion, transfer);
+                any |= self.take_completion(node, completion, items);
             }
         }
         self.found = found;
@@ -417,26 +573,26 @@ impl<F: Fabric> Path<F> {
         &mut self,
         node: &Node<F>,
         completion: Completion<F::Memory>,
-        transfer: &mut Transfer<'_>,
+        items: &mut [Item<'_>],
     ) -> bool {
         let number = (completion.id.0 & 0xff) as usize;
         if completion.id.0 >> 8 != self.serial {
             return false;
         }
         let Some(slot) = self.slots.get_mut(number).filter(|slot| slot.busy) else { return false };
-        let Slot { at, length, peer, .. } = *slot;
+        let Slot { at, length, peer, item, .. } = *slot;
+        let item = &mut items[item];
         self.fabric.host().charge(Work::PollCompletion, 1);
         if completion.status != CompletionStatus::Success {
             let status = completion.status;
-            let error = OperationError::Failed { node: node.name_of(NodeId(peer)), status };
-            self.failure.get_or_insert(error);
-            self.give_up(NodeId(peer));
+            item.fail(OperationError::Failed { node: node.name_of(NodeId(peer)), status });
+            self.give_up(node, items, NodeId(peer));
             return true;
         }
         slot.busy = false;
         self.in_flight -= 1;
-        self.value = completion.value;
-        if let (Transfer::Read(into), Some(buffer)) = (transfer, completion.buffer)
+        item.value = completion.value;
+        if let (Transfer::Read(into), Some(buffer)) = (&mut item.transfer, completion.buffer)
             && buffer.len() >= length
         {
             into[at..at + length].copy_from_slice(&buffer[..length]);
@@ -444,6 +600,10 @@ impl<F: Fabric> Path<F> {
         }
         true
     }
+}
+
+fn no_staging<F: Fabric>(node: &Node<F>, item: &mut Item<'_>, cut: &Cut) {
+    item.fail(OperationError::Post { node: node.name_of(cut.node), source: PostError::QueueFull });
 }
 
 impl<F: Fabric> Drop for Path<F> {
@@ -463,6 +623,7 @@ pub(crate) fn copy_local<F: Fabric>(node: &Node<F>, cut: &Cut, transfer: &mut Tr
     match transfer {
         Transfer::Read(into) => node.arena.copy_out(offset, &mut into[at..at + length]),
         Transfer::Write(from) => node.arena.copy_in(offset, &from[at..at + length]),
+        Transfer::Change(_) => return false,
     }
     node.fabric.host().charge(Work::CopyBytes, cut.length);
     true

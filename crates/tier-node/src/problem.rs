@@ -29,6 +29,10 @@ impl From<OperationError> for Problem {
         match error {
             OperationError::Access(error) => Problem::Access(error),
             OperationError::Unanswered { node } => Problem::Unanswered(node),
+            OperationError::Deadline { node, may_have_executed } => {
+                Problem::Deadline { node: node.unwrap_or_default(), may_have_executed }
+            }
+            OperationError::Skipped { node } => Problem::Skipped(node),
             OperationError::Busy => Problem::Busy,
             OperationError::Request(error) => Problem::from(*error),
             other => {
@@ -81,10 +85,13 @@ impl From<Problem> for RequestError {
             Problem::NoNode(node) => RequestError::NoNode(node),
             Problem::Length(length) => RequestError::Length(length),
             Problem::Busy => RequestError::Busy,
-            Problem::Unanswered(node) => RequestError::Reported {
-                text: format!("{node} did not complete the operation in time, or ended"),
-                may_have_executed: true,
-            },
+            Problem::Unanswered(_) | Problem::Deadline { .. } | Problem::Skipped(_) => {
+                let error = OperationError::from(problem);
+                let may_have_executed = error.may_have_executed();
+                RequestError::Reported { text: error.to_string(), may_have_executed }
+            }
+            // The answer to a list, whose caller takes it apart.
+            Problem::InList { problem, .. } => (*problem).into(),
             Problem::Other { text, may_have_executed } => RequestError::Reported { text, may_have_executed },
         }
     }
@@ -122,6 +129,11 @@ impl From<Problem> for OperationError {
         match problem {
             Problem::Access(error) => OperationError::Access(error),
             Problem::Unanswered(node) => OperationError::Unanswered { node },
+            Problem::Deadline { node, may_have_executed } => {
+                let node = (!node.is_empty()).then_some(node);
+                OperationError::Deadline { node, may_have_executed }
+            }
+            Problem::Skipped(node) => OperationError::Skipped { node },
             Problem::Busy => OperationError::Busy,
             other => OperationError::Request(Box::new(other.into())),
         }

@@ -5,7 +5,7 @@
 //! worker        ATTACH, and READ and WRITE of bytes on this node     never waits
 //!               REGISTER, RECEIVE, REPLY, INVOKE                     answered later
 //!               LOCK, UNLOCK, BARRIER, GIVE_UP                       answered later
-//! pool          READ, WRITE and atomics                              may wait for other nodes
+//! pool          READ, WRITE, atomics, lists                          may wait for other nodes
 //! attendants    MALLOC, MAP, FREE, MEMSET, COPY, ...                 wait for other nodes
 //! ```
 
@@ -31,8 +31,8 @@ use dunlin_tier::process::service::{
     INVOKE, PING, RECEIVE, REGISTER, REGISTER_SERVER, REPLY, SERVERS, WITHDRAW,
 };
 use dunlin_tier::process::{
-    ATTACH, COMPARE_SWAP, COPY, FETCH_ADD, FREE, GRANT, LIST, MALLOC, MAP, MEMSET, READ, READ_HERE, SERVICE,
-    STATUS, UNMAP, WRITE, WRITE_HERE,
+    ATTACH, COMPARE_SWAP, COPY, FETCH_ADD, FREE, GRANT, LIST, MALLOC, MAP, MEMSET, READ, READ_HERE, RUN,
+    SERVICE, STATUS, UNMAP, WRITE, WRITE_HERE, WRITE_NOTIFY,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -126,7 +126,7 @@ impl<P: Fabric> ProcessServer<P> {
         for function in [ATTACH, READ_HERE, WRITE_HERE, REGISTER, REGISTER_SERVER, WITHDRAW, PING] {
             builder = builder.function(function, FunctionMode::Worker);
         }
-        for function in [READ, WRITE, FETCH_ADD, COMPARE_SWAP] {
+        for function in [READ, WRITE, FETCH_ADD, COMPARE_SWAP, RUN, WRITE_NOTIFY] {
             builder = builder.function(function, FunctionMode::Pool);
         }
         for function in [MEMSET, COPY, MALLOC, MAP, UNMAP, FREE, GRANT, STATUS, LIST, SERVERS] {

@@ -76,6 +76,11 @@ impl Class {
         Flow { principal: *number, priority: self.priority, weight: share.weight }
     }
 
+    /// Returns whether its operations count against a limit.
+    pub(crate) fn has_limit(&self) -> bool {
+        self.is_limited && self.account.allowance.is_some()
+    }
+
     /// Returns the class with another priority, which the share of the principal must permit.
     pub(crate) fn with_priority(&self, priority: Priority) -> Result<Class, QosError> {
         if priority > self.account.share.priority {
@@ -144,12 +149,18 @@ impl Qos {
     }
 
     /// Takes an operation from the principal's allowance; returns the time from which it may begin, if not now.
-    fn take<H: Host>(&self, host: &H, class: &Class, bytes: u64) -> Result<Option<Nanos>, OperationError> {
+    fn take<H: Host>(
+        &self,
+        host: &H,
+        class: &Class,
+        bytes: u64,
+        longest: Nanos,
+    ) -> Result<Option<Nanos>, OperationError> {
         let Some(allowance) = class.account.allowance.as_ref().filter(|_| class.is_limited) else {
             return Ok(None);
         };
         let now = host.now();
-        let taken = locked(allowance).take(now, bytes, nanos(self.config.patience));
+        let taken = locked(allowance).take(now, bytes, nanos(self.config.patience).min(longest));
         match taken {
             Ok(wait) => Ok((wait > 0).then(|| now.saturating_add(wait))),
             Err(exceeded) => Err(OperationError::Limit {
@@ -161,10 +172,17 @@ impl Qos {
         }
     }
 
-    /// Takes an operation from the principal's allowance, and waits for it at most [`QosConfig::patience`].
+    /// Takes an operation from the principal's allowance, and waits for it at most [`QosConfig::patience`], and no longer
+    /// than `longest` nanoseconds.
     #[inline]
-    pub(crate) fn admit<H: Host>(&self, host: &H, class: &Class, bytes: u64) -> Result<(), OperationError> {
-        if let Some(from) = self.take(host, class, bytes)? {
+    pub(crate) fn admit<H: Host>(
+        &self,
+        host: &H,
+        class: &Class,
+        bytes: u64,
+        longest: Nanos,
+    ) -> Result<(), OperationError> {
+        if let Some(from) = self.take(host, class, bytes, longest)? {
             host.sleep(from);
         }
         Ok(())
@@ -177,7 +195,7 @@ impl Qos {
         class: &Class,
         bytes: u64,
     ) -> Result<(), OperationError> {
-        self.take(host, class, bytes).map(|_| ())
+        self.take(host, class, bytes, Nanos::MAX).map(|_| ())
     }
 
     /// An operation that needs a path begins; returns its pause in nanoseconds. Under [`Policy::Paced`] only.

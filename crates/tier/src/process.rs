@@ -4,12 +4,14 @@
 //! A request that succeeds is answered with the payload that its documentation names. A refusal is an error of the
 //! application: [`REFUSED`] with a [`Problem`], or [`ELSEWHERE`].
 
+pub mod list;
 pub mod lock;
 mod problem;
 pub mod service;
 
 pub use problem::Problem;
 
+use self::list::ListedOperation;
 use crate::codec::{Reader, Writer};
 use crate::message::Malformed;
 use crate::name::Name;
@@ -79,6 +81,10 @@ pub const GRANT: u16 = 14;
 pub const STATUS: u16 = 15;
 /// Lists regions with a name. Answer: a [`Listing`].
 pub const LIST: u16 = 16;
+/// Runs a list of operations on bytes; may wait for other nodes. Answer: [`list::encode_outcomes`].
+pub const RUN: u16 = 29;
+/// Writes bytes, and then a word. May wait for other nodes.
+pub const WRITE_NOTIFY: u16 = 30;
 
 /// The number that joins further connections to a process. Only that process knows it.
 pub type Secret = [u8; 16];
@@ -106,6 +112,24 @@ pub enum ProcessRequest<'a> {
         handle: u64,
         /// The offset in bytes.
         offset: u64,
+        /// The bytes.
+        bytes: &'a [u8],
+    },
+    /// [`RUN`].
+    Run {
+        /// The operations, at most [`list::MAX_LISTED`].
+        operations: Vec<ListedOperation<'a>>,
+    },
+    /// [`WRITE_NOTIFY`].
+    WriteNotify {
+        /// The handle.
+        handle: u64,
+        /// The offset of the bytes.
+        offset: u64,
+        /// The offset of the word in bytes.
+        word_offset: u64,
+        /// The word.
+        value: u64,
         /// The bytes.
         bytes: &'a [u8],
     },
@@ -212,6 +236,8 @@ impl<'a> ProcessRequest<'a> {
             ProcessRequest::Attach { .. } => ATTACH,
             ProcessRequest::Read { .. } => READ,
             ProcessRequest::Write { .. } => WRITE,
+            ProcessRequest::Run { .. } => RUN,
+            ProcessRequest::WriteNotify { .. } => WRITE_NOTIFY,
             ProcessRequest::FetchAdd { .. } => FETCH_ADD,
             ProcessRequest::CompareSwap { .. } => COMPARE_SWAP,
             ProcessRequest::Set { .. } => MEMSET,
@@ -239,6 +265,12 @@ impl<'a> ProcessRequest<'a> {
             ProcessRequest::Read { handle, offset, length } => writer.u64(*handle).u64(*offset).u32(*length),
             ProcessRequest::Write { handle, offset, bytes } => {
                 let mut writer = writer.u64(*handle).u64(*offset);
+                writer.0.extend_from_slice(bytes);
+                writer
+            }
+            ProcessRequest::Run { operations } => list::write(writer, operations),
+            ProcessRequest::WriteNotify { handle, offset, word_offset, value, bytes } => {
+                let mut writer = writer.u64(*handle).u64(*offset).u64(*word_offset).u64(*value);
                 writer.0.extend_from_slice(bytes);
                 writer
             }
@@ -290,6 +322,12 @@ impl<'a> ProcessRequest<'a> {
             WRITE | WRITE_HERE => {
                 let (handle, offset) = (reader.u64()?, reader.u64()?);
                 return Ok(ProcessRequest::Write { handle, offset, bytes: reader.0 });
+            }
+            RUN => ProcessRequest::Run { operations: list::read(&mut reader)? },
+            WRITE_NOTIFY => {
+                let (handle, offset, word_offset) = (reader.u64()?, reader.u64()?, reader.u64()?);
+                let (value, bytes) = (reader.u64()?, reader.0);
+                return Ok(ProcessRequest::WriteNotify { handle, offset, word_offset, value, bytes });
             }
             FETCH_ADD => {
                 let (handle, offset) = (reader.u64()?, reader.u64()?);

@@ -3,9 +3,10 @@
 use crate::common::{Serving, attach, attach_address, bytes_of, config, fabric, serve, tag};
 use dunlin_fabric_shm::ShmFabric;
 use dunlin_rpc::{CallError, Cause, Client, ClientConfig};
+use dunlin_tier::process::list::{ListedChange, ListedOperation, MAX_LISTED, Outcomes};
 use dunlin_tier::process::{
     ATTACH, Attached, ELSEWHERE, FREE, LIST, MAX_HERE, MAX_MOVED, Opened, Problem, ProcessRequest, READ,
-    READ_HERE, REFUSED, SERVICE, WRITE_HERE,
+    READ_HERE, REFUSED, RUN, SERVICE, WRITE_HERE, WRITE_NOTIFY,
 };
 use dunlin_tier::{AccessError, Rights};
 use dunlin_tier_client::{Lmr, Spec, Tier};
@@ -63,6 +64,7 @@ fn with_handle(handle: u64, own: u64) -> Vec<ProcessRequest<'static>> {
     vec![
         ProcessRequest::Read { handle, offset, length },
         ProcessRequest::Write { handle, offset, bytes: b"overwritten" },
+        ProcessRequest::WriteNotify { handle, offset, word_offset: 0, value: 1, bytes: b"overwritten" },
         ProcessRequest::FetchAdd { handle, offset, add: 1 },
         ProcessRequest::CompareSwap { handle, offset, expected: 0, swap: 1 },
         ProcessRequest::Set { handle, offset, length, value: 1 },
@@ -134,10 +136,13 @@ fn ranges_that_overflow_and_requests_that_are_too_long_are_refused() {
     for node in ["one", "two"] {
         let handle = raw.malloc(4096, node).handle;
         for offset in [4089, 4097, 1 << 32, u64::MAX - 7, u64::MAX - 8, u64::MAX, 1 << 63] {
-            for request in with_handle(handle, handle).into_iter().take(5) {
+            for request in with_handle(handle, handle).into_iter().take(6) {
                 let request = match request {
                     ProcessRequest::Read { length, .. } => ProcessRequest::Read { handle, offset, length },
                     ProcessRequest::Write { bytes, .. } => ProcessRequest::Write { handle, offset, bytes },
+                    ProcessRequest::WriteNotify { word_offset, value, bytes, .. } => {
+                        ProcessRequest::WriteNotify { handle, offset, word_offset, value, bytes }
+                    }
                     ProcessRequest::FetchAdd { add, .. } => ProcessRequest::FetchAdd { handle, offset, add },
                     ProcessRequest::CompareSwap { .. } => {
                         ProcessRequest::CompareSwap { handle, offset, expected: 0, swap: 1 }
@@ -172,6 +177,70 @@ fn ranges_that_overflow_and_requests_that_are_too_long_are_refused() {
         let request = ProcessRequest::Malloc { length, nodes: Vec::new(), name: None, grants: Vec::new() };
         assert_eq!(problem(raw.ask(&request)), Problem::Length(length));
     }
+    canaries.check();
+}
+
+/// One operation of a list is forged, and everything else is right.
+#[test]
+fn lists_with_one_bad_operation_are_refused_as_a_whole() {
+    let tag = tag("listed");
+    let nodes = two_nodes(&tag);
+    let victim = attach(&nodes[0].address);
+    let canaries = Canaries::new(&victim, &["one", "two", "one"]);
+    let (mut other, mut raw) = (Raw::attach(&nodes[0]), Raw::attach(&nodes[0]));
+    let theirs = other.malloc(4096, "one").handle;
+    let named = victim.malloc(4096, Spec::on("two").named("weak").grant_anyone(Rights::READ)).unwrap();
+    let map = ProcessRequest::Map { name: dunlin_tier::Name::new("weak").unwrap(), rights: Rights::READ };
+    let weak = Opened::parse(&raw.ask(&map).unwrap()).unwrap().handle;
+    for node in ["one", "two"] {
+        let own = raw.malloc(4096, node).handle;
+        let good =
+            |at: u64| ListedOperation { handle: own, offset: 8 * at, change: ListedChange::Write(&[9; 8]) };
+        let at = |handle, offset, change| ListedOperation { handle, offset, change };
+        let denied = AccessError::Denied { needs: Rights::WRITE, has: Rights::READ };
+        let out = |offset, length| AccessError::OutOfBounds { offset, length, size: 4096 };
+        let mut bad = vec![
+            (at(weak, 0, ListedChange::Write(b"x")), denied),
+            (at(weak, 0, ListedChange::Add(1)), denied),
+            (at(own, 4, ListedChange::Add(1)), AccessError::Misaligned(4)),
+            (at(own, 4096, ListedChange::Swap { expected: 0, swap: 1 }), out(4096, 8)),
+            (at(own, u64::MAX - 7, ListedChange::Swap { expected: 0, swap: 1 }), out(u64::MAX - 7, 8)),
+            (at(own, u64::MAX, ListedChange::Read(2)), out(u64::MAX, 2)),
+            (at(own, 1, ListedChange::Read(4096)), out(1, 4096)),
+            (at(own, 4095, ListedChange::Write(b"xy")), out(4095, 2)),
+        ];
+        for handle in [theirs, 0, u64::MAX, own ^ 64, own + (1 << 32), own ^ (1 << 63)] {
+            bad.push((at(handle, 0, ListedChange::Read(8)), AccessError::NoHandle));
+            bad.push((at(handle, 0, ListedChange::Write(b"overwritten")), AccessError::NoHandle));
+        }
+        for (bad, error) in bad {
+            for place in [0, 1, 30] {
+                let mut operations: Vec<_> = (0..30).map(good).collect();
+                operations.insert(place, bad);
+                let found = problem(raw.ask(&ProcessRequest::Run { operations }));
+                let problem = Box::new(Problem::Access(error));
+                assert_eq!(found, Problem::InList { place: place as u16, problem }, "{bad:?}");
+            }
+        }
+        // More operations than a list has, and more bytes than a request moves.
+        let add = at(own, 8, ListedChange::Add(1));
+        let many = ProcessRequest::Run { operations: vec![add; MAX_LISTED + 1] };
+        assert_eq!(problem(raw.ask(&many)), Problem::Malformed);
+        for length in [MAX_MOVED + 1, u32::MAX] {
+            let long = ProcessRequest::Run { operations: vec![at(own, 0, ListedChange::Read(length))] };
+            assert_eq!(problem(raw.ask(&long)), Problem::Malformed);
+        }
+        let read = ProcessRequest::Read { handle: own, offset: 0, length: 4096 };
+        assert_eq!(raw.ask(&read).unwrap(), [0; 4096], "nothing of the refused lists was executed");
+        let operations = vec![add; MAX_LISTED];
+        let answer = raw.ask(&ProcessRequest::Run { operations: operations.clone() }).unwrap();
+        let outcomes = Outcomes::parse(&answer, &operations).unwrap().outcomes;
+        let mut olds: Vec<u64> = outcomes.into_iter().map(|old| old.unwrap().unwrap()).collect();
+        olds.sort_unstable();
+        assert!(olds.into_iter().eq(0..MAX_LISTED as u64));
+        assert_eq!(raw.ask(&ProcessRequest::Run { operations: Vec::new() }).unwrap(), []);
+    }
+    drop(named);
     canaries.check();
 }
 
@@ -215,11 +284,28 @@ fn connections_are_of_use_only_after_they_are_attached_and_only_with_their_own_s
 /// A request with bytes changed, cut or added, or any bytes.
 fn payload() -> impl Strategy<Value = (u16, Vec<u8>)> {
     let numbers = prop_oneof![Just(0u64), Just(u64::MAX), any::<u64>(), 0u64..9000];
-    let valid = (READ..=LIST, prop::collection::vec(numbers, 0..6)).prop_map(|(function, numbers)| {
+    let functions = prop_oneof![READ..=LIST, RUN..=WRITE_NOTIFY];
+    let valid = (functions, prop::collection::vec(numbers, 0..6)).prop_map(|(function, numbers)| {
         (function, numbers.iter().flat_map(|number| number.to_le_bytes()).collect())
     });
-    let noise = (0u16..20, prop::collection::vec(any::<u8>(), 0..200));
-    prop_oneof![valid, noise]
+    let noise = (prop_oneof![0u16..20, RUN..=WRITE_NOTIFY], prop::collection::vec(any::<u8>(), 0..200));
+    // Lists of operations whose fields are any numbers.
+    let list = prop::collection::vec((0u8..4, any::<u64>(), 0u64..9000, 0u32..300), 0..5).prop_map(|list| {
+        let operation = |(kind, handle, offset, number): (u8, u64, u64, u32)| {
+            let change = match kind {
+                0 => ListedChange::Read(number),
+                1 => ListedChange::Write(&[0xee; 300][..number as usize]),
+                2 => ListedChange::Add(number.into()),
+                _ => ListedChange::Swap { expected: 0, swap: number.into() },
+            };
+            ListedOperation { handle, offset, change }
+        };
+        let mut bytes = Vec::new();
+        let operations = list.into_iter().map(operation).collect();
+        ProcessRequest::Run { operations }.encode_into(&mut bytes);
+        (RUN, bytes)
+    });
+    prop_oneof![2 => valid, 2 => noise, 1 => list]
 }
 
 #[test]
@@ -237,7 +323,8 @@ fn any_bytes_as_requests_change_nothing_of_others() {
         |((function, bytes), index)| {
             // Half of the requests begin with a handle that is live.
             let mut bytes = bytes;
-            if let (Some(place), true) = (bytes.first_chunk_mut::<8>(), index.index(2) == 0) {
+            let at = if function == RUN { 3.min(bytes.len()) } else { 0 };
+            if let (Some(place), true) = (bytes[at..].first_chunk_mut::<8>(), index.index(2) == 0) {
                 *place = handles[index.index(4) / 2].to_le_bytes();
             }
             // Frees and unmaps of the fuzzer's own regions are right, and leave stale handles behind.

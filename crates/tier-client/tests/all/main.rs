@@ -3,6 +3,7 @@
 
 mod common;
 mod hostile;
+mod lists;
 mod lock_deaths;
 mod locks;
 mod processes;

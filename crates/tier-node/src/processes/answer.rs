@@ -1,13 +1,15 @@
 //! The answers to requests of processes.
 
 use super::registry::{Process, Registry};
-use crate::error::RequestError;
+use crate::error::{ListError, RequestError};
+use crate::list::{Done, Operations};
 use crate::lmr::Lmr;
 use crate::spec::Spec;
 use dunlin_fabric::{Fabric, Nanos};
 use dunlin_rpc::{ApplicationCode, PoolService, Puller, Reply, Request, Service, Status};
 use dunlin_tier::Grantee;
 use dunlin_tier::message::Refusal;
+use dunlin_tier::process::list::{ListedChange, ListedOperation, encode_outcomes};
 use dunlin_tier::process::service::{PING, REGISTER, REGISTER_SERVER, SERVERS, WITHDRAW};
 use dunlin_tier::process::{
     ELSEWHERE, MAX_CHANGED, MAX_HERE, MAX_MOVED, Opened, Problem, ProcessRequest, READ_HERE, REFUSED,
@@ -16,6 +18,7 @@ use dunlin_tier::process::{
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// The reason why a request has no answer.
 enum Refused {
@@ -98,26 +101,42 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
         if here { Ok(()) } else { Err(Refused::Elsewhere) }
     }
 
+    /// Returns the time that an operation of a process may take: what the process gives it, and no more than the node's
+    /// own operations have.
+    fn time(&self, left: Option<Duration>) -> Duration {
+        let most = self.tier.node().config.timeout;
+        left.map_or(most, |left| left.min(most))
+    }
+
     /// Answers an operation on bytes, which may wait for other nodes.
     fn operate(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Refused> {
         let process = self.process(request.session)?;
         let _serving = process.serving(self.config.limits.operations)?;
         let parsed =
             ProcessRequest::parse(request.function, request.payload).map_err(|_| Problem::Malformed)?;
+        let time = self.time(request.time_left());
         let old = match parsed {
             ProcessRequest::Read { handle, offset, length } => {
                 within(length as usize, MAX_MOVED)?;
-                return Ok(process.region(handle)?.read(offset, space(reply, length)?)?);
+                return Ok(process.region(handle)?.within(time).read(offset, space(reply, length)?)?);
             }
             ProcessRequest::Write { handle, offset, bytes } => {
                 within(bytes.len(), MAX_MOVED)?;
-                return Ok(process.region(handle)?.write(offset, bytes)?);
+                return Ok(process.region(handle)?.within(time).write(offset, bytes)?);
+            }
+            ProcessRequest::WriteNotify { handle, offset, word_offset, value, bytes } => {
+                within(bytes.len(), MAX_CHANGED)?;
+                let region = process.region(handle)?;
+                return Ok(region.within(time).write_notify(offset, bytes, word_offset, value)?);
+            }
+            ProcessRequest::Run { operations } => {
+                return put(reply, &run(&process, &operations, time)?);
             }
             ProcessRequest::FetchAdd { handle, offset, add } => {
-                process.region(handle)?.fetch_add(offset, add)?
+                process.region(handle)?.within(time).fetch_add(offset, add)?
             }
             ProcessRequest::CompareSwap { handle, offset, expected, swap } => {
-                process.region(handle)?.compare_swap(offset, expected, swap)?
+                process.region(handle)?.within(time).compare_swap(offset, expected, swap)?
             }
             _ => return Err(Problem::Malformed.into()),
         };
@@ -125,8 +144,15 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
     }
 
     /// Answers a request that waits for other nodes.
-    fn attend(&self, session: u64, function: u16, payload: &[u8]) -> Result<Vec<u8>, Refused> {
+    fn attend(
+        &self,
+        session: u64,
+        function: u16,
+        payload: &[u8],
+        time_left: Option<Duration>,
+    ) -> Result<Vec<u8>, Refused> {
         let process = self.process(session)?;
+        let time = self.time(time_left);
         let _serving = process.serving(self.config.limits.operations)?;
         if function == SERVERS {
             return Ok(self.servers(&process, payload)?);
@@ -135,12 +161,12 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
         match request {
             ProcessRequest::Set { handle, offset, length, value } => {
                 within(length as usize, MAX_CHANGED)?;
-                process.region(handle)?.memset(offset, length.into(), value)?;
+                process.region(handle)?.within(time).memset(offset, length.into(), value)?;
             }
             ProcessRequest::Copy { handle, offset, length, to, target } => {
                 within(length as usize, MAX_CHANGED)?;
                 let to = process.region(to)?;
-                process.region(handle)?.copy(offset, length.into(), &to, target)?;
+                process.region(handle)?.within(time).copy(offset, length.into(), &to, target)?;
             }
             ProcessRequest::Malloc { length, nodes, name, grants } => {
                 let mut spec = Spec::spread(nodes.iter().map(String::as_str));
@@ -200,6 +226,48 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
     }
 }
 
+/// Runs a list of operations; returns the answer.
+fn run<F: Fabric, P: Fabric>(
+    process: &Process<F, P>,
+    operations: &[ListedOperation<'_>],
+    time: Duration,
+) -> Result<Vec<u8>, Problem> {
+    let in_list = |place: usize, problem: Problem| match u16::try_from(place) {
+        Ok(place) => Problem::InList { place, problem: Box::new(problem) },
+        Err(_) => problem,
+    };
+    let region = |(place, one): (usize, &ListedOperation<'_>)| {
+        process.region(one.handle).map_err(|problem| in_list(place, problem))
+    };
+    let regions = operations.iter().enumerate().map(region).collect::<Result<Vec<_>, _>>()?;
+    // The sum is bounded where lists are parsed.
+    let mut bytes = vec![0; operations.iter().map(ListedOperation::read_length).sum()];
+    let (mut list, mut rest) = (Operations::new().within(time), &mut bytes[..]);
+    for (ListedOperation { offset, change, .. }, region) in operations.iter().zip(&regions) {
+        list = match *change {
+            ListedChange::Read(length) => {
+                let (into, after) = std::mem::take(&mut rest).split_at_mut(length as usize);
+                rest = after;
+                list.read(region, *offset, into)
+            }
+            ListedChange::Write(from) => list.write(region, *offset, from),
+            ListedChange::Add(add) => list.fetch_add(region, *offset, add),
+            ListedChange::Swap { expected, swap } => list.compare_swap(region, *offset, expected, swap),
+        };
+    }
+    let outcomes = list.run().map_err(|error| match error {
+        ListError::Refused { place, source } => in_list(place, source.into()),
+        ListError::NotBegun(error) => error.into(),
+        // Neither can be: lists are checked where they are parsed, and a process has handles of one node.
+        ListError::TooMany { .. } | ListError::TooLong { .. } | ListError::OtherTier { .. } => {
+            Problem::Malformed
+        }
+    })?;
+    let outcomes: Vec<Result<_, Problem>> =
+        outcomes.into_iter().map(|outcome| outcome.map(Done::old).map_err(Problem::from)).collect();
+    Ok(encode_outcomes(bytes, outcomes.iter().map(|outcome| outcome.as_ref().map(|old| *old))))
+}
+
 /// Makes room for bytes in a reply.
 fn space<'a>(reply: &'a mut Reply<'_>, length: u32) -> Result<&'a mut [u8], Refused> {
     let limit = reply.limit() as u32;
@@ -243,7 +311,7 @@ pub(super) fn attend<F: Fabric, P: Fabric>(registry: &Registry<F, P>, puller: &P
     while let Some(mut incoming) = puller.receive(Nanos::MAX) {
         incoming.begin();
         let answer = catch_unwind(AssertUnwindSafe(|| {
-            registry.attend(incoming.session, incoming.function, &incoming.payload)
+            registry.attend(incoming.session, incoming.function, &incoming.payload, incoming.time_left())
         }));
         match answer {
             Ok(Ok(payload)) => {

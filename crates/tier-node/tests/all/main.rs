@@ -2,6 +2,7 @@
 
 mod cluster;
 mod hostile;
+mod lists;
 mod locks;
 mod qos;
 mod services;

@@ -46,8 +46,24 @@ pub enum Problem {
     Length(u64),
     /// Other requests used all connections to a node until the timeout.
     Busy,
-    /// A node did not complete an operation in time, or ended. It may have been executed.
+    /// A node ended, or the connection to it broke, during an operation. It may have been executed.
     Unanswered(String),
+    /// The time of an operation is over.
+    Deadline {
+        /// The name of the node that did not complete it; empty without one.
+        node: String,
+        /// Whether bytes may have been changed.
+        may_have_executed: bool,
+    },
+    /// The connection to a node, whose name this is, failed before the operation of a list was posted.
+    Skipped(String),
+    /// An operation of a list is refused. Nothing of the list was executed.
+    InList {
+        /// The place of the operation.
+        place: u16,
+        /// The reason, which is not of this kind.
+        problem: Box<Problem>,
+    },
     /// A function of the service is registered at the node.
     Registered(Name),
     /// The process has as many registered functions as the node allows.
@@ -77,6 +93,9 @@ pub enum Problem {
         may_have_executed: bool,
     },
 }
+
+/// The kind of [`Problem::InList`], which does not nest.
+const IN_LIST: u8 = 34;
 
 /// The longest part of a text, in bytes, that ends between two characters.
 fn cut(text: &str) -> &[u8] {
@@ -117,6 +136,15 @@ impl Problem {
             Problem::Length(length) => kind(20).u64(*length),
             Problem::Busy => kind(21),
             Problem::Unanswered(node) => kind(22).text(cut(node)),
+            Problem::Deadline { node, may_have_executed } => {
+                kind(32).u8(u8::from(*may_have_executed)).text(cut(node))
+            }
+            Problem::Skipped(node) => kind(33).text(cut(node)),
+            Problem::InList { place, problem } => {
+                let mut writer = kind(IN_LIST).u16(*place);
+                writer.0.extend_from_slice(&problem.encode());
+                writer
+            }
             Problem::Registered(service) => kind(24).text(service.as_bytes()),
             Problem::Services(limit) => kind(25).u16(*limit),
             Problem::NotRegistered => kind(26),
@@ -187,6 +215,18 @@ impl Problem {
             29 => Problem::LockBusy(reader.string()?),
             30 => Problem::Locks(reader.u32()?),
             31 => Problem::NotHeld,
+            32 => {
+                let may_have_executed = reader.flag()?;
+                Problem::Deadline { node: reader.string()?, may_have_executed }
+            }
+            33 => Problem::Skipped(reader.string()?),
+            IN_LIST => {
+                let place = reader.u16()?;
+                if reader.0.first() == Some(&IN_LIST) {
+                    return Err(Malformed);
+                }
+                return Ok(Problem::InList { place, problem: Box::new(Problem::parse(reader.0)?) });
+            }
             _ => return Err(Malformed),
         };
         reader.end(problem)

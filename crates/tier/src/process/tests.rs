@@ -37,6 +37,12 @@ fn request() -> impl Strategy<Value = ProcessRequest<'static>> {
             offset,
             bytes: &BYTES[..length]
         }),
+        (place.clone(), any::<[u64; 2]>(), 0..BYTES.len()).prop_map(
+            |((handle, offset), [word_offset, value], length)| {
+                let bytes = &BYTES[..length];
+                ProcessRequest::WriteNotify { handle, offset, word_offset, value, bytes }
+            }
+        ),
         (place.clone(), any::<u64>()).prop_map(|((handle, offset), add)| ProcessRequest::FetchAdd {
             handle,
             offset,
@@ -68,6 +74,12 @@ fn request() -> impl Strategy<Value = ProcessRequest<'static>> {
 }
 
 fn problem() -> impl Strategy<Value = Problem> {
+    let in_list = (any::<u16>(), plain_problem())
+        .prop_map(|(place, problem)| Problem::InList { place, problem: Box::new(problem) });
+    prop_oneof![9 => plain_problem(), 1 => in_list]
+}
+
+fn plain_problem() -> impl Strategy<Value = Problem> {
     let access = prop_oneof![
         Just(AccessError::NoHandle),
         Just(AccessError::Gone),
@@ -105,6 +117,9 @@ fn problem() -> impl Strategy<Value = Problem> {
         any::<u64>().prop_map(Problem::Length),
         Just(Problem::Busy),
         "[a-z]{1,255}".prop_map(Problem::Unanswered),
+        ("[a-z]{0,255}", any::<bool>())
+            .prop_map(|(node, may_have_executed)| Problem::Deadline { node, may_have_executed }),
+        "[a-z]{1,255}".prop_map(Problem::Skipped),
         prop::collection::vec(any::<u8>(), 1..=255)
             .prop_map(|service| Problem::Registered(Name::new(service).unwrap())),
         any::<u16>().prop_map(Problem::Services),
@@ -180,14 +195,14 @@ proptest! {
     /// Shortened, lengthened and random messages are refused or understood, and never cause a panic.
     #[test]
     fn any_bytes_are_survived(
-        function in 0u16..20, bytes in prop::collection::vec(any::<u8>(), 0..300), request in request(),
+        function in 0u16..31, bytes in prop::collection::vec(any::<u8>(), 0..300), request in request(),
         problem in problem(), status in status(), listing in listing(), cut in any::<prop::sample::Index>(),
     ) {
         let _ = (ProcessRequest::parse(function, &bytes), Problem::parse(&bytes), NodeStatus::parse(&bytes));
         let _ = (Attached::parse(&bytes), Opened::parse(&bytes), parse_listing(&bytes));
         let good = encoded(&request);
         // The bytes to write end with the message, whatever their number.
-        if request.function() != WRITE && !good.is_empty() {
+        if ![WRITE, WRITE_NOTIFY].contains(&request.function()) && !good.is_empty() {
             let long = [&good[..], &[1]].concat();
             prop_assert!(ProcessRequest::parse(request.function(), &good[..cut.index(good.len())]).is_err());
             prop_assert!(ProcessRequest::parse(request.function(), &long).is_err());
@@ -207,6 +222,13 @@ fn a_long_text_is_cut_between_characters() {
     let problem = Problem::Other { text: "\u{fc}".repeat(200), may_have_executed: true };
     let Ok(Problem::Other { text, .. }) = Problem::parse(&problem.encode()) else { panic!("not understood") };
     assert_eq!(text, "\u{fc}".repeat(127));
+}
+
+#[test]
+fn problems_in_lists_do_not_nest() {
+    let problem = Problem::InList { place: 1, problem: Box::new(Problem::Busy) };
+    let nested = Problem::InList { place: 2, problem: Box::new(problem) };
+    assert_eq!(Problem::parse(&nested.encode()), Err(Malformed));
 }
 
 #[test]

@@ -1,0 +1,188 @@
+//! Operations of a process with a time of their own, cut into requests.
+
+use crate::attachment::Failed;
+use crate::lmr::Lmr;
+use dunlin_fabric::{Fabric, Nanos};
+use dunlin_tier::Rights;
+use dunlin_tier::message::Malformed;
+use dunlin_tier::process::{
+    COMPARE_SWAP, COPY, FETCH_ADD, MAX_CHANGED, MAX_HERE, MAX_MOVED, MEMSET, ProcessRequest, READ, READ_HERE,
+    WRITE, WRITE_HERE, WRITE_NOTIFY,
+};
+use dunlin_tier_node::{OperationError, RequestError};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// The ranges of an operation, each with its offset in the operation.
+fn parts(length: u64, most: u32) -> impl DoubleEndedIterator<Item = (u64, u32)> {
+    let most = u64::from(most);
+    (0..length.div_ceil(most)).map(move |part| (part * most, (length - part * most).min(most) as u32))
+}
+
+/// Returns the old value of a word.
+fn word(answer: &[u8]) -> Result<u64, Malformed> {
+    answer.try_into().map(u64::from_le_bytes).map_err(|_| Malformed)
+}
+
+pub(crate) fn nothing(answer: &[u8]) -> Result<(), Malformed> {
+    if answer.is_empty() { Ok(()) } else { Err(Malformed) }
+}
+
+/// The error of an operation of which `done` bytes were executed before.
+fn after(done: u64, failed: impl Into<OperationError>) -> OperationError {
+    let error = failed.into();
+    if done == 0 || error.may_have_executed() {
+        return error;
+    }
+    if error.is_deadline() {
+        return error.after_parts();
+    }
+    let text = format!("after {done} bytes: {error}");
+    OperationError::Request(Box::new(RequestError::Reported { text, may_have_executed: true }))
+}
+
+/// A view of an [`Lmr`] for operations with a time of their own; see [`Lmr::within`]. Its methods are those of the
+/// region.
+#[derive(Debug)]
+#[must_use = "the time is that of the operations made with it"]
+pub struct Within<'a, P: Fabric> {
+    pub(crate) lmr: &'a Lmr<P>,
+    /// `None` for the time of the settings.
+    pub(crate) time: Option<Duration>,
+}
+
+impl<P: Fabric> Within<'_, P> {
+    /// Begins the time of an operation.
+    fn begin(&self) -> Result<Nanos, OperationError> {
+        self.lmr.attachment.begin(self.time)
+    }
+
+    /// Runs one part of a read or a write; returns `false` if it has to be asked for again, because bytes are on other
+    /// nodes.
+    fn part(&self, run: impl FnOnce() -> Result<(), Failed>) -> Result<bool, Failed> {
+        match run() {
+            Ok(()) => Ok(true),
+            Err(Failed::Elsewhere) => {
+                self.lmr.elsewhere.store(true, Ordering::Relaxed);
+                Ok(false)
+            }
+            Err(failed) => Err(failed),
+        }
+    }
+
+    /// Returns the function for the next part of an operation and the longest part.
+    fn function(&self, here: u16, anywhere: u16) -> (u16, u32) {
+        if self.lmr.elsewhere.load(Ordering::Relaxed) { (anywhere, MAX_MOVED) } else { (here, MAX_HERE) }
+    }
+
+    /// As [`Lmr::read`].
+    pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), OperationError> {
+        self.lmr.check(Rights::READ, offset, into.len() as u64)?;
+        let until = self.begin()?;
+        let mut at = 0;
+        while at < into.len() {
+            let (function, most) = self.function(READ_HERE, READ);
+            let end = into.len().min(at + most as usize);
+            let place = &mut into[at..end];
+            let (handle, length) = (self.lmr.opened.handle, place.len() as u32);
+            let request = ProcessRequest::Read { handle, offset: offset + at as u64, length };
+            let read = self.part(|| {
+                self.lmr.attachment.call_until(function, &request, until, |answer| {
+                    if answer.len() != place.len() {
+                        return Err(Malformed);
+                    }
+                    place.copy_from_slice(answer);
+                    Ok(())
+                })
+            });
+            if read? {
+                at = end;
+            }
+        }
+        Ok(())
+    }
+
+    /// As [`Lmr::write`].
+    pub fn write(&self, offset: u64, from: &[u8]) -> Result<(), OperationError> {
+        self.lmr.check(Rights::WRITE, offset, from.len() as u64)?;
+        let until = self.begin()?;
+        let mut at = 0;
+        while at < from.len() {
+            let (function, most) = self.function(WRITE_HERE, WRITE);
+            let end = from.len().min(at + most as usize);
+            let (handle, bytes) = (self.lmr.opened.handle, &from[at..end]);
+            let request = ProcessRequest::Write { handle, offset: offset + at as u64, bytes };
+            let written = self.part(|| self.lmr.attachment.call_until(function, &request, until, nothing));
+            if written.map_err(|failed| after(at as u64, failed))? {
+                at = end;
+            }
+        }
+        Ok(())
+    }
+
+    /// As [`Lmr::write_notify`].
+    pub fn write_notify(
+        &self,
+        offset: u64,
+        bytes: &[u8],
+        word_offset: u64,
+        value: u64,
+    ) -> Result<(), OperationError> {
+        self.lmr.check(Rights::WRITE, offset, bytes.len() as u64)?;
+        self.lmr.check(Rights::WRITE, word_offset, 8)?;
+        if bytes.len() > MAX_CHANGED as usize {
+            let (what, limit) = ("bytes in one write_notify", MAX_CHANGED.into());
+            return Err(Box::new(RequestError::Limit { what, limit }).into());
+        }
+        let handle = self.lmr.opened.handle;
+        let request = ProcessRequest::WriteNotify { handle, offset, word_offset, value, bytes };
+        Ok(self.lmr.attachment.call_until(WRITE_NOTIFY, &request, self.begin()?, nothing)?)
+    }
+
+    /// As [`Lmr::fetch_add`].
+    pub fn fetch_add(&self, offset: u64, add: u64) -> Result<u64, OperationError> {
+        let request = ProcessRequest::FetchAdd { handle: self.lmr.opened.handle, offset, add };
+        Ok(self.lmr.attachment.call_until(FETCH_ADD, &request, self.begin()?, word)?)
+    }
+
+    /// As [`Lmr::compare_swap`].
+    pub fn compare_swap(&self, offset: u64, expected: u64, swap: u64) -> Result<u64, OperationError> {
+        let request = ProcessRequest::CompareSwap { handle: self.lmr.opened.handle, offset, expected, swap };
+        Ok(self.lmr.attachment.call_until(COMPARE_SWAP, &request, self.begin()?, word)?)
+    }
+
+    /// As [`Lmr::memset`].
+    pub fn memset(&self, offset: u64, length: u64, value: u8) -> Result<(), OperationError> {
+        self.lmr.check(Rights::WRITE, offset, length)?;
+        let until = self.begin()?;
+        for (at, part) in parts(length, MAX_CHANGED) {
+            let handle = self.lmr.opened.handle;
+            let request = ProcessRequest::Set { handle, offset: offset + at, length: part, value };
+            let set = self.lmr.attachment.call_until(MEMSET, &request, until, nothing);
+            set.map_err(|failed| after(at, failed))?;
+        }
+        Ok(())
+    }
+
+    /// As [`Lmr::copy`].
+    pub fn copy(&self, offset: u64, length: u64, to: &Lmr<P>, target: u64) -> Result<(), OperationError> {
+        self.lmr.check(Rights::READ, offset, length)?;
+        to.check(Rights::WRITE, target, length)?;
+        let until = self.begin()?;
+        let copy = |(at, part): (u64, u32), done: u64| {
+            let (handle, to) = (self.lmr.opened.handle, to.opened.handle);
+            let request =
+                ProcessRequest::Copy { handle, offset: offset + at, length: part, to, target: target + at };
+            let copied = self.lmr.attachment.call_until(COPY, &request, until, nothing);
+            copied.map(|()| done + u64::from(part)).map_err(|failed| after(done, failed))
+        };
+        let backwards = self.lmr.opened.region == to.opened.region && target > offset;
+        let mut cuts = parts(length, MAX_CHANGED);
+        let copied = if backwards {
+            cuts.rev().try_fold(0, |done, part| copy(part, done))
+        } else {
+            cuts.try_fold(0, |done, part| copy(part, done))
+        };
+        copied.map(drop)
+    }
+}

@@ -1,0 +1,149 @@
+//! Operations on a region with a time of their own.
+
+use crate::error::OperationError;
+use crate::lmr::Lmr;
+use crate::operate::Target;
+use crate::path::{Change, Item, Stop, Transfer};
+use dunlin_fabric::{Fabric, Nanos};
+use dunlin_tier::message::Request;
+use dunlin_tier::{AccessError, Cut, Kind, Rights};
+
+/// A view of an [`Lmr`] for operations with a time of their own; see [`Lmr::within`]. Its methods are those of the
+/// region.
+#[derive(Debug)]
+#[must_use = "the time is that of the operations made with it"]
+pub struct Within<'a, F: Fabric> {
+    pub(crate) lmr: &'a Lmr<F>,
+    /// In nanoseconds; `None` for the time of the settings.
+    pub(crate) time: Option<Nanos>,
+}
+
+impl<F: Fabric> Within<'_, F> {
+    fn target(&self) -> Target<'_> {
+        Target { time: self.time, ..Target::new(self.lmr.handle, &self.lmr.class) }
+    }
+
+    /// As [`Lmr::read`].
+    pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), OperationError> {
+        self.lmr.running.node.transfer(self.target(), offset, Transfer::Read(into))
+    }
+
+    /// As [`Lmr::write`].
+    pub fn write(&self, offset: u64, from: &[u8]) -> Result<(), OperationError> {
+        self.lmr.running.node.transfer(self.target(), offset, Transfer::Write(from))
+    }
+
+    /// As [`Lmr::fetch_add`].
+    pub fn fetch_add(&self, offset: u64, add: u64) -> Result<u64, OperationError> {
+        self.change(offset, Change::Add(add))
+    }
+
+    /// As [`Lmr::compare_swap`].
+    pub fn compare_swap(&self, offset: u64, expected: u64, swap: u64) -> Result<u64, OperationError> {
+        self.change(offset, Change::Swap { expected, swap })
+    }
+
+    fn change(&self, offset: u64, change: Change) -> Result<u64, OperationError> {
+        self.lmr.running.node.change_word(self.target(), self.lmr.id, offset, change)
+    }
+
+    /// As [`Lmr::write_notify`].
+    pub fn write_notify(
+        &self,
+        offset: u64,
+        bytes: &[u8],
+        word_offset: u64,
+        value: u64,
+    ) -> Result<(), OperationError> {
+        let (node, size, word) = (&*self.lmr.running.node, self.lmr.length, value.to_le_bytes());
+        if word_offset > size || size - word_offset < 8 {
+            return Err(AccessError::OutOfBounds { offset: word_offset, length: 8, size }.into());
+        }
+        if !word_offset.is_multiple_of(8) {
+            return Err(AccessError::Misaligned(word_offset).into());
+        }
+        let length = bytes.len() as u64;
+        node.operate(self.target(), Kind::Write, (offset, length), |path, layout, deadline| {
+            let Some(at) = layout.word(word_offset) else {
+                return Err(Stop::failed(AccessError::Misaligned(word_offset)));
+            };
+            if let Some(path) = path {
+                return path.notify(node, layout, (offset, bytes), (word_offset, &word), deadline).map(Some);
+            }
+            if at.node != node.me || layout.cut(offset, length, u32::MAX).any(|cut| cut.node != node.me) {
+                return Ok(None);
+            }
+            for (offset, bytes) in [(offset, bytes), (word_offset, &word)] {
+                let mut item = Item::new(layout, offset, Transfer::Write(bytes));
+                item.copy_here(node);
+                if let Some(error) = item.error {
+                    return Err(Stop::failed(error));
+                }
+            }
+            Ok(Some(()))
+        })
+    }
+
+    /// As [`Lmr::memset`].
+    pub fn memset(&self, offset: u64, length: u64, value: u8) -> Result<(), OperationError> {
+        let (node, owner) = (&*self.lmr.running.node, self.lmr.id);
+        node.operate(self.target(), Kind::Write, (offset, length), |_, layout, deadline| {
+            let until = deadline.until(node.fabric.host());
+            for cut in layout.cut(offset, length, u32::MAX) {
+                let Cut { extent, offset, length, .. } = cut;
+                let request = Request::Set { owner, extent, offset, length, value };
+                if let Err(error) = node.demand(cut.node, request, until) {
+                    return Err(failed(cut.at > 0, error));
+                }
+            }
+            Ok(Some(()))
+        })
+    }
+
+    /// As [`Lmr::copy`].
+    pub fn copy(&self, offset: u64, length: u64, to: &Lmr<F>, target: u64) -> Result<(), OperationError> {
+        let Lmr { running, principal, id, .. } = self.lmr;
+        let node = &*running.node;
+        // Both are checked here first; the target is checked again by the nodes that write.
+        let (to_id, to_rights, to_length) = node.state().handles.describe(to.handle)?;
+        if !to_rights.contains(Rights::WRITE) {
+            return Err(AccessError::Denied { needs: Rights::WRITE, has: to_rights }.into());
+        }
+        if target > to_length || length > to_length - target {
+            return Err(AccessError::OutOfBounds { offset: target, length, size: to_length }.into());
+        }
+        let backwards = to_id == *id && target > offset;
+        node.operate(self.target(), Kind::Read, (offset, length), |_, layout, deadline| {
+            let until = deadline.until(node.fabric.host());
+            let mut is_begun = false;
+            let mut copy = |cut: Cut| {
+                let request = Request::Copy {
+                    owner: *id,
+                    extent: cut.extent,
+                    offset: cut.offset,
+                    length: cut.length,
+                    to: to_id,
+                    target: target + cut.at,
+                    backwards,
+                    principal: principal.clone(),
+                };
+                let copied = node.demand(cut.node, request, until).map_err(|error| failed(is_begun, error));
+                is_begun = true;
+                copied.map(drop)
+            };
+            if backwards {
+                let cuts: Vec<Cut> = layout.cut(offset, length, u32::MAX).collect();
+                cuts.into_iter().rev().try_for_each(copy)?;
+            } else {
+                layout.cut(offset, length, u32::MAX).try_for_each(&mut copy)?;
+            }
+            Ok(Some(()))
+        })
+    }
+}
+
+/// The failure of a request for a part of an operation.
+fn failed(is_begun: bool, error: crate::RequestError) -> Stop {
+    let error = OperationError::from(Box::new(error)).as_deadline();
+    Stop::failed(if is_begun { error.after_parts() } else { error })
+}
