@@ -196,6 +196,7 @@ fn errors() -> Result<String> {
         ("crates/tier-node", "The memory tier: nodes"),
         ("crates/tier-client", "The memory tier: attached processes"),
         ("apps/log", "The log on the memory tier"),
+        ("apps/graph", "Graphs on the memory tier"),
     ] {
         let _ = write!(body, "\n## {title}\n");
         for error in sources::errors_of(folder)? {

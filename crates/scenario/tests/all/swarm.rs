@@ -25,11 +25,10 @@ fn whatever_happens_every_call_is_accounted_for() {
     assert!(answered > calls / 2 && answered < calls * 99 / 100, "{answered} of {calls}");
 }
 
-/// Seeds that found bugs of the engine which no smaller test shows.
+/// Seeds that found bugs of the engine, by the causes in `docs/results/swarm.md`.
 #[test]
 fn seeds_that_found_bugs_pass() {
-    // The news of a broken lane came with an answer, and the client slept for the other answers of that lane.
-    for seed in [4167] {
+    for seed in [356, 903, 2154, 2702, 4167] {
         let outcome = play(seed, None);
         assert_eq!(outcome.failure, None, "seed {seed}: {}", outcome.what);
     }
