@@ -4,7 +4,7 @@ use clap::{Args, Command, CommandFactory as _};
 use clap_complete::{Shell, generate};
 use dunlin_command::describe::Description;
 use dunlin_command::output::{self, Failure};
-use dunlin_command::program::{BENCH, IDL, SIM, TIER};
+use dunlin_command::program::{APPS, BENCH, IDL, SIM, TIER};
 use std::process::ExitCode;
 
 const AFTER_HELP: &str = "\
@@ -33,7 +33,8 @@ pub(crate) fn run(arguments: &CompletionsArguments) -> Result<ExitCode, Failure>
 /// Adds the commands of the other programs, as far as these are installed.
 fn whole(command: Command) -> Command {
     // These programs run several commands of `dunlin`.
-    let several = [IDL, TIER].into_iter().filter_map(Description::ask).flat_map(Description::into_commands);
+    let several =
+        [IDL, TIER, APPS].into_iter().filter_map(Description::ask).flat_map(Description::into_commands);
     let found = [("bench", Description::ask(BENCH)), ("sim", Description::ask(SIM))];
     let found = found.into_iter().filter_map(|(name, description)| Some((name.to_owned(), description?)));
     found.chain(several.map(|description| (description.name().to_owned(), description))).fold(

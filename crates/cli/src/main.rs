@@ -16,7 +16,7 @@ mod protocols;
 
 use clap::{ArgAction, CommandFactory as _, Parser, Subcommand};
 use dunlin_command::output::{self, Failure};
-use dunlin_command::program::{BENCH, IDL, SIM, TIER};
+use dunlin_command::program::{APPS, BENCH, IDL, SIM, TIER};
 use dunlin_command::{INTERNAL, child, describe, logging};
 use std::process::ExitCode;
 
@@ -71,6 +71,9 @@ enum Command {
     /// Write, read, list and free named regions of the memory tier (program dunlin-tier)
     #[command(disable_help_flag = true)]
     Tier(external::Words),
+    /// Use applications on the memory tier: a global log (program dunlin-apps)
+    #[command(disable_help_flag = true)]
+    Apps(external::Words),
 }
 
 /// The commands of child processes, which this program starts as `dunlin internal ...`.
@@ -115,6 +118,7 @@ impl Command {
                 | Command::Generate(_)
                 | Command::Node(_)
                 | Command::Tier(_)
+                | Command::Apps(_)
         )
     }
 }
@@ -143,5 +147,6 @@ fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Generate(words) => Err(words.exec(IDL, Some("gen"), verbose)),
         Command::Node(words) => Err(words.exec(TIER, Some("node"), verbose)),
         Command::Tier(words) => Err(words.exec(TIER, Some("tier"), verbose)),
+        Command::Apps(words) => Err(words.exec(APPS, Some("apps"), verbose)),
     }
 }

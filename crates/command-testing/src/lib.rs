@@ -15,8 +15,14 @@ use std::time::{Duration, Instant};
 pub const HANG: Duration = Duration::from_secs(60);
 
 /// The packages of the command's programs.
-const PACKAGES: [&str; 5] =
-    ["dunlin-cli", "dunlin-cli-bench", "dunlin-cli-sim", "dunlin-cli-idl", "dunlin-cli-tier"];
+const PACKAGES: [&str; 6] = [
+    "dunlin-cli",
+    "dunlin-cli-bench",
+    "dunlin-cli-sim",
+    "dunlin-cli-idl",
+    "dunlin-cli-tier",
+    "dunlin-cli-apps",
+];
 
 /// The folder of the programs of the running build: of a test, which runs in `target/PROFILE/deps`, or of a program beside them.
 fn programs_folder() -> PathBuf {

@@ -26,6 +26,8 @@ pub const IDL: Program = Program { name: "dunlin-idl", package: "dunlin-cli-idl"
 
 /// The memory tier: `dunlin node` and `dunlin tier`.
 pub const TIER: Program = Program { name: "dunlin-tier", package: "dunlin-cli-tier" };
+/// Applications on the memory tier: `dunlin apps`.
+pub const APPS: Program = Program { name: "dunlin-apps", package: "dunlin-cli-apps" };
 
 impl Program {
     /// Returns the executable in the folder of the running program, or the first of that name on `PATH`.

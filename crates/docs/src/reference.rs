@@ -151,14 +151,15 @@ fn commands() -> Result<String> {
         ("dunlin-sim", "dunlin sim"),
         ("dunlin-idl", "dunlin"),
         ("dunlin-tier", "dunlin"),
+        ("dunlin-apps", "dunlin"),
     ];
     for (program, name) in programs {
         section(&mut body, name, &ask(program)?);
     }
     Ok(page(
         "Commands",
-        "`dunlin bench`, `dunlin sim`, `dunlin explain`, `dunlin gen`, `dunlin node` and `dunlin tier` are programs of their own \
-         (`dunlin-bench`, `dunlin-sim`, `dunlin-idl`, `dunlin-tier`), which `dunlin` starts. Every command has `--help`, with examples.",
+        "`dunlin bench`, `dunlin sim`, `dunlin explain`, `dunlin gen`, `dunlin node`, `dunlin tier` and `dunlin apps` are programs of their own \
+         (`dunlin-bench`, `dunlin-sim`, `dunlin-idl`, `dunlin-tier`, `dunlin-apps`), which `dunlin` starts. Every command has `--help`, with examples.",
         body.trim_start(),
     ))
 }

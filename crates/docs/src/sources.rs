@@ -135,7 +135,8 @@ fn repeats(attributes: &[Attribute], fields: &Fields) -> bool {
 /// The errors of all crates: how many have a source, and which of those have its text in their message.
 pub fn messages_with_sources() -> Result<(usize, Vec<String>)> {
     let (mut count, mut repeating) = (0, Vec::new());
-    for file in files(&root().join("crates"), "rs") {
+    let sources = ["crates", "apps"].map(|folder| files(&root().join(folder), "rs"));
+    for file in sources.into_iter().flatten() {
         let text =
             std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
         if !text.contains("#[error(") {

@@ -118,6 +118,7 @@ fn a_command_whose_program_is_missing_says_how_to_build_it() {
         ("gen", "dunlin-cli-idl"),
         ("node", "dunlin-cli-tier"),
         ("tier", "dunlin-cli-tier"),
+        ("apps", "dunlin-cli-apps"),
     ] {
         for words in [&[command][..], &[command, "--help"], &["-v", command, "list"]] {
             let output = copied(&folder, "").args(words).output().expect("it runs");

@@ -23,6 +23,7 @@ fn of(mut words: Vec<String>) -> (&'static str, Vec<String>) {
         Some("sim") => ("dunlin-sim", words.split_off(1)),
         Some("explain" | "gen") => ("dunlin-idl", words),
         Some("node" | "tier") => ("dunlin-tier", words),
+        Some("apps") => ("dunlin-apps", words),
         _ => ("dunlin", words),
     }
 }

@@ -45,7 +45,7 @@ fn lines_are_short() {
 
 #[test]
 fn files_are_one_concern() {
-    for folder in ["crates", "examples"] {
+    for folder in ["crates", "apps", "examples"] {
         for file in pages::files(&pages::root().join(folder), "rs") {
             let lines = std::fs::read_to_string(&file).expect("a source").lines().count();
             assert!(lines <= 800, "{}: {lines} lines; at most 800: two concerns?", file.display());
@@ -56,7 +56,7 @@ fn files_are_one_concern() {
 #[test]
 fn comments_are_plain_english() {
     let mut count = prose::Count::default();
-    for folder in ["crates", "examples"] {
+    for folder in ["crates", "apps", "examples"] {
         for file in pages::files(&pages::root().join(folder), "rs") {
             let text = std::fs::read_to_string(&file).expect("a source");
             count.add(&file.display().to_string(), &prose::comments(&text));

@@ -32,6 +32,7 @@ mod lite_5;
 mod lite_6;
 mod lite_8;
 mod lite_lock;
+mod lite_log;
 mod rf_rpc;
 mod rf_rpc_10;
 mod rf_rpc_11;
@@ -63,6 +64,7 @@ use crate::course::{Counted, CourseError};
 use crate::datagrams::Datagrams;
 use crate::erpc::Erpc;
 use crate::load::{Extent, Load, LoadError, Network};
+use crate::log::LogLoad;
 use crate::native::NativeWrites;
 use crate::priorities::Priorities;
 use crate::shared::Shared;
@@ -205,6 +207,7 @@ enum Work {
     Bypass(Bypass),
     Shared(Shared),
     Tier(Box<TierLoad>),
+    Log(Box<LogLoad>),
     Calls(Box<TierCalls>),
     Native(Box<NativeWrites>),
     Priorities(Box<Priorities>),
@@ -355,6 +358,7 @@ pub fn all() -> Vec<Figure> {
         lite_16::FIGURE,
         lite_17::FIGURE,
         lite_lock::FIGURE,
+        lite_log::FIGURE,
         rf_rpc_2::FIGURE,
         rf_rpc_5::FIGURE,
         rf_rpc_7::FIGURE,
@@ -540,6 +544,9 @@ impl Run {
         Run::doing(series, x, Work::Calls(Box::new(load)))
     }
 
+    fn log(series: &str, x: u32, load: LogLoad) -> Run {
+        Run::doing(series, x, Work::Log(Box::new(load)))
+    }
     fn priorities(series: &str, load: Priorities) -> Run {
         Run::doing(series, 0, Work::Priorities(Box::new(load)))
     }
@@ -563,6 +570,7 @@ impl Run {
             Work::Bypass(load) => Some(&load.profile),
             Work::Shared(load) => Some(&load.profile),
             Work::Tier(load) => Some(&load.profile),
+            Work::Log(load) => Some(&load.profile),
             Work::Calls(load) => Some(&load.profile),
             Work::Native(load) => Some(&load.profile),
             Work::Priorities(load) => Some(&load.profile),
@@ -576,6 +584,7 @@ impl Run {
         let load = match &self.work {
             Work::Load(load) => load,
             Work::Tier(load) => return (load.warm_up + load.measured + u64::from(load.regions)) * 10,
+            Work::Log(load) => return (load.warm_up + load.measured) * 20,
             Work::Calls(load) => return (load.warm_up + load.measured) * 20,
             Work::Native(load) => return (load.warm_up + load.measured) * 5,
             Work::Priorities(load) => return load.low_requests * load.low.len() as u64 * 10,
@@ -594,6 +603,7 @@ impl Run {
     /// # Errors
     /// Returns an error if the simulation does not come to its end.
     pub fn go(&self) -> Result<Outcome, FigureError> {
+        let failed = |error| FigureError::Course { series: self.series.clone(), x: self.x, error };
         match &self.work {
             Work::RawVerbs { series, profile, effort } => {
                 let value = series.predict(self.x, &Profile::built_in(profile)?, *effort)?;
@@ -645,7 +655,6 @@ impl Run {
                 })
             }
             Work::Shared(load) => {
-                let failed = |error| FigureError::Course { series: self.series.clone(), x: self.x, error };
                 let outcome = load.run(SEED).map_err(failed)?;
                 Ok(Outcome {
                     mops: outcome.calls as f64 * 1e3 / outcome.time_ns.max(1) as f64,
@@ -653,20 +662,11 @@ impl Run {
                     ..Outcome::default()
                 })
             }
-            Work::Tier(load) => {
-                let failed = |error| FigureError::Course { series: self.series.clone(), x: self.x, error };
-                Ok(Outcome::from(load.run(SEED).map_err(failed)?))
-            }
-            Work::Calls(load) => {
-                let failed = |error| FigureError::Course { series: self.series.clone(), x: self.x, error };
-                Ok(Outcome::from(load.run(SEED).map_err(failed)?))
-            }
-            Work::Native(load) => {
-                let failed = |error| FigureError::Course { series: self.series.clone(), x: self.x, error };
-                Ok(Outcome::from(load.run(SEED).map_err(failed)?))
-            }
+            Work::Tier(load) => Ok(Outcome::from(load.run(SEED).map_err(failed)?)),
+            Work::Log(load) => Ok(Outcome::from(load.run(SEED).map_err(failed)?)),
+            Work::Calls(load) => Ok(Outcome::from(load.run(SEED).map_err(failed)?)),
+            Work::Native(load) => Ok(Outcome::from(load.run(SEED).map_err(failed)?)),
             Work::Priorities(load) => {
-                let failed = |error| FigureError::Course { series: self.series.clone(), x: self.x, error };
                 let ended = load.run(SEED).map_err(failed)?;
                 Ok(Outcome { priorities: OfPriorities::of(&ended, load.stretch), ..Outcome::default() })
             }
@@ -675,7 +675,6 @@ impl Run {
                 Ok(Outcome { value: mean_us, mean_us, mops: 1.0 / mean_us, ..Outcome::default() })
             }
             Work::Bypass(load) => {
-                let failed = |error| FigureError::Course { series: self.series.clone(), x: self.x, error };
                 let outcome = load.run(SEED).map_err(failed)?;
                 Ok(Outcome {
                     mops: outcome.operations as f64 * 1e3 / outcome.time_ns.max(1) as f64,
@@ -685,7 +684,6 @@ impl Run {
                 })
             }
             Work::Erpc(load) => {
-                let failed = |error| FigureError::Course { series: self.series.clone(), x: self.x, error };
                 let outcome = load.run(SEED).map_err(failed)?;
                 Ok(Outcome {
                     mops: outcome.all.calls as f64 * 1e3 / outcome.time_ns.max(1) as f64,
@@ -697,7 +695,6 @@ impl Run {
                 })
             }
             Work::Datagrams(load) => {
-                let failed = |error| FigureError::Course { series: self.series.clone(), x: self.x, error };
                 let outcome = load.run(SEED).map_err(failed)?;
                 Ok(Outcome {
                     mops: outcome.calls as f64 * 1e3 / outcome.time_ns.max(1) as f64,

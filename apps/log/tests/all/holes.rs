@@ -1,0 +1,158 @@
+//! Writers that die or pause between the reservation and the WRITE.
+
+use crate::cluster::{LOG, clean, created, die, in_virtual_time, on_shared_memory, sleep, write};
+use dunlin_app_log::{Cleaned, Cleaner, LogError, Start, Tail, Writer, evict, status};
+use dunlin_tier_node::AnyTier;
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+/// Cleans until something happens; returns it with the positions that were handed on.
+fn until<T: AnyTier>(
+    tier: &T,
+    cleaner: &mut Cleaner<T>,
+    is_enough: impl Fn(&Cleaned) -> bool,
+) -> (Cleaned, Vec<u64>) {
+    let mut positions = Vec::new();
+    for _ in 0..20_000 {
+        let cleaned = cleaner
+            .clean(|one| {
+                positions.push(one.position());
+                ControlFlow::Continue(())
+            })
+            .unwrap();
+        if is_enough(&cleaned) {
+            return (cleaned, positions);
+        }
+        sleep(tier, Duration::from_micros(500));
+    }
+    panic!("nothing happens");
+}
+
+/// The hole is closed when nobody alive can own it and its owner was evicted, and not before.
+fn a_hole_is_closed_after_its_writer_was_evicted<T: AnyTier>([alice, bob, carol]: [&T; 3]) {
+    created(alice);
+    let before = write(alice, 1, 2);
+    let (dead, position) = die(bob, 300);
+    let id = dead.id();
+    let mut quiet = Writer::open_as(carol, LOG, "a quiet one").unwrap();
+    quiet.keep_alive().unwrap();
+    let after = write(alice, 2, 3);
+    let mut cleaner = Cleaner::open(carol, LOG).unwrap();
+    let mut tail = Tail::open(alice, LOG, Start::At(position)).unwrap();
+    let (found, positions) = until(carol, &mut cleaner, |cleaned| cleaned.hole.is_some());
+    assert_eq!(positions, before.iter().map(|one| one.position).collect::<Vec<_>>());
+    let hole = found.hole.unwrap();
+    assert_eq!((hole.position, hole.end), (position, after[0].position));
+    let suspects: Vec<_> = hole.writers.iter().map(|writer| (writer.id, writer.label.as_str())).collect();
+    assert_eq!(suspects, [(id, "the dead one")], "the quiet writer has nothing under way");
+    assert!(tail.read().unwrap().is_none());
+    assert!(matches!(evict(alice, LOG, id ^ 2), Err(LogError::NoWriter { .. })));
+    evict(alice, LOG, id).unwrap();
+    let (closed, positions) = until(carol, &mut cleaner, |cleaned| cleaned.closed > 0);
+    assert_eq!(closed.closed, hole.end - hole.position);
+    assert_eq!(positions, after.iter().map(|one| one.position).collect::<Vec<_>>());
+    // The reader passes over the hole.
+    assert_eq!(tail.read().unwrap().unwrap().position(), after[0].position);
+    quiet.append(b"still here").unwrap();
+    quiet.commit().unwrap();
+    assert!(matches!(evict(alice, LOG, id), Err(LogError::NoWriter { .. })));
+}
+
+#[test]
+fn on_shared_memory_a_hole_is_closed_after_its_writer_was_evicted() {
+    let [alice, bob, carol] = &on_shared_memory();
+    a_hole_is_closed_after_its_writer_was_evicted([alice, bob, carol]);
+}
+
+#[test]
+fn in_virtual_time_a_hole_is_closed_after_its_writer_was_evicted() {
+    for seed in 0..4 {
+        in_virtual_time(seed, |tiers| {
+            let [alice, bob, carol] = &tiers;
+            a_hole_is_closed_after_its_writer_was_evicted([alice, bob, carol]);
+        });
+    }
+}
+
+/// A living writer that has not written for long keeps its place, however long that takes.
+#[test]
+fn a_slow_writer_is_waited_for() {
+    let [alice, bob, carol] = &on_shared_memory();
+    created(alice);
+    // It stands for a writer that is slow: registered, and its place not written.
+    let (slow, position) = die(bob, 300);
+    let id = slow.id();
+    let after = write(alice, 1, 2);
+    let mut cleaner = Cleaner::open(carol, LOG).unwrap();
+    let begin = std::time::Instant::now();
+    while begin.elapsed() < Duration::from_millis(200) {
+        let cleaned = cleaner.clean(|_| panic!("nothing is whole at the head")).unwrap();
+        assert_eq!(cleaned.bytes, 0);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let status = status(alice, LOG).unwrap();
+    assert_eq!((status.head, status.writers.len()), (position, 1));
+    assert_eq!(status.writers[0].id, id);
+    drop(cleaner);
+    evict(carol, LOG, id).unwrap();
+    assert_eq!(clean(bob, 2), after);
+}
+
+/// Holes at the end of the log, and several in a row, are closed too; a log that is full of them has room again.
+#[test]
+fn a_log_full_of_holes_has_room_again() {
+    let [alice, bob, _] = &on_shared_memory();
+    created(alice);
+    let dead: Vec<_> = (0..9).map(|_| die(bob, 336).0).collect();
+    let mut writer = Writer::open(alice, LOG).unwrap();
+    writer.append(&[2; 900]).unwrap();
+    assert!(matches!(writer.commit_within(Duration::from_millis(5)), Err(LogError::Full { .. })));
+    dead.iter().for_each(|dead| evict(alice, LOG, dead.id()).unwrap());
+    std::thread::scope(|scope| {
+        let cleaning = scope.spawn(|| clean(bob, 1));
+        assert_eq!(writer.commit().unwrap(), cleaning.join().unwrap()[0].position);
+    });
+}
+
+#[test]
+fn an_evicted_writer_that_waited_does_not_write() {
+    let [alice, bob, _] = &on_shared_memory();
+    created(alice);
+    let mut writer = Writer::open(bob, LOG).unwrap();
+    write(alice, 1, 6);
+    while status(alice, LOG).unwrap().tail < 4096 - 1024 {
+        write(alice, 1, 1);
+    }
+    let short = Duration::from_millis(5);
+    loop {
+        writer.append(&[3; 900]).unwrap();
+        if writer.commit_within(short).is_err() {
+            break;
+        }
+    }
+    evict(alice, LOG, writer.id()).unwrap();
+    assert!(matches!(writer.keep_alive(), Err(LogError::Full { .. } | LogError::Evicted)));
+    std::thread::scope(|scope| {
+        let commit = scope.spawn(|| writer.commit());
+        let mut cleaner = Cleaner::open(bob, LOG).unwrap();
+        while !commit.is_finished() {
+            cleaner.clean(|_| ControlFlow::Continue(())).unwrap();
+        }
+        let commit = commit.join().unwrap();
+        assert!(matches!(commit, Ok(_) | Err(LogError::Evicted)), "{commit:?}");
+    });
+}
+
+#[test]
+fn the_table_of_writers_is_bounded() {
+    let [alice, ..] = &on_shared_memory();
+    created(alice);
+    let mut writers: Vec<_> = (0..16).map(|_| Writer::open(alice, LOG).unwrap()).collect();
+    assert!(matches!(Writer::open(alice, LOG), Err(LogError::TooManyWriters { writers: 16 })));
+    writers.pop();
+    let long = "a label with more bytes than a row of the table has room for";
+    let writer = Writer::open_as(alice, LOG, long).unwrap();
+    let status = status(alice, LOG).unwrap();
+    let row = status.writers.iter().find(|row| row.id == writer.id()).unwrap();
+    assert_eq!(row.label, long[..48]);
+}

@@ -1,0 +1,60 @@
+//! The program of `dunlin apps`: applications on the memory tier, attached to the node of this host.
+
+mod attach;
+mod log;
+
+use clap::{ArgAction, Args, CommandFactory as _, Parser, Subcommand};
+use dunlin_command::output::{self, Failure};
+use dunlin_command::{child, describe, logging};
+use std::process::ExitCode;
+
+/// Applications on the memory tier
+#[derive(Debug, Parser)]
+#[command(name = "dunlin-apps", bin_name = "dunlin", version, max_term_width = 110)]
+struct Arguments {
+    /// Log more on standard error: once events of connections, twice everything
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    verbose: u8,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Apps(AppsArguments),
+}
+
+const AFTER_HELP: &str = "\
+Examples:
+  dunlin node run &                              the node of this host
+  dunlin apps log create orders
+  dunlin apps log append orders hello
+  dunlin apps log tail orders";
+
+/// Use applications on the memory tier: a global log.
+#[derive(Args, Debug)]
+#[command(after_help = AFTER_HELP)]
+struct AppsArguments {
+    #[command(subcommand)]
+    application: Application,
+}
+
+#[derive(Debug, Subcommand)]
+enum Application {
+    Log(log::LogArguments),
+}
+
+fn main() -> ExitCode {
+    output::exit_code(run())
+}
+
+fn run() -> Result<ExitCode, Failure> {
+    child::follow_parent()?;
+    if let Some(code) = describe::answer_if_asked(Arguments::command())? {
+        return Ok(code);
+    }
+    let arguments = Arguments::parse();
+    logging::start(arguments.verbose);
+    let Command::Apps(AppsArguments { application: Application::Log(arguments) }) = arguments.command;
+    log::run(&arguments)
+}

@@ -1,0 +1,4 @@
+//! `dunlin apps` as real processes.
+#![allow(missing_docs, reason = "tests, named for what they hold")]
+
+mod log;

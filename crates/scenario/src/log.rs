@@ -1,0 +1,208 @@
+//! Threads that commit to a global log in the memory tier: nodes in one process each, on machines of their own.
+
+use crate::course::{
+    Counted, Course, CourseError, Phase, cluster, cost_as, not_zero, record, spawn_at, thread,
+};
+use crate::tier::Extra;
+use dunlin_app_log::{Cleaner, LogConfig, LogError, Writer, create};
+use dunlin_fabric::{Fabric, Host, Nanos, Scheme, Signal, Task, WithSources};
+use dunlin_fabric_sim::Sim;
+use dunlin_rnic_model::{Parameter, Prices, Profile};
+use dunlin_tier_node::{Peer, Spec, Tier, TierConfig};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A load of commits. The first node stores the log, and all nodes commit to it.
+#[derive(Clone, Debug)]
+pub struct LogLoad {
+    /// Profile of all machines.
+    pub profile: String,
+    /// Number of nodes, each on a machine of its own.
+    pub nodes: usize,
+    /// Threads of a node, each with a writer.
+    pub threads: usize,
+    /// Paths of a node (K).
+    pub paths: u16,
+    /// Entries of a transaction.
+    pub entries: u32,
+    /// Bytes of an entry.
+    pub entry: u32,
+    /// Whether the last node cleans the log, which is short then; otherwise the log has room for all commits.
+    pub cleaner: bool,
+    /// Time of the calling processor for each operation of the tier that the nodes' code does not account for.
+    pub extra: Extra,
+    /// Commits of all threads before the measurement.
+    pub warm_up: u64,
+    /// Measured commits of all threads.
+    pub measured: u64,
+}
+
+const LIMIT: Nanos = 60_000_000_000;
+/// Tasks of a node beside its committing threads, at most.
+const TASKS: usize = 64;
+const LOG: &str = "log";
+/// Bytes of a transaction and of an entry beside the application's.
+const OVERHEAD: [u64; 2] = [32, 4];
+/// Bytes of a log that is cleaned.
+const CLEANED: u64 = 1 << 20;
+/// The pause of the cleaner when there is nothing to clean.
+const PAUSE: Nanos = 5_000;
+/// Operations of the tier in a commit.
+const OPERATIONS: u64 = 2;
+
+impl LogLoad {
+    /// Returns a load of two nodes with one thread each, which commit transactions of one entry of 16 bytes.
+    pub fn of(profile: &str) -> LogLoad {
+        LogLoad {
+            profile: profile.to_owned(),
+            nodes: 2,
+            threads: 1,
+            paths: 4,
+            entries: 1,
+            entry: 16,
+            cleaner: false,
+            extra: Extra::None,
+            warm_up: 1_000,
+            measured: 10_000,
+        }
+    }
+
+    /// Runs the load; returns the measured commits with their times.
+    ///
+    /// # Errors
+    /// Returns an error for an impossible load, or if the run does not end normally.
+    pub fn run(&self, seed: u64) -> Result<Counted, CourseError> {
+        not_zero([
+            ("the number of threads", self.threads as u64),
+            ("the number of paths", self.paths.into()),
+            ("the number of entries", self.entries.into()),
+            ("the number of measured commits", self.measured),
+            ("the number of other nodes", self.nodes.saturating_sub(1) as u64),
+        ])?;
+        let mut settings = cluster(self.nodes, self.nodes * (self.threads + TASKS), LIMIT);
+        let profile = Profile::built_in(&self.profile)?;
+        let pause = self.extra_ns(&profile) + Prices::of(&profile).verbs().benchmark_loop_ns as Nanos;
+        cost_as(&mut settings, profile, 1);
+        // Requests of several threads reach a NIC in order.
+        settings.slack = 0;
+        let load = self.clone();
+        let play = move |sim: &Sim, course: &Arc<Course<Counted>>| load.play(sim, pause, course);
+        Ok(Course::run(settings, seed, play)?.0)
+    }
+
+    /// Returns the extra time of a commit.
+    fn extra_ns(&self, profile: &Profile) -> Nanos {
+        let number = |parameter| profile.number(parameter);
+        let nanoseconds = match self.extra {
+            Extra::None | Extra::HandleLines => 0.0,
+            Extra::Kernel => number(Parameter::Indirection),
+            Extra::User => number(Parameter::Indirection) + number(Parameter::Crossings),
+        };
+        OPERATIONS * nanoseconds as Nanos
+    }
+
+    /// Returns the bytes of the log that a transaction takes.
+    fn extent(&self) -> u64 {
+        (OVERHEAD[0] + u64::from(self.entries) * (OVERHEAD[1] + u64::from(self.entry))).next_multiple_of(64)
+    }
+
+    fn config(&self, node: &str) -> LogConfig {
+        let commits = self.warm_up + self.measured + (self.nodes * self.threads) as u64;
+        let capacity = if self.cleaner { CLEANED.max(self.extent()) } else { commits * self.extent() };
+        LogConfig {
+            capacity,
+            longest: Some(self.extent()),
+            writers: (self.nodes * self.threads) as u32,
+            place: Spec::on(node),
+            ..LogConfig::default()
+        }
+    }
+
+    fn play(&self, sim: &Sim, pause: Nanos, course: &Arc<Course<Counted>>) -> Result<(), CourseError> {
+        let names: Vec<String> = (0..self.nodes).map(|node| format!("node-{node}")).collect();
+        let peers: Vec<Peer> = names
+            .iter()
+            .map(|name| Peer::named(Scheme::Sim, name).map_err(thread))
+            .collect::<Result<_, _>>()?;
+        let config = self.config(&names[0]);
+        let mut nodes: Vec<(Sim, Tier<Sim>)> = Vec::new();
+        for (machine, name) in names.iter().enumerate() {
+            let sim = sim.process_on(machine);
+            // Blocks of a node are powers of two: room for the log and its metadata.
+            let memory = if machine == 0 { 4 * config.capacity.next_power_of_two() } else { 0 };
+            let memory = memory.max(1 << 20);
+            let settings = TierConfig { memory, paths: self.paths, ..TierConfig::new(peers.clone(), name) };
+            let tier = Tier::within(&sim, settings).map_err(thread)?;
+            nodes.push((sim, tier));
+        }
+        create(&nodes[0].1, LOG, &config).map_err(failed)?;
+        let written = Arc::new(AtomicBool::new(false));
+        let cleaning = if self.cleaner { nodes.last() } else { None };
+        let cleaning = cleaning.map(|(sim, tier)| {
+            let (own, tier, written, course) =
+                (sim.clone(), tier.clone(), Arc::clone(&written), Arc::clone(course));
+            let body = move || course.ended(clean(&own, &tier, &written));
+            sim.host().spawn("cleaning", Box::new(body)).map_err(thread)
+        });
+        let cleaning = cleaning.transpose()?;
+        let start = sim.host().signal();
+        let mut tasks: Vec<Task> = Vec::new();
+        for (sim, tier) in &nodes {
+            for _ in 0..self.threads {
+                let writer = Writer::open(tier, LOG).map_err(failed)?;
+                let (load, own, of_thread) = (self.clone(), sim.clone(), Arc::clone(course));
+                let body = move || load.commit(&own, writer, pause, &of_thread);
+                tasks.push(spawn_at(sim, &start, course, body)?);
+            }
+        }
+        start.raise();
+        tasks.into_iter().for_each(Task::join);
+        written.store(true, Ordering::Relaxed);
+        cleaning.into_iter().for_each(Task::join);
+        Ok(())
+    }
+
+    /// Commits until all threads together have committed enough.
+    fn commit(
+        &self,
+        sim: &Sim,
+        mut writer: Writer<Tier<Sim>>,
+        pause: Nanos,
+        course: &Course<Counted>,
+    ) -> Result<(), CourseError> {
+        let entry = vec![7; self.entry as usize];
+        loop {
+            let since = sim.time();
+            sim.host().work(pause);
+            if course.phase() == Phase::Over {
+                return Ok(());
+            }
+            for _ in 0..self.entries {
+                writer.append(&entry).map_err(failed)?;
+            }
+            writer.commit().map_err(failed)?;
+            sim.host().work(0);
+            if record(course, (self.warm_up, self.measured), since, sim.time()) {
+                return Ok(());
+            }
+        }
+    }
+}
+
+fn failed(error: LogError) -> CourseError {
+    thread(WithSources(&error))
+}
+
+/// Cleans the log until all writers have ended.
+fn clean(sim: &Sim, tier: &Tier<Sim>, written: &AtomicBool) -> Result<(), CourseError> {
+    let mut cleaner = Cleaner::open(tier, LOG).map_err(failed)?;
+    while !written.load(Ordering::Relaxed) {
+        let cleaned = cleaner.clean(|_| ControlFlow::Continue(())).map_err(failed)?;
+        if cleaned.transactions == 0 {
+            let host = sim.host();
+            host.sleep(host.now() + PAUSE);
+        }
+    }
+    Ok(())
+}
