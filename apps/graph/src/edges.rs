@@ -83,6 +83,18 @@ impl Edges {
         self.list.iter().copied()
     }
 
+    /// Adds the edges of another list, whose vertices are the same ones.
+    #[must_use]
+    pub fn join(mut self, other: Edges) -> Self {
+        self.vertices = self.vertices.max(other.vertices);
+        if self.list.is_empty() {
+            self.list = other.list;
+        } else {
+            self.list.extend(other.list);
+        }
+        self
+    }
+
     /// Adds the reverse of each edge, except of self-loops.
     #[must_use]
     pub fn both_ways(mut self) -> Self {
@@ -296,6 +308,8 @@ mod tests {
         let both = Edges::new(3, vec![(0, 1), (2, 2)]).unwrap().both_ways();
         assert_eq!(both.iter().collect::<Vec<_>>(), [(0, 1), (2, 2), (1, 0)]);
         assert!(Edges::new(2, vec![(0, 2)]).is_err());
+        let joined = Edges::new(2, vec![(0, 1)]).unwrap().join(Edges::new(4, vec![(3, 1)]).unwrap());
+        assert_eq!(joined, Edges::new(4, vec![(0, 1), (3, 1)]).unwrap());
     }
 
     proptest! {

@@ -3,7 +3,7 @@
 use crate::cluster::on_shared_memory;
 use dunlin_app_graph::{Edges, GraphError, Job, PageRank, Paths, Step, Watch, run};
 use dunlin_fabric_shm::ShmFabric;
-use dunlin_tier_node::{AnyTier, Rights, Tier};
+use dunlin_tier_node::{Rights, Tier};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 

@@ -7,7 +7,7 @@ use crate::cluster::{
 use dunlin_app_graph::{
     Components, Edges, GraphError, Job, PageRank, PageRankRounds, Paths, Program, Vertex, Watch, run,
 };
-use dunlin_tier_node::{AnyTier, Rights, Spec};
+use dunlin_tier_node::{Rights, Spec};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
