@@ -2,11 +2,11 @@
 
 use super::{CommonArguments, failure};
 use dunlin::fabric::Scheme;
-use dunlin::tier::{AnyTier, Peer, Tier, TierConfig};
 use dunlin_app_graph::{Edges, GraphError, Job, Outcome, Program, Step, Watch, run as run_member};
 use dunlin_command::interrupt::Interrupt;
 use dunlin_command::output::Failure;
 use dunlin_command::{progress, shared_memory};
+use dunlin_tier_node::{AnyTier, Peer, Tier, TierConfig};
 use indicatif::ProgressBar;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +14,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The time that the members have to end after a signal.
+/// The time that the members have to end after a signal, or after another one has failed.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// The interval at which the command checks for a signal.
 const SIGNALS_EVERY: Duration = Duration::from_millis(20);
@@ -127,7 +127,7 @@ fn together<T: AnyTier, P: Program + Clone>(
         thread::Builder::new().name("member".to_owned()).spawn(body).map_err(Failure::new)?;
     }
     drop((sender, edges));
-    let (mut outcomes, mut error, mut stopped) = (Vec::new(), None, None::<Instant>);
+    let (mut outcomes, mut error, mut ending) = (Vec::new(), None, None::<Instant>);
     while left > 0 {
         match results.recv_timeout(SIGNALS_EVERY) {
             Ok((collects, Ok(outcome))) => outcomes.push((collects, outcome)),
@@ -136,9 +136,8 @@ fn together<T: AnyTier, P: Program + Clone>(
                 error.get_or_insert(failed);
             }
             Err(RecvTimeoutError::Timeout) => {
-                if interrupt.received().is_some()
-                    && stopped.get_or_insert_with(Instant::now).elapsed() > PATIENCE
-                {
+                let is_ending = error.is_some() || interrupt.received().is_some();
+                if is_ending && ending.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
                     break;
                 }
                 continue;
