@@ -156,7 +156,7 @@ pub fn run<T: AnyTier, P: Program>(
             ending.is_well = match Worker::run(&own, thread, edges) {
                 Ok(()) => true,
                 Err(Stop::Failed(error)) => {
-                    own.meeting.fail(Some(error));
+                    own.meeting.fail(Some(*error));
                     true
                 }
                 Err(Stop::Ended) => true,
@@ -199,7 +199,7 @@ fn outcome<T: AnyTier, P: Program>(member: &Member<T, P>, begun: Nanos) -> Outco
 pub(crate) enum Stop {
     /// Another thread has failed.
     Ended,
-    Failed(GraphError),
+    Failed(Box<GraphError>),
 }
 
 impl From<Ended> for Stop {
@@ -210,7 +210,7 @@ impl From<Ended> for Stop {
 
 impl From<GraphError> for Stop {
     fn from(error: GraphError) -> Stop {
-        Stop::Failed(error)
+        Stop::Failed(Box::new(error))
     }
 }
 

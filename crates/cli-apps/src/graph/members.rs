@@ -123,7 +123,11 @@ fn together<T: AnyTier, P: Program + Clone>(
         kept.push(tier.clone());
         let watch: Arc<dyn Watch> = if kept.len() == 1 { watch.clone() } else { Arc::clone(&unused) };
         let (sender, edges, program) = (sender.clone(), Arc::clone(&edges), program.clone());
-        let body = move || sender.send((job.collects, run_member(&tier, &job, edges, program, watch)));
+        let body = move || {
+            let result = run_member(&tier, &job, edges, program, watch);
+            // After a signal nobody receives.
+            let _ = sender.send((job.collects, result));
+        };
         thread::Builder::new().name("member".to_owned()).spawn(body).map_err(Failure::new)?;
     }
     drop((sender, edges));
