@@ -89,7 +89,7 @@ impl<T: AnyTier, P: Program> Member<T, P> {
 pub(crate) fn barrier<T: AnyTier>(tier: &T, job: &Job, which: &str) -> Result<(), GraphError> {
     let barrier = format!("{}/{which}", job.name);
     tier.barrier_within(barrier.as_bytes(), job.members, job.patience)
-        .map_err(|source| GraphError::Barrier { barrier, source })
+        .map_err(|source| GraphError::Barrier { barrier, source: source.into() })
 }
 
 /// Runs a job as one of its members; all members call this with the same graph, program and description. Blocks until

@@ -128,7 +128,7 @@ pub enum GraphError {
         /// The name of the barrier.
         barrier: String,
         /// The reason.
-        source: LockError,
+        source: Box<LockError>,
     },
     /// The lock of a region was not taken or given back.
     #[error("the lock of the region {region} failed")]
@@ -136,7 +136,7 @@ pub enum GraphError {
         /// The region.
         region: String,
         /// The reason.
-        source: LockError,
+        source: Box<LockError>,
     },
     /// A read or write failed.
     #[error("an operation on the region {region} failed")]
@@ -144,7 +144,7 @@ pub enum GraphError {
         /// The region.
         region: String,
         /// The tier's error.
-        source: OperationError,
+        source: Box<OperationError>,
     },
     /// A request to the tier failed.
     #[error("the tier refuses the region {region}, or cannot be reached")]
@@ -152,7 +152,7 @@ pub enum GraphError {
         /// The region.
         region: String,
         /// The tier's error.
-        source: RequestError,
+        source: Box<RequestError>,
     },
     /// A thread could not be started.
     #[error("cannot start a thread")]

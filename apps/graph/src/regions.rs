@@ -4,7 +4,7 @@ use crate::error::GraphError;
 use crate::layout::{Header, Layout};
 use dunlin_tier::RecordError;
 use dunlin_tier::message::Refusal;
-use dunlin_tier_node::{AnyGuard, AnyLmr, AnyTier, OperationError, RequestError, Rights, Spec};
+use dunlin_tier_node::{AnyGuard, AnyLmr, AnyTier, LockError, OperationError, RequestError, Rights, Spec};
 use std::ops::Range;
 
 /// Who writes a region.
@@ -60,13 +60,13 @@ pub(crate) fn create<T: AnyTier>(
         RequestError::Refused { source: Refusal::Record(RecordError::Taken), .. } => {
             GraphError::Exists { region: region() }
         }
-        source => GraphError::Request { region: region(), source },
+        source => GraphError::Request { region: region(), source: source.into() },
     })?;
     for step in 0..2 {
         let written = lmr.write(Layout::header(step), &header.encode());
         if let Err(source) = written {
             let _ = lmr.free();
-            return Err(GraphError::Operation { region: region(), source });
+            return Err(GraphError::Operation { region: region(), source: source.into() });
         }
     }
     Ok(region())
@@ -86,7 +86,7 @@ pub(crate) fn map<T: AnyTier>(
         RequestError::Refused { source: Refusal::Record(RecordError::NoSuch), .. } => {
             GraphError::Missing { region: region() }
         }
-        source => GraphError::Request { region: region(), source },
+        source => GraphError::Request { region: region(), source: source.into() },
     })?;
     let mapped = Region { name: region(), range, layout, access, lmr };
     if mapped.lmr.len() != layout.length() || mapped.header(0)?.agreement != agreement {
@@ -97,7 +97,7 @@ pub(crate) fn map<T: AnyTier>(
 
 impl<L: AnyLmr> Region<L> {
     fn failed(&self) -> impl FnOnce(OperationError) -> GraphError + '_ {
-        |source| GraphError::Operation { region: self.name.clone(), source }
+        |source| GraphError::Operation { region: self.name.clone(), source: source.into() }
     }
 
     fn header(&self, step: u32) -> Result<Header, GraphError> {
@@ -130,7 +130,8 @@ impl<L: AnyLmr> Region<L> {
 
     /// Announces messages of this thread. Threads that share the region add theirs, one at a time under its lock.
     pub(crate) fn announce<T: AnyTier>(&self, tier: &T, mut header: Header) -> Result<(), GraphError> {
-        let locked = |source| GraphError::Lock { region: self.name.clone(), source };
+        let locked =
+            |source: LockError| GraphError::Lock { region: self.name.clone(), source: source.into() };
         let guard = match self.access.is_shared {
             true => Some(tier.lock(self.name.as_bytes()).map_err(locked)?),
             false => None,
