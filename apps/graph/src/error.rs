@@ -19,7 +19,9 @@ pub enum LoadError {
         word: String,
     },
     /// A number that no vertex has.
-    #[error("line {line}: '{word}' is no vertex: vertices are 0 to {}; give their number if there are more", vertices.saturating_sub(1))]
+    #[error(
+        "line {line}: '{word}' is no vertex: there are {vertices}, from 0; give their number if there are more"
+    )]
     Range {
         /// The line.
         line: u64,
