@@ -1,5 +1,7 @@
-//! The program of `dunlin apps`: applications on the memory tier, attached to the node of this host.
+//! The program of `dunlin apps`: applications on the memory tier, attached to the node of this host or with nodes of
+//! their own.
 
+mod graph;
 mod log;
 
 use clap::{ArgAction, Args, CommandFactory as _, Parser, Subcommand};
@@ -28,9 +30,10 @@ Examples:
   dunlin node run &                              the node of this host
   dunlin apps log create orders
   dunlin apps log append orders hello
-  dunlin apps log tail orders";
+  dunlin apps log tail orders
+  dunlin apps graph pagerank --rmat 20           needs no node";
 
-/// Use applications on the memory tier: a global log.
+/// Use applications on the memory tier: a global log, a graph engine.
 #[derive(Args, Debug)]
 #[command(after_help = AFTER_HELP)]
 struct AppsArguments {
@@ -41,6 +44,7 @@ struct AppsArguments {
 #[derive(Debug, Subcommand)]
 enum Application {
     Log(log::LogArguments),
+    Graph(graph::GraphArguments),
 }
 
 fn main() -> ExitCode {
@@ -54,6 +58,9 @@ fn run() -> Result<ExitCode, Failure> {
     }
     let arguments = Arguments::parse();
     logging::start(arguments.verbose);
-    let Command::Apps(AppsArguments { application: Application::Log(arguments) }) = arguments.command;
-    log::run(&arguments)
+    let Command::Apps(AppsArguments { application }) = arguments.command;
+    match application {
+        Application::Log(arguments) => log::run(&arguments),
+        Application::Graph(arguments) => graph::run(&arguments),
+    }
 }

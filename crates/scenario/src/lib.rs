@@ -15,6 +15,7 @@
 //! * [`rates`]: operation rates of simulated NICs, for clients that base their choice on them.
 //! * [`tuning`]: a client of a function that changes, and the response of its tuner.
 //! * [`tier`], [`native`]: threads that use the memory tier, and threads that WRITE without it.
+//! * [`graph`]: PageRank by the graph engine of the memory tier, and the same engine over sockets.
 //! * [`log`]: threads that commit to a global log in the memory tier.
 //! * [`priorities`]: threads of two priorities that share a node of the memory tier.
 //! * [`figures`]: the papers' figures, with the statements in the papers' texts.
@@ -28,6 +29,7 @@ pub mod course;
 pub mod datagrams;
 pub mod erpc;
 pub mod figures;
+pub mod graph;
 pub mod load;
 pub mod log;
 pub mod memory;

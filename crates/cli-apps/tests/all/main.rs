@@ -1,4 +1,5 @@
 //! `dunlin apps` as real processes.
 #![allow(missing_docs, reason = "tests, named for what they hold")]
 
+mod graph;
 mod log;

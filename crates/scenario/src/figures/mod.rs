@@ -31,6 +31,7 @@ mod lite_4;
 mod lite_5;
 mod lite_6;
 mod lite_8;
+mod lite_graph;
 mod lite_lock;
 mod lite_log;
 mod rf_rpc;
@@ -63,6 +64,7 @@ use crate::bypass::Bypass;
 use crate::course::{Counted, CourseError};
 use crate::datagrams::Datagrams;
 use crate::erpc::Erpc;
+use crate::graph::GraphLoad;
 use crate::load::{Extent, Load, LoadError, Network};
 use crate::log::LogLoad;
 use crate::native::NativeWrites;
@@ -208,6 +210,7 @@ enum Work {
     Shared(Shared),
     Tier(Box<TierLoad>),
     Log(Box<LogLoad>),
+    Graph(Box<GraphLoad>),
     Calls(Box<TierCalls>),
     Native(Box<NativeWrites>),
     Priorities(Box<Priorities>),
@@ -358,6 +361,7 @@ pub fn all() -> Vec<Figure> {
         lite_16::FIGURE,
         lite_17::FIGURE,
         lite_lock::FIGURE,
+        lite_graph::FIGURE,
         lite_log::FIGURE,
         rf_rpc_2::FIGURE,
         rf_rpc_5::FIGURE,
@@ -544,6 +548,9 @@ impl Run {
         Run::doing(series, x, Work::Calls(Box::new(load)))
     }
 
+    fn graph(series: &str, x: u32, load: GraphLoad) -> Run {
+        Run::doing(series, x, Work::Graph(Box::new(load)))
+    }
     fn log(series: &str, x: u32, load: LogLoad) -> Run {
         Run::doing(series, x, Work::Log(Box::new(load)))
     }
@@ -571,6 +578,7 @@ impl Run {
             Work::Shared(load) => Some(&load.profile),
             Work::Tier(load) => Some(&load.profile),
             Work::Log(load) => Some(&load.profile),
+            Work::Graph(load) => Some(&load.profile),
             Work::Calls(load) => Some(&load.profile),
             Work::Native(load) => Some(&load.profile),
             Work::Priorities(load) => Some(&load.profile),
@@ -585,6 +593,7 @@ impl Run {
             Work::Load(load) => load,
             Work::Tier(load) => return (load.warm_up + load.measured + u64::from(load.regions)) * 10,
             Work::Log(load) => return (load.warm_up + load.measured) * 20,
+            Work::Graph(load) => return 1 << load.scale,
             Work::Calls(load) => return (load.warm_up + load.measured) * 20,
             Work::Native(load) => return (load.warm_up + load.measured) * 5,
             Work::Priorities(load) => return load.low_requests * load.low.len() as u64 * 10,
@@ -664,6 +673,7 @@ impl Run {
             }
             Work::Tier(load) => Ok(Outcome::from(load.run(SEED).map_err(failed)?)),
             Work::Log(load) => Ok(Outcome::from(load.run(SEED).map_err(failed)?)),
+            Work::Graph(load) => Ok(load.run(SEED).map_err(failed)?.into()),
             Work::Calls(load) => Ok(Outcome::from(load.run(SEED).map_err(failed)?)),
             Work::Native(load) => Ok(Outcome::from(load.run(SEED).map_err(failed)?)),
             Work::Priorities(load) => {

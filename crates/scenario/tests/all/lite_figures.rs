@@ -125,6 +125,11 @@ fn lite_lock() {
 }
 
 #[test]
+fn lite_graph() {
+    says("lite-graph", &[("sockets over the tier", 2)]);
+}
+
+#[test]
 fn lite_log() {
     says(
         "lite-log",

@@ -1,0 +1,255 @@
+//! A thread of a member: gather, apply and scatter over a range of vertices.
+
+use crate::edges::Edges;
+use crate::engine::{Inbox, Member, Stop};
+use crate::error::GraphError;
+use crate::layout::{Header, MESSAGE};
+use crate::partition::overlap;
+use crate::program::{Message, Plain, Program, Vertex};
+use crate::regions::Region;
+use crate::rows::Rows;
+use dunlin_tier_node::AnyTier;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError};
+
+/// Vertices with messages are listed if they are fewer than one in this number of a region's.
+const FEW: u32 = 16;
+/// Edges are followed from their sources if fewer vertices than one in this number scatter.
+const SPARSE: u64 = 16;
+
+/// A thread of a member.
+pub(crate) struct Worker<'a, T: AnyTier, P: Program> {
+    member: &'a Member<T, P>,
+    thread: usize,
+    rows: Rows,
+    data: Vec<P::Data>,
+    /// The gathered sums, with delta caching.
+    sums: Vec<P::Message>,
+    outbox: Vec<P::Message>,
+    buffer: Vec<u8>,
+    gathered: u64,
+}
+
+impl<'a, T: AnyTier, P: Program> Worker<'a, T, P> {
+    /// Runs a thread to the end of the job.
+    pub(crate) fn run(member: &'a Member<T, P>, thread: u16, edges: Arc<Edges>) -> Result<(), Stop> {
+        let thread = usize::from(thread);
+        let range = member.ranges[usize::from(member.job.member * member.job.threads) + thread].clone();
+        let rows = Rows::build(&edges, range.clone(), P::CACHES)?;
+        drop(edges);
+        let length = rows.degrees.len();
+        let mut worker = Worker {
+            member,
+            thread,
+            data: Vec::with_capacity(length),
+            sums: vec![P::NONE; if P::CACHES { length } else { 0 }],
+            outbox: vec![P::NONE; length],
+            buffer: Vec::new(),
+            gathered: 0,
+            rows,
+        };
+        for at in 0..length {
+            let vertex = worker.vertex(at);
+            let mut data = member.program.start(vertex);
+            worker.outbox[at] = member.program.scatter(vertex, &mut data);
+            worker.data.push(data);
+        }
+        member.meeting.meet(|| {
+            member.totals().built = member.now();
+            Ok(())
+        })?;
+        let mut step = 0;
+        while member.program.steps().is_none_or(|steps| step < steps) {
+            step += 1;
+            worker.publish(step)?;
+            member.meeting.meet(|| member.barrier("step"))?;
+            worker.receive(step)?;
+            member.meeting.meet(|| member.begin(step))?;
+            let scattering = member.scattering.load(Ordering::Relaxed);
+            if P::CACHES && scattering == 0 {
+                break;
+            }
+            let begun = worker.gathered;
+            if P::CACHES && scattering < member.cells.len() as u64 / SPARSE {
+                worker.push();
+            } else {
+                worker.pull();
+            }
+            member.watch.worked(worker.gathered - begun, length as u64);
+        }
+        worker.end()
+    }
+
+    fn vertex(&self, at: usize) -> Vertex {
+        Vertex { id: self.rows.range.start + at as u32, degree: self.rows.degrees[at] }
+    }
+
+    /// Returns the regions that hold vertices of this thread, with the common part.
+    fn own(&self) -> impl Iterator<Item = (&'a Region<T::Lmr>, Range<u32>)> + use<'a, T, P> {
+        let range = self.rows.range.clone();
+        let part = move |region: &'a Region<T::Lmr>| (region, overlap(&region.range, &range));
+        self.member.regions.iter().map(part).filter(|(_, part)| !part.is_empty())
+    }
+
+    /// Returns the regions that this thread reads for its member.
+    fn turns(&self) -> impl Iterator<Item = (usize, &'a Region<T::Lmr>)> + use<'a, T, P> {
+        let threads = usize::from(self.member.job.threads);
+        self.member.regions.iter().enumerate().skip(self.thread).step_by(threads)
+    }
+
+    /// Scatters: writes the messages of this thread's vertices for all members.
+    fn publish(&mut self, step: u32) -> Result<(), GraphError> {
+        let begin = self.rows.range.start;
+        for (region, part) in self.own() {
+            let messages = &self.outbox[(part.start - begin) as usize..(part.end - begin) as usize];
+            let is_sent = |message: &P::Message| !P::CACHES || *message != P::NONE;
+            let first = messages.iter().position(is_sent).unwrap_or(0);
+            let end = messages.iter().rposition(is_sent).map_or(first, |last| last + 1);
+            let count = messages[first..end].iter().filter(|message| is_sent(message)).count() as u32;
+            // The part between the messages of two threads is read as well, so each writes all of its own.
+            let written = if region.access.is_shared { 0..messages.len() } else { first..end };
+            let at = part.start - region.range.start;
+            if !written.is_empty() {
+                let bits = |message: &P::Message| message.to_bits().to_le_bytes();
+                self.buffer.clear();
+                self.buffer.extend(messages[written.clone()].iter().flat_map(bits));
+                region.write_messages(step, at + written.start as u32, &self.buffer)?;
+            }
+            let (first, end) = if count > 0 { (at + first as u32, at + end as u32) } else { (0, 0) };
+            let header = Header { agreement: self.member.agreement, step, count, first, end };
+            region.announce(&self.member.tier, header)?;
+        }
+        Ok(())
+    }
+
+    /// Reads the messages of this thread's share of the regions for all threads of the member.
+    fn receive(&mut self, step: u32) -> Result<(), GraphError> {
+        let member = self.member;
+        for (number, region) in self.turns() {
+            let header = region.announced(step, member.agreement)?;
+            let mut inbox = member.inboxes[number].write().unwrap_or_else(PoisonError::into_inner);
+            if P::CACHES {
+                clear::<P>(&member.cells, &inbox);
+            }
+            let base = region.range.start;
+            self.buffer.resize((u64::from(header.end - header.first) * MESSAGE) as usize, 0);
+            if header.count > 0 {
+                region.read_messages(step, header.first, &mut self.buffer)?;
+            }
+            let is_few = P::CACHES && header.count < region.layout.vertices.div_ceil(FEW);
+            let mut few = inbox.few.take().unwrap_or_default();
+            few.clear();
+            let window = base + header.first..base + header.end;
+            for (vertex, bits) in window.clone().zip(self.buffer.chunks_exact(MESSAGE as usize)) {
+                let message = P::Message::from_bits(u64::take(bits));
+                member.cells[vertex as usize].store(message.to_bits(), Ordering::Relaxed);
+                if is_few && message != P::NONE {
+                    few.push(vertex);
+                }
+            }
+            *inbox = Inbox { count: header.count, window, few: is_few.then_some(few) };
+        }
+        Ok(())
+    }
+
+    /// Gathers over all edges, and applies where a sum has changed.
+    fn pull(&mut self) {
+        let Worker { member, rows, data, sums, outbox, .. } = self;
+        let (program, cells) = (&member.program, &member.cells[..]);
+        for at in 0..rows.degrees.len() {
+            let before = if P::CACHES { sums[at] } else { P::NONE };
+            let sum = rows.sources(at).iter().fold(before, |sum, source| {
+                let message = P::Message::from_bits(cells[*source as usize].load(Ordering::Relaxed));
+                program.sum(sum, program.gather(message))
+            });
+            if P::CACHES && sum.to_bits() == before.to_bits() {
+                outbox[at] = P::NONE;
+                continue;
+            }
+            if P::CACHES {
+                sums[at] = sum;
+            }
+            let vertex = Vertex { id: rows.range.start + at as u32, degree: rows.degrees[at] };
+            program.apply(vertex, sum, &mut data[at]);
+            outbox[at] = program.scatter(vertex, &mut data[at]);
+        }
+        self.gathered += rows.edges() as u64;
+    }
+
+    /// Gathers over the edges of the vertices that scatter, and applies at their targets.
+    fn push(&mut self) {
+        let Worker { member, rows, data, sums, outbox, gathered, .. } = self;
+        let program = &member.program;
+        outbox.fill(P::NONE);
+        let (mut place, mut touched) = (0, Vec::new());
+        let mut one = |source: u32| {
+            let message = P::Message::from_bits(member.cells[source as usize].load(Ordering::Relaxed));
+            if message == P::NONE {
+                return;
+            }
+            let targets = rows.targets(source, &mut place);
+            *gathered += targets.len() as u64;
+            for target in targets {
+                let sum = &mut sums[*target as usize];
+                let next = program.sum(*sum, program.gather(message));
+                if next.to_bits() != sum.to_bits() {
+                    *sum = next;
+                    touched.push(*target);
+                }
+            }
+        };
+        for inbox in &member.inboxes {
+            let inbox = inbox.read().unwrap_or_else(PoisonError::into_inner);
+            match &inbox.few {
+                Some(few) => few.iter().copied().for_each(&mut one),
+                None => inbox.window.clone().for_each(&mut one),
+            }
+        }
+        touched.sort_unstable();
+        touched.dedup();
+        for at in touched.into_iter().map(|at| at as usize) {
+            let vertex = Vertex { id: rows.range.start + at as u32, degree: rows.degrees[at] };
+            program.apply(vertex, sums[at], &mut data[at]);
+            outbox[at] = program.scatter(vertex, &mut data[at]);
+        }
+    }
+
+    /// Writes the data of this thread's vertices, and reads those of all if the member collects.
+    fn end(mut self) -> Result<(), Stop> {
+        let (member, begin) = (self.member, self.rows.range.start);
+        {
+            let mut totals = member.totals();
+            totals.gathered += self.gathered;
+            totals.stepped = totals.stepped.max(member.now());
+        }
+        for (region, part) in self.own() {
+            let data = &self.data[(part.start - begin) as usize..(part.end - begin) as usize];
+            self.buffer.resize(data.len() * P::Data::BYTES, 0);
+            for (place, data) in self.buffer.chunks_exact_mut(P::Data::BYTES).zip(data) {
+                data.put(place);
+            }
+            region.write_data(part.start - region.range.start, &self.buffer)?;
+        }
+        member.meeting.meet(|| member.barrier("data"))?;
+        if member.job.collects {
+            for (_, region) in self.turns() {
+                let bytes = region.read_data()?;
+                let data = bytes.chunks_exact(P::Data::BYTES).map(P::Data::take).collect();
+                member.totals().data.push((region.range.clone(), data));
+            }
+        } else {
+            member.totals().data.push((self.rows.range.clone(), std::mem::take(&mut self.data)));
+        }
+        // Nobody frees a region before all have read it.
+        member.meeting.meet(|| member.barrier("end"))?;
+        Ok(())
+    }
+}
+
+/// Takes the messages of the step before out of the cells.
+fn clear<P: Program>(cells: &[AtomicU64], inbox: &Inbox) {
+    for cell in &cells[inbox.window.start as usize..inbox.window.end as usize] {
+        cell.store(P::NONE.to_bits(), Ordering::Relaxed);
+    }
+}

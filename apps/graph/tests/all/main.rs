@@ -1,0 +1,7 @@
+//! Jobs on real nodes: on shared memory, and in virtual time.
+#![allow(missing_docs, reason = "tests, named for what they hold")]
+
+mod cluster;
+mod damage;
+mod shm;
+mod sim;

@@ -1,0 +1,61 @@
+//! LITE section 8.3: PageRank by the graph engine, over the memory tier and over sockets.
+
+use super::lite::PROFILE;
+use super::{Effort, Figure, Outcome, Outcomes, Paper, Point, Run};
+use crate::graph::{GraphLoad, GraphTimes, Way};
+
+pub(super) const FIGURE: Figure = Figure::predicted(
+    ["lite-graph", "Run time of PageRank by the number of nodes, with four threads each", PROFILE, "nodes"],
+    "Steps of PageRank with tolerance 0.001 on an R-MAT graph with 16 edges for each vertex, without loading. Sockets: the same engine, with a request and an \
+     answer on the cost model of sockets (IPoIB) for each operation on another node, in PowerGraph's place; PowerGraph's own engine is not modelled. An edge is \
+     charged one line of memory that is not in the caches, a vertex two, with ten misses of a core in flight: a tenth of the profile's memory latency each. \
+     Without work: edges and vertices cost nothing, so that the time is that of communication.",
+    runs,
+    points,
+);
+
+const TIER: &str = "the tier";
+const SOCKETS: &str = "sockets";
+const TIER_ALONE: &str = "the tier, without work";
+const SOCKETS_ALONE: &str = "sockets, without work";
+
+/// The value is the time of all steps in milliseconds.
+impl From<GraphTimes> for Outcome {
+    fn from(times: GraphTimes) -> Outcome {
+        Outcome { value: times.stepping as f64 / 1e6, ..Outcome::default() }
+    }
+}
+
+fn runs(effort: Effort) -> Vec<Run> {
+    let scale = match effort {
+        Effort::Full => 17,
+        Effort::Quick => 11,
+    };
+    let series = [
+        (TIER, Way::Tier, true),
+        (SOCKETS, Way::Sockets, true),
+        (TIER_ALONE, Way::Tier, false),
+        (SOCKETS_ALONE, Way::Sockets, false),
+    ];
+    let run = |nodes: u32| {
+        series.map(|(series, way, works)| {
+            let load = GraphLoad { nodes: nodes as usize, way, works, scale, ..GraphLoad::of(PROFILE) };
+            Run::graph(series, nodes, load)
+        })
+    };
+    [4, 7].into_iter().flat_map(run).collect()
+}
+
+fn points(outcomes: &Outcomes) -> Vec<Point> {
+    let mut points = outcomes.as_they_are("ms", |outcome| outcome.value);
+    let said = (Paper::Between(3.5, 5.6), "1, 8.3: outperforms PowerGraph by 3.5 to 5.6 times");
+    let ratios = outcomes.ratios("sockets over the tier", SOCKETS, TIER, |outcome| outcome.value);
+    points.extend(ratios.into_iter().map(|point| Point { said: Some(said), ..point }));
+    points.extend(outcomes.ratios(
+        "sockets over the tier, without work",
+        SOCKETS_ALONE,
+        TIER_ALONE,
+        |outcome| outcome.value,
+    ));
+    points
+}
