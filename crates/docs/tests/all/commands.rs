@@ -78,12 +78,10 @@ fn examples_that_pages_run_exist() {
             let root = pages::root();
             let file = format!("{name}.rs");
             let mut folders = vec![root.join("examples")];
-            folders.extend(
-                std::fs::read_dir(root.join("crates"))
-                    .expect("crates")
-                    .flatten()
-                    .map(|entry| entry.path().join("examples")),
-            );
+            for crates in ["crates", "apps"] {
+                let entries = std::fs::read_dir(root.join(crates)).expect("a folder").flatten();
+                folders.extend(entries.map(|entry| entry.path().join("examples")));
+            }
             let found = name.is_empty()
                 || name.chars().all(char::is_uppercase)
                 || folders

@@ -1,5 +1,6 @@
 //! LITE section 8.3: PageRank by the graph engine, over the memory tier and over sockets.
 
+use super::drawing::Drawing;
 use super::lite::PROFILE;
 use super::{Effort, Figure, Outcome, Outcomes, Paper, Point, Run};
 use crate::graph::{GraphLoad, GraphTimes, Way};
@@ -12,7 +13,8 @@ pub(super) const FIGURE: Figure = Figure::predicted(
      Without work: edges and vertices cost nothing, so that the time is that of communication.",
     runs,
     points,
-);
+)
+.drawn(drawings);
 
 const TIER: &str = "the tier";
 const SOCKETS: &str = "sockets";
@@ -44,6 +46,15 @@ fn runs(effort: Effort) -> Vec<Run> {
         })
     };
     [4, 7].into_iter().flat_map(run).collect()
+}
+
+fn drawings(outcomes: &Outcomes) -> Vec<Drawing> {
+    vec![outcomes.bars(
+        FIGURE.title,
+        "milliseconds",
+        |nodes| format!("{nodes} nodes"),
+        |outcome| outcome.value,
+    )]
 }
 
 fn points(outcomes: &Outcomes) -> Vec<Point> {
