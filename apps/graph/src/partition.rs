@@ -31,7 +31,7 @@ impl Weights {
     }
 }
 
-/// Returns the common part of two ranges; empty if there is none.
+/// Returns the common part of two ranges, which may be empty.
 pub(crate) fn overlap(one: &Range<u32>, other: &Range<u32>) -> Range<u32> {
     let first = one.start.max(other.start);
     first..one.end.min(other.end).max(first)

@@ -7,7 +7,7 @@ use dunlin_tier::message::Refusal;
 use dunlin_tier_node::{AnyGuard, AnyLmr, AnyTier, LockError, OperationError, RequestError, Rights, Spec};
 use std::ops::Range;
 
-/// Who writes a region.
+/// The writer of a region.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Access {
     /// This member.

@@ -426,7 +426,8 @@ impl<F: Fabric> Node<F> {
         }
     }
 
-    /// Gives a lock to the next waiter of this node; `false` if there is none, or other nodes have their turn.
+    /// Gives a lock to the next waiter of this node; `false` without a waiter, or if other nodes
+    /// have their turn.
     fn hand_over(self: &Arc<Self>, shared: &Arc<Shared<F>>, held: Held, poisoned: bool) -> bool {
         {
             let mut threads = shared.threads();

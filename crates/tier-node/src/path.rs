@@ -95,7 +95,7 @@ impl<'a> Item<'a> {
         }
     }
 
-    /// Returns the value, or why there is none.
+    /// Returns the value, or the reason of the failure.
     fn finish(self) -> Result<u64, Stop> {
         match self.error {
             None => Ok(self.value),

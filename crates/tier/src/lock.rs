@@ -367,7 +367,7 @@ mod tests {
         let held = carry_out(&mut queue, &mut word, Event::Try(waiter(1, 1))).unwrap().word;
         assert!(carry_out(&mut queue, &mut word, Event::Try(waiter(2, 1))).is_none());
         assert_eq!((word, queue.waiting().len()), (held, 0), "no mark and no waiter");
-        // Who gives up before the request has come gets nothing by it.
+        // A request that was given up before it came takes no place in the queue.
         carry_out(&mut queue, &mut word, Event::Unlock(held));
         carry_out(&mut queue, &mut word, Event::Abandon(waiter(2, 2)));
         assert!(carry_out(&mut queue, &mut word, Event::Try(waiter(2, 2))).is_none());

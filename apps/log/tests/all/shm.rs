@@ -77,7 +77,7 @@ fn a_commit_without_room_waits_or_fails_and_the_entries_stay() {
     }
     assert_eq!(committed, 4096 / 960);
     let mut cleaner = Cleaner::open(bob, LOG).unwrap();
-    // What is not handed on stays.
+    // A transaction that is not handed on stays.
     let cleaned = cleaner.clean(|_| ControlFlow::Break(())).unwrap();
     assert_eq!((cleaned.transactions, cleaned.bytes), (0, 0));
     let mut left = 1;

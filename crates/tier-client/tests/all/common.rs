@@ -4,6 +4,7 @@ use dunlin_fabric::{Address, Scheme};
 use dunlin_fabric_shm::{ShmConfig, ShmFabric};
 use dunlin_tier_client::{AttachConfig, Lmr, OperationError, Tier};
 use dunlin_tier_node::{Peer, ProcessConfig, ProcessServer, TierConfig};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// No test takes so long: it hangs.
@@ -74,4 +75,33 @@ pub(crate) fn bytes_of(region: &Lmr) -> Result<Vec<u8>, OperationError> {
     let mut bytes = vec![0; region.len() as usize];
     region.read(0, &mut bytes)?;
     Ok(bytes)
+}
+
+/// A process of this program that runs one test, and is killed with this value.
+pub(crate) struct Child(pub(crate) std::process::Child);
+
+impl Child {
+    /// Starts it. The variables of the environment tell the test its role.
+    pub(crate) fn start(test: &str, variables: &[(&str, &str)]) -> Child {
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args([test, "--exact", "--nocapture", "--test-threads=1"])
+            .envs(variables.iter().copied())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        Child(child)
+    }
+
+    /// Sends SIGKILL, and waits for the end.
+    pub(crate) fn kill(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }

@@ -1,12 +1,11 @@
 //! Real processes that die with locks, while they wait for them, and at barriers. A child runs the test of that name
 //! with its role in the environment.
 
-use crate::common::{Serving, attach, attach_address, config, serve, tag, wait};
+use crate::common::{Child, Serving, attach, attach_address, config, serve, tag, wait};
 use crate::locks::name_at;
 use dunlin_tier::NodeId;
 use dunlin_tier::lock::message::LockRefusal;
 use dunlin_tier_client::{LockError, Rights, Spec, Tier};
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 const ROLE: &str = "TIER_TEST_LOCK_ROLE";
@@ -14,31 +13,8 @@ const TAG: &str = "TIER_TEST_LOCK_TAG";
 const NODE: &str = "TIER_TEST_LOCK_NODE";
 const NAME: &str = "TIER_TEST_LOCK_NAME";
 
-struct Child(std::process::Child);
-
-impl Child {
-    fn start(role: &str, (tag, node): (&str, &str), name: &str) -> Child {
-        let child = Command::new(std::env::current_exe().unwrap())
-            .args(["lock_deaths::child", "--exact", "--nocapture", "--test-threads=1"])
-            .envs([(ROLE, role), (TAG, tag), (NODE, node), (NAME, name)])
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
-        Child(child)
-    }
-
-    /// Sends SIGKILL, and waits for the end.
-    fn kill(&mut self) {
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
-    }
-}
-
-impl Drop for Child {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+fn start(role: &str, (tag, node): (&str, &str), name: &str) -> Child {
+    Child::start("lock_deaths::child", &[(ROLE, role), (TAG, tag), (NODE, node), (NAME, name)])
 }
 
 /// Words of the region that the processes share.
@@ -121,7 +97,7 @@ impl Place {
     /// Starts a child, and waits until it is ready.
     fn start(&self, role: &str, node: &str, name: &str) -> Child {
         let before = self.region.fetch_add(READY, 0).unwrap();
-        let child = Child::start(role, (&self.tag, node), name);
+        let child = start(role, (&self.tag, node), name);
         wait(role, || (self.region.fetch_add(READY, 0).unwrap() > before).then_some(()));
         child
     }
@@ -231,7 +207,7 @@ fn a_lock_goes_on_whenever_a_process_is_killed() {
     }
     let place = Place::new("killed-any");
     let name = name_at(0);
-    let start = |node| Child::start("takes turns", (&place.tag, node), &name);
+    let start = |node| start("takes turns", (&place.tag, node), &name);
     let mut children = [start("one"), start("two"), start("one")];
     let rounds = || place.region.fetch_add(ROUNDS, 0).unwrap();
     wait("the first rounds", || (rounds() > 20).then_some(()));

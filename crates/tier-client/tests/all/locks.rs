@@ -479,7 +479,7 @@ fn locks_end_with_the_life_of_their_node() {
     assert!(lost.unlock().is_err());
 }
 
-/// What is written for any tier holds for both.
+/// A function that is generic over the tier takes locks of both.
 #[test]
 fn any_tier_has_locks() {
     fn meet<T: AnyTier>(tier: &T, members: u16) {

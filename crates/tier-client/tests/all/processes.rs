@@ -1,40 +1,15 @@
 //! Real processes: two nodes, and applications of both. A child runs the test of that name with its role in the
 //! environment.
 
-use crate::common::{attach, attach_address, bytes_of, config, serve, wait};
+use crate::common::{Child, attach, attach_address, bytes_of, config, serve, wait};
 use dunlin_tier_client::{OperationError, RequestError, Rights, Spec, Tier};
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 const ROLE: &str = "TIER_TEST_ROLE";
 const TAG: &str = "TIER_TEST_TAG";
 
-struct Child(std::process::Child);
-
-impl Child {
-    fn start(role: &str, tag: &str) -> Child {
-        let child = Command::new(std::env::current_exe().unwrap())
-            .args(["processes::child", "--exact", "--nocapture", "--test-threads=1"])
-            .env(ROLE, role)
-            .env(TAG, tag)
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
-        Child(child)
-    }
-
-    /// Sends SIGKILL, and waits for the end.
-    fn kill(&mut self) {
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
-    }
-}
-
-impl Drop for Child {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+fn start(role: &str, tag: &str) -> Child {
+    Child::start("processes::child", &[(ROLE, role), (TAG, tag)])
 }
 
 /// The children of the test below end with it: it kills them.
@@ -110,7 +85,7 @@ fn servers_and_callers_are_killed_at_any_time() {
         }
     });
     for round in 0..12u8 {
-        let (mut server, mut caller) = (Child::start("server", &tag), Child::start("caller", &tag));
+        let (mut server, mut caller) = (start("server", &tag), start("caller", &tag));
         let call = |request: &[u8]| near.call("two", "killed", 1, request, &mut [0; 64]);
         wait("the server", || call(&[round]).ok());
         std::thread::scope(|scope| {
@@ -153,14 +128,14 @@ fn applications_of_two_nodes_share_a_region_and_survive_each_other() {
         return;
     }
     let tag = crate::common::tag("real");
-    let (_one, mut two) = (Child::start("one", &tag), Child::start("two", &tag));
+    let (_one, mut two) = (start("one", &tag), start("two", &tag));
     let addresses = ["one", "two"].map(|node| attach_address(&tag, node));
     let attached = |at: usize| wait("a node", || Tier::attach(&addresses[at]).ok()).node().to_owned();
     assert_eq!([attached(0), attached(1)], ["one", "two"]);
     let here = addresses.each_ref().map(attach);
     let before = here.each_ref().map(used);
 
-    let (mut writer, reader) = (Child::start("writer", &tag), Child::start("reader", &tag));
+    let (mut writer, reader) = (start("writer", &tag), start("reader", &tag));
     let view = wait("the region", || here[0].map("shared", Rights::ALL).ok());
     wait("writer and reader", || (view.fetch_add(0, 0).unwrap() == 2).then_some(()));
     assert_eq!(handles_of(&here[0], writer.0.id()), Some(3));
@@ -193,7 +168,7 @@ fn applications_of_two_nodes_share_a_region_and_survive_each_other() {
     own.write(0, b"the own node goes on").unwrap();
 
     // The next life of the node knows none of its processes.
-    let _two = Child::start("two", &tag);
+    let _two = start("two", &tag);
     wait("the next node", || match theirs.read(0, &mut [0; 8]) {
         Err(OperationError::Request(error)) if matches!(*error, RequestError::Detached) => Some(()),
         Err(_) => None,

@@ -325,7 +325,7 @@ impl<F: Fabric, P: Fabric> ConnectionObserver for Registry<F, P> {
             *connections -= 1;
             if *connections > 0 {
                 drop(state);
-                // Nor does the process hear of what these calls wait for.
+                // The process does not hear of locks and barriers, either, for which calls of this connection wait.
                 return end_locks(&process, Some(session));
             }
             state.processes.remove(&secret);

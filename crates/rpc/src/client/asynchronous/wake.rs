@@ -10,7 +10,7 @@ const LINGERS: Nanos = 10_000_000;
 impl<F: Fabric> Locked<F> {
     /// Returns the time until which the wake thread waits for the answers of calls that are still to be made; `None` if
     /// it parks. A call that follows soon has a later deadline, if it has as much time as the last ones, and then wakes
-    /// nobody. Each wait in vain halves the time.
+    /// nobody. Each wait without a call halves the time.
     fn lingers_until(&self, now: Nanos) -> Option<Nanos> {
         let half = self.latest_due.saturating_sub(now) / 2;
         (half >= LINGERS).then(|| now.saturating_add(half))
