@@ -115,7 +115,12 @@ fn a_signal_ends_a_job_that_waits_for_others() {
     let words =
         ["apps", "graph", "paths", &text, "--members", "2", "--member", "1", "--job", "j", "--node", &attach];
     let waiting = Running::start(words);
-    std::thread::sleep(std::time::Duration::from_millis(500));
+    // The member is at work: its region has a name.
+    let begin = std::time::Instant::now();
+    while !String::from_utf8_lossy(&dunlin(["tier", "ls", "--node", &attach]).well().out).contains("j/") {
+        assert!(begin.elapsed() < std::time::Duration::from_secs(60), "no region of the job");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
     waiting.signal("INT");
     assert_eq!(waiting.end().code(), Some(130));
     node.signal("KILL");
