@@ -140,7 +140,8 @@ fn handles_requests_and_bytes_of_a_process_are_bounded() {
     assert_refused(other.map("one too many", Rights::READ), RecordError::NoSuch);
     let most = (1 << 20) - 1000;
     let large = wait("the quota of regions that have ended", || app.malloc(most, Spec::here()).ok());
-    let _small = other.malloc(1000, Spec::here().named("stays")).unwrap();
+    let _small =
+        wait("the quota of the last of them", || other.malloc(1000, Spec::here().named("stays")).ok());
     assert_refused(other.malloc(1, Spec::here()), RecordError::Quota { has: (1 << 20) + 1, quota: 1 << 20 });
     large.unmap().unwrap();
     wait("the quota of the large region", || other.malloc(most, Spec::here()).ok());
