@@ -5,7 +5,7 @@
 use dunlin::{Client, FunctionMode, Reply, Request, ServerBuilder};
 use std::time::Duration;
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+fn main() -> Result<(), dunlin::Report> {
     let address = format!("shm:first-call-{}", std::process::id());
     let server = ServerBuilder::new().function(1, FunctionMode::Worker).serve(&address, |_worker| {
         Box::new(|request: &Request<'_>, reply: &mut Reply<'_>| {

@@ -1,7 +1,7 @@
 //! Dunlin: RPC over remote memory access.
 //!
-//! This crate is the public interface. It holds re-exports, shorthands and documentation, and never any
-//! mechanism. The root has the items that every program needs; the modules have the rest:
+//! This crate is the public interface. It holds re-exports, the error type of `main` ([`Report`]) and documentation, and
+//! never any mechanism. The root has the items that every program needs; the modules have the rest:
 //!
 //! | module | content |
 //! |---|---|
@@ -58,6 +58,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod report;
+
+pub use self::report::Report;
 pub use dunlin_fabric::Address;
 #[cfg(feature = "thrift")]
 pub use dunlin_hints as hints;

@@ -10,7 +10,7 @@ impl hello::Hello for Greeter {
     }
 }
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+fn main() -> Result<(), dunlin::Report> {
     let address = std::env::args().nth(1).unwrap_or("auto:0.0.0.0:7000".into());
     Ok(dunlin::serve(address, hello::HelloProcessor(Greeter))?.run_until_signal()?)
 }
