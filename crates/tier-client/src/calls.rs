@@ -11,7 +11,7 @@ use dunlin_tier::message::Malformed;
 use dunlin_tier::process::Problem;
 use dunlin_tier::process::service::{Handed, Outcome, ServiceRequest, parse_servers};
 use dunlin_tier_node::pool::{Pool, Taken};
-use dunlin_tier_node::{ReceiveError, RequestError};
+use dunlin_tier_node::{AnyCalls, ReceiveError, RequestError};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -333,5 +333,21 @@ impl<P: Fabric> Drop for Request<'_, P> {
     fn drop(&mut self) {
         // Without an answer the caller hears the same at its deadline.
         let _ = self.end(Outcome::Dropped, &[]);
+    }
+}
+
+impl<P: Fabric> AnyCalls for Calls<P> {
+    fn serve_one(
+        &self,
+        buffer: &mut [u8],
+        answer: impl FnOnce(&str, &[u8]) -> Option<Vec<u8>>,
+    ) -> Result<(), ReceiveError> {
+        let request = self.receive(buffer)?;
+        let bytes = answer(request.caller(), &buffer[..request.len()]);
+        let _ = match bytes {
+            Some(bytes) => request.reply(&bytes),
+            None => request.refuse(Status::Unauthorised),
+        };
+        Ok(())
     }
 }

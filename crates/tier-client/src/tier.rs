@@ -1,6 +1,7 @@
 //! A process's face of the tier.
 
 use crate::attachment::{AttachConfig, AttachError, Attachment, default_address};
+use crate::calls::Calls;
 use crate::lmr::Lmr;
 use crate::locks::Guard;
 use dunlin_fabric::{Address, Fabric};
@@ -112,6 +113,7 @@ impl<P: Fabric> Tier<P> {
 impl<P: Fabric> AnyTier for Tier<P> {
     type Lmr = Lmr<P>;
     type Guard = Guard<P>;
+    type Calls = Calls<P>;
     type Host = P::Host;
 
     fn host(&self) -> &P::Host {
@@ -130,5 +132,6 @@ impl<P: Fabric> AnyTier for Tier<P> {
         self.map(name, rights)
     }
 
+    dunlin_tier_node::any_service!(Calls<P>);
     dunlin_tier_node::any_locks!(Guard<P>);
 }

@@ -1,12 +1,14 @@
 //! The tier for applications that do not care where the node is: in their own process ([`Tier`]), or in one of its own
 //! (`dunlin-tier-client`). Each method is that of the same name of both types.
 
-use crate::error::{OperationError, RequestError};
+use crate::error::{OperationError, ReceiveError, RequestError};
 use crate::lmr::Lmr;
 use crate::locks::{Guard, LockError};
+use crate::serving::Calls;
 use crate::spec::Spec;
 use crate::tier::Tier;
 use dunlin_fabric::{Fabric, Host};
+use dunlin_rpc::Status;
 use dunlin_tier::Rights;
 use std::time::Duration;
 
@@ -16,6 +18,8 @@ pub trait AnyTier: Clone + Send + Sync + 'static {
     type Lmr: AnyLmr;
     /// A lock that is held.
     type Guard: AnyGuard;
+    /// A function of a service that this program serves.
+    type Calls: AnyCalls;
     /// Time, waiting and threads: those of the machine, or virtual ones.
     type Host: Host;
 
@@ -39,6 +43,34 @@ pub trait AnyTier: Clone + Send + Sync + 'static {
     /// # Errors
     /// As [`Tier::map`].
     fn map(&self, name: &[u8], rights: Rights) -> Result<Self::Lmr, RequestError>;
+
+    /// Returns the principal for whom this tier acts.
+    fn principal(&self) -> &str;
+
+    /// Registers a function of a service at the own node: [`Tier::register`].
+    ///
+    /// # Errors
+    /// As [`Tier::register`].
+    fn register(&self, service: &[u8], function: u16) -> Result<Self::Calls, RequestError>;
+
+    /// Calls a function (node, service, number), and copies the result into `answer`; returns its length. Blocks for
+    /// `time` at most: [`Tier::call_within`].
+    ///
+    /// # Errors
+    /// As [`Tier::call`].
+    fn call_within(
+        &self,
+        time: Duration,
+        to: (&str, &[u8], u16),
+        request: &[u8],
+        answer: &mut [u8],
+    ) -> Result<usize, RequestError>;
+
+    /// Returns the names of the nodes at which a service is registered: [`Tier::servers`].
+    ///
+    /// # Errors
+    /// As [`Tier::servers`].
+    fn servers(&self, service: &[u8]) -> Result<Vec<String>, RequestError>;
 
     /// Takes the lock of a name: [`Tier::lock`].
     ///
@@ -71,6 +103,21 @@ pub trait AnyTier: Clone + Send + Sync + 'static {
     fn barrier_within(&self, name: &[u8], members: u16, time: Duration) -> Result<(), LockError>;
 }
 
+/// A function of a service that is served, by whichever way. Dropping it ends the registration.
+pub trait AnyCalls: Send + Sync + 'static {
+    /// Receives one call into `buffer`, passes the caller's principal and the request to `answer`, and replies with its
+    /// bytes; refuses the call if there are none. Blocks until there is a call.
+    ///
+    /// # Errors
+    /// The node has ended, or the call is longer than the buffer. A reply that could not be sent is no error: its caller
+    /// hears that the call may have been executed.
+    fn serve_one(
+        &self,
+        buffer: &mut [u8],
+        answer: impl FnOnce(&str, &[u8]) -> Option<Vec<u8>>,
+    ) -> Result<(), ReceiveError>;
+}
+
 /// A lock that is held, by whichever way: the methods of [`Guard`]. Dropping it gives the lock back.
 #[allow(missing_docs, clippy::missing_errors_doc)]
 pub trait AnyGuard: Send + 'static {
@@ -93,6 +140,52 @@ pub trait AnyLmr: Send + Sync + 'static {
     fn memset(&self, offset: u64, length: u64, value: u8) -> Result<(), OperationError>;
     fn grant_anyone(&self, rights: Rights) -> Result<(), RequestError>;
     fn free(self) -> Result<(), RequestError>;
+}
+
+/// Implements the methods of [`AnyTier`] for calls by those of the same names of a type.
+#[macro_export]
+macro_rules! any_service {
+    ($calls:ty) => {
+        fn principal(&self) -> &str {
+            self.principal()
+        }
+
+        fn register(&self, service: &[u8], function: u16) -> Result<$calls, $crate::RequestError> {
+            self.register(service, function)
+        }
+
+        fn call_within(
+            &self,
+            time: std::time::Duration,
+            to: (&str, &[u8], u16),
+            request: &[u8],
+            answer: &mut [u8],
+        ) -> Result<usize, $crate::RequestError> {
+            self.call_within(time, to, request, answer)
+        }
+
+        fn servers(&self, service: &[u8]) -> Result<Vec<String>, $crate::RequestError> {
+            self.servers(service)
+        }
+    };
+}
+
+impl<F: Fabric> AnyCalls for Calls<F> {
+    fn serve_one(
+        &self,
+        buffer: &mut [u8],
+        answer: impl FnOnce(&str, &[u8]) -> Option<Vec<u8>>,
+    ) -> Result<(), ReceiveError> {
+        let request = self.receive(buffer)?;
+        // Without a caller the call was forgotten: its time was over.
+        if let Some(caller) = request.caller() {
+            match answer(caller.as_str(), &buffer[..request.len()]) {
+                Some(bytes) => request.reply(&bytes),
+                None => request.refuse(Status::Unauthorised),
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Implements the methods of [`AnyTier`] for locks and barriers by those of the same names of a type.
@@ -149,6 +242,7 @@ any_guard!(Guard, Fabric);
 impl<F: Fabric> AnyTier for Tier<F> {
     type Lmr = Lmr<F>;
     type Guard = Guard<F>;
+    type Calls = Calls<F>;
     type Host = F::Host;
 
     fn host(&self) -> &F::Host {
@@ -167,6 +261,7 @@ impl<F: Fabric> AnyTier for Tier<F> {
         self.map(name, rights)
     }
 
+    any_service!(Calls<F>);
     any_locks!(Guard<F>);
 }
 
