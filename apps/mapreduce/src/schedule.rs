@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 
 /// The most attempts at one task. A task that fails so often is not the fault of a worker that died.
 const MAX_ATTEMPTS: u32 = 16;
+/// The most names that a worker tries for a piece.
+pub(crate) const MAX_NAMES: u32 = 16;
 /// The most workers that one job knows, those that are gone included.
 const MAX_WORKERS: usize = 65_536;
 
@@ -368,7 +370,7 @@ impl Schedule {
     pub(crate) fn pieces(&self) -> impl Iterator<Item = Piece> + '_ {
         // A worker reports a piece before it makes the next one.
         let of = |(number, worker): (usize, &Worker)| {
-            (0..=worker.pieces).map(move |piece| Piece::new(number as u32, piece))
+            (0..worker.pieces.saturating_add(MAX_NAMES)).map(move |piece| Piece::new(number as u32, piece))
         };
         self.workers.iter().enumerate().flat_map(of)
     }

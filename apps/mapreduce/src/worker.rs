@@ -7,14 +7,20 @@ use crate::job::{Job, Watch};
 use crate::message::{Answer, Assignment, Piece, Report, Request};
 use crate::piece::{Run, Table, chunk, merge, reduce, written};
 use crate::program::Program;
-use crate::schedule::Phase;
+use crate::schedule::{MAX_NAMES, Phase};
 use dunlin_fabric::{Host, Nanos, Signal, Task, WithSources, nanos};
+use dunlin_tier_node::RequestError;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The shortest and the longest pause of a worker for which there is no task.
 const PAUSES: [Nanos; 2] = [100_000, 2_000_000];
+
+/// Returns whether a node did not answer, so that another one may.
+fn is_unreachable(error: &RequestError) -> bool {
+    matches!(error, RequestError::Connect { .. } | RequestError::Call { .. } | RequestError::Reported { .. })
+}
 
 /// The parts of a job that all threads of a process share.
 pub(crate) struct Crew<C: Cluster, P, I> {
@@ -220,11 +226,18 @@ impl<'a, C: Cluster, P: Program, I: Input> Worker<'a, C, P, I> {
         }
     }
 
+    /// Makes a region. The home of its name may be a node that has ended: another name has another home.
     fn create(&mut self, length: u64) -> Result<(Piece, C::Bytes), MapReduceError> {
-        let piece = Piece::new(self.number, self.pieces);
-        let bytes = self.crew.cluster.create(piece, length)?;
-        self.pieces += 1;
-        Ok((piece, bytes))
+        let first = self.pieces;
+        loop {
+            let piece = Piece::new(self.number, self.pieces);
+            self.pieces += 1;
+            match self.crew.cluster.create(piece, length) {
+                Err(MapReduceError::Create { source, .. })
+                    if self.pieces - first < MAX_NAMES && is_unreachable(&source) => {}
+                created => return Ok((piece, created?)),
+            }
+        }
     }
 
     fn store(&mut self, bytes: &[u8]) -> Result<Piece, MapReduceError> {
@@ -260,13 +273,22 @@ impl<'a, C: Cluster, P: Program, I: Input> Worker<'a, C, P, I> {
             .try_into()
             .map_err(|_| MapReduceError::Settings("a merge is of two outputs".to_owned()))?;
         let length = runs.iter().map(|run| run.length).sum();
-        let piece = Piece::new(self.number, self.pieces);
-        let agreement = self.crew.agreement;
-        if let Err(error) = merge(runs, agreement, |length| self.create(length).map(|(_, bytes)| bytes)) {
-            self.crew.cluster.free(piece);
-            return Err(error);
+        let (agreement, mut made) = (self.crew.agreement, None);
+        let merged = merge(runs, agreement, |length| {
+            let (piece, bytes) = self.create(length)?;
+            made = Some(piece);
+            Ok(bytes)
+        });
+        match (merged, made) {
+            (Ok(_), Some(piece)) => {
+                self.crew.watch.worked(Phase::Merge, length);
+                Ok(Report::Made { output, piece })
+            }
+            (Err(error), made) => {
+                made.into_iter().for_each(|piece| self.crew.cluster.free(piece));
+                Err(error)
+            }
+            (Ok(_), None) => Ok(Report::Nothing),
         }
-        self.crew.watch.worked(Phase::Merge, length);
-        Ok(Report::Made { output, piece })
     }
 }
