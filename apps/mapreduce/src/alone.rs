@@ -71,11 +71,11 @@ impl<H: Host> Cluster for InProcess<H> {
     }
 }
 
-/// Runs a job on threads of this process, without the tier, and passes the results to `each` as [`lead`](crate::lead)
-/// does. Blocks until the job has ended.
+/// Runs a job on threads of this process, without the tier, and passes the results to `each` as
+/// [`Master::finish`](crate::Master::finish) does. Blocks until the job has ended.
 ///
 /// # Errors
-/// As [`lead`](crate::lead).
+/// As [`Master::finish`](crate::Master::finish).
 pub fn run_alone<H: Host, P: Program, I: Input>(
     host: &H,
     job: &Job,

@@ -105,7 +105,8 @@ impl Input for Files {
         if file.metadata().map_err(failed)?.len() != source.length {
             return Err(failed(io::Error::other("its length has changed since the job began")));
         }
-        let range = lines(&mut file, (begin, (begin + self.split).min(source.length)), buffer).map_err(failed)?;
+        let range =
+            lines(&mut file, (begin, (begin + self.split).min(source.length)), buffer).map_err(failed)?;
         if !range.1.is_empty() {
             map(Split { source: &source.name, offset: range.0, bytes: range.1 });
         }

@@ -54,8 +54,7 @@ impl Job {
 
     /// Returns a number that processes with the same program, input and settings have in common.
     pub(crate) fn agreement(&self, program: &impl Program, input: &impl Input) -> u64 {
-        let text =
-            format!("{}\0{}\0{}\0{}", self.name, self.partitions, program.name(), input.fingerprint());
+        let text = format!("{}\0{}\0{}\0{}", self.name, self.partitions, program.name(), input.fingerprint());
         xxh3_64(text.as_bytes())
     }
 }

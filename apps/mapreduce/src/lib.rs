@@ -3,7 +3,7 @@
 //! workers read them from there.
 //!
 //! ```text
-//! lead, work_for                a job over the tier: its master, and the workers of a process    master.rs
+//! Master, work_for              a job over the tier: its master, and the workers of a process    master.rs
 //! run_alone                     the same on threads of one process, without the tier             alone.rs
 //!   Job, Outcome, Watch         description, result and observer of a job                        job.rs
 //!   Desk                        answers workers, waits for the result                            desk.rs
@@ -71,7 +71,7 @@ pub use alone::run_alone;
 pub use error::MapReduceError;
 pub use input::{Files, Input};
 pub use job::{Job, Outcome, Progress, Watch};
-pub use master::{lead, work_for};
+pub use master::{Master, work_for};
 pub use message::Piece;
 pub use program::{Program, Split};
 pub use programs::{Grep, Index, WordCount, count_of};

@@ -31,15 +31,27 @@ impl Piece {
 pub(crate) enum Report {
     Nothing,
     /// A split is mapped; its results are in the worker's memory, which may be full.
-    Mapped { split: u32, is_full: bool },
+    Mapped {
+        split: u32,
+        is_full: bool,
+    },
     /// The results of all splits since the last one are in this piece.
-    Flushed { piece: Piece },
+    Flushed {
+        piece: Piece,
+    },
     /// An output is in this piece.
-    Made { output: u32, piece: Piece },
+    Made {
+        output: u32,
+        piece: Piece,
+    },
     /// The task was not done, because a piece of another worker cannot be read.
-    Lost { piece: Piece },
+    Lost {
+        piece: Piece,
+    },
     /// The task failed for good.
-    Failed { text: String },
+    Failed {
+        text: String,
+    },
 }
 
 /// The master's word about the next task.
@@ -79,7 +91,9 @@ pub(crate) enum Request {
 /// The master's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    Joined { worker: u32 },
+    Joined {
+        worker: u32,
+    },
     /// The worker has another program, input or settings.
     Disagree,
     /// There are too many workers.
@@ -389,7 +403,8 @@ mod tests {
     fn long_texts_are_cut_between_characters() {
         let report = Report::Failed { text: "ä".repeat(4096) };
         let request = Request::Ask { worker: 1, number: 2, report };
-        let Some(Request::Ask { report: Report::Failed { text }, .. }) = Request::parse(&request.encode()) else {
+        let Some(Request::Ask { report: Report::Failed { text }, .. }) = Request::parse(&request.encode())
+        else {
             panic!("not read");
         };
         assert_eq!(text, "ä".repeat(2048));

@@ -2,10 +2,10 @@
 
 use crate::cluster::{Bytes, Cluster};
 use crate::error::MapReduceError;
-use crate::job::Job;
+use crate::job::{Job, Watch};
 use crate::message::{Answer, Piece, Request};
 use dunlin_fabric::Host;
-use dunlin_tier_node::{AnyLmr, AnyTier, OperationError, RequestError, Rights, Spec};
+use dunlin_tier_node::{AnyLmr, AnyServices, OperationError, RequestError, Rights, Spec};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// A job's part of the tier, as one of its processes sees it.
 #[derive(Clone)]
-pub(crate) struct OverTier<T: AnyTier> {
+pub(crate) struct OverTier<T: AnyServices> {
     tier: T,
     job: Arc<str>,
     /// The node of the master.
@@ -30,7 +30,7 @@ pub(crate) fn service(job: &str) -> String {
     format!("{job}/mapreduce")
 }
 
-impl<T: AnyTier> OverTier<T> {
+impl<T: AnyServices> OverTier<T> {
     /// Returns the part of the master itself.
     pub(crate) fn of_master(tier: &T, job: &Job) -> Result<Self, MapReduceError> {
         let servers = tier.servers(service(&job.name).as_bytes()).map_err(master)?;
@@ -40,17 +40,16 @@ impl<T: AnyTier> OverTier<T> {
     }
 
     /// Looks for the master until it is there, or for the patience of the job.
-    pub(crate) fn of_worker(tier: &T, job: &Job) -> Result<Self, MapReduceError> {
+    pub(crate) fn of_worker(tier: &T, job: &Job, watch: &dyn Watch) -> Result<Self, MapReduceError> {
         let host = tier.host();
         let until = host.now().saturating_add(dunlin_fabric::nanos(job.patience));
         loop {
             let servers = tier.servers(service(&job.name).as_bytes()).map_err(master)?;
             if let Some(node) = servers.into_iter().next() {
-                return Ok(Self {
-                    tier: tier.clone(),
-                    job: job.name.as_str().into(),
-                    master: node.into(),
-                });
+                return Ok(Self { tier: tier.clone(), job: job.name.as_str().into(), master: node.into() });
+            }
+            if watch.is_stopped() {
+                return Err(MapReduceError::Stopped);
             }
             if host.now() >= until {
                 return Err(MapReduceError::NoMaster { job: job.name.clone() });
@@ -82,7 +81,7 @@ impl<L: AnyLmr> Bytes for L {
     }
 }
 
-impl<T: AnyTier> Cluster for OverTier<T> {
+impl<T: AnyServices> Cluster for OverTier<T> {
     type Host = T::Host;
     type Bytes = T::Lmr;
 

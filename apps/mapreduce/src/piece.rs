@@ -155,7 +155,8 @@ impl<B: Bytes> Run<B> {
             return Err(damaged("it is shorter than its header"));
         }
         bytes.read(0, &mut head).map_err(|source| MapReduceError::Read { piece, source: source.into() })?;
-        let word = |at: usize| head[8 * at..8 * at + 8].try_into().map(u64::from_le_bytes).unwrap_or_default();
+        let word =
+            |at: usize| head[8 * at..8 * at + 8].try_into().map(u64::from_le_bytes).unwrap_or_default();
         if word(0) != MAGIC || word(1) != agreement || word(2) != u64::from(partitions) {
             return Err(damaged("it is not of this job"));
         }
@@ -215,7 +216,10 @@ impl<B: Bytes> Run<B> {
     }
 
     /// Passes all entries to `each`, until it returns `false`.
-    pub(crate) fn for_each(mut self, mut each: impl FnMut(&[u8], &[u8]) -> bool) -> Result<(), MapReduceError> {
+    pub(crate) fn for_each(
+        mut self,
+        mut each: impl FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<(), MapReduceError> {
         while let Some(place) = self.next()? {
             if !each(&self.buffer[place.key..place.value], &self.buffer[place.value..place.end]) {
                 break;

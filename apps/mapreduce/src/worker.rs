@@ -58,11 +58,8 @@ pub(crate) fn work<C: Cluster, P: Program, I: Input>(
     threads: u16,
 ) -> Result<(), MapReduceError> {
     let host = crew.cluster.host().clone();
-    let team: Arc<Team<C::Host>> = Arc::new(Team {
-        members: Mutex::default(),
-        changed: host.signal(),
-        stop: AtomicBool::new(false),
-    });
+    let team: Arc<Team<C::Host>> =
+        Arc::new(Team { members: Mutex::default(), changed: host.signal(), stop: AtomicBool::new(false) });
     let (mut tasks, mut started) = (Vec::new(), Ok(()));
     for _ in 0..threads {
         let (crew, own) = (Arc::clone(crew), Arc::clone(&team));

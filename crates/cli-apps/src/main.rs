@@ -3,6 +3,7 @@
 
 mod graph;
 mod log;
+mod mapreduce;
 
 use clap::{ArgAction, Args, CommandFactory as _, Parser, Subcommand};
 use dunlin_command::output::{self, Failure};
@@ -31,9 +32,10 @@ Examples:
   dunlin apps log create orders
   dunlin apps log append orders hello
   dunlin apps log tail orders
-  dunlin apps graph pagerank --rmat 20           needs no node";
+  dunlin apps graph pagerank --rmat 20           needs no node
+  dunlin apps mapreduce wordcount README.md      needs no node";
 
-/// Use applications on the memory tier: a global log, a graph engine.
+/// Use applications on the memory tier: a global log, a graph engine, MapReduce.
 #[derive(Args, Debug)]
 #[command(after_help = AFTER_HELP)]
 struct AppsArguments {
@@ -45,6 +47,7 @@ struct AppsArguments {
 enum Application {
     Log(log::LogArguments),
     Graph(graph::GraphArguments),
+    Mapreduce(mapreduce::MapReduceArguments),
 }
 
 fn main() -> ExitCode {
@@ -62,5 +65,6 @@ fn run() -> Result<ExitCode, Failure> {
     match application {
         Application::Log(arguments) => log::run(&arguments),
         Application::Graph(arguments) => graph::run(&arguments),
+        Application::Mapreduce(arguments) => mapreduce::run(&arguments),
     }
 }

@@ -113,7 +113,6 @@ impl<P: Fabric> Tier<P> {
 impl<P: Fabric> AnyTier for Tier<P> {
     type Lmr = Lmr<P>;
     type Guard = Guard<P>;
-    type Calls = Calls<P>;
     type Host = P::Host;
 
     fn host(&self) -> &P::Host {
@@ -132,6 +131,7 @@ impl<P: Fabric> AnyTier for Tier<P> {
         self.map(name, rights)
     }
 
-    dunlin_tier_node::any_service!(Calls<P>);
     dunlin_tier_node::any_locks!(Guard<P>);
 }
+
+dunlin_tier_node::any_services!(Tier, Calls, Fabric);

@@ -18,8 +18,6 @@ pub trait AnyTier: Clone + Send + Sync + 'static {
     type Lmr: AnyLmr;
     /// A lock that is held.
     type Guard: AnyGuard;
-    /// A function of a service that this program serves.
-    type Calls: AnyCalls;
     /// Time, waiting and threads: those of the machine, or virtual ones.
     type Host: Host;
 
@@ -43,34 +41,6 @@ pub trait AnyTier: Clone + Send + Sync + 'static {
     /// # Errors
     /// As [`Tier::map`].
     fn map(&self, name: &[u8], rights: Rights) -> Result<Self::Lmr, RequestError>;
-
-    /// Returns the principal for whom this tier acts.
-    fn principal(&self) -> &str;
-
-    /// Registers a function of a service at the own node: [`Tier::register`].
-    ///
-    /// # Errors
-    /// As [`Tier::register`].
-    fn register(&self, service: &[u8], function: u16) -> Result<Self::Calls, RequestError>;
-
-    /// Calls a function (node, service, number), and copies the result into `answer`; returns its length. Blocks for
-    /// `time` at most: [`Tier::call_within`].
-    ///
-    /// # Errors
-    /// As [`Tier::call`].
-    fn call_within(
-        &self,
-        time: Duration,
-        to: (&str, &[u8], u16),
-        request: &[u8],
-        answer: &mut [u8],
-    ) -> Result<usize, RequestError>;
-
-    /// Returns the names of the nodes at which a service is registered: [`Tier::servers`].
-    ///
-    /// # Errors
-    /// As [`Tier::servers`].
-    fn servers(&self, service: &[u8]) -> Result<Vec<String>, RequestError>;
 
     /// Takes the lock of a name: [`Tier::lock`].
     ///
@@ -101,6 +71,40 @@ pub trait AnyTier: Clone + Send + Sync + 'static {
     /// # Errors
     /// As [`Tier::barrier`].
     fn barrier_within(&self, name: &[u8], members: u16, time: Duration) -> Result<(), LockError>;
+}
+
+/// The calls of a tier to services, and its own services, by whichever way it is reached.
+pub trait AnyServices: AnyTier {
+    /// A function of a service that this program serves.
+    type Calls: AnyCalls;
+
+    /// Returns the principal for whom this tier acts.
+    fn principal(&self) -> &str;
+
+    /// Registers a function of a service at the own node: [`Tier::register`].
+    ///
+    /// # Errors
+    /// As [`Tier::register`].
+    fn register(&self, service: &[u8], function: u16) -> Result<Self::Calls, RequestError>;
+
+    /// Calls a function (node, service, number), and copies the result into `answer`; returns its length. Blocks for
+    /// `time` at most: [`Tier::call_within`].
+    ///
+    /// # Errors
+    /// As [`Tier::call`].
+    fn call_within(
+        &self,
+        time: Duration,
+        to: (&str, &[u8], u16),
+        request: &[u8],
+        answer: &mut [u8],
+    ) -> Result<usize, RequestError>;
+
+    /// Returns the names of the nodes at which a service is registered: [`Tier::servers`].
+    ///
+    /// # Errors
+    /// As [`Tier::servers`].
+    fn servers(&self, service: &[u8]) -> Result<Vec<String>, RequestError>;
 }
 
 /// A function of a service that is served, by whichever way. Dropping it ends the registration.
@@ -142,33 +146,39 @@ pub trait AnyLmr: Send + Sync + 'static {
     fn free(self) -> Result<(), RequestError>;
 }
 
-/// Implements the methods of [`AnyTier`] for calls by those of the same names of a type.
+/// Implements [`AnyServices`] by the methods of the same names of a type.
 #[macro_export]
-macro_rules! any_service {
-    ($calls:ty) => {
-        fn principal(&self) -> &str {
-            self.principal()
-        }
+macro_rules! any_services {
+    ($tier:ident, $calls:ident, $fabric:path) => {
+        impl<F: $fabric> $crate::AnyServices for $tier<F> {
+            type Calls = $calls<F>;
 
-        fn register(&self, service: &[u8], function: u16) -> Result<$calls, $crate::RequestError> {
-            self.register(service, function)
-        }
+            fn principal(&self) -> &str {
+                self.principal()
+            }
 
-        fn call_within(
-            &self,
-            time: std::time::Duration,
-            to: (&str, &[u8], u16),
-            request: &[u8],
-            answer: &mut [u8],
-        ) -> Result<usize, $crate::RequestError> {
-            self.call_within(time, to, request, answer)
-        }
+            fn register(&self, service: &[u8], function: u16) -> Result<$calls<F>, $crate::RequestError> {
+                self.register(service, function)
+            }
 
-        fn servers(&self, service: &[u8]) -> Result<Vec<String>, $crate::RequestError> {
-            self.servers(service)
+            fn call_within(
+                &self,
+                time: std::time::Duration,
+                to: (&str, &[u8], u16),
+                request: &[u8],
+                answer: &mut [u8],
+            ) -> Result<usize, $crate::RequestError> {
+                self.call_within(time, to, request, answer)
+            }
+
+            fn servers(&self, service: &[u8]) -> Result<Vec<String>, $crate::RequestError> {
+                self.servers(service)
+            }
         }
     };
 }
+
+any_services!(Tier, Calls, Fabric);
 
 impl<F: Fabric> AnyCalls for Calls<F> {
     fn serve_one(
@@ -242,7 +252,6 @@ any_guard!(Guard, Fabric);
 impl<F: Fabric> AnyTier for Tier<F> {
     type Lmr = Lmr<F>;
     type Guard = Guard<F>;
-    type Calls = Calls<F>;
     type Host = F::Host;
 
     fn host(&self) -> &F::Host {
@@ -261,7 +270,6 @@ impl<F: Fabric> AnyTier for Tier<F> {
         self.map(name, rights)
     }
 
-    any_service!(Calls<F>);
     any_locks!(Guard<F>);
 }
 

@@ -53,7 +53,7 @@ mod spec;
 mod tier;
 mod within;
 
-pub use any::{AnyCalls, AnyGuard, AnyLmr, AnyTier};
+pub use any::{AnyCalls, AnyGuard, AnyLmr, AnyServices, AnyTier};
 pub use config::{Peer, TierConfig};
 pub use error::{JoinError, ListError, OperationError, ReceiveError, RequestError};
 pub use list::{Done, Operations, Outcomes, check_list_size};

@@ -136,10 +136,14 @@ impl World {
                 }
                 let mut found = self.pieces[&piece].clone();
                 found.sort_unstable();
-                let all = (0..self.partitions).flat_map(|partition| (0..splits).map(move |split| (partition, split)));
+                let all = (0..self.partitions)
+                    .flat_map(|partition| (0..splits).map(move |split| (partition, split)));
                 assert_eq!(found, all.collect::<Vec<_>>(), "each result once");
                 let known: BTreeSet<Piece> = self.schedule.pieces().collect();
-                assert!(self.pieces.keys().all(|piece| known.contains(piece)), "all pieces are freed in the end");
+                assert!(
+                    self.pieces.keys().all(|piece| known.contains(piece)),
+                    "all pieces are freed in the end"
+                );
                 return;
             }
         }

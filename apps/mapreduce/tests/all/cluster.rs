@@ -1,6 +1,6 @@
 //! Common parts: clusters of nodes, texts, and plain programs with the same results.
 
-use dunlin_app_mapreduce::{Input, Job, MapReduceError, Outcome, Program, Split, Watch, lead, work_for};
+use dunlin_app_mapreduce::{Input, Job, MapReduceError, Master, Outcome, Program, Split, Watch, work_for};
 use dunlin_fabric::{Fabric, Host, Scheme, Task};
 use dunlin_fabric_shm::{ShmConfig, ShmFabric};
 use dunlin_fabric_sim::{MachineSettings, Settings, Sim};
@@ -120,7 +120,7 @@ pub(crate) fn led<F: Fabric>(
     watch: Arc<dyn Watch>,
 ) -> Result<(Entries, Outcome), MapReduceError> {
     let mut all = Vec::new();
-    let outcome = lead(tier, job, program, input, watch, |key, value| {
+    let outcome = Master::start(tier, job, program, input, watch)?.finish(|key, value| {
         all.push((key.to_vec(), value.to_vec()));
         true
     })?;
@@ -161,8 +161,9 @@ pub(crate) fn well<F: Fabric, P: Program + Clone>(
     let (entries, _) = led(&tiers[0], job, program, input, Arc::new(())).unwrap();
     tasks.into_iter().for_each(Task::join);
     // Workers that come late find no master.
-    let is_well =
-        |end: &Result<(), _>| matches!(end, Ok(()) | Err(MapReduceError::NoMaster { .. } | MapReduceError::Master(_)));
+    let is_well = |end: &Result<(), _>| {
+        matches!(end, Ok(()) | Err(MapReduceError::NoMaster { .. } | MapReduceError::Master(_)))
+    };
     ends.lock().unwrap().iter().for_each(|end| assert!(is_well(end), "{end:?}"));
     assert_eq!(ends.lock().unwrap().len(), tiers.len());
     // Nothing is left behind.

@@ -105,7 +105,8 @@ fn jobs_without_a_master_without_workers_and_with_others_end_with_a_reason() {
     assert!(matches!(none, Err(MapReduceError::NoMaster { .. })), "{none:?}");
     let none = led(&tiers[0], &short, &WordCount, &input, Arc::new(()));
     assert!(matches!(none, Err(MapReduceError::NoWorkers)), "{none:?}");
-    for bad in [Job { partitions: 0, ..job("x") }, Job { name: String::new(), ..job("x") }, job(&"x".repeat(250))]
+    for bad in
+        [Job { partitions: 0, ..job("x") }, Job { name: String::new(), ..job("x") }, job(&"x".repeat(250))]
     {
         assert!(matches!(work(&bad, input.clone()), Err(MapReduceError::Settings(_))));
     }

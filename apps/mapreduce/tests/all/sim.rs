@@ -77,7 +77,8 @@ fn workers_of_a_dead_master_end() {
     for seed in 0..4 {
         in_virtual_time(seed, move |tiers| {
             let input = texts(4, 30);
-            let job = Job { lease: Duration::from_millis(100), patience: Duration::from_secs(3), ..job("job") };
+            let job =
+                Job { lease: Duration::from_millis(100), patience: Duration::from_secs(3), ..job("job") };
             let first = tiers[0].fabric().clone();
             let signal = first.host().signal();
             let watch = Arc::new(Telling { signal: signal.clone(), at: 6, is_told: AtomicBool::new(false) });

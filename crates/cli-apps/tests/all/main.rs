@@ -3,3 +3,4 @@
 
 mod graph;
 mod log;
+mod mapreduce;

@@ -1,0 +1,138 @@
+//! MapReduce from the command line: alone, and in several processes on one node, some of which are killed.
+
+use dunlin_command_testing::{Ended, Folder, Running, dunlin, unique};
+use std::collections::BTreeMap;
+
+fn mapreduce(words: &[&str]) -> Ended {
+    dunlin([&["apps", "mapreduce"], words].concat())
+}
+
+/// Writes a text of words with known counts; returns the path, and the file that wordcount makes of it.
+fn text(folder: &Folder, lines: u64) -> (String, String) {
+    let path = folder.file("text.txt");
+    let (mut text, mut counts) = (String::new(), BTreeMap::new());
+    for line in 0..lines {
+        for word in [format!("w{}", line % 97), format!("v{}", line % 1009), "The".to_owned()] {
+            text.push_str(&word);
+            text.push(' ');
+            *counts.entry(word.to_lowercase()).or_insert(0u64) += 1;
+        }
+        text.push('\n');
+    }
+    std::fs::write(&path, text).expect("written");
+    (path, counts.iter().map(|(word, count)| format!("{word} {count}\n")).collect())
+}
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(path).expect("written")
+}
+
+#[test]
+fn programs_run_alone() {
+    let folder = Folder::new("mapreduce");
+    let (path, expected) = text(&folder, 20_000);
+    let out = folder.file("out.txt");
+    for shape in
+        [&["--plain", "--threads", "2"][..], &["--nodes", "2", "--threads", "3", "--partitions", "5"]]
+    {
+        let words =
+            [&["wordcount", "--split", "64KiB", "--output", &out, "--top", "2", &path], shape].concat();
+        let ended = mapreduce(&words).well();
+        assert_eq!(read(&out), expected);
+        assert_eq!(ended.text().lines().count(), 4, "{}", ended.text());
+        assert!(ended.text().lines().nth(2).is_some_and(|line| line.starts_with("the")), "{}", ended.text());
+        assert!(ended.errors.contains("1107 keys"), "{}", ended.errors);
+    }
+    let other = folder.file("other.txt");
+    std::fs::write(&other, "first\nthe w7 here\n").expect("written");
+    let found = mapreduce(&["grep", "w7 h", &other, &path]).well();
+    assert_eq!(found.text(), format!("{other}:6: the w7 here\n"));
+    mapreduce(&["index", "--output", &out, &other, &path]).well();
+    assert!(read(&out).contains(&format!("w7 {other} {path}\n")), "{}", read(&out));
+    assert!(read(&out).starts_with(&format!("first {other}\nhere {other}\nthe {other} {path}\n")));
+    // An empty file has no words.
+    std::fs::write(&other, "").expect("written");
+    assert_eq!(mapreduce(&["grep", "x", &other]).well().text(), "");
+}
+
+#[test]
+fn killed_workers_have_their_tasks_done_again() {
+    let folder = Folder::new("mapreduce");
+    let (path, expected) = text(&folder, 200_000);
+    let out = folder.file("out.txt");
+    let attach = unique("mapreduce");
+    let node = Running::start(["node", "run", "--attach", &attach, "--for", "100"]);
+    assert_eq!(node.line(), format!("listening on {attach}"));
+    let job = |more: &[&'static str]| {
+        let words = [
+            "apps",
+            "mapreduce",
+            "wordcount",
+            &path,
+            "--split",
+            "64KiB",
+            "--job",
+            "count",
+            "--node",
+            &attach,
+        ];
+        [&words[..], more].concat().iter().map(|word| (*word).to_owned()).collect::<Vec<String>>()
+    };
+    let worker = ["--work", "--threads", "2"];
+    let workers: Vec<Running> = (0..3).map(|_| Running::start(job(&worker))).collect();
+    let mut words = job(&["--threads", "1"]);
+    words.extend(["--output".to_owned(), out.clone()]);
+    let master = Running::start(words);
+    // One is killed at once, another one when the job has begun.
+    let mut workers = workers.into_iter();
+    let kill = |worker: Option<Running>| {
+        let worker = worker.expect("three workers");
+        worker.signal("KILL");
+        worker.end();
+    };
+    kill(workers.next());
+    let begin = std::time::Instant::now();
+    while !String::from_utf8_lossy(&dunlin(["tier", "ls", "--node", &attach]).well().out).contains("count/") {
+        assert!(begin.elapsed() < std::time::Duration::from_secs(60), "no region of the job");
+        if std::fs::exists(&out).expect("it can be looked up") {
+            break;
+        }
+    }
+    kill(workers.next());
+    master.end().well();
+    assert_eq!(read(&out), expected, "each word counts once");
+    // The last worker ends with the job, or came after its end.
+    let last = workers.next().expect("three workers");
+    last.signal("INT");
+    last.end();
+    assert!(!dunlin(["tier", "ls", "--node", &attach]).well().text().contains("count/"), "regions are freed");
+    node.signal("KILL");
+    node.end();
+}
+
+#[test]
+fn errors_say_what_to_do() {
+    let folder = Folder::new("mapreduce");
+    let (path, _) = text(&folder, 2000);
+    mapreduce(&["wordcount"]).failed(2, &["FILES"]);
+    mapreduce(&["wordcount", &folder.file("absent")]).failed(1, &["absent", "No such file"]);
+    mapreduce(&["wordcount", &path, "--work"]).failed(2, &["--job"]);
+    mapreduce(&["wordcount", &path, "--split", "1KiB"]).failed(1, &["65536"]);
+    mapreduce(&["wordcount", &path, "--node-memory", "64KiB", "--partitions", "4096"])
+        .failed(1, &["refuses a region", "--node-memory"]);
+    let none = unique("none");
+    mapreduce(&["wordcount", &path, "--job", "x", "--node", &none]).failed(1, &["dunlin node run"]);
+    let attach = unique("mapreduce");
+    let node = Running::start(["node", "run", "--attach", &attach, "--for", "100"]);
+    assert_eq!(node.line(), format!("listening on {attach}"));
+    let late = ["wordcount", &path, "--job", "x", "--work", "--wait", "200ms", "--node", &attach];
+    mapreduce(&late).failed(1, &["no master", "without --work"]);
+    // A signal ends a worker that waits for its master.
+    let words = ["apps", "mapreduce", "wordcount", &path, "--job", "x", "--work", "--node", &attach];
+    let waiting = Running::start(words);
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    waiting.signal("INT");
+    assert_eq!(waiting.end().code(), Some(130));
+    node.signal("KILL");
+    node.end();
+}
