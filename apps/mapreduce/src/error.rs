@@ -37,6 +37,14 @@ pub enum MapReduceError {
         /// The name of the job.
         job: String,
     },
+    /// The master acts for another principal than this worker, and hears only its own.
+    #[error(
+        "the master of the job {job} acts for another principal: run master and workers as the same user"
+    )]
+    Stranger {
+        /// The name of the job.
+        job: String,
+    },
     /// The master takes no more workers.
     #[error("the job has too many workers")]
     TooManyWorkers,

@@ -5,6 +5,7 @@ use crate::error::MapReduceError;
 use crate::job::{Job, Watch};
 use crate::message::{Answer, Piece, Request};
 use dunlin_fabric::Host;
+use dunlin_rpc::{CallError, Cause, Status};
 use dunlin_tier_node::{AnyLmr, AnyServices, OperationError, RequestError, Rights, Spec};
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,6 +59,16 @@ impl<T: AnyServices> OverTier<T> {
         }
     }
 
+    fn failure(&self, error: RequestError) -> MapReduceError {
+        match &error {
+            RequestError::Call {
+                source: CallError::NotExecuted(Cause::Refused(Status::Unauthorised)),
+                ..
+            } => MapReduceError::Stranger { job: self.job.to_string() },
+            _ => master(error),
+        }
+    }
+
     fn region(&self, piece: Piece) -> String {
         format!("{}/{piece}", self.job)
     }
@@ -96,7 +107,7 @@ impl<T: AnyServices> Cluster for OverTier<T> {
         let length = self
             .tier
             .call_within(CALL_TIME, (to.0, &to.1, to.2), &request.encode(), &mut answer)
-            .map_err(master)?;
+            .map_err(|error| self.failure(error))?;
         Answer::parse(&answer[..length])
             .ok_or_else(|| master(RequestError::Answer { node: self.master.to_string() }))
     }

@@ -117,7 +117,10 @@ fn jobs_without_a_master_without_workers_and_with_others_end_with_a_reason() {
             led(&tier, &job("job"), &WordCount, &input, Arc::new(Stopping(AtomicU32::new(0))))
         })
     };
-    // Another input than the master's.
+    // Another principal, and another input than the master's.
+    let stranger = tiers[1].acting_for("mallory").unwrap();
+    let refused = work_for(&stranger, &job("job"), WordCount, input.clone(), 1, Arc::new(()));
+    assert!(matches!(refused, Err(MapReduceError::Stranger { .. })), "{refused:?}");
     let other = work(&job("job"), texts(11, 200));
     assert!(matches!(other, Err(MapReduceError::Disagree { .. })), "{other:?}");
     let twice = led(&tiers[2], &job("job"), &WordCount, &input, Arc::new(()));
