@@ -16,6 +16,7 @@
 //! * [`tuning`]: a client of a function that changes, and the response of its tuner.
 //! * [`tier`], [`native`]: threads that use the memory tier, and threads that WRITE without it.
 //! * [`graph`]: PageRank by the graph engine of the memory tier, and the same engine over sockets.
+//! * [`mapreduce`]: word counts by MapReduce over the memory tier, and in one process.
 //! * [`log`]: threads that commit to a global log in the memory tier.
 //! * [`priorities`]: threads of two priorities that share a node of the memory tier.
 //! * [`figures`]: the papers' figures, with the statements in the papers' texts.
@@ -32,6 +33,7 @@ pub mod figures;
 pub mod graph;
 pub mod load;
 pub mod log;
+pub mod mapreduce;
 pub mod memory;
 pub mod native;
 pub mod priorities;

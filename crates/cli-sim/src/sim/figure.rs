@@ -251,6 +251,7 @@ mod tests {
                         timeline: vec![[value, value / 2.0]; 20],
                         stretch_ms: value,
                     },
+                    phases_ms: [value; 3],
                 }
             };
             let outcomes: Vec<Outcome> = (0..figure.runs(Effort::Full).len()).map(outcome).collect();

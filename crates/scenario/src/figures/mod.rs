@@ -34,6 +34,7 @@ mod lite_8;
 mod lite_graph;
 mod lite_lock;
 mod lite_log;
+mod lite_mapreduce;
 mod rf_rpc;
 mod rf_rpc_10;
 mod rf_rpc_11;
@@ -67,6 +68,7 @@ use crate::erpc::Erpc;
 use crate::graph::GraphLoad;
 use crate::load::{Extent, Load, LoadError, Network};
 use crate::log::LogLoad;
+use crate::mapreduce::MapReduceLoad;
 use crate::native::NativeWrites;
 use crate::priorities::Priorities;
 use crate::shared::Shared;
@@ -211,6 +213,7 @@ enum Work {
     Tier(Box<TierLoad>),
     Log(Box<LogLoad>),
     Graph(Box<GraphLoad>),
+    MapReduce(Box<MapReduceLoad>),
     Calls(Box<TierCalls>),
     Native(Box<NativeWrites>),
     Priorities(Box<Priorities>),
@@ -270,6 +273,8 @@ pub struct Outcome {
     pub settled_ms: f64,
     /// Rates by priority.
     pub priorities: OfPriorities,
+    /// Times of the phases of a job, in milliseconds.
+    pub phases_ms: [f64; 3],
 }
 
 impl From<Counted> for Outcome {
@@ -363,6 +368,7 @@ pub fn all() -> Vec<Figure> {
         lite_lock::FIGURE,
         lite_graph::FIGURE,
         lite_log::FIGURE,
+        lite_mapreduce::FIGURE,
         rf_rpc_2::FIGURE,
         rf_rpc_5::FIGURE,
         rf_rpc_7::FIGURE,
@@ -551,6 +557,11 @@ impl Run {
     fn graph(series: &str, x: u32, load: GraphLoad) -> Run {
         Run::doing(series, x, Work::Graph(Box::new(load)))
     }
+
+    fn map_reduce(series: &str, x: u32, load: MapReduceLoad) -> Run {
+        Run::doing(series, x, Work::MapReduce(Box::new(load)))
+    }
+
     fn log(series: &str, x: u32, load: LogLoad) -> Run {
         Run::doing(series, x, Work::Log(Box::new(load)))
     }
@@ -579,6 +590,7 @@ impl Run {
             Work::Tier(load) => Some(&load.profile),
             Work::Log(load) => Some(&load.profile),
             Work::Graph(load) => Some(&load.profile),
+            Work::MapReduce(load) => Some(&load.profile),
             Work::Calls(load) => Some(&load.profile),
             Work::Native(load) => Some(&load.profile),
             Work::Priorities(load) => Some(&load.profile),
@@ -594,6 +606,7 @@ impl Run {
             Work::Tier(load) => return (load.warm_up + load.measured + u64::from(load.regions)) * 10,
             Work::Log(load) => return (load.warm_up + load.measured) * 20,
             Work::Graph(load) => return 1 << load.scale,
+            Work::MapReduce(load) => return u64::from(load.splits) * u64::from(load.words) / 4,
             Work::Calls(load) => return (load.warm_up + load.measured) * 20,
             Work::Native(load) => return (load.warm_up + load.measured) * 5,
             Work::Priorities(load) => return load.low_requests * load.low.len() as u64 * 10,
@@ -674,6 +687,7 @@ impl Run {
             Work::Tier(load) => Ok(Outcome::from(load.run(SEED).map_err(failed)?)),
             Work::Log(load) => Ok(Outcome::from(load.run(SEED).map_err(failed)?)),
             Work::Graph(load) => Ok(load.run(SEED).map_err(failed)?.into()),
+            Work::MapReduce(load) => Ok(load.run(SEED).map_err(failed)?.into()),
             Work::Calls(load) => Ok(Outcome::from(load.run(SEED).map_err(failed)?)),
             Work::Native(load) => Ok(Outcome::from(load.run(SEED).map_err(failed)?)),
             Work::Priorities(load) => {
