@@ -65,7 +65,8 @@ pub(crate) enum Bench {
         #[command(flatten)]
         output: Output,
     },
-    /// Measure threads that share one connection, under a lock and by combining, against a connection for each.
+    /// Measure threads that share one connection, under a lock, by combining and by an asynchronous client, against a
+    /// connection for each.
     Threads {
         /// Size of request and response in bytes, at most 4096.
         #[arg(long, default_value_t = 32, value_name = "BYTES")]

@@ -13,7 +13,6 @@ mod credited;
 pub(crate) mod establish;
 mod fetched;
 pub(crate) mod filling;
-pub(crate) mod hub_lock;
 pub(crate) mod lane;
 mod lanes;
 pub(crate) mod memory;

@@ -11,9 +11,9 @@
 
 mod calls;
 mod client;
-mod combined;
+pub(crate) mod combined;
 mod handle;
-mod lead;
+pub(crate) mod lead;
 mod locked;
 mod memory;
 mod places;

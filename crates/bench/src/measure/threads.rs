@@ -1,5 +1,7 @@
 //! `bench threads`: threads of one process that share a connection, by policy of sharing (FLOCK figures 9 and
-//! 10 on shared memory).
+//! 10 on shared memory), and on clones of one asynchronous client.
+
+mod futures;
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,8 +10,11 @@ use std::time::{Duration, Instant};
 use dunlin_fabric_shm::ShmFabric;
 use dunlin_report::statistics::{Latency, median};
 use dunlin_report::{Row, rounded};
-use dunlin_rpc::{CallId, Client, ClientConfig, CompletionMode, Plan, Protocol, Sharing};
+use dunlin_rpc::{
+    AsyncClient, AsyncHub, CallId, Client, ClientConfig, CompletionMode, Plan, Protocol, Sharing,
+};
 
+use self::futures::FuturesUser;
 use super::flow::{difference, full, stamp};
 use super::peer::{Drive, ECHO, ServiceKind};
 use super::session::{Served, Session};
@@ -72,7 +77,10 @@ const POLICIES: [(&str, Sharing, u16); 4] = [
     ("combined on one", Sharing::Combined, 1),
 ];
 
-/// Measures each number of threads and of calls in flight under each policy, in alternating slices of one server.
+/// The name of the subject whose threads share one asynchronous client.
+const ASYNCHRONOUS: &str = "asynchronous";
+
+/// Measures each number of threads and of calls in flight under each policy and with an asynchronous client, in alternating slices of one server.
 /// Rows have `sharing`, `threads`, `in_flight`, `throughput_ops` (the median of the slices) and the latency of
 /// a call. Blocks for about two seconds per row.
 ///
@@ -82,7 +90,8 @@ pub fn threads(session: &mut Session, options: &ThreadsOptions) -> Result<Findin
     let protocol = options.check()?;
     let rounds = options.rounds.unwrap_or(15);
     let mut findings = Findings::default();
-    let progress = progress_bar(options.threads.len() * options.in_flight.len() * rounds * POLICIES.len());
+    let progress =
+        progress_bar(options.threads.len() * options.in_flight.len() * rounds * (POLICIES.len() + 1));
     for &in_flight in &options.in_flight {
         for &threads in &options.threads {
             let served = session.serve(ServiceKind::Bytes, Drive::Thread)?;
@@ -91,8 +100,13 @@ pub fn threads(session: &mut Session, options: &ThreadsOptions) -> Result<Findin
                 let plan = Plan { sharing, ..protocol.plan(options.mode) };
                 let config = ClientConfig { window: 64, max_queue_pairs, ..ClientConfig::with_plan(plan) };
                 let users = connect(session, &served, &config, (threads, in_flight), options.size)?;
+                let users = users.into_iter().map(User::Blocking).collect();
                 subjects.push(Subject { name, users, rates: Vec::new(), latency: Latency::new() });
             }
+            let config = ClientConfig { window: 64, ..ClientConfig::with_plan(protocol.plan(options.mode)) };
+            let users = connect_futures(session, &served, &config, (threads, in_flight), options.size)?;
+            let (rates, latency) = (Vec::new(), Latency::new());
+            subjects.push(Subject { name: ASYNCHRONOUS, users, rates, latency });
             for _ in 0..rounds {
                 for subject in &mut subjects {
                     session.while_serving(&served, |_, _| subject.slice())?;
@@ -100,7 +114,7 @@ pub fn threads(session: &mut Session, options: &ThreadsOptions) -> Result<Findin
                 }
             }
             for subject in &mut subjects {
-                if subject.users.iter().any(|user| user.wrong != 0) {
+                if subject.users.iter().any(User::was_wrong) {
                     return Err(MeasureError::WrongData(format!("sharing = {}", subject.name)));
                 }
                 let latency = &subject.latency;
@@ -131,7 +145,7 @@ fn connect(
     config: &ClientConfig,
     (threads, in_flight): (usize, usize),
     size: usize,
-) -> Result<Vec<User>, MeasureError> {
+) -> Result<Vec<BlockingUser>, MeasureError> {
     let first = session.connect(served, config)?;
     session.while_serving(served, |_, _| {
         let mut users = Vec::with_capacity(threads);
@@ -140,10 +154,27 @@ fn connect(
                 protocol: format!("{:?}", config.plan.map(|plan| plan.sharing)),
                 source,
             })?;
-            users.push(User::new(client, in_flight, size));
+            users.push(BlockingUser::new(client, in_flight, size));
         }
-        users.push(User::new(first, in_flight, size));
+        users.push(BlockingUser::new(first, in_flight, size));
         Ok(users)
+    })
+}
+
+fn connect_futures(
+    session: &mut Session,
+    served: &Served,
+    config: &ClientConfig,
+    (threads, in_flight): (usize, usize),
+    size: usize,
+) -> Result<Vec<User>, MeasureError> {
+    session.while_serving(served, |fabric, address| {
+        let client =
+            AsyncHub::new(fabric).and_then(|hub| AsyncClient::connect(&hub, address, config.clone()));
+        let client =
+            client.map_err(|source| MeasureError::Connect { protocol: ASYNCHRONOUS.to_owned(), source })?;
+        let user = |client| User::Futures(FuturesUser::new(client, in_flight, size));
+        Ok(vec![client; threads].into_iter().map(user).collect())
     })
 }
 
@@ -188,14 +219,44 @@ impl Subject {
         })?;
         self.rates.push(calls as f64 / elapsed.as_secs_f64());
         for user in &mut self.users {
-            self.latency.merge(&std::mem::replace(&mut user.latency, Latency::new()));
+            self.latency.merge(&std::mem::replace(user.latency(), Latency::new()));
         }
         Ok(())
     }
 }
 
+/// A thread that makes calls.
+#[allow(clippy::large_enum_variant)] // There are 256 at most.
+enum User {
+    Blocking(BlockingUser),
+    Futures(FuturesUser),
+}
+
+impl User {
+    fn run(&mut self, over: &AtomicBool) -> Result<u64, String> {
+        match self {
+            User::Blocking(user) => user.run(over),
+            User::Futures(user) => user.run(over),
+        }
+    }
+
+    fn latency(&mut self) -> &mut Latency {
+        match self {
+            User::Blocking(user) => &mut user.latency,
+            User::Futures(user) => &mut user.latency,
+        }
+    }
+
+    fn was_wrong(&self) -> bool {
+        match self {
+            User::Blocking(user) => user.wrong != 0,
+            User::Futures(user) => user.wrong != 0,
+        }
+    }
+}
+
 /// A thread with some calls in flight, which waits for any of them.
-struct User {
+struct BlockingUser {
     client: Client<ShmFabric>,
     in_flight: usize,
     payload: Vec<u8>,
@@ -207,10 +268,10 @@ struct User {
     wrong: u64,
 }
 
-impl User {
+impl BlockingUser {
     fn new(client: Client<ShmFabric>, in_flight: usize, size: usize) -> Self {
         let (payload, latency) = (vec![0; size], Latency::new());
-        User { client, in_flight, payload, sent: 0, open: Vec::new(), latency, wrong: 0 }
+        BlockingUser { client, in_flight, payload, sent: 0, open: Vec::new(), latency, wrong: 0 }
     }
 
     fn run(&mut self, over: &AtomicBool) -> Result<u64, String> {

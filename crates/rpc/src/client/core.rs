@@ -17,7 +17,7 @@ use crate::tune::Tuners;
 use crate::wait::Sleep;
 use dunlin_fabric::WithSources;
 use dunlin_fabric::{
-    Completion, CompletionQueueId, CompletionStatus, Fabric, Host, Link, Nanos, Opcode, QueuePairId,
+    Buffer, Completion, CompletionQueueId, CompletionStatus, Fabric, Host, Link, Nanos, Opcode, QueuePairId,
     QueuePairState, ThreadDomain, WaitMode, Work, copy,
 };
 use dunlin_wire::LINE;
@@ -60,9 +60,6 @@ impl CallId {
         self.lane as usize * MAX_WINDOW as usize + crate::path::call_id::split_call(self.call).0
     }
 }
-
-/// A result taken out of its call.
-pub(crate) type Taken<F> = super::slots::Taken<<F as Fabric>::Memory>;
 
 /// The client's engine. The fields used by every call come first.
 #[derive(Debug)]
@@ -597,11 +594,6 @@ impl<F: Fabric> Core<F> {
         self.lanes.iter().flatten().any(|lane| lane.broken.is_some() || lane.slots.room() > 0)
     }
 
-    /// Returns a waker of a finished call.
-    pub(crate) fn next_woken(&mut self) -> Option<std::task::Waker> {
-        self.lanes.iter_mut().flatten().find_map(|lane| lane.slots.next_woken())
-    }
-
     /// As [`expire`](Core::expire), but only once in [`HEALTH_EVERY`] polls: for callers that poll in a loop.
     pub(crate) fn expire_now_and_then(&mut self) {
         if self.ticks.is_multiple_of(HEALTH_EVERY) {
@@ -651,24 +643,10 @@ impl<F: Fabric> Core<F> {
         }
     }
 
-    /// Takes the result of a finished call, leaves `spare` in its place, and releases the call.
-    pub(crate) fn take(&mut self, id: CallId, spare: Vec<u8>) -> Result<Taken<F>, CallError> {
-        let Some(lane) = self.lane(id.lane) else { return Err(CallError::MaybeExecuted(Cause::Closed)) };
-        let taken = lane.slots.take_result(id.call, spare);
-        lane.slots.forget(id.call);
-        taken
-    }
-
-    /// Registers the waker of a task that waits for a call.
-    pub(crate) fn set_waker(&mut self, id: CallId, waker: &std::task::Waker) {
-        if let Some(lane) = self.lane(id.lane) {
-            lane.slots.set_waker(id.call, waker);
-        }
-    }
-
-    /// Returns a call's deadline, which starts to run at the first query; `Nanos::MAX` without a timeout.
-    pub(crate) fn deadline(&mut self, id: CallId, now: impl FnOnce() -> Nanos) -> Nanos {
-        self.lane(id.lane).map_or(Nanos::MAX, |lane| lane.slots.deadline(id.call, now))
+    /// Takes the large result of a finished call, if it has one.
+    #[inline]
+    pub(crate) fn take_large(&mut self, id: CallId) -> Option<Buffer<F::Memory>> {
+        self.lane(id.lane)?.slots.take_large(id.call)
     }
 
     /// Returns how the engine's thread sleeps.

@@ -6,7 +6,6 @@ use crate::path::call_id::{SLOT_BITS, split_call};
 use dunlin_fabric::{Buffer, Memory, Nanos, copy};
 use dunlin_wire::{INLINE_PAYLOAD, MAX_ENTRY_TIME, TIME_OVER, copy_bytes};
 use std::collections::VecDeque;
-use std::task::Waker;
 
 /// The state of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,7 +90,6 @@ struct Rare<M: Memory> {
     large: Option<Buffer<M>>,
     request: Option<Buffer<M>>,
     error: Option<CallError>,
-    waker: Option<Waker>,
     /// The server has announced a large result, so the handler ran.
     announced: bool,
 }
@@ -103,13 +101,6 @@ pub(crate) enum Answered {
     Wanted,
     /// The call was given up, so the answer is discarded.
     Unwanted,
-}
-
-/// A result taken out of its slot.
-#[derive(Debug)]
-pub(crate) enum Taken<M: Memory> {
-    Small(Vec<u8>),
-    Large(Buffer<M>),
 }
 
 /// A receiver of results as they arrive.
@@ -148,9 +139,6 @@ pub(crate) struct Slots<M: Memory> {
     room: u16,
     /// The other finished calls in order of completion; stale entries are skipped.
     done: VecDeque<u32>,
-    /// Wakers of finished calls. The holder of the surrounding lock calls them after it releases the lock,
-    /// because a waker may run any code.
-    woken: Vec<Waker>,
 }
 
 impl<M: Memory> Slots<M> {
@@ -171,7 +159,6 @@ impl<M: Memory> Slots<M> {
             large: None,
             request: None,
             error: None,
-            waker: None,
             announced: false,
         };
         Slots {
@@ -184,7 +171,6 @@ impl<M: Memory> Slots<M> {
             in_flight: 0,
             sent: 0,
             started_unsent: false,
-            woken: Vec::with_capacity(window as usize),
         }
     }
 
@@ -198,12 +184,6 @@ impl<M: Memory> Slots<M> {
     #[inline]
     pub(crate) fn first(&self) -> *const u8 {
         self.slots.as_ptr().cast()
-    }
-
-    /// Returns a waker of a finished call, to be called without holding any lock.
-    #[inline]
-    pub(crate) fn next_woken(&mut self) -> Option<Waker> {
-        self.woken.pop()
     }
 
     /// Returns the number of calls made and not answered, including zombies.
@@ -361,11 +341,6 @@ impl<M: Memory> Slots<M> {
         (runs && (left == TIME_OVER || (1..=MAX_ENTRY_TIME).contains(&left))).then_some(left)
     }
 
-    /// Returns a call's deadline, which starts to run at the first query; `Nanos::MAX` without a timeout.
-    pub(crate) fn deadline(&mut self, call: u32, now: impl FnOnce() -> Nanos) -> Nanos {
-        self.get(call).filter(|slot| slot.timeout > 0).map_or(Nanos::MAX, |slot| slot.ends(now))
-    }
-
     /// Returns whether the caller still waits for an answer.
     #[inline]
     pub(crate) fn wanted(&mut self, call: u32) -> bool {
@@ -462,7 +437,6 @@ impl<M: Memory> Slots<M> {
                     slot.rare = true;
                     rare.request = None;
                     rare.error = error;
-                    self.woken.extend(rare.waker.take());
                 }
                 slot.state = State::Done;
                 self.in_flight -= 1;
@@ -523,7 +497,6 @@ impl<M: Memory> Slots<M> {
         rare.large = None;
         rare.request = None;
         rare.error = None;
-        rare.waker = None;
         rare.announced = false;
     }
 
@@ -584,26 +557,12 @@ impl<M: Memory> Slots<M> {
         })
     }
 
-    /// Takes the result of a finished call, and leaves `spare` for the slot's next small result.
-    pub(crate) fn take_result(&mut self, call: u32, spare: Vec<u8>) -> Result<Taken<M>, CallError> {
+    /// Takes the large result of a finished call, if it has one.
+    #[inline]
+    pub(crate) fn take_large(&mut self, call: u32) -> Option<Buffer<M>> {
         let (index, _) = split_call(call);
-        if self.is_done(call) != Some(true) {
-            return Err(CallError::MaybeExecuted(Cause::Closed));
-        }
-        let (slot, rare) = (&self.slots[index], &mut self.rare[index]);
-        if let Some(error) = rare.error.take() {
-            return Err(error);
-        }
-        Ok(match rare.large.take() {
-            _ if slot.line_length != NOT_INLINE => {
-                let mut bytes = spare;
-                bytes.clear();
-                bytes.extend_from_slice(&slot.line[..(slot.line_length as usize).min(INLINE_PAYLOAD)]);
-                Taken::Small(bytes)
-            }
-            Some(buffer) => Taken::Large(buffer),
-            None => Taken::Small(std::mem::replace(&mut rare.small, spare)),
-        })
+        let is_large = self.is_done(call) == Some(true) && self.slots[index].rare;
+        if is_large { self.rare[index].large.take() } else { None }
     }
 
     /// Releases a call that the caller no longer needs, finished or not.
@@ -620,19 +579,9 @@ impl<M: Memory> Slots<M> {
                 slot.state = State::Zombie;
                 if let Some(rare) = self.rare(call) {
                     rare.error = None;
-                    rare.waker = None;
                 }
             }
             State::Free | State::Zombie => {}
-        }
-    }
-
-    /// Registers the waker of a task that waits for the call.
-    pub(crate) fn set_waker(&mut self, call: u32, waker: &Waker) {
-        if let Some(rare) = self.rare(call)
-            && !rare.waker.as_ref().is_some_and(|w| w.will_wake(waker))
-        {
-            rare.waker = Some(waker.clone());
         }
     }
 
@@ -660,7 +609,6 @@ impl<M: Memory> Slots<M> {
             let rare = &mut self.rare[index];
             // A call of a batch that is not sent yet will leave with it, marked as not to be executed.
             rare.error = Some(unanswered(Cause::DeadlineExceeded, rare.announced, unsent));
-            self.woken.extend(rare.waker.take());
             self.push_done(call);
         }
         earliest
@@ -688,7 +636,6 @@ impl<M: Memory> Slots<M> {
                     let rare = &mut self.rare[index];
                     rare.error = Some(unanswered(cause, rare.announced, never));
                     rare.request = None;
-                    self.woken.extend(rare.waker.take());
                     self.in_flight -= 1;
                     self.push_done(call);
                 }

@@ -191,6 +191,15 @@ impl<'a, T: Led, W: Watch, E: Exclusive<Value = T>> Leading<'a, T, W, E> {
     }
 }
 
+impl<T: Led, W: Watch, E: Exclusive<Value = T>> Leading<'_, T, W, E> {
+    /// Gives the lead back and looks for work, as [`give_back`](Leading::give_back), and leaves the next step to the
+    /// caller: to lead again, or to call [`Watch::wake`]. For a thread that has something else to do first.
+    #[inline]
+    pub(crate) fn release(mut self) -> Look {
+        self.held.take().map_or(Look::Nothing, |held| self.lead.unlock(held))
+    }
+}
+
 impl<T: Led, W: Watch, E: Exclusive<Value = T>> Drop for Leading<'_, T, W, E> {
     fn drop(&mut self) {
         if let Some(held) = self.held.take()
@@ -271,21 +280,40 @@ impl<F: Fabric, W: Watch> Watch for Waiters<F, W> {
 impl<F: Fabric, T: Led, W: Watch> Lead<T, Waiters<F, W>> {
     /// Takes the lead, and waits for it through the host if another thread has it.
     pub(crate) fn wait_to_lead(&self) -> Leading<'_, T, Waiters<F, W>> {
-        self.try_lead().unwrap_or_else(|| self.wait_slowly())
+        loop {
+            if let Some(leading) = self.wait_to_lead_until(Nanos::MAX) {
+                return leading;
+            }
+        }
+    }
+
+    /// As [`wait_to_lead`](Lead::wait_to_lead), but waits until `until` at most.
+    pub(crate) fn wait_to_lead_until(&self, until: Nanos) -> Option<Leading<'_, T, Waiters<F, W>>> {
+        self.try_lead().or_else(|| self.wait_slowly(until))
     }
 
     #[cold]
-    fn wait_slowly(&self) -> Leading<'_, T, Waiters<F, W>> {
+    fn wait_slowly(&self, until: Nanos) -> Option<Leading<'_, T, Waiters<F, W>>> {
         self.watch.waiting.fetch_add(1, Ordering::Relaxed);
-        loop {
+        let mut in_time = true;
+        let leading = loop {
             let seen = self.watch.freed.seen();
             // A failed attempt executes the fence after the increment, so the leader sees that a thread waits.
-            if let Some(leading) = self.try_lead() {
-                self.watch.waiting.fetch_sub(1, Ordering::Relaxed);
-                return leading;
+            let leading = self.try_lead();
+            if leading.is_some() || !in_time {
+                break leading;
             }
-            self.watch.freed.wait(seen, Nanos::MAX);
+            in_time = self.watch.freed.wait(seen, until);
+        };
+        self.watch.waiting.fetch_sub(1, Ordering::Relaxed);
+        if leading.is_none() {
+            // The leader may have left the lead to this thread.
+            fence(Ordering::SeqCst);
+            if self.watch.look() != Look::Nothing {
+                self.watch.wake();
+            }
         }
+        leading
     }
 }
 

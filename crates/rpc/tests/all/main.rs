@@ -21,5 +21,6 @@ mod sharing;
 mod slow;
 mod strands;
 mod takers;
+mod tasks;
 mod virtual_time;
 mod worker;

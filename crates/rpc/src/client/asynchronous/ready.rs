@@ -1,60 +1,64 @@
 //! Waiting for a connection: tasks sleep until it is there, until the next attempt is due, or until they give
 //! up.
 
-use super::{AsyncClient, Connection, Inner, Locked};
+use super::AsyncClient;
+use super::connection::Connection;
+use super::hub::Inner;
 use crate::error::{CallError, Cause};
 use dunlin_fabric::{Fabric, Host, Nanos, nanos};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 impl<F: Fabric> Inner<F> {
     /// Wakes the tasks that wait for a connection: an attempt to connect has ended.
     pub(super) fn tell_unready(&self) {
-        let mut locked = self.lock();
-        locked.made_ready = !locked.unready.is_empty();
-        self.wake_tasks(locked);
-    }
-}
-
-impl<F: Fabric> Locked<F> {
-    /// Returns a new key for a task that waits.
-    pub(super) fn next_number(&mut self) -> u64 {
-        self.next_number += 1;
-        self.next_number
+        let woken = std::mem::take(&mut *self.unready());
+        woken.into_values().for_each(|(_, waker)| waker.wake());
     }
 
-    /// Marks the tasks that wait for a connection to be woken if one of them has to try again. Returns the
-    /// earliest time at which one has to.
-    pub(super) fn look_for_ready(&mut self, now: Nanos) -> Nanos {
-        let next = self.unready.values().map(|(until, _)| *until).min().unwrap_or(Nanos::MAX);
-        self.made_ready |= now >= next;
+    /// Returns the earliest time at which a task that waits for a connection has to try again. If one has to now, all
+    /// do.
+    pub(super) fn next_unready(&self, now: Nanos, overdue: &mut Vec<Waker>) -> Nanos {
+        let mut unready = self.unready();
+        let next = unready.values().map(|(until, _)| *until).min().unwrap_or(Nanos::MAX);
+        if now >= next {
+            overdue.extend(std::mem::take(&mut *unready).into_values().map(|(_, waker)| waker));
+            return Nanos::MAX;
+        }
         next
+    }
+
+    /// Removes a task from those that wait for a connection. The waker is dropped here: it may drop a task.
+    pub(super) fn forget_unready(&self, number: u64) {
+        let replaced = self.unready().remove(&number);
+        drop(replaced);
     }
 }
 
 impl<F: Fabric> Connection<F> {
     /// Registers a task that waits for the connection until `until`. It is woken when an attempt has ended
-    /// and when the next one is due.
-    pub(super) fn await_ready(
-        self: &Arc<Self>,
-        locked: &mut Locked<F>,
-        number: u64,
-        until: Nanos,
-        waker: &Waker,
-    ) {
+    /// and when the next one is due; at once if an attempt has ended since `attempts` were counted.
+    pub(super) fn await_ready(&self, (number, attempts): (u64, u64), until: Nanos, waker: &Waker) {
+        let inner = self.hub.inner();
         let again = {
             let state = self.state();
             let due = state.backoff.not_before();
             // Right after this, the task itself starts an attempt that is due.
-            let starts = due <= self.hub.inner().fabric.host().now();
+            let starts = due <= inner.fabric.host().now();
             if state.connecting || starts { Nanos::MAX } else { due }
         };
         let until = until.min(again);
-        locked.unready.insert(number, (until, waker.clone()));
-        locked.employ(self.hub.inner(), until);
+        let replaced = inner.unready().insert(number, (until, waker.clone()));
+        drop(replaced);
+        if self.attempts.load(Ordering::SeqCst) != attempts {
+            waker.wake_by_ref();
+        }
+        fence(Ordering::SeqCst);
+        inner.employ(until);
     }
 }
 
@@ -66,15 +70,10 @@ impl<F: Fabric> AsyncClient<F> {
     /// The future ends with [`Cause::Disconnected`] if there is no connection by then. Later calls connect as
     /// before.
     pub fn wait_ready(&self, at_most: Duration) -> Ready<F> {
-        let now = self.0.hub.inner().fabric.host().now();
-        let number = self.0.hub.inner().lock().next_number();
+        let inner = self.0.hub.inner();
+        let now = inner.fabric.host().now();
+        let number = inner.next_number();
         Ready { client: self.clone(), number, until: now.saturating_add(nanos(at_most)) }
-    }
-
-    fn is_ready(&self, locked: &mut Locked<F>) -> bool {
-        let state = self.0.state();
-        let lanes = state.lanes.all();
-        !lanes.is_empty() && lanes.iter().all(|lane| locked.core.is_usable(*lane))
     }
 }
 
@@ -94,29 +93,39 @@ impl<F: Fabric> Future for Ready<F> {
         let this = self.get_mut();
         let connection = Arc::clone(&this.client.0);
         let inner = connection.hub.inner();
-        let mut locked = inner.lock();
-        // A connection that just broke is noticed by this.
-        locked.core.progress_after_sleep();
-        let replaced = locked.unready.remove(&this.number);
-        let poll = if this.client.is_ready(&mut locked) {
-            Poll::Ready(Ok(()))
-        } else if inner.fabric.host().now() >= this.until {
-            Poll::Ready(Err(CallError::NotExecuted(Cause::Disconnected)))
-        } else {
-            connection.await_ready(&mut locked, this.number, this.until, context.waker());
-            Poll::Pending
+        let attempts = connection.attempts.load(Ordering::SeqCst);
+        inner.forget_unready(this.number);
+        let is_ready = |lead: Option<super::hub::HubLead<'_, F>>| {
+            let mut lead = lead?;
+            // A connection that just broke is noticed by this.
+            lead.work_after_sleep();
+            Some(lead.is_connected(connection.number))
         };
-        inner.wake_tasks(locked);
-        // Dropping a waker may drop a task: release the lock first.
-        drop(replaced);
-        connection.reconnect_if(poll.is_pending());
+        let is_connected = is_ready(inner.try_lead());
+        let poll = match is_connected {
+            Some(true) => return Poll::Ready(Ok(())),
+            _ if inner.fabric.host().now() >= this.until => {
+                Poll::Ready(Err(CallError::NotExecuted(Cause::Disconnected)))
+            }
+            _ => {
+                connection.await_ready((this.number, attempts), this.until, context.waker());
+                Poll::Pending
+            }
+        };
+        match is_connected {
+            // Another thread leads. It looks, and wakes this task.
+            None if poll.is_pending() => {
+                inner.ask();
+                drop(inner.try_lead());
+            }
+            _ => connection.reconnect_if(poll.is_pending()),
+        }
         poll
     }
 }
 
 impl<F: Fabric> Drop for Ready<F> {
     fn drop(&mut self) {
-        let waiting = self.client.0.hub.inner().lock().unready.remove(&self.number);
-        drop(waiting);
+        self.client.0.hub.inner().forget_unready(self.number);
     }
 }

@@ -1,92 +1,141 @@
 //! The wake thread of a hub.
 
-use super::{Inner, Locked};
-use dunlin_fabric::{Fabric, Host, Nanos, Signal, ThreadDomain, Waker as _};
-use std::sync::Arc;
+use super::hub::{Engine, HubLead, Inner, number};
+use dunlin_fabric::{Armed, Fabric, Host, Nanos, Signal, ThreadDomain, Waker as _};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::task::Waker;
 
 /// The shortest time for which the wake thread lingers, in nanoseconds.
 const LINGERS: Nanos = 10_000_000;
+/// The longest time for which it waits for the lead before it looks for tasks to be woken by the clock.
+const WAITS_FOR_LEAD: Nanos = 1_000_000;
 
-impl<F: Fabric> Locked<F> {
+impl<F: Fabric> Inner<F> {
     /// Returns the time until which the wake thread waits for the answers of calls that are still to be made; `None` if
     /// it parks. A call that follows soon has a later deadline, if it has as much time as the last ones, and then wakes
     /// nobody. Each wait without a call halves the time.
     fn lingers_until(&self, now: Nanos) -> Option<Nanos> {
-        let half = self.latest_due.saturating_sub(now) / 2;
+        let half = self.gate().latest_due.load(Ordering::Relaxed).saturating_sub(now) / 2;
         (half >= LINGERS).then(|| now.saturating_add(half))
     }
 
-    /// Makes sure that the wake thread runs, and wakes up by `due` at the latest.
-    pub(super) fn employ(&mut self, inner: &Arc<Inner<F>>, due: Nanos) {
-        self.latest_due = self.latest_due.max(due);
-        if self.parked {
-            self.parked = false;
-            inner.signal.raise();
-        } else if due.min(self.core.batches_due()).min(self.core.fetch_due()) < self.sleeps_until
-            || self.sleeps_until > 0 && self.sleeps_for != self.core.sleep().mode
-        {
-            // Once is enough: the thread is awake from now on.
-            self.sleeps_until = 0;
-            inner.doorbell.wake();
+    #[cold]
+    pub(super) fn start_wake_thread(self: &Arc<Self>) {
+        let gate = self.gate();
+        if gate.started.swap(true, Ordering::Relaxed) || gate.stopping.load(Ordering::Relaxed) {
+            return;
         }
-        if self.thread.is_none() && !self.stopping {
-            let shared = Arc::clone(inner);
-            match inner.fabric.host().spawn("dunlin-wake", Box::new(move || wake_loop(&shared))) {
-                Ok(thread) => self.thread = Some(thread),
-                // Polls still make progress. Only wake-ups without a poll are lost.
-                Err(error) => {
-                    tracing::error!(target: "dunlin::client", %error, "the wake thread cannot be started")
-                }
+        let shared = Arc::clone(self);
+        match self.fabric.host().spawn("dunlin-wake", Box::new(move || wake_loop(&shared))) {
+            Ok(thread) => *self.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread),
+            // Polls still make progress. Only wake-ups without a poll are lost.
+            Err(error) => {
+                tracing::error!(target: "dunlin::client", %error, "the wake thread cannot be started");
+                gate.started.store(false, Ordering::Relaxed);
             }
         }
+    }
+
+    /// Waits for the lead. The thread that has it may have lost its core: tasks whose time is over are woken meanwhile.
+    fn lead_or_wake(&self, overdue: &mut Vec<Waker>) -> HubLead<'_, F> {
+        if let Some(lead) = self.try_lead() {
+            return lead;
+        }
+        loop {
+            let now = self.fabric.host().now();
+            let (next, _) = self.tickets.overdue(now, |waker| overdue.push(waker));
+            self.run(overdue);
+            if let Some(lead) = self.lead_until(next.min(now.saturating_add(WAITS_FOR_LEAD))) {
+                return lead;
+            }
+        }
+    }
+
+    /// Runs wakers, without the lead.
+    fn run(&self, wakers: &mut Vec<Waker>) {
+        if !wakers.is_empty() {
+            self.gate().waking.store(true, Ordering::SeqCst);
+            wakers.drain(..).for_each(Waker::wake);
+            self.gate().waking.store(false, Ordering::SeqCst);
+        }
+    }
+
+    /// Says that the wake thread parks, unless there is something to wait for.
+    fn parks(&self, engine: &Engine<F>, now: Nanos) -> bool {
+        if engine.core.in_flight() > 0 || engine.has_waiting() || self.lingers_until(now).is_some() {
+            return false;
+        }
+        self.gate().parked.store(true, Ordering::Relaxed);
+        let (_, any) = self.tickets.overdue(0, drop);
+        if !any && self.unready().is_empty() && self.tickets.is_empty() {
+            return true;
+        }
+        self.gate().parked.store(false, Ordering::Relaxed);
+        false
+    }
+
+    /// Arms the domain for a sleep, and returns its end; `None` if there is something to do at once. Tasks whose time
+    /// is over go to `overdue`.
+    fn arm(
+        &self,
+        engine: &mut Engine<F>,
+        (now, expires): (Nanos, Nanos),
+        overdue: &mut Vec<Waker>,
+    ) -> Option<(Armed, Nanos)> {
+        let gate = self.gate();
+        let mode = engine.core.sleep().mode;
+        let armed = engine.core.domain.arm(mode);
+        if engine.work_after_sleep() > 0 || engine.core.has_read_to_post() {
+            engine.core.domain.disarm(armed);
+            return None;
+        }
+        let (batches, fetches) = (engine.core.batches_due(), engine.core.fetch_due());
+        let until = expires.min(batches).min(fetches);
+        gate.sleeps_for.store(number(mode), Ordering::Relaxed);
+        // A task that waits from here on rings if its time is before that; the others are found now.
+        gate.sleeps_until.store(until, Ordering::Relaxed);
+        let (next, any) = self.tickets.overdue(now, |waker| overdue.push(waker));
+        let next = next.min(self.next_unready(now, overdue));
+        let is_idle = !any && next == Nanos::MAX && engine.core.in_flight() == 0 && !engine.has_waiting();
+        let lingers = if is_idle { self.lingers_until(now).unwrap_or(now) } else { Nanos::MAX };
+        Some((armed, until.min(next).min(lingers)))
     }
 }
 
 /// The body of the wake thread.
 fn wake_loop<F: Fabric>(inner: &Inner<F>) {
+    let (gate, host) = (inner.gate(), inner.fabric.host());
+    let mut overdue = Vec::new();
     loop {
-        let seen = inner.signal.seen();
-        let (armed, earliest) = {
-            let mut locked = inner.lock();
-            if locked.stopping {
-                return;
-            }
-            locked.sleeps_until = 0;
-            locked.core.progress();
-            let now = inner.fabric.host().now();
-            let earliest = locked.core.expire(now);
-            let mut earliest = locked.look_for_room(now).min(locked.look_for_ready(now)).min(earliest);
-            earliest = earliest.min(locked.core.batches_due());
-            locked.waking = true;
-            let idle = locked.core.in_flight() == 0 && locked.room.is_empty() && locked.unready.is_empty();
-            let lingers_until = if idle { locked.lingers_until(now) } else { Some(Nanos::MAX) };
-            let armed = if lingers_until.is_none() {
-                locked.parked = true;
-                None
-            } else {
-                let mode = locked.core.sleep().mode;
-                let armed = locked.core.domain.arm(mode);
-                if locked.core.progress_after_sleep() > 0 || locked.core.has_read_to_post() {
-                    locked.core.domain.disarm(armed);
-                    inner.wake_tasks(locked);
-                    inner.lock().waking = false;
-                    continue;
-                }
-                earliest = earliest.min(locked.core.fetch_due()).min(lingers_until.unwrap_or(0));
-                (locked.sleeps_until, locked.sleeps_for) = (earliest, mode);
-                Some(armed)
-            };
-            inner.wake_tasks(locked);
-            inner.lock().waking = false;
-            (armed, earliest)
-        };
+        let seen = gate.signal.seen();
+        gate.sleeps_until.store(0, Ordering::Relaxed);
+        let mut lead = inner.lead_or_wake(&mut overdue);
+        if gate.stopping.load(Ordering::Relaxed) {
+            return;
+        }
+        lead.work();
+        let now = host.now();
+        let expires = lead.expire(now);
+        let is_parked = inner.parks(&lead, now);
+        let armed = if is_parked { None } else { inner.arm(&mut lead, (now, expires), &mut overdue) };
+        if let Some((_, until)) = armed
+            && gate.sleeps_until.load(Ordering::Relaxed) > 0
+        {
+            gate.sleeps_until.store(until, Ordering::Relaxed);
+        }
+        gate.waking.store(true, Ordering::SeqCst);
+        drop(lead);
+        gate.waking.store(false, Ordering::SeqCst);
+        inner.run(&mut overdue);
         match armed {
-            Some(armed) => {
-                inner.doorbell.wait(armed, earliest);
+            Some((armed, until)) => {
+                gate.doorbell.wait(armed, until);
             }
-            None => {
-                inner.signal.wait(seen, Nanos::MAX);
+            None if is_parked => {
+                gate.signal.wait(seen, Nanos::MAX);
             }
+            None => {}
         }
     }
 }

@@ -152,7 +152,7 @@ fn a_sink_gets_results_that_nobody_else_waits_for() {
     }
     let mut slots = Table::new(2);
     let (plain, awaited) = (take(&mut slots, 0, 0).unwrap(), take(&mut slots, 0, 0).unwrap());
-    slots.set_waker(awaited, Waker::noop());
+    slots.announced(awaited);
     let mut sink = Take(Vec::new());
     assert!(slots.result(7, plain, b"result", &mut sink).is_none(), "not sent yet");
     slots.sent(0);

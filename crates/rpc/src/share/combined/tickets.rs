@@ -42,9 +42,13 @@
 
 mod leader;
 pub(in crate::share) mod memory;
+mod owner;
+mod pool;
 mod seat;
+mod waker;
 
 pub(crate) use self::leader::{Leader, Side};
+pub(crate) use self::pool::{Bytes, Pool};
 pub(crate) use self::seat::Seat;
 
 use self::memory::{Memory, Processor, Word};
@@ -340,8 +344,7 @@ impl<M: Memory> Tickets<M> {
                 None => return None,
             }
         };
-        let slab = self.slabs.get(usize::from(number))?;
-        let slab = slab.get_or_init(|| (0..self.window).map(|_| Ticket::new()).collect());
+        let slab = self.open(usize::from(number))?;
         let window = usize::from(self.window);
         let (mut free, mut given_up) = (Vec::with_capacity(window), Vec::with_capacity(window));
         for (slot, ticket) in (0..self.window).zip(slab.iter()).rev() {
@@ -351,6 +354,11 @@ impl<M: Memory> Tickets<M> {
             }
         }
         Some(Seat { tickets: Arc::clone(self), number, free, given_up })
+    }
+
+    /// The tickets of a seat, which are allocated at first; `None` if there is no such seat.
+    fn open(&self, seat: usize) -> Option<&[Ticket<M>]> {
+        Some(self.slabs.get(seat)?.get_or_init(|| (0..self.window).map(|_| Ticket::new()).collect()))
     }
 
     /// Gives out the queue of a list's leader, once until that is dropped; `None` otherwise, and if there is
@@ -388,15 +396,6 @@ impl<M: Memory> Tickets<M> {
     fn ticket_in_use(&self, id: TicketId) -> Option<&Ticket<M>> {
         let ticket = self.ticket(id.index)?;
         (generation(ticket.state.load(Ordering::Relaxed)) == id.generation).then_some(ticket)
-    }
-
-    /// The ticket with this id, unless the id is of another use or of another seat than `number`.
-    #[inline]
-    fn ticket_of(&self, number: u16, id: TicketId) -> Option<&Ticket<M>> {
-        if id.index >> self.shift != u32::from(number) {
-            return None;
-        }
-        self.ticket_in_use(id)
     }
 
     #[inline]

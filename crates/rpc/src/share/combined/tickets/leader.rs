@@ -115,8 +115,19 @@ impl<M: Memory> Leader<M> {
         count
     }
 
+    /// Puts a prepared or returned call into the queue, behind all calls that were pushed before. Returns whether it
+    /// did: not if the call waits already.
     #[inline]
-    pub(super) fn append(&mut self, first: u32, last: u32, count: u32) {
+    pub(super) fn push(&mut self, id: TicketId) -> bool {
+        self.collect();
+        let Some(ticket) = self.tickets.make_ready(id, self.list) else { return false };
+        ticket.next.store(NONE, Ordering::Relaxed);
+        self.append(id.index, id.index, 1);
+        true
+    }
+
+    #[inline]
+    fn append(&mut self, first: u32, last: u32, count: u32) {
         self.queue.append(&self.tickets, first, last);
         self.waiting += count;
     }
@@ -206,6 +217,17 @@ impl<M: Memory> Leader<M> {
             return None;
         }
         Some(ticket)
+    }
+
+    /// Gives a begun call back to its owner, who may push it again. Nothing of the call may have been sent. Returns
+    /// whether the owner has it; not if it has given the call up, or the id names no begun call.
+    pub(crate) fn return_begun(&mut self, id: TicketId) -> bool {
+        let Some((ticket, _)) = self.begun(id) else { return false };
+        let is_returned = ticket.state.exchange(id.at(TAKEN), id.at(RETURNED), M::FINISH).is_ok();
+        if !is_returned {
+            ticket.state.store(id.at(FREE), M::FREE);
+        }
+        is_returned
     }
 
     /// Puts a begun call back at the front of the queue. Nothing of the call may have been sent. Of several calls the

@@ -1,7 +1,7 @@
 //! The atomic words of the tickets and the memory orders between their users: the processor's, or a model
 //! checker's.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// An atomic word with values of type `V`.
 pub(crate) trait Word<V>: Send + Sync {
@@ -27,6 +27,8 @@ pub(crate) trait Memory: 'static {
     type Half: Word<u32>;
     /// A word of 64 bits.
     type Whole: Word<u64>;
+    /// A word of bits that many threads change.
+    type Bits: Word<u64>;
 
     /// Push: makes the ticket's contents visible to the leader that takes the list.
     const PUSH: Ordering = Ordering::Release;
@@ -41,6 +43,29 @@ pub(crate) trait Memory: 'static {
     const FREE: Ordering = Ordering::Release;
     /// The owner's load before it uses such a ticket again: the counterpart of [`FREE`](Memory::FREE).
     const REUSE: Ordering = Ordering::Acquire;
+    /// The owner's last access to a ticket of a pool.
+    const GIVE: Ordering = Ordering::Release;
+    /// The next owner's first access: the counterpart of [`GIVE`](Memory::GIVE).
+    const CLAIM: Ordering = Ordering::Acquire;
+    /// The change of a waker's cell after a call has ended: releases the end to the task that stores its waker.
+    const ENDED: Ordering = Ordering::AcqRel;
+    /// A load of the cell: the counterpart of [`ENDED`](Memory::ENDED), if the waker is being taken, and of
+    /// [`REGISTERED`](Memory::REGISTERED).
+    const REGISTER: Ordering = Ordering::Acquire;
+    /// The task's last change: the counterpart of [`ENDED`](Memory::ENDED), if that came before or in between. Releases
+    /// the time at which the task has to be woken.
+    const REGISTERED: Ordering = Ordering::AcqRel;
+
+    /// The fence between a task's wait and its look whether the thread sleeps that watches the clock.
+    #[inline]
+    fn fence_after_wait() {
+        fence(Ordering::SeqCst);
+    }
+    /// The fence of that thread between its word that it sleeps and its look at the tasks.
+    #[inline]
+    fn fence_before_scan() {
+        fence(Ordering::SeqCst);
+    }
 }
 
 /// The processor's atomics.
@@ -50,6 +75,7 @@ pub(crate) enum Processor {}
 impl Memory for Processor {
     type Half = AtomicU32;
     type Whole = AtomicU64;
+    type Bits = AtomicU64;
 }
 
 macro_rules! word {

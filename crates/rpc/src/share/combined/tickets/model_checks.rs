@@ -9,42 +9,58 @@ word!(model::AtomicU64, u64);
 /// A word of the model checker. loom remembers one access for each word, so a thread that loads a word and then
 /// changes it hides the loads of other threads, and loom does not try the other order. Here each access first
 /// changes a second word, without any order: loom tries all orders of these changes.
-pub(in crate::share) struct Half {
-    word: model::AtomicU32,
+pub(in crate::share) struct Counted<W> {
+    word: W,
     accesses: model::AtomicU32,
 }
 
-impl Half {
-    fn word(&self) -> &model::AtomicU32 {
+pub(in crate::share) type Half = Counted<model::AtomicU32>;
+
+impl<W> Counted<W> {
+    fn word(&self) -> &W {
         self.accesses.fetch_add(1, Ordering::Relaxed);
         &self.word
     }
 }
 
-impl Word<u32> for Half {
-    fn new(value: u32) -> Self {
-        Half { word: model::AtomicU32::new(value), accesses: model::AtomicU32::new(0) }
-    }
-    fn load(&self, order: Ordering) -> u32 {
-        self.word().load(order)
-    }
-    fn store(&self, value: u32, order: Ordering) {
-        self.word().store(value, order);
-    }
-    fn swap(&self, value: u32, order: Ordering) -> u32 {
-        self.word().swap(value, order)
-    }
-    fn exchange(&self, expected: u32, value: u32, order: Ordering) -> Result<u32, u32> {
-        self.word().compare_exchange(expected, value, order, Ordering::Relaxed)
-    }
+macro_rules! counted {
+    ($atomic:ty, $value:ty) => {
+        impl Word<$value> for Counted<$atomic> {
+            fn new(value: $value) -> Self {
+                Counted { word: <$atomic>::new(value), accesses: model::AtomicU32::new(0) }
+            }
+            fn load(&self, order: Ordering) -> $value {
+                self.word().load(order)
+            }
+            fn store(&self, value: $value, order: Ordering) {
+                self.word().store(value, order);
+            }
+            fn swap(&self, value: $value, order: Ordering) -> $value {
+                self.word().swap(value, order)
+            }
+            fn exchange(&self, expected: $value, value: $value, order: Ordering) -> Result<$value, $value> {
+                self.word().compare_exchange(expected, value, order, Ordering::Relaxed)
+            }
+        }
+    };
 }
+
+counted!(model::AtomicU32, u32);
+counted!(model::AtomicU64, u64);
 
 pub(in crate::share) const PUSH: u8 = 1;
 const TAKE: u8 = 2;
-const FINISH: u8 = 3;
-const RESULT: u8 = 4;
-const FREED: u8 = 5;
-const REUSE: u8 = 6;
+pub(super) const FINISH: u8 = 3;
+pub(super) const RESULT: u8 = 4;
+pub(super) const FREED: u8 = 5;
+pub(super) const REUSE: u8 = 6;
+pub(super) const GIVE: u8 = 7;
+pub(super) const CLAIM: u8 = 8;
+pub(super) const ENDED: u8 = 9;
+pub(super) const REGISTER: u8 = 10;
+pub(super) const REGISTERED: u8 = 11;
+pub(super) const AFTER_WAIT: u8 = 12;
+pub(super) const BEFORE_SCAN: u8 = 13;
 
 /// The model checker's words, with one order weakened: none for 0.
 pub(in crate::share) struct Checked<const WEAK: u8>;
@@ -56,12 +72,29 @@ const fn unless(weak: bool, order: Ordering) -> Ordering {
 impl<const WEAK: u8> Memory for Checked<WEAK> {
     type Half = Half;
     type Whole = model::AtomicU64;
+    type Bits = Counted<model::AtomicU64>;
     const PUSH: Ordering = unless(WEAK == PUSH, Processor::PUSH);
     const TAKE: Ordering = unless(WEAK == TAKE, Processor::TAKE);
     const FINISH: Ordering = unless(WEAK == FINISH, Processor::FINISH);
     const RESULT: Ordering = unless(WEAK == RESULT, Processor::RESULT);
     const FREE: Ordering = unless(WEAK == FREED, Processor::FREE);
     const REUSE: Ordering = unless(WEAK == REUSE, Processor::REUSE);
+    const GIVE: Ordering = unless(WEAK == GIVE, Processor::GIVE);
+    const CLAIM: Ordering = unless(WEAK == CLAIM, Processor::CLAIM);
+    const ENDED: Ordering = unless(WEAK == ENDED, Processor::ENDED);
+    const REGISTER: Ordering = unless(WEAK == REGISTER, Processor::REGISTER);
+    const REGISTERED: Ordering = unless(WEAK == REGISTERED, Processor::REGISTERED);
+
+    fn fence_after_wait() {
+        if WEAK != AFTER_WAIT {
+            model::fence(Ordering::SeqCst);
+        }
+    }
+    fn fence_before_scan() {
+        if WEAK != BEFORE_SCAN {
+            model::fence(Ordering::SeqCst);
+        }
+    }
 }
 
 pub(in crate::share) fn table<const WEAK: u8>(seats: u16, window: u16) -> Arc<Tickets<Checked<WEAK>>> {

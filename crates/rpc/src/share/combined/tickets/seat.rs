@@ -3,10 +3,10 @@
 #[cfg(test)]
 use super::Progress;
 use super::memory::{Memory, Processor, Word};
+use super::owner::{Left, Outcome};
 use super::{
-    ABANDONED, DONE, FREE, GENERATIONS, HELD, INLINE, KEPT, Leader, NONE, PrepareError, READY, RESULT_INLINE,
-    RESULT_IS_ERROR, RETURNED, TAKEN, Ticket, TicketId, Tickets, WITHDRAWN, Withdrawal, generation, head,
-    phase, state,
+    ABANDONED, DONE, FREE, HELD, KEPT, Leader, PrepareError, READY, RETURNED, TAKEN, TicketId, Tickets,
+    WITHDRAWN, Withdrawal, generation, phase, state,
 };
 use crate::error::CallError;
 use std::fmt;
@@ -49,42 +49,30 @@ impl<M: Memory> Seat<M> {
         if payload.len() > limit as usize {
             return Err(PrepareError::TooLong { length: payload.len(), limit });
         }
-        if self.free.is_empty() {
-            self.sweep();
-        }
-        let slot = self.free.pop().ok_or(PrepareError::Full)?;
-        let index = u32::from(self.number) << self.tickets.shift | u32::from(slot);
-        let ticket = self.tickets.ticket(index).ok_or(PrepareError::Full)?;
-        let generation = generation(ticket.state.load(Ordering::Relaxed)).wrapping_add(1) & GENERATIONS;
-        ticket.state.store(state(generation, HELD), Ordering::Relaxed);
-        ticket.head.store(head(function, 0, payload.len() as u32), Ordering::Relaxed);
-        ticket.time.store(time, Ordering::Relaxed);
-        ticket.store(payload);
-        Ok(TicketId { index, generation })
+        let index = self.free().ok_or(PrepareError::Full)?;
+        self.tickets.fill(index, function, time, payload).ok_or(PrepareError::Full)
     }
 
     /// Takes a free ticket for a call that the thread sends itself, as the one that leads: the call is begun on the
     /// leader's list. `None` if there is no free ticket.
     #[inline]
     pub(crate) fn begin(&mut self, leader: &Leader<M>) -> Option<TicketId> {
+        let index = self.free()?;
+        self.tickets.begin(index, leader.list)
+    }
+
+    /// The index of a ticket that was free.
+    #[inline]
+    fn free(&mut self) -> Option<u32> {
         if self.free.is_empty() {
             self.sweep();
         }
-        let slot = self.free.pop()?;
-        let index = u32::from(self.number) << self.tickets.shift | u32::from(slot);
-        let ticket = self.tickets.ticket(index)?;
-        let generation = generation(ticket.state.load(Ordering::Relaxed)).wrapping_add(1) & GENERATIONS;
-        ticket.head.store(head(0, leader.list, 0), Ordering::Relaxed);
-        ticket.state.store(state(generation, TAKEN), Ordering::Relaxed);
-        Some(TicketId { index, generation })
+        Some(u32::from(self.number) << self.tickets.shift | u32::from(self.free.pop()?))
     }
 
     /// Frees a ticket of [`begin`](Seat::begin) whose call was not sent. The thread still leads.
     pub(crate) fn undo(&mut self, id: TicketId) {
-        if let Some(ticket) = self.tickets.ticket_of(self.number, id)
-            && ticket.state.load(Ordering::Relaxed) == id.at(TAKEN)
-        {
-            ticket.state.store(id.at(FREE), Ordering::Relaxed);
+        if self.is_own(id) && self.tickets.undo(id) {
             self.free.push(self.tickets.slot(id));
         }
     }
@@ -111,51 +99,27 @@ impl<M: Memory> Seat<M> {
     /// looks at the list after it has given the lead back.
     #[inline]
     pub(crate) fn push(&mut self, id: TicketId, list: u16) -> bool {
-        let Some(newest) = self.tickets.lists.get(usize::from(list)).map(|list| &list.newest) else {
-            return false;
-        };
-        let Some(ticket) = self.make_ready(id, list) else { return false };
-        let mut previous = newest.load(Ordering::Relaxed);
-        loop {
-            ticket.next.store(previous, Ordering::Relaxed);
-            match newest.exchange(previous, id.index, M::PUSH) {
-                Ok(_) => return true,
-                Err(now) => previous = now,
-            }
-        }
+        self.is_own(id) && self.tickets.push(id, list)
     }
 
     /// Puts a prepared call into the queue of the leader, behind all calls that were pushed before. The thread
     /// that leads does so with a call of its own seat; it costs no access to the list if that is empty.
     #[inline]
     pub(crate) fn push_to_own(&mut self, id: TicketId, leader: &mut Leader<M>) -> bool {
-        if !Arc::ptr_eq(&self.tickets, &leader.tickets) {
-            return false;
-        }
-        leader.collect();
-        let Some(ticket) = self.make_ready(id, leader.list) else { return false };
-        ticket.next.store(NONE, Ordering::Relaxed);
-        leader.append(id.index, id.index, 1);
-        true
+        self.is_own(id) && Arc::ptr_eq(&self.tickets, &leader.tickets) && leader.push(id)
     }
 
     #[inline]
-    fn make_ready(&self, id: TicketId, list: u16) -> Option<&Ticket<M>> {
-        let ticket = self.tickets.ticket_of(self.number, id)?;
-        if !matches!(phase(ticket.state.load(M::RESULT)), HELD | RETURNED) {
-            return None;
-        }
-        let head = ticket.head.load(Ordering::Relaxed) & !0xffff_0000 | u64::from(list) << 16;
-        ticket.head.store(head, Ordering::Relaxed);
-        ticket.state.store(id.at(READY), Ordering::Relaxed);
-        Some(ticket)
+    fn is_own(&self, id: TicketId) -> bool {
+        id.index >> self.tickets.shift == u32::from(self.number)
     }
 
     #[cfg(test)]
     /// Returns how far a call has come.
     #[inline]
     pub(crate) fn progress(&self, id: TicketId) -> Progress {
-        let Some(ticket) = self.tickets.ticket_of(self.number, id) else { return Progress::Gone };
+        let ticket = self.tickets.ticket_in_use(id).filter(|_| self.is_own(id));
+        let Some(ticket) = ticket else { return Progress::Gone };
         match phase(ticket.state.load(Ordering::Relaxed)) {
             HELD | RETURNED => Progress::Held,
             READY => Progress::Ready,
@@ -168,32 +132,22 @@ impl<M: Memory> Seat<M> {
     /// Returns whether the leader of the call's list has given the call back without sending it.
     #[inline]
     pub(crate) fn is_returned(&self, id: TicketId) -> bool {
-        let ticket = self.tickets.ticket_of(self.number, id);
-        ticket.is_some_and(|ticket| ticket.state.load(M::RESULT) == id.at(RETURNED))
+        self.is_own(id) && self.tickets.is_returned(id)
     }
 
     /// Gives a call up, unless its result is there.
     pub(crate) fn withdraw(&mut self, id: TicketId) -> Withdrawal {
-        let slot = self.tickets.slot(id);
-        let Some(ticket) = self.tickets.ticket_of(self.number, id) else { return Withdrawal::Gone };
-        // Repeats only if the leader moves the ticket in between, which takes it out of the list or ends it.
-        loop {
-            let (next, certainty) = match phase(ticket.state.load(M::RESULT)) {
-                HELD | RETURNED => {
-                    ticket.state.store(id.at(FREE), Ordering::Relaxed);
-                    self.free.push(slot);
-                    return Withdrawal::NotExecuted;
-                }
-                READY => ((READY, WITHDRAWN), Withdrawal::NotExecuted),
-                TAKEN => ((TAKEN, ABANDONED), Withdrawal::MaybeExecuted),
-                DONE => return Withdrawal::Done,
-                _ => return Withdrawal::Gone,
-            };
-            if ticket.state.exchange(id.at(next.0), id.at(next.1), Ordering::Relaxed).is_ok() {
-                self.given_up.push(slot);
-                return certainty;
-            }
+        if !self.is_own(id) {
+            return Withdrawal::Gone;
         }
+        let (withdrawal, left) = self.tickets.withdraw(id);
+        let slot = self.tickets.slot(id);
+        match left {
+            Left::Free => self.free.push(slot),
+            Left::ToLeader => self.given_up.push(slot),
+            Left::AsItWas => {}
+        }
+        withdrawal
     }
 
     /// Passes a call's result to `with` and releases the ticket; `None` if there is no result yet. The result
@@ -204,31 +158,24 @@ impl<M: Memory> Seat<M> {
         id: TicketId,
         with: impl FnOnce(Result<&[u8], CallError>) -> R,
     ) -> Option<R> {
-        let ticket = self.tickets.ticket_of(self.number, id)?;
-        if ticket.state.load(M::RESULT) != id.at(DONE) {
+        if !self.is_own(id) {
             return None;
         }
-        let head = ticket.head.load(Ordering::Relaxed);
-        // Released first, so that a panic in `with` costs no ticket. No other thread takes it meanwhile.
-        ticket.state.store(id.at(FREE), Ordering::Relaxed);
-        self.free.push(self.tickets.slot(id));
-        Some(match head as u16 {
-            RESULT_INLINE => {
-                let length = ((head >> 32) as usize).min(INLINE);
-                let bytes = ticket.load_words(length);
-                with(Ok(&bytes[..length]))
-            }
-            kind => {
-                let mut body = ticket.body();
-                let error = if kind == RESULT_IS_ERROR { body.error.take() } else { None };
-                let result = match error {
-                    Some(error) => with(Err(*error)),
-                    None => with(Ok(&body.bytes)),
-                };
-                if body.bytes.capacity() > KEPT {
-                    body.bytes = Vec::new();
+        let Seat { tickets, free, .. } = self;
+        let slot = tickets.slot(id);
+        // The ticket is free before `with` runs, so that a panic costs no ticket. No other thread takes it meanwhile.
+        tickets.take(id, |outcome| {
+            free.push(slot);
+            match outcome {
+                Outcome::Inline(bytes) => with(Ok(bytes)),
+                Outcome::Failed(error) => with(Err(error)),
+                Outcome::InBody(body) => {
+                    let result = with(Ok(body));
+                    if body.capacity() > KEPT {
+                        *body = Vec::new();
+                    }
+                    result
                 }
-                result
             }
         })
     }

@@ -1,0 +1,756 @@
+//! The hub: the engine of all asynchronous clients behind the lead, and the tickets of their calls.
+//!
+//! A thread that makes or polls a call takes the lead if it is free, and makes progress for all. Otherwise it leaves
+//! its call as a ticket (`share/combined/tickets/pool.rs`) and goes on: whoever leads sends the call, writes its result
+//! into the ticket, and wakes its task. Nobody waits for the lead to make or poll a call. Connecting, closing and
+//! questions about the tuning do.
+//!
+//! Wakers run without the lead: a waker may run any code, including the drop of the last client.
+
+use super::route::{Lane, Route, To};
+use crate::client::core::{CallId, Core};
+use crate::client::lane::SubmitError;
+use crate::client::slots::Sink;
+use crate::error::{CallError, Cause, ConnectError};
+use crate::plan::CompletionMode;
+use crate::share::combined::tickets::{Delivery, Leader, Pool, PrepareError, Side, TicketId};
+use crate::share::lead::{Lead, Leading, Led, Look, Waiters, Watch};
+use dunlin_fabric::{Buffer, Fabric, Host, Nanos, Signal, Site, Task, ThreadDomain, WaitMode, Waker as _};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+
+/// The slabs of tickets of a hub: 65 536 calls that are neither answered nor given up.
+const SLABS: u16 = 1024;
+/// The most calls that a leader sends in one round.
+const MOST_AT_ONCE: usize = 64;
+/// The most times that a thread leads on because of calls that came meanwhile.
+const ROUNDS: u32 = 64;
+/// The wakers that a leader takes along when it gives the lead back.
+const WAKERS: usize = 16;
+/// No ticket is under way at this index.
+const NOTHING: u64 = u64::MAX;
+
+/// The part of a ticket that the engine needs. It belongs to whoever owns the ticket.
+pub(super) struct Extra<F: Fabric> {
+    pub(super) to: To,
+    /// The call's id while it is sent, for the leader.
+    call: AtomicU64,
+    has_large: AtomicBool,
+    /// A large result, which passes to the caller with its memory. Never contended.
+    large: Mutex<Option<Buffer<F::Memory>>>,
+}
+
+impl<F: Fabric> Default for Extra<F> {
+    fn default() -> Self {
+        Extra {
+            to: To::default(),
+            call: AtomicU64::new(0),
+            has_large: AtomicBool::new(false),
+            large: Mutex::new(None),
+        }
+    }
+}
+
+impl<F: Fabric> Extra<F> {
+    fn set_large(&self, buffer: Option<Buffer<F::Memory>>) -> Option<Buffer<F::Memory>> {
+        self.has_large.store(buffer.is_some(), Ordering::Relaxed);
+        std::mem::replace(&mut *self.large.lock().unwrap_or_else(PoisonError::into_inner), buffer)
+    }
+
+    /// Takes the large result of a call that has ended, if it has one.
+    pub(super) fn take_large(&self) -> Option<Buffer<F::Memory>> {
+        if self.has_large.load(Ordering::Relaxed) { self.set_large(None) } else { None }
+    }
+}
+
+/// The tickets of a hub.
+pub(super) type Tickets<F> = Pool<Extra<F>>;
+
+/// The state that threads without the lead see: the list of tickets, and the wake thread's sleep.
+pub(super) struct Gate<F: Fabric> {
+    tickets: Arc<Tickets<F>>,
+    /// A task asks the leader whether its connection is usable.
+    asked: AtomicBool,
+    pub(super) doorbell: <F::Domain as ThreadDomain>::Waker,
+    pub(super) signal: <F::Host as Host>::Signal,
+    /// The wake thread sleeps on the signal because there is nothing to wait for.
+    pub(super) parked: AtomicBool,
+    /// The latest time at which the wake thread wakes up; 0 while it is awake, because it looks again before it sleeps.
+    pub(super) sleeps_until: AtomicU64,
+    /// The arrivals that wake it then, by [`number`]. A lane that is opened later may need others.
+    pub(super) sleeps_for: AtomicU8,
+    /// The latest deadline of the calls so far.
+    pub(super) latest_due: AtomicU64,
+    pub(super) started: AtomicBool,
+    pub(super) stopping: AtomicBool,
+    /// The wake thread is running wakers, and so any code that tasks run in them.
+    pub(super) waking: AtomicBool,
+}
+
+/// A number for a mode of waiting.
+pub(super) const fn number(mode: WaitMode) -> u8 {
+    match mode {
+        WaitMode::Busy => 0,
+        WaitMode::Event => 1,
+        WaitMode::Write => 2,
+    }
+}
+
+impl<F: Fabric> Gate<F> {
+    /// Wakes the wake thread, if it sleeps until after `due`.
+    #[inline]
+    pub(super) fn ring_before(&self, due: Nanos) {
+        if self.parked.load(Ordering::Relaxed) {
+            if self.parked.swap(false, Ordering::Relaxed) {
+                self.signal.raise();
+            }
+        } else if due < self.sleeps_until.load(Ordering::Relaxed) {
+            // Once is enough: the thread is awake from now on.
+            if self.sleeps_until.swap(0, Ordering::Relaxed) > 0 {
+                self.doorbell.wake();
+            }
+        }
+    }
+
+    /// Wakes the wake thread if the engine has work before it wakes up by itself.
+    #[inline]
+    fn tend(&self, core: &Core<F>) {
+        let until = self.sleeps_until.load(Ordering::Relaxed);
+        if until == 0 {
+            return;
+        }
+        let due = core.batches_due().min(core.fetch_due());
+        let other = self.sleeps_for.load(Ordering::Relaxed) != number(core.sleep().mode);
+        if due < until || other {
+            self.ring_before(0);
+        }
+    }
+}
+
+impl<F: Fabric> Watch for Gate<F> {
+    #[inline]
+    fn look(&self) -> Look {
+        let has_work = !self.tickets.is_empty() || self.asked.load(Ordering::Relaxed);
+        if has_work { Look::Calls } else { Look::Nothing }
+    }
+
+    fn wake(&self) {
+        self.ring_before(0);
+    }
+}
+
+/// Shared by the clients of a hub and its wake thread.
+pub(super) struct Inner<F: Fabric> {
+    pub(super) fabric: F,
+    pub(super) tickets: Arc<Tickets<F>>,
+    lead: Lead<Engine<F>, Waiters<F, Gate<F>>>,
+    pub(super) thread: Mutex<Option<Task>>,
+    /// Tasks that wait for a connection, by number, with the time at which they have to try again or give up. Locked
+    /// for a few instructions, and only while there is no connection.
+    unready: Mutex<BTreeMap<u64, (Nanos, Waker)>>,
+    next_number: AtomicU64,
+}
+
+impl<F: Fabric> fmt::Debug for Inner<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Inner").field("tickets", &self.tickets).finish_non_exhaustive()
+    }
+}
+
+impl<F: Fabric> Inner<F> {
+    pub(super) fn new(fabric: &F) -> Result<Self, ConnectError> {
+        let core = Core::new(fabric, CompletionMode::Event)?;
+        let tickets = Arc::new(Pool::new(SLABS));
+        let gate = Gate {
+            tickets: Arc::clone(&tickets),
+            asked: AtomicBool::new(false),
+            doorbell: core.domain.waker(),
+            signal: fabric.host().signal(),
+            parked: AtomicBool::new(false),
+            sleeps_until: AtomicU64::new(0),
+            sleeps_for: AtomicU8::new(number(WaitMode::Busy)),
+            latest_due: AtomicU64::new(0),
+            started: AtomicBool::new(false),
+            stopping: AtomicBool::new(false),
+            waking: AtomicBool::new(false),
+        };
+        // The pool is new, so nobody has its leader.
+        let Some(leader) = tickets.leader() else { unreachable!("a list without calls has no leader") };
+        let engine = Engine {
+            core,
+            leader,
+            tickets: Arc::clone(&tickets),
+            under_way: Vec::new(),
+            payload: Vec::new(),
+            woken: Vec::new(),
+            routes: Vec::new(),
+            held_back: false,
+        };
+        Ok(Inner {
+            fabric: fabric.clone(),
+            tickets,
+            lead: Lead::new(engine, Waiters::new(fabric, gate), 0),
+            thread: Mutex::new(None),
+            unready: Mutex::new(BTreeMap::new()),
+            next_number: AtomicU64::new(1),
+        })
+    }
+
+    #[inline]
+    pub(super) fn gate(&self) -> &Gate<F> {
+        self.lead.watch().inner()
+    }
+
+    /// Takes the lead if it is free. Otherwise the thread that leads will look for the calls that were pushed before.
+    #[inline]
+    pub(super) fn try_lead(&self) -> Option<HubLead<'_, F>> {
+        let lead = HubLead { leading: Some(self.lead.try_lead()?), inner: self };
+        // Nobody blocks on the lead, so that a simulated thread may lose its core with it.
+        self.fabric.host().checkpoint(Site::Leading);
+        Some(lead)
+    }
+
+    /// Waits until the lead is free, and takes it: to connect and to close.
+    pub(super) fn lead(&self) -> HubLead<'_, F> {
+        HubLead { leading: Some(self.lead.wait_to_lead()), inner: self }
+    }
+
+    /// As [`lead`](Inner::lead), but waits until `until` at most.
+    pub(super) fn lead_until(&self, until: Nanos) -> Option<HubLead<'_, F>> {
+        Some(HubLead { leading: Some(self.lead.wait_to_lead_until(until)?), inner: self })
+    }
+
+    pub(super) fn unready(&self) -> MutexGuard<'_, BTreeMap<u64, (Nanos, Waker)>> {
+        self.unready.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns a new key for a task that waits for a connection.
+    pub(super) fn next_number(&self) -> u64 {
+        self.next_number.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Asks whoever leads to check the connections, and to wake the tasks that wait for one.
+    pub(super) fn ask(&self) {
+        self.gate().asked.store(true, Ordering::Relaxed);
+    }
+}
+
+type Held<'a, F> = Leading<'a, Engine<F>, Waiters<F, Gate<F>>>;
+
+/// The lead of the hub. Dropping it gives the lead back, runs the wakers of the calls that have ended, and leads on for
+/// calls that have come meanwhile.
+pub(super) struct HubLead<'a, F: Fabric> {
+    /// `None` only while the lead is being given back.
+    leading: Option<Held<'a, F>>,
+    inner: &'a Inner<F>,
+}
+
+impl<F: Fabric> Deref for HubLead<'_, F> {
+    type Target = Engine<F>;
+
+    #[inline]
+    fn deref(&self) -> &Engine<F> {
+        match &self.leading {
+            Some(leading) => leading,
+            None => unreachable!("the lead is there until the guard is dropped"),
+        }
+    }
+}
+
+impl<F: Fabric> DerefMut for HubLead<'_, F> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Engine<F> {
+        match &mut self.leading {
+            Some(leading) => leading,
+            None => unreachable!("the lead is there until the guard is dropped"),
+        }
+    }
+}
+
+impl<F: Fabric> Drop for HubLead<'_, F> {
+    #[inline]
+    fn drop(&mut self) {
+        let (inner, host) = (self.inner, self.inner.fabric.host());
+        for round in 0.. {
+            let Some(mut leading) = self.leading.take() else { return };
+            if std::thread::panicking() {
+                return;
+            }
+            // In virtual time other threads find the lead taken until here.
+            host.checkpoint(Site::Leading);
+            inner.gate().tend(&leading.core);
+            let wakers = Wakers::take(&mut leading.woken);
+            let look = leading.release();
+            wakers.wake();
+            match look {
+                Look::Nothing => return,
+                Look::Calls if round < ROUNDS => {
+                    self.leading = inner.lead.try_lead();
+                    if let Some(leading) = &mut self.leading {
+                        host.checkpoint(Site::Leading);
+                        if inner.gate().asked.swap(false, Ordering::Relaxed) {
+                            leading.core.check_soon();
+                            inner.move_unready(&mut leading.woken);
+                        }
+                        leading.work();
+                    }
+                }
+                Look::Calls | Look::Waiters => return inner.lead.watch().wake(),
+            }
+        }
+    }
+}
+
+impl<F: Fabric> Inner<F> {
+    /// Wakes all tasks that wait for a connection, as far as the leader is concerned.
+    fn move_unready(&self, woken: &mut Vec<Waker>) {
+        woken.extend(std::mem::take(&mut *self.unready()).into_values().map(|(_, waker)| waker));
+    }
+}
+
+/// Wakers on the stack of a thread that has given the lead back.
+struct Wakers([Option<Waker>; WAKERS], usize);
+
+impl Wakers {
+    #[inline]
+    fn take(woken: &mut Vec<Waker>) -> Self {
+        let mut wakers = Wakers([const { None }; WAKERS], 0);
+        while wakers.1 < WAKERS
+            && let Some(waker) = woken.pop()
+        {
+            wakers.0[wakers.1] = Some(waker);
+            wakers.1 += 1;
+        }
+        wakers
+    }
+
+    #[inline]
+    fn wake(self) {
+        let Wakers(wakers, count) = self;
+        wakers.into_iter().take(count).flatten().for_each(Waker::wake);
+    }
+}
+
+/// The state behind the lead.
+pub(super) struct Engine<F: Fabric> {
+    pub(super) core: Core<F>,
+    leader: Leader,
+    tickets: Arc<Tickets<F>>,
+    /// The tickets of calls under way, by the index of the call's id.
+    under_way: Vec<u64>,
+    payload: Vec<u8>,
+    /// The wakers of calls that have ended, to be run without the lead.
+    pub(super) woken: Vec<Waker>,
+    /// The connections of the hub, by number.
+    pub(super) routes: Vec<Option<Route>>,
+    /// An open batch found no room.
+    held_back: bool,
+}
+
+impl<F: Fabric> Led for Engine<F> {
+    /// Calls that are held for room wait for an arrival.
+    fn has_backlog(&self) -> bool {
+        !self.woken.is_empty() || self.has_unsent()
+    }
+}
+
+/// The fate of an attempt to send a call.
+enum Attempt {
+    Sent(CallId),
+    /// The lane has no room, or calls that came before are held for it.
+    Full(u16),
+    /// There is no connection.
+    Unconnected,
+    Failed(CallError),
+}
+
+/// The result of a call of the thread that leads.
+pub(super) enum Submitted {
+    /// It is sent, or waits for room.
+    Ticket(TicketId),
+    /// There is no connection.
+    Unconnected,
+    Failed(CallError),
+}
+
+/// The fate of a ticket that a leader has taken up.
+#[derive(PartialEq, Eq)]
+enum Step {
+    /// It is sent, or has ended.
+    Begun,
+    /// Its lane has no room.
+    Held,
+}
+
+/// Delivers results into the tickets of their calls.
+struct Deliver<'a, F: Fabric> {
+    tickets: &'a Tickets<F>,
+    leader: &'a mut Leader,
+    under_way: &'a mut [u64],
+    woken: &'a mut Vec<Waker>,
+}
+
+impl<F: Fabric> Deliver<'_, F> {
+    #[inline]
+    fn ticket(&mut self, id: CallId) -> Option<TicketId> {
+        let ticket = std::mem::replace(self.under_way.get_mut(id.index())?, NOTHING);
+        (ticket != NOTHING).then(|| TicketId::from_bits(ticket))
+    }
+
+    #[inline]
+    fn finish(&mut self, ticket: TicketId, outcome: Result<&[u8], CallError>) -> Delivery {
+        let delivery = self.leader.finish(ticket, outcome);
+        if delivery == Delivery::Delivered {
+            self.woken.extend(self.tickets.take_waker(ticket));
+        }
+        delivery
+    }
+
+    #[cold]
+    fn finish_large(&mut self, ticket: TicketId, buffer: Buffer<F::Memory>) {
+        let tickets = self.tickets;
+        let Some(extra) = tickets.extra(ticket).filter(|_| self.leader.is_wanted(ticket)) else {
+            self.finish(ticket, Ok(&[]));
+            return;
+        };
+        extra.set_large(Some(buffer));
+        if self.finish(ticket, Ok(&[])) != Delivery::Delivered {
+            // Nobody but this leader ends the next call of the ticket.
+            extra.set_large(None);
+        }
+    }
+}
+
+impl<F: Fabric> Sink for Deliver<'_, F> {
+    #[inline]
+    fn offer(&mut self, lane: u16, call: u32, payload: &[u8]) -> bool {
+        if let Some(ticket) = self.ticket(CallId { lane, call }) {
+            self.finish(ticket, Ok(payload));
+        }
+        true
+    }
+}
+
+impl<F: Fabric> Engine<F> {
+    /// Returns whether calls were collected that no lane holds.
+    fn has_unsent(&self) -> bool {
+        !self.leader.is_next(usize::MAX)
+    }
+
+    /// Returns whether calls wait for room.
+    pub(super) fn has_waiting(&self) -> bool {
+        self.leader.waiting() > 0
+    }
+
+    /// Sends what waits, processes what has arrived, and delivers results. Returns the number of messages and
+    /// completions. Never blocks.
+    #[inline]
+    pub(super) fn work(&mut self) -> usize {
+        self.send();
+        let events = self.progress();
+        if events > 0 && self.has_waiting() {
+            // The answers have made room.
+            self.send();
+        }
+        events
+    }
+
+    #[inline]
+    fn progress(&mut self) -> usize {
+        if self.held_back {
+            self.held_back = self.core.flush_all();
+        }
+        let Engine { core, leader, tickets, under_way, woken, .. } = self;
+        let events = core.progress_into(&mut Deliver { tickets, leader, under_way, woken });
+        self.deliver();
+        events
+    }
+
+    /// Delivers the outcomes of calls that have ended otherwise than by a plain result.
+    pub(super) fn deliver(&mut self) {
+        let Engine { core, leader, tickets, under_way, woken, .. } = self;
+        let mut deliver = Deliver { tickets, leader, under_way, woken };
+        while let Some(id) = core.next_done() {
+            if let Some(ticket) = deliver.ticket(id) {
+                match core.take_large(id) {
+                    Some(buffer) => deliver.finish_large(ticket, buffer),
+                    None => _ = deliver.finish(ticket, core.outcome(id)),
+                }
+            }
+            core.forget(id);
+        }
+    }
+
+    /// As [`work`](Engine::work) after a sleep, including the infrequent checks.
+    pub(super) fn work_after_sleep(&mut self) -> usize {
+        self.core.check_soon();
+        self.work()
+    }
+
+    /// Ends calls whose deadline is before `now`. Returns the earliest deadline of the others.
+    pub(super) fn expire(&mut self, now: Nanos) -> Nanos {
+        let next = self.core.expire(now);
+        self.deliver();
+        next
+    }
+
+    /// As [`expire`](Engine::expire), but only once in some polls: for callers that poll in a loop.
+    pub(super) fn expire_now_and_then(&mut self) {
+        self.core.expire_now_and_then();
+        self.deliver();
+    }
+
+    #[inline]
+    fn note(&mut self, id: CallId, ticket: TicketId) {
+        if self.under_way.len() <= id.index() {
+            self.under_way.resize(id.index() + 1, NOTHING);
+        }
+        self.under_way[id.index()] = ticket.bits();
+        if let Some(extra) = self.tickets.extra(ticket) {
+            extra.call.store(id.bits(), Ordering::Relaxed);
+        }
+    }
+
+    /// Sends a call on the lane of its worker, or on the first one with room. `first` says that the call comes before
+    /// all that are held for its lane; `alone` that it becomes a message of its own.
+    #[inline]
+    fn attempt(&mut self, to: &To, function: u16, payload: &[u8], (first, alone): (bool, bool)) -> Attempt {
+        let time = match to.left(|| self.core.fabric.host().now()) {
+            time if time.is_over() => {
+                return Attempt::Failed(CallError::NotExecuted(Cause::DeadlineExceeded));
+            }
+            time => time,
+        };
+        let mut full = None;
+        loop {
+            let Engine { core, leader, routes, .. } = self;
+            let Some(Some(route)) = routes.get_mut(to.connection()) else { return Attempt::Unconnected };
+            let lane = match route.lane(core, to.worker(), function) {
+                Lane::At(lane) => lane,
+                Lane::None => return Attempt::Unconnected,
+                Lane::NoSuchWorker => return Attempt::Failed(CallError::NotExecuted(Cause::NoSuchWorker)),
+            };
+            let submitted = if !first && leader.holds(usize::from(lane)) {
+                Err(SubmitError::Full)
+            } else {
+                core.with_lane(lane, |fabric, domain, lane| match lane.batching {
+                    None if alone => lane.submit(fabric, domain, function, payload, time.nanos),
+                    None => lane.push(fabric, domain, function, payload, time),
+                    // The batch is shared with the calls of other threads until the messages in flight are answered.
+                    Some(_) => {
+                        let call = lane.push(fabric, domain, function, payload, time)?;
+                        // The call exists from here on. An error of the lane reaches it as its outcome.
+                        let _ = lane.flush_alone(fabric, domain);
+                        Ok(call)
+                    }
+                })
+            };
+            match submitted {
+                Ok(id) => return Attempt::Sent(id),
+                Err(SubmitError::Full | SubmitError::Call(CallError::NotExecuted(Cause::WindowFull))) => {
+                    let (tried, held) = full.unwrap_or((0, lane));
+                    // A call to any worker tries each.
+                    if to.worker().is_some() || tried + 1 >= route.workers() {
+                        return Attempt::Full(held);
+                    }
+                    full = Some((tried + 1, held));
+                }
+                Err(SubmitError::Call(error)) => return Attempt::Failed(error),
+                Err(SubmitError::Broken) => return Attempt::Unconnected,
+            }
+        }
+    }
+
+    /// Makes a call of the thread that leads, straight from its payload if there is room.
+    #[inline]
+    pub(super) fn submit(&mut self, to: &To, function: u16, payload: &[u8]) -> Submitted {
+        self.leader.collect();
+        if self.has_unsent() {
+            self.send();
+        }
+        let Some(ticket) = self.tickets.begin() else {
+            return Submitted::Failed(CallError::NotExecuted(Cause::WindowFull));
+        };
+        let attempt = match self.has_unsent() {
+            true => Attempt::Full(0),
+            false => self.attempt(to, function, payload, (false, true)),
+        };
+        if let Attempt::Sent(id) = attempt {
+            self.note(id, ticket);
+            return Submitted::Ticket(ticket);
+        }
+        self.tickets.undo(ticket);
+        match attempt {
+            Attempt::Unconnected => Submitted::Unconnected,
+            Attempt::Failed(error) => Submitted::Failed(error),
+            Attempt::Sent(_) | Attempt::Full(_) => {
+                // The call's time runs while it waits for room.
+                to.begin(to.time().ends(self.core.fabric.host().now()));
+                match prepare(&self.tickets, to, function, payload) {
+                    Ok(ticket) => {
+                        self.tickets.push_to_own(ticket, &mut self.leader);
+                        self.send();
+                        Submitted::Ticket(ticket)
+                    }
+                    Err(error) => Submitted::Failed(error),
+                }
+            }
+        }
+    }
+
+    /// Makes a call that its owner has prepared.
+    pub(super) fn submit_prepared(&mut self, ticket: TicketId) {
+        self.tickets.push_to_own(ticket, &mut self.leader);
+    }
+
+    /// Sends the calls that threads have left: first those that were held for a lane without room.
+    #[inline]
+    pub(super) fn send(&mut self) {
+        self.leader.collect();
+        if self.leader.waiting() > 0 {
+            self.send_waiting();
+        }
+    }
+
+    fn send_waiting(&mut self) {
+        let (alone, has_room) = (self.leader.waiting() == 1, self.core.has_room());
+        let mut begun = 0;
+        for queue in self.leader.queues() {
+            if queue.is_some() && !has_room {
+                continue;
+            }
+            while begun < MOST_AT_ONCE
+                && let Some(ticket) = self.leader.begin(queue)
+            {
+                match self.send_one(ticket, queue.is_some(), alone) {
+                    Step::Begun => begun += 1,
+                    Step::Held if queue.is_some() => break,
+                    Step::Held => {}
+                }
+            }
+        }
+        if !alone {
+            self.held_back = self.core.flush_all();
+        }
+    }
+
+    fn send_one(&mut self, ticket: TicketId, first: bool, alone: bool) -> Step {
+        let mut payload = std::mem::take(&mut self.payload);
+        let function = self.leader.read(ticket, |entry| {
+            payload.clear();
+            payload.extend_from_slice(entry.payload);
+            entry.function
+        });
+        let tickets = Arc::clone(&self.tickets);
+        let attempt = match (function, tickets.extra(ticket)) {
+            (Some(function), Some(extra)) => {
+                Some(self.attempt(&extra.to, function, &payload, (first, alone)))
+            }
+            _ => None,
+        };
+        self.payload = payload;
+        let Engine { leader, tickets, under_way, woken, .. } = self;
+        match attempt {
+            None => {}
+            Some(Attempt::Sent(id)) => self.note(id, ticket),
+            Some(Attempt::Full(lane)) => {
+                let side = if first { Side::Front } else { Side::Back };
+                leader.hold(ticket, usize::from(lane), side);
+                return Step::Held;
+            }
+            Some(Attempt::Unconnected) => {
+                let is_returned = leader.return_begun(ticket);
+                woken.extend(is_returned.then(|| tickets.take_waker(ticket)).flatten());
+            }
+            Some(Attempt::Failed(error)) => {
+                _ = Deliver { tickets, leader, under_way, woken }.finish(ticket, Err(error));
+            }
+        }
+        Step::Begun
+    }
+
+    /// Gives up a sent call whose owner has abandoned its ticket.
+    pub(super) fn cancel(&mut self, ticket: TicketId) {
+        let Some(extra) = self.tickets.extra(ticket) else { return };
+        let call = CallId::from_bits(extra.call.load(Ordering::Relaxed));
+        if let Some(place) = self.under_way.get_mut(call.index())
+            && *place == ticket.bits()
+        {
+            *place = NOTHING;
+            self.core.forget(call);
+            self.leader.finish(ticket, Ok(&[]));
+        }
+        self.send();
+    }
+
+    /// Returns the lanes of a connection.
+    pub(super) fn lanes(&self, number: u32) -> &[u16] {
+        match self.routes.get(number as usize) {
+            Some(Some(route)) => route.lanes.all(),
+            _ => &[],
+        }
+    }
+
+    /// Returns whether a connection accepts calls.
+    pub(super) fn is_connected(&mut self, number: u32) -> bool {
+        let Engine { core, routes, .. } = self;
+        routes
+            .get(number as usize)
+            .is_some_and(|route| route.as_ref().is_some_and(|route| route.is_usable(core)))
+    }
+
+    /// Ends a lane that a new one replaces, if it has no calls. Returns whether it is gone.
+    pub(super) fn retire_lane(&mut self, lane: u16) -> bool {
+        self.core.retire(lane);
+        self.deliver();
+        let is_spent = self.core.is_spent(lane);
+        if is_spent {
+            self.core.remove(lane);
+        }
+        is_spent
+    }
+
+    /// Ends a lane and its calls.
+    pub(super) fn remove_lane(&mut self, lane: u16) {
+        self.core.break_lane(lane, Cause::Closed);
+        self.deliver();
+        self.core.remove(lane);
+    }
+}
+
+/// Writes a call into a ticket.
+pub(super) fn prepare<F: Fabric>(
+    tickets: &Tickets<F>,
+    to: &To,
+    function: u16,
+    payload: &[u8],
+) -> Result<TicketId, CallError> {
+    tickets.prepare(function, payload, |extra| extra.to.copy(to)).map_err(|error| {
+        CallError::NotExecuted(match error {
+            PrepareError::Full => Cause::WindowFull,
+            PrepareError::TooLong { length, limit } => {
+                Cause::TooLarge { length: length as u64, limit: limit.into() }
+            }
+        })
+    })
+}
+
+impl<F: Fabric> Inner<F> {
+    /// Makes sure that the wake thread runs, and wakes up by `due` at the latest. The caller has stored what the thread
+    /// has to see before, with a sequentially consistent fence in between; the thread executes one after it has said
+    /// until when it sleeps, and then looks.
+    pub(super) fn employ(self: &Arc<Self>, due: Nanos) {
+        let gate = self.gate();
+        if due > gate.latest_due.load(Ordering::Relaxed) {
+            gate.latest_due.fetch_max(due, Ordering::Relaxed);
+        }
+        gate.ring_before(due);
+        if !gate.started.load(Ordering::Relaxed) {
+            self.start_wake_thread();
+        }
+    }
+}

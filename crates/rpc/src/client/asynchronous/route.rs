@@ -1,0 +1,131 @@
+//! The way of a call to its lane.
+
+use crate::client::core::Core;
+use crate::client::lanes::Lanes;
+use crate::client::within::Time;
+use dunlin_fabric::{Fabric, Nanos};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+/// Any worker.
+const ANY: u32 = u32::MAX;
+
+/// The target and the time of a call, as they lie in its ticket. The order of the ticket's states hands them over.
+#[derive(Debug, Default)]
+pub(super) struct To {
+    connection: AtomicU32,
+    worker: AtomicU32,
+    nanos: AtomicU64,
+    is_own: AtomicBool,
+    /// The deadline of a call that may have to wait before it is sent; 0 if its time begins with the message.
+    until: AtomicU64,
+}
+
+impl To {
+    pub(super) fn new(connection: u32, worker: Option<usize>, time: Time) -> Self {
+        let worker = worker.map_or(ANY, |worker| u32::try_from(worker).unwrap_or(ANY).min(ANY - 1));
+        To {
+            connection: AtomicU32::new(connection),
+            worker: AtomicU32::new(worker),
+            nanos: AtomicU64::new(time.nanos),
+            is_own: AtomicBool::new(time.is_own),
+            until: AtomicU64::new(0),
+        }
+    }
+
+    /// Begins the call's time.
+    pub(super) fn begin(&self, until: Nanos) {
+        self.until.store(until, Ordering::Relaxed);
+    }
+
+    /// Returns the deadline of a call whose time has begun, else 0.
+    pub(super) fn until(&self) -> Nanos {
+        self.until.load(Ordering::Relaxed)
+    }
+
+    /// The call's whole time.
+    pub(super) fn time(&self) -> Time {
+        Time { nanos: self.nanos.load(Ordering::Relaxed), is_own: self.is_own.load(Ordering::Relaxed) }
+    }
+
+    pub(super) fn copy(&self, other: &To) {
+        self.connection.store(other.connection.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.worker.store(other.worker.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.nanos.store(other.nanos.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.is_own.store(other.is_own.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.until.store(other.until.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(super) fn connection(&self) -> usize {
+        self.connection.load(Ordering::Relaxed) as usize
+    }
+
+    /// The worker; `None` for any.
+    #[inline]
+    pub(super) fn worker(&self) -> Option<usize> {
+        let worker = self.worker.load(Ordering::Relaxed);
+        (worker != ANY).then_some(worker as usize)
+    }
+
+    /// The time that is left. Reads the clock only if the time has begun.
+    #[inline]
+    pub(super) fn left(&self, now: impl FnOnce() -> Nanos) -> Time {
+        match self.until() {
+            0 => self.time(),
+            until => self.time().left(until, now()),
+        }
+    }
+}
+
+/// The lane of a call.
+pub(super) enum Lane {
+    At(u16),
+    /// There is none that accepts calls.
+    None,
+    /// The server has no such worker.
+    NoSuchWorker,
+}
+
+/// A connection's lanes.
+#[derive(Debug)]
+pub(super) struct Route {
+    pub(super) lanes: Lanes,
+    next_worker: usize,
+}
+
+impl Route {
+    pub(super) fn new(lanes: Lanes) -> Self {
+        Route { lanes, next_worker: 0 }
+    }
+
+    pub(super) fn workers(&self) -> usize {
+        self.lanes.workers()
+    }
+
+    /// Returns the lane for a function's calls to a worker, if it accepts calls. Calls to any worker go to all in turn.
+    #[inline]
+    pub(super) fn lane<F: Fabric>(
+        &mut self,
+        core: &mut Core<F>,
+        worker: Option<usize>,
+        function: u16,
+    ) -> Lane {
+        let number = worker.unwrap_or_else(|| {
+            self.next_worker = (self.next_worker + 1) % self.lanes.workers().max(1);
+            self.next_worker
+        });
+        match self.lanes.of(number, function) {
+            Some(lane) if core.is_usable(lane) => Lane::At(lane),
+            None if worker.is_some() && number >= self.lanes.workers() && self.lanes.workers() > 0 => {
+                Lane::NoSuchWorker
+            }
+            _ => Lane::None,
+        }
+    }
+
+    /// Returns whether there are lanes, which all accept calls.
+    pub(super) fn is_usable<F: Fabric>(&self, core: &mut Core<F>) -> bool {
+        let lanes = self.lanes.all();
+        !lanes.is_empty() && lanes.iter().all(|lane| core.is_usable(*lane))
+    }
+}
