@@ -197,3 +197,6 @@ impl<F: Fabric> AsyncWithin<'_, F> {
         self.client.start(Some(worker), function, payload, self.time)
     }
 }
+
+#[cfg(test)]
+mod tests;

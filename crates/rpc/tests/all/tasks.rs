@@ -146,3 +146,28 @@ fn tasks_get_their_own_results() {
     }
     assert!(failed > 0, "some deadlines pass");
 }
+
+/// The call under way was dropped, so only the call that waits for room can notice that the connection is gone.
+#[test]
+fn a_call_that_waits_for_room_hears_of_a_lost_connection() {
+    for seed in 0..8 {
+        Sim::run(seed, move |fabric| {
+            let (address, executed) = (Address::new(Scheme::Sim, "lost").unwrap(), Executed::default());
+            let server = serve(&fabric, &address, &executed);
+            let hub = AsyncHub::new(&fabric).unwrap();
+            let mode = MODES[seed as usize % MODES.len()];
+            let plan = Plan::new(RequestHalf::WriteImm, ResponseHalf::WriteImm).completion(mode, mode);
+            let config = ClientConfig { window: 1, timeout: 10 * PROMPTLY, ..ClientConfig::with_plan(plan) };
+            let client = AsyncClient::connect(&hub, &address, config).unwrap();
+            let begin = fabric.host().now();
+            drop(client.call_on(0, SLOW, &[0; 8]));
+            let waits = client.call_on(0, SLOW, &[1, 0, 0, 0, 0, 0, 0, 0]);
+            drop(server);
+            let ended = block_on(&fabric, waits).map(|response| response.to_vec());
+            assert!(ended.is_err(), "{mode} {seed}");
+            let took = Duration::from_nanos(fabric.host().now() - begin);
+            assert!(took < PROMPTLY, "{mode} {seed}: {took:?}, {ended:?}");
+        })
+        .unwrap();
+    }
+}

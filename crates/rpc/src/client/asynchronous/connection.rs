@@ -118,6 +118,7 @@ impl<F: Fabric> Connection<F> {
         self.workers.store(0, Ordering::Relaxed);
         // May read control connections, which is allowed to the thread that leads.
         old.retain(|lane| !lead.retire_lane(*lane));
+        lead.send();
         drop(lead);
         self.state().old = old;
         true
@@ -189,5 +190,7 @@ impl<F: Fabric> Drop for Connection<F> {
         for lane in lanes.into_iter().chain(state.old.drain(..)) {
             lead.remove_lane(lane);
         }
+        // Frees the tickets of calls that waited and were dropped.
+        lead.send();
     }
 }

@@ -189,6 +189,7 @@ impl<F: Fabric> Inner<F> {
             woken: Vec::new(),
             routes: Vec::new(),
             held_back: false,
+            lost_lane: false,
         };
         Ok(Inner {
             fabric: fabric.clone(),
@@ -349,6 +350,8 @@ pub(super) struct Engine<F: Fabric> {
     pub(super) routes: Vec<Option<Route>>,
     /// An open batch found no room.
     held_back: bool,
+    /// A lane is gone, and calls that are held for it have to go elsewhere.
+    lost_lane: bool,
 }
 
 impl<F: Fabric> Led for Engine<F> {
@@ -452,10 +455,8 @@ impl<F: Fabric> Engine<F> {
     pub(super) fn work(&mut self) -> usize {
         self.send();
         let events = self.progress();
-        if events > 0 && self.has_waiting() {
-            // The answers have made room.
-            self.send();
-        }
+        // Answers have made room, or a lane has broken.
+        self.send();
         events
     }
 
@@ -617,7 +618,8 @@ impl<F: Fabric> Engine<F> {
     }
 
     fn send_waiting(&mut self) {
-        let (alone, has_room) = (self.leader.waiting() == 1, self.core.has_room());
+        let alone = self.leader.waiting() == 1;
+        let has_room = std::mem::take(&mut self.lost_lane) || self.core.has_room();
         let mut begun = 0;
         for queue in self.leader.queues() {
             if queue.is_some() && !has_room {
@@ -710,6 +712,7 @@ impl<F: Fabric> Engine<F> {
         let is_spent = self.core.is_spent(lane);
         if is_spent {
             self.core.remove(lane);
+            self.lost_lane = true;
         }
         is_spent
     }
@@ -719,6 +722,7 @@ impl<F: Fabric> Engine<F> {
         self.core.break_lane(lane, Cause::Closed);
         self.deliver();
         self.core.remove(lane);
+        self.lost_lane = true;
     }
 }
 

@@ -1,0 +1,121 @@
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
+
+use super::*;
+use crate::error::{CallError, Cause};
+use crate::plan::{CompletionMode, Plan, RequestHalf, ResponseHalf};
+use crate::server::{Server, ServerBuilder};
+use crate::service::{FunctionMode, Reply, Request};
+use dunlin_fabric::{Host, Nanos, Scheme};
+use dunlin_fabric_sim::Sim;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::atomic::AtomicU64;
+use std::task::{Context, Poll, Wake, Waker};
+
+const ECHO: u16 = 1;
+const MICROSECOND: Nanos = 1_000;
+
+/// A waker that counts.
+#[derive(Default)]
+struct Counting(AtomicU64);
+
+impl Wake for Counting {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// A server that counts its calls, and a client.
+fn start(fabric: &Sim, mode: CompletionMode) -> (Server<Sim>, AsyncClient<Sim>, Arc<AtomicU64>) {
+    let (address, executed) = (Address::new(Scheme::Sim, "tickets").unwrap(), Arc::new(AtomicU64::new(0)));
+    let counted = Arc::clone(&executed);
+    let server = ServerBuilder::new(fabric)
+        .function(ECHO, FunctionMode::Worker)
+        .serve(&address, move |_| {
+            let counted = Arc::clone(&counted);
+            Box::new(move |request: &Request<'_>, reply: &mut Reply<'_>| {
+                counted.fetch_add(1, Ordering::SeqCst);
+                Ok(reply.write(request.payload)?)
+            })
+        })
+        .unwrap();
+    let plan = Plan::new(RequestHalf::WriteImm, ResponseHalf::WriteImm).completion(mode, mode);
+    let hub = AsyncHub::new(fabric).unwrap();
+    let client = AsyncClient::connect(&hub, &address, ClientConfig::with_plan(plan)).unwrap();
+    (server, client, executed)
+}
+
+/// The thread that leads has lost its core. Others make, poll, drop and end calls all the same.
+#[test]
+fn nobody_waits_for_a_thread_that_leads() {
+    for (seed, mode) in [CompletionMode::Busy, CompletionMode::Event].into_iter().enumerate() {
+        Sim::run(seed as u64, move |fabric| {
+            let (server, client, executed) = start(&fabric, mode);
+            let host = fabric.host();
+            let count = Arc::new(Counting::default());
+            let waker = Waker::from(Arc::clone(&count));
+            let mut context = Context::from_waker(&waker);
+            let inner = Arc::clone(client.0.hub.inner());
+
+            let lead = inner.lead();
+            let mut kept = pin!(client.call(ECHO, b"kept"));
+            let mut short = pin!(client.within(Duration::from_micros(20)).call(ECHO, b"short"));
+            let dropped = client.call(ECHO, b"dropped");
+            assert!(kept.as_mut().poll(&mut context).is_pending());
+            let woken = Arc::new(Counting::default());
+            let of_short = Waker::from(Arc::clone(&woken));
+            assert!(short.as_mut().poll(&mut Context::from_waker(&of_short)).is_pending());
+            drop(dropped);
+            host.sleep(host.now() + 5_000 * MICROSECOND);
+            assert!(woken.0.load(Ordering::SeqCst) > 0, "the clock has woken the task");
+            let end = short.as_mut().poll(&mut context);
+            let expected = CallError::NotExecuted(Cause::DeadlineExceeded);
+            assert!(matches!(end, Poll::Ready(Err(error)) if error == expected));
+            drop(lead);
+
+            // The lead's end has sent the call that is left. A busy task polls by itself.
+            let answered = (0..1000).any(|_| {
+                host.sleep(host.now() + 10 * MICROSECOND);
+                let is_woken = mode == CompletionMode::Busy || count.0.load(Ordering::SeqCst) > 0;
+                is_woken
+                    && matches!(kept.as_mut().poll(&mut context), Poll::Ready(Ok(bytes)) if *bytes == *b"kept")
+            });
+            assert!(answered);
+            assert_eq!(executed.load(Ordering::SeqCst), 1, "the others were not executed");
+            drop(client);
+            server.shutdown(Duration::from_secs(1));
+        })
+        .unwrap();
+    }
+}
+
+/// A result that is there is taken while another thread leads.
+#[test]
+fn a_result_is_taken_without_the_lead() {
+    Sim::run(7, |fabric| {
+        let (server, client, _) = start(&fabric, CompletionMode::Event);
+        let host = fabric.host();
+        let count = Arc::new(Counting::default());
+        let waker = Waker::from(Arc::clone(&count));
+        let mut context = Context::from_waker(&waker);
+        let long = vec![9; 300];
+        let mut calls = [b"short".as_slice(), &long].map(|payload| Box::pin(client.call(ECHO, payload)));
+        for call in &mut calls {
+            assert!(call.as_mut().poll(&mut context).is_pending());
+        }
+        while count.0.load(Ordering::SeqCst) < 2 {
+            host.sleep(host.now() + 10 * MICROSECOND);
+        }
+        let inner = Arc::clone(client.0.hub.inner());
+        let lead = inner.lead();
+        let lengths = calls.map(|mut call| match call.as_mut().poll(&mut context) {
+            Poll::Ready(Ok(bytes)) => bytes.len(),
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(lengths, [5, 300]);
+        drop(lead);
+        drop(client);
+        server.shutdown(Duration::from_secs(1));
+    })
+    .unwrap();
+}
