@@ -1,5 +1,5 @@
 //! The client's engine: one domain, the lanes of its connections, and `progress`, which never blocks. A
-//! synchronous client owns an engine; the asynchronous hub holds one behind a mutex.
+//! synchronous client owns an engine; the asynchronous hub has one behind the lead.
 
 use super::closing::ClosingLane;
 use super::config::ClientConfig;
