@@ -17,7 +17,7 @@ use std::task::Waker;
 
 /// The tickets of a slab.
 const SLAB: u16 = 64;
-/// The tickets that a [`Result`](Bytes) may keep while its caller reads it. Beyond them a long result leaves its
+/// The tickets whose memory [`Bytes`] may keep while the caller reads it. Beyond them a long result leaves its
 /// ticket at once, with the memory.
 const LENT: u32 = 1024;
 /// The list of all calls.
