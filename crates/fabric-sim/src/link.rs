@@ -317,7 +317,11 @@ impl Link for SimLink {
     }
 
     fn peer(&self) -> PeerIdentity {
-        PeerIdentity::default()
+        // All processes of a run belong to one user.
+        let state = self.0.shared.try_lock();
+        let process =
+            state.and_then(|state| state.network.links.side(other(self.0.at)).map(|side| side.process));
+        PeerIdentity { process, user: process.map(|_| 0) }
     }
 
     fn subscribe(&self, subscription: Subscription<SimSignal>) {

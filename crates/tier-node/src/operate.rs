@@ -395,6 +395,19 @@ impl Turn {
         Some(node.paths.enter(host, class.flow(), length))
     }
 
+    /// Takes a path that is free for an operation which may use it now; `None` if the operation would wait.
+    pub(crate) fn take<F: Fabric>(node: &Node<F>, class: &Class, bytes: u64) -> Option<(Path<F>, Turn)> {
+        let priority = class.priority;
+        let pause = node.qos.begin(priority);
+        let taken = if pause == 0 { node.paths.try_enter(class.flow(), bytes) } else { None };
+        let Some((path, is_timed)) = taken else {
+            node.qos.end(priority);
+            return None;
+        };
+        let is_timed = is_timed || node.qos.wants_trip(priority);
+        Some((path, Turn { has_begun: true, is_timed, ..Turn::default() }))
+    }
+
     /// The operation runs on a path.
     pub(crate) fn start<H: Host>(&mut self, host: &H, has_path: bool) {
         if has_path && self.is_timed {

@@ -9,7 +9,7 @@ use dunlin_fabric::{
     Access, Arena, Completion, CompletionQueueId, CompletionStatus, Data, Fabric, Host, Link, Nanos,
     Operation, PostError, RemoteSlice, ThreadDomain, WaitMode, Wake, WorkId, WorkRequest, nanos,
 };
-use dunlin_tier::{Cut, Cuts, Kind, Layout, NodeId};
+use dunlin_tier::{Cut, Kind, Layout, NodeId};
 use std::collections::BTreeSet;
 
 /// Polls between two reads of the clock.
@@ -26,6 +26,8 @@ const FIRST_PART: usize = 8;
 pub(crate) enum Transfer<'a> {
     Read(&'a mut [u8]),
     Write(&'a [u8]),
+    /// A read into memory of its own, which outlives the caller's turn.
+    Keep(Vec<u8>),
     /// A change of a word, by the device.
     Change(Change),
 }
@@ -34,6 +36,7 @@ impl Transfer<'_> {
     pub(crate) fn len(&self) -> usize {
         match self {
             Transfer::Read(into) => into.len(),
+            Transfer::Keep(into) => into.len(),
             Transfer::Write(from) => from.len(),
             Transfer::Change(_) => 8,
         }
@@ -41,15 +44,21 @@ impl Transfer<'_> {
 
     pub(crate) fn kind(&self) -> Kind {
         match self {
-            Transfer::Read(_) => Kind::Read,
+            Transfer::Read(_) | Transfer::Keep(_) => Kind::Read,
             Transfer::Write(_) => Kind::Write,
             Transfer::Change(_) => Kind::Atomic,
         }
     }
 
+    /// Returns the memory of its own, and leaves none.
+    pub(crate) fn take_kept(&mut self) -> Vec<u8> {
+        if let Transfer::Keep(into) = self { std::mem::take(into) } else { Vec::new() }
+    }
+
     pub(crate) fn reborrow(&mut self) -> Transfer<'_> {
         match self {
             Transfer::Read(into) => Transfer::Read(into),
+            Transfer::Keep(into) => Transfer::Read(into),
             Transfer::Write(from) => Transfer::Write(from),
             Transfer::Change(change) => Transfer::Change(*change),
         }
@@ -59,9 +68,10 @@ impl Transfer<'_> {
 /// An operation on a path; the caller has checked its range.
 #[derive(Debug)]
 pub(crate) struct Item<'a> {
-    layout: &'a Layout,
+    /// `None` once all parts were posted.
+    layout: Option<&'a Layout>,
     offset: u64,
-    transfer: Transfer<'a>,
+    pub(crate) transfer: Transfer<'a>,
     /// A part of it was posted, or copied.
     is_begun: bool,
     pub(crate) error: Option<OperationError>,
@@ -74,12 +84,40 @@ pub(crate) struct Item<'a> {
 impl<'a> Item<'a> {
     pub(crate) fn new(layout: &'a Layout, offset: u64, transfer: Transfer<'a>) -> Item<'a> {
         let uncertain = BTreeSet::new();
-        Item { layout, offset, transfer, is_begun: false, error: None, uncertain, value: 0 }
+        Item { layout: Some(layout), offset, transfer, is_begun: false, error: None, uncertain, value: 0 }
     }
 
     /// Returns the parts of at most `step` bytes.
-    fn cuts(&self, step: u32) -> Cuts<'a> {
-        self.layout.cut(self.offset, self.transfer.len() as u64, step)
+    fn cuts(&self, step: u32) -> impl Iterator<Item = Cut> + use<'a> {
+        let (offset, length) = (self.offset, self.transfer.len() as u64);
+        self.layout.into_iter().flat_map(move |layout| layout.cut(offset, length, step))
+    }
+
+    /// Makes an operation whose parts were all posted independent of its caller's memory.
+    pub(crate) fn keep(self) -> Item<'static> {
+        let Item { offset, is_begun, error, uncertain, value, .. } = self;
+        let transfer = match self.transfer {
+            Transfer::Read(into) => Transfer::Keep(into.to_vec()),
+            Transfer::Keep(into) => Transfer::Keep(into),
+            // The bytes are in staging memory, or left with the request.
+            Transfer::Write(_) => Transfer::Write(&[]),
+            Transfer::Change(change) => Transfer::Change(change),
+        };
+        Item { layout: None, offset, transfer, is_begun, error, uncertain, value }
+    }
+
+    pub(crate) fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Returns the nodes of its bytes.
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = NodeId> + use<'a> {
+        self.cuts(u32::MAX).map(|cut| cut.node)
+    }
+
+    /// Returns whether a path is needed: a part is on another node, or changed by the device.
+    pub(crate) fn needs_path(&self, me: NodeId) -> bool {
+        matches!(self.transfer, Transfer::Change(_)) || self.nodes().any(|node| node != me)
     }
 
     fn fail(&mut self, error: OperationError) {
@@ -365,6 +403,45 @@ impl<F: Fabric> Path<F> {
         None
     }
 
+    /// Begins operations that [`post`](Path::post) posts. Checks connections and places, and that all parts may be under
+    /// way at the same time; returns whether all of it is so.
+    pub(crate) fn is_ready(&mut self, node: &Node<F>, items: &mut [Item<'_>]) -> bool {
+        self.begin();
+        let parts: usize = items.iter().map(|item| item.cuts(self.step).count()).sum();
+        parts <= DEPTH && items.iter_mut().all(|item| self.check(node, item).is_ok() && item.error.is_none())
+    }
+
+    /// Posts all parts of operations for which the path [is ready](Path::is_ready), and takes the completions that are
+    /// there at once. Returns whether all parts are complete; if not, [`advance`](Path::advance). In a sequence, an
+    /// operation is posted only if those before it were. Does not wait.
+    pub(crate) fn post(
+        &mut self,
+        node: &Node<F>,
+        items: &mut [Item<'_>],
+        is_sequence: bool,
+        deadline: &mut Deadline,
+    ) -> bool {
+        for place in 0..items.len() {
+            if is_sequence && place > 0 {
+                if items[..place].iter().any(|item| item.error.is_some()) {
+                    break;
+                }
+                items[place].is_begun = true;
+            }
+            self.post_item(node, items, place, deadline);
+        }
+        self.advance(node, items, false)
+    }
+
+    /// Takes the completions that are there, and gives up connections that ended, or all of them if the operations are
+    /// late. Returns whether all parts are over. Does not wait.
+    pub(crate) fn advance(&mut self, node: &Node<F>, items: &mut [Item<'_>], is_late: bool) -> bool {
+        self.take_completions(node, items);
+        self.is_late |= is_late;
+        self.give_up_lost(node, items);
+        self.in_flight == 0
+    }
+
     fn begin(&mut self) {
         self.serial += 1;
         self.in_flight = 0;
@@ -478,7 +555,7 @@ impl<F: Fabric> Path<F> {
                 self.fabric.host().charge(Work::CopyBytes, cut.length);
                 Operation::Write { data: Data::Buffer(buffer), key, offset, immediate: None }
             }
-            Transfer::Read(_) => {
+            Transfer::Read(_) | Transfer::Keep(_) => {
                 let Ok(into) = self.staging.reserve(length) else { return no_staging(node, item, cut) };
                 Operation::Read { from: RemoteSlice { key, offset, length: cut.length }, into }
             }
@@ -521,6 +598,21 @@ impl<F: Fabric> Path<F> {
         self.disconnect(peer);
     }
 
+    /// Gives up the connections that ended, or all with parts in flight if the operations are late; returns whether there
+    /// was one.
+    fn give_up_lost(&mut self, node: &Node<F>, items: &mut [Item<'_>]) -> bool {
+        let mut gave_up = false;
+        for number in 0..DEPTH {
+            let Slot { busy, peer, .. } = self.slots[number];
+            let peer = NodeId(peer);
+            if busy && (self.is_late || !self.is_connected(peer)) {
+                self.give_up(node, items, peer);
+                gave_up = true;
+            }
+        }
+        gave_up
+    }
+
     /// Waits for at least one completion, or gives up all connections with parts in flight.
     fn reap(&mut self, node: &Node<F>, items: &mut [Item<'_>], deadline: &mut Deadline) {
         let mut polls = 0u32;
@@ -536,16 +628,7 @@ impl<F: Fabric> Path<F> {
             let until = deadline.until(self.fabric.host());
             polls += 1;
             self.is_late |= polls.is_multiple_of(POLLS_AT_ONCE) && self.fabric.host().now() >= until;
-            let mut gave_up = false;
-            for number in 0..DEPTH {
-                let Slot { busy, peer, .. } = self.slots[number];
-                let peer = NodeId(peer);
-                if busy && (self.is_late || !self.is_connected(peer)) {
-                    self.give_up(node, items, peer);
-                    gave_up = true;
-                }
-            }
-            if gave_up {
+            if self.give_up_lost(node, items) {
                 self.domain.disarm(armed);
                 return;
             }
@@ -592,7 +675,12 @@ impl<F: Fabric> Path<F> {
         slot.busy = false;
         self.in_flight -= 1;
         item.value = completion.value;
-        if let (Transfer::Read(into), Some(buffer)) = (&mut item.transfer, completion.buffer)
+        let into = match &mut item.transfer {
+            Transfer::Read(into) => Some(&mut **into),
+            Transfer::Keep(into) => Some(&mut into[..]),
+            Transfer::Write(_) | Transfer::Change(_) => None,
+        };
+        if let (Some(into), Some(buffer)) = (into, completion.buffer)
             && buffer.len() >= length
         {
             into[at..at + length].copy_from_slice(&buffer[..length]);
@@ -622,6 +710,7 @@ pub(crate) fn copy_local<F: Fabric>(node: &Node<F>, cut: &Cut, transfer: &mut Tr
     let (at, length, offset) = (cut.at as usize, cut.length as usize, cut.offset as usize);
     match transfer {
         Transfer::Read(into) => node.arena.copy_out(offset, &mut into[at..at + length]),
+        Transfer::Keep(into) => node.arena.copy_out(offset, &mut into[at..at + length]),
         Transfer::Write(from) => node.arena.copy_in(offset, &from[at..at + length]),
         Transfer::Change(_) => return false,
     }
