@@ -2,10 +2,11 @@
 //! worker posts an operation if nothing has to be waited for, and looks for its completions in its turns.
 
 use crate::error::OperationError;
+use crate::item::{Item, Transfer};
 use crate::list::{Done, Outcomes};
 use crate::node::Node;
 use crate::operate::{Target, Turn};
-use crate::path::{Deadline, Item, Path, Transfer};
+use crate::path::{Deadline, Path};
 use crate::qos::Class;
 use dunlin_fabric::{Fabric, Host, Nanos, Work};
 use dunlin_tier::process::MAX_HERE;
@@ -35,9 +36,16 @@ pub(crate) struct Posted<F: Fabric> {
     turn: Turn,
     priority: Priority,
     bytes: u64,
+    /// The place of the first operation that is not posted yet.
+    next: usize,
 }
 
 impl<F: Fabric> Posted<F> {
+    /// Makes the operations independent of their caller's memory.
+    pub(crate) fn keep<'a>(&self, items: impl IntoIterator<Item = Item<'a>>) -> Vec<Item<'static>> {
+        items.into_iter().enumerate().map(|(place, item)| item.keep(place < self.next)).collect()
+    }
+
     /// Gives the path back.
     fn release(self, node: &Node<F>) {
         node.paths.give(self.path, self.priority, self.turn.trip);
@@ -72,17 +80,21 @@ pub(crate) struct Flight<F: Fabric> {
     items: Vec<Item<'static>>,
     /// One for each item, or one for all of them.
     operations: Vec<Operation>,
+    deadline: Deadline,
     until: Nanos,
 }
 
 impl<F: Fabric> Flight<F> {
+    /// Goes on with operations that were posted as far as it was possible without a wait.
     pub(crate) fn new(
+        node: &Node<F>,
         posted: Posted<F>,
         items: Vec<Item<'static>>,
-        operations: Vec<Operation>,
-        until: Nanos,
+        operations: impl IntoIterator<Item = Operation>,
+        mut deadline: Deadline,
     ) -> Self {
-        Flight { posted, items, operations, until }
+        let until = deadline.until(node.fabric.host());
+        Flight { posted, items, operations: operations.into_iter().collect(), deadline, until }
     }
 
     /// Returns the deadline.
@@ -92,7 +104,19 @@ impl<F: Fabric> Flight<F> {
 
     /// Takes the completions that are there; returns whether all parts are over.
     pub(crate) fn advance(&mut self, node: &Node<F>, now: Nanos) -> bool {
-        self.posted.path.advance(node, &mut self.items, now >= self.until)
+        let Flight { posted, items, operations, deadline, until } = self;
+        let is_over = posted.path.advance(node, items, now >= *until);
+        if posted.next == items.len() {
+            return is_over;
+        }
+        // The rest of a list has to be posted still; there is an operation for each item.
+        let mut placed: Vec<Item<'_>> = std::mem::take(items);
+        for (item, operation) in placed.iter_mut().zip(&*operations).skip(posted.next) {
+            item.place(&operation.layout);
+        }
+        let is_over = posted.path.post(node, &mut placed, &mut posted.next, false, deadline);
+        *items = posted.keep(placed);
+        is_over
     }
 
     /// Ends an operation whose parts are over. Returns its outcome, and the bytes that it read.
@@ -122,7 +146,7 @@ impl<F: Fabric> Flight<F> {
 
     /// Gives up the parts that are under way: they may be executed.
     pub(crate) fn abandon(mut self, node: &Node<F>) {
-        self.posted.path.advance(node, &mut self.items, true);
+        self.advance(node, Nanos::MAX);
         if self.operations.len() == self.items.len() {
             drop(self.end_list(node));
         } else {
@@ -161,7 +185,8 @@ enum Begun<F: Fabric> {
 }
 
 impl<F: Fabric> Node<F> {
-    /// Posts operations that may go now; `None` if they would wait. Also returns whether all parts are over.
+    /// Posts operations that may go now; `None` if they would wait. Also returns whether all were posted, and all parts are
+    /// over.
     pub(crate) fn post(
         &self,
         class: &Class,
@@ -172,13 +197,13 @@ impl<F: Fabric> Node<F> {
     ) -> Option<(Posted<F>, bool)> {
         let host = self.fabric.host();
         let (path, turn) = Turn::take(self, class, bytes)?;
-        let mut posted = Posted { path, turn, priority: class.priority, bytes };
-        if !posted.path.is_ready(self, items) || !self.qos.try_admit(host, class, bytes) {
+        let mut posted = Posted { path, turn, priority: class.priority, bytes, next: 0 };
+        if !posted.path.is_ready(self, items, is_sequence) || !self.qos.try_admit(host, class, bytes) {
             posted.release(self);
             return None;
         }
         posted.turn.start(host, true);
-        let is_over = posted.path.post(self, items, is_sequence, deadline);
+        let is_over = posted.path.post(self, items, &mut posted.next, is_sequence, deadline);
         Some((posted, is_over))
     }
 
@@ -248,8 +273,8 @@ impl<F: Fabric> Node<F> {
                 Attempted::Done(outcome)
             }
             Begun::Posted(posted, false) => {
-                let items = items.map(Item::keep).into();
-                Attempted::UnderWay(Flight::new(posted, items, vec![operation], deadline.until(host)))
+                let items = posted.keep(items);
+                Attempted::UnderWay(Flight::new(self, posted, items, [operation], deadline))
             }
         }
     }

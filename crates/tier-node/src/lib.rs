@@ -34,6 +34,7 @@ mod error;
 mod forward;
 mod free;
 mod hello;
+mod item;
 mod keeper;
 mod list;
 mod lmr;

@@ -2,10 +2,11 @@
 
 use crate::attempt::{Attempted, Flight, MAX_ATTEMPTED, list_outcome};
 use crate::error::{ListError, OperationError, RequestError};
+use crate::item::{Change, Item, Transfer};
 use crate::lmr::Lmr;
 use crate::node::Node;
 use crate::operate::Turn;
-use crate::path::{Change, Deadline, Item, Path, Transfer};
+use crate::path::{Deadline, Path};
 use crate::paths::{Entered, Granted};
 use crate::pool::Taken;
 use dunlin_fabric::{Fabric, Host, Nanos, Work, nanos};
@@ -149,8 +150,8 @@ impl<'a, F: Fabric> Operations<'a, F> {
     }
 }
 
-/// The most operations on bytes of the own node that the worker runs at a time.
-const MAX_LIST_HERE: usize = 64;
+/// The most operations of a list that the worker runs.
+const MAX_ATTEMPTED_LIST: usize = 64;
 
 impl<F: Fabric> Operations<'_, F> {
     /// Runs the list without a wait, if it is a small one.
@@ -163,7 +164,7 @@ impl<F: Fabric> Operations<'_, F> {
                 || (entry.is_atomic() && !by_device)
                 || !Arc::ptr_eq(&node, &entry.lmr.running.node)
         };
-        if self.entries.len() > MAX_LIST_HERE || self.entries.iter().any(waits) {
+        if self.entries.len() > MAX_ATTEMPTED_LIST || self.entries.iter().any(waits) {
             return Attempted::Waits;
         }
         let bytes: u64 = self.entries.iter().map(|entry| entry.transfer.len() as u64).sum();
@@ -208,9 +209,8 @@ impl<F: Fabric> Operations<'_, F> {
                 Attempted::Done(Ok(outcomes))
             }
             Some((posted, false)) => {
-                let items = items.into_iter().map(Item::keep).collect();
-                let until = deadline.until(node.fabric.host());
-                Attempted::UnderWay(Flight::new(posted, items, begun, until))
+                let items = posted.keep(items);
+                Attempted::UnderWay(Flight::new(&node, posted, items, begun, deadline))
             }
         }
     }

@@ -1,8 +1,9 @@
 //! Regions of other nodes as this process sees them: mapping, and operations on handles.
 
 use crate::error::{OperationError, RequestError};
+use crate::item::{Change, Item, Transfer};
 use crate::node::Node;
-use crate::path::{Change, Deadline, Item, Path, Stop, Transfer};
+use crate::path::{Deadline, Path, Stop};
 use crate::paths::{Entered, Granted, Trip};
 use crate::pool::Taken;
 use crate::qos::Class;

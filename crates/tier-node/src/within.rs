@@ -2,9 +2,10 @@
 
 use crate::attempt::Attempted;
 use crate::error::OperationError;
+use crate::item::{Change, Item, Transfer};
 use crate::lmr::Lmr;
 use crate::operate::Target;
-use crate::path::{Change, Item, Stop, Transfer};
+use crate::path::Stop;
 use dunlin_fabric::{Fabric, Nanos};
 use dunlin_tier::message::Request;
 use dunlin_tier::{AccessError, Cut, Kind, Rights};

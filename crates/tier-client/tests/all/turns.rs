@@ -3,7 +3,9 @@
 use crate::common::{attach, config, serve, tag};
 use dunlin_fabric::{Address, Fabric, Host, Nanos, Scheme, Task};
 use dunlin_fabric_sim::{MachineSettings, Settings, Sim};
-use dunlin_tier_client::{AccessError, AttachConfig, Lmr, OperationError, Operations, Rights, Spec, Tier};
+use dunlin_tier_client::{
+    AccessError, AttachConfig, ListError, Lmr, OperationError, Operations, Rights, Spec, Tier,
+};
 use dunlin_tier_node::{Limit, Peer, ProcessConfig, ProcessCounts, ProcessServer, Share, TierConfig};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -41,6 +43,27 @@ fn since(now: ProcessCounts, before: ProcessCounts) -> ProcessCounts {
     }
 }
 
+/// A list of more operations than a path has under way at a time.
+fn long_list<P: Fabric>(region: &Lmr<P>, atomics: bool) {
+    let texts: Vec<[u8; 100]> = (0..20).map(|at| [at as u8 + 1; 100]).collect();
+    let mut list = Operations::new();
+    for (at, text) in (0..).zip(&texts) {
+        list = list.write(region, 20_000 + 100 * at, text);
+        list = if atomics { list.fetch_add(region, 16_384 + 8 * at, at) } else { list };
+    }
+    assert!(list.run().unwrap().iter().all(Result::is_ok));
+    let mut found = vec![[0; 100]; 20];
+    let mut list = Operations::new();
+    for (at, place) in (0..).zip(&mut found) {
+        list = list.read(region, 20_000 + 100 * at, place);
+        list = if atomics { list.fetch_add(region, 16_384 + 8 * at, 0) } else { list };
+    }
+    let outcomes = list.run().unwrap();
+    let old: Vec<u64> = outcomes.into_iter().filter_map(|outcome| outcome.unwrap().old()).collect();
+    assert_eq!(old, (0..if atomics { 20 } else { 0 }).collect::<Vec<u64>>());
+    assert_eq!(found, texts);
+}
+
 /// Once there are connections, no operation is handed to another thread, on bytes of any node.
 #[test]
 fn short_operations_on_shared_memory_stay_on_the_worker() {
@@ -61,6 +84,8 @@ fn short_operations_on_shared_memory_stay_on_the_worker() {
         }
         assert_eq!(counts, ProcessCounts { at_once: operations, later: 0, pool: 0 }, "{store}");
         // Long ones go to the pool.
+        long_list(&region, true);
+        assert_eq!(since(nodes[0].processes.counts(), before).pool, 0, "{store}");
         region.compare_swap(0, 0, 0).unwrap();
         region.write_notify(0, &[0; 9000], 16_384, 1).unwrap();
         assert_eq!(since(nodes[0].processes.counts(), before).pool, u64::from(store == "two"), "{store}");
@@ -91,7 +116,7 @@ fn a_refusal_of_the_worker_is_that_of_the_pool() {
         assert!(matches!(error, OperationError::Access(found) if found == expected), "{error}");
     }
     let list = Operations::new().fetch_add(&region, 0, 1).fetch_add(&view, 0, 1).run();
-    let Err(dunlin_tier_client::ListError::Refused { place: 1, source }) = list else { panic!("{list:?}") };
+    let Err(ListError::Refused { place: 1, source }) = list else { panic!("{list:?}") };
     assert!(matches!(source, OperationError::Access(found) if found == denied), "{source}");
     assert!(region.within(Duration::ZERO).fetch_add(0, 1).unwrap_err().is_deadline());
     assert_eq!(region.fetch_add(0, 0).unwrap(), 1, "nothing was done");
@@ -163,6 +188,11 @@ fn operations_whose_completions_take_time_are_answered_in_later_turns() {
                     (_, false) => ProcessCounts { at_once: 0, later: 30, pool: operations - 30 },
                 };
                 assert_eq!(counts, expected, "{store} {atomics}");
+                let before = nodes[0].processes.counts();
+                long_list(&region, atomics);
+                let counts = since(nodes[0].processes.counts(), before);
+                let (at_once, later) = if store == "two" || atomics { (0, 2) } else { (2, 0) };
+                assert_eq!(counts, ProcessCounts { at_once, later, pool: 0 }, "{store} {atomics}");
                 region.free().unwrap();
             }
         });
@@ -296,6 +326,7 @@ fn a_peer_that_dies_ends_operations_that_are_under_way() {
             }
             assert!(here.processes.counts().later >= expected);
             *seen.lock().unwrap().entry(kinds).or_insert(0) += 1;
+            // Its threads are gone.
             std::mem::forget(there);
         });
     }
@@ -378,6 +409,92 @@ fn an_operation_under_way_ends_at_its_deadline() {
             region.free().unwrap();
         });
     }
+}
+
+/// Lists that end at their deadline with a part posted, a part complete and a part not posted: each word has changed as
+/// the outcomes say.
+#[test]
+fn a_list_under_way_ends_at_its_deadline() {
+    const WORDS: usize = 24;
+    let certainties = Arc::new(Mutex::new([0; 3]));
+    for seed in 0..8 {
+        let certainties = Arc::clone(&certainties);
+        in_virtual_time(seed, true, move |sim, fabrics| {
+            let nodes = [0, 1].map(|at| node(&fabrics[at], NODES[at], |_| {}));
+            let app = app(&sim.process_on(0), &nodes[0]);
+            let region = app.malloc(1024, Spec::on("two")).unwrap();
+            let (mut least, mut most) = ([0; WORDS], [0; WORDS]);
+            for round in 0..40 {
+                // The path connects again after a connection was given up.
+                region.fetch_add(1016, 1).unwrap();
+                let list =
+                    (0..WORDS as u64).fold(Operations::new(), |list, at| list.fetch_add(&region, 8 * at, 1));
+                let outcomes = match list.within(Duration::from_nanos(1000 + 311 * round)).run() {
+                    Ok(outcomes) => outcomes,
+                    // Nothing of the list was executed.
+                    Err(ListError::NotBegun(_)) => continue,
+                    Err(error) => panic!("{error}"),
+                };
+                for (at, outcome) in outcomes.into_iter().enumerate() {
+                    let is_certain = outcome.is_ok();
+                    let may_be = outcome.err().is_none_or(|error| error.may_have_executed());
+                    least[at] += u64::from(is_certain);
+                    most[at] += u64::from(may_be);
+                    certainties.lock().unwrap()[usize::from(is_certain) + usize::from(may_be)] += 1;
+                }
+            }
+            region.fetch_add(1016, 1).unwrap();
+            for at in 0..WORDS {
+                let word = region.fetch_add(8 * at as u64, 0).unwrap();
+                assert!(
+                    (least[at]..=most[at]).contains(&word),
+                    "{at}: {word}, {} to {}",
+                    least[at],
+                    most[at]
+                );
+            }
+        });
+    }
+    let certainties = certainties.lock().unwrap();
+    assert!(certainties.iter().all(|count| *count > 50), "{certainties:?}");
+}
+
+/// As above, and the node with the words dies.
+#[test]
+fn a_list_under_way_ends_with_its_peer() {
+    let certainties = Arc::new(Mutex::new([0; 3]));
+    for seed in 0..16 {
+        let certainties = Arc::clone(&certainties);
+        in_virtual_time(seed, true, move |sim, fabrics| {
+            let [here, there] = [0, 1].map(|at| node(&fabrics[at], NODES[at], |_| {}));
+            let app = app(&sim.process_on(0), &here);
+            let region = app.malloc(1024, Spec::on("two")).unwrap();
+            region.fetch_add(0, 0).unwrap();
+            let (victim, host) = (fabrics[1].clone(), sim.host().clone());
+            let killer = spawn(&sim, move || {
+                host.sleep(host.now() + 3000 + seed * 1117);
+                victim.kill();
+            });
+            loop {
+                let list = (0..24).fold(Operations::new(), |list, at| list.fetch_add(&region, 8 * at, 1));
+                let outcomes = list.run().unwrap();
+                let is_over = outcomes.iter().any(Result::is_err);
+                for outcome in outcomes {
+                    let (is_certain, error) = (outcome.is_ok(), outcome.err());
+                    let may_be = error.is_none_or(|error| error.may_have_executed());
+                    certainties.lock().unwrap()[usize::from(is_certain) + usize::from(may_be)] += 1;
+                }
+                if is_over {
+                    break;
+                }
+            }
+            killer.join();
+            // Its threads are gone.
+            std::mem::forget(there);
+        });
+    }
+    let certainties = certainties.lock().unwrap();
+    assert!(certainties.iter().all(|count| *count > 20), "{certainties:?}");
 }
 
 /// The service for processes ends while operations are under way: the node goes on, and a free does not hang.

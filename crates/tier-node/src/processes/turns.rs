@@ -5,7 +5,7 @@ use super::answer::{Refused, list_of, listed, put, space};
 use super::registry::{Registry, Serving};
 use crate::attempt::{Attempted, Flight, MAX_ATTEMPTED};
 use crate::error::OperationError;
-use crate::path::{Change, Transfer};
+use crate::item::{Change, Transfer};
 use dunlin_fabric::{Fabric, Host, Nanos};
 use dunlin_rpc::{Incoming, Later, PollAgain, PolledService, Reply, Request, Started};
 use dunlin_tier::process::{Problem, ProcessRequest};
