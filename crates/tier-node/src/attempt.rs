@@ -23,7 +23,7 @@ pub(crate) enum Attempted<F: Fabric, T> {
     /// The operation has ended.
     Done(T),
     /// Parts of it are under way.
-    UnderWay(Flight<F>),
+    UnderWay(Box<Flight<F>>),
     /// It would have to wait: for a connection, a path, its turn, its limit, or for more completions than a path takes at
     /// a time. Nothing of it was done.
     Waits,
@@ -92,9 +92,9 @@ impl<F: Fabric> Flight<F> {
         items: Vec<Item<'static>>,
         operations: impl IntoIterator<Item = Operation>,
         mut deadline: Deadline,
-    ) -> Self {
+    ) -> Box<Self> {
         let until = deadline.until(node.fabric.host());
-        Flight { posted, items, operations: operations.into_iter().collect(), deadline, until }
+        Box::new(Flight { posted, items, operations: operations.into_iter().collect(), deadline, until })
     }
 
     /// Returns the deadline.
@@ -177,6 +177,7 @@ pub(crate) fn list_outcome(item: Item<'_>) -> (Result<Done, OperationError>, BTr
 }
 
 /// The outcome of an attempt with an operation that is in flight.
+#[expect(clippy::large_enum_variant, reason = "most operations are posted, and a box would be an allocation")]
 enum Begun<F: Fabric> {
     Done(Result<u64, OperationError>),
     /// Posted; and whether all parts are over.

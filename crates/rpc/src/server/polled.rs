@@ -11,7 +11,7 @@ use super::inbox::Inbox;
 use super::lane::{ServerLane, answer_meta};
 use crate::error::failure;
 use crate::path::Violation;
-use crate::service::{Reply, Request};
+use crate::service::{Reply, Request, Service};
 use dunlin_fabric::{Clock, Fabric, Host, Nanos, Site, WaitMode, Work};
 use dunlin_wire::{BatchState, Flags, Status};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -24,7 +24,7 @@ const POLL_EVERY: Nanos = 200;
 /// The outcome of [`PolledService::start`].
 #[derive(Debug)]
 pub enum Started {
-    /// The call is answered, as by [`Service::call`](crate::Service::call).
+    /// The call is answered, as by [`Service::call`].
     Answered(Result<(), Status>),
     /// The call was [kept](Later::keep).
     Kept,
@@ -48,7 +48,7 @@ pub enum PollAgain {
 /// call on the worker would wait.
 pub trait PolledService<F: Fabric>: Send {
     /// Answers a call at once, keeps it, or leaves it to the pool. A panic is handled like one in
-    /// [`Service::call`](crate::Service::call).
+    /// [`Service::call`].
     fn start(&mut self, request: &Request<'_>, reply: &mut Reply<'_>, later: Later<'_, F>) -> Started;
 
     /// Makes progress with the calls that it keeps, and answers those that have ended. Called in each turn of the worker
@@ -77,6 +77,9 @@ impl<F: Fabric> Later<'_, F> {
         Incoming::new(request.function, Vec::new(), request.session, at, deferred)
     }
 }
+
+/// The services of a worker.
+pub(crate) type Services<F> = (Box<dyn Service>, Option<Box<dyn PolledService<F>>>);
 
 /// The polled service of a worker.
 pub(super) struct Polled<F: Fabric> {

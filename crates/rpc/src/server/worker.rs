@@ -19,7 +19,7 @@ use super::inbox::{Command, Inbox};
 use super::lane::ServerLane;
 use super::occupancy::Crowd;
 use super::open::{self, DatagramPair};
-use super::polled::{Polled, PolledService};
+use super::polled::{Polled, Services};
 use super::slow::{Reported, Sampling};
 use crate::path::pieces::Pulled;
 use crate::path::posting::repost;
@@ -28,7 +28,7 @@ use crate::path::rendezvous::Pool;
 use crate::path::route::{self, Route};
 use crate::path::{HEAD_IMMEDIATE, MAX_MESSAGE, Scratch, Violation, scratch};
 use crate::plan::{Carrier, CompletionMode, SMALL_LIMIT};
-use crate::service::{FunctionMode, Service};
+use crate::service::FunctionMode;
 use crate::tune::ways::Ways;
 use crate::wait::{Sleep, Waiter};
 use dunlin_fabric::WithSources;
@@ -149,7 +149,7 @@ impl<F: Fabric> Worker<F> {
         fabric: &F,
         number: u16,
         shared: Arc<Shared<F>>,
-        (service, polled): (Box<dyn Service>, Option<Box<dyn PolledService<F>>>),
+        (service, polled): Services<F>,
     ) -> Result<Self, crate::error::ServeError> {
         let mut domain = fabric.domain()?;
         let depth = fabric.capabilities().max_queue_depth;

@@ -6,7 +6,9 @@ use dunlin_fabric_sim::{MachineSettings, Settings, Sim};
 use dunlin_tier_client::{
     AccessError, AttachConfig, ListError, Lmr, OperationError, Operations, Rights, Spec, Tier,
 };
-use dunlin_tier_node::{Limit, Peer, ProcessConfig, ProcessCounts, ProcessServer, Share, TierConfig};
+use dunlin_tier_node::{
+    Limit, Peer, ProcessConfig, ProcessCounts, ProcessLimits, ProcessServer, Share, TierConfig,
+};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -140,10 +142,10 @@ fn node(fabric: &Sim, name: &str, change: impl Fn(&mut TierConfig)) -> Node {
     change(&mut config);
     let tier = dunlin_tier_node::Tier::within(fabric, config).unwrap();
     let address = Address::new(Scheme::Sim, &format!("{name}-attach")).unwrap();
-    let config = ProcessConfig {
-        users: BTreeMap::from([(0, "all".to_owned())]),
-        ..ProcessConfig::new(address.clone())
-    };
+    // The limits of a process are those of a machine here, whose processes have no ids.
+    let limits = ProcessLimits { operations: 64, ..ProcessLimits::default() };
+    let users = BTreeMap::from([(0, "all".to_owned())]);
+    let config = ProcessConfig { users, limits, ..ProcessConfig::new(address.clone()) };
     Node { processes: ProcessServer::serve(fabric, &tier, config).unwrap(), address, tier }
 }
 

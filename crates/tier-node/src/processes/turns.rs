@@ -34,13 +34,13 @@ enum Form {
 enum Tried<F: Fabric> {
     /// The reply is written, or the request is refused.
     Done(Result<(), Refused>),
-    UnderWay(Flight<F>, Form, Serving),
+    UnderWay(Box<Flight<F>>, Form, Serving),
     Waits,
 }
 
 /// An operation that is under way for a process.
 struct Kept<F: Fabric, P: Fabric> {
-    flight: Flight<F>,
+    flight: Box<Flight<F>>,
     form: Form,
     call: Incoming<P>,
     since: Nanos,
@@ -89,7 +89,7 @@ impl<F: Fabric, P: Fabric> PolledService<P> for Turns<F, P> {
         while at < self.kept.len() {
             if self.kept[at].flight.advance(node, now) {
                 let Kept { flight, form, call, .. } = self.kept.swap_remove(at);
-                self.registry.deliver(call, answer(flight, form, node));
+                self.registry.deliver(call, answer(*flight, form, node));
             } else {
                 at += 1;
             }
