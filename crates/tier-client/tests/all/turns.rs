@@ -328,8 +328,7 @@ fn a_peer_that_dies_ends_operations_that_are_under_way() {
             }
             assert!(here.processes.counts().later >= expected);
             *seen.lock().unwrap().entry(kinds).or_insert(0) += 1;
-            // Its threads are gone.
-            std::mem::forget(there);
+            drop(there);
         });
     }
     let seen = seen.lock().unwrap();
@@ -491,8 +490,7 @@ fn a_list_under_way_ends_with_its_peer() {
                 }
             }
             killer.join();
-            // Its threads are gone.
-            std::mem::forget(there);
+            drop(there);
         });
     }
     let certainties = certainties.lock().unwrap();
