@@ -4,7 +4,6 @@ use crate::common::*;
 use dunlin_fabric::{Address, Fabric, Host, Nanos, Scheme};
 use dunlin_fabric_sim::{Settings, Sim};
 use dunlin_rpc::*;
-use std::thread::ThreadId;
 
 const CALL: u16 = 1;
 const PLAIN: u16 = 2;
@@ -15,19 +14,11 @@ const KEPT: Nanos = 50_000;
 struct Keeping<F: Fabric> {
     host: F::Host,
     kept: Vec<(Nanos, bool, Incoming<F>)>,
-    thread: Option<ThreadId>,
-}
-
-impl<F: Fabric> Keeping<F> {
-    fn on_one_thread(&mut self) {
-        let current = std::thread::current().id();
-        assert_eq!(*self.thread.get_or_insert(current), current);
-    }
+    panics: bool,
 }
 
 impl<F: Fabric> PolledService<F> for Keeping<F> {
     fn start(&mut self, request: &Request<'_>, reply: &mut Reply<'_>, later: Later<'_, F>) -> Started {
-        self.on_one_thread();
         let until = self.host.now() + KEPT;
         match request.payload {
             b"now" => Started::Answered(reply.write(b"at once").map_err(Status::from)),
@@ -38,10 +29,7 @@ impl<F: Fabric> PolledService<F> for Keeping<F> {
             b"busy" | b"sleep" | b"poll panics" => {
                 reply.write(b"discarded").unwrap();
                 self.kept.push((until, request.payload == b"sleep", later.keep(request)));
-                if request.payload == b"poll panics" {
-                    self.kept.clear();
-                    self.thread = Some(std::thread::spawn(|| std::thread::current().id()).join().unwrap());
-                }
+                self.panics = request.payload == b"poll panics";
                 Started::Kept
             }
             b"dropped" => {
@@ -59,7 +47,7 @@ impl<F: Fabric> PolledService<F> for Keeping<F> {
     }
 
     fn poll(&mut self) -> PollAgain {
-        self.on_one_thread();
+        assert!(!self.panics, "asked for");
         let now = self.host.now();
         let (over, kept) = std::mem::take(&mut self.kept).into_iter().partition(|(until, ..)| *until <= now);
         self.kept = kept;
@@ -82,11 +70,13 @@ fn serve<F: Fabric>(fabric: &F, address: &Address) -> Server<F> {
     ServerBuilder::new(fabric)
         .function(CALL, FunctionMode::Polled)
         .function(PLAIN, FunctionMode::Worker)
-        .polled(move |_| Box::new(Keeping::<F> { host: host.clone(), kept: Vec::new(), thread: None }))
+        .polled(move |_| Box::new(Keeping::<F> { host: host.clone(), kept: Vec::new(), panics: false }))
         .pool(|_: &Request<'_>, reply: &mut Reply<'_>| Ok(reply.write(b"the pool")?))
         .serve(address, |_| Box::new(|_: &Request<'_>, reply: &mut Reply<'_>| Ok(reply.write(b"plain")?)))
         .unwrap()
 }
+
+type Outcome = Result<Vec<u8>, CallError>;
 
 /// Each outcome once; returns the time of a call that the worker keeps while it polls, and while it sleeps.
 fn outcomes<F: Fabric>(fabric: &F, address: &Address) -> [Nanos; 2] {
@@ -94,7 +84,7 @@ fn outcomes<F: Fabric>(fabric: &F, address: &Address) -> [Nanos; 2] {
     let mut client = Client::connect(fabric, server.address(), ClientConfig::default()).unwrap();
     let mut call = |payload: &[u8]| client.call(CALL, payload).map(|answer| answer.to_vec());
     use CallError::{Executed, MaybeExecuted, NotExecuted};
-    let cases: [(&[u8], Result<Vec<u8>, CallError>); 10] = [
+    let cases: [(&[u8], Outcome); 10] = [
         (b"now", Ok(b"at once".to_vec())),
         (b"other", Ok(b"the pool".to_vec())),
         (b"long", Ok(vec![7; 100_000])),
