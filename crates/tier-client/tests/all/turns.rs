@@ -412,6 +412,33 @@ fn an_operation_under_way_ends_at_its_deadline() {
     }
 }
 
+/// A write that ended at its deadline may still be on its way. A free waits until it cannot arrive any more.
+#[test]
+fn a_free_waits_for_writes_that_ended_at_their_deadline() {
+    for seed in 0..12 {
+        in_virtual_time(seed, true, move |sim, fabrics| {
+            let nodes = [0, 1].map(|at| node(&fabrics[at], NODES[at], |config| config.memory = 1 << 16));
+            let app = app(&sim.process_on(0), &nodes[0]);
+            let host = sim.host();
+            for round in 0..10 {
+                let region = app.malloc(1 << 16, Spec::on("two")).unwrap();
+                region.write(0, &[1; 8]).unwrap();
+                let time = Duration::from_nanos(400 + 151 * round);
+                let _ = region.within(time).write(4096, &[0xff; 8000]);
+                region.free().unwrap();
+                let next = app.malloc(1 << 16, Spec::on("two")).unwrap();
+                let mut found = vec![1; 1 << 16];
+                for _ in 0..3 {
+                    next.read(0, &mut found).unwrap();
+                    assert!(found.iter().all(|byte| *byte == 0), "a late write");
+                    host.sleep(host.now() + 5000);
+                }
+                next.free().unwrap();
+            }
+        });
+    }
+}
+
 /// Lists that end at their deadline with a part posted, a part complete and a part not posted: each word has changed as
 /// the outcomes say.
 #[test]
