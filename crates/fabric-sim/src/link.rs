@@ -317,7 +317,15 @@ impl Link for SimLink {
     }
 
     fn peer(&self) -> PeerIdentity {
-        PeerIdentity::default()
+        // All processes of a machine belong to one user. None has an id of the operating system.
+        let Some(state) = self.0.shared.try_lock() else { return PeerIdentity::default() };
+        let machine = |at| {
+            let side = state.network.links.side(at)?;
+            state.processes.get(side.process as usize).map(|process| process.machine)
+        };
+        let own = machine(self.0.at);
+        let is_near = own.is_some() && own == machine(other(self.0.at));
+        PeerIdentity { process: None, user: is_near.then_some(0) }
     }
 
     fn subscribe(&self, subscription: Subscription<SimSignal>) {

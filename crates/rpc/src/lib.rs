@@ -39,8 +39,8 @@ pub use plan::{
     SMALL_LIMIT, Sharing,
 };
 pub use server::{
-    ConnectedClient, Counters, GroupCounters, Incoming, Occupancy, Puller, SLOW_HANDLER, Server,
-    ServerBuilder, ServerConfig, Taker, Worker,
+    ConnectedClient, Counters, GroupCounters, Incoming, Later, Occupancy, PollAgain, PolledService, Puller,
+    SLOW_HANDLER, Server, ServerBuilder, ServerConfig, Started, Taker, Worker,
 };
 pub use service::{ConnectionObserver, FunctionMode, PoolService, Reply, ReplyTooLarge, Request, Service};
 pub use share::{Client, FillingRequest, LargeRequest, Response, Within};

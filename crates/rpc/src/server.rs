@@ -18,6 +18,7 @@ pub(crate) mod lane;
 mod occupancy;
 pub(crate) mod open;
 pub(crate) mod open_lanes;
+mod polled;
 pub(crate) mod slow;
 mod telling;
 pub(crate) mod worker;
@@ -28,6 +29,7 @@ pub use self::config::ServerConfig;
 pub use self::deferred::{Incoming, Taker};
 pub use self::groups::GroupCounters;
 pub use self::occupancy::Occupancy;
+pub use self::polled::{Later, PollAgain, PolledService, Started};
 pub use self::slow::SLOW_HANDLER;
 pub use self::worker::Worker;
 pub use crate::limits::MAX_FUNCTIONS;
@@ -72,7 +74,11 @@ pub struct ServerBuilder<F: Fabric> {
     exposed: Vec<Exposed<F>>,
     observer: Option<Arc<dyn ConnectionObserver>>,
     takers: Takers<F>,
+    polled: Option<MakePolled<F>>,
 }
+
+/// Makes the polled service of the worker of this number.
+type MakePolled<F> = Box<dyn FnMut(u16) -> Box<dyn PolledService<F>>>;
 
 impl<F: Fabric> std::fmt::Debug for ServerBuilder<F> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -95,6 +101,7 @@ impl<F: Fabric> ServerBuilder<F> {
             exposed: Vec::new(),
             observer: None,
             takers: Takers::default(),
+            polled: None,
         }
     }
 
@@ -140,6 +147,14 @@ impl<F: Fabric> ServerBuilder<F> {
                 self = self.function(id, FunctionMode::Pull);
             }
         }
+        self
+    }
+
+    /// Sets the service of each worker that starts the calls of [`FunctionMode::Polled`] functions. `service` is called
+    /// with each worker's number.
+    #[must_use]
+    pub fn polled(mut self, service: impl FnMut(u16) -> Box<dyn PolledService<F>> + 'static) -> Self {
+        self.polled = Some(Box::new(service));
         self
     }
 
@@ -225,8 +240,10 @@ impl<F: Fabric> ServerBuilder<F> {
             crowd: Crowd::default(),
         });
         let mut workers = Vec::new();
+        let mut polled = self.polled;
         for number in 0..shared.config.workers {
-            workers.push(Worker::new(&fabric, number, Arc::clone(&shared), service(number))?);
+            let services = (service(number), polled.as_mut().map(|polled| polled(number)));
+            workers.push(Worker::new(&fabric, number, Arc::clone(&shared), services)?);
         }
         let inboxes: Vec<Arc<Inbox<F>>> = workers.iter().map(Worker::inbox).collect();
         let state = Arc::new(ControlState::new());

@@ -287,6 +287,9 @@ pub enum FunctionMode {
     Worker,
     /// On a thread of the pool, for functions that are slow or block.
     Pool,
+    /// On the worker that received the request, which does not wait: its [`PolledService`](crate::PolledService) answers
+    /// at once or in a later turn, or leaves the call to the pool. Without such a service, the pool runs all calls.
+    Polled,
     /// Outside the server's threads: the application pulls calls with
     /// [`Server::receive`](crate::Server::receive), or has them handed to a [`Taker`](crate::Taker), and replies at any later time
     /// (LITE, FLOCK table 2).

@@ -25,6 +25,7 @@
 
 mod acceptor;
 mod any;
+mod attempt;
 mod calling;
 mod calls;
 mod config;
@@ -33,6 +34,7 @@ mod error;
 mod forward;
 mod free;
 mod hello;
+mod item;
 mod keeper;
 mod list;
 mod lmr;
@@ -60,7 +62,7 @@ pub use list::{Done, Operations, Outcomes, check_list_size};
 pub use lmr::Lmr;
 pub use locks::{Guard, LockError};
 pub use peers::PeersError;
-pub use processes::{ProcessConfig, ProcessLimits, ProcessServer};
+pub use processes::{ProcessConfig, ProcessCounts, ProcessLimits, ProcessServer};
 pub use qos::QosConfig;
 pub use serving::{Calls, Request};
 pub use spec::Spec;

@@ -1,13 +1,16 @@
 //! Lists of operations: scattered bytes of one or several regions, all under way at the same time.
 
+use crate::attempt::{Attempted, Flight, MAX_ATTEMPTED, list_outcome};
 use crate::error::{ListError, OperationError, RequestError};
+use crate::item::{Change, Item, Transfer};
 use crate::lmr::Lmr;
 use crate::node::Node;
 use crate::operate::Turn;
-use crate::path::{Change, Deadline, Item, Path, Transfer};
+use crate::path::{Deadline, Path};
 use crate::paths::{Entered, Granted};
 use crate::pool::Taken;
 use dunlin_fabric::{Fabric, Host, Nanos, Work, nanos};
+use dunlin_tier::process::MAX_HERE;
 use dunlin_tier::process::list::{MAX_LISTED, MAX_LISTED_BYTES};
 use dunlin_tier::{AccessError, Kind, NodeId, Operation};
 use std::sync::Arc;
@@ -143,8 +146,78 @@ impl<'a, F: Fabric> Operations<'a, F> {
         }
         let deadline = Deadline::new(&*node, self.time).map_err(ListError::NotBegun)?;
         node.run_list(&mut self.entries, deadline)?;
-        // Each operation has an outcome now.
-        Ok(self.entries.into_iter().filter_map(|entry| entry.outcome).collect())
+        Ok(self.outcomes())
+    }
+}
+
+/// The most operations of a list that the worker runs.
+const MAX_ATTEMPTED_LIST: usize = 64;
+
+impl<F: Fabric> Operations<'_, F> {
+    /// Runs the list without a wait, if it is a small one.
+    pub(crate) fn attempt(mut self) -> Attempted<F, Result<Outcomes, ListError>> {
+        let Some(first) = self.entries.first() else { return Attempted::Done(Ok(Vec::new())) };
+        let node = Arc::clone(&first.lmr.running.node);
+        let by_device = node.fabric.capabilities().atomics;
+        let waits = |entry: &Entry<'_, F>| {
+            entry.lmr.class.has_limit()
+                || (entry.is_atomic() && !by_device)
+                || !Arc::ptr_eq(&node, &entry.lmr.running.node)
+        };
+        if self.entries.len() > MAX_ATTEMPTED_LIST || self.entries.iter().any(waits) {
+            return Attempted::Waits;
+        }
+        let bytes: u64 = self.entries.iter().map(|entry| entry.transfer.len() as u64).sum();
+        if bytes > MAX_HERE.into() {
+            return Attempted::Waits;
+        }
+        let mut deadline = match Deadline::new(&*node, self.time) {
+            Ok(deadline) => deadline,
+            Err(error) => return Attempted::Done(Err(ListError::NotBegun(error))),
+        };
+        let begun = match node.begin_list(&self.entries) {
+            Ok(begun) => begun,
+            Err(error) => return Attempted::Done(Err(error)),
+        };
+        let mut pairs = self.entries.iter().zip(&begun);
+        if !pairs.any(|(entry, operation)| node.needs_path(entry, operation)) {
+            // Nothing is connected without a path.
+            if node.run_begun(&mut self.entries, begun, None, &mut deadline).is_err() {
+                return Attempted::Waits;
+            }
+            return Attempted::Done(Ok(self.outcomes()));
+        }
+        let class = self.entries.iter().map(|entry| &entry.lmr.class).min_by_key(|class| class.priority);
+        let (Some(class), true) = (class.cloned(), bytes <= MAX_ATTEMPTED) else {
+            node.end_list(begun);
+            return Attempted::Waits;
+        };
+        let pairs = self.entries.iter_mut().zip(&begun);
+        let items = pairs
+            .map(|(entry, operation)| Item::new(&operation.layout, entry.offset, entry.transfer.reborrow()));
+        let mut items: Vec<Item<'_>> = items.collect();
+        match node.post(&class, bytes, &mut items, false, &mut deadline) {
+            None => {
+                drop(items);
+                node.end_list(begun);
+                Attempted::Waits
+            }
+            Some((posted, true)) => {
+                let ended: Vec<_> = items.into_iter().map(list_outcome).collect();
+                let (outcomes, uncertain): (Outcomes, Vec<_>) = ended.into_iter().unzip();
+                posted.end(&node, true, begun.into_iter().zip(uncertain));
+                Attempted::Done(Ok(outcomes))
+            }
+            Some((posted, false)) => {
+                let items = posted.keep(items);
+                Attempted::UnderWay(Flight::new(&node, posted, items, begun, deadline))
+            }
+        }
+    }
+
+    /// Returns the outcomes, which all operations have.
+    fn outcomes(self) -> Outcomes {
+        self.entries.into_iter().filter_map(|entry| entry.outcome).collect()
     }
 }
 

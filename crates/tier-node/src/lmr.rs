@@ -1,8 +1,8 @@
 //! The regions that an application has mapped.
 
 use crate::error::{OperationError, RequestError};
+use crate::item::Transfer;
 use crate::operate::Target;
-use crate::path::Transfer;
 use crate::qos::Class;
 use crate::tier::Running;
 use crate::within::Within;

@@ -2,9 +2,9 @@
 //! wait and answers each when its turn has come.
 
 use crate::error::RequestError;
+use crate::item::Change;
 use crate::node::Node;
 use crate::operate::Target;
-use crate::path::Change;
 use dunlin_fabric::{Fabric, Host, Nanos};
 use dunlin_rpc::{Incoming, Puller, Status};
 use dunlin_tier::lock::message::{LockMessage, LockRefusal, LockReply, LockRequest, MAX_LOCKS, MAX_MEETING};

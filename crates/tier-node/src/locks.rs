@@ -7,11 +7,11 @@ mod claims;
 pub(crate) use self::claims::{Claim, Hold, Meets};
 
 use crate::error::{OperationError, RequestError};
+use crate::item::Change;
 use crate::keeper;
 use crate::lock_owner::offset;
 use crate::node::{Node, SignalOf};
 use crate::operate::Target;
-use crate::path::Change;
 use crate::pool::Taken;
 use crate::tier::Tier;
 use dunlin_fabric::{Fabric, Host, Nanos, Signal, nanos};

@@ -1,8 +1,9 @@
 //! Regions of other nodes as this process sees them: mapping, and operations on handles.
 
 use crate::error::{OperationError, RequestError};
+use crate::item::{Change, Item, Transfer};
 use crate::node::Node;
-use crate::path::{Change, Deadline, Item, Path, Stop, Transfer};
+use crate::path::{Deadline, Path, Stop};
 use crate::paths::{Entered, Granted, Trip};
 use crate::pool::Taken;
 use crate::qos::Class;
@@ -393,6 +394,19 @@ impl Turn {
             }
         }
         Some(node.paths.enter(host, class.flow(), length))
+    }
+
+    /// Takes a path that is free for an operation which may use it now; `None` if the operation would wait.
+    pub(crate) fn take<F: Fabric>(node: &Node<F>, class: &Class, bytes: u64) -> Option<(Path<F>, Turn)> {
+        let priority = class.priority;
+        let pause = node.qos.begin(priority);
+        let taken = if pause == 0 { node.paths.try_enter(class.flow(), bytes) } else { None };
+        let Some((path, is_timed)) = taken else {
+            node.qos.end(priority);
+            return None;
+        };
+        let is_timed = is_timed || node.qos.wants_trip(priority);
+        Some((path, Turn { has_begun: true, is_timed, ..Turn::default() }))
     }
 
     /// The operation runs on a path.

@@ -3,13 +3,14 @@
 
 use crate::connection::{Connection, DEPTH};
 use crate::error::{ConnectError, OperationError, RequestError};
+use crate::item::{Change, Item, Transfer, copy_local};
 use crate::node::Node;
 use dunlin_fabric::Work;
 use dunlin_fabric::{
     Access, Arena, Completion, CompletionQueueId, CompletionStatus, Data, Fabric, Host, Link, Nanos,
     Operation, PostError, RemoteSlice, ThreadDomain, WaitMode, Wake, WorkId, WorkRequest, nanos,
 };
-use dunlin_tier::{Cut, Cuts, Kind, Layout, NodeId};
+use dunlin_tier::{Cut, Layout, NodeId};
 use std::collections::BTreeSet;
 
 /// Polls between two reads of the clock.
@@ -20,96 +21,6 @@ const POLLS_AT_ONCE: u32 = 64;
 const SPLIT: usize = 16 << 10;
 /// The share of the first part. Copying is several times as fast as the network.
 const FIRST_PART: usize = 8;
-
-/// The caller's side of an operation.
-#[derive(Debug)]
-pub(crate) enum Transfer<'a> {
-    Read(&'a mut [u8]),
-    Write(&'a [u8]),
-    /// A change of a word, by the device.
-    Change(Change),
-}
-
-impl Transfer<'_> {
-    pub(crate) fn len(&self) -> usize {
-        match self {
-            Transfer::Read(into) => into.len(),
-            Transfer::Write(from) => from.len(),
-            Transfer::Change(_) => 8,
-        }
-    }
-
-    pub(crate) fn kind(&self) -> Kind {
-        match self {
-            Transfer::Read(_) => Kind::Read,
-            Transfer::Write(_) => Kind::Write,
-            Transfer::Change(_) => Kind::Atomic,
-        }
-    }
-
-    pub(crate) fn reborrow(&mut self) -> Transfer<'_> {
-        match self {
-            Transfer::Read(into) => Transfer::Read(into),
-            Transfer::Write(from) => Transfer::Write(from),
-            Transfer::Change(change) => Transfer::Change(*change),
-        }
-    }
-}
-
-/// An operation on a path; the caller has checked its range.
-#[derive(Debug)]
-pub(crate) struct Item<'a> {
-    layout: &'a Layout,
-    offset: u64,
-    transfer: Transfer<'a>,
-    /// A part of it was posted, or copied.
-    is_begun: bool,
-    pub(crate) error: Option<OperationError>,
-    /// Parts of it may still be under way at these nodes.
-    pub(crate) uncertain: BTreeSet<NodeId>,
-    /// The old value of the word that it changed.
-    pub(crate) value: u64,
-}
-
-impl<'a> Item<'a> {
-    pub(crate) fn new(layout: &'a Layout, offset: u64, transfer: Transfer<'a>) -> Item<'a> {
-        let uncertain = BTreeSet::new();
-        Item { layout, offset, transfer, is_begun: false, error: None, uncertain, value: 0 }
-    }
-
-    /// Returns the parts of at most `step` bytes.
-    fn cuts(&self, step: u32) -> Cuts<'a> {
-        self.layout.cut(self.offset, self.transfer.len() as u64, step)
-    }
-
-    fn fail(&mut self, error: OperationError) {
-        self.error.get_or_insert(error);
-    }
-
-    /// Copies its bytes, all of which are on this node.
-    pub(crate) fn copy_here<F: Fabric>(&mut self, node: &Node<F>) {
-        for cut in self.cuts(u32::MAX) {
-            if !copy_local(node, &cut, &mut self.transfer) {
-                return self.fail(OperationError::Place { node: node.name_of(node.me) });
-            }
-        }
-    }
-
-    /// Returns the value, or the reason of the failure.
-    fn finish(self) -> Result<u64, Stop> {
-        match self.error {
-            None => Ok(self.value),
-            Some(error) => Err(Stop::Failed { error, uncertain: self.uncertain }),
-        }
-    }
-}
-
-/// A change of a word.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Change {
-    Add(u64),
-    Swap { expected: u64, swap: u64 },
-}
 
 /// The reason why a path stops.
 pub(crate) enum Stop {
@@ -365,6 +276,56 @@ impl<F: Fabric> Path<F> {
         None
     }
 
+    /// Begins operations that [`post`](Path::post) posts. Checks connections and places, and that the parts of each, or of
+    /// a whole sequence, may be under way at the same time; returns whether all of it is so.
+    pub(crate) fn is_ready(&mut self, node: &Node<F>, items: &mut [Item<'_>], is_sequence: bool) -> bool {
+        self.begin();
+        let parts = items.iter().map(|item| item.cuts(self.step).count());
+        let most = if is_sequence { parts.sum() } else { parts.max().unwrap_or(0) };
+        most <= DEPTH && items.iter_mut().all(|item| self.check(node, item).is_ok() && item.error.is_none())
+    }
+
+    /// Posts operations from `next` on for which the path [is ready](Path::is_ready), as many as may be under way, and
+    /// takes the completions that are there. Returns whether all of them were posted, and all parts are over. In a
+    /// sequence, an operation is posted only if those before it were. Does not wait.
+    pub(crate) fn post(
+        &mut self,
+        node: &Node<F>,
+        items: &mut [Item<'_>],
+        next: &mut usize,
+        is_sequence: bool,
+        deadline: &mut Deadline,
+    ) -> bool {
+        while *next < items.len() {
+            if is_sequence && *next > 0 {
+                if items[..*next].iter().any(|item| item.error.is_some()) {
+                    *next = items.len();
+                    break;
+                }
+                items[*next].is_begun = true;
+            }
+            let parts = items[*next].cuts(self.step).count();
+            if self.in_flight + parts > DEPTH {
+                self.take_completions(node, items);
+                if self.in_flight + parts > DEPTH {
+                    break;
+                }
+            }
+            self.post_item(node, items, *next, deadline);
+            *next += 1;
+        }
+        self.advance(node, items, false) && *next == items.len()
+    }
+
+    /// Takes the completions that are there, and gives up connections that ended, or all of them if the operations are
+    /// late. Returns whether all parts are over. Does not wait.
+    pub(crate) fn advance(&mut self, node: &Node<F>, items: &mut [Item<'_>], is_late: bool) -> bool {
+        self.take_completions(node, items);
+        self.is_late |= is_late;
+        self.give_up_lost(node, items);
+        self.in_flight == 0
+    }
+
     fn begin(&mut self) {
         self.serial += 1;
         self.in_flight = 0;
@@ -467,18 +428,19 @@ impl<F: Fabric> Path<F> {
         let slot = Slot { busy: true, peer: cut.node.0, item: place, at, length };
         let parts;
         let operation = match &item.transfer {
-            Transfer::Write(from) if length <= self.max_inline => {
-                parts = [&from[at..at + length]];
+            Transfer::Write(_) | Transfer::Put(_) if length <= self.max_inline => {
+                parts = [&item.transfer.outgoing()[at..at + length]];
                 Operation::Write { data: Data::Inline(&parts), key, offset, immediate: None }
             }
-            Transfer::Write(from) => {
+            Transfer::Write(_) | Transfer::Put(_) => {
+                let from = item.transfer.outgoing();
                 // As many parts fit the staging memory as may be in flight.
                 let Ok(mut buffer) = self.staging.reserve(length) else { return no_staging(node, item, cut) };
                 buffer.copy_from_slice(&from[at..at + length]);
                 self.fabric.host().charge(Work::CopyBytes, cut.length);
                 Operation::Write { data: Data::Buffer(buffer), key, offset, immediate: None }
             }
-            Transfer::Read(_) => {
+            Transfer::Read(_) | Transfer::Keep(_) => {
                 let Ok(into) = self.staging.reserve(length) else { return no_staging(node, item, cut) };
                 Operation::Read { from: RemoteSlice { key, offset, length: cut.length }, into }
             }
@@ -521,6 +483,21 @@ impl<F: Fabric> Path<F> {
         self.disconnect(peer);
     }
 
+    /// Gives up the connections that ended, or all with parts in flight if the operations are late; returns whether there
+    /// was one.
+    fn give_up_lost(&mut self, node: &Node<F>, items: &mut [Item<'_>]) -> bool {
+        let mut gave_up = false;
+        for number in 0..DEPTH {
+            let Slot { busy, peer, .. } = self.slots[number];
+            let peer = NodeId(peer);
+            if busy && (self.is_late || !self.is_connected(peer)) {
+                self.give_up(node, items, peer);
+                gave_up = true;
+            }
+        }
+        gave_up
+    }
+
     /// Waits for at least one completion, or gives up all connections with parts in flight.
     fn reap(&mut self, node: &Node<F>, items: &mut [Item<'_>], deadline: &mut Deadline) {
         let mut polls = 0u32;
@@ -536,16 +513,7 @@ impl<F: Fabric> Path<F> {
             let until = deadline.until(self.fabric.host());
             polls += 1;
             self.is_late |= polls.is_multiple_of(POLLS_AT_ONCE) && self.fabric.host().now() >= until;
-            let mut gave_up = false;
-            for number in 0..DEPTH {
-                let Slot { busy, peer, .. } = self.slots[number];
-                let peer = NodeId(peer);
-                if busy && (self.is_late || !self.is_connected(peer)) {
-                    self.give_up(node, items, peer);
-                    gave_up = true;
-                }
-            }
-            if gave_up {
+            if self.give_up_lost(node, items) {
                 self.domain.disarm(armed);
                 return;
             }
@@ -592,7 +560,7 @@ impl<F: Fabric> Path<F> {
         slot.busy = false;
         self.in_flight -= 1;
         item.value = completion.value;
-        if let (Transfer::Read(into), Some(buffer)) = (&mut item.transfer, completion.buffer)
+        if let (Some(into), Some(buffer)) = (item.transfer.incoming(), completion.buffer)
             && buffer.len() >= length
         {
             into[at..at + length].copy_from_slice(&buffer[..length]);
@@ -612,19 +580,4 @@ impl<F: Fabric> Drop for Path<F> {
             self.disconnect(NodeId(peer));
         }
     }
-}
-
-/// Copies a part that lies on this node; returns `false` if its place does not exist.
-pub(crate) fn copy_local<F: Fabric>(node: &Node<F>, cut: &Cut, transfer: &mut Transfer<'_>) -> bool {
-    if !node.has(cut.extent, cut.offset, cut.length.into()) {
-        return false;
-    }
-    let (at, length, offset) = (cut.at as usize, cut.length as usize, cut.offset as usize);
-    match transfer {
-        Transfer::Read(into) => node.arena.copy_out(offset, &mut into[at..at + length]),
-        Transfer::Write(from) => node.arena.copy_in(offset, &from[at..at + length]),
-        Transfer::Change(_) => return false,
-    }
-    node.fabric.host().charge(Work::CopyBytes, cut.length);
-    true
 }

@@ -127,6 +127,15 @@ impl<T, H: Host> Group<T, H> {
         Entered::Wait(Seat { number, flow, parker, is_awake })
     }
 
+    /// Takes a path that is there and has its turn; nothing waits.
+    fn try_enter(&self, flow: Flow, cost: u64) -> Option<Granted<T>> {
+        let mut state = self.state();
+        if state.is_closed || state.idle.is_empty() || !state.turns.try_enter(flow, cost) {
+            return None;
+        }
+        state.granted(flow.priority)
+    }
+
     /// Gives free paths to waiting threads, and wakes those that have to be near.
     fn go_on(&self) {
         loop {
@@ -262,6 +271,19 @@ impl<T, H: Host> Paths<T, H> {
     /// Asks for a path, for an operation on `bytes` bytes. Does not block.
     pub(crate) fn enter(&self, host: &H, flow: Flow, bytes: u64) -> Entered<T, H> {
         self.group(flow.priority).enter(host, flow, cost(bytes))
+    }
+
+    /// As [`enter`](Paths::enter), for a thread that must not wait: `None` without a path that is made, free, and next for
+    /// this flow. Then nothing has changed.
+    pub(crate) fn try_enter(&self, flow: Flow, bytes: u64) -> Option<(T, bool)> {
+        match self.group(flow.priority).try_enter(flow, cost(bytes))? {
+            Granted { taken: Taken::Value(path), is_timed } => Some((path, is_timed)),
+            // An idle path was there.
+            Granted { taken: Taken::Make(number), .. } => {
+                self.failed(number, flow.priority);
+                None
+            }
+        }
     }
 
     /// Waits for the path that was asked for, until `until` at most; then `None`.

@@ -3,9 +3,10 @@
 //!
 //! ```text
 //! worker        ATTACH, and READ and WRITE of bytes on this node     never waits
+//!               READ, WRITE, atomics, lists: short, and without wait at once, or in a later turn
 //!               REGISTER, RECEIVE, REPLY, INVOKE                     answered later
 //!               LOCK, UNLOCK, BARRIER, GIVE_UP                       answered later
-//! pool          READ, WRITE, atomics, lists                          may wait for other nodes
+//! pool          the other READ, WRITE, atomics, lists                may wait for other nodes
 //! attendants    MALLOC, MAP, FREE, MEMSET, COPY, ...                 wait for other nodes
 //! ```
 
@@ -14,12 +15,14 @@ mod gateway;
 mod locks;
 mod registry;
 mod service;
+mod turns;
 
 use self::answer::{Pooled, Working, attend};
 use self::gateway::Gateway;
 use self::locks::LockDesk;
-use self::registry::Registry;
+use self::registry::{Counters, Registry};
 use self::service::Desk;
+use self::turns::Turns;
 use crate::error::JoinError;
 use crate::forward::Board;
 use crate::tier::Tier;
@@ -36,6 +39,7 @@ use dunlin_tier::process::{
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// The longest request and the longest answer: those of a call to a service, with their heads.
 const MAX_PAYLOAD: u64 = MAX_CALL as u64 + MAX_HEAD as u64;
@@ -95,9 +99,28 @@ pub struct ProcessServer<P: Fabric> {
     gateway: Option<Server<P>>,
     board: Arc<Board<P>>,
     attendants: Vec<Task>,
+    counters: Arc<Counters>,
+}
+
+/// The places where operations on bytes of processes have run, as numbers of operations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProcessCounts {
+    /// On the worker, and answered in the turn of their request.
+    pub at_once: u64,
+    /// On the worker, and answered in a later turn, since their completions took time.
+    pub later: u64,
+    /// In the pool, since they were long or had to wait.
+    pub pool: u64,
 }
 
 impl<P: Fabric> ProcessServer<P> {
+    /// Returns the places where operations on bytes have run.
+    pub fn counts(&self) -> ProcessCounts {
+        let Counters { at_once, later, pool } = &*self.counters;
+        let [at_once, later, pool] = [at_once, later, pool].map(|count| count.load(Ordering::Relaxed));
+        ProcessCounts { at_once, later, pool }
+    }
+
     /// Serves processes over `fabric`, whose links must know the user of a process: shared memory. The node may be on
     /// another fabric.
     pub fn serve<F: Fabric>(fabric: &P, tier: &Tier<F>, config: ProcessConfig) -> Result<Self, JoinError> {
@@ -127,17 +150,19 @@ impl<P: Fabric> ProcessServer<P> {
             builder = builder.function(function, FunctionMode::Worker);
         }
         for function in [READ, WRITE, FETCH_ADD, COMPARE_SWAP, RUN, WRITE_NOTIFY] {
-            builder = builder.function(function, FunctionMode::Pool);
+            builder = builder.function(function, FunctionMode::Polled);
         }
         for function in [MEMSET, COPY, MALLOC, MAP, UNMAP, FREE, GRANT, STATUS, LIST, SERVERS] {
             builder = builder.function(function, FunctionMode::Pull);
         }
+        let polled = Arc::clone(&registry);
         let server = builder
+            .polled(move |_| Box::new(Turns::new(Arc::clone(&polled))))
             .pool(Pooled(Arc::clone(&registry)))
             .serve(&address, |_| Box::new(Working::new(Arc::clone(&registry))))?;
-        let board = Arc::clone(&registry.board);
+        let (board, counters) = (Arc::clone(&registry.board), Arc::clone(&registry.counters));
         let mut processes =
-            ProcessServer { server: Some(server), gateway: None, board, attendants: Vec::new() };
+            ProcessServer { server: Some(server), gateway: None, board, attendants: Vec::new(), counters };
         processes.gateway = Some(Gateway::serve(fabric, &registry, &address)?);
         for number in 0..threads {
             let Some(puller) = processes.server.as_ref().map(Server::puller) else { break };

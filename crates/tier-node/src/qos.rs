@@ -188,6 +188,11 @@ impl Qos {
         Ok(())
     }
 
+    /// As [`admit`](Qos::admit), if the operation may begin now; else nothing is taken, and the result is `false`.
+    pub(crate) fn try_admit<H: Host>(&self, host: &H, class: &Class, bytes: u64) -> bool {
+        matches!(self.take(host, class, bytes, 0), Ok(None))
+    }
+
     /// As [`admit`](Qos::admit), for a thread that must not wait: the operation begins at once, and later ones wait.
     pub(crate) fn admit_now<H: Host>(
         &self,

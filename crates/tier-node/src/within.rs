@@ -1,9 +1,11 @@
 //! Operations on a region with a time of their own.
 
+use crate::attempt::Attempted;
 use crate::error::OperationError;
+use crate::item::{Change, Item, Transfer};
 use crate::lmr::Lmr;
 use crate::operate::Target;
-use crate::path::{Change, Item, Stop, Transfer};
+use crate::path::Stop;
 use dunlin_fabric::{Fabric, Nanos};
 use dunlin_tier::message::Request;
 use dunlin_tier::{AccessError, Cut, Kind, Rights};
@@ -47,6 +49,39 @@ impl<F: Fabric> Within<'_, F> {
         self.lmr.running.node.change_word(self.target(), self.lmr.id, offset, change)
     }
 
+    /// Reads, writes or changes bytes without a wait.
+    pub(crate) fn attempt(
+        &self,
+        offset: u64,
+        transfer: Transfer<'_>,
+    ) -> Attempted<F, Result<u64, OperationError>> {
+        self.lmr.running.node.attempt(self.target(), self.lmr.id, offset, transfer)
+    }
+
+    /// As [`write_notify`](Within::write_notify), without a wait.
+    pub(crate) fn attempt_notify(
+        &self,
+        offset: u64,
+        bytes: &[u8],
+        word_offset: u64,
+        value: u64,
+    ) -> Attempted<F, Result<u64, OperationError>> {
+        if let Err(error) = self.check_word(word_offset) {
+            return Attempted::Done(Err(error.into()));
+        }
+        let (node, word) = (&self.lmr.running.node, value.to_le_bytes());
+        node.attempt_notify(self.target(), self.lmr.id, (offset, bytes), (word_offset, &word))
+    }
+
+    /// Checks the place of a word.
+    fn check_word(&self, offset: u64) -> Result<(), AccessError> {
+        let size = self.lmr.length;
+        if offset > size || size - offset < 8 {
+            return Err(AccessError::OutOfBounds { offset, length: 8, size });
+        }
+        if offset.is_multiple_of(8) { Ok(()) } else { Err(AccessError::Misaligned(offset)) }
+    }
+
     /// As [`Lmr::write_notify`].
     pub fn write_notify(
         &self,
@@ -55,13 +90,8 @@ impl<F: Fabric> Within<'_, F> {
         word_offset: u64,
         value: u64,
     ) -> Result<(), OperationError> {
-        let (node, size, word) = (&*self.lmr.running.node, self.lmr.length, value.to_le_bytes());
-        if word_offset > size || size - word_offset < 8 {
-            return Err(AccessError::OutOfBounds { offset: word_offset, length: 8, size }.into());
-        }
-        if !word_offset.is_multiple_of(8) {
-            return Err(AccessError::Misaligned(word_offset).into());
-        }
+        let (node, word) = (&*self.lmr.running.node, value.to_le_bytes());
+        self.check_word(word_offset)?;
         let length = bytes.len() as u64;
         node.operate(self.target(), Kind::Write, (offset, length), |path, layout, deadline| {
             let Some(at) = layout.word(word_offset) else {

@@ -1,12 +1,18 @@
-//! Reads, writes and atomics on another node's region allocate nothing after the first ones.
+//! Reads, writes and atomics on another node's region allocate nothing after the first ones, of the node's threads and of
+//! attached processes.
 
 #![allow(missing_docs)]
 
 use dunlin_fabric::Scheme;
 use dunlin_fabric_shm::{ShmConfig, ShmFabric};
-use dunlin_tier_node::{Lmr, Peer, Spec, Tier, TierConfig};
+use dunlin_rpc::{Client, ClientConfig};
+use dunlin_tier::process::{
+    ATTACH, COMPARE_SWAP, FETCH_ADD, MALLOC, Opened, ProcessRequest, READ, SERVICE, WRITE, WRITE_NOTIFY,
+};
+use dunlin_tier_node::{Lmr, Peer, ProcessConfig, ProcessServer, Spec, Tier, TierConfig};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 struct Counting;
 
@@ -15,10 +21,14 @@ thread_local! {
     static CALLS: Cell<usize> = const { Cell::new(0) };
 }
 
-// SAFETY: every call goes to the system allocator unchanged; only a counter is added.
+/// Of all threads.
+static ALL: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: every call goes to the system allocator unchanged; only counters are added.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         CALLS.set(CALLS.get() + 1);
+        ALL.fetch_add(1, Ordering::Relaxed);
         // SAFETY: the caller keeps the contract of `alloc`, which is the system allocator's too.
         unsafe { System.alloc(layout) }
     }
@@ -43,6 +53,54 @@ fn operations(region: &Lmr<ShmFabric>, rounds: u64) {
     }
 }
 
+/// Makes each operation that a node's worker runs for a process, with answers of a word at most and of many bytes.
+fn requests(client: &mut Client<ShmFabric>, handle: u64, rounds: u64, payload: &mut Vec<u8>) {
+    let bytes = [7; 3000];
+    for round in 0..rounds {
+        let offset = round * 4088 % 90_000;
+        let requests = [
+            (WRITE, ProcessRequest::Write { handle, offset, bytes: &bytes[..64] }),
+            (WRITE, ProcessRequest::Write { handle, offset, bytes: &bytes }),
+            (READ, ProcessRequest::Read { handle, offset, length: 2000 }),
+            (FETCH_ADD, ProcessRequest::FetchAdd { handle, offset, add: 1 }),
+            (COMPARE_SWAP, ProcessRequest::CompareSwap { handle, offset, expected: 1, swap: 2 }),
+            (
+                WRITE_NOTIFY,
+                // Within one piece of the region, as larger ones would be.
+                ProcessRequest::WriteNotify { handle, offset: 0, word_offset: 8, value: 1, bytes: &bytes },
+            ),
+        ];
+        for (function, request) in requests {
+            request.encode_into(payload);
+            client.call(function, payload).map(drop).unwrap();
+        }
+    }
+}
+
+/// The node allocates nothing, and neither does the engine on its way.
+fn processes_allocate_nothing(here: &Tier<ShmFabric>, store: &str) {
+    let fabric = ShmFabric::new(ShmConfig::default()).unwrap();
+    let name = format!("alloc-{}-attach", std::process::id());
+    let address = dunlin_fabric::Address::new(Scheme::Shm, &name).unwrap();
+    let processes = ProcessServer::serve(&fabric, here, ProcessConfig::new(address.clone())).unwrap();
+    let config = ClientConfig { service: SERVICE.to_owned(), ..ClientConfig::default() };
+    let mut client = Client::connect(&fabric, &address, config).unwrap();
+    let mut payload = Vec::new();
+    ProcessRequest::Attach { secret: None }.encode_into(&mut payload);
+    client.call(ATTACH, &payload).map(drop).unwrap();
+    let nodes = vec![store.to_owned()];
+    let (name, grants) = (None, Vec::new());
+    ProcessRequest::Malloc { length: 200_000, nodes, name, grants }.encode_into(&mut payload);
+    let handle = Opened::parse(&client.call(MALLOC, &payload).unwrap()).unwrap().handle;
+    requests(&mut client, handle, 50, &mut payload);
+    let (before, counts) = (ALL.load(Ordering::Relaxed), processes.counts());
+    requests(&mut client, handle, 2000, &mut payload);
+    let allocations = ALL.load(Ordering::Relaxed) - before;
+    assert_eq!(processes.counts().pool, counts.pool);
+    // Threads that have nothing to do with the operations may wake and allocate.
+    assert!(allocations < 200, "{allocations} allocations of 12 000 operations");
+}
+
 #[test]
 fn operations_allocate_nothing() {
     let peer =
@@ -65,6 +123,7 @@ fn operations_allocate_nothing() {
         operations(region, 2500);
         assert_eq!(CALLS.get() - before, 0, "allocations of 10 000 operations");
     }
+    processes_allocate_nothing(&here, &nodes[1].name);
     let before = CALLS.get();
     drop(Box::new(CALLS.get()));
     assert_eq!(CALLS.get() - before, 1, "the counter counts");

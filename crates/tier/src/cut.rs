@@ -98,8 +98,8 @@ pub struct Cut {
     pub at: u64,
 }
 
-/// The parts of an operation, in the order of the caller's buffer.
-#[derive(Clone, Debug)]
+/// The parts of an operation, in the order of the caller's buffer. The default has none.
+#[derive(Clone, Debug, Default)]
 pub struct Cuts<'a> {
     pieces: &'a [Piece],
     number: usize,

@@ -8,6 +8,7 @@ use super::held::Held;
 use super::inbox::Inbox;
 use super::lane::{ServerLane, answer_meta};
 use super::open;
+use super::polled::Polled;
 use super::slow::Sampling;
 use super::telling::{Telling, Told};
 use super::worker::Shared;
@@ -49,6 +50,7 @@ pub(super) struct Dispatcher<F: Fabric> {
     pub(super) now: Clock,
     /// Calls held for the thread that runs the worker, if it takes calls itself.
     pub(super) held: Option<Box<Held>>,
+    pub(super) polled: Polled<F>,
     pub(super) sampling: Sampling,
 }
 
@@ -61,7 +63,7 @@ pub(super) struct Out {
 
 impl Out {
     #[inline]
-    fn put_answer<F: Fabric>(
+    pub(super) fn put_answer<F: Fabric>(
         &mut self,
         fabric: &F,
         domain: &mut F::Domain,
@@ -643,7 +645,7 @@ impl<F: Fabric> Dispatcher<F> {
     /// Answers that a call was executed and has no result: the handler panicked, the result exceeds the
     /// limit, or there is no memory for it.
     #[cold]
-    fn refuse_executed(
+    pub(super) fn refuse_executed(
         &mut self,
         domain: &mut F::Domain,
         lane: &mut ServerLane<F>,
@@ -668,7 +670,7 @@ impl<F: Fabric> Dispatcher<F> {
         self.out.put_answer(&self.fabric, domain, lane, meta, &[], batch)
     }
 
-    /// Queues a request for the pool, or for the application that pulls.
+    /// Queues a request for the pool, or for the application that pulls; or has the polled service start it.
     #[inline(never)]
     fn defer(
         &mut self,
@@ -677,8 +679,11 @@ impl<F: Fabric> Dispatcher<F> {
         call: Call,
         payload: &[u8],
         mode: FunctionMode,
-        batch: Option<&mut BatchState>,
+        mut batch: Option<&mut BatchState>,
     ) -> Result<(), Violation> {
+        if mode == FunctionMode::Polled && self.start(domain, lane, call, payload, batch.as_deref_mut())? {
+            return Ok(());
+        }
         if mode == FunctionMode::Pull && self.hold(lane, call, payload) {
             return Ok(());
         }
@@ -696,7 +701,7 @@ impl<F: Fabric> Dispatcher<F> {
             }
             return Ok(());
         }
-        let waiting = if mode == FunctionMode::Pool { &self.shared.pool } else { &self.shared.pulled };
+        let waiting = if mode == FunctionMode::Pull { &self.shared.pulled } else { &self.shared.pool };
         match waiting.push(incoming) {
             Ok(()) => {
                 lane.in_service += 1;

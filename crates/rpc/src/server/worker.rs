@@ -19,6 +19,7 @@ use super::inbox::{Command, Inbox};
 use super::lane::ServerLane;
 use super::occupancy::Crowd;
 use super::open::{self, DatagramPair};
+use super::polled::{Polled, Services};
 use super::slow::{Reported, Sampling};
 use crate::path::pieces::Pulled;
 use crate::path::posting::repost;
@@ -27,7 +28,7 @@ use crate::path::rendezvous::Pool;
 use crate::path::route::{self, Route};
 use crate::path::{HEAD_IMMEDIATE, MAX_MESSAGE, Scratch, Violation, scratch};
 use crate::plan::{Carrier, CompletionMode, SMALL_LIMIT};
-use crate::service::{FunctionMode, Service};
+use crate::service::FunctionMode;
 use crate::tune::ways::Ways;
 use crate::wait::{Sleep, Waiter};
 use dunlin_fabric::WithSources;
@@ -148,7 +149,7 @@ impl<F: Fabric> Worker<F> {
         fabric: &F,
         number: u16,
         shared: Arc<Shared<F>>,
-        service: Box<dyn Service>,
+        (service, polled): Services<F>,
     ) -> Result<Self, crate::error::ServeError> {
         let mut domain = fabric.domain()?;
         let depth = fabric.capabilities().max_queue_depth;
@@ -180,6 +181,7 @@ impl<F: Fabric> Worker<F> {
                 clock: WorkerClock::new(shared.functions.len()),
                 now: fabric.host().clock(),
                 held: None,
+                polled: Polled::new(polled),
                 sampling: Sampling::new(),
                 shared: Arc::clone(&shared),
             },
@@ -252,7 +254,11 @@ impl<F: Fabric> Worker<F> {
         }
         let (mode, spin_until) =
             self.waiter.next(self.sleep, || self.domain.crowding(), || self.dispatcher.fabric.host().now());
-        let mut until = until.min(spin_until).min(self.groups_wake_at());
+        let until = until.min(spin_until).min(self.groups_wake_at());
+        let (mode, mut until) = match self.dispatcher.polled.keeps() {
+            true => self.dispatcher.polled.bound((mode, until), || self.dispatcher.fabric.host().now()),
+            false => (mode, until),
+        };
         // A client that reports room does not wake this wait.
         if self.ending || !self.ready.is_empty() {
             until = until.min(self.dispatcher.fabric.host().now() + 1_000_000);
@@ -293,6 +299,10 @@ impl<F: Fabric> Worker<F> {
     pub fn progress(&mut self) -> usize {
         self.ticks = self.ticks.wrapping_add(1);
         self.dispatcher.clock.begin_round();
+        // Before the inbox, into which its answers go.
+        if self.dispatcher.polled.keeps() {
+            self.dispatcher.polled.poll();
+        }
         if self.dispatcher.inbox.has_some() {
             self.take_commands();
             self.dispatcher.clock.time_passed();

@@ -15,6 +15,7 @@ mod isolation;
 mod memory;
 mod observer;
 mod pieces;
+mod polled;
 mod ready;
 mod reconnecting;
 mod sharing;

@@ -34,7 +34,7 @@ pub(crate) fn config(tag: &str, nodes: &[&str], node: &str) -> TierConfig {
 pub(crate) struct Serving {
     pub(crate) address: Address,
     // Ends before the node.
-    _processes: ProcessServer<ShmFabric>,
+    pub(crate) processes: ProcessServer<ShmFabric>,
     pub(crate) node: dunlin_tier_node::Tier<ShmFabric>,
 }
 
@@ -45,7 +45,7 @@ pub(crate) fn serve(config: TierConfig, tag: &str, change: impl FnOnce(&mut Proc
     let mut processes = ProcessConfig::new(address.clone());
     change(&mut processes);
     let processes = ProcessServer::serve(&fabric, &node, processes).unwrap();
-    Serving { address, _processes: processes, node }
+    Serving { address, processes, node }
 }
 
 pub(crate) fn tag(what: &str) -> String {

@@ -9,3 +9,4 @@ mod locks;
 mod processes;
 mod service;
 mod services;
+mod turns;

@@ -2,11 +2,11 @@
 
 use super::registry::{Process, Registry};
 use crate::error::{ListError, RequestError};
-use crate::list::{Done, Operations};
+use crate::list::{Done, Operations, Outcomes};
 use crate::lmr::Lmr;
 use crate::spec::Spec;
 use dunlin_fabric::{Fabric, Nanos};
-use dunlin_rpc::{ApplicationCode, PoolService, Puller, Reply, Request, Service, Status};
+use dunlin_rpc::{ApplicationCode, Incoming, PoolService, Puller, Reply, Request, Service, Status};
 use dunlin_tier::Grantee;
 use dunlin_tier::message::Refusal;
 use dunlin_tier::process::list::{ListedChange, ListedOperation, encode_outcomes};
@@ -21,7 +21,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// The reason why a request has no answer.
-enum Refused {
+pub(super) enum Refused {
     Problem(Problem),
     /// Bytes are on other nodes.
     Elsewhere,
@@ -60,7 +60,7 @@ fn within(length: usize, limit: u32) -> Result<(), Refused> {
 
 impl<F: Fabric, P: Fabric> Registry<F, P> {
     /// Counts a request, and makes the answer to one that is refused.
-    fn finish(&self, outcome: Result<(), Refused>, reply: &mut Reply<'_>) -> Result<(), Status> {
+    pub(super) fn finish(&self, outcome: Result<(), Refused>, reply: &mut Reply<'_>) -> Result<(), Status> {
         let Err(refused) = outcome else {
             self.answered.fetch_add(1, Ordering::Relaxed);
             return Ok(());
@@ -72,6 +72,23 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
         reply.clear();
         reply.write(&refused.payload())?;
         Err(application(refused.code()).map_or(Status::Malformed, Status::Application))
+    }
+
+    /// Counts a request that was kept, and answers it.
+    pub(super) fn deliver(&self, call: Incoming<P>, answer: Result<Vec<u8>, Refused>) {
+        match answer {
+            Ok(payload) => {
+                self.answered.fetch_add(1, Ordering::Relaxed);
+                call.reply(payload);
+            }
+            Err(refused) => {
+                self.refused.fetch_add(1, Ordering::Relaxed);
+                match application(refused.code()) {
+                    Some(code) => call.fail(code, refused.payload()),
+                    None => call.refuse(Status::Malformed),
+                }
+            }
+        }
     }
 
     /// Answers a request of the worker, which waits for nothing.
@@ -103,7 +120,7 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
 
     /// Returns the time that an operation of a process may take: what the process gives it, and no more than the node's
     /// own operations have.
-    fn time(&self, left: Option<Duration>) -> Duration {
+    pub(super) fn time(&self, left: Option<Duration>) -> Duration {
         let most = self.tier.node().config.timeout;
         left.map_or(most, |left| left.min(most))
     }
@@ -130,7 +147,8 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
                 return Ok(region.within(time).write_notify(offset, bytes, word_offset, value)?);
             }
             ProcessRequest::Run { operations } => {
-                return put(reply, &run(&process, &operations, time)?);
+                let (bytes, outcomes) = list_of(&process, &operations, time, |list| list.run())?;
+                return put(reply, &listed(bytes, outcomes.map_err(list_problem)?));
             }
             ProcessRequest::FetchAdd { handle, offset, add } => {
                 process.region(handle)?.within(time).fetch_add(offset, add)?
@@ -226,16 +244,13 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
     }
 }
 
-/// Runs a list of operations; returns the answer.
-fn run<F: Fabric, P: Fabric>(
+/// Makes a list of operations, and has `run` run it. Returns the bytes of its reads, and the result of `run`.
+pub(super) fn list_of<F: Fabric, P: Fabric, T>(
     process: &Process<F, P>,
     operations: &[ListedOperation<'_>],
     time: Duration,
-) -> Result<Vec<u8>, Problem> {
-    let in_list = |place: usize, problem: Problem| match u16::try_from(place) {
-        Ok(place) => Problem::InList { place, problem: Box::new(problem) },
-        Err(_) => problem,
-    };
+    run: impl FnOnce(Operations<'_, F>) -> T,
+) -> Result<(Vec<u8>, T), Problem> {
     let region = |(place, one): (usize, &ListedOperation<'_>)| {
         process.region(one.handle).map_err(|problem| in_list(place, problem))
     };
@@ -255,27 +270,44 @@ fn run<F: Fabric, P: Fabric>(
             ListedChange::Swap { expected, swap } => list.compare_swap(region, *offset, expected, swap),
         };
     }
-    let outcomes = list.run().map_err(|error| match error {
+    let ran = run(list);
+    Ok((bytes, ran))
+}
+
+fn in_list(place: usize, problem: Problem) -> Problem {
+    match u16::try_from(place) {
+        Ok(place) => Problem::InList { place, problem: Box::new(problem) },
+        Err(_) => problem,
+    }
+}
+
+/// Returns the problem of a list that is refused as a whole.
+pub(super) fn list_problem(error: ListError) -> Problem {
+    match error {
         ListError::Refused { place, source } => in_list(place, source.into()),
         ListError::NotBegun(error) => error.into(),
         // Neither can be: lists are checked where they are parsed, and a process has handles of one node.
         ListError::TooMany { .. } | ListError::TooLong { .. } | ListError::OtherTier { .. } => {
             Problem::Malformed
         }
-    })?;
+    }
+}
+
+/// Returns the answer to a list: the bytes of its reads, and its outcomes.
+pub(super) fn listed(bytes: Vec<u8>, outcomes: Outcomes) -> Vec<u8> {
     let outcomes: Vec<Result<_, Problem>> =
         outcomes.into_iter().map(|outcome| outcome.map(Done::old).map_err(Problem::from)).collect();
-    Ok(encode_outcomes(bytes, outcomes.iter().map(|outcome| outcome.as_ref().map(|old| *old))))
+    encode_outcomes(bytes, outcomes.iter().map(|outcome| outcome.as_ref().map(|old| *old)))
 }
 
 /// Makes room for bytes in a reply.
-fn space<'a>(reply: &'a mut Reply<'_>, length: u32) -> Result<&'a mut [u8], Refused> {
+pub(super) fn space<'a>(reply: &'a mut Reply<'_>, length: u32) -> Result<&'a mut [u8], Refused> {
     let limit = reply.limit() as u32;
     let too_long = Problem::TooLong { length: length.into(), limit };
     reply.reserve(length as usize).map_err(|_| too_long.into())
 }
 
-fn put(reply: &mut Reply<'_>, bytes: &[u8]) -> Result<(), Refused> {
+pub(super) fn put(reply: &mut Reply<'_>, bytes: &[u8]) -> Result<(), Refused> {
     space(reply, bytes.len() as u32)?.copy_from_slice(bytes);
     Ok(())
 }
@@ -301,6 +333,7 @@ pub(super) struct Pooled<F: Fabric, P: Fabric>(pub(super) Arc<Registry<F, P>>);
 
 impl<F: Fabric, P: Fabric> PoolService for Pooled<F, P> {
     fn call(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Status> {
+        self.0.counters.pool.fetch_add(1, Ordering::Relaxed);
         let outcome = self.0.operate(request, reply);
         self.0.finish(outcome, reply)
     }
@@ -314,17 +347,7 @@ pub(super) fn attend<F: Fabric, P: Fabric>(registry: &Registry<F, P>, puller: &P
             registry.attend(incoming.session, incoming.function, &incoming.payload, incoming.time_left())
         }));
         match answer {
-            Ok(Ok(payload)) => {
-                registry.answered.fetch_add(1, Ordering::Relaxed);
-                incoming.reply(payload);
-            }
-            Ok(Err(refused)) => {
-                registry.refused.fetch_add(1, Ordering::Relaxed);
-                match application(refused.code()) {
-                    Some(code) => incoming.fail(code, refused.payload()),
-                    None => incoming.refuse(Status::Malformed),
-                }
-            }
+            Ok(answer) => registry.deliver(incoming, answer),
             // The caller learns that the handler panicked.
             Err(_) => drop(incoming),
         }

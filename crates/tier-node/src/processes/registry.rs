@@ -63,11 +63,11 @@ pub(super) struct Process<F: Fabric, P: Fabric> {
 
 /// A request that is being served counts against the limit of its process.
 #[derive(Debug)]
-pub(super) struct Serving<'a>(&'a AtomicU16);
+pub(super) struct Serving(Arc<Usage>);
 
-impl Drop for Serving<'_> {
+impl Drop for Serving {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Release);
+        self.0.running.fetch_sub(1, Ordering::Release);
     }
 }
 
@@ -117,10 +117,10 @@ impl<F: Fabric, P: Fabric> Process<F, P> {
         (before < limit).then_some(calling)
     }
 
-    /// Begins to serve a request that takes a thread.
-    pub(super) fn serving(&self, limit: u16) -> Result<Serving<'_>, Problem> {
+    /// Begins to serve a request that may take a thread or a path.
+    pub(super) fn serving(&self, limit: u16) -> Result<Serving, Problem> {
         let before = self.usage.running.fetch_add(1, Ordering::Acquire);
-        let serving = Serving(&self.usage.running);
+        let serving = Serving(Arc::clone(&self.usage));
         if before >= limit { Err(Problem::Operations(limit)) } else { Ok(serving) }
     }
 }
@@ -141,6 +141,14 @@ struct State<F: Fabric, P: Fabric> {
     usage: BTreeMap<(Option<u32>, Option<u32>), Arc<Usage>>,
 }
 
+/// The places where operations on bytes ran.
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    pub(super) at_once: AtomicU64,
+    pub(super) later: AtomicU64,
+    pub(super) pool: AtomicU64,
+}
+
 /// The attached processes of a node.
 #[derive(Debug)]
 pub(super) struct Registry<F: Fabric, P: Fabric> {
@@ -153,6 +161,7 @@ pub(super) struct Registry<F: Fabric, P: Fabric> {
     numbers: RandomState,
     pub(super) answered: AtomicU64,
     pub(super) refused: AtomicU64,
+    pub(super) counters: Arc<Counters>,
 }
 
 impl<F: Fabric, P: Fabric> Registry<F, P> {
@@ -161,7 +170,8 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
         let (answered, refused) = (AtomicU64::new(0), AtomicU64::new(0));
         let numbers = RandomState::new();
         let board = Arc::new(Board::new(fabric));
-        Registry { tier, config, board, state: RwLock::new(state), numbers, answered, refused }
+        let (state, counters) = (RwLock::new(state), Arc::default());
+        Registry { tier, config, board, state, numbers, answered, refused, counters }
     }
 
     fn read(&self) -> RwLockReadGuard<'_, State<F, P>> {

@@ -148,18 +148,11 @@ impl Turns {
     /// is free is taken also if others are on their way to it: it would be idle until then. But a flow that is ahead
     /// of the others by more than [`AHEAD`] waits.
     pub fn enter(&mut self, flow: Flow, cost: u64, waiter: u32) -> Entry {
-        let (at, now, has_waiters) = (self.queue_of(flow), self.now, self.has_waiters());
-        let queue = &mut self.queues[at];
-        let priority = queue.priority;
-        let is_ahead = has_waiters && queue.start > now + queue.time(AHEAD);
-        if self.free > 0 && !is_ahead && !self.is_held_back(priority) {
-            self.free -= 1;
-            self.active[priority as usize] += 1;
-            if has_waiters {
-                self.queues[at].advance(now, cost);
-            }
+        if self.try_enter(flow, cost) {
             return Entry::Granted;
         }
+        let (at, now) = (self.queue_of(flow), self.now);
+        let priority = self.queues[at].priority;
         self.waiting[priority as usize] += 1;
         if self.queues[at].is_empty() {
             self.queues[at].start = self.queues[at].start.max(now);
@@ -176,6 +169,24 @@ impl Turns {
             self.asleep += 1;
             Entry::Asleep
         }
+    }
+
+    /// As [`enter`](Turns::enter), for an operation that does not wait: returns whether it has a path. If not, it has not
+    /// entered.
+    pub fn try_enter(&mut self, flow: Flow, cost: u64) -> bool {
+        let (at, now, has_waiters) = (self.queue_of(flow), self.now, self.has_waiters());
+        let queue = &mut self.queues[at];
+        let priority = queue.priority;
+        let is_ahead = has_waiters && queue.start > now + queue.time(AHEAD);
+        if self.free == 0 || is_ahead || self.is_held_back(priority) {
+            return false;
+        }
+        self.free -= 1;
+        self.active[priority as usize] += 1;
+        if has_waiters {
+            self.queues[at].advance(now, cost);
+        }
+        true
     }
 
     /// An operation that had a path ends.

@@ -267,7 +267,7 @@ proptest! {
     /// idle while a waiter could have it.
     #[test]
     fn every_waiter_gets_a_path(
-        steps in prop::collection::vec((0u8..6, 0u32..6, any::<bool>(), 1u64..100_000), 1..300),
+        steps in prop::collection::vec((0u8..7, 0u32..6, any::<bool>(), 1u64..100_000), 1..300),
         by_weight: bool,
     ) {
         let mut turns = Turns::new(3, by_weight);
@@ -290,6 +290,11 @@ proptest! {
                         }
                     }
                     next += 1;
+                }
+                6 => {
+                    if turns.try_enter(flow, by) {
+                        holders.push(flow);
+                    }
                 }
                 2 | 3 if !holders.is_empty() => {
                     turns.leave(holders.swap_remove(pick(holders.len(), by)).priority);

@@ -1,0 +1,192 @@
+//! An operation on a path, and its caller's side.
+
+use crate::error::OperationError;
+use crate::node::Node;
+use crate::path::Stop;
+use dunlin_fabric::{Fabric, Host, Work};
+use dunlin_tier::{Cut, Cuts, Kind, Layout, NodeId};
+use std::collections::BTreeSet;
+
+/// The caller's side of an operation.
+#[derive(Debug)]
+pub(crate) enum Transfer<'a> {
+    Read(&'a mut [u8]),
+    Write(&'a [u8]),
+    /// A read into memory of its own, which outlives the caller's turn.
+    Keep(Vec<u8>),
+    /// A write from memory of its own.
+    Put(Vec<u8>),
+    /// A change of a word, by the device.
+    Change(Change),
+}
+
+impl Transfer<'_> {
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Transfer::Read(into) => into.len(),
+            Transfer::Keep(into) => into.len(),
+            Transfer::Write(from) => from.len(),
+            Transfer::Put(from) => from.len(),
+            Transfer::Change(_) => 8,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn kind(&self) -> Kind {
+        match self {
+            Transfer::Read(_) | Transfer::Keep(_) => Kind::Read,
+            Transfer::Write(_) | Transfer::Put(_) => Kind::Write,
+            Transfer::Change(_) => Kind::Atomic,
+        }
+    }
+
+    /// Returns the memory of its own, and leaves none.
+    pub(crate) fn take_kept(&mut self) -> Vec<u8> {
+        if let Transfer::Keep(into) = self { std::mem::take(into) } else { Vec::new() }
+    }
+
+    /// Returns the bytes that it writes.
+    #[inline]
+    pub(crate) fn outgoing(&self) -> &[u8] {
+        match self {
+            Transfer::Write(from) => from,
+            Transfer::Put(from) => from,
+            Transfer::Read(_) | Transfer::Keep(_) | Transfer::Change(_) => &[],
+        }
+    }
+
+    /// Returns the memory for the bytes that it reads.
+    #[inline]
+    pub(crate) fn incoming(&mut self) -> Option<&mut [u8]> {
+        match self {
+            Transfer::Read(into) => Some(into),
+            Transfer::Keep(into) => Some(into),
+            Transfer::Write(_) | Transfer::Put(_) | Transfer::Change(_) => None,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn reborrow(&mut self) -> Transfer<'_> {
+        match self {
+            Transfer::Read(into) => Transfer::Read(into),
+            Transfer::Keep(into) => Transfer::Read(into),
+            Transfer::Write(from) => Transfer::Write(from),
+            Transfer::Put(from) => Transfer::Write(from),
+            Transfer::Change(change) => Transfer::Change(*change),
+        }
+    }
+}
+
+/// An operation on a path; the caller has checked its range.
+#[derive(Debug)]
+pub(crate) struct Item<'a> {
+    /// `None` for one that was kept.
+    layout: Option<&'a Layout>,
+    offset: u64,
+    pub(crate) transfer: Transfer<'a>,
+    /// A part of it was posted, or copied.
+    pub(crate) is_begun: bool,
+    pub(crate) error: Option<OperationError>,
+    /// Parts of it may still be under way at these nodes.
+    pub(crate) uncertain: BTreeSet<NodeId>,
+    /// The old value of the word that it changed.
+    pub(crate) value: u64,
+}
+
+impl<'a> Item<'a> {
+    #[inline]
+    pub(crate) fn new(layout: &'a Layout, offset: u64, transfer: Transfer<'a>) -> Item<'a> {
+        let uncertain = BTreeSet::new();
+        Item { layout: Some(layout), offset, transfer, is_begun: false, error: None, uncertain, value: 0 }
+    }
+
+    /// Returns the parts of at most `step` bytes.
+    #[inline]
+    pub(crate) fn cuts(&self, step: u32) -> Cuts<'a> {
+        match self.layout {
+            Some(layout) => layout.cut(self.offset, self.transfer.len() as u64, step),
+            None => Cuts::default(),
+        }
+    }
+
+    /// Makes the operation independent of its caller's memory. It has no places then, until it gets some by
+    /// [`place`](Item::place) because it was not posted.
+    pub(crate) fn keep(self, is_posted: bool) -> Item<'static> {
+        let Item { offset, is_begun, error, uncertain, value, .. } = self;
+        let transfer = match self.transfer {
+            Transfer::Read(into) => Transfer::Keep(into.to_vec()),
+            Transfer::Keep(into) => Transfer::Keep(into),
+            // The bytes are in staging memory, or left with the request.
+            Transfer::Write(_) | Transfer::Put(_) if is_posted => Transfer::Write(&[]),
+            Transfer::Write(from) => Transfer::Put(from.to_vec()),
+            Transfer::Put(from) => Transfer::Put(from),
+            Transfer::Change(change) => Transfer::Change(change),
+        };
+        Item { layout: None, offset, transfer, is_begun, error, uncertain, value }
+    }
+
+    /// Gives a kept operation its places.
+    pub(crate) fn place(&mut self, layout: &'a Layout) {
+        self.layout = Some(layout);
+    }
+
+    pub(crate) fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Returns the nodes of its bytes.
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = NodeId> + use<'a> {
+        self.cuts(u32::MAX).map(|cut| cut.node)
+    }
+
+    /// Returns whether a path is needed: a part is on another node, or changed by the device.
+    pub(crate) fn needs_path(&self, me: NodeId) -> bool {
+        matches!(self.transfer, Transfer::Change(_)) || self.nodes().any(|node| node != me)
+    }
+
+    pub(crate) fn fail(&mut self, error: OperationError) {
+        self.error.get_or_insert(error);
+    }
+
+    /// Copies its bytes, all of which are on this node.
+    pub(crate) fn copy_here<F: Fabric>(&mut self, node: &Node<F>) {
+        for cut in self.cuts(u32::MAX) {
+            if !copy_local(node, &cut, &mut self.transfer) {
+                return self.fail(OperationError::Place { node: node.name_of(node.me) });
+            }
+        }
+    }
+
+    /// Returns the value, or the reason of the failure.
+    pub(crate) fn finish(self) -> Result<u64, Stop> {
+        match self.error {
+            None => Ok(self.value),
+            Some(error) => Err(Stop::Failed { error, uncertain: self.uncertain }),
+        }
+    }
+}
+
+/// A change of a word.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Change {
+    Add(u64),
+    Swap { expected: u64, swap: u64 },
+}
+
+/// Copies a part that lies on this node; returns `false` if its place does not exist.
+pub(crate) fn copy_local<F: Fabric>(node: &Node<F>, cut: &Cut, transfer: &mut Transfer<'_>) -> bool {
+    if !node.has(cut.extent, cut.offset, cut.length.into()) {
+        return false;
+    }
+    let (at, length, offset) = (cut.at as usize, cut.length as usize, cut.offset as usize);
+    match transfer {
+        Transfer::Read(into) => node.arena.copy_out(offset, &mut into[at..at + length]),
+        Transfer::Keep(into) => node.arena.copy_out(offset, &mut into[at..at + length]),
+        Transfer::Write(from) => node.arena.copy_in(offset, &from[at..at + length]),
+        Transfer::Put(from) => node.arena.copy_in(offset, &from[at..at + length]),
+        Transfer::Change(_) => return false,
+    }
+    node.fabric.host().charge(Work::CopyBytes, cut.length);
+    true
+}

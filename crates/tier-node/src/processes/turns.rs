@@ -1,0 +1,196 @@
+//! Operations on bytes that the worker runs itself: it posts what may go at once, looks for completions in its turns, and
+//! leaves the rest to the pool.
+
+use super::answer::{Refused, list_of, listed, put, space};
+use super::registry::{Registry, Serving};
+use crate::attempt::{Attempted, Flight, MAX_ATTEMPTED};
+use crate::error::OperationError;
+use crate::item::{Change, Transfer};
+use dunlin_fabric::{Fabric, Host, Nanos};
+use dunlin_rpc::{Incoming, Later, PollAgain, PolledService, Reply, Request, Started};
+use dunlin_tier::process::{Problem, ProcessRequest};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// The time for which the worker polls without sleeps for an operation that is under way: some round trips of a network.
+const SPIN: Nanos = 20_000;
+/// The longest pause between two looks at an operation that takes long.
+const LONGEST_PAUSE: Nanos = 1_000_000;
+/// Pauses are this share of the time that the operation has taken, so that it seems to take little longer than it does.
+const PAUSE_SHARE: Nanos = 4;
+
+/// The form of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Nothing,
+    /// The bytes that were read.
+    Bytes,
+    /// The old value of a word.
+    Word,
+    List,
+}
+
+/// The outcome of an attempt.
+enum Tried<F: Fabric> {
+    /// The reply is written, or the request is refused.
+    Done(Result<(), Refused>),
+    UnderWay(Box<Flight<F>>, Form, Serving),
+    Waits,
+}
+
+/// An operation that is under way for a process.
+struct Kept<F: Fabric, P: Fabric> {
+    flight: Box<Flight<F>>,
+    form: Form,
+    call: Incoming<P>,
+    since: Nanos,
+    /// It counts against the limit of the process.
+    _serving: Serving,
+}
+
+/// The operations of the worker.
+pub(super) struct Turns<F: Fabric, P: Fabric> {
+    registry: Arc<Registry<F, P>>,
+    /// One path each, so the number of paths bounds them.
+    kept: Vec<Kept<F, P>>,
+}
+
+impl<F: Fabric, P: Fabric> Turns<F, P> {
+    pub(super) fn new(registry: Arc<Registry<F, P>>) -> Self {
+        Turns { registry, kept: Vec::new() }
+    }
+
+    fn now(&self) -> Nanos {
+        self.registry.tier.fabric().host().now()
+    }
+}
+
+impl<F: Fabric, P: Fabric> PolledService<P> for Turns<F, P> {
+    fn start(&mut self, request: &Request<'_>, reply: &mut Reply<'_>, later: Later<'_, P>) -> Started {
+        let counters = &self.registry.counters;
+        match self.registry.attempt(request, reply).unwrap_or_else(|refused| Tried::Done(Err(refused))) {
+            Tried::Done(outcome) => {
+                counters.at_once.fetch_add(1, Ordering::Relaxed);
+                Started::Answered(self.registry.finish(outcome, reply))
+            }
+            Tried::UnderWay(flight, form, serving) => {
+                counters.later.fetch_add(1, Ordering::Relaxed);
+                let (call, since) = (later.keep(request), self.now());
+                self.kept.push(Kept { flight, form, call, since, _serving: serving });
+                Started::Kept
+            }
+            Tried::Waits => Started::Left,
+        }
+    }
+
+    fn poll(&mut self) -> PollAgain {
+        let (now, node) = (self.now(), self.registry.tier.node());
+        let mut at = 0;
+        while at < self.kept.len() {
+            if self.kept[at].flight.advance(node, now) {
+                let Kept { flight, form, call, .. } = self.kept.swap_remove(at);
+                self.registry.deliver(call, answer(*flight, form, node));
+            } else {
+                at += 1;
+            }
+        }
+        let mut again = PollAgain::Never;
+        for Kept { flight, since, .. } in &self.kept {
+            let age = now.saturating_sub(*since);
+            if age < SPIN {
+                return PollAgain::Busy;
+            }
+            let pause = (age / PAUSE_SHARE).min(LONGEST_PAUSE);
+            let next = now.saturating_add(pause).min(flight.until());
+            again = match again {
+                PollAgain::Until(other) => PollAgain::Until(other.min(next)),
+                _ => PollAgain::Until(next),
+            };
+        }
+        again
+    }
+}
+
+impl<F: Fabric, P: Fabric> Drop for Turns<F, P> {
+    fn drop(&mut self) {
+        let node = self.registry.tier.node();
+        // The callers learn that the operations may have been executed.
+        self.kept.drain(..).for_each(|kept| kept.flight.abandon(node));
+    }
+}
+
+/// Ends an operation whose parts are over; returns its answer.
+fn answer<F: Fabric>(flight: Flight<F>, form: Form, node: &crate::node::Node<F>) -> Result<Vec<u8>, Refused> {
+    if form == Form::List {
+        let (bytes, outcomes) = flight.end_list(node);
+        return Ok(listed(bytes, outcomes));
+    }
+    let (outcome, bytes) = flight.end_one(node);
+    let value = outcome?;
+    Ok(match form {
+        Form::Word => value.to_le_bytes().to_vec(),
+        Form::Bytes => bytes,
+        Form::Nothing | Form::List => Vec::new(),
+    })
+}
+
+impl<F: Fabric, P: Fabric> Registry<F, P> {
+    /// Runs an operation on bytes as far as nothing has to be waited for.
+    fn attempt(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<Tried<F>, Refused> {
+        let process = self.process(request.session)?;
+        let serving = process.serving(self.config.limits.operations)?;
+        let parsed =
+            ProcessRequest::parse(request.function, request.payload).map_err(|_| Problem::Malformed)?;
+        let time = self.time(request.time_left());
+        let (attempted, form) = match parsed {
+            ProcessRequest::Read { length, .. } if u64::from(length) > MAX_ATTEMPTED => {
+                return Ok(Tried::Waits);
+            }
+            ProcessRequest::Read { handle, offset, length } => {
+                let into = Transfer::Read(space(reply, length)?);
+                (process.region(handle)?.within(time).attempt(offset, into), Form::Bytes)
+            }
+            ProcessRequest::Write { handle, offset, bytes } => {
+                (process.region(handle)?.within(time).attempt(offset, Transfer::Write(bytes)), Form::Nothing)
+            }
+            ProcessRequest::FetchAdd { handle, offset, add } => {
+                let change = Transfer::Change(Change::Add(add));
+                (process.region(handle)?.within(time).attempt(offset, change), Form::Word)
+            }
+            ProcessRequest::CompareSwap { handle, offset, expected, swap } => {
+                let change = Transfer::Change(Change::Swap { expected, swap });
+                (process.region(handle)?.within(time).attempt(offset, change), Form::Word)
+            }
+            ProcessRequest::WriteNotify { handle, offset, word_offset, value, bytes } => {
+                let region = process.region(handle)?;
+                (region.within(time).attempt_notify(offset, bytes, word_offset, value), Form::Nothing)
+            }
+            ProcessRequest::Run { operations } => {
+                let attempted = list_of(&process, &operations, time, |list| list.attempt())?;
+                let (bytes, attempted) = attempted;
+                return Ok(match attempted {
+                    Attempted::Done(outcomes) => Tried::Done(
+                        outcomes
+                            .map_err(super::answer::list_problem)
+                            .map_err(Refused::from)
+                            .and_then(|outcomes| put(reply, &listed(bytes, outcomes))),
+                    ),
+                    Attempted::UnderWay(flight) => Tried::UnderWay(flight, Form::List, serving),
+                    Attempted::Waits => Tried::Waits,
+                });
+            }
+            _ => return Err(Problem::Malformed.into()),
+        };
+        Ok(match attempted {
+            Attempted::Done(outcome) => Tried::Done(written(outcome, form, reply)),
+            Attempted::UnderWay(flight) => Tried::UnderWay(flight, form, serving),
+            Attempted::Waits => Tried::Waits,
+        })
+    }
+}
+
+/// Completes the reply to an operation that has ended.
+fn written(outcome: Result<u64, OperationError>, form: Form, reply: &mut Reply<'_>) -> Result<(), Refused> {
+    let value = outcome?;
+    if form == Form::Word { put(reply, &value.to_le_bytes()) } else { Ok(()) }
+}
