@@ -35,6 +35,7 @@ mod lite_graph;
 mod lite_lock;
 mod lite_log;
 mod lite_mapreduce;
+mod outcomes;
 mod rf_rpc;
 mod rf_rpc_10;
 mod rf_rpc_11;
@@ -61,6 +62,7 @@ mod scalerpc_8;
 mod scalerpc_9;
 mod spinning;
 
+use self::outcomes::{Outcomes, say};
 use crate::bypass::Bypass;
 use crate::course::{Counted, CourseError};
 use crate::datagrams::Datagrams;
@@ -728,59 +730,6 @@ impl Run {
                 })
             }
         }
-    }
-}
-
-/// The outcomes of a system's runs.
-struct Outcomes(Vec<(Run, Outcome)>);
-
-impl Outcomes {
-    /// Returns a value of one run; `None` if it was not run.
-    fn get(&self, series: &str, x: u32, value: fn(&Outcome) -> f64) -> Option<f64> {
-        let found = self.0.iter().find(|(run, _)| run.series == series && run.x == x)?;
-        Some(value(&found.1))
-    }
-
-    /// Returns the ratio of two series wherever both were run.
-    fn ratios(&self, title: &str, over: &str, under: &str, value: fn(&Outcome) -> f64) -> Vec<Point> {
-        let ratio = |x| {
-            let predicted = self.get(over, x, value)? / self.get(under, x, value)?;
-            Some(Point { series: title.to_owned(), x, unit: "ratio", predicted, said: None })
-        };
-        self.xs().into_iter().filter_map(ratio).collect()
-    }
-
-    /// Returns the position and height of a series' maximum.
-    fn peak(&self, series: &str, value: fn(&Outcome) -> f64) -> Option<(u32, f64)> {
-        let mine = self.0.iter().filter(|(run, _)| run.series == series);
-        mine.map(|(run, outcome)| (run.x, value(outcome))).max_by(|one, other| one.1.total_cmp(&other.1))
-    }
-
-    /// Returns every run as a point without a statement of the paper.
-    fn as_they_are(&self, unit: &'static str, value: fn(&Outcome) -> f64) -> Vec<Point> {
-        let point = |(run, outcome): &(Run, Outcome)| Point {
-            series: run.series.clone(),
-            x: run.x,
-            unit,
-            predicted: value(outcome),
-            said: None,
-        };
-        self.0.iter().map(point).collect()
-    }
-
-    /// Returns the positions of the runs in ascending order, without duplicates.
-    fn xs(&self) -> Vec<u32> {
-        let mut xs: Vec<u32> = self.0.iter().map(|(run, _)| run.x).collect();
-        xs.sort_unstable();
-        xs.dedup();
-        xs
-    }
-}
-
-/// Attaches a statement of the paper to a point, if it is present.
-fn say(points: &mut [Point], series: &str, x: u32, paper: Paper, source: &'static str) {
-    if let Some(point) = points.iter_mut().find(|point| point.series == series && point.x == x) {
-        point.said = Some((paper, source));
     }
 }
 

@@ -1,6 +1,6 @@
 //! WordCount by worker processes that are attached to a node, beside as many threads of one process without the tier.
 //!
-//! `cargo run --release -p dunlin-app-mapreduce --example measure -- [MIB [WORKERS]]`
+//! `cargo run --release -p dunlin-app-mapreduce --example measure_wordcount -- [MIB [WORKERS]]`
 
 use dunlin_app_mapreduce::{Files, Job, Master, Outcome, WordCount, run_alone, work_for};
 use dunlin_fabric::{Address, Fabric, Scheme};
