@@ -121,7 +121,7 @@ impl<F: Fabric> Board<F> {
         state.is_looked_at = false;
     }
 
-    /// Makes a client that connects with its first call. Does not block.
+    /// Makes a client that connects with its first call. Waits for the hub's lead, and for nothing else.
     pub(crate) fn client(
         &self,
         address: &Address,
@@ -205,7 +205,7 @@ pub(crate) enum Link {
 pub(crate) type Links<F> = [Option<AsyncClient<F>>; 3];
 
 impl<F: Fabric> Node<F> {
-    /// Makes a call of a function of another node's service, and has `done` take its outcome. Does not block.
+    /// Makes a call of a function of another node's service, and has `done` take its outcome. Does not wait for the call.
     pub(crate) fn forward(
         &self,
         (to, link): (NodeId, Link),
@@ -214,17 +214,25 @@ impl<F: Fabric> Node<F> {
         time: Duration,
         done: Done,
     ) {
-        let client = {
-            let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
-            match &mut links[usize::from(to.0)][link as usize] {
-                Some(client) => Ok(client.clone()),
-                place => {
-                    let batching = (link == Link::Services).then(Batching::default);
-                    let client = self.board.client(self.address_of(to), batching, node_client(self));
-                    client.map(|client| place.insert(client).clone())
-                }
-            }
-        };
+        let links = || self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = links()[usize::from(to.0)][link as usize].clone();
+        let client: Result<AsyncClient<F>, ConnectError> = known.map_or_else(
+            || {
+                // Making and dropping a client waits for the hub's lead, so no lock is held meanwhile.
+                let batching = (link == Link::Services).then(Batching::default);
+                let made = self.board.client(self.address_of(to), batching, node_client(self))?;
+                let mut links = links();
+                let place = &mut links[usize::from(to.0)][link as usize];
+                let (client, unused) = match place {
+                    Some(first) => (first.clone(), Some(made)),
+                    None => (place.insert(made).clone(), None),
+                };
+                drop(links);
+                drop(unused);
+                Ok(client)
+            },
+            Ok,
+        );
         match client {
             Ok(client) => self.board.call(&client, function, bytes, time, done),
             Err(error) => {

@@ -43,12 +43,11 @@ impl<F: Fabric> Drop for Running<F> {
         self.node.paths.clear();
         self.node.clients.iter().chain(&self.node.waiters).for_each(|clients| clients.clear());
         self.node.board.close();
-        self.node
-            .links
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .iter_mut()
-            .for_each(|links| *links = Default::default());
+        // Dropping a client waits, so no lock is held meanwhile.
+        let mut links = self.node.links.lock().unwrap_or_else(PoisonError::into_inner);
+        let unused: Vec<_> = links.iter_mut().map(std::mem::take).collect();
+        drop(links);
+        drop(unused);
         self.node.callers.iter().flatten().for_each(|clients| clients.clear());
         drop(self.server.take());
         self.tasks.drain(..).for_each(Task::join);
