@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 pub mod client;
+mod combine;
 mod connect;
 pub mod error;
 mod grouped;

@@ -13,7 +13,6 @@ mod calls;
 mod client;
 pub(crate) mod combined;
 mod handle;
-pub(crate) mod lead;
 mod locked;
 mod memory;
 mod places;

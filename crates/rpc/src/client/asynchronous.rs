@@ -1,6 +1,6 @@
 //! The asynchronous client: futures for any executor, over the same engine as the synchronous client.
 //!
-//! All asynchronous clients of a process share a hub: one engine behind the lead (`share/lead.rs`), the tickets of all
+//! All asynchronous clients of a process share a hub: one engine behind the lead (`combine/lead.rs`), the tickets of all
 //! calls, and one wake thread, which starts with the first future that has to wait for an event. The thread arms and
 //! polls with the lead, and sleeps on the doorbell without it. A future of a busy plan wakes itself instead, and
 //! polling it makes the progress. Each thread that leads makes progress for all.
@@ -12,7 +12,7 @@
 //! | `route.rs` | the way of a call to its lane |
 //! | `connection.rs`, `ready.rs` | connecting, and tasks that wait for a connection |
 //! | `wake.rs` | the wake thread |
-//! | `../../share/combined/tickets/pool.rs`, `waker.rs` | the tickets, and the wakers of their tasks |
+//! | `../../combine/tickets/pool.rs`, `waker.rs` | the tickets, and the wakers of their tasks |
 
 mod call;
 mod connection;

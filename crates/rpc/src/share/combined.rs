@@ -8,9 +8,6 @@
 //! | `../threads.rs` | which thread uses which queue pair | section 5.2, algorithm 1 |
 //! | `../../path/credits.rs` | credits of a queue pair, at both ends | section 5.1 |
 
-pub(crate) mod tickets;
-
-use self::tickets::{Capacity, Delivery, Leader, PrepareError, Seat, Side, TicketId, Tickets, Withdrawal};
 use super::handle::MAX_SEATS;
 use super::strand::{Core, Entry, LeadGuard, Policy, Strand, lines_of};
 use crate::client::config::ClientConfig;
@@ -18,6 +15,9 @@ use crate::client::core::CallId;
 use crate::client::lane::SubmitError;
 use crate::client::slots::Sink;
 use crate::client::within::Time;
+use crate::combine::tickets::{
+    Capacity, Delivery, Leader, PrepareError, Seat, Side, TicketId, Tickets, Withdrawal,
+};
 use crate::error::{CallError, Cause};
 use crate::limits::MAX_STRANDS;
 use crate::path::call_id::CallEnds;

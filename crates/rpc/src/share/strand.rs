@@ -13,10 +13,10 @@
 //! * A parked thread waits until the next time at which the connection is due, and until its own deadline.
 
 use super::handle::{MAX_SEATS, Places};
-use super::lead::{Lead, Leading, Led, Look, Next, Waiters, Watch};
 use crate::client::config::ClientConfig;
 use crate::client::synchronous::Client;
 use crate::client::within::Time;
+use crate::combine::lead::{Lead, Leading, Led, Look, Next, Waiters, Watch};
 use crate::error::CallError;
 use dunlin_fabric::{Armed, Fabric, Host, Nanos, Parker, Site, ThreadDomain, Unparker, Waker, Work};
 use std::fmt::Debug;

@@ -1,7 +1,7 @@
 //! The hub: the engine of all asynchronous clients behind the lead, and the tickets of their calls.
 //!
 //! A thread that makes or polls a call takes the lead if it is free, and makes progress for all. Otherwise it leaves
-//! its call as a ticket (`share/combined/tickets/pool.rs`) and goes on: whoever leads sends the call, writes its result
+//! its call as a ticket (`combine/tickets/pool.rs`) and goes on: whoever leads sends the call, writes its result
 //! into the ticket, and wakes its task. Nobody waits for the lead to make or poll a call. Connecting, closing and
 //! questions about the tuning do.
 //!
@@ -11,10 +11,10 @@ use super::route::{Lane, Route, To};
 use crate::client::core::{CallId, Core};
 use crate::client::lane::SubmitError;
 use crate::client::slots::Sink;
+use crate::combine::lead::{Lead, Leading, Led, Look, Waiters, Watch};
+use crate::combine::tickets::{Delivery, Leader, Pool, PrepareError, Side, TicketId};
 use crate::error::{CallError, Cause, ConnectError};
 use crate::plan::CompletionMode;
-use crate::share::combined::tickets::{Delivery, Leader, Pool, PrepareError, Side, TicketId};
-use crate::share::lead::{Lead, Leading, Led, Look, Waiters, Watch};
 use dunlin_fabric::{Buffer, Fabric, Host, Nanos, Signal, Site, Task, ThreadDomain, WaitMode, Waker as _};
 use std::collections::BTreeMap;
 use std::fmt;

@@ -6,7 +6,7 @@ use super::super::model_checks::{
     check, fails,
 };
 use super::*;
-use crate::share::combined::tickets::Delivery;
+use crate::combine::tickets::Delivery;
 use loom::sync::atomic as model;
 use std::sync::atomic::AtomicBool;
 use std::task::Wake;

@@ -9,12 +9,12 @@ word!(model::AtomicU64, u64);
 /// A word of the model checker. loom remembers one access for each word, so a thread that loads a word and then
 /// changes it hides the loads of other threads, and loom does not try the other order. Here each access first
 /// changes a second word, without any order: loom tries all orders of these changes.
-pub(in crate::share) struct Counted<W> {
+pub(crate) struct Counted<W> {
     word: W,
     accesses: model::AtomicU32,
 }
 
-pub(in crate::share) type Half = Counted<model::AtomicU32>;
+pub(crate) type Half = Counted<model::AtomicU32>;
 
 impl<W> Counted<W> {
     fn word(&self) -> &W {
@@ -48,7 +48,7 @@ macro_rules! counted {
 counted!(model::AtomicU32, u32);
 counted!(model::AtomicU64, u64);
 
-pub(in crate::share) const PUSH: u8 = 1;
+pub(crate) const PUSH: u8 = 1;
 const TAKE: u8 = 2;
 pub(super) const FINISH: u8 = 3;
 pub(super) const RESULT: u8 = 4;
@@ -63,7 +63,7 @@ pub(super) const AFTER_WAIT: u8 = 12;
 pub(super) const BEFORE_SCAN: u8 = 13;
 
 /// The model checker's words, with one order weakened: none for 0.
-pub(in crate::share) struct Checked<const WEAK: u8>;
+pub(crate) struct Checked<const WEAK: u8>;
 
 const fn unless(weak: bool, order: Ordering) -> Ordering {
     if weak { Ordering::Relaxed } else { order }
@@ -97,19 +97,19 @@ impl<const WEAK: u8> Memory for Checked<WEAK> {
     }
 }
 
-pub(in crate::share) fn table<const WEAK: u8>(seats: u16, window: u16) -> Arc<Tickets<Checked<WEAK>>> {
+pub(crate) fn table<const WEAK: u8>(seats: u16, window: u16) -> Arc<Tickets<Checked<WEAK>>> {
     Tickets::with_memory(Capacity { seats, window, lists: 1, longest: 100 })
 }
 
 /// Runs a model in all orders with at most `preemptions` pre-emptions; it returns whether all was right.
-pub(in crate::share) fn check(preemptions: usize, run: impl Fn() -> bool + Send + Sync + 'static) {
+pub(crate) fn check(preemptions: usize, run: impl Fn() -> bool + Send + Sync + 'static) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(preemptions);
     model.check(move || assert!(run()));
 }
 
 /// Returns whether some order makes the model return that something was wrong.
-pub(in crate::share) fn fails(preemptions: usize, run: impl Fn() -> bool + Send + Sync + 'static) -> bool {
+pub(crate) fn fails(preemptions: usize, run: impl Fn() -> bool + Send + Sync + 'static) -> bool {
     let wrong = Arc::new(AtomicBool::new(false));
     let seen = wrong.clone();
     let run = move || {

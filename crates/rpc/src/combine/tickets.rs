@@ -41,7 +41,7 @@
 //! Calls of one seat on one list are begun in the order in which they were pushed.
 
 mod leader;
-pub(in crate::share) mod memory;
+pub(crate) mod memory;
 mod owner;
 mod pool;
 mod seat;
@@ -417,6 +417,6 @@ impl<M: Memory> fmt::Debug for Tickets<M> {
 }
 
 #[cfg(test)]
-pub(in crate::share) mod model_checks;
+pub(crate) mod model_checks;
 #[cfg(test)]
 mod tests;

@@ -1,7 +1,7 @@
 use super::*;
-use crate::share::combined::tickets::memory::Word;
-use crate::share::combined::tickets::model_checks::{Checked, Half, check, fails, table};
-use crate::share::combined::tickets::{Capacity, Delivery, Leader, TicketId, Tickets, Withdrawal};
+use crate::combine::tickets::memory::Word;
+use crate::combine::tickets::model_checks::{Checked, Half, check, fails, table};
+use crate::combine::tickets::{Capacity, Delivery, Leader, TicketId, Tickets, Withdrawal};
 use dunlin_fabric_sim::Sim;
 use loom::sync::atomic as model;
 use std::collections::BTreeSet;
@@ -104,7 +104,7 @@ fn push_and_lead<const RETRY: bool, const LOOK: bool>(threads: u16, repetitions:
     let lock =
         Lead::<_, _, ModelLock<_, RETRY, LOOK>>::with_lock(counting, ListWatch(tickets.clone()), repetitions);
     let lead = loom::sync::Arc::new(lock);
-    let run = |mut seat: crate::share::combined::tickets::Seat<Words>,
+    let run = |mut seat: crate::combine::tickets::Seat<Words>,
                lead: &Lead<Counting, ListWatch, ModelLock<Counting, RETRY, LOOK>>| {
         let id = seat.prepare(0, 0, &[1]).unwrap();
         seat.push(id, 0);

@@ -1,5 +1,5 @@
 use super::*;
-use crate::share::combined::tickets::Delivery;
+use crate::combine::tickets::Delivery;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
