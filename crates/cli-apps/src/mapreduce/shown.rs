@@ -17,10 +17,13 @@ pub(super) trait Shown {
     fn row(key: &[u8], value: &[u8]) -> Row;
 }
 
+/// A result in the order of the table: score, key, value.
+type Ranked = (u64, Reverse<Vec<u8>>, Vec<u8>);
+
 /// The results with the highest scores; of equal ones the first keys.
 pub(super) struct Top {
     most: usize,
-    heap: BinaryHeap<Reverse<(u64, Reverse<Vec<u8>>, Vec<u8>)>>,
+    heap: BinaryHeap<Reverse<Ranked>>,
 }
 
 impl Top {
