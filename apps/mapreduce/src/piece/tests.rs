@@ -53,7 +53,9 @@ fn run(bytes: Vec<u8>, partition: (u32, u32), chunk: usize) -> Result<Run<Memory
     Run::open(Piece::new(1, 2), memory(bytes), partition, AGREEMENT, chunk)
 }
 
-fn entries(bytes: Vec<u8>) -> Result<Vec<(Vec<u8>, Vec<u8>)>, MapReduceError> {
+type Entries = Vec<(Vec<u8>, Vec<u8>)>;
+
+fn entries(bytes: Vec<u8>) -> Result<Entries, MapReduceError> {
     let mut all = Vec::new();
     run(bytes, (0, 1), 64)?.for_each(|key, value| {
         all.push((key.to_vec(), value.to_vec()));
@@ -62,7 +64,7 @@ fn entries(bytes: Vec<u8>) -> Result<Vec<(Vec<u8>, Vec<u8>)>, MapReduceError> {
     Ok(all)
 }
 
-type Emitted = Vec<Vec<(Vec<u8>, Vec<u8>)>>;
+type Emitted = Vec<Entries>;
 
 fn emitted() -> impl Strategy<Value = Emitted> {
     let key = prop_oneof![
@@ -107,10 +109,10 @@ proptest! {
         }
         expected.remove(&b"out"[..]);
         // A value that is alone is not sorted.
-        let sorted = |entries: Vec<(Vec<u8>, Vec<u8>)>| entries.into_iter().map(|(key, mut value)| {
+        let sorted = |entries: Entries| entries.into_iter().map(|(key, mut value)| {
             value.sort_unstable();
             (key, value)
-        }).collect::<Vec<_>>();
+        }).collect::<Entries>();
         let found = sorted(entries(all(&emitted, partitions, chunk)).unwrap());
         prop_assert_eq!(found, expected.into_iter().collect::<Vec<_>>());
     }
