@@ -170,13 +170,12 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "answer_of_the_last_call",
-        file: "crates/rpc/src/share/combined/tickets/seat.rs",
+        file: "crates/rpc/src/combine/tickets/owner.rs",
         from: "                TAKEN => ((TAKEN, ABANDONED), Withdrawal::MaybeExecuted),
                 DONE => return",
         to: "                TAKEN if dunlin_fabric::mutant(\"answer_of_the_last_call\") => {
                     ticket.state.store(state(id.generation.wrapping_sub(1) & GENERATIONS, FREE), Ordering::Relaxed);
-                    self.free.push(slot);
-                    return Withdrawal::MaybeExecuted;
+                    return (Withdrawal::MaybeExecuted, Left::Free);
                 }
                 TAKEN => ((TAKEN, ABANDONED), Withdrawal::MaybeExecuted),
                 DONE => return",
@@ -253,8 +252,8 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "slice_missed_asleep",
         file: "crates/rpc/src/server/worker.rs",
-        from: "        let mut until = until.min(spin_until).min(self.groups_wake_at());",
+        from: "        let until = until.min(spin_until).min(self.groups_wake_at());",
         to: "        let due = if dunlin_fabric::mutant(\"slice_missed_asleep\") { Nanos::MAX } else { self.groups_wake_at() };
-        let mut until = until.min(spin_until).min(due);",
+        let until = until.min(spin_until).min(due);",
     },
 ];
