@@ -1,4 +1,4 @@
-//! What a worker needs of its surroundings: the master's ear, and memory that other workers read.
+//! The surroundings of a worker: requests to the master, and memory that other workers read.
 
 use crate::error::MapReduceError;
 use crate::message::{Answer, Piece, Request};

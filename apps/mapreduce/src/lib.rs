@@ -11,7 +11,7 @@
 //!     Request, Answer           messages of workers and master                                   message.rs
 //!   work                        a worker's threads                                               worker.rs
 //!     Table, Run, reduce, merge sorted runs                                                      piece.rs
-//!   Cluster                     what a worker needs of its surroundings                          cluster.rs
+//!   Cluster                     the surroundings of a worker                                     cluster.rs
 //!     OverTier                  all calls of the tier                                            over_tier.rs
 //! Program                       functions of a job                                               program.rs
 //!   WordCount, Grep, Index      those that come with the engine                                  programs.rs

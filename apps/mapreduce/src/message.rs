@@ -1,4 +1,4 @@
-//! What workers and the master say to each other.
+//! Messages between workers and the master.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! What a user writes: the functions of a job.
+//! The functions of a job, which a user writes.
 
 /// The input of one map task.
 #[derive(Clone, Copy, Debug)]

@@ -1,4 +1,4 @@
-//! The master's table of tasks, without I/O: who does what, and what has to be done again.
+//! The master's table of tasks, without I/O: the worker of each task, and the tasks that are repeated.
 
 use crate::message::{Assignment, Piece, Report};
 use dunlin_fabric::Nanos;

@@ -110,7 +110,7 @@ pub trait AnyServices: AnyTier {
 /// A function of a service that is served, by whichever way. Dropping it ends the registration.
 pub trait AnyCalls: Send + Sync + 'static {
     /// Receives one call into `buffer`, passes the caller's principal and the request to `answer`, and replies with its
-    /// bytes; refuses the call if there are none. Blocks until there is a call.
+    /// bytes. Without bytes the call is refused. Blocks until a call comes.
     ///
     /// # Errors
     /// The node has ended, or the call is longer than the buffer. A reply that could not be sent is no error: its caller

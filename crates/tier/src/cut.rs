@@ -98,7 +98,7 @@ pub struct Cut {
     pub at: u64,
 }
 
-/// The parts of an operation, in the order of the caller's buffer. The default has none.
+/// The parts of an operation, in the order of the caller's buffer. The default value is an operation without parts.
 #[derive(Clone, Debug, Default)]
 pub struct Cuts<'a> {
     pieces: &'a [Piece],

@@ -2,6 +2,10 @@
 
 use dunlin_command_testing::{Ended, Folder, Running, dunlin, unique};
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// No step takes so long: it hangs.
+const HANG: Duration = Duration::from_secs(60);
 
 fn mapreduce(words: &[&str]) -> Ended {
     dunlin([&["apps", "mapreduce"], words].concat())
@@ -91,9 +95,9 @@ fn killed_workers_have_their_tasks_done_again() {
         worker.end();
     };
     kill(workers.next());
-    let begin = std::time::Instant::now();
+    let begin = Instant::now();
     while !String::from_utf8_lossy(&dunlin(["tier", "ls", "--node", &attach]).well().out).contains("count/") {
-        assert!(begin.elapsed() < std::time::Duration::from_secs(60), "no region of the job");
+        assert!(begin.elapsed() < HANG, "no region of the job");
         if std::fs::exists(&out).expect("it can be looked up") {
             break;
         }
@@ -108,6 +112,14 @@ fn killed_workers_have_their_tasks_done_again() {
     assert!(!dunlin(["tier", "ls", "--node", &attach]).well().text().contains("count/"), "regions are freed");
     node.signal("KILL");
     node.end();
+}
+
+/// Waits until a number of processes is attached to a node.
+fn await_processes(node: &str, count: usize) {
+    let begin = Instant::now();
+    while dunlin(["node", "status", "--node", node]).well().text().matches("user-").count() != count {
+        assert!(begin.elapsed() < HANG, "not {count} processes");
+    }
 }
 
 #[test]
@@ -129,8 +141,10 @@ fn errors_say_what_to_do() {
     mapreduce(&late).failed(1, &["no master", "without --work"]);
     // A signal ends a worker that waits for its master.
     let words = ["apps", "mapreduce", "wordcount", &path, "--job", "x", "--work", "--node", &attach];
+    // The command that asks is attached itself, so it sees one process, and two when the worker is attached.
+    await_processes(&attach, 1);
     let waiting = Running::start(words);
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    await_processes(&attach, 2);
     waiting.signal("INT");
     assert_eq!(waiting.end().code(), Some(130));
     node.signal("KILL");

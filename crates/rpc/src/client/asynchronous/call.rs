@@ -14,7 +14,7 @@ use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
-/// A busy future looks at the clock once in so many polls: a power of two.
+/// The number of polls after which a busy future reads the clock: a power of two.
 const CLOCK_EVERY: u32 = 64;
 
 /// A call with a ticket.
@@ -27,7 +27,7 @@ struct Pending {
     polls: u32,
     /// How long it waits for a connection; `None` if it does not.
     patience: Option<Patience>,
-    /// The key among the tasks that wait for a connection; 0 if it has none.
+    /// The key of this call among the tasks that wait for a connection; 0 for a call that does not wait.
     number: u64,
 }
 

@@ -219,8 +219,8 @@ impl<M: Memory> Leader<M> {
         Some(ticket)
     }
 
-    /// Gives a begun call back to its owner, who may push it again. Nothing of the call may have been sent. Returns
-    /// whether the owner has it; not if it has given the call up, or the id names no begun call.
+    /// Gives a begun call back to its owner, who may push it again. The caller has sent nothing of it.
+    /// Returns false if the owner has given the call up, or if the id names no begun call.
     pub(crate) fn return_begun(&mut self, id: TicketId) -> bool {
         let Some((ticket, _)) = self.begun(id) else { return false };
         let is_returned = ticket.state.exchange(id.at(TAKEN), id.at(RETURNED), M::FINISH).is_ok();

@@ -2,8 +2,8 @@
 //! each call claims a ticket of its own, by one compare-and-swap, and keeps it until its result is taken.
 //!
 //! Tickets lie in slabs of 64. A word of bits for each slab says which are free, another one which were given up and
-//! are still the leader's to free. Who clears a bit has the ticket. A slab is allocated when all before it are in use,
-//! and kept.
+//! are still the leader's to free. The thread that clears a bit has the ticket. A slab is allocated when all before it
+//! are in use, and kept.
 
 use super::memory::{Memory, Processor, Word};
 use super::owner::{Left, Outcome};
@@ -181,7 +181,7 @@ impl<X, M: Memory> Pool<X, M> {
         self.cells.get(slab)?.get()?.get(slot as usize)
     }
 
-    /// What the hub keeps with a ticket.
+    /// Returns the hub's part of a ticket.
     #[inline]
     pub(crate) fn extra(&self, id: TicketId) -> Option<&X> {
         Some(&self.cell(id.index)?.extra)
