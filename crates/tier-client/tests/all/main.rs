@@ -10,3 +10,4 @@ mod processes;
 mod service;
 mod services;
 mod turns;
+mod users;
