@@ -402,8 +402,9 @@ impl<F: Fabric> Suite<F> {
         Suite { fabric, scheme, address: named, two_processes: true, applicable, withheld }
     }
 
-    /// Runs the command line: words select cases by part of their name, `--list` lists them. Fails if a case
-    /// fails, or if the number of cases that apply differs from [`applicable`](Suite::applicable).
+    /// Runs the command line: words select cases by part of their name, `--list` lists them, and
+    /// `--one-process` leaves out the runs with the second role in a process of its own. Fails if a case fails,
+    /// or if the number of cases that apply differs from [`applicable`](Suite::applicable).
     pub fn main(&self) -> ExitCode {
         let arguments: Vec<String> = std::env::args().skip(1).collect();
         if let [play, case, address] = &arguments[..]
@@ -411,7 +412,8 @@ impl<F: Fabric> Suite<F> {
         {
             return self.second(case, address);
         }
-        let list = arguments.iter().any(|argument| argument == "--list");
+        let has = |flag: &str| arguments.iter().any(|argument| argument == flag);
+        let (list, one_process) = (has("--list"), has("--one-process"));
         let only: Vec<String> = arguments.into_iter().filter(|a| !a.starts_with('-')).collect();
         if list {
             for case in cases::<F>() {
@@ -422,7 +424,7 @@ impl<F: Fabric> Suite<F> {
         let withheld = (self.withheld)(&(self.fabric)());
         let options = Options { only, withheld, ..Options::default() };
         let mut good = self.in_process(&options);
-        if self.two_processes {
+        if self.two_processes && !one_process {
             good &= self.across(&options);
         }
         if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
