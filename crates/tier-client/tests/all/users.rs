@@ -3,9 +3,9 @@
 
 use crate::common::{Child, HANG, attach, attach_address, bytes_of, config, fabric, serve, tag, wait};
 use dunlin_fabric_shm::{AllowPolicy, ShmConfig, ShmFabric};
-use dunlin_tier_client::{AttachConfig, AttachError, Lmr, RequestError, Rights, Spec, Tier};
 use dunlin_tier::RecordError;
 use dunlin_tier::message::Refusal;
+use dunlin_tier_client::{AttachConfig, AttachError, Lmr, RequestError, Rights, Spec, Tier};
 use dunlin_tier_node::{ProcessConfig, ProcessServer};
 use rustix::fs::Uid;
 use std::collections::BTreeMap;
@@ -111,7 +111,8 @@ fn an_admitted_user_has_what_is_granted_and_no_byte_more() {
     let owner = attach(&attach_address(&tag, "one"));
     let regions = ["before", "common", "private"].map(|name| {
         let spec = Spec::on("one").named(name);
-        let spec = if name == "common" { spec.grant("guest", Rights::READ.with(Rights::WRITE)) } else { spec };
+        let spec =
+            if name == "common" { spec.grant("guest", Rights::READ.with(Rights::WRITE)) } else { spec };
         let region = owner.malloc(4096, spec).unwrap();
         region.write(0, &[CANARY; 4096]).unwrap();
         region
