@@ -8,6 +8,7 @@
 //! ```text
 //! Name ── home node (hash) ──> LmrId ──> Record at a master's node: pieces, grants, mappers
 //!                                           │ map: rights checked, mapper listed
+//! View of the members ── alive ──> homes of names; founders ──> owners of locks
 //! Handle of one process ──> HandleTable: rights, bounds ──> Cuts: (node, extent, offset, length)
 //! ```
 #![forbid(unsafe_code)]
@@ -19,6 +20,7 @@ pub mod cut;
 pub mod exchange;
 pub mod handles;
 pub mod lock;
+pub mod membership;
 pub mod message;
 pub mod name;
 pub mod place;
@@ -35,6 +37,7 @@ pub use call::CallHead;
 pub use cut::{Cut, Cuts, Layout, LayoutError};
 pub use exchange::{Act, Exchange, ExchangeLimits, Remains};
 pub use handles::{Handle, HandleTable, MapTicket, Operation, TableError};
+pub use membership::{Epoch, Member, MemberState, View};
 pub use name::{MAX_NAME, Name, NameError, home};
 pub use place::{LmrId, NodeId, Piece};
 pub use qos::Priority;
