@@ -13,6 +13,7 @@ pub use problem::Problem;
 
 use self::list::ListedOperation;
 use crate::codec::{Reader, Writer};
+use crate::membership::MemberState;
 use crate::message::Malformed;
 use crate::name::Name;
 use crate::record::Listing;
@@ -448,6 +449,19 @@ pub struct ProcessStatus {
     pub connections: u16,
 }
 
+/// A node in a [`NodeStatus`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberStatus {
+    /// Its name.
+    pub name: String,
+    /// The address of its service.
+    pub address: String,
+    /// The number of the view with which this life of it joined.
+    pub incarnation: u64,
+    /// Its state.
+    pub state: MemberState,
+}
+
 /// The most processes that a [`NodeStatus`] lists.
 pub const MAX_LISTED_PROCESSES: usize = 1000;
 
@@ -466,8 +480,14 @@ pub struct NodeStatus {
     pub answered: u64,
     /// Requests of processes that it has refused.
     pub refused: u64,
-    /// The names of all nodes of the list.
+    /// The names of all nodes that are alive in the node's view.
     pub nodes: Vec<String>,
+    /// The number of the node's view; 0 for a list that does not change.
+    pub epoch: u64,
+    /// All nodes of the view, also those that are dead or have left.
+    pub members: Vec<MemberStatus>,
+    /// The last failure to reach the directory, in words; empty without one.
+    pub trouble: String,
     /// Attached processes, at most [`MAX_LISTED_PROCESSES`].
     pub processes: Vec<ProcessStatus>,
 }
@@ -482,6 +502,11 @@ impl NodeStatus {
         writer = writer.u16(self.nodes.len() as u16);
         for node in &self.nodes {
             writer = writer.text(node.as_bytes());
+        }
+        writer = writer.u64(self.epoch).text(self.trouble.as_bytes()).u16(self.members.len() as u16);
+        for one in &self.members {
+            writer = writer.text(one.name.as_bytes()).text(one.address.as_bytes()).u64(one.incarnation);
+            writer = writer.u8(one.state as u8);
         }
         writer = writer.u16(self.processes.len() as u16);
         for one in &self.processes {
@@ -498,13 +523,31 @@ impl NodeStatus {
         let (memory, free, dirty) = (reader.u64()?, reader.u64()?, reader.u64()?);
         let (answered, refused) = (reader.u64()?, reader.u64()?);
         let nodes = (0..reader.u16()?).map(|_| reader.string()).collect::<Result<_, _>>()?;
+        let (epoch, trouble, count) = (reader.u64()?, reader.string()?, reader.u16()?);
+        let mut member = || {
+            let (name, address, incarnation) = (reader.string()?, reader.string()?, reader.u64()?);
+            Ok(MemberStatus { name, address, incarnation, state: reader.member_state()? })
+        };
+        let members = (0..count).map(|_| member()).collect::<Result<_, _>>()?;
         let count = reader.u16()?;
         let process = |_| {
             let (process, principal) = (reader.u32()?, reader.string()?);
             Ok(ProcessStatus { process, principal, handles: reader.u32()?, connections: reader.u16()? })
         };
         let processes = (0..count).map(process).collect::<Result<_, _>>()?;
-        reader.end(NodeStatus { node, memory, free, dirty, answered, refused, nodes, processes })
+        reader.end(NodeStatus {
+            node,
+            memory,
+            free,
+            dirty,
+            answered,
+            refused,
+            nodes,
+            epoch,
+            members,
+            trouble,
+            processes,
+        })
     }
 }
 

@@ -1,6 +1,5 @@
 //! All runs of a directory and three nodes, one of which joins, with one restart of a node, one of the directory, two nodes
-//! declared dead at any time, and one answer lost. Answers arrive late,
-//! also those of an earlier life of the directory.
+//! declared dead at any time, and one answer lost. Answers arrive late, also those of an earlier life of the directory.
 
 #![allow(clippy::disallowed_types)]
 
@@ -151,7 +150,7 @@ impl Run {
         }
     }
 
-    fn deliver(&mut self, node: usize, bug: Bug) -> Result<Option<News>, String> {
+    fn deliver(&mut self, node: usize) -> Result<Option<News>, String> {
         let Some(answer) = self.answers[node].take() else { return Ok(None) };
         let standing = &mut self.nodes[node];
         let (before, number) = (standing.view.epoch, standing.number);
@@ -178,7 +177,7 @@ impl Run {
                 let standing = &self.nodes[node];
                 let (was_out, is_first, last) =
                     (standing.joined.is_none(), standing.number.is_none(), self.incarnations[node]);
-                self.deliver(node, bug)?;
+                self.deliver(node)?;
                 let now = self.nodes[node].joined.map(|(_, now)| now).filter(|_| was_out);
                 // A directory that nobody has told of the last life cannot know what is greater.
                 if now.is_some_and(|now| now == last || now < last && !is_first) {
@@ -241,7 +240,7 @@ impl Run {
                     if run.answers[node].is_none() {
                         run.ask(node, bug);
                     }
-                    if let Some(News::Refused(MemberRefusal::Number(_))) = run.deliver(node, bug)? {
+                    if let Some(News::Refused(MemberRefusal::Number(_))) = run.deliver(node)? {
                         // It has to start again.
                         run.restart_node(node);
                     }
@@ -291,7 +290,7 @@ fn explore(bug: Bug, depth: usize) -> Result<usize, (Vec<Step>, String)> {
 
 #[test]
 fn no_epoch_has_two_views_and_all_nodes_come_back() {
-    match explore(Bug::None, 6) {
+    match explore(Bug::None, 7) {
         Ok(states) => assert!(states > 10_000, "{states} states"),
         Err((path, error)) => panic!("{error}\nafter {path:#?}"),
     }

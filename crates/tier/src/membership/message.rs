@@ -113,7 +113,7 @@ pub enum MemberReply {
 }
 
 impl Writer {
-    fn epoch(self, epoch: Epoch) -> Self {
+    pub(crate) fn epoch(self, epoch: Epoch) -> Self {
         self.u64(epoch.number).u64(epoch.directory)
     }
 
@@ -133,8 +133,17 @@ impl Writer {
 }
 
 impl Reader<'_> {
-    fn epoch(&mut self) -> Result<Epoch, Malformed> {
+    pub(crate) fn epoch(&mut self) -> Result<Epoch, Malformed> {
         Ok(Epoch { number: self.u64()?, directory: self.u64()? })
+    }
+
+    pub(crate) fn member_state(&mut self) -> Result<MemberState, Malformed> {
+        match self.u8()? {
+            0 => Ok(MemberState::Alive),
+            1 => Ok(MemberState::Dead),
+            2 => Ok(MemberState::Left),
+            _ => Err(Malformed),
+        }
     }
 
     fn identity(&mut self) -> Result<Identity, Malformed> {
@@ -150,12 +159,7 @@ impl Reader<'_> {
         let (mut members, mut names): (Vec<Member>, _) = (Vec::with_capacity(count), BTreeSet::new());
         for _ in 0..count {
             let (node, identity, incarnation) = (self.node()?, self.identity()?, self.epoch()?);
-            let state = match self.u8()? {
-                0 => MemberState::Alive,
-                1 => MemberState::Dead,
-                2 => MemberState::Left,
-                _ => return Err(Malformed),
-            };
+            let state = self.member_state()?;
             let is_next = members.last().is_none_or(|last| last.node < node);
             if !is_next
                 || incarnation > epoch

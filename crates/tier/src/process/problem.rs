@@ -85,6 +85,15 @@ pub enum Problem {
     Locks(u32),
     /// The process does not have the lock.
     NotHeld,
+    /// A node is dead or has left, in the view of this number.
+    Dead {
+        /// The name of the node.
+        node: String,
+        /// The number of the view.
+        epoch: u64,
+        /// Whether bytes may have been changed.
+        may_have_executed: bool,
+    },
     /// Another failure, in words.
     Other {
         /// The words, at most 255 bytes.
@@ -140,6 +149,9 @@ impl Problem {
                 kind(32).u8(u8::from(*may_have_executed)).text(cut(node))
             }
             Problem::Skipped(node) => kind(33).text(cut(node)),
+            Problem::Dead { node, epoch, may_have_executed } => {
+                kind(35).u64(*epoch).u8(u8::from(*may_have_executed)).text(cut(node))
+            }
             Problem::InList { place, problem } => {
                 let mut writer = kind(IN_LIST).u16(*place);
                 writer.0.extend_from_slice(&problem.encode());
@@ -220,6 +232,10 @@ impl Problem {
                 Problem::Deadline { node: reader.string()?, may_have_executed }
             }
             33 => Problem::Skipped(reader.string()?),
+            35 => {
+                let (epoch, may_have_executed) = (reader.u64()?, reader.flag()?);
+                Problem::Dead { node: reader.string()?, epoch, may_have_executed }
+            }
             IN_LIST => {
                 let place = reader.u16()?;
                 if reader.0.first() == Some(&IN_LIST) {

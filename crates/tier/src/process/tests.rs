@@ -1,6 +1,7 @@
 use super::*;
 use crate::access::AccessError;
 use crate::handles::TableError;
+use crate::membership::MemberState;
 use crate::message::Refusal;
 use crate::record::{Listed, RecordError};
 use crate::rights::Principal;
@@ -120,6 +121,9 @@ fn plain_problem() -> impl Strategy<Value = Problem> {
         ("[a-z]{0,255}", any::<bool>())
             .prop_map(|(node, may_have_executed)| Problem::Deadline { node, may_have_executed }),
         "[a-z]{1,255}".prop_map(Problem::Skipped),
+        ("[a-z]{1,255}", any::<u64>(), any::<bool>()).prop_map(|(node, epoch, may_have_executed)| {
+            Problem::Dead { node, epoch, may_have_executed }
+        }),
         prop::collection::vec(any::<u8>(), 1..=255)
             .prop_map(|service| Problem::Registered(Name::new(service).unwrap())),
         any::<u16>().prop_map(Problem::Services),
@@ -147,16 +151,25 @@ fn status() -> impl Strategy<Value = NodeStatus> {
         },
     );
     let nodes = prop::collection::vec("[a-z]{1,20}", 0..5);
-    (any::<[u64; 5]>(), nodes, prop::collection::vec(process, 0..5)).prop_map(
-        |([memory, free, dirty, answered, refused], nodes, processes)| NodeStatus {
-            node: "node".to_owned(),
-            memory,
-            free,
-            dirty,
-            answered,
-            refused,
-            nodes,
-            processes,
+    let states = prop_oneof![Just(MemberState::Alive), Just(MemberState::Dead), Just(MemberState::Left)];
+    let member = ("[a-z]{1,20}", "[a-z:0-9]{1,20}", any::<u64>(), states)
+        .prop_map(|(name, address, incarnation, state)| MemberStatus { name, address, incarnation, state });
+    let members = (prop::collection::vec(member, 0..4), ".{0,40}");
+    (any::<[u64; 6]>(), nodes, members, prop::collection::vec(process, 0..5)).prop_map(
+        |([memory, free, dirty, answered, refused, epoch], nodes, (members, trouble), processes)| {
+            NodeStatus {
+                epoch,
+                members,
+                trouble,
+                node: "node".to_owned(),
+                memory,
+                free,
+                dirty,
+                answered,
+                refused,
+                nodes,
+                processes,
+            }
         },
     )
 }
