@@ -33,6 +33,9 @@ pub enum Request {
         name: Name,
         /// The region.
         id: LmrId,
+        /// The view of the node that asks. The home must have the same: in another one, that node has told its names
+        /// already.
+        epoch: Epoch,
     },
     /// To a name's home: find the region of a name.
     Lookup {
@@ -272,7 +275,10 @@ impl Request {
     /// Encodes the request.
     pub fn encode(&self) -> Vec<u8> {
         match self {
-            Request::Claim { name, id } => Writer::new(1).id(*id).text(name.as_bytes()),
+            Request::Claim { name, id, epoch } if *epoch == Epoch::default() => {
+                Writer::new(1).id(*id).text(name.as_bytes())
+            }
+            Request::Claim { name, id, epoch } => Writer::new(20).id(*id).epoch(*epoch).text(name.as_bytes()),
             Request::Lookup { name } => Writer::new(2).text(name.as_bytes()),
             Request::Forget { name, id } => Writer::new(3).id(*id).text(name.as_bytes()),
             Request::Exists { id } => Writer::new(4).id(*id),
@@ -324,7 +330,10 @@ impl Request {
         let request = match kind {
             1 | 3 => {
                 let (id, name) = (reader.id()?, reader.name()?);
-                if kind == 1 { Request::Claim { name, id } } else { Request::Forget { name, id } }
+                match kind {
+                    1 => Request::Claim { name, id, epoch: Epoch::default() },
+                    _ => Request::Forget { name, id },
+                }
             }
             2 => Request::Lookup { name: reader.name()? },
             4 => Request::Exists { id: reader.id()? },
@@ -374,6 +383,13 @@ impl Request {
                     names.push((reader.name()?, id));
                 }
                 Request::Rehome { node, epoch, names, is_last }
+            }
+            20 => {
+                let (id, epoch) = (reader.id()?, reader.epoch()?);
+                if epoch == Epoch::default() {
+                    return Err(Malformed);
+                }
+                Request::Claim { name: reader.name()?, id, epoch }
             }
             _ => return Err(Malformed),
         };
@@ -500,7 +516,14 @@ mod tests {
         let place = (id(), any::<u16>(), any::<u64>()).boxed();
         let copied = (place.clone(), id());
         prop_oneof![
-            (name(), id()).prop_map(|(name, id)| Request::Claim { name, id }),
+            (name(), id(), any::<bool>()).prop_map(|(name, id, is_fixed)| {
+                let epoch = if is_fixed {
+                    Epoch::default()
+                } else {
+                    Epoch { number: id.generation | 1, directory: 5 }
+                };
+                Request::Claim { name, id, epoch }
+            }),
             name().prop_map(|name| Request::Lookup { name }),
             (name(), id()).prop_map(|(name, id)| Request::Forget { name, id }),
             id().prop_map(|id| Request::Exists { id }),

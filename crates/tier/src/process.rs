@@ -86,6 +86,8 @@ pub const LIST: u16 = 16;
 pub const RUN: u16 = 29;
 /// Writes bytes, and then a word. May wait for other nodes.
 pub const WRITE_NOTIFY: u16 = 30;
+/// Asks the node to leave the cluster and to end. Answer: [`Holdings`].
+pub const LEAVE: u16 = 31;
 
 /// The number that joins further connections to a process. Only that process knows it.
 pub type Secret = [u8; 16];
@@ -217,6 +219,11 @@ pub enum ProcessRequest<'a> {
     },
     /// [`STATUS`].
     Status,
+    /// [`LEAVE`].
+    Leave {
+        /// Leave also if regions end with the node.
+        force: bool,
+    },
     /// [`LIST`].
     List {
         /// The name of the node whose regions are listed; empty for this node.
@@ -249,6 +256,7 @@ impl<'a> ProcessRequest<'a> {
             ProcessRequest::Free { .. } => FREE,
             ProcessRequest::Grant { .. } => GRANT,
             ProcessRequest::Status => STATUS,
+            ProcessRequest::Leave { .. } => LEAVE,
             ProcessRequest::List { .. } => LIST,
         }
     }
@@ -300,6 +308,7 @@ impl<'a> ProcessRequest<'a> {
             ProcessRequest::Unmap { handle } | ProcessRequest::Free { handle } => writer.u64(*handle),
             ProcessRequest::Grant { handle, to, rights } => writer.u64(*handle).grantee(to).rights(*rights),
             ProcessRequest::Status => writer,
+            ProcessRequest::Leave { force } => writer.u8(u8::from(*force)),
             ProcessRequest::List { node, from } => writer.text(node.as_bytes()).u32(*from),
         };
         *bytes = writer.0;
@@ -355,6 +364,7 @@ impl<'a> ProcessRequest<'a> {
                 ProcessRequest::Grant { handle, to, rights: reader.rights()? }
             }
             STATUS => ProcessRequest::Status,
+            LEAVE => ProcessRequest::Leave { force: reader.flag()? },
             LIST => ProcessRequest::List { node: reader.string()?, from: reader.u32()? },
             _ => return Err(Malformed),
         };
@@ -460,6 +470,45 @@ pub struct MemberStatus {
     pub incarnation: u64,
     /// Its state.
     pub state: MemberState,
+}
+
+/// The answer to [`LEAVE`]: the regions that end with the node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Holdings {
+    /// Whether the node leaves. It does if there are no such regions, or if it was told to leave all the same.
+    pub leaves: bool,
+    /// Names of regions that were made at the node, the first ones.
+    pub names: Vec<Name>,
+    /// The number of all of them.
+    pub named: u64,
+    /// The bytes of the node's memory that regions of other nodes use.
+    pub bytes: u64,
+}
+
+/// The most names of [`Holdings`].
+pub const MAX_HELD_NAMES: usize = 256;
+
+impl Holdings {
+    /// Encodes the answer.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut writer = Writer(Vec::new()).u8(u8::from(self.leaves)).u64(self.named).u64(self.bytes);
+        writer = writer.u16(self.names.len() as u16);
+        for name in &self.names {
+            writer = writer.text(name.as_bytes());
+        }
+        writer.0
+    }
+
+    /// Parses an answer.
+    pub fn parse(bytes: &[u8]) -> Result<Holdings, Malformed> {
+        let mut reader = Reader(bytes);
+        let (leaves, named, bytes, count) = (reader.flag()?, reader.u64()?, reader.u64()?, reader.u16()?);
+        if usize::from(count) > MAX_HELD_NAMES {
+            return Err(Malformed);
+        }
+        let names = (0..count).map(|_| reader.name()).collect::<Result<_, _>>()?;
+        reader.end(Holdings { leaves, names, named, bytes })
+    }
 }
 
 /// The most processes that a [`NodeStatus`] lists.

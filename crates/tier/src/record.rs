@@ -243,6 +243,13 @@ impl Directory {
         self.slot(id).is_some()
     }
 
+    /// Returns the names of regions that are not being freed: the first `most`, and the number of all.
+    pub fn first_names(&self, most: usize) -> (Vec<Name>, u64) {
+        let records = self.slots.iter().filter_map(|slot| slot.record.as_ref());
+        let all = records.filter(|record| !record.ending).filter_map(|record| record.name.as_ref());
+        (all.clone().take(most).cloned().collect(), all.count() as u64)
+    }
+
     /// Returns the number of records.
     pub fn len(&self) -> usize {
         self.slots.iter().filter(|slot| slot.record.is_some()).count()

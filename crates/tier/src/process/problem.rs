@@ -94,6 +94,8 @@ pub enum Problem {
         /// Whether bytes may have been changed.
         may_have_executed: bool,
     },
+    /// The user of the process may not have the node leave.
+    NotOperator,
     /// Another failure, in words.
     Other {
         /// The words, at most 255 bytes.
@@ -169,6 +171,7 @@ impl Problem {
             Problem::LockBusy(node) => kind(29).text(cut(node)),
             Problem::Locks(limit) => kind(30).u32(*limit),
             Problem::NotHeld => kind(31),
+            Problem::NotOperator => kind(36),
             Problem::Other { text, may_have_executed } => {
                 kind(23).u8(u8::from(*may_have_executed)).text(cut(text))
             }
@@ -227,6 +230,7 @@ impl Problem {
             29 => Problem::LockBusy(reader.string()?),
             30 => Problem::Locks(reader.u32()?),
             31 => Problem::NotHeld,
+            36 => Problem::NotOperator,
             32 => {
                 let may_have_executed = reader.flag()?;
                 Problem::Deadline { node: reader.string()?, may_have_executed }

@@ -70,6 +70,7 @@ fn request() -> impl Strategy<Value = ProcessRequest<'static>> {
             rights
         }),
         Just(ProcessRequest::Status),
+        any::<bool>().prop_map(|force| ProcessRequest::Leave { force }),
         ("[a-z]{0,255}", any::<u32>()).prop_map(|(node, from)| ProcessRequest::List { node, from }),
     ]
 }
@@ -121,6 +122,7 @@ fn plain_problem() -> impl Strategy<Value = Problem> {
         ("[a-z]{0,255}", any::<bool>())
             .prop_map(|(node, may_have_executed)| Problem::Deadline { node, may_have_executed }),
         "[a-z]{1,255}".prop_map(Problem::Skipped),
+        Just(Problem::NotOperator),
         ("[a-z]{1,255}", any::<u64>(), any::<bool>()).prop_map(|(node, epoch, may_have_executed)| {
             Problem::Dead { node, epoch, may_have_executed }
         }),
@@ -197,6 +199,9 @@ proptest! {
         prop_assert_eq!(ProcessRequest::parse(request.function(), &bytes), Ok(request));
         prop_assert_eq!(Problem::parse(&problem.encode()), Ok(problem));
         prop_assert_eq!(NodeStatus::parse(&status.encode()), Ok(status));
+        let names = listing.regions.iter().map(|one| one.name.clone()).collect();
+        let holdings = Holdings { leaves: numbers[0] % 2 == 0, names, named: numbers[1], bytes: numbers[2] };
+        prop_assert_eq!(Holdings::parse(&holdings.encode()), Ok(holdings));
         prop_assert_eq!(parse_listing(&encode_listing(&listing)), Ok(listing));
         let opened = Opened { handle: numbers[0], length: numbers[1], region: numbers[2] };
         prop_assert_eq!(Opened::parse(&opened.encode()), Ok(opened));
@@ -208,9 +213,10 @@ proptest! {
     /// Shortened, lengthened and random messages are refused or understood, and never cause a panic.
     #[test]
     fn any_bytes_are_survived(
-        function in 0u16..31, bytes in prop::collection::vec(any::<u8>(), 0..300), request in request(),
+        function in 0u16..33, bytes in prop::collection::vec(any::<u8>(), 0..300), request in request(),
         problem in problem(), status in status(), listing in listing(), cut in any::<prop::sample::Index>(),
     ) {
+        let _ = Holdings::parse(&bytes);
         let _ = (ProcessRequest::parse(function, &bytes), Problem::parse(&bytes), NodeStatus::parse(&bytes));
         let _ = (Attached::parse(&bytes), Opened::parse(&bytes), parse_listing(&bytes));
         let good = encoded(&request);
