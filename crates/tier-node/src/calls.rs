@@ -22,6 +22,9 @@ const SERVICE: &str = "dunlin.tier";
 const POOL_THREADS: u16 = 4;
 /// The most calls that wait for a lock or at a barrier, for all locks and barriers of this node.
 const MAX_WAITING: u32 = 16_384;
+/// The outcome of a call to another node.
+type Outcome = Result<Vec<u8>, CallError>;
+
 /// The longest answer: the pieces of a region of 1 TiB.
 const MAX_RESPONSE: u64 = 8 << 20;
 
@@ -135,7 +138,7 @@ impl<F: Fabric> Node<F> {
     ) -> Result<Vec<u8>, RequestError> {
         self.check_alive(to.0)?;
         let host = self.fabric.host();
-        let outcome: Arc<Mutex<Option<Result<Vec<u8>, CallError>>>> = Arc::default();
+        let outcome: Arc<Mutex<Option<Outcome>>> = Arc::default();
         let (place, ended) = (Arc::clone(&outcome), host.signal());
         let raised = ended.clone();
         let done = move |outcome| {

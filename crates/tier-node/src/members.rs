@@ -12,6 +12,8 @@ use dunlin_tier::{Epoch, MemberState, Name, NodeId};
 use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError};
 
+/// The most time beyond that of a request in which a directory hears other nodes before it takes one, in nanoseconds.
+const GATHERING: Nanos = 60_000_000_000;
 /// The pause between two attempts to join, in nanoseconds.
 const JOIN_AGAIN: Nanos = 20_000_000;
 /// The time for one message to the home of names, connecting included, in nanoseconds.
@@ -25,17 +27,18 @@ const ATTEMPT: Nanos = 500_000_000;
 /// The time that a node which ends has to say so, in nanoseconds.
 const LEAVE: Nanos = 200_000_000;
 
-/// Makes this node a member, or says why not by `until`.
+/// Makes this node a member, or says why not by `until`. A directory that hears the other nodes first is waited for.
 pub(crate) fn join<H: Host>(
     host: &H,
     membership: &mut dyn Membership,
     until: Nanos,
 ) -> Result<(Arc<View>, Own), MembershipError> {
     loop {
-        let failed = match membership.renew(until) {
-            Ok(News::Refused(refusal)) => refusal.into(),
-            Ok(_) => MembershipError::Waiting,
-            Err(error) => error,
+        let now = host.now();
+        let (failed, until) = match membership.renew(until.max(now.saturating_add(ATTEMPT))) {
+            Ok(News::Refused(refusal)) => (refusal.into(), until),
+            Ok(_) => (MembershipError::Waiting, until.saturating_add(GATHERING)),
+            Err(error) => (error, until),
         };
         if let Some(own) = membership.own() {
             return Ok((membership.view(), own));

@@ -77,7 +77,7 @@ impl<F: Fabric> Clone for Tier<F> {
 
 impl<F: Fabric> Tier<F> {
     /// Starts a node in this process. Other nodes of the list need not run yet. With a
-    /// [directory](TierConfig::directory), blocks until the node is a member, [`TierConfig::timeout`] at most.
+    /// [directory](TierConfig::directory), blocks until the node is a member: [`TierConfig::timeout`] at most, and as long as the directory waits for others.
     pub fn within(fabric: &F, config: TierConfig) -> Result<Self, JoinError> {
         config.check()?;
         match config.directory.clone() {
