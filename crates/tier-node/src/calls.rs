@@ -95,6 +95,7 @@ impl<F: Fabric> Node<F> {
     ) -> Result<Vec<u8>, RequestError> {
         let host = self.fabric.host();
         let unknown = || RequestError::NoNode(to.to_string());
+        self.await_known(to, until);
         let pool = self.clients.get(usize::from(to.0)).ok_or_else(unknown)?;
         self.check_alive(to)?;
         if self.roster.is_dynamic {

@@ -38,8 +38,8 @@ impl<F: Fabric> Connection<F> {
     ) -> Result<(Self, Known), ConnectError> {
         let current = node.roster.get();
         let peer = current.peer(to).ok_or(ConnectError::Offer("no such node"))?;
-        if node.roster.is_dynamic && current.incarnation(to).is_none() {
-            return Err(ConnectError::Dead(current.view.epoch.number));
+        if let Some(epoch) = node.roster.dead_in(to) {
+            return Err(ConnectError::Dead(epoch));
         }
         let incarnation = current.own.as_ref().map(|own| own.incarnation).unwrap_or_default();
         let link = node.fabric.dial(&peer.memory, until)?;

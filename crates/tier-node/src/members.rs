@@ -10,6 +10,7 @@ use dunlin_tier::membership::{News, View};
 use dunlin_tier::message::{Refusal, Reply, Request};
 use dunlin_tier::{Epoch, MemberState, Name, NodeId};
 use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 /// The most time beyond that of a request in which a directory hears other nodes before it takes one, in nanoseconds.
@@ -24,6 +25,8 @@ const TELL_AGAIN: Nanos = 5_000_000;
 const ASK_AGAIN: Nanos = 1_000_000;
 /// The time for one request to the home of a name while nodes may die, in nanoseconds.
 const ATTEMPT: Nanos = 500_000_000;
+/// The part of a beat after which a node reports itself again at the soonest, because another node has another view.
+const HASTE: Nanos = 20;
 /// The time that a node which ends has to say so, in nanoseconds.
 const LEAVE: Nanos = 200_000_000;
 
@@ -55,12 +58,16 @@ pub(crate) fn join<H: Host>(
 pub(crate) fn run<F: Fabric>(node: &Arc<Node<F>>, mut membership: Box<dyn Membership>) {
     let Some(period) = membership.period().map(nanos) else { return };
     let host = node.fabric.host();
-    let mut next = host.now();
+    let (mut next, mut soonest) = (host.now(), host.now());
     while !node.is_over() {
         let seen = node.members.seen();
+        if node.is_other_view.swap(false, Ordering::AcqRel) {
+            next = next.min(soonest);
+        }
         let now = host.now();
         if now >= next {
             next = now.saturating_add(period);
+            soonest = now.saturating_add(period / HASTE);
             let renewed = membership.renew(now.saturating_add(5 * period));
             let news = renewed.and_then(|news| match news {
                 News::View(view) => node.take_view(view, membership.own()),
@@ -154,6 +161,40 @@ impl<F: Fabric> Node<F> {
         drop(unused);
     }
 
+    /// Has the membership renewed soon: this node or another one has an older view.
+    fn ask_for_view(&self) {
+        self.is_other_view.store(true, Ordering::Release);
+        self.members.raise();
+    }
+
+    /// Waits for a view that knows a node, of which another one has told, until `until` at most.
+    pub(crate) fn await_known(&self, node: NodeId, until: Nanos) {
+        let host = self.fabric.host();
+        while self.roster.is_dynamic
+            && node.0 < self.roster.max_nodes
+            && self.roster.get().peer(node).is_none()
+        {
+            let again = host.now().saturating_add(ASK_AGAIN);
+            if again >= until || self.is_over() {
+                return;
+            }
+            self.ask_for_view();
+            host.sleep(again);
+        }
+    }
+
+    /// Waits before a request is repeated that met a dead node; `false` if nodes never die, or the time is over.
+    pub(crate) fn may_repeat(&self, error: &RequestError, until: Nanos) -> bool {
+        let host = self.fabric.host();
+        let again = host.now().saturating_add(ASK_AGAIN);
+        if !self.roster.is_dynamic || !matches!(error, RequestError::Dead { .. }) || again >= until {
+            return false;
+        }
+        self.ask_for_view();
+        host.sleep(again);
+        !self.is_over()
+    }
+
     /// Answers a message of a node that tells a home of names.
     pub(crate) fn rehome(
         &self,
@@ -164,9 +205,8 @@ impl<F: Fabric> Node<F> {
     ) -> Reply {
         let mut state = self.state();
         if epoch != self.roster.get().view.epoch {
-            // One of the two has an older view. Perhaps it is this node.
             drop(state);
-            self.members.raise();
+            self.ask_for_view();
             return Reply::Flag(false);
         }
         for (name, id) in names {
@@ -202,8 +242,13 @@ impl<F: Fabric> Node<F> {
             let (names, next) = self.state().directory.names(at, kept_there);
             let request = Request::Rehome { node: self.me, epoch, names, is_last: next.is_none() };
             let told = self.ask(home, request, self.fabric.host().now().saturating_add(TELL));
-            if !matches!(told, Ok(Reply::Flag(true))) {
-                return false;
+            match told {
+                Ok(Reply::Flag(true)) => {}
+                Ok(_) => {
+                    self.ask_for_view();
+                    return false;
+                }
+                Err(_) => return false,
             }
             from = next;
         }

@@ -94,6 +94,8 @@ pub(crate) struct Node<F: Fabric> {
     pub(crate) trouble: Mutex<String>,
     /// Wakes the thread that renews the membership.
     pub(crate) members: SignalOf<F>,
+    /// Another node has another view: the membership is to be renewed soon.
+    pub(crate) is_other_view: AtomicBool,
     /// Wakes the thread that tells the homes of names.
     pub(crate) tellings: SignalOf<F>,
     todo: Mutex<Todo>,
@@ -162,6 +164,7 @@ impl<F: Fabric> Node<F> {
             path_links: PathLinks::<F>::default(),
             trouble: Mutex::default(),
             members: host.signal(),
+            is_other_view: AtomicBool::new(false),
             tellings: host.signal(),
             todo: Mutex::default(),
             keeper: host.signal(),
@@ -227,7 +230,8 @@ impl<F: Fabric> Node<F> {
     }
 
     fn try_answer(&self, request: Request) -> Result<Reply, Refusal> {
-        let is_node = |node: NodeId| self.roster.get().peer(node).is_some();
+        // A node that has joined with a later view than this node's is not known yet.
+        let is_node = |node: NodeId| node.0 < self.roster.max_nodes;
         Ok(match request {
             Request::Claim { name, id, epoch } => {
                 let mut state = self.state();

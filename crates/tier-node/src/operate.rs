@@ -46,6 +46,7 @@ impl<F: Fabric> Node<F> {
         if nodes.iter().all(|other| *other == self.me) {
             return Ok(false);
         }
+        nodes.iter().for_each(|other| self.await_known(*other, until));
         let Class { priority, .. } = self.class;
         let entered = self.paths.enter(self.fabric.host(), self.class.flow(), 0);
         let (mut path, _) = self.finish_taking(entered, priority, until)?;

@@ -74,13 +74,14 @@ impl Roster {
         std::mem::replace(&mut *self.current.write().unwrap_or_else(PoisonError::into_inner), next)
     }
 
-    /// Returns the number of the view in which a node is dead or has left; `None` if it is alive.
+    /// Returns the number of the view in which a node is dead or has left; `None` if it is alive, or not known yet.
     pub(crate) fn dead_in(&self, node: NodeId) -> Option<u64> {
         if !self.is_dynamic {
             return None;
         }
         let current = self.get();
-        current.incarnation(node).is_none().then_some(current.view.epoch.number)
+        let ended = |member: &Member| member.state != MemberState::Alive;
+        current.view.member(node).is_some_and(ended).then_some(current.view.epoch.number)
     }
 
     /// Returns the number of the node of a name.
@@ -130,7 +131,8 @@ mod tests {
         let epoch = |number| Epoch { number, directory: 1 };
         let admits = |node, joined| roster.get().admits(NodeId(node), epoch(joined));
         assert!(admits(0, 1) && !admits(0, 2) && !admits(3, 4) && admits(3, 10) && !admits(5, 9));
-        assert_eq!((roster.dead_in(NodeId(0)), roster.dead_in(NodeId(3))), (None, Some(9)));
+        let dead = [0, 3, 5].map(|node| roster.dead_in(NodeId(node)));
+        assert_eq!(dead, [None, Some(9), None], "a node of a later view is not known yet");
         assert_eq!((roster.number_of("n3"), roster.others(NodeId(7))), (Some(NodeId(3)), vec![NodeId(0)]));
         assert!(roster.get().peer(NodeId(1)).is_none());
         assert_eq!(roster.get().peer(NodeId(3)).unwrap().calls.to_string(), "shm:c3");

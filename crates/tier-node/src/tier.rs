@@ -19,7 +19,7 @@ use dunlin_tier::message::{Refusal, Reply, Request};
 use dunlin_tier::qos::QosError;
 use dunlin_tier::{
     Epoch, Grantee, Handle, Layout, Listing, LmrId, Name, NameError, NodeId, Principal, PrincipalError,
-    Priority, RecordError, Rights, View,
+    Priority, RecordError, Rights, TableError, View,
 };
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -272,9 +272,20 @@ impl<F: Fabric> Tier<F> {
     /// Allocates a zeroed region of `length` bytes (`LT_malloc`); this process's principal becomes its master. Blocks
     /// until [`TierConfig::timeout`] at most.
     pub fn malloc(&self, length: u64, spec: Spec) -> Result<Lmr<F>, RequestError> {
-        let (node, until) = (self.node(), self.node().until());
+        let until = self.node().until();
+        loop {
+            match self.try_malloc(length, &spec, until) {
+                // A node ended meanwhile, this region's or another one.
+                Err(RequestError::Table(TableError::Interrupted)) if self.fabric().host().now() < until => {}
+                made => return made,
+            }
+        }
+    }
+
+    fn try_malloc(&self, length: u64, spec: &Spec, until: Nanos) -> Result<Lmr<F>, RequestError> {
+        let node = self.node();
         let name = spec.name.as_ref().map(Name::new).transpose()?;
-        let stores = self.stores(&spec)?;
+        let stores = self.stores(spec)?;
         let mut grants = Vec::with_capacity(spec.grants.len());
         for (to, rights) in &spec.grants {
             let to =
@@ -436,9 +447,15 @@ impl<F: Fabric> Tier<F> {
     pub fn map(&self, name: impl AsRef<[u8]>, rights: Rights) -> Result<Lmr<F>, RequestError> {
         let name = Name::new(name)?;
         let (node, until) = (self.node(), self.node().until());
-        let found = node.ask_home(&name, |_| Request::Lookup { name: name.clone() }, until)?;
-        let (_, Reply::Found(id)) = found else { return Err(node.misfit(found.0)) };
-        let (handle, length) = node.map(id, &self.principal, rights, until)?;
-        Ok(self.lmr(handle, id, length))
+        loop {
+            let found = node.ask_home(&name, |_| Request::Lookup { name: name.clone() }, until)?;
+            let (_, Reply::Found(id)) = found else { return Err(node.misfit(found.0)) };
+            match node.map(id, &self.principal, rights, until) {
+                Ok((handle, length)) => return Ok(self.lmr(handle, id, length)),
+                // The home knows of the region's node, alive, and this node does not, or the other way round.
+                Err(error) if id.node != node.me && node.may_repeat(&error, until) => {}
+                Err(error) => return Err(error),
+            }
+        }
     }
 }

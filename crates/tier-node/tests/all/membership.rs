@@ -8,7 +8,7 @@ use dunlin_tier_node::{
     DirectoryClient, DirectoryConfig, DirectoryServer, JoinError, LockError, Membership, MembershipError,
     OperationError, Own, Peer, RequestError, Rights, Spec, Tier, TierConfig, View,
 };
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -111,6 +111,7 @@ fn names_of_a_killed_node_find_new_homes_and_its_next_life_joins() {
             let lock = (0..).map(|number| format!("lock/{number}"));
             let lock = lock.into_iter().find(|name| alice.lock_home(name).unwrap() == "carol").unwrap();
             let guard = bob.lock(&lock).unwrap();
+            let fence = guard.fence();
 
             processes[2].kill();
             leak((carol, lost));
@@ -150,7 +151,9 @@ fn names_of_a_killed_node_find_new_homes_and_its_next_life_joins() {
             let error = guard.unlock().unwrap_err();
             assert!(matches!(error, LockError::Request(RequestError::Dead { .. })), "{error:?}");
             assert_ne!(alice.lock_home(&lock).unwrap(), "carol");
-            alice.lock(&lock).unwrap().unlock().unwrap();
+            let next = alice.lock(&lock).unwrap();
+            assert!(next.fence() > fence, "the next owner's fence numbers are greater");
+            next.unlock().unwrap();
 
             // The next life has the same number, and another incarnation.
             let next = sim.process_on(2);
@@ -260,6 +263,7 @@ fn a_node_that_was_declared_dead_and_lives_loses_its_paths_and_joins_again() {
         let client = DirectoryClient::new(&process, directory_address(), identity, settings.beat, Vec::new());
         let client = Box::new(CutOff(client, Arc::clone(&is_cut_off)));
         let carol = Tier::within_membership(&process, settings, 77, client).unwrap();
+        let waits = tiers[0].lock("early").unwrap();
         wait(sim, "the third node", || (tiers[0].nodes().count() == 3).then_some(()));
         let own = carol.malloc(100, Spec::here().named("own").grant_anyone(Rights::ALL)).unwrap();
         own.write(0, b"stays").unwrap();
@@ -299,6 +303,10 @@ fn a_node_that_was_declared_dead_and_lives_loses_its_paths_and_joins_again() {
         assert!(mapped.write(0, b"5").is_err(), "the region was freed");
         let spec = Spec::on("alice").named("anew");
         carol.malloc(100, spec).unwrap().write(0, b"6").unwrap();
+        // A lock of an owner that lives stays with it, whoever joins.
+        assert!(carol.try_lock("early").unwrap().is_none());
+        waits.unlock().unwrap();
+        carol.lock("early").unwrap().unlock().unwrap();
     });
 }
 
@@ -313,4 +321,177 @@ fn runs_replay_from_their_seed() {
     };
     assert_eq!(once(1), once(1));
     assert_ne!(once(1).trace_hash, once(2).trace_hash);
+}
+
+/// The state of a node in a run of random acts.
+struct Drawn {
+    tier: Option<Tier<Sim>>,
+    process: Sim,
+    is_cut_off: Arc<AtomicBool>,
+    /// The names that this life of the node has made, while the directory has always heard of it.
+    names: Vec<String>,
+}
+
+impl Drawn {
+    fn start(sim: &Sim, machine: usize) -> Drawn {
+        let (process, is_cut_off) = (sim.process_on(machine), Arc::new(AtomicBool::new(false)));
+        let (settings, life) = (config(NAMES[machine]), sim.host().random());
+        let peer = &settings.nodes[0];
+        let (calls, memory) = (peer.calls.to_string(), peer.memory.to_string());
+        let identity = Identity { name: NAMES[machine].to_owned(), calls, memory, life };
+        let client = DirectoryClient::new(&process, directory_address(), identity, settings.beat, Vec::new());
+        let client = Box::new(CutOff(client, Arc::clone(&is_cut_off)));
+        let settings = TierConfig { timeout: Duration::from_secs(20), ..settings };
+        let tier = Tier::within_membership(&process, settings, life, client).unwrap();
+        Drawn { tier: Some(tier), process, is_cut_off, names: Vec::new() }
+    }
+
+    fn kill(&mut self) {
+        self.process.kill();
+        leak(self.tier.take());
+        self.names.clear();
+    }
+
+    fn is_well(&self) -> bool {
+        self.tier.is_some() && !self.is_cut_off.load(Ordering::Relaxed)
+    }
+}
+
+/// A directory that is started again some time after each of its deaths.
+#[derive(Clone)]
+struct Revived {
+    sim: Sim,
+    running: Arc<Mutex<Option<(Sim, DirectoryServer<Sim>)>>>,
+    /// The time of its next life; 0 while it runs.
+    back: Arc<AtomicU64>,
+    is_over: Arc<AtomicBool>,
+}
+
+impl Revived {
+    fn start(sim: &Sim) -> Revived {
+        let revived = Revived {
+            sim: sim.clone(),
+            running: Arc::default(),
+            back: Arc::new(AtomicU64::new(1)),
+            is_over: Arc::default(),
+        };
+        let own = revived.clone();
+        let body = move || {
+            while !own.is_over.load(Ordering::Relaxed) {
+                let back = own.back.load(Ordering::Relaxed);
+                if back != 0 && own.sim.time() >= back {
+                    let process = own.sim.process_on(NAMES.len());
+                    let server = serve(&process);
+                    *own.running.lock().unwrap() = Some((process, server));
+                    own.back.store(0, Ordering::Relaxed);
+                }
+                own.sim.host().sleep(own.sim.time() + 5_000_000);
+            }
+            drop(own.running.lock().unwrap().take());
+        };
+        let _detached = sim.host().spawn("reviver", Box::new(body)).unwrap();
+        revived
+    }
+
+    /// Kills it, if it runs, for a time in nanoseconds.
+    fn kill(&self, time: Nanos) {
+        let running = self.running.lock().unwrap().take();
+        if let Some((process, server)) = running {
+            process.kill();
+            leak(server);
+            self.back.store(self.sim.time() + time, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Nodes are killed, started and cut off, and so is the directory, at random. A name of a node that has always been alive
+/// is found from all other such nodes at any time, never "no such region"; names that nobody made are never found.
+#[test]
+fn names_of_nodes_that_live_are_found_whatever_else_dies() {
+    for seed in 0..12 {
+        let machines = vec![MachineSettings::default(); NAMES.len() + 1];
+        Sim::run_with(Settings { machines, ..Settings::default() }, seed, move |sim| {
+            let host = sim.host();
+            let below = |limit: usize| (host.random() % limit as u64) as usize;
+            let directory = Revived::start(&sim);
+            let mut nodes: Vec<Drawn> = (0..NAMES.len()).map(|machine| Drawn::start(&sim, machine)).collect();
+            let (mut made, mut found) = (0, 0);
+            for _ in 0..60 {
+                host.sleep(sim.time() + below(400) as u64 * 1_000_000);
+                let place = below(NAMES.len());
+                let well = nodes.iter().filter(|node| node.is_well()).count();
+                match below(10) {
+                    0 if well > 2 && nodes[place].tier.is_some() => nodes[place].kill(),
+                    1 => directory.kill(below(900) as u64 * 1_000_000),
+                    2 if well > 2 && nodes[place].is_well() => {
+                        nodes[place].is_cut_off.store(true, Ordering::Relaxed);
+                        nodes[place].names.clear();
+                    }
+                    3 | 4 if nodes[place].tier.is_none() => {
+                        nodes[place] = Drawn::start(&sim, place);
+                    }
+                    3 | 4 if !nodes[place].is_well() && nodes[place].tier.is_some() => {
+                        let before = nodes[place].tier.as_ref().unwrap().view().epoch;
+                        nodes[place].is_cut_off.store(false, Ordering::Relaxed);
+                        // A node that was declared dead is one again that the others know.
+                        host.sleep(sim.time() + 3_000_000_000);
+                        assert!(nodes[place].tier.as_ref().unwrap().view().epoch >= before);
+                    }
+                    _ if nodes[place].is_well() => {
+                        let name = format!("{seed}/{made}");
+                        made += 1;
+                        let spec = Spec::here().named(&name).grant_anyone(Rights::ALL);
+                        let region = nodes[place].tier.as_ref().unwrap().malloc(64, spec);
+                        let region = region.unwrap_or_else(|error| panic!("{seed}: {name}: {error:?}"));
+                        region.write(0, name.as_bytes()).unwrap();
+                        nodes[place].names.push(name);
+                    }
+                    _ => {}
+                }
+                for node in nodes.iter().filter(|node| node.is_well()) {
+                    let tier = node.tier.as_ref().unwrap();
+                    let all: Vec<&String> = nodes.iter().flat_map(|node| &node.names).collect();
+                    if all.is_empty() {
+                        continue;
+                    }
+                    let name = all[below(all.len())];
+                    let region = tier.map(name, Rights::READ);
+                    let region = region
+                        .unwrap_or_else(|error| panic!("{seed}: {name} from {}: {error:?}", tier.name()));
+                    let mut bytes = vec![0; name.len()];
+                    region.read(0, &mut bytes).unwrap_or_else(|error| panic!("{seed}: {name}: {error:?}"));
+                    assert_eq!(bytes, name.as_bytes());
+                    found += 1;
+                }
+            }
+            assert!(found > 20, "{seed}: {found} of {made}");
+            let alive: Vec<String> = nodes
+                .iter()
+                .zip(NAMES)
+                .filter(|(node, _)| node.tier.is_some())
+                .map(|(_, name)| name.to_owned())
+                .collect();
+            for node in &nodes {
+                node.is_cut_off.store(false, Ordering::Relaxed);
+            }
+            for node in nodes.iter().filter_map(|node| node.tier.as_ref()) {
+                wait(&sim, "one view", || {
+                    let mut names: Vec<String> = node.nodes().collect();
+                    names.sort();
+                    (names == alive && node.trouble().is_none()).then_some(())
+                });
+                let absent = node.map("nobody made it", Rights::READ);
+                assert!(
+                    matches!(
+                        absent,
+                        Err(RequestError::Refused { source: Refusal::Record(RecordError::NoSuch), .. })
+                    ),
+                    "{seed}: {absent:?}"
+                );
+            }
+            drop(nodes);
+            directory.is_over.store(true, Ordering::Relaxed);
+        })
+        .unwrap();
+    }
 }
