@@ -22,12 +22,12 @@ pub(super) const FIGURE: Figure = Figure::predicted(
 const DEATHS: [(&str, Death); 2] = [("killed", Death::Killed), ("silent", Death::Silent)];
 
 /// The phases are the times until all nodes have the view, all callers the error, and the names homes, in milliseconds.
-/// The value is that of the longest operation.
+/// The value is the time of the longest operation, in microseconds.
 impl From<MembershipTimes> for Outcome {
     fn from(times: MembershipTimes) -> Outcome {
         let ms = |time: u64| time as f64 / 1e6;
         let phases_ms = [times.view, times.status, times.name].map(ms);
-        Outcome { value: ms(times.operation), phases_ms, ..Outcome::default() }
+        Outcome { value: times.operation as f64 / 1e3, phases_ms, ..Outcome::default() }
     }
 }
 
@@ -61,14 +61,18 @@ fn points(outcomes: &Outcomes) -> Vec<Point> {
     let mut points = Vec::new();
     for x in outcomes.xs() {
         for (name, _) in DEATHS {
-            let mut point = |what: &str, predicted| {
+            let mut point = |what: &str, unit, predicted| {
                 let series = format!("{name}: {what}");
-                points.push(Point { series, x, unit: "ms", predicted, said: None });
+                points.push(Point { series, x, unit, predicted, said: None });
             };
-            point("all have the view", longest(outcomes, name, x, |outcome| outcome.phases_ms[0]));
-            point("all callers have the error", longest(outcomes, name, x, |outcome| outcome.phases_ms[1]));
-            point("names have homes", longest(outcomes, name, x, |outcome| outcome.phases_ms[2]));
-            point("longest operation", longest(outcomes, name, x, |outcome| outcome.value));
+            point("all have the view", "ms", longest(outcomes, name, x, |outcome| outcome.phases_ms[0]));
+            point(
+                "all callers have the error",
+                "ms",
+                longest(outcomes, name, x, |outcome| outcome.phases_ms[1]),
+            );
+            point("names have homes", "ms", longest(outcomes, name, x, |outcome| outcome.phases_ms[2]));
+            point("longest operation", "us", longest(outcomes, name, x, |outcome| outcome.value));
         }
     }
     points
