@@ -413,7 +413,7 @@ fn status(arguments: &StatusArguments) -> Result<ExitCode, Failure> {
             status.members.len()
         ))?;
         if !status.trouble.is_empty() {
-            output::print_line(format_args!("no news since: {}", status.trouble))?;
+            output::print_line(format_args!("views stand still: {}", status.trouble))?;
         }
         let rows: Vec<Row> = status
             .members

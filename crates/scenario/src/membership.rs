@@ -5,7 +5,7 @@ use crate::course::{Course, CourseError, cluster, cost_as, not_zero, thread};
 use dunlin_fabric::{Address, Fabric, Host, Nanos, Scheme, Task, WithSources, nanos};
 use dunlin_fabric_sim::Sim;
 use dunlin_rnic_model::Profile;
-use dunlin_tier::membership::{Identity, News};
+use dunlin_tier::membership::{Identity, MembershipEvent};
 use dunlin_tier_node::{
     DirectoryClient, DirectoryConfig, DirectoryServer, Membership, MembershipError, OperationError, Own,
     Peer, Rights, Spec, Tier, TierConfig, View,
@@ -66,8 +66,8 @@ impl Membership for CutOff {
     fn period(&self) -> Option<Duration> {
         self.0.period()
     }
-    fn renew(&mut self, until: Nanos) -> Result<News, MembershipError> {
-        if self.1.load(Ordering::Relaxed) { Ok(News::Wait) } else { self.0.renew(until) }
+    fn renew(&mut self, until: Nanos) -> Result<MembershipEvent, MembershipError> {
+        if self.1.load(Ordering::Relaxed) { Ok(MembershipEvent::Wait) } else { self.0.renew(until) }
     }
     fn view(&self) -> Arc<View> {
         self.0.view()

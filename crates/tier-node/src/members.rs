@@ -6,7 +6,7 @@ use crate::membership::{Membership, MembershipError, Own};
 use crate::node::{Node, State};
 use crate::roster::Current;
 use dunlin_fabric::{Fabric, Host, Link, Nanos, Signal, WithSources, nanos};
-use dunlin_tier::membership::{News, View};
+use dunlin_tier::membership::{MembershipEvent, View};
 use dunlin_tier::message::{Refusal, Reply, Request};
 use dunlin_tier::{Epoch, MemberState, Name, NodeId};
 use std::collections::BTreeSet;
@@ -18,9 +18,9 @@ const GATHERING: Nanos = 60_000_000_000;
 /// The pause between two attempts to join, in nanoseconds.
 const JOIN_AGAIN: Nanos = 20_000_000;
 /// The time for one message to the home of names, connecting included, in nanoseconds.
-const TELL: Nanos = 200_000_000;
-/// The pause before homes that have not taken the names are told again, in nanoseconds.
-const TELL_AGAIN: Nanos = 5_000_000;
+const REPORT: Nanos = 200_000_000;
+/// The pause before homes that have not taken the names get them again, in nanoseconds.
+const REPORT_AGAIN: Nanos = 5_000_000;
 /// The pause before a request to the home of a name is repeated, in nanoseconds.
 const ASK_AGAIN: Nanos = 1_000_000;
 /// The time for one request to the home of a name while nodes may die, in nanoseconds.
@@ -39,7 +39,7 @@ pub(crate) fn join<H: Host>(
     loop {
         let now = host.now();
         let (failed, until) = match membership.renew(until.max(now.saturating_add(ATTEMPT))) {
-            Ok(News::Refused(refusal)) => (refusal.into(), until),
+            Ok(MembershipEvent::Refused(refusal)) => (refusal.into(), until),
             Ok(_) => (MembershipError::Waiting, until.saturating_add(GATHERING)),
             Err(error) => (error, until),
         };
@@ -69,18 +69,18 @@ pub(crate) fn run<F: Fabric>(node: &Arc<Node<F>>, mut membership: Box<dyn Member
             next = now.saturating_add(period);
             soonest = now.saturating_add(period / HASTE);
             let renewed = membership.renew(now.saturating_add(5 * period));
-            let news = renewed.and_then(|news| match news {
-                News::View(view) => node.take_view(view, membership.own()),
-                News::DeclaredDead(view) => {
+            let taken = renewed.and_then(|event| match event {
+                MembershipEvent::View(view) => node.take_view(view, membership.own()),
+                MembershipEvent::DeclaredDead(view) => {
                     tracing::warn!(target: "dunlin::tier", "this node was declared dead, and joins again");
                     // It joins again at once.
                     next = now;
                     node.take_view(view, None)
                 }
-                News::Refused(refusal) => Err(refusal.into()),
-                News::Unchanged | News::Wait | News::Ignored => Ok(()),
+                MembershipEvent::Refused(refusal) => Err(refusal.into()),
+                MembershipEvent::Unchanged | MembershipEvent::Wait | MembershipEvent::Ignored => Ok(()),
             });
-            note(node, news);
+            note(node, taken);
             continue;
         }
         node.members.wait(seen, next);
@@ -92,8 +92,8 @@ pub(crate) fn run<F: Fabric>(node: &Arc<Node<F>>, mut membership: Box<dyn Member
 }
 
 /// Remembers the trouble with the membership, and logs it when it changes.
-fn note<F: Fabric>(node: &Node<F>, news: Result<(), MembershipError>) {
-    let text = news.err().map(|error| WithSources(&error).to_string()).unwrap_or_default();
+fn note<F: Fabric>(node: &Node<F>, taken: Result<(), MembershipError>) {
+    let text = taken.err().map(|error| WithSources(&error).to_string()).unwrap_or_default();
     let mut trouble = node.trouble.lock().unwrap_or_else(PoisonError::into_inner);
     if *trouble == text {
         return;
@@ -101,7 +101,7 @@ fn note<F: Fabric>(node: &Node<F>, news: Result<(), MembershipError>) {
     if text.is_empty() {
         tracing::info!(target: "dunlin::tier", "the membership is renewed again");
     } else {
-        tracing::warn!(target: "dunlin::tier", error = text, "no news of the membership; calls and memory go on");
+        tracing::warn!(target: "dunlin::tier", error = text, "views stand still; calls and memory go on");
     }
     *trouble = text;
 }
@@ -144,7 +144,7 @@ impl<F: Fabric> Node<F> {
             self.drop_clients(*node);
             self.forget(*node);
         }
-        self.tellings.raise();
+        self.rehoming.raise();
         self.keeper.raise();
         Ok(())
     }
@@ -167,7 +167,7 @@ impl<F: Fabric> Node<F> {
         self.members.raise();
     }
 
-    /// Waits for a view that knows a node, of which another one has told, until `until` at most.
+    /// Waits for a view that knows a node, that another one has named, until `until` at most.
     pub(crate) fn await_known(&self, node: NodeId, until: Nanos) {
         let host = self.fabric.host();
         while self.roster.is_dynamic
@@ -210,12 +210,12 @@ impl<F: Fabric> Node<F> {
             return Reply::Flag(false);
         }
         for (name, id) in names {
-            if !state.names.hear(name.clone(), id) {
+            if !state.names.restore(name.clone(), id) {
                 tracing::warn!(target: "dunlin::tier", %name, "a region loses its name: another one has it");
             }
         }
         if is_last {
-            state.names.told(node);
+            state.names.restored_by(node);
         }
         Reply::Flag(true)
     }
@@ -234,15 +234,15 @@ impl<F: Fabric> Node<F> {
     }
 
     /// Tells a home the names of this node's records that it keeps in a view; returns whether it has taken all of them.
-    fn tell_home(&self, current: &Current, home: NodeId) -> bool {
+    fn report_names_to(&self, current: &Current, home: NodeId) -> bool {
         let epoch = current.view.epoch;
         let mut from = Some(0);
         while let Some(at) = from {
             let kept_there = |name: &Name| current.view.home(name) == Some(home);
             let (names, next) = self.state().directory.names(at, kept_there);
             let request = Request::Rehome { node: self.me, epoch, names, is_last: next.is_none() };
-            let told = self.ask(home, request, self.fabric.host().now().saturating_add(TELL));
-            match told {
+            let reported = self.ask(home, request, self.fabric.host().now().saturating_add(REPORT));
+            match reported {
                 Ok(Reply::Flag(true)) => {}
                 Ok(_) => {
                     self.ask_for_view();
@@ -293,21 +293,21 @@ impl<F: Fabric> Node<F> {
 }
 
 /// Tells homes of names, whenever the view has changed, until the node ends.
-pub(crate) fn tell<F: Fabric>(node: &Arc<Node<F>>) {
+pub(crate) fn report_names<F: Fabric>(node: &Arc<Node<F>>) {
     let host = node.fabric.host();
-    let (mut epoch, mut untold) = (None, Vec::new());
+    let (mut epoch, mut unreported) = (None, Vec::new());
     while !node.is_over() {
-        let seen = node.tellings.seen();
+        let seen = node.rehoming.seen();
         let current = node.roster.get();
         if epoch != Some(current.view.epoch) {
             epoch = Some(current.view.epoch);
             let alive = |one: &&dunlin_tier::Member| one.state == MemberState::Alive;
-            untold = current.view.members.iter().filter(alive).map(|one| one.node).collect::<Vec<_>>();
+            unreported = current.view.members.iter().filter(alive).map(|one| one.node).collect::<Vec<_>>();
         }
         if current.own.is_some() {
-            untold.retain(|home| node.is_over() || !node.tell_home(&current, *home));
+            unreported.retain(|home| node.is_over() || !node.report_names_to(&current, *home));
         }
-        let until = if untold.is_empty() { Nanos::MAX } else { host.now().saturating_add(TELL_AGAIN) };
-        node.tellings.wait(seen, until);
+        let until = if unreported.is_empty() { Nanos::MAX } else { host.now().saturating_add(REPORT_AGAIN) };
+        node.rehoming.wait(seen, until);
     }
 }

@@ -11,13 +11,13 @@ use crate::config::Peer;
 use dunlin_fabric::{Address, AddressError, Nanos};
 use dunlin_rpc::{CallError, ConnectError};
 use dunlin_tier::membership::message::MemberRefusal;
-use dunlin_tier::membership::{Identity, News, View};
+use dunlin_tier::membership::{Identity, MembershipEvent, View};
 use dunlin_tier::{Epoch, NodeId};
 use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
 
-/// The reason why a node has no news of the membership. Its calls and its memory go on meanwhile.
+/// The reason why a node's membership was not renewed. Its calls and its memory go on meanwhile.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum MembershipError {
@@ -81,8 +81,8 @@ pub trait Membership: Send + 'static {
     /// Returns the time between two calls of [`renew`](Membership::renew), or `None` if the view never changes.
     fn period(&self) -> Option<Duration>;
 
-    /// Reports that this node lives, or asks to make it a member; returns what is new. Blocks until `until` at most.
-    fn renew(&mut self, until: Nanos) -> Result<News, MembershipError>;
+    /// Reports that this node lives, or asks to make it a member; returns what has changed. Blocks until `until` at most.
+    fn renew(&mut self, until: Nanos) -> Result<MembershipEvent, MembershipError>;
 
     /// Returns the last view.
     fn view(&self) -> Arc<View>;
@@ -120,8 +120,8 @@ impl Membership for FixedList {
         None
     }
 
-    fn renew(&mut self, _: Nanos) -> Result<News, MembershipError> {
-        Ok(News::Unchanged)
+    fn renew(&mut self, _: Nanos) -> Result<MembershipEvent, MembershipError> {
+        Ok(MembershipEvent::Unchanged)
     }
 
     fn view(&self) -> Arc<View> {

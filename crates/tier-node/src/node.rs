@@ -97,7 +97,7 @@ pub(crate) struct Node<F: Fabric> {
     /// Another node has another view: the membership is to be renewed soon.
     pub(crate) is_other_view: AtomicBool,
     /// Wakes the thread that tells the homes of names.
-    pub(crate) tellings: SignalOf<F>,
+    pub(crate) rehoming: SignalOf<F>,
     todo: Mutex<Todo>,
     pub(crate) keeper: SignalOf<F>,
     pub(crate) over: AtomicBool,
@@ -165,7 +165,7 @@ impl<F: Fabric> Node<F> {
             trouble: Mutex::default(),
             members: host.signal(),
             is_other_view: AtomicBool::new(false),
-            tellings: host.signal(),
+            rehoming: host.signal(),
             todo: Mutex::default(),
             keeper: host.signal(),
             over: AtomicBool::new(false),

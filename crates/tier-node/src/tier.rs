@@ -43,7 +43,7 @@ impl<F: Fabric> Drop for Running<F> {
         self.node.over.store(true, Ordering::Release);
         self.node.keeper.raise();
         self.node.members.raise();
-        self.node.tellings.raise();
+        self.node.rehoming.raise();
         self.node.fencing.signal.raise();
         self.node.paths.clear();
         self.node.clients.iter().chain(&self.node.waiters).for_each(|clients| clients.clear());
@@ -132,11 +132,11 @@ impl<F: Fabric> Tier<F> {
         running.server = Some(server);
         running.tasks.push(fabric.host().spawn("tier-locks", Box::new(move || owner.run()))?);
         if is_dynamic {
-            let (renews, tells) = (Arc::clone(&node), Arc::clone(&node));
+            let (renews, reports) = (Arc::clone(&node), Arc::clone(&node));
             let renew = move || members::run(&renews, membership);
             running.tasks.push(fabric.host().spawn("tier-members", Box::new(renew))?);
-            let tell = move || members::tell(&tells);
-            running.tasks.push(fabric.host().spawn("tier-names", Box::new(tell))?);
+            let report = move || members::report_names(&reports);
+            running.tasks.push(fabric.host().spawn("tier-names", Box::new(report))?);
         }
         running.tasks.push(fabric.host().spawn("tier-keeper", Box::new(move || keeper::run(&node)))?);
         let class = running.node.qos.class(fabric.host(), &principal);

@@ -5,8 +5,8 @@
 //! node                                          directory
 //!   Join { name, addresses, life, seen } ────────> a new view with this node, in the name of its epoch
 //!   Beat { node, incarnation, epoch } ───────────> renews the lease; the next view, if there is one
-//!        <──────────────────────────────── Tell    a directory that has restarted asks for the node's view
-//!        <──────────────────────────────── Gone    this life was declared dead: join again
+//!        <────────────────────── ReportView    a directory that has restarted asks for the node's view
+//!        <──────────────────────────── Gone    this life was declared dead: join again
 //!   Leave { node, incarnation } ─────────────────> the next view is without it
 //! ```
 //!
@@ -153,7 +153,7 @@ impl View {
 
 /// An effect of an answer of the directory on a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum News {
+pub enum MembershipEvent {
     /// There is no other view.
     Unchanged,
     /// The next view. This node is alive in it.
@@ -179,13 +179,13 @@ pub struct Standing {
     joined: Option<(NodeId, Epoch)>,
     view: Arc<View>,
     /// The directory has asked for the view.
-    tell: bool,
+    must_report: bool,
 }
 
 impl Standing {
     /// Makes the state of a node that has not joined.
     pub fn new(identity: Identity) -> Standing {
-        Standing { identity, number: None, joined: None, view: Arc::default(), tell: false }
+        Standing { identity, number: None, joined: None, view: Arc::default(), must_report: false }
     }
 
     /// Returns the number and the incarnation of the node, while it is a member.
@@ -205,7 +205,7 @@ impl Standing {
                 let (identity, number) = (self.identity.clone(), self.number);
                 MemberRequest::Join { identity, seen: self.view.epoch, number }
             }
-            Some((node, incarnation)) if self.tell => {
+            Some((node, incarnation)) if self.must_report => {
                 let (life, view) = (self.identity.life, View::clone(&self.view));
                 MemberRequest::Report { node, incarnation, life, view }
             }
@@ -219,54 +219,54 @@ impl Standing {
     }
 
     /// Takes the answer to the last request.
-    pub fn take(&mut self, reply: MemberReply) -> News {
+    pub fn take(&mut self, reply: MemberReply) -> MembershipEvent {
         match reply {
             MemberReply::Current => {
-                self.tell = false;
-                News::Unchanged
+                self.must_report = false;
+                MembershipEvent::Unchanged
             }
-            MemberReply::Tell if self.joined.is_some() => {
-                self.tell = true;
-                News::Wait
+            MemberReply::ReportView if self.joined.is_some() => {
+                self.must_report = true;
+                MembershipEvent::Wait
             }
             MemberReply::Wait => {
-                self.tell = false;
-                News::Wait
+                self.must_report = false;
+                MembershipEvent::Wait
             }
             MemberReply::Gone if self.joined.is_some() => {
-                (self.joined, self.tell) = (None, false);
-                News::DeclaredDead(Arc::clone(&self.view))
+                (self.joined, self.must_report) = (None, false);
+                MembershipEvent::DeclaredDead(Arc::clone(&self.view))
             }
-            MemberReply::Refused(refusal) => News::Refused(refusal),
+            MemberReply::Refused(refusal) => MembershipEvent::Refused(refusal),
             MemberReply::View(view) => self.take_view(view),
-            MemberReply::Tell | MemberReply::Gone => News::Ignored,
+            MemberReply::ReportView | MemberReply::Gone => MembershipEvent::Ignored,
         }
     }
 
-    fn take_view(&mut self, view: View) -> News {
-        self.tell = false;
+    fn take_view(&mut self, view: View) -> MembershipEvent {
+        self.must_report = false;
         // An answer of an earlier life of the directory may come late.
         if view.epoch <= self.view.epoch {
-            return News::Ignored;
+            return MembershipEvent::Ignored;
         }
         let own = view.named(&self.identity.name);
         let own =
             own.filter(|own| own.identity.life == self.identity.life && own.state == MemberState::Alive);
         let own = own.map(|own| (own.node, own.incarnation));
         match (self.joined, own) {
-            (None, None) => News::Ignored,
+            (None, None) => MembershipEvent::Ignored,
             // This life of the node is in the view, but as of a time before it was declared dead.
-            (None, Some((_, incarnation))) if incarnation <= self.view.epoch => News::Ignored,
+            (None, Some((_, incarnation))) if incarnation <= self.view.epoch => MembershipEvent::Ignored,
             (Some(before), own) if own != Some(before) => {
                 self.joined = None;
                 self.view = Arc::new(view);
-                News::DeclaredDead(Arc::clone(&self.view))
+                MembershipEvent::DeclaredDead(Arc::clone(&self.view))
             }
             (_, own) => {
                 self.joined = own;
                 self.number = self.number.or(own.map(|(node, _)| node));
                 self.view = Arc::new(view);
-                News::View(Arc::clone(&self.view))
+                MembershipEvent::View(Arc::clone(&self.view))
             }
         }
     }

@@ -1,5 +1,5 @@
 //! The names whose home a node is. When the view changes, a home forgets all names and hears them again from the nodes that
-//! keep the records: whatever it kept may be older than changes of which another home was told.
+//! keep the records: whatever it kept may be older than changes that were reported to another home.
 
 use crate::name::Name;
 use crate::place::{LmrId, NodeId};
@@ -10,28 +10,28 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Clone, Debug, Default)]
 pub struct Names {
     regions: BTreeMap<Name, LmrId>,
-    /// The nodes that have not told all of their names since the view changed.
+    /// The nodes that have not reported all of their names since the view changed.
     awaited: BTreeSet<NodeId>,
 }
 
 impl Names {
-    /// Begins again with a new view: forgets all names, until each of `members` has told those of its records.
+    /// Begins again with a new view: forgets all names, until each of `members` has reported those of its records.
     pub fn begin(&mut self, members: impl IntoIterator<Item = NodeId>) {
         self.regions.clear();
         self.awaited = members.into_iter().collect();
     }
 
     /// A node tells of a region that has this name. Of two regions the first one counts; returns whether it is this one.
-    pub fn hear(&mut self, name: Name, id: LmrId) -> bool {
+    pub fn restore(&mut self, name: Name, id: LmrId) -> bool {
         self.claim(name, id).is_ok()
     }
 
-    /// A node has told all names of its records.
-    pub fn told(&mut self, node: NodeId) {
+    /// A node has reported all names of its records.
+    pub fn restored_by(&mut self, node: NodeId) {
         self.awaited.remove(&node);
     }
 
-    /// Returns whether all nodes have told their names. Until then, a name that is not here may exist.
+    /// Returns whether all nodes have reported their names. Until then, a name that is not here may exist.
     pub fn is_whole(&self) -> bool {
         self.awaited.is_empty()
     }
@@ -86,7 +86,7 @@ mod tests {
         names.claim(name.clone(), ID).unwrap();
         names.claim(name.clone(), ID).unwrap();
         assert_eq!(names.claim(name.clone(), other), Err(RecordError::Taken));
-        assert!(!names.hear(name.clone(), other) && names.hear(name.clone(), ID));
+        assert!(!names.restore(name.clone(), other) && names.restore(name.clone(), ID));
         names.forget(&name, other);
         assert_eq!(names.lookup(&name), Some(ID));
         names.forget(&name, ID);
@@ -99,12 +99,12 @@ mod tests {
         names.claim(name.clone(), ID).unwrap();
         names.begin([NodeId(1), NodeId(4)]);
         assert!(names.is_empty() && !names.is_whole());
-        names.told(NodeId(7));
-        assert!(names.hear(name.clone(), ID));
-        names.told(NodeId(4));
+        names.restored_by(NodeId(7));
+        assert!(names.restore(name.clone(), ID));
+        names.restored_by(NodeId(4));
         assert!(!names.is_whole());
-        names.told(NodeId(1));
-        names.told(NodeId(1));
+        names.restored_by(NodeId(1));
+        names.restored_by(NodeId(1));
         assert!(names.is_whole());
         assert_eq!((names.lookup(&name), names.len()), (Some(ID), 1));
     }

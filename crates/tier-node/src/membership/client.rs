@@ -6,7 +6,7 @@ use dunlin_rpc::{Client, ClientConfig};
 use dunlin_tier::membership::message::{
     DIRECTORY_SERVICE, MAX_MESSAGE, MEMBER_CALL, MemberReply, MemberRequest,
 };
-use dunlin_tier::membership::{Identity, News, Standing, View};
+use dunlin_tier::membership::{Identity, MembershipEvent, Standing, View};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -65,7 +65,7 @@ impl<F: Fabric> Membership for DirectoryClient<F> {
         Some(self.period)
     }
 
-    fn renew(&mut self, until: Nanos) -> Result<News, MembershipError> {
+    fn renew(&mut self, until: Nanos) -> Result<MembershipEvent, MembershipError> {
         let request = self.standing.request();
         let reply = self.ask(&request, until)?;
         Ok(self.standing.take(reply))

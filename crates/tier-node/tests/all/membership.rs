@@ -2,7 +2,7 @@
 
 use dunlin_fabric::{Address, Fabric, Host, Nanos, Scheme, Task};
 use dunlin_fabric_sim::{MachineSettings, RunReport, Settings, Sim};
-use dunlin_tier::membership::{Identity, MemberState, News};
+use dunlin_tier::membership::{Identity, MemberState, MembershipEvent};
 use dunlin_tier::{NodeId, RecordError, message::Refusal};
 use dunlin_tier_node::{
     DirectoryClient, DirectoryConfig, DirectoryServer, JoinError, LockError, Membership, MembershipError,
@@ -236,8 +236,8 @@ impl Membership for CutOff {
     fn period(&self) -> Option<Duration> {
         self.0.period()
     }
-    fn renew(&mut self, until: Nanos) -> Result<News, MembershipError> {
-        if self.1.load(Ordering::Relaxed) { Ok(News::Wait) } else { self.0.renew(until) }
+    fn renew(&mut self, until: Nanos) -> Result<MembershipEvent, MembershipError> {
+        if self.1.load(Ordering::Relaxed) { Ok(MembershipEvent::Wait) } else { self.0.renew(until) }
     }
     fn view(&self) -> Arc<View> {
         self.0.view()

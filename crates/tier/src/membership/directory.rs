@@ -10,7 +10,7 @@ use thiserror::Error;
 /// The settings of a directory. Times are in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Terms {
-    /// A node that is not heard of for as long is declared dead.
+    /// A node that is not renewed_at of for as long is declared dead.
     pub lease: u64,
     /// The time after the start in which the directory hears the views of nodes, and makes none. As long as the lease at
     /// least: no node misses a directory that restarts within it.
@@ -23,7 +23,7 @@ pub struct Terms {
 /// silence says nothing about a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error(
-    "the directory heard of no node for {nanos} ns by its clock ({}): all leases begin again",
+    "the directory renewed_at of no node for {nanos} ns by its clock ({}): all leases begin again",
     if *.backwards { "backwards" } else { "forwards" }
 )]
 pub struct ClockJump {
@@ -54,8 +54,8 @@ pub struct Directory {
     seen: Epoch,
     stage: Stage,
     begun: Option<u64>,
-    /// The time at which each node that is alive was heard last.
-    heard: BTreeMap<NodeId, u64>,
+    /// The time at which each node that is alive was renewed_at last.
+    renewed_at: BTreeMap<NodeId, u64>,
     /// Nodes that asked to join while the directory gathers, by name.
     waiting: BTreeMap<String, Waiting>,
     /// The time of the last tick.
@@ -73,7 +73,7 @@ impl Directory {
             seen: Epoch::default(),
             stage: Stage::Gathering(BTreeMap::new()),
             begun: None,
-            heard: BTreeMap::new(),
+            renewed_at: BTreeMap::new(),
             waiting: BTreeMap::new(),
             last: None,
         }
@@ -101,7 +101,7 @@ impl Directory {
             if backwards {
                 self.begun = Some(now);
             }
-            self.heard.values_mut().for_each(|heard| *heard = now);
+            self.renewed_at.values_mut().for_each(|renewed_at| *renewed_at = now);
             return Err(ClockJump { nanos, backwards });
         }
         match &self.stage {
@@ -113,8 +113,10 @@ impl Directory {
                 }
             }
             Stage::Ruling => {
-                let late = |(_, heard): &(&NodeId, &u64)| now.saturating_sub(**heard) > self.terms.lease;
-                let silent: Vec<NodeId> = self.heard.iter().filter(late).map(|(node, _)| *node).collect();
+                let late =
+                    |(_, renewed_at): &(&NodeId, &u64)| now.saturating_sub(**renewed_at) > self.terms.lease;
+                let silent: Vec<NodeId> =
+                    self.renewed_at.iter().filter(late).map(|(node, _)| *node).collect();
                 self.expire(&silent);
             }
         }
@@ -125,7 +127,7 @@ impl Directory {
     pub(crate) fn expire(&mut self, silent: &[NodeId]) {
         let mut any = false;
         for node in silent {
-            if self.heard.remove(node).is_some()
+            if self.renewed_at.remove(node).is_some()
                 && let Some(member) = self.view.member_mut(*node)
             {
                 member.state = MemberState::Dead;
@@ -143,7 +145,7 @@ impl Directory {
         let mut changed = false;
         for member in self.view.members.iter_mut().filter(|one| one.state == MemberState::Alive) {
             if reported.get(&member.node) == Some(&member.incarnation) {
-                self.heard.insert(member.node, now);
+                self.renewed_at.insert(member.node, now);
             } else {
                 member.state = MemberState::Dead;
                 changed = true;
@@ -212,7 +214,7 @@ impl Directory {
                 node
             }
         };
-        self.heard.insert(node, now);
+        self.renewed_at.insert(node, now);
         Ok(())
     }
 
@@ -235,7 +237,7 @@ impl Directory {
             MemberRequest::Join { identity, seen, number } => self.join(identity, number, seen, now),
             MemberRequest::Beat { node, incarnation, epoch } => {
                 self.seen = self.seen.max(epoch);
-                self.hear(node, incarnation, epoch, now)
+                self.renew(node, incarnation, epoch, now)
             }
             MemberRequest::Report { node, incarnation, life, view } => {
                 let epoch = view.epoch;
@@ -252,7 +254,7 @@ impl Directory {
                     reported.insert(node, incarnation);
                     return MemberReply::Wait;
                 }
-                self.hear(node, incarnation, epoch, now)
+                self.renew(node, incarnation, epoch, now)
             }
             MemberRequest::Leave { node, incarnation } => {
                 let leaves =
@@ -262,7 +264,7 @@ impl Directory {
                     (Stage::Ruling, None) => MemberReply::Current,
                     (Stage::Ruling, Some(member)) => {
                         member.state = MemberState::Left;
-                        self.heard.remove(&node);
+                        self.renewed_at.remove(&node);
                         self.issue();
                         MemberReply::Current
                     }
@@ -271,21 +273,21 @@ impl Directory {
         }
     }
 
-    fn hear(&mut self, node: NodeId, incarnation: Epoch, epoch: Epoch, now: u64) -> MemberReply {
+    fn renew(&mut self, node: NodeId, incarnation: Epoch, epoch: Epoch, now: u64) -> MemberReply {
         if let Stage::Gathering(reported) = &self.stage {
             return if reported.get(&node) == Some(&incarnation) {
                 MemberReply::Wait
             } else {
-                MemberReply::Tell
+                MemberReply::ReportView
             };
         }
         let lives = |one: &&Member| one.incarnation == incarnation && one.state == MemberState::Alive;
         if self.view.member(node).filter(lives).is_none() {
             return MemberReply::Gone;
         }
-        self.heard.insert(node, now);
+        self.renewed_at.insert(node, now);
         if self.seen > self.view.epoch {
-            // A node has a view of an earlier life of the directory, of which no other node has told.
+            // A node has a view of an earlier life of the directory, that no other node has reported.
             self.issue();
         }
         if epoch == self.view.epoch { MemberReply::Current } else { MemberReply::View(self.view.clone()) }
@@ -314,7 +316,7 @@ impl Directory {
         if is_member {
             // The answer to an earlier request was lost.
             if let Some(node) = member.map(|one| one.node) {
-                self.heard.insert(node, now);
+                self.renewed_at.insert(node, now);
             }
             if self.seen > self.view.epoch {
                 self.issue();
@@ -335,7 +337,7 @@ impl Directory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::membership::{News, Standing};
+    use crate::membership::{MembershipEvent, Standing};
 
     const TERMS: Terms = Terms { lease: 100, gather: 100, max_nodes: 4 };
 
@@ -344,7 +346,7 @@ mod tests {
         Identity { name: name.into(), calls, memory, life }
     }
 
-    fn ask(directory: &mut Directory, node: &mut Standing, now: u64) -> News {
+    fn ask(directory: &mut Directory, node: &mut Standing, now: u64) -> MembershipEvent {
         let _ = directory.tick(now);
         node.take(directory.answer(node.request(), now))
     }
@@ -385,9 +387,9 @@ mod tests {
         }
         assert_eq!(states(nodes[1].view()), [("a".into(), Dead), ("b".into(), Alive)]);
         assert_eq!(nodes[1].view().epoch.number, 2);
-        assert!(matches!(ask(&mut directory, &mut nodes[0], now), News::DeclaredDead(_)));
+        assert!(matches!(ask(&mut directory, &mut nodes[0], now), MembershipEvent::DeclaredDead(_)));
         assert!(nodes[0].joined().is_none());
-        assert!(matches!(ask(&mut directory, &mut nodes[0], now), News::View(_)));
+        assert!(matches!(ask(&mut directory, &mut nodes[0], now), MembershipEvent::View(_)));
         let (node, incarnation) = nodes[0].joined().unwrap();
         assert!(node == before.0 && incarnation > before.1);
         // Locks stay with the node that lived.
@@ -400,25 +402,31 @@ mod tests {
         let mut other =
             Standing::new(Identity { calls: "shm:x".into(), memory: "shm:y".into(), ..identity("a", 2) });
         let taken = MemberRefusal::Taken { name: "a".into(), address: "shm:a".into() };
-        assert_eq!(ask(&mut directory, &mut other, now), News::Refused(taken));
+        assert_eq!(ask(&mut directory, &mut other, now), MembershipEvent::Refused(taken));
         let mut thief = Standing::new(Identity { name: "c".into(), ..identity("b", 3) });
-        assert!(matches!(ask(&mut directory, &mut thief, now), News::Refused(MemberRefusal::Address { .. })));
+        assert!(matches!(
+            ask(&mut directory, &mut thief, now),
+            MembershipEvent::Refused(MemberRefusal::Address { .. })
+        ));
         // The next life at the same addresses has replaced the first one.
         let mut next = Standing::new(identity("a", 2));
-        assert!(matches!(ask(&mut directory, &mut next, now), News::View(_)));
-        assert!(matches!(ask(&mut directory, &mut nodes[0], now), News::DeclaredDead(_)));
+        assert!(matches!(ask(&mut directory, &mut next, now), MembershipEvent::View(_)));
+        assert!(matches!(ask(&mut directory, &mut nodes[0], now), MembershipEvent::DeclaredDead(_)));
         for _ in 0..12 {
             now += 10;
             ask(&mut directory, &mut nodes[1], now);
         }
-        assert!(matches!(ask(&mut directory, &mut other, now), News::View(_)), "its lease has ended");
+        assert!(
+            matches!(ask(&mut directory, &mut other, now), MembershipEvent::View(_)),
+            "its lease has ended"
+        );
     }
 
     #[test]
     fn a_node_that_leaves_is_gone_with_the_next_view() {
         let (mut directory, mut nodes, now) = started(&["a", "b"]);
         assert_eq!(directory.answer(nodes[0].leave().unwrap(), now), MemberReply::Current);
-        assert!(matches!(ask(&mut directory, &mut nodes[1], now), News::View(_)));
+        assert!(matches!(ask(&mut directory, &mut nodes[1], now), MembershipEvent::View(_)));
         assert_eq!(states(nodes[1].view()), [("a".into(), Left), ("b".into(), Alive)]);
         assert_eq!(directory.answer(nodes[0].leave().unwrap(), now), MemberReply::Current);
         assert_eq!(directory.view().epoch.number, 2, "a repetition has no effect");
@@ -431,16 +439,16 @@ mod tests {
         let (before, last) = (directory.view().clone(), now);
         let mut next = Directory::new(3, TERMS);
         let mut fourth = Standing::new(identity("d", 4));
-        assert_eq!(ask(&mut next, &mut fourth, now), News::Wait);
+        assert_eq!(ask(&mut next, &mut fourth, now), MembershipEvent::Wait);
         for round in 0..2 {
             now += 10;
             for node in &mut nodes {
-                let news = ask(&mut next, node, now);
-                assert_eq!(news, News::Wait, "round {round}");
+                let event = ask(&mut next, node, now);
+                assert_eq!(event, MembershipEvent::Wait, "round {round}");
             }
         }
         now += 10;
-        assert!(matches!(ask(&mut next, &mut nodes[1], now), News::View(_)));
+        assert!(matches!(ask(&mut next, &mut nodes[1], now), MembershipEvent::View(_)));
         assert!(now - last < TERMS.gather, "all have reported");
         assert_eq!(states(next.view())[..3], states(&before));
         assert_eq!(states(next.view())[3], ("d".into(), Alive));
@@ -451,9 +459,9 @@ mod tests {
     #[test]
     fn a_view_that_only_one_node_had_is_never_made_again() {
         let (mut directory, mut nodes, mut now) = started(&["a", "b"]);
-        // A third node joins, and the directory ends before the others hear of it.
+        // A third node joins, and the directory ends before the others know of it.
         let mut third = Standing::new(identity("c", 1));
-        assert!(matches!(ask(&mut directory, &mut third, now), News::View(_)));
+        assert!(matches!(ask(&mut directory, &mut third, now), MembershipEvent::View(_)));
         let lost = third.view().epoch;
         let mut next = Directory::new(3, TERMS);
         let _ = next.tick(now);
@@ -462,8 +470,8 @@ mod tests {
             nodes.iter_mut().for_each(|node| drop(ask(&mut next, node, now)));
         }
         assert!(!next.is_gathering());
-        assert_eq!(ask(&mut next, &mut third, now), News::DeclaredDead(Arc::clone(third.view())));
-        assert!(matches!(ask(&mut next, &mut third, now), News::View(_)));
+        assert_eq!(ask(&mut next, &mut third, now), MembershipEvent::DeclaredDead(Arc::clone(third.view())));
+        assert!(matches!(ask(&mut next, &mut third, now), MembershipEvent::View(_)));
         assert!(third.view().epoch.number > lost.number);
         ask(&mut next, &mut nodes[0], now);
         assert_eq!(nodes[0].view(), third.view());
@@ -476,7 +484,7 @@ mod tests {
         assert_eq!(directory.tick(now + 5000), Err(jump));
         assert_eq!(directory.tick(now + 5010), Ok(()));
         assert_eq!(directory.tick(now), Err(ClockJump { nanos: 5010, backwards: true }));
-        assert_eq!(ask(&mut directory, &mut nodes[0], now + 10), News::Unchanged);
+        assert_eq!(ask(&mut directory, &mut nodes[0], now + 10), MembershipEvent::Unchanged);
         for step in 1..12 {
             ask(&mut directory, &mut nodes[0], now + 10 * step);
         }
@@ -487,9 +495,9 @@ mod tests {
     fn names_are_bounded_and_those_of_dead_nodes_stay_theirs() {
         let (mut directory, _, now) = started(&["a", "b", "c", "d"]);
         let mut fifth = Standing::new(identity("e", 1));
-        assert_eq!(ask(&mut directory, &mut fifth, now), News::Refused(MemberRefusal::Full(4)));
+        assert_eq!(ask(&mut directory, &mut fifth, now), MembershipEvent::Refused(MemberRefusal::Full(4)));
         let mut unnamed = Standing::new(identity("", 1));
-        assert_eq!(ask(&mut directory, &mut unnamed, now), News::Refused(MemberRefusal::NoName));
+        assert_eq!(ask(&mut directory, &mut unnamed, now), MembershipEvent::Refused(MemberRefusal::NoName));
     }
 
     use std::sync::Arc;

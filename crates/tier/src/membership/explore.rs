@@ -5,7 +5,7 @@
 
 use super::directory::{Directory, Terms};
 use super::message::{MemberRefusal, MemberReply, MemberRequest};
-use super::{Epoch, Identity, MemberState, News, Standing, View};
+use super::{Epoch, Identity, MemberState, MembershipEvent, Standing, View};
 use crate::place::NodeId;
 use std::collections::{BTreeMap, HashSet};
 
@@ -20,7 +20,7 @@ enum Bug {
     SameDirectory,
     /// Nodes do not say which epoch they have seen.
     SeenForgotten,
-    /// A node does not hear that it was declared dead.
+    /// A node does not learn that it was declared dead.
     DeathNotTold,
     /// A node that joins again keeps its incarnation.
     IncarnationKept,
@@ -150,15 +150,15 @@ impl Run {
         }
     }
 
-    fn deliver(&mut self, node: usize) -> Result<Option<News>, String> {
+    fn deliver(&mut self, node: usize) -> Result<Option<MembershipEvent>, String> {
         let Some(answer) = self.answers[node].take() else { return Ok(None) };
         let standing = &mut self.nodes[node];
         let (before, number) = (standing.view.epoch, standing.number);
-        let news = standing.take(answer);
+        let event = standing.take(answer);
         if standing.view.epoch < before {
             return Err(format!("node {node} went from {before:?} back to {:?}", standing.view.epoch));
         }
-        let Some((own, incarnation)) = standing.joined else { return Ok(Some(news)) };
+        let Some((own, incarnation)) = standing.joined else { return Ok(Some(event)) };
         if number.is_some_and(|number| number != own) {
             return Err(format!("node {node} was {number:?} and is {own:?}"));
         }
@@ -167,7 +167,7 @@ impl Run {
             return Err(format!("node {node} is not alive in its own view"));
         }
         self.incarnations[node] = incarnation;
-        Ok(Some(news))
+        Ok(Some(event))
     }
 
     fn take(&mut self, step: Step, bug: Bug) -> Result<(), String> {
@@ -179,7 +179,7 @@ impl Run {
                     (standing.joined.is_none(), standing.number.is_none(), self.incarnations[node]);
                 self.deliver(node)?;
                 let now = self.nodes[node].joined.map(|(_, now)| now).filter(|_| was_out);
-                // A directory that nobody has told of the last life cannot know what is greater.
+                // A directory to which nobody has reported the last life cannot know what is greater.
                 if now.is_some_and(|now| now == last || now < last && !is_first) {
                     return Err(format!("node {node} joined as {now:?} after {last:?}"));
                 }
@@ -240,7 +240,7 @@ impl Run {
                     if run.answers[node].is_none() {
                         run.ask(node, bug);
                     }
-                    if let Some(News::Refused(MemberRefusal::Number(_))) = run.deliver(node)? {
+                    if let Some(MembershipEvent::Refused(MemberRefusal::Number(_))) = run.deliver(node)? {
                         // It has to start again.
                         run.restart_node(node);
                     }

@@ -30,7 +30,7 @@ pub enum MemberRequest {
         /// The number that this life of the node has had: it cannot have another.
         number: Option<NodeId>,
     },
-    /// This node lives. Answer: [`MemberReply::Current`], the next view, [`MemberReply::Tell`] or [`MemberReply::Gone`].
+    /// This node lives. Answer: [`MemberReply::Current`], the next view, [`MemberReply::ReportView`] or [`MemberReply::Gone`].
     Beat {
         /// The node's number.
         node: NodeId,
@@ -103,7 +103,7 @@ pub enum MemberReply {
     /// The last view.
     View(View),
     /// The directory has restarted: report the view.
-    Tell,
+    ReportView,
     /// The directory has restarted and waits for the other nodes: ask again.
     Wait,
     /// The node's incarnation is not alive: join again.
@@ -226,7 +226,7 @@ impl MemberReply {
         match self {
             MemberReply::Current => Writer::new(0),
             MemberReply::View(view) => Writer::new(1).view(view),
-            MemberReply::Tell => Writer::new(2),
+            MemberReply::ReportView => Writer::new(2),
             MemberReply::Wait => Writer::new(3),
             MemberReply::Gone => Writer::new(4),
             MemberReply::Refused(refusal) => {
@@ -253,7 +253,7 @@ impl MemberReply {
         let reply = match reader.u8()? {
             0 => MemberReply::Current,
             1 => MemberReply::View(reader.view()?),
-            2 => MemberReply::Tell,
+            2 => MemberReply::ReportView,
             3 => MemberReply::Wait,
             4 => MemberReply::Gone,
             255 => MemberReply::Refused(match reader.u8()? {
@@ -328,7 +328,7 @@ mod tests {
         prop_oneof![
             Just(MemberReply::Current),
             view().prop_map(MemberReply::View),
-            Just(MemberReply::Tell),
+            Just(MemberReply::ReportView),
             Just(MemberReply::Wait),
             Just(MemberReply::Gone),
             refusal.prop_map(MemberReply::Refused),
