@@ -36,10 +36,14 @@ pub(crate) fn join<H: Host>(
     membership: &mut dyn Membership,
     until: Nanos,
 ) -> Result<(Arc<View>, Own), MembershipError> {
+    let mut refused = None;
     loop {
         let now = host.now();
         let (failed, until) = match membership.renew(until.max(now.saturating_add(ATTEMPT))) {
-            Ok(MembershipEvent::Refused(refusal)) => (refusal.into(), until),
+            Ok(MembershipEvent::Refused(refusal)) => {
+                refused = Some(refusal.clone());
+                (refusal.into(), until)
+            }
             Ok(_) => (MembershipError::Waiting, until.saturating_add(GATHERING)),
             Err(error) => (error, until),
         };
@@ -48,7 +52,8 @@ pub(crate) fn join<H: Host>(
         }
         let again = host.now().saturating_add(JOIN_AGAIN);
         if again >= until {
-            return Err(failed);
+            // A refusal says more than an answer that came late.
+            return Err(refused.map_or(failed, MembershipError::from));
         }
         host.sleep(again);
     }

@@ -95,7 +95,7 @@ impl<F: Fabric> Tier<F> {
         }
     }
 
-    /// Starts a node whose views come from a source of one's own. `life` is the random number of this life of the node in
+    /// Starts a node whose views come from any source. `life` is the random number of this life of the node in
     /// the [`Identity`](dunlin_tier::membership::Identity) that the source reports.
     pub fn within_membership(
         fabric: &F,

@@ -116,13 +116,13 @@ fn a_killed_node_is_dead_in_the_next_view_and_its_next_life_joins() {
     let mut thief = settings(&tag, "three");
     thief.nodes = config(&format!("{tag}-thief"), &["three"], "three").nodes;
     thief.timeout = Duration::from_secs(1);
-    match dunlin_tier_node::Tier::within(&fabric(), thief).map(drop) {
-        Err(JoinError::Membership(error @ MembershipError::Refused(_))) => {
-            let text = WithSources(&error).to_string();
-            assert!(text.contains("there is a node three already"), "{text}");
-        }
-        other => panic!("{other:?}"),
-    }
+    let refused = wait("the refusal", || match dunlin_tier_node::Tier::within(&fabric(), thief.clone()) {
+        Err(JoinError::Membership(error @ MembershipError::Refused(_))) => Some(error),
+        Err(_) => None,
+        Ok(_) => panic!("two nodes of one name"),
+    });
+    let text = WithSources(&refused).to_string();
+    assert!(text.contains("there is a node three already"), "{text}");
 
     cluster.nodes[2].kill();
     let epoch = await_state(tiers, "three", MemberState::Dead);
