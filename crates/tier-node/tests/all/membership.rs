@@ -357,11 +357,13 @@ impl Drawn {
     }
 }
 
+type RunningDirectory = (Sim, DirectoryServer<Sim>);
+
 /// A directory that is started again some time after each of its deaths.
 #[derive(Clone)]
 struct Revived {
     sim: Sim,
-    running: Arc<Mutex<Option<(Sim, DirectoryServer<Sim>)>>>,
+    running: Arc<Mutex<Option<RunningDirectory>>>,
     /// The time of its next life; 0 while it runs.
     back: Arc<AtomicU64>,
     is_over: Arc<AtomicBool>,
