@@ -11,10 +11,16 @@ use dunlin_command::interrupt::Interrupt;
 use dunlin_command::output::{self, Failure};
 use dunlin_report::{Row, Unit, table};
 use dunlin_tier_client::default_address;
-use dunlin_tier_node::{Peer, ProcessConfig, ProcessServer, Tier, TierConfig};
+use dunlin_tier_node::{
+    DirectoryConfig, DirectoryServer, Peer, ProcessConfig, ProcessServer, Tier, TierConfig,
+};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// The time between two looks whether the node is to leave.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -22,7 +28,32 @@ Examples:
   dunlin node status
   dunlin tier put greeting --text hello
   dunlin tier get greeting
-  dunlin node run --listen rdma:10.0.0.1:7100 --peers nodes.txt --memory 8GiB";
+  dunlin node run --listen rdma:10.0.0.1:7100 --peers nodes.txt --memory 8GiB
+A cluster whose nodes come and go:
+  dunlin node directory rdma:10.0.0.1:7000           on one host
+  dunlin node run --directory rdma:10.0.0.1:7000 --name node-1 --listen rdma:10.0.0.1:7100
+  dunlin node leave";
+
+const DIRECTORY_HELP: &str = "\
+Nodes report themselves to the directory with --directory, and get from it the list of all nodes that are alive: a view,
+whose number is its epoch. A node that does not report itself for the time of --lease is declared dead. Operations on it
+then end at once, and names that it kept get another home. If it lives, it joins again.
+The directory keeps nothing on a disk. It may be killed and started again at the same address at any time: calls and
+memory of the nodes go on meanwhile, only views stand still, and it learns from the nodes what it knew.
+
+Examples:
+  dunlin node directory rdma:10.0.0.1:7000
+  dunlin node directory shm:directory --lease 1s
+  dunlin node directory rdma:10.0.0.1:7000 --token-file token --max-nodes 256";
+
+const LEAVE_HELP: &str = "\
+Regions that were made at the node, and regions whose bytes are in its memory, end with it. As long as there are any, the
+node stays, and the command lists them and exits with status 1; --force has it leave all the same. Free or copy them first.
+Only the user who runs the node, and root, may have it leave.
+
+Examples:
+  dunlin node leave
+  dunlin node leave --force --node shm:node-a";
 
 const RUN_HELP: &str = "\
 The file of --peers lists all nodes, the same on each of them, one in a line: NAME ADDRESS, for example
@@ -39,6 +70,10 @@ Examples:
   dunlin node run --listen rdma:10.0.0.1:7100 --peers nodes.txt --memory 8GiB
   dunlin node run --listen rdma:0.0.0.0:7100 --peers nodes.txt --name node-1 --allow-anyone --user 1000=alice
 
+With --directory in place of --peers, nodes come and go: the directory tells each of them of the others. The address of
+--listen is then the one by which others reach this node.
+  dunlin node run --directory rdma:10.0.0.1:7000 --name node-3 --listen rdma:10.0.0.3:7100
+
 Two nodes on one host, for a test:
   dunlin node run --peers nodes.txt --name a --attach shm:node-a      with 'a shm:a' and 'b shm:b' in nodes.txt
   dunlin node run --peers nodes.txt --name b --attach shm:node-b";
@@ -54,7 +89,9 @@ pub(crate) struct NodeArguments {
 #[derive(Debug, Subcommand)]
 enum NodeCommand {
     Run(Box<RunArguments>),
+    Directory(DirectoryArguments),
     Status(StatusArguments),
+    Leave(LeaveArguments),
     Ls(ListArguments),
 }
 
@@ -69,6 +106,12 @@ struct RunArguments {
     /// File that lists all nodes [default: this node by itself]
     #[arg(long, value_name = "FILE")]
     peers: Option<PathBuf>,
+    /// Address of the directory from which this node learns of the others, in place of --peers
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "peers", requires_all = ["name", "listen"])]
+    directory: Option<Address>,
+    /// Most nodes that the directory may tell of
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024), value_name = "N")]
+    max_nodes: u16,
     /// Name of this node in the list [default: the node of the list with the address of --listen]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
@@ -100,7 +143,52 @@ struct RunArguments {
     device: DeviceArguments,
 }
 
-/// Show the node of this host: its memory, and the processes that are attached.
+/// Run the directory of a cluster whose nodes come and go, until it is interrupted.
+#[derive(Args, Debug)]
+#[command(after_help = DIRECTORY_HELP)]
+struct DirectoryArguments {
+    /// Address of the directory: rdma:HOST:PORT, ofi:tcp:HOST:PORT or shm:NAME, of the same fabric as the nodes
+    #[arg(value_name = "ADDRESS")]
+    address: Address,
+    /// Time without a report after which a node is declared dead; nodes report themselves every 100 ms
+    #[arg(long, default_value = "500ms", value_parser = lease, value_name = "TIME")]
+    lease: Duration,
+    /// Most names of nodes
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024), value_name = "N")]
+    max_nodes: u16,
+    /// File with the token that all nodes know
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// End after this time
+    #[arg(long = "for", value_name = "TIME", value_parser = arguments::positive_duration)]
+    duration: Option<Duration>,
+    #[command(flatten)]
+    device: DeviceArguments,
+}
+
+/// Have the node of this host leave the cluster, and end.
+#[derive(Args, Debug)]
+#[command(after_help = LEAVE_HELP)]
+struct LeaveArguments {
+    /// Leave also if regions end with the node
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    attach: AttachArguments,
+}
+
+/// Parses the time of a lease.
+fn lease(text: &str) -> Result<Duration, String> {
+    let lease = arguments::positive_duration(text)?;
+    if lease < Duration::from_millis(300) {
+        return Err(format!(
+            "a lease of {lease:?} is too short: nodes report themselves every 100 ms; write 300ms or more"
+        ));
+    }
+    Ok(lease)
+}
+
+/// Show the node of this host: its memory, the nodes of its view, and the processes that are attached.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  dunlin node status\n  dunlin node status --node shm:node-a")]
 struct StatusArguments {
@@ -118,7 +206,9 @@ fn user(text: &str) -> Result<(u32, String), String> {
 pub(crate) fn run(arguments: &NodeArguments) -> Result<ExitCode, Failure> {
     match &arguments.command {
         NodeCommand::Run(arguments) => serve(arguments),
+        NodeCommand::Directory(arguments) => directory(arguments),
         NodeCommand::Status(arguments) => status(arguments),
+        NodeCommand::Leave(arguments) => leave(arguments),
         NodeCommand::Ls(arguments) => list::run(arguments, true),
     }
 }
@@ -130,6 +220,10 @@ fn read(path: &PathBuf) -> Result<Vec<u8>, Failure> {
 impl RunArguments {
     /// Returns the list of nodes, and the place of this one.
     fn nodes(&self) -> Result<(Vec<Peer>, usize), Failure> {
+        if let (Some(_), Some(name), Some(listen)) = (&self.directory, &self.name, &self.listen) {
+            let peer = Peer::at(name, listen.clone()).map_err(Failure::new)?;
+            return Ok((vec![peer], 0));
+        }
         let Some(path) = &self.peers else {
             let name = self.name.as_deref().unwrap_or("node");
             let address = match &self.listen {
@@ -178,12 +272,70 @@ fn serve(arguments: &RunArguments) -> Result<ExitCode, Failure> {
     config.memory = arguments.memory;
     config.quota = arguments.quota.unwrap_or(u64::MAX);
     config.paths = arguments.paths;
+    config.directory = arguments.directory.clone();
+    config.max_nodes = arguments.max_nodes;
+    if let Some(directory) = arguments.directory.as_ref().filter(|one| one.scheme() != address.scheme()) {
+        return Err(Failure::new(format!("{directory} and {address} are of different fabrics"))
+            .help("give --listen an address of the fabric of the directory"));
+    }
     if let Some(path) = &arguments.token_file {
         config.token = read(path)?.trim_ascii().to_vec();
     }
     let fabrics = arguments.device.fabrics(false);
     let chosen = fabrics.choose(&address)?;
     on_fabric!(&chosen, fabric => serve_on(fabric, config, arguments, &interrupt))
+}
+
+/// Returns the user of this process.
+fn own_user() -> Result<u32, Failure> {
+    let own = std::fs::metadata("/proc/self");
+    Ok(own.map_err(|error| Failure::new(format!("cannot read /proc/self: {error}")))?.uid())
+}
+
+fn directory(arguments: &DirectoryArguments) -> Result<ExitCode, Failure> {
+    let interrupt = Interrupt::install()?;
+    let mut config = DirectoryConfig {
+        lease: arguments.lease,
+        gather: arguments.lease + arguments.lease / 5,
+        max_nodes: arguments.max_nodes,
+        token: Vec::new(),
+    };
+    if let Some(path) = &arguments.token_file {
+        config.token = read(path)?.trim_ascii().to_vec();
+    }
+    let fabrics = arguments.device.fabrics(false);
+    let chosen = fabrics.choose(&arguments.address)?;
+    on_fabric!(&chosen, fabric => {
+        let directory = DirectoryServer::serve(fabric, &arguments.address, config).map_err(Failure::new)?;
+        // Ignore errors: the directory also runs if nothing reads its output.
+        let _ = child::say_ready(&arguments.address);
+        let _ = output::print_line(format_args!("directory, leases of {:?}; Ctrl-C ends it", arguments.lease));
+        if interrupt.wait(arguments.duration).is_some() {
+            output::note("ending: nodes go on, and wait for the next directory");
+        }
+        drop(directory);
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+fn leave(arguments: &LeaveArguments) -> Result<ExitCode, Failure> {
+    let tier = arguments.attach.attach()?;
+    let node = tier.node().to_owned();
+    let held = tier.leave(arguments.force).map_err(Failure::new)?;
+    if held.leaves {
+        output::note(format_args!("{node} leaves the cluster"));
+        return Ok(ExitCode::SUCCESS);
+    }
+    for name in &held.names {
+        output::print_line(format_args!("{name}"))?;
+    }
+    output::note(format_args!(
+        "{node} stays: {} regions were made there, and it has {} of regions of other nodes; they end with it. Free them, \
+         or give --force",
+        held.named,
+        Unit::Bytes.format(held.bytes as f64)
+    ));
+    Err(Failure::Negative)
 }
 
 fn serve_on<F: Fabric>(
@@ -199,12 +351,13 @@ fn serve_on<F: Fabric>(
     let allow = if arguments.allow_anyone { AllowPolicy::Anyone } else { AllowPolicy::default() };
     let processes_fabric = ShmFabric::new(ShmConfig { allow, ..ShmConfig::default() })
         .map_err(|error| Failure::new(format!("cannot start the shared-memory fabric: {error}")))?;
-    let (memory, count, name) = (config.memory, config.nodes.len(), config.node.clone());
+    let (memory, name) = (config.memory, config.node.clone());
     let tier = Tier::within(fabric, config).map_err(|error| {
         Failure::new(error).help("dunlin doctor says what this machine has and what is missing")
     })?;
     let settings = ProcessConfig {
         users: arguments.user.iter().cloned().collect(),
+        operators: vec![0, own_user()?],
         ..ProcessConfig::new(attach.clone())
     };
     let processes = ProcessServer::serve(&processes_fabric, &tier, settings).map_err(|error| {
@@ -213,11 +366,25 @@ fn serve_on<F: Fabric>(
     // Ignore errors: the node also runs if nothing reads its output.
     let _ = child::say_ready(&attach);
     let _ = output::print_line(format_args!(
-        "node {name}, one of {count}, {} of memory; Ctrl-C ends it",
+        "node {name}, one of {}, {} of memory; Ctrl-C ends it",
+        tier.nodes().count(),
         Unit::Bytes.format(memory as f64)
     ));
-    if interrupt.wait(arguments.duration).is_some() {
-        output::note("ending: regions in the memory of this node end with it");
+    let end = arguments.duration.map(|time| Instant::now() + time);
+    loop {
+        let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+        if processes.is_to_leave() {
+            output::note("leaving the cluster");
+            break;
+        }
+        if left.is_some_and(|left| left.is_zero()) {
+            break;
+        }
+        let look = left.map_or(LOOK_EVERY, |left| left.min(LOOK_EVERY));
+        if interrupt.wait(Some(look)).is_some() {
+            output::note("ending: regions in the memory of this node end with it");
+            break;
+        }
     }
     drop(processes);
     Ok(ExitCode::SUCCESS)
@@ -236,7 +403,31 @@ fn status(arguments: &StatusArguments) -> Result<ExitCode, Failure> {
         status.answered,
         status.refused
     ))?;
-    output::print_line(format_args!("nodes: {}", status.nodes.join(", ")))?;
+    if status.epoch == 0 {
+        output::print_line(format_args!("nodes: {}", status.nodes.join(", ")))?;
+    } else {
+        output::print_line(format_args!(
+            "view {}: {} of {} nodes are alive",
+            status.epoch,
+            status.nodes.len(),
+            status.members.len()
+        ))?;
+        if !status.trouble.is_empty() {
+            output::print_line(format_args!("views stand still: {}", status.trouble))?;
+        }
+        let rows: Vec<Row> = status
+            .members
+            .iter()
+            .map(|member| {
+                Row::new()
+                    .with("node", member.name.as_str())
+                    .with("state", member.state.to_string())
+                    .with("incarnation", member.incarnation)
+                    .with("address", member.address.as_str())
+            })
+            .collect();
+        output::print(table(&rows))?;
+    }
     let rows: Vec<Row> = status
         .processes
         .iter()

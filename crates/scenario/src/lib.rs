@@ -17,6 +17,7 @@
 //! * [`tier`], [`native`]: threads that use the memory tier, and threads that WRITE without it.
 //! * [`graph`]: PageRank by the graph engine of the memory tier, and the same engine over sockets.
 //! * [`mapreduce`]: word counts by MapReduce over the memory tier, and in one process.
+//! * [`membership`]: a node of the memory tier that dies, and the time until all others know it.
 //! * [`log`]: threads that commit to a global log in the memory tier.
 //! * [`priorities`]: threads of two priorities that share a node of the memory tier.
 //! * [`figures`]: the papers' figures, with the statements in the papers' texts.
@@ -34,6 +35,7 @@ pub mod graph;
 pub mod load;
 pub mod log;
 pub mod mapreduce;
+pub mod membership;
 pub mod memory;
 pub mod native;
 pub mod priorities;

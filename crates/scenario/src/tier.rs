@@ -317,7 +317,7 @@ fn last_ones(tier: &Tier<Sim>) -> Result<String, CourseError> {
     let last = tier.nodes().last().unwrap_or_default();
     for number in 0..=u16::MAX {
         let name = format!("lock/{number}");
-        if tier.home(&name).map_err(thread)? == last {
+        if tier.lock_home(&name).map_err(thread)? == last {
             return Ok(name);
         }
     }

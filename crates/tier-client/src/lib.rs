@@ -35,7 +35,8 @@ pub use locks::Guard;
 pub use tier::Tier;
 pub use within::Within;
 
-pub use dunlin_tier::process::{NODE_VARIABLE, NodeStatus, ProcessStatus};
+pub use dunlin_tier::MemberState;
+pub use dunlin_tier::process::{Holdings, MemberStatus, NODE_VARIABLE, NodeStatus, ProcessStatus};
 pub use dunlin_tier_node::{
     AccessError, AnyCalls, AnyGuard, AnyLmr, AnyServices, AnyTier, Done, ListError, Listed, Listing,
     LockError, OperationError, Outcomes, ReceiveError, RequestError, Rights, Spec,

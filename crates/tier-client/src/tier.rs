@@ -6,7 +6,9 @@ use crate::lmr::Lmr;
 use crate::locks::Guard;
 use dunlin_fabric::{Address, Fabric};
 use dunlin_fabric_shm::{ShmConfig, ShmFabric};
-use dunlin_tier::process::{LIST, MALLOC, MAP, NodeStatus, Opened, ProcessRequest, STATUS, parse_listing};
+use dunlin_tier::process::{
+    Holdings, LEAVE, LIST, MALLOC, MAP, NodeStatus, Opened, ProcessRequest, STATUS, parse_listing,
+};
 use dunlin_tier::{Grantee, Listing, Name, Principal, Rights};
 use dunlin_tier_node::{AnyTier, RequestError, Spec};
 use std::sync::Arc;
@@ -97,6 +99,15 @@ impl<P: Fabric> Tier<P> {
     /// Describes the node and its processes.
     pub fn status(&self) -> Result<NodeStatus, RequestError> {
         Ok(self.0.call(STATUS, &ProcessRequest::Status, NodeStatus::parse)?)
+    }
+
+    /// Asks the node to leave the cluster and to end, which the program that runs it does soon. Regions that were made at
+    /// the node, or have bytes in its memory, end with it: unless `force`, it does not leave as long as there are any.
+    ///
+    /// # Errors
+    /// Only processes of the user who runs the node, and of root, may ask.
+    pub fn leave(&self, force: bool) -> Result<Holdings, RequestError> {
+        Ok(self.0.call(LEAVE, &ProcessRequest::Leave { force }, Holdings::parse)?)
     }
 
     /// Lists regions with a name that were made at a node and to which this process's principal has a right: `from` is 0,

@@ -9,8 +9,8 @@ use dunlin_fabric::{
     CompletionQueueId, Endpoint, Fabric, Host, Link, Listener, Nanos, QueuePairId, ReadyList, Signal,
     Subscription, ThreadDomain, WithSources,
 };
-use dunlin_tier::{LmrId, NodeId};
-use std::collections::BTreeMap;
+use dunlin_tier::{Epoch, LmrId, NodeId};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The time that a new connection has for each message of its handshake, in nanoseconds.
@@ -82,6 +82,8 @@ struct Session<F: Fabric> {
     until: Nanos,
     /// The node and its path, and the queue pair, after the first message.
     end: Option<(NodeId, u16, QueuePairId)>,
+    /// The life of the node.
+    incarnation: Epoch,
 }
 
 pub(crate) struct Acceptor<F: Fabric> {
@@ -94,6 +96,8 @@ pub(crate) struct Acceptor<F: Fabric> {
     fences: Vec<u64>,
     /// Connections of fenced nodes whose processes may still be at a copy.
     draining: Vec<(NodeId, u16, F::Link)>,
+    /// The view whose dead nodes have no connections any more.
+    swept: Epoch,
 }
 
 impl<F: Fabric> Acceptor<F> {
@@ -109,8 +113,9 @@ impl<F: Fabric> Acceptor<F> {
             domain,
             completions,
             sessions: BTreeMap::new(),
-            fences: vec![0; node.config.nodes.len()],
+            fences: vec![0; usize::from(node.roster.max_nodes)],
             draining: Vec::new(),
+            swept: Epoch::default(),
         })
     }
 
@@ -131,7 +136,9 @@ impl<F: Fabric> Acceptor<F> {
                 }
                 next += 1;
                 let (until, end) = (now.saturating_add(HANDSHAKE), None);
-                self.sessions.insert(next, Session { link: link.clone(), stage: Stage::Hello, until, end });
+                let (link_of, incarnation) = (link.clone(), Epoch::default());
+                self.sessions
+                    .insert(next, Session { link: link_of, stage: Stage::Hello, until, end, incarnation });
                 link.subscribe(Subscription { signal: signal.clone(), mark: ready.mark(next) });
             }
             for number in ready.take() {
@@ -144,6 +151,7 @@ impl<F: Fabric> Acceptor<F> {
                 .map(|(number, _)| *number)
                 .collect();
             late.into_iter().for_each(|number| self.end(number));
+            self.sweep();
             self.fence();
             signal.wait(seen, node.fabric.host().now().saturating_add(LOOK_EVERY));
         }
@@ -191,6 +199,9 @@ impl<F: Fabric> Acceptor<F> {
         if hello.token != config.token {
             return Err(ConnectError::Offer("its token is not the cluster's"));
         }
+        if !self.node.roster.get().admits(hello.node, hello.incarnation) {
+            return Err(ConnectError::Offer("this life of its node was declared dead"));
+        }
         let same = |end: Option<(NodeId, u16, QueuePairId)>| {
             end.is_some_and(|(node, path, _)| (node, path) == (hello.node, hello.path))
         };
@@ -209,6 +220,7 @@ impl<F: Fabric> Acceptor<F> {
         let key = session.link.grant(memory, access).map_err(dunlin_fabric::CreateError::from)?;
         let queue_pair = self.domain.create_queue_pair(&queue_pair_config(self.completions))?;
         session.end = Some((hello.node, hello.path, queue_pair));
+        session.incarnation = hello.incarnation;
         session.stage = Stage::Endpoint;
         session.until = now.saturating_add(HANDSHAKE);
         let endpoint = self.domain.endpoint(queue_pair, &session.link)?;
@@ -250,14 +262,47 @@ impl<F: Fabric> Acceptor<F> {
         }
     }
 
-    fn cut_off(&mut self, mapper: NodeId) {
+    /// Destroys the connections of lives that the view has ended.
+    fn sweep(&mut self) {
+        let current = self.node.roster.get();
+        if !self.node.roster.is_dynamic || self.swept == current.view.epoch {
+            return;
+        }
+        self.swept = current.view.epoch;
+        let is_dead = |session: &Session<F>| {
+            session.end.is_some_and(|(node, _, _)| !current.admits(node, session.incarnation))
+        };
+        let dead: Vec<(u64, NodeId)> = self
+            .sessions
+            .iter()
+            .filter(|(_, session)| is_dead(session))
+            .filter_map(|(number, session)| session.end.map(|(node, _, _)| (*number, node)))
+            .collect();
+        let nodes: BTreeSet<NodeId> = dead.iter().map(|(_, node)| *node).collect();
+        for node in nodes {
+            self.count_fence(node);
+            tracing::warn!(target: "dunlin::tier", %node, epoch = %self.swept, "the connections of a dead node are destroyed");
+        }
+        self.destroy(dead.into_iter().map(|(number, _)| number).collect());
+    }
+
+    fn count_fence(&mut self, mapper: NodeId) {
         if let Some(fences) = self.fences.get_mut(usize::from(mapper.0)) {
             *fences += 1;
         }
+    }
+
+    fn cut_off(&mut self, mapper: NodeId) {
+        self.count_fence(mapper);
         tracing::warn!(target: "dunlin::tier", node = %mapper, "a node is fenced: it did not stop using a region that is freed");
         let of_mapper = |session: &Session<F>| session.end.is_some_and(|(node, _, _)| node == mapper);
         let numbers: Vec<u64> =
             self.sessions.iter().filter(|(_, one)| of_mapper(one)).map(|(number, _)| *number).collect();
+        self.destroy(numbers);
+    }
+
+    /// Destroys queue pairs. Where the initiator copies, their links stay until nobody is at a copy any more.
+    fn destroy(&mut self, numbers: Vec<u64>) {
         let lingers = self.node.fabric.capabilities().initiator_copies;
         for number in numbers {
             if !lingers {

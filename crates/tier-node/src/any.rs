@@ -259,7 +259,7 @@ impl<F: Fabric> AnyTier for Tier<F> {
     }
 
     fn node_names(&self) -> Result<Vec<String>, RequestError> {
-        Ok(self.nodes().map(str::to_owned).collect())
+        Ok(self.nodes().collect())
     }
 
     fn malloc(&self, length: u64, spec: Spec) -> Result<Lmr<F>, RequestError> {

@@ -252,7 +252,7 @@ impl<F: Fabric> Node<F> {
         let begun = self.state().handles.begin(target.handle, kind, offset, length);
         let operation = match begun {
             Ok(operation) => operation,
-            Err(error) => return Attempted::Done(Err(error.into())),
+            Err(error) => return Attempted::Done(Err(self.refused(target.handle, error))),
         };
         let mut items = parts.map(|(offset, transfer)| Item::new(&operation.layout, offset, transfer));
         let begun =

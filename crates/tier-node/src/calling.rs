@@ -33,6 +33,10 @@ impl<F: Fabric> Node<F> {
         take: impl FnOnce(&[u8]) -> Result<T, RequestError>,
     ) -> Result<T, RequestError> {
         let host = self.fabric.host();
+        if self.roster.is_dynamic && to != self.me {
+            let result = self.exchange((to, Link::Services), SERVICE_CALL, bytes, until)?;
+            return take(&result);
+        }
         let [pool, root] = &self.callers[usize::from(to.0)];
         let mut client = match pool.take(host, until).ok_or(RequestError::Busy)? {
             Taken::Value(client) => client,
@@ -67,7 +71,7 @@ impl<F: Fabric> Node<F> {
                     connect_timeout: Duration::from_nanos(until.saturating_sub(host.now())),
                     ..node_client(self)
                 };
-                let connected = Client::connect(&self.fabric, self.address_of(to), config);
+                let connected = Client::connect(&self.fabric, &self.address_of(to)?, config);
                 connected.inspect_err(|_| root.failed(number)).map_err(failed)?
             }
         };
@@ -104,8 +108,7 @@ impl<F: Fabric> Node<F> {
 
     /// Returns the nodes that serve a service, this one first. Nodes that do not answer count as not serving it.
     pub(crate) fn find_servers(&self, service: &Name, time: Duration) -> Vec<NodeId> {
-        let others: Vec<NodeId> =
-            (0..self.config.nodes.len() as u16).map(NodeId).filter(|node| *node != self.me).collect();
+        let others = self.roster.others(self.me);
         let request = Request::Serves { service: service.clone() }.encode();
         let outcomes = self.call_all(&others, CALL, &request, time);
         let serve = |outcome: &Option<Result<Vec<u8>, CallError>>| matches!(outcome, Some(Ok(answer)) if Reply::parse(answer) == Ok(Reply::Flag(true)));
@@ -135,7 +138,7 @@ pub(crate) fn encode_call(
 
 impl<F: Fabric> Tier<F> {
     fn numbered(&self, node: &str) -> Result<NodeId, RequestError> {
-        self.node().config.number_of(node).ok_or_else(|| RequestError::NoNode(node.to_owned()))
+        self.node().roster.number_of(node).ok_or_else(|| RequestError::NoNode(node.to_owned()))
     }
 
     /// Calls a function of a service of a node, this one included (`LT_RPC`), and copies the result into `answer`; returns
@@ -206,7 +209,7 @@ impl<F: Fabric> Tier<F> {
         let outcomes = this.call_all(&to, SERVICE_CALL, &bytes, this.config.timeout);
         let named = |(to, outcome): (&NodeId, Option<Result<Vec<u8>, CallError>>)| {
             let outcome = outcome.unwrap_or(Err(CallError::MaybeExecuted(dunlin_rpc::Cause::Closed)));
-            outcome.map_err(|source| RequestError::Call { node: this.name_of(*to), source })
+            outcome.map_err(|source| this.call_failed(*to, source))
         };
         Ok(to.iter().zip(outcomes).map(named).collect())
     }

@@ -1,18 +1,19 @@
 //! Requests to other nodes, by the RPC engine, and the service that answers theirs.
 
 use crate::error::RequestError;
+use crate::forward::Link;
 use crate::node::Node;
 use crate::pool::Taken;
 use crate::services::Switch;
-use dunlin_fabric::{Address, Fabric, Host, Nanos, Work};
+use dunlin_fabric::{Address, Fabric, Host, Nanos, Signal, Work};
 use dunlin_rpc::{
-    Client, ClientConfig, FunctionMode, ServeError, Server, ServerBuilder, ServerConfig, Status,
+    CallError, Client, ClientConfig, FunctionMode, ServeError, Server, ServerBuilder, ServerConfig, Status,
 };
 use dunlin_tier::NodeId;
 use dunlin_tier::call::{MAX_CALL, MAX_HEAD, SERVICE_CALL};
 use dunlin_tier::lock::message::LOCK_CALL;
 use dunlin_tier::message::{CALL, Refusal, Reply, Request, SLOW_CALL};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// The name of the service.
@@ -21,11 +22,14 @@ const SERVICE: &str = "dunlin.tier";
 const POOL_THREADS: u16 = 4;
 /// The most calls that wait for a lock or at a barrier, for all locks and barriers of this node.
 const MAX_WAITING: u32 = 16_384;
+/// The outcome of a call to another node.
+type Outcome = Result<Vec<u8>, CallError>;
+
 /// The longest answer: the pieces of a region of 1 TiB.
 const MAX_RESPONSE: u64 = 8 << 20;
 
 /// Starts the service of a node.
-pub(crate) fn serve<F: Fabric>(node: &Arc<Node<F>>) -> Result<Server<F>, ServeError> {
+pub(crate) fn serve<F: Fabric>(node: &Arc<Node<F>>, address: &Address) -> Result<Server<F>, ServeError> {
     let config = ServerConfig {
         workers: node.config.workers,
         pool_threads: POOL_THREADS,
@@ -38,7 +42,6 @@ pub(crate) fn serve<F: Fabric>(node: &Arc<Node<F>>) -> Result<Server<F>, ServeEr
         ..ServerConfig::default()
     };
     let slow = Arc::clone(node);
-    let address = &node.config.nodes[usize::from(node.me.0)].calls;
     ServerBuilder::new(&node.fabric)
         .config(config)
         .function(CALL, FunctionMode::Worker)
@@ -92,7 +95,12 @@ impl<F: Fabric> Node<F> {
     ) -> Result<Vec<u8>, RequestError> {
         let host = self.fabric.host();
         let unknown = || RequestError::NoNode(to.to_string());
+        self.await_known(to, until);
         let pool = self.clients.get(usize::from(to.0)).ok_or_else(unknown)?;
+        self.check_alive(to)?;
+        if self.roster.is_dynamic {
+            return self.exchange((to, Link::Owner), function, bytes, until);
+        }
         let mut client = match pool.take(host, until).ok_or(RequestError::Busy)? {
             Taken::Value(client) => client,
             Taken::Make(number) => self.connect(to, until).inspect_err(|_| pool.failed(number))?,
@@ -109,6 +117,61 @@ impl<F: Fabric> Node<F> {
         }
         pool.give(client);
         answer
+    }
+
+    /// Refuses a node that is dead in the view.
+    pub(crate) fn check_alive(&self, to: NodeId) -> Result<(), RequestError> {
+        match self.roster.dead_in(to) {
+            Some(epoch) => {
+                Err(RequestError::Dead { node: self.name_of(to), epoch, may_have_executed: false })
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Makes a call that ends when the node is declared dead.
+    pub(crate) fn exchange(
+        &self,
+        to: (NodeId, Link),
+        function: u16,
+        bytes: &[u8],
+        until: Nanos,
+    ) -> Result<Vec<u8>, RequestError> {
+        self.check_alive(to.0)?;
+        let host = self.fabric.host();
+        let outcome: Arc<Mutex<Option<Outcome>>> = Arc::default();
+        let (place, ended) = (Arc::clone(&outcome), host.signal());
+        let raised = ended.clone();
+        let done = move |outcome| {
+            *place.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
+            raised.raise();
+        };
+        let left = Duration::from_nanos(until.saturating_sub(host.now()));
+        self.forward(to, function, bytes, left, Box::new(done));
+        loop {
+            let seen = ended.seen();
+            let found = outcome.lock().unwrap_or_else(PoisonError::into_inner).take();
+            match found {
+                // The call ends by its deadline.
+                None => {
+                    ended.wait(seen, Nanos::MAX);
+                }
+                Some(Ok(answer)) => return Ok(answer),
+                Some(Err(source)) => return Err(self.call_failed(to.0, source)),
+            }
+        }
+    }
+
+    /// Returns the error of a call that failed, perhaps since the node was declared dead.
+    pub(crate) fn call_failed(&self, to: NodeId, source: CallError) -> RequestError {
+        let node = self.name_of(to);
+        match self.roster.dead_in(to) {
+            Some(epoch) if !source.is_deadline() => {
+                let may_have_executed = source.was_executed() != Some(false);
+                RequestError::Dead { node, epoch, may_have_executed }
+            }
+            _ => RequestError::Call { node, source },
+        }
     }
 
     fn call(
@@ -145,13 +208,14 @@ impl<F: Fabric> Node<F> {
             connect_timeout: Duration::from_nanos(until.saturating_sub(self.fabric.host().now())),
             ..node_client(self)
         };
-        Client::connect(&self.fabric, self.address_of(to), config)
+        Client::connect(&self.fabric, &self.address_of(to)?, config)
             .map_err(|source| RequestError::Connect { node: self.name_of(to), source })
     }
 
     /// Returns the address of a node's service.
-    pub(crate) fn address_of(&self, node: NodeId) -> &Address {
-        &self.config.nodes[usize::from(node.0)].calls
+    pub(crate) fn address_of(&self, node: NodeId) -> Result<Address, RequestError> {
+        let peer = self.roster.get().peer(node).map(|peer| peer.calls.clone());
+        peer.ok_or_else(|| RequestError::NoNode(node.to_string()))
     }
 }
 

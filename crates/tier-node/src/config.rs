@@ -3,7 +3,6 @@
 use crate::error::JoinError;
 use crate::qos::QosConfig;
 use dunlin_fabric::{Address, AddressError, Scheme};
-use dunlin_tier::NodeId;
 use std::time::Duration;
 
 /// A node in the list of nodes. All nodes have the same list in the same order.
@@ -30,10 +29,17 @@ impl Peer {
 /// Settings of a node.
 #[derive(Clone, Debug)]
 pub struct TierConfig {
-    /// All nodes of the cluster; at most 1024.
+    /// All nodes of the cluster; at most 1024. With a [directory](TierConfig::directory), this node at least.
     pub nodes: Vec<Peer>,
     /// The name of this node in the list.
     pub node: String,
+    /// The address of the directory from which this node learns of the others. Default: none, the list is all of them.
+    pub directory: Option<Address>,
+    /// The time between two reports of this node to the directory: at most a third of the lease that the directory gives.
+    /// Default: 100 ms.
+    pub beat: Duration,
+    /// The most nodes that a directory may tell of, 1 to 1024. Default: 64.
+    pub max_nodes: u16,
     /// The principal of this process. Other nodes believe it: nodes trust each other. Default: `anonymous`.
     pub principal: String,
     /// The memory of this node for regions, in bytes. Default: 64 MiB.
@@ -66,6 +72,9 @@ impl TierConfig {
         TierConfig {
             nodes,
             node: node.to_owned(),
+            directory: None,
+            beat: Duration::from_millis(100),
+            max_nodes: 64,
             principal: "anonymous".to_owned(),
             memory: 64 << 20,
             quota: u64::MAX,
@@ -80,21 +89,28 @@ impl TierConfig {
         }
     }
 
-    pub(crate) fn number_of(&self, name: &str) -> Option<NodeId> {
-        let at = self.nodes.iter().position(|peer| peer.name == name)?;
-        u16::try_from(at).ok().map(NodeId)
+    /// Returns this node.
+    pub(crate) fn own(&self) -> Result<&Peer, JoinError> {
+        let own = self.nodes.iter().find(|peer| peer.name == self.node);
+        own.ok_or_else(|| JoinError::NotListed(self.node.clone()))
     }
 
-    /// Checks the settings; returns this node's number.
-    pub(crate) fn check(&self) -> Result<NodeId, JoinError> {
+    /// Checks the settings.
+    pub(crate) fn check(&self) -> Result<(), JoinError> {
         let out = |what, value, must| Err(JoinError::Setting { what, value, must });
         if self.nodes.is_empty() || self.nodes.len() > 1024 {
             return out("the number of nodes", self.nodes.len() as u64, "1 to 1024");
         }
         for (at, peer) in self.nodes.iter().enumerate() {
-            if self.number_of(&peer.name).map(|node| usize::from(node.0)) != Some(at) {
+            if self.nodes[..at].iter().any(|earlier| earlier.name == peer.name) {
                 return Err(JoinError::TwoNodes(peer.name.clone()));
             }
+        }
+        if self.max_nodes == 0 || self.max_nodes > 1024 {
+            return out("max_nodes", self.max_nodes.into(), "1 to 1024");
+        }
+        if self.beat.is_zero() {
+            return out("beat", 0, "more than no time");
         }
         if self.memory < 4096 {
             return out("memory", self.memory, "at least 4096 bytes");
@@ -115,6 +131,6 @@ impl TierConfig {
         if self.token.len() > 255 {
             return out("the length of the token", self.token.len() as u64, "at most 255 bytes");
         }
-        self.number_of(&self.node).ok_or_else(|| JoinError::NotListed(self.node.clone()))
+        self.own().map(drop)
     }
 }

@@ -36,9 +36,14 @@ impl<F: Fabric> Connection<F> {
         (path, to): (u16, NodeId),
         until: Nanos,
     ) -> Result<(Self, Known), ConnectError> {
-        let peer = node.config.nodes.get(usize::from(to.0)).ok_or(ConnectError::Offer("no such node"))?;
+        let current = node.roster.get();
+        let peer = current.peer(to).ok_or(ConnectError::Offer("no such node"))?;
+        if let Some(epoch) = node.roster.dead_in(to) {
+            return Err(ConnectError::Dead(epoch));
+        }
+        let incarnation = current.own.as_ref().map(|own| own.incarnation).unwrap_or_default();
         let link = node.fabric.dial(&peer.memory, until)?;
-        let hello = Hello { node: node.me, path, token: node.config.token.clone() };
+        let hello = Hello { node: node.me, path, token: node.config.token.clone(), incarnation };
         link.send(&hello.encode())?;
         let offer = Offer::parse(&link.receive(until)?).map_err(ConnectError::Offer)?;
         let queue_pair = domain.create_queue_pair(&queue_pair_config(completions))?;

@@ -34,6 +34,9 @@ pub enum JoinError {
     /// The principal's name is invalid.
     #[error(transparent)]
     Principal(#[from] PrincipalError),
+    /// The node did not become a member.
+    #[error(transparent)]
+    Membership(#[from] crate::membership::MembershipError),
     /// The settings of the quality of service have no meaning.
     #[error(transparent)]
     Qos(#[from] QosError),
@@ -64,6 +67,12 @@ pub enum ConnectError {
     /// The control connection failed, or the node refused this one.
     #[error("the handshake failed; do both nodes have the same list, the same token and the same release?")]
     Link(#[from] LinkError),
+    /// The node is dead or has left, in the view of this number.
+    #[error("the node is dead, or has left, in view {0}")]
+    Dead(u64),
+    /// The view changed during the handshake, and the node has ended.
+    #[error("the node ended while the path connected")]
+    Ended,
     /// The node's offer is invalid.
     #[error("the node's offer cannot be understood: {0}")]
     Offer(&'static str),
@@ -101,6 +110,16 @@ pub enum RequestError {
         node: String,
         /// The reason.
         source: Refusal,
+    },
+    /// The node is dead or has left, in the view of this number.
+    #[error("{node} is dead, or has left, in view {epoch}: the request {}", certainty(*.may_have_executed))]
+    Dead {
+        /// The node's name.
+        node: String,
+        /// The number of the view.
+        epoch: u64,
+        /// Whether the request may have been executed.
+        may_have_executed: bool,
     },
     /// A call to a node failed; its certainty says whether the request may have been executed.
     #[error("{node} did not answer")]
@@ -194,7 +213,8 @@ impl RequestError {
     pub fn may_have_executed(&self) -> bool {
         match self {
             RequestError::Call { source, .. } => source.was_executed() != Some(false),
-            RequestError::Reported { may_have_executed, .. } => *may_have_executed,
+            RequestError::Reported { may_have_executed, .. }
+            | RequestError::Dead { may_have_executed, .. } => *may_have_executed,
             // The region is freed, and its memory is not yet.
             RequestError::Refused { source: Refusal::Waits(_) | Refusal::Target, .. } => true,
             RequestError::AnswerTooLong { .. } => true,
@@ -241,6 +261,16 @@ pub enum OperationError {
     Unanswered {
         /// The node's name.
         node: String,
+    },
+    /// The node is dead or has left, in the view of this number; the region is gone with it.
+    #[error("{node} is dead, or has left, in view {epoch}: the operation {}", certainty(*.may_have_executed))]
+    Dead {
+        /// The node's name.
+        node: String,
+        /// The number of the view.
+        epoch: u64,
+        /// Whether the operation, or a part of it, may have been executed.
+        may_have_executed: bool,
     },
     /// The time of the operation is over.
     #[error("the time is over{}: the operation {}", at(.node.as_deref()), certainty(*.may_have_executed))]
@@ -364,7 +394,8 @@ impl OperationError {
             OperationError::Failed { .. }
             | OperationError::Unanswered { .. }
             | OperationError::Post { .. } => true,
-            OperationError::Deadline { may_have_executed, .. } => *may_have_executed,
+            OperationError::Deadline { may_have_executed, .. }
+            | OperationError::Dead { may_have_executed, .. } => *may_have_executed,
             OperationError::Request(error) => error.may_have_executed(),
         }
     }

@@ -3,6 +3,7 @@
 //! processes meet.
 
 use crate::calls::node_client;
+use crate::error::RequestError;
 use crate::node::Node;
 use dunlin_fabric::{Address, Fabric};
 use dunlin_rpc::{AsyncClient, AsyncHub, Batching, Call, CallError, Cause, ClientConfig, ConnectError};
@@ -25,6 +26,8 @@ pub(crate) type Done = Box<dyn FnOnce(Result<Vec<u8>, CallError>) + Send>;
 /// A call under way.
 struct Forward<F: Fabric> {
     number: u64,
+    /// The node, of a call to one.
+    to: Option<NodeId>,
     board: Arc<Board<F>>,
     /// None once it has ended.
     call: Mutex<Option<(Call<F>, Done)>>,
@@ -149,7 +152,7 @@ impl<F: Fabric> Board<F> {
     /// Makes a call, and has `done` take its outcome. Does not block.
     pub(crate) fn call(
         self: &Arc<Self>,
-        client: &AsyncClient<F>,
+        (client, to): (&AsyncClient<F>, Option<NodeId>),
         function: u16,
         bytes: &[u8],
         time: Duration,
@@ -163,13 +166,28 @@ impl<F: Fabric> Board<F> {
             }
             state.next += 1;
             let call = Mutex::new(None);
-            let forward = Arc::new(Forward { number: state.next, board: Arc::clone(self), call });
+            let forward = Arc::new(Forward { number: state.next, to, board: Arc::clone(self), call });
             state.under_way.insert(forward.number, Arc::clone(&forward));
             forward
         };
         let call = client.within(time).call(function, bytes);
         *forward.call.lock().unwrap_or_else(PoisonError::into_inner) = Some((call, done));
         self.look_at(forward);
+    }
+
+    /// Ends the calls to a node that was declared dead: it may have executed them.
+    pub(crate) fn end(&self, to: NodeId) {
+        let ended: Vec<Arc<Forward<F>>> = {
+            let mut state = self.state();
+            state.under_way.extract_if(.., |_, forward| forward.to == Some(to)).map(|(_, one)| one).collect()
+        };
+        for forward in ended {
+            // A call that is looked at in this instant ends by its deadline, or with its connection.
+            if let Some((call, done)) = forward.take() {
+                drop(call);
+                done(Err(CallError::MaybeExecuted(Cause::Disconnected)));
+            }
+        }
     }
 
     /// Ends all calls: their servers may execute them.
@@ -214,13 +232,18 @@ impl<F: Fabric> Node<F> {
         time: Duration,
         done: Done,
     ) {
+        if self.roster.dead_in(to).is_some() {
+            return done(Err(CallError::NotExecuted(Cause::Disconnected)));
+        }
         let links = || self.links.lock().unwrap_or_else(PoisonError::into_inner);
         let known = links()[usize::from(to.0)][link as usize].clone();
-        let client: Result<AsyncClient<F>, ConnectError> = known.map_or_else(
+        let client: Result<AsyncClient<F>, RequestError> = known.map_or_else(
             || {
                 // Making and dropping a client waits for the hub's lead, so no lock is held meanwhile.
                 let batching = (link == Link::Services).then(Batching::default);
-                let made = self.board.client(self.address_of(to), batching, node_client(self))?;
+                let failed = |source| RequestError::Connect { node: self.name_of(to), source };
+                let address = self.address_of(to)?;
+                let made = self.board.client(&address, batching, node_client(self)).map_err(failed)?;
                 let mut links = links();
                 let place = &mut links[usize::from(to.0)][link as usize];
                 let (client, unused) = match place {
@@ -234,7 +257,7 @@ impl<F: Fabric> Node<F> {
             Ok,
         );
         match client {
-            Ok(client) => self.board.call(&client, function, bytes, time, done),
+            Ok(client) => self.board.call((&client, Some(to)), function, bytes, time, done),
             Err(error) => {
                 tracing::warn!(target: "dunlin::tier", node = self.name_of(to), %error, "no client for calls to a node");
                 done(Err(CallError::NotExecuted(Cause::Disconnected)));

@@ -95,6 +95,14 @@ impl<F: Fabric> Node<F> {
         let (id, host) = (free.id, self.fabric.host());
         let until = host.now().saturating_add(REQUEST);
         match command {
+            // It had operations in flight, perhaps: the stores fence it.
+            Command::Stop { mapper } if self.roster.dead_in(mapper).is_some() => free.machine.silent(mapper),
+            // Its memory is out of reach for good: it comes back with another incarnation, and nobody maps this region.
+            Command::Fence { store, .. } | Command::Release { store }
+                if self.roster.dead_in(store).is_some() =>
+            {
+                free.machine.lost(store);
+            }
             Command::Stop { mapper } => match self.ask(mapper, Request::Stop { id }, until) {
                 Ok(Reply::Flag(true)) => free.machine.stopped(mapper),
                 // This node's own operations always end, and no fence concerns them.

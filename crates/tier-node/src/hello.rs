@@ -1,10 +1,13 @@
 //! The handshake of a path: three short messages on its control connection.
 
 use dunlin_fabric::{Endpoint, RegionKey};
-use dunlin_tier::NodeId;
+use dunlin_tier::{Epoch, NodeId};
 
 const MAGIC: [u8; 8] = *b"dunlinTM";
 const VERSION: u16 = 1;
+/// The version of a first message that says which life of the node sends it. A node of a fixed list has one life only, as
+/// far as the list says.
+const VERSION_WITH_LIFE: u16 = 2;
 
 /// The first message, from the node that will post operations.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,37 +16,55 @@ pub(crate) struct Hello {
     /// The path of that node. A new connection of a path replaces its old one.
     pub(crate) path: u16,
     pub(crate) token: Vec<u8>,
+    /// The node's incarnation in its view; the default with a fixed list.
+    pub(crate) incarnation: Epoch,
 }
 
 impl Hello {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
-        for number in [VERSION, self.node.0, self.path, self.token.len() as u16] {
+        let Epoch { number, directory } = self.incarnation;
+        let has_life = self.incarnation != Epoch::default();
+        let version = if has_life { VERSION_WITH_LIFE } else { VERSION };
+        for number in [version, self.node.0, self.path, self.token.len() as u16] {
             bytes.extend_from_slice(&number.to_le_bytes());
+        }
+        if has_life {
+            [number, directory].iter().for_each(|number| bytes.extend_from_slice(&number.to_le_bytes()));
         }
         bytes.extend_from_slice(&self.token);
         bytes
     }
 
     pub(crate) fn parse(bytes: &[u8]) -> Result<Hello, &'static str> {
-        let (head, token) = bytes.split_first_chunk::<16>().ok_or("too short")?;
-        check_head(head)?;
+        let (head, rest) = bytes.split_first_chunk::<16>().ok_or("too short")?;
         let number = |at: usize| u16::from_le_bytes([head[at], head[at + 1]]);
+        let (incarnation, token) = if version_of(head)? == VERSION_WITH_LIFE {
+            let (life, token) = rest.split_first_chunk::<16>().ok_or("too short")?;
+            let [number, directory] = [0, 8].map(|at| {
+                let mut eight = [0; 8];
+                eight.copy_from_slice(&life[at..at + 8]);
+                u64::from_le_bytes(eight)
+            });
+            (Epoch { number, directory }, token)
+        } else {
+            (Epoch::default(), rest)
+        };
         if token.len() != usize::from(number(14)) {
             return Err("not as long as it says");
         }
-        Ok(Hello { node: NodeId(number(10)), path: number(12), token: token.to_vec() })
+        Ok(Hello { node: NodeId(number(10)), path: number(12), token: token.to_vec(), incarnation })
     }
 }
 
-fn check_head(head: &[u8; 16]) -> Result<(), &'static str> {
+fn version_of(head: &[u8; 16]) -> Result<u16, &'static str> {
     if head[..8] != MAGIC {
         return Err("not the handshake of a path");
     }
-    if u16::from_le_bytes([head[8], head[9]]) != VERSION {
-        return Err("another version");
+    match u16::from_le_bytes([head[8], head[9]]) {
+        version @ (VERSION | VERSION_WITH_LIFE) => Ok(version),
+        _ => Err("another version"),
     }
-    Ok(())
 }
 
 /// The answer of the node that stores memory. The poster answers with its own endpoint, and the storing node with an
@@ -75,7 +96,9 @@ impl Offer {
 
     pub(crate) fn parse(bytes: &[u8]) -> Result<Offer, &'static str> {
         let (head, rest) = bytes.split_first_chunk::<16>().ok_or("too short")?;
-        check_head(head)?;
+        if version_of(head)? != VERSION {
+            return Err("another version");
+        }
         let (numbers, endpoint) = rest.split_first_chunk::<32>().ok_or("too short")?;
         if endpoint.len() != usize::from(u16::from_le_bytes([head[14], head[15]])) {
             return Err("not as long as it says");
@@ -105,9 +128,11 @@ mod tests {
         fn messages_come_back_whole_and_cut_ones_are_refused(
             node in any::<u16>(), path in any::<u16>(), token in prop::collection::vec(any::<u8>(), 0..255),
             numbers in any::<[u64; 4]>(), endpoint in prop::collection::vec(any::<u8>(), 0..256),
-            cut in any::<prop::sample::Index>(), noise in prop::collection::vec(any::<u8>(), 0..100),
+            cut in any::<prop::sample::Index>(), life in any::<[u64; 2]>(), has_life in any::<bool>(), noise in prop::collection::vec(any::<u8>(), 0..100),
         ) {
-            let hello = Hello { node: NodeId(node), path, token };
+            let [number, directory] = life;
+            let incarnation = if has_life { Epoch { number, directory } } else { Epoch::default() };
+            let hello = Hello { node: NodeId(node), path, token, incarnation };
             let bytes = hello.encode();
             prop_assert_eq!(Hello::parse(&bytes), Ok(hello));
             prop_assert!(Hello::parse(&bytes[..cut.index(bytes.len())]).is_err());

@@ -16,6 +16,8 @@
 //!     locks             locks and barriers: of this node's threads            locks.rs
 //!     claims            and of the processes of its host                      locks/claims.rs
 //!     Owner             and of all nodes, for names whose home is this one    lock_owner.rs
+//!     Membership        the source of views: a list, a directory              membership.rs, membership/
+//!     members           the effect of views; names tell their homes           members.rs, roster.rs
 //! ```
 //!
 //! The state machines are those of `dunlin-tier`; this crate connects them to a fabric and adds no rules. It is
@@ -40,6 +42,8 @@ mod list;
 mod lmr;
 mod lock_owner;
 mod locks;
+mod members;
+mod membership;
 mod node;
 mod operate;
 mod path;
@@ -49,6 +53,7 @@ pub mod pool;
 mod problem;
 mod processes;
 mod qos;
+mod roster;
 mod services;
 mod serving;
 mod spec;
@@ -61,6 +66,9 @@ pub use error::{JoinError, ListError, OperationError, ReceiveError, RequestError
 pub use list::{Done, Operations, Outcomes, check_list_size};
 pub use lmr::Lmr;
 pub use locks::{Guard, LockError};
+pub use membership::{
+    DirectoryClient, DirectoryConfig, DirectoryServer, FixedList, Membership, MembershipError, Own,
+};
 pub use peers::PeersError;
 pub use processes::{ProcessConfig, ProcessCounts, ProcessLimits, ProcessServer};
 pub use qos::QosConfig;
@@ -70,4 +78,4 @@ pub use tier::Tier;
 pub use within::Within;
 
 pub use dunlin_tier::qos::{Limit, Policy, QosError, Share};
-pub use dunlin_tier::{AccessError, Listed, Listing, Name, NodeId, Principal, Priority, Rights};
+pub use dunlin_tier::{AccessError, Epoch, Listed, Listing, Name, NodeId, Principal, Priority, Rights, View};

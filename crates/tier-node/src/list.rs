@@ -257,7 +257,7 @@ impl<F: Fabric> Node<F> {
             if let Err(error) = checked {
                 drop(state);
                 self.end_list(begun);
-                return Err(ListError::Refused { place, source: error.into() });
+                return Err(ListError::Refused { place, source: self.refused(lmr.handle, error) });
             }
         }
         Ok(begun)
@@ -444,7 +444,7 @@ impl<F: Fabric> Node<F> {
                 if self.needs_path(entry, operation) && self.parts(entry, operation).any(|node| node == to) {
                     let node = self.name_of(to);
                     entry.fail(match failure.take() {
-                        Some(source) => OperationError::Path { node, source },
+                        Some(source) => self.no_path(to, source),
                         None => OperationError::Skipped { node },
                     });
                 }

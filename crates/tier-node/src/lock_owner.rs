@@ -9,7 +9,7 @@ use dunlin_fabric::{Fabric, Host, Nanos};
 use dunlin_rpc::{Incoming, Puller, Status};
 use dunlin_tier::lock::message::{LockMessage, LockRefusal, LockReply, LockRequest, MAX_LOCKS, MAX_MEETING};
 use dunlin_tier::lock::{Event, Grant, Member, Queue, Waiter, Word};
-use dunlin_tier::{Grantee, Handle, LmrId, Name, NodeId, Rights};
+use dunlin_tier::{Epoch, Grantee, Handle, LmrId, Name, NodeId, Rights};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,6 +59,9 @@ struct Meeting<F: Fabric> {
 pub(crate) struct Owner<F: Fabric> {
     node: Arc<Node<F>>,
     puller: Puller<F>,
+    /// The incarnation of this node in its view, and the number of the owner's life, which members know.
+    joined: Option<Epoch>,
+    life: u64,
     words: Option<Words>,
     /// The lives of nodes that have joined; a member's number is its place, counted from 1.
     members: Vec<(NodeId, u64)>,
@@ -76,6 +79,8 @@ impl<F: Fabric> Owner<F> {
         Owner {
             node: Arc::clone(node),
             puller,
+            joined: None,
+            life: node.incarnation,
             words: None,
             members: Vec::new(),
             names: BTreeMap::new(),
@@ -126,6 +131,7 @@ impl<F: Fabric> Owner<F> {
         LockMessage { owner, request }: LockMessage,
         incoming: Incoming<F>,
     ) -> Result<(), (LockRefusal, Incoming<F>)> {
+        self.begin_again();
         let is_first = matches!(request, LockRequest::Join { .. });
         let member = match &request {
             LockRequest::Reserve { waiter, .. } | LockRequest::Abandon { waiter, .. } => Some(waiter.member),
@@ -138,7 +144,7 @@ impl<F: Fabric> Owner<F> {
             | LockRequest::Unlock { lock, .. } => Some(*lock),
             _ => None,
         };
-        let unknown = !is_first && owner != self.node.incarnation
+        let unknown = !is_first && owner != self.life
             || member.is_some_and(|member| self.life(member).is_none())
             || lock.is_some_and(|lock| usize::from(lock) >= self.locks.len());
         if unknown {
@@ -182,6 +188,33 @@ impl<F: Fabric> Owner<F> {
         }
     }
 
+    /// Ends all locks and barriers if this node was declared dead and has joined again: members believe that their locks
+    /// have ended with it.
+    fn begin_again(&mut self) {
+        if !self.node.roster.is_dynamic {
+            return;
+        }
+        let own = self.node.roster.get().own.as_ref().map(|own| own.incarnation);
+        let Some(incarnation) = own.filter(|own| self.joined != Some(*own)) else { return };
+        if self.joined.replace(incarnation).is_some() {
+            let calls = self.locks.drain(..).flat_map(|lock| lock.calls).map(|(_, incoming)| incoming);
+            let callers =
+                std::mem::take(&mut self.meetings).into_values().flat_map(|meeting| meeting.present);
+            for incoming in calls.chain(callers.map(|caller| caller.incoming)) {
+                incoming.reply(LockReply::Refused(LockRefusal::Unknown).encode());
+            }
+            self.members.clear();
+            self.names.clear();
+            self.left.clear();
+            self.suspects.clear();
+            // The memory of the old words stays as long as the node: members may have swaps under way.
+            self.words = None;
+        }
+        // A number that no earlier one of this life has.
+        let salt = incarnation.number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.life = self.node.incarnation.wrapping_add(salt);
+    }
+
     fn life(&self, member: Member) -> Option<(NodeId, u64)> {
         self.members.get(usize::from(member.number()) - 1).copied()
     }
@@ -197,7 +230,7 @@ impl<F: Fabric> Owner<F> {
         if known.is_none() {
             self.members.push((node, incarnation));
         }
-        Ok(LockReply::Joined { member: number, owner: self.node.incarnation, words })
+        Ok(LockReply::Joined { member: number, owner: self.life, words })
     }
 
     /// Makes the region with the words of all locks. Its id is told to members only, and it has no name.
@@ -221,9 +254,31 @@ impl<F: Fabric> Owner<F> {
         }
         let lock = u16::try_from(self.locks.len()).ok().filter(|lock| *lock < MAX_LOCKS);
         let lock = lock.ok_or(LockRefusal::Full)?;
+        self.start_word(&name, lock)?;
         self.names.insert(name, lock);
         self.locks.push(Lock { queue: Queue::default(), calls: Vec::new(), marked: None });
         Ok(lock)
+    }
+
+    /// Lets the fence numbers of a new lock begin above those that an owner before may have given.
+    fn start_word(&self, name: &Name, lock: u16) -> Result<(), LockRefusal> {
+        if !self.node.roster.is_dynamic {
+            return Ok(());
+        }
+        let current = self.node.roster.get();
+        // A member that takes this node for the owner before its own view says so has a later view.
+        let is_later = current.view.lock_home(name) != Some(self.node.me);
+        let view = current.view.epoch.number + u64::from(is_later);
+        let Some(Words { id, handle }) = self.words else { return Err(LockRefusal::Unknown) };
+        let change = Change::Swap { expected: Word::default().bits(), swap: Word::starting(view).bits() };
+        let target = Target::new(handle, &self.node.class);
+        match self.node.change_word(target, id, offset(lock), change) {
+            Ok(_) => Ok(()),
+            Err(error) => {
+                tracing::warn!(target: "dunlin::tier", %error, "the word of a lock cannot be changed");
+                Err(LockRefusal::Memory)
+            }
+        }
     }
 
     fn reserve(

@@ -7,6 +7,7 @@ mod claims;
 pub(crate) use self::claims::{Claim, Hold, Meets};
 
 use crate::error::{OperationError, RequestError};
+use crate::forward::Link;
 use crate::item::Change;
 use crate::keeper;
 use crate::lock_owner::offset;
@@ -256,7 +257,7 @@ impl<F: Fabric> Node<F> {
     pub(crate) fn lock(self: &Arc<Self>, name: &Name, until: Nanos) -> Result<Guard<F>, LockError> {
         let shared = self.locks.of(name, self.fabric.host());
         if !self.queue_up(&shared, until) {
-            return Err(LockError::Deadline { node: self.name_of(self.home_of(name)) });
+            return Err(LockError::Deadline { node: self.name_of(self.lock_home_of(name)) });
         }
         match self.get(&shared, name, Some(until)) {
             Ok(held) => Ok(Guard { node: Arc::clone(self), shared, held }),
@@ -322,7 +323,9 @@ impl<F: Fabric> Node<F> {
 
     /// Gets a lock for this node, or takes over one that it has. Without `until` it does not wait for a holder.
     fn get(&self, shared: &Shared<F>, name: &Name, until: Option<Nanos>) -> Result<Option<Held>, LockError> {
-        if let Some(held) = shared.threads().kept.take() {
+        // A lock of an owner that is dead has ended with it.
+        let home = self.lock_home_of(name);
+        if let Some(held) = shared.threads().kept.take().filter(|held| held.joined.node == home) {
             return Ok(Some(held));
         }
         let limit = until.unwrap_or_else(|| self.until());
@@ -334,7 +337,7 @@ impl<F: Fabric> Node<F> {
                 Err(error) if again && is_stale(&error) => {
                     again = false;
                     shared.threads().place = None;
-                    self.forget(self.home_of(name));
+                    self.forget(self.lock_home_of(name));
                 }
                 other => return other,
             }
@@ -343,10 +346,12 @@ impl<F: Fabric> Node<F> {
 
     /// Finds the lock at its owner.
     fn place(&self, shared: &Shared<F>, name: &Name, until: Nanos) -> Result<(Joined, u16, Word), LockError> {
-        if let Some(place) = shared.threads().place.filter(|(joined, ..)| joined.handle.is_some()) {
+        let home = self.lock_home_of(name);
+        let is_known = |(joined, ..): &(Joined, u16, Word)| joined.handle.is_some() && joined.node == home;
+        if let Some(place) = shared.threads().place.filter(is_known) {
             return Ok(place);
         }
-        let joined = self.join(self.home_of(name), until)?;
+        let joined = self.join(home, until)?;
         let LockReply::Opened(lock) =
             self.ask_owner(&joined, LockRequest::Open { name: name.clone() }, until)?
         else {
@@ -479,7 +484,7 @@ impl<F: Fabric> Node<F> {
 
     /// Waits at a barrier.
     pub(crate) fn meet(&self, name: &Name, members: u16, until: Nanos) -> Result<(), LockError> {
-        let home = self.home_of(name);
+        let home = self.lock_home_of(name);
         let mut again = true;
         loop {
             let joined = self.join(home, until)?;
@@ -497,7 +502,7 @@ impl<F: Fabric> Node<F> {
         }
     }
 
-    fn forget(&self, owner: NodeId) {
+    pub(crate) fn forget(&self, owner: NodeId) {
         let joined = self.locks.joined()[usize::from(owner.0)].take();
         if let Some(handle) = joined.and_then(|joined| joined.handle) {
             self.unmap(handle);
@@ -557,6 +562,18 @@ impl<F: Fabric> Node<F> {
     ) -> Result<LockReply, (LockError, bool)> {
         let (host, to) = (self.fabric.host(), joined.node);
         let name = || self.name_of(to);
+        let message = LockMessage { owner: joined.owner, request }.encode();
+        if self.roster.is_dynamic && to != self.me {
+            let reply = self.exchange((to, Link::Waits), LOCK_CALL, &message, until);
+            return match reply {
+                Ok(reply) => self.outcome(to, Ok(reply)),
+                Err(RequestError::Call { source, .. }) => self.outcome(to, Err(source)),
+                Err(error) => {
+                    let certain = !error.may_have_executed();
+                    Err((error.into(), certain))
+                }
+            };
+        }
         let pool = &self.waiters[usize::from(to.0)];
         let mut client = match pool.take(host, 0).ok_or_else(|| (LockError::Busy { node: name() }, true))? {
             Taken::Value(client) => client,
@@ -565,7 +582,6 @@ impl<F: Fabric> Node<F> {
                 connected.map_err(|error| (error.into(), true))?
             }
         };
-        let message = LockMessage { owner: joined.owner, request }.encode();
         let left = Duration::from_nanos(until.saturating_sub(host.now()));
         let outcome = client.within(left).call(LOCK_CALL, &message).map(|reply| reply.to_vec());
         pool.give(client);
@@ -591,7 +607,7 @@ impl<F: Fabric> Node<F> {
                     | CallError::MaybeExecuted(Cause::DeadlineExceeded) => {
                         LockError::Deadline { node: node() }
                     }
-                    source => RequestError::Call { node: node(), source }.into(),
+                    source => self.call_failed(owner, source).into(),
                 };
                 Err((error, certain))
             }
@@ -617,7 +633,8 @@ impl<F: Fabric> Node<F> {
     /// has no use for it.
     pub(crate) fn tell_owner(&self, owner: NodeId, message: &LockMessage, until: Nanos) -> bool {
         match self.call_owner(owner, message.clone(), until) {
-            Ok(_) | Err(LockError::Refused { .. }) => true,
+            // The locks of a dead owner have ended with it.
+            Ok(_) | Err(LockError::Refused { .. } | LockError::Request(RequestError::Dead { .. })) => true,
             Err(error) => {
                 tracing::debug!(target: "dunlin::tier", %error, "the owner of a lock does not answer");
                 false

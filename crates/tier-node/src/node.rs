@@ -8,10 +8,11 @@ use crate::forward::{Board, Links};
 use crate::keeper::Todo;
 use crate::locks::{Locks, MAX_WAITERS};
 use crate::operate::Copy;
-use crate::path::Path;
+use crate::path::{Path, PathLinks};
 use crate::paths::Paths;
 use crate::pool::Pool;
 use crate::qos::{Class, Qos};
+use crate::roster::Roster;
 use crate::services::Services;
 use dunlin_fabric::{Fabric, Host, Nanos, Region, Signal, Work, nanos};
 use dunlin_rpc::Client;
@@ -19,7 +20,7 @@ use dunlin_tier::cut::{MAX_PIECE, MAX_PIECES};
 use dunlin_tier::message::{Refusal, Reply, Request};
 use dunlin_tier::{
     Directory, HandleTable, Layout, LmrId, Name, Names, NodeId, Operation, Piece, Principal, RecordError,
-    Space, SpaceError, home,
+    Space, SpaceError,
 };
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -67,6 +68,7 @@ pub(crate) struct Node<F: Fabric> {
     pub(crate) fabric: F,
     pub(crate) config: TierConfig,
     pub(crate) me: NodeId,
+    pub(crate) roster: Roster,
     /// The principal of the process, for regions of the node's own use.
     pub(crate) principal: Principal,
     /// The class of the node's own operations: locks and requests.
@@ -87,6 +89,15 @@ pub(crate) struct Node<F: Fabric> {
     pub(crate) links: Mutex<Vec<Links<F>>>,
     pub(crate) paths: Paths<Path<F>, F::Host>,
     pub(crate) fencing: Fencing<SignalOf<F>>,
+    pub(crate) path_links: PathLinks<F>,
+    /// The last trouble with the membership, in words.
+    pub(crate) trouble: Mutex<String>,
+    /// Wakes the thread that renews the membership.
+    pub(crate) members: SignalOf<F>,
+    /// Another node has another view: the membership is to be renewed soon.
+    pub(crate) is_other_view: AtomicBool,
+    /// Wakes the thread that tells the homes of names.
+    pub(crate) rehoming: SignalOf<F>,
     todo: Mutex<Todo>,
     pub(crate) keeper: SignalOf<F>,
     pub(crate) over: AtomicBool,
@@ -110,17 +121,24 @@ impl<F: Fabric> Node<F> {
         fabric: &F,
         config: TierConfig,
         (me, principal): (NodeId, Principal),
+        (generation, incarnation): (u64, u64),
+        roster: Roster,
         arena: Region<F::Memory>,
     ) -> Arc<Self> {
         let host = fabric.host();
+        let most = usize::from(roster.max_nodes);
         let mut space = Space::new();
         space.add_extent(arena.length() as u64);
+        let mut names = Names::default();
+        if roster.is_dynamic {
+            names.begin(roster.get().view.alive().map(|member| member.node));
+        }
         let state = State {
             space,
-            directory: Directory::new(me, host.random()),
-            names: Names::default(),
+            directory: Directory::new(me, generation),
+            names,
             handles: HandleTable::new(),
-            known: vec![None; config.nodes.len()],
+            known: vec![None; most],
             settling: VecDeque::new(),
         };
         let (qos, class) = Qos::new(&config.qos, &principal);
@@ -130,22 +148,24 @@ impl<F: Fabric> Node<F> {
             class,
             qos,
             principal,
-            incarnation: host.random(),
+            roster,
+            incarnation,
             arena,
             state: Mutex::new(state),
-            clients: config.nodes.iter().map(|_| Pool::new(host, CLIENTS)).collect(),
-            waiters: config.nodes.iter().map(|_| Pool::new(host, MAX_WAITERS)).collect(),
-            locks: Locks::new(config.nodes.len()),
-            callers: config
-                .nodes
-                .iter()
-                .map(|_| [MAX_CALLERS, 1].map(|limit| Pool::new(host, limit)))
-                .collect(),
+            clients: (0..most).map(|_| Pool::new(host, CLIENTS)).collect(),
+            waiters: (0..most).map(|_| Pool::new(host, MAX_WAITERS)).collect(),
+            locks: Locks::new(most),
+            callers: (0..most).map(|_| [MAX_CALLERS, 1].map(|limit| Pool::new(host, limit))).collect(),
             services: Arc::new(Services::new()),
             board: Arc::new(Board::new(fabric)),
-            links: Mutex::new(config.nodes.iter().map(|_| Default::default()).collect()),
+            links: Mutex::new((0..most).map(|_| Default::default()).collect()),
             paths: Paths::new(config.paths, config.qos.policy),
             fencing: Fencing::new(host.signal()),
+            path_links: PathLinks::<F>::default(),
+            trouble: Mutex::default(),
+            members: host.signal(),
+            is_other_view: AtomicBool::new(false),
+            rehoming: host.signal(),
             todo: Mutex::default(),
             keeper: host.signal(),
             over: AtomicBool::new(false),
@@ -167,7 +187,7 @@ impl<F: Fabric> Node<F> {
     }
 
     pub(crate) fn name_of(&self, node: NodeId) -> String {
-        self.config.nodes.get(usize::from(node.0)).map_or_else(|| node.to_string(), |peer| peer.name.clone())
+        self.roster.get().peer(node).map_or_else(|| node.to_string(), |peer| peer.name.clone())
     }
 
     pub(crate) fn until(&self) -> Nanos {
@@ -176,7 +196,12 @@ impl<F: Fabric> Node<F> {
 
     /// Returns the node that keeps a name.
     pub(crate) fn home_of(&self, name: &Name) -> NodeId {
-        home(name, (0..self.config.nodes.len() as u16).map(NodeId)).unwrap_or(self.me)
+        self.roster.home(name).unwrap_or(self.me)
+    }
+
+    /// Returns the node that owns the lock and the barrier of a name.
+    pub(crate) fn lock_home_of(&self, name: &Name) -> NodeId {
+        self.roster.lock_home(name).unwrap_or(self.me)
     }
 
     /// Returns whether a range of this node's arena exists.
@@ -205,17 +230,29 @@ impl<F: Fabric> Node<F> {
     }
 
     fn try_answer(&self, request: Request) -> Result<Reply, Refusal> {
-        let is_node = |node: NodeId| usize::from(node.0) < self.config.nodes.len();
+        // A node that has joined with a later view than this node's is not known yet.
+        let is_node = |node: NodeId| node.0 < self.roster.max_nodes;
         Ok(match request {
-            Request::Claim { name, id } => {
-                self.state().names.claim(name, id)?;
+            Request::Claim { name, id, epoch } => {
+                let mut state = self.state();
+                self.check_home(&state, &name, false)?;
+                if epoch != self.roster.get().view.epoch {
+                    return Err(Refusal::Rehoming { epoch: self.roster.get().view.epoch.number });
+                }
+                state.names.claim(name, id)?;
                 Reply::Done
             }
             Request::Lookup { name } => {
-                Reply::Found(self.state().names.lookup(&name).ok_or(RecordError::NoSuch)?)
+                let state = self.state();
+                let found = state.names.lookup(&name);
+                self.check_home(&state, &name, found.is_some())?;
+                Reply::Found(found.ok_or(RecordError::NoSuch)?)
             }
             Request::Forget { name, id } => {
-                self.state().names.forget(&name, id);
+                let mut state = self.state();
+                // The new home hears of a region that is being freed, if at all, before it is whole.
+                self.check_home(&state, &name, false)?;
+                state.names.forget(&name, id);
                 Reply::Done
             }
             Request::Exists { id } => Reply::Flag(self.state().directory.exists(id)),
@@ -270,7 +307,10 @@ impl<F: Fabric> Node<F> {
             }
             Request::Serves { service } => Reply::Flag(self.services.serves(&service)),
             Request::List { principal, from } => Reply::Listed(self.state().directory.list(&principal, from)),
-            Request::Map { .. } => return Err(Refusal::Malformed),
+            Request::Rehome { node, epoch, names, is_last } if is_node(node) => {
+                self.rehome(node, epoch, names, is_last)
+            }
+            Request::Map { .. } | Request::Rehome { .. } => return Err(Refusal::Malformed),
         })
     }
 

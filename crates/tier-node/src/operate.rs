@@ -1,6 +1,6 @@
 //! Regions of other nodes as this process sees them: mapping, and operations on handles.
 
-use crate::error::{OperationError, RequestError};
+use crate::error::{ConnectError, OperationError, RequestError};
 use crate::item::{Change, Item, Transfer};
 use crate::node::Node;
 use crate::path::{Deadline, Path, Stop};
@@ -46,6 +46,7 @@ impl<F: Fabric> Node<F> {
         if nodes.iter().all(|other| *other == self.me) {
             return Ok(false);
         }
+        nodes.iter().for_each(|other| self.await_known(*other, until));
         let Class { priority, .. } = self.class;
         let entered = self.paths.enter(self.fabric.host(), self.class.flow(), 0);
         let (mut path, _) = self.finish_taking(entered, priority, until)?;
@@ -55,7 +56,13 @@ impl<F: Fabric> Node<F> {
                 Ok(new) => changed |= new,
                 Err(source) => {
                     self.paths.give(path, priority, None);
-                    return Err(RequestError::Path { node: self.name_of(*other), source });
+                    let node = self.name_of(*other);
+                    return Err(match source {
+                        ConnectError::Dead(epoch) => {
+                            RequestError::Dead { node, epoch, may_have_executed: false }
+                        }
+                        source => RequestError::Path { node, source },
+                    });
                 }
             }
         }
@@ -175,6 +182,30 @@ impl<F: Fabric> Node<F> {
         }
     }
 
+    /// Returns the error of an operation that the handle table refuses. A region that is gone with a dead node names it.
+    pub(crate) fn refused(&self, handle: Handle, error: AccessError) -> OperationError {
+        if error != AccessError::Gone || !self.roster.is_dynamic {
+            return error.into();
+        }
+        let stores = self.state().handles.lost(handle).map(Layout::nodes).unwrap_or_default();
+        let dead = stores.into_iter().find_map(|node| self.roster.dead_in(node).map(|epoch| (node, epoch)));
+        match dead {
+            Some((node, epoch)) => {
+                OperationError::Dead { node: self.name_of(node), epoch, may_have_executed: false }
+            }
+            None => error.into(),
+        }
+    }
+
+    /// Returns the error of an operation that has no path to a node.
+    pub(crate) fn no_path(&self, to: NodeId, source: ConnectError) -> OperationError {
+        let node = self.name_of(to);
+        match source {
+            ConnectError::Dead(epoch) => OperationError::Dead { node, epoch, may_have_executed: false },
+            source => OperationError::Path { node, source },
+        }
+    }
+
     /// Copies bytes of a region that this node stores to another region, at the request of any node (section 7.1). This
     /// node maps the target like any mapper, so a free of the target waits for the copy.
     pub(crate) fn copy(&self, request: &Copy<'_>) -> Result<(), Refusal> {
@@ -250,7 +281,8 @@ impl<F: Fabric> Node<F> {
         transfer: Transfer<'_>,
     ) -> Result<bool, OperationError> {
         let (length, kind) = (transfer.len() as u64, transfer.kind());
-        let operation = self.state().handles.begin(target.handle, kind, offset, length)?;
+        let begun = self.state().handles.begin(target.handle, kind, offset, length);
+        let operation = begun.map_err(|error| self.refused(target.handle, error))?;
         let here = operation.layout.cut(offset, length, u32::MAX).all(|cut| cut.node == self.me);
         let copied = match here {
             true => self.qos.admit_now(self.fabric.host(), target.class, length).and_then(|()| {
@@ -280,9 +312,10 @@ impl<F: Fabric> Node<F> {
         let result = loop {
             // The check of a handle is as much work as that of an entry of a message.
             host.charge(Work::ParseEntry, 1);
-            let operation = match node.state().handles.begin(handle, kind, offset, length) {
+            let begun = node.state().handles.begin(handle, kind, offset, length);
+            let operation = match begun {
                 Ok(operation) => operation,
-                Err(error) => break Err(error.into()),
+                Err(error) => break Err(node.refused(handle, error)),
             };
             turn.start(host, path.is_some());
             let mut outcome = run(path.as_mut(), &operation.layout, &mut deadline);
@@ -325,7 +358,7 @@ impl<F: Fabric> Node<F> {
                     let until = deadline.until(host);
                     let connected = path.as_mut().map(|path| path.connect(node, to, until));
                     if let Some(Err(source)) = connected {
-                        break Err(OperationError::Path { node: node.name_of(to), source });
+                        break Err(node.no_path(to, source));
                     }
                     if host.now() >= until {
                         break Err(OperationError::Deadline { node: None, may_have_executed: false });

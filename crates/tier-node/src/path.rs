@@ -11,7 +11,11 @@ use dunlin_fabric::{
     Operation, PostError, RemoteSlice, ThreadDomain, WaitMode, Wake, WorkId, WorkRequest, nanos,
 };
 use dunlin_tier::{Cut, Layout, NodeId};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The control connections of all paths, by path and node, where views change: a node that dies loses them.
+pub(crate) type PathLinks<F> = Arc<Mutex<BTreeMap<(u16, NodeId), <F as Fabric>::Link>>>;
 
 /// Polls between two reads of the clock.
 const POLLS_AT_ONCE: u32 = 64;
@@ -96,6 +100,7 @@ pub(crate) struct Path<F: Fabric> {
     max_inline: usize,
     step: u32,
     peers: Vec<Option<Connection<F>>>,
+    links: PathLinks<F>,
     unfinished: Vec<Unfinished>,
     found: Vec<Completion<F::Memory>>,
     slots: [Slot; DEPTH],
@@ -123,7 +128,8 @@ impl<F: Fabric> Path<F> {
             staging,
             max_inline: capabilities.max_inline as usize,
             step,
-            peers: node.config.nodes.iter().map(|_| None).collect(),
+            peers: (0..node.roster.max_nodes).map(|_| None).collect(),
+            links: Arc::clone(&node.path_links),
             unfinished: Vec::new(),
             found: Vec::with_capacity(2 * DEPTH),
             slots: [Slot::default(); DEPTH],
@@ -143,10 +149,20 @@ impl<F: Fabric> Path<F> {
             return Ok(false);
         }
         self.disconnect(to);
-        let ends = (self.number, to);
+        let (ends, before) = ((self.number, to), node.roster.get().incarnation(to));
         let (connection, known) = Connection::open(node, &mut self.domain, self.completions, ends, until)?;
         let changed = {
             let mut state = node.state();
+            if node.roster.is_dynamic {
+                if node.roster.get().incarnation(to) != before {
+                    drop(state);
+                    connection.close(&mut self.domain);
+                    return Err(ConnectError::Ended);
+                }
+                // With the lock held: the next view finds it.
+                let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+                links.insert(ends, connection.link.clone());
+            }
             let state = &mut *state;
             let changed = state.known[usize::from(to.0)] != Some(known);
             if state.known[usize::from(to.0)].replace(known).is_some_and(|before| before != known) {
@@ -169,6 +185,10 @@ impl<F: Fabric> Path<F> {
     fn disconnect(&mut self, from: NodeId) {
         if let Some(connection) = self.peers.get_mut(usize::from(from.0)).and_then(Option::take) {
             connection.close(&mut self.domain);
+            let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+            let link = links.remove(&(self.number, from));
+            drop(links);
+            drop(link);
         }
     }
 
@@ -474,9 +494,13 @@ impl<F: Fabric> Path<F> {
             item.uncertain.insert(peer);
             if item.error.is_none() {
                 let name = node.name_of(peer);
-                item.fail(match self.is_late {
-                    true => OperationError::Deadline { node: Some(name), may_have_executed: true },
-                    false => OperationError::Unanswered { node: name },
+                let dead = node.roster.dead_in(peer).filter(|_| !self.is_late);
+                item.fail(match (self.is_late, dead) {
+                    (true, _) => OperationError::Deadline { node: Some(name), may_have_executed: true },
+                    (false, Some(epoch)) => {
+                        OperationError::Dead { node: name, epoch, may_have_executed: true }
+                    }
+                    (false, None) => OperationError::Unanswered { node: name },
                 });
             }
         }

@@ -95,6 +95,18 @@ impl<T, S: Signal> Pool<T, S> {
         }
     }
 
+    /// Drops the values that are not in use, whose peer has ended. New ones are made in their places, with numbers that
+    /// others may have: for pools whose values do not keep their numbers.
+    pub fn drain(&self) {
+        let values: Vec<T> = {
+            let mut idle = self.idle();
+            let count = idle.values.len();
+            idle.numbers.extend(std::iter::repeat_n(0, count));
+            idle.values.drain(..).collect()
+        };
+        drop(values);
+    }
+
     /// Drops all values, those in use when they come back: at the end.
     pub fn clear(&self) {
         let values = {
@@ -126,5 +138,9 @@ mod tests {
         assert_eq!(waiting.join().unwrap(), 7);
         pool.failed(0);
         assert!(matches!(pool.take(&RealHost, 0), Some(Taken::Make(0))));
+        pool.give(8);
+        pool.drain();
+        assert!(matches!(pool.take(&RealHost, 0), Some(Taken::Make(_))));
+        assert!(pool.take(&RealHost, 0).is_none(), "the limit stays");
     }
 }

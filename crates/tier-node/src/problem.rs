@@ -13,6 +13,9 @@ impl From<RequestError> for Problem {
             RequestError::Table(error) => Problem::Table(error),
             RequestError::Length(length) => Problem::Length(length),
             RequestError::Refused { node, source } => Problem::Refused { node, refusal: source },
+            RequestError::Dead { node, epoch, may_have_executed } => {
+                Problem::Dead { node, epoch, may_have_executed }
+            }
             RequestError::Busy => Problem::Busy,
             RequestError::Detached => Problem::NotAttached,
             RequestError::Registered { service } => Problem::Registered(service),
@@ -31,6 +34,9 @@ impl From<OperationError> for Problem {
             OperationError::Unanswered { node } => Problem::Unanswered(node),
             OperationError::Deadline { node, may_have_executed } => {
                 Problem::Deadline { node: node.unwrap_or_default(), may_have_executed }
+            }
+            OperationError::Dead { node, epoch, may_have_executed } => {
+                Problem::Dead { node, epoch, may_have_executed }
             }
             OperationError::Skipped { node } => Problem::Skipped(node),
             OperationError::Busy => Problem::Busy,
@@ -74,6 +80,7 @@ impl From<Problem> for RequestError {
             | Problem::LockBusy(_)
             | Problem::NotHeld => reported("the answer is that to a request for a lock"),
             Problem::NotAttached => RequestError::Detached,
+            Problem::NotOperator => reported("only the user who runs the node, and root, may have it leave"),
             Problem::Unknown => reported("the kernel does not say which user this process belongs to"),
             Problem::TooLong { limit, .. } => {
                 RequestError::Limit { what: "bytes in one request", limit: limit.into() }
@@ -85,6 +92,9 @@ impl From<Problem> for RequestError {
             Problem::NoNode(node) => RequestError::NoNode(node),
             Problem::Length(length) => RequestError::Length(length),
             Problem::Busy => RequestError::Busy,
+            Problem::Dead { node, epoch, may_have_executed } => {
+                RequestError::Dead { node, epoch, may_have_executed }
+            }
             Problem::Unanswered(_) | Problem::Deadline { .. } | Problem::Skipped(_) => {
                 let error = OperationError::from(problem);
                 let may_have_executed = error.may_have_executed();
@@ -132,6 +142,9 @@ impl From<Problem> for OperationError {
             Problem::Deadline { node, may_have_executed } => {
                 let node = (!node.is_empty()).then_some(node);
                 OperationError::Deadline { node, may_have_executed }
+            }
+            Problem::Dead { node, epoch, may_have_executed } => {
+                OperationError::Dead { node, epoch, may_have_executed }
             }
             Problem::Skipped(node) => OperationError::Skipped { node },
             Problem::Busy => OperationError::Busy,

@@ -34,12 +34,12 @@ use dunlin_tier::process::service::{
     INVOKE, PING, RECEIVE, REGISTER, REGISTER_SERVER, REPLY, SERVERS, WITHDRAW,
 };
 use dunlin_tier::process::{
-    ATTACH, COMPARE_SWAP, COPY, FETCH_ADD, FREE, GRANT, LIST, MALLOC, MAP, MEMSET, READ, READ_HERE, RUN,
-    SERVICE, STATUS, UNMAP, WRITE, WRITE_HERE, WRITE_NOTIFY,
+    ATTACH, COMPARE_SWAP, COPY, FETCH_ADD, FREE, GRANT, LEAVE, LIST, MALLOC, MAP, MEMSET, READ, READ_HERE,
+    RUN, SERVICE, STATUS, UNMAP, WRITE, WRITE_HERE, WRITE_NOTIFY,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The longest request and the longest answer: those of a call to a service, with their heads.
 const MAX_PAYLOAD: u64 = MAX_CALL as u64 + MAX_HEAD as u64;
@@ -76,6 +76,8 @@ pub struct ProcessConfig {
     pub address: Address,
     /// The most that each process gets.
     pub limits: ProcessLimits,
+    /// The users whose processes may have the node leave. Default: none.
+    pub operators: Vec<u32>,
     /// The principals of users, by user id. A user that is not listed is `user-ID`. Default: none.
     pub users: BTreeMap<u32, String>,
     /// Threads for operations on bytes that may wait for other nodes, and the same number again for other requests.
@@ -86,7 +88,8 @@ pub struct ProcessConfig {
 impl ProcessConfig {
     /// Returns default settings.
     pub fn new(address: Address) -> ProcessConfig {
-        ProcessConfig { address, limits: ProcessLimits::default(), users: BTreeMap::new(), threads: 8 }
+        let (limits, operators) = (ProcessLimits::default(), Vec::new());
+        ProcessConfig { address, limits, operators, users: BTreeMap::new(), threads: 8 }
     }
 }
 
@@ -100,6 +103,7 @@ pub struct ProcessServer<P: Fabric> {
     board: Arc<Board<P>>,
     attendants: Vec<Task>,
     counters: Arc<Counters>,
+    leaves: Arc<AtomicBool>,
 }
 
 /// The places where operations on bytes of processes have run, as numbers of operations.
@@ -114,6 +118,12 @@ pub struct ProcessCounts {
 }
 
 impl<P: Fabric> ProcessServer<P> {
+    /// Returns whether a process of an [operator](ProcessConfig::operators) has asked the node to leave: the program that
+    /// runs the node is to end it.
+    pub fn is_to_leave(&self) -> bool {
+        self.leaves.load(Ordering::Relaxed)
+    }
+
     /// Returns the places where operations on bytes have run.
     pub fn counts(&self) -> ProcessCounts {
         let Counters { at_once, later, pool } = &*self.counters;
@@ -152,7 +162,7 @@ impl<P: Fabric> ProcessServer<P> {
         for function in [READ, WRITE, FETCH_ADD, COMPARE_SWAP, RUN, WRITE_NOTIFY] {
             builder = builder.function(function, FunctionMode::Polled);
         }
-        for function in [MEMSET, COPY, MALLOC, MAP, UNMAP, FREE, GRANT, STATUS, LIST, SERVERS] {
+        for function in [MEMSET, COPY, MALLOC, MAP, UNMAP, FREE, GRANT, STATUS, LIST, SERVERS, LEAVE] {
             builder = builder.function(function, FunctionMode::Pull);
         }
         let polled = Arc::clone(&registry);
@@ -161,8 +171,15 @@ impl<P: Fabric> ProcessServer<P> {
             .pool(Pooled(Arc::clone(&registry)))
             .serve(&address, |_| Box::new(Working::new(Arc::clone(&registry))))?;
         let (board, counters) = (Arc::clone(&registry.board), Arc::clone(&registry.counters));
-        let mut processes =
-            ProcessServer { server: Some(server), gateway: None, board, attendants: Vec::new(), counters };
+        let leaves = Arc::clone(&registry.leaves);
+        let mut processes = ProcessServer {
+            server: Some(server),
+            gateway: None,
+            board,
+            attendants: Vec::new(),
+            counters,
+            leaves,
+        };
         processes.gateway = Some(Gateway::serve(fabric, &registry, &address)?);
         for number in 0..threads {
             let Some(puller) = processes.server.as_ref().map(Server::puller) else { break };

@@ -2,21 +2,24 @@
 
 use crate::acceptor::Acceptor;
 use crate::calls::serve;
-use crate::config::TierConfig;
+use crate::config::{Peer, TierConfig};
 use crate::error::{JoinError, RequestError};
 use crate::keeper;
 use crate::lmr::Lmr;
 use crate::lock_owner::Owner;
+use crate::members;
+use crate::membership::{DirectoryClient, FixedList, Membership, identity_of};
 use crate::node::Node;
 use crate::qos::Class;
+use crate::roster::{Current, Roster};
 use crate::spec::Spec;
-use dunlin_fabric::{Access, Capabilities, Fabric, Host, Nanos, Region, Signal, Task};
+use dunlin_fabric::{Access, Capabilities, Fabric, Host, Nanos, Region, Signal, Task, nanos};
 use dunlin_rpc::Server;
 use dunlin_tier::message::{Refusal, Reply, Request};
 use dunlin_tier::qos::QosError;
 use dunlin_tier::{
-    Grantee, Handle, Layout, Listing, LmrId, Name, NameError, NodeId, Principal, PrincipalError, Priority,
-    RecordError, Rights,
+    Epoch, Grantee, Handle, Layout, Listing, LmrId, Name, NameError, NodeId, Principal, PrincipalError,
+    Priority, RecordError, Rights, TableError, View,
 };
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -39,6 +42,8 @@ impl<F: Fabric> Drop for Running<F> {
     fn drop(&mut self) {
         self.node.over.store(true, Ordering::Release);
         self.node.keeper.raise();
+        self.node.members.raise();
+        self.node.rehoming.raise();
         self.node.fencing.signal.raise();
         self.node.paths.clear();
         self.node.clients.iter().chain(&self.node.waiters).for_each(|clients| clients.clear());
@@ -71,21 +76,68 @@ impl<F: Fabric> Clone for Tier<F> {
 }
 
 impl<F: Fabric> Tier<F> {
-    /// Starts a node in this process. Other nodes of the list need not run yet.
+    /// Starts a node in this process. Other nodes of the list need not run yet. With a
+    /// [directory](TierConfig::directory), blocks until the node is a member: [`TierConfig::timeout`] at most, and as long as the directory waits for others.
     pub fn within(fabric: &F, config: TierConfig) -> Result<Self, JoinError> {
-        let me = config.check()?;
+        config.check()?;
+        match config.directory.clone() {
+            None => {
+                let list = FixedList::new(&config.nodes, &config.node);
+                Tier::within_membership(fabric, config, 0, Box::new(list))
+            }
+            Some(directory) => {
+                let life = fabric.host().random();
+                let own = config.own()?;
+                let (identity, beat, token) = (identity_of(own, life), config.beat, config.token.clone());
+                let client = DirectoryClient::new(fabric, directory, identity, beat, token);
+                Tier::within_membership(fabric, config, life, Box::new(client))
+            }
+        }
+    }
+
+    /// Starts a node whose views come from any source. `life` is the random number of this life of the node in
+    /// the [`Identity`](dunlin_tier::membership::Identity) that the source reports.
+    pub fn within_membership(
+        fabric: &F,
+        config: TierConfig,
+        life: u64,
+        mut membership: Box<dyn Membership>,
+    ) -> Result<Self, JoinError> {
+        config.check()?;
+        let own: Peer = config.own()?.clone();
         let principal = Principal::new(&config.principal)?;
         let arena = Region::new(fabric.register(config.memory, arena_access(fabric.capabilities()))?);
-        let listener = fabric.listen(&config.nodes[usize::from(me.0)].memory)?;
-        let node = Node::new(fabric, config, (me, principal.clone()), arena);
+        // Before the node joins: a node that has the address has no other life.
+        let listener = fabric.listen(&own.memory)?;
+        let host = fabric.host();
+        let until = host.now().saturating_add(nanos(config.timeout));
+        let is_dynamic = membership.period().is_some();
+        let (view, number) = if is_dynamic {
+            members::join(host, &mut *membership, until)?
+        } else {
+            (membership.view(), membership.own().ok_or_else(|| JoinError::NotListed(own.name.clone()))?)
+        };
+        let me = number.number;
+        let max_nodes = if is_dynamic { config.max_nodes } else { view.members.len() as u16 };
+        let roster = Roster::new(Current::new(view, Some(number), max_nodes)?, max_nodes, is_dynamic);
+        let generation = host.random();
+        let life = if is_dynamic { life } else { host.random() };
+        let node = Node::new(fabric, config, (me, principal.clone()), (generation, life), roster, arena);
         let acceptor = Acceptor::new(&node, listener)?;
         // From here on, dropping `running` ends the threads.
         let mut running = Running { node: Arc::clone(&node), server: None, tasks: Vec::new() };
         running.tasks.push(fabric.host().spawn("tier-acceptor", Box::new(move || acceptor.run()))?);
-        let server = serve(&node)?;
+        let server = serve(&node, &own.calls)?;
         let owner = Owner::new(&node, server.puller());
         running.server = Some(server);
         running.tasks.push(fabric.host().spawn("tier-locks", Box::new(move || owner.run()))?);
+        if is_dynamic {
+            let (renews, reports) = (Arc::clone(&node), Arc::clone(&node));
+            let renew = move || members::run(&renews, membership);
+            running.tasks.push(fabric.host().spawn("tier-members", Box::new(renew))?);
+            let report = move || members::report_names(&reports);
+            running.tasks.push(fabric.host().spawn("tier-names", Box::new(report))?);
+        }
         running.tasks.push(fabric.host().spawn("tier-keeper", Box::new(move || keeper::run(&node)))?);
         let class = running.node.qos.class(fabric.host(), &principal);
         Ok(Tier { running: Arc::new(running), principal, class })
@@ -150,15 +202,33 @@ impl<F: Fabric> Tier<F> {
         &self.node().config.node
     }
 
-    /// Returns the name of the node that keeps a name: it knows the region of the name, and owns its lock and barrier.
-    pub fn home(&self, name: impl AsRef<[u8]>) -> Result<&str, NameError> {
-        let home = self.node().home_of(&Name::new(name)?);
-        Ok(self.node().config.nodes.get(usize::from(home.0)).map_or("", |peer| &peer.name))
+    /// Returns the name of the node that keeps a name: it knows the region of the name.
+    pub fn home(&self, name: impl AsRef<[u8]>) -> Result<String, NameError> {
+        Ok(self.node().name_of(self.node().home_of(&Name::new(name)?)))
     }
 
-    /// Returns the names of all nodes of the list.
-    pub fn nodes(&self) -> impl Iterator<Item = &str> {
-        self.node().config.nodes.iter().map(|peer| peer.name.as_str())
+    /// Returns the name of the node that owns the lock and the barrier of a name. With a list of nodes, it is the name's
+    /// [home](Tier::home); with a directory, one of the nodes that joined first.
+    pub fn lock_home(&self, name: impl AsRef<[u8]>) -> Result<String, NameError> {
+        Ok(self.node().name_of(self.node().lock_home_of(&Name::new(name)?)))
+    }
+
+    /// Returns the names of all nodes that are alive in this node's view: all of a list.
+    pub fn nodes(&self) -> impl Iterator<Item = String> {
+        let names: Vec<String> = self.view().alive().map(|member| member.identity.name.clone()).collect();
+        names.into_iter()
+    }
+
+    /// Returns this node's view.
+    pub fn view(&self) -> Arc<View> {
+        Arc::clone(&self.node().roster.get().view)
+    }
+
+    /// Returns the last trouble with the membership, in words: the directory does not answer, for example. Calls and memory
+    /// go on meanwhile.
+    pub fn trouble(&self) -> Option<String> {
+        let trouble = self.node().trouble.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Some(trouble).filter(|text| !text.is_empty())
     }
 
     /// Returns the bytes of this node's memory.
@@ -170,12 +240,23 @@ impl<F: Fabric> Tier<F> {
     /// [`Listing::next`]. Blocks until [`TierConfig::timeout`] at most.
     pub fn list(&self, node: &str, from: u32) -> Result<Listing, RequestError> {
         let this = self.node();
-        let to = this.config.number_of(node).ok_or_else(|| RequestError::NoNode(node.to_owned()))?;
+        let to = this.roster.number_of(node).ok_or_else(|| RequestError::NoNode(node.to_owned()))?;
         let request = Request::List { principal: self.principal.clone(), from };
         match this.demand(to, request, this.until())? {
             Reply::Listed(listing) => Ok(listing),
             _ => Err(this.misfit(to)),
         }
+    }
+
+    /// Returns the names of the regions that were made at this node, the first `most`, and the number of all. They end with
+    /// the node, wherever their memory is.
+    pub fn named_regions(&self, most: usize) -> (Vec<Name>, u64) {
+        self.node().state().directory.first_names(most)
+    }
+
+    /// Returns the bytes of this node's memory that regions of other nodes use.
+    pub fn lent_memory(&self) -> u64 {
+        self.node().state().space.lent(self.node().me)
     }
 
     /// Returns the bytes of this node's memory that are free and zeroed.
@@ -191,9 +272,20 @@ impl<F: Fabric> Tier<F> {
     /// Allocates a zeroed region of `length` bytes (`LT_malloc`); this process's principal becomes its master. Blocks
     /// until [`TierConfig::timeout`] at most.
     pub fn malloc(&self, length: u64, spec: Spec) -> Result<Lmr<F>, RequestError> {
-        let (node, until) = (self.node(), self.node().until());
+        let until = self.node().until();
+        loop {
+            match self.try_malloc(length, &spec, until) {
+                // A node ended meanwhile, this region's or another one.
+                Err(RequestError::Table(TableError::Interrupted)) if self.fabric().host().now() < until => {}
+                made => return made,
+            }
+        }
+    }
+
+    fn try_malloc(&self, length: u64, spec: &Spec, until: Nanos) -> Result<Lmr<F>, RequestError> {
+        let node = self.node();
         let name = spec.name.as_ref().map(Name::new).transpose()?;
-        let stores = self.stores(&spec)?;
+        let stores = self.stores(spec)?;
         let mut grants = Vec::with_capacity(spec.grants.len());
         for (to, rights) in &spec.grants {
             let to =
@@ -252,7 +344,7 @@ impl<F: Fabric> Tier<F> {
         if spec.nodes.is_empty() {
             return Ok(vec![node.me]);
         }
-        let number = |name: &String| node.config.number_of(name).ok_or(RequestError::NoNode(name.clone()));
+        let number = |name: &String| node.roster.number_of(name).ok_or(RequestError::NoNode(name.clone()));
         spec.nodes.iter().map(number).collect()
     }
 
@@ -298,23 +390,36 @@ impl<F: Fabric> Tier<F> {
 
     /// Claims a name at its home. A name whose region is gone, because its master's node ended, is taken over.
     fn claim(&self, name: &Name, id: LmrId, until: Nanos) -> Result<(), RequestError> {
-        let (node, home) = (self.node(), self.node().home_of(name));
-        let claim = || node.demand(home, Request::Claim { name: name.clone(), id }, until);
+        let node = self.node();
+        let claim = || {
+            loop {
+                let mut sent = Epoch::default();
+                let request = |epoch| {
+                    sent = epoch;
+                    Request::Claim { name: name.clone(), id, epoch }
+                };
+                node.ask_home(name, request, until)?;
+                node.state().directory.named(id);
+                // If the view has changed since, nobody may have told the next home: its names were read before.
+                if node.roster.get().view.epoch == sent {
+                    return Ok(());
+                }
+            }
+        };
         let taken = match claim() {
             Err(RequestError::Refused { source: Refusal::Record(RecordError::Taken), node }) => {
                 RequestError::Refused { node, source: RecordError::Taken.into() }
             }
-            claimed => return claimed.map(|_| ()),
+            claimed => return claimed,
         };
-        let Reply::Found(other) = node.demand(home, Request::Lookup { name: name.clone() }, until)? else {
-            return Err(node.misfit(home));
-        };
+        let found = node.ask_home(name, |_| Request::Lookup { name: name.clone() }, until)?;
+        let (home, Reply::Found(other)) = found else { return Err(node.misfit(found.0)) };
         match node.ask(other.node, Request::Exists { id: other }, until) {
             Ok(Reply::Flag(false)) => {}
             _ => return Err(taken),
         }
         node.demand(home, Request::Forget { name: name.clone(), id: other }, until)?;
-        claim().map(|_| ())
+        claim()
     }
 
     /// Gives back everything that a failed `malloc` has taken, as far as nodes answer.
@@ -342,11 +447,15 @@ impl<F: Fabric> Tier<F> {
     pub fn map(&self, name: impl AsRef<[u8]>, rights: Rights) -> Result<Lmr<F>, RequestError> {
         let name = Name::new(name)?;
         let (node, until) = (self.node(), self.node().until());
-        let home = node.home_of(&name);
-        let Reply::Found(id) = node.demand(home, Request::Lookup { name }, until)? else {
-            return Err(node.misfit(home));
-        };
-        let (handle, length) = node.map(id, &self.principal, rights, until)?;
-        Ok(self.lmr(handle, id, length))
+        loop {
+            let found = node.ask_home(&name, |_| Request::Lookup { name: name.clone() }, until)?;
+            let (_, Reply::Found(id)) = found else { return Err(node.misfit(found.0)) };
+            match node.map(id, &self.principal, rights, until) {
+                Ok((handle, length)) => return Ok(self.lmr(handle, id, length)),
+                // The home knows of the region's node, alive, and this node does not, or the other way round.
+                Err(error) if id.node != node.me && node.may_repeat(&error, until) => {}
+                Err(error) => return Err(error),
+            }
+        }
     }
 }

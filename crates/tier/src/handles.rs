@@ -216,6 +216,11 @@ impl HandleTable {
         Ok((entry.id, entry.rights, entry.length))
     }
 
+    /// Returns the places that the bytes of a region had that was [lost](HandleTable::lose) with one of its nodes.
+    pub fn lost(&self, handle: Handle) -> Option<&Layout> {
+        self.entry(handle).filter(|entry| entry.state == State::Gone)?.layout.as_ref()
+    }
+
     /// Checks an operation of `kind` on `length` bytes at `offset`, and counts it as in flight.
     #[inline]
     pub fn begin(
@@ -308,8 +313,8 @@ impl HandleTable {
         for entry in self.entries.iter_mut().filter(|entry| entry.state == State::Live) {
             let stored = |layout: &Layout| layout.pieces().iter().any(|piece| piece.node == node);
             if entry.layout.as_ref().is_some_and(stored) {
+                // The layout stays: an error names the node.
                 entry.state = State::Gone;
-                entry.layout = None;
                 lost += 1;
             }
         }

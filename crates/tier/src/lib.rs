@@ -8,6 +8,7 @@
 //! ```text
 //! Name ── home node (hash) ──> LmrId ──> Record at a master's node: pieces, grants, mappers
 //!                                           │ map: rights checked, mapper listed
+//! View of the members ── alive ──> homes of names; founders ──> owners of locks
 //! Handle of one process ──> HandleTable: rights, bounds ──> Cuts: (node, extent, offset, length)
 //! ```
 #![forbid(unsafe_code)]
@@ -19,8 +20,10 @@ pub mod cut;
 pub mod exchange;
 pub mod handles;
 pub mod lock;
+pub mod membership;
 pub mod message;
 pub mod name;
+pub mod names;
 pub mod place;
 pub mod process;
 pub mod qos;
@@ -35,10 +38,12 @@ pub use call::CallHead;
 pub use cut::{Cut, Cuts, Layout, LayoutError};
 pub use exchange::{Act, Exchange, ExchangeLimits, Remains};
 pub use handles::{Handle, HandleTable, MapTicket, Operation, TableError};
+pub use membership::{Epoch, Member, MemberState, View};
 pub use name::{MAX_NAME, Name, NameError, home};
+pub use names::Names;
 pub use place::{LmrId, NodeId, Piece};
 pub use qos::Priority;
-pub use record::{Directory, Listed, Listing, Mapping, Names, RecordError};
+pub use record::{Directory, Listed, Listing, Mapping, RecordError};
 pub use retire::{Command, Retirement};
 pub use rights::{Grantee, Grants, MAX_GRANTS, Principal, PrincipalError, Rights};
 pub use slots::Slots;

@@ -49,6 +49,8 @@ const POISONED: u64 = 1 << 17;
 const FENCE_SHIFT: u32 = 18;
 /// Fence numbers wrap after 2^46 grants: at one grant in a microsecond, after two years.
 const FENCES: u64 = u64::MAX >> FENCE_SHIFT;
+/// Grants of one lock before its fence numbers reach those of an owner that began with the next view.
+const GRANT_BITS: u32 = 28;
 
 impl Word {
     /// Returns the word with these bits, which a peer may have written.
@@ -79,6 +81,12 @@ impl Word {
     /// Returns the fence number of the last grant.
     pub const fn fence(self) -> u64 {
         self.0 >> FENCE_SHIFT
+    }
+
+    /// Returns the word of a free lock of which an owner that began with the view of this number has made no grant yet. Its
+    /// fence numbers exceed those of owners before, up to 2^28 grants of one lock and 2^18 views.
+    pub const fn starting(view: u64) -> Word {
+        Word((view << GRANT_BITS & FENCES) << FENCE_SHIFT)
     }
 
     /// Returns the word after `member` has taken the lock; `None` if it is held.
@@ -385,6 +393,17 @@ mod tests {
         assert_eq!(word, grant.word);
         carry_out(&mut queue, &mut word, Event::Poison(grant.word));
         assert!(word.holder().is_none() && word.is_poisoned());
+    }
+
+    #[test]
+    fn a_later_owner_has_greater_fence_numbers() {
+        assert_eq!(Word::starting(0), Word::default());
+        let mut last = Word::starting(7);
+        for _ in 0..1000 {
+            last = last.taken_by(member(3)).unwrap().given_back().unwrap();
+        }
+        let next = Word::starting(8);
+        assert!(next.fence() > last.fence() && next.holder().is_none() && !next.has_waiters());
     }
 
     #[test]

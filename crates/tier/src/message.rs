@@ -4,9 +4,10 @@
 
 use crate::codec::{Reader, Writer};
 use crate::cut::Layout;
+use crate::membership::Epoch;
 use crate::name::Name;
 use crate::place::{LmrId, NodeId};
-use crate::record::{Listing, Mapping, RecordError};
+use crate::record::{Listing, Mapping, NAMES_AT_ONCE, RecordError};
 use crate::rights::{GrantError, Grantee, Principal, Rights};
 use thiserror::Error;
 
@@ -14,6 +15,9 @@ use thiserror::Error;
 pub const CALL: u16 = 1;
 /// The function of the node's service for requests that take long or wait for other nodes.
 pub const SLOW_CALL: u16 = 2;
+
+/// The bytes of a region's id with a name of one byte.
+const SHORTEST_NAMED: usize = 14 + 2;
 
 /// The bytes are not a message of this version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -29,6 +33,9 @@ pub enum Request {
         name: Name,
         /// The region.
         id: LmrId,
+        /// The view of the node that asks. The home must have the same: in another one, that node has told its names
+        /// already.
+        epoch: Epoch,
     },
     /// To a name's home: find the region of a name.
     Lookup {
@@ -173,6 +180,18 @@ pub enum Request {
         /// The place to begin at: 0, or [`Listing::next`].
         from: u32,
     },
+    /// To a name's home: these regions of records of `node` have these names, of which this is the home in the view of
+    /// this epoch. Answer: [`Reply::Flag`], which is false if the home has another view.
+    Rehome {
+        /// The node that keeps the records.
+        node: NodeId,
+        /// The view of that node.
+        epoch: Epoch,
+        /// The names, at most [`NAMES_AT_ONCE`].
+        names: Vec<(Name, LmrId)>,
+        /// These are the last ones.
+        is_last: bool,
+    },
     /// Does a process of the node serve this service? Answer: [`Reply::Flag`].
     Serves {
         /// The service.
@@ -206,6 +225,13 @@ pub enum Refusal {
     /// The node could not understand the request.
     #[error("the node did not understand the request: bring both nodes to the same release")]
     Malformed,
+    /// The node is not the home of the name in its view, or has not heard all of its names since its view changed. Ask
+    /// again.
+    #[error("the nodes have changed, and names find new homes (view {epoch}): try again")]
+    Rehoming {
+        /// The number of the node's view.
+        epoch: u64,
+    },
     /// The free has begun and waits for nodes that do not answer; it goes on by itself. The memory is kept until then.
     #[error("the region is freed, and its memory is kept until {0} answers or ends")]
     Waits(NodeId),
@@ -216,7 +242,8 @@ pub enum Refusal {
 pub enum Reply {
     /// It is done.
     Done,
-    /// Yes or no: [`Request::Exists`], [`Request::Stop`] (drained), [`Request::Fence`] (fenced), [`Request::Serves`].
+    /// Yes or no: [`Request::Exists`], [`Request::Stop`] (drained), [`Request::Fence`] (fenced), [`Request::Serves`],
+    /// [`Request::Rehome`] (taken).
     Flag(bool),
     /// The region of a name.
     Found(LmrId),
@@ -248,7 +275,10 @@ impl Request {
     /// Encodes the request.
     pub fn encode(&self) -> Vec<u8> {
         match self {
-            Request::Claim { name, id } => Writer::new(1).id(*id).text(name.as_bytes()),
+            Request::Claim { name, id, epoch } if *epoch == Epoch::default() => {
+                Writer::new(1).id(*id).text(name.as_bytes())
+            }
+            Request::Claim { name, id, epoch } => Writer::new(20).id(*id).epoch(*epoch).text(name.as_bytes()),
             Request::Lookup { name } => Writer::new(2).text(name.as_bytes()),
             Request::Forget { name, id } => Writer::new(3).id(*id).text(name.as_bytes()),
             Request::Exists { id } => Writer::new(4).id(*id),
@@ -281,6 +311,14 @@ impl Request {
                 Writer::new(17).text(principal.as_str().as_bytes()).u32(*from)
             }
             Request::Serves { service } => Writer::new(18).text(service.as_bytes()),
+            Request::Rehome { node, epoch, names, is_last } => {
+                let mut writer = Writer::new(19).u16(node.0).epoch(*epoch).u8(u8::from(*is_last));
+                writer = writer.u16(names.len() as u16);
+                for (name, id) in names {
+                    writer = writer.id(*id).text(name.as_bytes());
+                }
+                writer
+            }
         }
         .0
     }
@@ -292,7 +330,10 @@ impl Request {
         let request = match kind {
             1 | 3 => {
                 let (id, name) = (reader.id()?, reader.name()?);
-                if kind == 1 { Request::Claim { name, id } } else { Request::Forget { name, id } }
+                match kind {
+                    1 => Request::Claim { name, id, epoch: Epoch::default() },
+                    _ => Request::Forget { name, id },
+                }
             }
             2 => Request::Lookup { name: reader.name()? },
             4 => Request::Exists { id: reader.id()? },
@@ -330,6 +371,26 @@ impl Request {
             }
             17 => Request::List { principal: reader.principal()?, from: reader.u32()? },
             18 => Request::Serves { service: reader.name()? },
+            19 => {
+                let (node, epoch, is_last) = (reader.node()?, reader.epoch()?, reader.flag()?);
+                let count = usize::from(reader.u16()?);
+                if count > NAMES_AT_ONCE || count > reader.0.len() / SHORTEST_NAMED {
+                    return Err(Malformed);
+                }
+                let mut names = Vec::with_capacity(count);
+                for _ in 0..count {
+                    let id = reader.id()?;
+                    names.push((reader.name()?, id));
+                }
+                Request::Rehome { node, epoch, names, is_last }
+            }
+            20 => {
+                let (id, epoch) = (reader.id()?, reader.epoch()?);
+                if epoch == Epoch::default() {
+                    return Err(Malformed);
+                }
+                Request::Claim { name: reader.name()?, id, epoch }
+            }
             _ => return Err(Malformed),
         };
         reader.end(request)
@@ -366,6 +427,7 @@ impl Reply {
                     Refusal::Malformed => writer.u8(10),
                     Refusal::Waits(node) => writer.u8(11).u16(node.0),
                     Refusal::Target => writer.u8(12),
+                    Refusal::Rehoming { epoch } => writer.u8(14).u64(*epoch),
                     Refusal::Record(RecordError::Quota { has, quota }) => writer.u8(13).u64(*has).u64(*quota),
                 }
             }
@@ -400,6 +462,7 @@ impl Reply {
                 10 => Refusal::Malformed,
                 11 => Refusal::Waits(reader.node()?),
                 12 => Refusal::Target,
+                14 => Refusal::Rehoming { epoch: reader.u64()? },
                 13 => RecordError::Quota { has: reader.u64()?, quota: reader.u64()? }.into(),
                 _ => return Err(Malformed),
             }),
@@ -453,7 +516,14 @@ mod tests {
         let place = (id(), any::<u16>(), any::<u64>()).boxed();
         let copied = (place.clone(), id());
         prop_oneof![
-            (name(), id()).prop_map(|(name, id)| Request::Claim { name, id }),
+            (name(), id(), any::<bool>()).prop_map(|(name, id, is_fixed)| {
+                let epoch = if is_fixed {
+                    Epoch::default()
+                } else {
+                    Epoch { number: id.generation | 1, directory: 5 }
+                };
+                Request::Claim { name, id, epoch }
+            }),
             name().prop_map(|name| Request::Lookup { name }),
             (name(), id()).prop_map(|(name, id)| Request::Forget { name, id }),
             id().prop_map(|id| Request::Exists { id }),
@@ -476,6 +546,11 @@ mod tests {
             id().prop_map(|id| Request::Stop { id }),
             (principal(), any::<u32>()).prop_map(|(principal, from)| Request::List { principal, from }),
             name().prop_map(|service| Request::Serves { service }),
+            (node.clone(), any::<[u64; 2]>(), prop::collection::vec((name(), id()), 0..4), any::<bool>())
+                .prop_map(|(node, [number, directory], names, is_last)| {
+                    let epoch = Epoch { number, directory };
+                    Request::Rehome { node, epoch, names, is_last }
+                }),
             (id(), node).prop_map(|(id, mapper)| Request::Fence { id, mapper }),
             (place.clone(), any::<u64>()).prop_map(|((owner, extent, offset), add)| Request::FetchAdd {
                 owner,
@@ -530,6 +605,7 @@ mod tests {
             Just(Refusal::NoPlace),
             Just(Refusal::Malformed),
             Just(Refusal::Target),
+            any::<u64>().prop_map(|epoch| Refusal::Rehoming { epoch }),
             any::<[u64; 2]>().prop_map(|[has, quota]| RecordError::Quota { has, quota }.into()),
             any::<u16>().prop_map(|node| Refusal::Waits(NodeId(node))),
         ]

@@ -13,6 +13,7 @@ pub use problem::Problem;
 
 use self::list::ListedOperation;
 use crate::codec::{Reader, Writer};
+use crate::membership::MemberState;
 use crate::message::Malformed;
 use crate::name::Name;
 use crate::record::Listing;
@@ -85,6 +86,8 @@ pub const LIST: u16 = 16;
 pub const RUN: u16 = 29;
 /// Writes bytes, and then a word. May wait for other nodes.
 pub const WRITE_NOTIFY: u16 = 30;
+/// Asks the node to leave the cluster and to end. Answer: [`Holdings`].
+pub const LEAVE: u16 = 31;
 
 /// The number that joins further connections to a process. Only that process knows it.
 pub type Secret = [u8; 16];
@@ -216,6 +219,11 @@ pub enum ProcessRequest<'a> {
     },
     /// [`STATUS`].
     Status,
+    /// [`LEAVE`].
+    Leave {
+        /// Leave also if regions end with the node.
+        force: bool,
+    },
     /// [`LIST`].
     List {
         /// The name of the node whose regions are listed; empty for this node.
@@ -248,6 +256,7 @@ impl<'a> ProcessRequest<'a> {
             ProcessRequest::Free { .. } => FREE,
             ProcessRequest::Grant { .. } => GRANT,
             ProcessRequest::Status => STATUS,
+            ProcessRequest::Leave { .. } => LEAVE,
             ProcessRequest::List { .. } => LIST,
         }
     }
@@ -299,6 +308,7 @@ impl<'a> ProcessRequest<'a> {
             ProcessRequest::Unmap { handle } | ProcessRequest::Free { handle } => writer.u64(*handle),
             ProcessRequest::Grant { handle, to, rights } => writer.u64(*handle).grantee(to).rights(*rights),
             ProcessRequest::Status => writer,
+            ProcessRequest::Leave { force } => writer.u8(u8::from(*force)),
             ProcessRequest::List { node, from } => writer.text(node.as_bytes()).u32(*from),
         };
         *bytes = writer.0;
@@ -354,6 +364,7 @@ impl<'a> ProcessRequest<'a> {
                 ProcessRequest::Grant { handle, to, rights: reader.rights()? }
             }
             STATUS => ProcessRequest::Status,
+            LEAVE => ProcessRequest::Leave { force: reader.flag()? },
             LIST => ProcessRequest::List { node: reader.string()?, from: reader.u32()? },
             _ => return Err(Malformed),
         };
@@ -448,6 +459,58 @@ pub struct ProcessStatus {
     pub connections: u16,
 }
 
+/// A node in a [`NodeStatus`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberStatus {
+    /// Its name.
+    pub name: String,
+    /// The address of its service.
+    pub address: String,
+    /// The number of the view with which this life of it joined.
+    pub incarnation: u64,
+    /// Its state.
+    pub state: MemberState,
+}
+
+/// The answer to [`LEAVE`]: the regions that end with the node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Holdings {
+    /// Whether the node leaves. It does if there are no such regions, or if it was told to leave all the same.
+    pub leaves: bool,
+    /// Names of regions that were made at the node, the first ones.
+    pub names: Vec<Name>,
+    /// The number of all of them.
+    pub named: u64,
+    /// The bytes of the node's memory that regions of other nodes use.
+    pub bytes: u64,
+}
+
+/// The most names of [`Holdings`].
+pub const MAX_HELD_NAMES: usize = 256;
+
+impl Holdings {
+    /// Encodes the answer.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut writer = Writer(Vec::new()).u8(u8::from(self.leaves)).u64(self.named).u64(self.bytes);
+        writer = writer.u16(self.names.len() as u16);
+        for name in &self.names {
+            writer = writer.text(name.as_bytes());
+        }
+        writer.0
+    }
+
+    /// Parses an answer.
+    pub fn parse(bytes: &[u8]) -> Result<Holdings, Malformed> {
+        let mut reader = Reader(bytes);
+        let (leaves, named, bytes, count) = (reader.flag()?, reader.u64()?, reader.u64()?, reader.u16()?);
+        if usize::from(count) > MAX_HELD_NAMES {
+            return Err(Malformed);
+        }
+        let names = (0..count).map(|_| reader.name()).collect::<Result<_, _>>()?;
+        reader.end(Holdings { leaves, names, named, bytes })
+    }
+}
+
 /// The most processes that a [`NodeStatus`] lists.
 pub const MAX_LISTED_PROCESSES: usize = 1000;
 
@@ -466,8 +529,14 @@ pub struct NodeStatus {
     pub answered: u64,
     /// Requests of processes that it has refused.
     pub refused: u64,
-    /// The names of all nodes of the list.
+    /// The names of all nodes that are alive in the node's view.
     pub nodes: Vec<String>,
+    /// The number of the node's view; 0 for a list that does not change.
+    pub epoch: u64,
+    /// All nodes of the view, also those that are dead or have left.
+    pub members: Vec<MemberStatus>,
+    /// The last failure to reach the directory, in words; empty without one.
+    pub trouble: String,
     /// Attached processes, at most [`MAX_LISTED_PROCESSES`].
     pub processes: Vec<ProcessStatus>,
 }
@@ -482,6 +551,11 @@ impl NodeStatus {
         writer = writer.u16(self.nodes.len() as u16);
         for node in &self.nodes {
             writer = writer.text(node.as_bytes());
+        }
+        writer = writer.u64(self.epoch).text(self.trouble.as_bytes()).u16(self.members.len() as u16);
+        for one in &self.members {
+            writer = writer.text(one.name.as_bytes()).text(one.address.as_bytes()).u64(one.incarnation);
+            writer = writer.u8(one.state as u8);
         }
         writer = writer.u16(self.processes.len() as u16);
         for one in &self.processes {
@@ -498,13 +572,31 @@ impl NodeStatus {
         let (memory, free, dirty) = (reader.u64()?, reader.u64()?, reader.u64()?);
         let (answered, refused) = (reader.u64()?, reader.u64()?);
         let nodes = (0..reader.u16()?).map(|_| reader.string()).collect::<Result<_, _>>()?;
+        let (epoch, trouble, count) = (reader.u64()?, reader.string()?, reader.u16()?);
+        let mut member = || {
+            let (name, address, incarnation) = (reader.string()?, reader.string()?, reader.u64()?);
+            Ok(MemberStatus { name, address, incarnation, state: reader.member_state()? })
+        };
+        let members = (0..count).map(|_| member()).collect::<Result<_, _>>()?;
         let count = reader.u16()?;
         let process = |_| {
             let (process, principal) = (reader.u32()?, reader.string()?);
             Ok(ProcessStatus { process, principal, handles: reader.u32()?, connections: reader.u16()? })
         };
         let processes = (0..count).map(process).collect::<Result<_, _>>()?;
-        reader.end(NodeStatus { node, memory, free, dirty, answered, refused, nodes, processes })
+        reader.end(NodeStatus {
+            node,
+            memory,
+            free,
+            dirty,
+            answered,
+            refused,
+            nodes,
+            epoch,
+            members,
+            trouble,
+            processes,
+        })
     }
 }
 

@@ -1,4 +1,4 @@
-//! The records that a node keeps of regions, and the names that it keeps as their home.
+//! The records that a node keeps of regions.
 
 use crate::cut::Layout;
 use crate::name::Name;
@@ -71,6 +71,8 @@ pub struct Listing {
 const LISTED_AT_ONCE: usize = 128;
 /// The most records that one listing looks at.
 const RECORDS_AT_ONCE: usize = 4096;
+/// The most names in one message to their home.
+pub const NAMES_AT_ONCE: usize = 256;
 
 /// The answer to a map request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,6 +92,8 @@ struct Record {
     mappers: BTreeMap<NodeId, u32>,
     /// A free has begun: the region is as good as absent.
     ending: bool,
+    /// The home of the name has given it to the region.
+    named: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -196,8 +200,32 @@ impl Directory {
     ) {
         if let Some(slot) = self.slot(id).filter(|slot| slot.record.is_none()) {
             let (grants, mappers) = (Grants::of_creator(creator), BTreeMap::from([(mapper, 1)]));
-            slot.record = Some(Record { name, layout, grants, mappers, ending: false });
+            slot.record = Some(Record { name, layout, grants, mappers, ending: false, named: false });
         }
+    }
+
+    /// Notes that the home of a region's name has given it to the region.
+    pub fn named(&mut self, id: LmrId) {
+        if let Ok(record) = self.live(id) {
+            record.named = true;
+        }
+    }
+
+    /// Returns regions with their names, for which `wanted` holds: at most [`NAMES_AT_ONCE`]. `from` is 0, or the place to
+    /// go on at, which is `None` at the end.
+    pub fn names(&self, from: u32, wanted: impl Fn(&Name) -> bool) -> (Vec<(Name, LmrId)>, Option<u32>) {
+        let mut found = Vec::new();
+        for (at, slot) in self.slots.iter().enumerate().skip(from as usize) {
+            if found.len() == NAMES_AT_ONCE || at - from as usize == RECORDS_AT_ONCE {
+                return (found, Some(at as u32));
+            }
+            let record = slot.record.as_ref().filter(|record| record.named && !record.ending);
+            if let Some(name) = record.and_then(|record| record.name.clone()).filter(&wanted) {
+                let id = LmrId { node: self.node, slot: at as u32, generation: slot.generation };
+                found.push((name, id));
+            }
+        }
+        (found, None)
     }
 
     fn slot(&mut self, id: LmrId) -> Option<&mut Slot> {
@@ -213,6 +241,13 @@ impl Directory {
     /// Returns whether an id is reserved or has a record.
     pub fn exists(&mut self, id: LmrId) -> bool {
         self.slot(id).is_some()
+    }
+
+    /// Returns the names of regions that are not being freed: the first `most`, and the number of all.
+    pub fn first_names(&self, most: usize) -> (Vec<Name>, u64) {
+        let records = self.slots.iter().filter_map(|slot| slot.record.as_ref());
+        let all = records.filter(|record| !record.ending).filter_map(|record| record.name.as_ref());
+        (all.clone().take(most).cloned().collect(), all.count() as u64)
     }
 
     /// Returns the number of records.
@@ -315,47 +350,6 @@ impl Directory {
     }
 }
 
-/// The names whose home this node is.
-#[derive(Clone, Debug, Default)]
-pub struct Names(BTreeMap<Name, LmrId>);
-
-impl Names {
-    /// Gives a name to a region. A repetition for the same region succeeds.
-    pub fn claim(&mut self, name: Name, id: LmrId) -> Result<(), RecordError> {
-        match self.0.get(&name) {
-            Some(owner) if *owner == id => Ok(()),
-            Some(_) => Err(RecordError::Taken),
-            None if self.0.len() >= MAX_RECORDS => Err(RecordError::Full),
-            None => {
-                self.0.insert(name, id);
-                Ok(())
-            }
-        }
-    }
-
-    /// Returns the region of a name.
-    pub fn lookup(&self, name: &Name) -> Option<LmrId> {
-        self.0.get(name).copied()
-    }
-
-    /// Ends a claim. Without effect if the name belongs to another region.
-    pub fn forget(&mut self, name: &Name, id: LmrId) {
-        if self.lookup(name) == Some(id) {
-            self.0.remove(name);
-        }
-    }
-
-    /// Returns the number of names.
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Returns whether there are no names.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -423,6 +417,25 @@ mod tests {
     }
 
     #[test]
+    fn names_that_their_homes_have_given_are_told_in_parts() {
+        let mut directory = Directory::new(ME, 9);
+        let count = NAMES_AT_ONCE as u32 + 3;
+        let ids: Vec<LmrId> =
+            (0..count).map(|number| made(&mut directory, Some(&format!("n/{number}")))).collect();
+        made(&mut directory, None);
+        assert_eq!(directory.names(0, |_| true), (Vec::new(), None), "no home has given them");
+        ids.iter().for_each(|id| directory.named(*id));
+        directory.begin_free(ids[1], None).unwrap();
+        let (mut told, next) = directory.names(0, |name| name.as_bytes() != b"n/2");
+        assert_eq!((told.len(), next), (NAMES_AT_ONCE, Some(count - 1)));
+        let (rest, next) = directory.names(count - 1, |_| true);
+        assert_eq!(next, None);
+        told.extend(rest);
+        let expected = ids.iter().filter(|id| ![1, 2].contains(&id.slot)).copied();
+        assert_eq!(told.iter().map(|(_, id)| *id).collect::<Vec<_>>(), expected.collect::<Vec<_>>());
+    }
+
+    #[test]
     fn a_region_without_a_name_ends_with_its_last_handle() {
         let mut directory = Directory::new(ME, 9);
         let id = made(&mut directory, None);
@@ -471,19 +484,5 @@ mod tests {
         assert!(found.iter().all(|listed| listed.rights == Rights::ALL && listed.length == 64));
         assert_eq!(directory.list(&principal("bob"), 0), Listing::default());
         assert_eq!(directory.list(&principal("alice"), u32::MAX), Listing::default());
-    }
-
-    #[test]
-    fn names_are_unique_and_forgotten_by_their_owner_only() {
-        let mut names = Names::default();
-        let (name, id) = (Name::new("a").unwrap(), LmrId { node: ME, slot: 1, generation: 1 });
-        let other = LmrId { slot: 2, ..id };
-        names.claim(name.clone(), id).unwrap();
-        names.claim(name.clone(), id).unwrap();
-        assert_eq!(names.claim(name.clone(), other), Err(RecordError::Taken));
-        names.forget(&name, other);
-        assert_eq!(names.lookup(&name), Some(id));
-        names.forget(&name, id);
-        assert!(names.lookup(&name).is_none() && names.is_empty());
     }
 }

@@ -1,7 +1,7 @@
 //! The allocator of a node's arena. Memory is given out zeroed: a block that is released becomes dirty, and only
 //! the caller's report that it was zeroed makes it free again.
 
-use crate::place::LmrId;
+use crate::place::{LmrId, NodeId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use thiserror::Error;
 
@@ -146,6 +146,12 @@ impl Space {
         released
     }
 
+    /// Returns the bytes of blocks of regions whose records are at other nodes than `node`.
+    pub fn lent(&self, node: NodeId) -> u64 {
+        let others = self.used.iter().filter(|((owner, ..), _)| owner.node != node);
+        others.map(|(_, order)| UNIT << order).sum()
+    }
+
     /// Returns whether `length` bytes at a place lie in one block of `owner`.
     pub fn owns(&self, owner: LmrId, extent: u16, offset: u64, length: u64) -> bool {
         let before = self.used.range((owner, extent, 0)..=(owner, extent, offset)).next_back();
@@ -181,7 +187,7 @@ impl Space {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::place::NodeId;
+
     use proptest::prelude::*;
 
     fn owner(slot: u32) -> LmrId {
@@ -193,6 +199,7 @@ mod tests {
         let mut space = Space::new();
         space.add_extent(4096);
         let block = space.allocate(owner(1), 4096).unwrap();
+        assert_eq!((space.lent(NodeId(0)), space.lent(NodeId(1))), (0, 4096));
         assert_eq!(space.release(owner(1)), 4096);
         let full = SpaceError::Full { wanted: 1, dirty: 4096 };
         assert_eq!(space.allocate(owner(2), 1), Err(full));

@@ -151,3 +151,76 @@ fn an_interrupted_put_leaves_no_region() {
     dunlin(node.words(&["tier", "ls", "slow"])).failed(1, &[]);
     node.end();
 }
+
+/// A directory that runs.
+struct Directory(Option<Running>);
+
+impl Directory {
+    fn start(address: &str) -> Directory {
+        let running = Running::start(["node", "directory", address, "--lease", "3s", "--for", "100"]);
+        assert_eq!(running.line(), format!("listening on {address}"));
+        Directory(Some(running))
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        if let Some(running) = self.0.take() {
+            running.signal("KILL");
+            running.end();
+        }
+    }
+}
+
+#[test]
+fn nodes_of_a_directory_show_their_view_and_leave() {
+    let (address, one, two) = (unique("directory"), unique("one"), unique("two"));
+    let _directory = Directory::start(&address);
+    let start = |name: &str, listen: &str| {
+        Node::start(&["--directory", &address, "--name", name, "--listen", listen, "--memory", "4MiB"])
+    };
+    let first = start("one", &one);
+    let second = start("two", &two);
+    let third = unique("two");
+    dunlin(["node", "run", "--directory", &address, "--name", "two", "--listen", &third, "--attach", &third])
+        .failed(1, &["there is a node two already", "give this one another name"]);
+    let status = dunlin(second.words(&["node", "status"])).well().text();
+    for word in ["2 of 2 nodes are alive", "one", "alive", one.as_str(), two.as_str()] {
+        assert!(status.contains(word), "{word} is not in: {status}");
+    }
+    dunlin(first.words(&["tier", "put", "kept", "--text", "on the other", "--on", "two"])).well();
+    dunlin(second.words(&["tier", "put", "own", "--text", "here"])).well();
+    let stays = dunlin(second.words(&["node", "leave"]));
+    assert_eq!(stays.code(), Some(1));
+    assert_eq!(stays.out, b"own\n");
+    assert!(stays.errors.contains("two stays: 1 regions"), "{}", stays.errors);
+    dunlin(second.words(&["tier", "free", "own"])).well();
+    assert_eq!(
+        dunlin(second.words(&["node", "leave"])).code(),
+        Some(1),
+        "a region of the other node is there"
+    );
+    dunlin(second.words(&["node", "leave", "--force"])).well();
+    let mut second = second;
+    let ended = second.running.take().expect("running").end().well();
+    assert!(ended.errors.contains("leaving the cluster"), "{}", ended.errors);
+    let status = loop {
+        let status = dunlin(first.words(&["node", "status"])).well().text();
+        if status.contains("1 of 2 nodes are alive") {
+            break status;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    };
+    assert!(status.contains("left"), "{status}");
+    dunlin(first.words(&["tier", "get", "kept"])).failed(1, &["two is dead, or has left, in view"]);
+    dunlin(first.words(&["node", "leave", "--force"])).well();
+}
+
+#[test]
+fn settings_of_a_directory_that_make_no_sense_are_refused() {
+    dunlin(["node", "directory", "shm:x", "--lease", "10ms"]).failed(2, &["write 300ms or more"]);
+    dunlin(["node", "run", "--directory", "shm:x"]).failed(2, &["--name", "--listen"]);
+    let absent = unique("absent");
+    let words = ["node", "run", "--directory", &absent, "--name", "a", "--listen", "shm:a-of-no-directory"];
+    dunlin(words).failed(1, &["no connection to the directory", "dunlin node directory"]);
+}

@@ -26,6 +26,8 @@ fn every_command_has_help_with_examples() {
         &["explain"],
         &["node"],
         &["node", "run"],
+        &["node", "directory"],
+        &["node", "leave"],
         &["node", "status"],
         &["node", "ls"],
         &["tier"],

@@ -35,6 +35,7 @@ mod lite_graph;
 mod lite_lock;
 mod lite_log;
 mod lite_mapreduce;
+mod lite_membership;
 mod outcomes;
 mod rf_rpc;
 mod rf_rpc_10;
@@ -71,6 +72,7 @@ use crate::graph::GraphLoad;
 use crate::load::{Extent, Load, LoadError, Network};
 use crate::log::LogLoad;
 use crate::mapreduce::MapReduceLoad;
+use crate::membership::MembershipLoad;
 use crate::native::NativeWrites;
 use crate::priorities::Priorities;
 use crate::shared::Shared;
@@ -216,6 +218,7 @@ enum Work {
     Log(Box<LogLoad>),
     Graph(Box<GraphLoad>),
     MapReduce(Box<MapReduceLoad>),
+    Membership(Box<MembershipLoad>),
     Calls(Box<TierCalls>),
     Native(Box<NativeWrites>),
     Priorities(Box<Priorities>),
@@ -371,6 +374,7 @@ pub fn all() -> Vec<Figure> {
         lite_graph::FIGURE,
         lite_log::FIGURE,
         lite_mapreduce::FIGURE,
+        lite_membership::FIGURE,
         rf_rpc_2::FIGURE,
         rf_rpc_5::FIGURE,
         rf_rpc_7::FIGURE,
@@ -564,6 +568,10 @@ impl Run {
         Run::doing(series, x, Work::MapReduce(Box::new(load)))
     }
 
+    fn membership(series: &str, x: u32, load: MembershipLoad) -> Run {
+        Run::doing(series, x, Work::Membership(Box::new(load)))
+    }
+
     fn log(series: &str, x: u32, load: LogLoad) -> Run {
         Run::doing(series, x, Work::Log(Box::new(load)))
     }
@@ -592,6 +600,7 @@ impl Run {
             Work::Tier(load) => Some(&load.profile),
             Work::Log(load) => Some(&load.profile),
             Work::Graph(load) => Some(&load.profile),
+            Work::Membership(load) => Some(&load.profile),
             Work::MapReduce(load) => Some(&load.profile),
             Work::Calls(load) => Some(&load.profile),
             Work::Native(load) => Some(&load.profile),
@@ -689,6 +698,7 @@ impl Run {
             Work::Tier(load) => Ok(Outcome::from(load.run(SEED).map_err(failed)?)),
             Work::Log(load) => Ok(Outcome::from(load.run(SEED).map_err(failed)?)),
             Work::Graph(load) => Ok(load.run(SEED).map_err(failed)?.into()),
+            Work::Membership(load) => Ok(load.run(SEED).map_err(failed)?.into()),
             Work::MapReduce(load) => Ok(load.run(SEED).map_err(failed)?.into()),
             Work::Calls(load) => Ok(Outcome::from(load.run(SEED).map_err(failed)?)),
             Work::Native(load) => Ok(Outcome::from(load.run(SEED).map_err(failed)?)),

@@ -129,6 +129,13 @@ fn lite_graph() {
     says("lite-graph", &[("sockets over the tier", 2)]);
 }
 
+/// The paper says nothing of failures. The time of the next view is that of the lease, a fifth of it for a report, and some
+/// more.
+#[test]
+fn lite_membership() {
+    says("lite-membership", &[]);
+}
+
 #[test]
 fn lite_log() {
     says(

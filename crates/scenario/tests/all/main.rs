@@ -3,6 +3,7 @@
 mod figures;
 mod lite_figures;
 mod load;
+mod membership;
 mod mutants;
 mod raw_verbs;
 mod replay;

@@ -6,6 +6,7 @@ mod hostile;
 mod lists;
 mod lock_deaths;
 mod locks;
+mod membership;
 mod processes;
 mod service;
 mod services;

@@ -222,7 +222,7 @@ impl<F: Fabric> Node<F> {
     }
 
     fn late(&self, name: &Name) -> LockError {
-        LockError::Deadline { node: self.name_of(self.home_of(name)) }
+        LockError::Deadline { node: self.name_of(self.lock_home_of(name)) }
     }
 
     /// Gives a lock that a claim had to the next waiter of this node, or back.
@@ -330,7 +330,7 @@ impl<F: Fabric> Node<F> {
         done: impl FnOnce() + Send + 'static,
     ) {
         // Without a membership the owner has no call.
-        let joined = self.locks.joined()[usize::from(self.home_of(name).0)];
+        let joined = self.locks.joined()[usize::from(self.lock_home_of(name).0)];
         let Some(joined) = joined else { return done() };
         let leave = LockRequest::Leave { name: name.clone(), member: joined.member, call, died };
         let (node, again) = (Arc::clone(self), leave.clone());
@@ -367,8 +367,8 @@ impl<F: Fabric> Acquire<F> {
             let late = self.node.late(&self.shared.name);
             return self.end(Err(late));
         }
-        let home = self.node.home_of(&self.shared.name);
-        let place = self.shared.threads().place;
+        let home = self.node.lock_home_of(&self.shared.name);
+        let place = self.shared.threads().place.filter(|(joined, ..)| joined.node == home);
         let joined = self.node.locks.joined()[usize::from(home.0)];
         match (place, joined) {
             (Some((joined, lock, _)), _) => self.reserve(joined, lock),
@@ -489,7 +489,7 @@ impl<F: Fabric> Meet<F> {
         if self.caller.is_over() {
             return self.caller.end(Err(self.node.late(&self.name)));
         }
-        let home = self.node.home_of(&self.name);
+        let home = self.node.lock_home_of(&self.name);
         let (node, left) = (Arc::clone(&self.node), self.node.left(self.caller.until()));
         let joined = self.node.locks.joined()[usize::from(home.0)];
         let Some(joined) = joined else {

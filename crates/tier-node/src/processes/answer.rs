@@ -228,6 +228,7 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
             }
             ProcessRequest::Grant { handle, to, rights } => process.region(handle)?.grant_to(to, rights)?,
             ProcessRequest::Status => return Ok(self.status().encode()),
+            ProcessRequest::Leave { force } => return Ok(self.leave(&process, force)?.encode()),
             ProcessRequest::List { node, from } => {
                 let node = if node.is_empty() { self.tier.name() } else { &node };
                 return Ok(encode_listing(&process.tier.list(node, from)?));

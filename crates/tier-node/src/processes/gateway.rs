@@ -146,12 +146,12 @@ impl<F: Fabric, P: Fabric> Gateway<F, P> {
                         drop(routes);
                         return call.refuse(Status::Overloaded);
                     }
-                    let others = node.config.nodes.len() - 1;
+                    let others = node.roster.others(node.me);
                     let service = caller.service.clone();
                     let waiting = vec![(caller, call)];
-                    routes.insert(service.clone(), Route::Looking { unanswered: others, waiting });
+                    routes.insert(service.clone(), Route::Looking { unanswered: others.len(), waiting });
                     drop(routes);
-                    return self.look(&service);
+                    return self.look(&service, others);
                 }
             }
         };
@@ -159,11 +159,9 @@ impl<F: Fabric, P: Fabric> Gateway<F, P> {
     }
 
     /// Asks all other nodes for a service.
-    fn look(self: &Arc<Self>, service: &Name) {
+    fn look(self: &Arc<Self>, service: &Name, others: Vec<NodeId>) {
         let node = self.registry.tier.node();
         let request = Request::Serves { service: service.clone() }.encode();
-        let others = (0..node.config.nodes.len() as u16).map(NodeId).filter(|other| *other != node.me);
-        let others: Vec<NodeId> = others.collect();
         if others.is_empty() {
             return self.found(service, None);
         }
@@ -264,11 +262,11 @@ impl<F: Fabric, P: Fabric> Taker<P> for Desk<F, P> {
 impl<F: Fabric, P: Fabric> ConnectionObserver for Desk<F, P> {
     fn opened(&self, session: u64, peer: &PeerIdentity, service: &str) -> Result<(), String> {
         let gateway = &*self.0;
-        let config = &gateway.registry.tier.node().config;
+        let roster = &gateway.registry.tier.node().roster;
         let (service, node) = match service.rsplit_once('@') {
             None => (service, None),
             Some((service, name)) => {
-                let number = config.number_of(name);
+                let number = roster.number_of(name);
                 (
                     service,
                     Some(number.ok_or_else(|| format!("the list of nodes has no {}", name.escape_debug()))?),

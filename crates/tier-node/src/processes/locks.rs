@@ -326,7 +326,7 @@ impl<F: Fabric, P: Fabric> LockDesk<F, P> {
     /// Ends a request whose outcome the process does not know.
     fn give_up(process: &Process<F, P>, call: Incoming<P>, ticket: u64, name: &Name) {
         let node = process.tier.node();
-        let owner = node.name_of(node.home_of(name)).into_bytes();
+        let owner = node.name_of(node.lock_home_of(name)).into_bytes();
         let mut table = process.locks();
         let mut found = table.entries.remove_all_where(|entry| entry.ticket == ticket);
         if found.is_empty() {

@@ -8,11 +8,14 @@ use crate::lmr::Lmr;
 use crate::tier::Tier;
 use dunlin_fabric::{Fabric, PeerIdentity};
 use dunlin_rpc::ConnectionObserver;
-use dunlin_tier::process::{Attached, MAX_LISTED_PROCESSES, NodeStatus, Problem, ProcessStatus, Secret};
-use dunlin_tier::{LmrId, Slots};
+use dunlin_tier::process::{
+    Attached, Holdings, MAX_HELD_NAMES, MAX_LISTED_PROCESSES, MemberStatus, NodeStatus, Problem,
+    ProcessStatus, Secret,
+};
+use dunlin_tier::{LmrId, Member, Slots};
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher as _, RandomState};
-use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// The use that a process of the host makes of the node, by all its attachments.
@@ -162,6 +165,8 @@ pub(super) struct Registry<F: Fabric, P: Fabric> {
     pub(super) answered: AtomicU64,
     pub(super) refused: AtomicU64,
     pub(super) counters: Arc<Counters>,
+    /// The node is to leave.
+    pub(super) leaves: Arc<AtomicBool>,
 }
 
 impl<F: Fabric, P: Fabric> Registry<F, P> {
@@ -171,7 +176,8 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
         let numbers = RandomState::new();
         let board = Arc::new(Board::new(fabric));
         let (state, counters) = (RwLock::new(state), Arc::default());
-        Registry { tier, config, board, state, numbers, answered, refused, counters }
+        let leaves = Arc::default();
+        Registry { tier, config, board, state, numbers, answered, refused, counters, leaves }
     }
 
     fn read(&self) -> RwLockReadGuard<'_, State<F, P>> {
@@ -300,6 +306,10 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
             handles: process.handles().len() as u32,
             connections: *connections,
         });
+        let view = self.tier.view();
+        // As long as a text of a message may be.
+        let mut trouble = self.tier.trouble().unwrap_or_default();
+        trouble.truncate(trouble.floor_char_boundary(255));
         NodeStatus {
             node: self.tier.name().to_owned(),
             memory: self.tier.memory(),
@@ -307,9 +317,35 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
             dirty,
             answered: self.answered.load(Ordering::Relaxed),
             refused: self.refused.load(Ordering::Relaxed),
-            nodes: self.tier.nodes().map(str::to_owned).collect(),
+            nodes: self.tier.nodes().collect(),
+            epoch: view.epoch.number,
+            members: view.members.iter().map(status_of).collect(),
+            trouble,
             processes: processes.collect(),
         }
+    }
+
+    /// Answers a request to leave.
+    pub(super) fn leave(&self, process: &Process<F, P>, force: bool) -> Result<Holdings, Problem> {
+        if process.peer.user.is_none_or(|user| !self.config.operators.contains(&user)) {
+            return Err(Problem::NotOperator);
+        }
+        let (names, named) = self.tier.named_regions(MAX_HELD_NAMES);
+        let bytes = self.tier.lent_memory();
+        let leaves = force || (named == 0 && bytes == 0);
+        if leaves {
+            self.leaves.store(true, Ordering::Relaxed);
+        }
+        Ok(Holdings { leaves, names, named, bytes })
+    }
+}
+
+fn status_of(member: &Member) -> MemberStatus {
+    MemberStatus {
+        name: member.identity.name.clone(),
+        address: member.identity.calls.clone(),
+        incarnation: member.incarnation.number,
+        state: member.state,
     }
 }
 

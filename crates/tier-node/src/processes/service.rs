@@ -47,7 +47,7 @@ impl<F: Fabric, P: Fabric> Serves<F> for Hosted<P> {
     fn offer(&self, Arrived { function, asked, request }: Arrived<F>) {
         let time = asked.answer.time_left().unwrap_or(ONE_WAY_TIME);
         let done = move |outcome| asked.answer.relay(outcome);
-        self.board.call(&self.client, function, &request, time, Box::new(done));
+        self.board.call((&self.client, None), function, &request, time, Box::new(done));
     }
 }
 
@@ -345,7 +345,7 @@ impl<F: Fabric, P: Fabric> Taker<P> for Desk<F, P> {
             ServiceRequest::Invoke { node, service, function, is_one_way, bytes } => {
                 let named = if node.is_empty() { self.0.tier.name() } else { node };
                 let at = call.payload.len() - bytes.len();
-                match self.0.tier.node().config.number_of(named) {
+                match self.0.tier.node().roster.number_of(named) {
                     Some(node) => self.invoke(call, (node, &service, function), is_one_way, at),
                     None => {
                         let problem = Problem::NoNode(node.to_owned());

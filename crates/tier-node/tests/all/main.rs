@@ -4,6 +4,7 @@ mod cluster;
 mod hostile;
 mod lists;
 mod locks;
+mod membership;
 mod qos;
 mod services;
 mod shm;

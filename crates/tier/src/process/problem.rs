@@ -85,6 +85,17 @@ pub enum Problem {
     Locks(u32),
     /// The process does not have the lock.
     NotHeld,
+    /// A node is dead or has left, in the view of this number.
+    Dead {
+        /// The name of the node.
+        node: String,
+        /// The number of the view.
+        epoch: u64,
+        /// Whether bytes may have been changed.
+        may_have_executed: bool,
+    },
+    /// The user of the process may not have the node leave.
+    NotOperator,
     /// Another failure, in words.
     Other {
         /// The words, at most 255 bytes.
@@ -140,6 +151,9 @@ impl Problem {
                 kind(32).u8(u8::from(*may_have_executed)).text(cut(node))
             }
             Problem::Skipped(node) => kind(33).text(cut(node)),
+            Problem::Dead { node, epoch, may_have_executed } => {
+                kind(35).u64(*epoch).u8(u8::from(*may_have_executed)).text(cut(node))
+            }
             Problem::InList { place, problem } => {
                 let mut writer = kind(IN_LIST).u16(*place);
                 writer.0.extend_from_slice(&problem.encode());
@@ -157,6 +171,7 @@ impl Problem {
             Problem::LockBusy(node) => kind(29).text(cut(node)),
             Problem::Locks(limit) => kind(30).u32(*limit),
             Problem::NotHeld => kind(31),
+            Problem::NotOperator => kind(36),
             Problem::Other { text, may_have_executed } => {
                 kind(23).u8(u8::from(*may_have_executed)).text(cut(text))
             }
@@ -215,11 +230,16 @@ impl Problem {
             29 => Problem::LockBusy(reader.string()?),
             30 => Problem::Locks(reader.u32()?),
             31 => Problem::NotHeld,
+            36 => Problem::NotOperator,
             32 => {
                 let may_have_executed = reader.flag()?;
                 Problem::Deadline { node: reader.string()?, may_have_executed }
             }
             33 => Problem::Skipped(reader.string()?),
+            35 => {
+                let (epoch, may_have_executed) = (reader.u64()?, reader.flag()?);
+                Problem::Dead { node: reader.string()?, epoch, may_have_executed }
+            }
             IN_LIST => {
                 let place = reader.u16()?;
                 if reader.0.first() == Some(&IN_LIST) {

@@ -1,6 +1,7 @@
 use super::*;
 use crate::access::AccessError;
 use crate::handles::TableError;
+use crate::membership::MemberState;
 use crate::message::Refusal;
 use crate::record::{Listed, RecordError};
 use crate::rights::Principal;
@@ -69,6 +70,7 @@ fn request() -> impl Strategy<Value = ProcessRequest<'static>> {
             rights
         }),
         Just(ProcessRequest::Status),
+        any::<bool>().prop_map(|force| ProcessRequest::Leave { force }),
         ("[a-z]{0,255}", any::<u32>()).prop_map(|(node, from)| ProcessRequest::List { node, from }),
     ]
 }
@@ -120,6 +122,10 @@ fn plain_problem() -> impl Strategy<Value = Problem> {
         ("[a-z]{0,255}", any::<bool>())
             .prop_map(|(node, may_have_executed)| Problem::Deadline { node, may_have_executed }),
         "[a-z]{1,255}".prop_map(Problem::Skipped),
+        Just(Problem::NotOperator),
+        ("[a-z]{1,255}", any::<u64>(), any::<bool>()).prop_map(|(node, epoch, may_have_executed)| {
+            Problem::Dead { node, epoch, may_have_executed }
+        }),
         prop::collection::vec(any::<u8>(), 1..=255)
             .prop_map(|service| Problem::Registered(Name::new(service).unwrap())),
         any::<u16>().prop_map(Problem::Services),
@@ -147,16 +153,25 @@ fn status() -> impl Strategy<Value = NodeStatus> {
         },
     );
     let nodes = prop::collection::vec("[a-z]{1,20}", 0..5);
-    (any::<[u64; 5]>(), nodes, prop::collection::vec(process, 0..5)).prop_map(
-        |([memory, free, dirty, answered, refused], nodes, processes)| NodeStatus {
-            node: "node".to_owned(),
-            memory,
-            free,
-            dirty,
-            answered,
-            refused,
-            nodes,
-            processes,
+    let states = prop_oneof![Just(MemberState::Alive), Just(MemberState::Dead), Just(MemberState::Left)];
+    let member = ("[a-z]{1,20}", "[a-z:0-9]{1,20}", any::<u64>(), states)
+        .prop_map(|(name, address, incarnation, state)| MemberStatus { name, address, incarnation, state });
+    let members = (prop::collection::vec(member, 0..4), ".{0,40}");
+    (any::<[u64; 6]>(), nodes, members, prop::collection::vec(process, 0..5)).prop_map(
+        |([memory, free, dirty, answered, refused, epoch], nodes, (members, trouble), processes)| {
+            NodeStatus {
+                epoch,
+                members,
+                trouble,
+                node: "node".to_owned(),
+                memory,
+                free,
+                dirty,
+                answered,
+                refused,
+                nodes,
+                processes,
+            }
         },
     )
 }
@@ -184,6 +199,9 @@ proptest! {
         prop_assert_eq!(ProcessRequest::parse(request.function(), &bytes), Ok(request));
         prop_assert_eq!(Problem::parse(&problem.encode()), Ok(problem));
         prop_assert_eq!(NodeStatus::parse(&status.encode()), Ok(status));
+        let names = listing.regions.iter().map(|one| one.name.clone()).collect();
+        let holdings = Holdings { leaves: numbers[0] % 2 == 0, names, named: numbers[1], bytes: numbers[2] };
+        prop_assert_eq!(Holdings::parse(&holdings.encode()), Ok(holdings));
         prop_assert_eq!(parse_listing(&encode_listing(&listing)), Ok(listing));
         let opened = Opened { handle: numbers[0], length: numbers[1], region: numbers[2] };
         prop_assert_eq!(Opened::parse(&opened.encode()), Ok(opened));
@@ -195,9 +213,10 @@ proptest! {
     /// Shortened, lengthened and random messages are refused or understood, and never cause a panic.
     #[test]
     fn any_bytes_are_survived(
-        function in 0u16..31, bytes in prop::collection::vec(any::<u8>(), 0..300), request in request(),
+        function in 0u16..33, bytes in prop::collection::vec(any::<u8>(), 0..300), request in request(),
         problem in problem(), status in status(), listing in listing(), cut in any::<prop::sample::Index>(),
     ) {
+        let _ = Holdings::parse(&bytes);
         let _ = (ProcessRequest::parse(function, &bytes), Problem::parse(&bytes), NodeStatus::parse(&bytes));
         let _ = (Attached::parse(&bytes), Opened::parse(&bytes), parse_listing(&bytes));
         let good = encoded(&request);

@@ -1,0 +1,111 @@
+//! The names whose home a node is. When the view changes, a home forgets all names and hears them again from the nodes that
+//! keep the records: whatever it kept may be older than changes that were reported to another home.
+
+use crate::name::Name;
+use crate::place::{LmrId, NodeId};
+use crate::record::{MAX_RECORDS, RecordError};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The names whose home this node is.
+#[derive(Clone, Debug, Default)]
+pub struct Names {
+    regions: BTreeMap<Name, LmrId>,
+    /// The nodes that have not reported all of their names since the view changed.
+    awaited: BTreeSet<NodeId>,
+}
+
+impl Names {
+    /// Begins again with a new view: forgets all names, until each of `members` has reported those of its records.
+    pub fn begin(&mut self, members: impl IntoIterator<Item = NodeId>) {
+        self.regions.clear();
+        self.awaited = members.into_iter().collect();
+    }
+
+    /// A node tells of a region that has this name. Of two regions the first one counts; returns whether it is this one.
+    pub fn restore(&mut self, name: Name, id: LmrId) -> bool {
+        self.claim(name, id).is_ok()
+    }
+
+    /// A node has reported all names of its records.
+    pub fn restored_by(&mut self, node: NodeId) {
+        self.awaited.remove(&node);
+    }
+
+    /// Returns whether all nodes have reported their names. Until then, a name that is not here may exist.
+    pub fn is_whole(&self) -> bool {
+        self.awaited.is_empty()
+    }
+
+    /// Gives a name to a region. A repetition for the same region succeeds.
+    pub fn claim(&mut self, name: Name, id: LmrId) -> Result<(), RecordError> {
+        match self.regions.get(&name) {
+            Some(owner) if *owner == id => Ok(()),
+            Some(_) => Err(RecordError::Taken),
+            None if self.regions.len() >= MAX_RECORDS => Err(RecordError::Full),
+            None => {
+                self.regions.insert(name, id);
+                Ok(())
+            }
+        }
+    }
+
+    /// Returns the region of a name.
+    pub fn lookup(&self, name: &Name) -> Option<LmrId> {
+        self.regions.get(name).copied()
+    }
+
+    /// Ends a claim. Without effect if the name belongs to another region.
+    pub fn forget(&mut self, name: &Name, id: LmrId) {
+        if self.lookup(name) == Some(id) {
+            self.regions.remove(name);
+        }
+    }
+
+    /// Returns the number of names.
+    pub fn len(&self) -> usize {
+        self.regions.len()
+    }
+
+    /// Returns whether there are no names.
+    pub fn is_empty(&self) -> bool {
+        self.regions.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: LmrId = LmrId { node: NodeId(4), slot: 1, generation: 1 };
+
+    #[test]
+    fn a_name_belongs_to_one_region() {
+        let (mut names, name) = (Names::default(), Name::new("a").unwrap());
+        let other = LmrId { slot: 2, ..ID };
+        assert!(names.is_whole());
+        names.claim(name.clone(), ID).unwrap();
+        names.claim(name.clone(), ID).unwrap();
+        assert_eq!(names.claim(name.clone(), other), Err(RecordError::Taken));
+        assert!(!names.restore(name.clone(), other) && names.restore(name.clone(), ID));
+        names.forget(&name, other);
+        assert_eq!(names.lookup(&name), Some(ID));
+        names.forget(&name, ID);
+        assert!(names.lookup(&name).is_none() && names.is_empty());
+    }
+
+    #[test]
+    fn a_home_is_whole_when_all_nodes_have_told() {
+        let (mut names, name) = (Names::default(), Name::new("a").unwrap());
+        names.claim(name.clone(), ID).unwrap();
+        names.begin([NodeId(1), NodeId(4)]);
+        assert!(names.is_empty() && !names.is_whole());
+        names.restored_by(NodeId(7));
+        assert!(names.restore(name.clone(), ID));
+        names.restored_by(NodeId(4));
+        assert!(!names.is_whole());
+        names.restored_by(NodeId(1));
+        names.restored_by(NodeId(1));
+        assert!(names.is_whole());
+        assert_eq!((names.lookup(&name), names.len()), (Some(ID), 1));
+    }
+}
