@@ -239,7 +239,7 @@ impl<F: Fabric> Tier<F> {
         }
         let to: Vec<(NodeId, &[u8])> = encoded.iter().map(|(node, bytes)| (*node, &**bytes)).collect();
         let outcomes = this.call_all(&to, SERVICE_CALL, time);
-        let named = |((to, _), outcome): (&(NodeId, &[u8]), Option<Result<Vec<u8>, CallError>>)| {
+        let named = |((to, _), outcome): (&(NodeId, &[u8]), Option<_>)| {
             let outcome = outcome.unwrap_or(Err(CallError::MaybeExecuted(dunlin_rpc::Cause::Closed)));
             outcome.map_err(|source| RequestError::Call { node: this.name_of(*to), source })
         };

@@ -2,5 +2,6 @@
 #![allow(missing_docs, reason = "tests, named for what they hold")]
 
 mod cluster;
+mod processes;
 mod shm;
 mod sim;
