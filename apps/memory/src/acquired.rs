@@ -1,6 +1,6 @@
 //! Pages that a member may write: their acquisition and their release.
 
-use crate::config::{MemoryConfig, Told};
+use crate::config::{MemoryConfig, PAGE, Push, Told};
 use crate::core::home::Answer;
 use crate::core::member::Leaving;
 use crate::core::{Claim, Grant, Member, Page};
@@ -261,6 +261,12 @@ impl<'a, T: AnyServices + AnyLists> Acquired<'a, T> {
                 });
                 changes.collect::<Vec<_>>()
             };
+            if self.shared.config.push == Push::Changed {
+                // Pages and twins are compared.
+                let dirty = self.leaving.iter().filter(|leaving| leaving.is_dirty).count();
+                self.shared.charge_copy(dirty * PAGE);
+            }
+            self.shared.charge_copy(changes.iter().map(|(.., bytes)| bytes.len()).sum());
             self.shared.push(&changes)?;
             self.stage = Stage::Pushed;
         }

@@ -1,7 +1,7 @@
 //! A shared memory, as one of its members sees it.
 
 use crate::acquired::Acquired;
-use crate::config::{HEADER, MemoryConfig, PAGE, header, parse_header};
+use crate::config::{HEADER, MemoryConfig, PAGE, Push, header, parse_header};
 use crate::core::Page;
 use crate::core::member::Write;
 use crate::error::MemoryError;
@@ -193,6 +193,7 @@ impl<T: AnyServices + AnyLists> Memory<T> {
                 self.shared.fetch(page..pages.end)?;
             }
         }
+        self.shared.charge_copy(into.len());
         Ok(())
     }
 
@@ -265,12 +266,20 @@ impl<T: AnyServices + AnyLists> Memory<T> {
                 return Err(MemoryError::NotAcquired { page });
             }
         }
+        self.shared.charge_copy(from.len());
         for (page, at, place) in Self::parts(offset, from.len()) {
             // The copy of a page that is held stays.
             loop {
                 let written = self.shared.cache().write(page, at, &from[place.clone()]);
                 match written {
-                    Write::First | Write::Again => break,
+                    Write::First => {
+                        if self.shared.config.push == Push::Changed {
+                            // The twin.
+                            self.shared.charge_copy(PAGE);
+                        }
+                        break;
+                    }
+                    Write::Again => break,
                     Write::Absent => self.shared.fetch(page..pages.end)?,
                     // Another thread has released it meanwhile.
                     Write::NotHeld => return Err(MemoryError::NotAcquired { page }),

@@ -8,7 +8,7 @@ use crate::core::member::Fetched;
 use crate::core::{Claim, Member, Page};
 use crate::error::MemoryError;
 use crate::message::{DONE, MAX_MESSAGE, Request};
-use dunlin_fabric::{Host, Nanos, Signal, Task, nanos};
+use dunlin_fabric::{Host, Nanos, Signal, Task, Work, nanos};
 use dunlin_tier_node::{
     AnyCalls, AnyLists, AnyLmr, AnyOperation, AnyServices, AnyTier, EachCall, LockError, RequestError,
 };
@@ -133,6 +133,11 @@ impl<T: AnyServices + AnyLists> Shared<T> {
     /// Returns the number of a new claim.
     pub(crate) fn claim(&self) -> Claim {
         Claim { member: self.config.member, number: self.claims.fetch_add(1, Ordering::Relaxed) }
+    }
+
+    /// Accounts for bytes that this member copies or compares.
+    pub(crate) fn charge_copy(&self, bytes: usize) {
+        self.tier.host().charge(Work::CopyBytes, bytes as u32);
     }
 
     pub(crate) fn now(&self) -> Nanos {
@@ -479,6 +484,7 @@ impl<T: AnyServices + AnyLists> Shared<T> {
                 let mut bytes = vec![0; tickets.len() * PAGE];
                 self.read_pages(tickets.iter().map(|ticket| ticket.page), &mut bytes)?;
                 self.counters.fetched.fetch_add(tickets.len() as u64, Ordering::Relaxed);
+                self.charge_copy(bytes.len());
                 let mut cache = self.cache();
                 for (ticket, bytes) in tickets.iter().zip(bytes.chunks(PAGE)) {
                     if cache.install(*ticket, bytes) == Fetched::Again {

@@ -18,6 +18,7 @@
 //! * [`graph`]: PageRank by the graph engine of the memory tier, and the same engine over sockets.
 //! * [`mapreduce`]: word counts by MapReduce over the memory tier, and in one process.
 //! * [`log`]: threads that commit to a global log in the memory tier.
+//! * [`shared_memory`]: pages that the nodes of the memory tier share.
 //! * [`priorities`]: threads of two priorities that share a node of the memory tier.
 //! * [`figures`]: the papers' figures, with the statements in the papers' texts.
 //!
@@ -41,6 +42,7 @@ pub mod random_values;
 pub mod rates;
 pub mod raw_verbs;
 pub mod shared;
+pub mod shared_memory;
 pub mod swarm;
 pub mod tier;
 pub mod tier_calls;
