@@ -112,11 +112,25 @@ impl<T: AnyServices + AnyLists> Memory<T> {
     /// Waits for all members.
     fn meet(&self, place: &str, what: &'static str) -> Result<(), MemoryError> {
         let config = &self.shared.config;
-        let name = config.meeting(place);
-        self.shared
-            .tier
-            .barrier_within(name.as_bytes(), config.members, config.patience)
-            .map_err(locked(what))
+        let living = config.members - self.ended().len() as u16;
+        // Callers of one barrier name the same number.
+        let name = config.meeting(&format!("{place}/{living}"));
+        self.shared.tier.barrier_within(name.as_bytes(), living, config.patience).map_err(locked(what))
+    }
+
+    /// Returns the members of which this one knows that they have ended: it found that out when it waited for them, or when
+    /// it told them of a release.
+    pub fn ended(&self) -> Vec<u16> {
+        (0..self.shared.config.members).filter(|member| self.shared.is_known_ended(*member)).collect()
+    }
+
+    /// Waits until all members wait here but those that are known to have ended ([`ended`](Memory::ended)), of which all
+    /// have to know. Blocks for the patience of the memory at most.
+    ///
+    /// # Errors
+    /// Other members did not come in time, or one of them ended while it waited.
+    pub fn barrier(&self) -> Result<(), MemoryError> {
+        self.meet("barrier", "the other members did not come to the barrier in time")
     }
 
     /// Maps the pages of a member.
@@ -289,7 +303,7 @@ impl<T: AnyServices + AnyLists> Memory<T> {
         Ok(())
     }
 
-    /// Ends the memory: waits for all members, and frees the pages whose home this member is. Without it they stay until
+    /// Ends the memory: waits for all members that have not ended, and frees the pages whose home this member is. Without it they stay until
     /// the end of the node, or until `dunlin tier free`.
     ///
     /// # Errors
