@@ -256,6 +256,7 @@ impl<'a, T: AnyServices + AnyLists> Acquired<'a, T> {
                 self.leaving = cache.pages.leave(self.claim.number, &self.pages);
                 let dirty = self.leaving.iter().filter(|leaving| leaving.is_dirty);
                 let changes = dirty.flat_map(|leaving| {
+                    cache.seal(leaving.page);
                     let changes = cache.changes(leaving.page).into_iter();
                     changes.map(|(at, bytes)| (leaving.page, at, bytes))
                 });

@@ -3,27 +3,116 @@
 use crate::config::PAGE;
 use crate::core::Page;
 use crate::core::member::{Fetched, Pages, Ticket, Write};
+use dunlin_fabric::WithSources;
+use dunlin_page_faults::{FaultError, FaultMemory};
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 type Frame = [u8; PAGE];
 
 /// Equal bytes between two changes that are pushed with them: an operation more would cost more.
 const GAP: usize = 64;
 
+/// The bytes of the copies.
+#[derive(Debug)]
+pub(crate) enum Frames {
+    /// In the heap: programs call `read` and `write`.
+    Heap(Vec<Option<Box<Frame>>>),
+    /// Mapped: threads of the program load and store. A page without a copy is absent, and one that was not written since it
+    /// was acquired is protected.
+    Mapped(Arc<FaultMemory>),
+}
+
+impl Frames {
+    fn install(&mut self, page: Page, bytes: &Frame) {
+        match self {
+            Frames::Heap(frames) => {
+                if let Some(place) = frames.get_mut(page as usize) {
+                    *place = Some(Box::new(*bytes));
+                }
+            }
+            Frames::Mapped(memory) => noted(memory.place(page as usize, bytes, true)),
+        }
+    }
+
+    fn read(&self, page: Page, at: usize, into: &mut [u8]) {
+        match self {
+            Frames::Heap(frames) => {
+                if let Some(Some(frame)) = frames.get(page as usize) {
+                    into.copy_from_slice(&frame[at..at + into.len()]);
+                }
+            }
+            Frames::Mapped(memory) => memory.read(page as usize, at, into),
+        }
+    }
+
+    fn whole(&self, page: Page) -> Box<Frame> {
+        let mut whole = Box::new([0; PAGE]);
+        match self {
+            Frames::Heap(_) => self.read(page, 0, &mut whole[..]),
+            Frames::Mapped(memory) => memory.read_page(page as usize, &mut whole),
+        }
+        whole
+    }
+
+    fn write(&mut self, page: Page, at: usize, from: &[u8]) {
+        match self {
+            Frames::Heap(frames) => {
+                if let Some(Some(frame)) = frames.get_mut(page as usize) {
+                    frame[at..at + from.len()].copy_from_slice(from);
+                }
+            }
+            Frames::Mapped(memory) => memory.write(page as usize, at, from),
+        }
+    }
+
+    fn protect(&self, page: Page, is_protected: bool) {
+        if let Frames::Mapped(memory) = self {
+            noted(memory.protect(page as usize, is_protected));
+        }
+    }
+
+    fn remove(&mut self, page: Page) {
+        match self {
+            Frames::Heap(frames) => {
+                if let Some(frame) = frames.get_mut(page as usize) {
+                    *frame = None;
+                }
+            }
+            Frames::Mapped(memory) => noted(memory.take(page as usize)),
+        }
+    }
+}
+
+/// A system call on a mapping that this process has made fails only if memory is short.
+fn noted(outcome: Result<(), FaultError>) {
+    if let Err(error) = outcome {
+        tracing::error!(target: "dunlin::memory", error = %WithSources(&error), "a page of the mapping cannot be changed");
+    }
+}
+
 /// The copies of a member.
 #[derive(Debug)]
 pub(crate) struct Cache {
     pub(crate) pages: Pages,
-    frames: Vec<Option<Box<Frame>>>,
+    frames: Frames,
     /// The bytes before the first write, of the pages that are held.
     twins: BTreeMap<Page, Box<Frame>>,
     has_twins: bool,
 }
 
 impl Cache {
-    pub(crate) fn new(pages: u32, needs_mark: bool, has_twins: bool) -> Cache {
-        let frames = (0..pages).map(|_| None).collect();
+    pub(crate) fn new(
+        pages: u32,
+        needs_mark: bool,
+        has_twins: bool,
+        mapped: Option<Arc<FaultMemory>>,
+    ) -> Cache {
+        let frames = match mapped {
+            Some(memory) => Frames::Mapped(memory),
+            None => Frames::Heap((0..pages).map(|_| None).collect()),
+        };
         Cache { pages: Pages::new(pages, needs_mark), frames, twins: BTreeMap::new(), has_twins }
     }
 
@@ -31,47 +120,61 @@ impl Cache {
     pub(crate) fn install(&mut self, ticket: Ticket, bytes: &[u8]) -> Fetched {
         let fetched = self.pages.end_fetch(ticket);
         if fetched == Fetched::Install
-            && let (Ok(frame), Some(place)) =
-                (<&Frame>::try_from(bytes), self.frames.get_mut(ticket.page as usize))
+            && let Ok(bytes) = <&Frame>::try_from(bytes)
         {
-            *place = Some(Box::new(*frame));
+            self.frames.install(ticket.page, bytes);
         }
         fetched
     }
 
     /// Copies bytes of a page; returns `false` without a copy.
     pub(crate) fn read(&self, page: Page, at: usize, into: &mut [u8]) -> bool {
-        match self.frames.get(page as usize) {
-            Some(Some(frame)) => {
-                into.copy_from_slice(&frame[at..at + into.len()]);
-                true
-            }
-            _ => false,
+        let is_there = self.pages.has(page);
+        if is_there {
+            self.frames.read(page, at, into);
         }
+        is_there
     }
 
-    /// Writes bytes of a page that is held.
-    pub(crate) fn write(&mut self, page: Page, at: usize, from: &[u8]) -> Write {
+    /// Prepares a page that is held for stores: keeps its bytes, and lifts its protection.
+    pub(crate) fn open(&mut self, page: Page) -> Write {
         let written = self.pages.write(page);
-        if let (Write::First | Write::Again, Some(Some(frame))) =
-            (written, self.frames.get_mut(page as usize))
-        {
-            if written == Write::First && self.has_twins {
-                self.twins.insert(page, frame.clone());
+        if written == Write::First {
+            if self.has_twins {
+                self.twins.insert(page, self.frames.whole(page));
             }
-            frame[at..at + from.len()].copy_from_slice(from);
+            self.frames.protect(page, false);
         }
         written
     }
 
+    /// Writes bytes of a page that is held.
+    pub(crate) fn write(&mut self, page: Page, at: usize, from: &[u8]) -> Write {
+        let written = self.open(page);
+        if matches!(written, Write::First | Write::Again) {
+            self.frames.write(page, at, from);
+        }
+        written
+    }
+
+    /// Ends the writes to a page. Stores fault from here on.
+    pub(crate) fn seal(&self, page: Page) {
+        self.frames.protect(page, true);
+    }
+
     /// Returns the places of a page that are pushed, with their bytes.
     pub(crate) fn changes(&self, page: Page) -> Vec<(usize, Vec<u8>)> {
-        let Some(Some(frame)) = self.frames.get(page as usize) else { return Vec::new() };
-        let ranges = match self.twins.get(&page) {
-            Some(twin) => differences(twin, frame),
-            None => vec![0..PAGE],
-        };
-        ranges.into_iter().map(|range| (range.start, frame[range].to_vec())).collect()
+        if !self.pages.has(page) {
+            return Vec::new();
+        }
+        let whole = self.frames.whole(page);
+        match self.twins.get(&page) {
+            Some(twin) => {
+                let ranges = differences(twin, &whole).into_iter();
+                ranges.map(|range| (range.start, whole[range].to_vec())).collect()
+            }
+            None => vec![(0, whole.to_vec())],
+        }
     }
 
     /// A page is not held any more.
@@ -81,9 +184,7 @@ impl Cache {
 
     /// The copy of a page is gone.
     pub(crate) fn drop_copy(&mut self, page: Page) {
-        if let Some(frame) = self.frames.get_mut(page as usize) {
-            *frame = None;
-        }
+        self.frames.remove(page);
     }
 }
 

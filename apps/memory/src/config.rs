@@ -49,6 +49,12 @@ pub struct MemoryConfig {
     pub told: Told,
     /// The bytes that a release pushes. Default: those that changed.
     pub push: Push,
+    /// The address at which all members map the memory, a multiple of 4096: loads and stores of [`Memory::words`] fault,
+    /// and the faults are answered. On hosts of the machine only, not in virtual time. Default: none, and programs call
+    /// `read` and `write`.
+    ///
+    /// [`Memory::words`]: crate::Memory::words
+    pub address: Option<u64>,
     /// The longest time to wait for other members: for their opening, for pages that they hold, and for their answers.
     /// Default: 10 s.
     pub patience: Duration,
@@ -64,6 +70,7 @@ impl MemoryConfig {
             member,
             told: Told::default(),
             push: Push::default(),
+            address: None,
             patience: Duration::from_secs(10),
         }
     }
@@ -97,7 +104,8 @@ impl MemoryConfig {
 
     /// Returns a number that members with the same settings have in common.
     pub(crate) fn agreement(&self) -> u64 {
-        xxh3_64(format!("{}\0{}\0{}\0{:?}", self.name, self.pages, self.members, self.told).as_bytes())
+        let MemoryConfig { name, pages, members, told, address, .. } = self;
+        xxh3_64(format!("{name}\0{pages}\0{members}\0{told:?}\0{address:?}").as_bytes())
     }
 
     pub(crate) fn region(&self, home: Member) -> String {

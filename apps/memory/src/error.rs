@@ -1,5 +1,6 @@
 //! Errors of a shared memory.
 
+use dunlin_page_faults::FaultError;
 use dunlin_tier_node::{ListError, LockError, OperationError, ReceiveError, RequestError};
 use thiserror::Error;
 
@@ -123,6 +124,9 @@ pub enum MemoryError {
         /// The tier's error.
         source: Box<LockError>,
     },
+    /// The memory cannot be mapped: the kernel does not give this process its page faults, or the addresses are in use.
+    #[error("the memory cannot be mapped")]
+    Map(#[from] FaultError),
     /// The own node gives this member no messages any more.
     #[error("the node gives this member no messages any more")]
     Receive(#[source] Box<ReceiveError>),

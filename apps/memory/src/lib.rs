@@ -6,7 +6,7 @@
 //! Acquired                pages for writing: acquisition and release                  acquired.rs
 //!   Shared                a member: messages, reads and writes of pages               shared.rs
 //!     Home, Pages         the protocol of homes and of members, without I/O           core/
-//!     Cache               copies and twins                                            cache.rs
+//!     Cache               copies and twins, in the heap or mapped                     cache.rs
 //!     Request             messages of members                                         message.rs
 //! MemoryConfig            settings, places of pages                                   config.rs
 //! ```

@@ -14,6 +14,7 @@ use dunlin_tier_node::{
 };
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 /// Fetches of a page that is gone again before it is read.
@@ -89,7 +90,7 @@ impl<T: AnyServices + AnyLists> Memory<T> {
         let life = tier
             .lock_within(config.life(config.member).as_bytes(), config.patience)
             .map_err(locked("the lock of a member cannot be had"))?;
-        let shared = Arc::new(Shared::new(tier, config));
+        let shared = Arc::new(Shared::new(tier, config)?);
         let _ = shared.node.set(node);
         let mut memory = Memory { shared: Arc::clone(&shared), life: Some(life), threads: Vec::new() };
         let own = Arc::clone(&shared);
@@ -97,6 +98,10 @@ impl<T: AnyServices + AnyLists> Memory<T> {
         let own = Arc::clone(&shared);
         memory.spawn("memory-sender", move || own.send_outgoing())?;
         memory.meet("open", "the other members did not open the memory in time")?;
+        if let Some(mapped) = shared.mapped.clone() {
+            let own = Arc::clone(&shared);
+            memory.spawn("memory-faults", move || own.answer_faults(&mapped))?;
+        }
         let peers = (0..config.members).map(|member| memory.map(member)).collect::<Result<Vec<_>, _>>()?;
         let _ = shared.peers.set(peers);
         made.name = None;
@@ -158,6 +163,14 @@ impl<T: AnyServices + AnyLists> Memory<T> {
     /// Returns the size in bytes.
     pub fn size(&self) -> u64 {
         self.shared.config.size()
+    }
+
+    /// Returns the memory as words at [`MemoryConfig::address`]; `None` without an address. A load from a page without a
+    /// copy reads it from its home, and the first store to a page that was acquired makes it one that is pushed. A store to
+    /// a page that this member does not hold, and a page that cannot be read, end the process by SIGSEGV, after a message in
+    /// the log. A system call on a page without a copy fails with EFAULT: [`prefetch`](Memory::prefetch) it.
+    pub fn words(&self) -> Option<&[AtomicU64]> {
+        self.shared.mapped.as_ref().map(|memory| memory.words())
     }
 
     /// Returns the numbers of this member's operations.

@@ -4,11 +4,12 @@
 use crate::cache::Cache;
 use crate::config::{MemoryConfig, PAGE, Push, Told};
 use crate::core::home::{Answer, Home, Woken};
-use crate::core::member::Fetched;
+use crate::core::member::{Fetched, Write};
 use crate::core::{Claim, Member, Page};
 use crate::error::MemoryError;
 use crate::message::{DONE, MAX_MESSAGE, Request};
-use dunlin_fabric::{Host, Nanos, Signal, Task, Work, nanos};
+use dunlin_fabric::{Host, Nanos, Signal, Task, WithSources, Work, nanos};
+use dunlin_page_faults::{Fault, FaultMemory};
 use dunlin_tier_node::{
     AnyCalls, AnyLists, AnyLmr, AnyOperation, AnyServices, AnyTier, EachCall, LockError, RequestError,
 };
@@ -23,6 +24,8 @@ pub(crate) const FUNCTION: u16 = 1;
 const REPEAT_AFTER: Nanos = 50_000_000;
 /// The time of a wait for the lock of a member: several looks of the owner of the lock.
 const LIFE_TIME: Duration = Duration::from_secs(1);
+/// The time after which the thread that answers faults sees whether the memory is closed.
+const FAULT_LOOKS: Duration = Duration::from_millis(20);
 /// Messages that wait to be sent. Wake-ups beyond are not sent: members that wait ask again.
 const MAX_OUTGOING: usize = 4096;
 /// Reads and writes of pages in one list.
@@ -80,6 +83,7 @@ pub(crate) struct Shared<T: AnyServices + AnyLists> {
     pub(crate) config: MemoryConfig,
     home: Mutex<Home>,
     cache: Mutex<Cache>,
+    pub(crate) mapped: Option<Arc<FaultMemory>>,
     /// The name of the own node, once this member serves.
     pub(crate) node: OnceLock<String>,
     /// Set once all members are there.
@@ -96,13 +100,18 @@ pub(crate) struct Shared<T: AnyServices + AnyLists> {
 }
 
 impl<T: AnyServices + AnyLists> Shared<T> {
-    pub(crate) fn new(tier: &T, config: &MemoryConfig) -> Self {
+    pub(crate) fn new(tier: &T, config: &MemoryConfig) -> Result<Self, MemoryError> {
+        let mapped = match config.address {
+            Some(address) => Some(Arc::new(FaultMemory::new(Some(address), config.pages as usize)?)),
+            None => None,
+        };
         let (needs_mark, has_twins) = (config.told == Told::Marked, config.push == Push::Changed);
-        Shared {
+        Ok(Shared {
             tier: tier.clone(),
             config: config.clone(),
             home: Mutex::new(Home::new(config.member, config.members, config.pages)),
-            cache: Mutex::new(Cache::new(config.pages, needs_mark, has_twins)),
+            cache: Mutex::new(Cache::new(config.pages, needs_mark, has_twins, mapped.clone())),
+            mapped,
             node: OnceLock::new(),
             peers: OnceLock::new(),
             outgoing: Mutex::default(),
@@ -113,7 +122,7 @@ impl<T: AnyServices + AnyLists> Shared<T> {
             lives: (0..config.members).map(|_| Life::default()).collect(),
             counters: Counters::default(),
             claims: AtomicU64::new(1),
-        }
+        })
     }
 
     fn home(&self) -> MutexGuard<'_, Home> {
@@ -538,6 +547,51 @@ impl<T: AnyServices + AnyLists> Shared<T> {
                 let home = self.config.home(*page);
                 outcome.map_err(|source| MemoryError::Operation { home, source: source.into() })?;
                 self.counters.pushed.fetch_add(from.len() as u64, Ordering::Relaxed);
+            }
+        }
+        Ok(())
+    }
+
+    /// Answers page faults until the memory is closed.
+    pub(crate) fn answer_faults(&self, memory: &FaultMemory) {
+        while !self.stop.load(Ordering::Relaxed) {
+            let answered = match memory.next(FAULT_LOOKS) {
+                Ok(None) => continue,
+                Ok(Some(Fault::Absent(page))) => self.bring(memory, page as Page),
+                Ok(Some(Fault::Protected(page))) => self.permit(memory, page as Page),
+                Err(error) => Err(error.into()),
+            };
+            if let Err(error) = answered {
+                tracing::error!(target: "dunlin::memory", error = %WithSources(&error), "a page fault is not answered");
+            }
+        }
+    }
+
+    /// A thread loads from, or stores to, a page that is absent. If it cannot be read, the thread gets SIGSEGV: as with a
+    /// mapped file that cannot be read, there is no other way to tell it.
+    fn bring(&self, memory: &FaultMemory, page: Page) -> Result<(), MemoryError> {
+        let fetched = self.fetch(page..page + 1);
+        match &fetched {
+            // It was there already, perhaps.
+            Ok(()) => memory.wake(page as usize)?,
+            Err(_) => memory.forbid(page as usize)?,
+        }
+        fetched
+    }
+
+    /// A thread stores to a page that is protected. If this member does not hold the page, the thread gets SIGSEGV, as for
+    /// a store to memory that may be read only.
+    fn permit(&self, memory: &FaultMemory, page: Page) -> Result<(), MemoryError> {
+        let opened = self.cache().open(page);
+        match opened {
+            Write::First if self.config.push == Push::Changed => self.charge_copy(PAGE),
+            // The thread tries again: the page was opened by another thread, or is gone and is brought.
+            Write::First => {}
+            Write::Again | Write::Absent => memory.wake(page as usize)?,
+            Write::NotHeld if !self.cache().pages.has(page) => memory.wake(page as usize)?,
+            Write::NotHeld => {
+                memory.forbid(page as usize)?;
+                return Err(MemoryError::NotAcquired { page });
             }
         }
         Ok(())

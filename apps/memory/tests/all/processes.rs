@@ -7,7 +7,9 @@ use dunlin_fabric::{Address, Scheme};
 use dunlin_fabric_shm::{ShmConfig, ShmFabric};
 use dunlin_tier_client::{AttachConfig, Tier};
 use dunlin_tier_node::{AnyTier, Peer, ProcessConfig, ProcessServer, TierConfig};
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 const PAGE_BYTES: u64 = PAGE as u64;
@@ -15,6 +17,7 @@ const PAGE_BYTES: u64 = PAGE as u64;
 const HANG: Duration = Duration::from_secs(60);
 const TAG: &str = "MEMORY_TEST_TAG";
 const SHAPE: &str = "MEMORY_TEST_SHAPE";
+const MAPPED: &str = "MEMORY_TEST_MAPPED";
 const NODES: [&str; 2] = ["one", "two"];
 
 fn fabric() -> ShmFabric {
@@ -59,14 +62,71 @@ impl Drop for Killed {
     }
 }
 
+/// Starts a child with a role.
+fn start(tag: &str, role: &str, number: usize) -> Killed {
+    let child = Command::new(std::env::current_exe().unwrap())
+        .args(["processes::child", "--exact", "--nocapture", "--test-threads=1"])
+        .envs([(TAG, tag), (role, &number.to_string())])
+        .stdout(Stdio::null())
+        .spawn();
+    Killed(child.unwrap())
+}
+
 fn shape(number: usize) -> (Told, Push) {
     SHAPES[number % SHAPES.len()]
+}
+
+/// The address of mapped memories: nothing else is there.
+const ADDRESS: u64 = 0x5f00_0000_0000;
+
+fn mapped(number: usize, member: u16) -> MemoryConfig {
+    MemoryConfig { address: Some(ADDRESS), members: 2, ..config("m", shape(number), member) }
+}
+
+/// Returns the word at an address.
+fn word(memory: &Memory<Tier>, address: u64) -> &AtomicU64 {
+    &memory.words().unwrap()[((address - ADDRESS) / 8) as usize]
+}
+
+/// Follows a list of addresses: each element is the address of the next one, and a number. Returns the sum.
+fn sum_of(memory: &Memory<Tier>) -> u64 {
+    let (mut at, mut sum) = (ADDRESS, 0);
+    while at != 0 {
+        sum += word(memory, at + 8).load(Ordering::Relaxed);
+        at = word(memory, at).load(Ordering::Relaxed);
+    }
+    sum
+}
+
+/// Member 1 of a mapped memory: makes a list, counts it, and stores to a page that it does not hold.
+fn mapping_child(tag: &str, number: usize) {
+    let memory = Memory::open(&attach(tag, "two"), &mapped(number, 1)).unwrap();
+    let mut held = memory.acquire(&[0..3 * PAGE_BYTES]).unwrap();
+    for page in 0..3 {
+        let at = ADDRESS + page * PAGE_BYTES;
+        let next = if page == 2 { 0 } else { at + PAGE_BYTES };
+        word(&memory, at).store(next, Ordering::Relaxed);
+        word(&memory, at + 8).store(10 + page, Ordering::Relaxed);
+    }
+    held.release().unwrap();
+    memory.barrier().unwrap();
+    // The other member changes the second number.
+    memory.barrier().unwrap();
+    let mut result = memory.acquire(&[4 * PAGE_BYTES..5 * PAGE_BYTES]).unwrap();
+    word(&memory, ADDRESS + 4 * PAGE_BYTES).store(sum_of(&memory), Ordering::Relaxed);
+    result.release().unwrap();
+    memory.barrier().unwrap();
+    word(&memory, ADDRESS).store(1, Ordering::Relaxed);
+    unreachable!("a store to a page that is not held");
 }
 
 /// Member 1: writes without a release, says so in another page, and waits for its end.
 #[test]
 fn child() {
     let Ok(tag) = std::env::var(TAG) else { return };
+    if let Ok(number) = std::env::var(MAPPED) {
+        return mapping_child(&tag, number.parse().unwrap());
+    }
     let shape = shape(std::env::var(SHAPE).unwrap().parse().unwrap());
     let memory = Memory::open(&attach(&tag, "one"), &config("m", shape, 1)).unwrap();
     let _held = memory.acquire(&[0..1, 2 * PAGE_BYTES..3 * PAGE_BYTES]).unwrap();
@@ -85,13 +145,7 @@ fn a_process_that_is_killed_loses_its_changes_only() {
     for number in [0, 2] {
         let tag = format!("{}-{number}", std::process::id());
         let _nodes = NODES.map(|node| serve(&tag, node));
-        let child = Command::new(std::env::current_exe().unwrap())
-            .args(["processes::child", "--exact", "--nocapture", "--test-threads=1"])
-            .envs([(TAG, tag.as_str()), (SHAPE, &number.to_string())])
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
-        let mut child = Killed(child);
+        let mut child = start(&tag, SHAPE, number);
         let tiers = NODES.map(|node| attach(&tag, node));
         let host = *tiers[0].host();
         let opened = each(&host, tiers.to_vec(), move |at, tier| {
@@ -147,4 +201,53 @@ fn members_of_one_node_and_of_two_share_a_memory() {
         sum
     });
     assert_eq!(sums, [60; 3]);
+}
+
+#[test]
+fn addresses_are_the_same_in_all_processes_and_faults_are_answered() {
+    if std::env::var(TAG).is_ok() {
+        return;
+    }
+    for number in 0..SHAPES.len() {
+        let tag = format!("{}-mapped-{number}", std::process::id());
+        let _nodes = NODES.map(|node| serve(&tag, node));
+        let mut child = start(&tag, MAPPED, number);
+        let memory = Memory::open(&attach(&tag, "one"), &mapped(number, 0)).unwrap();
+        memory.barrier().unwrap();
+        assert_eq!(sum_of(&memory), 33);
+        // Loads fault one page after the other.
+        assert_eq!(memory.counts().fetched, 3);
+        let mut held = memory.acquire(&[PAGE_BYTES..2 * PAGE_BYTES]).unwrap();
+        word(&memory, ADDRESS + PAGE_BYTES + 8).store(100, Ordering::Relaxed);
+        // Calls see what loads see.
+        assert_eq!(u64::from_le_bytes(bytes(&memory, PAGE_BYTES + 8)), 100);
+        memory.write(PAGE_BYTES + 16, b"by a call").unwrap();
+        held.release().unwrap();
+        drop(held);
+        let pushed = if shape(number).1 == Push::Whole { PAGE_BYTES } else { 24 };
+        assert!(memory.counts().pushed <= pushed, "{:?}", memory.counts());
+        memory.barrier().unwrap();
+        memory.barrier().unwrap();
+        assert_eq!(word(&memory, ADDRESS + 4 * PAGE_BYTES).load(Ordering::Relaxed), 122);
+        assert_eq!(sum_of(&memory), 122);
+        let status = child.0.wait().unwrap();
+        assert_eq!(status.signal(), Some(11), "{status:?}");
+    }
+}
+
+#[test]
+fn addresses_that_are_in_use_are_refused() {
+    if std::env::var(TAG).is_ok() {
+        return;
+    }
+    let tag = format!("{}-taken", std::process::id());
+    let _nodes = NODES.map(|node| serve(&tag, node));
+    let tier = attach(&tag, "one");
+    let here = std::ptr::from_ref(&tier) as u64 / PAGE_BYTES * PAGE_BYTES;
+    for address in [here, 1] {
+        let config = MemoryConfig { address: Some(address), members: 1, ..config("m", shape(0), 0) };
+        let refused = Memory::open(&tier, &config);
+        assert!(matches!(refused, Err(MemoryError::Map(_))), "{refused:?}");
+    }
+    assert_eq!(tier.list("", 0).unwrap().regions, [], "regions are freed");
 }
