@@ -25,11 +25,13 @@ pub(crate) enum Frames {
 }
 
 impl Frames {
-    fn install(&mut self, page: Page, bytes: &Frame) {
+    /// Sets the bytes of pages from `page` on.
+    fn install(&mut self, page: Page, bytes: &[u8]) {
         match self {
             Frames::Heap(frames) => {
-                if let Some(place) = frames.get_mut(page as usize) {
-                    *place = Some(Box::new(*bytes));
+                let (bytes, _) = bytes.as_chunks::<PAGE>();
+                for (frame, bytes) in frames.iter_mut().skip(page as usize).zip(bytes) {
+                    *frame = Some(Box::new(*bytes));
                 }
             }
             Frames::Mapped(memory) => noted(memory.place(page as usize, bytes, true)),
@@ -116,15 +118,31 @@ impl Cache {
         Cache { pages: Pages::new(pages, needs_mark), frames, twins: BTreeMap::new(), has_twins }
     }
 
-    /// The bytes of a fetch are there.
-    pub(crate) fn install(&mut self, ticket: Ticket, bytes: &[u8]) -> Fetched {
-        let fetched = self.pages.end_fetch(ticket);
-        if fetched == Fetched::Install
-            && let Ok(bytes) = <&Frame>::try_from(bytes)
-        {
-            self.frames.install(ticket.page, bytes);
+    /// The bytes of fetches are there, page after page. Returns a page that has to be fetched again, if there is one.
+    pub(crate) fn install(&mut self, tickets: &[Ticket], bytes: &[u8]) -> Option<Page> {
+        let (mut again, mut at) = (None, 0);
+        while let Some(ticket) = tickets.get(at) {
+            // Pages that follow each other are placed together.
+            let mut end = at;
+            while let Some(next) =
+                tickets.get(end).filter(|next| next.page as usize == ticket.page as usize + end - at)
+            {
+                let fetched = self.pages.end_fetch(*next);
+                if fetched == Fetched::Again {
+                    again = Some(next.page);
+                }
+                if fetched != Fetched::Install {
+                    break;
+                }
+                end += 1;
+            }
+            self.frames.install(ticket.page, &bytes[at * PAGE..end * PAGE]);
+            // The one that ended the run is not placed, or begins the next one.
+            let is_answered =
+                tickets.get(end).is_some_and(|next| next.page as usize == ticket.page as usize + end - at);
+            at = end + usize::from(is_answered);
         }
-        fetched
+        again
     }
 
     /// Copies bytes of a page; returns `false` without a copy.
@@ -228,6 +246,26 @@ mod tests {
                 last = Some(range.end);
             }
             prop_assert!(patched == new);
+        }
+    }
+
+    /// Runs of pages, one that is there already, and one that was released meanwhile.
+    #[test]
+    fn fetched_pages_are_installed_where_they_belong() {
+        let mut cache = Cache::new(12, false, false, None);
+        let pages = [0u32, 1, 2, 3, 5, 6, 9, 10, 11];
+        let tickets: Vec<_> = pages.iter().map(|page| cache.pages.begin(*page)).collect();
+        let there = cache.pages.begin(6);
+        assert_eq!(cache.install(&[there], &[99; PAGE]), None);
+        cache.pages.told(2, 1);
+        let bytes: Vec<u8> = pages.iter().flat_map(|page| [*page as u8; PAGE]).collect();
+        assert_eq!(cache.install(&tickets, &bytes), Some(2));
+        for page in 0..12 {
+            let mut byte = [77];
+            let expected = if page == 6 { 99 } else { page as u8 };
+            let is_there = pages.contains(&page) && page != 2;
+            assert_eq!(cache.read(page, 5, &mut byte), is_there, "{page}");
+            assert_eq!(byte, [if is_there { expected } else { 77 }], "{page}");
         }
     }
 }

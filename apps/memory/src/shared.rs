@@ -4,7 +4,7 @@
 use crate::cache::Cache;
 use crate::config::{MemoryConfig, PAGE, Push, Told};
 use crate::core::home::{Answer, Home, Woken};
-use crate::core::member::{Fetched, Write};
+use crate::core::member::Write;
 use crate::core::{Claim, Member, Page};
 use crate::error::MemoryError;
 use crate::message::{DONE, MAX_MESSAGE, Request};
@@ -494,12 +494,7 @@ impl<T: AnyServices + AnyLists> Shared<T> {
                 self.read_pages(tickets.iter().map(|ticket| ticket.page), &mut bytes)?;
                 self.counters.fetched.fetch_add(tickets.len() as u64, Ordering::Relaxed);
                 self.charge_copy(bytes.len());
-                let mut cache = self.cache();
-                for (ticket, bytes) in tickets.iter().zip(bytes.chunks(PAGE)) {
-                    if cache.install(*ticket, bytes) == Fetched::Again {
-                        changed = Some(ticket.page);
-                    }
-                }
+                changed = self.cache().install(tickets, &bytes).or(changed);
             }
             match changed {
                 None => return Ok(()),

@@ -292,21 +292,29 @@ impl FaultMemory {
         Ok(Some(if flags & FLAG_PROTECTED != 0 { Fault::Protected(page) } else { Fault::Absent(page) }))
     }
 
-    /// Places an absent page, protected or not, and wakes the threads that wait for it.
+    /// Places absent pages from `page` on, protected or not, and wakes the threads that wait for them. The bytes are those of
+    /// whole pages.
     ///
     /// # Errors
-    /// The page is there, or memory is short.
-    pub fn place(&self, page: usize, bytes: &[u8; PAGE], is_protected: bool) -> Result<(), FaultError> {
+    /// A page is there, or memory is short; earlier ones are placed.
+    pub fn place(&self, page: usize, bytes: &[u8], is_protected: bool) -> Result<(), FaultError> {
+        let pages = bytes.len() / PAGE;
+        if pages * PAGE != bytes.len() || pages > self.pages.saturating_sub(page) {
+            return Err(FaultError::Address { address: self.start(page) });
+        }
         let mode = if is_protected { COPY_PROTECTED } else { 0 };
-        let from = bytes.as_ptr() as u64;
-        let mut copy = Copy { to: self.start(page), from, length: PAGE as u64, mode, copied: 0 };
-        loop {
+        let mut done = 0;
+        while done < bytes.len() {
+            let (from, length) = (bytes[done..].as_ptr() as u64, (bytes.len() - done) as u64);
+            let mut copy = Copy { to: self.start(page) + done as u64, from, length, mode, copied: 0 };
             match request::<REQUEST_COPY, _>(self.fd.as_fd(), &mut copy) {
+                Ok(()) => break,
                 // The mappings of the process changed meanwhile.
-                Err(Errno::AGAIN) => {}
-                placed => return placed.map_err(failed("the placing of a page")),
+                Err(Errno::AGAIN) => done += usize::try_from(copy.copied).unwrap_or(0),
+                Err(error) => return Err(failed("the placing of pages")(error)),
             }
         }
+        Ok(())
     }
 
     /// Protects a page that is there from stores, or lifts the protection and wakes the threads that wait.
@@ -356,11 +364,14 @@ impl FaultMemory {
     /// Copies bytes out of a page. The calling thread waits if the page is absent.
     pub fn read(&self, page: usize, at: usize, into: &mut [u8]) {
         let words = self.words();
-        let first = page * PAGE + at;
-        for (offset, byte) in into.iter_mut().enumerate() {
-            let place = first + offset;
-            // Whole words where they are whole.
-            *byte = words[place / WORD].load(Ordering::Relaxed).to_le_bytes()[place % WORD];
+        let (first, mut done) = (page * PAGE + at, 0);
+        while done < into.len() {
+            let place = first + done;
+            let within = place % WORD;
+            let count = (WORD - within).min(into.len() - done);
+            let bytes = words[place / WORD].load(Ordering::Relaxed).to_le_bytes();
+            into[done..done + count].copy_from_slice(&bytes[within..within + count]);
+            done += count;
         }
     }
 

@@ -70,6 +70,7 @@ const LIMIT: Nanos = 60_000_000_000;
 const TASKS: usize = 64;
 const PAGE_BYTES: u64 = PAGE as u64;
 
+type Opened = Result<Memory<Tier<Sim>>, MemoryError>;
 type Members = Vec<Memory<Tier<Sim>>>;
 
 impl MemoryLoad {
@@ -127,7 +128,7 @@ impl MemoryLoad {
         let names: Vec<String> = (0..self.members).map(|node| format!("node-{node}")).collect();
         let peers = names.iter().map(|name| Peer::named(Scheme::Sim, name).map_err(thread));
         let peers: Vec<Peer> = peers.collect::<Result<_, _>>()?;
-        let place: Arc<Mutex<Vec<Result<Memory<Tier<Sim>>, MemoryError>>>> = Arc::default();
+        let place: Arc<Mutex<Vec<Opened>>> = Arc::default();
         let mut sims = Vec::new();
         let mut opening = Vec::new();
         let memory = (4 * u64::from(self.pages) * PAGE_BYTES / u64::from(self.members)).next_power_of_two();
