@@ -204,3 +204,34 @@ fn memories_that_do_not_fit_are_not_opened() {
         assert_eq!(tier.list(tier.name(), 0).unwrap().regions, [], "regions are freed");
     }
 }
+
+#[test]
+fn strangers_and_messages_without_sense_are_refused() {
+    let tiers = on_shared_memory();
+    let all = open(&tiers, "m", SHAPES[0]);
+    let stranger = tiers[1].acting_for("mallory").unwrap();
+    let ping = [0];
+    let refused = |tier: &dunlin_tier_node::Tier<_>, request: &[u8]| {
+        let called = tier.call("alice", "m/memory/0", 1, request, &mut [0; 64]);
+        assert!(called.as_ref().is_err_and(|error| !error.may_have_executed()), "{called:?}");
+    };
+    assert_eq!(tiers[1].call("alice", "m/memory/0", 1, &ping, &mut [0; 64]).unwrap(), 1);
+    refused(&stranger, &ping);
+    assert!(stranger.map("m/pages/0", dunlin_tier_node::Rights::READ).is_err());
+    for request in [&[][..], &[0, 0], &[1, 2], &[4, 0, 0], &[9; 40], &[0xff]] {
+        refused(&tiers[1], request);
+    }
+    // A claim of pages of another home, and of pages that are not there, gets nothing.
+    let mut acquire = vec![1, 0, 2, 0];
+    acquire.extend_from_slice(&[7; 8]);
+    for page in [1u32, 21, u32::MAX] {
+        let mut answer = [0; 64];
+        let request = [&acquire[..], &page.to_le_bytes()].concat();
+        assert_eq!(tiers[1].call("alice", "m/memory/0", 1, &request, &mut answer).unwrap(), 1);
+        assert_eq!(answer[0], 6);
+    }
+    let mut held = all[1].acquire(&[0..1]).unwrap();
+    held.release().unwrap();
+    drop(held);
+    close(&tiers[0], all);
+}
