@@ -16,7 +16,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let memory = Memory::open(&Tier::join()?, &config)?;
     let words = memory.words().ok_or("an address was given")?;
     for _ in 0..1000 {
-        let mut acquired = memory.acquire(&[0..8])?;
+        let mut acquired = memory.acquire(0..8)?;
         let count = words[0].load(Ordering::Relaxed);
         words[0].store(count + 1, Ordering::Relaxed);
         acquired.release()?;

@@ -26,7 +26,7 @@ fn node(at: usize) -> Result<Tier<ShmFabric>, Failed> {
 fn count(tier: &Tier<ShmFabric>, member: u16) -> Result<u64, Failed> {
     let memory = Memory::open(tier, &MemoryConfig::new("example/shared", PAGES, MEMBERS, member))?;
     for _ in 0..ROUNDS {
-        let mut acquired = memory.acquire(&[0..8])?;
+        let mut acquired = memory.acquire(0..8)?;
         let mut bytes = [0; 8];
         memory.read(0, &mut bytes)?;
         memory.write(0, &(u64::from_le_bytes(bytes) + 1).to_le_bytes())?;

@@ -249,22 +249,38 @@ impl<T: AnyServices + AnyLists> Memory<T> {
         Ok(())
     }
 
-    /// Acquires the pages of ranges of bytes for writing: all of them, or none. One round trip to all homes at the same
+    /// Acquires the pages of a range of bytes for writing: all of them, or none. One round trip to all homes at the same
     /// time, if nobody holds one of them; otherwise waits behind those that asked before, for the patience of the memory
     /// at most. A thread that holds pages and acquires more may wait for a member that waits for it: acquire all at once.
     ///
     /// # Errors
     /// [`MemoryError::Held`] if the time is over, [`MemoryError::AlreadyAcquired`] for a page that this member holds,
     /// [`MemoryError::HomeEnded`] if nobody can acquire a page any more, and errors of the tier.
-    pub fn acquire(&self, ranges: &[Range<u64>]) -> Result<Acquired<'_, T>, MemoryError> {
-        self.acquire_within(ranges, self.shared.config.patience)
+    pub fn acquire(&self, range: Range<u64>) -> Result<Acquired<'_, T>, MemoryError> {
+        self.acquire_within(range, self.shared.config.patience)
     }
 
     /// As [`acquire`](Memory::acquire), and waits for `time` at most.
     ///
     /// # Errors
     /// As [`acquire`](Memory::acquire).
-    pub fn acquire_within(
+    pub fn acquire_within(&self, range: Range<u64>, time: Duration) -> Result<Acquired<'_, T>, MemoryError> {
+        self.acquire_all_within(&[range], time)
+    }
+
+    /// As [`acquire`](Memory::acquire), for the pages of several ranges.
+    ///
+    /// # Errors
+    /// As [`acquire`](Memory::acquire).
+    pub fn acquire_all(&self, ranges: &[Range<u64>]) -> Result<Acquired<'_, T>, MemoryError> {
+        self.acquire_all_within(ranges, self.shared.config.patience)
+    }
+
+    /// As [`acquire_all`](Memory::acquire_all), and waits for `time` at most.
+    ///
+    /// # Errors
+    /// As [`acquire`](Memory::acquire).
+    pub fn acquire_all_within(
         &self,
         ranges: &[Range<u64>],
         time: Duration,

@@ -224,7 +224,7 @@ impl MemoryLoad {
             }
             let begun = sim.time();
             sim.host().work(between + step);
-            let mut acquired = memory.acquire(std::slice::from_ref(&range)).map_err(failed)?;
+            let mut acquired = memory.acquire(range.clone()).map_err(failed)?;
             sim.host().work(0);
             let has = sim.time();
             round = round.wrapping_add(1);

@@ -101,7 +101,7 @@ fn sum_of(memory: &Memory<Tier>) -> u64 {
 /// Member 1 of a mapped memory: makes a list, counts it, and stores to a page that it does not hold.
 fn mapping_child(tag: &str, number: usize) {
     let memory = Memory::open(&attach(tag, "two"), &mapped(number, 1)).unwrap();
-    let mut held = memory.acquire(&[0..3 * PAGE_BYTES]).unwrap();
+    let mut held = memory.acquire(0..3 * PAGE_BYTES).unwrap();
     for page in 0..3 {
         let at = ADDRESS + page * PAGE_BYTES;
         let next = if page == 2 { 0 } else { at + PAGE_BYTES };
@@ -112,7 +112,7 @@ fn mapping_child(tag: &str, number: usize) {
     memory.barrier().unwrap();
     // The other member changes the second number.
     memory.barrier().unwrap();
-    let mut result = memory.acquire(&[4 * PAGE_BYTES..5 * PAGE_BYTES]).unwrap();
+    let mut result = memory.acquire(4 * PAGE_BYTES..5 * PAGE_BYTES).unwrap();
     word(&memory, ADDRESS + 4 * PAGE_BYTES).store(sum_of(&memory), Ordering::Relaxed);
     result.release().unwrap();
     memory.barrier().unwrap();
@@ -129,9 +129,9 @@ fn child() {
     }
     let shape = shape(std::env::var(SHAPE).unwrap().parse().unwrap());
     let memory = Memory::open(&attach(&tag, "one"), &config("m", shape, 1)).unwrap();
-    let _held = memory.acquire(&[0..1, 2 * PAGE_BYTES..3 * PAGE_BYTES]).unwrap();
+    let _held = memory.acquire_all(&[0..1, 2 * PAGE_BYTES..3 * PAGE_BYTES]).unwrap();
     memory.write(0, b"wrong").unwrap();
-    let mut told = memory.acquire(&[6 * PAGE_BYTES..7 * PAGE_BYTES]).unwrap();
+    let mut told = memory.acquire(6 * PAGE_BYTES..7 * PAGE_BYTES).unwrap();
     memory.write(6 * PAGE_BYTES, &[1]).unwrap();
     told.release().unwrap();
     std::thread::sleep(Duration::from_secs(600));
@@ -158,11 +158,11 @@ fn a_process_that_is_killed_loses_its_changes_only() {
             std::thread::sleep(Duration::from_millis(2));
         }
         assert_eq!(bytes::<_, 5>(&last, 0), [0; 5]);
-        let waits = last.acquire_within(&[0..1], Duration::from_millis(30)).map(drop);
+        let waits = last.acquire_within(0..1, Duration::from_millis(30)).map(drop);
         assert!(matches!(waits, Err(MemoryError::Held { page: 0, member: 1 })), "{waits:?}");
         child.0.kill().unwrap();
         child.0.wait().unwrap();
-        let mut next = last.acquire(&[0..1, 3 * PAGE_BYTES..4 * PAGE_BYTES]).unwrap();
+        let mut next = last.acquire_all(&[0..1, 3 * PAGE_BYTES..4 * PAGE_BYTES]).unwrap();
         assert_eq!(next.lost(), [Lost { page: 0, member: 1 }]);
         assert_eq!(bytes::<_, 5>(&last, 0), [0; 5]);
         last.write(0, b"right").unwrap();
@@ -170,10 +170,10 @@ fn a_process_that_is_killed_loses_its_changes_only() {
         next.release().unwrap();
         drop(next);
         assert_eq!(&bytes::<_, 5>(&first, 0), b"right");
-        assert_eq!(first.acquire(&[2 * PAGE_BYTES..3 * PAGE_BYTES]).unwrap().lost().len(), 1);
+        assert_eq!(first.acquire(2 * PAGE_BYTES..3 * PAGE_BYTES).unwrap().lost().len(), 1);
         // Its node lives, and so do the pages whose home it was: they are read, and not acquired.
         assert_eq!(bytes::<_, 1>(&first, PAGE_BYTES), [0]);
-        let gone = first.acquire(&[PAGE_BYTES..2 * PAGE_BYTES]).map(drop);
+        let gone = first.acquire(PAGE_BYTES..2 * PAGE_BYTES).map(drop);
         assert!(matches!(gone, Err(MemoryError::HomeEnded { home: 1 })), "{gone:?}");
     }
 }
@@ -191,7 +191,7 @@ fn members_of_one_node_and_of_two_share_a_memory() {
         let config = MemoryConfig { told: shape(2).0, ..config("m", shape(0), at as u16) };
         let memory = Memory::open(&tier, &config).unwrap();
         for _ in 0..20 {
-            let mut held = memory.acquire(&[0..PAGE_BYTES + 1]).unwrap();
+            let mut held = memory.acquire(0..PAGE_BYTES + 1).unwrap();
             add(&memory, PAGE_BYTES - 4, 1);
             held.release().unwrap();
         }
@@ -217,7 +217,7 @@ fn addresses_are_the_same_in_all_processes_and_faults_are_answered() {
         assert_eq!(sum_of(&memory), 33);
         // Loads fault one page after the other.
         assert_eq!(memory.counts().fetched, 3);
-        let mut held = memory.acquire(&[PAGE_BYTES..2 * PAGE_BYTES]).unwrap();
+        let mut held = memory.acquire(PAGE_BYTES..2 * PAGE_BYTES).unwrap();
         word(&memory, ADDRESS + PAGE_BYTES + 8).store(100, Ordering::Relaxed);
         // Calls see what loads see.
         assert_eq!(u64::from_le_bytes(bytes(&memory, PAGE_BYTES + 8)), 100);

@@ -18,7 +18,7 @@ fn released_bytes_are_read_by_all_and_copies_are_kept_until_then() {
         // A copy is read again without the home.
         assert_eq!(bytes::<_, 8>(&all[1], 5 * PAGE_BYTES - 4), [0; 8]);
         assert_eq!(all[1].counts().fetched, 2);
-        let mut held = all[0].acquire(&[4 * PAGE_BYTES..6 * PAGE_BYTES, 0..1]).unwrap();
+        let mut held = all[0].acquire_all(&[4 * PAGE_BYTES..6 * PAGE_BYTES, 0..1]).unwrap();
         assert_eq!(held.pages(), [0, 4, 5]);
         assert_eq!(held.lost(), []);
         all[0].write(5 * PAGE_BYTES - 4, b"one, two").unwrap();
@@ -75,7 +75,7 @@ fn increments_of_all_members_count() {
                     [0..1, 3 * PAGE_BYTES..3 * PAGE_BYTES + 1],
                 ];
                 let ranges = &ranges[((round + at as u64) % 2) as usize];
-                let mut held = memory.acquire(ranges).unwrap();
+                let mut held = memory.acquire_all(ranges).unwrap();
                 add(&memory, 100, 1);
                 if ranges[1].start == 2 * PAGE_BYTES {
                     add(&memory, 2 * PAGE_BYTES, 2);
@@ -99,24 +99,24 @@ fn misuse_is_refused_with_the_page() {
     let size = all[0].size();
     let refused = all[0].write(PAGE_BYTES, b"x");
     assert!(matches!(refused, Err(MemoryError::NotAcquired { page: 1 })), "{refused:?}");
-    let mut held = all[0].acquire(&[0..10]).unwrap();
+    let mut held = all[0].acquire(0..10).unwrap();
     // Nothing of a write is done if one of its pages is not held.
     let refused = all[0].write(PAGE_BYTES - 1, b"xx");
     assert!(matches!(refused, Err(MemoryError::NotAcquired { page: 1 })), "{refused:?}");
     assert_eq!(bytes::<_, 1>(&all[0], PAGE_BYTES - 1), [0]);
-    let twice = all[0].acquire(&[PAGE_BYTES..PAGE_BYTES + 1, 5..6]).map(drop);
+    let twice = all[0].acquire_all(&[PAGE_BYTES..PAGE_BYTES + 1, 5..6]).map(drop);
     assert!(matches!(twice, Err(MemoryError::AlreadyAcquired { page: 0 })), "{twice:?}");
-    let other = all[1].acquire_within(&[0..1, PAGE_BYTES..PAGE_BYTES + 1], SHORT).map(drop);
+    let other = all[1].acquire_all_within(&[0..1, PAGE_BYTES..PAGE_BYTES + 1], SHORT).map(drop);
     assert!(matches!(other, Err(MemoryError::Held { page: 0, member: 0 })), "{other:?}");
     // The other page was given back.
-    let free = all[2].acquire(&[PAGE_BYTES..PAGE_BYTES + 1]).unwrap();
+    let free = all[2].acquire(PAGE_BYTES..PAGE_BYTES + 1).unwrap();
     drop(free);
     let outside = [
         all[0].read(size - 1, &mut [0; 2]),
         all[0].write(size, b"x"),
         all[0].prefetch(0..size + 1),
         all[0].forget(u64::MAX..u64::MAX),
-        all[0].acquire(&[size..size + 1]).map(drop),
+        all[0].acquire(size..size + 1).map(drop),
         all[0].read(u64::MAX, &mut [0; 2]),
     ];
     for outcome in outside {
@@ -134,22 +134,22 @@ fn changes_that_are_given_up_are_lost_and_the_next_writer_hears_of_it() {
     for shape in SHAPES {
         let tiers = on_shared_memory();
         let all = open(&tiers, "m", shape);
-        let mut held = all[0].acquire(&[0..1, PAGE_BYTES..PAGE_BYTES + 1]).unwrap();
+        let mut held = all[0].acquire_all(&[0..1, PAGE_BYTES..PAGE_BYTES + 1]).unwrap();
         all[0].write(0, b"first").unwrap();
         held.release().unwrap();
         drop(held);
-        let held = all[0].acquire(&[0..1]).unwrap();
+        let held = all[0].acquire(0..1).unwrap();
         all[0].write(0, b"wrong").unwrap();
         drop(held);
         assert_eq!(&bytes::<_, 5>(&all[0], 0), b"first");
-        let mut next = all[1].acquire(&[0..1]).unwrap();
+        let mut next = all[1].acquire(0..1).unwrap();
         assert_eq!(next.lost(), [Lost { page: 0, member: 0 }]);
         assert_eq!(&bytes::<_, 5>(&all[1], 0), b"first");
         next.release().unwrap();
         drop(next);
         // Nobody hears of it twice; and pages that were not written are not lost.
-        assert_eq!(all[2].acquire(&[0..1]).unwrap().lost(), []);
-        assert_eq!(all[0].acquire(&[0..1]).unwrap().lost(), []);
+        assert_eq!(all[2].acquire(0..1).unwrap().lost(), []);
+        assert_eq!(all[0].acquire(0..1).unwrap().lost(), []);
         close(&tiers[0], all);
     }
 }
@@ -159,12 +159,12 @@ fn a_member_that_leaves_gives_its_pages_to_those_that_wait() {
     let tiers = on_shared_memory();
     let mut all = open(&tiers, "m", SHAPES[0]);
     let last = all.pop().unwrap();
-    let held = last.acquire(&[0..1]).unwrap();
+    let held = last.acquire(0..1).unwrap();
     last.write(0, b"wrong").unwrap();
     let waits = {
         let first = all.remove(0);
         std::thread::spawn(move || {
-            let next = first.acquire(&[0..1]).unwrap();
+            let next = first.acquire(0..1).unwrap();
             let lost = next.lost().to_vec();
             drop(next);
             (first, lost)
@@ -176,7 +176,7 @@ fn a_member_that_leaves_gives_its_pages_to_those_that_wait() {
     assert_eq!(lost, [Lost { page: 0, member: 2 }]);
     // Its own pages can be read, and nobody can acquire them.
     assert_eq!(bytes::<_, 1>(&first, 2 * PAGE_BYTES), [0]);
-    let gone = first.acquire(&[2 * PAGE_BYTES..2 * PAGE_BYTES + 1]);
+    let gone = first.acquire(2 * PAGE_BYTES..2 * PAGE_BYTES + 1);
     assert!(matches!(gone, Err(MemoryError::HomeEnded { home: 2 })), "{gone:?}");
 }
 
@@ -230,7 +230,7 @@ fn strangers_and_messages_without_sense_are_refused() {
         assert_eq!(tiers[1].call("alice", "m/memory/0", 1, &request, &mut answer).unwrap(), 1);
         assert_eq!(answer[0], 6);
     }
-    let mut held = all[1].acquire(&[0..1]).unwrap();
+    let mut held = all[1].acquire(0..1).unwrap();
     held.release().unwrap();
     drop(held);
     close(&tiers[0], all);

@@ -18,7 +18,7 @@ fn increments_count_whatever_the_order_of_events() {
                     // All pages of two homes, by turns with others.
                     let first = (round + at as u64) % 3;
                     let mut held =
-                        memory.acquire(&[0..1, first * PAGE_BYTES..(first + 1) * PAGE_BYTES]).unwrap();
+                        memory.acquire_all(&[0..1, first * PAGE_BYTES..(first + 1) * PAGE_BYTES]).unwrap();
                     let before = u64::from_le_bytes(bytes(&memory, 0));
                     add(&memory, 0, 1);
                     if first > 0 {
@@ -47,14 +47,14 @@ fn a_machine_that_is_killed_loses_its_changes_only() {
             let mut all = open(&tiers, "m", SHAPES[seed as usize % 4]);
             let (third, fabric) = (all.pop().unwrap(), tiers[2].fabric().clone());
             {
-                let mut held = all[0].acquire(&[0..1]).unwrap();
+                let mut held = all[0].acquire(0..1).unwrap();
                 all[0].write(0, b"right").unwrap();
                 held.release().unwrap();
             }
             let held = fabric.host().signal();
             let (raised, host) = (held.clone(), fabric.host().clone());
             let body = move || {
-                let pages = third.acquire(&[0..1]).unwrap();
+                let pages = third.acquire(0..1).unwrap();
                 third.write(0, b"wrong").unwrap();
                 raised.raise();
                 // It is killed here.
@@ -64,14 +64,14 @@ fn a_machine_that_is_killed_loses_its_changes_only() {
             drop(fabric.host().spawn("third", Box::new(body)).unwrap());
             assert!(held.wait(0, u64::MAX));
             fabric.kill();
-            let mut next = all[1].acquire(&[0..1, PAGE_BYTES..PAGE_BYTES + 1]).unwrap();
+            let mut next = all[1].acquire_all(&[0..1, PAGE_BYTES..PAGE_BYTES + 1]).unwrap();
             assert_eq!(next.lost(), [Lost { page: 0, member: 2 }]);
             assert_eq!(&bytes::<_, 5>(&all[1], 0), b"right");
             all[1].write(0, b"again").unwrap();
             next.release().unwrap();
             drop(next);
             assert_eq!(&bytes::<_, 5>(&all[0], 0), b"again");
-            let gone = all[0].acquire_within(&[2 * PAGE_BYTES..3 * PAGE_BYTES], Duration::from_secs(20));
+            let gone = all[0].acquire_within(2 * PAGE_BYTES..3 * PAGE_BYTES, Duration::from_secs(20));
             assert!(matches!(gone, Err(MemoryError::HomeEnded { home: 2 })), "{gone:?}");
         });
     }

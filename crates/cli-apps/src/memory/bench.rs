@@ -120,7 +120,7 @@ fn round(
         other.prefetch(0..pages * PAGE_BYTES)?;
     }
     let begin = Instant::now();
-    let mut acquired = memory.acquire(&[0..pages * PAGE_BYTES])?;
+    let mut acquired = memory.acquire(0..pages * PAGE_BYTES)?;
     timed("acquire", pages, begin);
     memory.write(0, &vec![value; pages as usize * PAGE])?;
     let begin = Instant::now();

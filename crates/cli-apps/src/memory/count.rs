@@ -80,6 +80,9 @@ struct Counted {
     time: Duration,
 }
 
+/// Counts as a member, until the flag is set.
+type Counts = Box<dyn FnOnce(&AtomicBool) -> Result<Counted, MemoryError> + Send>;
+
 /// Counts as one member.
 fn count<T: AnyServices + AnyLists>(
     tier: &T,
@@ -96,7 +99,7 @@ fn count<T: AnyServices + AnyLists>(
         // Members begin with different pages.
         let page = (round + u64::from(config.member)) % u64::from(counters);
         let at = page * PAGE as u64;
-        let mut acquired = memory.acquire(&[at..at + 8])?;
+        let mut acquired = memory.acquire(at..at + 8)?;
         for lost in acquired.lost() {
             output::note(format_args!(
                 "member {} ended while it held page {}: an increment of it may be lost",
@@ -126,7 +129,7 @@ fn count<T: AnyServices + AnyLists>(
 pub(super) fn run(arguments: &CountArguments) -> Result<(), Failure> {
     let interrupt = Interrupt::install()?;
     let (sender, ended) = channel();
-    let spawn = |member: u16, body: Box<dyn FnOnce(&AtomicBool) -> Result<Counted, MemoryError> + Send>| {
+    let spawn = |member: u16, body: Counts| {
         let (stop, sender) = (interrupt.shared_flag(), sender.clone());
         let body = move || {
             // After a signal nobody receives.
