@@ -4,6 +4,7 @@
 mod graph;
 mod log;
 mod mapreduce;
+mod memory;
 
 use clap::{ArgAction, Args, CommandFactory as _, Parser, Subcommand};
 use dunlin_command::output::{self, Failure};
@@ -33,9 +34,10 @@ Examples:
   dunlin apps log append orders hello
   dunlin apps log tail orders
   dunlin apps graph pagerank --rmat 20           needs no node
-  dunlin apps mapreduce wordcount README.md      needs no node";
+  dunlin apps mapreduce wordcount README.md      needs no node
+  dunlin apps memory count                       needs no node";
 
-/// Use applications on the memory tier: a global log, a graph engine, MapReduce.
+/// Use applications on the memory tier: a global log, a graph engine, MapReduce, shared memory.
 #[derive(Args, Debug)]
 #[command(after_help = AFTER_HELP)]
 struct AppsArguments {
@@ -48,6 +50,7 @@ enum Application {
     Log(log::LogArguments),
     Graph(graph::GraphArguments),
     Mapreduce(mapreduce::MapReduceArguments),
+    Memory(memory::MemoryArguments),
 }
 
 fn main() -> ExitCode {
@@ -66,5 +69,6 @@ fn run() -> Result<ExitCode, Failure> {
         Application::Log(arguments) => log::run(&arguments),
         Application::Graph(arguments) => graph::run(&arguments),
         Application::Mapreduce(arguments) => mapreduce::run(&arguments),
+        Application::Memory(arguments) => memory::run(&arguments),
     }
 }

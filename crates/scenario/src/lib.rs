@@ -19,6 +19,7 @@
 //! * [`mapreduce`]: word counts by MapReduce over the memory tier, and in one process.
 //! * [`membership`]: a node of the memory tier that dies, and the time until all others know it.
 //! * [`log`]: threads that commit to a global log in the memory tier.
+//! * [`shared_memory`]: pages that the nodes of the memory tier share.
 //! * [`priorities`]: threads of two priorities that share a node of the memory tier.
 //! * [`figures`]: the papers' figures, with the statements in the papers' texts.
 //!
@@ -43,6 +44,7 @@ pub mod random_values;
 pub mod rates;
 pub mod raw_verbs;
 pub mod shared;
+pub mod shared_memory;
 pub mod swarm;
 pub mod tier;
 pub mod tier_calls;

@@ -101,7 +101,9 @@ pub(crate) struct Attachment<P: Fabric> {
     callers: Connections<P>,
     /// The connection for calls that wait for locks and at barriers.
     waiting: Waiting<P>,
-    /// The next number of such a call.
+    /// The connection for calls to services that are made at the same time.
+    calling: Waiting<P>,
+    /// The next number of a call about locks.
     pub(crate) tickets: AtomicU64,
     /// Requests about locks of which the node has to hear still.
     pub(crate) owed: Mutex<Owed>,
@@ -247,6 +249,7 @@ impl<P: Fabric> Attachment<P> {
             connections,
             callers: Pool::new(fabric.host(), CALLERS),
             waiting: Waiting::new(),
+            calling: Waiting::new(),
             tickets: AtomicU64::new(1),
             owed: Mutex::default(),
         })
@@ -324,6 +327,22 @@ impl<P: Fabric> Attachment<P> {
         self.on(&self.callers, self.until(timeout), |connection, left| {
             connection.serve(request, left, &mut take)
         })
+    }
+
+    /// Makes calls to services at the same time. Blocks until all have ended: `timeout` at most.
+    pub(crate) fn call_each(
+        &self,
+        requests: &[ServiceRequest<'_>],
+        timeout: Duration,
+    ) -> Result<Vec<Result<Vec<u8>, Failed>>, Failed> {
+        let encode = |request: &ServiceRequest<'_>| {
+            let mut payload = Vec::new();
+            request.encode_into(&mut payload);
+            payload
+        };
+        let payloads: Vec<Vec<u8>> = requests.iter().map(encode).collect();
+        let process = (&self.fabric, &self.config, self.attached.secret);
+        self.calling.call_each(process, INVOKE, &payloads, timeout)
     }
 
     /// Asks on a connection of the pool, and again after a refusal that a later attempt may not get.

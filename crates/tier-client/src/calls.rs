@@ -11,7 +11,7 @@ use dunlin_tier::message::Malformed;
 use dunlin_tier::process::Problem;
 use dunlin_tier::process::service::{Handed, Outcome, ServiceRequest, parse_servers};
 use dunlin_tier_node::pool::{Pool, Taken};
-use dunlin_tier_node::{AnyCalls, ReceiveError, RequestError};
+use dunlin_tier_node::{AnyCalls, EachCall, ReceiveError, RequestError};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,6 +22,32 @@ const GIVE_UP_TIME: Duration = Duration::from_secs(1);
 
 fn nothing(answer: &[u8]) -> Result<(), Malformed> {
     if answer.is_empty() { Ok(()) } else { Err(Malformed) }
+}
+
+/// Checks a call.
+fn invocation<'a>(
+    (node, service, function): (&'a str, &[u8], u16),
+    is_one_way: bool,
+    bytes: &'a [u8],
+) -> Result<ServiceRequest<'a>, RequestError> {
+    if node.len() > 255 {
+        return Err(RequestError::NoNode(node.to_owned()));
+    }
+    if bytes.len() as u64 > u64::from(MAX_CALL) {
+        return Err(RequestError::Limit { what: "bytes in one request", limit: MAX_CALL.into() });
+    }
+    Ok(ServiceRequest::Invoke { node, service: Name::new(service)?, function, is_one_way, bytes })
+}
+
+/// Returns the error of a call to a node.
+fn of_call(failed: Failed, node: &str) -> RequestError {
+    match failed {
+        // The call failed, and not the way to the node.
+        Failed::Request(RequestError::Call { source, .. }) if !node.is_empty() => {
+            RequestError::Call { node: node.to_owned(), source }
+        }
+        other => other.into(),
+    }
 }
 
 impl<P: Fabric> Tier<P> {
@@ -107,21 +133,30 @@ impl<P: Fabric> Tier<P> {
         bytes: &[u8],
         take: impl FnMut(&[u8]) -> Result<T, Malformed>,
     ) -> Result<T, RequestError> {
-        if node.len() > 255 {
-            return Err(RequestError::NoNode(node.to_owned()));
+        let request = invocation((node, service, function), is_one_way, bytes)?;
+        self.attachment().serve_call(&request, time, take).map_err(|failed| of_call(failed, node))
+    }
+
+    /// Makes several calls at the same time, each to a function of its own (LITE section 8.4), and returns their results in
+    /// the order of the calls. Blocks until all have ended: for `time` at most. A call without an answer by then has an
+    /// error in its place.
+    ///
+    /// # Errors
+    /// A call that cannot be made; then none was. The node cannot be reached.
+    pub fn call_each(
+        &self,
+        time: Duration,
+        calls: &[EachCall<'_>],
+    ) -> Result<Vec<Result<Vec<u8>, RequestError>>, RequestError> {
+        let mut requests = Vec::with_capacity(calls.len());
+        for EachCall { node, service, function, request } in calls {
+            requests.push(invocation((node, service, *function), false, request)?);
         }
-        if bytes.len() as u64 > u64::from(MAX_CALL) {
-            return Err(RequestError::Limit { what: "bytes in one request", limit: MAX_CALL.into() });
-        }
-        let service = Name::new(service)?;
-        let request = ServiceRequest::Invoke { node, service, function, is_one_way, bytes };
-        self.attachment().serve_call(&request, time, take).map_err(|failed| match failed {
-            // The call failed, and not the way to the node.
-            Failed::Request(RequestError::Call { source, .. }) if !node.is_empty() => {
-                RequestError::Call { node: node.to_owned(), source }
-            }
-            other => other.into(),
-        })
+        let outcomes = self.attachment().call_each(&requests, time)?;
+        let named = |(call, outcome): (&EachCall<'_>, Result<Vec<u8>, Failed>)| {
+            outcome.map_err(|failed| of_call(failed, call.node))
+        };
+        Ok(calls.iter().zip(outcomes).map(named).collect())
     }
 
     /// Returns the names of the nodes at which a service is registered, the own one first. Asks all nodes; one that does

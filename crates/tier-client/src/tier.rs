@@ -2,6 +2,7 @@
 
 use crate::attachment::{AttachConfig, AttachError, Attachment, default_address};
 use crate::calls::Calls;
+use crate::list::Operations;
 use crate::lmr::Lmr;
 use crate::locks::Guard;
 use dunlin_fabric::{Address, Fabric};
@@ -146,3 +147,4 @@ impl<P: Fabric> AnyTier for Tier<P> {
 }
 
 dunlin_tier_node::any_services!(Tier, Calls, Fabric);
+dunlin_tier_node::any_lists!(Tier, Operations, Fabric);

@@ -8,7 +8,7 @@ use dunlin_tier::message::Malformed;
 use dunlin_tier::process::{ATTACH, Problem, ProcessRequest, SERVICE, Secret};
 use dunlin_tier_node::RequestError;
 use std::future::Future;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
@@ -43,6 +43,21 @@ fn block_on<H: Host, T>(host: &H, call: impl Future<Output = T>) -> T {
         }
         signal.wait(seen, Nanos::MAX);
     }
+}
+
+/// Calls, each of which is a future or has its outcome.
+type Pending<'a, T> = Vec<Result<T, Pin<Box<dyn Future<Output = T> + 'a>>>>;
+
+/// Polls all calls that have not ended; returns whether all have.
+fn poll_each<T>(calls: &mut Pending<'_, T>, context: &mut Context<'_>) -> bool {
+    for call in calls.iter_mut() {
+        if let Err(future) = call
+            && let Poll::Ready(ended) = future.as_mut().poll(context)
+        {
+            *call = Ok(ended);
+        }
+    }
+    calls.iter().all(Result::is_ok)
 }
 
 impl<P: Fabric> Waiting<P> {
@@ -89,16 +104,71 @@ impl<P: Fabric> Waiting<P> {
         };
         let mut answer = outcome(function, ask(function, payload), &mut take);
         if matches!(answer, Err(Failed::Problem(Problem::NotAttached))) {
-            // The connection is new. Another thread may join it to this process meanwhile: that is malformed then.
-            let mut attach = Vec::new();
-            ProcessRequest::Attach { secret: Some(secret) }.encode_into(&mut attach);
-            answer = match outcome(ATTACH, ask(ATTACH, &attach), |_| Ok(())) {
-                Ok(()) | Err(Failed::Problem(Problem::Malformed)) => {
-                    outcome(function, ask(function, payload), &mut take)
-                }
+            answer = match attach(secret, ask) {
+                Ok(()) => outcome(function, ask(function, payload), &mut take),
                 Err(failed) => Err(failed),
             };
         }
         answer
+    }
+
+    /// Makes calls of one function at the same time, and blocks until all have ended: `timeout` at most. Returns their
+    /// answers in the order of the payloads.
+    pub(crate) fn call_each(
+        &self,
+        (fabric, config, secret): (&P, &AttachConfig, Secret),
+        function: u16,
+        payloads: &[Vec<u8>],
+        timeout: Duration,
+    ) -> Result<Vec<Result<Vec<u8>, Failed>>, Failed> {
+        let host = fabric.host();
+        let until = host.now().saturating_add(nanos(timeout));
+        let client = self.client(fabric, config).map_err(|source| {
+            Failed::Request(RequestError::Connect { node: "the node of this host".to_owned(), source })
+        })?;
+        let left = || Duration::from_nanos(until.saturating_sub(host.now()));
+        let ask = |function: u16, payload: &[u8]| -> Result<Vec<u8>, CallError> {
+            block_on(host, client.within(left()).call(function, payload)).map(|answer| answer.to_vec())
+        };
+        let each = |payloads: &[&[u8]]| -> Vec<Result<Vec<u8>, Failed>> {
+            let mut calls: Pending<'_, _> = Vec::with_capacity(payloads.len());
+            for payload in payloads {
+                let call = client.within(left()).call(function, payload);
+                let copied = async move { call.await.map(|answer| answer.to_vec()) };
+                calls.push(Err(Box::pin(copied)));
+            }
+            block_on(
+                host,
+                std::future::poll_fn(|context| match poll_each(&mut calls, context) {
+                    true => Poll::Ready(()),
+                    false => Poll::Pending,
+                }),
+            );
+            let ended = calls.into_iter().filter_map(Result::ok);
+            ended.map(|answer| outcome(function, answer, |answer| Ok(answer.to_vec()))).collect()
+        };
+        let mut answers = each(&payloads.iter().map(Vec::as_slice).collect::<Vec<_>>());
+        let is_strange =
+            |answer: &Result<_, Failed>| matches!(answer, Err(Failed::Problem(Problem::NotAttached)));
+        if answers.iter().any(is_strange) {
+            attach(secret, ask)?;
+            let places: Vec<usize> =
+                (0..answers.len()).filter(|place| is_strange(&answers[*place])).collect();
+            let again = each(&places.iter().map(|place| &*payloads[*place]).collect::<Vec<_>>());
+            for (place, answer) in places.into_iter().zip(again) {
+                answers[place] = answer;
+            }
+        }
+        Ok(answers)
+    }
+}
+
+/// Joins a new connection to this process. Another thread may do so meanwhile: that is malformed then.
+fn attach(secret: Secret, ask: impl Fn(u16, &[u8]) -> Result<Vec<u8>, CallError>) -> Result<(), Failed> {
+    let mut attach = Vec::new();
+    ProcessRequest::Attach { secret: Some(secret) }.encode_into(&mut attach);
+    match outcome(ATTACH, ask(ATTACH, &attach), |_| Ok(())) {
+        Ok(()) | Err(Failed::Problem(Problem::Malformed)) => Ok(()),
+        Err(failed) => Err(failed),
     }
 }

@@ -1,7 +1,9 @@
 //! The tier for applications that do not care where the node is: in their own process ([`Tier`]), or in one of its own
 //! (`dunlin-tier-client`). Each method is that of the same name of both types.
 
-use crate::error::{OperationError, ReceiveError, RequestError};
+use crate::calling::EachCall;
+use crate::error::{ListError, OperationError, ReceiveError, RequestError};
+use crate::list::{Operations, Outcomes};
 use crate::lmr::Lmr;
 use crate::locks::{Guard, LockError};
 use crate::serving::Calls;
@@ -100,6 +102,22 @@ pub trait AnyServices: AnyTier {
         answer: &mut [u8],
     ) -> Result<usize, RequestError>;
 
+    /// Makes several calls at the same time: [`Tier::call_each`].
+    ///
+    /// # Errors
+    /// As [`Tier::call_each`].
+    fn call_each(
+        &self,
+        time: Duration,
+        calls: &[EachCall<'_>],
+    ) -> Result<Vec<Result<Vec<u8>, RequestError>>, RequestError>;
+
+    /// Sends a request whose result nobody waits for, to a function (node, service, number): [`Tier::send`].
+    ///
+    /// # Errors
+    /// As [`Tier::send`].
+    fn send(&self, to: (&str, &[u8], u16), request: &[u8]) -> Result<(), RequestError>;
+
     /// Returns the names of the nodes at which a service is registered: [`Tier::servers`].
     ///
     /// # Errors
@@ -146,6 +164,56 @@ pub trait AnyLmr: Send + Sync + 'static {
     fn free(self) -> Result<(), RequestError>;
 }
 
+/// An operation of a list, by whichever way: those of [`Operations`].
+#[derive(Debug)]
+#[allow(missing_docs)]
+pub enum AnyOperation<'a, L> {
+    Read { lmr: &'a L, offset: u64, into: &'a mut [u8] },
+    Write { lmr: &'a L, offset: u64, from: &'a [u8] },
+    CompareSwap { lmr: &'a L, offset: u64, expected: u64, swap: u64 },
+}
+
+/// Lists of operations of a tier, by whichever way it is reached.
+pub trait AnyLists: AnyTier {
+    /// Runs a list of at most [`MAX_LISTED`](dunlin_tier::process::list::MAX_LISTED) operations that move
+    /// [`MAX_LISTED_BYTES`](dunlin_tier::process::list::MAX_LISTED_BYTES) bytes: [`Operations::run`].
+    ///
+    /// # Errors
+    /// As [`Operations::run`].
+    fn run_list(&self, list: Vec<AnyOperation<'_, Self::Lmr>>) -> Result<Outcomes, ListError>;
+}
+
+/// Implements [`AnyLists`] by a type of lists.
+#[macro_export]
+macro_rules! any_lists {
+    ($tier:ident, $operations:ident, $fabric:path) => {
+        impl<F: $fabric> $crate::AnyLists for $tier<F> {
+            fn run_list(
+                &self,
+                list: Vec<$crate::AnyOperation<'_, Self::Lmr>>,
+            ) -> Result<$crate::Outcomes, $crate::ListError> {
+                let mut operations = $operations::new();
+                for operation in list {
+                    operations = match operation {
+                        $crate::AnyOperation::Read { lmr, offset, into } => {
+                            operations.read(lmr, offset, into)
+                        }
+                        $crate::AnyOperation::Write { lmr, offset, from } => {
+                            operations.write(lmr, offset, from)
+                        }
+                        $crate::AnyOperation::CompareSwap { lmr, offset, expected, swap } => {
+                            operations.compare_swap(lmr, offset, expected, swap)
+                        }
+                    };
+                }
+                operations.run()
+            }
+        }
+    };
+}
+
+any_lists!(Tier, Operations, Fabric);
+
 /// Implements [`AnyServices`] by the methods of the same names of a type.
 #[macro_export]
 macro_rules! any_services {
@@ -169,6 +237,18 @@ macro_rules! any_services {
                 answer: &mut [u8],
             ) -> Result<usize, $crate::RequestError> {
                 self.call_within(time, to, request, answer)
+            }
+
+            fn call_each(
+                &self,
+                time: std::time::Duration,
+                calls: &[$crate::EachCall<'_>],
+            ) -> Result<Vec<Result<Vec<u8>, $crate::RequestError>>, $crate::RequestError> {
+                self.call_each(time, calls)
+            }
+
+            fn send(&self, to: (&str, &[u8], u16), request: &[u8]) -> Result<(), $crate::RequestError> {
+                self.send(to.0, to.1, to.2, request)
             }
 
             fn servers(&self, service: &[u8]) -> Result<Vec<String>, $crate::RequestError> {

@@ -20,6 +20,19 @@ pub(crate) const MAX_CALLERS: usize = 64;
 /// node of ten makes a third of the calls (figure `lite-14-calls`): the NIC's caches do not hold all connections.
 const QUEUE_PAIRS: u16 = 4;
 
+/// One of several calls that are made at the same time: [`Tier::call_each`].
+#[derive(Clone, Copy, Debug)]
+pub struct EachCall<'a> {
+    /// The name of the node.
+    pub node: &'a str,
+    /// The service.
+    pub service: &'a [u8],
+    /// The function of the service.
+    pub function: u16,
+    /// The request, at most 4 MiB.
+    pub request: &'a [u8],
+}
+
 /// The outcomes of calls to several nodes, in the order of the nodes.
 pub(crate) type Outcomes = Vec<Option<Result<Vec<u8>, CallError>>>;
 
@@ -80,12 +93,12 @@ impl<F: Fabric> Node<F> {
         seat.map_err(failed)
     }
 
-    /// Makes a call to each of several nodes at the same time, and waits until all have ended.
-    fn call_all(&self, to: &[NodeId], function: u16, bytes: &[u8], time: Duration) -> Outcomes {
+    /// Makes calls to several nodes at the same time, each with its bytes, and waits until all have ended.
+    fn call_all(&self, calls: &[(NodeId, &[u8])], function: u16, time: Duration) -> Outcomes {
         let host = self.fabric.host();
-        let outcomes: Arc<Mutex<Outcomes>> = Arc::new(Mutex::new((0..to.len()).map(|_| None).collect()));
+        let outcomes: Arc<Mutex<Outcomes>> = Arc::new(Mutex::new((0..calls.len()).map(|_| None).collect()));
         let ended = host.signal();
-        for (place, to) in to.iter().enumerate() {
+        for (place, (to, bytes)) in calls.iter().enumerate() {
             let (outcomes, ended) = (Arc::clone(&outcomes), ended.clone());
             let done = move |outcome| {
                 outcomes.lock().unwrap_or_else(PoisonError::into_inner)[place] = Some(outcome);
@@ -110,7 +123,8 @@ impl<F: Fabric> Node<F> {
     pub(crate) fn find_servers(&self, service: &Name, time: Duration) -> Vec<NodeId> {
         let others = self.roster.others(self.me);
         let request = Request::Serves { service: service.clone() }.encode();
-        let outcomes = self.call_all(&others, CALL, &request, time);
+        let asked: Vec<(NodeId, &[u8])> = others.iter().map(|node| (*node, &*request)).collect();
+        let outcomes = self.call_all(&asked, CALL, time);
         let serve = |outcome: &Option<Result<Vec<u8>, CallError>>| matches!(outcome, Some(Ok(answer)) if Reply::parse(answer) == Ok(Reply::Flag(true)));
         let mut found: Vec<NodeId> =
             Some(self.me).filter(|_| self.services.serves(service)).into_iter().collect();
@@ -203,11 +217,32 @@ impl<F: Fabric> Tier<F> {
         function: u16,
         request: &[u8],
     ) -> Result<Vec<Result<Vec<u8>, RequestError>>, RequestError> {
+        let service = service.as_ref();
+        let call = |node| EachCall { node, service, function, request };
+        let calls: Vec<_> = nodes.iter().map(|node| call(node.as_ref())).collect();
+        self.call_each(self.node().config.timeout, &calls)
+    }
+
+    /// Makes several calls at the same time, each to a function of its own (section 8.4), and returns their results in the
+    /// order of the calls. Blocks until all have ended: for `time` at most. A call without an answer by then has an error
+    /// in its place.
+    ///
+    /// # Errors
+    /// A call that cannot be made; then none was.
+    pub fn call_each(
+        &self,
+        time: Duration,
+        calls: &[EachCall<'_>],
+    ) -> Result<Vec<Result<Vec<u8>, RequestError>>, RequestError> {
         let this = self.node();
-        let to = nodes.iter().map(|node| self.numbered(node.as_ref())).collect::<Result<Vec<_>, _>>()?;
-        let bytes = encode_call(&Name::new(service)?, function, self.caller(), false, request)?;
-        let outcomes = this.call_all(&to, SERVICE_CALL, &bytes, this.config.timeout);
-        let named = |(to, outcome): (&NodeId, Option<Result<Vec<u8>, CallError>>)| {
+        let mut encoded = Vec::with_capacity(calls.len());
+        for EachCall { node, service, function, request } in calls {
+            let bytes = encode_call(&Name::new(service)?, *function, self.caller(), false, request)?;
+            encoded.push((self.numbered(node)?, bytes));
+        }
+        let to: Vec<(NodeId, &[u8])> = encoded.iter().map(|(node, bytes)| (*node, &**bytes)).collect();
+        let outcomes = this.call_all(&to, SERVICE_CALL, time);
+        let named = |((to, _), outcome): (&(NodeId, &[u8]), Option<_>)| {
             let outcome = outcome.unwrap_or(Err(CallError::MaybeExecuted(dunlin_rpc::Cause::Closed)));
             outcome.map_err(|source| this.call_failed(*to, source))
         };

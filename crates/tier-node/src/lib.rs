@@ -60,7 +60,8 @@ mod spec;
 mod tier;
 mod within;
 
-pub use any::{AnyCalls, AnyGuard, AnyLmr, AnyServices, AnyTier};
+pub use any::{AnyCalls, AnyGuard, AnyLists, AnyLmr, AnyOperation, AnyServices, AnyTier};
+pub use calling::EachCall;
 pub use config::{Peer, TierConfig};
 pub use error::{JoinError, ListError, OperationError, ReceiveError, RequestError};
 pub use list::{Done, Operations, Outcomes, check_list_size};

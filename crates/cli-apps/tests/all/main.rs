@@ -4,3 +4,4 @@
 mod graph;
 mod log;
 mod mapreduce;
+mod memory;

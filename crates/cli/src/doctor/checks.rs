@@ -1,6 +1,7 @@
 //! The checks of this machine. Each check tries the feature itself where possible, rather than look it up.
 
 use super::Finding;
+use dunlin::errors::WithSources;
 use dunlin::fabric::ShmConfig;
 use dunlin_report::Unit;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, ftruncate, memfd_create};
@@ -24,6 +25,7 @@ pub(super) fn all() -> Vec<Finding> {
         descriptors(),
         locked_memory(),
         huge_pages(),
+        page_faults(),
         memory(),
         clock(),
         containers_shm(),
@@ -230,6 +232,20 @@ fn huge_pages() -> Finding {
             NAME,
             "none reserved, and this kernel has no transparent ones",
             "the store's lookups take about twice as long: reserve some (sysctl vm.nr_hugepages=512)",
+        ),
+    }
+}
+
+/// Maps a page whose faults this process answers.
+fn page_faults() -> Finding {
+    const NAME: &str = "page faults";
+    match dunlin_page_faults::check() {
+        Ok(()) => Finding::ok(NAME, "userfaultfd of user mode with write protection, tried"),
+        Err(error) => Finding::warn(
+            NAME,
+            WithSources(&error).to_string(),
+            "shared memories cannot be mapped, and `read` and `write` work: use Linux 5.11 or later, and allow userfaultfd \
+             (seccomp: a container needs a profile that permits it)",
         ),
     }
 }

@@ -196,6 +196,8 @@ parameters! {
     Crossings = Cluster "kernel" "crossings_ns" 0 ..= 100000;
     /// LITE in the kernel: mapping and checking the addresses of one operation.
     Indirection = Cluster "kernel" "indirection_ns" 0 ..= 100000;
+    /// A fault of a page that the kernel makes, without the reading of its bytes.
+    PageFault = Cluster "kernel" "page_fault_ns" 0 ..= 1000000;
 
     /// Sockets: processor time of sending one message.
     SocketSend = Cluster "sockets" "send_ns" 0 ..= 1000000;

@@ -31,6 +31,7 @@ mod lite_4;
 mod lite_5;
 mod lite_6;
 mod lite_8;
+mod lite_dsm;
 mod lite_graph;
 mod lite_lock;
 mod lite_log;
@@ -76,6 +77,7 @@ use crate::membership::MembershipLoad;
 use crate::native::NativeWrites;
 use crate::priorities::Priorities;
 use crate::shared::Shared;
+use crate::shared_memory::MemoryLoad;
 use crate::tier::TierLoad;
 use crate::tier_calls::TierCalls;
 pub use drawing::{Drawing, Shape};
@@ -219,6 +221,7 @@ enum Work {
     Graph(Box<GraphLoad>),
     MapReduce(Box<MapReduceLoad>),
     Membership(Box<MembershipLoad>),
+    Memory(Box<MemoryLoad>),
     Calls(Box<TierCalls>),
     Native(Box<NativeWrites>),
     Priorities(Box<Priorities>),
@@ -375,6 +378,7 @@ pub fn all() -> Vec<Figure> {
         lite_log::FIGURE,
         lite_mapreduce::FIGURE,
         lite_membership::FIGURE,
+        lite_dsm::FIGURE,
         rf_rpc_2::FIGURE,
         rf_rpc_5::FIGURE,
         rf_rpc_7::FIGURE,
@@ -572,6 +576,10 @@ impl Run {
         Run::doing(series, x, Work::Membership(Box::new(load)))
     }
 
+    fn memory(series: &str, x: u32, load: MemoryLoad) -> Run {
+        Run::doing(series, x, Work::Memory(Box::new(load)))
+    }
+
     fn log(series: &str, x: u32, load: LogLoad) -> Run {
         Run::doing(series, x, Work::Log(Box::new(load)))
     }
@@ -602,6 +610,7 @@ impl Run {
             Work::Graph(load) => Some(&load.profile),
             Work::Membership(load) => Some(&load.profile),
             Work::MapReduce(load) => Some(&load.profile),
+            Work::Memory(load) => Some(&load.profile),
             Work::Calls(load) => Some(&load.profile),
             Work::Native(load) => Some(&load.profile),
             Work::Priorities(load) => Some(&load.profile),
@@ -618,6 +627,7 @@ impl Run {
             Work::Log(load) => return (load.warm_up + load.measured) * 20,
             Work::Graph(load) => return 1 << load.scale,
             Work::MapReduce(load) => return u64::from(load.splits) * u64::from(load.words) / 4,
+            Work::Memory(load) => return (load.warm_up + load.measured) * 100,
             Work::Calls(load) => return (load.warm_up + load.measured) * 20,
             Work::Native(load) => return (load.warm_up + load.measured) * 5,
             Work::Priorities(load) => return load.low_requests * load.low.len() as u64 * 10,
@@ -700,6 +710,7 @@ impl Run {
             Work::Graph(load) => Ok(load.run(SEED).map_err(failed)?.into()),
             Work::Membership(load) => Ok(load.run(SEED).map_err(failed)?.into()),
             Work::MapReduce(load) => Ok(load.run(SEED).map_err(failed)?.into()),
+            Work::Memory(load) => Ok(Outcome::from(load.run(SEED).map_err(failed)?)),
             Work::Calls(load) => Ok(Outcome::from(load.run(SEED).map_err(failed)?)),
             Work::Native(load) => Ok(Outcome::from(load.run(SEED).map_err(failed)?)),
             Work::Priorities(load) => {

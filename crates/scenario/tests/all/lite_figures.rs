@@ -154,3 +154,16 @@ fn lite_log() {
 fn lite_17() {
     says("lite-17", &[("memset by WRITE over memset", 2)]);
 }
+
+#[test]
+fn lite_dsm() {
+    says(
+        "lite-dsm",
+        &[
+            ("read of a page by chance, with faults", 1),
+            ("read of a page in sequence, with faults", 1),
+            ("acquire 10 pages, with faults", 1),
+            ("release 10 pages, with faults", 1),
+        ],
+    );
+}

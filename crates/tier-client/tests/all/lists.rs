@@ -2,7 +2,8 @@
 
 use crate::common::{Serving, attach, bytes_of, config, serve, tag, wait};
 use dunlin_tier_client::{
-    AccessError, Done, ListError, Lmr, OperationError, Operations, Outcomes, RequestError, Rights, Spec,
+    AccessError, AnyLists, AnyLmr, AnyOperation, Done, ListError, Lmr, OperationError, Operations, Outcomes,
+    RequestError, Rights, Spec,
 };
 use std::time::Duration;
 
@@ -227,4 +228,33 @@ fn a_word_follows_its_bytes() {
         assert!(matches!(error, OperationError::Access(AccessError::Misaligned(12))), "{error:?}");
         region.free().unwrap();
     }
+}
+
+/// The same list for a program that does not care where its node is.
+fn any_list<T: AnyLists>(tier: &T) {
+    let region = tier.malloc(4096, Spec::here()).unwrap();
+    let (mut old, mut new) = ([1; 8], [1; 8]);
+    let list = vec![
+        AnyOperation::Write { lmr: &region, offset: 8, from: b"8 bytes." },
+        AnyOperation::CompareSwap { lmr: &region, offset: 16, expected: 0, swap: 7 },
+        AnyOperation::CompareSwap { lmr: &region, offset: 24, expected: 1, swap: 7 },
+        AnyOperation::Read { lmr: &region, offset: 32, into: &mut old },
+    ];
+    let outcomes = tier.run_list(list).unwrap().into_iter().map(Result::unwrap).collect::<Vec<_>>();
+    assert_eq!(outcomes, [Done::Moved, Done::Old(0), Done::Old(0), Done::Moved]);
+    assert_eq!(old, [0; 8]);
+    region.read(8, &mut new).unwrap();
+    assert_eq!(&new, b"8 bytes.");
+    region.read(16, &mut new).unwrap();
+    assert_eq!(u64::from_le_bytes(new), 7);
+    let outside = vec![AnyOperation::Read { lmr: &region, offset: 4090, into: &mut new }];
+    assert!(matches!(tier.run_list(outside), Err(ListError::Refused { place: 0, .. })));
+}
+
+#[test]
+fn lists_are_the_same_wherever_the_node_is() {
+    let tag = tag("any-lists");
+    let nodes = two_nodes(&tag);
+    any_list(&nodes[0].node);
+    any_list(&attach(&nodes[0].address));
 }

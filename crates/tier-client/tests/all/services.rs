@@ -10,7 +10,7 @@ use dunlin_tier::process::service::{
 };
 use dunlin_tier::process::{ATTACH, Problem, ProcessRequest, REFUSED, SERVICE, gateway_name};
 use dunlin_tier::{Name, Slots};
-use dunlin_tier_client::{Calls, ReceiveError, RequestError};
+use dunlin_tier_client::{Calls, EachCall, ReceiveError, RequestError};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{sleep, spawn};
 use std::time::Duration;
@@ -43,6 +43,55 @@ fn reverse(calls: &Calls) -> u64 {
         }
         count += 1;
         request = request.reply_and_receive(&answer, &mut buffer).unwrap();
+    }
+}
+
+/// Calls that are made at the same time: each with a request of its own, a failure in its place, and more than fit at once.
+#[test]
+fn several_calls_at_a_time_get_the_answers_of_their_own() {
+    let nodes = nodes("each", &["one", "two"]);
+    let servers: Vec<_> = nodes
+        .iter()
+        .map(|node| {
+            let calls = attach(&node.address).register("reverse", 3).unwrap();
+            spawn(move || reverse(&calls))
+        })
+        .collect();
+    let app = attach(&nodes[0].address);
+    let requests: Vec<String> = (0..600).map(|number| format!("request {number}")).collect();
+    for _ in 0..2 {
+        let calls: Vec<EachCall<'_>> = requests
+            .iter()
+            .enumerate()
+            .map(|(at, request)| EachCall {
+                node: ["one", "two", "two"][at % 3],
+                service: [&b"reverse"[..], b"reverse", b"nobody"][at % 3],
+                function: 3,
+                request: request.as_bytes(),
+            })
+            .collect();
+        let answers = app.call_each(HANG, &calls).unwrap();
+        assert_eq!(answers.len(), calls.len());
+        for (at, (call, answer)) in calls.iter().zip(answers).enumerate() {
+            if at % 3 == 2 {
+                let error = call_error(answer);
+                assert_eq!(error.was_executed(), Some(false), "{error:?}");
+            } else {
+                let mut expected = call.request.to_vec();
+                expected.reverse();
+                assert_eq!(answer.unwrap(), expected);
+            }
+        }
+    }
+    assert_eq!(app.call_each(HANG, &[]).unwrap().len(), 0);
+    let absent = EachCall { node: "three", service: b"reverse", function: 3, request: b"" };
+    let answers = app.call_each(HANG, &[absent]);
+    assert!(matches!(answers.as_deref(), Ok([Err(RequestError::NoNode(_))])), "{answers:?}");
+    let bad = app.call_each(HANG, &[EachCall { service: b"", ..absent }]);
+    assert!(matches!(bad, Err(RequestError::Name(_))), "{bad:?}");
+    for (node, server) in ["one", "two"].into_iter().zip(servers) {
+        app.call(node, "reverse", 3, STOP, &mut [0; 8]).unwrap();
+        assert_eq!(server.join().unwrap(), 400);
     }
 }
 
