@@ -297,8 +297,8 @@ fn no_epoch_has_two_views_and_all_nodes_come_back() {
 }
 
 /// More steps, which take some minutes.
+#[cfg(feature = "long-exploration")]
 #[test]
-#[ignore = "long: cargo test --release -p dunlin-tier membership -- --ignored"]
 fn longer_runs() {
     if let Err((path, error)) = explore(Bug::None, 9) {
         panic!("{error}\nafter {path:#?}");
