@@ -298,7 +298,7 @@ impl<'a, T: AnyServices + AnyLists> Acquired<'a, T> {
             let olds = self.shared.swap_words(&swaps).inspect_err(|_| self.has_lost_marks = true)?;
             let mut again = Vec::new();
             for ((page, word), old) in left.into_iter().zip(olds) {
-                // What others have set was read, and is taken only if the swap was done.
+                // The swap reads the bits of the others. They are taken only if it was done.
                 match old == word || old & !own == 0 {
                     true => *self.marks.entry(page).or_default() |= word & !own & old,
                     false => again.push((page, old)),

@@ -29,10 +29,10 @@ fn address(tag: &str, node: &str) -> Address {
 }
 
 /// A node that serves processes. The processes end before the node.
-struct Serving(
-    #[allow(dead_code, reason = "it serves")] ProcessServer<ShmFabric>,
-    #[allow(dead_code)] dunlin_tier_node::Tier<ShmFabric>,
-);
+struct Serving {
+    _processes: ProcessServer<ShmFabric>,
+    _node: dunlin_tier_node::Tier<ShmFabric>,
+}
 
 fn serve(tag: &str, node: &str) -> Serving {
     let peer = |name: &&str| {
@@ -45,7 +45,7 @@ fn serve(tag: &str, node: &str) -> Serving {
     let fabric = fabric();
     let tier = dunlin_tier_node::Tier::within(&fabric, config).unwrap();
     let processes = ProcessServer::serve(&fabric, &tier, ProcessConfig::new(address(tag, node))).unwrap();
-    Serving(processes, tier)
+    Serving { _processes: processes, _node: tier }
 }
 
 fn attach(tag: &str, node: &str) -> Tier {

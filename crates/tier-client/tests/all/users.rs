@@ -14,7 +14,7 @@ const ROLE: &str = "TIER_TEST_ROLE";
 const TAG: &str = "TIER_TEST_TAG";
 /// The user `nobody`.
 const OTHER: u32 = 65_534;
-/// What the owner keeps around the bytes that the other user may write.
+/// The bytes of regions beside the one that the other user may write.
 const CANARY: u8 = 0xa5;
 
 fn no_such(result: Result<Lmr, RequestError>) -> bool {

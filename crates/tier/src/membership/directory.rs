@@ -218,8 +218,8 @@ impl Directory {
         Ok(())
     }
 
-    /// Returns the number of a name that has none yet: that which the node has had under an earlier life of the directory,
-    /// or the next one.
+    /// Returns a number for a name without one: the number that the node had under an earlier life of the directory, or
+    /// the next number.
     fn number_for(&self, wanted: Option<NodeId>) -> Result<NodeId, MemberRefusal> {
         let max_nodes = self.terms.max_nodes;
         let is_free = |node: &NodeId| node.0 < max_nodes && self.view.member(*node).is_none();

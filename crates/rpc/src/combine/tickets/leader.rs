@@ -219,7 +219,7 @@ impl<M: Memory> Leader<M> {
         Some(ticket)
     }
 
-    /// Gives a begun call back to its owner, who may push it again. The caller has sent nothing of it.
+    /// Gives a begun call, of which nothing was sent, back to its owner. The owner may push it again.
     /// Returns false if the owner has given the call up, or if the id names no begun call.
     pub(crate) fn return_begun(&mut self, id: TicketId) -> bool {
         let Some((ticket, _)) = self.begun(id) else { return false };
