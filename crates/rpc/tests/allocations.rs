@@ -39,7 +39,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-const CALLS: usize = 10_000;
+const CALLS: usize = 2_000;
 
 fn main() {
     common::run(&[(

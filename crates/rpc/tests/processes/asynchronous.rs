@@ -355,7 +355,9 @@ fn a_restarted_server_is_found_again() {
         let config = ClientConfig { window: 8, timeout: Duration::MAX, ..ClientConfig::with_plan(plan) };
         let client = AsyncClient::connect(&hub, &address, config).unwrap();
         let (stop, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-        let threads: Vec<_> = (0..12u64)
+        // Busy futures leave no core to the server that starts.
+        let threads = if plan.client == CompletionMode::Busy { 3 } else { 12 };
+        let threads: Vec<_> = (0..threads)
             .map(|number| {
                 let (client, stop, done) = (client.clone(), Arc::clone(&stop), Arc::clone(&done));
                 std::thread::spawn(move || {
