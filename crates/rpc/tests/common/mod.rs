@@ -18,7 +18,9 @@ pub mod turns;
 use dunlin_fabric::{Address, Host, RealHost, Scheme};
 use dunlin_fabric_shm::{ShmConfig, ShmFabric};
 use dunlin_rpc::*;
-use std::sync::mpsc;
+use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 /// The time limit of a test, far above the need of any.
@@ -47,30 +49,48 @@ pub fn bounded(test: impl FnOnce() + Send + 'static) {
 /// A test by its name.
 pub type Test = (&'static str, fn());
 
-/// Runs the tests of files, one after the other, as the `main` of a program without the usual harness. Words on the command line
-/// choose among the names (`file::test`).
+/// Runs the tests of files, as the `main` of a program without the usual harness: each in a process of its own, two at a
+/// time, since most of them wait for their peer half of the time. Words on the command line choose among the names
+/// (`file::test`); `--exact NAME` runs one test in this process.
 pub fn run(files: &[(&str, &[Test])]) {
     process::play_role();
-    let filters: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
-    let (mut passed, mut failed) = (0, Vec::new());
-    for (file, (test, body)) in
-        files.iter().flat_map(|(file, tests)| tests.iter().map(move |test| (file, test)))
+    let all: Vec<(String, fn())> = files
+        .iter()
+        .flat_map(|(file, tests)| tests.iter().map(move |(test, body)| (format!("{file}::{test}"), *body)))
+        .collect();
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let [exact, one] = &arguments[..]
+        && exact == "--exact"
     {
-        let name = format!("{file}::{test}");
-        if !filters.is_empty() && !filters.iter().any(|filter| name.contains(filter.as_str())) {
-            continue;
-        }
-        let body = *body;
-        let ended = std::panic::catch_unwind(|| bounded(body));
-        println!("test {name} ... {}", if ended.is_ok() { "ok" } else { "FAILED" });
-        match ended {
-            Ok(()) => passed += 1,
-            Err(_) => failed.push(name),
-        }
+        let found = all.iter().find(|(name, _)| name == one).expect("a test of this program");
+        return bounded(found.1);
     }
-    println!("{passed} passed, {} failed", failed.len());
+    let filters: Vec<&String> = arguments.iter().filter(|word| !word.starts_with('-')).collect();
+    let chosen =
+        |name: &str| filters.is_empty() || filters.iter().any(|filter| name.contains(filter.as_str()));
+    let names: Vec<String> = all.into_iter().map(|(name, _)| name).filter(|name| chosen(name)).collect();
+    let (next, failed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while let Some(name) = names.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let program = std::env::current_exe().expect("this program has a path");
+                    let ended = Command::new(program).args(["--exact", name]).output().expect("it starts");
+                    let mut failed = failed.lock().unwrap();
+                    print!("{}", String::from_utf8_lossy(&ended.stdout));
+                    eprint!("{}", String::from_utf8_lossy(&ended.stderr));
+                    println!("test {name} ... {}", if ended.status.success() { "ok" } else { "FAILED" });
+                    if !ended.status.success() {
+                        failed.push(name);
+                    }
+                }
+            });
+        }
+    });
+    let failed = failed.into_inner().unwrap();
+    println!("{} passed, {} failed", names.len() - failed.len(), failed.len());
     if !failed.is_empty() {
-        eprintln!("failed: {}", failed.join(", "));
+        eprintln!("failed: {failed:?}");
         std::process::exit(1);
     }
 }

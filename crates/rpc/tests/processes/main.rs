@@ -1,5 +1,5 @@
 //! Tests with processes, threads and clocks of their own, as one program, which starts itself again to be another process. It has
-//! a main function of its own: a process that plays a role runs no test, and tests run one after the other.
+//! a main function of its own: a process that plays a role runs no test, and each test has its process.
 
 #[macro_use]
 #[path = "../common/mod.rs"]
