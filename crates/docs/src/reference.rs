@@ -196,7 +196,10 @@ fn errors() -> Result<String> {
         ("crates/tier-node", "The memory tier: nodes"),
         ("crates/tier-client", "The memory tier: attached processes"),
         ("apps/log", "The log on the memory tier"),
+        ("apps/mapreduce", "MapReduce on the memory tier"),
         ("apps/graph", "Graphs on the memory tier"),
+        ("crates/page-faults", "Page faults"),
+        ("apps/memory", "Shared memory on the memory tier"),
     ] {
         let _ = write!(body, "\n## {title}\n");
         for error in sources::errors_of(folder)? {
