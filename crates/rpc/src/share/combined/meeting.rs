@@ -48,8 +48,8 @@ fn any(client: &mut Client<Counted>, region: &crate::RemoteRegion, thread: u64) 
     [write, read, call][thread as usize % 3](client, region, thread)
 }
 
-/// Returns the counts of a round of each list of submissions.
-fn rounds(plan: Plan, rounds: &'static [Submit]) -> Vec<CountSnapshot> {
+/// Returns the counts of a round of each submission, which each thread makes `times` times.
+fn rounds(plan: Plan, rounds: &'static [Submit], times: usize) -> Vec<CountSnapshot> {
     let counts = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
     let results = std::sync::Arc::clone(&counts);
     Sim::run(1, move |fabric| {
@@ -74,11 +74,15 @@ fn rounds(plan: Plan, rounds: &'static [Submit]) -> Vec<CountSnapshot> {
             let before = fabric.counts();
             let calls: Vec<_> = {
                 let _lead = seat.strand().lead();
-                clients.iter_mut().zip(0..).map(|(client, thread)| submit(client, &region, thread)).collect()
+                let each = |(client, thread)| -> Vec<_> {
+                    let client: &mut Client<Counted> = client;
+                    (0..times).map(|_| submit(client, &region, thread)).collect()
+                };
+                clients.iter_mut().zip(0..).map(each).collect()
             };
             results.lock().unwrap().push(fabric.counts() - before);
-            for (client, id) in clients.iter_mut().zip(calls) {
-                client.wait(id).unwrap();
+            for (client, calls) in clients.iter_mut().zip(calls) {
+                calls.into_iter().for_each(|id| drop(client.wait(id).unwrap()));
             }
         }
         drop((clients, first));
@@ -121,8 +125,17 @@ fn a_round_of_a_leader_rings_once() {
     for (protocol, expected) in expected {
         let plan = Protocol::by_name(protocol).unwrap().plan(CompletionMode::Busy);
         let plan = Plan { sharing: Sharing::Combined, ..plan };
-        let found = rounds(plan, &[call, write, long_write, read, any]);
+        let found = rounds(plan, &[call, write, long_write, read, any], 1);
         let found: Vec<_> = found.into_iter().map(posts).collect();
         assert_eq!(found, expected, "{protocol}");
     }
+}
+
+/// A list has 30 places. The lane's window has 64 calls; the others wait for answers.
+#[test]
+fn more_operations_than_a_list_has_places_ring_for_each_list() {
+    let plan = Protocol::by_name("Server-reply").unwrap().plan(CompletionMode::Busy);
+    let plan = Plan { sharing: Sharing::Combined, ..plan };
+    let found: Vec<_> = rounds(plan, &[write, read], 20).into_iter().map(posts).collect();
+    assert_eq!(found, [[64, 0, 0, 0, 3], [0, 0, 0, 64, 3]]);
 }
