@@ -37,7 +37,7 @@ pub(crate) struct Listed<M: Memory> {
 
 impl<M: Memory> Listed<M> {
     pub(crate) fn new() -> Self {
-        Listed { requests: Vec::with_capacity(MOST), bytes: Vec::new() }
+        Listed { requests: Vec::new(), bytes: Vec::new() }
     }
 
     /// Returns the number of requests.
@@ -141,4 +141,87 @@ fn owned<M: Memory>(operation: Operation<'_, M>) -> Option<Operation<'static, M>
             Operation::CompareSwap { key, offset, expected, swap }
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dunlin_fabric::{
+        Access, Address, Arena, Fabric, Link, Listener, QueuePairConfig, Region, RemoteSlice, Scheme,
+        WaitMode,
+    };
+    use dunlin_fabric_sim::Sim;
+
+    const FOREVER: u64 = u64::MAX;
+
+    /// A list without room goes on waiting whole, and the message behind it does not.
+    #[test]
+    fn what_finds_no_room_is_posted_later() {
+        Sim::run(1, |fabric| {
+            let address = Address::new(Scheme::Sim, "listed").unwrap();
+            let listener = fabric.listen(&address).unwrap();
+            let link = fabric.dial(&address, FOREVER).unwrap();
+            let far_link = listener.accept(FOREVER).unwrap();
+            let both = Access::READ.with(Access::WRITE);
+            let region = Region::new(fabric.register(4096, both).unwrap());
+            let end = |link: &_| {
+                let mut domain = fabric.domain().unwrap();
+                let queue = domain.create_completion_queue(64, false).unwrap();
+                let config = QueuePairConfig { max_send: 4, ..QueuePairConfig::reliable(queue, queue) };
+                let pair = domain.create_queue_pair(&config).unwrap();
+                let endpoint = domain.endpoint(pair, link).unwrap();
+                (domain, queue, pair, endpoint)
+            };
+            let (mut domain, queue, pair, endpoint) = end(&link);
+            let (mut far, _, far_pair, far_endpoint) = end(&far_link);
+            domain.connect(pair, &link, &far_endpoint).unwrap();
+            far.connect(far_pair, &far_link, &endpoint).unwrap();
+            let key = far_link.grant(region.memory(), both).unwrap();
+            let arena = Arena::new(fabric.register(1 << 16, Access::LOCAL).unwrap()).unwrap();
+            let buffer = |byte: u8| {
+                let mut buffer = arena.reserve(8).unwrap();
+                buffer.fill(byte);
+                buffer
+            };
+            let write = |id, data, offset| WorkRequest {
+                id: WorkId(id),
+                operation: Operation::Write { data, key, offset, immediate: None },
+                signaled: true,
+            };
+            for id in 0..2 {
+                domain.post(pair, write(id, Data::Buffer(buffer(1)), 0)).unwrap();
+            }
+            let mut list = Listed::new();
+            list.push(write(2, Data::Inline(&[&[2; 3], &[3; 5]]), 8));
+            list.push(write(3, Data::Buffer(buffer(4)), 16));
+            let operation = Operation::Read {
+                from: RemoteSlice { key, offset: 0, length: 24 },
+                into: arena.reserve(24).unwrap(),
+            };
+            list.push(WorkRequest { id: WorkId(4), operation, signaled: true });
+            let message = [Some(write(5, Data::Inline(&[&[5; 8]]), 24)), None];
+            assert_eq!(list.post(&mut domain, pair, message), Err(PostError::QueueFull));
+            assert_eq!(list.count(), 3);
+            let mut found = Vec::new();
+            let mut wait = |domain: &mut <Sim as Fabric>::Domain, number: usize| {
+                while found.len() < number {
+                    let armed = domain.arm(WaitMode::Busy);
+                    match domain.poll(queue, &mut found, 64) {
+                        0 => drop(domain.wait(armed, FOREVER)),
+                        _ => domain.disarm(armed),
+                    }
+                }
+                found.iter().map(|completion| completion.id.0).collect::<Vec<_>>()
+            };
+            assert_eq!(wait(&mut domain, 2), [0, 1]);
+            let message = [Some(write(6, Data::Inline(&[&[6; 8]]), 24)), None];
+            assert_eq!(list.post(&mut domain, pair, message), Ok(()));
+            assert_eq!(list.count(), 0);
+            assert_eq!(wait(&mut domain, 6), [0, 1, 2, 3, 4, 6]);
+            let read = found[4].buffer.take().unwrap();
+            assert_eq!(*read, [[1; 8], [2, 2, 2, 3, 3, 3, 3, 3], [4; 8]].concat());
+            assert_eq!(region.load(24), u64::from_le_bytes([6; 8]));
+        })
+        .unwrap();
+    }
 }

@@ -108,15 +108,22 @@ pub(crate) struct Tx<F: Fabric> {
     head_at: u8,
     /// The queue pair for head reports, which must not be lost.
     reports: QueuePairId,
-    /// The number of requests in `list`.
+    /// The number of requests that wait for the next one.
     listed: u32,
     max_inline: usize,
-    /// For messages over `max_inline`, which must lie in registered memory.
-    staging: Staging<F>,
+    /// What few ends need, so that it takes little space in every lane.
+    rare: Option<Box<Rare<F>>>,
     /// The local inbound region, whose control word the peer sets to the head it has reached.
     control: Region<F::Memory>,
+}
+
+/// The part of a sending end that few messages need.
+#[derive(Debug)]
+struct Rare<F: Fabric> {
+    /// For messages over `max_inline`, which must lie in registered memory.
+    staging: Staging<F>,
     /// Requests that leave before the next one of this end, under one doorbell with it.
-    list: Option<Box<Listed<F::Memory>>>,
+    list: Listed<F::Memory>,
 }
 
 /// The parts of a sending end.
@@ -152,12 +159,11 @@ impl<F: Fabric> Tx<F> {
             // in use.
             signal_every: (parts.max_send / 4).clamp(1, staging::AT_ONCE),
             max_inline: parts.max_inline,
-            staging: Staging::new(),
+            rare: None,
             control: parts.control,
             head_at: parts.head_at,
             peer_sleeps: parts.peer_sleeps,
             listed: 0,
-            list: None,
         }
     }
 
@@ -634,6 +640,10 @@ impl<F: Fabric> Tx<F> {
         self.posted(posted, true).map_err(|_| TxError::Broken)
     }
 
+    fn rare(&mut self) -> &mut Rare<F> {
+        self.rare.get_or_insert_with(|| Box::new(Rare { staging: Staging::new(), list: Listed::new() }))
+    }
+
     fn data<'a>(
         &mut self,
         fabric: &F,
@@ -643,7 +653,7 @@ impl<F: Fabric> Tx<F> {
         if total <= self.max_inline {
             return Ok(Data::Inline(parts));
         }
-        let mut buffer = self.staging.reserve(fabric, total)?;
+        let mut buffer = self.rare().staging.reserve(fabric, total)?;
         let mut at = 0;
         for part in parts {
             buffer[at..at + part.len()].copy_from_slice(part);

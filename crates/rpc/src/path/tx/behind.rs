@@ -1,7 +1,7 @@
 //! Requests that wait for the next one of a sending end, and leave with it under one doorbell.
 
 use super::{Tx, TxError, TxHalf, tell};
-use crate::path::listed::{self, Listed};
+use crate::path::listed;
 use crate::path::route;
 use crate::plan::Notice;
 use dunlin_fabric::{Fabric, Host, Operation, PostError, ThreadDomain, Work, WorkRequest};
@@ -66,7 +66,7 @@ impl<F: Fabric> Tx<F> {
         if domain.send_room(self.queue_pair) <= self.listed {
             return Err(TxError::Full);
         }
-        let list = self.list.get_or_insert_with(|| Box::new(Listed::new()));
+        let list = &mut self.rare().list;
         list.push(request);
         self.listed = list.count() as u32;
         Ok(())
@@ -95,8 +95,9 @@ impl<F: Fabric> Tx<F> {
         domain: &mut F::Domain,
         last: [Option<WorkRequest<'_, F::Memory>>; 2],
     ) -> Result<(), PostError> {
-        let Some(list) = &mut self.list else { return Ok(()) };
-        let posted = list.post(domain, self.queue_pair, last);
+        let queue_pair = self.queue_pair;
+        let list = &mut self.rare().list;
+        let posted = list.post(domain, queue_pair, last);
         self.listed = list.count() as u32;
         posted
     }

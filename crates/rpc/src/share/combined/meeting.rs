@@ -89,8 +89,7 @@ fn rounds(plan: Plan, rounds: &'static [Submit], times: usize) -> Vec<CountSnaps
         server.shutdown(Duration::from_secs(1));
     })
     .unwrap();
-    let counts = counts.lock().unwrap().clone();
-    counts
+    std::mem::take(&mut *counts.lock().unwrap())
 }
 
 /// WRITEs, WRITE_WITH_IMMs, SENDs, READs, doorbells.
