@@ -5,6 +5,7 @@ mod errors;
 mod events;
 mod limits;
 mod links;
+mod lists;
 mod many;
 mod operations;
 mod ordering;
@@ -26,6 +27,7 @@ pub fn cases<F: Fabric>() -> Vec<Case<F>> {
     limits::add(&mut all);
     errors::add(&mut all);
     ordering::add(&mut all);
+    lists::add(&mut all);
     sharing::add(&mut all);
     events::add(&mut all);
     death::add(&mut all);

@@ -108,8 +108,8 @@ fn one_write(ends: &mut Ends) {
 #[inline(never)]
 fn three_writes(ends: &mut Ends) {
     ends.settle(3);
-    let requests = [ends.request(LINE), ends.request(LINE), ends.request(LINE)];
-    ends.domain.post_linked(ends.queue_pair, requests).unwrap();
+    let mut requests = [(); 3].map(|()| Some(ends.request(LINE)));
+    ends.domain.post_list(ends.queue_pair, &mut requests).unwrap();
 }
 
 /// Polls an empty completion queue.

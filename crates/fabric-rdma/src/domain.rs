@@ -18,10 +18,10 @@ use dunlin_fabric::idle::Idle;
 use dunlin_fabric::queue_pair_table::slot_of;
 use dunlin_fabric::{
     Access, AddressHandleId, AddressHandles, Arena, Armed, Buffer, Capabilities, Completion,
-    CompletionQueueId, CompletionStatus, CreateError, Endpoint, Host, InlineWrite, Nanos, PostError,
-    QueuePairConfig, QueuePairId, QueuePairState, QueuePairTable, REQUEST_OWNER, RealHost, ReceiveTarget,
-    Region, RequestKind, SharedReceiveQueueId, ThreadDomain, Transport, WaitMode, Wake, WorkRequest,
-    parse_request_name, request_name,
+    CompletionQueueId, CompletionStatus, CreateError, Endpoint, Host, InlineWrite, ListError, Nanos,
+    PostError, QueuePairConfig, QueuePairId, QueuePairState, QueuePairTable, REQUEST_OWNER, RealHost,
+    ReceiveTarget, Region, RequestKind, SharedReceiveQueueId, ThreadDomain, Transport, WaitMode, Wake,
+    WorkRequest, parse_request_name, request_name,
 };
 use dunlin_fabric_control::Flag;
 use std::collections::BTreeMap;
@@ -303,11 +303,11 @@ impl RdmaDomain {
 
     /// Posts on a queue pair.
     #[inline]
-    fn post_by(
+    fn post_by<E: From<PostError>>(
         &mut self,
         queue_pair: QueuePairId,
-        post: impl FnOnce(&mut QueuePair, Means<'_>) -> Result<(), PostError>,
-    ) -> Result<(), PostError> {
+        post: impl FnOnce(&mut QueuePair, Means<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
         self.idle.reset();
         let found = self.queue_pairs.find_mut(queue_pair).ok_or(PostError::NoSuch("queue pair"))?;
         let means = Means {
@@ -523,16 +523,16 @@ impl ThreadDomain for RdmaDomain {
         queue_pair: QueuePairId,
         request: WorkRequest<'_, RdmaMemory>,
     ) -> Result<(), PostError> {
-        self.post_linked(queue_pair, [request])
+        self.post_by(queue_pair, |found, means| found.post(request, means))
     }
 
     #[inline]
-    fn post_linked<const N: usize>(
+    fn post_list(
         &mut self,
         queue_pair: QueuePairId,
-        requests: [WorkRequest<'_, RdmaMemory>; N],
-    ) -> Result<(), PostError> {
-        self.post_by(queue_pair, |found, means| found.post(requests, means))
+        requests: &mut [Option<WorkRequest<'_, RdmaMemory>>],
+    ) -> Result<(), ListError> {
+        self.post_by(queue_pair, |found, means| found.post_list(requests, means))
     }
 
     #[inline]

@@ -6,8 +6,8 @@ use crate::memory::RdmaMemory;
 use crate::queue_pair::{Held, QueuePair, Sent, part_of};
 use crate::sys;
 use dunlin_fabric::{
-    AddressHandleId, AddressHandles, Arena, Capabilities, Data, InlineWrite, Opcode, Operation, PostError,
-    QueuePairState, RegionKey, RequestKind, Transport, WorkRequest, request_name,
+    AddressHandleId, AddressHandles, Arena, Capabilities, Data, InlineWrite, ListError, MAX_LIST, Opcode,
+    Operation, PostError, QueuePairState, RegionKey, RequestKind, Transport, WorkRequest, request_name,
 };
 
 /// The maximum number of parts of one message.
@@ -151,7 +151,7 @@ impl QueuePair {
     pub(crate) fn post_write(&mut self, write: InlineWrite<'_>, means: Means<'_>) -> Result<(), PostError> {
         let InlineWrite { id, parts: pieces, key, offset, immediate, signaled, ahead: _ } = write;
         if pieces.len() > MAX_PARTS {
-            return self.post([write.into()], means);
+            return self.post(write.into(), means);
         }
         self.check_room(1)?;
         self.check_write(immediate, means.capabilities)?;
@@ -167,7 +167,7 @@ impl QueuePair {
         request.flags = means.flags | sys::SEND_INLINE | if signaled { sys::SEND_SIGNALED } else { 0 };
         let sent = Sent { id, opcode: Opcode::Write, bytes: bytes as u32, signaled, misaligned: false };
         self.sends.push(sent, None);
-        self.ring(std::slice::from_mut(&mut request), first)
+        self.ring(std::slice::from_mut(&mut request), first).map_err(|refused| refused.error)
     }
 
     /// Checks whether a WRITE can be posted.
@@ -191,23 +191,50 @@ impl QueuePair {
         request.remote.memory = self.remote(key, offset);
     }
 
+    /// Posts one request.
+    #[inline]
+    pub(crate) fn post(
+        &mut self,
+        request: WorkRequest<'_, RdmaMemory>,
+        means: Means<'_>,
+    ) -> Result<(), PostError> {
+        self.post_at_most::<1>(&mut [Some(request)], means).map_err(|refused| refused.error)
+    }
+
     /// Posts a list with one doorbell. If a request is invalid, those before it are posted.
     #[inline]
-    pub(crate) fn post<const N: usize>(
+    pub(crate) fn post_list(
         &mut self,
-        requests: [WorkRequest<'_, RdmaMemory>; N],
+        requests: &mut [Option<WorkRequest<'_, RdmaMemory>>],
+        means: Means<'_>,
+    ) -> Result<(), ListError> {
+        // The list in verbs' format lies on the stack: at full length it has 6 KiB.
+        match requests.len() {
+            0..=2 => self.post_at_most::<2>(requests, means),
+            3..=8 => self.post_at_most::<8>(requests, means),
+            9..=MAX_LIST => self.post_at_most::<MAX_LIST>(requests, means),
+            length => Err(PostError::ListTooLong { length, limit: MAX_LIST }.into()),
+        }
+    }
+
+    /// Posts a list of at most `N` places with one doorbell.
+    #[inline]
+    fn post_at_most<const N: usize>(
+        &mut self,
+        requests: &mut [Option<WorkRequest<'_, RdmaMemory>>],
         mut means: Means<'_>,
-    ) -> Result<(), PostError> {
-        self.check_room(N)?;
+    ) -> Result<(), ListError> {
+        let length = requests.iter().flatten().count();
+        self.check_room(length)?;
         means.scratch.clear();
-        means.scratch.reserve(N * means.capabilities.max_inline as usize);
+        means.scratch.reserve(length * means.capabilities.max_inline as usize);
         let mut list: [_; N] = std::array::from_fn(|_| sys::SendWorkRequest::empty());
         let mut parts = [Parts::default(); N];
         let first = self.sends.next();
         let (mut ready, mut refused) = (0, None);
-        for request in requests {
+        for request in requests.iter_mut().filter_map(Option::take) {
             if let Err(error) = self.prepare(request, &mut means, &mut list[ready], &mut parts[ready]) {
-                refused = Some(error);
+                refused = Some(ListError { posted: ready, error });
                 break;
             }
             list[ready].parts = parts[ready].as_mut_ptr();
@@ -219,13 +246,15 @@ impl QueuePair {
         refused.map_or(Ok(()), Err)
     }
 
-    fn ring(&mut self, list: &mut [sys::SendWorkRequest], first: u32) -> Result<(), PostError> {
+    /// Rings the doorbell for requests that are in flight from `first` on. After an error those that the device did
+    /// not take are in flight no longer.
+    fn ring(&mut self, list: &mut [sys::SendWorkRequest], first: u32) -> Result<(), ListError> {
         if let Some(early) = &mut self.early {
             // SAFETY: the parts and inline data are valid, as below.
             early.extend(list.iter().map(|request| unsafe { Early::new(request) }));
             return Ok(());
         }
-        let Some(handle) = &mut self.handle else { return Err(PostError::QueuePairError) };
+        let Some(handle) = &mut self.handle else { return Err(PostError::QueuePairError.into()) };
         // SAFETY: the parts are buffers, which `sends` holds until the completion of their request or a later
         // one, and drops after the handle, or inline data, which outlives this call: it is the caller's, or
         // in the scratch memory, which does not move until it is cleared for the next list. The NIC writes
@@ -241,7 +270,8 @@ impl QueuePair {
         self.sends.take_back(first.wrapping_add(taken as u32));
         // ENOMEM for the first request is the driver's error for a full queue: requests have completed, but
         // their completions were not polled.
-        Err(if is_full { PostError::QueueFull } else { PostError::QueuePairError })
+        let error = if is_full { PostError::QueueFull } else { PostError::QueuePairError };
+        Err(ListError { posted: taken, error })
     }
 
     /// Writes a request in verbs' format, and adds it to those in flight.

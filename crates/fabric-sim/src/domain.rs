@@ -11,8 +11,9 @@ use crate::tasks::Reason;
 use crate::timing::Place;
 use dunlin_fabric::{
     AddressHandleId, Armed, Buffer, Completion, CompletionQueueId, CreateError, Endpoint, InlineLine,
-    InlineWrite, Nanos, PostError, QueuePairConfig, QueuePairId, QueuePairState, ReceiveTarget, Region,
-    SharedReceiveQueueId, ThreadDomain, Transport, WaitMode, Wake, Waker, Work, WorkId, WorkRequest,
+    InlineWrite, ListError, MAX_LIST, Nanos, PostError, QueuePairConfig, QueuePairId, QueuePairState,
+    ReceiveTarget, Region, SharedReceiveQueueId, ThreadDomain, Transport, WaitMode, Wake, Waker, Work,
+    WorkId, WorkRequest,
 };
 use dunlin_rnic_model::Linked;
 use std::collections::VecDeque;
@@ -309,24 +310,32 @@ impl ThreadDomain for SimDomain {
         queue_pair: QueuePairId,
         request: WorkRequest<'_, SimMemory>,
     ) -> Result<(), PostError> {
-        self.post_linked(queue_pair, [request])
+        let mut state = self.pass(|prices| prices.post);
+        let sender = state.sender(self.id, queue_pair)?;
+        state.find_room(sender, 1)?;
+        state.post_one(self.id, sender, request, Linked::Alone)
     }
 
-    fn post_linked<const N: usize>(
+    fn post_list(
         &mut self,
         queue_pair: QueuePairId,
-        requests: [WorkRequest<'_, SimMemory>; N],
-    ) -> Result<(), PostError> {
-        let mut state = self.pass(|prices| prices.post * N as u64);
+        requests: &mut [Option<WorkRequest<'_, SimMemory>>],
+    ) -> Result<(), ListError> {
+        if requests.len() > MAX_LIST {
+            return Err(PostError::ListTooLong { length: requests.len(), limit: MAX_LIST }.into());
+        }
+        let length = requests.iter().flatten().count();
+        let mut state = self.pass(|prices| prices.post * length as u64);
         let sender = state.sender(self.id, queue_pair)?;
-        state.find_room(sender, N as u32)?;
-        for (place, request) in requests.into_iter().enumerate() {
-            let linked = match (N, place) {
+        state.find_room(sender, length as u32)?;
+        for (posted, request) in requests.iter_mut().filter_map(Option::take).enumerate() {
+            let linked = match (length, posted) {
                 (1, _) => Linked::Alone,
                 (_, 0) => Linked::First,
                 _ => Linked::Next,
             };
-            state.post_one(self.id, sender, request, linked)?;
+            let done = state.post_one(self.id, sender, request, linked);
+            done.map_err(|error| ListError { posted, error })?;
         }
         Ok(())
     }

@@ -346,7 +346,7 @@ impl State {
         }
     }
 
-    /// Executes one packet; returns `false` if it must wait for a RECV.
+    /// Executes one packet; returns `false` if it must wait, for a RECV or for memory.
     fn carry_out(&mut self, at: u32, packet: u32) -> bool {
         let Some(target) = self.queue_pair(at) else {
             self.give_packets([packet]);
@@ -386,6 +386,17 @@ impl State {
             }
         }
         let now = self.now();
+        // An atomic changes memory after the WRITEs before it have landed. By chance each packet waits for that.
+        if matches!(action, Action::FetchAdd { .. } | Action::CompareSwap { .. })
+            && !self.timing.is_by_chance()
+            && let Some(target) = self.queue_pair(at)
+            && target.last_landing >= now
+        {
+            let when = target.last_landing + 1;
+            target.ready_at = target.ready_at.max(when);
+            self.put(when, Event::Serve { queue_pair: at });
+            return false;
+        }
         let (place, links) = (&mut self.network.packets[packet], &self.network.links);
         let region = checked.as_ref().ok().copied().flatten();
         let arrived = arrived(&mut self.timing, links, place, (at, machine), now, bytes, region);

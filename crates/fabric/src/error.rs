@@ -133,6 +133,33 @@ pub enum PostError {
     /// This domain did not create the handle, or has destroyed it.
     #[error("no such {0} in this domain")]
     NoSuch(&'static str),
+    /// A list has more places than [`MAX_LIST`](crate::MAX_LIST).
+    #[error("a list of {length} work requests is over the limit of {limit}: post it in parts")]
+    ListTooLong {
+        /// The number of places given.
+        length: usize,
+        /// The limit.
+        limit: usize,
+    },
+}
+
+/// An error of posting a list of work requests
+/// ([`ThreadDomain::post_list`](crate::ThreadDomain::post_list)). Requests that were not posted have had no effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("only the first {posted} work requests of a list were posted")]
+pub struct ListError {
+    /// The number of requests that were posted: the first ones.
+    pub posted: usize,
+    /// The reason why the next one was not.
+    #[source]
+    pub error: PostError,
+}
+
+/// None of the list was posted.
+impl From<PostError> for ListError {
+    fn from(error: PostError) -> Self {
+        ListError { posted: 0, error }
+    }
 }
 
 /// This process cannot use the fabric that an address names.

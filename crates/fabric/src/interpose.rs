@@ -18,9 +18,10 @@ pub use trace::Trace;
 use crate::work::{AddressHandleId, CompletionQueueId, SharedReceiveQueueId};
 use crate::{
     AcceptError, Access, Address, Armed, Buffer, Capabilities, Completion, CreateError, Crowding,
-    DeviceIdentity, DialError, Endpoint, Fabric, GrantError, Link, LinkError, ListenError, Listener, Nanos,
-    PeerIdentity, PostError, QueuePairConfig, QueuePairId, QueuePairState, Rates, ReceiveTarget, Region,
-    RegionKey, RegisterError, Subscription, ThreadDomain, WaitMode, Wake, WorkId, WorkRequest,
+    DeviceIdentity, DialError, Endpoint, Fabric, GrantError, Link, LinkError, ListError, ListenError,
+    Listener, Nanos, PeerIdentity, PostError, QueuePairConfig, QueuePairId, QueuePairState, Rates,
+    ReceiveTarget, Region, RegionKey, RegisterError, Subscription, ThreadDomain, WaitMode, Wake, WorkId,
+    WorkRequest,
 };
 use std::any::Any;
 use std::fmt::Debug;
@@ -153,14 +154,14 @@ pub trait DomainHooks<D: ThreadDomain>: Send + Debug + 'static {
         inner.post(queue_pair, request)
     }
 
-    /// Wraps [`ThreadDomain::post_linked`].
-    fn post_linked<const N: usize>(
+    /// Wraps [`ThreadDomain::post_list`].
+    fn post_list(
         &mut self,
         inner: &mut D,
         queue_pair: QueuePairId,
-        requests: [WorkRequest<'_, D::Memory>; N],
-    ) -> Result<(), PostError> {
-        inner.post_linked(queue_pair, requests)
+        requests: &mut [Option<WorkRequest<'_, D::Memory>>],
+    ) -> Result<(), ListError> {
+        inner.post_list(queue_pair, requests)
     }
 
     /// Wraps [`ThreadDomain::post_receive`].
@@ -424,12 +425,12 @@ impl<D: ThreadDomain, H: DomainHooks<D>, L: LinkHooks<D::Link>> ThreadDomain for
         self.hooks.post(&mut self.inner, queue_pair, request)
     }
 
-    fn post_linked<const N: usize>(
+    fn post_list(
         &mut self,
         queue_pair: QueuePairId,
-        requests: [WorkRequest<'_, Self::Memory>; N],
-    ) -> Result<(), PostError> {
-        self.hooks.post_linked(&mut self.inner, queue_pair, requests)
+        requests: &mut [Option<WorkRequest<'_, Self::Memory>>],
+    ) -> Result<(), ListError> {
+        self.hooks.post_list(&mut self.inner, queue_pair, requests)
     }
 
     fn post_receive(

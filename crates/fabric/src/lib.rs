@@ -43,8 +43,8 @@ pub use capabilities::{Capabilities, TransportSet};
 pub use chosen::{ChosenTransport, PassedOver};
 pub use completion::{Broke, Completion, CompletionStatus, Opcode};
 pub use error::{
-    AcceptError, CreateError, DialError, GrantError, LinkError, ListenError, PostError, RegisterError,
-    Unavailable,
+    AcceptError, CreateError, DialError, GrantError, LinkError, ListError, ListenError, PostError,
+    RegisterError, Unavailable,
 };
 pub use host::{
     BindError, Clock, Host, Nanos, Parker, RealHost, Signal, Site, Task, Topology, Unparker, Work, nanos,
@@ -59,7 +59,7 @@ pub use shared_values::SharedValues;
 pub use verbs::{Armed, Crowding, Fabric, Link, Listener, PeerIdentity, ThreadDomain, WaitMode, Wake, Waker};
 pub use with_sources::WithSources;
 pub use work::{
-    AddressHandleId, CompletionQueueId, Data, Endpoint, Gather, InlineLine, InlineWrite, Operation,
+    AddressHandleId, CompletionQueueId, Data, Endpoint, Gather, InlineLine, InlineWrite, MAX_LIST, Operation,
     QueuePairConfig, QueuePairId, QueuePairState, ReceiveTarget, RegionKey, RemoteSlice, RnrRetry,
-    SharedReceiveQueueId, Transport, WorkId, WorkRequest,
+    SharedReceiveQueueId, Transport, WorkId, WorkRequest, check_list,
 };

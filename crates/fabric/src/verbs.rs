@@ -11,7 +11,8 @@ use crate::address::Address;
 use crate::capabilities::Capabilities;
 use crate::completion::Completion;
 use crate::error::{
-    AcceptError, CreateError, DialError, GrantError, LinkError, ListenError, PostError, RegisterError,
+    AcceptError, CreateError, DialError, GrantError, LinkError, ListError, ListenError, PostError,
+    RegisterError,
 };
 use crate::host::{Host, Nanos};
 use crate::memory::{Access, Memory};
@@ -19,7 +20,7 @@ use crate::news::Subscription;
 use crate::rates::{DeviceIdentity, Rates};
 use crate::work::{
     AddressHandleId, CompletionQueueId, Endpoint, InlineLine, InlineWrite, QueuePairConfig, QueuePairId,
-    QueuePairState, ReceiveTarget, RegionKey, SharedReceiveQueueId, WorkId, WorkRequest,
+    QueuePairState, ReceiveTarget, RegionKey, SharedReceiveQueueId, WorkId, WorkRequest, check_list,
 };
 use crate::{Buffer, Region};
 use std::any::Any;
@@ -286,22 +287,24 @@ pub trait ThreadDomain: Send + Debug + 'static {
         request: WorkRequest<'_, Self::Memory>,
     ) -> Result<(), PostError>;
 
-    /// Posts several work requests as a linked list with one doorbell (HatRPC section 3.1: chained work
-    /// requests).
+    /// Posts the work requests of a list in order, linked under one doorbell on every fabric that has one (HatRPC
+    /// section 3.1: chained work requests; FLOCK section 6). Passes over empty places. A request that is posted
+    /// leaves its place, as does one that is refused for itself.
     ///
-    /// Returns [`PostError::QueueFull`] if there is no room for all of them; none is then posted. After any
-    /// other error, either the queue pair is unusable, or one request is invalid and those before it were
-    /// posted.
-    fn post_linked<const N: usize>(
+    /// # Errors
+    /// [`ListError::posted`] says how many requests were posted: always the first of the list. A list that is refused
+    /// as a whole ([`PostError::ListTooLong`], no room for all of it, an unusable queue pair) keeps its requests, which
+    /// can be posted later.
+    fn post_list(
         &mut self,
         queue_pair: QueuePairId,
-        requests: [WorkRequest<'_, Self::Memory>; N],
-    ) -> Result<(), PostError> {
-        let ready = self.state(queue_pair) == Some(QueuePairState::Ready);
-        if ready && (self.send_room(queue_pair) as usize) < N {
-            return Err(PostError::QueueFull);
+        requests: &mut [Option<WorkRequest<'_, Self::Memory>>],
+    ) -> Result<(), ListError> {
+        check_list(requests, self.state(queue_pair), || self.send_room(queue_pair))?;
+        for (posted, request) in requests.iter_mut().filter_map(Option::take).enumerate() {
+            self.post(queue_pair, request).map_err(|error| ListError { posted, error })?;
         }
-        requests.into_iter().try_for_each(|request| self.post(queue_pair, request))
+        Ok(())
     }
 
     /// Posts one inline WRITE, with the same effect as [`post`](ThreadDomain::post). This is the most

@@ -2,6 +2,7 @@
 //! stale handle gives an error; it is never used as a pointer.
 
 use crate::arena::Buffer;
+use crate::error::PostError;
 use crate::memory::Memory;
 
 /// Identifies a region to the peer that it was granted to: an rkey on verbs, (slot, generation) of one link
@@ -233,6 +234,34 @@ pub struct WorkRequest<'a, M: Memory> {
     /// Whether success makes a completion. At least one request in `max_send` must be signaled (or a READ or
     /// atomic); otherwise the send queue fills for good, as on real hardware.
     pub signaled: bool,
+}
+
+/// The most places of a list of work requests
+/// ([`ThreadDomain::post_list`](crate::ThreadDomain::post_list)).
+pub const MAX_LIST: usize = 32;
+
+/// Checks whether a list can be posted as a whole to a queue pair in this state, with this room. For back-ends.
+///
+/// # Errors
+/// Those of posting that concern no single request.
+#[inline]
+pub fn check_list<M: Memory>(
+    requests: &[Option<WorkRequest<'_, M>>],
+    state: Option<QueuePairState>,
+    room: impl FnOnce() -> u32,
+) -> Result<(), PostError> {
+    if requests.len() > MAX_LIST {
+        return Err(PostError::ListTooLong { length: requests.len(), limit: MAX_LIST });
+    }
+    match state {
+        None => Err(PostError::NoSuch("queue pair")),
+        Some(QueuePairState::Initialised) => Err(PostError::NotConnected),
+        Some(QueuePairState::Error) => Err(PostError::QueuePairError),
+        Some(QueuePairState::Ready) if (room() as usize) < requests.iter().flatten().count() => {
+            Err(PostError::QueueFull)
+        }
+        Some(QueuePairState::Ready) => Ok(()),
+    }
 }
 
 /// A WRITE of inline data, the most frequent work request.

@@ -34,6 +34,7 @@ pub(crate) mod fetch;
 pub(crate) mod grants;
 pub(crate) mod hybrid;
 pub(crate) mod large;
+pub(crate) mod listed;
 pub(crate) mod lossy_ring;
 pub(crate) mod pieces;
 pub(crate) mod posting;

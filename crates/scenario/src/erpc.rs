@@ -180,38 +180,28 @@ impl Port {
         }
     }
 
-    fn post_list(&mut self, list: &[(AddressHandleId, Header)]) -> Result<(), CourseError> {
-        match list.len() {
-            16 => self.post_some::<16>(list),
-            8..16 => self.post_parts::<8>(list),
-            4..8 => self.post_parts::<4>(list),
-            2..4 => self.post_parts::<2>(list),
-            1 => self.post_some::<1>(list),
-            _ => Ok(()),
+    fn post_list(&mut self, mut list: &[(AddressHandleId, Header)]) -> Result<(), CourseError> {
+        // By powers of two, with a doorbell each: the predictions were made so.
+        while !list.is_empty() {
+            let (now, later) = list.split_at(1 << list.len().ilog2());
+            self.post_linked(now)?;
+            list = later;
         }
+        Ok(())
     }
 
-    /// Posts `N` packets with one doorbell, and the others after them.
-    fn post_parts<const N: usize>(&mut self, list: &[(AddressHandleId, Header)]) -> Result<(), CourseError> {
-        let (now, later) = list.split_at(N);
-        self.post_some::<N>(now)?;
-        self.post_list(later)
-    }
-
-    fn post_some<const N: usize>(&mut self, list: &[(AddressHandleId, Header)]) -> Result<(), CourseError> {
-        let mut requests = Vec::with_capacity(N);
-        for (to, header) in list {
+    /// Posts packets with one doorbell.
+    fn post_linked(&mut self, list: &[(AddressHandleId, Header)]) -> Result<(), CourseError> {
+        let mut requests = [const { None }; AT_ONCE];
+        for ((to, header), place) in list.iter().zip(&mut requests) {
             let mut buffer = self.buffers.reserve(self.bytes).map_err(thread)?;
             header.write(&mut buffer);
             self.end.posted += 1;
             let signaled = self.end.posted.is_multiple_of(SIGNAL_EVERY);
             let operation = Operation::Send { data: Data::Buffer(buffer), immediate: None, to: Some(*to) };
-            requests.push(WorkRequest { id: WorkId(self.end.posted), operation, signaled });
+            *place = Some(WorkRequest { id: WorkId(self.end.posted), operation, signaled });
         }
-        match <[WorkRequest<'_, SimMemory>; N]>::try_from(requests) {
-            Ok(requests) => self.end.domain.post_linked(self.end.pair, requests).map_err(thread),
-            Err(_) => unreachable!("the list has N packets"),
-        }
+        self.end.domain.post_list(self.end.pair, &mut requests[..list.len()]).map_err(thread)
     }
 
     /// Keeps a RECV until a list of them is full, then posts the list.

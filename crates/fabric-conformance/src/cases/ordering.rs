@@ -7,8 +7,8 @@ use crate::failure::{Failure, Verdict};
 use crate::station::{Station, holds, pattern};
 use crate::{expect, expect_eq};
 use dunlin_fabric::{
-    Access, Data, Fabric, Opcode, Operation, PostError, QueuePairConfig, QueuePairId, ReceiveTarget,
-    RegionKey, RemoteSlice, ThreadDomain, WorkId, WorkRequest,
+    Access, Data, Fabric, Opcode, Operation, QueuePairId, ReceiveTarget, RegionKey, RemoteSlice,
+    ThreadDomain, WorkId, WorkRequest,
 };
 
 pub(super) fn add<F: Fabric>(all: &mut Vec<Case<F>>) {
@@ -22,7 +22,6 @@ pub(super) fn add<F: Fabric>(all: &mut Vec<Case<F>>) {
         Case::pair("write_is_there_when_the_send_linked_to_it_arrives", &[RC], |c, r| {
             write_then(c, r, Behind::LinkedSend)
         }),
-        Case::pair("a_list_is_taken_whole_or_not_at_all", &[RC], whole_lists),
         Case::pair("read_sees_the_write_before_it", &[RC], read_after_write),
         Case::pair("sequence_in_one_line", &[RC, Need::Inline, Need::InOrderWrite], one_line),
         Case::pair("tag_of_a_long_write_is_last", &[RC, Need::InOrderWrite], tag_last),
@@ -74,12 +73,10 @@ fn write_then<F: Fabric>(context: &mut Context<F>, role: Role, behind: Behind) -
                 let write = Operation::Write { data, key, offset: 64, immediate: None };
                 let data = Data::Buffer(station.buffer(&round.to_le_bytes())?);
                 let send = Operation::Send { data, immediate: None, to: None };
-                let list = [(write, false), (send, true)].map(|(operation, signaled)| WorkRequest {
-                    id: WorkId(round),
-                    operation,
-                    signaled,
+                let mut list = [(write, false), (send, true)].map(|(operation, signaled)| {
+                    Some(WorkRequest { id: WorkId(round), operation, signaled })
                 });
-                station.domain.post_linked(queue_pair, list)?;
+                station.domain.post_list(queue_pair, &mut list)?;
                 station.sent(round)?;
                 continue;
             }
@@ -109,46 +106,6 @@ fn write_then<F: Fabric>(context: &mut Context<F>, role: Role, behind: Behind) -
             "round {round}: the WRITE has not arrived before"
         );
     }
-    context.meet_at(&mut station)
-}
-
-/// A list without room for its last request leaves no effect of its first.
-fn whole_lists<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
-    const DEPTH: u64 = 8;
-    const BOTH: Access = Access::READ.with(Access::WRITE);
-    let mut station = context.station()?;
-    let config = QueuePairConfig { max_send: DEPTH as u32, ..station.reliable() };
-    let queue_pair = context.connect(&mut station, &config)?;
-    if role == Role::Second {
-        let region = context.region(4096, BOTH)?;
-        context.lend(&region, BOTH)?;
-        return context.meet_at(&mut station);
-    }
-    let key = context.borrow_key()?;
-    let list = |station: &mut Station<F>, values: [u64; 2]| -> Result<Result<(), PostError>, Failure> {
-        let [first, last] = values;
-        let buffers = [station.buffer(&first.to_le_bytes())?, station.buffer(&last.to_le_bytes())?];
-        let requests = buffers.map(|buffer| WorkRequest {
-            id: WorkId(last),
-            operation: Operation::Write { data: Data::Buffer(buffer), key, offset: 64, immediate: None },
-            signaled: false,
-        });
-        Ok(station.domain.post_linked(queue_pair, requests))
-    };
-    let value = |station: &mut Station<F>, id: u64| -> Result<Vec<u8>, Failure> {
-        let into = station.arena.reserve(8)?;
-        let from = RemoteSlice { key, offset: 64, length: 8 };
-        station.post(queue_pair, id, Operation::Read { from, into }, true)?;
-        Ok(station.sent(id)?.buffer.map(|buffer| buffer.to_vec()).unwrap_or_default())
-    };
-    for _ in 1..DEPTH {
-        write(&mut station, queue_pair, key, 64, &1u64.to_le_bytes())?;
-    }
-    expect_eq!(list(&mut station, [9, 9])?, Err(PostError::QueueFull));
-    // The last slot was kept for these.
-    expect_eq!(value(&mut station, 1)?, 1u64.to_le_bytes());
-    expect_eq!(list(&mut station, [2, 3])?, Ok(()));
-    expect_eq!(value(&mut station, 2)?, 3u64.to_le_bytes());
     context.meet_at(&mut station)
 }
 

@@ -94,6 +94,39 @@ fn counts_what_went_through() {
     assert!(counts.to_string().contains("posted_fetch_add"));
 }
 
+/// A list rings once, for the requests before the first that is refused.
+#[test]
+fn counts_a_list_as_one_doorbell() {
+    let below = Reference::new();
+    let fabric = Count::new(below.clone());
+    let (mut first, second) = ends(&fabric, &below, RC);
+    let region = Region::new(below.register(64, Access::WRITE).unwrap());
+    let key = second.link.grant(region.memory(), Access::WRITE).unwrap();
+    let too_long = vec![0; below.capabilities().max_inline as usize + 1];
+    let (good, bad): (&[&[u8]], &[&[u8]]) = (&[&[1; 8]], &[&too_long]);
+    for (length, refused_at) in [(1, None), (2, None), (4, None), (4, Some(2)), (4, Some(0))] {
+        let before = fabric.counts();
+        let mut list: Vec<_> = (0..length)
+            .map(|place| {
+                let data = Data::Inline(if refused_at == Some(place) { bad } else { good });
+                let operation = Operation::Write { data, key, offset: 0, immediate: None };
+                Some(WorkRequest { id: WorkId(place), operation, signaled: true })
+            })
+            .collect();
+        let result = first.domain.post_list(first.pair, &mut list);
+        let posted = refused_at.unwrap_or(length);
+        assert_eq!(result.map_err(|error| error.posted as u64).err(), refused_at);
+        let counts = fabric.counts() - before;
+        assert_eq!(
+            (counts.posted_write, counts.doorbells),
+            (posted, posted.min(1)),
+            "{length} {refused_at:?}"
+        );
+        assert_eq!(counts.refused, length - posted);
+        assert_eq!(first.poll().len() as u64, posted);
+    }
+}
+
 #[derive(Clone, Default)]
 struct Lines(Arc<Mutex<Vec<String>>>);
 

@@ -47,6 +47,10 @@ enum Wrong {
     LinkIsSilent,
     DialLies,
     RegistersDirtyMemory,
+    TurnsListsRound,
+    ForgetsEndsOfLists,
+    PostsPartsOfLists,
+    GoesOnBehindRefusals,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -277,6 +281,36 @@ impl DomainHooks<ReferenceDomain> for WrongDomain {
         }
     }
 
+    fn post_list(
+        &mut self,
+        inner: &mut ReferenceDomain,
+        queue_pair: QueuePairId,
+        requests: &mut [Option<WorkRequest<'_, HeapMemory>>],
+    ) -> Result<(), ListError> {
+        match (self.wrong, requests) {
+            (Wrong::TurnsListsRound, requests) => {
+                requests.reverse();
+                inner.post_list(queue_pair, requests)
+            }
+            (Wrong::ForgetsEndsOfLists, [first @ .., last]) if !first.is_empty() => {
+                *last = None;
+                inner.post_list(queue_pair, first)
+            }
+            (Wrong::PostsPartsOfLists, requests) => {
+                for (posted, request) in requests.iter_mut().filter_map(Option::take).enumerate() {
+                    inner.post(queue_pair, request).map_err(|error| ListError { posted, error })?;
+                }
+                Ok(())
+            }
+            (Wrong::GoesOnBehindRefusals, requests) => {
+                let result = inner.post_list(queue_pair, requests);
+                let _ = inner.post_list(queue_pair, requests);
+                result
+            }
+            (_, requests) => inner.post_list(queue_pair, requests),
+        }
+    }
+
     fn poll(
         &mut self,
         inner: &mut ReferenceDomain,
@@ -367,6 +401,13 @@ const MUTANTS: &[(Wrong, &[&str])] = &[
     (Wrong::LinkIsSilent, &["link_signal_is_raised_by_a_message", "peer_dies_quiet"]),
     (Wrong::DialLies, &["dial_to_nobody"]),
     (Wrong::RegistersDirtyMemory, &["registered_memory_is_zeroed"]),
+    (Wrong::TurnsListsRound, &["sends_of_a_list_arrive_in_order", "operations_of_a_list_run_in_order"]),
+    (Wrong::ForgetsEndsOfLists, &["lists_of_several_lengths"]),
+    (
+        Wrong::PostsPartsOfLists,
+        &["a_list_is_taken_whole_or_not_at_all", "a_list_that_cannot_be_posted_keeps_its_requests"],
+    ),
+    (Wrong::GoesOnBehindRefusals, &["a_list_stops_at_the_request_that_is_refused"]),
 ];
 
 /// Runs the named cases on one mutant; returns those that failed.
@@ -437,8 +478,8 @@ fn capabilities_decide_what_applies() {
     assert!(skipped.contains(&("uc_write", "transports: UC")), "{skipped:?}");
     assert!(skipped.contains(&("ud_to_several_peers", "transports: UD")), "{skipped:?}");
     assert!(skipped.contains(&("shared_receive_queue", "shared_receive_queue")), "{skipped:?}");
-    // 11 with atomics, 7 with UC, 6 with UD, 4 with shared receive queues, 2 with WRITEs that end a sleep.
-    assert_eq!((skipped.len(), report.passed().len()), (30, report.rows.len() - 30), "{skipped:#?}");
+    // 12 with atomics, 7 with UC, 6 with UD, 4 with shared receive queues, 2 with WRITEs that end a sleep.
+    assert_eq!((skipped.len(), report.passed().len()), (31, report.rows.len() - 31), "{skipped:#?}");
 }
 
 #[test]

@@ -12,9 +12,9 @@
 use super::{DomainHooks, Hooks, Interposed, LinkHooks};
 use crate::{
     Access, Address, Armed, Buffer, Completion, CompletionQueueId, CompletionStatus, CreateError, Data,
-    DialError, Fabric, Link, LinkError, Memory, Nanos, Opcode, Operation, PostError, QueuePairConfig,
-    QueuePairId, QueuePairState, ReceiveTarget, RegionKey, RegisterError, ThreadDomain, Transport, Wake,
-    WorkId, WorkRequest,
+    DialError, Fabric, Link, LinkError, ListError, Memory, Nanos, Opcode, Operation, PostError,
+    QueuePairConfig, QueuePairId, QueuePairState, ReceiveTarget, RegionKey, RegisterError, ThreadDomain,
+    Transport, Wake, WorkId, WorkRequest, check_list,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -608,17 +608,18 @@ impl<D: ThreadDomain> DomainHooks<D> for FaultDomain<D::Memory> {
     }
 
     /// Faults hit the requests of a list one by one, except a refusal, which concerns the whole list.
-    fn post_linked<const N: usize>(
+    fn post_list(
         &mut self,
         inner: &mut D,
         id: QueuePairId,
-        requests: [WorkRequest<'_, D::Memory>; N],
-    ) -> Result<(), PostError> {
+        requests: &mut [Option<WorkRequest<'_, D::Memory>>],
+    ) -> Result<(), ListError> {
         self.refuse(inner, id)?;
-        if self.state(inner, id) == Some(QueuePairState::Ready) && (inner.send_room(id) as usize) < N {
-            return Err(PostError::QueueFull);
+        check_list(requests, self.state(inner, id), || inner.send_room(id))?;
+        for (posted, request) in requests.iter_mut().filter_map(Option::take).enumerate() {
+            self.post_one(inner, id, request).map_err(|error| ListError { posted, error })?;
         }
-        requests.into_iter().try_for_each(|request| self.post_one(inner, id, request))
+        Ok(())
     }
 
     fn post_receive(

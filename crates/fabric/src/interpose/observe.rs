@@ -4,9 +4,9 @@
 use super::{DomainHooks, Hooks, LinkHooks};
 use crate::{
     Access, Address, Armed, Buffer, Completion, CompletionQueueId, CompletionStatus, CreateError, Data,
-    DialError, Endpoint, Fabric, GrantError, Link, LinkError, ListenError, Memory, Nanos, Opcode, Operation,
-    PostError, QueuePairConfig, QueuePairId, ReceiveTarget, RegionKey, RegisterError, ThreadDomain,
-    Transport, WaitMode, Wake, WorkId, WorkRequest,
+    DialError, Endpoint, Fabric, GrantError, Link, LinkError, ListError, ListenError, MAX_LIST, Memory,
+    Nanos, Opcode, Operation, PostError, QueuePairConfig, QueuePairId, ReceiveTarget, RegionKey,
+    RegisterError, ThreadDomain, Transport, WaitMode, Wake, WorkId, WorkRequest,
 };
 use std::error::Error;
 use std::fmt::Debug;
@@ -257,17 +257,22 @@ impl<D: ThreadDomain, O: Observer> DomainHooks<D> for Observing<O> {
         result
     }
 
-    fn post_linked<const N: usize>(
+    fn post_list(
         &mut self,
         inner: &mut D,
         queue_pair: QueuePairId,
-        requests: [WorkRequest<'_, D::Memory>; N],
-    ) -> Result<(), PostError> {
-        let described = requests.each_ref().map(|request| describe(queue_pair, request));
-        let result = inner.post_linked(queue_pair, requests);
-        for (place, posted) in described.into_iter().enumerate() {
+        requests: &mut [Option<WorkRequest<'_, D::Memory>>],
+    ) -> Result<(), ListError> {
+        let mut described = [None; MAX_LIST];
+        for (place, request) in described.iter_mut().zip(requests.iter().flatten()) {
+            *place = Some(describe(queue_pair, request));
+        }
+        let result = inner.post_list(queue_pair, requests);
+        let reached = result.map_or_else(|error| error.posted, |()| MAX_LIST);
+        for (place, posted) in described.into_iter().flatten().enumerate() {
             let posted = Posted { rings: place == 0, ..posted };
-            self.0.see(&Event::Post { posted, failed: failed(&result) });
+            let failed = if place < reached { None } else { failed(&result) };
+            self.0.see(&Event::Post { posted, failed });
         }
         result
     }

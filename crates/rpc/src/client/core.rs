@@ -361,6 +361,11 @@ impl<F: Fabric> Core<F> {
         self.with_lane(index, |fabric, domain, lane| lane.flush(fabric, domain).map(|()| 0)).map(|_| ())
     }
 
+    /// Sends what a leader's round has left open on a lane.
+    pub(crate) fn send_open(&mut self, index: u16) -> Result<(), SubmitError> {
+        self.with_lane(index, |fabric, domain, lane| lane.send_open(fabric, domain).map(|()| 0)).map(|_| ())
+    }
+
     /// Sends the open batches of all lanes, as far as there is room, because the caller waits. Skips lanes
     /// that batch by themselves and have other answers to wait for. Returns whether a batch found no room.
     #[inline]

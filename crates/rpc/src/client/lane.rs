@@ -468,11 +468,11 @@ impl<F: Fabric> ClientLane<F> {
         Ok(())
     }
 
-    /// Sends the open batch, if there is one.
+    /// Sends the open batch and what waits for it.
     #[inline]
     pub(crate) fn flush(&mut self, fabric: &F, domain: &mut F::Domain) -> Result<(), SubmitError> {
         if self.batch.is_empty() {
-            return Ok(());
+            return Ok(self.tx.post_listed(domain)?);
         }
         let tags = self.tx.begin(fabric, domain, self.batch.total() as usize)?;
         let (flags, head) = match &self.hybrid {
@@ -616,13 +616,13 @@ impl<F: Fabric> ClientLane<F> {
         Ok(Some(cost))
     }
 
-    /// Returns whether the open batch is sent because the caller waits. A lane that batches by itself keeps
+    /// Returns whether the open batch, or what waits for it, is sent because the caller waits. A lane that batches by itself keeps
     /// it while earlier calls are in flight; otherwise a caller that waits after every answer would send each
     /// call alone.
     #[inline]
     pub(crate) fn goes_out_when_waiting(&self) -> bool {
         let open = self.batch.count() as usize;
-        open > 0 && (self.batching.is_none() || self.slots.in_flight() <= open)
+        open > 0 && (self.batching.is_none() || self.slots.in_flight() <= open) || self.tx.has_listed()
     }
 
     /// Returns the time at which the open batch exceeds its timeout, if the lane batches by itself.

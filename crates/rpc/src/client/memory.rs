@@ -7,7 +7,8 @@
 use super::lane::{ClientLane, SubmitError};
 use super::slots::NO_MESSAGE;
 use crate::error::{CallError, Cause, MemoryError};
-use crate::path::route;
+use crate::path::listed::MAX_KEPT;
+use crate::path::{TxError, route};
 use dunlin_fabric::{
     Access, Completion, Data, Fabric, Nanos, Opcode, Operation, PostError, RegionKey, RemoteSlice,
     ThreadDomain, WorkRequest,
@@ -201,8 +202,9 @@ pub(crate) const fn is_memory(function: u16) -> bool {
 }
 
 impl<F: Fabric> ClientLane<F> {
-    /// Posts an operation on the server's memory under a call id. Its result is the bytes that were READ, the old
-    /// value of an atomic, or nothing.
+    /// Posts an operation on the server's memory under a call id, at once if it is `alone`. Otherwise it leaves with
+    /// the next request of the lane, under one doorbell with it, or by [`send_open`](ClientLane::send_open). Its result
+    /// is the bytes that were READ, the old value of an atomic, or nothing.
     pub(crate) fn post_memory(
         &mut self,
         fabric: &F,
@@ -210,6 +212,7 @@ impl<F: Fabric> ClientLane<F> {
         operation: MemoryOperation<'_>,
         key: RegionKey,
         timeout: Nanos,
+        alone: bool,
     ) -> Result<u32, SubmitError> {
         if self.draining {
             return self.check_call(0).map(|()| 0);
@@ -217,6 +220,10 @@ impl<F: Fabric> ClientLane<F> {
         let Some(call) = self.slots.next_call() else {
             return Err(SubmitError::Call(CallError::NotExecuted(Cause::WindowFull)));
         };
+        // Where this processor copies the bytes itself, there is no doorbell to share.
+        let linked = !alone && !fabric.capabilities().initiator_copies;
+        let max_inline = fabric.capabilities().max_inline as usize;
+        let max_inline = if linked { max_inline.min(MAX_KEPT) } else { max_inline };
         let mut buffer =
             |length: usize| self.imports.reserve(fabric, length).map_err(|_| Self::out_of_memory());
         let parts;
@@ -224,9 +231,7 @@ impl<F: Fabric> ClientLane<F> {
             MemoryOperation::Read { offset, length } => {
                 Operation::Read { from: RemoteSlice { key, offset, length }, into: buffer(length as usize)? }
             }
-            MemoryOperation::Write { offset, data }
-                if data.len() <= fabric.capabilities().max_inline as usize =>
-            {
+            MemoryOperation::Write { offset, data } if data.len() <= max_inline => {
                 parts = [data];
                 Operation::Write { data: Data::Inline(&parts), key, offset, immediate: None }
             }
@@ -241,7 +246,16 @@ impl<F: Fabric> ClientLane<F> {
             }
         };
         let request = WorkRequest { id: route::memory(self.index, call), operation, signaled: true };
-        match domain.post(self.queue_pair, request) {
+        let posted = if linked {
+            self.tx.list(domain, request).map_err(|error| match error {
+                TxError::Full => PostError::QueueFull,
+                TxError::Broken => PostError::QueuePairError,
+            })
+        } else {
+            self.tx.post_listed(domain)?;
+            domain.post(self.queue_pair, request)
+        };
+        match posted {
             Ok(()) => {}
             Err(PostError::QueueFull) => return Err(SubmitError::Full),
             Err(PostError::QueuePairError) => return Err(SubmitError::Broken),
@@ -253,6 +267,20 @@ impl<F: Fabric> ClientLane<F> {
         self.slots.take(call, timeout, NO_MESSAGE);
         self.memory += 1;
         Ok(call)
+    }
+
+    /// Returns whether something waits for [`send_open`](ClientLane::send_open).
+    pub(super) fn has_open(&self) -> bool {
+        self.tx.has_listed() || self.batching.is_none() && !self.batch.is_empty()
+    }
+
+    /// Sends what waits for the end of a leader's round, with one doorbell: the operations on memory, and the open batch
+    /// unless the lane batches by itself.
+    pub(super) fn send_open(&mut self, fabric: &F, domain: &mut F::Domain) -> Result<(), SubmitError> {
+        match self.batching {
+            None => self.flush(fabric, domain),
+            Some(_) => Ok(self.tx.post_listed(domain)?),
+        }
     }
 
     /// Ends an operation that has completed.

@@ -4,6 +4,7 @@ use super::staging::{self, Staging};
 use super::{HEAD_IMMEDIATE, MAX_MESSAGE, Violation};
 use crate::mailbox::{Place, RingWriter};
 use crate::path::datagram::Outlet;
+use crate::path::listed::Listed;
 use crate::path::lossy_ring::LossyRing;
 use crate::path::staged::Staged;
 use crate::path::{fetch, route};
@@ -79,6 +80,7 @@ const fn tell<M: Memory>() -> Operation<'static, M> {
     Operation::Send { data: Data::Inline(&[]), immediate: None, to: None }
 }
 
+mod behind;
 mod leased;
 
 /// The sending end. Fields that every message touches come first; they take at most two cache lines.
@@ -106,11 +108,22 @@ pub(crate) struct Tx<F: Fabric> {
     head_at: u8,
     /// The queue pair for head reports, which must not be lost.
     reports: QueuePairId,
+    /// The number of requests that wait for the next one.
+    listed: u32,
     max_inline: usize,
-    /// For messages over `max_inline`, which must lie in registered memory.
-    staging: Staging<F>,
+    /// What few ends need, so that it takes little space in every lane.
+    rare: Option<Box<Rare<F>>>,
     /// The local inbound region, whose control word the peer sets to the head it has reached.
     control: Region<F::Memory>,
+}
+
+/// The part of a sending end that few messages need.
+#[derive(Debug)]
+struct Rare<F: Fabric> {
+    /// For messages over `max_inline`, which must lie in registered memory.
+    staging: Staging<F>,
+    /// Requests that leave before the next one of this end, under one doorbell with it.
+    list: Listed<F::Memory>,
 }
 
 /// The parts of a sending end.
@@ -146,10 +159,11 @@ impl<F: Fabric> Tx<F> {
             // in use.
             signal_every: (parts.max_send / 4).clamp(1, staging::AT_ONCE),
             max_inline: parts.max_inline,
-            staging: Staging::new(),
+            rare: None,
             control: parts.control,
             head_at: parts.head_at,
             peer_sleeps: parts.peer_sleeps,
+            listed: 0,
         }
     }
 
@@ -234,6 +248,7 @@ impl<F: Fabric> Tx<F> {
         }
         if let TxHalf::Write { key, base, notice: Notice::Polled } = &self.half
             && self.unsignaled + 1 < self.signal_every
+            && self.listed == 0
             && LINE <= self.max_inline
             && let Some((at, ahead)) = self.ring.place_line(LINES_AHEAD)
         {
@@ -400,6 +415,9 @@ impl<F: Fabric> Tx<F> {
         at: usize,
         notify: bool,
     ) -> Result<(), TxError> {
+        if self.listed > 0 {
+            return self.put_behind_listed(fabric, domain, parts, total, at, notify);
+        }
         match &self.half {
             TxHalf::Write { key, base, notice: notice @ (Notice::Polled | Notice::Immediate) }
                 if total <= self.max_inline =>
@@ -588,12 +606,12 @@ impl<F: Fabric> Tx<F> {
         fabric.host().charge(Work::PostWork, 2);
         let signaled = self.unsignaled + 2 >= self.signal_every;
         let id = route::outgoing(self.lane);
-        let list = [
-            WorkRequest { id, operation: write, signaled: false },
-            WorkRequest { id, operation: tell(), signaled },
+        let mut list = [
+            Some(WorkRequest { id, operation: write, signaled: false }),
+            Some(WorkRequest { id, operation: tell(), signaled }),
         ];
-        let posted = domain.post_linked(self.queue_pair, list);
-        self.posted(posted, signaled)?;
+        let posted = domain.post_list(self.queue_pair, &mut list);
+        self.posted(posted.map_err(|refused| refused.error), signaled)?;
         // `posted` counted one request; the list has two.
         self.unsignaled += u32::from(!signaled);
         Ok(())
@@ -608,6 +626,7 @@ impl<F: Fabric> Tx<F> {
         payload: &mut Option<Buffer<F::Memory>>,
         to: &Descriptor,
     ) -> Result<(), TxError> {
+        self.post_listed(domain)?;
         if domain.send_room(self.queue_pair) == 0 {
             return Err(TxError::Full);
         }
@@ -621,6 +640,10 @@ impl<F: Fabric> Tx<F> {
         self.posted(posted, true).map_err(|_| TxError::Broken)
     }
 
+    fn rare(&mut self) -> &mut Rare<F> {
+        self.rare.get_or_insert_with(|| Box::new(Rare { staging: Staging::new(), list: Listed::new() }))
+    }
+
     fn data<'a>(
         &mut self,
         fabric: &F,
@@ -630,7 +653,7 @@ impl<F: Fabric> Tx<F> {
         if total <= self.max_inline {
             return Ok(Data::Inline(parts));
         }
-        let mut buffer = self.staging.reserve(fabric, total)?;
+        let mut buffer = self.rare().staging.reserve(fabric, total)?;
         let mut at = 0;
         for part in parts {
             buffer[at..at + part.len()].copy_from_slice(part);
@@ -693,6 +716,7 @@ impl<F: Fabric> Tx<F> {
         word: u64,
         immediate: Option<u32>,
     ) -> Result<(), TxError> {
+        self.post_listed(domain)?;
         let (word, offset) = (word.to_le_bytes(), at as u64);
         // Where messages are two requests each, the next message's SEND is signaled instead, if one follows
         // soon.

@@ -426,6 +426,9 @@ impl<F: Fabric> Policy<F> for Combined {
 }
 
 #[cfg(test)]
+mod meeting;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

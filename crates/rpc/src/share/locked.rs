@@ -105,7 +105,7 @@ impl<F: Fabric> Policy<F> for Locked {
         let submit = |client: &mut crate::client::synchronous::Client<F>, time: Time| match is_memory(
             entry.function,
         ) {
-            true => client.submit_memory((entry.worker, entry.function.into()), entry.payload, time),
+            true => client.submit_memory((entry.worker, entry.function.into()), entry.payload, time, true),
             false => client.try_submit(to, entry.payload, time),
         };
         let id = match submit(client, entry.time) {

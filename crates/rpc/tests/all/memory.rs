@@ -5,7 +5,7 @@
 use crate::common::raw::{greet, receive, send};
 use crate::common::*;
 use dunlin_fabric::{Access, Address, Fabric, Host, Link, Region, Scheme};
-use dunlin_fabric_sim::{Settings, Sim};
+use dunlin_fabric_sim::{Faults, Settings, Sim};
 use dunlin_rpc::*;
 use dunlin_wire::handshake::{Attach, Grant, Record};
 use std::time::Duration;
@@ -190,6 +190,37 @@ fn regions_outlive_a_connection() {
             server.shutdown(Duration::from_secs(1));
         }
     });
+}
+
+/// Posts are refused, also of whole lists of operations: they wait, and nothing is lost or done twice.
+#[test]
+fn refused_lists_are_posted_later() {
+    for (seed, name) in ["Direct-WriteIMM", "Server-reply", "Eager-SendRecv"].into_iter().enumerate() {
+        let plan = Plan {
+            sharing: Sharing::Combined,
+            ..Protocol::by_name(name).unwrap().plan(CompletionMode::Busy)
+        };
+        let faults = Faults { refusal: 3, ..Faults::default() };
+        let settings = Settings { preemption: 2, faults, ..Settings::default() };
+        Sim::run_with(settings, seed as u64, move |fabric| {
+            let address = Address::new(Scheme::Sim, "memory").unwrap();
+            let (server, memory) = serve(&fabric, &address);
+            let config = ClientConfig { max_queue_pairs: 1, ..with_plan(plan) };
+            let first = Client::connect(&fabric, &address, config).unwrap();
+            let tasks: Vec<_> = (0..6)
+                .map(|thread| {
+                    let mut client = first.another().unwrap();
+                    let body = move || use_memory(&mut client, thread, 12);
+                    fabric.host().spawn(&format!("thread-{thread}"), Box::new(body)).unwrap()
+                })
+                .collect();
+            tasks.into_iter().for_each(dunlin_fabric::Task::join);
+            assert_eq!(memory.load(0), 6 * 12);
+            drop(first);
+            server.shutdown(Duration::from_secs(1));
+        })
+        .unwrap();
+    }
 }
 
 /// A client that goes away with operations under way leaves nothing, and its seat is given out again.

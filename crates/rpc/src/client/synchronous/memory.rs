@@ -69,13 +69,15 @@ impl<F: Fabric> Client<F> {
         Ok(attached)
     }
 
-    /// Posts an operation, encoded as function and payload, on a lane to a worker. Does not wait for room. Blocks only
-    /// to attach the region again after the connection was lost.
+    /// Posts an operation, encoded as function and payload, on a lane to a worker: at once if it is `alone`, else with
+    /// those of other threads by [`send_batches`](Client::send_batches). Does not wait for room. Blocks only to attach
+    /// the region again after the connection was lost.
     pub(crate) fn submit_memory(
         &mut self,
         (worker, ends): (usize, CallEnds),
         payload: &[u8],
         time: Time,
+        alone: bool,
     ) -> Result<CallId, SubmitError> {
         let refuse = |cause| SubmitError::Call(CallError::NotExecuted(cause));
         let Some((region, operation)) = MemoryOperation::decode(ends.function, payload) else {
@@ -92,7 +94,7 @@ impl<F: Fabric> Client<F> {
             return Err(refuse(Cause::TooLarge { length: end, limit }));
         }
         self.core.with_lane(lane, |fabric, domain, lane| {
-            lane.post_memory(fabric, domain, operation, attached.key, time.nanos)
+            lane.post_memory(fabric, domain, operation, attached.key, time.nanos, alone)
         })
     }
 
@@ -104,7 +106,7 @@ impl<F: Fabric> Client<F> {
         time: Time,
     ) -> Result<CallId, CallError> {
         self.submit_waiting((0, u16::MAX), time, |client, time| {
-            client.submit_memory((0, CallEnds::from(function)), payload, time)
+            client.submit_memory((0, CallEnds::from(function)), payload, time, true)
         })
     }
 }

@@ -53,7 +53,7 @@ impl<F: Fabric> Client<F> {
         alone: bool,
     ) -> Result<CallId, SubmitError> {
         if is_memory(ends.function) {
-            return self.submit_memory((worker, ends), payload, time);
+            return self.submit_memory((worker, ends), payload, time, alone);
         }
         let Some(lane) = self.lanes.of(worker, ends.function) else { return Err(SubmitError::Broken) };
         self.core.with_lane(lane, |fabric, domain, lane| {
@@ -70,12 +70,13 @@ impl<F: Fabric> Client<F> {
         })
     }
 
-    /// Sends the open batches of all lanes that do not batch by themselves. Those without room stay open.
+    /// Sends the operations on memory that wait, and the open batches of all lanes that do not batch by themselves,
+    /// each lane's with one doorbell. Those without room stay.
     pub(crate) fn send_batches(&mut self) {
         for at in 0..self.lanes.all().len() {
             let index = self.lanes.all()[at];
-            if self.core.lane(index).is_some_and(|lane| lane.batching.is_none() && !lane.batch.is_empty()) {
-                self.held_back |= matches!(self.core.flush(index), Err(SubmitError::Full));
+            if self.core.lane(index).is_some_and(|lane| lane.has_open()) {
+                self.held_back |= matches!(self.core.send_open(index), Err(SubmitError::Full));
             }
         }
     }
