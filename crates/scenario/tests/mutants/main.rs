@@ -53,7 +53,7 @@ fn plant() -> PathBuf {
         fs::remove_dir_all(&staging).expect("the last staging goes");
     }
     // The whole workspace, or cargo would miss members.
-    for folder in ["crates", "examples"] {
+    for folder in ["apps", "crates", "examples"] {
         copy(&root.join(folder), &staging.join(folder));
     }
     for file in ["Cargo.toml", "Cargo.lock"] {
