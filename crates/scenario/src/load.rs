@@ -610,8 +610,7 @@ impl Load {
         let defaults = ServerConfig::default();
         let server_config = ServerConfig {
             workers: self.workers,
-            // The load says how many queue pairs there are. The server's limit counts one to each worker for each
-            // connection, and these have one to one worker.
+            // The load says how many queue pairs there are.
             max_active_queue_pairs: match self.queue_pairs {
                 1 => defaults.max_active_queue_pairs,
                 _ => u32::MAX,

@@ -518,18 +518,17 @@ impl<F: Fabric> Control<F> {
                 return Err((RefusalCode::ILLEGAL_PLAN, text.to_owned()));
             }
         };
-        let queue_pair = match session.queue_pair.upgrade() {
-            Some(queue_pair) => queue_pair,
-            None => {
-                let opened = self.shared.activity.open(session.client);
-                if !opened.is_active() {
-                    let text = "the client has as many queue pairs as it may use now";
-                    return Err((RefusalCode::QUEUE_PAIRS, text.to_owned()));
-                }
-                session.queue_pair = Arc::downgrade(&opened);
-                opened
-            }
+        let activity = &self.shared.activity;
+        let queue_pair = if session.queue_pair.strong_count() > 0 {
+            activity.widen(session.client, &session.queue_pair)
+        } else {
+            Some(activity.open(session.client)).filter(|opened| opened.is_active())
         };
+        let Some(queue_pair) = queue_pair else {
+            let text = "the client has as many queue pairs as it may use now";
+            return Err((RefusalCode::QUEUE_PAIRS, text.to_owned()));
+        };
+        session.queue_pair = Arc::downgrade(&queue_pair);
         Ok(Some(Box::new(LaneCredits::new(renewal, queue_pair))))
     }
 }

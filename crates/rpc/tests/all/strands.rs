@@ -65,10 +65,20 @@ fn call_until<F: Fabric>(client: &mut Client<F>, thread: u64, window: usize, ove
 #[test]
 fn each_thread_has_a_queue_pair_as_long_as_the_server_grants_them() {
     bounded(|| {
-        for (limit, workers, expected) in [(256, 1, 5), (3, 1, 3), (6, 2, 3), (1, 2, 1)] {
+        let cases = [
+            (256, 1, None, 5),
+            (3, 1, None, 3),
+            (6, 2, None, 3),
+            (1, 2, None, 1),
+            // Clients of one worker have one queue pair a thread, whatever the number of workers.
+            (4, 4, Some(3), 4),
+            (3, 2, Some(1), 3),
+        ];
+        for (limit, workers, worker, expected) in cases {
             let (fabric, address) = (fabric(), unique("strands"));
             let server = serve(&fabric, &address, limited(limit, workers));
-            let first = Client::connect(&fabric, &address, with_plan(combined())).unwrap();
+            let config = ClientConfig { worker, ..with_plan(combined()) };
+            let first = Client::connect(&fabric, &address, config).unwrap();
             let mut others: Vec<_> = (0..4).map(|_| first.another().unwrap()).collect();
             until("refused connections are closed", || server.clients().len() <= expected);
             assert_eq!(server.clients().len(), expected, "{limit} {workers}");
