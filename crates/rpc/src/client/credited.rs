@@ -70,6 +70,12 @@ impl<F: Fabric> ClientLane<F> {
         self.credits.as_ref().is_some_and(|credits| !credits.is_active())
     }
 
+    /// Returns whether the server has to send word about credits, which may come after all answers.
+    #[inline]
+    pub(super) fn awaits_word(&self) -> bool {
+        self.is_combined && self.credits.as_ref().is_some_and(|credits| credits.awaits_word())
+    }
+
     /// Takes the server's answer to a request for credits.
     pub(super) fn on_credits(&mut self, header: &Header) {
         let Some(credits) = &mut self.credits else { return };
