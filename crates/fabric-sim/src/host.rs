@@ -67,7 +67,8 @@ impl SimHost {
     #[cold]
     #[inline(never)]
     fn lose_core<'a>(&'a self, mut state: Guard<'a>, site: Site) {
-        if let Some((_, _, time)) = state.stall_next.take_if(|next| (next.0, next.1) == (self.process, site)) {
+        if let Some((_, _, time)) = state.stall_next.take_if(|next| (next.0, next.1) == (self.process, site))
+        {
             let at = state.now() + time;
             state = self.shared.give_way(state, at);
         }

@@ -80,7 +80,8 @@ pub use settings::{
 pub use dunlin_rnic_model::Counters as NicCounters;
 
 use dunlin_fabric::{
-    Access, Address, Capabilities, CreateError, DialError, Fabric, ListenError, Nanos, Rates, RegisterError, Site,
+    Access, Address, Capabilities, CreateError, DialError, Fabric, ListenError, Nanos, Rates, RegisterError,
+    Site,
 };
 use machine::Process;
 use shared::Shared;

@@ -496,7 +496,11 @@ mod tests {
             if let Some(degree) = self.apart {
                 let mut world = self.clone();
                 world.apart = None;
-                assert_eq!(world.server.ask(degree as u8), Ok(()), "a client that keeps the rules asks too often");
+                assert_eq!(
+                    world.server.ask(degree as u8),
+                    Ok(()),
+                    "a client that keeps the rules asks too often"
+                );
                 world.look();
                 next.push(world);
             }
@@ -591,7 +595,11 @@ mod tests {
                 }
             }
             assert!(seen.len() > usize::from(renewal) && declined > 0, "{} states", seen.len());
-            assert_eq!((early > 0, late > 0), (is_apart, is_apart), "requests before and after their message");
+            assert_eq!(
+                (early > 0, late > 0),
+                (is_apart, is_apart),
+                "requests before and after their message"
+            );
         }
     }
 

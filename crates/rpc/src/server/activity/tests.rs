@@ -86,9 +86,11 @@ fn queue_pairs_are_counted_by_workers() {
     let second = [strand(2, 4), strand(2, 4), strand(2, 4)];
     assert_eq!(second.iter().map(|strand| strand[0].is_active()).collect::<Vec<_>>(), [true, true, false]);
     activity.look(0);
-    assert!([&all[..], &second].iter().all(|strands| {
-        strands.iter().filter(|strand| strand[0].is_active()).count() == 1
-    }));
+    assert!(
+        [&all[..], &second]
+            .iter()
+            .all(|strands| { strands.iter().filter(|strand| strand[0].is_active()).count() == 1 })
+    );
     // A strand cannot be made wider than the others once nothing is left.
     drop((all, second));
     let full: Vec<_> = (0..8).map(|_| strand(3, 1)).collect();
