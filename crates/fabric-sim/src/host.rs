@@ -63,10 +63,15 @@ impl SimHost {
         drop(self.shared.enter(time * slowness));
     }
 
-    /// Takes the core from the running task at random, for a pre-emption or a stall.
+    /// Takes the core from the running task: because the run says so here, or at random for a pre-emption or a stall.
     #[cold]
     #[inline(never)]
-    fn lose_core<'a>(&'a self, mut state: Guard<'a>) {
+    fn lose_core<'a>(&'a self, mut state: Guard<'a>, site: Site) {
+        if let Some((_, _, time)) = state.stall_next.take_if(|next| (next.0, next.1) == (self.process, site))
+        {
+            let at = state.now() + time;
+            state = self.shared.give_way(state, at);
+        }
         let (preemption, stall, stall_by) =
             (state.settings.preemption, state.settings.faults.stall, state.settings.faults.stall_by);
         if preemption != 0 && state.chance.one_in(preemption) {
@@ -100,10 +105,10 @@ impl Host for SimHost {
         state.charge(price);
     }
 
-    fn checkpoint(&self, _site: Site) {
+    fn checkpoint(&self, site: Site) {
         let state = self.shared.enter(0);
-        if state.settings.preemption != 0 || state.settings.faults.stall != 0 {
-            self.lose_core(state);
+        if state.settings.preemption != 0 || state.settings.faults.stall != 0 || state.stall_next.is_some() {
+            self.lose_core(state, site);
         }
     }
 

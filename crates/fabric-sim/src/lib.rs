@@ -81,6 +81,7 @@ pub use dunlin_rnic_model::Counters as NicCounters;
 
 use dunlin_fabric::{
     Access, Address, Capabilities, CreateError, DialError, Fabric, ListenError, Nanos, Rates, RegisterError,
+    Site,
 };
 use machine::Process;
 use shared::Shared;
@@ -175,6 +176,12 @@ impl Sim {
         let mut state = self.host.shared.lock();
         state.machines[machine].slowness = thousandths.max(1);
         state.has_slow_machines = state.machines.iter().any(|machine| machine.slowness != 1000);
+    }
+
+    /// Takes the core for `time` from the next task of this process that passes a checkpoint of this kind, once. The
+    /// task has then lost it as to a thread of another program: whatever it holds, it holds on to.
+    pub fn stall_next(&self, site: Site, time: Nanos) {
+        self.host.shared.lock().stall_next = Some((self.host.process, site, time));
     }
 
     /// Returns the run's own time, independent of the machines' clocks.

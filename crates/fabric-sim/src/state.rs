@@ -13,7 +13,7 @@ use crate::slab::{Places, Slab};
 use crate::tasks::{Body, TaskId, TaskState};
 use crate::timing::Timing;
 use crate::trace::Trace;
-use dunlin_fabric::{Completion, Nanos};
+use dunlin_fabric::{Completion, Nanos, Site};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -58,6 +58,8 @@ pub(crate) struct State {
     pub(crate) stays: u64,
     /// A task that an event has just woken, and when: it runs next without passing through the queue.
     pub(crate) next: Option<(TaskId, u64, Nanos)>,
+    /// The next task of this process that passes this checkpoint loses its core for this time.
+    pub(crate) stall_next: Option<(u32, Site, Nanos)>,
     /// The running task ran too far ahead of all others.
     pub(crate) hogged: bool,
     /// The run is over: tasks unwind, and no call blocks.
@@ -94,6 +96,7 @@ impl State {
             doomed: false,
             stays: 0,
             next: None,
+            stall_next: None,
             hogged: false,
             stopping: false,
         }

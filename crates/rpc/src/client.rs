@@ -27,7 +27,7 @@ mod tests;
 
 pub use self::asynchronous::{AsyncClient, AsyncHub, AsyncResponse, AsyncWithin, Call, Ready};
 pub use self::batching::{BatchCalls, Batching};
-pub use self::config::ClientConfig;
+pub use self::config::{ClientConfig, CreditRenewal};
 pub use self::core::CallId;
 pub use self::memory::RemoteRegion;
 pub use self::running::{RunningPlan, RunsIn, WaitsAs};

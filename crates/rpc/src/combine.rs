@@ -2,4 +2,6 @@
 //! connections of threads ([`share`](crate::share)) and the hub of asynchronous clients use both.
 
 pub(crate) mod lead;
+#[cfg(test)]
+mod random_schedules;
 pub(crate) mod tickets;

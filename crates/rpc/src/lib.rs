@@ -28,7 +28,7 @@ mod wait;
 
 pub use client::{
     AsyncClient, AsyncHub, AsyncResponse, AsyncWithin, BatchCalls, Batching, Call, CallId, ClientConfig,
-    Ready, RemoteRegion, RunningPlan, RunsIn, WaitsAs,
+    CreditRenewal, Ready, RemoteRegion, RunningPlan, RunsIn, WaitsAs,
 };
 pub use connect::backoff::{Backoff, BackoffConfig};
 pub use dunlin_wire::{ApplicationCode, Status};

@@ -106,6 +106,9 @@ pub(crate) enum Violation {
     /// The peer sent more calls than it has credits for.
     #[error("the peer sent calls that it has no credits for")]
     Overdrawn(#[from] credits::Overdrawn),
+    /// The peer asked for credits against the rules.
+    #[error("the peer asked for credits that it has no right to")]
+    WrongAsk(#[from] credits::WrongAsk),
     /// A completion reported an error.
     #[error("a transfer failed: {0}")]
     Transfer(&'static str),

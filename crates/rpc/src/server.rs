@@ -232,6 +232,7 @@ impl<F: Fabric> ServerBuilder<F> {
             pulled: WaitingCalls::new(&fabric, waiting),
             ways: Arc::new(Ways::new(self.config.workers)),
             activity: Activity::of(&self.config),
+            lane_bytes: AtomicU64::new(0),
             exposed: self.exposed,
             takers: self.takers,
             turns: Turns::new(self.config.groups()),
@@ -351,6 +352,12 @@ impl<F: Fabric> Server<F> {
     /// missing (ScaleRPC section 3.3).
     pub fn group_counters(&self) -> GroupCounters {
         self.shared.turns.counts()
+    }
+
+    /// Returns the bytes of the rings and tables of all lanes, without memory for large payloads. Queue pairs of the
+    /// device are not part of it.
+    pub fn lane_bytes(&self) -> u64 {
+        self.shared.lane_bytes.load(Ordering::Relaxed)
     }
 
     /// Returns the current connections with the names that the clients gave themselves, in the order of their

@@ -27,8 +27,8 @@ use dunlin_fabric::{Address, Fabric, Host, Nanos, Scheme, Signal, Task};
 use dunlin_fabric_sim::{FixedTiming, NicCounters, Random, Settings, Sim, TimingSettings};
 use dunlin_rnic_model::{Profile, ProfileError};
 use dunlin_rpc::{
-    BatchCalls, Batching, CompletionMode, FetchChoice, FirstRead, FunctionMode, GroupCounters, PROTOCOLS,
-    Plan, ResponseHalf, ServeError, ServerBuilder, ServerConfig,
+    BatchCalls, Batching, CompletionMode, CreditRenewal, FetchChoice, FirstRead, FunctionMode, GroupCounters,
+    PROTOCOLS, Plan, ResponseHalf, ServeError, ServerBuilder, ServerConfig,
 };
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -195,6 +195,8 @@ pub struct Load {
     /// How a combined connection assigns its threads to queue pairs
     /// ([`ClientConfig::thread_scheduling`](dunlin_rpc::ClientConfig::thread_scheduling)).
     pub thread_scheduling: Option<Duration>,
+    /// How a combined connection asks for more credits.
+    pub credit_renewal: CreditRenewal,
     /// Connections of each client.
     pub connections: Connections,
     /// When calls are made.
@@ -258,6 +260,8 @@ pub struct LoadOutcome {
     pub nic: NicCounters,
     /// Counters of the server's leases during the measurement.
     pub groups: GroupCounters,
+    /// Bytes of the server's lanes at the end of the measurement, with all clients connected.
+    pub server_bytes: u64,
     /// Events of the simulator from the first call on.
     pub events: u64,
     /// Task switches from the first call on.
@@ -291,7 +295,9 @@ impl LoadOutcome {
 struct Served {
     /// Returns the counters of its leases.
     groups: Box<dyn Fn() -> GroupCounters>,
-    /// Stops it, when the other closure is gone.
+    /// Returns the bytes of its lanes.
+    lane_bytes: Box<dyn Fn() -> u64>,
+    /// Stops it, when the other closures are gone.
     end: Box<dyn FnOnce()>,
 }
 
@@ -400,6 +406,7 @@ impl Load {
             most_together: 64,
             queue_pairs: 1,
             thread_scheduling: None,
+            credit_renewal: CreditRenewal::default(),
             connections: Connections::One,
             pace: Pace::Closed { window: 1, think: Times::Fixed(0) },
             extent: Extent::Calls(calls),
@@ -610,8 +617,7 @@ impl Load {
         let defaults = ServerConfig::default();
         let server_config = ServerConfig {
             workers: self.workers,
-            // The load says how many queue pairs there are. The server's limit counts one to each worker for each
-            // connection, and these have one to one worker.
+            // The load says how many queue pairs there are.
             max_active_queue_pairs: match self.queue_pairs {
                 1 => defaults.max_active_queue_pairs,
                 _ => u32::MAX,
@@ -644,13 +650,17 @@ impl Load {
             })
         })?;
         let server = Arc::new(server);
-        let counted = Arc::clone(&server);
+        let (counted, measured) = (Arc::clone(&server), Arc::clone(&server));
         let end = move || {
             if let Some(server) = Arc::into_inner(server) {
                 server.shutdown(Duration::from_secs(1));
             }
         };
-        Ok(Served { groups: Box::new(move || counted.group_counters()), end: Box::new(end) })
+        Ok(Served {
+            groups: Box::new(move || counted.group_counters()),
+            lane_bytes: Box::new(move || measured.lane_bytes()),
+            end: Box::new(end),
+        })
     }
 
     fn play(
@@ -760,10 +770,11 @@ impl Load {
         }
         outcome.events = sim.events() - events;
         outcome.switches = sim.switches() - switches;
+        outcome.server_bytes = (served.lane_bytes)();
         outcome.probes = [probed[0], probed[1], last[0], last[1]];
         stop.raise();
         tasks.into_iter().for_each(Task::join);
-        drop(served.groups);
+        drop((served.groups, served.lane_bytes));
         (served.end)();
         outcome
     }

@@ -13,6 +13,9 @@ use crate::plan::LargePayload;
 use dunlin_fabric::{Buffer, Fabric, Host, Work};
 use dunlin_wire::{Descriptor, Entry, FirstLine, Flags, Header, Kind, LINE, Message, Status};
 
+/// The most calls named in one release message: as many as fit its first line.
+const RELEASES_AT_ONCE: usize = 8;
+
 impl<F: Fabric> ClientLane<F> {
     /// Processes a message of one line, the most frequent case.
     #[inline]
@@ -287,5 +290,21 @@ impl<F: Fabric> ClientLane<F> {
         }
         self.send_releases(fabric, domain);
         Ok(())
+    }
+
+    /// Informs the server which large results it may release. Without room the rest is sent later.
+    pub(super) fn send_releases(&mut self, fabric: &F, domain: &mut F::Domain) {
+        while !self.releases.is_empty() {
+            let count = self.releases.len().min(RELEASES_AT_ONCE);
+            let mut payload = [0; RELEASES_AT_ONCE * 4];
+            for (place, call) in payload.as_chunks_mut::<4>().0.iter_mut().zip(&self.releases[..count]) {
+                *place = call.to_le_bytes();
+            }
+            let header = Header { code: count as u16, head: self.rx.head(), ..Header::new(Kind::Release) };
+            if self.tx.single(fabric, domain, &header, &payload[..count * 4]).is_err() {
+                return;
+            }
+            self.releases.drain(..count);
+        }
     }
 }

@@ -5,7 +5,7 @@ use crate::connect::backoff::BackoffConfig;
 use crate::error::ConnectError;
 use crate::limits::{MAX_FUNCTIONS, MAX_PLANS, MAX_STRANDS, MAX_WINDOW, RING_BYTES};
 use crate::path::credits::{CREDITS, MAX_CREDITS};
-use crate::plan::{Carrier, CompletionMode, Plan, Sharing};
+use crate::plan::{Carrier, CompletionMode, Illegal, Plan, Sharing};
 use crate::tune::Tuners;
 use crate::tune::shared::{FetchChoice, FetchTuner};
 use crate::tune::table::FetchTable;
@@ -14,6 +14,17 @@ use dunlin_fabric::{Capabilities, Fabric, Host, Nanos, PeerIdentity, nanos};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// How a client asks for more credits on a connection that threads share by combining ([`ClientConfig::credits`]).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CreditRenewal {
+    /// In the header of the request that leaves half of the credits or less: no message of its own.
+    #[default]
+    WithRequest,
+    /// By a WRITE with immediate data behind that request, as in FLOCK (SOSP'21, section 7). The server posts three
+    /// RECVs for each lane and polls its completion queue. Connecting fails on a fabric without immediate data.
+    WriteImmediate,
+}
 
 /// The settings of a client.
 #[derive(Clone, Debug)]
@@ -34,6 +45,8 @@ pub struct ClientConfig {
     /// Under [`Sharing::Combined`], C of FLOCK section 5.1, 1 to 63: the calls that a queue pair may send before the
     /// server agrees to as many more. Default: 32, as in the paper.
     pub credits: u16,
+    /// How the client asks for these. Default: in the header of a request.
+    pub credit_renewal: CreditRenewal,
     /// Under [`Sharing::Combined`], how often threads are assigned to queue pairs by the sizes of their requests, if
     /// there are more threads than queue pairs (FLOCK section 5.2, algorithm 1). `None`: equal numbers of threads share
     /// each. A thread that moves waits for its calls to end, some 10 µs, so with the default moves cost at most a
@@ -119,6 +132,7 @@ impl Default for ClientConfig {
             window: 64,
             max_queue_pairs: MAX_STRANDS,
             credits: CREDITS,
+            credit_renewal: CreditRenewal::WithRequest,
             thread_scheduling: Some(Duration::from_millis(10)),
             ring_bytes: 16 * 1024,
             timeout: Duration::from_secs(10),
@@ -218,6 +232,12 @@ impl ClientConfig {
         if plans.len() > MAX_PLANS {
             let (what, value) = ("functions", plans.len() as u64);
             return Err(ConnectError::Setting { what, value, must: "of at most 8 different plans" });
+        }
+        if self.credit_renewal == CreditRenewal::WriteImmediate
+            && !capabilities.immediate
+            && plans.iter().any(Plan::has_credits)
+        {
+            return Err(Illegal::Lacks("immediate data").into());
         }
         plans.iter().try_for_each(|plan| Ok(plan.check(capabilities)?))
     }

@@ -411,7 +411,7 @@ impl<F: Fabric> Core<F> {
                 continue;
             }
             reading |= lane.reading > 0 || lane.memory > 0 || lane.tx.awaits_completion();
-            if lane.slots.in_flight() == 0 && healthy {
+            if lane.slots.in_flight() == 0 && healthy && !lane.awaits_word() {
                 continue;
             }
             match lane.progress(&self.fabric, &mut self.domain, &mut self.scratch, BUDGET, sink) {

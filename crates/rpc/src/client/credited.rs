@@ -1,7 +1,8 @@
 //! The client's end of a lane with credits (FLOCK section 5.1).
 
 use super::lane::ClientLane;
-use crate::path::credits::{Ask, GRANTED, MAX_CREDITS};
+use crate::path::credits::{Ask, GRANTED, renewal_immediate};
+use crate::path::{TxError, Violation};
 use dunlin_fabric::Fabric;
 use dunlin_wire::{Flags, Header};
 
@@ -19,6 +20,46 @@ impl<F: Fabric> ClientLane<F> {
         }
     }
 
+    /// Returns the number that asks for credits in the header of a request; 0 for no request.
+    pub(super) fn in_header(&self, ask: Ask) -> u8 {
+        self.credits.as_ref().map_or(0, |credits| credits.in_header(ask))
+    }
+
+    /// Records that a message was sent, and sends a request for credits that it did not carry.
+    pub(super) fn paid_for(&mut self, fabric: &F, domain: &mut F::Domain, ask: Ask) {
+        let Some(credits) = &mut self.credits else { return };
+        credits.sent(ask);
+        if credits.owed().is_some() {
+            // The message is on its way: an error of the lane reaches the caller as the outcome of the call.
+            let _ = self.ask_apart(fabric, domain);
+        }
+    }
+
+    /// Returns whether a request for credits waits for room.
+    #[inline]
+    pub(super) fn owes_request(&self) -> bool {
+        self.credits.as_ref().is_some_and(|credits| credits.owed().is_some())
+    }
+
+    /// Sends a request for credits by immediate data, with a report of the head. Without room a later progress sends
+    /// it.
+    #[cold]
+    pub(super) fn ask_apart(&mut self, fabric: &F, domain: &mut F::Domain) -> Result<(), Violation> {
+        let Some(degree) = self.credits.as_ref().and_then(|credits| credits.owed()) else { return Ok(()) };
+        let (to, head) = ((self.control_key, 0), self.rx.head());
+        match self.tx.report_head_with(fabric, domain, to, head, Some(renewal_immediate(degree))) {
+            Ok(()) => {
+                self.rx.told();
+                if let Some(credits) = &mut self.credits {
+                    credits.paid();
+                }
+                Ok(())
+            }
+            Err(TxError::Full) => Ok(()),
+            Err(TxError::Broken) => Err(Violation::Broken),
+        }
+    }
+
     /// Returns whether the open batch may have another call.
     pub(super) fn has_credit(&self) -> bool {
         self.credits.as_ref().is_none_or(|credits| self.batch.count() < credits.available())
@@ -27,6 +68,12 @@ impl<F: Fabric> ClientLane<F> {
     /// Returns whether the server has declined to let the lane send more.
     pub(crate) fn is_declined(&self) -> bool {
         self.credits.as_ref().is_some_and(|credits| !credits.is_active())
+    }
+
+    /// Returns whether the server has to send word about credits, which may come after all answers.
+    #[inline]
+    pub(super) fn awaits_word(&self) -> bool {
+        self.is_combined && self.credits.as_ref().is_some_and(|credits| credits.awaits_word())
     }
 
     /// Takes the server's answer to a request for credits.
@@ -38,13 +85,5 @@ impl<F: Fabric> ClientLane<F> {
         if header.credits & GRANTED != 0 {
             credits.grant(credits.renewal());
         }
-    }
-}
-
-/// Returns the number that asks for credits in the header of a request: the median degree, 0 for no request.
-pub(super) fn degree(ask: Ask) -> u8 {
-    match ask {
-        Ask::No => 0,
-        Ask::Renew { degree } => degree.min(MAX_CREDITS) as u8,
     }
 }

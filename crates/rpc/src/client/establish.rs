@@ -6,7 +6,7 @@
 //! 4. [`PreparedLane::complete`]: connect the queue pair, make the lane. Needs the core, does not wait.
 
 use super::batching::Batches;
-use super::config::ClientConfig;
+use super::config::{ClientConfig, CreditRenewal};
 use super::core::Core;
 use super::lane::ClientLane;
 use super::slots::Slots;
@@ -444,7 +444,7 @@ impl<F: Fabric> PreparedLane<F> {
             batch_time: 0,
             number: self.number,
             is_combined: plan.sharing == Sharing::Combined,
-            credits: plan.has_credits().then(|| Box::new(Credits::new(config.credits))),
+            credits: plan.has_credits().then(|| Box::new(Credits::new(config.credits, is_apart(config)))),
             draining: false,
             closing: false,
             broken: None,
@@ -456,9 +456,18 @@ impl<F: Fabric> PreparedLane<F> {
     }
 }
 
-/// Returns the extension by which a lane with credits names C.
+/// Returns whether requests for credits travel by immediate data.
+fn is_apart(config: &ClientConfig) -> bool {
+    config.credit_renewal == CreditRenewal::WriteImmediate
+}
+
+/// Returns the extensions by which a lane with credits names C, and how it asks for more.
 fn credits_of(plan: &Plan, config: &ClientConfig) -> Extensions {
-    Extensions(plan.has_credits().then_some(Extension::Credits(config.credits as u8)).into_iter().collect())
+    if !plan.has_credits() {
+        return Extensions::default();
+    }
+    let apart = is_apart(config).then_some(Extension::RenewedApart);
+    Extensions([Extension::Credits(config.credits as u8)].into_iter().chain(apart).collect())
 }
 
 /// Asks the server to open its halves of the first lanes of a connection, and waits for all answers.

@@ -1,7 +1,6 @@
 //! The client's end of a lane: sends calls and processes answers. Independent of waiting and threads.
 
 use super::batching::Batches;
-use super::credited::degree;
 use super::slots::{Sink, Slots, micros};
 use super::within::Time;
 use crate::error::{CallError, Cause};
@@ -24,9 +23,6 @@ use dunlin_fabric::{
 };
 use dunlin_wire::{BatchState, Descriptor, EntryMeta, Flags, Header, Kind, LINE, MAX_ENTRY_TIME};
 use std::sync::Arc;
-
-/// The most calls named in one release message: as many as fit its first line.
-const RELEASES_AT_ONCE: usize = 8;
 
 /// The client's end of a lane. The fields up to `queue_pair` are those that every call touches, and lie in
 /// few cache lines.
@@ -336,11 +332,12 @@ impl<F: Fabric> ClientLane<F> {
             Header { code: function, flags, call, thread, head, time, ..Header::new(Kind::Request) };
         if self.is_combined {
             let ask = self.spend(1).ok_or(SubmitError::Full)?;
-            header.credits = degree(ask);
+            header.credits = self.in_header(ask);
             if let Err(error) = self.tx.single(fabric, domain, &header, payload) {
                 self.unspend(1, ask);
                 return Err(error.into());
             }
+            self.paid_for(fabric, domain, ask);
         } else {
             self.tx.single(fabric, domain, &header, payload)?;
         }
@@ -487,7 +484,7 @@ impl<F: Fabric> ClientLane<F> {
         if self.is_combined {
             // The calls were counted when they were pushed, and a message that was begun is paid for.
             ask = self.spend(self.batch.count()).ok_or(SubmitError::Broken)?;
-            header.credits = degree(ask);
+            header.credits = self.in_header(ask);
         }
         let Ok(total) = self.batch.finish_compact(&mut self.staging, &header, tags) else {
             return Err(SubmitError::Broken);
@@ -497,6 +494,9 @@ impl<F: Fabric> ClientLane<F> {
                 self.unspend(self.batch.count(), ask);
             }
             return Err(error.into());
+        }
+        if self.is_combined {
+            self.paid_for(fabric, domain, ask);
         }
         let sequence = self.tx.next_sequence() - 1;
         if sequence != self.batch_sequence {
@@ -559,6 +559,9 @@ impl<F: Fabric> ClientLane<F> {
         }
         if self.batching.is_some() {
             self.flush_alone(fabric, domain)?;
+        }
+        if self.is_combined && self.owes_request() {
+            self.ask_apart(fabric, domain)?;
         }
         if self.hybrid.as_ref().is_some_and(|hybrid| hybrid.rx.is_waiting() || hybrid.rx.head_overdue()) {
             messages += self.progress_fetched(fabric, domain, scratch, sink)?;
@@ -756,22 +759,6 @@ impl<F: Fabric> ClientLane<F> {
     pub(super) fn run_errands(&mut self, fabric: &F, domain: &mut F::Domain) -> Result<bool, Violation> {
         let ran = self.errands.run(fabric, domain, &mut self.tx, self.rx.head());
         ran.map_err(|_| Violation::Broken)
-    }
-
-    /// Informs the server which large results it may release. Without room the rest is sent later.
-    pub(super) fn send_releases(&mut self, fabric: &F, domain: &mut F::Domain) {
-        while !self.releases.is_empty() {
-            let count = self.releases.len().min(RELEASES_AT_ONCE);
-            let mut payload = [0; RELEASES_AT_ONCE * 4];
-            for (place, call) in payload.as_chunks_mut::<4>().0.iter_mut().zip(&self.releases[..count]) {
-                *place = call.to_le_bytes();
-            }
-            let header = Header { code: count as u16, head: self.rx.head(), ..Header::new(Kind::Release) };
-            if self.tx.single(fabric, domain, &header, &payload[..count * 4]).is_err() {
-                return;
-            }
-            self.releases.drain(..count);
-        }
     }
 }
 

@@ -121,7 +121,7 @@ impl<T: Led, W: Watch> Lead<T, W> {
 }
 
 impl<T: Led, W: Watch, E: Exclusive<Value = T>> Lead<T, W, E> {
-    fn with_lock(value: T, watch: W, repetitions: u32) -> Self {
+    pub(super) fn with_lock(value: T, watch: W, repetitions: u32) -> Self {
         Lead { lock: E::new(value), watch, repetitions }
     }
 

@@ -317,7 +317,7 @@ impl Tickets<Processor> {
 }
 
 impl<M: Memory> Tickets<M> {
-    fn with_memory(capacity: Capacity) -> Arc<Self> {
+    pub(super) fn with_memory(capacity: Capacity) -> Arc<Self> {
         let window = capacity.window.clamp(1, 1024);
         let list = |_| List { newest: M::Half::new(NONE), has_leader: AtomicBool::new(false) };
         let slabs: Box<[_]> = (0..capacity.seats.clamp(1, 4096)).map(|_| OnceLock::new()).collect();

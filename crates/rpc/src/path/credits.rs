@@ -3,7 +3,9 @@
 //!
 //! A credit is one request, so a message with several entries costs several. A queue pair starts with C
 //! credits. The message that leaves half of C or less asks for C more, and reports the median number of
-//! entries of the messages since the last request. The server grants, or declines: then the queue pair is
+//! entries of the messages since the last request. The request travels in the message's header, or, as in the
+//! paper (section 7), in the immediate data of a WRITE behind the message. The server may see that before the
+//! message or long after it: it answers once it has both. It grants, or declines: then the queue pair is
 //! inactive until the server grants again by itself. The server still takes messages that were sent before
 //! the client knew, because they are paid for. A client that knows sends only the message that it is building:
 //! threads leave an inactive queue pair once their calls on it
@@ -11,7 +13,8 @@
 //!
 //! | | client | server |
 //! |---|---|---|
-//! | spends, asks | [`Credits::spend`] | [`Allowance::take`] counts, [`Allowance::degree`] clips the report |
+//! | spends, asks | [`Credits::spend`], [`Credits::owed`] | [`Allowance::take`] counts, [`Allowance::ask`] |
+//! | | | [`Allowance::renewal_due`] clips the report |
 //! | grants | [`Credits::grant`] | [`Allowance::grant`] |
 //! | declines | [`Credits::decline`] | [`Allowance::decline`] |
 //!
@@ -26,6 +29,24 @@ pub(crate) const MAX_CREDITS: u16 = 63;
 /// The bit of [`Header::credits`](dunlin_wire::Header::credits) by which an answer grants C more.
 /// [`Flags::CONTEXT_SWITCH`](dunlin_wire::Flags) declines.
 pub(crate) const GRANTED: u8 = 0x80;
+
+/// Immediate data that asks for credits. The degree is in the low byte. No lane has such a number, and reports of
+/// heads have all bits.
+const RENEWAL: u32 = 0x4352_0000;
+
+/// RECVs that the server posts for such requests, for each lane. A client that keeps the rules has one request
+/// under way; another one waits for its own RECVs only.
+pub(crate) const RENEWAL_RECEIVES: u32 = 3;
+
+/// Returns the immediate data that asks for credits.
+pub(crate) fn renewal_immediate(degree: u16) -> u32 {
+    RENEWAL | u32::from(degree.min(MAX_CREDITS))
+}
+
+/// Returns the degree in immediate data that asks for credits, not checked; `None` for other immediate data.
+pub(crate) const fn degree_of(immediate: u32) -> Option<u8> {
+    if immediate & !0xff == RENEWAL { Some(immediate as u8) } else { None }
+}
 
 /// Counts of messages by their number of entries.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -87,13 +108,47 @@ pub(crate) struct Credits {
     has_asked: bool,
     is_active: bool,
     degrees: Degrees,
+    /// Requests travel apart from messages.
+    is_apart: bool,
+    /// The degree of a request that has to be sent apart, behind the message that caused it.
+    owed: Option<u16>,
 }
 
 impl Credits {
     /// Creates the credits of a new queue pair, with C of 1 to [`MAX_CREDITS`].
-    pub(crate) fn new(renewal: u16) -> Self {
+    pub(crate) fn new(renewal: u16, is_apart: bool) -> Self {
         let renewal = renewal.clamp(1, MAX_CREDITS);
-        Credits { renewal, left: renewal, has_asked: false, is_active: true, degrees: Degrees::NONE }
+        let (left, degrees) = (renewal, Degrees::NONE);
+        Credits { renewal, left, has_asked: false, is_active: true, degrees, is_apart, owed: None }
+    }
+
+    /// Returns the number that asks for credits in the message's header; 0 if nothing does.
+    pub(crate) fn in_header(&self, ask: Ask) -> u8 {
+        match ask {
+            Ask::Renew { degree } if !self.is_apart => degree.min(MAX_CREDITS) as u8,
+            _ => 0,
+        }
+    }
+
+    /// Records that a message was sent. A request that it did not carry is owed from now on.
+    #[inline]
+    pub(crate) fn sent(&mut self, ask: Ask) {
+        if let Ask::Renew { degree } = ask
+            && self.is_apart
+        {
+            self.owed = Some(degree);
+        }
+    }
+
+    /// Returns the degree of the request that has to be sent apart.
+    #[inline]
+    pub(crate) fn owed(&self) -> Option<u16> {
+        self.owed
+    }
+
+    /// Records that this request was sent.
+    pub(crate) fn paid(&mut self) {
+        self.owed = None;
     }
 
     /// The largest number of entries that the next message may have; 0 while the queue pair waits for a grant
@@ -106,6 +161,12 @@ impl Credits {
     /// Returns whether the server lets this queue pair be used. Threads of an inactive one move to others.
     pub(crate) fn is_active(&self) -> bool {
         self.is_active
+    }
+
+    /// Returns whether the server has to answer a request, or to make the queue pair active again.
+    #[inline]
+    pub(crate) fn awaits_word(&self) -> bool {
+        self.has_asked || !self.is_active
     }
 
     /// Spends the credits of a message that is about to be sent, and returns the request that its header has
@@ -150,13 +211,13 @@ impl Credits {
         if credits == 0 {
             return;
         }
-        (self.is_active, self.has_asked) = (true, false);
+        (self.is_active, self.has_asked, self.owed) = (true, false, None);
         self.left = (self.left + credits.min(self.renewal)).min(self.renewal + self.renewal / 2);
     }
 
     /// Takes the server's refusal: the queue pair is inactive, and nothing more is sent on it.
     pub(crate) fn decline(&mut self) {
-        (self.is_active, self.has_asked) = (false, false);
+        (self.is_active, self.has_asked, self.owed) = (false, false, None);
     }
 }
 
@@ -170,6 +231,20 @@ pub(crate) struct Overdrawn {
     pub(crate) left: u16,
 }
 
+/// A request for credits that the client had no right to: it broke the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum WrongAsk {
+    /// The client's last request is not answered, or it has more than half of C.
+    #[error("it asked for credits more often than it spent half of them")]
+    TooOften,
+    /// A request by immediate data where they travel in messages, or the other way round.
+    #[error("it asked for credits in another way than the lane was opened for")]
+    OtherWay,
+    /// The degree is none that a message can have.
+    #[error("it reported a degree of {0}")]
+    Degree(u8),
+}
+
 /// The server's end of a queue pair's credits. The worker of the lane uses it. Any input of the peer is safe.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Allowance {
@@ -177,17 +252,23 @@ pub(crate) struct Allowance {
     /// Granted and not yet taken.
     left: u16,
     is_active: bool,
-    /// Messages and entries since the last request for credits, and the most entries of one.
+    /// Messages and entries since the message that last left half of C or less, and the most entries of one.
     messages: u32,
     entries: u32,
     most: u16,
+    /// A message has left half of C or less, and the request for more is not answered: the largest degree that the
+    /// client can report.
+    bound: Option<u16>,
+    /// The degree of a request that came before that message was taken.
+    asked: Option<u16>,
 }
 
 impl Allowance {
     /// Creates the account of a new queue pair, with the same C as the client's.
     pub(crate) fn new(renewal: u16) -> Self {
         let renewal = renewal.clamp(1, MAX_CREDITS);
-        Allowance { renewal, left: renewal, is_active: true, messages: 0, entries: 0, most: 0 }
+        let (left, messages, entries, most) = (renewal, 0, 0, 0);
+        Allowance { renewal, left, is_active: true, messages, entries, most, bound: None, asked: None }
     }
 
     /// Returns whether the queue pair is active. A request for credits on an inactive one is declined.
@@ -201,21 +282,40 @@ impl Allowance {
         if entries == 0 || entries > self.left {
             return Err(Overdrawn { entries, left: self.left });
         }
+        let had_enough = self.left > self.renewal / 2;
         self.left -= entries;
         self.messages += 1;
         self.entries += u32::from(entries);
         self.most = self.most.max(entries);
+        if had_enough && self.left <= self.renewal / 2 {
+            // At least half of the messages have the median or more, so a client cannot report more than it has sent.
+            let bound = u16::try_from(self.entries / (self.messages / 2 + 1)).unwrap_or(u16::MAX);
+            self.bound = Some(bound.min(self.most).max(1));
+            (self.messages, self.entries, self.most) = (0, 0, 0);
+        }
         Ok(())
     }
 
-    /// Returns the degree that a request for credits reports, clipped to the messages that came since the
-    /// last one, and forgets these. At least half of them have the median or more, so a client cannot report
-    /// more than it has sent. At least 1.
-    pub(crate) fn degree(&mut self, reported: u16) -> u16 {
-        let bound = u16::try_from(self.entries / (self.messages / 2 + 1)).unwrap_or(u16::MAX);
-        let degree = reported.min(self.most).min(bound).max(1);
-        (self.messages, self.entries, self.most) = (0, 0, 0);
-        degree
+    /// Takes a request for credits, which reports a degree. It may come before the message that caused it is taken; a
+    /// second one may not.
+    pub(crate) fn ask(&mut self, degree: u8) -> Result<(), WrongAsk> {
+        if !(1..=MAX_CREDITS).contains(&degree.into()) {
+            return Err(WrongAsk::Degree(degree));
+        }
+        if self.asked.is_some() {
+            return Err(WrongAsk::TooOften);
+        }
+        self.asked = Some(degree.into());
+        Ok(())
+    }
+
+    /// Returns the degree of a request that has to be answered now: both the request and the message that caused it
+    /// have come. It is clipped to what the messages can have had, and at least 1.
+    #[inline]
+    pub(crate) fn renewal_due(&mut self) -> Option<u16> {
+        let (bound, asked) = (self.bound?, self.asked?);
+        (self.bound, self.asked) = (None, None);
+        Some(asked.min(bound))
     }
 
     /// Grants C credits, in answer to a request or to make the queue pair active, and returns their number. 0 if
@@ -243,7 +343,7 @@ mod tests {
 
     #[test]
     fn a_queue_pair_asks_at_half() {
-        let mut credits = Credits::new(CREDITS);
+        let mut credits = Credits::new(CREDITS, false);
         for _ in 0..15 {
             assert_eq!(credits.spend(1), Some(Ask::No));
         }
@@ -264,7 +364,7 @@ mod tests {
 
     #[test]
     fn a_declined_queue_pair_is_not_used_until_it_is_granted_again() {
-        let mut credits = Credits::new(8);
+        let mut credits = Credits::new(8, false);
         assert_eq!(credits.spend(5), Some(Ask::Renew { degree: 5 }));
         credits.decline();
         assert_eq!((credits.is_active(), credits.available()), (false, 0));
@@ -279,10 +379,10 @@ mod tests {
 
     #[test]
     fn a_message_without_room_costs_nothing() {
-        let mut credits = Credits::new(8);
+        let mut credits = Credits::new(8, false);
         assert_eq!(credits.spend(3), Some(Ask::No));
         credits.unspend(3, Ask::No);
-        assert_eq!(credits, Credits::new(8));
+        assert_eq!(credits, Credits::new(8, false));
         let ask = credits.spend(5).unwrap();
         credits.unspend(5, ask);
         assert_eq!((credits.available(), credits.spend(6)), (8, Some(Ask::Renew { degree: 6 })));
@@ -290,16 +390,24 @@ mod tests {
 
     #[test]
     fn a_peer_that_breaks_the_rules_gains_nothing() {
-        let mut credits = Credits::new(8);
+        let mut credits = Credits::new(8, false);
         (0..9).for_each(|_| credits.grant(u16::MAX));
         assert_eq!(credits.available(), 12);
         let mut allowance = Allowance::new(8);
         assert_eq!(allowance.take(9), Err(Overdrawn { entries: 9, left: 8 }));
         assert_eq!(allowance.take(0), Err(Overdrawn { entries: 0, left: 8 }));
         assert_eq!(allowance.grant(), 0, "nothing was spent");
-        [1, 1, 3].iter().for_each(|entries| allowance.take(*entries).unwrap());
-        assert_eq!(allowance.degree(u16::MAX), 2, "two of three messages cannot have had more");
-        assert_eq!(allowance.degree(5), 1, "no message came");
+        assert_eq!(allowance.ask(0), Err(WrongAsk::Degree(0)));
+        assert_eq!(allowance.ask(64), Err(WrongAsk::Degree(64)));
+        assert_eq!(allowance.ask(63), Ok(()), "a request may come before its message");
+        assert_eq!(allowance.ask(1), Err(WrongAsk::TooOften));
+        [1, 1].iter().for_each(|entries| allowance.take(*entries).unwrap());
+        assert_eq!(allowance.renewal_due(), None);
+        allowance.take(3).unwrap();
+        assert_eq!(allowance.renewal_due(), Some(2), "two of three messages cannot have had more");
+        assert_eq!(allowance.ask(5), Ok(()));
+        assert_eq!(allowance.renewal_due(), None, "nothing was spent");
+        assert_eq!(allowance.ask(5), Err(WrongAsk::TooOften));
         assert_eq!(allowance.grant(), 8);
         allowance.decline();
         assert_eq!(allowance.take(11), Ok(()), "sent before the client knew");
@@ -320,17 +428,43 @@ mod tests {
         client: Credits,
         server: Allowance,
         requests: VecDeque<(u16, Ask)>,
+        /// A request for credits that travels apart: nothing says when the server sees it.
+        apart: Option<u16>,
         words: VecDeque<Word>,
         /// Degrees of messages that the client sent since its last request.
         sent: Vec<u16>,
-        /// A request that the server has taken and not answered.
+        /// The degree of the client's last request.
+        reported: u16,
+        /// A request that the server has to answer.
         unanswered: bool,
     }
 
     impl World {
+        fn new(renewal: u16, is_apart: bool) -> World {
+            World {
+                client: Credits::new(renewal, is_apart),
+                server: Allowance::new(renewal),
+                requests: VecDeque::new(),
+                apart: None,
+                words: VecDeque::new(),
+                sent: Vec::new(),
+                reported: 0,
+                unanswered: false,
+            }
+        }
+
         /// All that the future depends on.
         fn key(&self) -> String {
             format!("{self:?}")
+        }
+
+        /// The server looks whether it has to answer a request.
+        fn look(&mut self) {
+            if let Some(degree) = self.server.renewal_due() {
+                assert_eq!(degree, self.reported, "a true report is not clipped");
+                assert!(!self.unanswered, "two requests are under way");
+                self.unanswered = true;
+            }
         }
 
         /// Every step that can come next, each with the world after it.
@@ -341,13 +475,33 @@ mod tests {
                 let mut world = self.clone();
                 let ask = world.client.spend(entries).unwrap();
                 assert!(self.client.is_active() || ask == Ask::No);
+                world.client.sent(ask);
                 world.sent.push(entries);
                 if let Ask::Renew { degree } = ask {
                     world.sent.sort_unstable();
                     assert_eq!(degree, world.sent[(world.sent.len() - 1) / 2]);
                     world.sent.clear();
+                    world.reported = degree;
                 }
-                world.requests.push_back((entries, ask));
+                let in_message = if world.client.in_header(ask) != 0 { ask } else { Ask::No };
+                world.requests.push_back((entries, in_message));
+                next.push(world);
+            }
+            if let Some(degree) = self.client.owed() {
+                let mut world = self.clone();
+                world.client.paid();
+                assert_eq!(world.apart.replace(degree), None, "two requests are under way");
+                next.push(world);
+            }
+            if let Some(degree) = self.apart {
+                let mut world = self.clone();
+                world.apart = None;
+                assert_eq!(
+                    world.server.ask(degree as u8),
+                    Ok(()),
+                    "a client that keeps the rules asks too often"
+                );
+                world.look();
                 next.push(world);
             }
             if let Some((entries, ask)) = self.requests.front().copied() {
@@ -355,16 +509,18 @@ mod tests {
                 world.requests.pop_front();
                 assert_eq!(world.server.take(entries), Ok(()), "a client that keeps the rules overdraws");
                 if let Ask::Renew { degree } = ask {
-                    assert_eq!(world.server.degree(degree), degree, "a true report is not clipped");
-                    assert!(!world.unanswered, "two requests are under way");
-                    world.unanswered = true;
+                    assert_eq!(world.server.ask(degree as u8), Ok(()));
                 }
+                world.look();
+                assert!(ask == Ask::No || world.unanswered, "a request in a message is answered at once");
                 next.push(world);
             }
             if self.unanswered {
                 let mut granted = self.clone();
                 granted.unanswered = false;
-                granted.words.push_back(Word::Grant(granted.server.grant()));
+                let credits = granted.server.grant();
+                assert!(credits > 0, "a client that keeps the rules asks too early");
+                granted.words.push_back(Word::Grant(credits));
                 next.push(granted);
                 let mut declined = self.clone();
                 declined.unanswered = false;
@@ -404,32 +560,32 @@ mod tests {
             );
             if self.words.is_empty() {
                 assert_eq!(self.client.is_active(), self.server.is_active());
-                let asks = self.requests.iter().filter(|(_, ask)| *ask != Ask::No).count();
-                assert_eq!(asks + usize::from(self.unanswered), usize::from(self.client.has_asked));
+                let asks = self.requests.iter().filter(|(_, ask)| *ask != Ask::No).count()
+                    + usize::from(self.client.owed().is_some())
+                    + usize::from(self.apart.is_some())
+                    + usize::from(self.server.asked.is_some())
+                    + usize::from(self.unanswered);
+                assert_eq!(asks, usize::from(self.client.has_asked), "{self:?}");
             }
             // A client without credits always has an answer to wait for, or knows that it is inactive.
-            assert!(!self.client.is_active() || self.client.available() > 0 || self.client.has_asked);
+            assert!(self.client.available() > 0 || self.client.awaits_word());
         }
     }
 
-    /// Explores every order of messages, grants and refusals, for all C up to 5.
+    /// Explores every order of messages, requests for credits, grants and refusals, for all C up to 5, with requests
+    /// in messages and apart.
     #[test]
     fn both_ends_agree_in_every_order() {
-        for renewal in 1..=5 {
-            let first = World {
-                client: Credits::new(renewal),
-                server: Allowance::new(renewal),
-                requests: VecDeque::new(),
-                words: VecDeque::new(),
-                sent: Vec::new(),
-                unanswered: false,
-            };
+        for (renewal, is_apart) in (1..=5).flat_map(|renewal| [(renewal, false), (renewal, true)]) {
+            let first = World::new(renewal, is_apart);
             let mut seen = BTreeSet::from([first.key()]);
             let mut open = vec![first];
-            let mut declined = 0;
+            let (mut declined, mut early, mut late) = (0, 0, 0);
             while let Some(world) = open.pop() {
                 world.check(renewal);
                 declined += usize::from(!world.client.is_active());
+                early += usize::from(world.server.asked.is_some());
+                late += usize::from(world.server.bound.is_some());
                 let next = world.steps();
                 assert!(!next.is_empty(), "nothing can happen any more: {world:?}");
                 for world in next {
@@ -439,7 +595,36 @@ mod tests {
                 }
             }
             assert!(seen.len() > usize::from(renewal) && declined > 0, "{} states", seen.len());
+            assert_eq!(
+                (early > 0, late > 0),
+                (is_apart, is_apart),
+                "requests before and after their message"
+            );
         }
+    }
+
+    /// What a client does not say in its requests is not asked twice when it changes its mind about a message.
+    #[test]
+    fn a_request_apart_is_owed_until_it_is_sent() {
+        let mut credits = Credits::new(8, true);
+        let ask = credits.spend(4).unwrap();
+        assert_eq!((ask, credits.in_header(ask), credits.owed()), (Ask::Renew { degree: 4 }, 0, None));
+        credits.unspend(4, ask);
+        assert_eq!(credits.owed(), None, "the message found no room");
+        let ask = credits.spend(5).unwrap();
+        credits.sent(ask);
+        assert_eq!(credits.owed(), Some(5));
+        assert_eq!(credits.spend(1), Some(Ask::No));
+        credits.paid();
+        assert_eq!(credits.owed(), None);
+        credits.grant(8);
+        let ask = credits.spend(6).unwrap();
+        credits.sent(ask);
+        credits.grant(8);
+        assert_eq!(credits.owed(), None, "a grant that nobody asked for");
+        assert_eq!(degree_of(renewal_immediate(7)), Some(7));
+        assert_eq!(degree_of(renewal_immediate(u16::MAX)), Some(63));
+        assert_eq!((degree_of(0), degree_of(u32::from(u16::MAX)), degree_of(u32::MAX)), (None, None, None));
     }
 
     proptest! {
@@ -455,14 +640,22 @@ mod tests {
         /// The server never counts a degree that the messages cannot have had.
         #[test]
         fn a_report_is_bounded_by_the_messages(
-            sizes in prop::collection::vec(1u16..=8, 1..8), reported in any::<u16>(),
+            sizes in prop::collection::vec(1u16..=8, 1..8), reported in 1..=MAX_CREDITS as u8,
         ) {
             let mut allowance = Allowance::new(MAX_CREDITS);
-            sizes.iter().for_each(|entries| { let _ = allowance.take(*entries); });
-            let degree = allowance.degree(reported);
-            let most = sizes.iter().copied().max().unwrap_or(1);
-            prop_assert!(degree >= 1 && degree <= most);
-            prop_assert!(usize::from(degree) * (sizes.len() / 2 + 1) <= usize::from(sizes.iter().sum::<u16>()).max(1));
+            allowance.ask(reported).unwrap();
+            let mut taken = Vec::new();
+            let degree = loop {
+                let entries = sizes[taken.len() % sizes.len()];
+                taken.push(entries);
+                allowance.take(entries).unwrap();
+                if let Some(degree) = allowance.renewal_due() {
+                    break degree;
+                }
+            };
+            let most = taken.iter().copied().max().unwrap_or(1);
+            prop_assert!(degree >= 1 && degree <= most && degree <= reported.into());
+            prop_assert!(usize::from(degree) * (taken.len() / 2 + 1) <= usize::from(taken.iter().sum::<u16>()));
         }
     }
 }

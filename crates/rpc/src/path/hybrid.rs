@@ -533,6 +533,11 @@ impl<F: Fabric> Published<F> {
         }
     }
 
+    /// Returns the bytes of the ring and the tables.
+    pub(crate) fn opened_bytes(&self) -> usize {
+        size_of::<Self>() + size_of_val(&*self.asked) + self.tx.published_bytes()
+    }
+
     /// Takes the header of a request; `next` is the sequence number after it. The header's head belongs to
     /// the ring that its flags select.
     #[inline]

@@ -199,6 +199,11 @@ impl<F: Fabric> Tx<F> {
         !matches!(self.half, TxHalf::Send | TxHalf::Datagram(_))
     }
 
+    /// Returns the bytes of the local memory that the peer READs.
+    pub(crate) fn published_bytes(&self) -> usize {
+        if let TxHalf::Publish { region, .. } = &self.half { region.length() } else { 0 }
+    }
+
     /// Returns whether messages may be lost.
     pub(crate) fn is_lossy(&self) -> bool {
         matches!(self.half, TxHalf::Datagram(_) | TxHalf::Lossy(_))
@@ -704,6 +709,18 @@ impl<F: Fabric> Tx<F> {
         head: u32,
     ) -> Result<(), TxError> {
         let immediate = self.peer_sleeps.then_some(HEAD_IMMEDIATE);
+        self.report_head_with(fabric, domain, to, head, immediate)
+    }
+
+    /// As [`report_head`](Tx::report_head), with this immediate data.
+    pub(crate) fn report_head_with(
+        &mut self,
+        fabric: &F,
+        domain: &mut F::Domain,
+        to: (RegionKey, usize),
+        head: u32,
+        immediate: Option<u32>,
+    ) -> Result<(), TxError> {
         self.write_word(fabric, domain, to, 1u64 << 32 | head as u64, immediate)
     }
 

@@ -450,7 +450,7 @@ impl<F: Fabric> Control<F> {
                 return Err((RefusalCode::MALFORMED, "two regions have to be granted".to_owned()));
             }
         };
-        let credits = self.credits(session, &plan, open.extensions.credits())?;
+        let credits = self.credits(session, &plan, &open.extensions)?;
         let admitted =
             session.lanes.admit(open.lane, number_of_worker, LANES_PER_WORKER * self.workers.len());
         let admission = admitted.map_err(|(code, text)| (code, text.to_owned()))?;
@@ -507,10 +507,15 @@ impl<F: Fabric> Control<F> {
         &self,
         session: &mut Session<F>,
         plan: &Plan,
-        renewal: Option<u8>,
+        extensions: &Extensions,
     ) -> Result<Option<Box<LaneCredits>>, Refusal> {
-        let renewal = match (plan.has_credits(), renewal.map(u16::from)) {
-            (false, None) => return Ok(None),
+        let is_apart = extensions.is_renewed_apart();
+        let renewal = match (plan.has_credits(), extensions.credits().map(u16::from)) {
+            (false, None) if !is_apart => return Ok(None),
+            _ if is_apart && !self.fabric.capabilities().immediate => {
+                let text = "credits cannot be asked for by immediate data, which the fabric lacks";
+                return Err((RefusalCode::ILLEGAL_PLAN, text.to_owned()));
+            }
             (true, Some(renewal)) if (1..=MAX_CREDITS).contains(&renewal) => renewal,
             _ => {
                 let text =
@@ -518,19 +523,18 @@ impl<F: Fabric> Control<F> {
                 return Err((RefusalCode::ILLEGAL_PLAN, text.to_owned()));
             }
         };
-        let queue_pair = match session.queue_pair.upgrade() {
-            Some(queue_pair) => queue_pair,
-            None => {
-                let opened = self.shared.activity.open(session.client);
-                if !opened.is_active() {
-                    let text = "the client has as many queue pairs as it may use now";
-                    return Err((RefusalCode::QUEUE_PAIRS, text.to_owned()));
-                }
-                session.queue_pair = Arc::downgrade(&opened);
-                opened
-            }
+        let activity = &self.shared.activity;
+        let queue_pair = if session.queue_pair.strong_count() > 0 {
+            activity.widen(session.client, &session.queue_pair)
+        } else {
+            Some(activity.open(session.client)).filter(|opened| opened.is_active())
         };
-        Ok(Some(Box::new(LaneCredits::new(renewal, queue_pair))))
+        let Some(queue_pair) = queue_pair else {
+            let text = "the client has as many queue pairs as it may use now";
+            return Err((RefusalCode::QUEUE_PAIRS, text.to_owned()));
+        };
+        session.queue_pair = Arc::downgrade(&queue_pair);
+        Ok(Some(Box::new(LaneCredits::new(renewal, is_apart, queue_pair))))
     }
 }
 

@@ -12,6 +12,7 @@
 //! | all open queue pairs together are at most the maximum | not stated | all are active |
 //! | dormant client: nothing reported in the interval | one queue pair | the same, on top of the maximum |
 //! | client that opens another queue pair | not stated | granted below its part by equation 1, or the maximum |
+//! | client with a queue pair to each of several workers | not stated | a connection's queue pairs are active together, and all count |
 //! | new client | the average of the functioning ones | the same, until it has been there for a whole interval |
 //! | queue pairs that a client keeps | not stated | the ones used most |
 //! | reported degree | taken as reported | clipped to the messages that came (`Allowance::degree`) |
@@ -25,7 +26,7 @@ use dunlin_fabric::Nanos;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// Settings of the queue pair scheduling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,22 +56,25 @@ impl Default for ActivityConfig {
 pub(crate) struct Sender {
     /// U of the paper: the sum of the reported degrees since the last redistribution.
     pub(crate) utilisation: u64,
-    /// Open queue pairs: the most that can be active.
-    pub(crate) queue_pairs: u32,
+    /// Open strands: the most that can be active. A strand is a connection, with a queue pair to each worker that
+    /// the client uses.
+    pub(crate) strands: u32,
+    /// Queue pairs of a strand, at least 1.
+    pub(crate) width: u32,
     /// Whether the client came since the last redistribution.
     pub(crate) is_new: bool,
 }
 
-/// Divides `max_active` queue pairs among the clients by equation 1. `shares` gets a number for each client:
-/// at least 1 and at most its queue pairs. `order` is scratch memory.
+/// Divides `max_active` queue pairs among the clients by equation 1. `shares` gets a number of strands for each
+/// client: at least 1 and at most those that it has. `order` is scratch memory.
 ///
-/// Functioning clients get at most `max_active` in all, and one more for each whose part is less than one.
-/// Nothing is left over while one of them has more queue pairs. Depends on the arguments only.
+/// Functioning clients get at most `max_active` queue pairs in all, and one more strand for each whose part is less
+/// than one. No strand that fits is left over while one of them has more. Depends on the arguments only.
 pub(crate) fn share(senders: &[Sender], max_active: u32, order: &mut Vec<u32>, shares: &mut Vec<u32>) {
-    let open: u64 = senders.iter().map(|sender| u64::from(sender.queue_pairs)).sum();
-    if open <= u64::from(max_active) {
+    let open: u128 = senders.iter().map(|sender| u128::from(sender.strands) * width(sender)).sum();
+    if open <= u128::from(max_active) {
         shares.clear();
-        shares.extend(senders.iter().map(|sender| sender.queue_pairs));
+        shares.extend(senders.iter().map(|sender| sender.strands));
         return;
     }
     let functioning = || senders.iter().filter(|sender| sender.utilisation > 0 && !sender.is_new);
@@ -82,14 +86,14 @@ pub(crate) fn share(senders: &[Sender], max_active: u32, order: &mut Vec<u32>, s
         let own = u128::from(sender.utilisation);
         if sender.is_new { own.max(average) } else { own }
     };
-    let queue_pairs = |index: &u32| u128::from(senders[*index as usize].queue_pairs);
+    let width = |index: &u32| width(&senders[*index as usize]);
+    let strands = |index: &u32| senders[*index as usize].strands;
+    let queue_pairs = |index: &u32| u128::from(strands(index)) * width(index);
 
     shares.clear();
-    shares.extend(senders.iter().map(|sender| sender.queue_pairs.min(1)));
+    shares.extend(senders.iter().map(|sender| sender.strands.min(1)));
     order.clear();
-    order.extend(
-        (0u32..).take(senders.len()).filter(|index| utilisation(index) > 0 && queue_pairs(index) > 0),
-    );
+    order.extend((0u32..).take(senders.len()).filter(|index| utilisation(index) > 0 && strands(index) > 0));
     let mut left = u128::from(max_active.max(1));
     let mut sum: u128 = order.iter().map(utilisation).sum();
 
@@ -104,34 +108,51 @@ pub(crate) fn share(senders: &[Sender], max_active: u32, order: &mut Vec<u32>, s
         if queue_pairs(index) * sum > left * utilisation(index) {
             break;
         }
-        shares[*index as usize] = senders[*index as usize].queue_pairs;
+        shares[*index as usize] = strands(index);
         left -= queue_pairs(index);
         sum -= utilisation(index);
         capped += 1;
     }
 
-    // Less than the client's queue pairs each, so one more fits.
-    let part = |index: &u32| (left * utilisation(index) / sum) as u32;
+    // Less than the client's strands each, so one more fits.
+    let part = |index: &u32| (left * utilisation(index) / (sum * width(index))) as u32;
     let others = &mut order[capped..];
     let mut used = 0;
     for index in others.iter() {
         shares[*index as usize] = part(index).max(1);
-        used += u128::from(part(index).max(1));
+        used += u128::from(part(index).max(1)) * width(index);
     }
-    // Rounding leaves fewer than there are clients with a part of at least one. The others are above their part
-    // already.
-    let rest = left.saturating_sub(used) as usize;
-    if rest > 0 {
-        others.sort_unstable_by_key(|index| {
-            (part(index) == 0, Reverse(left * utilisation(index) % sum), *index)
-        });
-        for index in others.iter().take(rest) {
+    let mut rest = left.saturating_sub(used);
+    if rest == 0 {
+        return;
+    }
+    // The largest remainder first. Clients with a part of less than one are above their part already.
+    let remainder = |index: &u32| left * utilisation(index) % (sum * width(index));
+    others.sort_unstable_by(|a, b| {
+        let (of_a, of_b) = (remainder(a) * width(b), remainder(b) * width(a));
+        (part(a) == 0).cmp(&(part(b) == 0)).then(of_b.cmp(&of_a)).then(a.cmp(b))
+    });
+    for index in others.iter() {
+        if width(index) <= rest && shares[*index as usize] < strands(index) {
             shares[*index as usize] += 1;
+            rest -= width(index);
         }
+    }
+    // Wide strands may not have fitted. With equal widths nothing is left.
+    for index in others.iter() {
+        let more = (rest / width(index)).min(u128::from(strands(index) - shares[*index as usize]));
+        shares[*index as usize] += more as u32;
+        rest -= more * width(index);
     }
 }
 
-/// The activity of a queue pair, shared by the worker of its lane and the scheduling.
+/// Bounded, so that no product above overflows. No strand is that wide.
+fn width(sender: &Sender) -> u128 {
+    u128::from(sender.width.clamp(1, 1 << 16))
+}
+
+/// The activity of a strand: of the queue pairs that a connection has to several workers. The workers of its lanes and
+/// the scheduling share it. Each holder but the table is one queue pair.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(crate) struct QueuePair {
@@ -154,7 +175,7 @@ impl QueuePair {
     }
 }
 
-/// An open queue pair in the table.
+/// An open strand in the table.
 #[derive(Debug)]
 struct Entry {
     /// The client's number.
@@ -171,6 +192,11 @@ struct Entry {
 }
 
 impl Entry {
+    /// Returns the number of its queue pairs; 0 if it is closed.
+    fn width(&self) -> u32 {
+        u32::try_from(Arc::strong_count(&self.shared) - 1).unwrap_or(u32::MAX)
+    }
+
     /// Sets the flag; returns whether the queue pair became active.
     fn set(&mut self, is_active: bool) -> bool {
         let was_active = self.shared.is_active.swap(is_active, Ordering::Relaxed);
@@ -181,10 +207,10 @@ impl Entry {
 
 #[derive(Debug)]
 struct Client {
-    /// Open queue pairs.
+    /// Open strands.
     open: usize,
     /// The queue pairs that the client may open and use: its part by equation 1, whatever it has open.
-    share: u32,
+    share: u64,
     is_functioning: bool,
     is_new: bool,
 }
@@ -210,10 +236,9 @@ pub(crate) struct Activity {
 }
 
 impl Activity {
-    /// Creates the table of a server. A connection of a combined client has a queue pair to each worker, and these
-    /// are active together.
+    /// Creates the table of a server.
     pub(crate) fn of(config: &ServerConfig) -> Self {
-        let max_active = (config.max_active_queue_pairs / u32::from(config.workers.max(1))).max(1);
+        let max_active = config.max_active_queue_pairs.max(1);
         Activity::new(ActivityConfig { max_active, ..ActivityConfig::default() })
     }
 
@@ -223,21 +248,19 @@ impl Activity {
         Activity { config, next_look, activations, table: Mutex::new(Table::default()) }
     }
 
-    /// Adds a queue pair of a client, by any number that the client keeps. It is active if the client's share
-    /// allows. It is in the table until the caller drops it. Allocates, and may wait for a redistribution.
+    /// Adds a strand of a client, by any number that the client keeps, with its first queue pair. It is active if
+    /// the client's share allows, or the maximum; a strand is expected to become as wide as the client's others. It is
+    /// in the table until the caller drops it. Allocates, and may wait for a redistribution.
     pub(crate) fn open(&self, sender: u64) -> Arc<QueuePair> {
         let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
         table.drop_closed();
-        let share = table.average_share().unwrap_or(self.config.max_active).max(1);
-        let active =
-            table.queue_pairs.iter().filter(|other| other.sender == sender && other.shared.is_active());
-        let active = active.count();
-        let all = table.queue_pairs.iter().filter(|other| other.shared.is_active()).count();
-        let is_scarce = all >= self.config.max_active as usize;
+        let share = table.average_share().unwrap_or(self.config.max_active.into()).max(1);
+        let own = table.queue_pairs.iter().filter(|entry| entry.sender == sender);
+        let width = own.map(Entry::width).max().unwrap_or(1);
         let new = || Client { open: 0, share, is_functioning: true, is_new: true };
         let client = table.clients.entry(sender).or_insert_with(new);
         client.open += 1;
-        let has_room = active < client.share as usize || !is_scarce;
+        let has_room = table.has_room(sender, width.into(), self.config.max_active);
         let shared = Arc::new(QueuePair { used: AtomicU64::new(0), is_active: AtomicBool::new(has_room) });
         let number = table.opened;
         table.opened += 1;
@@ -252,6 +275,20 @@ impl Activity {
         });
         table.reserve();
         shared
+    }
+
+    /// Returns another holder of a client's strand, for a queue pair to another worker; `None` if the strand would
+    /// become too wide for the client's share and the maximum. The client's only active strand never does. May wait
+    /// for a redistribution.
+    pub(crate) fn widen(&self, sender: u64, strand: &Weak<QueuePair>) -> Option<Arc<QueuePair>> {
+        let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+        table.drop_closed();
+        // Before the strand is held once more, which would count.
+        let has_room = table.has_room(sender, 1, self.config.max_active);
+        let strand = strand.upgrade()?;
+        let mut others = table.queue_pairs.iter().filter(|entry| !Arc::ptr_eq(&entry.shared, &strand));
+        let is_only = !others.any(|entry| entry.sender == sender && entry.shared.is_active());
+        (has_room || is_only).then_some(strand)
     }
 
     /// Returns a number that changes when an inactive queue pair has become active. Its worker then sends it
@@ -301,13 +338,25 @@ impl Table {
     }
 
     /// The average number of active queue pairs of the functioning clients.
-    fn average_share(&self) -> Option<u32> {
-        let functioning = || self.clients.iter().filter(|(_, client)| client.is_functioning);
-        let active = self.queue_pairs.iter().filter(|entry| {
-            entry.shared.is_active()
-                && self.clients.get(&entry.sender).is_some_and(|client| client.is_functioning)
-        });
-        (active.count() as u32).checked_div(functioning().count() as u32)
+    fn average_share(&self) -> Option<u64> {
+        let functioning = self.clients.values().filter(|client| client.is_functioning).count() as u64;
+        let is_functioning =
+            |entry: &Entry| self.clients.get(&entry.sender).is_some_and(|client| client.is_functioning);
+        self.active(is_functioning).checked_div(functioning)
+    }
+
+    /// Returns the number of active queue pairs of some strands.
+    fn active(&self, is_meant: impl Fn(&Entry) -> bool) -> u64 {
+        let active = self.queue_pairs.iter().filter(|entry| entry.shared.is_active() && is_meant(entry));
+        active.map(|entry| u64::from(entry.width())).sum()
+    }
+
+    /// Returns whether a client may use this many more queue pairs: its first one always, and more within its share or
+    /// the maximum.
+    fn has_room(&self, sender: u64, more: u64, max_active: u32) -> bool {
+        let share = self.clients.get(&sender).map_or(0, |client| client.share);
+        let own = self.active(|entry| entry.sender == sender);
+        own == 0 || own + more <= share || self.active(|_| true) + more <= u64::from(max_active)
     }
 
     /// Makes room for a redistribution, which does not allocate.
@@ -337,8 +386,9 @@ impl Table {
         let groups = self.queue_pairs.chunk_by(|a, b| a.sender == b.sender);
         for (group, client) in groups.zip(self.clients.values()) {
             let utilisation = group.iter().fold(0u64, |sum, entry| sum.saturating_add(entry.recent));
-            let queue_pairs = u32::try_from(group.len()).unwrap_or(u32::MAX);
-            self.senders.push(Sender { utilisation, queue_pairs, is_new: client.is_new });
+            let strands = u32::try_from(group.len()).unwrap_or(u32::MAX);
+            let width = group.iter().map(Entry::width).max().unwrap_or(1).max(1);
+            self.senders.push(Sender { utilisation, strands, width, is_new: client.is_new });
         }
         share(&self.senders, config.max_active, &mut self.order, &mut self.shares);
         let sum: u128 = self.senders.iter().map(|sender| u128::from(sender.utilisation)).sum();
@@ -349,8 +399,9 @@ impl Table {
             let mut room = self.shares[number];
             client.is_functioning = client.is_new || self.senders[number].utilisation > 0;
             let part = u128::from(config.max_active) * u128::from(self.senders[number].utilisation);
-            let part = part.checked_div(sum).unwrap_or_default() as u32;
-            (client.share, client.is_new) = (room.max(part), false);
+            let part = part.checked_div(sum).unwrap_or_default() as u64;
+            let used = u64::from(room) * u64::from(self.senders[number].width);
+            (client.share, client.is_new) = (used.max(part), false);
             let has_active = group.iter().any(|entry| entry.shared.is_active());
             for (at, entry) in group.iter_mut().enumerate() {
                 // A client without any active queue pair gets its first one without a rest.

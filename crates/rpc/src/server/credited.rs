@@ -3,7 +3,7 @@
 
 use super::activity::QueuePair;
 use crate::path::Violation;
-use crate::path::credits::{Allowance, GRANTED};
+use crate::path::credits::{Allowance, GRANTED, WrongAsk};
 use dunlin_wire::{Flags, Header, Kind};
 use std::sync::Arc;
 
@@ -22,12 +22,19 @@ pub(crate) struct LaneCredits {
     /// The activity of the client's connection.
     queue_pair: Arc<QueuePair>,
     due: Due,
+    /// The client asks by immediate data, and not in the headers of requests.
+    is_apart: bool,
 }
 
 impl LaneCredits {
     /// Creates the account of a new lane with C of 1 to 63.
-    pub(crate) fn new(renewal: u16, queue_pair: Arc<QueuePair>) -> Self {
-        LaneCredits { allowance: Allowance::new(renewal), queue_pair, due: Due::Nothing }
+    pub(crate) fn new(renewal: u16, is_apart: bool, queue_pair: Arc<QueuePair>) -> Self {
+        LaneCredits { allowance: Allowance::new(renewal), queue_pair, due: Due::Nothing, is_apart }
+    }
+
+    /// Returns whether the client asks for credits by immediate data, for which the lane has RECVs.
+    pub(crate) fn is_renewed_apart(&self) -> bool {
+        self.is_apart
     }
 
     /// Counts the calls of a message, and answers the request for credits that it may carry.
@@ -39,13 +46,37 @@ impl LaneCredits {
         };
         self.allowance.take(calls)?;
         if header.credits != 0 {
-            self.asked(header.credits);
+            self.ask_in_message(header.credits)?;
+        } else if self.is_apart {
+            self.renew();
         }
         Ok(())
     }
 
-    fn asked(&mut self, degree: u8) {
-        let degree = self.allowance.degree(degree.into());
+    #[cold]
+    fn ask_in_message(&mut self, degree: u8) -> Result<(), WrongAsk> {
+        if self.is_apart {
+            return Err(WrongAsk::OtherWay);
+        }
+        self.allowance.ask(degree)?;
+        // The message itself has to leave half of C or less.
+        if self.renew() { Ok(()) } else { Err(WrongAsk::TooOften) }
+    }
+
+    /// Takes a request for credits that came by immediate data.
+    #[cold]
+    pub(crate) fn on_immediate(&mut self, degree: u8) -> Result<(), Violation> {
+        if !self.is_apart {
+            return Err(WrongAsk::OtherWay.into());
+        }
+        self.allowance.ask(degree)?;
+        self.renew();
+        Ok(())
+    }
+
+    /// Answers a request for credits if its message was taken; returns whether it did.
+    fn renew(&mut self) -> bool {
+        let Some(degree) = self.allowance.renewal_due() else { return false };
         self.queue_pair.renewed(degree);
         if !self.queue_pair.is_active() {
             self.allowance.decline();
@@ -53,6 +84,7 @@ impl LaneCredits {
         } else if self.allowance.grant() > 0 {
             self.due = Due::Grant;
         }
+        true
     }
 
     /// Grants credits on a lane that was declined, if its queue pair has become active again. Returns whether word
@@ -106,7 +138,7 @@ mod tests {
     #[test]
     fn an_active_queue_pair_is_granted_what_it_asks_for() {
         let activity = Activity::new(ActivityConfig::default());
-        let mut credits = LaneCredits::new(8, activity.open(1));
+        let mut credits = LaneCredits::new(8, false, activity.open(1));
         credits.on_header(&request(3, 0)).unwrap();
         assert_eq!((credits.is_due(), told(&mut credits)), (false, (false, false)));
         credits.on_header(&request(1, 2)).unwrap();
@@ -123,20 +155,43 @@ mod tests {
     #[test]
     fn a_client_that_asks_for_more_than_it_may_gets_nothing() {
         let activity = Activity::new(ActivityConfig::default());
-        let mut credits = LaneCredits::new(8, activity.open(1));
-        credits.on_header(&request(1, 255)).unwrap();
+        let mut credits = LaneCredits::new(8, false, activity.open(1));
+        assert_eq!(credits.on_header(&request(1, 8)), Err(WrongAsk::TooOften.into()));
+        let mut credits = LaneCredits::new(8, false, activity.open(1));
+        assert_eq!(credits.on_header(&request(4, 255)), Err(WrongAsk::Degree(255).into()));
+        let mut credits = LaneCredits::new(8, false, activity.open(1));
+        assert_eq!(credits.on_immediate(1), Err(WrongAsk::OtherWay.into()));
         assert!(!credits.is_due());
-        assert_eq!(credits.on_header(&request(8, 0)).map_err(|_| ()), Err(()));
+        assert_eq!(credits.on_header(&request(9, 0)).map_err(|_| ()), Err(()));
+    }
+
+    #[test]
+    fn a_request_apart_is_answered_once_its_message_is_taken() {
+        let activity = Activity::new(ActivityConfig::default());
+        let mut credits = LaneCredits::new(8, true, activity.open(1));
+        credits.on_immediate(4).unwrap();
+        assert!(!credits.is_due(), "before its message");
+        assert_eq!(credits.on_immediate(4), Err(WrongAsk::TooOften.into()));
+        credits.on_header(&request(4, 0)).unwrap();
+        assert_eq!(told(&mut credits), (true, false));
+        // 8 - 4 + 8
+        credits.on_header(&request(8, 0)).unwrap();
+        credits.on_header(&request(1, 0)).unwrap();
+        assert!(!credits.is_due());
+        credits.on_immediate(8).unwrap();
+        assert_eq!(told(&mut credits), (true, false), "long after its message");
+        assert_eq!(credits.on_header(&request(8, 8)), Err(WrongAsk::OtherWay.into()));
+        assert_eq!(credits.on_immediate(0), Err(WrongAsk::Degree(0).into()));
     }
 
     #[test]
     fn a_declined_lane_is_granted_credits_when_its_queue_pair_is_active_again() {
         let config = ActivityConfig { max_active: 1, interval: 10, rest: 0 };
         let activity = Activity::new(config);
-        let mut first = LaneCredits::new(4, activity.open(1));
+        let mut first = LaneCredits::new(4, false, activity.open(1));
         let second = activity.open(1);
         assert!(!second.is_active(), "the client's share is one");
-        let mut second = LaneCredits::new(4, second);
+        let mut second = LaneCredits::new(4, false, second);
         second.on_header(&request(2, 1)).unwrap();
         assert_eq!((second.is_due(), told(&mut second)), (true, (false, true)));
         assert!(!second.look_again());

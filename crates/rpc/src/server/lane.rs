@@ -10,6 +10,7 @@ use super::open_lanes::Admission;
 use crate::grouped::Mark;
 use crate::path::again::Replies;
 use crate::path::call_id::{is_newer, split_call};
+use crate::path::credits::WrongAsk;
 use crate::path::hybrid::{Asked, Published};
 use crate::path::large::{Arrivals, Errands};
 use crate::path::pieces::Pulls;
@@ -110,6 +111,9 @@ pub(crate) struct ServerLane<F: Fabric> {
     pub(crate) granted: Vec<RegionKey>,
     /// The state of leases, if they end.
     pub(crate) leased: Option<Box<LeasedLane<F>>>,
+    /// Bytes of the lane's rings and tables, without payloads and kept answers: those that it has from its
+    /// opening on.
+    pub(crate) counted: u64,
     /// The lane's place among those of its connection.
     _admission: Admission,
 }
@@ -145,7 +149,7 @@ pub(crate) struct LaneParts<F: Fabric> {
 
 impl<F: Fabric> ServerLane<F> {
     pub(crate) fn new(parts: LaneParts<F>) -> Self {
-        ServerLane {
+        let mut lane = ServerLane {
             exports: Pool::new(
                 parts.plan.large.is_read().then(|| parts.link.clone()),
                 parts.large_response_memory,
@@ -194,7 +198,10 @@ impl<F: Fabric> ServerLane<F> {
             hot: 1,
             more: false,
             signaled: false,
-        }
+            counted: 0,
+        };
+        lane.counted = lane.opened_bytes();
+        lane
     }
 
     /// Bytes at the start of a lane that hold all fields that every call touches.
@@ -210,6 +217,31 @@ impl<F: Fabric> ServerLane<F> {
     #[inline]
     pub(crate) fn gathers(&self) -> bool {
         self.is_credited() && self.credits.is_some()
+    }
+
+    /// Returns whether the client asks for credits by immediate data.
+    pub(crate) fn is_renewed_apart(&self) -> bool {
+        self.credits.as_ref().is_some_and(|credits| credits.is_renewed_apart())
+    }
+
+    /// Takes immediate data that asks for credits.
+    #[cold]
+    pub(crate) fn on_renewal(&mut self, degree: u8) -> Result<(), Violation> {
+        match &mut self.credits {
+            Some(credits) => credits.on_immediate(degree),
+            None => Err(WrongAsk::OtherWay.into()),
+        }
+    }
+
+    /// Counts [`counted`](ServerLane::counted).
+    fn opened_bytes(&self) -> u64 {
+        let window = self.seen.len();
+        let own = size_of::<Self>() + self.credits.as_ref().map_or(0, |credits| size_of_val(&**credits));
+        let of_call = size_of::<Seen>() + size_of::<(u32, Buffer<F::Memory>)>() + size_of::<Call>();
+        let published = self.published.as_ref().map_or(0, |published| published.opened_bytes());
+        let published = published + self.tx.published_bytes();
+        let transfers = self.errands.opened_bytes() + self.arrivals.opened_bytes();
+        (self.region.length() + own + window * of_call + published + transfers) as u64
     }
 
     /// Prefetches memory outside the lane that every call touches.

@@ -7,6 +7,7 @@ use super::worker::{SHARED_RECEIVES, Worker};
 use crate::connect::records::send;
 use crate::error::ConnectError;
 use crate::mailbox::RingReader;
+use crate::path::credits::RENEWAL_RECEIVES;
 use crate::path::datagram::{self, Datagrams, Outlet};
 use crate::path::grants::end_grants;
 use crate::path::hybrid::{PUBLISHED_HEAD, Published};
@@ -66,15 +67,16 @@ pub(crate) fn open_lane<F: Fabric>(
     let mut queue_pair = QueuePairConfig::reliable(worker.send_completions, worker.receive_completions);
     queue_pair.max_send = MAX_SEND.max(2 * command.window as u32).min(fabric.capabilities().max_queue_depth);
     let (carrier, answers) = (plan.request.carrier(), plan.response.carrier());
+    let renewals = renewal_receives(&command);
     if has_own_receives(carrier, fabric.capabilities()) {
-        queue_pair.max_receive = own_receives(command.window);
+        queue_pair.max_receive = own_receives(command.window) + renewals;
     } else if carrier == Carrier::Receive || (carrier == Carrier::Datagram && answers.has_room_to_tell()) {
         // Head reports take RECVs, too.
         prepare_shared(worker, &fabric)?;
         queue_pair.shared_receive = Some(worker.shared_receive);
         queue_pair.max_receive = 0;
     } else {
-        queue_pair.max_receive = receives(carrier, command.window).max(1);
+        queue_pair.max_receive = (receives(carrier, command.window) + renewals).max(1);
     }
     queue_pair.inbound_bytes = inbound_bytes(carrier);
     if [carrier, answers].contains(&Carrier::Datagram) {
@@ -97,6 +99,12 @@ pub(crate) fn open_lane<F: Fabric>(
     opened
 }
 
+/// Returns the number of RECVs for the lane's requests for credits, if they travel by immediate data.
+fn renewal_receives<F: Fabric>(command: &OpenCommand<F>) -> u32 {
+    let is_apart = command.credits.as_ref().is_some_and(|credits| credits.is_renewed_apart());
+    if is_apart { RENEWAL_RECEIVES } else { 0 }
+}
+
 /// Returns the number of RECVs of a lane that cannot share them, because a SEND that finds none ends the
 /// connection: one for each call of the window, and one for the `Release` that may precede it.
 fn own_receives(window: u16) -> u32 {
@@ -108,9 +116,8 @@ fn post_own_receives<F: Fabric>(
     worker: &mut Worker<F>,
     fabric: &F,
     queue_pair: QueuePairId,
-    window: u16,
+    count: u32,
 ) -> Result<(), ConnectError> {
-    let count = own_receives(window);
     let memory = fabric.register(u64::from(count) * MAX_MESSAGE as u64, Access::LOCAL)?;
     let failed = |error: &dyn std::fmt::Display| ConnectError::Handshake(error.to_string());
     let arena = Arena::new(memory).map_err(|error| failed(&error))?;
@@ -219,6 +226,7 @@ fn finish<F: Fabric>(
     config: &super::config::ServerConfig,
 ) -> Result<ServerLane<F>, ConnectError> {
     let plan = command.plan;
+    let renewals = renewal_receives(&command);
     let link = command.link;
     let unreliable = match beside {
         None => None,
@@ -252,12 +260,13 @@ fn finish<F: Fabric>(
     let endpoint = worker.domain.endpoint(queue_pair, &link)?;
     worker.domain.connect(queue_pair, &link, &command.endpoint)?;
     let carrier = plan.request.carrier();
-    let own_receives = has_own_receives(carrier, fabric.capabilities());
-    if own_receives {
-        post_own_receives(worker, fabric, queue_pair, command.window)?;
+    let receives_alone = has_own_receives(carrier, fabric.capabilities());
+    if receives_alone {
+        let count = own_receives(command.window) + renewals;
+        post_own_receives(worker, fabric, queue_pair, count)?;
     }
     if carrier.has_ring() {
-        for _ in 0..receives(carrier, command.window) {
+        for _ in 0..receives(carrier, command.window) + renewals {
             repost::<F>(&mut worker.domain, queue_pair, index, None)
                 .map_err(|error| ConnectError::Handshake(error.to_string()))?;
         }
@@ -374,7 +383,7 @@ fn finish<F: Fabric>(
         unreliable: unreliable.map(|(queue_pair, _)| queue_pair),
         receives: match (carrier, datagrams) {
             (Carrier::Datagram, Some((queue_pair, ..))) => ReceiveTarget::QueuePair(queue_pair),
-            _ if own_receives => ReceiveTarget::QueuePair(queue_pair),
+            _ if receives_alone => ReceiveTarget::QueuePair(queue_pair),
             _ => ReceiveTarget::Shared(worker.shared_receive),
         },
         max_answer: answers.2,

@@ -21,6 +21,7 @@ use super::occupancy::Crowd;
 use super::open::{self, DatagramPair};
 use super::polled::{Polled, Services};
 use super::slow::{Reported, Sampling};
+use crate::path::credits::degree_of;
 use crate::path::pieces::Pulled;
 use crate::path::posting::repost;
 use crate::path::prefetch::warm_lines;
@@ -76,6 +77,8 @@ pub(crate) struct Shared<F: Fabric> {
     pub(crate) stray_datagrams: AtomicU64,
     pub(crate) crowd: Crowd,
     pub(crate) activity: Activity,
+    /// Bytes of the rings and tables of all lanes.
+    pub(crate) lane_bytes: AtomicU64,
     pub(crate) exposed: Vec<Exposed<F>>,
     pub(crate) takers: Takers<F>,
 }
@@ -546,6 +549,10 @@ impl<F: Fabric> Worker<F> {
         let Some(Some(lane)) = self.lanes.get_mut(index as usize) else { return 0 };
         match route::parse(completion.id) {
             Some(Route::Receive { lane: shared }) => {
+                let asked = match (completion.opcode, completion.immediate.and_then(degree_of)) {
+                    (Opcode::ReceiveWriteImmediate, Some(degree)) => Some(lane.on_renewal(degree)),
+                    _ => None,
+                };
                 match (completion.opcode, completion.buffer) {
                     // A lane whose messages are datagrams uses these RECVs only for head reports.
                     (Opcode::Receive, Some(buffer))
@@ -569,11 +576,14 @@ impl<F: Fabric> Worker<F> {
                         open::repost_shared::<F>(&mut self.domain, shared_receive, buffer);
                     }
                     (_, buffer) => {
-                        if completion.immediate != Some(HEAD_IMMEDIATE) {
+                        if completion.immediate != Some(HEAD_IMMEDIATE) && asked.is_none() {
                             lane.rx.noticed();
                         }
                         let _ = repost::<F>(&mut self.domain, completion.queue_pair, index, buffer);
                     }
+                }
+                if let Some(Err(violation)) = asked {
+                    self.violated(index, violation);
                 }
                 0
             }
@@ -647,6 +657,7 @@ impl<F: Fabric> Worker<F> {
     fn remove(&mut self, index: u16) {
         let Some(mut lane) = self.lanes.get_mut(index as usize).and_then(Option::take) else { return };
         self.by_queue_pair.remove(&lane.queue_pair);
+        self.dispatcher.shared.lane_bytes.fetch_sub(lane.counted, Ordering::Relaxed);
         if let Some(unreliable) = lane.unreliable {
             self.by_queue_pair.remove(&unreliable);
             let _ = self.domain.destroy_queue_pair(unreliable);
@@ -657,7 +668,7 @@ impl<F: Fabric> Worker<F> {
         self.reading -= lane.reading.len().min(self.reading);
         self.signaled -= usize::from(lane.signaled);
         self.modes[lane.plan.server as usize - 1] -= 1;
-        self.by_completion -= open::by_completion(&lane.plan) as usize;
+        self.by_completion -= usize::from(open::by_completion(&lane.plan) || lane.is_renewed_apart());
         self.polled.retain(|polled| *polled != index);
         self.ready.retain(|ready| *ready != index);
         self.listed[index as usize] = false;
@@ -752,12 +763,15 @@ impl<F: Fabric> Worker<F> {
             self.by_queue_pair.insert(unreliable, index);
         }
         let is_grouped = lane.leased.is_some();
+        let is_renewed_apart = lane.is_renewed_apart();
+        self.dispatcher.shared.lane_bytes.fetch_add(lane.counted, Ordering::Relaxed);
         self.lanes[index as usize] = Some(lane);
         if is_grouped {
             self.join_group(index);
         } else if by_completion {
             self.by_completion += 1;
         } else {
+            self.by_completion += usize::from(is_renewed_apart);
             self.polled.push(index);
         }
         self.list(index);

@@ -13,11 +13,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-fn combined() -> Plan {
+pub(crate) fn combined() -> Plan {
     Plan { sharing: Sharing::Combined, ..any_plan() }
 }
 
-fn serve<F: Fabric>(fabric: &F, address: &Address, config: ServerConfig) -> Server<F> {
+pub(crate) fn serve<F: Fabric>(fabric: &F, address: &Address, config: ServerConfig) -> Server<F> {
     ServerBuilder::new(fabric)
         .config(config)
         .function(ECHO, FunctionMode::Worker)
@@ -65,10 +65,20 @@ fn call_until<F: Fabric>(client: &mut Client<F>, thread: u64, window: usize, ove
 #[test]
 fn each_thread_has_a_queue_pair_as_long_as_the_server_grants_them() {
     bounded(|| {
-        for (limit, workers, expected) in [(256, 1, 5), (3, 1, 3), (6, 2, 3), (1, 2, 1)] {
+        let cases = [
+            (256, 1, None, 5),
+            (3, 1, None, 3),
+            (6, 2, None, 3),
+            (1, 2, None, 1),
+            // Clients of one worker have one queue pair a thread, whatever the number of workers.
+            (4, 4, Some(3), 4),
+            (3, 2, Some(1), 3),
+        ];
+        for (limit, workers, worker, expected) in cases {
             let (fabric, address) = (fabric(), unique("strands"));
             let server = serve(&fabric, &address, limited(limit, workers));
-            let first = Client::connect(&fabric, &address, with_plan(combined())).unwrap();
+            let config = ClientConfig { worker, ..with_plan(combined()) };
+            let first = Client::connect(&fabric, &address, config).unwrap();
             let mut others: Vec<_> = (0..4).map(|_| first.another().unwrap()).collect();
             until("refused connections are closed", || server.clients().len() <= expected);
             assert_eq!(server.clients().len(), expected, "{limit} {workers}");
@@ -103,7 +113,7 @@ fn a_client_opens_no_more_queue_pairs_than_it_is_set_to() {
 
 /// Two clients of four threads each at a server that keeps four queue pairs: the second one takes part of the first
 /// one's away, whose threads move with calls in flight.
-fn two_clients_divide(seed: u64, plan: Plan, window: usize, credits: u16) {
+pub(crate) fn two_clients_divide(seed: u64, window: usize, config: ClientConfig) {
     let settings = Settings { preemption: 20, ..Settings::default() };
     let seen = Arc::new(AtomicU64::new(0));
     let note = Arc::clone(&seen);
@@ -114,8 +124,7 @@ fn two_clients_divide(seed: u64, plan: Plan, window: usize, credits: u16) {
         let over = Arc::new(AtomicBool::new(false));
         let mut tasks = Vec::new();
         let mut start = |name: &str| {
-            let config = ClientConfig { credits, ..with_plan(plan) };
-            let mut first = Some(Client::connect(&fabric, &address, config).unwrap());
+            let mut first = Some(Client::connect(&fabric, &address, config.clone()).unwrap());
             for thread in 0..4u64 {
                 let mut client = match thread {
                     3 => first.take().unwrap(),
@@ -146,12 +155,12 @@ fn two_clients_divide(seed: u64, plan: Plan, window: usize, credits: u16) {
 #[test]
 fn two_clients_divide_the_queue_pairs_of_a_server() {
     for (seed, window, credits) in [(0, 1, 32), (1, 4, 32), (2, 8, 2), (3, 3, 1)] {
-        two_clients_divide(seed, combined(), window, credits);
+        two_clients_divide(seed, window, ClientConfig { credits, ..with_plan(combined()) });
     }
 }
 
 /// Lanes that may lose messages, or whose results are fetched, have no credits.
-fn has_credits(protocol: &Protocol) -> bool {
+pub(crate) fn has_credits(protocol: &Protocol) -> bool {
     use ResponseHalf::{Send, Write, WriteImm, WriteSend, WriteSendChained};
     !matches!(protocol.request, RequestHalf::Datagram | RequestHalf::WriteUnreliable)
         && matches!(protocol.response, Send | Write | WriteImm | WriteSend | WriteSendChained)
@@ -165,7 +174,7 @@ fn every_protocol_moves_its_threads() {
         let plan = Plan { sharing: Sharing::Combined, ..protocol.plan(CompletionMode::Adaptive) };
         if plan.check(&capabilities).is_ok() && has_credits(protocol) {
             println!("{}", protocol.name);
-            two_clients_divide(7, plan, 2, 4);
+            two_clients_divide(7, 2, ClientConfig { credits: 4, ..with_plan(plan) });
         }
     }
 }

@@ -259,6 +259,17 @@ impl RawClient {
         self.poll();
     }
 
+    /// WRITEs a report of an unread ring with this immediate data.
+    pub fn put_immediate(&mut self, immediate: u32) {
+        let (key, bytes) = (self.server_key(), (1u64 << 32).to_le_bytes());
+        let parts = [&bytes[..]];
+        let operation =
+            Operation::Write { data: Data::Inline(&parts), key, offset: 0, immediate: Some(immediate) };
+        let request = WorkRequest { id: WorkId(7), operation, signaled: true };
+        let _ = self.half.domain.post(self.half.queue_pair, request);
+        self.poll();
+    }
+
     /// SENDs bytes.
     pub fn send(&mut self, bytes: &[u8]) {
         let parts = [bytes];

@@ -4,7 +4,7 @@ use super::{Effort, Outcome, Outcomes, Paper, Point, measured};
 use crate::erpc::{Erpc, SESSION_CREDITS};
 use crate::load::{Extent, Function, Load, Network, Pace, Posting};
 use crate::random_values::{Sizes, Times};
-use dunlin_rpc::{CompletionMode, Lease, Plan, RequestHalf, ResponseHalf, Sharing};
+use dunlin_rpc::{CompletionMode, CreditRenewal, Lease, Plan, RequestHalf, ResponseHalf, Sharing};
 
 /// Client hosts, and threads of the server.
 pub(super) const HOSTS: u32 = 23;
@@ -55,6 +55,8 @@ impl Threads {
             extent: measured(effort, MEASURED),
             functions: vec![Function::new(plan, Sizes::Fixed(BYTES), Sizes::Fixed(BYTES))],
             posting: Posting::Counted,
+            // Section 7.
+            credit_renewal: CreditRenewal::WriteImmediate,
             ..Load::bench(self.number as usize, 1, Network::Modelled("flock".to_owned()))
         }
     }

@@ -7,7 +7,7 @@ use dunlin_rpc::Sharing;
 pub(super) const FIGURE: Figure = Figure::predicted(
     ["flock-12", "FLOCK by client processes, 8 calls in flight", "flock", "client_processes"],
     "23 client hosts with up to 16 processes, one server with 32 threads, 64 bytes each way. A process has a handle with one queue pair (shared by \
-     combining where it has two threads), or a connection for each of its two threads. A process is threads of its host here, and the minimum of one queue \
+     combining where it has two threads), or a dedicated connection for each of its threads. A process is threads of its host here, and the minimum of one queue \
      pair for each client passes 256. eRPC: as many sessions as processes (the paper takes its numbers from figure 6 by the number of senders).",
     runs,
     points,
@@ -15,6 +15,7 @@ pub(super) const FIGURE: Figure = Figure::predicted(
 
 const IN_FLIGHT: u16 = 8;
 const ONE: &str = "1 thread, 1 queue pair";
+const ALONE: &str = "1 thread, dedicated";
 const APART: &str = "2 threads, 2 queue pairs";
 const SHARED: &str = "2 threads, 1 queue pair";
 const ERPC: &str = "eRPC";
@@ -33,6 +34,7 @@ fn runs(effort: Effort) -> Vec<Run> {
     let mut runs = Vec::new();
     for clients in clients {
         runs.push(Run::of(ONE, *clients, combined(*clients, *clients)));
+        runs.push(Run::of(ALONE, *clients, Threads::dedicated(*clients, IN_FLIGHT).load(effort)));
         runs.push(Run::of(APART, *clients, Threads::dedicated(2 * clients, IN_FLIGHT).load(effort)));
         runs.push(Run::of(SHARED, *clients, combined(2 * clients, *clients)));
         runs.push(Run::erpc(ERPC, *clients, erpc(*clients, IN_FLIGHT, effort)));
@@ -46,6 +48,8 @@ fn points(outcomes: &Outcomes) -> Vec<Point> {
     points.extend(beyond(outcomes, &title, (ONE, SATURATED), mops, |_| {
         Some((Paper::AtMost(1.1), "8.4: throughput saturates at 46 clients"))
     }));
+    // Not in the paper: the price of a shared connection that nobody shares.
+    points.extend(ratios(outcomes, &format!("{ONE}, over {ALONE}"), (ONE, ALONE), mops, |_| None));
     let over = ratios(outcomes, &format!("{ONE}, over {ERPC}"), (ONE, ERPC), mops, |_| None);
     points.extend(chosen(
         &over,

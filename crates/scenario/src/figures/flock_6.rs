@@ -23,6 +23,13 @@ fn other(in_flight: u16) -> String {
     format!("eRPC, {in_flight} in flight")
 }
 
+fn own(in_flight: u16) -> String {
+    format!("a queue pair per thread, {in_flight} in flight")
+}
+
+/// The most threads of a client of which none shares a queue pair.
+const UNSHARED: u32 = 8;
+
 fn runs(effort: Effort) -> Vec<Run> {
     let (threads, windows): (&[u32], &[u16]) = match effort {
         Effort::Full => (&[1, 2, 4, 8, 16, 32, 48], &IN_FLIGHT),
@@ -34,6 +41,9 @@ fn runs(effort: Effort) -> Vec<Run> {
             let all = HOSTS * threads;
             runs.push(Run::of(flock(*window), *threads, Threads::flock(all, *window).load(effort)));
             runs.push(Run::erpc(other(*window), *threads, erpc(all, *window, effort)));
+            if *threads <= UNSHARED {
+                runs.push(Run::of(own(*window), *threads, Threads::dedicated(all, *window).load(effort)));
+            }
         }
     }
     runs
@@ -60,6 +70,9 @@ fn throughput(outcomes: &Outcomes) -> Vec<Point> {
         let title = format!("FLOCK over eRPC, {window} in flight");
         let said = |x| if window == 1 { level(x) } else { None };
         gains.extend(ratios(outcomes, &title, (&flock(window), &other(window)), mops, said));
+        // Not in the paper: the price of shared connections that nobody shares.
+        let title = format!("{} over {}", flock(window), own(window));
+        points.extend(ratios(outcomes, &title, (&flock(window), &own(window)), mops, |_| None));
     }
     let few: Vec<Point> = gains.iter().filter(|point| point.x >= 16).cloned().collect();
     points.extend(gains);

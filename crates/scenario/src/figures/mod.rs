@@ -14,6 +14,7 @@ mod flock_12;
 mod flock_2b;
 mod flock_6;
 mod flock_9;
+mod flock_many;
 mod hatrpc;
 mod hatrpc_11;
 mod hatrpc_12;
@@ -271,6 +272,8 @@ pub struct Outcome {
     pub degree: f64,
     /// Doorbells of the server per call, if counted.
     pub answers_rung_per_call: f64,
+    /// Memory of the server's lanes for a client host, in KiB.
+    pub server_kib_of_a_host: f64,
     /// Rate and mean latency of each of the first functions of the load.
     pub functions: [OfFunction; MOST_FUNCTIONS],
     /// Share of the server's time spent in the verbs library, empty polls included.
@@ -352,6 +355,7 @@ pub fn all() -> Vec<Figure> {
         flock_10::FIGURE,
         flock_11::FIGURE,
         flock_12::FIGURE,
+        flock_many::FIGURE,
         hatrpc_4::FIGURE,
         hatrpc_5::SMALL,
         hatrpc_5::LARGE,
@@ -687,6 +691,9 @@ impl Run {
                     posted_per_call: outcome.posted as f64 / outcome.all.calls.max(1) as f64,
                     degree: outcome.degree(),
                     answers_rung_per_call: outcome.answers_rung as f64 / outcome.all.calls.max(1) as f64,
+                    server_kib_of_a_host: outcome.server_bytes as f64
+                        / 1024.0
+                        / load.client_hosts.max(1) as f64,
                     functions: std::array::from_fn(|place| {
                         outcome.functions.get(place).map_or_else(OfFunction::default, |function| OfFunction {
                             mops: outcome.rate(function) / 1e6,

@@ -154,6 +154,7 @@ impl Player {
             most_together: load.most_together,
             max_queue_pairs: load.queue_pairs,
             thread_scheduling: load.thread_scheduling,
+            credit_renewal: load.credit_renewal,
             ..ClientConfig::with_plan(load.functions[0].plan)
         };
         Client::connect(fabric, address, config)

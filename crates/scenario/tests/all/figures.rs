@@ -131,6 +131,11 @@ fn flock_12() {
 }
 
 #[test]
+fn flock_many() {
+    says("flock-many", &[]);
+}
+
+#[test]
 fn hatrpc_4() {
     says(
         "hatrpc-4",

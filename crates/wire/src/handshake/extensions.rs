@@ -25,10 +25,15 @@ pub const SKIPPABLE: u16 = 0x8000;
 const CLIENT: u16 = SKIPPABLE | 1;
 const PROGRAM: u16 = SKIPPABLE | 2;
 const CREDITS: u16 = 3;
+const RENEWED_APART: u16 = 4;
 
 /// The numbers that this build knows, each with the records in which it may stand.
-const KNOWN: [(u16, &[RecordType]); 3] =
-    [(CLIENT, &[RecordType::Hello]), (PROGRAM, &[RecordType::Hello]), (CREDITS, &[RecordType::OpenLane])];
+const KNOWN: [(u16, &[RecordType]); 4] = [
+    (CLIENT, &[RecordType::Hello]),
+    (PROGRAM, &[RecordType::Hello]),
+    (CREDITS, &[RecordType::OpenLane]),
+    (RENEWED_APART, &[RecordType::OpenLane]),
+];
 
 /// One extension of a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,6 +47,9 @@ pub enum Extension {
     /// In `OpenLane`: the calls on the lane are counted by credits (FLOCK section 5.1). The value is C: the calls
     /// that the client may send at first, and after each grant.
     Credits(u8),
+    /// In `OpenLane`, beside [`Credits`](Extension::Credits): the client asks for more credits by WRITE_WITH_IMM
+    /// (FLOCK section 7), and not in the header of a request. No value.
+    RenewedApart,
     /// An extension that this build does not know and may skip.
     Skipped {
         /// The number, with [`SKIPPABLE`].
@@ -58,6 +66,7 @@ impl Extension {
             Extension::Client(_) => CLIENT,
             Extension::Program(_) => PROGRAM,
             Extension::Credits(_) => CREDITS,
+            Extension::RenewedApart => RENEWED_APART,
             Extension::Skipped { number, .. } => *number,
         }
     }
@@ -81,6 +90,7 @@ impl Extension {
         let extension = match number {
             CLIENT => Extension::Client(reader.u64("client").map_err(|_| wrong.clone())?),
             CREDITS => Extension::Credits(reader.u8("credits").map_err(|_| wrong.clone())?),
+            RENEWED_APART => Extension::RenewedApart,
             _ => Extension::Program(reader.rest_as_text("program", MAX_PROGRAM_BYTES)?),
         };
         reader.finish().map_err(|_| wrong)?;
@@ -93,6 +103,7 @@ impl Extension {
             Extension::Client(client) => writer.bytes("client", &client.to_le_bytes(), MAX_EXTENSION_BYTES),
             Extension::Program(name) => writer.bytes("program", name.as_bytes(), MAX_PROGRAM_BYTES),
             Extension::Credits(credits) => writer.bytes("credits", &[*credits], MAX_EXTENSION_BYTES),
+            Extension::RenewedApart => writer.bytes("renewed apart", &[], MAX_EXTENSION_BYTES),
             Extension::Skipped { value, .. } => writer.bytes("extension", value, MAX_EXTENSION_BYTES),
         }
     }
@@ -118,6 +129,11 @@ impl Extensions {
             Extension::Credits(credits) => Some(*credits),
             _ => None,
         })
+    }
+
+    /// Returns whether the client asks for more credits by WRITE_WITH_IMM.
+    pub fn is_renewed_apart(&self) -> bool {
+        self.0.contains(&Extension::RenewedApart)
     }
 
     /// Returns the name of the client's program, if the client gave it.

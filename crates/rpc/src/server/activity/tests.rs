@@ -7,12 +7,16 @@ fn shares(senders: &[Sender], max_active: u32) -> Vec<u32> {
     shares
 }
 
-const fn sender(utilisation: u64, queue_pairs: u32) -> Sender {
-    Sender { utilisation, queue_pairs, is_new: false }
+const fn sender(utilisation: u64, strands: u32) -> Sender {
+    Sender { utilisation, strands, width: 1, is_new: false }
 }
 
-const fn newcomer(utilisation: u64, queue_pairs: u32) -> Sender {
-    Sender { utilisation, queue_pairs, is_new: true }
+const fn newcomer(utilisation: u64, strands: u32) -> Sender {
+    Sender { is_new: true, ..sender(utilisation, strands) }
+}
+
+const fn wide(utilisation: u64, strands: u32, width: u32) -> Sender {
+    Sender { width, ..sender(utilisation, strands) }
 }
 
 #[test]
@@ -44,17 +48,66 @@ fn queue_pairs_are_divided_by_equation_1() {
     assert_eq!(shares(&[sender(u64::MAX, u32::MAX); 3], u32::MAX), [u32::MAX / 3; 3]);
 }
 
+#[test]
+fn wide_strands_count_all_their_queue_pairs() {
+    // 8 queue pairs: 4 strands to 2 workers each.
+    assert_eq!(shares(&[wide(5, 4, 2)], 8), [4]);
+    assert_eq!(shares(&[wide(5, 5, 2)], 8), [4]);
+    assert_eq!(shares(&[wide(5, 4, 2); 3], 8), [2, 1, 1]);
+    // Equal use by one worker and by all four: half of the queue pairs each.
+    assert_eq!(shares(&[wide(5, 99, 1), wide(5, 99, 4)], 16), [8, 2]);
+    assert_eq!(shares(&[wide(5, 99, 1), wide(5, 99, 4)], 18), [10, 2], "a wide strand does not fit");
+    assert_eq!(shares(&[wide(5, 99, 1), wide(0, 99, 4)], 18), [18, 1]);
+    assert_eq!(shares(&[wide(5, 9, u32::MAX), wide(5, 9, 1)], 4), [1, 2], "one strand at least");
+}
+
+/// A strand to all workers and one to a single worker count what they have.
+#[test]
+fn queue_pairs_are_counted_by_workers() {
+    let activity = activity(8, 0);
+    let strand = |sender: u64, width: usize| -> Vec<Arc<QueuePair>> {
+        let first = activity.open(sender);
+        let mut all = vec![first];
+        while all.len() < width {
+            let Some(other) = activity.widen(sender, &Arc::downgrade(&all[0])) else { break };
+            all.push(other);
+        }
+        all
+    };
+    // To one of four workers.
+    let single: Vec<_> = (0..9).map(|_| strand(1, 1)).collect();
+    assert_eq!(single.iter().filter(|strand| strand[0].is_active()).count(), 8);
+    drop(single);
+    // To all of them.
+    let all: Vec<_> = (0..3).map(|_| strand(1, 4)).collect();
+    assert_eq!(all.iter().map(|strand| strand[0].is_active()).collect::<Vec<_>>(), [true, true, false]);
+    assert_eq!(all[0].len() + all[1].len(), 8);
+    // A client without a queue pair gets a strand to all workers in any case, and its second one within its share.
+    let second = [strand(2, 4), strand(2, 4), strand(2, 4)];
+    assert_eq!(second.iter().map(|strand| strand[0].is_active()).collect::<Vec<_>>(), [true, true, false]);
+    activity.look(0);
+    assert!(
+        [&all[..], &second]
+            .iter()
+            .all(|strands| { strands.iter().filter(|strand| strand[0].is_active()).count() == 1 })
+    );
+    // A strand cannot be made wider than the others once nothing is left.
+    drop((all, second));
+    let full: Vec<_> = (0..8).map(|_| strand(3, 1)).collect();
+    assert!(activity.widen(3, &Arc::downgrade(&full[0][0])).is_none());
+}
+
 /// The properties that hold for all shares.
 fn check(senders: &[Sender], max_active: u32) -> Result<(), TestCaseError> {
     let shares = shares(senders, max_active);
     prop_assert_eq!(shares.len(), senders.len());
-    let open: u64 = senders.iter().map(|sender| u64::from(sender.queue_pairs)).sum();
+    let open: u64 = senders.iter().map(|sender| u64::from(sender.strands)).sum();
     let fits_all = open <= u64::from(max_active);
     if fits_all {
-        prop_assert!(senders.iter().zip(&shares).all(|(sender, share)| sender.queue_pairs == *share));
+        prop_assert!(senders.iter().zip(&shares).all(|(sender, share)| sender.strands == *share));
     }
     for (sender, share) in senders.iter().zip(&shares) {
-        prop_assert!(*share <= sender.queue_pairs && *share >= sender.queue_pairs.min(1), "{:?}", shares);
+        prop_assert!(*share <= sender.strands && *share >= sender.strands.min(1), "{:?}", shares);
         if sender.utilisation == 0 && !sender.is_new && !fits_all {
             prop_assert!(*share <= 1);
         }
@@ -62,12 +115,12 @@ fn check(senders: &[Sender], max_active: u32) -> Result<(), TestCaseError> {
     let functioning: Vec<_> = senders
         .iter()
         .zip(&shares)
-        .filter(|(sender, _)| (sender.utilisation > 0 || sender.is_new) && sender.queue_pairs > 0)
+        .filter(|(sender, _)| (sender.utilisation > 0 || sender.is_new) && sender.strands > 0)
         .collect();
     let (mut sum, mut most, mut ones) = (0u64, 0u64, 0u64);
     for (sender, share) in &functioning {
         sum += u64::from(**share);
-        most += u64::from(sender.queue_pairs);
+        most += u64::from(sender.strands);
         ones += u64::from(**share == 1);
     }
     let max_active = u64::from(max_active.max(1));
@@ -75,7 +128,7 @@ fn check(senders: &[Sender], max_active: u32) -> Result<(), TestCaseError> {
     prop_assert!(sum >= max_active.min(most), "queue pairs are left over: {:?}", shares);
     for (a, a_share) in &functioning {
         for (b, b_share) in &functioning {
-            if a.is_new || b.is_new || a.queue_pairs < b.queue_pairs {
+            if a.is_new || b.is_new || a.strands < b.strands {
                 continue;
             }
             let differs = u32::from(a.utilisation == b.utilisation);
@@ -89,7 +142,7 @@ fn check(senders: &[Sender], max_active: u32) -> Result<(), TestCaseError> {
     let parts = |sender: &Sender| u128::from(max_active) * u128::from(sender.utilisation);
     let fits = |sender: &Sender| {
         let part = parts(sender);
-        !sender.is_new && part >= total && part <= u128::from(sender.queue_pairs) * total
+        !sender.is_new && part >= total && part <= u128::from(sender.strands) * total
     };
     if functioning.iter().all(|(sender, _)| fits(sender)) {
         for (sender, share) in &functioning {
@@ -249,6 +302,27 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
+    /// With strands of any width, no more queue pairs are used than the maximum and a strand for each client.
+    #[test]
+    fn strands_of_any_width_keep_the_sum(
+        senders in prop::collection::vec((0u64..20, 0u32..9, 1u32..6), 0..12), max_active in 1u32..60,
+    ) {
+        let senders: Vec<_> = senders.into_iter().map(|(used, strands, width)| wide(used, strands, width)).collect();
+        let shares = shares(&senders, max_active);
+        let mut above = 0;
+        for (sender, share) in senders.iter().zip(&shares) {
+            prop_assert!(*share <= sender.strands && *share >= sender.strands.min(1), "{:?}", shares);
+            above += (*share).saturating_sub(1) * sender.width;
+        }
+        prop_assert!(above <= max_active, "{:?}", shares);
+        // Nothing that fits is left over.
+        let functioning = || senders.iter().zip(&shares).filter(|(sender, _)| sender.utilisation > 0);
+        let used: u32 = functioning().map(|(sender, share)| share * sender.width).sum();
+        for (sender, share) in functioning() {
+            prop_assert!(*share == sender.strands || used + sender.width > max_active, "{:?}", shares);
+        }
+    }
+
     #[test]
     fn all_cases_keep_the_rules(
         senders in prop::collection::vec((prop_oneof![Just(0u64), 1u64..100, any::<u64>()], 0u32..40, any::<bool>()), 0..30),
@@ -256,7 +330,7 @@ proptest! {
     ) {
         let senders: Vec<_> = senders
             .into_iter()
-            .map(|(utilisation, queue_pairs, is_new)| Sender { utilisation, queue_pairs, is_new })
+            .map(|(utilisation, strands, is_new)| Sender { utilisation, strands, width: 1, is_new })
             .collect();
         check(&senders, max_active)?;
     }

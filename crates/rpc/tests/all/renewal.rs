@@ -1,0 +1,225 @@
+//! Requests for credits that travel apart from messages, by immediate data (FLOCK section 7).
+
+#![allow(missing_docs, clippy::disallowed_methods, clippy::disallowed_types)]
+
+use crate::common::raw::{Half, RawClient, call};
+use crate::common::*;
+use crate::strands::{combined, has_credits, serve, two_clients_divide};
+use dunlin_fabric::{Address, Capabilities, Fabric, Host, Scheme, Task};
+use dunlin_fabric_shm::ShmFabric;
+use dunlin_fabric_sim::{Settings, Sim};
+use dunlin_rpc::*;
+use dunlin_wire::handshake::{Extension, Extensions, RefusalCode};
+use dunlin_wire::{Header, Kind};
+use std::time::Duration;
+
+/// Immediate data that asks for credits, without a degree.
+const RENEWAL: u32 = 0x4352_0000;
+/// The bit of a header that grants credits.
+const GRANTED: u8 = 0x80;
+
+fn apart(plan: Plan) -> ClientConfig {
+    ClientConfig { credit_renewal: CreditRenewal::WriteImmediate, ..with_plan(plan) }
+}
+
+fn written() -> Plan {
+    Plan { request: RequestHalf::Write, response: ResponseHalf::Write, ..combined() }
+}
+
+/// Whatever the halves of the protocol, few credits suffice for many calls, and declined queue pairs are given up.
+#[test]
+fn every_protocol_asks_apart() {
+    let capabilities = Settings::default().capabilities;
+    for protocol in PROTOCOLS {
+        let plan = Plan { sharing: Sharing::Combined, ..protocol.plan(CompletionMode::Adaptive) };
+        if plan.check(&capabilities).is_ok() && has_credits(protocol) {
+            println!("{}", protocol.name);
+            two_clients_divide(7, 2, ClientConfig { credits: 4, ..apart(plan) });
+        }
+    }
+    for (seed, window, credits) in [(0, 1, 32), (1, 4, 63), (2, 8, 2), (3, 3, 1)] {
+        two_clients_divide(seed, window, ClientConfig { credits, ..apart(combined()) });
+    }
+}
+
+/// The server finds a request for credits in its completion queue, and the message that caused it in memory, in either
+/// order.
+#[test]
+fn requests_apart_are_answered_with_random_delays() {
+    for seed in 0..20 {
+        let settings = Settings { preemption: 3, ..Settings::default() };
+        Sim::run_with(settings, seed, |fabric| {
+            let address = Address::new(Scheme::Sim, "apart").unwrap();
+            let server = serve(&fabric, &address, ServerConfig::default());
+            let plan = written().completion(CompletionMode::Busy, CompletionMode::Busy);
+            let config = ClientConfig { credits: 3, max_queue_pairs: 1, window: 8, ..apart(plan) };
+            let first = Client::connect(&fabric, &address, config).unwrap();
+            let host = fabric.host().clone();
+            let tasks: Vec<_> = (0..3u8)
+                .map(|thread| {
+                    let mut client = first.another().unwrap();
+                    let body = move || {
+                        for number in 0..100u8 {
+                            assert_eq!(*client.call(ECHO, &[thread, number]).unwrap(), [thread, number]);
+                        }
+                    };
+                    host.spawn("caller", Box::new(body)).unwrap()
+                })
+                .collect();
+            tasks.into_iter().for_each(Task::join);
+            server.shutdown(Duration::from_secs(1));
+        })
+        .unwrap();
+    }
+}
+
+/// Real threads on shared memory.
+#[test]
+fn threads_share_a_queue_pair_that_asks_apart() {
+    bounded(|| {
+        let (fabric, address) = (fabric(), unique("apart"));
+        let server = serve(&fabric, &address, ServerConfig::default());
+        for plan in [written(), combined()] {
+            let config = ClientConfig { credits: 2, max_queue_pairs: 1, ..apart(plan) };
+            let first = Client::connect(&fabric, &address, config).unwrap();
+            std::thread::scope(|scope| {
+                for thread in 0..3u32 {
+                    let mut client = first.another().unwrap();
+                    scope.spawn(move || {
+                        for number in 0..300u32 {
+                            let sent = [thread.to_le_bytes(), number.to_le_bytes()].concat();
+                            assert_eq!(*client.call(ECHO, &sent).unwrap(), *sent);
+                        }
+                    });
+                }
+            });
+        }
+        server.shutdown(Duration::from_secs(1));
+    });
+}
+
+/// A fabric without immediate data fails the connection: nothing else is used instead.
+#[test]
+fn a_fabric_without_immediate_data_refuses_the_setting() {
+    let capabilities = Capabilities { immediate: false, ..Settings::default().capabilities };
+    Sim::run_with(Settings { capabilities, ..Settings::default() }, 1, |fabric| {
+        let address = Address::new(Scheme::Sim, "without").unwrap();
+        let server = serve(&fabric, &address, ServerConfig::default());
+        let plan = Plan { client: CompletionMode::Busy, server: CompletionMode::Busy, ..written() };
+        let refused = Client::connect(&fabric, &address, apart(plan)).map(drop).unwrap_err();
+        assert!(refused.to_string().contains("immediate data"), "{refused}");
+        // Without credits there is nothing to ask for.
+        let dedicated = Plan { sharing: Sharing::Dedicated, ..plan };
+        let mut client = Client::connect(&fabric, &address, apart(dedicated)).unwrap();
+        assert_eq!(*client.call(ECHO, b"dedicated").unwrap(), *b"dedicated");
+        drop(client);
+        server.shutdown(Duration::from_secs(1));
+    })
+    .unwrap();
+}
+
+/// A raw client with 8 credits, which asks in this way.
+fn raw(fabric: &ShmFabric, address: &Address, plan: Plan, is_apart: bool) -> RawClient {
+    let mut half = Half::new(fabric, address, plan);
+    let apart = is_apart.then_some(Extension::RenewedApart);
+    half.open.extensions = Extensions([Extension::Credits(8)].into_iter().chain(apart).collect());
+    RawClient::open(fabric, half, plan)
+}
+
+/// Makes calls, one after the other. Returns whether the server granted credits meanwhile.
+fn spend(raw: &mut RawClient, slots: std::ops::Range<u32>) -> bool {
+    let mut is_granted = false;
+    for slot in slots {
+        raw.request(ECHO, call(slot, 1), b"paid");
+        loop {
+            let (header, _) = raw.answer();
+            is_granted |= header.credits & GRANTED != 0;
+            if header.kind != Kind::Credit {
+                assert_eq!(header.call, call(slot, 1));
+                break;
+            }
+        }
+    }
+    is_granted
+}
+
+#[test]
+fn a_client_may_ask_before_its_message_and_long_after() {
+    bounded(|| {
+        let (fabric, address) = (fabric(), unique("raw-apart"));
+        let server = serve(&fabric, &address, ServerConfig::default());
+        let mut raw = raw(&fabric, &address, written(), true);
+        // Half of C is reached by the fourth message.
+        assert!(!spend(&mut raw, 0..3));
+        raw.put_immediate(RENEWAL | 1);
+        let is_granted = spend(&mut raw, 3..4) || raw.answer().0.credits & GRANTED != 0;
+        assert!(is_granted);
+        // 12 are left: the request comes after all are spent.
+        assert!(!spend(&mut raw, 4..16));
+        raw.put_immediate(RENEWAL | 1);
+        let (header, _) = raw.answer();
+        assert_eq!((header.kind, header.credits & GRANTED), (Kind::Credit, GRANTED));
+        assert!(!spend(&mut raw, 16..24));
+        server.shutdown(Duration::from_secs(1));
+    });
+}
+
+/// A client that asks against the rules loses its lane, and nobody else notices.
+#[test]
+fn a_client_that_asks_against_the_rules_loses_its_lane() {
+    type Act = fn(&mut RawClient);
+    let told = Plan { request: RequestHalf::WriteImm, ..written() };
+    let by_send = Plan { request: RequestHalf::Send, ..written() };
+    let twice: Act = |raw| (0..2).for_each(|_| raw.put_immediate(RENEWAL | 1));
+    // More than there are RECVs.
+    let flood: Act = |raw| (0..100).for_each(|_| raw.put_immediate(RENEWAL | 1));
+    let none: Act = |raw| raw.put_immediate(RENEWAL);
+    let most: Act = |raw| raw.put_immediate(RENEWAL | 64);
+    let all: Act = |raw| raw.put_immediate(RENEWAL | 255);
+    let once: Act = |raw| raw.put_immediate(RENEWAL | 1);
+    let in_message: Act = |raw| {
+        let header = Header { code: ECHO, call: call(0, 1), credits: 1, ..Header::new(Kind::Request) };
+        let bytes = raw.message(&header, b"asks");
+        raw.deliver(&bytes);
+    };
+    bounded(move || {
+        let (fabric, address) = (fabric(), unique("against"));
+        let server = serve(&fabric, &address, ServerConfig::default());
+        let mut good = Client::connect(&fabric, &address, apart(combined())).unwrap();
+        for plan in [written(), told, by_send] {
+            for act in [twice, flood, none, most, all, in_message] {
+                let mut raw = raw(&fabric, &address, plan, true);
+                act(&mut raw);
+                raw.expect_closed();
+                assert_eq!(*good.call(ECHO, b"good").unwrap(), *b"good");
+            }
+        }
+        // Without the setting. There are RECVs for other immediate data.
+        for plan in [told, by_send] {
+            let mut raw = raw(&fabric, &address, plan, false);
+            once(&mut raw);
+            raw.expect_closed();
+        }
+        // Without RECVs the WRITE waits for one, and only its own client with it.
+        let mut waiting = raw(&fabric, &address, written(), false);
+        once(&mut waiting);
+        // A message that asks must have left half of the credits.
+        let mut early = raw(&fabric, &address, written(), false);
+        in_message(&mut early);
+        early.expect_closed();
+        assert_eq!(*good.call(ECHO, b"good").unwrap(), *b"good");
+        drop(waiting);
+        server.shutdown(Duration::from_secs(1));
+    });
+}
+
+#[test]
+fn the_setting_needs_credits() {
+    let (fabric, address) = (fabric(), unique("needs"));
+    let server = serve(&fabric, &address, ServerConfig::default());
+    let mut half = Half::new(&fabric, &address, any_plan());
+    half.open.extensions = [Extension::RenewedApart].into();
+    assert_eq!(half.ask().unwrap_err().code, RefusalCode::ILLEGAL_PLAN);
+    half.link_close();
+    server.shutdown(Duration::from_secs(1));
+}
