@@ -603,7 +603,7 @@ mod tests {
         }
     }
 
-    /// What a client does not say in its requests is not asked twice when it changes its mind about a message.
+    /// A request that travels apart is owed until it is sent, and not asked twice.
     #[test]
     fn a_request_apart_is_owed_until_it_is_sent() {
         let mut credits = Credits::new(8, true);
