@@ -241,6 +241,7 @@ mod tests {
                     posted_per_call: value,
                     degree: value,
                     answers_rung_per_call: value,
+                    server_kib_of_a_host: value,
                     percentiles_us: vec![(15.0, value), (50.0, 2.0 * value), (99.0, 3.0 * value)],
                     thread_mops: vec![value; 14],
                     verbs_share: 0.5,
