@@ -37,9 +37,6 @@ fn every_protocol_asks_apart() {
             two_clients_divide(7, 2, ClientConfig { credits: 4, ..apart(plan) });
         }
     }
-    for (seed, window, credits) in [(0, 1, 32), (1, 4, 63), (2, 8, 2), (3, 3, 1)] {
-        two_clients_divide(seed, window, ClientConfig { credits, ..apart(combined()) });
-    }
 }
 
 /// The server finds a request for credits in its completion queue, and the message that caused it in memory, in either

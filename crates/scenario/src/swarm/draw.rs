@@ -9,8 +9,8 @@ use dunlin_fabric_sim::{
 };
 use dunlin_rnic_model::Profile;
 use dunlin_rpc::{
-    BackoffConfig, BatchCalls, Batching, ClientConfig, CompletionMode, CreditRenewal, FetchChoice, FirstRead,
-    LargePayload, Lease, PROTOCOLS, Plan, Protocol, ServerConfig, Sharing,
+    BackoffConfig, BatchCalls, Batching, ClientConfig, CompletionMode, FetchChoice, FirstRead, LargePayload,
+    Lease, PROTOCOLS, Plan, Protocol, ServerConfig, Sharing,
 };
 use std::fmt;
 use std::sync::Arc;
@@ -373,11 +373,6 @@ fn shared(random: &mut Random, drawn: &mut Drawn) {
         drawn.acts.clear();
         drawn.settings.machines.iter_mut().for_each(|machine| machine.cores = None);
     }
-    for client in drawn.clients.iter_mut().filter(|client| client.threads > 1) {
-        if random.one_in(3) && drawn.settings.capabilities.immediate {
-            client.config.credit_renewal = CreditRenewal::WriteImmediate;
-        }
-    }
 }
 
 fn acts(random: &mut Random, clients: usize, machines: usize) -> Vec<(Nanos, Act)> {
@@ -529,9 +524,6 @@ impl fmt::Display for Drawn {
                     " {sharing} by {threads} threads on {pairs} of {active} queue pairs, {most} together, {} credits",
                     config.credits
                 )?;
-                if config.credit_renewal == CreditRenewal::WriteImmediate {
-                    f.write_str(" asked for apart")?;
-                }
             }
             if plan.lease == Lease::Slice {
                 f.write_str(" by turns")?;
