@@ -23,8 +23,6 @@ pub enum CreditRenewal {
     WithRequest,
     /// By a WRITE with immediate data behind that request, as in FLOCK (SOSP'21, section 7). The server posts three
     /// RECVs for each lane and polls its completion queue. Connecting fails on a fabric without immediate data.
-    /// For reproducing the paper's figures: a known defect lets a call wait until its deadline where a handle has few
-    /// credits and the server declines queue pairs (docs/internals/credits.md).
     WriteImmediate,
 }
 

@@ -375,7 +375,11 @@ impl<F: Fabric, P: Policy<F>> Seat<F, P> {
             self.waiter.reset();
             return true;
         }
-        if lead.core().client.has_read_to_post() {
+        // All calls were given back with the strand, perhaps by this thread before it took the sentinel's place: nothing
+        // that arrives here would end them.
+        let has_to_move =
+            strand.is_retired() && self.calls.under_way().all(|call| P::is_returned(seat, call));
+        if has_to_move || lead.core().client.has_read_to_post() {
             lead.core().client.disarm(armed);
             return true;
         }

@@ -39,6 +39,18 @@ fn every_protocol_asks_apart() {
     }
 }
 
+/// A queue pair is declined by a message without answers, which one of its threads finds while it has the lead: its
+/// calls are given back to itself.
+#[test]
+fn who_gives_its_own_calls_back_moves() {
+    for mode in [CompletionMode::Event, CompletionMode::Adaptive, CompletionMode::Busy] {
+        for (seed, window, credits) in [(0, 1, 32), (1, 4, 63), (2, 8, 2), (3, 3, 1), (6, 3, 1)] {
+            let plan = combined().completion(mode, mode);
+            two_clients_divide(seed, window, ClientConfig { credits, ..apart(plan) });
+        }
+    }
+}
+
 /// The server finds a request for credits in its completion queue, and the message that caused it in memory, in either
 /// order.
 #[test]
