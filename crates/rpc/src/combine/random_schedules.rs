@@ -1,6 +1,6 @@
 //! The shipped tickets, list and lead under random schedules, with more threads and calls than loom can try in all
-//! orders (`tickets/model_checks.rs`, `lead/tests.rs`). shuttle explores sequentially consistent orders only, so the
-//! mistakes that it has to find are none of memory orders.
+//! orders (`tickets/model_checks.rs`, `lead/tests.rs`). shuttle explores sequentially consistent orders only, so no
+//! planted mistake weakens a memory order.
 //!
 //! Threads make calls, give some up, and lead whenever they wait. A thread that waits is parked; a thread that parks
 //! for ever is a deadlock, which shuttle reports.

@@ -310,7 +310,7 @@ impl Allowance {
     }
 
     /// Returns the degree of a request that has to be answered now: both the request and the message that caused it
-    /// have come. It is clipped to what the messages can have had, and at least 1.
+    /// have come. The degree is at least 1, and at most the largest that fits the messages.
     #[inline]
     pub(crate) fn renewal_due(&mut self) -> Option<u16> {
         let (bound, asked) = (self.bound?, self.asked?);
