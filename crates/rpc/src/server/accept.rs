@@ -370,7 +370,7 @@ impl<F: Fabric> Control<F> {
             session: number,
             extensions: Extensions::default(),
         });
-        // Before the reply: the client's first call follows it.
+        // All that others see of the client stands before the reply: its first call follows that.
         let opened = self
             .observer
             .as_ref()
@@ -380,11 +380,10 @@ impl<F: Fabric> Control<F> {
             return Err(Over);
         }
         session.greeted = true;
-        send(&session.link, &reply).map_err(|_| Over)?;
         session.client = hello.extensions.client().unwrap_or(number);
         self.state.clients.enter(number, hello, &session.lanes);
         self.state.count(|counters| counters.accepted += 1);
-        Ok(())
+        send(&session.link, &reply).map_err(|_| Over)
     }
 
     fn open(&self, number: u64, session: &mut Session<F>, open: OpenLane) {

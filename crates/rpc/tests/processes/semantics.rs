@@ -200,12 +200,15 @@ fn answers_come_in_the_order_of_the_calls() {
     for (name, plan) in plans(&local.fabric, &MODES) {
         let mut client = local.client(with(plan));
         let mut sent = std::collections::VecDeque::new();
-        // A written result may overtake a fetched one.
-        let hybrid = [ResponseHalf::FetchOrWrite, ResponseHalf::FetchOrWriteImm].contains(&plan.response);
+        // A written result may overtake a fetched one. Where a message may be lost, a later call may overtake one that
+        // is sent again, after 5 ms in which the other thread had no core.
+        let overtakes = [ResponseHalf::FetchOrWrite, ResponseHalf::FetchOrWriteImm].contains(&plan.response)
+            || matches!(plan.request, RequestHalf::Datagram | RequestHalf::WriteUnreliable)
+            || plan.response == ResponseHalf::Datagram;
         let done = |sent: &mut std::collections::VecDeque<CallId>, id| {
             let place = sent.iter().position(|sent| *sent == id);
             let place = place.unwrap_or_else(|| panic!("{name}: {id:?} is not under way"));
-            assert!(place == 0 || hybrid, "{name}: {id:?} came before {place} earlier ones");
+            assert!(place == 0 || overtakes, "{name}: {id:?} came before {place} earlier ones");
             sent.remove(place);
         };
         for i in 0..3000u64 {
