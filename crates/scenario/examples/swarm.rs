@@ -25,7 +25,7 @@ fn main() -> ExitCode {
         }
         let outcome = play(seed, None);
         if let Some(failure) = outcome.failure {
-            println!("seed {seed} failed: {failure}");
+            println!("seed {seed} failed: {failure}\n  {}", outcome.what);
             return ExitCode::FAILURE;
         }
     }

@@ -106,6 +106,11 @@ impl<F: Fabric, P: Policy<F>> Handle<F, P> {
         self.scheduling.counts(seat)
     }
 
+    /// Returns the number of requests between two calls of [`look`](Handle::look) by a thread.
+    pub(crate) fn look_every(&self) -> u32 {
+        self.scheduling.look_every()
+    }
+
     /// Schedules the threads at the end of an interval. A thread calls this once in some requests. The call blocks
     /// while the handle connects another strand.
     #[cold]

@@ -13,6 +13,9 @@ use std::time::Duration;
 /// Time between two schedulings if none is by size, in nanoseconds.
 const INTERVAL: Nanos = 10_000_000;
 
+/// The most requests between two looks of a thread at the clock.
+const LOOK_EVERY: u32 = 1024;
+
 /// A new assignment has to cost at most this part of the present one: otherwise threads with nearly equal loads
 /// would move in each interval.
 const WORTH_IT: (u128, u128) = (4, 5);
@@ -66,6 +69,12 @@ impl Scheduling {
     /// Returns the place where a thread counts its requests; `None` for a number that is out of range.
     pub(crate) fn counts(&self, seat: u16) -> Option<Arc<SizeCounts>> {
         Some(Arc::clone(self.counts.get(usize::from(seat))?.get_or_init(Arc::default)))
+    }
+
+    /// Returns the number of requests between two looks of a thread at the clock: [`LOOK_EVERY`], and fewer for an
+    /// interval below half a millisecond, which such a number of requests may take.
+    pub(crate) fn look_every(&self) -> u32 {
+        (self.interval >> 9).clamp(1, u64::from(LOOK_EVERY)) as u32
     }
 
     /// Returns whether a scheduling is due at `now`.
@@ -174,6 +183,13 @@ mod tests {
 
     fn assigned(places: &Places) -> Vec<u16> {
         (0..MAX_SEATS).filter_map(|seat| places.assigned(seat)).collect()
+    }
+
+    #[test]
+    fn short_intervals_are_looked_for_more_often() {
+        let every = |interval| Scheduling::new(interval).look_every();
+        assert_eq!([None, Some(Duration::from_millis(1)), Some(Duration::MAX)].map(every), [1024; 3]);
+        assert_eq!([1, 1_000, 100_000].map(|nanos| every(Some(Duration::from_nanos(nanos)))), [1, 1, 195]);
     }
 
     #[test]

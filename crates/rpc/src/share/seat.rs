@@ -19,8 +19,6 @@ const LOOKS: u32 = 8;
 /// The time between looks for room that other threads make, in nanoseconds: by taking their results, or late answers.
 /// They wake nobody for it.
 const ROOM_LOOK: Nanos = 200_000;
-/// The number of requests between two looks of a thread at the clock, for the scheduling of threads.
-const LOOK_EVERY: u32 = 1024;
 
 /// A thread's client of a shared connection. `Send`, but used by one thread at a time.
 #[derive(Debug)]
@@ -70,7 +68,7 @@ impl<F: Fabric, P: Policy<F>> Seat<F, P> {
             // Threads begin at different workers.
             next_worker: usize::from(number),
             counts: handle.counts(number),
-            until_look: LOOK_EVERY,
+            until_look: handle.look_every(),
             looks: if parker.blocks_when_busy() { 1 } else { LOOKS },
             has_idled: false,
             has_led: false,
@@ -137,7 +135,7 @@ impl<F: Fabric, P: Policy<F>> Seat<F, P> {
         let entered = self.entered(call, time);
         self.until_look -= 1;
         if self.until_look == 0 {
-            self.until_look = LOOK_EVERY;
+            self.until_look = self.handle.look_every();
             self.handle.look();
         }
         entered

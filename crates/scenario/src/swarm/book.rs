@@ -5,6 +5,9 @@ use dunlin_rpc::GroupCounters;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+/// Distance between the call numbers of two threads of a client.
+pub(super) const THREADS_APART: u64 = 100_000;
+
 /// How a call ended for its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
@@ -39,6 +42,24 @@ struct Pages {
     violation: Option<String>,
     /// By how much a call may begin late; `None` if by any time.
     lateness: Option<Nanos>,
+    /// Clients whose threads' calls begin in order: first and end of the call numbers, and the longest request of such a
+    /// call.
+    in_order: Vec<(u64, u64, usize)>,
+    /// The last call of each such thread that has begun at each worker.
+    begun: BTreeMap<(u64, usize), u64>,
+}
+
+impl Pages {
+    /// Returns the entry of a call. One of a client that is gone is abandoned: a killed task may still write before it
+    /// ends.
+    fn call(&mut self, number: u64) -> &mut Call {
+        let gone = self.gone.iter().any(|(first, end)| (*first..*end).contains(&number));
+        let call = self.calls.entry(number).or_default();
+        if gone {
+            call.end.get_or_insert(End::Abandoned);
+        }
+        call
+    }
 }
 
 /// The book of a run. Clones share the same book.
@@ -78,7 +99,7 @@ impl Book {
     /// Records a call that the engine accepted.
     pub(super) fn sent(&self, number: u64) {
         // The call may have been executed already.
-        self.pages().calls.entry(number).or_default();
+        self.pages().call(number);
     }
 
     /// Sets by how much a call may begin after its deadline, if that is limited.
@@ -86,9 +107,33 @@ impl Book {
         self.pages().lateness = lateness;
     }
 
+    /// Sets that the calls of each thread with numbers from `first` to before `end` begin in order, as far as their
+    /// requests are no longer than `most`: longer ones are READ meanwhile.
+    pub(super) fn has_order(&self, first: u64, end: u64, most: usize) {
+        self.pages().in_order.push((first, end, most));
+    }
+
+    /// Checks that a call of a thread begins after those that it made earlier at the same worker.
+    pub(super) fn begins_at(&self, number: u64, bytes: usize, worker: usize) {
+        let mut pages = self.pages();
+        let keeps =
+            |(first, end, most): &(u64, u64, usize)| (*first..*end).contains(&number) && bytes <= *most;
+        // A call that its thread has given up may be left behind on another connection.
+        let is_over = pages.calls.get(&number).is_some_and(|call| call.end.is_some());
+        if is_over || !pages.in_order.iter().any(keeps) {
+            return;
+        }
+        let before = pages.begun.insert((number / THREADS_APART, worker), number).unwrap_or(0);
+        if before > number {
+            pages
+                .violation
+                .get_or_insert(format!("call {number} began after the later call {before} of its thread"));
+        }
+    }
+
     /// Records the deadline of a call that is about to be made.
     pub(super) fn must_begin(&self, number: u64, deadline: Nanos) {
-        self.pages().calls.entry(number).or_default().deadline = Some(deadline);
+        self.pages().call(number).deadline = Some(deadline);
     }
 
     /// Removes a call that was not made.
@@ -103,11 +148,7 @@ impl Book {
     pub(super) fn executed(&self, number: u64, now: Nanos) {
         let mut pages = self.pages();
         let allowed = pages.lateness;
-        let gone = pages.gone.iter().any(|(first, end)| (*first..*end).contains(&number));
-        let call = pages.calls.entry(number).or_default();
-        if gone {
-            call.end.get_or_insert(End::Abandoned);
-        }
+        let call = pages.call(number);
         call.executed += 1;
         let (executed, end) = (call.executed, call.end);
         let late = call.deadline.map_or(0, |deadline| now.saturating_sub(deadline));

@@ -1,6 +1,6 @@
 //! A client of a swarm.
 
-use super::book::{Book, End, answer_to, request};
+use super::book::{Book, End, THREADS_APART, answer_to, request};
 use super::draw::{DrawnClient, Lateness, PATIENCE, Style, size};
 use super::executor::block_on;
 use super::play::Weather;
@@ -115,8 +115,6 @@ impl Part {
 
 /// Calls that must succeed once the run is calm.
 const LAST_CALLS: u64 = 3;
-/// Distance between the call numbers of two threads of a client.
-const THREADS_APART: u64 = 100_000;
 
 /// Plays a client's part.
 pub(super) fn play(part: Part) {

@@ -9,8 +9,8 @@ use dunlin_fabric_sim::{
 };
 use dunlin_rnic_model::Profile;
 use dunlin_rpc::{
-    BackoffConfig, BatchCalls, Batching, ClientConfig, CompletionMode, FetchChoice, FirstRead, LargePayload,
-    Lease, PROTOCOLS, Plan, Protocol, ServerConfig, Sharing,
+    BackoffConfig, BatchCalls, Batching, ClientConfig, CompletionMode, CreditRenewal, FetchChoice, FirstRead,
+    LargePayload, Lease, PROTOCOLS, Plan, Protocol, ServerConfig, Sharing,
 };
 use std::fmt;
 use std::sync::Arc;
@@ -58,6 +58,11 @@ pub(super) struct DrawnClient {
 }
 
 impl DrawnClient {
+    /// Returns whether threads share the connection as FLOCK's do.
+    pub(super) fn is_combined(&self) -> bool {
+        self.threads > 1 && self.config.plan.is_some_and(|plan| plan.sharing == Sharing::Combined)
+    }
+
     /// Draws the time of a call of its own, for half of the calls of a client that gives any.
     pub(super) fn own_time(&self, random: &mut Random) -> Option<Duration> {
         if self.own_times == 0 || random.one_in(2) {
@@ -131,6 +136,8 @@ const MOST_CALLS: u64 = 1_000;
 pub(super) const SERVER_MACHINE: usize = 0;
 /// How long a client retries operations that must succeed once the run is calm.
 pub(super) const PATIENCE: Nanos = 2_000_000_000;
+/// The time to connect one more queue pair of a client, in nanoseconds.
+const GROWS: Nanos = 20_000_000;
 /// Quanta of other threads that an exchange may have to wait for, on both sides together.
 const QUANTA_OF_A_CALL: u64 = 8;
 /// The time of calls of clients that do not want them to expire.
@@ -375,6 +382,20 @@ fn shared(random: &mut Random, drawn: &mut Drawn) {
     }
 }
 
+/// Draws how clients of FLOCK ask for credits, and how often their threads are assigned to queue pairs: mostly so often
+/// that threads with calls in flight have to move.
+fn credits_and_moves(random: &mut Random, drawn: &mut Drawn) {
+    let has_immediate = drawn.settings.capabilities.immediate;
+    for client in drawn.clients.iter_mut().filter(|client| client.is_combined()) {
+        if random.one_in(3) && has_immediate {
+            client.config.credit_renewal = CreditRenewal::WriteImmediate;
+        }
+        if !random.one_in(4) {
+            client.config.thread_scheduling = Some(Duration::from_nanos(1_000 << random.below(8)));
+        }
+    }
+}
+
 fn acts(random: &mut Random, clients: usize, machines: usize) -> Vec<(Nanos, Act)> {
     let count = if random.one_in(3) { 0 } else { 1 + random.below(3) };
     let mut acts: Vec<(Nanos, Act)> = (0..count)
@@ -424,7 +445,16 @@ impl Drawn {
         grouped::draw(&mut Random::new(seed, 13), &mut drawn);
         full_batches(&mut Random::new(seed, 14), &mut drawn);
         calm_threads(&mut Random::new(seed, 15), &mut drawn);
+        credits_and_moves(&mut Random::new(seed, 16), &mut drawn);
         drawn
+    }
+
+    /// Returns the longest request of the calls that begin in the order in which a thread of this client made them, those
+    /// at each worker for themselves: `None` unless no message is lost and no queue pair breaks. Longer requests are READ
+    /// while others overtake them.
+    pub(super) fn keeps_order(&self, client: &DrawnClient) -> Option<usize> {
+        let plan = client.config.plan.filter(|_| client.is_combined() && self.is_undisturbed(client))?;
+        Some(plan.rendezvous_above as usize)
     }
 
     /// Returns whether a client's calls within the usual time must be answered: no fault, no act, no core that
@@ -452,6 +482,8 @@ impl Drawn {
                 40_000_000 + stall_by * 20 + self.settings.prices.quantum * tasks * 4
             }
         };
+        // A thread that is to assign all threads first connects another queue pair, if it may, whatever it has under way.
+        let call = call + if client.is_combined() && client.config.max_queue_pairs > 1 { GROWS } else { 0 };
         let connects = queue_pair_error != 0 || has_acts(&breaks);
         // Each thread may have to wait for those that connect before it.
         let attempts = nanos(client.config.connect_timeout) * client.threads;
@@ -524,6 +556,12 @@ impl fmt::Display for Drawn {
                     " {sharing} by {threads} threads on {pairs} of {active} queue pairs, {most} together, {} credits",
                     config.credits
                 )?;
+                if config.credit_renewal == CreditRenewal::WriteImmediate {
+                    f.write_str(" asked for apart")?;
+                }
+                if let Some(interval) = config.thread_scheduling {
+                    write!(f, ", assigned every {interval:?}")?;
+                }
             }
             if plan.lease == Lease::Slice {
                 f.write_str(" by turns")?;

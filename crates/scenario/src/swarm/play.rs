@@ -48,6 +48,9 @@ pub(super) fn root(sim: &Sim, drawn: &Drawn, book: &Book) {
         let process = sim.process_on(client.machine);
         incarnations += 1;
         let first = incarnations * APART;
+        if let Some(most) = drawn.keeps_order(client) {
+            book.has_order(first, first + APART, most);
+        }
         let part = Part {
             sim: process.clone(),
             address: address.clone(),

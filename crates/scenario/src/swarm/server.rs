@@ -57,12 +57,13 @@ impl ServerProcess {
                 host.sleep(host.now() + 20_000);
                 Ok(reply.write(&answer)?)
             })
-            .serve(address, |_| {
+            .serve(address, |worker| {
                 let (book, sim) = (book.clone(), service_sim.clone());
                 Box::new(move |request: &Request<'_>, reply: &mut Reply<'_>| {
                     let answer = execute(&sim, &book, request.payload);
-                    // Some calls hold up those behind them.
                     let number = number_of(request.payload).unwrap_or_default();
+                    book.begins_at(number, request.payload.len(), usize::from(worker));
+                    // Some calls hold up those behind them.
                     if let Some((one_in, takes)) = slow_ones
                         && number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32 & one_in == 0
                     {

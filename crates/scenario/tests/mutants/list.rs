@@ -197,6 +197,20 @@ pub(crate) const MUTANTS: &[Mutant] = &[
             }",
     },
     Mutant {
+        name: "moved_with_calls_open",
+        file: "crates/rpc/src/share/seat.rs",
+        from: "            if !self.calls.under_way().all(",
+        to: "            if !dunlin_fabric::mutant(\"moved_with_calls_open\") && !self.calls.under_way().all(",
+    },
+    Mutant {
+        name: "moved_with_calls_open",
+        file: "crates/rpc/src/share/seat.rs",
+        from: "                P::submit_again(&self.strand, seat, call);",
+        to: "                if !dunlin_fabric::mutant(\"moved_with_calls_open\") || P::is_returned(seat, call) {
+                    P::submit_again(&self.strand, seat, call);
+                }",
+    },
+    Mutant {
         name: "zone_given_out_too_soon",
         file: "crates/rpc/src/grouped/member.rs",
         from: "            Hold::Nothing if word.heard == self.epoch || self.forgives_words() => {}
