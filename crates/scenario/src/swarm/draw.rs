@@ -383,16 +383,29 @@ fn shared(random: &mut Random, drawn: &mut Drawn) {
 }
 
 /// Draws how clients of FLOCK ask for credits, and how often their threads are assigned to queue pairs: mostly so often
-/// that threads with calls in flight have to move.
+/// that threads with calls in flight have to move. Half of these clients have more threads than queue pairs, and so few
+/// credits that calls wait on the queue pair that their thread has to leave.
 fn credits_and_moves(random: &mut Random, drawn: &mut Drawn) {
     let has_immediate = drawn.settings.capabilities.immediate;
+    let mut leaves_calls = false;
     for client in drawn.clients.iter_mut().filter(|client| client.is_combined()) {
         if random.one_in(3) && has_immediate {
             client.config.credit_renewal = CreditRenewal::WriteImmediate;
         }
-        if !random.one_in(4) {
-            client.config.thread_scheduling = Some(Duration::from_nanos(1_000 << random.below(8)));
+        if random.one_in(4) {
+            continue;
         }
+        client.config.thread_scheduling = Some(Duration::from_nanos(1_000 << random.below(8)));
+        if random.one_in(2) {
+            client.config.credits = 1 + random.below(2) as u16;
+            client.config.max_queue_pairs = 2;
+            client.threads = 3 + random.below(4);
+            client.style = if client.config.batching.is_some() { client.style } else { Style::Windowed };
+            leaves_calls = true;
+        }
+    }
+    if leaves_calls {
+        drawn.server.max_active_queue_pairs = 256;
     }
 }
 
