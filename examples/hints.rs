@@ -61,7 +61,7 @@ fn main() -> anyhow::Result<()> {
     let server = serve_with(&fabric, &address, KvProcessor(store.clone()), options)?;
     let mut client = KvClient::connect_with(&fabric, &address, ClientOptions::default())?;
 
-    println!("What the hints in examples/idl/kv.thrift select here:");
+    println!("The hints in examples/idl/kv.thrift select these plans here:");
     for (function, selection) in KV_SERVICE.functions.iter().zip(client.inner().selections()) {
         println!("  {:<10} {}", function.name, selection.protocol.unwrap_or("-"));
         for reason in &selection.reasons {
