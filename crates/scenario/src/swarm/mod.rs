@@ -10,8 +10,8 @@
 //! 5. Once the faults have stopped, every client's calls are answered again.
 //! 6. The calls of a thread that shares a connection as FLOCK does begin at each worker in the order in which it made
 //!    them, if nothing disturbs the run.
-//! 7. Once the calls have ended, nothing is left over: no call in flight, no slot of a window, and after the end no task, no queue
-//!    pair, no registered memory.
+//! 7. Once the calls have ended, nothing is left over: no call in flight, no slot of a window, and after the end no
+//!    task, no queue pair, no registered memory.
 //!
 //! The same seed gives the same bytes on any machine.
 
