@@ -22,6 +22,7 @@ pub struct HostDescription {
 impl HostDescription {
     /// Describes this machine. Reads a few files of /proc, and blocks no longer than that.
     #[must_use]
+    #[allow(clippy::disallowed_methods)] // The date of a document.
     pub fn of_this_host() -> Self {
         let processor = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();

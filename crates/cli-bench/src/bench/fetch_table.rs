@@ -202,6 +202,7 @@ fn run_on<F: Fabric>(arguments: &FetchTableArguments, fabric: &F, address: &Addr
         return Err(failure);
     }
     let rows = outcome.map_err(explained)?;
+    #[allow(clippy::disallowed_methods)] // The date of a document.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let source = RatesSource::Measured { device: device.to_string(), unix_time_s: now };
     let rates = Rates::new(rows.clone(), source).map_err(|error| explained(error.into()))?;

@@ -7,7 +7,7 @@ use dunlin::thrift::{CallError, ClientOptions, Context, Failure, FastStr, Never,
 use dunlin::{Address, Certainty, Client, ClientConfig, Fabrics, Server};
 use dunlin_generated::asked::*;
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -82,4 +82,35 @@ fn every_wrong_port_names_the_right_address() {
     assert_eq!(handler.0.load(Ordering::Relaxed), 0);
     let mut client = AskedClient::connect_with(&fabrics, &auto, ClientOptions::default()).unwrap();
     assert_eq!(client.say("in").unwrap(), "in");
+}
+
+/// Listens on a free port and sends each visitor zeros, for as long as it stays. Returns `host:port`.
+fn sender_of_nothing() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let place = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        while let Ok((mut socket, _)) = listener.accept() {
+            std::thread::spawn(move || while socket.write_all(&[0; 1 << 20]).is_ok() {});
+        }
+    });
+    place
+}
+
+#[test]
+fn a_listener_that_sends_megabytes_of_nothing_is_refused_by_every_client() {
+    let (fabrics, place) = (Fabrics::default(), sender_of_nothing());
+    let auto: Address = format!("auto:{place}").parse().unwrap();
+    let typed = AskedClient::connect_with(&fabrics, &auto, ClientOptions::default()).unwrap_err();
+    let raw = Client::connect_with(&fabrics, &auto, ClientConfig::default()).unwrap_err();
+    for error in [&typed as &dyn std::error::Error, &raw] {
+        let error = WithSources(error).to_string();
+        assert!(error.contains("this is no server of Dunlin"), "{error}");
+    }
+    for wire in dunlin::thrift::tcp::Wire::ALL {
+        let options = ConnectionOptions { wire, ..ConnectionOptions::default() };
+        let mut client: AskedClient = AskedClient::connect_tcp(&place, options).unwrap();
+        let error = client.say("in").unwrap_err();
+        // The request had been sent when the zeros came.
+        assert_eq!(error.certainty(), Certainty::MaybeExecuted, "{error}");
+    }
 }

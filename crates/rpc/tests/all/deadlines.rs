@@ -465,3 +465,39 @@ fn waiting_for_room_is_part_of_the_time() {
     });
     run.unwrap_or_else(|error| panic!("{error}"));
 }
+
+/// A client that says that its calls have a week fills a queue up to its bound and no further. Another client's
+/// calls are refused at once and not executed, and go on when the handlers are done.
+#[test]
+fn a_client_with_weeks_of_time_holds_no_more_than_the_queue() {
+    const WEEK: Duration = Duration::from_secs(7 * 24 * 3600);
+    let config = ServerConfig { pool_threads: 1, max_waiting: 4, ..ServerConfig::default() };
+    with_server(Plan::default(), config, |fabric, server, client, book| {
+        let host = fabric.host();
+        let mut long: Vec<_> = (0..8)
+            .map(|number| {
+                let call = client.within(WEEK).submit_on(0, POOLED, &request(number, 50 * MILLISECOND));
+                host.sleep(host.now() + 100 * MICROSECOND);
+                call.unwrap()
+            })
+            .collect();
+        let mut other = Client::connect(fabric, server.address(), ClientConfig::default()).unwrap();
+        let since = host.now();
+        let refused = CallError::NotExecuted(Cause::Refused(Status::Overloaded));
+        for number in 8..10 {
+            let called = within(&mut other, 5 * MILLISECOND).call(POOLED, &request(number, 0));
+            assert_eq!(called.map(drop), Err(refused.clone()));
+        }
+        assert!(host.now() - since < MILLISECOND, "refused without waiting");
+        // One runs and four wait.
+        for call in long.split_off(5) {
+            assert_eq!(client.wait(call).map(drop), Err(refused.clone()));
+        }
+        for call in long {
+            client.wait(call).unwrap();
+        }
+        within(&mut other, 5 * MILLISECOND).call(POOLED, &request(10, 0)).unwrap();
+        let begun: Vec<u64> = (0..11).filter(|number| began(book, *number)).collect();
+        assert_eq!(begun, [0, 1, 2, 3, 4, 10]);
+    });
+}
