@@ -36,7 +36,7 @@ use std::sync::Arc;
 enum Policy<F: Fabric> {
     Dedicated(Dedicated<F>),
     Locked(Seat<F, locked::Locked>),
-    Combined(Seat<F, combined::Combined>),
+    Combined(Seat<F, combined::Combined<F>>),
 }
 
 /// Runs an expression with the client of any policy.

@@ -190,6 +190,9 @@ pub struct Load {
     pub handles: Option<usize>,
     /// The most calls in one message of a combined connection.
     pub most_together: u16,
+    /// The length from which on requests that meet others leave from memory of their threads
+    /// ([`ClientConfig::own_memory_from`](dunlin_rpc::ClientConfig::own_memory_from)).
+    pub own_memory_from: u32,
     /// The most queue pairs of a combined connection to its worker. With one, the load says which threads share.
     pub queue_pairs: u16,
     /// How a combined connection assigns its threads to queue pairs
@@ -404,6 +407,7 @@ impl Load {
             clients,
             handles: None,
             most_together: 64,
+            own_memory_from: dunlin_rpc::ClientConfig::default().own_memory_from,
             queue_pairs: 1,
             thread_scheduling: None,
             credit_renewal: CreditRenewal::default(),

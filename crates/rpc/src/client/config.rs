@@ -105,6 +105,12 @@ pub struct ClientConfig {
     /// The most calls that go in one message because threads meet on a shared connection
     /// ([`Sharing::Combined`]); 1 sends each call by itself. Default: 64.
     pub most_together: u16,
+    /// The length in bytes from which on a request that meets others on such a connection leaves from registered memory of
+    /// its thread, under one doorbell with them; shorter ones are copied into one message (FLOCK section 4.1). Unused
+    /// where the processor copies what it sends
+    /// ([`Capabilities::initiator_copies`](dunlin_fabric::Capabilities::initiator_copies)), and where requests are kept
+    /// to be sent again. Default: 2048.
+    pub own_memory_from: u32,
     /// The back-off of reconnecting. Default: 1 ms to 1 s.
     pub backoff: BackoffConfig,
     /// How long a call that finds no connection waits for one, while the client connects with back-off. The
@@ -152,6 +158,7 @@ impl Default for ClientConfig {
             first_read: FirstRead::default(),
             batching: None,
             most_together: 64,
+            own_memory_from: 2048,
             backoff: BackoffConfig::default(),
             wait_for_ready: Duration::ZERO,
             lazy: false,

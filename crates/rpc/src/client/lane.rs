@@ -160,7 +160,7 @@ impl<F: Fabric> ClientLane<F> {
         [(own.cast(), std::mem::offset_of!(Self, queue_pair)), (self.slots.first(), LINE)]
     }
 
-    fn refuse(cause: Cause) -> SubmitError {
+    pub(super) fn refuse(cause: Cause) -> SubmitError {
         SubmitError::Call(CallError::NotExecuted(cause))
     }
 
@@ -308,52 +308,6 @@ impl<F: Fabric> ClientLane<F> {
             }
             Err(error) => Err((error, buffer)),
         }
-    }
-
-    #[inline]
-    pub(super) fn send_call(
-        &mut self,
-        fabric: &F,
-        domain: &mut F::Domain,
-        CallEnds { function, thread }: CallEnds,
-        payload: &[u8],
-        flags: Flags,
-        timeout: Nanos,
-    ) -> Result<u32, SubmitError> {
-        let Some(call) = self.slots.next_call() else { return Err(Self::refuse(Cause::WindowFull)) };
-        fabric.host().charge(Work::BuildMessage, 1);
-        let (mut flags, mut head) = (flags, self.rx.head());
-        if let Some(hybrid) = &self.hybrid {
-            let (mode, of) = hybrid.ask(function, head);
-            (flags, head) = (flags | mode, of);
-        }
-        let time = micros(timeout);
-        let mut header =
-            Header { code: function, flags, call, thread, head, time, ..Header::new(Kind::Request) };
-        if self.is_combined {
-            let ask = self.spend(1).ok_or(SubmitError::Full)?;
-            header.credits = self.in_header(ask);
-            if let Err(error) = self.tx.single(fabric, domain, &header, payload) {
-                self.unspend(1, ask);
-                return Err(error.into());
-            }
-            self.paid_for(fabric, domain, ask);
-        } else {
-            self.tx.single(fabric, domain, &header, payload)?;
-        }
-        if let Some(again) = &mut self.again {
-            again.keep(call, CallEnds { function, thread }, flags, payload);
-        }
-        if let Some(hybrid) = &mut self.hybrid {
-            hybrid.sent(call, function, flags, || fabric.host().now());
-        }
-        let sequence = self.tx.next_sequence() - 1;
-        self.slots.take(call, timeout, sequence);
-        if self.is_combined {
-            self.slots.set_thread(call, thread);
-        }
-        self.slots.sent(sequence);
-        Ok(call)
     }
 
     /// Adds a call to the open batch, which is sent by [`flush`](ClientLane::flush) or when it is full.

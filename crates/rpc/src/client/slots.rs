@@ -251,6 +251,17 @@ impl<M: Memory> Slots<M> {
         self.started_unsent
     }
 
+    /// Returns the number of the message with a live call.
+    #[cfg(test)]
+    pub(crate) fn sequence_of(&mut self, call: u32) -> Option<u64> {
+        self.get(call).map(|slot| slot.sequence)
+    }
+
+    /// Records that the time of a call runs that is not sent yet, although a message was sent before it.
+    pub(crate) fn has_unsent(&mut self) {
+        self.started_unsent = true;
+    }
+
     /// Starts the time of a call that was just added to a batch.
     pub(crate) fn start(&mut self, call: u32, now: Nanos) {
         if let Some(slot) = self.get(call) {

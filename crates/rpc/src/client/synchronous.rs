@@ -71,7 +71,7 @@ struct Target {
 }
 
 /// Connects clients of one server with the same settings and tuners.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Connector<F: Fabric> {
     fabric: F,
     address: Address,

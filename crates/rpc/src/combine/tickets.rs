@@ -386,6 +386,12 @@ impl<M: Memory> Tickets<M> {
         (id.index >> self.shift) as u16
     }
 
+    /// Returns the seat and the ticket's number there.
+    #[inline]
+    pub(crate) fn slot_of(&self, id: TicketId) -> (u16, u16) {
+        (self.thread(id), self.slot(id))
+    }
+
     #[inline]
     fn slot(&self, id: TicketId) -> u16 {
         (id.index & ((1 << self.shift) - 1)) as u16

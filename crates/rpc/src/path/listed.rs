@@ -45,7 +45,7 @@ impl<M: Memory> Listed<M> {
         self.requests.len()
     }
 
-    /// Adds a request. Inline data is copied. The caller keeps to [`MOST`] requests and [`MAX_KEPT`] bytes.
+    /// Adds a request. Inline data of a WRITE is copied; other requests have none. The caller keeps to [`MOST`] requests and [`MAX_KEPT`] bytes.
     pub(crate) fn push(&mut self, request: WorkRequest<'_, M>) {
         let WorkRequest { id, operation, signaled } = request;
         let operation = match operation {
@@ -54,7 +54,11 @@ impl<M: Memory> Listed<M> {
                 parts.iter().for_each(|part| self.bytes.extend_from_slice(part));
                 Waiting::Inline { key, offset, immediate, bytes: start..self.bytes.len() }
             }
-            whole => Waiting::Whole(owned(whole)),
+            whole => {
+                let whole = owned(whole);
+                debug_assert!(whole.is_some(), "inline data is kept of WRITEs only");
+                Waiting::Whole(whole)
+            }
         };
         self.requests.push(Request { id, signaled, operation });
     }

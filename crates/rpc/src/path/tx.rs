@@ -82,6 +82,9 @@ const fn tell<M: Memory>() -> Operation<'static, M> {
 
 mod behind;
 mod leased;
+mod own;
+
+pub(crate) use self::own::OwnPayload;
 
 /// The sending end. Fields that every message touches come first; they take at most two cache lines.
 #[derive(Debug)]
@@ -109,7 +112,9 @@ pub(crate) struct Tx<F: Fabric> {
     /// The queue pair for head reports, which must not be lost.
     reports: QueuePairId,
     /// The number of requests that wait for the next one.
-    listed: u32,
+    listed: u16,
+    /// Messages wait for [`post_listed`](Tx::post_listed), too.
+    holds: bool,
     max_inline: usize,
     /// What few ends need, so that it takes little space in every lane.
     rare: Option<Box<Rare<F>>>,
@@ -163,6 +168,7 @@ impl<F: Fabric> Tx<F> {
             control: parts.control,
             head_at: parts.head_at,
             peer_sleeps: parts.peer_sleeps,
+            holds: false,
             listed: 0,
         }
     }
@@ -353,7 +359,11 @@ impl<F: Fabric> Tx<F> {
             Some(Place { skip_at, .. }) => (skip_at, false),
             None => (self.ring.skip_ahead(total), true),
         };
-        let at = skip.ok_or(TxError::Full)?;
+        let Some(at) = skip else {
+            // The messages that wait may be those that fill the ring.
+            self.post_listed(domain)?;
+            return Err(TxError::Full);
+        };
         let mut line = [0; LINE];
         // A `Skip` that no message follows at once needs a notification of its own.
         let flags = if alone { Flags::NONE } else { Flags::MORE };
@@ -364,7 +374,11 @@ impl<F: Fabric> Tx<F> {
         self.put(fabric, domain, &[&line], LINE, at, alone)?;
         self.ring.skip();
         self.next_message();
-        self.ring.place(total).map(|place| place.at).ok_or(TxError::Full)
+        let at = self.ring.place(total).map(|place| place.at);
+        if at.is_none() {
+            self.post_listed(domain)?;
+        }
+        at.ok_or(TxError::Full)
     }
 
     /// Makes room for a message of `total` bytes and returns its tags. A message that is then not posted has
@@ -420,7 +434,7 @@ impl<F: Fabric> Tx<F> {
         at: usize,
         notify: bool,
     ) -> Result<(), TxError> {
-        if self.listed > 0 {
+        if self.listed > 0 || self.holds {
             return self.put_behind_listed(fabric, domain, parts, total, at, notify);
         }
         match &self.half {

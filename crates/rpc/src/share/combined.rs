@@ -5,18 +5,23 @@
 //! |---|---|---|
 //! | `tickets.rs` | the calls that are ready, as a lock-free list, and their states | section 4.2 |
 //! | this file | the leader: sends the calls, takes the answers, delivers them | sections 4.1 to 4.3 |
+//! | `combined/own.rs` | registered memory of the threads, from which larger requests leave | section 4.1 |
 //! | `../threads.rs` | which thread uses which queue pair | section 5.2, algorithm 1 |
 //! | `../../path/credits.rs` | credits of a queue pair, at both ends | section 5.1 |
 
+mod own;
+
+use self::own::{OWN_MEMORY, OwnMemory, describe, described};
 use super::handle::MAX_SEATS;
 use super::strand::{Core, Entry, LeadGuard, Policy, Strand, lines_of};
 use crate::client::config::ClientConfig;
 use crate::client::core::CallId;
 use crate::client::lane::SubmitError;
 use crate::client::slots::Sink;
+use crate::client::synchronous::Client;
 use crate::client::within::Time;
 use crate::combine::tickets::{
-    Capacity, Delivery, Leader, PrepareError, Seat, Side, TicketId, Tickets, Withdrawal,
+    Capacity, Delivery, INLINE, Leader, PrepareError, Seat, Side, TicketId, Tickets, Withdrawal,
 };
 use crate::error::{CallError, Cause};
 use crate::limits::MAX_STRANDS;
@@ -30,23 +35,59 @@ const MOST_AT_ONCE: usize = 64;
 /// No ticket is under way at this index.
 const NOTHING: u64 = u64::MAX;
 
+/// What the strands of a handle share.
+#[derive(Debug)]
+pub(crate) struct Table<F: Fabric> {
+    tickets: Arc<Tickets>,
+    /// The payloads of tickets that lie in their threads' memory.
+    own: OwnMemory<F>,
+}
+
 /// A strand's tickets: those on one list of the handle's table.
 #[derive(Debug)]
-pub(crate) struct Combined {
-    tickets: Arc<Tickets>,
+pub(crate) struct Combined<F: Fabric> {
+    table: Arc<Table<F>>,
     list: u16,
+}
+
+/// A thread's part.
+#[derive(Debug)]
+pub(crate) struct Place<F: Fabric> {
+    seat: Seat,
+    memory: own::Arenas<F>,
 }
 
 /// The leader's state.
 #[derive(Debug)]
-pub(crate) struct Led {
+pub(crate) struct Led<F: Fabric> {
+    table: Arc<Table<F>>,
     leader: Leader,
     /// The tickets of calls under way, by the index of the call's id.
     under_way: Vec<u64>,
     payload: Vec<u8>,
+    /// The threads with calls in open batches.
+    open: Threads,
 }
 
-impl Led {
+/// A set of threads.
+#[derive(Clone, Copy, Debug, Default)]
+struct Threads([u64; MAX_SEATS as usize / 64]);
+
+impl Threads {
+    #[inline]
+    fn has(&self, thread: u16) -> bool {
+        self.0.get(usize::from(thread / 64)).is_some_and(|word| word >> (thread % 64) & 1 != 0)
+    }
+
+    #[inline]
+    fn add(&mut self, thread: u16) {
+        if let Some(word) = self.0.get_mut(usize::from(thread / 64)) {
+            *word |= 1 << (thread % 64);
+        }
+    }
+}
+
+impl<F: Fabric> Led<F> {
     /// Returns whether a thread waits for a call that is here.
     fn is_wanted(&self) -> bool {
         let mut under_way = self.under_way.iter().filter(|ticket| **ticket != NOTHING);
@@ -63,7 +104,7 @@ impl Led {
     }
 }
 
-impl Drop for Led {
+impl<F: Fabric> Drop for Led<F> {
     fn drop(&mut self) {
         self.end();
     }
@@ -102,7 +143,7 @@ impl Tag {
 
 /// Delivers results into the tickets of their calls.
 struct Deliver<'a, F: Fabric> {
-    strand: &'a Strand<F, Combined>,
+    strand: &'a Strand<F, Combined<F>>,
     leader: &'a mut Leader,
     under_way: &'a mut [u64],
 }
@@ -128,7 +169,7 @@ impl<F: Fabric> Sink for Deliver<'_, F> {
 
 #[inline]
 fn finish<F: Fabric>(
-    strand: &Strand<F, Combined>,
+    strand: &Strand<F, Combined<F>>,
     leader: &mut Leader,
     ticket: TicketId,
     outcome: Result<&[u8], CallError>,
@@ -140,7 +181,7 @@ fn finish<F: Fabric>(
 
 /// Ends the calls under way: their connection is gone.
 #[cold]
-fn lose<F: Fabric>(strand: &Strand<F, Combined>, leader: &mut Leader, under_way: &mut Vec<u64>) {
+fn lose<F: Fabric>(strand: &Strand<F, Combined<F>>, leader: &mut Leader, under_way: &mut Vec<u64>) {
     for ticket in under_way.drain(..).filter(|ticket| *ticket != NOTHING) {
         let lost = Err(CallError::MaybeExecuted(Cause::ConnectionLost));
         finish(strand, leader, TicketId::from_bits(ticket), lost);
@@ -149,14 +190,34 @@ fn lose<F: Fabric>(strand: &Strand<F, Combined>, leader: &mut Leader, under_way:
 
 /// Gives the calls that wait back to their threads, which make them again on another strand.
 #[cold]
-fn give_back<F: Fabric>(strand: &Strand<F, Combined>, leader: &mut Leader) {
+fn give_back<F: Fabric>(strand: &Strand<F, Combined<F>>, leader: &mut Leader) {
     let tickets = Arc::clone(leader.tickets());
     leader.return_waiting(|ticket| strand.wake(tickets.thread(ticket)));
 }
 
-fn prepare(seat: &mut Seat, entry: &Entry<'_>, host: &impl Host) -> Result<TicketId, CallError> {
-    let tag = Tag::new(entry.worker, entry.time, || host.now());
-    seat.prepare(entry.function, tag.0, entry.payload).map_err(|error| {
+/// Writes a call into a ticket. A larger payload goes into registered memory of the thread, if there is some.
+fn prepare<F: Fabric>(
+    strand: &Strand<F, Combined<F>>,
+    place: &mut Place<F>,
+    entry: &Entry<'_>,
+) -> Result<TicketId, CallError> {
+    let tag = Tag::new(entry.worker, entry.time, || strand.fabric.host().now());
+    let own = &strand.policy().table.own;
+    let prepared = match own.fill(&strand.fabric, &mut place.memory, entry) {
+        None => {
+            charge_copy(strand, entry.payload);
+            place.seat.prepare(entry.function, tag.0, entry.payload)
+        }
+        Some(buffer) => {
+            let description = describe(entry.function, entry.payload.len());
+            let prepared = place.seat.prepare(OWN_MEMORY, tag.0, &description);
+            if let Ok(ticket) = prepared {
+                own.keep(place.seat.slot_of(ticket), buffer);
+            }
+            prepared
+        }
+    };
+    prepared.map_err(|error| {
         CallError::NotExecuted(match error {
             PrepareError::Full => Cause::WindowFull,
             PrepareError::TooLong { length, limit } => {
@@ -164,6 +225,14 @@ fn prepare(seat: &mut Seat, entry: &Entry<'_>, host: &impl Host) -> Result<Ticke
             }
         })
     })
+}
+
+/// Charges a copy of a payload that does not lie in the ticket itself.
+#[inline]
+fn charge_copy<F: Fabric>(strand: &Strand<F, Combined<F>>, payload: &[u8]) {
+    if payload.len() > INLINE {
+        strand.fabric.host().charge(Work::CopyBytes, payload.len() as u32);
+    }
 }
 
 #[inline]
@@ -174,12 +243,12 @@ fn note(under_way: &mut Vec<u64>, id: CallId, ticket: TicketId) {
     under_way[id.index()] = ticket.bits();
 }
 
-impl Combined {
+impl<F: Fabric> Combined<F> {
     /// Makes a call of the thread that leads. If no other call waits, its payload goes straight into the message.
     #[inline]
-    fn submit_leading<F: Fabric>(
+    fn submit_leading(
         strand: &Strand<F, Self>,
-        seat: &mut Seat,
+        place: &mut Place<F>,
         entry: &Entry<'_>,
         mut lead: LeadGuard<'_, F, Self>,
     ) -> Result<u64, CallError> {
@@ -190,24 +259,24 @@ impl Combined {
         }
         if leader.is_next(entry.worker)
             && !strand.is_retired()
-            && let Some(ticket) = seat.begin(leader)
+            && let Some(ticket) = place.seat.begin(leader)
         {
-            let to = (entry.worker, CallEnds { function: entry.function, thread: seat.number() });
+            let to = (entry.worker, CallEnds { function: entry.function, thread: place.seat.number() });
             if let Ok(id) = client.submit_with_others(to, entry.payload, entry.time, true) {
                 note(under_way, id, ticket);
                 return Ok(ticket.bits());
             }
             // No room, or a failure: it is handled as for calls that have waited.
-            seat.undo(ticket);
+            place.seat.undo(ticket);
         }
-        let ticket = prepare(seat, entry, strand.fabric.host())?;
-        seat.push_to_own(ticket, leader);
+        let ticket = prepare(strand, place, entry)?;
+        place.seat.push_to_own(ticket, leader);
         Combined::send(strand, lead.core());
         Ok(ticket.bits())
     }
 
     /// Sends the calls that threads have left: first those that were held for a worker without room.
-    fn send<F: Fabric>(strand: &Strand<F, Self>, core: &mut Core<F, Self>) {
+    fn send(strand: &Strand<F, Self>, core: &mut Core<F, Self>) {
         let Core { client, policy: Led { leader, .. }, .. } = core;
         if strand.is_retired() {
             return give_back(strand, leader);
@@ -232,63 +301,88 @@ impl Combined {
                     Step::Retired => return,
                 }
                 if !alone && begun % most == 0 {
-                    core.client.send_batches();
+                    Combined::send_batches(core);
                 }
             }
         }
         if !alone {
-            core.client.send_batches();
+            Combined::send_batches(core);
+        }
+    }
+
+    fn send_batches(core: &mut Core<F, Self>) {
+        if !core.client.send_batches() {
+            core.policy.open = Threads::default();
         }
     }
 
     /// Sends or ends a call that was begun, or holds it while its worker has no room. `first` says that it comes
     /// before all calls that are held for its worker.
     #[inline]
-    fn send_one<F: Fabric>(
+    fn send_one(
         strand: &Strand<F, Self>,
         core: &mut Core<F, Self>,
         ticket: TicketId,
         first: bool,
         alone: bool,
     ) -> Step {
-        let Core { client, policy: Led { leader, under_way, payload }, last } = core;
+        let Core { client, policy: Led { table, leader, under_way, payload, open }, last } = core;
         let host = strand.fabric.host();
         let read = leader.read(ticket, |entry| {
             let tag = Tag(entry.time);
             let is_behind = !first && leader.holds(tag.worker());
             if !is_behind {
                 if entry.thread != *last {
-                    host.charge(Work::TakeLine, lines_of(entry.payload.len()));
+                    // A message in the thread's memory is touched at both ends.
+                    let is_own = entry.function == OWN_MEMORY;
+                    let bytes = if is_own { usize::MAX } else { entry.payload.len() };
+                    host.charge(Work::TakeLine, lines_of(bytes));
                 }
+                charge_copy(strand, entry.payload);
                 payload.clear();
                 payload.extend_from_slice(entry.payload);
             }
             (CallEnds { function: entry.function, thread: entry.thread }, tag, is_behind)
         });
-        let Some((ends, tag, is_behind)) = read else { return Step::Begun };
+        let Some((mut ends, tag, is_behind)) = read else { return Step::Begun };
         if is_behind {
             leader.hold(ticket, tag.worker(), Side::Back);
             return Step::Held;
+        }
+        let slot = leader.tickets().slot_of(ticket);
+        let mut own = None;
+        if ends.function == OWN_MEMORY {
+            let (function, length) = described(payload);
+            (ends.function, own) = (function, Some(table.own.take(slot, length)));
         }
         let (to, time) = ((tag.worker(), ends), tag.time(|| host.now()));
         if time.is_over() {
             finish(strand, leader, ticket, Err(CallError::NotExecuted(Cause::DeadlineExceeded)));
             return Step::Begun;
         }
-        let submitted = match client.submit_with_others(to, payload, time, alone) {
+        let mut submit = |client: &mut Client<F>, time| match &mut own {
+            None => client.submit_with_others(to, payload, time, alone),
+            Some(own) => client.submit_own(to, own, time, (alone, open.has(ends.thread))),
+        };
+        let submitted = match submit(client, time) {
             Ok(id) => Ok(id),
             Err(SubmitError::Full | SubmitError::Call(CallError::NotExecuted(Cause::WindowFull))) => {
+                table.own.put_back(slot, own);
                 leader.hold(ticket, tag.worker(), Side::Front);
                 return Step::Held;
             }
-            Err(error) => client.once_more((to.0, ends.function), time, error, |client, time| {
-                client.submit_with_others(to, payload, time, alone)
-            }),
+            Err(error) => client.once_more((to.0, ends.function), time, error, submit),
         };
         match submitted {
-            Ok(id) => note(under_way, id, ticket),
+            Ok(id) => {
+                note(under_way, id, ticket);
+                if !alone {
+                    open.add(ends.thread);
+                }
+            }
             // The server has other strands of the handle.
             Err(_) if client.has_no_queue_pair() && strand.retire() => {
+                table.own.put_back(slot, own);
                 leader.put_back(ticket);
                 give_back(strand, leader);
                 return Step::Retired;
@@ -317,38 +411,50 @@ enum Step {
     Retired,
 }
 
-impl<F: Fabric> Policy<F> for Combined {
-    type Table = Arc<Tickets>;
-    type Seat = Seat;
-    type Core = Led;
+impl<F: Fabric> Policy<F> for Combined<F> {
+    type Table = Arc<Table<F>>;
+    type Seat = Place<F>;
+    type Core = Led<F>;
 
     const MAX_STRANDS: u16 = MAX_STRANDS;
 
-    fn table(config: &ClientConfig) -> Arc<Tickets> {
+    fn table(config: &ClientConfig) -> Arc<Table<F>> {
         let (seats, window, lists) = (MAX_SEATS, config.window, MAX_STRANDS);
-        Tickets::new(Capacity { seats, window, lists, longest: u32::MAX })
+        let tickets = Tickets::new(Capacity { seats, window, lists, longest: u32::MAX });
+        Arc::new(Table { tickets, own: OwnMemory::new(seats, window, config.own_memory_from) })
     }
 
-    fn strand(table: &Arc<Tickets>, number: u16) -> Option<(Self, Led)> {
-        let led = Led { leader: table.leader(number)?, under_way: Vec::new(), payload: Vec::new() };
-        Some((Combined { tickets: Arc::clone(table), list: number }, led))
+    fn strand(table: &Arc<Table<F>>, number: u16) -> Option<(Self, Led<F>)> {
+        let leader = table.tickets.leader(number)?;
+        let led = Led {
+            table: Arc::clone(table),
+            leader,
+            under_way: Vec::new(),
+            payload: Vec::new(),
+            open: Threads::default(),
+        };
+        Some((Combined { table: Arc::clone(table), list: number }, led))
     }
 
-    fn sit(table: &Arc<Tickets>) -> Option<(u16, Seat)> {
-        let seat = table.seat()?;
-        Some((seat.number(), seat))
+    fn sit(table: &Arc<Table<F>>) -> Option<(u16, Place<F>)> {
+        let seat = table.tickets.seat()?;
+        Some((seat.number(), Place { seat, memory: own::Arenas::default() }))
     }
 
-    fn leave(_: &Arc<Tickets>, _: u16, seat: Seat) {
-        drop(seat);
+    fn leave(table: &Arc<Table<F>>, number: u16, place: Place<F>) {
+        // Another thread may have the number as soon as the place is dropped.
+        table.own.leave(number);
+        drop(place);
     }
 
     #[inline]
-    fn submit(strand: &Strand<F, Self>, seat: &mut Seat, entry: &Entry<'_>) -> Result<u64, CallError> {
+    fn submit(strand: &Strand<F, Self>, place: &mut Place<F>, entry: &Entry<'_>) -> Result<u64, CallError> {
         if let Some(lead) = strand.try_lead() {
-            return Combined::submit_leading(strand, seat, entry, lead.led_by(seat.number()));
+            let number = place.seat.number();
+            return Combined::submit_leading(strand, place, entry, lead.led_by(number));
         }
-        let ticket = prepare(seat, entry, strand.fabric.host())?;
+        let ticket = prepare(strand, place, entry)?;
+        let seat = &mut place.seat;
         seat.push(ticket, strand.number);
         strand.fabric.host().charge(Work::TakeLine, 1);
         // The thread that leads may have looked before the push. If this fails, it looks again.
@@ -382,46 +488,51 @@ impl<F: Fabric> Policy<F> for Combined {
 
     #[inline]
     fn take(
-        seat: &mut Seat,
+        place: &mut Place<F>,
         _: Option<&mut Core<F, Self>>,
         call: u64,
         with: impl FnOnce(Result<&[u8], CallError>),
     ) -> bool {
-        seat.take_result(TicketId::from_bits(call), with).is_some()
+        place.seat.take_result(TicketId::from_bits(call), with).is_some()
     }
 
     /// Ends a call without the lead. One that no leader has taken was not executed.
-    fn expire(_: &Strand<F, Self>, seat: &mut Seat, call: u64) -> Option<CallError> {
-        match seat.withdraw(TicketId::from_bits(call)) {
+    fn expire(strand: &Strand<F, Self>, place: &mut Place<F>, call: u64) -> Option<CallError> {
+        let ticket = TicketId::from_bits(call);
+        match place.seat.withdraw(ticket) {
             Withdrawal::Done => None,
-            Withdrawal::NotExecuted | Withdrawal::Gone => {
+            Withdrawal::Gone => Some(CallError::NotExecuted(Cause::DeadlineExceeded)),
+            Withdrawal::NotExecuted => {
+                strand.policy().table.own.release(place.seat.slot_of(ticket));
                 Some(CallError::NotExecuted(Cause::DeadlineExceeded))
             }
             Withdrawal::MaybeExecuted => Some(CallError::MaybeExecuted(Cause::DeadlineExceeded)),
         }
     }
 
-    fn forget(_: &Strand<F, Self>, seat: &mut Seat, call: u64) {
+    fn forget(strand: &Strand<F, Self>, place: &mut Place<F>, call: u64) {
         let ticket = TicketId::from_bits(call);
-        if seat.withdraw(ticket) == Withdrawal::Done {
-            seat.take_result(ticket, |_| ());
+        match place.seat.withdraw(ticket) {
+            Withdrawal::Done => drop(place.seat.take_result(ticket, |_| ())),
+            Withdrawal::NotExecuted => strand.policy().table.own.release(place.seat.slot_of(ticket)),
+            Withdrawal::MaybeExecuted | Withdrawal::Gone => {}
         }
     }
 
-    fn is_returned(seat: &Seat, call: u64) -> bool {
-        seat.is_returned(TicketId::from_bits(call))
+    fn is_returned(place: &Place<F>, call: u64) -> bool {
+        place.seat.is_returned(TicketId::from_bits(call))
     }
 
-    fn submit_again(strand: &Strand<F, Self>, seat: &mut Seat, call: u64) {
-        seat.push(TicketId::from_bits(call), strand.number);
+    fn submit_again(strand: &Strand<F, Self>, place: &mut Place<F>, call: u64) {
+        place.seat.push(TicketId::from_bits(call), strand.number);
         if let Some(lead) = strand.try_lead() {
-            Combined::send(strand, lead.led_by(seat.number()).core());
+            Combined::send(strand, lead.led_by(place.seat.number()).core());
         }
     }
 
     #[inline]
     fn has_calls(&self) -> bool {
-        !self.tickets.is_empty(self.list)
+        !self.table.tickets.is_empty(self.list)
     }
 }
 

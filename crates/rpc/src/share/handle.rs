@@ -111,14 +111,14 @@ impl<F: Fabric, P: Policy<F>> Handle<F, P> {
         self.scheduling.look_every()
     }
 
-    /// Schedules the threads at the end of an interval. A thread calls this once in some requests. The call blocks
-    /// while the handle connects another strand.
+    /// Schedules the threads at the end of an interval, and lets a thread connect another strand if one is due. A thread
+    /// calls this once in some requests, within a call. Does not block.
     #[cold]
-    pub(crate) fn look(&self) {
+    pub(crate) fn look(self: &Arc<Self>) {
         let host = self.fabric.host();
         let now = host.now();
         if P::MAX_STRANDS > 1 && self.scheduling.is_due(now) {
-            self.grow();
+            self.grow_apart();
             self.scheduling.run(&self.places, now, host.random());
         }
     }
@@ -206,26 +206,52 @@ impl<F: Fabric, P: Policy<F>> Handle<F, P> {
         drop(closed);
     }
 
-    /// Connects another strand if there are more threads than strands, unless the server has refused one lately.
-    /// Blocks for at most [`ClientConfig::connect_timeout`]. The threads that are there are spread over the
-    /// strands.
+    /// Connects another strand, if one is due. Blocks for at most [`ClientConfig::connect_timeout`].
     fn grow(&self) {
+        if let Some(next) = self.next_strand() {
+            // The lock is not held meanwhile: in virtual time all tasks share one system thread.
+            let connected = self.connector.connect_now();
+            self.connected(next, connected);
+        }
+    }
+
+    /// Connects another strand on a thread that ends with it, if one is due: within a call, others wait for their ends.
+    /// The thread holds no handle, which may be gone when the connection is there or has failed.
+    fn grow_apart(self: &Arc<Self>) {
+        let Some(next) = self.next_strand() else { return };
+        let (handle, connector) = (Arc::downgrade(self), self.connector.clone());
+        let connect = move || {
+            let connected = connector.connect_now();
+            if let Some(handle) = handle.upgrade() {
+                handle.connected(next, connected);
+            }
+        };
+        if let Err(error) = self.fabric.host().spawn("dunlin-strand", Box::new(connect)) {
+            tracing::warn!(target: "dunlin::client", %error, "no thread connects a further queue pair");
+            let mut strands = self.strands();
+            strands.opening = false;
+            strands.asks_again(self.fabric.host().now());
+        }
+    }
+
+    /// Returns the number and the policy of a strand to connect, if there are more threads than strands, unless the
+    /// server has refused one lately or one is being connected.
+    fn next_strand(&self) -> Option<(u16, (P, P::Core))> {
         let now = self.fabric.host().now();
         let most = self.config.max_queue_pairs.clamp(1, P::MAX_STRANDS.min(MAX_STRANDS));
-        let chosen = {
-            let mut strands = self.strands();
-            let active = self.places.active().count();
-            if strands.opening || active >= usize::from(strands.seats.min(most)) || now < strands.not_before {
-                return;
-            }
-            let vacant = |number: &u16| !matches!(strands.open.get(usize::from(*number)), Some(Some(_)));
-            let free = (0..most).filter(vacant).find_map(|n| Some((n, P::strand(&self.table, n)?)));
-            strands.opening = free.is_some();
-            free
-        };
-        let Some((number, policy)) = chosen else { return };
-        // The lock is not held meanwhile: in virtual time all tasks share one system thread.
-        let connected = self.connector.connect_now();
+        let mut strands = self.strands();
+        let active = self.places.active().count();
+        if strands.opening || active >= usize::from(strands.seats.min(most)) || now < strands.not_before {
+            return None;
+        }
+        let vacant = |number: &u16| !matches!(strands.open.get(usize::from(*number)), Some(Some(_)));
+        let free = (0..most).filter(vacant).find_map(|n| Some((n, P::strand(&self.table, n)?)));
+        strands.opening = free.is_some();
+        free
+    }
+
+    /// Adds a strand, over which the threads that are there are spread, or waits before another one is asked for.
+    fn connected(&self, (number, policy): (u16, (P, P::Core)), connected: Result<Client<F>, ConnectError>) {
         let mut strands = self.strands();
         strands.opening = false;
         match connected {
@@ -241,9 +267,16 @@ impl<F: Fabric, P: Policy<F>> Handle<F, P> {
             }
             Err(error) => {
                 tracing::debug!(target: "dunlin::client", error = %WithSources(&error), "no further queue pair is granted");
-                strands.not_before = self.fabric.host().now().saturating_add(strands.patience);
-                strands.patience = (2 * strands.patience).min(ASK_AGAIN.1);
+                strands.asks_again(self.fabric.host().now());
             }
         }
+    }
+}
+
+impl<F: Fabric, P: Policy<F>> Strands<F, P> {
+    /// Lets some time pass before another strand is asked for, more with each time.
+    fn asks_again(&mut self, now: Nanos) {
+        self.not_before = now.saturating_add(self.patience);
+        self.patience = (2 * self.patience).min(ASK_AGAIN.1);
     }
 }

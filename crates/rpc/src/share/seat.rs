@@ -16,6 +16,9 @@ use std::sync::Arc;
 /// much as several looks, and other threads' calls are seen with each look.
 const LOOKS: u32 = 8;
 
+/// Results that a thread takes, one after the other, before it looks at the clock for calls past their deadlines.
+const RESULTS: u32 = 64;
+
 /// The time between looks for room that other threads make, in nanoseconds: by taking their results, or late answers.
 /// They wake nobody for it.
 const ROOM_LOOK: Nanos = 200_000;
@@ -34,6 +37,8 @@ pub(crate) struct Seat<F: Fabric, P: Policy<F>> {
     sleep: Sleep,
     waiter: Waiter,
     earliest: Nanos,
+    /// Results until the next look at the clock.
+    until_clock: u32,
     timeout: Nanos,
     next_worker: usize,
     /// Where the thread counts its requests, for the scheduling of threads.
@@ -64,6 +69,7 @@ impl<F: Fabric, P: Policy<F>> Seat<F, P> {
             sleep,
             waiter: Waiter::new(config.mode(), nanos(config.spin)),
             earliest: Nanos::MAX,
+            until_clock: RESULTS,
             timeout: config.call_nanos(),
             // Threads begin at different workers.
             next_worker: usize::from(number),
@@ -213,6 +219,9 @@ impl<F: Fabric, P: Policy<F>> Seat<F, P> {
                 _ => self.waiter.reset(),
             }
             now = self.strand.fabric.host().now();
+            if now >= self.earliest {
+                self.expire(now);
+            }
         }
     }
 
@@ -307,9 +316,23 @@ impl<F: Fabric, P: Policy<F>> Seat<F, P> {
     fn step(&mut self, until: Nanos, is_so: impl Fn(&Calls) -> bool) {
         if self.progress() > 0 {
             self.waiter.reset();
+            self.look_at_clock();
             return;
         }
         self.idle(until, is_so);
+    }
+
+    /// Ends calls past their deadlines where results keep coming, so that the thread never idles.
+    #[inline]
+    fn look_at_clock(&mut self) {
+        if self.earliest == Nanos::MAX {
+            return;
+        }
+        self.until_clock -= 1;
+        if self.until_clock == 0 {
+            self.until_clock = RESULTS;
+            self.expire(self.strand.fabric.host().now());
+        }
     }
 
     fn idle(&mut self, limit: Nanos, is_so: impl Fn(&Calls) -> bool) {

@@ -15,6 +15,7 @@ mod flock_2b;
 mod flock_6;
 mod flock_9;
 mod flock_many;
+mod flock_own;
 mod hatrpc;
 mod hatrpc_11;
 mod hatrpc_12;
@@ -356,6 +357,7 @@ pub fn all() -> Vec<Figure> {
         flock_11::FIGURE,
         flock_12::FIGURE,
         flock_many::FIGURE,
+        flock_own::FIGURE,
         hatrpc_4::FIGURE,
         hatrpc_5::SMALL,
         hatrpc_5::LARGE,

@@ -152,6 +152,7 @@ impl Player {
             functions: load.plans(),
             batching: load.batching(),
             most_together: load.most_together,
+            own_memory_from: load.own_memory_from,
             max_queue_pairs: load.queue_pairs,
             thread_scheduling: load.thread_scheduling,
             credit_renewal: load.credit_renewal,

@@ -136,8 +136,6 @@ const MOST_CALLS: u64 = 1_000;
 pub(super) const SERVER_MACHINE: usize = 0;
 /// How long a client retries operations that must succeed once the run is calm.
 pub(super) const PATIENCE: Nanos = 2_000_000_000;
-/// The time to connect one more queue pair of a client, in nanoseconds.
-const GROWS: Nanos = 20_000_000;
 /// Quanta of other threads that an exchange may have to wait for, on both sides together.
 const QUANTA_OF_A_CALL: u64 = 8;
 /// The time of calls of clients that do not want them to expire.
@@ -409,6 +407,13 @@ fn credits_and_moves(random: &mut Random, drawn: &mut Drawn) {
     }
 }
 
+/// Draws from which length on requests leave from memory of their threads.
+fn own_memory(random: &mut Random, drawn: &mut Drawn) {
+    for client in drawn.clients.iter_mut().filter(|client| client.is_combined()) {
+        client.config.own_memory_from = [0, 100, 1000, u32::MAX][random.below(4) as usize];
+    }
+}
+
 fn acts(random: &mut Random, clients: usize, machines: usize) -> Vec<(Nanos, Act)> {
     let count = if random.one_in(3) { 0 } else { 1 + random.below(3) };
     let mut acts: Vec<(Nanos, Act)> = (0..count)
@@ -459,6 +464,7 @@ impl Drawn {
         full_batches(&mut Random::new(seed, 14), &mut drawn);
         calm_threads(&mut Random::new(seed, 15), &mut drawn);
         credits_and_moves(&mut Random::new(seed, 16), &mut drawn);
+        own_memory(&mut Random::new(seed, 17), &mut drawn);
         drawn
     }
 
@@ -495,8 +501,6 @@ impl Drawn {
                 40_000_000 + stall_by * 20 + self.settings.prices.quantum * tasks * 4
             }
         };
-        // A thread that is to assign all threads first connects another queue pair, if it may, whatever it has under way.
-        let call = call + if client.is_combined() && client.config.max_queue_pairs > 1 { GROWS } else { 0 };
         let connects = queue_pair_error != 0 || has_acts(&breaks);
         // Each thread may have to wait for those that connect before it.
         let attempts = nanos(client.config.connect_timeout) * client.threads;
@@ -571,6 +575,9 @@ impl fmt::Display for Drawn {
                 )?;
                 if config.credit_renewal == CreditRenewal::WriteImmediate {
                     f.write_str(" asked for apart")?;
+                }
+                if config.own_memory_from != u32::MAX {
+                    write!(f, ", their own memory from {} B", config.own_memory_from)?;
                 }
                 if let Some(interval) = config.thread_scheduling {
                     write!(f, ", assigned every {interval:?}")?;

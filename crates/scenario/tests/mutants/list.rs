@@ -162,11 +162,11 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "ticket_sent_twice",
         file: "crates/rpc/src/share/combined.rs",
-        from: "        let submitted = match client.submit_with_others(to, payload, time, alone) {",
-        to: "        if dunlin_fabric::mutant(\"ticket_sent_twice\") && !alone && payload.len() % 3 == 0 {
-            let _ = client.submit_with_others(to, payload, time, alone);
+        from: "        let submitted = match submit(client, time) {",
+        to: "        if dunlin_fabric::mutant(\"ticket_sent_twice\") && !alone && payload.len() % 5 == 0 {
+            let _ = submit(client, time);
         }
-        let submitted = match client.submit_with_others(to, payload, time, alone) {",
+        let submitted = match submit(client, time) {",
     },
     Mutant {
         name: "answer_of_the_last_call",
@@ -209,6 +209,12 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         to: "                if !dunlin_fabric::mutant(\"moved_with_calls_open\") || P::is_returned(seat, call) {
                     P::submit_again(&self.strand, seat, call);
                 }",
+    },
+    Mutant {
+        name: "own_memory_overtakes",
+        file: "crates/rpc/src/share/combined.rs",
+        from: "(alone, open.has(ends.thread))",
+        to: "(alone, open.has(ends.thread) && !dunlin_fabric::mutant(\"own_memory_overtakes\"))",
     },
     Mutant {
         name: "zone_given_out_too_soon",

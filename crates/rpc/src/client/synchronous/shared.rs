@@ -6,8 +6,9 @@ use crate::client::lane::SubmitError;
 use crate::client::memory::is_memory;
 use crate::client::slots::Sink;
 use crate::client::within::Time;
-use crate::error::CallError;
+use crate::error::{CallError, Cause};
 use crate::path::call_id::CallEnds;
+use crate::path::tx::OwnPayload;
 use crate::wait::Sleep;
 use dunlin_fabric::{Armed, Fabric, Nanos, ThreadDomain, WaitMode};
 
@@ -19,6 +20,12 @@ impl<F: Fabric> Client<F> {
     /// Returns the waker of the client's domain.
     pub(crate) fn doorbell(&self) -> <F::Domain as ThreadDomain>::Waker {
         self.core.domain.waker()
+    }
+
+    /// Returns the number of the message with a live call.
+    #[cfg(test)]
+    pub(crate) fn sequence_of(&mut self, id: CallId) -> Option<u64> {
+        self.core.lane(id.lane)?.slots.sequence_of(id.call)
     }
 
     /// Returns how a thread sleeps that waits for this client.
@@ -70,15 +77,46 @@ impl<F: Fabric> Client<F> {
         })
     }
 
+    /// As [`submit_with_others`](Client::submit_with_others), from memory of the calling thread. The call comes before
+    /// those of the open batch, unless one of them is of the same thread, as `behind` says. On an error the payload keeps
+    /// its memory, unless the lane is broken.
+    pub(crate) fn submit_own(
+        &mut self,
+        (worker, ends): (usize, CallEnds),
+        own: &mut OwnPayload<F::Memory>,
+        time: Time,
+        (alone, behind): (bool, bool),
+    ) -> Result<CallId, SubmitError> {
+        if own.buffer.is_none() {
+            return Err(SubmitError::Call(CallError::NotExecuted(Cause::Closed)));
+        }
+        let takes = self.lanes.of(worker, ends.function).and_then(|lane| self.core.lane(lane));
+        if !takes.is_some_and(|lane| lane.takes_own()) {
+            return self.submit_with_others((worker, ends), own.bytes(), time, alone);
+        }
+        let Some(lane) = self.lanes.of(worker, ends.function) else { return Err(SubmitError::Broken) };
+        let mut is_open = false;
+        let submitted = self.core.with_lane(lane, |fabric, domain, lane| {
+            let call = lane.submit_own(fabric, domain, ends, own, time.nanos, (alone, behind))?;
+            is_open = lane.has_open();
+            Ok(call)
+        });
+        self.held_back |= alone && is_open;
+        submitted
+    }
+
     /// Sends the operations on memory that wait, and the open batches of all lanes that do not batch by themselves,
-    /// each lane's with one doorbell. Those without room stay.
-    pub(crate) fn send_batches(&mut self) {
+    /// each lane's with one doorbell. Those without room stay; returns whether there are any.
+    pub(crate) fn send_batches(&mut self) -> bool {
+        let mut stays = false;
         for at in 0..self.lanes.all().len() {
             let index = self.lanes.all()[at];
             if self.core.lane(index).is_some_and(|lane| lane.has_open()) {
-                self.held_back |= matches!(self.core.send_open(index), Err(SubmitError::Full));
+                stays |= matches!(self.core.send_open(index), Err(SubmitError::Full));
             }
         }
+        self.held_back |= stays;
+        stays
     }
 
     /// Processes everything that has arrived, and passes each call that has ended to `sink`, which is the same

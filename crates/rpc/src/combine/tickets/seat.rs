@@ -109,6 +109,11 @@ impl<M: Memory> Seat<M> {
         self.is_own(id) && Arc::ptr_eq(&self.tickets, &leader.tickets) && leader.push(id)
     }
 
+    /// Returns the seat and the number there of a ticket.
+    pub(crate) fn slot_of(&self, id: TicketId) -> (u16, u16) {
+        self.tickets.slot_of(id)
+    }
+
     #[inline]
     fn is_own(&self, id: TicketId) -> bool {
         id.index >> self.tickets.shift == u32::from(self.number)

@@ -1,14 +1,13 @@
 //! Requests that wait for the next one of a sending end, and leave with it under one doorbell.
 
-use super::{Tx, TxError, TxHalf, tell};
+use super::{Tx, TxError, TxHalf};
 use crate::path::listed;
 use crate::path::route;
-use crate::plan::Notice;
-use dunlin_fabric::{Fabric, Host, Operation, PostError, ThreadDomain, Work, WorkRequest};
+use dunlin_fabric::{Fabric, Host, PostError, ThreadDomain, Work, WorkRequest};
 
 impl<F: Fabric> Tx<F> {
     /// Puts a message at its place with the requests that wait for it, under one doorbell unless the plan gives its
-    /// messages two or none.
+    /// messages two or none. It waits with them while messages are held.
     #[inline(never)]
     pub(super) fn put_behind_listed(
         &mut self,
@@ -19,16 +18,13 @@ impl<F: Fabric> Tx<F> {
         at: usize,
         notify: bool,
     ) -> Result<(), TxError> {
-        let mut announcement = None;
-        let operation = match &self.half {
-            TxHalf::Write { key, base, notice } if !notify || *notice != Notice::Send => {
-                let (key, offset) = (*key, base + at as u64);
-                let immediate = (*notice == Notice::Immediate && notify).then_some(self.lane as u32);
-                announcement = (*notice == Notice::LinkedSend && notify).then(tell);
-                Operation::Write { data: self.data(fabric, parts, total)?, key, offset, immediate }
-            }
-            TxHalf::Send => {
-                Operation::Send { data: self.data(fabric, parts, total)?, immediate: None, to: None }
+        if self.holds {
+            return self.list_message(fabric, domain, parts, total, at, notify);
+        }
+        let (operation, announcement) = match &self.half {
+            TxHalf::Write { .. } | TxHalf::Send if !notify || self.has_one_doorbell() => {
+                let data = self.data(fabric, parts, total)?;
+                self.message(data, at, notify)
             }
             _ => {
                 self.post_listed(domain)?;
@@ -47,6 +43,10 @@ impl<F: Fabric> Tx<F> {
             ],
         };
         let posted = self.post_list(domain, last);
+        if posted == Err(PostError::QueueFull) {
+            // The requests that wait have room without the message, and only their completions make more.
+            self.post_listed(domain)?;
+        }
         self.posted(posted, signaled)?;
         // `posted` counted one request.
         self.unsignaled += if signaled { 0 } else { requests - 1 };
@@ -63,12 +63,12 @@ impl<F: Fabric> Tx<F> {
         if self.listed as usize >= listed::MOST {
             self.post_listed(domain)?;
         }
-        if domain.send_room(self.queue_pair) <= self.listed {
+        if domain.send_room(self.queue_pair) <= self.listed.into() {
             return Err(TxError::Full);
         }
         let list = &mut self.rare().list;
         list.push(request);
-        self.listed = list.count() as u32;
+        self.listed = list.count() as u16;
         Ok(())
     }
 
@@ -98,7 +98,7 @@ impl<F: Fabric> Tx<F> {
         let queue_pair = self.queue_pair;
         let list = &mut self.rare().list;
         let posted = list.post(domain, queue_pair, last);
-        self.listed = list.count() as u32;
+        self.listed = list.count() as u16;
         posted
     }
 }

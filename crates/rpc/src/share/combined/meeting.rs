@@ -8,12 +8,14 @@
 
 use crate::client::CallId;
 use crate::client::config::ClientConfig;
+use crate::path::call_id::CallEnds;
+use crate::path::tx::OwnPayload;
 use crate::plan::{CompletionMode, Plan, Protocol, Sharing};
 use crate::server::ServerBuilder;
 use crate::service::{FunctionMode, Reply, Request};
 use crate::share::{Client, Policy};
 use dunlin_fabric::interpose::CountSnapshot;
-use dunlin_fabric::{Access, Address, Count, Fabric, Region, Scheme};
+use dunlin_fabric::{Access, Address, Arena, Count, Fabric, Region, Scheme};
 use dunlin_fabric_sim::Sim;
 use std::time::Duration;
 
@@ -43,6 +45,16 @@ fn call(client: &mut Client<Counted>, _: &crate::RemoteRegion, thread: u64) -> C
     client.submit_on(0, ECHO, &thread.to_le_bytes()).unwrap()
 }
 
+/// A call whose payload leaves from memory of its thread.
+fn large(client: &mut Client<Counted>, _: &crate::RemoteRegion, thread: u64) -> CallId {
+    client.submit_on(0, ECHO, &[thread as u8 + 1; 1100]).unwrap()
+}
+
+/// A small call of each second thread, and a larger one of the others.
+fn mixed(client: &mut Client<Counted>, region: &crate::RemoteRegion, thread: u64) -> CallId {
+    [call, large][thread as usize % 2](client, region, thread)
+}
+
 /// Operations of three kinds, and calls.
 fn any(client: &mut Client<Counted>, region: &crate::RemoteRegion, thread: u64) -> CallId {
     [write, read, call][thread as usize % 3](client, region, thread)
@@ -63,7 +75,8 @@ fn rounds(plan: Plan, rounds: &'static [Submit], times: usize) -> Vec<CountSnaps
             })
             .unwrap();
         let fabric = Count::new(fabric);
-        let config = ClientConfig { max_queue_pairs: 1, ..ClientConfig::with_plan(plan) };
+        let config =
+            ClientConfig { max_queue_pairs: 1, own_memory_from: 1000, ..ClientConfig::with_plan(plan) };
         let mut first = Client::connect(&fabric, &address, config).unwrap();
         let region = first.attach("all").unwrap();
         let mut clients: Vec<_> = (0..THREADS).map(|_| first.another().unwrap()).collect();
@@ -82,7 +95,11 @@ fn rounds(plan: Plan, rounds: &'static [Submit], times: usize) -> Vec<CountSnaps
             };
             results.lock().unwrap().push(fabric.counts() - before);
             for (client, calls) in clients.iter_mut().zip(calls) {
-                calls.into_iter().for_each(|id| drop(client.wait(id).unwrap()));
+                // The server echoes what it was called with.
+                calls.into_iter().for_each(|id| {
+                    let result = client.wait(id).unwrap();
+                    assert!(result.len() < 1100 || result.windows(2).all(|pair| pair[0] == pair[1]));
+                });
             }
         }
         drop((clients, first));
@@ -137,4 +154,112 @@ fn more_operations_than_a_list_has_places_ring_for_each_list() {
     let plan = Plan { sharing: Sharing::Combined, ..plan };
     let found: Vec<_> = rounds(plan, &[write, read], 20).into_iter().map(posts).collect();
     assert_eq!(found, [[64, 0, 0, 0, 3], [0, 0, 0, 64, 3]]);
+}
+
+/// Larger requests are messages of their own from memory of their threads; the small ones of all are one message. One
+/// doorbell takes all.
+#[test]
+fn larger_requests_leave_from_their_threads_memory_with_the_others() {
+    for (protocol, expected) in [
+        ("Server-reply", [[6, 0, 0, 0, 1], [4, 0, 0, 0, 1]]),
+        ("Direct-WriteIMM", [[0, 6, 0, 0, 1], [0, 4, 0, 0, 1]]),
+        ("Eager-SendRecv", [[0, 0, 6, 0, 1], [0, 0, 4, 0, 1]]),
+        ("Chained-Write-Send", [[6, 0, 6, 0, 1], [4, 0, 4, 0, 1]]),
+    ] {
+        let plan = Protocol::by_name(protocol).unwrap().plan(CompletionMode::Busy);
+        let plan = Plan { sharing: Sharing::Combined, ..plan };
+        let found: Vec<_> = rounds(plan, &[large, mixed], 1).into_iter().map(posts).collect();
+        assert_eq!(found, expected, "{protocol}");
+    }
+    // Where two doorbells announce a message, the requests are copied into one.
+    let plan = Protocol::by_name("Direct-Write-Send").unwrap().plan(CompletionMode::Busy);
+    let plan = Plan { sharing: Sharing::Combined, ..plan };
+    let found: Vec<_> = rounds(plan, &[mixed], 1).into_iter().map(posts).collect();
+    assert_eq!(found, [[1, 0, 1, 0, 2]]);
+}
+
+/// The number that names memory of threads among tickets is no function: a call of it ends, and harms no other.
+#[test]
+fn a_call_of_the_number_for_own_memory_is_refused() {
+    Sim::run(1, |fabric| {
+        let address = Address::new(Scheme::Sim, "own").unwrap();
+        let server = ServerBuilder::new(&fabric)
+            .function(ECHO, FunctionMode::Worker)
+            .serve(&address, |_| {
+                Box::new(|request: &Request<'_>, reply: &mut Reply<'_>| Ok(reply.write(request.payload)?))
+            })
+            .unwrap();
+        let plan = Protocol::by_name("Server-reply").unwrap().plan(CompletionMode::Busy);
+        let plan = Plan { sharing: Sharing::Combined, ..plan };
+        let config = ClientConfig { max_queue_pairs: 1, ..ClientConfig::with_plan(plan) };
+        let mut first = Client::connect(&fabric, &address, config).unwrap();
+        let mut others: Vec<_> = (0..3).map(|_| first.another().unwrap()).collect();
+        first.call_on(0, ECHO, b"before").unwrap();
+        let calls: Vec<_> = {
+            let Policy::Combined(seat) = &first.policy else { unreachable!("the plan combines") };
+            let _lead = seat.strand().lead();
+            let forged: [&[u8]; 3] = [b"", &[1, 0, 255, 255, 255, 255], &[0; 2000]];
+            others
+                .iter_mut()
+                .zip(forged)
+                .map(|(other, payload)| other.submit_on(0, u16::MAX, payload).unwrap())
+                .collect()
+        };
+        for (other, call) in others.iter_mut().zip(calls) {
+            let error = other.wait(call).map(drop).unwrap_err();
+            assert_eq!(error.certainty(), crate::Certainty::NotExecuted, "{error}");
+            assert_eq!(&*other.call_on(0, ECHO, b"after").unwrap(), b"after");
+        }
+        drop((others, first));
+        server.shutdown(Duration::from_secs(1));
+    })
+    .unwrap();
+}
+
+/// A call from its thread's memory comes before the calls of the open batch, whose message gets the next number: what
+/// the server has taken decides which calls a broken connection leaves unexecuted.
+#[test]
+fn a_message_before_the_open_batch_has_the_number_that_the_batch_was_to_have() {
+    Sim::run(1, |fabric| {
+        let address = Address::new(Scheme::Sim, "numbers").unwrap();
+        let server = ServerBuilder::new(&fabric)
+            .function(ECHO, FunctionMode::Worker)
+            .serve(&address, |_| {
+                Box::new(|request: &Request<'_>, reply: &mut Reply<'_>| Ok(reply.write(request.payload)?))
+            })
+            .unwrap();
+        let plan = Protocol::by_name("Server-reply").unwrap().plan(CompletionMode::Busy);
+        let plan = Plan { sharing: Sharing::Combined, ..plan };
+        let mut client = Client::connect(&fabric, &address, ClientConfig::with_plan(plan)).unwrap();
+        client.call_on(0, ECHO, b"before").unwrap();
+        let Policy::Combined(seat) = &client.policy else { unreachable!("the plan combines") };
+        {
+            let mut lead = seat.strand().lead();
+            let inner = &mut lead.core().client;
+            let (time, ends) = (seat.usual_time(), |thread| CallEnds { function: ECHO, thread });
+            let arena = Arena::new(fabric.register(1 << 16, Access::LOCAL).unwrap()).unwrap();
+            let small = inner.submit_with_others((0, ends(1)), b"small", time, false).ok().unwrap();
+            let submit = |inner: &mut crate::client::synchronous::Client<Sim>, thread, behind| {
+                let bytes = OwnPayload::<<Sim as Fabric>::Memory>::message_bytes(1500).unwrap();
+                let mut buffer = arena.reserve(bytes).unwrap();
+                OwnPayload::fill(&mut buffer, &[7; 1500]);
+                let mut own = OwnPayload { buffer: Some(buffer), length: 1500 };
+                inner.submit_own((0, ends(thread)), &mut own, time, (false, behind)).ok().unwrap()
+            };
+            let before = submit(inner, 2, false);
+            let sequence = |inner: &mut crate::client::synchronous::Client<Sim>, id: CallId| {
+                inner.sequence_of(id).unwrap()
+            };
+            let [first, second] = [before, small].map(|id| sequence(inner, id));
+            assert_eq!(second, first + 1);
+            // One of the thread that has a call in the batch: the batch comes first.
+            let behind = submit(inner, 1, true);
+            assert_eq!([small, behind].map(|id| sequence(inner, id)), [first + 1, first + 2]);
+            assert!(!inner.send_batches());
+        }
+        assert_eq!(&*client.call_on(0, ECHO, b"after").unwrap(), b"after");
+        drop(client);
+        server.shutdown(Duration::from_secs(1));
+    })
+    .unwrap();
 }

@@ -1,0 +1,70 @@
+//! Calls whose payload lies in registered memory of the thread that makes them (FLOCK section 4.1).
+
+use super::lane::{ClientLane, SubmitError};
+use crate::path::call_id::CallEnds;
+use crate::path::tx::OwnPayload;
+use dunlin_fabric::{Fabric, Nanos};
+use dunlin_wire::Flags;
+
+impl<F: Fabric> ClientLane<F> {
+    /// Returns whether the lane sends from such memory. Where messages are kept to be sent again, or fetched, they are
+    /// copied anyway; a lane that batches by itself decides when messages leave.
+    pub(crate) fn takes_own(&self) -> bool {
+        self.tx.takes_own() && self.again.is_none() && self.hybrid.is_none() && self.batching.is_none()
+    }
+
+    /// Sends one call from its thread's memory, for a lane that [`takes_own`](ClientLane::takes_own): at once if it is
+    /// `alone`, else with the next message of the lane or by [`send_open`](ClientLane::send_open), under one doorbell.
+    /// It comes before the calls of the open batch, unless `behind` says that one of them is of the same thread. On an
+    /// error the payload keeps its memory, unless the lane is broken.
+    pub(crate) fn submit_own(
+        &mut self,
+        fabric: &F,
+        domain: &mut F::Domain,
+        ends: CallEnds,
+        own: &mut OwnPayload<F::Memory>,
+        timeout: Nanos,
+        (alone, behind): (bool, bool),
+    ) -> Result<u32, SubmitError> {
+        self.check_call(own.length)?;
+        if own.length > self.rendezvous_above {
+            return self.submit(fabric, domain, ends, own.bytes(), timeout);
+        }
+        // Without credits for both, the calls of the batch have been waiting longer.
+        let behind = alone || behind || self.is_combined && !self.has_credit();
+        self.tx.hold(!alone);
+        let submitted = self.post_own(fabric, domain, ends, own, timeout, behind);
+        self.tx.hold(false);
+        submitted
+    }
+
+    fn post_own(
+        &mut self,
+        fabric: &F,
+        domain: &mut F::Domain,
+        ends: CallEnds,
+        own: &mut OwnPayload<F::Memory>,
+        timeout: Nanos,
+        behind: bool,
+    ) -> Result<u32, SubmitError> {
+        if behind && !self.batch.is_empty() {
+            self.flush(fabric, domain)?;
+        }
+        let started = !self.batch.is_empty() && self.slots.has_started_unsent();
+        let call =
+            self.send_call_by(fabric, domain, ends, Flags::NONE, timeout, |lane, fabric, domain, header| {
+                lane.tx.own(fabric, domain, header, own)?;
+                if !lane.batch.is_empty() {
+                    // Before the call has its slot: the sequence that the batch was to have is its own.
+                    let next = lane.tx.next_sequence();
+                    lane.slots.renumber(lane.batch_sequence, next);
+                    lane.batch_sequence = next;
+                }
+                Ok(())
+            })?;
+        if started {
+            self.slots.has_unsent();
+        }
+        Ok(call)
+    }
+}

@@ -1,0 +1,166 @@
+//! Messages from registered memory of the thread that made the call (FLOCK section 4.1), and messages that are held so
+//! that they leave with it under one doorbell.
+
+use super::{Tx, TxError, TxHalf, tell};
+use crate::path::listed::{MAX_KEPT, MOST};
+use crate::path::{MAX_MESSAGE, route};
+use crate::plan::Notice;
+use dunlin_fabric::{Buffer, Data, Fabric, Host, Operation, ThreadDomain, Work, WorkRequest};
+use dunlin_wire::{BODY_OFFSET, Header, SingleLayout};
+
+/// One message from a thread's own memory in this number is signaled, so that the memory returns.
+const SIGNAL_EVERY: u32 = 4;
+
+/// A payload in registered memory, with room for the message around it: a header line before, and padding and the
+/// trailing tag behind.
+#[derive(Debug)]
+pub(crate) struct OwnPayload<M: dunlin_fabric::Memory> {
+    /// `None` once it was posted.
+    pub(crate) buffer: Option<Buffer<M>>,
+    /// The length of the payload in bytes.
+    pub(crate) length: usize,
+}
+
+impl<M: dunlin_fabric::Memory> OwnPayload<M> {
+    /// Returns the bytes of the message around a payload; `None` if it has a line of its own or is too long.
+    pub(crate) fn message_bytes(length: usize) -> Option<usize> {
+        let layout = SingleLayout::new(u32::try_from(length).ok()?, MAX_MESSAGE).ok()?;
+        layout.has_trailing_tag().then(|| layout.total())
+    }
+
+    /// Copies a payload into a buffer of [`message_bytes`](OwnPayload::message_bytes).
+    pub(crate) fn fill(buffer: &mut Buffer<M>, payload: &[u8]) {
+        buffer[BODY_OFFSET..BODY_OFFSET + payload.len()].copy_from_slice(payload);
+    }
+
+    /// Returns the payload; nothing after it was posted.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        let buffer = self.buffer.as_deref().unwrap_or_default();
+        buffer.get(BODY_OFFSET..BODY_OFFSET + self.length).unwrap_or_default()
+    }
+}
+
+impl<F: Fabric> Tx<F> {
+    /// Returns whether messages can be posted from any registered memory, under one doorbell with others.
+    pub(crate) fn takes_own(&self) -> bool {
+        matches!(self.half, TxHalf::Write { .. } | TxHalf::Send) && self.has_one_doorbell()
+    }
+
+    pub(super) fn has_one_doorbell(&self) -> bool {
+        !matches!(self.half, TxHalf::Write { notice: Notice::Send, .. })
+    }
+
+    /// Sets whether messages wait for the next one or for [`post_listed`](Tx::post_listed). Only for an end that
+    /// [`takes_own`](Tx::takes_own).
+    pub(crate) fn hold(&mut self, holds: bool) {
+        self.holds = holds;
+    }
+
+    /// Sends one call from the memory that its payload is in. Without room, or if the lane is broken, the payload keeps
+    /// its memory, unless the fabric refused a request that it had room for.
+    pub(crate) fn own(
+        &mut self,
+        fabric: &F,
+        domain: &mut F::Domain,
+        header: &Header,
+        own: &mut OwnPayload<F::Memory>,
+    ) -> Result<(), TxError> {
+        let Ok(layout) = SingleLayout::new(own.length as u32, MAX_MESSAGE) else {
+            return Err(TxError::Broken);
+        };
+        let announced = matches!(self.half, TxHalf::Write { notice: Notice::LinkedSend, .. });
+        // With a `Skip` before it.
+        self.make_list_room(domain, 1 + u32::from(announced) + u32::from(self.has_ring()))?;
+        let tags = self.begin(fabric, domain, layout.total())?;
+        let at = self.place(fabric, domain, layout.total())?;
+        let Some(mut buffer) = own.buffer.take() else { return Err(TxError::Broken) };
+        if layout.seal(&mut buffer, header, tags) != Ok(buffer.len()) {
+            return Err(TxError::Broken);
+        }
+        self.list_operation(fabric, domain, Data::Buffer(buffer), at, true, SIGNAL_EVERY)?;
+        if !self.holds {
+            // There is room: if the fabric has less than it said, the message waits.
+            match self.post_listed(domain) {
+                Ok(()) | Err(TxError::Full) => {}
+                Err(TxError::Broken) => return Err(TxError::Broken),
+            }
+        }
+        self.sent(layout.total());
+        Ok(())
+    }
+
+    /// The work request of a message with this data, and that which announces it.
+    pub(super) fn message<'a>(
+        &self,
+        data: Data<'a, F::Memory>,
+        at: usize,
+        notify: bool,
+    ) -> (Operation<'a, F::Memory>, Option<Operation<'a, F::Memory>>) {
+        match &self.half {
+            TxHalf::Write { key, base, notice } => {
+                let (key, offset) = (*key, base + at as u64);
+                let immediate = (*notice == Notice::Immediate && notify).then_some(self.lane as u32);
+                let announcement = (*notice == Notice::LinkedSend && notify).then(tell);
+                (Operation::Write { data, key, offset, immediate }, announcement)
+            }
+            _ => (Operation::Send { data, immediate: None, to: None }, None),
+        }
+    }
+
+    /// Puts a message into the list.
+    pub(super) fn list_message(
+        &mut self,
+        fabric: &F,
+        domain: &mut F::Domain,
+        parts: &[&[u8]],
+        total: usize,
+        at: usize,
+        notify: bool,
+    ) -> Result<(), TxError> {
+        self.make_list_room(domain, 1 + u32::from(notify))?;
+        let max_inline = self.max_inline;
+        // A list keeps inline data of WRITEs only.
+        let is_write = matches!(self.half, TxHalf::Write { .. });
+        self.max_inline = if is_write { max_inline.min(MAX_KEPT) } else { 0 };
+        let data = self.data(fabric, parts, total);
+        self.max_inline = max_inline;
+        let signal_every = self.signal_every;
+        self.list_operation(fabric, domain, data?, at, notify, signal_every)
+    }
+
+    fn list_operation(
+        &mut self,
+        fabric: &F,
+        domain: &mut F::Domain,
+        data: Data<'_, F::Memory>,
+        at: usize,
+        notify: bool,
+        signal_every: u32,
+    ) -> Result<(), TxError> {
+        let (operation, announcement) = self.message(data, at, notify);
+        let requests = 1 + u32::from(announcement.is_some());
+        fabric.host().charge(Work::PostWork, requests);
+        let signaled = self.unsignaled + requests >= signal_every.min(self.signal_every);
+        let id = route::outgoing(self.lane);
+        let last = announcement.is_none();
+        self.list(domain, WorkRequest { id, operation, signaled: signaled && last })?;
+        if let Some(operation) = announcement {
+            self.list(domain, WorkRequest { id, operation, signaled })?;
+        }
+        self.posted(Ok(()), signaled)?;
+        self.unsignaled += if signaled { 0 } else { requests - 1 };
+        Ok(())
+    }
+
+    /// Makes room for requests in the list, so that those of a message are listed together or not at all.
+    fn make_list_room(&mut self, domain: &mut F::Domain, requests: u32) -> Result<(), TxError> {
+        if u32::from(self.listed) + requests > MOST as u32 {
+            self.post_listed(domain)?;
+        }
+        if domain.send_room(self.queue_pair) < u32::from(self.listed) + requests {
+            self.post_listed(domain)?;
+            return Err(TxError::Full);
+        }
+        Ok(())
+    }
+}
