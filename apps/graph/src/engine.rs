@@ -4,17 +4,17 @@ use crate::edges::Edges;
 use crate::error::GraphError;
 use crate::job::{Job, Outcome, Step, Watch};
 use crate::layout::{Header, Layout, name};
-use crate::meeting::{Ended, Meeting};
+use crate::meeting::Meeting;
 use crate::partition::{Weights, overlap};
 use crate::program::{Message, Plain, Program};
 use crate::regions::{Access, Owned, Region, create, map};
+use crate::threads::{Meets, Totals, run_threads};
 use crate::worker::Worker;
 use dunlin_fabric::{Host, Nanos};
 use dunlin_tier_node::AnyTier;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::Duration;
 
 /// The messages of a region in this step, as a member has read them.
 #[derive(Debug, Default)]
@@ -24,16 +24,6 @@ pub(crate) struct Inbox {
     pub(crate) window: Range<u32>,
     /// The vertices that have one, unless they are many.
     pub(crate) few: Option<Vec<u32>>,
-}
-
-/// The sums of all threads of a member.
-#[derive(Debug)]
-pub(crate) struct Totals<D> {
-    pub(crate) data: Vec<(Range<u32>, Vec<D>)>,
-    pub(crate) messages: u64,
-    pub(crate) gathered: u64,
-    pub(crate) built: Nanos,
-    pub(crate) stepped: Nanos,
 }
 
 /// The state that the threads of a member share.
@@ -52,6 +42,14 @@ pub(crate) struct Member<T: AnyTier, P: Program> {
     pub(crate) scattering: AtomicU64,
     pub(crate) steps: AtomicU32,
     totals: Mutex<Totals<P::Data>>,
+}
+
+impl<T: AnyTier, P: Program> Meets for Member<T, P> {
+    type Host = T::Host;
+
+    fn meeting(&self) -> &Meeting<T::Host, GraphError> {
+        &self.meeting
+    }
 }
 
 impl<T: AnyTier, P: Program> Member<T, P> {
@@ -145,85 +143,12 @@ pub fn run<T: AnyTier, P: Program>(
         regions,
         scattering: AtomicU64::new(0),
         steps: AtomicU32::new(0),
-        totals: Mutex::new(Totals { data: Vec::new(), messages: 0, gathered: 0, built: 0, stepped: 0 }),
+        totals: Mutex::default(),
     });
     let begun = member.now();
-    let mut tasks = Vec::new();
-    for thread in 0..job.threads {
-        let (own, edges) = (Arc::clone(&member), Arc::clone(&edges));
-        let body = Box::new(move || {
-            let mut ending = Ending { member: &own, is_well: false };
-            ending.is_well = match Worker::run(&own, thread, edges) {
-                Ok(()) => true,
-                Err(Stop::Failed(error)) => {
-                    own.meeting.fail(Some(*error));
-                    true
-                }
-                Err(Stop::Ended) => true,
-            };
-        });
-        match tier.host().spawn("graph", body) {
-            Ok(task) => tasks.push(task),
-            Err(error) => {
-                member.meeting.fail(Some(error.into()));
-                break;
-            }
-        }
-    }
-    drop(edges);
-    for task in tasks {
-        task.join();
-    }
-    if let Some(failure) = member.meeting.take_failure() {
-        return Err(failure.unwrap_or(GraphError::Panicked));
-    }
-    Ok(outcome(&member, begun))
-}
-
-fn outcome<T: AnyTier, P: Program>(member: &Member<T, P>, begun: Nanos) -> Outcome<P::Data> {
-    let mut totals = member.totals();
-    totals.data.sort_by_key(|(range, _)| range.start);
-    let first = totals.data.first().map_or(0, |(range, _)| range.start);
-    Outcome {
-        first,
-        data: std::mem::take(&mut totals.data).into_iter().flat_map(|(_, data)| data).collect(),
-        steps: member.steps.load(Ordering::Relaxed),
-        messages: totals.messages,
-        gathered: totals.gathered,
-        building: Duration::from_nanos(totals.built.saturating_sub(begun)),
-        stepping: Duration::from_nanos(totals.stepped.saturating_sub(totals.built)),
-    }
-}
-
-/// The reason why a thread ended early.
-pub(crate) enum Stop {
-    /// Another thread has failed.
-    Ended,
-    Failed(Box<GraphError>),
-}
-
-impl From<Ended> for Stop {
-    fn from(_: Ended) -> Stop {
-        Stop::Ended
-    }
-}
-
-impl From<GraphError> for Stop {
-    fn from(error: GraphError) -> Stop {
-        Stop::Failed(Box::new(error))
-    }
-}
-
-/// Ends the meeting if a thread panics.
-struct Ending<'a, T: AnyTier, P: Program> {
-    member: &'a Member<T, P>,
-    is_well: bool,
-}
-
-impl<T: AnyTier, P: Program> Drop for Ending<'_, T, P> {
-    fn drop(&mut self) {
-        if !self.is_well {
-            self.member.meeting.fail(None);
-        }
-    }
+    run_threads(tier.host(), job.threads, &member, edges, |own, thread, edges| {
+        Worker::run(own, thread, edges)
+    })?;
+    let (steps, mut totals) = (member.steps.load(Ordering::Relaxed), member.totals());
+    Ok(totals.outcome(steps, begun))
 }

@@ -92,6 +92,14 @@ pub enum GraphError {
         /// The permitted values.
         must: &'static str,
     },
+    /// The shared memory failed.
+    #[error("{what} of the shared memory failed")]
+    Shared {
+        /// What was done.
+        what: &'static str,
+        /// The reason.
+        source: dunlin_app_memory::MemoryError,
+    },
     /// A thread would have too many edges.
     #[error("a thread has {edges} edges, and at most 2^32 - 1: use more threads or members")]
     TooManyEdges {

@@ -5,12 +5,15 @@
 //! ```text
 //! run                                a member of a job, from its regions to its result    engine.rs
 //!   Job, Outcome, Watch              description, result and observer of a job            job.rs
-//!   Worker                           a thread: gather, apply, scatter                     worker.rs
-//!     Rows                           its edges, by target and by source                   rows.rs
-//!     Meeting                        the threads of a member                              meeting.rs
+//!   Worker                           a thread: its messages to and from regions           worker.rs
+//!     Local                          gather, apply, scatter at its vertices               local.rs
+//!       Rows                         its edges, by target and by source                   rows.rs
+//!     Meeting, run_threads           the threads of a member                              meeting.rs, threads.rs
 //!   Region                           calls of the tier for memory and locks               regions.rs
 //!     Layout, Header                 layout of a region                                   layout.rs
 //!   Weights                          ranges of vertices of about the same work            partition.rs
+//! run_shared, run_in_memory          the same on shared memory, by loads and stores       shared.rs
+//!   Space, SharedSpace               words, acquisition, release; LITE-DSM as such        space.rs
 //! Program                            a vertex program                                     program.rs
 //!   PageRank, Components, Paths      those that come with the engine                      programs.rs
 //! Edges                              text, binary pairs, R-MAT                            edges.rs
@@ -62,12 +65,16 @@ mod engine;
 mod error;
 mod job;
 mod layout;
+mod local;
 mod meeting;
 mod partition;
 mod program;
 mod programs;
 mod regions;
 mod rows;
+mod shared;
+mod space;
+mod threads;
 mod worker;
 
 pub use edges::{Edges, MAX_SCALE, MAX_VERTICES};
@@ -76,3 +83,5 @@ pub use error::{GraphError, LoadError};
 pub use job::{Job, Outcome, Step, Watch};
 pub use program::{Message, Plain, Program, Vertex};
 pub use programs::{Components, Least, PageRank, PageRankRounds, Paths, Rank};
+pub use shared::{run_in_memory, run_shared, shared_pages};
+pub use space::{SharedSpace, Space};

@@ -1,13 +1,14 @@
 //! A thread of a member: gather, apply and scatter over a range of vertices.
 
 use crate::edges::Edges;
-use crate::engine::{Inbox, Member, Stop};
+use crate::engine::{Inbox, Member};
 use crate::error::GraphError;
 use crate::layout::{Header, MESSAGE};
+use crate::local::{Local, is_sparse};
 use crate::partition::overlap;
-use crate::program::{Message, Plain, Program, Vertex};
+use crate::program::{Message, Plain, Program};
 use crate::regions::Region;
-use crate::rows::Rows;
+use crate::threads::Stop;
 use dunlin_tier_node::AnyTier;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,20 +16,12 @@ use std::sync::{Arc, PoisonError};
 
 /// Vertices with messages are listed if they are fewer than one in this number of a region's.
 const FEW: u32 = 16;
-/// Edges are followed from their sources if fewer vertices than one in this number scatter.
-const SPARSE: u64 = 16;
-
 /// A thread of a member.
 pub(crate) struct Worker<'a, T: AnyTier, P: Program> {
     member: &'a Member<T, P>,
     thread: usize,
-    rows: Rows,
-    data: Vec<P::Data>,
-    /// The gathered sums, with delta caching.
-    sums: Vec<P::Message>,
-    outbox: Vec<P::Message>,
+    local: Local<P>,
     buffer: Vec<u8>,
-    gathered: u64,
 }
 
 impl<'a, T: AnyTier, P: Program> Worker<'a, T, P> {
@@ -36,25 +29,9 @@ impl<'a, T: AnyTier, P: Program> Worker<'a, T, P> {
     pub(crate) fn run(member: &'a Member<T, P>, thread: u16, edges: Arc<Edges>) -> Result<(), Stop> {
         let thread = usize::from(thread);
         let range = member.ranges[usize::from(member.job.member * member.job.threads) + thread].clone();
-        let rows = Rows::build(&edges, range.clone(), P::CACHES)?;
+        let local = Local::start(&member.program, &edges, range)?;
         drop(edges);
-        let length = rows.degrees.len();
-        let mut worker = Worker {
-            member,
-            thread,
-            data: Vec::with_capacity(length),
-            sums: vec![P::NONE; if P::CACHES { length } else { 0 }],
-            outbox: vec![P::NONE; length],
-            buffer: Vec::new(),
-            gathered: 0,
-            rows,
-        };
-        for at in 0..length {
-            let vertex = worker.vertex(at);
-            let mut data = member.program.start(vertex);
-            worker.outbox[at] = member.program.scatter(vertex, &mut data);
-            worker.data.push(data);
-        }
+        let mut worker = Worker { member, thread, local, buffer: Vec::new() };
         member.meeting.meet(|| {
             member.totals().built = member.now();
             Ok(())
@@ -70,24 +47,20 @@ impl<'a, T: AnyTier, P: Program> Worker<'a, T, P> {
             if P::CACHES && scattering == 0 {
                 break;
             }
-            let begun = worker.gathered;
-            if P::CACHES && scattering < member.cells.len() as u64 / SPARSE {
+            let begun = worker.local.gathered;
+            if is_sparse::<P>(scattering, member.cells.len() as u64) {
                 worker.push();
             } else {
-                worker.pull();
+                worker.local.pull(&member.program, |source| message(&member.cells, source));
             }
-            member.watch.worked(worker.gathered - begun, length as u64);
+            member.watch.worked(worker.local.gathered - begun, worker.local.data.len() as u64);
         }
         worker.end()
     }
 
-    fn vertex(&self, at: usize) -> Vertex {
-        Vertex { id: self.rows.range.start + at as u32, degree: self.rows.degrees[at] }
-    }
-
     /// Returns the regions that hold vertices of this thread, with the common part.
     fn own(&self) -> impl Iterator<Item = (&'a Region<T::Lmr>, Range<u32>)> + use<'a, T, P> {
-        let range = self.rows.range.clone();
+        let range = self.local.rows.range.clone();
         let part = move |region: &'a Region<T::Lmr>| (region, overlap(&region.range, &range));
         self.member.regions.iter().map(part).filter(|(_, part)| !part.is_empty())
     }
@@ -100,9 +73,9 @@ impl<'a, T: AnyTier, P: Program> Worker<'a, T, P> {
 
     /// Scatters: writes the messages of this thread's vertices for all members.
     fn publish(&mut self, step: u32) -> Result<(), GraphError> {
-        let begin = self.rows.range.start;
+        let begin = self.local.rows.range.start;
         for (region, part) in self.own() {
-            let messages = &self.outbox[(part.start - begin) as usize..(part.end - begin) as usize];
+            let messages = &self.local.outbox[(part.start - begin) as usize..(part.end - begin) as usize];
             let is_sent = |message: &P::Message| !P::CACHES || *message != P::NONE;
             let first = messages.iter().position(is_sent).unwrap_or(0);
             let end = messages.iter().rposition(is_sent).map_or(first, |last| last + 1);
@@ -153,78 +126,31 @@ impl<'a, T: AnyTier, P: Program> Worker<'a, T, P> {
         Ok(())
     }
 
-    /// Gathers over all edges, and applies where a sum has changed.
-    fn pull(&mut self) {
-        let Worker { member, rows, data, sums, outbox, .. } = self;
-        let (program, cells) = (&member.program, &member.cells[..]);
-        for at in 0..rows.degrees.len() {
-            let before = if P::CACHES { sums[at] } else { P::NONE };
-            let sum = rows.sources(at).iter().fold(before, |sum, source| {
-                let message = P::Message::from_bits(cells[*source as usize].load(Ordering::Relaxed));
-                program.sum(sum, program.gather(message))
-            });
-            if P::CACHES && sum.to_bits() == before.to_bits() {
-                outbox[at] = P::NONE;
-                continue;
-            }
-            if P::CACHES {
-                sums[at] = sum;
-            }
-            let vertex = Vertex { id: rows.range.start + at as u32, degree: rows.degrees[at] };
-            program.apply(vertex, sum, &mut data[at]);
-            outbox[at] = program.scatter(vertex, &mut data[at]);
-        }
-        self.gathered += rows.edges() as u64;
-    }
-
     /// Gathers over the edges of the vertices that scatter, and applies at their targets.
     fn push(&mut self) {
-        let Worker { member, rows, data, sums, outbox, gathered, .. } = self;
-        let program = &member.program;
-        outbox.fill(P::NONE);
-        let (mut place, mut touched) = (0, Vec::new());
-        let mut one = |source: u32| {
-            let message = P::Message::from_bits(member.cells[source as usize].load(Ordering::Relaxed));
-            if message == P::NONE {
-                return;
-            }
-            let targets = rows.targets(source, &mut place);
-            *gathered += targets.len() as u64;
-            for target in targets {
-                let sum = &mut sums[*target as usize];
-                let next = program.sum(*sum, program.gather(message));
-                if next.to_bits() != sum.to_bits() {
-                    *sum = next;
-                    touched.push(*target);
+        let member = self.member;
+        let senders = |one: &mut dyn FnMut(u32)| {
+            for inbox in &member.inboxes {
+                let inbox = inbox.read().unwrap_or_else(PoisonError::into_inner);
+                match &inbox.few {
+                    Some(few) => few.iter().copied().for_each(&mut *one),
+                    None => inbox.window.clone().for_each(&mut *one),
                 }
             }
         };
-        for inbox in &member.inboxes {
-            let inbox = inbox.read().unwrap_or_else(PoisonError::into_inner);
-            match &inbox.few {
-                Some(few) => few.iter().copied().for_each(&mut one),
-                None => inbox.window.clone().for_each(&mut one),
-            }
-        }
-        touched.sort_unstable();
-        touched.dedup();
-        for at in touched.into_iter().map(|at| at as usize) {
-            let vertex = Vertex { id: rows.range.start + at as u32, degree: rows.degrees[at] };
-            program.apply(vertex, sums[at], &mut data[at]);
-            outbox[at] = program.scatter(vertex, &mut data[at]);
-        }
+        self.local.push(&member.program, senders, |source| message(&member.cells, source));
     }
 
     /// Writes the data of this thread's vertices, and reads those of all if the member collects.
     fn end(mut self) -> Result<(), Stop> {
-        let (member, begin) = (self.member, self.rows.range.start);
+        let (member, begin) = (self.member, self.local.rows.range.start);
         {
             let mut totals = member.totals();
-            totals.gathered += self.gathered;
+            totals.gathered += self.local.gathered;
             totals.stepped = totals.stepped.max(member.now());
         }
         for (region, part) in self.own() {
-            let data = &self.data[(part.start - begin) as usize..(part.end - begin) as usize];
+            let data = &self.local.data[(part.start - begin) as usize..(part.end - begin) as usize];
             self.buffer.resize(data.len() * P::Data::BYTES, 0);
             for (place, data) in self.buffer.chunks_exact_mut(P::Data::BYTES).zip(data) {
                 data.put(place);
@@ -239,12 +165,16 @@ impl<'a, T: AnyTier, P: Program> Worker<'a, T, P> {
                 member.totals().data.push((region.range.clone(), data));
             }
         } else {
-            member.totals().data.push((self.rows.range.clone(), std::mem::take(&mut self.data)));
+            member.totals().data.push((self.local.rows.range.clone(), std::mem::take(&mut self.local.data)));
         }
         // Nobody frees a region before all have read it.
         member.meeting.meet(|| member.barrier("end"))?;
         Ok(())
     }
+}
+
+fn message(cells: &[AtomicU64], source: u32) -> u64 {
+    cells[source as usize].load(Ordering::Relaxed)
 }
 
 /// Takes the messages of the step before out of the cells.

@@ -13,8 +13,8 @@ use dunlin_tier_node::{
     AnyGuard, AnyLists, AnyLmr, AnyServices, AnyTier, LockError, RequestError, Rights, Spec,
 };
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// Fetches of a page that is gone again before it is read.
@@ -31,7 +31,7 @@ const MAX_TRIES: u32 = 1000;
 pub struct Memory<T: AnyServices + AnyLists> {
     shared: Arc<Shared<T>>,
     /// The lock that others find free when this member has ended.
-    life: Option<<T as AnyTier>::Guard>,
+    life: Mutex<Option<<T as AnyTier>::Guard>>,
     threads: Vec<Task>,
 }
 
@@ -92,7 +92,8 @@ impl<T: AnyServices + AnyLists> Memory<T> {
             .map_err(locked("the lock of a member cannot be had"))?;
         let shared = Arc::new(Shared::new(tier, config)?);
         let _ = shared.node.set(node);
-        let mut memory = Memory { shared: Arc::clone(&shared), life: Some(life), threads: Vec::new() };
+        let mut memory =
+            Memory { shared: Arc::clone(&shared), life: Mutex::new(Some(life)), threads: Vec::new() };
         let own = Arc::clone(&shared);
         memory.spawn("memory-home", move || own.serve(&calls))?;
         let own = Arc::clone(&shared);
@@ -351,7 +352,7 @@ impl<T: AnyServices + AnyLists> Drop for Memory<T> {
     fn drop(&mut self) {
         self.shared.close();
         self.threads.drain(..).for_each(Task::join);
-        if let Some(life) = self.life.take() {
+        if let Some(life) = self.life.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
             // A node that has ended has taken its locks with it.
             let _ = life.unlock();
         }

@@ -31,6 +31,7 @@ Examples:
   dunlin apps graph pagerank --rounds 10 --output ranks.txt web.txt
   dunlin apps graph components friends.txt
   dunlin apps graph paths --from 7 roads.txt
+  dunlin apps graph pagerank --rmat 18 --nodes 2 --shared-memory
   dunlin node run --memory 1GiB &
   dunlin apps graph pagerank web.txt --members 2 --member 1 --job web &
   dunlin apps graph pagerank web.txt --members 2 --member 0 --job web";
@@ -131,6 +132,12 @@ struct CommonArguments {
     /// Longest time to wait for other members
     #[arg(long, default_value = "60s", value_parser = arguments::positive_duration, value_name = "TIME")]
     wait: Duration,
+    /// Run on a shared memory: messages are loads and stores of its pages, and no operations on regions
+    #[arg(long, conflicts_with = "regions")]
+    shared_memory: bool,
+    /// Map the shared memory, so that pages come by page faults: for one member a process
+    #[arg(long, requires = "shared_memory")]
+    mapped: bool,
     /// Write each vertex with its result to this file
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -153,6 +160,10 @@ fn failure(error: GraphError) -> Failure {
         }
         GraphError::Missing { .. } | GraphError::Disagree { .. } => {
             "give all members the same files and options".to_owned()
+        }
+        GraphError::Shared { .. } => {
+            "--wait sets the time for other members; dunlin doctor says whether page faults are allowed"
+                .to_owned()
         }
         GraphError::Barrier { .. } => {
             "start all members, with numbers from 0; --wait sets the time".to_owned()
@@ -185,6 +196,10 @@ fn work<P: Program + Clone + Shown>(
 ) -> Result<(), Failure> {
     if let Some(path) = &arguments.output {
         output::check_writable(path)?;
+    }
+    if arguments.mapped && arguments.nodes > 1 {
+        let failure = Failure::new("several members of one process cannot map the memory at one address");
+        return Err(failure.help("leave --mapped out, or run a process for each member with --members"));
     }
     let interrupt = Interrupt::install()?;
     let begin = Instant::now();

@@ -5,7 +5,9 @@ mod sockets;
 
 use self::sockets::{Network, SocketTier};
 use crate::course::{Course, CourseError, cluster, cost_as, not_zero, thread};
-use dunlin_app_graph::{Edges, Job, PageRank, Watch, run};
+use dunlin_app_graph::{
+    Edges, GraphError, Job, Outcome, PageRank, Rank, Watch, run, run_in_memory, shared_pages,
+};
 use dunlin_fabric::{Fabric, Host, Nanos, Scheme, WithSources};
 use dunlin_fabric_sim::Sim;
 use dunlin_rnic_model::{Parameter, Profile, Sockets};
@@ -16,8 +18,11 @@ use std::time::Duration;
 /// The way of the engine's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// The memory tier.
+    /// Regions of the memory tier.
     Tier,
+    /// Loads and stores of a memory that the nodes share over the tier. Pages are fetched in lists before they are loaded;
+    /// page faults are not modelled.
+    SharedMemory,
     /// Messages over sockets.
     Sockets,
 }
@@ -73,6 +78,9 @@ impl Watch for Working {
     }
 }
 
+/// The engine: on regions, or on shared memory.
+type Engine<T> = fn(&T, &Job, Arc<Edges>, PageRank, Arc<dyn Watch>) -> Result<Outcome<Rank>, GraphError>;
+
 impl GraphLoad {
     /// Returns a load of four nodes with four threads each.
     pub fn of(profile: &str) -> GraphLoad {
@@ -114,7 +122,12 @@ impl GraphLoad {
             let sims: Vec<Sim> = (0..load.nodes).map(|machine| sim.process_on(machine)).collect();
             let edges = Arc::new(Edges::rmat(load.scale, load.each, seed).map_err(thread)?);
             let tiers = || {
-                let memory = load.job(0).memory::<PageRank>(edges.vertices());
+                let pages = shared_pages::<PageRank>(load.nodes as u16, edges.vertices());
+                let memory = match load.way {
+                    // A node has its part of the pages, and a word for each.
+                    Way::SharedMemory => (u64::from(pages) * 8192).next_power_of_two(),
+                    Way::Tier | Way::Sockets => load.job(0).memory::<PageRank>(edges.vertices()),
+                };
                 let start = |(sim, name): (&Sim, &String)| {
                     let paths = load.threads as u16;
                     let config = TierConfig { memory, paths, ..TierConfig::new(peers.clone(), name) };
@@ -123,11 +136,17 @@ impl GraphLoad {
                 sims.iter().zip(&names).map(start).collect::<Result<Vec<_>, _>>()
             };
             match load.way {
-                Way::Tier => load.play(tiers()?, &sims, line, &edges, course),
+                Way::Tier => load.play(run, tiers()?, &sims, line, &edges, course),
+                Way::SharedMemory => {
+                    let in_memory: Engine<Tier<Sim>> = |tier, job, edges, program, watch| {
+                        run_in_memory(tier, None, job, edges, program, watch)
+                    };
+                    load.play(in_memory, tiers()?, &sims, line, &edges, course)
+                }
                 Way::Sockets => {
                     let network = Network::new(&sims, sockets);
                     let tiers = (0..load.nodes).map(|node| SocketTier::new(&network, &sims[node], node));
-                    load.play(tiers.collect(), &sims, line, &edges, course)
+                    load.play(run, tiers.collect(), &sims, line, &edges, course)
                 }
             }
         };
@@ -147,6 +166,7 @@ impl GraphLoad {
 
     fn play<T: AnyTier>(
         &self,
+        engine: Engine<T>,
         tiers: Vec<T>,
         sims: &[Sim],
         line: f64,
@@ -159,7 +179,7 @@ impl GraphLoad {
             let (program, watch) =
                 (PageRank { tolerance: self.tolerance }, Arc::new(Working { sim: sim.clone(), line }));
             let body = move || {
-                let result = run(&tier, &job, edges, program, watch);
+                let result = engine(&tier, &job, edges, program, watch);
                 of_task.ended(result.map_err(|error| thread(WithSources(&error))).map(|outcome| {
                     let mut times = of_task.gathered();
                     times.stepping = times.stepping.max(outcome.stepping.as_nanos() as Nanos);

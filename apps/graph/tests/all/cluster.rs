@@ -11,30 +11,47 @@ use std::time::Duration;
 
 pub(crate) const NAMES: [&str; 3] = ["alice", "bob", "carol"];
 
-fn start<F: Fabric>(fabric: &F, scheme: Scheme, tag: &str, name: &str) -> Tier<F> {
+fn start<F: Fabric>(fabric: &F, scheme: Scheme, tag: &str, name: &str, principal: &str) -> Tier<F> {
     let peer = |name: &&str| {
         let mut peer = Peer::named(scheme, &format!("{tag}-{name}")).unwrap();
         peer.name = (*name).to_owned();
         peer
     };
     let mut config = TierConfig::new(NAMES.iter().map(peer).collect(), name);
-    (config.memory, config.paths, config.principal) = (4 << 20, 4, name.to_owned());
+    (config.memory, config.paths, config.principal) = (4 << 20, 4, principal.to_owned());
     Tier::within(fabric, config).unwrap()
 }
 
-/// Starts three nodes on shared memory, each with a fabric of its own.
+/// Starts three nodes on shared memory, each with a fabric and a principal of its own.
 pub(crate) fn on_shared_memory() -> [Tier<ShmFabric>; 3] {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    let tag = format!("graph-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-    NAMES.map(|name| start(&ShmFabric::new(ShmConfig::default()).unwrap(), Scheme::Shm, &tag, name))
+    on_shared_memory_of(NAMES)
 }
 
-/// Runs `body` with three nodes on machines of their own in virtual time.
+/// As [`on_shared_memory`], for these principals.
+pub(crate) fn on_shared_memory_of(principals: [&str; 3]) -> [Tier<ShmFabric>; 3] {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let tag = format!("graph-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+    [0, 1, 2].map(|at| {
+        let fabric = ShmFabric::new(ShmConfig::default()).unwrap();
+        start(&fabric, Scheme::Shm, &tag, NAMES[at], principals[at])
+    })
+}
+
+/// Runs `body` with three nodes of three principals on machines of their own in virtual time.
 pub(crate) fn in_virtual_time(seed: u64, body: impl FnOnce([Tier<Sim>; 3]) + Send + 'static) {
+    in_virtual_time_of(NAMES, seed, body);
+}
+
+/// As [`in_virtual_time`], for these principals.
+pub(crate) fn in_virtual_time_of(
+    principals: [&'static str; 3],
+    seed: u64,
+    body: impl FnOnce([Tier<Sim>; 3]) + Send + 'static,
+) {
     let settings =
         Settings { machines: vec![MachineSettings::default(); 3], preemption: 20, ..Settings::default() };
     Sim::run_with(settings, seed, move |sim| {
-        body([0, 1, 2].map(|at| start(&sim.process_on(at), Scheme::Sim, "graph", NAMES[at])));
+        body([0, 1, 2].map(|at| start(&sim.process_on(at), Scheme::Sim, "graph", NAMES[at], principals[at])));
     })
     .unwrap();
 }

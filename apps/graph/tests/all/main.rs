@@ -3,5 +3,6 @@
 
 mod cluster;
 mod damage;
+mod shared;
 mod shm;
 mod sim;

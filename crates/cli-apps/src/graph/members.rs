@@ -2,11 +2,13 @@
 
 use super::{CommonArguments, failure};
 use dunlin::fabric::Scheme;
-use dunlin_app_graph::{Edges, GraphError, Job, Outcome, Program, Step, Watch, run as run_member};
+use dunlin_app_graph::{
+    Edges, GraphError, Job, Outcome, Program, Step, Watch, run as run_on_regions, run_in_memory, shared_pages,
+};
 use dunlin_command::interrupt::Interrupt;
 use dunlin_command::output::Failure;
 use dunlin_command::{progress, shared_memory};
-use dunlin_tier_node::{AnyTier, Peer, Tier, TierConfig};
+use dunlin_tier_node::{AnyLists, AnyServices, Peer, Tier, TierConfig};
 use indicatif::ProgressBar;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -48,7 +50,26 @@ impl Watch for Progress {
     }
 }
 
+/// The place of the messages.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    /// Regions of the tier.
+    Regions,
+    /// A shared memory, mapped at an address or not.
+    Memory(Option<u64>),
+}
+
+/// The address of a mapped memory: free in every process, as programs, heaps and stacks are far away.
+const ADDRESS: u64 = 0x2000_0000_0000;
+
 impl CommonArguments {
+    fn place(&self) -> Place {
+        match self.shared_memory {
+            true => Place::Memory(self.mapped.then_some(ADDRESS)),
+            false => Place::Regions,
+        }
+    }
+
     fn job(&self) -> Job {
         let cores = thread::available_parallelism().map_or(1, |cores| cores.get().min(64) as u16);
         let nodes = self.members.map_or(self.nodes, |_| 1);
@@ -83,7 +104,7 @@ pub(super) fn run<P: Program + Clone>(
     program: &P,
     interrupt: &Interrupt,
 ) -> Result<Ended<P::Data>, Failure> {
-    let job = arguments.job();
+    let (job, place) = (arguments.job(), arguments.place());
     let bar = progress::counting(edges.vertices().into(), "building rows");
     let watch = Arc::new(Progress {
         bar: bar.clone(),
@@ -93,22 +114,30 @@ pub(super) fn run<P: Program + Clone>(
     let result = if arguments.members.is_some() {
         let collects = job.member == 0 || arguments.output.is_some();
         let tier = arguments.attach.attach()?;
-        together(vec![(tier, Job { collects, ..job })], edges, program, watch, interrupt)
+        together(vec![(tier, Job { collects, ..job })], place, edges, program, watch, interrupt)
     } else {
-        let nodes = arguments.nodes(&job, job.memory::<P>(edges.vertices()))?;
+        let memory = match place {
+            Place::Regions => job.memory::<P>(edges.vertices()),
+            // Pages of all members, and headers.
+            Place::Memory(_) => (u64::from(shared_pages::<P>(job.members, edges.vertices())) * 8192)
+                .next_power_of_two()
+                .max(1 << 20),
+        };
+        let nodes = arguments.nodes(&job, memory)?;
         let members = nodes.into_iter().zip(0..).map(|(tier, member)| {
             let collects = member == 0;
             (tier, Job { member, collects, ..job.clone() })
         });
-        together(members.collect(), edges, program, watch, interrupt)
+        together(members.collect(), place, edges, program, watch, interrupt)
     };
     bar.finish_and_clear();
     result
 }
 
 /// Runs members on threads, so that a signal is noticed while they wait for others.
-fn together<T: AnyTier, P: Program + Clone>(
+fn together<T: AnyServices + AnyLists, P: Program + Clone>(
     members: Vec<(T, Job)>,
+    place: Place,
     edges: Arc<Edges>,
     program: &P,
     watch: Arc<Progress>,
@@ -124,7 +153,10 @@ fn together<T: AnyTier, P: Program + Clone>(
         let watch: Arc<dyn Watch> = if kept.len() == 1 { watch.clone() } else { Arc::clone(&unused) };
         let (sender, edges, program) = (sender.clone(), Arc::clone(&edges), program.clone());
         let body = move || {
-            let result = run_member(&tier, &job, edges, program, watch);
+            let result = match place {
+                Place::Regions => run_on_regions(&tier, &job, edges, program, watch),
+                Place::Memory(address) => run_in_memory(&tier, address, &job, edges, program, watch),
+            };
             // After a signal nobody receives.
             let _ = sender.send((job.collects, result));
         };

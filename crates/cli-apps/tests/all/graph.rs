@@ -86,6 +86,36 @@ fn processes_on_one_node_run_a_job_together() {
     node.end();
 }
 
+/// On shared memory: copies in one process, and pages that come by faults in three.
+#[test]
+fn shared_memory_has_the_same_results() {
+    let folder = Folder::new("graph");
+    let [regions, copies, mapped] = ["regions.txt", "copies.txt", "mapped.txt"].map(|name| folder.file(name));
+    let program = ["pagerank", "--rmat", "11", "--each", "4", "--threads", "2"];
+    graph(&[&program[..], &["--output", &regions]].concat()).well();
+    graph(&[&program[..], &["--output", &copies, "--nodes", "2", "--shared-memory"]].concat()).well();
+    assert!(read(&copies) == read(&regions), "the same bits");
+    let attach = unique("graph");
+    let node = Running::start(["node", "run", "--attach", &attach, "--for", "100"]);
+    assert_eq!(node.line(), format!("listening on {attach}"));
+    let member = |number: &'static str| {
+        let words = ["--shared-memory", "--mapped", "--members", "3", "--job", "web", "--node", &attach];
+        [&["apps", "graph"], &program[..], &words[..], &["--member", number]].concat()
+    };
+    let others = ["1", "2"].map(|number| Running::start(member(number)));
+    dunlin([&member("0")[..], &["--output", &mapped]].concat()).well();
+    others.into_iter().for_each(|other| drop(other.end().well()));
+    assert!(read(&mapped) == read(&regions), "the same bits");
+    // The pages are freed.
+    assert!(!dunlin(["tier", "ls", "--node", &attach]).well().text().contains("web/"));
+    dunlin([&member("0")[..], &["--wait", "200ms"]].concat()).failed(1, &["the opening", "--wait"]);
+    graph(&[&program[..], &["--nodes", "2", "--shared-memory", "--mapped"]].concat())
+        .failed(1, &["--members"]);
+    graph(&[&program[..], &["--mapped"]].concat()).failed(2, &["--shared-memory"]);
+    node.signal("KILL");
+    node.end();
+}
+
 #[test]
 fn errors_say_what_to_do() {
     let folder = Folder::new("graph");

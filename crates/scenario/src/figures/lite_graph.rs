@@ -1,4 +1,4 @@
-//! LITE section 8.3: PageRank by the graph engine, over the memory tier and over sockets.
+//! LITE section 8.3: PageRank by the graph engine: over the memory tier, on shared memory over it, and over sockets.
 
 use super::drawing::Drawing;
 use super::lite::PROFILE;
@@ -17,6 +17,7 @@ pub(super) const FIGURE: Figure = Figure::predicted(
 .drawn(drawings);
 
 const TIER: &str = "the tier";
+const MEMORY: &str = "shared memory over the tier";
 const SOCKETS: &str = "sockets";
 const TIER_ALONE: &str = "the tier, without work";
 const SOCKETS_ALONE: &str = "sockets, without work";
@@ -35,6 +36,7 @@ fn runs(effort: Effort) -> Vec<Run> {
     };
     let series = [
         (TIER, Way::Tier, true),
+        (MEMORY, Way::SharedMemory, true),
         (SOCKETS, Way::Sockets, true),
         (TIER_ALONE, Way::Tier, false),
         (SOCKETS_ALONE, Way::Sockets, false),
@@ -62,6 +64,14 @@ fn points(outcomes: &Outcomes) -> Vec<Point> {
     let said = (Paper::Between(3.5, 5.6), "1, 8.3: outperforms PowerGraph by 3.5 to 5.6 times");
     let ratios = outcomes.ratios("sockets over the tier", SOCKETS, TIER, |outcome| outcome.value);
     points.extend(ratios.into_iter().map(|point| Point { said: Some(said), ..point }));
+    let behind = (Paper::AtLeast(1.0), "figure 19: LITE-Graph-DSM is slower than LITE-Graph");
+    let title = format!("{MEMORY}, over {TIER}");
+    let ratios = outcomes.ratios(&title, MEMORY, TIER, |outcome| outcome.value);
+    points.extend(ratios.into_iter().map(|point| Point { said: Some(behind), ..point }));
+    let ahead = (Paper::AtLeast(1.0), "figure 19: LITE-Graph-DSM is faster than PowerGraph");
+    let title = format!("{SOCKETS}, over {MEMORY}");
+    let ratios = outcomes.ratios(&title, SOCKETS, MEMORY, |outcome| outcome.value);
+    points.extend(ratios.into_iter().map(|point| Point { said: Some(ahead), ..point }));
     points.extend(outcomes.ratios(
         "sockets over the tier, without work",
         SOCKETS_ALONE,

@@ -126,7 +126,14 @@ fn lite_lock() {
 
 #[test]
 fn lite_graph() {
-    says("lite-graph", &[("sockets over the tier", 2)]);
+    says(
+        "lite-graph",
+        &[
+            ("sockets over the tier", 2),
+            ("shared memory over the tier, over the tier", 2),
+            ("sockets, over shared memory over the tier", 2),
+        ],
+    );
 }
 
 /// The paper says nothing of failures. The time of the next view is that of the lease, a fifth of it for a report, and some
