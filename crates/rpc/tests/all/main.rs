@@ -10,6 +10,7 @@ mod full_rings;
 mod golden_counts;
 mod grouped;
 mod head_reports;
+mod hostile_server;
 mod idle;
 mod isolation;
 mod lost_cores;
