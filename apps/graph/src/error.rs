@@ -95,7 +95,7 @@ pub enum GraphError {
     /// The shared memory failed.
     #[error("{what} of the shared memory failed")]
     Shared {
-        /// What was done.
+        /// The step that failed.
         what: &'static str,
         /// The reason.
         source: dunlin_app_memory::MemoryError,

@@ -11,7 +11,8 @@ pub(crate) const PAGE_WORDS: usize = dunlin_app_memory::PAGE / 8;
 /// A memory that members share under release consistency. One thread of a member acquires and releases for all; between
 /// the two its threads store words of the ranges.
 pub trait Space: Send + Sync + 'static {
-    /// What is held between an acquisition and its release. Dropping it gives the pages back with what was stored lost.
+    /// The pages that a member holds between an acquisition and its release. Dropping it gives them back, and the stores
+    /// are lost.
     type Held<'a>
     where
         Self: 'a;
@@ -28,7 +29,7 @@ pub trait Space: Send + Sync + 'static {
     /// # Errors
     /// The memory fails, or a page is held for too long.
     fn acquire(&self, ranges: &[Range<usize>]) -> Result<Self::Held<'_>, MemoryError>;
-    /// Releases pages: what was stored is seen by all that load after this.
+    /// Releases pages: all loads after this see the stores.
     ///
     /// # Errors
     /// The memory fails.

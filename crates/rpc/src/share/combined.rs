@@ -35,7 +35,7 @@ const MOST_AT_ONCE: usize = 64;
 /// No ticket is under way at this index.
 const NOTHING: u64 = u64::MAX;
 
-/// What the strands of a handle share.
+/// The state that the strands of a handle share.
 #[derive(Debug)]
 pub(crate) struct Table<F: Fabric> {
     tickets: Arc<Tickets>,
