@@ -357,7 +357,8 @@ impl<F: Fabric, P: Policy<F>> Seat<F, P> {
             parker.park(mode, spun);
             return;
         }
-        if mode.sleeps() && now.is_none() {
+        // In virtual time a busy wait, too, ends at its limit, and not after a number of polls.
+        if now.is_none() && (mode.sleeps() || host.glance() >= self.earliest) {
             let now = host.now();
             self.expire(now);
         }

@@ -311,7 +311,8 @@ impl Actor {
                 // It waited for room. Ends of other calls meanwhile are taken late.
                 self.open.values_mut().for_each(|open| open.watched = false);
             }
-            if sent.is_err() {
+            if let Err(error) = &sent {
+                self.part.sim.tell(|| format!("call {number} is not sent: {error}"));
                 self.part.book.not_made(number);
             }
             match sent {
