@@ -75,6 +75,8 @@ const OTHER_WAY: u32 = 32;
 /// Averaging window of a size in batches, and batches before its average is used.
 const KNOWN_BY: u16 = 32;
 const KNOWN_FROM: u16 = 16;
+/// An average is forgotten once a batch takes less than this part of it: the workload has changed, or a clock jumped.
+const STALE: f32 = 1.0 / 64.0;
 const KNOWN_SIZES: usize = *SIZES.end() as usize + 1;
 
 /// A size and its mean latency in nanoseconds.
@@ -243,9 +245,12 @@ impl BatchTuner {
         let trips = 1.0 / f64::from(under_way.max(1));
         self.batches = self.batches.wrapping_add(1);
         if let Some((known, mean)) = self.known.get_mut(calls as usize) {
+            let taken = (now.saturating_sub(opened) as f64 * trips / calls as f64) as f32;
+            if taken < *mean * STALE {
+                *known = 0;
+            }
             *known = (*known + 1).min(KNOWN_BY);
-            let taken = now.saturating_sub(opened) as f64 * trips / calls as f64;
-            *mean += (taken as f32 - *mean) / f32::from(*known);
+            *mean += (taken - *mean) / f32::from(*known);
         }
         if !self.is_trying() {
             let late = f64::from(batch.late) / calls as f64;
@@ -678,6 +683,24 @@ mod tests {
         (0..3).for_each(|_| size.sent());
         size.lost(3);
         assert_eq!(size.under_way.load(Ordering::Relaxed), 0);
+    }
+
+    /// A clock that jumps makes batches of some sizes seem to take centuries. Batches of these sizes count again at once.
+    #[test]
+    fn a_time_that_cannot_be_is_forgotten() {
+        for jumped in SIZES {
+            let mut tuner = Limited::new(20_000, 0.05);
+            for _ in 0..KNOWN_FROM {
+                let batch = Answered { calls: jumped, late: 0, taken: 10_000 };
+                tuner.tuner.answered(0, Nanos::MAX, batch, 1);
+            }
+            (tuner.tuner.changed, tuner.tuner.settling) = (0, false);
+            tuner.play(3000, |size| 9_297 + 1_888 * u64::from(size));
+            for _ in 0..200 {
+                tuner.play(1, |size| 9_297 + 1_888 * u64::from(size));
+                assert!((4..=6).contains(&tuner.size()), "{} after a jump at {jumped}", tuner.size());
+            }
+        }
     }
 
     proptest! {
