@@ -230,6 +230,7 @@ pub(crate) fn run(arguments: &ExplainArguments) -> Result<ExitCode, Failure> {
         nodes: cores.div_ceil(node_cores),
         clients: arguments.clients,
         workers: arguments.workers,
+        active_queue_pairs: ground.active_queue_pairs(),
         ..Environment::new(capabilities, cores)
     };
     let clients = arguments.clients.map_or("as hinted, else 1".to_owned(), |clients| clients.to_string());

@@ -32,14 +32,14 @@ pub struct Environment<'a> {
     pub workers: Option<u32>,
     /// The largest small payload, in bytes.
     pub small: u64,
-    /// The number of queue pairs that the server keeps active. Without the hint `sharing`, the threads of more
-    /// clients share connections.
-    pub active_queue_pairs: u32,
+    /// The number of queue pairs that the server keeps active, if it is known: a server says it in the handshake. Else
+    /// [`ACTIVE_QUEUE_PAIRS`] holds. Without the hint `sharing`, the threads of more clients share connections.
+    pub active_queue_pairs: Option<u32>,
 }
 
 impl<'a> Environment<'a> {
-    /// Creates the environment of a machine with these cores in one NUMA node, with clients as hinted,
-    /// [`SMALL`] and [`ACTIVE_QUEUE_PAIRS`].
+    /// Creates the environment of a machine with these cores in one NUMA node, with clients as hinted
+    /// and [`SMALL`].
     pub const fn new(capabilities: &'a Capabilities, cores: u32) -> Self {
         Environment {
             capabilities,
@@ -49,7 +49,7 @@ impl<'a> Environment<'a> {
             clients: None,
             workers: None,
             small: SMALL,
-            active_queue_pairs: ACTIVE_QUEUE_PAIRS,
+            active_queue_pairs: None,
         }
     }
 }

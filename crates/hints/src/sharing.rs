@@ -4,7 +4,7 @@
 use crate::hints::FunctionHints;
 use crate::key::{Key, Side};
 use crate::select_error::SelectError;
-use crate::selection::{Because, Environment, Reason, Selection, Subject};
+use crate::selection::{ACTIVE_QUEUE_PAIRS, Because, Environment, Reason, Selection, Subject};
 use crate::value::{Sharing, Value};
 
 /// The sharing of a function by its own hints, and the reason.
@@ -35,14 +35,18 @@ pub(crate) fn choose(
         return Chosen { sharing: Sharing::Dedicated, hints: Vec::new(), text };
     }
     let (clients, hint) = clients;
-    let (limit, plural) = (environment.active_queue_pairs, if clients == 1 { "" } else { "s" });
+    let plural = if clients == 1 { "" } else { "s" };
+    let (limit, keeper) = match environment.active_queue_pairs {
+        Some(limit) => (limit, "the server keeps active"),
+        None => (ACTIVE_QUEUE_PAIRS, "a server keeps active by default"),
+    };
     let (sharing, relation) = if clients > limit {
         (Sharing::Combined, "more than")
     } else {
         (Sharing::Dedicated, "not more than")
     };
     let text = format!(
-        "{clients} client{plural}, {relation} the {limit} queue pairs that a server keeps active: {}",
+        "{clients} client{plural}, {relation} the {limit} queue pairs that {keeper}: {}",
         Value::Sharing(sharing)
     );
     Chosen { sharing, hints: hint.into_iter().collect(), text }

@@ -74,7 +74,7 @@ impl<F: Fabric> Client<F> {
         service: &'static ServiceDescriptor,
         options: ClientOptions,
     ) -> Result<Self, ConnectError> {
-        let choice = Choice::new(service, fabric, &options)?;
+        let choice = Choice::new(service, fabric, &options, None)?;
         let bound = Bound::new(fabric.host(), &choice.cores).map_err(|error| numa(service, error))?;
         let config = choice.config(service, &Choice::expected(service), &options);
         let connect = |config| dunlin_rpc::Client::connect(fabric, address, config);
@@ -98,10 +98,12 @@ impl<F: Fabric> Client<F> {
     #[cold]
     fn agree(&mut self, time: Option<Duration>) -> Result<(), ConnectError> {
         let (Some(later), Some(engine)) = (&self.later, &mut self.engine) else { return Ok(()) };
-        let Later { fabric, address, options, choice } = &**later;
+        let Later { fabric, address, options, choice: before } = &**later;
         let introduction = introduce((engine, time), self.service, options)?;
-        if introduction.functions != Choice::expected(self.service).functions {
-            // The server's function ids differ, and plans are configured by id.
+        let choice = Choice::new(self.service, fabric, options, engine.active_queue_pairs())?;
+        let has_own_ids = introduction.functions != Choice::expected(self.service).functions;
+        if has_own_ids || choice.differs_from(before) {
+            // Plans are configured by function id, and they decide how the threads use the connection.
             let config = choice.config(self.service, &introduction, options);
             let connect = |config| dunlin_rpc::Client::connect(fabric, address, config);
             *engine = Choice::connected(self.service, config, connect)?;
@@ -111,6 +113,7 @@ impl<F: Fabric> Client<F> {
         if let Some(address) = tcp_address.filter(|_| routes.contains(&Route::Tcp)) {
             self.tcp = Some(Connection::connect(address, options.tcp_connection())?);
         }
+        self.known.selections = choice.selections;
         self.known.learn(self.service, routes, &introduction);
         self.later = None;
         Ok(())

@@ -101,13 +101,13 @@ impl Introduction {
     }
 
     /// Converts to the public form.
-    pub(crate) fn describe(self) -> ServerDescription {
+    pub(crate) fn describe(self, active_queue_pairs: Option<u32>) -> ServerDescription {
         let Introduction { service, functions, tcp, on_server } = self;
         let functions = functions.into_iter().zip(on_server);
         let functions = functions.map(|(Function { name, .. }, OnServer { runs, why, plan })| {
             FunctionOnServer { name, runs, why, plan }
         });
-        ServerDescription { service, functions: functions.collect(), tcp }
+        ServerDescription { service, functions: functions.collect(), tcp, active_queue_pairs }
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {

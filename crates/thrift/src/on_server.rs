@@ -45,6 +45,8 @@ pub struct ServerDescription {
     pub functions: Vec<FunctionOnServer>,
     /// Its address for stock Thrift (`host:port`).
     pub tcp: Option<String>,
+    /// The number of queue pairs that it keeps active, if it says so.
+    pub active_queue_pairs: Option<u32>,
 }
 
 /// The part of a [`FunctionOnServer`] that travels.

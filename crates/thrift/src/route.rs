@@ -83,7 +83,8 @@ pub(crate) fn environment<'a>(
     Environment { nodes, node_cores: cores.div_ceil(nodes), ..Environment::new(capabilities, cores) }
 }
 
-/// The selections of the hints, made before connecting.
+/// The selections of the hints: made before connecting, and again when the server has said how many queue pairs it keeps
+/// active.
 #[derive(Clone, Debug)]
 pub(crate) struct Choice {
     pub(crate) selections: Vec<Selection>,
@@ -96,10 +97,12 @@ impl Choice {
         service: &ServiceDescriptor,
         fabric: &F,
         options: &ClientOptions,
+        active_queue_pairs: Option<u32>,
     ) -> Result<Self, ConnectError> {
         let topology = options.topology.clone().unwrap_or_else(|| fabric.host().topology());
         let environment = Environment {
             clients: options.clients,
+            active_queue_pairs,
             ..environment(fabric.capabilities(), options.cores, &topology)
         };
         let refused = |function: &FunctionHints, error: Box<SelectError>| ConnectError::Hints {
@@ -120,6 +123,12 @@ impl Choice {
         let cores = numa::cores(Side::Client, functions, &topology)
             .map_err(|error| ConnectError::Numa { service: service.name, error })?;
         Ok(Choice { selections, cores })
+    }
+
+    /// Returns whether functions have other plans than in `other`.
+    pub(crate) fn differs_from(&self, other: &Choice) -> bool {
+        let plans = |choice: &Choice| choice.selections.iter().map(|of| of.plan).collect::<Vec<_>>();
+        plans(self) != plans(other)
     }
 
     /// Returns the introduction expected of a server built from the same IDL.

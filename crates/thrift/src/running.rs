@@ -21,7 +21,9 @@ pub fn describe<F: Fabric>(
 ) -> Result<ServerDescription, ConnectError> {
     let mut client = dunlin_rpc::Client::connect(fabric, address, config)?;
     let answer = client.call(INTRODUCTION, &[]).map_err(ConnectError::Introduction)?;
-    Ok(Introduction::parse(&answer).map_err(ConnectError::NotThrift)?.describe())
+    let introduction = Introduction::parse(&answer).map_err(ConnectError::NotThrift)?;
+    drop(answer);
+    Ok(introduction.describe(client.active_queue_pairs()))
 }
 
 /// The part of a typed client that says how its calls run.

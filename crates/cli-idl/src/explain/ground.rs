@@ -99,6 +99,11 @@ impl Ground {
         Ok(Ground { name, capabilities: Some(capabilities), rates, written, auto, server })
     }
 
+    /// Returns the number of queue pairs that the server keeps active, if it was asked and said so.
+    pub(super) fn active_queue_pairs(&self) -> Option<u32> {
+        self.server.as_ref()?.as_ref().ok()?.active_queue_pairs
+    }
+
     /// Describes the rates that decide how a function's results travel; `None` if they are never READ.
     pub(super) fn told_of_rates(&self, response: ResponseHalf) -> Option<String> {
         match response {

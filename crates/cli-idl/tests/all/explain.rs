@@ -85,7 +85,7 @@ fn the_sharing_of_connections_is_explained() {
     let on_rnic = ["explain", &file, "--fabric", "rnic", "--cores", "16", "--clients"];
     let many = on_rnic.into_iter().chain(["257", "--json", &json]);
     let text = dunlin(many).well().text();
-    let reason = "  sharing: 257 clients, more than the 256 queue pairs that a server keeps active: combined";
+    let reason = "  sharing: 257 clients, more than the 256 queue pairs that a server keeps active by default: combined";
     assert!(text.contains(reason), "{text}");
     let document: serde_json::Value =
         serde_json::from_slice(&std::fs::read(json).expect("written")).expect("JSON");

@@ -2,8 +2,11 @@
 
 use dunlin::hints::{FunctionHints, Hints, PerfGoal, SelectError, Sharing as Hint};
 use dunlin::plan::Sharing;
+use dunlin::raw::AsyncHub;
 use dunlin::thrift::{ClientOptions, ConnectError, Context, Failure, Never, ServerOptions, serve_with};
 use dunlin::{Address, Fabrics};
+use dunlin_fabric::Scheme;
+use dunlin_fabric_sim::Sim;
 use dunlin_generated::sharing::*;
 use std::task::{Poll, Waker};
 
@@ -104,4 +107,39 @@ fn the_functions_of_a_client_have_one_sharing() {
         }
         other => panic!("{other:?}"),
     }
+}
+
+/// Without the hint, the number that the server says in the handshake decides, and not the default.
+#[test]
+fn a_server_that_keeps_few_queue_pairs_active_has_its_clients_share() {
+    Sim::run(1, |fabric| {
+        let of = |name| FunctionHints::new(name).both(Hints::NONE.perf_goal(PerfGoal::Latency));
+        for (number, (active, clients, expected)) in
+            [(2, 3, Sharing::Combined), (2, 2, Sharing::Dedicated), (300, 299, Sharing::Dedicated)]
+                .into_iter()
+                .enumerate()
+        {
+            let address = Address::new(Scheme::Sim, &format!("counted-{number}")).unwrap();
+            let mut options = ServerOptions::default();
+            options.engine.max_active_queue_pairs = active;
+            let _server = serve_with(&fabric, &address, CountedProcessor(Handler), options).unwrap();
+            for lazy in [false, true] {
+                let mut options = ClientOptions { clients: Some(clients), ..ClientOptions::default() };
+                options.hints = vec![of("next"), of("busy_next")];
+                options.engine.lazy = lazy;
+                let mut client = CountedClient::connect_with(&fabric, &address, options.clone()).unwrap();
+                assert_eq!(client.next(1).unwrap(), 2);
+                let running = client.plan_of("busy_next").unwrap();
+                assert_eq!(running.plan.unwrap().sharing, expected, "{running}");
+                let said = format!("the {active} queue pairs that the server keeps active");
+                assert!(running.to_string().contains(&said), "{running}");
+                if !lazy {
+                    let hub = AsyncHub::new(&fabric).unwrap();
+                    let client = CountedAsyncClient::connect_with(&hub, &address, options).unwrap();
+                    assert_eq!(client.plan_of("next").unwrap().plan.unwrap().sharing, expected);
+                }
+            }
+        }
+    })
+    .unwrap();
 }

@@ -34,17 +34,17 @@ fn without_a_hint_more_clients_than_queue_pairs_share_connections() {
         (
             1,
             Sharing::Dedicated,
-            "sharing: 1 client, not more than the 256 queue pairs that a server keeps active: dedicated",
+            "sharing: 1 client, not more than the 256 queue pairs that a server keeps active by default: dedicated",
         ),
         (
             256,
             Sharing::Dedicated,
-            "sharing: 256 clients, not more than the 256 queue pairs that a server keeps active: dedicated",
+            "sharing: 256 clients, not more than the 256 queue pairs that a server keeps active by default: dedicated",
         ),
         (
             257,
             Sharing::Combined,
-            "sharing: 257 clients, more than the 256 queue pairs that a server keeps active: combined",
+            "sharing: 257 clients, more than the 256 queue pairs that a server keeps active by default: combined",
         ),
     ] {
         let known = on(&Capabilities::EVERYTHING, Hints::NONE, Hints::NONE, Some(clients));
@@ -55,11 +55,15 @@ fn without_a_hint_more_clients_than_queue_pairs_share_connections() {
     }
     let small = Environment {
         clients: Some(9),
-        active_queue_pairs: 8,
+        active_queue_pairs: Some(8),
         ..Environment::new(&Capabilities::EVERYTHING, 16)
     };
     let selection = select(&FunctionHints::new("f"), &small).expect("a plan");
     assert_eq!(sharing(&selection), Sharing::Combined);
+    assert_eq!(
+        said(&selection),
+        ["sharing: 9 clients, more than the 8 queue pairs that the server keeps active: combined"]
+    );
 }
 
 #[test]

@@ -52,6 +52,8 @@ pub(crate) struct Client<F: Fabric> {
     /// Broken lanes whose results were not collected yet.
     old: Vec<u16>,
     session: u64,
+    /// The queue pairs that the server keeps active, if it said so.
+    active_queue_pairs: Option<u32>,
     target: Box<Target>,
 }
 
@@ -186,6 +188,7 @@ impl<F: Fabric> Client<F> {
             batches: config.batching.is_some(),
             timeout: config.call_nanos(),
             session: 0,
+            active_queue_pairs: None,
             next_worker: 0,
             target: Box::new(Target {
                 address: address.clone(),
@@ -237,6 +240,7 @@ impl<F: Fabric> Client<F> {
         let indices = self.core.install(&greeting, config, prepared, &ready, tuners)?;
         self.lanes.set(indices, self.target.config.plans().len());
         self.session = greeting.reply.session;
+        self.active_queue_pairs = greeting.reply.extensions.active_queue_pairs();
         Ok(())
     }
 
@@ -248,6 +252,11 @@ impl<F: Fabric> Client<F> {
     /// Returns the session id of the current connection, as in the server's logs.
     pub(crate) fn session(&self) -> u64 {
         self.session
+    }
+
+    /// Returns the number of queue pairs that the server keeps active, if it said so.
+    pub(crate) fn active_queue_pairs(&self) -> Option<u32> {
+        self.active_queue_pairs
     }
 
     /// Returns how the calls of a function run: the protocol, how both sides wait, and the reasons. The client

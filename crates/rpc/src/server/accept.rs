@@ -25,8 +25,8 @@ use dunlin_fabric::{
     Subscription, nanos,
 };
 use dunlin_wire::handshake::{
-    Extensions, HandshakeError, Hello, HelloReply, MAX_VERSION, MIN_VERSION, OpenLane, Record, RefusalCode,
-    Refused, negotiate,
+    Extension, Extensions, HandshakeError, Hello, HelloReply, MAX_VERSION, MIN_VERSION, OpenLane, Record,
+    RefusalCode, Refused, negotiate,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -368,7 +368,7 @@ impl<F: Fabric> Control<F> {
             functions: self.shared.functions.len() as u32,
             max_payload: config.max_payload,
             session: number,
-            extensions: Extensions::default(),
+            extensions: [Extension::ActiveQueuePairs(config.max_active_queue_pairs)].into(),
         });
         // All that others see of the client stands before the reply: its first call follows that.
         let opened = self

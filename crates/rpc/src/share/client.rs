@@ -174,6 +174,17 @@ impl<F: Fabric> Client<F> {
         each!(&self.policy, own => own.session(), seat => seat.with_lead(|core| core.client.session()))
     }
 
+    /// Returns the number of queue pairs that the server keeps active
+    /// ([`ServerConfig::max_active_queue_pairs`](crate::ServerConfig::max_active_queue_pairs)), as it said when this
+    /// client connected; `None` before that, and if the server is of an older build.
+    pub fn active_queue_pairs(&self) -> Option<u32> {
+        each!(
+            &self.policy,
+            own => own.active_queue_pairs(),
+            seat => seat.with_lead(|core| core.client.active_queue_pairs())
+        )
+    }
+
     /// Returns how the calls of a function run: the protocol, how both sides wait, and the reasons. The client
     /// does not know where the function runs.
     pub fn plan_of(&self, function: u16) -> RunningPlan {

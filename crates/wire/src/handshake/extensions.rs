@@ -26,13 +26,15 @@ const CLIENT: u16 = SKIPPABLE | 1;
 const PROGRAM: u16 = SKIPPABLE | 2;
 const CREDITS: u16 = 3;
 const RENEWED_APART: u16 = 4;
+const ACTIVE_QUEUE_PAIRS: u16 = SKIPPABLE | 5;
 
 /// The numbers that this build knows, each with the records in which it may stand.
-const KNOWN: [(u16, &[RecordType]); 4] = [
+const KNOWN: [(u16, &[RecordType]); 5] = [
     (CLIENT, &[RecordType::Hello]),
     (PROGRAM, &[RecordType::Hello]),
     (CREDITS, &[RecordType::OpenLane]),
     (RENEWED_APART, &[RecordType::OpenLane]),
+    (ACTIVE_QUEUE_PAIRS, &[RecordType::HelloReply]),
 ];
 
 /// One extension of a record.
@@ -50,6 +52,8 @@ pub enum Extension {
     /// In `OpenLane`, beside [`Credits`](Extension::Credits): the client asks for more credits by WRITE_WITH_IMM
     /// (FLOCK section 7), and not in the header of a request. No value.
     RenewedApart,
+    /// In `HelloReply`: the number of queue pairs that the server keeps active (MAX_AQP of FLOCK section 5.1).
+    ActiveQueuePairs(u32),
     /// An extension that this build does not know and may skip.
     Skipped {
         /// The number, with [`SKIPPABLE`].
@@ -67,6 +71,7 @@ impl Extension {
             Extension::Program(_) => PROGRAM,
             Extension::Credits(_) => CREDITS,
             Extension::RenewedApart => RENEWED_APART,
+            Extension::ActiveQueuePairs(_) => ACTIVE_QUEUE_PAIRS,
             Extension::Skipped { number, .. } => *number,
         }
     }
@@ -91,6 +96,9 @@ impl Extension {
             CLIENT => Extension::Client(reader.u64("client").map_err(|_| wrong.clone())?),
             CREDITS => Extension::Credits(reader.u8("credits").map_err(|_| wrong.clone())?),
             RENEWED_APART => Extension::RenewedApart,
+            ACTIVE_QUEUE_PAIRS => {
+                Extension::ActiveQueuePairs(reader.u32("active queue pairs").map_err(|_| wrong.clone())?)
+            }
             _ => Extension::Program(reader.rest_as_text("program", MAX_PROGRAM_BYTES)?),
         };
         reader.finish().map_err(|_| wrong)?;
@@ -104,6 +112,9 @@ impl Extension {
             Extension::Program(name) => writer.bytes("program", name.as_bytes(), MAX_PROGRAM_BYTES),
             Extension::Credits(credits) => writer.bytes("credits", &[*credits], MAX_EXTENSION_BYTES),
             Extension::RenewedApart => writer.bytes("renewed apart", &[], MAX_EXTENSION_BYTES),
+            Extension::ActiveQueuePairs(number) => {
+                writer.bytes("active queue pairs", &number.to_le_bytes(), MAX_EXTENSION_BYTES)
+            }
             Extension::Skipped { value, .. } => writer.bytes("extension", value, MAX_EXTENSION_BYTES),
         }
     }
@@ -134,6 +145,14 @@ impl Extensions {
     /// Returns whether the client asks for more credits by WRITE_WITH_IMM.
     pub fn is_renewed_apart(&self) -> bool {
         self.0.contains(&Extension::RenewedApart)
+    }
+
+    /// Returns the number of queue pairs that the server keeps active, if the server said it.
+    pub fn active_queue_pairs(&self) -> Option<u32> {
+        self.0.iter().find_map(|extension| match extension {
+            Extension::ActiveQueuePairs(number) => Some(*number),
+            _ => None,
+        })
     }
 
     /// Returns the name of the client's program, if the client gave it.

@@ -315,6 +315,22 @@ fn golden_bytes_of_extensions() {
     }
 }
 
+#[test]
+fn golden_bytes_of_the_number_of_active_queue_pairs() {
+    let extensions: Extensions = [Extension::ActiveQueuePairs(0x0403_0201)].into();
+    let record = Record::HelloReply(HelloReply { extensions: extensions.clone(), ..hello_reply() });
+    let told: &[u8] = &[5, 0x80, 4, 0, 1, 2, 3, 4];
+    assert_eq!(extended(&Record::HelloReply(hello_reply()), &[told]), Ok(record.clone()));
+    assert_eq!(Record::decode(&record.encode().unwrap()), Ok(record));
+    assert_eq!(extensions.active_queue_pairs(), Some(0x0403_0201));
+    assert_eq!(hello_reply().extensions.active_queue_pairs(), None);
+    let wrong = HandshakeError::ExtensionLength { number: 0x8005, length: 3 };
+    let short: &[u8] = &[5, 0x80, 3, 0, 1, 2, 3];
+    assert_eq!(extended(&Record::HelloReply(hello_reply()), &[short]), Err(wrong));
+    let misplaced = HandshakeError::MisplacedExtension { number: 0x8005, record: RecordType::Hello };
+    assert_eq!(extended(&Record::Hello(hello()), &[told]), Err(misplaced));
+}
+
 /// Appends extensions, as bytes, to a record without any.
 fn extended(record: &Record, extensions: &[&[u8]]) -> Result<Record, HandshakeError> {
     let plain = record.encode().unwrap();
