@@ -1,6 +1,7 @@
 //! The connection of an asynchronous client: connecting, connecting again, closing.
 
 use super::AsyncHub;
+use super::hub::Dropped;
 use super::route::Route;
 use crate::client::config::ClientConfig;
 use crate::client::establish::{greet, negotiate};
@@ -183,14 +184,8 @@ impl<F: Fabric> Connection<F> {
 
 impl<F: Fabric> Drop for Connection<F> {
     fn drop(&mut self) {
-        let mut lead = self.hub.inner().lead();
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let route = lead.routes.get_mut(self.number as usize).and_then(Option::take);
-        let lanes = route.map(|mut route| route.lanes.take()).unwrap_or_default();
-        for lane in lanes.into_iter().chain(state.old.drain(..)) {
-            lead.remove_lane(lane);
-        }
-        // Frees the tickets of calls that waited and were dropped.
-        lead.send();
+        let (number, old) = (self.number, std::mem::take(&mut state.old));
+        self.hub.inner().close(Dropped { number, old });
     }
 }

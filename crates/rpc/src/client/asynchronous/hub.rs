@@ -73,7 +73,7 @@ pub(super) type Tickets<F> = Pool<Extra<F>>;
 /// The state that threads without the lead see: the list of tickets, and the wake thread's sleep.
 pub(super) struct Gate<F: Fabric> {
     tickets: Arc<Tickets<F>>,
-    /// A task asks the leader whether its connection is usable.
+    /// A task asks the leader whether its connection is usable, or a connection has to be closed.
     asked: AtomicBool,
     pub(super) doorbell: <F::Domain as ThreadDomain>::Waker,
     pub(super) signal: <F::Host as Host>::Signal,
@@ -143,6 +143,13 @@ impl<F: Fabric> Watch for Gate<F> {
     }
 }
 
+/// A connection that nobody has any more.
+pub(super) struct Dropped {
+    pub(super) number: u32,
+    /// Lanes that were replaced and still have calls.
+    pub(super) old: Vec<u16>,
+}
+
 /// Shared by the clients of a hub and its wake thread.
 pub(super) struct Inner<F: Fabric> {
     pub(super) fabric: F,
@@ -152,6 +159,8 @@ pub(super) struct Inner<F: Fabric> {
     /// Tasks that wait for a connection, by number, with the time at which they have to try again or give up. Locked
     /// for a few instructions, and only while there is no connection.
     unready: Mutex<BTreeMap<u64, (Nanos, Waker)>>,
+    /// Connections that nobody has any more, for the leader to close. Locked for a few instructions.
+    dropped: Mutex<Vec<Dropped>>,
     next_number: AtomicU64,
 }
 
@@ -197,6 +206,7 @@ impl<F: Fabric> Inner<F> {
             lead: Lead::new(engine, Waiters::new(fabric, gate), 0),
             thread: Mutex::new(None),
             unready: Mutex::new(BTreeMap::new()),
+            dropped: Mutex::new(Vec::new()),
             next_number: AtomicU64::new(1),
         })
     }
@@ -234,7 +244,15 @@ impl<F: Fabric> Inner<F> {
         self.next_number.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Asks whoever leads to check the connections, and to wake the tasks that wait for one.
+    /// Leaves a connection to whoever leads, or leads for it. Never waits for the lead.
+    pub(super) fn close(&self, connection: Dropped) {
+        self.dropped.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
+        self.ask();
+        // The connection is closed as this lead, or that of the thread which has it, is given back.
+        drop(self.try_lead());
+    }
+
+    /// Asks whoever leads to check and to close connections, and to wake the tasks that wait for one.
     pub(super) fn ask(&self) {
         self.gate().asked.store(true, Ordering::Relaxed);
     }
@@ -296,6 +314,7 @@ impl<F: Fabric> Drop for HubLead<'_, F> {
                         if inner.gate().asked.swap(false, Ordering::Relaxed) {
                             leading.core.check_soon();
                             inner.move_unready(&mut leading.woken);
+                            inner.close_dropped(leading);
                         }
                         leading.work();
                     }
@@ -307,6 +326,18 @@ impl<F: Fabric> Drop for HubLead<'_, F> {
 }
 
 impl<F: Fabric> Inner<F> {
+    /// Closes the connections that nobody has any more.
+    fn close_dropped(&self, engine: &mut Engine<F>) {
+        let dropped = std::mem::take(&mut *self.dropped.lock().unwrap_or_else(PoisonError::into_inner));
+        for Dropped { number, old } in dropped {
+            let route = engine.routes.get_mut(number as usize).and_then(Option::take);
+            let lanes = route.map(|mut route| route.lanes.take()).unwrap_or_default();
+            for lane in lanes.into_iter().chain(old) {
+                engine.remove_lane(lane);
+            }
+        }
+    }
+
     /// Wakes all tasks that wait for a connection, as far as the leader is concerned.
     fn move_unready(&self, woken: &mut Vec<Waker>) {
         woken.extend(std::mem::take(&mut *self.unready()).into_values().map(|(_, waker)| waker));

@@ -119,3 +119,30 @@ fn a_result_is_taken_without_the_lead() {
     })
     .unwrap();
 }
+
+/// A client is dropped while another thread leads. The drop does not wait, and the thread that leads closes the
+/// connection.
+#[test]
+fn a_connection_is_closed_by_the_thread_that_leads() {
+    Sim::run(9, |fabric| {
+        let (server, client, _) = start(&fabric, CompletionMode::Event);
+        let host = fabric.host();
+        // The end of the hub waits for its wake thread.
+        let hub = client.0.hub.clone();
+        let inner = Arc::clone(hub.inner());
+        let lead = inner.lead();
+        let before = host.now();
+        drop(client);
+        assert!(host.now() < before + 10 * MICROSECOND, "nobody waited");
+        assert_eq!(server.clients().len(), 1);
+        drop(lead);
+        assert!(inner.lead().routes.iter().all(Option::is_none));
+        let closed = (0..1000).any(|_| {
+            host.sleep(host.now() + 10 * MICROSECOND);
+            server.clients().is_empty()
+        });
+        assert!(closed);
+        server.shutdown(Duration::from_secs(1));
+    })
+    .unwrap();
+}
