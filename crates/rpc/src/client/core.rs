@@ -287,10 +287,12 @@ impl<F: Fabric> Core<F> {
         }
     }
 
-    /// Ends a lane that a new one replaces: a broken one, or one whose server drains and executes none of our
-    /// calls.
+    /// Ends a lane that a new one replaces: at once if it has no call in flight, else with its last call. The server
+    /// counts its queue pair until then.
     pub(crate) fn retire(&mut self, index: u16) {
-        if self.lane(index).is_some_and(|lane| lane.slots.in_flight() == 0) {
+        let Some(lane) = self.lane(index) else { return };
+        lane.replaced = true;
+        if lane.slots.in_flight() == 0 {
             self.break_lane(index, Cause::Draining);
         }
     }
@@ -533,6 +535,10 @@ impl<F: Fabric> Core<F> {
             }
             let Some(Some(lane)) = self.lanes.get_mut(index as usize) else { continue };
             if lane.broken.is_some() {
+                continue;
+            }
+            if lane.replaced && lane.slots.in_flight() == 0 {
+                self.break_lane(index, Cause::Draining);
                 continue;
             }
             let ready = |queue_pair| self.domain.state(queue_pair) == Some(QueuePairState::Ready);

@@ -448,6 +448,7 @@ impl<F: Fabric> PreparedLane<F> {
             draining: false,
             closing: false,
             broken: None,
+            replaced: false,
             taken: None,
             by_completion,
             reading: 0,

@@ -65,6 +65,8 @@ pub(crate) struct ClientLane<F: Fabric> {
     pub(crate) memory: u32,
     /// The reason why the lane accepts no more calls.
     pub(crate) broken: Option<Cause>,
+    /// Another lane has taken its place: it ends with its last call.
+    pub(crate) replaced: bool,
     /// Queued messages and WRITEs of large payloads.
     pub(crate) errands: Errands<F>,
     /// Large results that were READ and that the server may release.

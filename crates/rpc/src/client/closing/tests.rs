@@ -289,3 +289,27 @@ fn a_lane_whose_connection_ends_while_it_is_closed_is_removed() {
     assert!(connection.core.lane(index).is_none());
     server.shutdown(std::time::Duration::from_secs(1));
 }
+
+/// A lane that another one has replaced, as after a broken queue pair of the same connection, ends with its last call.
+/// Its server counts it until then.
+#[test]
+fn a_replaced_lane_ends_with_its_last_call() {
+    Sim::run(3, |fabric| {
+        let address = Address::new(Scheme::Sim, "replaced").unwrap();
+        let server = serve(&fabric, &address);
+        let mut connection =
+            Connection::new(&fabric, &address, by_name("Direct-WriteIMM", CompletionMode::Event));
+        let (lane, _) = connection.open();
+        let call = connection.submit(lane, POOL, &[200; 10]);
+        connection.core.retire(lane);
+        assert!(connection.core.lane(lane).is_some_and(|lane| lane.broken.is_none()));
+        connection.finish(call, &[200; 10]);
+        let is_closed = (0..1000).any(|_| {
+            connection.step();
+            connection.core.is_spent(lane)
+        });
+        assert!(is_closed, "nobody uses it, and it stands");
+        server.shutdown(std::time::Duration::from_secs(1));
+    })
+    .unwrap();
+}
