@@ -230,6 +230,7 @@ pub(crate) fn run(arguments: &ExplainArguments) -> Result<ExitCode, Failure> {
         nodes: cores.div_ceil(node_cores),
         clients: arguments.clients,
         workers: arguments.workers,
+        queue_pairs_each: arguments.workers.unwrap_or(1),
         active_queue_pairs: ground.active_queue_pairs(),
         ..Environment::new(capabilities, cores)
     };

@@ -32,14 +32,17 @@ pub struct Environment<'a> {
     pub workers: Option<u32>,
     /// The largest small payload, in bytes.
     pub small: u64,
+    /// The queue pairs of each client: one to each worker that it uses.
+    pub queue_pairs_each: u32,
     /// The number of queue pairs that the server keeps active, if it is known: a server says it in the handshake. Else
-    /// [`ACTIVE_QUEUE_PAIRS`] holds. Without the hint `sharing`, the threads of more clients share connections.
+    /// [`ACTIVE_QUEUE_PAIRS`] holds. Without the hint `sharing`, threads share connections if
+    /// the clients have more queue pairs.
     pub active_queue_pairs: Option<u32>,
 }
 
 impl<'a> Environment<'a> {
     /// Creates the environment of a machine with these cores in one NUMA node, with clients as hinted
-    /// and [`SMALL`].
+    /// that have one queue pair each, and [`SMALL`].
     pub const fn new(capabilities: &'a Capabilities, cores: u32) -> Self {
         Environment {
             capabilities,
@@ -49,6 +52,7 @@ impl<'a> Environment<'a> {
             clients: None,
             workers: None,
             small: SMALL,
+            queue_pairs_each: 1,
             active_queue_pairs: None,
         }
     }

@@ -40,13 +40,15 @@ pub(crate) fn choose(
         Some(limit) => (limit, "the server keeps active"),
         None => (ACTIVE_QUEUE_PAIRS, "a server keeps active by default"),
     };
-    let (sharing, relation) = if clients > limit {
+    let each = environment.queue_pairs_each.max(1);
+    let has_each = if each > 1 { format!(" with {each} queue pairs each") } else { String::new() };
+    let (sharing, relation) = if clients.saturating_mul(each) > limit {
         (Sharing::Combined, "more than")
     } else {
         (Sharing::Dedicated, "not more than")
     };
     let text = format!(
-        "{clients} client{plural}, {relation} the {limit} queue pairs that {keeper}: {}",
+        "{clients} client{plural}{has_each}, {relation} the {limit} queue pairs that {keeper}: {}",
         Value::Sharing(sharing)
     );
     Chosen { sharing, hints: hint.into_iter().collect(), text }

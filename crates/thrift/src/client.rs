@@ -74,7 +74,7 @@ impl<F: Fabric> Client<F> {
         service: &'static ServiceDescriptor,
         options: ClientOptions,
     ) -> Result<Self, ConnectError> {
-        let choice = Choice::new(service, fabric, &options, None)?;
+        let choice = Choice::new(service, fabric, &options, (None, 0))?;
         let bound = Bound::new(fabric.host(), &choice.cores).map_err(|error| numa(service, error))?;
         let config = choice.config(service, &Choice::expected(service), &options);
         let connect = |config| dunlin_rpc::Client::connect(fabric, address, config);
@@ -100,7 +100,8 @@ impl<F: Fabric> Client<F> {
         let (Some(later), Some(engine)) = (&self.later, &mut self.engine) else { return Ok(()) };
         let Later { fabric, address, options, choice: before } = &**later;
         let introduction = introduce((engine, time), self.service, options)?;
-        let choice = Choice::new(self.service, fabric, options, engine.active_queue_pairs())?;
+        let choice =
+            Choice::new(self.service, fabric, options, (engine.active_queue_pairs(), engine.workers()))?;
         let has_own_ids = introduction.functions != Choice::expected(self.service).functions;
         if has_own_ids || choice.differs_from(before) {
             // Plans are configured by function id, and they decide how the threads use the connection.

@@ -83,8 +83,8 @@ pub(crate) fn environment<'a>(
     Environment { nodes, node_cores: cores.div_ceil(nodes), ..Environment::new(capabilities, cores) }
 }
 
-/// The selections of the hints: made before connecting, and again when the server has said how many queue pairs it keeps
-/// active.
+/// The selections of the hints: made before connecting, and again when the server has said how many workers it has, and
+/// how many queue pairs it keeps active.
 #[derive(Clone, Debug)]
 pub(crate) struct Choice {
     pub(crate) selections: Vec<Selection>,
@@ -97,12 +97,13 @@ impl Choice {
         service: &ServiceDescriptor,
         fabric: &F,
         options: &ClientOptions,
-        active_queue_pairs: Option<u32>,
+        (active_queue_pairs, workers): (Option<u32>, usize),
     ) -> Result<Self, ConnectError> {
         let topology = options.topology.clone().unwrap_or_else(|| fabric.host().topology());
         let environment = Environment {
             clients: options.clients,
             active_queue_pairs,
+            queue_pairs_each: u32::try_from(workers).unwrap_or(u32::MAX).max(1),
             ..environment(fabric.capabilities(), options.cores, &topology)
         };
         let refused = |function: &FunctionHints, error: Box<SelectError>| ConnectError::Hints {

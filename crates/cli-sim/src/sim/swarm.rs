@@ -7,12 +7,21 @@ use dunlin_command::progress;
 use dunlin_fabric_sim::History;
 use dunlin_report::{Document, Row};
 use dunlin_scenario::swarm::{Outcome, play};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+/// The time between looks for seeds that run for long.
+const LOOKS_EVERY: Duration = Duration::from_secs(10);
+/// A run takes some milliseconds, and a large one a few seconds.
+const SLOW: Duration = Duration::from_secs(60);
+
+/// The seed that a thread runs, and the beginning of its run.
+type Running = Mutex<Option<(u64, Instant)>>;
 
 const AFTER_HELP: &str = "\
 Each seed defines a cluster, a workload and faults: stalls, late and torn WRITEs,
@@ -96,11 +105,12 @@ pub(crate) fn run(arguments: &SwarmArguments) -> Result<ExitCode, Failure> {
     let bar = progress::counting(arguments.seeds, "seeds");
     let next = AtomicU64::new(arguments.first_seed);
     let (send, receive) = mpsc::channel::<Outcome>();
+    let running: Vec<Running> = (0..threads).map(|_| Mutex::new(None)).collect();
     let mut sums = [0u64; 6];
     let mut failed = Vec::new();
     let mut rows = Vec::new();
     std::thread::scope(|scope| {
-        for _ in 0..threads {
+        for running in &running {
             let (send, next, interrupt) = (send.clone(), &next, &interrupt);
             scope.spawn(move || {
                 loop {
@@ -112,7 +122,10 @@ pub(crate) fn run(arguments: &SwarmArguments) -> Result<ExitCode, Failure> {
                     if seed >= end {
                         return;
                     }
-                    if send.send(play(seed, None)).is_err() {
+                    *lock(running) = Some((seed, Instant::now()));
+                    let outcome = play(seed, None);
+                    *lock(running) = None;
+                    if send.send(outcome).is_err() {
                         return;
                     }
                 }
@@ -122,7 +135,16 @@ pub(crate) fn run(arguments: &SwarmArguments) -> Result<ExitCode, Failure> {
         // Report in the order of seeds, whichever run ends first.
         let mut early = BTreeMap::new();
         let mut expected = arguments.first_seed;
-        for outcome in receive {
+        let mut told = BTreeSet::new();
+        loop {
+            let outcome = match receive.recv_timeout(LOOKS_EVERY) {
+                Ok(outcome) => outcome,
+                Err(RecvTimeoutError::Timeout) => {
+                    bar.suspend(|| tell_slow(&running, &mut told));
+                    continue;
+                }
+                Err(RecvTimeoutError::Disconnected) => break,
+            };
             bar.inc(1);
             early.insert(outcome.seed, outcome);
             while let Some(outcome) = early.remove(&expected) {
@@ -166,6 +188,23 @@ pub(crate) fn run(arguments: &SwarmArguments) -> Result<ExitCode, Failure> {
     }
     interrupt.check()?;
     if failed.is_empty() { Ok(ExitCode::SUCCESS) } else { Err(Failure::Negative) }
+}
+
+fn lock(running: &Running) -> MutexGuard<'_, Option<(u64, Instant)>> {
+    running.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Names each seed once that has run for long: its threads may wait for each other.
+fn tell_slow(running: &[Running], told: &mut BTreeSet<u64>) {
+    for (seed, since) in running.iter().filter_map(|running| *lock(running)) {
+        if since.elapsed() >= SLOW && told.insert(seed) {
+            let seconds = since.elapsed().as_secs();
+            output::note(format!(
+                "seed {seed} has run for {seconds} s; if it does not end, its threads wait for each other: kill -9 {}",
+                std::process::id()
+            ));
+        }
+    }
 }
 
 fn tell_failure(outcome: &Outcome) {

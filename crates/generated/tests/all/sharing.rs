@@ -114,14 +114,18 @@ fn the_functions_of_a_client_have_one_sharing() {
 fn a_server_that_keeps_few_queue_pairs_active_has_its_clients_share() {
     Sim::run(1, |fabric| {
         let of = |name| FunctionHints::new(name).both(Hints::NONE.perf_goal(PerfGoal::Latency));
-        for (number, (active, clients, expected)) in
-            [(2, 3, Sharing::Combined), (2, 2, Sharing::Dedicated), (300, 299, Sharing::Dedicated)]
-                .into_iter()
-                .enumerate()
+        for (number, (active, workers, clients, expected)) in [
+            (2, 1, 3, Sharing::Combined),
+            (2, 1, 2, Sharing::Dedicated),
+            (300, 1, 299, Sharing::Dedicated),
+            (300, 2, 299, Sharing::Combined),
+        ]
+        .into_iter()
+        .enumerate()
         {
             let address = Address::new(Scheme::Sim, &format!("counted-{number}")).unwrap();
             let mut options = ServerOptions::default();
-            options.engine.max_active_queue_pairs = active;
+            (options.engine.max_active_queue_pairs, options.engine.workers) = (active, workers);
             let _server = serve_with(&fabric, &address, CountedProcessor(Handler), options).unwrap();
             for lazy in [false, true] {
                 let mut options = ClientOptions { clients: Some(clients), ..ClientOptions::default() };

@@ -64,6 +64,18 @@ fn without_a_hint_more_clients_than_queue_pairs_share_connections() {
         said(&selection),
         ["sharing: 9 clients, more than the 8 queue pairs that the server keeps active: combined"]
     );
+    // A client has a queue pair to each worker.
+    for (clients, expected) in [(75, Sharing::Dedicated), (76, Sharing::Combined)] {
+        let wide = Environment {
+            clients: Some(clients),
+            queue_pairs_each: 4,
+            active_queue_pairs: Some(300),
+            ..Environment::new(&Capabilities::EVERYTHING, 16)
+        };
+        let selection = select(&FunctionHints::new("f"), &wide).expect("a plan");
+        assert_eq!(sharing(&selection), expected);
+        assert!(said(&selection)[0].contains("clients with 4 queue pairs each"), "{selection:?}");
+    }
 }
 
 #[test]
