@@ -22,7 +22,7 @@
 //! the rest. Nothing blocks but opening a queue pair, and only opening one allocates.
 
 use super::config::ServerConfig;
-use dunlin_fabric::Nanos;
+use dunlin_fabric::{Nanos, nanos};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -34,21 +34,13 @@ pub(crate) struct ActivityConfig {
     /// The paper's `MAX_AQP`: the queue pairs that the server keeps active, at least 1. The paper's NIC slows
     /// down beyond 256 (figure 2).
     pub(crate) max_active: u32,
-    /// Time between two redistributions, in nanoseconds. The paper gives no value. A queue pair reports its use
-    /// once in half of C entries, 16; in 1 ms, a queue pair with fewer than 16 000 entries a second may report
-    /// nothing, and one is enough for a client like that. A shorter interval moves threads more often, and a
-    /// thread that moves waits for its calls to end, some 10 microseconds.
+    /// Time between two redistributions, in nanoseconds. A queue pair reports its use once in half of C entries, 16; in
+    /// 1 ms, the default, a queue pair with fewer than 16 000 entries a second may report nothing, and one is enough for
+    /// a client like that. A shorter interval moves threads more often, and a thread that moves waits for its calls to
+    /// end, some 10 microseconds.
     pub(crate) interval: Nanos,
-    /// Redistributions that pass over a queue pair that has become inactive, before it can be active again. The
-    /// paper gives no rule. One keeps a client whose share swings by one from moving the same threads in each
-    /// interval.
+    /// Redistributions that pass over a queue pair that has become inactive, before it can be active again.
     pub(crate) rest: u32,
-}
-
-impl Default for ActivityConfig {
-    fn default() -> Self {
-        ActivityConfig { max_active: 256, interval: 1_000_000, rest: 1 }
-    }
 }
 
 /// A client in a redistribution.
@@ -238,8 +230,11 @@ pub(crate) struct Activity {
 impl Activity {
     /// Creates the table of a server.
     pub(crate) fn of(config: &ServerConfig) -> Self {
-        let max_active = config.max_active_queue_pairs.max(1);
-        Activity::new(ActivityConfig { max_active, ..ActivityConfig::default() })
+        Activity::new(ActivityConfig {
+            max_active: config.max_active_queue_pairs.max(1),
+            interval: nanos(config.activity_interval).max(1),
+            rest: config.activity_rest,
+        })
     }
 
     /// Creates an empty table.

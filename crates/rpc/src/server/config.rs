@@ -33,6 +33,13 @@ pub struct ServerConfig {
     /// together: `MAX_AQP` of FLOCK section 5.1. The server divides them by use; each client keeps at least one to
     /// each worker, even beyond the limit. Default: 256, the number up to which the paper's NIC keeps its speed.
     pub max_active_queue_pairs: u32,
+    /// The time between two divisions of these queue pairs. The paper gives none. A client reports its use once in half
+    /// of [`ClientConfig::credits`](crate::ClientConfig::credits) calls; in a shorter time it may report nothing, and
+    /// threads move more often. Default: 1 ms.
+    pub activity_interval: Duration,
+    /// The divisions that pass over a queue pair that has become inactive, before it can be active again. The paper gives
+    /// no rule. One keeps a client whose share swings by one from moving the same threads each time. Default: 1.
+    pub activity_rest: u32,
     /// Registered memory of each worker for large requests, in bytes. Default: 256 MiB.
     pub large_memory: u64,
     /// Registered memory of each lane for large results, in bytes. Default: 256 MiB.
@@ -74,6 +81,8 @@ impl Default for ServerConfig {
             max_ring_bytes: 64 * 1024,
             max_connections: 10_000,
             max_active_queue_pairs: 256,
+            activity_interval: Duration::from_millis(1),
+            activity_rest: 1,
             large_memory: 256 << 20,
             large_response_memory: 256 << 20,
             service: String::new(),
@@ -118,6 +127,9 @@ impl ServerConfig {
         }
         if self.max_active_queue_pairs == 0 {
             return out("max_active_queue_pairs", 0, "at least 1");
+        }
+        if self.activity_interval < Duration::from_micros(1) {
+            return out("activity_interval", nanos(self.activity_interval), "at least 1 us");
         }
         if self.max_payload > u32::MAX as u64 || self.max_response > u32::MAX as u64 {
             return out(

@@ -123,6 +123,7 @@ mod tests {
     use super::*;
     use crate::path::credits;
     use crate::server::activity::{Activity, ActivityConfig};
+    use crate::server::config::ServerConfig;
 
     fn request(calls: u16, degree: u8) -> Header {
         Header { code: calls, credits: degree, ..Header::new(Kind::RequestBatch) }
@@ -137,7 +138,7 @@ mod tests {
 
     #[test]
     fn an_active_queue_pair_is_granted_what_it_asks_for() {
-        let activity = Activity::new(ActivityConfig::default());
+        let activity = Activity::of(&ServerConfig::default());
         let mut credits = LaneCredits::new(8, false, activity.open(1));
         credits.on_header(&request(3, 0)).unwrap();
         assert_eq!((credits.is_due(), told(&mut credits)), (false, (false, false)));
@@ -154,7 +155,7 @@ mod tests {
 
     #[test]
     fn a_client_that_asks_for_more_than_it_may_gets_nothing() {
-        let activity = Activity::new(ActivityConfig::default());
+        let activity = Activity::of(&ServerConfig::default());
         let mut credits = LaneCredits::new(8, false, activity.open(1));
         assert_eq!(credits.on_header(&request(1, 8)), Err(WrongAsk::TooOften.into()));
         let mut credits = LaneCredits::new(8, false, activity.open(1));
@@ -167,7 +168,7 @@ mod tests {
 
     #[test]
     fn a_request_apart_is_answered_once_its_message_is_taken() {
-        let activity = Activity::new(ActivityConfig::default());
+        let activity = Activity::of(&ServerConfig::default());
         let mut credits = LaneCredits::new(8, true, activity.open(1));
         credits.on_immediate(4).unwrap();
         assert!(!credits.is_due(), "before its message");

@@ -175,7 +175,12 @@ fn all_small_cases_keep_the_rules() {
 const INTERVAL: Nanos = 1000;
 
 fn activity(max_active: u32, rest: u32) -> Activity {
-    Activity::new(ActivityConfig { max_active, interval: INTERVAL, rest })
+    Activity::of(&ServerConfig {
+        max_active_queue_pairs: max_active,
+        activity_interval: std::time::Duration::from_nanos(INTERVAL),
+        activity_rest: rest,
+        ..ServerConfig::default()
+    })
 }
 
 fn open(activity: &Activity, sender: u64, count: usize) -> Vec<Arc<QueuePair>> {
