@@ -107,6 +107,35 @@ pub struct Counters {
     pub line_hits: u64,
     /// Writes to the host whose first line evicted another.
     pub line_misses: u64,
+    /// The time for which its parts served messages.
+    pub busy: Busy,
+}
+
+/// The time for which each part of a NIC served messages, in picoseconds, in the order of [`PARTS`](Busy::PARTS). A part
+/// that is busy all the time limits the messages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Busy(pub [u64; Busy::PARTS.len()]);
+
+impl Busy {
+    /// The names of the parts.
+    pub const PARTS: [&'static str; 8] = [
+        "processing units",
+        "PCIe to the device",
+        "PCIe to the host",
+        "DMA reads",
+        "link out",
+        "link in",
+        "context fetches",
+        "memory",
+    ];
+
+    /// Returns the busiest part, and the share of `time` nanoseconds for which it was busy.
+    #[must_use]
+    pub fn busiest(&self, time: Nanos) -> (&'static str, f64) {
+        let parts = Busy::PARTS.into_iter().zip(self.0);
+        let (name, busy) = parts.max_by_key(|(_, busy)| *busy).unwrap_or_default();
+        (name, busy as f64 / (time.max(1) * PICOS) as f64)
+    }
 }
 
 impl Counters {
@@ -124,6 +153,7 @@ impl Counters {
             dma_reads: self.dma_reads - earlier.dma_reads,
             line_hits: self.line_hits - earlier.line_hits,
             line_misses: self.line_misses - earlier.line_misses,
+            busy: Busy(std::array::from_fn(|part| self.busy.0[part] - earlier.busy.0[part])),
         }
     }
 }
@@ -296,7 +326,18 @@ impl Network {
     /// Returns the counters of a NIC since its creation.
     #[must_use]
     pub fn counters(&self, host: usize, nic: usize) -> Counters {
-        self.nics[self.first_nic[host] as usize + nic].counters
+        let nic = &self.nics[self.first_nic[host] as usize + nic];
+        let parts = [
+            &nic.units,
+            &nic.to_device,
+            &nic.to_host,
+            &nic.dma,
+            &nic.link_out,
+            &nic.link_in,
+            &nic.fetch,
+            &nic.memory,
+        ];
+        Counters { busy: Busy(parts.map(Station::busy)), ..nic.counters }
     }
 
     /// Returns the largest inline payload of a work request on a host, in bytes.

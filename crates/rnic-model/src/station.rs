@@ -15,13 +15,21 @@ pub(crate) const PICOS: u64 = 1000;
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Station {
     free: Picos,
+    /// The time for which it has served messages.
+    busy: Picos,
 }
 
 impl Station {
     /// Serves one message for `time`; returns when it is done.
     pub(crate) fn take(&mut self, now: Picos, time: Picos) -> Picos {
         self.free = self.free.max(now) + time;
+        self.busy += time;
         self.free
+    }
+
+    /// Returns the time for which it has served messages.
+    pub(crate) fn busy(&self) -> Picos {
+        self.busy
     }
 }
 
@@ -35,5 +43,6 @@ mod tests {
         assert_eq!(station.take(100, 10), 110);
         assert_eq!(station.take(100, 10), 120);
         assert_eq!(station.take(500, 10), 510);
+        assert_eq!(station.busy(), 30);
     }
 }

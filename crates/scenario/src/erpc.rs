@@ -17,7 +17,7 @@ use dunlin_fabric::{
     Operation, ReceiveTarget, Scheme, Signal, Site, Task, ThreadDomain, WaitMode, Waker, Work, WorkId,
     WorkRequest,
 };
-use dunlin_fabric_sim::{Sim, SimLink, SimMemory, SimWaker};
+use dunlin_fabric_sim::{NicCounters, Sim, SimLink, SimMemory, SimWaker};
 use dunlin_rnic_model::{Parameter, Profile};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -65,6 +65,8 @@ pub struct ErpcOutcome {
     pub resent: u64,
     /// Requests that a server thread received twice and answered from its record.
     pub repeated: u64,
+    /// Counters of the server's NIC during the measurement.
+    pub nic: NicCounters,
     /// A hash over all events.
     pub trace_hash: u64,
 }
@@ -103,6 +105,7 @@ struct Gathered {
     computed: u64,
     resent: u64,
     repeated: u64,
+    nic: NicCounters,
     wakers: Vec<SimWaker>,
 }
 
@@ -250,6 +253,7 @@ impl Erpc {
             congested: gathered.computed as f64 / all.calls.max(1) as f64,
             resent: gathered.resent,
             repeated: gathered.repeated,
+            nic: gathered.nic,
             trace_hash,
         })
     }
@@ -300,8 +304,11 @@ impl Erpc {
         }
         start.raise();
         host.sleep(host.now() + self.warm_up);
+        let nic = || sim.nic_counters(0, 0).unwrap_or_default();
+        let before = nic();
         course.count();
         host.sleep(host.now() + self.measured);
+        course.gathered().nic = nic().since(before);
         course.end();
         let wakers = std::mem::take(&mut course.gathered().wakers);
         wakers.iter().for_each(Waker::wake);

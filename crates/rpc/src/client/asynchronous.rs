@@ -57,16 +57,16 @@ struct HubHandle<F: Fabric>(Arc<Inner<F>>);
 impl<F: Fabric> Drop for HubHandle<F> {
     fn drop(&mut self) {
         let (inner, gate) = (&self.0, self.0.gate());
-        {
-            let mut lead = inner.lead();
-            gate.stopping.store(true, Ordering::Relaxed);
-            lead.core.close();
-        }
+        gate.stopping.store(true, Ordering::SeqCst);
         gate.signal.raise();
         gate.doorbell.wake();
         let thread = inner.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         // A task may drop the hub on the wake thread itself. That thread then ends without being joined.
         thread.filter(|_| !gate.waking.load(Ordering::SeqCst)).into_iter().for_each(Task::join);
+        // Nobody else can lead now, except in a process that was killed, whose connections are gone.
+        if let Some(mut lead) = inner.try_lead() {
+            lead.core.close();
+        }
     }
 }
 

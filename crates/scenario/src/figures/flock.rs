@@ -132,6 +132,15 @@ pub(super) fn three_ways(outcomes: &Outcomes) -> Vec<Point> {
     points
 }
 
+/// Returns the busiest part of the server's NIC in each run, in percent of the time.
+pub(super) fn busiest(outcomes: &Outcomes) -> Vec<Point> {
+    let mut points = outcomes.as_they_are("percent", |outcome| outcome.busiest.1 * 100.0);
+    for (point, part) in points.iter_mut().zip(outcomes.busiest_parts()) {
+        point.series = format!("{}, busiest part of the server's NIC: {part}", point.series);
+    }
+    points
+}
+
 /// A statement of the paper's text about points of a series.
 pub(super) type Said = (Paper, &'static str);
 

@@ -1,7 +1,9 @@
 //! FLOCK figures 6, 7 and 8: throughput, median and 99% latency by the number of threads of a client, beside
 //! eRPC.
 
-use super::flock::{HOSTS, Said, Threads, beyond, chosen, erpc, median, mops, p99, ratios, three_ways};
+use super::flock::{
+    HOSTS, Said, Threads, beyond, busiest, chosen, erpc, median, mops, p99, ratios, three_ways,
+};
 use super::{Effort, Figure, Outcomes, Paper, Point, Run};
 
 pub(super) const FIGURE: Figure = Figure::predicted(
@@ -128,5 +130,6 @@ fn latencies(outcomes: &Outcomes) -> Vec<Point> {
         let title = format!("99% of calls of eRPC over FLOCK, {window} in flight");
         points.extend(ratios(outcomes, &title, (&erpc, &own), p99, said));
     }
+    points.extend(busiest(outcomes));
     points
 }

@@ -1,6 +1,6 @@
 //! FLOCK figure 9: ways to share queue pairs, by the number of threads of a client.
 
-use super::flock::{HOSTS, Threads, mops, p99, ratios, three_ways};
+use super::flock::{HOSTS, Threads, busiest, mops, p99, ratios, three_ways};
 use super::{Effort, Figure, Outcome, Outcomes, Paper, Point, Run};
 use dunlin_rpc::Sharing;
 
@@ -81,5 +81,6 @@ fn points(outcomes: &Outcomes) -> Vec<Point> {
             (x >= 32).then_some((Paper::Between(0.9, 1.1), "8.3.1: a spin lock performs similarly"))
         }));
     }
+    points.extend(busiest(outcomes));
     points
 }

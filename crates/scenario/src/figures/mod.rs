@@ -263,6 +263,8 @@ pub struct Outcome {
     pub max_us: f64,
     /// DMA reads of the server's NIC per second, in millions.
     pub pcie_reads_mops: f64,
+    /// The busiest part of the server's NIC, and the share of the time for which it was busy.
+    pub busiest: (&'static str, f64),
     /// Writes of the server's NIC per second that evict a line of the last-level cache, in millions.
     pub allocates_mops: f64,
     /// WRITEs of the server that only told a client of the end of its lease, in percent of all calls.
@@ -687,6 +689,7 @@ impl Run {
                     p95_us: outcome.all.p95_ns as f64 / 1e3,
                     max_us: outcome.all.max_ns as f64 / 1e3,
                     pcie_reads_mops: outcome.nic.dma_reads as f64 * 1e3 / outcome.time_ns.max(1) as f64,
+                    busiest: outcome.nic.busy.busiest(outcome.time_ns),
                     allocates_mops: outcome.nic.line_misses as f64 * 1e3 / outcome.time_ns.max(1) as f64,
                     told_alone_percent: outcome.groups.told_alone as f64 * 100.0
                         / outcome.all.calls.max(1) as f64,
@@ -747,6 +750,7 @@ impl Run {
                     quantiles_us: [outcome.all.p15_ns, outcome.all.p50_ns, outcome.all.p99_ns]
                         .map(|nanos| nanos as f64 / 1e3),
                     p95_us: outcome.all.p95_ns as f64 / 1e3,
+                    busiest: outcome.nic.busy.busiest(outcome.time_ns),
                     ..Outcome::default()
                 })
             }

@@ -33,6 +33,11 @@ impl Outcomes {
         mine.map(|(run, outcome)| (run.x, value(outcome))).max_by(|one, other| one.1.total_cmp(&other.1))
     }
 
+    /// Returns the busiest part of the server's NIC in every run.
+    pub(super) fn busiest_parts(&self) -> impl Iterator<Item = &'static str> {
+        self.0.iter().map(|(_, outcome)| outcome.busiest.0)
+    }
+
     /// Returns every run as a point without a statement of the paper.
     pub(super) fn as_they_are(&self, unit: &'static str, value: fn(&Outcome) -> f64) -> Vec<Point> {
         let point = |(run, outcome): &(Run, Outcome)| Point {

@@ -129,6 +129,8 @@ fn wake_loop<F: Fabric>(inner: &Inner<F>) {
         gate.waking.store(false, Ordering::SeqCst);
         inner.run(&mut overdue);
         match armed {
+            // The end of the hub rings after it has said so: before the domain was armed, or during the wait.
+            Some(_) if gate.stopping.load(Ordering::SeqCst) => return,
             Some((armed, until)) => {
                 gate.doorbell.wait(armed, until);
             }
