@@ -351,8 +351,14 @@ impl<F: Fabric> Core<F> {
             return Err(SubmitError::Broken);
         }
         let result = what(&self.fabric, &mut self.domain, lane);
-        if let Err(SubmitError::Broken) = result {
-            self.break_lane(index, Cause::ConnectionLost);
+        match result {
+            Err(SubmitError::Broken) => self.break_lane(index, Cause::ConnectionLost),
+            // Memory of given-up calls comes back as the server READs it, or with the end of the lane. Nobody may look
+            // for either: there may be no call to wait for.
+            Err(SubmitError::Call(CallError::NotExecuted(Cause::OutOfMemory))) => {
+                self.progress_after_sleep();
+            }
+            _ => {}
         }
         result.map(|call| CallId { lane: index, call })
     }

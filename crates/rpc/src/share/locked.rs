@@ -9,7 +9,7 @@ use crate::client::lane::SubmitError;
 use crate::client::memory::is_memory;
 use crate::client::within::Time;
 use crate::error::{CallError, Cause};
-use dunlin_fabric::Fabric;
+use dunlin_fabric::{Fabric, Host};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -99,7 +99,14 @@ impl<F: Fabric> Policy<F> for Locked {
     }
 
     fn submit(strand: &Strand<F, Self>, seat: &mut u16, entry: &Entry<'_>) -> Result<u64, CallError> {
+        let host = strand.fabric.host();
+        // A call's own time runs while it waits for the lock.
+        let until = entry.time.is_own.then(|| entry.time.ends(host.now()));
         let mut lead = strand.lead_spinning().led_by(*seat);
+        let time = until.map_or(entry.time, |until| entry.time.left(until, host.now()));
+        if time.is_over() {
+            return Err(CallError::NotExecuted(Cause::DeadlineExceeded));
+        }
         let Core { client, policy, .. } = lead.core();
         let to = (entry.worker, entry.function);
         let submit = |client: &mut crate::client::synchronous::Client<F>, time: Time| match is_memory(
@@ -108,10 +115,10 @@ impl<F: Fabric> Policy<F> for Locked {
             true => client.submit_memory((entry.worker, entry.function.into()), entry.payload, time, true),
             false => client.try_submit(to, entry.payload, time),
         };
-        let id = match submit(client, entry.time) {
+        let id = match submit(client, time) {
             Ok(id) => id,
             Err(SubmitError::Full) => return Err(CallError::NotExecuted(Cause::WindowFull)),
-            Err(error) => client.once_more(to, entry.time, error, submit)?,
+            Err(error) => client.once_more(to, time, error, submit)?,
         };
         policy.set(id, *seat);
         Ok(id.bits())
@@ -175,5 +182,60 @@ impl<F: Fabric> Policy<F> for Locked {
 
     fn has_calls(&self) -> bool {
         self.has_forgotten.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::client::config::ClientConfig;
+    use crate::error::{CallError, Cause};
+    use crate::plan::{CompletionMode, Protocol, Sharing};
+    use crate::server::ServerBuilder;
+    use crate::service::{FunctionMode, Reply, Request};
+    use crate::share::{Client, Policy};
+    use dunlin_fabric::{Address, Fabric, Host, Scheme, Task};
+    use dunlin_fabric_sim::Sim;
+    use std::time::Duration;
+
+    const ECHO: u16 = 1;
+
+    /// A call's own time runs while another thread has the lock.
+    #[test]
+    fn a_call_that_waits_for_the_lock_has_its_time_and_no_more() {
+        Sim::run(1, |fabric| {
+            let address = Address::new(Scheme::Sim, "locked").unwrap();
+            let server = ServerBuilder::new(&fabric)
+                .function(ECHO, FunctionMode::Worker)
+                .serve(&address, |_| {
+                    Box::new(|request: &Request<'_>, reply: &mut Reply<'_>| {
+                        let left = request.time_left().map_or(0, |left| left.as_nanos() as u64);
+                        Ok(reply.write(&left.to_le_bytes())?)
+                    })
+                })
+                .unwrap();
+            let plan = Protocol::by_name("Server-reply").unwrap().plan(CompletionMode::Adaptive);
+            let plan = crate::Plan { sharing: Sharing::Locked, ..plan };
+            let first = Client::connect(&fabric, &address, ClientConfig::with_plan(plan)).unwrap();
+            let callers: Vec<_> = [50, 200]
+                .map(|micros| {
+                    let mut other = first.another().unwrap();
+                    let body = move || {
+                        let called = other.within(Duration::from_micros(micros)).call(ECHO, b"");
+                        let left = called.map(|bytes| u64::from_le_bytes(*bytes.first_chunk().unwrap()));
+                        match micros {
+                            50 => assert_eq!(left, Err(CallError::NotExecuted(Cause::DeadlineExceeded))),
+                            _ => assert!((1..=100_000).contains(&left.unwrap())),
+                        }
+                    };
+                    fabric.host().spawn("caller", Box::new(body)).unwrap()
+                })
+                .into();
+            let Policy::Locked(seat) = &first.policy else { unreachable!("the plan locks") };
+            seat.with_lead(|_| fabric.host().sleep(fabric.host().now() + 100_000));
+            callers.into_iter().for_each(Task::join);
+            drop(first);
+            server.shutdown(Duration::from_secs(1));
+        })
+        .unwrap();
     }
 }

@@ -28,7 +28,7 @@ fn whatever_happens_every_call_is_accounted_for() {
 /// Seeds that found bugs of the engine, by the causes in `docs/results/swarm.md`.
 #[test]
 fn seeds_that_found_bugs_pass() {
-    for seed in [231, 356, 903, 2154, 2702, 4167, 4273] {
+    for seed in [231, 356, 903, 2154, 2702, 4167, 4273, 5130, 6539] {
         let outcome = play(seed, None);
         assert_eq!(outcome.failure, None, "seed {seed}: {}", outcome.what);
     }
