@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::task::{Poll, Wake, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A task of the executor, which puts itself back into the queue when it is woken.
 struct Spawned(Mutex<Option<CallTask>>, Sender<Arc<Spawned>>);
@@ -56,6 +56,7 @@ struct Inner {
     gate: Mutex<(bool, Vec<Waker>)>,
     waiting: AtomicUsize,
     notes: AtomicUsize,
+    said: AtomicUsize,
     cancelled: AtomicUsize,
 }
 
@@ -83,6 +84,7 @@ impl Drop for Cancelled<'_> {
 
 impl AskedAsync for Handler {
     async fn say(&self, _: &Context, text: &str) -> Result<FastStr, Failure<AskedSayException>> {
+        self.0.said.fetch_add(1, Ordering::SeqCst);
         match text {
             "" => return Err(Silent { why: "nothing was said".into() }.into()),
             "panic" => panic!("as asked"),
@@ -197,6 +199,34 @@ fn calls_beyond_the_limit_are_refused_and_the_others_wait_without_a_thread() {
     assert_eq!(wait(client.say("one more")).unwrap(), "one more");
     server.shutdown(Duration::from_secs(1));
     assert_eq!(handler.0.cancelled.load(Ordering::SeqCst), 0);
+}
+
+/// The executor keeps each task until the test polls it.
+#[test]
+fn a_call_whose_time_runs_out_in_the_executor_is_not_executed() {
+    let held = Arc::new(Mutex::new(Vec::<CallTask>::new()));
+    let queue = Arc::clone(&held);
+    let (handler, server, fabric) = served("held", Tasks::new(move |task| queue.lock().unwrap().push(task)));
+    let hub = AsyncHub::new(&fabric).unwrap();
+    let client = AskedAsyncClient::connect_with(&hub, server.address(), ClientOptions::default()).unwrap();
+    let short = client.within(Duration::from_millis(5)).say("short");
+    let long = client.within(Duration::from_secs(60)).say("long");
+    until(|| held.lock().unwrap().len() == 2);
+    // Both calls are with the server, which has therefore computed their deadlines.
+    let spawned = Instant::now();
+    let error = wait(short).unwrap_err();
+    assert!(error.is_deadline(), "{error}");
+    until(|| spawned.elapsed() > Duration::from_millis(5));
+    for task in std::mem::take(&mut *held.lock().unwrap()) {
+        wait(task);
+    }
+    assert_eq!(
+        wait(long).unwrap(),
+        "long",
+        "a call with enough time runs, however late the executor begins it"
+    );
+    assert_eq!(handler.0.said.load(Ordering::SeqCst), 1);
+    server.shutdown(Duration::from_secs(1));
 }
 
 #[test]
