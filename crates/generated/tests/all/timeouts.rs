@@ -67,11 +67,11 @@ fn timeout(timeout: Duration) -> ClientOptions {
 }
 
 /// Each address with the transport that its clients take.
-fn everywhere(test: fn(&Fabrics, &Address, &Handler)) {
+fn everywhere(name: &str, test: fn(&Fabrics, &Address, &Handler)) {
     let mut config = FabricsConfig { disabled: vec![Scheme::Shm], ..FabricsConfig::default() };
     config.rdma.device.device = Some("none-such".into());
     let (all, without) = (Fabrics::default(), Fabrics::new(config));
-    let shm = format!("shm:timeouts-{}", std::process::id());
+    let shm = format!("shm:timeouts-{name}-{}", std::process::id());
     for (fabrics, address, transport) in
         [(&all, &*shm, "shm"), (&all, "tcp:127.0.0.1:0", "tcp"), (&without, "auto:127.0.0.1:0", "tcp")]
     {
@@ -90,7 +90,7 @@ fn everywhere(test: fn(&Fabrics, &Address, &Handler)) {
 
 #[test]
 fn the_timeout_of_the_settings_holds_on_every_transport() {
-    everywhere(|fabrics, address, handler| {
+    everywhere("setting", |fabrics, address, handler| {
         let options = timeout(Duration::from_millis(50));
         let mut blocking = AskedClient::connect_with(fabrics, address, options.clone()).unwrap();
         let futures = AskedAsyncClient::connect_with(fabrics, address, options).unwrap();
@@ -107,7 +107,7 @@ fn the_timeout_of_the_settings_holds_on_every_transport() {
 /// A time that no clock reaches is no time that has passed.
 #[test]
 fn calls_may_have_a_century_on_every_transport() {
-    everywhere(|fabrics, address, _| {
+    everywhere("century", |fabrics, address, _| {
         for time in [Duration::from_secs(100 * 365 * 24 * 3600), Duration::MAX] {
             let mut blocking = AskedClient::connect_with(fabrics, address, timeout(time)).unwrap();
             let futures = AskedAsyncClient::connect_with(fabrics, address, timeout(time)).unwrap();
