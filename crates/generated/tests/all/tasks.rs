@@ -1,7 +1,8 @@
 //! Asynchronous handlers on an executor of this test: results, exceptions, panics, the limit of calls in
 //! progress, and the end of the server.
 
-use dunlin::fabric::ShmFabric;
+use dunlin::errors::WithSources;
+use dunlin::fabric::{FabricsConfig, Scheme, ShmFabric};
 use dunlin::plan::RunsIn;
 use dunlin::raw::AsyncHub;
 use dunlin::thrift::{
@@ -253,15 +254,52 @@ fn what_asynchronous_handlers_cannot_do_is_refused() {
         assert!(matches!(error, ServeError::Asynchronous { .. }), "{error}");
     };
     let options = ServerOptions::default;
-    refused("auto:127.0.0.1:0".parse().unwrap(), options(), executor());
     refused("tcp:127.0.0.1:0".parse().unwrap(), options(), executor());
-    let tcp = Some("127.0.0.1:0".into());
-    refused(address("tcp"), ServerOptions { tcp, ..options() }, executor());
-    refused(address("pool"), ServerOptions { pool: vec!["say".into()], ..options() }, executor());
-    refused(address("none"), options(), executor().at_most(0));
+    refused("node:tasks".parse().unwrap(), options(), executor());
+    for address in [address("options"), "auto:127.0.0.1:0".parse().unwrap()] {
+        let tcp = Some("127.0.0.1:0".into());
+        refused(address.clone(), ServerOptions { tcp, ..options() }, executor());
+        refused(address.clone(), ServerOptions { pool: vec!["say".into()], ..options() }, executor());
+        refused(address, options(), executor().at_most(0));
+    }
     let processor = AskedAsyncProcessor(Handler::default());
     let server = serve_async_with(&fabrics, address("fabrics"), processor, options(), executor()).unwrap();
     let mut client = AskedClient::connect_with(&fabrics, server.address(), ClientOptions::default()).unwrap();
     assert_eq!(client.say("hello").unwrap(), "hello");
     server.shutdown(Duration::from_secs(1));
+}
+
+/// At an `auto:` address each fabric has the handlers. Stock Thrift is announced as absent, with the reason.
+#[test]
+fn asynchronous_handlers_serve_the_fabrics_of_an_auto_address() {
+    let auto: Address = "auto:127.0.0.1:0".parse().unwrap();
+    let (fabrics, handler) = (Fabrics::default(), Handler::default());
+    let serve = |fabrics: &Fabrics| {
+        let processor = AskedAsyncProcessor(handler.clone());
+        serve_async_with(fabrics, &auto, processor, ServerOptions::default(), executor())
+    };
+    let server = serve(&fabrics).unwrap();
+    assert_eq!((server.address().scheme(), server.in_progress()), (Scheme::Auto, 0));
+    let connect =
+        |fabrics: &Fabrics| AskedClient::connect_with(fabrics, server.address(), ClientOptions::default());
+    let mut client = connect(&fabrics).unwrap();
+    assert_eq!((client.transport().name, client.say("hello").unwrap()), ("shm", "hello".into()));
+    assert_eq!(client.plan_of("say").unwrap().runs, RunsIn::Tasks { most: 1024 });
+    // The hint of `remote` asks for stock Thrift.
+    assert!(matches!(client.remote(), Err(AskedError::Call(CallError::NoTcp { .. }))));
+    let caller = std::thread::spawn(move || client.say("wait"));
+    until(|| handler.0.waiting.load(Ordering::SeqCst) == 1);
+    assert_eq!(server.in_progress(), 1);
+
+    let mut config = FabricsConfig { disabled: vec![Scheme::Shm], ..FabricsConfig::default() };
+    config.rdma.device.device = Some("none-such".into());
+    let without = Fabrics::new(config);
+    let error = WithSources(&connect(&without).unwrap_err()).to_string();
+    assert!(error.contains("asynchronous handlers do not answer stock Thrift"), "{error}");
+    let error = WithSources(&serve(&without).unwrap_err()).to_string();
+    assert!(error.contains("asynchronous handlers do not answer stock Thrift"), "{error}");
+
+    handler.0.open();
+    server.shutdown(Duration::from_secs(1));
+    assert_eq!(caller.join().unwrap().unwrap(), "wait", "the server answers what it has received");
 }
