@@ -41,6 +41,21 @@ pub fn errors_of(folder: &str) -> Result<Vec<Enum>> {
     Ok(found)
 }
 
+/// The public enums of the sources in a crate's folder that say why something failed: the name of each, and whether
+/// callers have to expect further variants.
+pub fn failures_of(folder: &str) -> Result<Vec<(String, bool)>> {
+    let is_failure = |name: &str| name.ends_with("Error") || matches!(name, "Cause" | "Status" | "Certainty");
+    let mut found = Vec::new();
+    for file in files(&root().join(folder).join("src"), "rs") {
+        let named = enums(&file)?.into_iter().map(|item| {
+            let open = item.attrs.iter().any(|attribute| attribute.path().is_ident("non_exhaustive"));
+            (item.ident.to_string(), open)
+        });
+        found.extend(named.filter(|(name, _)| is_failure(name)));
+    }
+    Ok(found)
+}
+
 /// One public enum of a file.
 pub fn enum_of(file: &str, name: &str) -> Result<Enum> {
     let found = enums(&root().join(file))?.into_iter().find(|item| item.ident == name);

@@ -37,14 +37,18 @@ pub enum Commit {
     Together,
 }
 
-/// Settings of a store.
+/// Settings of a store. They have no defaults of their own: a program sets each, or opens a
+/// [`Handler`](crate::Handler), which takes them from [`Tuning`](crate::Tuning).
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// The size of the memory map in bytes, which limits the store. Only the used part takes space.
+    /// The size of the memory map in bytes, which limits the store. Only the used part takes space. No default;
+    /// the program `dunlin-hatkv` has 1 GiB.
     pub map_size: usize,
-    /// The maximum number of concurrent reads.
+    /// The maximum number of concurrent reads. No default; [`Tuning::hinted`](crate::Tuning::hinted) has the largest
+    /// `concurrency` of the service's hints, or else 128.
     pub max_readers: u32,
-    /// The durability of writes.
+    /// The durability of writes. No default; [`Tuning::hinted`](crate::Tuning::hinted) has
+    /// [`Durability::Durable`], or [`Durability::Fast`] if all functions that write have `priority = low`.
     pub durability: Durability,
 }
 

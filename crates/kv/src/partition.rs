@@ -31,19 +31,20 @@ const ITEMS_PER_BUCKET: usize = SLOTS / 2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartitionConfig {
     /// All memory that the partition may ever hold, in bytes: index, value memory, tables, the allocator's
-    /// overhead and the struct itself.
+    /// overhead and the struct itself. No default: [`PartitionConfig::new`] takes it.
     pub memory_limit: usize,
     /// Expected items, for the size of the index at half-full buckets. `None` assumes the paper's small items
     /// (64 bytes of value memory each) and spends a fifth of the limit; give the number if items are larger.
+    /// Default: `None`.
     pub expected_items: Option<usize>,
     /// The partition's index, in `0..count`; [`dispatch::handle`](crate::dispatch::handle) checks each key
-    /// against it.
+    /// against it. Default: 0.
     pub index: usize,
-    /// Partitions of the store.
+    /// Partitions of the store. Default: 1.
     pub count: usize,
     /// Asks for transparent huge pages for index and values (Linux; the system may ignore the hint). GETs
     /// over more than a few MiB then take about half the time. In return memory becomes resident in steps of
-    /// 2 MiB, and the randomly accessed index almost at once.
+    /// 2 MiB, and the randomly accessed index almost at once. Default: true.
     pub huge_pages: bool,
 }
 

@@ -108,8 +108,8 @@ pub fn serve_with<C: Connector, P: Processor>(
 /// Starts a server whose handlers are asynchronous: each call is a task on the executor of `tasks`, and the
 /// workers never wait for one. `connector` is a single fabric or `dunlin::Fabrics`.
 ///
-/// The address must name a fabric: asynchronous handlers do not answer stock Thrift, so `tcp:` and `auto:`
-/// addresses, [`ServerOptions::tcp`] and [`ServerOptions::pool`] are refused with
+/// Asynchronous handlers do not answer stock Thrift: an `auto:` address announces the fabrics alone. `tcp:` and
+/// `node:` addresses, [`ServerOptions::tcp`] and [`ServerOptions::pool`] are refused with
 /// [`ServeError::Asynchronous`].
 pub fn serve_async_with<C: Connector, P: AsyncProcessor>(
     connector: &C,

@@ -108,13 +108,17 @@ impl Known {
         Ok(running)
     }
 
-    /// Fills in the names of functions.
+    /// Fills in the names of functions, and leaves out entries of none of them: that of the introduction.
     pub(crate) fn named(&self, service: &ServiceDescriptor, mut tuning: Vec<Tuning>) -> Vec<Tuning> {
-        for function in tuning.iter_mut().flat_map(|tuning| &mut tuning.functions) {
-            let same =
-                |route: &Route| matches!(route, Route::Engine { id, .. } if id % 32 == function.function);
-            let numbers = self.routes.iter().enumerate().filter(|(_, route)| same(route));
-            function.names = numbers.map(|(number, _)| service.functions[number].name.to_string()).collect();
+        for tuning in &mut tuning {
+            tuning.functions.retain_mut(|function| {
+                let same =
+                    |route: &Route| matches!(route, Route::Engine { id, .. } if id % 32 == function.function);
+                let numbers = self.routes.iter().enumerate().filter(|(_, route)| same(route));
+                function.names =
+                    numbers.map(|(number, _)| service.functions[number].name.to_string()).collect();
+                !function.names.is_empty()
+            });
         }
         tuning
     }

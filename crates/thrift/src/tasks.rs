@@ -40,6 +40,26 @@ pub trait AsyncProcessor: Send + Sync + 'static {
         R::Done: Send + 'a;
 }
 
+/// Several servers may share the handler.
+impl<P: AsyncProcessor> AsyncProcessor for Arc<P> {
+    fn service(&self) -> &'static ServiceDescriptor {
+        P::service(self)
+    }
+
+    fn process<'a, R: Responder + Send + 'a>(
+        &'a self,
+        function: usize,
+        input: BinaryInput<'a>,
+        context: &'a Context,
+        responder: R,
+    ) -> impl Future<Output = R::Done> + Send + 'a
+    where
+        R::Done: Send + 'a,
+    {
+        P::process(self, function, input, context, responder)
+    }
+}
+
 /// A call to be run by an executor. It ends by itself when the server ends.
 pub type CallTask = Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -63,7 +83,8 @@ impl Tasks {
         Tasks { spawn: Arc::new(spawn), most: 1024 }
     }
 
-    /// Sets the most calls in progress. Further calls are refused as overloaded: not executed.
+    /// Sets the most calls in progress; at an `auto:` address on each fabric. Further calls are refused as
+    /// overloaded: not executed.
     #[must_use]
     pub fn at_most(mut self, most: u32) -> Self {
         self.most = most;

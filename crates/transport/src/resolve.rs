@@ -85,6 +85,9 @@ pub enum ResolveError {
     /// Something else than such a server listens there. The text says what, and which address to use.
     #[error("{0}")]
     WrongDoor(String),
+    /// Calls of functions by number do not go by the TCP address. The text says what listens there.
+    #[error("TCP is no fabric: typed services go by it, calls of functions by number do not; {0}")]
+    ByNumber(String),
     /// No transport can be used by both sides.
     #[error("there is no way to it: {}", listed(.0))]
     NoWay(Vec<PassedOver>),
@@ -112,7 +115,7 @@ pub(crate) fn this_host() -> String {
 
 impl Fabrics {
     /// Resolves an `auto:` address to the address of a fabric, and a `node:` address to that of this host's node;
-    /// returns other addresses unchanged.
+    /// returns the addresses of fabrics unchanged. A `tcp:` address has no fabric: the error says what listens there.
     ///
     /// Asks the server and takes the first fabric that works: shared memory on the same host, else RDMA, else
     /// libfabric. Opens fabrics, and may block for some seconds.
@@ -160,15 +163,19 @@ impl Fabrics {
         calls: Calls,
         most: Duration,
     ) -> Result<(Resolved, Option<String>), Unavailable> {
+        let failed = |error: ResolveError| Unavailable { address: address.clone(), source: Box::new(error) };
         match address.scheme() {
             Scheme::Auto => {}
             Scheme::Node => {
                 self.allow(address)?;
                 return Ok((crate::node::resolve(address)?, None));
             }
+            Scheme::Tcp if calls == Calls::Raw => {
+                self.allow(address)?;
+                return Err(failed(ResolveError::ByNumber(listener_of(address, most))));
+            }
             _ => return Ok((Resolved::named(address), None)),
         }
-        let failed = |error: ResolveError| Unavailable { address: address.clone(), source: Box::new(error) };
         let said = ask(address, most).map_err(failed)?;
         let reach = |to: &Address| self.reach(to, most);
         let resolved = decide(address, &said, &this_host(), calls, reach).map_err(failed)?;
@@ -219,6 +226,15 @@ fn ask(address: &Address, most: Duration) -> Result<Announcement, ResolveError> 
     match door::recognise(&said) {
         Look::Is(Door::AutoServer) => Announcement::decode(&said).map_err(ResolveError::Foreign),
         _ => Err(ResolveError::WrongDoor(wrong_door(&said, address.name()))),
+    }
+}
+
+/// Asks a listener on TCP what it is, for a client that cannot talk to stock Thrift.
+fn listener_of(address: &Address, most: Duration) -> String {
+    match ask(address, most) {
+        Ok(_) => format!("this is a server of Dunlin; use auto:{}", address.name()),
+        Err(ResolveError::Asking(error)) => format!("nothing answers there: {error}"),
+        Err(error) => error.to_string(),
     }
 }
 

@@ -16,11 +16,11 @@ const PROVIDER: &str = "tcp";
 
 /// Servers of one service on several fabrics.
 #[derive(Debug)]
-pub struct SeveralServers {
+pub struct SeveralServers<S = Server> {
     // Dropped first, so that no client learns of servers that are gone.
     teller: Teller,
     address: Address,
-    servers: Vec<Server>,
+    servers: Vec<S>,
     passed_over: Vec<PassedOver>,
 }
 
@@ -86,21 +86,33 @@ impl Place {
     }
 }
 
-impl SeveralServers {
+/// A server on one fabric.
+pub trait OnFabric {
+    /// Returns the address to which clients connect.
+    fn bound(&self) -> &Address;
+}
+
+impl OnFabric for Server {
+    fn bound(&self) -> &Address {
+        self.address()
+    }
+}
+
+impl<S: OnFabric> SeveralServers<S> {
     /// Starts a server on each fabric with `start`, whose error is the reason why there is no server, and
     /// announces them. Unusable fabrics are skipped. Fails if no fabric is usable and stock Thrift is not
     /// served either. `tcp` is its port, or the reason why it is not served.
     pub(crate) fn start<T>(
         place: Place,
         tcp: Result<u16, String>,
-        mut start: impl FnMut(&Address) -> Result<(Server, T), String>,
+        mut start: impl FnMut(&Address) -> Result<(S, T), String>,
     ) -> Result<(Self, Vec<T>), ServeError> {
         let (mut servers, mut others, mut passed_over) = (Vec::new(), Vec::new(), Vec::new());
         let mut announcement = Announcement { host: this_host(), offers: Vec::new() };
         for wanted in place.fabrics()? {
             let scheme = wanted.scheme();
             let place = start(&wanted).map(|(server, other)| {
-                let place = server.address().clone();
+                let place = server.bound().clone();
                 servers.push(server);
                 others.push(other);
                 place
@@ -125,20 +137,22 @@ impl SeveralServers {
             return Err(ListenError::Unavailable(Unavailable { address: place.wanted, source }).into());
         }
         let teller = Teller::start(place.listener, announcement.encode())?;
-        let mut places: Vec<String> = servers.iter().map(|server| server.address().to_string()).collect();
+        let mut places: Vec<String> = servers.iter().map(|server| server.bound().to_string()).collect();
         places.extend(tcp.ok().map(|port| format!("tcp:{}:{port}", place.host)));
         let told: String = passed_over.iter().map(|passed| format!("; {passed}")).collect();
         tracing::info!(target: "dunlin::transport", address = %place.actual, "serving on {}{told}", places.join(" and "));
         Ok((SeveralServers { teller, address: place.actual, servers, passed_over }, others))
     }
+}
 
+impl<S> SeveralServers<S> {
     /// Returns the `auto:` address that clients resolve.
     pub fn address(&self) -> &Address {
         &self.address
     }
 
     /// Returns the server on each fabric.
-    pub fn servers(&self) -> &[Server] {
+    pub fn servers(&self) -> &[S] {
         &self.servers
     }
 
@@ -148,7 +162,7 @@ impl SeveralServers {
     }
 
     /// Stops announcing the servers and returns them.
-    pub(crate) fn into_servers(self) -> Vec<Server> {
+    pub(crate) fn into_servers(self) -> Vec<S> {
         drop(self.teller);
         self.servers
     }

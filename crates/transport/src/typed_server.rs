@@ -3,7 +3,7 @@
 
 use crate::fabrics::{ChosenFabric, Fabrics};
 use crate::server::{Server, shm_of, through_node};
-use crate::several::{Place, SeveralServers, reason};
+use crate::several::{OnFabric, Place, SeveralServers, reason};
 use crate::signals::wait_for_signal;
 use dunlin_fabric::WithSources;
 use dunlin_fabric::{Address, IntoAddress, ListenError, Scheme, Topology};
@@ -187,17 +187,34 @@ pub enum TypedAsyncServer {
     /// On libfabric.
     #[cfg(feature = "ofi")]
     Ofi(AsyncServer<OfiFabric>),
+    /// On several fabrics, at an `auto:` address.
+    Several(Box<SeveralServers<TypedAsyncServer>>),
+}
+
+impl OnFabric for TypedAsyncServer {
+    fn bound(&self) -> &Address {
+        self.address()
+    }
 }
 
 impl TypedAsyncServer {
     /// Returns the address to which clients connect.
     pub fn address(&self) -> &Address {
-        each!(Self, self, server => server.address())
+        each_or!(Self, self, server => server.address(), Self::Several(servers) => servers.address())
     }
 
     /// Returns the number of calls in progress.
     pub fn in_progress(&self) -> usize {
-        each!(Self, self, server => server.in_progress())
+        each_or!(Self, self, server => server.in_progress(), Self::Several(servers) => {
+            servers.servers().iter().map(TypedAsyncServer::in_progress).sum()
+        })
+    }
+
+    /// Returns the engine's settings: those of the first server, on several fabrics.
+    fn config(&self) -> Option<&ServerConfig> {
+        each_or!(Self, self, server => server.config(), Self::Several(servers) => {
+            servers.servers().first()?.config()
+        })
     }
 
     /// Serves until the process gets SIGINT (Ctrl-C) or SIGTERM, and then stops the server gracefully within
@@ -205,15 +222,20 @@ impl TypedAsyncServer {
     /// meanwhile.
     pub fn run_until_signal(self) -> std::io::Result<()> {
         wait_for_signal()?;
-        let config = each!(Self, &self, server => server.config());
-        let timeout = config.map_or(Duration::ZERO, |config| config.shutdown_timeout);
+        let timeout = self.config().map_or(Duration::ZERO, |config| config.shutdown_timeout);
         self.shutdown(timeout);
         Ok(())
     }
 
     /// Stops the server gracefully, as [`AsyncServer::shutdown`]. Blocks.
     pub fn shutdown(self, timeout: Duration) {
-        each!(Self, self, server => server.shutdown(timeout));
+        each_or!(Self, self, server => server.shutdown(timeout), Self::Several(servers) => {
+            std::thread::scope(|scope| {
+                for server in servers.into_servers() {
+                    scope.spawn(move || server.shutdown(timeout));
+                }
+            });
+        });
     }
 }
 
@@ -225,14 +247,50 @@ pub(crate) fn serve_async_on<P: AsyncProcessor>(
     options: ServerOptions,
     tasks: Tasks,
 ) -> Result<TypedAsyncServer, ServeError> {
-    if matches!(address.scheme(), Scheme::Auto | Scheme::Tcp) {
-        let why = "they do not answer stock Thrift: name a fabric, shm:NAME or rdma:HOST:PORT";
-        return Err(ServeError::Asynchronous { why });
+    match address.scheme() {
+        Scheme::Tcp => {
+            let why =
+                "they do not answer stock Thrift: use auto:HOST:PORT or a fabric, shm:NAME or rdma:HOST:PORT";
+            return Err(ServeError::Asynchronous { why });
+        }
+        Scheme::Node => {
+            let why = "this version makes servers of blocking handlers known to a node: name a fabric, shm:NAME or rdma:HOST:PORT";
+            return Err(ServeError::Asynchronous { why });
+        }
+        Scheme::Auto => {}
+        _ => return serve_async_one(fabrics, address, processor, options, tasks),
     }
-    if address.scheme() == Scheme::Node {
-        let why = "this version makes servers of blocking handlers known to a node: name a fabric, shm:NAME or rdma:HOST:PORT";
-        return Err(ServeError::Asynchronous { why });
+    let (place, processor) = (Place::bind(address)?, Arc::new(processor));
+    let tcp = Err("asynchronous handlers do not answer stock Thrift".to_owned());
+    // The options are refused alike on every fabric, and are then the error.
+    let mut refused = None;
+    let started = SeveralServers::start(place, tcp, |address| {
+        let (processor, options) = (Arc::clone(&processor), options.clone());
+        let started = serve_async_one(fabrics, address, processor, options, tasks.clone());
+        started.map(|server| (server, ())).map_err(|error| match &error {
+            ServeError::Engine(error) => reason(error),
+            error => {
+                if let ServeError::Asynchronous { why } = error {
+                    refused = Some(*why);
+                }
+                WithSources(error).to_string()
+            }
+        })
+    });
+    match refused {
+        Some(why) => Err(ServeError::Asynchronous { why }),
+        None => Ok(TypedAsyncServer::Several(Box::new(started?.0))),
     }
+}
+
+/// Starts a server of asynchronous handlers on the fabric of an address.
+fn serve_async_one<P: AsyncProcessor>(
+    fabrics: &Fabrics,
+    address: &Address,
+    processor: P,
+    options: ServerOptions,
+    tasks: Tasks,
+) -> Result<TypedAsyncServer, ServeError> {
     let chosen =
         fabrics.choose(address).map_err(|error| dunlin_rpc::ServeError::from(ListenError::from(error)))?;
     Ok(match chosen {

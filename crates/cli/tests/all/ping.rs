@@ -81,6 +81,39 @@ fn a_server_of_another_service_is_named() {
     dunlin(["ping", &store.address, "-n", "3"]).well();
 }
 
+/// The ports of a typed service are asked for its name, and for the address to use.
+#[test]
+fn a_typed_service_is_named_at_its_thrift_port() {
+    use dunlin::thrift::{Context, Failure, Never, ServerOptions, serve_with};
+    use dunlin_generated::sharing::{Counted, CountedProcessor};
+    struct Handler;
+    impl Counted for Handler {
+        fn next(&self, _: &Context, number: i32) -> Result<i32, Failure<Never>> {
+            Ok(number + 1)
+        }
+        fn busy_next(&self, _: &Context, number: i32) -> Result<i32, Failure<Never>> {
+            Ok(number + 1)
+        }
+    }
+    let serve = |address: &str| {
+        let (fabrics, processor) = (dunlin::Fabrics::global(), CountedProcessor(Handler));
+        serve_with(fabrics, address, processor, ServerOptions::default()).expect("serves")
+    };
+    let (tcp, auto) = (serve("tcp:127.0.0.1:0"), serve("auto:127.0.0.1:0"));
+    let thrift = format!("tcp:{}", auto.tcp_address().expect("stock Thrift"));
+    for address in [tcp.address().to_string(), thrift] {
+        let told = format!("use {address} with a typed client; it serves 'Counted'");
+        dunlin(["ping", &address]).failed(1, &[&told]);
+        dunlin(["kv", "get", &address, "key"]).failed(1, &[&told]);
+    }
+    // The port of the announcement, and a port on which nobody listens.
+    let port = format!("tcp:{}", auto.address().name());
+    dunlin(["ping", &port]).failed(1, &[&format!("use {}", auto.address())]);
+    let gone = tcp.address().to_string();
+    drop(tcp);
+    dunlin(["ping", &gone]).failed(1, &["nothing answers there"]);
+}
+
 #[test]
 fn nobody_there_is_said_to_be_so() {
     dunlin(["ping", "shm:nobody-there"]).failed(1, &["nobody listens", "kv serve"]);

@@ -2,6 +2,7 @@
 
 mod code;
 mod commands;
+mod face;
 mod limits;
 mod links;
 mod reference;

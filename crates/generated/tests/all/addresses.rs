@@ -249,7 +249,8 @@ fn tcp_by_name() {
     assert_eq!(said.to_string(), format!("tcp ({address}): named by the address"));
     // TCP is not a fabric.
     let error = whole(&Client::connect_with(&fabrics, &address, ClientConfig::default()).unwrap_err());
-    assert!(error.contains("TCP is no fabric"), "{error}");
+    let serves = format!("use {address} with a typed client; it serves 'Asked'");
+    assert!(error.contains("TCP is no fabric") && error.contains(&serves), "{error}");
     server.shutdown(Duration::from_secs(1));
 }
 

@@ -11,4 +11,5 @@ mod numa;
 mod plans;
 mod sharing;
 mod tasks;
+mod timeouts;
 mod values;

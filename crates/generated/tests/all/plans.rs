@@ -5,12 +5,15 @@ use dunlin::errors::WithSources;
 use dunlin::fabric::{ChosenFabric, Scheme};
 use dunlin::hints::{FunctionHints, Hints, PerfGoal};
 use dunlin::plan::{CompletionMode, RunsIn};
+use dunlin::raw::AsyncHub;
 use dunlin::server::TypedServer;
 use dunlin::thrift::{
     CallError, ClientOptions, ConnectError, Context, Failure, FastStr, Never, PlanOfError, PlanOnServer,
     ServeError, ServerOptions, describe, serve_with,
 };
+use dunlin::tune::{FetchTable, Tuning};
 use dunlin::{Address, CallError as EngineError, Cause, ClientConfig, Fabrics};
+use dunlin_fabric_sim::Sim;
 use dunlin_generated::asked::*;
 use std::io::Write;
 use std::net::TcpListener;
@@ -113,6 +116,39 @@ fn every_client_says_how_a_function_runs() {
     assert!(client.say("").unwrap().starts_with("pool-"), "{}", client.say("").unwrap());
     assert!(wait(futures.say("")).unwrap().starts_with("pool-"));
     server.shutdown(Duration::from_secs(1));
+}
+
+/// Rates of a NIC that lets results be fetched, which shared memory does not.
+#[test]
+fn tuning_names_the_functions_that_were_called() {
+    Sim::run(1, |fabric| {
+        let address = Address::new(Scheme::Sim, "tuning").unwrap();
+        let _server =
+            serve_with(&fabric, &address, AskedProcessor(Handler), ServerOptions::default()).unwrap();
+        let rf_rpc = |name| FunctionHints::new(name).both(Hints::NONE.protocol("RF-RPC"));
+        let mut options =
+            ClientOptions { hints: vec![rf_rpc("say"), rf_rpc("by_tcp")], ..Default::default() };
+        options.engine.fetch_table = Some(Arc::new(FetchTable::rf_rpc()));
+        let mut client = AskedClient::connect_with(&fabric, &address, options.clone()).unwrap();
+        let hub = AsyncHub::new(&fabric).unwrap();
+        let futures = AskedAsyncClient::connect_with(&hub, &address, options).unwrap();
+        let names = |tuning: Vec<Tuning>| -> Vec<Vec<String>> {
+            let functions = tuning.into_iter().flat_map(|tuning| tuning.functions);
+            functions.map(|function| function.names).collect()
+        };
+        for calls in [0, 100] {
+            for _ in 0..calls {
+                client.by_tcp().unwrap();
+                wait(futures.by_tcp()).unwrap();
+            }
+            let expected = if calls == 0 { vec![] } else { vec![vec!["by_tcp".to_owned()]] };
+            assert_eq!(names(client.inner().tuning()), expected);
+            assert_eq!(names(futures.inner().tuning()), expected);
+        }
+        (0..100).for_each(|_| drop(client.say("too").unwrap()));
+        assert_eq!(names(client.inner().tuning()), [["say"], ["by_tcp"]]);
+    })
+    .unwrap();
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! Asynchronous handlers on an executor of this test: results, exceptions, panics, the limit of calls in
 //! progress, and the end of the server.
 
-use dunlin::fabric::ShmFabric;
+use dunlin::errors::WithSources;
+use dunlin::fabric::{FabricsConfig, Scheme, ShmFabric};
 use dunlin::plan::RunsIn;
 use dunlin::raw::AsyncHub;
 use dunlin::thrift::{
@@ -16,7 +17,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::task::{Poll, Wake, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A task of the executor, which puts itself back into the queue when it is woken.
 struct Spawned(Mutex<Option<CallTask>>, Sender<Arc<Spawned>>);
@@ -56,6 +57,7 @@ struct Inner {
     gate: Mutex<(bool, Vec<Waker>)>,
     waiting: AtomicUsize,
     notes: AtomicUsize,
+    said: AtomicUsize,
     cancelled: AtomicUsize,
 }
 
@@ -83,6 +85,7 @@ impl Drop for Cancelled<'_> {
 
 impl AskedAsync for Handler {
     async fn say(&self, _: &Context, text: &str) -> Result<FastStr, Failure<AskedSayException>> {
+        self.0.said.fetch_add(1, Ordering::SeqCst);
         match text {
             "" => return Err(Silent { why: "nothing was said".into() }.into()),
             "panic" => panic!("as asked"),
@@ -199,6 +202,34 @@ fn calls_beyond_the_limit_are_refused_and_the_others_wait_without_a_thread() {
     assert_eq!(handler.0.cancelled.load(Ordering::SeqCst), 0);
 }
 
+/// The executor keeps each task until the test polls it.
+#[test]
+fn a_call_whose_time_runs_out_in_the_executor_is_not_executed() {
+    let held = Arc::new(Mutex::new(Vec::<CallTask>::new()));
+    let queue = Arc::clone(&held);
+    let (handler, server, fabric) = served("held", Tasks::new(move |task| queue.lock().unwrap().push(task)));
+    let hub = AsyncHub::new(&fabric).unwrap();
+    let client = AskedAsyncClient::connect_with(&hub, server.address(), ClientOptions::default()).unwrap();
+    let short = client.within(Duration::from_millis(5)).say("short");
+    let long = client.within(Duration::from_secs(60)).say("long");
+    until(|| held.lock().unwrap().len() == 2);
+    // Both calls are with the server, which has therefore computed their deadlines.
+    let spawned = Instant::now();
+    let error = wait(short).unwrap_err();
+    assert!(error.is_deadline(), "{error}");
+    until(|| spawned.elapsed() > Duration::from_millis(5));
+    for task in std::mem::take(&mut *held.lock().unwrap()) {
+        wait(task);
+    }
+    assert_eq!(
+        wait(long).unwrap(),
+        "long",
+        "a call with enough time runs, however late the executor begins it"
+    );
+    assert_eq!(handler.0.said.load(Ordering::SeqCst), 1);
+    server.shutdown(Duration::from_secs(1));
+}
+
 #[test]
 fn calls_in_progress_end_with_the_server() {
     let (handler, server, fabric) = served("end", executor());
@@ -223,15 +254,52 @@ fn what_asynchronous_handlers_cannot_do_is_refused() {
         assert!(matches!(error, ServeError::Asynchronous { .. }), "{error}");
     };
     let options = ServerOptions::default;
-    refused("auto:127.0.0.1:0".parse().unwrap(), options(), executor());
     refused("tcp:127.0.0.1:0".parse().unwrap(), options(), executor());
-    let tcp = Some("127.0.0.1:0".into());
-    refused(address("tcp"), ServerOptions { tcp, ..options() }, executor());
-    refused(address("pool"), ServerOptions { pool: vec!["say".into()], ..options() }, executor());
-    refused(address("none"), options(), executor().at_most(0));
+    refused("node:tasks".parse().unwrap(), options(), executor());
+    for address in [address("options"), "auto:127.0.0.1:0".parse().unwrap()] {
+        let tcp = Some("127.0.0.1:0".into());
+        refused(address.clone(), ServerOptions { tcp, ..options() }, executor());
+        refused(address.clone(), ServerOptions { pool: vec!["say".into()], ..options() }, executor());
+        refused(address, options(), executor().at_most(0));
+    }
     let processor = AskedAsyncProcessor(Handler::default());
     let server = serve_async_with(&fabrics, address("fabrics"), processor, options(), executor()).unwrap();
     let mut client = AskedClient::connect_with(&fabrics, server.address(), ClientOptions::default()).unwrap();
     assert_eq!(client.say("hello").unwrap(), "hello");
     server.shutdown(Duration::from_secs(1));
+}
+
+/// At an `auto:` address each fabric has the handlers. Stock Thrift is announced as absent, with the reason.
+#[test]
+fn asynchronous_handlers_serve_the_fabrics_of_an_auto_address() {
+    let auto: Address = "auto:127.0.0.1:0".parse().unwrap();
+    let (fabrics, handler) = (Fabrics::default(), Handler::default());
+    let serve = |fabrics: &Fabrics| {
+        let processor = AskedAsyncProcessor(handler.clone());
+        serve_async_with(fabrics, &auto, processor, ServerOptions::default(), executor())
+    };
+    let server = serve(&fabrics).unwrap();
+    assert_eq!((server.address().scheme(), server.in_progress()), (Scheme::Auto, 0));
+    let connect =
+        |fabrics: &Fabrics| AskedClient::connect_with(fabrics, server.address(), ClientOptions::default());
+    let mut client = connect(&fabrics).unwrap();
+    assert_eq!((client.transport().name, client.say("hello").unwrap()), ("shm", "hello".into()));
+    assert_eq!(client.plan_of("say").unwrap().runs, RunsIn::Tasks { most: 1024 });
+    // The hint of `remote` asks for stock Thrift.
+    assert!(matches!(client.remote(), Err(AskedError::Call(CallError::NoTcp { .. }))));
+    let caller = std::thread::spawn(move || client.say("wait"));
+    until(|| handler.0.waiting.load(Ordering::SeqCst) == 1);
+    assert_eq!(server.in_progress(), 1);
+
+    let mut config = FabricsConfig { disabled: vec![Scheme::Shm], ..FabricsConfig::default() };
+    config.rdma.device.device = Some("none-such".into());
+    let without = Fabrics::new(config);
+    let error = WithSources(&connect(&without).unwrap_err()).to_string();
+    assert!(error.contains("asynchronous handlers do not answer stock Thrift"), "{error}");
+    let error = WithSources(&serve(&without).unwrap_err()).to_string();
+    assert!(error.contains("asynchronous handlers do not answer stock Thrift"), "{error}");
+
+    handler.0.open();
+    server.shutdown(Duration::from_secs(1));
+    assert_eq!(caller.join().unwrap().unwrap(), "wait", "the server answers what it has received");
 }

@@ -80,8 +80,8 @@ pub struct ClientConfig {
     /// get no name.
     pub program: String,
     /// The identity that the client gives to servers, for the same use. All connections of a client have the same
-    /// one, also those of its clones and of [`another`](crate::Client::another). If `None`, connecting draws one
-    /// at random.
+    /// one, also those of its clones and of [`another`](crate::Client::another). If `None`, the default, connecting
+    /// draws one at random.
     pub identity: Option<u64>,
     /// The token that authorizes the client at the server. Default: empty.
     pub token: Vec<u8>,

@@ -131,6 +131,10 @@ impl WorkerClock {
     #[inline(never)]
     pub(crate) fn read(&mut self, host: &impl Host) {
         let now = host.now();
+        if now < self.last {
+            // The clock has jumped back: readings from before would make deadlines too late.
+            self.rounds = self.rounds.map(|round| round.min(now));
+        }
         let took = u32::try_from(now.saturating_sub(self.last)).unwrap_or(u32::MAX);
         if self.ran > 1 && took > 4 * READ_AFTER {
             // One of them took long, or several did: each is measured again.
@@ -298,6 +302,41 @@ mod tests {
         host.pass(CLOSE);
         clock.ran(1);
         assert!(clock.is_past(&host, deadline));
+    }
+
+    /// The clock jumps by an hour in either direction, at each place in the rounds of polls. From the next reading on
+    /// calls behind a long handler are refused, and short handlers are soon timed in groups again.
+    #[test]
+    fn a_clock_that_jumps_makes_no_call_late_and_is_soon_read_as_rarely_as_before() {
+        const HOUR: Nanos = 3_600_000_000_000;
+        let (host, mut clock) = (Set::default(), WorkerClock::new(2));
+        host.pass(10 * HOUR);
+        let short = |clock: &mut WorkerClock, calls| {
+            for _ in 0..calls {
+                clock.begin_round();
+                assert!(!clock.is_past(&host, NEVER - 1));
+                host.pass(100);
+                clock.ran(1);
+                clock.catch_up(&host);
+            }
+        };
+        for (jump, rounds) in [-1, 1].into_iter().flat_map(|jump| (0..2 * ROUNDS).map(move |at| (jump, at))) {
+            short(&mut clock, 200);
+            host.0.0.fetch_add(HOUR.wrapping_mul(jump as u64), Relaxed);
+            clock.ran(1);
+            clock.read(&host);
+            short(&mut clock, rounds);
+            for needs_receive in [false, true] {
+                let deadline = clock.before(needs_receive).saturating_add(5_000_000);
+                host.pass(50_000_000);
+                clock.time_passed();
+                assert!(clock.is_past(&host, deadline), "{jump} h, {rounds} rounds later");
+            }
+            short(&mut clock, 400);
+            let before = host.readings();
+            short(&mut clock, 1600);
+            assert_eq!(host.readings() - before, 100, "{jump} h");
+        }
     }
 
     #[test]

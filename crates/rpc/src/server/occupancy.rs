@@ -72,6 +72,44 @@ impl Crowd {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Arc;
+    use tracing::span::{Attributes, Id, Record};
+    use tracing::{Event, Metadata};
+
+    /// Counts the lines of the log.
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<u32>>);
+
+    impl tracing::Subscriber for Lines {
+        fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+            metadata.target() == "dunlin::server"
+        }
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+        fn record(&self, _: &Id, _: &Record<'_>) {}
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+        fn event(&self, _: &Event<'_>) {
+            *self.0.lock().unwrap() += 1;
+        }
+        fn enter(&self, _: &Id) {}
+        fn exit(&self, _: &Id) {}
+    }
+
+    #[test]
+    fn a_server_that_is_crowded_again_is_logged_once() {
+        let (lines, crowd) = (Lines::default(), Crowd::default());
+        let occupancy = |clients| Occupancy { workers: 1, clients, cores: 2 };
+        tracing::subscriber::with_default(lines.clone(), || {
+            for clients in [5, 6] {
+                assert!(crowd.set(occupancy(clients)), "its workers have to wait in another way");
+                crowd.log();
+                crowd.log();
+                assert!(crowd.set(occupancy(1)));
+            }
+        });
+        assert_eq!(*lines.0.lock().unwrap(), 1);
+    }
 
     #[test]
     fn threads_fit_if_there_is_a_core_for_each() {

@@ -1,8 +1,9 @@
 //! Deadlines in virtual time: no call begins after its time has passed, wherever it waited, and no call that
 //! is said not to be executed is executed.
 
+use super::reconnecting::block_on;
 use dunlin_fabric::{Address, Fabric, Host, Nanos, Scheme};
-use dunlin_fabric_sim::{Random, Sim};
+use dunlin_fabric_sim::{Random, Settings, Sim};
 use dunlin_rpc::messages::{MessageClient, MessageServer, ReceiveError};
 use dunlin_rpc::*;
 use std::collections::BTreeMap;
@@ -500,4 +501,71 @@ fn a_client_with_weeks_of_time_holds_no_more_than_the_queue() {
         let begun: Vec<u64> = (0..11).filter(|number| began(book, *number)).collect();
         assert_eq!(begun, [0, 1, 2, 3, 4, 10]);
     });
+}
+
+/// The number of calls for which readings of the clock are counted.
+const COUNTED: u64 = 512;
+/// The time of a reading, in nanoseconds: far more than anything else costs.
+const READING: Nanos = 100 * MICROSECOND;
+
+/// Returns the time of `COUNTED` calls whose own time is `time`, by a client with this timeout.
+fn time_of_calls(timeout: Duration, time: Option<Duration>, asynchronous: bool) -> Nanos {
+    let took = Arc::new(Mutex::new(0));
+    let result = Arc::clone(&took);
+    let mut settings = Settings { limit: Nanos::MAX, run_ahead: 1_000 * MILLISECOND, ..Settings::default() };
+    settings.prices.clock_read = READING * 1000;
+    let run = Sim::run_with(settings, 1, move |fabric| {
+        let address = Address::new(Scheme::Sim, "readings").unwrap();
+        let echo = |request: &Request<'_>, reply: &mut Reply<'_>| Ok(reply.write(request.payload)?);
+        let server = ServerBuilder::new(&fabric).function(WORK, FunctionMode::Worker);
+        let _server = server.serve(&address, move |_| Box::new(echo)).unwrap();
+        let plan = Protocol::by_name("Server-reply").unwrap().plan(CompletionMode::Busy);
+        let config = ClientConfig { timeout, ..ClientConfig::with_plan(plan) };
+        let began = match asynchronous {
+            false => {
+                let mut client = Client::connect(&fabric, &address, config).unwrap();
+                let mut call = || match time {
+                    Some(time) => client.within(time).call(WORK, &[7; 32]).map(drop),
+                    None => client.call(WORK, &[7; 32]).map(drop),
+                };
+                (0..100).for_each(|_| call().unwrap());
+                let began = fabric.host().glance();
+                (0..COUNTED).for_each(|_| call().unwrap());
+                began
+            }
+            true => {
+                let hub = AsyncHub::new(&fabric).unwrap();
+                let client = AsyncClient::connect(&hub, &address, config).unwrap();
+                let call = || match time {
+                    Some(time) => block_on(&fabric, client.within(time).call(WORK, &[7; 32])).map(drop),
+                    None => block_on(&fabric, client.call(WORK, &[7; 32])).map(drop),
+                };
+                (0..100).for_each(|_| call().unwrap());
+                let began = fabric.host().glance();
+                (0..COUNTED).for_each(|_| call().unwrap());
+                began
+            }
+        };
+        *result.lock().unwrap() = fabric.host().glance() - began;
+    });
+    run.unwrap();
+    *took.lock().unwrap()
+}
+
+#[test]
+fn a_call_with_a_time_of_its_own_reads_the_clock_no_more_often() {
+    let hour = Duration::from_secs(3600);
+    for asynchronous in [false, true] {
+        let none = time_of_calls(Duration::MAX, None, asynchronous);
+        assert!(none >= COUNTED * READING, "the time of {none} ns counts readings");
+        let setting = time_of_calls(hour, None, asynchronous);
+        let own = time_of_calls(Duration::MAX, Some(hour), asynchronous);
+        for time in [setting, own] {
+            assert!(time < none + COUNTED * READING / 8, "{time} ns with a time, {none} ns without");
+        }
+        assert!(
+            own < setting + 8 * READING,
+            "{own} ns with a time of their own, {setting} ns by the settings"
+        );
+    }
 }

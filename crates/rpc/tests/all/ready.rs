@@ -2,7 +2,7 @@
 
 use super::reconnecting::{ECHO, Executed, FailStep, Failing, MILLISECOND, address, block_on, serve};
 use dunlin_fabric::interpose::Interposed;
-use dunlin_fabric::{Fabric, Host, Nanos};
+use dunlin_fabric::{Fabric, Host, Listener, Nanos};
 use dunlin_fabric_sim::{Settings, Sim};
 use dunlin_rpc::*;
 use std::future::Future;
@@ -164,6 +164,39 @@ fn a_server_that_never_answers_ends_the_wait_and_the_call() {
             let over = (scene.now() - began) as i64 - took as i64;
             assert!((0..2 * MILLISECOND as i64).contains(&over), "{over} ns after {took}");
         }
+    });
+}
+
+/// A listener that accepts connections and never answers costs a call no more than its time.
+#[test]
+fn a_listener_that_never_answers_ends_the_wait_and_the_call() {
+    each(|scene, config| {
+        let (sim, accepted) = (scene.sim.clone(), Arc::new(Mutex::new(0)));
+        let (listener, count) = (sim.listen(&address()).unwrap(), Arc::clone(&accepted));
+        let body = move || {
+            let mut links = Vec::new();
+            while let Ok(link) = listener.accept(sim.host().now() + 10_000 * MILLISECOND) {
+                *count.lock().unwrap() += 1;
+                links.push(link);
+            }
+        };
+        let silent = scene.sim.host().spawn("silent", Box::new(body)).unwrap();
+        let lazy = ClientConfig { lazy: true, wait_for_ready: 100 * SECOND, ..config };
+        for time in [50, 500, 3000] {
+            let timeout = Duration::from_millis(time);
+            let mut client = scene.connect(ClientConfig { timeout, ..lazy.clone() }).unwrap();
+            let began = scene.now();
+            assert_eq!(client.call(&scene.sim), Err(CallError::NotExecuted(Cause::DeadlineExceeded)));
+            let took = scene.now() - began;
+            assert!((time..time + 1000).contains(&(took / MILLISECOND)), "{took} ns with {time} ms");
+            let began = scene.now();
+            let waited = client.wait_ready(&scene.sim, timeout);
+            assert!(matches!(waited, Err(CallError::NotExecuted(_))), "{waited:?}");
+            let took = scene.now() - began;
+            assert!(took / MILLISECOND < time + 1000, "{took} ns with {time} ms");
+        }
+        silent.join();
+        assert!(*accepted.lock().unwrap() >= 3, "the listener accepts");
     });
 }
 
