@@ -7,6 +7,7 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
 use crate::client::CallId;
+use crate::client::batching::{BatchCalls, Batching};
 use crate::client::config::ClientConfig;
 use crate::path::call_id::CallEnds;
 use crate::path::tx::OwnPayload;
@@ -135,9 +136,13 @@ fn take_results(clients: &mut [Client<Counted>], calls: Vec<Vec<CallId>>) {
 
 /// Returns the counts of a round of each submission, which each thread makes `times` times.
 fn rounds(plan: Plan, rounds: &'static [Submit], times: usize) -> Vec<CountSnapshot> {
+    rounds_of(settings(plan), rounds, times)
+}
+
+fn rounds_of(config: ClientConfig, rounds: &'static [Submit], times: usize) -> Vec<CountSnapshot> {
     let counts = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
     let results = std::sync::Arc::clone(&counts);
-    with_threads(settings(plan), move |[fabric, _], first, clients, region| {
+    with_threads(config, move |[fabric, _], first, clients, region| {
         for submit in rounds {
             // Whatever is done once for a connection is done before.
             first.call_on(0, ECHO, b"before").unwrap();
@@ -215,6 +220,47 @@ fn more_operations_than_a_list_has_places_ring_for_each_list() {
     let plan = Plan { sharing: Sharing::Combined, ..plan };
     let found: Vec<_> = rounds(plan, &[write, read], 20).into_iter().map(posts).collect();
     assert_eq!(found, [[64, 0, 0, 0, 3], [0, 0, 0, 64, 3]]);
+}
+
+/// The threads whose answers have come do not wait for all that call: a leader sends 64 entries, takes answers, and
+/// sends the next 64. The others wait for the next leader.
+#[test]
+fn a_round_has_a_bounded_number_of_entries() {
+    let plan = Protocol::by_name("Server-reply").unwrap().plan(CompletionMode::Busy);
+    let plan = Plan { sharing: Sharing::Combined, ..plan };
+    let config = ClientConfig { window: 256, ..settings(plan) };
+    let found: Vec<_> = rounds_of(config, &[write], 40).into_iter().map(posts).collect();
+    assert_eq!(found, [[128, 0, 0, 0, 6]]);
+}
+
+/// Without batching nothing waits: a call beside one that is under way leaves at once. With it a leader posts what
+/// RF-RPC's section 4 says: N calls make a message, and fewer wait while others are under way.
+#[test]
+fn batching_decides_when_a_leader_posts() {
+    let plan = Protocol::by_name("Server-reply").unwrap().plan(CompletionMode::Busy);
+    let without = settings(Plan { sharing: Sharing::Combined, ..plan });
+    let with = |calls| {
+        let timeout = Duration::from_secs(3600);
+        let batching = Batching { calls: BatchCalls::Fixed(calls), timeout, ..Batching::default() };
+        ClientConfig { batching: Some(batching), ..without.clone() }
+    };
+    for (config, together, beside) in
+        [(without.clone(), 1, 1), (with(3), 2, 0), (with(6), 1, 0), (with(1), 6, 1)]
+    {
+        let found: Vec<_> = rounds_of(config.clone(), &[call], 1).into_iter().map(posts).collect();
+        assert_eq!(found, [[together, 0, 0, 0, together]], "{:?}", config.batching);
+        with_threads(config, move |[fabric, _], first, others, region| {
+            let under_way = first.submit_on(0, ECHO, b"under way").unwrap();
+            // With batching the call leaves by itself, since nothing else is under way.
+            first.progress();
+            let before = fabric.counts();
+            let call = call(&mut others[0], region, 0);
+            let found = posts(fabric.counts() - before);
+            assert_eq!(found, [beside, 0, 0, 0, beside], "{:?}", first.config().batching);
+            assert_eq!(&*first.wait(under_way).unwrap(), b"under way");
+            take_results(&mut others[..1], vec![vec![call]]);
+        });
+    }
 }
 
 /// Larger requests are messages of their own from memory of their threads; the small ones of all are one message. One
