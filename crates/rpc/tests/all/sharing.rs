@@ -5,6 +5,7 @@
 use crate::common::*;
 use dunlin_fabric::{Address, Fabric, Host, Nanos, Scheme};
 use dunlin_fabric_sim::{Prices, Settings, Sim};
+use dunlin_rpc::messages::{MessageClient, MessageServer};
 use dunlin_rpc::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -467,5 +468,65 @@ fn busy_threads_lead_by_turns() {
         println!("{seed}: {calls:?}");
         let (least, most) = (calls.iter().min().unwrap(), calls.iter().max().unwrap());
         assert!(*least > 100 && *most <= 2 * least, "{calls:?}");
+    }
+}
+
+/// Threads of one connection exchange messages: each gets the answers to its own, in the order in which it sent them.
+#[test]
+fn threads_exchange_messages() {
+    const MESSAGES: u64 = 60;
+    for (sharing, seed) in SHARED.into_iter().flat_map(|sharing| (0..3).map(move |seed| (sharing, seed))) {
+        for name in ["Server-reply", "Direct-WriteIMM", "RF-RPC"] {
+            let plan = Protocol::by_name(name).unwrap().plan(CompletionMode::Busy);
+            let settings = Settings { preemption: 20, ..Settings::default() };
+            Sim::run_with(settings, seed, move |fabric| {
+                let (address, host) = (Address::new(Scheme::Sim, "messages").unwrap(), fabric.host().clone());
+                let config = ServerConfig::default();
+                let (server, mut threads) = MessageServer::listen(&fabric, &address, config).unwrap();
+                let mut thread = threads.remove(0);
+                let serve = move || {
+                    while !thread.is_ended() {
+                        let Some(client) = thread.next_client(Nanos::MAX) else { continue };
+                        let mut buffer = thread.malloc_buf(client, 16_000).unwrap();
+                        while let Some(size) = thread.server_recv(client, &mut buffer).unwrap() {
+                            buffer[0] ^= 0xff;
+                            thread.server_send(client, &mut buffer, size).unwrap();
+                        }
+                    }
+                };
+                let serving = host.spawn("server", Box::new(serve)).unwrap();
+                let first = MessageClient::connect(&fabric, &address, shared(plan, sharing)).unwrap();
+                let tasks: Vec<_> = (0..4u64)
+                    .map(|thread| {
+                        let mut client = first.another().unwrap();
+                        let body = move || {
+                            let mut buffer = client.malloc_buf(0, 16_000).unwrap();
+                            let mut open = std::collections::VecDeque::new();
+                            for message in 0..MESSAGES + 3 {
+                                if message < MESSAGES {
+                                    let sent = [vec![message as u8], payload(thread, message)].concat();
+                                    buffer[..sent.len()].copy_from_slice(&sent);
+                                    client.client_send(0, &mut buffer, sent.len()).unwrap();
+                                    open.push_back(sent);
+                                }
+                                if message >= 3 {
+                                    let mut expected = open.pop_front().unwrap();
+                                    expected[0] ^= 0xff;
+                                    let size = client.client_recv(0, &mut buffer).unwrap();
+                                    assert_eq!(buffer[..size], *expected);
+                                }
+                            }
+                            assert_eq!(client.outstanding(0), 0);
+                        };
+                        host.spawn(&format!("thread-{thread}"), Box::new(body)).unwrap()
+                    })
+                    .collect();
+                tasks.into_iter().for_each(dunlin_fabric::Task::join);
+                drop(first);
+                server.shutdown(Duration::from_secs(1));
+                serving.join();
+            })
+            .unwrap();
+        }
     }
 }
