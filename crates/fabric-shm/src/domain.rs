@@ -632,6 +632,10 @@ impl ThreadDomain for ShmDomain {
         self.idle.crowding()
     }
 
+    fn gives_way(&self) -> bool {
+        self.idle.gives_way()
+    }
+
     fn watch(&mut self, _region: &Region<ShmMemory>) {}
 
     fn unwatch(&mut self, _region: &Region<ShmMemory>) {}

@@ -75,6 +75,11 @@ impl Idle {
         Idle::with(Nanos::MAX)
     }
 
+    /// Returns whether the rule takes other threads into account.
+    pub fn gives_way(&self) -> bool {
+        self.at_once != Nanos::MAX
+    }
+
     /// Restarts the count, after a poll that found work.
     #[inline]
     pub fn reset(&mut self) {

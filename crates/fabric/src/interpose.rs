@@ -471,6 +471,10 @@ impl<D: ThreadDomain, H: DomainHooks<D>, L: LinkHooks<D::Link>> ThreadDomain for
         self.inner.crowding()
     }
 
+    fn gives_way(&self) -> bool {
+        self.inner.gives_way()
+    }
+
     fn woken_at(&self) -> Option<Nanos> {
         self.inner.woken_at()
     }

@@ -368,6 +368,12 @@ pub trait ThreadDomain: Send + Debug + 'static {
         Crowding::Alone
     }
 
+    /// Returns whether a thread that waits for this domain helps others that compete for its core, by sleeping. If
+    /// not, [`crowding`](ThreadDomain::crowding) is always [`Crowding::Alone`].
+    fn gives_way(&self) -> bool {
+        true
+    }
+
     /// Returns the time on the host's clock at which the last wait ended, if the domain knows it without
     /// reading a clock. Only a simulator does, whose busy waits take time.
     fn woken_at(&self) -> Option<Nanos> {

@@ -51,6 +51,7 @@ fn main() {
             ("ar_grpc_makes_no_system_call", makes_no_system_call::<12>),
             ("herd_makes_no_system_call", makes_no_system_call::<13>),
             ("fasst_makes_no_system_call", makes_no_system_call::<14>),
+            ("a_combined_client_makes_no_system_call", a_combined_client_makes_no_system_call),
             #[cfg(target_arch = "x86_64")]
             ("a_side_that_sleeps_makes_two_system_calls_for_each_call", makes_two_system_calls),
         ],
@@ -100,11 +101,12 @@ fn verdict(mode: CompletionMode) -> i32 {
 }
 
 fn filtered_client(arguments: &str) {
-    let [address, protocol, mode] = arguments.split(' ').collect::<Vec<_>>()[..] else {
+    let [address, protocol, mode, sharing] = arguments.split(' ').collect::<Vec<_>>()[..] else {
         panic!("{arguments}")
     };
     let mode: CompletionMode = mode.parse().unwrap();
-    let plan = Protocol::by_name(protocol).unwrap().plan(mode);
+    let sharing = Sharing::ALL.into_iter().find(|known| known.name() == sharing).unwrap();
+    let plan = Plan { sharing, ..Protocol::by_name(protocol).unwrap().plan(mode) };
     let config = ClientConfig { timeout: HANG / 4, ..ClientConfig::with_plan(plan) };
     let mut client = Client::connect(&steadfast(), &address.parse().unwrap(), config).unwrap();
     let mut payload = pattern(32, 1);
@@ -189,21 +191,32 @@ fn the_filter_kills() {
 const _: () = assert!(PROTOCOLS.len() == 15, "each protocol has a test in the list above");
 
 /// Makes calls between two watched processes. Returns the exit statuses of client and server.
-fn watched(protocol: &str, mode: CompletionMode) -> (ExitStatus, ExitStatus) {
+fn watched(protocol: &str, mode: CompletionMode, sharing: Sharing) -> (ExitStatus, ExitStatus) {
     let address = unique("system-calls").to_string();
     let mut server = Process::start("filtered-server", &format!("{address} {mode}"));
-    let mut client = Process::start("filtered-client", &format!("{address} {protocol} {mode}"));
+    let mut client =
+        Process::start("filtered-client", &format!("{address} {protocol} {mode} {}", sharing.name()));
     let client = ended(&mut client);
     drop(server.stdin.take());
     let server = ended(&mut server);
-    println!("  {protocol}, {mode}: client {client}, server {server}");
+    println!("  {protocol}, {mode}, {sharing:?}: client {client}, server {server}");
     (client, server)
 }
 
 /// Busy calls by the protocol in this row of the table.
 fn makes_no_system_call<const ROW: usize>() {
-    let name = PROTOCOLS[ROW].name;
-    let (client, server) = watched(name, CompletionMode::Busy);
+    assert_no_system_call(PROTOCOLS[ROW].name, Sharing::Dedicated);
+}
+
+/// The client's thread leads in each call: it takes the lead, sends, polls and gives the lead back.
+fn a_combined_client_makes_no_system_call() {
+    for name in ["Server-reply", "Direct-WriteIMM", "Eager-SendRecv", "Pilaf"] {
+        assert_no_system_call(name, Sharing::Combined);
+    }
+}
+
+fn assert_no_system_call(name: &str, sharing: Sharing) {
+    let (client, server) = watched(name, CompletionMode::Busy, sharing);
     assert!(
         client.success() && server.success(),
         "{name}: the client ended with {client}, the server with {server}; SIGSYS is a system call on the way of a \
@@ -218,7 +231,7 @@ fn makes_two_system_calls() {
         // next sleep, and wakes it by one more system call. A cost of every call would show in every run.
         let mut failed = None;
         let passed = (0..5).any(|_| {
-            let (client, server) = watched(name, CompletionMode::Event);
+            let (client, server) = watched(name, CompletionMode::Event, Sharing::Dedicated);
             failed = [client, server].into_iter().find(|status| !status.success());
             failed.is_none()
         });

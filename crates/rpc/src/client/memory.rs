@@ -201,6 +201,17 @@ pub(crate) const fn is_memory(function: u16) -> bool {
     function >= KINDS
 }
 
+/// Returns the length of a request as its thread counts it: for an operation on memory, that of the operation.
+#[inline]
+pub(crate) fn request_bytes(function: u16, payload: &[u8]) -> u32 {
+    if is_memory(function) { operation_bytes(function, payload) } else { payload.len() as u32 }
+}
+
+fn operation_bytes(function: u16, payload: &[u8]) -> u32 {
+    // Bytes that decode to no operation are refused when they are to be posted.
+    MemoryOperation::decode(function, payload).map_or(0, |(_, operation)| operation.range().1 as u32)
+}
+
 impl<F: Fabric> ClientLane<F> {
     /// Posts an operation on the server's memory under a call id, at once if it is `alone`. Otherwise it leaves with
     /// the next request of the lane, under one doorbell with it, or by [`send_open`](ClientLane::send_open). Its result

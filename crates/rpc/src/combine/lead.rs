@@ -37,6 +37,10 @@ pub(crate) trait Exclusive {
     fn new(value: Self::Value) -> Self;
     /// Takes the lock unless it is taken.
     fn try_lock(&self) -> Option<Self::Guard<'_>>;
+    /// Returns whether a thread has panicked with the lock since the last such question. Asked with the lock.
+    fn was_left_by_panic(&self) -> bool {
+        false
+    }
     /// Executes the fence between a push and the second attempt to lock.
     fn fence_before_retry();
     /// Executes the fence between an unlock and the look at the list.
@@ -58,10 +62,19 @@ impl<T> Exclusive for Mutex<T> {
     fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         match Mutex::try_lock(self) {
             Ok(held) => Some(held),
-            // A leader that panicked leaves its value whole.
+            // The next leader asks whether the last one has panicked.
             Err(TryLockError::Poisoned(poisoned)) => Some(PoisonError::into_inner(poisoned)),
             Err(TryLockError::WouldBlock) => None,
         }
+    }
+
+    #[inline]
+    fn was_left_by_panic(&self) -> bool {
+        let is_poisoned = self.is_poisoned();
+        if is_poisoned {
+            self.clear_poison();
+        }
+        is_poisoned
     }
 
     #[inline]
@@ -175,6 +188,12 @@ pub(crate) enum Next<'a, T: Led, W: Watch, E: Exclusive<Value = T> = Mutex<T>> {
 }
 
 impl<'a, T: Led, W: Watch, E: Exclusive<Value = T>> Leading<'a, T, W, E> {
+    /// Returns whether an earlier leader has panicked, so that the value may be in any state. True once for each panic.
+    #[inline]
+    pub(crate) fn was_left_by_panic(&self) -> bool {
+        self.lead.lock.was_left_by_panic()
+    }
+
     /// Gives the lead back and looks for work that has arrived meanwhile. Never blocks.
     #[inline]
     pub(crate) fn give_back(mut self) -> Next<'a, T, W, E> {

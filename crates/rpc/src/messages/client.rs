@@ -3,7 +3,6 @@
 use super::{BufferError, MessageBuffer, ReceiveError, SendError};
 use crate::client::{CallId, ClientConfig};
 use crate::error::ConnectError;
-use crate::plan::Sharing;
 use crate::share::Client;
 use dunlin_fabric::{Address, Fabric};
 use std::collections::VecDeque;
@@ -29,18 +28,22 @@ impl<F: Fabric> MessageClient<F> {
         if config.lazy {
             return Err(ConnectError::Lazy("a client of messages knows the server's threads from the start"));
         }
-        if config.sharing() != Sharing::Dedicated {
-            let must = "dedicated for messages, whose answers come in order";
-            return Err(ConnectError::Setting {
-                what: "the plan's sharing",
-                value: config.sharing() as u64,
-                must,
-            });
-        }
-        let window = config.window as usize;
-        let client = Client::connect(fabric, address, config)?;
+        Ok(MessageClient::of(Client::connect(fabric, address, config)?))
+    }
+
+    fn of(client: Client<F>) -> Self {
+        let window = client.config().window as usize;
         let sent = (0..client.workers()).map(|_| VecDeque::with_capacity(window)).collect();
-        Ok(MessageClient { client, sent })
+        MessageClient { client, sent }
+    }
+
+    /// Makes a client for another thread, as [`Client::another`] does. Threads that share a connection are one client to
+    /// the server's threads. The messages of each thread keep their order.
+    ///
+    /// # Errors
+    /// As [`Client::another`].
+    pub fn another(&self) -> Result<Self, ConnectError> {
+        Ok(MessageClient::of(self.client.another()?))
     }
 
     /// Returns the number of server threads. The `server` argument of all other methods is below that number,
@@ -69,7 +72,7 @@ impl<F: Fabric> MessageClient<F> {
     ///
     /// A message of at most [`Plan::rendezvous_above`](crate::Plan::rendezvous_above) bytes is copied, and
     /// the buffer is unchanged. A longer one leaves with the buffer's memory: the buffer then has other
-    /// memory of the same length, with undefined content.
+    /// memory of the same length, with undefined content. On a shared connection every message is copied.
     ///
     /// # Errors
     /// Nothing was sent, and the buffer is unchanged.

@@ -233,7 +233,11 @@ impl<F: Fabric> Dispatcher<F> {
         match header.kind {
             Kind::Request => {
                 for entry in message.entries() {
-                    self.on_long_request(domain, lane, &entry)?;
+                    if lane.gathers() && (!gathered.is_empty() || lane.rx.is_waiting()) {
+                        self.on_request(domain, lane, &entry, Some(&mut *gathered))?;
+                    } else {
+                        self.on_long_request(domain, lane, &entry)?;
+                    }
                 }
                 Ok(())
             }
@@ -271,7 +275,7 @@ impl<F: Fabric> Dispatcher<F> {
         }
     }
 
-    /// Processes a request that has a message of several lines for itself.
+    /// Processes a request that has a message of several lines for itself, and answers it with such a message.
     #[inline(never)]
     fn on_long_request(
         &mut self,

@@ -513,11 +513,12 @@ impl<F: Fabric> Client<F> {
         each!(
             &mut self.policy,
             own => own.message_memory(worker, function, length),
-            _seat => Err(CallError::NotExecuted(Cause::Closed))
+            seat => seat.with_lead(|core| core.client.message_memory(worker, function, length))
         )
     }
 
-    /// Submits the first `length` bytes of a buffer, and waits for room. Clients of messages are dedicated.
+    /// Submits the first `length` bytes of a buffer, and waits for room. A shared connection copies them: another thread
+    /// may send them, later.
     pub(crate) fn submit_message(
         &mut self,
         worker: usize,
@@ -528,7 +529,10 @@ impl<F: Fabric> Client<F> {
         each!(
             &mut self.policy,
             own => own.submit_message(worker, function, message, time),
-            _seat => Err(CallError::NotExecuted(Cause::Closed))
+            seat => {
+                let time = time.map_or_else(|| seat.usual_time(), Time::own);
+                seat.submit_waiting((worker, function), &message.0[..message.1], time)
+            }
         )
     }
 }

@@ -64,6 +64,8 @@ pub(crate) struct Led<F: Fabric> {
     leader: Leader,
     /// The tickets of calls under way, by the index of the call's id.
     under_way: Vec<u64>,
+    /// The ticket of the call that is being sent.
+    in_hand: u64,
     payload: Vec<u8>,
     /// The threads with calls in open batches.
     open: Threads,
@@ -252,7 +254,7 @@ impl<F: Fabric> Combined<F> {
         entry: &Entry<'_>,
         mut lead: LeadGuard<'_, F, Self>,
     ) -> Result<u64, CallError> {
-        let Core { client, policy: Led { leader, under_way, .. }, .. } = lead.core();
+        let Core { client, policy: Led { leader, under_way, in_hand, .. }, .. } = lead.core();
         if leader.collect() > 0 {
             // The list.
             strand.fabric.host().charge(Work::TakeLine, 1);
@@ -262,7 +264,10 @@ impl<F: Fabric> Combined<F> {
             && let Some(ticket) = place.seat.begin(leader)
         {
             let to = (entry.worker, CallEnds { function: entry.function, thread: place.seat.number() });
-            if let Ok(id) = client.submit_with_others(to, entry.payload, entry.time, true) {
+            *in_hand = ticket.bits();
+            let submitted = client.submit_with_others(to, entry.payload, entry.time, true);
+            *in_hand = NOTHING;
+            if let Ok(id) = submitted {
                 note(under_way, id, ticket);
                 return Ok(ticket.bits());
             }
@@ -326,7 +331,7 @@ impl<F: Fabric> Combined<F> {
         first: bool,
         alone: bool,
     ) -> Step {
-        let Core { client, policy: Led { table, leader, under_way, payload, open }, last } = core;
+        let Core { client, policy: Led { table, leader, under_way, in_hand, payload, open }, last } = core;
         let host = strand.fabric.host();
         let read = leader.read(ticket, |entry| {
             let tag = Tag(entry.time);
@@ -364,15 +369,18 @@ impl<F: Fabric> Combined<F> {
             None => client.submit_with_others(to, payload, time, alone),
             Some(own) => client.submit_own(to, own, time, (alone, open.has(ends.thread))),
         };
+        *in_hand = ticket.bits();
         let submitted = match submit(client, time) {
             Ok(id) => Ok(id),
             Err(SubmitError::Full | SubmitError::Call(CallError::NotExecuted(Cause::WindowFull))) => {
+                *in_hand = NOTHING;
                 table.own.put_back(slot, own);
                 leader.hold(ticket, tag.worker(), Side::Front);
                 return Step::Held;
             }
             Err(error) => client.once_more((to.0, ends.function), time, error, submit),
         };
+        *in_hand = NOTHING;
         match submitted {
             Ok(id) => {
                 note(under_way, id, ticket);
@@ -430,6 +438,7 @@ impl<F: Fabric> Policy<F> for Combined<F> {
             table: Arc::clone(table),
             leader,
             under_way: Vec::new(),
+            in_hand: NOTHING,
             payload: Vec::new(),
             open: Threads::default(),
         };
@@ -528,6 +537,21 @@ impl<F: Fabric> Policy<F> for Combined<F> {
         if let Some(lead) = strand.try_lead() {
             Combined::send(strand, lead.led_by(place.seat.number()).core());
         }
+    }
+
+    /// A panic may have left a lane between two states. So the connection is closed, as if it had broken: calls under
+    /// way end now and not at their deadlines, and the next call connects again.
+    #[cold]
+    fn mend(strand: &Strand<F, Self>, core: &mut Core<F, Self>) {
+        let Core { client, policy: Led { leader, under_way, in_hand, open, .. }, .. } = core;
+        *open = Threads::default();
+        let in_hand = std::mem::replace(in_hand, NOTHING);
+        if in_hand != NOTHING {
+            let lost = Err(CallError::MaybeExecuted(Cause::ConnectionLost));
+            finish(strand, leader, TicketId::from_bits(in_hand), lost);
+        }
+        lose(strand, leader, under_way);
+        client.close_now();
     }
 
     #[inline]

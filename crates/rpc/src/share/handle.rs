@@ -119,7 +119,7 @@ impl<F: Fabric, P: Policy<F>> Handle<F, P> {
         let now = host.now();
         if P::MAX_STRANDS > 1 && self.scheduling.is_due(now) {
             self.grow_apart();
-            self.scheduling.run(&self.places, now, host.random());
+            self.scheduling.run(&self.places, now, || host.random());
         }
     }
 

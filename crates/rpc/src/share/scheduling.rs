@@ -83,8 +83,8 @@ impl Scheduling {
     }
 
     /// Assigns the threads to the active strands if that is due, unless another thread does. `random` places
-    /// threads without requests.
-    pub(crate) fn run(&self, places: &Places, now: Nanos, random: u64) {
+    /// threads without requests, and is asked only where threads share strands: it may be a system call.
+    pub(crate) fn run(&self, places: &Places, now: Nanos, random: impl FnOnce() -> u64) {
         let Ok(mut state) = self.state.try_lock() else { return };
         if !self.is_due(now) {
             return;
@@ -110,7 +110,7 @@ impl Scheduling {
         } else if !self.by_size {
             level(active, planned)
         } else {
-            scheduler.assign(loads, active, planned, random) > 0
+            scheduler.assign(loads, active, planned, random()) > 0
                 && is_worth_it(loads, (assigned, planned), active)
         };
         if changes {
@@ -195,12 +195,12 @@ mod tests {
     #[test]
     fn threads_that_fit_get_a_strand_each() {
         let (scheduling, places) = (scheduling(), places(4, &[1, 1, 1, 9]));
-        scheduling.run(&places, 0, 0);
+        scheduling.run(&places, 0, || 0);
         assert_eq!((assigned(&places), places.epoch()), (vec![1, 0, 2, 3], 1));
         // Nothing is left to do, and the interval is not over.
-        scheduling.run(&places, INTERVAL, 0);
+        scheduling.run(&places, INTERVAL, || 0);
         places.assign(0, Some(0));
-        scheduling.run(&places, INTERVAL + 1, 0);
+        scheduling.run(&places, INTERVAL + 1, || 0);
         assert_eq!((assigned(&places), places.epoch()), (vec![0, 0, 2, 3], 1));
     }
 
@@ -213,14 +213,14 @@ mod tests {
             }
         };
         count([8192, 64, 64, 64]);
-        scheduling.run(&places, 0, 0);
+        scheduling.run(&places, 0, || 0);
         let moved = assigned(&places);
         assert_eq!((moved[1], moved[2], moved[3]), (moved[1], moved[1], moved[1]));
         assert_ne!(moved[0], moved[1]);
         let epoch = places.epoch();
         for round in 1..10 {
             count([8000, 63 + (round % 2) as u32, 64, 60]);
-            scheduling.run(&places, round * INTERVAL, 0);
+            scheduling.run(&places, round * INTERVAL, || 0);
         }
         assert_eq!((assigned(&places), places.epoch()), (moved, epoch), "nearly equal loads move nobody");
     }
@@ -231,7 +231,7 @@ mod tests {
         for seat in 0..3 {
             (0..10).for_each(|_| scheduling.counts(seat).unwrap().count(64));
         }
-        scheduling.run(&places, 0, 0);
+        scheduling.run(&places, 0, || 0);
         assert_eq!(places.threads()[..2], [2, 1]);
         assert!(scheduling.counts(MAX_SEATS).is_none());
     }
@@ -240,9 +240,9 @@ mod tests {
     fn without_sizes_strands_have_equal_numbers_of_threads() {
         let (scheduling, places) = (Scheduling::new(None), places(3, &[1, 1, 1, 9, 1, 0, 1]));
         (0..100).for_each(|_| scheduling.counts(0).unwrap().count(8192));
-        scheduling.run(&places, 0, 0);
+        scheduling.run(&places, 0, || 0);
         assert_eq!((places.threads()[..3].to_vec(), places.epoch()), (vec![2, 3, 2], 1));
-        scheduling.run(&places, INTERVAL, 0);
+        scheduling.run(&places, INTERVAL, || 0);
         assert_eq!(places.epoch(), 1, "nobody moves without a reason");
     }
 }

@@ -6,6 +6,7 @@ use super::strand::{Core, Entry, LeadGuard, ParkerOf, Policy, Strand, lines_of};
 use super::threads::SizeCounts;
 use crate::client::CallId;
 use crate::client::config::ClientConfig;
+use crate::client::memory::request_bytes;
 use crate::client::within::Time;
 use crate::error::{CallError, Cause, ConnectError};
 use crate::wait::{Sleep, Waiter};
@@ -136,7 +137,7 @@ impl<F: Fabric, P: Policy<F>> Seat<F, P> {
         let (seat, _) = own(&mut self.own);
         let call = P::submit(&self.strand, seat, &Entry { worker, function, payload, time })?;
         if let Some(counts) = &self.counts {
-            counts.count(payload.len() as u32);
+            counts.count(request_bytes(function, payload));
         }
         let entered = self.entered(call, time);
         self.until_look -= 1;
@@ -464,5 +465,55 @@ impl<F: Fabric, P: Policy<F>> Drop for Seat<F, P> {
             self.lead_if_retired();
             self.handle.leave(Place { number: self.number, seat, parker, strand });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::disallowed_methods, clippy::disallowed_types)]
+
+    use crate::plan::{CompletionMode, Protocol, Sharing};
+    use crate::server::ServerBuilder;
+    use crate::share::threads::{Load, Sizes};
+    use crate::share::{Client, Policy};
+    use crate::{ClientConfig, FunctionMode, Plan, Reply, Request};
+    use dunlin_fabric::{Access, Address, Fabric, Region, Scheme};
+    use dunlin_fabric_sim::Sim;
+    use std::time::Duration;
+
+    /// The scheduling of threads sees the lengths of READs and WRITEs, and not those of their encodings.
+    #[test]
+    fn an_operation_on_memory_counts_with_its_length() {
+        Sim::run(1, |fabric| {
+            let all = Access::READ.with(Access::WRITE).with(Access::ATOMIC);
+            let address = Address::new(Scheme::Sim, "lengths").unwrap();
+            let server = ServerBuilder::new(&fabric)
+                .function(1, FunctionMode::Worker)
+                .expose("all", Region::new(fabric.register(1 << 16, all).unwrap()), all)
+                .serve(&address, |_| {
+                    Box::new(|request: &Request<'_>, reply: &mut Reply<'_>| Ok(reply.write(request.payload)?))
+                })
+                .unwrap();
+            let plan = Protocol::by_name("Server-reply").unwrap().plan(CompletionMode::Busy);
+            let config = ClientConfig::with_plan(Plan { sharing: Sharing::Combined, ..plan });
+            let mut client = Client::connect(&fabric, &address, config).unwrap();
+            let region = client.attach("all").unwrap();
+            let mut last = Sizes::default();
+            let mut load = |client: &Client<Sim>| {
+                let Policy::Combined(seat) = &client.policy else { unreachable!("the plan combines") };
+                seat.counts.as_ref().unwrap().since(&mut last).load()
+            };
+            client.read(&region, 0, &mut [0; 4096]).unwrap();
+            assert_eq!(load(&client), Load { median: 4096, requests: 1, bytes: 4096 });
+            client.write(&region, 0, &[1; 300]).unwrap();
+            assert_eq!(load(&client), Load { median: 256, requests: 1, bytes: 300 });
+            client.fetch_add(&region, 0, 1).unwrap();
+            client.compare_swap(&region, 0, 0, 1).unwrap();
+            client.call(1, b"eight by").unwrap();
+            assert_eq!(load(&client), Load { median: 8, requests: 3, bytes: 24 });
+            drop(client);
+            server.shutdown(Duration::from_secs(1));
+        })
+        .unwrap();
     }
 }

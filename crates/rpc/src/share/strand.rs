@@ -77,6 +77,8 @@ pub(crate) trait Policy<F: Fabric>: Sized + Send + Sync + Debug + 'static {
     }
     /// Makes a returned call again.
     fn submit_again(_: &Strand<F, Self>, _: &mut Self::Seat, _: u64) {}
+    /// Makes the state behind the lock usable after a leader that has panicked.
+    fn mend(_: &Strand<F, Self>, _: &mut Core<F, Self>) {}
     /// Returns whether a thread has left a call for the thread that leads. Called after the lead was given back
     /// and a sequentially consistent fence.
     fn has_calls(&self) -> bool {
@@ -243,10 +245,28 @@ impl<F: Fabric, P: Policy<F>> LeadGuard<'_, F, P> {
     }
 }
 
+impl<F: Fabric, P: Policy<F>> LeadGuard<'_, F, P> {
+    /// Gives the lead back in a panic, and does nothing else that could panic. The next leader mends what is left.
+    #[cold]
+    fn leave_in_panic(&mut self) {
+        let Some(leading) = self.leading.take() else { return };
+        self.strand.gate().leading.store(false, Ordering::Relaxed);
+        // The thread may have been about to wait in the sentinel's place.
+        self.strand.stop_watching(leading.last);
+        drop(leading);
+    }
+}
+
 impl<F: Fabric, P: Policy<F>> Drop for LeadGuard<'_, F, P> {
     #[inline]
     fn drop(&mut self) {
         let (strand, gate) = (self.strand, self.strand.gate());
+        if std::thread::panicking() {
+            return self.leave_in_panic();
+        }
+        if self.leading.is_none() {
+            return;
+        }
         // In virtual time other threads find the lead taken until here.
         strand.fabric.host().checkpoint(Site::Leading);
         while let Some(leading) = self.leading.take() {
@@ -255,16 +275,18 @@ impl<F: Fabric, P: Policy<F>> Drop for LeadGuard<'_, F, P> {
             match leading.give_back() {
                 Next::Done => {}
                 Next::Wake => strand.lead.watch().wake(),
-                Next::Again(mut leading) => {
-                    gate.leading.store(true, Ordering::Relaxed);
+                Next::Again(leading) => {
+                    // A guard of its own, which gives the lead back if this panics.
+                    let mut again = strand.guard(leading);
                     gate.wanted.store(false, Ordering::Relaxed);
                     // Another thread waits for a wake-up, and would not see what is left to do.
                     for _ in 0..STEPS {
-                        if P::lead(strand, &mut leading) == 0 && !leading.client.has_read_to_post() {
+                        let core = again.core();
+                        if P::lead(strand, core) == 0 && !core.client.has_read_to_post() {
                             break;
                         }
                     }
-                    self.leading = Some(leading);
+                    self.leading = again.leading.take();
                     strand.fabric.host().checkpoint(Site::Leading);
                 }
             }
@@ -326,7 +348,11 @@ impl<F: Fabric, P: Policy<F>> Strand<F, P> {
 
     fn guard<'a>(&'a self, leading: Held<'a, F, P>) -> LeadGuard<'a, F, P> {
         self.gate().leading.store(true, Ordering::Relaxed);
-        LeadGuard { leading: Some(leading), strand: self }
+        let mut guard = LeadGuard { leading: Some(leading), strand: self };
+        if guard.leading.as_ref().is_some_and(Leading::was_left_by_panic) {
+            P::mend(self, guard.core());
+        }
+        guard
     }
 
     /// Takes the lead if it is free. Otherwise the thread that leads will look for the calls that were pushed

@@ -16,6 +16,7 @@ mod isolation;
 mod lost_cores;
 mod memory;
 mod observer;
+mod panics;
 mod pieces;
 mod polled;
 mod ready;

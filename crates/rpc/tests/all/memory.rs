@@ -4,10 +4,15 @@
 
 use crate::common::raw::{greet, receive, send};
 use crate::common::*;
-use dunlin_fabric::{Access, Address, Fabric, Host, Link, Region, Scheme};
+use dunlin_fabric::interpose::{DomainHooks, Hooks, Interposed, LinkHooks};
+use dunlin_fabric::{
+    Access, Address, Completion, CompletionQueueId, Fabric, Host, Link, Region, Scheme, ThreadDomain,
+};
 use dunlin_fabric_sim::{Faults, Settings, Sim};
 use dunlin_rpc::*;
 use dunlin_wire::handshake::{Attach, Grant, Record};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const ALL: Access = Access::READ.with(Access::WRITE).with(Access::ATOMIC);
@@ -248,6 +253,80 @@ fn operations_are_given_up_with_their_client() {
             server.shutdown(Duration::from_secs(1));
         }
     });
+}
+
+/// Hooks that hold the completions of a domain back.
+#[derive(Clone, Debug, Default)]
+struct HoldBack(Arc<AtomicBool>);
+
+impl<F: Fabric> Hooks<F> for HoldBack {
+    type Domain = HoldBack;
+    type Link = HoldBack;
+
+    fn domain_hooks(&self) -> HoldBack {
+        self.clone()
+    }
+
+    fn link_hooks(&self) -> HoldBack {
+        self.clone()
+    }
+}
+
+impl<L: Link> LinkHooks<L> for HoldBack {}
+
+impl<D: ThreadDomain> DomainHooks<D> for HoldBack {
+    fn poll(
+        &mut self,
+        inner: &mut D,
+        queue: CompletionQueueId,
+        into: &mut Vec<Completion<D::Memory>>,
+        limit: usize,
+    ) -> usize {
+        if self.0.load(Ordering::Relaxed) { 0 } else { inner.poll(queue, into, limit) }
+    }
+}
+
+/// An operation that was never posted was not executed at its deadline; one that was posted may have been. Its memory
+/// is used again when it has completed.
+#[test]
+fn operations_end_at_their_deadlines() {
+    for name in ["Direct-WriteIMM", "Server-reply"] {
+        let plan = Protocol::by_name(name).unwrap().plan(CompletionMode::Busy);
+        let plan = Plan { sharing: Sharing::Combined, ..plan };
+        Sim::run(1, move |sim| {
+            let (address, host) = (Address::new(Scheme::Sim, "late").unwrap(), sim.host().clone());
+            let (server, _memory) = serve(&sim, &address);
+            let hooks = HoldBack::default();
+            let fabric = Interposed::with_hooks(sim, hooks.clone());
+            let timeout = Duration::from_micros(100);
+            let config = ClientConfig { window: 1, max_queue_pairs: 1, timeout, ..with_plan(plan) };
+            let mut first = Client::connect(&fabric, &address, config).unwrap();
+            let mut second = first.another().unwrap();
+            let region = first.attach("all").unwrap();
+            for round in 0..20u64 {
+                hooks.0.store(true, Ordering::Relaxed);
+                let posted = first.submit_read(&region, 0, 100_000).unwrap();
+                // The lane has room for one.
+                let waiting = second.submit_write(&region, 8, &u64::MAX.to_le_bytes()).unwrap();
+                let error = second.wait(waiting).map(drop).unwrap_err();
+                assert_eq!(error, CallError::NotExecuted(Cause::DeadlineExceeded), "{name}");
+                let error = first.wait(posted).map(drop).unwrap_err();
+                assert_eq!(error, CallError::MaybeExecuted(Cause::DeadlineExceeded), "{name}");
+                hooks.0.store(false, Ordering::Relaxed);
+                host.sleep(host.now() + 1_000_000);
+                first.progress();
+                for client in [&mut first, &mut second] {
+                    let mut back = [0; 16];
+                    client.write(&region, 0, &round.to_le_bytes()).unwrap();
+                    client.read(&region, 0, &mut back).unwrap();
+                    assert_eq!(back, [round.to_le_bytes(), [0; 8]].concat()[..], "{name}");
+                }
+            }
+            drop((first, second));
+            server.shutdown(Duration::from_secs(1));
+        })
+        .unwrap();
+    }
 }
 
 /// A client that asks for regions for ever costs the server no more than one grant each.

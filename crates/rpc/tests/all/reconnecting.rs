@@ -90,9 +90,22 @@ struct Ends {
     not: u64,
 }
 
+impl Ends {
+    fn add(&mut self, other: Ends) {
+        self.ok += other.ok;
+        self.maybe += other.maybe;
+        self.not += other.not;
+    }
+}
+
 /// Makes calls until `wanted` of them have succeeded. A call that was certainly not executed is retried under
 /// a new number.
-fn caller(fabric: &Sim, client: &AsyncClient<Sim>, first: u64, wanted: u64, executed: &Executed) -> Ends {
+fn caller(
+    fabric: &Sim,
+    mut call: impl FnMut(u16, &[u8]) -> Result<Vec<u8>, CallError>,
+    (first, wanted): (u64, u64),
+    executed: &Executed,
+) -> Ends {
     let host = fabric.host();
     let mut ends = Ends::default();
     for number in first.. {
@@ -102,7 +115,7 @@ fn caller(fabric: &Sim, client: &AsyncClient<Sim>, first: u64, wanted: u64, exec
         let mut payload = number.to_le_bytes().to_vec();
         payload.resize([8, 500, 9000][number as usize % 3], number as u8);
         let function = if number % 4 == 0 { POOLED } else { ECHO };
-        let ended = block_on(fabric, client.call(function, &payload)).map(|response| response.to_vec());
+        let ended = call(function, &payload);
         let times = executed.lock().unwrap().get(&number).copied().unwrap_or(0);
         match ended {
             Ok(response) => {
@@ -152,10 +165,11 @@ fn under_load(
                 let (fabric, client, executed) = (fabric.clone(), client.clone(), Arc::clone(&executed));
                 let (host, sum) = (fabric.host().clone(), Arc::clone(&sum));
                 let body = move || {
-                    let ends = caller(&fabric, &client, (task + 1) << 32, WANTED, &executed);
-                    let mut sum = sum.lock().unwrap();
-                    (sum.ok, sum.maybe, sum.not) =
-                        (sum.ok + ends.ok, sum.maybe + ends.maybe, sum.not + ends.not);
+                    let call = |function, payload: &[u8]| {
+                        block_on(&fabric, client.call(function, payload)).map(|response| response.to_vec())
+                    };
+                    let ends = caller(&fabric, call, ((task + 1) << 32, WANTED), &executed);
+                    sum.lock().unwrap().add(ends);
                 };
                 host.spawn(&format!("task-{task}"), Box::new(body)).unwrap()
             })
@@ -199,7 +213,7 @@ fn over_plans(end: fn(&Sim, Server<Sim>)) -> Ends {
                 }
                 server
             });
-            all = Ends { ok: all.ok + ends.ok, maybe: all.maybe + ends.maybe, not: all.not + ends.not };
+            all.add(ends);
         }
     }
     all
@@ -219,6 +233,63 @@ fn an_asynchronous_client_under_load_comes_back_to_a_server_that_was_cut_off() {
 #[test]
 fn a_server_that_drains_leaves_no_asynchronous_call_in_doubt() {
     let all = over_plans(|_, server| server.shutdown(Duration::from_secs(1)));
+    assert!(all.maybe == 0 && all.not > 100, "{all:?}");
+}
+
+/// As [`under_load`], with threads of a combined client, while the server drains and comes back three times.
+fn threads_under_load(seed: u64, mode: CompletionMode, max_queue_pairs: u16) -> Ends {
+    const THREADS: u64 = 6;
+    const WANTED: u64 = 150;
+    let total = Arc::new(Mutex::new(Ends::default()));
+    let sum = Arc::clone(&total);
+    let settings = Settings { limit: 10_000_000_000, preemption: 20, ..Settings::default() };
+    let run = Sim::run_with(settings, seed, move |fabric| {
+        let executed = Executed::default();
+        let mut server = serve(&fabric, &executed);
+        let plan = Protocol::by_name("Direct-WriteIMM").unwrap().plan(mode);
+        let plan = Plan { sharing: Sharing::Combined, ..plan };
+        let timeout = Duration::MAX;
+        let config = ClientConfig { window: 6, timeout, max_queue_pairs, ..ClientConfig::with_plan(plan) };
+        let first = Client::connect(&fabric, &address(), config).unwrap();
+        let host = fabric.host().clone();
+        let tasks: Vec<_> = (0..THREADS)
+            .map(|thread| {
+                let (fabric, mut client, executed) =
+                    (fabric.clone(), first.another().unwrap(), Arc::clone(&executed));
+                let sum = Arc::clone(&sum);
+                let body = move || {
+                    let call = |function, payload: &[u8]| {
+                        client.call(function, payload).map(|result| result.to_vec())
+                    };
+                    let ends = caller(&fabric, call, ((thread + 1) << 32, WANTED), &executed);
+                    sum.lock().unwrap().add(ends);
+                };
+                host.spawn(&format!("thread-{thread}"), Box::new(body)).unwrap()
+            })
+            .collect();
+        drop(first);
+        for _ in 0..3 {
+            host.sleep(host.now() + 100 * MICROSECOND + host.random() % (200 * MICROSECOND));
+            server.shutdown(Duration::from_secs(1));
+            server = serve(&fabric, &executed);
+        }
+        tasks.into_iter().for_each(dunlin_fabric::Task::join);
+        server.shutdown(Duration::from_secs(1));
+    });
+    run.unwrap_or_else(|error| panic!("{mode} {max_queue_pairs}, seed {seed}: {error}"));
+    let ends = *total.lock().unwrap();
+    assert_eq!(ends.ok, THREADS * WANTED);
+    ends
+}
+
+#[test]
+fn a_server_that_drains_leaves_no_call_of_a_combined_client_in_doubt() {
+    let mut all = Ends::default();
+    for seed in 0..SEEDS {
+        for mode in [CompletionMode::Busy, CompletionMode::Event, CompletionMode::Adaptive] {
+            [1, 3].into_iter().for_each(|strands| all.add(threads_under_load(seed, mode, strands)));
+        }
+    }
     assert!(all.maybe == 0 && all.not > 100, "{all:?}");
 }
 

@@ -2,15 +2,16 @@
 
 #![allow(missing_docs, clippy::disallowed_methods, clippy::disallowed_types)]
 
-use crate::common::raw::{Half, RawClient, call};
+use crate::common::raw::{Half, RawClient, call, dial, hello, receive, send};
 use crate::common::*;
 use crate::strands::{combined, has_credits, serve, two_clients_divide};
 use dunlin_fabric::{Address, Capabilities, Fabric, Host, Scheme, Task};
 use dunlin_fabric_shm::ShmFabric;
 use dunlin_fabric_sim::{Settings, Sim};
 use dunlin_rpc::*;
-use dunlin_wire::handshake::{Extension, Extensions, RefusalCode};
-use dunlin_wire::{Header, Kind};
+use dunlin_wire::handshake::{Extension, Extensions, Hello, Record, RefusalCode};
+use dunlin_wire::{Flags, Header, Kind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Immediate data that asks for credits, without a degree.
@@ -218,6 +219,93 @@ fn a_client_that_asks_against_the_rules_loses_its_lane() {
         early.expect_closed();
         assert_eq!(*good.call(ECHO, b"good").unwrap(), *b"good");
         drop(waiting);
+        server.shutdown(Duration::from_secs(1));
+    });
+}
+
+/// The calls of a raw client, one after the other, each with an id of its own.
+struct Asking {
+    raw: RawClient,
+    calls: u32,
+}
+
+impl Asking {
+    /// Connects a strand of the client with this number, with 8 credits.
+    fn connect(fabric: &ShmFabric, address: &Address, client: u64) -> Asking {
+        let link = dial(fabric, address);
+        let extensions = [Extension::Client(client)].into();
+        send(&link, &Record::Hello(Hello { extensions, ..hello() }));
+        assert!(matches!(receive(&link), Some(Record::HelloReply(_))));
+        let half = Half::beside(fabric, &link, written());
+        Asking { raw: RawClient::open(fabric, half, written()), calls: 0 }
+    }
+
+    /// Makes calls, of which the last asks for credits. Returns whether they were granted.
+    fn ask(&mut self, calls: u32) -> bool {
+        let mut granted = None;
+        for left in (0..calls).rev() {
+            let id = call(self.calls % 64, 1 + self.calls / 64);
+            self.calls += 1;
+            let credits = u8::from(left == 0);
+            let header = Header { code: ECHO, call: id, credits, ..Header::new(Kind::Request) };
+            let bytes = self.raw.message(&header, b"asks");
+            self.raw.deliver(&bytes);
+            let mut is_answered = false;
+            while !is_answered || left == 0 && granted.is_none() {
+                let (header, _) = self.raw.answer();
+                is_answered |= header.kind != Kind::Credit;
+                if header.flags.contains(Flags::CONTEXT_SWITCH) {
+                    granted = Some(false);
+                } else if header.credits & GRANTED != 0 {
+                    granted = Some(true);
+                }
+            }
+        }
+        granted.unwrap()
+    }
+}
+
+/// A queue pair that was declined becomes active again when another one of its client ends. The client is silent, and
+/// gets word by a message of its own.
+#[test]
+fn a_silent_client_is_granted_credits_when_its_queue_pair_is_active_again() {
+    bounded(|| {
+        let (fabric, address) = (fabric(), unique("again-active"));
+        let config = ServerConfig { max_active_queue_pairs: 2, ..ServerConfig::default() };
+        let server = serve(&fabric, &address, config);
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            // The worker looks around while it serves this client, whose lane has no credits.
+            let mut busy = Client::connect(&fabric, &address, with_plan(any_plan())).unwrap();
+            let over = &over;
+            scope.spawn(move || {
+                while !over.load(Ordering::Relaxed) {
+                    assert_eq!(*busy.call(ECHO, b"busy").unwrap(), *b"busy");
+                }
+            });
+            let mut strands = [7, 7].map(|client| Asking::connect(&fabric, &address, client));
+            let other = Asking::connect(&fabric, &address, 8);
+            // Half of C is reached by the fourth message, and then by each eighth.
+            let (mut calls, mut rounds) = (4, 0);
+            let declined = loop {
+                if let Some(declined) = (0..2).find(|strand| !strands[*strand].ask(calls)) {
+                    break declined;
+                }
+                (calls, rounds) = (8, rounds + 1);
+                assert!(rounds < 25, "three queue pairs are active");
+                std::thread::sleep(Duration::from_millis(5));
+            };
+            let [first, second] = strands;
+            let (kept, mut declined) = if declined == 0 { (second, first) } else { (first, second) };
+            kept.raw.half.link_close();
+            drop(kept);
+            let (header, _) = declined.raw.answer();
+            assert_eq!((header.kind, header.credits & GRANTED), (Kind::Credit, GRANTED));
+            // 4 are left, and 8 were granted.
+            assert!(declined.ask(8));
+            over.store(true, Ordering::Relaxed);
+            drop(other);
+        });
         server.shutdown(Duration::from_secs(1));
     });
 }

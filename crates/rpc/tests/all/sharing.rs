@@ -4,7 +4,8 @@
 
 use crate::common::*;
 use dunlin_fabric::{Address, Fabric, Host, Nanos, Scheme};
-use dunlin_fabric_sim::{Settings, Sim};
+use dunlin_fabric_sim::{Prices, Settings, Sim};
+use dunlin_rpc::messages::{MessageClient, MessageServer};
 use dunlin_rpc::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -391,5 +392,141 @@ fn a_late_answer_makes_room() {
             server.shutdown(Duration::from_secs(1));
         })
         .unwrap();
+    }
+}
+
+/// Returns the number of times that a client reads the clock in calls whose answers are there when it looks. In virtual
+/// time the price of reading the clock shows it: the rest of a call costs less than one such read.
+fn clock_reads(sharing: Sharing, calls: u64) -> u64 {
+    const PRICE: Nanos = 10_000;
+    let total = Arc::new(AtomicU64::new(0));
+    let spent = Arc::clone(&total);
+    let prices = Prices { clock_read: PRICE * 1000, ..Prices::default() };
+    let settings = Settings { prices, preemption: 0, ..Settings::default() };
+    Sim::run_with(settings, 1, move |fabric| {
+        let (address, host) = (Address::new(Scheme::Sim, "clock").unwrap(), fabric.host().clone());
+        let server = serve(&fabric, &address, 1);
+        let plan = Protocol::by_name("Server-reply").unwrap().plan(CompletionMode::Busy);
+        let mut client = Client::connect(&fabric, &address, shared(plan, sharing)).unwrap();
+        let reads_since = |begin| (host.glance() - begin) / PRICE;
+        for _ in 0..calls {
+            let begin = host.glance();
+            let id = client.submit_on(0, ECHO, b"asked").unwrap();
+            spent.fetch_add(reads_since(begin), Ordering::Relaxed);
+            host.sleep(host.glance() + 100 * PRICE);
+            let begin = host.glance();
+            assert_eq!(*client.wait(id).unwrap(), *b"asked");
+            spent.fetch_add(reads_since(begin), Ordering::Relaxed);
+        }
+        drop(client);
+        server.shutdown(Duration::from_secs(1));
+    })
+    .unwrap();
+    total.load(Ordering::Relaxed)
+}
+
+#[test]
+fn a_combined_call_that_waits_for_nothing_reads_the_clock_no_more_often() {
+    const CALLS: u64 = 3000;
+    let [dedicated, combined] = [Sharing::Dedicated, Sharing::Combined].map(|s| clock_reads(s, CALLS));
+    println!("{dedicated} and {combined} times in {CALLS} calls");
+    // Once in 1024 calls a thread looks whether the threads have to be scheduled, and a further strand connected.
+    assert!(combined <= dedicated + 2 * (CALLS / 1024), "{combined} and {dedicated}");
+}
+
+/// The threads of a queue pair lead by turns: none of them makes twice the calls of another.
+#[test]
+fn busy_threads_lead_by_turns() {
+    const THREADS: usize = 6;
+    for seed in 0..4 {
+        let calls = Arc::new([const { AtomicU64::new(0) }; THREADS]);
+        let made = Arc::clone(&calls);
+        Sim::run_with(Settings { preemption: 20, ..Settings::default() }, seed, move |fabric| {
+            let (address, host) = (Address::new(Scheme::Sim, "turns").unwrap(), fabric.host().clone());
+            let server = serve(&fabric, &address, 1);
+            let plan = Protocol::by_name("Server-reply").unwrap().plan(CompletionMode::Busy);
+            let first = Client::connect(&fabric, &address, shared(plan, Sharing::Combined)).unwrap();
+            let until = host.now() + 20_000_000;
+            let tasks: Vec<_> = (0..THREADS)
+                .map(|thread| {
+                    let (mut client, own, made) = (first.another().unwrap(), host.clone(), Arc::clone(&made));
+                    let body = move || {
+                        while own.now() < until {
+                            assert_eq!(*client.call(ECHO, b"turn").unwrap(), *b"turn");
+                            made[thread].fetch_add(1, Ordering::Relaxed);
+                        }
+                    };
+                    host.spawn(&format!("thread-{thread}"), Box::new(body)).unwrap()
+                })
+                .collect();
+            tasks.into_iter().for_each(dunlin_fabric::Task::join);
+            drop(first);
+            server.shutdown(Duration::from_secs(1));
+        })
+        .unwrap();
+        let calls = calls.each_ref().map(|calls| calls.load(Ordering::Relaxed));
+        println!("{seed}: {calls:?}");
+        let (least, most) = (calls.iter().min().unwrap(), calls.iter().max().unwrap());
+        assert!(*least > 100 && *most <= 2 * least, "{calls:?}");
+    }
+}
+
+/// Threads of one connection exchange messages: each gets the answers to its own, in the order in which it sent them.
+#[test]
+fn threads_exchange_messages() {
+    const MESSAGES: u64 = 60;
+    for (sharing, seed) in SHARED.into_iter().flat_map(|sharing| (0..3).map(move |seed| (sharing, seed))) {
+        for name in ["Server-reply", "Direct-WriteIMM", "RF-RPC"] {
+            let plan = Protocol::by_name(name).unwrap().plan(CompletionMode::Busy);
+            let settings = Settings { preemption: 20, ..Settings::default() };
+            Sim::run_with(settings, seed, move |fabric| {
+                let (address, host) = (Address::new(Scheme::Sim, "messages").unwrap(), fabric.host().clone());
+                let config = ServerConfig::default();
+                let (server, mut threads) = MessageServer::listen(&fabric, &address, config).unwrap();
+                let mut thread = threads.remove(0);
+                let serve = move || {
+                    while !thread.is_ended() {
+                        let Some(client) = thread.next_client(Nanos::MAX) else { continue };
+                        let mut buffer = thread.malloc_buf(client, 16_000).unwrap();
+                        while let Some(size) = thread.server_recv(client, &mut buffer).unwrap() {
+                            buffer[0] ^= 0xff;
+                            thread.server_send(client, &mut buffer, size).unwrap();
+                        }
+                    }
+                };
+                let serving = host.spawn("server", Box::new(serve)).unwrap();
+                let first = MessageClient::connect(&fabric, &address, shared(plan, sharing)).unwrap();
+                let tasks: Vec<_> = (0..4u64)
+                    .map(|thread| {
+                        let mut client = first.another().unwrap();
+                        let body = move || {
+                            let mut buffer = client.malloc_buf(0, 16_000).unwrap();
+                            let mut open = std::collections::VecDeque::new();
+                            for message in 0..MESSAGES + 3 {
+                                if message < MESSAGES {
+                                    let sent = [vec![message as u8], payload(thread, message)].concat();
+                                    buffer[..sent.len()].copy_from_slice(&sent);
+                                    client.client_send(0, &mut buffer, sent.len()).unwrap();
+                                    open.push_back(sent);
+                                }
+                                if message >= 3 {
+                                    let mut expected = open.pop_front().unwrap();
+                                    expected[0] ^= 0xff;
+                                    let size = client.client_recv(0, &mut buffer).unwrap();
+                                    assert_eq!(buffer[..size], *expected);
+                                }
+                            }
+                            assert_eq!(client.outstanding(0), 0);
+                        };
+                        host.spawn(&format!("thread-{thread}"), Box::new(body)).unwrap()
+                    })
+                    .collect();
+                tasks.into_iter().for_each(dunlin_fabric::Task::join);
+                drop(first);
+                server.shutdown(Duration::from_secs(1));
+                serving.join();
+            })
+            .unwrap();
+        }
     }
 }

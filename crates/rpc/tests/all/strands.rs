@@ -4,7 +4,10 @@
 
 use crate::common::raw::{Half, RawClient, call};
 use crate::common::*;
-use dunlin_fabric::{Address, Fabric, Host, Scheme, Task};
+use dunlin_fabric::interpose::{DomainHooks, Hooks, Interposed, LinkHooks};
+use dunlin_fabric::{
+    Address, Fabric, Host, Link, ListError, PostError, QueuePairId, Scheme, Task, ThreadDomain, WorkRequest,
+};
 use dunlin_fabric_sim::{Settings, Sim};
 use dunlin_rpc::*;
 use dunlin_wire::handshake::{Extension, Extensions, RefusalCode};
@@ -178,6 +181,176 @@ fn every_protocol_moves_its_threads() {
             println!("{}", protocol.name);
             two_clients_divide(7, 2, ClientConfig { credits: 4, ..with_plan(plan) });
         }
+    }
+}
+
+/// Hooks under which a post of one domain, by its number, finds the queue pair broken.
+#[derive(Clone, Debug, Default)]
+struct BreakOne {
+    number: u64,
+    domains: Arc<AtomicU64>,
+    /// The number of the domain to break; 0 for none.
+    breaks: Arc<AtomicU64>,
+    /// The posts until then.
+    posts: Arc<AtomicU64>,
+}
+
+impl BreakOne {
+    fn is_broken(&self) -> bool {
+        self.breaks.load(Ordering::Relaxed) == self.number && self.posts.fetch_sub(1, Ordering::Relaxed) == 1
+    }
+}
+
+impl<F: Fabric> Hooks<F> for BreakOne {
+    type Domain = BreakOne;
+    type Link = BreakOne;
+
+    fn domain_hooks(&self) -> BreakOne {
+        BreakOne { number: 1 + self.domains.fetch_add(1, Ordering::Relaxed), ..self.clone() }
+    }
+
+    fn link_hooks(&self) -> BreakOne {
+        self.clone()
+    }
+}
+
+impl<L: Link> LinkHooks<L> for BreakOne {}
+
+impl<D: ThreadDomain> DomainHooks<D> for BreakOne {
+    fn post(
+        &mut self,
+        inner: &mut D,
+        queue_pair: QueuePairId,
+        request: WorkRequest<'_, D::Memory>,
+    ) -> Result<(), PostError> {
+        if self.is_broken() { Err(PostError::QueuePairError) } else { inner.post(queue_pair, request) }
+    }
+
+    fn post_list(
+        &mut self,
+        inner: &mut D,
+        queue_pair: QueuePairId,
+        requests: &mut [Option<WorkRequest<'_, D::Memory>>],
+    ) -> Result<(), ListError> {
+        if self.is_broken() {
+            return Err(ListError { posted: 0, error: PostError::QueuePairError });
+        }
+        inner.post_list(queue_pair, requests)
+    }
+}
+
+/// The calls on a queue pair that breaks end once, with the right certainty. Those on the others all succeed.
+#[test]
+fn a_queue_pair_of_three_that_breaks_harms_no_other() {
+    let total = Arc::new(AtomicU64::new(0));
+    for (seed, posts, broken) in (0..4)
+        .flat_map(|seed| (1..=4).flat_map(move |posts| (1..=3).map(move |broken| (seed, posts, broken))))
+    {
+        let total = Arc::clone(&total);
+        let settings = Settings { preemption: 20, ..Settings::default() };
+        Sim::run_with(settings, seed, move |sim| {
+            let address = Address::new(Scheme::Sim, "breaks").unwrap();
+            let executed = Arc::new(std::sync::Mutex::new(BTreeMap::<u64, u32>::new()));
+            let server = ServerBuilder::new(&sim)
+                .function(ECHO, FunctionMode::Worker)
+                .serve(&address, |_| {
+                    let executed = Arc::clone(&executed);
+                    Box::new(move |request: &Request<'_>, reply: &mut Reply<'_>| {
+                        let number = u64::from_le_bytes(*request.payload.first_chunk().unwrap());
+                        *executed.lock().unwrap().entry(number).or_default() += 1;
+                        Ok(reply.write(request.payload)?)
+                    })
+                })
+                .unwrap();
+            let hooks = BreakOne { posts: Arc::new(AtomicU64::new(posts)), ..BreakOne::default() };
+            let breaks = Arc::clone(&hooks.breaks);
+            let fabric = Interposed::with_hooks(sim.clone(), hooks);
+            let first = Client::connect(&fabric, &address, with_plan(combined())).unwrap();
+            let clients = [first.another().unwrap(), first.another().unwrap(), first];
+            assert_eq!(server.clients().len(), 3);
+            let (host, outcomes) = (sim.host().clone(), Arc::new(std::sync::Mutex::new(BTreeMap::new())));
+            let tasks: Vec<_> = (0u64..)
+                .zip(clients)
+                .map(|(thread, mut client)| {
+                    let (outcomes, breaks) = (Arc::clone(&outcomes), Arc::clone(&breaks));
+                    let body = move || {
+                        for round in 0..40 {
+                            if (thread, round) == (0, 20) {
+                                breaks.store(broken, Ordering::Relaxed);
+                            }
+                            let numbers = [0, 1, 2, 3].map(|call| thread << 32 | round << 8 | call);
+                            let calls = numbers
+                                .map(|number| client.submit_waiting_on(0, ECHO, &number.to_le_bytes()));
+                            for (number, call) in numbers.into_iter().zip(calls) {
+                                let outcome = call.and_then(|call| {
+                                    client.wait(call).map(|result| assert_eq!(*result, number.to_le_bytes()))
+                                });
+                                assert_eq!(outcomes.lock().unwrap().insert(number, outcome), None);
+                            }
+                        }
+                    };
+                    host.spawn(&format!("thread-{thread}"), Box::new(body)).unwrap()
+                })
+                .collect();
+            tasks.into_iter().for_each(Task::join);
+            server.shutdown(Duration::from_secs(1));
+            let (executed, outcomes) = (executed.lock().unwrap(), outcomes.lock().unwrap());
+            assert_eq!(outcomes.len(), 3 * 40 * 4, "each call ends");
+            let mut failed = BTreeMap::<u64, u32>::new();
+            for (number, outcome) in &*outcomes {
+                let times = executed.get(number).copied().unwrap_or_default();
+                if let Err(error) = outcome {
+                    *failed.entry(number >> 32).or_default() += 1;
+                    let most = u32::from(error.certainty() != Certainty::NotExecuted);
+                    assert!(times <= most, "{error}: {times} times");
+                } else {
+                    assert_eq!(times, 1);
+                }
+            }
+            assert!(failed.len() <= 1 && failed.values().all(|calls| *calls <= 4), "{failed:?}");
+            total.fetch_add(failed.len() as u64, Ordering::Relaxed);
+        })
+        .unwrap();
+    }
+    assert!(total.load(Ordering::Relaxed) > 10, "{total:?} of 48 runs had calls under way");
+}
+
+/// All threads of a handle go away with calls open, on a queue pair each and on shared ones.
+#[test]
+fn a_handle_dropped_with_calls_open_leaves_no_connection() {
+    const PULLED: u16 = 2;
+    for (seed, max_queue_pairs) in [(0, 4), (1, 2), (2, 1)] {
+        Sim::run(seed, move |fabric| {
+            let (address, host) = (Address::new(Scheme::Sim, "all-gone").unwrap(), fabric.host().clone());
+            let server = ServerBuilder::new(&fabric)
+                .function(ECHO, FunctionMode::Worker)
+                .function(PULLED, FunctionMode::Pull)
+                .serve(&address, |_| {
+                    Box::new(|request: &Request<'_>, reply: &mut Reply<'_>| Ok(reply.write(request.payload)?))
+                })
+                .unwrap();
+            for round in 0..8 {
+                let config = ClientConfig { max_queue_pairs, ..with_plan(combined()) };
+                let mut clients = vec![Client::connect(&fabric, &address, config).unwrap()];
+                (0..3).for_each(|_| clients.push(clients[0].another().unwrap()));
+                assert_eq!(server.clients().len(), usize::from(max_queue_pairs));
+                for client in &mut clients {
+                    // Nobody answers the first one.
+                    client.submit_waiting_on(0, PULLED, b"open").unwrap();
+                    for _ in 0..round {
+                        client.submit_waiting_on(0, ECHO, b"open").unwrap();
+                    }
+                }
+                if round % 2 == 0 {
+                    clients.reverse();
+                }
+                drop(clients);
+                host.sleep(host.now() + 100_000_000);
+                assert!(server.clients().is_empty(), "{:?}", server.clients());
+            }
+            server.shutdown(Duration::ZERO);
+        })
+        .unwrap();
     }
 }
 

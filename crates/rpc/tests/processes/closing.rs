@@ -19,6 +19,7 @@ tests!(
     a_lane_with_calls_that_never_end_is_given_back,
     a_number_in_use_is_refused,
     thousands_of_lanes_on_one_connection,
+    thousands_of_lanes_with_credits_on_one_connection,
 );
 
 fn plan() -> Plan {
@@ -166,10 +167,19 @@ fn resident(process: u32) -> usize {
 /// The limit of lanes counts those that are open. Neither side runs out of anything that a lane has: queue pairs,
 /// grants, numbers, places in the worker's tables.
 fn thousands_of_lanes_on_one_connection() {
+    thousands_of_lanes(plan());
+}
+
+/// The server's table of active queue pairs has no more entries than there are queue pairs.
+fn thousands_of_lanes_with_credits_on_one_connection() {
+    thousands_of_lanes(Plan { sharing: Sharing::Combined, ..plan() });
+}
+
+fn thousands_of_lanes(plan: Plan) {
     const ROUNDS: u16 = 6000;
     let (fabric, server) = (fabric(), ServerProcess::start(""));
-    let raw = RawClient::connect(&fabric, &server.address, plan());
-    let mut half = Half::beside(&fabric, &raw.half.link, plan());
+    let raw = RawClient::connect(&fabric, &server.address, plan);
+    let mut half = Half::beside(&fabric, &raw.half.link, plan);
     let mut after_first = 0;
     for round in 1..=ROUNDS {
         half.renew(round);

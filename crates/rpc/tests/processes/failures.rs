@@ -115,15 +115,19 @@ fn assert_serves_calls(fabric: &dunlin_fabric_shm::ShmFabric) -> u64 {
     4 * plans(fabric, &[CompletionMode::Busy, CompletionMode::Event]).len() as u64
 }
 
-/// Makes calls until it is killed.
+/// Makes calls until it is killed, with two threads' clients by turns.
 fn caller(arguments: &str) {
-    let (address, protocol) = arguments.split_once(' ').unwrap();
-    let plan = Protocol::by_name(protocol).unwrap().plan(CompletionMode::Busy);
-    let fabric = fabric();
-    let mut client =
-        Client::connect(&fabric, &address.parse().unwrap(), ClientConfig::with_plan(plan)).unwrap();
+    let [address, protocol, sharing] = arguments.split(' ').collect::<Vec<_>>()[..] else {
+        panic!("{arguments}")
+    };
+    let sharing = Sharing::ALL.into_iter().find(|known| known.name() == sharing).unwrap();
+    let plan = Plan { sharing, ..Protocol::by_name(protocol).unwrap().plan(CompletionMode::Busy) };
+    let (fabric, config) = (fabric(), ClientConfig { max_queue_pairs: 1, ..ClientConfig::with_plan(plan) });
+    let first = Client::connect(&fabric, &address.parse().unwrap(), config).unwrap();
+    let mut clients = [first.another().unwrap(), first];
     ready();
     for i in 0u64.. {
+        let client = &mut clients[i as usize / 4 % 2];
         let function = [ECHO, SLOW, ECHO, NEVER][i as usize % 4];
         let payload = pattern([8, 300, 20_000][i as usize % 3], i);
         if client.submit_on(0, function, &payload).is_err() {
@@ -137,9 +141,10 @@ fn caller(arguments: &str) {
 
 fn clients_killed_with_calls_in_flight_harm_nobody() {
     let (fabric, server) = (fabric(), ServerProcess::start("max_waiting=2000"));
-    for round in 0..3 {
+    for (round, sharing) in [(0, Sharing::Dedicated), (1, Sharing::Combined), (2, Sharing::Combined)] {
         for protocol in PROTOCOLS {
-            let mut client = Process::start("caller", &format!("{} {}", server.address, protocol.name));
+            let arguments = format!("{} {} {}", server.address, protocol.name, sharing.name());
+            let mut client = Process::start("caller", &arguments);
             std::thread::sleep(std::time::Duration::from_millis(5 + 7 * round));
             client.kill();
         }

@@ -30,7 +30,8 @@ impl<F: Fabric> Client<F> {
 
     /// Returns how a thread sleeps that waits for this client.
     pub(crate) fn sleep(&self) -> Sleep {
-        self.core.sleep()
+        let sleep = self.core.sleep();
+        Sleep { gives_way: sleep.gives_way && self.core.domain.gives_way(), ..sleep }
     }
 
     pub(crate) fn is_fetching(&self) -> bool {

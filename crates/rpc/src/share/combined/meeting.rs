@@ -7,6 +7,7 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
 use crate::client::CallId;
+use crate::client::batching::{BatchCalls, Batching};
 use crate::client::config::ClientConfig;
 use crate::path::call_id::CallEnds;
 use crate::path::tx::OwnPayload;
@@ -15,13 +16,15 @@ use crate::server::ServerBuilder;
 use crate::service::{FunctionMode, Reply, Request};
 use crate::share::{Client, Policy};
 use dunlin_fabric::interpose::CountSnapshot;
-use dunlin_fabric::{Access, Address, Arena, Count, Fabric, Region, Scheme};
+use dunlin_fabric::{Access, Address, Arena, Count, Fabric, Host, Region, Scheme};
 use dunlin_fabric_sim::Sim;
 use std::time::Duration;
 
 type Counted = Count<Sim>;
 
 const ECHO: u16 = 1;
+/// Takes 100 us, and then echoes.
+const SLOW: u16 = 2;
 const ALL: Access = Access::READ.with(Access::WRITE).with(Access::ATOMIC);
 const THREADS: u64 = 6;
 
@@ -50,6 +53,11 @@ fn large(client: &mut Client<Counted>, _: &crate::RemoteRegion, thread: u64) -> 
     client.submit_on(0, ECHO, &[thread as u8 + 1; 1100]).unwrap()
 }
 
+/// A call that leaves from memory of its thread where that begins at 100 bytes. Six are one turn of a worker.
+fn medium(client: &mut Client<Counted>, _: &crate::RemoteRegion, thread: u64) -> CallId {
+    client.submit_on(0, ECHO, &[thread as u8 + 1; 120]).unwrap()
+}
+
 /// A small call of each second thread, and a larger one of the others.
 fn mixed(client: &mut Client<Counted>, region: &crate::RemoteRegion, thread: u64) -> CallId {
     [call, large][thread as usize % 2](client, region, thread)
@@ -60,53 +68,111 @@ fn any(client: &mut Client<Counted>, region: &crate::RemoteRegion, thread: u64) 
     [write, read, call][thread as usize % 3](client, region, thread)
 }
 
-/// Returns the counts of a round of each submission, which each thread makes `times` times.
-fn rounds(plan: Plan, rounds: &'static [Submit], times: usize) -> Vec<CountSnapshot> {
-    let counts = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
-    let results = std::sync::Arc::clone(&counts);
+/// Runs threads of one combined client on a connection, and a server that counts for itself.
+fn with_threads(
+    config: ClientConfig,
+    body: impl FnOnce([Counted; 2], &mut Client<Counted>, &mut [Client<Counted>], &crate::RemoteRegion)
+    + Send
+    + 'static,
+) {
     Sim::run(1, move |fabric| {
         let address = Address::new(Scheme::Sim, "meeting").unwrap();
         let memory = Region::new(fabric.register(1 << 16, ALL).unwrap());
-        let server = ServerBuilder::new(&fabric)
+        let [client, server] = [Count::new(fabric.clone()), Count::new(fabric)];
+        let host = server.host().clone();
+        let running = ServerBuilder::new(&server)
             .function(ECHO, FunctionMode::Worker)
+            .function(SLOW, FunctionMode::Worker)
             .expose("all", memory.clone(), ALL)
-            .serve(&address, |_| {
-                Box::new(|request: &Request<'_>, reply: &mut Reply<'_>| Ok(reply.write(request.payload)?))
+            .serve(&address, move |_| {
+                let host = host.clone();
+                Box::new(move |request: &Request<'_>, reply: &mut Reply<'_>| {
+                    if request.function == SLOW {
+                        host.sleep(host.now() + 100_000);
+                    }
+                    Ok(reply.write(request.payload)?)
+                })
             })
             .unwrap();
-        let fabric = Count::new(fabric);
-        let config =
-            ClientConfig { max_queue_pairs: 1, own_memory_from: 1000, ..ClientConfig::with_plan(plan) };
-        let mut first = Client::connect(&fabric, &address, config).unwrap();
+        let mut first = Client::connect(&client, &address, config).unwrap();
         let region = first.attach("all").unwrap();
-        let mut clients: Vec<_> = (0..THREADS).map(|_| first.another().unwrap()).collect();
+        let mut others: Vec<_> = (0..THREADS).map(|_| first.another().unwrap()).collect();
+        body([client, server], &mut first, &mut others, &region);
+        drop((others, first));
+        running.shutdown(Duration::from_secs(1));
+    })
+    .unwrap();
+}
+
+fn settings(plan: Plan) -> ClientConfig {
+    ClientConfig { max_queue_pairs: 1, own_memory_from: 1000, ..ClientConfig::with_plan(plan) }
+}
+
+/// Has each thread submit `times` times while another thread leads, so that the leader finds all.
+fn submit_together(
+    first: &Client<Counted>,
+    clients: &mut [Client<Counted>],
+    region: &crate::RemoteRegion,
+    (submit, times): (Submit, usize),
+) -> Vec<Vec<CallId>> {
+    let Policy::Combined(seat) = &first.policy else { unreachable!("the plan combines") };
+    let _lead = seat.strand().lead();
+    let each = |(client, thread)| -> Vec<_> {
+        let client: &mut Client<Counted> = client;
+        (0..times).map(|_| submit(client, region, thread)).collect()
+    };
+    clients.iter_mut().zip(0..).map(each).collect()
+}
+
+fn take_results(clients: &mut [Client<Counted>], calls: Vec<Vec<CallId>>) {
+    for (client, calls) in clients.iter_mut().zip(calls) {
+        // The server echoes what it was called with.
+        calls.into_iter().for_each(|id| {
+            let result = client.wait(id).unwrap();
+            assert!(result.len() < 1100 || result.windows(2).all(|pair| pair[0] == pair[1]));
+        });
+    }
+}
+
+/// Returns the counts of a round of each submission, which each thread makes `times` times.
+fn rounds(plan: Plan, rounds: &'static [Submit], times: usize) -> Vec<CountSnapshot> {
+    rounds_of(settings(plan), rounds, times)
+}
+
+fn rounds_of(config: ClientConfig, rounds: &'static [Submit], times: usize) -> Vec<CountSnapshot> {
+    let counts = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let results = std::sync::Arc::clone(&counts);
+    with_threads(config, move |[fabric, _], first, clients, region| {
         for submit in rounds {
             // Whatever is done once for a connection is done before.
             first.call_on(0, ECHO, b"before").unwrap();
-            let Policy::Combined(seat) = &first.policy else { unreachable!("the plan combines") };
             let before = fabric.counts();
-            let calls: Vec<_> = {
-                let _lead = seat.strand().lead();
-                let each = |(client, thread)| -> Vec<_> {
-                    let client: &mut Client<Counted> = client;
-                    (0..times).map(|_| submit(client, &region, thread)).collect()
-                };
-                clients.iter_mut().zip(0..).map(each).collect()
-            };
+            let calls = submit_together(first, clients, region, (*submit, times));
             results.lock().unwrap().push(fabric.counts() - before);
-            for (client, calls) in clients.iter_mut().zip(calls) {
-                // The server echoes what it was called with.
-                calls.into_iter().for_each(|id| {
-                    let result = client.wait(id).unwrap();
-                    assert!(result.len() < 1100 || result.windows(2).all(|pair| pair[0] == pair[1]));
-                });
-            }
+            take_results(clients, calls);
         }
-        drop((clients, first));
-        server.shutdown(Duration::from_secs(1));
-    })
-    .unwrap();
+    });
     std::mem::take(&mut *counts.lock().unwrap())
+}
+
+/// Returns the counts of both sides for a round of calls that the server finds together: another call keeps its worker
+/// busy until all have arrived. The counts of that call are among them.
+fn found_together(config: ClientConfig, submit: Submit) -> [CountSnapshot; 2] {
+    let counts = std::sync::Arc::new(std::sync::Mutex::new(None));
+    let result = std::sync::Arc::clone(&counts);
+    with_threads(config, move |fabrics, first, clients, region| {
+        first.call_on(0, ECHO, b"before").unwrap();
+        let before = fabrics.each_ref().map(Count::counts);
+        let slow = first.submit_on(0, SLOW, b"slow").unwrap();
+        let host = fabrics[0].host();
+        host.sleep(host.now() + 50_000);
+        let calls = submit_together(first, clients, region, (submit, 1));
+        take_results(clients, calls);
+        assert_eq!(&*first.wait(slow).unwrap(), b"slow");
+        let [client, server] = fabrics.each_ref().map(Count::counts);
+        *result.lock().unwrap() = Some([client - before[0], server - before[1]]);
+    });
+    counts.lock().unwrap().take().unwrap()
 }
 
 /// WRITEs, WRITE_WITH_IMMs, SENDs, READs, doorbells.
@@ -156,6 +222,47 @@ fn more_operations_than_a_list_has_places_ring_for_each_list() {
     assert_eq!(found, [[64, 0, 0, 0, 3], [0, 0, 0, 64, 3]]);
 }
 
+/// The threads whose answers have come do not wait for all that call: a leader sends 64 entries, takes answers, and
+/// sends the next 64. The others wait for the next leader.
+#[test]
+fn a_round_has_a_bounded_number_of_entries() {
+    let plan = Protocol::by_name("Server-reply").unwrap().plan(CompletionMode::Busy);
+    let plan = Plan { sharing: Sharing::Combined, ..plan };
+    let config = ClientConfig { window: 256, ..settings(plan) };
+    let found: Vec<_> = rounds_of(config, &[write], 40).into_iter().map(posts).collect();
+    assert_eq!(found, [[128, 0, 0, 0, 6]]);
+}
+
+/// Without batching nothing waits: a call beside one that is under way leaves at once. With it a leader posts what
+/// RF-RPC's section 4 says: N calls make a message, and fewer wait while others are under way.
+#[test]
+fn batching_decides_when_a_leader_posts() {
+    let plan = Protocol::by_name("Server-reply").unwrap().plan(CompletionMode::Busy);
+    let without = settings(Plan { sharing: Sharing::Combined, ..plan });
+    let with = |calls| {
+        let timeout = Duration::from_secs(3600);
+        let batching = Batching { calls: BatchCalls::Fixed(calls), timeout, ..Batching::default() };
+        ClientConfig { batching: Some(batching), ..without.clone() }
+    };
+    for (config, together, beside) in
+        [(without.clone(), 1, 1), (with(3), 2, 0), (with(6), 1, 0), (with(1), 6, 1)]
+    {
+        let found: Vec<_> = rounds_of(config.clone(), &[call], 1).into_iter().map(posts).collect();
+        assert_eq!(found, [[together, 0, 0, 0, together]], "{:?}", config.batching);
+        with_threads(config, move |[fabric, _], first, others, region| {
+            let under_way = first.submit_on(0, ECHO, b"under way").unwrap();
+            // With batching the call leaves by itself, since nothing else is under way.
+            first.progress();
+            let before = fabric.counts();
+            let call = call(&mut others[0], region, 0);
+            let found = posts(fabric.counts() - before);
+            assert_eq!(found, [beside, 0, 0, 0, beside], "{:?}", first.config().batching);
+            assert_eq!(&*first.wait(under_way).unwrap(), b"under way");
+            take_results(&mut others[..1], vec![vec![call]]);
+        });
+    }
+}
+
 /// Larger requests are messages of their own from memory of their threads; the small ones of all are one message. One
 /// doorbell takes all.
 #[test]
@@ -176,6 +283,30 @@ fn larger_requests_leave_from_their_threads_memory_with_the_others() {
     let plan = Plan { sharing: Sharing::Combined, ..plan };
     let found: Vec<_> = rounds(plan, &[mixed], 1).into_iter().map(posts).collect();
     assert_eq!(found, [[1, 0, 1, 0, 2]]);
+}
+
+/// The server gathers the answers of all messages that it finds on a lane (FLOCK section 4.3). The call that keeps it
+/// busy is a message of its own, and so is its answer.
+#[test]
+fn a_server_answers_all_messages_that_it_finds_with_one() {
+    for (protocol, expected) in [
+        ("Server-reply", [[1, 0, 0, 0, 1], [6, 0, 0, 0, 1], [6, 0, 0, 0, 6]]),
+        ("Direct-WriteIMM", [[0, 1, 0, 0, 1], [0, 6, 0, 0, 1], [0, 6, 0, 0, 6]]),
+        ("Eager-SendRecv", [[0, 0, 1, 0, 1], [0, 0, 6, 0, 1], [0, 0, 6, 0, 6]]),
+    ] {
+        let plan = Protocol::by_name(protocol).unwrap().plan(CompletionMode::Busy);
+        let config = settings(Plan { sharing: Sharing::Combined, ..plan });
+        let config = ClientConfig { own_memory_from: 100, ..config };
+        let apart = ClientConfig { most_together: 1, ..config.clone() };
+        // One message of six calls; six messages with one doorbell; six with a doorbell each.
+        let rounds: [(_, Submit); 3] = [(config.clone(), call), (config, medium), (apart, call)];
+        for ((config, submit), messages) in rounds.into_iter().zip(expected) {
+            let [client, server] = found_together(config, submit).map(posts);
+            let one = expected[0];
+            let and_one = |messages: [u64; 5]| std::array::from_fn::<_, 5, _>(|at| messages[at] + one[at]);
+            assert_eq!([client, server], [and_one(messages), and_one(one)], "{protocol}");
+        }
+    }
 }
 
 /// The number that names memory of threads among tickets is no function: a call of it ends, and harms no other.

@@ -1,0 +1,176 @@
+//! A thread that panics while it leads the others of its connection, in virtual time: at each post and at each look for
+//! completions.
+
+#![allow(missing_docs, clippy::disallowed_methods, clippy::disallowed_types)]
+
+use crate::common::*;
+use dunlin_fabric::interpose::{DomainHooks, Hooks, Interposed, LinkHooks};
+use dunlin_fabric::{
+    Address, Completion, CompletionQueueId, Fabric, Host, Link, ListError, PostError, QueuePairId, Scheme,
+    Task, ThreadDomain, WorkRequest,
+};
+use dunlin_fabric_sim::{Settings, Sim};
+use dunlin_rpc::*;
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+const THREADS: u64 = 4;
+const CALLS: u64 = 12;
+
+/// Hooks that panic at one step of a domain, counted from the moment at which they are set.
+#[derive(Clone, Debug, Default)]
+struct PanicAt {
+    steps: Arc<AtomicI64>,
+    has_panicked: Arc<AtomicBool>,
+}
+
+impl PanicAt {
+    fn step(&self) {
+        if self.steps.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.has_panicked.store(true, Ordering::Relaxed);
+            // Without the message of a panic, which the test makes hundreds of times.
+            resume_unwind(Box::new("as asked"));
+        }
+    }
+}
+
+impl<F: Fabric> Hooks<F> for PanicAt {
+    type Domain = PanicAt;
+    type Link = PanicAt;
+
+    fn domain_hooks(&self) -> PanicAt {
+        self.clone()
+    }
+
+    fn link_hooks(&self) -> PanicAt {
+        self.clone()
+    }
+}
+
+impl<L: Link> LinkHooks<L> for PanicAt {}
+
+impl<D: ThreadDomain> DomainHooks<D> for PanicAt {
+    fn post(
+        &mut self,
+        inner: &mut D,
+        queue_pair: QueuePairId,
+        request: WorkRequest<'_, D::Memory>,
+    ) -> Result<(), PostError> {
+        self.step();
+        inner.post(queue_pair, request)
+    }
+
+    fn post_list(
+        &mut self,
+        inner: &mut D,
+        queue_pair: QueuePairId,
+        requests: &mut [Option<WorkRequest<'_, D::Memory>>],
+    ) -> Result<(), ListError> {
+        self.step();
+        inner.post_list(queue_pair, requests)
+    }
+
+    fn poll(
+        &mut self,
+        inner: &mut D,
+        queue: CompletionQueueId,
+        into: &mut Vec<Completion<D::Memory>>,
+        limit: usize,
+    ) -> usize {
+        self.step();
+        inner.poll(queue, into, limit)
+    }
+}
+
+/// The outcome of each call, by its number; `None` for the call of the thread that panicked.
+type Outcomes = BTreeMap<u64, Option<Result<(), CallError>>>;
+
+/// Runs threads of a handle, the leader of which panics at a step. Returns whether it did.
+fn play(plan: Plan, seed: u64, step: i64) -> bool {
+    let hooks = PanicAt::default();
+    let (has_panicked, name) = (Arc::clone(&hooks.has_panicked), format!("{plan:?}, {seed}, step {step}"));
+    let settings = Settings { preemption: 20, ..Settings::default() };
+    let run = Sim::run_with(settings, seed, move |sim| {
+        let executed = Arc::new(Mutex::new(BTreeMap::<u64, u32>::new()));
+        let address = Address::new(Scheme::Sim, "panics").unwrap();
+        let server = ServerBuilder::new(&sim)
+            .function(ECHO, FunctionMode::Worker)
+            .serve(&address, |_| {
+                let executed = Arc::clone(&executed);
+                Box::new(move |request: &Request<'_>, reply: &mut Reply<'_>| {
+                    let number = u64::from_le_bytes(*request.payload.first_chunk().unwrap());
+                    *executed.lock().unwrap().entry(number).or_default() += 1;
+                    Ok(reply.write(request.payload)?)
+                })
+            })
+            .unwrap();
+        let fabric = Interposed::with_hooks(sim.clone(), hooks.clone());
+        let config = ClientConfig { max_queue_pairs: 1, own_memory_from: 500, ..with_plan(plan) };
+        let mut first = Client::connect(&fabric, &address, config).unwrap();
+        let (host, outcomes) = (sim.host().clone(), Arc::new(Mutex::new(Outcomes::new())));
+        let begin = host.now();
+        let clients: Vec<_> = (0..THREADS).map(|_| first.another().unwrap()).collect();
+        hooks.steps.store(step, Ordering::Relaxed);
+        let tasks: Vec<_> = (0..THREADS)
+            .zip(clients)
+            .map(|(thread, mut client)| {
+                let outcomes = Arc::clone(&outcomes);
+                let body = move || {
+                    for number in thread * CALLS..(thread + 1) * CALLS {
+                        let mut payload = number.to_le_bytes().to_vec();
+                        payload.resize([8, 100, 600][number as usize % 3], 7);
+                        let outcome = catch_unwind(AssertUnwindSafe(|| {
+                            client.call(ECHO, &payload).map(|result| assert_eq!(*result, *payload))
+                        }));
+                        let earlier = outcomes.lock().unwrap().insert(number, outcome.ok());
+                        assert_eq!(earlier, None);
+                    }
+                };
+                host.spawn(&format!("thread-{thread}"), Box::new(body)).unwrap()
+            })
+            .collect();
+        tasks.into_iter().for_each(Task::join);
+        hooks.steps.store(0, Ordering::Relaxed);
+        // Nobody has waited for a deadline.
+        let took = Duration::from_nanos(host.now() - begin);
+        assert!(took < Duration::from_secs(1), "{took:?}");
+        assert_eq!(*first.call(ECHO, &u64::MAX.to_le_bytes()).unwrap(), u64::MAX.to_le_bytes());
+        drop(first);
+        server.shutdown(Duration::from_secs(1));
+        let (executed, outcomes) = (executed.lock().unwrap(), outcomes.lock().unwrap());
+        assert_eq!(outcomes.len() as u64, THREADS * CALLS, "each call ends");
+        let mut panics = 0;
+        for (number, outcome) in &*outcomes {
+            let times = executed.get(number).copied().unwrap_or_default();
+            match outcome {
+                None => panics += 1,
+                Some(Ok(())) => assert_eq!(times, 1, "call {number}"),
+                Some(Err(CallError::NotExecuted(_))) => assert_eq!(times, 0, "call {number}"),
+                Some(Err(_)) => assert!(times <= 1, "call {number} was executed {times} times"),
+            }
+        }
+        assert!(panics <= 1, "{panics} calls");
+        let failed = outcomes.values().filter(|outcome| matches!(outcome, Some(Err(_)))).count();
+        assert!(failed < THREADS as usize, "{failed} calls have failed");
+    });
+    run.unwrap_or_else(|error| panic!("{name}: {error}"));
+    has_panicked.load(Ordering::Relaxed)
+}
+
+#[test]
+fn a_leader_that_panics_harms_no_other_thread() {
+    for (seed, name) in ["Server-reply", "Direct-WriteIMM", "Eager-SendRecv"].into_iter().enumerate() {
+        for mode in [CompletionMode::Busy, CompletionMode::Event] {
+            let plan = Protocol::by_name(name).unwrap().plan(mode);
+            let plan = Plan { sharing: Sharing::Combined, ..plan };
+            if plan.check(&Settings::default().capabilities).is_err() {
+                continue;
+            }
+            let reached = (1..150).filter(|step| play(plan, seed as u64, *step)).count();
+            assert!(reached > 30, "{name} {mode}: {reached} panics");
+        }
+    }
+}
