@@ -235,6 +235,7 @@ mod tests {
                     p95_us: value,
                     max_us: value,
                     pcie_reads_mops: value,
+                    busiest: ("link in", 0.5),
                     allocates_mops: value,
                     told_alone_percent: value,
                     quantiles_us: [value; 3],

@@ -213,7 +213,7 @@ mod tests {
                     })
                 })
                 .unwrap();
-            let plan = Protocol::by_name("Server-reply").unwrap().plan(CompletionMode::Adaptive);
+            let plan = Protocol::by_name("Direct-WriteIMM").unwrap().plan(CompletionMode::Event);
             let plan = crate::Plan { sharing: Sharing::Locked, ..plan };
             let first = Client::connect(&fabric, &address, ClientConfig::with_plan(plan)).unwrap();
             let callers: Vec<_> = [50, 200]
