@@ -291,8 +291,8 @@ fn asynchronous_handlers_serve_the_fabrics_of_an_auto_address() {
     until(|| handler.0.waiting.load(Ordering::SeqCst) == 1);
     assert_eq!(server.in_progress(), 1);
 
-    let mut config = FabricsConfig { disabled: vec![Scheme::Shm], ..FabricsConfig::default() };
-    config.rdma.device.device = Some("none-such".into());
+    let disabled = vec![Scheme::Shm, Scheme::Rdma, Scheme::Ofi];
+    let config = FabricsConfig { disabled, ..FabricsConfig::default() };
     let without = Fabrics::new(config);
     let error = WithSources(&connect(&without).unwrap_err()).to_string();
     assert!(error.contains("asynchronous handlers do not answer stock Thrift"), "{error}");
