@@ -301,8 +301,11 @@ fn a_silent_client_is_granted_credits_when_its_queue_pair_is_active_again() {
             drop(kept);
             let (header, _) = declined.raw.answer();
             assert_eq!((header.kind, header.credits & GRANTED), (Kind::Credit, GRANTED));
-            // 4 are left, and 8 were granted.
-            assert!(declined.ask(8));
+            // 4 are left, and 8 were granted. As long as the other one has not ended they may take turns once more.
+            if !declined.ask(8) {
+                let (header, _) = declined.raw.answer();
+                assert_eq!((header.kind, header.credits & GRANTED), (Kind::Credit, GRANTED));
+            }
             over.store(true, Ordering::Relaxed);
             drop(other);
         });
