@@ -63,6 +63,8 @@ impl Cluster {
         for tier in &tiers {
             wait("all nodes", || (tier.status().unwrap().nodes.len() == 3).then_some(()));
         }
+        // A node of the view may not know yet that it has joined. It serves names as soon as it does.
+        make(&tiers[0], "at first");
         Cluster { tag, directory, nodes, tiers }
     }
 }
