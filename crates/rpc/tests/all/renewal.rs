@@ -286,14 +286,13 @@ fn a_silent_client_is_granted_credits_when_its_queue_pair_is_active_again() {
             let mut strands = [7, 7].map(|client| Asking::connect(&fabric, &address, client));
             let other = Asking::connect(&fabric, &address, 8);
             // Half of C is reached by the fourth message, and then by each eighth.
-            let (mut calls, mut rounds) = (4, 0);
+            let mut calls = 4;
             let declined = loop {
                 if let Some(declined) = (0..2).find(|strand| !strands[*strand].ask(calls)) {
                     break declined;
                 }
-                (calls, rounds) = (8, rounds + 1);
-                assert!(rounds < 25, "three queue pairs are active");
-                std::thread::sleep(Duration::from_millis(5));
+                // All three are active until the server divides: in a millisecond, or later on a crowded machine.
+                calls = 8;
             };
             let [first, second] = strands;
             let (kept, mut declined) = if declined == 0 { (second, first) } else { (first, second) };
