@@ -8,7 +8,6 @@ use crate::select_error::SelectError;
 use crate::selection::{Because, Environment, NumaBinding, Reason, Selection, Subject, Subscription};
 use crate::sharing;
 use crate::value::{Numa, PerfGoal, Priority, ProcessTime, Sharing, Transport, Value};
-use dunlin_fabric::Capabilities;
 use dunlin_rpc::{
     CompletionMode, Illegal, LargePayload, Occupancy, Plan, Protocol, RequestHalf, ResponseHalf,
 };
@@ -303,16 +302,16 @@ impl Chooser<'_> {
     /// throughput, at any number of clients and any payload size (measured with `dunlin bench atb`). Not used
     /// if a side has another goal or works long, or if it may sleep and WRITEs do not wake it.
     fn polls(&self) -> bool {
-        let may_be = |mode| match mode {
-            CompletionMode::Busy => true,
-            CompletionMode::Adaptive => self.environment.capabilities.write_wakes,
-            CompletionMode::Event => false,
+        let may_be = |mode: Option<CompletionMode>| match mode {
+            Some(CompletionMode::Busy) => true,
+            Some(CompletionMode::Adaptive) | None => self.environment.capabilities.write_wakes,
+            Some(CompletionMode::Event) => false,
         };
         self.environment.capabilities.initiator_copies
             && Side::BOTH.into_iter().all(|side| {
                 let hints = self.side(side);
                 matches!(hints.perf_goal, Some(PerfGoal::Latency | PerfGoal::Throughput))
-                    && hints.polling.is_none_or(may_be)
+                    && may_be(hints.polling)
                     && hints.priority != Some(Priority::Low)
                     && !hints.process_time.is_some_and(ProcessTime::is_long)
             })
@@ -350,7 +349,9 @@ impl Chooser<'_> {
         (name, format!("perf_goal = {goal}, {size}, {clients}, {subscription}: {name}"))
     }
 
-    /// Returns the completion mode of a side, and whether a hint determined it.
+    /// Returns the completion mode of a side, and whether a hint determined it. Only `polling = busy` spins
+    /// without end: HatRPC's table has `busy` where this has `adaptive`, which spins as long as calls follow
+    /// each other and leaves its core to others after that.
     fn mode(&mut self, side: Side, subscription: Subscription) -> (CompletionMode, bool) {
         let hints = *self.side(side);
         let subject = Subject::Polling(side);
@@ -360,36 +361,33 @@ impl Chooser<'_> {
         }
         let large = self.is_large(Side::Client) || self.is_large(Side::Server);
         let payloads = if large { "large payloads" } else { "small payloads" };
-        let (mode, text) = match hints.perf_goal {
-            None => (CompletionMode::Adaptive, "no perf_goal, so the usual adaptive".to_owned()),
+        let (mode, text, counts_clients) = match hints.perf_goal {
+            None => (CompletionMode::Adaptive, "no perf_goal, so the usual adaptive".to_owned(), false),
+            Some(PerfGoal::Latency) => {
+                let text = "perf_goal = latency: adaptive, since only polling = busy never sleeps";
+                (CompletionMode::Adaptive, text.to_owned(), false)
+            }
             Some(goal) => {
                 let mode = match (goal, subscription) {
-                    (PerfGoal::Latency, Subscription::Over) => CompletionMode::Adaptive,
-                    (PerfGoal::Latency, _) => CompletionMode::Busy,
-                    (PerfGoal::Throughput, Subscription::Under) if large => CompletionMode::Busy,
-                    (PerfGoal::Throughput | PerfGoal::ResUtil, _) => CompletionMode::Event,
+                    (PerfGoal::Throughput, Subscription::Under) if large => CompletionMode::Adaptive,
+                    _ => CompletionMode::Event,
                 };
                 let goal = Value::PerfGoal(goal);
-                (mode, format!("perf_goal = {goal}, {payloads}, {subscription}: {mode}"))
+                (mode, format!("perf_goal = {goal}, {payloads}, {subscription}: {mode}"), true)
             }
         };
         let mut deciding = vec![(side, Key::PerfGoal)];
-        deciding.extend(hints.perf_goal.and(self.clients().1));
+        deciding.extend(counts_clients.then(|| self.clients().1).flatten());
         self.say(subject, &deciding, text);
         if self.polls() {
-            let Capabilities { name: fabric, write_wakes, .. } = *self.environment.capabilities;
-            let (polled, why) = if write_wakes {
-                (
-                    CompletionMode::Adaptive,
-                    "nobody rings a thread that is awake, so sleeping while idle costs no call anything",
-                )
-            } else {
-                (CompletionMode::Busy, "an answer is there long before a sleeping thread would be awake")
-            };
-            if mode != polled {
-                self.say(subject, &[], format!("on {fabric} {why}: {polled}"));
+            if mode != CompletionMode::Adaptive {
+                let text = format!(
+                    "on {} nobody rings a thread that is awake, so sleeping while idle costs no call anything: adaptive",
+                    self.environment.capabilities.name
+                );
+                self.say(subject, &[], text);
             }
-            return (polled, false);
+            return (CompletionMode::Adaptive, false);
         }
         if hints.priority == Some(Priority::Low) && mode != CompletionMode::Event {
             let text = "priority = low, which gives way to others: event".to_owned();

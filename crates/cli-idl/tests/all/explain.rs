@@ -123,7 +123,10 @@ fn clients_cores_and_side_change_what_is_shown() {
         dunlin(["explain", &file].into_iter().chain(options)).well().text()
     };
     let text = on_rnic("16");
-    assert_eq!(row(&text, "multiget", "server")[4..8], ["Direct-WriteIMM", "write_imm", "write_imm", "busy"]);
+    assert_eq!(
+        row(&text, "multiget", "server")[4..8],
+        ["Direct-WriteIMM", "write_imm", "write_imm", "adaptive"]
+    );
     let text = on_rnic("17");
     assert_eq!(row(&text, "multiget", "server")[4], "Remote-fetch");
     // Shared memory has its own table, and the reasons cite both.
@@ -151,9 +154,8 @@ fn iwarp_gets_what_it_can_do_and_the_reason() {
     let file = folder.write("s.thrift", "service S { void quick() [ hint: perf_goal = latency; ] }");
     let text = dunlin(["explain", &file, "--fabric", "iwarp", "--cores", "16"]).well().text();
     assert!(text.contains("fabric: iwarp"), "{text}");
-    let chained = ["Chained-Write-Send", "write_send_chained", "write_send_chained", "busy"];
-    assert_eq!(row(&text, "quick", "client")[4..8], chained);
-    let why = "write_send_chained in the place of write_imm: this fabric has no immediate data";
+    assert_eq!(row(&text, "quick", "client")[4..8], ["AR-gRPC", "send", "send", "adaptive"]);
+    let why = "send in the place of write_imm: this fabric has no immediate data";
     assert!(text.contains(why), "{text}");
     let folder = Folder::new("explain-iwarp-refused");
     let file = folder.write("p.thrift", "service S { void f() [ hint: protocol = FaSST; ] }");

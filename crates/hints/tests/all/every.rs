@@ -156,6 +156,20 @@ proptest! {
                 prop_assert_eq!(selection.transport == Transport::Tcp, tcp);
                 if let Some(plan) = selection.plan {
                     prop_assert_eq!(plan.check(&fabric), Ok(()));
+                    // A side spins without end only if its hint asks for that, or nothing can wake it.
+                    let asleep = [
+                        (plan.client, client, plan.completion(CompletionMode::Adaptive, plan.server)),
+                        (plan.server, server, plan.completion(plan.client, CompletionMode::Adaptive)),
+                    ];
+                    for (mode, hints, asleep) in asleep {
+                        prop_assert!(
+                            mode != CompletionMode::Busy
+                                || hints.polling == Some(CompletionMode::Busy)
+                                || asleep.check(&fabric).is_err(),
+                            "{:?}",
+                            selection
+                        );
+                    }
                     let sharing = Sharing::of(&plan).expect("a value of the hint");
                     let known = clients.or(server.concurrency).or(client.concurrency).unwrap_or(1);
                     let combines = known > 256 && !fabric.initiator_copies;

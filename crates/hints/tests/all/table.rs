@@ -60,10 +60,9 @@ use CompletionMode::{Adaptive, Busy, Event};
 use PerfGoal::{Latency, ResUtil, Throughput};
 
 #[test]
-fn latency_spins_as_long_as_there_are_cores() {
+fn latency_waits_adaptively_at_any_number_of_clients() {
     let sizes = [SMALL, LARGE].concat();
-    row(Latency, &[UNDER, FULL].concat(), &sizes, "Direct-WriteIMM", Busy, Busy);
-    row(Latency, &OVER, &sizes, "Direct-WriteIMM", Adaptive, Adaptive);
+    row(Latency, &[UNDER, FULL, OVER].concat(), &sizes, "Direct-WriteIMM", Adaptive, Adaptive);
 }
 
 #[test]
@@ -73,7 +72,7 @@ fn throughput_of_small_payloads_is_by_events_at_any_number_of_clients() {
 
 #[test]
 fn throughput_of_large_payloads_fetches_above_the_nodes_cores() {
-    row(Throughput, &UNDER, &LARGE, "Direct-WriteIMM", Busy, Busy);
+    row(Throughput, &UNDER, &LARGE, "Direct-WriteIMM", Adaptive, Adaptive);
     // A fetching client cannot sleep, since no completion signals that its result is ready.
     row(Throughput, &[FULL, OVER].concat(), &LARGE, "Remote-fetch", Busy, Event);
     let selection = chosen(Hints::NONE.perf_goal(Throughput).payload_size(128 << 10), 64);
@@ -116,6 +115,7 @@ fn each_direction_goes_by_the_size_of_who_sends_and_each_side_waits_by_its_own_g
         .server(Hints::NONE.perf_goal(Throughput).payload_size(10 << 10));
     let plan = select(&hints, &server(64)).expect("a plan").plan.expect("a plan");
     assert_eq!((plan.request, plan.response), (RequestHalf::WriteImm, ResponseHalf::Fetch));
+    // Nothing announces a fetched result, so that the client cannot sleep.
     assert_eq!((plan.client, plan.server), (Busy, Event));
     let hints = FunctionHints::new("multiput")
         .client(Hints::NONE.perf_goal(Latency).payload_size(10 << 10))
@@ -155,7 +155,7 @@ fn who_gives_way_does_not_spin() {
     let plan = chosen(Hints::NONE.perf_goal(Latency).priority(Priority::Low), 1).plan.expect("a plan");
     assert_eq!((plan.client, plan.server), (Event, Event));
     let plan = chosen(Hints::NONE.perf_goal(Latency).priority(Priority::High), 1).plan.expect("a plan");
-    assert_eq!((plan.client, plan.server), (Busy, Busy));
+    assert_eq!((plan.client, plan.server), (Adaptive, Adaptive));
 }
 
 #[test]
@@ -206,13 +206,17 @@ fn placed(hints: FunctionHints, origins: &[(Side, Key, Level, u32)]) -> Function
 fn without_immediate_data_sends_tell_and_sleepers_still_sleep() {
     let iwarp = dunlin_fabric::Capabilities::IWARP;
     let environment = |clients| Environment { clients: Some(clients), ..Environment::new(&iwarp, 16) };
-    let selected = |goal: PerfGoal, clients| {
-        let hints = FunctionHints::new("f").both(Hints::NONE.perf_goal(goal));
-        select(&hints, &environment(clients)).expect("legal")
+    let of = |hints: Hints, clients| {
+        select(&FunctionHints::new("f").both(hints), &environment(clients)).expect("legal")
     };
+    let selected = |goal: PerfGoal, clients| of(Hints::NONE.perf_goal(goal), clients);
+    // Nothing tells a sleeper that a ring has room again, so that sides that may sleep use SENDs.
     let latency = selected(PerfGoal::Latency, 1);
-    assert_eq!(latency.protocol, Some("Chained-Write-Send"));
-    assert!(latency.reasons.iter().any(|reason| {
+    let plan = latency.plan.expect("a plan");
+    assert_eq!((latency.protocol, plan.client, plan.server), (Some("AR-gRPC"), Adaptive, Adaptive));
+    let busy = of(Hints::NONE.perf_goal(PerfGoal::Latency).polling(Busy), 1);
+    assert_eq!(busy.protocol, Some("Chained-Write-Send"));
+    assert!(busy.reasons.iter().any(|reason| {
         reason.text == "write_send_chained in the place of write_imm: this fabric has no immediate data"
     }));
     let throughput = selected(PerfGoal::Throughput, 64);
@@ -367,8 +371,11 @@ fn tables_are_constants() {
 /// name and not with a NIC.
 #[test]
 fn long_payloads_travel_in_pieces_on_shared_memory() {
-    let copies =
-        dunlin_fabric::Capabilities { initiator_copies: true, ..dunlin_fabric::Capabilities::EVERYTHING };
+    let copies = dunlin_fabric::Capabilities {
+        initiator_copies: true,
+        write_wakes: true,
+        ..dunlin_fabric::Capabilities::EVERYTHING
+    };
     let large = |capabilities, of_client: Hints, of_server: Hints| {
         let environment = Environment { capabilities, ..server(1) };
         let hints = FunctionHints::new("f").client(of_client).server(of_server);
@@ -396,8 +403,9 @@ fn long_payloads_travel_in_pieces_on_shared_memory() {
     assert_eq!(large(&dunlin_fabric::Capabilities::EVERYTHING, of(1 << 20), of(1 << 20)), LargePayload::Read);
 }
 
+/// Shared memory whose WRITEs cannot wake a sleeper: memory is polled only if both sides ask for busy waiting.
 #[test]
-fn shared_memory_is_polled_for_latency_and_throughput() {
+fn shared_memory_without_wake_ups_is_polled_where_busy_waiting_is_asked_for() {
     let shm =
         dunlin_fabric::Capabilities { initiator_copies: true, ..dunlin_fabric::Capabilities::EVERYTHING };
     let on = |client: Hints, server: Hints, clients: u32| {
@@ -409,7 +417,8 @@ fn shared_memory_is_polled_for_latency_and_throughput() {
         for clients in [1, 2, 512] {
             for size in [4, 128 << 10] {
                 let hints = Hints::NONE.perf_goal(goal).payload_size(size);
-                let selection = on(hints, hints, clients);
+                let asked = hints.polling(Busy);
+                let selection = on(asked, asked, clients);
                 let plan = selection.plan.expect("a plan");
                 assert_eq!(
                     (selection.protocol, plan.client, plan.server),
@@ -421,24 +430,26 @@ fn shared_memory_is_polled_for_latency_and_throughput() {
                     "{:?}",
                     selection.reasons
                 );
+                for (client, server) in [(hints, hints), (asked, hints), (hints, asked)] {
+                    let plan = on(client, server, clients).plan.expect("a plan");
+                    assert_ne!((plan.request, plan.response), (RequestHalf::Write, ResponseHalf::Write));
+                    assert_eq!(
+                        plan.client == Busy,
+                        client.polling == Some(Busy) || fetches(&plan),
+                        "{plan:?}"
+                    );
+                    assert_eq!(plan.server == Busy, server.polling == Some(Busy), "{plan:?}");
+                }
             }
         }
     }
-    let hints = Hints::NONE.perf_goal(Throughput);
-    let table = |client, server| {
-        let plan = on(client, server, 512).plan.expect("a plan");
-        assert_ne!((plan.request, plan.response), (RequestHalf::Write, ResponseHalf::Write), "{plan:?}");
-        (plan.client, plan.server)
-    };
-    assert_eq!(table(hints.polling(Event), hints), (Event, Event));
-    assert_eq!(table(hints, hints.priority(Priority::Low)), (Event, Event));
-    assert_eq!(table(hints, hints.process_time(ProcessTime::Long)), (Event, Event));
-    assert_eq!(table(hints, hints.perf_goal(ResUtil)), (Event, Event));
-    assert_eq!(table(hints, Hints::NONE), (Event, Adaptive));
-    assert_eq!(table(Hints::NONE, Hints::NONE), (Adaptive, Adaptive));
-    let forced = on(hints.protocol("Direct-WriteIMM"), hints, 512);
+    let forced = on(Hints::NONE.perf_goal(Throughput).protocol("Direct-WriteIMM"), Hints::NONE, 512);
     let plan = forced.plan.expect("a plan");
-    assert_eq!((forced.protocol, plan.client, plan.server), (Some("Direct-WriteIMM"), Busy, Busy));
+    assert_eq!((forced.protocol, plan.client, plan.server), (Some("Direct-WriteIMM"), Event, Adaptive));
+}
+
+fn fetches(plan: &Plan) -> bool {
+    plan.response == ResponseHalf::Fetch
 }
 
 /// Where WRITEs wake a sleeper, polling memory does not keep anybody awake: both sides wait adaptively, unless
@@ -478,4 +489,19 @@ fn shared_memory_is_polled_adaptively_where_writes_wake() {
             .any(|reason| reason.text.contains("more threads than cores"));
         assert_eq!(said, server == Adaptive);
     }
+    let hints = Hints::NONE.perf_goal(Throughput);
+    let table = |client, server| {
+        let plan = on(client, server, 512, None).plan.expect("a plan");
+        assert_ne!((plan.request, plan.response), (RequestHalf::Write, ResponseHalf::Write), "{plan:?}");
+        (plan.client, plan.server)
+    };
+    assert_eq!(table(hints.polling(Event), hints), (Event, Event));
+    assert_eq!(table(hints, hints.priority(Priority::Low)), (Event, Event));
+    assert_eq!(table(hints, hints.process_time(ProcessTime::Long)), (Event, Event));
+    assert_eq!(table(hints, hints.perf_goal(ResUtil)), (Event, Event));
+    assert_eq!(table(hints, Hints::NONE), (Event, Adaptive));
+    assert_eq!(table(Hints::NONE, Hints::NONE), (Adaptive, Adaptive));
+    let forced = on(hints.protocol("Direct-WriteIMM"), hints, 512, None);
+    let plan = forced.plan.expect("a plan");
+    assert_eq!((forced.protocol, plan.client, plan.server), (Some("Direct-WriteIMM"), Adaptive, Adaptive));
 }

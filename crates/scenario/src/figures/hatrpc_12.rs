@@ -21,7 +21,7 @@ pub(super) const LARGE: Figure = Figure::predicted(
     large,
 );
 
-const NOTES: &str = "The service is hinted perf_goal = throughput, payload_size and concurrency; the other protocols are the same hints with \
+const NOTES: &str = "The service is hinted perf_goal = throughput, payload_size and concurrency, and polling = busy where the paper's table has it; the other protocols are the same hints with \
     the protocol named, so all wait in the same way at one place. Clients on nine hosts, a server thread for each, 28 cores on every host. No \
     NUMA. Calls count for as long as in hatrpc-5. What Thrift's encoding takes is not in it.";
 

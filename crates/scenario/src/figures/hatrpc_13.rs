@@ -24,7 +24,7 @@ pub(super) const LARGE: Figure = Figure::predicted(
 
 const NOTES: &str = "Each call is of either function by even chance; latency is of the one with that goal, throughput of the other. The \
     handler's checksum takes a cycle of 2.6 GHz for each byte of the request (assumed). The other protocols are the same hints with the protocol \
-    named for both functions. Clients on nine hosts, a server thread for each, 28 cores on every host. Calls count for as \
+    named for both functions. Sides poll busily where the paper's table has it. Clients on nine hosts, a server thread for each, 28 cores on every host. Calls count for as \
     long as in hatrpc-5, and until each thread that spins has had a core twice.";
 
 fn runs(bytes: u32, effort: Effort) -> Vec<Run> {

@@ -1,9 +1,9 @@
-//! HatRPC's hints on its cluster: the plans are those that the selection gives an application. The other
-//! protocols use the same hints with the protocol named.
+//! HatRPC's hints on its cluster: the plans are those that the selection gives an application that asks for
+//! busy waiting where HatRPC's table has it. The other protocols use the same hints with the protocol named.
 
 use super::hatrpc::{CORES, DIRECT, RFP};
 use super::{Outcome, Outcomes, Paper, Point};
-use dunlin_hints::{Environment, FunctionHints, Hints, PerfGoal, Sharing, select};
+use dunlin_hints::{CompletionMode, Environment, FunctionHints, Hints, PerfGoal, SMALL, Sharing, select};
 use dunlin_rpc::Plan;
 
 /// The series of the hints alone.
@@ -26,8 +26,10 @@ impl Hinted {
     /// Returns the selected plan, among all protocols or with one named; `None` if the protocol does not
     /// exist.
     pub(super) fn plan(self, protocol: Option<&'static str>) -> Option<Plan> {
+        let polling = self.is_busy_in_the_paper().then_some(CompletionMode::Busy);
         let side = |bytes: Option<u64>| Hints {
             payload_size: bytes,
+            polling,
             protocol,
             // HatRPC has a connection for each client.
             ..Hints::NONE.perf_goal(self.goal).concurrency(self.clients).sharing(Sharing::Dedicated)
@@ -40,6 +42,17 @@ impl Hinted {
             ..Environment::new(&dunlin_fabric::Capabilities::EVERYTHING, CORES)
         };
         select(&hints, &environment).ok()?.plan
+    }
+
+    /// Returns whether HatRPC's table lets both sides poll busily. Dunlin's selection does so only if it is
+    /// asked, so that the figures ask for it.
+    fn is_busy_in_the_paper(self) -> bool {
+        let large = self.bytes.is_some_and(|bytes| bytes.into_iter().any(|bytes| bytes > SMALL));
+        match self.goal {
+            PerfGoal::Latency => self.clients <= CORES,
+            PerfGoal::Throughput => large && self.clients <= UNDER,
+            PerfGoal::ResUtil => false,
+        }
     }
 }
 
