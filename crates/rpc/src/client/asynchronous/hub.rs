@@ -10,6 +10,7 @@
 use super::route::{Lane, Route, To};
 use crate::client::core::{CallId, Core};
 use crate::client::lane::SubmitError;
+use crate::client::memory::is_memory;
 use crate::client::slots::Sink;
 use crate::combine::lead::{Lead, Leading, Led, Look, Waiters, Watch};
 use crate::combine::tickets::{Delivery, Leader, Pool, PrepareError, Side, TicketId};
@@ -568,6 +569,8 @@ impl<F: Fabric> Engine<F> {
             };
             let submitted = if !first && leader.holds(usize::from(lane)) {
                 Err(SubmitError::Full)
+            } else if is_memory(function) {
+                route.post_memory((core, lane), (function, payload), (time, alone))
             } else {
                 core.with_lane(lane, |fabric, domain, lane| match lane.batching {
                     None if alone => lane.submit(fabric, domain, function, payload, time.nanos),
