@@ -268,6 +268,18 @@ impl<F: Fabric> Core<F> {
         }
     }
 
+    /// Ends all lanes as if their connections had broken: a panic may have left one between two states. Their calls are
+    /// forgotten, and the caller ends them.
+    #[cold]
+    pub(super) fn abandon_lanes(&mut self) {
+        for index in 0..self.lanes.len() as u16 {
+            if let Some(lane) = self.lane(index) {
+                lane.slots.clear();
+                self.break_lane(index, Cause::ConnectionLost);
+            }
+        }
+    }
+
     /// Processes a record of the server about lanes of a connection.
     pub(crate) fn on_record(&mut self, connection: u32, record: &Record) {
         let lanes = self.lanes.iter_mut().flatten().filter(|lane| lane.connection == connection);
