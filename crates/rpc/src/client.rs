@@ -27,7 +27,9 @@ pub(crate) mod within;
 #[cfg(test)]
 mod tests;
 
-pub use self::asynchronous::{AsyncClient, AsyncHub, AsyncResponse, AsyncWithin, Call, Ready};
+pub use self::asynchronous::{
+    AsyncClient, AsyncHub, AsyncResponse, AsyncWithin, Attach, Call, MemoryCall, Ready,
+};
 pub use self::batching::{BatchCalls, Batching};
 pub use self::config::{ClientConfig, CreditRenewal};
 pub use self::core::CallId;

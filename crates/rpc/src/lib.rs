@@ -27,8 +27,8 @@ pub mod tune;
 mod wait;
 
 pub use client::{
-    AsyncClient, AsyncHub, AsyncResponse, AsyncWithin, BatchCalls, Batching, Call, CallId, ClientConfig,
-    CreditRenewal, Ready, RemoteRegion, RunningPlan, RunsIn, WaitsAs,
+    AsyncClient, AsyncHub, AsyncResponse, AsyncWithin, Attach, BatchCalls, Batching, Call, CallId,
+    ClientConfig, CreditRenewal, MemoryCall, Ready, RemoteRegion, RunningPlan, RunsIn, WaitsAs,
 };
 pub use connect::backoff::{Backoff, BackoffConfig};
 pub use dunlin_wire::{ApplicationCode, Status};

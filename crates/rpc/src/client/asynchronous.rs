@@ -9,6 +9,8 @@
 //! |---|---|
 //! | `hub.rs` | the engine behind the lead: sends, progress, delivery |
 //! | `call.rs` | a call and its future |
+//! | `lead.rs` | the lead: taking it, giving it back, wakers |
+//! | `memory.rs` | operations on memory as futures |
 //! | `route.rs` | the way of a call to its lane |
 //! | `connection.rs`, `ready.rs` | connecting, and tasks that wait for a connection |
 //! | `wake.rs` | the wake thread |
@@ -17,11 +19,14 @@
 mod call;
 mod connection;
 mod hub;
+mod lead;
+mod memory;
 mod ready;
 mod route;
 mod wake;
 
 pub use self::call::{AsyncResponse, Call};
+pub use self::memory::{Attach, MemoryCall};
 pub use self::ready::Ready;
 
 use self::connection::Connection;

@@ -105,6 +105,10 @@ pub struct ClientConfig {
     /// The most calls that go in one message because threads meet on a shared connection
     /// ([`Sharing::Combined`]); 1 sends each call by itself. Default: 64.
     pub most_together: u16,
+    /// The most calls that the thread that leads a shared connection ([`Sharing::Combined`]) sends in one round, at least
+    /// 1. Then it takes results, and lets the threads go on whose results have come, before it sends those that are left.
+    /// FLOCK bounds no round. Default: 64.
+    pub most_per_round: u16,
     /// The length in bytes from which on a request that meets others on such a connection leaves from registered memory of
     /// its thread, under one doorbell with them; shorter ones are copied into one message (FLOCK section 4.1). Unused
     /// where the processor copies what it sends
@@ -158,6 +162,7 @@ impl Default for ClientConfig {
             first_read: FirstRead::default(),
             batching: None,
             most_together: 64,
+            most_per_round: 64,
             own_memory_from: 2048,
             backoff: BackoffConfig::default(),
             wait_for_ready: Duration::ZERO,
@@ -277,8 +282,11 @@ impl ClientConfig {
         if self.thread_scheduling == Some(Duration::ZERO) {
             return out("thread_scheduling", 0, "longer than 0 ns");
         }
-        if self.most_together == 0 {
-            return out("most_together", 0, "at least 1");
+        for (what, value) in [("most_together", self.most_together), ("most_per_round", self.most_per_round)]
+        {
+            if value == 0 {
+                return out(what, 0, "at least 1");
+            }
         }
         self.fetch_choice.check()?;
         self.batching.as_ref().map_or(Ok(()), Batching::check)

@@ -5,6 +5,7 @@ use super::closing::ClosingLane;
 use super::config::ClientConfig;
 use super::establish::{Greeting, PreparedLane};
 use super::lane::{ClientLane, NoMore, SubmitError};
+use super::memory::Attaching;
 use super::slots::{Keep, Sink};
 use crate::error::{CallError, Cause, ConnectError};
 use crate::limits::MAX_WINDOW;
@@ -21,7 +22,7 @@ use dunlin_fabric::{
     QueuePairState, ThreadDomain, WaitMode, Work, copy,
 };
 use dunlin_wire::LINE;
-use dunlin_wire::handshake::{LaneReady, Record};
+use dunlin_wire::handshake::{Grant, LaneReady, Record};
 
 /// Queue-pair health and send completions are checked every 64 polls.
 const HEALTH_EVERY: u32 = 64;
@@ -84,6 +85,8 @@ pub(crate) struct Core<F: Fabric> {
     completions: Vec<Completion<F::Memory>>,
     /// Lanes that are being closed.
     pub(super) closing: Vec<ClosingLane>,
+    /// Regions of the server's memory that are being attached.
+    pub(super) attaching: Attaching,
 }
 
 impl<F: Fabric> Core<F> {
@@ -116,6 +119,7 @@ impl<F: Fabric> Core<F> {
             sleep: Sleep { mode: sleep_mode, gives_way: write_wakes },
             connections: 0,
             closing: Vec::new(),
+            attaching: Attaching::default(),
         })
     }
 
@@ -264,6 +268,18 @@ impl<F: Fabric> Core<F> {
         }
     }
 
+    /// Ends all lanes as if their connections had broken: a panic may have left one between two states. Their calls are
+    /// forgotten, and the caller ends them.
+    #[cold]
+    pub(super) fn abandon_lanes(&mut self) {
+        for index in 0..self.lanes.len() as u16 {
+            if let Some(lane) = self.lane(index) {
+                lane.slots.clear();
+                self.break_lane(index, Cause::ConnectionLost);
+            }
+        }
+    }
+
     /// Processes a record of the server about lanes of a connection.
     pub(crate) fn on_record(&mut self, connection: u32, record: &Record) {
         let lanes = self.lanes.iter_mut().flatten().filter(|lane| lane.connection == connection);
@@ -281,10 +297,18 @@ impl<F: Fabric> Core<F> {
                     lane.taken.get_or_insert(u64::MAX);
                 }
             }
+            Record::Grant(grant) if self.attaching.answer(connection, *grant) => {}
             other => {
                 tracing::debug!(target: "dunlin::client", record = ?other.record_type(), "an unexpected record");
             }
         }
+    }
+
+    /// Takes the answers to requests for regions on the connection of a lane.
+    pub(super) fn take_attached(&mut self, connection: u32, each: impl FnMut(u16, Grant)) {
+        let Core { lanes, attaching, .. } = self;
+        let is_open = |of| lanes.iter().flatten().any(|lane| lane.connection == of && lane.broken.is_none());
+        attaching.take(connection, is_open, each);
     }
 
     /// Ends a lane that a new one replaces: at once if it has no call in flight, else with its last call. The server

@@ -13,6 +13,9 @@ use dunlin_fabric::{
     Access, Completion, Data, Fabric, Nanos, Opcode, Operation, PostError, RegionKey, RemoteSlice,
     ThreadDomain, WorkRequest,
 };
+use dunlin_wire::Status;
+use dunlin_wire::handshake::{Grant, MAX_REGION_NAME_BYTES};
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The most regions that a client attaches.
@@ -61,17 +64,28 @@ impl RemoteRegion {
 pub(crate) struct RegionNames(Arc<Mutex<Vec<Arc<str>>>>);
 
 impl RegionNames {
-    /// Returns the number of a name; `None` if there are [`MAX_REGIONS`] others.
-    pub(crate) fn number(&self, name: &str) -> Option<(u16, Arc<str>)> {
+    /// Returns the names so far.
+    pub(crate) fn all(&self) -> Vec<Arc<str>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Returns the number of a name.
+    ///
+    /// # Errors
+    /// No region can have the name, or there are [`MAX_REGIONS`] others.
+    pub(crate) fn number(&self, name: &str) -> Result<(u16, Arc<str>), MemoryError> {
+        if name.is_empty() || name.len() > MAX_REGION_NAME_BYTES {
+            return Err(MemoryError::NoSuchRegion { name: name.to_owned() });
+        }
         let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let at = names.iter().position(|known| **known == *name).unwrap_or(names.len());
         if at == names.len() {
             if at == MAX_REGIONS {
-                return None;
+                return Err(MemoryError::TooMany);
             }
             names.push(name.into());
         }
-        Some((at as u16, Arc::clone(&names[at])))
+        Ok((at as u16, Arc::clone(&names[at])))
     }
 
     /// Returns the name with a number.
@@ -91,8 +105,69 @@ pub(crate) struct Attached {
 }
 
 impl Attached {
+    /// Returns what a grant gives; `None` if it refuses.
+    pub(crate) fn of(session: u64, grant: Grant) -> Option<Attached> {
+        let access = Access::from_bits(grant.purpose).filter(|_| grant.length > 0)?;
+        Some(Attached { session, key: RegionKey(grant.key), length: grant.length, access })
+    }
+
     pub(crate) fn region(self, number: u16, name: Arc<str>) -> RemoteRegion {
         RemoteRegion { number, name, length: self.length, access: self.access }
+    }
+
+    /// Checks an operation against the grant: a server that came back may expose less.
+    pub(crate) fn check(&self, operation: &MemoryOperation<'_>) -> Result<(), CallError> {
+        let (length, limit) = (operation.end(), self.length);
+        if length > limit || !self.access.contains(operation.needs()) {
+            return Err(CallError::NotExecuted(Cause::TooLarge { length, limit }));
+        }
+        Ok(())
+    }
+}
+
+/// The error of an operation on a region that the server does not grant any more.
+pub(crate) const NOT_GRANTED: CallError = CallError::NotExecuted(Cause::Refused(Status::Unauthorised));
+
+/// Requests for regions whose answers come with the other records of a connection, in the order of the requests.
+#[derive(Debug, Default)]
+pub(crate) struct Attaching {
+    /// The connection of each request, and the number of its region.
+    asked: VecDeque<(u32, u16)>,
+    granted: Vec<(u32, u16, Grant)>,
+}
+
+impl Attaching {
+    /// Notes a request. Returns false if that is under way already.
+    pub(crate) fn ask(&mut self, connection: u32, region: u16) -> bool {
+        let is_new = !self.asked.contains(&(connection, region));
+        if is_new {
+            self.asked.push_back((connection, region));
+        }
+        is_new
+    }
+
+    /// Takes the answer to the oldest request of a connection. Returns false if there is none.
+    pub(crate) fn answer(&mut self, connection: u32, grant: Grant) -> bool {
+        let Some(at) = self.asked.iter().position(|(of, _)| *of == connection) else { return false };
+        let (_, region) = self.asked.remove(at).unwrap_or_default();
+        self.granted.push((connection, region, grant));
+        true
+    }
+
+    /// Takes the answers for a connection. Those of connections that are gone are dropped.
+    pub(crate) fn take(
+        &mut self,
+        connection: u32,
+        is_open: impl Fn(u32) -> bool,
+        mut each: impl FnMut(u16, Grant),
+    ) {
+        self.asked.retain(|(of, _)| is_open(*of));
+        self.granted.retain(|(of, region, grant)| {
+            if *of == connection {
+                each(*region, *grant);
+            }
+            *of != connection && is_open(*of)
+        });
     }
 }
 
@@ -353,6 +428,29 @@ mod tests {
         }
     }
 
+    /// Answers have no name: they belong to the requests of their connection in order.
+    #[test]
+    fn grants_belong_to_the_requests_of_their_connection() {
+        let grant = |key| Grant { key, length: 8, purpose: Access::READ.bits() };
+        let mut attaching = Attaching::default();
+        assert!(!attaching.answer(1, grant(0)), "nobody has asked");
+        assert!([(1, 5), (2, 7), (1, 6)].iter().all(|(of, region)| attaching.ask(*of, *region)));
+        assert!(!attaching.ask(1, 6), "it is under way");
+        assert!(
+            attaching.answer(1, grant(10))
+                && attaching.answer(2, grant(11))
+                && attaching.answer(1, grant(12))
+        );
+        assert!(!attaching.answer(1, grant(13)));
+        let mut taken = Vec::new();
+        attaching.take(1, |_| true, |region, grant| taken.push((region, grant.key)));
+        assert_eq!(taken, [(5, 10), (6, 12)]);
+        // Connection 2 is gone.
+        assert!(attaching.ask(2, 8));
+        attaching.take(1, |of| of == 1, |_, _| panic!("nothing is left"));
+        assert!(attaching.asked.is_empty() && attaching.granted.is_empty());
+    }
+
     #[test]
     fn names_have_numbers_and_there_is_a_limit() {
         let names = RegionNames::default();
@@ -362,7 +460,7 @@ mod tests {
                 assert_eq!((usize::from(found), &*name), (number, &*format!("region-{number}")), "{round}");
             }
         }
-        assert!(names.number("one more").is_none());
+        assert_eq!(names.number("one more"), Err(MemoryError::TooMany));
         assert_eq!((names.name(7).as_deref(), names.name(256)), (Some("region-7"), None));
     }
 

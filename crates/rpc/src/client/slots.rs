@@ -653,6 +653,12 @@ impl<M: Memory> Slots<M> {
             }
         }
     }
+
+    /// Forgets all calls, in whatever state they are.
+    #[cold]
+    pub(crate) fn clear(&mut self) {
+        *self = Slots::new(self.slots.len() as u16);
+    }
 }
 
 /// Returns the error of a call without an answer. `announced`: the server has announced its result; `never`:

@@ -29,9 +29,6 @@ use crate::path::call_id::CallEnds;
 use dunlin_fabric::{Fabric, Host, Nanos, Work};
 use std::sync::Arc;
 
-/// The most calls that a leader sends in one round. The paper bounds no round; without a bound the threads
-/// whose answers have come would wait for those that call.
-const MOST_AT_ONCE: usize = 64;
 /// No ticket is under way at this index.
 const NOTHING: u64 = u64::MAX;
 
@@ -292,11 +289,13 @@ impl<F: Fabric> Combined<F> {
         if leader.waiting() == 0 {
             return;
         }
+        // Without a bound the threads whose results have come would wait for those that call.
+        let per_round = usize::from(client.config().most_per_round);
         let most = usize::from(client.config().most_together);
         let alone = leader.waiting() == 1 || most == 1;
         let mut begun = 0;
         for queue in leader.queues() {
-            while begun < MOST_AT_ONCE
+            while begun < per_round
                 && let Some(ticket) = core.policy.leader.begin(queue)
             {
                 match Combined::send_one(strand, core, ticket, queue.is_some(), alone) {

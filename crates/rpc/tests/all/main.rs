@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod async_memory;
 mod batching;
 mod calls;
 mod deadlines;

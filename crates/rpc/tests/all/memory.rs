@@ -15,15 +15,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-const ALL: Access = Access::READ.with(Access::WRITE).with(Access::ATOMIC);
-const BYTES: u64 = 2 << 20;
+pub(crate) const ALL: Access = Access::READ.with(Access::WRITE).with(Access::ATOMIC);
+pub(crate) const BYTES: u64 = 2 << 20;
 
-fn plan(sharing: Sharing) -> Plan {
+pub(crate) fn plan(sharing: Sharing) -> Plan {
     Plan { sharing, ..any_plan() }
 }
 
 /// A server that exposes `all`, and `fixed` for READs only. Also returns the memory of `all`.
-fn serve<F: Fabric>(fabric: &F, address: &Address) -> (Server<F>, Region<F::Memory>) {
+pub(crate) fn serve<F: Fabric>(fabric: &F, address: &Address) -> (Server<F>, Region<F::Memory>) {
     let all = Region::new(fabric.register(BYTES, ALL).unwrap());
     let fixed = Region::new(fabric.register(4096, Access::READ).unwrap());
     let server = ServerBuilder::new(fabric)
@@ -257,7 +257,7 @@ fn operations_are_given_up_with_their_client() {
 
 /// Hooks that hold the completions of a domain back.
 #[derive(Clone, Debug, Default)]
-struct HoldBack(Arc<AtomicBool>);
+pub(crate) struct HoldBack(pub(crate) Arc<AtomicBool>);
 
 impl<F: Fabric> Hooks<F> for HoldBack {
     type Domain = HoldBack;

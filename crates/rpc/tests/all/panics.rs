@@ -4,6 +4,7 @@
 #![allow(missing_docs, clippy::disallowed_methods, clippy::disallowed_types)]
 
 use crate::common::*;
+use crate::reconnecting::block_on;
 use dunlin_fabric::interpose::{DomainHooks, Hooks, Interposed, LinkHooks};
 use dunlin_fabric::{
     Address, Completion, CompletionQueueId, Fabric, Host, Link, ListError, PostError, QueuePairId, Scheme,
@@ -88,6 +89,46 @@ impl<D: ThreadDomain> DomainHooks<D> for PanicAt {
 /// The outcome of each call, by its number; `None` for the call of the thread that panicked.
 type Outcomes = BTreeMap<u64, Option<Result<(), CallError>>>;
 
+/// A server that counts the executions of each call by its number.
+fn serve(sim: &Sim, address: &Address, executed: &Arc<Mutex<BTreeMap<u64, u32>>>) -> Server<Sim> {
+    ServerBuilder::new(sim)
+        .function(ECHO, FunctionMode::Worker)
+        .serve(address, |_| {
+            let executed = Arc::clone(executed);
+            Box::new(move |request: &Request<'_>, reply: &mut Reply<'_>| {
+                let number = u64::from_le_bytes(*request.payload.first_chunk().unwrap());
+                *executed.lock().unwrap().entry(number).or_default() += 1;
+                Ok(reply.write(request.payload)?)
+            })
+        })
+        .unwrap()
+}
+
+/// Checks that each call has ended once and with the right certainty, and that only those under way have failed.
+fn check(executed: &BTreeMap<u64, u32>, outcomes: &Outcomes) {
+    assert_eq!(outcomes.len() as u64, THREADS * CALLS, "each call ends");
+    let mut panics = 0;
+    for (number, outcome) in outcomes {
+        let times = executed.get(number).copied().unwrap_or_default();
+        match outcome {
+            None => panics += 1,
+            Some(Ok(())) => assert_eq!(times, 1, "call {number}"),
+            Some(Err(CallError::NotExecuted(_))) => assert_eq!(times, 0, "call {number}"),
+            Some(Err(_)) => assert!(times <= 1, "call {number} was executed {times} times"),
+        }
+    }
+    assert!(panics <= 1, "{panics} calls");
+    let failed = outcomes.values().filter(|outcome| matches!(outcome, Some(Err(_)))).count();
+    assert!(failed <= THREADS as usize, "{failed} calls have failed");
+}
+
+/// Returns the payload of a call.
+fn payload(number: u64) -> Vec<u8> {
+    let mut payload = number.to_le_bytes().to_vec();
+    payload.resize([8, 100, 600][number as usize % 3], 7);
+    payload
+}
+
 /// Runs threads of a handle, the leader of which panics at a step. Returns whether it did.
 fn play(plan: Plan, seed: u64, step: i64) -> bool {
     let hooks = PanicAt::default();
@@ -96,17 +137,7 @@ fn play(plan: Plan, seed: u64, step: i64) -> bool {
     let run = Sim::run_with(settings, seed, move |sim| {
         let executed = Arc::new(Mutex::new(BTreeMap::<u64, u32>::new()));
         let address = Address::new(Scheme::Sim, "panics").unwrap();
-        let server = ServerBuilder::new(&sim)
-            .function(ECHO, FunctionMode::Worker)
-            .serve(&address, |_| {
-                let executed = Arc::clone(&executed);
-                Box::new(move |request: &Request<'_>, reply: &mut Reply<'_>| {
-                    let number = u64::from_le_bytes(*request.payload.first_chunk().unwrap());
-                    *executed.lock().unwrap().entry(number).or_default() += 1;
-                    Ok(reply.write(request.payload)?)
-                })
-            })
-            .unwrap();
+        let server = serve(&sim, &address, &executed);
         let fabric = Interposed::with_hooks(sim.clone(), hooks.clone());
         let config = ClientConfig { max_queue_pairs: 1, own_memory_from: 500, ..with_plan(plan) };
         let mut first = Client::connect(&fabric, &address, config).unwrap();
@@ -120,8 +151,7 @@ fn play(plan: Plan, seed: u64, step: i64) -> bool {
                 let outcomes = Arc::clone(&outcomes);
                 let body = move || {
                     for number in thread * CALLS..(thread + 1) * CALLS {
-                        let mut payload = number.to_le_bytes().to_vec();
-                        payload.resize([8, 100, 600][number as usize % 3], 7);
+                        let payload = payload(number);
                         let outcome = catch_unwind(AssertUnwindSafe(|| {
                             client.call(ECHO, &payload).map(|result| assert_eq!(*result, *payload))
                         }));
@@ -140,21 +170,60 @@ fn play(plan: Plan, seed: u64, step: i64) -> bool {
         assert_eq!(*first.call(ECHO, &u64::MAX.to_le_bytes()).unwrap(), u64::MAX.to_le_bytes());
         drop(first);
         server.shutdown(Duration::from_secs(1));
-        let (executed, outcomes) = (executed.lock().unwrap(), outcomes.lock().unwrap());
-        assert_eq!(outcomes.len() as u64, THREADS * CALLS, "each call ends");
-        let mut panics = 0;
-        for (number, outcome) in &*outcomes {
-            let times = executed.get(number).copied().unwrap_or_default();
-            match outcome {
-                None => panics += 1,
-                Some(Ok(())) => assert_eq!(times, 1, "call {number}"),
-                Some(Err(CallError::NotExecuted(_))) => assert_eq!(times, 0, "call {number}"),
-                Some(Err(_)) => assert!(times <= 1, "call {number} was executed {times} times"),
-            }
-        }
-        assert!(panics <= 1, "{panics} calls");
-        let failed = outcomes.values().filter(|outcome| matches!(outcome, Some(Err(_)))).count();
-        assert!(failed < THREADS as usize, "{failed} calls have failed");
+        check(&executed.lock().unwrap(), &outcomes.lock().unwrap());
+    });
+    run.unwrap_or_else(|error| panic!("{name}: {error}"));
+    has_panicked.load(Ordering::Relaxed)
+}
+
+/// As [`play`], with tasks of a hub, each on a thread of its own. The thread that panics may be the hub's.
+fn play_tasks(plan: Plan, seed: u64, step: i64) -> bool {
+    let hooks = PanicAt::default();
+    let (has_panicked, name) =
+        (Arc::clone(&hooks.has_panicked), format!("tasks, {plan:?}, {seed}, step {step}"));
+    let settings = Settings { preemption: 20, ..Settings::default() };
+    let run = Sim::run_with(settings, seed, move |sim| {
+        let executed = Arc::new(Mutex::new(BTreeMap::<u64, u32>::new()));
+        let address = Address::new(Scheme::Sim, "panics").unwrap();
+        let server = serve(&sim, &address, &executed);
+        let fabric = Interposed::with_hooks(sim.clone(), hooks.clone());
+        let hub = AsyncHub::new(&fabric).unwrap();
+        let config = ClientConfig {
+            wait_for_ready: Duration::from_secs(20),
+            timeout: Duration::from_secs(30),
+            ..with_plan(plan)
+        };
+        let client = AsyncClient::connect(&hub, &address, config).unwrap();
+        let (host, outcomes) = (sim.host().clone(), Arc::new(Mutex::new(Outcomes::new())));
+        let begin = host.now();
+        hooks.steps.store(step, Ordering::Relaxed);
+        let tasks: Vec<_> = (0..THREADS)
+            .map(|thread| {
+                let (sim, client, outcomes) = (sim.clone(), client.clone(), Arc::clone(&outcomes));
+                let body = move || {
+                    for number in thread * CALLS..(thread + 1) * CALLS {
+                        let payload = payload(number);
+                        let outcome = catch_unwind(AssertUnwindSafe(|| {
+                            let result = block_on(&sim, client.call(ECHO, &payload));
+                            result.map(|result| assert_eq!(*result, *payload))
+                        }));
+                        let earlier = outcomes.lock().unwrap().insert(number, outcome.ok());
+                        assert_eq!(earlier, None);
+                    }
+                };
+                host.spawn(&format!("task-{thread}"), Box::new(body)).unwrap()
+            })
+            .collect();
+        tasks.into_iter().for_each(Task::join);
+        hooks.steps.store(0, Ordering::Relaxed);
+        // Nobody has waited for a deadline.
+        let took = Duration::from_nanos(host.now() - begin);
+        assert!(took < Duration::from_secs(1), "{took:?}");
+        let last = block_on(&sim, client.call(ECHO, &u64::MAX.to_le_bytes())).unwrap();
+        assert_eq!(*last, u64::MAX.to_le_bytes());
+        drop((last, client, hub));
+        server.shutdown(Duration::from_secs(1));
+        check(&executed.lock().unwrap(), &outcomes.lock().unwrap());
     });
     run.unwrap_or_else(|error| panic!("{name}: {error}"));
     has_panicked.load(Ordering::Relaxed)
@@ -162,15 +231,24 @@ fn play(plan: Plan, seed: u64, step: i64) -> bool {
 
 #[test]
 fn a_leader_that_panics_harms_no_other_thread() {
+    play_all(Sharing::Combined, 30, play);
+}
+
+#[test]
+fn a_task_that_panics_while_it_leads_harms_no_other_task() {
+    play_all(Sharing::Dedicated, 30, play_tasks);
+}
+
+fn play_all(sharing: Sharing, least: usize, play: fn(Plan, u64, i64) -> bool) {
     for (seed, name) in ["Server-reply", "Direct-WriteIMM", "Eager-SendRecv"].into_iter().enumerate() {
         for mode in [CompletionMode::Busy, CompletionMode::Event] {
             let plan = Protocol::by_name(name).unwrap().plan(mode);
-            let plan = Plan { sharing: Sharing::Combined, ..plan };
+            let plan = Plan { sharing, ..plan };
             if plan.check(&Settings::default().capabilities).is_err() {
                 continue;
             }
             let reached = (1..150).filter(|step| play(plan, seed as u64, *step)).count();
-            assert!(reached > 30, "{name} {mode}: {reached} panics");
+            assert!(reached > least, "{name} {mode}: {reached} panics");
         }
     }
 }

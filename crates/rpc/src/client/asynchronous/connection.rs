@@ -6,11 +6,14 @@ use super::route::Route;
 use crate::client::config::ClientConfig;
 use crate::client::establish::{greet, negotiate};
 use crate::client::lanes::Lanes;
+use crate::client::memory::{Attached, RegionNames};
 use crate::connect::backoff::Backoff;
+use crate::connect::records::{receive, send};
 use crate::error::ConnectError;
 use crate::plan::CompletionMode;
 use crate::tune::Tuners;
 use dunlin_fabric::{Address, Fabric, Host, Nanos, WithSources, nanos};
+use dunlin_wire::handshake::{Attach, Grant, Record};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -41,6 +44,10 @@ pub(super) struct Connection<F: Fabric> {
     pub(super) workers: AtomicUsize,
     /// The attempts to connect that have ended.
     pub(super) attempts: AtomicU64,
+    /// The regions of the server that its clients have attached.
+    pub(super) regions: RegionNames,
+    /// Reused for operations on memory.
+    pub(super) payload: Mutex<Vec<u8>>,
     state: Mutex<ConnectionState>,
 }
 
@@ -74,6 +81,8 @@ impl<F: Fabric> Connection<F> {
             number: number as u32,
             workers: AtomicUsize::new(0),
             attempts: AtomicU64::new(0),
+            regions: RegionNames::default(),
+            payload: Mutex::default(),
             state: Mutex::new(state),
         }
     }
@@ -90,9 +99,25 @@ impl<F: Fabric> Connection<F> {
         let prepared = inner.lead().core.prepare(&greeting, &self.config, &self.tuners)?;
         match negotiate(&greeting, &prepared, until) {
             Ok(ready) => {
+                let mut others = Vec::new();
+                let grants = match self.attach_again(&greeting.link, &mut others, until) {
+                    Ok(grants) => grants,
+                    Err(error) => {
+                        inner.lead().core.discard(prepared);
+                        return Err(error);
+                    }
+                };
                 let mut lead = inner.lead();
                 let lanes = lead.core.install(&greeting, &self.config, prepared, &ready, &self.tuners)?;
+                let connection =
+                    lanes.first().and_then(|lane| lead.core.lane(*lane)).map(|lane| lane.connection);
+                let session = connection.unwrap_or_default();
+                others.iter().for_each(|record| lead.core.on_record(session, record));
                 if let Some(Some(route)) = lead.routes.get_mut(self.number as usize) {
+                    route.attached.clear();
+                    for (region, grant) in (0..).zip(grants) {
+                        route.attach(region, Attached::of(session.into(), grant));
+                    }
                     route.lanes.set(lanes, self.config.plans().len());
                     self.workers.store(route.workers(), Ordering::Relaxed);
                 }
@@ -103,6 +128,28 @@ impl<F: Fabric> Connection<F> {
                 Err(error)
             }
         }
+    }
+
+    /// Attaches the regions of earlier connections, on one whose records nobody else receives yet. Adds the records about
+    /// lanes to `others`.
+    fn attach_again(
+        &self,
+        link: &F::Link,
+        others: &mut Vec<Record>,
+        until: Nanos,
+    ) -> Result<Vec<Grant>, ConnectError> {
+        let names = self.regions.all();
+        for name in &names {
+            send(link, &Record::Attach(Attach { name: (**name).to_owned() }))?;
+        }
+        let mut grants = Vec::with_capacity(names.len());
+        while grants.len() < names.len() {
+            match receive(link, until)? {
+                Record::Grant(grant) => grants.push(grant),
+                other => others.push(other),
+            }
+        }
+        Ok(grants)
     }
 
     /// Takes the lanes out of use that a new connection replaces. Returns whether it is needed: not if another thread

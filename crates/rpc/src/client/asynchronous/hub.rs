@@ -3,22 +3,20 @@
 //! A thread that makes or polls a call takes the lead if it is free, and makes progress for all. Otherwise it leaves
 //! its call as a ticket (`combine/tickets/pool.rs`) and goes on: whoever leads sends the call, writes its result
 //! into the ticket, and wakes its task. Nobody waits for the lead to make or poll a call. Connecting, closing and
-//! questions about the tuning do.
-//!
-//! Wakers run without the lead: a waker may run any code, including the drop of the last client.
+//! questions about the tuning do. `lead.rs` has the guard of the lead.
 
 use super::route::{Lane, Route, To};
 use crate::client::core::{CallId, Core};
 use crate::client::lane::SubmitError;
+use crate::client::memory::is_memory;
 use crate::client::slots::Sink;
-use crate::combine::lead::{Lead, Leading, Led, Look, Waiters, Watch};
+use crate::combine::lead::{Lead, Led, Look, Waiters, Watch};
 use crate::combine::tickets::{Delivery, Leader, Pool, PrepareError, Side, TicketId};
 use crate::error::{CallError, Cause, ConnectError};
 use crate::plan::CompletionMode;
-use dunlin_fabric::{Buffer, Fabric, Host, Nanos, Signal, Site, Task, ThreadDomain, WaitMode, Waker as _};
+use dunlin_fabric::{Buffer, Fabric, Host, Nanos, Signal, Task, ThreadDomain, WaitMode, Waker as _};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
@@ -27,10 +25,6 @@ use std::task::Waker;
 const SLABS: u16 = 1024;
 /// The most calls that a leader sends in one round.
 const MOST_AT_ONCE: usize = 64;
-/// The most times that a thread leads on because of calls that came meanwhile.
-const ROUNDS: u32 = 64;
-/// The wakers that a leader takes along when it gives the lead back.
-const WAKERS: usize = 16;
 /// No ticket is under way at this index.
 const NOTHING: u64 = u64::MAX;
 
@@ -74,7 +68,7 @@ pub(super) type Tickets<F> = Pool<Extra<F>>;
 pub(super) struct Gate<F: Fabric> {
     tickets: Arc<Tickets<F>>,
     /// A task asks the leader whether its connection is usable, or a connection has to be closed.
-    asked: AtomicBool,
+    pub(super) asked: AtomicBool,
     pub(super) doorbell: <F::Domain as ThreadDomain>::Waker,
     pub(super) signal: <F::Host as Host>::Signal,
     /// The wake thread sleeps on the signal because there is nothing to wait for.
@@ -118,7 +112,7 @@ impl<F: Fabric> Gate<F> {
 
     /// Wakes the wake thread if the engine has work before it wakes up by itself.
     #[inline]
-    fn tend(&self, core: &Core<F>) {
+    pub(super) fn tend(&self, core: &Core<F>) {
         let until = self.sleeps_until.load(Ordering::Relaxed);
         if until == 0 {
             return;
@@ -154,13 +148,13 @@ pub(super) struct Dropped {
 pub(super) struct Inner<F: Fabric> {
     pub(super) fabric: F,
     pub(super) tickets: Arc<Tickets<F>>,
-    lead: Lead<Engine<F>, Waiters<F, Gate<F>>>,
+    pub(super) lead: Lead<Engine<F>, Waiters<F, Gate<F>>>,
     pub(super) thread: Mutex<Option<Task>>,
     /// Tasks that wait for a connection, by number, with the time at which they have to try again or give up. Locked
     /// for a few instructions, and only while there is no connection.
     unready: Mutex<BTreeMap<u64, (Nanos, Waker)>>,
     /// Connections that nobody has any more, for the leader to close. Locked for a few instructions.
-    dropped: Mutex<Vec<Dropped>>,
+    pub(super) dropped: Mutex<Vec<Dropped>>,
     next_number: AtomicU64,
 }
 
@@ -194,6 +188,7 @@ impl<F: Fabric> Inner<F> {
             leader,
             tickets: Arc::clone(&tickets),
             under_way: Vec::new(),
+            own: NOTHING,
             payload: Vec::new(),
             woken: Vec::new(),
             routes: Vec::new(),
@@ -214,25 +209,6 @@ impl<F: Fabric> Inner<F> {
     #[inline]
     pub(super) fn gate(&self) -> &Gate<F> {
         self.lead.watch().inner()
-    }
-
-    /// Takes the lead if it is free. Otherwise the thread that leads will look for the calls that were pushed before.
-    #[inline]
-    pub(super) fn try_lead(&self) -> Option<HubLead<'_, F>> {
-        let lead = HubLead { leading: Some(self.lead.try_lead()?), inner: self };
-        // Nobody blocks on the lead, so that a simulated thread may lose its core with it.
-        self.fabric.host().checkpoint(Site::Leading);
-        Some(lead)
-    }
-
-    /// Waits until the lead is free, and takes it: to connect and to close.
-    pub(super) fn lead(&self) -> HubLead<'_, F> {
-        HubLead { leading: Some(self.lead.wait_to_lead()), inner: self }
-    }
-
-    /// As [`lead`](Inner::lead), but waits until `until` at most.
-    pub(super) fn lead_until(&self, until: Nanos) -> Option<HubLead<'_, F>> {
-        Some(HubLead { leading: Some(self.lead.wait_to_lead_until(until)?), inner: self })
     }
 
     pub(super) fn unready(&self) -> MutexGuard<'_, BTreeMap<u64, (Nanos, Waker)>> {
@@ -258,115 +234,6 @@ impl<F: Fabric> Inner<F> {
     }
 }
 
-type Held<'a, F> = Leading<'a, Engine<F>, Waiters<F, Gate<F>>>;
-
-/// The lead of the hub. Dropping it gives the lead back, runs the wakers of the calls that have ended, and leads on for
-/// calls that have come meanwhile.
-pub(super) struct HubLead<'a, F: Fabric> {
-    /// `None` only while the lead is being given back.
-    leading: Option<Held<'a, F>>,
-    inner: &'a Inner<F>,
-}
-
-impl<F: Fabric> Deref for HubLead<'_, F> {
-    type Target = Engine<F>;
-
-    #[inline]
-    fn deref(&self) -> &Engine<F> {
-        match &self.leading {
-            Some(leading) => leading,
-            None => unreachable!("the lead is there until the guard is dropped"),
-        }
-    }
-}
-
-impl<F: Fabric> DerefMut for HubLead<'_, F> {
-    #[inline]
-    fn deref_mut(&mut self) -> &mut Engine<F> {
-        match &mut self.leading {
-            Some(leading) => leading,
-            None => unreachable!("the lead is there until the guard is dropped"),
-        }
-    }
-}
-
-impl<F: Fabric> Drop for HubLead<'_, F> {
-    #[inline]
-    fn drop(&mut self) {
-        let (inner, host) = (self.inner, self.inner.fabric.host());
-        for round in 0.. {
-            let Some(mut leading) = self.leading.take() else { return };
-            if std::thread::panicking() {
-                return;
-            }
-            // In virtual time other threads find the lead taken until here.
-            host.checkpoint(Site::Leading);
-            inner.gate().tend(&leading.core);
-            let wakers = Wakers::take(&mut leading.woken);
-            let look = leading.release();
-            wakers.wake();
-            match look {
-                Look::Nothing => return,
-                Look::Calls if round < ROUNDS => {
-                    self.leading = inner.lead.try_lead();
-                    if let Some(leading) = &mut self.leading {
-                        host.checkpoint(Site::Leading);
-                        if inner.gate().asked.swap(false, Ordering::Relaxed) {
-                            leading.core.check_soon();
-                            inner.move_unready(&mut leading.woken);
-                            inner.close_dropped(leading);
-                        }
-                        leading.work();
-                    }
-                }
-                Look::Calls | Look::Waiters => return inner.lead.watch().wake(),
-            }
-        }
-    }
-}
-
-impl<F: Fabric> Inner<F> {
-    /// Closes the connections that nobody has any more.
-    fn close_dropped(&self, engine: &mut Engine<F>) {
-        let dropped = std::mem::take(&mut *self.dropped.lock().unwrap_or_else(PoisonError::into_inner));
-        for Dropped { number, old } in dropped {
-            let route = engine.routes.get_mut(number as usize).and_then(Option::take);
-            let lanes = route.map(|mut route| route.lanes.take()).unwrap_or_default();
-            for lane in lanes.into_iter().chain(old) {
-                engine.remove_lane(lane);
-            }
-        }
-    }
-
-    /// Wakes all tasks that wait for a connection, as far as the leader is concerned.
-    fn move_unready(&self, woken: &mut Vec<Waker>) {
-        woken.extend(std::mem::take(&mut *self.unready()).into_values().map(|(_, waker)| waker));
-    }
-}
-
-/// Wakers on the stack of a thread that has given the lead back.
-struct Wakers([Option<Waker>; WAKERS], usize);
-
-impl Wakers {
-    #[inline]
-    fn take(woken: &mut Vec<Waker>) -> Self {
-        let mut wakers = Wakers([const { None }; WAKERS], 0);
-        while wakers.1 < WAKERS
-            && let Some(waker) = woken.pop()
-        {
-            wakers.0[wakers.1] = Some(waker);
-            wakers.1 += 1;
-        }
-        wakers
-    }
-
-    #[inline]
-    fn wake(self) {
-        let Wakers(wakers, count) = self;
-        wakers.into_iter().take(count).flatten().for_each(Waker::wake);
-    }
-}
-
 /// The state behind the lead.
 pub(super) struct Engine<F: Fabric> {
     pub(super) core: Core<F>,
@@ -374,6 +241,8 @@ pub(super) struct Engine<F: Fabric> {
     tickets: Arc<Tickets<F>>,
     /// The tickets of calls under way, by the index of the call's id.
     under_way: Vec<u64>,
+    /// The last call that a thread that led made itself: nobody has the ticket if the thread panicked meanwhile.
+    own: u64,
     payload: Vec<u8>,
     /// The wakers of calls that have ended, to be run without the lead.
     pub(super) woken: Vec<Waker>,
@@ -568,6 +437,8 @@ impl<F: Fabric> Engine<F> {
             };
             let submitted = if !first && leader.holds(usize::from(lane)) {
                 Err(SubmitError::Full)
+            } else if is_memory(function) {
+                route.post_memory((core, lane), (function, payload), (time, alone))
             } else {
                 core.with_lane(lane, |fabric, domain, lane| match lane.batching {
                     None if alone => lane.submit(fabric, domain, function, payload, time.nanos),
@@ -607,6 +478,7 @@ impl<F: Fabric> Engine<F> {
         let Some(ticket) = self.tickets.begin() else {
             return Submitted::Failed(CallError::NotExecuted(Cause::WindowFull));
         };
+        self.own = ticket.bits();
         let attempt = match self.has_unsent() {
             true => Attempt::Full(0),
             false => self.attempt(to, function, payload, (false, true)),
@@ -718,6 +590,27 @@ impl<F: Fabric> Engine<F> {
             self.leader.finish(ticket, Ok(&[]));
         }
         self.send();
+    }
+
+    /// Ends all calls that a leader has taken, since that leader panicked: those that were sent, and the one that may
+    /// have been. The connections count as broken, and calls that wait go over new ones.
+    #[cold]
+    pub(super) fn mend(&mut self) {
+        self.core.abandon_lanes();
+        (self.held_back, self.lost_lane) = (false, true);
+        let Engine { leader, tickets, under_way, woken, own, .. } = self;
+        let own = std::mem::replace(own, NOTHING);
+        if own != NOTHING && !under_way.contains(&own) {
+            let own = TicketId::from_bits(own);
+            if leader.is_wanted(own) {
+                tickets.withdraw(own);
+            }
+        }
+        under_way.clear();
+        let mut deliver = Deliver { tickets, leader, under_way, woken };
+        for ticket in tickets.taken() {
+            deliver.finish(ticket, Err(CallError::MaybeExecuted(Cause::ConnectionLost)));
+        }
     }
 
     /// Returns the lanes of a connection.

@@ -95,7 +95,7 @@ impl<F: Fabric> Future for Ready<F> {
         let inner = connection.hub.inner();
         let attempts = connection.attempts.load(Ordering::SeqCst);
         inner.forget_unready(this.number);
-        let is_ready = |lead: Option<super::hub::HubLead<'_, F>>| {
+        let is_ready = |lead: Option<super::lead::HubLead<'_, F>>| {
             let mut lead = lead?;
             // A connection that just broke is noticed by this.
             lead.work_after_sleep();

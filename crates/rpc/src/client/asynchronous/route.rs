@@ -1,8 +1,11 @@
 //! The way of a call to its lane.
 
-use crate::client::core::Core;
+use crate::client::core::{CallId, Core};
+use crate::client::lane::SubmitError;
 use crate::client::lanes::Lanes;
+use crate::client::memory::{Attached, MemoryOperation, NOT_GRANTED};
 use crate::client::within::Time;
+use crate::error::{CallError, Cause};
 use dunlin_fabric::{Fabric, Nanos};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -91,11 +94,13 @@ pub(super) enum Lane {
 pub(super) struct Route {
     pub(super) lanes: Lanes,
     next_worker: usize,
+    /// The grants of the server's regions on these lanes, by number; a refusal until it is asked for.
+    pub(super) attached: Vec<Option<Option<Attached>>>,
 }
 
 impl Route {
     pub(super) fn new(lanes: Lanes) -> Self {
-        Route { lanes, next_worker: 0 }
+        Route { lanes, next_worker: 0, attached: Vec::new() }
     }
 
     pub(super) fn workers(&self) -> usize {
@@ -121,6 +126,35 @@ impl Route {
             }
             _ => Lane::None,
         }
+    }
+
+    /// Enters a grant of a region.
+    pub(super) fn attach(&mut self, region: u16, granted: Option<Attached>) {
+        let at = usize::from(region);
+        if self.attached.len() <= at {
+            self.attached.resize(at + 1, None);
+        }
+        self.attached[at] = Some(granted);
+    }
+
+    /// Posts an operation on memory, encoded as function and payload, on a lane: at once if it is `alone`, else with the
+    /// next message of the lane.
+    pub(super) fn post_memory<F: Fabric>(
+        &self,
+        (core, lane): (&mut Core<F>, u16),
+        (function, payload): (u16, &[u8]),
+        (time, alone): (Time, bool),
+    ) -> Result<CallId, SubmitError> {
+        let Some((region, operation)) = MemoryOperation::decode(function, payload) else {
+            return Err(SubmitError::Call(CallError::NotExecuted(Cause::Closed)));
+        };
+        let Some(Some(Some(attached))) = self.attached.get(usize::from(region)) else {
+            return Err(SubmitError::Call(NOT_GRANTED));
+        };
+        attached.check(&operation).map_err(SubmitError::Call)?;
+        core.with_lane(lane, |fabric, domain, lane| {
+            lane.post_memory(fabric, domain, operation, attached.key, time.nanos, alone)
+        })
     }
 
     /// Returns whether there are lanes, which all accept calls.

@@ -1,7 +1,9 @@
 //! The wake thread of a hub.
 
-use super::hub::{Engine, HubLead, Inner, number};
+use super::hub::{Engine, Inner, number};
+use super::lead::HubLead;
 use dunlin_fabric::{Armed, Fabric, Host, Nanos, Signal, ThreadDomain, Waker as _};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::task::Waker;
@@ -27,7 +29,14 @@ impl<F: Fabric> Inner<F> {
             return;
         }
         let shared = Arc::clone(self);
-        match self.fabric.host().spawn("dunlin-wake", Box::new(move || wake_loop(&shared))) {
+        let body = move || {
+            if catch_unwind(AssertUnwindSafe(|| wake_loop(&shared))).is_err() {
+                // Tasks sleep until a wake thread wakes them, so another one takes the place of one that panicked.
+                shared.gate().started.store(false, Ordering::Relaxed);
+                shared.start_wake_thread();
+            }
+        };
+        match self.fabric.host().spawn("dunlin-wake", Box::new(body)) {
             Ok(thread) => *self.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread),
             // Polls still make progress. Only wake-ups without a poll are lost.
             Err(error) => {

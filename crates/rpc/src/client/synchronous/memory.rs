@@ -3,27 +3,22 @@
 use super::Client;
 use crate::client::core::CallId;
 use crate::client::lane::SubmitError;
-use crate::client::memory::{Attached, MemoryOperation, RemoteRegion};
+use crate::client::memory::{Attached, MemoryOperation, NOT_GRANTED, RemoteRegion};
 use crate::client::within::Time;
 use crate::connect::records::{receive, send};
 use crate::error::{CallError, Cause, MemoryError};
 use crate::path::call_id::CallEnds;
-use dunlin_fabric::{Access, Fabric, Host, Link, RegionKey, nanos};
-use dunlin_wire::Status;
-use dunlin_wire::handshake::{Attach, MAX_REGION_NAME_BYTES, Record};
+use dunlin_fabric::{Fabric, Host, Link, nanos};
+use dunlin_wire::handshake::{Attach, Record};
 
 impl<F: Fabric> Client<F> {
     /// Attaches a region that the server exposes under a name. Connects first if there is no connection. Blocks for
     /// at most [`ClientConfig::connect_timeout`](crate::ClientConfig::connect_timeout).
     pub(crate) fn attach(&mut self, name: &str) -> Result<RemoteRegion, MemoryError> {
-        let no_such = || MemoryError::NoSuchRegion { name: name.to_owned() };
-        if name.is_empty() || name.len() > MAX_REGION_NAME_BYTES {
-            return Err(no_such());
-        }
-        let (number, name) = self.target.regions.number(name).ok_or(MemoryError::TooMany)?;
+        let (number, name) = self.target.regions.number(name)?;
         self.ensure_connected()?;
         let attached = self.attached(number).map_err(|error| match error {
-            CallError::NotExecuted(Cause::Refused(Status::Unauthorised)) => no_such(),
+            NOT_GRANTED => MemoryError::NoSuchRegion { name: (*name).to_owned() },
             error => error.into(),
         })?;
         Ok(attached.region(number, name))
@@ -37,8 +32,7 @@ impl<F: Fabric> Client<F> {
         {
             return Ok(*attached);
         }
-        let unknown = CallError::NotExecuted(Cause::Refused(Status::Unauthorised));
-        let name = self.target.regions.name(number).ok_or(unknown.clone())?;
+        let name = self.target.regions.name(number).ok_or(NOT_GRANTED)?;
         let lost = CallError::NotExecuted(Cause::Disconnected);
         let lane = self.lanes.all().first().and_then(|lane| self.core.lane(*lane)).ok_or(lost.clone())?;
         let (link, connection) = (lane.link.clone(), lane.connection);
@@ -57,11 +51,7 @@ impl<F: Fabric> Client<F> {
             link.close();
             return Err(lost);
         };
-        let Some(access) = Access::from_bits(grant.purpose).filter(|_| grant.length > 0) else {
-            return Err(unknown);
-        };
-        let (session, key) = (self.session, RegionKey(grant.key));
-        let attached = Attached { session, key, length: grant.length, access };
+        let attached = Attached::of(self.session, grant).ok_or(NOT_GRANTED)?;
         if self.target.attached.len() <= at {
             self.target.attached.resize(at + 1, None);
         }
@@ -88,11 +78,7 @@ impl<F: Fabric> Client<F> {
             return Err(SubmitError::Broken);
         }
         let attached = self.attached(region).map_err(SubmitError::Call)?;
-        // The server that came back may expose less.
-        let (end, limit) = (operation.end(), attached.length);
-        if end > limit || !attached.access.contains(operation.needs()) {
-            return Err(refuse(Cause::TooLarge { length: end, limit }));
-        }
+        attached.check(&operation).map_err(SubmitError::Call)?;
         self.core.with_lane(lane, |fabric, domain, lane| {
             lane.post_memory(fabric, domain, operation, attached.key, time.nanos, alone)
         })

@@ -8,7 +8,10 @@
 use super::memory::{Memory, Processor, Word};
 use super::owner::{Left, Outcome};
 use super::waker::WakerCell;
-use super::{Capacity, FREE, INLINE, KEPT, Leader, PrepareError, TicketId, Tickets, Withdrawal, phase};
+use super::{
+    ABANDONED, Capacity, FREE, INLINE, KEPT, Leader, PrepareError, TAKEN, Ticket, TicketId, Tickets,
+    Withdrawal, generation, phase,
+};
 use crate::error::CallError;
 use std::fmt;
 use std::sync::atomic::Ordering;
@@ -350,6 +353,22 @@ impl<X: Default, M: Memory> Pool<X, M> {
     #[inline]
     pub(crate) fn begin(&self) -> Option<TicketId> {
         self.tickets.begin(self.claim()?, LIST)
+    }
+
+    /// Returns the calls that the thread that leads has taken and not ended. Only that thread asks.
+    #[cold]
+    pub(crate) fn taken(&self) -> Vec<TicketId> {
+        let slabs = self.tickets.slabs.iter().map_while(|slab| slab.get());
+        let taken = |(slab, slot, ticket): (usize, usize, &Ticket<M>)| {
+            let state = ticket.state.load(Ordering::Relaxed);
+            let index = (slab as u32) << self.tickets.shift | slot as u32;
+            matches!(phase(state), TAKEN | ABANDONED)
+                .then_some(TicketId { index, generation: generation(state) })
+        };
+        let slots = slabs.enumerate().flat_map(|(slab, tickets)| {
+            tickets.iter().enumerate().map(move |(slot, ticket)| (slab, slot, ticket))
+        });
+        slots.filter_map(taken).collect()
     }
 
     /// Releases a ticket of [`begin`](Pool::begin) whose call was not sent. The thread still leads.

@@ -263,6 +263,26 @@ fn batching_decides_when_a_leader_posts() {
     }
 }
 
+/// The calls of a round leave in one message, so the bound of a round is one of a message.
+#[test]
+fn a_round_is_bounded() {
+    let plan = Protocol::by_name("Server-reply").unwrap().plan(CompletionMode::Busy);
+    let plan = Plan { sharing: Sharing::Combined, ..plan };
+    for (most_per_round, messages) in [(64, 1), (6, 1), (4, 2), (2, 3), (1, 6)] {
+        let config = ClientConfig { most_per_round, ..settings(plan) };
+        with_threads(config, move |[fabric, _], first, clients, region| {
+            first.call_on(0, ECHO, b"before").unwrap();
+            let before = fabric.counts();
+            let calls = submit_together(first, clients, region, (call, 1));
+            take_results(clients, calls);
+            let found = posts(fabric.counts() - before);
+            assert_eq!(found, [messages, 0, 0, 0, messages], "{most_per_round}");
+        });
+    }
+    let none = ClientConfig { most_per_round: 0, ..settings(plan) };
+    assert!(none.check().unwrap_err().to_string().contains("most_per_round"));
+}
+
 /// Larger requests are messages of their own from memory of their threads; the small ones of all are one message. One
 /// doorbell takes all.
 #[test]
