@@ -223,6 +223,28 @@ impl RequestError {
     }
 }
 
+/// The reason why bytes were not published.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum PublishError {
+    /// The spec has no name.
+    #[error("bytes are published under a name: give the spec one")]
+    NoName,
+    /// A region could not be made, or not get its name.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    /// The bytes could not be copied. Nothing is published.
+    #[error("the bytes could not be copied")]
+    Copy(#[from] OperationError),
+}
+
+impl PublishError {
+    /// Returns whether the name may have been given to the region.
+    pub fn may_have_executed(&self) -> bool {
+        matches!(self, PublishError::Request(error) if error.may_have_executed())
+    }
+}
+
 /// The reason why no request was received.
 #[derive(Debug, Error)]
 #[non_exhaustive]

@@ -7,6 +7,7 @@
 //! AnyTier, AnyLmr       the same face for a node in another process            any.rs
 //! Within                operations with a time of their own                   within.rs
 //! Operations            lists of operations                                   list.rs
+//! Published             bytes that exist get a name                           publish.rs
 //!   Node                records, names, handles and arena of this process     node.rs, operate.rs, free.rs
 //!     Path              one-sided operations to all nodes: K queue pairs each path.rs, connection.rs
 //!     Paths             the order in which operations get paths               paths.rs, qos.rs
@@ -52,6 +53,7 @@ mod peers;
 pub mod pool;
 mod problem;
 mod processes;
+mod publish;
 mod qos;
 mod roster;
 mod services;
@@ -63,7 +65,7 @@ mod within;
 pub use any::{AnyCalls, AnyGuard, AnyLists, AnyLmr, AnyOperation, AnyServices, AnyTier};
 pub use calling::EachCall;
 pub use config::{Peer, TierConfig};
-pub use error::{JoinError, ListError, OperationError, ReceiveError, RequestError};
+pub use error::{JoinError, ListError, OperationError, PublishError, ReceiveError, RequestError};
 pub use list::{Done, Operations, Outcomes, check_list_size};
 pub use lmr::Lmr;
 pub use locks::{Guard, LockError};
@@ -72,6 +74,7 @@ pub use membership::{
 };
 pub use peers::PeersError;
 pub use processes::{ProcessConfig, ProcessCounts, ProcessLimits, ProcessServer};
+pub use publish::{Published, Source, publish_by};
 pub use qos::QosConfig;
 pub use serving::{Calls, Request};
 pub use spec::Spec;

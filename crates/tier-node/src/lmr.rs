@@ -162,7 +162,7 @@ impl<F: Fabric> Lmr<F> {
         Ok(())
     }
 
-    fn check_master(&self) -> Result<(), AccessError> {
+    pub(crate) fn check_master(&self) -> Result<(), AccessError> {
         let has = self.rights()?;
         if has.contains(Rights::MASTER) {
             Ok(())

@@ -18,8 +18,8 @@ use dunlin_rpc::Server;
 use dunlin_tier::message::{Refusal, Reply, Request};
 use dunlin_tier::qos::QosError;
 use dunlin_tier::{
-    Epoch, Grantee, Handle, Layout, Listing, LmrId, Name, NameError, NodeId, Principal, PrincipalError,
-    Priority, RecordError, Rights, TableError, View,
+    Handle, Layout, Listing, LmrId, Name, NameError, NodeId, Principal, PrincipalError, Priority,
+    RecordError, Rights, TableError, View,
 };
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -286,12 +286,7 @@ impl<F: Fabric> Tier<F> {
         let node = self.node();
         let name = spec.name.as_ref().map(Name::new).transpose()?;
         let stores = self.stores(spec)?;
-        let mut grants = Vec::with_capacity(spec.grants.len());
-        for (to, rights) in &spec.grants {
-            let to =
-                to.as_ref().map_or(Ok(Grantee::Anyone), |to| Principal::new(to).map(Grantee::Principal))?;
-            grants.push((to, *rights));
-        }
+        let grants = spec.grants()?;
         // The connections come first: a node that ends or fences this one from here on is noticed.
         node.know(&stores, until)?;
         let refused = |source: RecordError| RequestError::Refused {
@@ -321,7 +316,7 @@ impl<F: Fabric> Tier<F> {
                 node.state().directory.grant(id, &self.principal, to, rights).map_err(refused)?;
             }
             if let Some(name) = &name {
-                self.claim(name, id, until)?;
+                node.claim_name(name, id, until)?;
             }
             Ok(layout)
         });
@@ -340,12 +335,10 @@ impl<F: Fabric> Tier<F> {
 
     /// Returns the nodes that shall store a region.
     fn stores(&self, spec: &Spec) -> Result<Vec<NodeId>, RequestError> {
-        let node = self.node();
         if spec.nodes.is_empty() {
-            return Ok(vec![node.me]);
+            return Ok(vec![self.node().me]);
         }
-        let number = |name: &String| node.roster.number_of(name).ok_or(RequestError::NoNode(name.clone()));
-        spec.nodes.iter().map(number).collect()
+        self.node().numbers_of(spec)
     }
 
     /// Allocates the pieces of a region, in turns over the nodes.
@@ -386,40 +379,6 @@ impl<F: Fabric> Tier<F> {
         }
         let piece_at = |at: u64| shares[(at % turns) as usize].pieces()[(at / turns) as usize];
         Ok(Layout::new((0..count).map(piece_at).collect())?)
-    }
-
-    /// Claims a name at its home. A name whose region is gone, because its master's node ended, is taken over.
-    fn claim(&self, name: &Name, id: LmrId, until: Nanos) -> Result<(), RequestError> {
-        let node = self.node();
-        let claim = || {
-            loop {
-                let mut sent = Epoch::default();
-                let request = |epoch| {
-                    sent = epoch;
-                    Request::Claim { name: name.clone(), id, epoch }
-                };
-                node.ask_home(name, request, until)?;
-                node.state().directory.named(id);
-                // If the view has changed since, nobody may have told the next home: its names were read before.
-                if node.roster.get().view.epoch == sent {
-                    return Ok(());
-                }
-            }
-        };
-        let taken = match claim() {
-            Err(RequestError::Refused { source: Refusal::Record(RecordError::Taken), node }) => {
-                RequestError::Refused { node, source: RecordError::Taken.into() }
-            }
-            claimed => return claimed,
-        };
-        let found = node.ask_home(name, |_| Request::Lookup { name: name.clone() }, until)?;
-        let (home, Reply::Found(other)) = found else { return Err(node.misfit(found.0)) };
-        match node.ask(other.node, Request::Exists { id: other }, until) {
-            Ok(Reply::Flag(false)) => {}
-            _ => return Err(taken),
-        }
-        node.demand(home, Request::Forget { name: name.clone(), id: other }, until)?;
-        claim()
     }
 
     /// Gives back everything that a failed `malloc` has taken, as far as nodes answer.

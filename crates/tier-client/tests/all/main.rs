@@ -8,6 +8,7 @@ mod lock_deaths;
 mod locks;
 mod membership;
 mod processes;
+mod publish;
 mod service;
 mod services;
 mod turns;

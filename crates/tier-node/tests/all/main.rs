@@ -5,6 +5,7 @@ mod hostile;
 mod lists;
 mod locks;
 mod membership;
+mod publish;
 mod qos;
 mod services;
 mod shm;
