@@ -13,7 +13,9 @@ use dunlin_tier::process::{
     parse_listing,
 };
 use dunlin_tier::{AccessError, Listing, Name, Rights};
-use dunlin_tier_node::{AnyTier, PublishError, Published, RequestError, Source, Spec, publish_by};
+use dunlin_tier_node::{
+    AnyTier, AsyncConfig, Asynchronous, PublishError, Published, RequestError, Source, Spec, publish_by,
+};
 use std::sync::Arc;
 
 /// This process's attachment to the node of its host. Clones are the same attachment; all methods may be called from any
@@ -99,6 +101,15 @@ impl<P: Fabric> Tier<P> {
             })?)
         };
         publish_by(self, source, &spec, name, |from, to| from.copy(0, from.len(), to, 0))
+    }
+
+    /// Starts threads for asynchronous operations on regions of this attachment: futures for any executor. The node
+    /// serves as many at the same time as it allows a process; [`AsyncConfig::threads`] beyond that wait.
+    ///
+    /// # Errors
+    /// A thread cannot be started, or their number is not 1 to 64.
+    pub fn asynchronous(&self, config: AsyncConfig) -> std::io::Result<Asynchronous<Lmr<P>, P::Host>> {
+        Asynchronous::start(self.0.fabric.host(), config, self.0.config.timeout)
     }
 
     /// Maps a region by its name with exactly these rights (`LT_map`). Each call gives a new handle. Blocks until

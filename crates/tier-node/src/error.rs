@@ -355,6 +355,15 @@ pub enum OperationError {
     /// Queues or memory for a path could not be made; nothing was posted.
     #[error("a path could not be made")]
     Resources(#[source] Box<RequestError>),
+    /// As many asynchronous operations wait as may; nothing was posted.
+    #[error("{limit} asynchronous operations wait already: wait for some, or raise AsyncConfig::queue")]
+    QueueFull {
+        /// The most operations.
+        limit: usize,
+    },
+    /// The threads of the asynchronous operations ended first; nothing was posted.
+    #[error("the asynchronous operations were ended before this one began")]
+    Ended,
 }
 
 /// Names the node of an error, if there is one.
@@ -411,7 +420,9 @@ impl OperationError {
             | OperationError::Skipped { .. }
             | OperationError::Busy
             | OperationError::Limit { .. }
-            | OperationError::Resources(_) => false,
+            | OperationError::Resources(_)
+            | OperationError::QueueFull { .. }
+            | OperationError::Ended => false,
             // Earlier parts of the operation may have been executed, whatever became of this one.
             OperationError::Failed { .. }
             | OperationError::Unanswered { .. }

@@ -7,6 +7,7 @@
 //! AnyTier, AnyLmr       the same face for a node in another process            any.rs
 //! Within                operations with a time of their own                   within.rs
 //! Operations            lists of operations                                   list.rs
+//! Asynchronous          operations as futures                                 asynchronous.rs
 //! Published             bytes that exist get a name                           publish.rs
 //!   Node                records, names, handles and arena of this process     node.rs, operate.rs, free.rs
 //!     Path              one-sided operations to all nodes: K queue pairs each path.rs, connection.rs
@@ -28,6 +29,7 @@
 
 mod acceptor;
 mod any;
+mod asynchronous;
 mod attempt;
 mod calling;
 mod calls;
@@ -63,6 +65,7 @@ mod tier;
 mod within;
 
 pub use any::{AnyCalls, AnyGuard, AnyLists, AnyLmr, AnyOperation, AnyServices, AnyTier};
+pub use asynchronous::{AsyncConfig, Asynchronous, Operation, TimedLmr, TimedOperation, Transferred};
 pub use calling::EachCall;
 pub use config::{Peer, TierConfig};
 pub use error::{JoinError, ListError, OperationError, PublishError, ReceiveError, RequestError};

@@ -1,6 +1,7 @@
 //! The application's face: a node in this process, and the regions that it has mapped.
 
 use crate::acceptor::Acceptor;
+use crate::asynchronous::{AsyncConfig, Asynchronous};
 use crate::calls::serve;
 use crate::config::{Peer, TierConfig};
 use crate::error::{JoinError, RequestError};
@@ -396,6 +397,14 @@ impl<F: Fabric> Tier<F> {
             }
         }
         node.state().directory.forget(id);
+    }
+
+    /// Starts threads for asynchronous operations on regions that this node has mapped: futures for any executor.
+    ///
+    /// # Errors
+    /// A thread cannot be started, or their number is not 1 to 64.
+    pub fn asynchronous(&self, config: AsyncConfig) -> std::io::Result<Asynchronous<Lmr<F>, F::Host>> {
+        Asynchronous::start(self.fabric().host(), config, self.node().config.timeout)
     }
 
     /// Maps a region by its name with exactly these rights (`LT_map`). Each call gives a new handle. Blocks until

@@ -1,6 +1,7 @@
 //! Nodes, and processes that attach to them.
 #![allow(missing_docs, reason = "tests, named for what they hold")]
 
+mod asynchronous;
 mod common;
 mod hostile;
 mod lists;

@@ -1,5 +1,6 @@
 //! Nodes on shared memory and in virtual time, as one program.
 
+mod asynchronous;
 mod cluster;
 mod hostile;
 mod lists;
