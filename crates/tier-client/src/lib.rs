@@ -38,7 +38,7 @@ pub use within::Within;
 pub use dunlin_tier::MemberState;
 pub use dunlin_tier::process::{Holdings, MemberStatus, NODE_VARIABLE, NodeStatus, ProcessStatus};
 pub use dunlin_tier_node::{
-    AccessError, AnyCalls, AnyGuard, AnyLists, AnyLmr, AnyOperation, AnyServices, AnyTier, Done, EachCall,
-    ListError, Listed, Listing, LockError, OperationError, Outcomes, ReceiveError, RequestError, Rights,
-    Spec,
+    AccessError, AnyCalls, AnyGuard, AnyLists, AnyLmr, AnyOperation, AnyServices, AnyTier, AsyncConfig,
+    Asynchronous, Done, EachCall, ListError, Listed, Listing, LockError, Operation, OperationError, Outcomes,
+    PublishError, Published, ReceiveError, RequestError, Rights, Source, Spec,
 };

@@ -116,6 +116,11 @@ impl<P: Fabric> Lmr<P> {
         self.usually().compare_swap(offset, expected, swap)
     }
 
+    /// Sets the aligned word at `offset` to 1 if it is 0 (`LT_test-set`); returns whether it was.
+    pub fn test_set(&self, offset: u64) -> Result<bool, OperationError> {
+        self.usually().test_set(offset)
+    }
+
     /// Sets `length` bytes at `offset` to a value, by commands to the nodes that store them (section 7.1).
     pub fn memset(&self, offset: u64, length: u64, value: u8) -> Result<(), OperationError> {
         self.usually().memset(offset, length, value)
@@ -184,3 +189,4 @@ impl<P: Fabric> Drop for Lmr<P> {
 }
 
 dunlin_tier_node::any_lmr!(Lmr, Fabric);
+dunlin_tier_node::timed_lmr!(Lmr, Fabric);

@@ -7,11 +7,15 @@ use crate::lmr::Lmr;
 use crate::locks::Guard;
 use dunlin_fabric::{Address, Fabric};
 use dunlin_fabric_shm::{ShmConfig, ShmFabric};
+use dunlin_tier::message::Malformed;
 use dunlin_tier::process::{
-    Holdings, LEAVE, LIST, MALLOC, MAP, NodeStatus, Opened, ProcessRequest, STATUS, parse_listing,
+    Description, Holdings, LEAVE, LIST, MALLOC, MAP, NodeStatus, Opened, PUBLISH, ProcessRequest, STATUS,
+    parse_listing,
 };
-use dunlin_tier::{Grantee, Listing, Name, Principal, Rights};
-use dunlin_tier_node::{AnyTier, RequestError, Spec};
+use dunlin_tier::{AccessError, Listing, Name, Rights};
+use dunlin_tier_node::{
+    AnyTier, AsyncConfig, Asynchronous, PublishError, Published, RequestError, Source, Spec, publish_by,
+};
 use std::sync::Arc;
 
 /// This process's attachment to the node of its host. Clones are the same attachment; all methods may be called from any
@@ -64,26 +68,48 @@ impl<P: Fabric> Tier<P> {
     /// Allocates a zeroed region of `length` bytes (`LT_malloc`); this process's principal becomes its master. Blocks
     /// until [`AttachConfig::timeout`] at most.
     pub fn malloc(&self, length: u64, spec: Spec) -> Result<Lmr<P>, RequestError> {
-        let name = spec.name().map(Name::new).transpose()?;
-        let mut grants = Vec::new();
-        for (to, rights) in spec.grants() {
-            let to = to.map_or(Ok(Grantee::Anyone), |to| Principal::new(to).map(Grantee::Principal))?;
-            grants.push((to, rights));
-        }
-        let nodes = spec.nodes().map(str::to_owned).collect::<Vec<_>>();
-        let too_many = |what, limit: usize| RequestError::Limit { what, limit: limit as u64 };
-        if nodes.len() > dunlin_tier::process::MAX_STORES {
-            return Err(too_many("nodes in one malloc", dunlin_tier::process::MAX_STORES));
-        }
-        if let Some(long) = nodes.iter().find(|node| node.len() > 255) {
-            return Err(RequestError::NoNode(long.clone()));
-        }
-        if grants.len() > dunlin_tier::MAX_GRANTS {
-            return Err(too_many("grants in one malloc", dunlin_tier::MAX_GRANTS));
-        }
+        let (nodes, name, grants) = described(&spec)?;
         let opened =
             self.0.call(MALLOC, &ProcessRequest::Malloc { length, nodes, name, grants }, Opened::parse)?;
         Ok(Lmr::new(&self.0, opened, Rights::ALL))
+    }
+
+    /// Makes bytes that exist known under the name of `spec`, with its grants: those of a region without a name
+    /// (`&Lmr`), which stay where they are if the spec has no nodes, or has those that store it; or those of any memory
+    /// of this process (`&[u8]`), which are always copied. As [`dunlin_tier_node::Tier::publish`]. Blocks until
+    /// [`AttachConfig::timeout`] at most for each step: memory, copy, name.
+    ///
+    /// # Errors
+    /// [`RecordError::Named`](dunlin_tier::RecordError::Named) if the region has a name. Unless
+    /// [`PublishError::may_have_executed`], the region has no name and its former grants.
+    pub fn publish<'a>(
+        &self,
+        source: impl Into<Source<'a, Lmr<P>>>,
+        spec: Spec,
+    ) -> Result<Published<Lmr<P>>, PublishError> {
+        let source = source.into();
+        if matches!(source, Source::Region(region) if !Arc::ptr_eq(&region.attachment, &self.0)) {
+            return Err(RequestError::Access(AccessError::NoHandle).into());
+        }
+        let name = |region: &Lmr<P>, spec: &Spec| {
+            let (nodes, name, grants) = described(spec)?;
+            let Some(name) = name else { return Ok(false) };
+            let request = ProcessRequest::Publish { handle: region.opened.handle, nodes, name, grants };
+            Ok(self.0.call(PUBLISH, &request, |answer| match answer {
+                [in_place @ 0..=1] => Ok(*in_place == 1),
+                _ => Err(Malformed),
+            })?)
+        };
+        publish_by(self, source, &spec, name, |from, to| from.copy(0, from.len(), to, 0))
+    }
+
+    /// Starts threads for asynchronous operations on regions of this attachment: futures for any executor. The node
+    /// serves as many at the same time as it allows a process; [`AsyncConfig::threads`] beyond that wait.
+    ///
+    /// # Errors
+    /// A thread cannot be started, or their number is not 1 to 64.
+    pub fn asynchronous(&self, config: AsyncConfig) -> std::io::Result<Asynchronous<Lmr<P>, P::Host>> {
+        Asynchronous::start(self.0.fabric.host(), config, self.0.config.timeout)
     }
 
     /// Maps a region by its name with exactly these rights (`LT_map`). Each call gives a new handle. Blocks until
@@ -120,6 +146,23 @@ impl<P: Fabric> Tier<P> {
         let request = ProcessRequest::List { node: node.to_owned(), from };
         Ok(self.0.call(LIST, &request, parse_listing)?)
     }
+}
+
+/// Returns the nodes, the name and the grants of a spec.
+fn described(spec: &Spec) -> Result<Description, RequestError> {
+    let (name, grants) = (spec.name().map(Name::new).transpose()?, spec.grants()?);
+    let nodes = spec.nodes().map(str::to_owned).collect::<Vec<_>>();
+    let too_many = |what, limit: usize| RequestError::Limit { what, limit: limit as u64 };
+    if nodes.len() > dunlin_tier::process::MAX_STORES {
+        return Err(too_many("nodes of one region", dunlin_tier::process::MAX_STORES));
+    }
+    if let Some(long) = nodes.iter().find(|node| node.len() > 255) {
+        return Err(RequestError::NoNode(long.clone()));
+    }
+    if grants.len() > dunlin_tier::MAX_GRANTS {
+        return Err(too_many("grants of one region", dunlin_tier::MAX_GRANTS));
+    }
+    Ok((nodes, name, grants))
 }
 
 impl<P: Fabric> AnyTier for Tier<P> {

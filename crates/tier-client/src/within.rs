@@ -151,6 +151,11 @@ impl<P: Fabric> Within<'_, P> {
         Ok(self.lmr.attachment.call_until(COMPARE_SWAP, &request, self.begin()?, word)?)
     }
 
+    /// As [`Lmr::test_set`].
+    pub fn test_set(&self, offset: u64) -> Result<bool, OperationError> {
+        self.compare_swap(offset, 0, 1).map(|old| old == 0)
+    }
+
     /// As [`Lmr::memset`].
     pub fn memset(&self, offset: u64, length: u64, value: u8) -> Result<(), OperationError> {
         self.lmr.check(Rights::WRITE, offset, length)?;

@@ -392,3 +392,4 @@ macro_rules! any_lmr {
 }
 
 any_lmr!(Lmr, Fabric);
+crate::timed_lmr!(Lmr, Fabric);

@@ -223,6 +223,28 @@ impl RequestError {
     }
 }
 
+/// The reason why bytes were not published.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum PublishError {
+    /// The spec has no name.
+    #[error("bytes are published under a name: give the spec one")]
+    NoName,
+    /// A region could not be made, or not get its name.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    /// The bytes could not be copied. Nothing is published.
+    #[error("the bytes could not be copied")]
+    Copy(#[from] OperationError),
+}
+
+impl PublishError {
+    /// Returns whether the name may have been given to the region.
+    pub fn may_have_executed(&self) -> bool {
+        matches!(self, PublishError::Request(error) if error.may_have_executed())
+    }
+}
+
 /// The reason why no request was received.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -333,6 +355,15 @@ pub enum OperationError {
     /// Queues or memory for a path could not be made; nothing was posted.
     #[error("a path could not be made")]
     Resources(#[source] Box<RequestError>),
+    /// As many asynchronous operations wait as may; nothing was posted.
+    #[error("{limit} asynchronous operations wait already: wait for some, or raise AsyncConfig::queue")]
+    QueueFull {
+        /// The most operations.
+        limit: usize,
+    },
+    /// The threads of the asynchronous operations ended first; nothing was posted.
+    #[error("the asynchronous operations were ended before this one began")]
+    Ended,
 }
 
 /// Names the node of an error, if there is one.
@@ -389,7 +420,9 @@ impl OperationError {
             | OperationError::Skipped { .. }
             | OperationError::Busy
             | OperationError::Limit { .. }
-            | OperationError::Resources(_) => false,
+            | OperationError::Resources(_)
+            | OperationError::QueueFull { .. }
+            | OperationError::Ended => false,
             // Earlier parts of the operation may have been executed, whatever became of this one.
             OperationError::Failed { .. }
             | OperationError::Unanswered { .. }

@@ -7,6 +7,8 @@
 //! AnyTier, AnyLmr       the same face for a node in another process            any.rs
 //! Within                operations with a time of their own                   within.rs
 //! Operations            lists of operations                                   list.rs
+//! Asynchronous          operations as futures                                 asynchronous.rs
+//! Published             bytes that exist get a name                           publish.rs
 //!   Node                records, names, handles and arena of this process     node.rs, operate.rs, free.rs
 //!     Path              one-sided operations to all nodes: K queue pairs each path.rs, connection.rs
 //!     Paths             the order in which operations get paths               paths.rs, qos.rs
@@ -27,6 +29,7 @@
 
 mod acceptor;
 mod any;
+mod asynchronous;
 mod attempt;
 mod calling;
 mod calls;
@@ -52,6 +55,7 @@ mod peers;
 pub mod pool;
 mod problem;
 mod processes;
+mod publish;
 mod qos;
 mod roster;
 mod services;
@@ -61,9 +65,10 @@ mod tier;
 mod within;
 
 pub use any::{AnyCalls, AnyGuard, AnyLists, AnyLmr, AnyOperation, AnyServices, AnyTier};
+pub use asynchronous::{AsyncConfig, Asynchronous, Operation, TimedLmr, TimedOperation, Transferred};
 pub use calling::EachCall;
 pub use config::{Peer, TierConfig};
-pub use error::{JoinError, ListError, OperationError, ReceiveError, RequestError};
+pub use error::{JoinError, ListError, OperationError, PublishError, ReceiveError, RequestError};
 pub use list::{Done, Operations, Outcomes, check_list_size};
 pub use lmr::Lmr;
 pub use locks::{Guard, LockError};
@@ -72,6 +77,7 @@ pub use membership::{
 };
 pub use peers::PeersError;
 pub use processes::{ProcessConfig, ProcessCounts, ProcessLimits, ProcessServer};
+pub use publish::{Published, Source, publish_by};
 pub use qos::QosConfig;
 pub use serving::{Calls, Request};
 pub use spec::Spec;

@@ -129,6 +129,11 @@ impl<F: Fabric> Lmr<F> {
         self.usually().compare_swap(offset, expected, swap)
     }
 
+    /// Sets the aligned word at `offset` to 1 if it is 0 (`LT_test-set`); returns whether it was.
+    pub fn test_set(&self, offset: u64) -> Result<bool, OperationError> {
+        self.usually().test_set(offset)
+    }
+
     /// Sets `length` bytes at `offset` to a value, by a command to the nodes that store them (section 7.1). The nodes
     /// carry it out one after the other. Blocks until [`TierConfig::timeout`](crate::TierConfig::timeout) at most.
     pub fn memset(&self, offset: u64, length: u64, value: u8) -> Result<(), OperationError> {
@@ -162,7 +167,7 @@ impl<F: Fabric> Lmr<F> {
         Ok(())
     }
 
-    fn check_master(&self) -> Result<(), AccessError> {
+    pub(crate) fn check_master(&self) -> Result<(), AccessError> {
         let has = self.rights()?;
         if has.contains(Rights::MASTER) {
             Ok(())

@@ -1,6 +1,6 @@
 //! The description of a region to make.
 
-use dunlin_tier::Rights;
+use dunlin_tier::{Grantee, Principal, PrincipalError, Rights};
 
 /// A region to make: its nodes, its name and its grants.
 #[derive(Clone, Debug, Default)]
@@ -58,8 +58,25 @@ impl Spec {
         self.name.as_deref()
     }
 
-    /// Returns the grants as given; `None` for every principal.
-    pub fn grants(&self) -> impl Iterator<Item = (Option<&str>, Rights)> {
-        self.grants.iter().map(|(to, rights)| (to.as_deref(), *rights))
+    /// Returns the grants.
+    ///
+    /// # Errors
+    /// The name of a principal is invalid.
+    pub fn grants(&self) -> Result<Vec<(Grantee, Rights)>, PrincipalError> {
+        let grant = |(to, rights): &(Option<String>, Rights)| {
+            let principal = |to: &String| Principal::new(to).map(Grantee::Principal);
+            Ok((to.as_ref().map_or(Ok(Grantee::Anyone), principal)?, *rights))
+        };
+        self.grants.iter().map(grant).collect()
+    }
+
+    /// Returns the nodes alone: those of bytes that get their name later.
+    pub(crate) fn places(&self) -> Spec {
+        Spec { nodes: self.nodes.clone(), ..Spec::default() }
+    }
+
+    /// Returns the name and the grants alone.
+    pub(crate) fn anywhere(&self) -> Spec {
+        Spec { nodes: Vec::new(), ..self.clone() }
     }
 }

@@ -1,6 +1,7 @@
 //! The application's face: a node in this process, and the regions that it has mapped.
 
 use crate::acceptor::Acceptor;
+use crate::asynchronous::{AsyncConfig, Asynchronous};
 use crate::calls::serve;
 use crate::config::{Peer, TierConfig};
 use crate::error::{JoinError, RequestError};
@@ -18,8 +19,8 @@ use dunlin_rpc::Server;
 use dunlin_tier::message::{Refusal, Reply, Request};
 use dunlin_tier::qos::QosError;
 use dunlin_tier::{
-    Epoch, Grantee, Handle, Layout, Listing, LmrId, Name, NameError, NodeId, Principal, PrincipalError,
-    Priority, RecordError, Rights, TableError, View,
+    Handle, Layout, Listing, LmrId, Name, NameError, NodeId, Principal, PrincipalError, Priority,
+    RecordError, Rights, TableError, View,
 };
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -286,12 +287,7 @@ impl<F: Fabric> Tier<F> {
         let node = self.node();
         let name = spec.name.as_ref().map(Name::new).transpose()?;
         let stores = self.stores(spec)?;
-        let mut grants = Vec::with_capacity(spec.grants.len());
-        for (to, rights) in &spec.grants {
-            let to =
-                to.as_ref().map_or(Ok(Grantee::Anyone), |to| Principal::new(to).map(Grantee::Principal))?;
-            grants.push((to, *rights));
-        }
+        let grants = spec.grants()?;
         // The connections come first: a node that ends or fences this one from here on is noticed.
         node.know(&stores, until)?;
         let refused = |source: RecordError| RequestError::Refused {
@@ -321,7 +317,7 @@ impl<F: Fabric> Tier<F> {
                 node.state().directory.grant(id, &self.principal, to, rights).map_err(refused)?;
             }
             if let Some(name) = &name {
-                self.claim(name, id, until)?;
+                node.claim_name(name, id, until)?;
             }
             Ok(layout)
         });
@@ -340,12 +336,10 @@ impl<F: Fabric> Tier<F> {
 
     /// Returns the nodes that shall store a region.
     fn stores(&self, spec: &Spec) -> Result<Vec<NodeId>, RequestError> {
-        let node = self.node();
         if spec.nodes.is_empty() {
-            return Ok(vec![node.me]);
+            return Ok(vec![self.node().me]);
         }
-        let number = |name: &String| node.roster.number_of(name).ok_or(RequestError::NoNode(name.clone()));
-        spec.nodes.iter().map(number).collect()
+        self.node().numbers_of(spec)
     }
 
     /// Allocates the pieces of a region, in turns over the nodes.
@@ -388,40 +382,6 @@ impl<F: Fabric> Tier<F> {
         Ok(Layout::new((0..count).map(piece_at).collect())?)
     }
 
-    /// Claims a name at its home. A name whose region is gone, because its master's node ended, is taken over.
-    fn claim(&self, name: &Name, id: LmrId, until: Nanos) -> Result<(), RequestError> {
-        let node = self.node();
-        let claim = || {
-            loop {
-                let mut sent = Epoch::default();
-                let request = |epoch| {
-                    sent = epoch;
-                    Request::Claim { name: name.clone(), id, epoch }
-                };
-                node.ask_home(name, request, until)?;
-                node.state().directory.named(id);
-                // If the view has changed since, nobody may have told the next home: its names were read before.
-                if node.roster.get().view.epoch == sent {
-                    return Ok(());
-                }
-            }
-        };
-        let taken = match claim() {
-            Err(RequestError::Refused { source: Refusal::Record(RecordError::Taken), node }) => {
-                RequestError::Refused { node, source: RecordError::Taken.into() }
-            }
-            claimed => return claimed,
-        };
-        let found = node.ask_home(name, |_| Request::Lookup { name: name.clone() }, until)?;
-        let (home, Reply::Found(other)) = found else { return Err(node.misfit(found.0)) };
-        match node.ask(other.node, Request::Exists { id: other }, until) {
-            Ok(Reply::Flag(false)) => {}
-            _ => return Err(taken),
-        }
-        node.demand(home, Request::Forget { name: name.clone(), id: other }, until)?;
-        claim()
-    }
-
     /// Gives back everything that a failed `malloc` has taken, as far as nodes answer.
     fn undo(&self, id: LmrId, stores: &[NodeId], until: Nanos) {
         let node = self.node();
@@ -437,6 +397,14 @@ impl<F: Fabric> Tier<F> {
             }
         }
         node.state().directory.forget(id);
+    }
+
+    /// Starts threads for asynchronous operations on regions that this node has mapped: futures for any executor.
+    ///
+    /// # Errors
+    /// A thread cannot be started, or their number is not 1 to 64.
+    pub fn asynchronous(&self, config: AsyncConfig) -> std::io::Result<Asynchronous<Lmr<F>, F::Host>> {
+        Asynchronous::start(self.fabric().host(), config, self.node().config.timeout)
     }
 
     /// Maps a region by its name with exactly these rights (`LT_map`). Each call gives a new handle. Blocks until

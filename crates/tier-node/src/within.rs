@@ -45,6 +45,11 @@ impl<F: Fabric> Within<'_, F> {
         self.change(offset, Change::Swap { expected, swap })
     }
 
+    /// As [`Lmr::test_set`].
+    pub fn test_set(&self, offset: u64) -> Result<bool, OperationError> {
+        self.compare_swap(offset, 0, 1).map(|old| old == 0)
+    }
+
     fn change(&self, offset: u64, change: Change) -> Result<u64, OperationError> {
         self.lmr.running.node.change_word(self.target(), self.lmr.id, offset, change)
     }

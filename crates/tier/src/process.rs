@@ -89,6 +89,10 @@ pub const WRITE_NOTIFY: u16 = 30;
 /// Asks the node to leave the cluster and to end. Answer: [`Holdings`].
 pub const LEAVE: u16 = 31;
 
+/// Gives a region without a name its name and grants. Answer: a byte, which is 0 if its bytes are on other nodes than the
+/// request says, and nothing was changed.
+pub const PUBLISH: u16 = 32;
+
 /// The number that joins further connections to a process. Only that process knows it.
 pub type Secret = [u8; 16];
 
@@ -191,6 +195,17 @@ pub enum ProcessRequest<'a> {
         /// Grants besides those of the creator.
         grants: Vec<(Grantee, Rights)>,
     },
+    /// [`PUBLISH`].
+    Publish {
+        /// The handle.
+        handle: u64,
+        /// The names of the nodes that have to store the region; none for any.
+        nodes: Vec<String>,
+        /// The name.
+        name: Name,
+        /// Grants besides those that it has.
+        grants: Vec<(Grantee, Rights)>,
+    },
     /// [`MAP`].
     Map {
         /// The name.
@@ -251,6 +266,7 @@ impl<'a> ProcessRequest<'a> {
             ProcessRequest::Set { .. } => MEMSET,
             ProcessRequest::Copy { .. } => COPY,
             ProcessRequest::Malloc { .. } => MALLOC,
+            ProcessRequest::Publish { .. } => PUBLISH,
             ProcessRequest::Map { .. } => MAP,
             ProcessRequest::Unmap { .. } => UNMAP,
             ProcessRequest::Free { .. } => FREE,
@@ -294,15 +310,10 @@ impl<'a> ProcessRequest<'a> {
                 writer.u64(*handle).u64(*offset).u32(*length).u64(*to).u64(*target)
             }
             ProcessRequest::Malloc { length, nodes, name, grants } => {
-                let mut writer = writer.u64(*length).u8(nodes.len() as u8);
-                for node in nodes {
-                    writer = writer.text(node.as_bytes());
-                }
-                writer = writer.text(name.as_ref().map_or(&[][..], Name::as_bytes)).u8(grants.len() as u8);
-                for (to, rights) in grants {
-                    writer = writer.grantee(to).rights(*rights);
-                }
-                writer
+                description(writer.u64(*length), nodes, name.as_ref(), grants)
+            }
+            ProcessRequest::Publish { handle, nodes, name, grants } => {
+                description(writer.u64(*handle), nodes, Some(name), grants)
             }
             ProcessRequest::Map { name, rights } => writer.text(name.as_bytes()).rights(*rights),
             ProcessRequest::Unmap { handle } | ProcessRequest::Free { handle } => writer.u64(*handle),
@@ -355,7 +366,16 @@ impl<'a> ProcessRequest<'a> {
                 let (handle, offset, length) = (reader.u64()?, reader.u64()?, reader.u32()?);
                 ProcessRequest::Copy { handle, offset, length, to: reader.u64()?, target: reader.u64()? }
             }
-            MALLOC => malloc(&mut reader)?,
+            MALLOC => {
+                let length = reader.u64()?;
+                let (nodes, name, grants) = parse_description(&mut reader)?;
+                ProcessRequest::Malloc { length, nodes, name, grants }
+            }
+            PUBLISH => {
+                let handle = reader.u64()?;
+                let (nodes, name, grants) = parse_description(&mut reader)?;
+                ProcessRequest::Publish { handle, nodes, name: name.ok_or(Malformed)?, grants }
+            }
             MAP => ProcessRequest::Map { name: reader.name()?, rights: reader.rights()? },
             UNMAP => ProcessRequest::Unmap { handle: reader.u64()? },
             FREE => ProcessRequest::Free { handle: reader.u64()? },
@@ -372,8 +392,29 @@ impl<'a> ProcessRequest<'a> {
     }
 }
 
-fn malloc<'a>(reader: &mut Reader<'_>) -> Result<ProcessRequest<'a>, Malformed> {
-    let (length, count) = (reader.u64()?, usize::from(reader.u8()?));
+/// Writes the nodes, the name and the grants of a region.
+fn description(
+    mut writer: Writer,
+    nodes: &[String],
+    name: Option<&Name>,
+    grants: &[(Grantee, Rights)],
+) -> Writer {
+    writer = writer.u8(nodes.len() as u8);
+    for node in nodes {
+        writer = writer.text(node.as_bytes());
+    }
+    writer = writer.text(name.map_or(&[][..], Name::as_bytes)).u8(grants.len() as u8);
+    for (to, rights) in grants {
+        writer = writer.grantee(to).rights(*rights);
+    }
+    writer
+}
+
+/// The nodes, the name and the grants of a region.
+pub type Description = (Vec<String>, Option<Name>, Vec<(Grantee, Rights)>);
+
+fn parse_description(reader: &mut Reader<'_>) -> Result<Description, Malformed> {
+    let count = usize::from(reader.u8()?);
     if count > MAX_STORES {
         return Err(Malformed);
     }
@@ -387,7 +428,7 @@ fn malloc<'a>(reader: &mut Reader<'_>) -> Result<ProcessRequest<'a>, Malformed> 
         return Err(Malformed);
     }
     let grants = (0..count).map(|_| Ok((reader.grantee()?, reader.rights()?))).collect::<Result<_, _>>()?;
-    Ok(ProcessRequest::Malloc { length, nodes, name, grants })
+    Ok((nodes, name, grants))
 }
 
 /// The answer to [`ATTACH`].

@@ -32,6 +32,9 @@ pub enum RecordError {
     /// The name belongs to another region.
     #[error("the name is taken: free the region that has it, or choose another")]
     Taken,
+    /// The region has a name already.
+    #[error("the region has a name already: a region is published once")]
+    Named,
     /// The node keeps as many records or names as it can.
     #[error("the node keeps {MAX_RECORDS} records or names already: free some regions")]
     Full,
@@ -309,6 +312,49 @@ impl Directory {
         Ok(record.grants.grant(by, to, rights)?)
     }
 
+    /// Gives a region without a name its name, and grants, in the name of `by`, a master. Returns the grants that it had,
+    /// for [`unpublish`](Directory::unpublish); `None`, and nothing is changed, if its pieces are not on `stores` in turns.
+    /// No store stands for any.
+    pub fn publish(
+        &mut self,
+        id: LmrId,
+        by: &Principal,
+        stores: &[NodeId],
+        name: &Name,
+        grants: &[(Grantee, Rights)],
+    ) -> Result<Option<Grants>, RecordError> {
+        let record = self.live(id)?;
+        let has = record.grants.of(by);
+        if has == Rights::NONE {
+            return Err(RecordError::NoSuch);
+        }
+        if !has.contains(Rights::MASTER) {
+            return Err(RecordError::Denied { wanted: Rights::MASTER, has });
+        }
+        if record.name.is_some() {
+            return Err(RecordError::Named);
+        }
+        let mut granted = record.grants.clone();
+        for (to, rights) in grants {
+            granted.grant(by, to.clone(), *rights)?;
+        }
+        let pieces = record.layout.pieces().iter();
+        // Without nodes, no piece is anywhere else.
+        if !stores.is_empty() && pieces.zip(stores.iter().cycle()).any(|(piece, store)| piece.node != *store)
+        {
+            return Ok(None);
+        }
+        record.name = Some(name.clone());
+        Ok(Some(std::mem::replace(&mut record.grants, granted)))
+    }
+
+    /// Takes back a [`publish`](Directory::publish) whose name no home has given.
+    pub fn unpublish(&mut self, id: LmrId, grants: Grants) {
+        if let Ok(record) = self.live(id) {
+            (record.name, record.named, record.grants) = (None, false, grants);
+        }
+    }
+
     /// Begins to free a region: from here on it looks absent. `by` must be a master; `None` frees in the name of the
     /// node, for a region whose last handle is closed. Returns the machine to drive, and the name to forget.
     pub fn begin_free(
@@ -354,6 +400,7 @@ impl Directory {
 mod tests {
     use super::*;
     use crate::place::Piece;
+    use crate::rights::MAX_GRANTS;
 
     const ME: NodeId = NodeId(4);
 
@@ -447,6 +494,45 @@ mod tests {
         assert!(directory.unmap(id, NodeId(2)));
         let named = made(&mut directory, Some("x"));
         assert!(!directory.unmap(named, ME));
+    }
+
+    #[test]
+    fn a_region_gets_a_name_once_and_only_from_a_master() {
+        let mut directory = Directory::new(ME, 9);
+        let (alice, bob) = (principal("alice"), principal("bob"));
+        let id = made(&mut directory, None);
+        let name = Name::new("a/b").unwrap();
+        let to_bob = [(Grantee::Principal(bob.clone()), Rights::READ)];
+        let publish = |directory: &mut Directory, by, stores: &[NodeId], grants: &[_]| {
+            directory.publish(id, by, stores, &name, grants)
+        };
+        assert_eq!(publish(&mut directory, &bob, &[], &[]), Err(RecordError::NoSuch));
+        directory.grant(id, &alice, to_bob[0].0.clone(), Rights::READ).unwrap();
+        let denied = RecordError::Denied { wanted: Rights::MASTER, has: Rights::READ };
+        assert_eq!(publish(&mut directory, &bob, &[], &[]), Err(denied));
+        let grants = |directory: &mut Directory| directory.live(id).unwrap().grants.clone();
+        let before = grants(&mut directory);
+        // The bytes are elsewhere, or the grants are too many: nothing changes.
+        let nodes = layout().nodes();
+        let other = [NodeId(77), nodes[0]];
+        for stores in [&other[..1], &other] {
+            assert_eq!(publish(&mut directory, &alice, stores, &to_bob), Ok(None));
+        }
+        let grantee = |number| Grantee::Principal(principal(&format!("p{number}")));
+        let many: Vec<_> = (0..MAX_GRANTS).map(|number| (grantee(number), Rights::READ)).collect();
+        let too_many = RecordError::Grant(GrantError::TooMany);
+        assert_eq!(publish(&mut directory, &alice, &nodes, &many), Err(too_many));
+        assert_eq!((grants(&mut directory), directory.first_names(9).1), (before.clone(), 0));
+
+        let all = [(Grantee::Anyone, Rights::WRITE)];
+        assert_eq!(publish(&mut directory, &alice, &nodes, &all), Ok(Some(before.clone())));
+        assert_eq!(publish(&mut directory, &alice, &[], &[]), Err(RecordError::Named));
+        assert_eq!(directory.first_names(9), (vec![name.clone()], 1));
+        directory.map(id, &bob, Rights::WRITE, NodeId(2)).unwrap();
+        directory.unpublish(id, before.clone());
+        assert_eq!((grants(&mut directory), directory.first_names(9).1), (before, 0));
+        directory.begin_free(id, None).unwrap();
+        assert_eq!(publish(&mut directory, &alice, &[], &[]), Err(RecordError::NoSuch));
     }
 
     #[test]

@@ -5,10 +5,10 @@ use dunlin_fabric_shm::ShmFabric;
 use dunlin_rpc::{CallError, Cause, Client, ClientConfig};
 use dunlin_tier::process::list::{ListedChange, ListedOperation, MAX_LISTED, Outcomes};
 use dunlin_tier::process::{
-    ATTACH, Attached, ELSEWHERE, FREE, LIST, MAX_HERE, MAX_MOVED, Opened, Problem, ProcessRequest, READ,
-    READ_HERE, REFUSED, RUN, SERVICE, WRITE_HERE, WRITE_NOTIFY,
+    ATTACH, Attached, ELSEWHERE, FREE, LIST, MAX_HERE, MAX_MOVED, Opened, PUBLISH, Problem, ProcessRequest,
+    READ, READ_HERE, REFUSED, RUN, SERVICE, WRITE_HERE,
 };
-use dunlin_tier::{AccessError, Rights};
+use dunlin_tier::{AccessError, Name, Rights};
 use dunlin_tier_client::{Lmr, Spec, Tier};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -58,6 +58,10 @@ fn problem(answer: Answer) -> Problem {
     }
 }
 
+fn name(name: &str) -> Name {
+    Name::new(name).unwrap()
+}
+
 /// Every request that names a handle.
 fn with_handle(handle: u64, own: u64) -> Vec<ProcessRequest<'static>> {
     let (offset, length, to) = (0, 8, dunlin_tier::Grantee::Anyone);
@@ -71,6 +75,7 @@ fn with_handle(handle: u64, own: u64) -> Vec<ProcessRequest<'static>> {
         ProcessRequest::Copy { handle, offset, length, to: own, target: 0 },
         ProcessRequest::Copy { handle: own, offset, length, to: handle, target: 0 },
         ProcessRequest::Grant { handle, to, rights: Rights::READ },
+        ProcessRequest::Publish { handle, nodes: Vec::new(), name: name("hostile"), grants: Vec::new() },
         ProcessRequest::Free { handle },
         ProcessRequest::Unmap { handle },
     ]
@@ -190,7 +195,7 @@ fn lists_with_one_bad_operation_are_refused_as_a_whole() {
     let (mut other, mut raw) = (Raw::attach(&nodes[0]), Raw::attach(&nodes[0]));
     let theirs = other.malloc(4096, "one").handle;
     let named = victim.malloc(4096, Spec::on("two").named("weak").grant_anyone(Rights::READ)).unwrap();
-    let map = ProcessRequest::Map { name: dunlin_tier::Name::new("weak").unwrap(), rights: Rights::READ };
+    let map = ProcessRequest::Map { name: name("weak"), rights: Rights::READ };
     let weak = Opened::parse(&raw.ask(&map).unwrap()).unwrap().handle;
     for node in ["one", "two"] {
         let own = raw.malloc(4096, node).handle;
@@ -284,11 +289,11 @@ fn connections_are_of_use_only_after_they_are_attached_and_only_with_their_own_s
 /// A request with bytes changed, cut or added, or any bytes.
 fn payload() -> impl Strategy<Value = (u16, Vec<u8>)> {
     let numbers = prop_oneof![Just(0u64), Just(u64::MAX), any::<u64>(), 0u64..9000];
-    let functions = prop_oneof![READ..=LIST, RUN..=WRITE_NOTIFY];
+    let functions = prop_oneof![READ..=LIST, RUN..=PUBLISH];
     let valid = (functions, prop::collection::vec(numbers, 0..6)).prop_map(|(function, numbers)| {
         (function, numbers.iter().flat_map(|number| number.to_le_bytes()).collect())
     });
-    let noise = (prop_oneof![0u16..20, RUN..=WRITE_NOTIFY], prop::collection::vec(any::<u8>(), 0..200));
+    let noise = (prop_oneof![0u16..20, RUN..=PUBLISH], prop::collection::vec(any::<u8>(), 0..200));
     // Lists of operations whose fields are any numbers.
     let list = prop::collection::vec((0u8..4, any::<u64>(), 0u64..9000, 0u32..300), 0..5).prop_map(|list| {
         let operation = |(kind, handle, offset, number): (u8, u64, u64, u32)| {

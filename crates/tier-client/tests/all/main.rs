@@ -1,6 +1,7 @@
 //! Nodes, and processes that attach to them.
 #![allow(missing_docs, reason = "tests, named for what they hold")]
 
+mod asynchronous;
 mod common;
 mod hostile;
 mod lists;
@@ -8,6 +9,7 @@ mod lock_deaths;
 mod locks;
 mod membership;
 mod processes;
+mod publish;
 mod service;
 mod services;
 mod turns;

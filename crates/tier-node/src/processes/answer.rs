@@ -7,7 +7,6 @@ use crate::lmr::Lmr;
 use crate::spec::Spec;
 use dunlin_fabric::{Fabric, Nanos};
 use dunlin_rpc::{ApplicationCode, Incoming, PoolService, Puller, Reply, Request, Service, Status};
-use dunlin_tier::Grantee;
 use dunlin_tier::message::Refusal;
 use dunlin_tier::process::list::{ListedChange, ListedOperation, encode_outcomes};
 use dunlin_tier::process::service::{PING, REGISTER, REGISTER_SERVER, SERVERS, WITHDRAW};
@@ -15,6 +14,7 @@ use dunlin_tier::process::{
     ELSEWHERE, MAX_CHANGED, MAX_HERE, MAX_MOVED, Opened, Problem, ProcessRequest, READ_HERE, REFUSED,
     WRITE_HERE, encode_listing,
 };
+use dunlin_tier::{Grantee, Name, Rights};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -187,16 +187,7 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
                 process.region(handle)?.within(time).copy(offset, length.into(), &to, target)?;
             }
             ProcessRequest::Malloc { length, nodes, name, grants } => {
-                let mut spec = Spec::spread(nodes.iter().map(String::as_str));
-                if let Some(name) = name {
-                    spec = spec.named(name.as_bytes());
-                }
-                for (to, rights) in grants {
-                    spec = match to {
-                        Grantee::Anyone => spec.grant_anyone(rights),
-                        Grantee::Principal(principal) => spec.grant(principal.as_str(), rights),
-                    };
-                }
+                let spec = spec_of(&nodes, name.as_ref(), &grants);
                 process.check_room(self.config.limits.handles)?;
                 let region = process.tier.malloc(length, spec)?;
                 let opened = self.opened(&process, region);
@@ -205,6 +196,10 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
                     let _ = region.free_shared();
                     problem
                 })?);
+            }
+            ProcessRequest::Publish { handle, nodes, name, grants } => {
+                let spec = spec_of(&nodes, Some(&name), &grants);
+                return Ok(vec![u8::from(process.region(handle)?.publish_in_place(&spec)?)]);
             }
             ProcessRequest::Map { name, rights } => {
                 process.check_room(self.config.limits.handles)?;
@@ -243,6 +238,21 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
         let handle = self.open(process, region)?;
         Ok(Opened { handle, length, region: region_number }.encode())
     }
+}
+
+/// Returns the description of a region as a process gave it.
+fn spec_of(nodes: &[String], name: Option<&Name>, grants: &[(Grantee, Rights)]) -> Spec {
+    let mut spec = Spec::spread(nodes.iter().map(String::as_str));
+    if let Some(name) = name {
+        spec = spec.named(name.as_bytes());
+    }
+    for (to, rights) in grants {
+        spec = match to {
+            Grantee::Anyone => spec.grant_anyone(*rights),
+            Grantee::Principal(principal) => spec.grant(principal.as_str(), *rights),
+        };
+    }
+    spec
 }
 
 /// Makes a list of operations, and has `run` run it. Returns the bytes of its reads, and the result of `run`.

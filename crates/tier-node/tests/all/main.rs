@@ -1,10 +1,12 @@
 //! Nodes on shared memory and in virtual time, as one program.
 
+mod asynchronous;
 mod cluster;
 mod hostile;
 mod lists;
 mod locks;
 mod membership;
+mod publish;
 mod qos;
 mod services;
 mod shm;

@@ -24,8 +24,8 @@ fn grantee() -> impl Strategy<Value = Grantee> {
 fn request() -> impl Strategy<Value = ProcessRequest<'static>> {
     const BYTES: &[u8] = &[7; 300];
     let place = (any::<u64>(), any::<u64>()).boxed();
-    let grants = prop::collection::vec((grantee(), rights()), 0..=MAX_GRANTS);
-    let nodes = prop::collection::vec("[a-z0-9-]{0,40}", 0..=MAX_STORES);
+    let grants = prop::collection::vec((grantee(), rights()), 0..=MAX_GRANTS).boxed();
+    let nodes = prop::collection::vec("[a-z0-9-]{0,40}", 0..=MAX_STORES).boxed();
     prop_oneof![
         any::<Option<Secret>>().prop_map(|secret| ProcessRequest::Attach { secret }),
         (place.clone(), any::<u32>()).prop_map(|((handle, offset), length)| ProcessRequest::Read {
@@ -58,8 +58,11 @@ fn request() -> impl Strategy<Value = ProcessRequest<'static>> {
         (place.clone(), any::<u32>(), place).prop_map(|((handle, offset), length, (to, target))| {
             ProcessRequest::Copy { handle, offset, length, to, target }
         }),
-        (any::<u64>(), nodes, prop::option::of(name()), grants).prop_map(|(length, nodes, name, grants)| {
-            ProcessRequest::Malloc { length, nodes, name, grants }
+        (any::<u64>(), nodes.clone(), prop::option::of(name()), grants.clone()).prop_map(
+            |(length, nodes, name, grants)| { ProcessRequest::Malloc { length, nodes, name, grants } }
+        ),
+        (any::<u64>(), nodes, name(), grants).prop_map(|(handle, nodes, name, grants)| {
+            ProcessRequest::Publish { handle, nodes, name, grants }
         }),
         (name(), rights()).prop_map(|(name, rights)| ProcessRequest::Map { name, rights }),
         any::<u64>().prop_map(|handle| ProcessRequest::Unmap { handle }),

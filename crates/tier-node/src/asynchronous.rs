@@ -1,0 +1,447 @@
+//! Asynchronous operations (table 1): futures for any executor. Threads of their own carry the operations out, since an
+//! operation waits by polling its completions.
+
+use crate::any::AnyLmr;
+use crate::error::OperationError;
+use dunlin_fabric::{Host, Nanos, Signal, Task, nanos};
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+/// An operation on a region with a time of its own, by whichever way the tier is reached.
+#[derive(Debug)]
+#[allow(missing_docs)]
+pub enum TimedOperation<'a, L> {
+    Read { offset: u64, into: &'a mut [u8] },
+    Write { offset: u64, from: &'a [u8] },
+    Memset { offset: u64, length: u64, value: u8 },
+    Copy { offset: u64, length: u64, to: &'a L, target: u64 },
+    FetchAdd { offset: u64, add: u64 },
+    CompareSwap { offset: u64, expected: u64, swap: u64 },
+}
+
+/// A region whose operations may have a time of their own.
+pub trait TimedLmr: AnyLmr {
+    /// Carries out an operation for at most `time`; returns the old value of a word that it changed, else 0.
+    ///
+    /// # Errors
+    /// As the operation's own method.
+    fn run_within(&self, time: Duration, operation: TimedOperation<'_, Self>) -> Result<u64, OperationError>
+    where
+        Self: Sized;
+}
+
+/// Implements [`TimedLmr`] by the methods of the same names of a type.
+#[macro_export]
+macro_rules! timed_lmr {
+    ($lmr:ident, $fabric:path) => {
+        impl<F: $fabric> $crate::TimedLmr for $lmr<F> {
+            fn run_within(
+                &self,
+                time: std::time::Duration,
+                operation: $crate::TimedOperation<'_, Self>,
+            ) -> Result<u64, $crate::OperationError> {
+                use $crate::TimedOperation::{CompareSwap, Copy, FetchAdd, Memset, Read, Write};
+                let within = self.within(time);
+                match operation {
+                    Read { offset, into } => within.read(offset, into).map(|()| 0),
+                    Write { offset, from } => within.write(offset, from).map(|()| 0),
+                    Memset { offset, length, value } => within.memset(offset, length, value).map(|()| 0),
+                    Copy { offset, length, to, target } => {
+                        within.copy(offset, length, to, target).map(|()| 0)
+                    }
+                    FetchAdd { offset, add } => within.fetch_add(offset, add),
+                    CompareSwap { offset, expected, swap } => within.compare_swap(offset, expected, swap),
+                }
+            }
+        }
+    };
+}
+
+/// Settings of asynchronous operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AsyncConfig {
+    /// Threads, and so operations that are carried out at the same time; 1 to 64. Default: 4.
+    pub threads: u16,
+    /// Operations that wait for a thread; further ones are refused. Default: 1024.
+    pub queue: usize,
+    /// The time of an operation, its wait for a thread included. Default: that of the tier's own operations.
+    pub timeout: Option<Duration>,
+}
+
+impl Default for AsyncConfig {
+    fn default() -> Self {
+        AsyncConfig { threads: 4, queue: 1024, timeout: None }
+    }
+}
+
+/// The most threads.
+const MAX_THREADS: u16 = 64;
+
+/// The permission to carry out an operation for so long, or the reason why it is not begun.
+type Permit = Result<Duration, OperationError>;
+
+/// An operation that waits for a thread.
+struct Job {
+    deadline: Nanos,
+    run: Box<dyn FnOnce(Permit) + Send>,
+}
+
+#[derive(Default)]
+struct Queue {
+    jobs: VecDeque<Job>,
+    /// Threads that wait for a job.
+    idle: usize,
+    /// The deadline for which the clock waits.
+    watched: Nanos,
+    is_over: bool,
+}
+
+struct Shared<H: Host> {
+    host: H,
+    queue: Mutex<Queue>,
+    limit: usize,
+    /// Raised for the threads.
+    work: H::Signal,
+    /// Raised for the clock.
+    clock: H::Signal,
+}
+
+impl<H: Host> Shared<H> {
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn submit(&self, time: Duration, run: Box<dyn FnOnce(Permit) + Send>) {
+        let deadline = self.host.now().saturating_add(nanos(time));
+        let mut queue = self.queue();
+        let refused = if queue.is_over {
+            OperationError::Ended
+        } else if time.is_zero() {
+            OperationError::Deadline { node: None, may_have_executed: false }
+        } else if queue.jobs.len() >= self.limit {
+            OperationError::QueueFull { limit: self.limit }
+        } else {
+            queue.jobs.push_back(Job { deadline, run });
+            let (wakes, is_first) = (queue.idle > 0, deadline < queue.watched);
+            if is_first {
+                queue.watched = deadline;
+            }
+            drop(queue);
+            if wakes {
+                self.work.raise();
+            }
+            if is_first {
+                self.clock.raise();
+            }
+            return;
+        };
+        drop(queue);
+        run(Err(refused));
+    }
+
+    /// Carries out operations until the end.
+    fn work(&self) {
+        loop {
+            let seen = self.work.seen();
+            let job = {
+                let mut queue = self.queue();
+                let job = queue.jobs.pop_front();
+                if job.is_none() && queue.is_over {
+                    return;
+                }
+                queue.idle += usize::from(job.is_none());
+                job
+            };
+            let Some(Job { deadline, run }) = job else {
+                self.work.wait(seen, Nanos::MAX);
+                self.queue().idle -= 1;
+                continue;
+            };
+            let left = Duration::from_nanos(deadline.saturating_sub(self.host.now()));
+            run(if left.is_zero() { Err(expired()) } else { Ok(left) });
+        }
+    }
+
+    /// Ends operations whose time is over before a thread took them.
+    fn watch(&self) {
+        loop {
+            let seen = self.clock.seen();
+            let now = self.host.now();
+            let (mut late, mut until) = (Vec::new(), Nanos::MAX);
+            {
+                let mut queue = self.queue();
+                if queue.is_over {
+                    return;
+                }
+                let all = std::mem::take(&mut queue.jobs);
+                for job in all {
+                    if job.deadline <= now {
+                        late.push(job);
+                    } else {
+                        until = until.min(job.deadline);
+                        queue.jobs.push_back(job);
+                    }
+                }
+                queue.watched = until;
+            }
+            late.into_iter().for_each(|job| (job.run)(Err(expired())));
+            self.clock.wait(seen, until);
+        }
+    }
+}
+
+fn expired() -> OperationError {
+    OperationError::Deadline { node: None, may_have_executed: false }
+}
+
+/// The threads. Dropping the value ends them.
+struct Threads<H: Host> {
+    shared: Arc<Shared<H>>,
+    tasks: Vec<Task>,
+}
+
+impl<H: Host> Drop for Threads<H> {
+    fn drop(&mut self) {
+        let waiting = {
+            let mut queue = self.shared.queue();
+            queue.is_over = true;
+            std::mem::take(&mut queue.jobs)
+        };
+        waiting.into_iter().for_each(|job| (job.run)(Err(OperationError::Ended)));
+        self.shared.work.raise();
+        self.shared.clock.raise();
+        self.tasks.drain(..).for_each(Task::join);
+    }
+}
+
+/// The result of a future, and the task that waits for it.
+struct Place<T> {
+    value: Option<T>,
+    waker: Option<Waker>,
+    /// The future was dropped.
+    is_given_up: bool,
+}
+
+struct Slot<T>(Mutex<Place<T>>);
+
+impl<T> Slot<T> {
+    fn place(&self) -> MutexGuard<'_, Place<T>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn finish(&self, value: T) {
+        let waker = {
+            let mut place = self.place();
+            place.value = Some(value);
+            place.waker.take()
+        };
+        // Without the lock: a waker may poll at once.
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+/// The future of an operation. The operation is under way from the moment when the future is made.
+///
+/// Dropping it gives the operation up: it is not executed if no thread had begun it, else it goes on to its end. Its
+/// buffer is dropped after that.
+#[must_use = "the result of an operation is that of its future"]
+pub struct Operation<T>(Arc<Slot<T>>);
+
+impl<T> Future for Operation<T> {
+    type Output = T;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        let mut place = self.0.place();
+        match place.value.take() {
+            Some(value) => Poll::Ready(value),
+            None => {
+                place.waker = Some(context.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl<T> Drop for Operation<T> {
+    fn drop(&mut self) {
+        let mut place = self.0.place();
+        place.is_given_up = true;
+        let unused = (place.waker.take(), place.value.take());
+        drop(place);
+        drop(unused);
+    }
+}
+
+impl<T> std::fmt::Debug for Operation<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Operation").field("is_ended", &self.0.place().value.is_some()).finish()
+    }
+}
+
+/// The operation and its buffer, which comes back with the result.
+pub type Transferred = (Vec<u8>, Result<(), OperationError>);
+
+/// Asynchronous operations of a tier. Clones share its threads, which end with the last clone: operations that wait then
+/// end with [`OperationError::Ended`], and the drop blocks until those under way have ended, by their deadlines.
+///
+/// The methods do not block. Operations have no order among each other. Buffers are passed by value and come back with
+/// the result, so memory that is in use cannot be touched or freed. An operation has one time from its begin to its end,
+/// the wait for a thread included.
+///
+/// # Errors
+/// Beside those of the operation's own method: [`OperationError::QueueFull`] at once if as many operations wait as
+/// [`AsyncConfig::queue`] says; nothing of it was done.
+pub struct Asynchronous<L, H: Host> {
+    threads: Arc<Threads<H>>,
+    time: Duration,
+    regions: std::marker::PhantomData<fn(L)>,
+}
+
+impl<L, H: Host> Clone for Asynchronous<L, H> {
+    fn clone(&self) -> Self {
+        Asynchronous { threads: Arc::clone(&self.threads), ..*self }
+    }
+}
+
+impl<L, H: Host> std::fmt::Debug for Asynchronous<L, H> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let waiting = self.threads.shared.queue().jobs.len();
+        f.debug_struct("Asynchronous").field("time", &self.time).field("waiting", &waiting).finish()
+    }
+}
+
+impl<L: TimedLmr, H: Host> Asynchronous<L, H> {
+    /// Starts the threads. `time` is that of an operation unless the settings have another.
+    ///
+    /// # Errors
+    /// A thread cannot be started, or their number is not 1 to 64.
+    pub fn start(host: &H, config: AsyncConfig, time: Duration) -> std::io::Result<Self> {
+        let AsyncConfig { threads, queue: limit, timeout } = config;
+        if threads == 0 || threads > MAX_THREADS {
+            let text = format!("asynchronous operations have 1 to {MAX_THREADS} threads, and not {threads}");
+            return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, text));
+        }
+        let queue = Mutex::new(Queue { watched: Nanos::MAX, ..Queue::default() });
+        let shared =
+            Arc::new(Shared { host: host.clone(), queue, limit, work: host.signal(), clock: host.signal() });
+        // From here on, dropping it ends the threads.
+        let mut all = Threads { shared: Arc::clone(&shared), tasks: Vec::new() };
+        for number in 0..threads {
+            let shared = Arc::clone(&shared);
+            all.tasks.push(host.spawn(&format!("tier-async-{number}"), Box::new(move || shared.work()))?);
+        }
+        all.tasks.push(host.spawn("tier-async-clock", Box::new(move || shared.watch()))?);
+        let (time, regions) = (timeout.unwrap_or(time), std::marker::PhantomData);
+        Ok(Asynchronous { threads: Arc::new(all), time, regions })
+    }
+
+    /// Returns the same operations with a time of their own.
+    #[must_use]
+    pub fn within(&self, time: Duration) -> Self {
+        Asynchronous { time, ..self.clone() }
+    }
+
+    fn begin<T: Send + 'static>(&self, run: impl FnOnce(Permit) -> T + Send + 'static) -> Operation<T> {
+        let place = Place { value: None, waker: None, is_given_up: false };
+        let slot = Arc::new(Slot(Mutex::new(place)));
+        let operation = Operation(Arc::clone(&slot));
+        let run = move |permit| {
+            if !slot.place().is_given_up {
+                slot.finish(run(permit));
+            }
+        };
+        self.threads.shared.submit(self.time, Box::new(run));
+        operation
+    }
+
+    fn change(
+        &self,
+        lmr: &Arc<L>,
+        change: TimedOperation<'static, L>,
+    ) -> Operation<Result<u64, OperationError>> {
+        let lmr = Arc::clone(lmr);
+        self.begin(move |permit| lmr.run_within(permit?, change))
+    }
+
+    /// Fills a buffer with the bytes at `offset`: [`Lmr::read`](crate::Lmr::read). After an error the buffer holds any
+    /// bytes.
+    pub fn read(&self, lmr: &Arc<L>, offset: u64, mut buffer: Vec<u8>) -> Operation<Transferred> {
+        let lmr = Arc::clone(lmr);
+        self.begin(move |permit| {
+            let into = &mut buffer;
+            let read = permit.and_then(|time| lmr.run_within(time, TimedOperation::Read { offset, into }));
+            (buffer, read.map(drop))
+        })
+    }
+
+    /// Writes a buffer at `offset`: [`Lmr::write`](crate::Lmr::write).
+    pub fn write(&self, lmr: &Arc<L>, offset: u64, buffer: Vec<u8>) -> Operation<Transferred> {
+        let lmr = Arc::clone(lmr);
+        self.begin(move |permit| {
+            let from = &buffer;
+            let written =
+                permit.and_then(|time| lmr.run_within(time, TimedOperation::Write { offset, from }));
+            (buffer, written.map(drop))
+        })
+    }
+
+    /// Sets bytes to a value: [`Lmr::memset`](crate::Lmr::memset).
+    pub fn memset(
+        &self,
+        lmr: &Arc<L>,
+        offset: u64,
+        length: u64,
+        value: u8,
+    ) -> Operation<Result<(), OperationError>> {
+        let lmr = Arc::clone(lmr);
+        let set = TimedOperation::Memset { offset, length, value };
+        self.begin(move |permit| lmr.run_within(permit?, set).map(drop))
+    }
+
+    /// Copies bytes to another region, or the same one: [`Lmr::copy`](crate::Lmr::copy).
+    pub fn copy(
+        &self,
+        lmr: &Arc<L>,
+        offset: u64,
+        length: u64,
+        to: &Arc<L>,
+        target: u64,
+    ) -> Operation<Result<(), OperationError>> {
+        let (lmr, to) = (Arc::clone(lmr), Arc::clone(to));
+        self.begin(move |permit| {
+            let copy = TimedOperation::Copy { offset, length, to: &*to, target };
+            lmr.run_within(permit?, copy).map(drop)
+        })
+    }
+
+    /// Adds to a word: [`Lmr::fetch_add`](crate::Lmr::fetch_add).
+    pub fn fetch_add(&self, lmr: &Arc<L>, offset: u64, add: u64) -> Operation<Result<u64, OperationError>> {
+        self.change(lmr, TimedOperation::FetchAdd { offset, add })
+    }
+
+    /// Compares a word and swaps it: [`Lmr::compare_swap`](crate::Lmr::compare_swap).
+    pub fn compare_swap(
+        &self,
+        lmr: &Arc<L>,
+        offset: u64,
+        expected: u64,
+        swap: u64,
+    ) -> Operation<Result<u64, OperationError>> {
+        self.change(lmr, TimedOperation::CompareSwap { offset, expected, swap })
+    }
+
+    /// Sets a word that is 0 to 1: [`Lmr::test_set`](crate::Lmr::test_set).
+    pub fn test_set(&self, lmr: &Arc<L>, offset: u64) -> Operation<Result<bool, OperationError>> {
+        let (lmr, swap) = (Arc::clone(lmr), TimedOperation::CompareSwap { offset, expected: 0, swap: 1 });
+        self.begin(move |permit| lmr.run_within(permit?, swap).map(|old| old == 0))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,106 @@
+//! Futures of operations, without an executor: a loop that polls all of them.
+
+use crate::cluster::{assert_absent, assert_access, in_virtual_time, on_shared_memory};
+use dunlin_fabric::{Fabric, Host, Nanos, Signal};
+use dunlin_tier_node::{AccessError, AsyncConfig, OperationError, Rights, Spec, Tier};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+struct Raise<S: Signal>(S);
+
+impl<S: Signal> Wake for Raise<S> {
+    fn wake(self: Arc<Self>) {
+        self.0.raise();
+    }
+}
+
+/// Waits for all futures.
+fn all<H: Host, T>(host: &H, futures: impl IntoIterator<Item = impl Future<Output = T>>) -> Vec<T> {
+    let mut futures: Vec<Pin<Box<_>>> = futures.into_iter().map(Box::pin).collect();
+    let mut results: Vec<Option<T>> = futures.iter().map(|_| None).collect();
+    let signal = host.signal();
+    let waker = Waker::from(Arc::new(Raise(signal.clone())));
+    loop {
+        let seen = signal.seen();
+        for (future, result) in futures.iter_mut().zip(&mut results) {
+            if result.is_none()
+                && let Poll::Ready(ended) = future.as_mut().poll(&mut Context::from_waker(&waker))
+            {
+                *result = Some(ended);
+            }
+        }
+        if results.iter().all(Option::is_some) {
+            return results.into_iter().flatten().collect();
+        }
+        signal.wait(seen, Nanos::MAX);
+    }
+}
+
+fn one<H: Host, T>(host: &H, future: impl Future<Output = T>) -> T {
+    all(host, [future]).pop().unwrap()
+}
+
+fn operations_are_those_of_the_synchronous_ones<F: Fabric>([alice, bob, _]: &[Tier<F>; 3]) {
+    const PART: u64 = 1000;
+    let (host, operations) = (alice.fabric().host(), alice.asynchronous(AsyncConfig::default()).unwrap());
+    let region = alice.malloc(40 * PART, Spec::spread(["bob", "alice", "carol"]).named("a/1")).unwrap();
+    let region = Arc::new(region);
+    // Many at the same time, and more than there are threads.
+    let written = all(host, (0..40).map(|at| operations.write(&region, at * PART, vec![at as u8; 1000])));
+    assert!(written.iter().zip(0..).all(|((buffer, result), at)| result.is_ok() && *buffer == [at; 1000]));
+    let read = all(host, (0..40).map(|at| operations.read(&region, at * PART, vec![0; 1000])));
+    assert!(read.iter().zip(0..).all(|((buffer, result), at)| result.is_ok() && *buffer == [at; 1000]));
+
+    one(host, operations.memset(&region, 0, PART, 0)).unwrap();
+    let mut old = all(host, (0..40).map(|_| operations.fetch_add(&region, 8, 1))).into_iter();
+    let mut old: Vec<u64> = old.by_ref().map(Result::unwrap).collect();
+    old.sort_unstable();
+    assert!(old.into_iter().eq(0..40));
+    // One of many finds the word free.
+    let taken = all(host, (0..10).map(|_| operations.test_set(&region, 16)));
+    assert_eq!(taken.into_iter().filter(|taken| *taken.as_ref().unwrap()).count(), 1);
+    assert_eq!(one(host, operations.compare_swap(&region, 16, 1, 9)).unwrap(), 1);
+    assert!(!region.test_set(16).unwrap());
+    one(host, operations.copy(&region, PART, 5 * PART, &region, 2 * PART)).unwrap();
+    let (bytes, result) = one(host, operations.read(&region, 6 * PART, vec![0; 1000]));
+    assert!(result.is_ok() && bytes == [5; 1000]);
+
+    // What is refused comes back with its buffer.
+    let (bytes, refused) = one(host, operations.write(&region, 40 * PART - 1, vec![1; 2]));
+    let error = AccessError::OutOfBounds { offset: 40 * PART - 1, length: 2, size: 40 * PART };
+    assert_access(refused, error);
+    assert_eq!(bytes, [1; 2]);
+    let weak = alice.map("a/1", Rights::READ).map(Arc::new).unwrap();
+    let denied = AccessError::Denied { needs: Rights::WRITE, has: Rights::READ };
+    assert_access(one(host, operations.test_set(&weak, 0)), denied);
+    assert_access(one(host, operations.copy(&region, 0, 8, &weak, 0)), denied);
+    let late = one(host, operations.within(Duration::ZERO).fetch_add(&region, 8, 1));
+    assert!(matches!(late, Err(OperationError::Deadline { may_have_executed: false, .. })), "{late:?}");
+
+    // Futures that are dropped, of reads and of writes: the memory of each buffer lives as long as its operation.
+    for at in 0..40 {
+        drop(operations.read(&region, at * PART, vec![0; 1000]));
+        drop(operations.write(&region, at * PART, vec![77; 1000]));
+    }
+    let last = one(host, operations.fetch_add(&region, 8, 0));
+    assert!(last.is_ok(), "{last:?}");
+    drop(operations);
+    // No thread has the region any more.
+    Arc::into_inner(region).unwrap().free().unwrap();
+    assert_absent(bob.map("a/1", Rights::READ));
+}
+
+#[test]
+fn operations_are_those_of_the_synchronous_ones_on_shared_memory() {
+    on_shared_memory(operations_are_those_of_the_synchronous_ones);
+}
+
+#[test]
+fn operations_are_those_of_the_synchronous_ones_in_virtual_time() {
+    for (seed, atomics) in [(1, true), (2, false), (3, true)] {
+        in_virtual_time(seed, atomics, operations_are_those_of_the_synchronous_ones);
+    }
+}
