@@ -226,7 +226,9 @@ impl<F: Fabric> ServerBuilder<F> {
         let address = listener.address();
         let waiting = self.config.max_waiting as usize;
         let shared = Arc::new(Shared {
-            slow: slow::Reported::new(self.functions.len()),
+            slow: slow::FunctionSet::new(self.functions.len()),
+            long: slow::FunctionSet::new(self.functions.len()),
+            has_pool: self.pool.is_some(),
             functions: self.functions,
             pool: WaitingCalls::new(&fabric, waiting),
             pulled: WaitingCalls::new(&fabric, waiting),

@@ -287,6 +287,11 @@ pub enum FunctionMode {
     Worker,
     /// On a thread of the pool, for functions that are slow or block.
     Pool,
+    /// On the worker that received the request, until a run takes longer than
+    /// [`ServerConfig::group_slice`](crate::ServerConfig::group_slice); from then on in the pool (ScaleRPC section 3.5).
+    /// That run ends on its worker and is answered. The worker times each run: two readings of the clock. Without a
+    /// pool service the function stays on the worker. The service and the pool service must do the same.
+    WorkerThenPool,
     /// On the worker that received the request, which does not wait: its [`PolledService`](crate::PolledService) answers
     /// at once or in a later turn, or leaves the call to the pool. Without such a service, the pool runs all calls.
     Polled,

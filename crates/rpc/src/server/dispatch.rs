@@ -467,7 +467,7 @@ impl<F: Fabric> Dispatcher<F> {
     }
 
     #[inline]
-    fn mode(&self, function: u16) -> Option<FunctionMode> {
+    pub(super) fn mode(&self, function: u16) -> Option<FunctionMode> {
         self.shared.functions.get(function as usize).copied().flatten()
     }
 
@@ -492,7 +492,7 @@ impl<F: Fabric> Dispatcher<F> {
     }
 
     #[inline(always)]
-    fn execute(
+    pub(super) fn execute(
         &mut self,
         domain: &mut F::Domain,
         lane: &mut ServerLane<F>,
@@ -674,7 +674,8 @@ impl<F: Fabric> Dispatcher<F> {
         self.out.put_answer(&self.fabric, domain, lane, meta, &[], batch)
     }
 
-    /// Queues a request for the pool, or for the application that pulls; or has the polled service start it.
+    /// Queues a request for the pool, or for the application that pulls; or has the polled service start it, or executes
+    /// it if its function may leave to the pool and has not.
     #[inline(never)]
     fn defer(
         &mut self,
@@ -685,6 +686,11 @@ impl<F: Fabric> Dispatcher<F> {
         mode: FunctionMode,
         mut batch: Option<&mut BatchState>,
     ) -> Result<(), Violation> {
+        if mode == FunctionMode::WorkerThenPool
+            && self.execute_unless_left(domain, lane, call, payload, batch.as_deref_mut())?
+        {
+            return Ok(());
+        }
         if mode == FunctionMode::Polled && self.start(domain, lane, call, payload, batch.as_deref_mut())? {
             return Ok(());
         }

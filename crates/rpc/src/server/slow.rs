@@ -1,8 +1,13 @@
 //! Finds handlers that keep a worker from its other calls. A worker times few of its calls, so that the others
-//! read no clock: the first call after a wait, and one of about 64 under constant load.
+//! read no clock: the first call after a wait, and one of about 64 under constant load. It times each call of a
+//! [`FunctionMode::WorkerThenPool`](crate::FunctionMode::WorkerThenPool) function, until the function leaves to the pool.
 
-use super::dispatch::Dispatcher;
-use dunlin_fabric::{Fabric, Host, Nanos};
+use super::dispatch::{Call, Dispatcher};
+use super::lane::ServerLane;
+use crate::path::Violation;
+use crate::service::FunctionMode;
+use dunlin_fabric::{Fabric, Host, Nanos, nanos};
+use dunlin_wire::BatchState;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -44,18 +49,22 @@ impl Sampling {
     }
 }
 
-/// By function id: whether it was reported. All workers share it.
+/// A set of functions that only grows. All workers share it.
 #[derive(Debug)]
-pub(crate) struct Reported(Box<[AtomicBool]>);
+pub(crate) struct FunctionSet(Box<[AtomicBool]>);
 
-impl Reported {
+impl FunctionSet {
     pub(crate) fn new(functions: usize) -> Self {
-        Reported((0..functions).map(|_| AtomicBool::new(false)).collect())
+        FunctionSet((0..functions).map(|_| AtomicBool::new(false)).collect())
     }
 
-    /// Marks a function as reported. Returns whether it was not before.
-    fn first(&self, function: u16) -> bool {
-        self.0.get(usize::from(function)).is_some_and(|reported| !reported.swap(true, Ordering::Relaxed))
+    /// Adds a function. Returns whether the set did not contain it.
+    fn add(&self, function: u16) -> bool {
+        self.0.get(usize::from(function)).is_some_and(|is_in| !is_in.swap(true, Ordering::Relaxed))
+    }
+
+    fn contains(&self, function: u16) -> bool {
+        self.0.get(usize::from(function)).is_some_and(|is_in| is_in.load(Ordering::Relaxed))
     }
 }
 
@@ -64,11 +73,43 @@ impl<F: Fabric> Dispatcher<F> {
     #[cold]
     pub(super) fn timed(&mut self, function: u16, began: Nanos) {
         let took = Duration::from_nanos(self.fabric.host().glance().saturating_sub(began));
-        if took > SLOW_HANDLER && self.shared.slow.first(function) {
+        if took > SLOW_HANDLER && !self.may_leave(function) && self.shared.slow.add(function) {
             let service = &mut self.service;
             // The worker outlives a panic of the service here, as in a call.
             let _ = catch_unwind(AssertUnwindSafe(|| service.on_slow(function, took)));
         }
+    }
+
+    /// Returns whether a function leaves to the pool when a run has overrun a slice.
+    fn may_leave(&self, function: u16) -> bool {
+        self.shared.has_pool && self.mode(function) == Some(FunctionMode::WorkerThenPool)
+    }
+
+    /// Executes a call of a [`FunctionMode::WorkerThenPool`] function, unless the function has left to the pool. Returns
+    /// `false` then. A run that overruns the default slice is the last one on this worker.
+    pub(super) fn execute_unless_left(
+        &mut self,
+        domain: &mut F::Domain,
+        lane: &mut ServerLane<F>,
+        call: Call,
+        payload: &[u8],
+        batch: Option<&mut BatchState>,
+    ) -> Result<bool, Violation> {
+        let function = call.function;
+        if self.shared.long.contains(function) {
+            return Ok(false);
+        }
+        let began = self.fabric.host().glance();
+        let executed = self.execute(domain, lane, call, payload, batch);
+        if !self.may_leave(function) {
+            self.timed(function, began);
+            return executed.map(|()| true);
+        }
+        let took = self.fabric.host().glance().saturating_sub(began);
+        if took > nanos(self.shared.config.group_slice) && self.shared.long.add(function) {
+            tracing::info!(target: "dunlin::server", function, took, "a function overran a slice: the pool runs it from now on");
+        }
+        executed.map(|()| true)
     }
 }
 
@@ -95,11 +136,9 @@ mod tests {
     }
 
     #[test]
-    fn a_function_is_reported_once() {
-        let reported = Reported::new(2);
-        assert_eq!(
-            [0, 1, 0, 1, 7].map(|function| reported.first(function)),
-            [true, true, false, false, false]
-        );
+    fn a_set_takes_a_function_once() {
+        let set = FunctionSet::new(2);
+        assert_eq!([0, 0, 7].map(|function| set.add(function)), [true, false, false]);
+        assert_eq!([0, 1, 7].map(|function| set.contains(function)), [true, false, false]);
     }
 }

@@ -20,7 +20,7 @@ use super::lane::ServerLane;
 use super::occupancy::Crowd;
 use super::open::{self, DatagramPair};
 use super::polled::{Polled, Services};
-use super::slow::{Reported, Sampling};
+use super::slow::{FunctionSet, Sampling};
 use crate::path::credits::degree_of;
 use crate::path::pieces::Pulled;
 use crate::path::posting::repost;
@@ -68,7 +68,11 @@ pub(crate) struct Shared<F: Fabric> {
     pub(crate) pool: WaitingCalls<F>,
     pub(crate) pulled: WaitingCalls<F>,
     /// The functions whose slow handlers were reported.
-    pub(crate) slow: Reported,
+    pub(crate) slow: FunctionSet,
+    /// The functions that have left to the pool.
+    pub(crate) long: FunctionSet,
+    /// The pool has a service.
+    pub(crate) has_pool: bool,
     /// The paths for results that can be fetched or written back.
     pub(crate) ways: Arc<Ways>,
     /// The schedule of clients whose leases end.

@@ -14,6 +14,7 @@ mod head_reports;
 mod hostile_server;
 mod idle;
 mod isolation;
+mod long_calls;
 mod lost_cores;
 mod memory;
 mod observer;
