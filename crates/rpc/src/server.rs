@@ -28,7 +28,6 @@ pub use self::clients::ConnectedClient;
 pub use self::config::ServerConfig;
 pub use self::deferred::{Incoming, Taker};
 pub use self::groups::GroupCounters;
-pub use self::occupancy::Occupancy;
 pub use self::polled::{Later, PollAgain, PolledService, Started};
 pub use self::slow::SLOW_HANDLER;
 pub use self::worker::Worker;
