@@ -19,6 +19,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 /// Calls before the filter is installed.
 const WARM_UP: u64 = 1000;
@@ -151,11 +152,11 @@ fn filtered_server(arguments: &str) {
     });
     ready();
     while executed.load(Ordering::Relaxed) < WARM_UP {
-        worker.step(after(HANG));
+        worker.step(HANG);
     }
     watch(mode);
     while executed.load(Ordering::Relaxed) < WARM_UP + CALLS + 1 {
-        worker.step(u64::MAX);
+        worker.step(Duration::MAX);
     }
     // Everything is answered. This process must stay until the client is done: a closing connection would
     // make system calls that are not part of a call.
