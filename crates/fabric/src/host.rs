@@ -25,6 +25,17 @@ pub fn nanos(time: Duration) -> Nanos {
     Nanos::try_from(time.as_nanos()).unwrap_or(Nanos::MAX)
 }
 
+/// Returns the end, on the host's clock, of a wait that begins now and takes at most `at_most`. Reads the clock
+/// only if that is neither zero nor [`Duration::MAX`].
+#[inline]
+pub fn end_of<H: Host>(host: &H, at_most: Duration) -> Nanos {
+    match at_most {
+        Duration::ZERO => 0,
+        Duration::MAX => Nanos::MAX,
+        at_most => host.now().saturating_add(nanos(at_most)),
+    }
+}
+
 /// The unit of work that the engine reports to its host. A simulated host charges virtual time for it
 /// according to its cluster profile; a real host ignores it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

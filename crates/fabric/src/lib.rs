@@ -47,7 +47,8 @@ pub use error::{
     RegisterError, Unavailable,
 };
 pub use host::{
-    BindError, Clock, Host, Nanos, Parker, RealHost, Signal, Site, Task, Topology, Unparker, Work, nanos,
+    BindError, Clock, Host, Nanos, Parker, RealHost, Signal, Site, Task, Topology, Unparker, Work, end_of,
+    nanos,
 };
 pub use interpose::{Count, Fault, FaultPlan, Trace};
 pub use memory::{Access, Memory, Region};

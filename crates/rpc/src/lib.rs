@@ -36,11 +36,11 @@ pub use error::{CallError, Cause, Certainty, ConnectError, MemoryError, ServeErr
 pub use path::hybrid::{FunctionTuning, Tuning};
 pub use path::pieces::{Filling, PIECE};
 pub use plan::{
-    CompletionMode, Illegal, LargePayload, Lease, PROTOCOLS, Plan, Protocol, RequestHalf, ResponseHalf,
-    SMALL_LIMIT, Sharing,
+    CompletionMode, Illegal, LargePayload, Lease, Occupancy, PROTOCOLS, Plan, Protocol, RequestHalf,
+    ResponseHalf, SMALL_LIMIT, Sharing,
 };
 pub use server::{
-    ConnectedClient, Counters, GroupCounters, Incoming, Later, Occupancy, PollAgain, PolledService, Puller,
+    ConnectedClient, Counters, GroupCounters, Incoming, Later, PollAgain, PolledService, Puller,
     SLOW_HANDLER, Server, ServerBuilder, ServerConfig, Started, Taker, Worker,
 };
 pub use service::{ConnectionObserver, FunctionMode, PoolService, Reply, ReplyTooLarge, Request, Service};

@@ -23,6 +23,7 @@
 //! use dunlin_fabric::{Fabric, Host};
 //! use dunlin_rpc::messages::{MessageClient, MessageServer};
 //! use dunlin_rpc::{ClientConfig, CompletionMode, Protocol, ServerConfig};
+//! use std::time::Duration;
 //!
 //! # let fabric = ShmFabric::new(ShmConfig::default())?;
 //! # let address = format!("shm:doc-messages-{}", std::process::id()).parse()?;
@@ -30,7 +31,7 @@
 //! let mut thread = threads.remove(0);
 //! let serving = std::thread::spawn(move || {
 //!     while !thread.is_ended() {
-//!         let Some(client) = thread.next_client(u64::MAX) else { continue };
+//!         let Some(client) = thread.next_client(Duration::MAX) else { continue };
 //!         let Ok(mut buffer) = thread.malloc_buf(client, 64) else { continue };
 //!         while let Ok(Some(size)) = thread.server_recv(client, &mut buffer) {
 //!             buffer[..size].make_ascii_uppercase();

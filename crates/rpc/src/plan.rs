@@ -1,8 +1,10 @@
 //! Plans: how calls travel. Holds the plan's axes, the table of protocols by name, and the only rules for
 //! which plans are legal on a fabric.
 
+mod occupancy;
 mod sharing;
 
+pub use self::occupancy::Occupancy;
 pub use self::sharing::{Lease, Sharing};
 
 use dunlin_fabric::{Capabilities, Transport};

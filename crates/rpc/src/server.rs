@@ -28,7 +28,6 @@ pub use self::clients::ConnectedClient;
 pub use self::config::ServerConfig;
 pub use self::deferred::{Incoming, Taker};
 pub use self::groups::GroupCounters;
-pub use self::occupancy::Occupancy;
 pub use self::polled::{Later, PollAgain, PolledService, Started};
 pub use self::slow::SLOW_HANDLER;
 pub use self::worker::Worker;
@@ -45,7 +44,7 @@ use self::worker::Shared;
 use crate::error::{HANDLER_RAN, ServeError};
 use crate::service::{ConnectionObserver, FunctionMode, HeapReply, PoolService, Reply, Service};
 use crate::tune::ways::Ways;
-use dunlin_fabric::{Access, Address, Fabric, Host, Listener, Nanos, Region, Signal, Task, nanos};
+use dunlin_fabric::{Access, Address, Fabric, Host, Listener, Nanos, Region, Signal, Task, end_of, nanos};
 use dunlin_wire::Status;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -368,11 +367,11 @@ impl<F: Fabric> Server<F> {
         self.state.clients.list()
     }
 
-    /// Takes the next call of a function declared [`FunctionMode::Pull`]. Blocks until `until` (nanoseconds
-    /// on the host's clock) at most, and returns `None` then or when the server ends. Any number of threads
+    /// Takes the next call of a function declared [`FunctionMode::Pull`]. Blocks for at most `at_most`
+    /// ([`Duration::MAX`] for ever), and returns `None` then or when the server ends. Any number of threads
     /// may pull.
-    pub fn receive(&self, until: Nanos) -> Option<Incoming<F>> {
-        self.shared.pulled.take(until)
+    pub fn receive(&self, at_most: Duration) -> Option<Incoming<F>> {
+        self.shared.pulled.take(end_of(self.fabric.host(), at_most))
     }
 
     /// Returns a handle that takes the calls of functions declared [`FunctionMode::Pull`], for a thread that
@@ -420,7 +419,7 @@ pub struct Puller<F: Fabric> {
 }
 
 impl<F: Fabric> Puller<F> {
-    /// As [`Server::receive`].
+    /// As [`Server::receive`], until a time on the host's clock.
     pub fn receive(&self, until: Nanos) -> Option<Incoming<F>> {
         self.shared.pulled.take(until)
     }

@@ -34,7 +34,9 @@ impl Request<'_> {
         left(self.deadline, self.clock)
     }
 
-    /// Returns the deadline on the server's clock in nanoseconds, and that clock; `None` without a deadline.
+    /// Returns the deadline on the server's clock in nanoseconds, and that clock; `None` without a deadline. For
+    /// layers that hand the call on and outlive the request.
+    #[doc(hidden)]
     pub fn deadline(&self) -> Option<(Nanos, &Clock)> {
         (self.deadline != NEVER).then_some((self.deadline, self.clock))
     }

@@ -222,7 +222,7 @@ fn messages_allocate_nothing() {
     let serving = std::thread::spawn(move || {
         let mut buffer = None;
         while !thread.is_ended() {
-            let Some(client) = thread.next_client(u64::MAX) else { continue };
+            let Some(client) = thread.next_client(Duration::MAX) else { continue };
             let buffer = buffer.get_or_insert_with(|| thread.malloc_buf(client, 4096).unwrap());
             while let Some(size) = thread.server_recv(client, buffer).unwrap() {
                 thread.server_send(client, buffer, size).unwrap();

@@ -19,11 +19,15 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 /// Calls before the filter is installed.
 const WARM_UP: u64 = 1000;
 /// Calls with the filter.
 const CALLS: u64 = 10_000;
+
+/// The time for which adaptive sides spin: they stay awake, however late the peer's process runs.
+const AWAKE: Duration = HANG;
 
 /// The exit status of a process that survived the filter but got a wrong answer.
 const WRONG_ANSWER: i32 = 3;
@@ -52,6 +56,7 @@ fn main() {
             ("herd_makes_no_system_call", makes_no_system_call::<13>),
             ("fasst_makes_no_system_call", makes_no_system_call::<14>),
             ("a_combined_client_makes_no_system_call", a_combined_client_makes_no_system_call),
+            ("adaptive_sides_that_are_awake_make_no_system_call", awake_sides_make_no_system_call),
             #[cfg(target_arch = "x86_64")]
             ("a_side_that_sleeps_makes_two_system_calls_for_each_call", makes_two_system_calls),
         ],
@@ -107,7 +112,7 @@ fn filtered_client(arguments: &str) {
     let mode: CompletionMode = mode.parse().unwrap();
     let sharing = Sharing::ALL.into_iter().find(|known| known.name() == sharing).unwrap();
     let plan = Plan { sharing, ..Protocol::by_name(protocol).unwrap().plan(mode) };
-    let config = ClientConfig { timeout: HANG / 4, ..ClientConfig::with_plan(plan) };
+    let config = ClientConfig { timeout: HANG / 4, spin: AWAKE, ..ClientConfig::with_plan(plan) };
     let mut client = Client::connect(&steadfast(), &address.parse().unwrap(), config).unwrap();
     let mut payload = pattern(32, 1);
     let mut call = |number: u64| {
@@ -139,6 +144,7 @@ fn filtered_server(arguments: &str) {
         })
     };
     let (_server, mut workers) = ServerBuilder::new(&steadfast())
+        .config(ServerConfig { spin: AWAKE, ..ServerConfig::default() })
         .function(ECHO, FunctionMode::Worker)
         .serve_with(&address.parse().unwrap(), echo)
         .unwrap();
@@ -151,11 +157,11 @@ fn filtered_server(arguments: &str) {
     });
     ready();
     while executed.load(Ordering::Relaxed) < WARM_UP {
-        worker.step(after(HANG));
+        worker.step(HANG);
     }
     watch(mode);
     while executed.load(Ordering::Relaxed) < WARM_UP + CALLS + 1 {
-        worker.step(u64::MAX);
+        worker.step(Duration::MAX);
     }
     // Everything is answered. This process must stay until the client is done: a closing connection would
     // make system calls that are not part of a call.
@@ -205,18 +211,25 @@ fn watched(protocol: &str, mode: CompletionMode, sharing: Sharing) -> (ExitStatu
 
 /// Busy calls by the protocol in this row of the table.
 fn makes_no_system_call<const ROW: usize>() {
-    assert_no_system_call(PROTOCOLS[ROW].name, Sharing::Dedicated);
+    assert_no_system_call(PROTOCOLS[ROW].name, CompletionMode::Busy, Sharing::Dedicated);
 }
 
 /// The client's thread leads in each call: it takes the lead, sends, polls and gives the lead back.
 fn a_combined_client_makes_no_system_call() {
     for name in ["Server-reply", "Direct-WriteIMM", "Eager-SendRecv", "Pilaf"] {
-        assert_no_system_call(name, Sharing::Combined);
+        assert_no_system_call(name, CompletionMode::Busy, Sharing::Combined);
     }
 }
 
-fn assert_no_system_call(name: &str, sharing: Sharing) {
-    let (client, server) = watched(name, CompletionMode::Busy, sharing);
+/// Hints select adaptive waiting: nobody rings a peer that has not gone to sleep.
+fn awake_sides_make_no_system_call() {
+    for name in ["Server-reply", "Direct-WriteIMM", "Eager-SendRecv"] {
+        assert_no_system_call(name, CompletionMode::Adaptive, Sharing::Dedicated);
+    }
+}
+
+fn assert_no_system_call(name: &str, mode: CompletionMode, sharing: Sharing) {
+    let (client, server) = watched(name, mode, sharing);
     assert!(
         client.success() && server.success(),
         "{name}: the client ended with {client}, the server with {server}; SIGSYS is a system call on the way of a \

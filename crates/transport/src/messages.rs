@@ -2,7 +2,7 @@
 //! address selects. [`dunlin_rpc::messages`] documents them.
 
 use crate::fabrics::{Choose, ChosenFabric, Fabrics};
-use crate::server::{Server, end_of};
+use crate::server::Server;
 use dunlin_fabric::{Address, ChosenTransport, DialError, IntoAddress, ListenError, Scheme, Unavailable};
 #[cfg(feature = "ofi")]
 use dunlin_fabric_ofi::OfiFabric;
@@ -256,7 +256,7 @@ impl MessageServer {
     /// Returns a client with messages that were not received yet, round-robin. Waits for at most `at_most`
     /// ([`Duration::MAX`] for ever), or until the server ends.
     pub fn next_client(&mut self, at_most: Duration) -> Option<ClientId> {
-        each!(ServerOn, &mut self.0, thread => thread.next_client(end_of(at_most)))
+        each!(ServerOn, &mut self.0, thread => thread.next_client(at_most))
     }
 
     /// Allocates a buffer of `size` bytes for messages from and to a client; its content is undefined.

@@ -4,9 +4,7 @@ use crate::fabrics::{Choose, ChosenFabric, Fabrics};
 use crate::node::NodeServer;
 use crate::several::{Place, SeveralServers, reason};
 use crate::signals::wait_for_signal;
-use dunlin_fabric::{
-    Address, Fabric, Host, IntoAddress, ListenError, Nanos, RealHost, Scheme, Unavailable, nanos,
-};
+use dunlin_fabric::{Address, Fabric, IntoAddress, ListenError, Scheme, Unavailable};
 #[cfg(feature = "ofi")]
 use dunlin_fabric_ofi::OfiFabric;
 use dunlin_fabric_rdma::RdmaFabric;
@@ -249,11 +247,6 @@ pub(crate) fn through_node<E: From<ServeError>>(
     Ok(Server::Node(Box::new(NodeServer::start(fabric, address, start)?)))
 }
 
-/// Returns the end of a time that begins now, on the clock of all fabrics of this machine.
-pub(crate) fn end_of(time: Duration) -> Nanos {
-    if time.is_zero() { 0 } else { RealHost.now().saturating_add(nanos(time)) }
-}
-
 /// Worker numbers, counted across the fabrics.
 struct Numbers(u16);
 
@@ -343,12 +336,11 @@ impl Server {
     /// Blocks for at most `at_most` ([`Duration::MAX`] for ever), or until the server ends. Any number of
     /// threads may call it. Always `None` on several fabrics, which do not support such functions.
     pub fn receive(&self, at_most: Duration) -> Option<Incoming> {
-        let until = end_of(at_most);
         match self {
-            Server::Shm(server) => server.receive(until).map(|call| Incoming::of(call, Deferred::Shm)),
-            Server::Rdma(server) => server.receive(until).map(|call| Incoming::of(call, Deferred::Rdma)),
+            Server::Shm(server) => server.receive(at_most).map(|call| Incoming::of(call, Deferred::Shm)),
+            Server::Rdma(server) => server.receive(at_most).map(|call| Incoming::of(call, Deferred::Rdma)),
             #[cfg(feature = "ofi")]
-            Server::Ofi(server) => server.receive(until).map(|call| Incoming::of(call, Deferred::Ofi)),
+            Server::Ofi(server) => server.receive(at_most).map(|call| Incoming::of(call, Deferred::Ofi)),
             Server::Several(_) => None,
             Server::Node(node) => node.server().receive(at_most),
         }
@@ -425,7 +417,7 @@ impl Worker {
     /// Makes progress. If there is no work, waits for some, for at most `at_most`. Returns the amount of work
     /// done.
     pub fn step(&mut self, at_most: Duration) -> usize {
-        each!(Self, self, worker => worker.step(end_of(at_most)))
+        each!(Self, self, worker => worker.step(at_most))
     }
 
     /// Returns whether the server has stopped the worker.

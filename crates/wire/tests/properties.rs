@@ -2,7 +2,7 @@
 
 use dunlin_wire::handshake::{
     Attach, Drained, Extension, Extensions, FRAME_HEADER_BYTES, Grant, Hello, HelloReply, LaneReady,
-    LaneRefused, OpenLane, Record, RefusalCode, Refused, Secret, Token, negotiate,
+    LaneRefused, OpenLane, Record, RecordType, RefusalCode, Refused, Secret, Token, negotiate,
 };
 use dunlin_wire::message::verify_tags;
 use dunlin_wire::{
@@ -81,17 +81,22 @@ fn build(kind: Kind, entries: &[OwnedEntry], tags: Tags) -> Vec<u8> {
     buffer
 }
 
-/// Generates extensions that may stand in any record; in a Hello also those that name the client.
-fn extensions(in_hello: bool) -> impl Strategy<Value = Extensions> {
+/// Generates extensions that may stand in any record, and those of a record in which only they may stand.
+fn extensions(record: RecordType) -> impl Strategy<Value = Extensions> {
     let skipped = (0x8100..=u16::MAX, vec(any::<u8>(), 0..=96))
         .prop_map(|(number, value)| Extension::Skipped { number, value });
-    let known = (option::of(any::<u64>()), option::of("[ -~é漢]{0,20}"));
-    (vec(skipped, 0..=6), known).prop_map(move |(mut all, (client, program))| {
+    let client = (option::of(any::<u64>()), option::of("[ -~é漢]{0,20}"));
+    let server = (option::of(any::<u32>()), option::of(any::<(u32, u32)>()));
+    (vec(skipped, 0..=6), client, server).prop_map(move |(mut all, (client, program), (active, threads))| {
         all.sort_by_key(Extension::number);
         all.dedup_by_key(|extension| extension.number());
-        if in_hello {
+        if record == RecordType::Hello {
             all.extend(client.map(Extension::Client));
             all.extend(program.map(Extension::Program));
+        }
+        if record == RecordType::HelloReply {
+            all.extend(active.map(Extension::ActiveQueuePairs));
+            all.extend(threads.map(|(clients, cores)| Extension::Occupancy { clients, cores }));
         }
         Extensions(all)
     })
@@ -111,7 +116,7 @@ fn record() -> impl Strategy<Value = Record> {
     let text =
         |most: usize| "[ -~é漢]{0,120}".prop_filter("within the limit", move |text| text.len() <= most);
     let numbers = any::<(u16, u16, u64, u32)>();
-    let hello = (numbers, text(255), vec(any::<u8>(), 0..=255), extensions(true)).prop_map(
+    let hello = (numbers, text(255), vec(any::<u8>(), 0..=255), extensions(RecordType::Hello)).prop_map(
         |((a, b, capabilities, process_id), service, token, extensions)| {
             let (min_version, max_version) = (a.min(b), a.max(b));
             Record::Hello(Hello {
@@ -125,7 +130,7 @@ fn record() -> impl Strategy<Value = Record> {
             })
         },
     );
-    let reply = (any::<(u16, u64, u16, u32, u64, u64)>(), extensions(false)).prop_map(
+    let reply = (any::<(u16, u64, u16, u32, u64, u64)>(), extensions(RecordType::HelloReply)).prop_map(
         |((version, capabilities, workers, functions, max_payload, session), extensions)| {
             Record::HelloReply(HelloReply {
                 version,
@@ -141,7 +146,7 @@ fn record() -> impl Strategy<Value = Record> {
     let refused = (any::<u16>(), text(512))
         .prop_map(|(c, text)| Record::Refused(Refused { code: RefusalCode(c), text }));
     let endpoints = || [(); 3].map(|()| vec(any::<u8>(), 0..=1024));
-    let region_keys = || (vec(any::<u64>(), 0..=8), extensions(false));
+    let region_keys = || (vec(any::<u64>(), 0..=8), extensions(RecordType::LaneReady));
     let lines = || (0..=u32::MAX / 64).prop_map(|lines| lines * 64);
     let open = (any::<(u16, u16, [u8; 7], u16, u32)>(), lines(), endpoints(), region_keys()).prop_map(
         |(

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dunlin::thrift::{Adapter, Processor};
-use dunlin_fabric::{Address, AddressError, Nanos};
+use dunlin_fabric::{Address, AddressError};
 use dunlin_fabric_shm::{ShmConfig, ShmFabric};
 use dunlin_hatkv::Durability;
 use dunlin_hatkv::hatkv::HatKvProcessor;
@@ -279,7 +279,7 @@ impl Subject for RpcSubject {
             (Some(worker), _) => {
                 // As a worker does on its own thread. The fabric ends each sleep after about 10 ms, and
                 // then the phase is checked.
-                worker.step(Nanos::MAX);
+                worker.step(Duration::MAX);
             }
             (None, _) => std::thread::sleep(LOOK_UP),
         }

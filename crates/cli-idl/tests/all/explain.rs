@@ -218,7 +218,7 @@ fn the_model_of_a_cluster_has_its_say() {
         "service KV {
   hint: perf_goal = latency;
   binary get(1: binary key) [ hint: payload_size = 64KB; ]
-  binary named(1: binary key) [ hint: protocol = eager; ]
+  binary named(1: binary key) [ hint: protocol = eager, concurrency = 29, process_time = long; ]
   oneway void heartbeat() [ hint: transport = tcp; ]
 }
 ",
@@ -231,9 +231,11 @@ fn the_model_of_a_cluster_has_its_say() {
     assert_eq!(text.matches("model hatrpc: Direct-WriteIMM as selected: ").count(), 1, "{text}");
     assert_eq!(text.matches("model hatrpc: Eager-SendRecv as named: ").count(), 1, "{text}");
     assert_eq!(text.matches("model hatrpc: not asked, since its calls go by TCP").count(), 1, "{text}");
-    let assumed = "1 client on 1 host of 28 cores, 1 worker on one host; handlers of 0";
-    assert_eq!(text.matches("model hatrpc assumes: ").count(), 2, "{text}");
-    assert_eq!(text.matches(assumed).count(), 2, "{text}");
+    // NIC, hosts, threads, and the handler's time.
+    let assumed = "model hatrpc assumes: ConnectX-5; 1 client on 1 host of 28 cores, 1 worker on one host; handlers of 0";
+    assert_eq!(text.matches(assumed).count(), 1, "{text}");
+    let assumed = "model hatrpc assumes: ConnectX-5; 29 clients on 2 hosts of 28 cores, 28 workers on one host; handlers of 20us;";
+    assert_eq!(text.matches(assumed).count(), 1, "{text}");
     let document: serde_json::Value =
         serde_json::from_slice(&std::fs::read(json).expect("written")).expect("JSON");
     for row in document["rows"].as_array().expect("rows") {

@@ -2,7 +2,7 @@
 //! for a server.
 
 use dunlin::errors::WithSources;
-use dunlin::fabric::{ChosenFabric, Scheme};
+use dunlin::fabric::{ChosenFabric, Fabric, Scheme};
 use dunlin::hints::{FunctionHints, Hints, PerfGoal};
 use dunlin::plan::{CompletionMode, RunsIn};
 use dunlin::raw::AsyncHub;
@@ -13,6 +13,7 @@ use dunlin::thrift::{
 };
 use dunlin::tune::{FetchTable, Tuning};
 use dunlin::{Address, CallError as EngineError, Cause, ClientConfig, Fabrics};
+use dunlin_fabric::Host;
 use dunlin_fabric_sim::Sim;
 use dunlin_generated::asked::*;
 use std::io::Write;
@@ -115,6 +116,34 @@ fn every_client_says_how_a_function_runs() {
     // It is as it says.
     assert!(client.say("").unwrap().starts_with("pool-"), "{}", client.say("").unwrap());
     assert!(wait(futures.say("")).unwrap().starts_with("pool-"));
+    server.shutdown(Duration::from_secs(1));
+}
+
+/// Workers that outnumber the cores wait adaptively, whatever the plans say, and clients are told.
+#[test]
+fn the_waiting_of_a_crowded_server_is_said_as_it_is() {
+    let fabrics = Fabrics::default();
+    let shm = dunlin::fabric::shm().unwrap();
+    let topology = shm.host().topology();
+    let cores: usize = topology.nodes().map(|node| topology.cores(node).map_or(0, <[u32]>::len)).sum();
+    let mut options = ServerOptions::default();
+    options.engine.workers = cores as u16;
+    let server = served(&address("crowded"), options);
+    let busy = Hints::NONE.perf_goal(PerfGoal::Latency).polling(CompletionMode::Busy);
+    let hints = ["say", "by_tcp", "note"].map(|name| FunctionHints::new(name).both(busy)).into();
+    let options = ClientOptions { hints, ..Default::default() };
+    let mut client = AskedClient::connect_with(&fabrics, server.address(), options.clone()).unwrap();
+    let futures = AskedAsyncClient::connect_with(&fabrics, server.address(), options).unwrap();
+    client.say("").unwrap();
+    wait(futures.say("")).unwrap();
+    for say in [client.plan_of("say").unwrap(), futures.plan_of("say").unwrap()] {
+        assert_eq!(say.plan.unwrap().server, CompletionMode::Busy);
+        assert_eq!(say.server.as_ref().unwrap().mode, CompletionMode::Adaptive);
+        let line = say.to_string();
+        let workers = if cores == 1 { "1 worker".to_owned() } else { format!("{cores} workers") };
+        assert!(line.contains(&format!("; {workers} and ")), "{line}");
+        assert!(line.contains("more threads than cores, so the workers wait adaptively, although"), "{line}");
+    }
     server.shutdown(Duration::from_secs(1));
 }
 

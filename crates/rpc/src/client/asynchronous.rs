@@ -132,7 +132,8 @@ impl<F: Fabric> AsyncClient<F> {
     /// As [`plan_of`](AsyncClient::plan_of), with names for functions, for layers that have them.
     pub fn plan_of_as(&self, function: u16, name: &dyn Fn(u16) -> String) -> RunningPlan {
         let transport = self.0.hub.inner().fabric.capabilities().name;
-        self.0.config.running(function, transport, &self.0.tuners, name, true)
+        let occupancy = self.0.state().occupancy;
+        self.0.config.running(function, transport, &self.0.tuners, name, true, occupancy)
     }
 
     /// Returns the current tuning of each lane whose results are fetched or written back; empty for other

@@ -27,7 +27,7 @@ use crate::path::rendezvous::Pool;
 use crate::path::staged::Staged;
 use crate::path::tx::{Lossy, TxParts};
 use crate::path::{CONTROL_BYTES, MAX_MESSAGE, Rx, RxSource, Tx, TxHalf};
-use crate::plan::{Carrier, CompletionMode, Lease, Plan, Sharing};
+use crate::plan::{Carrier, CompletionMode, Lease, Occupancy, Plan, Sharing};
 use crate::tune::Tuners;
 use crate::tune::fill::FillTuner;
 use dunlin_fabric::{
@@ -47,6 +47,14 @@ use std::sync::Arc;
 pub(crate) struct Greeting<F: Fabric> {
     pub(crate) link: F::Link,
     pub(crate) reply: HelloReply,
+}
+
+impl<F: Fabric> Greeting<F> {
+    /// Returns the threads and cores of the server's host, if the server stated them.
+    pub(crate) fn occupancy(&self) -> Option<Occupancy> {
+        let (clients, cores) = self.reply.extensions.occupancy()?;
+        Some(Occupancy { workers: self.reply.workers.into(), clients, cores })
+    }
 }
 
 /// The end of the refusal by which servers of older builds refuse every name if they have none themselves.

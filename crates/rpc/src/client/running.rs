@@ -1,7 +1,7 @@
 //! How a function's calls run: the answer of `plan_of`.
 
 use super::config::{ClientConfig, impatience};
-use crate::plan::{CompletionMode, Lease, Plan, Sharing};
+use crate::plan::{CompletionMode, Lease, Occupancy, Plan, Sharing};
 use crate::tune::Tuners;
 use dunlin_fabric::Scheme;
 use std::fmt;
@@ -19,7 +19,8 @@ pub struct RunningPlan {
     /// How the client waits; `None` over TCP, where it sleeps in the socket.
     pub client: Option<WaitsAs>,
     /// How the server's worker waits, as far as this client decides; `None` over TCP. Lanes of other clients
-    /// can make a worker more impatient.
+    /// can make a worker more impatient. A server whose workers and clients outnumbered the cores of their host when
+    /// this client connected waits adaptively under busy plans; the reasons state the numbers.
     pub server: Option<WaitsAs>,
     /// Where the function runs.
     pub runs: RunsIn,
@@ -121,7 +122,7 @@ impl fmt::Display for RunningPlan {
 
 impl ClientConfig {
     /// Returns how the calls of a function run. `name` gives functions their names; `asynchronous` says that
-    /// tasks wait instead of a thread.
+    /// tasks wait instead of a thread. `occupancy` is that of the server's host, if the server stated it.
     pub(crate) fn running(
         &self,
         function: u16,
@@ -129,6 +130,7 @@ impl ClientConfig {
         tuners: &Tuners,
         name: &dyn Fn(u16) -> String,
         asynchronous: bool,
+        occupancy: Option<Occupancy>,
     ) -> RunningPlan {
         let of = |function: u16| *self.functions.get(&function).unwrap_or(&self.usual());
         let planned = of(function);
@@ -155,6 +157,13 @@ impl ClientConfig {
             client.mode = CompletionMode::Event;
             reasons.push("one thread sleeps for all tasks".to_owned());
         }
+        let mut server = waits(|plan| plan.server);
+        if server.mode == CompletionMode::Busy
+            && let Some(crowded) = occupancy.filter(|of| !of.fits())
+        {
+            server = WaitsAs { mode: CompletionMode::Adaptive, because_of: None };
+            reasons.push(format!("{crowded}, although plans say busy"));
+        }
         if plan != planned {
             reasons.push("results are written back: by the fabric's rates no READ is cheaper".to_owned());
         }
@@ -163,7 +172,7 @@ impl ClientConfig {
             transport,
             plan: Some(plan),
             client: Some(client),
-            server: Some(waits(|plan| plan.server)),
+            server: Some(server),
             runs: RunsIn::Unknown,
             reasons,
         }
@@ -191,7 +200,7 @@ mod tests {
     fn the_most_impatient_plan_decides_for_all() {
         let functions = [(1, plan(Busy, Event)), (2, plan(Event, Adaptive))].into_iter().collect();
         let config = ClientConfig { functions, ..ClientConfig::with_plan(plan(Event, Event)) };
-        let running = config.running(2, "shm", &NONE, &numbered, false);
+        let running = config.running(2, "shm", &NONE, &numbered, false, None);
         assert_eq!(
             running.to_string(),
             "function 2: Direct-WriteIMM over shm; client busy, because of function 1; server adaptive; \
@@ -199,28 +208,51 @@ mod tests {
         );
         assert_eq!(running.plan, Some(plan(Event, Adaptive)));
         let shared = plan(Event, Event).shared(Sharing::Combined, Lease::Forever);
-        let shared = ClientConfig::with_plan(shared).running(3, "shm", &NONE, &numbered, false).to_string();
+        let shared =
+            ClientConfig::with_plan(shared).running(3, "shm", &NONE, &numbered, false, None).to_string();
         assert!(shared.starts_with("function 3: Direct-WriteIMM on combined lanes over shm; "), "{shared}");
         let leased = Protocol::by_name("Server-reply").unwrap().plan(Busy);
         let leased = ClientConfig::with_plan(leased.shared(Sharing::Dedicated, Lease::Slice));
-        let leased = leased.running(3, "shm", &NONE, &numbered, false).to_string();
+        let leased = leased.running(3, "shm", &NONE, &numbered, false, None).to_string();
         assert!(leased.starts_with("function 3: Server-reply with leases of a slice over shm; "), "{leased}");
-        let running = config.running(1, "shm", &NONE, &numbered, false);
+        let running = config.running(1, "shm", &NONE, &numbered, false, None);
         let waits = |waits: Option<WaitsAs>| waits.unwrap().to_string();
         assert_eq!(waits(running.client), "busy");
         assert_eq!(waits(running.server), "adaptive, because of function 2");
         // Function 3 has no plan of its own.
         assert_eq!(
-            waits(config.running(3, "shm", &NONE, &numbered, false).client),
+            waits(config.running(3, "shm", &NONE, &numbered, false, None).client),
             "busy, because of function 1"
         );
     }
 
     #[test]
+    fn a_crowded_server_waits_adaptively_under_busy_plans() {
+        let server = |mode, occupancy| {
+            let config = ClientConfig::with_plan(plan(Busy, mode));
+            config.running(1, "shm", &NONE, &numbered, false, occupancy)
+        };
+        let crowded = Occupancy { workers: 4, clients: 1, cores: 2 };
+        let running = server(Busy, Some(crowded));
+        assert_eq!(running.plan, Some(plan(Busy, Busy)), "the plan stays as it is");
+        let line = running.to_string();
+        let told =
+            "4 workers and 1 client on 2 cores: more threads than cores, so the workers wait adaptively";
+        assert!(line.contains("; client busy; server adaptive; ") && line.contains(told), "{line}");
+        let fits = Occupancy { workers: 1, ..crowded };
+        for (mode, occupancy) in [(Busy, None), (Busy, Some(fits)), (Event, Some(crowded))] {
+            let running = server(mode, occupancy);
+            assert_eq!(running.server, Some(WaitsAs { mode, because_of: None }));
+            assert_eq!(running.reasons, [""; 0]);
+        }
+    }
+
+    #[test]
     fn tasks_spin_or_sleep() {
         let config = ClientConfig::with_plan(plan(Adaptive, Adaptive));
-        let client =
-            |asynchronous| config.running(1, "shm", &NONE, &numbered, asynchronous).client.unwrap().mode;
+        let client = |asynchronous| {
+            config.running(1, "shm", &NONE, &numbered, asynchronous, None).client.unwrap().mode
+        };
         assert_eq!((client(false), client(true)), (Adaptive, Event));
         assert_eq!(RunsIn::Pool { threads: 2 }.to_string(), "in the pool of 2 threads");
     }

@@ -18,6 +18,7 @@ use super::within::{Time, Within};
 use crate::connect::backoff::Backoff;
 use crate::error::{CallError, Cause, ConnectError};
 use crate::path::hybrid::Tuning;
+use crate::plan::Occupancy;
 use crate::tune::Tuners;
 use crate::wait::Waiter;
 use dunlin_fabric::{
@@ -70,6 +71,8 @@ struct Target {
     attached: Vec<Option<Attached>>,
     /// The tuners shared by all connections, including reconnected ones and those of other threads.
     tuners: Tuners,
+    /// The threads and cores of the server's host when the client connected, if the server stated them.
+    occupancy: Option<Occupancy>,
 }
 
 /// Connects clients of one server with the same settings and tuners.
@@ -198,6 +201,7 @@ impl<F: Fabric> Client<F> {
                 attached: Vec::new(),
                 config,
                 tuners,
+                occupancy: None,
             }),
         };
         if !client.target.config.lazy {
@@ -241,6 +245,7 @@ impl<F: Fabric> Client<F> {
         self.lanes.set(indices, self.target.config.plans().len());
         self.session = greeting.reply.session;
         self.active_queue_pairs = greeting.reply.extensions.active_queue_pairs();
+        self.target.occupancy = greeting.occupancy();
         Ok(())
     }
 
@@ -268,7 +273,8 @@ impl<F: Fabric> Client<F> {
     /// As [`plan_of`](Client::plan_of), with names for functions, for layers that have them.
     pub(crate) fn plan_of_as(&self, function: u16, name: &dyn Fn(u16) -> String) -> RunningPlan {
         let Target { config, tuners, .. } = &*self.target;
-        config.running(function, self.core.fabric.capabilities().name, tuners, name, false)
+        let transport = self.core.fabric.capabilities().name;
+        config.running(function, transport, tuners, name, false, self.target.occupancy)
     }
 
     /// Returns the settings.

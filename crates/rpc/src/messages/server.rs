@@ -6,9 +6,10 @@ use crate::error::ServeError;
 use crate::server::held::{ClientId, NotAnswered, NotTaken};
 use crate::server::{Server, ServerBuilder, ServerConfig, Worker};
 use crate::service::{FunctionMode, Reply, Request};
-use dunlin_fabric::{Address, Fabric, Host, Nanos};
+use dunlin_fabric::{Address, Fabric, Host, Nanos, end_of};
 use dunlin_wire::Status;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A server thread that receives messages and sends one for each. `Send`: created with the server, used on a
 /// thread of the caller's. The caller must call its methods often, because nothing is answered in between.
@@ -52,8 +53,9 @@ impl<F: Fabric> MessageServer<F> {
     }
 
     /// Returns a client with messages that were not received yet, round-robin. Waits as the clients' plans
-    /// ask, until `until` (on the host's clock) or until the server ends.
-    pub fn next_client(&mut self, until: Nanos) -> Option<ClientId> {
+    /// ask, for at most `at_most` ([`Duration::MAX`] for ever) or until the server ends.
+    pub fn next_client(&mut self, at_most: Duration) -> Option<ClientId> {
+        let until = end_of(self.worker.fabric().host(), at_most);
         // Needed even with messages waiting: a client may have disconnected meanwhile.
         self.worker.progress();
         loop {
@@ -64,7 +66,7 @@ impl<F: Fabric> MessageServer<F> {
                 self.holder = None;
                 return None;
             }
-            let handled = self.worker.step(until);
+            let handled = self.worker.step_until(until);
             if handled == 0 && until < Nanos::MAX && self.worker.fabric().host().now() >= until {
                 return self.worker.next_held().map(|(lane, serial)| ClientId { lane, serial });
             }

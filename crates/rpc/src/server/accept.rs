@@ -7,7 +7,6 @@ use super::credited::LaneCredits;
 use super::exposed::Grants;
 use super::groups::ZONE_BYTES;
 use super::inbox::{Command, Inbox, OpenCommand};
-use super::occupancy::Occupancy;
 use super::open::refuse_with;
 use super::open_lanes::OpenLanes;
 use super::worker::Shared;
@@ -16,7 +15,8 @@ use crate::limits::{MAX_PLANS, RING_BYTES};
 use crate::path::CONTROL_BYTES;
 use crate::path::credits::MAX_CREDITS;
 use crate::plan::{
-    Carrier, CompletionMode, Illegal, LargePayload, Lease, Plan, RequestHalf, ResponseHalf, Sharing,
+    Carrier, CompletionMode, Illegal, LargePayload, Lease, Occupancy, Plan, RequestHalf, ResponseHalf,
+    Sharing,
 };
 use crate::service::ConnectionObserver;
 use dunlin_fabric::WithSources;
@@ -117,6 +117,11 @@ struct Sessions<F: Fabric> {
 }
 
 impl<F: Fabric> Sessions<F> {
+    /// Returns the number of connections whose hello was answered.
+    fn greeted(&self) -> usize {
+        self.all.len() - self.silent.len()
+    }
+
     fn remove(&mut self, number: u64) -> Option<Session<F>> {
         let session = self.all.remove(&number)?;
         self.silent.remove(&(session.hello_until, number));
@@ -168,7 +173,7 @@ impl<F: Fabric> Control<F> {
             self.end_silent(&mut sessions, now);
             self.state.connections.store(sessions.all.len(), Ordering::Release);
             if moved && let Some(cores) = cores {
-                self.count_threads(sessions.all.len() - sessions.silent.len(), cores);
+                self.count_threads(sessions.greeted(), cores);
             }
             if !moved {
                 let next = sessions.silent.first().map_or(Nanos::MAX, |(until, _)| until + 1);
@@ -247,8 +252,9 @@ impl<F: Fabric> Control<F> {
 
     /// Serves a connection that has something to receive.
     fn serve_ready(&self, sessions: &mut Sessions<F>, number: u64) {
+        let others = sessions.greeted();
         let Some(session) = sessions.all.get_mut(&number) else { return };
-        let served = self.serve(number, session);
+        let served = self.serve(number, session, others);
         if session.greeted {
             sessions.silent.remove(&(session.hello_until, number));
         }
@@ -296,8 +302,8 @@ impl<F: Fabric> Control<F> {
     }
 
     /// Handles the records of one connection, at most [`RECORDS_AT_ONCE`] before other connections are
-    /// served.
-    fn serve(&self, number: u64, session: &mut Session<F>) -> Result<(), Over> {
+    /// served. `others` is the number of greeted connections.
+    fn serve(&self, number: u64, session: &mut Session<F>, others: usize) -> Result<(), Over> {
         for _ in 0..RECORDS_AT_ONCE {
             let message = match session.link.try_receive() {
                 Ok(Some(message)) => message,
@@ -321,7 +327,7 @@ impl<F: Fabric> Control<F> {
                 }
             };
             match record {
-                Record::Hello(hello) if !session.greeted => self.greet(number, session, &hello)?,
+                Record::Hello(hello) if !session.greeted => self.greet(number, session, &hello, others)?,
                 Record::OpenLane(open) if session.greeted => self.open(number, session, open),
                 Record::Attach(attach) if session.greeted => {
                     let grant = session.grants.attach(&self.shared.exposed, &session.link, &attach.name);
@@ -340,7 +346,7 @@ impl<F: Fabric> Control<F> {
         Ok(())
     }
 
-    fn greet(&self, number: u64, session: &mut Session<F>, hello: &Hello) -> Result<(), Over> {
+    fn greet(&self, number: u64, session: &mut Session<F>, hello: &Hello, others: usize) -> Result<(), Over> {
         let config = &self.shared.config;
         let version = negotiate((hello.min_version, hello.max_version), (MIN_VERSION, MAX_VERSION));
         let refusal = match &version {
@@ -361,6 +367,9 @@ impl<F: Fabric> Control<F> {
             self.refuse(&session.link, code, &text);
             return Err(Over);
         }
+        let mut extensions = vec![Extension::ActiveQueuePairs(config.max_active_queue_pairs)];
+        extensions
+            .extend(self.cores().map(|cores| Extension::Occupancy { clients: others as u32 + 1, cores }));
         let reply = Record::HelloReply(HelloReply {
             version: version.unwrap_or(MIN_VERSION),
             capabilities: 0,
@@ -368,7 +377,7 @@ impl<F: Fabric> Control<F> {
             functions: self.shared.functions.len() as u32,
             max_payload: config.max_payload,
             session: number,
-            extensions: [Extension::ActiveQueuePairs(config.max_active_queue_pairs)].into(),
+            extensions: Extensions(extensions),
         });
         // All that others see of the client stands before the reply: its first call follows that.
         let opened = self

@@ -35,11 +35,13 @@ use crate::wait::{Sleep, Waiter};
 use dunlin_fabric::WithSources;
 use dunlin_fabric::{
     Arena, Completion, CompletionQueueId, CompletionStatus, Fabric, Host, Link, Nanos, Opcode, QueuePairId,
-    QueuePairState, ReceiveTarget, SharedReceiveQueueId, Site, ThreadDomain, WaitMode, Wake, Work, nanos,
+    QueuePairState, ReceiveTarget, SharedReceiveQueueId, Site, ThreadDomain, WaitMode, Wake, Work, end_of,
+    nanos,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// Lane health and cold queues are checked every this many polls.
 const HEALTH_EVERY: u32 = 64;
@@ -240,14 +242,19 @@ impl<F: Fabric> Worker<F> {
     /// Runs until the server ends. Blocks.
     pub fn run(mut self) {
         while !self.ended {
-            self.step(Nanos::MAX);
+            self.step_until(Nanos::MAX);
         }
     }
 
     /// Makes [`progress`](Worker::progress), and if nothing arrived, waits once as the lanes' plans ask: a
-    /// short spin, or a sleep until `until` (nanoseconds on the host's clock) at most. For callers whose
-    /// thread has other duties, too. Returns the number of messages before the wait.
-    pub fn step(&mut self, until: Nanos) -> usize {
+    /// short spin, or a sleep of at most `at_most` ([`Duration::MAX`] for no limit, which reads no clock). For
+    /// callers whose thread has other duties, too. Returns the number of messages before the wait.
+    pub fn step(&mut self, at_most: Duration) -> usize {
+        self.step_until(end_of(self.dispatcher.fabric.host(), at_most))
+    }
+
+    /// As [`step`](Worker::step), until a time on the host's clock.
+    pub(crate) fn step_until(&mut self, until: Nanos) -> usize {
         self.dispatcher.fabric.host().checkpoint(Site::WorkerLoop);
         let mut handled = self.progress();
         if std::mem::take(&mut self.rested) && handled == 0 {

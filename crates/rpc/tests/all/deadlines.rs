@@ -310,7 +310,7 @@ fn queues_keep_no_calls_whose_time_is_over() {
         // Both queues are full, of calls that are over.
         let pooled = client.submit_on(0, POOLED, &request(5, 0)).unwrap();
         let pulled = client.submit_on(0, PULLED, &request(15, 0)).unwrap();
-        let incoming = server.receive(host.now() + 100 * MILLISECOND).unwrap();
+        let incoming = server.receive(Duration::from_millis(100)).unwrap();
         assert_eq!(number(&incoming.payload, 0), 15);
         let left = incoming.time_left().unwrap();
         assert!(left < Duration::from_secs(10) && left > Duration::from_secs(9), "{left:?}");
@@ -411,7 +411,7 @@ fn a_message_may_have_a_time_of_its_own() {
             "server",
             Box::new(move || {
                 let mut taken = Vec::new();
-                while let Some(client) = thread.next_client(Nanos::MAX) {
+                while let Some(client) = thread.next_client(Duration::MAX) {
                     host.sleep(host.now() + 20 * MILLISECOND);
                     let Ok(mut buffer) = thread.malloc_buf(client, 64) else { continue };
                     while let Ok(Some(size)) = thread.server_recv(client, &mut buffer) {

@@ -3,7 +3,7 @@
 
 #![allow(missing_docs, clippy::disallowed_types)]
 
-use dunlin_fabric::{Address, Capabilities, Fabric, Host, Nanos, Scheme};
+use dunlin_fabric::{Address, Capabilities, Fabric, Host, Scheme};
 use dunlin_fabric_sim::{Settings, Sim};
 use dunlin_rpc::*;
 use std::time::Duration;
@@ -116,7 +116,7 @@ fn a_client_that_sleeps_hears_of_room_for_its_requests() {
         |server| {
             let mut collected = Vec::new();
             while collected.last().is_none_or(|last: &Incoming<Sim>| last.payload[0] == 0) {
-                collected.extend(server.receive(Nanos::MAX));
+                collected.extend(server.receive(Duration::MAX));
             }
             collected.into_iter().for_each(|call| call.reply(b"collected".to_vec()));
         },

@@ -486,7 +486,7 @@ fn threads_exchange_messages() {
                 let mut thread = threads.remove(0);
                 let serve = move || {
                     while !thread.is_ended() {
-                        let Some(client) = thread.next_client(Nanos::MAX) else { continue };
+                        let Some(client) = thread.next_client(Duration::MAX) else { continue };
                         let mut buffer = thread.malloc_buf(client, 16_000).unwrap();
                         while let Some(size) = thread.server_recv(client, &mut buffer).unwrap() {
                             buffer[0] ^= 0xff;

@@ -374,7 +374,7 @@ fn messages(seed: u64, plan: Plan) -> RunReport {
             .map(|mut thread| {
                 let serve = move || {
                     while !thread.is_ended() {
-                        let Some(client) = thread.next_client(Nanos::MAX) else { continue };
+                        let Some(client) = thread.next_client(Duration::MAX) else { continue };
                         let mut buffer = thread.malloc_buf(client, 9000).unwrap();
                         let mut sizes = Vec::new();
                         while let Some(size) = thread.server_recv(client, &mut buffer).unwrap() {

@@ -112,7 +112,7 @@ fn who_waits_for_room_is_woken() {
         let given_up = client.call(NEVER, b"given up");
         let second = client.clone();
         let waiter = std::thread::spawn(move || block_on(second.call(ECHO, b"next")).unwrap().to_vec());
-        let incoming = server.receive(after(HANG / 2)).unwrap();
+        let incoming = server.receive(HANG / 2).unwrap();
         drop(given_up);
         std::thread::sleep(std::time::Duration::from_millis(2));
         incoming.reply(Vec::new());
@@ -132,7 +132,7 @@ fn who_waits_for_room_is_woken_by_the_deadline() {
         assert_eq!(error, CallError::MaybeExecuted(Cause::DeadlineExceeded), "{name}");
         // A call whose time is over is refused and not pulled. The server counts the time from the call's arrival.
         let before = after(Duration::ZERO);
-        let pulled = server.receive(after(std::time::Duration::from_millis(1)));
+        let pulled = server.receive(std::time::Duration::from_millis(1));
         let has_time = |call: &Incoming<_>| call.deadline().is_some_and(|(end, _)| end > before);
         assert!(pulled.as_ref().is_none_or(has_time), "{name}");
     }
@@ -164,7 +164,7 @@ fn a_hub_may_be_dropped_on_its_own_wake_thread() {
         assert!(call.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         *hand.0.lock().unwrap() = Some(call);
         drop(client);
-        server.receive(after(HANG / 2)).unwrap().reply(Vec::new());
+        server.receive(HANG / 2).unwrap().reply(Vec::new());
         told.recv_timeout(HANG / 2).expect("the wake thread waits for itself");
     }
 }
@@ -207,7 +207,7 @@ fn a_busy_future_wakes_itself_with_each_poll() {
         until("the call is there to be pulled", || {
             assert!(sent.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
             polls += 1;
-            pulled = server.receive(after(Duration::from_millis(1)));
+            pulled = server.receive(Duration::from_millis(1));
             pulled.is_some()
         });
         pulled.unwrap().reply(b"done".to_vec());
@@ -234,7 +234,7 @@ fn a_sleeping_future_is_woken_once() {
             assert!(call.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         }
         assert_eq!(count.woken(), 0, "{name}: nothing has happened");
-        server.receive(after(HANG / 2)).unwrap().reply(b"done".to_vec());
+        server.receive(HANG / 2).unwrap().reply(b"done".to_vec());
         until("the future is woken", || count.woken() > 0);
         let poll = call.as_mut().poll(&mut Context::from_waker(&waker));
         assert!(matches!(poll, Poll::Ready(Ok(response)) if *response == *b"done"), "{name}");
@@ -267,7 +267,7 @@ fn the_wake_thread_sleeps_once_for_each_call() {
         let call = client.call(NEVER, b"");
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let request = server.receive(after(HANG / 2)).unwrap();
+                let request = server.receive(HANG / 2).unwrap();
                 // Everybody sleeps by then.
                 std::thread::sleep(std::time::Duration::from_millis(1));
                 request.reply(Vec::new());
@@ -299,7 +299,7 @@ fn who_waits_for_room_is_in_the_queue_once() {
         for _ in 0..50 {
             assert!(waits.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         }
-        server.receive(after(HANG / 2)).unwrap().reply(Vec::new());
+        server.receive(HANG / 2).unwrap().reply(Vec::new());
         assert_eq!(block_on(first).unwrap().len(), 0);
         until("it is woken for the room", || count.woken() > 0);
         assert_eq!(count.woken(), 1, "{name}: once, though it was polled often, and another was dropped");

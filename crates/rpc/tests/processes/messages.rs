@@ -39,7 +39,7 @@ fn answer_to(message: &mut [u8]) {
 /// Answers everything until the server ends.
 fn serve(mut thread: MessageServer<ShmFabric>) {
     while !thread.is_ended() {
-        let Some(client) = thread.next_client(u64::MAX) else { continue };
+        let Some(client) = thread.next_client(Duration::MAX) else { continue };
         let Ok(mut buffer) = thread.malloc_buf(client, LONGEST) else { continue };
         while let Ok(Some(size)) = thread.server_recv(client, &mut buffer) {
             answer_to(&mut buffer[..size]);
@@ -112,7 +112,7 @@ impl Here {
 fn numbered(mut thread: MessageServer<ShmFabric>) {
     let number = thread.number();
     while !thread.is_ended() {
-        let Some(client) = thread.next_client(u64::MAX) else { continue };
+        let Some(client) = thread.next_client(Duration::MAX) else { continue };
         let mut buffer = thread.malloc_buf(client, 8).unwrap();
         while let Some(size) = thread.server_recv(client, &mut buffer).unwrap() {
             buffer[size] = number as u8;
@@ -153,7 +153,7 @@ fn buffers_are_good_for_every_peer() {
     let here = Here::start(ServerConfig { workers: 2, ..ServerConfig::default() }, |mut thread| {
         let mut buffer = None;
         while !thread.is_ended() {
-            let Some(client) = thread.next_client(u64::MAX) else { continue };
+            let Some(client) = thread.next_client(Duration::MAX) else { continue };
             // Allocated for the first client, used for all.
             let buffer = buffer.get_or_insert_with(|| thread.malloc_buf(client, LONGEST).unwrap());
             while let Some(size) = thread.server_recv(client, buffer).unwrap() {
@@ -200,7 +200,7 @@ fn what_cannot_be_is_refused_and_nothing_is_lost() {
         client.unwrap()
     });
     while !connected.load(Ordering::Acquire) {
-        assert_eq!(thread.next_client(after(Duration::from_millis(1))), None);
+        assert_eq!(thread.next_client(Duration::from_millis(1)), None);
     }
     let mut client = connecting.join().unwrap();
 
@@ -220,7 +220,7 @@ fn what_cannot_be_is_refused_and_nothing_is_lost() {
         buffer[0] = number;
         client.client_send(0, &mut buffer, 50).unwrap();
     }
-    let id = thread.next_client(after(HANG)).unwrap();
+    let id = thread.next_client(HANG).unwrap();
     let mut small = thread.malloc_buf(id, 49).unwrap();
     assert!(matches!(thread.server_send(id, &mut small, 1), Err(SendError::NothingReceived)));
     assert!(matches!(
@@ -246,7 +246,7 @@ fn what_cannot_be_is_refused_and_nothing_is_lost() {
     // The thread must run until the client has READ the long answer.
     let running = std::thread::spawn(move || {
         while !thread.is_ended() {
-            assert_eq!(thread.next_client(u64::MAX), None);
+            assert_eq!(thread.next_client(Duration::MAX), None);
         }
         thread
     });
@@ -270,7 +270,7 @@ fn messages_that_come_too_late_are_not_taken() {
     let here = Here::start(ServerConfig::default(), |mut thread| {
         let mut taken = 0;
         while !thread.is_ended() {
-            let Some(client) = thread.next_client(after(Duration::from_millis(1))) else { continue };
+            let Some(client) = thread.next_client(Duration::from_millis(1)) else { continue };
             // Longer than the deadline.
             std::thread::sleep(Duration::from_millis(60));
             // The client may have disconnected.
@@ -308,7 +308,7 @@ fn silent(address: &str) {
     ready();
     let mut known = Vec::new();
     loop {
-        let Some(client) = thread.next_client(u64::MAX) else { continue };
+        let Some(client) = thread.next_client(Duration::MAX) else { continue };
         let mut buffer = thread.malloc_buf(client, LONGEST).unwrap();
         while let Some(size) = thread.server_recv(client, &mut buffer).unwrap() {
             if !known.contains(&client) {
@@ -393,7 +393,7 @@ fn a_server_that_shuts_down_answers_what_it_has() {
     let here = Here::start(ServerConfig::default(), |mut thread| {
         let mut late = Vec::new();
         while !thread.is_ended() {
-            let Some(client) = thread.next_client(after(Duration::from_millis(5))) else {
+            let Some(client) = thread.next_client(Duration::from_millis(5)) else {
                 // Answered when there is nothing else to do.
                 if let Some((client, mut buffer)) = late.pop() {
                     thread.server_send(client, &mut buffer, 1).unwrap();

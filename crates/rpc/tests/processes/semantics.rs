@@ -65,7 +65,7 @@ impl Local {
         let mut incoming = None;
         until("a call is there to be pulled", || {
             client.progress();
-            incoming = self.server.receive(after(Duration::from_millis(1)));
+            incoming = self.server.receive(Duration::from_millis(1));
             incoming.is_some()
         });
         incoming.unwrap()
@@ -431,7 +431,7 @@ fn pulled_calls_are_answered_by_whoever_has_them() {
         .map(|_| {
             let local = Arc::clone(&local);
             std::thread::spawn(move || {
-                while let Some(incoming) = local.server.receive(after(HANG / 2)) {
+                while let Some(incoming) = local.server.receive(HANG / 2) {
                     assert_eq!(incoming.function, NEVER);
                     if incoming.payload == b"end" {
                         return incoming.reply(Vec::new());

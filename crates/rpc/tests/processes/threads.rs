@@ -10,6 +10,7 @@ use dunlin_fabric_shm::{ShmFabric, ShmMemory};
 use dunlin_rpc::messages::MessageServer;
 use dunlin_rpc::*;
 use dunlin_wire::{BatchBuilder, Descriptor, EntryMeta, Flags, Header, Kind, Message};
+use std::time::Duration;
 
 tests!(
     a_worker_repeats_the_thread_of_a_call,
@@ -152,7 +153,7 @@ fn the_pool_repeats_the_thread_of_a_call() {
 
 fn an_application_that_pulls_repeats_the_thread_of_a_call() {
     each_plan(|server, raw| {
-        let pull = || server.receive(after(HANG / 2)).unwrap();
+        let pull = || server.receive(HANG / 2).unwrap();
         // Two calls are answered in the other order.
         ask(raw, 11, PULLED, call(0, 1), b"first");
         let first = pull();
@@ -186,7 +187,7 @@ fn a_thread_that_holds_messages_repeats_the_thread_of_a_call() {
     let mut thread = threads.pop().unwrap();
     let serving = std::thread::spawn(move || {
         while !thread.is_ended() {
-            let Some(client) = thread.next_client(u64::MAX) else { continue };
+            let Some(client) = thread.next_client(Duration::MAX) else { continue };
             let mut buffer = thread.malloc_buf(client, 20_000).unwrap();
             while let Ok(Some(size)) = thread.server_recv(client, &mut buffer) {
                 let size = if size == 4 { length_in(&buffer[..size]) } else { size };

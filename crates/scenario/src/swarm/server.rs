@@ -97,7 +97,7 @@ impl ServerProcess {
             let mut kept = Vec::new();
             while !over.load(Ordering::Relaxed) {
                 kept.retain(|(until, _)| *until > host.now());
-                let Some(incoming) = server.receive(host.now() + 200_000) else { continue };
+                let Some(incoming) = server.receive(Duration::from_micros(200)) else { continue };
                 if random.one_in(16) {
                     let answer = execute(&sim, &book, &incoming.payload);
                     kept.push((host.now() + KEPT, incoming));

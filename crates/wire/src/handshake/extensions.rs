@@ -27,14 +27,16 @@ const PROGRAM: u16 = SKIPPABLE | 2;
 const CREDITS: u16 = 3;
 const RENEWED_APART: u16 = 4;
 const ACTIVE_QUEUE_PAIRS: u16 = SKIPPABLE | 5;
+const OCCUPANCY: u16 = SKIPPABLE | 6;
 
 /// The numbers that this build knows, each with the records in which it may stand.
-const KNOWN: [(u16, &[RecordType]); 5] = [
+const KNOWN: [(u16, &[RecordType]); 6] = [
     (CLIENT, &[RecordType::Hello]),
     (PROGRAM, &[RecordType::Hello]),
     (CREDITS, &[RecordType::OpenLane]),
     (RENEWED_APART, &[RecordType::OpenLane]),
     (ACTIVE_QUEUE_PAIRS, &[RecordType::HelloReply]),
+    (OCCUPANCY, &[RecordType::HelloReply]),
 ];
 
 /// One extension of a record.
@@ -54,6 +56,14 @@ pub enum Extension {
     RenewedApart,
     /// In `HelloReply`: the number of queue pairs that the server keeps active (MAX_AQP of FLOCK section 5.1).
     ActiveQueuePairs(u32),
+    /// In `HelloReply`: the clients on the server's host and the cores that they share with the server's workers.
+    /// Workers wait adaptively under busy plans if they and the clients outnumber the cores.
+    Occupancy {
+        /// The number of clients, the receiver included.
+        clients: u32,
+        /// The number of cores.
+        cores: u32,
+    },
     /// An extension that this build does not know and may skip.
     Skipped {
         /// The number, with [`SKIPPABLE`].
@@ -72,6 +82,7 @@ impl Extension {
             Extension::Credits(_) => CREDITS,
             Extension::RenewedApart => RENEWED_APART,
             Extension::ActiveQueuePairs(_) => ACTIVE_QUEUE_PAIRS,
+            Extension::Occupancy { .. } => OCCUPANCY,
             Extension::Skipped { number, .. } => *number,
         }
     }
@@ -99,6 +110,10 @@ impl Extension {
             ACTIVE_QUEUE_PAIRS => {
                 Extension::ActiveQueuePairs(reader.u32("active queue pairs").map_err(|_| wrong.clone())?)
             }
+            OCCUPANCY => Extension::Occupancy {
+                clients: reader.u32("clients").map_err(|_| wrong.clone())?,
+                cores: reader.u32("cores").map_err(|_| wrong.clone())?,
+            },
             _ => Extension::Program(reader.rest_as_text("program", MAX_PROGRAM_BYTES)?),
         };
         reader.finish().map_err(|_| wrong)?;
@@ -114,6 +129,11 @@ impl Extension {
             Extension::RenewedApart => writer.bytes("renewed apart", &[], MAX_EXTENSION_BYTES),
             Extension::ActiveQueuePairs(number) => {
                 writer.bytes("active queue pairs", &number.to_le_bytes(), MAX_EXTENSION_BYTES)
+            }
+            Extension::Occupancy { clients, cores } => {
+                let [a, b, c, d] = clients.to_le_bytes();
+                let [e, f, g, h] = cores.to_le_bytes();
+                writer.bytes("occupancy", &[a, b, c, d, e, f, g, h], MAX_EXTENSION_BYTES)
             }
             Extension::Skipped { value, .. } => writer.bytes("extension", value, MAX_EXTENSION_BYTES),
         }
@@ -151,6 +171,14 @@ impl Extensions {
     pub fn active_queue_pairs(&self) -> Option<u32> {
         self.0.iter().find_map(|extension| match extension {
             Extension::ActiveQueuePairs(number) => Some(*number),
+            _ => None,
+        })
+    }
+
+    /// Returns the clients on the server's host and the cores, if the server said them.
+    pub fn occupancy(&self) -> Option<(u32, u32)> {
+        self.0.iter().find_map(|extension| match extension {
+            Extension::Occupancy { clients, cores } => Some((*clients, *cores)),
             _ => None,
         })
     }

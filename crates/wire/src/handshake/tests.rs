@@ -331,6 +331,25 @@ fn golden_bytes_of_the_number_of_active_queue_pairs() {
     assert_eq!(extended(&Record::Hello(hello()), &[told]), Err(misplaced));
 }
 
+#[test]
+fn golden_bytes_of_the_occupancy() {
+    let extensions: Extensions = [Extension::Occupancy { clients: 0x0403_0201, cores: 0x0807_0605 }].into();
+    let record = Record::HelloReply(HelloReply { extensions: extensions.clone(), ..hello_reply() });
+    let told: &[u8] = &[6, 0x80, 8, 0, 1, 2, 3, 4, 5, 6, 7, 8];
+    assert_eq!(extended(&Record::HelloReply(hello_reply()), &[told]), Ok(record.clone()));
+    assert_eq!(Record::decode(&record.encode().unwrap()), Ok(record));
+    assert_eq!(extensions.occupancy(), Some((0x0403_0201, 0x0807_0605)));
+    assert_eq!(hello_reply().extensions.occupancy(), None);
+    for length in [4, 9] {
+        let mut wrong = vec![6, 0x80, length, 0];
+        wrong.resize(4 + usize::from(length), 1);
+        let refused = HandshakeError::ExtensionLength { number: 0x8006, length: length.into() };
+        assert_eq!(extended(&Record::HelloReply(hello_reply()), &[&wrong]), Err(refused));
+    }
+    let misplaced = HandshakeError::MisplacedExtension { number: 0x8006, record: RecordType::OpenLane };
+    assert_eq!(extended(&Record::OpenLane(open_lane()), &[told]), Err(misplaced));
+}
+
 /// Appends extensions, as bytes, to a record without any.
 fn extended(record: &Record, extensions: &[&[u8]]) -> Result<Record, HandshakeError> {
     let plain = record.encode().unwrap();

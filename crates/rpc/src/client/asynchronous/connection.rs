@@ -10,7 +10,7 @@ use crate::client::memory::{Attached, RegionNames};
 use crate::connect::backoff::Backoff;
 use crate::connect::records::{receive, send};
 use crate::error::ConnectError;
-use crate::plan::CompletionMode;
+use crate::plan::{CompletionMode, Occupancy};
 use crate::tune::Tuners;
 use dunlin_fabric::{Address, Fabric, Host, Nanos, WithSources, nanos};
 use dunlin_wire::handshake::{Attach, Grant, Record};
@@ -26,6 +26,8 @@ pub(super) struct ConnectionState {
     pub(super) backoff: Backoff,
     /// A thread is connecting.
     pub(super) connecting: bool,
+    /// The threads and cores of the server's host when the client connected, if the server stated them.
+    pub(super) occupancy: Option<Occupancy>,
 }
 
 #[derive(Debug)]
@@ -54,8 +56,12 @@ pub(super) struct Connection<F: Fabric> {
 impl<F: Fabric> Connection<F> {
     /// Makes a connection without lanes.
     pub(super) fn new(hub: &AsyncHub<F>, address: &Address, config: ClientConfig) -> Self {
-        let state =
-            ConnectionState { old: Vec::new(), backoff: Backoff::new(config.backoff), connecting: false };
+        let state = ConnectionState {
+            old: Vec::new(),
+            backoff: Backoff::new(config.backoff),
+            connecting: false,
+            occupancy: None,
+        };
         let inner = hub.inner();
         let number = {
             let mut lead = inner.lead();
@@ -121,6 +127,8 @@ impl<F: Fabric> Connection<F> {
                     route.lanes.set(lanes, self.config.plans().len());
                     self.workers.store(route.workers(), Ordering::Relaxed);
                 }
+                drop(lead);
+                self.state().occupancy = greeting.occupancy();
                 Ok(())
             }
             Err(error) => {

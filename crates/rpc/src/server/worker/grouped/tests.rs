@@ -123,7 +123,7 @@ fn serve_counted<F: Fabric>(
         let put = Arc::clone(&counted);
         let body = move || {
             while !worker.is_ended() {
-                worker.step(Nanos::MAX);
+                worker.step_until(Nanos::MAX);
                 if let Some(groups) = &worker.groups {
                     put.lock().unwrap()[number] = groups.counts;
                 }
