@@ -10,7 +10,7 @@ use dunlin_command::child;
 use dunlin_command::interrupt::Interrupt;
 use dunlin_command::output::{self, Failure};
 use dunlin_report::{Row, Unit, table};
-use dunlin_tier_client::default_address;
+use dunlin_tier_client::{Rights, default_address};
 use dunlin_tier_node::{
     DirectoryConfig, DirectoryServer, Peer, ProcessConfig, ProcessServer, Tier, TierConfig,
 };
@@ -32,7 +32,18 @@ Examples:
 A cluster whose nodes come and go:
   dunlin node directory rdma:10.0.0.1:7000           on one host
   dunlin node run --directory rdma:10.0.0.1:7000 --name node-1 --listen rdma:10.0.0.1:7100
-  dunlin node leave";
+  dunlin node leave
+A region to another node:
+  dunlin node move data/model node-2";
+
+const MOVE_HELP: &str = "\
+The bytes are copied while nobody uses the region, and the name leads to them as soon as all are there. Processes that
+have the region mapped get the error 'the region moves to another node', and map its name again. If a node does not stop
+to use the region, or has no room for it, the region stays where it is. Its record stays at the node where it was made.
+
+Examples:
+  dunlin node move data/model node-2
+  dunlin node move data/model node-2 --node shm:node-a";
 
 const DIRECTORY_HELP: &str = "\
 Nodes report themselves to the directory with --directory, and get from it the list of all nodes that are alive: a view,
@@ -92,6 +103,7 @@ enum NodeCommand {
     Directory(DirectoryArguments),
     Status(StatusArguments),
     Leave(LeaveArguments),
+    Move(MoveArguments),
     Ls(ListArguments),
 }
 
@@ -177,6 +189,18 @@ struct LeaveArguments {
     attach: AttachArguments,
 }
 
+/// Move a region to the memory of another node.
+#[derive(Args, Debug)]
+#[command(after_help = MOVE_HELP)]
+struct MoveArguments {
+    /// Name of the region
+    name: String,
+    /// Node that shall store it
+    to: String,
+    #[command(flatten)]
+    attach: AttachArguments,
+}
+
 /// Parses the time of a lease.
 fn lease(text: &str) -> Result<Duration, String> {
     let lease = arguments::positive_duration(text)?;
@@ -209,6 +233,12 @@ pub(crate) fn run(arguments: &NodeArguments) -> Result<ExitCode, Failure> {
         NodeCommand::Directory(arguments) => directory(arguments),
         NodeCommand::Status(arguments) => status(arguments),
         NodeCommand::Leave(arguments) => leave(arguments),
+        NodeCommand::Move(arguments) => {
+            let tier = arguments.attach.attach()?;
+            let region = tier.map(&arguments.name, Rights::MASTER).map_err(Failure::new)?;
+            region.move_to(&arguments.to).map_err(Failure::new)?;
+            Ok(ExitCode::SUCCESS)
+        }
         NodeCommand::Ls(arguments) => list::run(arguments, true),
     }
 }

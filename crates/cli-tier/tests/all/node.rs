@@ -108,6 +108,14 @@ fn nodes_of_a_list_share_regions_and_one_ends_without_the_other() {
     assert!(status.contains("nodes: one, two"), "{status}");
     dunlin(first.words(&["tier", "put", "spread", "--text", "x", "--on", "three"])).failed(1, &["no three"]);
 
+    // A region moves there and back; where it is does not show in the list.
+    dunlin(second.words(&["node", "move", "shared", "three"])).failed(1, &["no three"]);
+    dunlin(second.words(&["node", "move", "missing", "one"])).failed(1, &["no such region"]);
+    for to in ["one", "two", "one", "two"] {
+        dunlin(second.words(&["node", "move", "shared", to])).well();
+        assert_eq!(dunlin(first.words(&["tier", "get", "shared"])).well().out, b"on the other");
+    }
+
     second.end();
     let ended = dunlin(first.words(&["tier", "get", "shared"]));
     assert_eq!(ended.code(), Some(1), "{}", ended.errors);
