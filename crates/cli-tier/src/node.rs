@@ -142,7 +142,7 @@ struct RunArguments {
     /// Call the user with this id by this name, as a principal; may be repeated
     #[arg(long, value_name = "UID=NAME", value_parser = user)]
     user: Vec<(u32, String)>,
-    /// File with the token that all nodes of the list know
+    /// File with the token that all nodes of the list know; no other user may read it
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
     /// Queue pairs to each other node
@@ -168,7 +168,7 @@ struct DirectoryArguments {
     /// Most names of nodes
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024), value_name = "N")]
     max_nodes: u16,
-    /// File with the token that all nodes know
+    /// File with the token that all nodes know; no other user may read it
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
     /// End after this time
@@ -247,6 +247,23 @@ fn read(path: &PathBuf) -> Result<Vec<u8>, Failure> {
     std::fs::read(path).map_err(|error| Failure::new(format!("cannot read {}: {error}", path.display())))
 }
 
+/// Reads the token that all nodes know. A file that other users may read is refused, as ssh refuses a key.
+fn token(path: &PathBuf) -> Result<Vec<u8>, Failure> {
+    let (file, bytes) = (path.display(), read(path)?);
+    let about =
+        std::fs::metadata(path).map_err(|error| Failure::new(format!("cannot read {file}: {error}")))?;
+    if about.is_file() && about.mode() & 0o077 != 0 {
+        let others = format!("other users may read {file}, which has the token of the nodes");
+        return Err(Failure::new(others).help(format!("chmod 600 {file}")));
+    }
+    let token = bytes.trim_ascii().to_vec();
+    if token.is_empty() {
+        let empty = format!("{file} has no token");
+        return Err(Failure::new(empty).help("write one into it, or leave --token-file out"));
+    }
+    Ok(token)
+}
+
 impl RunArguments {
     /// Returns the list of nodes, and the place of this one.
     fn nodes(&self) -> Result<(Vec<Peer>, usize), Failure> {
@@ -309,7 +326,7 @@ fn serve(arguments: &RunArguments) -> Result<ExitCode, Failure> {
             .help("give --listen an address of the fabric of the directory"));
     }
     if let Some(path) = &arguments.token_file {
-        config.token = read(path)?.trim_ascii().to_vec();
+        config.token = token(path)?;
     }
     let fabrics = arguments.device.fabrics(false);
     let chosen = fabrics.choose(&address)?;
@@ -331,7 +348,7 @@ fn directory(arguments: &DirectoryArguments) -> Result<ExitCode, Failure> {
         token: Vec::new(),
     };
     if let Some(path) = &arguments.token_file {
-        config.token = read(path)?.trim_ascii().to_vec();
+        config.token = token(path)?;
     }
     let fabrics = arguments.device.fabrics(false);
     let chosen = fabrics.choose(&arguments.address)?;
