@@ -10,7 +10,7 @@ use dunlin_command::child;
 use dunlin_command::interrupt::Interrupt;
 use dunlin_command::output::{self, Failure};
 use dunlin_report::{Row, Unit, table};
-use dunlin_tier_client::default_address;
+use dunlin_tier_client::{Rights, default_address};
 use dunlin_tier_node::{
     DirectoryConfig, DirectoryServer, Peer, ProcessConfig, ProcessServer, Tier, TierConfig,
 };
@@ -32,7 +32,18 @@ Examples:
 A cluster whose nodes come and go:
   dunlin node directory rdma:10.0.0.1:7000           on one host
   dunlin node run --directory rdma:10.0.0.1:7000 --name node-1 --listen rdma:10.0.0.1:7100
-  dunlin node leave";
+  dunlin node leave
+A region to another node:
+  dunlin node move data/model node-2";
+
+const MOVE_HELP: &str = "\
+The bytes are copied while nobody uses the region, and the name leads to them as soon as all are there. Processes that
+have the region mapped get the error 'the region moves to another node', and map its name again. If a node does not stop
+to use the region, or has no room for it, the region stays where it is. Its record stays at the node where it was made.
+
+Examples:
+  dunlin node move data/model node-2
+  dunlin node move data/model node-2 --node shm:node-a";
 
 const DIRECTORY_HELP: &str = "\
 Nodes report themselves to the directory with --directory, and get from it the list of all nodes that are alive: a view,
@@ -92,6 +103,7 @@ enum NodeCommand {
     Directory(DirectoryArguments),
     Status(StatusArguments),
     Leave(LeaveArguments),
+    Move(MoveArguments),
     Ls(ListArguments),
 }
 
@@ -130,7 +142,7 @@ struct RunArguments {
     /// Call the user with this id by this name, as a principal; may be repeated
     #[arg(long, value_name = "UID=NAME", value_parser = user)]
     user: Vec<(u32, String)>,
-    /// File with the token that all nodes of the list know
+    /// File with the token that all nodes of the list know; no other user may read it
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
     /// Queue pairs to each other node
@@ -156,7 +168,7 @@ struct DirectoryArguments {
     /// Most names of nodes
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024), value_name = "N")]
     max_nodes: u16,
-    /// File with the token that all nodes know
+    /// File with the token that all nodes know; no other user may read it
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
     /// End after this time
@@ -173,6 +185,18 @@ struct LeaveArguments {
     /// Leave also if regions end with the node
     #[arg(long)]
     force: bool,
+    #[command(flatten)]
+    attach: AttachArguments,
+}
+
+/// Move a region to the memory of another node.
+#[derive(Args, Debug)]
+#[command(after_help = MOVE_HELP)]
+struct MoveArguments {
+    /// Name of the region
+    name: String,
+    /// Node that shall store it
+    to: String,
     #[command(flatten)]
     attach: AttachArguments,
 }
@@ -209,12 +233,35 @@ pub(crate) fn run(arguments: &NodeArguments) -> Result<ExitCode, Failure> {
         NodeCommand::Directory(arguments) => directory(arguments),
         NodeCommand::Status(arguments) => status(arguments),
         NodeCommand::Leave(arguments) => leave(arguments),
+        NodeCommand::Move(arguments) => {
+            let tier = arguments.attach.attach()?;
+            let region = tier.map(&arguments.name, Rights::MASTER).map_err(Failure::new)?;
+            region.move_to(&arguments.to).map_err(Failure::new)?;
+            Ok(ExitCode::SUCCESS)
+        }
         NodeCommand::Ls(arguments) => list::run(arguments, true),
     }
 }
 
 fn read(path: &PathBuf) -> Result<Vec<u8>, Failure> {
     std::fs::read(path).map_err(|error| Failure::new(format!("cannot read {}: {error}", path.display())))
+}
+
+/// Reads the token that all nodes know. A file that other users may read is refused, as ssh refuses a key.
+fn token(path: &PathBuf) -> Result<Vec<u8>, Failure> {
+    let (file, bytes) = (path.display(), read(path)?);
+    let about =
+        std::fs::metadata(path).map_err(|error| Failure::new(format!("cannot read {file}: {error}")))?;
+    if about.is_file() && about.mode() & 0o077 != 0 {
+        let others = format!("other users may read {file}, which has the token of the nodes");
+        return Err(Failure::new(others).help(format!("chmod 600 {file}")));
+    }
+    let token = bytes.trim_ascii().to_vec();
+    if token.is_empty() {
+        let empty = format!("{file} has no token");
+        return Err(Failure::new(empty).help("write one into it, or leave --token-file out"));
+    }
+    Ok(token)
 }
 
 impl RunArguments {
@@ -279,7 +326,7 @@ fn serve(arguments: &RunArguments) -> Result<ExitCode, Failure> {
             .help("give --listen an address of the fabric of the directory"));
     }
     if let Some(path) = &arguments.token_file {
-        config.token = read(path)?.trim_ascii().to_vec();
+        config.token = token(path)?;
     }
     let fabrics = arguments.device.fabrics(false);
     let chosen = fabrics.choose(&address)?;
@@ -301,7 +348,7 @@ fn directory(arguments: &DirectoryArguments) -> Result<ExitCode, Failure> {
         token: Vec::new(),
     };
     if let Some(path) = &arguments.token_file {
-        config.token = read(path)?.trim_ascii().to_vec();
+        config.token = token(path)?;
     }
     let fabrics = arguments.device.fabrics(false);
     let chosen = fabrics.choose(&arguments.address)?;

@@ -4,7 +4,7 @@ use crate::attachment::Attachment;
 use crate::within::{Within, nothing};
 use dunlin_fabric::Fabric;
 use dunlin_fabric_shm::ShmFabric;
-use dunlin_tier::process::{FREE, GRANT, Opened, ProcessRequest, UNMAP};
+use dunlin_tier::process::{FREE, GRANT, MOVE, Opened, ProcessRequest, UNMAP};
 use dunlin_tier::{AccessError, Grantee, Principal, Rights};
 use dunlin_tier_node::{OperationError, RequestError};
 use std::sync::Arc;
@@ -157,6 +157,21 @@ impl<P: Fabric> Lmr<P> {
     pub fn free(self) -> Result<(), RequestError> {
         let handle = self.opened.handle;
         self.close(FREE, &ProcessRequest::Free { handle })
+    }
+
+    /// Moves the region, which has a name, to the memory of one node. This handle needs MASTER. All handles of the region,
+    /// this one included, then fail with [`AccessError::Moved`]: map the name again. As
+    /// [`dunlin_tier_node::Lmr::move_to`]. Blocks until [`AttachConfig::timeout`](crate::AttachConfig::timeout) at most.
+    ///
+    /// # Errors
+    /// A node does not stop to use the region, or has no room for it. Unless [`RequestError::may_have_executed`], the
+    /// region stays where it is.
+    pub fn move_to(&self, node: &str) -> Result<(), RequestError> {
+        if node.len() > 255 {
+            return Err(RequestError::NoNode(node.to_owned()));
+        }
+        let request = ProcessRequest::Move { handle: self.opened.handle, node: node.to_owned() };
+        Ok(self.attachment.call(MOVE, &request, nothing)?)
     }
 
     /// Unmaps the region (`LT_unmap`). Dropping does the same.

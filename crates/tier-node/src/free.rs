@@ -1,20 +1,29 @@
-//! Frees: the node that keeps a region's record drives the machine of `dunlin_tier::retire` until all memory is taken
-//! back. The caller's thread drives for a while, then the keeper goes on.
+//! Frees and moves: the node that keeps a region's record drives the machine of `dunlin_tier::retire` until all memory is
+//! taken back. The caller's thread drives for a while, then the keeper goes on.
 
-use crate::node::Node;
-use dunlin_fabric::{Fabric, Host, Nanos, Signal, nanos};
+use crate::error::RequestError;
+use crate::node::{Node, SETTLE};
+use dunlin_fabric::{Fabric, Host, Nanos, Signal, WithSources, nanos};
 use dunlin_tier::message::{Refusal, Reply, Request};
-use dunlin_tier::{Command, LmrId, Name, NodeId, Principal, Retirement};
+use dunlin_tier::{Command, Ending, Layout, Leaving, LmrId, Name, NodeId, Principal, Retirement};
 
 /// The shortest and the longest pause between two rounds of requests, in nanoseconds.
 const PAUSES: [Nanos; 2] = [20_000, 10_000_000];
 /// The time for one request of a free, in nanoseconds.
 const REQUEST: Nanos = 500_000_000;
 
-/// A free that is under way.
+/// A free that is under way, or a move.
 #[derive(Debug)]
 pub(crate) struct Free {
+    /// The region.
     pub(crate) id: LmrId,
+    /// The id that owns the memory.
+    memory: LmrId,
+    /// The id of its fences. A move that is given up and tried again needs new ones.
+    fence: LmrId,
+    has_fenced: bool,
+    /// The region lives on at another place.
+    moves: bool,
     machine: Retirement,
     /// The name that its home has to forget.
     name: Option<Name>,
@@ -56,12 +65,137 @@ impl<F: Fabric> Node<F> {
     }
 
     fn begin_free(&self, id: LmrId, by: Option<&Principal>) -> Result<Free, Refusal> {
-        let (machine, name) = self.state().directory.begin_free(id, by)?;
-        let silent_at = self.fabric.host().now().saturating_add(nanos(self.config.stop_timeout));
-        Ok(Free { id, machine, name, silent_at })
+        let Ending { id, memory, machine, name } = self.state().directory.begin_free(id, by)?;
+        let (silent_at, fence) = (self.silent_at(), memory);
+        Ok(Free { id, memory, fence, has_fenced: false, moves: false, machine, name, silent_at })
     }
 
-    /// Sends the requests of a free until it is done, or until `until`; returns whether it is done.
+    /// Returns the time by which mappers have to stop.
+    fn silent_at(&self) -> Nanos {
+        self.fabric.host().now().saturating_add(nanos(self.config.stop_timeout))
+    }
+
+    /// Moves a region whose record this node keeps to the memory of one node, in the name of a master. Mappers stop, the
+    /// nodes that store the region copy its bytes, and the record gets the new places in one step: until then the region
+    /// stays where it is, whatever fails. Blocks for a little more than the time that mappers have to stop, and for the
+    /// copy.
+    pub(crate) fn relocate(&self, id: LmrId, by: &Principal, to: NodeId) -> Result<(), Refusal> {
+        let leaving = self.state().directory.begin_move(id, by)?;
+        if leaving.layout.nodes() == [to] {
+            self.state().directory.abandon_move(id);
+            return Ok(());
+        }
+        let ids = {
+            let directory = &mut self.state().directory;
+            directory.reserve().and_then(|new| {
+                directory.reserve().map(|fence| (new, fence)).inspect_err(|_| directory.forget(new))
+            })
+        };
+        let (new, fence) = match ids {
+            Ok(ids) => ids,
+            Err(error) => {
+                self.state().directory.abandon_move(id);
+                return Err(error.into());
+            }
+        };
+        let Leaving { memory, layout, machine } = leaving;
+        let (name, silent_at) = (None, self.silent_at());
+        let mut free = Free { id, memory, fence, has_fenced: false, moves: true, machine, name, silent_at };
+        let copied = self.copy_away(&mut free, &layout, by, (new, to));
+        let moved = copied.and_then(|()| Ok(self.state().directory.finish_move(id, new)?));
+        let host = self.fabric.host();
+        if free.has_fenced {
+            // The stores forget the fences. One that does not answer keeps a few bytes.
+            for store in layout.nodes() {
+                let _ = self.ask(store, Request::Release { owner: fence }, host.now() + REQUEST);
+            }
+        }
+        self.state().directory.forget(fence);
+        match moved {
+            Ok(()) => {
+                free.machine.let_go();
+                if !self.drive(&mut free, host.now().saturating_add(REQUEST)) {
+                    self.leave_to_keeper(free);
+                }
+            }
+            Err(_) => {
+                self.state().directory.abandon_move(id);
+                self.undo(new, &[to], self.until());
+            }
+        }
+        moved
+    }
+
+    /// Stops all mappers of a region, and copies its bytes to new memory.
+    fn copy_away(
+        &self,
+        free: &mut Free,
+        layout: &Layout,
+        by: &Principal,
+        (new, to): (LmrId, NodeId),
+    ) -> Result<(), Refusal> {
+        let (host, piece) = (self.fabric.host(), self.config.piece);
+        let failed = |error: RequestError| match error {
+            RequestError::Refused { source: source @ Refusal::OutOfMemory { .. }, .. } => source,
+            error => {
+                let error = WithSources(&error);
+                tracing::warn!(target: "dunlin::tier", %error, "a region could not be moved");
+                Refusal::NotCopied
+            }
+        };
+        // Memory first: without it, nobody has to stop.
+        let length = layout.length();
+        let request = Request::Allocate { owner: new, length, piece };
+        let places = match self.demand(to, request, self.until()).map_err(failed)? {
+            Reply::Allocated(places) if places.length() == length && places.nodes() == [to] => places,
+            _ => return Err(failed(self.misfit(to))),
+        };
+        // The nodes that store the bytes map it in the name of the master.
+        self.state().directory.create(new, None, places, by.clone(), self.me);
+        let until = host.now().saturating_add(2 * nanos(self.config.stop_timeout));
+        if !self.drive(free, until) {
+            return Err(Refusal::InUse(free.waits_for(self.me)));
+        }
+        // The processors that copy see all that was written.
+        host.sleep(host.now().saturating_add(SETTLE));
+        let mut target = 0;
+        for piece in layout.pieces() {
+            let copy = Request::Copy {
+                owner: free.memory,
+                extent: piece.extent,
+                offset: piece.offset,
+                length: piece.length,
+                to: new,
+                target,
+                backwards: false,
+                principal: by.clone(),
+            };
+            self.demand(piece.node, copy, self.until()).map_err(failed)?;
+            target += u64::from(piece.length);
+        }
+        // So does the one of the node that has them now.
+        host.sleep(host.now().saturating_add(SETTLE));
+        Ok(())
+    }
+
+    /// Gives back everything that a region has taken which could not be made, as far as nodes answer.
+    pub(crate) fn undo(&self, id: LmrId, stores: &[NodeId], until: Nanos) {
+        match self.free(id, None) {
+            // There is no record yet.
+            Err(Refusal::Record(_)) => {}
+            // Freed, or the keeper goes on.
+            _ => return,
+        }
+        for store in stores {
+            if let Err(error) = self.ask(*store, Request::Release { owner: id }, until) {
+                tracing::warn!(target: "dunlin::tier", %error, "memory of a region that could not be made may be lost");
+            }
+        }
+        self.state().directory.forget(id);
+    }
+
+    /// Sends the requests of a free until it is done, or until `until`; returns whether it is done. Those of a move end
+    /// when no node can touch the memory any more.
     pub(crate) fn drive(&self, free: &mut Free, until: Nanos) -> bool {
         let (host, mut pause) = (self.fabric.host(), PAUSES[0]);
         loop {
@@ -77,7 +211,15 @@ impl<F: Fabric> Node<F> {
                 self.carry_out(free, *command);
             }
             if free.machine.is_done() {
-                self.state().directory.forget(free.id);
+                let directory = &mut self.state().directory;
+                if free.moves {
+                    directory.forget_memory(free.memory)
+                } else {
+                    directory.forget(free.id)
+                }
+                return true;
+            }
+            if free.machine.commands().is_empty() {
                 return true;
             }
             let now = host.now();
@@ -92,7 +234,7 @@ impl<F: Fabric> Node<F> {
     }
 
     fn carry_out(&self, free: &mut Free, command: Command) {
-        let (id, host) = (free.id, self.fabric.host());
+        let (id, host) = (free.memory, self.fabric.host());
         let until = host.now().saturating_add(REQUEST);
         match command {
             // It had operations in flight, perhaps: the stores fence it.
@@ -103,15 +245,18 @@ impl<F: Fabric> Node<F> {
             {
                 free.machine.lost(store);
             }
-            Command::Stop { mapper } => match self.ask(mapper, Request::Stop { id }, until) {
-                Ok(Reply::Flag(true)) => free.machine.stopped(mapper),
-                // This node's own operations always end, and no fence concerns them.
-                _ if mapper == self.me => {}
-                Ok(Reply::Flag(false)) if host.now() < free.silent_at => {}
-                _ => free.machine.silent(mapper),
-            },
+            Command::Stop { mapper } => {
+                match self.ask(mapper, Request::Stop { id, moves: free.moves }, until) {
+                    Ok(Reply::Flag(true)) => free.machine.stopped(mapper),
+                    // This node's own operations always end, and no fence concerns them.
+                    _ if mapper == self.me => {}
+                    Ok(Reply::Flag(false)) if host.now() < free.silent_at => {}
+                    _ => free.machine.silent(mapper),
+                }
+            }
             Command::Fence { store, mapper } => {
-                let fenced = self.ask(store, Request::Fence { id, mapper }, until);
+                free.has_fenced = true;
+                let fenced = self.ask(store, Request::Fence { id: free.fence, mapper }, until);
                 if matches!(fenced, Ok(Reply::Flag(true))) {
                     free.machine.fenced(store, mapper);
                 }

@@ -195,6 +195,26 @@ impl<F: Fabric> Lmr<F> {
         Ok(())
     }
 
+    /// Moves the region, which has a name, to the memory of one node (section 4.1). This handle needs MASTER. All handles
+    /// of the region, this one included, then fail with [`AccessError::Moved`]: map the name again. Operations that were
+    /// under way end before the bytes are copied, so none is lost. A `map` meanwhile waits. A region that is there already
+    /// stays.
+    ///
+    /// Blocks until [`TierConfig::timeout`](crate::TierConfig::timeout) at most; a move that takes longer goes on.
+    ///
+    /// # Errors
+    /// [`Refusal::InUse`](dunlin_tier::message::Refusal::InUse) names a node that does not stop to use the region, and
+    /// [`Refusal::OutOfMemory`](dunlin_tier::message::Refusal::OutOfMemory) says that the node has no room. Unless
+    /// [`RequestError::may_have_executed`], the region stays where it is after an error.
+    pub fn move_to(&self, node: &str) -> Result<(), RequestError> {
+        let this = &*self.running.node;
+        let to = this.roster.number_of(node).ok_or_else(|| RequestError::NoNode(node.to_owned()))?;
+        self.check_master()?;
+        let (id, by) = (self.id, self.principal.clone());
+        this.demand(id.node, Request::Move { id, by, to }, this.until())?;
+        Ok(())
+    }
+
     /// Unmaps the region and tells the record's node (`LT_unmap`). Dropping does the same in the background. Blocks
     /// until [`TierConfig::timeout`](crate::TierConfig::timeout) at most.
     pub fn unmap(self) -> Result<(), RequestError> {

@@ -244,7 +244,7 @@ impl<F: Fabric> Owner<F> {
         let rights = Rights::READ.with(Rights::WRITE);
         let granted = node.state().directory.grant(id, &node.principal, Grantee::Anyone, rights);
         granted.map_err(|_| LockRefusal::OutOfMemory)?;
-        let (handle, _) = node.map(id, &node.principal, rights, node.until()).map_err(failed)?;
+        let (handle, ..) = node.map(id, &node.principal, rights, node.until()).map_err(failed)?;
         Ok(Words { id, handle })
     }
 

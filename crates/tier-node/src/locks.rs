@@ -522,7 +522,7 @@ impl<F: Fabric> Node<F> {
             return Err(self.misfit(owner).into());
         };
         let rights = Rights::READ.with(Rights::WRITE);
-        let (handle, _) = self.map(words, &self.principal, rights, until)?;
+        let (handle, ..) = self.map(words, &self.principal, rights, until)?;
         let joined = Joined { node: owner, owner: life, member, words, handle: Some(handle) };
         let mut all = self.locks.joined();
         let place = &mut all[usize::from(owner.0)];

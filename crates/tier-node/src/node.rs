@@ -106,7 +106,7 @@ pub(crate) struct Node<F: Fabric> {
 /// The time from the last completion of an operation, or from the end of a fenced connection, until its bytes are
 /// certainly placed, in nanoseconds. A completion says that the NIC has the bytes; the bus to the memory, which it does
 /// not wait for, takes some microseconds at most.
-const SETTLE: Nanos = 1_000_000;
+pub(crate) const SETTLE: Nanos = 1_000_000;
 /// The pause of a thread that waits for memory that another thread zeroes, in nanoseconds.
 const CLEANED_SOON: Nanos = 50_000;
 /// Connections of one node to the service of another.
@@ -285,7 +285,8 @@ impl<F: Fabric> Node<F> {
                 Reply::Done
             }
             Request::Free { id, by } => return self.free(id, Some(&by)).map(|()| Reply::Done),
-            Request::Stop { id } => Reply::Flag(self.state().handles.stop(id)),
+            Request::Stop { id, moves } => Reply::Flag(self.state().handles.stop(id, moves)),
+            Request::Move { id, by, to } => return self.relocate(id, &by, to).map(|()| Reply::Done),
             // Operations of this node on its own memory need no connection, so a fence could not stop them.
             Request::Fence { mapper, .. } if mapper == self.me => Reply::Flag(false),
             Request::Fence { id, mapper } => Reply::Flag(self.fencing.ask(mapper, id)),

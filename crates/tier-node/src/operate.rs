@@ -10,9 +10,12 @@ use crate::qos::Class;
 use dunlin_fabric::{Fabric, Host, Nanos, Work};
 use dunlin_tier::message::{Refusal, Reply, Request};
 use dunlin_tier::{
-    AccessError, Cut, Handle, Kind, Layout, LmrId, NodeId, Principal, Priority, Rights, TableError,
+    AccessError, Cut, Handle, Kind, Layout, LmrId, Mapping, NodeId, Principal, Priority, RecordError, Rights,
+    TableError,
 };
 
+/// The pause before a region that moves is mapped again, in nanoseconds.
+const MOVED_SOON: Nanos = 200_000;
 /// Bytes that a copy between regions moves at a time.
 const COPY_AT_ONCE: u32 = 64 << 10;
 
@@ -70,26 +73,29 @@ impl<F: Fabric> Node<F> {
         Ok(changed)
     }
 
-    /// Maps a region for a principal, with exactly these rights; returns the handle and the length.
+    /// Maps a region for a principal, with exactly these rights; returns the handle, the region's id now and its length.
+    /// Waits while it moves.
     pub(crate) fn map(
         &self,
         id: LmrId,
         principal: &Principal,
         rights: Rights,
         until: Nanos,
-    ) -> Result<(Handle, u64), RequestError> {
+    ) -> Result<(Handle, LmrId, u64), RequestError> {
         loop {
             // Before the request: a free that overtakes the answer is noticed.
             let ticket = self.state().handles.begin_map()?;
             match self.ask_to_map(id, principal, rights, until) {
-                Ok((layout, false)) => {
+                Ok((Mapping { layout, id, .. }, false)) => {
                     let length = layout.length();
                     let finished = self.state().handles.finish_map(ticket, id, rights, layout);
                     match finished {
-                        Ok(handle) => return Ok((handle, length)),
+                        Ok(handle) => return Ok((handle, id, length)),
                         Err(error) => {
                             self.report_unmapped(id);
-                            if error != TableError::Interrupted || self.fabric.host().now() >= until {
+                            // A region that was freed, and did not move, is absent the next time.
+                            let repeats = matches!(error, TableError::Interrupted | TableError::Freed);
+                            if !repeats || self.fabric.host().now() >= until {
                                 return Err(error.into());
                             }
                         }
@@ -102,20 +108,29 @@ impl<F: Fabric> Node<F> {
                 }
                 Err(error) => {
                     self.state().handles.abandon_map(ticket);
-                    return Err(error);
+                    let host = self.fabric.host();
+                    let now = host.now();
+                    match error {
+                        RequestError::Refused { source: Refusal::Record(RecordError::Moving), .. }
+                            if now < until =>
+                        {
+                            host.sleep(now.saturating_add(MOVED_SOON).min(until));
+                        }
+                        error => return Err(error),
+                    }
                 }
             }
         }
     }
 
-    /// Asks the record's node; returns the places, and whether the answer has to be asked for again.
+    /// Asks the record's node; returns its answer, and whether it has to be asked again.
     fn ask_to_map(
         &self,
         id: LmrId,
         principal: &Principal,
         wanted: Rights,
         until: Nanos,
-    ) -> Result<(Layout, bool), RequestError> {
+    ) -> Result<(Mapping, bool), RequestError> {
         let request = Request::Map { id, wanted, mapper: self.me, principal: principal.clone() };
         let Reply::Mapped(mapping) = self.demand(id.node, request, until)? else {
             return Err(self.misfit(id.node));
@@ -126,7 +141,7 @@ impl<F: Fabric> Node<F> {
             Err(self.misfit(id.node))
         };
         let again = known.inspect_err(|_| self.report_unmapped(id))?;
-        Ok((mapping.layout, again))
+        Ok((mapping, again))
     }
 
     /// Changes the aligned word at `offset` by an atomic, and returns its old value.
@@ -217,7 +232,7 @@ impl<F: Fabric> Node<F> {
         if !owns(request.offset, request.length.into()) {
             return Err(Refusal::NoPlace);
         }
-        let (target, _) =
+        let (target, ..) =
             self.map(request.to, request.principal, Rights::WRITE, until).map_err(|error| match error {
                 RequestError::Refused { source, .. } => source,
                 _ => Refusal::Target,

@@ -34,8 +34,8 @@ use dunlin_tier::process::service::{
     INVOKE, PING, RECEIVE, REGISTER, REGISTER_SERVER, REPLY, SERVERS, WITHDRAW,
 };
 use dunlin_tier::process::{
-    ATTACH, COMPARE_SWAP, COPY, FETCH_ADD, FREE, GRANT, LEAVE, LIST, MALLOC, MAP, MEMSET, PUBLISH, READ,
-    READ_HERE, RUN, SERVICE, STATUS, UNMAP, WRITE, WRITE_HERE, WRITE_NOTIFY,
+    ATTACH, COMPARE_SWAP, COPY, FETCH_ADD, FREE, GRANT, LEAVE, LIST, MALLOC, MAP, MEMSET, MOVE, PUBLISH,
+    READ, READ_HERE, RUN, SERVICE, STATUS, UNMAP, WRITE, WRITE_HERE, WRITE_NOTIFY,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -162,7 +162,8 @@ impl<P: Fabric> ProcessServer<P> {
         for function in [READ, WRITE, FETCH_ADD, COMPARE_SWAP, RUN, WRITE_NOTIFY] {
             builder = builder.function(function, FunctionMode::Polled);
         }
-        for function in [MEMSET, COPY, MALLOC, PUBLISH, MAP, UNMAP, FREE, GRANT, STATUS, LIST, SERVERS, LEAVE]
+        for function in
+            [MEMSET, COPY, MALLOC, PUBLISH, MOVE, MAP, UNMAP, FREE, GRANT, STATUS, LIST, SERVERS, LEAVE]
         {
             builder = builder.function(function, FunctionMode::Pull);
         }

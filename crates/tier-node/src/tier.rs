@@ -16,7 +16,7 @@ use crate::roster::{Current, Roster};
 use crate::spec::Spec;
 use dunlin_fabric::{Access, Capabilities, Fabric, Host, Nanos, Region, Signal, Task, nanos};
 use dunlin_rpc::Server;
-use dunlin_tier::message::{Refusal, Reply, Request};
+use dunlin_tier::message::{Reply, Request};
 use dunlin_tier::qos::QosError;
 use dunlin_tier::{
     Handle, Layout, Listing, LmrId, Name, NameError, NodeId, Principal, PrincipalError, Priority,
@@ -330,7 +330,7 @@ impl<F: Fabric> Tier<F> {
                 Err(error)
             }
         };
-        let handle = finished.inspect_err(|_| self.undo(id, &stores, until))?;
+        let handle = finished.inspect_err(|_| node.undo(id, &stores, until))?;
         Ok(self.lmr(handle, id, length))
     }
 
@@ -382,23 +382,6 @@ impl<F: Fabric> Tier<F> {
         Ok(Layout::new((0..count).map(piece_at).collect())?)
     }
 
-    /// Gives back everything that a failed `malloc` has taken, as far as nodes answer.
-    fn undo(&self, id: LmrId, stores: &[NodeId], until: Nanos) {
-        let node = self.node();
-        match node.free(id, None) {
-            // There is no record yet.
-            Err(Refusal::Record(_)) => {}
-            // Freed, or the keeper goes on.
-            _ => return,
-        }
-        for store in stores {
-            if let Err(error) = node.ask(*store, Request::Release { owner: id }, until) {
-                tracing::warn!(target: "dunlin::tier", %error, "memory of a region that could not be made may be lost");
-            }
-        }
-        node.state().directory.forget(id);
-    }
-
     /// Starts threads for asynchronous operations on regions that this node has mapped: futures for any executor.
     ///
     /// # Errors
@@ -419,7 +402,7 @@ impl<F: Fabric> Tier<F> {
             let found = node.ask_home(&name, |_| Request::Lookup { name: name.clone() }, until)?;
             let (_, Reply::Found(id)) = found else { return Err(node.misfit(found.0)) };
             match node.map(id, &self.principal, rights, until) {
-                Ok((handle, length)) => return Ok(self.lmr(handle, id, length)),
+                Ok((handle, id, length)) => return Ok(self.lmr(handle, id, length)),
                 // The home knows of the region's node, alive, and this node does not, or the other way round.
                 Err(error) if id.node != node.me && node.may_repeat(&error, until) => {}
                 Err(error) => return Err(error),

@@ -34,6 +34,9 @@ pub enum AccessError {
     /// The region was freed, or the node that stores it ended or was fenced.
     #[error("the region was freed, or its memory is gone: map its name again")]
     Gone,
+    /// The region has moved to another node, or is about to.
+    #[error("the region moves to another node: map its name again")]
+    Moved,
     /// The handle lacks a right.
     #[error(
         "the operation needs {needs}, and the handle has {has}: ask a master for the right, and map again"

@@ -70,8 +70,17 @@ enum State {
     Live,
     /// The region was freed, or its memory is gone.
     Gone,
+    /// The region has another place.
+    Moved,
     /// Unmapped; operations are still in flight.
     Closing,
+}
+
+impl State {
+    /// Returns whether there is a handle that is not unmapped.
+    const fn is_open(self) -> bool {
+        matches!(self, State::Live | State::Gone | State::Moved)
+    }
 }
 
 /// A handle's metadata.
@@ -141,7 +150,7 @@ impl HandleTable {
 
     /// Returns the number of handles that are not unmapped.
     pub fn len(&self) -> usize {
-        self.entries.iter().filter(|entry| matches!(entry.state, State::Live | State::Gone)).count()
+        self.entries.iter().filter(|entry| entry.state.is_open()).count()
     }
 
     /// Returns whether the table has no handles.
@@ -205,8 +214,7 @@ impl HandleTable {
 
     fn entry(&self, handle: Handle) -> Option<&Entry> {
         let entry = self.entries.get(handle.slot())?;
-        let valid =
-            entry.generation == handle.generation() && matches!(entry.state, State::Live | State::Gone);
+        let valid = entry.generation == handle.generation() && entry.state.is_open();
         valid.then_some(entry)
     }
 
@@ -237,6 +245,7 @@ impl HandleTable {
         let layout = match (entry.state, &entry.layout) {
             (State::Live, Some(layout)) => layout,
             (State::Gone, _) => return Err(AccessError::Gone),
+            (State::Moved, _) => return Err(AccessError::Moved),
             _ => return Err(AccessError::NoHandle),
         };
         if !entry.rights.contains(kind.needs()) {
@@ -287,9 +296,9 @@ impl HandleTable {
         id
     }
 
-    /// Stops a region that is being freed: no operation on it begins any more, also if the answer to a map request
-    /// is still under way. Returns whether it is drained; otherwise ask again. May be repeated.
-    pub fn stop(&mut self, id: LmrId) -> bool {
+    /// Stops a region that is being freed, or that moves: no operation on it by this id begins any more, also if the
+    /// answer to a map request is still under way. Returns whether it is drained; otherwise ask again. May be repeated.
+    pub fn stop(&mut self, id: LmrId, moves: bool) -> bool {
         if self.pending_maps > 0 {
             self.stopped.insert(id);
         }
@@ -297,7 +306,7 @@ impl HandleTable {
         for (_, slot) in self.slots.range((id, 0)..=(id, u32::MAX)) {
             let entry = &mut self.entries[*slot as usize];
             if entry.state == State::Live {
-                entry.state = State::Gone;
+                entry.state = if moves { State::Moved } else { State::Gone };
                 entry.layout = None;
             }
             drained &= entry.in_flight == 0;
@@ -385,11 +394,11 @@ mod tests {
         let mut table = HandleTable::new();
         let (one, other) = (map(&mut table, 1, Rights::ALL, 64), map(&mut table, 2, Rights::ALL, 64));
         let operation = table.begin(one, Kind::Write, 0, 64).unwrap();
-        assert!(!table.stop(id(1)) && !table.stop(id(1)));
+        assert!(!table.stop(id(1), false) && !table.stop(id(1), false));
         assert!(matches!(table.begin(one, Kind::Write, 0, 64), Err(AccessError::Gone)));
         let unrelated = table.begin(other, Kind::Write, 0, 64).unwrap();
         assert_eq!(table.end(operation), None);
-        assert!(table.stop(id(1)), "operations on other regions do not count");
+        assert!(table.stop(id(1), false), "operations on other regions do not count");
         assert_eq!(table.end(unrelated), None);
         assert_eq!(table.unmap(one), Ok(Some(id(1))));
     }
@@ -400,17 +409,17 @@ mod tests {
         let handle = map(&mut table, 1, Rights::ALL, 64);
         let operation = table.begin(handle, Kind::Read, 0, 8).unwrap();
         assert_eq!(table.unmap(handle), Ok(None));
-        assert!(!table.stop(id(1)));
+        assert!(!table.stop(id(1), false));
         assert!(matches!(table.begin(handle, Kind::Read, 0, 8), Err(AccessError::NoHandle)));
         assert_eq!(table.end(operation), Some(id(1)));
-        assert!(table.stop(id(1)));
+        assert!(table.stop(id(1), false));
     }
 
     #[test]
     fn a_free_that_overtakes_the_answer_to_a_map_request_is_noticed() {
         let mut table = HandleTable::new();
         let (first, second) = (table.begin_map().unwrap(), table.begin_map().unwrap());
-        assert!(table.stop(id(1)));
+        assert!(table.stop(id(1), false));
         assert_eq!(table.finish_map(first, id(1), Rights::ALL, layout(2, 64)), Err(TableError::Freed));
         assert!(table.finish_map(second, id(2), Rights::ALL, layout(2, 64)).is_ok());
         assert!(table.stopped.is_empty(), "no request is pending, so nothing needs to be remembered");
@@ -436,6 +445,19 @@ mod tests {
         assert_eq!(interrupted, Err(TableError::Interrupted));
         assert!(table.is_empty());
         map(&mut table, 1, Rights::ALL, 64);
+    }
+
+    #[test]
+    fn a_handle_of_a_region_that_moves_says_so() {
+        let mut table = HandleTable::new();
+        let handle = map(&mut table, 1, Rights::ALL, 64);
+        let operation = table.begin(handle, Kind::Write, 0, 8).unwrap();
+        assert!(!table.stop(id(1), true));
+        assert_eq!(table.begin(handle, Kind::Read, 0, 8).unwrap_err(), AccessError::Moved);
+        assert_eq!(table.describe(handle).unwrap().0, id(1));
+        table.end(operation);
+        assert!(table.stop(id(1), true) && table.len() == 1);
+        assert_eq!(table.unmap(handle), Ok(Some(id(1))));
     }
 
     #[test]

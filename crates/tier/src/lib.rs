@@ -43,7 +43,7 @@ pub use name::{MAX_NAME, Name, NameError, home};
 pub use names::Names;
 pub use place::{LmrId, NodeId, Piece};
 pub use qos::Priority;
-pub use record::{Directory, Listed, Listing, Mapping, RecordError};
+pub use record::{Directory, Ending, Leaving, Listed, Listing, Mapping, RecordError};
 pub use retire::{Command, Retirement};
 pub use rights::{Grantee, Grants, MAX_GRANTS, Principal, PrincipalError, Rights};
 pub use slots::Slots;

@@ -108,6 +108,17 @@ pub enum Request {
     Stop {
         /// The region.
         id: LmrId,
+        /// The region moves, and is not freed.
+        moves: bool,
+    },
+    /// To a record's node: move a region with a name to the memory of another node. Waits for other nodes.
+    Move {
+        /// The region.
+        id: LmrId,
+        /// The master.
+        by: Principal,
+        /// The node that shall store it.
+        to: NodeId,
     },
     /// To a storing node: destroy the connections that `mapper` has now, and say whether nothing arrives over them
     /// any more. A repetition for the same region concerns the same connections.
@@ -232,6 +243,12 @@ pub enum Refusal {
         /// The number of the node's view.
         epoch: u64,
     },
+    /// The region cannot be moved, since this node goes on to use it. It stays where it is.
+    #[error("the region stays where it is, since {0} neither stops to use it nor ends: move it later")]
+    InUse(NodeId),
+    /// The bytes of a region could not be copied. It stays where it is.
+    #[error("the region stays where it is, since its bytes could not be copied: see the log of its node")]
+    NotCopied,
     /// The free has begun and waits for nodes that do not answer; it goes on by itself. The memory is kept until then.
     #[error("the region is freed, and its memory is kept until {0} answers or ends")]
     Waits(NodeId),
@@ -265,6 +282,7 @@ impl Request {
         matches!(
             self,
             Request::Free { .. }
+                | Request::Move { .. }
                 | Request::Allocate { .. }
                 | Request::Set { .. }
                 | Request::Copy { .. }
@@ -292,7 +310,9 @@ impl Request {
                 Writer::new(9).id(*id).rights(*rights).text(by.as_str().as_bytes()).grantee(to)
             }
             Request::Free { id, by } => Writer::new(10).id(*id).text(by.as_str().as_bytes()),
-            Request::Stop { id } => Writer::new(11).id(*id),
+            Request::Stop { id, moves: false } => Writer::new(11).id(*id),
+            Request::Stop { id, moves: true } => Writer::new(21).id(*id),
+            Request::Move { id, by, to } => Writer::new(22).id(*id).u16(to.0).text(by.as_str().as_bytes()),
             Request::Fence { id, mapper } => Writer::new(12).id(*id).u16(mapper.0),
             Request::FetchAdd { owner, extent, offset, add } => {
                 Writer::new(13).id(*owner).u16(*extent).u64(*offset).u64(*add)
@@ -349,7 +369,11 @@ impl Request {
                 Request::Grant { id, rights, by, to: reader.grantee()? }
             }
             10 => Request::Free { id: reader.id()?, by: reader.principal()? },
-            11 => Request::Stop { id: reader.id()? },
+            11 | 21 => Request::Stop { id: reader.id()?, moves: kind == 21 },
+            22 => {
+                let (id, to) = (reader.id()?, reader.node()?);
+                Request::Move { id, by: reader.principal()?, to }
+            }
             12 => Request::Fence { id: reader.id()?, mapper: reader.node()? },
             13 => {
                 let (owner, extent, offset) = (reader.id()?, reader.u16()?, reader.u64()?);
@@ -406,7 +430,9 @@ impl Reply {
             Reply::Found(id) => Writer::new(2).id(*id),
             Reply::Old(value) => Writer::new(3).u64(*value),
             Reply::Allocated(layout) => Writer::new(4).layout(layout),
-            Reply::Mapped(mapping) => Writer::new(5).u8(mapping.rights.bits()).layout(&mapping.layout),
+            Reply::Mapped(mapping) => {
+                Writer::new(5).u8(mapping.rights.bits()).id(mapping.id).layout(&mapping.layout)
+            }
             Reply::Listed(listing) => Writer::new(6).listing(listing),
             Reply::Refused(refusal) => {
                 let writer = Writer::new(255);
@@ -423,6 +449,10 @@ impl Reply {
                     Refusal::Record(RecordError::Taken) => writer.u8(6),
                     Refusal::Record(RecordError::Full) => writer.u8(7),
                     Refusal::Record(RecordError::Named) => writer.u8(15),
+                    Refusal::Record(RecordError::Moving) => writer.u8(16),
+                    Refusal::Record(RecordError::NoName) => writer.u8(17),
+                    Refusal::InUse(node) => writer.u8(18).u16(node.0),
+                    Refusal::NotCopied => writer.u8(19),
                     Refusal::OutOfMemory { wanted } => writer.u8(8).u64(*wanted),
                     Refusal::NoPlace => writer.u8(9),
                     Refusal::Malformed => writer.u8(10),
@@ -445,7 +475,10 @@ impl Reply {
             2 => Reply::Found(reader.id()?),
             3 => Reply::Old(reader.u64()?),
             4 => Reply::Allocated(reader.layout()?),
-            5 => Reply::Mapped(Mapping { rights: reader.rights()?, layout: reader.layout()? }),
+            5 => {
+                let (rights, id) = (reader.rights()?, reader.id()?);
+                Reply::Mapped(Mapping { rights, layout: reader.layout()?, id })
+            }
             6 => Reply::Listed(reader.listing()?),
             255 => Reply::Refused(match reader.u8()? {
                 1 => RecordError::NoSuch.into(),
@@ -459,6 +492,10 @@ impl Reply {
                 6 => RecordError::Taken.into(),
                 7 => RecordError::Full.into(),
                 15 => RecordError::Named.into(),
+                16 => RecordError::Moving.into(),
+                17 => RecordError::NoName.into(),
+                18 => Refusal::InUse(reader.node()?),
+                19 => Refusal::NotCopied,
                 8 => Refusal::OutOfMemory { wanted: reader.u64()? },
                 9 => Refusal::NoPlace,
                 10 => Refusal::Malformed,
@@ -545,7 +582,8 @@ mod tests {
                 to
             }),
             (id(), principal()).prop_map(|(id, by)| Request::Free { id, by }),
-            id().prop_map(|id| Request::Stop { id }),
+            (id(), any::<bool>()).prop_map(|(id, moves)| Request::Stop { id, moves }),
+            (id(), principal(), node.clone()).prop_map(|(id, by, to)| Request::Move { id, by, to }),
             (principal(), any::<u32>()).prop_map(|(principal, from)| Request::List { principal, from }),
             name().prop_map(|service| Request::Serves { service }),
             (node.clone(), any::<[u64; 2]>(), prop::collection::vec((name(), id()), 0..4), any::<bool>())
@@ -583,7 +621,11 @@ mod tests {
             id().prop_map(Reply::Found),
             any::<u64>().prop_map(Reply::Old),
             layout().prop_map(Reply::Allocated),
-            (rights(), layout()).prop_map(|(rights, layout)| Reply::Mapped(Mapping { rights, layout })),
+            (rights(), layout(), id()).prop_map(|(rights, layout, id)| Reply::Mapped(Mapping {
+                rights,
+                layout,
+                id
+            })),
             (prop::collection::vec(listed(), 0..5), any::<Option<u32>>())
                 .prop_map(|(regions, next)| Reply::Listed(Listing { regions, next })),
             refusal().prop_map(Reply::Refused),
@@ -604,6 +646,10 @@ mod tests {
             Just(RecordError::Taken.into()),
             Just(RecordError::Full.into()),
             Just(RecordError::Named.into()),
+            Just(RecordError::Moving.into()),
+            Just(RecordError::NoName.into()),
+            Just(Refusal::NotCopied),
+            any::<u16>().prop_map(|node| Refusal::InUse(NodeId(node))),
             any::<u64>().prop_map(|wanted| Refusal::OutOfMemory { wanted }),
             Just(Refusal::NoPlace),
             Just(Refusal::Malformed),

@@ -93,6 +93,9 @@ pub const LEAVE: u16 = 31;
 /// request says, and nothing was changed.
 pub const PUBLISH: u16 = 32;
 
+/// Moves a region with a name to the memory of another node.
+pub const MOVE: u16 = 33;
+
 /// The number that joins further connections to a process. Only that process knows it.
 pub type Secret = [u8; 16];
 
@@ -223,6 +226,13 @@ pub enum ProcessRequest<'a> {
         /// The handle.
         handle: u64,
     },
+    /// [`MOVE`].
+    Move {
+        /// The handle.
+        handle: u64,
+        /// The name of the node that shall store the region.
+        node: String,
+    },
     /// [`GRANT`].
     Grant {
         /// The handle.
@@ -270,6 +280,7 @@ impl<'a> ProcessRequest<'a> {
             ProcessRequest::Map { .. } => MAP,
             ProcessRequest::Unmap { .. } => UNMAP,
             ProcessRequest::Free { .. } => FREE,
+            ProcessRequest::Move { .. } => MOVE,
             ProcessRequest::Grant { .. } => GRANT,
             ProcessRequest::Status => STATUS,
             ProcessRequest::Leave { .. } => LEAVE,
@@ -317,6 +328,7 @@ impl<'a> ProcessRequest<'a> {
             }
             ProcessRequest::Map { name, rights } => writer.text(name.as_bytes()).rights(*rights),
             ProcessRequest::Unmap { handle } | ProcessRequest::Free { handle } => writer.u64(*handle),
+            ProcessRequest::Move { handle, node } => writer.u64(*handle).text(node.as_bytes()),
             ProcessRequest::Grant { handle, to, rights } => writer.u64(*handle).grantee(to).rights(*rights),
             ProcessRequest::Status => writer,
             ProcessRequest::Leave { force } => writer.u8(u8::from(*force)),
@@ -379,6 +391,7 @@ impl<'a> ProcessRequest<'a> {
             MAP => ProcessRequest::Map { name: reader.name()?, rights: reader.rights()? },
             UNMAP => ProcessRequest::Unmap { handle: reader.u64()? },
             FREE => ProcessRequest::Free { handle: reader.u64()? },
+            MOVE => ProcessRequest::Move { handle: reader.u64()?, node: reader.string()? },
             GRANT => {
                 let (handle, to) = (reader.u64()?, reader.grantee()?);
                 ProcessRequest::Grant { handle, to, rights: reader.rights()? }

@@ -35,6 +35,12 @@ pub enum RecordError {
     /// The region has a name already.
     #[error("the region has a name already: a region is published once")]
     Named,
+    /// The region is being moved to another node.
+    #[error("the region is being moved to another node: try again")]
+    Moving,
+    /// A region without a name cannot be moved: its handles could not be made again.
+    #[error("the region has no name: publish it, then move it")]
+    NoName,
     /// The node keeps as many records or names as it can.
     #[error("the node keeps {MAX_RECORDS} records or names already: free some regions")]
     Full,
@@ -84,10 +90,42 @@ pub struct Mapping {
     pub rights: Rights,
     /// The places of the region's bytes.
     pub layout: Layout,
+    /// The region's id since its last move, which owns the blocks: that of its handles.
+    pub id: LmrId,
+}
+
+/// A free that has begun.
+#[derive(Clone, Debug)]
+pub struct Ending {
+    /// The id to forget at the end.
+    pub id: LmrId,
+    /// The id that owns the blocks.
+    pub memory: LmrId,
+    /// The machine to drive.
+    pub machine: Retirement,
+    /// The name that its home has to forget.
+    pub name: Option<Name>,
+}
+
+/// A move that has begun.
+#[derive(Clone, Debug)]
+pub struct Leaving {
+    /// The id that owns the blocks which the region leaves.
+    pub memory: LmrId,
+    /// The places that it leaves.
+    pub layout: Layout,
+    /// The machine to drive. It holds the memory.
+    pub machine: Retirement,
 }
 
 #[derive(Clone, Debug)]
 struct Record {
+    /// The region's first id: that of this slot.
+    id: LmrId,
+    /// The id that owns its blocks: a new one with each move.
+    memory: LmrId,
+    /// A move has begun: nobody maps the region until it has ended.
+    moving: bool,
     name: Option<Name>,
     layout: Layout,
     grants: Grants,
@@ -105,6 +143,8 @@ struct Slot {
     record: Option<Record>,
     /// The id is given out: the slot is not on the free list.
     reserved: bool,
+    /// The slot of the region that has this id since a move.
+    alias: Option<u32>,
     /// The principal whose quota the region counts against, and its bytes.
     charged: Option<(Principal, u64)>,
 }
@@ -144,7 +184,7 @@ impl Directory {
             return Err(RecordError::Full);
         }
         let (slot, generation) = (self.slots.len() as u32, self.first_generation);
-        self.slots.push(Slot { generation, record: None, reserved: true, charged: None });
+        self.slots.push(Slot { generation, record: None, reserved: true, alias: None, charged: None });
         Ok(LmrId { node: self.node, slot, generation })
     }
 
@@ -203,7 +243,8 @@ impl Directory {
     ) {
         if let Some(slot) = self.slot(id).filter(|slot| slot.record.is_none()) {
             let (grants, mappers) = (Grants::of_creator(creator), BTreeMap::from([(mapper, 1)]));
-            slot.record = Some(Record { name, layout, grants, mappers, ending: false, named: false });
+            let (memory, moving, ending, named) = (id, false, false, false);
+            slot.record = Some(Record { id, memory, moving, name, layout, grants, mappers, ending, named });
         }
     }
 
@@ -236,8 +277,11 @@ impl Directory {
         (id.node == self.node && slot.reserved && slot.generation == id.generation).then_some(slot)
     }
 
+    /// Returns the record of a region by any of its ids.
     fn live(&mut self, id: LmrId) -> Result<&mut Record, RecordError> {
-        let record = self.slot(id).and_then(|slot| slot.record.as_mut());
+        let slot = self.slot(id).ok_or(RecordError::NoSuch)?;
+        let at = slot.alias.unwrap_or(id.slot);
+        let record = self.slots.get_mut(at as usize).and_then(|slot| slot.record.as_mut());
         record.filter(|record| !record.ending).ok_or(RecordError::NoSuch)
     }
 
@@ -280,8 +324,11 @@ impl Directory {
         if !has.contains(wanted) {
             return Err(RecordError::Denied { wanted, has });
         }
+        if record.moving {
+            return Err(RecordError::Moving);
+        }
         *record.mappers.entry(mapper).or_insert(0) += 1;
-        Ok(Mapping { rights: wanted, layout: record.layout.clone() })
+        Ok(Mapping { rights: wanted, layout: record.layout.clone(), id: record.memory })
     }
 
     /// Notes that `mapper` closed one handle. Returns `true` if that was the last handle of a region without a name:
@@ -324,13 +371,7 @@ impl Directory {
         grants: &[(Grantee, Rights)],
     ) -> Result<Option<Grants>, RecordError> {
         let record = self.live(id)?;
-        let has = record.grants.of(by);
-        if has == Rights::NONE {
-            return Err(RecordError::NoSuch);
-        }
-        if !has.contains(Rights::MASTER) {
-            return Err(RecordError::Denied { wanted: Rights::MASTER, has });
-        }
+        record.check_master(by)?;
         if record.name.is_some() {
             return Err(RecordError::Named);
         }
@@ -356,32 +397,76 @@ impl Directory {
     }
 
     /// Begins to free a region: from here on it looks absent. `by` must be a master; `None` frees in the name of the
-    /// node, for a region whose last handle is closed. Returns the machine to drive, and the name to forget.
-    pub fn begin_free(
-        &mut self,
-        id: LmrId,
-        by: Option<&Principal>,
-    ) -> Result<(Retirement, Option<Name>), RecordError> {
+    /// node, for a region whose last handle is closed.
+    pub fn begin_free(&mut self, id: LmrId, by: Option<&Principal>) -> Result<Ending, RecordError> {
         let record = self.live(id)?;
         if let Some(by) = by {
-            match record.grants.of(by) {
-                Rights::NONE => return Err(RecordError::NoSuch),
-                has if !has.contains(Rights::MASTER) => {
-                    return Err(RecordError::Denied { wanted: Rights::MASTER, has });
-                }
-                _ => {}
-            }
+            record.check_master(by)?;
+        }
+        if record.moving {
+            return Err(RecordError::Moving);
         }
         record.ending = true;
-        let mappers = record.mappers.keys().copied();
-        Ok((Retirement::new(mappers, record.layout.nodes()), record.name.clone()))
+        let machine = Retirement::new(record.mappers.keys().copied(), record.layout.nodes());
+        Ok(Ending { id: record.id, memory: record.memory, machine, name: record.name.clone() })
+    }
+
+    /// Begins to move a region with a name, in the name of `by`, a master. From here on nobody maps or frees it, until
+    /// [`finish_move`](Directory::finish_move) or [`abandon_move`](Directory::abandon_move).
+    pub fn begin_move(&mut self, id: LmrId, by: &Principal) -> Result<Leaving, RecordError> {
+        let record = self.live(id)?;
+        record.check_master(by)?;
+        if record.name.is_none() {
+            return Err(RecordError::NoName);
+        }
+        if std::mem::replace(&mut record.moving, true) {
+            return Err(RecordError::Moving);
+        }
+        let machine = Retirement::held(record.mappers.keys().copied(), record.layout.nodes());
+        Ok(Leaving { memory: record.memory, layout: record.layout.clone(), machine })
+    }
+
+    /// Ends a move: in one step, the region has the places of the record `to`, which has no name and ends, and its id.
+    /// The handles of `to` that are not unmapped yet count as those of the region, but for the one of its creator at this
+    /// node.
+    pub fn finish_move(&mut self, id: LmrId, to: LmrId) -> Result<(), RecordError> {
+        let new = self.slot(to).and_then(|slot| slot.record.take()).ok_or(RecordError::NoSuch)?;
+        let me = self.node;
+        let record = self.live(id)?;
+        (record.layout, record.memory, record.moving) = (new.layout, to, false);
+        for (mapper, count) in new.mappers {
+            let count = count - u32::from(mapper == me);
+            if count > 0 {
+                *record.mappers.entry(mapper).or_insert(0) += count;
+            }
+        }
+        let at = record.id.slot;
+        if let Some(slot) = self.slot(to) {
+            slot.alias = Some(at);
+        }
+        Ok(())
+    }
+
+    /// Gives a move up: the region stays where it is.
+    pub fn abandon_move(&mut self, id: LmrId) {
+        if let Ok(record) = self.live(id) {
+            record.moving = false;
+        }
+    }
+
+    /// Forgets the id of memory that a region has left, and that is free again. The first id stays that of the region.
+    pub fn forget_memory(&mut self, memory: LmrId) {
+        if self.slot(memory).is_some_and(|slot| slot.alias.is_some()) {
+            self.forget(memory);
+        }
     }
 
     /// Forgets a region whose memory is free again, or an id whose region could not be made.
     pub fn forget(&mut self, id: LmrId) {
         let Some(slot) = self.slot(id) else { return };
-        slot.record = None;
+        let record = slot.record.take();
         slot.reserved = false;
+        slot.alias = None;
         slot.generation += 1;
         let charged = slot.charged.take();
         self.free.push(id.slot);
@@ -392,6 +477,20 @@ impl Directory {
             if *total == 0 {
                 self.charges.remove(&principal);
             }
+        }
+        if let Some(memory) = record.map(|record| record.memory).filter(|memory| *memory != id) {
+            self.forget(memory);
+        }
+    }
+}
+
+impl Record {
+    /// Checks that a principal is a master. Without a right it learns nothing.
+    fn check_master(&self, by: &Principal) -> Result<(), RecordError> {
+        match self.grants.of(by) {
+            Rights::NONE => Err(RecordError::NoSuch),
+            has if !has.contains(Rights::MASTER) => Err(RecordError::Denied { wanted: Rights::MASTER, has }),
+            _ => Ok(()),
         }
     }
 }
@@ -448,7 +547,7 @@ mod tests {
         let id = made(&mut directory, Some("a/b"));
         let alice = principal("alice");
         directory.map(id, &alice, Rights::READ, NodeId(2)).unwrap();
-        let (retirement, name) = directory.begin_free(id, Some(&alice)).unwrap();
+        let Ending { machine: retirement, name, .. } = directory.begin_free(id, Some(&alice)).unwrap();
         assert_eq!(name, Some(Name::new("a/b").unwrap()));
         assert_eq!(retirement.mappers().collect::<Vec<_>>(), [NodeId(2), ME]);
         assert_eq!(directory.map(id, &alice, Rights::READ, NodeId(2)), Err(RecordError::NoSuch));
@@ -494,6 +593,53 @@ mod tests {
         assert!(directory.unmap(id, NodeId(2)));
         let named = made(&mut directory, Some("x"));
         assert!(!directory.unmap(named, ME));
+    }
+
+    #[test]
+    fn a_move_changes_the_places_in_one_step_and_every_id_names_the_region() {
+        let mut directory = Directory::new(ME, 9);
+        let (alice, bob) = (principal("alice"), principal("bob"));
+        let unnamed = made(&mut directory, None);
+        assert!(matches!(directory.begin_move(unnamed, &alice), Err(RecordError::NoName)));
+        let id = made(&mut directory, Some("a"));
+        assert!(matches!(directory.begin_move(id, &bob), Err(RecordError::NoSuch)));
+        directory.grant(id, &alice, Grantee::Principal(bob.clone()), Rights::READ).unwrap();
+        assert!(matches!(directory.begin_move(id, &bob), Err(RecordError::Denied { .. })));
+        let before = directory.map(id, &bob, Rights::READ, NodeId(2)).unwrap();
+        assert_eq!(before.id, id);
+
+        let leaving = directory.begin_move(id, &alice).unwrap();
+        assert_eq!((leaving.memory, &leaving.layout), (id, &layout()));
+        assert_eq!(leaving.machine.mappers().collect::<Vec<_>>(), [NodeId(2), ME]);
+        assert_eq!(directory.map(id, &bob, Rights::READ, NodeId(2)), Err(RecordError::Moving));
+        assert!(matches!(directory.begin_free(id, Some(&alice)), Err(RecordError::Moving)));
+        assert!(matches!(directory.begin_move(id, &alice), Err(RecordError::Moving)));
+        directory.abandon_move(id);
+        assert_eq!(directory.map(id, &bob, Rights::READ, NodeId(2)), Ok(before));
+
+        let mut last = id;
+        for node in 5..8 {
+            directory.begin_move(last, &alice).unwrap();
+            let to = directory.reserve().unwrap();
+            let piece = Piece { node: NodeId(node), extent: 0, length: 64, offset: 0 };
+            let places = Layout::new(vec![piece]).unwrap();
+            directory.create(to, None, places.clone(), alice.clone(), ME);
+            directory.finish_move(last, to).unwrap();
+            for number in [id, to] {
+                let after = directory.map(number, &bob, Rights::READ, NodeId(3)).unwrap();
+                assert_eq!((after.id, after.layout), (to, places.clone()));
+            }
+            directory.forget_memory(last);
+            assert_eq!(directory.exists(last), last == id, "the first id stays");
+            last = to;
+        }
+        assert!(!directory.unmap(last, NodeId(3)) && !directory.unmap(id, NodeId(3)));
+        let ending = directory.begin_free(last, Some(&alice)).unwrap();
+        assert_eq!((ending.id, ending.memory, ending.machine.waits_for().len()), (id, last, 3));
+        directory.forget(ending.id);
+        assert!(!directory.exists(id) && !directory.exists(last));
+        directory.forget(unnamed);
+        assert!(directory.is_empty());
     }
 
     #[test]

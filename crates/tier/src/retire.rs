@@ -54,6 +54,8 @@ pub struct Retirement {
     mappers: BTreeMap<NodeId, Mapper>,
     /// For each node that stores pieces: whether it has taken the memory back.
     stores: BTreeMap<NodeId, bool>,
+    /// The memory is needed still.
+    is_held: bool,
 }
 
 impl Retirement {
@@ -66,7 +68,23 @@ impl Retirement {
         Retirement {
             mappers: mappers.into_iter().map(|mapper| (mapper, Mapper::Active)).collect(),
             stores: stores.into_iter().map(|store| (store, false)).collect(),
+            is_held: false,
         }
+    }
+
+    /// Begins to move a region away from memory that `mappers` have mapped and `stores` store: as [`new`](Retirement::new),
+    /// but no memory is taken back before [`let_go`](Retirement::let_go). Between [`is_harmless`](Retirement::is_harmless)
+    /// and that, its bytes do not change, and can be copied.
+    pub fn held(
+        mappers: impl IntoIterator<Item = NodeId>,
+        stores: impl IntoIterator<Item = NodeId>,
+    ) -> Retirement {
+        Retirement { is_held: true, ..Retirement::new(mappers, stores) }
+    }
+
+    /// The bytes have their new place: the memory may be taken back once no node can touch it.
+    pub fn let_go(&mut self) {
+        self.is_held = false;
     }
 
     /// Returns the nodes that had mapped the region.
@@ -88,14 +106,15 @@ impl Retirement {
                 Mapper::Harmless => {}
             }
         }
-        if self.is_harmless() {
+        if self.is_harmless() && !self.is_held {
             let held = self.stores.iter().filter(|(_, released)| !**released);
             commands.extend(held.map(|(&store, _)| Command::Release { store }));
         }
         commands
     }
 
-    fn is_harmless(&self) -> bool {
+    /// Returns whether no node can touch the memory any more.
+    pub fn is_harmless(&self) -> bool {
         self.mappers.values().all(|mapper| *mapper == Mapper::Harmless)
     }
 
@@ -223,6 +242,18 @@ mod tests {
         free.silent(A);
         free.lost(C);
         assert!(free.is_done());
+    }
+
+    #[test]
+    fn held_memory_is_taken_back_after_it_is_let_go() {
+        let mut moved = Retirement::held([A], [B]);
+        assert_eq!(moved.commands(), [Command::Stop { mapper: A }]);
+        moved.stopped(A);
+        assert!(moved.is_harmless() && moved.commands().is_empty() && !moved.is_done());
+        moved.let_go();
+        assert_eq!(moved.commands(), [Command::Release { store: B }]);
+        moved.released(B);
+        assert!(moved.is_done());
     }
 
     #[test]

@@ -108,10 +108,75 @@ fn nodes_of_a_list_share_regions_and_one_ends_without_the_other() {
     assert!(status.contains("nodes: one, two"), "{status}");
     dunlin(first.words(&["tier", "put", "spread", "--text", "x", "--on", "three"])).failed(1, &["no three"]);
 
+    // A region moves there and back; where it is does not show in the list.
+    dunlin(second.words(&["node", "move", "shared", "three"])).failed(1, &["no three"]);
+    dunlin(second.words(&["node", "move", "missing", "one"])).failed(1, &["no such region"]);
+    for to in ["one", "two", "one", "two"] {
+        dunlin(second.words(&["node", "move", "shared", to])).well();
+        assert_eq!(dunlin(first.words(&["tier", "get", "shared"])).well().out, b"on the other");
+    }
+
     second.end();
     let ended = dunlin(first.words(&["tier", "get", "shared"]));
     assert_eq!(ended.code(), Some(1), "{}", ended.errors);
     first.end();
+}
+
+/// A file that only its owner may read.
+fn secret(folder: &Folder, name: &str, content: &str) -> String {
+    use std::os::unix::fs::PermissionsExt as _;
+    let path = folder.write(name, content);
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).expect("own file");
+    path
+}
+
+#[test]
+fn only_nodes_with_the_token_join() {
+    let folder = Folder::new("token");
+    let (right, wrong) = (secret(&folder, "right", "of the list\n"), secret(&folder, "wrong", "a guess\n"));
+    // The same token, whatever white space is around it.
+    let same = secret(&folder, "same", "  of the list");
+    let names = ["one", "two", "three", "four"];
+    let lines: String = names.iter().map(|name| format!("{name} {}\n", unique(name))).collect();
+    let peers = folder.write("nodes.txt", lines);
+    let start = |name: &str, token: &[&str]| {
+        Node::start(&[&["--peers", &peers, "--name", name, "--memory", "4MiB"], token].concat())
+    };
+    let one = start("one", &["--token-file", &right]);
+    let _two = start("two", &["--token-file", &same]);
+    let three = start("three", &["--token-file", &wrong]);
+    let four = start("four", &[]);
+    let put = |node: &Node, name: &str, on: &str| {
+        dunlin(node.words(&["tier", "put", name, "--text", "shared", "--on", on]))
+    };
+    put(&one, "a", "two").well();
+    for stranger in [&three, &four] {
+        for on in ["one", "two"] {
+            put(stranger, "b", on).failed(1, &["token"]);
+        }
+    }
+    put(&one, "c", "three").failed(1, &["token"]);
+    // The node that has none takes nobody's for its own.
+    put(&one, "d", "four").failed(1, &["token"]);
+    assert_eq!(dunlin(one.words(&["tier", "get", "a"])).well().out, b"shared");
+}
+
+#[test]
+fn a_file_of_a_token_is_one_that_nobody_else_may_read() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = Folder::new("token-file");
+    let (empty, open) = (secret(&folder, "empty", " \n"), secret(&folder, "open", "known"));
+    let missing = folder.file("missing");
+    let listen = unique("tokens");
+    for command in [&["node", "run", "--attach", &listen][..], &["node", "directory", &listen]] {
+        let run = |file: &str| dunlin([command, &["--token-file", file, "--for", "100"]].concat());
+        run(&missing).failed(1, &["cannot read", "missing"]);
+        run(&empty).failed(1, &["has no token"]);
+        for mode in [0o640, 0o604, 0o620, 0o644] {
+            std::fs::set_permissions(&open, std::fs::Permissions::from_mode(mode)).expect("own file");
+            run(&open).failed(1, &["other users may read", "chmod 600"]);
+        }
+    }
 }
 
 #[test]

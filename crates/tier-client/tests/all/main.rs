@@ -8,6 +8,7 @@ mod lists;
 mod lock_deaths;
 mod locks;
 mod membership;
+mod moves;
 mod processes;
 mod publish;
 mod service;

@@ -5,10 +5,10 @@ use crate::common::{Child, attach, attach_address, bytes_of, config, serve, wait
 use dunlin_tier_client::{OperationError, RequestError, Rights, Spec, Tier};
 use std::time::Duration;
 
-const ROLE: &str = "TIER_TEST_ROLE";
+pub(crate) const ROLE: &str = "TIER_TEST_ROLE";
 const TAG: &str = "TIER_TEST_TAG";
 
-fn start(role: &str, tag: &str) -> Child {
+pub(crate) fn start(role: &str, tag: &str) -> Child {
     Child::start("processes::child", &[(ROLE, role), (TAG, tag)])
 }
 

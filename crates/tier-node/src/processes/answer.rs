@@ -221,6 +221,7 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
                 }
                 freed?;
             }
+            ProcessRequest::Move { handle, node } => process.region(handle)?.move_to(&node)?,
             ProcessRequest::Grant { handle, to, rights } => process.region(handle)?.grant_to(to, rights)?,
             ProcessRequest::Status => return Ok(self.status().encode()),
             ProcessRequest::Leave { force } => return Ok(self.leave(&process, force)?.encode()),

@@ -6,6 +6,7 @@ mod hostile;
 mod lists;
 mod locks;
 mod membership;
+mod moves;
 mod publish;
 mod qos;
 mod services;

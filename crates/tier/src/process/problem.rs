@@ -121,6 +121,7 @@ impl Problem {
         match self {
             Problem::Access(AccessError::NoHandle) => kind(1),
             Problem::Access(AccessError::Gone) => kind(2),
+            Problem::Access(AccessError::Moved) => kind(37),
             Problem::Access(AccessError::Denied { needs, has }) => kind(3).rights(*needs).rights(*has),
             Problem::Access(AccessError::OutOfBounds { offset, length, size }) => {
                 kind(4).u64(*offset).u64(*length).u64(*size)
@@ -185,6 +186,7 @@ impl Problem {
         let problem = match reader.u8()? {
             1 => Problem::Access(AccessError::NoHandle),
             2 => Problem::Access(AccessError::Gone),
+            37 => Problem::Access(AccessError::Moved),
             3 => Problem::Access(AccessError::Denied { needs: reader.rights()?, has: reader.rights()? }),
             4 => {
                 let (offset, length) = (reader.u64()?, reader.u64()?);

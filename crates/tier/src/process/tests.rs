@@ -67,6 +67,7 @@ fn request() -> impl Strategy<Value = ProcessRequest<'static>> {
         (name(), rights()).prop_map(|(name, rights)| ProcessRequest::Map { name, rights }),
         any::<u64>().prop_map(|handle| ProcessRequest::Unmap { handle }),
         any::<u64>().prop_map(|handle| ProcessRequest::Free { handle }),
+        (any::<u64>(), "[a-z]{0,255}").prop_map(|(handle, node)| ProcessRequest::Move { handle, node }),
         (any::<u64>(), grantee(), rights()).prop_map(|(handle, to, rights)| ProcessRequest::Grant {
             handle,
             to,
@@ -88,6 +89,7 @@ fn plain_problem() -> impl Strategy<Value = Problem> {
     let access = prop_oneof![
         Just(AccessError::NoHandle),
         Just(AccessError::Gone),
+        Just(AccessError::Moved),
         (rights(), rights()).prop_map(|(needs, has)| AccessError::Denied { needs, has }),
         any::<[u64; 3]>().prop_map(|[offset, length, size]| AccessError::OutOfBounds {
             offset,
