@@ -6,6 +6,7 @@ mod common;
 mod batching;
 mod calls;
 mod deadlines;
+mod deployment;
 mod full_rings;
 mod golden_counts;
 mod grouped;
