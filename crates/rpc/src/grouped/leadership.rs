@@ -234,7 +234,7 @@ mod tests {
     const INTERVAL: Nanos = 100 * MILLISECOND;
     const CENTURY: Nanos = 3_155_760_000_000_000_000;
 
-    /// What a server does to others.
+    /// The behaviour of a server towards the others.
     #[derive(Clone, Copy, Debug, PartialEq)]
     enum Manner {
         Honest,
