@@ -6,6 +6,9 @@
 //! | `grouped/tenant.rs` | a client's end of a lane: CONNECT, WARMUP, PROCESS, IDLE | 3.4, figure 7 |
 //! | `grouped/member.rs` | the server's end of a lane: the lease, the word, the announcements | 3.3, 3.4 |
 //! | `grouped/zones.rs` | a message pool: which zones are free | 3.3 |
+//! | `grouped/common_clock.rs` | the common clock of several servers | 4.2 |
+//! | `grouped/leadership.rs` | which of several servers is their time server | 4.2 |
+//! | `grouped/cycle.rs` | the schedule that several servers share, and their messages | 4.2 |
 //!
 //! The modules touch no memory, read no clock and post nothing. [`Word`] and [`Mark`] are all that the two ends tell
 //! each other about leases.
@@ -24,6 +27,9 @@
 //! Both ways take requests in sequence and advance one head, so a request is taken once, whatever arrives when. A
 //! lease is never needed for progress: a server that has no free zone goes on with READs.
 
+pub(crate) mod common_clock;
+pub(crate) mod cycle;
+pub(crate) mod leadership;
 pub(crate) mod member;
 pub(crate) mod schedule;
 pub(crate) mod tenant;

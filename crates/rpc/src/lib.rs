@@ -13,6 +13,7 @@
 pub mod client;
 mod combine;
 mod connect;
+mod deployment;
 pub mod error;
 mod grouped;
 mod limits;
@@ -40,8 +41,8 @@ pub use plan::{
     ResponseHalf, SMALL_LIMIT, Sharing,
 };
 pub use server::{
-    ConnectedClient, Counters, GroupCounters, Incoming, Later, PollAgain, PolledService, Puller,
-    SLOW_HANDLER, Server, ServerBuilder, ServerConfig, Started, Taker, Worker,
+    ConnectedClient, Counters, Deployment, GroupCounters, Incoming, Later, PollAgain, PolledService, Puller,
+    RunningSlice, SLOW_HANDLER, Server, ServerBuilder, ServerConfig, Started, Taker, Worker,
 };
 pub use service::{ConnectionObserver, FunctionMode, PoolService, Reply, ReplyTooLarge, Request, Service};
 pub use share::{Client, FillingRequest, LargeRequest, Response, Within};

@@ -8,6 +8,7 @@ pub(crate) mod clock;
 pub mod config;
 pub(crate) mod credited;
 pub(crate) mod deferred;
+pub(crate) mod deployment;
 mod dispatch;
 mod exported;
 pub(crate) mod exposed;
@@ -27,7 +28,8 @@ pub use self::accept::Counters;
 pub use self::clients::ConnectedClient;
 pub use self::config::ServerConfig;
 pub use self::deferred::{Incoming, Taker};
-pub use self::groups::GroupCounters;
+pub use self::deployment::Deployment;
+pub use self::groups::{GroupCounters, RunningSlice};
 pub use self::polled::{Later, PollAgain, PolledService, Started};
 pub use self::slow::SLOW_HANDLER;
 pub use self::worker::Worker;
@@ -36,6 +38,7 @@ pub use crate::limits::MAX_FUNCTIONS;
 use self::accept::{Control, ControlState};
 use self::activity::Activity;
 use self::deferred::{Takers, WaitingCalls};
+use self::deployment::{Answering, Asking, Common, Prepared};
 use self::exposed::Exposed;
 use self::groups::Turns;
 use self::inbox::Inbox;
@@ -47,7 +50,7 @@ use crate::tune::ways::Ways;
 use dunlin_fabric::{Access, Address, Fabric, Host, Listener, Nanos, Region, Signal, Task, end_of, nanos};
 use dunlin_wire::Status;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -74,6 +77,7 @@ pub struct ServerBuilder<F: Fabric> {
     observer: Option<Arc<dyn ConnectionObserver>>,
     takers: Takers<F>,
     polled: Option<MakePolled<F>>,
+    deployment: Option<Prepared>,
 }
 
 /// Makes the polled service of the worker of this number.
@@ -101,7 +105,16 @@ impl<F: Fabric> ServerBuilder<F> {
             observer: None,
             takers: Takers::default(),
             polled: None,
+            deployment: None,
         }
+    }
+
+    pub(crate) fn fabric(&self) -> &F {
+        &self.fabric
+    }
+
+    pub(crate) fn prepare(&mut self, deployment: Prepared) {
+        self.deployment = Some(deployment);
     }
 
     /// Sets the configuration.
@@ -213,17 +226,29 @@ impl<F: Fabric> ServerBuilder<F> {
     /// Starts the server without worker threads: the caller runs the returned workers on its own threads.
     /// Otherwise like [`serve`](ServerBuilder::serve).
     pub fn serve_with(
-        self,
+        mut self,
         address: &Address,
         mut service: impl FnMut(u16) -> Box<dyn Service>,
     ) -> Result<(Server<F>, Vec<Worker<F>>), ServeError> {
         self.config.check()?;
         self.too_large.map_or(Ok(()), check_function)?;
+        if let Some(Prepared { settings, .. }) = &self.deployment {
+            let is_taken = |id| self.functions.get(usize::from(id)).copied().flatten().is_some();
+            settings.check(is_taken)?;
+            let id = settings.function;
+            self = self.function(id, FunctionMode::Worker);
+        }
         exposed::check(&self.exposed)?;
         let fabric = self.fabric;
         let listener = fabric.listen(address)?;
         let address = listener.address();
         let waiting = self.config.max_waiting as usize;
+        let turns = Arc::new(Turns::new(self.config.groups()));
+        let deployed = self.deployment.map(|Prepared { settings, asker }| {
+            let (turns, now) = (Arc::clone(&turns), fabric.host().now());
+            let common = Common::new(settings, turns, self.config.max_response, now);
+            (Arc::new(common), asker(&self.config))
+        });
         let shared = Arc::new(Shared {
             slow: slow::FunctionSet::new(self.functions.len()),
             long: slow::FunctionSet::new(self.functions.len()),
@@ -236,7 +261,8 @@ impl<F: Fabric> ServerBuilder<F> {
             lane_bytes: AtomicU64::new(0),
             exposed: self.exposed,
             takers: self.takers,
-            turns: Turns::new(self.config.groups()),
+            turns,
+            is_deployed: deployed.is_some(),
             config: self.config,
             stray_datagrams: AtomicU64::new(0),
             crowd: Crowd::default(),
@@ -244,7 +270,13 @@ impl<F: Fabric> ServerBuilder<F> {
         let mut workers = Vec::new();
         let mut polled = self.polled;
         for number in 0..shared.config.workers {
-            let services = (service(number), polled.as_mut().map(|polled| polled(number)));
+            let service = match (service(number), &deployed) {
+                (service, Some((common, _))) => {
+                    Box::new(Answering { service, common: Arc::clone(common) }) as Box<dyn Service>
+                }
+                (service, None) => service,
+            };
+            let services = (service, polled.as_mut().map(|polled| polled(number)));
             workers.push(Worker::new(&fabric, number, Arc::clone(&shared), services)?);
         }
         let inboxes: Vec<Arc<Inbox<F>>> = workers.iter().map(Worker::inbox).collect();
@@ -258,6 +290,7 @@ impl<F: Fabric> ServerBuilder<F> {
             control: None,
             workers: Vec::new(),
             pool: Vec::new(),
+            asking: None,
             holders: Arc::default(),
             fabric: fabric.clone(),
         };
@@ -275,6 +308,18 @@ impl<F: Fabric> ServerBuilder<F> {
         let control =
             Control { fabric: fabric.clone(), listener, shared, state, workers: inboxes, signal, observer };
         server.control = Some(fabric.host().spawn("dunlin-control", Box::new(move || control.run()))?);
+        if let Some((common, asker)) = deployed {
+            let (signal, stop) = (fabric.host().signal(), Arc::new(AtomicBool::new(false)));
+            let asking = Asking {
+                host: fabric.host().clone(),
+                common,
+                asker,
+                signal: signal.clone(),
+                stop: Arc::clone(&stop),
+            };
+            let task = fabric.host().spawn("dunlin-deployment", Box::new(move || asking.run()))?;
+            server.asking = Some((task, signal, stop));
+        }
         Ok((server, workers))
     }
 }
@@ -323,6 +368,8 @@ pub struct Server<F: Fabric> {
     control: Option<Task>,
     workers: Vec<Task>,
     pool: Vec<Task>,
+    /// The thread that asks the other servers of a deployment, with the means to end it.
+    asking: Option<(Task, <F::Host as Host>::Signal, Arc<AtomicBool>)>,
     /// Cloned by each thread that runs a worker and holds its calls.
     pub(crate) holders: Arc<()>,
 }
@@ -353,6 +400,11 @@ impl<F: Fabric> Server<F> {
     /// missing (ScaleRPC section 3.3).
     pub fn group_counters(&self) -> GroupCounters {
         self.shared.turns.counts()
+    }
+
+    /// Returns the slice that is served now, to observe that servers of a [`Deployment`] switch together.
+    pub fn running_slice(&self) -> RunningSlice {
+        self.shared.turns.running_slice()
     }
 
     /// Returns the bytes of the rings and tables of all lanes, without memory for large payloads. Queue pairs of the
@@ -389,6 +441,11 @@ impl<F: Fabric> Server<F> {
 
     fn stop(&mut self, timeout: Nanos) {
         let Some(control) = self.control.take() else { return };
+        if let Some((task, signal, stop)) = self.asking.take() {
+            stop.store(true, Ordering::Release);
+            signal.raise();
+            task.join();
+        }
         let host = self.fabric.host();
         let until = host.now().saturating_add(timeout);
         self.state.drain(until);

@@ -21,6 +21,7 @@
 //! * [`log`]: threads that commit to a global log in the memory tier.
 //! * [`shared_memory`]: pages that the nodes of the memory tier share.
 //! * [`priorities`]: threads of two priorities that share a node of the memory tier.
+//! * [`synchronised`]: clients that call several servers in every step, with one schedule of the servers or without.
 //! * [`figures`]: the papers' figures, with the statements in the papers' texts.
 //!
 //! This crate holds descriptions of clusters and loads, and the code that plays them. Output formats,
@@ -46,6 +47,7 @@ pub mod raw_verbs;
 pub mod shared;
 pub mod shared_memory;
 pub mod swarm;
+pub mod synchronised;
 pub mod tier;
 pub mod tier_calls;
 pub mod tuning;

@@ -17,10 +17,12 @@
 //! | one group | not stated | its slice never ends |
 //! | a client that was not served yet | not stated | the median class |
 
+use super::cycle::CycleGroup;
 use dunlin_fabric::Nanos;
 use std::collections::BTreeMap;
 
-/// Identifies a client: the session of its connection, of which all lanes are in one group.
+/// Identifies a client, of which all lanes are in one group: the session of its connection; or where several servers share
+/// a schedule, the identity of its hello.
 pub(crate) type ClientId = u64;
 
 /// The settings of a schedule.
@@ -227,13 +229,39 @@ impl Schedule {
         if self.running >= self.groups.len() {
             self.running = 0;
             // Requests of a group that were READ before it was changed are kept until their clients are served.
-            if std::mem::take(&mut self.has_grown) || (self.settings.by_priority && self.has_moved()) {
-                self.deal();
-            } else {
-                self.resize();
-            }
+            self.regroup();
         }
         self.began = now;
+    }
+
+    /// Changes the groups if their clients have other priorities, or if there are too many or too few.
+    fn regroup(&mut self) {
+        if std::mem::take(&mut self.has_grown) || (self.settings.by_priority && self.has_moved()) {
+            self.deal();
+        } else {
+            self.resize();
+        }
+    }
+
+    /// Ends a time in which several cycles have passed, for a schedule that other servers share. Returns the groups of
+    /// the next cycles with their slices.
+    pub(crate) fn plan(&mut self, passed: Nanos) -> Vec<CycleGroup> {
+        let groups = std::mem::take(&mut self.groups);
+        let cycle: u128 = groups.iter().map(|group| u128::from(group.slice)).sum();
+        for group in &groups {
+            let served = u128::from(passed) * u128::from(group.slice) / cycle.max(1);
+            self.classify(&group.clients, (served as Nanos).max(1));
+        }
+        (self.groups, self.running) = (groups, 0);
+        self.regroup();
+        let planned = |group: &Group| CycleGroup { slice: group.slice, clients: group.clients.clone() };
+        self.groups.iter().map(planned).collect()
+    }
+
+    /// Takes the requests of a client that were counted, and their bytes.
+    pub(crate) fn take_counts(&mut self, client: ClientId) -> (u64, u64) {
+        let Some(usage) = self.usage.get_mut(&client) else { return (0, 0) };
+        (std::mem::take(&mut usage.calls), std::mem::take(&mut usage.bytes))
     }
 
     /// Sets the classes of the clients that were served for `length` nanoseconds.
@@ -470,6 +498,26 @@ mod tests {
                 (class(calls, 32 * calls, 1_000_000), class(calls * 9 / 8, 36 * calls, 1_000_000));
             assert!((1..=2).contains(&(other - one)), "{calls}: {one} and {other}");
         }
+    }
+
+    /// A schedule that other servers share is made again at times, and not with each slice.
+    #[test]
+    fn a_plan_tells_busy_clients_apart() {
+        let mut schedule = schedule(8, 32);
+        for _ in 0..20 {
+            let plan = schedule.plan(100_000_000);
+            assert_eq!(plan.iter().map(|group| group.clients.len()).sum::<usize>(), 32);
+            for client in 0..32 {
+                let (calls, bytes) = if client % 4 == 0 { (40_000, 32) } else { (1_000, 32) };
+                schedule.count(client, calls, calls * bytes);
+            }
+        }
+        assert_eq!(schedule.take_counts(1), (1_000, 32_000));
+        assert_eq!(schedule.take_counts(1), (0, 0));
+        let kinds: Vec<u64> = schedule.groups[0].clients.iter().map(|client| client % 4).collect();
+        assert_eq!((kinds, schedule.groups[0].slice), (vec![0; 4], 150_000));
+        (0..32).for_each(|client| schedule.leave(client));
+        assert_eq!(schedule.plan(1).len(), 1, "an empty group remains");
     }
 
     /// Clients of equal priority never become several kinds of groups, although slices and their first calls differ.

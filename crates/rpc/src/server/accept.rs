@@ -488,6 +488,7 @@ impl<F: Fabric> Control<F> {
         }
         let command = OpenCommand {
             session: number,
+            client: if self.shared.is_deployed { session.client } else { number },
             number: open.lane,
             link: session.link.clone(),
             plan,

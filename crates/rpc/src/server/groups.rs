@@ -1,6 +1,8 @@
 //! Lanes whose leases end: the schedule of a server, and the pools and groups of a worker (ScaleRPC sections 3.2 and
 //! 3.3). `server/worker/grouped.rs` drives them.
 
+use crate::grouped::common_clock::Estimate;
+use crate::grouped::cycle::{Count, Cycle, CycleGroup, MAX_CLIENTS, MAX_COUNTS};
 use crate::grouped::member::Member;
 use crate::grouped::schedule::{ClientId, Schedule, Settings};
 use crate::grouped::zones::{MAX_ZONES, Zones};
@@ -98,12 +100,85 @@ pub(crate) struct Turns {
     /// When the running slice ends.
     due: AtomicU64,
     settings: Settings,
+    /// The groups are those of a cycle that several servers share.
+    is_common: AtomicBool,
     state: Mutex<State>,
+}
+
+/// The slice that is served now: [`Server::running_slice`](crate::Server::running_slice).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunningSlice {
+    /// The number of the slice since the server's start; changes of the groups count too.
+    pub number: u64,
+    /// The place of the group in its cycle.
+    pub group: usize,
+    /// When the slice began, on the server's clock in nanoseconds.
+    pub began: Nanos,
+    /// The groups are those of a cycle that several servers share.
+    pub is_common: bool,
+}
+
+/// The place of a server in the cycle that several servers share.
+#[derive(Debug)]
+struct InCycle {
+    estimate: Estimate,
+    cycle: Arc<Cycle>,
+    /// The cycle that follows.
+    next: Option<Arc<Cycle>>,
+    /// The clients of this server, by group.
+    groups: Vec<Vec<ClientId>>,
+    running: usize,
+    /// When the running slice ends, in common time.
+    ends: Nanos,
+}
+
+/// A slice begins earlier by up to this time, in nanoseconds, so that rounding does not begin the same one twice.
+const ROUNDING: Nanos = 100;
+
+impl InCycle {
+    fn new(estimate: Estimate, cycle: Arc<Cycle>, clients: impl Iterator<Item = ClientId>) -> Self {
+        let mut groups = vec![Vec::new(); cycle.groups().len()];
+        clients.for_each(|client| groups[cycle.group_of(client)].push(client));
+        InCycle { estimate, cycle, next: None, groups, running: 0, ends: 0 }
+    }
+
+    /// Moves on to the slice of a time on the own clock.
+    fn advance(&mut self, now: Nanos, clients: impl Iterator<Item = ClientId>) {
+        let common = self.estimate.common(now).wrapping_add(ROUNDING);
+        let is_over = |next: &mut Arc<Cycle>| common.wrapping_sub(next.from) as i64 >= 0;
+        if let Some(cycle) = self.next.take_if(is_over) {
+            *self = InCycle::new(self.estimate, cycle, clients);
+        }
+        (self.running, self.ends) = self.cycle.at(common);
+    }
+
+    /// Returns when the running slice ends, on the own clock.
+    fn due(&self) -> Nanos {
+        let of_next = self.next.as_ref().map(|next| next.from);
+        let ends = match of_next {
+            Some(from) if self.groups.len() == 1 || self.ends.wrapping_sub(from) as i64 > 0 => from,
+            None if self.groups.len() == 1 => return Nanos::MAX,
+            _ => self.ends,
+        };
+        self.estimate.own(ends)
+    }
+
+    fn clients(&self, ahead: usize) -> &[ClientId] {
+        match self.groups.len() {
+            1 if ahead > 0 => &[],
+            groups => &self.groups[(self.running + ahead) % groups],
+        }
+    }
 }
 
 #[derive(Debug)]
 struct State {
     schedule: Schedule,
+    common: Option<InCycle>,
+    /// Clients of other servers that share the schedule, and when they were last heard of.
+    others: BTreeMap<ClientId, Nanos>,
+    /// The client whose requests were told to the time server last.
+    told: ClientId,
     turn: Arc<Turn>,
     /// The number of lanes of each client, on all workers.
     lanes: BTreeMap<ClientId, usize>,
@@ -118,8 +193,12 @@ impl Turns {
             number: AtomicU64::new(0),
             due: AtomicU64::new(Nanos::MAX),
             settings,
+            is_common: AtomicBool::new(false),
             state: Mutex::new(State {
                 schedule,
+                common: None,
+                others: BTreeMap::new(),
+                told: 0,
                 turn,
                 lanes: BTreeMap::new(),
                 counts: GroupCounters::default(),
@@ -139,14 +218,18 @@ impl Turns {
             clients.sort_unstable();
             clients
         };
+        let (running, warming, due) = match &state.common {
+            Some(common) => (common.clients(0), common.clients(1), common.due()),
+            None => (state.schedule.running(), state.schedule.warming(), state.schedule.due()),
+        };
         state.turn = Arc::new(Turn {
             number: state.turn.number + 1,
-            running: sorted(state.schedule.running()),
-            warming: sorted(state.schedule.warming()),
+            running: sorted(running),
+            warming: sorted(warming),
             began: now.unwrap_or(state.turn.began),
             is_used: AtomicBool::new(now.is_none()),
         });
-        self.due.store(state.schedule.due(), Ordering::Relaxed);
+        self.due.store(due, Ordering::Relaxed);
         self.number.store(state.turn.number, Ordering::Release);
     }
 
@@ -162,7 +245,14 @@ impl Turns {
     /// Adds a lane of a client.
     fn join(&self, client: ClientId) {
         let mut state = self.lock();
-        *state.lanes.entry(client).or_default() += 1;
+        let lanes = state.lanes.entry(client).or_default();
+        *lanes += 1;
+        if *lanes == 1
+            && let Some(common) = &mut state.common
+        {
+            let group = common.cycle.group_of(client);
+            common.groups[group].push(client);
+        }
         state.schedule.join(client);
         self.change(&mut state, None);
     }
@@ -174,7 +264,12 @@ impl Turns {
         *lanes -= 1;
         if *lanes == 0 {
             state.lanes.remove(&client);
-            state.schedule.leave(client);
+            if let Some(common) = &mut state.common {
+                common.groups.iter_mut().for_each(|group| group.retain(|other| *other != client));
+            }
+            if !state.others.contains_key(&client) {
+                state.schedule.leave(client);
+            }
             self.change(&mut state, None);
         }
     }
@@ -183,6 +278,9 @@ impl Turns {
     /// holds the lock does the same.
     fn switch(&self, now: Nanos, unused: Option<&Turn>) -> bool {
         let Ok(mut state) = self.state.try_lock() else { return false };
+        if state.common.is_some() {
+            return now >= self.due() && self.advance(&mut state, now);
+        }
         let is_unused = unused
             .is_some_and(|turn| turn.number == state.turn.number && !turn.is_used.load(Ordering::Relaxed));
         let ends = now >= state.schedule.due() || is_unused;
@@ -191,6 +289,102 @@ impl Turns {
             self.change(&mut state, Some(now));
         }
         ends
+    }
+
+    /// Begins the slice of the common cycle at this time.
+    fn advance(&self, state: &mut State, now: Nanos) -> bool {
+        let State { common: Some(common), lanes, .. } = state else { return false };
+        common.advance(now, lanes.keys().copied());
+        self.change(state, Some(now));
+        true
+    }
+
+    /// Returns the slice that is served now.
+    pub(crate) fn running_slice(&self) -> RunningSlice {
+        let state = self.lock();
+        let group = state.common.as_ref().map_or(0, |common| common.running);
+        let Turn { number, began, .. } = *state.turn;
+        RunningSlice { number, group, began, is_common: state.common.is_some() }
+    }
+
+    fn is_common(&self) -> bool {
+        self.is_common.load(Ordering::Relaxed)
+    }
+
+    /// Follows a cycle that several servers share, with an estimate of their common clock. Never before the cycle begins,
+    /// unless it is the first one.
+    pub(crate) fn follow(&self, estimate: Estimate, cycle: &Arc<Cycle>, now: Nanos) {
+        let mut state = self.lock();
+        let Some(common) = &mut state.common else {
+            let clients = state.lanes.keys().copied();
+            state.common = Some(InCycle::new(estimate, Arc::clone(cycle), clients));
+            self.is_common.store(true, Ordering::Relaxed);
+            self.advance(&mut state, now);
+            return;
+        };
+        common.estimate = estimate;
+        common.next = (common.cycle.number != cycle.number).then(|| Arc::clone(cycle));
+        self.due.store(common.due(), Ordering::Relaxed);
+    }
+
+    /// Returns the requests of this server's clients that the time server has not heard of. Clients without requests are
+    /// among them, so that it knows them.
+    pub(crate) fn own_counts(&self) -> Vec<Count> {
+        let mut state = self.lock();
+        let State { schedule, lanes, told, .. } = &mut *state;
+        let behind = lanes.range((std::ops::Bound::Excluded(*told), std::ops::Bound::Unbounded));
+        let clients: Vec<ClientId> =
+            behind.chain(lanes.range(..=*told)).map(|(client, _)| *client).take(MAX_COUNTS).collect();
+        *told = clients.last().copied().unwrap_or(0);
+        let count = |client| {
+            let (calls, bytes) = schedule.take_counts(client);
+            Count { client, calls: calls.min(u32::MAX.into()) as u32, bytes }
+        };
+        clients.into_iter().map(count).collect()
+    }
+
+    /// Counts the requests of another server's clients.
+    pub(crate) fn count_others(&self, counts: &[Count], now: Nanos) {
+        if counts.is_empty() {
+            return;
+        }
+        let mut state = self.lock();
+        for &Count { client, calls, bytes } in counts {
+            if state.others.len() < MAX_CLIENTS || state.others.contains_key(&client) {
+                state.others.insert(client, now);
+                state.schedule.join(client);
+                state.schedule.count(client, calls.into(), bytes);
+            }
+        }
+    }
+
+    /// Makes the groups of a cycle, from the counts of all servers in the time that has `passed`. Clients of others of
+    /// which nobody has heard for `forgotten` nanoseconds are left out. `most` says how many clients a cycle of so many
+    /// groups may name.
+    pub(crate) fn plan(
+        &self,
+        passed: Nanos,
+        now: Nanos,
+        forgotten: Nanos,
+        most: impl FnOnce(usize) -> usize,
+    ) -> Vec<CycleGroup> {
+        let mut state = self.lock();
+        let State { schedule, lanes, others, .. } = &mut *state;
+        others.retain(|client, heard| {
+            let stays = now.saturating_sub(*heard) < forgotten;
+            if !stays && !lanes.contains_key(client) {
+                schedule.leave(*client);
+            }
+            stays
+        });
+        let mut groups = schedule.plan(passed.max(1));
+        let mut left = most(groups.len());
+        for group in &mut groups {
+            group.clients.sort_unstable();
+            group.clients.truncate(left);
+            left -= group.clients.len();
+        }
+        groups
     }
 }
 
@@ -293,9 +487,10 @@ impl<F: Fabric> Groups<F> {
     }
 
     /// Ends the slice if it is due. A slice that nobody has used, while requests of the next group wait, ends after an
-    /// eighth of the default length.
+    /// eighth of the default length, unless other servers share the schedule.
     pub(crate) fn end_slice(&self, turns: &Turns, now: Nanos) {
-        let is_idle = self.next_waits && !self.was_used() && now >= self.idle_end(turns);
+        let is_idle =
+            self.next_waits && !self.was_used() && !turns.is_common() && now >= self.idle_end(turns);
         if now >= turns.due() || is_idle {
             turns.switch(now, is_idle.then_some(&*self.turn));
         }
@@ -338,7 +533,7 @@ impl<F: Fabric> Groups<F> {
             let (from, to) = (part(length, READS_FROM), part(length, READS_TO));
             let each = (to - from) / self.warming.len().max(1) as Nanos;
             self.wakes_at = self.turn.began.saturating_add(from + (each + 1) * allowed as Nanos);
-        } else if waits && !self.was_used() {
+        } else if waits && !self.was_used() && !turns.is_common() {
             self.wakes_at = self.idle_end(turns);
         }
     }
@@ -363,6 +558,7 @@ impl<F: Fabric> Groups<F> {
 /// The server's end of a lane whose leases end, beside the lane itself.
 #[derive(Debug)]
 pub(crate) struct LeasedLane<F: Fabric> {
+    pub(crate) client: ClientId,
     pub(crate) member: Member,
     /// The client's ring of requests.
     pub(crate) staged: RegionKey,
@@ -375,7 +571,111 @@ pub(crate) struct LeasedLane<F: Fabric> {
 }
 
 impl<F: Fabric> LeasedLane<F> {
-    pub(crate) fn new(staged: RegionKey, pool: usize) -> Self {
-        LeasedLane { member: Member::new(), staged, pool, read: None, counted: (0, 0) }
+    pub(crate) fn new(client: ClientId, staged: RegionKey, pool: usize) -> Self {
+        LeasedLane { client, member: Member::new(), staged, pool, read: None, counted: (0, 0) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::grouped::common_clock::{ClockFilter, Exchange};
+
+    const SLICE: Nanos = 100_000;
+    const SECOND: Nanos = 1_000_000_000;
+
+    /// Returns the estimate of a clock that is ahead by two seconds and drifts by 200 millionths.
+    fn estimate() -> Estimate {
+        let mut filter = ClockFilter::new();
+        let common = |own: Nanos| own + 2 * SECOND + own / 5_000;
+        for number in 0..40 {
+            let asked = SECOND + number * SECOND / 10;
+            let (taken, answered, heard) = (common(asked + 1_000), common(asked + 2_000), asked + 3_000);
+            filter.on_exchange(Exchange { asked, taken, answered, heard });
+        }
+        filter.estimate()
+    }
+
+    fn cycle(number: u64, from: Nanos, groups: &[&[ClientId]]) -> Arc<Cycle> {
+        let group = |clients: &&[ClientId]| CycleGroup { slice: SLICE, clients: clients.to_vec() };
+        Arc::new(Cycle::new(number, from, groups.iter().map(group).collect()).unwrap())
+    }
+
+    /// Returns the groups of the next slices, each with its time, as a worker that looks in time sees them.
+    fn slices(turns: &Turns, now: &mut Nanos, count: usize) -> Vec<(Vec<ClientId>, Nanos)> {
+        let next = |_| {
+            let began = *now;
+            let running = turns.lock().turn.running.clone();
+            *now = turns.due();
+            assert!(turns.switch(*now, None));
+            (running, *now - began)
+        };
+        (0..count).map(next).collect()
+    }
+
+    /// Each slice begins once and lasts as long as the common clock says, which is faster than the own one here.
+    #[test]
+    fn slices_follow_the_common_time() {
+        let (estimate, mut now) = (estimate(), 6 * SECOND);
+        let turns = Turns::new(Settings::PAPER);
+        [1, 2, 3].into_iter().for_each(|client| turns.join(client));
+        let from = estimate.common(now);
+        turns.follow(estimate, &cycle(1, from, &[&[1], &[2, 9], &[3]]), now);
+        assert!(turns.is_common() && !turns.switch(now + 1, None), "nothing is due yet");
+        for (at, (running, time)) in (0..).zip(slices(&turns, &mut now, 3_000)) {
+            assert_eq!(running, [1 + at % 3]);
+            let early = if at == 0 { 2 * ROUNDING } else { 2 };
+            assert!((SLICE - 20 - early..=SLICE - 20 + 2).contains(&time), "slice {at} takes {time} ns");
+        }
+        // A client that no cycle names has the same group everywhere, and one that leaves has none.
+        turns.join(77);
+        turns.leave(2);
+        let state = turns.lock();
+        let common = state.common.as_ref().unwrap();
+        assert!(
+            common.groups[common.cycle.group_of(77)].contains(&77)
+                && common.groups[1].iter().all(|of| *of != 2)
+        );
+    }
+
+    /// The next cycle begins at its time, also within a slice or while a lone group is served.
+    #[test]
+    fn the_next_cycle_begins_at_its_time() {
+        for first in [&[&[1, 2][..]][..], &[&[1], &[2]]] {
+            let (estimate, mut now) = (estimate(), 6 * SECOND);
+            let turns = Turns::new(Settings::PAPER);
+            [1, 2].into_iter().for_each(|client| turns.join(client));
+            let from = estimate.common(now);
+            turns.follow(estimate, &cycle(1, from, first), now);
+            assert_eq!(turns.due() == Nanos::MAX, first.len() == 1);
+            let begins = from + 10 * SLICE + SLICE / 2;
+            turns.follow(estimate, &cycle(2, begins, &[&[2], &[1]]), now);
+            while turns.lock().common.as_ref().unwrap().cycle.number == 1 {
+                slices(&turns, &mut now, 1);
+            }
+            assert!(estimate.common(now).abs_diff(begins) <= ROUNDING);
+            let next: Vec<_> = slices(&turns, &mut now, 3).into_iter().map(|(running, _)| running).collect();
+            assert_eq!(next, [[2], [1], [2]]);
+        }
+    }
+
+    /// Followers tell of all clients by turns, and the time server forgets those of which nobody tells.
+    #[test]
+    fn the_time_server_hears_of_all_clients() {
+        let [leader, follower] = [0, 1].map(|_| Turns::new(Settings { size: 600, ..Settings::PAPER }));
+        (1..=1500).for_each(|client| follower.join(client));
+        leader.join(5_000);
+        let plan = |now| {
+            let groups = leader.plan(SECOND, now, 5 * SECOND, |_| MAX_CLIENTS);
+            groups.iter().map(|group| group.clients.len()).sum::<usize>()
+        };
+        assert_eq!(plan(0), 1);
+        leader.count_others(&follower.own_counts(), SECOND);
+        assert_eq!(plan(SECOND), 1 + MAX_COUNTS);
+        leader.count_others(&follower.own_counts(), 2 * SECOND);
+        assert_eq!(plan(2 * SECOND), 1501);
+        assert_eq!(plan(9 * SECOND), 1);
+        let named = leader.plan(SECOND, 9 * SECOND, SECOND, |_| 0);
+        assert!(named.iter().all(|group| group.clients.is_empty()), "no room for names");
     }
 }

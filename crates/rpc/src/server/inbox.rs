@@ -15,6 +15,8 @@ use std::sync::{Mutex, PoisonError};
 #[derive(Debug)]
 pub(crate) struct OpenCommand<F: Fabric> {
     pub(crate) session: u64,
+    /// The client by whose groups a lane under leases is served.
+    pub(crate) client: u64,
     pub(crate) number: u16,
     pub(crate) link: F::Link,
     pub(crate) plan: Plan,

@@ -149,6 +149,8 @@ pub(crate) struct LaneParts<F: Fabric> {
 
 impl<F: Fabric> ServerLane<F> {
     pub(crate) fn new(parts: LaneParts<F>) -> Self {
+        // Servers have thousands of lanes under leases, most of which see no large payload.
+        let large = if parts.leased.is_some() { 0 } else { parts.window as usize };
         let mut lane = ServerLane {
             exports: Pool::new(
                 parts.plan.large.is_read().then(|| parts.link.clone()),
@@ -186,8 +188,8 @@ impl<F: Fabric> ServerLane<F> {
             by_completion: open::by_completion(&parts.plan),
             waiting: VecDeque::new(),
             published: parts.published,
-            exported: Vec::with_capacity(parts.window as usize),
-            reading: Vec::with_capacity(parts.window as usize),
+            exported: Vec::with_capacity(large),
+            reading: Vec::with_capacity(large),
             in_service: 0,
             held: None,
             credits: parts.credits,
@@ -235,13 +237,15 @@ impl<F: Fabric> ServerLane<F> {
 
     /// Counts [`counted`](ServerLane::counted).
     fn opened_bytes(&self) -> u64 {
-        let window = self.seen.len();
         let own = size_of::<Self>() + self.credits.as_ref().map_or(0, |credits| size_of_val(&**credits));
-        let of_call = size_of::<Seen>() + size_of::<(u32, Buffer<F::Memory>)>() + size_of::<Call>();
+        let own = own + self.leased.as_ref().map_or(0, |leased| size_of_val(&**leased));
+        let of_calls = size_of_val(&*self.seen)
+            + self.exported.capacity() * size_of::<(u32, Buffer<F::Memory>)>()
+            + self.reading.capacity() * size_of::<Call>();
         let published = self.published.as_ref().map_or(0, |published| published.opened_bytes());
         let published = published + self.tx.published_bytes();
         let transfers = self.errands.opened_bytes() + self.arrivals.opened_bytes();
-        (self.region.length() + own + window * of_call + published + transfers) as u64
+        (self.region.length() + own + of_calls + published + transfers) as u64
     }
 
     /// Prefetches memory outside the lane that every call touches.

@@ -245,7 +245,7 @@ fn finish<F: Fabric>(
         Some(staged) => {
             let (place, region, key) = worker.pool_for(&link)?;
             made.keys.push(key);
-            Some((Box::new(LeasedLane::new(staged, place)), region, key))
+            Some((Box::new(LeasedLane::new(command.client, staged, place)), region, key))
         }
         None => None,
     };

@@ -78,7 +78,9 @@ pub(crate) struct Shared<F: Fabric> {
     /// The paths for results that can be fetched or written back.
     pub(crate) ways: Arc<Ways>,
     /// The schedule of clients whose leases end.
-    pub(crate) turns: Turns,
+    pub(crate) turns: Arc<Turns>,
+    /// Several servers share the schedule.
+    pub(crate) is_deployed: bool,
     /// Dropped datagrams: of unknown senders, or too many.
     pub(crate) stray_datagrams: AtomicU64,
     pub(crate) crowd: Crowd,

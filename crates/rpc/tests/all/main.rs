@@ -7,6 +7,7 @@ mod async_memory;
 mod batching;
 mod calls;
 mod deadlines;
+mod deployment;
 mod full_rings;
 mod golden_counts;
 mod grouped;

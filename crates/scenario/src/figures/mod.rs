@@ -64,9 +64,10 @@ mod scalerpc_11;
 mod scalerpc_12;
 mod scalerpc_8;
 mod scalerpc_9;
+mod scalerpc_servers;
 mod spinning;
 
-use self::outcomes::{Outcomes, say};
+use self::outcomes::{Outcomes, say, settled};
 use crate::bypass::Bypass;
 use crate::course::{Counted, CourseError};
 use crate::datagrams::Datagrams;
@@ -80,6 +81,7 @@ use crate::native::NativeWrites;
 use crate::priorities::Priorities;
 use crate::shared::Shared;
 use crate::shared_memory::MemoryLoad;
+use crate::synchronised::Synchronised;
 use crate::tier::TierLoad;
 use crate::tier_calls::TierCalls;
 pub use drawing::{Drawing, Shape};
@@ -228,6 +230,7 @@ enum Work {
     Native(Box<NativeWrites>),
     Priorities(Box<Priorities>),
     Registering(lite::Registering),
+    Synchronised(Box<Synchronised>),
 }
 
 /// Most functions of a load that are reported separately.
@@ -413,6 +416,7 @@ pub fn all() -> Vec<Figure> {
         scalerpc_11::SLICES,
         scalerpc_11::GROUPS,
         scalerpc_12::FIGURE,
+        scalerpc_servers::FIGURE,
     ];
     raw.chain(predicted).collect()
 }
@@ -595,6 +599,10 @@ impl Run {
         Run::doing(series, 0, Work::Priorities(Box::new(load)))
     }
 
+    fn synchronised(series: &str, x: u32, load: Synchronised) -> Run {
+        Run::doing(series, x, Work::Synchronised(Box::new(load)))
+    }
+
     fn native(series: &str, x: u32, load: NativeWrites) -> Run {
         Run::doing(series, x, Work::Native(Box::new(load)))
     }
@@ -622,6 +630,7 @@ impl Run {
             Work::Calls(load) => Some(&load.profile),
             Work::Native(load) => Some(&load.profile),
             Work::Priorities(load) => Some(&load.profile),
+            Work::Synchronised(load) => Some(&load.profile),
             Work::Tcp(_) | Work::Registering(_) => Some(lite::PROFILE),
         }
     }
@@ -637,6 +646,9 @@ impl Run {
             Work::MapReduce(load) => return u64::from(load.splits) * u64::from(load.words) / 4,
             Work::Memory(load) => return (load.warm_up + load.measured) * 100,
             Work::Calls(load) => return (load.warm_up + load.measured) * 20,
+            Work::Synchronised(load) => {
+                return (load.warm_up + load.measured).saturating_mul(3 * load.clients as u64);
+            }
             Work::Native(load) => return (load.warm_up + load.measured) * 5,
             Work::Priorities(load) => return load.low_requests * load.low.len() as u64 * 10,
             Work::Erpc(load) => return (load.warm_up + load.measured).saturating_mul(load.clients as u64),
@@ -725,6 +737,7 @@ impl Run {
             Work::Memory(load) => Ok(Outcome::from(load.run(SEED).map_err(failed)?)),
             Work::Calls(load) => Ok(Outcome::from(load.run(SEED).map_err(failed)?)),
             Work::Native(load) => Ok(Outcome::from(load.run(SEED).map_err(failed)?)),
+            Work::Synchronised(load) => Ok((load.run(SEED).map_err(failed)?.0, load.measured).into()),
             Work::Priorities(load) => {
                 let ended = load.run(SEED).map_err(failed)?;
                 Ok(Outcome { priorities: OfPriorities::of(&ended, load.stretch), ..Outcome::default() })
@@ -765,24 +778,6 @@ impl Run {
             }
         }
     }
-}
-
-/// Stretches of a timeline that are averaged into one rate.
-const STRETCHES: usize = 10;
-/// Fraction of the final rate that counts as settled.
-const SETTLED: f64 = 0.95;
-
-/// Returns the time from a step until the rate settled, in milliseconds: from then on it is at least 95% of
-/// the rate in the last tenth of the time.
-fn settled(timeline: &[u64], stretch: Nanos, step: Nanos) -> f64 {
-    let from = (step / stretch.max(1)) as usize;
-    let after = timeline.get(from..).unwrap_or_default();
-    let end = &after[after.len() - after.len() / 10..];
-    let wanted = SETTLED * STRETCHES as f64 * end.iter().sum::<u64>() as f64 / end.len().max(1) as f64;
-    let slow = after.windows(STRETCHES).rposition(|window| (window.iter().sum::<u64>() as f64) < wanted);
-    // Counts to the end of the last slow stretch.
-    let settled = slow.map_or(1, |last| last as u64 + 2) * stretch;
-    settled as f64 / 1e6
 }
 
 /// Returns an extent of `full` nanoseconds (a tenth for quick runs), after a warm-up of half that time.

@@ -1,6 +1,7 @@
 //! The outcomes of a figure's runs, and points made of them.
 
 use super::{Outcome, Paper, Point, Run};
+use dunlin_fabric::Nanos;
 
 /// The outcomes of a system's runs.
 pub(super) struct Outcomes(pub(super) Vec<(Run, Outcome)>);
@@ -64,4 +65,22 @@ pub(super) fn say(points: &mut [Point], series: &str, x: u32, paper: Paper, sour
     if let Some(point) = points.iter_mut().find(|point| point.series == series && point.x == x) {
         point.said = Some((paper, source));
     }
+}
+
+/// Stretches of a timeline that are averaged into one rate.
+const STRETCHES: usize = 10;
+/// Fraction of the final rate that counts as settled.
+const SETTLED: f64 = 0.95;
+
+/// Returns the time from a step until the rate settled, in milliseconds: from then on it is at least 95% of
+/// the rate in the last tenth of the time.
+pub(super) fn settled(timeline: &[u64], stretch: Nanos, step: Nanos) -> f64 {
+    let from = (step / stretch.max(1)) as usize;
+    let after = timeline.get(from..).unwrap_or_default();
+    let end = &after[after.len() - after.len() / 10..];
+    let wanted = SETTLED * STRETCHES as f64 * end.iter().sum::<u64>() as f64 / end.len().max(1) as f64;
+    let slow = after.windows(STRETCHES).rposition(|window| (window.iter().sum::<u64>() as f64) < wanted);
+    // Counts to the end of the last slow stretch.
+    let settled = slow.map_or(1, |last| last as u64 + 2) * stretch;
+    settled as f64 / 1e6
 }

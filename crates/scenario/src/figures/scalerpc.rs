@@ -12,7 +12,7 @@ pub(super) const HOSTS: usize = 11;
 /// Threads of the server: those of section 2.2, since section 3.6 does not state them.
 const WORKERS: u16 = 10;
 /// Bytes of a request and of its answer.
-const BYTES: u32 = 32;
+pub(super) const BYTES: u32 = 32;
 /// Measured time of a full run, in nanoseconds: six cycles of ten groups.
 const MEASURED: Nanos = 6_000_000;
 

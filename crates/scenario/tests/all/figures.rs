@@ -634,6 +634,19 @@ fn scalerpc_11_and_12() {
     says("scalerpc-12", &[("Dynamic over Static", 2)]);
 }
 
+/// The common schedule is worth its while: twice the steps, and switches within 2 us of each other.
+#[test]
+fn scalerpc_servers() {
+    let points = points_of("scalerpc-servers");
+    let of = |series: &str| {
+        let found = points.iter().find(|point| point.series == series && point.x == 4);
+        found.map(|point| point.predicted).unwrap_or_else(|| panic!("{series}: {points:#?}"))
+    };
+    assert!(of("one schedule over one of each") >= 2.0, "{points:#?}");
+    let apart = of("switches apart, 99% of slices");
+    assert!(apart > 0.0 && apart <= 2.0, "{points:#?}");
+}
+
 #[test]
 fn the_catalogue_names_each_figure_once_and_knows_near_misses() {
     let all = all();
@@ -644,7 +657,7 @@ fn the_catalogue_names_each_figure_once_and_knows_near_misses() {
         // An interpretation beyond the paper must be documented.
         assert!(one.kind == Kind::Calibrated || !one.notes.is_empty(), "{}", one.id);
     }
-    assert_eq!(all.iter().filter(|figure| figure.kind == Kind::Predicted).count(), 61);
+    assert_eq!(all.iter().filter(|figure| figure.kind == Kind::Predicted).count(), 62);
     for (aliases, of) in [
         (vec!["flock-7", "flock-8"], "flock-6"),
         (vec!["rf-rpc-12"], "rf-rpc-11"),

@@ -61,9 +61,9 @@ impl<F: Fabric> Worker<F> {
     /// Adds a lane to the groups, if its leases end.
     pub(super) fn join_group(&mut self, index: u16) {
         if let (Some(groups), Some(Some(lane))) = (&mut self.groups, self.lanes.get(usize::from(index)))
-            && lane.leased.is_some()
+            && let Some(leased) = &lane.leased
         {
-            groups.join(&self.dispatcher.shared.turns, lane.session, index);
+            groups.join(&self.dispatcher.shared.turns, leased.client, index);
         }
     }
 
@@ -72,7 +72,7 @@ impl<F: Fabric> Worker<F> {
         if let (Some(groups), Some(leased)) = (&mut self.groups, &mut lane.leased) {
             self.reading = self.reading.saturating_sub(usize::from(leased.member.is_reading()));
             leased.member.gone(&mut groups.pools[leased.pool].zones);
-            groups.leave(&self.dispatcher.shared.turns, lane.session, lane.index);
+            groups.leave(&self.dispatcher.shared.turns, leased.client, lane.index);
         }
     }
 
@@ -408,7 +408,7 @@ impl<F: Fabric> Worker<F> {
         let (messages, lines) = (taken.0 - leased.counted.0, taken.1.wrapping_sub(leased.counted.1));
         leased.counted = taken;
         let bytes = u64::from(lines) * LINE as u64;
-        groups.count(&self.dispatcher.shared.turns, lane.session, messages, bytes);
+        groups.count(&self.dispatcher.shared.turns, leased.client, messages, bytes);
     }
 }
 

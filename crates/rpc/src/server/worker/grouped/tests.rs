@@ -267,6 +267,35 @@ fn a_client_may_end_in_every_state() {
     .unwrap();
 }
 
+/// The memory of a client under leases beside its queue pair, registered lines included: it grows with the window only,
+/// by 8 bytes a call. The pool does not grow with clients.
+#[test]
+fn a_client_under_leases_takes_little_memory() {
+    Sim::run_with(Settings::default(), 6, |fabric| {
+        let address = Address::new(Scheme::Sim, "small").unwrap();
+        let (server, workers, _) = serve(&fabric, &address, LOAD);
+        let bytes = |window, clients: &mut Vec<Client<Sim>>| {
+            let before = server.lane_bytes();
+            let config = ClientConfig { window, ..ClientConfig::with_plan(plan(CompletionMode::Busy)) };
+            let mut client = Client::connect(&fabric, &address, config).unwrap();
+            client.call(ECHO, &[7; 40]).unwrap();
+            clients.push(client);
+            server.lane_bytes() - before
+        };
+        let mut clients = Vec::new();
+        let (least, usual) = (bytes(1, &mut clients), bytes(64, &mut clients));
+        assert_eq!(usual - least, 63 * 8);
+        assert!(usual <= 2304, "{usual} bytes with a window of 64");
+        for _ in 0..20 {
+            assert_eq!(bytes(64, &mut clients), usual, "each client costs the same");
+        }
+        drop(clients);
+        server.shutdown(Duration::from_secs(1));
+        workers.into_iter().for_each(Task::join);
+    })
+    .unwrap();
+}
+
 /// A lease that begins with a call outside the worker is told at once: the client does not wait for that call's answer.
 #[test]
 fn a_lease_is_told_before_a_pooled_call_ends() {
