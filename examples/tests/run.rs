@@ -4,6 +4,9 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
+#[path = "run/node.rs"]
+mod node;
+
 /// Cargo builds the examples of a package before its tests, in a folder of the same parent.
 fn program(example: &str) -> PathBuf {
     let mut program = std::env::current_exe().unwrap();
@@ -45,7 +48,7 @@ fn calls() {
 
 #[test]
 fn costs() {
-    says("costs", &["100 idle clients and their server: ", "a call takes "]);
+    says("costs", &["of a core; the bound of 1% of a core ", "ns; the bound of 5 ns "]);
 }
 
 #[test]

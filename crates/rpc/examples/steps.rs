@@ -1,9 +1,10 @@
 //! Counts the instructions of a call. Client and worker alternate on one thread, so that
 //! `perf stat -e instructions:u` and `valgrind --tool=callgrind` measure the calls and no waiting.
 //!
-//! `steps CALLS [PROTOCOL] [SIZE] [BATCH]`: with `BATCH` 1 the client sends 64 calls, each as a message of
+//! `steps CALLS [PROTOCOL] [SIZE] [BATCH] [RING] [SECONDS]`: with `BATCH` 1 the client sends 64 calls, each as a message of
 //! its own, before the worker runs; with a larger `BATCH` it sends batches of that size. With 0 it makes one
-//! call at a time.
+//! call at a time. `RING` is the size of the rings in bytes. With `SECONDS` each call that is no part of a batch has a
+//! time of its own.
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "an example is an application")]
 
 use dunlin_fabric::{Address, Scheme};
@@ -13,7 +14,7 @@ use dunlin_rpc::{
     Worker,
 };
 use std::error::Error;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 fn main() -> Result<(), Box<dyn Error>> {
     tracing_subscriber::fmt().with_max_level(tracing::Level::INFO).init();
@@ -46,7 +47,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         worker.progress();
     }
     let client = connecting.join().map_err(|_| "the connecting thread panicked")??;
-    let mut both = Both { client, worker, payload: vec![7; size] };
+    let time = arguments.get(6).map(|text| text.parse()).transpose()?.map(Duration::from_secs);
+    let mut both = Both { client, worker, payload: vec![7; size], time };
     both.run(2_000, batch)?;
     let start = Instant::now();
     both.run(calls, batch)?;
@@ -64,6 +66,7 @@ struct Both {
     client: Client<ShmFabric>,
     worker: Worker<ShmFabric>,
     payload: Vec<u8>,
+    time: Option<Duration>,
 }
 
 impl Both {
@@ -87,7 +90,13 @@ impl Both {
     #[inline(never)]
     fn submit(&mut self, count: usize, batch: usize) -> Result<(), CallError> {
         if batch <= 1 {
-            return (0..count).try_for_each(|_| self.client.submit_on(0, 1, &self.payload).map(drop));
+            return (0..count).try_for_each(|_| {
+                let submitted = match self.time {
+                    None => self.client.submit_on(0, 1, &self.payload),
+                    Some(time) => self.client.within(time).submit_on(0, 1, &self.payload),
+                };
+                submitted.map(drop)
+            });
         }
         for sent in 1..=count {
             self.client.push_on(0, 1, &self.payload)?;

@@ -71,6 +71,51 @@ fn the_readme_has_the_manifest_and_the_build_script_of_the_example() {
     assert!(readme().text.contains(&format!("`build.rs` is\n`{script}`")), "README has no `{script}`");
 }
 
+/// A copy of the folder needs the edits of README and no other: its files name nothing in the checkout but the
+/// two crates, whose paths README gives.
+#[test]
+fn a_copy_of_the_hello_world_is_a_package_of_its_own() {
+    let copy = std::env::temp_dir().join(format!("dunlin-hello-copy-{}", std::process::id()));
+    let mut folders = vec![PathBuf::new()];
+    while let Some(folder) = folders.pop() {
+        std::fs::create_dir_all(copy.join(&folder)).expect("a folder");
+        for entry in std::fs::read_dir(pages::root().join(HELLO).join(&folder)).expect("the folder") {
+            let entry = entry.expect("an entry");
+            let file = folder.join(entry.file_name());
+            match entry.file_type().expect("a type").is_dir() {
+                true => folders.push(file),
+                false => drop(std::fs::copy(entry.path(), copy.join(file)).expect("a copy")),
+            }
+        }
+    }
+    let checkout = pages::root().canonicalize().expect("the checkout");
+    let needed = dependencies().code.replace("../dunlin", &checkout.display().to_string());
+    let package = hello("Cargo.toml");
+    let package = package.split("[dependencies]").next().expect("the package");
+    let others: Vec<_> =
+        hello("Cargo.toml").lines().filter(|line| line.starts_with('[')).map(str::to_owned).collect();
+    assert_eq!(
+        others,
+        ["[package]", "[dependencies]", "[build-dependencies]"],
+        "the manifest needs further edits"
+    );
+    std::fs::write(copy.join("Cargo.toml"), format!("{package}{needed}")).expect("the manifest");
+    // The versions of the checkout, for which its tests have all sources.
+    std::fs::copy(checkout.join("Cargo.lock"), copy.join("Cargo.lock")).expect("the lock file");
+    let resolved = std::process::Command::new(env!("CARGO"))
+        .args(["tree", "--offline", "--depth", "1"])
+        .current_dir(&copy)
+        .output()
+        .expect("cargo");
+    let (out, errors) =
+        (String::from_utf8_lossy(&resolved.stdout), String::from_utf8_lossy(&resolved.stderr));
+    assert!(resolved.status.success(), "{errors}");
+    for package in ["hello-service v", "dunlin v", "dunlin-idl-build v"] {
+        assert!(out.contains(package), "{package} is missing in:\n{out}");
+    }
+    std::fs::remove_dir_all(&copy).expect("the copy is removed");
+}
+
 /// Comments in the Markdown are not rendered.
 #[test]
 fn the_files_of_the_hello_world_are_named_above_their_code() {

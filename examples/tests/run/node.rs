@@ -1,8 +1,10 @@
-//! The same two programs, by way of the memory tier's nodes: nothing but the address changes.
+//! The two programs of `hello-service`, by way of the memory tier's nodes: nothing but the address changes. The
+//! test stands here, so that the folder of the programs needs nothing but the library.
 
-use dunlin_fabric::{Address, Scheme};
-use dunlin_fabric_shm::{ShmConfig, ShmFabric};
-use dunlin_tier_node::{Peer, ProcessConfig, ProcessServer, Tier, TierConfig};
+use super::program;
+use dunlin::Address;
+use dunlin::fabric::{Scheme, ShmConfig, ShmFabric};
+use dunlin::tier::{Peer, ProcessConfig, ProcessServer, Tier, TierConfig};
 use std::process::{Child, Command, Output};
 use std::time::{Duration, Instant};
 
@@ -43,14 +45,14 @@ fn start(name: &str) -> Node {
 }
 
 fn serve(node: &str) -> Server {
-    let program = env!("CARGO_BIN_EXE_server");
+    let program = program("hello_server");
     Server(
         Command::new(program).arg("node:hello").env("DUNLIN_NODE", attach(node).to_string()).spawn().unwrap(),
     )
 }
 
 fn call(node: &str) -> Output {
-    let program = env!("CARGO_BIN_EXE_client");
+    let program = program("hello_client");
     Command::new(program).arg("node:hello").env("DUNLIN_NODE", attach(node).to_string()).output().unwrap()
 }
 
@@ -75,7 +77,7 @@ fn a_client_of_one_node_is_greeted_by_a_server_of_another() {
     is_greeted("one");
     is_greeted("two");
     // A second server of the same service at the same node is told so.
-    let second = Command::new(env!("CARGO_BIN_EXE_server"))
+    let second = Command::new(program("hello_server"))
         .arg("node:hello")
         .env("DUNLIN_NODE", attach("two").to_string())
         .output()

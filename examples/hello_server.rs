@@ -1,0 +1,3 @@
+//! The server of `hello-service`, for the tests of this package: `cargo run --example hello_server [ADDRESS]`
+
+include!("hello-service/src/bin/server.rs");
