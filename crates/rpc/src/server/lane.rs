@@ -186,8 +186,8 @@ impl<F: Fabric> ServerLane<F> {
             by_completion: open::by_completion(&parts.plan),
             waiting: VecDeque::new(),
             published: parts.published,
-            exported: Vec::with_capacity(parts.window as usize),
-            reading: Vec::with_capacity(parts.window as usize),
+            exported: Vec::new(),
+            reading: Vec::new(),
             in_service: 0,
             held: None,
             credits: parts.credits,
@@ -237,11 +237,26 @@ impl<F: Fabric> ServerLane<F> {
     fn opened_bytes(&self) -> u64 {
         let window = self.seen.len();
         let own = size_of::<Self>() + self.credits.as_ref().map_or(0, |credits| size_of_val(&**credits));
-        let of_call = size_of::<Seen>() + size_of::<(u32, Buffer<F::Memory>)>() + size_of::<Call>();
         let published = self.published.as_ref().map_or(0, |published| published.opened_bytes());
         let published = published + self.tx.published_bytes();
         let transfers = self.errands.opened_bytes() + self.arrivals.opened_bytes();
-        (self.region.length() + own + window * of_call + published + transfers) as u64
+        (self.region.length() + own + window * size_of::<Seen>() + published + transfers) as u64
+    }
+
+    /// Keeps a large result until the client has read it. The first one makes room for those of all calls.
+    pub(crate) fn keep_exported(&mut self, call: u32, buffer: Buffer<F::Memory>) {
+        if self.exported.capacity() == 0 {
+            self.exported.reserve_exact(self.seen.len());
+        }
+        self.exported.push((call, buffer));
+    }
+
+    /// Keeps a call whose large request is being READ. As [`keep_exported`](ServerLane::keep_exported).
+    pub(crate) fn keep_reading(&mut self, call: Call) {
+        if self.reading.capacity() == 0 {
+            self.reading.reserve_exact(self.seen.len());
+        }
+        self.reading.push(call);
     }
 
     /// Prefetches memory outside the lane that every call touches.
