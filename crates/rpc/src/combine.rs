@@ -5,3 +5,4 @@ pub(crate) mod lead;
 #[cfg(test)]
 mod random_schedules;
 pub(crate) mod tickets;
+pub(crate) mod waiting;

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | 0 | kind |
 //! | 1 | flags |
-//! | 2..4 | code: function of a request, status of a response, number of entries of a batch or release list |
+//! | 2..4 | code: function of a request, status of a response, number of entries of a batch or release list, or of operations |
 //! | 4..8 | length of the payload, or of a batch's entries, in bytes |
 //! | 8..12 | consumer head, piggybacked |
 //! | 12 | credits |
@@ -34,7 +34,7 @@ pub enum Kind {
     ResponseBatch = 4,
     /// The rest of the ring is unused: the consumer continues at offset 0.
     Skip = 5,
-    /// No payload: carries only the piggybacked head and credits.
+    /// No payload: carries only the piggybacked head and credits, and as its code a number of operations on memory.
     Credit = 6,
     /// The client has finished reading the rendezvous responses of these calls. The payload is the list of
     /// call ids, one `u32` each.
@@ -352,7 +352,11 @@ impl Header {
                 reserved("code", count.into())?;
                 reserved("length", length)?;
             }
-            Kind::Request | Kind::Response | Kind::Skip | Kind::Credit | Kind::Drain | Kind::Written => {
+            Kind::Credit => {
+                reserved("time", self.time)?;
+                reserved("length", length)?;
+            }
+            Kind::Request | Kind::Response | Kind::Skip | Kind::Drain | Kind::Written => {
                 reserved("time", self.time)?;
                 reserved("code", count.into())?;
                 reserved("length", length)?;
@@ -455,7 +459,10 @@ mod tests {
         for kind in [Kind::Skip, Kind::Credit, Kind::Drain] {
             let good = Header { head: 7, credits: 3, epoch: 2, ..Header::new(kind) };
             assert_eq!(Header::decode(&good.encode()), Ok(good));
-            assert_eq!(wrong(Header { code: 1, ..good }), Reject::ReservedField("code"));
+            match kind {
+                Kind::Credit => assert!(Header::decode(&Header { code: 1, ..good }.encode()).is_ok()),
+                _ => assert_eq!(wrong(Header { code: 1, ..good }), Reject::ReservedField("code")),
+            }
             assert_eq!(wrong(Header { length: 1, ..good }), Reject::ReservedField("length"));
             assert_eq!(wrong(Header { time: 1, ..good }), Reject::ReservedField("time"));
         }

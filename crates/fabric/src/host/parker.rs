@@ -44,10 +44,71 @@ const EMPTY: u32 = 0;
 const NOTIFIED: u32 = 1;
 const ASLEEP: u32 = 2;
 
+/// An atomic word: the processor's, or a model checker's.
+trait Word {
+    /// A sleep: releases the sleeper's name.
+    const SLEEP: Ordering = Ordering::Release;
+    /// An unpark: acquires the sleeper's name, and releases what the owner waits for.
+    const NOTIFY: Ordering = Ordering::AcqRel;
+    /// The end of a wait: the counterpart of [`NOTIFY`](Word::NOTIFY).
+    const TAKE: Ordering = Ordering::Acquire;
+
+    fn load(&self) -> u32;
+    fn swap(&self, value: u32, order: Ordering) -> u32;
+    fn exchange(&self, expected: u32, value: u32, order: Ordering) -> bool;
+}
+
+impl Word for AtomicU32 {
+    #[inline]
+    fn load(&self) -> u32 {
+        AtomicU32::load(self, Ordering::Relaxed)
+    }
+    #[inline]
+    fn swap(&self, value: u32, order: Ordering) -> u32 {
+        AtomicU32::swap(self, value, order)
+    }
+    #[inline]
+    fn exchange(&self, expected: u32, value: u32, order: Ordering) -> bool {
+        self.compare_exchange(expected, value, order, Ordering::Relaxed).is_ok()
+    }
+}
+
+/// Whether a parker's owner sleeps, and whether it was unparked.
+#[derive(Debug, Default)]
+struct Token<W>(W);
+
+impl<W: Word> Token<W> {
+    /// Notes an unpark. Returns whether the owner sleeps and has to be woken.
+    #[inline]
+    fn notify(&self) -> bool {
+        self.0.swap(NOTIFIED, W::NOTIFY) == ASLEEP
+    }
+
+    /// Says that the owner sleeps, whose name is known. Returns false if it was unparked.
+    fn sleep(&self) -> bool {
+        self.0.exchange(EMPTY, ASLEEP, W::SLEEP)
+    }
+
+    fn is_asleep(&self) -> bool {
+        self.0.load() == ASLEEP
+    }
+
+    #[inline]
+    fn is_notified(&self) -> bool {
+        self.0.load() == NOTIFIED
+    }
+
+    /// Ends the owner's wait. Returns whether it was unparked.
+    #[inline]
+    fn take(&self) -> bool {
+        self.0.swap(EMPTY, W::TAKE) == NOTIFIED
+    }
+}
+
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Place {
-    word: AtomicU32,
+    token: Token<AtomicU32>,
     sleeper: Mutex<Option<Thread>>,
 }
 
@@ -71,11 +132,11 @@ pub struct RealUnparker(Arc<Place>);
 impl RealParker {
     #[cold]
     fn sleep(&mut self, until: Nanos) -> bool {
-        let word = &self.place.word;
+        let token = &self.place.token;
         // Before the state says so, because the waking thread looks for the name then.
         *self.place.sleeper() = Some(std::thread::current());
-        if word.compare_exchange(EMPTY, ASLEEP, Ordering::AcqRel, Ordering::Acquire).is_ok() {
-            while word.load(Ordering::Acquire) == ASLEEP {
+        if token.sleep() {
+            while token.is_asleep() {
                 let left = until.saturating_sub(RealHost.now());
                 if left == 0 {
                     break;
@@ -84,7 +145,7 @@ impl RealParker {
             }
             self.idle.slept();
         }
-        self.place.word.swap(EMPTY, Ordering::AcqRel) == NOTIFIED
+        self.place.token.take()
     }
 }
 
@@ -100,8 +161,8 @@ impl Parker for RealParker {
         if mode.sleeps() {
             return self.sleep(until);
         }
-        if self.place.word.load(Ordering::Relaxed) == NOTIFIED {
-            self.place.word.swap(EMPTY, Ordering::Acquire);
+        if self.place.token.is_notified() {
+            self.place.token.take();
             self.idle.reset();
             return true;
         }
@@ -122,7 +183,7 @@ impl Parker for RealParker {
 impl Unparker for RealUnparker {
     #[inline]
     fn unpark(&self) {
-        if self.0.word.swap(NOTIFIED, Ordering::AcqRel) == ASLEEP
+        if self.0.token.notify()
             && let Some(thread) = &*self.0.sleeper()
         {
             thread.unpark();
@@ -130,6 +191,8 @@ impl Unparker for RealUnparker {
     }
 }
 
+#[cfg(test)]
+mod model_checks;
 #[cfg(test)]
 mod tests {
     use super::*;

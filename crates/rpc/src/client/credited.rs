@@ -1,10 +1,10 @@
 //! The client's end of a lane with credits (FLOCK section 5.1).
 
 use super::lane::ClientLane;
-use crate::path::credits::{Ask, GRANTED, renewal_immediate};
+use crate::path::credits::{Ask, GRANTED, MAX_CREDITS, renewal_immediate};
 use crate::path::{TxError, Violation};
 use dunlin_fabric::Fabric;
-use dunlin_wire::{Flags, Header};
+use dunlin_wire::{Flags, Header, Kind};
 
 impl<F: Fabric> ClientLane<F> {
     /// Spends the credits of a message with this number of calls; `None` if there are not enough. A lane without
@@ -35,19 +35,39 @@ impl<F: Fabric> ClientLane<F> {
         }
     }
 
+    /// Records that an operation on memory, whose credit is spent, is posted or will be, and sends the request for
+    /// credits that it causes.
+    pub(super) fn operated(&mut self, fabric: &F, domain: &mut F::Domain, ask: Ask) {
+        let Some(credits) = &mut self.credits else { return };
+        credits.operated(ask);
+        if credits.owed().is_some() {
+            // As in `paid_for`.
+            let _ = self.ask_apart(fabric, domain);
+        }
+    }
+
     /// Returns whether a request for credits waits for room.
     #[inline]
     pub(super) fn owes_request(&self) -> bool {
         self.credits.as_ref().is_some_and(|credits| credits.owed().is_some())
     }
 
-    /// Sends a request for credits by immediate data, with a report of the head. Without room a later progress sends
-    /// it.
+    /// Sends a request for credits by immediate data, with a report of the head; one that tells of operations on memory
+    /// as a message. Without room a later progress sends it.
     #[cold]
     pub(super) fn ask_apart(&mut self, fabric: &F, domain: &mut F::Domain) -> Result<(), Violation> {
         let Some(degree) = self.credits.as_ref().and_then(|credits| credits.owed()) else { return Ok(()) };
         let (to, head) = ((self.control_key, 0), self.rx.head());
-        match self.tx.report_head_with(fabric, domain, to, head, Some(renewal_immediate(degree))) {
+        let operations = self.credits.as_ref().map_or(0, |credits| credits.operations());
+        let sent = match operations {
+            0 => self.tx.report_head_with(fabric, domain, to, head, Some(renewal_immediate(degree))),
+            code => {
+                let credits = degree.min(MAX_CREDITS) as u8;
+                let header = Header { code, credits, head, ..Header::new(Kind::Credit) };
+                self.tx.single(fabric, domain, &header, &[])
+            }
+        };
+        match sent {
             Ok(()) => {
                 self.rx.told();
                 if let Some(credits) = &mut self.credits {

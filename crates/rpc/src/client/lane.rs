@@ -451,9 +451,6 @@ impl<F: Fabric> ClientLane<F> {
             }
             return Err(error.into());
         }
-        if self.is_combined {
-            self.paid_for(fabric, domain, ask);
-        }
         let sequence = self.tx.next_sequence() - 1;
         if sequence != self.batch_sequence {
             self.slots.renumber(self.batch_sequence, sequence);
@@ -466,6 +463,9 @@ impl<F: Fabric> ClientLane<F> {
             batching.sent(self.batch.count());
         }
         self.batch = BatchState::new();
+        if self.is_combined {
+            self.paid_for(fabric, domain, ask);
+        }
         Ok(())
     }
 

@@ -332,18 +332,25 @@ impl<F: Fabric> ClientLane<F> {
             }
         };
         let request = WorkRequest { id: route::memory(self.index, call), operation, signaled: true };
+        // The calls of the open batch will be paid for.
+        let ask = if self.has_credit() { self.spend(1) } else { None };
+        let Some(ask) = ask else { return Err(SubmitError::Full) };
+        let of_tx = |error| match error {
+            TxError::Full => PostError::QueueFull,
+            TxError::Broken => PostError::QueuePairError,
+        };
         let posted = if linked {
-            self.tx.list(domain, request).map_err(|error| match error {
-                TxError::Full => PostError::QueueFull,
-                TxError::Broken => PostError::QueuePairError,
-            })
+            self.tx.list(domain, request).map_err(of_tx)
         } else {
-            self.tx.post_listed(domain)?;
-            domain.post(self.queue_pair, request)
+            let before = self.tx.post_listed(domain).map_err(of_tx);
+            before.and_then(|()| domain.post(self.queue_pair, request))
         };
         match posted {
             Ok(()) => {}
-            Err(PostError::QueueFull) => return Err(SubmitError::Full),
+            Err(PostError::QueueFull) => {
+                self.unspend(1, ask);
+                return Err(SubmitError::Full);
+            }
             Err(PostError::QueuePairError) => return Err(SubmitError::Broken),
             Err(error) => {
                 tracing::debug!(target: "dunlin::client", lane = self.index, %error, "an operation on memory could not be posted");
@@ -352,6 +359,7 @@ impl<F: Fabric> ClientLane<F> {
         }
         self.slots.take(call, timeout, NO_MESSAGE);
         self.memory += 1;
+        self.operated(fabric, domain, ask);
         Ok(call)
     }
 

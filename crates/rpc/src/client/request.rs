@@ -50,21 +50,24 @@ impl<F: Fabric> ClientLane<F> {
         let time = micros(timeout);
         let mut header =
             Header { code: function, flags, call, thread, head, time, ..Header::new(Kind::Request) };
-        if self.is_combined {
+        // A request for credits behind the message may be a message, too.
+        let sequence = if self.is_combined {
             let ask = self.spend(1).ok_or(SubmitError::Full)?;
             header.credits = self.in_header(ask);
             if let Err(error) = post(self, fabric, domain, &header) {
                 self.unspend(1, ask);
                 return Err(error.into());
             }
+            let sequence = self.tx.next_sequence() - 1;
             self.paid_for(fabric, domain, ask);
+            sequence
         } else {
             post(self, fabric, domain, &header)?;
-        }
+            self.tx.next_sequence() - 1
+        };
         if let Some(hybrid) = &mut self.hybrid {
             hybrid.sent(call, function, flags, || fabric.host().now());
         }
-        let sequence = self.tx.next_sequence() - 1;
         self.slots.take(call, timeout, sequence);
         if self.is_combined {
             self.slots.set_thread(call, thread);

@@ -18,10 +18,11 @@
 //!
 //! [`Waiters`] adds a form that waits for the lead through the host, for connecting and closing.
 
+use super::tickets::memory::{Memory, Processor, Word};
 use dunlin_fabric::{Fabric, Host, Nanos, Signal};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicUsize, Ordering, fence};
+use std::sync::atomic::{Ordering, fence};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// A lock that is only tried, and the fences around it: the standard library's, or a model checker's.
@@ -257,31 +258,39 @@ impl<T: Led + fmt::Debug, W: Watch, E: Exclusive<Value = T>> fmt::Debug for Lead
     }
 }
 
-type SignalOf<F> = <<F as Fabric>::Host as Host>::Signal;
+/// The signal of a fabric's host.
+pub(crate) type SignalOf<F> = <<F as Fabric>::Host as Host>::Signal;
 
 /// A watch that also knows the threads that wait for the lead through the host: in virtual time all tasks run
 /// on one system thread, which must not block.
-#[derive(Debug)]
-pub(crate) struct Waiters<F: Fabric, W> {
+pub(crate) struct Waiters<S, W, M: Memory = Processor> {
     /// The number of threads that found the lead taken and wait for it.
-    waiting: AtomicUsize,
-    freed: SignalOf<F>,
+    waiting: M::Half,
+    freed: S,
     inner: W,
 }
 
-impl<F: Fabric, W> Waiters<F, W> {
-    /// Adds waiting threads to a watch.
-    pub(crate) fn new(fabric: &F, inner: W) -> Self {
-        Waiters { waiting: AtomicUsize::new(0), freed: fabric.host().signal(), inner }
+impl<S: Signal, W, M: Memory> Waiters<S, W, M> {
+    /// Adds waiting threads to a watch. They wait for the signal.
+    pub(crate) fn new(freed: S, inner: W) -> Self {
+        Waiters { waiting: M::Half::new(0), freed, inner }
     }
 
     /// The watch inside.
     pub(crate) fn inner(&self) -> &W {
         &self.inner
     }
+
+    /// Counts threads that wait.
+    fn count(&self, more: i32) {
+        let mut now = self.waiting.load(Ordering::Relaxed);
+        while let Err(other) = self.waiting.exchange(now, now.wrapping_add_signed(more), Ordering::Relaxed) {
+            now = other;
+        }
+    }
 }
 
-impl<F: Fabric, W: Watch> Watch for Waiters<F, W> {
+impl<S: Signal, W: Watch, M: Memory> Watch for Waiters<S, W, M> {
     #[inline]
     fn look(&self) -> Look {
         if self.waiting.load(Ordering::Relaxed) > 0 { Look::Waiters } else { self.inner.look() }
@@ -296,9 +305,17 @@ impl<F: Fabric, W: Watch> Watch for Waiters<F, W> {
     }
 }
 
-impl<F: Fabric, T: Led, W: Watch> Lead<T, Waiters<F, W>> {
+impl<S: Signal, W, M: Memory> fmt::Debug for Waiters<S, W, M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Waiters")
+            .field("waiting", &self.waiting.load(Ordering::Relaxed))
+            .finish_non_exhaustive()
+    }
+}
+
+impl<S: Signal, T: Led, W: Watch, M: Memory, E: Exclusive<Value = T>> Lead<T, Waiters<S, W, M>, E> {
     /// Takes the lead, and waits for it through the host if another thread has it.
-    pub(crate) fn wait_to_lead(&self) -> Leading<'_, T, Waiters<F, W>> {
+    pub(crate) fn wait_to_lead(&self) -> Leading<'_, T, Waiters<S, W, M>, E> {
         loop {
             if let Some(leading) = self.wait_to_lead_until(Nanos::MAX) {
                 return leading;
@@ -307,13 +324,13 @@ impl<F: Fabric, T: Led, W: Watch> Lead<T, Waiters<F, W>> {
     }
 
     /// As [`wait_to_lead`](Lead::wait_to_lead), but waits until `until` at most.
-    pub(crate) fn wait_to_lead_until(&self, until: Nanos) -> Option<Leading<'_, T, Waiters<F, W>>> {
+    pub(crate) fn wait_to_lead_until(&self, until: Nanos) -> Option<Leading<'_, T, Waiters<S, W, M>, E>> {
         self.try_lead().or_else(|| self.wait_slowly(until))
     }
 
     #[cold]
-    fn wait_slowly(&self, until: Nanos) -> Option<Leading<'_, T, Waiters<F, W>>> {
-        self.watch.waiting.fetch_add(1, Ordering::Relaxed);
+    fn wait_slowly(&self, until: Nanos) -> Option<Leading<'_, T, Waiters<S, W, M>, E>> {
+        self.watch.count(1);
         let mut in_time = true;
         let leading = loop {
             let seen = self.watch.freed.seen();
@@ -324,10 +341,10 @@ impl<F: Fabric, T: Led, W: Watch> Lead<T, Waiters<F, W>> {
             }
             in_time = self.watch.freed.wait(seen, until);
         };
-        self.watch.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.watch.count(-1);
         if leading.is_none() {
             // The leader may have left the lead to this thread.
-            fence(Ordering::SeqCst);
+            M::fence_before_pass();
             if self.watch.look() != Look::Nothing {
                 self.watch.wake();
             }
@@ -337,4 +354,4 @@ impl<F: Fabric, T: Led, W: Watch> Lead<T, Waiters<F, W>> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -83,6 +83,8 @@ impl<const PLANTED: u8> Memory for Points<PLANTED> {
 
     fn fence_after_wait() {}
     fn fence_before_scan() {}
+    fn fence_before_park() {}
+    fn fence_before_pass() {}
 }
 
 /// A lock of shuttle that is only tried.

@@ -14,9 +14,15 @@
 //! | | client | server |
 //! |---|---|---|
 //! | spends, asks | [`Credits::spend`], [`Credits::owed`] | [`Allowance::take`] counts, [`Allowance::ask`] |
+//! | operations on memory | [`Credits::operated`], [`Credits::operations`] | [`Allowance::take_operations`] |
 //! | | | [`Allowance::renewal_due`] clips the report |
 //! | grants | [`Credits::grant`] | [`Allowance::grant`] |
 //! | declines | [`Credits::decline`] | [`Allowance::decline`] |
+//!
+//! An operation on the server's memory costs a credit, too, and counts as a message with one entry. The server does
+//! not see it. The client tells the number of operations with its next request, in a message of its own: until then
+//! the server's account has more left than the client's. A client that tells fewer gains nothing that its queue pair
+//! does not bound anyway: one-sided operations take the server's NIC only, and as many as the send queue holds.
 //!
 //! One request for credits is under way at a time, so a client never has more than C and a half.
 
@@ -112,6 +118,8 @@ pub(crate) struct Credits {
     is_apart: bool,
     /// The degree of a request that has to be sent apart, behind the message that caused it.
     owed: Option<u16>,
+    /// Operations on memory that the server was not told of.
+    operations: u16,
 }
 
 impl Credits {
@@ -119,13 +127,22 @@ impl Credits {
     pub(crate) fn new(renewal: u16, is_apart: bool) -> Self {
         let renewal = renewal.clamp(1, MAX_CREDITS);
         let (left, degrees) = (renewal, Degrees::NONE);
-        Credits { renewal, left, has_asked: false, is_active: true, degrees, is_apart, owed: None }
+        Credits {
+            renewal,
+            left,
+            has_asked: false,
+            is_active: true,
+            degrees,
+            is_apart,
+            owed: None,
+            operations: 0,
+        }
     }
 
     /// Returns the number that asks for credits in the message's header; 0 if nothing does.
     pub(crate) fn in_header(&self, ask: Ask) -> u8 {
         match ask {
-            Ask::Renew { degree } if !self.is_apart => degree.min(MAX_CREDITS) as u8,
+            Ask::Renew { degree } if !self.has_to_ask_apart() => degree.min(MAX_CREDITS) as u8,
             _ => 0,
         }
     }
@@ -134,10 +151,28 @@ impl Credits {
     #[inline]
     pub(crate) fn sent(&mut self, ask: Ask) {
         if let Ask::Renew { degree } = ask
-            && self.is_apart
+            && self.has_to_ask_apart()
         {
             self.owed = Some(degree);
         }
+    }
+
+    /// Returns whether a request cannot travel in the message that causes it.
+    fn has_to_ask_apart(&self) -> bool {
+        self.is_apart || self.operations > 0
+    }
+
+    /// Records that an operation on memory, whose credit was [spent](Credits::spend), is posted or will be.
+    #[inline]
+    pub(crate) fn operated(&mut self, ask: Ask) {
+        self.operations += 1;
+        self.sent(ask);
+    }
+
+    /// Returns the number of operations that the next request has to tell. With any, it is a message.
+    #[inline]
+    pub(crate) fn operations(&self) -> u16 {
+        self.operations
     }
 
     /// Returns the degree of the request that has to be sent apart.
@@ -146,9 +181,9 @@ impl Credits {
         self.owed
     }
 
-    /// Records that this request was sent.
+    /// Records that this request was sent, with the number of operations.
     pub(crate) fn paid(&mut self) {
-        self.owed = None;
+        (self.owed, self.operations) = (None, 0);
     }
 
     /// The largest number of entries that the next message may have; 0 while the queue pair waits for a grant
@@ -223,7 +258,7 @@ impl Credits {
 
 /// A message that the client had no credits for: it broke the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a message of {entries} entries came with {left} credits left")]
+#[error("a message of {entries} entries or operations came with {left} credits left")]
 pub(crate) struct Overdrawn {
     /// Entries of the message.
     pub(crate) entries: u16,
@@ -294,6 +329,14 @@ impl Allowance {
             (self.messages, self.entries, self.most) = (0, 0, 0);
         }
         Ok(())
+    }
+
+    /// Counts operations on memory, of which the client tells with a request.
+    pub(crate) fn take_operations(&mut self, operations: u16) -> Result<(), Overdrawn> {
+        if operations > self.left {
+            return Err(Overdrawn { entries: operations, left: self.left });
+        }
+        (0..operations).try_for_each(|_| self.take(1))
     }
 
     /// Takes a request for credits, which reports a degree. It may come before the message that caused it is taken; a
@@ -427,7 +470,9 @@ mod tests {
     struct World {
         client: Credits,
         server: Allowance,
-        requests: VecDeque<(u16, Ask)>,
+        requests: VecDeque<(u16, u16, Ask)>,
+        /// The client operates on memory, too.
+        operates: bool,
         /// A request for credits that travels apart: nothing says when the server sees it.
         apart: Option<u16>,
         words: VecDeque<Word>,
@@ -440,8 +485,9 @@ mod tests {
     }
 
     impl World {
-        fn new(renewal: u16, is_apart: bool) -> World {
+        fn new(renewal: u16, is_apart: bool, operates: bool) -> World {
             World {
+                operates,
                 client: Credits::new(renewal, is_apart),
                 server: Allowance::new(renewal),
                 requests: VecDeque::new(),
@@ -461,7 +507,11 @@ mod tests {
         /// The server looks whether it has to answer a request.
         fn look(&mut self) {
             if let Some(degree) = self.server.renewal_due() {
-                assert_eq!(degree, self.reported, "a true report is not clipped");
+                // Messages between an operation and the word of it may shift the bound.
+                assert!(
+                    degree == self.reported || self.operates && degree < self.reported,
+                    "a true report is not clipped"
+                );
                 assert!(!self.unanswered, "two requests are under way");
                 self.unanswered = true;
             }
@@ -484,13 +534,27 @@ mod tests {
                     world.reported = degree;
                 }
                 let in_message = if world.client.in_header(ask) != 0 { ask } else { Ask::No };
-                world.requests.push_back((entries, in_message));
+                world.requests.push_back((entries, 0, in_message));
+                next.push(world);
+            }
+            if self.operates && self.client.left > 0 {
+                let mut world = self.clone();
+                let ask = world.client.spend(1).unwrap();
+                world.client.operated(ask);
+                world.sent.push(1);
+                if let Ask::Renew { degree } = ask {
+                    world.sent.clear();
+                    world.reported = degree;
+                }
                 next.push(world);
             }
             if let Some(degree) = self.client.owed() {
                 let mut world = self.clone();
+                match world.client.operations() {
+                    0 => assert_eq!(world.apart.replace(degree), None, "two requests are under way"),
+                    operations => world.requests.push_back((0, operations, Ask::Renew { degree })),
+                }
                 world.client.paid();
-                assert_eq!(world.apart.replace(degree), None, "two requests are under way");
                 next.push(world);
             }
             if let Some(degree) = self.apart {
@@ -504,10 +568,14 @@ mod tests {
                 world.look();
                 next.push(world);
             }
-            if let Some((entries, ask)) = self.requests.front().copied() {
+            if let Some((entries, operations, ask)) = self.requests.front().copied() {
                 let mut world = self.clone();
                 world.requests.pop_front();
-                assert_eq!(world.server.take(entries), Ok(()), "a client that keeps the rules overdraws");
+                let taken = match operations {
+                    0 => world.server.take(entries),
+                    operations => world.server.take_operations(operations),
+                };
+                assert_eq!(taken, Ok(()), "a client that keeps the rules overdraws");
                 if let Ask::Renew { degree } = ask {
                     assert_eq!(world.server.ask(degree as u8), Ok(()));
                 }
@@ -550,17 +618,18 @@ mod tests {
 
         fn check(&self, renewal: u16) {
             assert!(self.client.available() <= renewal + renewal / 2);
-            let under_way: u16 = self.requests.iter().map(|(entries, _)| entries).sum();
+            let under_way: u16 =
+                self.requests.iter().map(|(entries, operations, _)| entries + operations).sum();
             let granted = |word: &Word| if let Word::Grant(credits) = word { *credits } else { 0 };
             let granted: u16 = self.words.iter().map(granted).sum();
             assert_eq!(
-                self.client.left + under_way + granted,
+                self.client.left + self.client.operations() + under_way + granted,
                 self.server.left,
                 "the accounts differ: {self:?}"
             );
             if self.words.is_empty() {
                 assert_eq!(self.client.is_active(), self.server.is_active());
-                let asks = self.requests.iter().filter(|(_, ask)| *ask != Ask::No).count()
+                let asks = self.requests.iter().filter(|(_, _, ask)| *ask != Ask::No).count()
                     + usize::from(self.client.owed().is_some())
                     + usize::from(self.apart.is_some())
                     + usize::from(self.server.asked.is_some())
@@ -572,12 +641,17 @@ mod tests {
         }
     }
 
-    /// Explores every order of messages, requests for credits, grants and refusals, for all C up to 5, with requests
-    /// in messages and apart.
+    /// Explores every order of messages, operations, requests for credits, grants and refusals, for all C up to 5 (with
+    /// operations up to 3), with requests in messages and apart.
     #[test]
     fn both_ends_agree_in_every_order() {
-        for (renewal, is_apart) in (1..=5).flat_map(|renewal| [(renewal, false), (renewal, true)]) {
-            let first = World::new(renewal, is_apart);
+        let worlds = (1..=5).flat_map(|renewal| [false, true].map(|is_apart| (renewal, is_apart)));
+        let worlds = worlds.flat_map(|(renewal, is_apart)| {
+            let operates = (renewal <= 3).then_some((renewal, is_apart, true));
+            [(renewal, is_apart, false)].into_iter().chain(operates)
+        });
+        for (renewal, is_apart, operates) in worlds {
+            let first = World::new(renewal, is_apart, operates);
             let mut seen = BTreeSet::from([first.key()]);
             let mut open = vec![first];
             let (mut declined, mut early, mut late) = (0, 0, 0);
@@ -595,12 +669,40 @@ mod tests {
                 }
             }
             assert!(seen.len() > usize::from(renewal) && declined > 0, "{} states", seen.len());
-            assert_eq!(
-                (early > 0, late > 0),
-                (is_apart, is_apart),
-                "requests before and after their message"
-            );
+            let both = (early > 0, late > 0);
+            assert!(operates || both == (is_apart, is_apart), "requests before and after their message");
         }
+    }
+
+    /// Operations cost credits, and the request that they cause tells their number.
+    #[test]
+    fn operations_are_told_with_a_request() {
+        let (mut credits, mut allowance) = (Credits::new(8, false), Allowance::new(8));
+        for _ in 0..3 {
+            let ask = credits.spend(1).unwrap();
+            credits.operated(ask);
+        }
+        assert_eq!((credits.available(), credits.owed(), credits.operations()), (5, None, 3));
+        // The message leaves half of C: it cannot say how many operations came before.
+        let ask = credits.spend(1).unwrap();
+        assert_eq!((ask, credits.in_header(ask)), (Ask::Renew { degree: 1 }, 0));
+        credits.sent(ask);
+        assert_eq!((credits.owed(), credits.operations()), (Some(1), 3));
+        credits.paid();
+        assert_eq!((credits.owed(), credits.operations()), (None, 0));
+        allowance.take(1).unwrap();
+        assert_eq!(allowance.take_operations(8), Err(Overdrawn { entries: 8, left: 7 }));
+        allowance.take_operations(3).unwrap();
+        allowance.ask(1).unwrap();
+        assert_eq!((allowance.renewal_due(), allowance.grant()), (Some(1), 8));
+        credits.grant(8);
+        assert_eq!((credits.available(), allowance.left), (12, 12));
+        // Nothing is left, and nothing was told: operations wait for the grant.
+        for _ in 0..12 {
+            let ask = credits.spend(1).unwrap();
+            credits.operated(ask);
+        }
+        assert_eq!((credits.spend(1), credits.owed(), credits.awaits_word()), (None, Some(1), true));
     }
 
     /// A request that travels apart is owed until it is sent, and not asked twice.

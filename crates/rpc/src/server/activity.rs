@@ -160,6 +160,12 @@ impl QueuePair {
         self.used.fetch_add(u64::from(degree), Ordering::Relaxed);
     }
 
+    /// Returns the sum of all degrees that were reported.
+    #[cfg(test)]
+    pub(crate) fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
     /// Returns whether the queue pair gets credits.
     #[inline]
     pub(crate) fn is_active(&self) -> bool {

@@ -42,6 +42,7 @@ impl LaneCredits {
         let calls = match header.kind {
             Kind::Request => 1,
             Kind::RequestBatch => header.code,
+            Kind::Credit => return self.on_operations(header),
             _ => return Ok(()),
         };
         self.allowance.take(calls)?;
@@ -51,6 +52,18 @@ impl LaneCredits {
             self.renew();
         }
         Ok(())
+    }
+
+    /// Takes a request for credits that tells of operations on memory.
+    #[cold]
+    fn on_operations(&mut self, header: &Header) -> Result<(), Violation> {
+        self.allowance.take_operations(header.code)?;
+        if header.credits == 0 {
+            self.renew();
+            return Ok(());
+        }
+        self.allowance.ask(header.credits)?;
+        if self.renew() { Ok(()) } else { Err(WrongAsk::TooOften.into()) }
     }
 
     #[cold]
@@ -164,6 +177,27 @@ mod tests {
         assert_eq!(credits.on_immediate(1), Err(WrongAsk::OtherWay.into()));
         assert!(!credits.is_due());
         assert_eq!(credits.on_header(&request(9, 0)).map_err(|_| ()), Err(()));
+    }
+
+    /// Operations are told in a message, whatever the way of other requests.
+    #[test]
+    fn operations_count_as_messages_of_one_call() {
+        let activity = Activity::of(&ServerConfig::default());
+        let told_of =
+            |operations, degree| Header { code: operations, credits: degree, ..Header::new(Kind::Credit) };
+        for is_apart in [false, true] {
+            let queue_pair = activity.open(1);
+            let mut credits = LaneCredits::new(8, is_apart, Arc::clone(&queue_pair));
+            credits.on_header(&told_of(0, 0)).unwrap();
+            credits.on_header(&told_of(4, 7)).unwrap();
+            assert_eq!(queue_pair.used(), 1, "the degree is clipped");
+            assert_eq!(told(&mut credits), (true, false));
+            assert_eq!(credits.on_header(&told_of(0, 1)), Err(WrongAsk::TooOften.into()));
+            let mut credits = LaneCredits::new(8, is_apart, activity.open(1));
+            let overdrawn = credits::Overdrawn { entries: 9, left: 8 };
+            assert_eq!(credits.on_header(&told_of(9, 1)), Err(overdrawn.into()));
+            assert!(!credits.is_due());
+        }
     }
 
     #[test]

@@ -433,7 +433,7 @@ impl<F: Fabric> Dispatcher<F> {
             let id = route::rendezvous(lane.index, call.call);
             post_read::<F>(domain, lane.queue_pair, id, &descriptor, into)?;
         }
-        lane.reading.push(call);
+        lane.keep_reading(call);
         Ok(())
     }
 
@@ -613,7 +613,7 @@ impl<F: Fabric> Dispatcher<F> {
         if lane.plan.large == LargePayload::Eager {
             lane.errands.send(call.call, buffer);
         } else {
-            lane.exported.push((call.call, buffer));
+            lane.keep_exported(call.call, buffer);
         }
         let meta = answer_meta(call.call, call.thread, Status::Ok, Flags::RENDEZVOUS);
         let put = self.out.put_answer(&self.fabric, domain, lane, meta, &descriptor.encode(), batch);
@@ -639,7 +639,7 @@ impl<F: Fabric> Dispatcher<F> {
             return Err(Violation::Broken);
         }
         let length = buffer.len();
-        lane.exported.push((call.call, buffer));
+        lane.keep_exported(call.call, buffer);
         if whole {
             lane.errands.filled(call.call, length as u32);
         }

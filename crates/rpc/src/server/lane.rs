@@ -149,8 +149,6 @@ pub(crate) struct LaneParts<F: Fabric> {
 
 impl<F: Fabric> ServerLane<F> {
     pub(crate) fn new(parts: LaneParts<F>) -> Self {
-        // Servers have thousands of lanes under leases, most of which see no large payload.
-        let large = if parts.leased.is_some() { 0 } else { parts.window as usize };
         let mut lane = ServerLane {
             exports: Pool::new(
                 parts.plan.large.is_read().then(|| parts.link.clone()),
@@ -188,8 +186,8 @@ impl<F: Fabric> ServerLane<F> {
             by_completion: open::by_completion(&parts.plan),
             waiting: VecDeque::new(),
             published: parts.published,
-            exported: Vec::with_capacity(large),
-            reading: Vec::with_capacity(large),
+            exported: Vec::new(),
+            reading: Vec::new(),
             in_service: 0,
             held: None,
             credits: parts.credits,
@@ -239,13 +237,27 @@ impl<F: Fabric> ServerLane<F> {
     fn opened_bytes(&self) -> u64 {
         let own = size_of::<Self>() + self.credits.as_ref().map_or(0, |credits| size_of_val(&**credits));
         let own = own + self.leased.as_ref().map_or(0, |leased| size_of_val(&**leased));
-        let of_calls = size_of_val(&*self.seen)
-            + self.exported.capacity() * size_of::<(u32, Buffer<F::Memory>)>()
-            + self.reading.capacity() * size_of::<Call>();
+        let of_calls = size_of_val(&*self.seen);
         let published = self.published.as_ref().map_or(0, |published| published.opened_bytes());
         let published = published + self.tx.published_bytes();
         let transfers = self.errands.opened_bytes() + self.arrivals.opened_bytes();
         (self.region.length() + own + of_calls + published + transfers) as u64
+    }
+
+    /// Keeps a large result until the client has read it. The first one makes room for those of all calls.
+    pub(crate) fn keep_exported(&mut self, call: u32, buffer: Buffer<F::Memory>) {
+        if self.exported.capacity() == 0 {
+            self.exported.reserve_exact(self.seen.len());
+        }
+        self.exported.push((call, buffer));
+    }
+
+    /// Keeps a call whose large request is being READ. As [`keep_exported`](ServerLane::keep_exported).
+    pub(crate) fn keep_reading(&mut self, call: Call) {
+        if self.reading.capacity() == 0 {
+            self.reading.reserve_exact(self.seen.len());
+        }
+        self.reading.push(call);
     }
 
     /// Prefetches memory outside the lane that every call touches.

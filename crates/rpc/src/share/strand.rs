@@ -1,26 +1,19 @@
 //! A strand of a handle: one connection, with a queue pair to each worker, behind the lock of the lead, and the
 //! threads that wait for it.
 //!
-//! A thread that waits takes the lead with each look, if it is free. If nothing has arrived, one thread at a
-//! time, the *sentinel*, waits for the domain, without the lead; the others are parked. Whoever delivers a
-//! result wakes its owner. Four rules keep a thread from waiting for ever:
-//!
-//! * A thread that parks first says so, then looks once more whether the lead or the sentinel's place is free.
-//! * A thread that gives the lead back, or leaves the sentinel's place, then unparks a parked thread if there
-//!   is no sentinel.
-//! * A thread that found the lead taken asks for progress before it parks. Whoever gives the lead back, also
-//!   after a submission only, makes that progress: it may be needed to READ a result.
-//! * A parked thread waits until the next time at which the connection is due, and until its own deadline.
+//! How threads wait, without one that is parked for ever, is in `combine/waiting.rs`. A parked thread also waits no longer
+//! than until the next time at which the connection is due, and until its own deadline.
 
 use super::handle::{MAX_SEATS, Places};
 use crate::client::config::ClientConfig;
 use crate::client::synchronous::Client;
 use crate::client::within::Time;
-use crate::combine::lead::{Lead, Leading, Led, Look, Next, Waiters, Watch};
+use crate::combine::lead::{Lead, Leading, Led, Look, Next, SignalOf, Waiters, Watch};
+use crate::combine::waiting::{Rest, Waiting};
 use crate::error::CallError;
 use dunlin_fabric::{Armed, Fabric, Host, Nanos, Parker, Site, ThreadDomain, Unparker, Waker, Work};
 use std::fmt::Debug;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 const WORDS: usize = MAX_SEATS as usize / 64;
@@ -106,23 +99,14 @@ impl<F: Fabric, P: Policy<F>> Led for Core<F, P> {
 #[derive(Debug)]
 pub(crate) struct Gate<F: Fabric, P: Policy<F>> {
     policy: P,
-    /// A thread has the lead.
-    leading: AtomicBool,
-    /// A thread that parks asks for progress.
-    wanted: AtomicBool,
-    /// The number of the thread that waits for the domain, plus one, and [`ASLEEP`].
-    sentinel: AtomicU32,
-    /// The threads that are parked, or about to park.
-    parked: [AtomicU64; WORDS],
-    /// Where the search for a parked thread begins, so that each is found in time.
-    next_parked: AtomicUsize,
+    waiting: Waiting<WORDS>,
     unparkers: Arc<Unparkers<F>>,
 }
 
 /// The state that the threads of a strand share.
 #[derive(Debug)]
 pub(crate) struct Strand<F: Fabric, P: Policy<F>> {
-    lead: Lead<Core<F, P>, Waiters<F, Gate<F, P>>>,
+    lead: Lead<Core<F, P>, Waiters<SignalOf<F>, Gate<F, P>>>,
     pub(crate) fabric: F,
     /// The strand's number in its handle.
     pub(crate) number: u16,
@@ -143,9 +127,6 @@ type UnparkerOf<F> = <ParkerOf<F> as Parker>::Unparker;
 /// The unparkers of a handle's seats, by number.
 pub(crate) type Unparkers<F> = [OnceLock<UnparkerOf<F>>];
 
-/// The sentinel sleeps, and does not spin.
-const ASLEEP: u32 = 1 << 31;
-const NOBODY: u32 = 0;
 /// The misses of a thread that leads after another, one after the other: the lock, the lane, the queue pair.
 const HANDED_OVER: u32 = 3;
 /// The attempts of a thread that spins for the lead before it waits through the host.
@@ -166,56 +147,27 @@ const STEPS: u32 = 8;
 const ROUNDS: u32 = 64;
 
 impl<F: Fabric, P: Policy<F>> Gate<F, P> {
-    fn new(policy: P, unparkers: Arc<Unparkers<F>>) -> Self {
-        Gate {
-            policy,
-            leading: AtomicBool::new(false),
-            wanted: AtomicBool::new(false),
-            sentinel: AtomicU32::new(NOBODY),
-            parked: Default::default(),
-            next_parked: AtomicUsize::new(0),
-            unparkers,
-        }
-    }
-
-    /// Returns whether a parked thread has to take the sentinel's place.
-    fn needs_sentinel(&self) -> bool {
-        self.parked.iter().any(|word| word.load(Ordering::Relaxed) != 0)
-            && self.sentinel.load(Ordering::Relaxed) == NOBODY
-    }
-
     fn unpark(&self, seat: usize) {
         if let Some(Some(unparker)) = self.unparkers.get(seat).map(OnceLock::get) {
             unparker.unpark();
         }
-    }
-
-    #[cold]
-    fn unpark_one(&self) {
-        let first = self.next_parked.load(Ordering::Relaxed);
-        let seats = usize::from(MAX_SEATS);
-        let is_parked = |seat: &usize| self.parked[seat / 64].load(Ordering::Relaxed) & 1 << (seat % 64) != 0;
-        let Some(seat) = (first..first + seats).map(|seat| seat % seats).find(is_parked) else { return };
-        self.next_parked.store(seat + 1, Ordering::Relaxed);
-        self.unpark(seat);
     }
 }
 
 impl<F: Fabric, P: Policy<F>> Watch for Gate<F, P> {
     #[inline]
     fn look(&self) -> Look {
-        if self.policy.has_calls() || self.wanted.load(Ordering::Relaxed) {
-            return Look::Calls;
-        }
-        if self.needs_sentinel() { Look::Waiters } else { Look::Nothing }
+        if self.policy.has_calls() { Look::Calls } else { self.waiting.look() }
     }
 
     fn wake(&self) {
-        self.unpark_one();
+        if let Some(seat) = self.waiting.choose() {
+            self.unpark(seat);
+        }
     }
 }
 
-type Held<'a, F, P> = Leading<'a, Core<F, P>, Waiters<F, Gate<F, P>>>;
+type Held<'a, F, P> = Leading<'a, Core<F, P>, Waiters<SignalOf<F>, Gate<F, P>>>;
 
 /// The lead: access to the connection. Dropping it makes the progress that other threads have asked for, gives
 /// the lead back, and wakes a thread that has to go on.
@@ -250,7 +202,7 @@ impl<F: Fabric, P: Policy<F>> LeadGuard<'_, F, P> {
     #[cold]
     fn leave_in_panic(&mut self) {
         let Some(leading) = self.leading.take() else { return };
-        self.strand.gate().leading.store(false, Ordering::Relaxed);
+        self.strand.gate().waiting.set_leading(false);
         // The thread may have been about to wait in the sentinel's place.
         self.strand.stop_watching(leading.last);
         drop(leading);
@@ -271,14 +223,14 @@ impl<F: Fabric, P: Policy<F>> Drop for LeadGuard<'_, F, P> {
         strand.fabric.host().checkpoint(Site::Leading);
         while let Some(leading) = self.leading.take() {
             strand.remember(&leading.client);
-            gate.leading.store(false, Ordering::Relaxed);
+            gate.waiting.set_leading(false);
             match leading.give_back() {
                 Next::Done => {}
                 Next::Wake => strand.lead.watch().wake(),
                 Next::Again(leading) => {
                     // A guard of its own, which gives the lead back if this panics.
                     let mut again = strand.guard(leading);
-                    gate.wanted.store(false, Ordering::Relaxed);
+                    gate.waiting.makes_progress();
                     // Another thread waits for a wake-up, and would not see what is left to do.
                     for _ in 0..STEPS {
                         let core = again.core();
@@ -303,15 +255,12 @@ impl<F: Fabric, P: Policy<F>> Strand<F, P> {
         (places, unparkers): (Arc<Places>, Arc<Unparkers<F>>),
     ) -> Self {
         let fabric = client.fabric().clone();
-        let gate = Gate::new(policy, unparkers);
+        let gate = Gate { policy, waiting: Waiting::new(), unparkers };
+        let freed = fabric.host().signal();
         Strand {
             doorbell: client.doorbell(),
             workers: AtomicUsize::new(client.workers()),
-            lead: Lead::new(
-                Core { client, policy: core, last: u16::MAX },
-                Waiters::new(&fabric, gate),
-                ROUNDS,
-            ),
+            lead: Lead::new(Core { client, policy: core, last: u16::MAX }, Waiters::new(freed, gate), ROUNDS),
             fabric,
             number,
             places,
@@ -347,7 +296,7 @@ impl<F: Fabric, P: Policy<F>> Strand<F, P> {
     }
 
     fn guard<'a>(&'a self, leading: Held<'a, F, P>) -> LeadGuard<'a, F, P> {
-        self.gate().leading.store(true, Ordering::Relaxed);
+        self.gate().waiting.set_leading(true);
         let mut guard = LeadGuard { leading: Some(leading), strand: self };
         if guard.leading.as_ref().is_some_and(Leading::was_left_by_panic) {
             P::mend(self, guard.core());
@@ -420,26 +369,13 @@ impl<F: Fabric, P: Policy<F>> Strand<F, P> {
 
     /// Takes the sentinel's place, or keeps it; `false` if another thread has it.
     pub(crate) fn watch(&self, seat: u16, sleeps: bool) -> bool {
-        let own = u32::from(seat) + 1;
-        let word = own | if sleeps { ASLEEP } else { 0 };
-        let sentinel = &self.gate().sentinel;
-        let now = sentinel.load(Ordering::Relaxed);
-        if now & !ASLEEP == own {
-            if now != word {
-                sentinel.store(word, Ordering::SeqCst);
-            }
-            return true;
-        }
-        now == NOBODY && sentinel.compare_exchange(NOBODY, word, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+        self.gate().waiting.watch(seat, sleeps)
     }
 
     /// Leaves the sentinel's place, if the thread has it. At the end of its wait the thread then calls
-    /// [`pass_on`](Handle::pass_on).
+    /// [`pass_on`](Strand::pass_on).
     pub(crate) fn stop_watching(&self, seat: u16) {
-        let sentinel = &self.gate().sentinel;
-        if sentinel.load(Ordering::Relaxed) & !ASLEEP == u32::from(seat) + 1 {
-            sentinel.store(NOBODY, Ordering::SeqCst);
-        }
+        self.gate().waiting.stop_watching(seat);
     }
 
     /// Waits for the domain in the sentinel's place, without the lead.
@@ -448,45 +384,29 @@ impl<F: Fabric, P: Policy<F>> Strand<F, P> {
         self.doorbell.wait(armed, until);
     }
 
-    /// Says that a thread is about to park, which `has_led` since it last found nothing. Returns false if it
-    /// must look again first, since no other thread would wake it or make progress for it.
+    /// As [`Waiting::may_park`].
     pub(crate) fn may_park(&self, seat: u16, has_led: bool) -> bool {
-        let gate = self.gate();
-        let (word, bit) = (usize::from(seat) / 64, 1 << (seat % 64));
-        gate.parked[word].fetch_or(bit, Ordering::SeqCst);
-        if !has_led {
-            gate.wanted.store(true, Ordering::Relaxed);
-        }
-        fence(Ordering::SeqCst);
-        if gate.leading.load(Ordering::Relaxed) || has_led && gate.sentinel.load(Ordering::SeqCst) != NOBODY {
-            return true;
-        }
-        gate.parked[word].fetch_and(!bit, Ordering::Relaxed);
-        false
+        self.gate().waiting.may_park(seat, has_led)
     }
 
-    /// Says that a thread is no longer parked. When it ends its wait it calls [`pass_on`](Handle::pass_on), since
-    /// it may have been chosen to go on.
+    /// As [`Waiting::unparked`].
     pub(crate) fn unparked(&self, seat: u16) {
-        self.gate().parked[usize::from(seat) / 64].fetch_and(!(1 << (seat % 64)), Ordering::Relaxed);
+        self.gate().waiting.unparked(seat);
     }
 
     /// Returns whether a thread is parked, or about to park.
     pub(crate) fn is_parked(&self, seat: u16) -> bool {
-        self.gate().parked[usize::from(seat) / 64].load(Ordering::SeqCst) & 1 << (seat % 64) != 0
+        self.gate().waiting.is_parked(seat)
     }
 
     /// Wakes the owner of a call that has ended.
     #[inline]
     pub(crate) fn wake(&self, seat: u16) {
         let gate = self.gate();
-        let sentinel = gate.sentinel.load(Ordering::SeqCst);
-        if sentinel & !ASLEEP == u32::from(seat) + 1 {
-            if sentinel & ASLEEP != 0 {
-                self.doorbell.wake()
-            } else {
-                self.doorbell.nudge()
-            };
+        match gate.waiting.rest_of(seat) {
+            Some(Rest::Asleep) => self.doorbell.wake(),
+            Some(Rest::Spinning) => self.doorbell.nudge(),
+            None => {}
         }
         gate.unpark(usize::from(seat));
     }
@@ -494,9 +414,9 @@ impl<F: Fabric, P: Policy<F>> Strand<F, P> {
     /// Unparks a thread to take the sentinel's place, if nobody has it.
     #[inline]
     pub(crate) fn pass_on(&self) {
-        fence(Ordering::SeqCst);
-        if self.gate().needs_sentinel() {
-            self.gate().unpark_one();
+        let gate = self.gate();
+        if let Some(seat) = gate.waiting.pass_on() {
+            gate.unpark(seat);
         }
     }
 }

@@ -329,6 +329,86 @@ fn operations_end_at_their_deadlines() {
     }
 }
 
+/// The worker is busy and grants nothing: operations cost credits, and wait when these are spent.
+#[test]
+fn operations_wait_for_credits() {
+    const SLOW: u16 = ECHO + 1;
+    Sim::run(1, |fabric| {
+        let (address, host) = (Address::new(Scheme::Sim, "credits").unwrap(), fabric.host().clone());
+        let memory = Region::new(fabric.register(BYTES, ALL).unwrap());
+        let slow_host = host.clone();
+        let server = ServerBuilder::new(&fabric)
+            .function(SLOW, FunctionMode::Worker)
+            .expose("all", memory.clone(), ALL)
+            .serve(&address, move |_| {
+                let host = slow_host.clone();
+                Box::new(move |_: &Request<'_>, _: &mut Reply<'_>| {
+                    host.sleep(host.now() + 1_000_000);
+                    Ok(())
+                })
+            })
+            .unwrap();
+        let dedicated = Protocol::by_name("Server-reply").unwrap().plan(CompletionMode::Busy);
+        let combined = Plan { sharing: Sharing::Combined, ..dedicated };
+        let config = ClientConfig { credits: 4, max_queue_pairs: 1, ..with_plan(combined) };
+        let mut client = Client::connect(&fabric, &address, config).unwrap();
+        let region = client.attach("all").unwrap();
+        let mut other = Client::connect(&fabric, &address, with_plan(dedicated)).unwrap();
+        let slow = other.submit_on(0, SLOW, b"keeps the worker").unwrap();
+        host.sleep(host.now() + 100_000);
+        let write = |client: &mut Client<Sim>, word: u64| {
+            client.submit_write(&region, 8 * word, &(word + 1).to_le_bytes()).unwrap()
+        };
+        let writes: Vec<_> = (0..6).map(|word| write(&mut client, word)).collect();
+        host.sleep(host.now() + 100_000);
+        client.progress();
+        let written = || (0..6).map(|word| memory.load(8 * word)).collect::<Vec<_>>();
+        assert_eq!(written(), [1, 2, 3, 4, 0, 0]);
+        other.wait(slow).unwrap();
+        writes.into_iter().for_each(|write| assert!(client.wait(write).unwrap().is_empty()));
+        assert_eq!(written(), [1, 2, 3, 4, 5, 6]);
+        drop((client, other));
+        server.shutdown(Duration::from_secs(1));
+    })
+    .unwrap();
+}
+
+/// Calls and operations spend the same credits, and both ends agree on what is left: no lane is closed.
+#[test]
+fn calls_and_operations_share_credits() {
+    for (seed, credits) in [1, 2, 3, 5, 32].into_iter().enumerate() {
+        for credit_renewal in [CreditRenewal::WithRequest, CreditRenewal::WriteImmediate] {
+            for (name, mode) in
+                [("Direct-WriteIMM", CompletionMode::Event), ("Server-reply", CompletionMode::Busy)]
+            {
+                let plan = Protocol::by_name(name).unwrap().plan(mode);
+                let plan = Plan { sharing: Sharing::Combined, ..plan };
+                let settings = Settings { preemption: 20, ..Settings::default() };
+                Sim::run_with(settings, seed as u64, move |fabric| {
+                    let address = Address::new(Scheme::Sim, "credits").unwrap();
+                    let (server, memory) = serve(&fabric, &address);
+                    let config =
+                        ClientConfig { credits, credit_renewal, max_queue_pairs: 1, ..with_plan(plan) };
+                    let first = Client::connect(&fabric, &address, config).unwrap();
+                    let session = first.session();
+                    let tasks: Vec<_> = (0..3)
+                        .map(|thread| {
+                            let mut client = first.another().unwrap();
+                            let body = move || use_memory(&mut client, thread, 12);
+                            fabric.host().spawn(&format!("thread-{thread}"), Box::new(body)).unwrap()
+                        })
+                        .collect();
+                    tasks.into_iter().for_each(dunlin_fabric::Task::join);
+                    assert_eq!((memory.load(0), first.session()), (3 * 12, session), "{credits}");
+                    drop(first);
+                    server.shutdown(Duration::from_secs(1));
+                })
+                .unwrap();
+            }
+        }
+    }
+}
+
 /// A client that asks for regions for ever costs the server no more than one grant each.
 #[test]
 fn attaching_again_gives_the_same_grant() {

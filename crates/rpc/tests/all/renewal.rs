@@ -223,6 +223,37 @@ fn a_client_that_asks_against_the_rules_loses_its_lane() {
     });
 }
 
+/// A client tells of its operations on memory, which the server does not see, with its request: it gets no more than
+/// for calls, and nothing for operations that it had no credits for.
+#[test]
+fn operations_are_told_of_with_a_request() {
+    bounded(|| {
+        let (fabric, address) = (fabric(), unique("operations"));
+        let server = serve(&fabric, &address, ServerConfig::default());
+        let tell = |raw: &mut RawClient, code: u16, credits: u8| {
+            let header = Header { code, credits, ..Header::new(Kind::Credit) };
+            let bytes = raw.message(&header, b"");
+            raw.deliver(&bytes);
+        };
+        for is_apart in [false, true] {
+            let mut truthful = raw(&fabric, &address, written(), is_apart);
+            tell(&mut truthful, 4, 1);
+            let (header, _) = truthful.answer();
+            assert_eq!((header.kind, header.credits & GRANTED), (Kind::Credit, GRANTED));
+            // 4 are left, and 8 were granted.
+            assert!(!spend(&mut truthful, 0..12));
+            truthful.request(ECHO, call(12, 1), b"overdrawn");
+            truthful.expect_closed();
+            for (operations, degree) in [(9, 1), (3, 1), (0, 1), (4, 64), (u16::MAX, 0)] {
+                let mut against = raw(&fabric, &address, written(), is_apart);
+                tell(&mut against, operations, degree);
+                against.expect_closed();
+            }
+        }
+        server.shutdown(Duration::from_secs(1));
+    });
+}
+
 /// The calls of a raw client, one after the other, each with an id of its own.
 struct Asking {
     raw: RawClient,

@@ -153,11 +153,11 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "ticket_forgotten",
         file: "crates/rpc/src/share/strand.rs",
-        from: "        if self.policy.has_calls() || self.wanted.load(Ordering::Relaxed) {",
+        from: "        if self.policy.has_calls() { Look::Calls } else { self.waiting.look() }",
         to: "        if dunlin_fabric::mutant(\"ticket_forgotten\") {
             return Look::Nothing;
         }
-        if self.policy.has_calls() || self.wanted.load(Ordering::Relaxed) {",
+        if self.policy.has_calls() { Look::Calls } else { self.waiting.look() }",
     },
     Mutant {
         name: "ticket_sent_twice",

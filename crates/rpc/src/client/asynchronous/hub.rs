@@ -10,7 +10,7 @@ use crate::client::core::{CallId, Core};
 use crate::client::lane::SubmitError;
 use crate::client::memory::is_memory;
 use crate::client::slots::Sink;
-use crate::combine::lead::{Lead, Led, Look, Waiters, Watch};
+use crate::combine::lead::{Lead, Led, Look, SignalOf, Waiters, Watch};
 use crate::combine::tickets::{Delivery, Leader, Pool, PrepareError, Side, TicketId};
 use crate::error::{CallError, Cause, ConnectError};
 use crate::plan::CompletionMode;
@@ -148,7 +148,7 @@ pub(super) struct Dropped {
 pub(super) struct Inner<F: Fabric> {
     pub(super) fabric: F,
     pub(super) tickets: Arc<Tickets<F>>,
-    pub(super) lead: Lead<Engine<F>, Waiters<F, Gate<F>>>,
+    pub(super) lead: Lead<Engine<F>, Waiters<SignalOf<F>, Gate<F>>>,
     pub(super) thread: Mutex<Option<Task>>,
     /// Tasks that wait for a connection, by number, with the time at which they have to try again or give up. Locked
     /// for a few instructions, and only while there is no connection.
@@ -198,7 +198,7 @@ impl<F: Fabric> Inner<F> {
         Ok(Inner {
             fabric: fabric.clone(),
             tickets,
-            lead: Lead::new(engine, Waiters::new(fabric, gate), 0),
+            lead: Lead::new(engine, Waiters::new(fabric.host().signal(), gate), 0),
             thread: Mutex::new(None),
             unready: Mutex::new(BTreeMap::new()),
             dropped: Mutex::new(Vec::new()),

@@ -3,7 +3,7 @@
 //! Wakers run without the lead: a waker may run any code, including the drop of the last client.
 
 use super::hub::{Dropped, Engine, Gate, Inner};
-use crate::combine::lead::{Leading, Look, Waiters, Watch};
+use crate::combine::lead::{Leading, Look, SignalOf, Waiters, Watch};
 use dunlin_fabric::{Fabric, Host, Nanos, Site};
 use std::ops::{Deref, DerefMut};
 use std::sync::PoisonError;
@@ -47,7 +47,7 @@ impl<F: Fabric> Inner<F> {
     }
 }
 
-type Held<'a, F> = Leading<'a, Engine<F>, Waiters<F, Gate<F>>>;
+type Held<'a, F> = Leading<'a, Engine<F>, Waiters<SignalOf<F>, Gate<F>>>;
 
 /// The lead of the hub. Dropping it gives the lead back, runs the wakers of the calls that have ended, and leads on for
 /// calls that have come meanwhile.

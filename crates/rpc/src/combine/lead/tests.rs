@@ -1,5 +1,4 @@
 use super::*;
-use crate::combine::tickets::memory::Word;
 use crate::combine::tickets::model_checks::{Checked, Half, check, fails, table};
 use crate::combine::tickets::{Capacity, Delivery, Leader, TicketId, Tickets, Withdrawal};
 use dunlin_fabric_sim::Sim;
@@ -9,13 +8,13 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
 /// A lock of the model checker. `RETRY` and `LOOK` say whether the fences are executed.
-struct ModelLock<T, const RETRY: bool, const LOOK: bool> {
+pub(crate) struct ModelLock<T, const RETRY: bool, const LOOK: bool> {
     word: Half,
     /// Never contended: the word comes first.
     value: Mutex<T>,
 }
 
-struct ModelGuard<'a, T> {
+pub(crate) struct ModelGuard<'a, T> {
     word: &'a Half,
     held: Option<MutexGuard<'a, T>>,
 }
@@ -231,7 +230,11 @@ fn in_virtual_time_a_leader_may_wait() {
     for seed in 0..20 {
         Sim::run(seed, |fabric| {
             let host = fabric.host().clone();
-            let lead = Arc::new(Lead::new(Numbers::default(), Waiters::new(&fabric, Nothing), 1));
+            let lead = Arc::new(Lead::new(
+                Numbers::default(),
+                Waiters::<_, _, Processor>::new(host.signal(), Nothing),
+                1,
+            ));
             let tasks: Vec<_> = (0..5)
                 .map(|number| {
                     let (lead, own) = (Arc::clone(&lead), host.clone());

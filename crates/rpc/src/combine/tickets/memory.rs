@@ -1,4 +1,4 @@
-//! The atomic words of the tickets and the memory orders between their users: the processor's, or a model
+//! The atomic words of the tickets and of waiting threads, and the memory orders between their users: the processor's, or a model
 //! checker's.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -66,6 +66,38 @@ pub(crate) trait Memory: 'static {
     fn fence_before_scan() {
         fence(Ordering::SeqCst);
     }
+    /// The fence of a thread between its word that it parks and its look whether another one goes on.
+    #[inline]
+    fn fence_before_park() {
+        fence(Ordering::SeqCst);
+    }
+    /// The fence of a thread between the end of its wait and its look at those that wait.
+    #[inline]
+    fn fence_before_pass() {
+        fence(Ordering::SeqCst);
+    }
+}
+
+/// Sets bits.
+#[inline]
+pub(crate) fn set<W: Word<u64>>(word: &W, bits: u64, order: Ordering) {
+    let mut now = word.load(Ordering::Relaxed);
+    while let Err(other) = word.exchange(now, now | bits, order) {
+        now = other;
+    }
+}
+
+/// Clears a bit, and returns whether it was set.
+#[inline]
+pub(crate) fn clear<W: Word<u64>>(word: &W, bit: u64, order: Ordering) -> bool {
+    let mut now = word.load(Ordering::Relaxed);
+    while now & bit != 0 {
+        match word.exchange(now, now & !bit, order) {
+            Ok(_) => return true,
+            Err(other) => now = other,
+        }
+    }
+    false
 }
 
 /// The processor's atomics.

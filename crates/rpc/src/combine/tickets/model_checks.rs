@@ -61,6 +61,8 @@ pub(super) const REGISTER: u8 = 10;
 pub(super) const REGISTERED: u8 = 11;
 pub(super) const AFTER_WAIT: u8 = 12;
 pub(super) const BEFORE_SCAN: u8 = 13;
+pub(crate) const BEFORE_PARK: u8 = 14;
+pub(crate) const BEFORE_PASS: u8 = 15;
 
 /// The model checker's words, with one order weakened: none for 0.
 pub(crate) struct Checked<const WEAK: u8>;
@@ -92,6 +94,16 @@ impl<const WEAK: u8> Memory for Checked<WEAK> {
     }
     fn fence_before_scan() {
         if WEAK != BEFORE_SCAN {
+            model::fence(Ordering::SeqCst);
+        }
+    }
+    fn fence_before_park() {
+        if WEAK != BEFORE_PARK {
+            model::fence(Ordering::SeqCst);
+        }
+    }
+    fn fence_before_pass() {
+        if WEAK != BEFORE_PASS {
             model::fence(Ordering::SeqCst);
         }
     }

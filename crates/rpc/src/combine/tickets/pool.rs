@@ -5,7 +5,7 @@
 //! are still the leader's to free. The thread that clears a bit has the ticket. A slab is allocated when all before it
 //! are in use, and kept.
 
-use super::memory::{Memory, Processor, Word};
+use super::memory::{Memory, Processor, Word, clear, set};
 use super::owner::{Left, Outcome};
 use super::waker::WakerCell;
 use super::{
@@ -381,28 +381,6 @@ impl<X: Default, M: Memory> Pool<X, M> {
 
 const fn all_of(window: u16) -> u64 {
     u64::MAX >> (64 - window as u32)
-}
-
-/// Sets bits.
-#[inline]
-fn set<W: Word<u64>>(word: &W, bits: u64, order: Ordering) {
-    let mut now = word.load(Ordering::Relaxed);
-    while let Err(other) = word.exchange(now, now | bits, order) {
-        now = other;
-    }
-}
-
-/// Clears a bit, and returns whether it was set.
-#[inline]
-fn clear<W: Word<u64>>(word: &W, bit: u64, order: Ordering) -> bool {
-    let mut now = word.load(Ordering::Relaxed);
-    while now & bit != 0 {
-        match word.exchange(now, now & !bit, order) {
-            Ok(_) => return true,
-            Err(other) => now = other,
-        }
-    }
-    false
 }
 
 impl<X, M: Memory> fmt::Debug for Pool<X, M> {

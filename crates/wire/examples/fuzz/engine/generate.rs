@@ -244,6 +244,10 @@ fn valid_message(random: &mut Random, input: &mut Vec<u8>) {
                 header.time = random.next() as u32;
                 0
             }
+            Kind::Credit => {
+                header.code = random.below(100) as u16;
+                0
+            }
             _ => 0,
         };
         random.fill(&mut input[64..64 + length]);

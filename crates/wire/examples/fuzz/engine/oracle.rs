@@ -104,7 +104,8 @@ fn is_message(input: &[u8], limit: usize) -> bool {
         1 => !rendezvous || length == 24,
         2 => (!rendezvous || length == 24) && status(code),
         3 | 4 => !rendezvous && code > 0 && zero(14, 20),
-        5 | 6 | 8 => !rendezvous && zero(2, 8) && zero(14, 24),
+        5 | 8 => !rendezvous && zero(2, 8) && zero(14, 24),
+        6 => !rendezvous && zero(4, 8) && zero(14, 24),
         7 => !rendezvous && code > 0 && length == 4 * code && zero(14, 24),
         9..=11 => {
             let fits = [length == 24, length == 0, length > 0][usize::from(kind) - 9];
