@@ -48,6 +48,11 @@ pub(crate) fn serve(config: TierConfig, tag: &str, change: impl FnOnce(&mut Proc
     Serving { address, processes, node }
 }
 
+/// Returns the number in a variable of the environment, or `usual`.
+pub(crate) fn count(variable: &str, usual: u32) -> u32 {
+    std::env::var(variable).map_or(usual, |text| text.parse().unwrap_or_else(|_| panic!("{variable}={text}")))
+}
+
 pub(crate) fn tag(what: &str) -> String {
     format!("{what}-{}", std::process::id())
 }

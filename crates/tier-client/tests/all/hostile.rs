@@ -1,6 +1,6 @@
 //! Requests that no library sends: forged handles, ranges that overflow, any bytes. No byte of another process changes.
 
-use crate::common::{Serving, attach, attach_address, bytes_of, config, fabric, serve, tag};
+use crate::common::{Serving, attach, attach_address, bytes_of, config, count, fabric, serve, tag};
 use dunlin_fabric_shm::ShmFabric;
 use dunlin_rpc::{CallError, Cause, Client, ClientConfig};
 use dunlin_tier::process::list::{ListedChange, ListedOperation, MAX_LISTED, Outcomes};
@@ -314,6 +314,7 @@ fn payload() -> impl Strategy<Value = (u16, Vec<u8>)> {
     prop_oneof![2 => valid, 2 => noise, 1 => list]
 }
 
+/// `DUNLIN_TIER_REQUESTS` is the number of requests.
 #[test]
 fn any_bytes_as_requests_change_nothing_of_others() {
     let tag = tag("fuzz");
@@ -323,7 +324,11 @@ fn any_bytes_as_requests_change_nothing_of_others() {
     let mut raw = Raw::attach(&nodes[0]);
     let handles: Vec<u64> = ["one", "two"].iter().map(|node| raw.malloc(4096, node).handle).collect();
     let raw = std::cell::RefCell::new(raw);
-    let cases = ProptestConfig { cases: 3000, failure_persistence: None, ..ProptestConfig::default() };
+    let cases = ProptestConfig {
+        cases: count("DUNLIN_TIER_REQUESTS", 3000),
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    };
     let outcome = TestRunner::new(cases).run(
         &(payload(), any::<prop::sample::Index>()),
         |((function, bytes), index)| {

@@ -4,6 +4,7 @@
 mod asynchronous;
 mod common;
 mod hostile;
+mod kills;
 mod lists;
 mod lock_deaths;
 mod locks;

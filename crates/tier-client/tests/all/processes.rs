@@ -56,6 +56,7 @@ fn child() {
                 request.reply(&buffer[..length]).unwrap();
             }
         }
+        "killed" => crate::kills::write_for_ever(&tag),
         "caller" => {
             let tier = attach(&attach_address(&tag, "one"));
             let mut answer = [0; 64];

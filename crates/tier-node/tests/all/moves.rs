@@ -145,7 +145,14 @@ fn no_write_is_lost<F: Fabric>(tiers: &[Tier<F>; 3], rounds: usize) {
                         number += 1;
                     }
                     Err(OperationError::Access(AccessError::Moved)) => {
-                        view = tier.map(&name, Rights::WRITE).unwrap();
+                        view = tier.map(&name, Rights::READ.with(Rights::WRITE)).unwrap();
+                        // The next write would hide one that was lost.
+                        let mut found = [0; 8];
+                        match view.read(8 * at as u64, &mut found) {
+                            Ok(()) => assert_eq!(u64::from_le_bytes(found), number - 1, "writer {at}"),
+                            Err(OperationError::Access(AccessError::Moved)) => {}
+                            Err(error) => panic!("{error:?}"),
+                        }
                     }
                     Err(error) => panic!("{error:?}"),
                 }
