@@ -1,8 +1,8 @@
 //! The calls by which the servers of a deployment ask each other (ScaleRPC section 4.2).
 
 use crate::client::ClientConfig;
-use crate::server::ServerBuilder;
 use crate::server::deployment::{Asker, Deployment, Prepared};
+use crate::server::{ServerBuilder, ServerConfig};
 use crate::share::Client;
 use dunlin_fabric::Fabric;
 
@@ -15,7 +15,7 @@ impl<F: Fabric> ServerBuilder<F> {
     #[must_use]
     pub fn deployment(mut self, settings: Deployment) -> Self {
         let (fabric, deployment) = (self.fabric().clone(), settings.clone());
-        let asker = move |server: &crate::ServerConfig| {
+        let asker = move |server: &ServerConfig| {
             let config = ClientConfig {
                 window: 1,
                 worker: Some(0),
