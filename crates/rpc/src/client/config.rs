@@ -105,8 +105,8 @@ pub struct ClientConfig {
     /// The most calls that go in one message because threads meet on a shared connection
     /// ([`Sharing::Combined`]); 1 sends each call by itself. Default: 64.
     pub most_together: u16,
-    /// The most calls that the thread that leads a shared connection ([`Sharing::Combined`]) sends in one round, at least
-    /// 1. Then it takes results, and lets the threads go on whose results have come, before it sends those that are left.
+    /// The most calls that the thread that leads a shared connection ([`Sharing::Combined`]) sends in one round; at least
+    /// one. Then it takes results, and lets the threads go on whose results have come, before it sends those that are left.
     /// FLOCK bounds no round. Default: 64.
     pub most_per_round: u16,
     /// The length in bytes from which on a request that meets others on such a connection leaves from registered memory of

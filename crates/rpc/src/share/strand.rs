@@ -103,10 +103,12 @@ pub(crate) struct Gate<F: Fabric, P: Policy<F>> {
     unparkers: Arc<Unparkers<F>>,
 }
 
+type WaitersOf<F, P> = Waiters<SignalOf<F>, Gate<F, P>>;
+
 /// The state that the threads of a strand share.
 #[derive(Debug)]
 pub(crate) struct Strand<F: Fabric, P: Policy<F>> {
-    lead: Lead<Core<F, P>, Waiters<SignalOf<F>, Gate<F, P>>>,
+    lead: Lead<Core<F, P>, WaitersOf<F, P>>,
     pub(crate) fabric: F,
     /// The strand's number in its handle.
     pub(crate) number: u16,

@@ -1,7 +1,7 @@
 //! Servers that share one schedule (ScaleRPC section 4.2). In virtual time each has a machine of its own, whose clock is a
 //! second apart from the others and drifts by up to 200 millionths; on shared memory all have one clock.
 
-use crate::common::{bounded, fabric, unique};
+use crate::common::{bounded, fabric, unique, until};
 use dunlin_fabric::{Address, Fabric, Host, Scheme, Task};
 use dunlin_fabric_sim::{MachineSettings, Settings, Sim};
 use dunlin_rpc::*;
@@ -291,9 +291,7 @@ fn servers_of_one_host_agree() {
                 .unwrap()
         };
         let servers: Vec<Server<_>> = (0..SERVERS).map(start).collect();
-        while !servers.iter().all(|server| server.running_slice().is_common) {
-            std::thread::yield_now();
-        }
+        until("the servers share a cycle", || servers.iter().all(|server| server.running_slice().is_common));
         let plan = Plan::new(RequestHalf::Write, ResponseHalf::Write);
         let plan = plan.completion(CompletionMode::Adaptive, CompletionMode::Adaptive);
         let plan = plan.shared(Sharing::Dedicated, Lease::Slice);
