@@ -91,7 +91,7 @@ pub mod client {
 
 /// Further types of servers: workers on threads of the program, pulled calls, servers on several fabrics.
 pub mod server {
-    pub use dunlin_rpc::{ApplicationCode, Counters, PoolService, SLOW_HANDLER};
+    pub use dunlin_rpc::{ApplicationCode, Counters, Deployment, PoolService, SLOW_HANDLER};
     pub use dunlin_transport::{Incoming, SeveralServers, Worker};
     #[cfg(feature = "thrift")]
     pub use dunlin_transport::{TypedAsyncServer, TypedServer, serve_async};

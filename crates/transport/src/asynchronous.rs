@@ -10,7 +10,9 @@ use dunlin_fabric::{ChosenTransport, DialError, IntoAddress, Scheme};
 use dunlin_fabric_ofi::OfiFabric;
 use dunlin_fabric_rdma::RdmaFabric;
 use dunlin_fabric_shm::ShmFabric;
-use dunlin_rpc::{CallError, Cause, ClientConfig, ConnectError, RunningPlan, Tuning};
+use dunlin_rpc::{
+    CallError, Cause, ClientConfig, ConnectError, MemoryError, RemoteRegion, RunningPlan, Tuning,
+};
 use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -228,6 +230,68 @@ impl AsyncClient {
         each_into_or!(On, &self.on, Call, client => client.call_on(worker, function, payload), On::Later(later) => {
             Call::later(later, (None, Some(worker), function), payload)
         })
+    }
+}
+
+/// The error of an operation on memory of a client that has no connection yet.
+const UNCONNECTED: MemoryError = MemoryError::Call(CallError::NotExecuted(Cause::Disconnected));
+
+/// Operations on memory that the server exposes. They begin when their futures are polled, and a future that is dropped
+/// gives its operation up.
+impl AsyncClient {
+    /// Attaches a region that the server exposes by name; see [`dunlin_rpc::AsyncClient::attach`].
+    pub async fn attach(&self, name: &str) -> Result<RemoteRegion, MemoryError> {
+        if let On::Later(later) = &self.on {
+            later.for_call(None).await.map_err(missing)?;
+        }
+        each_or!(On, self.made(), client => client.attach(name).await, On::Later(_) => Err(UNCONNECTED))
+    }
+
+    /// READs `length` bytes of a region; see [`dunlin_rpc::AsyncClient::read`].
+    pub async fn read(
+        &self,
+        region: &RemoteRegion,
+        offset: u64,
+        length: usize,
+    ) -> Result<AsyncResponse, MemoryError> {
+        let response = each_into_or!(
+            On,
+            self.made(),
+            AsyncResponse,
+            client => client.read(region, offset, length).await?,
+            On::Later(_) => return Err(UNCONNECTED)
+        );
+        Ok(response)
+    }
+
+    /// WRITEs bytes to a region; see [`dunlin_rpc::AsyncClient::write`].
+    pub async fn write(&self, region: &RemoteRegion, offset: u64, data: &[u8]) -> Result<(), MemoryError> {
+        each_or!(On, self.made(), client => client.write(region, offset, data).await, On::Later(_) => Err(UNCONNECTED))
+    }
+
+    /// Adds to 8 aligned bytes of a region, and returns their old value; see [`dunlin_rpc::AsyncClient::fetch_add`].
+    pub async fn fetch_add(&self, region: &RemoteRegion, offset: u64, add: u64) -> Result<u64, MemoryError> {
+        each_or!(On, self.made(), client => client.fetch_add(region, offset, add).await, On::Later(_) => Err(UNCONNECTED))
+    }
+
+    /// Sets 8 aligned bytes of a region if they are as expected, and returns their old value; see
+    /// [`dunlin_rpc::AsyncClient::compare_swap`].
+    pub async fn compare_swap(
+        &self,
+        region: &RemoteRegion,
+        offset: u64,
+        expected: u64,
+        swap: u64,
+    ) -> Result<u64, MemoryError> {
+        each_or!(On, self.made(), client => client.compare_swap(region, offset, expected, swap).await, On::Later(_) => Err(UNCONNECTED))
+    }
+
+    /// The client on its fabric, of a lazy one that has connected.
+    fn made(&self) -> &On {
+        match &self.on {
+            On::Later(later) => later.made().map_or(&self.on, |made| &made.on),
+            on => on,
+        }
     }
 }
 

@@ -10,7 +10,8 @@ use dunlin_fabric_ofi::OfiFabric;
 use dunlin_fabric_rdma::RdmaFabric;
 use dunlin_fabric_shm::ShmFabric;
 use dunlin_rpc::{
-    ConnectedClient, Counters, FunctionMode, PoolService, ServeError, ServerConfig, Service, Status,
+    ConnectedClient, Counters, Deployment, FunctionMode, PoolService, ServeError, ServerConfig, Service,
+    Status,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,6 +24,7 @@ pub struct ServerBuilder {
     config: ServerConfig,
     functions: Vec<(u16, FunctionMode)>,
     pool: Option<Arc<dyn PoolService>>,
+    deployment: Option<Deployment>,
 }
 
 impl std::fmt::Debug for ServerBuilder {
@@ -44,7 +46,13 @@ impl ServerBuilder {
     /// Creates a builder with the fabrics of this process ([`Fabrics::global`]), default settings and no
     /// functions.
     pub fn new() -> Self {
-        ServerBuilder { fabrics: None, config: ServerConfig::default(), functions: Vec::new(), pool: None }
+        ServerBuilder {
+            fabrics: None,
+            config: ServerConfig::default(),
+            functions: Vec::new(),
+            pool: None,
+            deployment: None,
+        }
     }
 
     /// Replaces the fabrics: by another [`Fabrics`], or by a single fabric, which takes only its own
@@ -92,13 +100,35 @@ impl ServerBuilder {
         self
     }
 
+    /// Makes the server one of a deployment whose servers share one schedule of groups and slices (ScaleRPC section
+    /// 4.2). The addresses of its servers are those of one fabric: at an `auto:` or a `node:` address, starting the server
+    /// fails.
+    #[must_use]
+    pub fn deployment(mut self, deployment: Deployment) -> Self {
+        self.deployment = Some(deployment);
+        self
+    }
+
+    /// Refuses a deployment where the server has several fabrics, or an address that its node chooses.
+    fn refuse_deployment(&self, address: &Address) -> Result<(), ServeError> {
+        if self.deployment.is_none() {
+            return Ok(());
+        }
+        let source = "a deployment's servers are on one fabric: name it, shm:NAME or rdma:HOST:PORT";
+        Err(ListenError::Unavailable(Unavailable { address: address.clone(), source: source.into() }).into())
+    }
+
     /// Converts to the engine's builder for one fabric.
     fn on<F: Fabric>(self, fabric: &F) -> dunlin_rpc::ServerBuilder<F> {
         let described = dunlin_rpc::ServerBuilder::new(fabric).config(self.config);
         let described =
             self.functions.into_iter().fold(described, |described, (id, mode)| described.function(id, mode));
-        match self.pool {
+        let described = match self.pool {
             Some(pool) => described.pool_shared(pool),
+            None => described,
+        };
+        match self.deployment {
+            Some(deployment) => described.deployment(deployment),
             None => described,
         }
     }
@@ -118,6 +148,7 @@ impl ServerBuilder {
         match address.scheme() {
             Scheme::Auto => {}
             Scheme::Node => {
+                self.refuse_deployment(address)?;
                 return through_node(&self.shm(address)?, address, |own| self.serve_one(own, service));
             }
             _ => return self.serve_one(address, service),
@@ -135,6 +166,7 @@ impl ServerBuilder {
         address: &Address,
         mut start: impl FnMut(ServerBuilder, &Address, &mut Numbers) -> Result<(Server, T), ServeError>,
     ) -> Result<(Server, Vec<T>), ServeError> {
+        self.refuse_deployment(address)?;
         // The engine of each fabric would refuse it, as a reason to pass the fabric over.
         self.functions.iter().try_for_each(|(id, _)| dunlin_rpc::server::check_function(*id))?;
         if self.functions.iter().any(|(_, mode)| *mode == FunctionMode::Pull) {
@@ -179,6 +211,7 @@ impl ServerBuilder {
         match address.scheme() {
             Scheme::Auto => {}
             Scheme::Node => {
+                self.refuse_deployment(address)?;
                 let mut made = Vec::new();
                 let server = through_node(&self.shm(address)?, address, |own| {
                     let (server, workers) = self.serve_one_with(own, service)?;
@@ -316,6 +349,19 @@ impl Server {
                 })
             }
             Server::Node(node) => node.server().counters(),
+        }
+    }
+
+    /// Returns whether the groups that are served are those of the server's
+    /// [`deployment`](ServerBuilder::deployment). A server that hears nothing of the others for long serves its own.
+    pub fn follows_deployment(&self) -> bool {
+        match self {
+            Server::Shm(server) => server.running_slice().is_common,
+            Server::Rdma(server) => server.running_slice().is_common,
+            #[cfg(feature = "ofi")]
+            Server::Ofi(server) => server.running_slice().is_common,
+            // They have no deployment.
+            Server::Several(_) | Server::Node(_) => false,
         }
     }
 

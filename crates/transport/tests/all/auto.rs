@@ -3,8 +3,8 @@
 use dunlin_fabric::{Address, DialError, ListenError, Scheme, WithSources};
 use dunlin_fabric_shm::ShmFabric;
 use dunlin_rpc::{
-    CallError, Cause, ClientConfig, ConnectError, FunctionMode, Reply, Request, ServeError, ServerConfig,
-    Service, Status,
+    CallError, Cause, ClientConfig, ConnectError, Deployment, FunctionMode, Reply, Request, ServeError,
+    ServerConfig, Service, Status,
 };
 use dunlin_transport::{AsyncClient, Client, Fabrics, FabricsConfig, Server, ServerBuilder};
 use std::io::Write as _;
@@ -163,6 +163,12 @@ fn a_named_fabric_is_never_another() {
     let error = pulled.serve(anywhere(), |_| echo()).expect_err("nobody could pull");
     let error = WithSources(&error).to_string();
     assert!(error.contains("pulled from a server of one fabric"), "{error}");
+    for address in [anywhere(), "node:deployed".parse().expect("an address")] {
+        let deployed = builder(&fabrics).deployment(Deployment::new(vec![address.clone()], 0));
+        let error = deployed.serve(address, |_| echo()).expect_err("no fabric");
+        let error = WithSources(&error).to_string();
+        assert!(error.contains("a deployment's servers are on one fabric"), "{error}");
+    }
 }
 
 /// Threads of the application run the workers of all fabrics.

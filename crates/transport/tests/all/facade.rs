@@ -1,11 +1,15 @@
 //! Clients and servers whose address selects the fabric: shared memory here, RDMA in the virtual machine
 //! (`examples/every_protocol.rs`).
 
-use dunlin_fabric::{Address, DialError, Fabric as _, ListenError, RateRow, RatesSource, WithSources};
+use dunlin_fabric::{
+    Access, Address, DialError, Fabric as _, ListenError, RateRow, RatesSource, Region, WithSources,
+};
+use dunlin_fabric_shm::{ShmConfig, ShmFabric};
 use dunlin_rpc::tune::table::FetchTable;
 use dunlin_rpc::{
-    CallError, Cause, ClientConfig, CompletionMode, ConnectError, FunctionMode, LargePayload, Plan, Reply,
-    Request, RequestHalf, ResponseHalf, SMALL_LIMIT, ServeError, ServerConfig, Service, Status,
+    CallError, Cause, ClientConfig, CompletionMode, ConnectError, Deployment, FunctionMode, LargePayload,
+    MemoryError, Plan, Reply, Request, RequestHalf, ResponseHalf, SMALL_LIMIT, ServeError, ServerConfig,
+    Service, Status,
 };
 use dunlin_transport::{
     AsyncClient, Client, Fabrics, FabricsConfig, Server, ServerBuilder, Tables, TablesFrom,
@@ -13,7 +17,7 @@ use dunlin_transport::{
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const ECHO: u16 = 1;
 const POOLED: u16 = 2;
@@ -40,6 +44,28 @@ fn described(fabrics: &Fabrics) -> ServerBuilder {
 
 fn serve(fabrics: &Fabrics, name: &str) -> Server {
     described(fabrics).serve(address(name), |_| Box::new(echo) as Box<dyn Service>).unwrap()
+}
+
+/// Servers of one deployment follow its schedule; a server by itself has none.
+#[test]
+fn a_deployment_shares_its_schedule() {
+    let fabrics = Fabrics::default();
+    let addresses = ["first", "second"].map(|name| address(&format!("deployment-{name}")));
+    let start = |own: usize| {
+        let deployment = Deployment {
+            interval: Duration::from_millis(5),
+            ..Deployment::new(addresses.to_vec(), own as u16)
+        };
+        let builder = described(&fabrics).deployment(deployment);
+        builder.serve(&addresses[own], |_| Box::new(echo) as Box<dyn Service>).unwrap()
+    };
+    let servers = [start(0), start(1)];
+    let end = Instant::now() + Duration::from_secs(30);
+    while !servers.iter().all(Server::follows_deployment) {
+        assert!(Instant::now() < end, "the servers follow no common schedule");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(!serve(&fabrics, "alone").follows_deployment());
 }
 
 #[test]
@@ -130,6 +156,38 @@ fn asynchronous_calls() {
     assert_eq!(&*block_on(first).unwrap(), b"one");
     client.call(ECHO, b"left").leave().unwrap();
     drop((client, second, fabrics));
+    server.shutdown(Duration::from_secs(1));
+}
+
+/// Operations on memory as futures, of a client that has its server and of one that connects when it attaches.
+#[test]
+fn memory_of_a_server() {
+    let all = Access::READ.with(Access::WRITE).with(Access::ATOMIC);
+    let shm = ShmFabric::new(ShmConfig::default()).unwrap();
+    let memory = Region::new(shm.register(4096, all).unwrap());
+    let server = dunlin_rpc::ServerBuilder::new(&shm)
+        .function(ECHO, FunctionMode::Worker)
+        .expose("all", memory.clone(), all)
+        .serve(&address("memory"), |_| Box::new(echo) as Box<dyn Service>)
+        .unwrap();
+    let fabrics = Fabrics::default();
+    let client = AsyncClient::connect_with(&fabrics, address("memory"), ClientConfig::default()).unwrap();
+    let region = block_on(client.attach("all")).unwrap();
+    block_on(client.write(&region, 8, &5u64.to_le_bytes())).unwrap();
+    assert_eq!(*block_on(client.read(&region, 8, 8)).unwrap(), 5u64.to_le_bytes());
+    assert_eq!(block_on(client.fetch_add(&region, 8, 2)).unwrap(), 5);
+    assert_eq!(block_on(client.compare_swap(&region, 8, 7, 9)).unwrap(), 7);
+    assert_eq!(memory.load(8), 9);
+    let unknown = block_on(client.attach("none")).unwrap_err();
+    assert_eq!(unknown, MemoryError::NoSuchRegion { name: "none".to_owned() });
+
+    let lazy = ClientConfig { lazy: true, ..ClientConfig::default() };
+    let nowhere: Address = "auto:127.0.0.1:9".parse().unwrap();
+    let waiting = AsyncClient::connect_with(&fabrics, &nowhere, lazy).unwrap();
+    let unconnected = MemoryError::Call(CallError::NotExecuted(Cause::Disconnected));
+    assert_eq!(block_on(waiting.write(&region, 8, &[1])), Err(unconnected.clone()));
+    assert_eq!(block_on(waiting.attach("all")).map(drop), Err(unconnected));
+    drop((client, waiting, fabrics));
     server.shutdown(Duration::from_secs(1));
 }
 
