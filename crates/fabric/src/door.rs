@@ -75,7 +75,7 @@ impl Look {
 }
 
 /// Prefixes and the protocols that they begin. None extends another one.
-const PREFIXES: [(&[u8], Door); 22] = [
+const PREFIXES: [(&[u8], Door); 23] = [
     (&AUTO_QUESTION, Door::AutoClient),
     (&AUTO_ANSWER, Door::AutoServer),
     (&REFUSAL, Door::Refusal),
@@ -95,6 +95,8 @@ const PREFIXES: [(&[u8], Door); 22] = [
     (b"OPTIONS ", Door::HttpClient),
     (b"CONNECT ", Door::HttpClient),
     (b"HTTP/", Door::HttpServer),
+    // The page without a status line by which a server refuses a line that it takes for HTTP/0.9.
+    (b"<!DO", Door::HttpServer),
     // Handshake and alert records of SSL 3.0 and every TLS.
     (&[0x16, 3], Door::Tls),
     (&[0x15, 3], Door::Tls),
@@ -252,7 +254,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const KNOWN: [(&[u8], Door); 25] = [
+    const KNOWN: [(&[u8], Door); 26] = [
         (b"DunlinAQ", Door::AutoClient),
         (b"DunlinAU\x01\0\0", Door::AutoServer),
         (b"DunlinNO\x02\0hi", Door::Refusal),
@@ -266,6 +268,7 @@ mod tests {
         (b"OPTIONS * HTTP/1.1\r\n", Door::HttpClient),
         (b"PRI * HTTP/2.0\r\n", Door::HttpClient),
         (b"HTTP/1.1 400 Bad Request\r\n", Door::HttpServer),
+        (b"<!DOCTYPE HTML>\n<html lang=\"en\">", Door::HttpServer),
         (b"\x16\x03\x01\x02\0\x01", Door::Tls),
         (b"\x15\x03\x03\0\x02\x02\x28", Door::Tls),
         (b"SSH-2.0-OpenSSH_9.2\r\n", Door::Ssh),

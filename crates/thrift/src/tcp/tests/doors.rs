@@ -99,6 +99,7 @@ fn a_client_names_what_it_finds_and_was_not_executed() {
         (&b"DunlinAU\x01\0\0\0"[..], "this is an auto: address of a Dunlin server; use auto:127.0.0.1:"),
         (b"\x0b\0\0\0\x01DunlinRD\x03\0", "use rdma:127.0.0.1:"),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "this is a web server (HTTP)"),
+        (b"<!DOCTYPE HTML>\n<html lang=\"en\">\n", "this is a web server (HTTP)"),
         (b"\x15\x03\x03\0\x02\x02\x28", "this is a server of TLS"),
         (b"SSH-2.0-OpenSSH_9.2\r\n", "this is an SSH server"),
         (b"DunlinNO\x05\0words", "words"),
