@@ -186,13 +186,33 @@ fn a_thread_whose_deadline_passes_while_it_is_woken_wakes_the_other() {
     assert!(fails(3, || a_late_thread_passes_on(false)));
 }
 
-/// A signal of the model checker. A wait with a deadline ends at once.
+/// A signal of the model checker. A wait with a deadline ends at once, and one without a deadline ends when all other
+/// threads are done at the latest.
 #[derive(Clone)]
-struct Bell(loom::sync::Arc<(loom::sync::Mutex<u64>, loom::sync::Condvar)>);
+struct Bell(loom::sync::Arc<(loom::sync::Mutex<Rung>, loom::sync::Condvar)>);
+
+#[derive(Default)]
+struct Rung {
+    count: u64,
+    /// The threads that could raise the signal are done.
+    is_over: bool,
+    /// A thread waited for a wake-up that did not come.
+    is_late: bool,
+}
 
 impl Bell {
     fn new() -> Self {
-        Bell(loom::sync::Arc::new((loom::sync::Mutex::new(0), loom::sync::Condvar::new())))
+        Bell(loom::sync::Arc::new((loom::sync::Mutex::new(Rung::default()), loom::sync::Condvar::new())))
+    }
+
+    /// Says that nobody will raise the signal any more.
+    fn end(&self) {
+        self.0.0.lock().unwrap().is_over = true;
+        self.0.1.notify_all();
+    }
+
+    fn is_late(&self) -> bool {
+        self.0.0.lock().unwrap().is_late
     }
 }
 
@@ -204,18 +224,19 @@ impl fmt::Debug for Bell {
 
 impl Signal for Bell {
     fn raise(&self) {
-        *self.0.0.lock().unwrap() += 1;
+        self.0.0.lock().unwrap().count += 1;
         self.0.1.notify_all();
     }
     fn seen(&self) -> u64 {
-        *self.0.0.lock().unwrap()
+        self.0.0.lock().unwrap().count
     }
     fn wait(&self, seen: u64, until: Nanos) -> bool {
-        let mut count = self.0.0.lock().unwrap();
-        while *count == seen && until == Nanos::MAX {
-            count = self.0.1.wait(count).unwrap();
+        let mut rung = self.0.0.lock().unwrap();
+        while rung.count == seen && until == Nanos::MAX && !rung.is_over {
+            rung = self.0.1.wait(rung).unwrap();
         }
-        *count != seen
+        rung.is_late |= rung.count == seen && until == Nanos::MAX;
+        rung.count != seen || until == Nanos::MAX
     }
 }
 
@@ -272,4 +293,34 @@ fn a_call_is_left_to_nobody<const WEAK: u8>() -> bool {
 fn a_thread_that_stops_to_wait_for_the_lead_looks_for_calls() {
     check(2, a_call_is_left_to_nobody::<0>);
     assert!(fails(2, a_call_is_left_to_nobody::<BEFORE_PASS>));
+}
+
+/// A thread waits for the lead without a deadline while another one gives it back. Returns whether it gets the lead
+/// without a look that nobody asked for.
+fn a_thread_gets_the_lead<const RETRY: bool, const LOOK: bool>() -> bool {
+    let bell = Bell::new();
+    let list = List { calls: Half::new(0), wakes: Half::new(0) };
+    let waiters = Waiters::<_, _, Checked<0>>::new(bell.clone(), list);
+    let lead = Lead::<_, _, ModelLock<Progress, RETRY, LOOK>>::with_lock(Progress::default(), waiters, 0);
+    let lead = loom::sync::Arc::new(lead);
+    let leading = lead.try_lead();
+    let waiter = {
+        let lead = lead.clone();
+        loom::thread::spawn(move || lead.wait_to_lead().0 += 1)
+    };
+    if let Some(leading) = leading
+        && matches!(leading.give_back(), Next::Wake)
+    {
+        lead.watch().wake();
+    }
+    bell.end();
+    waiter.join().unwrap();
+    !bell.is_late()
+}
+
+#[test]
+fn a_thread_that_waits_for_the_lead_gets_it() {
+    check(3, a_thread_gets_the_lead::<true, true>);
+    assert!(fails(3, a_thread_gets_the_lead::<false, true>));
+    assert!(fails(3, a_thread_gets_the_lead::<true, false>));
 }
