@@ -32,11 +32,10 @@ use crate::plan::{Carrier, CompletionMode, SMALL_LIMIT};
 use crate::service::FunctionMode;
 use crate::tune::ways::Ways;
 use crate::wait::{Sleep, Waiter};
-use dunlin_fabric::WithSources;
 use dunlin_fabric::{
     Arena, Completion, CompletionQueueId, CompletionStatus, Fabric, Host, Link, Nanos, Opcode, QueuePairId,
-    QueuePairState, ReceiveTarget, SharedReceiveQueueId, Site, ThreadDomain, WaitMode, Wake, Work, end_of,
-    nanos,
+    QueuePairState, ReceiveTarget, SharedReceiveQueueId, Site, ThreadDomain, WaitMode, Wake, WithSources,
+    Work, end_of, nanos,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -248,9 +247,8 @@ impl<F: Fabric> Worker<F> {
         }
     }
 
-    /// Makes [`progress`](Worker::progress), and if nothing arrived, waits once as the lanes' plans ask: a
-    /// short spin, or a sleep of at most `at_most` ([`Duration::MAX`] for no limit, which reads no clock). For
-    /// callers whose thread has other duties, too. Returns the number of messages before the wait.
+    /// Makes [`progress`](Worker::progress), and if nothing arrived, waits once as the lanes' plans ask, for `at_most`
+    /// ([`Duration::MAX`]: without a look at the clock). Returns the number of messages before the wait.
     pub fn step(&mut self, at_most: Duration) -> usize {
         self.step_until(end_of(self.dispatcher.fabric.host(), at_most))
     }

@@ -282,7 +282,7 @@ mod tests {
             assert!(all.iter().any(|one| one.name == protocol.name), "{} of {notes:?}", protocol.name);
         }
         let of = |name: &str| all.iter().filter(|one| one.name == name).count();
-        assert_eq!((of("Direct-WriteIMM"), of("Server-reply")), (2, 1), "{notes:?}");
+        assert_eq!((of("Direct-WriteIMM"), of("Server-reply")), (3, 1), "{notes:?}");
         assert!(singles.chosen().is_ok());
         let unknown = Singles { protocols: vec!["pigeon".to_owned()], ..Singles::default() };
         assert!(unknown.chosen().is_err_and(|error| error.to_string().contains("Server-reply")));
