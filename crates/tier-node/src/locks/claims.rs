@@ -470,8 +470,9 @@ impl<F: Fabric> Acquire<F> {
 
     fn end(self, outcome: Result<(), LockError>) {
         self.shared.threads().asking = None;
-        self.claim.end(outcome);
+        // A caller that hears of the end may try the lock at once.
         self.node.step_back(&self.shared);
+        self.claim.end(outcome);
     }
 }
 
