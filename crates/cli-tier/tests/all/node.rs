@@ -156,7 +156,7 @@ fn only_nodes_with_the_token_join() {
         }
     }
     put(&one, "c", "three").failed(1, &["token"]);
-    // The node that has none takes nobody's for its own.
+    // A node without a token accepts no token.
     put(&one, "d", "four").failed(1, &["token"]);
     assert_eq!(dunlin(one.words(&["tier", "get", "a"])).well().out, b"shared");
 }

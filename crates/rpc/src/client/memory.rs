@@ -146,7 +146,7 @@ impl Attaching {
         is_new
     }
 
-    /// Takes the answer to the oldest request of a connection. Returns false if there is none.
+    /// Takes the answer to the oldest request of a connection. Returns false if no request waits.
     pub(crate) fn answer(&mut self, connection: u32, grant: Grant) -> bool {
         let Some(at) = self.asked.iter().position(|(of, _)| *of == connection) else { return false };
         let (_, region) = self.asked.remove(at).unwrap_or_default();

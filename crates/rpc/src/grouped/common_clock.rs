@@ -84,12 +84,12 @@ impl Estimate {
         self.offset.wrapping_add((passed as f64 * self.drift) as i64)
     }
 
-    /// Returns the common time at a time of one's own. Common times wrap.
+    /// Converts a time of the own clock to common time, which wraps.
     pub(crate) fn common(&self, own: Nanos) -> Nanos {
         own.wrapping_add(self.offset(own) as u64)
     }
 
-    /// Returns the time of one's own at a common time.
+    /// Converts a common time to the own clock.
     pub(crate) fn own(&self, common: Nanos) -> Nanos {
         let about = common.wrapping_sub(self.offset as u64);
         let passed = about.wrapping_sub(self.at) as i64;

@@ -121,7 +121,7 @@ impl Leadership {
         !self.leads() && now.saturating_sub(self.heard) > SILENCE * self.interval
     }
 
-    /// Returns the time for which the server waits in vain before it claims a term.
+    /// Returns the time without an answer after which the server claims a term.
     fn patience(&self) -> Nanos {
         let base = if self.claim.is_some() { SILENCE } else { JOINING };
         (base + STAGGER * (1 + Nanos::from(self.own))) * self.interval

@@ -627,7 +627,7 @@ mod tests {
             let early = if at == 0 { 2 * ROUNDING } else { 2 };
             assert!((SLICE - 20 - early..=SLICE - 20 + 2).contains(&time), "slice {at} takes {time} ns");
         }
-        // A client that no cycle names has the same group everywhere, and one that leaves has none.
+        // A client outside the cycle has the same group on all servers. A client that leaves has no group.
         turns.join(77);
         turns.leave(2);
         let state = turns.lock();

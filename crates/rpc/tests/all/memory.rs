@@ -373,7 +373,7 @@ fn operations_wait_for_credits() {
     .unwrap();
 }
 
-/// Calls and operations spend the same credits, and both ends agree on what is left: no lane is closed.
+/// Calls and operations spend the same credits, and both ends count the same rest: no lane is closed.
 #[test]
 fn calls_and_operations_share_credits() {
     for (seed, credits) in [1, 2, 3, 5, 32].into_iter().enumerate() {

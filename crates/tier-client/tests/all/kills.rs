@@ -76,7 +76,7 @@ fn kills_at_random_points_change_no_byte_of_others() {
             two = None;
         }
         drop(writer);
-        // What was under way lands, or not, until the node notices. No operation of the dead changes a byte later.
+        // Operations under way may land until the node notices the death. Later no operation of a dead process changes a byte.
         let whole = |bytes: &[u8], number: u64| {
             let (old, new) = (number as u8, (number + 1) as u8);
             bytes[..LENGTH].iter().all(|byte| *byte == old || *byte == new)

@@ -68,7 +68,7 @@ fn operations_are_those_of_the_synchronous_ones<F: Fabric>([alice, bob, _]: &[Ti
     let (bytes, result) = one(host, operations.read(&region, 6 * PART, vec![0; 1000]));
     assert!(result.is_ok() && bytes == [5; 1000]);
 
-    // What is refused comes back with its buffer.
+    // A refused operation gives its buffer back.
     let (bytes, refused) = one(host, operations.write(&region, 40 * PART - 1, vec![1; 2]));
     let error = AccessError::OutOfBounds { offset: 40 * PART - 1, length: 2, size: 40 * PART };
     assert_access(refused, error);

@@ -82,7 +82,7 @@ fn regions_move<F: Fabric>(tiers: &[Tier<F>; 3]) {
         }
     }
 
-    // What cannot move stays, and its handles work.
+    // A region that cannot move stays, and its handles work.
     let weak = bob.map("m", rights).unwrap();
     let denied = AccessError::Denied { needs: Rights::MASTER, has: rights };
     assert!(matches!(weak.move_to("alice"), Err(RequestError::Access(error)) if error == denied));

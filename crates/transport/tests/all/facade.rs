@@ -46,7 +46,7 @@ fn serve(fabrics: &Fabrics, name: &str) -> Server {
     described(fabrics).serve(address(name), |_| Box::new(echo) as Box<dyn Service>).unwrap()
 }
 
-/// Servers of one deployment follow its schedule; a server by itself has none.
+/// Servers of one deployment follow its schedule. A server without a deployment follows its own.
 #[test]
 fn a_deployment_shares_its_schedule() {
     let fabrics = Fabrics::default();
