@@ -427,8 +427,7 @@ impl Directory {
     }
 
     /// Ends a move: in one step, the region has the places of the record `to`, which has no name and ends, and its id.
-    /// The handles of `to` that are not unmapped yet count as those of the region, but for the one of its creator at this
-    /// node.
+    /// The handles of `to` then count as handles of the region, except that of its creator at this node.
     pub fn finish_move(&mut self, id: LmrId, to: LmrId) -> Result<(), RecordError> {
         let new = self.slot(to).and_then(|slot| slot.record.take()).ok_or(RecordError::NoSuch)?;
         let me = self.node;
