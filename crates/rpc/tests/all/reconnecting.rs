@@ -17,8 +17,8 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-/// Runs of each plan.
-const SEEDS: u64 = 4;
+/// Runs of each plan, unless `DUNLIN_RPC_SEEDS` says otherwise.
+const SEEDS: u64 = 2;
 pub(crate) const ECHO: u16 = 1;
 const POOLED: u16 = 2;
 pub(crate) const MICROSECOND: Nanos = 1000;
@@ -202,8 +202,9 @@ fn plans() -> Vec<Plan> {
 /// times. Returns the outcomes of all calls.
 fn over_plans(end: fn(&Sim, Server<Sim>)) -> Ends {
     let mut all = Ends::default();
+    let seeds = std::env::var("DUNLIN_RPC_SEEDS").map_or(SEEDS, |seeds| seeds.parse().expect("a number"));
     for (number, plan) in plans().into_iter().enumerate() {
-        for seed in 0..SEEDS {
+        for seed in 0..seeds {
             let ends = under_load(seed * 100 + number as u64, plan, move |fabric, mut server, executed| {
                 let host = fabric.host();
                 for _ in 0..3 {

@@ -31,7 +31,7 @@ const OVER: [u32; 4] = [64, 128, 256, 512];
 fn runs(bytes: u32, effort: Effort) -> Vec<Run> {
     let clients: &[u32] = match effort {
         Effort::Full => &[1, 2, 4, 8, 16, 28, 64, 128, 256, 512],
-        Effort::Quick => &[16, 28, 128],
+        Effort::Quick => &[16, 28, 64],
     };
     let mut runs = Vec::new();
     for (name, polling, plan) in protocols() {
