@@ -1,5 +1,6 @@
 //! `dunlin node`: runs the node of this host, and shows what it does.
 
+use crate::etcd::EtcdArguments;
 use crate::list::{self, ListArguments};
 use clap::{Args, Subcommand};
 use dunlin::fabric::{AllowPolicy, Fabric, ShmConfig, ShmFabric};
@@ -84,6 +85,8 @@ Examples:
 With --directory in place of --peers, nodes come and go: the directory tells each of them of the others. The address of
 --listen is then the one by which others reach this node.
   dunlin node run --directory rdma:10.0.0.1:7000 --name node-3 --listen rdma:10.0.0.3:7100
+With --etcd, an etcd tells them (a build with --features etcd):
+  dunlin node run --etcd http://10.0.0.1:2379,http://10.0.0.2:2379 --name node-3 --listen rdma:10.0.0.3:7100
 
 Two nodes on one host, for a test:
   dunlin node run --peers nodes.txt --name a --attach shm:node-a      with 'a shm:a' and 'b shm:b' in nodes.txt
@@ -121,7 +124,9 @@ struct RunArguments {
     /// Address of the directory from which this node learns of the others, in place of --peers
     #[arg(long, value_name = "ADDRESS", conflicts_with = "peers", requires_all = ["name", "listen"])]
     directory: Option<Address>,
-    /// Most nodes that the directory may tell of
+    #[command(flatten)]
+    etcd: EtcdArguments,
+    /// Most nodes that the directory, or etcd, may tell of
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024), value_name = "N")]
     max_nodes: u16,
     /// Name of this node in the list [default: the node of the list with the address of --listen]
@@ -247,27 +252,29 @@ fn read(path: &PathBuf) -> Result<Vec<u8>, Failure> {
     std::fs::read(path).map_err(|error| Failure::new(format!("cannot read {}: {error}", path.display())))
 }
 
-/// Reads the token that all nodes know. A file that other users may read is refused, as ssh refuses a key.
-fn token(path: &PathBuf) -> Result<Vec<u8>, Failure> {
+/// Reads the token that all nodes know, or another secret. A file that other users may read is refused, as ssh refuses a
+/// key.
+pub(crate) fn secret(path: &PathBuf) -> Result<Vec<u8>, Failure> {
     let (file, bytes) = (path.display(), read(path)?);
     let about =
         std::fs::metadata(path).map_err(|error| Failure::new(format!("cannot read {file}: {error}")))?;
     if about.is_file() && about.mode() & 0o077 != 0 {
-        let others = format!("other users may read {file}, which has the token of the nodes");
+        let others = format!("other users may read {file}, which has a secret");
         return Err(Failure::new(others).help(format!("chmod 600 {file}")));
     }
-    let token = bytes.trim_ascii().to_vec();
-    if token.is_empty() {
-        let empty = format!("{file} has no token");
-        return Err(Failure::new(empty).help("write one into it, or leave --token-file out"));
+    let secret = bytes.trim_ascii().to_vec();
+    if secret.is_empty() {
+        let empty = format!("{file} is empty");
+        return Err(Failure::new(empty).help("write the secret into it, or leave the option out"));
     }
-    Ok(token)
+    Ok(secret)
 }
 
 impl RunArguments {
     /// Returns the list of nodes, and the place of this one.
     fn nodes(&self) -> Result<(Vec<Peer>, usize), Failure> {
-        if let (Some(_), Some(name), Some(listen)) = (&self.directory, &self.name, &self.listen) {
+        let is_told = self.directory.is_some() || self.etcd.is_given();
+        if let (true, Some(name), Some(listen)) = (is_told, &self.name, &self.listen) {
             let peer = Peer::at(name, listen.clone()).map_err(Failure::new)?;
             return Ok((vec![peer], 0));
         }
@@ -326,7 +333,7 @@ fn serve(arguments: &RunArguments) -> Result<ExitCode, Failure> {
             .help("give --listen an address of the fabric of the directory"));
     }
     if let Some(path) = &arguments.token_file {
-        config.token = token(path)?;
+        config.token = secret(path)?;
     }
     let fabrics = arguments.device.fabrics(false);
     let chosen = fabrics.choose(&address)?;
@@ -348,7 +355,7 @@ fn directory(arguments: &DirectoryArguments) -> Result<ExitCode, Failure> {
         token: Vec::new(),
     };
     if let Some(path) = &arguments.token_file {
-        config.token = token(path)?;
+        config.token = secret(path)?;
     }
     let fabrics = arguments.device.fabrics(false);
     let chosen = fabrics.choose(&arguments.address)?;
@@ -399,9 +406,13 @@ fn serve_on<F: Fabric>(
     let processes_fabric = ShmFabric::new(ShmConfig { allow, ..ShmConfig::default() })
         .map_err(|error| Failure::new(format!("cannot start the shared-memory fabric: {error}")))?;
     let (memory, name) = (config.memory, config.node.clone());
-    let tier = Tier::within(fabric, config).map_err(|error| {
-        Failure::new(error).help("dunlin doctor says what this machine has and what is missing")
-    })?;
+    let tier = if arguments.etcd.is_given() {
+        arguments.etcd.start(fabric, config)?
+    } else {
+        Tier::within(fabric, config).map_err(|error| {
+            Failure::new(error).help("dunlin doctor says what this machine has and what is missing")
+        })?
+    };
     let settings = ProcessConfig {
         users: arguments.user.iter().cloned().collect(),
         operators: vec![0, own_user()?],

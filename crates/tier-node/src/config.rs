@@ -3,6 +3,7 @@
 use crate::error::JoinError;
 use crate::qos::QosConfig;
 use dunlin_fabric::{Address, AddressError, Scheme};
+use dunlin_tier::membership::Identity;
 use std::time::Duration;
 
 /// A node in the list of nodes. All nodes have the same list in the same order.
@@ -23,6 +24,13 @@ impl Peer {
         let calls = Address::new(scheme, &format!("tier-{name}"))?;
         let memory = Address::new(scheme, &format!("tier-{name}-memory"))?;
         Ok(Peer { name: name.to_owned(), calls, memory })
+    }
+
+    /// Returns the name and addresses of this node as views have them. `life` is a random number of this life of the
+    /// node.
+    pub fn identity(&self, life: u64) -> Identity {
+        let (calls, memory) = (self.calls.to_string(), self.memory.to_string());
+        Identity { name: self.name.clone(), calls, memory, life }
     }
 }
 

@@ -73,8 +73,11 @@ pub use list::{Done, Operations, Outcomes, check_list_size};
 pub use lmr::Lmr;
 pub use locks::{Guard, LockError};
 pub use membership::{
-    DirectoryClient, DirectoryConfig, DirectoryServer, FixedList, Membership, MembershipError, Own,
+    DirectoryClient, DirectoryConfig, DirectoryServer, Entry, FixedList, Membership, MembershipError, Own,
+    Put, Store, StoreConfig, StoreError, StoreMembership,
 };
+#[cfg(feature = "etcd")]
+pub use membership::{Etcd, EtcdConfig};
 pub use peers::PeersError;
 pub use processes::{ProcessConfig, ProcessCounts, ProcessLimits, ProcessServer};
 pub use publish::{Published, Source, publish_by};

@@ -1,17 +1,24 @@
 //! How a node learns of the others, and reports itself (LITE, SOSP 2017, section 3.3): behind the trait [`Membership`], by
-//! a list that never changes ([`FixedList`]), or from a directory ([`DirectoryClient`]).
+//! a list that never changes ([`FixedList`]), from a directory ([`DirectoryClient`]), or from a store with transactions
+//! ([`StoreMembership`]): etcd.
 
 mod client;
+#[cfg(feature = "etcd")]
+mod etcd;
 mod server;
+mod store;
 
 pub use client::DirectoryClient;
+#[cfg(feature = "etcd")]
+pub use etcd::{Etcd, EtcdConfig};
 pub use server::{DirectoryConfig, DirectoryServer};
+pub use store::{Entry, Put, Store, StoreConfig, StoreError, StoreMembership};
 
 use crate::config::Peer;
 use dunlin_fabric::{Address, AddressError, Nanos};
 use dunlin_rpc::{CallError, ConnectError};
 use dunlin_tier::membership::message::MemberRefusal;
-use dunlin_tier::membership::{Identity, MembershipEvent, View};
+use dunlin_tier::membership::{MembershipEvent, View};
 use dunlin_tier::{Epoch, NodeId};
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,6 +43,18 @@ pub enum MembershipError {
         address: Address,
         /// The engine's error.
         source: CallError,
+    },
+    /// The store did not answer, or refused.
+    #[error("the store of the membership cannot be used")]
+    Store(#[from] StoreError),
+    /// The store's record of the view cannot be understood.
+    #[error(
+        "the store has something else than a view at {key}: bring all nodes to the same release, or delete the key to \
+         have all nodes join again"
+    )]
+    Record {
+        /// The key.
+        key: String,
     },
     /// The directory's answer cannot be understood.
     #[error("the directory's answer cannot be understood: bring node and directory to the same release")]
@@ -94,11 +113,6 @@ pub trait Membership: Send + 'static {
     fn leave(&mut self, until: Nanos) -> Result<(), MembershipError>;
 }
 
-/// Returns the name and addresses of a node as the directory gets them.
-pub(crate) fn identity_of(peer: &Peer, life: u64) -> Identity {
-    Identity { name: peer.name.clone(), calls: peer.calls.to_string(), memory: peer.memory.to_string(), life }
-}
-
 /// A list of nodes that never changes: all are alive for ever, as far as the view says.
 #[derive(Debug)]
 pub struct FixedList {
@@ -109,7 +123,7 @@ pub struct FixedList {
 impl FixedList {
     /// Makes the list for the node of that name.
     pub fn new(nodes: &[Peer], node: &str) -> FixedList {
-        let view = View::fixed(nodes.iter().map(|peer| identity_of(peer, 0)));
+        let view = View::fixed(nodes.iter().map(|peer| peer.identity(0)));
         let own = view.named(node).map(|own| Own { number: own.node, incarnation: own.incarnation });
         FixedList { view: Arc::new(view), own }
     }

@@ -9,7 +9,7 @@ use crate::keeper;
 use crate::lmr::Lmr;
 use crate::lock_owner::Owner;
 use crate::members;
-use crate::membership::{DirectoryClient, FixedList, Membership, identity_of};
+use crate::membership::{DirectoryClient, FixedList, Membership, Store, StoreConfig, StoreMembership};
 use crate::node::Node;
 use crate::qos::Class;
 use crate::roster::{Current, Roster};
@@ -89,11 +89,24 @@ impl<F: Fabric> Tier<F> {
             Some(directory) => {
                 let life = fabric.host().random();
                 let own = config.own()?;
-                let (identity, beat, token) = (identity_of(own, life), config.beat, config.token.clone());
+                let (identity, beat, token) = (own.identity(life), config.beat, config.token.clone());
                 let client = DirectoryClient::new(fabric, directory, identity, beat, token);
                 Tier::within_membership(fabric, config, life, Box::new(client))
             }
         }
+    }
+
+    /// Starts a node whose views come from a store with transactions, such as [etcd](StoreMembership). Blocks until the
+    /// node is a member, [`TierConfig::timeout`] at most.
+    pub fn within_store(
+        fabric: &F,
+        config: TierConfig,
+        store: impl Store,
+        settings: StoreConfig,
+    ) -> Result<Self, JoinError> {
+        let life = fabric.host().random();
+        let membership = StoreMembership::new(fabric.host(), store, config.own()?.identity(life), settings);
+        Tier::within_membership(fabric, config, life, Box::new(membership))
     }
 
     /// Starts a node whose views come from any source. `life` is the random number of this life of the node in

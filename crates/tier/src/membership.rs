@@ -14,10 +14,12 @@
 //! never make one epoch, although neither remembers the other, and no two nodes disagree on the members of an epoch.
 //! There is no consensus: the directory is one process, and all that it knows can be had again from the nodes.
 
+mod admission;
 pub mod directory;
 #[cfg(test)]
 mod explore;
 pub mod message;
+pub mod shared;
 
 use crate::name::{Name, home};
 use crate::place::NodeId;

@@ -171,7 +171,7 @@ fn a_file_of_a_token_is_one_that_nobody_else_may_read() {
     for command in [&["node", "run", "--attach", &listen][..], &["node", "directory", &listen]] {
         let run = |file: &str| dunlin([command, &["--token-file", file, "--for", "100"]].concat());
         run(&missing).failed(1, &["cannot read", "missing"]);
-        run(&empty).failed(1, &["has no token"]);
+        run(&empty).failed(1, &["is empty"]);
         for mode in [0o640, 0o604, 0o620, 0o644] {
             std::fs::set_permissions(&open, std::fs::Permissions::from_mode(mode)).expect("own file");
             run(&open).failed(1, &["other users may read", "chmod 600"]);

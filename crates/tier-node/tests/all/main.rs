@@ -12,3 +12,4 @@ mod qos;
 mod services;
 mod shm;
 mod sim;
+mod store;

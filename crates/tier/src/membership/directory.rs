@@ -10,7 +10,7 @@ use thiserror::Error;
 /// The settings of a directory. Times are in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Terms {
-    /// A node that is not renewed_at of for as long is declared dead.
+    /// A node that does not report itself for as long is declared dead.
     pub lease: u64,
     /// The time after the start in which the directory hears the views of nodes, and makes none. As long as the lease at
     /// least: no node misses a directory that restarts within it.
@@ -23,7 +23,7 @@ pub struct Terms {
 /// silence says nothing about a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error(
-    "the directory renewed_at of no node for {nanos} ns by its clock ({}): all leases begin again",
+    "the directory heard of no node for {nanos} ns by its clock ({}): all leases begin again",
     if *.backwards { "backwards" } else { "forwards" }
 )]
 pub struct ClockJump {
@@ -54,7 +54,7 @@ pub struct Directory {
     seen: Epoch,
     stage: Stage,
     begun: Option<u64>,
-    /// The time at which each node that is alive was renewed_at last.
+    /// The time at which each node that is alive reported itself last.
     renewed_at: BTreeMap<NodeId, u64>,
     /// Nodes that asked to join while the directory gathers, by name.
     waiting: BTreeMap<String, Waiting>,
@@ -181,54 +181,9 @@ impl Directory {
         epoch: Epoch,
         now: u64,
     ) -> Result<(), MemberRefusal> {
-        let alive = |one: &&Member| one.state == MemberState::Alive && one.identity.name != identity.name;
-        let addresses = [&identity.calls, &identity.memory];
-        for other in self.view.members.iter().filter(alive) {
-            let taken = [&other.identity.calls, &other.identity.memory];
-            if let Some(address) = addresses.into_iter().find(|address| taken.contains(address)) {
-                let (name, address) = (other.identity.name.clone(), address.clone());
-                return Err(MemberRefusal::Address { name, address });
-            }
-        }
-        let node = match self.view.members.iter_mut().find(|one| one.identity.name == identity.name) {
-            Some(member) => {
-                let other = &member.identity;
-                // An address has one owner: a life with the same ones has replaced the last one.
-                let replaces = (&other.calls, &other.memory) == (&identity.calls, &identity.memory);
-                if member.state == MemberState::Alive && other.life != identity.life && !replaces {
-                    let (name, address) = (identity.name, other.calls.clone());
-                    return Err(MemberRefusal::Taken { name, address });
-                }
-                // A node cannot change its number.
-                if let Some(number) = number.filter(|number| *number != member.node) {
-                    return Err(MemberRefusal::Number(number));
-                }
-                (member.identity, member.incarnation, member.state) = (identity, epoch, MemberState::Alive);
-                member.node
-            }
-            None => {
-                let node = self.number_for(number)?;
-                let (incarnation, state) = (epoch, MemberState::Alive);
-                let place = self.view.members.partition_point(|member| member.node < node);
-                self.view.members.insert(place, Member { node, identity, incarnation, state });
-                node
-            }
-        };
+        let node = self.view.admit(identity, number, epoch, self.terms.max_nodes)?;
         self.renewed_at.insert(node, now);
         Ok(())
-    }
-
-    /// Returns a number for a name without one: the number that the node had under an earlier life of the directory, or
-    /// the next number.
-    fn number_for(&self, wanted: Option<NodeId>) -> Result<NodeId, MemberRefusal> {
-        let max_nodes = self.terms.max_nodes;
-        let is_free = |node: &NodeId| node.0 < max_nodes && self.view.member(*node).is_none();
-        if let Some(wanted) = wanted {
-            return Some(wanted).filter(is_free).ok_or(MemberRefusal::Number(wanted));
-        }
-        let next = NodeId(self.view.members.last().map_or(0, |last| last.node.0.saturating_add(1)));
-        let mut free = std::iter::once(next).chain((0..max_nodes).map(NodeId));
-        free.find(is_free).ok_or(MemberRefusal::Full(max_nodes))
     }
 
     /// Answers a request.
