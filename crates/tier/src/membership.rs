@@ -18,6 +18,8 @@ mod admission;
 pub mod directory;
 #[cfg(test)]
 mod explore;
+#[cfg(test)]
+mod explore_shared;
 pub mod message;
 pub mod shared;
 
