@@ -289,3 +289,15 @@ fn settings_of_a_directory_that_make_no_sense_are_refused() {
     let words = ["node", "run", "--directory", &absent, "--name", "a", "--listen", "shm:a-of-no-directory"];
     dunlin(words).failed(1, &["no connection to the directory", "dunlin node directory"]);
 }
+
+#[test]
+fn an_etcd_that_is_not_built_in_or_makes_no_sense_is_refused() {
+    let words =
+        ["node", "run", "--etcd", "http://127.0.0.1:1", "--name", "a", "--listen", "shm:a-of-no-etcd"];
+    dunlin(words).failed(1, &["this build has no etcd", "--features etcd", "protobuf-compiler"]);
+    dunlin(["node", "run", "--etcd", "http://127.0.0.1:1"]).failed(2, &["--name", "--listen"]);
+    let with = |option, value| dunlin([&words[..], &[option, value]].concat());
+    with("--lease", "1500ms").failed(2, &["in seconds"]);
+    with("--cluster", "a/b").failed(2, &["without a slash"]);
+    with("--directory", "shm:x").failed(2, &["cannot be used with"]);
+}
