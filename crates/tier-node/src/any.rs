@@ -30,48 +30,56 @@ pub trait AnyTier: Clone + Send + Sync + 'static {
     ///
     /// # Errors
     /// The node has ended, or does not answer.
+    #[cfg_attr(feature = "counted", deprecated)]
     fn node_names(&self) -> Result<Vec<String>, RequestError>;
 
     /// Allocates a zeroed region: [`Tier::malloc`].
     ///
     /// # Errors
     /// As [`Tier::malloc`].
+    #[cfg_attr(feature = "counted", deprecated)]
     fn malloc(&self, length: u64, spec: Spec) -> Result<Self::Lmr, RequestError>;
 
     /// Maps a region by its name: [`Tier::map`].
     ///
     /// # Errors
     /// As [`Tier::map`].
+    #[cfg_attr(feature = "counted", deprecated)]
     fn map(&self, name: &[u8], rights: Rights) -> Result<Self::Lmr, RequestError>;
 
     /// Takes the lock of a name: [`Tier::lock`].
     ///
     /// # Errors
     /// As [`Tier::lock`].
+    #[cfg_attr(feature = "counted", deprecated)]
     fn lock(&self, name: &[u8]) -> Result<Self::Guard, LockError>;
 
     /// Takes the lock of a name, and waits for at most `time`: [`Tier::lock_within`].
     ///
     /// # Errors
     /// As [`Tier::lock`].
+    #[cfg_attr(feature = "counted", deprecated)]
     fn lock_within(&self, name: &[u8], time: Duration) -> Result<Self::Guard, LockError>;
 
     /// Takes the lock of a name if it is free: [`Tier::try_lock`].
     ///
     /// # Errors
     /// As [`Tier::try_lock`].
+    #[cfg_attr(feature = "counted", deprecated)]
     fn try_lock(&self, name: &[u8]) -> Result<Option<Self::Guard>, LockError>;
 
     /// Waits at the barrier of a name: [`Tier::barrier`].
     ///
     /// # Errors
     /// As [`Tier::barrier`].
+    #[cfg_attr(feature = "counted", deprecated)]
     fn barrier(&self, name: &[u8], members: u16) -> Result<(), LockError>;
 
     /// Waits at the barrier of a name for at most `time`: [`Tier::barrier_within`].
     ///
     /// # Errors
     /// As [`Tier::barrier`].
+    #[cfg_attr(feature = "counted", deprecated)]
     fn barrier_within(&self, name: &[u8], members: u16, time: Duration) -> Result<(), LockError>;
 }
 
@@ -81,12 +89,14 @@ pub trait AnyServices: AnyTier {
     type Calls: AnyCalls;
 
     /// Returns the principal for whom this tier acts.
+    #[cfg_attr(feature = "counted", deprecated)]
     fn principal(&self) -> &str;
 
     /// Registers a function of a service at the own node: [`Tier::register`].
     ///
     /// # Errors
     /// As [`Tier::register`].
+    #[cfg_attr(feature = "counted", deprecated)]
     fn register(&self, service: &[u8], function: u16) -> Result<Self::Calls, RequestError>;
 
     /// Calls a function (node, service, number), and copies the result into `answer`; returns its length. Blocks for
@@ -94,6 +104,7 @@ pub trait AnyServices: AnyTier {
     ///
     /// # Errors
     /// As [`Tier::call`].
+    #[cfg_attr(feature = "counted", deprecated)]
     fn call_within(
         &self,
         time: Duration,
@@ -106,6 +117,7 @@ pub trait AnyServices: AnyTier {
     ///
     /// # Errors
     /// As [`Tier::call_each`].
+    #[cfg_attr(feature = "counted", deprecated)]
     fn call_each(
         &self,
         time: Duration,
@@ -116,12 +128,14 @@ pub trait AnyServices: AnyTier {
     ///
     /// # Errors
     /// As [`Tier::send`].
+    #[cfg_attr(feature = "counted", deprecated)]
     fn send(&self, to: (&str, &[u8], u16), request: &[u8]) -> Result<(), RequestError>;
 
     /// Returns the names of the nodes at which a service is registered: [`Tier::servers`].
     ///
     /// # Errors
     /// As [`Tier::servers`].
+    #[cfg_attr(feature = "counted", deprecated)]
     fn servers(&self, service: &[u8]) -> Result<Vec<String>, RequestError>;
 }
 
@@ -133,6 +147,7 @@ pub trait AnyCalls: Send + Sync + 'static {
     /// # Errors
     /// The node has ended, or the call is longer than the buffer. A reply that could not be sent is no error: its caller
     /// hears that the call may have been executed.
+    #[cfg_attr(feature = "counted", deprecated)]
     fn serve_one(
         &self,
         buffer: &mut [u8],
@@ -143,24 +158,36 @@ pub trait AnyCalls: Send + Sync + 'static {
 /// A lock that is held, by whichever way: the methods of [`Guard`]. Dropping it gives the lock back.
 #[allow(missing_docs, clippy::missing_errors_doc)]
 pub trait AnyGuard: Send + 'static {
+    #[cfg_attr(feature = "counted", deprecated)]
     fn fence(&self) -> u64;
+    #[cfg_attr(feature = "counted", deprecated)]
     fn is_poisoned(&self) -> bool;
+    #[cfg_attr(feature = "counted", deprecated)]
     fn unlock(self) -> Result<(), LockError>;
 }
 
 /// A region that is mapped, by whichever way: the methods of [`Lmr`].
 #[allow(missing_docs, clippy::missing_errors_doc)]
 pub trait AnyLmr: Send + Sync + 'static {
+    #[cfg_attr(feature = "counted", deprecated)]
     fn len(&self) -> u64;
+    #[cfg_attr(feature = "counted", deprecated)]
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
+    #[cfg_attr(feature = "counted", deprecated)]
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), OperationError>;
+    #[cfg_attr(feature = "counted", deprecated)]
     fn write(&self, offset: u64, from: &[u8]) -> Result<(), OperationError>;
+    #[cfg_attr(feature = "counted", deprecated)]
     fn fetch_add(&self, offset: u64, add: u64) -> Result<u64, OperationError>;
+    #[cfg_attr(feature = "counted", deprecated)]
     fn compare_swap(&self, offset: u64, expected: u64, swap: u64) -> Result<u64, OperationError>;
+    #[cfg_attr(feature = "counted", deprecated)]
     fn memset(&self, offset: u64, length: u64, value: u8) -> Result<(), OperationError>;
+    #[cfg_attr(feature = "counted", deprecated)]
     fn grant_anyone(&self, rights: Rights) -> Result<(), RequestError>;
+    #[cfg_attr(feature = "counted", deprecated)]
     fn free(self) -> Result<(), RequestError>;
 }
 
@@ -180,6 +207,7 @@ pub trait AnyLists: AnyTier {
     ///
     /// # Errors
     /// As [`Operations::run`].
+    #[cfg_attr(feature = "counted", deprecated)]
     fn run_list(&self, list: Vec<AnyOperation<'_, Self::Lmr>>) -> Result<Outcomes, ListError>;
 }
 
