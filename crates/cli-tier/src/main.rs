@@ -5,6 +5,7 @@ mod get;
 mod list;
 mod node;
 mod put;
+mod qos;
 mod regions;
 
 use clap::{ArgAction, CommandFactory as _, Parser, Subcommand};

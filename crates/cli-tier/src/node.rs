@@ -2,6 +2,7 @@
 
 use crate::etcd::EtcdArguments;
 use crate::list::{self, ListArguments};
+use crate::qos::QosArguments;
 use clap::{Args, Subcommand};
 use dunlin::fabric::{AllowPolicy, Fabric, ShmConfig, ShmFabric};
 use dunlin::{Address, on_fabric};
@@ -81,6 +82,7 @@ Examples:
   dunlin node run
   dunlin node run --listen rdma:10.0.0.1:7100 --peers nodes.txt --memory 8GiB
   dunlin node run --listen rdma:0.0.0.0:7100 --peers nodes.txt --name node-1 --allow-anyone --user 1000=alice
+  dunlin node run --paths 4 --user 1000=alice --share alice=4 --share '*=1,low,bytes=1GiB'
 
 With --directory in place of --peers, nodes come and go: the directory tells each of them of the others. The address of
 --listen is then the one by which others reach this node.
@@ -153,6 +155,8 @@ struct RunArguments {
     /// Queue pairs to each other node
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64), value_name = "N")]
     paths: u16,
+    #[command(flatten)]
+    qos: QosArguments,
     /// End after this time
     #[arg(long = "for", value_name = "TIME", value_parser = arguments::positive_duration)]
     duration: Option<Duration>,
@@ -326,6 +330,7 @@ fn serve(arguments: &RunArguments) -> Result<ExitCode, Failure> {
     config.memory = arguments.memory;
     config.quota = arguments.quota.unwrap_or(u64::MAX);
     config.paths = arguments.paths;
+    config.qos = arguments.qos.config();
     config.directory = arguments.directory.clone();
     config.max_nodes = arguments.max_nodes;
     if let Some(directory) = arguments.directory.as_ref().filter(|one| one.scheme() != address.scheme()) {
