@@ -22,6 +22,7 @@ pub(crate) mod open_lanes;
 mod polled;
 pub(crate) mod slow;
 mod telling;
+mod transfers;
 pub(crate) mod worker;
 
 pub use self::accept::Counters;
@@ -263,7 +264,7 @@ impl<F: Fabric> ServerBuilder<F> {
             takers: self.takers,
             turns,
             is_deployed: deployed.is_some(),
-            config: self.config,
+            config: self.config.into(),
             stray_datagrams: AtomicU64::new(0),
             crowd: Crowd::default(),
         });

@@ -61,7 +61,6 @@ pub(crate) fn open_lane<F: Fabric>(
     serial: u64,
 ) -> Result<ServerLane<F>, ConnectError> {
     let fabric = worker.fabric();
-    let config = worker.shared().config.clone();
     let index = worker.next_index();
     let plan = command.plan;
     let mut queue_pair = QueuePairConfig::reliable(worker.send_completions, worker.receive_completions);
@@ -86,7 +85,7 @@ pub(crate) fn open_lane<F: Fabric>(
     let queue_pair = worker.domain.create_queue_pair(&queue_pair)?;
     let mut made = Made { queue_pairs: vec![queue_pair], handle: None, keys: Vec::new() };
     let link = command.link.clone();
-    let opened = finish(worker, &fabric, command, (index, serial), (queue_pair, beside), &mut made, &config);
+    let opened = finish(worker, &fabric, command, (index, serial), (queue_pair, beside), &mut made);
     if opened.is_err() {
         if let Some(handle) = made.handle {
             let _ = worker.domain.destroy_address_handle(handle);
@@ -223,7 +222,6 @@ fn finish<F: Fabric>(
     (index, serial): (u16, u64),
     (queue_pair, beside): (QueuePairId, Option<QueuePairConfig>),
     made: &mut Made,
-    config: &super::config::ServerConfig,
 ) -> Result<ServerLane<F>, ConnectError> {
     let plan = command.plan;
     let renewals = renewal_receives(&command);
@@ -375,7 +373,6 @@ fn finish<F: Fabric>(
     Ok(ServerLane::new(LaneParts {
         index,
         session: command.session,
-        number: command.number,
         serial,
         link,
         plan,
@@ -393,9 +390,7 @@ fn finish<F: Fabric>(
         region: command.region,
         client_key: RegionKey(command.client_key.0),
         window: command.window,
-        large_response_memory: config.large_response_memory,
-        large_request_memory: config.large_memory,
-        news: worker.fabric().shared(),
+        config: Arc::clone(&worker.shared().config),
         opened: worker.dispatcher.read_clock(),
         credits: command.credits,
         granted: std::mem::take(&mut made.keys),

@@ -63,7 +63,7 @@ pub(crate) const SHARED_RECEIVES: u32 = 512;
 /// State that workers, control thread and pool share.
 #[derive(Debug)]
 pub(crate) struct Shared<F: Fabric> {
-    pub(crate) config: ServerConfig,
+    pub(crate) config: Arc<ServerConfig>,
     /// By function id.
     pub(crate) functions: Vec<Option<FunctionMode>>,
     pub(crate) pool: WaitingCalls<F>,
@@ -474,10 +474,12 @@ impl<F: Fabric> Worker<F> {
         if lane.tx.awaits_completion() && !std::mem::replace(&mut lane.signaled, true) {
             self.signaled += 1;
         }
-        let reading = lane.reading.len();
+        let reading = lane.transfers.reads();
         let served = self.dispatcher.serve(&mut self.domain, lane, &mut self.scratch);
         // Also after a violation: the lane is removed with all its READs.
-        self.reading = (self.reading + lane.reading.len()).saturating_sub(reading);
+        if lane.transfers.reads() != reading {
+            self.reading = (self.reading + lane.transfers.reads()).saturating_sub(reading);
+        }
         match served {
             Ok(messages) => {
                 if messages > 0 {
@@ -503,7 +505,7 @@ impl<F: Fabric> Worker<F> {
         } else {
             tracing::warn!(target: "dunlin::server", worker = self.number, lane = index, session = lane.session, violation = %WithSources(&violation), "a client broke the protocol; its lane is closed");
         }
-        let link = lane.link.clone();
+        let link = lane.link().clone();
         self.remove(index);
         link.close();
     }
@@ -601,7 +603,7 @@ impl<F: Fabric> Worker<F> {
             Some(Route::Rendezvous { slot: call, .. }) => {
                 let Some(buffer) = completion.buffer else { return 0 };
                 let at = (lane.queue_pair, lane.index);
-                let arrived = match lane.pulls.arrived(&mut self.domain, at, call, buffer) {
+                let arrived = match lane.transfers.make().pulls.arrived(&mut self.domain, at, call, buffer) {
                     Ok(Pulled::Whole(buffer)) => Ok(Some(buffer)),
                     Ok(Pulled::Part) => return 1,
                     Ok(Pulled::Over) => {
@@ -621,11 +623,9 @@ impl<F: Fabric> Worker<F> {
                         return 0;
                     }
                 };
-                let Some(at) = lane.reading.iter().position(|r| r.call == call) else { return 0 };
-                let call = lane.reading.swap_remove(at);
+                let Some(call) = lane.transfers.take_reading(call) else { return 0 };
                 self.dispatcher.clock.time_passed();
-                let served = self.dispatcher.dispatch(&mut self.domain, lane, call, &buffer, None);
-                match served {
+                match self.dispatcher.dispatch(&mut self.domain, lane, call, &buffer, None) {
                     Ok(()) => self.list(index),
                     Err(_) => self.remove(index),
                 }
@@ -676,7 +676,7 @@ impl<F: Fabric> Worker<F> {
         if let Some(handle) = lane.tx.address_handle() {
             let _ = self.domain.destroy_address_handle(handle);
         }
-        self.reading -= lane.reading.len().min(self.reading);
+        self.reading -= lane.transfers.reads().min(self.reading);
         self.signaled -= usize::from(lane.signaled);
         self.modes[lane.plan.server as usize - 1] -= 1;
         self.by_completion -= usize::from(open::by_completion(&lane.plan) || lane.is_renewed_apart());

@@ -28,7 +28,7 @@ impl<F: Fabric> Worker<F> {
     /// when it has no work left.
     pub(super) fn begin_closing(&mut self, session: u64, number: u16, link: &F::Link) {
         let mut lanes = self.lanes.iter().flatten();
-        let Some(lane) = lanes.find(|lane| lane.session == session && lane.number == number) else {
+        let Some(lane) = lanes.find(|lane| lane.session == session && lane.number() == number) else {
             // It broke, or it could not be opened.
             let text = "the lane has ended already";
             return super::open::refuse_with(link, number, RefusalCode::UNKNOWN_LANE, text);
@@ -69,7 +69,7 @@ impl<F: Fabric> Worker<F> {
                 return false;
             };
             let now = self.dispatcher.fabric.host().now();
-            let busy = served > 0 || lane.more || !lane.is_quiet() || !lane.exported.is_empty();
+            let busy = served > 0 || lane.more || !lane.is_quiet() || lane.transfers.are_exported();
             if busy {
                 closing.busy_until = now.saturating_add(QUIET);
             }
@@ -87,7 +87,7 @@ impl<F: Fabric> Worker<F> {
     /// Ends a lane that its client has closed, and reports the last message taken.
     fn end_closed(&mut self, index: u16) {
         let Some(Some(lane)) = self.lanes.get(usize::from(index)) else { return };
-        let (link, number, taken) = (lane.link.clone(), lane.number, lane.rx.sequence());
+        let (link, number, taken) = (lane.link().clone(), lane.number(), lane.rx.sequence());
         tracing::debug!(target: "dunlin::server", worker = self.number, lane = index, session = lane.session, "a lane is closed by its client");
         self.give_back(index);
         if let Ok(mark) = Record::Drained(Drained { lane: number, taken }).encode()
@@ -100,7 +100,7 @@ impl<F: Fabric> Worker<F> {
     /// Removes a lane whose connection goes on, and ends the grants of its memory.
     pub(super) fn give_back(&mut self, index: u16) {
         let Some(Some(lane)) = self.lanes.get(usize::from(index)) else { return };
-        let (link, keys) = (lane.link.clone(), lane.granted_keys());
+        let (link, keys) = (lane.link().clone(), lane.granted_keys());
         self.remove(index);
         end_grants(self.dispatcher.fabric.host(), &link, keys);
     }
@@ -109,9 +109,8 @@ impl<F: Fabric> Worker<F> {
 impl<F: Fabric> ServerLane<F> {
     /// Returns the keys of all memory that the client may access.
     fn granted_keys(&self) -> Vec<RegionKey> {
-        let mut keys = self.granted.clone();
-        keys.extend(self.exports.keys());
-        keys.extend(self.arrivals.keys());
+        let mut keys = self.granted.to_vec();
+        keys.extend(self.transfers.keys());
         keys
     }
 }
