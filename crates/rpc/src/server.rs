@@ -27,7 +27,7 @@ pub(crate) mod worker;
 
 pub use self::accept::Counters;
 pub use self::clients::ConnectedClient;
-pub use self::config::ServerConfig;
+pub use self::config::{RequestPool, ServerConfig};
 pub use self::deferred::{Incoming, Taker};
 pub use self::deployment::Deployment;
 pub use self::groups::{GroupCounters, RunningSlice};

@@ -3,7 +3,7 @@
 use super::Worker;
 use crate::path::grants::end_grants;
 use crate::server::lane::ServerLane;
-use dunlin_fabric::{Fabric, Host, Link, Nanos, RegionKey};
+use dunlin_fabric::{Fabric, Host, Link, Nanos, QueuePairState, RegionKey, ThreadDomain};
 use dunlin_wire::handshake::{Drained, Record, RefusalCode};
 
 /// A lane that answers after its client closed it ends after this time without work, in nanoseconds: its last
@@ -11,6 +11,9 @@ use dunlin_wire::handshake::{Drained, Record, RefusalCode};
 const QUIET: Nanos = 20_000_000;
 /// A lane ends after this time at the latest, in nanoseconds. Calls that are not answered then are dropped.
 const PATIENCE: Nanos = 1_000_000_000;
+/// Lanes whose state is checked at once.
+const HEALTH_AT_ONCE: usize = 256;
+
 /// A lane that its client has closed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ClosingLane {
@@ -94,6 +97,24 @@ impl<F: Fabric> Worker<F> {
             && link.send(&mark).is_err()
         {
             link.close();
+        }
+    }
+
+    /// Removes lanes that broke without a completion; checks a bounded number of lanes at a time.
+    pub(super) fn check_health(&mut self) {
+        let ready = |queue_pair| self.domain.state(queue_pair) == Some(QueuePairState::Ready);
+        if self.datagrams.as_ref().is_some_and(|pair| !ready(pair.queue_pair)) {
+            self.datagrams_broke();
+        }
+        let lanes = self.lanes.len();
+        for _ in 0..lanes.min(HEALTH_AT_ONCE) {
+            self.checked = (self.checked + 1) % lanes;
+            let index = self.checked;
+            let Some(lane) = &self.lanes[index] else { continue };
+            let ready = |queue_pair| self.domain.state(queue_pair) == Some(QueuePairState::Ready);
+            if !ready(lane.queue_pair) || !lane.unreliable.is_none_or(ready) {
+                self.give_back(index as u16);
+            }
         }
     }
 
