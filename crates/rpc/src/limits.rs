@@ -9,6 +9,9 @@ pub(crate) const MAX_PLANS: usize = 8;
 /// The sizes that a ring may have, in bytes.
 pub(crate) const RING_BYTES: std::ops::RangeInclusive<u32> = 16 * 1024..=1 << 20;
 
+/// The sizes that a block of a ring may have, in bytes.
+pub(crate) const BLOCK_BYTES: std::ops::RangeInclusive<u32> = dunlin_wire::LINE as u32..=4096;
+
 /// The most calls in flight on a lane.
 pub(crate) const MAX_WINDOW: u16 = 1024;
 

@@ -5,6 +5,9 @@
 //! fit before the end of the ring goes to offset 0, behind a one-line `Skip` message. The writer learns how
 //! far the reader is from heads, which the reader piggybacks on its own messages or, when it has nothing to
 //! send, writes into the writer's control line.
+//!
+//! The unit of a ring is a line, or a block of several lines: then each message begins at a block, and takes whole
+//! blocks. ScaleRPC's blocks have 4 KiB (section 3.3).
 
 use dunlin_wire::LINE;
 
@@ -20,7 +23,9 @@ pub(crate) struct Place {
 /// The writing end of a ring.
 #[derive(Debug)]
 pub(crate) struct RingWriter {
-    lines: u64,
+    lines: u32,
+    /// Lines of a block.
+    unit: u32,
     /// Lines written since the beginning, including skipped ones.
     tail: u64,
     /// The last head received: lines that the reader has consumed.
@@ -29,16 +34,32 @@ pub(crate) struct RingWriter {
 
 impl RingWriter {
     pub(crate) fn new(bytes: usize) -> Self {
-        RingWriter { lines: (bytes / LINE) as u64, tail: 0, head: 0 }
+        Self::of_blocks(bytes, LINE)
+    }
+
+    /// Creates the writing end of a ring with blocks of a power of two of lines.
+    pub(crate) fn of_blocks(bytes: usize, block: usize) -> Self {
+        RingWriter { lines: (bytes / LINE) as u32, unit: (block / LINE) as u32, tail: 0, head: 0 }
+    }
+
+    #[inline(always)]
+    fn lines(&self) -> u64 {
+        self.lines.into()
+    }
+
+    /// Returns the lines from the next message on after one of `total` bytes.
+    #[inline]
+    pub(crate) fn tail_after(&self, total: usize) -> u64 {
+        self.tail + lines_of(total, self.unit)
     }
 
     /// Returns the place of a message of `total` bytes (whole lines); `None` without room.
     #[inline]
     pub(crate) fn place(&self, total: usize) -> Option<Place> {
-        let wanted = (total / LINE) as u64;
-        let position = self.tail & (self.lines - 1);
-        let to_end = self.lines - position;
-        let free = self.lines - (self.tail - self.head);
+        let wanted = lines_of(total, self.unit);
+        let position = self.tail & (self.lines() - 1);
+        let to_end = self.lines() - position;
+        let free = self.lines() - (self.tail - self.head);
         if wanted <= to_end {
             (wanted <= free).then_some(Place { skip_at: None, at: position as usize * LINE })
         } else {
@@ -50,9 +71,9 @@ impl RingWriter {
     /// lines further lies before the end of the ring and is free, so that it can be prefetched.
     #[inline(always)]
     pub(crate) fn place_line(&self, ahead: u64) -> Option<(usize, bool)> {
-        let position = self.tail & (self.lines - 1);
-        let free = self.lines - (self.tail - self.head);
-        (free > 0).then_some((position as usize * LINE, ahead < free.min(self.lines - position)))
+        let position = self.tail & (self.lines() - 1);
+        let free = self.lines() - (self.tail - self.head);
+        (free > 0).then_some((position as usize * LINE, ahead < free.min(self.lines() - position)))
     }
 
     /// Returns where a `Skip` can be written ahead of a message of `total` bytes that has no place yet.
@@ -60,22 +81,21 @@ impl RingWriter {
     /// Prevents a deadlock: a reader that has consumed everything reports its head only after a quarter of
     /// the ring, and the lines free until then may be enough for the message, but not for the `Skip` as well.
     pub(crate) fn skip_ahead(&self, total: usize) -> Option<usize> {
-        let position = self.tail & (self.lines - 1);
-        let to_end = self.lines - position;
-        let free = self.lines - (self.tail - self.head);
-        ((total / LINE) as u64 > to_end && to_end <= free).then_some(position as usize * LINE)
+        let position = self.tail & (self.lines() - 1);
+        let to_end = self.lines() - position;
+        let free = self.lines() - (self.tail - self.head);
+        (lines_of(total, self.unit) > to_end && to_end <= free).then_some(position as usize * LINE)
     }
 
     /// Returns the number of free lines from the next message's position to the end of the ring.
     #[inline]
     pub(crate) fn clear_ahead(&self) -> u64 {
-        let to_end = self.lines - (self.tail & (self.lines - 1));
-        to_end.min(self.lines - (self.tail - self.head))
+        self.to_end().min(self.lines() - (self.tail - self.head))
     }
 
     /// Returns the lines from the next message's position to the end of the ring.
     pub(crate) fn to_end(&self) -> u64 {
-        self.lines - (self.tail & (self.lines - 1))
+        self.lines() - (self.tail & (self.lines() - 1))
     }
 
     /// Returns the lines written since the beginning, including skipped ones.
@@ -91,13 +111,19 @@ impl RingWriter {
     /// Advances past a `Skip` to the start of the ring.
     #[inline]
     pub(crate) fn skip(&mut self) {
-        self.tail += self.lines - (self.tail & (self.lines - 1));
+        self.tail += self.to_end();
     }
 
     /// Advances past a message.
     #[inline]
     pub(crate) fn advance(&mut self, total: usize) {
-        self.tail += (total / LINE) as u64;
+        self.tail = self.tail_after(total);
+    }
+
+    /// Advances past a message of one line.
+    #[inline]
+    pub(crate) fn advance_line(&mut self) {
+        self.tail += u64::from(self.unit);
     }
 
     /// Applies a head from the reader, a wrapping count of lines; `false` if it is invalid.
@@ -118,7 +144,9 @@ impl RingWriter {
 /// The reading end of a ring.
 #[derive(Debug)]
 pub(crate) struct RingReader {
-    lines: u64,
+    lines: u32,
+    /// Lines of a block.
+    unit: u32,
     /// Lines consumed since the beginning.
     head: u64,
     /// The last head reported in a way that the writer is certain to see.
@@ -127,37 +155,53 @@ pub(crate) struct RingReader {
 
 impl RingReader {
     pub(crate) fn new(bytes: usize) -> Self {
-        RingReader { lines: (bytes / LINE) as u64, head: 0, told: 0 }
+        Self::of_blocks(bytes, LINE)
+    }
+
+    /// Creates the reading end of a ring with blocks of a power of two of lines.
+    pub(crate) fn of_blocks(bytes: usize, block: usize) -> Self {
+        RingReader { lines: (bytes / LINE) as u32, unit: (block / LINE) as u32, head: 0, told: 0 }
+    }
+
+    #[inline(always)]
+    fn lines(&self) -> u64 {
+        self.lines.into()
     }
 
     /// Returns the byte offset of the next message.
     #[inline]
     pub(crate) fn position(&self) -> usize {
-        (self.head & (self.lines - 1)) as usize * LINE
+        (self.head & (self.lines() - 1)) as usize * LINE
     }
 
     /// Returns the byte offset of the line `lines` after the next message's first line.
     #[inline]
     pub(crate) fn position_ahead(&self, lines: u64) -> usize {
-        ((self.head + lines) & (self.lines - 1)) as usize * LINE
+        ((self.head + lines) & (self.lines() - 1)) as usize * LINE
     }
 
     /// Returns the bytes from the next message to the end of the ring: an upper bound of its length.
     #[inline]
     pub(crate) fn to_end(&self) -> usize {
-        (self.lines - (self.head & (self.lines - 1))) as usize * LINE
+        (self.lines() - (self.head & (self.lines() - 1))) as usize * LINE
     }
 
     /// Advances past a message.
     #[inline]
     pub(crate) fn advance(&mut self, total: usize) {
-        self.head += (total / LINE) as u64;
+        self.head += lines_of(total, self.unit);
+    }
+
+    /// Advances past a message of one line.
+    #[inline]
+    pub(crate) fn advance_line(&mut self) {
+        self.head += u64::from(self.unit);
     }
 
     /// Advances to the start of the ring.
     #[inline]
     pub(crate) fn skip(&mut self) {
-        self.head += self.lines - (self.head & (self.lines - 1));
+        self.head += self.lines() - (self.head & (self.lines() - 1));
     }
 
     /// Returns the head in the form that is sent to the writer.
@@ -175,13 +219,20 @@ impl RingReader {
     /// Returns whether a head report is due now: a quarter of the ring was consumed since the last one.
     #[inline]
     pub(crate) fn overdue(&self) -> bool {
-        (self.head - self.told) * 4 >= self.lines
+        (self.head - self.told) * 4 >= self.lines()
     }
 
     /// Returns whether the head has changed since the last report.
     pub(crate) fn untold(&self) -> bool {
         self.head != self.told
     }
+}
+
+/// Returns the lines that a message of `total` bytes takes, with blocks of `unit` lines.
+#[inline(always)]
+fn lines_of(total: usize, unit: u32) -> u64 {
+    let rest = u64::from(unit) - 1;
+    ((total / LINE) as u64 + rest) & !rest
 }
 
 #[cfg(test)]
@@ -259,13 +310,15 @@ mod tests {
     proptest! {
         /// Writer and reader agree on every position, and no unread line is overwritten.
         #[test]
-        fn both_ends_agree(lines in (2u32..6).prop_map(|p| 1usize << p), steps in prop::collection::vec((1usize..20, any::<bool>()), 1..300)) {
-            let mut writer = RingWriter::new(lines * LINE);
-            let mut reader = RingReader::new(lines * LINE);
+        fn both_ends_agree(lines in (2u32..6).prop_map(|p| 1usize << p), unit in 0u32..3, steps in prop::collection::vec((1usize..20, any::<bool>()), 1..300)) {
+            let block = LINE << unit;
+            let mut writer = RingWriter::of_blocks(lines * LINE, block);
+            let mut reader = RingReader::of_blocks(lines * LINE, block);
             let mut queue = std::collections::VecDeque::new();
             let mut live = vec![false; lines];
             for (length, consume) in steps {
                 let total = length.min(lines / 2) * LINE;
+                prop_assert!(writer.place(total).is_none_or(|place| place.at % block == 0));
                 if let Some(place) = writer.place(total) {
                     if let Some(at) = place.skip_at {
                         prop_assert!(!std::mem::replace(&mut live[at / LINE], true));
@@ -275,7 +328,7 @@ mod tests {
                     for line in &mut live[place.at / LINE..(place.at + total) / LINE] {
                         prop_assert!(!std::mem::replace(line, true), "a line is still unread");
                     }
-                    writer.advance(total);
+                    if total == LINE { writer.advance_line() } else { writer.advance(total) }
                     queue.push_back((place.at, Some(total)));
                 }
                 if consume && let Some((at, message)) = queue.pop_front() {
@@ -284,7 +337,7 @@ mod tests {
                         Some(total) => {
                             prop_assert!(total <= reader.to_end());
                             live[at / LINE..(at + total) / LINE].fill(false);
-                            reader.advance(total);
+                            if total == LINE { reader.advance_line() } else { reader.advance(total) }
                         }
                         None => {
                             live[at / LINE] = false;

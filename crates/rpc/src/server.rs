@@ -22,11 +22,12 @@ pub(crate) mod open_lanes;
 mod polled;
 pub(crate) mod slow;
 mod telling;
+mod transfers;
 pub(crate) mod worker;
 
 pub use self::accept::Counters;
 pub use self::clients::ConnectedClient;
-pub use self::config::ServerConfig;
+pub use self::config::{RequestPool, ServerConfig};
 pub use self::deferred::{Incoming, Taker};
 pub use self::deployment::Deployment;
 pub use self::groups::{GroupCounters, RunningSlice};
@@ -263,7 +264,7 @@ impl<F: Fabric> ServerBuilder<F> {
             takers: self.takers,
             turns,
             is_deployed: deployed.is_some(),
-            config: self.config,
+            config: self.config.into(),
             stray_datagrams: AtomicU64::new(0),
             crowd: Crowd::default(),
         });

@@ -28,7 +28,7 @@ use dunlin_fabric_sim::{FixedTiming, NicCounters, Random, Settings, Sim, TimingS
 use dunlin_rnic_model::{Profile, ProfileError};
 use dunlin_rpc::{
     BatchCalls, Batching, CompletionMode, CreditRenewal, FetchChoice, FirstRead, FunctionMode, GroupCounters,
-    PROTOCOLS, Plan, ResponseHalf, ServeError, ServerBuilder, ServerConfig,
+    PROTOCOLS, Plan, RequestPool, ResponseHalf, ServeError, ServerBuilder, ServerConfig,
 };
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -218,6 +218,8 @@ pub struct Load {
     pub key_skew: Option<(u64, f64)>,
     /// The groups of clients whose lease is a slice.
     pub groups: Grouping,
+    /// The blocks of one region for the requests of all clients, in bytes; `None` for a region for each client.
+    pub request_blocks: Option<u32>,
     /// Whether the fabric supports inline payloads, up to the profile's limit.
     pub inline: bool,
     /// How clients post.
@@ -419,6 +421,7 @@ impl Load {
             worker_skew: None,
             key_skew: None,
             groups: Grouping::PAPER,
+            request_blocks: None,
             inline: true,
             posting: Posting::Engine,
             fetch_choice: FetchChoice::Enumerated,
@@ -635,6 +638,9 @@ impl Load {
             group_size: self.groups.size,
             group_slice: Duration::from_nanos(self.groups.slice),
             group_priorities: self.groups.by_priority,
+            request_pool: self
+                .request_blocks
+                .map(|block| RequestPool { rings: u16::try_from(self.clients).unwrap_or(u16::MAX), block }),
             ..defaults
         };
         let mut builder = ServerBuilder::new(fabric).config(server_config);

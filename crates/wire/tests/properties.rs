@@ -86,20 +86,25 @@ fn extensions(record: RecordType) -> impl Strategy<Value = Extensions> {
     let skipped = (0x8100..=u16::MAX, vec(any::<u8>(), 0..=96))
         .prop_map(|(number, value)| Extension::Skipped { number, value });
     let client = (option::of(any::<u64>()), option::of("[ -~é漢]{0,20}"));
-    let server = (option::of(any::<u32>()), option::of(any::<(u32, u32)>()));
-    (vec(skipped, 0..=6), client, server).prop_map(move |(mut all, (client, program), (active, threads))| {
-        all.sort_by_key(Extension::number);
-        all.dedup_by_key(|extension| extension.number());
-        if record == RecordType::Hello {
-            all.extend(client.map(Extension::Client));
-            all.extend(program.map(Extension::Program));
-        }
-        if record == RecordType::HelloReply {
-            all.extend(active.map(Extension::ActiveQueuePairs));
-            all.extend(threads.map(|(clients, cores)| Extension::Occupancy { clients, cores }));
-        }
-        Extensions(all)
-    })
+    let server = (option::of(any::<u32>()), option::of(any::<(u32, u32)>()), option::of(any::<(u64, u32)>()));
+    (vec(skipped, 0..=6), client, server).prop_map(
+        move |(mut all, (client, program), (active, threads, ring))| {
+            all.sort_by_key(Extension::number);
+            all.dedup_by_key(|extension| extension.number());
+            if record == RecordType::Hello {
+                all.extend(client.map(Extension::Client));
+                all.extend(program.map(Extension::Program));
+            }
+            if record == RecordType::HelloReply {
+                all.extend(active.map(Extension::ActiveQueuePairs));
+                all.extend(threads.map(|(clients, cores)| Extension::Occupancy { clients, cores }));
+            }
+            if record == RecordType::LaneReady {
+                all.extend(ring.map(|(offset, block)| Extension::RequestRing { offset, block }));
+            }
+            Extensions(all)
+        },
+    )
 }
 
 fn extensions_of(record: &Record) -> &[Extension] {
@@ -146,40 +151,54 @@ fn record() -> impl Strategy<Value = Record> {
     let refused = (any::<u16>(), text(512))
         .prop_map(|(c, text)| Record::Refused(Refused { code: RefusalCode(c), text }));
     let endpoints = || [(); 3].map(|()| vec(any::<u8>(), 0..=1024));
-    let region_keys = || (vec(any::<u64>(), 0..=8), extensions(RecordType::LaneReady));
+    let region_keys = |record| (vec(any::<u64>(), 0..=8), extensions(record));
     let lines = || (0..=u32::MAX / 64).prop_map(|lines| lines * 64);
-    let open = (any::<(u16, u16, [u8; 7], u16, u32)>(), lines(), endpoints(), region_keys()).prop_map(
-        |(
-            (lane, worker, bytes, window, rendezvous_above),
-            ring_bytes,
-            endpoints,
-            (region_keys, extensions),
-        )| {
-            let [endpoint, unreliable_endpoint, datagram_endpoint] = endpoints;
-            let [request_half, response_half, client_completion, server_completion, large, sharing, lease] =
-                bytes;
-            Record::OpenLane(OpenLane {
-                lane,
-                worker,
-                request_half,
-                response_half,
-                client_completion,
-                server_completion,
-                window,
-                ring_bytes,
-                rendezvous_above,
-                large,
-                sharing,
-                lease,
-                endpoint,
-                unreliable_endpoint,
-                datagram_endpoint,
-                region_keys,
-                extensions,
-            })
-        },
-    );
-    let ready = (any::<(u16, u16, u16, u16, u32, [u8; 16], u16)>(), lines(), endpoints(), region_keys())
+    let open =
+        (any::<(u16, u16, [u8; 7], u16, u32)>(), lines(), endpoints(), region_keys(RecordType::OpenLane))
+            .prop_map(
+                |(
+                    (lane, worker, bytes, window, rendezvous_above),
+                    ring_bytes,
+                    endpoints,
+                    (region_keys, extensions),
+                )| {
+                    let [endpoint, unreliable_endpoint, datagram_endpoint] = endpoints;
+                    let [
+                        request_half,
+                        response_half,
+                        client_completion,
+                        server_completion,
+                        large,
+                        sharing,
+                        lease,
+                    ] = bytes;
+                    Record::OpenLane(OpenLane {
+                        lane,
+                        worker,
+                        request_half,
+                        response_half,
+                        client_completion,
+                        server_completion,
+                        window,
+                        ring_bytes,
+                        rendezvous_above,
+                        large,
+                        sharing,
+                        lease,
+                        endpoint,
+                        unreliable_endpoint,
+                        datagram_endpoint,
+                        region_keys,
+                        extensions,
+                    })
+                },
+            );
+    let ready = (
+        any::<(u16, u16, u16, u16, u32, [u8; 16], u16)>(),
+        lines(),
+        endpoints(),
+        region_keys(RecordType::LaneReady),
+    )
         .prop_map(
             |(
                 (lane, worker, window, max_batch_entries, max_message_bytes, secret, place),

@@ -12,8 +12,8 @@ use super::lane::ClientLane;
 use super::slots::Slots;
 use crate::connect::records::{printable, receive, send};
 use crate::error::ConnectError;
-use crate::limits::RING_BYTES;
-use crate::mailbox::RingReader;
+use crate::limits::{BLOCK_BYTES, RING_BYTES};
+use crate::mailbox::{RingReader, RingWriter};
 use crate::path::again::Requests;
 use crate::path::credits::Credits;
 use crate::path::datagram::{self, Datagrams, Outlet};
@@ -38,7 +38,7 @@ use dunlin_wire::handshake::{
     Extension, Extensions, Hello, HelloReply, LaneReady, MAX_PROGRAM_BYTES, MAX_VERSION, MIN_VERSION,
     OpenLane, Record, RefusalCode, Token,
 };
-use dunlin_wire::{BatchState, Direction, TagKey};
+use dunlin_wire::{BatchState, Direction, LINE, TagKey};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -298,9 +298,8 @@ impl<F: Fabric> PreparedLane<F> {
         if ready.window == 0 || ready.window > config.window {
             return Err(broken("the window that the server offers is not within what was asked for"));
         }
-        let &[control, published] = ready.region_keys.as_slice() else {
-            return Err(broken("the server did not grant the two regions of a lane"));
-        };
+        let may_be_pooled = plan.request.carrier().has_ring() && self.staged.is_none();
+        let ([control, published], ring_at) = RingAt::of(ready, may_be_pooled).map_err(broken)?;
         let (queue_pair, link) = (self.queue_pair, greeting.link.clone());
         core.domain.connect(queue_pair, &link, &Endpoint(ready.endpoint.clone()))?;
         let secret = &ready.secret.0;
@@ -328,10 +327,10 @@ impl<F: Fabric> PreparedLane<F> {
             }
             Carrier::LossyRing => {
                 let ring = LossyRing::new(ring_bytes as usize);
-                TxHalf::Lossy(Box::new(Lossy { key, base: CONTROL_BYTES as u64, ring }))
+                TxHalf::Lossy(Box::new(Lossy { key: ring_at.key, base: ring_at.base, ring }))
             }
             Carrier::Ring(notice) => match self.staged {
-                None => TxHalf::Write { key, base: CONTROL_BYTES as u64, notice },
+                None => TxHalf::Write { key: ring_at.key, base: ring_at.base, notice },
                 // The second region is the server's pool.
                 Some((ring, granted)) => {
                     let pool = RegionKey(published);
@@ -345,7 +344,7 @@ impl<F: Fabric> PreparedLane<F> {
             queue_pair: requests,
             reports: queue_pair,
             lane: index,
-            ring_bytes: ring_bytes as usize,
+            ring: RingWriter::of_blocks(ring_bytes as usize, ring_at.block),
             tags: TagKey::derive(secret, self.number, Direction::ToServer),
             max_send: MAX_SEND,
             max_inline,
@@ -470,6 +469,40 @@ fn is_apart(config: &ClientConfig) -> bool {
     config.credit_renewal == CreditRenewal::WriteImmediate
 }
 
+/// The place of the ring for requests.
+#[derive(Debug, PartialEq, Eq)]
+struct RingAt {
+    key: RegionKey,
+    /// Offset in the region.
+    base: u64,
+    /// Bytes of a block.
+    block: usize,
+}
+
+impl RingAt {
+    /// Returns the keys of the two regions of a lane, and the place of its ring: in the first region, or in a pool if the
+    /// server says so and the ring `may_be_pooled`.
+    fn of(ready: &LaneReady, may_be_pooled: bool) -> Result<([u64; 2], RingAt), &'static str> {
+        match (&ready.region_keys[..], ready.extensions.request_ring()) {
+            (&[control, second], None) => {
+                let key = RegionKey(control);
+                Ok(([control, second], RingAt { key, base: CONTROL_BYTES as u64, block: LINE }))
+            }
+            (&[control, second, pool], Some((base, block))) => {
+                let is_possible = may_be_pooled
+                    && BLOCK_BYTES.contains(&block)
+                    && block.is_power_of_two()
+                    && base.checked_add(ready.ring_bytes.into()).is_some();
+                if !is_possible {
+                    return Err("the server offers an impossible place for the ring");
+                }
+                Ok(([control, second], RingAt { key: RegionKey(pool), base, block: block as usize }))
+            }
+            _ => Err("the server did not grant the regions of a lane"),
+        }
+    }
+}
+
 /// Returns the extensions by which a lane with credits names C, and how it asks for more.
 fn credits_of(plan: &Plan, config: &ClientConfig) -> Extensions {
     if !plan.has_credits() {
@@ -531,4 +564,57 @@ pub(crate) fn negotiate_beside<F: Fabric>(
         }
     }
     Ok(ready)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dunlin_wire::handshake::Secret;
+
+    fn ready(region_keys: &[u64], ring: Option<(u64, u32)>) -> LaneReady {
+        LaneReady {
+            lane: 0,
+            worker: 0,
+            window: 1,
+            max_batch_entries: 1,
+            ring_bytes: 1 << 14,
+            max_message_bytes: 4096,
+            secret: Secret([0; 16]),
+            endpoint: Vec::new(),
+            unreliable_endpoint: Vec::new(),
+            datagram_endpoint: Vec::new(),
+            place: 0,
+            region_keys: region_keys.to_vec(),
+            extensions: Extensions(
+                ring.map(|(offset, block)| Extension::RequestRing { offset, block }).into_iter().collect(),
+            ),
+        }
+    }
+
+    #[test]
+    fn the_ring_lies_in_the_own_region_or_in_a_pool() {
+        let own = RingAt { key: RegionKey(7), base: CONTROL_BYTES as u64, block: LINE };
+        assert_eq!(RingAt::of(&ready(&[7, 8], None), true), Ok(([7, 8], own)));
+        let pooled = RingAt { key: RegionKey(9), base: 1 << 20, block: 4096 };
+        assert_eq!(RingAt::of(&ready(&[7, 8, 9], Some((1 << 20, 4096))), true), Ok(([7, 8], pooled)));
+    }
+
+    #[test]
+    fn impossible_places_are_refused() {
+        let possible = Some((0, 4096));
+        for (keys, ring, may_be_pooled) in [
+            (&[7, 8, 9][..], possible, false),
+            (&[7, 8], possible, true),
+            (&[7, 8, 9], None, true),
+            (&[7], None, true),
+            (&[], None, true),
+            (&[7, 8, 9], Some((0, 0)), true),
+            (&[7, 8, 9], Some((0, 32)), true),
+            (&[7, 8, 9], Some((0, 96)), true),
+            (&[7, 8, 9], Some((0, 8192)), true),
+            (&[7, 8, 9], Some((u64::MAX, 4096)), true),
+        ] {
+            assert!(RingAt::of(&ready(keys, ring), may_be_pooled).is_err(), "{keys:?} {ring:?}");
+        }
+    }
 }

@@ -52,11 +52,6 @@ impl<F: Fabric> Errands<F> {
         Errands { queue: VecDeque::with_capacity(capacity), stuck: false }
     }
 
-    /// Returns the bytes of the queue.
-    pub(crate) fn opened_bytes(&self) -> usize {
-        self.queue.capacity() * size_of::<Errand<F>>()
-    }
-
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.queue.is_empty()
@@ -210,11 +205,6 @@ impl<F: Fabric> Arrivals<F> {
     pub(crate) fn new(link: F::Link, large: LargePayload, memory: u64, window: u16) -> Self {
         let limit = if large == LargePayload::Read { 0 } else { 2 * window as usize + 64 };
         Arrivals { areas: Areas::new(link, memory), places: Vec::with_capacity(limit), limit }
-    }
-
-    /// Returns the bytes of the table.
-    pub(crate) fn opened_bytes(&self) -> usize {
-        self.places.capacity() * size_of::<(u32, Place<F>)>()
     }
 
     /// Returns whether the payload of `call` is still to come.

@@ -23,7 +23,7 @@ pub(crate) enum RxSource<F: Fabric> {
     Ring {
         /// The region.
         region: Region<F::Memory>,
-        /// Offset of the ring in the region: behind the control line, or that of a zone.
+        /// Offset of the ring in the region: behind the control line, or its place in a pool.
         base: u32,
         /// The reader's position.
         reader: RingReader,
@@ -368,7 +368,7 @@ impl<F: Fabric> Rx<F> {
             return Ok(Next::Other);
         }
         fabric.host().charge(Work::PollHit, 1);
-        reader.advance(LINE);
+        reader.advance_line();
         self.taken();
         self.next();
         Ok(Next::Line(first))
@@ -495,7 +495,7 @@ fn take_from_ring<F: Fabric>(
             reader.skip();
             return Ok(Taken::Skip { told_of: !first.header().flags.contains(Flags::MORE) });
         }
-        reader.advance(LINE);
+        reader.advance_line();
         return Ok(Taken::Message(Incoming::Scratch(LINE)));
     };
     if region.load(at + trailing) != expected.trailing {

@@ -137,7 +137,7 @@ pub(crate) struct TxParts<F: Fabric> {
     pub(crate) queue_pair: QueuePairId,
     pub(crate) reports: QueuePairId,
     pub(crate) lane: u16,
-    pub(crate) ring_bytes: usize,
+    pub(crate) ring: RingWriter,
     pub(crate) tags: TagKey,
     pub(crate) max_send: u32,
     pub(crate) max_inline: usize,
@@ -153,7 +153,7 @@ impl<F: Fabric> Tx<F> {
             queue_pair: parts.queue_pair,
             reports: parts.reports,
             lane: parts.lane,
-            ring: RingWriter::new(parts.ring_bytes),
+            ring: parts.ring,
             tags: parts.tags,
             epoch: 0,
             sequence: 0,
@@ -276,7 +276,8 @@ impl<F: Fabric> Tx<F> {
         } else {
             self.line_otherwise(fabric, domain, &line)?;
         }
-        self.sent(LINE);
+        self.ring.advance_line();
+        self.next_message();
         Ok(())
     }
 
@@ -560,7 +561,7 @@ impl<F: Fabric> Tx<F> {
         let operation = Operation::Write { data, key, offset, immediate: None };
         self.post_one(fabric, domain, operation, true)?;
         if let TxHalf::Lossy(lossy) = &mut self.half {
-            lossy.ring.posted(at, total, self.ring.tail() + (total / LINE) as u64);
+            lossy.ring.posted(at, total, self.ring.tail_after(total));
         }
         Ok(())
     }

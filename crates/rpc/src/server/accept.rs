@@ -472,7 +472,8 @@ impl<F: Fabric> Control<F> {
                 .map(Region::new)
                 .map_err(|error| (RefusalCode::NO_MEMORY, WithSources(&error).to_string()))
         };
-        let has_ring = plan.request.carrier().has_ring() && staged.is_none();
+        let is_pooled = staged.is_some() || config.request_pool.is_some();
+        let has_ring = plan.request.carrier().has_ring() && !is_pooled;
         let ring = if has_ring { ring_bytes as u64 } else { 0 };
         let region = register(CONTROL_BYTES as u64 + ring, Access::WRITE)?;
         let published = match plan.response.carrier() {

@@ -2,7 +2,7 @@
 
 use crate::error::ServeError;
 use crate::grouped::schedule::Settings;
-use crate::limits::MAX_WINDOW;
+use crate::limits::{BLOCK_BYTES, MAX_WINDOW};
 use dunlin_fabric::nanos;
 use std::time::Duration;
 
@@ -63,9 +63,36 @@ pub struct ServerConfig {
     /// Whether busier clients are grouped together, in smaller groups with longer slices (ScaleRPC section 3.2).
     /// Without it groups keep their members and their slices: the paper's Static mode. Default: `true`.
     pub group_priorities: bool,
+    /// One region for the request rings of all lanes, in blocks, in the place of a region for each ring. Default: none.
+    pub request_pool: Option<RequestPool>,
     /// The time that received calls have to be answered when a signal ends the server
     /// (`dunlin::Server::run_until_signal`). Default: 5 s.
     pub shutdown_timeout: Duration,
+}
+
+/// The most bytes of a pool: places in it have 32 bits.
+const MOST_POOLED: u64 = u32::MAX as u64;
+
+/// The request rings of a worker's lanes in one region: a message pool whose zones belong to a lane until it closes,
+/// as RawWrite's of ScaleRPC and HERD's request region. A NIC keeps few regions in its cache. Lanes by turns have pools
+/// of their own.
+///
+/// The lanes of one user of this host, or of all other hosts, share a region: on shared memory they can read each
+/// other's requests. A worker that has such a pool looks at the rings of all its lanes, since no fabric tells which
+/// part of a region was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestPool {
+    /// Rings of each pool, each of [`ServerConfig::max_ring_bytes`]. A lane that finds none free is refused.
+    pub rings: u16,
+    /// Bytes of a block, a power of two from 64 to 4096: each message takes whole blocks. 4096 is ScaleRPC's.
+    pub block: u32,
+}
+
+impl RequestPool {
+    /// Returns the bytes of a pool of rings of `ring` bytes.
+    pub(crate) fn bytes(self, ring: u32) -> u64 {
+        u64::from(self.rings) * u64::from(ring)
+    }
 }
 
 impl Default for ServerConfig {
@@ -94,6 +121,7 @@ impl Default for ServerConfig {
             group_size: 40,
             group_slice: Duration::from_micros(100),
             group_priorities: true,
+            request_pool: None,
         }
     }
 }
@@ -143,6 +171,14 @@ impl ServerConfig {
         }
         if self.group_slice < Duration::from_micros(1) || self.group_slice > Duration::from_secs(1) {
             return out("group_slice", nanos(self.group_slice), "1 us to 1 s");
+        }
+        if let Some(pool) = self.request_pool {
+            if pool.rings == 0 || pool.bytes(self.max_ring_bytes) > MOST_POOLED {
+                return out("request_pool.rings", pool.rings.into(), "at least 1, and all rings under 4 GiB");
+            }
+            if !BLOCK_BYTES.contains(&pool.block) || !pool.block.is_power_of_two() {
+                return out("request_pool.block", pool.block.into(), "a power of two from 64 bytes to 4 KiB");
+            }
         }
         if self.pool_threads == 0 || self.pool_threads > 1024 {
             return out("pool_threads", self.pool_threads.into(), "1 to 1024");

@@ -90,11 +90,11 @@ impl Out {
         let Some(batch) = batch else {
             return lane.answer(fabric, domain, meta, payload, self.draining).map_err(broken);
         };
-        if !batch.fits(payload.len(), lane.max_answer) {
+        if !batch.fits(payload.len(), lane.max_answer()) {
             self.end_batch(fabric, domain, lane, std::mem::take(batch))?;
         }
         batch
-            .push(&mut self.staging[..lane.max_answer], &meta, payload)
+            .push(&mut self.staging[..lane.max_answer()], &meta, payload)
             .map_err(|_| Violation::Transfer("an answer is longer than a message"))
     }
 
@@ -196,7 +196,7 @@ impl<F: Fabric> Dispatcher<F> {
             self.clock.catch_up(self.fabric.host());
         }
         lane.was_served(drained, &self.clock);
-        if lane.is_blocked() {
+        if lane.more && lane.is_blocked() {
             let (limit, receives) = (lane.waiting_limit(), lane.receives);
             lane.rx.copy_held(limit, |buffer| open::repost_shared::<F>(domain, receives, Some(buffer)))?;
         }
@@ -254,20 +254,23 @@ impl<F: Fabric> Dispatcher<F> {
                 self.out.end_batch(&self.fabric, domain, lane, std::mem::take(gathered))
             }
             Kind::Release => {
-                lane.release(message.released());
+                lane.transfers.release(message.released());
                 Ok(())
             }
             Kind::Credit => Ok(()),
             Kind::ClearToSend if lane.plan.large == LargePayload::Write => {
-                let result = lane.take_exported(header.call).ok_or(Violation::Call(header.call))?;
-                lane.errands.write(header.call, result, message.body())
+                let result = lane.transfers.take_exported(header.call);
+                let result = result.ok_or(Violation::Call(header.call))?;
+                lane.transfers.make().errands.write(header.call, result, message.body())
             }
             Kind::Filled if lane.plan.large == LargePayload::Pieces => {
                 let at = (lane.queue_pair, lane.index);
+                // Without a large payload so far, the call is unknown and ignored.
+                let Some(made) = lane.transfers.made_mut() else { return Ok(()) };
                 match header.time {
-                    0 if lane.pulls.give_up(header.call) => self.on_given_up(domain, lane, header.call),
+                    0 if made.pulls.give_up(header.call) => self.on_given_up(domain, lane, header.call),
                     0 => Ok(()),
-                    bytes => lane.pulls.filled(domain, at, header.call, bytes),
+                    bytes => made.pulls.filled(domain, at, header.call, bytes),
                 }
             }
             Kind::Written | Kind::Fragment => self.on_transfer(domain, lane, &header, message.body()),
@@ -358,13 +361,14 @@ impl<F: Fabric> Dispatcher<F> {
         header: &Header,
         body: &[u8],
     ) -> Result<(), Violation> {
-        let arrived = lane.arrivals.take(&self.fabric, &mut self.imports, header, body)?;
+        let made = lane.transfers.make();
+        let arrived = made.arrivals.take(&self.fabric, &mut self.imports, header, body)?;
         if matches!(arrived, Arrived::Part | Arrived::Nothing) {
             return Ok(());
         }
-        let at = lane.arriving.iter().position(|arriving| arriving.call == header.call);
+        let at = made.arriving.iter().position(|arriving| arriving.call == header.call);
         let Some(at) = at else { return Err(Violation::Call(header.call)) };
-        let call = lane.arriving.swap_remove(at);
+        let call = made.arriving.swap_remove(at);
         self.clock.time_passed();
         match arrived {
             Arrived::Whole(payload) => self.dispatch(domain, lane, call, &payload, None),
@@ -382,6 +386,7 @@ impl<F: Fabric> Dispatcher<F> {
         mut refused: Option<Status>,
         batch: Option<&mut BatchState>,
     ) -> Result<(), Violation> {
+        let made = lane.transfers.make();
         if lane.plan.large == LargePayload::Eager {
             let into = match refused {
                 None => self.imports.reserve(&self.fabric, length).ok(),
@@ -389,17 +394,17 @@ impl<F: Fabric> Dispatcher<F> {
             };
             // The fragments arrive in any case.
             refused = refused.or(into.is_none().then_some(Status::Overloaded));
-            lane.arrivals.collect(call.call, length, into)?;
+            made.arrivals.collect(call.call, length, into)?;
         } else if refused.is_none() {
-            match lane.arrivals.clear(&self.fabric, call.call, length)? {
-                Ok(place) => lane.errands.clear(call.call, place),
+            match made.arrivals.clear(&self.fabric, call.call, length)? {
+                Ok(place) => made.errands.clear(call.call, place),
                 Err(Exhausted) => refused = Some(Status::Overloaded),
             }
         }
         if let Some(status) = refused {
             return self.refuse(domain, lane, call, status, batch);
         }
-        lane.arriving.push(call);
+        made.arriving.push(call);
         Ok(())
     }
 
@@ -428,12 +433,14 @@ impl<F: Fabric> Dispatcher<F> {
             return self.refuse(domain, lane, call, Status::Overloaded, batch);
         };
         if lane.plan.large == LargePayload::Pieces && into.len() > PIECE {
-            lane.pulls.begin(domain, (lane.queue_pair, lane.index), call.call, descriptor, into)?;
+            let at = (lane.queue_pair, lane.index);
+            let made = lane.transfers.make();
+            made.pulls.begin(domain, at, call.call, descriptor, into)?;
         } else {
             let id = route::rendezvous(lane.index, call.call);
             post_read::<F>(domain, lane.queue_pair, id, &descriptor, into)?;
         }
-        lane.keep_reading(call);
+        lane.transfers.keep_reading(call);
         Ok(())
     }
 
@@ -445,8 +452,7 @@ impl<F: Fabric> Dispatcher<F> {
         lane: &mut ServerLane<F>,
         call: u32,
     ) -> Result<(), Violation> {
-        let Some(at) = lane.reading.iter().position(|reading| reading.call == call) else { return Ok(()) };
-        let call = lane.reading.swap_remove(at);
+        let Some(call) = lane.transfers.take_reading(call) else { return Ok(()) };
         self.refuse(domain, lane, call, Status::Malformed, None)
     }
 
@@ -510,6 +516,7 @@ impl<F: Fabric> Dispatcher<F> {
             clock: &self.now,
         };
         let small_limit = (lane.plan.rendezvous_above as usize).min(self.reply.len());
+        let max_answer = lane.max_answer();
         // Answers that wait for room precede this one.
         let tells = lane.plan.large == LargePayload::Pieces && batch.is_none() && !lane.has_pending();
         let telling = tells.then(|| Telling {
@@ -525,10 +532,10 @@ impl<F: Fabric> Dispatcher<F> {
             began: None,
             told: Told::default(),
         });
-        let mut large = Exported { fabric: &self.fabric, pool: &mut lane.exports, buffer: None, telling };
+        let mut large = Exported::new(&self.fabric, &mut lane.transfers, telling);
         // A result in a batch is written directly into the message if there is room for the longest result.
         let place = match &batch {
-            Some(batch) => batch.reserve(&mut self.out.staging[..lane.max_answer], small_limit).ok(),
+            Some(batch) => batch.reserve(&mut self.out.staging[..max_answer], small_limit).ok(),
             None => None,
         };
         let in_place = place.is_some();
@@ -575,7 +582,7 @@ impl<F: Fabric> Dispatcher<F> {
         };
         let meta = answer_meta(call.call, call.thread, status, Flags::NONE);
         if let (Some(batch), true) = (&mut batch, in_place) {
-            let staging = &mut self.out.staging[..lane.max_answer];
+            let staging = &mut self.out.staging[..lane.max_answer()];
             if let Some(replies) = &mut lane.replies
                 && let Ok(payload) = batch.reserve(staging, length)
             {
@@ -599,7 +606,9 @@ impl<F: Fabric> Dispatcher<F> {
     ) -> Result<(), Violation> {
         let described = buffer.and_then(|buffer| {
             let descriptor = match lane.plan.large {
-                LargePayload::Read | LargePayload::Pieces => lane.exports.descriptor(&buffer),
+                LargePayload::Read | LargePayload::Pieces => {
+                    lane.transfers.make().exports.descriptor(&buffer)
+                }
                 LargePayload::Write | LargePayload::Eager => {
                     Some(Descriptor::announcement(buffer.len() as u64))
                 }
@@ -611,18 +620,19 @@ impl<F: Fabric> Dispatcher<F> {
         };
         let length = buffer.len();
         if lane.plan.large == LargePayload::Eager {
-            lane.errands.send(call.call, buffer);
+            lane.transfers.make().errands.send(call.call, buffer);
         } else {
-            lane.keep_exported(call.call, buffer);
+            lane.transfers.keep_exported(call.call, buffer);
         }
         let meta = answer_meta(call.call, call.thread, Status::Ok, Flags::RENDEZVOUS);
         let put = self.out.put_answer(&self.fabric, domain, lane, meta, &descriptor.encode(), batch);
+        let made = lane.transfers.make();
         if lane.plan.large == LargePayload::Pieces && length > PIECE {
             // Queued after the answer, even if that waits for room.
-            lane.errands.filled(call.call, length as u32);
+            made.errands.filled(call.call, length as u32);
             return put;
         }
-        lane.exports.make_spare(length);
+        made.exports.make_spare(length);
         put
     }
 
@@ -639,9 +649,9 @@ impl<F: Fabric> Dispatcher<F> {
             return Err(Violation::Broken);
         }
         let length = buffer.len();
-        lane.keep_exported(call.call, buffer);
+        lane.transfers.keep_exported(call.call, buffer);
         if whole {
-            lane.errands.filled(call.call, length as u32);
+            lane.transfers.make().errands.filled(call.call, length as u32);
         }
         Ok(())
     }
@@ -763,8 +773,7 @@ impl<F: Fabric> Dispatcher<F> {
         if status != Status::Ok {
             return self.refuse(domain, lane, call, status, None);
         }
-        let mut large =
-            Exported { fabric: &self.fabric, pool: &mut lane.exports, buffer: None, telling: None };
+        let mut large = Exported::new(&self.fabric, &mut lane.transfers, None);
         if large.resize(payload.len()) {
             large.bytes().copy_from_slice(payload);
         }

@@ -1,6 +1,7 @@
 //! Large results, built in registered memory of their lane.
 
 use super::telling::Telling;
+use super::transfers::LaneTransfers;
 use crate::path::pieces::{Filling, PIECE};
 use crate::path::rendezvous::Pool;
 use crate::service::LargeReply;
@@ -8,11 +9,27 @@ use dunlin_fabric::{Buffer, Fabric};
 
 /// Large results of a worker, in registered memory of the lane.
 pub(super) struct Exported<'a, F: Fabric> {
-    pub(super) fabric: &'a F,
-    pub(super) pool: &'a mut Pool<F>,
+    fabric: &'a F,
+    transfers: &'a mut LaneTransfers<F>,
     pub(super) buffer: Option<Buffer<F::Memory>>,
     /// Sends progress messages while a result is filled, if the lane allows them.
     pub(super) telling: Option<Telling<'a, F>>,
+}
+
+impl<'a, F: Fabric> Exported<'a, F> {
+    /// Returns a result that has no memory yet.
+    #[inline(always)]
+    pub(super) fn new(
+        fabric: &'a F,
+        transfers: &'a mut LaneTransfers<F>,
+        telling: Option<Telling<'a, F>>,
+    ) -> Self {
+        Exported { fabric, transfers, buffer: None, telling }
+    }
+
+    fn pool(&mut self) -> &mut Pool<F> {
+        &mut self.transfers.make().exports
+    }
 }
 
 impl<F: Fabric> LargeReply for Exported<'_, F> {
@@ -23,7 +40,8 @@ impl<F: Fabric> LargeReply for Exported<'_, F> {
         if self.buffer.as_mut().is_some_and(|buffer| buffer.set_length(length)) {
             return true;
         }
-        let Ok(mut larger) = self.pool.reserve(self.fabric, length) else { return false };
+        let fabric = self.fabric;
+        let Ok(mut larger) = self.pool().reserve(fabric, length) else { return false };
         if let Some(old) = &self.buffer {
             larger[..old.len()].copy_from_slice(old);
         }
@@ -37,7 +55,8 @@ impl<F: Fabric> LargeReply for Exported<'_, F> {
 
     fn resize_to_fill(&mut self, length: usize) -> bool {
         if self.buffer.is_none() {
-            self.buffer = self.pool.reserve_to_fill(self.fabric, length).ok();
+            let fabric = self.fabric;
+            self.buffer = self.pool().reserve_to_fill(fabric, length).ok();
             return self.buffer.is_some();
         }
         self.resize(length)
@@ -48,9 +67,10 @@ impl<F: Fabric> LargeReply for Exported<'_, F> {
             return self.resize_to_fill(length).then(|| (self.bytes(), None));
         }
         let telling = self.telling.as_mut()?;
-        let slow_lately = telling.tuner.is_slow_lately();
-        let (buffer, past) = self.pool.reserve_in_turn(self.fabric, length, slow_lately).ok()?;
-        telling.begin(self.pool.descriptor(&buffer), past);
+        let slow_lately = telling.is_slow_lately();
+        let pool = &mut self.transfers.make().exports;
+        let (buffer, past) = pool.reserve_in_turn(self.fabric, length, slow_lately).ok()?;
+        telling.begin(pool.descriptor(&buffer), past);
         Some((self.buffer.insert(buffer), Some(telling)))
     }
 }

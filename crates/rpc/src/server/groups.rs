@@ -563,16 +563,23 @@ pub(crate) struct LeasedLane<F: Fabric> {
     /// The client's ring of requests.
     pub(crate) staged: RegionKey,
     /// The pool's place among those of the worker.
-    pub(crate) pool: usize,
-    /// Requests that were READ, and how many of their bytes were executed.
-    pub(crate) read: Option<(Buffer<F::Memory>, usize)>,
-    /// The messages and lines that the schedule has counted.
-    pub(crate) counted: (u64, u32),
+    pool: u16,
+    /// How many bytes of `read` were executed.
+    pub(crate) executed: u32,
+    /// Requests that were READ.
+    pub(crate) read: Option<Buffer<F::Memory>>,
+    /// The messages and lines that the schedule has counted; both wrap.
+    pub(crate) counted: (u32, u32),
 }
 
 impl<F: Fabric> LeasedLane<F> {
-    pub(crate) fn new(client: ClientId, staged: RegionKey, pool: usize) -> Self {
-        LeasedLane { client, member: Member::new(), staged, pool, read: None, counted: (0, 0) }
+    pub(crate) fn new(client: ClientId, staged: RegionKey, pool: u16) -> Self {
+        LeasedLane { client, member: Member::new(), staged, pool, executed: 0, read: None, counted: (0, 0) }
+    }
+
+    /// Returns the pool's place among those of the worker.
+    pub(crate) const fn pool(&self) -> usize {
+        self.pool as usize
     }
 }
 

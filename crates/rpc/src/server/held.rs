@@ -109,9 +109,11 @@ impl<F: Fabric> Dispatcher<F> {
         if size <= self.small_limit(lane) {
             return Ok(self.answer_small(domain, lane, call, Status::Ok, &buffer[..size]));
         }
-        let reserved = lane.exports.reserve_to_fill(&self.fabric, buffer.len());
+        let exports = &mut lane.transfers.make().exports;
+        let (reserved, can_send) =
+            (exports.reserve_to_fill(&self.fabric, buffer.len()), exports.can_send(buffer));
         let mut leaves = reserved.map_err(|_| no_memory(lane))?;
-        if lane.exports.can_send(buffer) {
+        if can_send {
             std::mem::swap(&mut leaves, buffer);
         } else {
             self.fabric.host().charge(Work::CopyBytes, size as u32);
@@ -191,7 +193,8 @@ impl<F: Fabric> Worker<F> {
         length: usize,
     ) -> Result<Buffer<F::Memory>, NotAnswered> {
         let Some(lane) = lane_of(&mut self.lanes, client) else { return Err(NotAnswered::Gone) };
-        lane.exports.reserve_to_fill(&self.dispatcher.fabric, length).map_err(|_| no_memory(lane))
+        let exports = &mut lane.transfers.make().exports;
+        exports.reserve_to_fill(&self.dispatcher.fabric, length).map_err(|_| no_memory(lane))
     }
 
     /// Answers the oldest taken call of a lane.
@@ -217,7 +220,7 @@ impl<F: Fabric> Worker<F> {
 
 /// Returns the error for missing memory: the client may be gone although its lane was not checked yet.
 fn no_memory<F: Fabric>(lane: &ServerLane<F>) -> NotAnswered {
-    if lane.link.is_alive() { NotAnswered::OutOfMemory } else { NotAnswered::Gone }
+    if lane.link().is_alive() { NotAnswered::OutOfMemory } else { NotAnswered::Gone }
 }
 
 fn lane_of<F: Fabric>(lanes: &mut [Option<ServerLane<F>>], client: ClientId) -> Option<&mut ServerLane<F>> {

@@ -1,42 +1,61 @@
 //! The server's end of a lane: its state for one client handle, and the sending of answers.
 
 use super::clock::WorkerClock;
+use super::config::ServerConfig;
 use super::credited::LaneCredits;
-use super::dispatch::Call;
 use super::groups::LeasedLane;
 use super::held::HeldLane;
 use super::open;
 use super::open_lanes::Admission;
+use super::transfers::LaneTransfers;
 use crate::grouped::Mark;
 use crate::path::again::Replies;
-use crate::path::call_id::{is_newer, split_call};
+use crate::path::call_id::{SLOT_BITS, is_newer, split_call};
 use crate::path::credits::WrongAsk;
 use crate::path::hybrid::{Asked, Published};
-use crate::path::large::{Arrivals, Errands};
-use crate::path::pieces::Pulls;
-use crate::path::rendezvous::Pool;
 use crate::path::{MAX_MESSAGE, Rx, Tx, TxError, Violation};
 use crate::plan::{Plan, Sharing};
 use crate::service::NEVER;
-use crate::tune::fill::{FillTuner, News};
-use dunlin_fabric::{Buffer, Fabric, Nanos, QueuePairId, ReceiveTarget, Region, RegionKey, copy};
+use crate::tune::fill::FillTuner;
+use dunlin_fabric::{Fabric, Nanos, QueuePairId, ReceiveTarget, Region, RegionKey, copy};
 use dunlin_wire::{BatchState, EntryMeta, Flags, Header, Kind, Status, TIME_OVER};
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// An answer that found no room in the client's ring. At most one for each call of the window.
 #[derive(Debug)]
-enum Waiting {
+pub(super) enum Waiting {
     Single { meta: EntryMeta, payload: Vec<u8> },
     Batch { state: BatchState, staging: Vec<u8>, asked: Asked },
 }
 
-/// The last call seen in a slot.
+/// The last call seen in a slot: its generation, and above it the time when it was taken, on the worker's clock in units
+/// of 1024 ns. Six bytes, since a lane has one for each call of its window. The time wraps after 274 seconds.
 #[derive(Clone, Copy, Debug)]
+#[repr(C, packed(2))]
 struct Seen {
-    generation: u32,
-    /// When it was taken, on the worker's clock, in units of 1024 ns; wraps after 73 minutes.
-    at: u32,
+    low: u32,
+    high: u16,
+}
+
+impl Seen {
+    const GENERATION_BITS: u32 = 32 - SLOT_BITS;
+
+    #[inline(always)]
+    const fn new(generation: u32, at: u32) -> Self {
+        Seen { low: generation | (at << Self::GENERATION_BITS), high: (at >> SLOT_BITS) as u16 }
+    }
+
+    #[inline(always)]
+    const fn generation(self) -> u32 {
+        self.low & ((1 << Self::GENERATION_BITS) - 1)
+    }
+
+    /// Returns how long before `now` the call was taken at the latest, in units of 1024 ns.
+    #[inline(always)]
+    const fn age(self, now: u32) -> u32 {
+        let at = (self.low >> Self::GENERATION_BITS) | ((self.high as u32) << SLOT_BITS);
+        now.wrapping_sub(at) & ((1 << (SLOT_BITS + 16)) - 1)
+    }
 }
 
 /// The server's end of a lane. Fields that every call touches come first, so that they lie in few cache
@@ -60,69 +79,55 @@ pub(crate) struct ServerLane<F: Fabric> {
     pub(crate) index: u16,
     /// The state of the lease that the next answer carries.
     pub(crate) mark: Mark,
+    /// A lower bound of the time at which the next message to be taken arrived, in units of 1024 ns.
+    since: u32,
     pub(crate) rx: Rx<F>,
     pub(crate) tx: Tx<F>,
     /// The last call seen in each slot: a call id is executed once.
     seen: Box<[Seen]>,
-    waiting: VecDeque<Waiting>,
     /// The published ring, where answers are fetched or written back.
     pub(crate) published: Option<Box<Published<F>>>,
     /// Kept answers for repeated requests, on lossy paths.
     pub(crate) replies: Option<Box<Replies>>,
-    /// Messages and payloads still to be sent for large results and requests.
-    pub(crate) errands: Errands<F>,
-    /// Large requests that are being READ.
-    pub(crate) reading: Vec<Call>,
-    /// A lower bound of the time at which the next message to be taken arrived; as [`Seen::at`].
-    since: u32,
+    /// Large payloads.
+    pub(crate) transfers: LaneTransfers<F>,
     pub(crate) plan: Plan,
-    pub(crate) number: u16,
+    pub(crate) queue_pair: QueuePairId,
     pub(crate) session: u64,
     /// Distinguishes this lane from earlier ones at the same index.
     pub(crate) serial: u64,
-    pub(crate) link: F::Link,
-    pub(crate) queue_pair: QueuePairId,
     /// The unreliable connection over which requests are written, if any.
     pub(crate) unreliable: Option<QueuePairId>,
     /// The queue to which RECVs taken by its messages are posted again.
     pub(crate) receives: ReceiveTarget,
     /// The longest answer message, in bytes.
-    pub(crate) max_answer: usize,
+    max_answer: u32,
+    /// Calls in the pool or with the application.
+    pub(crate) in_service: u32,
     pub(crate) region: Region<F::Memory>,
     /// The client's inbound region with the control word for head reports.
     pub(crate) client_key: RegionKey,
-    /// Large results that the client has not read, or for which it has not sent a place yet.
-    pub(crate) exported: Vec<(u32, Buffer<F::Memory>)>,
-    pub(crate) exports: Pool<F>,
-    /// Large requests that the client writes or sends in fragments.
-    pub(crate) arriving: Vec<Call>,
-    pub(crate) arrivals: Arrivals<F>,
-    /// Large requests that are READ in pieces.
-    pub(crate) pulls: Pulls<F>,
-    /// Chooses the kind of stores for large results in pieces.
-    pub(crate) fill: FillTuner,
-    /// Calls in the pool or with the application.
-    pub(crate) in_service: usize,
+    /// Chooses the kind of stores for large results in pieces, from the first one on.
+    pub(crate) fill: Option<Box<FillTuner>>,
     /// Calls held for the thread that runs the worker.
     pub(crate) held: Option<Box<HeldLane>>,
     /// The account of calls that the client may send, if its threads share the lane by combining.
     pub(crate) credits: Option<Box<LaneCredits>>,
     /// The keys of the memory granted with the lane.
-    pub(crate) granted: Vec<RegionKey>,
+    pub(crate) granted: Box<[RegionKey]>,
     /// The state of leases, if they end.
     pub(crate) leased: Option<Box<LeasedLane<F>>>,
     /// Bytes of the lane's rings and tables, without payloads and kept answers: those that it has from its
     /// opening on.
     pub(crate) counted: u64,
     /// The lane's place among those of its connection.
-    _admission: Admission,
+    admission: Admission,
 }
 
 /// The parts of a lane.
 pub(crate) struct LaneParts<F: Fabric> {
     pub(crate) index: u16,
     pub(crate) session: u64,
-    pub(crate) number: u16,
     pub(crate) serial: u64,
     pub(crate) link: F::Link,
     pub(crate) plan: Plan,
@@ -136,9 +141,7 @@ pub(crate) struct LaneParts<F: Fabric> {
     pub(crate) region: Region<F::Memory>,
     pub(crate) client_key: RegionKey,
     pub(crate) window: u16,
-    pub(crate) large_response_memory: u64,
-    pub(crate) large_request_memory: u64,
-    pub(crate) news: Arc<News>,
+    pub(crate) config: Arc<ServerConfig>,
     /// The time, on the worker's clock.
     pub(crate) opened: Nanos,
     pub(crate) credits: Option<Box<LaneCredits>>,
@@ -150,51 +153,34 @@ pub(crate) struct LaneParts<F: Fabric> {
 impl<F: Fabric> ServerLane<F> {
     pub(crate) fn new(parts: LaneParts<F>) -> Self {
         let mut lane = ServerLane {
-            exports: Pool::new(
-                parts.plan.large.is_read().then(|| parts.link.clone()),
-                parts.large_response_memory,
-            ),
-            arrivals: Arrivals::new(
-                parts.link.clone(),
-                parts.plan.large,
-                parts.large_request_memory,
-                parts.window,
-            ),
-            arriving: Vec::new(),
-            pulls: Pulls::new(parts.window),
-            fill: FillTuner::new(parts.news),
-            errands: Errands::new(parts.plan.large, parts.window),
+            transfers: LaneTransfers::new(parts.link, parts.config, parts.plan.large, parts.window),
+            fill: None,
             index: parts.index,
             session: parts.session,
-            number: parts.number,
             serial: parts.serial,
-            link: parts.link,
             plan: parts.plan,
             queue_pair: parts.queue_pair,
             unreliable: parts.unreliable,
             receives: parts.receives,
-            max_answer: parts.max_answer,
+            max_answer: parts.max_answer as u32,
             replies: parts.plan.is_lossy().then(|| Box::new(Replies::new(parts.window))),
             sure: !parts.tx.is_lossy(),
             tx: parts.tx,
             rx: parts.rx,
             region: parts.region,
             client_key: parts.client_key,
-            seen: vec![Seen { generation: 0, at: coarse(parts.opened) }; parts.window as usize].into(),
+            seen: vec![Seen::new(0, coarse(parts.opened)); parts.window as usize].into(),
             since: coarse(parts.opened),
             drained: false,
             by_completion: open::by_completion(&parts.plan),
-            waiting: VecDeque::new(),
             published: parts.published,
-            exported: Vec::new(),
-            reading: Vec::new(),
             in_service: 0,
             held: None,
             credits: parts.credits,
-            granted: parts.granted,
+            granted: parts.granted.into(),
             mark: parts.leased.as_ref().map_or(Mark::default(), |leased| leased.member.mark(false)),
             leased: parts.leased,
-            _admission: parts.admission,
+            admission: parts.admission,
             hot: 1,
             more: false,
             signaled: false,
@@ -205,7 +191,7 @@ impl<F: Fabric> ServerLane<F> {
     }
 
     /// Bytes at the start of a lane that hold all fields that every call touches.
-    pub(crate) const HOT: usize = std::mem::offset_of!(Self, number);
+    pub(crate) const HOT: usize = std::mem::offset_of!(Self, session);
 
     /// Returns whether the lane may have `credits`. The plan lies with the fields that every call touches.
     #[inline]
@@ -240,24 +226,23 @@ impl<F: Fabric> ServerLane<F> {
         let of_calls = size_of_val(&*self.seen);
         let published = self.published.as_ref().map_or(0, |published| published.opened_bytes());
         let published = published + self.tx.published_bytes();
-        let transfers = self.errands.opened_bytes() + self.arrivals.opened_bytes();
-        (self.region.length() + own + of_calls + published + transfers) as u64
+        (self.region.length() + own + of_calls + published + size_of_val(&*self.granted)) as u64
     }
 
-    /// Keeps a large result until the client has read it. The first one makes room for those of all calls.
-    pub(crate) fn keep_exported(&mut self, call: u32, buffer: Buffer<F::Memory>) {
-        if self.exported.capacity() == 0 {
-            self.exported.reserve_exact(self.seen.len());
-        }
-        self.exported.push((call, buffer));
+    /// Returns the connection of the lane.
+    pub(crate) fn link(&self) -> &F::Link {
+        self.transfers.link()
     }
 
-    /// Keeps a call whose large request is being READ. As [`keep_exported`](ServerLane::keep_exported).
-    pub(crate) fn keep_reading(&mut self, call: Call) {
-        if self.reading.capacity() == 0 {
-            self.reading.reserve_exact(self.seen.len());
-        }
-        self.reading.push(call);
+    /// Returns the lane's number in its connection.
+    pub(crate) fn number(&self) -> u16 {
+        self.admission.number()
+    }
+
+    /// Returns the longest answer message, in bytes.
+    #[inline]
+    pub(crate) fn max_answer(&self) -> usize {
+        self.max_answer as usize
     }
 
     /// Prefetches memory outside the lane that every call touches.
@@ -283,10 +268,11 @@ impl<F: Fabric> ServerLane<F> {
     pub(crate) fn admit(&mut self, call: u32, function: u16, now: Nanos) -> Result<bool, Violation> {
         let (slot, generation) = split_call(call);
         let Some(last) = self.seen.get_mut(slot) else { return Err(Violation::Call(call)) };
-        let newer = is_newer(generation, last.generation);
+        let newer = is_newer(generation, last.generation());
         if newer {
-            self.since = coarse(exact(self.since, now).max(exact(last.at, now)));
-            *last = Seen { generation, at: coarse(now) };
+            let now = coarse(now);
+            self.since = now.wrapping_sub(now.wrapping_sub(self.since).min(last.age(now)));
+            *last = Seen::new(generation, now);
             if let Some(published) = &mut self.published {
                 published.admit(call, function);
             }
@@ -321,9 +307,9 @@ impl<F: Fabric> ServerLane<F> {
     fn begin(&mut self, call: u32) {
         if let Some(replies) = &mut self.replies
             && let Some(before) = replies.begin(call)
-            && !self.exported.is_empty()
+            && self.transfers.are_exported()
         {
-            self.release(std::iter::once(before));
+            self.transfers.release(std::iter::once(before));
         }
     }
 
@@ -345,13 +331,13 @@ impl<F: Fabric> ServerLane<F> {
     /// meanwhile: a client that does not read its answers stops only itself.
     #[inline]
     pub(crate) fn is_blocked(&self) -> bool {
-        !self.waiting.is_empty() || self.errands.is_stuck()
+        self.transfers.are_stuck()
     }
 
     /// Returns whether anything is waiting to be sent.
     #[inline]
     pub(crate) fn has_pending(&self) -> bool {
-        !self.waiting.is_empty() || !self.errands.is_empty()
+        self.transfers.are_pending()
     }
 
     /// Records whether all messages of the lane were taken: then the next one arrives later.
@@ -394,8 +380,7 @@ impl<F: Fabric> ServerLane<F> {
         self.leased.as_ref().is_none_or(|leased| leased.read.is_none() && !leased.member.is_reading())
             && !self.has_pending()
             && self.in_service == 0
-            && self.reading.is_empty()
-            && self.arriving.is_empty()
+            && !self.transfers.are_arriving()
     }
 
     /// Sends an answer as a single message, or queues it until there is room.
@@ -408,13 +393,13 @@ impl<F: Fabric> ServerLane<F> {
         payload: &[u8],
         draining: bool,
     ) -> Result<(), TxError> {
-        if self.waiting.is_empty() {
+        if !self.transfers.have_waiting() {
             match self.send_single(fabric, domain, &meta, payload, draining) {
                 Err(TxError::Full) => {}
                 done => return done,
             }
         }
-        self.waiting.push_back(Waiting::Single { meta, payload: payload.to_vec() });
+        self.transfers.make().waiting.push_back(Waiting::Single { meta, payload: payload.to_vec() });
         Ok(())
     }
 
@@ -475,7 +460,7 @@ impl<F: Fabric> ServerLane<F> {
 
     /// Sends the client word about its credits that no answer has carried. Without room the next answer carries it.
     pub(crate) fn send_credits(&mut self, fabric: &F, domain: &mut F::Domain) -> Result<(), TxError> {
-        if !self.waiting.is_empty() || self.credits.as_ref().is_none_or(|credits| !credits.is_due()) {
+        if self.transfers.have_waiting() || self.credits.as_ref().is_none_or(|credits| !credits.is_due()) {
             return Ok(());
         }
         let mut header = Header { head: self.rx.head(), ..Header::new(Kind::Credit) };
@@ -508,14 +493,14 @@ impl<F: Fabric> ServerLane<F> {
         draining: bool,
     ) -> Result<(), TxError> {
         let asked = self.published.as_ref().map_or(Asked::default(), |published| published.current());
-        if self.waiting.is_empty() {
+        if !self.transfers.have_waiting() {
             match self.send_batch(fabric, domain, (state, asked), staging, draining) {
                 Err(TxError::Full) => {}
                 done => return done,
             }
         }
         let staging = std::mem::replace(staging, vec![0; MAX_MESSAGE]);
-        self.waiting.push_back(Waiting::Batch { state, staging, asked });
+        self.transfers.make().waiting.push_back(Waiting::Batch { state, staging, asked });
         Ok(())
     }
 
@@ -573,7 +558,7 @@ impl<F: Fabric> ServerLane<F> {
         domain: &mut F::Domain,
         draining: bool,
     ) -> Result<bool, TxError> {
-        while let Some(mut waiting) = self.waiting.pop_front() {
+        while let Some(mut waiting) = self.transfers.next_waiting() {
             let sent = match &mut waiting {
                 Waiting::Single { meta, payload } => {
                     let (meta, payload) = (*meta, std::mem::take(payload));
@@ -588,38 +573,27 @@ impl<F: Fabric> ServerLane<F> {
             match sent {
                 Ok(()) => {}
                 Err(error) => {
-                    self.waiting.push_front(waiting);
+                    self.transfers.make().waiting.push_front(waiting);
                     return if error == TxError::Full { Ok(false) } else { Err(error) };
                 }
             }
         }
-        if self.errands.is_empty() {
-            return Ok(false);
-        }
-        self.errands.run(fabric, domain, &mut self.tx, self.rx.head())
-    }
-
-    /// Removes and returns a large result that waits for the client's place to write to.
-    pub(crate) fn take_exported(&mut self, call: u32) -> Option<Buffer<F::Memory>> {
-        let at = self.exported.iter().position(|(exported, _)| *exported == call)?;
-        Some(self.exported.swap_remove(at).1)
-    }
-
-    /// Releases large results that the client has read.
-    pub(crate) fn release(&mut self, calls: impl Iterator<Item = u32>) {
-        for call in calls {
-            self.exported.retain(|(exported, _)| *exported != call);
+        match self.transfers.made_mut() {
+            Some(made) if !made.errands.is_empty() => {
+                made.errands.run(fabric, domain, &mut self.tx, self.rx.head())
+            }
+            _ => Ok(false),
         }
     }
 }
 
-/// Returns a time in the units of [`Seen::at`].
+/// Returns a time in units of 1024 ns; wraps after 73 minutes.
 #[inline]
 fn coarse(time: Nanos) -> u32 {
     (time >> 10) as u32
 }
 
-/// Returns the latest time before `now` that is `at` in the units of [`Seen::at`].
+/// Returns the latest time before `now` that is `at` in units of 1024 ns.
 #[inline]
 fn exact(at: u32, now: Nanos) -> Nanos {
     let age = coarse(now).wrapping_sub(at);
@@ -655,7 +629,12 @@ mod tests {
                 let at = u64::saturating_sub(now, age);
                 let found = exact(coarse(at), now);
                 assert!(found <= at && at - found < 1024, "{now} {age} {found}");
+                let seen = Seen::new(0xf_ffff, coarse(at)).age(coarse(now));
+                assert_eq!(seen, coarse(now).wrapping_sub(coarse(at)), "{now} {age}");
             }
+        }
+        for generation in [0, 1, 0xf_fffe] {
+            assert_eq!(Seen::new(generation, u32::MAX).generation(), generation);
         }
         assert_eq!([deadline(7, 0), deadline(7, 2), deadline(7, TIME_OVER)], [NEVER, 2007, 0]);
     }
@@ -663,7 +642,7 @@ mod tests {
     /// The client's end has the same test.
     #[test]
     fn what_every_call_touches_lies_in_six_cache_lines() {
-        let end = offset_of!(ServerLane<Sim>, number);
+        let end = offset_of!(ServerLane<Sim>, session);
         assert!(end <= 6 * 64, "{end}");
     }
 }

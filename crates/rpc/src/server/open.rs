@@ -6,7 +6,7 @@ use super::lane::{LaneParts, ServerLane};
 use super::worker::{SHARED_RECEIVES, Worker};
 use crate::connect::records::send;
 use crate::error::ConnectError;
-use crate::mailbox::RingReader;
+use crate::mailbox::{RingReader, RingWriter};
 use crate::path::credits::RENEWAL_RECEIVES;
 use crate::path::datagram::{self, Datagrams, Outlet};
 use crate::path::grants::end_grants;
@@ -20,8 +20,8 @@ use dunlin_fabric::{
     Access, AddressHandleId, Arena, Buffer, Capabilities, CreateError, Fabric, Link, QueuePairConfig,
     QueuePairId, ReceiveTarget, RegionKey, SharedReceiveQueueId, ThreadDomain, Transport,
 };
-use dunlin_wire::handshake::{Extensions, LaneReady, LaneRefused, Record, RefusalCode, Secret};
-use dunlin_wire::{Direction, TagKey};
+use dunlin_wire::handshake::{Extension, Extensions, LaneReady, LaneRefused, Record, RefusalCode, Secret};
+use dunlin_wire::{Direction, LINE, TagKey};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
@@ -61,7 +61,6 @@ pub(crate) fn open_lane<F: Fabric>(
     serial: u64,
 ) -> Result<ServerLane<F>, ConnectError> {
     let fabric = worker.fabric();
-    let config = worker.shared().config.clone();
     let index = worker.next_index();
     let plan = command.plan;
     let mut queue_pair = QueuePairConfig::reliable(worker.send_completions, worker.receive_completions);
@@ -86,7 +85,7 @@ pub(crate) fn open_lane<F: Fabric>(
     let queue_pair = worker.domain.create_queue_pair(&queue_pair)?;
     let mut made = Made { queue_pairs: vec![queue_pair], handle: None, keys: Vec::new() };
     let link = command.link.clone();
-    let opened = finish(worker, &fabric, command, (index, serial), (queue_pair, beside), &mut made, &config);
+    let opened = finish(worker, &fabric, command, (index, serial), (queue_pair, beside), &mut made);
     if opened.is_err() {
         if let Some(handle) = made.handle {
             let _ = worker.domain.destroy_address_handle(handle);
@@ -94,6 +93,7 @@ pub(crate) fn open_lane<F: Fabric>(
         for queue_pair in made.queue_pairs {
             let _ = worker.domain.destroy_queue_pair(queue_pair);
         }
+        worker.give_back_ring(index);
         end_grants(fabric.host(), &link, made.keys);
     }
     opened
@@ -223,11 +223,10 @@ fn finish<F: Fabric>(
     (index, serial): (u16, u64),
     (queue_pair, beside): (QueuePairId, Option<QueuePairConfig>),
     made: &mut Made,
-    config: &super::config::ServerConfig,
 ) -> Result<ServerLane<F>, ConnectError> {
     let plan = command.plan;
     let renewals = renewal_receives(&command);
-    let link = command.link;
+    let (link, carrier) = (command.link, plan.request.carrier());
     let unreliable = match beside {
         None => None,
         Some(config) => {
@@ -249,6 +248,9 @@ fn finish<F: Fabric>(
         }
         None => None,
     };
+    let settings = worker.shared().config.request_pool.filter(|_| carrier.has_ring() && pool.is_none());
+    let ring = settings.map(|settings| worker.take_ring(&link, index, settings)).transpose()?;
+    made.keys.extend(ring.as_ref().map(|ring| ring.key));
     let published_key = match &command.published {
         Some(region) => {
             let key = link.grant(region.memory(), Access::READ)?;
@@ -259,7 +261,6 @@ fn finish<F: Fabric>(
     };
     let endpoint = worker.domain.endpoint(queue_pair, &link)?;
     worker.domain.connect(queue_pair, &link, &command.endpoint)?;
-    let carrier = plan.request.carrier();
     let receives_alone = has_own_receives(carrier, fabric.capabilities());
     if receives_alone {
         let count = own_receives(command.window) + renewals;
@@ -318,7 +319,7 @@ fn finish<F: Fabric>(
             queue_pair: answers.0,
             reports: queue_pair,
             lane: index,
-            ring_bytes: ring_bytes as usize,
+            ring: RingWriter::new(ring_bytes as usize),
             tags: TagKey::derive(&command.secret, command.number, direction),
             max_send: answers.1,
             max_inline: fabric.capabilities().max_inline as usize,
@@ -339,10 +340,14 @@ fn finish<F: Fabric>(
         _ => None,
     };
     let source = if carrier.has_ring() {
-        let reader = RingReader::new(command.ring_bytes as usize);
-        match &pool {
-            Some((_, region, _)) => RxSource::Ring { region: region.clone(), base: 0, reader },
-            None => RxSource::Ring { region: command.region.clone(), base: CONTROL_BYTES as u32, reader },
+        let block = ring.as_ref().map_or(LINE, |ring| ring.block as usize);
+        let reader = RingReader::of_blocks(command.ring_bytes as usize, block);
+        match (&pool, &ring) {
+            (Some((_, region, _)), _) => RxSource::Ring { region: region.clone(), base: 0, reader },
+            (None, Some(ring)) => RxSource::Ring { region: ring.region.clone(), base: ring.base, reader },
+            (None, None) => {
+                RxSource::Ring { region: command.region.clone(), base: CONTROL_BYTES as u32, reader }
+            }
         }
     } else if carrier == Carrier::Datagram {
         let limit = posting::datagrams(command.window.saturating_mul(2)) as usize;
@@ -356,6 +361,12 @@ fn finish<F: Fabric>(
         rx.suspend();
     }
     worker.domain.watch_as(&command.region, index.into());
+    let mut region_keys = vec![control_key.0, pool.as_ref().map_or(published_key, |(_, _, key)| key.0)];
+    let mut extensions = Extensions::default();
+    if let Some(ring) = &ring {
+        region_keys.push(ring.key.0);
+        extensions.0.push(Extension::RequestRing { offset: ring.base.into(), block: ring.block });
+    }
     let ready = Record::LaneReady(LaneReady {
         lane: command.number,
         worker: worker.number(),
@@ -368,14 +379,13 @@ fn finish<F: Fabric>(
         unreliable_endpoint: unreliable.as_ref().map_or(Vec::new(), |(_, endpoint)| endpoint.clone()),
         datagram_endpoint: datagrams.as_ref().map_or(Vec::new(), |(_, _, endpoint)| endpoint.clone()),
         place: index,
-        region_keys: vec![control_key.0, pool.as_ref().map_or(published_key, |(_, _, key)| key.0)],
-        extensions: Extensions::default(),
+        region_keys,
+        extensions,
     });
     send(&link, &ready)?;
     Ok(ServerLane::new(LaneParts {
         index,
         session: command.session,
-        number: command.number,
         serial,
         link,
         plan,
@@ -393,9 +403,7 @@ fn finish<F: Fabric>(
         region: command.region,
         client_key: RegionKey(command.client_key.0),
         window: command.window,
-        large_response_memory: config.large_response_memory,
-        large_request_memory: config.large_memory,
-        news: worker.fabric().shared(),
+        config: Arc::clone(&worker.shared().config),
         opened: worker.dispatcher.read_clock(),
         credits: command.credits,
         granted: std::mem::take(&mut made.keys),

@@ -22,6 +22,13 @@ pub(crate) struct Admission {
     number: u16,
 }
 
+impl Admission {
+    /// Returns the lane's number in its connection.
+    pub(crate) const fn number(&self) -> u16 {
+        self.number
+    }
+}
+
 impl Drop for Admission {
     fn drop(&mut self) {
         self.lanes.lock().remove(&self.number);

@@ -155,8 +155,7 @@ impl<F: Fabric> Dispatcher<F> {
             is_kept: &mut is_kept,
         };
         let small_limit = (lane.plan.rendezvous_above as usize).min(self.reply.len());
-        let mut large =
-            Exported { fabric: &self.fabric, pool: &mut lane.exports, buffer: None, telling: None };
+        let mut large = Exported::new(&self.fabric, &mut lane.transfers, None);
         let mut reply = Reply {
             small: &mut self.reply,
             length: 0,

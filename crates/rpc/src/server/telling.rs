@@ -14,7 +14,7 @@ pub(super) struct Telling<'a, F: Fabric> {
     pub(super) fabric: &'a F,
     pub(super) domain: &'a mut F::Domain,
     pub(super) tx: &'a mut Tx<F>,
-    pub(super) tuner: &'a mut FillTuner,
+    pub(super) tuner: &'a mut Option<Box<FillTuner>>,
     /// The head that the messages carry.
     pub(super) head: u32,
     pub(super) flags: Flags,
@@ -42,8 +42,14 @@ impl<F: Fabric> Telling<'_, F> {
     /// Starts a result that the client can READ from `from`, in a buffer with the given history.
     pub(super) fn begin(&mut self, from: Option<Descriptor>, past: Past) {
         (self.from, self.past) = (from, past);
-        self.told.streams = self.tuner.begin(past);
+        let shared = || Box::new(FillTuner::new(self.fabric.shared()));
+        self.told.streams = self.tuner.get_or_insert_with(shared).begin(past);
         self.began = (past != Past::New).then(|| self.fabric.host().now());
+    }
+
+    /// Returns whether plain stores to recently READ buffers are slow, so that more buffers may help.
+    pub(super) fn is_slow_lately(&self) -> bool {
+        self.tuner.as_ref().is_some_and(|tuner| tuner.is_slow_lately())
     }
 
     /// Returns whether the answer was sent.
@@ -87,7 +93,9 @@ impl<F: Fabric> Filling for Telling<'_, F> {
         let bytes = bytes.min(from.length as usize);
         if let Some(began) = self.began.take() {
             let took = self.fabric.host().now().saturating_sub(began);
-            self.told.streams = self.tuner.began(self.past, self.told.streams, bytes, took);
+            if let Some(tuner) = self.tuner {
+                self.told.streams = tuner.began(self.past, self.told.streams, bytes, took);
+            }
         }
         self.told.broken = matches!(self.tell(from, bytes), Err(TxError::Broken));
     }

@@ -6,8 +6,10 @@ mod crediting;
 mod datagrams;
 mod draining;
 mod grouped;
+mod pooled;
 
 use self::closing::ClosingLane;
+use self::pooled::RingPool;
 use super::activity::Activity;
 use super::clock::WorkerClock;
 use super::config::ServerConfig;
@@ -34,8 +36,8 @@ use crate::tune::ways::Ways;
 use crate::wait::{Sleep, Waiter};
 use dunlin_fabric::{
     Arena, Completion, CompletionQueueId, CompletionStatus, Fabric, Host, Link, Nanos, Opcode, QueuePairId,
-    QueuePairState, ReceiveTarget, SharedReceiveQueueId, Site, ThreadDomain, WaitMode, Wake, WithSources,
-    Work, end_of, nanos,
+    ReceiveTarget, SharedReceiveQueueId, Site, ThreadDomain, WaitMode, Wake, WithSources, Work, end_of,
+    nanos,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -55,15 +57,13 @@ const WARM_STEPS: [usize; 3] = [6, 4, 2];
 const FEW_LANES: usize = 64;
 /// Cold lanes polled in each round.
 const COLD_AT_ONCE: usize = 8;
-/// Lanes whose state is checked at once.
-const HEALTH_AT_ONCE: usize = 256;
 /// RECVs of the shared queue, for messages by SEND of all lanes together.
 pub(crate) const SHARED_RECEIVES: u32 = 512;
 
 /// State that workers, control thread and pool share.
 #[derive(Debug)]
 pub(crate) struct Shared<F: Fabric> {
-    pub(crate) config: ServerConfig,
+    pub(crate) config: Arc<ServerConfig>,
     /// By function id.
     pub(crate) functions: Vec<Option<FunctionMode>>,
     pub(crate) pool: WaitingCalls<F>,
@@ -111,6 +111,8 @@ pub struct Worker<F: Fabric> {
     cold: usize,
     /// Lanes whose leases end; created with the first one.
     groups: Option<Box<Groups<F>>>,
+    /// Rings of requests in regions for many lanes.
+    ring_pools: Vec<RingPool<F>>,
     /// Reused buffer for the numbers of lanes that were written to.
     active: Vec<u32>,
     checked: usize,
@@ -200,6 +202,7 @@ impl<F: Fabric> Worker<F> {
             ticks: 0,
             cold: 0,
             groups: None,
+            ring_pools: Vec::new(),
             active: Vec::new(),
             checked: 0,
             modes: [0; 3],
@@ -386,7 +389,7 @@ impl<F: Fabric> Worker<F> {
     }
 
     /// Lists the lanes that the domain reports as written to; returns `false` if the domain does not track
-    /// writes.
+    /// the writes to all lanes.
     #[inline]
     fn take_hints(&mut self) -> bool {
         let mut active = std::mem::take(&mut self.active);
@@ -395,7 +398,7 @@ impl<F: Fabric> Worker<F> {
             self.list(name as u16);
         }
         self.active = active;
-        hinted
+        hinted && self.ring_pools.is_empty()
     }
 
     /// Serves a lane by its place among the polled ones, if it is still there.
@@ -474,10 +477,12 @@ impl<F: Fabric> Worker<F> {
         if lane.tx.awaits_completion() && !std::mem::replace(&mut lane.signaled, true) {
             self.signaled += 1;
         }
-        let reading = lane.reading.len();
+        let reading = lane.transfers.reads();
         let served = self.dispatcher.serve(&mut self.domain, lane, &mut self.scratch);
         // Also after a violation: the lane is removed with all its READs.
-        self.reading = (self.reading + lane.reading.len()).saturating_sub(reading);
+        if lane.transfers.reads() != reading {
+            self.reading = (self.reading + lane.transfers.reads()).saturating_sub(reading);
+        }
         match served {
             Ok(messages) => {
                 if messages > 0 {
@@ -503,7 +508,7 @@ impl<F: Fabric> Worker<F> {
         } else {
             tracing::warn!(target: "dunlin::server", worker = self.number, lane = index, session = lane.session, violation = %WithSources(&violation), "a client broke the protocol; its lane is closed");
         }
-        let link = lane.link.clone();
+        let link = lane.link().clone();
         self.remove(index);
         link.close();
     }
@@ -601,7 +606,7 @@ impl<F: Fabric> Worker<F> {
             Some(Route::Rendezvous { slot: call, .. }) => {
                 let Some(buffer) = completion.buffer else { return 0 };
                 let at = (lane.queue_pair, lane.index);
-                let arrived = match lane.pulls.arrived(&mut self.domain, at, call, buffer) {
+                let arrived = match lane.transfers.make().pulls.arrived(&mut self.domain, at, call, buffer) {
                     Ok(Pulled::Whole(buffer)) => Ok(Some(buffer)),
                     Ok(Pulled::Part) => return 1,
                     Ok(Pulled::Over) => {
@@ -621,11 +626,9 @@ impl<F: Fabric> Worker<F> {
                         return 0;
                     }
                 };
-                let Some(at) = lane.reading.iter().position(|r| r.call == call) else { return 0 };
-                let call = lane.reading.swap_remove(at);
+                let Some(call) = lane.transfers.take_reading(call) else { return 0 };
                 self.dispatcher.clock.time_passed();
-                let served = self.dispatcher.dispatch(&mut self.domain, lane, call, &buffer, None);
-                match served {
+                match self.dispatcher.dispatch(&mut self.domain, lane, call, &buffer, None) {
                     Ok(()) => self.list(index),
                     Err(_) => self.remove(index),
                 }
@@ -646,24 +649,6 @@ impl<F: Fabric> Worker<F> {
         }
     }
 
-    /// Removes lanes that broke without a completion; checks a bounded number of lanes at a time.
-    fn check_health(&mut self) {
-        let ready = |queue_pair| self.domain.state(queue_pair) == Some(QueuePairState::Ready);
-        if self.datagrams.as_ref().is_some_and(|pair| !ready(pair.queue_pair)) {
-            self.datagrams_broke();
-        }
-        let lanes = self.lanes.len();
-        for _ in 0..lanes.min(HEALTH_AT_ONCE) {
-            self.checked = (self.checked + 1) % lanes;
-            let index = self.checked;
-            let Some(lane) = &self.lanes[index] else { continue };
-            let ready = |queue_pair| self.domain.state(queue_pair) == Some(QueuePairState::Ready);
-            if !ready(lane.queue_pair) || !lane.unreliable.is_none_or(ready) {
-                self.give_back(index as u16);
-            }
-        }
-    }
-
     /// Removes a lane. Answers of its calls that run elsewhere are dropped.
     fn remove(&mut self, index: u16) {
         let Some(mut lane) = self.lanes.get_mut(index as usize).and_then(Option::take) else { return };
@@ -676,7 +661,7 @@ impl<F: Fabric> Worker<F> {
         if let Some(handle) = lane.tx.address_handle() {
             let _ = self.domain.destroy_address_handle(handle);
         }
-        self.reading -= lane.reading.len().min(self.reading);
+        self.reading -= lane.transfers.reads().min(self.reading);
         self.signaled -= usize::from(lane.signaled);
         self.modes[lane.plan.server as usize - 1] -= 1;
         self.by_completion -= usize::from(open::by_completion(&lane.plan) || lane.is_renewed_apart());
@@ -686,6 +671,7 @@ impl<F: Fabric> Worker<F> {
         self.domain.unwatch(&lane.region);
         let _ = self.domain.destroy_queue_pair(lane.queue_pair);
         self.leave_group(&mut lane);
+        self.give_back_ring(index);
         if let Some(held) = &mut self.dispatcher.held {
             held.forget(index);
         }

@@ -25,6 +25,7 @@ mod polled;
 mod ready;
 mod reconnecting;
 mod renewal;
+mod request_pool;
 mod sharing;
 mod slow;
 mod strands;

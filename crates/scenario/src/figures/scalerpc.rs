@@ -13,6 +13,10 @@ pub(super) const HOSTS: usize = 11;
 const WORKERS: u16 = 10;
 /// Bytes of a request and of its answer.
 pub(super) const BYTES: u32 = 32;
+/// Bytes of a block of RawWrite and HERD (section 3.3).
+const BLOCK: u32 = 4096;
+/// Blocks of each of their clients: the power of two next to the 20 of figure 3(b). Section 3.6 states no number.
+const BLOCKS: u32 = 16;
 /// Measured time of a full run, in nanoseconds: six cycles of ten groups.
 const MEASURED: Nanos = 6_000_000;
 
@@ -22,8 +26,7 @@ macro_rules! common_notes {
         concat!(
             "32 bytes each way, a server with 10 threads (section 2.2; section 3.6 states no number), a core for each client (the paper's clients \
              are coroutines, which wait for no quantum). A batch is so many separate calls, posted one after the other; its latency is that from the first post to the last \
-             answer. ScaleRPC: groups of 40, slices of 100 us, unless said. RawWrite: a ring in a region of its own for each client, where the paper has blocks of 4 KiB in \
-             one pool. HERD and FaSST post each call with a doorbell of its own. ",
+             answer. ScaleRPC: groups of 40, slices of 100 us, unless said. RawWrite and HERD: 16 blocks of 4 KiB for each client (figure 3(b) has 20), in one region for each thread. HERD and FaSST post each call with a doorbell of its own. ",
             $own
         )
     };
@@ -70,6 +73,8 @@ impl System {
 
     /// Returns the load of this number of clients on this number of hosts.
     pub(super) fn load(self, (clients, hosts): (u32, usize), batch: u16, effort: Effort) -> Load {
+        let bench = Load::bench(clients as usize, 1, Network::Modelled("scalerpc".to_owned()));
+        let is_pooled = matches!(self, System::RawWrite | System::Herd);
         Load {
             client_hosts: hosts,
             workers: WORKERS,
@@ -77,7 +82,9 @@ impl System {
             extent: measured(effort, MEASURED),
             functions: vec![Function::new(self.plan(), Sizes::Fixed(BYTES), Sizes::Fixed(BYTES))],
             groups: Grouping::PAPER,
-            ..Load::bench(clients as usize, 1, Network::Modelled("scalerpc".to_owned()))
+            request_blocks: is_pooled.then_some(BLOCK),
+            ring_bytes: if is_pooled { BLOCKS * BLOCK } else { bench.ring_bytes },
+            ..bench
         }
     }
 }

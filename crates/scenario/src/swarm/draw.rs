@@ -10,7 +10,7 @@ use dunlin_fabric_sim::{
 use dunlin_rnic_model::Profile;
 use dunlin_rpc::{
     BackoffConfig, BatchCalls, Batching, ClientConfig, CompletionMode, CreditRenewal, FetchChoice, FirstRead,
-    LargePayload, Lease, PROTOCOLS, Plan, Protocol, ServerConfig, Sharing,
+    LargePayload, Lease, PROTOCOLS, Plan, Protocol, RequestPool, ServerConfig, Sharing,
 };
 use std::fmt;
 use std::sync::Arc;
@@ -414,6 +414,12 @@ fn own_memory(random: &mut Random, drawn: &mut Drawn) {
     }
 }
 
+/// Draws whether the request rings of all lanes lie in one region, and the blocks there. No lane is refused for it.
+fn request_pool(random: &mut Random, server: &mut ServerConfig) {
+    let block = [64, 256, 4096][random.below(3) as usize];
+    server.request_pool = random.one_in(4).then_some(RequestPool { rings: 256, block });
+}
+
 fn acts(random: &mut Random, clients: usize, machines: usize) -> Vec<(Nanos, Act)> {
     let count = if random.one_in(3) { 0 } else { 1 + random.below(3) };
     let mut acts: Vec<(Nanos, Act)> = (0..count)
@@ -465,6 +471,7 @@ impl Drawn {
         calm_threads(&mut Random::new(seed, 15), &mut drawn);
         credits_and_moves(&mut Random::new(seed, 16), &mut drawn);
         own_memory(&mut Random::new(seed, 17), &mut drawn);
+        request_pool(&mut Random::new(seed, 18), &mut drawn.server);
         drawn
     }
 

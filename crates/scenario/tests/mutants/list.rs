@@ -265,9 +265,9 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "announced_call_executed_twice",
         file: "crates/rpc/src/server/lane.rs",
-        from: "        let newer = is_newer(generation, last.generation);",
-        to: "        let again = generation == last.generation && dunlin_fabric::mutant(\"announced_call_executed_twice\");
-        let newer = is_newer(generation, last.generation) || again;",
+        from: "        let newer = is_newer(generation, last.generation());",
+        to: "        let again = generation == last.generation() && dunlin_fabric::mutant(\"announced_call_executed_twice\");
+        let newer = is_newer(generation, last.generation()) || again;",
     },
     Mutant {
         name: "slice_missed_asleep",

@@ -28,15 +28,17 @@ const CREDITS: u16 = 3;
 const RENEWED_APART: u16 = 4;
 const ACTIVE_QUEUE_PAIRS: u16 = SKIPPABLE | 5;
 const OCCUPANCY: u16 = SKIPPABLE | 6;
+const REQUEST_RING: u16 = 7;
 
 /// The numbers that this build knows, each with the records in which it may stand.
-const KNOWN: [(u16, &[RecordType]); 6] = [
+const KNOWN: [(u16, &[RecordType]); 7] = [
     (CLIENT, &[RecordType::Hello]),
     (PROGRAM, &[RecordType::Hello]),
     (CREDITS, &[RecordType::OpenLane]),
     (RENEWED_APART, &[RecordType::OpenLane]),
     (ACTIVE_QUEUE_PAIRS, &[RecordType::HelloReply]),
     (OCCUPANCY, &[RecordType::HelloReply]),
+    (REQUEST_RING, &[RecordType::LaneReady]),
 ];
 
 /// One extension of a record.
@@ -64,6 +66,14 @@ pub enum Extension {
         /// The number of cores.
         cores: u32,
     },
+    /// In `LaneReady`: the ring of requests lies in a region with those of other lanes. The key of the region is
+    /// the last of the granted ones.
+    RequestRing {
+        /// Offset of the ring in the region, in bytes.
+        offset: u64,
+        /// Bytes of the ring's blocks: each message takes whole blocks.
+        block: u32,
+    },
     /// An extension that this build does not know and may skip.
     Skipped {
         /// The number, with [`SKIPPABLE`].
@@ -83,6 +93,7 @@ impl Extension {
             Extension::RenewedApart => RENEWED_APART,
             Extension::ActiveQueuePairs(_) => ACTIVE_QUEUE_PAIRS,
             Extension::Occupancy { .. } => OCCUPANCY,
+            Extension::RequestRing { .. } => REQUEST_RING,
             Extension::Skipped { number, .. } => *number,
         }
     }
@@ -114,6 +125,10 @@ impl Extension {
                 clients: reader.u32("clients").map_err(|_| wrong.clone())?,
                 cores: reader.u32("cores").map_err(|_| wrong.clone())?,
             },
+            REQUEST_RING => Extension::RequestRing {
+                offset: reader.u64("offset").map_err(|_| wrong.clone())?,
+                block: reader.u32("block").map_err(|_| wrong.clone())?,
+            },
             _ => Extension::Program(reader.rest_as_text("program", MAX_PROGRAM_BYTES)?),
         };
         reader.finish().map_err(|_| wrong)?;
@@ -134,6 +149,10 @@ impl Extension {
                 let [a, b, c, d] = clients.to_le_bytes();
                 let [e, f, g, h] = cores.to_le_bytes();
                 writer.bytes("occupancy", &[a, b, c, d, e, f, g, h], MAX_EXTENSION_BYTES)
+            }
+            Extension::RequestRing { offset, block } => {
+                let value = [&offset.to_le_bytes()[..], &block.to_le_bytes()].concat();
+                writer.bytes("request ring", &value, MAX_EXTENSION_BYTES)
             }
             Extension::Skipped { value, .. } => writer.bytes("extension", value, MAX_EXTENSION_BYTES),
         }
@@ -179,6 +198,15 @@ impl Extensions {
     pub fn occupancy(&self) -> Option<(u32, u32)> {
         self.0.iter().find_map(|extension| match extension {
             Extension::Occupancy { clients, cores } => Some((*clients, *cores)),
+            _ => None,
+        })
+    }
+
+    /// Returns the offset of the ring of requests in the region that it shares with others, and the bytes of its
+    /// blocks.
+    pub fn request_ring(&self) -> Option<(u64, u32)> {
+        self.0.iter().find_map(|extension| match extension {
+            Extension::RequestRing { offset, block } => Some((*offset, *block)),
             _ => None,
         })
     }

@@ -3,7 +3,7 @@
 use super::Worker;
 use crate::path::grants::end_grants;
 use crate::server::lane::ServerLane;
-use dunlin_fabric::{Fabric, Host, Link, Nanos, RegionKey};
+use dunlin_fabric::{Fabric, Host, Link, Nanos, QueuePairState, RegionKey, ThreadDomain};
 use dunlin_wire::handshake::{Drained, Record, RefusalCode};
 
 /// A lane that answers after its client closed it ends after this time without work, in nanoseconds: its last
@@ -11,6 +11,9 @@ use dunlin_wire::handshake::{Drained, Record, RefusalCode};
 const QUIET: Nanos = 20_000_000;
 /// A lane ends after this time at the latest, in nanoseconds. Calls that are not answered then are dropped.
 const PATIENCE: Nanos = 1_000_000_000;
+/// Lanes whose state is checked at once.
+const HEALTH_AT_ONCE: usize = 256;
+
 /// A lane that its client has closed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ClosingLane {
@@ -28,7 +31,7 @@ impl<F: Fabric> Worker<F> {
     /// when it has no work left.
     pub(super) fn begin_closing(&mut self, session: u64, number: u16, link: &F::Link) {
         let mut lanes = self.lanes.iter().flatten();
-        let Some(lane) = lanes.find(|lane| lane.session == session && lane.number == number) else {
+        let Some(lane) = lanes.find(|lane| lane.session == session && lane.number() == number) else {
             // It broke, or it could not be opened.
             let text = "the lane has ended already";
             return super::open::refuse_with(link, number, RefusalCode::UNKNOWN_LANE, text);
@@ -69,7 +72,7 @@ impl<F: Fabric> Worker<F> {
                 return false;
             };
             let now = self.dispatcher.fabric.host().now();
-            let busy = served > 0 || lane.more || !lane.is_quiet() || !lane.exported.is_empty();
+            let busy = served > 0 || lane.more || !lane.is_quiet() || lane.transfers.are_exported();
             if busy {
                 closing.busy_until = now.saturating_add(QUIET);
             }
@@ -87,7 +90,7 @@ impl<F: Fabric> Worker<F> {
     /// Ends a lane that its client has closed, and reports the last message taken.
     fn end_closed(&mut self, index: u16) {
         let Some(Some(lane)) = self.lanes.get(usize::from(index)) else { return };
-        let (link, number, taken) = (lane.link.clone(), lane.number, lane.rx.sequence());
+        let (link, number, taken) = (lane.link().clone(), lane.number(), lane.rx.sequence());
         tracing::debug!(target: "dunlin::server", worker = self.number, lane = index, session = lane.session, "a lane is closed by its client");
         self.give_back(index);
         if let Ok(mark) = Record::Drained(Drained { lane: number, taken }).encode()
@@ -97,10 +100,28 @@ impl<F: Fabric> Worker<F> {
         }
     }
 
+    /// Removes lanes that broke without a completion; checks a bounded number of lanes at a time.
+    pub(super) fn check_health(&mut self) {
+        let ready = |queue_pair| self.domain.state(queue_pair) == Some(QueuePairState::Ready);
+        if self.datagrams.as_ref().is_some_and(|pair| !ready(pair.queue_pair)) {
+            self.datagrams_broke();
+        }
+        let lanes = self.lanes.len();
+        for _ in 0..lanes.min(HEALTH_AT_ONCE) {
+            self.checked = (self.checked + 1) % lanes;
+            let index = self.checked;
+            let Some(lane) = &self.lanes[index] else { continue };
+            let ready = |queue_pair| self.domain.state(queue_pair) == Some(QueuePairState::Ready);
+            if !ready(lane.queue_pair) || !lane.unreliable.is_none_or(ready) {
+                self.give_back(index as u16);
+            }
+        }
+    }
+
     /// Removes a lane whose connection goes on, and ends the grants of its memory.
     pub(super) fn give_back(&mut self, index: u16) {
         let Some(Some(lane)) = self.lanes.get(usize::from(index)) else { return };
-        let (link, keys) = (lane.link.clone(), lane.granted_keys());
+        let (link, keys) = (lane.link().clone(), lane.granted_keys());
         self.remove(index);
         end_grants(self.dispatcher.fabric.host(), &link, keys);
     }
@@ -109,9 +130,8 @@ impl<F: Fabric> Worker<F> {
 impl<F: Fabric> ServerLane<F> {
     /// Returns the keys of all memory that the client may access.
     fn granted_keys(&self) -> Vec<RegionKey> {
-        let mut keys = self.granted.clone();
-        keys.extend(self.exports.keys());
-        keys.extend(self.arrivals.keys());
+        let mut keys = self.granted.to_vec();
+        keys.extend(self.transfers.keys());
         keys
     }
 }

@@ -22,9 +22,9 @@ impl<F: Fabric> Worker<F> {
         }
         for index in 0..self.lanes.len() {
             let Some(lane) = &mut self.lanes[index] else { continue };
-            let mark = Record::Drained(Drained { lane: lane.number, taken: lane.rx.sequence() });
+            let mark = Record::Drained(Drained { lane: lane.number(), taken: lane.rx.sequence() });
             if let Ok(mark) = mark.encode() {
-                let _ = lane.link.send(&mark);
+                let _ = lane.link().send(&mark);
             }
         }
         for index in 0..self.lanes.len() {

@@ -30,7 +30,7 @@ impl<F: Fabric> Worker<F> {
     pub(crate) fn pool_for(
         &mut self,
         link: &F::Link,
-    ) -> Result<(usize, Region<F::Memory>, RegionKey), ConnectError> {
+    ) -> Result<(u16, Region<F::Memory>, RegionKey), ConnectError> {
         let fabric = self.fabric();
         let count = Groups::<F>::zones(&self.shared().turns);
         let groups = match &mut self.groups {
@@ -55,6 +55,8 @@ impl<F: Fabric> Worker<F> {
         };
         let region = groups.pools[place].region.clone();
         let key = link.grant(region.memory(), Access::WRITE)?;
+        // Lanes keep the place in two bytes.
+        let place = u16::try_from(place).map_err(|_| ConnectError::Handshake("too many users".into()))?;
         Ok((place, region, key))
     }
 
@@ -71,7 +73,7 @@ impl<F: Fabric> Worker<F> {
     pub(super) fn leave_group(&mut self, lane: &mut ServerLane<F>) {
         if let (Some(groups), Some(leased)) = (&mut self.groups, &mut lane.leased) {
             self.reading = self.reading.saturating_sub(usize::from(leased.member.is_reading()));
-            leased.member.gone(&mut groups.pools[leased.pool].zones);
+            leased.member.gone(&mut groups.pools[leased.pool()].zones);
             groups.leave(&self.dispatcher.shared.turns, leased.client, lane.index);
         }
     }
@@ -155,7 +157,7 @@ impl<F: Fabric> Worker<F> {
     fn is_zone_wanted(&self, index: u16) -> bool {
         let Some(Some(lane)) = self.lanes.get(usize::from(index)) else { return false };
         let (Some(groups), Some(leased)) = (&self.groups, &lane.leased) else { return false };
-        let pool = &groups.pools[leased.pool];
+        let pool = &groups.pools[leased.pool()];
         pool.is_short && pool.zones.is_used_up()
     }
 
@@ -164,9 +166,9 @@ impl<F: Fabric> Worker<F> {
     fn give_up(&mut self, index: u16) {
         let Some(Some(lane)) = self.lanes.get(usize::from(index)) else { return };
         if let (Some(groups), Some(leased)) = (&mut self.groups, &lane.leased) {
-            groups.pools[leased.pool].is_short = false;
+            groups.pools[leased.pool()].is_short = false;
         }
-        let link = lane.link.clone();
+        let link = lane.link().clone();
         tracing::debug!(target: "dunlin::server", worker = self.number, lane = index, session = lane.session, "a client that makes no calls loses its connection: its zone is needed");
         self.remove(index);
         link.close();
@@ -208,7 +210,7 @@ impl<F: Fabric> Worker<F> {
         let Some(leased) = &mut lane.leased else { return false };
         self.dispatcher.fabric.host().charge(Work::PollMiss, 1);
         let word = Word::from_wire(lane.region.load(WORD_AT));
-        let zones = &mut groups.pools[leased.pool].zones;
+        let zones = &mut groups.pools[leased.pool()].zones;
         let announced = leased.member.on_word(word, lane.rx.head(), ZONE_BYTES / LINE as u32, zones);
         let Ok(announced) = announced else {
             self.violated(index, Violation::Lease);
@@ -249,7 +251,7 @@ impl<F: Fabric> Worker<F> {
         leased.member.end_read();
         self.reading = self.reading.saturating_sub(1);
         lane.rx.was_read((buffer.len() / LINE) as u32);
-        leased.read = Some((buffer, 0));
+        (leased.read, leased.executed) = (Some(buffer), 0);
     }
 
     /// Executes the requests that were READ. If `may_lease`, a lease begins with the first of them, which its answer
@@ -267,8 +269,9 @@ impl<F: Fabric> Worker<F> {
                 return handled;
             }
             let Some(leased) = &mut lane.leased else { return handled };
-            let Some((buffer, at)) = leased.read.take() else { return handled };
-            let pool = &mut groups.pools[leased.pool];
+            let Some(buffer) = leased.read.take() else { return handled };
+            let at = leased.executed as usize;
+            let pool = &mut groups.pools[leased.pool()];
             // A lease begins with a message: nothing answers a `Skip`, so its client would not hear of the lease.
             let may_lease = may_lease && matches!(message_at(&buffer, at), Ok(Some(_)));
             if may_lease && leased.member.begin_lease(&mut pool.zones) {
@@ -294,7 +297,7 @@ impl<F: Fabric> Worker<F> {
             match served {
                 Ok(end) if end < buffer.len() => {
                     if let Some(leased) = &mut lane.leased {
-                        leased.read = Some((buffer, end));
+                        (leased.read, leased.executed) = (Some(buffer), end as u32);
                     }
                 }
                 Ok(_) => {}
@@ -351,7 +354,7 @@ impl<F: Fabric> Worker<F> {
             return;
         };
         let Some(leased) = &mut lane.leased else { return };
-        if !leased.member.end_lease(&mut groups.pools[leased.pool].zones) {
+        if !leased.member.end_lease(&mut groups.pools[leased.pool()].zones) {
             return;
         }
         lane.rx.suspend();
@@ -404,11 +407,12 @@ impl<F: Fabric> Worker<F> {
             return;
         };
         let Some(leased) = &mut lane.leased else { return };
-        let taken = (lane.rx.sequence(), lane.rx.head());
-        let (messages, lines) = (taken.0 - leased.counted.0, taken.1.wrapping_sub(leased.counted.1));
+        let taken = (lane.rx.sequence() as u32, lane.rx.head());
+        let messages = taken.0.wrapping_sub(leased.counted.0);
+        let lines = taken.1.wrapping_sub(leased.counted.1);
         leased.counted = taken;
         let bytes = u64::from(lines) * LINE as u64;
-        groups.count(&self.dispatcher.shared.turns, leased.client, messages, bytes);
+        groups.count(&self.dispatcher.shared.turns, leased.client, messages.into(), bytes);
     }
 }
 
