@@ -4,13 +4,14 @@
 //! How threads wait, without one that is parked for ever, is in `combine/waiting.rs`. A parked thread also waits no longer
 //! than until the next time at which the connection is due, and until its own deadline.
 
-use super::handle::{MAX_SEATS, Places};
 use crate::client::config::ClientConfig;
 use crate::client::synchronous::Client;
 use crate::client::within::Time;
 use crate::combine::lead::{Lead, Leading, Led, Look, Next, SignalOf, Waiters, Watch};
+use crate::combine::places::Places;
 use crate::combine::waiting::{Rest, Waiting};
 use crate::error::CallError;
+use crate::limits::MAX_SEATS;
 use dunlin_fabric::{Armed, Fabric, Host, Nanos, Parker, Site, ThreadDomain, Unparker, Waker, Work};
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
