@@ -118,14 +118,13 @@ impl<F: Fabric> Drop for HubLead<'_, F> {
 }
 
 impl<F: Fabric> Inner<F> {
-    /// Closes the connections that nobody has any more.
+    /// Closes what nobody has any more.
     fn close_dropped(&self, engine: &mut Engine<F>) {
         let dropped = std::mem::take(&mut *self.dropped.lock().unwrap_or_else(PoisonError::into_inner));
-        for Dropped { number, old } in dropped {
-            let route = engine.routes.get_mut(number as usize).and_then(Option::take);
-            let lanes = route.map(|mut route| route.lanes.take()).unwrap_or_default();
-            for lane in lanes.into_iter().chain(old) {
-                engine.remove_lane(lane);
+        for dropped in dropped {
+            match dropped {
+                Dropped::Strands(strands) => engine.close_inactive(&strands),
+                Dropped::Connection(number) => engine.remove_route(number),
             }
         }
     }
