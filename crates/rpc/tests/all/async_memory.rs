@@ -98,9 +98,7 @@ fn tasks_use_exposed_memory_in_virtual_time() {
         .enumerate()
         {
             let plan = Plan { sharing, ..Protocol::by_name(name).unwrap().plan(mode) };
-            // A lane that fetches breaks without room for its READ.
-            let refusal = if name == "FaRM" { 0 } else { 3 };
-            let faults = Faults { refusal, ..Faults::default() };
+            let faults = Faults { refusal: 3, ..Faults::default() };
             let settings = Settings { preemption: 20, faults, ..Settings::default() };
             Sim::run_with(settings, seed as u64, move |fabric| {
                 let address = Address::new(Scheme::Sim, "memory").unwrap();
