@@ -4,6 +4,7 @@
 use super::AsyncClient;
 use super::connection::Connection;
 use super::hub::Inner;
+use super::lead::{go_on, wake_all};
 use crate::error::{CallError, Cause};
 use dunlin_fabric::{Fabric, Host, Nanos, nanos};
 use std::future::Future;
@@ -17,7 +18,7 @@ impl<F: Fabric> Inner<F> {
     /// Wakes the tasks that wait for a connection: an attempt to connect has ended.
     pub(super) fn tell_unready(&self) {
         let woken = std::mem::take(&mut *self.unready());
-        woken.into_values().for_each(|(_, waker)| waker.wake());
+        go_on(wake_all(woken.into_values().map(|(_, waker)| waker)));
     }
 
     /// Returns the earliest time at which a task that waits for a connection has to try again. If one has to now, all

@@ -158,6 +158,54 @@ fn a_connection_is_closed_by_the_thread_that_leads() {
     .unwrap();
 }
 
+/// A waker that panics.
+struct Panics;
+
+impl Wake for Panics {
+    fn wake(self: Arc<Self>) {
+        panic!("a task's waker");
+    }
+}
+
+/// Wakers of the same batch run all the same, whatever their order, whether the wake thread runs them or another one.
+#[test]
+fn a_waker_that_panics_loses_no_other() {
+    for (seed, led_by_task) in [(0, true), (1, false)] {
+        Sim::run(seed, move |fabric| {
+            let (server, client, _) = start(&fabric, CompletionMode::Event);
+            let host = fabric.host();
+            let inner = Arc::clone(client.connection.hub.inner());
+            let sleep = |time: Nanos| host.sleep(host.now() + time);
+            let counts: Vec<_> = (0..3).map(|_| Arc::new(Counting::default())).collect();
+            let mut wakers: Vec<_> = counts.iter().map(|count| Waker::from(Arc::clone(count))).collect();
+            wakers.insert(2, Waker::from(Arc::new(Panics)));
+            wakers.insert(1, Waker::from(Arc::new(Panics)));
+            let mut calls: Vec<_> = wakers.iter().map(|_| Box::pin(client.call(ECHO, b"together"))).collect();
+            let mut lead = inner.lead();
+            for (call, waker) in calls.iter_mut().zip(&wakers) {
+                assert!(call.as_mut().poll(&mut Context::from_waker(waker)).is_pending());
+            }
+            // All answers are there before anybody looks.
+            sleep(200 * MICROSECOND);
+            if led_by_task {
+                lead.work();
+                let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(lead)));
+                assert!(ended.is_err(), "the panic goes on");
+            } else {
+                drop(lead);
+                sleep(10_000 * MICROSECOND);
+            }
+            for count in &counts {
+                assert!(count.0.load(Ordering::SeqCst) > 0, "{led_by_task}");
+            }
+            assert!(inner.try_lead().is_some(), "the lead is free");
+            drop((calls, client));
+            server.shutdown(Duration::from_secs(1));
+        })
+        .unwrap();
+    }
+}
+
 /// A clone that has to move waits for its calls on the old queue pair, and its later calls wait for the move, in order.
 #[test]
 fn a_clone_moves_when_its_calls_have_ended() {
