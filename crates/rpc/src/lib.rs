@@ -42,7 +42,7 @@ pub use plan::{
 };
 pub use server::{
     ConnectedClient, Counters, Deployment, GroupCounters, Incoming, Later, PollAgain, PolledService, Puller,
-    RunningSlice, SLOW_HANDLER, Server, ServerBuilder, ServerConfig, Started, Taker, Worker,
+    QueuePairUse, RunningSlice, SLOW_HANDLER, Server, ServerBuilder, ServerConfig, Started, Taker, Worker,
 };
 pub use service::{ConnectionObserver, FunctionMode, PoolService, Reply, ReplyTooLarge, Request, Service};
 pub use share::{Client, FillingRequest, LargeRequest, Response, Within};
