@@ -4,6 +4,7 @@
 
 pub(crate) mod growth;
 pub(crate) mod lead;
+pub(crate) mod lines;
 pub(crate) mod places;
 #[cfg(test)]
 mod random_schedules;

@@ -11,6 +11,7 @@
 //! | `call.rs` | a call and its future |
 //! | `clones.rs`, `strands.rs` | clones that share queue pairs, and which of them each uses |
 //! | `lead.rs` | the lead: taking it, giving it back, wakers |
+//! | `ticket.rs` | the hub's part of a ticket |
 //! | `memory.rs` | operations on memory as futures |
 //! | `route.rs` | the way of a call to its lane |
 //! | `connection.rs`, `ready.rs` | connecting, and tasks that wait for a connection |
@@ -26,6 +27,7 @@ mod memory;
 mod ready;
 mod route;
 mod strands;
+mod ticket;
 mod wake;
 
 pub use self::call::{AsyncResponse, Call};

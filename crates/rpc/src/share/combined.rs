@@ -12,13 +12,14 @@
 mod own;
 
 use self::own::{OWN_MEMORY, OwnMemory, describe, described};
-use super::strand::{Core, Entry, LeadGuard, Policy, Strand, lines_of};
+use super::strand::{Core, Entry, LeadGuard, Policy, Strand};
 use crate::client::config::ClientConfig;
 use crate::client::core::CallId;
 use crate::client::lane::SubmitError;
 use crate::client::slots::Sink;
 use crate::client::synchronous::Client;
 use crate::client::within::Time;
+use crate::combine::lines::lines_of;
 use crate::combine::tickets::{
     Capacity, Delivery, INLINE, Leader, PrepareError, Seat, Side, TicketId, Tickets, Withdrawal,
 };

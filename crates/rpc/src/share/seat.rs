@@ -2,11 +2,12 @@
 
 use super::calls::Calls;
 use super::handle::{Handle, Place};
-use super::strand::{Core, Entry, LeadGuard, ParkerOf, Policy, Strand, lines_of};
+use super::strand::{Core, Entry, LeadGuard, ParkerOf, Policy, Strand};
 use crate::client::CallId;
 use crate::client::config::ClientConfig;
 use crate::client::memory::request_bytes;
 use crate::client::within::Time;
+use crate::combine::lines::lines_of;
 use crate::combine::threads::SizeCounts;
 use crate::error::{CallError, Cause, ConnectError};
 use crate::wait::{Sleep, Waiter};

@@ -1,14 +1,16 @@
 //! A call of an asynchronous client: a ticket, and the future that waits for it.
 
 use super::connection::Connection;
-use super::hub::{Submitted, prepare};
+use super::hub::Submitted;
 use super::route::To;
+use super::ticket::prepare;
 use super::{AsyncClient, AsyncHub};
 use crate::client::patience::Patience;
 use crate::client::within::Time;
+use crate::combine::lines::lines_of;
 use crate::combine::tickets::{Bytes, TicketId, Withdrawal};
 use crate::error::{CallError, Cause};
-use dunlin_fabric::{Buffer, Fabric, Host, Nanos};
+use dunlin_fabric::{Buffer, Fabric, Host, Nanos, Work};
 use std::future::Future;
 use std::ops::Deref;
 use std::pin::Pin;
@@ -83,8 +85,9 @@ impl<F: Fabric> AsyncClient<F> {
         if time.is_over() {
             return Err(CallError::NotExecuted(Cause::DeadlineExceeded));
         }
-        let to = To::new((self.connection.number, self.clone_number()), worker, time);
         let inner = self.connection.hub.inner();
+        let to = To::new((self.connection.number, self.clone_number()), worker, time)
+            .by(inner.fabric.host().thread());
         let (ticket, patience) = match inner.try_lead() {
             Some(mut lead) => match lead.submit(&to, function, payload) {
                 Submitted::Ticket(ticket) => (ticket, None),
@@ -103,7 +106,7 @@ impl<F: Fabric> AsyncClient<F> {
                 // The call's time runs while its ticket waits for the leader.
                 to.begin(time.ends(inner.fabric.host().now()));
                 let ticket = prepare(&inner.tickets, &to, function, payload)?;
-                inner.tickets.push(ticket);
+                inner.push(ticket);
                 // The thread that leads may have looked before the push. If this fails, it looks again.
                 if let Some(mut lead) = inner.try_lead() {
                     lead.send();
@@ -161,10 +164,17 @@ impl<F: Fabric> Call<F> {
     #[inline]
     fn take(&self, ticket: TicketId) -> Option<Result<AsyncResponse<F>, CallError>> {
         let hub = &self.client.connection.hub;
-        let (result, large) = hub.inner().tickets.take(ticket, |extra| extra.take_large())?;
+        let (inner, host) = (hub.inner(), hub.inner().fabric.host());
+        let thread = host.thread();
+        let (result, taken) =
+            inner.tickets.take(ticket, |extra| (extra.take_large(), extra.is_delivered_by_other(thread)))?;
+        let (large, is_taken) = taken.unwrap_or_default();
+        if is_taken {
+            host.charge(Work::TakeLine, lines_of(result.as_ref().map_or(0, |bytes| bytes.get().len())));
+        }
         Some(result.map(|bytes| {
             let lender = bytes.is_lent().then(|| hub.clone());
-            AsyncResponse { bytes, large: large.flatten(), lender }
+            AsyncResponse { bytes, large, lender }
         }))
     }
 }
@@ -233,7 +243,7 @@ impl<F: Fabric> Call<F> {
             }
             None => {
                 if is_returned {
-                    inner.tickets.push(ticket);
+                    inner.push(ticket);
                     if let Some(mut lead) = inner.try_lead() {
                         lead.send();
                     }

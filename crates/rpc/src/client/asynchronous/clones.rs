@@ -13,7 +13,7 @@ use dunlin_fabric::{Fabric, Host, Nanos, WithSources};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// What the clones of a client share.
+/// The state that the clones of a client share.
 #[derive(Debug)]
 pub(super) struct Handle<F: Fabric> {
     strands: Arc<Strands>,

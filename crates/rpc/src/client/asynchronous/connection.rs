@@ -30,7 +30,7 @@ pub(super) struct ConnectionState {
     pub(super) occupancy: Option<Occupancy>,
 }
 
-/// What all connections of a client have in common.
+/// The address and the settings that all connections of a client have.
 #[derive(Clone, Debug)]
 pub(super) struct Target {
     address: Address,
@@ -200,7 +200,7 @@ impl<F: Fabric> Connection<F> {
         true
     }
 
-    /// Returns what a further connection of the same client needs.
+    /// Returns the target of a further connection of the same client.
     pub(super) fn further(&self) -> Target {
         self.target.clone()
     }

@@ -9,18 +9,20 @@ use super::route::{Lane, Route, To};
 use super::strands::{
     Clones, Members, NO_CLONE, Strands, Way, ended, is_of_lane, queue_of_clone, queue_of_lane,
 };
+use super::ticket::{Tickets, prepare};
 use crate::client::core::{CallId, Core};
 use crate::client::lane::SubmitError;
 use crate::client::memory::is_memory;
 use crate::client::slots::Sink;
 use crate::combine::lead::{Lead, Led, Look, SignalOf, Waiters, Watch};
-use crate::combine::tickets::{Delivery, Leader, Pool, PrepareError, Side, TicketId};
+use crate::combine::lines::{HANDED_OVER, lines_of};
+use crate::combine::tickets::{Delivery, Leader, Pool, Side, TicketId};
 use crate::error::{CallError, Cause, ConnectError};
 use crate::plan::CompletionMode;
-use dunlin_fabric::{Buffer, Fabric, Host, Nanos, Signal, Task, ThreadDomain, WaitMode, Waker as _};
+use dunlin_fabric::{Buffer, Fabric, Host, Nanos, Signal, Task, ThreadDomain, WaitMode, Waker as _, Work};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
@@ -30,52 +32,6 @@ const SLABS: u16 = 1024;
 const MOST_AT_ONCE: usize = 64;
 /// No ticket is under way at this index.
 const NOTHING: u64 = u64::MAX;
-
-/// The part of a ticket that the engine needs. It belongs to whoever owns the ticket.
-pub(super) struct Extra<F: Fabric> {
-    pub(super) to: To,
-    /// The call's id while it is sent, for the leader.
-    call: AtomicU64,
-    /// The clone whose call it is while it is under way, for the leader.
-    clone: AtomicU32,
-    has_large: AtomicBool,
-    /// A large result, which passes to the caller with its memory. Never contended.
-    large: Mutex<Option<Buffer<F::Memory>>>,
-}
-
-impl<F: Fabric> Default for Extra<F> {
-    fn default() -> Self {
-        Extra {
-            to: To::default(),
-            call: AtomicU64::new(0),
-            clone: AtomicU32::new(NO_CLONE),
-            has_large: AtomicBool::new(false),
-            large: Mutex::new(None),
-        }
-    }
-}
-
-impl<F: Fabric> Extra<F> {
-    fn set_large(&self, buffer: Option<Buffer<F::Memory>>) -> Option<Buffer<F::Memory>> {
-        self.has_large.store(buffer.is_some(), Ordering::Relaxed);
-        std::mem::replace(&mut *self.large.lock().unwrap_or_else(PoisonError::into_inner), buffer)
-    }
-
-    /// Returns the clone whose call was under way.
-    pub(super) fn take_clone(&self) -> u32 {
-        let clone = self.clone.load(Ordering::Relaxed);
-        self.clone.store(NO_CLONE, Ordering::Relaxed);
-        clone
-    }
-
-    /// Takes the large result of a call that has ended, if it has one.
-    pub(super) fn take_large(&self) -> Option<Buffer<F::Memory>> {
-        if self.has_large.load(Ordering::Relaxed) { self.set_large(None) } else { None }
-    }
-}
-
-/// The tickets of a hub.
-pub(super) type Tickets<F> = Pool<Extra<F>>;
 
 /// The state that threads without the lead see: the list of tickets, and the wake thread's sleep.
 pub(super) struct Gate<F: Fabric> {
@@ -150,7 +106,7 @@ impl<F: Fabric> Watch for Gate<F> {
     }
 }
 
-/// Something that the leader has to close.
+/// A connection, or strands, that the leader has to close.
 pub(super) enum Dropped {
     /// A connection that nobody has any more, by number.
     Connection(u32),
@@ -167,7 +123,7 @@ pub(super) struct Inner<F: Fabric> {
     /// Tasks that wait for a connection, by number, with the time at which they have to try again or give up. Locked
     /// for a few instructions, and only while there is no connection.
     unready: Mutex<BTreeMap<u64, (Nanos, Waker)>>,
-    /// For the leader to close. Locked for a few instructions.
+    /// The connections and strands for the leader to close. Locked for a few instructions.
     pub(super) dropped: Mutex<Vec<Dropped>>,
     pub(super) clones: Arc<Clones>,
     next_number: AtomicU64,
@@ -211,6 +167,7 @@ impl<F: Fabric> Inner<F> {
             clones: Arc::clone(&clones),
             members: Members::new(),
             retiring: Vec::new(),
+            last: u32::MAX,
             held_back: false,
             lost_lane: false,
         };
@@ -240,7 +197,14 @@ impl<F: Fabric> Inner<F> {
         self.next_number.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Leaves it to whoever leads to close something, or leads for it. Never waits for the lead.
+    /// Leaves a prepared or returned call to whoever leads. The caller then tries to take the lead.
+    #[inline]
+    pub(super) fn push(&self, ticket: TicketId) {
+        self.tickets.push(ticket);
+        self.fabric.host().charge(Work::TakeLine, 1);
+    }
+
+    /// Leaves a connection or strands to whoever leads, or leads for it. Never waits for the lead.
     pub(super) fn close(&self, dropped: Dropped) {
         self.dropped.lock().unwrap_or_else(PoisonError::into_inner).push(dropped);
         self.ask();
@@ -271,6 +235,8 @@ pub(super) struct Engine<F: Fabric> {
     /// The clones that share queue pairs, and those of them that a leader has met.
     pub(super) clones: Arc<Clones>,
     pub(super) members: Members,
+    /// The thread that led last, on a host that says so.
+    last: u32,
     /// Lanes that were taken out of use and still have calls, with their routes.
     pub(super) retiring: Vec<(u32, u16)>,
     /// An open batch found no room.
@@ -326,6 +292,8 @@ struct Deliver<'a, F: Fabric> {
     members: &'a mut Members,
     under_way: &'a mut [u64],
     woken: &'a mut Vec<Waker>,
+    /// The thread that leads, on a host that says so.
+    by: Option<u32>,
 }
 
 impl<F: Fabric> Deliver<'_, F> {
@@ -342,6 +310,11 @@ impl<F: Fabric> Deliver<'_, F> {
 
     #[inline]
     fn finish(&mut self, ticket: TicketId, outcome: Result<&[u8], CallError>) -> Delivery {
+        if let Some(thread) = self.by
+            && let Some(extra) = self.tickets.extra(ticket)
+        {
+            extra.ended_by.store(thread, Ordering::Relaxed);
+        }
         let delivery = self.leader.finish(ticket, outcome);
         if delivery == Delivery::Delivered {
             self.woken.extend(self.tickets.take_waker(ticket));
@@ -375,6 +348,24 @@ impl<F: Fabric> Sink for Deliver<'_, F> {
 }
 
 impl<F: Fabric> Engine<F> {
+    /// Notes the thread that leads. Where another one led last, the lines of the hub move to its core.
+    #[inline]
+    pub(super) fn led_by(&mut self, host: &F::Host) {
+        if let Some(thread) = host.thread()
+            && std::mem::replace(&mut self.last, thread) != thread
+        {
+            host.charge(Work::TakeLine, HANDED_OVER);
+        }
+    }
+
+    /// Takes the calls that threads have left off the list.
+    #[inline]
+    fn collect(&mut self) {
+        if self.leader.collect() > 0 {
+            self.core.fabric.host().charge(Work::TakeLine, 1);
+        }
+    }
+
     /// Returns whether calls were collected that no lane holds.
     fn has_unsent(&self) -> bool {
         !self.leader.is_next(usize::MAX)
@@ -404,16 +395,18 @@ impl<F: Fabric> Engine<F> {
         if self.held_back {
             self.held_back = self.core.flush_all();
         }
+        let by = self.core.fabric.host().thread();
         let Engine { core, leader, members, tickets, under_way, woken, .. } = self;
-        let events = core.progress_into(&mut Deliver { tickets, leader, members, under_way, woken });
+        let events = core.progress_into(&mut Deliver { tickets, leader, members, under_way, woken, by });
         self.deliver();
         events
     }
 
     /// Delivers the outcomes of calls that have ended otherwise than by a plain result.
     pub(super) fn deliver(&mut self) {
+        let by = self.core.fabric.host().thread();
         let Engine { core, leader, members, tickets, under_way, woken, .. } = self;
-        let mut deliver = Deliver { tickets, leader, members, under_way, woken };
+        let mut deliver = Deliver { tickets, leader, members, under_way, woken, by };
         while let Some(id) = core.next_done() {
             if let Some(ticket) = deliver.ticket(id) {
                 match core.take_large(id) {
@@ -544,7 +537,7 @@ impl<F: Fabric> Engine<F> {
     /// Makes a call of the thread that leads, straight from its payload if there is room.
     #[inline]
     pub(super) fn submit(&mut self, to: &To, function: u16, payload: &[u8]) -> Submitted {
-        self.leader.collect();
+        self.collect();
         if self.has_unsent() {
             self.send();
         }
@@ -587,7 +580,7 @@ impl<F: Fabric> Engine<F> {
     /// Sends the calls that threads have left: first those that were held for a lane without room.
     #[inline]
     pub(super) fn send(&mut self) {
-        self.leader.collect();
+        self.collect();
         if self.leader.waiting() > 0 {
             self.send_waiting();
         }
@@ -626,11 +619,16 @@ impl<F: Fabric> Engine<F> {
         let tickets = Arc::clone(&self.tickets);
         let attempt = match (function, tickets.extra(ticket)) {
             (Some(function), Some(extra)) => {
+                let host = self.core.fabric.host();
+                if extra.to.is_of_other(host.thread()) {
+                    host.charge(Work::TakeLine, lines_of(payload.len()));
+                }
                 Some((self.attempt(&extra.to, function, &payload, (from, alone)), extra.to.clone_number()))
             }
             _ => None,
         };
         self.payload = payload;
+        let by = self.core.fabric.host().thread();
         let Engine { leader, members, tickets, under_way, woken, .. } = self;
         match attempt {
             None => {}
@@ -644,7 +642,7 @@ impl<F: Fabric> Engine<F> {
                 woken.extend(is_returned.then(|| tickets.take_waker(ticket)).flatten());
             }
             Some((Attempt::Failed(error), _)) => {
-                _ = Deliver { tickets, leader, members, under_way, woken }.finish(ticket, Err(error));
+                _ = Deliver { tickets, leader, members, under_way, woken, by }.finish(ticket, Err(error));
             }
         }
         Step::Begun
@@ -672,6 +670,7 @@ impl<F: Fabric> Engine<F> {
         self.core.abandon_lanes();
         (self.held_back, self.lost_lane) = (false, true);
         self.forget_sent();
+        let by = self.core.fabric.host().thread();
         let Engine { leader, members, tickets, under_way, woken, own, .. } = self;
         let own = std::mem::replace(own, NOTHING);
         if own != NOTHING && !under_way.contains(&own) {
@@ -681,7 +680,7 @@ impl<F: Fabric> Engine<F> {
             }
         }
         under_way.clear();
-        let mut deliver = Deliver { tickets, leader, members, under_way, woken };
+        let mut deliver = Deliver { tickets, leader, members, under_way, woken, by };
         for ticket in tickets.taken() {
             deliver.finish(ticket, Err(CallError::MaybeExecuted(Cause::ConnectionLost)));
         }
@@ -735,23 +734,6 @@ impl<F: Fabric> Engine<F> {
         self.core.remove(lane);
         self.lost_lane = true;
     }
-}
-
-/// Writes a call into a ticket.
-pub(super) fn prepare<F: Fabric>(
-    tickets: &Tickets<F>,
-    to: &To,
-    function: u16,
-    payload: &[u8],
-) -> Result<TicketId, CallError> {
-    tickets.prepare(function, payload, |extra| extra.to.copy(to)).map_err(|error| {
-        CallError::NotExecuted(match error {
-            PrepareError::Full => Cause::WindowFull,
-            PrepareError::TooLong { length, limit } => {
-                Cause::TooLarge { length: length as u64, limit: limit.into() }
-            }
-        })
-    })
 }
 
 impl<F: Fabric> Inner<F> {

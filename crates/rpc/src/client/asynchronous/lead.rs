@@ -42,6 +42,7 @@ impl<F: Fabric> Inner<F> {
     fn led<'a>(&'a self, leading: Held<'a, F>) -> HubLead<'a, F> {
         let was_left = leading.was_left_by_panic();
         let mut lead = HubLead { leading: Some(leading), inner: self };
+        lead.led_by(self.fabric.host());
         if was_left {
             lead.mend();
         }
@@ -103,6 +104,7 @@ impl<F: Fabric> Drop for HubLead<'_, F> {
                 Look::Calls if round < ROUNDS => {
                     self.leading = inner.lead.try_lead();
                     if let Some(leading) = &mut self.leading {
+                        leading.led_by(host);
                         if leading.was_left_by_panic() {
                             leading.mend();
                         }

@@ -25,6 +25,8 @@ pub(super) struct To {
     is_own: AtomicBool,
     /// The deadline of a call that may have to wait before it is sent; 0 if its time begins with the message.
     until: AtomicU64,
+    /// The thread that has made the call, on a host that says so.
+    thread: AtomicU32,
 }
 
 impl Default for To {
@@ -43,7 +45,19 @@ impl To {
             nanos: AtomicU64::new(time.nanos),
             is_own: AtomicBool::new(time.is_own),
             until: AtomicU64::new(0),
+            thread: AtomicU32::new(u32::MAX),
         }
+    }
+
+    /// Returns the call of a thread.
+    pub(super) fn by(self, thread: Option<u32>) -> Self {
+        thread.into_iter().for_each(|thread| self.thread.store(thread, Ordering::Relaxed));
+        self
+    }
+
+    /// Returns whether the call was made by another thread.
+    pub(super) fn is_of_other(&self, thread: Option<u32>) -> bool {
+        thread.is_some_and(|thread| self.thread.load(Ordering::Relaxed) != thread)
     }
 
     /// Begins the call's time.
@@ -68,6 +82,7 @@ impl To {
         self.nanos.store(other.nanos.load(Ordering::Relaxed), Ordering::Relaxed);
         self.is_own.store(other.is_own.load(Ordering::Relaxed), Ordering::Relaxed);
         self.until.store(other.until.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.thread.store(other.thread.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
     #[inline]

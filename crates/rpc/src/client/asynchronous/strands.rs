@@ -6,7 +6,8 @@
 //! way on the old strand, and none is held for room there. Its later calls wait in a queue of the clone until then, so
 //! that the order of its calls to each worker is kept.
 
-use super::hub::{Engine, Extra, Tickets};
+use super::hub::Engine;
+use super::ticket::{Extra, Tickets};
 use crate::client::memory::request_bytes;
 use crate::combine::places::Places;
 use crate::combine::scheduling::Scheduling;
