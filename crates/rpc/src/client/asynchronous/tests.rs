@@ -246,6 +246,54 @@ fn a_clone_moves_when_its_calls_have_ended() {
     .unwrap();
 }
 
+/// The calls that were held for a queue pair which is retired leave over another one in their order.
+#[test]
+fn calls_of_a_retired_queue_pair_keep_their_order() {
+    Sim::run(12, |fabric| {
+        let (server, client, _) = start_with(&fabric, CompletionMode::Busy, |config| {
+            config.plan = config.plan.map(|plan| Plan { sharing: Sharing::Combined, ..plan });
+            (config.thread_scheduling, config.window) = (Some(Duration::from_micros(1)), 1);
+        });
+        let host = fabric.host();
+        let mut context = Context::from_waker(Waker::noop());
+        let other = client.clone();
+        let mut end_all = |calls: &mut [Call<Sim>]| {
+            let mut order = Vec::new();
+            while order.len() < calls.len() {
+                for (number, call) in calls
+                    .iter_mut()
+                    .enumerate()
+                    .filter(|(number, _)| !order.contains(number))
+                    .collect::<Vec<_>>()
+                {
+                    if let Poll::Ready(result) = std::pin::Pin::new(call).poll(&mut context) {
+                        assert_eq!(result.unwrap()[0], number as u8);
+                        order.push(number);
+                    }
+                }
+                host.sleep(host.now() + MICROSECOND / 10);
+            }
+            order
+        };
+        let seat = client.seat.as_ref().unwrap();
+        while seat.strands().places.active().count() < 2 {
+            end_all(&mut [client.call(ECHO, &[0]), other.call(ECHO, &[1])]);
+        }
+        end_all(&mut [client.call(ECHO, &[0])]);
+        let inner = Arc::clone(client.connection.hub.inner());
+        let mut calls: Vec<_> = (0..5u8).map(|number| client.call(ECHO, &[number])).collect();
+        {
+            let mut lead = inner.lead();
+            let route = lead.route_of(seat.clone).unwrap();
+            assert!(lead.has_waiting() && lead.retire_strand(route), "one is under way, the others are held");
+        }
+        assert_eq!(end_all(&mut calls), [0, 1, 2, 3, 4]);
+        drop((calls, client, other));
+        server.shutdown(Duration::from_secs(1));
+    })
+    .unwrap();
+}
+
 /// A number of a clone that is gone names nobody, and the next clone at its place is another one.
 #[test]
 fn the_places_of_clones_are_used_again_under_other_numbers() {
