@@ -105,6 +105,10 @@ impl Host for SimHost {
         state.charge(price);
     }
 
+    fn thread(&self) -> Option<u32> {
+        self.shared.lock().running()
+    }
+
     fn checkpoint(&self, site: Site) {
         let state = self.shared.enter(0);
         if state.settings.preemption != 0 || state.settings.faults.stall != 0 || state.stall_next.is_some() {

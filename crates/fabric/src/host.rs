@@ -169,6 +169,12 @@ pub trait Host: Clone + Send + Sync + std::fmt::Debug + 'static {
     }
     /// Reports that `work` was done `count` times (or on `count` bytes).
     fn charge(&self, work: Work, count: u32);
+    /// Returns a number of the calling thread, for work that depends on the thread that did the work before:
+    /// [`Work::TakeLine`]. `None` on a host that ignores [`charge`](Host::charge).
+    #[inline]
+    fn thread(&self) -> Option<u32> {
+        None
+    }
     /// Marks a point where a simulated thread may be pre-empted.
     fn checkpoint(&self, site: Site);
     /// Returns 64 unpredictable bits. A simulator derives them from its seed.

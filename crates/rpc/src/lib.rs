@@ -42,7 +42,8 @@ pub use plan::{
 };
 pub use server::{
     ConnectedClient, Counters, Deployment, GroupCounters, Incoming, Later, PollAgain, PolledService, Puller,
-    RequestPool, RunningSlice, SLOW_HANDLER, Server, ServerBuilder, ServerConfig, Started, Taker, Worker,
+    QueuePairUse, RequestPool, RunningSlice, SLOW_HANDLER, Server, ServerBuilder, ServerConfig, Started,
+    Taker, Worker,
 };
 pub use service::{ConnectionObserver, FunctionMode, PoolService, Reply, ReplyTooLarge, Request, Service};
 pub use share::{Client, FillingRequest, LargeRequest, Response, Within};

@@ -15,5 +15,8 @@ pub(crate) const BLOCK_BYTES: std::ops::RangeInclusive<u32> = dunlin_wire::LINE 
 /// The most calls in flight on a lane.
 pub(crate) const MAX_WINDOW: u16 = 1024;
 
+/// The most threads of one client that share connections.
+pub(crate) const MAX_SEATS: u16 = 256;
+
 /// The most connections that the threads of one client share.
 pub(crate) const MAX_STRANDS: u16 = 64;

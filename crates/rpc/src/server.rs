@@ -26,6 +26,7 @@ mod transfers;
 pub(crate) mod worker;
 
 pub use self::accept::Counters;
+pub use self::activity::QueuePairUse;
 pub use self::clients::ConnectedClient;
 pub use self::config::{RequestPool, ServerConfig};
 pub use self::deferred::{Incoming, Taker};
@@ -412,6 +413,12 @@ impl<F: Fabric> Server<F> {
     /// device are not part of it.
     pub fn lane_bytes(&self) -> u64 {
         self.shared.lane_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Returns the queue pairs with credits that each client may use, and its utilisation of them, by client (FLOCK
+    /// section 5.1). May wait for a worker that divides the queue pairs.
+    pub fn queue_pair_use(&self) -> Vec<QueuePairUse> {
+        self.shared.activity.uses()
     }
 
     /// Returns the current connections with the names that the clients gave themselves, in the order of their

@@ -15,11 +15,8 @@ pub(crate) mod combined;
 mod handle;
 mod locked;
 mod memory;
-mod places;
-mod scheduling;
 mod seat;
 mod strand;
-mod threads;
 
 pub use self::client::{Client, FillingRequest, LargeRequest, Response, Within};
 

@@ -3,6 +3,7 @@
 
 mod error;
 mod function;
+mod granted;
 mod handles;
 mod latencies;
 mod player;
@@ -13,6 +14,7 @@ pub use dunlin_rpc::Sharing;
 pub use error::LoadError;
 use function::Handler;
 pub use function::{Function, FunctionOutcome, Step};
+pub use granted::Granted;
 pub(crate) use latencies::Latencies;
 use player::{Player, Table};
 use posts::Posts;
@@ -28,7 +30,7 @@ use dunlin_fabric_sim::{FixedTiming, NicCounters, Random, Settings, Sim, TimingS
 use dunlin_rnic_model::{Profile, ProfileError};
 use dunlin_rpc::{
     BatchCalls, Batching, CompletionMode, CreditRenewal, FetchChoice, FirstRead, FunctionMode, GroupCounters,
-    PROTOCOLS, Plan, RequestPool, ResponseHalf, ServeError, ServerBuilder, ServerConfig,
+    PROTOCOLS, Plan, QueuePairUse, RequestPool, ResponseHalf, ServeError, ServerBuilder, ServerConfig,
 };
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -265,6 +267,8 @@ pub struct LoadOutcome {
     pub nic: NicCounters,
     /// Counters of the server's leases during the measurement.
     pub groups: GroupCounters,
+    /// The queue pairs that the server granted, during a measurement of a given time.
+    pub granted: Granted,
     /// Bytes of the server's lanes at the end of the measurement, with all clients connected.
     pub server_bytes: u64,
     /// Events of the simulator from the first call on.
@@ -300,6 +304,8 @@ impl LoadOutcome {
 struct Served {
     /// Returns the counters of its leases.
     groups: Box<dyn Fn() -> GroupCounters>,
+    /// Returns its clients' use of queue pairs.
+    uses: Box<dyn Fn() -> Vec<QueuePairUse>>,
     /// Returns the bytes of its lanes.
     lane_bytes: Box<dyn Fn() -> u64>,
     /// Stops it, when the other closures are gone.
@@ -660,7 +666,7 @@ impl Load {
             })
         })?;
         let server = Arc::new(server);
-        let (counted, measured) = (Arc::clone(&server), Arc::clone(&server));
+        let (counted, measured, used) = (Arc::clone(&server), Arc::clone(&server), Arc::clone(&server));
         let end = move || {
             if let Some(server) = Arc::into_inner(server) {
                 server.shutdown(Duration::from_secs(1));
@@ -668,6 +674,7 @@ impl Load {
         };
         Ok(Served {
             groups: Box::new(move || counted.group_counters()),
+            uses: Box::new(move || used.queue_pair_use()),
             lane_bytes: Box::new(move || measured.lane_bytes()),
             end: Box::new(end),
         })
@@ -764,10 +771,12 @@ impl Load {
             board.counting.store(true, Ordering::Relaxed);
             began = sim.time();
             (before, counts) = (posted(), (nic(), (served.groups)()));
+            let uses = (served.uses)();
             host.sleep(host.now() + measured);
             board.counting.store(false, Ordering::Relaxed);
             outcome.time_ns = sim.time() - began;
             posted().since(before).tell(&mut outcome);
+            outcome.granted = Granted::between(&uses, &(served.uses)(), outcome.time_ns);
             (outcome.nic, outcome.groups) = (nic().since(counts.0), (served.groups)().since(counts.1));
             board.over.store(true, Ordering::Relaxed);
         }
@@ -784,7 +793,7 @@ impl Load {
         outcome.probes = [probed[0], probed[1], last[0], last[1]];
         stop.raise();
         tasks.into_iter().for_each(Task::join);
-        drop((served.groups, served.lane_bytes));
+        drop((served.groups, served.uses, served.lane_bytes));
         (served.end)();
         outcome
     }

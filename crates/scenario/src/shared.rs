@@ -85,6 +85,8 @@ impl Shared {
         ])?;
         let threads = self.client_hosts * (self.threads_per_host + 2) + usize::from(self.workers) + 64;
         let mut settings = cluster(self.client_hosts + 1, threads, self.limit);
+        // Threads meet at a lead for less time than the slack.
+        settings.slack = 0;
         let profile = Profile::built_in(&self.profile)?;
         let core = Core::of(&profile);
         cost_as(&mut settings, profile, 1);

@@ -17,15 +17,18 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-/// An asynchronous client of one service, whose calls are futures. Clones share its connections.
+/// An asynchronous client of one service, whose calls are futures. Clones share its connections as those of
+/// [`dunlin_rpc::AsyncClient`] do.
 #[derive(Clone, Debug)]
-pub struct AsyncClient<F: Fabric>(Arc<Shared<F>>);
-
-#[derive(Debug)]
-struct Shared<F: Fabric> {
-    service: &'static ServiceDescriptor,
+pub struct AsyncClient<F: Fabric> {
     /// `None` if all functions use TCP.
     engine: Option<dunlin_rpc::AsyncClient<F>>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    service: &'static ServiceDescriptor,
     tcp: Option<AsyncConnection>,
     known: Known,
     cores: Vec<u32>,
@@ -70,13 +73,13 @@ impl<F: Fabric> AsyncClient<F> {
         known.learn(service, routes, &introduction);
         let (cores, engine) = (choice.cores, Some(engine));
         let transport = ChosenTransport::named(fabric.capabilities().name, address.to_string());
-        Ok(AsyncClient(Arc::new(Shared { service, engine, tcp, known, cores, transport })))
+        Ok(AsyncClient { engine, shared: Arc::new(Shared { service, tcp, known, cores, transport }) })
     }
 
     /// Returns the cores of the NUMA node on which the client's memory lies because of its hints; empty for
     /// no binding. The client does not bind the executor's threads.
     pub fn cores(&self) -> &[u32] {
-        &self.0.cores
+        &self.shared.cores
     }
 
     /// Connects to any server of stock Thrift, Dunlin's or Apache's, at `address` (`host:port`). All
@@ -89,7 +92,7 @@ impl<F: Fabric> AsyncClient<F> {
         let known = Known::by_tcp(service);
         let tcp = Some(AsyncConnection::connect(address, options)?);
         let (cores, transport) = (Vec::new(), by_tcp(address));
-        Ok(AsyncClient(Arc::new(Shared { service, engine: None, tcp, known, cores, transport })))
+        Ok(AsyncClient { engine: None, shared: Arc::new(Shared { service, tcp, known, cores, transport }) })
     }
 
     /// Waits until the client is connected, for at most `at_most`, and connects with back-off meanwhile
@@ -99,7 +102,7 @@ impl<F: Fabric> AsyncClient<F> {
     /// # Errors
     /// There is no connection by then. Later calls connect as before.
     pub async fn wait_ready(&self, at_most: Duration) -> Result<(), CallError> {
-        match &self.0.engine {
+        match &self.engine {
             Some(engine) => Ok(engine.wait_ready(at_most).await?),
             None => Ok(()),
         }
@@ -108,36 +111,36 @@ impl<F: Fabric> AsyncClient<F> {
     /// Returns how the calls of the function with this name in the IDL run: the protocol, how both sides
     /// wait, where it runs, and the reasons.
     pub fn plan_of(&self, function: &str) -> Result<RunningPlan, PlanOfError> {
-        let Shared { service, engine, known, .. } = &*self.0;
+        let (Shared { service, known, .. }, engine) = (&*self.shared, &self.engine);
         known.plan_of(service, function, |id, name| engine.as_ref().map(|engine| engine.plan_of_as(id, name)))
     }
 
     /// Returns the transport of calls whose hints do not select TCP.
     pub fn transport(&self) -> &ChosenTransport {
-        &self.0.transport
+        &self.shared.transport
     }
 
     /// Returns the current tuning of each connection to a worker, for plans that fetch results or have them
     /// written back; empty for other plans and on TCP.
     pub fn tuning(&self) -> Vec<Tuning> {
-        let tuning = self.0.engine.as_ref().map_or_else(Vec::new, |engine| engine.tuning());
-        self.0.known.named(self.0.service, tuning)
+        let tuning = self.engine.as_ref().map_or_else(Vec::new, |engine| engine.tuning());
+        self.shared.known.named(self.shared.service, tuning)
     }
 
     /// Returns the current maximum batch size in calls of each connection to a worker; empty without
     /// [`ClientConfig::batching`](dunlin_rpc::ClientConfig::batching) and on TCP.
     pub fn batch_calls(&self) -> Vec<u16> {
-        self.0.engine.as_ref().map_or_else(Vec::new, |engine| engine.batch_calls())
+        self.engine.as_ref().map_or_else(Vec::new, |engine| engine.batch_calls())
     }
 
     /// Returns the route of each function, in the order of the service's descriptor.
     pub fn routes(&self) -> &[Route] {
-        &self.0.known.routes
+        &self.shared.known.routes
     }
 
     /// Returns the engine with the function's id and form, or the TCP connection with its name.
     fn route(&self, function: usize) -> Result<Way<'_, F>, CallError> {
-        let Shared { service, engine, tcp, known, .. } = &*self.0;
+        let (Shared { service, tcp, known, .. }, engine) = (&*self.shared, &self.engine);
         match (known.routes[function], engine, tcp) {
             (Route::Engine { id, form }, Some(engine), _) => Ok(Way::Engine(engine, id, form)),
             (Route::Tcp, _, Some(tcp)) => Ok(Way::Tcp(tcp, &service.functions[function].name)),

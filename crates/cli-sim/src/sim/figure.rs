@@ -221,6 +221,7 @@ mod tests {
     use super::*;
     use dunlin_report::draw;
     use dunlin_scenario::figures::{Kind, OfFunction, OfPriorities, Outcome};
+    use dunlin_scenario::load::Granted;
 
     #[test]
     fn every_predicted_figure_is_drawn() {
@@ -242,6 +243,7 @@ mod tests {
                     posted_per_call: value,
                     degree: value,
                     answers_rung_per_call: value,
+                    granted: Granted { queue_pairs: value, utilisation: value },
                     server_kib_of_a_host: value,
                     percentiles_us: vec![(15.0, value), (50.0, 2.0 * value), (99.0, 3.0 * value)],
                     thread_mops: vec![value; 14],

@@ -9,7 +9,9 @@
 //! |---|---|
 //! | `hub.rs` | the engine behind the lead: sends, progress, delivery |
 //! | `call.rs` | a call and its future |
+//! | `clones.rs`, `strands.rs` | clones that share queue pairs, and which of them each uses |
 //! | `lead.rs` | the lead: taking it, giving it back, wakers |
+//! | `ticket.rs` | the hub's part of a ticket |
 //! | `memory.rs` | operations on memory as futures |
 //! | `route.rs` | the way of a call to its lane |
 //! | `connection.rs`, `ready.rs` | connecting, and tasks that wait for a connection |
@@ -17,25 +19,31 @@
 //! | `../../combine/tickets/pool.rs`, `waker.rs` | the tickets, and the wakers of their tasks |
 
 mod call;
+mod clones;
 mod connection;
 mod hub;
 mod lead;
 mod memory;
 mod ready;
 mod route;
+mod strands;
+mod ticket;
 mod wake;
 
 pub use self::call::{AsyncResponse, Call};
 pub use self::memory::{Attach, MemoryCall};
 pub use self::ready::Ready;
 
-use self::connection::Connection;
+use self::clones::{Handle, Seat};
+use self::connection::{Connection, Target};
 use self::hub::Inner;
+use self::strands::{NO_CLONE, Strands};
 use super::config::ClientConfig;
 use super::running::{RunningPlan, numbered};
 use super::within::Time;
 use crate::error::ConnectError;
 use crate::path::hybrid::Tuning;
+use crate::plan::Sharing;
 use dunlin_fabric::{Address, Fabric, Signal, Task, Waker as _};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -91,16 +99,30 @@ impl<F: Fabric> AsyncHub<F> {
     }
 }
 
-/// An asynchronous client. Clones share the connection, and all methods may be called from any thread.
+/// An asynchronous client. All methods may be called from any thread.
+///
+/// Clones share the connection. Under [`Sharing::Combined`](crate::Sharing::Combined) each clone is a thread of one
+/// handle: as long as the server grants them, clones that make many calls share several queue pairs to each worker, up to
+/// [`ClientConfig::max_queue_pairs`] and no more than there are such clones. Further queue pairs are opened in the
+/// background and closed when clones are dropped. The order of a clone's calls to a worker is kept. More than 256 clones
+/// of a client share places.
 ///
 /// With [`ClientConfig::batching`], calls made while others to the same worker are in flight share one
 /// message, which is sent when those are answered, or as the batching settings say.
 #[derive(Debug)]
-pub struct AsyncClient<F: Fabric>(Arc<Connection<F>>);
+pub struct AsyncClient<F: Fabric> {
+    /// The first connection of the client.
+    connection: Arc<Connection<F>>,
+    /// The place of this clone, if clones share several connections.
+    seat: Option<Arc<Seat<F>>>,
+}
 
 impl<F: Fabric> Clone for AsyncClient<F> {
     fn clone(&self) -> Self {
-        AsyncClient(Arc::clone(&self.0))
+        AsyncClient {
+            connection: Arc::clone(&self.connection),
+            seat: self.seat.as_ref().map(|seat| seat.another()),
+        }
     }
 }
 
@@ -111,16 +133,41 @@ impl<F: Fabric> AsyncClient<F> {
         config.check()?;
         let config = config.settled(&hub.inner().fabric);
         config.check_plans(hub.inner().fabric.capabilities())?;
-        let connection = Arc::new(Connection::new(hub, address, config));
+        let shares = config.sharing() == Sharing::Combined && config.max_queue_pairs > 1;
+        let strands = shares.then(|| Arc::new(Strands::new(config.thread_scheduling)));
+        let strand = strands.clone().map(|strands| (strands, 0));
+        let target = Target::new(hub.fabric(), address, config);
+        let connection = Arc::new(Connection::new(hub, target, strand));
         if !connection.config.lazy {
             connection.establish()?;
         }
-        Ok(AsyncClient(connection))
+        let handle = strands.map(|strands| Arc::new(Handle::new(&connection, strands)));
+        // If the hub has no place left for it, the client keeps to its first connection.
+        let seat = handle.and_then(|handle| handle.sit()).map(Arc::new);
+        Ok(AsyncClient { connection, seat })
+    }
+
+    /// Returns the client of the same clone, for its calls.
+    #[inline]
+    fn again(&self) -> Self {
+        AsyncClient { connection: Arc::clone(&self.connection), seat: self.seat.clone() }
+    }
+
+    /// Returns the connection that the clone uses.
+    #[inline]
+    fn strand(&self) -> &Arc<Connection<F>> {
+        self.seat.as_ref().and_then(|seat| seat.connection()).unwrap_or(&self.connection)
+    }
+
+    /// Returns the number of the clone in the hub, if clones share several connections.
+    #[inline]
+    fn clone_number(&self) -> u32 {
+        self.seat.as_ref().map_or(NO_CLONE, |seat| seat.clone)
     }
 
     /// Returns the number of workers that this client has lanes to; 0 without a connection.
     pub fn workers(&self) -> usize {
-        self.0.workers.load(Ordering::Relaxed)
+        self.strand().workers.load(Ordering::Relaxed)
     }
 
     /// Returns how the calls of a function run: the protocol, how both sides wait, and the reasons. The client
@@ -131,23 +178,24 @@ impl<F: Fabric> AsyncClient<F> {
 
     /// As [`plan_of`](AsyncClient::plan_of), with names for functions, for layers that have them.
     pub fn plan_of_as(&self, function: u16, name: &dyn Fn(u16) -> String) -> RunningPlan {
-        let transport = self.0.hub.inner().fabric.capabilities().name;
-        let occupancy = self.0.state().occupancy;
-        self.0.config.running(function, transport, &self.0.tuners, name, true, occupancy)
+        let connection = &self.connection;
+        let transport = connection.hub.inner().fabric.capabilities().name;
+        let occupancy = connection.state().occupancy;
+        connection.config.running(function, transport, &connection.tuners, name, true, occupancy)
     }
 
     /// Returns the current tuning of each lane whose results are fetched or written back; empty for other
     /// plans. Waits for a thread that leads.
     pub fn tuning(&self) -> Vec<Tuning> {
-        let lead = self.0.hub.inner().lead();
-        lead.core.tuning(lead.lanes(self.0.number))
+        let lead = self.connection.hub.inner().lead();
+        lead.core.tuning(lead.lanes(self.strand().number))
     }
 
     /// Returns the current largest batch, in calls, of each lane; empty without [`ClientConfig::batching`]. Waits for a
     /// thread that leads.
     pub fn batch_calls(&self) -> Vec<u16> {
-        let lead = self.0.hub.inner().lead();
-        lead.core.batch_calls(lead.lanes(self.0.number)).collect()
+        let lead = self.connection.hub.inner().lead();
+        lead.core.batch_calls(lead.lanes(self.strand().number)).collect()
     }
 
     /// Returns a view of this client for calls with a time of their own, in place of
@@ -162,7 +210,7 @@ impl<F: Fabric> AsyncClient<F> {
     }
 
     fn usually(&self) -> AsyncWithin<'_, F> {
-        AsyncWithin { client: self, time: Time { nanos: self.0.timeout, is_own: false } }
+        AsyncWithin { client: self, time: Time { nanos: self.connection.timeout, is_own: false } }
     }
 
     /// Makes a call on any worker. If there is room, the call is sent at once, before the first poll.

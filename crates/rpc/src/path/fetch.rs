@@ -38,7 +38,7 @@ pub(crate) const fn entry_offset(ring_bytes: usize, level: usize, slot: usize) -
 
 #[derive(Debug)]
 enum State<F: Fabric> {
-    /// No READ is in flight; the buffer waits for the next one.
+    /// No READ is in flight; the buffer waits for the next one. It is missing after a READ that found no room.
     Idle(Option<Buffer<F::Memory>>),
     /// A READ is in flight.
     Reading,
@@ -54,6 +54,8 @@ pub(crate) struct Fetcher<F: Fabric> {
     queue_pair: QueuePairId,
     lane: u16,
     state: State<F>,
+    /// Where the buffer comes from. A READ that cannot be posted returns it to there.
+    arena: Arena<F::Memory>,
     /// Bytes of a READ of the ring: F.
     fetch_bytes: usize,
     /// Bytes of the next READ, if known from the first line of a long message or from metadata.
@@ -101,6 +103,7 @@ impl<F: Fabric> Fetcher<F> {
             queue_pair,
             lane,
             state: State::Idle(Some(buffer)),
+            arena: arena.clone(),
             fetch_bytes: FETCH_BYTES,
             wanted: None,
             asked: 0,
@@ -122,11 +125,14 @@ impl<F: Fabric> Fetcher<F> {
         !matches!(self.state, State::Idle(_))
     }
 
-    /// Posts the next READ unless one is in flight or completed but not processed. Returns whether it posted.
+    /// Posts the next READ unless one is in flight or completed but not processed, or the send queue is full. Returns
+    /// whether it posted. A READ that found no room is left for the next time.
     #[inline]
     pub(crate) fn read(&mut self, domain: &mut F::Domain) -> Result<bool, Violation> {
         let State::Idle(buffer) = &mut self.state else { return Ok(false) };
-        let Some(into) = buffer.take() else { return Ok(false) };
+        let Some(into) = buffer.take().or_else(|| self.arena.reserve(MAX_MESSAGE).ok()) else {
+            return Ok(false);
+        };
         let (offset, length) = if self.known < self.metadata {
             (entry_offset(self.ring_bytes, self.known.into(), self.slot), LINE)
         } else {
@@ -145,6 +151,8 @@ impl<F: Fabric> Fetcher<F> {
                 self.reads += 1;
                 Ok(true)
             }
+            // Its completions make room.
+            Err(PostError::QueueFull) => Ok(false),
             Err(PostError::QueuePairError) => Err(Violation::Broken),
             Err(_) => Err(Violation::Transfer("a READ could not be posted")),
         }

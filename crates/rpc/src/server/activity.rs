@@ -28,6 +28,20 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+/// A client's use of its queue pairs with credits: [`Server::queue_pair_use`](crate::Server::queue_pair_use).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct QueuePairUse {
+    /// The client's identity, as in [`ConnectedClient::client`](crate::ConnectedClient::client); the session id of a
+    /// client that gave none.
+    pub client: u64,
+    /// Its queue pairs that are active now: those that the server grants credits to.
+    pub granted: u64,
+    /// The sum of the degrees that it has reported since it came, up to the last redistribution: U of FLOCK's equation 1
+    /// is the increase in one [`ServerConfig::activity_interval`](crate::ServerConfig::activity_interval).
+    pub utilisation: u64,
+}
+
 /// Settings of the queue pair scheduling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ActivityConfig {
@@ -209,6 +223,8 @@ struct Client {
     open: usize,
     /// The queue pairs that the client may open and use: its part by equation 1, whatever it has open.
     share: u64,
+    /// The sum of the degrees that were reported before the last redistribution.
+    utilisation: u64,
     is_functioning: bool,
     is_new: bool,
 }
@@ -258,7 +274,7 @@ impl Activity {
         let share = table.average_share().unwrap_or(self.config.max_active.into()).max(1);
         let own = table.queue_pairs.iter().filter(|entry| entry.sender == sender);
         let width = own.map(Entry::width).max().unwrap_or(1);
-        let new = || Client { open: 0, share, is_functioning: true, is_new: true };
+        let new = || Client { open: 0, share, utilisation: 0, is_functioning: true, is_new: true };
         let client = table.clients.entry(sender).or_insert_with(new);
         client.open += 1;
         let has_room = table.has_room(sender, width.into(), self.config.max_active);
@@ -297,6 +313,18 @@ impl Activity {
     #[inline]
     pub(crate) fn activations(&self) -> u64 {
         self.activations.load(Ordering::Acquire)
+    }
+
+    /// Returns the use that each client with open queue pairs makes of them. May wait for a redistribution.
+    pub(crate) fn uses(&self) -> Vec<QueuePairUse> {
+        let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+        table.drop_closed();
+        let uses = table.clients.iter().map(|(number, client)| QueuePairUse {
+            client: *number,
+            granted: table.active(|entry| entry.sender == *number),
+            utilisation: client.utilisation,
+        });
+        uses.collect()
     }
 
     /// Redistributes if the interval is over at `now`, unless another worker does.
@@ -398,6 +426,7 @@ impl Table {
         let groups = self.queue_pairs.chunk_by_mut(|a, b| a.sender == b.sender);
         for (number, (group, client)) in groups.zip(self.clients.values_mut()).enumerate() {
             let mut room = self.shares[number];
+            client.utilisation = client.utilisation.saturating_add(self.senders[number].utilisation);
             client.is_functioning = client.is_new || self.senders[number].utilisation > 0;
             let part = u128::from(config.max_active) * u128::from(self.senders[number].utilisation);
             let part = part.checked_div(sum).unwrap_or_default() as u64;

@@ -6,25 +6,25 @@
 //! | `tickets.rs` | the calls that are ready, as a lock-free list, and their states | section 4.2 |
 //! | this file | the leader: sends the calls, takes the answers, delivers them | sections 4.1 to 4.3 |
 //! | `combined/own.rs` | registered memory of the threads, from which larger requests leave | section 4.1 |
-//! | `../threads.rs` | which thread uses which queue pair | section 5.2, algorithm 1 |
+//! | `../combine/threads.rs` | which thread uses which queue pair | section 5.2, algorithm 1 |
 //! | `../../path/credits.rs` | credits of a queue pair, at both ends | section 5.1 |
 
 mod own;
 
 use self::own::{OWN_MEMORY, OwnMemory, describe, described};
-use super::handle::MAX_SEATS;
-use super::strand::{Core, Entry, LeadGuard, Policy, Strand, lines_of};
+use super::strand::{Core, Entry, LeadGuard, Policy, Strand};
 use crate::client::config::ClientConfig;
 use crate::client::core::CallId;
 use crate::client::lane::SubmitError;
 use crate::client::slots::Sink;
 use crate::client::synchronous::Client;
 use crate::client::within::Time;
+use crate::combine::lines::lines_of;
 use crate::combine::tickets::{
     Capacity, Delivery, INLINE, Leader, PrepareError, Seat, Side, TicketId, Tickets, Withdrawal,
 };
 use crate::error::{CallError, Cause};
-use crate::limits::MAX_STRANDS;
+use crate::limits::{MAX_SEATS, MAX_STRANDS};
 use crate::path::call_id::CallEnds;
 use dunlin_fabric::{Fabric, Host, Nanos, Work};
 use std::sync::Arc;

@@ -6,23 +6,17 @@
 //! move to others: a thread moves when its calls on the old strand have ended, or were given back unsent, so the
 //! order of its calls is kept. A strand closes when its last thread has left.
 
-pub(crate) use super::places::Places;
-use super::scheduling::Scheduling;
 use super::strand::{ParkerOf, Policy, Strand, Unparkers};
-use super::threads::SizeCounts;
 use crate::client::config::ClientConfig;
 use crate::client::synchronous::{Client, Connector};
+use crate::combine::growth::Growth;
+use crate::combine::places::Places;
+use crate::combine::scheduling::Scheduling;
+use crate::combine::threads::SizeCounts;
 use crate::error::ConnectError;
-use crate::limits::MAX_STRANDS;
-use dunlin_fabric::{Fabric, Host, Nanos, Parker, WithSources};
+use crate::limits::{MAX_SEATS, MAX_STRANDS};
+use dunlin_fabric::{Fabric, Host, Parker, WithSources};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-
-/// The most threads of one handle.
-pub(crate) const MAX_SEATS: u16 = 256;
-
-/// The time after which a handle that was granted no further strand asks again: after the first refusal, and at most.
-/// The paper gives none. A refused attempt costs a thread a round trip on the control connection.
-const ASK_AGAIN: (Nanos, Nanos) = (100_000_000, 10_000_000_000);
 
 /// The threads of a client and their strands.
 #[derive(Debug)]
@@ -44,12 +38,7 @@ pub(crate) struct Handle<F: Fabric, P: Policy<F>> {
 struct Strands<F: Fabric, P: Policy<F>> {
     open: Vec<Option<Arc<Strand<F, P>>>>,
     seats: u16,
-    /// A thread connects another strand.
-    opening: bool,
-    /// No other strand is asked for until then.
-    not_before: Nanos,
-    /// The time from a refusal to the next question.
-    patience: Nanos,
+    growth: Growth,
 }
 
 /// A thread's place at a handle.
@@ -72,8 +61,7 @@ impl<F: Fabric, P: Policy<F>> Handle<F, P> {
             Arc::new(Strand::new(client, policy, 0, (Arc::clone(&places), Arc::clone(&unparkers))))
         });
         places.activate(0);
-        let strands =
-            Strands { open: vec![first], seats: 0, opening: false, not_before: 0, patience: ASK_AGAIN.0 };
+        let strands = Strands { open: vec![first], seats: 0, growth: Growth::new() };
         Handle {
             fabric,
             config,
@@ -228,9 +216,7 @@ impl<F: Fabric, P: Policy<F>> Handle<F, P> {
         };
         if let Err(error) = self.fabric.host().spawn("dunlin-strand", Box::new(connect)) {
             tracing::warn!(target: "dunlin::client", %error, "no thread connects a further queue pair");
-            let mut strands = self.strands();
-            strands.opening = false;
-            strands.asks_again(self.fabric.host().now());
+            self.strands().growth.refused(self.fabric.host().now());
         }
     }
 
@@ -241,19 +227,20 @@ impl<F: Fabric, P: Policy<F>> Handle<F, P> {
         let most = self.config.max_queue_pairs.clamp(1, P::MAX_STRANDS.min(MAX_STRANDS));
         let mut strands = self.strands();
         let active = self.places.active().count();
-        if strands.opening || active >= usize::from(strands.seats.min(most)) || now < strands.not_before {
+        if active >= usize::from(strands.seats.min(most)) || !strands.growth.is_free(now) {
             return None;
         }
         let vacant = |number: &u16| !matches!(strands.open.get(usize::from(*number)), Some(Some(_)));
         let free = (0..most).filter(vacant).find_map(|n| Some((n, P::strand(&self.table, n)?)));
-        strands.opening = free.is_some();
+        if free.is_some() {
+            strands.growth.begin();
+        }
         free
     }
 
     /// Adds a strand, over which the threads that are there are spread, or waits before another one is asked for.
     fn connected(&self, (number, policy): (u16, (P, P::Core)), connected: Result<Client<F>, ConnectError>) {
         let mut strands = self.strands();
-        strands.opening = false;
         match connected {
             Ok(client) => {
                 let shared = (Arc::clone(&self.places), Arc::clone(&self.unparkers));
@@ -262,21 +249,13 @@ impl<F: Fabric, P: Policy<F>> Handle<F, P> {
                     strands.open.resize_with(usize::from(number) + 1, || None);
                 }
                 strands.open[usize::from(number)] = Some(strand);
-                strands.patience = ASK_AGAIN.0;
+                strands.growth.granted();
                 self.places.activate(number);
             }
             Err(error) => {
                 tracing::debug!(target: "dunlin::client", error = %WithSources(&error), "no further queue pair is granted");
-                strands.asks_again(self.fabric.host().now());
+                strands.growth.refused(self.fabric.host().now());
             }
         }
-    }
-}
-
-impl<F: Fabric, P: Policy<F>> Strands<F, P> {
-    /// Lets some time pass before another strand is asked for, more with each time.
-    fn asks_again(&mut self, now: Nanos) {
-        self.not_before = now.saturating_add(self.patience);
-        self.patience = (2 * self.patience).min(ASK_AGAIN.1);
     }
 }

@@ -1,7 +1,6 @@
 //! A lock around one connection, taken for each submission and for each look at results: the baseline of FLOCK
 //! (figure 9, threads that share a queue pair under a spin lock).
 
-use super::handle::MAX_SEATS;
 use super::strand::{Core, Entry, Policy, Strand};
 use crate::client::config::ClientConfig;
 use crate::client::core::CallId;
@@ -9,6 +8,7 @@ use crate::client::lane::SubmitError;
 use crate::client::memory::is_memory;
 use crate::client::within::Time;
 use crate::error::{CallError, Cause};
+use crate::limits::MAX_SEATS;
 use dunlin_fabric::{Fabric, Host};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};

@@ -2,12 +2,13 @@
 
 use super::calls::Calls;
 use super::handle::{Handle, Place};
-use super::strand::{Core, Entry, LeadGuard, ParkerOf, Policy, Strand, lines_of};
-use super::threads::SizeCounts;
+use super::strand::{Core, Entry, LeadGuard, ParkerOf, Policy, Strand};
 use crate::client::CallId;
 use crate::client::config::ClientConfig;
 use crate::client::memory::request_bytes;
 use crate::client::within::Time;
+use crate::combine::lines::lines_of;
+use crate::combine::threads::SizeCounts;
 use crate::error::{CallError, Cause, ConnectError};
 use crate::wait::{Sleep, Waiter};
 use dunlin_fabric::{Fabric, Host, Nanos, Parker, WaitMode, Work, nanos};
@@ -472,9 +473,9 @@ impl<F: Fabric, P: Policy<F>> Drop for Seat<F, P> {
 mod tests {
     #![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
+    use crate::combine::threads::{Load, Sizes};
     use crate::plan::{CompletionMode, Protocol, Sharing};
     use crate::server::ServerBuilder;
-    use crate::share::threads::{Load, Sizes};
     use crate::share::{Client, Policy};
     use crate::{ClientConfig, FunctionMode, Plan, Reply, Request};
     use dunlin_fabric::{Access, Address, Fabric, Region, Scheme};

@@ -4,13 +4,15 @@
 //! How threads wait, without one that is parked for ever, is in `combine/waiting.rs`. A parked thread also waits no longer
 //! than until the next time at which the connection is due, and until its own deadline.
 
-use super::handle::{MAX_SEATS, Places};
 use crate::client::config::ClientConfig;
 use crate::client::synchronous::Client;
 use crate::client::within::Time;
 use crate::combine::lead::{Lead, Leading, Led, Look, Next, SignalOf, Waiters, Watch};
+use crate::combine::lines::HANDED_OVER;
+use crate::combine::places::Places;
 use crate::combine::waiting::{Rest, Waiting};
 use crate::error::CallError;
+use crate::limits::MAX_SEATS;
 use dunlin_fabric::{Armed, Fabric, Host, Nanos, Parker, Site, ThreadDomain, Unparker, Waker, Work};
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -129,20 +131,8 @@ type UnparkerOf<F> = <ParkerOf<F> as Parker>::Unparker;
 /// The unparkers of a handle's seats, by number.
 pub(crate) type Unparkers<F> = [OnceLock<UnparkerOf<F>>];
 
-/// The misses of a thread that leads after another, one after the other: the lock, the lane, the queue pair.
-const HANDED_OVER: u32 = 3;
 /// The attempts of a thread that spins for the lead before it waits through the host.
 const SPINS: u32 = 64;
-/// The longest payload that lies in the first line of a ticket.
-const FIRST_LINE: usize = 40;
-
-/// Returns the misses of a thread that takes a payload from another one, one after the other: the ticket, and
-/// the memory of a longer payload.
-#[inline]
-pub(crate) fn lines_of(payload: usize) -> u32 {
-    1 + u32::from(payload > FIRST_LINE)
-}
-
 /// The most steps of progress at once for threads that are about to park.
 const STEPS: u32 = 8;
 /// The most times that a thread leads on because of calls that came meanwhile.

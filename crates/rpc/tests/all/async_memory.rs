@@ -27,7 +27,7 @@ impl Wake for Unpark {
 }
 
 /// Polls only after a wake-up.
-fn wait<T>(future: impl Future<Output = T>) -> T {
+pub(crate) fn wait<T>(future: impl Future<Output = T>) -> T {
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
     let mut future = pin!(future);
     loop {
@@ -98,15 +98,16 @@ fn tasks_use_exposed_memory_in_virtual_time() {
         .enumerate()
         {
             let plan = Plan { sharing, ..Protocol::by_name(name).unwrap().plan(mode) };
-            // A lane that fetches breaks without room for its READ.
-            let refusal = if name == "FaRM" { 0 } else { 3 };
-            let faults = Faults { refusal, ..Faults::default() };
+            let faults = Faults { refusal: 3, ..Faults::default() };
             let settings = Settings { preemption: 20, faults, ..Settings::default() };
             Sim::run_with(settings, seed as u64, move |fabric| {
                 let address = Address::new(Scheme::Sim, "memory").unwrap();
                 let (server, memory) = serve(&fabric, &address);
                 let hub = AsyncHub::new(&fabric).unwrap();
-                let client = AsyncClient::connect(&hub, &address, with_plan(plan)).unwrap();
+                // Combined clones share as many queue pairs as soon as they make requests.
+                let thread_scheduling = Some(Duration::from_micros(1));
+                let config = ClientConfig { thread_scheduling, ..with_plan(plan) };
+                let client = AsyncClient::connect(&hub, &address, config).unwrap();
                 let tasks: Vec<_> = (0..4)
                     .map(|task| {
                         let (fabric, client) = (fabric.clone(), client.clone());

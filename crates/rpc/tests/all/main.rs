@@ -6,6 +6,7 @@ mod common;
 mod async_memory;
 mod batching;
 mod calls;
+mod clones;
 mod deadlines;
 mod deployment;
 mod full_rings;

@@ -33,12 +33,12 @@ pub(crate) fn serve<F: Fabric>(fabric: &F, address: &Address, config: ServerConf
         .unwrap()
 }
 
-fn limited(max_active_queue_pairs: u32, workers: u16) -> ServerConfig {
+pub(crate) fn limited(max_active_queue_pairs: u32, workers: u16) -> ServerConfig {
     ServerConfig { max_active_queue_pairs, workers, ..ServerConfig::default() }
 }
 
 /// The connections of each client.
-fn connections<F: Fabric>(server: &Server<F>) -> BTreeMap<u64, usize> {
+pub(crate) fn connections<F: Fabric>(server: &Server<F>) -> BTreeMap<u64, usize> {
     let mut connections = BTreeMap::new();
     for client in server.clients() {
         *connections.entry(client.client.unwrap()).or_default() += 1;

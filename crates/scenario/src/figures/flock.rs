@@ -132,6 +132,21 @@ pub(super) fn three_ways(outcomes: &Outcomes) -> Vec<Point> {
     points
 }
 
+/// Returns the queue pairs that the server granted a client, and its utilisation U in an interval (5.1), on average, of
+/// the runs whose queue pairs have credits. A measurement in which the server has not divided its queue pairs tells no U.
+pub(super) fn granted(outcomes: &Outcomes) -> Vec<Point> {
+    let queue_pairs: Value = |outcome| outcome.granted.queue_pairs;
+    let utilisation: Value = |outcome| outcome.granted.utilisation;
+    let all = [("granted queue pairs of a client", queue_pairs), ("mean U of a client", utilisation)];
+    let points = all.into_iter().flat_map(|(name, value)| {
+        let mut points = outcomes.as_they_are("count", value);
+        points.retain(|point| point.predicted > 0.0);
+        points.iter_mut().for_each(|point| point.series = format!("{}, {name}", point.series));
+        points
+    });
+    points.collect()
+}
+
 /// Returns the busiest part of the server's NIC in each run, in percent of the time.
 pub(super) fn busiest(outcomes: &Outcomes) -> Vec<Point> {
     let mut points = outcomes.as_they_are("percent", |outcome| outcome.busiest.1 * 100.0);

@@ -1,6 +1,6 @@
 //! FLOCK figure 11: which threads share a queue pair, where a tenth of them have large requests.
 
-use super::flock::{HOSTS, mixed, mops, p99, ratios};
+use super::flock::{HOSTS, granted, mixed, mops, p99, ratios};
 use super::{Effort, Figure, Outcome, Outcomes, Paper, Point, Run};
 use std::time::Duration;
 
@@ -70,5 +70,6 @@ fn points(outcomes: &Outcomes) -> Vec<Point> {
             Some((Paper::Between(0.9, 1.1), "8.3.2: similar latency"))
         }));
     }
+    points.extend(granted(outcomes));
     points
 }

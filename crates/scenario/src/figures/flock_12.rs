@@ -1,6 +1,6 @@
 //! FLOCK figure 12: node scalability, by the number of client processes.
 
-use super::flock::{Threads, beyond, chosen, erpc, median, mops, p99, ratios, three_ways};
+use super::flock::{Threads, beyond, chosen, erpc, granted, median, mops, p99, ratios, three_ways};
 use super::{Effort, Figure, Outcomes, Paper, Point, Run};
 use dunlin_rpc::Sharing;
 
@@ -76,5 +76,6 @@ fn points(outcomes: &Outcomes) -> Vec<Point> {
         p99,
         |x| from(x, Paper::Between(0.7, 0.9)),
     ));
+    points.extend(granted(outcomes));
     points
 }

@@ -1,6 +1,6 @@
 //! FLOCK with many threads, which the paper has not: 100 client hosts, up to 10 000 threads in all.
 
-use super::flock::{MAX_ACTIVE, Threads, mops, three_ways};
+use super::flock::{MAX_ACTIVE, Threads, granted, mops, three_ways};
 use super::{Effort, Figure, Outcomes, Point, Run};
 use crate::load::Load;
 use dunlin_rpc::Sharing;
@@ -54,5 +54,6 @@ fn points(outcomes: &Outcomes) -> Vec<Point> {
     let mut memory = outcomes.as_they_are("KiB", |outcome| outcome.server_kib_of_a_host);
     memory.iter_mut().for_each(|point| point.series = format!("{}, server memory of a host", point.series));
     points.extend(memory);
+    points.extend(granted(outcomes));
     points
 }

@@ -73,7 +73,7 @@ use crate::course::{Counted, CourseError};
 use crate::datagrams::Datagrams;
 use crate::erpc::Erpc;
 use crate::graph::GraphLoad;
-use crate::load::{Extent, Load, LoadError, Network};
+use crate::load::{Extent, Granted, Load, LoadError, Network};
 use crate::log::LogLoad;
 use crate::mapreduce::MapReduceLoad;
 use crate::membership::MembershipLoad;
@@ -278,6 +278,8 @@ pub struct Outcome {
     pub degree: f64,
     /// Doorbells of the server per call, if counted.
     pub answers_rung_per_call: f64,
+    /// The queue pairs with credits that the server granted a client, on average.
+    pub granted: Granted,
     /// Memory of the server's lanes for a client host, in KiB.
     pub server_kib_of_a_host: f64,
     /// Rate and mean latency of each of the first functions of the load.
@@ -708,6 +710,7 @@ impl Run {
                     posted_per_call: outcome.posted as f64 / outcome.all.calls.max(1) as f64,
                     degree: outcome.degree(),
                     answers_rung_per_call: outcome.answers_rung as f64 / outcome.all.calls.max(1) as f64,
+                    granted: outcome.granted,
                     server_kib_of_a_host: outcome.server_bytes as f64
                         / 1024.0
                         / load.client_hosts.max(1) as f64,

@@ -18,8 +18,8 @@ pub(super) const FIGURE: Figure = Figure::predicted(
     ],
     "No figure of the paper's. Each thread has so many GETs in flight. Shared: the five threads of a machine have one connection, in which each call is a \
      message, or goes together with those that were made while others were under way to the same server thread (at most 64). The cap is half of the in-bound \
-     READs that the NIC serves (11.26 MOPS, figure 1). A thread looks at its oldest call every 200 ns; what a lock costs where threads meet \
-     on it is not in the model.",
+     READs that the NIC serves (11.26 MOPS, figure 1). A thread looks at its oldest call every 200 ns. Threads meet without slack, and \
+     pay for the lines that another core wrote last.",
     runs,
     points,
 );

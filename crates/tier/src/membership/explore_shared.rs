@@ -1,6 +1,8 @@
 //! All runs of three nodes at a store with transactions: every order of readings and transactions, a lost answer, leases
 //! that end at any time, and a node that ends and starts again.
 
+#![allow(clippy::disallowed_types)]
+
 use super::message::MemberReply;
 use super::shared::{Step, Stored, step};
 use super::{Epoch, Identity, MemberState, Standing, View};

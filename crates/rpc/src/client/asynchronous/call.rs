@@ -1,16 +1,20 @@
 //! A call of an asynchronous client: a ticket, and the future that waits for it.
 
-use super::hub::{Submitted, prepare};
+use super::connection::Connection;
+use super::hub::Submitted;
 use super::route::To;
+use super::ticket::prepare;
 use super::{AsyncClient, AsyncHub};
 use crate::client::patience::Patience;
 use crate::client::within::Time;
+use crate::combine::lines::lines_of;
 use crate::combine::tickets::{Bytes, TicketId, Withdrawal};
 use crate::error::{CallError, Cause};
-use dunlin_fabric::{Buffer, Fabric, Host, Nanos};
+use dunlin_fabric::{Buffer, Fabric, Host, Nanos, Work};
 use std::future::Future;
 use std::ops::Deref;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
@@ -64,7 +68,10 @@ impl<F: Fabric> AsyncClient<F> {
             Ok(pending) => State::Pending(pending),
             Err(error) => State::Failed(error),
         };
-        Call { client: self.clone(), state }
+        if let Some(seat) = &self.seat {
+            seat.requested();
+        }
+        Call { client: self.again(), state }
     }
 
     #[inline]
@@ -78,7 +85,9 @@ impl<F: Fabric> AsyncClient<F> {
         if time.is_over() {
             return Err(CallError::NotExecuted(Cause::DeadlineExceeded));
         }
-        let (inner, to) = (self.0.hub.inner(), To::new(self.0.number, worker, time));
+        let inner = self.connection.hub.inner();
+        let to = To::new((self.connection.number, self.clone_number()), worker, time)
+            .by(inner.fabric.host().thread());
         let (ticket, patience) = match inner.try_lead() {
             Some(mut lead) => match lead.submit(&to, function, payload) {
                 Submitted::Ticket(ticket) => (ticket, None),
@@ -97,7 +106,7 @@ impl<F: Fabric> AsyncClient<F> {
                 // The call's time runs while its ticket waits for the leader.
                 to.begin(time.ends(inner.fabric.host().now()));
                 let ticket = prepare(&inner.tickets, &to, function, payload)?;
-                inner.tickets.push(ticket);
+                inner.push(ticket);
                 // The thread that leads may have looked before the push. If this fails, it looks again.
                 if let Some(mut lead) = inner.try_lead() {
                     lead.send();
@@ -109,11 +118,11 @@ impl<F: Fabric> AsyncClient<F> {
     }
 
     fn patience(&self, time: Time) -> Option<Patience> {
-        let wait_for_ready = self.0.config.wait_for_ready;
+        let wait_for_ready = self.connection.config.wait_for_ready;
         if wait_for_ready.is_zero() {
             return None;
         }
-        Patience::new(wait_for_ready, time, self.0.hub.inner().fabric.host().now())
+        Patience::new(wait_for_ready, time, self.connection.hub.inner().fabric.host().now())
     }
 }
 
@@ -129,7 +138,7 @@ impl<F: Fabric> Call<F> {
             State::Failed(error) => return Err(error),
             State::Over => return Ok(()),
         };
-        let (inner, ticket) = (self.client.0.hub.inner(), pending.ticket);
+        let (inner, ticket) = (self.client.connection.hub.inner(), pending.ticket);
         if inner.tickets.is_waiting(ticket) {
             inner.lead().send();
         }
@@ -144,7 +153,7 @@ impl<F: Fabric> Call<F> {
             },
             Withdrawal::NotExecuted => {
                 let connected = self.client.workers() > 0;
-                self.client.0.reconnect_if(!connected);
+                self.client.strand().reconnect_if(!connected);
                 let cause = if connected { Cause::WindowFull } else { Cause::Disconnected };
                 Err(CallError::NotExecuted(cause))
             }
@@ -154,11 +163,18 @@ impl<F: Fabric> Call<F> {
     /// Takes the result of a call that has ended, without the lead.
     #[inline]
     fn take(&self, ticket: TicketId) -> Option<Result<AsyncResponse<F>, CallError>> {
-        let hub = &self.client.0.hub;
-        let (result, large) = hub.inner().tickets.take(ticket, |extra| extra.take_large())?;
+        let hub = &self.client.connection.hub;
+        let (inner, host) = (hub.inner(), hub.inner().fabric.host());
+        let thread = host.thread();
+        let (result, taken) =
+            inner.tickets.take(ticket, |extra| (extra.take_large(), extra.is_delivered_by_other(thread)))?;
+        let (large, is_taken) = taken.unwrap_or_default();
+        if is_taken {
+            host.charge(Work::TakeLine, lines_of(result.as_ref().map_or(0, |bytes| bytes.get().len())));
+        }
         Some(result.map(|bytes| {
             let lender = bytes.is_lent().then(|| hub.clone());
-            AsyncResponse { bytes, large: large.flatten(), lender }
+            AsyncResponse { bytes, large, lender }
         }))
     }
 }
@@ -191,8 +207,8 @@ impl<F: Fabric> Call<F> {
         result: Result<AsyncResponse<F>, CallError>,
     ) -> Poll<Result<AsyncResponse<F>, CallError>> {
         match &result {
-            Err(CallError::NotExecuted(Cause::Draining)) => self.client.0.reconnect(true),
-            Err(CallError::NotExecuted(Cause::Disconnected)) => self.client.0.reconnect(false),
+            Err(CallError::NotExecuted(Cause::Draining)) => self.client.strand().reconnect(true),
+            Err(CallError::NotExecuted(Cause::Disconnected)) => self.client.strand().reconnect(false),
             _ => {}
         }
         Poll::Ready(result)
@@ -204,7 +220,7 @@ impl<F: Fabric> Call<F> {
         pending: &mut Pending,
         context: &Context<'_>,
     ) -> Option<Result<AsyncResponse<F>, CallError>> {
-        let (connection, ticket) = (&self.client.0, pending.ticket);
+        let (connection, ticket) = (self.client.strand(), pending.ticket);
         let (inner, host) = (connection.hub.inner(), connection.hub.inner().fabric.host());
         if let Some(result) = self.take(ticket) {
             return Some(result);
@@ -227,7 +243,7 @@ impl<F: Fabric> Call<F> {
             }
             None => {
                 if is_returned {
-                    inner.tickets.push(ticket);
+                    inner.push(ticket);
                     if let Some(mut lead) = inner.try_lead() {
                         lead.send();
                     }
@@ -248,7 +264,7 @@ impl<F: Fabric> Call<F> {
             pending.ends(|| host.now());
         }
         if inner.tickets.is_returned(ticket) {
-            return self.wait_for_connection(pending, attempts, context);
+            return self.wait_for_connection(pending, (connection, attempts), context);
         }
         if connection.busy {
             context.waker().wake_by_ref();
@@ -270,7 +286,7 @@ impl<F: Fabric> Call<F> {
     /// not executed.
     #[cold]
     fn expire(&self, pending: &Pending) -> Result<AsyncResponse<F>, CallError> {
-        let (inner, ticket) = (self.client.0.hub.inner(), pending.ticket);
+        let (inner, ticket) = (self.client.connection.hub.inner(), pending.ticket);
         if let Some(mut lead) = inner.try_lead() {
             // The engine knows more: whether the call left with its message, and whether the server has announced a result.
             let now = inner.fabric.host().now();
@@ -296,10 +312,10 @@ impl<F: Fabric> Call<F> {
     fn wait_for_connection(
         &self,
         pending: &mut Pending,
-        attempts: u64,
+        (connection, attempts): (&Arc<Connection<F>>, u64),
         context: &Context<'_>,
     ) -> Option<Result<AsyncResponse<F>, CallError>> {
-        let (connection, inner) = (&self.client.0, self.client.0.hub.inner());
+        let inner = connection.hub.inner();
         let end = |cause| {
             inner.tickets.withdraw(pending.ticket);
             Some(Err(CallError::NotExecuted(cause)))
@@ -319,7 +335,7 @@ impl<F: Fabric> Call<F> {
     /// Gives up a call that is sent, if nobody leads. Otherwise its place in the window is free when its answer comes.
     #[cold]
     fn cancel(&self, ticket: TicketId) {
-        if let Some(mut lead) = self.client.0.hub.inner().try_lead() {
+        if let Some(mut lead) = self.client.connection.hub.inner().try_lead() {
             lead.cancel(ticket);
         }
     }
@@ -328,7 +344,7 @@ impl<F: Fabric> Call<F> {
 impl<F: Fabric> Drop for Call<F> {
     fn drop(&mut self) {
         let State::Pending(pending) = &self.state else { return };
-        let inner = self.client.0.hub.inner();
+        let inner = self.client.connection.hub.inner();
         if pending.number != 0 {
             inner.forget_unready(pending.number);
         }

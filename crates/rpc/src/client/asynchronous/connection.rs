@@ -3,6 +3,7 @@
 use super::AsyncHub;
 use super::hub::Dropped;
 use super::route::Route;
+use super::strands::Strands;
 use crate::client::config::ClientConfig;
 use crate::client::establish::{greet, negotiate};
 use crate::client::lanes::Lanes;
@@ -14,6 +15,7 @@ use crate::plan::{CompletionMode, Occupancy};
 use crate::tune::Tuners;
 use dunlin_fabric::{Address, Fabric, Host, Nanos, WithSources, nanos};
 use dunlin_wire::handshake::{Attach, Grant, Record};
+use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -21,8 +23,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// connection.
 #[derive(Debug)]
 pub(super) struct ConnectionState {
-    /// Lanes that were replaced and still have calls.
-    old: Vec<u16>,
     pub(super) backoff: Backoff,
     /// A thread is connecting.
     pub(super) connecting: bool,
@@ -30,15 +30,30 @@ pub(super) struct ConnectionState {
     pub(super) occupancy: Option<Occupancy>,
 }
 
+/// The address and the settings that all connections of a client have.
+#[derive(Clone, Debug)]
+pub(super) struct Target {
+    address: Address,
+    pub(super) config: ClientConfig,
+    /// The tuners shared by all connections.
+    pub(super) tuners: Tuners,
+    /// The regions of the server that its clients have attached.
+    pub(super) regions: RegionNames,
+}
+
+impl Target {
+    pub(super) fn new<F: Fabric>(fabric: &F, address: &Address, config: ClientConfig) -> Self {
+        let (address, tuners) = (address.clone(), config.tuners(fabric));
+        Target { address, config, tuners, regions: RegionNames::default() }
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Connection<F: Fabric> {
     pub(super) hub: AsyncHub<F>,
-    address: Address,
-    pub(super) config: ClientConfig,
+    target: Target,
     /// [`ClientConfig::timeout`] in nanoseconds; 0 for none.
     pub(super) timeout: Nanos,
-    /// The tuners shared by all connections.
-    pub(super) tuners: Tuners,
     /// Futures wake themselves because the plan is busy.
     pub(super) busy: bool,
     /// The number of the connection in its hub.
@@ -46,26 +61,31 @@ pub(super) struct Connection<F: Fabric> {
     pub(super) workers: AtomicUsize,
     /// The attempts to connect that have ended.
     pub(super) attempts: AtomicU64,
-    /// The regions of the server that its clients have attached.
-    pub(super) regions: RegionNames,
     /// Reused for operations on memory.
     pub(super) payload: Mutex<Vec<u8>>,
     state: Mutex<ConnectionState>,
 }
 
+impl<F: Fabric> Deref for Connection<F> {
+    type Target = Target;
+
+    fn deref(&self) -> &Target {
+        &self.target
+    }
+}
+
 impl<F: Fabric> Connection<F> {
-    /// Makes a connection without lanes.
-    pub(super) fn new(hub: &AsyncHub<F>, address: &Address, config: ClientConfig) -> Self {
+    /// Makes a connection without lanes: of a client with one connection, or a strand.
+    pub(super) fn new(hub: &AsyncHub<F>, target: Target, strand: Option<(Arc<Strands>, u16)>) -> Self {
         let state = ConnectionState {
-            old: Vec::new(),
-            backoff: Backoff::new(config.backoff),
+            backoff: Backoff::new(target.config.backoff),
             connecting: false,
             occupancy: None,
         };
         let inner = hub.inner();
         let number = {
             let mut lead = inner.lead();
-            let route = Some(Route::new(Lanes::new(&config)));
+            let route = Some(Route::new(Lanes::new(&target.config), strand.clone()));
             match lead.routes.iter().position(Option::is_none) {
                 Some(number) => {
                     lead.routes[number] = route;
@@ -77,17 +97,17 @@ impl<F: Fabric> Connection<F> {
                 }
             }
         };
+        if let Some((strands, strand)) = strand {
+            strands.enter(strand, number as u32);
+        }
         Connection {
             hub: hub.clone(),
-            address: address.clone(),
-            busy: config.mode() == CompletionMode::Busy,
-            tuners: config.tuners(&inner.fabric),
-            timeout: config.call_nanos(),
-            config,
+            busy: target.config.mode() == CompletionMode::Busy,
+            timeout: target.config.call_nanos(),
+            target,
             number: number as u32,
             workers: AtomicUsize::new(0),
             attempts: AtomicU64::new(0),
-            regions: RegionNames::default(),
             payload: Mutex::default(),
             state: Mutex::new(state),
         }
@@ -105,15 +125,19 @@ impl<F: Fabric> Connection<F> {
         let prepared = inner.lead().core.prepare(&greeting, &self.config, &self.tuners)?;
         match negotiate(&greeting, &prepared, until) {
             Ok(ready) => {
-                let mut others = Vec::new();
-                let grants = match self.attach_again(&greeting.link, &mut others, until) {
-                    Ok(grants) => grants,
-                    Err(error) => {
+                let (mut grants, mut others) = (Vec::new(), Vec::new());
+                let mut lead = loop {
+                    if let Err(error) = self.attach_again(&greeting.link, &mut grants, &mut others, until) {
                         inner.lead().core.discard(prepared);
                         return Err(error);
                     }
+                    let lead = inner.lead();
+                    // From here on a task that attaches a region finds this connection.
+                    if grants.len() >= self.regions.all().len() {
+                        break lead;
+                    }
                 };
-                let mut lead = inner.lead();
+                lead.close_lanes(self.number);
                 let lanes = lead.core.install(&greeting, &self.config, prepared, &ready, &self.tuners)?;
                 let connection =
                     lanes.first().and_then(|lane| lead.core.lane(*lane)).map(|lane| lane.connection);
@@ -126,6 +150,9 @@ impl<F: Fabric> Connection<F> {
                     }
                     route.lanes.set(lanes, self.config.plans().len());
                     self.workers.store(route.workers(), Ordering::Relaxed);
+                    if let Some((strands, strand)) = &route.strand {
+                        strands.places.activate(*strand);
+                    }
                 }
                 drop(lead);
                 self.state().occupancy = greeting.occupancy();
@@ -138,26 +165,26 @@ impl<F: Fabric> Connection<F> {
         }
     }
 
-    /// Attaches the regions of earlier connections, on one whose records nobody else receives yet. Adds the records about
-    /// lanes to `others`.
+    /// Attaches the regions of earlier connections beyond those in `grants`, on one whose records nobody else receives
+    /// yet. Adds the records about lanes to `others`.
     fn attach_again(
         &self,
         link: &F::Link,
+        grants: &mut Vec<Grant>,
         others: &mut Vec<Record>,
         until: Nanos,
-    ) -> Result<Vec<Grant>, ConnectError> {
+    ) -> Result<(), ConnectError> {
         let names = self.regions.all();
-        for name in &names {
+        for name in names.iter().skip(grants.len()) {
             send(link, &Record::Attach(Attach { name: (**name).to_owned() }))?;
         }
-        let mut grants = Vec::with_capacity(names.len());
         while grants.len() < names.len() {
             match receive(link, until)? {
                 Record::Grant(grant) => grants.push(grant),
                 other => others.push(other),
             }
         }
-        Ok(grants)
+        Ok(())
     }
 
     /// Takes the lanes out of use that a new connection replaces. Returns whether it is needed: not if another thread
@@ -167,17 +194,26 @@ impl<F: Fabric> Connection<F> {
         if !drained && lead.is_connected(self.number) {
             return false;
         }
-        let mut old = std::mem::take(&mut self.state().old);
-        if let Some(Some(route)) = lead.routes.get_mut(self.number as usize) {
-            old.append(&mut route.lanes.take());
-        }
         self.workers.store(0, Ordering::Relaxed);
-        // May read control connections, which is allowed to the thread that leads.
-        old.retain(|lane| !lead.retire_lane(*lane));
+        lead.close_lanes(self.number);
         lead.send();
-        drop(lead);
-        self.state().old = old;
         true
+    }
+
+    /// Returns the target of a further connection of the same client.
+    pub(super) fn further(&self) -> Target {
+        self.target.clone()
+    }
+
+    /// Notes that a thread connects. Returns false if another one does.
+    pub(super) fn begin_to_connect(&self) -> bool {
+        !std::mem::replace(&mut self.state().connecting, true)
+    }
+
+    /// Notes that the thread has connected, or failed.
+    pub(super) fn end_to_connect(&self) {
+        self.state().connecting = false;
+        self.attempts.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Starts to reconnect on a new thread if `lost`, unless one is already connecting, the back-off forbids it, or
@@ -231,16 +267,13 @@ impl<F: Fabric> Connection<F> {
                 }
             }
         }
-        self.state().connecting = false;
-        self.attempts.fetch_add(1, Ordering::SeqCst);
+        self.end_to_connect();
         inner.tell_unready();
     }
 }
 
 impl<F: Fabric> Drop for Connection<F> {
     fn drop(&mut self) {
-        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let (number, old) = (self.number, std::mem::take(&mut state.old));
-        self.hub.inner().close(Dropped { number, old });
+        self.hub.inner().close(Dropped::Connection(self.number));
     }
 }

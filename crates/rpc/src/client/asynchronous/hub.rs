@@ -6,15 +6,20 @@
 //! questions about the tuning do. `lead.rs` has the guard of the lead.
 
 use super::route::{Lane, Route, To};
+use super::strands::{
+    Clones, Members, NO_CLONE, Strands, Way, ended, is_of_lane, queue_of_clone, queue_of_lane,
+};
+use super::ticket::{Tickets, prepare};
 use crate::client::core::{CallId, Core};
 use crate::client::lane::SubmitError;
 use crate::client::memory::is_memory;
 use crate::client::slots::Sink;
 use crate::combine::lead::{Lead, Led, Look, SignalOf, Waiters, Watch};
-use crate::combine::tickets::{Delivery, Leader, Pool, PrepareError, Side, TicketId};
+use crate::combine::lines::{HANDED_OVER, lines_of};
+use crate::combine::tickets::{Delivery, Leader, Pool, Side, TicketId};
 use crate::error::{CallError, Cause, ConnectError};
 use crate::plan::CompletionMode;
-use dunlin_fabric::{Buffer, Fabric, Host, Nanos, Signal, Task, ThreadDomain, WaitMode, Waker as _};
+use dunlin_fabric::{Buffer, Fabric, Host, Nanos, Signal, Task, ThreadDomain, WaitMode, Waker as _, Work};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -27,42 +32,6 @@ const SLABS: u16 = 1024;
 const MOST_AT_ONCE: usize = 64;
 /// No ticket is under way at this index.
 const NOTHING: u64 = u64::MAX;
-
-/// The part of a ticket that the engine needs. It belongs to whoever owns the ticket.
-pub(super) struct Extra<F: Fabric> {
-    pub(super) to: To,
-    /// The call's id while it is sent, for the leader.
-    call: AtomicU64,
-    has_large: AtomicBool,
-    /// A large result, which passes to the caller with its memory. Never contended.
-    large: Mutex<Option<Buffer<F::Memory>>>,
-}
-
-impl<F: Fabric> Default for Extra<F> {
-    fn default() -> Self {
-        Extra {
-            to: To::default(),
-            call: AtomicU64::new(0),
-            has_large: AtomicBool::new(false),
-            large: Mutex::new(None),
-        }
-    }
-}
-
-impl<F: Fabric> Extra<F> {
-    fn set_large(&self, buffer: Option<Buffer<F::Memory>>) -> Option<Buffer<F::Memory>> {
-        self.has_large.store(buffer.is_some(), Ordering::Relaxed);
-        std::mem::replace(&mut *self.large.lock().unwrap_or_else(PoisonError::into_inner), buffer)
-    }
-
-    /// Takes the large result of a call that has ended, if it has one.
-    pub(super) fn take_large(&self) -> Option<Buffer<F::Memory>> {
-        if self.has_large.load(Ordering::Relaxed) { self.set_large(None) } else { None }
-    }
-}
-
-/// The tickets of a hub.
-pub(super) type Tickets<F> = Pool<Extra<F>>;
 
 /// The state that threads without the lead see: the list of tickets, and the wake thread's sleep.
 pub(super) struct Gate<F: Fabric> {
@@ -137,11 +106,12 @@ impl<F: Fabric> Watch for Gate<F> {
     }
 }
 
-/// A connection that nobody has any more.
-pub(super) struct Dropped {
-    pub(super) number: u32,
-    /// Lanes that were replaced and still have calls.
-    pub(super) old: Vec<u16>,
+/// A connection, or strands, that the leader has to close.
+pub(super) enum Dropped {
+    /// A connection that nobody has any more, by number.
+    Connection(u32),
+    /// The strands of a client that are not active any more.
+    Strands(Arc<Strands>),
 }
 
 /// Shared by the clients of a hub and its wake thread.
@@ -153,8 +123,9 @@ pub(super) struct Inner<F: Fabric> {
     /// Tasks that wait for a connection, by number, with the time at which they have to try again or give up. Locked
     /// for a few instructions, and only while there is no connection.
     unready: Mutex<BTreeMap<u64, (Nanos, Waker)>>,
-    /// Connections that nobody has any more, for the leader to close. Locked for a few instructions.
+    /// The connections and strands for the leader to close. Locked for a few instructions.
     pub(super) dropped: Mutex<Vec<Dropped>>,
+    pub(super) clones: Arc<Clones>,
     next_number: AtomicU64,
 }
 
@@ -182,6 +153,7 @@ impl<F: Fabric> Inner<F> {
             waking: AtomicBool::new(false),
         };
         // The pool is new, so nobody has its leader.
+        let clones = Arc::new(Clones::default());
         let Some(leader) = tickets.leader() else { unreachable!("a list without calls has no leader") };
         let engine = Engine {
             core,
@@ -192,6 +164,10 @@ impl<F: Fabric> Inner<F> {
             payload: Vec::new(),
             woken: Vec::new(),
             routes: Vec::new(),
+            clones: Arc::clone(&clones),
+            members: Members::new(),
+            retiring: Vec::new(),
+            last: u32::MAX,
             held_back: false,
             lost_lane: false,
         };
@@ -202,6 +178,7 @@ impl<F: Fabric> Inner<F> {
             thread: Mutex::new(None),
             unready: Mutex::new(BTreeMap::new()),
             dropped: Mutex::new(Vec::new()),
+            clones,
             next_number: AtomicU64::new(1),
         })
     }
@@ -220,11 +197,18 @@ impl<F: Fabric> Inner<F> {
         self.next_number.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Leaves a connection to whoever leads, or leads for it. Never waits for the lead.
-    pub(super) fn close(&self, connection: Dropped) {
-        self.dropped.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
+    /// Leaves a prepared or returned call to whoever leads. The caller then tries to take the lead.
+    #[inline]
+    pub(super) fn push(&self, ticket: TicketId) {
+        self.tickets.push(ticket);
+        self.fabric.host().charge(Work::TakeLine, 1);
+    }
+
+    /// Leaves a connection or strands to whoever leads, or leads for it. Never waits for the lead.
+    pub(super) fn close(&self, dropped: Dropped) {
+        self.dropped.lock().unwrap_or_else(PoisonError::into_inner).push(dropped);
         self.ask();
-        // The connection is closed as this lead, or that of the thread which has it, is given back.
+        // It is closed as this lead, or that of the thread which has it, is given back.
         drop(self.try_lead());
     }
 
@@ -237,8 +221,8 @@ impl<F: Fabric> Inner<F> {
 /// The state behind the lead.
 pub(super) struct Engine<F: Fabric> {
     pub(super) core: Core<F>,
-    leader: Leader,
-    tickets: Arc<Tickets<F>>,
+    pub(super) leader: Leader,
+    pub(super) tickets: Arc<Tickets<F>>,
     /// The tickets of calls under way, by the index of the call's id.
     under_way: Vec<u64>,
     /// The last call that a thread that led made itself: nobody has the ticket if the thread panicked meanwhile.
@@ -248,6 +232,13 @@ pub(super) struct Engine<F: Fabric> {
     pub(super) woken: Vec<Waker>,
     /// The connections of the hub, by number.
     pub(super) routes: Vec<Option<Route>>,
+    /// The clones that share queue pairs, and those of them that a leader has met.
+    pub(super) clones: Arc<Clones>,
+    pub(super) members: Members,
+    /// The thread that led last, on a host that says so.
+    last: u32,
+    /// Lanes that were taken out of use and still have calls, with their routes.
+    pub(super) retiring: Vec<(u32, u16)>,
     /// An open batch found no room.
     held_back: bool,
     /// A lane is gone, and calls that are held for it have to go elsewhere.
@@ -264,8 +255,9 @@ impl<F: Fabric> Led for Engine<F> {
 /// The fate of an attempt to send a call.
 enum Attempt {
     Sent(CallId),
-    /// The lane has no room, or calls that came before are held for it.
-    Full(u16),
+    /// The call is held in this queue: its lane has no room, calls that came before are held for it, or its clone has to
+    /// move first.
+    Held(usize, Side),
     /// There is no connection.
     Unconnected,
     Failed(CallError),
@@ -285,27 +277,44 @@ pub(super) enum Submitted {
 enum Step {
     /// It is sent, or has ended.
     Begun,
-    /// Its lane has no room.
-    Held,
+    /// It waits in this queue.
+    Held(usize),
+}
+
+const fn side(first: bool) -> Side {
+    if first { Side::Front } else { Side::Back }
 }
 
 /// Delivers results into the tickets of their calls.
 struct Deliver<'a, F: Fabric> {
     tickets: &'a Tickets<F>,
     leader: &'a mut Leader,
+    members: &'a mut Members,
     under_way: &'a mut [u64],
     woken: &'a mut Vec<Waker>,
+    /// The thread that leads, on a host that says so.
+    by: Option<u32>,
 }
 
 impl<F: Fabric> Deliver<'_, F> {
     #[inline]
     fn ticket(&mut self, id: CallId) -> Option<TicketId> {
         let ticket = std::mem::replace(self.under_way.get_mut(id.index())?, NOTHING);
-        (ticket != NOTHING).then(|| TicketId::from_bits(ticket))
+        if ticket == NOTHING {
+            return None;
+        }
+        let ticket = TicketId::from_bits(ticket);
+        ended(self.members, self.tickets, ticket);
+        Some(ticket)
     }
 
     #[inline]
     fn finish(&mut self, ticket: TicketId, outcome: Result<&[u8], CallError>) -> Delivery {
+        if let Some(thread) = self.by
+            && let Some(extra) = self.tickets.extra(ticket)
+        {
+            extra.ended_by.store(thread, Ordering::Relaxed);
+        }
         let delivery = self.leader.finish(ticket, outcome);
         if delivery == Delivery::Delivered {
             self.woken.extend(self.tickets.take_waker(ticket));
@@ -339,6 +348,24 @@ impl<F: Fabric> Sink for Deliver<'_, F> {
 }
 
 impl<F: Fabric> Engine<F> {
+    /// Notes the thread that leads. Where another one led last, the lines of the hub move to its core.
+    #[inline]
+    pub(super) fn led_by(&mut self, host: &F::Host) {
+        if let Some(thread) = host.thread()
+            && std::mem::replace(&mut self.last, thread) != thread
+        {
+            host.charge(Work::TakeLine, HANDED_OVER);
+        }
+    }
+
+    /// Takes the calls that threads have left off the list.
+    #[inline]
+    fn collect(&mut self) {
+        if self.leader.collect() > 0 {
+            self.core.fabric.host().charge(Work::TakeLine, 1);
+        }
+    }
+
     /// Returns whether calls were collected that no lane holds.
     fn has_unsent(&self) -> bool {
         !self.leader.is_next(usize::MAX)
@@ -357,6 +384,9 @@ impl<F: Fabric> Engine<F> {
         let events = self.progress();
         // Answers have made room, or a lane has broken.
         self.send();
+        if !self.retiring.is_empty() {
+            self.end_retiring();
+        }
         events
     }
 
@@ -365,16 +395,18 @@ impl<F: Fabric> Engine<F> {
         if self.held_back {
             self.held_back = self.core.flush_all();
         }
-        let Engine { core, leader, tickets, under_way, woken, .. } = self;
-        let events = core.progress_into(&mut Deliver { tickets, leader, under_way, woken });
+        let by = self.core.fabric.host().thread();
+        let Engine { core, leader, members, tickets, under_way, woken, .. } = self;
+        let events = core.progress_into(&mut Deliver { tickets, leader, members, under_way, woken, by });
         self.deliver();
         events
     }
 
     /// Delivers the outcomes of calls that have ended otherwise than by a plain result.
     pub(super) fn deliver(&mut self) {
-        let Engine { core, leader, tickets, under_way, woken, .. } = self;
-        let mut deliver = Deliver { tickets, leader, under_way, woken };
+        let by = self.core.fabric.host().thread();
+        let Engine { core, leader, members, tickets, under_way, woken, .. } = self;
+        let mut deliver = Deliver { tickets, leader, members, under_way, woken, by };
         while let Some(id) = core.next_done() {
             if let Some(ticket) = deliver.ticket(id) {
                 match core.take_large(id) {
@@ -406,38 +438,67 @@ impl<F: Fabric> Engine<F> {
     }
 
     #[inline]
-    fn note(&mut self, id: CallId, ticket: TicketId) {
+    fn note(&mut self, id: CallId, ticket: TicketId, clone: u32) {
         if self.under_way.len() <= id.index() {
             self.under_way.resize(id.index() + 1, NOTHING);
         }
         self.under_way[id.index()] = ticket.bits();
         if let Some(extra) = self.tickets.extra(ticket) {
             extra.call.store(id.bits(), Ordering::Relaxed);
+            if !self.members.is_empty() {
+                extra.clone.store(clone, Ordering::Relaxed);
+            }
         }
     }
 
-    /// Sends a call on the lane of its worker, or on the first one with room. `first` says that the call comes before
-    /// all that are held for its lane; `alone` that it becomes a message of its own.
+    /// Sends a call on the lane of its worker, or on the first one with room. One that comes from a queue is the first of
+    /// it. `alone` says that the call becomes a message of its own.
     #[inline]
-    fn attempt(&mut self, to: &To, function: u16, payload: &[u8], (first, alone): (bool, bool)) -> Attempt {
+    fn attempt(
+        &mut self,
+        to: &To,
+        function: u16,
+        payload: &[u8],
+        (mut from, alone): (Option<usize>, bool),
+    ) -> Attempt {
         let time = match to.left(|| self.core.fabric.host().now()) {
             time if time.is_over() => {
                 return Attempt::Failed(CallError::NotExecuted(Cause::DeadlineExceeded));
             }
             time => time,
         };
-        let mut full = None;
+        let (mut full, clone) = (None, to.clone_number());
         loop {
-            let Engine { core, leader, routes, .. } = self;
-            let Some(Some(route)) = routes.get_mut(to.connection()) else { return Attempt::Unconnected };
-            let lane = match route.lane(core, to.worker(), function) {
-                Lane::At(lane) => lane,
-                Lane::None => return Attempt::Unconnected,
-                Lane::NoSuchWorker => return Attempt::Failed(CallError::NotExecuted(Cause::NoSuchWorker)),
+            let number = match clone {
+                NO_CLONE => to.connection(),
+                clone => match self.way(clone, from) {
+                    Way::Over(route) => route,
+                    Way::Waits(queue) => return Attempt::Held(queue, side(from == Some(queue))),
+                    Way::Nowhere => return Attempt::Unconnected,
+                },
             };
-            let submitted = if !first && leader.holds(usize::from(lane)) {
+            let Engine { core, routes, .. } = self;
+            let Some(Some(route)) = routes.get_mut(number as usize) else { return Attempt::Unconnected };
+            let lane = match route.lane(core, to.worker(), function) {
+                Lane::At(lane) if clone == NO_CLONE || !self.is_declined(lane) => lane,
+                Lane::NoSuchWorker => return Attempt::Failed(CallError::NotExecuted(Cause::NoSuchWorker)),
+                found => match (self.retire_strand(number), found) {
+                    (true, _) => {
+                        // The calls that were held for the strand wait for their clones now, and this one came before.
+                        from = from.map(|_| queue_of_clone(clone));
+                        full = None;
+                        continue;
+                    }
+                    (false, Lane::At(lane)) => lane,
+                    (false, _) => return Attempt::Unconnected,
+                },
+            };
+            let first = from.is_some_and(is_of_lane);
+            let Engine { core, leader, routes, .. } = self;
+            let submitted = if !first && leader.holds(queue_of_lane(lane)) {
                 Err(SubmitError::Full)
             } else if is_memory(function) {
+                let Some(Some(route)) = routes.get(number as usize) else { return Attempt::Unconnected };
                 route.post_memory((core, lane), (function, payload), (time, alone))
             } else {
                 core.with_lane(lane, |fabric, domain, lane| match lane.batching {
@@ -453,12 +514,17 @@ impl<F: Fabric> Engine<F> {
                 })
             };
             match submitted {
-                Ok(id) => return Attempt::Sent(id),
+                Ok(id) => {
+                    if clone != NO_CLONE {
+                        self.sent_by(clone, (function, payload));
+                    }
+                    return Attempt::Sent(id);
+                }
                 Err(SubmitError::Full | SubmitError::Call(CallError::NotExecuted(Cause::WindowFull))) => {
                     let (tried, held) = full.unwrap_or((0, lane));
                     // A call to any worker tries each.
-                    if to.worker().is_some() || tried + 1 >= route.workers() {
-                        return Attempt::Full(held);
+                    if to.worker().is_some() || tried + 1 >= self.workers(number) {
+                        return Attempt::Held(queue_of_lane(held), side(first));
                     }
                     full = Some((tried + 1, held));
                 }
@@ -471,7 +537,7 @@ impl<F: Fabric> Engine<F> {
     /// Makes a call of the thread that leads, straight from its payload if there is room.
     #[inline]
     pub(super) fn submit(&mut self, to: &To, function: u16, payload: &[u8]) -> Submitted {
-        self.leader.collect();
+        self.collect();
         if self.has_unsent() {
             self.send();
         }
@@ -480,18 +546,18 @@ impl<F: Fabric> Engine<F> {
         };
         self.own = ticket.bits();
         let attempt = match self.has_unsent() {
-            true => Attempt::Full(0),
-            false => self.attempt(to, function, payload, (false, true)),
+            true => Attempt::Held(0, Side::Back),
+            false => self.attempt(to, function, payload, (None, true)),
         };
         if let Attempt::Sent(id) = attempt {
-            self.note(id, ticket);
+            self.note(id, ticket, to.clone_number());
             return Submitted::Ticket(ticket);
         }
         self.tickets.undo(ticket);
         match attempt {
             Attempt::Unconnected => Submitted::Unconnected,
             Attempt::Failed(error) => Submitted::Failed(error),
-            Attempt::Sent(_) | Attempt::Full(_) => {
+            Attempt::Sent(_) | Attempt::Held(..) => {
                 // The call's time runs while it waits for room.
                 to.begin(to.time().ends(self.core.fabric.host().now()));
                 match prepare(&self.tickets, to, function, payload) {
@@ -514,7 +580,7 @@ impl<F: Fabric> Engine<F> {
     /// Sends the calls that threads have left: first those that were held for a lane without room.
     #[inline]
     pub(super) fn send(&mut self) {
-        self.leader.collect();
+        self.collect();
         if self.leader.waiting() > 0 {
             self.send_waiting();
         }
@@ -531,10 +597,10 @@ impl<F: Fabric> Engine<F> {
             while begun < MOST_AT_ONCE
                 && let Some(ticket) = self.leader.begin(queue)
             {
-                match self.send_one(ticket, queue.is_some(), alone) {
+                match self.send_one(ticket, queue, alone) {
                     Step::Begun => begun += 1,
-                    Step::Held if queue.is_some() => break,
-                    Step::Held => {}
+                    Step::Held(at) if queue == Some(at) || queue.is_some_and(is_of_lane) => break,
+                    Step::Held(_) => {}
                 }
             }
         }
@@ -543,7 +609,7 @@ impl<F: Fabric> Engine<F> {
         }
     }
 
-    fn send_one(&mut self, ticket: TicketId, first: bool, alone: bool) -> Step {
+    fn send_one(&mut self, ticket: TicketId, from: Option<usize>, alone: bool) -> Step {
         let mut payload = std::mem::take(&mut self.payload);
         let function = self.leader.read(ticket, |entry| {
             payload.clear();
@@ -553,26 +619,30 @@ impl<F: Fabric> Engine<F> {
         let tickets = Arc::clone(&self.tickets);
         let attempt = match (function, tickets.extra(ticket)) {
             (Some(function), Some(extra)) => {
-                Some(self.attempt(&extra.to, function, &payload, (first, alone)))
+                let host = self.core.fabric.host();
+                if extra.to.is_of_other(host.thread()) {
+                    host.charge(Work::TakeLine, lines_of(payload.len()));
+                }
+                Some((self.attempt(&extra.to, function, &payload, (from, alone)), extra.to.clone_number()))
             }
             _ => None,
         };
         self.payload = payload;
-        let Engine { leader, tickets, under_way, woken, .. } = self;
+        let by = self.core.fabric.host().thread();
+        let Engine { leader, members, tickets, under_way, woken, .. } = self;
         match attempt {
             None => {}
-            Some(Attempt::Sent(id)) => self.note(id, ticket),
-            Some(Attempt::Full(lane)) => {
-                let side = if first { Side::Front } else { Side::Back };
-                leader.hold(ticket, usize::from(lane), side);
-                return Step::Held;
+            Some((Attempt::Sent(id), clone)) => self.note(id, ticket, clone),
+            Some((Attempt::Held(queue, side), _)) => {
+                leader.hold(ticket, queue, side);
+                return Step::Held(queue);
             }
-            Some(Attempt::Unconnected) => {
+            Some((Attempt::Unconnected, _)) => {
                 let is_returned = leader.return_begun(ticket);
                 woken.extend(is_returned.then(|| tickets.take_waker(ticket)).flatten());
             }
-            Some(Attempt::Failed(error)) => {
-                _ = Deliver { tickets, leader, under_way, woken }.finish(ticket, Err(error));
+            Some((Attempt::Failed(error), _)) => {
+                _ = Deliver { tickets, leader, members, under_way, woken, by }.finish(ticket, Err(error));
             }
         }
         Step::Begun
@@ -586,6 +656,7 @@ impl<F: Fabric> Engine<F> {
             && *place == ticket.bits()
         {
             *place = NOTHING;
+            ended(&mut self.members, &self.tickets, ticket);
             self.core.forget(call);
             self.leader.finish(ticket, Ok(&[]));
         }
@@ -598,7 +669,9 @@ impl<F: Fabric> Engine<F> {
     pub(super) fn mend(&mut self) {
         self.core.abandon_lanes();
         (self.held_back, self.lost_lane) = (false, true);
-        let Engine { leader, tickets, under_way, woken, own, .. } = self;
+        self.forget_sent();
+        let by = self.core.fabric.host().thread();
+        let Engine { leader, members, tickets, under_way, woken, own, .. } = self;
         let own = std::mem::replace(own, NOTHING);
         if own != NOTHING && !under_way.contains(&own) {
             let own = TicketId::from_bits(own);
@@ -607,10 +680,15 @@ impl<F: Fabric> Engine<F> {
             }
         }
         under_way.clear();
-        let mut deliver = Deliver { tickets, leader, under_way, woken };
+        let mut deliver = Deliver { tickets, leader, members, under_way, woken, by };
         for ticket in tickets.taken() {
             deliver.finish(ticket, Err(CallError::MaybeExecuted(Cause::ConnectionLost)));
         }
+    }
+
+    /// Returns the number of workers that a connection has lanes to.
+    fn workers(&self, number: u32) -> usize {
+        self.routes.get(number as usize).and_then(Option::as_ref).map_or(0, Route::workers)
     }
 
     /// Returns the lanes of a connection.
@@ -641,30 +719,21 @@ impl<F: Fabric> Engine<F> {
         is_spent
     }
 
+    /// Ends a connection and its calls.
+    pub(super) fn remove_route(&mut self, number: u32) {
+        let route = self.routes.get_mut(number as usize).and_then(Option::take);
+        let mut lanes = route.map(|mut route| route.lanes.take()).unwrap_or_default();
+        lanes.extend(self.retiring.extract_if(.., |(of, _)| *of == number).map(|(_, lane)| lane));
+        lanes.into_iter().for_each(|lane| self.remove_lane(lane));
+    }
+
     /// Ends a lane and its calls.
-    pub(super) fn remove_lane(&mut self, lane: u16) {
+    fn remove_lane(&mut self, lane: u16) {
         self.core.break_lane(lane, Cause::Closed);
         self.deliver();
         self.core.remove(lane);
         self.lost_lane = true;
     }
-}
-
-/// Writes a call into a ticket.
-pub(super) fn prepare<F: Fabric>(
-    tickets: &Tickets<F>,
-    to: &To,
-    function: u16,
-    payload: &[u8],
-) -> Result<TicketId, CallError> {
-    tickets.prepare(function, payload, |extra| extra.to.copy(to)).map_err(|error| {
-        CallError::NotExecuted(match error {
-            PrepareError::Full => Cause::WindowFull,
-            PrepareError::TooLong { length, limit } => {
-                Cause::TooLarge { length: length as u64, limit: limit.into() }
-            }
-        })
-    })
 }
 
 impl<F: Fabric> Inner<F> {

@@ -5,7 +5,9 @@
 use super::hub::{Dropped, Engine, Gate, Inner};
 use crate::combine::lead::{Leading, Look, SignalOf, Waiters, Watch};
 use dunlin_fabric::{Fabric, Host, Nanos, Site};
+use std::any::Any;
 use std::ops::{Deref, DerefMut};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::task::Waker;
@@ -40,6 +42,7 @@ impl<F: Fabric> Inner<F> {
     fn led<'a>(&'a self, leading: Held<'a, F>) -> HubLead<'a, F> {
         let was_left = leading.was_left_by_panic();
         let mut lead = HubLead { leading: Some(leading), inner: self };
+        lead.led_by(self.fabric.host());
         if was_left {
             lead.mend();
         }
@@ -83,8 +86,9 @@ impl<F: Fabric> Drop for HubLead<'_, F> {
     #[inline]
     fn drop(&mut self) {
         let (inner, host) = (self.inner, self.inner.fabric.host());
+        let mut panicked = None;
         for round in 0.. {
-            let Some(mut leading) = self.leading.take() else { return };
+            let Some(mut leading) = self.leading.take() else { break };
             if std::thread::panicking() {
                 return;
             }
@@ -93,12 +97,14 @@ impl<F: Fabric> Drop for HubLead<'_, F> {
             inner.gate().tend(&leading.core);
             let wakers = Wakers::take(&mut leading.woken);
             let look = leading.release();
-            wakers.wake();
+            let now = wakers.wake();
+            panicked = panicked.or(now);
             match look {
-                Look::Nothing => return,
+                Look::Nothing => break,
                 Look::Calls if round < ROUNDS => {
                     self.leading = inner.lead.try_lead();
                     if let Some(leading) = &mut self.leading {
+                        leading.led_by(host);
                         if leading.was_left_by_panic() {
                             leading.mend();
                         }
@@ -111,21 +117,25 @@ impl<F: Fabric> Drop for HubLead<'_, F> {
                         leading.work();
                     }
                 }
-                Look::Calls | Look::Waiters => return inner.lead.watch().wake(),
+                Look::Calls | Look::Waiters => {
+                    inner.lead.watch().wake();
+                    break;
+                }
             }
         }
+        // The lead is given back, and nobody waits for this thread.
+        go_on(panicked);
     }
 }
 
 impl<F: Fabric> Inner<F> {
-    /// Closes the connections that nobody has any more.
+    /// Closes the connections that nobody has any more, and the strands that are not active.
     fn close_dropped(&self, engine: &mut Engine<F>) {
         let dropped = std::mem::take(&mut *self.dropped.lock().unwrap_or_else(PoisonError::into_inner));
-        for Dropped { number, old } in dropped {
-            let route = engine.routes.get_mut(number as usize).and_then(Option::take);
-            let lanes = route.map(|mut route| route.lanes.take()).unwrap_or_default();
-            for lane in lanes.into_iter().chain(old) {
-                engine.remove_lane(lane);
+        for dropped in dropped {
+            match dropped {
+                Dropped::Strands(strands) => engine.close_inactive(&strands),
+                Dropped::Connection(number) => engine.remove_route(number),
             }
         }
     }
@@ -153,8 +163,32 @@ impl Wakers {
     }
 
     #[inline]
-    fn wake(self) {
+    fn wake(self) -> Option<Panicked> {
         let Wakers(wakers, count) = self;
-        wakers.into_iter().take(count).flatten().for_each(Waker::wake);
+        wake_all(wakers.into_iter().take(count).flatten())
+    }
+}
+
+/// A waker's panic.
+pub(super) type Panicked = Box<dyn Any + Send>;
+
+/// Runs wakers, all of them, even if one panics: the others may be of other tasks, which nobody else would wake. Returns
+/// the first panic, which [`goes on`](go_on) when the thread has left its state whole.
+#[inline]
+pub(super) fn wake_all(wakers: impl IntoIterator<Item = Waker>) -> Option<Panicked> {
+    let mut panicked = None;
+    for waker in wakers {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| waker.wake())) {
+            panicked.get_or_insert(panic);
+        }
+    }
+    panicked
+}
+
+/// Goes on with a waker's panic.
+#[inline]
+pub(super) fn go_on(panicked: Option<Panicked>) {
+    if let Some(panic) = panicked {
+        resume_unwind(panic);
     }
 }

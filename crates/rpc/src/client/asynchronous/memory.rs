@@ -28,8 +28,25 @@ enum Step {
 }
 
 impl<F: Fabric> Engine<F> {
-    /// Looks for the grant of a region, and asks for it the first time.
+    /// Looks for the grant of a region on all connections of a client that are in use, and asks for it the first time.
     fn attach(&mut self, number: u32, region: u16, name: &str) -> Step {
+        let strand = self.routes.get(number as usize).and_then(|route| route.as_ref()?.strand.as_ref());
+        let Some(strands) = strand.map(|(strands, _)| Arc::clone(strands)) else {
+            return self.attach_on(number, region, name);
+        };
+        let mut granted = Step::Unconnected;
+        for route in strands.routes(true) {
+            match self.attach_on(route, region, name) {
+                Step::Granted(attached) => granted = Step::Granted(attached),
+                // Its clones use others from now on.
+                Step::Unconnected if self.retire_strand(route) => {}
+                other => return other,
+            }
+        }
+        granted
+    }
+
+    fn attach_on(&mut self, number: u32, region: u16, name: &str) -> Step {
         let Engine { core, routes, .. } = self;
         let Some(Some(route)) = routes.get_mut(number as usize) else { return Step::Unconnected };
         let first = route.lanes.all().first().copied();
@@ -69,10 +86,10 @@ impl<F: Fabric> AsyncClient<F> {
     /// [`MemoryError::NoSuchRegion`], also for a region that this client may not use; [`MemoryError::TooMany`] beyond
     /// 256 regions; "not executed" if the server has not answered.
     pub fn attach(&self, name: &str) -> Attach<F> {
-        let inner = self.0.hub.inner();
-        let until = inner.fabric.host().now().saturating_add(nanos(self.0.config.connect_timeout));
-        let region = self.0.regions.number(name);
-        Attach { client: self.clone(), region, number: inner.next_number(), until, wait: LOOKS.0 }
+        let inner = self.connection.hub.inner();
+        let until = inner.fabric.host().now().saturating_add(nanos(self.connection.config.connect_timeout));
+        let region = self.connection.regions.number(name);
+        Attach { client: self.again(), region, number: inner.next_number(), until, wait: LOOKS.0 }
     }
 
     /// READs `length` bytes of a region, without a handler on the server. Bytes that others write meanwhile may be torn,
@@ -146,7 +163,7 @@ impl<F: Fabric> AsyncWithin<'_, F> {
         length: usize,
         result: fn(AsyncResponse<F>, usize) -> Option<T>,
     ) -> MemoryCall<F, T> {
-        let connection = &self.client.0;
+        let connection = &self.client.connection;
         let atomics = connection.hub.inner().fabric.capabilities().atomics;
         let call = operation.check(region, atomics).map_err(Some).map(|()| {
             let start = |payload: &mut Vec<u8>| {
@@ -216,7 +233,7 @@ impl<F: Fabric> Future for Attach<F> {
             Ok((region, name)) => (*region, Arc::clone(name)),
             Err(error) => return Poll::Ready(Err(error.clone())),
         };
-        let connection = Arc::clone(&this.client.0);
+        let connection = Arc::clone(this.client.strand());
         let inner = connection.hub.inner();
         let attempts = connection.attempts.load(Ordering::SeqCst);
         inner.forget_unready(this.number);
@@ -256,6 +273,6 @@ impl<F: Fabric> Future for Attach<F> {
 
 impl<F: Fabric> Drop for Attach<F> {
     fn drop(&mut self) {
-        self.client.0.hub.inner().forget_unready(self.number);
+        self.client.connection.hub.inner().forget_unready(self.number);
     }
 }

@@ -4,6 +4,7 @@
 use super::AsyncClient;
 use super::connection::Connection;
 use super::hub::Inner;
+use super::lead::{go_on, wake_all};
 use crate::error::{CallError, Cause};
 use dunlin_fabric::{Fabric, Host, Nanos, nanos};
 use std::future::Future;
@@ -17,7 +18,7 @@ impl<F: Fabric> Inner<F> {
     /// Wakes the tasks that wait for a connection: an attempt to connect has ended.
     pub(super) fn tell_unready(&self) {
         let woken = std::mem::take(&mut *self.unready());
-        woken.into_values().for_each(|(_, waker)| waker.wake());
+        go_on(wake_all(woken.into_values().map(|(_, waker)| waker)));
     }
 
     /// Returns the earliest time at which a task that waits for a connection has to try again. If one has to now, all
@@ -70,10 +71,10 @@ impl<F: Fabric> AsyncClient<F> {
     /// The future ends with [`Cause::Disconnected`] if there is no connection by then. Later calls connect as
     /// before.
     pub fn wait_ready(&self, at_most: Duration) -> Ready<F> {
-        let inner = self.0.hub.inner();
+        let inner = self.connection.hub.inner();
         let now = inner.fabric.host().now();
         let number = inner.next_number();
-        Ready { client: self.clone(), number, until: now.saturating_add(nanos(at_most)) }
+        Ready { client: self.again(), number, until: now.saturating_add(nanos(at_most)) }
     }
 }
 
@@ -91,7 +92,7 @@ impl<F: Fabric> Future for Ready<F> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
-        let connection = Arc::clone(&this.client.0);
+        let connection = Arc::clone(this.client.strand());
         let inner = connection.hub.inner();
         let attempts = connection.attempts.load(Ordering::SeqCst);
         inner.forget_unready(this.number);
@@ -126,6 +127,6 @@ impl<F: Fabric> Future for Ready<F> {
 
 impl<F: Fabric> Drop for Ready<F> {
     fn drop(&mut self) {
-        self.client.0.hub.inner().forget_unready(self.number);
+        self.client.connection.hub.inner().forget_unready(self.number);
     }
 }

@@ -1,5 +1,6 @@
 //! The way of a call to its lane.
 
+use super::strands::{NO_CLONE, Strands};
 use crate::client::core::{CallId, Core};
 use crate::client::lane::SubmitError;
 use crate::client::lanes::Lanes;
@@ -7,32 +8,56 @@ use crate::client::memory::{Attached, MemoryOperation, NOT_GRANTED};
 use crate::client::within::Time;
 use crate::error::{CallError, Cause};
 use dunlin_fabric::{Fabric, Nanos};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// Any worker.
 const ANY: u32 = u32::MAX;
 
 /// The target and the time of a call, as they lie in its ticket. The order of the ticket's states hands them over.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct To {
+    /// Of a clone that shares queue pairs with others, the first one of its client.
     connection: AtomicU32,
+    clone: AtomicU32,
     worker: AtomicU32,
     nanos: AtomicU64,
     is_own: AtomicBool,
     /// The deadline of a call that may have to wait before it is sent; 0 if its time begins with the message.
     until: AtomicU64,
+    /// The thread that has made the call, on a host that says so.
+    thread: AtomicU32,
+}
+
+impl Default for To {
+    fn default() -> Self {
+        To::new((0, NO_CLONE), None, Time { nanos: 0, is_own: false })
+    }
 }
 
 impl To {
-    pub(super) fn new(connection: u32, worker: Option<usize>, time: Time) -> Self {
+    pub(super) fn new((connection, clone): (u32, u32), worker: Option<usize>, time: Time) -> Self {
         let worker = worker.map_or(ANY, |worker| u32::try_from(worker).unwrap_or(ANY).min(ANY - 1));
         To {
             connection: AtomicU32::new(connection),
+            clone: AtomicU32::new(clone),
             worker: AtomicU32::new(worker),
             nanos: AtomicU64::new(time.nanos),
             is_own: AtomicBool::new(time.is_own),
             until: AtomicU64::new(0),
+            thread: AtomicU32::new(u32::MAX),
         }
+    }
+
+    /// Returns the call of a thread.
+    pub(super) fn by(self, thread: Option<u32>) -> Self {
+        thread.into_iter().for_each(|thread| self.thread.store(thread, Ordering::Relaxed));
+        self
+    }
+
+    /// Returns whether the call was made by another thread.
+    pub(super) fn is_of_other(&self, thread: Option<u32>) -> bool {
+        thread.is_some_and(|thread| self.thread.load(Ordering::Relaxed) != thread)
     }
 
     /// Begins the call's time.
@@ -52,15 +77,23 @@ impl To {
 
     pub(super) fn copy(&self, other: &To) {
         self.connection.store(other.connection.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.clone.store(other.clone.load(Ordering::Relaxed), Ordering::Relaxed);
         self.worker.store(other.worker.load(Ordering::Relaxed), Ordering::Relaxed);
         self.nanos.store(other.nanos.load(Ordering::Relaxed), Ordering::Relaxed);
         self.is_own.store(other.is_own.load(Ordering::Relaxed), Ordering::Relaxed);
         self.until.store(other.until.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.thread.store(other.thread.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
     #[inline]
-    pub(super) fn connection(&self) -> usize {
-        self.connection.load(Ordering::Relaxed) as usize
+    pub(super) fn connection(&self) -> u32 {
+        self.connection.load(Ordering::Relaxed)
+    }
+
+    /// The clone that makes the call, or [`NO_CLONE`].
+    #[inline]
+    pub(super) fn clone_number(&self) -> u32 {
+        self.clone.load(Ordering::Relaxed)
     }
 
     /// The worker; `None` for any.
@@ -96,11 +129,15 @@ pub(super) struct Route {
     next_worker: usize,
     /// The grants of the server's regions on these lanes, by number; a refusal until it is asked for.
     pub(super) attached: Vec<Option<Option<Attached>>>,
+    /// The strands of the client whose clones share several connections, and the number of this one.
+    pub(super) strand: Option<(Arc<Strands>, u16)>,
+    /// How often this one was closed as a strand.
+    pub(super) closings: u32,
 }
 
 impl Route {
-    pub(super) fn new(lanes: Lanes) -> Self {
-        Route { lanes, next_worker: 0, attached: Vec::new() }
+    pub(super) fn new(lanes: Lanes, strand: Option<(Arc<Strands>, u16)>) -> Self {
+        Route { lanes, next_worker: 0, attached: Vec::new(), strand, closings: 0 }
     }
 
     pub(super) fn workers(&self) -> usize {

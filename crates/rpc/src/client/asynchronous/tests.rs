@@ -27,6 +27,15 @@ impl Wake for Counting {
 
 /// A server that counts its calls, and a client.
 fn start(fabric: &Sim, mode: CompletionMode) -> (Server<Sim>, AsyncClient<Sim>, Arc<AtomicU64>) {
+    start_with(fabric, mode, |_| {})
+}
+
+/// As [`start`], with other settings of the client.
+fn start_with(
+    fabric: &Sim,
+    mode: CompletionMode,
+    with: impl FnOnce(&mut ClientConfig),
+) -> (Server<Sim>, AsyncClient<Sim>, Arc<AtomicU64>) {
     let (address, executed) = (Address::new(Scheme::Sim, "tickets").unwrap(), Arc::new(AtomicU64::new(0)));
     let counted = Arc::clone(&executed);
     let server = ServerBuilder::new(fabric)
@@ -41,7 +50,9 @@ fn start(fabric: &Sim, mode: CompletionMode) -> (Server<Sim>, AsyncClient<Sim>, 
         .unwrap();
     let plan = Plan::new(RequestHalf::WriteImm, ResponseHalf::WriteImm).completion(mode, mode);
     let hub = AsyncHub::new(fabric).unwrap();
-    let client = AsyncClient::connect(&hub, &address, ClientConfig::with_plan(plan)).unwrap();
+    let mut config = ClientConfig::with_plan(plan);
+    with(&mut config);
+    let client = AsyncClient::connect(&hub, &address, config).unwrap();
     (server, client, executed)
 }
 
@@ -55,7 +66,7 @@ fn nobody_waits_for_a_thread_that_leads() {
             let count = Arc::new(Counting::default());
             let waker = Waker::from(Arc::clone(&count));
             let mut context = Context::from_waker(&waker);
-            let inner = Arc::clone(client.0.hub.inner());
+            let inner = Arc::clone(client.connection.hub.inner());
 
             let lead = inner.lead();
             let mut kept = pin!(client.call(ECHO, b"kept"));
@@ -106,7 +117,7 @@ fn a_result_is_taken_without_the_lead() {
         while count.0.load(Ordering::SeqCst) < 2 {
             host.sleep(host.now() + 10 * MICROSECOND);
         }
-        let inner = Arc::clone(client.0.hub.inner());
+        let inner = Arc::clone(client.connection.hub.inner());
         let lead = inner.lead();
         let lengths = calls.map(|mut call| match call.as_mut().poll(&mut context) {
             Poll::Ready(Ok(bytes)) => bytes.len(),
@@ -128,7 +139,7 @@ fn a_connection_is_closed_by_the_thread_that_leads() {
         let (server, client, _) = start(&fabric, CompletionMode::Event);
         let host = fabric.host();
         // The end of the hub waits for its wake thread.
-        let hub = client.0.hub.clone();
+        let hub = client.connection.hub.clone();
         let inner = Arc::clone(hub.inner());
         let lead = inner.lead();
         let before = host.now();
@@ -145,4 +156,154 @@ fn a_connection_is_closed_by_the_thread_that_leads() {
         server.shutdown(Duration::from_secs(1));
     })
     .unwrap();
+}
+
+/// A waker that panics.
+struct Panics;
+
+impl Wake for Panics {
+    fn wake(self: Arc<Self>) {
+        panic!("a task's waker");
+    }
+}
+
+/// Wakers of the same batch run all the same, whatever their order, whether the wake thread runs them or another one.
+#[test]
+fn a_waker_that_panics_loses_no_other() {
+    for (seed, led_by_task) in [(0, true), (1, false)] {
+        Sim::run(seed, move |fabric| {
+            let (server, client, _) = start(&fabric, CompletionMode::Event);
+            let host = fabric.host();
+            let inner = Arc::clone(client.connection.hub.inner());
+            let sleep = |time: Nanos| host.sleep(host.now() + time);
+            let counts: Vec<_> = (0..3).map(|_| Arc::new(Counting::default())).collect();
+            let mut wakers: Vec<_> = counts.iter().map(|count| Waker::from(Arc::clone(count))).collect();
+            wakers.insert(2, Waker::from(Arc::new(Panics)));
+            wakers.insert(1, Waker::from(Arc::new(Panics)));
+            let mut calls: Vec<_> = wakers.iter().map(|_| Box::pin(client.call(ECHO, b"together"))).collect();
+            let mut lead = inner.lead();
+            for (call, waker) in calls.iter_mut().zip(&wakers) {
+                assert!(call.as_mut().poll(&mut Context::from_waker(waker)).is_pending());
+            }
+            // All answers are there before anybody looks.
+            sleep(200 * MICROSECOND);
+            if led_by_task {
+                lead.work();
+                let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(lead)));
+                assert!(ended.is_err(), "the panic goes on");
+            } else {
+                drop(lead);
+                sleep(10_000 * MICROSECOND);
+            }
+            for count in &counts {
+                assert!(count.0.load(Ordering::SeqCst) > 0, "{led_by_task}");
+            }
+            assert!(inner.try_lead().is_some(), "the lead is free");
+            drop((calls, client));
+            server.shutdown(Duration::from_secs(1));
+        })
+        .unwrap();
+    }
+}
+
+/// A clone that has to move waits for its calls on the old queue pair, and its later calls wait for the move, in order.
+#[test]
+fn a_clone_moves_when_its_calls_have_ended() {
+    Sim::run(11, |fabric| {
+        let (server, client, _) = start_with(&fabric, CompletionMode::Busy, |config| {
+            config.plan = config.plan.map(|plan| Plan { sharing: Sharing::Combined, ..plan });
+            config.thread_scheduling = Some(Duration::from_micros(1));
+        });
+        let host = fabric.host();
+        let mut context = Context::from_waker(Waker::noop());
+        let mut finish = |call: &mut Call<Sim>| loop {
+            match std::pin::Pin::new(&mut *call).poll(&mut context) {
+                Poll::Ready(result) => return result.unwrap().to_vec(),
+                Poll::Pending => host.sleep(host.now() + MICROSECOND),
+            }
+        };
+        let other = client.clone();
+        let seat = client.seat.as_ref().unwrap();
+        while seat.strands().places.active().count() < 2 {
+            finish(&mut client.call(ECHO, b"first"));
+            finish(&mut other.call(ECHO, b"other"));
+        }
+        finish(&mut client.call(ECHO, b"first"));
+        let inner = Arc::clone(client.connection.hub.inner());
+        let on = || inner.lead().route_of(seat.clone).unwrap();
+        let before = on();
+        let mut calls = vec![client.call(ECHO, b"under way")];
+        assert!(!inner.lead().has_waiting());
+        seat.move_by_hand();
+        calls.extend((0..3u8).map(|number| client.call(ECHO, &[number])));
+        assert!(inner.lead().has_waiting() && on() == before, "it has a call under way");
+        let results: Vec<_> = calls.iter_mut().map(&mut finish).collect();
+        assert_eq!(results, [&b"under way"[..], &[0], &[1], &[2]]);
+        assert!(!inner.lead().has_waiting() && on() != before, "it has moved");
+        drop((calls, client, other));
+        server.shutdown(Duration::from_secs(1));
+    })
+    .unwrap();
+}
+
+/// The calls that were held for a queue pair which is retired leave over another one in their order.
+#[test]
+fn calls_of_a_retired_queue_pair_keep_their_order() {
+    Sim::run(12, |fabric| {
+        let (server, client, _) = start_with(&fabric, CompletionMode::Busy, |config| {
+            config.plan = config.plan.map(|plan| Plan { sharing: Sharing::Combined, ..plan });
+            (config.thread_scheduling, config.window) = (Some(Duration::from_micros(1)), 1);
+        });
+        let host = fabric.host();
+        let mut context = Context::from_waker(Waker::noop());
+        let other = client.clone();
+        let mut end_all = |calls: &mut [Call<Sim>]| {
+            let mut order = Vec::new();
+            while order.len() < calls.len() {
+                for (number, call) in calls
+                    .iter_mut()
+                    .enumerate()
+                    .filter(|(number, _)| !order.contains(number))
+                    .collect::<Vec<_>>()
+                {
+                    if let Poll::Ready(result) = std::pin::Pin::new(call).poll(&mut context) {
+                        assert_eq!(result.unwrap()[0], number as u8);
+                        order.push(number);
+                    }
+                }
+                host.sleep(host.now() + MICROSECOND / 10);
+            }
+            order
+        };
+        let seat = client.seat.as_ref().unwrap();
+        while seat.strands().places.active().count() < 2 {
+            end_all(&mut [client.call(ECHO, &[0]), other.call(ECHO, &[1])]);
+        }
+        end_all(&mut [client.call(ECHO, &[0])]);
+        let inner = Arc::clone(client.connection.hub.inner());
+        let mut calls: Vec<_> = (0..5u8).map(|number| client.call(ECHO, &[number])).collect();
+        {
+            let mut lead = inner.lead();
+            let route = lead.route_of(seat.clone).unwrap();
+            assert!(lead.has_waiting() && lead.retire_strand(route), "one is under way, the others are held");
+        }
+        assert_eq!(end_all(&mut calls), [0, 1, 2, 3, 4]);
+        drop((calls, client, other));
+        server.shutdown(Duration::from_secs(1));
+    })
+    .unwrap();
+}
+
+/// A number of a clone that is gone names nobody, and the next clone at its place is another one.
+#[test]
+fn the_places_of_clones_are_used_again_under_other_numbers() {
+    let (clones, strands) = (strands::Clones::default(), Arc::new(Strands::new(None)));
+    let numbers: Vec<_> = (0..3).map(|number| clones.enter(&strands, number).unwrap()).collect();
+    assert_eq!(numbers, [1 << 16, 1 << 16 | 1, 1 << 16 | 2]);
+    clones.leave(numbers[1]);
+    assert!(clones.get(numbers[1]).is_none() && clones.get(NO_CLONE).is_none());
+    assert_eq!(clones.enter(&strands, 9), Some(2 << 16 | 1));
+    assert!(clones.get(numbers[1]).is_none());
+    assert_eq!(clones.get(2 << 16 | 1).unwrap().1, 9);
+    assert_eq!(Arc::strong_count(&strands), 4);
 }

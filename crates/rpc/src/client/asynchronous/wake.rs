@@ -1,7 +1,7 @@
 //! The wake thread of a hub.
 
 use super::hub::{Engine, Inner, number};
-use super::lead::HubLead;
+use super::lead::{HubLead, go_on, wake_all};
 use dunlin_fabric::{Armed, Fabric, Host, Nanos, Signal, ThreadDomain, Waker as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
@@ -30,7 +30,10 @@ impl<F: Fabric> Inner<F> {
         }
         let shared = Arc::clone(self);
         let body = move || {
-            if catch_unwind(AssertUnwindSafe(|| wake_loop(&shared))).is_err() {
+            let mut overdue = Vec::new();
+            if catch_unwind(AssertUnwindSafe(|| wake_loop(&shared, &mut overdue))).is_err() {
+                // A waker has panicked. Those of tasks whose time is over are left.
+                wake_all(overdue);
                 // Tasks sleep until a wake thread wakes them, so another one takes the place of one that panicked.
                 shared.gate().started.store(false, Ordering::Relaxed);
                 shared.start_wake_thread();
@@ -65,8 +68,9 @@ impl<F: Fabric> Inner<F> {
     fn run(&self, wakers: &mut Vec<Waker>) {
         if !wakers.is_empty() {
             self.gate().waking.store(true, Ordering::SeqCst);
-            wakers.drain(..).for_each(Waker::wake);
+            let panicked = wake_all(wakers.drain(..));
             self.gate().waking.store(false, Ordering::SeqCst);
+            go_on(panicked);
         }
     }
 
@@ -113,13 +117,12 @@ impl<F: Fabric> Inner<F> {
 }
 
 /// The body of the wake thread.
-fn wake_loop<F: Fabric>(inner: &Inner<F>) {
+fn wake_loop<F: Fabric>(inner: &Inner<F>, overdue: &mut Vec<Waker>) {
     let (gate, host) = (inner.gate(), inner.fabric.host());
-    let mut overdue = Vec::new();
     loop {
         let seen = gate.signal.seen();
         gate.sleeps_until.store(0, Ordering::Relaxed);
-        let mut lead = inner.lead_or_wake(&mut overdue);
+        let mut lead = inner.lead_or_wake(overdue);
         if gate.stopping.load(Ordering::Relaxed) {
             return;
         }
@@ -127,7 +130,7 @@ fn wake_loop<F: Fabric>(inner: &Inner<F>) {
         let now = host.now();
         let expires = lead.expire(now);
         let is_parked = inner.parks(&lead, now);
-        let armed = if is_parked { None } else { inner.arm(&mut lead, (now, expires), &mut overdue) };
+        let armed = if is_parked { None } else { inner.arm(&mut lead, (now, expires), overdue) };
         if let Some((_, until)) = armed
             && gate.sleeps_until.load(Ordering::Relaxed) > 0
         {
@@ -136,7 +139,7 @@ fn wake_loop<F: Fabric>(inner: &Inner<F>) {
         gate.waking.store(true, Ordering::SeqCst);
         drop(lead);
         gate.waking.store(false, Ordering::SeqCst);
-        inner.run(&mut overdue);
+        inner.run(overdue);
         match armed {
             // The end of the hub rings after it has said so: before the domain was armed, or during the wait.
             Some(_) if gate.stopping.load(Ordering::SeqCst) => return,

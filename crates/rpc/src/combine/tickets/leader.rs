@@ -171,6 +171,20 @@ impl<M: Memory> Leader<M> {
         self.held.get(worker).is_some_and(|queue| !queue.is_empty())
     }
 
+    /// Returns whether any call that is held for a worker is such a one; a withdrawn one counts. Takes time in proportion
+    /// to their number.
+    pub(crate) fn any_held(&self, worker: usize, mut is_such: impl FnMut(TicketId) -> bool) -> bool {
+        let mut index = self.held.get(worker).map_or(NONE, |queue| queue.first);
+        while let Some(ticket) = self.tickets.ticket(index) {
+            let generation = generation(ticket.state.load(Ordering::Relaxed));
+            if is_such(TicketId { index, generation }) {
+                return true;
+            }
+            index = ticket.next.load(Ordering::Relaxed);
+        }
+        false
+    }
+
     /// Returns whether a call to a worker would be the next one: none waits that no worker holds, and none that this
     /// one does.
     #[inline]

@@ -383,3 +383,22 @@ proptest! {
         prop_assert_eq!(active, own.len().min(max_active as usize));
     }
 }
+
+#[test]
+fn the_use_of_queue_pairs_is_told_by_client() {
+    let activity = activity(3, 0);
+    let pairs = [7, 7, 9].map(|client| activity.open(client));
+    let used = |client, granted, utilisation| QueuePairUse { client, granted, utilisation };
+    assert_eq!(activity.uses(), [used(7, 2, 0), used(9, 1, 0)]);
+    pairs.iter().for_each(|pair| pair.renewed(5));
+    assert_eq!(activity.uses(), [used(7, 2, 0), used(9, 1, 0)], "as of the last redistribution");
+    activity.look(INTERVAL);
+    pairs[2].renewed(20);
+    let third = activity.open(9);
+    assert!(!third.is_active());
+    activity.look(2 * INTERVAL);
+    // What was reported on a queue pair that is closed later stays counted.
+    assert_eq!(activity.uses(), [used(7, 1, 10), used(9, 2, 25)]);
+    drop((pairs, third));
+    assert_eq!(activity.uses(), []);
+}

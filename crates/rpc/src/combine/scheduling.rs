@@ -1,10 +1,9 @@
 //! The periodic assignment of a handle's threads to its strands. Where there are more threads than strands, algorithm 1
 //! of FLOCK (`threads.rs`) decides; otherwise each thread has a strand.
 
-use super::handle::MAX_SEATS;
 use super::places::Places;
 use super::threads::{Load, SizeCounts, Sizes, ThreadScheduler, cost};
-use crate::limits::MAX_STRANDS;
+use crate::limits::{MAX_SEATS, MAX_STRANDS};
 use dunlin_fabric::{Nanos, nanos};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};

@@ -1,7 +1,6 @@
 //! Which strands of a handle are active, and which of them each thread uses.
 
-use super::handle::MAX_SEATS;
-use crate::limits::MAX_STRANDS;
+use crate::limits::{MAX_SEATS, MAX_STRANDS};
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 
 /// The strand number of a thread without a strand.
