@@ -397,7 +397,7 @@ fn no_order_of_events_loses_repeats_or_tears_a_request() {
 #[test]
 fn every_planted_mistake_is_found() {
     // Two calls of each client meet in one place of the zone; the other mistakes need fewer.
-    for (calls, mistake, expected) in [
+    let mistakes = [
         ([2, 2], Mistake::NoWord, Found::Torn),
         ([2, 2], Mistake::AnyWord, Found::Torn),
         ([2, 1], Mistake::SameEpoch, Found::Lie),
@@ -406,8 +406,13 @@ fn every_planted_mistake_is_found() {
         ([2, 1], Mistake::ReadsUnderLease, Found::Twice),
         ([2, 1], Mistake::BeginsSilently, Found::Stuck),
         ([2, 1], Mistake::Silent, Found::Stuck),
-    ] {
-        let found = explore(calls, mistake).found;
-        assert!(found.contains(&expected), "{mistake:?}: {found:?}");
-    }
+    ];
+    std::thread::scope(|scope| {
+        for (calls, mistake, expected) in mistakes {
+            scope.spawn(move || {
+                let found = explore(calls, mistake).found;
+                assert!(found.contains(&expected), "{mistake:?}: {found:?}");
+            });
+        }
+    });
 }

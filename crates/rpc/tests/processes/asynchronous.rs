@@ -88,7 +88,7 @@ fn many_threads_share_a_hub() {
             .map(|number| {
                 let (client, name) = (client.clone(), name.clone());
                 std::thread::spawn(move || {
-                    for i in 0..100 {
+                    for i in 0..60 {
                         let payload = pattern([5, 500, 9000][i as usize % 3], i + number);
                         // Every seventh call follows one that is cancelled at once.
                         if i % 7 == 0 {

@@ -115,7 +115,7 @@ fn batches_mix_sizes_and_overflow_into_several_messages() {
     let local = local(ServerConfig::default());
     for (name, plan) in plans(&local.fabric, &MODES) {
         let mut client = local.client(ClientConfig { window: 256, ..with(plan) });
-        for round in 0..30u64 {
+        for round in 0..12u64 {
             let mut expected = std::collections::BTreeMap::new();
             let count = if round == 0 { 1 } else { 200 };
             for i in 0..count {
