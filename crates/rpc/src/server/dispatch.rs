@@ -289,7 +289,7 @@ impl<F: Fabric> Dispatcher<F> {
         self.on_request(domain, lane, entry, None)
     }
 
-    /// Inlined like everything that a short call needs: each place knows whether there is a batch.
+    /// Inlined like everything that a short call needs.
     #[inline(always)]
     fn on_request(
         &mut self,

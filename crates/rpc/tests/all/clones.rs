@@ -5,11 +5,9 @@
 use crate::async_memory::wait;
 use crate::common::*;
 use crate::reconnecting::block_on;
-use crate::strands::{combined, connections, has_credits, limited};
-use dunlin_fabric::interpose::{DomainHooks, Hooks, Interposed, LinkHooks};
-use dunlin_fabric::{
-    Address, Fabric, Host, Link, ListError, PostError, QueuePairId, Scheme, Task, ThreadDomain, WorkRequest,
-};
+use crate::strands::{BreakRule, Breaks, combined, connections, has_credits, limited};
+use dunlin_fabric::interpose::Interposed;
+use dunlin_fabric::{Address, Fabric, Host, QueuePairId, Scheme, Task};
 use dunlin_fabric_sim::{Settings, Sim};
 use dunlin_rpc::*;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -253,7 +251,7 @@ fn every_protocol_moves_its_clones() {
     }
 }
 
-/// Hooks under which a post on one queue pair finds it broken.
+/// A post on one queue pair finds it broken.
 #[derive(Clone, Debug, Default)]
 struct BreakOne {
     /// The queue pairs that have posted, in the order of their first posts.
@@ -262,7 +260,7 @@ struct BreakOne {
     breaks: Arc<AtomicU64>,
 }
 
-impl BreakOne {
+impl BreakRule for BreakOne {
     fn is_broken(&self, queue_pair: QueuePairId) -> bool {
         let mut posting = self.posting.lock().unwrap();
         let known = posting.iter().position(|known| *known == queue_pair);
@@ -272,47 +270,6 @@ impl BreakOne {
         });
         let number = number as u64 + 1;
         self.breaks.compare_exchange(number, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-    }
-}
-
-impl<F: Fabric> Hooks<F> for BreakOne {
-    type Domain = BreakOne;
-    type Link = BreakOne;
-
-    fn domain_hooks(&self) -> BreakOne {
-        self.clone()
-    }
-
-    fn link_hooks(&self) -> BreakOne {
-        self.clone()
-    }
-}
-
-impl<L: Link> LinkHooks<L> for BreakOne {}
-
-impl<D: ThreadDomain> DomainHooks<D> for BreakOne {
-    fn post(
-        &mut self,
-        inner: &mut D,
-        queue_pair: QueuePairId,
-        request: WorkRequest<'_, D::Memory>,
-    ) -> Result<(), PostError> {
-        if self.is_broken(queue_pair) {
-            return Err(PostError::QueuePairError);
-        }
-        inner.post(queue_pair, request)
-    }
-
-    fn post_list(
-        &mut self,
-        inner: &mut D,
-        queue_pair: QueuePairId,
-        requests: &mut [Option<WorkRequest<'_, D::Memory>>],
-    ) -> Result<(), ListError> {
-        if self.is_broken(queue_pair) {
-            return Err(ListError { posted: 0, error: PostError::QueuePairError });
-        }
-        inner.post_list(queue_pair, requests)
     }
 }
 
@@ -330,7 +287,7 @@ fn a_queue_pair_of_three_that_breaks_harms_no_other_clone() {
             let server = serve(&sim, &address, ServerConfig::default(), &executed);
             let hooks = BreakOne::default();
             let breaks = Arc::clone(&hooks.breaks);
-            let fabric = Interposed::with_hooks(sim.clone(), hooks);
+            let fabric = Interposed::with_hooks(sim.clone(), Breaks(hooks));
             let hub = AsyncHub::new(&fabric).unwrap();
             let config = ClientConfig { thread_scheduling: Some(AT_ONCE), ..with_plan(combined()) };
             let client = AsyncClient::connect(&hub, &address, config).unwrap();

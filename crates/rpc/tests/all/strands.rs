@@ -190,7 +190,7 @@ fn every_protocol_moves_its_threads() {
     }
 }
 
-/// Hooks under which a post of one domain, by its number, finds the queue pair broken.
+/// A post of one domain, by its number, finds the queue pair broken.
 #[derive(Clone, Debug, Default)]
 struct BreakOne {
     number: u64,
@@ -201,35 +201,56 @@ struct BreakOne {
     posts: Arc<AtomicU64>,
 }
 
-impl BreakOne {
-    fn is_broken(&self) -> bool {
+impl BreakRule for BreakOne {
+    fn of_domain(&self) -> BreakOne {
+        BreakOne { number: 1 + self.domains.fetch_add(1, Ordering::Relaxed), ..self.clone() }
+    }
+
+    fn is_broken(&self, _: QueuePairId) -> bool {
         self.breaks.load(Ordering::Relaxed) == self.number && self.posts.fetch_sub(1, Ordering::Relaxed) == 1
     }
 }
 
-impl<F: Fabric> Hooks<F> for BreakOne {
-    type Domain = BreakOne;
-    type Link = BreakOne;
-
-    fn domain_hooks(&self) -> BreakOne {
-        BreakOne { number: 1 + self.domains.fetch_add(1, Ordering::Relaxed), ..self.clone() }
+/// A rule by which posts find their queue pairs broken.
+pub(crate) trait BreakRule: Clone + std::fmt::Debug + Send + Sync + 'static {
+    /// Returns the rule of a new domain.
+    fn of_domain(&self) -> Self {
+        self.clone()
     }
 
-    fn link_hooks(&self) -> BreakOne {
+    fn is_broken(&self, queue_pair: QueuePairId) -> bool;
+}
+
+/// Hooks under which posts fail by a rule.
+#[derive(Clone, Debug)]
+pub(crate) struct Breaks<R>(pub(crate) R);
+
+impl<F: Fabric, R: BreakRule> Hooks<F> for Breaks<R> {
+    type Domain = Breaks<R>;
+    type Link = Breaks<R>;
+
+    fn domain_hooks(&self) -> Breaks<R> {
+        Breaks(self.0.of_domain())
+    }
+
+    fn link_hooks(&self) -> Breaks<R> {
         self.clone()
     }
 }
 
-impl<L: Link> LinkHooks<L> for BreakOne {}
+impl<L: Link, R: BreakRule> LinkHooks<L> for Breaks<R> {}
 
-impl<D: ThreadDomain> DomainHooks<D> for BreakOne {
+impl<D: ThreadDomain, R: BreakRule> DomainHooks<D> for Breaks<R> {
     fn post(
         &mut self,
         inner: &mut D,
         queue_pair: QueuePairId,
         request: WorkRequest<'_, D::Memory>,
     ) -> Result<(), PostError> {
-        if self.is_broken() { Err(PostError::QueuePairError) } else { inner.post(queue_pair, request) }
+        if self.0.is_broken(queue_pair) {
+            return Err(PostError::QueuePairError);
+        }
+        inner.post(queue_pair, request)
     }
 
     fn post_list(
@@ -238,7 +259,7 @@ impl<D: ThreadDomain> DomainHooks<D> for BreakOne {
         queue_pair: QueuePairId,
         requests: &mut [Option<WorkRequest<'_, D::Memory>>],
     ) -> Result<(), ListError> {
-        if self.is_broken() {
+        if self.0.is_broken(queue_pair) {
             return Err(ListError { posted: 0, error: PostError::QueuePairError });
         }
         inner.post_list(queue_pair, requests)
@@ -270,7 +291,7 @@ fn a_queue_pair_of_three_that_breaks_harms_no_other() {
                 .unwrap();
             let hooks = BreakOne { posts: Arc::new(AtomicU64::new(posts)), ..BreakOne::default() };
             let breaks = Arc::clone(&hooks.breaks);
-            let fabric = Interposed::with_hooks(sim.clone(), hooks);
+            let fabric = Interposed::with_hooks(sim.clone(), Breaks(hooks));
             let first = Client::connect(&fabric, &address, with_plan(combined())).unwrap();
             let clients = [first.another().unwrap(), first.another().unwrap(), first];
             assert_eq!(server.clients().len(), 3);

@@ -56,7 +56,7 @@ pub trait Store: Send + 'static {
     /// Makes a lease that ends after `time` without [`keep_alive`](Store::keep_alive).
     fn grant(&mut self, time: Duration, until: Nanos) -> Result<u64, StoreError>;
 
-    /// Renews a lease. Returns `false` if there is none: it has ended.
+    /// Renews a lease. Returns `false` if the lease has ended.
     fn keep_alive(&mut self, lease: u64, until: Nanos) -> Result<bool, StoreError>;
 
     /// Ends a lease and its keys. A lease that has ended is no error.

@@ -38,9 +38,9 @@ struct Faults {
     cut_off: Option<&'static str>,
     /// The time of each answer.
     delay: Nanos,
-    /// The answers of so many transactions are lost.
+    /// The number of transactions whose answers will be lost.
     lost_answers: u32,
-    /// So many looks at the watch fail: the revision that it begins with was compacted.
+    /// The number of looks at the watch that will fail, because the watch's first revision was compacted.
     compacted: u32,
 }
 

@@ -141,7 +141,7 @@ impl World {
         Ok(())
     }
 
-    /// Makes the step of a node on what it has read. Returns the answer, or `None` if the store has changed.
+    /// Makes the next step of a node, by its last reading. Returns the answer, or `None` if the store has changed since.
     fn commit(&mut self, at: usize, mistake: Mistake) -> Result<Option<MemberReply>, String> {
         let Some(read) = self.nodes[at].read.take() else { return Ok(None) };
         let (request, life) = (self.nodes[at].standing.request(), self.nodes[at].life);

@@ -45,7 +45,7 @@ pub enum Step {
 }
 
 /// Returns the step of a node with the request `request` ([`Standing::request`](super::Standing::request)) and the
-/// life `life`. A pure function of what the store has.
+/// life `life`. A pure function of the content of the store.
 pub fn step(stored: &Stored, request: &MemberRequest, life: u64, max_nodes: u16) -> Step {
     let (own, seen) = match request {
         MemberRequest::Join { seen, .. } => (None, *seen),

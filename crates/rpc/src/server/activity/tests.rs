@@ -397,7 +397,7 @@ fn the_use_of_queue_pairs_is_told_by_client() {
     let third = activity.open(9);
     assert!(!third.is_active());
     activity.look(2 * INTERVAL);
-    // What was reported on a queue pair that is closed later stays counted.
+    // Reports on a queue pair that is closed later stay counted.
     assert_eq!(activity.uses(), [used(7, 1, 10), used(9, 2, 25)]);
     drop((pairs, third));
     assert_eq!(activity.uses(), []);
