@@ -206,6 +206,17 @@ impl Fabrics {
     }
 }
 
+/// The time after which a server that has not answered is taken for one that waits for the end of a line.
+const LINE_AFTER: Duration = Duration::from_secs(1);
+/// The end of a request of a web server, which answers nothing before it. A server of Dunlin discards all bytes behind
+/// the question.
+const LINES_END: &[u8] = b"\r\n\r\n";
+
+/// Returns whether an error says that the time of a read is over.
+fn is_late(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::WouldBlock)
+}
+
 /// Asks the server at the address for its announcement.
 fn ask(address: &Address, most: Duration) -> Result<Announcement, ResolveError> {
     if address.host_and_port().is_none() {
@@ -215,7 +226,14 @@ fn ask(address: &Address, most: Duration) -> Result<Announcement, ResolveError> 
         // A peer that has closed already may have said why.
         let asked = socket.write_all(&door::AUTO_QUESTION);
         let mut said = Vec::new();
-        match hear(&mut socket, until, &mut said) {
+        let patience = RealHost.now().saturating_add(nanos(LINE_AFTER)).min(until);
+        let mut heard = hear(&mut socket, patience, &mut said);
+        if patience < until && said.is_empty() && heard.as_ref().is_err_and(is_late) {
+            // Fails as the question does. The next read tells.
+            let _ = socket.write_all(LINES_END);
+            heard = hear(&mut socket, until, &mut said);
+        }
+        match heard {
             // It closed the connection before it read the question.
             Err(error) if error.kind() == ErrorKind::ConnectionReset => Ok(said),
             Err(error) if said.is_empty() => Err(asked.err().unwrap_or(error)),

@@ -250,6 +250,8 @@ mod tests {
     fn who_asks_and_who_says_nothing_get_the_announcement() {
         let (_teller, place) = start();
         assert_eq!(answer(place, &door::AUTO_QUESTION), ANSWER);
+        // Bytes behind the question are discarded.
+        assert_eq!(answer(place, b"DunlinAQ\r\n\r\n"), ANSWER);
         assert_eq!(answer(place, b""), ANSWER);
     }
 

@@ -7,7 +7,7 @@ use dunlin_rpc::{
     ServerConfig, Service, Status,
 };
 use dunlin_transport::{AsyncClient, Client, Fabrics, FabricsConfig, Server, ServerBuilder};
-use std::io::Write as _;
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpListener;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -142,6 +142,25 @@ fn who_is_no_such_server_is_told_from_one() {
         assert!(error.contains(part), "{error}");
     }
     talker.join().expect("talked");
+}
+
+/// A web server answers nothing before the end of a line, and in HTTP/0.9 then.
+#[test]
+fn a_web_server_that_waits_for_a_line_is_told() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address: Address =
+        format!("auto:{}", listener.local_addr().expect("bound")).parse().expect("an address");
+    let server = std::thread::spawn(move || {
+        let (socket, _) = listener.accept().expect("asked");
+        let mut line = Vec::new();
+        BufReader::new(&socket).read_until(b'\n', &mut line).expect("a line");
+        (&socket).write_all(b"<!DOCTYPE HTML>\n<html>Bad request syntax</html>\n").expect("answered");
+        line
+    });
+    let error = fabrics().resolve(&address).expect_err("no such server");
+    let error = WithSources(&error).to_string();
+    assert!(error.contains("this is a web server (HTTP)"), "{error}");
+    assert_eq!(server.join().expect("served"), b"DunlinAQ\r\n");
 }
 
 /// A named fabric is used or refused, never replaced. A single fabric does not accept `auto:` addresses.
