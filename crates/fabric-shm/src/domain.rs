@@ -286,6 +286,17 @@ fn outlet(link: &ShmLink, address: Address) -> Result<(Producer, PeerDoorbell), 
     Ok((producer, doorbell))
 }
 
+impl ShmDomain {
+    /// Posts a line that cannot be written at once.
+    #[cold]
+    fn post_line_slowly(&mut self, queue_pair: QueuePairId, line: InlineLine<'_>) -> Result<(), PostError> {
+        let InlineLine { id, line, key, offset, ahead: _ } = line;
+        let parts: &[&[u8]] = &[line];
+        let write = InlineWrite { id, parts, key, offset, immediate: None, signaled: false, ahead: 0 };
+        self.post(queue_pair, write.into())
+    }
+}
+
 impl ThreadDomain for ShmDomain {
     type Memory = ShmMemory;
     type Link = ShmLink;
@@ -500,10 +511,7 @@ impl ThreadDomain for ShmDomain {
         {
             return Ok(());
         }
-        let InlineLine { id, line, key, offset, ahead: _ } = line;
-        let parts: &[&[u8]] = &[line];
-        let write = InlineWrite { id, parts, key, offset, immediate: None, signaled: false, ahead: 0 };
-        self.post(queue_pair, write.into())
+        self.post_line_slowly(queue_pair, line)
     }
 
     #[inline]

@@ -64,7 +64,7 @@ pub(crate) struct ImportCache {
 
 impl ImportCache {
     /// Returns the granted memory with this key.
-    #[inline]
+    #[inline(always)]
     fn get(&mut self, link: &Arc<LinkShared>, key: RegionKey) -> Option<&Import> {
         if self.recent.first().is_none_or(|i| i.key() != key) {
             self.bring_forward(link, key)?;
@@ -86,7 +86,7 @@ impl ImportCache {
     }
 
     /// Returns the address of a range if `needed` access to it is granted.
-    #[inline]
+    #[inline(always)]
     fn range(
         &mut self,
         link: &Arc<LinkShared>,
@@ -161,7 +161,10 @@ impl ImportCache {
         // SAFETY: aligned, valid for 64 bytes, and in memory to which no Rust reference exists, as in `put`.
         unsafe { copy::line_to_peer(line.line, at) };
         copy::demote(at);
-        ask_ahead(at, 64, line.ahead);
+        if line.ahead {
+            // Repeats earlier prefetches, as `ask_ahead` does.
+            copy::prefetch_behind(at);
+        }
         true
     }
 

@@ -26,10 +26,12 @@ impl QueuePair {
             && !self.send.blocked
             && self.send.room() > 0
             && connection.link.is_alive();
-        let done = open && self.imports.write_line(&connection.link, line);
-        self.send.posted += u64::from(done);
+        if !open || !self.imports.write_line(&connection.link, line) {
+            return false;
+        }
+        self.send.posted += 1;
         connection.doorbell.wrote();
-        done
+        true
     }
 
     /// Executes an unsignaled inline WRITE, the fast path: checks, one copy and one counter. Returns `false`,

@@ -141,6 +141,26 @@ pub fn prefetch_to_write(address: *const u8) {
     let _ = address;
 }
 
+/// The lines that [`prefetch_behind`] prefetches.
+pub const LINES_BEHIND: usize = 6;
+
+/// Prefetches the [`LINES_BEHIND`] lines behind a line for writing, one instruction each. A hint, as
+/// [`prefetch_to_write`].
+#[inline(always)]
+pub fn prefetch_behind(line: *const u8) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: as in `prefetch_to_write`.
+    unsafe {
+        core::arch::asm!(
+            "prefetchw [{at} + 64]", "prefetchw [{at} + 128]", "prefetchw [{at} + 192]",
+            "prefetchw [{at} + 256]", "prefetchw [{at} + 320]", "prefetchw [{at} + 384]",
+            at = in(reg) line, options(nostack, preserves_flags, readonly)
+        );
+    }
+    #[cfg(any(not(target_arch = "x86_64"), miri))]
+    let _ = line;
+}
+
 /// Prefetches a line for reading. A hint: it never faults, whatever the address.
 #[inline(always)]
 pub fn prefetch_to_read(address: *const u8) {

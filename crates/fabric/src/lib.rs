@@ -51,7 +51,7 @@ pub use host::{
     nanos,
 };
 pub use interpose::{Count, Fault, FaultPlan, Trace};
-pub use memory::{Access, Memory, Region};
+pub use memory::{Access, Memory, Region, RegionLine};
 pub use news::{Mark, ReadyList, Subscription};
 pub use queue_pair_table::QueuePairTable;
 pub use rates::{BadRates, DeviceIdentity, KnownRates, RateRow, Rates, RatesBook, RatesSource};

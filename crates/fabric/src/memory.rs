@@ -4,6 +4,7 @@
 //! peers can at most read is an [`Arena`](crate::Arena) of buffers.
 
 use crate::copy;
+use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -140,6 +141,13 @@ impl<M: Memory> Region<M> {
         copy::prefetch_to_read(Arc::as_ptr(&self.0).cast());
     }
 
+    /// Returns the line at `offset`, a multiple of 64, so that several accesses check its bounds once.
+    #[inline(always)]
+    pub fn line(&self, offset: usize) -> RegionLine<'_> {
+        assert!(offset.is_multiple_of(LINE), "a line of a region is 64-byte aligned");
+        RegionLine { at: self.at(offset, LINE), of: PhantomData }
+    }
+
     /// Copies one 64-byte line out of the region; `offset` is a multiple of 64.
     #[inline]
     pub fn line_out(&self, offset: usize) -> [u8; 64] {
@@ -153,6 +161,31 @@ impl<M: Memory> Region<M> {
         let destination = self.at(offset, source.len());
         // SAFETY: `at` checks the bounds. A region is never borrowed as a slice, so the two do not overlap.
         unsafe { copy::to_peer(source.as_ptr(), destination, source.len()) }
+    }
+}
+
+/// A 64-byte line of a [`Region`], in bounds.
+#[derive(Clone, Copy, Debug)]
+pub struct RegionLine<'a> {
+    at: *const u8,
+    of: PhantomData<&'a u8>,
+}
+
+impl RegionLine<'_> {
+    /// Loads the word at `OFFSET` of the line, as [`Region::load`].
+    #[inline(always)]
+    pub fn load<const OFFSET: usize>(self) -> u64 {
+        const { assert!(OFFSET.is_multiple_of(8) && OFFSET < LINE) };
+        // SAFETY: in bounds by construction, and aligned; as in `Region::word`.
+        let word = unsafe { AtomicU64::from_ptr(self.at.add(OFFSET).cast_mut().cast()) };
+        u64::from_le(word.load(Ordering::Acquire))
+    }
+
+    /// Copies the line into private memory.
+    #[inline(always)]
+    pub fn copy_out(self, destination: &mut [u8; LINE]) {
+        // SAFETY: the source is in bounds by construction, and the destination is exclusively borrowed.
+        unsafe { copy::from_peer(self.at, destination.as_mut_ptr(), LINE) }
     }
 }
 

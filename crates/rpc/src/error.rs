@@ -43,17 +43,25 @@ pub(crate) const MAYBE_RAN: &[u8] = b"maybe";
 /// Returns the status of a failed call, and the length of its written payload; `Err` with the status if the
 /// answer has to say that the handler ran.
 #[cold]
-pub(crate) fn failure(
-    outcome: std::thread::Result<Result<(), Status>>,
-    written: usize,
-) -> Result<(Status, usize), Status> {
-    match outcome {
-        Ok(Ok(())) => Ok((Status::Ok, written)),
-        Ok(Err(Status::TooLarge)) => Err(Status::TooLarge),
-        Ok(Err(status @ Status::Application(_))) => Ok((status, written)),
+pub(crate) fn failure(failed: Option<Status>, written: usize) -> Result<(Status, usize), Status> {
+    match failed {
+        Some(Status::TooLarge) => Err(Status::TooLarge),
+        Some(status @ Status::Application(_)) => Ok((status, written)),
         // The handler's word: it did not execute the call.
-        Ok(Err(status)) => Ok((status, 0)),
-        Err(_) => Err(Status::HandlerPanicked),
+        Some(status) => Ok((status, 0)),
+        None => Err(Status::HandlerPanicked),
+    }
+}
+
+/// Returns how a handler has ended: with a status, or with none if it panicked.
+#[inline(always)]
+pub(crate) fn end_of(outcome: std::thread::Result<Result<(), Status>>) -> Result<(), Option<Status>> {
+    match outcome {
+        Ok(done) => done.map_err(Some),
+        Err(panic) => {
+            drop(panic);
+            Err(None)
+        }
     }
 }
 

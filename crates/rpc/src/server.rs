@@ -10,6 +10,7 @@ pub(crate) mod credited;
 pub(crate) mod deferred;
 pub(crate) mod deployment;
 mod dispatch;
+mod execute;
 mod exported;
 pub(crate) mod exposed;
 mod groups;

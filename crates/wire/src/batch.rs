@@ -59,6 +59,9 @@ pub const fn entry_bytes(payload: u32) -> u64 {
     ENTRY_META_BYTES as u64 + bytes::pad_to_8(payload)
 }
 
+/// The longest message and the longest payload of an entry that a batch counts with, in bytes.
+const MOST: u64 = u32::MAX as u64;
+
 /// The progress of building a batch. It is small and `Copy`, so it can be stored apart from the buffer.
 /// Every method must be given the same buffer; the buffer's length is the limit of the message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -100,25 +103,27 @@ impl BatchState {
 
     /// Returns the body length after one more entry of `length` bytes, or an error if it exceeds
     /// `buffer_length`.
-    #[inline]
+    #[inline(always)]
     fn body_after(&self, length: u64, buffer_length: usize) -> Result<u32, BuildError> {
-        let padded = length.saturating_add(7) & !7;
-        let body = padded.saturating_add(u64::from(self.body) + ENTRY_META_BYTES as u64);
-        let available = buffer_length & !(LINE - 1);
-        // The message is `end` rounded up to lines. `available` is a multiple of a line, so comparing `end`
+        // Nothing below overflows: a longer payload fits no buffer.
+        let padded = (length.min(MOST) + 7) & !7;
+        let body = padded + u64::from(self.body) + ENTRY_META_BYTES as u64;
+        // The message is its end rounded up to lines. `available` is a multiple of a line, so comparing the end
         // without rounding is enough.
-        let end = body.saturating_add((BODY_OFFSET + TAG_BYTES) as u64);
-        if end > available as u64 || body > u64::from(u32::MAX) || self.count == u16::MAX {
-            return Err(self.refuse(body, available));
+        let available = (buffer_length as u64).min(MOST) & !(LINE as u64 - 1);
+        if body + (BODY_OFFSET + TAG_BYTES) as u64 > available || self.count == u16::MAX {
+            return Err(self.refuse(length, buffer_length & !(LINE - 1)));
         }
         Ok(body as u32)
     }
 
     #[cold]
-    fn refuse(&self, body: u64, available: usize) -> BuildError {
+    fn refuse(&self, length: u64, available: usize) -> BuildError {
         if self.count == u16::MAX {
             return BuildError::TooManyEntries;
         }
+        let padded = length.saturating_add(7) & !7;
+        let body = padded.saturating_add(u64::from(self.body) + ENTRY_META_BYTES as u64);
         let needed = u32::try_from(body).map_or(body.saturating_add(2 * LINE as u64), long_message_bytes);
         BuildError::Full { needed, available }
     }
@@ -136,14 +141,10 @@ impl BatchState {
     /// [`BuildError::Full`] or [`BuildError::TooManyEntries`]: finish and send the batch.
     /// [`BuildError::PayloadLength`]: the entry has the rendezvous flag and the payload is not a
     /// descriptor. The batch is unchanged on error.
-    #[inline]
+    #[inline(always)]
     pub fn push(&mut self, buffer: &mut [u8], meta: &EntryMeta, payload: &[u8]) -> Result<(), BuildError> {
         let (area, body) = self.area(buffer, meta, payload.len())?;
-        let needed = long_message_bytes(body);
-        let Some(place) = area.get_mut(..payload.len()) else {
-            return Err(BuildError::Full { needed, available: 0 });
-        };
-        bytes::copy(place, payload);
+        bytes::copy(area, payload);
         bytes::clear_padding(area, payload.len());
         self.body = body;
         self.count += 1;
@@ -167,7 +168,9 @@ impl BatchState {
         }
         let available = buffer.len();
         let body = self.body_after(length as u64, available)?;
-        let entry = buffer.get_mut(self.next_offset()..BODY_OFFSET + body as usize);
+        // Wrapping, as the compiler cannot know that the body grows: the slices check what follows.
+        let (start, bytes) = (self.next_offset(), body.wrapping_sub(self.body) as usize);
+        let entry = buffer.get_mut(start..).and_then(|rest| rest.get_mut(..bytes));
         let Some((place, area)) = entry.and_then(|entry| entry.split_first_chunk_mut()) else {
             return Err(BuildError::Full { needed: long_message_bytes(body), available });
         };
@@ -195,7 +198,7 @@ impl BatchState {
     ///
     /// # Errors
     /// As [`BatchState::push`].
-    #[inline]
+    #[inline(always)]
     pub fn commit(
         &mut self,
         buffer: &mut [u8],
@@ -290,7 +293,7 @@ impl BatchState {
         let Some(first) = head.first_chunk_mut::<LINE>() else {
             return Err(BuildError::Full { needed: LINE as u64, available });
         };
-        *first = line;
+        *first = line.0;
         Ok(LINE)
     }
 }
@@ -446,7 +449,7 @@ mod tests {
                 call: 77,
                 ..header
             };
-            assert_eq!(buffer[..total], encode_line(&single, &payload, TAGS.first).unwrap());
+            assert_eq!(buffer[..total], encode_line(&single, &payload, TAGS.first).unwrap().0);
         }
     }
 

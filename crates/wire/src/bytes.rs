@@ -90,9 +90,8 @@ pub fn copy(to: &mut [u8], from: &[u8]) {
 /// Returns a `payload` of at most 32 bytes as four words padded with zeros, or `None` if it is longer.
 /// Overlapping loads replace a copy of variable length, so that a line is assembled in registers and
 /// written once.
-#[inline]
+#[inline(always)]
 pub(crate) fn inline_words(payload: &[u8]) -> Option<[u64; 4]> {
-    let length = payload.len();
     if let Ok(whole) = <&[u8; 32]>::try_from(payload) {
         return Some([
             u64_at::<0, 32>(whole),
@@ -101,6 +100,12 @@ pub(crate) fn inline_words(payload: &[u8]) -> Option<[u64; 4]> {
             u64_at::<24, 32>(whole),
         ]);
     }
+    shorter_words(payload)
+}
+
+#[inline(never)]
+fn shorter_words(payload: &[u8]) -> Option<[u64; 4]> {
+    let length = payload.len();
     let (low, high) = if let (Some(first), Some(last)) = (payload.first_chunk(), payload.last_chunk()) {
         if length > 32 {
             return None;
@@ -120,12 +125,14 @@ pub(crate) fn inline_words(payload: &[u8]) -> Option<[u64; 4]> {
     Some([low as u64, (low >> 64) as u64, high as u64, (high >> 64) as u64])
 }
 
-/// Writes eight words to a line.
-#[inline]
-pub(crate) fn put_words(line: &mut [u8; 64], words: [u64; 8]) {
+/// Returns eight words as a line.
+#[inline(always)]
+pub(crate) fn of_words(words: [u64; 8]) -> [u8; 64] {
+    let mut line = [0; 64];
     for (chunk, word) in line.as_chunks_mut::<8>().0.iter_mut().zip(words) {
         *chunk = word.to_le_bytes();
     }
+    line
 }
 
 /// Rounds `length` up to a multiple of 8. A `u64` result cannot overflow.
@@ -203,8 +210,7 @@ mod tests {
             let words = inline_words(&payload).unwrap();
             let mut expected = [0; 32];
             expected[..payload.len()].copy_from_slice(&payload);
-            let mut line = [0xee; 64];
-            put_words(&mut line, [words[0], words[1], words[2], words[3], 0, 0, 0, 0]);
+            let line = of_words([words[0], words[1], words[2], words[3], 0, 0, 0, 0]);
             assert_eq!(line[..32], expected, "{length}");
         }
         for length in [33, 40, 64, 1000] {

@@ -75,6 +75,22 @@ impl Kind {
         })
     }
 
+    /// Returns the kind in the first word of a header that needs no further check: of a request, or of a response
+    /// without an error, with known flags and a payload that is no descriptor. One comparison for most messages.
+    #[inline(always)]
+    const fn of_plain(word0: u64) -> Option<Kind> {
+        const FLAGS: u64 = !(Flags::KNOWN & !Flags::RENDEZVOUS.0) as u64;
+        const REQUEST: u64 = 0xff | FLAGS << 8;
+        const RESPONSE: u64 = REQUEST | 0xffff << 16;
+        if word0 & REQUEST == Kind::Request as u64 {
+            Some(Kind::Request)
+        } else if word0 & RESPONSE == Kind::Response as u64 {
+            Some(Kind::Response)
+        } else {
+            None
+        }
+    }
+
     /// Returns whether the body of such messages holds entries.
     #[inline]
     pub const fn is_batch(self) -> bool {
@@ -269,16 +285,36 @@ impl Header {
     ///
     /// # Errors
     /// The [`Reject`] of the first violation.
-    #[inline]
+    #[inline(always)]
     pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Header, Reject> {
-        let word0 = bytes::u64_at::<0, HEADER_BYTES>(bytes);
-        let word1 = bytes::u64_at::<8, HEADER_BYTES>(bytes);
-        let word2 = bytes::u64_at::<16, HEADER_BYTES>(bytes);
+        let words = [
+            bytes::u64_at::<0, HEADER_BYTES>(bytes),
+            bytes::u64_at::<8, HEADER_BYTES>(bytes),
+            bytes::u64_at::<16, HEADER_BYTES>(bytes),
+        ];
+        match Kind::of_plain(words[0]) {
+            Some(kind) => Ok(Header::of_words(kind, Flags((words[0] >> 8) as u8), words)),
+            None => Header::decode_any(words),
+        }
+    }
+
+    /// As [`decode`](Header::decode), for the header of any message.
+    #[inline(never)]
+    fn decode_any(words: [u64; 3]) -> Result<Header, Reject> {
+        let [word0, ..] = words;
         let Some(kind) = Kind::from_wire(word0 as u8) else { return Err(Reject::UnknownKind(word0 as u8)) };
         let Some(flags) = Flags::from_bits((word0 >> 8) as u8) else {
             return Err(Reject::UnknownFlags((word0 >> 8) as u8));
         };
-        let header = Header {
+        let header = Header::of_words(kind, flags, words);
+        header.check()?;
+        Ok(header)
+    }
+
+    /// Returns the header of these little-endian words, with the kind and the flags of the first one.
+    #[inline(always)]
+    const fn of_words(kind: Kind, flags: Flags, [word0, word1, word2]: [u64; 3]) -> Header {
+        Header {
             kind,
             flags,
             code: (word0 >> 16) as u16,
@@ -289,9 +325,7 @@ impl Header {
             thread: (word1 >> 48) as u16,
             call: word2 as u32,
             time: (word2 >> 32) as u32,
-        };
-        header.check()?;
-        Ok(header)
+        }
     }
 
     /// Checks the rules of the header's kind.

@@ -64,7 +64,7 @@ pub use error::{BuildError, Reject};
 pub use header::{Flags, Header, Kind, TIME_OVER};
 pub use message::{Entries, Entry, FirstLine, Message, parse_line};
 pub use rendezvous::Descriptor;
-pub use single::{SingleLayout, Tail, encode_line, message_bytes, message_lines, set_line_tag, write_line};
+pub use single::{Line, SingleLayout, Tail, encode_line, message_bytes, message_lines, set_line_tag};
 pub use status::{ApplicationCode, Status};
 pub use tag::{Direction, TagKey, Tags};
 

@@ -63,6 +63,9 @@ pub fn parse_line(line: &[u8; LINE], limit: usize) -> Result<FirstLine, Reject> 
 pub(crate) fn parse_line_with<C: Checks>(line: &[u8; LINE], limit: usize) -> Result<FirstLine, Reject> {
     let header = Header::decode(&bytes::get::<0, HEADER_BYTES, LINE>(line))?;
     let limit_applied = if C::LIMIT { limit } else { usize::MAX };
+    if header.kind.is_single() && header.length as usize <= INLINE_PAYLOAD && LINE <= limit_applied {
+        return Ok(FirstLine { header, total: LINE });
+    }
     let total = if header.kind.is_batch() {
         usize::try_from(long_message_bytes(header.length)).ok().filter(|total| *total <= limit_applied)
     } else {
@@ -244,26 +247,12 @@ fn check_entries<C: Checks>(header: &Header, body: &[u8]) -> Result<(), Reject> 
         let Some((meta, after)) = rest.split_first_chunk::<ENTRY_META_BYTES>() else {
             return Err(Reject::EntryBeyondBody { index });
         };
-        let meta = RawMeta::read(meta);
-        let length = meta.length as usize;
-        // Each time has one encoding: that of the header is not repeated.
-        let own_time = meta.time != 0;
-        let may_have = !header.kind.is_response() && entry_time(meta.time) != header.time;
-        if C::ENTRY_TIME && own_time && !may_have {
-            return Err(Reject::EntryTime { index });
+        let raw = RawMeta::read(meta);
+        let length = raw.length as usize;
+        if raw.flags != 0 || raw.time != 0 || raw.code != 0 && header.kind != Kind::RequestBatch {
+            check_meta::<C>(header, meta, index)?;
         }
-        if C::ENTRY_FLAGS {
-            let Some(flags) = Flags::from_bits(meta.flags) else {
-                return Err(Reject::UnknownFlags(meta.flags));
-            };
-            if flags.contains(Flags::RENDEZVOUS) && length != Descriptor::BYTES {
-                return Err(Reject::DescriptorLength(meta.length));
-            }
-        }
-        if C::ENTRY_STATUS && header.kind.is_response() && !Status::is_known(meta.code) {
-            return Err(Reject::UnknownStatus(meta.code));
-        }
-        let padded = usize::try_from(bytes::pad_to_8(meta.length)).unwrap_or(usize::MAX);
+        let padded = usize::try_from(bytes::pad_to_8(raw.length)).unwrap_or(usize::MAX);
         let Some((payload, following)) = after.split_at_checked(padded) else {
             if C::ENTRY_BOUNDS {
                 return Err(Reject::EntryBeyondBody { index });
@@ -279,6 +268,30 @@ fn check_entries<C: Checks>(header: &Header, body: &[u8]) -> Result<(), Reject> 
     }
     if C::ENTRY_COUNT && index != u32::from(header.code) {
         return Err(Reject::EntryCount { expected: header.code, actual: index });
+    }
+    Ok(())
+}
+
+/// Checks the metadata of an entry. Without flags, time and error there is nothing to check.
+#[inline(never)]
+fn check_meta<C: Checks>(header: &Header, meta: &[u8; ENTRY_META_BYTES], index: u32) -> Result<(), Reject> {
+    let meta = RawMeta::read(meta);
+    // Each time has one encoding: that of the header is not repeated.
+    let own_time = meta.time != 0;
+    let may_have = !header.kind.is_response() && entry_time(meta.time) != header.time;
+    if C::ENTRY_TIME && own_time && !may_have {
+        return Err(Reject::EntryTime { index });
+    }
+    if C::ENTRY_FLAGS {
+        let Some(flags) = Flags::from_bits(meta.flags) else {
+            return Err(Reject::UnknownFlags(meta.flags));
+        };
+        if flags.contains(Flags::RENDEZVOUS) && meta.length as usize != Descriptor::BYTES {
+            return Err(Reject::DescriptorLength(meta.length));
+        }
+    }
+    if C::ENTRY_STATUS && header.kind.is_response() && !Status::is_known(meta.code) {
+        return Err(Reject::UnknownStatus(meta.code));
     }
     Ok(())
 }
@@ -479,7 +492,7 @@ mod tests {
             parse_line(&lie, 1 << 20),
             Err(Reject::TooLong { total: (1 << 32) + 128, limit: 1 << 20 })
         );
-        let line = encode_line(&Header::new(Kind::Credit), &[], 1).unwrap();
+        let line = encode_line(&Header::new(Kind::Credit), &[], 1).unwrap().0;
         assert!(matches!(parse_line(&line, 63), Err(Reject::TooLong { .. })));
     }
 

@@ -279,7 +279,7 @@ proptest! {
         prop_assert_eq!(entries[0].payload, &payload[..]);
         prop_assert_eq!((entries[0].call, entries[0].thread), (header.call, header.thread));
         if payload.len() <= 32 {
-            let line = encode_line(&header, &payload, tags.first).expect("fits");
+            let line = encode_line(&header, &payload, tags.first).expect("fits").0;
             prop_assert_eq!(&line[..], bytes);
         }
     }

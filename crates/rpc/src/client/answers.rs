@@ -18,7 +18,7 @@ const RELEASES_AT_ONCE: usize = 8;
 
 impl<F: Fabric> ClientLane<F> {
     /// Processes a message of one line, the most frequent case.
-    #[inline]
+    #[inline(always)]
     pub(super) fn on_line(
         &mut self,
         fabric: &F,
@@ -34,11 +34,14 @@ impl<F: Fabric> ClientLane<F> {
                 fabric.host().charge(Work::ParseMessage, 1);
                 self.tx.on_head(header.head)?;
                 if header.epoch != 0 {
-                    self.on_mark(fabric, domain, header)?;
+                    // A copy, here and below: a header whose address nobody takes stays in registers.
+                    let header = *header;
+                    self.on_mark(fabric, domain, &header)?;
                 }
                 self.draining |= header.flags.contains(Flags::DRAINING);
                 if self.is_combined {
-                    self.on_credits(header);
+                    let header = *header;
+                    self.on_credits(&header);
                 }
                 if let Some(hybrid) = &self.hybrid {
                     hybrid.asked_for(header.call, header.credits);
@@ -126,7 +129,7 @@ impl<F: Fabric> ClientLane<F> {
         self.tx.on_mark(fabric, domain, mark)
     }
 
-    #[inline]
+    #[inline(always)]
     fn on_answer(
         &mut self,
         fabric: &F,
@@ -141,9 +144,11 @@ impl<F: Fabric> ClientLane<F> {
         let answered = if entry.function_or_status == 0 && entry.flags == Flags::NONE {
             self.slots.result(self.index, entry.call, entry.payload, sink)
         } else if entry.flags.contains(Flags::RENDEZVOUS) {
-            return self.on_descriptor(fabric, domain, entry);
+            let entry = *entry;
+            return self.on_descriptor(fabric, domain, &entry);
         } else {
-            self.on_status(entry)
+            let entry = *entry;
+            self.on_status(&entry)
         };
         match answered {
             Some(_) => {

@@ -362,7 +362,7 @@ impl<F: Fabric> Core<F> {
     }
 
     /// Runs `what` on a usable lane.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn with_lane(
         &mut self,
         index: u16,

@@ -51,17 +51,15 @@ impl<F: Fabric> ClientLane<F> {
             self.flush(fabric, domain)?;
         }
         let started = !self.batch.is_empty() && self.slots.has_started_unsent();
-        let call =
-            self.send_call_by(fabric, domain, ends, Flags::NONE, timeout, |lane, fabric, domain, header| {
-                lane.tx.own(fabric, domain, header, own)?;
-                if !lane.batch.is_empty() {
-                    // Before the call has its slot: the sequence that the batch was to have is its own.
-                    let next = lane.tx.next_sequence();
-                    lane.slots.renumber(lane.batch_sequence, next);
-                    lane.batch_sequence = next;
-                }
-                Ok(())
-            })?;
+        let begun = self.begin_call(fabric, ends, Flags::NONE, timeout)?;
+        let posted = self.tx.own(fabric, domain, &begun.0, own);
+        if posted.is_ok() && !self.batch.is_empty() {
+            // Before the call has its slot: the sequence that the batch was to have is its own.
+            let next = self.tx.next_sequence();
+            self.slots.renumber(self.batch_sequence, next);
+            self.batch_sequence = next;
+        }
+        let call = self.end_call(fabric, domain, begun, timeout, posted)?;
         if started {
             self.slots.has_unsent();
         }

@@ -5,12 +5,13 @@ use super::slots::micros;
 use crate::error::Cause;
 use crate::path::TxError;
 use crate::path::call_id::CallEnds;
+use crate::path::credits::Ask;
 use dunlin_fabric::{Fabric, Host, Nanos, Work};
 use dunlin_wire::{Flags, Header, Kind};
 
 impl<F: Fabric> ClientLane<F> {
     /// Sends a message with one call. The open batch was sent before.
-    #[inline]
+    #[inline(always)]
     pub(super) fn send_call(
         &mut self,
         fabric: &F,
@@ -20,26 +21,25 @@ impl<F: Fabric> ClientLane<F> {
         flags: Flags,
         timeout: Nanos,
     ) -> Result<u32, SubmitError> {
-        self.send_call_by(fabric, domain, ends, flags, timeout, |lane, fabric, domain, header| {
-            lane.tx.single(fabric, domain, header, payload)?;
-            if let Some(again) = &mut lane.again {
-                again.keep(header.call, ends, header.flags, payload);
-            }
-            Ok(())
-        })
+        let (header, ask) = self.begin_call(fabric, ends, flags, timeout)?;
+        let posted = self.tx.single(fabric, domain, &header, payload);
+        if posted.is_ok()
+            && let Some(again) = &mut self.again
+        {
+            again.keep(header.call, ends, header.flags, payload);
+        }
+        self.end_call(fabric, domain, (header, ask), timeout, posted)
     }
 
-    /// As [`send_call`](ClientLane::send_call), with a message that `post` posts under the header that it is given.
+    /// Returns the header of the message of a call, which is then posted and [ended](ClientLane::end_call).
     #[inline(always)]
-    pub(super) fn send_call_by(
+    pub(super) fn begin_call(
         &mut self,
         fabric: &F,
-        domain: &mut F::Domain,
         CallEnds { function, thread }: CallEnds,
         flags: Flags,
         timeout: Nanos,
-        post: impl FnOnce(&mut Self, &F, &mut F::Domain, &Header) -> Result<(), TxError>,
-    ) -> Result<u32, SubmitError> {
+    ) -> Result<(Header, Ask), SubmitError> {
         let Some(call) = self.slots.next_call() else { return Err(Self::refuse(Cause::WindowFull)) };
         fabric.host().charge(Work::BuildMessage, 1);
         let (mut flags, mut head) = (flags, self.rx.head());
@@ -50,29 +50,43 @@ impl<F: Fabric> ClientLane<F> {
         let time = micros(timeout);
         let mut header =
             Header { code: function, flags, call, thread, head, time, ..Header::new(Kind::Request) };
-        // A request for credits behind the message may be a message, too.
-        let sequence = if self.is_combined {
-            let ask = self.spend(1).ok_or(SubmitError::Full)?;
+        let mut ask = Ask::No;
+        if self.is_combined {
+            ask = self.spend(1).ok_or(SubmitError::Full)?;
             header.credits = self.in_header(ask);
-            if let Err(error) = post(self, fabric, domain, &header) {
+        }
+        Ok((header, ask))
+    }
+
+    /// Takes the slot of a call whose message was posted, and returns its id. If it was not posted, the call does not
+    /// exist.
+    #[inline(always)]
+    pub(super) fn end_call(
+        &mut self,
+        fabric: &F,
+        domain: &mut F::Domain,
+        (header, ask): (Header, Ask),
+        timeout: Nanos,
+        posted: Result<(), TxError>,
+    ) -> Result<u32, SubmitError> {
+        if let Err(error) = posted {
+            if self.is_combined {
                 self.unspend(1, ask);
-                return Err(error.into());
             }
-            let sequence = self.tx.next_sequence() - 1;
-            self.paid_for(fabric, domain, ask);
-            sequence
-        } else {
-            post(self, fabric, domain, &header)?;
-            self.tx.next_sequence() - 1
-        };
+            return Err(error.into());
+        }
+        let Header { call, code: function, thread, flags, .. } = header;
+        let sequence = self.tx.next_sequence() - 1;
         if let Some(hybrid) = &mut self.hybrid {
             hybrid.sent(call, function, flags, || fabric.host().now());
         }
         self.slots.take(call, timeout, sequence);
+        self.slots.sent(sequence);
         if self.is_combined {
             self.slots.set_thread(call, thread);
+            // The request for credits may be a message behind this one.
+            self.paid_for(fabric, domain, ask);
         }
-        self.slots.sent(sequence);
         Ok(call)
     }
 }

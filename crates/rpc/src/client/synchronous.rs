@@ -310,8 +310,33 @@ impl<F: Fabric> Client<F> {
         Time { nanos: self.timeout, is_own: false }
     }
 
-    #[inline]
-    pub(super) fn try_push(
+    /// Adds a call to the open batch; reconnects first if the connection is lost.
+    #[inline(never)]
+    pub(super) fn push(&mut self, to: (usize, u16), payload: &[u8], time: Time) -> Result<CallId, CallError> {
+        if time.is_over() {
+            return Err(CallError::NotExecuted(Cause::DeadlineExceeded));
+        }
+        match self.try_push(to, payload, time) {
+            Ok(id) => Ok(id),
+            Err(error) => {
+                self.once_more(to, time, error, |client, time| client.try_push_apart(to, payload, time))
+            }
+        }
+    }
+
+    /// As [`try_push`](Client::try_push), for attempts that are not the first.
+    #[inline(never)]
+    pub(super) fn try_push_apart(
+        &mut self,
+        to: (usize, u16),
+        payload: &[u8],
+        time: Time,
+    ) -> Result<CallId, SubmitError> {
+        self.try_push(to, payload, time)
+    }
+
+    #[inline(always)]
+    fn try_push(
         &mut self,
         (worker, function): (usize, u16),
         payload: &[u8],
@@ -476,15 +501,21 @@ impl<F: Fabric> Client<F> {
     /// each result is passed straight from the receive buffer.
     #[inline]
     pub(crate) fn collect(&mut self, mut each: impl FnMut(CallId, Result<&[u8], CallError>)) -> usize {
-        let kept = self.collect_kept(&mut each);
+        let mut kept = 0;
+        if self.core.has_done() {
+            kept += self.collect_kept(&mut each);
+        }
         let mut hand = Hand { each, count: 0 };
         self.core.progress_into(&mut hand);
         let Hand { mut each, count } = hand;
-        kept + count + self.collect_kept(&mut each)
+        if self.core.has_done() {
+            kept += self.collect_kept(&mut each);
+        }
+        kept + count
     }
 
     /// Passes on the calls whose outcome lies in their slot.
-    #[inline]
+    #[inline(never)]
     fn collect_kept(&mut self, each: &mut impl FnMut(CallId, Result<&[u8], CallError>)) -> usize {
         let mut count = 0;
         while let Some(id) = self.core.next_done() {
@@ -629,7 +660,26 @@ impl<F: Fabric> Client<F> {
         self.next_worker
     }
 
-    #[inline]
+    /// Submits a call; reconnects first if the connection is lost.
+    #[inline(never)]
+    pub(super) fn submit(
+        &mut self,
+        to: (usize, u16),
+        payload: &[u8],
+        time: Time,
+    ) -> Result<CallId, CallError> {
+        if time.is_over() {
+            return Err(CallError::NotExecuted(Cause::DeadlineExceeded));
+        }
+        match self.try_submit(to, payload, time) {
+            Ok(id) => Ok(id),
+            Err(error) => {
+                self.once_more(to, time, error, |client, time| client.try_submit_apart(to, payload, time))
+            }
+        }
+    }
+
+    #[inline(always)]
     pub(crate) fn try_submit(
         &mut self,
         (worker, function): (usize, u16),
@@ -642,6 +692,17 @@ impl<F: Fabric> Client<F> {
             }),
             None => Err(SubmitError::Broken),
         }
+    }
+
+    /// As [`try_submit`](Client::try_submit), for attempts that are not the first.
+    #[inline(never)]
+    fn try_submit_apart(
+        &mut self,
+        to: (usize, u16),
+        payload: &[u8],
+        time: Time,
+    ) -> Result<CallId, SubmitError> {
+        self.try_submit(to, payload, time)
     }
 
     /// Submits, and waits for room for at most the call's time.

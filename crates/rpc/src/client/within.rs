@@ -85,17 +85,10 @@ impl<'a, F: Fabric> Within<'a, F> {
     }
 
     /// As [`Client::submit_on`].
-    #[inline]
+    #[inline(always)]
     pub(crate) fn submit_on(self, worker: usize, function: u16, payload: &[u8]) -> Result<CallId, CallError> {
         let Within { client, time } = self;
-        let to = (worker, function);
-        Self::check(time)?;
-        match client.try_submit(to, payload, time) {
-            Ok(id) => Ok(id),
-            Err(error) => {
-                client.once_more(to, time, error, |client, time| client.try_submit(to, payload, time))
-            }
-        }
+        client.submit((worker, function), payload, time)
     }
 
     /// As [`Client::submit_waiting_on`]; waits for at most the time of the call.
@@ -111,17 +104,10 @@ impl<'a, F: Fabric> Within<'a, F> {
     }
 
     /// As [`Client::push_on`]. The time runs from here on, and each call of a batch has its own.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push_on(self, worker: usize, function: u16, payload: &[u8]) -> Result<CallId, CallError> {
         let Within { client, time } = self;
-        let to = (worker, function);
-        Self::check(time)?;
-        match client.try_push(to, payload, time) {
-            Ok(id) => Ok(id),
-            Err(error) => {
-                client.once_more(to, time, error, |client, time| client.try_push(to, payload, time))
-            }
-        }
+        client.push((worker, function), payload, time)
     }
 
     /// As [`Client::push_waiting_on`]; waits for at most the time of the call.
@@ -133,7 +119,7 @@ impl<'a, F: Fabric> Within<'a, F> {
         payload: &[u8],
     ) -> Result<CallId, CallError> {
         let to = (worker, function);
-        self.client.submit_waiting(to, self.time, |client, time| client.try_push(to, payload, time))
+        self.client.submit_waiting(to, self.time, |client, time| client.try_push_apart(to, payload, time))
     }
 
     /// As [`Client::submit_large`].

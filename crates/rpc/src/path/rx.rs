@@ -10,9 +10,9 @@ use dunlin_wire::{FirstLine, Flags, Kind, LINE, TAG_OFFSET, TagKey, Tags, parse_
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// Consecutive lines from which the reader assumes a stream. The next lines are then likely to be written
+/// Consecutive lines behind which the reader assumes a stream. The next lines are then likely to be written
 /// already; to prefetch a line that is not yet written would take it away from the writer's cache.
-const STREAM_FROM: u32 = 5;
+const STREAM_FROM: u32 = 4;
 /// Distance of the prefetch ahead of the current line of a stream, in lines.
 const LINES_AHEAD: u64 = 2;
 
@@ -154,7 +154,9 @@ impl<F: Fabric> Rx<F> {
     /// Counts an announced message as taken.
     #[inline]
     fn taken(&mut self) {
-        self.due = self.due.saturating_sub(u32::from(self.told_of));
+        if self.told_of {
+            self.due = self.due.saturating_sub(1);
+        }
     }
 
     /// Returns the number of messages taken so far, including lost ones that later messages have overtaken. A
@@ -269,24 +271,39 @@ impl<F: Fabric> Rx<F> {
         }
     }
 
-    /// Returns the head to piggyback on the next message in the other direction, or to report.
-    #[inline]
-    pub(crate) fn head(&self) -> u32 {
-        match &self.source {
-            RxSource::Ring { reader, .. } => reader.head(),
-            RxSource::Fetch(fetcher) => fetcher.reader.head(),
-            RxSource::Messages(_) | RxSource::Datagrams(_) => 0,
+    /// Returns the reading end of the ring, if messages come in one.
+    #[inline(always)]
+    fn reader(&self) -> Option<&RingReader> {
+        // First by far the most frequent one, so that it costs one comparison.
+        if let RxSource::Ring { reader, .. } = &self.source {
+            return Some(reader);
         }
+        self.fetching_reader()
+    }
+
+    #[inline(never)]
+    fn fetching_reader(&self) -> Option<&RingReader> {
+        match &self.source {
+            RxSource::Fetch(fetcher) => Some(&fetcher.reader),
+            _ => None,
+        }
+    }
+
+    /// Returns the head to piggyback on the next message in the other direction, or to report.
+    #[inline(always)]
+    pub(crate) fn head(&self) -> u32 {
+        self.reader().map_or(0, RingReader::head)
     }
 
     /// Records that the peer will see the current head. Do not call it for a head that travels on a request:
     /// a server that has no room for answers takes no requests, and waits for exactly this head.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn told(&mut self) {
-        match &mut self.source {
-            RxSource::Ring { reader, .. } => reader.told(),
-            RxSource::Fetch(fetcher) => fetcher.reader.told(),
-            RxSource::Messages(_) | RxSource::Datagrams(_) => {}
+        if let RxSource::Ring { reader, .. } = &mut self.source {
+            return reader.told();
+        }
+        if let Some(fetcher) = self.fetcher() {
+            fetcher.reader.told();
         }
     }
 
@@ -297,22 +314,14 @@ impl<F: Fabric> Rx<F> {
     }
 
     /// Returns whether the head must be reported now, without waiting for a message that carries it.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn head_overdue(&self) -> bool {
-        match &self.source {
-            RxSource::Ring { reader, .. } => reader.overdue(),
-            RxSource::Fetch(fetcher) => fetcher.reader.overdue(),
-            RxSource::Messages(_) | RxSource::Datagrams(_) => false,
-        }
+        self.reader().is_some_and(RingReader::overdue)
     }
 
     /// Returns whether the peer does not know the current head.
     pub(crate) fn head_untold(&self) -> bool {
-        match &self.source {
-            RxSource::Ring { reader, .. } => reader.untold(),
-            RxSource::Fetch(fetcher) => fetcher.reader.untold(),
-            RxSource::Messages(_) | RxSource::Datagrams(_) => false,
-        }
+        self.reader().is_some_and(RingReader::untold)
     }
 
     /// Prefetches the next message's first line and the line behind it, which is read right after.
@@ -351,18 +360,19 @@ impl<F: Fabric> Rx<F> {
         let RxSource::Ring { region, base, reader } = &mut self.source else {
             return Ok(if self.is_waiting() { Next::Other } else { Next::Nothing });
         };
-        let at = *base as usize + reader.position();
-        if self.due == 0 || region.load(at + TAG_OFFSET) != self.expected {
+        let next = region.line(*base as usize + reader.position());
+        if self.due == 0 || next.load::<TAG_OFFSET>() != self.expected {
             fabric.host().charge(Work::PollMiss, 1);
             self.in_a_row = 0;
             return Ok(Next::Nothing);
         }
-        self.in_a_row = self.in_a_row.saturating_add(1);
-        if self.in_a_row >= STREAM_FROM {
+        if self.in_a_row < STREAM_FROM {
+            self.in_a_row += 1;
+        } else {
             region.prefetch(*base as usize + reader.position_ahead(LINES_AHEAD));
         }
         let Some(line) = scratch.first_chunk_mut::<LINE>() else { return Ok(Next::Nothing) };
-        region.copy_out(at, line);
+        next.copy_out(line);
         let first = parse_line(line, MAX_MESSAGE)?;
         if first.total() != LINE || first.header().kind == Kind::Skip {
             return Ok(Next::Other);

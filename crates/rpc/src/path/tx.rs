@@ -14,14 +14,12 @@ use dunlin_fabric::{
     QueuePairId, Region, RegionKey, ThreadDomain, Work, WorkRequest,
 };
 use dunlin_wire::{
-    Descriptor, Flags, Header, INLINE_PAYLOAD, Kind, LINE, SingleLayout, TagKey, Tags, encode_line,
-    set_line_tag, write_line,
+    Descriptor, Flags, Header, INLINE_PAYLOAD, Kind, LINE, Line, SingleLayout, TagKey, Tags, encode_line,
+    set_line_tag,
 };
 
-/// Distance of the prefetch ahead of a short message, in lines. Without it each store waits for its line and
-/// the processor's store queue fills up. A much longer distance would take lines away from the reader, whose
-/// processor prefetches too.
-const LINES_AHEAD: u64 = 6;
+/// Distance of the prefetch ahead of a short message, in lines.
+const LINES_AHEAD: u64 = InlineLine::LINES_AHEAD as u64;
 
 /// A ring in the peer's memory, written by WRITEs that may be lost.
 #[derive(Debug)]
@@ -251,12 +249,11 @@ impl<F: Fabric> Tx<F> {
         payload: &[u8],
     ) -> Result<(), TxError> {
         if payload.len() > INLINE_PAYLOAD {
-            return self.long_single(fabric, domain, header, payload);
+            // A copy: a header whose address nobody takes stays in registers.
+            let header = *header;
+            return self.long_single(fabric, domain, &header, payload);
         }
-        let mut line = [0; LINE];
-        if write_line(&mut line, header, payload, self.next_tag).is_err() {
-            return Err(TxError::Broken);
-        }
+        let Ok(Line(line)) = encode_line(header, payload, self.next_tag) else { return Err(TxError::Broken) };
         if let TxHalf::Write { key, base, notice: Notice::Polled } = &self.half
             && self.unsignaled + 1 < self.signal_every
             && self.listed == 0
@@ -269,7 +266,7 @@ impl<F: Fabric> Tx<F> {
                 line: &line,
                 key: *key,
                 offset: base + at as u64,
-                ahead: if ahead { ((1 + LINES_AHEAD as usize) * LINE) as u32 } else { 0 },
+                ahead,
             };
             let posted = domain.post_line(self.queue_pair, write);
             self.posted(posted, false)?;
@@ -327,7 +324,7 @@ impl<F: Fabric> Tx<F> {
             return Err(TxError::Broken);
         };
         if !layout.has_trailing_tag() {
-            let line = encode_line(header, payload, self.next_tag).map_err(|_| TxError::Broken)?;
+            let Line(line) = encode_line(header, payload, self.next_tag).map_err(|_| TxError::Broken)?;
             self.line_otherwise(fabric, domain, &line)?;
             self.sent(LINE);
             return Ok(());
@@ -365,13 +362,10 @@ impl<F: Fabric> Tx<F> {
             self.post_listed(domain)?;
             return Err(TxError::Full);
         };
-        let mut line = [0; LINE];
         // A `Skip` that no message follows at once needs a notification of its own.
         let flags = if alone { Flags::NONE } else { Flags::MORE };
         let header = Header { flags, ..Header::new(Kind::Skip) };
-        if write_line(&mut line, &header, &[], self.next_tag).is_err() {
-            return Err(TxError::Broken);
-        }
+        let Ok(Line(line)) = encode_line(&header, &[], self.next_tag) else { return Err(TxError::Broken) };
         self.put(fabric, domain, &[&line], LINE, at, alone)?;
         self.ring.skip();
         self.next_message();

@@ -12,6 +12,7 @@ use dunlin_fabric::{Fabric, Host, Nanos};
 
 /// The rounds of polls for which a message may have waited for a RECV.
 const ROUNDS: usize = 8;
+const _: () = assert!(ROUNDS.is_power_of_two(), "the numbers of rounds wrap");
 /// The estimated time of handlers, in nanoseconds, after which the clock is read.
 const READ_AFTER: u32 = 20_000;
 /// The most handlers between two readings.
@@ -40,8 +41,10 @@ pub(crate) struct WorkerClock {
     /// Messages may have been left where the last round looked, so the next one learns nothing about their
     /// arrival.
     crowded: bool,
-    /// The readings known at the beginning of this round of polls, and of those before.
+    /// The readings known at the beginning of the last rounds of polls, by the number of the round.
     rounds: [Nanos; ROUNDS],
+    /// The number of this round.
+    round: usize,
     /// For each function the estimated time of its handler in nanoseconds.
     estimates: Box<[u32]>,
 }
@@ -57,6 +60,7 @@ impl WorkerClock {
             needed: false,
             crowded: false,
             rounds: [0; ROUNDS],
+            round: 0,
             estimates: vec![UNKNOWN; functions].into(),
         }
     }
@@ -73,15 +77,16 @@ impl WorkerClock {
     /// beginning of a round, and several messages may have to wait in turn.
     #[inline]
     pub(crate) fn before(&self, needs_receive: bool) -> Nanos {
-        self.rounds[if needs_receive { ROUNDS - 1 } else { 1 }]
+        let earlier = if needs_receive { ROUNDS - 1 } else { 1 };
+        self.rounds[self.round.wrapping_sub(earlier) % ROUNDS]
     }
 
     /// Begins a round of polls.
     #[inline]
     pub(crate) fn begin_round(&mut self) {
         if !std::mem::take(&mut self.crowded) {
-            self.rounds.copy_within(..ROUNDS - 1, 1);
-            self.rounds[0] = self.last;
+            self.round = self.round.wrapping_add(1);
+            self.rounds[self.round % ROUNDS] = self.last;
         }
     }
 

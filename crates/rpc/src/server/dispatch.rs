@@ -10,9 +10,8 @@ use super::lane::{ServerLane, answer_meta};
 use super::open;
 use super::polled::Polled;
 use super::slow::Sampling;
-use super::telling::{Telling, Told};
 use super::worker::Shared;
-use crate::error::{HANDLER_RAN, failure};
+use crate::error::HANDLER_RAN;
 use crate::path::again::Repeated;
 use crate::path::large::Arrived;
 use crate::path::pieces::PIECE;
@@ -22,10 +21,9 @@ use crate::path::{
     Incoming as IncomingMessage, MAX_MESSAGE, Next, Scratch, TxError, Violation, route, turn_cost,
 };
 use crate::plan::{LargePayload, SMALL_LIMIT};
-use crate::service::{FunctionMode, LargeReply, NEVER, Reply, Request, Service};
-use crate::tune::turns::Past;
-use dunlin_fabric::{Buffer, Clock, Fabric, Host, Nanos, Site, Work};
-use dunlin_wire::{BatchState, Descriptor, Entry, Flags, Header, Kind, LINE, Message, Status};
+use crate::service::{FunctionMode, LargeReply, NEVER, Service};
+use dunlin_fabric::{Clock, Fabric, Host, Nanos, Work};
+use dunlin_wire::{BatchState, Descriptor, Entry, EntryMeta, Flags, Header, Kind, LINE, Message, Status};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -68,7 +66,7 @@ impl Out {
         fabric: &F,
         domain: &mut F::Domain,
         lane: &mut ServerLane<F>,
-        meta: dunlin_wire::EntryMeta,
+        meta: EntryMeta,
         payload: &[u8],
         batch: Option<&mut BatchState>,
     ) -> Result<(), Violation> {
@@ -83,7 +81,7 @@ impl Out {
         fabric: &F,
         domain: &mut F::Domain,
         lane: &mut ServerLane<F>,
-        meta: dunlin_wire::EntryMeta,
+        meta: EntryMeta,
         payload: &[u8],
         batch: Option<&mut BatchState>,
     ) -> Result<(), Violation> {
@@ -160,11 +158,14 @@ impl<F: Fabric> Dispatcher<F> {
                     match first.inline_entry(line)? {
                         Some(entry) if first.header().kind == Kind::Request => {
                             self.fabric.host().charge(Work::ParseMessage, 1);
-                            let header = first.header();
-                            lane.on_header(&self.fabric, header)?;
-                            let joins = lane.gathers() && (!gathered.is_empty() || lane.rx.is_waiting());
-                            let batch = if joins { Some(&mut gathered) } else { None };
-                            self.on_request(domain, lane, &entry, batch)?;
+                            lane.on_header(&self.fabric, first.header())?;
+                            if lane.gathers() && (!gathered.is_empty() || lane.rx.is_waiting()) {
+                                // A copy: an entry whose address nobody takes stays in registers.
+                                let copied = entry;
+                                self.on_entry(domain, lane, &copied, Some(&mut gathered))?;
+                            } else {
+                                self.on_request(domain, lane, &entry, None)?;
+                            }
                         }
                         _ => self.on_message(domain, lane, line, &mut gathered)?,
                     }
@@ -214,7 +215,11 @@ impl<F: Fabric> Dispatcher<F> {
 
     /// Sends waiting answers; returns whether large results made progress.
     #[inline(never)]
-    fn send_pending(&mut self, domain: &mut F::Domain, lane: &mut ServerLane<F>) -> Result<bool, Violation> {
+    pub(super) fn send_pending(
+        &mut self,
+        domain: &mut F::Domain,
+        lane: &mut ServerLane<F>,
+    ) -> Result<bool, Violation> {
         lane.send_waiting(&self.fabric, domain, self.out.draining).map_err(broken)
     }
 
@@ -233,11 +238,8 @@ impl<F: Fabric> Dispatcher<F> {
         match header.kind {
             Kind::Request => {
                 for entry in message.entries() {
-                    if lane.gathers() && (!gathered.is_empty() || lane.rx.is_waiting()) {
-                        self.on_request(domain, lane, &entry, Some(&mut *gathered))?;
-                    } else {
-                        self.on_long_request(domain, lane, &entry)?;
-                    }
+                    let joins = lane.gathers() && (!gathered.is_empty() || lane.rx.is_waiting());
+                    self.on_entry(domain, lane, &entry, joins.then_some(&mut *gathered))?;
                 }
                 Ok(())
             }
@@ -278,15 +280,17 @@ impl<F: Fabric> Dispatcher<F> {
         }
     }
 
-    /// Processes a request that has a message of several lines for itself, and answers it with such a message.
+    /// As [`on_request`](Dispatcher::on_request), for requests that are no line of their own, or whose answers join
+    /// others.
     #[inline(never)]
-    fn on_long_request(
+    fn on_entry(
         &mut self,
         domain: &mut F::Domain,
         lane: &mut ServerLane<F>,
         entry: &Entry<'_>,
+        batch: Option<&mut BatchState>,
     ) -> Result<(), Violation> {
-        self.on_request(domain, lane, entry, None)
+        self.on_request(domain, lane, entry, batch)
     }
 
     /// Inlined like everything that a short call needs.
@@ -312,9 +316,10 @@ impl<F: Fabric> Dispatcher<F> {
             call.deadline = lane.deadline(entry.time, self.clock.last());
         }
         if !entry.flags.contains(Flags::RENDEZVOUS) {
-            return self.dispatch(domain, lane, call, entry.payload, batch);
+            return self.dispatch_here(domain, lane, call, entry.payload, batch);
         }
-        self.on_descriptor(domain, lane, entry, call, batch)
+        let entry = *entry;
+        self.on_descriptor(domain, lane, &entry, call, batch)
     }
 
     /// Handles a call that came before: it is not executed again. On lossy paths the client gets the same
@@ -478,8 +483,21 @@ impl<F: Fabric> Dispatcher<F> {
     }
 
     /// Hands a complete request in private memory to its function.
-    #[inline(always)]
+    #[inline(never)]
     pub(super) fn dispatch(
+        &mut self,
+        domain: &mut F::Domain,
+        lane: &mut ServerLane<F>,
+        call: Call,
+        payload: &[u8],
+        batch: Option<&mut BatchState>,
+    ) -> Result<(), Violation> {
+        self.dispatch_here(domain, lane, call, payload, batch)
+    }
+
+    /// As [`dispatch`](Dispatcher::dispatch); inlined.
+    #[inline(always)]
+    fn dispatch_here(
         &mut self,
         domain: &mut F::Domain,
         lane: &mut ServerLane<F>,
@@ -495,165 +513,6 @@ impl<F: Fabric> Dispatcher<F> {
             None => self.refuse(domain, lane, call, Status::UnknownFunction, batch),
             Some(mode) => self.defer(domain, lane, call, payload, mode, batch),
         }
-    }
-
-    #[inline(always)]
-    pub(super) fn execute(
-        &mut self,
-        domain: &mut F::Domain,
-        lane: &mut ServerLane<F>,
-        call: Call,
-        payload: &[u8],
-        mut batch: Option<&mut BatchState>,
-    ) -> Result<(), Violation> {
-        self.fabric.host().charge(Work::Dispatch, 1);
-        self.fabric.host().checkpoint(Site::BeforeDispatch);
-        let request = Request {
-            function: call.function,
-            payload,
-            session: lane.session,
-            deadline: call.deadline,
-            clock: &self.now,
-        };
-        let small_limit = (lane.plan.rendezvous_above as usize).min(self.reply.len());
-        let max_answer = lane.max_answer();
-        // Answers that wait for room precede this one.
-        let tells = lane.plan.large == LargePayload::Pieces && batch.is_none() && !lane.has_pending();
-        let telling = tells.then(|| Telling {
-            fabric: &self.fabric,
-            domain: &mut *domain,
-            tx: &mut lane.tx,
-            tuner: &mut lane.fill,
-            head: lane.rx.head(),
-            flags: if self.out.draining { Flags::RENDEZVOUS | Flags::DRAINING } else { Flags::RENDEZVOUS },
-            call,
-            from: None,
-            past: Past::New,
-            began: None,
-            told: Told::default(),
-        });
-        let mut large = Exported::new(&self.fabric, &mut lane.transfers, telling);
-        // A result in a batch is written directly into the message if there is room for the longest result.
-        let place = match &batch {
-            Some(batch) => batch.reserve(&mut self.out.staging[..max_answer], small_limit).ok(),
-            None => None,
-        };
-        let in_place = place.is_some();
-        let mut reply = Reply {
-            small: place.unwrap_or(&mut self.reply),
-            length: 0,
-            small_limit,
-            limit: self.shared.config.max_response as usize,
-            large: &mut large,
-        };
-        let service = &mut self.service;
-        let timed = self.sampling.is_due().then(|| self.fabric.host().glance());
-        let outcome = catch_unwind(AssertUnwindSafe(|| service.call(&request, &mut reply)));
-        self.clock.ran(call.function);
-        let length = if matches!(outcome, Ok(Ok(()))) { reply.length } else { reply.shorten() };
-        let Exported { mut buffer, telling, .. } = large;
-        let told = telling.and_then(Telling::end);
-        if let Some(began) = timed {
-            self.timed(call.function, began);
-        }
-        if let Some(told) = told
-            && let Some(buffer) = buffer.take()
-        {
-            let whole = matches!(outcome, Ok(Ok(()))) && length == buffer.len();
-            Self::keep_announced(lane, call, buffer, (told, whole))?;
-            if whole {
-                lane.answered();
-                return self.send_pending(domain, lane).map(drop);
-            }
-            // An error answer gives the announced result up.
-            if matches!(outcome, Ok(Ok(()))) {
-                return self.answer_small(domain, lane, call, Status::HandlerPanicked, HANDLER_RAN);
-            }
-        }
-        let (status, length) = match outcome {
-            Ok(Ok(())) if length > small_limit => {
-                return self.export(domain, lane, call, buffer, batch);
-            }
-            Ok(Ok(())) => (Status::Ok, length),
-            failed => match failure(failed, length) {
-                Ok(answer) => answer,
-                Err(status) => return self.refuse_executed(domain, lane, call, status, batch),
-            },
-        };
-        let meta = answer_meta(call.call, call.thread, status, Flags::NONE);
-        if let (Some(batch), true) = (&mut batch, in_place) {
-            let staging = &mut self.out.staging[..lane.max_answer()];
-            if let Some(replies) = &mut lane.replies
-                && let Ok(payload) = batch.reserve(staging, length)
-            {
-                replies.keep(&meta, payload);
-            }
-            let committed = batch.commit(staging, &meta, length);
-            return committed.map_err(|_| Violation::Transfer("an answer is longer than a message"));
-        }
-        self.out.put_answer(&self.fabric, domain, lane, meta, &self.reply[..length], batch)
-    }
-
-    /// Sends the descriptor of a large result, which is kept until the client has read it.
-    #[inline(never)]
-    pub(super) fn export(
-        &mut self,
-        domain: &mut F::Domain,
-        lane: &mut ServerLane<F>,
-        call: Call,
-        buffer: Option<Buffer<F::Memory>>,
-        batch: Option<&mut BatchState>,
-    ) -> Result<(), Violation> {
-        let described = buffer.and_then(|buffer| {
-            let descriptor = match lane.plan.large {
-                LargePayload::Read | LargePayload::Pieces => {
-                    lane.transfers.make().exports.descriptor(&buffer)
-                }
-                LargePayload::Write | LargePayload::Eager => {
-                    Some(Descriptor::announcement(buffer.len() as u64))
-                }
-            };
-            descriptor.map(|descriptor| (descriptor, buffer))
-        });
-        let Some((descriptor, buffer)) = described else {
-            return self.refuse_executed(domain, lane, call, Status::TooLarge, batch);
-        };
-        let length = buffer.len();
-        if lane.plan.large == LargePayload::Eager {
-            lane.transfers.make().errands.send(call.call, buffer);
-        } else {
-            lane.transfers.keep_exported(call.call, buffer);
-        }
-        let meta = answer_meta(call.call, call.thread, Status::Ok, Flags::RENDEZVOUS);
-        let put = self.out.put_answer(&self.fabric, domain, lane, meta, &descriptor.encode(), batch);
-        let made = lane.transfers.make();
-        if lane.plan.large == LargePayload::Pieces && length > PIECE {
-            // Queued after the answer, even if that waits for room.
-            made.errands.filled(call.call, length as u32);
-            return put;
-        }
-        made.exports.make_spare(length);
-        put
-    }
-
-    /// Keeps a result that was announced while it was filled, until the client has read the announced bytes;
-    /// `whole` says whether the result is complete.
-    #[inline(never)]
-    fn keep_announced(
-        lane: &mut ServerLane<F>,
-        call: Call,
-        buffer: Buffer<F::Memory>,
-        (told, whole): (Told, bool),
-    ) -> Result<(), Violation> {
-        if told.broken {
-            return Err(Violation::Broken);
-        }
-        let length = buffer.len();
-        lane.transfers.keep_exported(call.call, buffer);
-        if whole {
-            lane.transfers.make().errands.filled(call.call, length as u32);
-        }
-        Ok(())
     }
 
     /// Answers that a call was executed and has no result: the handler panicked, the result exceeds the
@@ -773,7 +632,7 @@ impl<F: Fabric> Dispatcher<F> {
         if status != Status::Ok {
             return self.refuse(domain, lane, call, status, None);
         }
-        let mut large = Exported::new(&self.fabric, &mut lane.transfers, None);
+        let mut large = Exported::new(&self.fabric, &mut lane.transfers);
         if large.resize(payload.len()) {
             large.bytes().copy_from_slice(payload);
         }
@@ -782,6 +641,6 @@ impl<F: Fabric> Dispatcher<F> {
     }
 }
 
-fn broken(_: TxError) -> Violation {
+pub(super) fn broken(_: TxError) -> Violation {
     Violation::Broken
 }

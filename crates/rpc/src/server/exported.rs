@@ -19,12 +19,8 @@ pub(super) struct Exported<'a, F: Fabric> {
 impl<'a, F: Fabric> Exported<'a, F> {
     /// Returns a result that has no memory yet.
     #[inline(always)]
-    pub(super) fn new(
-        fabric: &'a F,
-        transfers: &'a mut LaneTransfers<F>,
-        telling: Option<Telling<'a, F>>,
-    ) -> Self {
-        Exported { fabric, transfers, buffer: None, telling }
+    pub(super) fn new(fabric: &'a F, transfers: &'a mut LaneTransfers<F>) -> Self {
+        Exported { fabric, transfers, buffer: None, telling: None }
     }
 
     fn pool(&mut self) -> &mut Pool<F> {

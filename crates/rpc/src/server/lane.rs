@@ -264,7 +264,7 @@ impl<F: Fabric> ServerLane<F> {
     /// The client has sent the call after the answer of the slot's last one, and after all requests before
     /// it: so the bound of its arrival also holds for a lane that is never empty. `now` is a lower bound
     /// of the time.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn admit(&mut self, call: u32, function: u16, now: Nanos) -> Result<bool, Violation> {
         let (slot, generation) = split_call(call);
         let Some(last) = self.seen.get_mut(slot) else { return Err(Violation::Call(call)) };
@@ -282,18 +282,21 @@ impl<F: Fabric> ServerLane<F> {
     }
 
     /// Takes the head in a message's header, and the path that it asks for.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn on_header(&mut self, fabric: &F, header: &Header) -> Result<(), Violation> {
         if self.is_credited()
             && let Some(credits) = &mut self.credits
         {
-            credits.on_header(header)?;
+            // A copy, here and below: a header whose address nobody takes stays in registers.
+            let header = *header;
+            credits.on_header(&header)?;
         }
         // Other messages do not select a ring; their head belongs to the ring of written answers.
         if let Some(published) = &mut self.published
             && matches!(header.kind, Kind::Request | Kind::RequestBatch)
         {
-            published.on_request(fabric, header, self.rx.sequence());
+            let header = *header;
+            published.on_request(fabric, &header, self.rx.sequence());
             if !header.flags.contains(Flags::MODE) {
                 return published.on_head(header.head);
             }
@@ -303,7 +306,7 @@ impl<F: Fabric> ServerLane<F> {
 
     /// On lossy paths, ends the previous call of the slot: its client needs none of its data any more,
     /// although the `Release` of its large result may have been lost.
-    #[inline]
+    #[inline(always)]
     fn begin(&mut self, call: u32) {
         if let Some(replies) = &mut self.replies
             && let Some(before) = replies.begin(call)
@@ -317,7 +320,8 @@ impl<F: Fabric> ServerLane<F> {
     #[inline]
     pub(crate) fn keep(&mut self, meta: &EntryMeta, payload: &[u8]) {
         if let Some(replies) = &mut self.replies {
-            replies.keep(meta, payload);
+            let meta = *meta;
+            replies.keep(&meta, payload);
         }
     }
 
@@ -384,7 +388,7 @@ impl<F: Fabric> ServerLane<F> {
     }
 
     /// Sends an answer as a single message, or queues it until there is room.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn answer(
         &mut self,
         fabric: &F,
@@ -394,21 +398,26 @@ impl<F: Fabric> ServerLane<F> {
         draining: bool,
     ) -> Result<(), TxError> {
         if !self.transfers.have_waiting() {
-            match self.send_single(fabric, domain, &meta, payload, draining) {
+            match self.send_single(fabric, domain, meta, payload, draining) {
                 Err(TxError::Full) => {}
                 done => return done,
             }
         }
-        self.transfers.make().waiting.push_back(Waiting::Single { meta, payload: payload.to_vec() });
+        self.queue(meta, payload);
         Ok(())
     }
 
-    #[inline]
+    #[cold]
+    fn queue(&mut self, meta: EntryMeta, payload: &[u8]) {
+        self.transfers.make().waiting.push_back(Waiting::Single { meta, payload: payload.to_vec() });
+    }
+
+    #[inline(always)]
     fn send_single(
         &mut self,
         fabric: &F,
         domain: &mut F::Domain,
-        meta: &EntryMeta,
+        meta: EntryMeta,
         payload: &[u8],
         draining: bool,
     ) -> Result<(), TxError> {
@@ -428,10 +437,13 @@ impl<F: Fabric> ServerLane<F> {
             let asked = published.asked(meta.call);
             (header.time, header.credits) = (published.time(fabric, asked), published.way(asked));
             if published.wants(asked) {
-                written = published.publish(fabric, domain, &header, payload, asked)?;
+                let published_header = header;
+                written = published.publish(fabric, domain, &published_header, payload, asked)?;
             }
         } else if self.is_credited() {
-            self.tell_credits(&mut header);
+            let mut told = header;
+            self.tell_credits(&mut told);
+            header = told;
         }
         if written {
             self.tx.single(fabric, domain, &header, payload)?;
@@ -446,12 +458,14 @@ impl<F: Fabric> ServerLane<F> {
         Ok(())
     }
 
+    #[inline(never)]
     fn tell_credits(&self, header: &mut Header) {
         if let Some(credits) = &self.credits {
             credits.tell(header);
         }
     }
 
+    #[inline(never)]
     fn told_credits(&mut self) {
         if let Some(credits) = &mut self.credits {
             credits.told();
@@ -562,7 +576,7 @@ impl<F: Fabric> ServerLane<F> {
             let sent = match &mut waiting {
                 Waiting::Single { meta, payload } => {
                     let (meta, payload) = (*meta, std::mem::take(payload));
-                    let sent = self.send_single(fabric, domain, &meta, &payload, draining);
+                    let sent = self.send_single(fabric, domain, meta, &payload, draining);
                     waiting = Waiting::Single { meta, payload };
                     sent
                 }

@@ -155,7 +155,7 @@ impl<F: Fabric> Dispatcher<F> {
             is_kept: &mut is_kept,
         };
         let small_limit = (lane.plan.rendezvous_above as usize).min(self.reply.len());
-        let mut large = Exported::new(&self.fabric, &mut lane.transfers, None);
+        let mut large = Exported::new(&self.fabric, &mut lane.transfers);
         let mut reply = Reply {
             small: &mut self.reply,
             length: 0,
@@ -175,22 +175,22 @@ impl<F: Fabric> Dispatcher<F> {
         let outcome = match started {
             // The pool, if there is one, answers it.
             Ok(Started::Left) => return Ok(false),
-            Ok(Started::Answered(outcome)) => Ok(outcome),
+            Ok(Started::Answered(outcome)) => outcome.map_err(Some),
             // A call that nobody keeps is dropped.
-            Ok(Started::Kept) => Ok(Err(Status::HandlerPanicked)),
-            Err(panic) => Err(panic),
+            Ok(Started::Kept) => Err(Some(Status::HandlerPanicked)),
+            Err(_) => Err(None),
         };
-        let length = if matches!(outcome, Ok(Ok(()))) { reply.length } else { reply.shorten() };
+        let length = if outcome.is_ok() { reply.length } else { reply.shorten() };
         let buffer = large.buffer;
         if let Some(began) = timed {
             self.timed(function, began);
         }
         let (status, length) = match outcome {
-            Ok(Ok(())) if length > small_limit => {
+            Ok(()) if length > small_limit => {
                 return self.export(domain, lane, call, buffer, batch).map(|()| true);
             }
-            Ok(Ok(())) => (Status::Ok, length),
-            failed => match failure(failed, length) {
+            Ok(()) => (Status::Ok, length),
+            Err(failed) => match failure(failed, length) {
                 Ok(answer) => answer,
                 Err(status) => {
                     return self.refuse_executed(domain, lane, call, status, batch).map(|()| true);

@@ -392,12 +392,12 @@ impl<F: Fabric> Worker<F> {
     /// the writes to all lanes.
     #[inline]
     fn take_hints(&mut self) -> bool {
-        let mut active = std::mem::take(&mut self.active);
-        let hinted = self.domain.take_activity(&mut active);
-        for name in active.drain(..) {
-            self.list(name as u16);
+        let hinted = self.domain.take_activity(&mut self.active);
+        if !self.active.is_empty() {
+            let mut active = std::mem::take(&mut self.active);
+            active.drain(..).for_each(|name| self.list(name as u16));
+            self.active = active;
         }
-        self.active = active;
         hinted && self.ring_pools.is_empty()
     }
 

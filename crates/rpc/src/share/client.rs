@@ -573,7 +573,7 @@ impl<'a, F: Fabric> Within<'a, F> {
     }
 
     /// As [`Client::submit_on`].
-    #[inline]
+    #[inline(always)]
     pub fn submit_on(self, worker: usize, function: u16, payload: &[u8]) -> Result<CallId, CallError> {
         each!(
             &mut self.client.policy,
@@ -599,7 +599,7 @@ impl<'a, F: Fabric> Within<'a, F> {
 
     /// As [`Client::push_on`]. The time runs from here on, and each call of a batch has its own. On a shared
     /// connection the call is sent at once, with those that other threads make at the same time.
-    #[inline]
+    #[inline(always)]
     pub fn push_on(self, worker: usize, function: u16, payload: &[u8]) -> Result<CallId, CallError> {
         each!(
             &mut self.client.policy,

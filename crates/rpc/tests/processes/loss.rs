@@ -398,7 +398,7 @@ impl RawSender {
 
     fn request(&self, call: u32, sequence: u64) -> [u8; 64] {
         let header = Header { code: ECHO, call, ..Header::new(Kind::Request) };
-        encode_line(&header, b"hello", self.tags.first(0, sequence)).unwrap()
+        encode_line(&header, b"hello", self.tags.first(0, sequence)).unwrap().0
     }
 
     fn immediate(&self, sequence: u64) -> u32 {

@@ -57,13 +57,13 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "duplicate_execution",
-        file: "crates/rpc/src/server/dispatch.rs",
-        from: "let outcome = catch_unwind(AssertUnwindSafe(|| service.call(&request, &mut reply)));",
+        file: "crates/rpc/src/server/execute.rs",
+        from: "let outcome = end_of(catch_unwind(AssertUnwindSafe(|| service.call(&request, &mut reply))));",
         to: "if dunlin_fabric::mutant(\"duplicate_execution\") && (call.call >> 12) % 4 == 3 {
             let _ = service.call(&request, &mut reply);
             reply.clear();
         }
-        let outcome = catch_unwind(AssertUnwindSafe(|| service.call(&request, &mut reply)));",
+        let outcome = end_of(catch_unwind(AssertUnwindSafe(|| service.call(&request, &mut reply))));",
     },
     Mutant {
         name: "head_too_far",
