@@ -7,3 +7,4 @@ mod limits;
 mod links;
 mod reference;
 mod rooms;
+mod rules;
