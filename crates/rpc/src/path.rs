@@ -49,8 +49,15 @@ pub(crate) mod tx;
 pub(crate) use rx::{Incoming, Next, Rx, RxSource, Scratch, scratch};
 pub(crate) use tx::{Tx, TxError, TxHalf};
 
+use dunlin_fabric::Fabric;
 use dunlin_wire::{Kind, LINE, Reject};
 use thiserror::Error;
+
+/// The means with which an end of a lane acts: the fabric, and the domain of the thread that drives the lane.
+pub(crate) struct Cx<'a, F: Fabric> {
+    pub(crate) fabric: &'a F,
+    pub(crate) domain: &'a mut F::Domain,
+}
 
 /// Bytes at the start of every inbound region before its ring: the line that holds the control word.
 pub(crate) const CONTROL_BYTES: usize = LINE;

@@ -8,7 +8,7 @@ use crate::path::large::Arrived;
 use crate::path::pieces::{PIECE, Pulled};
 use crate::path::posting::post_read;
 use crate::path::rendezvous::Exhausted;
-use crate::path::{MAX_MESSAGE, Scratch, Violation, route};
+use crate::path::{Cx, MAX_MESSAGE, Scratch, Violation, route};
 use crate::plan::LargePayload;
 use dunlin_fabric::{Buffer, Fabric, Host, Work};
 use dunlin_wire::{Descriptor, Entry, FirstLine, Flags, Header, Kind, LINE, Message, Status};
@@ -21,8 +21,7 @@ impl<F: Fabric> ClientLane<F> {
     #[inline(always)]
     pub(super) fn on_line(
         &mut self,
-        fabric: &F,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         first: &FirstLine,
         scratch: &Scratch,
         sink: &mut impl Sink,
@@ -31,12 +30,12 @@ impl<F: Fabric> ClientLane<F> {
         let header = first.header();
         match first.inline_entry(line)? {
             Some(entry) if header.kind == Kind::Response => {
-                fabric.host().charge(Work::ParseMessage, 1);
+                cx.fabric.host().charge(Work::ParseMessage, 1);
                 self.tx.on_head(header.head)?;
                 if header.epoch != 0 {
                     // A copy, here and below: a header whose address nobody takes stays in registers.
                     let header = *header;
-                    self.on_mark(fabric, domain, &header)?;
+                    self.on_mark(cx, &header)?;
                 }
                 self.draining |= header.flags.contains(Flags::DRAINING);
                 if self.is_combined {
@@ -49,26 +48,25 @@ impl<F: Fabric> ClientLane<F> {
                 if header.time != 0 {
                     self.on_time(header.call, header.time, LINE);
                 }
-                self.on_answer(fabric, domain, &entry, sink)
+                self.on_answer(cx, &entry, sink)
             }
-            _ => self.on_message(fabric, domain, line, sink),
+            _ => self.on_message(cx, line, sink),
         }
     }
 
     #[inline(never)]
     pub(super) fn on_message(
         &mut self,
-        fabric: &F,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         bytes: &[u8],
         sink: &mut impl Sink,
     ) -> Result<(), Violation> {
-        fabric.host().charge(Work::ParseMessage, 1);
+        cx.fabric.host().charge(Work::ParseMessage, 1);
         let message = Message::parse(bytes, MAX_MESSAGE)?;
         let header = message.header();
         self.tx.on_head(header.head)?;
         if header.epoch != 0 {
-            self.on_mark(fabric, domain, header)?;
+            self.on_mark(cx, header)?;
         }
         if header.flags.contains(Flags::DRAINING) {
             self.draining = true;
@@ -87,7 +85,7 @@ impl<F: Fabric> ClientLane<F> {
                     }
                 }
                 for entry in message.entries() {
-                    self.on_answer(fabric, domain, &entry, sink)?;
+                    self.on_answer(cx, &entry, sink)?;
                 }
                 Ok(())
             }
@@ -104,10 +102,10 @@ impl<F: Fabric> ClientLane<F> {
             }
             Kind::Filled if self.large == LargePayload::Pieces => {
                 let at = (self.queue_pair, self.index);
-                self.pulls.filled(domain, at, header.call, header.time)
+                self.pulls.filled(cx.domain, at, header.call, header.time)
             }
             Kind::Written | Kind::Fragment => {
-                match self.arrivals.take(fabric, &mut self.imports, header, message.body())? {
+                match self.arrivals.take(cx.fabric, &mut self.imports, header, message.body())? {
                     Arrived::Part | Arrived::Nothing => {}
                     Arrived::Whole(buffer) => drop(self.slots.answer_large(header.call, Ok(buffer))),
                     Arrived::Lost => {
@@ -123,21 +121,20 @@ impl<F: Fabric> ClientLane<F> {
 
     /// Takes what a message of a lane under leases says about them.
     #[inline(never)]
-    fn on_mark(&mut self, fabric: &F, domain: &mut F::Domain, header: &Header) -> Result<(), Violation> {
+    fn on_mark(&mut self, cx: &mut Cx<'_, F>, header: &Header) -> Result<(), Violation> {
         let ends = header.flags.contains(Flags::CONTEXT_SWITCH);
         let mark = Mark { epoch: header.epoch, zone: header.credits, ends, begins: false };
-        self.tx.on_mark(fabric, domain, mark)
+        self.tx.on_mark(cx, mark)
     }
 
     #[inline(always)]
     fn on_answer(
         &mut self,
-        fabric: &F,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         entry: &Entry<'_>,
         sink: &mut impl Sink,
     ) -> Result<(), Violation> {
-        fabric.host().charge(Work::ParseEntry, 1);
+        cx.fabric.host().charge(Work::ParseEntry, 1);
         if self.is_combined && !self.slots.is_of_thread(entry.call, entry.thread) {
             return Err(Violation::Thread(entry.thread));
         }
@@ -145,7 +142,7 @@ impl<F: Fabric> ClientLane<F> {
             self.slots.result(self.index, entry.call, entry.payload, sink)
         } else if entry.flags.contains(Flags::RENDEZVOUS) {
             let entry = *entry;
-            return self.on_descriptor(fabric, domain, &entry);
+            return self.on_descriptor(cx, &entry);
         } else {
             let entry = *entry;
             self.on_status(&entry)
@@ -156,7 +153,7 @@ impl<F: Fabric> ClientLane<F> {
                     hybrid.answered(entry.call);
                 }
                 if let Some(batching) = &mut self.batching {
-                    batching.answered(entry.call, || fabric.host().now());
+                    batching.answered(entry.call, || cx.fabric.host().now());
                 }
                 Ok(())
             }
@@ -200,12 +197,7 @@ impl<F: Fabric> ClientLane<F> {
     /// Starts the transfer of a large result (by READ, WRITE or fragments), or releases it if the call was
     /// given up.
     #[inline(never)]
-    fn on_descriptor(
-        &mut self,
-        fabric: &F,
-        domain: &mut F::Domain,
-        entry: &Entry<'_>,
-    ) -> Result<(), Violation> {
+    fn on_descriptor(&mut self, cx: &mut Cx<'_, F>, entry: &Entry<'_>) -> Result<(), Violation> {
         let call = entry.call;
         if !self.slots.expects(call) && self.may_come_twice() {
             return Ok(());
@@ -217,7 +209,7 @@ impl<F: Fabric> ClientLane<F> {
             hybrid.answered(call);
         }
         if let Some(batching) = &mut self.batching {
-            batching.answered(call, || fabric.host().now());
+            batching.answered(call, || cx.fabric.host().now());
         }
         let descriptor = Descriptor::decode(entry.payload, self.max_response)?;
         let status = entry.status().unwrap_or(Status::Ok);
@@ -230,7 +222,7 @@ impl<F: Fabric> ClientLane<F> {
         if self.large == LargePayload::Eager {
             // The fragments come in any case.
             let wanted = self.slots.wanted(call);
-            let into = if wanted { self.imports.reserve(fabric, length).ok() } else { None };
+            let into = if wanted { self.imports.reserve(cx.fabric, length).ok() } else { None };
             let kept = into.is_some();
             self.arrivals.collect(call, length, into)?;
             if !kept && wanted {
@@ -246,7 +238,7 @@ impl<F: Fabric> ClientLane<F> {
             return Ok(());
         }
         if self.large == LargePayload::Write {
-            match self.arrivals.clear(fabric, call, length)? {
+            match self.arrivals.clear(cx.fabric, call, length)? {
                 Ok(place) => self.errands.clear(call, place),
                 Err(Exhausted) => {
                     self.releases.push(call);
@@ -255,7 +247,7 @@ impl<F: Fabric> ClientLane<F> {
             }
             return Ok(());
         }
-        let Ok(into) = self.imports.reserve(fabric, length) else {
+        let Ok(into) = self.imports.reserve(cx.fabric, length) else {
             self.releases.push(call);
             self.slots.answer_large(call, lost);
             return Ok(());
@@ -264,9 +256,9 @@ impl<F: Fabric> ClientLane<F> {
         if self.large == LargePayload::Pieces && length > PIECE {
             // The call stays in flight and so subject to its deadline: the server may take any time to fill
             // the result.
-            return self.pulls.begin(domain, (self.queue_pair, self.index), call, descriptor, into);
+            return self.pulls.begin(cx.domain, (self.queue_pair, self.index), call, descriptor, into);
         }
-        post_read::<F>(domain, self.queue_pair, route::rendezvous(self.index, call), &descriptor, into)?;
+        post_read::<F>(cx.domain, self.queue_pair, route::rendezvous(self.index, call), &descriptor, into)?;
         self.slots.reading(call);
         Ok(())
     }
@@ -280,12 +272,11 @@ impl<F: Fabric> ClientLane<F> {
     /// Processes the completion of a READ of a large result.
     pub(crate) fn on_read(
         &mut self,
-        fabric: &F,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         call: u32,
         buffer: Buffer<F::Memory>,
     ) -> Result<(), Violation> {
-        match self.pulls.arrived(domain, (self.queue_pair, self.index), call, buffer)? {
+        match self.pulls.arrived(cx.domain, (self.queue_pair, self.index), call, buffer)? {
             Pulled::Part => return Ok(()),
             Pulled::Over => self.end_pull(call),
             Pulled::Whole(buffer) => {
@@ -293,12 +284,12 @@ impl<F: Fabric> ClientLane<F> {
                 self.slots.answer_large(call, Ok(buffer));
             }
         }
-        self.send_releases(fabric, domain);
+        self.send_releases(cx);
         Ok(())
     }
 
     /// Informs the server which large results it may release. Without room the rest is sent later.
-    pub(super) fn send_releases(&mut self, fabric: &F, domain: &mut F::Domain) {
+    pub(super) fn send_releases(&mut self, cx: &mut Cx<'_, F>) {
         while !self.releases.is_empty() {
             let count = self.releases.len().min(RELEASES_AT_ONCE);
             let mut payload = [0; RELEASES_AT_ONCE * 4];
@@ -306,7 +297,7 @@ impl<F: Fabric> ClientLane<F> {
                 *place = call.to_le_bytes();
             }
             let header = Header { code: count as u16, head: self.rx.head(), ..Header::new(Kind::Release) };
-            if self.tx.single(fabric, domain, &header, &payload[..count * 4]).is_err() {
+            if self.tx.single(cx, &header, &payload[..count * 4]).is_err() {
                 return;
             }
             self.releases.drain(..count);

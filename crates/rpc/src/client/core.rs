@@ -12,7 +12,7 @@ use crate::limits::MAX_WINDOW;
 use crate::path::hybrid::Tuning;
 use crate::path::posting::repost;
 use crate::path::route::{self, Route};
-use crate::path::{HEAD_IMMEDIATE, Scratch, Violation, scratch};
+use crate::path::{Cx, HEAD_IMMEDIATE, Scratch, Violation, scratch};
 use crate::plan::CompletionMode;
 use crate::tune::Tuners;
 use crate::wait::Sleep;
@@ -362,40 +362,64 @@ impl<F: Fabric> Core<F> {
     }
 
     /// Runs `what` on a usable lane.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn with_lane(
         &mut self,
         index: u16,
-        what: impl FnOnce(&F, &mut F::Domain, &mut ClientLane<F>) -> Result<u32, SubmitError>,
+        what: impl FnOnce(&mut Cx<'_, F>, &mut ClientLane<F>) -> Result<u32, SubmitError>,
     ) -> Result<CallId, SubmitError> {
-        let Some(Some(lane)) = self.lanes.get_mut(index as usize) else {
-            return Err(SubmitError::Broken);
-        };
-        if lane.broken.is_some() {
-            return Err(SubmitError::Broken);
+        let (mut cx, lane) = self.usable_lane(index)?;
+        let result = what(&mut cx, lane);
+        self.used_lane(index, result)
+    }
+
+    /// Returns a lane that accepts calls, and the means to act on it. [`used_lane`](Core::used_lane) takes the result.
+    #[inline(always)]
+    pub(super) fn usable_lane(&mut self, index: u16) -> Result<(Cx<'_, F>, &mut ClientLane<F>), SubmitError> {
+        match self.lanes.get_mut(index as usize) {
+            Some(Some(lane)) if lane.broken.is_none() => {
+                Ok((Cx { fabric: &self.fabric, domain: &mut self.domain }, lane))
+            }
+            _ => Err(SubmitError::Broken),
         }
-        let result = what(&self.fabric, &mut self.domain, lane);
+    }
+
+    /// Takes the result of an action on a lane.
+    #[inline(always)]
+    pub(super) fn used_lane(
+        &mut self,
+        index: u16,
+        result: Result<u32, SubmitError>,
+    ) -> Result<CallId, SubmitError> {
         match result {
-            Err(SubmitError::Broken) => self.break_lane(index, Cause::ConnectionLost),
+            Ok(call) => Ok(CallId { lane: index, call }),
+            Err(error) => Err(self.failed_on(index, error)),
+        }
+    }
+
+    #[cold]
+    fn failed_on(&mut self, index: u16, error: SubmitError) -> SubmitError {
+        match error {
+            SubmitError::Broken => self.break_lane(index, Cause::ConnectionLost),
             // Memory of given-up calls comes back as the server READs it, or with the end of the lane. Nobody may look
             // for either: there may be no call to wait for.
-            Err(SubmitError::Call(CallError::NotExecuted(Cause::OutOfMemory))) => {
+            SubmitError::Call(CallError::NotExecuted(Cause::OutOfMemory)) => {
                 self.progress_after_sleep();
             }
             _ => {}
         }
-        result.map(|call| CallId { lane: index, call })
+        error
     }
 
     /// Sends the open batch of a lane.
     #[inline]
     pub(crate) fn flush(&mut self, index: u16) -> Result<(), SubmitError> {
-        self.with_lane(index, |fabric, domain, lane| lane.flush(fabric, domain).map(|()| 0)).map(|_| ())
+        self.with_lane(index, |cx, lane| lane.flush(cx).map(|()| 0)).map(|_| ())
     }
 
     /// Sends what a leader's round has left open on a lane.
     pub(crate) fn send_open(&mut self, index: u16) -> Result<(), SubmitError> {
-        self.with_lane(index, |fabric, domain, lane| lane.send_open(fabric, domain).map(|()| 0)).map(|_| ())
+        self.with_lane(index, |cx, lane| lane.send_open(cx).map(|()| 0)).map(|_| ())
     }
 
     /// Sends the open batches of all lanes, as far as there is room, because the caller waits. Skips lanes
@@ -446,7 +470,12 @@ impl<F: Fabric> Core<F> {
             if lane.slots.in_flight() == 0 && healthy && !lane.awaits_word() {
                 continue;
             }
-            match lane.progress(&self.fabric, &mut self.domain, &mut self.scratch, BUDGET, sink) {
+            match lane.progress(
+                &mut Cx { fabric: &self.fabric, domain: &mut self.domain },
+                &mut self.scratch,
+                BUDGET,
+                sink,
+            ) {
                 Ok(messages) => {
                     events += messages;
                     reading |= lane.reading > 0;
@@ -525,7 +554,12 @@ impl<F: Fabric> Core<F> {
         if completion.status != CompletionStatus::Success {
             tracing::debug!(target: "dunlin::client", lane = index, status = completion.status.describe(), "a lane broke");
             // Messages that arrived before the failure still count.
-            let _ = lane.progress(&self.fabric, &mut self.domain, &mut self.scratch, usize::MAX, &mut Keep);
+            let _ = lane.progress(
+                &mut Cx { fabric: &self.fabric, domain: &mut self.domain },
+                &mut self.scratch,
+                usize::MAX,
+                &mut Keep,
+            );
             return self.break_lane(index, Cause::ConnectionLost);
         }
         match route {
@@ -547,7 +581,8 @@ impl<F: Fabric> Core<F> {
             Route::Memory { slot: call, .. } => lane.on_memory(call, completion),
             Route::Rendezvous { slot: call, .. } => {
                 if let Some(buffer) = completion.buffer
-                    && let Err(violation) = lane.on_read(&self.fabric, &mut self.domain, call, buffer)
+                    && let Err(violation) =
+                        lane.on_read(&mut Cx { fabric: &self.fabric, domain: &mut self.domain }, call, buffer)
                 {
                     self.violated(index, violation);
                 }
@@ -574,11 +609,15 @@ impl<F: Fabric> Core<F> {
             let ready = |queue_pair| self.domain.state(queue_pair) == Some(QueuePairState::Ready);
             let failed = !lane.queue_pairs().all(ready) || !lane.link.is_alive();
             if failed {
-                let _ =
-                    lane.progress(&self.fabric, &mut self.domain, &mut self.scratch, usize::MAX, &mut Keep);
+                let _ = lane.progress(
+                    &mut Cx { fabric: &self.fabric, domain: &mut self.domain },
+                    &mut self.scratch,
+                    usize::MAX,
+                    &mut Keep,
+                );
                 self.break_lane(index, Cause::ConnectionLost);
             } else {
-                lane.break_silence(&self.fabric, &mut self.domain);
+                lane.break_silence(&mut Cx { fabric: &self.fabric, domain: &mut self.domain });
                 if lane.again.is_some() {
                     let now = self.fabric.host().now();
                     self.send_again(index, now);
@@ -596,7 +635,7 @@ impl<F: Fabric> Core<F> {
         if lane.broken.is_some() {
             return Nanos::MAX;
         }
-        let cause = match lane.send_again(&self.fabric, &mut self.domain, now) {
+        let cause = match lane.send_again(&mut Cx { fabric: &self.fabric, domain: &mut self.domain }, now) {
             Ok(next) => return next,
             Err(NoMore::Silent) => Cause::Unanswered,
             Err(NoMore::Broken) => Cause::ConnectionLost,

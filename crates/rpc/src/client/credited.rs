@@ -2,7 +2,7 @@
 
 use super::lane::ClientLane;
 use crate::path::credits::{Ask, GRANTED, MAX_CREDITS, renewal_immediate};
-use crate::path::{TxError, Violation};
+use crate::path::{Cx, TxError, Violation};
 use dunlin_fabric::Fabric;
 use dunlin_wire::{Flags, Header, Kind};
 
@@ -26,23 +26,23 @@ impl<F: Fabric> ClientLane<F> {
     }
 
     /// Records that a message was sent, and sends a request for credits that it did not carry.
-    pub(super) fn paid_for(&mut self, fabric: &F, domain: &mut F::Domain, ask: Ask) {
+    pub(super) fn paid_for(&mut self, cx: &mut Cx<'_, F>, ask: Ask) {
         let Some(credits) = &mut self.credits else { return };
         credits.sent(ask);
         if credits.owed().is_some() {
             // The message is on its way: an error of the lane reaches the caller as the outcome of the call.
-            let _ = self.ask_apart(fabric, domain);
+            let _ = self.ask_apart(cx);
         }
     }
 
     /// Records that an operation on memory, whose credit is spent, is posted or will be, and sends the request for
     /// credits that it causes.
-    pub(super) fn operated(&mut self, fabric: &F, domain: &mut F::Domain, ask: Ask) {
+    pub(super) fn operated(&mut self, cx: &mut Cx<'_, F>, ask: Ask) {
         let Some(credits) = &mut self.credits else { return };
         credits.operated(ask);
         if credits.owed().is_some() {
             // As in `paid_for`.
-            let _ = self.ask_apart(fabric, domain);
+            let _ = self.ask_apart(cx);
         }
     }
 
@@ -55,16 +55,16 @@ impl<F: Fabric> ClientLane<F> {
     /// Sends a request for credits by immediate data, with a report of the head; one that tells of operations on memory
     /// as a message. Without room a later progress sends it.
     #[cold]
-    pub(super) fn ask_apart(&mut self, fabric: &F, domain: &mut F::Domain) -> Result<(), Violation> {
+    pub(super) fn ask_apart(&mut self, cx: &mut Cx<'_, F>) -> Result<(), Violation> {
         let Some(degree) = self.credits.as_ref().and_then(|credits| credits.owed()) else { return Ok(()) };
         let (to, head) = ((self.control_key, 0), self.rx.head());
         let operations = self.credits.as_ref().map_or(0, |credits| credits.operations());
         let sent = match operations {
-            0 => self.tx.report_head_with(fabric, domain, to, head, Some(renewal_immediate(degree))),
+            0 => self.tx.report_head_with(cx, to, head, Some(renewal_immediate(degree))),
             code => {
                 let credits = degree.min(MAX_CREDITS) as u8;
                 let header = Header { code, credits, head, ..Header::new(Kind::Credit) };
-                self.tx.single(fabric, domain, &header, &[])
+                self.tx.single(cx, &header, &[])
             }
         };
         match sent {

@@ -449,6 +449,7 @@ impl<F: Fabric> PreparedLane<F> {
             staging: vec![0; max_message],
             batch_sequence: 0,
             batch_time: 0,
+            batch_nanos: 0,
             number: self.number,
             is_combined: plan.sharing == Sharing::Combined,
             credits: plan.has_credits().then(|| Box::new(Credits::new(config.credits, is_apart(config)))),

@@ -5,7 +5,7 @@ use super::lane::ClientLane;
 use super::slots::Sink;
 use crate::path::fetch::Fetcher;
 use crate::path::hybrid::{MODE_WORD, Patience, Tuning};
-use crate::path::{Incoming, Scratch, Violation};
+use crate::path::{Cx, Incoming, Scratch, Violation};
 use dunlin_fabric::{Fabric, Nanos};
 
 impl<F: Fabric> ClientLane<F> {
@@ -13,36 +13,35 @@ impl<F: Fabric> ClientLane<F> {
     #[inline(never)]
     pub(super) fn progress_fetched(
         &mut self,
-        fabric: &F,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         scratch: &mut Scratch,
         sink: &mut impl Sink,
     ) -> Result<usize, Violation> {
         let Some(hybrid) = &mut self.hybrid else { return Ok(0) };
         let mut messages = 0;
         if hybrid.rx.is_waiting() {
-            if let Some(Incoming::Buffer(buffer, range)) = hybrid.rx.poll(fabric, scratch)? {
+            if let Some(Incoming::Buffer(buffer, range)) = hybrid.rx.poll(cx.fabric, scratch)? {
                 hybrid.hit();
                 messages = 1;
-                self.on_message(fabric, domain, &buffer[range], sink)?;
+                self.on_message(cx, &buffer[range], sink)?;
                 if let Some(fetcher) = self.fetcher() {
                     fetcher.give_back(buffer);
                 }
             } else if hybrid.missed() == Patience::Over {
-                self.give_over(fabric, domain);
+                self.give_over(cx);
             }
         }
         if self.hybrid.as_ref().is_some_and(|hybrid| hybrid.rx.head_overdue()) {
-            self.report_head(fabric, domain);
+            self.report_head(cx);
         }
         Ok(messages)
     }
 
     /// Asks the server to write back the answers of all requests sent so far. A full send queue delays this
     /// until the next empty READ.
-    fn give_over(&mut self, fabric: &F, domain: &mut F::Domain) {
+    fn give_over(&mut self, cx: &mut Cx<'_, F>) {
         let sent = self.tx.next_sequence();
-        let given = self.tx.write_word(fabric, domain, (self.control_key, MODE_WORD), sent, None);
+        let given = self.tx.write_word(cx, (self.control_key, MODE_WORD), sent, None);
         if let (Ok(()), Some(hybrid)) = (given, &mut self.hybrid) {
             hybrid.given_over();
         }

@@ -3,6 +3,7 @@
 use super::core::{CallId, Core};
 use super::lane::{ClientLane, SubmitError};
 use crate::error::{CallError, Cause};
+use crate::path::Cx;
 use crate::path::call_id::CallEnds;
 use crate::path::pieces::{Filling, PIECE, copy_into};
 use crate::plan::LargePayload;
@@ -66,15 +67,14 @@ impl<F: Fabric> ClientLane<F> {
     /// covers them.
     fn filled(
         &mut self,
-        fabric: &F,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         progress: &mut Progress,
         bytes: usize,
     ) -> Result<(), SubmitError> {
         let bytes = bytes.min(progress.length);
         let Some(from) = progress.from.filter(|_| bytes >= PIECE) else { return Ok(()) };
         if let Some(began) = progress.began.take() {
-            let took = fabric.host().now().saturating_sub(began);
+            let took = cx.fabric.host().now().saturating_sub(began);
             progress.streams = self.fill.began(progress.past, progress.streams, bytes, took);
         }
         let call = match progress.call {
@@ -83,41 +83,35 @@ impl<F: Fabric> ClientLane<F> {
                 if self.errands.count() > self.slots.window() {
                     return Err(SubmitError::Full);
                 }
-                self.flush(fabric, domain)?;
+                self.flush(cx)?;
                 self.check_call(progress.length)?;
                 let Progress { ends, timeout, .. } = *progress;
                 let payload = from.encode();
-                let call = self.send_call(fabric, domain, ends, &payload, Flags::RENDEZVOUS, timeout)?;
+                let call = self.send_call(cx, ends, &payload, Flags::RENDEZVOUS, timeout)?;
                 (progress.call, progress.told) = (Some(call), PIECE);
                 call
             }
         };
         // The last report follows in `end_filling`: a completely filled request can no longer be given up.
         if bytes >= progress.told + PIECE && bytes < progress.length {
-            self.tell_filled(fabric, domain, call, bytes as u32)?;
+            self.tell_filled(cx, call, bytes as u32)?;
             progress.told = bytes;
         }
         Ok(())
     }
 
     /// Reports to the server how many bytes of a request are filled.
-    fn tell_filled(
-        &mut self,
-        fabric: &F,
-        domain: &mut F::Domain,
-        call: u32,
-        bytes: u32,
-    ) -> Result<(), SubmitError> {
+    fn tell_filled(&mut self, cx: &mut Cx<'_, F>, call: u32, bytes: u32) -> Result<(), SubmitError> {
         if !self.errands.is_empty() {
             return Err(SubmitError::Full);
         }
         let header = Header { call, time: bytes, head: self.rx.head(), ..Header::new(Kind::Filled) };
-        Ok(self.tx.single(fabric, domain, &header, &[])?)
+        Ok(self.tx.single(cx, &header, &[])?)
     }
 
     /// As [`tell_filled`](ClientLane::tell_filled), but queues the report if there is no room now.
-    pub(crate) fn tell_at_last(&mut self, fabric: &F, domain: &mut F::Domain, call: u32, bytes: u32) {
-        if self.tell_filled(fabric, domain, call, bytes).is_err() {
+    pub(crate) fn tell_at_last(&mut self, cx: &mut Cx<'_, F>, call: u32, bytes: u32) {
+        if self.tell_filled(cx, call, bytes).is_err() {
             // A broken lane also reaches the caller as the outcome of the call.
             self.errands.filled(call, bytes);
         }
@@ -127,29 +121,22 @@ impl<F: Fabric> ClientLane<F> {
     /// the buffer if the call could not be sent.
     pub(crate) fn end_filling(
         &mut self,
-        fabric: &F,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         progress: Progress,
         buffer: Buffer<F::Memory>,
     ) -> Result<u32, (SubmitError, Buffer<F::Memory>)> {
         let Some(call) = progress.call else {
-            return self.submit_buffer(fabric, domain, progress.ends, buffer, progress.timeout);
+            return self.submit_buffer(cx, progress.ends, buffer, progress.timeout);
         };
-        self.tell_at_last(fabric, domain, call, progress.length as u32);
+        self.tell_at_last(cx, call, progress.length as u32);
         self.slots.keep_request(call, buffer);
         Ok(call)
     }
 
     /// Gives up a request. If it was announced, the server is notified and its answer will be discarded.
-    fn give_up_filling(
-        &mut self,
-        fabric: &F,
-        domain: &mut F::Domain,
-        progress: &Progress,
-        buffer: Buffer<F::Memory>,
-    ) {
+    fn give_up_filling(&mut self, cx: &mut Cx<'_, F>, progress: &Progress, buffer: Buffer<F::Memory>) {
         if let Some(call) = progress.call {
-            self.tell_at_last(fabric, domain, call, 0);
+            self.tell_at_last(cx, call, 0);
             self.slots.keep_request(call, buffer);
             self.slots.forget(call);
         }
@@ -158,26 +145,25 @@ impl<F: Fabric> ClientLane<F> {
     /// Sends one call whose large payload is copied in pieces.
     pub(crate) fn submit_in_pieces(
         &mut self,
-        fabric: &F,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         ends: CallEnds,
         payload: &[u8],
         timeout: Nanos,
     ) -> Result<u32, SubmitError> {
-        let (mut buffer, mut progress) = self.begin_filling(fabric, ends, payload.len(), timeout)?;
+        let (mut buffer, mut progress) = self.begin_filling(cx.fabric, ends, payload.len(), timeout)?;
         let mut done = 0;
         while done < payload.len() {
             let piece = PIECE.min(payload.len() - done);
             copy_into(progress.streams, &mut buffer[done..done + piece], &payload[done..]);
             done += piece;
-            match self.filled(fabric, domain, &mut progress, done) {
+            match self.filled(cx, &mut progress, done) {
                 Ok(()) | Err(SubmitError::Full) => {}
                 // The call does not exist yet, and now it never will.
                 Err(error) if progress.call.is_none() => return Err(error),
                 Err(_) => break,
             }
         }
-        self.end_filling(fabric, domain, progress, buffer).map_err(|(error, _)| error)
+        self.end_filling(cx, progress, buffer).map_err(|(error, _)| error)
     }
 }
 
@@ -208,9 +194,7 @@ impl<F: Fabric> Filling for Sender<'_, F> {
         }
         let announced = self.progress.call.is_some();
         let progress = &mut self.progress;
-        let told = self.core.with_lane(self.lane, |fabric, domain, lane| {
-            lane.filled(fabric, domain, progress, bytes).map(|()| 0)
-        });
+        let told = self.core.with_lane(self.lane, |cx, lane| lane.filled(cx, progress, bytes).map(|()| 0));
         match told {
             Ok(_) | Err(SubmitError::Full) => {}
             Err(SubmitError::Call(error)) if !announced => self.refused = Some(error),
@@ -262,9 +246,7 @@ impl<'a, F: Fabric> FillingRequest<'a, F> {
             // The call already has its error as outcome.
             return Ok(CallId { lane: *lane, call });
         }
-        core.with_lane(*lane, |fabric, domain, lane| {
-            lane.end_filling(fabric, domain, progress, buffer).map_err(|(error, _)| error)
-        })
+        core.with_lane(*lane, |cx, lane| lane.end_filling(cx, progress, buffer).map_err(|(error, _)| error))
     }
 }
 
@@ -280,8 +262,8 @@ impl<F: Fabric> Drop for FillingRequest<'_, F> {
     fn drop(&mut self) {
         let Some(buffer) = self.buffer.take() else { return };
         let Sender { core, lane, progress, .. } = &mut self.sender;
-        let given_up = core.with_lane(*lane, |fabric, domain, lane| {
-            lane.give_up_filling(fabric, domain, progress, buffer);
+        let given_up = core.with_lane(*lane, |cx, lane| {
+            lane.give_up_filling(cx, progress, buffer);
             Ok(0)
         });
         // A lane that broke meanwhile has ended its calls. This one has no other owner to release it.

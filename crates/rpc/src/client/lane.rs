@@ -14,7 +14,7 @@ use crate::path::posting::repost;
 use crate::path::prefetch::warm_lines;
 use crate::path::rendezvous::Pool;
 use crate::path::route::Route;
-use crate::path::{Incoming, Next, Rx, Scratch, Tx, TxError, Violation, turn_cost};
+use crate::path::{Cx, Incoming, Next, Rx, Scratch, Tx, TxError, Violation, turn_cost};
 use crate::plan::LargePayload;
 use crate::tune::fill::FillTuner;
 use crate::tune::shared::FetchTuner;
@@ -114,6 +114,8 @@ pub(crate) struct ClientLane<F: Fabric> {
     pub(crate) batch_sequence: u64,
     /// The time of the open batch's header, in microseconds: that of its first call, 0 for none.
     pub(crate) batch_time: u32,
+    /// That time in nanoseconds.
+    pub(crate) batch_nanos: Nanos,
 }
 
 /// The reason why a lane is given up while it sends calls again.
@@ -202,8 +204,7 @@ impl<F: Fabric> ClientLane<F> {
     #[inline(always)]
     pub(crate) fn submit(
         &mut self,
-        fabric: &F,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         ends: impl Into<CallEnds>,
         payload: &[u8],
         timeout: Nanos,
@@ -211,31 +212,30 @@ impl<F: Fabric> ClientLane<F> {
         let ends = ends.into();
         self.check_call(payload.len())?;
         if payload.len() > self.rendezvous_above {
-            return self.submit_copy(fabric, domain, ends, payload, timeout);
+            return self.submit_copy(cx, ends, payload, timeout);
         }
         if !self.batch.is_empty() {
-            self.flush(fabric, domain)?;
+            self.flush(cx)?;
         }
-        self.send_call(fabric, domain, ends, payload, Flags::NONE, timeout)
+        self.send_call(cx, ends, payload, Flags::NONE, timeout)
     }
 
     /// Copies a large payload into a buffer and sends the call.
     #[inline(never)]
     fn submit_copy(
         &mut self,
-        fabric: &F,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         ends: CallEnds,
         payload: &[u8],
         timeout: Nanos,
     ) -> Result<u32, SubmitError> {
         if self.large == LargePayload::Pieces && payload.len() > PIECE {
-            return self.submit_in_pieces(fabric, domain, ends, payload, timeout);
+            return self.submit_in_pieces(cx, ends, payload, timeout);
         }
-        let reserved = self.exports.reserve(fabric, payload.len());
+        let reserved = self.exports.reserve(cx.fabric, payload.len());
         let mut buffer = reserved.map_err(|_| Self::refuse(Cause::OutOfMemory))?;
         buffer.copy_from_slice(payload);
-        self.submit_buffer(fabric, domain, ends, buffer, timeout).map_err(|(error, _)| error)
+        self.submit_buffer(cx, ends, buffer, timeout).map_err(|(error, _)| error)
     }
 
     /// Sends one call with the first `length` bytes of a buffer. A large payload leaves with the buffer's
@@ -243,20 +243,19 @@ impl<F: Fabric> ClientLane<F> {
     /// buffer is unchanged.
     pub(crate) fn submit_message(
         &mut self,
-        fabric: &F,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         function: u16,
         (buffer, length): (&mut Buffer<F::Memory>, usize),
         timeout: Nanos,
     ) -> Result<u32, SubmitError> {
         if length <= self.rendezvous_above || !self.exports.can_send(buffer) {
-            return self.submit(fabric, domain, function, &buffer[..length], timeout);
+            return self.submit(cx, function, &buffer[..length], timeout);
         }
         let capacity = buffer.len();
-        let other = self.request_buffer(fabric, capacity)?;
+        let other = self.request_buffer(cx.fabric, capacity)?;
         let mut leaves = std::mem::replace(buffer, other);
         leaves.set_length(length);
-        self.submit_buffer(fabric, domain, function, leaves, timeout).map_err(|(error, mut back)| {
+        self.submit_buffer(cx, function, leaves, timeout).map_err(|(error, mut back)| {
             back.set_length(capacity);
             *buffer = back;
             error
@@ -267,8 +266,7 @@ impl<F: Fabric> ClientLane<F> {
     /// could not be sent.
     pub(crate) fn submit_buffer(
         &mut self,
-        fabric: &F,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         ends: impl Into<CallEnds>,
         buffer: Buffer<F::Memory>,
         timeout: Nanos,
@@ -284,25 +282,25 @@ impl<F: Fabric> ClientLane<F> {
         if self.errands.count() > self.slots.window() {
             return Err((SubmitError::Full, buffer));
         }
-        if let Err(error) = self.flush(fabric, domain) {
+        if let Err(error) = self.flush(cx) {
             return Err((error, buffer));
         }
         if let Err(error) = self.check_call(buffer.len()) {
             return Err((error, buffer));
         }
         let ends = ends.into();
-        match self.send_call(fabric, domain, ends, &descriptor.encode(), Flags::RENDEZVOUS, timeout) {
+        match self.send_call(cx, ends, &descriptor.encode(), Flags::RENDEZVOUS, timeout) {
             Ok(call) => {
                 let length = buffer.len();
                 if self.large == LargePayload::Eager {
                     self.errands.send(call, buffer);
                     // An error of the lane also reaches the caller as the outcome of the call.
-                    let _ = self.run_errands(fabric, domain);
+                    let _ = self.run_errands(cx);
                 } else {
                     self.slots.keep_request(call, buffer);
                 }
                 if self.large == LargePayload::Pieces && length > PIECE {
-                    self.tell_at_last(fabric, domain, call, length as u32);
+                    self.tell_at_last(cx, call, length as u32);
                     return Ok(call);
                 }
                 self.exports.make_spare(length);
@@ -315,32 +313,44 @@ impl<F: Fabric> ClientLane<F> {
     /// Adds a call to the open batch, which is sent by [`flush`](ClientLane::flush) or when it is full.
     ///
     /// A call with a time of its own reads the clock, because its time runs while the batch is open.
-    #[inline]
+    #[inline(never)]
     pub(crate) fn push(
         &mut self,
-        fabric: &F,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         ends: impl Into<CallEnds>,
         payload: &[u8],
         time: Time,
     ) -> Result<u32, SubmitError> {
-        let CallEnds { function, thread } = ends.into();
-        let (timeout, time_left) = (time.nanos, micros(time.nanos));
+        self.push_here(cx, ends.into(), payload, time)
+    }
+
+    /// As [`push`](ClientLane::push); inlined.
+    #[inline(always)]
+    pub(crate) fn push_here(
+        &mut self,
+        cx: &mut Cx<'_, F>,
+        CallEnds { function, thread }: CallEnds,
+        payload: &[u8],
+        time: Time,
+    ) -> Result<u32, SubmitError> {
+        let timeout = time.nanos;
+        // Calls have the time of the one before as a rule.
+        let time_left = if timeout == self.batch_nanos { self.batch_time } else { micros(timeout) };
         let alone = self.batching.as_ref().is_some_and(|batching| batching.is_too_large(payload.len()));
         // An entry of a batch has no place for long times.
         let alone = alone || time.is_own && !(1..=MAX_ENTRY_TIME).contains(&time_left);
         if payload.len() > self.rendezvous_above || alone {
-            return self.submit(fabric, domain, CallEnds { function, thread }, payload, timeout);
+            return self.submit(cx, CallEnds { function, thread }, payload, timeout);
         }
         self.check_call(payload.len())?;
         let Some(call) = self.slots.next_call() else {
             if self.batching.is_some() {
-                self.flush(fabric, domain)?;
+                self.flush(cx)?;
             }
             return Err(Self::refuse(Cause::WindowFull));
         };
         if self.is_combined && !self.has_credit() {
-            self.flush(fabric, domain)?;
+            self.flush(cx)?;
             if !self.has_credit() {
                 return Err(SubmitError::Full);
             }
@@ -348,27 +358,27 @@ impl<F: Fabric> ClientLane<F> {
         if let Some(hybrid) = &self.hybrid
             && !hybrid.fits_batch(function, self.batch.count() as usize)
         {
-            self.flush(fabric, domain)?;
+            self.flush(cx)?;
         }
         let mut meta = EntryMeta { function_or_status: function, thread, call, flags: Flags::NONE, time: 0 };
         if !self.batch.is_empty() && time_left != self.batch_time {
             match time_left {
                 1..=MAX_ENTRY_TIME => meta.time = time_left,
-                _ => self.flush(fabric, domain)?,
+                _ => self.flush(cx)?,
             }
         }
-        self.open_batch(fabric);
-        fabric.host().charge(Work::BuildEntry, 1);
+        self.open_batch(cx.fabric);
+        cx.fabric.host().charge(Work::BuildEntry, 1);
         if self.batch.push(&mut self.staging, &meta, payload).is_err() {
-            self.flush(fabric, domain)?;
-            self.open_batch(fabric);
+            self.flush(cx)?;
+            self.open_batch(cx.fabric);
             meta.time = 0;
             // A copy: an entry whose address nobody takes stays in registers.
             self.push_first(EntryMeta { ..meta }, payload)?;
         }
         if self.batch.count() == 1 {
             self.batch_sequence = self.tx.next_sequence();
-            self.batch_time = time_left;
+            (self.batch_time, self.batch_nanos) = (time_left, timeout);
         }
         if let Some(again) = &mut self.again {
             again.keep(call, CallEnds { function, thread }, Flags::NONE, payload);
@@ -381,13 +391,13 @@ impl<F: Fabric> ClientLane<F> {
             self.slots.set_thread(call, thread);
         }
         if time.is_own {
-            self.slots.start(call, fabric.host().now());
+            self.slots.start(call, cx.fabric.host().now());
         }
         if let Some(batching) = &mut self.batching {
             batching.pushed(call);
             if batching.is_full(self.batch.count(), self.batch.total()) {
                 // The call exists from here on. An error of the lane reaches the caller as its outcome.
-                let _ = self.flush_if_room(fabric, domain);
+                let _ = self.flush_if_room(cx);
             }
         }
         Ok(call)
@@ -410,8 +420,8 @@ impl<F: Fabric> ClientLane<F> {
     }
 
     /// Sends the open batch. Without room it stays open for a later attempt.
-    fn flush_if_room(&mut self, fabric: &F, domain: &mut F::Domain) -> Result<(), SubmitError> {
-        match self.flush(fabric, domain) {
+    fn flush_if_room(&mut self, cx: &mut Cx<'_, F>) -> Result<(), SubmitError> {
+        match self.flush(cx) {
             Err(SubmitError::Full) => Ok(()),
             flushed => flushed,
         }
@@ -419,28 +429,28 @@ impl<F: Fabric> ClientLane<F> {
 
     /// Sends the open batch of a lane that batches by itself, if it is full or no other call is in flight.
     #[inline(never)]
-    pub(crate) fn flush_alone(&mut self, fabric: &F, domain: &mut F::Domain) -> Result<(), Violation> {
+    pub(crate) fn flush_alone(&mut self, cx: &mut Cx<'_, F>) -> Result<(), Violation> {
         let open = self.batch.count();
         let full = self.batching.as_ref().is_some_and(|b| b.is_full(open, self.batch.total()));
         if open > 0 && (full || self.slots.in_flight() == open as usize) {
-            self.flush_if_room(fabric, domain).map_err(|_| Violation::Broken)?;
+            self.flush_if_room(cx).map_err(|_| Violation::Broken)?;
         }
         Ok(())
     }
 
     /// Sends the open batch and what waits for it.
     #[inline]
-    pub(crate) fn flush(&mut self, fabric: &F, domain: &mut F::Domain) -> Result<(), SubmitError> {
+    pub(crate) fn flush(&mut self, cx: &mut Cx<'_, F>) -> Result<(), SubmitError> {
         if self.batch.is_empty() {
-            return Ok(self.tx.post_listed(domain)?);
+            return Ok(self.tx.post_listed(cx.domain)?);
         }
-        let tags = self.tx.begin(fabric, domain, self.batch.total() as usize)?;
+        let tags = self.tx.begin(cx, self.batch.total() as usize)?;
         let (flags, head) = match &self.hybrid {
             None => (Flags::NONE, self.rx.head()),
             Some(hybrid) => hybrid.ask_batch(self.rx.head()),
         };
         if self.slots.has_started_unsent() {
-            self.change_times(fabric.host().now());
+            self.change_times(cx.fabric.host().now());
         }
         let mut header = Header { flags, head, time: self.batch_time, ..Header::new(Kind::RequestBatch) };
         let mut ask = Ask::No;
@@ -452,7 +462,7 @@ impl<F: Fabric> ClientLane<F> {
         let Ok(total) = self.batch.finish_compact(&mut self.staging, &header, tags) else {
             return Err(SubmitError::Broken);
         };
-        if let Err(error) = self.tx.post(fabric, domain, &[&self.staging[..total]], total) {
+        if let Err(error) = self.tx.post(cx, &[&self.staging[..total]], total) {
             if self.is_combined {
                 self.unspend(self.batch.count(), ask);
             }
@@ -464,14 +474,14 @@ impl<F: Fabric> ClientLane<F> {
         }
         self.slots.sent(sequence);
         if let Some(hybrid) = &mut self.hybrid {
-            hybrid.sent_batch(self.batch.count() as usize, || fabric.host().now());
+            hybrid.sent_batch(self.batch.count() as usize, || cx.fabric.host().now());
         }
         if let Some(batching) = &mut self.batching {
             batching.sent(self.batch.count());
         }
         self.batch = BatchState::new();
         if self.is_combined {
-            self.paid_for(fabric, domain, ask);
+            self.paid_for(cx, ask);
         }
         Ok(())
     }
@@ -494,8 +504,7 @@ impl<F: Fabric> ClientLane<F> {
     #[inline]
     pub(crate) fn progress(
         &mut self,
-        fabric: &F,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         scratch: &mut Scratch,
         budget: usize,
         sink: &mut impl Sink,
@@ -503,38 +512,38 @@ impl<F: Fabric> ClientLane<F> {
         let mut messages = 0;
         let mut left = budget;
         while left > 0 {
-            match self.rx.next_line(fabric, scratch)? {
+            match self.rx.next_line(cx.fabric, scratch)? {
                 Next::Nothing => break,
                 Next::Line(first) => {
                     messages += 1;
                     left = left.saturating_sub(turn_cost(first.header().kind as u8, LINE));
-                    self.on_line(fabric, domain, &first, scratch, sink)?;
+                    self.on_line(cx, &first, scratch, sink)?;
                     continue;
                 }
                 Next::Other => {}
             }
-            let Some(cost) = self.take_other(fabric, domain, scratch, sink)? else { break };
+            let Some(cost) = self.take_other(cx, scratch, sink)? else { break };
             messages += 1;
             left = left.saturating_sub(cost);
         }
         if self.tx.is_behind() {
-            self.write_what_waits(fabric, domain)?;
+            self.write_what_waits(cx)?;
         }
         if self.batching.is_some() {
-            self.flush_alone(fabric, domain)?;
+            self.flush_alone(cx)?;
         }
         if self.is_combined && self.owes_request() {
-            self.ask_apart(fabric, domain)?;
+            self.ask_apart(cx)?;
         }
         if self.hybrid.as_ref().is_some_and(|hybrid| hybrid.rx.is_waiting() || hybrid.rx.head_overdue()) {
-            messages += self.progress_fetched(fabric, domain, scratch, sink)?;
+            messages += self.progress_fetched(cx, scratch, sink)?;
         }
         if !self.releases.is_empty() {
-            self.send_releases(fabric, domain);
+            self.send_releases(cx);
         }
-        let went_on = !self.errands.is_empty() && self.run_errands(fabric, domain)?;
+        let went_on = !self.errands.is_empty() && self.run_errands(cx)?;
         if self.rx.head_overdue() {
-            self.report_head(fabric, domain);
+            self.report_head(cx);
         }
         self.heard |= messages > 0;
         if messages > 0
@@ -546,15 +555,15 @@ impl<F: Fabric> ClientLane<F> {
         if messages > 0
             && let Some(batching) = &mut self.batching
         {
-            batching.look(|| fabric.host().now());
+            batching.look(|| cx.fabric.host().now());
         }
         Ok(messages + usize::from(went_on))
     }
 
     /// Writes the requests and the word of a lane under leases that found no room in the send queue.
     #[cold]
-    fn write_what_waits(&mut self, fabric: &F, domain: &mut F::Domain) -> Result<(), Violation> {
-        match self.tx.go_on(fabric, domain) {
+    fn write_what_waits(&mut self, cx: &mut Cx<'_, F>) -> Result<(), Violation> {
+        match self.tx.go_on(cx) {
             Ok(()) | Err(TxError::Full) => Ok(()),
             Err(TxError::Broken) => Err(Violation::Broken),
         }
@@ -565,18 +574,17 @@ impl<F: Fabric> ClientLane<F> {
     #[inline(never)]
     fn take_other(
         &mut self,
-        fabric: &F,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         scratch: &mut Scratch,
         sink: &mut impl Sink,
     ) -> Result<Option<usize>, Violation> {
-        let Some(incoming) = self.rx.poll(fabric, scratch)? else { return Ok(None) };
+        let Some(incoming) = self.rx.poll(cx.fabric, scratch)? else { return Ok(None) };
         let cost = incoming.turn_cost(scratch);
         match incoming {
-            Incoming::Scratch(total) => self.on_message(fabric, domain, &scratch[..total], sink)?,
+            Incoming::Scratch(total) => self.on_message(cx, &scratch[..total], sink)?,
             Incoming::Buffer(buffer, range) => {
-                self.on_message(fabric, domain, &buffer[range], sink)?;
-                self.give_back(domain, buffer)?;
+                self.on_message(cx, &buffer[range], sink)?;
+                self.give_back(cx.domain, buffer)?;
             }
         }
         Ok(Some(cost))
@@ -600,28 +608,23 @@ impl<F: Fabric> ClientLane<F> {
 
     /// Called periodically: sends an overdue batch, and reports heads to a silent server. A server that sends
     /// nothing while calls are in flight may wait for room that was made and not reported.
-    pub(crate) fn break_silence(&mut self, fabric: &F, domain: &mut F::Domain) {
+    pub(crate) fn break_silence(&mut self, cx: &mut Cx<'_, F>) {
         let heard = std::mem::take(&mut self.heard);
         if !self.batch.is_empty()
-            && self.batching.as_ref().is_some_and(|batching| batching.is_late(fabric.host().now()))
+            && self.batching.as_ref().is_some_and(|batching| batching.is_late(cx.fabric.host().now()))
         {
             // An error of the lane also reaches the callers as the outcome of their calls.
-            let _ = self.flush_if_room(fabric, domain);
+            let _ = self.flush_if_room(cx);
         }
         let untold =
             self.rx.head_untold() || self.hybrid.as_ref().is_some_and(|hybrid| hybrid.rx.head_untold());
         if !heard && self.slots.in_flight() > 0 && untold {
-            self.report_head(fabric, domain);
+            self.report_head(cx);
         }
     }
 
     /// Sends calls again whose requests or answers may be lost. Returns the time of the next check.
-    pub(crate) fn send_again(
-        &mut self,
-        fabric: &F,
-        domain: &mut F::Domain,
-        now: Nanos,
-    ) -> Result<Nanos, NoMore> {
+    pub(crate) fn send_again(&mut self, cx: &mut Cx<'_, F>, now: Nanos) -> Result<Nanos, NoMore> {
         if self.slots.in_flight() == 0 {
             return Ok(Nanos::MAX);
         }
@@ -638,7 +641,7 @@ impl<F: Fabric> ClientLane<F> {
                 // request as a new message.
                 let unread = match rewritten {
                     Some(unread) => unread,
-                    None => *rewritten.insert(tx.rewrite(fabric, domain)?),
+                    None => *rewritten.insert(tx.rewrite(cx)?),
                 };
                 if unread && request.tries.is_multiple_of(2) {
                     return Ok(Sent::Yes);
@@ -652,7 +655,7 @@ impl<F: Fabric> ClientLane<F> {
                     time: standing.borrow_mut().time_left(request.call, now),
                     ..Header::new(Kind::Request)
                 };
-                match tx.single(fabric, domain, &header, &request.payload) {
+                match tx.single(cx, &header, &request.payload) {
                     Ok(()) => Ok(Sent::Yes),
                     Err(TxError::Full) => Ok(Sent::NoRoom),
                     Err(error) => Err(error.into()),
@@ -696,15 +699,15 @@ impl<F: Fabric> ClientLane<F> {
         [Some(self.queue_pair), self.unreliable, self.datagrams].into_iter().flatten()
     }
 
-    pub(super) fn report_head(&mut self, fabric: &F, domain: &mut F::Domain) {
+    pub(super) fn report_head(&mut self, cx: &mut Cx<'_, F>) {
         let key = self.control_key;
         // A full send queue delays the report until a later poll.
-        if self.rx.head_untold() && self.tx.report_head(fabric, domain, (key, 0), self.rx.head()).is_ok() {
+        if self.rx.head_untold() && self.tx.report_head(cx, (key, 0), self.rx.head()).is_ok() {
             self.rx.told();
         }
         if let Some(hybrid) = &mut self.hybrid
             && hybrid.rx.head_untold()
-            && self.tx.report_head(fabric, domain, (key, PUBLISHED_HEAD), hybrid.rx.head()).is_ok()
+            && self.tx.report_head(cx, (key, PUBLISHED_HEAD), hybrid.rx.head()).is_ok()
         {
             hybrid.rx.told();
         }
@@ -719,8 +722,8 @@ impl<F: Fabric> ClientLane<F> {
     }
 
     /// Advances queued transfers of large payloads. Returns whether any step was made.
-    pub(super) fn run_errands(&mut self, fabric: &F, domain: &mut F::Domain) -> Result<bool, Violation> {
-        let ran = self.errands.run(fabric, domain, &mut self.tx, self.rx.head());
+    pub(super) fn run_errands(&mut self, cx: &mut Cx<'_, F>) -> Result<bool, Violation> {
+        let ran = self.errands.run(cx, &mut self.tx, self.rx.head());
         ran.map_err(|_| Violation::Broken)
     }
 }

@@ -8,7 +8,7 @@ use super::lane::{ClientLane, SubmitError};
 use super::slots::NO_MESSAGE;
 use crate::error::{CallError, Cause, MemoryError};
 use crate::path::listed::MAX_KEPT;
-use crate::path::{TxError, route};
+use crate::path::{Cx, TxError, route};
 use dunlin_fabric::{
     Access, Completion, Data, Fabric, Nanos, Opcode, Operation, PostError, RegionKey, RemoteSlice,
     ThreadDomain, WorkRequest,
@@ -293,8 +293,7 @@ impl<F: Fabric> ClientLane<F> {
     /// is the bytes that were READ, the old value of an atomic, or nothing.
     pub(crate) fn post_memory(
         &mut self,
-        fabric: &F,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         operation: MemoryOperation<'_>,
         key: RegionKey,
         timeout: Nanos,
@@ -307,11 +306,11 @@ impl<F: Fabric> ClientLane<F> {
             return Err(SubmitError::Call(CallError::NotExecuted(Cause::WindowFull)));
         };
         // Where this processor copies the bytes itself, there is no doorbell to share.
-        let linked = !alone && !fabric.capabilities().initiator_copies;
-        let max_inline = fabric.capabilities().max_inline as usize;
+        let linked = !alone && !cx.fabric.capabilities().initiator_copies;
+        let max_inline = cx.fabric.capabilities().max_inline as usize;
         let max_inline = if linked { max_inline.min(MAX_KEPT) } else { max_inline };
         let mut buffer =
-            |length: usize| self.imports.reserve(fabric, length).map_err(|_| Self::out_of_memory());
+            |length: usize| self.imports.reserve(cx.fabric, length).map_err(|_| Self::out_of_memory());
         let parts;
         let operation = match operation {
             MemoryOperation::Read { offset, length } => {
@@ -340,10 +339,10 @@ impl<F: Fabric> ClientLane<F> {
             TxError::Broken => PostError::QueuePairError,
         };
         let posted = if linked {
-            self.tx.list(domain, request).map_err(of_tx)
+            self.tx.list(cx.domain, request).map_err(of_tx)
         } else {
-            let before = self.tx.post_listed(domain).map_err(of_tx);
-            before.and_then(|()| domain.post(self.queue_pair, request))
+            let before = self.tx.post_listed(cx.domain).map_err(of_tx);
+            before.and_then(|()| cx.domain.post(self.queue_pair, request))
         };
         match posted {
             Ok(()) => {}
@@ -359,7 +358,7 @@ impl<F: Fabric> ClientLane<F> {
         }
         self.slots.take(call, timeout, NO_MESSAGE);
         self.memory += 1;
-        self.operated(fabric, domain, ask);
+        self.operated(cx, ask);
         Ok(call)
     }
 
@@ -370,10 +369,10 @@ impl<F: Fabric> ClientLane<F> {
 
     /// Sends what waits for the end of a leader's round, with one doorbell: the operations on memory, and the open batch
     /// unless the lane batches by itself.
-    pub(super) fn send_open(&mut self, fabric: &F, domain: &mut F::Domain) -> Result<(), SubmitError> {
+    pub(super) fn send_open(&mut self, cx: &mut Cx<'_, F>) -> Result<(), SubmitError> {
         match self.batching {
-            None => self.flush(fabric, domain),
-            Some(_) => Ok(self.tx.post_listed(domain)?),
+            None => self.flush(cx),
+            Some(_) => Ok(self.tx.post_listed(cx.domain)?),
         }
     }
 

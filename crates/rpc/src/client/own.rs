@@ -1,6 +1,7 @@
 //! Calls whose payload lies in registered memory of the thread that makes them (FLOCK section 4.1).
 
 use super::lane::{ClientLane, SubmitError};
+use crate::path::Cx;
 use crate::path::call_id::CallEnds;
 use crate::path::tx::OwnPayload;
 use dunlin_fabric::{Fabric, Nanos};
@@ -19,8 +20,7 @@ impl<F: Fabric> ClientLane<F> {
     /// error the payload keeps its memory, unless the lane is broken.
     pub(crate) fn submit_own(
         &mut self,
-        fabric: &F,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         ends: CallEnds,
         own: &mut OwnPayload<F::Memory>,
         timeout: Nanos,
@@ -28,38 +28,37 @@ impl<F: Fabric> ClientLane<F> {
     ) -> Result<u32, SubmitError> {
         self.check_call(own.length)?;
         if own.length > self.rendezvous_above {
-            return self.submit(fabric, domain, ends, own.bytes(), timeout);
+            return self.submit(cx, ends, own.bytes(), timeout);
         }
         // Without credits for both, the calls of the batch have been waiting longer.
         let behind = alone || behind || self.is_combined && !self.has_credit();
         self.tx.hold(!alone);
-        let submitted = self.post_own(fabric, domain, ends, own, timeout, behind);
+        let submitted = self.post_own(cx, ends, own, timeout, behind);
         self.tx.hold(false);
         submitted
     }
 
     fn post_own(
         &mut self,
-        fabric: &F,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         ends: CallEnds,
         own: &mut OwnPayload<F::Memory>,
         timeout: Nanos,
         behind: bool,
     ) -> Result<u32, SubmitError> {
         if behind && !self.batch.is_empty() {
-            self.flush(fabric, domain)?;
+            self.flush(cx)?;
         }
         let started = !self.batch.is_empty() && self.slots.has_started_unsent();
-        let begun = self.begin_call(fabric, ends, Flags::NONE, timeout)?;
-        let posted = self.tx.own(fabric, domain, &begun.0, own);
+        let begun = self.begin_call(cx.fabric, ends, Flags::NONE, timeout)?;
+        let posted = self.tx.own(cx, &begun.0, own);
         if posted.is_ok() && !self.batch.is_empty() {
             // Before the call has its slot: the sequence that the batch was to have is its own.
             let next = self.tx.next_sequence();
             self.slots.renumber(self.batch_sequence, next);
             self.batch_sequence = next;
         }
-        let call = self.end_call(fabric, domain, begun, timeout, posted)?;
+        let call = self.end_call(cx, begun, timeout, posted)?;
         if started {
             self.slots.has_unsent();
         }

@@ -3,6 +3,7 @@
 use super::lane::{ClientLane, SubmitError};
 use super::slots::micros;
 use crate::error::Cause;
+use crate::path::Cx;
 use crate::path::TxError;
 use crate::path::call_id::CallEnds;
 use crate::path::credits::Ask;
@@ -14,21 +15,20 @@ impl<F: Fabric> ClientLane<F> {
     #[inline(always)]
     pub(super) fn send_call(
         &mut self,
-        fabric: &F,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         ends: CallEnds,
         payload: &[u8],
         flags: Flags,
         timeout: Nanos,
     ) -> Result<u32, SubmitError> {
-        let (header, ask) = self.begin_call(fabric, ends, flags, timeout)?;
-        let posted = self.tx.single(fabric, domain, &header, payload);
+        let (header, ask) = self.begin_call(cx.fabric, ends, flags, timeout)?;
+        let posted = self.tx.single(cx, &header, payload);
         if posted.is_ok()
             && let Some(again) = &mut self.again
         {
             again.keep(header.call, ends, header.flags, payload);
         }
-        self.end_call(fabric, domain, (header, ask), timeout, posted)
+        self.end_call(cx, (header, ask), timeout, posted)
     }
 
     /// Returns the header of the message of a call, which is then posted and [ended](ClientLane::end_call).
@@ -63,8 +63,7 @@ impl<F: Fabric> ClientLane<F> {
     #[inline(always)]
     pub(super) fn end_call(
         &mut self,
-        fabric: &F,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         (header, ask): (Header, Ask),
         timeout: Nanos,
         posted: Result<(), TxError>,
@@ -78,14 +77,14 @@ impl<F: Fabric> ClientLane<F> {
         let Header { call, code: function, thread, flags, .. } = header;
         let sequence = self.tx.next_sequence() - 1;
         if let Some(hybrid) = &mut self.hybrid {
-            hybrid.sent(call, function, flags, || fabric.host().now());
+            hybrid.sent(call, function, flags, || cx.fabric.host().now());
         }
         self.slots.take(call, timeout, sequence);
         self.slots.sent(sequence);
         if self.is_combined {
             self.slots.set_thread(call, thread);
             // The request for credits may be a message behind this one.
-            self.paid_for(fabric, domain, ask);
+            self.paid_for(cx, ask);
         }
         Ok(call)
     }

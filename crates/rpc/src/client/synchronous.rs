@@ -316,38 +316,31 @@ impl<F: Fabric> Client<F> {
         if time.is_over() {
             return Err(CallError::NotExecuted(Cause::DeadlineExceeded));
         }
-        match self.try_push(to, payload, time) {
+        let pushed = match self.lanes.of(to.0, to.1) {
+            Some(index) => match self.core.usable_lane(index) {
+                Ok((mut cx, lane)) => {
+                    let pushed = lane.push_here(&mut cx, to.1.into(), payload, time);
+                    self.core.used_lane(index, pushed)
+                }
+                Err(error) => Err(error),
+            },
+            None => Err(SubmitError::Broken),
+        };
+        match pushed {
             Ok(id) => Ok(id),
-            Err(error) => {
-                self.once_more(to, time, error, |client, time| client.try_push_apart(to, payload, time))
-            }
+            Err(error) => self.once_more(to, time, error, |client, time| client.try_push(to, payload, time)),
         }
     }
 
-    /// As [`try_push`](Client::try_push), for attempts that are not the first.
     #[inline(never)]
-    pub(super) fn try_push_apart(
-        &mut self,
-        to: (usize, u16),
-        payload: &[u8],
-        time: Time,
-    ) -> Result<CallId, SubmitError> {
-        self.try_push(to, payload, time)
-    }
-
-    #[inline(always)]
-    fn try_push(
+    pub(super) fn try_push(
         &mut self,
         (worker, function): (usize, u16),
         payload: &[u8],
         time: Time,
     ) -> Result<CallId, SubmitError> {
-        match self.lanes.of(worker, function) {
-            Some(lane) => self
-                .core
-                .with_lane(lane, |fabric, domain, lane| lane.push(fabric, domain, function, payload, time)),
-            None => Err(SubmitError::Broken),
-        }
+        let Some(index) = self.lanes.of(worker, function) else { return Err(SubmitError::Broken) };
+        self.core.with_lane(index, |cx, lane| lane.push(cx, function, payload, time))
     }
 
     /// Sends the open batches.
@@ -399,8 +392,8 @@ impl<F: Fabric> Client<F> {
             return Err(CallError::NotExecuted(Cause::Disconnected));
         };
         let mut got = None;
-        let reserved = self.core.with_lane(index, |fabric, _, lane| {
-            got = Some(lane.request_buffer(fabric, length)?);
+        let reserved = self.core.with_lane(index, |cx, lane| {
+            got = Some(lane.request_buffer(cx.fabric, length)?);
             Ok(0)
         });
         self.settle(reserved)?;
@@ -416,9 +409,8 @@ impl<F: Fabric> Client<F> {
         request: LargeRequest<F>,
         time: Time,
     ) -> Result<CallId, CallError> {
-        let submitted = self.core.with_lane(request.lane, |fabric, domain, lane| {
-            lane.submit_buffer(fabric, domain, function, request.buffer, time.nanos)
-                .map_err(|(error, _)| error)
+        let submitted = self.core.with_lane(request.lane, |cx, lane| {
+            lane.submit_buffer(cx, function, request.buffer, time.nanos).map_err(|(error, _)| error)
         });
         self.settle(submitted)
     }
@@ -434,8 +426,8 @@ impl<F: Fabric> Client<F> {
             return Err(CallError::NotExecuted(Cause::Disconnected));
         };
         let mut got = None;
-        let begun = self.core.with_lane(index, |fabric, _, lane| {
-            got = Some(lane.begin_filling(fabric, function, length, time.nanos)?);
+        let begun = self.core.with_lane(index, |cx, lane| {
+            got = Some(lane.begin_filling(cx.fabric, function, length, time.nanos)?);
             Ok(0)
         });
         self.settle(begun)?;
@@ -466,8 +458,8 @@ impl<F: Fabric> Client<F> {
     ) -> Result<CallId, CallError> {
         let time = time.map_or_else(|| self.usual_time(), Time::own);
         let submit = |client: &mut Self, time: Time| match client.lanes.of(worker, function) {
-            Some(lane) => client.core.with_lane(lane, |fabric, domain, lane| {
-                lane.submit_message(fabric, domain, function, (&mut *buffer, length), time.nanos)
+            Some(lane) => client.core.with_lane(lane, |cx, lane| {
+                lane.submit_message(cx, function, (&mut *buffer, length), time.nanos)
             }),
             None => Err(SubmitError::Broken),
         };
@@ -686,12 +678,10 @@ impl<F: Fabric> Client<F> {
         payload: &[u8],
         time: Time,
     ) -> Result<CallId, SubmitError> {
-        match self.lanes.of(worker, function) {
-            Some(lane) => self.core.with_lane(lane, |fabric, domain, lane| {
-                lane.submit(fabric, domain, function, payload, time.nanos)
-            }),
-            None => Err(SubmitError::Broken),
-        }
+        let Some(index) = self.lanes.of(worker, function) else { return Err(SubmitError::Broken) };
+        let (mut cx, lane) = self.core.usable_lane(index)?;
+        let submitted = lane.submit(&mut cx, function, payload, time.nanos);
+        self.core.used_lane(index, submitted)
     }
 
     /// As [`try_submit`](Client::try_submit), for attempts that are not the first.

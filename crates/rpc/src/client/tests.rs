@@ -103,18 +103,18 @@ fn a_call_names_its_thread() {
         let ready = negotiate(&greeting, std::slice::from_ref(&prepared), until).unwrap();
         let lane = core.install(&greeting, &config, vec![prepared], &ready, &tuners).unwrap()[0];
         let time = Time { nanos: 0, is_own: false };
-        let sent = core.with_lane(lane, |fabric, domain, lane| {
+        let sent = core.with_lane(lane, |cx, lane| {
             let from = |function, thread| CallEnds { function, thread };
-            lane.submit(fabric, domain, from(1, 7), b"short", 0)?;
-            lane.submit(fabric, domain, 2, b"short", 0)?;
-            lane.submit(fabric, domain, from(3, u16::MAX), &[1; 90], 0)?;
+            lane.submit(cx, from(1, 7), b"short", 0)?;
+            lane.submit(cx, 2, b"short", 0)?;
+            lane.submit(cx, from(3, u16::MAX), &[1; 90], 0)?;
             for thread in [9, 256, 0] {
-                lane.push(fabric, domain, from(4, thread), b"entry", time)?;
+                lane.push(cx, from(4, thread), b"entry", time)?;
             }
-            lane.push(fabric, domain, 5, b"entry", time)?;
+            lane.push(cx, 5, b"entry", time)?;
             // A large payload leaves alone.
-            lane.push(fabric, domain, from(6, 11), &[1; 3000], time)?;
-            lane.submit(fabric, domain, from(7, 12), &[1; 100_000], 0)
+            lane.push(cx, from(6, 11), &[1; 3000], time)?;
+            lane.submit(cx, from(7, 12), &[1; 100_000], 0)
         });
         assert!(sent.is_ok(), "{}", large.name());
         tell.send(()).unwrap();

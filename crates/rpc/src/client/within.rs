@@ -119,7 +119,7 @@ impl<'a, F: Fabric> Within<'a, F> {
         payload: &[u8],
     ) -> Result<CallId, CallError> {
         let to = (worker, function);
-        self.client.submit_waiting(to, self.time, |client, time| client.try_push_apart(to, payload, time))
+        self.client.submit_waiting(to, self.time, |client, time| client.try_push(to, payload, time))
     }
 
     /// As [`Client::submit_large`].

@@ -17,6 +17,7 @@
 //! rings its own answers go to.
 
 use super::{CONTROL_BYTES, Rx, Tx, TxError, Violation};
+use crate::path::Cx;
 use crate::path::awaited::Awaited;
 use crate::path::call_id::{SLOT_BITS, split_call};
 use crate::path::fetch::Fetcher;
@@ -616,13 +617,12 @@ impl<F: Fabric> Published<F> {
     #[inline(never)]
     pub(crate) fn publish(
         &mut self,
-        fabric: &F,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         header: &Header,
         payload: &[u8],
         asked: Asked,
     ) -> Result<bool, TxError> {
-        self.tx.single(fabric, domain, header, payload)?;
+        self.tx.single(cx, header, payload)?;
         Ok(!self.wants(asked) || self.has_changed(asked))
     }
 

@@ -13,6 +13,7 @@ use super::areas::{Area, Areas};
 use super::rendezvous::{Exhausted, Pool};
 use super::tx::{Tx, TxError};
 use super::{Violation, tx};
+use crate::path::Cx;
 use crate::plan::{LargePayload, SMALL_LIMIT};
 use dunlin_fabric::{Buffer, Fabric, Host, RegionKey, Work};
 use dunlin_wire::{Descriptor, Header, Kind};
@@ -101,17 +102,11 @@ impl<F: Fabric> Errands<F> {
 
     /// Posts entries while there is room, at most [`STEPS_AT_ONCE`] so that other lanes are not delayed.
     /// Returns whether it posted any. The messages carry `head`.
-    pub(crate) fn run(
-        &mut self,
-        fabric: &F,
-        domain: &mut F::Domain,
-        tx: &mut Tx<F>,
-        head: u32,
-    ) -> Result<bool, TxError> {
+    pub(crate) fn run(&mut self, cx: &mut Cx<'_, F>, tx: &mut Tx<F>, head: u32) -> Result<bool, TxError> {
         self.stuck = false;
         for step in 0..STEPS_AT_ONCE {
             let Some(errand) = self.queue.front_mut() else { return Ok(step > 0) };
-            match errand.step(fabric, domain, tx, head) {
+            match errand.step(cx, tx, head) {
                 Ok(true) => drop(self.queue.pop_front()),
                 Ok(false) => {}
                 Err(TxError::Full) => {
@@ -127,35 +122,29 @@ impl<F: Fabric> Errands<F> {
 
 impl<F: Fabric> Errand<F> {
     /// Posts one message or WRITE; returns whether it was the entry's last.
-    fn step(
-        &mut self,
-        fabric: &F,
-        domain: &mut F::Domain,
-        tx: &mut Tx<F>,
-        head: u32,
-    ) -> Result<bool, tx::TxError> {
+    fn step(&mut self, cx: &mut Cx<'_, F>, tx: &mut Tx<F>, head: u32) -> Result<bool, tx::TxError> {
         let header = |kind, call| Header { call, head, ..Header::new(kind) };
         match self {
             Errand::Clear { call, to } => {
-                tx.single(fabric, domain, &header(Kind::ClearToSend, *call), &to.encode())?;
+                tx.single(cx, &header(Kind::ClearToSend, *call), &to.encode())?;
                 Ok(true)
             }
             Errand::Filled { call, bytes } => {
-                tx.single(fabric, domain, &Header { time: *bytes, ..header(Kind::Filled, *call) }, &[])?;
+                tx.single(cx, &Header { time: *bytes, ..header(Kind::Filled, *call) }, &[])?;
                 Ok(true)
             }
             Errand::Write { payload, to, .. } if payload.is_some() => {
-                tx.write_payload(fabric, domain, payload, to)?;
+                tx.write_payload(cx, payload, to)?;
                 Ok(false)
             }
             Errand::Write { call, .. } => {
-                tx.single(fabric, domain, &header(Kind::Written, *call), &[])?;
+                tx.single(cx, &header(Kind::Written, *call), &[])?;
                 Ok(true)
             }
             Errand::Fragments { call, payload, sent } => {
                 let rest = payload.get(*sent..).unwrap_or_default();
                 let fragment = rest.get(..FRAGMENT).unwrap_or(rest);
-                tx.fragment(fabric, domain, &header(Kind::Fragment, *call), fragment)?;
+                tx.fragment(cx, &header(Kind::Fragment, *call), fragment)?;
                 *sent += fragment.len();
                 Ok(*sent >= payload.len())
             }

@@ -7,7 +7,7 @@ use crate::path::datagram::Outlet;
 use crate::path::listed::Listed;
 use crate::path::lossy_ring::LossyRing;
 use crate::path::staged::Staged;
-use crate::path::{fetch, route};
+use crate::path::{Cx, fetch, route};
 use crate::plan::Notice;
 use dunlin_fabric::{
     AddressHandleId, Buffer, Data, Fabric, Host, InlineLine, InlineWrite, Memory, Operation, PostError,
@@ -243,15 +243,14 @@ impl<F: Fabric> Tx<F> {
     #[inline(always)]
     pub(crate) fn single(
         &mut self,
-        fabric: &F,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         header: &Header,
         payload: &[u8],
     ) -> Result<(), TxError> {
         if payload.len() > INLINE_PAYLOAD {
             // A copy: a header whose address nobody takes stays in registers.
             let header = *header;
-            return self.long_single(fabric, domain, &header, payload);
+            return self.long_single(cx, &header, payload);
         }
         let Ok(Line(line)) = encode_line(header, payload, self.next_tag) else { return Err(TxError::Broken) };
         if let TxHalf::Write { key, base, notice: Notice::Polled } = &self.half
@@ -260,7 +259,7 @@ impl<F: Fabric> Tx<F> {
             && LINE <= self.max_inline
             && let Some((at, ahead)) = self.ring.place_line(LINES_AHEAD)
         {
-            fabric.host().charge(Work::PostWork, 1);
+            cx.fabric.host().charge(Work::PostWork, 1);
             let write = InlineLine {
                 id: route::outgoing(self.lane),
                 line: &line,
@@ -268,10 +267,10 @@ impl<F: Fabric> Tx<F> {
                 offset: base + at as u64,
                 ahead,
             };
-            let posted = domain.post_line(self.queue_pair, write);
+            let posted = cx.domain.post_line(self.queue_pair, write);
             self.posted(posted, false)?;
         } else {
-            self.line_otherwise(fabric, domain, &line)?;
+            self.line_otherwise(cx, &line)?;
         }
         self.ring.advance_line();
         self.next_message();
@@ -282,75 +281,63 @@ impl<F: Fabric> Tx<F> {
     /// fabric that must keep inline data for later allocates memory for it.
     pub(crate) fn fragment(
         &mut self,
-        fabric: &F,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         header: &Header,
         payload: &[u8],
     ) -> Result<(), TxError> {
         let max_inline = std::mem::take(&mut self.max_inline);
-        let sent = self.long_single(fabric, domain, header, payload);
+        let sent = self.long_single(cx, header, payload);
         self.max_inline = max_inline;
         sent
     }
 
     /// Sends a line that is not the next of a stream of plain WRITEs.
     #[inline(never)]
-    fn line_otherwise(
-        &mut self,
-        fabric: &F,
-        domain: &mut F::Domain,
-        line: &[u8; LINE],
-    ) -> Result<(), TxError> {
+    fn line_otherwise(&mut self, cx: &mut Cx<'_, F>, line: &[u8; LINE]) -> Result<(), TxError> {
         let tag = self.next_tag;
-        let at = self.place(fabric, domain, LINE)?;
+        let at = self.place(cx, LINE)?;
         if tag == self.next_tag {
-            return self.put(fabric, domain, &[line], LINE, at, true);
+            return self.put(cx, &[line], LINE, at, true);
         }
         // A `Skip` was sent first, with the tag that was meant for this line.
         let mut line = *line;
         set_line_tag(&mut line, self.next_tag);
-        self.put(fabric, domain, &[&line], LINE, at, true)
+        self.put(cx, &[&line], LINE, at, true)
     }
 
     #[inline(never)]
-    fn long_single(
-        &mut self,
-        fabric: &F,
-        domain: &mut F::Domain,
-        header: &Header,
-        payload: &[u8],
-    ) -> Result<(), TxError> {
+    fn long_single(&mut self, cx: &mut Cx<'_, F>, header: &Header, payload: &[u8]) -> Result<(), TxError> {
         let Ok(layout) = SingleLayout::new(payload.len() as u32, MAX_MESSAGE) else {
             return Err(TxError::Broken);
         };
         if !layout.has_trailing_tag() {
             let Line(line) = encode_line(header, payload, self.next_tag).map_err(|_| TxError::Broken)?;
-            self.line_otherwise(fabric, domain, &line)?;
+            self.line_otherwise(cx, &line)?;
             self.sent(LINE);
             return Ok(());
         }
-        let tags = self.begin(fabric, domain, layout.total())?;
+        let tags = self.begin(cx, layout.total())?;
         let Ok(first) = layout.first_line(header, tags.first) else { return Err(TxError::Broken) };
         let tail = layout.tail(tags.trailing);
-        fabric.host().charge(Work::CopyBytes, payload.len() as u32);
-        self.post(fabric, domain, &[&first, payload, tail.as_bytes()], layout.total())
+        cx.fabric.host().charge(Work::CopyBytes, payload.len() as u32);
+        self.post(cx, &[&first, payload, tail.as_bytes()], layout.total())
     }
 
     /// Returns the place of a message of `total` bytes; sends a `Skip` if it does not fit before the end of
     /// the ring.
     #[inline]
-    fn place(&mut self, fabric: &F, domain: &mut F::Domain, total: usize) -> Result<usize, TxError> {
+    fn place(&mut self, cx: &mut Cx<'_, F>, total: usize) -> Result<usize, TxError> {
         if !self.has_ring() {
             return Ok(0);
         }
         match self.ring.place(total) {
             Some(Place { skip_at: None, at }) => Ok(at),
-            _ => self.place_slowly(fabric, domain, total),
+            _ => self.place_slowly(cx, total),
         }
     }
 
     #[inline(never)]
-    fn place_slowly(&mut self, fabric: &F, domain: &mut F::Domain, total: usize) -> Result<usize, TxError> {
+    fn place_slowly(&mut self, cx: &mut Cx<'_, F>, total: usize) -> Result<usize, TxError> {
         self.refresh_head();
         let (skip, alone) = match self.ring.place(total) {
             Some(Place { skip_at: None, at }) => return Ok(at),
@@ -359,19 +346,19 @@ impl<F: Fabric> Tx<F> {
         };
         let Some(at) = skip else {
             // The messages that wait may be those that fill the ring.
-            self.post_listed(domain)?;
+            self.post_listed(cx.domain)?;
             return Err(TxError::Full);
         };
         // A `Skip` that no message follows at once needs a notification of its own.
         let flags = if alone { Flags::NONE } else { Flags::MORE };
         let header = Header { flags, ..Header::new(Kind::Skip) };
         let Ok(Line(line)) = encode_line(&header, &[], self.next_tag) else { return Err(TxError::Broken) };
-        self.put(fabric, domain, &[&line], LINE, at, alone)?;
+        self.put(cx, &[&line], LINE, at, alone)?;
         self.ring.skip();
         self.next_message();
         let at = self.ring.place(total).map(|place| place.at);
         if at.is_none() {
-            self.post_listed(domain)?;
+            self.post_listed(cx.domain)?;
         }
         at.ok_or(TxError::Full)
     }
@@ -379,27 +366,16 @@ impl<F: Fabric> Tx<F> {
     /// Makes room for a message of `total` bytes and returns its tags. A message that is then not posted has
     /// no effect.
     #[inline]
-    pub(crate) fn begin(
-        &mut self,
-        fabric: &F,
-        domain: &mut F::Domain,
-        total: usize,
-    ) -> Result<Tags, TxError> {
-        self.place(fabric, domain, total)?;
+    pub(crate) fn begin(&mut self, cx: &mut Cx<'_, F>, total: usize) -> Result<Tags, TxError> {
+        self.place(cx, total)?;
         Ok(self.tags.tags(self.epoch, self.sequence))
     }
 
     /// Posts the message for which [`begin`](Tx::begin) made room.
     #[inline]
-    pub(crate) fn post(
-        &mut self,
-        fabric: &F,
-        domain: &mut F::Domain,
-        parts: &[&[u8]],
-        total: usize,
-    ) -> Result<(), TxError> {
-        let at = self.place(fabric, domain, total)?;
-        self.put(fabric, domain, parts, total, at, true)?;
+    pub(crate) fn post(&mut self, cx: &mut Cx<'_, F>, parts: &[&[u8]], total: usize) -> Result<(), TxError> {
+        let at = self.place(cx, total)?;
+        self.put(cx, parts, total, at, true)?;
         self.sent(total);
         Ok(())
     }
@@ -422,15 +398,14 @@ impl<F: Fabric> Tx<F> {
     #[inline]
     fn put(
         &mut self,
-        fabric: &F,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         parts: &[&[u8]],
         total: usize,
         at: usize,
         notify: bool,
     ) -> Result<(), TxError> {
         if self.listed > 0 || self.holds {
-            return self.put_behind_listed(fabric, domain, parts, total, at, notify);
+            return self.put_behind_listed(cx, parts, total, at, notify);
         }
         match &self.half {
             TxHalf::Write { key, base, notice: notice @ (Notice::Polled | Notice::Immediate) }
@@ -438,22 +413,21 @@ impl<F: Fabric> Tx<F> {
             {
                 let (key, offset) = (*key, base + at as u64);
                 let immediate = (*notice == Notice::Immediate && notify).then_some(self.lane as u32);
-                let signaled = self.next_is_signaled(fabric);
+                let signaled = self.next_is_signaled(cx.fabric);
                 let id = route::outgoing(self.lane);
                 let ahead = self.ahead(total);
                 let write = InlineWrite { id, parts, key, offset, immediate, signaled, ahead };
-                let posted = domain.post_write(self.queue_pair, write);
+                let posted = cx.domain.post_write(self.queue_pair, write);
                 self.posted(posted, signaled)
             }
-            _ => self.put_otherwise(fabric, domain, parts, total, at, notify),
+            _ => self.put_otherwise(cx, parts, total, at, notify),
         }
     }
 
     #[inline(never)]
     fn put_otherwise(
         &mut self,
-        fabric: &F,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         parts: &[&[u8]],
         total: usize,
         at: usize,
@@ -489,46 +463,40 @@ impl<F: Fabric> Tx<F> {
             TxHalf::Write { key, base, notice } => {
                 let (key, offset) = (*key, base + at as u64);
                 let notice = if notify { *notice } else { Notice::Polled };
-                let data = self.data(fabric, parts, total)?;
+                let data = self.data(cx.fabric, parts, total)?;
                 let immediate = (notice == Notice::Immediate).then_some(self.lane as u32);
                 let write = Operation::Write { data, key, offset, immediate };
                 match notice {
                     Notice::Polled | Notice::Immediate => write,
-                    Notice::LinkedSend => return self.post_with_notice(fabric, domain, write),
+                    Notice::LinkedSend => return self.post_with_notice(cx, write),
                     Notice::Send => {
                         // The SEND is signaled instead.
-                        self.post_one(fabric, domain, write, false)?;
+                        self.post_one(cx, write, false)?;
                         // If the SEND finds no room, the WRITE is repeated later: the peer ignores messages
                         // that were not announced.
                         tell()
                     }
                 }
             }
-            TxHalf::Datagram(_) => return self.put_datagram(fabric, domain, parts, total),
-            TxHalf::Lossy(_) => return self.put_lossy(fabric, domain, parts, total, at),
-            TxHalf::Staged(_) => return self.put_staged(fabric, domain, parts, total, at),
+            TxHalf::Datagram(_) => return self.put_datagram(cx, parts, total),
+            TxHalf::Lossy(_) => return self.put_lossy(cx, parts, total, at),
+            TxHalf::Staged(_) => return self.put_staged(cx, parts, total, at),
             TxHalf::Send => {
-                Operation::Send { data: self.data(fabric, parts, total)?, immediate: None, to: None }
+                Operation::Send { data: self.data(cx.fabric, parts, total)?, immediate: None, to: None }
             }
         };
-        self.post_one(fabric, domain, operation, true)
+        self.post_one(cx, operation, true)
     }
 
-    fn put_datagram(
-        &mut self,
-        fabric: &F,
-        domain: &mut F::Domain,
-        parts: &[&[u8]],
-        total: usize,
-    ) -> Result<(), TxError> {
-        let data = self.data(fabric, parts, total)?;
+    fn put_datagram(&mut self, cx: &mut Cx<'_, F>, parts: &[&[u8]], total: usize) -> Result<(), TxError> {
+        let data = self.data(cx.fabric, parts, total)?;
         let TxHalf::Datagram(outlet) = &self.half else { return Err(TxError::Broken) };
-        fabric.host().charge(Work::PostWork, 1);
+        cx.fabric.host().charge(Work::PostWork, 1);
         let signaled = outlet.next_is_signaled(self.signal_every);
         let operation =
             Operation::Send { data, immediate: Some(outlet.immediate(self.sequence)), to: Some(outlet.to()) };
         let request = WorkRequest { id: route::outgoing(self.lane), operation, signaled };
-        match domain.post(self.queue_pair, request) {
+        match cx.domain.post(self.queue_pair, request) {
             Ok(()) => {
                 outlet.posted(signaled);
                 self.signaled += u32::from(signaled);
@@ -541,19 +509,18 @@ impl<F: Fabric> Tx<F> {
 
     fn put_lossy(
         &mut self,
-        fabric: &F,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         parts: &[&[u8]],
         total: usize,
         at: usize,
     ) -> Result<(), TxError> {
-        let data = self.data(fabric, parts, total)?;
+        let data = self.data(cx.fabric, parts, total)?;
         let TxHalf::Lossy(lossy) = &mut self.half else { return Err(TxError::Broken) };
         lossy.ring.taken(self.ring.head());
         lossy.ring.keep(at, parts);
         let (key, offset) = (lossy.key, lossy.base + at as u64);
         let operation = Operation::Write { data, key, offset, immediate: None };
-        self.post_one(fabric, domain, operation, true)?;
+        self.post_one(cx, operation, true)?;
         if let TxHalf::Lossy(lossy) = &mut self.half {
             lossy.ring.posted(at, total, self.ring.tail_after(total));
         }
@@ -562,7 +529,7 @@ impl<F: Fabric> Tx<F> {
 
     /// Rewrites messages of a lossy ring that may have been lost, as far as there is room; returns whether
     /// there were any.
-    pub(crate) fn rewrite(&mut self, fabric: &F, domain: &mut F::Domain) -> Result<bool, TxError> {
+    pub(crate) fn rewrite(&mut self, cx: &mut Cx<'_, F>) -> Result<bool, TxError> {
         self.refresh_head();
         let head = self.ring.head();
         let TxHalf::Lossy(lossy) = &mut self.half else { return Ok(false) };
@@ -579,12 +546,12 @@ impl<F: Fabric> Tx<F> {
             let message = &mut message[..bytes.len()];
             message.copy_from_slice(bytes);
             let parts: &[&[u8]] = &[message];
-            let operation = match self.data(fabric, parts, message.len()) {
+            let operation = match self.data(cx.fabric, parts, message.len()) {
                 Ok(data) => Operation::Write { data, key, offset, immediate: None },
                 Err(TxError::Full) => break,
                 Err(error) => return Err(error),
             };
-            match self.post_one(fabric, domain, operation, true) {
+            match self.post_one(cx, operation, true) {
                 Ok(()) => {}
                 Err(TxError::Full) => break,
                 Err(error) => return Err(error),
@@ -599,32 +566,30 @@ impl<F: Fabric> Tx<F> {
     /// Posts a single work request; it is signaled if one is due and `may` allows it.
     fn post_one(
         &mut self,
-        fabric: &F,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         operation: Operation<'_, F::Memory>,
         may: bool,
     ) -> Result<(), TxError> {
-        let signaled = self.next_is_signaled(fabric) && may;
+        let signaled = self.next_is_signaled(cx.fabric) && may;
         let request = WorkRequest { id: route::outgoing(self.lane), operation, signaled };
-        let posted = domain.post(self.queue_pair, request);
+        let posted = cx.domain.post(self.queue_pair, request);
         self.posted(posted, signaled)
     }
 
     /// Posts a WRITE and the SEND that announces it as one list.
     fn post_with_notice(
         &mut self,
-        fabric: &F,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         write: Operation<'_, F::Memory>,
     ) -> Result<(), TxError> {
-        fabric.host().charge(Work::PostWork, 2);
+        cx.fabric.host().charge(Work::PostWork, 2);
         let signaled = self.unsignaled + 2 >= self.signal_every;
         let id = route::outgoing(self.lane);
         let mut list = [
             Some(WorkRequest { id, operation: write, signaled: false }),
             Some(WorkRequest { id, operation: tell(), signaled }),
         ];
-        let posted = domain.post_list(self.queue_pair, &mut list);
+        let posted = cx.domain.post_list(self.queue_pair, &mut list);
         self.posted(posted.map_err(|refused| refused.error), signaled)?;
         // `posted` counted one request; the list has two.
         self.unsignaled += u32::from(!signaled);
@@ -635,21 +600,20 @@ impl<F: Fabric> Tx<F> {
     /// memory returns early. If there is no room, `payload` keeps the buffer.
     pub(crate) fn write_payload(
         &mut self,
-        fabric: &F,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         payload: &mut Option<Buffer<F::Memory>>,
         to: &Descriptor,
     ) -> Result<(), TxError> {
-        self.post_listed(domain)?;
-        if domain.send_room(self.queue_pair) == 0 {
+        self.post_listed(cx.domain)?;
+        if cx.domain.send_room(self.queue_pair) == 0 {
             return Err(TxError::Full);
         }
         let Some(payload) = payload.take() else { return Ok(()) };
-        fabric.host().charge(Work::PostWork, 1);
+        cx.fabric.host().charge(Work::PostWork, 1);
         let (key, offset) = (RegionKey(to.key), to.offset);
         let operation = Operation::Write { data: Data::Buffer(payload), key, offset, immediate: None };
         let request = WorkRequest { id: route::outgoing(self.lane), operation, signaled: true };
-        let posted = domain.post(self.queue_pair, request);
+        let posted = cx.domain.post(self.queue_pair, request);
         // A refusal in spite of the room has consumed the payload.
         self.posted(posted, true).map_err(|_| TxError::Broken)
     }
@@ -712,53 +676,50 @@ impl<F: Fabric> Tx<F> {
     /// sleep while it waits for room is woken with immediate data, which takes one of its RECVs.
     pub(crate) fn report_head(
         &mut self,
-        fabric: &F,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         to: (RegionKey, usize),
         head: u32,
     ) -> Result<(), TxError> {
         let immediate = self.peer_sleeps.then_some(HEAD_IMMEDIATE);
-        self.report_head_with(fabric, domain, to, head, immediate)
+        self.report_head_with(cx, to, head, immediate)
     }
 
     /// As [`report_head`](Tx::report_head), with this immediate data.
     pub(crate) fn report_head_with(
         &mut self,
-        fabric: &F,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         to: (RegionKey, usize),
         head: u32,
         immediate: Option<u32>,
     ) -> Result<(), TxError> {
-        self.write_word(fabric, domain, to, 1u64 << 32 | head as u64, immediate)
+        self.write_word(cx, to, 1u64 << 32 | head as u64, immediate)
     }
 
     /// WRITEs a word of the peer's control line, after everything posted before.
     pub(crate) fn write_word(
         &mut self,
-        fabric: &F,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         (key, at): (RegionKey, usize),
         word: u64,
         immediate: Option<u32>,
     ) -> Result<(), TxError> {
-        self.post_listed(domain)?;
+        self.post_listed(cx.domain)?;
         let (word, offset) = (word.to_le_bytes(), at as u64);
         // Where messages are two requests each, the next message's SEND is signaled instead, if one follows
         // soon.
         let told = matches!(&self.half, TxHalf::Write { notice: Notice::Send | Notice::LinkedSend, .. });
         let apart = self.reports != self.queue_pair;
-        let due = self.next_is_signaled(fabric) && (!told || self.unsignaled + 1 >= 2 * self.signal_every);
+        let due = self.next_is_signaled(cx.fabric) && (!told || self.unsignaled + 1 >= 2 * self.signal_every);
         let signaled = apart || due;
         let id = route::outgoing(self.lane);
         let posted = if word.len() <= self.max_inline {
             let write = InlineWrite { id, parts: &[&word], key, offset, immediate, signaled, ahead: 0 };
-            domain.post_write(self.reports, write)
+            cx.domain.post_write(self.reports, write)
         } else {
             let parts: &[&[u8]] = &[&word];
-            let data = self.data(fabric, parts, word.len())?;
+            let data = self.data(cx.fabric, parts, word.len())?;
             let operation = Operation::Write { data, key, offset, immediate };
-            domain.post(self.reports, WorkRequest { id, operation, signaled })
+            cx.domain.post(self.reports, WorkRequest { id, operation, signaled })
         };
         if apart && posted.is_ok() {
             self.signaled += 1;

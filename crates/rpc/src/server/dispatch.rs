@@ -18,7 +18,7 @@ use crate::path::pieces::PIECE;
 use crate::path::posting::post_read;
 use crate::path::rendezvous::{Exhausted, Pool};
 use crate::path::{
-    Incoming as IncomingMessage, MAX_MESSAGE, Next, Scratch, TxError, Violation, route, turn_cost,
+    Cx, Incoming as IncomingMessage, MAX_MESSAGE, Next, Scratch, TxError, Violation, route, turn_cost,
 };
 use crate::plan::{LargePayload, SMALL_LIMIT};
 use crate::service::{FunctionMode, LargeReply, NEVER, Service};
@@ -63,33 +63,31 @@ impl Out {
     #[inline]
     pub(super) fn put_answer<F: Fabric>(
         &mut self,
-        fabric: &F,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         lane: &mut ServerLane<F>,
         meta: EntryMeta,
         payload: &[u8],
         batch: Option<&mut BatchState>,
     ) -> Result<(), Violation> {
         lane.keep(&meta, payload);
-        self.put_again(fabric, domain, lane, meta, payload, batch)
+        self.put_again(cx, lane, meta, payload, batch)
     }
 
     /// Sends an answer that is kept already; otherwise like [`put_answer`](Out::put_answer).
     #[inline]
     fn put_again<F: Fabric>(
         &mut self,
-        fabric: &F,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         lane: &mut ServerLane<F>,
         meta: EntryMeta,
         payload: &[u8],
         batch: Option<&mut BatchState>,
     ) -> Result<(), Violation> {
         let Some(batch) = batch else {
-            return lane.answer(fabric, domain, meta, payload, self.draining).map_err(broken);
+            return lane.answer(cx, meta, payload, self.draining).map_err(broken);
         };
         if !batch.fits(payload.len(), lane.max_answer()) {
-            self.end_batch(fabric, domain, lane, std::mem::take(batch))?;
+            self.end_batch(cx, lane, std::mem::take(batch))?;
         }
         batch
             .push(&mut self.staging[..lane.max_answer()], &meta, payload)
@@ -99,15 +97,14 @@ impl Out {
     #[inline]
     fn end_batch<F: Fabric>(
         &mut self,
-        fabric: &F,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         lane: &mut ServerLane<F>,
         batch: BatchState,
     ) -> Result<(), Violation> {
         if batch.is_empty() {
             return Ok(());
         }
-        lane.answer_batch(fabric, domain, batch, &mut self.staging, self.draining).map_err(broken)
+        lane.answer_batch(cx, batch, &mut self.staging, self.draining).map_err(broken)
     }
 }
 
@@ -191,7 +188,7 @@ impl<F: Fabric> Dispatcher<F> {
                 }
             }
         }
-        self.out.end_batch(&self.fabric, domain, lane, gathered)?;
+        self.out.end_batch(&mut Cx { fabric: &self.fabric, domain }, lane, gathered)?;
         lane.more = left == 0 || lane.has_pending();
         if drained && self.clock.is_needed() {
             self.clock.catch_up(self.fabric.host());
@@ -202,11 +199,15 @@ impl<F: Fabric> Dispatcher<F> {
             lane.rx.copy_held(limit, |buffer| open::repost_shared::<F>(domain, receives, Some(buffer)))?;
         }
         if lane.is_credited() {
-            lane.send_credits(&self.fabric, domain).map_err(broken)?;
+            lane.send_credits(&mut Cx { fabric: &self.fabric, domain }).map_err(broken)?;
         }
         if (messages > 0 || consumed) && lane.rx.head_overdue() {
             let head = lane.rx.head();
-            if lane.tx.report_head(&self.fabric, domain, (lane.client_key, 0), head).is_ok() {
+            if lane
+                .tx
+                .report_head(&mut Cx { fabric: &self.fabric, domain }, (lane.client_key, 0), head)
+                .is_ok()
+            {
                 lane.rx.told();
             }
         }
@@ -220,7 +221,7 @@ impl<F: Fabric> Dispatcher<F> {
         domain: &mut F::Domain,
         lane: &mut ServerLane<F>,
     ) -> Result<bool, Violation> {
-        lane.send_waiting(&self.fabric, domain, self.out.draining).map_err(broken)
+        lane.send_waiting(&mut Cx { fabric: &self.fabric, domain }, self.out.draining).map_err(broken)
     }
 
     #[inline(never)]
@@ -253,7 +254,7 @@ impl<F: Fabric> Dispatcher<F> {
                 if lane.gathers() {
                     return Ok(());
                 }
-                self.out.end_batch(&self.fabric, domain, lane, std::mem::take(gathered))
+                self.out.end_batch(&mut Cx { fabric: &self.fabric, domain }, lane, std::mem::take(gathered))
             }
             Kind::Release => {
                 lane.transfers.release(message.released());
@@ -337,7 +338,8 @@ impl<F: Fabric> Dispatcher<F> {
         };
         match replies.again(call.call) {
             Repeated::Reply(meta, payload) => {
-                let put = self.out.put_again(&self.fabric, domain, lane, meta, &payload, batch);
+                let put =
+                    self.out.put_again(&mut Cx { fabric: &self.fabric, domain }, lane, meta, &payload, batch);
                 if let Some(replies) = &mut lane.replies {
                     replies.give_back(call.call, payload);
                 }
@@ -347,7 +349,7 @@ impl<F: Fabric> Dispatcher<F> {
                 // So that the client does not consider the server silent. The message may be dropped if there
                 // is no room.
                 let header = Header { head: lane.rx.head(), ..Header::new(Kind::Credit) };
-                match lane.tx.single(&self.fabric, domain, &header, &[]) {
+                match lane.tx.single(&mut Cx { fabric: &self.fabric, domain }, &header, &[]) {
                     Ok(()) | Err(TxError::Full) => Ok(()),
                     Err(error) => Err(broken(error)),
                 }
@@ -527,7 +529,7 @@ impl<F: Fabric> Dispatcher<F> {
         batch: Option<&mut BatchState>,
     ) -> Result<(), Violation> {
         let meta = answer_meta(call.call, call.thread, status, Flags::NONE);
-        self.out.put_answer(&self.fabric, domain, lane, meta, HANDLER_RAN, batch)
+        self.out.put_answer(&mut Cx { fabric: &self.fabric, domain }, lane, meta, HANDLER_RAN, batch)
     }
 
     #[cold]
@@ -540,7 +542,7 @@ impl<F: Fabric> Dispatcher<F> {
         batch: Option<&mut BatchState>,
     ) -> Result<(), Violation> {
         let meta = answer_meta(call.call, call.thread, status, Flags::NONE);
-        self.out.put_answer(&self.fabric, domain, lane, meta, &[], batch)
+        self.out.put_answer(&mut Cx { fabric: &self.fabric, domain }, lane, meta, &[], batch)
     }
 
     /// Queues a request for the pool, or for the application that pulls; or has the polled service start it, or executes
@@ -609,7 +611,7 @@ impl<F: Fabric> Dispatcher<F> {
         payload: &[u8],
     ) -> Result<(), Violation> {
         let meta = answer_meta(call.call, call.thread, status, Flags::NONE);
-        self.out.put_answer(&self.fabric, domain, lane, meta, payload, None)
+        self.out.put_answer(&mut Cx { fabric: &self.fabric, domain }, lane, meta, payload, None)
     }
 
     /// Answers a call that ran elsewhere.

@@ -5,6 +5,7 @@ use super::exported::Exported;
 use super::lane::{ServerLane, answer_meta};
 use super::telling::{Telling, Told};
 use crate::error::{HANDLER_RAN, end_of, failure};
+use crate::path::Cx;
 use crate::path::Violation;
 use crate::path::pieces::PIECE;
 use crate::plan::LargePayload;
@@ -55,8 +56,7 @@ impl<F: Fabric> Dispatcher<F> {
         let mut large = Exported::new(&self.fabric, &mut lane.transfers);
         if tells {
             large.telling = Some(Telling {
-                fabric: &self.fabric,
-                domain: &mut *domain,
+                cx: Cx { fabric: &self.fabric, domain: &mut *domain },
                 tx: &mut lane.tx,
                 tuner: &mut lane.fill,
                 head: lane.rx.head(),
@@ -103,7 +103,8 @@ impl<F: Fabric> Dispatcher<F> {
             return self.put(domain, lane, meta, ran, batch);
         }
         lane.keep(&meta, &self.reply[..length]);
-        lane.answer(&self.fabric, domain, meta, &self.reply[..length], self.out.draining).map_err(broken)
+        lane.answer(&mut Cx { fabric: &self.fabric, domain }, meta, &self.reply[..length], self.out.draining)
+            .map_err(broken)
     }
 
     /// Answers a call that failed or whose result is large.
@@ -148,7 +149,13 @@ impl<F: Fabric> Dispatcher<F> {
         let meta = answer_meta(call.call, call.thread, status, Flags::NONE);
         match batch {
             Some(batch) => self.put(domain, lane, meta, Ran { length, ..ran }, batch),
-            None => self.out.put_answer(&self.fabric, domain, lane, meta, &self.reply[..length], None),
+            None => self.out.put_answer(
+                &mut Cx { fabric: &self.fabric, domain },
+                lane,
+                meta,
+                &self.reply[..length],
+                None,
+            ),
         }
     }
 
@@ -163,7 +170,13 @@ impl<F: Fabric> Dispatcher<F> {
         batch: &mut BatchState,
     ) -> Result<(), Violation> {
         if !in_place {
-            return self.out.put_answer(&self.fabric, domain, lane, meta, &self.reply[..length], Some(batch));
+            return self.out.put_answer(
+                &mut Cx { fabric: &self.fabric, domain },
+                lane,
+                meta,
+                &self.reply[..length],
+                Some(batch),
+            );
         }
         let staging = &mut self.out.staging[..lane.max_answer()];
         if let Some(replies) = &mut lane.replies
@@ -206,7 +219,13 @@ impl<F: Fabric> Dispatcher<F> {
             lane.transfers.keep_exported(call.call, buffer);
         }
         let meta = answer_meta(call.call, call.thread, Status::Ok, Flags::RENDEZVOUS);
-        let put = self.out.put_answer(&self.fabric, domain, lane, meta, &descriptor.encode(), batch);
+        let put = self.out.put_answer(
+            &mut Cx { fabric: &self.fabric, domain },
+            lane,
+            meta,
+            &descriptor.encode(),
+            batch,
+        );
         let made = lane.transfers.make();
         if lane.plan.large == LargePayload::Pieces && length > PIECE {
             // Queued after the answer, even if that waits for room.

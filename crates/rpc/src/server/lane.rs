@@ -13,7 +13,7 @@ use crate::path::again::Replies;
 use crate::path::call_id::{SLOT_BITS, is_newer, split_call};
 use crate::path::credits::WrongAsk;
 use crate::path::hybrid::{Asked, Published};
-use crate::path::{MAX_MESSAGE, Rx, Tx, TxError, Violation};
+use crate::path::{Cx, MAX_MESSAGE, Rx, Tx, TxError, Violation};
 use crate::plan::{Plan, Sharing};
 use crate::service::NEVER;
 use crate::tune::fill::FillTuner;
@@ -391,14 +391,13 @@ impl<F: Fabric> ServerLane<F> {
     #[inline(always)]
     pub(crate) fn answer(
         &mut self,
-        fabric: &F,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         meta: EntryMeta,
         payload: &[u8],
         draining: bool,
     ) -> Result<(), TxError> {
         if !self.transfers.have_waiting() {
-            match self.send_single(fabric, domain, meta, payload, draining) {
+            match self.send_single(cx, meta, payload, draining) {
                 Err(TxError::Full) => {}
                 done => return done,
             }
@@ -415,8 +414,7 @@ impl<F: Fabric> ServerLane<F> {
     #[inline(always)]
     fn send_single(
         &mut self,
-        fabric: &F,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         meta: EntryMeta,
         payload: &[u8],
         draining: bool,
@@ -435,10 +433,10 @@ impl<F: Fabric> ServerLane<F> {
         let mut written = true;
         if let Some(published) = &mut self.published {
             let asked = published.asked(meta.call);
-            (header.time, header.credits) = (published.time(fabric, asked), published.way(asked));
+            (header.time, header.credits) = (published.time(cx.fabric, asked), published.way(asked));
             if published.wants(asked) {
                 let published_header = header;
-                written = published.publish(fabric, domain, &published_header, payload, asked)?;
+                written = published.publish(cx, &published_header, payload, asked)?;
             }
         } else if self.is_credited() {
             let mut told = header;
@@ -446,7 +444,7 @@ impl<F: Fabric> ServerLane<F> {
             header = told;
         }
         if written {
-            self.tx.single(fabric, domain, &header, payload)?;
+            self.tx.single(cx, &header, payload)?;
         }
         self.mark.told();
         if self.sure {
@@ -473,13 +471,13 @@ impl<F: Fabric> ServerLane<F> {
     }
 
     /// Sends the client word about its credits that no answer has carried. Without room the next answer carries it.
-    pub(crate) fn send_credits(&mut self, fabric: &F, domain: &mut F::Domain) -> Result<(), TxError> {
+    pub(crate) fn send_credits(&mut self, cx: &mut Cx<'_, F>) -> Result<(), TxError> {
         if self.transfers.have_waiting() || self.credits.as_ref().is_none_or(|credits| !credits.is_due()) {
             return Ok(());
         }
         let mut header = Header { head: self.rx.head(), ..Header::new(Kind::Credit) };
         self.tell_credits(&mut header);
-        match self.tx.single(fabric, domain, &header, &[]) {
+        match self.tx.single(cx, &header, &[]) {
             Ok(()) => {
                 self.told_credits();
                 Ok(())
@@ -500,15 +498,14 @@ impl<F: Fabric> ServerLane<F> {
     #[inline]
     pub(crate) fn answer_batch(
         &mut self,
-        fabric: &F,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         state: BatchState,
         staging: &mut Vec<u8>,
         draining: bool,
     ) -> Result<(), TxError> {
         let asked = self.published.as_ref().map_or(Asked::default(), |published| published.current());
         if !self.transfers.have_waiting() {
-            match self.send_batch(fabric, domain, (state, asked), staging, draining) {
+            match self.send_batch(cx, (state, asked), staging, draining) {
                 Err(TxError::Full) => {}
                 done => return done,
             }
@@ -521,8 +518,7 @@ impl<F: Fabric> ServerLane<F> {
     #[inline]
     fn send_batch(
         &mut self,
-        fabric: &F,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         (state, asked): (BatchState, Asked),
         staging: &mut [u8],
         draining: bool,
@@ -537,20 +533,20 @@ impl<F: Fabric> ServerLane<F> {
         if self.is_credited() {
             self.tell_credits(&mut header);
         }
-        let mut send = |tx: &mut Tx<F>, header: &Header| {
-            let tags = tx.begin(fabric, domain, state.total() as usize)?;
+        let mut send = |cx: &mut Cx<'_, F>, tx: &mut Tx<F>, header: &Header| {
+            let tags = tx.begin(cx, state.total() as usize)?;
             let Ok(total) = state.finish_compact(staging, header, tags) else { return Err(TxError::Broken) };
-            tx.post(fabric, domain, &[&staging[..total]], total)
+            tx.post(cx, &[&staging[..total]], total)
         };
         match &mut self.published {
-            None => send(&mut self.tx, &header)?,
+            None => send(cx, &mut self.tx, &header)?,
             Some(published) => {
-                (header.time, header.credits) = (published.time(fabric, asked), published.way(asked));
+                (header.time, header.credits) = (published.time(cx.fabric, asked), published.way(asked));
                 if published.wants(asked) {
-                    send(&mut published.tx, &header)?;
+                    send(cx, &mut published.tx, &header)?;
                 }
                 if !published.wants(asked) || published.has_changed(asked) {
-                    send(&mut self.tx, &header)?;
+                    send(cx, &mut self.tx, &header)?;
                 }
             }
         }
@@ -566,22 +562,17 @@ impl<F: Fabric> ServerLane<F> {
 
     /// Sends queued answers, then messages of large ones, as far as there is room. Returns whether large ones
     /// made progress.
-    pub(crate) fn send_waiting(
-        &mut self,
-        fabric: &F,
-        domain: &mut F::Domain,
-        draining: bool,
-    ) -> Result<bool, TxError> {
+    pub(crate) fn send_waiting(&mut self, cx: &mut Cx<'_, F>, draining: bool) -> Result<bool, TxError> {
         while let Some(mut waiting) = self.transfers.next_waiting() {
             let sent = match &mut waiting {
                 Waiting::Single { meta, payload } => {
                     let (meta, payload) = (*meta, std::mem::take(payload));
-                    let sent = self.send_single(fabric, domain, meta, &payload, draining);
+                    let sent = self.send_single(cx, meta, &payload, draining);
                     waiting = Waiting::Single { meta, payload };
                     sent
                 }
                 Waiting::Batch { state, staging, asked } => {
-                    self.send_batch(fabric, domain, (*state, *asked), staging, draining)
+                    self.send_batch(cx, (*state, *asked), staging, draining)
                 }
             };
             match sent {
@@ -593,9 +584,7 @@ impl<F: Fabric> ServerLane<F> {
             }
         }
         match self.transfers.made_mut() {
-            Some(made) if !made.errands.is_empty() => {
-                made.errands.run(fabric, domain, &mut self.tx, self.rx.head())
-            }
+            Some(made) if !made.errands.is_empty() => made.errands.run(cx, &mut self.tx, self.rx.head()),
             _ => Ok(false),
         }
     }

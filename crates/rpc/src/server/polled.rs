@@ -10,6 +10,7 @@ use super::exported::Exported;
 use super::inbox::Inbox;
 use super::lane::{ServerLane, answer_meta};
 use crate::error::failure;
+use crate::path::Cx;
 use crate::path::Violation;
 use crate::service::{Reply, Request, Service};
 use dunlin_fabric::{Clock, Fabric, Host, Nanos, Site, WaitMode, Work};
@@ -198,6 +199,8 @@ impl<F: Fabric> Dispatcher<F> {
             },
         };
         let meta = answer_meta(call.call, call.thread, status, Flags::NONE);
-        self.out.put_answer(&self.fabric, domain, lane, meta, &self.reply[..length], batch).map(|()| true)
+        self.out
+            .put_answer(&mut Cx { fabric: &self.fabric, domain }, lane, meta, &self.reply[..length], batch)
+            .map(|()| true)
     }
 }

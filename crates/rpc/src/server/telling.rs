@@ -2,7 +2,7 @@
 
 use super::dispatch::Call;
 use crate::path::pieces::{Filling, PIECE, copy_into};
-use crate::path::{Tx, TxError};
+use crate::path::{Cx, Tx, TxError};
 use crate::tune::fill::FillTuner;
 use crate::tune::turns::Past;
 use dunlin_fabric::{Fabric, Host, Nanos};
@@ -11,8 +11,7 @@ use dunlin_wire::{Descriptor, Flags, Header, Kind, Status};
 /// Sends the answer as soon as its first piece is filled, then progress messages. A message that finds no
 /// room is left to a later one.
 pub(super) struct Telling<'a, F: Fabric> {
-    pub(super) fabric: &'a F,
-    pub(super) domain: &'a mut F::Domain,
+    pub(super) cx: Cx<'a, F>,
     pub(super) tx: &'a mut Tx<F>,
     pub(super) tuner: &'a mut Option<Box<FillTuner>>,
     /// The head that the messages carry.
@@ -42,9 +41,9 @@ impl<F: Fabric> Telling<'_, F> {
     /// Starts a result that the client can READ from `from`, in a buffer with the given history.
     pub(super) fn begin(&mut self, from: Option<Descriptor>, past: Past) {
         (self.from, self.past) = (from, past);
-        let shared = || Box::new(FillTuner::new(self.fabric.shared()));
+        let shared = || Box::new(FillTuner::new(self.cx.fabric.shared()));
         self.told.streams = self.tuner.get_or_insert_with(shared).begin(past);
-        self.began = (past != Past::New).then(|| self.fabric.host().now());
+        self.began = (past != Past::New).then(|| self.cx.fabric.host().now());
     }
 
     /// Returns whether plain stores to recently READ buffers are slow, so that more buffers may help.
@@ -74,13 +73,13 @@ impl<F: Fabric> Telling<'_, F> {
                 head,
                 ..Header::new(Kind::Response)
             };
-            self.tx.single(self.fabric, self.domain, &header, &from.encode())?;
+            self.tx.single(&mut self.cx, &header, &from.encode())?;
             self.told.bytes = PIECE;
         }
         // The last `Filled`, for the whole result, is sent elsewhere: after it the result cannot be given up.
         if bytes >= self.told.bytes + PIECE && (bytes as u64) < from.length {
             let header = Header { call: call.call, time: bytes as u32, head, ..Header::new(Kind::Filled) };
-            self.tx.single(self.fabric, self.domain, &header, &[])?;
+            self.tx.single(&mut self.cx, &header, &[])?;
             self.told.bytes = bytes;
         }
         Ok(())
@@ -92,7 +91,7 @@ impl<F: Fabric> Filling for Telling<'_, F> {
         let Some(from) = self.from.filter(|_| bytes >= PIECE && !self.told.broken) else { return };
         let bytes = bytes.min(from.length as usize);
         if let Some(began) = self.began.take() {
-            let took = self.fabric.host().now().saturating_sub(began);
+            let took = self.cx.fabric.host().now().saturating_sub(began);
             if let Some(tuner) = self.tuner {
                 self.told.streams = tuner.began(self.past, self.told.streams, bytes, took);
             }

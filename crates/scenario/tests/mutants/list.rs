@@ -140,8 +140,8 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "filling_call_denied",
         file: "crates/rpc/src/client/lane.rs",
-        from: "                let _ = self.flush_if_room(fabric, domain);",
-        to: "                let flushed = self.flush_if_room(fabric, domain);
+        from: "                let _ = self.flush_if_room(cx);",
+        to: "                let flushed = self.flush_if_room(cx);
                 if dunlin_fabric::mutant(\"filling_call_denied\") { flushed?; }",
     },
     Mutant {

@@ -501,14 +501,14 @@ impl<F: Fabric> Engine<F> {
                 let Some(Some(route)) = routes.get(number as usize) else { return Attempt::Unconnected };
                 route.post_memory((core, lane), (function, payload), (time, alone))
             } else {
-                core.with_lane(lane, |fabric, domain, lane| match lane.batching {
-                    None if alone => lane.submit(fabric, domain, function, payload, time.nanos),
-                    None => lane.push(fabric, domain, function, payload, time),
+                core.with_lane(lane, |cx, lane| match lane.batching {
+                    None if alone => lane.submit(cx, function, payload, time.nanos),
+                    None => lane.push(cx, function, payload, time),
                     // The batch is shared with the calls of other threads until the messages in flight are answered.
                     Some(_) => {
-                        let call = lane.push(fabric, domain, function, payload, time)?;
+                        let call = lane.push(cx, function, payload, time)?;
                         // The call exists from here on. An error of the lane reaches it as its outcome.
-                        let _ = lane.flush_alone(fabric, domain);
+                        let _ = lane.flush_alone(cx);
                         Ok(call)
                     }
                 })

@@ -189,9 +189,7 @@ impl Route {
             return Err(SubmitError::Call(NOT_GRANTED));
         };
         attached.check(&operation).map_err(SubmitError::Call)?;
-        core.with_lane(lane, |fabric, domain, lane| {
-            lane.post_memory(fabric, domain, operation, attached.key, time.nanos, alone)
-        })
+        core.with_lane(lane, |cx, lane| lane.post_memory(cx, operation, attached.key, time.nanos, alone))
     }
 
     /// Returns whether there are lanes, which all accept calls.

@@ -86,9 +86,7 @@ impl<F: Fabric> Connection<F> {
 
     fn submit(&mut self, lane: u16, function: u16, payload: &[u8]) -> CallId {
         loop {
-            let submitted = self
-                .core
-                .with_lane(lane, |fabric, domain, lane| lane.submit(fabric, domain, function, payload, 0));
+            let submitted = self.core.with_lane(lane, |cx, lane| lane.submit(cx, function, payload, 0));
             match submitted {
                 Ok(id) => return id,
                 Err(SubmitError::Full) => self.step(),
@@ -238,9 +236,7 @@ fn a_lane_with_calls_in_flight_ends_after_them() {
         // A second time has no effect.
         connection.core.close_lane(closed);
         assert!(!connection.core.is_usable(closed));
-        let refused = connection
-            .core
-            .with_lane(closed, |fabric, domain, lane| lane.submit(fabric, domain, ECHO, b"late", 0));
+        let refused = connection.core.with_lane(closed, |cx, lane| lane.submit(cx, ECHO, b"late", 0));
         let SubmitError::Call(refused) = refused.unwrap_err() else { panic!("another error") };
         assert_eq!(refused, CallError::NotExecuted(Cause::Closed));
         connection.finish(fast, b"fast");

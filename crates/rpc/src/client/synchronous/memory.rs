@@ -79,9 +79,7 @@ impl<F: Fabric> Client<F> {
         }
         let attached = self.attached(region).map_err(SubmitError::Call)?;
         attached.check(&operation).map_err(SubmitError::Call)?;
-        self.core.with_lane(lane, |fabric, domain, lane| {
-            lane.post_memory(fabric, domain, operation, attached.key, time.nanos, alone)
-        })
+        self.core.with_lane(lane, |cx, lane| lane.post_memory(cx, operation, attached.key, time.nanos, alone))
     }
 
     /// As [`submit_memory`](Client::submit_memory), and waits for room.

@@ -64,16 +64,16 @@ impl<F: Fabric> Client<F> {
             return self.submit_memory((worker, ends), payload, time, alone);
         }
         let Some(lane) = self.lanes.of(worker, ends.function) else { return Err(SubmitError::Broken) };
-        self.core.with_lane(lane, |fabric, domain, lane| {
+        self.core.with_lane(lane, |cx, lane| {
             if lane.batching.is_some() {
-                let call = lane.push(fabric, domain, ends, payload, time)?;
+                let call = lane.push(cx, ends, payload, time)?;
                 // The call exists from here on. An error of the lane reaches it as its outcome.
-                let _ = lane.flush_alone(fabric, domain);
+                let _ = lane.flush_alone(cx);
                 return Ok(call);
             }
             match alone {
-                true => lane.submit(fabric, domain, ends, payload, time.nanos),
-                false => lane.push(fabric, domain, ends, payload, time),
+                true => lane.submit(cx, ends, payload, time.nanos),
+                false => lane.push(cx, ends, payload, time),
             }
         })
     }
@@ -97,8 +97,8 @@ impl<F: Fabric> Client<F> {
         }
         let Some(lane) = self.lanes.of(worker, ends.function) else { return Err(SubmitError::Broken) };
         let mut is_open = false;
-        let submitted = self.core.with_lane(lane, |fabric, domain, lane| {
-            let call = lane.submit_own(fabric, domain, ends, own, time.nanos, (alone, behind))?;
+        let submitted = self.core.with_lane(lane, |cx, lane| {
+            let call = lane.submit_own(cx, ends, own, time.nanos, (alone, behind))?;
             is_open = lane.has_open();
             Ok(call)
         });

@@ -1,6 +1,7 @@
 //! Requests that wait for the next one of a sending end, and leave with it under one doorbell.
 
 use super::{Tx, TxError, TxHalf};
+use crate::path::Cx;
 use crate::path::listed;
 use crate::path::route;
 use dunlin_fabric::{Fabric, Host, PostError, ThreadDomain, Work, WorkRequest};
@@ -11,28 +12,27 @@ impl<F: Fabric> Tx<F> {
     #[inline(never)]
     pub(super) fn put_behind_listed(
         &mut self,
-        fabric: &F,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         parts: &[&[u8]],
         total: usize,
         at: usize,
         notify: bool,
     ) -> Result<(), TxError> {
         if self.holds {
-            return self.list_message(fabric, domain, parts, total, at, notify);
+            return self.list_message(cx, parts, total, at, notify);
         }
         let (operation, announcement) = match &self.half {
             TxHalf::Write { .. } | TxHalf::Send if !notify || self.has_one_doorbell() => {
-                let data = self.data(fabric, parts, total)?;
+                let data = self.data(cx.fabric, parts, total)?;
                 self.message(data, at, notify)
             }
             _ => {
-                self.post_listed(domain)?;
-                return self.put(fabric, domain, parts, total, at, notify);
+                self.post_listed(cx.domain)?;
+                return self.put(cx, parts, total, at, notify);
             }
         };
         let requests = 1 + u32::from(announcement.is_some());
-        fabric.host().charge(Work::PostWork, requests);
+        cx.fabric.host().charge(Work::PostWork, requests);
         let signaled = self.unsignaled + requests >= self.signal_every;
         let id = route::outgoing(self.lane);
         let last = match announcement {
@@ -42,10 +42,10 @@ impl<F: Fabric> Tx<F> {
                 Some(WorkRequest { id, operation: send, signaled }),
             ],
         };
-        let posted = self.post_list(domain, last);
+        let posted = self.post_list(cx.domain, last);
         if posted == Err(PostError::QueueFull) {
             // The requests that wait have room without the message, and only their completions make more.
-            self.post_listed(domain)?;
+            self.post_listed(cx.domain)?;
         }
         self.posted(posted, signaled)?;
         // `posted` counted one request.

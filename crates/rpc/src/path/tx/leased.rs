@@ -3,7 +3,7 @@
 use super::{Tx, TxError, TxHalf};
 use crate::grouped::Mark;
 use crate::path::staged::{Kept, WORD_AT};
-use crate::path::{MAX_MESSAGE, Violation, route};
+use crate::path::{Cx, MAX_MESSAGE, Violation, route};
 use dunlin_fabric::{Fabric, InlineWrite, Operation, RegionKey, ThreadDomain};
 use dunlin_wire::{Kind, LINE};
 
@@ -12,8 +12,7 @@ impl<F: Fabric> Tx<F> {
     /// queue, [`go_on`](Tx::go_on) writes it later.
     pub(super) fn put_staged(
         &mut self,
-        fabric: &F,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         parts: &[&[u8]],
         total: usize,
         at: usize,
@@ -27,7 +26,7 @@ impl<F: Fabric> Tx<F> {
         let TxHalf::Staged(staged) = &mut self.half else { return Err(TxError::Broken) };
         staged.taken(head);
         staged.keep(parts, total, at, (sequence, end));
-        match self.go_on(fabric, domain) {
+        match self.go_on(cx) {
             Ok(()) | Err(TxError::Full) => Ok(()),
             Err(error) => Err(error),
         }
@@ -48,15 +47,15 @@ impl<F: Fabric> Tx<F> {
     }
 
     /// Writes the messages and the word that wait, as far as there is room.
-    pub(crate) fn go_on(&mut self, fabric: &F, domain: &mut F::Domain) -> Result<(), TxError> {
+    pub(crate) fn go_on(&mut self, cx: &mut Cx<'_, F>) -> Result<(), TxError> {
         loop {
             let TxHalf::Staged(staged) = &self.half else { return Ok(()) };
             let Some((kept, zone)) = staged.next() else { break };
             let to = (staged.pool, zone + kept.at as u64);
             if kept.bytes == LINE {
-                self.copy_into_zone(fabric, domain, &kept, to, &mut [0; LINE])?;
+                self.copy_into_zone(cx, &kept, to, &mut [0; LINE])?;
             } else {
-                self.copy_long_into_zone(fabric, domain, &kept, to)?;
+                self.copy_long_into_zone(cx, &kept, to)?;
             }
             if let TxHalf::Staged(staged) = &mut self.half {
                 staged.wrote();
@@ -65,7 +64,7 @@ impl<F: Fabric> Tx<F> {
         let TxHalf::Staged(staged) = &self.half else { return Ok(()) };
         if let Some(word) = staged.word() {
             let to = (staged.line, WORD_AT);
-            self.write_word(fabric, domain, to, word.to_wire(), None)?;
+            self.write_word(cx, to, word.to_wire(), None)?;
             if let TxHalf::Staged(staged) = &mut self.half {
                 staged.wrote_word();
             }
@@ -77,66 +76,53 @@ impl<F: Fabric> Tx<F> {
     #[inline(never)]
     fn copy_long_into_zone(
         &mut self,
-        fabric: &F,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         kept: &Kept,
         to: (RegionKey, u64),
     ) -> Result<(), TxError> {
-        self.copy_into_zone(fabric, domain, kept, to, &mut [0; MAX_MESSAGE])
+        self.copy_into_zone(cx, kept, to, &mut [0; MAX_MESSAGE])
     }
 
     fn copy_into_zone(
         &mut self,
-        fabric: &F,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         kept: &Kept,
         to: (RegionKey, u64),
         message: &mut [u8],
     ) -> Result<(), TxError> {
         let TxHalf::Staged(staged) = &self.half else { return Err(TxError::Broken) };
         staged.copy(kept, self.tags.tags(self.epoch, kept.sequence), message);
-        self.write_into(fabric, domain, &[&message[..kept.bytes]], to)
+        self.write_into(cx, &[&message[..kept.bytes]], to)
     }
 
     /// WRITEs a message without a notice.
     fn write_into(
         &mut self,
-        fabric: &F,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         parts: &[&[u8]],
         (key, offset): (RegionKey, u64),
     ) -> Result<(), TxError> {
         let total = parts.iter().map(|part| part.len()).sum();
         if total > self.max_inline {
-            let data = self.data(fabric, parts, total)?;
-            return self.post_one(
-                fabric,
-                domain,
-                Operation::Write { data, key, offset, immediate: None },
-                true,
-            );
+            let data = self.data(cx.fabric, parts, total)?;
+            return self.post_one(cx, Operation::Write { data, key, offset, immediate: None }, true);
         }
-        let signaled = self.next_is_signaled(fabric);
+        let signaled = self.next_is_signaled(cx.fabric);
         let id = route::outgoing(self.lane);
         let write = InlineWrite { id, parts, key, offset, immediate: None, signaled, ahead: 0 };
-        let posted = domain.post_write(self.queue_pair, write);
+        let posted = cx.domain.post_write(self.queue_pair, write);
         self.posted(posted, signaled)
     }
 
     /// Takes the mark of an answer, whose head was taken before: a lease begins or ends.
     #[inline(never)]
-    pub(crate) fn on_mark(
-        &mut self,
-        fabric: &F,
-        domain: &mut F::Domain,
-        mark: Mark,
-    ) -> Result<(), Violation> {
+    pub(crate) fn on_mark(&mut self, cx: &mut Cx<'_, F>, mark: Mark) -> Result<(), Violation> {
         let head = self.ring.head();
         let TxHalf::Staged(staged) = &mut self.half else { return Err(Violation::Lease) };
         staged.taken(head);
         self.epoch = staged.on_mark(mark).map_err(|_| Violation::Lease)?;
         self.next_tag = self.tags.first(self.epoch, self.sequence);
-        match self.go_on(fabric, domain) {
+        match self.go_on(cx) {
             Ok(()) | Err(TxError::Full) => Ok(()),
             Err(TxError::Broken) => Err(Violation::Broken),
         }

@@ -3,7 +3,7 @@
 
 use super::{Tx, TxError, TxHalf, tell};
 use crate::path::listed::{MAX_KEPT, MOST};
-use crate::path::{MAX_MESSAGE, route};
+use crate::path::{Cx, MAX_MESSAGE, route};
 use crate::plan::Notice;
 use dunlin_fabric::{Buffer, Data, Fabric, Host, Operation, ThreadDomain, Work, WorkRequest};
 use dunlin_wire::{BODY_OFFSET, Header, SingleLayout};
@@ -60,8 +60,7 @@ impl<F: Fabric> Tx<F> {
     /// its memory, unless the fabric refused a request that it had room for.
     pub(crate) fn own(
         &mut self,
-        fabric: &F,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         header: &Header,
         own: &mut OwnPayload<F::Memory>,
     ) -> Result<(), TxError> {
@@ -70,17 +69,17 @@ impl<F: Fabric> Tx<F> {
         };
         let announced = matches!(self.half, TxHalf::Write { notice: Notice::LinkedSend, .. });
         // With a `Skip` before it.
-        self.make_list_room(domain, 1 + u32::from(announced) + u32::from(self.has_ring()))?;
-        let tags = self.begin(fabric, domain, layout.total())?;
-        let at = self.place(fabric, domain, layout.total())?;
+        self.make_list_room(cx.domain, 1 + u32::from(announced) + u32::from(self.has_ring()))?;
+        let tags = self.begin(cx, layout.total())?;
+        let at = self.place(cx, layout.total())?;
         let Some(mut buffer) = own.buffer.take() else { return Err(TxError::Broken) };
         if layout.seal(&mut buffer, header, tags) != Ok(buffer.len()) {
             return Err(TxError::Broken);
         }
-        self.list_operation(fabric, domain, Data::Buffer(buffer), at, true, SIGNAL_EVERY)?;
+        self.list_operation(cx, Data::Buffer(buffer), at, true, SIGNAL_EVERY)?;
         if !self.holds {
-            // There is room: if the fabric has less than it said, the message waits.
-            match self.post_listed(domain) {
+            // There is room: if the cx.fabric has less than it said, the message waits.
+            match self.post_listed(cx.domain) {
                 Ok(()) | Err(TxError::Full) => {}
                 Err(TxError::Broken) => return Err(TxError::Broken),
             }
@@ -110,28 +109,26 @@ impl<F: Fabric> Tx<F> {
     /// Puts a message into the list.
     pub(super) fn list_message(
         &mut self,
-        fabric: &F,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         parts: &[&[u8]],
         total: usize,
         at: usize,
         notify: bool,
     ) -> Result<(), TxError> {
-        self.make_list_room(domain, 1 + u32::from(notify))?;
+        self.make_list_room(cx.domain, 1 + u32::from(notify))?;
         let max_inline = self.max_inline;
         // A list keeps inline data of WRITEs only.
         let is_write = matches!(self.half, TxHalf::Write { .. });
         self.max_inline = if is_write { max_inline.min(MAX_KEPT) } else { 0 };
-        let data = self.data(fabric, parts, total);
+        let data = self.data(cx.fabric, parts, total);
         self.max_inline = max_inline;
         let signal_every = self.signal_every;
-        self.list_operation(fabric, domain, data?, at, notify, signal_every)
+        self.list_operation(cx, data?, at, notify, signal_every)
     }
 
     fn list_operation(
         &mut self,
-        fabric: &F,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         data: Data<'_, F::Memory>,
         at: usize,
         notify: bool,
@@ -139,13 +136,13 @@ impl<F: Fabric> Tx<F> {
     ) -> Result<(), TxError> {
         let (operation, announcement) = self.message(data, at, notify);
         let requests = 1 + u32::from(announcement.is_some());
-        fabric.host().charge(Work::PostWork, requests);
+        cx.fabric.host().charge(Work::PostWork, requests);
         let signaled = self.unsignaled + requests >= signal_every.min(self.signal_every);
         let id = route::outgoing(self.lane);
         let last = announcement.is_none();
-        self.list(domain, WorkRequest { id, operation, signaled: signaled && last })?;
+        self.list(cx.domain, WorkRequest { id, operation, signaled: signaled && last })?;
         if let Some(operation) = announcement {
-            self.list(domain, WorkRequest { id, operation, signaled })?;
+            self.list(cx.domain, WorkRequest { id, operation, signaled })?;
         }
         self.posted(Ok(()), signaled)?;
         self.unsignaled += if signaled { 0 } else { requests - 1 };

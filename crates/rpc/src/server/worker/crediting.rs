@@ -1,6 +1,7 @@
 //! Credits of the worker's lanes between messages: redistributions, and grants to clients that are silent.
 
 use super::Worker;
+use crate::path::Cx;
 use dunlin_fabric::Fabric;
 
 impl<F: Fabric> Worker<F> {
@@ -24,7 +25,10 @@ impl<F: Fabric> Worker<F> {
             if !lane.credits.as_mut().is_some_and(|credits| credits.look_again()) {
                 continue;
             }
-            if lane.send_credits(&self.dispatcher.fabric, &mut self.domain).is_err() {
+            if lane
+                .send_credits(&mut Cx { fabric: &self.dispatcher.fabric, domain: &mut self.domain })
+                .is_err()
+            {
                 self.remove(index as u16);
             }
         }

@@ -9,7 +9,7 @@ use crate::error::ConnectError;
 use crate::grouped::zones::Zones;
 use crate::grouped::{Lease, Mark, Word};
 use crate::path::staged::WORD_AT;
-use crate::path::{MAX_MESSAGE, TxError, Violation, route};
+use crate::path::{Cx, MAX_MESSAGE, TxError, Violation, route};
 use crate::server::groups::{Groups, Pool, READ_BYTES, ZONE_BYTES};
 use crate::server::lane::ServerLane;
 use dunlin_fabric::{
@@ -378,7 +378,8 @@ impl<F: Fabric> Worker<F> {
             credits: zone,
             ..Header::new(Kind::Credit)
         };
-        match lane.tx.single(&self.dispatcher.fabric, &mut self.domain, &header, &[]) {
+        let mut cx = Cx { fabric: &self.dispatcher.fabric, domain: &mut self.domain };
+        match lane.tx.single(&mut cx, &header, &[]) {
             Ok(()) => {
                 lane.mark.told();
                 if let Some(groups) = &mut self.groups {

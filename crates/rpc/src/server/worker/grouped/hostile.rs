@@ -39,9 +39,7 @@ impl Raw {
 
     /// Makes a call and waits for its answer, which begins a lease.
     fn call(&mut self) {
-        let submitted = self
-            .core
-            .with_lane(self.lane, |fabric, domain, lane| lane.submit(fabric, domain, ECHO, b"a call", 0));
+        let submitted = self.core.with_lane(self.lane, |cx, lane| lane.submit(cx, ECHO, b"a call", 0));
         let Ok(id) = submitted else { panic!("the lane takes no call") };
         while !self.core.is_done(id) {
             self.step();
@@ -52,10 +50,10 @@ impl Raw {
 
     /// Writes a word, true or not.
     fn say(&mut self, tail: u32, heard: u32) {
-        let said = self.core.with_lane(self.lane, |fabric, domain, lane| {
+        let said = self.core.with_lane(self.lane, |cx, lane| {
             let to = (lane.control_key, WORD_AT);
             let word = Word { tail, heard }.to_wire();
-            lane.tx.write_word(fabric, domain, to, word, None).map_err(SubmitError::from).map(|()| 0)
+            lane.tx.write_word(cx, to, word, None).map_err(SubmitError::from).map(|()| 0)
         });
         assert!(said.is_ok());
     }
