@@ -6,21 +6,23 @@ use crate::qos::QosArguments;
 use clap::{Args, Subcommand};
 use dunlin::fabric::{AllowPolicy, Fabric, ShmConfig, ShmFabric};
 use dunlin::{Address, on_fabric};
-use dunlin_command::arguments::{self, DeviceArguments};
+use dunlin_command::arguments::DeviceArguments;
 use dunlin_command::attach::AttachArguments;
-use dunlin_command::child;
 use dunlin_command::interrupt::Interrupt;
 use dunlin_command::output::{self, Failure};
+use dunlin_command::{arguments, child, progress};
 use dunlin_report::{Row, Unit, table};
-use dunlin_tier_client::{Rights, default_address};
+use dunlin_tier_client::{Pages, Rights, default_address};
 use dunlin_tier_node::{
-    DirectoryConfig, DirectoryServer, Peer, ProcessConfig, ProcessServer, Tier, TierConfig,
+    DirectoryConfig, DirectoryServer, Peer, ProcessConfig, ProcessServer, Progress, Tier, TierConfig,
 };
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+/// The memory from which its start takes long enough to show how far it is, in bytes.
+const BAR_FROM: u64 = 512 << 20;
 /// The time between two looks whether the node is to leave.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
@@ -137,6 +139,13 @@ struct RunArguments {
     /// Memory for regions: 64MiB, 8GiB
     #[arg(long, short, default_value = "64MiB", value_parser = arguments::size, value_name = "SIZE")]
     memory: u64,
+    /// Length of an extent, a part of the memory with a registration of its own: a power of two; 1GiB gets huge pages
+    /// of 1 GiB if the system has reserved enough [default: chosen by fabric and memory]
+    #[arg(long, value_parser = arguments::size, value_name = "SIZE")]
+    extent: Option<u64>,
+    /// Take pages as they are used, not all of them at the start
+    #[arg(long)]
+    lazy: bool,
     /// Most bytes of the regions that one principal makes at this node [default: the memory]
     #[arg(long, value_parser = arguments::size, value_name = "SIZE")]
     quota: Option<u64>,
@@ -328,6 +337,17 @@ fn serve(arguments: &RunArguments) -> Result<ExitCode, Failure> {
     let name = peers[me].name.clone();
     let mut config = TierConfig::new(peers, &name);
     config.memory = arguments.memory;
+    config.extent = arguments.extent;
+    config.prefault = !arguments.lazy;
+    if arguments.memory >= BAR_FROM {
+        let bar = progress::bytes(Some(arguments.memory), "memory");
+        config.progress = Some(Progress::new(move |done, all| {
+            bar.set_position(done);
+            if done == all {
+                bar.finish_and_clear();
+            }
+        }));
+    }
     config.quota = arguments.quota.unwrap_or(u64::MAX);
     config.paths = arguments.paths;
     config.qos = arguments.qos.config();
@@ -453,6 +473,30 @@ fn serve_on<F: Fabric>(
     Ok(ExitCode::SUCCESS)
 }
 
+/// Says which pages the memory of a node has.
+fn pages_of(pages: &Pages) -> String {
+    let kinds = [
+        (pages.huge_1g, "huge (1 GiB)"),
+        (pages.huge_2m, "huge (2 MiB)"),
+        (pages.transparent, "transparent huge"),
+        (pages.small, "small (4 KiB)"),
+    ];
+    let there = kinds.into_iter().filter(|(bytes, _)| *bytes > 0);
+    let there = there.map(|(bytes, kind)| format!("{} {kind}", Unit::Bytes.format(bytes as f64)));
+    there.collect::<Vec<_>>().join(", ")
+}
+
+/// Says how a node gets more huge pages, if it has small ones.
+fn advice(pages: &Pages) -> Option<String> {
+    let wanted = pages.small.div_ceil(2 << 20);
+    (pages.small >= 2 << 20).then(|| {
+        format!(
+            "to have more huge pages, reserve {wanted} of 2 MiB (sysctl vm.nr_hugepages) and start the node again, or let \
+             the kernel make them: echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled"
+        )
+    })
+}
+
 fn status(arguments: &StatusArguments) -> Result<ExitCode, Failure> {
     let tier = arguments.attach.attach()?;
     let status = tier.status().map_err(Failure::new)?;
@@ -466,6 +510,12 @@ fn status(arguments: &StatusArguments) -> Result<ExitCode, Failure> {
         status.answered,
         status.refused
     ))?;
+    if let Some(pages) = status.pages {
+        output::print_line(format_args!("pages: {}; extents: {}", pages_of(&pages), status.extents))?;
+        if let Some(advice) = advice(&pages) {
+            output::print_line(format_args!("  -> {advice}"))?;
+        }
+    }
     if status.epoch == 0 {
         output::print_line(format_args!("nodes: {}", status.nodes.join(", ")))?;
     } else {

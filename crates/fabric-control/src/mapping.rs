@@ -62,6 +62,26 @@ impl Mapping {
         self.advise(Advice::LinuxDontNeed);
     }
 
+    /// Gives the range pages, by all cores. A device that pins the range gives it pages by one core otherwise. Blocks
+    /// meanwhile: about a second for some GiB. Kernels before 5.14 ignore it.
+    pub fn populate(&self) {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let part = self.mapped.div_ceil(cores).next_multiple_of(HUGE_PAGE);
+        std::thread::scope(|scope| {
+            for start in (0..self.mapped).step_by(part) {
+                let length = part.min(self.mapped - start);
+                scope.spawn(move || {
+                    // SAFETY: within this value's own mapping, which is accessed through pointers only. The advice
+                    // changes no contents; an error leaves the pages to the first access.
+                    let _ = unsafe {
+                        let start = self.base.as_ptr().add(start).cast();
+                        rustix::mm::madvise(start, length, Advice::LinuxPopulateWrite)
+                    };
+                });
+            }
+        });
+    }
+
     fn advise(&self, advice: Advice) {
         // SAFETY: the range is this value's own mapping, which is accessed through pointers only. An advice
         // that the kernel does not know has no effect.
@@ -82,6 +102,26 @@ impl Drop for Mapping {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Returns the bytes of this process that have pages.
+    fn resident() -> usize {
+        let text = std::fs::read_to_string("/proc/self/statm").unwrap();
+        text.split_ascii_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 4096
+    }
+
+    #[test]
+    fn a_populated_mapping_has_all_pages() {
+        let length = (64 << 20) + 4096;
+        let mapping = Mapping::new(length).unwrap();
+        let before = resident();
+        mapping.populate();
+        // Reserved huge pages are not counted as resident.
+        let reserved = mapping.mapped != length;
+        assert!(reserved || resident() >= before + length / 2, "{before} {}", resident());
+        // SAFETY: mapped above, and no other code has the address.
+        let bytes = unsafe { std::slice::from_raw_parts(mapping.base().as_ptr(), length) };
+        assert!(bytes.iter().all(|byte| *byte == 0));
+    }
 
     #[test]
     fn mappings_are_zeroed_aligned_and_as_long_as_asked_for() {

@@ -8,6 +8,8 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+/// The length from which all cores give memory its pages before the NIC pins it, in bytes.
+const POPULATE_FROM: usize = 64 << 20;
 /// The longest region, in bytes.
 const MAX_REGION: u64 = 1 << 40;
 
@@ -134,6 +136,9 @@ impl RdmaMemory {
             .filter(|bytes| *bytes > 0 && length <= limit)
             .ok_or(RegisterError::Length { length, limit })?;
         let mapping = Mapping::new(bytes).map_err(|source| RegisterError::OutOfMemory { length, source })?;
+        if bytes >= POPULATE_FROM {
+            mapping.populate();
+        }
         let mapping = Arc::new(mapping);
         let (local, fresh) = if access.changes() {
             (None, Some(Arc::new(Registration::new(device, &mapping, access)?)))

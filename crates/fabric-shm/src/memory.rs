@@ -20,6 +20,10 @@ use thiserror::Error;
 pub(crate) const MAX_REGION: u64 = 1 << 40;
 
 const HUGE_PAGE: usize = 2 << 20;
+/// The lengths of reserved huge pages, the longest first. Memory has pages of a length that divides its own: a file of
+/// huge pages is no shorter than a page, and a peer checks the length.
+const HUGE_PAGES: [(usize, MemfdFlags); 2] =
+    [(1 << 30, MemfdFlags::HUGE_1GB), (HUGE_PAGE, MemfdFlags::HUGE_2MB)];
 
 /// One mapping, unmapped when dropped. Accessed only by atomics and by the racing copies of
 /// `dunlin_fabric::copy`, since another process may write it at any time.
@@ -186,18 +190,34 @@ unsafe impl Memory for ShmMemory {
     }
 }
 
+/// Makes a file of memory in reserved huge pages if there are enough, else in transparent ones if the kernel makes them.
 fn sealed(length: usize, access: Access) -> io::Result<(Mapping, OwnedFd)> {
-    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let reserved = HUGE_PAGES.into_iter().filter(|(page, _)| length.is_multiple_of(*page));
+    let huge =
+        reserved.into_iter().find_map(|(_, pages)| shared_file(length, MemfdFlags::HUGETLB | pages).ok());
+    let (mapping, descriptor) = match huge {
+        Some(made) => made,
+        None => {
+            let made = shared_file(length, MemfdFlags::empty())?;
+            made.0.prefer_huge_pages();
+            made
+        }
+    };
+    rustix::fs::fcntl_add_seals(&descriptor, seals_for(access))?;
+    Ok((mapping, descriptor))
+}
+
+/// Makes and maps a file of memory. The kernel reserves huge pages with the mapping, for all later ones too, so touching
+/// them cannot fail.
+fn shared_file(length: usize, pages: MemfdFlags) -> io::Result<(Mapping, OwnedFd)> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | pages;
     let descriptor = match rustix::fs::memfd_create(c"dunlin", flags | MemfdFlags::NOEXEC_SEAL) {
         // Kernels before 6.3 do not know the flag.
         Err(rustix::io::Errno::INVAL) => rustix::fs::memfd_create(c"dunlin", flags)?,
         other => other?,
     };
     rustix::fs::ftruncate(&descriptor, length as u64)?;
-    let mapping = Mapping::shared(descriptor.as_fd(), length, true)?;
-    mapping.prefer_huge_pages();
-    rustix::fs::fcntl_add_seals(&descriptor, seals_for(access))?;
-    Ok((mapping, descriptor))
+    Ok((Mapping::shared(descriptor.as_fd(), length, true)?, descriptor))
 }
 
 fn seals_for(access: Access) -> SealFlags {
@@ -348,6 +368,24 @@ mod tests {
         ));
         let (pipe, _other) = rustix::pipe::pipe().unwrap();
         assert!(Import::new(&pipe, 4096, Access::WRITE, Access::WRITE, KEY).is_err());
+    }
+
+    /// Whether huge pages are reserved or not, all of this holds.
+    #[test]
+    fn memory_that_huge_pages_divide_is_shared_sealed_and_zeroed() {
+        let length = 2 * HUGE_PAGE;
+        for access in [Access::READ, Access::READ.with(Access::WRITE)] {
+            let memory = ShmMemory::new(length as u64, access).unwrap();
+            let import = import(&memory, length as u64, access).unwrap();
+            for at in (0..length).step_by(4096) {
+                assert_eq!(memory.mapping().word(at).load(Ordering::Acquire), 0);
+            }
+            memory.mapping().word(length - 8).store(7, Ordering::Release);
+            assert_eq!(import.mapping().word(length - 8).load(Ordering::Acquire), 7);
+            let descriptor = memory.descriptor().unwrap().unwrap();
+            assert!(rustix::fs::ftruncate(&descriptor, 0).is_err(), "sealed");
+            assert_eq!(Mapping::shared(descriptor.as_fd(), length, true).is_ok(), access.changes());
+        }
     }
 
     #[test]

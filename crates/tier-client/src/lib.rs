@@ -36,7 +36,7 @@ pub use tier::Tier;
 pub use within::Within;
 
 pub use dunlin_tier::MemberState;
-pub use dunlin_tier::process::{Holdings, MemberStatus, NODE_VARIABLE, NodeStatus, ProcessStatus};
+pub use dunlin_tier::process::{Holdings, MemberStatus, NODE_VARIABLE, NodeStatus, Pages, ProcessStatus};
 pub use dunlin_tier_node::{
     AccessError, AnyCalls, AnyGuard, AnyLists, AnyLmr, AnyOperation, AnyServices, AnyTier, AsyncConfig,
     Asynchronous, Done, EachCall, ListError, Listed, Listing, LockError, Operation, OperationError, Outcomes,

@@ -1,13 +1,14 @@
 //! The passive ends of other nodes' paths: one thread accepts them, and destroys those of a node that is fenced. It
 //! takes no part in operations.
 
+use crate::arena;
 use crate::connection::queue_pair_config;
 use crate::error::ConnectError;
 use crate::hello::{Hello, Offer};
 use crate::node::{Node, SignalOf};
 use dunlin_fabric::{
-    CompletionQueueId, Endpoint, Fabric, Host, Link, Listener, Nanos, QueuePairId, ReadyList, Signal,
-    Subscription, ThreadDomain, WithSources,
+    CompletionQueueId, CreateError, Endpoint, Fabric, Host, Link, Listener, Nanos, QueuePairId, ReadyList,
+    Signal, Subscription, ThreadDomain, WithSources,
 };
 use dunlin_tier::{Epoch, LmrId, NodeId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -101,10 +102,7 @@ pub(crate) struct Acceptor<F: Fabric> {
 }
 
 impl<F: Fabric> Acceptor<F> {
-    pub(crate) fn new(
-        node: &Arc<Node<F>>,
-        listener: F::Listener,
-    ) -> Result<Self, dunlin_fabric::CreateError> {
+    pub(crate) fn new(node: &Arc<Node<F>>, listener: F::Listener) -> Result<Self, CreateError> {
         let mut domain = node.fabric.domain()?;
         let completions = domain.create_completion_queue(64, false)?;
         Ok(Acceptor {
@@ -215,17 +213,20 @@ impl<F: Fabric> Acceptor<F> {
             !replaced
         });
         let Some(session) = self.sessions.get_mut(&number) else { return Ok(()) };
-        let memory = self.node.arena.memory();
-        let access = crate::tier::arena_access(self.node.fabric.capabilities());
-        let key = session.link.grant(memory, access).map_err(dunlin_fabric::CreateError::from)?;
+        let access = arena::access(self.node.fabric.capabilities());
+        let extents = self.node.arena.extents().iter().map(|extent| {
+            let key = session.link.grant(extent.memory(), access).map_err(CreateError::from)?;
+            Ok((key, extent.length() as u64))
+        });
+        let extents = extents.collect::<Result<Vec<_>, CreateError>>()?;
         let queue_pair = self.domain.create_queue_pair(&queue_pair_config(self.completions))?;
         session.end = Some((hello.node, hello.path, queue_pair));
         session.incarnation = hello.incarnation;
         session.stage = Stage::Endpoint;
         session.until = now.saturating_add(HANDSHAKE);
         let endpoint = self.domain.endpoint(queue_pair, &session.link)?;
-        let (incarnation, length) = (self.node.incarnation, self.node.arena.length() as u64);
-        session.link.send(&Offer { incarnation, fences, key, length, endpoint }.encode())?;
+        let incarnation = self.node.incarnation;
+        session.link.send(&Offer { incarnation, fences, extents, endpoint }.encode())?;
         Ok(())
     }
 

@@ -1,5 +1,6 @@
 //! Settings of a node, and the list of nodes.
 
+use crate::arena::{self, Progress};
 use crate::error::JoinError;
 use crate::qos::QosConfig;
 use dunlin_fabric::{Address, AddressError, Scheme};
@@ -52,6 +53,15 @@ pub struct TierConfig {
     pub principal: String,
     /// The memory of this node for regions, in bytes. Default: 64 MiB.
     pub memory: u64,
+    /// The length of an extent, a part of the memory that is registered by itself, in bytes: a power of two. A length
+    /// that huge pages divide gets huge pages if enough are reserved. Default: the whole memory on an RNIC; elsewhere
+    /// a 32nd of it, but at least 2 MiB and a piece.
+    pub extent: Option<u64>,
+    /// Gives the whole memory pages when the node starts, by all cores. Otherwise the first access to a page does.
+    /// Default: false.
+    pub prefault: bool,
+    /// Hears how far that is. Default: none.
+    pub progress: Option<Progress>,
     /// The most bytes of the regions that one principal has made at this node. Default: no limit but the memory.
     pub quota: u64,
     /// The longest piece of a region, in bytes, a multiple of 64. Default: 4 MiB.
@@ -85,6 +95,9 @@ impl TierConfig {
             max_nodes: 64,
             principal: "anonymous".to_owned(),
             memory: 64 << 20,
+            extent: None,
+            prefault: false,
+            progress: None,
             quota: u64::MAX,
             piece: 4 << 20,
             step: 256 << 10,
@@ -126,6 +139,7 @@ impl TierConfig {
         if self.piece < 4096 || !self.piece.is_multiple_of(64) || self.piece > dunlin_tier::cut::MAX_PIECE {
             return out("piece", self.piece.into(), "a multiple of 64 from 4096 bytes to 1 GiB");
         }
+        arena::check(self)?;
         if !(64..=1 << 20).contains(&self.step) {
             return out("step", self.step.into(), "64 bytes to 1 MiB");
         }

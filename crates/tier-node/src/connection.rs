@@ -21,9 +21,8 @@ pub(crate) fn queue_pair_config(completions: CompletionQueueId) -> QueuePairConf
 pub(crate) struct Connection<F: Fabric> {
     pub(crate) link: F::Link,
     pub(crate) queue_pair: QueuePairId,
-    pub(crate) key: RegionKey,
-    /// The length of the node's arena in bytes.
-    pub(crate) length: u64,
+    /// The extents of the node's arena, each with its length in bytes.
+    extents: Vec<(RegionKey, u64)>,
 }
 
 impl<F: Fabric> Connection<F> {
@@ -61,7 +60,14 @@ impl<F: Fabric> Connection<F> {
             return Err(error);
         }
         let known = Known { incarnation: offer.incarnation, fences: offer.fences };
-        Ok((Connection { link, queue_pair, key: offer.key, length: offer.length }, known))
+        Ok((Connection { link, queue_pair, extents: offer.extents }, known))
+    }
+
+    /// Returns the key of the extent that has a range of bytes of the other node.
+    #[inline]
+    pub(crate) fn key(&self, extent: u16, offset: u64, length: u32) -> Option<RegionKey> {
+        let (key, whole) = *self.extents.get(usize::from(extent))?;
+        (offset <= whole && u64::from(length) <= whole - offset).then_some(key)
     }
 
     /// Destroys the queue pair: nothing more is posted.

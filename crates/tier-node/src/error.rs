@@ -43,6 +43,17 @@ pub enum JoinError {
     /// Memory could not be registered.
     #[error(transparent)]
     Register(#[from] RegisterError),
+    /// The machine has not enough free memory to give all of the node's memory pages at once.
+    #[error(
+        "the node's memory needs {wanted} bytes in pages, and this machine has {available} available: give it less, or \
+         let it take pages as they are used (--lazy)"
+    )]
+    Memory {
+        /// The bytes without a page, reserved huge pages left out.
+        wanted: u64,
+        /// The bytes that the kernel can give.
+        available: u64,
+    },
     /// The service could not be started.
     #[error(transparent)]
     Serve(#[from] ServeError),

@@ -1,5 +1,6 @@
 //! The handshake of a path: three short messages on its control connection.
 
+use crate::arena::MAX_EXTENTS;
 use dunlin_fabric::{Endpoint, RegionKey};
 use dunlin_tier::{Epoch, NodeId};
 
@@ -75,19 +76,21 @@ pub(crate) struct Offer {
     pub(crate) incarnation: u64,
     /// The number of times that the node has fenced the poster.
     pub(crate) fences: u64,
-    pub(crate) key: RegionKey,
-    /// The length of the node's arena in bytes.
-    pub(crate) length: u64,
+    /// The extents of the node's arena, each with its length in bytes.
+    pub(crate) extents: Vec<(RegionKey, u64)>,
     pub(crate) endpoint: Endpoint,
 }
 
 impl Offer {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
-        for number in [VERSION, 0, 0, self.endpoint.0.len() as u16] {
+        // The first extent is always there.
+        for number in [VERSION, self.extents.len().saturating_sub(1) as u16, 0, self.endpoint.0.len() as u16]
+        {
             bytes.extend_from_slice(&number.to_le_bytes());
         }
-        for number in [self.incarnation, self.fences, self.key.0, self.length] {
+        let extents = self.extents.iter().flat_map(|(key, length)| [key.0, *length]);
+        for number in [self.incarnation, self.fences].into_iter().chain(extents) {
             bytes.extend_from_slice(&number.to_le_bytes());
         }
         bytes.extend_from_slice(&self.endpoint.0);
@@ -99,7 +102,11 @@ impl Offer {
         if version_of(head)? != VERSION {
             return Err("another version");
         }
-        let (numbers, endpoint) = rest.split_first_chunk::<32>().ok_or("too short")?;
+        let count = usize::from(u16::from_le_bytes([head[10], head[11]])) + 1;
+        if count > MAX_EXTENTS {
+            return Err("more extents than a node has");
+        }
+        let (numbers, endpoint) = rest.split_at_checked(16 + count * 16).ok_or("too short")?;
         if endpoint.len() != usize::from(u16::from_le_bytes([head[14], head[15]])) {
             return Err("not as long as it says");
         }
@@ -111,8 +118,7 @@ impl Offer {
         Ok(Offer {
             incarnation: number(0),
             fences: number(1),
-            key: RegionKey(number(2)),
-            length: number(3),
+            extents: (0..count).map(|at| (RegionKey(number(2 + 2 * at)), number(3 + 2 * at))).collect(),
             endpoint: Endpoint(endpoint.to_vec()),
         })
     }
@@ -121,13 +127,15 @@ impl Offer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dunlin_fabric::verbs::MAX_CONTROL_MESSAGE;
     use proptest::prelude::*;
 
     proptest! {
         #[test]
         fn messages_come_back_whole_and_cut_ones_are_refused(
             node in any::<u16>(), path in any::<u16>(), token in prop::collection::vec(any::<u8>(), 0..255),
-            numbers in any::<[u64; 4]>(), endpoint in prop::collection::vec(any::<u8>(), 0..256),
+            numbers in any::<[u64; 2]>(), endpoint in prop::collection::vec(any::<u8>(), 0..256),
+            extents in prop::collection::vec(any::<(u64, u64)>(), 1..=MAX_EXTENTS),
             cut in any::<prop::sample::Index>(), life in any::<[u64; 2]>(), has_life in any::<bool>(), noise in prop::collection::vec(any::<u8>(), 0..100),
         ) {
             let [number, directory] = life;
@@ -136,12 +144,16 @@ mod tests {
             let bytes = hello.encode();
             prop_assert_eq!(Hello::parse(&bytes), Ok(hello));
             prop_assert!(Hello::parse(&bytes[..cut.index(bytes.len())]).is_err());
-            let [incarnation, fences, key, length] = numbers;
+            let [incarnation, fences] = numbers;
             let endpoint = Endpoint(endpoint);
-            let offer = Offer { incarnation, fences, key: RegionKey(key), length, endpoint };
+            let extents: Vec<_> = extents.into_iter().map(|(key, length)| (RegionKey(key), length)).collect();
+            let mut offer = Offer { incarnation, fences, extents, endpoint };
             let bytes = offer.encode();
-            prop_assert_eq!(Offer::parse(&bytes), Ok(offer));
+            prop_assert!(bytes.len() <= MAX_CONTROL_MESSAGE);
+            prop_assert_eq!(Offer::parse(&bytes), Ok(offer.clone()));
             prop_assert!(Offer::parse(&bytes[..cut.index(bytes.len())]).is_err());
+            offer.extents = vec![(RegionKey(0), 0); MAX_EXTENTS + 1];
+            prop_assert!(Offer::parse(&offer.encode()).is_err());
             prop_assert!(Hello::parse(&noise).is_err() && Offer::parse(&noise).is_err());
         }
     }

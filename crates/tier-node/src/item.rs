@@ -176,15 +176,13 @@ pub(crate) enum Change {
 
 /// Copies a part that lies on this node; returns `false` if its place does not exist.
 pub(crate) fn copy_local<F: Fabric>(node: &Node<F>, cut: &Cut, transfer: &mut Transfer<'_>) -> bool {
-    if !node.has(cut.extent, cut.offset, cut.length.into()) {
-        return false;
-    }
+    let Some(extent) = node.arena.range(cut.extent, cut.offset, cut.length.into()) else { return false };
     let (at, length, offset) = (cut.at as usize, cut.length as usize, cut.offset as usize);
     match transfer {
-        Transfer::Read(into) => node.arena.copy_out(offset, &mut into[at..at + length]),
-        Transfer::Keep(into) => node.arena.copy_out(offset, &mut into[at..at + length]),
-        Transfer::Write(from) => node.arena.copy_in(offset, &from[at..at + length]),
-        Transfer::Put(from) => node.arena.copy_in(offset, &from[at..at + length]),
+        Transfer::Read(into) => extent.copy_out(offset, &mut into[at..at + length]),
+        Transfer::Keep(into) => extent.copy_out(offset, &mut into[at..at + length]),
+        Transfer::Write(from) => extent.copy_in(offset, &from[at..at + length]),
+        Transfer::Put(from) => extent.copy_in(offset, &from[at..at + length]),
         Transfer::Change(_) => return false,
     }
     node.fabric.host().charge(Work::CopyBytes, cut.length);

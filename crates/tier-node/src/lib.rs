@@ -13,6 +13,7 @@
 //!     Path              one-sided operations to all nodes: K queue pairs each path.rs, connection.rs
 //!     Paths             the order in which operations get paths               paths.rs, qos.rs
 //!     calls             requests to other nodes, by the RPC engine            calls.rs
+//!     Arena             its memory: extents and their pages               arena.rs, pages.rs
 //!     Acceptor          passive ends of other nodes' paths, fences            acceptor.rs
 //!     keeper            zeroes memory, reports closed handles, ends frees     keeper.rs
 //!     locks             locks and barriers: of this node's threads            locks.rs
@@ -29,6 +30,7 @@
 
 mod acceptor;
 mod any;
+mod arena;
 mod asynchronous;
 mod attempt;
 mod calling;
@@ -49,6 +51,7 @@ mod members;
 mod membership;
 mod node;
 mod operate;
+mod pages;
 mod path;
 mod paths;
 mod peers;
@@ -65,6 +68,7 @@ mod tier;
 mod within;
 
 pub use any::{AnyCalls, AnyGuard, AnyLists, AnyLmr, AnyOperation, AnyServices, AnyTier};
+pub use arena::Progress;
 pub use asynchronous::{AsyncConfig, Asynchronous, Operation, TimedLmr, TimedOperation, Transferred};
 pub use calling::EachCall;
 pub use config::{Peer, TierConfig};

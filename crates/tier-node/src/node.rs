@@ -1,6 +1,7 @@
 //! The state of a node, and its answers to requests of other nodes.
 
 use crate::acceptor::Fencing;
+use crate::arena::Arena;
 use crate::calling::MAX_CALLERS;
 use crate::config::TierConfig;
 use crate::error::RequestError;
@@ -75,7 +76,7 @@ pub(crate) struct Node<F: Fabric> {
     pub(crate) class: Class,
     pub(crate) qos: Qos,
     pub(crate) incarnation: u64,
-    pub(crate) arena: Region<F::Memory>,
+    pub(crate) arena: Arena<F>,
     state: Mutex<State>,
     pub(crate) clients: Vec<Pool<Client<F>, SignalOf<F>>>,
     /// Connections for calls that wait for locks, to each node.
@@ -123,12 +124,14 @@ impl<F: Fabric> Node<F> {
         (me, principal): (NodeId, Principal),
         (generation, incarnation): (u64, u64),
         roster: Roster,
-        arena: Region<F::Memory>,
+        arena: Arena<F>,
     ) -> Arc<Self> {
         let host = fabric.host();
         let most = usize::from(roster.max_nodes);
         let mut space = Space::new();
-        space.add_extent(arena.length() as u64);
+        for extent in arena.extents() {
+            space.add_extent(extent.length() as u64);
+        }
         let mut names = Names::default();
         if roster.is_dynamic {
             names.begin(roster.get().view.alive().map(|member| member.node));
@@ -202,12 +205,6 @@ impl<F: Fabric> Node<F> {
     /// Returns the node that owns the lock and the barrier of a name.
     pub(crate) fn lock_home_of(&self, name: &Name) -> NodeId {
         self.roster.lock_home(name).unwrap_or(self.me)
-    }
-
-    /// Returns whether a range of this node's arena exists.
-    pub(crate) fn has(&self, extent: u16, offset: u64, length: u64) -> bool {
-        let whole = self.arena.length() as u64;
-        extent == 0 && offset <= whole && length <= whole - offset
     }
 
     /// Ends an operation, and has its region reported if that closed an unmapped handle.
@@ -368,7 +365,9 @@ impl<F: Fabric> Node<F> {
     /// Zeroes one released block; returns `false` without one. The lock is not held meanwhile.
     pub(crate) fn clean_one(&self) -> bool {
         let Some(block) = self.state().space.next_dirty() else { return false };
-        self.fill(block.offset, block.length, 0);
+        if let Some(extent) = self.arena.extent(block.extent) {
+            self.fill(extent, block.offset, block.length, 0);
+        }
         self.state().space.cleaned(block)
     }
 
@@ -382,7 +381,7 @@ impl<F: Fabric> Node<F> {
         })
     }
 
-    fn fill(&self, offset: u64, length: u64, value: u8) {
+    fn fill(&self, extent: &Region<F::Memory>, offset: u64, length: u64, value: u8) {
         let mut own = [0; ZEROES.len()];
         let source = if value == 0 {
             &ZEROES
@@ -393,7 +392,7 @@ impl<F: Fabric> Node<F> {
         let (mut at, end) = (offset, offset + length);
         while at < end {
             let part = (end - at).min(source.len() as u64) as usize;
-            self.arena.copy_in(at as usize, &source[..part]);
+            extent.copy_in(at as usize, &source[..part]);
             at += part as u64;
         }
         self.fabric.host().charge(Work::CopyBytes, u32::try_from(length).unwrap_or(u32::MAX));
@@ -406,12 +405,13 @@ impl<F: Fabric> Node<F> {
         if self.fabric.capabilities().atomics || !offset.is_multiple_of(8) {
             return Err(Refusal::Malformed);
         }
+        let memory = self.arena.range(extent, offset, 8).ok_or(Refusal::NoPlace)?;
         let state = self.state();
-        if !state.space.owns(owner, extent, offset, 8) || !self.has(extent, offset, 8) {
+        if !state.space.owns(owner, extent, offset, 8) {
             return Err(Refusal::NoPlace);
         }
-        let old = self.arena.load(offset as usize);
-        self.arena.store(offset as usize, new(old));
+        let old = memory.load(offset as usize);
+        memory.store(offset as usize, new(old));
         Ok(old)
     }
 
@@ -419,6 +419,7 @@ impl<F: Fabric> Node<F> {
     /// changes nothing of the next one.
     fn set(&self, place: (LmrId, u16, u64), length: u32, value: u8) -> Result<(), Refusal> {
         let (owner, extent, offset) = place;
+        let memory = self.arena.range(extent, offset, length.into()).ok_or(Refusal::NoPlace)?;
         if !self.state().space.owns(owner, extent, offset, length.into()) {
             return Err(Refusal::NoPlace);
         }
@@ -426,10 +427,10 @@ impl<F: Fabric> Node<F> {
         while at < end {
             let part = (end - at).min(SET_AT_ONCE);
             let state = self.state();
-            if !state.space.owns(owner, extent, at, part) || !self.has(extent, at, part) {
+            if !state.space.owns(owner, extent, at, part) {
                 return Err(Refusal::NoPlace);
             }
-            self.fill(at, part, value);
+            self.fill(memory, at, part, value);
             drop(state);
             at += part;
         }

@@ -225,13 +225,11 @@ impl<F: Fabric> Node<F> {
     /// node maps the target like any mapper, so a free of the target waits for the copy.
     pub(crate) fn copy(&self, request: &Copy<'_>) -> Result<(), Refusal> {
         let until = self.until();
-        let owns = |at: u64, length: u64| {
-            self.state().space.owns(request.owner, request.extent, at, length)
-                && self.has(request.extent, at, length)
-        };
-        if !owns(request.offset, request.length.into()) {
+        let owns = |at: u64, length: u64| self.state().space.owns(request.owner, request.extent, at, length);
+        let place = self.arena.range(request.extent, request.offset, request.length.into());
+        let Some(extent) = place.filter(|_| owns(request.offset, request.length.into())) else {
             return Err(Refusal::NoPlace);
-        }
+        };
         let (target, ..) =
             self.map(request.to, request.principal, Rights::WRITE, until).map_err(|error| match error {
                 RequestError::Refused { source, .. } => source,
@@ -252,7 +250,7 @@ impl<F: Fabric> Node<F> {
                 if !state.space.owns(request.owner, request.extent, from, bytes.len() as u64) {
                     return Err(Refusal::NoPlace);
                 }
-                self.arena.copy_out(from as usize, bytes);
+                extent.copy_out(from as usize, bytes);
             }
             let to = request.target.checked_add(at.into()).ok_or(Refusal::Target)?;
             let written = self.transfer(Target::new(target, &class), to, Transfer::Write(bytes));

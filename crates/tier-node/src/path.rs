@@ -363,15 +363,11 @@ impl<F: Fabric> Path<F> {
         let by_device = matches!(item.transfer, Transfer::Change(_));
         for cut in item.cuts(u32::MAX) {
             let exists = if cut.node == node.me && !by_device {
-                node.has(cut.extent, cut.offset, cut.length.into())
+                node.arena.range(cut.extent, cut.offset, cut.length.into()).is_some()
             } else {
                 let connection = self.peers.get(usize::from(cut.node.0)).and_then(Option::as_ref);
                 match connection.filter(|connection| connection.link.is_alive()) {
-                    Some(Connection { length, .. }) => {
-                        cut.extent == 0
-                            && cut.offset <= *length
-                            && u64::from(cut.length) <= length - cut.offset
-                    }
+                    Some(connection) => connection.key(cut.extent, cut.offset, cut.length).is_some(),
                     None => return Err(cut.node),
                 }
             };
@@ -444,7 +440,11 @@ impl<F: Fabric> Path<F> {
                 false => OperationError::Skipped { node: name },
             });
         };
-        let (at, length, key, offset) = (cut.at as usize, cut.length as usize, connection.key, cut.offset);
+        let Some(key) = connection.key(cut.extent, cut.offset, cut.length) else {
+            // `check` has found the place, so the node has another life with less memory.
+            return item.fail(OperationError::Place { node: node.name_of(cut.node) });
+        };
+        let (at, length, offset) = (cut.at as usize, cut.length as usize, cut.offset);
         let slot = Slot { busy: true, peer: cut.node.0, item: place, at, length };
         let parts;
         let operation = match &item.transfer {

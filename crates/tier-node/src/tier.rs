@@ -1,6 +1,7 @@
 //! The application's face: a node in this process, and the regions that it has mapped.
 
 use crate::acceptor::Acceptor;
+use crate::arena::Arena;
 use crate::asynchronous::{AsyncConfig, Asynchronous};
 use crate::calls::serve;
 use crate::config::{Peer, TierConfig};
@@ -14,9 +15,10 @@ use crate::node::Node;
 use crate::qos::Class;
 use crate::roster::{Current, Roster};
 use crate::spec::Spec;
-use dunlin_fabric::{Access, Capabilities, Fabric, Host, Nanos, Region, Signal, Task, nanos};
+use dunlin_fabric::{Fabric, Host, Nanos, Signal, Task, nanos};
 use dunlin_rpc::Server;
 use dunlin_tier::message::{Reply, Request};
+use dunlin_tier::process::Pages;
 use dunlin_tier::qos::QosError;
 use dunlin_tier::{
     Handle, Layout, Listing, LmrId, Name, NameError, NodeId, Principal, PrincipalError, Priority,
@@ -24,12 +26,6 @@ use dunlin_tier::{
 };
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
-
-/// The access to a node's arena that other nodes get.
-pub(crate) fn arena_access(capabilities: &Capabilities) -> Access {
-    let access = Access::READ.with(Access::WRITE);
-    if capabilities.atomics { access.with(Access::ATOMIC) } else { access }
-}
 
 /// A running node. Dropped with the last [`Tier`] and the last [`Lmr`].
 #[derive(Debug)]
@@ -120,7 +116,7 @@ impl<F: Fabric> Tier<F> {
         config.check()?;
         let own: Peer = config.own()?.clone();
         let principal = Principal::new(&config.principal)?;
-        let arena = Region::new(fabric.register(config.memory, arena_access(fabric.capabilities()))?);
+        let arena = Arena::new(fabric, &config)?;
         // Before the node joins: a node that has the address has no other life.
         let listener = fabric.listen(&own.memory)?;
         let host = fabric.host();
@@ -247,7 +243,17 @@ impl<F: Fabric> Tier<F> {
 
     /// Returns the bytes of this node's memory.
     pub fn memory(&self) -> u64 {
-        self.node().arena.length() as u64
+        self.node().arena.length()
+    }
+
+    /// Returns the pages of this node's memory; `None` where the kernel does not report them. Reads a file of `/proc`.
+    pub fn pages(&self) -> Option<Pages> {
+        self.node().arena.pages()
+    }
+
+    /// Returns the number of the extents of this node's memory.
+    pub fn extents(&self) -> usize {
+        self.node().arena.extents().len()
     }
 
     /// Lists regions with a name that were made at a node and to which this principal has a right: `from` is 0, then

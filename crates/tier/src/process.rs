@@ -568,6 +568,26 @@ impl Holdings {
 /// The most processes that a [`NodeStatus`] lists.
 pub const MAX_LISTED_PROCESSES: usize = 1000;
 
+/// The pages of a node's memory, as bytes by their kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pages {
+    /// Bytes in pages of the usual size, and bytes without a page yet.
+    pub small: u64,
+    /// Bytes in transparent huge pages, which the kernel has made by itself.
+    pub transparent: u64,
+    /// Bytes in reserved huge pages of 2 MiB.
+    pub huge_2m: u64,
+    /// Bytes in reserved huge pages of 1 GiB.
+    pub huge_1g: u64,
+}
+
+impl Pages {
+    /// Returns the bytes of all kinds.
+    pub fn total(&self) -> u64 {
+        [self.small, self.transparent, self.huge_2m, self.huge_1g].into_iter().fold(0, u64::saturating_add)
+    }
+}
+
 /// The answer to [`STATUS`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeStatus {
@@ -579,6 +599,10 @@ pub struct NodeStatus {
     pub free: u64,
     /// The part that was freed and is not zeroed yet.
     pub dirty: u64,
+    /// The extents of its memory.
+    pub extents: u16,
+    /// The pages of its memory; `None` where the kernel does not report them.
+    pub pages: Option<Pages>,
     /// Requests of processes that it has answered.
     pub answered: u64,
     /// Requests of processes that it has refused.
@@ -601,6 +625,12 @@ impl NodeStatus {
         let mut writer = Writer(Vec::new()).text(self.node.as_bytes());
         for number in [self.memory, self.free, self.dirty, self.answered, self.refused] {
             writer = writer.u64(number);
+        }
+        writer = writer.u16(self.extents).u8(self.pages.is_some().into());
+        if let Some(Pages { small, transparent, huge_2m, huge_1g }) = self.pages {
+            for number in [small, transparent, huge_2m, huge_1g] {
+                writer = writer.u64(number);
+            }
         }
         writer = writer.u16(self.nodes.len() as u16);
         for node in &self.nodes {
@@ -625,6 +655,12 @@ impl NodeStatus {
         let node = reader.string()?;
         let (memory, free, dirty) = (reader.u64()?, reader.u64()?, reader.u64()?);
         let (answered, refused) = (reader.u64()?, reader.u64()?);
+        let (extents, has_pages) = (reader.u16()?, reader.flag()?);
+        let mut pages = || {
+            let (small, transparent) = (reader.u64()?, reader.u64()?);
+            Ok(Pages { small, transparent, huge_2m: reader.u64()?, huge_1g: reader.u64()? })
+        };
+        let pages = has_pages.then(&mut pages).transpose()?;
         let nodes = (0..reader.u16()?).map(|_| reader.string()).collect::<Result<_, _>>()?;
         let (epoch, trouble, count) = (reader.u64()?, reader.string()?, reader.u16()?);
         let mut member = || {
@@ -643,6 +679,8 @@ impl NodeStatus {
             memory,
             free,
             dirty,
+            extents,
+            pages,
             answered,
             refused,
             nodes,

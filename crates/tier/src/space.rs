@@ -58,8 +58,13 @@ impl Buddy {
         buddy
     }
 
+    /// Returns the order of the smallest free block that has this order at least.
+    fn smallest(&self, order: usize) -> Option<usize> {
+        (order..self.free.len()).find(|order| !self.free[*order].is_empty())
+    }
+
     fn take(&mut self, order: usize) -> Option<u64> {
-        let from = (order..self.free.len()).find(|order| !self.free[*order].is_empty())?;
+        let from = self.smallest(order)?;
         let unit = self.free[from].pop_first()?;
         for split in (order..from).rev() {
             self.free[split].insert(unit + (1 << split));
@@ -114,7 +119,7 @@ impl Space {
         self.dirty_bytes
     }
 
-    /// Gives `owner` a zeroed block of at least `length` bytes.
+    /// Gives `owner` a zeroed block of at least `length` bytes, out of the smallest free block of all extents.
     pub fn allocate(&mut self, owner: LmrId, length: u64) -> Result<Block, SpaceError> {
         if length == 0 {
             return Err(SpaceError::Empty);
@@ -122,9 +127,10 @@ impl Space {
         let full = SpaceError::Full { wanted: length, dirty: self.dirty_bytes };
         let units = length.div_ceil(UNIT).checked_next_power_of_two().ok_or(full)?;
         let order = units.trailing_zeros() as usize;
-        let mut extents = self.extents.iter_mut().zip(0u16..);
-        let (unit, extent) =
-            extents.find_map(|(buddy, number)| Some((buddy.take(order)?, number))).ok_or(full)?;
+        let extents = self.extents.iter_mut().zip(0u16..);
+        let fits = extents.filter_map(|(buddy, number)| Some((buddy.smallest(order)?, number, buddy)));
+        let (_, extent, buddy) = fits.min_by_key(|(smallest, number, _)| (*smallest, *number)).ok_or(full)?;
+        let unit = buddy.take(order).ok_or(full)?;
         let block = Block { extent, offset: unit * UNIT, length: units * UNIT };
         self.used.insert((owner, extent, block.offset), order as u8);
         self.free_bytes -= block.length;
@@ -226,6 +232,25 @@ mod tests {
         assert!(!space.owns(owner(1), 0, 0, 1) && space.owns(owner(2), 0, 128, 1));
         assert_eq!(space.release(LmrId { generation: 2, ..owner(2) }), 0);
         assert_eq!((space.dirty_bytes(), space.free_bytes()), (256, 4096 - 512));
+    }
+
+    #[test]
+    fn the_smallest_block_of_all_extents_is_taken() {
+        let mut space = Space::new();
+        space.add_extent(4096);
+        space.add_extent(1024);
+        let place = |block: Block| (block.extent, block.offset);
+        assert_eq!(place(space.allocate(owner(1), 1024).unwrap()), (1, 0));
+        assert_eq!(place(space.allocate(owner(2), 1024).unwrap()), (0, 0));
+        assert_eq!(space.release(owner(1)), 1024);
+        let block = space.next_dirty().unwrap();
+        assert!(space.cleaned(block));
+        assert_eq!(place(space.allocate(owner(3), 2048).unwrap()), (0, 2048));
+        assert_eq!(
+            place(space.allocate(owner(4), 64).unwrap()),
+            (0, 1024),
+            "the first of two of the same size"
+        );
     }
 
     #[test]

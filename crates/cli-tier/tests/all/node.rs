@@ -70,6 +70,7 @@ fn a_region_is_put_listed_read_and_freed() {
     assert!(listed.contains("app/text") && !listed.contains("app/file"), "{listed}");
     let status = run(&["node", "status"]).well().text();
     assert!(status.contains("node alone: 16 MiB of memory") && status.contains("user-"), "{status}");
+    assert!(status.contains("pages: ") && status.contains("; extents: 4"), "{status}");
 
     run(&["tier", "put", "app/text", "--text", "again"])
         .failed(1, &["the name is taken", "dunlin tier free app/text"]);
@@ -90,6 +91,17 @@ fn a_region_is_put_listed_read_and_freed() {
     dunlin(["tier", "ls", "--node", &attach]).failed(1, &["no node of this host", "dunlin node run"]);
     let name = attach.trim_start_matches("shm:");
     assert!(debris().iter().all(|path| !path.to_string_lossy().contains(name)));
+}
+
+#[test]
+fn the_memory_of_a_node_is_refused_if_the_machine_does_not_have_it() {
+    let run = |more: &[&str]| {
+        let attach = unique("node");
+        dunlin([&["node", "run", "--attach", &attach, "--for", "1ms"], more].concat())
+    };
+    run(&["--memory", "16TiB"]).failed(1, &["this machine has", "--lazy"]);
+    run(&["--memory", "8MiB", "--extent", "3MiB"]).failed(1, &["extent is 3145728", "power of two"]);
+    run(&["--memory", "64GiB", "--lazy", "--extent", "1GiB"]).well();
 }
 
 #[test]

@@ -25,6 +25,7 @@ pub(super) fn all() -> Vec<Finding> {
         descriptors(),
         locked_memory(),
         huge_pages(),
+        node_pages(),
         page_faults(),
         memory(),
         clock(),
@@ -206,6 +207,37 @@ fn locked_memory() -> Finding {
     }
 }
 
+/// Returns a setting of transparent huge pages: the word in brackets.
+fn transparent(file: &str) -> Option<String> {
+    let text = fs::read_to_string(format!("/sys/kernel/mm/transparent_hugepage/{file}")).ok()?;
+    text.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map(|(word, _)| word.to_owned())
+}
+
+/// The pages that the memory of a node gets on shared memory, which is a file: reserved ones, else transparent ones by a
+/// setting of their own.
+fn node_pages() -> Finding {
+    const NAME: &str = "pages of a node";
+    let free = |kib: u64| {
+        let text = fs::read_to_string(format!("/sys/kernel/mm/hugepages/hugepages-{kib}kB/free_hugepages"));
+        text.ok().and_then(|text| text.trim().parse::<u64>().ok()).unwrap_or(0)
+    };
+    let (large, small) = (free(1 << 20), free(2 << 10));
+    if large + small > 0 {
+        return Finding::ok(NAME, format!("huge: {large} of 1 GiB and {small} of 2 MiB are free"));
+    }
+    match transparent("shmem_enabled").as_deref() {
+        Some(word @ ("always" | "within_size" | "advise" | "force")) => {
+            Finding::ok(NAME, format!("transparent huge ones (shmem_enabled: {word}); none reserved"))
+        }
+        _ => Finding::warn(
+            NAME,
+            "of 4 KiB: no huge ones are reserved, and the kernel makes none for shared memory",
+            "sysctl vm.nr_hugepages=512 reserves 1 GiB in pages of 2 MiB; hugepages=N on the kernel's command line with \
+             hugepagesz=1G those of 1 GiB; or echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled",
+        ),
+    }
+}
+
 fn huge_pages() -> Finding {
     const NAME: &str = "huge pages";
     let size = meminfo("Hugepagesize").unwrap_or(2 << 20);
@@ -213,13 +245,7 @@ fn huge_pages() -> Finding {
     if free > 0 {
         return Finding::ok(NAME, format!("{free} reserved and free, of {} each", bytes(size)));
     }
-    // The current setting is the word in brackets.
-    let chosen = |file: &str| {
-        let text =
-            fs::read_to_string(format!("/sys/kernel/mm/transparent_hugepage/{file}")).unwrap_or_default();
-        text.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map(|(word, _)| word.to_owned())
-    };
-    match chosen("enabled").as_deref() {
+    match transparent("enabled").as_deref() {
         Some(word @ ("always" | "madvise")) => {
             Finding::ok(NAME, format!("transparent ({word}); none reserved, which is fine"))
         }

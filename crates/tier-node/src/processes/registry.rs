@@ -315,6 +315,8 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
             memory: self.tier.memory(),
             free,
             dirty,
+            extents: self.tier.extents() as u16,
+            pages: self.tier.pages(),
             answered: self.answered.load(Ordering::Relaxed),
             refused: self.refused.load(Ordering::Relaxed),
             nodes: self.tier.nodes().collect(),

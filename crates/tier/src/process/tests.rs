@@ -162,8 +162,16 @@ fn status() -> impl Strategy<Value = NodeStatus> {
     let member = ("[a-z]{1,20}", "[a-z:0-9]{1,20}", any::<u64>(), states)
         .prop_map(|(name, address, incarnation, state)| MemberStatus { name, address, incarnation, state });
     let members = (prop::collection::vec(member, 0..4), ".{0,40}");
-    (any::<[u64; 6]>(), nodes, members, prop::collection::vec(process, 0..5)).prop_map(
-        |([memory, free, dirty, answered, refused, epoch], nodes, (members, trouble), processes)| {
+    let pages = any::<[u64; 4]>().prop_map(|[small, transparent, huge_2m, huge_1g]| Pages {
+        small,
+        transparent,
+        huge_2m,
+        huge_1g,
+    });
+    let memory = (any::<[u64; 6]>(), any::<u16>(), prop::option::of(pages));
+    (memory, nodes, members, prop::collection::vec(process, 0..5)).prop_map(
+        |((numbers, extents, pages), nodes, (members, trouble), processes)| {
+            let [memory, free, dirty, answered, refused, epoch] = numbers;
             NodeStatus {
                 epoch,
                 members,
@@ -172,6 +180,8 @@ fn status() -> impl Strategy<Value = NodeStatus> {
                 memory,
                 free,
                 dirty,
+                extents,
+                pages,
                 answered,
                 refused,
                 nodes,
