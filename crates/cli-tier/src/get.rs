@@ -37,6 +37,9 @@ pub(crate) struct GetArguments {
     /// Number of bytes [default: all up to the end]
     #[arg(long, value_parser = arguments::size, value_name = "SIZE")]
     length: Option<u64>,
+    /// Read the bytes where they lie, without requests: of a region that a process of your user made with --direct
+    #[arg(long)]
+    direct: bool,
     #[command(flatten)]
     attach: AttachArguments,
 }
@@ -90,6 +93,7 @@ pub(crate) fn run(arguments: &GetArguments) -> Result<ExitCode, Failure> {
             region.len()
         )));
     }
+    let direct = arguments.direct.then(|| region.direct()).transpose().map_err(Failure::new)?;
     let target = arguments.file.as_deref().filter(|path| path.as_os_str() != "-");
     let mut partial = target.map(Partial::create).transpose()?;
     let bar = progress::bytes(Some(length), &arguments.name);
@@ -98,7 +102,10 @@ pub(crate) fn run(arguments: &GetArguments) -> Result<ExitCode, Failure> {
     while done < length {
         interrupt.check()?;
         let part = &mut buffer[..AT_ONCE.min(length - done) as usize];
-        region.read(arguments.offset + done, part).map_err(Failure::new)?;
+        match &direct {
+            Some(direct) => direct.copy_out(arguments.offset + done, part).map_err(Failure::new)?,
+            None => region.read(arguments.offset + done, part).map_err(Failure::new)?,
+        }
         match &mut partial {
             Some(partial) => partial
                 .file

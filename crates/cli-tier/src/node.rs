@@ -549,6 +549,7 @@ fn status(arguments: &StatusArguments) -> Result<ExitCode, Failure> {
                 .with("process", process.process)
                 .with("principal", process.principal.as_str())
                 .with("handles", process.handles)
+                .with("mapped", process.direct)
                 .with("connections", process.connections)
         })
         .collect();

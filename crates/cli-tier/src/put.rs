@@ -22,6 +22,7 @@ Examples:
   dunlin tier put greeting --text hello
   dunlin tier put data/model model.bin
   dunlin tier put data/model model.bin --on node-2 --on node-3 --grant alice=rw --grant anyone=r
+  dunlin tier put data/model model.bin --direct
   zcat dump.gz | dunlin tier put dump - --size 1GiB";
 
 /// The most bytes of standard input without a size.
@@ -49,6 +50,10 @@ pub(crate) struct PutArguments {
     /// Node that stores the region [default: this host's node]; several are used in turns, piece by piece
     #[arg(long, value_name = "NODE")]
     on: Vec<String>,
+    /// Put the region in memory of this host's node that belongs to your user alone, and write it there without requests:
+    /// your processes can map it directly
+    #[arg(long, conflicts_with = "on")]
+    direct: bool,
     /// Grant rights to a principal: r, rw or rwm (to read, to write, master); the principal 'anyone' is
     /// everyone; may be repeated
     #[arg(long, value_name = "PRINCIPAL=RIGHTS", value_parser = grant)]
@@ -154,10 +159,12 @@ fn parts(mut input: Box<dyn Read + Send>) -> Receiver<std::io::Result<Vec<u8>>> 
 /// Writes the input to the region; returns the number of bytes.
 fn write(
     region: &Lmr,
+    is_direct: bool,
     input: Box<dyn Read + Send>,
     name: &str,
     interrupt: &Interrupt,
 ) -> Result<u64, Failure> {
+    let direct = is_direct.then(|| region.direct()).transpose().map_err(Failure::new)?;
     let bar = progress::bytes(Some(region.len()), name);
     let (parts, mut at) = (parts(input), 0);
     let written = loop {
@@ -180,7 +187,10 @@ fn write(
             ))
             .help("give a larger --size"));
         }
-        region.write(at, &part).map_err(Failure::new)?;
+        match &direct {
+            Some(direct) => direct.copy_in(at, &part).map_err(Failure::new)?,
+            None => region.write(at, &part).map_err(Failure::new)?,
+        }
         at += part.len() as u64;
         bar.set_position(at);
     };
@@ -197,6 +207,9 @@ pub(crate) fn run(arguments: &PutArguments) -> Result<ExitCode, Failure> {
     }
     let tier = arguments.attach.attach()?;
     let mut spec = Spec::spread(arguments.on.iter().map(String::as_str)).named(&arguments.name);
+    if arguments.direct {
+        spec = spec.direct();
+    }
     for (principal, rights) in &arguments.grant {
         spec = match principal.as_str() {
             "anyone" => spec.grant_anyone(*rights),
@@ -208,7 +221,7 @@ pub(crate) fn run(arguments: &PutArguments) -> Result<ExitCode, Failure> {
         let help = format!("if the name is taken, free its region: dunlin tier free {}", arguments.name);
         Failure::new(error).help(help)
     })?;
-    let written = match write(&region, input, &arguments.name, &interrupt) {
+    let written = match write(&region, arguments.direct, input, &arguments.name, &interrupt) {
         Ok(written) => written,
         Err(failure) => {
             // Nobody shall find a part of the bytes.

@@ -86,4 +86,4 @@ pub use domain::{ShmDomain, ShmWaker};
 pub use fabric::ShmFabric;
 pub use link::ShmLink;
 pub use listener::ShmListener;
-pub use memory::ShmMemory;
+pub use memory::{ShmMemory, ShmView};

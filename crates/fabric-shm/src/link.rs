@@ -4,7 +4,7 @@ use crate::doorbell::Attention;
 use crate::endpoint::NO_RING;
 use crate::frame::{Frame, FrameError, Head, QueuePairName, READ_BUFFER};
 use crate::io::{Io, IoHandle, READ, Watched};
-use crate::memory::{Import, ImportError, ShmMemory};
+use crate::memory::{Import, ImportError, ShmMemory, ShmView};
 use crate::socket::{self, Received};
 use dunlin_fabric::WithSources;
 use dunlin_fabric::host::RealSignal;
@@ -564,6 +564,12 @@ impl ShmLink {
 
     pub(crate) fn shared(&self) -> &Arc<LinkShared> {
         &self.shared
+    }
+
+    /// Returns memory that the peer has granted under a key, for loads and stores of this process; `None` for an unknown
+    /// key. The memory stays mapped as long as a view of it exists, also after a revocation.
+    pub fn view(&self, key: RegionKey) -> Option<ShmView> {
+        self.shared.import(key).map(ShmView::new)
     }
 
     fn take(&self, until: Nanos) -> Result<Vec<u8>, Nothing> {

@@ -6,14 +6,14 @@
 //! be reopened through `/proc`. Nothing has a name in a file system, so a killed process leaves nothing
 //! behind.
 
-use dunlin_fabric::{Access, Memory, RegionKey, RegisterError};
+use dunlin_fabric::{Access, Memory, Region, RegionKey, RegisterError};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::io;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use thiserror::Error;
 
 /// The longest region that can be registered or imported, in bytes.
@@ -316,6 +316,74 @@ impl Import {
     }
 }
 
+/// A peer's memory as a region of this process.
+#[derive(Debug)]
+struct Imported(Arc<Import>);
+
+// SAFETY: the mapping is page-aligned and lives as long as the value. It is valid for writes only if the access says
+// so: `ShmView`, the only owner of such values, checks that.
+unsafe impl Memory for Imported {
+    fn base(&self) -> NonNull<u8> {
+        self.0.mapping.base
+    }
+    fn length(&self) -> usize {
+        self.0.mapping.length
+    }
+    fn access(&self) -> Access {
+        self.0.access
+    }
+}
+
+/// Memory of a peer, mapped into this process: loads and stores without a queue pair. The peer may change it at any time.
+///
+/// No method blocks; all may be called from any thread. Methods panic if an offset is out of bounds, and those that
+/// store if the memory was not granted for WRITE.
+#[derive(Debug)]
+pub struct ShmView(Region<Imported>);
+
+impl ShmView {
+    pub(crate) fn new(import: Arc<Import>) -> ShmView {
+        ShmView(Region::new(Imported(import)))
+    }
+
+    /// Returns the length in bytes.
+    pub fn length(&self) -> u64 {
+        self.0.length() as u64
+    }
+
+    /// Returns whether the memory was granted for WRITE.
+    #[inline]
+    pub fn is_writable(&self) -> bool {
+        self.0.memory().access().changes()
+    }
+
+    /// Copies bytes out of the memory.
+    #[inline]
+    pub fn copy_out(&self, offset: usize, into: &mut [u8]) {
+        self.0.copy_out(offset, into);
+    }
+
+    /// Loads 8 aligned bytes, little-endian, with acquire order.
+    #[inline]
+    pub fn load(&self, offset: usize) -> u64 {
+        self.0.load(offset)
+    }
+
+    /// Copies bytes into the memory, the last 8 bytes last.
+    #[inline]
+    pub fn copy_in(&self, offset: usize, from: &[u8]) {
+        assert!(self.is_writable(), "the memory was granted for READ only");
+        self.0.copy_in(offset, from);
+    }
+
+    /// Stores 8 aligned bytes, little-endian, with release order.
+    #[inline]
+    pub fn store(&self, offset: usize, value: u64) {
+        assert!(self.is_writable(), "the memory was granted for READ only");
+        self.0.store(offset, value);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -343,6 +411,24 @@ mod tests {
         assert!(rustix::io::pwrite(&descriptor, b"x", 0).is_err());
         memory.mapping().word(0).store(7, Ordering::Release);
         assert_eq!(import(&memory, 4096, Access::READ).unwrap().mapping().word(0).load(Ordering::Acquire), 7);
+    }
+
+    #[test]
+    fn a_view_is_the_memory_of_the_owner_and_refuses_stores_without_write() {
+        let both = Access::READ.with(Access::WRITE);
+        let memory = ShmMemory::new(4096, both).unwrap();
+        let view = |access| ShmView::new(Arc::new(import(&memory, 4096, access).unwrap()));
+        let (writer, reader) = (view(both), view(Access::READ));
+        assert_eq!((writer.length(), writer.is_writable(), reader.is_writable()), (4096, true, false));
+        writer.store(4088, 7);
+        writer.copy_in(1, b"bytes");
+        let mut bytes = [0; 5];
+        reader.copy_out(1, &mut bytes);
+        assert_eq!((&bytes, reader.load(4088)), (b"bytes", 7));
+        assert_eq!(memory.mapping().word(4088).load(Ordering::Acquire), 7);
+        let panics = |body: &dyn Fn()| std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_err();
+        assert!(panics(&|| reader.store(0, 1)) && panics(&|| reader.copy_in(0, b"x")));
+        assert!(panics(&|| writer.copy_in(4092, b"12345")) && panics(&|| assert_eq!(writer.load(4096), 0)));
     }
 
     #[test]

@@ -11,6 +11,7 @@ use dunlin_fabric_shm::{ShmConfig, ShmFabric};
 use dunlin_tier_client::{AttachConfig, ListError, Outcomes, Spec};
 use dunlin_tier_node::{Peer, ProcessConfig, ProcessServer, TierConfig};
 use std::error::Error;
+use std::hint::black_box;
 use std::process::Command;
 use std::time::Duration;
 
@@ -54,6 +55,34 @@ macro_rules! measure {
     }};
 }
 
+/// Measures a region that is mapped directly, beside copies of the process's own memory. A clock takes as long as some
+/// loads, so each measurement has a thousand of them.
+fn measure_direct(region: &dunlin_tier_client::Lmr) -> Result<(), Box<dyn Error>> {
+    const TIMES: u64 = 1000;
+    let direct = region.direct()?;
+    time("mapped: 1000 loads", || {
+        (0..TIMES).try_for_each(|at| direct.load(at % 512 * 8).map(|word| drop_old(black_box(word))))
+    })?;
+    time("mapped: 1000 stores", || (0..TIMES).try_for_each(|at| direct.store(at % 512 * 8, at)))?;
+    for size in [64, 4096, 65_536] {
+        let (mut bytes, mut other) = (vec![7; size], vec![9; size]);
+        time(&format!("mapped: 10 writes of {size} B"), || {
+            (0..10).try_for_each(|_| direct.copy_in(0, &bytes))
+        })?;
+        time(&format!("mapped: 10 reads of {size} B"), || {
+            (0..10).try_for_each(|_| direct.copy_out(0, &mut bytes))
+        })?;
+        time(&format!("own memory: 10 copies of {size} B"), || {
+            for _ in 0..10 {
+                other.copy_from_slice(black_box(&bytes));
+                black_box(&mut other);
+            }
+            Ok::<(), std::fmt::Error>(())
+        })?;
+    }
+    Ok(())
+}
+
 fn drop_old(_old: u64) {}
 
 /// Returns the first error of a list.
@@ -95,7 +124,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     measure!("attached, bytes of the own node", dunlin_tier_client, near);
     measure!("attached, bytes of another node", dunlin_tier_client, far);
     time("attached: malloc and unmap of 4 KiB", || tier.malloc(4096, Spec::here())?.unmap())?;
-    drop((near, far, tier));
+    let mapped = tier.malloc(1 << 20, Spec::here().direct())?;
+    measure_direct(&mapped)?;
+    drop((mapped, near, far, tier));
     let own = node(&tag, "own")?;
     measure!("a node itself, own bytes", dunlin_tier_node, own.malloc(1 << 20, Spec::here())?);
     measure!("a node itself, bytes of another node", dunlin_tier_node, own.malloc(1 << 20, Spec::on("two"))?);

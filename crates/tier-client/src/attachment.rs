@@ -1,5 +1,6 @@
 //! The connections of a process to its node.
 
+use crate::direct::Lines;
 use crate::waiting::Waiting;
 use dunlin_fabric::{Address, AddressError, Fabric, Host, Nanos, Scheme, nanos};
 use dunlin_rpc::{CallError, Client, ClientConfig, ConnectError};
@@ -107,6 +108,8 @@ pub(crate) struct Attachment<P: Fabric> {
     pub(crate) tickets: AtomicU64,
     /// Requests about locks of which the node has to hear still.
     pub(crate) owed: Mutex<Owed>,
+    /// The connection over which the node gives memory to map.
+    pub(crate) line: Lines,
 }
 
 /// Requests about locks that the node did not answer.
@@ -252,6 +255,7 @@ impl<P: Fabric> Attachment<P> {
             calling: Waiting::new(),
             tickets: AtomicU64::new(1),
             owed: Mutex::default(),
+            line: Lines::default(),
         })
     }
 

@@ -19,6 +19,7 @@
 mod announce;
 mod attachment;
 mod calls;
+mod direct;
 mod list;
 mod lmr;
 mod locks;
@@ -29,6 +30,7 @@ mod within;
 pub use announce::Announced;
 pub use attachment::{AttachConfig, AttachError, default_address, gateway_address};
 pub use calls::{Calls, Request};
+pub use direct::{Direct, Granted};
 pub use list::Operations;
 pub use lmr::Lmr;
 pub use locks::Guard;
@@ -39,6 +41,7 @@ pub use dunlin_tier::MemberState;
 pub use dunlin_tier::process::{Holdings, MemberStatus, NODE_VARIABLE, NodeStatus, Pages, ProcessStatus};
 pub use dunlin_tier_node::{
     AccessError, AnyCalls, AnyGuard, AnyLists, AnyLmr, AnyOperation, AnyServices, AnyTier, AsyncConfig,
-    Asynchronous, Done, EachCall, ListError, Listed, Listing, LockError, Operation, OperationError, Outcomes,
-    PublishError, Published, ReceiveError, RequestError, Rights, Source, Spec,
+    Asynchronous, Bytes, DirectMemory, Done, EachCall, ListError, Listed, Listing, LockError, NoDirect,
+    Operation, OperationError, Outcomes, PublishError, Published, ReceiveError, RequestError, Rights, Source,
+    Spec,
 };

@@ -12,7 +12,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 /// The time of the request by which a dropped region is unmapped.
-const UNMAP_TIME: Duration = Duration::from_secs(1);
+pub(crate) const UNMAP_TIME: Duration = Duration::from_secs(1);
 
 /// A memory region (LMR) that this process has mapped. May be shared by threads. Dropping it unmaps it: that is a
 /// request to the node, which blocks for 1 s at most.

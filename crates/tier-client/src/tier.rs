@@ -69,8 +69,9 @@ impl<P: Fabric> Tier<P> {
     /// until [`AttachConfig::timeout`] at most.
     pub fn malloc(&self, length: u64, spec: Spec) -> Result<Lmr<P>, RequestError> {
         let (nodes, name, grants) = described(&spec)?;
-        let opened =
-            self.0.call(MALLOC, &ProcessRequest::Malloc { length, nodes, name, grants }, Opened::parse)?;
+        let is_direct = spec.is_direct();
+        let request = ProcessRequest::Malloc { length, nodes, name, grants, is_direct };
+        let opened = self.0.call(MALLOC, &request, Opened::parse)?;
         Ok(Lmr::new(&self.0, opened, Rights::ALL))
     }
 

@@ -5,6 +5,7 @@ use dunlin_fabric::{
 };
 use dunlin_rpc::{CallError, ServeError};
 use dunlin_tier::message::Refusal;
+use dunlin_tier::process::NoDirect;
 use dunlin_tier::process::list::{MAX_LISTED, MAX_LISTED_BYTES};
 use dunlin_tier::qos::QosError;
 use dunlin_tier::{AccessError, LayoutError, Name, NameError, PrincipalError, TableError};
@@ -178,6 +179,9 @@ pub enum RequestError {
     /// process that is attached to a node gets this, and the variants below.
     #[error("the node of this host does not know this process any more: attach again, and map regions again")]
     Detached,
+    /// The region is not mapped directly. Reads and writes work.
+    #[error(transparent)]
+    NoDirect(#[from] NoDirect),
     /// The function, or the service, is registered at this node already.
     #[error("{service} has that function at this node: withdraw it, or serve it at another node")]
     Registered {

@@ -5,7 +5,7 @@ use crate::error::RequestError;
 use crate::node::{Node, SETTLE};
 use dunlin_fabric::{Fabric, Host, Nanos, Signal, WithSources, nanos};
 use dunlin_tier::message::{Refusal, Reply, Request};
-use dunlin_tier::{Command, Ending, Layout, Leaving, LmrId, Name, NodeId, Principal, Retirement};
+use dunlin_tier::{Command, Ending, Holder, Layout, Leaving, LmrId, Name, NodeId, Principal, Retirement};
 
 /// The shortest and the longest pause between two rounds of requests, in nanoseconds.
 const PAUSES: [Nanos; 2] = [20_000, 10_000_000];
@@ -42,6 +42,9 @@ impl<F: Fabric> Node<F> {
     /// Frees a region whose record this node keeps, in the name of a principal. Blocks for a little more than the time
     /// that mappers have to stop; a free that takes longer goes on by itself.
     pub(crate) fn free(&self, id: LmrId, by: Option<&Principal>) -> Result<(), Refusal> {
+        if let Some(by) = by {
+            self.clear_holders(id, by)?;
+        }
         let mut free = self.begin_free(id, by)?;
         let until = self.fabric.host().now().saturating_add(2 * nanos(self.config.stop_timeout));
         if self.drive(&mut free, until) {
@@ -80,6 +83,7 @@ impl<F: Fabric> Node<F> {
     /// stays where it is, whatever fails. Blocks for a little more than the time that mappers have to stop, and for the
     /// copy.
     pub(crate) fn relocate(&self, id: LmrId, by: &Principal, to: NodeId) -> Result<(), Refusal> {
+        self.clear_holders(id, by)?;
         let leaving = self.state().directory.begin_move(id, by)?;
         if leaving.layout.nodes() == [to] {
             self.state().directory.abandon_move(id);
@@ -154,7 +158,8 @@ impl<F: Fabric> Node<F> {
         self.state().directory.create(new, None, places, by.clone(), self.me);
         let until = host.now().saturating_add(2 * nanos(self.config.stop_timeout));
         if !self.drive(free, until) {
-            return Err(Refusal::InUse(free.waits_for(self.me)));
+            let nodes = free.machine.waits_for().into_iter();
+            return Err(Refusal::InUse(nodes.map(|node| Holder { node, process: 0 }).collect()));
         }
         // The processors that copy see all that was written.
         host.sleep(host.now().saturating_add(SETTLE));

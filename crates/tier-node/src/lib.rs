@@ -8,6 +8,7 @@
 //! Within                operations with a time of their own                   within.rs
 //! Operations            lists of operations                                   list.rs
 //! Asynchronous          operations as futures                                 asynchronous.rs
+//! Direct                loads and stores of bytes on the own node               direct.rs
 //! Published             bytes that exist get a name                           publish.rs
 //!   Node                records, names, handles and arena of this process     node.rs, operate.rs, free.rs
 //!     Path              one-sided operations to all nodes: K queue pairs each path.rs, connection.rs
@@ -37,6 +38,7 @@ mod calling;
 mod calls;
 mod config;
 mod connection;
+mod direct;
 mod error;
 mod forward;
 mod free;
@@ -72,6 +74,7 @@ pub use arena::Progress;
 pub use asynchronous::{AsyncConfig, Asynchronous, Operation, TimedLmr, TimedOperation, Transferred};
 pub use calling::EachCall;
 pub use config::{Peer, TierConfig};
+pub use direct::{Bytes, Direct, DirectMemory};
 pub use error::{JoinError, ListError, OperationError, PublishError, ReceiveError, RequestError};
 pub use list::{Done, Operations, Outcomes, check_list_size};
 pub use lmr::Lmr;
@@ -91,5 +94,6 @@ pub use spec::Spec;
 pub use tier::Tier;
 pub use within::Within;
 
+pub use dunlin_tier::process::NoDirect;
 pub use dunlin_tier::qos::{Limit, Policy, QosError, Share};
 pub use dunlin_tier::{AccessError, Epoch, Listed, Listing, Name, NodeId, Principal, Priority, Rights, View};

@@ -4,6 +4,7 @@ use crate::acceptor::Fencing;
 use crate::arena::Arena;
 use crate::calling::MAX_CALLERS;
 use crate::config::TierConfig;
+use crate::direct::Holds;
 use crate::error::RequestError;
 use crate::forward::{Board, Links};
 use crate::keeper::Todo;
@@ -43,6 +44,7 @@ pub(crate) struct State {
     pub(crate) directory: Directory,
     pub(crate) names: Names,
     pub(crate) handles: HandleTable,
+    pub(crate) holds: Holds,
     /// For each node; `None` before the first connection.
     pub(crate) known: Vec<Option<Known>>,
     /// Regions whose memory is to be taken back, each at its time.
@@ -141,6 +143,7 @@ impl<F: Fabric> Node<F> {
             directory: Directory::new(me, generation),
             names,
             handles: HandleTable::new(),
+            holds: Holds::default(),
             known: vec![None; most],
             settling: VecDeque::new(),
         };
@@ -252,9 +255,10 @@ impl<F: Fabric> Node<F> {
                 state.names.forget(&name, id);
                 Reply::Done
             }
+            Request::LetGo { id } => Reply::Held(self.ask_holders(id)),
             Request::Exists { id } => Reply::Flag(self.state().directory.exists(id)),
             Request::Allocate { owner, length, piece } => {
-                Reply::Allocated(self.allocate(owner, length, piece)?)
+                Reply::Allocated(self.allocate(None, owner, length, piece)?)
             }
             Request::Release { owner } => {
                 let due = self.fabric.host().now().saturating_add(SETTLE);
@@ -312,8 +316,15 @@ impl<F: Fabric> Node<F> {
         })
     }
 
-    /// Allocates zeroed memory in pieces, all or nothing. Zeroes released memory if there is no other.
-    fn allocate(&self, owner: LmrId, length: u64, piece: u32) -> Result<Layout, Refusal> {
+    /// Allocates zeroed memory in pieces, all or nothing: in extents that users share, or in those of `tenant`. Zeroes
+    /// released memory if there is no other.
+    pub(crate) fn allocate(
+        &self,
+        tenant: Option<&Principal>,
+        owner: LmrId,
+        length: u64,
+        piece: u32,
+    ) -> Result<Layout, Refusal> {
         let count = length.div_ceil(u64::from(piece.max(1)));
         if piece == 0 || piece > MAX_PIECE || count == 0 || count > MAX_PIECES as u64 {
             return Err(Refusal::Malformed);
@@ -321,7 +332,10 @@ impl<F: Fabric> Node<F> {
         let (mut pieces, mut left) = (Vec::with_capacity(count as usize), length);
         while left > 0 {
             let wanted = left.min(u64::from(piece));
-            let allocated = self.state().space.allocate(owner, wanted);
+            let allocated = match tenant {
+                None => self.state().space.allocate(owner, wanted),
+                Some(tenant) => self.state().space.allocate_for(tenant, owner, wanted),
+            };
             match allocated {
                 Ok(block) => {
                     let (extent, offset) = (block.extent, block.offset);
@@ -350,7 +364,7 @@ impl<F: Fabric> Node<F> {
     pub(crate) fn make_internal(&self, length: u64) -> Result<LmrId, RequestError> {
         let refused = |source: Refusal| RequestError::Refused { node: self.config.node.clone(), source };
         let id = self.state().directory.reserve().map_err(|error| refused(error.into()))?;
-        match self.allocate(id, length, self.config.piece) {
+        match self.allocate(None, id, length, self.config.piece) {
             Ok(layout) => {
                 self.state().directory.create(id, None, layout, self.principal.clone(), self.me);
                 Ok(id)

@@ -19,6 +19,7 @@ impl From<RequestError> for Problem {
             RequestError::Busy => Problem::Busy,
             RequestError::Detached => Problem::NotAttached,
             RequestError::Registered { service } => Problem::Registered(service),
+            RequestError::NoDirect(reason) => Problem::NotDirect(reason),
             other => {
                 let may_have_executed = other.may_have_executed();
                 Problem::Other { text: WithSources(&other).to_string(), may_have_executed }
@@ -80,6 +81,7 @@ impl From<Problem> for RequestError {
             | Problem::LockBusy(_)
             | Problem::NotHeld => reported("the answer is that to a request for a lock"),
             Problem::NotAttached => RequestError::Detached,
+            Problem::NotDirect(reason) => RequestError::NoDirect(reason),
             Problem::NotOperator => reported("only the user who runs the node, and root, may have it leave"),
             Problem::Unknown => reported("the kernel does not say which user this process belongs to"),
             Problem::TooLong { limit, .. } => {

@@ -11,6 +11,7 @@
 //! ```
 
 mod answer;
+mod direct;
 mod gateway;
 mod locks;
 mod registry;
@@ -25,8 +26,9 @@ use self::service::Desk;
 use self::turns::Turns;
 use crate::error::JoinError;
 use crate::forward::Board;
+use crate::node::SignalOf;
 use crate::tier::Tier;
-use dunlin_fabric::{Address, Fabric, Host, Task};
+use dunlin_fabric::{Address, Fabric, Host, ListenError, Signal, Task};
 use dunlin_rpc::{FunctionMode, Server, ServerBuilder, ServerConfig};
 use dunlin_tier::call::{MAX_CALL, MAX_HEAD};
 use dunlin_tier::process::lock::{BARRIER, GIVE_UP, LOCK, UNLOCK};
@@ -34,8 +36,9 @@ use dunlin_tier::process::service::{
     INVOKE, PING, RECEIVE, REGISTER, REGISTER_SERVER, REPLY, SERVERS, WITHDRAW,
 };
 use dunlin_tier::process::{
-    ATTACH, COMPARE_SWAP, COPY, FETCH_ADD, FREE, GRANT, LEAVE, LIST, MALLOC, MAP, MEMSET, MOVE, PUBLISH,
-    READ, READ_HERE, RUN, SERVICE, STATUS, UNMAP, WRITE, WRITE_HERE, WRITE_NOTIFY,
+    ATTACH, COMPARE_SWAP, COPY, DIRECT, FETCH_ADD, FREE, GRANT, LEAVE, LET_GO, LIST, MALLOC, MAP, MEMSET,
+    MOVE, PUBLISH, READ, READ_HERE, RUN, SERVICE, STATUS, UNMAP, WRITE, WRITE_HERE, WRITE_NOTIFY,
+    direct_name,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -102,6 +105,8 @@ pub struct ProcessServer<P: Fabric> {
     gateway: Option<Server<P>>,
     board: Arc<Board<P>>,
     attendants: Vec<Task>,
+    /// Gives processes memory to map.
+    direct: Option<(Task, SignalOf<P>, Arc<AtomicBool>)>,
     counters: Arc<Counters>,
     leaves: Arc<AtomicBool>,
 }
@@ -162,9 +167,10 @@ impl<P: Fabric> ProcessServer<P> {
         for function in [READ, WRITE, FETCH_ADD, COMPARE_SWAP, RUN, WRITE_NOTIFY] {
             builder = builder.function(function, FunctionMode::Polled);
         }
-        for function in
-            [MEMSET, COPY, MALLOC, PUBLISH, MOVE, MAP, UNMAP, FREE, GRANT, STATUS, LIST, SERVERS, LEAVE]
-        {
+        for function in [
+            MEMSET, COPY, MALLOC, PUBLISH, MOVE, MAP, UNMAP, FREE, GRANT, STATUS, LIST, SERVERS, LEAVE,
+            DIRECT, LET_GO,
+        ] {
             builder = builder.function(function, FunctionMode::Pull);
         }
         let polled = Arc::clone(&registry);
@@ -179,10 +185,22 @@ impl<P: Fabric> ProcessServer<P> {
             gateway: None,
             board,
             attendants: Vec::new(),
+            direct: None,
             counters,
             leaves,
         };
         processes.gateway = Some(Gateway::serve(fabric, &registry, &address)?);
+        // Elsewhere a process cannot map memory of the node.
+        if fabric.capabilities().initiator_copies {
+            let own = Address::new(address.scheme(), &direct_name(address.name()));
+            let listener = fabric.listen(&own.map_err(ListenError::from)?)?;
+            let (signal, over) = (fabric.host().signal(), Arc::new(AtomicBool::new(false)));
+            let (registry, fabric) = (Arc::clone(&registry), fabric.clone());
+            let (woken, ends) = (signal.clone(), Arc::clone(&over));
+            let host = fabric.host().clone();
+            let body = Box::new(move || registry.serve_direct(&fabric, &listener, &woken, &ends));
+            processes.direct = Some((host.spawn("tier-direct", body)?, signal, over));
+        }
         for number in 0..threads {
             let Some(puller) = processes.server.as_ref().map(Server::puller) else { break };
             let registry = Arc::clone(&registry);
@@ -196,6 +214,11 @@ impl<P: Fabric> ProcessServer<P> {
 impl<P: Fabric> Drop for ProcessServer<P> {
     fn drop(&mut self) {
         drop(self.gateway.take());
+        if let Some((task, signal, over)) = self.direct.take() {
+            over.store(true, Ordering::Release);
+            signal.raise();
+            task.join();
+        }
         self.board.close();
         // Ends the queue of the attendants, too.
         drop(self.server.take());

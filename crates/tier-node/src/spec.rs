@@ -8,6 +8,7 @@ pub struct Spec {
     pub(crate) nodes: Vec<String>,
     pub(crate) name: Option<Vec<u8>>,
     pub(crate) grants: Vec<(Option<String>, Rights)>,
+    pub(crate) is_direct: bool,
 }
 
 impl Spec {
@@ -34,6 +35,14 @@ impl Spec {
         self
     }
 
+    /// Puts the region in memory of the own node that belongs to its principal alone, so that processes of that principal
+    /// can map it directly (`Lmr::direct`). Such memory is given in whole extents.
+    #[must_use]
+    pub fn direct(mut self) -> Spec {
+        self.is_direct = true;
+        self
+    }
+
     /// Grants rights to a principal.
     #[must_use]
     pub fn grant(mut self, principal: &str, rights: Rights) -> Spec {
@@ -51,6 +60,11 @@ impl Spec {
     /// Returns the nodes that store the region; none for the own node.
     pub fn nodes(&self) -> impl Iterator<Item = &str> {
         self.nodes.iter().map(String::as_str)
+    }
+
+    /// Returns whether processes of the region's principal can map it [directly](Spec::direct).
+    pub fn is_direct(&self) -> bool {
+        self.is_direct
     }
 
     /// Returns the name as given.
@@ -72,7 +86,7 @@ impl Spec {
 
     /// Returns the nodes alone: those of bytes that get their name later.
     pub(crate) fn places(&self) -> Spec {
-        Spec { nodes: self.nodes.clone(), ..Spec::default() }
+        Spec { nodes: self.nodes.clone(), is_direct: self.is_direct, ..Spec::default() }
     }
 
     /// Returns the name and the grants alone.

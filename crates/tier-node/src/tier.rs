@@ -18,7 +18,7 @@ use crate::spec::Spec;
 use dunlin_fabric::{Fabric, Host, Nanos, Signal, Task, nanos};
 use dunlin_rpc::Server;
 use dunlin_tier::message::{Reply, Request};
-use dunlin_tier::process::Pages;
+use dunlin_tier::process::{NoDirect, Pages};
 use dunlin_tier::qos::QosError;
 use dunlin_tier::{
     Handle, Layout, Listing, LmrId, Name, NameError, NodeId, Principal, PrincipalError, Priority,
@@ -330,7 +330,11 @@ impl<F: Fabric> Tier<F> {
                 return Err(error.into());
             }
         };
-        let made = self.allocate(id, length, &stores, until).and_then(|layout| {
+        let memory = match spec.is_direct {
+            true => self.allocate_direct(id, length, &stores),
+            false => self.allocate(id, length, &stores, until),
+        };
+        let made = memory.and_then(|layout| {
             node.state().directory.create(id, name.clone(), layout.clone(), self.principal.clone(), node.me);
             for (to, rights) in grants {
                 node.state().directory.grant(id, &self.principal, to, rights).map_err(refused)?;
@@ -359,6 +363,22 @@ impl<F: Fabric> Tier<F> {
             return Ok(vec![self.node().me]);
         }
         self.node().numbers_of(spec)
+    }
+
+    /// Allocates the pieces of a region in memory of this node that belongs to its principal alone.
+    fn allocate_direct(&self, owner: LmrId, length: u64, stores: &[NodeId]) -> Result<Layout, RequestError> {
+        let node = self.node();
+        if stores != [node.me] {
+            return Err(NoDirect::Nodes.into());
+        }
+        if !node.fabric.capabilities().initiator_copies {
+            return Err(NoDirect::Fabric.into());
+        }
+        if length == 0 || length.div_ceil(node.config.piece.into()) > dunlin_tier::cut::MAX_PIECES as u64 {
+            return Err(RequestError::Length(length));
+        }
+        let made = node.allocate(Some(&self.principal), owner, length, node.config.piece);
+        made.map_err(|source| RequestError::Refused { node: node.config.node.clone(), source })
     }
 
     /// Allocates the pieces of a region, in turns over the nodes.

@@ -4,6 +4,7 @@
 
 use crate::codec::{Reader, Writer};
 use crate::cut::Layout;
+use crate::holders::Holders;
 use crate::membership::Epoch;
 use crate::name::Name;
 use crate::place::{LmrId, NodeId};
@@ -52,6 +53,11 @@ pub enum Request {
     /// To a record's node: is this id in use?
     Exists {
         /// The id.
+        id: LmrId,
+    },
+    /// To a mapper: have those who have the region mapped directly let it go. Answer: those who have not yet.
+    LetGo {
+        /// The id that owns the region's memory.
         id: LmrId,
     },
     /// To a storing node: give `owner` memory in pieces.
@@ -243,9 +249,9 @@ pub enum Refusal {
         /// The number of the node's view.
         epoch: u64,
     },
-    /// The region cannot be moved, since this node goes on to use it. It stays where it is.
-    #[error("the region stays where it is, since {0} neither stops to use it nor ends: move it later")]
-    InUse(NodeId),
+    /// The region cannot be moved or freed, since these go on to use it. It stays where it is, and as it is.
+    #[error("the region stays as it is, since it is in use by {0}: have them let it go, and try again")]
+    InUse(Holders),
     /// The bytes of a region could not be copied. It stays where it is.
     #[error("the region stays where it is, since its bytes could not be copied: see the log of its node")]
     NotCopied,
@@ -270,6 +276,8 @@ pub enum Reply {
     Allocated(Layout),
     /// The region is mapped.
     Mapped(Mapping),
+    /// The holders that have not let go: [`Request::LetGo`].
+    Held(Holders),
     /// A part of a list of regions.
     Listed(Listing),
     /// The request is refused.
@@ -300,6 +308,7 @@ impl Request {
             Request::Lookup { name } => Writer::new(2).text(name.as_bytes()),
             Request::Forget { name, id } => Writer::new(3).id(*id).text(name.as_bytes()),
             Request::Exists { id } => Writer::new(4).id(*id),
+            Request::LetGo { id } => Writer::new(23).id(*id),
             Request::Allocate { owner, length, piece } => Writer::new(5).id(*owner).u64(*length).u32(*piece),
             Request::Release { owner } => Writer::new(6).id(*owner),
             Request::Map { id, wanted, mapper, principal } => {
@@ -357,6 +366,7 @@ impl Request {
             }
             2 => Request::Lookup { name: reader.name()? },
             4 => Request::Exists { id: reader.id()? },
+            23 => Request::LetGo { id: reader.id()? },
             5 => Request::Allocate { owner: reader.id()?, length: reader.u64()?, piece: reader.u32()? },
             6 => Request::Release { owner: reader.id()? },
             7 => {
@@ -434,6 +444,7 @@ impl Reply {
                 Writer::new(5).u8(mapping.rights.bits()).id(mapping.id).layout(&mapping.layout)
             }
             Reply::Listed(listing) => Writer::new(6).listing(listing),
+            Reply::Held(holders) => holders.write(Writer::new(7)),
             Reply::Refused(refusal) => {
                 let writer = Writer::new(255);
                 match refusal {
@@ -451,7 +462,7 @@ impl Reply {
                     Refusal::Record(RecordError::Named) => writer.u8(15),
                     Refusal::Record(RecordError::Moving) => writer.u8(16),
                     Refusal::Record(RecordError::NoName) => writer.u8(17),
-                    Refusal::InUse(node) => writer.u8(18).u16(node.0),
+                    Refusal::InUse(holders) => holders.write(writer.u8(18)),
                     Refusal::NotCopied => writer.u8(19),
                     Refusal::OutOfMemory { wanted } => writer.u8(8).u64(*wanted),
                     Refusal::NoPlace => writer.u8(9),
@@ -480,6 +491,7 @@ impl Reply {
                 Reply::Mapped(Mapping { rights, layout: reader.layout()?, id })
             }
             6 => Reply::Listed(reader.listing()?),
+            7 => Reply::Held(Holders::read(&mut reader)?),
             255 => Reply::Refused(match reader.u8()? {
                 1 => RecordError::NoSuch.into(),
                 2 => RecordError::Denied { wanted: reader.rights()?, has: reader.rights()? }.into(),
@@ -494,7 +506,7 @@ impl Reply {
                 15 => RecordError::Named.into(),
                 16 => RecordError::Moving.into(),
                 17 => RecordError::NoName.into(),
-                18 => Refusal::InUse(reader.node()?),
+                18 => Refusal::InUse(Holders::read(&mut reader)?),
                 19 => Refusal::NotCopied,
                 8 => Refusal::OutOfMemory { wanted: reader.u64()? },
                 9 => Refusal::NoPlace,
@@ -514,6 +526,7 @@ impl Reply {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::holders::Holder;
     use crate::place::Piece;
     use crate::record::Listed;
     use proptest::prelude::*;
@@ -566,6 +579,7 @@ mod tests {
             name().prop_map(|name| Request::Lookup { name }),
             (name(), id()).prop_map(|(name, id)| Request::Forget { name, id }),
             id().prop_map(|id| Request::Exists { id }),
+            id().prop_map(|id| Request::LetGo { id }),
             (id(), any::<u64>(), any::<u32>()).prop_map(|(owner, length, piece)| Request::Allocate {
                 owner,
                 length,
@@ -632,6 +646,10 @@ mod tests {
         ]
     }
 
+    fn holders(all: Vec<(u16, u32)>) -> Holders {
+        all.into_iter().map(|(node, process)| Holder { node: NodeId(node), process }).collect()
+    }
+
     fn refusal() -> impl Strategy<Value = Refusal> {
         prop_oneof![
             Just(RecordError::NoSuch.into()),
@@ -649,7 +667,7 @@ mod tests {
             Just(RecordError::Moving.into()),
             Just(RecordError::NoName.into()),
             Just(Refusal::NotCopied),
-            any::<u16>().prop_map(|node| Refusal::InUse(NodeId(node))),
+            prop::collection::vec(any::<(u16, u32)>(), 0..6).prop_map(|all| Refusal::InUse(holders(all))),
             any::<u64>().prop_map(|wanted| Refusal::OutOfMemory { wanted }),
             Just(Refusal::NoPlace),
             Just(Refusal::Malformed),

@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// The number of a node in the cluster's list of nodes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub u16);
 
 impl fmt::Display for NodeId {

@@ -4,11 +4,13 @@
 //! A request that succeeds is answered with the payload that its documentation names. A refusal is an error of the
 //! application: [`REFUSED`] with a [`Problem`], or [`ELSEWHERE`].
 
+mod direct;
 pub mod list;
 pub mod lock;
 mod problem;
 pub mod service;
 
+pub use direct::{DirectPart, Directed, NoDirect, direct_name};
 pub use problem::Problem;
 
 use self::list::ListedOperation;
@@ -95,6 +97,11 @@ pub const PUBLISH: u16 = 32;
 
 /// Moves a region with a name to the memory of another node.
 pub const MOVE: u16 = 33;
+
+/// Maps a region into the process. Answer: [`Directed`].
+pub const DIRECT: u16 = 34;
+/// Ends a direct mapping.
+pub const LET_GO: u16 = 35;
 
 /// The number that joins further connections to a process. Only that process knows it.
 pub type Secret = [u8; 16];
@@ -197,6 +204,8 @@ pub enum ProcessRequest<'a> {
         name: Option<Name>,
         /// Grants besides those of the creator.
         grants: Vec<(Grantee, Rights)>,
+        /// Processes of the creator's user map it directly.
+        is_direct: bool,
     },
     /// [`PUBLISH`].
     Publish {
@@ -215,6 +224,16 @@ pub enum ProcessRequest<'a> {
         name: Name,
         /// The rights asked for.
         rights: Rights,
+    },
+    /// [`DIRECT`].
+    Direct {
+        /// The handle.
+        handle: u64,
+    },
+    /// [`LET_GO`].
+    LetGo {
+        /// The number of the mapping.
+        number: u64,
     },
     /// [`UNMAP`].
     Unmap {
@@ -278,6 +297,8 @@ impl<'a> ProcessRequest<'a> {
             ProcessRequest::Malloc { .. } => MALLOC,
             ProcessRequest::Publish { .. } => PUBLISH,
             ProcessRequest::Map { .. } => MAP,
+            ProcessRequest::Direct { .. } => DIRECT,
+            ProcessRequest::LetGo { .. } => LET_GO,
             ProcessRequest::Unmap { .. } => UNMAP,
             ProcessRequest::Free { .. } => FREE,
             ProcessRequest::Move { .. } => MOVE,
@@ -320,14 +341,18 @@ impl<'a> ProcessRequest<'a> {
             ProcessRequest::Copy { handle, offset, length, to, target } => {
                 writer.u64(*handle).u64(*offset).u32(*length).u64(*to).u64(*target)
             }
-            ProcessRequest::Malloc { length, nodes, name, grants } => {
-                description(writer.u64(*length), nodes, name.as_ref(), grants)
+            ProcessRequest::Malloc { length, nodes, name, grants, is_direct } => {
+                let writer = writer.u64(*length).u8(option(*is_direct));
+                description(writer, nodes, name.as_ref(), grants)
             }
             ProcessRequest::Publish { handle, nodes, name, grants } => {
                 description(writer.u64(*handle), nodes, Some(name), grants)
             }
             ProcessRequest::Map { name, rights } => writer.text(name.as_bytes()).rights(*rights),
-            ProcessRequest::Unmap { handle } | ProcessRequest::Free { handle } => writer.u64(*handle),
+            ProcessRequest::Unmap { handle: number }
+            | ProcessRequest::Free { handle: number }
+            | ProcessRequest::Direct { handle: number }
+            | ProcessRequest::LetGo { number } => writer.u64(*number),
             ProcessRequest::Move { handle, node } => writer.u64(*handle).text(node.as_bytes()),
             ProcessRequest::Grant { handle, to, rights } => writer.u64(*handle).grantee(to).rights(*rights),
             ProcessRequest::Status => writer,
@@ -379,9 +404,9 @@ impl<'a> ProcessRequest<'a> {
                 ProcessRequest::Copy { handle, offset, length, to: reader.u64()?, target: reader.u64()? }
             }
             MALLOC => {
-                let length = reader.u64()?;
+                let (length, is_direct) = (reader.u64()?, reader.flag()?);
                 let (nodes, name, grants) = parse_description(&mut reader)?;
-                ProcessRequest::Malloc { length, nodes, name, grants }
+                ProcessRequest::Malloc { length, nodes, name, grants, is_direct }
             }
             PUBLISH => {
                 let handle = reader.u64()?;
@@ -389,6 +414,8 @@ impl<'a> ProcessRequest<'a> {
                 ProcessRequest::Publish { handle, nodes, name: name.ok_or(Malformed)?, grants }
             }
             MAP => ProcessRequest::Map { name: reader.name()?, rights: reader.rights()? },
+            DIRECT => ProcessRequest::Direct { handle: reader.u64()? },
+            LET_GO => ProcessRequest::LetGo { number: reader.u64()? },
             UNMAP => ProcessRequest::Unmap { handle: reader.u64()? },
             FREE => ProcessRequest::Free { handle: reader.u64()? },
             MOVE => ProcessRequest::Move { handle: reader.u64()?, node: reader.string()? },
@@ -511,6 +538,8 @@ pub struct ProcessStatus {
     pub handles: u32,
     /// The number of its connections.
     pub connections: u16,
+    /// The regions that it has mapped directly.
+    pub direct: u32,
 }
 
 /// A node in a [`NodeStatus`].
@@ -645,6 +674,7 @@ impl NodeStatus {
         for one in &self.processes {
             writer =
                 writer.u32(one.process).text(one.principal.as_bytes()).u32(one.handles).u16(one.connections);
+            writer = writer.u32(one.direct);
         }
         writer.0
     }
@@ -671,7 +701,8 @@ impl NodeStatus {
         let count = reader.u16()?;
         let process = |_| {
             let (process, principal) = (reader.u32()?, reader.string()?);
-            Ok(ProcessStatus { process, principal, handles: reader.u32()?, connections: reader.u16()? })
+            let (handles, connections) = (reader.u32()?, reader.u16()?);
+            Ok(ProcessStatus { process, principal, handles, connections, direct: reader.u32()? })
         };
         let processes = (0..count).map(process).collect::<Result<_, _>>()?;
         reader.end(NodeStatus {

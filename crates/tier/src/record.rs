@@ -396,6 +396,18 @@ impl Directory {
         }
     }
 
+    /// Returns the id that owns a region's memory, the nodes that have mapped it, and those that store it, in the name of
+    /// `by`, a master.
+    pub fn users(
+        &mut self,
+        id: LmrId,
+        by: &Principal,
+    ) -> Result<(LmrId, Vec<NodeId>, Vec<NodeId>), RecordError> {
+        let record = self.live(id)?;
+        record.check_master(by)?;
+        Ok((record.memory, record.mappers.keys().copied().collect(), record.layout.nodes()))
+    }
+
     /// Begins to free a region: from here on it looks absent. `by` must be a master; `None` frees in the name of the
     /// node, for a region whose last handle is closed.
     pub fn begin_free(&mut self, id: LmrId, by: Option<&Principal>) -> Result<Ending, RecordError> {

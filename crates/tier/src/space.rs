@@ -2,6 +2,7 @@
 //! the caller's report that it was zeroed makes it free again.
 
 use crate::place::{LmrId, NodeId};
+use crate::rights::Principal;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use thiserror::Error;
 
@@ -81,10 +82,29 @@ impl Buddy {
     }
 }
 
+/// An extent.
+#[derive(Clone, Debug)]
+struct Extent {
+    buddy: Buddy,
+    bytes: u64,
+    /// The bytes that are free and zeroed.
+    free: u64,
+    /// The only user of the extent. Without one, all users share it.
+    tenant: Option<Principal>,
+    /// Processes of the tenant that were given the extent.
+    holders: u32,
+}
+
+impl Extent {
+    fn is_free(&self) -> bool {
+        self.free == self.bytes && self.holders == 0
+    }
+}
+
 /// The memory of a node: extents, each a buddy allocator.
 #[derive(Clone, Debug, Default)]
 pub struct Space {
-    extents: Vec<Buddy>,
+    extents: Vec<Extent>,
     /// Blocks in use: the order by owner, extent and offset.
     used: BTreeMap<(LmrId, u16, u64), u8>,
     dirty: VecDeque<Block>,
@@ -104,8 +124,9 @@ impl Space {
     /// multiple of [`UNIT`] stay unused.
     pub fn add_extent(&mut self, bytes: u64) -> Option<u16> {
         let number = u16::try_from(self.extents.len()).ok()?;
-        self.extents.push(Buddy::new(bytes / UNIT));
-        self.free_bytes += bytes / UNIT * UNIT;
+        let (buddy, bytes) = (Buddy::new(bytes / UNIT), bytes / UNIT * UNIT);
+        self.extents.push(Extent { buddy, bytes, free: bytes, tenant: None, holders: 0 });
+        self.free_bytes += bytes;
         Some(number)
     }
 
@@ -119,19 +140,51 @@ impl Space {
         self.dirty_bytes
     }
 
-    /// Gives `owner` a zeroed block of at least `length` bytes, out of the smallest free block of all extents.
+    /// Gives `owner` a zeroed block of at least `length` bytes, out of the smallest free block of all extents that users
+    /// share.
     pub fn allocate(&mut self, owner: LmrId, length: u64) -> Result<Block, SpaceError> {
+        self.allocate_in(None, owner, length)
+    }
+
+    /// As [`allocate`](Space::allocate), out of an extent of which all bytes belong to `tenant`. Without room in those
+    /// that it has, it gets one that is free; the last one that users share stays theirs.
+    pub fn allocate_for(
+        &mut self,
+        tenant: &Principal,
+        owner: LmrId,
+        length: u64,
+    ) -> Result<Block, SpaceError> {
+        self.allocate_in(Some(tenant), owner, length)
+    }
+
+    fn allocate_in(
+        &mut self,
+        tenant: Option<&Principal>,
+        owner: LmrId,
+        length: u64,
+    ) -> Result<Block, SpaceError> {
         if length == 0 {
             return Err(SpaceError::Empty);
         }
         let full = SpaceError::Full { wanted: length, dirty: self.dirty_bytes };
         let units = length.div_ceil(UNIT).checked_next_power_of_two().ok_or(full)?;
         let order = units.trailing_zeros() as usize;
-        let extents = self.extents.iter_mut().zip(0u16..);
-        let fits = extents.filter_map(|(buddy, number)| Some((buddy.smallest(order)?, number, buddy)));
-        let (_, extent, buddy) = fits.min_by_key(|(smallest, number, _)| (*smallest, *number)).ok_or(full)?;
-        let unit = buddy.take(order).ok_or(full)?;
+        let smallest = |extents: &[Extent], may: &dyn Fn(&Extent) -> bool| {
+            let extents = extents.iter().zip(0u16..).filter(|(extent, _)| may(extent));
+            let fits = extents.filter_map(|(extent, number)| Some((extent.buddy.smallest(order)?, number)));
+            Some(fits.min()?.1)
+        };
+        let shared = self.extents.iter().filter(|extent| extent.tenant.is_none()).count();
+        let number = smallest(&self.extents, &|extent| extent.tenant.as_ref() == tenant).or_else(|| {
+            let may = tenant.is_some() && shared > 1;
+            smallest(&self.extents, &|extent| may && extent.tenant.is_none() && extent.is_free())
+        });
+        let extent = number.ok_or(full)?;
+        let found = &mut self.extents[usize::from(extent)];
+        let unit = found.buddy.take(order).ok_or(full)?;
         let block = Block { extent, offset: unit * UNIT, length: units * UNIT };
+        found.tenant = tenant.cloned();
+        found.free -= block.length;
         self.used.insert((owner, extent, block.offset), order as u8);
         self.free_bytes -= block.length;
         Ok(block)
@@ -183,10 +236,39 @@ impl Space {
         }
         self.dirty_bytes -= block.length;
         self.free_bytes += block.length;
-        if let Some(buddy) = self.extents.get_mut(usize::from(block.extent)) {
-            buddy.give(block.offset / UNIT, (block.length / UNIT).trailing_zeros() as usize);
+        if let Some(extent) = self.extents.get_mut(usize::from(block.extent)) {
+            extent.buddy.give(block.offset / UNIT, (block.length / UNIT).trailing_zeros() as usize);
+            extent.free += block.length;
         }
+        self.end_tenancy(block.extent);
         true
+    }
+
+    /// An extent without blocks and without holders is free for all.
+    fn end_tenancy(&mut self, extent: u16) {
+        if let Some(extent) = self.extents.get_mut(usize::from(extent)).filter(|extent| extent.is_free()) {
+            extent.tenant = None;
+        }
+    }
+
+    /// Returns the only user of an extent, if it has one.
+    pub fn tenant(&self, extent: u16) -> Option<&Principal> {
+        self.extents.get(usize::from(extent))?.tenant.as_ref()
+    }
+
+    /// A process of the tenant is given an extent: it stays the tenant's until the process has ended.
+    pub fn hold(&mut self, extent: u16) {
+        if let Some(extent) = self.extents.get_mut(usize::from(extent)) {
+            extent.holders += 1;
+        }
+    }
+
+    /// A process that was given an extent has ended.
+    pub fn let_go(&mut self, extent: u16) {
+        if let Some(extent) = self.extents.get_mut(usize::from(extent)) {
+            extent.holders = extent.holders.saturating_sub(1);
+        }
+        self.end_tenancy(extent);
     }
 }
 
@@ -254,6 +336,45 @@ mod tests {
     }
 
     #[test]
+    fn an_extent_that_a_process_was_given_goes_to_no_other_user() {
+        let [alice, bob] = ["alice", "bob"].map(|name| Principal::new(name).unwrap());
+        let mut space = Space::new();
+        assert_eq!([(); 3].map(|()| space.add_extent(1024)), [Some(0), Some(1), Some(2)]);
+        let all_is_zeroed = |space: &mut Space| {
+            while let Some(block) = space.next_dirty() {
+                assert!(space.cleaned(block));
+            }
+        };
+        let full = Err(SpaceError::Full { wanted: 1024, dirty: 0 });
+        let block = space.allocate_for(&alice, owner(1), 512).unwrap();
+        assert_eq!(space.tenant(block.extent), Some(&alice));
+        assert_eq!(
+            space.allocate_for(&alice, owner(2), 512).unwrap().extent,
+            block.extent,
+            "she has it already"
+        );
+        let bobs = space.allocate_for(&bob, owner(3), 64).unwrap().extent;
+        assert_ne!(bobs, block.extent);
+        assert_eq!(space.allocate_for(&bob, owner(4), 1024), full, "the last one is shared");
+        let shared = space.allocate(owner(5), 1024).unwrap().extent;
+        assert!(shared != bobs && shared != block.extent && space.tenant(shared).is_none());
+        assert_eq!(space.allocate(owner(6), 64), Err(SpaceError::Full { wanted: 64, dirty: 0 }));
+        space.hold(block.extent);
+        (1..=2).for_each(|slot| assert_eq!(space.release(owner(slot)), 512));
+        all_is_zeroed(&mut space);
+        assert_eq!(space.tenant(block.extent), Some(&alice), "her process lives");
+        assert_eq!(space.allocate_for(&bob, owner(7), 1024), full);
+        assert_eq!(space.allocate_for(&alice, owner(8), 64).unwrap().extent, block.extent);
+        space.let_go(block.extent);
+        assert_eq!(space.tenant(block.extent), Some(&alice), "she has a block");
+        space.release(owner(8));
+        assert_eq!(space.tenant(block.extent), Some(&alice), "it is not zeroed");
+        all_is_zeroed(&mut space);
+        assert_eq!(space.tenant(block.extent), None);
+        assert_eq!(space.allocate(owner(9), 1024).unwrap().extent, block.extent);
+    }
+
+    #[test]
     fn impossible_lengths_are_refused() {
         let mut space = Space::new();
         assert_eq!(space.allocate(owner(1), 1), Err(SpaceError::Full { wanted: 1, dirty: 0 }));
@@ -277,8 +398,15 @@ mod tests {
             }
             let total = space.free_bytes();
             let mut held: Vec<(u32, Block)> = Vec::new();
+            let users = [None, Principal::new("alice").ok(), Principal::new("bob").ok()];
+            // The users of the blocks in each extent.
+            let user = |number: u32| users[number as usize % 3].as_ref();
             for (number, (length, keep, which)) in (0u32..).zip(steps) {
-                if let Ok(block) = space.allocate(owner(number), length) {
+                if let Ok(block) = space.allocate_in(user(number), owner(number), length) {
+                    prop_assert_eq!(space.tenant(block.extent), user(number));
+                    for (other, _) in held.iter().filter(|(_, other)| other.extent == block.extent) {
+                        prop_assert_eq!(user(*other), user(number), "an extent has one user");
+                    }
                     prop_assert!(block.length >= length && block.length < (2 * length).max(128));
                     prop_assert!(block.offset + block.length <= extents[usize::from(block.extent)]);
                     for (_, other) in held.iter().filter(|(_, other)| other.extent == block.extent) {
@@ -304,9 +432,10 @@ mod tests {
                 space.cleaned(block);
             }
             prop_assert_eq!(space.free_bytes(), total);
-            for (buddy, bytes) in space.extents.iter().zip(&extents) {
+            for (extent, bytes) in space.extents.iter().zip(&extents) {
                 let fresh = Buddy::new(bytes / UNIT);
-                prop_assert_eq!(&buddy.free, &fresh.free, "everything is whole again");
+                prop_assert_eq!(&extent.buddy.free, &fresh.free, "everything is whole again");
+                prop_assert_eq!(&extent.tenant, &None);
             }
         }
     }

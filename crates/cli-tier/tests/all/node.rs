@@ -94,6 +94,26 @@ fn a_region_is_put_listed_read_and_freed() {
 }
 
 #[test]
+fn a_region_is_written_and_read_where_it_lies() {
+    let node = Node::start(&["--memory", "16MiB"]);
+    let run = |words: &[&str]| dunlin(node.words(words));
+    let folder = Folder::new("direct");
+    let bytes: Vec<u8> = (0..3_000_001u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let (from, to) = (folder.write("from", &bytes), folder.file("to"));
+    run(&["tier", "put", "app/direct", &from, "--direct"]).well();
+    run(&["tier", "get", "app/direct", &to, "--direct"]).well();
+    assert!(std::fs::read(&to).expect("written") == bytes);
+    assert_eq!(
+        run(&["tier", "get", "app/direct", "--offset", "1MiB", "--length", "5"]).well().out,
+        bytes[1 << 20..][..5]
+    );
+    run(&["tier", "put", "app/usual", "--text", "x"]).well();
+    run(&["tier", "get", "app/usual", "--direct"]).failed(1, &["Spec::direct"]);
+    run(&["tier", "put", "app/large", "-", "--size", "16MiB", "--direct"]).failed(1, &["bytes left"]);
+    run(&["tier", "free", "app/direct"]).well();
+}
+
+#[test]
 fn the_memory_of_a_node_is_refused_if_the_machine_does_not_have_it() {
     let run = |more: &[&str]| {
         let attach = unique("node");

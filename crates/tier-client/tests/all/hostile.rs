@@ -1,11 +1,12 @@
 //! Requests that no library sends: forged handles, ranges that overflow, any bytes. No byte of another process changes.
 
 use crate::common::{Serving, attach, attach_address, bytes_of, config, count, fabric, serve, tag};
+use dunlin_fabric::Link as _;
 use dunlin_fabric_shm::ShmFabric;
 use dunlin_rpc::{CallError, Cause, Client, ClientConfig};
 use dunlin_tier::process::list::{ListedChange, ListedOperation, MAX_LISTED, Outcomes};
 use dunlin_tier::process::{
-    ATTACH, Attached, ELSEWHERE, FREE, LIST, MAX_HERE, MAX_MOVED, MOVE, Opened, Problem, ProcessRequest,
+    ATTACH, Attached, ELSEWHERE, FREE, LET_GO, LIST, MAX_HERE, MAX_MOVED, Opened, Problem, ProcessRequest,
     READ, READ_HERE, REFUSED, RUN, SERVICE, WRITE_HERE,
 };
 use dunlin_tier::{AccessError, Name, Rights};
@@ -39,7 +40,8 @@ impl Raw {
 
     fn malloc(&mut self, length: u64, node: &str) -> Opened {
         let (nodes, name, grants) = (vec![node.to_owned()], None, Vec::new());
-        let answer = self.ask(&ProcessRequest::Malloc { length, nodes, name, grants }).unwrap();
+        let answer =
+            self.ask(&ProcessRequest::Malloc { length, nodes, name, grants, is_direct: false }).unwrap();
         Opened::parse(&answer).unwrap()
     }
 }
@@ -180,7 +182,13 @@ fn ranges_that_overflow_and_requests_that_are_too_long_are_refused() {
     let answer = send(&mut raw.client, READ_HERE, &ProcessRequest::Read { handle, offset: 0, length: 8 });
     assert!(matches!(answer, Err(CallError::Application { code: ELSEWHERE, .. })), "{answer:?}");
     for length in [0, u64::MAX, 1 << 50] {
-        let request = ProcessRequest::Malloc { length, nodes: Vec::new(), name: None, grants: Vec::new() };
+        let request = ProcessRequest::Malloc {
+            length,
+            nodes: Vec::new(),
+            name: None,
+            grants: Vec::new(),
+            is_direct: false,
+        };
         assert_eq!(problem(raw.ask(&request)), Problem::Length(length));
     }
     canaries.check();
@@ -290,11 +298,11 @@ fn connections_are_of_use_only_after_they_are_attached_and_only_with_their_own_s
 /// A request with bytes changed, cut or added, or any bytes.
 fn payload() -> impl Strategy<Value = (u16, Vec<u8>)> {
     let numbers = prop_oneof![Just(0u64), Just(u64::MAX), any::<u64>(), 0u64..9000];
-    let functions = prop_oneof![READ..=LIST, RUN..=MOVE];
+    let functions = prop_oneof![READ..=LIST, RUN..=LET_GO];
     let valid = (functions, prop::collection::vec(numbers, 0..6)).prop_map(|(function, numbers)| {
         (function, numbers.iter().flat_map(|number| number.to_le_bytes()).collect())
     });
-    let noise = (prop_oneof![0u16..20, RUN..=MOVE], prop::collection::vec(any::<u8>(), 0..200));
+    let noise = (prop_oneof![0u16..20, RUN..=LET_GO], prop::collection::vec(any::<u8>(), 0..200));
     // Lists of operations whose fields are any numbers.
     let list = prop::collection::vec((0u8..4, any::<u64>(), 0u64..9000, 0u32..300), 0..5).prop_map(|list| {
         let operation = |(kind, handle, offset, number): (u8, u64, u64, u32)| {
@@ -322,6 +330,10 @@ fn any_bytes_as_requests_change_nothing_of_others() {
     let victim = attach(&nodes[0].address);
     let canaries = Canaries::new(&victim, &["one", "two", "one"]);
     let mut raw = Raw::attach(&nodes[0]);
+    // With a connection over which it gets memory, direct mappings may be made.
+    let memory = fabric();
+    let line = crate::direct::dial(&memory, &nodes[0]);
+    line.send(&raw.attached.secret).unwrap();
     let handles: Vec<u64> = ["one", "two"].iter().map(|node| raw.malloc(4096, node).handle).collect();
     let raw = std::cell::RefCell::new(raw);
     let cases = ProptestConfig {

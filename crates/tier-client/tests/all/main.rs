@@ -3,6 +3,7 @@
 
 mod asynchronous;
 mod common;
+mod direct;
 mod hostile;
 mod kills;
 mod lists;

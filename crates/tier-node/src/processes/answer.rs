@@ -186,8 +186,11 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
                 let to = process.region(to)?;
                 process.region(handle)?.within(time).copy(offset, length.into(), &to, target)?;
             }
-            ProcessRequest::Malloc { length, nodes, name, grants } => {
+            ProcessRequest::Direct { handle } => return Ok(self.direct(&process, handle)?.encode()),
+            ProcessRequest::LetGo { number } => process.directs.let_go(self.tier.node(), number)?,
+            ProcessRequest::Malloc { length, nodes, name, grants, is_direct } => {
                 let spec = spec_of(&nodes, name.as_ref(), &grants);
+                let spec = if is_direct { spec.direct() } else { spec };
                 process.check_room(self.config.limits.handles)?;
                 let region = process.tier.malloc(length, spec)?;
                 let opened = self.opened(&process, region);

@@ -1,6 +1,7 @@
 //! The processes that are attached, their connections and their handles.
 
 use super::ProcessConfig;
+use super::direct::{Directs, Given};
 use super::locks::{LockTable, end_locks};
 use super::service::Registered;
 use crate::forward::Board;
@@ -61,6 +62,7 @@ pub(super) struct Process<F: Fabric, P: Fabric> {
     pub(super) services: Mutex<Slots<Registered<F, P>>>,
     locks: Mutex<LockTable<F, P>>,
     usage: Arc<Usage>,
+    pub(super) directs: Directs<F, P>,
     pub(super) peer: PeerIdentity,
 }
 
@@ -165,6 +167,8 @@ pub(super) struct Registry<F: Fabric, P: Fabric> {
     pub(super) answered: AtomicU64,
     pub(super) refused: AtomicU64,
     pub(super) counters: Arc<Counters>,
+    /// The extents that processes were given.
+    pub(super) given: Given,
     /// The node is to leave.
     pub(super) leaves: Arc<AtomicBool>,
 }
@@ -177,7 +181,8 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
         let board = Arc::new(Board::new(fabric));
         let (state, counters) = (RwLock::new(state), Arc::default());
         let leaves = Arc::default();
-        Registry { tier, config, board, state, numbers, answered, refused, counters, leaves }
+        let given = Given::default();
+        Registry { tier, config, board, state, numbers, answered, refused, counters, given, leaves }
     }
 
     fn read(&self) -> RwLockReadGuard<'_, State<F, P>> {
@@ -193,6 +198,13 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
         let state = self.read();
         let attached = state.sessions.get(&session).and_then(|session| session.process.as_ref());
         attached.map(|(_, process)| Arc::clone(process)).ok_or(Problem::NotAttached)
+    }
+
+    /// Returns the process that has a secret.
+    pub(super) fn process_of(&self, secret: Secret, peer: &PeerIdentity) -> Option<Arc<Process<F, P>>> {
+        let state = self.read();
+        let (process, _) = state.processes.get(&secret).filter(|(process, _)| process.peer == *peer)?;
+        Some(Arc::clone(process))
     }
 
     /// Joins a connection to a process: a new one without a secret.
@@ -271,7 +283,7 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
         let handles = Mutex::new(Slots::new(limits.handles, self.tier.draw() as u32));
         let services = Mutex::new(Slots::new(limits.services.into(), self.tier.draw() as u32));
         let locks = Mutex::new(LockTable::new(limits.locks, self.tier.draw() as u32));
-        Ok(Process { tier, handles, services, locks, usage, peer })
+        Ok(Process { tier, handles, services, locks, usage, directs: Directs::default(), peer })
     }
 
     /// Returns a number for a region that is the same for all processes of this node.
@@ -305,6 +317,7 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
             principal: process.tier.principal().to_owned(),
             handles: process.handles().len() as u32,
             connections: *connections,
+            direct: process.directs.len() as u32,
         });
         let view = self.tier.view();
         // As long as a text of a message may be.
@@ -381,6 +394,7 @@ impl<F: Fabric, P: Fabric> ConnectionObserver for Registry<F, P> {
         drop(state);
         end_locks(&process, None);
         process.services().take_all().iter().for_each(|one| one.end(process.tier.node()));
+        process.directs.end(process.tier.node());
         // A request that is still being served keeps its region until it ends, and opens no handle any more.
         let regions = process.handles().take_all();
         process.usage.handles.fetch_sub(regions.len() as u32, Ordering::Relaxed);

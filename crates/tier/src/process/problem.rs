@@ -1,5 +1,6 @@
 //! The reason why a node refuses or fails a request of a process, as it travels.
 
+use super::NoDirect;
 use crate::access::AccessError;
 use crate::codec::{Reader, Writer};
 use crate::handles::TableError;
@@ -96,6 +97,8 @@ pub enum Problem {
     },
     /// The user of the process may not have the node leave.
     NotOperator,
+    /// The region is not mapped directly.
+    NotDirect(NoDirect),
     /// Another failure, in words.
     Other {
         /// The words, at most 255 bytes.
@@ -173,6 +176,7 @@ impl Problem {
             Problem::Locks(limit) => kind(30).u32(*limit),
             Problem::NotHeld => kind(31),
             Problem::NotOperator => kind(36),
+            Problem::NotDirect(reason) => kind(38).u8(reason.number()),
             Problem::Other { text, may_have_executed } => {
                 kind(23).u8(u8::from(*may_have_executed)).text(cut(text))
             }
@@ -233,6 +237,7 @@ impl Problem {
             30 => Problem::Locks(reader.u32()?),
             31 => Problem::NotHeld,
             36 => Problem::NotOperator,
+            38 => Problem::NotDirect(NoDirect::from_number(reader.u8()?)?),
             32 => {
                 let may_have_executed = reader.flag()?;
                 Problem::Deadline { node: reader.string()?, may_have_executed }

@@ -59,7 +59,10 @@ fn request() -> impl Strategy<Value = ProcessRequest<'static>> {
             ProcessRequest::Copy { handle, offset, length, to, target }
         }),
         (any::<u64>(), nodes.clone(), prop::option::of(name()), grants.clone()).prop_map(
-            |(length, nodes, name, grants)| { ProcessRequest::Malloc { length, nodes, name, grants } }
+            |(length, nodes, name, grants)| {
+                let is_direct = length % 2 == 1;
+                ProcessRequest::Malloc { length, nodes, name, grants, is_direct }
+            }
         ),
         (any::<u64>(), nodes, name(), grants).prop_map(|(handle, nodes, name, grants)| {
             ProcessRequest::Publish { handle, nodes, name, grants }
@@ -155,6 +158,7 @@ fn status() -> impl Strategy<Value = NodeStatus> {
             principal,
             handles,
             connections,
+            direct: handles / 2,
         },
     );
     let nodes = prop::collection::vec("[a-z]{1,20}", 0..5);
@@ -268,7 +272,7 @@ fn problems_in_lists_do_not_nest() {
 #[test]
 fn counts_without_values_are_refused() {
     let mut bytes = Vec::new();
-    ProcessRequest::Malloc { length: 1, nodes: Vec::new(), name: None, grants: Vec::new() }
+    ProcessRequest::Malloc { length: 1, nodes: Vec::new(), name: None, grants: Vec::new(), is_direct: false }
         .encode_into(&mut bytes);
     bytes[8] = 255;
     assert_eq!(ProcessRequest::parse(MALLOC, &bytes), Err(Malformed));
