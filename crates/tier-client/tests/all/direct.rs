@@ -1,6 +1,6 @@
 //! Regions that processes map directly.
 
-use crate::common::{Child, Serving, attach, bytes_of, config, fabric, serve, tag, wait};
+use crate::common::{Child, HANG, Serving, attach, bytes_of, config, fabric, serve, tag, wait};
 use dunlin_fabric::{Address, Fabric, Host, Link, RegionKey};
 use dunlin_fabric_shm::{ShmFabric, ShmLink};
 use dunlin_rpc::{Client, ClientConfig};
@@ -187,7 +187,9 @@ fn memory_of_a_freed_region_is_not_used_before_its_holder_lets_go() {
         let direct = tier.map("free", Rights::READ.with(Rights::WRITE)).unwrap().direct().unwrap();
         std::thread::scope(|scope| {
             scope.spawn(move || {
+                let begin = Instant::now();
                 while !direct.is_wanted_back() {
+                    assert!(begin.elapsed() < HANG, "nobody asks");
                     direct.copy_in(round * 1000, &[0xff; 9000]).unwrap();
                 }
             });
