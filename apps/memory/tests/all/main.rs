@@ -2,6 +2,7 @@
 #![allow(missing_docs, reason = "tests, named for what they hold")]
 
 mod cluster;
+mod kills;
 mod processes;
 mod shm;
 mod sim;

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 const PAGE_BYTES: u64 = PAGE as u64;
 /// No step takes so long: it hangs.
-const HANG: Duration = Duration::from_secs(60);
+pub(crate) const HANG: Duration = Duration::from_secs(60);
 const TAG: &str = "MEMORY_TEST_TAG";
 const SHAPE: &str = "MEMORY_TEST_SHAPE";
 const MAPPED: &str = "MEMORY_TEST_MAPPED";
@@ -29,12 +29,12 @@ fn address(tag: &str, node: &str) -> Address {
 }
 
 /// A node that serves processes. The processes end before the node.
-struct Serving {
+pub(crate) struct Serving {
     _processes: ProcessServer<ShmFabric>,
     _node: dunlin_tier_node::Tier<ShmFabric>,
 }
 
-fn serve(tag: &str, node: &str) -> Serving {
+pub(crate) fn serve(tag: &str, node: &str) -> Serving {
     let peer = |name: &&str| {
         let mut peer = Peer::named(Scheme::Shm, &format!("memory-test-{tag}-{name}")).unwrap();
         peer.name = (*name).to_owned();
@@ -48,12 +48,12 @@ fn serve(tag: &str, node: &str) -> Serving {
     Serving { _processes: processes, _node: tier }
 }
 
-fn attach(tag: &str, node: &str) -> Tier {
+pub(crate) fn attach(tag: &str, node: &str) -> Tier {
     let config = AttachConfig { timeout: HANG, ..AttachConfig::new(address(tag, node)) };
     Tier::attach_with(&fabric(), config).unwrap()
 }
 
-struct Killed(Child);
+pub(crate) struct Killed(pub(crate) Child);
 
 impl Drop for Killed {
     fn drop(&mut self) {
@@ -72,7 +72,7 @@ fn start(tag: &str, role: &str, number: usize) -> Killed {
     Killed(child.unwrap())
 }
 
-fn shape(number: usize) -> (Told, Push) {
+pub(crate) fn shape(number: usize) -> (Told, Push) {
     SHAPES[number % SHAPES.len()]
 }
 

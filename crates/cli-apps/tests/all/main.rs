@@ -2,6 +2,7 @@
 #![allow(missing_docs, reason = "tests, named for what they hold")]
 
 mod graph;
+mod kills;
 mod log;
 mod mapreduce;
 mod memory;

@@ -12,7 +12,7 @@ fn mapreduce(words: &[&str]) -> Ended {
 }
 
 /// Writes a text of words with known counts; returns the path, and the file that wordcount makes of it.
-fn text(folder: &Folder, lines: u64) -> (String, String) {
+pub(crate) fn text(folder: &Folder, lines: u64) -> (String, String) {
     let path = folder.file("text.txt");
     let (mut text, mut counts) = (String::new(), BTreeMap::new());
     for line in 0..lines {

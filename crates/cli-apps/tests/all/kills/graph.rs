@@ -1,0 +1,85 @@
+//! PageRank by three members on two nodes. A member, or a node with two of them, is killed.
+
+use super::{Nodes, below, check_survivor, kill, kills, pass_part_of};
+use dunlin_command_testing::{Folder, Running, dunlin};
+use std::time::{Duration, Instant};
+
+const PROGRAM: [&str; 9] = ["apps", "graph", "pagerank", "--rmat", "12", "--rounds", "40", "--threads", "1"];
+/// The node of each member.
+const PLACES: [usize; 3] = [0, 1, 1];
+
+fn start(nodes: &Nodes, job: &str, out: &str, more: &[&str]) -> [Option<Running>; 3] {
+    [0, 1, 2].map(|at| {
+        let number = at.to_string();
+        let base = ["--members", "3", "--wait", "5s", "--job", job, "--member", &number];
+        // Each member writes all ranks to a file of its own.
+        let own = format!("{out}-{at}");
+        Some(nodes.spawn(PLACES[at], &[&PROGRAM[..], &base, &["--output", &own], more].concat()))
+    })
+}
+
+#[test]
+fn kills_at_random_points_change_no_rank() {
+    let folder = Folder::new("kills-graph");
+    let (alone, out) = (folder.file("alone.txt"), folder.file("out.txt"));
+    dunlin([&PROGRAM[..], &["--output", &alone]].concat()).well();
+    let expected = std::fs::read(&alone).expect("written");
+    let check = |member: usize, round: u32| {
+        let path = format!("{out}-{member}");
+        assert!(
+            std::fs::read(&path).expect("written") == expected,
+            "round {round}, member {member}: other ranks"
+        );
+        std::fs::remove_file(path).expect("removed");
+    };
+    let (mut times, mut counts, mut ended_well) = ([Duration::ZERO; 2], [0; 4], 0);
+    for round in 0..kills() + 2 {
+        let shape = round as usize % 2;
+        let more = [&[][..], &["--shared-memory"]][shape];
+        let mut nodes = Nodes::start();
+        let begin = Instant::now();
+        let mut members = start(&nodes, "rank", &out, more);
+        // The first rounds only measure the time of a job.
+        let victim = if round < 2 { 4 } else { below(4) as usize };
+        if round >= 2 {
+            pass_part_of(times[shape]);
+        }
+        let is_killed = match victim {
+            0..3 => kill(members[victim].take().expect("it runs")).1,
+            3 => {
+                nodes.kill(1);
+                true
+            }
+            _ => false,
+        };
+        for (at, member) in members.iter_mut().enumerate() {
+            let Some(member) = member.take() else { continue };
+            let ended = member.end();
+            check_survivor(&ended);
+            if ended.code() == Some(0) {
+                check(at, round);
+                ended_well += u32::from(round >= 2);
+            }
+            assert!(ended.code() == Some(0) || is_killed, "round {round}: {}", ended.errors);
+        }
+        if round < 2 {
+            times[shape] = begin.elapsed();
+        }
+        // The job is done again by members on nodes that are left.
+        if is_killed && victim < 3 {
+            let again = start(&nodes, "again", &out, more);
+            for (at, member) in again.into_iter().enumerate() {
+                member.expect("it runs").end().well();
+                check(at, round);
+            }
+        }
+        if let Some(count) = counts.get_mut(victim).filter(|_| is_killed) {
+            *count += 1;
+        }
+    }
+    let members: u32 = counts[..3].iter().sum();
+    println!(
+        "killed: members {members}, nodes with two members {}; {ended_well} members ended well",
+        counts[3]
+    );
+}
