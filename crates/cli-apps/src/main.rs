@@ -1,6 +1,7 @@
 //! The program of `dunlin apps`: applications on the memory tier, attached to the node of this host or with nodes of
 //! their own.
 
+mod demo;
 mod graph;
 mod log;
 mod mapreduce;
@@ -29,6 +30,7 @@ enum Command {
 
 const AFTER_HELP: &str = "\
 Examples:
+  dunlin apps                                    shows all of them, needs no node
   dunlin node run &                              the node of this host
   dunlin apps log create orders
   dunlin apps log append orders hello
@@ -38,11 +40,16 @@ Examples:
   dunlin apps memory count                       needs no node";
 
 /// Use applications on the memory tier: a global log, a graph engine, MapReduce, shared memory.
+///
+/// Without an application, a demonstration of all four runs, for half a minute.
 #[derive(Args, Debug)]
-#[command(after_help = AFTER_HELP)]
+#[command(after_help = AFTER_HELP, args_conflicts_with_subcommands = true)]
 struct AppsArguments {
+    /// Show the applications with small data, in a few seconds
+    #[arg(long)]
+    quick: bool,
     #[command(subcommand)]
-    application: Application,
+    application: Option<Application>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -64,11 +71,20 @@ fn run() -> Result<ExitCode, Failure> {
     }
     let arguments = Arguments::parse();
     logging::start(arguments.verbose);
-    let Command::Apps(AppsArguments { application }) = arguments.command;
+    let Command::Apps(AppsArguments { quick, application }) = arguments.command;
     match application {
-        Application::Log(arguments) => log::run(&arguments),
-        Application::Graph(arguments) => graph::run(&arguments),
-        Application::Mapreduce(arguments) => mapreduce::run(&arguments),
-        Application::Memory(arguments) => memory::run(&arguments),
+        Some(application) => application.run(),
+        None => demo::run(quick),
+    }
+}
+
+impl Application {
+    fn run(&self) -> Result<ExitCode, Failure> {
+        match self {
+            Application::Log(arguments) => log::run(arguments),
+            Application::Graph(arguments) => graph::run(arguments),
+            Application::Mapreduce(arguments) => mapreduce::run(arguments),
+            Application::Memory(arguments) => memory::run(arguments),
+        }
     }
 }

@@ -71,7 +71,7 @@ enum Command {
     /// Write, read, list and free named regions of the memory tier (program dunlin-tier)
     #[command(disable_help_flag = true)]
     Tier(external::Words),
-    /// Use applications on the memory tier: a global log, a graph engine (program dunlin-apps)
+    /// Show or use applications on the memory tier: a log, MapReduce, a graph engine (program dunlin-apps)
     #[command(disable_help_flag = true)]
     Apps(external::Words),
 }
