@@ -53,6 +53,10 @@ fn programs_run_alone() {
     let binary = written(&folder, "small.pairs", &pairs);
     graph(&["pagerank", "--rounds", "40", "--binary", &binary, "--output", &out, "--threads", "3"]).well();
     assert_eq!(read(&out), rounds, "the same bits, whatever the partition");
+    let empty = written(&folder, "empty.txt", b"# no edges\n");
+    graph(&["components", "--vertices", "2", "--nodes", "2", "--output", &out, &empty]).well();
+    assert_eq!(read(&out), "0 0\n1 1\n");
+    assert!(graph(&["pagerank", &empty]).well().errors.contains("0 vertices, 0 edges"));
     let generated = graph(&["pagerank", "--rmat", "8", "--each", "4", "--threads", "2"]).well();
     assert_eq!(generated.text().lines().count(), 12, "{}", generated.text());
     assert!(generated.errors.contains("million edges a second"), "{}", generated.errors);

@@ -57,6 +57,10 @@ fn programs_run_alone() {
     // An empty file has no words.
     std::fs::write(&other, "").expect("written");
     assert_eq!(mapreduce(&["grep", "x", &other]).well().text(), "");
+    // Bytes that are no UTF-8 are parts of words.
+    std::fs::write(&other, b"caf\xe9 \xff Caf\xe9\n").expect("written");
+    mapreduce(&["wordcount", "--nodes", "2", "--output", &out, &other]).well();
+    assert_eq!(std::fs::read(&out).expect("written"), b"caf\xe9 2\n\xff 1\n");
 }
 
 #[test]
