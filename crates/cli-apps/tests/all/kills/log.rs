@@ -120,17 +120,15 @@ fn round(victim: usize, time: &mut Option<Duration>) -> bool {
     }
     for (writer, end) in writers.iter_mut().zip(&mut ends) {
         if let Some(mut writer) = writer.take() {
-            let begin = Instant::now();
+            let (mut seen, mut since) = (String::new(), Instant::now());
             while writer.is_running() {
-                if begin.elapsed() > HANG {
-                    let status = nodes.run(0, &["apps", "log", "status", "orders"]);
-                    let cleaner = cleaner.map(|cleaner| {
-                        cleaner.signal("KILL");
-                        cleaner.end()
-                    });
-                    panic!("victim {victim}, {is_killed}: a writer does not end: {status:?}, {cleaner:?}");
+                std::thread::sleep(Duration::from_millis(20));
+                if since.elapsed() < HANG / 4 {
+                    continue;
                 }
-                std::thread::sleep(Duration::from_millis(5));
+                let status = nodes.run(0, &["apps", "log", "status", "orders"]).text();
+                assert!(status != seen, "victim {victim}, {is_killed}: a writer does not go on: {status}");
+                (seen, since) = (status, Instant::now());
             }
             *end = Some(writer.end());
         }
