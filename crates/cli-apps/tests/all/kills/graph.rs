@@ -1,17 +1,18 @@
 //! PageRank by three members on two nodes. A member, or a node with two of them, is killed.
 
-use super::{Nodes, below, check_survivor, kill, kills, pass_part_of};
+use super::{Nodes, below, check_survivor, kill, kills, pass_part_of, wait};
 use dunlin_command_testing::{Folder, Running, dunlin};
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-const PROGRAM: [&str; 9] = ["apps", "graph", "pagerank", "--rmat", "12", "--rounds", "40", "--threads", "1"];
+const PROGRAM: [&str; 9] = ["apps", "graph", "pagerank", "--rmat", "13", "--rounds", "60", "--threads", "1"];
 /// The node of each member.
 const PLACES: [usize; 3] = [0, 1, 1];
 
 fn start(nodes: &Nodes, job: &str, out: &str, more: &[&str]) -> [Option<Running>; 3] {
     [0, 1, 2].map(|at| {
         let number = at.to_string();
-        let base = ["--members", "3", "--wait", "5s", "--job", job, "--member", &number];
+        let base = ["--members", "3", "--wait", "30s", "--job", job, "--member", &number];
         // Each member writes all ranks to a file of its own.
         let own = format!("{out}-{at}");
         Some(nodes.spawn(PLACES[at], &[&PROGRAM[..], &base, &["--output", &own], more].concat()))
@@ -37,8 +38,16 @@ fn kills_at_random_points_change_no_rank() {
         let shape = round as usize % 2;
         let more = [&[][..], &["--shared-memory"]][shape];
         let mut nodes = Nodes::start();
-        let begin = Instant::now();
         let mut members = start(&nodes, "rank", &out, more);
+        // Others wait for a member that never came, so kills begin when all have made their regions.
+        wait("regions of all members", || {
+            let lists = [0, 1].map(|at| nodes.run(at, &["tier", "ls"]).well().text());
+            let names = lists.iter().flat_map(|list| list.split_whitespace());
+            let made: BTreeSet<&str> = names.filter(|name| name.starts_with("rank/")).collect();
+            let mut is_running = members.iter_mut().flatten().map(Running::is_running);
+            (made.len() >= 3 || is_running.any(|is_running| !is_running)).then_some(())
+        });
+        let begin = Instant::now();
         // The first rounds only measure the time of a job.
         let victim = if round < 2 { 4 } else { below(4) as usize };
         if round >= 2 {
