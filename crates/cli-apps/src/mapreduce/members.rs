@@ -105,8 +105,17 @@ fn together<T: AnyServices, P: Program + Clone>(
     let master = Master::start(first, job, program, &arguments.input()?, watch).map_err(failure)?;
     let mut workers = Vec::with_capacity(members.len());
     for (tier, threads) in members {
-        let (job, program, files) = (job.clone(), program.clone(), arguments.input()?);
-        let body = move || work_for(&tier, &job, program, files, threads, Arc::new(()));
+        let (job, program) = (job.clone(), program.clone());
+        let (paths, split) = (arguments.files.clone(), arguments.split);
+        // After a pause of this process, the master has given its own workers up, and there may be no others.
+        let body = move || loop {
+            let files = Files::open(paths.iter().cloned(), split);
+            let ended =
+                files.and_then(|files| work_for(&tier, &job, program.clone(), files, threads, Arc::new(())));
+            if !matches!(ended, Err(MapReduceError::GivenUp)) {
+                break ended;
+            }
+        };
         workers.push(thread::Builder::new().name("workers".to_owned()).spawn(body).map_err(Failure::new)?);
     }
     // Workers hear of the end from the master.

@@ -118,6 +118,37 @@ fn killed_workers_have_their_tasks_done_again() {
     node.end();
 }
 
+/// A worker of the master's own process is given up as any other: others do its tasks again, and the job ends well.
+#[test]
+fn a_master_that_was_stopped_for_longer_than_a_lease_ends_well() {
+    let folder = Folder::new("mapreduce");
+    let (path, expected) = text(&folder, 200_000);
+    let out = folder.file("out.txt");
+    let attach = unique("mapreduce");
+    let node = Running::start(["node", "run", "--attach", &attach, "--for", "100"]);
+    assert_eq!(node.line(), format!("listening on {attach}"));
+    let base =
+        ["apps", "mapreduce", "wordcount", &path, "--split", "64KiB", "--job", "count", "--node", &attach];
+    let worker = Running::start([&base[..], &["--work", "--threads", "1"]].concat());
+    let mut master = Running::start([&base[..], &["--threads", "1", "--output", &out]].concat());
+    let begin = Instant::now();
+    while !dunlin(["tier", "ls", "--node", &attach]).well().text().contains("count/") && master.is_running() {
+        assert!(begin.elapsed() < HANG, "no region of the job");
+    }
+    if master.is_running() {
+        master.signal("STOP");
+        // The lease of a worker is 2 s.
+        std::thread::sleep(Duration::from_millis(2500));
+        master.signal("CONT");
+    }
+    master.end().well();
+    assert_eq!(read(&out), expected);
+    worker.signal("INT");
+    worker.end();
+    node.signal("KILL");
+    node.end();
+}
+
 /// Waits until a number of processes is attached to a node.
 fn await_processes(node: &str, count: usize) {
     let begin = Instant::now();
