@@ -60,6 +60,11 @@ impl<T: AnyServices + AnyLists> SharedSpace<T> {
         Ok(SharedSpace { memory, copy: (0..words).map(|_| AtomicU64::new(0)).collect() })
     }
 
+    /// Returns the number of pages that were read from their homes.
+    pub fn fetched(&self) -> u64 {
+        self.memory.counts().fetched
+    }
+
     /// Ends the member: waits for the others, and frees its pages.
     ///
     /// # Errors

@@ -26,7 +26,7 @@ mod request;
 mod station;
 pub mod sweep;
 
-pub use network::{Arrived, Cluster, ClusterError, Counters, HostShape, Network, Posted};
+pub use network::{Arrived, Busy, Cluster, ClusterError, Counters, HostShape, Network, Posted};
 pub use prices::{Prices, Sockets, Verbs};
 pub use profile::{Kind, Parameter, Profile, ProfileError, Value, nearest};
 pub use request::{Linked, Opcode, Pages, Request, Touch, Transport};

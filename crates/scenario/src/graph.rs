@@ -1,16 +1,20 @@
 //! PageRank by the graph engine of the memory tier: nodes in one process each, on machines of their own, and the same
 //! engine over sockets.
 
+mod faults;
 mod sockets;
 
+use self::faults::FaultingSpace;
 use self::sockets::{Network, SocketTier};
 use crate::course::{Course, CourseError, cluster, cost_as, not_zero, thread};
+use crate::stream::{self, Stream};
 use dunlin_app_graph::{
-    Edges, GraphError, Job, Outcome, PageRank, Rank, Watch, run, run_in_memory, shared_pages,
+    Edges, GraphError, Job, Outcome, PageRank, Rank, Watch, run, run_in_memory, run_shared, shared_pages,
 };
+use dunlin_app_memory::MemoryConfig;
 use dunlin_fabric::{Fabric, Host, Nanos, Scheme, WithSources};
 use dunlin_fabric_sim::Sim;
-use dunlin_rnic_model::{Parameter, Profile, Sockets};
+use dunlin_rnic_model::{Busy, Parameter, Prices, Profile, Sockets};
 use dunlin_tier_node::{AnyTier, Peer, Tier, TierConfig};
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,9 +24,10 @@ use std::time::Duration;
 pub enum Way {
     /// Regions of the memory tier.
     Tier,
-    /// Loads and stores of a memory that the nodes share over the tier. Pages are fetched in lists before they are loaded;
-    /// page faults are not modelled.
+    /// Loads and stores of a memory that the nodes share over the tier. Pages are fetched in lists before they are loaded.
     SharedMemory,
+    /// The same, with a fault and a READ of its own for each page that is loaded, as LITE-DSM has them.
+    Faults,
     /// Messages over sockets.
     Sockets,
 }
@@ -46,6 +51,9 @@ pub struct GraphLoad {
     pub way: Way,
     /// Whether the work at edges and vertices takes time.
     pub works: bool,
+    /// A stream of low priority at the same nodes, for messages over the tier; there is a further node then, to which it
+    /// writes, too.
+    pub beside: Option<Stream>,
 }
 
 /// The times of a job.
@@ -55,6 +63,12 @@ pub struct GraphTimes {
     pub stepping: Nanos,
     /// The number of steps.
     pub steps: u32,
+    /// Requests of all NICs, from the beginning to the end of the job.
+    pub requests: u64,
+    /// The sum of the times for which the links from all NICs were busy, in nanoseconds.
+    pub links: Nanos,
+    /// The longest of these times.
+    pub busiest: Nanos,
 }
 
 const LIMIT: Nanos = 600_000_000_000;
@@ -78,9 +92,6 @@ impl Watch for Working {
     }
 }
 
-/// The engine: on regions, or on shared memory.
-type Engine<T> = fn(&T, &Job, Arc<Edges>, PageRank, Arc<dyn Watch>) -> Result<Outcome<Rank>, GraphError>;
-
 impl GraphLoad {
     /// Returns a load of four nodes with four threads each.
     pub fn of(profile: &str) -> GraphLoad {
@@ -93,6 +104,7 @@ impl GraphLoad {
             tolerance: 1e-3,
             way: Way::Tier,
             works: true,
+            beside: None,
         }
     }
 
@@ -105,50 +117,85 @@ impl GraphLoad {
             ("the number of nodes", self.nodes as u64),
             ("the number of threads", self.threads as u64),
         ])?;
-        let mut settings = cluster(self.nodes, self.nodes * (self.threads + TASKS), LIMIT);
+        let machines = self.nodes + usize::from(self.beside.is_some());
+        let threads = self.beside.map_or(0, |stream| stream.threads) + self.threads;
+        let mut settings = cluster(machines, machines * (threads + TASKS), LIMIT);
         let profile = Profile::built_in(&self.profile)?;
         // A random read of memory for each edge and for each line of a vertex, many at the same time.
         let line = if self.works { profile.number(Parameter::MemoryLatency) / MISSES } else { 0.0 };
         let sockets = Sockets::of(&profile);
+        let fault = profile.number(Parameter::PageFault) as Nanos;
+        let between = Prices::of(&profile).verbs().benchmark_loop_ns as Nanos;
         cost_as(&mut settings, profile, 1);
         settings.slack = 0;
         let load = self.clone();
         let play = move |sim: &Sim, course: &Arc<Course<GraphTimes>>| {
-            let names: Vec<String> = (0..load.nodes).map(|node| format!("node-{node}")).collect();
+            let names: Vec<String> = (0..machines).map(|node| format!("node-{node}")).collect();
             let peers: Vec<Peer> = names
                 .iter()
                 .map(|name| Peer::named(Scheme::Sim, name).map_err(thread))
                 .collect::<Result<_, _>>()?;
-            let sims: Vec<Sim> = (0..load.nodes).map(|machine| sim.process_on(machine)).collect();
+            let sims: Vec<Sim> = (0..machines).map(|machine| sim.process_on(machine)).collect();
             let edges = Arc::new(Edges::rmat(load.scale, load.each, seed).map_err(thread)?);
+            let pages = shared_pages::<PageRank>(load.nodes as u16, edges.vertices());
             let tiers = || {
-                let pages = shared_pages::<PageRank>(load.nodes as u16, edges.vertices());
                 let memory = match load.way {
                     // A node has its part of the pages, and a word for each.
-                    Way::SharedMemory => (u64::from(pages) * 8192).next_power_of_two(),
+                    Way::SharedMemory | Way::Faults => (u64::from(pages) * 8192).next_power_of_two(),
                     Way::Tier | Way::Sockets => load.job(0).memory::<PageRank>(edges.vertices()),
                 };
+                let memory = memory + load.beside.map_or(0, |_| stream::MEMORY);
                 let start = |(sim, name): (&Sim, &String)| {
                     let paths = load.threads as u16;
-                    let config = TierConfig { memory, paths, ..TierConfig::new(peers.clone(), name) };
+                    let mut config = TierConfig { memory, paths, ..TierConfig::new(peers.clone(), name) };
+                    if let Some(stream) = load.beside {
+                        config.qos.policy = stream.policy;
+                    }
                     Tier::within(sim, config).map_err(thread)
                 };
                 sims.iter().zip(&names).map(start).collect::<Result<Vec<_>, _>>()
             };
             match load.way {
-                Way::Tier => load.play(run, tiers()?, &sims, line, &edges, course),
+                Way::Tier => {
+                    let tiers = tiers()?;
+                    let nodes: Vec<_> = sims.iter().cloned().zip(tiers.iter().cloned()).collect();
+                    let beside = load.beside.map(|stream| stream.start(&nodes, load.nodes, between, course));
+                    let high = tiers.iter().map(Stream::application).collect::<Result<_, _>>()?;
+                    load.play(run, high, &sims, line, &edges, course)?;
+                    beside.transpose()?.into_iter().for_each(stream::Running::end);
+                }
                 Way::SharedMemory => {
-                    let in_memory: Engine<Tier<Sim>> = |tier, job, edges, program, watch| {
+                    let in_memory = |tier: &Tier<Sim>, job: &Job, edges, program, watch| {
                         run_in_memory(tier, None, job, edges, program, watch)
                     };
-                    load.play(in_memory, tiers()?, &sims, line, &edges, course)
+                    load.play(in_memory, tiers()?, &sims, line, &edges, course)?;
+                }
+                Way::Faults => {
+                    let faulting = move |tier: &Tier<Sim>, job: &Job, edges, program, watch| {
+                        let config = MemoryConfig::new(job.name.clone(), pages, job.members, job.member);
+                        let config = MemoryConfig { patience: job.patience, ..config };
+                        let space = FaultingSpace::open(tier, &config, fault);
+                        let space = Arc::new(
+                            space.map_err(|source| GraphError::Shared { what: "the opening", source })?,
+                        );
+                        run_shared(tier.fabric().host(), &space, job, edges, program, watch)
+                    };
+                    load.play(faulting, tiers()?, &sims, line, &edges, course)?;
                 }
                 Way::Sockets => {
                     let network = Network::new(&sims, sockets);
                     let tiers = (0..load.nodes).map(|node| SocketTier::new(&network, &sims[node], node));
-                    load.play(run, tiers.collect(), &sims, line, &edges, course)
+                    load.play(run, tiers.collect(), &sims, line, &edges, course)?;
                 }
             }
+            let mut times = course.gathered();
+            for counters in (0..machines).filter_map(|machine| sim.nic_counters(machine, 0)) {
+                times.requests += counters.requests_out;
+                let named = Busy::PARTS.iter().zip(counters.busy.0);
+                let link = named.filter(|(part, _)| **part == "link out").map(|(_, busy)| busy / 1000).sum();
+                (times.links, times.busiest) = (times.links + link, times.busiest.max(link));
+            }
+            Ok(())
         };
         Ok(Course::run(settings, seed, play)?.0)
     }
@@ -166,7 +213,10 @@ impl GraphLoad {
 
     fn play<T: AnyTier>(
         &self,
-        engine: Engine<T>,
+        engine: impl Fn(&T, &Job, Arc<Edges>, PageRank, Arc<dyn Watch>) -> Result<Outcome<Rank>, GraphError>
+        + Clone
+        + Send
+        + 'static,
         tiers: Vec<T>,
         sims: &[Sim],
         line: f64,
@@ -174,10 +224,11 @@ impl GraphLoad {
         course: &Arc<Course<GraphTimes>>,
     ) -> Result<(), CourseError> {
         let mut tasks = Vec::new();
-        for (member, (tier, sim)) in tiers.iter().cloned().zip(sims).enumerate() {
+        for (member, (tier, sim)) in tiers.iter().cloned().zip(sims).take(self.nodes).enumerate() {
             let (job, edges, of_task) = (self.job(member), Arc::clone(edges), Arc::clone(course));
             let (program, watch) =
                 (PageRank { tolerance: self.tolerance }, Arc::new(Working { sim: sim.clone(), line }));
+            let engine = engine.clone();
             let body = move || {
                 let result = engine(&tier, &job, edges, program, watch);
                 of_task.ended(result.map_err(|error| thread(WithSources(&error))).map(|outcome| {

@@ -21,6 +21,7 @@
 //! * [`log`]: threads that commit to a global log in the memory tier.
 //! * [`shared_memory`]: pages that the nodes of the memory tier share.
 //! * [`priorities`]: threads of two priorities that share a node of the memory tier.
+//! * [`stream`]: a stream of low priority beside an application.
 //! * [`synchronised`]: clients that call several servers in every step, with one schedule of the servers or without.
 //! * [`figures`]: the papers' figures, with the statements in the papers' texts.
 //!
@@ -46,6 +47,7 @@ pub mod rates;
 pub mod raw_verbs;
 pub mod shared;
 pub mod shared_memory;
+pub mod stream;
 pub mod swarm;
 pub mod synchronised;
 pub mod tier;

@@ -3,15 +3,27 @@
 use crate::course::{
     Counted, Course, CourseError, Phase, cluster, cost_as, not_zero, record, spawn_at, thread,
 };
+use crate::stream::{self, Stream};
 use crate::tier::Extra;
 use dunlin_app_log::{Cleaner, LogConfig, LogError, Writer, create};
 use dunlin_fabric::{Fabric, Host, Nanos, Scheme, Signal, Task, WithSources};
 use dunlin_fabric_sim::Sim;
 use dunlin_rnic_model::{Parameter, Prices, Profile};
-use dunlin_tier_node::{Peer, Spec, Tier, TierConfig};
+use dunlin_tier_node::{Calls, Peer, ReceiveError, Spec, Tier, TierConfig};
 use std::ops::ControlFlow;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// The way of a commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// The log in the memory tier: a FETCH_ADD and a WRITE.
+    OneSided,
+    /// Two calls, one after the other, each of which writes the transaction to a replica of the log in the memory of a
+    /// node: the first node gives the position, and the second one has its copy. Nobody cleans.
+    Calls,
+}
 
 /// A load of commits. The first node stores the log, and all nodes commit to it.
 #[derive(Clone, Debug)]
@@ -24,6 +36,10 @@ pub struct LogLoad {
     pub threads: usize,
     /// Paths of a node (K).
     pub paths: u16,
+    /// The way of a commit.
+    pub way: Way,
+    /// A stream of low priority at the same nodes; there is a further node then, to which it writes, too.
+    pub beside: Option<Stream>,
     /// Entries of a transaction.
     pub entries: u32,
     /// Bytes of an entry.
@@ -48,6 +64,10 @@ const OVERHEAD: [u64; 2] = [32, 4];
 const CLEANED: u64 = 1 << 20;
 /// The pause of the cleaner when there is nothing to clean.
 const PAUSE: Nanos = 5_000;
+/// The nodes that have a replica, of a log that is written by calls.
+const REPLICAS: usize = 2;
+/// The time after which a thread that receives looks whether the run is over.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
 /// Operations of the tier in a commit.
 const OPERATIONS: u64 = 2;
 
@@ -59,6 +79,8 @@ impl LogLoad {
             nodes: 2,
             threads: 1,
             paths: 4,
+            way: Way::OneSided,
+            beside: None,
             entries: 1,
             entry: 16,
             cleaner: false,
@@ -80,7 +102,9 @@ impl LogLoad {
             ("the number of measured commits", self.measured),
             ("the number of other nodes", self.nodes.saturating_sub(1) as u64),
         ])?;
-        let mut settings = cluster(self.nodes, self.nodes * (self.threads + TASKS), LIMIT);
+        let machines = self.nodes + usize::from(self.beside.is_some());
+        let threads = self.beside.map_or(0, |stream| stream.threads) + 2 * self.threads;
+        let mut settings = cluster(machines, machines * (threads + TASKS), LIMIT);
         let profile = Profile::built_in(&self.profile)?;
         let pause = self.extra_ns(&profile) + Prices::of(&profile).verbs().benchmark_loop_ns as Nanos;
         cost_as(&mut settings, profile, 1);
@@ -120,7 +144,8 @@ impl LogLoad {
     }
 
     fn play(&self, sim: &Sim, pause: Nanos, course: &Arc<Course<Counted>>) -> Result<(), CourseError> {
-        let names: Vec<String> = (0..self.nodes).map(|node| format!("node-{node}")).collect();
+        let machines = self.nodes + usize::from(self.beside.is_some());
+        let names: Vec<String> = (0..machines).map(|node| format!("node-{node}")).collect();
         let peers: Vec<Peer> = names
             .iter()
             .map(|name| Peer::named(Scheme::Sim, name).map_err(thread))
@@ -131,12 +156,20 @@ impl LogLoad {
             let sim = sim.process_on(machine);
             // Blocks of a node are powers of two: room for the log and its metadata.
             let memory = if machine == 0 { 4 * config.capacity.next_power_of_two() } else { 0 };
-            let memory = memory.max(1 << 20);
-            let settings = TierConfig { memory, paths: self.paths, ..TierConfig::new(peers.clone(), name) };
+            let memory = memory.max(1 << 20) + self.beside.map_or(0, |_| stream::MEMORY);
+            let mut settings =
+                TierConfig { memory, paths: self.paths, ..TierConfig::new(peers.clone(), name) };
+            if let Some(stream) = self.beside {
+                settings.qos.policy = stream.policy;
+            }
             let tier = Tier::within(&sim, settings).map_err(thread)?;
             nodes.push((sim, tier));
         }
+        if self.way == Way::Calls {
+            return self.by_calls(sim, &nodes, pause, course);
+        }
         create(&nodes[0].1, LOG, &config).map_err(failed)?;
+        let beside = self.beside.map(|stream| stream.start(&nodes, self.nodes, pause, course)).transpose()?;
         let written = Arc::new(AtomicBool::new(false));
         let cleaning = if self.cleaner { nodes.last() } else { None };
         let cleaning = cleaning.map(|(sim, tier)| {
@@ -148,9 +181,10 @@ impl LogLoad {
         let cleaning = cleaning.transpose()?;
         let start = sim.host().signal();
         let mut tasks: Vec<Task> = Vec::new();
-        for (sim, tier) in &nodes {
+        for (sim, tier) in nodes.iter().take(self.nodes) {
+            let tier = Stream::application(tier)?;
             for _ in 0..self.threads {
-                let writer = Writer::open(tier, LOG).map_err(failed)?;
+                let writer = Writer::open(&tier, LOG).map_err(failed)?;
                 let (load, own, of_thread) = (self.clone(), sim.clone(), Arc::clone(course));
                 let body = move || load.commit(&own, writer, pause, &of_thread);
                 tasks.push(spawn_at(sim, &start, course, body)?);
@@ -159,8 +193,80 @@ impl LogLoad {
         start.raise();
         tasks.into_iter().for_each(Task::join);
         written.store(true, Ordering::Relaxed);
+        beside.into_iter().for_each(stream::Running::end);
         cleaning.into_iter().for_each(Task::join);
         Ok(())
+    }
+
+    /// Plays commits by calls.
+    fn by_calls(
+        &self,
+        sim: &Sim,
+        nodes: &[(Sim, Tier<Sim>)],
+        pause: Nanos,
+        course: &Arc<Course<Counted>>,
+    ) -> Result<(), CourseError> {
+        let extent = self.extent() as usize;
+        let mut receiving = Vec::new();
+        for (number, (sim, tier)) in nodes[..REPLICAS].iter().enumerate() {
+            let replica =
+                Replica { is_first: number == 0, tail: 0, ring: vec![0; CLEANED as usize / extent * extent] };
+            let replica = Arc::new(Mutex::new(replica));
+            let calls = Arc::new(tier.register(LOG, 0).map_err(thread)?);
+            // As many as have a call under way.
+            for _ in 0..self.threads * self.nodes {
+                let (calls, replica, course) = (Arc::clone(&calls), Arc::clone(&replica), Arc::clone(course));
+                let body = Box::new(move || course.ended(replicate(&calls, &replica, extent, &course)));
+                receiving.push(sim.host().spawn("receiving", body).map_err(thread)?);
+            }
+        }
+        let start = sim.host().signal();
+        let mut tasks: Vec<Task> = Vec::new();
+        for (sim, tier) in nodes {
+            for _ in 0..self.threads {
+                let (load, own, tier, of_thread) =
+                    (self.clone(), sim.clone(), tier.clone(), Arc::clone(course));
+                let body = move || load.call(&own, &tier, pause, &of_thread);
+                tasks.push(spawn_at(sim, &start, course, body)?);
+            }
+        }
+        start.raise();
+        tasks.into_iter().for_each(Task::join);
+        course.end();
+        receiving.into_iter().for_each(Task::join);
+        Ok(())
+    }
+
+    /// Commits by calls until all threads together have committed enough.
+    fn call(
+        &self,
+        sim: &Sim,
+        tier: &Tier<Sim>,
+        pause: Nanos,
+        course: &Course<Counted>,
+    ) -> Result<(), CourseError> {
+        let mut transaction = vec![7; self.extent() as usize];
+        loop {
+            let since = sim.time();
+            sim.host().work(pause);
+            for node in 0..REPLICAS {
+                if course.phase() == Phase::Over {
+                    return Ok(());
+                }
+                let mut position = [0; 8];
+                match tier.call(&format!("node-{node}"), LOG, 0, &transaction, &mut position) {
+                    // The second replica stores the transaction at the position that the first one gave.
+                    Ok(_) => transaction[..8].copy_from_slice(&position),
+                    // Its server has ended.
+                    Err(_) if course.phase() == Phase::Over => return Ok(()),
+                    Err(error) => return Err(thread(WithSources(&error))),
+                }
+            }
+            sim.host().work(0);
+            if record(course, (self.warm_up, self.measured), since, sim.time()) {
+                return Ok(());
+            }
+        }
     }
 
     /// Commits until all threads together have committed enough.
@@ -188,6 +294,51 @@ impl LogLoad {
             }
         }
     }
+}
+
+/// A copy of a log that is written by calls.
+struct Replica {
+    /// It gives the positions.
+    is_first: bool,
+    tail: u64,
+    ring: Vec<u8>,
+}
+
+impl Replica {
+    /// Stores a transaction, whose first bytes are its position unless this replica gives it; returns the position.
+    fn store(&mut self, transaction: &[u8]) -> u64 {
+        let position = match transaction.first_chunk() {
+            Some(position) if !self.is_first => u64::from_le_bytes(*position),
+            _ => self.tail,
+        };
+        self.tail = position.saturating_add(transaction.len() as u64);
+        let place = (position % self.ring.len() as u64) as usize;
+        if let Some(place) = self.ring.get_mut(place..place + transaction.len()) {
+            place.copy_from_slice(transaction);
+        }
+        position
+    }
+}
+
+/// Receives transactions, stores them, and answers with their positions, until the run is over.
+fn replicate(
+    calls: &Calls<Sim>,
+    replica: &Mutex<Replica>,
+    extent: usize,
+    course: &Course<Counted>,
+) -> Result<(), CourseError> {
+    let mut buffer = vec![0; extent];
+    while course.phase() != Phase::Over {
+        match calls.receive_within(&mut buffer, LOOK_EVERY) {
+            Ok(request) => {
+                let position = replica.lock().unwrap_or_else(PoisonError::into_inner).store(&buffer);
+                request.reply(&position.to_le_bytes());
+            }
+            Err(ReceiveError::NoCall) => {}
+            Err(error) => return Err(thread(error)),
+        }
+    }
+    Ok(())
 }
 
 fn failed(error: LogError) -> CourseError {

@@ -2,7 +2,7 @@
 
 use super::lite::PROFILE;
 use super::{Effort, Figure, Outcomes, Paper, Point, Run};
-use crate::log::LogLoad;
+use crate::log::{LogLoad, Way};
 use crate::tier::Extra;
 
 pub(super) const FIGURE: Figure = Figure::predicted(
@@ -15,7 +15,7 @@ pub(super) const FIGURE: Figure = Figure::predicted(
     "The first node stores the log; all nodes commit, each thread its own transactions, and waits for each. A commit is one FETCH_ADD and one WRITE. Unless a \
      series says otherwise: transactions of one entry of 16 bytes (52 bytes with header), four paths a node, and room for all commits. The paper does not state \
      threads: its number for two nodes is put beside one thread each. LITE, user: the paper's times for mapping, checks and crossings for each of the two \
-     operations. 'Scales with number of nodes and size of transaction' is read as commits of four and eight nodes not below those of two, and bytes of larger \
+     operations. Two calls to replicas, a baseline that the paper does not have: each writes the transaction to one of two nodes, the first of which gives the position. 'Scales with number of nodes and size of transaction' is read as commits of four and eight nodes not below those of two, and bytes of larger \
      transactions not below those of one entry.",
     runs,
     points,
@@ -25,6 +25,7 @@ const TWO: &str = "2 nodes";
 const OWN_PATHS: &str = "2 nodes, a path for each thread";
 const LITE: &str = "LITE, user, 2 nodes";
 const CLEANED: &str = "2 nodes, with a cleaner";
+const CALLS: &str = "2 nodes, two calls to replicas";
 /// Further numbers of nodes.
 const NODES: [(&str, usize); 2] = [("4 nodes", 4), ("8 nodes", 8)];
 /// Entries of larger transactions.
@@ -43,6 +44,7 @@ fn runs(effort: Effort) -> Vec<Run> {
         run(OWN_PATHS, LogLoad { paths: x as u16, ..two.clone() });
         run(LITE, LogLoad { extra: Extra::User, ..two.clone() });
         run(CLEANED, LogLoad { cleaner: true, ..two.clone() });
+        run(CALLS, LogLoad { way: Way::Calls, ..two.clone() });
         for (series, nodes) in NODES {
             run(series, LogLoad { nodes, ..two.clone() });
         }
@@ -60,6 +62,7 @@ fn points(outcomes: &Outcomes) -> Vec<Point> {
     for point in points.iter_mut().filter(|point| point.x == 1 && point.series == TWO) {
         point.said = Some(said);
     }
+    points.extend(outcomes.ratios("two calls to replicas over 2 nodes", CALLS, TWO, |outcome| outcome.mops));
     for (series, _) in NODES {
         let ratios = outcomes.ratios(&format!("{series} over 2"), series, TWO, |outcome| outcome.mops);
         points.extend(ratios.into_iter().map(|point| Point {

@@ -27,6 +27,7 @@ mod hatrpc_hints;
 mod lite;
 mod lite_10;
 mod lite_14;
+mod lite_15;
 mod lite_16;
 mod lite_17;
 mod lite_4;
@@ -294,6 +295,9 @@ pub struct Outcome {
     pub priorities: OfPriorities,
     /// Times of the phases of a job, in milliseconds.
     pub phases_ms: [f64; 3],
+    /// Requests of all NICs, in thousands; the time for which the links from them were busy, and that of the busiest, in
+    /// milliseconds.
+    pub moved: [f64; 3],
 }
 
 impl From<Counted> for Outcome {
@@ -384,6 +388,7 @@ pub fn all() -> Vec<Figure> {
         lite_10::THROUGHPUT,
         lite_14::FIGURE,
         lite_10::NODES,
+        lite_15::FIGURE,
         lite_16::FIGURE,
         lite_17::FIGURE,
         lite_lock::FIGURE,

@@ -100,6 +100,19 @@ fn lite_10_and_11() {
 }
 
 #[test]
+fn lite_15() {
+    says(
+        "lite-15",
+        &[
+            ("log, SW-Pri over HW-Sep", 1),
+            ("graph, SW-Pri over HW-Sep", 1),
+            ("HW-Sep over no QoS, log over graph", 1),
+            ("SW-Pri over no QoS, log over graph", 1),
+        ],
+    );
+}
+
+#[test]
 fn lite_16() {
     says(
         "lite-16",
@@ -131,6 +144,7 @@ fn lite_graph() {
         &[
             ("sockets over the tier", 2),
             ("shared memory over the tier, over the tier", 2),
+            ("shared memory, with faults, over the tier", 2),
             ("sockets, over shared memory over the tier", 2),
         ],
     );
