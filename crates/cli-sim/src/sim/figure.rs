@@ -256,6 +256,7 @@ mod tests {
                         stretch_ms: value,
                     },
                     phases_ms: [value; 3],
+                    moved: [value; 3],
                 }
             };
             let outcomes: Vec<Outcome> = (0..figure.runs(Effort::Full).len()).map(outcome).collect();

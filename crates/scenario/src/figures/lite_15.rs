@@ -1,5 +1,6 @@
 //! LITE figure 15: the log and the graph engine with high priority, beside a stream of low priority.
 
+use super::drawing::Drawing;
 use super::lite::PROFILE;
 use super::{Effort, Figure, Outcomes, Paper, Point, Run};
 use crate::graph::GraphLoad;
@@ -20,7 +21,8 @@ pub(super) const FIGURE: Figure = Figure::predicted(
      low. Ratios are of performance: rates of commits, and reciprocals of times. The curves are not in the text.",
     runs,
     points,
-);
+)
+.drawn(drawings);
 
 const NODES: u32 = 4;
 const THREADS: usize = 4;
@@ -108,4 +110,16 @@ fn points(outcomes: &Outcomes) -> Vec<Point> {
         ratio(format!("{series} over no QoS, log over graph"), value, Some(less));
     }
     points
+}
+
+fn drawings(outcomes: &Outcomes) -> Vec<Drawing> {
+    let of = |application: &str| {
+        let runs = outcomes.0.iter().filter(|(run, _)| run.series.starts_with(application));
+        Outcomes(runs.cloned().collect())
+    };
+    let group = |nodes| format!("{nodes} nodes");
+    vec![
+        of(LOG).bars("Commits to the log", "millions a second", group, |outcome| outcome.mops),
+        of(GRAPH).bars("PageRank", "milliseconds", group, |outcome| outcome.value),
+    ]
 }
