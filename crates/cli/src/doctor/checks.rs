@@ -216,7 +216,7 @@ fn transparent(file: &str) -> Option<String> {
 /// The pages that the memory of a node gets on shared memory, which is a file: reserved ones, else transparent ones by a
 /// setting of their own.
 fn node_pages() -> Finding {
-    const NAME: &str = "pages of a node";
+    const NAME: &str = "node memory";
     let free = |kib: u64| {
         let text = fs::read_to_string(format!("/sys/kernel/mm/hugepages/hugepages-{kib}kB/free_hugepages"));
         text.ok().and_then(|text| text.trim().parse::<u64>().ok()).unwrap_or(0)
