@@ -24,7 +24,7 @@ use thiserror::Error;
 const PAUSES: [Nanos; 2] = [20_000, 1_000_000];
 /// The least and the most time for a connection. An operation with a shorter time of its own would never get one.
 const LEAST_TO_CONNECT: Duration = Duration::from_millis(100);
-const MOST_TO_CONNECT: Duration = Duration::from_secs(5);
+pub(crate) const MOST_TO_CONNECT: Duration = Duration::from_secs(5);
 /// The longest answer accepted, in bytes.
 const MAX_RESPONSE: u64 = MAX_CALL as u64 + MAX_HEAD as u64;
 /// Threads that call services at the same time; further ones wait.

@@ -1,7 +1,7 @@
 //! Calls to the node that wait for other processes: asynchronous calls of one connection, so that their number is not that
 //! of connections, and none of them keeps another from the node.
 
-use crate::attachment::{AttachConfig, Failed, outcome};
+use crate::attachment::{AttachConfig, Failed, MOST_TO_CONNECT, outcome};
 use dunlin_fabric::{Fabric, Host, Nanos, Signal, nanos};
 use dunlin_rpc::{AsyncClient, AsyncHub, CallError, ClientConfig, ConnectError};
 use dunlin_tier::message::Malformed;
@@ -15,9 +15,6 @@ use std::time::Duration;
 
 /// Calls that wait at the same time; further ones wait in this process for one of these.
 const WINDOW: u16 = 256;
-/// The time that a call waits for a connection.
-const CONNECTING: Duration = Duration::from_secs(1);
-
 /// The connection, which the first call makes.
 #[derive(Debug)]
 pub(crate) struct Waiting<P: Fabric>(Mutex<Option<AsyncClient<P>>>);
@@ -70,11 +67,13 @@ impl<P: Fabric> Waiting<P> {
         if let Some(client) = &*place {
             return Ok(client.clone());
         }
+        // On a host whose threads wait for cores, one attempt takes seconds: a call outlasts it.
+        let connecting = config.timeout.min(MOST_TO_CONNECT);
         let settings = ClientConfig {
             window: WINDOW,
             timeout: config.timeout,
-            connect_timeout: config.timeout.min(Duration::from_secs(5)),
-            wait_for_ready: CONNECTING,
+            connect_timeout: connecting,
+            wait_for_ready: connecting,
             // Nothing blocks with the lock held.
             lazy: true,
             service: SERVICE.to_owned(),
