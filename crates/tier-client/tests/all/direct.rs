@@ -110,7 +110,7 @@ fn regions_that_cannot_be_mapped_say_why() {
         Err(RequestError::NoDirect(NoDirect::Nodes)) => {}
         other => panic!("{other:?}"),
     }
-    // Memory of another principal, who grants everything.
+    // The memory of another principal is refused, although that one grants all rights.
     let bob = nodes[0].node.acting_for("bob").unwrap();
     let spec = Spec::here().named("bobs").direct().grant_anyone(Rights::READ.with(Rights::WRITE));
     let bobs = bob.malloc(100, spec).unwrap();

@@ -1,4 +1,4 @@
-//! Direct mappings: the answer of the node, and the reasons why there is none.
+//! The answer of a node to a request for a direct mapping, and the reasons of a refusal.
 
 use crate::codec::{Reader, Writer};
 use crate::message::Malformed;
