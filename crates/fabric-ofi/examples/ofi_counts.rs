@@ -16,6 +16,9 @@ use std::time::Duration;
 
 /// The number of counted calls of each case, after as many uncounted ones.
 const ROUNDS: u64 = 256;
+/// How often each case is counted. The run with the fewest messages counts: a client that hears nothing for a
+/// while, as on a machine that is busy elsewhere, reports to the server how far it has read.
+const RUNS: u64 = 5;
 /// The number of messages that are neither calls nor answers, and of operations on connections, during these
 /// calls.
 const OTHERS: u64 = ROUNDS / 8;
@@ -25,8 +28,8 @@ const OTHERS: u64 = ROUNDS / 8;
 const CASES: [(&str, usize, u64, u64); 4] =
     [("AR-gRPC", 32, 1, 1), ("AR-gRPC", 64, 1, 2), ("AR-gRPC", 1024, 1, 2), ("Direct-WriteIMM", 32, 2, 2)];
 
-fn case(protocol: &str, size: usize) -> String {
-    format!("{protocol} {size}")
+fn case(protocol: &str, size: usize, run: u64) -> String {
+    format!("{protocol} {size} {run}")
 }
 
 fn play() {
@@ -44,9 +47,11 @@ fn play() {
         let mut round =
             || (0..ROUNDS).for_each(|_| assert_eq!(client.call_on(0, 1, &payload).unwrap().len(), size));
         round();
-        mark(&case(protocol, size));
-        round();
-        mark("end");
+        for run in 0..RUNS {
+            mark(&case(protocol, size, run));
+            round();
+            mark("end");
+        }
     }
 }
 
@@ -74,9 +79,12 @@ fn main() -> ExitCode {
     }
     let counts = traced(&["play"]).unwrap();
     for (protocol, size, messages, marks) in CASES {
-        let case = case(protocol, size);
-        let [sends, wakes, resets] =
-            [&["sendmsg", "sendto"][..], &["write"], &["read"]].map(|names| times(&counts, &case, names));
+        let runs = (0..RUNS).map(|run| {
+            let case = case(protocol, size, run);
+            [&["sendmsg", "sendto"][..], &["write"], &["read"]].map(|names| times(&counts, &case, names))
+        });
+        let [sends, wakes, resets] = runs.min_by_key(|[sends, ..]| sends.1).unwrap();
+        let case = format!("{protocol} {size}");
         println!(
             "{case:<24} {ROUNDS} calls, by the client and by all: sends {sends:?}, writes {wakes:?}, reads {resets:?}"
         );

@@ -1,6 +1,9 @@
-//! Dialling a name that has several addresses: one time limit for all of them.
+//! Dialling: one time limit for all addresses of a name, and a second look at a peer that says nothing.
 
-use std::io::{self, ErrorKind};
+use crate::door::{self, ALERT, Look, TLS_HELLO};
+use crate::{Host, RealHost};
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 /// Tries the addresses of a name in their order, and returns the first connection. `left` returns the time
@@ -56,10 +59,50 @@ pub fn readable(time: Duration) -> String {
     }
 }
 
+/// The time for a [`probe`].
+pub const PROBE: Duration = Duration::from_secs(1);
+
+/// Connects to a peer that has closed a connection without a word, sends a greeting of TLS, and returns the
+/// first bytes of the answer, which [`door::found`] understands. A server of TLS closes in silence after other
+/// bytes. Returns no bytes if the peer says nothing to this either, or is a listener of Dunlin, which answers TLS
+/// with an alert. Blocks for `most` at the longest.
+pub fn probe(place: &SocketAddr, most: Duration) -> Vec<u8> {
+    let mut said = Vec::new();
+    // A peer that fails has said what it has said.
+    let _ = greet(place, most, &mut said);
+    if said.starts_with(&ALERT) {
+        said.clear();
+    }
+    said
+}
+
+fn greet(place: &SocketAddr, most: Duration, said: &mut Vec<u8>) -> io::Result<()> {
+    let until = RealHost.now().saturating_add(most.as_nanos() as u64);
+    let left = || Duration::from_nanos(until.saturating_sub(RealHost.now())).max(Duration::from_millis(1));
+    let mut socket = TcpStream::connect_timeout(place, left())?;
+    socket.set_write_timeout(Some(left()))?;
+    socket.write_all(&TLS_HELLO)?;
+    let mut piece = [0; door::ENOUGH];
+    let is_short = |said: &[u8]| {
+        door::recognise(said) == Look::Short || said.len() < ALERT.len() && ALERT.starts_with(said)
+    };
+    while is_short(said) && RealHost.now() < until {
+        socket.set_read_timeout(Some(left()))?;
+        match socket.read(&mut piece) {
+            Ok(0) => return Ok(()),
+            Ok(count) => said.extend(&piece[..count]),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::cell::Cell;
+    use std::net::TcpListener;
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -112,5 +155,45 @@ mod tests {
     fn times_are_readable() {
         let told = [0, 20, 1000, 5000, 1500].map(|ms| readable(Duration::from_millis(ms)));
         assert_eq!(told, ["less than 1 ms", "20 ms", "1 s", "5 s", "1.5 s"]);
+    }
+
+    /// Returns the first bytes of a listener that answers a greeting with these pieces, and closes.
+    fn probed(pieces: &[&[u8]]) -> Vec<u8> {
+        let pieces: Vec<Vec<u8>> = pieces.iter().map(|piece| piece.to_vec()).collect();
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a listener");
+        let place = listener.local_addr().expect("its place");
+        let server = std::thread::spawn(move || {
+            let (mut socket, _) = listener.accept().expect("a visitor");
+            let mut hello = [0; TLS_HELLO.len()];
+            socket.read_exact(&mut hello).expect("a greeting");
+            pieces.iter().for_each(|piece| socket.write_all(piece).expect("the visitor reads"));
+            hello
+        });
+        let said = probe(&place, 10 * SECOND);
+        assert_eq!(server.join().expect("no panic"), TLS_HELLO);
+        said
+    }
+
+    #[test]
+    fn a_second_look_tells_tls_from_silence() {
+        let tls =
+            Some("this is a server of TLS; use the address of a Dunlin server: look at host and port of h:1");
+        for pieces in [&[&b"\x15\x03\x03\0\x02\x02\x28"[..]][..], &[b"\x16", b"\x03\x03\0\x28\x02"]] {
+            assert_eq!(door::found(&probed(pieces), "h:1").as_deref(), tls);
+        }
+        assert_eq!(probed(&[]), b"");
+        // A server of Dunlin that has just begun anew may have executed a call before its end.
+        assert_eq!(probed(&[&ALERT]), b"");
+        assert_eq!(probed(&[&ALERT[..2], &ALERT[2..]]), b"");
+        assert_eq!(door::found(&probed(&[b"?!"]), "h:1"), None);
+    }
+
+    #[test]
+    fn a_second_look_at_a_dumb_peer_ends() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a listener");
+        let place = listener.local_addr().expect("its place");
+        assert_eq!(probe(&place, Duration::from_millis(20)), b"");
+        drop(listener);
+        assert_eq!(probe(&place, SECOND), b"");
     }
 }

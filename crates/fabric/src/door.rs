@@ -6,6 +6,7 @@
 
 mod answer;
 
+pub(crate) use answer::ALERT;
 pub use answer::{MAX_REFUSAL, REFUSAL, refusal, refusal_text};
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,6 +15,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub const AUTO_QUESTION: [u8; 8] = *b"DunlinAQ";
 /// The first bytes of the answer of a server at an `auto:` address.
 pub const AUTO_ANSWER: [u8; 8] = *b"DunlinAU";
+
+/// A greeting of TLS 1.2 without extensions (RFC 5246, section 7.4.1.2), which every server of TLS answers with
+/// its own greeting or an alert. Its random bytes end lines, so that a web server answers too.
+pub const TLS_HELLO: [u8; 68] = *b"\x16\x03\x01\0\x3f\x01\0\0\x3b\x03\x03\
+    Dunlin asks who is here...  \r\n\r\n\
+    \0\0\x14\xc0\x2b\xc0\x2f\xc0\x2c\xc0\x30\0\x9e\0\x9c\0\x9d\0\x2f\0\x35\0\xff\x01\0";
 
 /// The most bytes that [`recognise`] needs.
 pub const ENOUGH: usize = 13;

@@ -7,7 +7,7 @@ use crate::announcement::{Announcement, MAX_BYTES, Offer};
 use crate::fabrics::{ChosenFabric, Fabrics};
 use dunlin_fabric::WithSources;
 use dunlin_fabric::chosen::NAMED;
-use dunlin_fabric::dialling::first_of;
+use dunlin_fabric::dialling::{PROBE, first_of, probe};
 use dunlin_fabric::door::{self, Door, Look};
 use dunlin_fabric::{
     Address, ChosenTransport, Fabric, Host, Nanos, PassedOver, RealHost, Scheme, Unavailable, nanos,
@@ -223,6 +223,7 @@ fn ask(address: &Address, most: Duration) -> Result<Announcement, ResolveError> 
         return Err(ResolveError::Foreign("it has no HOST:PORT"));
     }
     let said = asked(address, most, |mut socket, until| {
+        let place = socket.peer_addr()?;
         // A peer that has closed already may have said why.
         let asked = socket.write_all(&door::AUTO_QUESTION);
         let mut said = Vec::new();
@@ -234,11 +235,17 @@ fn ask(address: &Address, most: Duration) -> Result<Announcement, ResolveError> 
             heard = hear(&mut socket, until, &mut said);
         }
         match heard {
+            Ok(()) => {}
             // It closed the connection before it read the question.
-            Err(error) if error.kind() == ErrorKind::ConnectionReset => Ok(said),
-            Err(error) if said.is_empty() => Err(asked.err().unwrap_or(error)),
-            _ => Ok(said),
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => {}
+            Err(error) if said.is_empty() => return Err(asked.err().unwrap_or(error)),
+            Err(_) => {}
         }
+        if said.is_empty() {
+            let left = Duration::from_nanos(until.saturating_sub(RealHost.now()));
+            said = probe(&place, left.min(PROBE));
+        }
+        Ok(said)
     });
     let said = said.map_err(ResolveError::Asking)?;
     match door::recognise(&said) {

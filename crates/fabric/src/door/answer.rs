@@ -10,6 +10,9 @@ pub const MAX_REFUSAL: usize = 8 + 2 + MAX_TEXT;
 /// The longest text of a refusal in bytes.
 const MAX_TEXT: usize = 400;
 
+/// The answer to a visitor that speaks TLS: a fatal alert, handshake_failure.
+pub(crate) const ALERT: [u8; 7] = [0x15, 3, 1, 0, 2, 2, 40];
+
 /// The longest function name that a refusal repeats, in bytes.
 const MAX_FUNCTION: usize = 128;
 
@@ -26,8 +29,7 @@ pub fn refusal(bytes: &[u8], text: &str) -> Vec<u8> {
             )
             .into_bytes(),
             Door::Thrift => exception(bytes, text),
-            // A fatal alert: handshake_failure.
-            Door::Tls => vec![0x15, 3, 1, 0, 2, 2, 40],
+            Door::Tls => ALERT.to_vec(),
             // RFC 4253 section 4.2 allows lines of text before the banner of a server.
             Door::Ssh => format!("{text}\r\n").into_bytes(),
             Door::AutoClient | Door::Rdma | Door::Ofi | Door::Control => words(text),

@@ -5,12 +5,15 @@
 //! or breaks its connection thus affects no other call. Calls wait in a queue while no connection is free,
 //! and outside the queue while it is full, in both cases no longer than the call timeout.
 
-use super::client::{ConnectionOptions, OfArguments, TcpError, decode_answer, dial, later, resolve};
+use super::client::{
+    ConnectionOptions, OfArguments, TcpError, decode_answer, dial, later, resolve, wrong_door,
+};
 use super::client_loop::ClientLoop;
-use super::head::{CALL, Head, ONEWAY, append};
+use super::head::{CALL, Head, ONEWAY, append, sequence};
 use super::outgoing::Outgoing;
 use crate::arguments::{Arguments, ErrorOf, Outcome};
 use crate::error::{CallError, ConnectError};
+use dunlin_fabric::dialling::{PROBE, probe};
 use dunlin_rpc::Cause;
 use pilota::Bytes;
 use pilota::thrift::ThriftException;
@@ -21,6 +24,7 @@ use std::io::{self, ErrorKind};
 use std::marker::PhantomData;
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::thread::{self, JoinHandle};
@@ -46,6 +50,8 @@ pub(super) struct Shared {
     pub(super) options: ConnectionOptions,
     /// Wakes the thread.
     pub(super) bell: OwnedFd,
+    /// Whether a server is being asked for its kind.
+    probing: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -196,6 +202,35 @@ impl Shared {
         self.ring();
         Ok(true)
     }
+
+    /// Ends a call on a server that has closed the connection without a word: asks that server which kind it is,
+    /// on a thread of its own, as that blocks. There is one such thread at a time; a call beside it ends with
+    /// `error`.
+    pub(super) fn probe(self: &Arc<Self>, place: SocketAddr, ticket: &Arc<Ticket>, error: TcpError) {
+        let end = |shared: &Shared, ticket: &Ticket, error| {
+            let mut woken: Vec<Waker> = ticket.complete(Err(error)).into_iter().collect();
+            shared.state().release(1, &mut woken);
+            woken.into_iter().for_each(Waker::wake);
+        };
+        if self.probing.swap(true, Ordering::Acquire) {
+            return end(self, ticket, error);
+        }
+        let (shared, asked, broken) = (Arc::clone(self), Arc::clone(ticket), error.clone());
+        let begun = thread::Builder::new().name("dunlin-tcp-probe".into()).spawn(move || {
+            let left = asked.deadline.saturating_duration_since(Instant::now());
+            let found = wrong_door(&probe(&place, left.min(PROBE)), &shared.address);
+            shared.probing.store(false, Ordering::Release);
+            let error = match found {
+                Ok(Some(found)) => TcpError::WrongDoor { address: shared.address.clone(), found },
+                _ => broken,
+            };
+            end(&shared, &asked, error);
+        });
+        if begun.is_err() {
+            self.probing.store(false, Ordering::Release);
+            end(self, ticket, error);
+        }
+    }
 }
 
 impl State {
@@ -274,6 +309,7 @@ impl AsyncConnection {
             address: address.to_owned(),
             resolved,
             bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            probing: AtomicBool::new(false),
             state: Mutex::new(State { window: options.window.max(1), ..State::default() }),
             options,
         });
@@ -299,7 +335,7 @@ impl AsyncConnection {
         let sequence = {
             let mut state = self.0.shared.state();
             state.next_number += 1;
-            state.next_number as i32
+            sequence(state.next_number)
         };
         let mut message = Outgoing::default();
         let head = Head { name: name.as_bytes(), kind, sequence, old: false };
@@ -359,7 +395,7 @@ impl AsyncConnection {
         name: &'static str,
         held: HeldMessage,
     ) -> TcpCall<R, E> {
-        let state = self.begin(time, self.ticket_of(time, name, (CALL, HELD_SEQUENCE), held.0));
+        let state = self.begin(time, self.ticket_of(time, name, (CALL, sequence(0)), held.0));
         TcpCall { client: self.clone(), state, outcome: PhantomData }
     }
 
@@ -402,9 +438,6 @@ impl AsyncConnection {
     }
 }
 
-/// The sequence number of a held message. A connection carries one call at a time, so it need not be unique.
-const HELD_SEQUENCE: i32 = 0;
-
 /// A call that is encoded before its connection exists.
 #[derive(Debug)]
 pub(crate) struct HeldMessage(Outgoing<'static>);
@@ -416,7 +449,7 @@ impl HeldMessage {
         arguments: &A,
     ) -> Result<Self, ThriftException> {
         let mut message = Outgoing::default();
-        let head = Head { name: name.as_bytes(), kind: CALL, sequence: HELD_SEQUENCE, old: false };
+        let head = Head { name: name.as_bytes(), kind: CALL, sequence: sequence(0), old: false };
         let limit = options.message_limit.min(i32::MAX as usize);
         append(&mut message, options.wire, limit, &head, &OfArguments(arguments))?;
         Ok(HeldMessage(message.into_owned()))

@@ -1,7 +1,7 @@
 //! A synchronous client of a stock Thrift server.
 
 use super::deadline::Guarded;
-use super::head::{Body, CALL, EXCEPTION, Head, ONEWAY, REPLY, append};
+use super::head::{Body, CALL, EXCEPTION, Head, ONEWAY, REPLY, append, sequence};
 use super::incoming::Incoming;
 use super::outgoing::Outgoing;
 use super::split::{Next, Splitter};
@@ -9,7 +9,7 @@ use super::wire::Wire;
 use crate::arguments::{Arguments, ErrorOf, Outcome};
 use crate::codec::{BinaryInput, CompactInput, Encoding, Output};
 use crate::error::{CallError, ConnectError};
-use dunlin_fabric::dialling::first_of;
+use dunlin_fabric::dialling::{PROBE, first_of, probe};
 use dunlin_fabric::door::{self, Door, Look};
 use dunlin_fabric::{Host, RealHost};
 use dunlin_rpc::{Cause, Certainty};
@@ -190,12 +190,14 @@ pub struct Connection {
     options: ConnectionOptions,
     open: Option<Open>,
     outgoing: Outgoing<'static>,
-    sequence: i32,
+    /// The number of calls.
+    calls: u64,
 }
 
 #[derive(Debug)]
 struct Open {
     socket: Guarded,
+    place: SocketAddr,
     splitter: Splitter,
     incoming: Incoming,
     /// Whether the server has answered a call on this connection.
@@ -214,13 +216,7 @@ impl Connection {
                 Some(open.map_err(|error| ConnectError::Tcp { address: address.to_owned(), error })?)
             }
         };
-        Ok(Connection {
-            address: address.to_owned(),
-            options,
-            open,
-            outgoing: Outgoing::default(),
-            sequence: 0,
-        })
+        Ok(Connection { address: address.to_owned(), options, open, outgoing: Outgoing::default(), calls: 0 })
     }
 
     /// Opens another connection to the same server with the same options. Blocks, unless the options say lazy.
@@ -252,7 +248,7 @@ impl Connection {
     ) -> Result<R::Value, E> {
         let mut open = self.send(time, function_name, CALL, arguments)?;
         let range = open.receive(&self.address).map_err(|failed| CallError::from(self.no_answer(failed)))?;
-        let (encoding, sequence) = (self.options.wire.encoding, self.sequence);
+        let (encoding, sequence) = (self.options.wire.encoding, sequence(self.calls));
         let result = open.incoming.take(range, |message, memory| {
             let (kind, length) = check_answer(encoding, message, function_name, sequence)?;
             Ok(decode_answer::<R, E>(encoding, kind, &message[length..], memory))
@@ -299,8 +295,8 @@ impl Connection {
             return Err(dunlin_rpc::CallError::NotExecuted(Cause::DeadlineExceeded).into());
         }
         let until = time.map(|time| later(Instant::now(), time));
-        self.sequence = self.sequence.wrapping_add(1);
-        let head = Head { name: name.as_bytes(), kind, sequence: self.sequence, old: false };
+        self.calls += 1;
+        let head = Head { name: name.as_bytes(), kind, sequence: sequence(self.calls), old: false };
         let limit = self.options.message_limit.min(i32::MAX as usize);
         // The buffer borrows the arguments during this call.
         let mut outgoing: Outgoing<'_> = std::mem::take(&mut self.outgoing);
@@ -429,8 +425,10 @@ pub(super) fn wrong_door(first: &[u8], address: &str) -> Result<Option<String>, 
 
 impl Open {
     fn connect(address: &str, options: &ConnectionOptions, deadline: Instant) -> io::Result<Self> {
+        let stream = dial(&resolve(address)?, deadline)?;
         Ok(Open {
-            socket: Guarded::new(dial(&resolve(address)?, deadline)?)?,
+            place: stream.peer_addr()?,
+            socket: Guarded::new(stream)?,
             splitter: Splitter::new(options.wire, options.message_limit),
             incoming: Incoming::default(),
             answered: false,
@@ -448,14 +446,24 @@ impl Open {
                 }
                 Next::Wanted(wanted) => wanted,
             };
-            match self.incoming.receive(self.socket.stream(), wanted) {
-                Ok((0, _)) => {
-                    let text = "the server closed the connection";
-                    return Err(self.failed(io::Error::new(ErrorKind::UnexpectedEof, text)));
-                }
-                Ok(_) => {}
-                Err(error) => return Err(self.failed(error)),
+            let error = match self.incoming.receive(self.socket.stream(), wanted) {
+                Ok((0, _)) => io::Error::new(ErrorKind::UnexpectedEof, "the server closed the connection"),
+                Ok(_) => continue,
+                Err(error) => error,
+            };
+            if let Some(found) = self.probe(address) {
+                return Err(Failed::WrongDoor(found));
             }
+            return Err(self.failed(error));
+        }
+    }
+
+    /// Asks a server that has closed the connection without a word which kind it is.
+    fn probe(&self, address: &str) -> Option<String> {
+        let left = self.socket.left();
+        match !self.answered && self.incoming.is_empty() && !left.is_zero() {
+            true => wrong_door(&probe(&self.place, left.min(PROBE)), address).ok()?,
+            false => None,
         }
     }
 

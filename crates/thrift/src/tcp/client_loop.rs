@@ -58,6 +58,7 @@ struct Outage {
 struct Link {
     number: u64,
     stream: TcpStream,
+    place: SocketAddr,
     /// The events that it waits for.
     interest: epoll::EventFlags,
     splitter: Splitter,
@@ -115,7 +116,8 @@ impl ClientLoop {
         let mut this = ClientLoop { shared, epoll, links, next_number: 0, delayed, outage, woken };
         if let Some(stream) = stream {
             stream.set_nonblocking(true)?;
-            this.adopt(0, stream, Phase::Idle, epoll::EventFlags::IN)?;
+            let place = stream.peer_addr()?;
+            this.adopt(0, (stream, place), Phase::Idle, epoll::EventFlags::IN)?;
         }
         Ok(this)
     }
@@ -262,7 +264,7 @@ impl ClientLoop {
     /// Starts connecting to the next address. `error` is the failure of the previous one.
     fn connect(&mut self, slot: usize, call: Call, mut next: usize, until: Instant, mut error: io::Error) {
         self.links[slot] = None;
-        while let Some(address) = self.shared.resolved.get(next) {
+        while let Some(&address) = self.shared.resolved.get(next) {
             let now = Instant::now();
             let left = until.saturating_duration_since(now);
             if left.is_zero() && next > 0 {
@@ -271,10 +273,10 @@ impl ClientLoop {
             }
             let share = now + share(left, self.shared.resolved.len() - next);
             next += 1;
-            match dial(address) {
+            match dial(&address) {
                 Ok(stream) => {
                     let phase = Phase::Connecting { call, next, share, until };
-                    if let Err(error) = self.adopt(slot, stream, phase, epoll::EventFlags::OUT) {
+                    if let Err(error) = self.adopt(slot, (stream, address), phase, epoll::EventFlags::OUT) {
                         self.fail(slot, error);
                     }
                     return;
@@ -288,7 +290,7 @@ impl ClientLoop {
     fn adopt(
         &mut self,
         slot: usize,
-        stream: TcpStream,
+        (stream, place): (TcpStream, SocketAddr),
         phase: Phase,
         interest: epoll::EventFlags,
     ) -> io::Result<()> {
@@ -299,7 +301,8 @@ impl ClientLoop {
         let splitter = Splitter::new(options.wire, options.message_limit);
         let incoming = Incoming::default();
         let answered = false;
-        self.links[slot] = Some(Link { number, stream, interest, splitter, incoming, answered, phase });
+        self.links[slot] =
+            Some(Link { number, stream, place, interest, splitter, incoming, answered, phase });
         Ok(added?)
     }
 
@@ -312,7 +315,11 @@ impl ClientLoop {
             Phase::Connecting { call, next, until, .. } => self.connect(slot, call, next, until, error),
             Phase::Sending(call) if call.sent == 0 => self.refuse(&call.ticket, error),
             Phase::Sending(Call { ticket, .. }) | Phase::Receiving(ticket) => {
-                self.complete(&ticket, Err(TcpError::Broken { address, error: error.into() }));
+                let error = TcpError::Broken { address, error: error.into() };
+                match !link.answered && link.incoming.is_empty() && !ticket.oneway {
+                    true => self.shared.probe(link.place, &ticket, error),
+                    false => self.complete(&ticket, Err(error)),
+                }
             }
         }
     }
@@ -620,6 +627,7 @@ mod tests {
         let stream = listener.accept().unwrap().0;
         let mut link = Link {
             number: 0,
+            place: stream.peer_addr().unwrap(),
             stream,
             interest: epoll::EventFlags::IN,
             splitter: Splitter::new(

@@ -83,6 +83,12 @@ impl Guarded {
         self.0.until.swap(IDLE, Ordering::SeqCst) != EXPIRED
     }
 
+    /// Returns the time left for the call; zero once its deadline has passed.
+    pub(super) fn left(&self) -> Duration {
+        let until = self.0.until.load(Ordering::SeqCst);
+        Duration::from_nanos(until.saturating_sub(nanoseconds(Instant::now())))
+    }
+
     /// Returns whether the call's deadline has passed and the socket has been shut down.
     pub(super) fn expired(&self) -> bool {
         self.0.until.load(Ordering::SeqCst) == EXPIRED

@@ -7,7 +7,7 @@ use dunlin_rpc::{
     ServerConfig, Service, Status,
 };
 use dunlin_transport::{AsyncClient, Client, Fabrics, FabricsConfig, Server, ServerBuilder};
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpListener;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -134,6 +134,11 @@ fn who_is_no_such_server_is_told_from_one() {
             let (mut socket, _) = listener.accept().expect("asked");
             // The longest answer is not read to its end.
             let _ = socket.write_all(word);
+            drop(socket);
+            // The client looks a second time at a server without a word.
+            if word.is_empty() {
+                listener.accept().expect("asked again");
+            }
         }
     });
     for (_, part) in WORDS {
@@ -142,6 +147,26 @@ fn who_is_no_such_server_is_told_from_one() {
         assert!(error.contains(part), "{error}");
     }
     talker.join().expect("talked");
+}
+
+/// A server of TLS closes in silence after bytes that are no TLS.
+#[test]
+fn a_server_of_tls_that_closes_in_silence_is_told() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address: Address =
+        format!("auto:{}", listener.local_addr().expect("bound")).parse().expect("an address");
+    let server = std::thread::spawn(move || {
+        drop(listener.accept().expect("asked"));
+        let (mut socket, _) = listener.accept().expect("asked again");
+        let mut head = [0; 2];
+        socket.read_exact(&mut head).expect("a greeting");
+        socket.write_all(b"\x15\x03\x03\0\x02\x02\x28").expect("answered");
+        head
+    });
+    let error = fabrics().resolve(&address).expect_err("no such server");
+    let error = WithSources(&error).to_string();
+    assert!(error.contains("this is a server of TLS"), "{error}");
+    assert_eq!(server.join().expect("served"), [0x16, 3]);
 }
 
 /// A web server answers nothing before the end of a line, and in HTTP/0.9 then.

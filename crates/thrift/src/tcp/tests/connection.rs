@@ -2,7 +2,7 @@
 
 use super::service::{Answer, Payload, Toy, ToyError, message};
 use crate::CallError;
-use crate::tcp::head::{Head, REPLY};
+use crate::tcp::head::{Head, REPLY, sequence};
 use crate::tcp::{Connection, ConnectionOptions, Server, ServerOptions, TcpError, Wire};
 use dunlin_rpc::{Cause, Certainty};
 use std::io::{Read, Write};
@@ -29,9 +29,10 @@ fn server(acts: Vec<Box<dyn FnOnce(TcpStream) + Send>>) -> (SocketAddr, JoinHand
     (address, thread)
 }
 
-fn answer(wire: Wire, name: &'static str, kind: u8, sequence: i32) -> Vec<u8> {
+/// Returns an answer to the client's call of this number.
+fn answer(wire: Wire, name: &'static str, kind: u8, number: u64) -> Vec<u8> {
     // An exception has the same encoding as the arguments.
-    message(wire, Head { name: name.as_bytes(), kind, sequence, old: false }, b"refused")
+    message(wire, Head { name: name.as_bytes(), kind, sequence: sequence(number), old: false }, b"refused")
 }
 
 fn echo(client: &mut Connection) -> Result<Vec<u8>, ToyError> {
@@ -58,6 +59,8 @@ fn a_server_that_dies_during_a_call_is_an_error_and_the_next_call_connects_again
         let whole = answer(wire, "echo", REPLY, 3);
         let half = answer(wire, "echo", REPLY, 2)[..9].to_vec();
         let (address, thread) = server(vec![
+            Box::new(drop),
+            // The client looks a second time at a server that has said nothing.
             Box::new(drop),
             Box::new(move |mut stream| stream.write_all(&half).unwrap()),
             Box::new(move |mut stream| stream.write_all(&whole).unwrap()),

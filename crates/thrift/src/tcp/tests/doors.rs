@@ -93,6 +93,86 @@ fn a_length_is_not_taken_for_another_protocol() {
     assert!(matches!(wrong_door(b"SSH-2", "h:1"), Ok(Some(_))));
 }
 
+/// A server that hands the first bytes of each connection to `answer`, which may wait for more, and closes.
+fn listener(answer: impl Fn(&[u8], &mut TcpStream) -> Vec<u8> + Send + Sync + 'static) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        for socket in listener.incoming() {
+            let mut socket = socket.unwrap();
+            let mut piece = [0; 256];
+            let Ok(count) = socket.read(&mut piece) else { continue };
+            let answer = answer(&piece[..count], &mut socket);
+            let _ = socket.write_all(&answer);
+        }
+    });
+    address
+}
+
+/// Returns the errors of a blocking and an asynchronous client's first call.
+fn first_calls(address: &str, wire: Wire) -> [TcpError; 2] {
+    let options = ConnectionOptions { wire, ..ConnectionOptions::default() };
+    let mut client = Connection::connect(address, options.clone()).unwrap();
+    let blocking = client.call::<_, Answer, ToyError>("echo", &Payload(b"in"));
+    let client = AsyncConnection::connect(address, options).unwrap();
+    let future = wait(client.call::<_, Answer, ToyError>("echo", &Payload(b"in")));
+    [blocking, future].map(|result| match result {
+        Err(ToyError::Call(CallError::Tcp(error))) => error,
+        other => panic!("{other:?}"),
+    })
+}
+
+/// A server of TLS closes in silence after bytes that are no TLS.
+#[test]
+fn a_server_of_tls_that_closes_in_silence_is_named() {
+    let address = listener(|said, _| match said {
+        [0x16, 3, ..] => b"\x16\x03\x03\0\x28\x02\0\0\x24\x03\x03".to_vec(),
+        _ => Vec::new(),
+    });
+    for error in Wire::ALL.into_iter().flat_map(|wire| first_calls(&address, wire)) {
+        assert!(error.to_string().contains("this is a server of TLS"), "{error}");
+        assert_eq!(error.certainty(), Certainty::NotExecuted);
+    }
+}
+
+/// A server that ends during a call may have executed it, whoever answers at its place then.
+#[test]
+fn a_server_that_closes_in_silence_may_have_executed_the_call() {
+    let own_alert = dunlin_fabric::door::refusal(b"\x16\x03\x01\x02\0\x01", "");
+    let alert = listener(move |said, _| if said[0] == 0x16 { own_alert.clone() } else { Vec::new() });
+    // A stock server answers with a message of Thrift, if at all.
+    let thrift = listener(|said, _| match said {
+        [0x16, ..] => b"\x80\x01\0\x03\0\0\0\0\0\0\0\0\0".to_vec(),
+        _ => Vec::new(),
+    });
+    let silent = listener(|_, _| Vec::new());
+    for error in [alert, thrift, silent].iter().flat_map(|address| first_calls(address, Wire::FRAMED_BINARY))
+    {
+        assert!(matches!(error, TcpError::Broken { .. }), "{error}");
+        assert_eq!(error.certainty(), Certainty::MaybeExecuted);
+    }
+}
+
+/// A web server answers nothing before the end of a line, and each call has one.
+#[test]
+fn a_web_server_that_reads_a_line_is_named() {
+    let address = listener(|said, socket| {
+        let mut last = *said.last().unwrap();
+        while !said.contains(&b'\n') && last != b'\n' {
+            let mut byte = [0];
+            if socket.read(&mut byte).unwrap() == 0 {
+                return Vec::new();
+            }
+            last = byte[0];
+        }
+        b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()
+    });
+    for error in Wire::ALL.into_iter().flat_map(|wire| first_calls(&address, wire)) {
+        assert!(error.to_string().contains("this is a web server (HTTP)"), "{error}");
+        assert_eq!(error.certainty(), Certainty::NotExecuted);
+    }
+}
+
 #[test]
 fn a_client_names_what_it_finds_and_was_not_executed() {
     for (words, part) in [
@@ -106,13 +186,7 @@ fn a_client_names_what_it_finds_and_was_not_executed() {
     ] {
         let address = impostor(words);
         for wire in Wire::ALL {
-            let options = ConnectionOptions { wire, ..ConnectionOptions::default() };
-            let mut client = Connection::connect(&address, options.clone()).unwrap();
-            let blocking = client.call::<_, Answer, ToyError>("echo", &Payload(b"in"));
-            let client = AsyncConnection::connect(&address, options).unwrap();
-            let future = wait(client.call::<_, Answer, ToyError>("echo", &Payload(b"in")));
-            for result in [blocking, future] {
-                let Err(ToyError::Call(CallError::Tcp(error))) = result else { panic!("{result:?}") };
+            for error in first_calls(&address, wire) {
                 assert!(matches!(error, TcpError::WrongDoor { .. }), "{error}");
                 assert_eq!(error.certainty(), Certainty::NotExecuted);
                 assert!(error.to_string().contains(part), "{error}");
