@@ -309,11 +309,11 @@ enum AsyncWay {
     #[cfg(feature = "ofi")]
     Ofi(dunlin_thrift::AsyncClient<OfiFabric>),
     Tcp(dunlin_thrift::AsyncClient<ShmFabric>),
-    Later(Arc<LazyClient>),
+    Later(Box<LazyClient>),
 }
 
 /// A lazy client: it connects when a call needs it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct LazyClient {
     service: &'static ServiceDescriptor,
     /// The form of calls that go by stock Thrift.
@@ -352,7 +352,7 @@ impl TypedAsyncClient {
             eager.connection.lazy = false;
             let connect = move || TypedAsyncClient::connect(&fabrics, &to, service, eager.clone());
             let later = Later::new(address.clone(), &config, connect);
-            let way = AsyncWay::Later(Arc::new(LazyClient { service, connection, later }));
+            let way = AsyncWay::Later(Box::new(LazyClient { service, connection, later }));
             return Ok(TypedAsyncClient { way, transport });
         }
         let (resolved, mut options) = resolve(fabrics, address, options, PATIENCE)?;
