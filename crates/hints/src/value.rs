@@ -89,6 +89,9 @@ pub enum Sharing {
     /// Each thread has a connection of its own, whose memory at the server belongs to it for a time slice
     /// (ScaleRPC section 3). [`Plan::check`](dunlin_rpc::Plan::check) says whether this version has it.
     Grouped,
+    /// Threads share a connection as with [`Combined`](Sharing::Combined), whose memory at the server belongs to it for
+    /// a time slice.
+    CombinedGrouped,
 }
 
 impl Sharing {
@@ -99,6 +102,7 @@ impl Sharing {
             (dunlin_rpc::Sharing::Dedicated, Lease::Forever) => Some(Sharing::Dedicated),
             (dunlin_rpc::Sharing::Combined, Lease::Forever) => Some(Sharing::Combined),
             (dunlin_rpc::Sharing::Dedicated, Lease::Slice) => Some(Sharing::Grouped),
+            (dunlin_rpc::Sharing::Combined, Lease::Slice) => Some(Sharing::CombinedGrouped),
             _ => None,
         }
     }
@@ -110,6 +114,7 @@ impl Sharing {
             Sharing::Dedicated => (dunlin_rpc::Sharing::Dedicated, Lease::Forever),
             Sharing::Combined => (dunlin_rpc::Sharing::Combined, Lease::Forever),
             Sharing::Grouped => (dunlin_rpc::Sharing::Dedicated, Lease::Slice),
+            Sharing::CombinedGrouped => (dunlin_rpc::Sharing::Combined, Lease::Slice),
         };
         plan.shared(sharing, lease)
     }
@@ -199,6 +204,7 @@ const SHARINGS: &[(&str, Value)] = &[
     ("dedicated", Value::Sharing(Sharing::Dedicated)),
     ("combined", Value::Sharing(Sharing::Combined)),
     ("grouped", Value::Sharing(Sharing::Grouped)),
+    ("combined_grouped", Value::Sharing(Sharing::CombinedGrouped)),
 ];
 
 /// Short names of protocols. `eager` occurs in HatRPC's IDL files; the papers use the others.

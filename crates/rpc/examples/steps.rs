@@ -1,17 +1,18 @@
 //! Counts the instructions of a call. Client and worker alternate on one thread, so that
 //! `perf stat -e instructions:u` and `valgrind --tool=callgrind` measure the calls and no waiting.
 //!
-//! `steps CALLS [PROTOCOL] [SIZE] [BATCH] [RING] [SECONDS]`: with `BATCH` 1 the client sends 64 calls, each as a message of
-//! its own, before the worker runs; with a larger `BATCH` it sends batches of that size. With 0 it makes one
-//! call at a time. `RING` is the size of the rings in bytes. With `SECONDS` each call that is no part of a batch has a
-//! time of its own.
+//! `steps CALLS [PROTOCOL] [SIZE] [BATCH] [RING] [SECONDS] [SHARING]`: with `BATCH` 1 the client sends 64 calls, each as a
+//! message of its own, before the worker runs; with a larger `BATCH` it sends batches of that size. With 0 it makes one
+//! call at a time. `RING` is the size of the rings in bytes. With `SECONDS` above 0 each call that is no part of a batch
+//! has a time of its own. `SHARING` is `dedicated`, `locked` or `combined`: the price of a handle that other threads may
+//! share and do not.
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "an example is an application")]
 
 use dunlin_fabric::{Address, Scheme};
 use dunlin_fabric_shm::{ShmConfig, ShmFabric};
 use dunlin_rpc::{
     CallError, Client, ClientConfig, CompletionMode, FunctionMode, Protocol, Reply, Request, ServerBuilder,
-    Worker,
+    Sharing, Worker,
 };
 use std::error::Error;
 use std::time::{Duration, Instant};
@@ -22,7 +23,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let number = |at: usize, default: usize| arguments.get(at).map_or(Ok(default), |text| text.parse());
     let (calls, size, batch) = (number(1, 100_000)?, number(3, 32)?, number(4, 1)?);
     let name = arguments.get(2).map_or("Server-reply", String::as_str);
+    let sharing = arguments.get(7).map_or("dedicated", String::as_str);
+    let sharing = Sharing::ALL.into_iter().find(|one| one.name() == sharing).ok_or("no such sharing")?;
     let plan = Protocol::by_name(name).ok_or("no such protocol")?.plan(CompletionMode::Busy);
+    let plan = plan.shared(sharing, plan.lease);
 
     let fabric = ShmFabric::new(ShmConfig::default())?;
     let address = Address::new(Scheme::Shm, &format!("steps-{}", std::process::id()))?;
@@ -47,7 +51,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         worker.progress();
     }
     let client = connecting.join().map_err(|_| "the connecting thread panicked")??;
-    let time = arguments.get(6).map(|text| text.parse()).transpose()?.map(Duration::from_secs);
+    let time = Some(number(6, 0)? as u64).filter(|seconds| *seconds > 0).map(Duration::from_secs);
     let mut both = Both { client, worker, payload: vec![7; size], time };
     both.run(2_000, batch)?;
     let start = Instant::now();

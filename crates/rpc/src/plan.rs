@@ -508,10 +508,7 @@ impl Plan {
         if !matches!(self.response.carrier(), Carrier::Ring(_)) {
             return Some("answers that are written into a ring");
         }
-        if self.large != LargePayload::Read {
-            return Some("large payloads that are read");
-        }
-        (self.sharing != Sharing::Dedicated).then_some("dedicated lanes")
+        (self.large != LargePayload::Read).then_some("large payloads that are read")
     }
 
     /// The rules for carriers that may lose messages.

@@ -133,7 +133,7 @@ impl<F: Fabric> AsyncClient<F> {
         config.check()?;
         let config = config.settled(&hub.inner().fabric);
         config.check_plans(hub.inner().fabric.capabilities())?;
-        let shares = config.sharing() == Sharing::Combined && config.max_queue_pairs > 1;
+        let shares = config.sharing() == Sharing::Combined && config.most_queue_pairs() > 1;
         let strands = shares.then(|| Arc::new(Strands::new(config.thread_scheduling)));
         let strand = strands.clone().map(|strands| (strands, 0));
         let target = Target::new(hub.fabric(), address, config);

@@ -5,7 +5,7 @@ use crate::connect::backoff::BackoffConfig;
 use crate::error::ConnectError;
 use crate::limits::{MAX_FUNCTIONS, MAX_PLANS, MAX_STRANDS, MAX_WINDOW, RING_BYTES};
 use crate::path::credits::{CREDITS, MAX_CREDITS};
-use crate::plan::{Carrier, CompletionMode, Illegal, Plan, Sharing};
+use crate::plan::{Carrier, CompletionMode, Illegal, Lease, Plan, Sharing};
 use crate::tune::Tuners;
 use crate::tune::shared::{FetchChoice, FetchTuner};
 use crate::tune::table::FetchTable;
@@ -40,7 +40,8 @@ pub struct ClientConfig {
     pub window: u16,
     /// Under [`Sharing::Combined`], the most queue pairs to each worker that the threads of this client share, 1 to
     /// 64. The client opens one for each thread, with a connection of its own, as long as the server grants them
-    /// ([`ServerConfig::max_active_queue_pairs`](crate::ServerConfig::max_active_queue_pairs)). Default: 64.
+    /// ([`ServerConfig::max_active_queue_pairs`](crate::ServerConfig::max_active_queue_pairs)); under
+    /// [`Lease::Slice`](crate::Lease::Slice) one. Default: 64.
     pub max_queue_pairs: u16,
     /// Under [`Sharing::Combined`], C of FLOCK section 5.1, 1 to 63: the calls that a queue pair may send before the
     /// server agrees to as many more. Default: 32, as in the paper.
@@ -230,6 +231,16 @@ impl ClientConfig {
     /// Returns how the threads of a client share its connection: as the default plan says.
     pub(crate) fn sharing(&self) -> Sharing {
         self.usual().sharing
+    }
+
+    /// Returns the most queue pairs to each worker that the threads of a client share: one under leases that end, since
+    /// all clients take turns, and a client with two queue pairs would wait for two turns.
+    pub(crate) fn most_queue_pairs(&self) -> u16 {
+        let ends = |plan: &Plan| plan.lease == Lease::Slice;
+        match ends(&self.usual()) || self.functions.values().any(ends) {
+            true => 1,
+            false => self.max_queue_pairs,
+        }
     }
 
     /// Returns the most impatient completion mode of the client's plans.

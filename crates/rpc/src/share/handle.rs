@@ -224,7 +224,7 @@ impl<F: Fabric, P: Policy<F>> Handle<F, P> {
     /// server has refused one lately or one is being connected.
     fn next_strand(&self) -> Option<(u16, (P, P::Core))> {
         let now = self.fabric.host().now();
-        let most = self.config.max_queue_pairs.clamp(1, P::MAX_STRANDS.min(MAX_STRANDS));
+        let most = self.config.most_queue_pairs().clamp(1, P::MAX_STRANDS.min(MAX_STRANDS));
         let mut strands = self.strands();
         let active = self.places.active().count();
         if active >= usize::from(strands.seats.min(most)) || !strands.growth.is_free(now) {

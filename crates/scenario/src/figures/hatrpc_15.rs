@@ -71,6 +71,8 @@ fn runs(weights: [u32; MOST_FUNCTIONS], effort: Effort) -> Vec<Run> {
         let functions: Option<Vec<Function>> = weights.into_iter().zip(OPERATIONS).map(function).collect();
         let mut load = crowd(CLIENTS, functions?, effort);
         load.client_hosts = CLIENT_HOSTS;
+        // HERD's requests have one region for all clients.
+        load.request_blocks = (protocol == Some("HERD")).then_some(64);
         load.extent = measured(effort, MEASURED);
         Some(Run::of(name, CLIENTS, load))
     };

@@ -65,6 +65,7 @@ mod scalerpc_11;
 mod scalerpc_12;
 mod scalerpc_8;
 mod scalerpc_9;
+mod scalerpc_many;
 mod scalerpc_servers;
 mod spinning;
 
@@ -424,6 +425,7 @@ pub fn all() -> Vec<Figure> {
         scalerpc_11::GROUPS,
         scalerpc_12::FIGURE,
         scalerpc_servers::FIGURE,
+        scalerpc_many::FIGURE,
     ];
     raw.chain(predicted).collect()
 }

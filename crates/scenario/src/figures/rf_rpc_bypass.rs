@@ -59,7 +59,9 @@ fn calls(plan: Plan, gets_percent: u32, effort: Effort) -> Load {
         let put = Function { requests, results, weight: 100 - gets_percent, ..get.clone() };
         functions.extend([get, put].into_iter().filter(|one| one.weight > 0));
     }
-    Load { functions, ..load }
+    // HERD's requests have one region for all clients.
+    let request_blocks = (plan.request == RequestHalf::WriteUnreliable).then_some(64);
+    Load { functions, request_blocks, ..load }
 }
 
 fn tables(kind: Kind, gets_percent: u32, effort: Effort) -> Bypass {

@@ -1,14 +1,14 @@
 //! A client of a swarm.
 
+use super::asynchronous;
 use super::book::{Book, End, THREADS_APART, answer_to, request};
 use super::draw::{DrawnClient, Lateness, PATIENCE, Style, size};
-use super::executor::block_on;
 use super::play::Weather;
 use super::server::{ECHO, POOLED, PULLED};
 use dunlin_fabric::WithSources;
 use dunlin_fabric::{Address, Fabric, Host, Nanos, Task};
 use dunlin_fabric_sim::{Random, Sim};
-use dunlin_rpc::{AsyncClient, AsyncHub, CallError, CallId, Cause, Certainty, Client, Status};
+use dunlin_rpc::{CallError, CallId, Cause, Certainty, Client, Status};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -50,8 +50,21 @@ struct Open {
 }
 
 impl Part {
+    /// Returns the name of a further thread of the client, and the part that it plays.
+    pub(super) fn of_thread(&self, thread: u64) -> (String, Part) {
+        let mut own = self.clone();
+        own.first += thread * THREADS_APART;
+        own.seed ^= own.first;
+        let mut random = Random::new(own.seed, 5);
+        if random.one_in(3) {
+            // Leaves the others with calls in flight.
+            own.drawn.quits_after = Some(random.below(60));
+        }
+        (format!("thread-{thread} of {}", self.first), own)
+    }
+
     /// Records a call that is about to be made, with the time of its own if it has one.
-    fn begin(&self, number: u64, function: u16, own: Option<Duration>) {
+    pub(super) fn begin(&self, number: u64, function: u16, own: Option<Duration>) {
         // The usual time begins when the call leaves, which the book does not learn. The time of a request that is
         // announced begins when the server READs it, which may be slices later: the request says how much time it has,
         // and not since when.
@@ -61,7 +74,7 @@ impl Part {
     }
 
     /// Checks that a call made at `since` has ended by its deadline.
-    fn check_deadline(&self, number: u64, since: Nanos, lateness: Nanos, own: Option<Duration>) {
+    pub(super) fn check_deadline(&self, number: u64, since: Nanos, lateness: Nanos, own: Option<Duration>) {
         // A call without a time of its own in a batch has its time from when the batch leaves.
         let most = own.map_or(2 * self.drawn.config.call_nanos(), |own| own.as_nanos() as Nanos);
         // A killed task sees the time of its death, which may be slightly before its own.
@@ -96,7 +109,7 @@ impl Part {
 
     /// Checks that a call which failed has not lost its connection where nothing disturbs the run. A server may refuse
     /// connections to a client that opens several.
-    fn check_connection(&self, number: u64, error: &CallError) {
+    pub(super) fn check_connection(&self, number: u64, error: &CallError) {
         let lost = [Cause::Disconnected, Cause::ConnectionLost, Cause::ProtocolViolation];
         let is_lost = error.cause().is_some_and(|cause| lost.contains(&cause));
         if is_lost && self.undisturbed && self.drawn.threads == 1 {
@@ -107,20 +120,20 @@ impl Part {
     /// Waits between a failed last call and its retry, out of step with spinning workers that share a core
     /// for a quantum each. Otherwise each retry may find its worker waiting for the core, and a client woken
     /// by late answers stays in step with the workers.
-    fn rest_out_of_step(&self) {
+    pub(super) fn rest_out_of_step(&self) {
         let host = self.sim.host();
         host.sleep(host.now() + 100_000 + host.random() % 2_000_000);
     }
 }
 
 /// Calls that must succeed once the run is calm.
-const LAST_CALLS: u64 = 3;
+pub(super) const LAST_CALLS: u64 = 3;
 
 /// Plays a client's part.
 pub(super) fn play(part: Part) {
     let book = part.book.clone();
     if part.drawn.style == Style::Asynchronous {
-        return play_asynchronously(part);
+        return asynchronous::play(part);
     }
     let Some(client) = connect(&part) else {
         return book.violate(format!("client {} cannot connect", part.first));
@@ -134,15 +147,7 @@ pub(super) fn play(part: Part) {
                 continue;
             }
         };
-        let mut own = part.clone();
-        own.first += thread * THREADS_APART;
-        own.seed ^= own.first;
-        let mut random = Random::new(own.seed, 5);
-        if random.one_in(3) {
-            // Leaves the others with calls in flight.
-            own.drawn.quits_after = Some(random.below(60));
-        }
-        let name = format!("thread-{thread} of {}", part.first);
+        let (name, own) = part.of_thread(thread);
         let body = move || Actor::new(own, client).play();
         others.extend(part.sim.host().spawn(&name, Box::new(body)).ok());
     }
@@ -174,7 +179,7 @@ struct Actor {
     next: u64,
 }
 
-fn end_of(book: &Book, number: u64, error: &CallError) -> End {
+pub(super) fn end_of(book: &Book, number: u64, error: &CallError) -> End {
     if error.cause() == Some(Cause::Refused(Status::DuplicateCall)) {
         book.violate(format!("call {number} was refused as a duplicate, and nobody made it twice"));
     }
@@ -464,116 +469,6 @@ impl Actor {
             if room != window && room != 0 {
                 let first = self.part.first;
                 self.part.book.violate(format!("client {first}: room for {room} calls of {window} is left"));
-            }
-        }
-    }
-}
-
-/// Plays a part with futures: several callers on one client.
-fn play_asynchronously(part: Part) {
-    let host = part.sim.host().clone();
-    let hub = match AsyncHub::new(&part.sim) {
-        Ok(hub) => hub,
-        Err(error) => {
-            // A killed process does not return from this call.
-            host.sleep(host.now() + 1);
-            return part.book.violate(format!("no hub: {error}"));
-        }
-    };
-    let until = host.now() + PATIENCE;
-    let client = loop {
-        match AsyncClient::connect(&hub, &part.address, part.drawn.config.clone()) {
-            Ok(client) => break client,
-            Err(_) if host.now() < until => host.sleep(host.now() + 100_000),
-            Err(error) => {
-                return part.book.violate(format!("client {}: {}", part.first, WithSources(&error)));
-            }
-        }
-    };
-    let mut random = Random::new(part.seed, 4);
-    let mut next = part.first;
-    let mut sent = 0;
-    while sent < part.drawn.calls || !part.weather.is_calm() {
-        if sent >= part.drawn.calls {
-            host.sleep(host.now() + 50_000);
-            continue;
-        }
-        if part.drawn.quits_after.is_some_and(|quits| sent >= quits) {
-            break;
-        }
-        // Several at a time; some futures are dropped before their end.
-        let together = 1 + random.below(6);
-        let mut calls = Vec::new();
-        for _ in 0..together {
-            let (number, size) = (next, size(&mut random));
-            next += 1;
-            let function = match random.below(8) {
-                0 => POOLED,
-                1 if part.pulls => PULLED,
-                _ => ECHO,
-            };
-            let own = part.drawn.own_time(&mut random);
-            part.begin(number, function, own);
-            let call = client.within_or_default(own).call(function, &request(number, size));
-            calls.push((number, size, own, call));
-        }
-        sent += together;
-        for (number, size, own, call) in calls {
-            if random.one_in(20) {
-                drop(call);
-                part.book.ended(number, End::Abandoned);
-                continue;
-            }
-            // Polled only from here on. Reconnecting runs on a separate thread.
-            let (since, lateness) = (host.now(), part.lateness.call);
-            let ended =
-                block_on(&host, since + 2 * part.drawn.config.call_nanos() + lateness + PATIENCE, call);
-            part.check_deadline(number, since, lateness, own);
-            match ended {
-                Some(Ok(response)) => {
-                    if *response != *answer_to(&request(number, size)) {
-                        part.book.violate(format!("call {number} of {size} bytes got a wrong answer"));
-                    }
-                    part.book.ended(number, End::Answered);
-                }
-                Some(Err(error)) => {
-                    part.check_connection(number, &error);
-                    part.book.ended(number, end_of(&part.book, number, &error));
-                    if matches!(error, CallError::NotExecuted(_)) {
-                        host.sleep(host.now() + random.below(100_000));
-                    }
-                }
-                None => part.book.violate(format!("call {number} of a future does not end")),
-            }
-        }
-    }
-    if part.drawn.quits_after.is_some() {
-        return;
-    }
-    for _ in 0..LAST_CALLS {
-        let until = host.now() + part.patience;
-        loop {
-            let number = next;
-            next += 1;
-            let bytes = request(number, 100);
-            match block_on(&host, until, client.call(ECHO, &bytes)) {
-                Some(Ok(response)) => {
-                    if *response != *answer_to(&bytes) {
-                        part.book.violate(format!("call {number} got a wrong answer"));
-                    }
-                    part.book.ended(number, End::Answered);
-                    break;
-                }
-                Some(Err(error)) if host.now() < until => {
-                    part.book.ended(number, end_of(&part.book, number, &error));
-                    part.rest_out_of_step();
-                }
-                _ => {
-                    let first = part.first;
-                    return part
-                        .book
-                        .violate(format!("client {first}: no future succeeds though all is calm"));
-                }
             }
         }
     }

@@ -205,10 +205,22 @@ fn settings(random: &mut Random, capabilities: Capabilities) -> Settings {
     settings
 }
 
+/// Draws a protocol by the names of all: the one whose name, hashed with a drawn number, is the greatest. A further
+/// protocol takes an equal part of the draws of each other one, and changes no other draw.
+fn protocol(random: &mut Random) -> &'static Protocol {
+    let number = random.below(u64::MAX);
+    let hash = |name: &str| {
+        let mixed = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        let hash = name.bytes().fold(number ^ 0xcbf2_9ce4_8422_2325, mixed);
+        (hash ^ hash >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9)
+    };
+    PROTOCOLS.iter().max_by_key(|protocol| hash(protocol.name)).unwrap_or(&PROTOCOLS[0])
+}
+
 /// Draws a plan that is legal on the fabric.
 fn plan(random: &mut Random, settings: &Settings) -> Plan {
     loop {
-        let protocol = &PROTOCOLS[random.below(PROTOCOLS.len() as u64) as usize];
+        let protocol = protocol(random);
         let modes = [CompletionMode::Busy, CompletionMode::Event, CompletionMode::Adaptive];
         let mut plan = protocol.plan(modes[random.below(3) as usize]);
         plan.server = modes[random.below(3) as usize];
@@ -407,6 +419,26 @@ fn credits_and_moves(random: &mut Random, drawn: &mut Drawn) {
     }
 }
 
+/// Draws the asynchronous clients whose clones share queue pairs: one of two. They are assigned to queue pairs so often
+/// that clones with calls in flight have to move, and count as threads after a few requests.
+fn clones(random: &mut Random, clients: &mut [DrawnClient]) {
+    for client in clients.iter_mut().filter(|client| client.style == Style::Asynchronous) {
+        let plans = client.config.plan.iter().chain(client.config.functions.values());
+        // Leases that end are drawn for shared connections later.
+        let is_leased = plans.into_iter().any(|plan| plan.lease == Lease::Slice);
+        if random.one_in(2) || is_leased || client.calls > MOST_CALLS {
+            continue;
+        }
+        let shared = |plan: &mut Plan| *plan = plan.shared(Sharing::Combined, plan.lease);
+        client.config.plan.iter_mut().for_each(shared);
+        client.config.functions.values_mut().for_each(shared);
+        client.config.credits = [1, 4, 32, 63][random.below(4) as usize];
+        client.config.max_queue_pairs = [1, 2, 2, 64][random.below(4) as usize];
+        client.config.thread_scheduling = Some(Duration::from_nanos(1_000 << random.below(8)));
+        client.threads = 2 + random.below(4);
+    }
+}
+
 /// Draws from which length on requests leave from memory of their threads.
 fn own_memory(random: &mut Random, drawn: &mut Drawn) {
     for client in drawn.clients.iter_mut().filter(|client| client.is_combined()) {
@@ -472,6 +504,8 @@ impl Drawn {
         credits_and_moves(&mut Random::new(seed, 16), &mut drawn);
         own_memory(&mut Random::new(seed, 17), &mut drawn);
         request_pool(&mut Random::new(seed, 18), &mut drawn.server);
+        clones(&mut Random::new(seed, 19), &mut drawn.clients);
+        grouped::share(&mut Random::new(seed, 20), &mut drawn);
         drawn
     }
 
@@ -678,6 +712,38 @@ mod tests {
             assert!(runs(&|_, client| mine(client) && client.threads > 1) > 40, "{sharing:?}");
             assert!(runs(&|drawn, client| mine(client) && drawn.is_undisturbed(client)) > 5, "{sharing:?}");
         }
+    }
+
+    #[test]
+    fn many_runs_have_clones_of_an_asynchronous_client() {
+        let drawn: Vec<Drawn> = (0..300).map(|seed| Drawn::from_seed(seed, None)).collect();
+        let runs = |which: &dyn Fn(&Drawn, &DrawnClient) -> bool| {
+            let is = |drawn: &Drawn, client: &DrawnClient| {
+                client.style == Style::Asynchronous && client.is_combined() && which(drawn, client)
+            };
+            drawn.iter().filter(|drawn| drawn.clients.iter().any(|client| is(drawn, client))).count()
+        };
+        assert!(runs(&|_, _| true) > 40);
+        assert!(runs(&|drawn, client| drawn.is_undisturbed(client)) > 5);
+    }
+
+    #[test]
+    fn each_protocol_is_drawn_about_as_often_as_any_other() {
+        let mut random = Random::new(1, 1);
+        let draws: Vec<_> = (0..300 * PROTOCOLS.len()).map(|_| protocol(&mut random).name).collect();
+        for known in PROTOCOLS {
+            let count = draws.iter().filter(|name| **name == known.name).count();
+            assert!((200..400).contains(&count), "{}: {count} of 300", known.name);
+        }
+    }
+
+    /// Enough runs have threads that share a connection which takes turns with others.
+    #[test]
+    fn many_runs_have_threads_that_share_by_turns() {
+        let shares = |client: &DrawnClient| client.threads > 1 && client.is_grouped(u16::MAX);
+        let has = |seed: &u64| Drawn::from_seed(*seed, None).clients.iter().any(shares);
+        let count = (0..300).filter(has).count();
+        assert!(count > 20, "{count} of 300");
     }
 
     #[test]

@@ -15,6 +15,7 @@
 //!
 //! The same seed gives the same bytes on any machine.
 
+mod asynchronous;
 mod book;
 mod client;
 mod draw;

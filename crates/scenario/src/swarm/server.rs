@@ -63,6 +63,7 @@ impl ServerProcess {
                     let answer = execute(&sim, &book, request.payload);
                     let number = number_of(request.payload).unwrap_or_default();
                     book.begins_at(number, request.payload.len(), usize::from(worker));
+                    sim.tell(|| format!("call {number} begins at worker {worker}"));
                     // Some calls hold up those behind them.
                     if let Some((one_in, takes)) = slow_ones
                         && number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32 & one_in == 0

@@ -276,4 +276,23 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         to: "        let due = if dunlin_fabric::mutant(\"slice_missed_asleep\") { Nanos::MAX } else { self.groups_wake_at() };
         let until = until.min(spin_until).min(due);",
     },
+    Mutant {
+        name: "clone_moved_with_calls_open",
+        file: "crates/rpc/src/client/asynchronous/strands.rs",
+        from: "            if member.sent > 0 || lanes.iter()",
+        to: "            let is_open = member.sent > 0 && !dunlin_fabric::mutant(\"clone_moved_with_calls_open\");
+            if is_open || lanes.iter()",
+    },
+    Mutant {
+        name: "clone_moved_past_held_calls",
+        file: "crates/rpc/src/client/asynchronous/strands.rs",
+        from: "lanes.iter().any(|lane| leader.any_held(queue_of_lane(*lane), is_its)) {",
+        to: "!dunlin_fabric::mutant(\"clone_moved_past_held_calls\") && lanes.iter().any(|lane| leader.any_held(queue_of_lane(*lane), is_its)) {",
+    },
+    Mutant {
+        name: "ring_given_out_twice",
+        file: "crates/rpc/src/server/worker/pooled.rs",
+        from: "pool.holders.iter().position(Option::is_none) else {",
+        to: "pool.holders.iter().position(|holder| holder.is_none() || dunlin_fabric::mutant(\"ring_given_out_twice\")) else {",
+    },
 ];

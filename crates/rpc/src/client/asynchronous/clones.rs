@@ -87,7 +87,7 @@ impl<F: Fabric> Handle<F> {
     /// Opens a further strand on a thread of its own, if more clones count than there are strands, and one is due.
     fn grow(self: &Arc<Self>, now: Nanos) {
         let first = self.first();
-        let most = first.config.max_queue_pairs.min(MAX_STRANDS);
+        let most = first.config.most_queue_pairs().min(MAX_STRANDS);
         let active = self.strands.places.active().count();
         let mut state = self.state();
         if active >= self.counted.load(Ordering::Relaxed).min(most.into()) || !state.growth.is_free(now) {

@@ -85,6 +85,24 @@ fn put(random: &mut Random, settings: &Settings, server: CompletionMode, client:
     }
 }
 
+/// Gives leases that end to half of the clients whose threads or clones share connections, in runs with groups.
+pub(super) fn share(random: &mut Random, drawn: &mut Drawn) {
+    if !drawn.has_groups() {
+        return;
+    }
+    let plans = drawn.clients.iter().filter_map(|client| client.config.plan).filter(ends);
+    let Some(server) = plans.map(|plan| plan.server).next() else { return };
+    let capabilities = drawn.settings.capabilities.clone();
+    for client in drawn.clients.iter_mut().filter(|client| client.threads > 1) {
+        let Some(sharing) = client.config.plan.map(|plan| plan.sharing) else { continue };
+        if random.one_in(2) {
+            continue;
+        }
+        let Some(plan) = lease(random, &capabilities, server) else { continue };
+        client.config.plan = Some(plan.shared(sharing, Lease::Slice));
+    }
+}
+
 /// Draws the clients whose leases end: most clients of one run of three, and others beside them. In a third of these
 /// runs nothing disturbs the calls. The long runs of RF-RPC stay as they are.
 pub(super) fn draw(random: &mut Random, drawn: &mut Drawn) {

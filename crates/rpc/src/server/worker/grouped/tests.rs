@@ -36,6 +36,9 @@ pub(super) struct Load {
     pub(super) group: u16,
     pub(super) slice: Duration,
     pub(super) mode: CompletionMode,
+    /// The threads of each client, which share its lanes by this policy.
+    pub(super) threads: u64,
+    pub(super) sharing: Sharing,
 }
 
 pub(super) const LOAD: Load = Load {
@@ -46,6 +49,8 @@ pub(super) const LOAD: Load = Load {
     group: 1,
     slice: Duration::from_micros(20),
     mode: CompletionMode::Busy,
+    threads: 1,
+    sharing: Sharing::Dedicated,
 };
 
 fn payload(client: u64, call: u64) -> Vec<u8> {
@@ -58,7 +63,20 @@ fn payload(client: u64, call: u64) -> Vec<u8> {
 }
 
 fn use_client<F: Fabric>(fabric: &F, address: &Address, load: Load, number: u64) {
-    let mut client = Client::connect(fabric, address, ClientConfig::with_plan(plan(load.mode))).unwrap();
+    let plan = plan(load.mode).shared(load.sharing, plan::Lease::Slice);
+    let client = Client::connect(fabric, address, ClientConfig::with_plan(plan)).unwrap();
+    let others: Vec<_> = (1..load.threads)
+        .map(|thread| {
+            let (client, host) = (client.another().unwrap(), fabric.host());
+            let body = move || use_seat(client, load, number + thread * load.clients);
+            host.spawn(&format!("thread-{thread} of {number}"), Box::new(body)).unwrap()
+        })
+        .collect();
+    use_seat(client, load, number);
+    others.into_iter().for_each(Task::join);
+}
+
+fn use_seat<F: Fabric>(mut client: Client<F>, load: Load, number: u64) {
     let mut open: VecDeque<(_, Vec<u8>)> = VecDeque::new();
     for call in 0..load.calls {
         if open.len() == load.window {
@@ -151,7 +169,7 @@ fn run<F: Fabric>(fabric: &F, address: &Address, load: Load) -> GroupCounters {
     tasks.into_iter().for_each(Task::join);
     server.shutdown(Duration::from_secs(1));
     workers.into_iter().for_each(Task::join);
-    assert_eq!(executed.load(Ordering::Relaxed), load.clients * load.calls, "{load:?}");
+    assert_eq!(executed.load(Ordering::Relaxed), load.clients * load.threads * load.calls, "{load:?}");
     counted.lock().unwrap().iter().fold(GroupCounters::default(), |sum, counts| sum.plus(*counts))
 }
 
@@ -187,6 +205,18 @@ fn groups_take_turns() {
                 let (switches, leases) = if slice < Duration::from_micros(100) { (4, 10) } else { (1, 9) };
                 assert!(counts.switches >= switches && counts.leases >= leases, "{load:?}: {counts:?}");
             }
+        }
+    }
+}
+
+/// The lanes of clients take turns whose threads share them.
+#[test]
+fn threads_share_lanes_that_take_turns() {
+    for (seed, sharing) in [Sharing::Combined, Sharing::Locked].into_iter().enumerate() {
+        for (workers, slack) in [(1, 0), (2, 300)] {
+            let load = Load { threads: 4, sharing, workers, ..LOAD };
+            let counts = in_virtual_time(Settings { slack, ..Settings::default() }, seed as u64, load);
+            assert!(counts.switches > 10, "{sharing:?}: {counts:?}");
         }
     }
 }
