@@ -55,8 +55,8 @@ pub struct MemoryConfig {
     ///
     /// [`Memory::words`]: crate::Memory::words
     pub address: Option<u64>,
-    /// The longest time to wait for other members: for their opening, for pages that they hold, and for their answers.
-    /// Default: 10 s.
+    /// The longest time to wait for other members: for their opening, for pages that they hold, and for their answers. An
+    /// operation of the tier has a time of its own. Default: 10 s.
     pub patience: Duration,
 }
 

@@ -134,3 +134,14 @@ pub enum MemoryError {
     #[error("cannot start a thread")]
     Thread(#[source] std::io::Error),
 }
+
+impl MemoryError {
+    /// Returns whether the time of an operation on pages was over.
+    pub(crate) fn is_deadline(&self) -> bool {
+        match self {
+            MemoryError::Operation { source, .. } => source.is_deadline(),
+            MemoryError::List(source) => source.is_deadline(),
+            _ => false,
+        }
+    }
+}

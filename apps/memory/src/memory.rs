@@ -207,7 +207,8 @@ impl<T: AnyServices + AnyLists> Memory<T> {
     }
 
     /// Reads bytes. Pages without a copy are read from their homes: one with one READ, several in lists of READs. Blocks
-    /// as operations of the tier do, if a page is read.
+    /// as operations of the tier do, if a page is read; a READ whose time is over is repeated for the patience of the
+    /// memory, and at least once.
     ///
     /// # Errors
     /// The range is outside of the memory, or the tier fails.

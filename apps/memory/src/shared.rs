@@ -504,7 +504,23 @@ impl<T: AnyServices + AnyLists> Shared<T> {
         Err(MemoryError::Restless { page: restless })
     }
 
+    /// Reads pages from their homes. Reads whose time is over are repeated for the patience of the memory, and at least
+    /// once: a repeated read changes nothing, and if the machine stood still, nobody had time to answer.
     fn read_pages(
+        &self,
+        pages: impl ExactSizeIterator<Item = Page> + Clone,
+        bytes: &mut [u8],
+    ) -> Result<(), MemoryError> {
+        let (until, mut is_again) = (self.until(self.config.patience), false);
+        loop {
+            match self.read_once(pages.clone(), bytes) {
+                Err(error) if error.is_deadline() && (!is_again || self.now() < until) => is_again = true,
+                read => return read,
+            }
+        }
+    }
+
+    fn read_once(
         &self,
         pages: impl ExactSizeIterator<Item = Page>,
         bytes: &mut [u8],

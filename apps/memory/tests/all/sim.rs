@@ -1,8 +1,11 @@
 //! Three machines in virtual time.
 
 use crate::cluster::{SHAPES, add, bytes, close, each, in_virtual_time, open};
-use dunlin_app_memory::{Lost, MemoryError, PAGE};
-use dunlin_fabric::{Fabric, Host, Signal};
+use dunlin_app_memory::{Lost, Memory, MemoryConfig, MemoryError, PAGE};
+use dunlin_fabric::{Address, Fabric, Host, Scheme, Signal, Site};
+use dunlin_fabric_sim::Sim;
+use dunlin_tier_client::AttachConfig;
+use dunlin_tier_node::{Peer, ProcessConfig, ProcessServer, Tier, TierConfig};
 use std::time::Duration;
 
 const PAGE_BYTES: u64 = PAGE as u64;
@@ -74,5 +77,36 @@ fn a_machine_that_is_killed_loses_its_changes_only() {
             let gone = all[0].acquire_within(2 * PAGE_BYTES..3 * PAGE_BYTES, Duration::from_secs(20));
             assert!(matches!(gone, Err(MemoryError::HomeEnded { home: 2 })), "{gone:?}");
         });
+    }
+}
+
+/// The node stands still for longer than an operation of the tier may take, as on a machine that is stopped for a while.
+#[test]
+fn a_page_is_read_although_its_node_stands_still_for_a_while() {
+    const TIMEOUT: u64 = 10_000_000;
+    for (seed, prefetched) in [(1, 1), (2, 1), (3, 9)] {
+        Sim::run(seed, move |sim| {
+            let node = sim.process_on(0);
+            let peer = Peer::named(Scheme::Sim, "one").unwrap();
+            let config = TierConfig { memory: 1 << 20, ..TierConfig::new(vec![peer], "one") };
+            let tier = Tier::within(&node, config).unwrap();
+            let address = Address::new(Scheme::Sim, "one-attach").unwrap();
+            let _processes = ProcessServer::serve(&node, &tier, ProcessConfig::new(address.clone())).unwrap();
+            let timeout = Duration::from_nanos(TIMEOUT);
+            let attach = AttachConfig { timeout, ..AttachConfig::new(address) };
+            let attached = dunlin_tier_client::Tier::attach_with(&sim, attach).unwrap();
+            let memory = Memory::open(&attached, &MemoryConfig::new("m", 20, 1, 0)).unwrap();
+            // Another thread of the node may stand still in the place of the one that answers.
+            let stood_still = (0..100).any(|_| {
+                memory.forget(0..memory.size()).unwrap();
+                let begin = sim.host().now();
+                node.stall_next(Site::WorkerLoop, 3 * TIMEOUT / 2);
+                memory.prefetch(0..prefetched * PAGE_BYTES).unwrap();
+                sim.host().now() - begin > TIMEOUT
+            });
+            assert!(stood_still);
+            memory.close().unwrap();
+        })
+        .unwrap();
     }
 }
