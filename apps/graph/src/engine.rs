@@ -95,8 +95,8 @@ pub(crate) fn barrier<T: AnyTier>(tier: &T, job: &Job, which: &str) -> Result<()
 ///
 /// # Errors
 /// Another member has died or differs, the tier fails, what regions hold makes no sense, or the job was stopped. The
-/// others then end with an error too: at once if this member's process ends, otherwise after
-/// [`patience`](Job::patience).
+/// others then end with an error too: at once if this member's process ends while it waits at a barrier, otherwise
+/// after [`patience`](Job::patience).
 pub fn run<T: AnyTier, P: Program>(
     tier: &T,
     job: &Job,

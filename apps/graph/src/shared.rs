@@ -160,7 +160,10 @@ impl<S: Space, P: Program, H: Host> Member<S, P, H> {
 /// `Job::regions` has no meaning here.
 ///
 /// # Errors
-/// Another member has ended or differs, the memory fails, what it holds makes no sense, or the job was stopped.
+/// Another member differs, the memory fails, what it holds makes no sense, or the job was stopped. If a member has ended,
+/// the others mostly hear of it as the home of pages that they acquire ([`HomeEnded`]), or from the barrier.
+///
+/// [`HomeEnded`]: dunlin_app_memory::MemoryError::HomeEnded
 pub fn run_shared<S: Space, P: Program, H: Host>(
     host: &H,
     space: &Arc<S>,

@@ -121,7 +121,14 @@ impl<T: AnyServices + AnyLists> Space for SharedSpace<T> {
         held.release()
     }
 
+    /// A job needs all of its members, where the memory goes on without those that have ended.
     fn barrier(&self) -> Result<(), MemoryError> {
-        self.memory.barrier()
+        let all_live = || match self.memory.ended().first() {
+            Some(home) => Err(MemoryError::HomeEnded { home: *home }),
+            None => Ok(()),
+        };
+        all_live()?;
+        self.memory.barrier()?;
+        all_live()
     }
 }

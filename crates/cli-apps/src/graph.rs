@@ -162,7 +162,8 @@ fn failure(error: GraphError) -> Failure {
             "give all members the same files and options".to_owned()
         }
         GraphError::Shared { .. } => {
-            "--wait sets the time for other members; dunlin doctor says whether page faults are allowed"
+            "if a member has ended, start all again with another --job; --wait sets the time for other members; dunlin \
+             doctor says whether page faults are allowed"
                 .to_owned()
         }
         GraphError::Barrier { .. } => {

@@ -1,15 +1,19 @@
 //! Runs the `dunlin` command in real processes for the integration tests of its programs. Every wait is bounded.
 #![allow(missing_docs, reason = "helpers of tests, named for their effect")]
 
+mod patience;
+
+pub use patience::Patience;
+
 use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Nothing that these tests run takes so long, however slow the machine: it hangs.
 pub const HANG: Duration = Duration::from_secs(60);
@@ -208,7 +212,14 @@ impl Running {
     /// The next line of its output.
     #[track_caller]
     pub fn line(&self) -> String {
-        self.lines.recv_timeout(HANG).expect("a line of output")
+        let mut patience = Patience::new(HANG);
+        loop {
+            match self.lines.recv_timeout(Duration::from_millis(20)) {
+                Ok(line) => return line,
+                Err(RecvTimeoutError::Timeout) if patience.look() => {}
+                Err(error) => panic!("a line of output: {error}"),
+            }
+        }
     }
 
     /// Waits for a line that holds a word.
@@ -238,11 +249,11 @@ impl Running {
 
     #[track_caller]
     pub fn end_within(mut self, time: Duration) -> Ended {
-        let begin = Instant::now();
+        let mut patience = Patience::new(time);
         let status = loop {
             match self.child.try_wait().expect("a child") {
                 Some(status) => break status,
-                None if begin.elapsed() < time => std::thread::sleep(Duration::from_millis(5)),
+                None if patience.look() => std::thread::sleep(Duration::from_millis(5)),
                 None => {
                     let _ = self.child.kill();
                     let _ = self.child.wait();
@@ -315,9 +326,9 @@ pub fn processes_with(word: &str) -> Vec<u32> {
 /// Waits until as many processes as are wanted have a command line that holds a word.
 #[track_caller]
 fn await_processes(word: &str, wanted: impl Fn(usize) -> bool) {
-    let begin = Instant::now();
+    let mut patience = Patience::new(HANG);
     while !wanted(processes_with(word).len()) {
-        assert!(begin.elapsed() < HANG, "running: {:?}", processes_with(word));
+        assert!(patience.look(), "running: {:?}", processes_with(word));
         std::thread::sleep(Duration::from_millis(10));
     }
 }

@@ -1,6 +1,6 @@
 //! Vertex programs from the command line: alone, and in several processes on one node.
 
-use dunlin_command_testing::{Ended, Folder, Running, dunlin, unique};
+use dunlin_command_testing::{Ended, Folder, HANG, Patience, Running, dunlin, unique};
 
 fn graph(words: &[&str]) -> Ended {
     dunlin([&["apps", "graph"], words].concat())
@@ -120,6 +120,30 @@ fn shared_memory_has_the_same_results() {
     node.end();
 }
 
+/// A member that waits at a barrier or acquires pages of the dead one hears of it.
+#[test]
+fn survivors_on_shared_memory_say_that_a_member_has_ended() {
+    let attach = unique("graph");
+    let node = Running::start(["node", "run", "--attach", &attach, "--for", "100"]);
+    assert_eq!(node.line(), format!("listening on {attach}"));
+    let member = |number| {
+        let program = ["apps", "graph", "pagerank", "--rmat", "11", "--rounds", "1000000", "--shared-memory"];
+        let place =
+            ["--members", "2", "--job", "web", "--wait", "20s", "--node", &attach, "--member", number];
+        Running::start([&program[..], &place].concat())
+    };
+    let [survivor, victim] = ["0", "1"].map(member);
+    let mut patience = Patience::new(HANG);
+    while dunlin(["tier", "ls", "--node", &attach]).well().text().matches("web/pages/").count() < 2 {
+        assert!(patience.look(), "no pages of both members");
+    }
+    victim.signal("KILL");
+    assert_eq!(victim.end().code(), None);
+    survivor.end().failed(1, &["shared memory failed", "with another --job"]);
+    node.signal("KILL");
+    node.end();
+}
+
 #[test]
 fn errors_say_what_to_do() {
     let folder = Folder::new("graph");
@@ -150,9 +174,9 @@ fn a_signal_ends_a_job_that_waits_for_others() {
         ["apps", "graph", "paths", &text, "--members", "2", "--member", "1", "--job", "j", "--node", &attach];
     let waiting = Running::start(words);
     // The member is at work: its region has a name.
-    let begin = std::time::Instant::now();
+    let mut patience = Patience::new(HANG);
     while !String::from_utf8_lossy(&dunlin(["tier", "ls", "--node", &attach]).well().out).contains("j/") {
-        assert!(begin.elapsed() < std::time::Duration::from_secs(60), "no region of the job");
+        assert!(patience.look(), "no region of the job");
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
     waiting.signal("INT");
