@@ -1,6 +1,6 @@
 //! PageRank by three members on two nodes. A member, or a node with two of them, is killed.
 
-use super::{Nodes, below, check_survivor, kill, kills, pass_part_of, wait};
+use super::{Nodes, below, check_survivor, kill, pass_part_of, until_killed, wait};
 use dunlin_command_testing::{Folder, Running, dunlin};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -19,26 +19,33 @@ fn start(nodes: &Nodes, job: &str, out: &str, more: &[&str]) -> [Option<Running>
     })
 }
 
-#[test]
-fn kills_at_random_points_change_no_rank() {
-    let folder = Folder::new("kills-graph");
-    let (alone, out) = (folder.file("alone.txt"), folder.file("out.txt"));
-    dunlin([&PROGRAM[..], &["--output", &alone]].concat()).well();
-    let expected = std::fs::read(&alone).expect("written");
-    let check = |member: usize, round: u32| {
-        let path = format!("{out}-{member}");
+/// The rounds of the test, and their results.
+struct Rounds {
+    out: String,
+    expected: Vec<u8>,
+    /// The time of a job over regions, and on shared memory.
+    times: [Duration; 2],
+    /// The kills of each member, and of the node with two of them.
+    counts: [u32; 4],
+    ended_well: u32,
+}
+
+impl Rounds {
+    fn check(&self, member: usize, round: u32) {
+        let path = format!("{}-{member}", self.out);
         assert!(
-            std::fs::read(&path).expect("written") == expected,
+            std::fs::read(&path).expect("written") == self.expected,
             "round {round}, member {member}: other ranks"
         );
         std::fs::remove_file(path).expect("removed");
-    };
-    let (mut times, mut counts, mut ended_well) = ([Duration::ZERO; 2], [0; 4], 0);
-    for round in 0..kills() + 2 {
+    }
+
+    /// Runs a job, and kills a process; returns whether it was in time.
+    fn run(&mut self, round: u32, victim: usize) -> bool {
         let shape = round as usize % 2;
         let more = [&[][..], &["--shared-memory"]][shape];
         let mut nodes = Nodes::start();
-        let mut members = start(&nodes, "rank", &out, more);
+        let mut members = start(&nodes, "rank", &self.out, more);
         // Others wait for a member that never came, so kills begin when all have made their regions.
         wait("regions of all members", || {
             let lists = [0, 1].map(|at| nodes.run(at, &["tier", "ls"]).well().text());
@@ -48,10 +55,8 @@ fn kills_at_random_points_change_no_rank() {
             (made.len() >= 3 || is_running.any(|is_running| !is_running)).then_some(())
         });
         let begin = Instant::now();
-        // The first rounds only measure the time of a job.
-        let victim = if round < 2 { 4 } else { below(4) as usize };
-        if round >= 2 {
-            pass_part_of(times[shape]);
+        if victim < 4 {
+            pass_part_of(self.times[shape]);
         }
         let is_killed = match victim {
             0..3 => kill(members[victim].take().expect("it runs")).1,
@@ -66,28 +71,42 @@ fn kills_at_random_points_change_no_rank() {
             let ended = member.end();
             check_survivor(&ended);
             if ended.code() == Some(0) {
-                check(at, round);
-                ended_well += u32::from(round >= 2);
+                self.check(at, round);
+                self.ended_well += u32::from(victim < 4);
             }
             assert!(ended.code() == Some(0) || is_killed, "round {round}: {}", ended.errors);
         }
-        if round < 2 {
-            times[shape] = begin.elapsed();
+        if victim == 4 {
+            self.times[shape] = begin.elapsed();
         }
         // The job is done again by members on nodes that are left.
         if is_killed && victim < 3 {
-            let again = start(&nodes, "again", &out, more);
+            let again = start(&nodes, "again", &self.out, more);
             let ends = again.map(|member| member.expect("it runs").end());
             assert!(ends.iter().all(|end| end.code() == Some(0)), "round {round}, victim {victim}: {ends:?}");
-            (0..3).for_each(|member| check(member, round));
+            (0..3).for_each(|member| self.check(member, round));
         }
-        if let Some(count) = counts.get_mut(victim).filter(|_| is_killed) {
+        if let Some(count) = self.counts.get_mut(victim).filter(|_| is_killed) {
             *count += 1;
         }
+        is_killed
     }
-    let members: u32 = counts[..3].iter().sum();
+}
+
+#[test]
+fn kills_at_random_points_change_no_rank() {
+    let folder = Folder::new("kills-graph");
+    let (alone, out) = (folder.file("alone.txt"), folder.file("out.txt"));
+    dunlin([&PROGRAM[..], &["--output", &alone]].concat()).well();
+    let expected = std::fs::read(&alone).expect("written");
+    let mut rounds = Rounds { out, expected, times: [Duration::ZERO; 2], counts: [0; 4], ended_well: 0 };
+    // The first rounds only measure the time of a job.
+    assert!((0..2).all(|round| !rounds.run(round, 4)));
+    until_killed(|round| rounds.run(round, below(4) as usize));
+    let [one, two, three, nodes] = rounds.counts;
     println!(
-        "killed: members {members}, nodes with two members {}; {ended_well} members ended well",
-        counts[3]
+        "killed: members {}, nodes with two members {nodes}; {} members ended well",
+        one + two + three,
+        rounds.ended_well
     );
 }

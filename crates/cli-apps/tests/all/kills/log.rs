@@ -1,7 +1,7 @@
 //! Two writers and a cleaner of a log on the second node. A writer, the cleaner, or the node of the log is killed.
 
-use super::{HANG, Nodes, below, check_survivor, kill, kills, pass_part_of, wait};
-use dunlin_command_testing::{Ended, Running};
+use super::{Nodes, below, check_survivor, kill, pass_part_of, until_killed, wait};
+use dunlin_command_testing::{Ended, HANG, Patience, Running};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -120,15 +120,15 @@ fn round(victim: usize, time: &mut Option<Duration>) -> bool {
     }
     for (writer, end) in writers.iter_mut().zip(&mut ends) {
         if let Some(mut writer) = writer.take() {
-            let (mut seen, mut since) = (String::new(), Instant::now());
+            let (mut seen, mut patience) = (String::new(), Patience::new(HANG / 4));
             while writer.is_running() {
                 std::thread::sleep(Duration::from_millis(20));
-                if since.elapsed() < HANG / 4 {
+                if patience.look() {
                     continue;
                 }
                 let status = nodes.run(0, &["apps", "log", "status", "orders"]).text();
                 assert!(status != seen, "victim {victim}, {is_killed}: a writer does not go on: {status}");
-                (seen, since) = (status, Instant::now());
+                (seen, patience) = (status, Patience::new(HANG / 4));
             }
             *end = Some(writer.end());
         }
@@ -165,10 +165,12 @@ fn kills_at_random_points_lose_and_repeat_no_transaction() {
     let (mut time, mut counts) = (None, [0; 4]);
     // The first round only measures the time of all commits.
     assert!(!round(4, &mut time));
-    for _ in 0..kills() {
+    until_killed(|_| {
         let victim = below(4) as usize;
-        counts[victim] += u32::from(round(victim, &mut time));
-    }
+        let is_killed = round(victim, &mut time);
+        counts[victim] += u32::from(is_killed);
+        is_killed
+    });
     let [one, two, cleaners, homes] = counts;
     println!("killed: writers {}, cleaners {cleaners}, nodes of the log {homes}", one + two);
 }

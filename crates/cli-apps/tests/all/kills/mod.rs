@@ -1,16 +1,21 @@
 //! Processes of an application, and a node, are killed at random points, many times. Results are compared with those of
-//! plain programs. `DUNLIN_APPS_KILLS` is the number of kills of each application.
+//! plain programs. `DUNLIN_APPS_KILLS` is the number of kills of each application. A process that ended before its kill
+//! does not count.
 
 mod graph;
 mod log;
 mod mapreduce;
 
-use dunlin_command_testing::{Ended, Folder, Running, dunlin, unique};
+use dunlin_command_testing::{Ended, Folder, HANG, Patience, Running, dunlin, unique};
 use dunlin_fabric::{Host as _, RealHost};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// No step takes so long: it hangs.
-const HANG: Duration = Duration::from_secs(60);
+/// A machine that does not run a thread for so long stands still. The limits of the programs are of seconds, and run out
+/// then.
+const STILL: Duration = Duration::from_secs(2);
 
 /// Returns the number of kills.
 fn kills() -> u32 {
@@ -43,14 +48,65 @@ fn kill(mut running: Running) -> (Ended, bool) {
 /// Waits until an attempt gives a value.
 #[track_caller]
 fn wait<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
-    let begin = Instant::now();
+    let mut patience = Patience::new(HANG);
     loop {
         if let Some(value) = attempt() {
             return value;
         }
-        assert!(begin.elapsed() < HANG, "no end of waiting: {what}");
+        assert!(patience.look(), "no end of waiting: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// Counts how often the machine has stood still, until it is dropped.
+struct Standstills(Arc<AtomicU32>);
+
+impl Standstills {
+    fn watch() -> Standstills {
+        let count = Arc::new(AtomicU32::new(0));
+        let counted = Arc::downgrade(&count);
+        std::thread::spawn(move || {
+            let mut last = Instant::now();
+            while let Some(count) = counted.upgrade() {
+                let now = Instant::now();
+                count.fetch_add(u32::from(now - last > STILL), Ordering::Relaxed);
+                last = now;
+                drop(count);
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        });
+        Standstills(count)
+    }
+
+    fn count(&self) -> u32 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Runs rounds, each of which returns whether its kill came in time, until as many kills did as are wanted. A round that
+/// failed while the machine stood still proves nothing: its kill is drawn again.
+fn until_killed(mut round: impl FnMut(u32) -> bool) {
+    let (wanted, standstills) = (kills(), Standstills::watch());
+    let (mut killed, mut rounds) = (0, 0);
+    while killed < wanted {
+        assert!(rounds < 3 * wanted + 10, "{killed} of {rounds} kills came in time");
+        rounds += 1;
+        let before = standstills.count();
+        match catch_unwind(AssertUnwindSafe(|| round(rounds))) {
+            Ok(is_killed) => killed += u32::from(is_killed),
+            // The watcher has looked since, if the machine goes on.
+            Err(_)
+                if {
+                    std::thread::sleep(STILL / 10);
+                    standstills.count() > before
+                } =>
+            {
+                println!("round {rounds}: the machine stood still");
+            }
+            Err(panic) => resume_unwind(panic),
+        }
+    }
+    println!("{killed} processes were killed in {rounds} rounds");
 }
 
 /// Checks that a process of a job that lost another one ended by itself: well, or with an error that a user can read.
