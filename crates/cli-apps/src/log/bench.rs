@@ -8,6 +8,7 @@ use dunlin_command::attach::AttachArguments;
 use dunlin_command::interrupt::Interrupt;
 use dunlin_command::output::{self, Failure, ReportArguments};
 use dunlin_command::{arguments, progress};
+use dunlin_report::statistics::median;
 use dunlin_report::{Document, Row, Unit, rounded};
 use dunlin_tier_client::{Lmr, Spec, Tier};
 use std::ops::ControlFlow;
@@ -17,9 +18,10 @@ use std::time::{Duration, Instant};
 
 const AFTER_HELP: &str = "\
 Creates the log NAME, measures commits of one entry, and frees the log. The floor is one
-FETCH_ADD and one WRITE of as many bytes, by the same threads without a log. Rounds of both
-alternate; rates are medians of the rounds. Cleaning is not part of a round. A process has 4
-requests at its node at the same time, so further threads wait.
+FETCH_ADD and one WRITE of as many bytes, by the same threads without a log. Within a round, 16 of
+each alternate; rates are medians of the rounds. The ratio is the median of
+those of the rounds. Cleaning is not part of a round. A process has 4 requests at its node at the same time, so
+further threads wait.
 
 Examples:
   dunlin apps log bench trial
@@ -58,6 +60,8 @@ const CAPACITY: u64 = 16 << 20;
 const LONGEST_ENTRY: u64 = 1 << 20;
 /// Bytes of a transaction beside its only entry.
 const OVERHEAD: u64 = 36;
+/// Commits, or pairs of operations, before the others have their turn: a change of the machine's speed meets both.
+const SLICE: u64 = 16;
 
 /// Parses the bytes of an entry.
 fn entry(text: &str) -> Result<u64, String> {
@@ -82,40 +86,44 @@ impl Floor {
     }
 }
 
-/// Runs `act` on all threads for the time of a round, at most `most` times each; returns the rate a second.
-fn rate<S: Send>(
+/// An act of a thread.
+type Act<'a, S> = dyn Fn(&mut S) -> Result<(), LogError> + Sync + 'a;
+
+/// Runs both of `acts` by turns on all threads for the time of a round, at most `most` times each; returns the rate of
+/// each a second.
+fn rates<S: Send>(
     threads: &mut [S],
     (time, most): (Duration, u64),
-    act: impl Fn(&mut S) -> Result<(), LogError> + Sync,
-) -> Result<f64, LogError> {
+    acts: [&Act<'_, S>; 2],
+) -> Result<[f64; 2], LogError> {
     let start = Barrier::new(threads.len());
     std::thread::scope(|scope| {
         let running: Vec<_> = threads
             .iter_mut()
             .map(|state| {
-                let (start, act) = (&start, &act);
+                let start = &start;
                 scope.spawn(move || {
                     start.wait();
-                    let (begin, mut count) = (Instant::now(), 0u64);
-                    while count < most && begin.elapsed() < time {
-                        act(state)?;
-                        count += 1;
+                    let (begin, mut count, mut spent) = (Instant::now(), 0u64, [Duration::ZERO; 2]);
+                    while count + SLICE <= most && begin.elapsed() < time {
+                        for (act, spent) in acts.iter().zip(&mut spent) {
+                            let begin = Instant::now();
+                            (0..SLICE).try_for_each(|_| act(state))?;
+                            *spent += begin.elapsed();
+                        }
+                        count += SLICE;
                     }
-                    Ok::<f64, LogError>(count as f64 / begin.elapsed().as_secs_f64().max(1e-9))
+                    Ok::<_, LogError>(spent.map(|spent| count as f64 / spent.as_secs_f64().max(1e-9)))
                 })
             })
             .collect();
-        let mut sum = 0.0;
+        let mut sums = [0.0; 2];
         for thread in running {
-            sum += thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+            let rates = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+            sums = [sums[0] + rates[0], sums[1] + rates[1]];
         }
-        Ok(sum)
+        Ok(sums)
     })
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }
 
 impl BenchArguments {
@@ -147,27 +155,30 @@ impl BenchArguments {
                 let (bytes, extent) = (vec![7; entry as usize], (OVERHEAD + entry).next_multiple_of(64));
                 let whole = vec![7; (OVERHEAD + entry) as usize];
                 let limits = (self.round, CAPACITY / extent / u64::from(threads));
-                let (mut commits, mut floors) = (Vec::new(), Vec::new());
+                let [mut commits, mut floors, mut ratios] = [const { Vec::new() }; 3];
                 for _ in 0..self.rounds {
                     interrupt.check()?;
                     let commit = |writer: &mut Writer<Tier>| {
                         writer.append(&bytes)?;
                         writer.commit().map(drop)
                     };
-                    commits.push(rate(&mut writers, limits, commit).map_err(failed)?);
+                    let acts: [&Act<'_, _>; 2] = [&commit, &|_| floor.commit(&whole)];
+                    let [commit, floor] = rates(&mut writers, limits, acts).map_err(failed)?;
                     while cleaner.clean(|_| ControlFlow::Continue(())).map_err(failed)?.left > 0 {}
-                    let mut none = vec![(); threads as usize];
-                    floors.push(rate(&mut none, limits, |()| floor.commit(&whole)).map_err(failed)?);
+                    commits.push(commit);
+                    floors.push(floor);
+                    ratios.push(commit / floor);
                     bar.inc(1);
                 }
-                let (commits, floors) = (median(commits), median(floors));
+                let [commits, floors, ratio] =
+                    [commits, floors, ratios].map(|rounds| median(rounds).unwrap_or_default());
                 measured.push(
                     Row::new()
                         .with("threads", threads)
                         .with("entry", Unit::Bytes.format(entry as f64))
                         .with("commits_per_second", commits.round() as u64)
                         .with("floor_per_second", floors.round() as u64)
-                        .with("ratio", rounded(commits / floors)),
+                        .with("ratio", rounded(ratio)),
                 );
             }
         }
