@@ -84,9 +84,11 @@ impl<'a, T: AnyTier, P: Program> Worker<'a, T, P> {
             let written = if region.access.is_shared { 0..messages.len() } else { first..end };
             let at = part.start - region.range.start;
             if !written.is_empty() {
-                let bits = |message: &P::Message| message.to_bits().to_le_bytes();
-                self.buffer.clear();
-                self.buffer.extend(messages[written.clone()].iter().flat_map(bits));
+                self.buffer.resize(written.len() * MESSAGE as usize, 0);
+                let places = self.buffer.chunks_exact_mut(MESSAGE as usize);
+                for (place, message) in places.zip(&messages[written.clone()]) {
+                    message.to_bits().put(place);
+                }
                 region.write_messages(step, at + written.start as u32, &self.buffer)?;
             }
             let (first, end) = if count > 0 { (at + first as u32, at + end as u32) } else { (0, 0) };
@@ -114,12 +116,14 @@ impl<'a, T: AnyTier, P: Program> Worker<'a, T, P> {
             let mut few = inbox.few.take().unwrap_or_default();
             few.clear();
             let window = base + header.first..base + header.end;
-            for (vertex, bits) in window.clone().zip(self.buffer.chunks_exact(MESSAGE as usize)) {
-                let message = P::Message::from_bits(u64::take(bits));
-                member.cells[vertex as usize].store(message.to_bits(), Ordering::Relaxed);
-                if is_few && message != P::NONE {
-                    few.push(vertex);
-                }
+            let cells = &member.cells[window.start as usize..window.end as usize];
+            for (cell, bits) in cells.iter().zip(self.buffer.chunks_exact(MESSAGE as usize)) {
+                cell.store(P::Message::from_bits(u64::take(bits)).to_bits(), Ordering::Relaxed);
+            }
+            if is_few {
+                let is_sent =
+                    |vertex: &u32| P::Message::from_bits(message(&member.cells, *vertex)) != P::NONE;
+                few.extend(window.clone().filter(is_sent));
             }
             *inbox = Inbox { count: header.count, window, few: is_few.then_some(few) };
         }
