@@ -14,6 +14,9 @@ type Frame = [u8; PAGE];
 /// Equal bytes between two changes that are pushed with them: an operation more would cost more.
 const GAP: usize = 64;
 
+/// The most frames without a page.
+const MAX_SPARE: usize = 1024;
+
 /// The bytes of the copies.
 #[derive(Debug)]
 pub(crate) enum Frames {
@@ -25,19 +28,6 @@ pub(crate) enum Frames {
 }
 
 impl Frames {
-    /// Sets the bytes of pages from `page` on.
-    fn install(&mut self, page: Page, bytes: &[u8]) {
-        match self {
-            Frames::Heap(frames) => {
-                let (bytes, _) = bytes.as_chunks::<PAGE>();
-                for (frame, bytes) in frames.iter_mut().skip(page as usize).zip(bytes) {
-                    *frame = Some(Box::new(*bytes));
-                }
-            }
-            Frames::Mapped(memory) => noted(memory.place(page as usize, bytes, true)),
-        }
-    }
-
     fn read(&self, page: Page, at: usize, into: &mut [u8]) {
         match self {
             Frames::Heap(frames) => {
@@ -75,14 +65,33 @@ impl Frames {
         }
     }
 
-    fn remove(&mut self, page: Page) {
+    /// Takes the bytes of a page away, and returns their frame.
+    fn remove(&mut self, page: Page) -> Option<Box<Frame>> {
         match self {
-            Frames::Heap(frames) => {
-                if let Some(frame) = frames.get_mut(page as usize) {
-                    *frame = None;
-                }
+            Frames::Heap(frames) => frames.get_mut(page as usize)?.take(),
+            Frames::Mapped(memory) => {
+                noted(memory.take(page as usize));
+                None
             }
-            Frames::Mapped(memory) => noted(memory.take(page as usize)),
+        }
+    }
+}
+
+/// The place of the bytes of pages that are fetched.
+#[derive(Debug)]
+pub(crate) enum Landing {
+    /// Frames of the heap, which become the copies.
+    Frames(Vec<Box<Frame>>),
+    /// Bytes that are placed in the mapping, page after page.
+    Bytes(Vec<u8>),
+}
+
+impl Landing {
+    /// Returns the place of each page.
+    pub(crate) fn pages(&mut self) -> Vec<&mut [u8]> {
+        match self {
+            Landing::Frames(frames) => frames.iter_mut().map(|frame| &mut frame[..]).collect(),
+            Landing::Bytes(bytes) => bytes.chunks_mut(PAGE).collect(),
         }
     }
 }
@@ -102,6 +111,10 @@ pub(crate) struct Cache {
     /// The bytes before the first write, of the pages that are held.
     twins: BTreeMap<Page, Box<Frame>>,
     has_twins: bool,
+    /// Frames without a page: new ones would cost page faults of the kernel.
+    spare: Vec<Box<Frame>>,
+    /// The landing of mapped pages, for the next fetch.
+    landing: Vec<u8>,
 }
 
 impl Cache {
@@ -115,34 +128,87 @@ impl Cache {
             Some(memory) => Frames::Mapped(memory),
             None => Frames::Heap((0..pages).map(|_| None).collect()),
         };
-        Cache { pages: Pages::new(pages, needs_mark), frames, twins: BTreeMap::new(), has_twins }
+        let (pages, twins) = (Pages::new(pages, needs_mark), BTreeMap::new());
+        Cache { pages, frames, twins, has_twins, spare: Vec::new(), landing: Vec::new() }
     }
 
-    /// The bytes of fetches are there, page after page. Returns a page that has to be fetched again, if there is one.
-    pub(crate) fn install(&mut self, tickets: &[Ticket], bytes: &[u8]) -> Option<Page> {
-        let (mut again, mut at) = (None, 0);
-        while let Some(ticket) = tickets.get(at) {
-            // Pages that follow each other are placed together.
-            let mut end = at;
-            while let Some(next) =
-                tickets.get(end).filter(|next| next.page as usize == ticket.page as usize + end - at)
-            {
-                let fetched = self.pages.end_fetch(*next);
-                if fetched == Fetched::Again {
-                    again = Some(next.page);
-                }
-                if fetched != Fetched::Install {
-                    break;
-                }
-                end += 1;
+    /// Returns a place for the bytes of a number of pages.
+    pub(crate) fn landing(&mut self, pages: usize) -> Landing {
+        match &self.frames {
+            Frames::Heap(_) => {
+                let spare = self.spare.split_off(self.spare.len().saturating_sub(pages));
+                let new = pages - spare.len();
+                let made = (0..new).map(|_| Box::new([0; PAGE]));
+                Landing::Frames(spare.into_iter().chain(made).collect())
             }
-            self.frames.install(ticket.page, &bytes[at * PAGE..end * PAGE]);
-            // The one that ended the run is not placed, or begins the next one.
-            let is_answered =
-                tickets.get(end).is_some_and(|next| next.page as usize == ticket.page as usize + end - at);
-            at = end + usize::from(is_answered);
+            Frames::Mapped(_) => {
+                let mut bytes = std::mem::take(&mut self.landing);
+                bytes.resize(pages * PAGE, 0);
+                Landing::Bytes(bytes)
+            }
+        }
+    }
+
+    /// Keeps a frame for other pages.
+    fn keep(&mut self, frame: Option<Box<Frame>>) {
+        self.spare.extend(frame.filter(|_| self.spare.len() < MAX_SPARE));
+    }
+
+    /// The bytes of fetches are there. Returns a page that has to be fetched again, if there is one.
+    pub(crate) fn install(&mut self, tickets: &[Ticket], landing: Landing) -> Option<Page> {
+        let mut again = None;
+        match landing {
+            Landing::Frames(landed) => {
+                for (ticket, frame) in tickets.iter().zip(landed) {
+                    let before = match (self.end_fetch(*ticket, &mut again), &mut self.frames) {
+                        (true, Frames::Heap(frames)) => {
+                            frames.get_mut(ticket.page as usize).and_then(|place| place.replace(frame))
+                        }
+                        _ => Some(frame),
+                    };
+                    self.keep(before);
+                }
+            }
+            Landing::Bytes(bytes) => {
+                self.place(tickets, &bytes, &mut again);
+                self.landing = bytes;
+            }
         }
         again
+    }
+
+    /// Returns whether the bytes of a fetch become the copy; otherwise it may have to be repeated.
+    fn end_fetch(&mut self, ticket: Ticket, again: &mut Option<Page>) -> bool {
+        let fetched = self.pages.end_fetch(ticket);
+        if fetched == Fetched::Again {
+            *again = Some(ticket.page);
+        }
+        fetched == Fetched::Install
+    }
+
+    /// Places bytes in the mapping. Pages that follow each other are placed together.
+    fn place(&mut self, tickets: &[Ticket], bytes: &[u8], again: &mut Option<Page>) {
+        let mut run: Range<usize> = 0..0;
+        for (at, ticket) in tickets.iter().enumerate() {
+            let is_next = tickets[run.start].page as usize + run.len() == ticket.page as usize;
+            if !is_next {
+                self.place_run(tickets, bytes, run);
+                run = at..at;
+            }
+            run.end = at + 1;
+            if !self.end_fetch(*ticket, again) {
+                self.place_run(tickets, bytes, run.start..at);
+                run = at + 1..at + 1;
+            }
+        }
+        self.place_run(tickets, bytes, run);
+    }
+
+    fn place_run(&self, tickets: &[Ticket], bytes: &[u8], run: Range<usize>) {
+        if let (Frames::Mapped(memory), false) = (&self.frames, run.is_empty()) {
+            let first = tickets[run.start].page as usize;
+            noted(memory.place(first, &bytes[run.start * PAGE..run.end * PAGE], true));
+        }
     }
 
     /// Copies bytes of a page; returns `false` without a copy.
@@ -197,12 +263,14 @@ impl Cache {
 
     /// A page is not held any more.
     pub(crate) fn forget_twin(&mut self, page: Page) {
-        self.twins.remove(&page);
+        let frame = self.twins.remove(&page);
+        self.keep(frame);
     }
 
     /// The copy of a page is gone.
     pub(crate) fn drop_copy(&mut self, page: Page) {
-        self.frames.remove(page);
+        let frame = self.frames.remove(page);
+        self.keep(frame);
     }
 }
 
@@ -252,20 +320,33 @@ mod tests {
     /// Runs of pages, one that is there already, and one that was released meanwhile.
     #[test]
     fn fetched_pages_are_installed_where_they_belong() {
-        let mut cache = Cache::new(12, false, false, None);
-        let pages = [0u32, 1, 2, 3, 5, 6, 9, 10, 11];
-        let tickets: Vec<_> = pages.iter().map(|page| cache.pages.begin(*page)).collect();
-        let there = cache.pages.begin(6);
-        assert_eq!(cache.install(&[there], &[99; PAGE]), None);
-        cache.pages.told(2, 1);
-        let bytes: Vec<u8> = pages.iter().flat_map(|page| [*page as u8; PAGE]).collect();
-        assert_eq!(cache.install(&tickets, &bytes), Some(2));
-        for page in 0..12 {
-            let mut byte = [77];
-            let expected = if page == 6 { 99 } else { page as u8 };
-            let is_there = pages.contains(&page) && page != 2;
-            assert_eq!(cache.read(page, 5, &mut byte), is_there, "{page}");
-            assert_eq!(byte, [if is_there { expected } else { 77 }], "{page}");
+        for mapped in [None, Some(Arc::new(FaultMemory::new(None, 12).unwrap()))] {
+            let mut cache = Cache::new(12, false, false, mapped);
+            let fetched = |cache: &mut Cache, pages: &[u8]| {
+                let mut landing = cache.landing(pages.len());
+                landing.pages().into_iter().zip(pages).for_each(|(place, page)| place.fill(*page));
+                landing
+            };
+            for _ in 0..2 {
+                let pages = [0, 1, 2, 3, 5, 6, 9, 10, 11];
+                let tickets = pages.map(|page| cache.pages.begin(page.into()));
+                let there = cache.pages.begin(6);
+                let landing = fetched(&mut cache, &[99]);
+                assert_eq!(cache.install(&[there], landing), None);
+                cache.pages.told(2, 1);
+                let landing = fetched(&mut cache, &pages);
+                assert_eq!(cache.install(&tickets, landing), Some(2));
+                for page in 0..12 {
+                    let mut byte = [77];
+                    let expected = if page == 6 { 99 } else { page };
+                    let is_there = pages.contains(&page) && page != 2;
+                    assert_eq!(cache.read(page.into(), 5, &mut byte), is_there, "{page}");
+                    assert_eq!(byte, [if is_there { expected } else { 77 }], "{page}");
+                    // The frames are used again.
+                    assert_eq!(cache.pages.forget(page.into()), is_there);
+                    cache.drop_copy(page.into());
+                }
+            }
         }
     }
 }

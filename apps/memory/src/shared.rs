@@ -490,11 +490,11 @@ impl<T: AnyServices + AnyLists> Shared<T> {
             };
             let mut changed = None;
             for tickets in tickets.chunks(MAX_LIST) {
-                let mut bytes = vec![0; tickets.len() * PAGE];
-                self.read_pages(tickets.iter().map(|ticket| ticket.page), &mut bytes)?;
+                let mut landing = self.cache().landing(tickets.len());
+                self.read_pages(tickets.iter().map(|ticket| ticket.page), landing.pages())?;
                 self.counters.fetched.fetch_add(tickets.len() as u64, Ordering::Relaxed);
-                self.charge_copy(bytes.len());
-                changed = self.cache().install(tickets, &bytes).or(changed);
+                self.charge_copy(tickets.len() * PAGE);
+                changed = self.cache().install(tickets, landing).or(changed);
             }
             match changed {
                 None => return Ok(()),
@@ -509,11 +509,11 @@ impl<T: AnyServices + AnyLists> Shared<T> {
     fn read_pages(
         &self,
         pages: impl ExactSizeIterator<Item = Page> + Clone,
-        bytes: &mut [u8],
+        mut places: Vec<&mut [u8]>,
     ) -> Result<(), MemoryError> {
         let (until, mut is_again) = (self.until(self.config.patience), false);
         loop {
-            match self.read_once(pages.clone(), bytes) {
+            match self.read_once(pages.clone(), &mut places) {
                 Err(error) if error.is_deadline() && (!is_again || self.now() < until) => is_again = true,
                 read => return read,
             }
@@ -523,11 +523,11 @@ impl<T: AnyServices + AnyLists> Shared<T> {
     fn read_once(
         &self,
         pages: impl ExactSizeIterator<Item = Page>,
-        bytes: &mut [u8],
+        places: &mut [&mut [u8]],
     ) -> Result<(), MemoryError> {
         let (count, mut list) = (pages.len(), Vec::with_capacity(pages.len()));
         let mut homes = Vec::with_capacity(count);
-        for (page, into) in pages.zip(bytes.chunks_mut(PAGE)) {
+        for (page, into) in pages.zip(places) {
             let home = self.config.home(page);
             let (lmr, offset) = (self.lmr(home)?, self.config.offset(page));
             if count == 1 {
