@@ -101,6 +101,7 @@ impl<P: Program> Local<P> {
     }
 }
 
+#[inline]
 fn vertex(rows: &Rows, at: usize) -> Vertex {
     Vertex { id: rows.range.start + at as u32, degree: rows.degrees[at] }
 }

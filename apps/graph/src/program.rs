@@ -18,10 +18,12 @@ macro_rules! plain {
         impl Plain for $number {
             const BYTES: usize = size_of::<$number>();
 
+            #[inline]
             fn put(self, bytes: &mut [u8]) {
                 bytes.copy_from_slice(&self.to_le_bytes());
             }
 
+            #[inline]
             fn take(bytes: &[u8]) -> Self {
                 let mut own = [0; size_of::<$number>()];
                 own.copy_from_slice(bytes);

@@ -84,6 +84,7 @@ impl Rows {
         }
     }
 
+    #[inline]
     fn bounds(&self, at: usize) -> Range<usize> {
         self.offsets[at] as usize..self.offsets[at + 1] as usize
     }
@@ -94,6 +95,7 @@ impl Rows {
     }
 
     /// Returns the sources of the edges to a vertex, which is counted from the beginning of the range.
+    #[inline]
     pub(crate) fn sources(&self, at: usize) -> &[u32] {
         &self.sources[self.bounds(at)]
     }
@@ -112,6 +114,7 @@ impl Rows {
 
     /// Returns the targets of the edges from a source, counted from the beginning of the range. `place` is 0 at first, and
     /// sources are asked for in ascending order.
+    #[inline]
     pub(crate) fn targets(&self, source: u32, place: &mut usize) -> &[u32] {
         *place = self.place(source, (*place).min(self.starts.len()));
         match self.starts.get(*place) {

@@ -177,6 +177,8 @@ impl<'a, T: AnyTier, P: Program> Worker<'a, T, P> {
     }
 }
 
+// It is called for each edge, by code that is compiled in the crate of the program.
+#[inline]
 fn message(cells: &[AtomicU64], source: u32) -> u64 {
     cells[source as usize].load(Ordering::Relaxed)
 }
