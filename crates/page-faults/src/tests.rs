@@ -92,3 +92,16 @@ fn addresses_are_those_that_were_asked_for_or_none() {
     );
     check().unwrap();
 }
+
+/// The kernel does not have its own faults answered.
+#[test]
+fn a_system_call_fails_on_an_absent_page_and_succeeds_on_a_placed_one() {
+    let memory = FaultMemory::new(None, 2).unwrap();
+    let words = &memory.words()[PAGE / WORD..];
+    // SAFETY: the page is mapped as long as the memory lives, and nobody stores to it.
+    let bytes = unsafe { std::slice::from_raw_parts(words.as_ptr().cast::<u8>(), PAGE) };
+    let (writer, _reader) = std::os::unix::net::UnixStream::pair().unwrap();
+    assert_eq!(rustix::io::write(&writer, bytes), Err(rustix::io::Errno::FAULT));
+    memory.place(1, &[9; PAGE], true).unwrap();
+    assert_eq!(rustix::io::write(&writer, bytes), Ok(PAGE));
+}
