@@ -9,7 +9,7 @@ use dunlin_report::statistics::median;
 use dunlin_report::{
     Document, PlotError, Row, draw, escaped, html, markdown, readable, table, write_atomically,
 };
-use dunlin_scenario::figures::{Figure, Paper, Point, all};
+use dunlin_scenario::figures::{Figure, Paper, Point, all, effort_of_applications};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -167,6 +167,9 @@ fn page(made: &[Made], summary: &[Row], document: &Document, quick: bool) -> Res
     for made in made {
         text += &section(made)?;
     }
+    if made.iter().any(|made| made.figure.id.starts_with("lite")) {
+        text += &effort_of_applications_section();
+    }
     text += "</body>\n</html>\n";
     Ok(text)
 }
@@ -189,6 +192,20 @@ fn section(made: &Made) -> Result<String, Failure> {
     }
     text += &html_table(&rows(made));
     Ok(text)
+}
+
+/// The table of LITE figure 20, which counts lines and needs no run.
+fn effort_of_applications_section() -> String {
+    let table = effort_of_applications();
+    let row = |cells: &Vec<&str>| {
+        let named = table.iter().take(1).flatten().zip(cells);
+        named.fold(Row::new(), |row, (title, cell)| row.with(title, *cell))
+    };
+    let rows: Vec<Row> = table.iter().skip(1).map(row).collect();
+    format!(
+        "<h2 id=\"lite-20\">lite-20: Lines of the applications on the memory tier</h2>\n{}",
+        html_table(&rows)
+    )
 }
 
 /// Formats rows as a table, and marks rows whose relation does not hold.

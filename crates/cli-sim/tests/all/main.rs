@@ -103,6 +103,12 @@ fn a_report_is_one_page_of_all_that_was_asked_for() {
     let left = std::fs::read_dir(std::path::Path::new(&page).parent().expect("a folder")).expect("read");
     assert_eq!(left.count(), 3, "no temporary file stays");
 
+    dunlin(["sim", "report", "--quick", "--figure", "lite-17", "--output", &page]).well();
+    let html = std::fs::read_to_string(&page).expect("written");
+    for part in ["id=\"lite-17\"", "id=\"lite-20\"", "lines that call the tier", "graph on shared memory"] {
+        assert!(html.contains(part), "{part}");
+    }
+
     dunlin(["sim", "report", "--figure", "rf-rpc-100"]).failed(1, &["did you mean 'rf-rpc-10'"]);
     dunlin(["sim", "report", "--output", "/nowhere/at/all.html"]).failed(1, &["cannot write"]);
 }
