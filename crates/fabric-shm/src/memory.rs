@@ -160,6 +160,13 @@ impl ShmMemory {
         Ok(ShmMemory { mapping, access, descriptor: Mutex::new(Some(descriptor)) })
     }
 
+    /// Maps memory that an earlier life of this process has registered for `access`, after the checks of a grant.
+    pub(crate) fn adopt(descriptor: OwnedFd, claimed: u64, access: Access) -> Result<Self, ImportError> {
+        let length = check_grant(&descriptor, claimed, access)?;
+        let mapping = Mapping::shared(descriptor.as_fd(), length, true)?;
+        Ok(ShmMemory { mapping, access, descriptor: Mutex::new(Some(descriptor)) })
+    }
+
     #[inline]
     pub(crate) fn mapping(&self) -> &Mapping {
         &self.mapping
@@ -252,6 +259,31 @@ pub(crate) enum ImportError {
     System(#[from] io::Error),
 }
 
+/// Checks that size and seals of a descriptor are fixed, as those of memory registered for `registered`; returns its
+/// length.
+pub(crate) fn check_grant(
+    descriptor: &OwnedFd,
+    claimed: u64,
+    registered: Access,
+) -> Result<usize, ImportError> {
+    let length = usize::try_from(claimed)
+        .ok()
+        .filter(|l| *l > 0 && claimed <= MAX_REGION)
+        .ok_or(ImportError::Length(claimed))?;
+    let status = rustix::fs::fstat(descriptor).map_err(io::Error::from)?;
+    let actual = u64::try_from(status.st_size).unwrap_or(0);
+    let wanted = seals_for(registered);
+    // Files that cannot be sealed at all give EINVAL and count as without seals.
+    let found = rustix::fs::fcntl_get_seals(descriptor).unwrap_or(SealFlags::empty());
+    if !found.contains(wanted) {
+        return Err(ImportError::Seals { found: found.bits(), wanted: wanted.bits() });
+    }
+    if actual != claimed {
+        return Err(ImportError::Size { claimed, actual });
+    }
+    Ok(length)
+}
+
 /// Memory that the peer of one link has granted to this side.
 #[derive(Debug)]
 pub(crate) struct Import {
@@ -271,21 +303,7 @@ impl Import {
         registered: Access,
         key: RegionKey,
     ) -> Result<Self, ImportError> {
-        let length = usize::try_from(claimed)
-            .ok()
-            .filter(|l| *l > 0 && claimed <= MAX_REGION)
-            .ok_or(ImportError::Length(claimed))?;
-        let status = rustix::fs::fstat(descriptor).map_err(io::Error::from)?;
-        let actual = u64::try_from(status.st_size).unwrap_or(0);
-        let wanted = seals_for(registered);
-        // Files that cannot be sealed at all give EINVAL and count as without seals.
-        let found = rustix::fs::fcntl_get_seals(descriptor).unwrap_or(SealFlags::empty());
-        if !found.contains(wanted) {
-            return Err(ImportError::Seals { found: found.bits(), wanted: wanted.bits() });
-        }
-        if actual != claimed {
-            return Err(ImportError::Size { claimed, actual });
-        }
+        let length = check_grant(descriptor, claimed, registered)?;
         let mapping = Mapping::shared(descriptor.as_fd(), length, access.changes())?;
         Ok(Import { mapping, access, key, revoked: AtomicBool::new(false) })
     }

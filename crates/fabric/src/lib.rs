@@ -26,6 +26,7 @@ pub mod host;
 pub mod idle;
 pub mod inbox;
 pub mod interpose;
+pub mod keeper;
 pub mod memory;
 pub mod news;
 pub mod queue_pair_table;
@@ -51,6 +52,7 @@ pub use host::{
     nanos,
 };
 pub use interpose::{Count, Fault, FaultPlan, Trace};
+pub use keeper::{KeeperError, MemoryKeeper};
 pub use memory::{Access, Memory, Region, RegionLine};
 pub use news::{Mark, ReadyList, Subscription};
 pub use queue_pair_table::QueuePairTable;
