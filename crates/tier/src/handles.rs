@@ -6,10 +6,13 @@
 
 use crate::access::{AccessError, Kind};
 use crate::cut::Layout;
+use crate::ledger::Changes;
 use crate::place::{LmrId, NodeId};
 use crate::rights::Rights;
 use std::collections::BTreeSet;
 use thiserror::Error;
+
+mod kept;
 
 /// A handle: a slot of a process's table and the slot's generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -140,6 +143,8 @@ pub struct HandleTable {
     slots: BTreeSet<(LmrId, u32)>,
     /// The number of calls of [`lose`](HandleTable::lose).
     losses: u64,
+    /// Slots whose entries in a ledger may be older.
+    changes: Changes<u32>,
 }
 
 impl HandleTable {
@@ -199,6 +204,7 @@ impl HandleTable {
             let generation = entry.generation;
             *entry = Entry { layout: Some(layout), length, id, generation, in_flight, rights, state };
             self.slots.insert((id, slot));
+            self.changes.note(slot);
             return Ok(Handle::new(slot, generation));
         }
         if self.entries.len() >= MAX_HANDLES {
@@ -209,6 +215,7 @@ impl HandleTable {
         let generation = 1;
         self.entries.push(Entry { layout: Some(layout), length, id, generation, in_flight, rights, state });
         self.slots.insert((id, slot));
+        self.changes.note(slot);
         Ok(Handle::new(slot, generation))
     }
 
@@ -279,6 +286,7 @@ impl HandleTable {
         let slot = handle.slot();
         let entry = &mut self.entries[slot];
         entry.state = State::Closing;
+        self.changes.note(slot as u32);
         Ok((entry.in_flight == 0).then(|| self.release(slot)))
     }
 
@@ -293,6 +301,7 @@ impl HandleTable {
             self.free.push(slot as u32);
         }
         self.slots.remove(&(id, slot as u32));
+        self.changes.note(slot as u32);
         id
     }
 
@@ -308,6 +317,7 @@ impl HandleTable {
             if entry.state == State::Live {
                 entry.state = if moves { State::Moved } else { State::Gone };
                 entry.layout = None;
+                self.changes.note(*slot);
             }
             drained &= entry.in_flight == 0;
         }
@@ -319,11 +329,13 @@ impl HandleTable {
     pub fn lose(&mut self, node: NodeId) -> usize {
         self.losses += 1;
         let mut lost = 0;
-        for entry in self.entries.iter_mut().filter(|entry| entry.state == State::Live) {
+        let live = self.entries.iter_mut().zip(0u32..).filter(|(entry, _)| entry.state == State::Live);
+        for (entry, slot) in live {
             let stored = |layout: &Layout| layout.pieces().iter().any(|piece| piece.node == node);
             if entry.layout.as_ref().is_some_and(stored) {
                 // The layout stays: an error names the node.
                 entry.state = State::Gone;
+                self.changes.note(slot);
                 lost += 1;
             }
         }

@@ -20,6 +20,7 @@ pub mod cut;
 pub mod exchange;
 pub mod handles;
 pub mod holders;
+pub mod ledger;
 pub mod lock;
 pub mod membership;
 pub mod message;

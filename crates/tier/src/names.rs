@@ -1,6 +1,9 @@
 //! The names whose home a node is. When the view changes, a home forgets all names and hears them again from the nodes that
 //! keep the records: whatever it kept may be older than changes that were reported to another home.
 
+use crate::codec::{Reader, Writer};
+use crate::ledger::{Changes, Entries};
+use crate::message::Malformed;
 use crate::name::Name;
 use crate::place::{LmrId, NodeId};
 use crate::record::{MAX_RECORDS, RecordError};
@@ -12,12 +15,14 @@ pub struct Names {
     regions: BTreeMap<Name, LmrId>,
     /// The nodes that have not reported all of their names since the view changed.
     awaited: BTreeSet<NodeId>,
+    /// Names whose entries in a ledger may be older.
+    changes: Changes<Name>,
 }
 
 impl Names {
     /// Begins again with a new view: forgets all names, until each of `members` has reported those of its records.
     pub fn begin(&mut self, members: impl IntoIterator<Item = NodeId>) {
-        self.regions.clear();
+        std::mem::take(&mut self.regions).into_keys().for_each(|name| self.changes.note(name));
         self.awaited = members.into_iter().collect();
     }
 
@@ -43,6 +48,7 @@ impl Names {
             Some(_) => Err(RecordError::Taken),
             None if self.regions.len() >= MAX_RECORDS => Err(RecordError::Full),
             None => {
+                self.changes.note(name.clone());
                 self.regions.insert(name, id);
                 Ok(())
             }
@@ -58,7 +64,36 @@ impl Names {
     pub fn forget(&mut self, name: &Name, id: LmrId) {
         if self.lookup(name) == Some(id) {
             self.regions.remove(name);
+            self.changes.note(name.clone());
         }
+    }
+
+    /// The entries of these names begin with this byte in a ledger.
+    pub const TABLE: u8 = b'N';
+
+    /// Reports changes from here on ([`report`](Names::report)).
+    pub fn watch(&mut self) {
+        self.changes.watch();
+    }
+
+    /// Reports the names that have changed since the last report.
+    pub fn report(&mut self, entries: &mut impl Entries) {
+        for name in self.changes.take() {
+            let key = [&[Names::TABLE], name.as_bytes()].concat();
+            match self.lookup(&name) {
+                Some(id) => entries.put(&key, &Writer(Vec::new()).id(id).bytes()),
+                None => entries.remove(&key),
+            }
+        }
+    }
+
+    /// Adds a name of an earlier life.
+    pub fn recover(&mut self, key: &[u8], value: &[u8]) -> Result<(), Malformed> {
+        let (name, mut reader) = (Name::new(key).map_err(|_| Malformed)?, Reader::new(value));
+        let id = reader.id()?;
+        reader.end(())?;
+        self.regions.insert(name, id);
+        Ok(())
     }
 
     /// Returns the number of names.

@@ -1,12 +1,16 @@
 //! The records that a node keeps of regions.
 
 use crate::cut::Layout;
+use crate::ledger::Changes;
 use crate::name::Name;
 use crate::place::{LmrId, NodeId};
 use crate::retire::Retirement;
 use crate::rights::{GrantError, Grantee, Grants, Principal, Rights};
 use std::collections::BTreeMap;
 use thiserror::Error;
+
+mod kept;
+pub use kept::Recovered;
 
 /// The most records, and the most names, of one node.
 pub const MAX_RECORDS: usize = 10_000_000;
@@ -158,6 +162,8 @@ pub struct Directory {
     first_generation: u64,
     /// The bytes of the regions of each principal that has any.
     charges: BTreeMap<Principal, u64>,
+    /// Slots whose entries in a ledger may be older.
+    changes: Changes<u32>,
 }
 
 impl Directory {
@@ -170,6 +176,7 @@ impl Directory {
             free: Vec::new(),
             first_generation: first_generation >> 1,
             charges: BTreeMap::new(),
+            changes: Changes::default(),
         }
     }
 
@@ -178,6 +185,7 @@ impl Directory {
         if let Some(slot) = self.free.pop() {
             let place = &mut self.slots[slot as usize];
             place.reserved = true;
+            self.changes.note(slot);
             return Ok(LmrId { node: self.node, slot, generation: place.generation });
         }
         if self.slots.len() >= MAX_RECORDS {
@@ -185,6 +193,7 @@ impl Directory {
         }
         let (slot, generation) = (self.slots.len() as u32, self.first_generation);
         self.slots.push(Slot { generation, record: None, reserved: true, alias: None, charged: None });
+        self.changes.note(slot);
         Ok(LmrId { node: self.node, slot, generation })
     }
 
@@ -272,15 +281,21 @@ impl Directory {
         (found, None)
     }
 
+    /// Returns the slot of an id. It counts as changed.
     fn slot(&mut self, id: LmrId) -> Option<&mut Slot> {
         let slot = self.slots.get_mut(id.slot as usize)?;
-        (id.node == self.node && slot.reserved && slot.generation == id.generation).then_some(slot)
+        let found = id.node == self.node && slot.reserved && slot.generation == id.generation;
+        found.then(|| {
+            self.changes.note(id.slot);
+            slot
+        })
     }
 
     /// Returns the record of a region by any of its ids.
     fn live(&mut self, id: LmrId) -> Result<&mut Record, RecordError> {
         let slot = self.slot(id).ok_or(RecordError::NoSuch)?;
         let at = slot.alias.unwrap_or(id.slot);
+        self.changes.note(at);
         let record = self.slots.get_mut(at as usize).and_then(|slot| slot.record.as_mut());
         record.filter(|record| !record.ending).ok_or(RecordError::NoSuch)
     }

@@ -136,6 +136,11 @@ impl Grants {
         Grants(vec![(Grantee::Principal(creator), Rights::ALL)])
     }
 
+    /// Makes the grants that an earlier life of the node has made.
+    pub(crate) fn recovered(grants: Vec<(Grantee, Rights)>) -> Grants {
+        Grants(grants)
+    }
+
     /// Returns the rights of a principal: its own and those of anyone.
     pub fn of(&self, principal: &Principal) -> Rights {
         self.0.iter().fold(Rights::NONE, |rights, (grantee, granted)| match grantee {

@@ -20,6 +20,32 @@ impl<T> Slots<T> {
         Slots { slots: Vec::new(), free: Vec::new(), limit: limit as usize, first_generation, count: 0 }
     }
 
+    /// Makes a table with the values that an earlier life of it had under these numbers; of two with one slot, the first
+    /// counts. Numbers that are not there mean nothing, unless a slot's generation is drawn again.
+    pub fn recovered(
+        limit: u32,
+        first_generation: u32,
+        values: impl IntoIterator<Item = (u64, T)>,
+    ) -> Slots<T> {
+        let mut slots = Slots::new(limit, first_generation);
+        for (number, value) in values {
+            let (slot, generation) = ((number & 0xffff_ffff) as usize, (number >> 32) as u32);
+            if slot >= slots.limit || generation == u32::MAX {
+                continue;
+            }
+            while slots.slots.len() <= slot {
+                slots.slots.push((slots.first_generation, None));
+            }
+            if slots.slots[slot].1.is_none() {
+                slots.slots[slot] = (generation, Some(value));
+                slots.count += 1;
+            }
+        }
+        let empty = slots.slots.iter().zip(0..).filter(|((_, value), _)| value.is_none());
+        slots.free = empty.map(|(_, slot)| slot).collect();
+        slots
+    }
+
     /// Returns the number of values.
     pub fn len(&self) -> usize {
         self.count
@@ -80,6 +106,14 @@ impl<T> Slots<T> {
         self.slots.iter().filter_map(|(_, value)| value.as_ref())
     }
 
+    /// Returns the values with their numbers.
+    pub fn numbered(&self) -> impl Iterator<Item = (u64, &T)> {
+        let slots = self.slots.iter().enumerate();
+        slots.filter_map(|(slot, (generation, value))| {
+            Some((u64::from(*generation) << 32 | slot as u64, value.as_ref()?))
+        })
+    }
+
     /// Removes the values for which `leaves` is true.
     pub fn remove_all_where(&mut self, leaves: impl Fn(&T) -> bool) -> Vec<T> {
         let numbers = self.slots.iter().enumerate().filter_map(|(slot, (generation, value))| {
@@ -137,6 +171,29 @@ mod tests {
             }
             prop_assert_eq!(slots.take_all().len(), model.len());
             prop_assert!(old.iter().all(|number| slots.get(*number).is_none()) && slots.insert(1) == Err(1));
+        }
+    }
+
+    proptest! {
+        /// The next life of a table has the same values, and goes on as the first.
+        #[test]
+        fn numbers_mean_the_same_to_the_next_life(
+            seeds in any::<[u32; 2]>(), steps in prop::collection::vec(any::<bool>(), 0..20),
+        ) {
+            let mut slots = Slots::new(6, seeds[0]);
+            let mut numbers = Vec::new();
+            for adds in steps {
+                match adds {
+                    true => numbers.extend(slots.insert(numbers.len())),
+                    false => drop(numbers.first().and_then(|number| slots.remove(*number))),
+                }
+            }
+            let values = numbers.iter().filter_map(|number| Some((*number, *slots.get(*number)?)));
+            let mut next = Slots::recovered(6, seeds[1], values.collect::<Vec<_>>());
+            prop_assert_eq!(next.len(), slots.len());
+            prop_assert!(numbers.iter().all(|number| next.get(*number) == slots.get(*number)));
+            let room = 6 - next.len();
+            prop_assert_eq!((0..9).filter(|value| next.insert(*value).is_ok()).count(), room);
         }
     }
 

@@ -1,10 +1,13 @@
 //! The allocator of a node's arena. Memory is given out zeroed: a block that is released becomes dirty, and only
 //! the caller's report that it was zeroed makes it free again.
 
+use crate::ledger::Changes;
 use crate::place::{LmrId, NodeId};
 use crate::rights::Principal;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use thiserror::Error;
+
+mod kept;
 
 /// The smallest block, in bytes: a cache line, so that two regions never share one.
 pub const UNIT: u64 = 64;
@@ -107,11 +110,16 @@ pub struct Space {
     extents: Vec<Extent>,
     /// Blocks in use: the order by owner, extent and offset.
     used: BTreeMap<(LmrId, u16, u64), u8>,
+    /// All blocks that are not free, by extent and offset: their order, and the owner, or none if they are dirty.
+    blocks: BTreeMap<(u16, u64), (u8, Option<LmrId>)>,
     dirty: VecDeque<Block>,
     dirty_bytes: u64,
     free_bytes: u64,
     /// Blocks that [`next_dirty`](Space::next_dirty) has given out to be zeroed.
     cleaning: BTreeSet<Block>,
+    /// Blocks, and extents, whose entries in a ledger may be older.
+    changes: Changes<(u16, u64)>,
+    tenants: Changes<u16>,
 }
 
 impl Space {
@@ -186,6 +194,9 @@ impl Space {
         found.tenant = tenant.cloned();
         found.free -= block.length;
         self.used.insert((owner, extent, block.offset), order as u8);
+        self.blocks.insert((extent, block.offset), (order as u8, Some(owner)));
+        self.changes.note((extent, block.offset));
+        self.tenants.note(extent);
         self.free_bytes -= block.length;
         Ok(block)
     }
@@ -197,8 +208,10 @@ impl Space {
         let range = (owner, 0, 0)..=(owner, u16::MAX, u64::MAX);
         while let Some((&(_, extent, offset), &order)) = self.used.range(range.clone()).next() {
             self.used.remove(&(owner, extent, offset));
+            self.blocks.insert((extent, offset), (order, None));
             let block = Block { extent, offset, length: UNIT << order };
             released += block.length;
+            self.changes.note((extent, offset));
             self.dirty.push_back(block);
         }
         self.dirty_bytes += released;
@@ -234,6 +247,8 @@ impl Space {
         if !self.cleaning.remove(&block) {
             return false;
         }
+        self.blocks.remove(&(block.extent, block.offset));
+        self.changes.note((block.extent, block.offset));
         self.dirty_bytes -= block.length;
         self.free_bytes += block.length;
         if let Some(extent) = self.extents.get_mut(usize::from(block.extent)) {
@@ -246,8 +261,10 @@ impl Space {
 
     /// An extent without blocks and without holders is free for all.
     fn end_tenancy(&mut self, extent: u16) {
+        let number = extent;
         if let Some(extent) = self.extents.get_mut(usize::from(extent)).filter(|extent| extent.is_free()) {
             extent.tenant = None;
+            self.tenants.note(number);
         }
     }
 

@@ -1,0 +1,185 @@
+//! Records in a ledger, and their recovery by the next life of the node.
+
+use super::{Directory, Grants, MAX_RECORDS, Record, Slot};
+use crate::codec::{Reader, Writer};
+use crate::ledger::Entries;
+use crate::message::Malformed;
+use crate::place::{LmrId, NodeId};
+use crate::rights::{Grantee, MAX_GRANTS, Rights};
+use std::collections::BTreeMap;
+
+const RESERVED: u8 = 1;
+const HAS_RECORD: u8 = 2;
+const IS_ALIAS: u8 = 4;
+const IS_CHARGED: u8 = 8;
+const MOVING: u8 = 1;
+const ENDING: u8 = 2;
+const NAMED: u8 = 4;
+const HAS_NAME: u8 = 8;
+
+/// The work that the records of an earlier life leave.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recovered {
+    /// Regions to free: a free was under way, or nobody has them.
+    pub frees: Vec<LmrId>,
+    /// Ids of memory that may be allocated at any node and is of no use: release it, then
+    /// [`forget`](Directory::forget_left) the id.
+    pub left: Vec<LmrId>,
+}
+
+impl Directory {
+    /// The entries of records begin with this byte in a ledger.
+    pub const TABLE: u8 = b'D';
+
+    /// Reports changes from here on ([`report`](Directory::report)).
+    pub fn watch(&mut self) {
+        self.changes.watch();
+    }
+
+    /// Reports the records that have changed since the last report.
+    pub fn report(&mut self, entries: &mut impl Entries) {
+        for slot in self.changes.take() {
+            let key = Writer::new(Directory::TABLE).u32(slot.swap_bytes()).bytes();
+            entries.put(&key, &encode(&self.slots[slot as usize]));
+        }
+    }
+
+    /// Adds a slot of an earlier life. Slots come in their order.
+    ///
+    /// # Errors
+    /// The entry is not one that [`report`](Directory::report) makes.
+    pub fn recover(&mut self, key: &[u8], value: &[u8]) -> Result<(), Malformed> {
+        let mut reader = Reader::new(key);
+        let number = reader.u32()?.swap_bytes();
+        reader.end(())?;
+        if number as usize != self.slots.len() || self.slots.len() >= MAX_RECORDS {
+            return Err(Malformed);
+        }
+        let slot = decode(LmrId { node: self.node, slot: number, generation: 0 }, value)?;
+        if let Some((principal, bytes)) = &slot.charged {
+            let total = self.charges.entry(principal.clone()).or_default();
+            *total = total.checked_add(*bytes).ok_or(Malformed)?;
+        }
+        if !slot.reserved {
+            self.free.push(number);
+        }
+        self.slots.push(slot);
+        Ok(())
+    }
+
+    /// Ends what was under way when the earlier life ended. `own` are the regions of this node's handles, once for each
+    /// handle.
+    pub fn end_recovery(&mut self, own: impl IntoIterator<Item = LmrId>) -> Recovered {
+        let mut counts: BTreeMap<u32, u32> = BTreeMap::new();
+        for id in own {
+            if let Some(slot) = self.slot(id) {
+                *counts.entry(slot.alias.unwrap_or(id.slot)).or_default() += 1;
+            }
+        }
+        let mut recovered = Recovered::default();
+        for number in 0..self.slots.len() {
+            let slot = &self.slots[number];
+            let id = LmrId { node: self.node, slot: number as u32, generation: slot.generation };
+            let (is_reserved, alias) = (slot.reserved, slot.alias);
+            let memory = match alias {
+                // The memory that a region has, or had before its last move. The region may be gone.
+                Some(region) => {
+                    let region = self.slots.get(region as usize).and_then(|slot| slot.record.as_ref());
+                    region.map(|record| record.memory)
+                }
+                None => slot.record.as_ref().map(|record| record.memory),
+            };
+            if is_reserved && memory != Some(id) {
+                recovered.left.push(id);
+            }
+            let me = self.node;
+            let Some(record) = self.slots[number].record.as_mut() else { continue };
+            record.moving = false;
+            match counts.get(&(number as u32)) {
+                Some(count) => record.mappers.insert(me, *count),
+                None => record.mappers.remove(&me),
+            };
+            // Nobody was told that the region has its name.
+            if !record.named {
+                record.name = None;
+            }
+            if std::mem::take(&mut record.ending) || (record.name.is_none() && record.mappers.is_empty()) {
+                recovered.frees.push(id);
+            }
+            self.changes.note(number as u32);
+        }
+        recovered
+    }
+
+    /// Forgets an id of [`Recovered::left`]. That of a region which has moved stays with the region.
+    pub fn forget_left(&mut self, id: LmrId) {
+        if self.slot(id).is_some_and(|slot| slot.record.is_none()) {
+            self.forget(id);
+        }
+    }
+}
+
+fn encode(slot: &Slot) -> Vec<u8> {
+    let Slot { generation, record, reserved, alias, charged } = slot;
+    let flag = |is_set: bool, bit: u8| if is_set { bit } else { 0 };
+    let flags = flag(*reserved, RESERVED)
+        | flag(record.is_some(), HAS_RECORD)
+        | flag(alias.is_some(), IS_ALIAS)
+        | flag(charged.is_some(), IS_CHARGED);
+    let mut writer = Writer::new(flags).u64(*generation);
+    if let Some(alias) = alias {
+        writer = writer.u32(*alias);
+    }
+    if let Some((principal, bytes)) = charged {
+        writer = writer.text(principal.as_str().as_bytes()).u64(*bytes);
+    }
+    let Some(record) = record else { return writer.bytes() };
+    let flags = flag(record.moving, MOVING)
+        | flag(record.ending, ENDING)
+        | flag(record.named, NAMED)
+        | flag(record.name.is_some(), HAS_NAME);
+    writer = writer.u8(flags).id(record.memory).layout(&record.layout);
+    if let Some(name) = &record.name {
+        writer = writer.text(name.as_bytes());
+    }
+    writer = writer.u8(record.grants.iter().count() as u8);
+    for (grantee, rights) in record.grants.iter() {
+        writer = writer.grantee(grantee).rights(rights);
+    }
+    writer = writer.u32(record.mappers.len() as u32);
+    for (mapper, count) in &record.mappers {
+        writer = writer.u16(mapper.0).u32(*count);
+    }
+    writer.bytes()
+}
+
+fn decode(id: LmrId, value: &[u8]) -> Result<Slot, Malformed> {
+    let mut reader = Reader::new(value);
+    let (flags, generation) = (reader.u8()?, reader.u64()?);
+    let alias = if flags & IS_ALIAS != 0 { Some(reader.u32()?) } else { None };
+    let charged = if flags & IS_CHARGED != 0 { Some((reader.principal()?, reader.u64()?)) } else { None };
+    let reserved = flags & RESERVED != 0;
+    let mut slot = Slot { generation, record: None, reserved, alias, charged };
+    if flags & HAS_RECORD == 0 {
+        return reader.end(slot);
+    }
+    let id = LmrId { generation, ..id };
+    let (flags, memory, layout) = (reader.u8()?, reader.id()?, reader.layout()?);
+    let name = if flags & HAS_NAME != 0 { Some(reader.name()?) } else { None };
+    let count = reader.u8()?;
+    if usize::from(count) > MAX_GRANTS {
+        return Err(Malformed);
+    }
+    let grants = (0..count).map(|_| Ok((reader.grantee()?, reader.rights()?)));
+    let grants = Grants::recovered(grants.collect::<Result<Vec<(Grantee, Rights)>, Malformed>>()?);
+    let mut mappers = BTreeMap::new();
+    for _ in 0..reader.u32()? {
+        mappers.insert(NodeId(reader.u16()?), reader.u32()?);
+    }
+    let (moving, ending, named) = (flags & MOVING != 0, flags & ENDING != 0, flags & NAMED != 0);
+    slot.record = Some(Record { id, memory, moving, name, layout, grants, mappers, ending, named });
+    reader.end(slot)
+}
+
+#[cfg(test)]
+mod tests;
