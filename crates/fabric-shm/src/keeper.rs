@@ -293,16 +293,17 @@ pub struct ShmKeeper {
 }
 
 impl ShmKeeper {
-    /// Connects to the keeper at `address`, and takes the descriptors of all that it holds. Waits until `until` for a last
-    /// owner whose end the keeper has not seen yet. Blocks for 5 s more at most.
+    /// Connects to the keeper at `address`, and takes the descriptors of all that it holds. Waits for `wait` at most for a
+    /// last owner whose end the keeper has not seen yet. Blocks for 5 s more at most.
     ///
     /// # Errors
     /// Nobody listens; the keeper is of another version or user, or serves another process, or breaks the protocol.
-    pub fn connect(address: &Address, until: Nanos) -> Result<ShmKeeper, KeeperError> {
+    pub fn connect(address: &Address, wait: Duration) -> Result<ShmKeeper, KeeperError> {
         if address.scheme() != Scheme::Shm {
             return Err(KeeperError::Scheme(address.clone()));
         }
         socket::raise_descriptor_limit();
+        let until = RealHost.now().saturating_add(dunlin_fabric::nanos(wait));
         loop {
             match ShmKeeper::connect_once(address) {
                 Err(KeeperError::Busy(_)) if RealHost.now() < until => {
@@ -406,6 +407,11 @@ impl MemoryKeeper<ShmMemory> for ShmKeeper {
         Ok(())
     }
 
+    fn is_alive(&self) -> bool {
+        // It says nothing that was not asked for.
+        matches!(socket::receive(self.socket.as_fd(), &mut [0; MESSAGE]), Ok(Received::Empty))
+    }
+
     fn forget(&mut self) -> Result<(), KeeperError> {
         self.ask(Message::new(FORGET, 0), None)?;
         self.parts.clear();
@@ -439,6 +445,8 @@ mod tests {
         });
     }
 
+    const SOON: Duration = Duration::from_secs(10);
+
     fn soon() -> Nanos {
         RealHost.now() + 10_000_000_000
     }
@@ -447,17 +455,18 @@ mod tests {
     fn memory_outlives_its_owner_in_order_and_whole() {
         let (fabric, all) = (ShmFabric::new(ShmConfig::default()).unwrap(), Access::READ.with(Access::WRITE));
         beside("order", |address| {
-            let mut first = ShmKeeper::connect(address, soon()).unwrap();
+            let mut first = ShmKeeper::connect(address, SOON).unwrap();
             assert_eq!((first.held(), first.kept().unwrap().len()), (0, 0));
             for number in 0..3u64 {
                 let memory = Region::new(fabric.register(4096 * (number + 1), all).unwrap());
                 memory.store(8, 40 + number);
                 first.keep(memory.memory()).unwrap();
             }
-            let busy = ShmKeeper::connect(address, 0);
+            let busy = ShmKeeper::connect(address, Duration::ZERO);
             assert!(matches!(busy, Err(KeeperError::Busy(_))), "{busy:?}");
+            assert!(first.is_alive());
             drop(first);
-            let mut second = ShmKeeper::connect(address, soon()).unwrap();
+            let mut second = ShmKeeper::connect(address, SOON).unwrap();
             assert_eq!(second.held(), 4096 * 6);
             let kept: Vec<_> = second.kept().unwrap().into_iter().map(Region::new).collect();
             for (number, memory) in kept.iter().enumerate() {
@@ -466,11 +475,11 @@ mod tests {
             // More is kept after what there is, until all of it is forgotten.
             second.keep(&fabric.register(64, all).unwrap()).unwrap();
             drop(second);
-            let mut third = ShmKeeper::connect(address, soon()).unwrap();
+            let mut third = ShmKeeper::connect(address, SOON).unwrap();
             assert_eq!(third.kept().unwrap().len(), 4);
             third.forget().unwrap();
             drop(third);
-            assert_eq!(ShmKeeper::connect(address, soon()).unwrap().held(), 0);
+            assert_eq!(ShmKeeper::connect(address, SOON).unwrap().held(), 0);
         });
     }
 
@@ -478,7 +487,7 @@ mod tests {
     fn strangers_and_private_memory_are_refused() {
         let fabric = ShmFabric::new(ShmConfig::default()).unwrap();
         beside("refused", |address| {
-            let mut owner = ShmKeeper::connect(address, soon()).unwrap();
+            let mut owner = ShmKeeper::connect(address, SOON).unwrap();
             let private = fabric.register(4096, Access::LOCAL).unwrap();
             assert!(matches!(owner.keep(&private), Err(KeeperError::Private)));
             // Its peers cannot change it, so nor could the next life.
@@ -495,7 +504,7 @@ mod tests {
             socket::send(socket.as_fd(), b"GET / HTTP/1.0", &[], None).unwrap();
             drop(socket);
             // A descriptor that is not sealed is not kept.
-            let owner = ShmKeeper::connect(address, soon()).unwrap();
+            let owner = ShmKeeper::connect(address, SOON).unwrap();
             let (pipe, _other) = rustix::pipe::pipe().unwrap();
             let message =
                 Message { access: Access::WRITE.bits(), length: 4096, ..Message::new(KEEP, owner.next) };
@@ -503,11 +512,20 @@ mod tests {
             assert!(matches!(owner.hear(DONE), Err(KeeperError::Protocol { .. })));
         });
         let nobody: Address = format!("shm:keeper-nobody-{}", std::process::id()).parse().unwrap();
-        assert!(matches!(ShmKeeper::connect(&nobody, 0), Err(KeeperError::Nobody(_))));
+        assert!(matches!(ShmKeeper::connect(&nobody, Duration::ZERO), Err(KeeperError::Nobody(_))));
         assert!(matches!(
-            ShmKeeper::connect(&"ofi:tcp:127.0.0.1:1".parse().unwrap(), 0),
+            ShmKeeper::connect(&"ofi:tcp:127.0.0.1:1".parse().unwrap(), Duration::ZERO),
             Err(KeeperError::Scheme(_))
         ));
+    }
+
+    #[test]
+    fn the_end_of_a_keeper_is_noticed() {
+        let mut owner = None;
+        beside("ends", |address| owner = Some(ShmKeeper::connect(address, SOON).unwrap()));
+        let mut owner = owner.unwrap();
+        assert!(!owner.is_alive());
+        assert!(matches!(owner.forget(), Err(KeeperError::System { .. })));
     }
 
     proptest! {

@@ -82,6 +82,9 @@ pub trait MemoryKeeper<M: Memory>: Debug + Send + Sync {
     /// The memory is private, the keeper is full or does not answer.
     fn keep(&mut self, memory: &M) -> Result<(), KeeperError>;
 
+    /// Returns whether the keeper has not ended. Does not block.
+    fn is_alive(&self) -> bool;
+
     /// Has the keeper forget all memory.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 use crate::direct::Lines;
 use crate::waiting::Waiting;
 use dunlin_fabric::{Address, AddressError, Fabric, Host, Nanos, Scheme, nanos};
-use dunlin_rpc::{CallError, Client, ClientConfig, ConnectError};
+use dunlin_rpc::{BackoffConfig, CallError, Client, ClientConfig, ConnectError};
 use dunlin_tier::call::{MAX_CALL, MAX_HEAD};
 use dunlin_tier::message::Malformed;
 use dunlin_tier::process::lock::LockingRequest;
@@ -25,6 +25,9 @@ const PAUSES: [Nanos; 2] = [20_000, 1_000_000];
 /// The least and the most time for a connection. An operation with a shorter time of its own would never get one.
 const LEAST_TO_CONNECT: Duration = Duration::from_millis(100);
 pub(crate) const MOST_TO_CONNECT: Duration = Duration::from_secs(5);
+/// An attempt to reach a node of the same host that is away costs a system call.
+const BACKOFF: BackoffConfig =
+    BackoffConfig { first: Duration::from_millis(1), longest: Duration::from_millis(50) };
 /// The longest answer accepted, in bytes.
 const MAX_RESPONSE: u64 = MAX_CALL as u64 + MAX_HEAD as u64;
 /// Threads that call services at the same time; further ones wait.
@@ -157,6 +160,7 @@ fn connect<P: Fabric>(fabric: &P, config: &AttachConfig, time: Duration) -> Resu
         connect_timeout: time.clamp(LEAST_TO_CONNECT, MOST_TO_CONNECT),
         max_response: MAX_RESPONSE,
         large_memory: 2 * MAX_RESPONSE,
+        backoff: BACKOFF,
         service: SERVICE.to_owned(),
         program: config.program.clone(),
         ..ClientConfig::default()
@@ -349,7 +353,20 @@ impl<P: Fabric> Attachment<P> {
         self.calling.call_each(process, INVOKE, &payloads, timeout)
     }
 
-    /// Asks on a connection of the pool, and again after a refusal that a later attempt may not get.
+    /// Returns whether a request was not executed, since the node is away, and its next life will know this process.
+    fn is_away(&self, failed: &Failed) -> bool {
+        self.attached.is_kept
+            && match failed {
+                Failed::Request(RequestError::Call { source, .. }) => {
+                    source.is_unavailable() && source.was_executed() == Some(false)
+                }
+                Failed::Request(RequestError::Connect { .. }) => true,
+                _ => false,
+            }
+    }
+
+    /// Asks on a connection of the pool, and again after a refusal that a later attempt may not get. While the node is
+    /// away, and a keeper has its memory, waits for its next life.
     fn on<T>(
         &self,
         pool: &Connections<P>,
@@ -358,28 +375,64 @@ impl<P: Fabric> Attachment<P> {
     ) -> Result<T, Failed> {
         let host = self.fabric.host();
         let left = || Duration::from_nanos(until.saturating_sub(host.now()));
-        let mut connection = match pool.take(host, until) {
-            None => return Err(Failed::Request(RequestError::Busy)),
-            Some(Taken::Value(connection)) => connection,
-            Some(Taken::Make(number)) => self.another(left()).inspect_err(|_| pool.failed(number))?,
-        };
-        let mut answer = ask(&mut connection, left());
-        if matches!(answer, Err(Failed::Problem(Problem::NotAttached))) {
-            // The client has connected again. The node knows this process still, if it lives and another connection of
-            // this process does.
-            answer = match connection.attach(Some(self.attached.secret), left()) {
-                Ok(_) => ask(&mut connection, left()),
-                Err(failed) => Err(failed),
-            };
-        }
-        // Refused, and so not executed: another attachment of this process has requests under way.
         let mut pause = PAUSES[0];
-        while matches!(answer, Err(Failed::Problem(Problem::Operations(_)))) && host.now() < until {
+        let mut wait = || {
             host.sleep(host.now().saturating_add(pause).min(until));
             pause = (2 * pause).min(PAUSES[1]);
-            answer = ask(&mut connection, left());
-        }
+        };
+        let mut connection = loop {
+            match pool.take(host, until) {
+                None => return Err(Failed::Request(RequestError::Busy)),
+                Some(Taken::Value(connection)) => break connection,
+                Some(Taken::Make(number)) => match self.another(left()) {
+                    Ok(connection) => break connection,
+                    Err(failed) => {
+                        pool.failed(number);
+                        if host.now() >= until || !self.is_away(&failed) {
+                            return Err(failed);
+                        }
+                        wait();
+                    }
+                },
+            }
+        };
+        let answer = loop {
+            let answer = self.ask_on(&mut connection, &left, &mut ask);
+            // Refused, and so not executed: another attachment of this process has requests under way.
+            let is_refused = |failed: &Failed| matches!(failed, Failed::Problem(Problem::Operations(_)));
+            if host.now() >= until
+                || !answer.as_ref().is_err_and(|failed| is_refused(failed) || self.is_away(failed))
+            {
+                break answer;
+            }
+            wait();
+        };
         pool.give(connection);
+        answer
+    }
+
+    /// Asks once, by a connection that belongs to this process.
+    fn ask_on<T>(
+        &self,
+        connection: &mut Connection<P>,
+        left: &impl Fn() -> Duration,
+        ask: &mut impl FnMut(&mut Connection<P>, Duration) -> Result<T, Failed>,
+    ) -> Result<T, Failed> {
+        if self.attached.is_kept {
+            // A connection that broke with the node is noticed, so the request is not made on it: it would have an unknown
+            // outcome.
+            let ready = connection.client.wait_ready(left());
+            ready.map_err(|source| {
+                Failed::Request(RequestError::Call { node: "the node of this host".to_owned(), source })
+            })?;
+        }
+        let answer = ask(connection, left());
+        if matches!(answer, Err(Failed::Problem(Problem::NotAttached))) {
+            // The client has connected again. The node knows this process still, if it lives and another connection of
+            // this process does, or if a keeper has its memory.
+            connection.attach(Some(self.attached.secret), left())?;
+            return ask(connection, left());
+        }
         answer
     }
 

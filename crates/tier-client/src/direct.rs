@@ -3,7 +3,7 @@
 use crate::attachment::Attachment;
 use crate::lmr::{Lmr, UNMAP_TIME};
 use crate::within::nothing;
-use dunlin_fabric::{Address, Fabric as _, Link as _, RegionKey};
+use dunlin_fabric::{Address, Fabric as _, Host as _, Link as _, Nanos, RegionKey};
 use dunlin_fabric_shm::{ShmFabric, ShmLink, ShmView};
 use dunlin_tier::process::{DIRECT, Directed, LET_GO, NoDirect, ProcessRequest, direct_name};
 use dunlin_tier_node::{Bytes, DirectMemory, RequestError};
@@ -15,7 +15,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 /// mapping.
 #[derive(Debug)]
 pub(crate) struct Line {
-    link: ShmLink,
+    /// The connection, and the time from which another one is tried if it has ended.
+    link: Mutex<(ShmLink, Nanos)>,
     /// The mappings that are wanted back.
     wanted: Mutex<BTreeSet<u64>>,
 }
@@ -23,29 +24,63 @@ pub(crate) struct Line {
 /// The connection, if there is one.
 pub(crate) type Lines = Mutex<Weak<Line>>;
 
+/// The time between two attempts to reach the next life of the node, and the time of one, in nanoseconds.
+const AGAIN: Nanos = 100_000_000;
+const ATTEMPT: Nanos = 20_000_000;
+
 impl Line {
-    fn open(attachment: &Attachment<ShmFabric>) -> Result<Line, RequestError> {
+    /// Connects for this process. Blocks until `until` at most.
+    fn dial(attachment: &Attachment<ShmFabric>, until: Nanos) -> Result<ShmLink, RequestError> {
         let none = || RequestError::NoDirect(NoDirect::Line);
         let node = &attachment.config.address;
         let address = Address::new(node.scheme(), &direct_name(node.name())).map_err(|_| none())?;
-        let until = attachment.until(attachment.config.timeout);
         let link = attachment.fabric.dial(&address, until).map_err(|_| none())?;
         link.send(&attachment.attached.secret).map_err(|_| none())?;
         match link.receive(until) {
-            Ok(answer) if answer.is_empty() => Ok(Line { link, wanted: Mutex::default() }),
+            Ok(answer) if answer.is_empty() => Ok(link),
             _ => Err(none()),
         }
     }
 
-    /// Returns whether a mapping is wanted back, or its node has ended.
-    fn is_wanted(&self, number: u64) -> bool {
+    fn open(attachment: &Attachment<ShmFabric>) -> Result<Line, RequestError> {
+        let link = Line::dial(attachment, attachment.until(attachment.config.timeout))?;
+        Ok(Line { link: Mutex::new((link, 0)), wanted: Mutex::default() })
+    }
+
+    /// Returns whether the connection is alive, after another attempt if the memory is kept.
+    fn is_reached(&self, attachment: &Attachment<ShmFabric>) -> bool {
+        self.is_wanted(attachment, 0);
+        self.link().is_alive()
+    }
+
+    /// Returns the connection.
+    fn link(&self) -> ShmLink {
+        self.link.lock().unwrap_or_else(PoisonError::into_inner).0.clone()
+    }
+
+    /// Returns whether a mapping is wanted back, or its node has ended for good. Looks for the next life of a node whose
+    /// memory is kept.
+    fn is_wanted(&self, attachment: &Attachment<ShmFabric>, number: u64) -> bool {
+        let mut current = self.link.lock().unwrap_or_else(PoisonError::into_inner);
+        let (link, again) = &mut *current;
         let mut wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
-        while let Ok(Some(message)) = self.link.try_receive() {
-            if let Ok(number) = message.try_into() {
-                wanted.insert(u64::from_le_bytes(number));
+        let mut hear = |link: &ShmLink| {
+            while let Ok(Some(message)) = link.try_receive() {
+                if let Ok(number) = message.try_into() {
+                    wanted.insert(u64::from_le_bytes(number));
+                }
+            }
+        };
+        hear(link);
+        let now = attachment.fabric.host().now();
+        if !link.is_alive() && attachment.attached.is_kept && now >= *again {
+            *again = now.saturating_add(AGAIN);
+            if let Ok(next) = Line::dial(attachment, now.saturating_add(ATTEMPT)) {
+                hear(&next);
+                *link = next;
             }
         }
-        wanted.contains(&number) || !self.link.is_alive()
+        wanted.contains(&number) || !(link.is_alive() || attachment.attached.is_kept)
     }
 }
 
@@ -93,10 +128,11 @@ impl Deref for Direct {
 }
 
 impl Direct {
-    /// Returns whether somebody frees or moves the region and waits for the end of this value, or the node has ended.
-    /// Takes a lock that is held for an instant, and does not wait.
+    /// Returns whether somebody frees or moves the region and waits for the end of this value, or the node has ended and no
+    /// keeper has its memory. Takes a lock that is held for an instant. While a node whose memory is kept is away, this
+    /// method looks for it, which takes 20 ms at most every 100 ms; otherwise it does not wait.
     pub fn is_wanted_back(&self) -> bool {
-        self.line.is_wanted(self.number)
+        self.line.is_wanted(&self.attachment, self.number)
     }
 }
 
@@ -127,7 +163,7 @@ impl Lmr<ShmFabric> {
     pub fn direct(&self) -> Result<Direct, RequestError> {
         let line = {
             let mut lines = self.attachment.line.lock().unwrap_or_else(PoisonError::into_inner);
-            match lines.upgrade().filter(|line| line.link.is_alive()) {
+            match lines.upgrade().filter(|line| line.is_reached(&self.attachment)) {
                 Some(line) => line,
                 None => {
                     let line = Arc::new(Line::open(&self.attachment)?);
@@ -142,9 +178,10 @@ impl Lmr<ShmFabric> {
         // From here on, dropping the value ends the mapping at the node, too.
         let attachment = Arc::clone(&self.attachment);
         let mut direct = Direct { bytes: Bytes::new([], rights), number, line, attachment };
+        let link = direct.line.link();
         let misfit = || RequestError::Answer { node: "the node of this host".to_owned() };
         let view = |part: &dunlin_tier::process::DirectPart| {
-            let view = direct.line.link.view(RegionKey(part.key)).ok_or_else(misfit)?;
+            let view = link.view(RegionKey(part.key)).ok_or_else(misfit)?;
             let fits = view.length().checked_sub(part.offset).is_some_and(|left| part.length <= left);
             let may = !rights.contains(dunlin_tier::Rights::WRITE) || view.is_writable();
             if fits && may { Ok((Granted(view), part.offset, part.length)) } else { Err(misfit()) }

@@ -22,7 +22,9 @@ use std::sync::Arc;
 /// thread. As many threads as the node allows have a request under way at the same time; further ones wait.
 ///
 /// The handles of the process are closed when the last clone and the last region are dropped, and when the process ends
-/// in any way. When the node has ended, all methods fail: attach again to the next one.
+/// in any way. When the node has ended, all methods fail: attach again to the next one. If a keeper holds the memory of
+/// the node, requests wait for its next life instead, where all handles are valid, until their time is over. A request
+/// that was under way at the end fails, and may have been executed: it is never repeated.
 #[derive(Debug)]
 pub struct Tier<P: Fabric = ShmFabric>(Arc<Attachment<P>>);
 

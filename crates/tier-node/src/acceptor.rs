@@ -5,6 +5,8 @@ use crate::arena;
 use crate::connection::queue_pair_config;
 use crate::error::ConnectError;
 use crate::hello::{Hello, Offer};
+use crate::kept::{SESSION, decode_session, life_value, session_key};
+use crate::lives::{self, Life};
 use crate::node::{Node, SignalOf};
 use dunlin_fabric::{
     CompletionQueueId, CreateError, Endpoint, Fabric, Host, Link, Listener, Nanos, QueuePairId, ReadyList,
@@ -93,8 +95,8 @@ pub(crate) struct Acceptor<F: Fabric> {
     domain: F::Domain,
     completions: CompletionQueueId,
     sessions: BTreeMap<u64, Session<F>>,
-    /// Fences of each node so far.
-    fences: Vec<u64>,
+    /// Processes of paths to an earlier life of this node: they may still be at a copy.
+    earlier: BTreeMap<(NodeId, u16), Life>,
     /// Connections of fenced nodes whose processes may still be at a copy.
     draining: Vec<(NodeId, u16, F::Link)>,
     /// The view whose dead nodes have no connections any more.
@@ -105,13 +107,19 @@ impl<F: Fabric> Acceptor<F> {
     pub(crate) fn new(node: &Arc<Node<F>>, listener: F::Listener) -> Result<Self, CreateError> {
         let mut domain = node.fabric.domain()?;
         let completions = domain.create_completion_queue(64, false)?;
+        let earlier = match &node.state().ledger {
+            Some(ledger) => {
+                ledger.table(SESSION).filter_map(|(key, value)| decode_session(key, value)).collect()
+            }
+            None => BTreeMap::new(),
+        };
         Ok(Acceptor {
             node: Arc::clone(node),
             listener,
             domain,
             completions,
             sessions: BTreeMap::new(),
-            fences: vec![0; usize::from(node.roster.max_nodes)],
+            earlier,
             draining: Vec::new(),
             swept: Epoch::default(),
         })
@@ -160,10 +168,20 @@ impl<F: Fabric> Acceptor<F> {
 
     fn end(&mut self, number: u64) {
         let Some(session) = self.sessions.remove(&number) else { return };
-        if let Some((_, _, queue_pair)) = session.end {
+        if let Some((node, path, queue_pair)) = session.end {
             let _ = self.domain.destroy_queue_pair(queue_pair);
+            self.note_path((node, path), None);
         }
         session.link.close();
+    }
+
+    /// Notes the process of a path, for the next life of this node.
+    fn note_path(&self, (node, path): (NodeId, u16), process: Option<Life>) {
+        let key = session_key(node, path);
+        match process {
+            Some(life) => self.node.state().put(&key, &life_value(life)),
+            None => self.node.state().remove(&key),
+        }
     }
 
     fn hear(&mut self, number: u64, now: Nanos) {
@@ -191,7 +209,8 @@ impl<F: Fabric> Acceptor<F> {
     fn greet(&mut self, number: u64, message: &[u8], now: Nanos) -> Result<(), ConnectError> {
         let hello = Hello::parse(message).map_err(ConnectError::Offer)?;
         let config = &self.node.config;
-        let Some(fences) = self.fences.get(usize::from(hello.node.0)).copied() else {
+        let fences = self.node.state().fences.get(usize::from(hello.node.0)).copied();
+        let Some(fences) = fences else {
             return Err(ConnectError::Offer("its node is not in the list of nodes"));
         };
         if hello.token != config.token {
@@ -212,6 +231,14 @@ impl<F: Fabric> Acceptor<F> {
             }
             !replaced
         });
+        // No operation of its old connection to an earlier life is under way, either.
+        let path = (hello.node, hello.path);
+        self.earlier.remove(&path);
+        let Some(session) = self.sessions.get(&number) else { return Ok(()) };
+        if self.node.fabric.capabilities().initiator_copies {
+            // Before it can map memory.
+            self.note_path(path, session.link.peer().process.and_then(lives::life_of));
+        }
         let Some(session) = self.sessions.get_mut(&number) else { return Ok(()) };
         let access = arena::access(self.node.fabric.capabilities());
         let extents = self.node.arena.extents().iter().map(|extent| {
@@ -225,7 +252,7 @@ impl<F: Fabric> Acceptor<F> {
         session.stage = Stage::Endpoint;
         session.until = now.saturating_add(HANDSHAKE);
         let endpoint = self.domain.endpoint(queue_pair, &session.link)?;
-        let incarnation = self.node.incarnation;
+        let incarnation = self.node.lineage.memory;
         session.link.send(&Offer { incarnation, fences, extents, endpoint }.encode())?;
         Ok(())
     }
@@ -255,9 +282,26 @@ impl<F: Fabric> Acceptor<F> {
         if asked.values().all(|fence| *fence == Fence::Done) {
             return;
         }
-        self.draining.retain(|(_, _, link)| link.is_alive());
+        let mut ended = Vec::new();
+        self.draining.retain(|(node, path, link)| {
+            let is_alive = link.is_alive();
+            if !is_alive {
+                ended.push((*node, *path));
+            }
+            is_alive
+        });
+        self.earlier.retain(|path, life| {
+            let lives = lives::lives(*life);
+            if !lives {
+                ended.push(*path);
+            }
+            lives
+        });
+        ended.into_iter().for_each(|path| self.note_path(path, None));
         for (&(mapper, _), fence) in asked.iter_mut() {
-            if *fence == Fence::Draining && self.draining.iter().all(|(draining, _, _)| *draining != mapper) {
+            let drains = self.draining.iter().map(|(node, ..)| *node);
+            let mut drains = drains.chain(self.earlier.keys().map(|(node, _)| *node));
+            if *fence == Fence::Draining && drains.all(|draining| draining != mapper) {
                 *fence = Fence::Done;
             }
         }
@@ -281,20 +325,14 @@ impl<F: Fabric> Acceptor<F> {
             .collect();
         let nodes: BTreeSet<NodeId> = dead.iter().map(|(_, node)| *node).collect();
         for node in nodes {
-            self.count_fence(node);
+            self.node.state().count_fence(node);
             tracing::warn!(target: "dunlin::tier", %node, epoch = %self.swept, "the connections of a dead node are destroyed");
         }
         self.destroy(dead.into_iter().map(|(number, _)| number).collect());
     }
 
-    fn count_fence(&mut self, mapper: NodeId) {
-        if let Some(fences) = self.fences.get_mut(usize::from(mapper.0)) {
-            *fences += 1;
-        }
-    }
-
     fn cut_off(&mut self, mapper: NodeId) {
-        self.count_fence(mapper);
+        self.node.state().count_fence(mapper);
         tracing::warn!(target: "dunlin::tier", node = %mapper, "a node is fenced: it did not stop using a region that is freed");
         let of_mapper = |session: &Session<F>| session.end.is_some_and(|(node, _, _)| node == mapper);
         let numbers: Vec<u64> =

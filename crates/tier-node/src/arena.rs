@@ -70,6 +70,11 @@ impl<F: Fabric> Arena<F> {
         Ok(arena)
     }
 
+    /// Takes over the memory of an earlier life, which has its pages.
+    pub(crate) fn adopt(extents: Vec<Region<F::Memory>>) -> Self {
+        Arena { extents }
+    }
+
     /// Refuses memory that the machine does not have: the kernel would end a process of its choice.
     fn check_available(&self) -> Result<(), JoinError> {
         match (self.pages(), pages::available()) {

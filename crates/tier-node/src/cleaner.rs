@@ -1,12 +1,13 @@
-//! The keeper: one thread of a node that zeroes released memory, tells other nodes of closed handles, and ends frees
+//! The cleaner: one thread of a node that zeroes released memory, tells other nodes of closed handles, and ends frees
 //! that take long.
 
 use crate::free::Free;
 use crate::node::Node;
 use dunlin_fabric::{Fabric, Host, Nanos, Signal};
 use dunlin_tier::lock::message::LockMessage;
-use dunlin_tier::message::Request;
+use dunlin_tier::message::{Reply, Request};
 use dunlin_tier::{LmrId, NodeId};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// The pause between two attempts to end a free, or to tell an owner something, in nanoseconds.
@@ -16,12 +17,15 @@ const ATTEMPT: Nanos = 5_000_000;
 /// The time that an owner has to hear a message, connecting included, in nanoseconds.
 const TELL: Nanos = 200_000_000;
 
-/// The work that is left to the keeper.
+/// The work that is left to the cleaner.
 #[derive(Debug, Default)]
 pub(crate) struct Todo {
     /// Regions of which one handle each was closed.
     pub(crate) unmapped: Vec<LmrId>,
     pub(crate) frees: Vec<Free>,
+    /// Memory that is of no use, by the id that owns it, with the nodes that may have allocated some: of an earlier life, or
+    /// of a region that could not be made.
+    pub(crate) left: Vec<(LmrId, BTreeSet<NodeId>)>,
     /// Messages to the owners of locks.
     pub(crate) owners: Vec<Word>,
 }
@@ -68,14 +72,35 @@ fn tell_owners<F: Fabric>(node: &Node<F>, words: &mut Vec<Word>) {
     });
 }
 
+/// Has nodes release memory that is of no use; returns whether all have.
+fn release_left<F: Fabric>(node: &Node<F>, id: LmrId, stores: &mut BTreeSet<NodeId>) -> bool {
+    let host = node.fabric.host();
+    stores.retain(|store| {
+        if node.is_over() {
+            return true;
+        }
+        if node.roster.dead_in(*store).is_some() {
+            return false;
+        }
+        let released = node.ask(*store, Request::Release { owner: id }, host.now().saturating_add(TELL));
+        !matches!(released, Ok(Reply::Done))
+    });
+    if stores.is_empty() {
+        node.state().directory.forget_left(id);
+    }
+    stores.is_empty()
+}
+
 /// Runs until the node ends.
 pub(crate) fn run<F: Fabric>(node: &Arc<Node<F>>) {
     let host = node.fabric.host();
     let (mut frees, mut words): (Vec<Free>, Vec<Word>) = Default::default();
+    let mut left_over: Vec<(LmrId, BTreeSet<NodeId>)> = Vec::new();
     while !node.is_over() {
-        let seen = node.keeper.seen();
-        let Todo { unmapped, frees: more, owners } = std::mem::take(&mut *node.todo());
+        let seen = node.cleaner.seen();
+        let Todo { unmapped, frees: more, left, owners } = std::mem::take(&mut *node.todo());
         frees.extend(more);
+        left_over.extend(left);
         add(&mut words, owners);
         for id in unmapped {
             // A node that cannot be told keeps this node on its list of mappers: a free asks this node, then.
@@ -88,15 +113,16 @@ pub(crate) fn run<F: Fabric>(node: &Arc<Node<F>>) {
             let until = host.now().saturating_add(ATTEMPT);
             !node.is_over() && !node.drive(free, until)
         });
+        left_over.retain_mut(|(id, stores)| node.is_over() || !release_left(node, *id, stores));
         tell_owners(node, &mut words);
         let settles = node.state().settle(host.now());
         while !node.is_over() && node.clean_one() {}
-        let retry = if frees.is_empty() && words.is_empty() {
+        let retry = if frees.is_empty() && words.is_empty() && left_over.is_empty() {
             Nanos::MAX
         } else {
             host.now().saturating_add(TRY_EVERY)
         };
         let until = settles.unwrap_or(Nanos::MAX).min(retry);
-        node.keeper.wait(seen, until);
+        node.cleaner.wait(seen, until);
     }
 }

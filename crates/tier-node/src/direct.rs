@@ -241,6 +241,16 @@ impl<F: Fabric> Node<F> {
         Ok((Hold { operation, id, number }, rights))
     }
 
+    /// Goes on with a direct mapping that began in an earlier life of the node; `None` if the handle is not live.
+    pub(crate) fn hold_again(&self, handle: Handle, process: u32, ask: Ask, number: u64) -> Option<Hold> {
+        let mut state = self.state();
+        let (id, _, length) = state.handles.describe(handle).ok()?;
+        let operation = state.handles.begin(handle, Kind::Read, 0, length).ok()?;
+        state.holds.last = state.holds.last.max(number);
+        state.holds.held.insert((id, number), (process, ask));
+        Some(Hold { operation, id, number })
+    }
+
     /// Ends a direct mapping.
     pub(crate) fn let_go(&self, hold: Hold) {
         self.state().holds.held.remove(&(hold.id, hold.number));

@@ -1,9 +1,11 @@
 //! Errors, one type for each kind of operation.
 
 use dunlin_fabric::{
-    CompletionStatus, CreateError, DialError, LinkError, ListenError, PostError, RegisterError, WithSources,
+    CompletionStatus, CreateError, DialError, KeeperError, LinkError, ListenError, PostError, RegisterError,
+    WithSources,
 };
 use dunlin_rpc::{CallError, ServeError};
+use dunlin_tier::ledger::LedgerError;
 use dunlin_tier::message::Refusal;
 use dunlin_tier::process::NoDirect;
 use dunlin_tier::process::list::{MAX_LISTED, MAX_LISTED_BYTES};
@@ -54,6 +56,37 @@ pub enum JoinError {
         wanted: u64,
         /// The bytes that the kernel can give.
         available: u64,
+    },
+    /// The keeper of the node's memory does not serve this node.
+    #[error(transparent)]
+    Keeper(#[from] KeeperError),
+    /// The ledger of the earlier life cannot be used.
+    #[error(
+        "the regions that the keeper holds for {node} are lost: end the keeper, and start keeper and node again"
+    )]
+    Ledger {
+        /// The name of the node.
+        node: String,
+        /// The reason.
+        source: LedgerError,
+    },
+    /// The node has a keeper, and its membership changes.
+    #[error(
+        "a keeper needs a list of nodes that does not change: with a directory, a node that restarts is another one"
+    )]
+    KeptViews,
+    /// The memory of the keeper is that of another node, or of other settings.
+    #[error(
+        "{what} of the keeper is {kept}, and that of this node {now}: start the node as before, give it another keeper, or \
+         end the keeper, with which its regions end"
+    )]
+    Kept {
+        /// The thing that differs.
+        what: &'static str,
+        /// Its value when the memory was made.
+        kept: String,
+        /// Its value now.
+        now: String,
     },
     /// The service could not be started.
     #[error(transparent)]

@@ -1,11 +1,12 @@
 //! Frees and moves: the node that keeps a region's record drives the machine of `dunlin_tier::retire` until all memory is
-//! taken back. The caller's thread drives for a while, then the keeper goes on.
+//! taken back. The caller's thread drives for a while, then the cleaner goes on.
 
 use crate::error::RequestError;
 use crate::node::{Node, SETTLE};
 use dunlin_fabric::{Fabric, Host, Nanos, Signal, WithSources, nanos};
 use dunlin_tier::message::{Refusal, Reply, Request};
 use dunlin_tier::{Command, Ending, Holder, Layout, Leaving, LmrId, Name, NodeId, Principal, Retirement};
+use std::collections::BTreeSet;
 
 /// The shortest and the longest pause between two rounds of requests, in nanoseconds.
 const PAUSES: [Nanos; 2] = [20_000, 10_000_000];
@@ -51,20 +52,20 @@ impl<F: Fabric> Node<F> {
             return Ok(());
         }
         let waits = free.waits_for(self.me);
-        self.leave_to_keeper(free);
+        self.leave_to_cleaner(free);
         Err(Refusal::Waits(waits))
     }
 
-    /// Begins to free a region without a name, whose last handle is closed. The keeper drives.
+    /// Begins to free a region without a name, whose last handle is closed. The cleaner drives.
     pub(crate) fn free_unused(&self, id: LmrId) {
         if let Ok(free) = self.begin_free(id, None) {
-            self.leave_to_keeper(free);
+            self.leave_to_cleaner(free);
         }
     }
 
-    fn leave_to_keeper(&self, free: Free) {
+    fn leave_to_cleaner(&self, free: Free) {
         self.todo().frees.push(free);
-        self.keeper.raise();
+        self.cleaner.raise();
     }
 
     fn begin_free(&self, id: LmrId, by: Option<&Principal>) -> Result<Free, Refusal> {
@@ -119,7 +120,7 @@ impl<F: Fabric> Node<F> {
             Ok(()) => {
                 free.machine.let_go();
                 if !self.drive(&mut free, host.now().saturating_add(REQUEST)) {
-                    self.leave_to_keeper(free);
+                    self.leave_to_cleaner(free);
                 }
             }
             Err(_) => {
@@ -183,20 +184,28 @@ impl<F: Fabric> Node<F> {
         Ok(())
     }
 
-    /// Gives back everything that a region has taken which could not be made, as far as nodes answer.
+    /// Gives back everything that a region has taken which could not be made. The cleaner goes on with nodes that do not
+    /// answer.
     pub(crate) fn undo(&self, id: LmrId, stores: &[NodeId], until: Nanos) {
         match self.free(id, None) {
             // There is no record yet.
             Err(Refusal::Record(_)) => {}
-            // Freed, or the keeper goes on.
+            // Freed, or the cleaner goes on.
             _ => return,
         }
+        let mut away = BTreeSet::new();
         for store in stores {
             if let Err(error) = self.ask(*store, Request::Release { owner: id }, until) {
-                tracing::warn!(target: "dunlin::tier", %error, "memory of a region that could not be made may be lost");
+                tracing::info!(target: "dunlin::tier", %error, "memory of a region that could not be made is released later");
+                away.insert(*store);
             }
         }
-        self.state().directory.forget(id);
+        if away.is_empty() {
+            self.state().directory.forget(id);
+        } else {
+            self.todo().left.push((id, away));
+            self.cleaner.raise();
+        }
     }
 
     /// Sends the requests of a free until it is done, or until `until`; returns whether it is done. Those of a move end

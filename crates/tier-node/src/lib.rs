@@ -16,10 +16,11 @@
 //!     calls             requests to other nodes, by the RPC engine            calls.rs
 //!     Arena             its memory: extents and their pages               arena.rs, pages.rs
 //!     Acceptor          passive ends of other nodes' paths, fences            acceptor.rs
-//!     keeper            zeroes memory, reports closed handles, ends frees     keeper.rs
+//!     cleaner            zeroes memory, reports closed handles, ends frees     cleaner.rs
 //!     locks             locks and barriers: of this node's threads            locks.rs
 //!     claims            and of the processes of its host                      locks/claims.rs
 //!     Owner             and of all nodes, for names whose home is this one    lock_owner.rs
+//!     Begun, Held         memory and state that outlive the process              kept.rs, lives.rs
 //!     Membership        the source of views: a list, a directory              membership.rs, membership/
 //!     members           the effect of views; names tell their homes           members.rs, roster.rs
 //! ```
@@ -36,6 +37,7 @@ mod asynchronous;
 mod attempt;
 mod calling;
 mod calls;
+mod cleaner;
 mod config;
 mod connection;
 mod direct;
@@ -44,8 +46,9 @@ mod forward;
 mod free;
 mod hello;
 mod item;
-mod keeper;
+mod kept;
 mod list;
+mod lives;
 mod lmr;
 mod lock_owner;
 mod locks;

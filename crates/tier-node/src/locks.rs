@@ -6,10 +6,10 @@ mod claims;
 
 pub(crate) use self::claims::{Claim, Hold, Meets};
 
+use crate::cleaner;
 use crate::error::{OperationError, RequestError};
 use crate::forward::Link;
 use crate::item::Change;
-use crate::keeper;
 use crate::lock_owner::offset;
 use crate::node::{Node, SignalOf};
 use crate::operate::Target;
@@ -622,11 +622,11 @@ impl<F: Fabric> Node<F> {
         }
     }
 
-    /// Has the keeper tell an owner something.
+    /// Has the cleaner tell an owner something.
     fn leave(&self, joined: &Joined, request: LockRequest, repeat_until: Nanos) {
         let message = LockMessage { owner: joined.owner, request };
-        self.todo().owners.push(keeper::Word { owner: joined.node, message, repeat_until });
-        self.keeper.raise();
+        self.todo().owners.push(cleaner::Word { owner: joined.node, message, repeat_until });
+        self.cleaner.raise();
     }
 
     /// Tells an owner what a thread of this node could not tell it in time; returns whether the owner has heard it, or

@@ -129,7 +129,7 @@ impl<F: Fabric> Node<F> {
             let state: &mut State = &mut state;
             for node in &gone {
                 state.handles.lose(*node);
-                state.known[usize::from(node.0)] = None;
+                state.know(*node, None);
             }
             state.names.begin(next.view.alive().map(|member| member.node));
             gone
@@ -150,7 +150,7 @@ impl<F: Fabric> Node<F> {
             self.forget(*node);
         }
         self.rehoming.raise();
-        self.keeper.raise();
+        self.cleaner.raise();
         Ok(())
     }
 

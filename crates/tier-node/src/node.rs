@@ -3,11 +3,12 @@
 use crate::acceptor::Fencing;
 use crate::arena::Arena;
 use crate::calling::MAX_CALLERS;
+use crate::cleaner::Todo;
 use crate::config::TierConfig;
 use crate::direct::Holds;
 use crate::error::RequestError;
 use crate::forward::{Board, Links};
-use crate::keeper::Todo;
+use crate::kept::{Held, KeptLedger, Lineage};
 use crate::locks::{Locks, MAX_WAITERS};
 use crate::operate::Copy;
 use crate::path::{Path, PathLinks};
@@ -47,8 +48,12 @@ pub(crate) struct State {
     pub(crate) holds: Holds,
     /// For each node; `None` before the first connection.
     pub(crate) known: Vec<Option<Known>>,
+    /// This node's fences of each node so far.
+    pub(crate) fences: Vec<u64>,
     /// Regions whose memory is to be taken back, each at its time.
     settling: VecDeque<(Nanos, LmrId)>,
+    /// The ledger of a node whose memory outlives its process.
+    pub(crate) ledger: Option<KeptLedger>,
 }
 
 impl State {
@@ -60,6 +65,7 @@ impl State {
             }
             self.settling.pop_front();
             self.space.release(owner);
+            self.keep_settling(owner, false);
         }
         None
     }
@@ -77,7 +83,10 @@ pub(crate) struct Node<F: Fabric> {
     /// The class of the node's own operations: locks and requests.
     pub(crate) class: Class,
     pub(crate) qos: Qos,
+    /// A random number of this process.
     pub(crate) incarnation: u64,
+    /// Numbers that the next life has, too, if the memory outlives this one.
+    pub(crate) lineage: Lineage,
     pub(crate) arena: Arena<F>,
     state: Mutex<State>,
     pub(crate) clients: Vec<Pool<Client<F>, SignalOf<F>>>,
@@ -102,7 +111,7 @@ pub(crate) struct Node<F: Fabric> {
     /// Wakes the thread that tells the homes of names.
     pub(crate) rehoming: SignalOf<F>,
     todo: Mutex<Todo>,
-    pub(crate) keeper: SignalOf<F>,
+    pub(crate) cleaner: SignalOf<F>,
     pub(crate) over: AtomicBool,
 }
 
@@ -124,7 +133,7 @@ impl<F: Fabric> Node<F> {
         fabric: &F,
         config: TierConfig,
         (me, principal): (NodeId, Principal),
-        (generation, incarnation): (u64, u64),
+        (lineage, incarnation): (Lineage, u64),
         roster: Roster,
         arena: Arena<F>,
     ) -> Arc<Self> {
@@ -140,12 +149,14 @@ impl<F: Fabric> Node<F> {
         }
         let state = State {
             space,
-            directory: Directory::new(me, generation),
+            directory: Directory::new(me, lineage.generation),
             names,
             handles: HandleTable::new(),
             holds: Holds::default(),
             known: vec![None; most],
+            fences: vec![0; most],
             settling: VecDeque::new(),
+            ledger: None,
         };
         let (qos, class) = Qos::new(&config.qos, &principal);
         Arc::new(Node {
@@ -156,6 +167,7 @@ impl<F: Fabric> Node<F> {
             principal,
             roster,
             incarnation,
+            lineage,
             arena,
             state: Mutex::new(state),
             clients: (0..most).map(|_| Pool::new(host, CLIENTS)).collect(),
@@ -173,15 +185,15 @@ impl<F: Fabric> Node<F> {
             is_other_view: AtomicBool::new(false),
             rehoming: host.signal(),
             todo: Mutex::default(),
-            keeper: host.signal(),
+            cleaner: host.signal(),
             over: AtomicBool::new(false),
             config,
         })
     }
 
     /// Locks the state, for a few instructions. Nobody waits with the lock held.
-    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn state(&self) -> Held<'_> {
+        Held(self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     pub(crate) fn todo(&self) -> MutexGuard<'_, Todo> {
@@ -218,10 +230,10 @@ impl<F: Fabric> Node<F> {
         }
     }
 
-    /// Has the keeper tell the record's node that one handle of a region is closed.
+    /// Has the cleaner tell the record's node that one handle of a region is closed.
     pub(crate) fn report_unmapped(&self, id: LmrId) {
         self.todo().unmapped.push(id);
-        self.keeper.raise();
+        self.cleaner.raise();
     }
 
     /// Answers a request of any node, this one included. `slow` requests are answered in [`free`](crate::free).
@@ -266,10 +278,11 @@ impl<F: Fabric> Node<F> {
                 // A repetition has no effect, and needs no place.
                 if !state.settling.iter().any(|(_, settling)| *settling == owner) {
                     state.settling.push_back((due, owner));
+                    state.keep_settling(owner, true);
                 }
                 drop(state);
                 self.fencing.forget(owner);
-                self.keeper.raise();
+                self.cleaner.raise();
                 Reply::Done
             }
             Request::Map { id, wanted, mapper, principal } if is_node(mapper) => {
@@ -352,7 +365,7 @@ impl<F: Fabric> Node<F> {
                 Err(SpaceError::Full { .. }) if self.wait_to_settle() => {}
                 Err(_) => {
                     self.state().space.release(owner);
-                    self.keeper.raise();
+                    self.cleaner.raise();
                     return Err(Refusal::OutOfMemory { wanted: length });
                 }
             }

@@ -189,7 +189,7 @@ impl<F: Fabric> Node<F> {
         }
     }
 
-    /// Unmaps a handle; the keeper tells the record's node.
+    /// Unmaps a handle; the cleaner tells the record's node.
     pub(crate) fn unmap(&self, handle: Handle) {
         let closed = self.state().handles.unmap(handle);
         if let Ok(Some(id)) = closed {

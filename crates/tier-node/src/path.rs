@@ -164,12 +164,14 @@ impl<F: Fabric> Path<F> {
                 links.insert(ends, connection.link.clone());
             }
             let state = &mut *state;
-            let changed = state.known[usize::from(to.0)] != Some(known);
-            if state.known[usize::from(to.0)].replace(known).is_some_and(|before| before != known) {
+            let before = state.known[usize::from(to.0)];
+            let changed = before != Some(known);
+            if before.is_some() && changed {
                 // That node ended meanwhile, or fenced this one: its old memory is out of reach for good.
                 let lost = state.handles.lose(to);
                 tracing::warn!(target: "dunlin::tier", node = %to, lost, "regions are gone with their node, or by its fence");
             }
+            state.know(to, Some(known));
             changed
         };
         for unfinished in &mut self.unfinished {

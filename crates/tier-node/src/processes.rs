@@ -13,6 +13,7 @@
 mod answer;
 mod direct;
 mod gateway;
+mod kept;
 mod locks;
 mod registry;
 mod service;
@@ -154,6 +155,7 @@ impl<P: Fabric> ProcessServer<P> {
         }
         let (address, threads) = (config.address.clone(), config.threads);
         let registry = Arc::new(Registry::new(fabric, tier.clone(), config));
+        registry.recover();
         let mut builder = ServerBuilder::new(fabric).config(settings).observe(Arc::clone(&registry) as _);
         for function in [RECEIVE, REPLY, INVOKE] {
             builder = builder.taken_by(function, Arc::new(Desk(Arc::clone(&registry))));

@@ -1,12 +1,12 @@
 //! The application's face: a node in this process, and the regions that it has mapped.
 
 use crate::acceptor::Acceptor;
-use crate::arena::Arena;
 use crate::asynchronous::{AsyncConfig, Asynchronous};
 use crate::calls::serve;
+use crate::cleaner;
 use crate::config::{Peer, TierConfig};
 use crate::error::{JoinError, RequestError};
-use crate::keeper;
+use crate::kept::Begun;
 use crate::lmr::Lmr;
 use crate::lock_owner::Owner;
 use crate::members;
@@ -15,7 +15,7 @@ use crate::node::Node;
 use crate::qos::Class;
 use crate::roster::{Current, Roster};
 use crate::spec::Spec;
-use dunlin_fabric::{Fabric, Host, Nanos, Signal, Task, nanos};
+use dunlin_fabric::{Fabric, Host, KeeperError, MemoryKeeper, Nanos, Signal, Task, nanos};
 use dunlin_rpc::Server;
 use dunlin_tier::message::{Reply, Request};
 use dunlin_tier::process::{NoDirect, Pages};
@@ -25,7 +25,7 @@ use dunlin_tier::{
     RecordError, Rights, TableError, View,
 };
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A running node. Dropped with the last [`Tier`] and the last [`Lmr`].
 #[derive(Debug)]
@@ -33,12 +33,14 @@ pub(crate) struct Running<F: Fabric> {
     pub(crate) node: Arc<Node<F>>,
     server: Option<Server<F>>,
     tasks: Vec<Task>,
+    /// The keeper serves no other node as long as this one runs.
+    keeper: Mutex<Option<Box<dyn MemoryKeeper<F::Memory>>>>,
 }
 
 impl<F: Fabric> Drop for Running<F> {
     fn drop(&mut self) {
         self.node.over.store(true, Ordering::Release);
-        self.node.keeper.raise();
+        self.node.cleaner.raise();
         self.node.members.raise();
         self.node.rehoming.raise();
         self.node.fencing.signal.raise();
@@ -92,6 +94,28 @@ impl<F: Fabric> Tier<F> {
         }
     }
 
+    /// Starts a node as [`within`](Tier::within), whose memory and records a keeper holds: regions, the handles of
+    /// processes and those of other nodes are valid after the process of this node has ended in any way, and another one
+    /// has begun with the same keeper and settings. Operations under way at the end fail, and may have been executed.
+    /// Locks, barriers and registered services end with the process.
+    ///
+    /// # Errors
+    /// The settings have a directory, or the fabric is not shared memory; the keeper holds the memory of another node, or a
+    /// ledger that is damaged; or as [`within`](Tier::within).
+    pub fn within_kept(
+        fabric: &F,
+        config: TierConfig,
+        keeper: Box<dyn MemoryKeeper<F::Memory>>,
+    ) -> Result<Self, JoinError> {
+        config.check()?;
+        if config.directory.is_some() {
+            return Err(JoinError::KeptViews);
+        }
+        let begun = Begun::kept(fabric, &config, keeper)?;
+        let list = FixedList::new(&config.nodes, &config.node);
+        Tier::start(fabric, config, (begun, 0), Box::new(list))
+    }
+
     /// Starts a node whose views come from a store with transactions, such as [etcd](StoreMembership). Blocks until the
     /// node is a member, [`TierConfig::timeout`] at most.
     pub fn within_store(
@@ -111,12 +135,22 @@ impl<F: Fabric> Tier<F> {
         fabric: &F,
         config: TierConfig,
         life: u64,
-        mut membership: Box<dyn Membership>,
+        membership: Box<dyn Membership>,
     ) -> Result<Self, JoinError> {
         config.check()?;
+        let begun = Begun::alone(fabric, &config)?;
+        Tier::start(fabric, config, (begun, life), membership)
+    }
+
+    fn start(
+        fabric: &F,
+        config: TierConfig,
+        (begun, life): (Begun<F>, u64),
+        mut membership: Box<dyn Membership>,
+    ) -> Result<Self, JoinError> {
         let own: Peer = config.own()?.clone();
         let principal = Principal::new(&config.principal)?;
-        let arena = Arena::new(fabric, &config)?;
+        let Begun { arena, lineage, ledger, number: earlier, keeper } = begun;
         // Before the node joins: a node that has the address has no other life.
         let listener = fabric.listen(&own.memory)?;
         let host = fabric.host();
@@ -130,12 +164,15 @@ impl<F: Fabric> Tier<F> {
         let me = number.number;
         let max_nodes = if is_dynamic { config.max_nodes } else { view.members.len() as u16 };
         let roster = Roster::new(Current::new(view, Some(number), max_nodes)?, max_nodes, is_dynamic);
-        let generation = host.random();
-        let life = if is_dynamic { life } else { host.random() };
-        let node = Node::new(fabric, config, (me, principal.clone()), (generation, life), roster, arena);
+        let incarnation = if is_dynamic { life } else { host.random() };
+        let node = Node::new(fabric, config, (me, principal.clone()), (lineage, incarnation), roster, arena);
+        if let Some(ledger) = ledger {
+            node.begin_keeping(ledger, earlier, &lineage)?;
+        }
         let acceptor = Acceptor::new(&node, listener)?;
         // From here on, dropping `running` ends the threads.
-        let mut running = Running { node: Arc::clone(&node), server: None, tasks: Vec::new() };
+        let mut running =
+            Running { node: Arc::clone(&node), server: None, tasks: Vec::new(), keeper: Mutex::new(keeper) };
         running.tasks.push(fabric.host().spawn("tier-acceptor", Box::new(move || acceptor.run()))?);
         let server = serve(&node, &own.calls)?;
         let owner = Owner::new(&node, server.puller());
@@ -148,7 +185,7 @@ impl<F: Fabric> Tier<F> {
             let report = move || members::report_names(&reports);
             running.tasks.push(fabric.host().spawn("tier-names", Box::new(report))?);
         }
-        running.tasks.push(fabric.host().spawn("tier-keeper", Box::new(move || keeper::run(&node)))?);
+        running.tasks.push(fabric.host().spawn("tier-cleaner", Box::new(move || cleaner::run(&node)))?);
         let class = running.node.qos.class(fabric.host(), &principal);
         Ok(Tier { running: Arc::new(running), principal, class })
     }
@@ -167,7 +204,7 @@ impl<F: Fabric> Tier<F> {
         self.node().fabric.host().random()
     }
 
-    fn lmr(&self, handle: Handle, id: LmrId, length: u64) -> Lmr<F> {
+    pub(crate) fn lmr(&self, handle: Handle, id: LmrId, length: u64) -> Lmr<F> {
         let (running, principal) = (Arc::clone(&self.running), self.principal.clone());
         Lmr { running, principal, class: self.class.clone(), handle, id, length }
     }
@@ -272,6 +309,23 @@ impl<F: Fabric> Tier<F> {
     /// the node, wherever their memory is.
     pub fn named_regions(&self, most: usize) -> (Vec<Name>, u64) {
         self.node().state().directory.first_names(most)
+    }
+
+    /// Returns whether a keeper, which lives, has the memory and the records of this node. Does not block.
+    pub fn is_kept(&self) -> bool {
+        let keeper = self.running.keeper.lock().unwrap_or_else(PoisonError::into_inner);
+        let lives = keeper.as_ref().is_some_and(|keeper| keeper.is_alive());
+        lives && self.node().state().ledger.is_some()
+    }
+
+    /// Has the keeper forget the memory of this node, if it has one: regions end with the node. Blocks for 5 s at most.
+    ///
+    /// # Errors
+    /// The keeper does not answer.
+    pub fn end_keeping(&self) -> Result<(), KeeperError> {
+        self.node().state().ledger = None;
+        let keeper = self.running.keeper.lock().unwrap_or_else(PoisonError::into_inner).take();
+        keeper.map_or(Ok(()), |mut keeper| keeper.forget())
     }
 
     /// Returns the bytes of this node's memory that regions of other nodes use.

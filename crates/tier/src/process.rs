@@ -482,6 +482,8 @@ pub struct Attached {
     pub node: String,
     /// The principal that the node takes the process for.
     pub principal: String,
+    /// A keeper holds the memory of the node: the next life of the node knows this process.
+    pub is_kept: bool,
 }
 
 impl Attached {
@@ -489,15 +491,15 @@ impl Attached {
     pub fn encode(&self) -> Vec<u8> {
         let mut writer = Writer(self.secret.to_vec());
         writer = writer.u16(self.operations).text(self.node.as_bytes()).text(self.principal.as_bytes());
-        writer.0
+        writer.u8(self.is_kept.into()).0
     }
 
     /// Parses an answer.
     pub fn parse(bytes: &[u8]) -> Result<Attached, Malformed> {
         let mut reader = Reader(bytes);
         let (secret, operations) = (reader.take()?, reader.u16()?);
-        let attached = Attached { secret, operations, node: reader.string()?, principal: reader.string()? };
-        reader.end(attached)
+        let (node, principal, is_kept) = (reader.string()?, reader.string()?, reader.flag()?);
+        reader.end(Attached { secret, operations, node, principal, is_kept })
     }
 }
 
@@ -632,6 +634,8 @@ pub struct NodeStatus {
     pub extents: u16,
     /// The pages of its memory; `None` where the kernel does not report them.
     pub pages: Option<Pages>,
+    /// A keeper has its memory and its records.
+    pub is_kept: bool,
     /// Requests of processes that it has answered.
     pub answered: u64,
     /// Requests of processes that it has refused.
@@ -655,7 +659,7 @@ impl NodeStatus {
         for number in [self.memory, self.free, self.dirty, self.answered, self.refused] {
             writer = writer.u64(number);
         }
-        writer = writer.u16(self.extents).u8(self.pages.is_some().into());
+        writer = writer.u16(self.extents).u8(self.is_kept.into()).u8(self.pages.is_some().into());
         if let Some(Pages { small, transparent, huge_2m, huge_1g }) = self.pages {
             for number in [small, transparent, huge_2m, huge_1g] {
                 writer = writer.u64(number);
@@ -685,7 +689,7 @@ impl NodeStatus {
         let node = reader.string()?;
         let (memory, free, dirty) = (reader.u64()?, reader.u64()?, reader.u64()?);
         let (answered, refused) = (reader.u64()?, reader.u64()?);
-        let (extents, has_pages) = (reader.u16()?, reader.flag()?);
+        let (extents, is_kept, has_pages) = (reader.u16()?, reader.flag()?, reader.flag()?);
         let mut pages = || {
             let (small, transparent) = (reader.u64()?, reader.u64()?);
             Ok(Pages { small, transparent, huge_2m: reader.u64()?, huge_1g: reader.u64()? })
@@ -712,6 +716,7 @@ impl NodeStatus {
             dirty,
             extents,
             pages,
+            is_kept,
             answered,
             refused,
             nodes,

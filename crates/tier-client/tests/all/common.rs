@@ -1,9 +1,9 @@
 //! Nodes with a service for processes.
 
 use dunlin_fabric::{Address, Scheme};
-use dunlin_fabric_shm::{ShmConfig, ShmFabric};
+use dunlin_fabric_shm::{ShmConfig, ShmFabric, ShmKeeper};
 use dunlin_tier_client::{AttachConfig, Lmr, OperationError, Tier};
-use dunlin_tier_node::{Peer, ProcessConfig, ProcessServer, TierConfig};
+use dunlin_tier_node::{JoinError, Peer, ProcessConfig, ProcessServer, TierConfig};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -46,6 +46,20 @@ pub(crate) fn serve(config: TierConfig, tag: &str, change: impl FnOnce(&mut Proc
     change(&mut processes);
     let processes = ProcessServer::serve(&fabric, &node, processes).unwrap();
     Serving { address, processes, node }
+}
+
+/// The address of the keeper of a node.
+pub(crate) fn keeper_address(tag: &str, node: &str) -> Address {
+    Address::new(Scheme::Shm, &format!("tier-test-{tag}-{node}-keeper")).unwrap()
+}
+
+/// A node of this process whose memory a keeper has.
+pub(crate) fn serve_kept(config: TierConfig, tag: &str) -> Result<Serving, JoinError> {
+    let (fabric, address) = (fabric(), attach_address(tag, &config.node));
+    let keeper = ShmKeeper::connect(&keeper_address(tag, &config.node), Duration::from_secs(10))?;
+    let node = dunlin_tier_node::Tier::within_kept(&fabric, config, Box::new(keeper))?;
+    let processes = ProcessServer::serve(&fabric, &node, ProcessConfig::new(address.clone()))?;
+    Ok(Serving { address, processes, node })
 }
 
 /// Returns the number in a variable of the environment, or `usual`.

@@ -5,6 +5,8 @@ mod asynchronous;
 mod common;
 mod direct;
 mod hostile;
+mod kept;
+mod kept_kills;
 mod kills;
 mod lists;
 mod lock_deaths;

@@ -1,7 +1,10 @@
 //! Real processes: two nodes, and applications of both. A child runs the test of that name with its role in the
 //! environment.
 
-use crate::common::{Child, attach, attach_address, bytes_of, config, serve, wait};
+use crate::common::{
+    Child, attach, attach_address, bytes_of, config, count, keeper_address, serve, serve_kept, wait,
+};
+use dunlin_fabric_shm::KeeperServer;
 use dunlin_tier_client::{OperationError, RequestError, Rights, Spec, Tier};
 use std::time::Duration;
 
@@ -25,6 +28,23 @@ fn child() {
             let _node = serve(settings, &tag, |_| {});
             wait_for_end();
         }
+        "keeper-one" | "keeper-two" => {
+            let (_, node) = role.split_once('-').unwrap();
+            let mut keeper = KeeperServer::listen(&keeper_address(&tag, node)).unwrap();
+            loop {
+                keeper.serve(Duration::from_secs(600));
+            }
+        }
+        "kept-one" | "kept-two" => {
+            let (_, node) = role.split_once('-').unwrap();
+            let mut settings = config(&tag, &["one", "two"], node);
+            settings.timeout = Duration::from_secs(2);
+            settings.stop_timeout = Duration::from_millis(100);
+            settings.memory = u64::from(count("DUNLIN_TIER_KEPT_MIB", 8)) << 20;
+            let _node = serve_kept(settings, &tag).unwrap();
+            wait_for_end();
+        }
+        "kept-writer" => crate::kept_kills::write_for_ever(&tag),
         "writer" => {
             let tier = attach(&attach_address(&tag, "one"));
             let region = tier.malloc(300_000, Spec::on("two").named("shared")).unwrap();

@@ -1,14 +1,19 @@
 //! Processes of two users on one node. Only root can start them: as another user the test has nothing to show, and says
 //! so.
 
-use crate::common::{Child, HANG, attach, attach_address, bytes_of, config, fabric, serve, tag, wait};
-use dunlin_fabric_shm::{AllowPolicy, ShmConfig, ShmFabric};
+use crate::common::{
+    Child, HANG, attach, attach_address, bytes_of, config, fabric, keeper_address, serve, tag, wait,
+};
+use dunlin_fabric::KeeperError;
+use dunlin_fabric_shm::{AllowPolicy, KeeperServer, ShmConfig, ShmFabric, ShmKeeper};
 use dunlin_tier::RecordError;
 use dunlin_tier::message::Refusal;
 use dunlin_tier_client::{AttachConfig, AttachError, Lmr, RequestError, Rights, Spec, Tier};
 use dunlin_tier_node::{ProcessConfig, ProcessServer};
 use rustix::fs::Uid;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 const ROLE: &str = "TIER_TEST_ROLE";
 const TAG: &str = "TIER_TEST_TAG";
@@ -36,6 +41,16 @@ fn child() {
             assert!(matches!(error, AttachError::Connect(_)), "{error}");
             let cause = std::error::Error::source(&error).unwrap().to_string();
             assert!(cause.contains(&format!("user id {OTHER}")), "{cause}");
+        }
+        "keeps" => {
+            let mut keeper = KeeperServer::listen(&keeper_address(&tag, "one")).unwrap();
+            loop {
+                keeper.serve(HANG);
+            }
+        }
+        "kept" => {
+            let refused = ShmKeeper::connect(&keeper_address(&tag, "one"), Duration::ZERO);
+            assert!(matches!(refused, Err(KeeperError::User { .. })), "{refused:?}");
         }
         "admitted" => {
             let tier = attach(&attach_address(&tag, "one"));
@@ -127,4 +142,30 @@ fn an_admitted_user_has_what_is_granted_and_no_byte_more() {
     }
     common.write(0, &[3]).unwrap();
     ended_well(guest);
+}
+
+#[test]
+fn a_keeper_serves_its_own_user_only() {
+    if std::env::var(ROLE).is_ok() || !is_root() {
+        return;
+    }
+    let [theirs, ours] = ["their-keeper", "our-keeper"].map(tag);
+    let _keeper = other_user("keeps", &theirs);
+    let connect = || ShmKeeper::connect(&keeper_address(&theirs, "one"), Duration::ZERO).unwrap_err();
+    let refused =
+        wait("the keeper", || Some(connect()).filter(|error| !matches!(error, KeeperError::Nobody(_))));
+    assert!(matches!(refused, KeeperError::User { user: OTHER, .. }), "{refused:?}");
+
+    let (mut keeper, ends) =
+        (KeeperServer::listen(&keeper_address(&ours, "one")).unwrap(), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ends.load(Ordering::Relaxed) {
+                keeper.serve(Duration::from_millis(10));
+            }
+        });
+        let ended = other_user("kept", &ours).0.wait();
+        ends.store(true, Ordering::Relaxed);
+        assert!(ended.unwrap().success());
+    });
 }

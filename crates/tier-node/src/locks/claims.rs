@@ -18,7 +18,7 @@ use std::time::Duration;
 /// The most requests to an owner on behalf of one claim: its node may join, open and abandon, twice.
 const MAX_STEPS: u8 = 12;
 
-/// The time that the owner of a barrier has to hear that a caller leaves, before that is left to the keeper.
+/// The time that the owner of a barrier has to hear that a caller leaves, before that is left to the cleaner.
 const LEAVING: Duration = Duration::from_millis(200);
 
 /// Takes the outcome of giving a lock back. Must not block.

@@ -5,12 +5,14 @@
 
 use super::registry::{Process, Registry};
 use crate::direct::{Ask, Hold};
+use crate::kept::{KeptGiven, KeptNumber, PROCESS_DIRECT};
+use crate::lives::{self, Life};
 use crate::lmr::Lmr;
 use crate::node::{Node, SignalOf};
 use dunlin_fabric::{
     Access, Fabric, Host, Link, Listener, Nanos, ReadyList, RegionKey, Signal, Subscription,
 };
-use dunlin_tier::process::{DirectPart, Directed, NoDirect, Problem};
+use dunlin_tier::process::{DirectPart, Directed, NoDirect, Problem, Secret};
 use dunlin_tier::{Layout, Rights};
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,25 +26,9 @@ const LOOK_EVERY: Nanos = 200_000_000;
 /// The most connections that have not said which process they belong to.
 const MAX_PENDING: usize = 256;
 
-/// One life of a process: its id, and the time of its start by the clock of the kernel.
-type Life = (u32, u64);
-
-/// Returns the time of the start of a process that lives.
-fn started(process: u32) -> Option<u64> {
-    start_in(&std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?)
-}
-
-/// Reads the time of the start from the text of `/proc/PID/stat`: field 22. The second field, a name in parentheses, may
-/// have any characters. A process that is dead, and that nobody has waited for, has no memory any more.
-fn start_in(stat: &str) -> Option<u64> {
-    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
-    let state = fields.next()?;
-    (!matches!(state, "Z" | "X" | "x")).then(|| fields.nth(18)?.parse().ok())?
-}
-
 /// The extents that processes were given.
 #[derive(Debug, Default)]
-pub(super) struct Given(Mutex<BTreeMap<Life, BTreeSet<u16>>>);
+pub(super) struct Given(pub(super) Mutex<BTreeMap<Life, BTreeSet<u16>>>);
 
 /// The connection over which a process gets memory.
 #[derive(Debug)]
@@ -50,6 +36,8 @@ struct Line<L> {
     link: L,
     /// By extent, and whether the process may write.
     keys: BTreeMap<(u16, bool), RegionKey>,
+    /// The mappings that were wanted back over this connection.
+    asked: BTreeSet<u64>,
 }
 
 /// Mappings by number, each with its handle of the node.
@@ -58,22 +46,46 @@ type Held<F> = BTreeMap<u64, (Hold, Arc<Lmr<F>>)>;
 /// The direct mappings of a process.
 #[derive(Debug)]
 pub(super) struct Directs<F: Fabric, P: Fabric> {
-    line: Mutex<Option<Line<P::Link>>>,
+    secret: Secret,
+    line: Arc<Mutex<Option<Line<P::Link>>>>,
     /// `None` once the process has ended.
     held: Mutex<Option<Held<F>>>,
 }
 
-impl<F: Fabric, P: Fabric> Default for Directs<F, P> {
-    fn default() -> Self {
-        Directs { line: Mutex::new(None), held: Mutex::new(Some(BTreeMap::new())) }
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<F: Fabric, P: Fabric> Directs<F, P> {
+    /// Makes the mappings of a process: none.
+    pub(super) fn new(secret: Secret) -> Self {
+        Directs { secret, line: Arc::default(), held: Mutex::new(Some(BTreeMap::new())) }
+    }
+
+    /// Returns a function that asks the process to let go, once over each connection.
+    fn ask(&self) -> Ask {
+        let line = Arc::clone(&self.line);
+        Ask::new(move |mapping: u64| {
+            let mut line = lock(&line);
+            // A process that does not listen keeps the region, and is named as its holder.
+            if let Some(line) = line.as_mut().filter(|line| line.link.is_alive())
+                && line.asked.insert(mapping)
+            {
+                let _ = line.link.send(&mapping.to_le_bytes());
+            }
+        })
+    }
+
+    /// Goes on with a mapping of an earlier life of the node.
+    pub(super) fn recover(&self, node: &Node<F>, process: u32, number: u64, region: Arc<Lmr<F>>) {
+        let key = KeptNumber::key(PROCESS_DIRECT, &self.secret, number);
+        match (node.hold_again(region.handle, process, self.ask(), number), lock(&self.held).as_mut()) {
+            (Some(hold), Some(held)) => drop(held.insert(number, (hold, region))),
+            (Some(hold), None) => node.let_go(hold),
+            (None, _) => node.state().remove(&key),
+        }
+    }
+
     /// Returns the number of mappings.
     pub(super) fn len(&self) -> usize {
         lock(&self.held).as_ref().map_or(0, BTreeMap::len)
@@ -84,6 +96,7 @@ impl<F: Fabric, P: Fabric> Directs<F, P> {
         let found = lock(&self.held).as_mut().and_then(|held| held.remove(&number));
         let (hold, region) = found.ok_or(Problem::Access(dunlin_tier::AccessError::NoHandle))?;
         node.let_go(hold);
+        node.state().remove(&KeptNumber::key(PROCESS_DIRECT, &self.secret, number));
         // Unmaps, perhaps, so no lock is held.
         drop(region);
         Ok(())
@@ -92,8 +105,9 @@ impl<F: Fabric, P: Fabric> Directs<F, P> {
     /// Ends all mappings; there will be no other.
     pub(super) fn end(&self, node: &Node<F>) {
         let held = lock(&self.held).take();
-        for (hold, region) in held.into_iter().flat_map(BTreeMap::into_values) {
+        for (number, (hold, region)) in held.into_iter().flatten() {
             node.let_go(hold);
+            node.state().remove(&KeptNumber::key(PROCESS_DIRECT, &self.secret, number));
             drop(region);
         }
         *lock(&self.line) = None;
@@ -140,17 +154,12 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
     pub(super) fn direct(&self, process: &Process<F, P>, handle: u64) -> Result<Directed, Problem> {
         let region = process.region(handle)?;
         let no = Problem::NotDirect;
-        let link = lock(&process.directs.line).as_ref().map(|line| line.link.clone());
-        let link = link.filter(Link::is_alive).ok_or(no(NoDirect::Line))?;
+        if !lock(&process.directs.line).as_ref().is_some_and(|line| line.link.is_alive()) {
+            return Err(no(NoDirect::Line));
+        }
         let number = process.peer.process.filter(|number| *number != 0).ok_or(no(NoDirect::Process))?;
-        let life = (number, started(number).ok_or(no(NoDirect::Process))?);
-        let asked = AtomicBool::new(false);
-        let ask = Ask::new(move |mapping: u64| {
-            if !asked.swap(true, Ordering::Relaxed) {
-                // A process that does not listen keeps the region, and is named as its holder.
-                let _ = link.send(&mapping.to_le_bytes());
-            }
-        });
+        let life = lives::life_of(number).ok_or(no(NoDirect::Process))?;
+        let ask = process.directs.ask();
         let (node, principal) = (self.tier.node(), process.tier.caller());
         let limit = self.config.limits.handles;
         if process.directs.len() >= limit as usize {
@@ -167,6 +176,7 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
                 for extent in extents {
                     if has.insert(extent) {
                         state.space.hold(extent);
+                        state.put(&KeptGiven { life, extent }.key(), &[]);
                     }
                 }
                 Ok(())
@@ -178,6 +188,8 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
         let mut held = lock(&process.directs.held);
         match (granted, held.as_mut()) {
             (Ok(parts), Some(held)) => {
+                let key = KeptNumber::key(PROCESS_DIRECT, &process.secret, number);
+                node.state().put(&key, &region.handle.number().to_le_bytes());
                 held.insert(number, (hold, region));
                 Ok(Directed { number, rights, parts })
             }
@@ -192,11 +204,14 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
     /// Gives back the extents of processes that have ended.
     fn sweep(&self) {
         let mut given = lock(&self.given.0);
-        given.retain(|(process, start), extents| {
-            let lives = started(*process) == Some(*start);
+        given.retain(|life, extents| {
+            let lives = lives::lives(*life);
             if !lives {
                 let mut state = self.tier.node().state();
-                extents.iter().for_each(|extent| state.space.let_go(*extent));
+                for extent in extents.iter().copied() {
+                    state.space.let_go(extent);
+                    state.remove(&KeptGiven { life: *life, extent }.key());
+                }
             }
             lives
         });
@@ -208,7 +223,8 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
         else {
             return false;
         };
-        *lock(&process.directs.line) = Some(Line { link: link.clone(), keys: BTreeMap::new() });
+        *lock(&process.directs.line) =
+            Some(Line { link: link.clone(), keys: BTreeMap::new(), asked: BTreeSet::new() });
         link.send(&[]).is_ok()
     }
 
@@ -250,35 +266,8 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
                 }
             });
             self.sweep();
+            self.end_absent();
             signal.wait(seen, host.now().saturating_add(LOOK_EVERY));
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_life_is_a_process_and_its_start() {
-        let stat =
-            |state: &str| format!("77 (a ) b) {state} 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 20");
-        assert_eq!(start_in(&stat("S")), Some(4711));
-        assert_eq!(start_in(&stat("Z")), None);
-        for text in ["", "77 (a", "77 (a) S 1", "77 (a) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 x"] {
-            assert_eq!(start_in(text), None, "{text}");
-        }
-        let own = started(std::process::id());
-        assert!(own.is_some() && own == started(std::process::id()));
-        assert_eq!(started(u32::MAX), None);
-    }
-
-    #[test]
-    fn a_process_that_nobody_has_waited_for_has_ended() {
-        let mut child = std::process::Command::new("true").spawn().unwrap();
-        while started(child.id()).is_some() {
-            std::thread::sleep(std::time::Duration::from_millis(1));
-        }
-        child.wait().unwrap();
     }
 }

@@ -5,6 +5,8 @@ use super::direct::{Directs, Given};
 use super::locks::{LockTable, end_locks};
 use super::service::Registered;
 use crate::forward::Board;
+use crate::kept::{KeptNumber, KeptProcess, PROCESS_HANDLE};
+use crate::lives::{self, Life};
 use crate::lmr::Lmr;
 use crate::tier::Tier;
 use dunlin_fabric::{Fabric, PeerIdentity};
@@ -15,7 +17,7 @@ use dunlin_tier::process::{
 };
 use dunlin_tier::{LmrId, Member, Slots};
 use std::collections::{BTreeMap, HashMap};
-use std::hash::{BuildHasher as _, RandomState};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -55,6 +57,7 @@ impl Drop for Locking {
 /// An attachment of a process. Its handles are closed when its last connection ends.
 #[derive(Debug)]
 pub(super) struct Process<F: Fabric, P: Fabric> {
+    pub(super) secret: Secret,
     /// The node, acting for the principal of the process.
     pub(super) tier: Tier<F>,
     handles: Mutex<Slots<Arc<Lmr<F>>>>,
@@ -64,6 +67,8 @@ pub(super) struct Process<F: Fabric, P: Fabric> {
     usage: Arc<Usage>,
     pub(super) directs: Directs<F, P>,
     pub(super) peer: PeerIdentity,
+    /// Its life, if the kernel shows it.
+    pub(super) life: Option<Life>,
 }
 
 /// A request that is being served counts against the limit of its process.
@@ -92,7 +97,7 @@ impl<F: Fabric, P: Fabric> Process<F, P> {
         (before < limit).then_some(locking)
     }
 
-    fn handles(&self) -> MutexGuard<'_, Slots<Arc<Lmr<F>>>> {
+    pub(super) fn handles(&self) -> MutexGuard<'_, Slots<Arc<Lmr<F>>>> {
         self.handles.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -105,6 +110,7 @@ impl<F: Fabric, P: Fabric> Process<F, P> {
     /// Closes a handle; returns its region.
     pub(super) fn close(&self, handle: u64) -> Option<Arc<Lmr<F>>> {
         let region = self.handles().remove(handle)?;
+        self.tier.node().state().remove(&KeptNumber::key(PROCESS_HANDLE, &self.secret, handle));
         self.usage.handles.fetch_sub(1, Ordering::Relaxed);
         Some(region)
     }
@@ -162,8 +168,6 @@ pub(super) struct Registry<F: Fabric, P: Fabric> {
     /// Calls to servers of this host.
     pub(super) board: Arc<Board<P>>,
     state: RwLock<State<F, P>>,
-    /// Hides the ids of regions, which name nodes, from processes.
-    numbers: RandomState,
     pub(super) answered: AtomicU64,
     pub(super) refused: AtomicU64,
     pub(super) counters: Arc<Counters>,
@@ -177,12 +181,11 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
     pub(super) fn new(fabric: &P, tier: Tier<F>, config: ProcessConfig) -> Self {
         let state = State { sessions: HashMap::new(), processes: BTreeMap::new(), usage: BTreeMap::new() };
         let (answered, refused) = (AtomicU64::new(0), AtomicU64::new(0));
-        let numbers = RandomState::new();
         let board = Arc::new(Board::new(fabric));
         let (state, counters) = (RwLock::new(state), Arc::default());
         let leaves = Arc::default();
         let given = Given::default();
-        Registry { tier, config, board, state, numbers, answered, refused, counters, given, leaves }
+        Registry { tier, config, board, state, answered, refused, counters, given, leaves }
     }
 
     fn read(&self) -> RwLockReadGuard<'_, State<F, P>> {
@@ -224,10 +227,10 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
                 (secret, Arc::clone(process))
             }
             None => {
-                let process = Arc::new(self.new_process(session)?);
                 let mut secret = Secret::default();
                 secret[..8].copy_from_slice(&self.tier.draw().to_le_bytes());
                 secret[8..].copy_from_slice(&self.tier.draw().to_le_bytes());
+                let process = Arc::new(self.new_process(session, secret)?);
                 processes.insert(secret, (Arc::clone(&process), 1));
                 (secret, process)
             }
@@ -238,6 +241,7 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
             operations: self.config.limits.operations,
             node: self.tier.name().to_owned(),
             principal: process.tier.principal().to_owned(),
+            is_kept: process.life.is_some() && self.tier.is_kept(),
         })
     }
 
@@ -276,19 +280,39 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
         }
     }
 
-    fn new_process(&self, session: &Session<F, P>) -> Result<Process<F, P>, Problem> {
+    fn new_process(&self, session: &Session<F, P>, secret: Secret) -> Result<Process<F, P>, Problem> {
         let (peer, usage) = (session.peer.clone(), Arc::clone(&session.usage));
         let tier = self.acting_for(&peer)?;
-        let limits = &self.config.limits;
-        let handles = Mutex::new(Slots::new(limits.handles, self.tier.draw() as u32));
-        let services = Mutex::new(Slots::new(limits.services.into(), self.tier.draw() as u32));
-        let locks = Mutex::new(LockTable::new(limits.locks, self.tier.draw() as u32));
-        Ok(Process { tier, handles, services, locks, usage, directs: Directs::default(), peer })
+        let life = peer.process.and_then(lives::life_of);
+        if let (Some(life), Some(user)) = (life, peer.user) {
+            let kept = KeptProcess { secret, life, user, principal: tier.principal().to_owned() };
+            tier.node().state().put(&KeptProcess::key(&secret), &kept.value());
+        }
+        let handles = Slots::new(self.config.limits.handles, self.tier.draw() as u32);
+        Ok(self.process_with(secret, tier, handles, usage, (peer, life)))
     }
 
-    /// Returns a number for a region that is the same for all processes of this node.
+    fn process_with(
+        &self,
+        secret: Secret,
+        tier: Tier<F>,
+        handles: Slots<Arc<Lmr<F>>>,
+        usage: Arc<Usage>,
+        (peer, life): (PeerIdentity, Option<Life>),
+    ) -> Process<F, P> {
+        let (limits, handles) = (&self.config.limits, Mutex::new(handles));
+        let services = Mutex::new(Slots::new(limits.services.into(), self.tier.draw() as u32));
+        let locks = Mutex::new(LockTable::new(limits.locks, self.tier.draw() as u32));
+        let directs = Directs::new(secret);
+        Process { secret, tier, handles, services, locks, usage, directs, peer, life }
+    }
+
+    /// Returns a number for a region that is the same for all processes of this node, and hides the id, which names
+    /// nodes. The next life of the node gives it the same one.
     pub(super) fn region_number(&self, id: LmrId) -> u64 {
-        self.numbers.hash_one(id)
+        let mut hasher = DefaultHasher::new();
+        (self.tier.node().lineage.seed, id).hash(&mut hasher);
+        hasher.finish()
     }
 
     /// Gives a region a handle of a process.
@@ -298,9 +322,14 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
         region: Lmr<F>,
     ) -> Result<u64, (Problem, Arc<Lmr<F>>)> {
         let limit = self.config.limits.handles;
+        let behind = region.handle.number();
         let region = Arc::new(region);
         let before = process.usage.handles.fetch_add(1, Ordering::Relaxed);
         let inserted = if before < limit { process.handles().insert(region) } else { Err(region) };
+        if let Ok(handle) = &inserted {
+            let key = KeptNumber::key(PROCESS_HANDLE, &process.secret, *handle);
+            self.tier.node().state().put(&key, &behind.to_le_bytes());
+        }
         inserted.map_err(|region| {
             process.usage.handles.fetch_sub(1, Ordering::Relaxed);
             (Problem::Handles(limit), region)
@@ -330,6 +359,7 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
             dirty,
             extents: self.tier.extents() as u16,
             pages: self.tier.pages(),
+            is_kept: self.tier.is_kept(),
             answered: self.answered.load(Ordering::Relaxed),
             refused: self.refused.load(Ordering::Relaxed),
             nodes: self.tier.nodes().collect(),
@@ -392,11 +422,56 @@ impl<F: Fabric, P: Fabric> ConnectionObserver for Registry<F, P> {
             state.processes.remove(&secret);
         }
         drop(state);
-        end_locks(&process, None);
+        self.end_process(&process);
+    }
+}
+
+impl<F: Fabric, P: Fabric> Registry<F, P> {
+    /// Takes over a process of an earlier life of the node, which has no connection yet.
+    pub(super) fn take_over(
+        &self,
+        secret: Secret,
+        tier: Tier<F>,
+        handles: Slots<Arc<Lmr<F>>>,
+        (peer, life): (PeerIdentity, Life),
+    ) -> Arc<Process<F, P>> {
+        let mut state = self.write();
+        let usage = Arc::clone(state.usage.entry((peer.user, peer.process)).or_default());
+        usage.handles.fetch_add(handles.len() as u32, Ordering::Relaxed);
+        let process = Arc::new(self.process_with(secret, tier, handles, usage, (peer, Some(life))));
+        state.processes.insert(secret, (Arc::clone(&process), 0));
+        process
+    }
+
+    /// Returns the processes that have not attached again.
+    pub(super) fn absent(&self) -> Vec<(Secret, Option<Life>)> {
+        let state = self.read();
+        let absent = state.processes.iter().filter(|(_, (_, connections))| *connections == 0);
+        absent.map(|(secret, (process, _))| (*secret, process.life)).collect()
+    }
+
+    /// Ends a process that has not attached again.
+    pub(super) fn end_one(&self, secret: &Secret) {
+        let mut state = self.write();
+        if state.processes.get(secret).is_none_or(|(_, connections)| *connections > 0) {
+            return;
+        }
+        let Some((process, _)) = state.processes.remove(secret) else { return };
+        let key = (process.peer.user, process.peer.process);
+        if state.usage.get(&key).is_some_and(|usage| usage.connections.load(Ordering::Relaxed) == 0) {
+            state.usage.remove(&key);
+        }
+        drop(state);
+        self.end_process(&process);
+    }
+
+    /// Ends a process that has no connection any more.
+    fn end_process(&self, process: &Process<F, P>) {
+        end_locks(process, None);
         process.services().take_all().iter().for_each(|one| one.end(process.tier.node()));
         process.directs.end(process.tier.node());
         // A request that is still being served keeps its region until it ends, and opens no handle any more.
-        let regions = process.handles().take_all();
+        let regions = process.end_handles();
         process.usage.handles.fetch_sub(regions.len() as u32, Ordering::Relaxed);
         tracing::info!(
             target: "dunlin::tier", process = process.peer.process, principal = process.tier.principal(),

@@ -186,6 +186,7 @@ fn status() -> impl Strategy<Value = NodeStatus> {
                 dirty,
                 extents,
                 pages,
+                is_kept: epoch % 2 == 0,
                 answered,
                 refused,
                 nodes,
@@ -225,7 +226,7 @@ proptest! {
         let opened = Opened { handle: numbers[0], length: numbers[1], region: numbers[2] };
         prop_assert_eq!(Opened::parse(&opened.encode()), Ok(opened));
         let attached =
-            Attached { secret, operations, node: "node-1".to_owned(), principal: "user-7".to_owned() };
+            Attached { secret, operations, node: "node-1".to_owned(), principal: "user-7".to_owned(), is_kept: true };
         prop_assert_eq!(Attached::parse(&attached.encode()), Ok(attached));
     }
 
