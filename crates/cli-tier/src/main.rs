@@ -2,6 +2,7 @@
 
 mod etcd;
 mod get;
+mod keep;
 mod list;
 mod node;
 mod put;

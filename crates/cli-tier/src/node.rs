@@ -1,6 +1,7 @@
 //! `dunlin node`: runs the node of this host, and shows what it does.
 
 use crate::etcd::EtcdArguments;
+use crate::keep::{self, KeepArguments};
 use crate::list::{self, ListArguments};
 use crate::qos::QosArguments;
 use clap::{Args, Subcommand};
@@ -33,6 +34,9 @@ Examples:
   dunlin tier put greeting --text hello
   dunlin tier get greeting
   dunlin node run --listen rdma:10.0.0.1:7100 --peers nodes.txt --memory 8GiB
+A node whose regions outlive its process:
+  dunlin node keep                                   in another terminal:
+  dunlin node run --keeper --memory 1GiB
 A cluster whose nodes come and go:
   dunlin node directory rdma:10.0.0.1:7000           on one host
   dunlin node run --directory rdma:10.0.0.1:7000 --name node-1 --listen rdma:10.0.0.1:7100
@@ -78,7 +82,7 @@ The next port (shm: NAME-memory) is that of the node's memory; a third word in t
 Processes of this host attach over shared memory. The kernel says which user a process belongs to; its principal is
 user-UID, or the name that --user gives. Nodes believe each other: only nodes with the same --token-file join.
 On Ctrl-C or SIGTERM the node ends and exits with status 0; regions in its memory end with it. A second signal ends it
-at once.
+at once. With --keeper, a process of dunlin node keep has the memory: regions and handles go on with the next life.
 
 Examples:
   dunlin node run
@@ -107,6 +111,7 @@ pub(crate) struct NodeArguments {
 #[derive(Debug, Subcommand)]
 enum NodeCommand {
     Run(Box<RunArguments>),
+    Keep(KeepArguments),
     Directory(DirectoryArguments),
     Status(StatusArguments),
     Leave(LeaveArguments),
@@ -149,6 +154,13 @@ struct RunArguments {
     /// Most bytes of the regions that one principal makes at this node [default: the memory]
     #[arg(long, value_parser = arguments::size, value_name = "SIZE")]
     quota: Option<u64>,
+    /// Have the keeper at this address hold the memory, so that regions outlive this process (dunlin node keep)
+    /// [default without an address: shm:dunlin-keeper-UID]
+    #[arg(
+        long, value_name = "ADDRESS", num_args = 0..=1,
+        conflicts_with_all = ["directory", "etcd"]
+    )]
+    keeper: Option<Option<Address>>,
     /// Address at which processes attach, on shared memory [default: DUNLIN_NODE, or shm:dunlin-node-UID]
     #[arg(long, value_name = "ADDRESS")]
     attach: Option<Address>,
@@ -248,6 +260,7 @@ fn user(text: &str) -> Result<(u32, String), String> {
 pub(crate) fn run(arguments: &NodeArguments) -> Result<ExitCode, Failure> {
     match &arguments.command {
         NodeCommand::Run(arguments) => serve(arguments),
+        NodeCommand::Keep(arguments) => keep::run(arguments, own_user()?),
         NodeCommand::Directory(arguments) => directory(arguments),
         NodeCommand::Status(arguments) => status(arguments),
         NodeCommand::Leave(arguments) => leave(arguments),
@@ -433,6 +446,8 @@ fn serve_on<F: Fabric>(
     let (memory, name) = (config.memory, config.node.clone());
     let tier = if arguments.etcd.is_given() {
         arguments.etcd.start(fabric, config)?
+    } else if let Some(keeper) = &arguments.keeper {
+        keep::start(fabric, config, keeper.as_ref(), own_user()?)?
     } else {
         Tier::within(fabric, config).map_err(|error| {
             Failure::new(error).help("dunlin doctor says what this machine has and what is missing")
@@ -458,13 +473,21 @@ fn serve_on<F: Fabric>(
         let left = end.map(|end| end.saturating_duration_since(Instant::now()));
         if processes.is_to_leave() {
             output::note("leaving the cluster");
+            tier.end_keeping().map_err(Failure::new)?;
             break;
         }
-        if left.is_some_and(|left| left.is_zero()) {
+        let interrupted = left.is_some_and(|left| left.is_zero());
+        if interrupted && !tier.is_kept() {
             break;
         }
         let look = left.map_or(LOOK_EVERY, |left| left.min(LOOK_EVERY));
-        if interrupt.wait(Some(look)).is_some() {
+        if interrupted || interrupt.wait(Some(look)).is_some() {
+            if tier.is_kept() {
+                output::note("ending: the keeper has the regions of this node for its next life");
+                // Nothing is freed or closed, as if the process were killed.
+                let _ = std::mem::ManuallyDrop::new((processes, tier));
+                return Ok(ExitCode::SUCCESS);
+            }
             output::note("ending: regions in the memory of this node end with it");
             break;
         }
@@ -515,6 +538,11 @@ fn status(arguments: &StatusArguments) -> Result<ExitCode, Failure> {
         if let Some(advice) = advice(&pages) {
             output::print_line(format_args!("  -> {advice}"))?;
         }
+    }
+    if status.is_kept {
+        output::print_line(format_args!(
+            "keeper: has the memory and the records; regions outlive this process"
+        ))?;
     }
     if status.epoch == 0 {
         output::print_line(format_args!("nodes: {}", status.nodes.join(", ")))?;

@@ -112,13 +112,15 @@ pub mod errors {
 /// Single fabrics and their settings, and the transport that an address selects.
 pub mod fabric {
     pub use dunlin_fabric::{
-        Access, Capabilities, ChosenTransport, DeviceIdentity, Fabric, IntoAddress, Nanos, PassedOver,
-        Region, Scheme, Topology,
+        Access, Capabilities, ChosenTransport, DeviceIdentity, Fabric, IntoAddress, KeeperError,
+        MemoryKeeper, Nanos, PassedOver, Region, Scheme, Topology,
     };
     #[cfg(feature = "ofi")]
     pub use dunlin_fabric_ofi::{OfiConfig, OfiFabric};
     pub use dunlin_fabric_rdma::{DeviceChoice, RdmaConfig, RdmaFabric};
-    pub use dunlin_fabric_shm::{AllowPolicy, ShmConfig, ShmFabric};
+    pub use dunlin_fabric_shm::{
+        AllowPolicy, KeeperEvent, KeeperServer, ShmConfig, ShmFabric, ShmKeeper, ShmMemory,
+    };
     pub use dunlin_transport::{Choose, ChosenFabric, FabricsConfig, Resolved};
 
     /// Returns the shared memory of this process, which takes only `shm:` addresses.

@@ -333,3 +333,49 @@ fn an_etcd_that_is_not_built_in_or_makes_no_sense_is_refused() {
     with("--cluster", "a/b").failed(2, &["without a slash"]);
     with("--directory", "shm:x").failed(2, &["cannot be used with"]);
 }
+
+#[test]
+fn regions_outlive_a_node_with_a_keeper() {
+    let address = unique("keeper");
+    let keeper = Running::start(["node", "keep", &address, "--for", "100"]);
+    assert_eq!(keeper.line(), format!("listening on {address}"));
+    let attach = unique("node");
+    let start = || {
+        let words =
+            ["node", "run", "--attach", &attach, "--for", "100", "--memory", "16MiB", "--keeper", &address];
+        let running = Running::start(words);
+        assert_eq!(running.line(), format!("listening on {attach}"));
+        Node { running: Some(running), attach: attach.clone() }
+    };
+    let node = start();
+    dunlin(node.words(&["tier", "put", "kept/text", "--text", "hello"])).well();
+    let status = dunlin(node.words(&["node", "status"])).well().text();
+    assert!(status.contains("keeper: has the memory"), "{status}");
+    let second = ["node", "run", "--attach", &unique("node"), "--memory", "16MiB", "--keeper", &address];
+    dunlin(second).failed(1, &["serves another node, which lives"]);
+    // Killed, then ended in an orderly way: the next life has the region each time.
+    drop(node);
+    let node = start();
+    assert_eq!(dunlin(node.words(&["tier", "get", "kept/text"])).well().out, b"hello");
+    node.end();
+    dunlin(["node", "run", "--memory", "32MiB", "--attach", &attach, "--keeper", &address])
+        .failed(1, &["the memory of the keeper is", "start the node as before"]);
+    let node = start();
+    assert_eq!(dunlin(node.words(&["tier", "get", "kept/text"])).well().out, b"hello");
+    // A node that leaves has its regions forgotten.
+    dunlin(node.words(&["node", "leave", "--force"])).well();
+    let Node { running, .. } = &mut { node };
+    running.take().expect("running").end().well();
+    let node = start();
+    dunlin(node.words(&["tier", "get", "kept/text"])).failed(1, &["no such region"]);
+    drop(node);
+    keeper.signal("INT");
+    let ended = keeper.end().well();
+    assert!(
+        ended.errors.contains("the node has ended") && ended.errors.contains("ending: "),
+        "{}",
+        ended.errors
+    );
+    let words = ["node", "run", "--attach", &unique("node"), "--keeper", &address];
+    dunlin(words).failed(1, &["no keeper listens", "dunlin node keep"]);
+}

@@ -20,8 +20,8 @@ pub(crate) fn write_for_ever(tag: &str) {
     let node = if tag.ends_with("-far") { "two" } else { "one" };
     let tier = attach(&attach_address(tag, node));
     let region: Lmr = wait("the region", || tier.map("kills", Rights::READ.with(Rights::WRITE)).ok());
-    let _unnamed = tier.malloc(100_000, Spec::on("one")).unwrap();
-    let first = region.fetch_add(WORD, 0).unwrap() + 1;
+    let _unnamed = wait("memory", || tier.malloc(100_000, Spec::on("one")).ok());
+    let first = wait("the last number", || region.fetch_add(WORD, 0).ok()) + 1;
     for number in first.. {
         wait("a write", || ended(region.write(0, &vec![number as u8; LENGTH])));
         // The word may have been stored by an attempt that failed.

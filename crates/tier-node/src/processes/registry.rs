@@ -362,7 +362,8 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
             is_kept: self.tier.is_kept(),
             answered: self.answered.load(Ordering::Relaxed),
             refused: self.refused.load(Ordering::Relaxed),
-            nodes: self.tier.nodes().collect(),
+            // Of the same view as the members below.
+            nodes: view.alive().map(|member| member.identity.name.clone()).collect(),
             epoch: view.epoch.number,
             members: view.members.iter().map(status_of).collect(),
             trouble,
