@@ -6,9 +6,11 @@ use crate::common::{
 use crate::processes::{ROLE, start};
 use dunlin_fabric::{KeeperError, MemoryKeeper as _, Region};
 use dunlin_fabric_shm::{KeeperServer, ShmKeeper};
+use dunlin_tier::message::Refusal;
 use dunlin_tier_client::{AccessError, Lmr, OperationError, RequestError, Rights, Spec, Tier};
 use dunlin_tier_node::JoinError;
-use std::time::Duration;
+use rustix::process::{Pid, Signal, kill_process};
+use std::time::{Duration, Instant};
 
 /// Whether this process is a child, which runs one of the roles only.
 fn is_child() -> bool {
@@ -176,6 +178,48 @@ fn handles_of_other_nodes_outlive_a_node() {
     wait("a free of all nodes", || there.map("near", Rights::ALL).ok()).free().unwrap();
     far.free().unwrap();
     wait("all memory", || ([used(&here), used(&there)] == empty).then_some(()));
+}
+
+/// A process of another node that has mapped memory of the earlier life may be at a copy, for as long as it does not run.
+#[test]
+fn a_free_waits_for_a_stopped_node_across_a_restart() {
+    if is_child() {
+        return;
+    }
+    let tag = tag("kept-stopped");
+    let _keepers = ["one", "two"].map(|name| keeper(name, &tag));
+    let [mut one, two] = ["one", "two"].map(|name| node(name, &tag));
+    let [here, there] = ["one", "two"].map(|name| attach(&attach_address(&tag, name)));
+    let empty = used(&here);
+    let region = here.malloc(4096, Spec::here().named("stopped").grant_anyone(Rights::ALL)).unwrap();
+    let view = there.map("stopped", Rights::ALL).unwrap();
+    view.write(0, &[5; 4096]).unwrap();
+    let process = Pid::from_raw(two.0.id() as i32).unwrap();
+    kill_process(process, Signal::STOP).unwrap();
+    // All of its threads, each at its own time.
+    wait("its stop", || {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", two.0.id())).unwrap();
+        let mut stats = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap());
+        stats.all(|stat| stat.contains(") T ")).then_some(())
+    });
+    let freed = region.free();
+    let waits = matches!(freed, Err(RequestError::Refused { source: Refusal::Waits(_), .. }));
+    assert!(waits, "{freed:?}");
+    restart(&mut one, "one", &tag);
+    // The next life goes on with the free, and fences the node, which connects no more: long enough to be tried.
+    let tried = Instant::now();
+    while tried.elapsed() < Duration::from_secs(4) {
+        assert!(used(&here) > empty, "used again after {:?}, while it may be written", tried.elapsed());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    kill_process(process, Signal::CONT).unwrap();
+    wait("the memory", || (used(&here) == empty).then_some(()));
+    let gone = wait("the end of the region", || match view.write(0, &[6; 4096]) {
+        Err(OperationError::Access(error)) => Some(error),
+        Err(_) => None,
+        Ok(()) => panic!("a region that was freed"),
+    });
+    assert_eq!(gone, AccessError::Gone);
 }
 
 #[test]

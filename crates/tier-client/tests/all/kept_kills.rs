@@ -164,9 +164,10 @@ fn callers_go_on_after_the_next_start() {
     let here = attach(&attach_address(&tag, "one"));
     // All memory but the last parts has pages, and many regions have records.
     let free = here.status().unwrap().free;
+    let length = if free > 1 << 31 { 4 << 20 } else { 1 << 20 };
     let regions: Vec<Lmr> =
-        (0..free / (1 << 20) - 2).map(|_| here.malloc(1 << 20, Spec::here()).unwrap()).collect();
-    regions.iter().for_each(|region| region.memset(0, 1 << 20, 7).unwrap());
+        (0..free / length - 2).map(|_| here.malloc(length, Spec::here()).unwrap()).collect();
+    regions.iter().for_each(|region| region.memset(0, length, 7).unwrap());
     for _ in 0..3 {
         let begin = std::time::Instant::now();
         one.kill();
@@ -174,14 +175,14 @@ fn callers_go_on_after_the_next_start() {
         one = start("kept-one", &tag);
         let mut byte = [0];
         regions[0].read(5, &mut byte).unwrap();
+        let count = regions.len();
         println!(
-            "{} regions of 1 MiB: went on after {:?}, the kill {killed:?}",
-            regions.len(),
+            "{count} regions of {length} bytes: went on after {:?}, the kill {killed:?}",
             begin.elapsed()
         );
         assert_eq!(byte, [7]);
     }
-    let mut bytes = vec![0; 1 << 20];
+    let mut bytes = vec![0; length as usize];
     for region in &regions {
         region.read(0, &mut bytes).unwrap();
         assert!(bytes.iter().all(|byte| *byte == 7));
