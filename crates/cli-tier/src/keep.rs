@@ -7,7 +7,7 @@ use dunlin_command::interrupt::Interrupt;
 use dunlin_command::output::{self, Failure};
 use dunlin_command::{arguments, child};
 use dunlin_report::Unit;
-use dunlin_tier_node::{JoinError, Tier, TierConfig};
+use dunlin_tier_node::{Tier, TierConfig};
 use std::any::Any;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -100,11 +100,7 @@ pub(crate) fn start<F: Fabric>(
         return Err(Failure::new("a keeper holds shared memory, and this node is on another fabric")
             .help("give --listen an address shm:NAME, or leave --keeper out"));
     };
-    let tier = Tier::within_kept(fabric, config, *keeper).map_err(|error| {
-        let is_lost = matches!(error, JoinError::Ledger { .. });
-        let failure = Failure::new(error);
-        if is_lost { failure.help("end the keeper: dunlin node keep was started for it") } else { failure }
-    })?;
+    let tier = Tier::within_kept(fabric, config, *keeper).map_err(Failure::new)?;
     if held > 0 {
         output::note(format_args!("{} of the last life are here again", Unit::Bytes.format(held as f64)));
     }

@@ -469,6 +469,7 @@ fn serve_on<F: Fabric>(
         Unit::Bytes.format(memory as f64)
     ));
     let end = arguments.duration.map(|time| Instant::now() + time);
+    let mut is_kept = tier.is_kept();
     loop {
         let left = end.map(|end| end.saturating_duration_since(Instant::now()));
         if processes.is_to_leave() {
@@ -477,8 +478,11 @@ fn serve_on<F: Fabric>(
             break;
         }
         let interrupted = left.is_some_and(|left| left.is_zero());
-        if interrupted && !tier.is_kept() {
+        if interrupted && !is_kept {
             break;
+        }
+        if std::mem::replace(&mut is_kept, tier.is_kept()) && !is_kept {
+            output::note("the keeper has ended: regions end with this process; start keeper and node again");
         }
         let look = left.map_or(LOOK_EVERY, |left| left.min(LOOK_EVERY));
         if interrupted || interrupt.wait(Some(look)).is_some() {

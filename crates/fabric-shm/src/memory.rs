@@ -164,6 +164,7 @@ impl ShmMemory {
     pub(crate) fn adopt(descriptor: OwnedFd, claimed: u64, access: Access) -> Result<Self, ImportError> {
         let length = check_grant(&descriptor, claimed, access)?;
         let mapping = Mapping::shared(descriptor.as_fd(), length, true)?;
+        mapping.prefer_huge_pages();
         Ok(ShmMemory { mapping, access, descriptor: Mutex::new(Some(descriptor)) })
     }
 

@@ -1,6 +1,7 @@
 //! The cleaner: one thread of a node that zeroes released memory, tells other nodes of closed handles, and ends frees
 //! that take long.
 
+use crate::error::RequestError;
 use crate::free::Free;
 use crate::node::Node;
 use dunlin_fabric::{Fabric, Host, Nanos, Signal};
@@ -39,7 +40,7 @@ pub(crate) struct Word {
     pub(crate) repeat_until: Nanos,
 }
 
-/// The most messages to owners that wait. Each lock has two at most, unless its owner is gone.
+/// The most messages to owners that wait, and the most closed handles. Each lock has two at most, unless its owner is gone.
 const MAX_WORDS: usize = 4096;
 
 /// Adds messages that are not there yet.
@@ -72,6 +73,34 @@ fn tell_owners<F: Fabric>(node: &Node<F>, words: &mut Vec<Word>) {
     });
 }
 
+/// Tells the nodes of records of closed handles. One that is away hears of them later. One that may have heard does not hear
+/// again, since that would count twice: it keeps this node on its list of mappers, and a free asks this node, then.
+fn report_unmapped<F: Fabric>(node: &Node<F>, untold: &mut Vec<LmrId>) {
+    let host = node.fabric.host();
+    let mut away: Option<NodeId> = None;
+    untold.retain(|id| {
+        if node.is_over() || away == Some(id.node) {
+            return true;
+        }
+        let until = host.now().saturating_add(TELL);
+        match node.ask(id.node, Request::Unmap { id: *id, mapper: node.me }, until) {
+            Ok(_) | Err(RequestError::Refused { .. } | RequestError::Dead { .. }) => false,
+            Err(error) if error.may_have_executed() => {
+                tracing::debug!(target: "dunlin::tier", %error, "a closed handle was perhaps not reported");
+                false
+            }
+            Err(_) => {
+                away = Some(id.node);
+                true
+            }
+        }
+    });
+    if untold.len() > MAX_WORDS {
+        tracing::warn!(target: "dunlin::tier", "too many closed handles of nodes that do not answer");
+        untold.drain(..untold.len() - MAX_WORDS);
+    }
+}
+
 /// Has nodes release memory that is of no use; returns whether all have.
 fn release_left<F: Fabric>(node: &Node<F>, id: LmrId, stores: &mut BTreeSet<NodeId>) -> bool {
     let host = node.fabric.host();
@@ -95,6 +124,7 @@ fn release_left<F: Fabric>(node: &Node<F>, id: LmrId, stores: &mut BTreeSet<Node
 pub(crate) fn run<F: Fabric>(node: &Arc<Node<F>>) {
     let host = node.fabric.host();
     let (mut frees, mut words): (Vec<Free>, Vec<Word>) = Default::default();
+    let mut untold: Vec<LmrId> = Vec::new();
     let mut left_over: Vec<(LmrId, BTreeSet<NodeId>)> = Vec::new();
     while !node.is_over() {
         let seen = node.cleaner.seen();
@@ -102,13 +132,8 @@ pub(crate) fn run<F: Fabric>(node: &Arc<Node<F>>) {
         frees.extend(more);
         left_over.extend(left);
         add(&mut words, owners);
-        for id in unmapped {
-            // A node that cannot be told keeps this node on its list of mappers: a free asks this node, then.
-            let told = node.ask(id.node, Request::Unmap { id, mapper: node.me }, node.until());
-            if let Err(error) = told {
-                tracing::debug!(target: "dunlin::tier", %error, "a closed handle could not be reported");
-            }
-        }
+        untold.extend(unmapped);
+        report_unmapped(node, &mut untold);
         frees.retain_mut(|free| {
             let until = host.now().saturating_add(ATTEMPT);
             !node.is_over() && !node.drive(free, until)
@@ -117,7 +142,7 @@ pub(crate) fn run<F: Fabric>(node: &Arc<Node<F>>) {
         tell_owners(node, &mut words);
         let settles = node.state().settle(host.now());
         while !node.is_over() && node.clean_one() {}
-        let retry = if frees.is_empty() && words.is_empty() && left_over.is_empty() {
+        let retry = if frees.is_empty() && words.is_empty() && left_over.is_empty() && untold.is_empty() {
             Nanos::MAX
         } else {
             host.now().saturating_add(TRY_EVERY)

@@ -156,7 +156,11 @@ impl<F: Fabric> Node<F> {
             _ => return Err(failed(self.misfit(to))),
         };
         // The nodes that store the bytes map it in the name of the master.
-        self.state().directory.create(new, None, places, by.clone(), self.me);
+        {
+            let directory = &mut self.state().directory;
+            directory.create(new, None, places, by.clone(), self.me);
+            directory.set_target(new);
+        }
         let until = host.now().saturating_add(2 * nanos(self.config.stop_timeout));
         if !self.drive(free, until) {
             let nodes = free.machine.waits_for().into_iter();

@@ -140,9 +140,9 @@ impl<F: Fabric> Begun<F> {
 
 /// The locked state of a node. Changes are in the ledger when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Held<'a>(pub(crate) MutexGuard<'a, State>);
+pub(crate) struct StateGuard<'a>(pub(crate) MutexGuard<'a, State>);
 
-impl Deref for Held<'_> {
+impl Deref for StateGuard<'_> {
     type Target = State;
     #[inline]
     fn deref(&self) -> &State {
@@ -150,14 +150,14 @@ impl Deref for Held<'_> {
     }
 }
 
-impl DerefMut for Held<'_> {
+impl DerefMut for StateGuard<'_> {
     #[inline]
     fn deref_mut(&mut self) -> &mut State {
         &mut self.0
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for StateGuard<'_> {
     #[inline]
     fn drop(&mut self) {
         if self.0.ledger.is_some() {

@@ -16,11 +16,11 @@
 //!     calls             requests to other nodes, by the RPC engine            calls.rs
 //!     Arena             its memory: extents and their pages               arena.rs, pages.rs
 //!     Acceptor          passive ends of other nodes' paths, fences            acceptor.rs
-//!     cleaner            zeroes memory, reports closed handles, ends frees     cleaner.rs
+//!     cleaner           zeroes memory, reports closed handles, ends frees     cleaner.rs
 //!     locks             locks and barriers: of this node's threads            locks.rs
 //!     claims            and of the processes of its host                      locks/claims.rs
 //!     Owner             and of all nodes, for names whose home is this one    lock_owner.rs
-//!     Begun, Held         memory and state that outlive the process              kept.rs, lives.rs
+//!     StateGuard        writes changes to the ledger that the next life reads  kept.rs, lives.rs
 //!     Membership        the source of views: a list, a directory              membership.rs, membership/
 //!     members           the effect of views; names tell their homes           members.rs, roster.rs
 //! ```

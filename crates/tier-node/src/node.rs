@@ -8,7 +8,7 @@ use crate::config::TierConfig;
 use crate::direct::Holds;
 use crate::error::RequestError;
 use crate::forward::{Board, Links};
-use crate::kept::{Held, KeptLedger, Lineage};
+use crate::kept::{KeptLedger, Lineage, StateGuard};
 use crate::locks::{Locks, MAX_WAITERS};
 use crate::operate::Copy;
 use crate::path::{Path, PathLinks};
@@ -192,8 +192,8 @@ impl<F: Fabric> Node<F> {
     }
 
     /// Locks the state, for a few instructions. Nobody waits with the lock held.
-    pub(crate) fn state(&self) -> Held<'_> {
-        Held(self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    pub(crate) fn state(&self) -> StateGuard<'_> {
+        StateGuard(self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     pub(crate) fn todo(&self) -> MutexGuard<'_, Todo> {

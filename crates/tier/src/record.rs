@@ -139,6 +139,8 @@ struct Record {
     ending: bool,
     /// The home of the name has given it to the region.
     named: bool,
+    /// The memory to which another region moves: of no use by itself.
+    is_target: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -252,8 +254,16 @@ impl Directory {
     ) {
         if let Some(slot) = self.slot(id).filter(|slot| slot.record.is_none()) {
             let (grants, mappers) = (Grants::of_creator(creator), BTreeMap::from([(mapper, 1)]));
-            let (memory, moving, ending, named) = (id, false, false, false);
-            slot.record = Some(Record { id, memory, moving, name, layout, grants, mappers, ending, named });
+            let (memory, moving, ending, named, is_target) = (id, false, false, false, false);
+            slot.record =
+                Some(Record { id, memory, moving, name, layout, grants, mappers, ending, named, is_target });
+        }
+    }
+
+    /// Notes that a region without a name is where another one moves to: the next life of the node frees it.
+    pub fn set_target(&mut self, id: LmrId) {
+        if let Ok(record) = self.live(id) {
+            record.is_target = true;
         }
     }
 

@@ -368,7 +368,6 @@ fn regions_outlive_a_node_with_a_keeper() {
     running.take().expect("running").end().well();
     let node = start();
     dunlin(node.words(&["tier", "get", "kept/text"])).failed(1, &["no such region"]);
-    drop(node);
     keeper.signal("INT");
     let ended = keeper.end().well();
     assert!(
@@ -376,6 +375,11 @@ fn regions_outlive_a_node_with_a_keeper() {
         "{}",
         ended.errors
     );
+    let Node { running, .. } = &mut { node };
+    let running = running.take().expect("running");
+    running.signal("INT");
+    let ended = running.end().well();
+    assert!(ended.errors.contains("regions in the memory of this node end with it"), "{}", ended.errors);
     let words = ["node", "run", "--attach", &unique("node"), "--keeper", &address];
     dunlin(words).failed(1, &["no keeper listens", "dunlin node keep"]);
 }

@@ -5,6 +5,8 @@ use crate::common::{attach, attach_address, bytes_of, count, tag, wait};
 use crate::kept::{keeper, node};
 use crate::processes::{ROLE, start};
 use dunlin_fabric::{Host as _, RealHost};
+use dunlin_tier::RecordError;
+use dunlin_tier::message::Refusal;
 use dunlin_tier_client::{Lmr, OperationError, RequestError, Rights, Spec, Tier};
 
 /// Bytes that one write covers; longer than one request of a process.
@@ -30,6 +32,12 @@ pub(crate) fn write_for_ever(tag: &str) {
         let store = if number % 2 == 0 { "one" } else { "two" };
         let _ = tier.malloc(20_000, Spec::on(store)).map(|region| region.free());
         let _ = tier.map("kills", Rights::READ).map(Lmr::unmap);
+        // One with a name, which may be left behind anywhere on the way from one node to the other.
+        let spec = Spec::on(store).named("moves");
+        if let Ok(region) = tier.malloc(20_000, spec).or_else(|_| tier.map("moves", Rights::ALL)) {
+            let _ = region.move_to(if number % 2 == 0 { "two" } else { "one" });
+            let _ = region.free();
+        }
     }
 }
 
@@ -127,6 +135,13 @@ fn kill_at_random(tag: &str, kills: u32) {
     }
     drop(writer);
     drop(canaries);
+    wait("the end of the last move", || match here.map("moves", Rights::ALL) {
+        Err(RequestError::Refused { source: Refusal::Record(RecordError::NoSuch), .. }) => Some(()),
+        left => {
+            let _ = left.map(Lmr::free);
+            None
+        }
+    });
     region.free().unwrap();
     wait("all memory", || (used(&here) == empty).then_some(()));
     println!("killed: {} nodes, {} keepers and then their nodes, {} both", counts[0], counts[1], counts[2]);

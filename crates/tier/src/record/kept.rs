@@ -16,6 +16,7 @@ const MOVING: u8 = 1;
 const ENDING: u8 = 2;
 const NAMED: u8 = 4;
 const HAS_NAME: u8 = 8;
+const IS_TARGET: u8 = 16;
 
 /// The work that the records of an earlier life leave.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -103,7 +104,8 @@ impl Directory {
             if !record.named {
                 record.name = None;
             }
-            if std::mem::take(&mut record.ending) || (record.name.is_none() && record.mappers.is_empty()) {
+            let is_unused = record.is_target || (record.name.is_none() && record.mappers.is_empty());
+            if std::mem::take(&mut record.ending) || is_unused {
                 recovered.frees.push(id);
             }
             self.changes.note(number as u32);
@@ -137,7 +139,8 @@ fn encode(slot: &Slot) -> Vec<u8> {
     let flags = flag(record.moving, MOVING)
         | flag(record.ending, ENDING)
         | flag(record.named, NAMED)
-        | flag(record.name.is_some(), HAS_NAME);
+        | flag(record.name.is_some(), HAS_NAME)
+        | flag(record.is_target, IS_TARGET);
     writer = writer.u8(flags).id(record.memory).layout(&record.layout);
     if let Some(name) = &record.name {
         writer = writer.text(name.as_bytes());
@@ -177,7 +180,9 @@ fn decode(id: LmrId, value: &[u8]) -> Result<Slot, Malformed> {
         mappers.insert(NodeId(reader.u16()?), reader.u32()?);
     }
     let (moving, ending, named) = (flags & MOVING != 0, flags & ENDING != 0, flags & NAMED != 0);
-    slot.record = Some(Record { id, memory, moving, name, layout, grants, mappers, ending, named });
+    let is_target = flags & IS_TARGET != 0;
+    slot.record =
+        Some(Record { id, memory, moving, name, layout, grants, mappers, ending, named, is_target });
     reader.end(slot)
 }
 

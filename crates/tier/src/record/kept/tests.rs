@@ -133,6 +133,9 @@ fn work_that_was_under_way_is_found() {
     directory.begin_move(moving, &alice()).unwrap();
     let target = directory.reserve().unwrap();
     directory.create(target, None, layout(2), alice(), ME);
+    // The node that copies has mapped it.
+    directory.set_target(target);
+    directory.map(target, &alice(), Rights::WRITE, NodeId(7)).unwrap();
     directory.report(&mut kept);
 
     let mut next = recovered(&kept).unwrap();
