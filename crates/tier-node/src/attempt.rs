@@ -66,7 +66,7 @@ impl<F: Fabric> Posted<F> {
         for (operation, uncertain) in ended {
             match uncertain.is_empty() {
                 true => node.end(operation),
-                false => self.path.keep(operation, uncertain),
+                false => self.path.keep(node, operation, uncertain),
             }
         }
         self.release(node);

@@ -403,7 +403,7 @@ impl<F: Fabric> Node<F> {
         }
         for (operation, nodes) in begun.into_iter().zip(uncertain) {
             match (&mut path, nodes) {
-                (Some(path), Some(nodes)) => path.keep(operation, nodes),
+                (Some(path), Some(nodes)) => path.keep(self, operation, nodes),
                 _ => self.end(operation),
             }
         }

@@ -379,7 +379,7 @@ impl<F: Fabric> Node<F> {
                 }
                 Err(Stop::Failed { error, uncertain }) => {
                     match &mut path {
-                        Some(path) if !uncertain.is_empty() => path.keep(operation, uncertain),
+                        Some(path) if !uncertain.is_empty() => path.keep(self, operation, uncertain),
                         _ => node.end(operation),
                     }
                     break Err(error);

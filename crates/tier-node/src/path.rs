@@ -196,7 +196,17 @@ impl<F: Fabric> Path<F> {
 
     /// Keeps an operation as in flight until the path has connected to `nodes` again: only then does nothing that was
     /// posted arrive there any more.
-    pub(crate) fn keep(&mut self, operation: dunlin_tier::Operation, nodes: BTreeSet<NodeId>) {
+    ///
+    /// Where the initiator copies, this thread does, and has given the connections up: nothing is under way.
+    pub(crate) fn keep(
+        &mut self,
+        node: &Node<F>,
+        operation: dunlin_tier::Operation,
+        nodes: BTreeSet<NodeId>,
+    ) {
+        if self.fabric.capabilities().initiator_copies {
+            return node.end(operation);
+        }
         self.unfinished.push(Unfinished { operation, nodes });
     }
 
