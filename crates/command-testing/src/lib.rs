@@ -345,7 +345,7 @@ pub fn await_two_with(word: &str) {
     await_processes(word, |count| count >= 2);
 }
 
-/// What lies in /dev/shm and /tmp under our name.
+/// The files in /dev/shm and /tmp under our name.
 pub fn debris() -> Vec<PathBuf> {
     ["/dev/shm", "/tmp"]
         .iter()

@@ -23,6 +23,7 @@
 //! * [`priorities`]: threads of two priorities that share a node of the memory tier.
 //! * [`stream`]: a stream of low priority beside an application.
 //! * [`synchronised`]: clients that call several servers in every step, with one schedule of the servers or without.
+//! * [`effort`]: the lines of the applications on the memory tier (LITE figure 20).
 //! * [`figures`]: the papers' figures, with the statements in the papers' texts.
 //!
 //! This crate holds descriptions of clusters and loads, and the code that plays them. Output formats,
@@ -32,6 +33,7 @@ pub mod advice;
 pub mod bypass;
 pub mod course;
 pub mod datagrams;
+pub mod effort;
 pub mod erpc;
 pub mod figures;
 pub mod graph;

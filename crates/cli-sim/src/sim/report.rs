@@ -9,7 +9,8 @@ use dunlin_report::statistics::median;
 use dunlin_report::{
     Document, PlotError, Row, draw, escaped, html, markdown, readable, table, write_atomically,
 };
-use dunlin_scenario::figures::{Figure, Paper, Point, all, effort_of_applications};
+use dunlin_scenario::effort::of_applications as effort_of_applications;
+use dunlin_scenario::figures::{Figure, Paper, Point, all};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

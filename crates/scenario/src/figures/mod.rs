@@ -30,7 +30,6 @@ mod lite_14;
 mod lite_15;
 mod lite_16;
 mod lite_17;
-mod lite_20;
 mod lite_4;
 mod lite_5;
 mod lite_6;
@@ -94,7 +93,6 @@ use dunlin_rnic_model::figure::{self as raw_verbs, FIGURES};
 pub use dunlin_rnic_model::sweep::Effort;
 use dunlin_rnic_model::{Profile, ProfileError};
 pub use lite_16::OfPriorities;
-pub use lite_20::effort_of_applications;
 use thiserror::Error;
 
 /// The evidential value of a figure's numbers.
