@@ -41,7 +41,7 @@ pub struct ClientConfig {
     /// Under [`Sharing::Combined`], the most queue pairs to each worker that the threads of this client share, 1 to
     /// 64. The client opens one for each thread, with a connection of its own, as long as the server grants them
     /// ([`ServerConfig::max_active_queue_pairs`](crate::ServerConfig::max_active_queue_pairs)); under
-    /// [`Lease::Slice`](crate::Lease::Slice) one. Default: 64.
+    /// [`Lease::Slice`] one. Default: 64.
     pub max_queue_pairs: u16,
     /// Under [`Sharing::Combined`], C of FLOCK section 5.1, 1 to 63: the calls that a queue pair may send before the
     /// server agrees to as many more. Default: 32, as in the paper.
