@@ -182,7 +182,7 @@ mod tests {
             assert_eq!(door::found(&probed(pieces), "h:1").as_deref(), tls);
         }
         assert_eq!(probed(&[]), b"");
-        // A server of Dunlin that has just begun anew may have executed a call before its end.
+        // A server of Dunlin that has just been started again may have executed a call before its end.
         assert_eq!(probed(&[&ALERT]), b"");
         assert_eq!(probed(&[&ALERT[..2], &ALERT[2..]]), b"");
         assert_eq!(door::found(&probed(&[b"?!"]), "h:1"), None);

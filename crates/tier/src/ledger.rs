@@ -26,7 +26,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 pub const LEDGER_VERSION: u32 = 1;
 const MAGIC: [u8; 8] = *b"dunlinLG";
 
-/// An area is written anew when it has grown beyond this, in bytes, and beyond four times its entries.
+/// An area is replaced when it has grown beyond this, in bytes, and beyond four times its entries.
 const SMALL: u64 = 1 << 20;
 /// The most bytes of one batch when all entries are written.
 const BATCH: usize = 1 << 20;
@@ -50,7 +50,7 @@ pub enum LedgerError {
         /// The version of the ledger.
         theirs: u32,
     },
-    /// A part of the ledger differs from what was written.
+    /// The checks of the ledger do not match its bytes.
     #[error("the ledger is damaged: {0}")]
     Damaged(&'static str),
     /// The ledger had no room for a change, and ended.
@@ -152,7 +152,7 @@ fn decode<'a>(batch: &mut &'a [u8]) -> Option<(&'a [u8], Option<&'a [u8]>)> {
 }
 
 impl<M: LedgerMemory> Ledger<M> {
-    /// Begins a ledger without entries in memory that has none.
+    /// Writes an empty ledger into memory without one.
     ///
     /// # Errors
     /// The memory is too short.
