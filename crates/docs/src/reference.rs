@@ -227,7 +227,7 @@ fn error_section(krate: &str, error: &Enum) -> String {
 }
 
 /// The variables, each with its reader and its meaning.
-const VARIABLES: [(&str, &str, &str); 15] = [
+const VARIABLES: [(&str, &str, &str); 16] = [
     (
         "DUNLIN_LOG",
         "all programs",
@@ -283,6 +283,11 @@ const VARIABLES: [(&str, &str, &str); 15] = [
         "DUNLIN_TEST_PROGRAMS_ARE_BUILT",
         "tests of the command",
         "set by `./test`: the programs of the command are built, and tests do not build them again",
+    ),
+    (
+        "DUNLIN_TEST_SIGNAL_AFTER_STEP",
+        "a test of signals",
+        "set by the test itself: the step after which its child process signals itself",
     ),
     (
         "XDG_CACHE_HOME",
