@@ -1,5 +1,6 @@
 //! Errors, one type per operation. Each failed call states whether the server may have executed it.
 
+use crate::path::half::MakeError;
 use crate::plan::Illegal;
 use dunlin_fabric::{
     AddressError, CreateError, DialError, GrantError, LinkError, ListenError, PeerIdentity, RegisterError,
@@ -375,6 +376,17 @@ pub enum ConnectError {
     /// Access to memory could not be granted.
     #[error(transparent)]
     Grant(#[from] GrantError),
+}
+
+impl From<MakeError> for ConnectError {
+    fn from(error: MakeError) -> Self {
+        match error {
+            MakeError::Create(error) => ConnectError::Create(error),
+            MakeError::Register(error) => ConnectError::Register(error),
+            MakeError::Arena(error) => ConnectError::Handshake(error.to_string()),
+            MakeError::Missing(text) => ConnectError::Handshake(text.to_owned()),
+        }
+    }
 }
 
 impl ConnectError {

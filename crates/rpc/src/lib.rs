@@ -34,7 +34,7 @@ pub use client::{
 pub use connect::backoff::{Backoff, BackoffConfig};
 pub use dunlin_wire::{ApplicationCode, Status};
 pub use error::{CallError, Cause, Certainty, ConnectError, MemoryError, ServeError};
-pub use path::hybrid::{FunctionTuning, Tuning};
+pub use path::half::hybrid::{FunctionTuning, Tuning};
 pub use path::pieces::{Filling, PIECE};
 pub use plan::{
     CompletionMode, Illegal, LargePayload, Lease, Occupancy, PROTOCOLS, Plan, Protocol, RequestHalf,

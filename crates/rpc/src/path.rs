@@ -1,23 +1,7 @@
 //! Message paths between the two ends of a lane.
 //!
-//! A lane has two directions. A direction is a [`Tx`] at one end and an [`Rx`] at the other end, both of the
-//! same half of a protocol:
-//!
-//! | half | sender | receiver | file |
-//! |---|---|---|---|
-//! | `send` | SEND | takes the message from a RECV's buffer | `path/{tx,rx}.rs` |
-//! | `write` | WRITE into the receiver's ring | polls the ring | `path/{tx,rx}.rs` |
-//! | `write_imm` | WRITE_WITH_IMM into the receiver's ring | a completion, then the ring | `path/{tx,rx}.rs` |
-//! | `write_send` | WRITE into the receiver's ring, then an empty SEND | a completion, then the ring | `path/{tx,rx}.rs` |
-//! | `write_send_chained` | the same, posted as a list | a completion, then the ring | `path/{tx,rx}.rs` |
-//! | `fetch` | stores the message in a ring in its own memory | READs that ring until the message is there | `path/fetch.rs` |
-//! | `fetch_or_write`, `fetch_or_write_imm` | `fetch`, or `write` / `write_imm`: each request says which | both | `path/hybrid.rs` |
-//! | `datagram` | SEND of a datagram | takes the message from a RECV's buffer, in any order | `path/datagram.rs` |
-//! | `write_unreliable` | WRITE over UC into the receiver's ring | polls the ring | `path/lossy_ring.rs` |
-//!
-//! A lane whose lease ends carries `write` requests in two ways, with a zone and without one: `path/staged.rs`.
-//!
-//! `datagram` and `write_unreliable` may lose messages; `path/again.rs` retransmits requests and answers.
+//! A lane has two directions. A direction is a [`Tx`] at one end and an [`Rx`] at the other end, both of the same half
+//! of a protocol. `path/half.rs` lists the halves; each mechanism is a file of `path/half/`.
 //!
 //! Large payloads travel outside the messages. The receiver READs them (`path/rendezvous.rs`), possibly while
 //! the sender still fills them (`path/pieces.rs`); or the sender WRITEs them or sends them in fragments
@@ -29,25 +13,22 @@ mod areas;
 mod awaited;
 pub(crate) mod call_id;
 pub(crate) mod credits;
-pub(crate) mod datagram;
-pub(crate) mod fetch;
 pub(crate) mod grants;
-pub(crate) mod hybrid;
+pub(crate) mod half;
 pub(crate) mod large;
 pub(crate) mod listed;
-pub(crate) mod lossy_ring;
 pub(crate) mod pieces;
 pub(crate) mod posting;
 pub(crate) mod prefetch;
 pub(crate) mod rendezvous;
 pub(crate) mod route;
 pub(crate) mod rx;
-pub(crate) mod staged;
+pub(crate) mod sending;
 mod staging;
 pub(crate) mod tx;
 
-pub(crate) use rx::{Incoming, Next, Rx, RxSource, Scratch, scratch};
-pub(crate) use tx::{Tx, TxError, TxHalf};
+pub(crate) use rx::{Incoming, Next, Rx, Scratch, scratch};
+pub(crate) use tx::{Tx, TxError};
 
 use dunlin_fabric::Fabric;
 use dunlin_wire::{Kind, LINE, Reject};

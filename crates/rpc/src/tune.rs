@@ -25,7 +25,6 @@ pub mod wait;
 pub(crate) mod way;
 pub(crate) mod ways;
 
-use crate::plan::Plan;
 use std::sync::Arc;
 
 /// The choices that all connections of a client share.
@@ -38,12 +37,8 @@ pub(crate) struct Tuners {
 }
 
 impl Tuners {
-    /// Returns the plan for lanes that were to use `plan`. If the rates rule out fetching, results are
-    /// written back: a second path for results would only add cost.
-    pub(crate) fn effective(&self, plan: Plan) -> Plan {
-        match &self.fetch {
-            Some(fetch) if fetch.rules_out_fetching() => plan.written_back(),
-            _ => plan,
-        }
+    /// Returns whether the rates rule out that fetching results ever pays.
+    pub(crate) fn rules_out_fetching(&self) -> bool {
+        self.fetch.as_ref().is_some_and(|fetch| fetch.rules_out_fetching())
     }
 }

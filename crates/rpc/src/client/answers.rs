@@ -31,7 +31,7 @@ impl<F: Fabric> ClientLane<F> {
         match first.inline_entry(line)? {
             Some(entry) if header.kind == Kind::Response => {
                 cx.fabric.host().charge(Work::ParseMessage, 1);
-                self.tx.on_head(header.head)?;
+                self.tx.end.on_head(header.head)?;
                 if header.epoch != 0 {
                     // A copy, here and below: a header whose address nobody takes stays in registers.
                     let header = *header;
@@ -64,7 +64,7 @@ impl<F: Fabric> ClientLane<F> {
         cx.fabric.host().charge(Work::ParseMessage, 1);
         let message = Message::parse(bytes, MAX_MESSAGE)?;
         let header = message.header();
-        self.tx.on_head(header.head)?;
+        self.tx.end.on_head(header.head)?;
         if header.epoch != 0 {
             self.on_mark(cx, header)?;
         }

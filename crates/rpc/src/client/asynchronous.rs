@@ -42,7 +42,7 @@ use super::config::ClientConfig;
 use super::running::{RunningPlan, numbered};
 use super::within::Time;
 use crate::error::ConnectError;
-use crate::path::hybrid::Tuning;
+use crate::path::half::hybrid::Tuning;
 use crate::plan::Sharing;
 use dunlin_fabric::{Address, Fabric, Signal, Task, Waker as _};
 use std::sync::atomic::Ordering;

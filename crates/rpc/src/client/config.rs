@@ -5,7 +5,7 @@ use crate::connect::backoff::BackoffConfig;
 use crate::error::ConnectError;
 use crate::limits::{MAX_FUNCTIONS, MAX_PLANS, MAX_STRANDS, MAX_WINDOW, RING_BYTES};
 use crate::path::credits::{CREDITS, MAX_CREDITS};
-use crate::plan::{Carrier, CompletionMode, Illegal, Lease, Plan, Sharing};
+use crate::plan::{CompletionMode, Illegal, Lease, Plan, Sharing};
 use crate::tune::Tuners;
 use crate::tune::shared::{FetchChoice, FetchTuner};
 use crate::tune::table::FetchTable;
@@ -220,7 +220,7 @@ impl ClientConfig {
     /// Creates the tuners shared by all connections of a client.
     pub(crate) fn tuners<F: Fabric>(&self, fabric: &F) -> Tuners {
         let plans = self.plans();
-        let needed = plans.iter().any(|plan| matches!(plan.response.carrier(), Carrier::Hybrid(_)));
+        let needed = plans.iter().any(|plan| plan.response.facts().is_hybrid());
         let fetch = needed.then(|| {
             let table = FetchTable::chosen(self.fetch_table.as_ref(), fabric);
             Arc::new(FetchTuner::new(table, self.fetch_choice, self.first_read))
@@ -299,7 +299,9 @@ impl ClientConfig {
                 return out(what, 0, "at least 1");
             }
         }
-        self.fetch_choice.check()?;
+        if let Some((what, value, must)) = self.fetch_choice.out_of_bounds() {
+            return Err(ConnectError::Setting { what, value: value.into(), must });
+        }
         self.batching.as_ref().map_or(Ok(()), Batching::check)
     }
 }

@@ -9,7 +9,7 @@ use super::memory::Attaching;
 use super::slots::{Keep, Sink};
 use crate::error::{CallError, Cause, ConnectError};
 use crate::limits::MAX_WINDOW;
-use crate::path::hybrid::Tuning;
+use crate::path::half::hybrid::Tuning;
 use crate::path::posting::repost;
 use crate::path::route::{self, Route};
 use crate::path::{Cx, HEAD_IMMEDIATE, Scratch, Violation, scratch};
@@ -137,7 +137,7 @@ impl<F: Fabric> Core<F> {
         let mut prepared = Vec::with_capacity(workers.len());
         for plan in config.plans() {
             for worker in workers.clone() {
-                let effective = tuners.effective(plan);
+                let effective = plan.written_back_if(tuners.rules_out_fetching());
                 match PreparedLane::new(self, greeting, config, effective, prepared.len() as u16, worker) {
                     Ok(mut lane) => {
                         lane.ruled_out = effective != plan;
@@ -196,7 +196,7 @@ impl<F: Fabric> Core<F> {
             let index = self.free_index();
             let queue_pairs: Vec<_> = half.queue_pairs().collect();
             let made = match ready.iter().find(|ready| ready.lane == half.number) {
-                Some(ready) => half.complete(self, greeting, config, ready, index, tuners),
+                Some(ready) => half.join(self, greeting, config, ready, index, tuners),
                 None => Err(ConnectError::Handshake("a lane was not answered".into())),
             };
             match made {
@@ -466,7 +466,7 @@ impl<F: Fabric> Core<F> {
             if lane.broken.is_some() {
                 continue;
             }
-            reading |= lane.reading > 0 || lane.memory > 0 || lane.tx.awaits_completion();
+            reading |= lane.reading > 0 || lane.memory > 0 || lane.tx.end.awaits_completion();
             if lane.slots.in_flight() == 0 && healthy && !lane.awaits_word() {
                 continue;
             }
@@ -563,7 +563,7 @@ impl<F: Fabric> Core<F> {
             return self.break_lane(index, Cause::ConnectionLost);
         }
         match route {
-            Route::Outgoing { .. } => lane.tx.completed(),
+            Route::Outgoing { .. } => lane.tx.end.completed(),
             Route::Receive { .. } => match (completion.opcode, completion.buffer) {
                 (Opcode::Receive, Some(buffer)) => lane.rx.deliver(buffer, completion.bytes),
                 (_, buffer) => {

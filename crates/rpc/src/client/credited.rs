@@ -60,7 +60,7 @@ impl<F: Fabric> ClientLane<F> {
         let (to, head) = ((self.control_key, 0), self.rx.head());
         let operations = self.credits.as_ref().map_or(0, |credits| credits.operations());
         let sent = match operations {
-            0 => self.tx.report_head_with(cx, to, head, Some(renewal_immediate(degree))),
+            0 => self.tx.end.report_head_with(cx, to, head, Some(renewal_immediate(degree))),
             code => {
                 let credits = degree.min(MAX_CREDITS) as u8;
                 let header = Header { code, credits, head, ..Header::new(Kind::Credit) };

@@ -3,7 +3,7 @@
 //! 1. [`greet`]: dial, Hello, HelloReply. Blocks; needs no core.
 //! 2. [`PreparedLane::new`]: queue pair, inbound region, grants, endpoint. Needs the core, does not wait.
 //! 3. [`negotiate`]: OpenLane, LaneReady for each lane. Blocks; needs no core.
-//! 4. [`PreparedLane::complete`]: connect the queue pair, make the lane. Needs the core, does not wait.
+//! 4. [`PreparedLane::join`]: connect the queue pair, make the lane. Needs the core, does not wait.
 
 use super::batching::Batches;
 use super::config::{ClientConfig, CreditRenewal};
@@ -16,18 +16,16 @@ use crate::limits::{BLOCK_BYTES, RING_BYTES};
 use crate::mailbox::{RingReader, RingWriter};
 use crate::path::again::Requests;
 use crate::path::credits::Credits;
-use crate::path::datagram::{self, Datagrams, Outlet};
-use crate::path::fetch::Fetcher;
-use crate::path::hybrid::Hybrid;
+use crate::path::half::datagram;
+use crate::path::half::hybrid::Hybrid;
+use crate::path::half::{DatagramEnd, Ends};
 use crate::path::large::{Arrivals, Errands};
-use crate::path::lossy_ring::LossyRing;
 use crate::path::pieces::Pulls;
-use crate::path::posting::{datagrams, inbound_bytes, receives, repost, unreliable};
+use crate::path::posting::{datagrams, repost, unreliable as unreliable_beside};
 use crate::path::rendezvous::Pool;
-use crate::path::staged::Staged;
-use crate::path::tx::{Lossy, TxParts};
-use crate::path::{CONTROL_BYTES, MAX_MESSAGE, Rx, RxSource, Tx, TxHalf};
-use crate::plan::{Carrier, CompletionMode, Lease, Occupancy, Plan, Sharing};
+use crate::path::sending::SendingParts;
+use crate::path::{CONTROL_BYTES, Cx, MAX_MESSAGE, Rx, Tx};
+use crate::plan::{CompletionMode, Lease, Occupancy, Plan, Sharing};
 use crate::tune::Tuners;
 use crate::tune::fill::FillTuner;
 use dunlin_fabric::{
@@ -39,7 +37,6 @@ use dunlin_wire::handshake::{
     OpenLane, Record, RefusalCode, Token,
 };
 use dunlin_wire::{BatchState, Direction, LINE, TagKey};
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// The outcome of the hello exchange.
@@ -192,13 +189,13 @@ impl<F: Fabric> PreparedLane<F> {
         (number, worker): (u16, u16),
         made: &mut Vec<QueuePairId>,
     ) -> Result<Self, ConnectError> {
-        let (request, carrier) = (plan.request.carrier(), plan.response.carrier());
-        let ring = if carrier.has_ring() { config.ring_bytes as usize } else { 0 };
+        let answers = plan.response.facts();
+        let ring = if answers.has_ring() { config.ring_bytes as usize } else { 0 };
         let region = Region::new(core.fabric.register((CONTROL_BYTES + ring) as u64, Access::WRITE)?);
         let reliable = QueuePairConfig {
             max_send: MAX_SEND.max(2 * config.window as u32).min(core.fabric.capabilities().max_queue_depth),
-            max_receive: receives(carrier, config.window).max(1),
-            inbound_bytes: inbound_bytes(carrier),
+            max_receive: answers.receives(config.window).max(1),
+            inbound_bytes: answers.inbound_bytes(),
             ..QueuePairConfig::reliable(core.send_completions, core.receive_completions)
         };
         let mut create =
@@ -212,10 +209,10 @@ impl<F: Fabric> PreparedLane<F> {
                 Ok((queue_pair, endpoint))
             };
         let (queue_pair, endpoint) = create(reliable, true)?;
-        let unreliable =
-            (request == Carrier::LossyRing).then(|| create(unreliable(&reliable), true)).transpose()?;
-        let datagrams = if [request, carrier].contains(&Carrier::Datagram) {
-            let receives = carrier == Carrier::Datagram;
+        let unreliable = plan.uses(Transport::UnreliableConnection);
+        let unreliable = unreliable.then(|| create(unreliable_beside(&reliable), true)).transpose()?;
+        let datagrams = if plan.uses(Transport::UnreliableDatagram) {
+            let receives = answers.is_datagram();
             let config = QueuePairConfig {
                 transport: Transport::UnreliableDatagram,
                 max_receive: if receives { datagrams(config.window) } else { 1 },
@@ -276,8 +273,25 @@ impl<F: Fabric> PreparedLane<F> {
         [Some(self.queue_pair), self.unreliable, self.datagrams].into_iter().flatten()
     }
 
+    /// Returns the keys of the two regions that the server granted, and the place of the ring for requests, if the server
+    /// offers nothing impossible.
+    fn agreed(&self, config: &ClientConfig, ready: &LaneReady) -> Result<([u64; 2], RingAt), &'static str> {
+        let ring_bytes = ready.ring_bytes;
+        if ring_bytes > config.ring_bytes
+            || !RING_BYTES.contains(&ring_bytes)
+            || !ring_bytes.is_power_of_two()
+        {
+            return Err("the ring that the server offers has an impossible size");
+        }
+        if ready.window == 0 || ready.window > config.window {
+            return Err("the window that the server offers is not within what was asked for");
+        }
+        let may_be_pooled = self.plan.request.facts().has_ring() && self.staged.is_none();
+        RingAt::of(ready, may_be_pooled)
+    }
+
     /// Joins this half with the server's.
-    pub(crate) fn complete(
+    pub(crate) fn join(
         self,
         core: &mut Core<F>,
         greeting: &Greeting<F>,
@@ -288,107 +302,76 @@ impl<F: Fabric> PreparedLane<F> {
     ) -> Result<ClientLane<F>, ConnectError> {
         let broken = |what: &str| ConnectError::Handshake(what.to_owned());
         let plan = self.plan;
-        let ring_bytes = ready.ring_bytes;
-        if ring_bytes > config.ring_bytes
-            || !RING_BYTES.contains(&ring_bytes)
-            || !ring_bytes.is_power_of_two()
-        {
-            return Err(broken("the ring that the server offers has an impossible size"));
-        }
-        if ready.window == 0 || ready.window > config.window {
-            return Err(broken("the window that the server offers is not within what was asked for"));
-        }
-        let may_be_pooled = plan.request.carrier().has_ring() && self.staged.is_none();
-        let ([control, published], ring_at) = RingAt::of(ready, may_be_pooled).map_err(broken)?;
+        let ([control, second], ring_at) = self.agreed(config, ready).map_err(broken)?;
         let (queue_pair, link) = (self.queue_pair, greeting.link.clone());
         core.domain.connect(queue_pair, &link, &Endpoint(ready.endpoint.clone()))?;
+        if let Some(unreliable) = self.unreliable {
+            core.domain.connect(unreliable, &link, &Endpoint(ready.unreliable_endpoint.clone()))?;
+        }
         let secret = &ready.secret.0;
         let max_inline = core.fabric.capabilities().max_inline as usize;
         let datagram_bytes = datagram::receive_bytes(core.fabric.capabilities());
-        let max_message = match plan.request.carrier() {
-            Carrier::Datagram => datagram::max_message(core.fabric.capabilities()),
-            _ => MAX_MESSAGE,
-        };
-        let requests = match (plan.request.carrier(), self.unreliable, self.datagrams) {
-            (Carrier::LossyRing, Some(unreliable), _) => {
-                core.domain.connect(unreliable, &link, &Endpoint(ready.unreliable_endpoint.clone()))?;
-                unreliable
-            }
-            (Carrier::Datagram, _, Some(datagrams)) => datagrams,
-            _ => queue_pair,
-        };
-        let key = RegionKey(control);
-        let half = match plan.request.carrier() {
-            Carrier::Receive => TxHalf::Send,
-            Carrier::Datagram => {
-                let to = Endpoint(ready.datagram_endpoint.clone());
-                let to = core.domain.create_address_handle(requests, &link, &to)?;
-                TxHalf::Datagram(Outlet::new(to, ready.place, Arc::default()))
-            }
-            Carrier::LossyRing => {
-                let ring = LossyRing::new(ring_bytes as usize);
-                TxHalf::Lossy(Box::new(Lossy { key: ring_at.key, base: ring_at.base, ring }))
-            }
-            Carrier::Ring(notice) => match self.staged {
-                None => TxHalf::Write { key: ring_at.key, base: ring_at.base, notice },
-                // The second region is the server's pool.
-                Some((ring, granted)) => {
-                    let pool = RegionKey(published);
-                    TxHalf::Staged(Box::new(Staged::new(ring, ring_bytes, granted, key, pool)))
-                }
-            },
-            Carrier::Published { .. } | Carrier::Hybrid(_) => return Err(broken("requests are not fetched")),
-        };
-        let tx = Tx::new(TxParts {
-            half,
-            queue_pair: requests,
-            reports: queue_pair,
+        let peer = Endpoint(ready.datagram_endpoint.clone());
+        let (requests, answers) = (plan.request.facts(), plan.response.facts());
+        let mut ends = Ends {
+            cx: Cx { fabric: &core.fabric, domain: &mut core.domain },
+            link: &link,
             lane: index,
-            ring: RingWriter::of_blocks(ring_bytes as usize, ring_at.block),
-            tags: TagKey::derive(secret, self.number, Direction::ToServer),
+            window: config.window,
+            queue_pair,
+            unreliable: self.unreliable,
+            datagrams: self.datagrams.map(|queue_pair| DatagramEnd {
+                queue_pair,
+                unsignaled: Arc::default(),
+                max_send: MAX_SEND,
+                peer: &peer,
+                place: ready.place,
+                waiting: datagrams(config.window) as usize,
+            }),
             max_send: MAX_SEND,
-            max_inline,
-            control: self.region.clone(),
-            head_at: 0,
-            peer_sleeps: plan.server != CompletionMode::Busy && !plan.request.carrier().is_polled(),
-        });
-        let carrier = plan.response.carrier();
-        let fetched = |metadata| -> Result<RxSource<F>, ConnectError> {
-            let arena = Arena::new(core.fabric.register(MAX_MESSAGE as u64, Access::LOCAL)?)
-                .map_err(|error| broken(&error.to_string()))?;
-            let key = RegionKey(published);
-            let whole = core.fabric.capabilities().whole_line_reads;
-            let fetcher = Fetcher::new(ring_bytes as usize, metadata, key, queue_pair, index, whole, &arena)
-                .map_err(|error| broken(&error.to_string()))?;
-            Ok(RxSource::Fetch(Box::new(fetcher)))
+            to: (ring_at.key, ring_at.base),
+            ring_bytes: ready.ring_bytes,
+            published: None,
+            staged: self.staged,
+            control: RegionKey(control),
+            second: RegionKey(second),
+            from: Some((
+                self.region.clone(),
+                CONTROL_BYTES as u32,
+                RingReader::new(config.ring_bytes as usize),
+            )),
         };
-        let source = match carrier {
-            Carrier::Ring(_) | Carrier::Hybrid(_) | Carrier::LossyRing => RxSource::Ring {
-                region: self.region.clone(),
-                base: CONTROL_BYTES as u32,
-                reader: RingReader::new(config.ring_bytes as usize),
+        let made = plan.request.sender(&mut ends)?;
+        let source = plan.response.receiver(&mut ends)?;
+        let fetched = plan.response.fetched_receiver(&mut ends)?;
+        let max_message = made.max_message;
+        let tx = Tx::new(
+            made.half,
+            SendingParts {
+                facts: requests,
+                queue_pair: made.queue_pair,
+                reports: queue_pair,
+                lane: index,
+                ring: RingWriter::of_blocks(ready.ring_bytes as usize, ring_at.block),
+                tags: TagKey::derive(secret, self.number, Direction::ToServer),
+                max_send: made.max_send,
+                max_inline,
+                control: self.region.clone(),
+                head_at: 0,
+                peer_sleeps: plan.server != CompletionMode::Busy && !requests.is_polled(),
             },
-            Carrier::Receive => RxSource::Messages(VecDeque::with_capacity(config.window as usize + 1)),
-            Carrier::Datagram => {
-                let limit = datagrams(config.window) as usize;
-                RxSource::Datagrams(Box::new(Datagrams::new(core.fabric.capabilities(), limit)))
-            }
-            Carrier::Published { metadata } => fetched(metadata)?,
-        };
-        let hybrid = match (carrier, &tuners.fetch) {
-            (Carrier::Hybrid(_), None) => {
-                return Err(broken("nothing chooses between fetching and writing back"));
-            }
-            (Carrier::Hybrid(_), Some(tuner)) => {
+        );
+        let hybrid = match (fetched, &tuners.fetch) {
+            (None, _) => None,
+            (Some(_), None) => return Err(broken("nothing chooses between fetching and writing back")),
+            (Some(source), Some(tuner)) => {
                 let tags = TagKey::derive(secret, self.number, Direction::Fetched);
-                let rx = Rx::new(fetched(0)?, tags, false);
+                let rx = Rx::new(source, tags, false);
                 Some(Box::new(Hybrid::new(rx, ready.window, Arc::clone(tuner))))
             }
-            _ => None,
         };
         let tags = TagKey::derive(secret, self.number, Direction::ToClient);
-        let by_completion = !carrier.is_polled();
-        let rx = Rx::new(source, tags, carrier.is_told_of(core.fabric.capabilities()));
+        let rx = Rx::new(source, tags, answers.is_told_of(core.fabric.capabilities()));
         let mut post = |queue_pair, count: u32, bytes: usize| -> Result<(), ConnectError> {
             let arena = match bytes {
                 0 => None,
@@ -405,9 +388,10 @@ impl<F: Fabric> PreparedLane<F> {
             }
             Ok(())
         };
-        let bytes = if carrier == Carrier::Receive { MAX_MESSAGE } else { 0 };
-        post(queue_pair, receives(carrier, config.window), bytes)?;
-        if let (Carrier::Datagram, Some(queue_pair)) = (carrier, self.datagrams) {
+        let bytes = if answers.is_sent() { MAX_MESSAGE } else { 0 };
+        post(queue_pair, answers.receives(config.window), bytes)?;
+        let receives_datagrams = self.datagrams.filter(|_| answers.is_datagram());
+        if let Some(queue_pair) = receives_datagrams {
             post(queue_pair, datagrams(config.window), datagram_bytes)?;
         }
         core.domain.watch(&self.region);
@@ -416,7 +400,7 @@ impl<F: Fabric> PreparedLane<F> {
             connection: 0,
             queue_pair,
             unreliable: self.unreliable,
-            receives: self.datagrams.filter(|_| carrier == Carrier::Datagram).unwrap_or(queue_pair),
+            receives: receives_datagrams.unwrap_or(queue_pair),
             datagrams: self.datagrams,
             strays: 0,
             hybrid,
@@ -458,7 +442,7 @@ impl<F: Fabric> PreparedLane<F> {
             broken: None,
             replaced: false,
             taken: None,
-            by_completion,
+            by_completion: !answers.is_polled(),
             reading: 0,
             memory: 0,
         })

@@ -3,8 +3,8 @@
 
 use super::lane::ClientLane;
 use super::slots::Sink;
-use crate::path::fetch::Fetcher;
-use crate::path::hybrid::{MODE_WORD, Patience, Tuning};
+use crate::path::half::fetch::Fetcher;
+use crate::path::half::hybrid::{MODE_WORD, Patience, Tuning};
 use crate::path::{Cx, Incoming, Scratch, Violation};
 use dunlin_fabric::{Fabric, Nanos};
 
@@ -40,8 +40,8 @@ impl<F: Fabric> ClientLane<F> {
     /// Asks the server to write back the answers of all requests sent so far. A full send queue delays this
     /// until the next empty READ.
     fn give_over(&mut self, cx: &mut Cx<'_, F>) {
-        let sent = self.tx.next_sequence();
-        let given = self.tx.write_word(cx, (self.control_key, MODE_WORD), sent, None);
+        let sent = self.tx.end.next_sequence();
+        let given = self.tx.end.write_word(cx, (self.control_key, MODE_WORD), sent, None);
         if let (Ok(()), Some(hybrid)) = (given, &mut self.hybrid) {
             hybrid.given_over();
         }
@@ -93,7 +93,7 @@ impl<F: Fabric> ClientLane<F> {
     pub(crate) fn tuning(&self) -> Option<Tuning> {
         match (&self.hybrid, &self.written_by_rates) {
             (Some(hybrid), _) => Some(hybrid.tuning()),
-            (None, Some(tuner)) => Some(Tuning::written_by_rates(tuner, self.tx.next_sequence())),
+            (None, Some(tuner)) => Some(Tuning::written_by_rates(tuner, self.tx.end.next_sequence())),
             (None, None) => None,
         }
     }

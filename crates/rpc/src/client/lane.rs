@@ -7,7 +7,7 @@ use crate::error::{CallError, Cause};
 use crate::path::again::{Requests, Sent, Silent};
 use crate::path::call_id::CallEnds;
 use crate::path::credits::{Ask, Credits};
-use crate::path::hybrid::{Hybrid, PUBLISHED_HEAD};
+use crate::path::half::hybrid::{Hybrid, PUBLISHED_HEAD};
 use crate::path::large::{Arrivals, Errands};
 use crate::path::pieces::{PIECE, Pulls};
 use crate::path::posting::repost;
@@ -377,7 +377,7 @@ impl<F: Fabric> ClientLane<F> {
             self.push_first(EntryMeta { ..meta }, payload)?;
         }
         if self.batch.count() == 1 {
-            self.batch_sequence = self.tx.next_sequence();
+            self.batch_sequence = self.tx.end.next_sequence();
             (self.batch_time, self.batch_nanos) = (time_left, timeout);
         }
         if let Some(again) = &mut self.again {
@@ -442,7 +442,7 @@ impl<F: Fabric> ClientLane<F> {
     #[inline]
     pub(crate) fn flush(&mut self, cx: &mut Cx<'_, F>) -> Result<(), SubmitError> {
         if self.batch.is_empty() {
-            return Ok(self.tx.post_listed(cx.domain)?);
+            return Ok(self.tx.end.post_listed(cx.domain)?);
         }
         let tags = self.tx.begin(cx, self.batch.total() as usize)?;
         let (flags, head) = match &self.hybrid {
@@ -468,7 +468,7 @@ impl<F: Fabric> ClientLane<F> {
             }
             return Err(error.into());
         }
-        let sequence = self.tx.next_sequence() - 1;
+        let sequence = self.tx.end.next_sequence() - 1;
         if sequence != self.batch_sequence {
             self.slots.renumber(self.batch_sequence, sequence);
         }
@@ -596,7 +596,7 @@ impl<F: Fabric> ClientLane<F> {
     #[inline]
     pub(crate) fn goes_out_when_waiting(&self) -> bool {
         let open = self.batch.count() as usize;
-        open > 0 && (self.batching.is_none() || self.slots.in_flight() <= open) || self.tx.has_listed()
+        open > 0 && (self.batching.is_none() || self.slots.in_flight() <= open) || self.tx.end.has_listed()
     }
 
     /// Returns the time at which the open batch exceeds its timeout, if the lane batches by itself.
@@ -674,7 +674,7 @@ impl<F: Fabric> ClientLane<F> {
         completion: Completion<F::Memory>,
     ) {
         if matches!(route, Route::Outgoing { .. }) {
-            return self.tx.completed();
+            return self.tx.end.completed();
         }
         let Some(buffer) = completion.buffer else { return };
         let refused = if completion.status == CompletionStatus::Success {
@@ -702,12 +702,12 @@ impl<F: Fabric> ClientLane<F> {
     pub(super) fn report_head(&mut self, cx: &mut Cx<'_, F>) {
         let key = self.control_key;
         // A full send queue delays the report until a later poll.
-        if self.rx.head_untold() && self.tx.report_head(cx, (key, 0), self.rx.head()).is_ok() {
+        if self.rx.head_untold() && self.tx.end.report_head(cx, (key, 0), self.rx.head()).is_ok() {
             self.rx.told();
         }
         if let Some(hybrid) = &mut self.hybrid
             && hybrid.rx.head_untold()
-            && self.tx.report_head(cx, (key, PUBLISHED_HEAD), hybrid.rx.head()).is_ok()
+            && self.tx.end.report_head(cx, (key, PUBLISHED_HEAD), hybrid.rx.head()).is_ok()
         {
             hybrid.rx.told();
         }

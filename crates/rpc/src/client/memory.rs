@@ -339,9 +339,9 @@ impl<F: Fabric> ClientLane<F> {
             TxError::Broken => PostError::QueuePairError,
         };
         let posted = if linked {
-            self.tx.list(cx.domain, request).map_err(of_tx)
+            self.tx.end.list(cx.domain, request).map_err(of_tx)
         } else {
-            let before = self.tx.post_listed(cx.domain).map_err(of_tx);
+            let before = self.tx.end.post_listed(cx.domain).map_err(of_tx);
             before.and_then(|()| cx.domain.post(self.queue_pair, request))
         };
         match posted {
@@ -364,7 +364,7 @@ impl<F: Fabric> ClientLane<F> {
 
     /// Returns whether something waits for [`send_open`](ClientLane::send_open).
     pub(super) fn has_open(&self) -> bool {
-        self.tx.has_listed() || self.batching.is_none() && !self.batch.is_empty()
+        self.tx.end.has_listed() || self.batching.is_none() && !self.batch.is_empty()
     }
 
     /// Sends what waits for the end of a leader's round, with one doorbell: the operations on memory, and the open batch
@@ -372,7 +372,7 @@ impl<F: Fabric> ClientLane<F> {
     pub(super) fn send_open(&mut self, cx: &mut Cx<'_, F>) -> Result<(), SubmitError> {
         match self.batching {
             None => self.flush(cx),
-            Some(_) => Ok(self.tx.post_listed(cx.domain)?),
+            Some(_) => Ok(self.tx.end.post_listed(cx.domain)?),
         }
     }
 

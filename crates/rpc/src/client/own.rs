@@ -54,7 +54,7 @@ impl<F: Fabric> ClientLane<F> {
         let posted = self.tx.own(cx, &begun.0, own);
         if posted.is_ok() && !self.batch.is_empty() {
             // Before the call has its slot: the sequence that the batch was to have is its own.
-            let next = self.tx.next_sequence();
+            let next = self.tx.end.next_sequence();
             self.slots.renumber(self.batch_sequence, next);
             self.batch_sequence = next;
         }

@@ -75,7 +75,7 @@ impl<F: Fabric> ClientLane<F> {
             return Err(error.into());
         }
         let Header { call, code: function, thread, flags, .. } = header;
-        let sequence = self.tx.next_sequence() - 1;
+        let sequence = self.tx.end.next_sequence() - 1;
         if let Some(hybrid) = &mut self.hybrid {
             hybrid.sent(call, function, flags, || cx.fabric.host().now());
         }

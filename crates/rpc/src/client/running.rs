@@ -134,7 +134,7 @@ impl ClientConfig {
     ) -> RunningPlan {
         let of = |function: u16| *self.functions.get(&function).unwrap_or(&self.usual());
         let planned = of(function);
-        let plan = tuners.effective(planned);
+        let plan = planned.written_back_if(tuners.rules_out_fetching());
         let waits = |side: fn(&Plan) -> CompletionMode| {
             let own = side(&planned);
             let (mut most, mut because_of) = (own, None);

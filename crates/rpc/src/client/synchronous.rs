@@ -17,7 +17,7 @@ use super::slots::Sink;
 use super::within::{Time, Within};
 use crate::connect::backoff::Backoff;
 use crate::error::{CallError, Cause, ConnectError};
-use crate::path::hybrid::Tuning;
+use crate::path::half::hybrid::Tuning;
 use crate::plan::Occupancy;
 use crate::tune::Tuners;
 use crate::wait::Waiter;

@@ -14,10 +14,47 @@ use super::rendezvous::{Exhausted, Pool};
 use super::tx::{Tx, TxError};
 use super::{Violation, tx};
 use crate::path::Cx;
-use crate::plan::{LargePayload, SMALL_LIMIT};
 use dunlin_fabric::{Buffer, Fabric, Host, RegionKey, Work};
-use dunlin_wire::{Descriptor, Header, Kind};
+use dunlin_wire::{Descriptor, Header, Kind, numbered};
 use std::collections::VecDeque;
+
+/// The largest and default [`rendezvous_above`](crate::Plan::rendezvous_above): HatRPC's threshold of 4 KiB (section
+/// 4.3).
+pub const SMALL_LIMIT: u32 = 4096;
+
+/// How payloads of more than [`Plan::rendezvous_above`](crate::Plan::rendezvous_above) bytes travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum LargePayload {
+    /// Read rendezvous: the payload stays in the sender's memory, and the receiver READs it into private
+    /// memory. One copy.
+    Read = 1,
+    /// Write rendezvous: the sender announces the length, the receiver answers with a place, and the sender
+    /// WRITEs the payload there and notifies the receiver.
+    ///
+    /// The receiver copies the payload out of memory that the peer can write before it uses it. A request
+    /// leaves only while its client makes progress, because the client has to process the server's reply.
+    Write = 2,
+    /// Eager: messages of at most [`SMALL_LIMIT`] bytes each, as for small payloads, copied at both ends.
+    Eager = 3,
+    /// Read rendezvous in pieces: announced when the first piece is ready, so that the receiver READs it
+    /// while the sender fills the next one.
+    Pieces = 4,
+}
+
+numbered!(LargePayload: u8 {
+    Read = "rendezvous_read",
+    Write = "rendezvous_write",
+    Eager = "eager",
+    Pieces = "rendezvous_pieces",
+});
+
+impl LargePayload {
+    /// Whether the receiver READs the payload from the sender's memory.
+    pub(crate) const fn is_read(self) -> bool {
+        matches!(self, LargePayload::Read | LargePayload::Pieces)
+    }
+}
 
 /// The most payload bytes in one fragment: the size of HatRPC's slots (section 4.3).
 const FRAGMENT: usize = SMALL_LIMIT as usize;
@@ -134,7 +171,7 @@ impl<F: Fabric> Errand<F> {
                 Ok(true)
             }
             Errand::Write { payload, to, .. } if payload.is_some() => {
-                tx.write_payload(cx, payload, to)?;
+                tx.end.write_payload(cx, payload, to)?;
                 Ok(false)
             }
             Errand::Write { call, .. } => {

@@ -1,7 +1,6 @@
 //! RECVs and READs as both ends of a lane post them, and the depths of the queues that hold them.
 
-use super::{MAX_MESSAGE, Violation, route};
-use crate::plan::{Carrier, Notice};
+use super::{Violation, route};
 use dunlin_fabric::{
     Buffer, Fabric, Operation, PostError, QueuePairConfig, QueuePairId, RegionKey, RemoteSlice, ThreadDomain,
     Transport, WorkRequest,
@@ -50,25 +49,7 @@ pub(crate) fn post_read<F: Fabric>(
     })
 }
 
-/// Returns the number of RECVs that a receiver posts: one for each message in flight, and some spare.
-///
-/// RECVs without buffers are cheap, so there is one more for each call: the message of a call may be followed
-/// by a report that wakes the receiver. With buffers the spare ones take the reports, of which there are at
-/// most four for each round of the ring. A sender that finds no RECV waits until one is posted.
-pub(crate) fn receives(carrier: Carrier, window: u16) -> u32 {
-    match carrier {
-        Carrier::Receive => window as u32 + 8,
-        // For head reports only.
-        Carrier::Datagram => 8,
-        Carrier::Ring(Notice::Polled)
-        | Carrier::Hybrid(Notice::Polled)
-        | Carrier::LossyRing
-        | Carrier::Published { .. } => 0,
-        Carrier::Ring(_) | Carrier::Hybrid(_) => 3 * window as u32 + 16,
-    }
-}
-
-/// Returns the number of RECVs for the datagrams of a lane, by the same rule.
+/// Returns the number of RECVs for the datagrams of a lane: one for each message in flight, and some spare.
 pub(crate) fn datagrams(window: u16) -> u32 {
     window as u32 + 8
 }
@@ -82,18 +63,5 @@ pub(crate) fn unreliable(reliable: &QueuePairConfig) -> QueuePairConfig {
         max_receive: 1,
         inbound_bytes: 4096,
         ..*reliable
-    }
-}
-
-/// Returns the bytes that may wait for RECVs at the receiver: whole messages if they come by SEND.
-pub(crate) fn inbound_bytes(carrier: Carrier) -> u32 {
-    match carrier {
-        Carrier::Receive => 4 * MAX_MESSAGE as u32,
-        Carrier::Ring(Notice::Polled)
-        | Carrier::Hybrid(Notice::Polled)
-        | Carrier::LossyRing
-        | Carrier::Datagram
-        | Carrier::Published { .. } => 4096,
-        Carrier::Ring(_) | Carrier::Hybrid(_) => 16 * 1024,
     }
 }

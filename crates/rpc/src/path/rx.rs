@@ -3,8 +3,8 @@
 use super::{MAX_MESSAGE, Violation};
 use crate::grouped::Lease;
 use crate::mailbox::RingReader;
-use crate::path::datagram::Datagrams;
-use crate::path::fetch::Fetcher;
+use crate::path::half::datagram::Datagrams;
+use crate::path::half::fetch::Fetcher;
 use dunlin_fabric::{Buffer, Fabric, Host, Region, Work};
 use dunlin_wire::{FirstLine, Flags, Kind, LINE, TAG_OFFSET, TagKey, Tags, parse_line};
 use std::collections::VecDeque;

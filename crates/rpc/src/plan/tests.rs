@@ -44,11 +44,9 @@ fn who_polls_memory_cannot_sleep() {
 /// sleep.
 #[test]
 fn every_half_says_who_may_sleep() {
-    let polled = [RequestHalf::Write, RequestHalf::WriteUnreliable];
-    let server_may = |half| !polled.contains(&half);
-    let lossy = |request, response| {
-        matches!(request, RequestHalf::Datagram | RequestHalf::WriteUnreliable)
-            || response == ResponseHalf::Datagram
+    let server_may = |half: RequestHalf| !["write", "write_unreliable"].contains(&half.name());
+    let lossy = |request: RequestHalf, response: ResponseHalf| {
+        ["datagram", "write_unreliable"].contains(&request.name()) || response == ResponseHalf::Datagram
     };
     let hybrid = |half| matches!(half, ResponseHalf::FetchOrWrite | ResponseHalf::FetchOrWriteImm);
     let fetched = |half: ResponseHalf| half.name().starts_with("fetch");
@@ -121,11 +119,11 @@ fn where_sends_do_not_wait() {
     for mode in [CompletionMode::Event, CompletionMode::Adaptive] {
         assert_eq!(legal(mode), sends);
     }
-    let busy = ["Server-reply", "Remote-fetch", "RF-RPC", "Direct-Write-Send", "Chained-Write-Send"];
+    let busy = ["Server-reply", "Direct-Write-Send", "Chained-Write-Send", "Remote-fetch", "Pilaf"];
     assert_eq!(legal(CompletionMode::Busy)[..5], busy);
     assert_eq!(
         legal(CompletionMode::Busy)[5..],
-        ["Write-RNDV", "Read-RNDV", "Hybrid-EagerRNDV", "Pilaf", "FaRM", "AR-gRPC"]
+        ["FaRM", "RF-RPC", "Write-RNDV", "Read-RNDV", "Hybrid-EagerRNDV", "AR-gRPC"]
     );
     for (request, response, refused) in [
         (RequestHalf::Write, ResponseHalf::Write, false),
@@ -246,4 +244,60 @@ fn policies_and_leases_have_one_number_and_one_name() {
     }
     let plan = Plan::default();
     assert_eq!((plan.sharing, plan.lease), (Sharing::Dedicated, Lease::Forever));
+}
+
+/// Every plan on fabrics that lack any of the properties which the rules ask for.
+#[test]
+fn the_check_by_facts_agrees_with_the_check_by_halves() {
+    let mut fabrics = Vec::new();
+    for bits in 0..128_u32 {
+        let has = |bit: u32| bits & 1 << bit != 0;
+        let transports = [
+            (true, Transport::ReliableConnection),
+            (has(5), Transport::UnreliableConnection),
+            (has(6), Transport::UnreliableDatagram),
+        ];
+        let transports = transports
+            .iter()
+            .filter(|(has, _)| *has)
+            .fold(TransportSet::NONE, |set, (_, one)| set.with(*one));
+        fabrics.push(Capabilities {
+            write_wakes: has(0),
+            in_order_write: has(1),
+            immediate: has(2),
+            acknowledged: has(3),
+            events: has(4),
+            transports,
+            max_datagram: if has(0) { 1024 } else { 4096 },
+            ..Capabilities::EVERYTHING
+        });
+    }
+    let mut legal = 0;
+    for request in RequestHalf::ALL {
+        for response in ResponseHalf::ALL {
+            assert_eq!(
+                (request.facts().is_told_of(&fabrics[0]), response.facts().receives(64)),
+                (
+                    super::oracle::of_request(request).is_told_of(&fabrics[0]),
+                    super::oracle::receives(response, 64)
+                ),
+            );
+            for large in LargePayload::ALL {
+                for (client, server) in MODES.into_iter().flat_map(|c| MODES.map(|s| (c, s))) {
+                    for lease in Lease::ALL {
+                        for above in [0, 936, SMALL_LIMIT, SMALL_LIMIT + 1] {
+                            let plan = Plan::new(request, response).large(large, above);
+                            let plan = plan.completion(client, server).shared(Sharing::Dedicated, lease);
+                            for fabric in &fabrics {
+                                let checked = plan.check(fabric);
+                                assert_eq!(checked, plan.old_check(fabric), "{plan:?} {fabric:?}");
+                                legal += u32::from(checked.is_ok());
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+    println!("{legal} legal");
 }

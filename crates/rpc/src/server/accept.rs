@@ -15,8 +15,7 @@ use crate::limits::{MAX_PLANS, RING_BYTES};
 use crate::path::CONTROL_BYTES;
 use crate::path::credits::MAX_CREDITS;
 use crate::plan::{
-    Carrier, CompletionMode, Illegal, LargePayload, Lease, Occupancy, Plan, RequestHalf, ResponseHalf,
-    Sharing,
+    CompletionMode, Illegal, LargePayload, Lease, Occupancy, Plan, RequestHalf, ResponseHalf, Sharing,
 };
 use crate::service::ConnectionObserver;
 use dunlin_fabric::WithSources;
@@ -473,16 +472,11 @@ impl<F: Fabric> Control<F> {
                 .map_err(|error| (RefusalCode::NO_MEMORY, WithSources(&error).to_string()))
         };
         let is_pooled = staged.is_some() || config.request_pool.is_some();
-        let has_ring = plan.request.carrier().has_ring() && !is_pooled;
+        let has_ring = plan.request.facts().has_ring() && !is_pooled;
         let ring = if has_ring { ring_bytes as u64 } else { 0 };
         let region = register(CONTROL_BYTES as u64 + ring, Access::WRITE)?;
-        let published = match plan.response.carrier() {
-            Carrier::Published { metadata } => {
-                Some(register(u64::from(ring_bytes) * (1 + u64::from(metadata)), Access::READ)?)
-            }
-            Carrier::Hybrid(_) => Some(register(u64::from(ring_bytes), Access::READ)?),
-            _ => None,
-        };
+        let published = plan.response.facts().published_bytes(ring_bytes);
+        let published = published.map(|bytes| register(bytes, Access::READ)).transpose()?;
         let mut secret = [0; 16];
         for half in secret.as_chunks_mut::<8>().0 {
             *half = self.fabric.host().random().to_le_bytes();

@@ -205,6 +205,7 @@ impl<F: Fabric> Dispatcher<F> {
             let head = lane.rx.head();
             if lane
                 .tx
+                .end
                 .report_head(&mut Cx { fabric: &self.fabric, domain }, (lane.client_key, 0), head)
                 .is_ok()
             {

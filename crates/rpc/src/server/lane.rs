@@ -12,7 +12,7 @@ use crate::grouped::Mark;
 use crate::path::again::Replies;
 use crate::path::call_id::{SLOT_BITS, is_newer, split_call};
 use crate::path::credits::WrongAsk;
-use crate::path::hybrid::{Asked, Published};
+use crate::path::half::hybrid::{Asked, Published};
 use crate::path::{Cx, MAX_MESSAGE, Rx, Tx, TxError, Violation};
 use crate::plan::{Plan, Sharing};
 use crate::service::NEVER;
@@ -164,7 +164,7 @@ impl<F: Fabric> ServerLane<F> {
             receives: parts.receives,
             max_answer: parts.max_answer as u32,
             replies: parts.plan.is_lossy().then(|| Box::new(Replies::new(parts.window))),
-            sure: !parts.tx.is_lossy(),
+            sure: !parts.plan.response.facts().is_lossy(),
             tx: parts.tx,
             rx: parts.rx,
             region: parts.region,
@@ -301,7 +301,7 @@ impl<F: Fabric> ServerLane<F> {
                 return published.on_head(header.head);
             }
         }
-        self.tx.on_head(header.head)
+        self.tx.end.on_head(header.head)
     }
 
     /// On lossy paths, ends the previous call of the slot: its client needs none of its data any more,

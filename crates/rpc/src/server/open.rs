@@ -8,13 +8,14 @@ use crate::connect::records::send;
 use crate::error::ConnectError;
 use crate::mailbox::{RingReader, RingWriter};
 use crate::path::credits::RENEWAL_RECEIVES;
-use crate::path::datagram::{self, Datagrams, Outlet};
 use crate::path::grants::end_grants;
-use crate::path::hybrid::{PUBLISHED_HEAD, Published};
-use crate::path::posting::{self, inbound_bytes, receives, repost, unreliable};
-use crate::path::tx::TxParts;
-use crate::path::{CONTROL_BYTES, MAX_MESSAGE, Rx, RxSource, Tx, TxHalf, route};
-use crate::plan::{Carrier, CompletionMode, Plan};
+use crate::path::half::datagram;
+use crate::path::half::hybrid::{PUBLISHED_HEAD, Published};
+use crate::path::half::{DatagramEnd, Ends, Sender};
+use crate::path::posting::{self, repost, unreliable};
+use crate::path::sending::SendingParts;
+use crate::path::{CONTROL_BYTES, Cx, MAX_MESSAGE, Rx, Tx, route};
+use crate::plan::{CompletionMode, Plan};
 use dunlin_fabric::WithSources;
 use dunlin_fabric::{
     Access, AddressHandleId, Arena, Buffer, Capabilities, CreateError, Fabric, Link, QueuePairConfig,
@@ -22,7 +23,6 @@ use dunlin_fabric::{
 };
 use dunlin_wire::handshake::{Extension, Extensions, LaneReady, LaneRefused, Record, RefusalCode, Secret};
 use dunlin_wire::{Direction, LINE, TagKey};
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
@@ -35,7 +35,7 @@ const DATAGRAM_RECEIVES: u32 = 1024;
 
 /// Returns whether requests of this plan arrive as completions.
 pub(crate) fn by_completion(plan: &Plan) -> bool {
-    !plan.request.carrier().is_polled()
+    !plan.request.facts().is_polled()
 }
 
 /// Posts a RECV that lanes share again.
@@ -65,27 +65,27 @@ pub(crate) fn open_lane<F: Fabric>(
     let plan = command.plan;
     let mut queue_pair = QueuePairConfig::reliable(worker.send_completions, worker.receive_completions);
     queue_pair.max_send = MAX_SEND.max(2 * command.window as u32).min(fabric.capabilities().max_queue_depth);
-    let (carrier, answers) = (plan.request.carrier(), plan.response.carrier());
+    let (requests, answers) = (plan.request.facts(), plan.response.facts());
     let renewals = renewal_receives(&command);
-    if has_own_receives(carrier, fabric.capabilities()) {
+    if has_own_receives(&plan, fabric.capabilities()) {
         queue_pair.max_receive = own_receives(command.window) + renewals;
-    } else if carrier == Carrier::Receive || (carrier == Carrier::Datagram && answers.has_room_to_tell()) {
+    } else if requests.is_sent() || (requests.is_datagram() && answers.has_room_to_tell()) {
         // Head reports take RECVs, too.
         prepare_shared(worker, &fabric)?;
         queue_pair.shared_receive = Some(worker.shared_receive);
         queue_pair.max_receive = 0;
     } else {
-        queue_pair.max_receive = (receives(carrier, command.window) + renewals).max(1);
+        queue_pair.max_receive = (requests.receives(command.window) + renewals).max(1);
     }
-    queue_pair.inbound_bytes = inbound_bytes(carrier);
-    if [carrier, answers].contains(&Carrier::Datagram) {
+    queue_pair.inbound_bytes = requests.inbound_bytes();
+    if plan.uses(Transport::UnreliableDatagram) {
         prepare_datagrams(worker, &fabric)?;
     }
-    let beside = (carrier == Carrier::LossyRing).then(|| unreliable(&queue_pair));
+    let beside = plan.uses(Transport::UnreliableConnection).then(|| unreliable(&queue_pair));
     let queue_pair = worker.domain.create_queue_pair(&queue_pair)?;
     let mut made = Made { queue_pairs: vec![queue_pair], handle: None, keys: Vec::new() };
     let link = command.link.clone();
-    let opened = finish(worker, &fabric, command, (index, serial), (queue_pair, beside), &mut made);
+    let opened = join(worker, &fabric, command, (index, serial), (queue_pair, beside), &mut made);
     if opened.is_err() {
         if let Some(handle) = made.handle {
             let _ = worker.domain.destroy_address_handle(handle);
@@ -186,8 +186,8 @@ pub(crate) const NO_SHARED_RECEIVES: SharedReceiveQueueId = SharedReceiveQueueId
 
 /// Returns whether each lane has its own RECVs: where a SEND that finds no RECV breaks its queue pair, lanes
 /// cannot share them.
-fn has_own_receives(carrier: Carrier, capabilities: &Capabilities) -> bool {
-    carrier == Carrier::Receive && !(capabilities.acknowledged && capabilities.shared_receive_queue)
+fn has_own_receives(plan: &Plan, capabilities: &Capabilities) -> bool {
+    plan.request.facts().is_sent() && !(capabilities.acknowledged && capabilities.shared_receive_queue)
 }
 
 /// Fills the shared receive queue, when the first lane needs it.
@@ -216,7 +216,8 @@ pub(crate) fn refill_shared<F: Fabric>(worker: &mut Worker<F>) {
     }
 }
 
-fn finish<F: Fabric>(
+/// Joins the client's end of a lane with a new one of this server.
+fn join<F: Fabric>(
     worker: &mut Worker<F>,
     fabric: &F,
     command: OpenCommand<F>,
@@ -226,7 +227,8 @@ fn finish<F: Fabric>(
 ) -> Result<ServerLane<F>, ConnectError> {
     let plan = command.plan;
     let renewals = renewal_receives(&command);
-    let (link, carrier) = (command.link, plan.request.carrier());
+    let link = command.link;
+    let (requests, answers) = (plan.request.facts(), plan.response.facts());
     let unreliable = match beside {
         None => None,
         Some(config) => {
@@ -237,7 +239,6 @@ fn finish<F: Fabric>(
             Some((queue_pair, endpoint.0))
         }
     };
-    let max_message = datagram::max_message(fabric.capabilities());
     let control_key = link.grant(command.region.memory(), Access::WRITE)?;
     made.keys.push(control_key);
     let pool = match command.staged {
@@ -248,7 +249,7 @@ fn finish<F: Fabric>(
         }
         None => None,
     };
-    let settings = worker.shared().config.request_pool.filter(|_| carrier.has_ring() && pool.is_none());
+    let settings = worker.shared().config.request_pool.filter(|_| requests.has_ring() && pool.is_none());
     let ring = settings.map(|settings| worker.take_ring(&link, index, settings)).transpose()?;
     made.keys.extend(ring.as_ref().map(|ring| ring.key));
     let published_key = match &command.published {
@@ -261,102 +262,89 @@ fn finish<F: Fabric>(
     };
     let endpoint = worker.domain.endpoint(queue_pair, &link)?;
     worker.domain.connect(queue_pair, &link, &command.endpoint)?;
-    let receives_alone = has_own_receives(carrier, fabric.capabilities());
+    let receives_alone = has_own_receives(&plan, fabric.capabilities());
     if receives_alone {
         let count = own_receives(command.window) + renewals;
         post_own_receives(worker, fabric, queue_pair, count)?;
     }
-    if carrier.has_ring() {
-        for _ in 0..receives(carrier, command.window) + renewals {
+    if requests.has_ring() {
+        for _ in 0..requests.receives(command.window) + renewals {
             repost::<F>(&mut worker.domain, queue_pair, index, None)
                 .map_err(|error| ConnectError::Handshake(error.to_string()))?;
         }
     }
-    let command_published = command.published.is_some();
-    let datagrams = match &worker.datagrams {
-        Some(pair) if [carrier, plan.response.carrier()].contains(&Carrier::Datagram) => {
-            let endpoint = match carrier {
-                Carrier::Datagram => worker.domain.endpoint(pair.queue_pair, &link)?.0,
-                _ => Vec::new(),
-            };
-            Some((pair.queue_pair, Arc::clone(&pair.unsignaled), endpoint))
-        }
-        _ => None,
-    };
-    let mut answers = (queue_pair, MAX_SEND, MAX_MESSAGE);
-    let half = match (plan.response.carrier(), command.published.clone()) {
-        (Carrier::Datagram, _) => {
-            let Some((queue_pair, unsignaled, _)) = &datagrams else {
-                return Err(ConnectError::Handshake("no queue pair for datagrams".into()));
-            };
-            answers = (*queue_pair, DATAGRAM_SENDS, max_message);
-            let to = worker.domain.create_address_handle(*queue_pair, &link, &command.datagram_endpoint)?;
-            made.handle = Some(to);
-            TxHalf::Datagram(Outlet::new(to, 0, Arc::clone(unsignaled)))
-        }
-        (Carrier::LossyRing, _) => {
-            return Err(ConnectError::Handshake(
-                "answers are not written over an unreliable connection".into(),
-            ));
-        }
-        (Carrier::Published { metadata }, Some(region)) => {
-            TxHalf::Publish { region, metadata, ring_bytes: command.ring_bytes }
-        }
-        (Carrier::Published { .. } | Carrier::Hybrid(_), None) => {
-            return Err(ConnectError::Handshake("nothing to fetch from".into()));
-        }
-        (Carrier::Receive, _) => TxHalf::Send,
-        (Carrier::Ring(notice), _) | (Carrier::Hybrid(notice), Some(_)) => {
-            TxHalf::Write { key: command.client_key, base: CONTROL_BYTES as u64, notice }
+    let datagram_pair = worker.datagrams.as_ref().filter(|_| plan.uses(Transport::UnreliableDatagram));
+    let datagrams = match datagram_pair {
+        None => None,
+        Some(pair) => {
+            let (queue_pair, unsignaled) = (pair.queue_pair, Arc::clone(&pair.unsignaled));
+            let receives = requests.is_datagram();
+            let endpoint = receives.then(|| worker.domain.endpoint(queue_pair, &link)).transpose()?;
+            Some((queue_pair, unsignaled, endpoint))
         }
     };
-    let hybrid = matches!(plan.response.carrier(), Carrier::Hybrid(_));
-    let answer_ring =
-        if command_published && !hybrid { command.ring_bytes } else { command.client_ring_bytes };
-    let sender = |half, ring_bytes: u32, direction, head_at| {
-        Tx::new(TxParts {
-            half,
-            queue_pair: answers.0,
+    let block = ring.as_ref().map_or(LINE, |ring| ring.block as usize);
+    let (region, base) = match (&pool, &ring) {
+        (Some((_, region, _)), _) => (region, 0),
+        (None, Some(ring)) => (&ring.region, ring.base),
+        (None, None) => (&command.region, CONTROL_BYTES as u32),
+    };
+    let mut ends = Ends {
+        cx: Cx { fabric, domain: &mut worker.domain },
+        link: &link,
+        lane: index,
+        window: command.window,
+        queue_pair,
+        unreliable: unreliable.as_ref().map(|(queue_pair, _)| *queue_pair),
+        datagrams: datagrams.as_ref().map(|(queue_pair, unsignaled, _)| DatagramEnd {
+            queue_pair: *queue_pair,
+            unsignaled: Arc::clone(unsignaled),
+            max_send: DATAGRAM_SENDS,
+            peer: &command.datagram_endpoint,
+            place: 0,
+            // A client sends again what it holds for lost.
+            waiting: posting::datagrams(command.window.saturating_mul(2)) as usize,
+        }),
+        max_send: MAX_SEND,
+        to: (command.client_key, CONTROL_BYTES as u64),
+        ring_bytes: command.ring_bytes,
+        published: command.published,
+        staged: None,
+        control: command.client_key,
+        second: command.client_key,
+        from: Some((region.clone(), base, RingReader::of_blocks(command.ring_bytes as usize, block))),
+    };
+    let sender = plan.response.sender(&mut ends)?;
+    made.handle = sender.half.address_handle();
+    let published = plan.response.fetched_sender(&mut ends)?;
+    let source = plan.request.receiver(&mut ends)?;
+    let max_answer = sender.max_message;
+    let parts =
+        |facts, queue_pair_and_depth: (QueuePairId, u32), ring_bytes: u32, direction, head_at| SendingParts {
+            facts,
+            queue_pair: queue_pair_and_depth.0,
             reports: queue_pair,
             lane: index,
             ring: RingWriter::new(ring_bytes as usize),
             tags: TagKey::derive(&command.secret, command.number, direction),
-            max_send: answers.1,
+            max_send: queue_pair_and_depth.1,
             max_inline: fabric.capabilities().max_inline as usize,
             control: command.region.clone(),
             head_at,
             // A client that polls memory has no RECVs, and sleeps only where WRITEs wake it.
-            peer_sleeps: plan.client != CompletionMode::Busy && !plan.response.carrier().is_polled(),
-        })
-    };
-    let tx = sender(half, answer_ring, Direction::ToClient, 0);
-    let published = match command.published {
-        Some(region) if hybrid => {
-            let half = TxHalf::Publish { region, metadata: 0, ring_bytes: command.ring_bytes };
-            let tx = sender(half, command.ring_bytes, Direction::Fetched, PUBLISHED_HEAD as u8);
-            let ways = (Arc::clone(&worker.shared().ways), worker.number());
-            Some(Box::new(Published::new(tx, command.region.clone(), command.window, ways)))
-        }
-        _ => None,
-    };
-    let source = if carrier.has_ring() {
-        let block = ring.as_ref().map_or(LINE, |ring| ring.block as usize);
-        let reader = RingReader::of_blocks(command.ring_bytes as usize, block);
-        match (&pool, &ring) {
-            (Some((_, region, _)), _) => RxSource::Ring { region: region.clone(), base: 0, reader },
-            (None, Some(ring)) => RxSource::Ring { region: ring.region.clone(), base: ring.base, reader },
-            (None, None) => {
-                RxSource::Ring { region: command.region.clone(), base: CONTROL_BYTES as u32, reader }
-            }
-        }
-    } else if carrier == Carrier::Datagram {
-        let limit = posting::datagrams(command.window.saturating_mul(2)) as usize;
-        RxSource::Datagrams(Box::new(Datagrams::new(fabric.capabilities(), limit)))
-    } else {
-        RxSource::Messages(VecDeque::with_capacity(command.window as usize + 1))
-    };
+            peer_sleeps: plan.client != CompletionMode::Busy && !answers.is_polled(),
+        };
+    let answer_ring = if answers.is_only_fetched() { command.ring_bytes } else { command.client_ring_bytes };
+    let on = (sender.queue_pair, sender.max_send);
+    let tx = Tx::new(sender.half, parts(answers, on, answer_ring, Direction::ToClient, 0));
+    let published = published.map(|half| {
+        let at = PUBLISHED_HEAD as u8;
+        let tx = Tx::new(half, parts(answers, on, command.ring_bytes, Direction::Fetched, at));
+        let ways = (Arc::clone(&worker.shared().ways), worker.number());
+        Box::new(Published::new(tx, command.region.clone(), command.window, ways))
+    });
     let tags = TagKey::derive(&command.secret, command.number, Direction::ToServer);
-    let mut rx = Rx::new(source, tags, carrier.is_told_of(fabric.capabilities()));
+    let mut rx = Rx::new(source, tags, requests.is_told_of(fabric.capabilities()));
     if pool.is_some() {
         rx.suspend();
     }
@@ -377,7 +365,10 @@ fn finish<F: Fabric>(
         secret: Secret(command.secret),
         endpoint: endpoint.0,
         unreliable_endpoint: unreliable.as_ref().map_or(Vec::new(), |(_, endpoint)| endpoint.clone()),
-        datagram_endpoint: datagrams.as_ref().map_or(Vec::new(), |(_, _, endpoint)| endpoint.clone()),
+        datagram_endpoint: datagrams
+            .as_ref()
+            .and_then(|(_, _, endpoint)| endpoint.clone())
+            .map_or(Vec::new(), |endpoint| endpoint.0),
         place: index,
         region_keys,
         extensions,
@@ -391,12 +382,12 @@ fn finish<F: Fabric>(
         plan,
         queue_pair,
         unreliable: unreliable.map(|(queue_pair, _)| queue_pair),
-        receives: match (carrier, datagrams) {
-            (Carrier::Datagram, Some((queue_pair, ..))) => ReceiveTarget::QueuePair(queue_pair),
+        receives: match datagrams {
+            Some((queue_pair, ..)) if requests.is_datagram() => ReceiveTarget::QueuePair(queue_pair),
             _ if receives_alone => ReceiveTarget::QueuePair(queue_pair),
             _ => ReceiveTarget::Shared(worker.shared_receive),
         },
-        max_answer: answers.2,
+        max_answer,
         published,
         tx,
         rx,

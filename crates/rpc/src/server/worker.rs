@@ -30,7 +30,7 @@ use crate::path::prefetch::warm_lines;
 use crate::path::rendezvous::Pool;
 use crate::path::route::{self, Route};
 use crate::path::{HEAD_IMMEDIATE, MAX_MESSAGE, Scratch, Violation, scratch};
-use crate::plan::{Carrier, CompletionMode, SMALL_LIMIT};
+use crate::plan::{CompletionMode, SMALL_LIMIT};
 use crate::service::FunctionMode;
 use crate::tune::ways::Ways;
 use crate::wait::{Sleep, Waiter};
@@ -454,7 +454,7 @@ impl<F: Fabric> Worker<F> {
         let Some(lane) = lane else { return };
         if step == WARM_STEPS[1] {
             lane.warm_parts();
-            self.domain.will_post(lane.tx.queue_pair());
+            self.domain.will_post(lane.tx.end.queue_pair());
         } else {
             lane.warm_message();
         }
@@ -474,7 +474,7 @@ impl<F: Fabric> Worker<F> {
     #[inline(never)]
     fn serve_lane(&mut self, index: usize) -> usize {
         let Some(lane) = &mut self.lanes[index] else { return 0 };
-        if lane.tx.awaits_completion() && !std::mem::replace(&mut lane.signaled, true) {
+        if lane.tx.end.awaits_completion() && !std::mem::replace(&mut lane.signaled, true) {
             self.signaled += 1;
         }
         let reading = lane.transfers.reads();
@@ -545,7 +545,7 @@ impl<F: Fabric> Worker<F> {
             return 0;
         };
         let shared_receive = match self.lanes.get(index as usize) {
-            Some(Some(lane)) if lane.plan.request.carrier() == Carrier::Receive => lane.receives,
+            Some(Some(lane)) if lane.plan.request.facts().is_sent() => lane.receives,
             _ => ReceiveTarget::Shared(self.shared_receive),
         };
         if completion.status != CompletionStatus::Success {
@@ -572,7 +572,7 @@ impl<F: Fabric> Worker<F> {
                 match (completion.opcode, completion.buffer) {
                     // A lane whose messages are datagrams uses these RECVs only for head reports.
                     (Opcode::Receive, Some(buffer))
-                        if shared == route::SHARED && lane.plan.request.carrier() != Carrier::Receive =>
+                        if shared == route::SHARED && !lane.plan.request.facts().is_sent() =>
                     {
                         open::repost_shared::<F>(&mut self.domain, shared_receive, Some(buffer));
                         self.violated(
@@ -635,8 +635,8 @@ impl<F: Fabric> Worker<F> {
                 1
             }
             Some(Route::Outgoing { .. }) => {
-                lane.tx.completed();
-                if !lane.tx.awaits_completion() && std::mem::take(&mut lane.signaled) {
+                lane.tx.end.completed();
+                if !lane.tx.end.awaits_completion() && std::mem::take(&mut lane.signaled) {
                     self.signaled -= 1;
                 }
                 0

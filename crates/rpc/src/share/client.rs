@@ -7,7 +7,7 @@ use crate::client::synchronous::{LargeRequest as OwnLarge, Response as OwnRespon
 use crate::client::within::Time;
 use crate::client::{CallId, ClientConfig, RunningPlan};
 use crate::error::{CallError, Cause, ConnectError};
-use crate::path::hybrid::Tuning;
+use crate::path::half::hybrid::Tuning;
 use crate::path::pieces::Filling;
 use dunlin_fabric::{Address, Buffer, Capabilities, Fabric};
 use std::ops::{Deref, DerefMut};

@@ -16,7 +16,6 @@ use super::mode::FUNCTIONS;
 use super::table::FetchTable;
 use super::wait::{FirstRead, Wait, Waiting};
 use super::way::Way;
-use crate::error::ConnectError;
 use dunlin_wire::{HEADER_BYTES, LINE, TAG_BYTES};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -49,20 +48,14 @@ pub enum FetchChoice {
 }
 
 impl FetchChoice {
-    pub(crate) fn check(&self) -> Result<(), ConnectError> {
-        let FetchChoice::Fixed { retries, bytes } = *self else { return Ok(()) };
-        let out = |what, value: u32, must| Err(ConnectError::Setting { what, value: value.into(), must });
+    /// Returns the setting that is out of its bounds, its value, and the bounds.
+    pub(crate) fn out_of_bounds(&self) -> Option<(&'static str, u32, &'static str)> {
+        let FetchChoice::Fixed { retries, bytes } = *self else { return None };
         if !(1..=MOST_RETRIES as u32).contains(&retries) {
-            return out(
-                "R of fetch_choice",
-                retries,
-                "1 to 16 READs; a plan whose results are written back fetches none",
-            );
+            let must = "1 to 16 READs; a plan whose results are written back fetches none";
+            return Some(("R of fetch_choice", retries, must));
         }
-        if !(1..=MOST_BYTES).contains(&bytes) {
-            return out("F of fetch_choice", bytes, "1 byte to 8 KiB");
-        }
-        Ok(())
+        (!(1..=MOST_BYTES).contains(&bytes)).then_some(("F of fetch_choice", bytes, "1 byte to 8 KiB"))
     }
 }
 

@@ -67,15 +67,11 @@ fn end<F: Fabric>(clients: &mut [Client<F>], under_way: &mut VecDeque<(usize, us
     assert_eq!(*clients[number].wait(id).unwrap(), *payload(number, round, call), "{number} {round}");
 }
 
-/// Plans whose requests lie in a ring: polled, with a notification, and written over an unreliable connection.
+/// Protocols whose requests lie in a ring, and how both sides wait.
 fn plans() -> impl Iterator<Item = Plan> {
-    [
-        (RequestHalf::Write, ResponseHalf::Write, CompletionMode::Busy),
-        (RequestHalf::WriteImm, ResponseHalf::WriteImm, CompletionMode::Event),
-        (RequestHalf::WriteUnreliable, ResponseHalf::Datagram, CompletionMode::Busy),
-    ]
-    .into_iter()
-    .map(|(request, response, mode)| Plan::new(request, response).completion(mode, mode))
+    let polled = ["Server-reply", "HERD"].iter().map(|name| (*name, CompletionMode::Busy));
+    let all = polled.chain([("Direct-WriteIMM", CompletionMode::Event)]);
+    all.filter_map(|(name, mode)| Some(Protocol::by_name(name)?.plan(mode)))
 }
 
 #[test]

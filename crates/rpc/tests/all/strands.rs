@@ -173,7 +173,7 @@ fn two_clients_divide_the_queue_pairs_of_a_server() {
 /// Lanes that may lose messages, or whose results are fetched, have no credits.
 pub(crate) fn has_credits(protocol: &Protocol) -> bool {
     use ResponseHalf::{Send, Write, WriteImm, WriteSend, WriteSendChained};
-    !matches!(protocol.request, RequestHalf::Datagram | RequestHalf::WriteUnreliable)
+    !protocol.plan(CompletionMode::Busy).is_lossy()
         && matches!(protocol.response, Send | Write | WriteImm | WriteSend | WriteSendChained)
 }
 

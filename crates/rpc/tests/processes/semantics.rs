@@ -203,8 +203,7 @@ fn answers_come_in_the_order_of_the_calls() {
         // A written result may overtake a fetched one. Where a message may be lost, a later call may overtake one that
         // is sent again, after 5 ms in which the other thread had no core.
         let overtakes = [ResponseHalf::FetchOrWrite, ResponseHalf::FetchOrWriteImm].contains(&plan.response)
-            || matches!(plan.request, RequestHalf::Datagram | RequestHalf::WriteUnreliable)
-            || plan.response == ResponseHalf::Datagram;
+            || plan.is_lossy();
         let done = |sent: &mut std::collections::VecDeque<CallId>, id| {
             let place = sent.iter().position(|sent| *sent == id);
             let place = place.unwrap_or_else(|| panic!("{name}: {id:?} is not under way"));

@@ -3,7 +3,7 @@
 use super::Effort;
 use crate::load::{Extent, Function, Load, Network};
 use crate::random_values::Sizes;
-use dunlin_fabric::Nanos;
+use dunlin_fabric::{Capabilities, Nanos};
 use dunlin_rpc::{CompletionMode, PROTOCOLS, Plan, Protocol, RequestHalf, ResponseHalf};
 
 /// Direct-WriteIMM, the protocol that the paper discusses most.
@@ -46,9 +46,10 @@ fn plan(protocol: &Protocol, polling: Polling) -> Option<Plan> {
         ) => Some(
             Plan::new(RequestHalf::WriteImm, fetched).completion(CompletionMode::Busy, CompletionMode::Event),
         ),
-        (Polling::Event, RequestHalf::Write | RequestHalf::WriteUnreliable, _)
-        | (Polling::Event, _, ResponseHalf::Write) => None,
-        (Polling::Event, ..) => Some(protocol.plan(CompletionMode::Event)),
+        (Polling::Event, ..) => {
+            let plan = protocol.plan(CompletionMode::Event);
+            plan.check(&Capabilities::EVERYTHING).is_ok().then_some(plan)
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use crate::load::{Connections, Extent, Function, Load, Network, Posting};
 use crate::memory::Lines;
 use crate::random_values::{Sizes, Times};
 use dunlin_fabric::Nanos;
-use dunlin_rpc::{CompletionMode, FetchChoice, FirstRead, Plan, RequestHalf, ResponseHalf};
+use dunlin_rpc::{CompletionMode, FetchChoice, FirstRead, Plan, Protocol, RequestHalf, ResponseHalf};
 
 /// Name of the system with fetched results, as in the paper's figures.
 pub(super) const FETCH: &str = "Jakiro";
@@ -73,6 +73,11 @@ pub(super) fn calls(response: ResponseHalf, threads: u16, service: Nanos, effort
     // As in the paper: R and F by enumeration, with repeated fetching.
     (load.fetch_choice, load.first_read) = (FetchChoice::Enumerated, FirstRead::AtOnce);
     load
+}
+
+/// Returns the plan of a protocol with both sides busy.
+pub(super) fn plan_of(protocol: &str) -> Plan {
+    Protocol::by_name(protocol).expect("a row of the table of protocols").plan(CompletionMode::Busy)
 }
 
 /// Returns a load of GETs on the store with additional process time.

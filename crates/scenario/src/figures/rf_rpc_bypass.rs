@@ -3,13 +3,13 @@
 //! paper).
 
 use super::drawing::Drawing;
-use super::rf_rpc::{FETCH, REPLY, THREADS, gets};
+use super::rf_rpc::{FETCH, REPLY, THREADS, gets, plan_of};
 use super::{Effort, Figure, Outcome, Outcomes, Paper, Point, Run, measured, say};
 use crate::bypass::Bypass;
 use crate::load::{Extent, Function, Load, Network};
 use crate::random_values::Sizes;
 use dunlin_kv::bypass::Kind;
-use dunlin_rpc::{CompletionMode, PROTOCOLS, Plan, Protocol, RequestHalf, ResponseHalf};
+use dunlin_rpc::{CompletionMode, Plan, RequestHalf, ResponseHalf};
 
 pub(super) const FIGURE: Figure = Figure::predicted(
     [
@@ -45,10 +45,6 @@ const ITEMS: u64 = 20_000;
 const SLOW_PROFILE: &str = "rf-rpc-20g";
 const SLOW_HOSTS: usize = 5;
 
-fn plan_of(protocol: &str) -> Plan {
-    Protocol::by_name(protocol).unwrap_or(&PROTOCOLS[0]).plan(CompletionMode::Busy)
-}
-
 /// Returns a load of a store whose operations are all calls.
 fn calls(plan: Plan, gets_percent: u32, effort: Effort) -> Load {
     let load = gets(ResponseHalf::Write, THREADS, 0, effort);
@@ -60,7 +56,7 @@ fn calls(plan: Plan, gets_percent: u32, effort: Effort) -> Load {
         functions.extend([get, put].into_iter().filter(|one| one.weight > 0));
     }
     // HERD's requests have one region for all clients.
-    let request_blocks = (plan.request == RequestHalf::WriteUnreliable).then_some(64);
+    let request_blocks = plan.protocol().is_some_and(|protocol| protocol.name == HERD).then_some(64);
     Load { functions, request_blocks, ..load }
 }
 

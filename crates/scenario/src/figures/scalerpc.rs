@@ -1,11 +1,12 @@
 //! The common parts of ScaleRPC's figures 8 to 12: the cluster of section 3.6.1, its clients, and the four systems of
 //! table 2, all by Dunlin's engine.
 
+use super::rf_rpc::plan_of;
 use super::{Effort, Outcome, Outcomes, Point, measured};
 use crate::load::{Function, Grouping, Load, Network, Pace};
 use crate::random_values::{Sizes, Times};
 use dunlin_fabric::Nanos;
-use dunlin_rpc::{CompletionMode, Lease, Plan, RequestHalf, ResponseHalf, Sharing};
+use dunlin_rpc::{Lease, Plan, Sharing};
 
 /// Client hosts of section 3.6.2.
 pub(super) const HOSTS: usize = 11;
@@ -60,15 +61,13 @@ impl System {
     }
 
     pub(super) fn plan(self) -> Plan {
-        let (request, response, lease) = match self {
-            System::ScaleRpc => (RequestHalf::Write, ResponseHalf::Write, Lease::Slice),
-            System::RawWrite => (RequestHalf::Write, ResponseHalf::Write, Lease::Forever),
-            System::Herd => (RequestHalf::WriteUnreliable, ResponseHalf::Datagram, Lease::Forever),
-            System::Fasst => (RequestHalf::Datagram, ResponseHalf::Datagram, Lease::Forever),
+        let (protocol, lease) = match self {
+            System::ScaleRpc => ("Server-reply", Lease::Slice),
+            System::RawWrite => ("Server-reply", Lease::Forever),
+            System::Herd => ("HERD", Lease::Forever),
+            System::Fasst => ("FaSST", Lease::Forever),
         };
-        Plan::new(request, response)
-            .completion(CompletionMode::Busy, CompletionMode::Busy)
-            .shared(Sharing::Dedicated, lease)
+        plan_of(protocol).shared(Sharing::Dedicated, lease)
     }
 
     /// Returns the load of this number of clients on this number of hosts.

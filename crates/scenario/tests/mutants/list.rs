@@ -126,14 +126,14 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "lost_write_not_written_again",
-        file: "crates/rpc/src/path/tx.rs",
-        from: "        lossy.ring.start_round();",
+        file: "crates/rpc/src/path/half/lossy_ring.rs",
+        from: "        self.ring.start_round();",
         to: "        if dunlin_fabric::mutant(\"lost_write_not_written_again\") { return Ok(true); }
-        lossy.ring.start_round();",
+        self.ring.start_round();",
     },
     Mutant {
         name: "torn_line_taken",
-        file: "crates/rpc/src/path/fetch.rs",
+        file: "crates/rpc/src/path/half/fetch.rs",
         from: "        if !self.whole && !std::mem::replace(&mut self.seen, true) {",
         to: "        if !self.whole && !std::mem::replace(&mut self.seen, true) && !dunlin_fabric::mutant(\"torn_line_taken\") {",
     },

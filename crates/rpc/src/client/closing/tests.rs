@@ -61,7 +61,7 @@ impl<F: Fabric> Connection<F> {
     fn open(&mut self) -> (u16, LaneReady) {
         let Connection { core, greeting, config, tuners, number } = self;
         *number += 1;
-        let plan = tuners.effective(config.plan.unwrap());
+        let plan = config.plan.unwrap().written_back_if(tuners.rules_out_fetching());
         let prepared = PreparedLane::new(core, greeting, config, plan, *number, 0).unwrap();
         let until = core.fabric.host().now() + 5_000_000_000;
         let mut others = Vec::new();

@@ -1,11 +1,10 @@
 //! Messages from registered memory of the thread that made the call (FLOCK section 4.1), and messages that are held so
 //! that they leave with it under one doorbell.
 
-use super::{Tx, TxError, TxHalf, tell};
-use crate::path::listed::{MAX_KEPT, MOST};
+use super::{Tx, TxError};
+use crate::path::half::{Message, Sender};
 use crate::path::{Cx, MAX_MESSAGE, route};
-use crate::plan::Notice;
-use dunlin_fabric::{Buffer, Data, Fabric, Host, Operation, ThreadDomain, Work, WorkRequest};
+use dunlin_fabric::{Buffer, Data, Fabric, Host, Work, WorkRequest};
 use dunlin_wire::{BODY_OFFSET, Header, SingleLayout};
 
 /// One message from a thread's own memory in this number is signaled, so that the memory returns.
@@ -43,17 +42,13 @@ impl<M: dunlin_fabric::Memory> OwnPayload<M> {
 impl<F: Fabric> Tx<F> {
     /// Returns whether messages can be posted from any registered memory, under one doorbell with others.
     pub(crate) fn takes_own(&self) -> bool {
-        matches!(self.half, TxHalf::Write { .. } | TxHalf::Send) && self.has_one_doorbell()
-    }
-
-    pub(super) fn has_one_doorbell(&self) -> bool {
-        !matches!(self.half, TxHalf::Write { notice: Notice::Send, .. })
+        self.half.listed_inline(true).is_some()
     }
 
     /// Sets whether messages wait for the next one or for [`post_listed`](Tx::post_listed). Only for an end that
     /// [`takes_own`](Tx::takes_own).
     pub(crate) fn hold(&mut self, holds: bool) {
-        self.holds = holds;
+        self.end.holds = holds;
     }
 
     /// Sends one call from the memory that its payload is in. Without room, or if the lane is broken, the payload keeps
@@ -67,9 +62,9 @@ impl<F: Fabric> Tx<F> {
         let Ok(layout) = SingleLayout::new(own.length as u32, MAX_MESSAGE) else {
             return Err(TxError::Broken);
         };
-        let announced = matches!(self.half, TxHalf::Write { notice: Notice::LinkedSend, .. });
         // With a `Skip` before it.
-        self.make_list_room(cx.domain, 1 + u32::from(announced) + u32::from(self.has_ring()))?;
+        let requests = 1 + u32::from(self.end.is_announced) + u32::from(self.end.has_ring);
+        self.end.make_list_room(cx.domain, requests)?;
         let tags = self.begin(cx, layout.total())?;
         let at = self.place(cx, layout.total())?;
         let Some(mut buffer) = own.buffer.take() else { return Err(TxError::Broken) };
@@ -77,9 +72,9 @@ impl<F: Fabric> Tx<F> {
             return Err(TxError::Broken);
         }
         self.list_operation(cx, Data::Buffer(buffer), at, true, SIGNAL_EVERY)?;
-        if !self.holds {
+        if !self.end.holds {
             // There is room: if the cx.fabric has less than it said, the message waits.
-            match self.post_listed(cx.domain) {
+            match self.end.post_listed(cx.domain) {
                 Ok(()) | Err(TxError::Full) => {}
                 Err(TxError::Broken) => return Err(TxError::Broken),
             }
@@ -88,41 +83,15 @@ impl<F: Fabric> Tx<F> {
         Ok(())
     }
 
-    /// The work request of a message with this data, and that which announces it.
-    pub(super) fn message<'a>(
-        &self,
-        data: Data<'a, F::Memory>,
-        at: usize,
-        notify: bool,
-    ) -> (Operation<'a, F::Memory>, Option<Operation<'a, F::Memory>>) {
-        match &self.half {
-            TxHalf::Write { key, base, notice } => {
-                let (key, offset) = (*key, base + at as u64);
-                let immediate = (*notice == Notice::Immediate && notify).then_some(self.lane as u32);
-                let announcement = (*notice == Notice::LinkedSend && notify).then(tell);
-                (Operation::Write { data, key, offset, immediate }, announcement)
-            }
-            _ => (Operation::Send { data, immediate: None, to: None }, None),
-        }
-    }
-
     /// Puts a message into the list.
-    pub(super) fn list_message(
-        &mut self,
-        cx: &mut Cx<'_, F>,
-        parts: &[&[u8]],
-        total: usize,
-        at: usize,
-        notify: bool,
-    ) -> Result<(), TxError> {
-        self.make_list_room(cx.domain, 1 + u32::from(notify))?;
-        let max_inline = self.max_inline;
-        // A list keeps inline data of WRITEs only.
-        let is_write = matches!(self.half, TxHalf::Write { .. });
-        self.max_inline = if is_write { max_inline.min(MAX_KEPT) } else { 0 };
-        let data = self.data(cx.fabric, parts, total);
-        self.max_inline = max_inline;
-        let signal_every = self.signal_every;
+    pub(super) fn list_message(&mut self, cx: &mut Cx<'_, F>, message: Message<'_>) -> Result<(), TxError> {
+        let Message { parts, total, at, notify } = message;
+        self.end.make_list_room(cx.domain, 1 + u32::from(notify))?;
+        let max_inline = self.end.max_inline;
+        self.end.max_inline = max_inline.min(self.half.listed_inline(notify).unwrap_or(0));
+        let data = self.end.data(cx.fabric, parts, total);
+        self.end.max_inline = max_inline;
+        let signal_every = self.end.signal_every;
         self.list_operation(cx, data?, at, notify, signal_every)
     }
 
@@ -134,30 +103,18 @@ impl<F: Fabric> Tx<F> {
         notify: bool,
         signal_every: u32,
     ) -> Result<(), TxError> {
-        let (operation, announcement) = self.message(data, at, notify);
+        let (operation, announcement) = self.half.requests(&self.end, data, at, notify);
         let requests = 1 + u32::from(announcement.is_some());
         cx.fabric.host().charge(Work::PostWork, requests);
-        let signaled = self.unsignaled + requests >= signal_every.min(self.signal_every);
-        let id = route::outgoing(self.lane);
+        let signaled = self.end.unsignaled + requests >= signal_every.min(self.end.signal_every);
+        let id = route::outgoing(self.end.lane);
         let last = announcement.is_none();
-        self.list(cx.domain, WorkRequest { id, operation, signaled: signaled && last })?;
+        self.end.list(cx.domain, WorkRequest { id, operation, signaled: signaled && last })?;
         if let Some(operation) = announcement {
-            self.list(cx.domain, WorkRequest { id, operation, signaled })?;
+            self.end.list(cx.domain, WorkRequest { id, operation, signaled })?;
         }
-        self.posted(Ok(()), signaled)?;
-        self.unsignaled += if signaled { 0 } else { requests - 1 };
-        Ok(())
-    }
-
-    /// Makes room for requests in the list, so that those of a message are listed together or not at all.
-    fn make_list_room(&mut self, domain: &mut F::Domain, requests: u32) -> Result<(), TxError> {
-        if u32::from(self.listed) + requests > MOST as u32 {
-            self.post_listed(domain)?;
-        }
-        if domain.send_room(self.queue_pair) < u32::from(self.listed) + requests {
-            self.post_listed(domain)?;
-            return Err(TxError::Full);
-        }
+        self.end.posted(Ok(()), signaled)?;
+        self.end.unsignaled += if signaled { 0 } else { requests - 1 };
         Ok(())
     }
 }

@@ -1,12 +1,11 @@
 //! The queue pair for datagrams, which all lanes of a worker share.
 
 use super::Worker;
-use crate::path::datagram;
+use crate::path::half::datagram;
 use crate::path::route::{self, Route};
-use crate::plan::Carrier;
 use crate::server::lane::ServerLane;
 use crate::server::open;
-use dunlin_fabric::{Completion, CompletionStatus, Fabric, ReceiveTarget, ThreadDomain};
+use dunlin_fabric::{Completion, CompletionStatus, Fabric, ReceiveTarget, ThreadDomain, Transport};
 use std::sync::atomic::Ordering;
 
 impl<F: Fabric> Worker<F> {
@@ -20,8 +19,8 @@ impl<F: Fabric> Worker<F> {
         if let Some(Route::Outgoing { lane: index }) = route {
             // The lane may be gone or replaced by another one: the count is harmless.
             if let Some(Some(lane)) = self.lanes.get_mut(index as usize) {
-                lane.tx.completed();
-                if !lane.tx.awaits_completion() && std::mem::take(&mut lane.signaled) {
+                lane.tx.end.completed();
+                if !lane.tx.end.awaits_completion() && std::mem::take(&mut lane.signaled) {
                     self.signaled -= 1;
                 }
             }
@@ -54,9 +53,7 @@ impl<F: Fabric> Worker<F> {
         let Some(pair) = self.datagrams.take() else { return };
         tracing::warn!(target: "dunlin::server", worker = self.number, "the queue pair for datagrams broke; its lanes are closed");
         for index in 0..self.lanes.len() {
-            let uses = |lane: &ServerLane<F>| {
-                [lane.plan.request.carrier(), lane.plan.response.carrier()].contains(&Carrier::Datagram)
-            };
+            let uses = |lane: &ServerLane<F>| lane.plan.uses(Transport::UnreliableDatagram);
             if self.lanes[index].as_ref().is_some_and(uses) {
                 self.give_back(index as u16);
             }

@@ -8,7 +8,7 @@ use super::Worker;
 use crate::error::ConnectError;
 use crate::grouped::zones::Zones;
 use crate::grouped::{Lease, Mark, Word};
-use crate::path::staged::WORD_AT;
+use crate::path::half::staged::WORD_AT;
 use crate::path::{Cx, MAX_MESSAGE, TxError, Violation, route};
 use crate::server::groups::{Groups, Pool, READ_BYTES, ZONE_BYTES};
 use crate::server::lane::ServerLane;

@@ -53,7 +53,7 @@ impl Raw {
         let said = self.core.with_lane(self.lane, |cx, lane| {
             let to = (lane.control_key, WORD_AT);
             let word = Word { tail, heard }.to_wire();
-            lane.tx.write_word(cx, to, word, None).map_err(SubmitError::from).map(|()| 0)
+            lane.tx.end.write_word(cx, to, word, None).map_err(SubmitError::from).map(|()| 0)
         });
         assert!(said.is_ok());
     }

@@ -8,13 +8,28 @@
 //! Both copies have the same bytes except the tags. The tags of the zone depend on the epoch of the lease. The
 //! server does not check the tags of requests that it READs, since it knows where each of them begins.
 //!
-//! This module keeps the state only; `path/tx/leased.rs` posts.
+//! This module keeps the state; `staged/posting.rs` posts.
 
+mod posting;
+
+use super::{Ends, Facts, Made, MakeError, Mechanism, TxHalf};
 use crate::grouped::tenant::{Tenant, Way};
 use crate::grouped::{Lie, Mark, Word};
 use dunlin_fabric::{Fabric, Region, RegionKey};
 use dunlin_wire::{LINE, TAG_OFFSET, Tags};
 use std::collections::VecDeque;
+
+/// The mechanism, of lanes under leases in the place of `write`.
+pub(crate) struct Carries;
+
+impl Mechanism for Carries {
+    fn sender<F: Fabric>(_: Facts, ends: &mut Ends<'_, F>) -> Result<Made<F>, MakeError> {
+        let (ring, granted) = ends.staged.take().ok_or(MakeError::Missing("there is no ring to be READ"))?;
+        // The second region is the server's pool.
+        let staged = Staged::new(ring, ends.ring_bytes, granted, ends.control, ends.second);
+        Ok(ends.on_connection(TxHalf::Staged(Box::new(staged))))
+    }
+}
 
 /// Offset of a client's word in its line at the server, behind the control word.
 pub(crate) const WORD_AT: usize = 8;
@@ -79,7 +94,7 @@ impl<F: Fabric> Staged<F> {
     }
 
     /// Keeps a request whose place in the ring is free.
-    pub(super) fn keep(&mut self, parts: &[&[u8]], total: usize, at: usize, (sequence, end): (u64, u64)) {
+    fn keep(&mut self, parts: &[&[u8]], total: usize, at: usize, (sequence, end): (u64, u64)) {
         let mut to = at;
         for part in parts {
             self.region.copy_in(to, part);
@@ -91,7 +106,7 @@ impl<F: Fabric> Staged<F> {
     }
 
     /// Forgets the requests that a server with this head has taken.
-    pub(super) fn taken(&mut self, head: u64) {
+    pub(crate) fn taken(&mut self, head: u64) {
         while self.kept.front().is_some_and(|kept| kept.end <= head) {
             self.kept.pop_front();
             self.written = self.written.saturating_sub(1);
@@ -99,7 +114,7 @@ impl<F: Fabric> Staged<F> {
     }
 
     /// Takes the mark of an answer, after its head. Returns the epoch of the lane.
-    pub(super) fn on_mark(&mut self, mark: Mark) -> Result<u32, Lie> {
+    pub(crate) fn on_mark(&mut self, mark: Mark) -> Result<u32, Lie> {
         let news = self.tenant.on_mark(mark, !self.kept.is_empty())?;
         if let Some(zone) = news.granted {
             self.zone = Some(u64::from(zone) * u64::from(self.ring_bytes));
@@ -114,17 +129,17 @@ impl<F: Fabric> Staged<F> {
 
     /// Returns whether a request or a word waits to be written.
     #[inline]
-    pub(super) fn is_behind(&self) -> bool {
+    pub(crate) fn is_behind(&self) -> bool {
         self.is_word_due || (self.zone.is_some() && self.written < self.kept.len())
     }
 
     /// Returns the next request to be written into the zone, and the zone's offset in the pool.
-    pub(super) fn next(&self) -> Option<(Kept, u64)> {
+    fn next(&self) -> Option<(Kept, u64)> {
         self.kept.get(self.written).copied().zip(self.zone)
     }
 
     /// Copies a request out of the ring, with the tags of its zone.
-    pub(super) fn copy(&self, kept: &Kept, tags: Tags, into: &mut [u8]) {
+    fn copy(&self, kept: &Kept, tags: Tags, into: &mut [u8]) {
         let message = &mut into[..kept.bytes];
         self.region.copy_out(kept.at, message);
         if kept.bytes > LINE {
@@ -134,17 +149,17 @@ impl<F: Fabric> Staged<F> {
     }
 
     /// Records that the request of [`next`](Staged::next) was written.
-    pub(super) fn wrote(&mut self) {
+    fn wrote(&mut self) {
         self.written += 1;
     }
 
     /// Returns the word, if it has to be written.
-    pub(super) fn word(&self) -> Option<Word> {
+    fn word(&self) -> Option<Word> {
         self.is_word_due.then(|| self.tenant.word(self.tail as u32))
     }
 
     /// Records that the word was written.
-    pub(super) fn wrote_word(&mut self) {
+    fn wrote_word(&mut self) {
         self.is_word_due = false;
     }
 }

@@ -1,0 +1,36 @@
+//! Rows of the table of protocols.
+
+use super::{RequestHalf, ResponseHalf};
+use crate::path::large::{LargePayload, SMALL_LIMIT};
+
+/// A row of the protocol table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Protocol {
+    /// The name in the papers.
+    pub name: &'static str,
+    /// How requests travel.
+    pub request: RequestHalf,
+    /// How responses travel.
+    pub response: ResponseHalf,
+    /// How large payloads travel, in both directions.
+    pub large: LargePayload,
+    /// The largest small payload in bytes.
+    pub rendezvous_above: u32,
+    /// The system that the protocol comes from, in a few words.
+    pub origin: &'static str,
+}
+
+impl Protocol {
+    /// A row whose large payloads are READ.
+    pub(super) const fn row(
+        name: &'static str,
+        (request, response): (RequestHalf, ResponseHalf),
+        origin: &'static str,
+    ) -> Protocol {
+        Protocol { name, request, response, large: LargePayload::Read, rendezvous_above: SMALL_LIMIT, origin }
+    }
+
+    pub(super) const fn large(self, large: LargePayload, rendezvous_above: u32) -> Protocol {
+        Protocol { large, rendezvous_above, ..self }
+    }
+}
