@@ -360,6 +360,4 @@ impl FromStr for CompletionMode {
 }
 
 #[cfg(test)]
-mod oracle;
-#[cfg(test)]
 mod tests;
