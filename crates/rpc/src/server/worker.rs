@@ -535,9 +535,12 @@ impl<F: Fabric> Worker<F> {
             return 0;
         }
         let Some(&index) = self.by_queue_pair.get(&completion.queue_pair) else {
-            // The lane is gone. A RECV of the shared queue is posted again.
+            // The lane is gone. A RECV of the shared queue is posted again; the buffer of an outgoing message is not one.
+            let is_shared =
+                matches!(route::parse(completion.id), Some(Route::Receive { lane: route::SHARED }));
             if let Some(buffer) = completion.buffer
                 && self.receive_arena.is_some()
+                && is_shared
             {
                 let target = ReceiveTarget::Shared(self.shared_receive);
                 open::repost_shared::<F>(&mut self.domain, target, Some(buffer));

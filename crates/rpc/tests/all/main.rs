@@ -9,6 +9,7 @@ mod calls;
 mod clones;
 mod deadlines;
 mod deployment;
+mod every_plan;
 mod full_rings;
 mod golden_counts;
 mod grouped;
