@@ -21,7 +21,7 @@ use crate::path::half::hybrid::Hybrid;
 use crate::path::half::{DatagramEnd, Ends};
 use crate::path::large::{Arrivals, Errands};
 use crate::path::pieces::Pulls;
-use crate::path::posting::{datagrams, repost, unreliable as unreliable_beside};
+use crate::path::posting::{MAX_SEND, datagrams, repost, send_depth, unreliable as unreliable_beside};
 use crate::path::rendezvous::Pool;
 use crate::path::sending::SendingParts;
 use crate::path::{CONTROL_BYTES, Cx, MAX_MESSAGE, Rx, Tx};
@@ -159,9 +159,6 @@ pub(crate) struct PreparedLane<F: Fabric> {
     open: OpenLane,
 }
 
-/// The least depth of the send queue: requests, READs of results, reports.
-const MAX_SEND: u32 = 256;
-
 impl<F: Fabric> PreparedLane<F> {
     pub(crate) fn new(
         core: &mut Core<F>,
@@ -193,7 +190,7 @@ impl<F: Fabric> PreparedLane<F> {
         let ring = if answers.has_ring() { config.ring_bytes as usize } else { 0 };
         let region = Region::new(core.fabric.register((CONTROL_BYTES + ring) as u64, Access::WRITE)?);
         let reliable = QueuePairConfig {
-            max_send: MAX_SEND.max(2 * config.window as u32).min(core.fabric.capabilities().max_queue_depth),
+            max_send: send_depth(plan.request.facts(), config.window, core.fabric.capabilities()),
             max_receive: answers.receives(config.window).max(1),
             inbound_bytes: answers.inbound_bytes(),
             ..QueuePairConfig::reliable(core.send_completions, core.receive_completions)

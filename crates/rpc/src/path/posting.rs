@@ -1,9 +1,11 @@
 //! RECVs and READs as both ends of a lane post them, and the depths of the queues that hold them.
 
+use super::half::Facts;
+use super::staging::AT_ONCE;
 use super::{Violation, route};
 use dunlin_fabric::{
-    Buffer, Fabric, Operation, PostError, QueuePairConfig, QueuePairId, RegionKey, RemoteSlice, ThreadDomain,
-    Transport, WorkRequest,
+    Buffer, Capabilities, Fabric, Operation, PostError, QueuePairConfig, QueuePairId, RegionKey, RemoteSlice,
+    ThreadDomain, Transport, WorkRequest,
 };
 use dunlin_wire::Descriptor;
 
@@ -47,6 +49,20 @@ pub(crate) fn post_read<F: Fabric>(
         PostError::QueuePairError => Violation::Broken,
         _ => Violation::Transfer("a READ could not be posted"),
     })
+}
+
+/// The least depth of a send queue.
+pub(crate) const MAX_SEND: u32 = 256;
+
+/// Returns the depth of the send queue of a lane whose own messages are of a half with these facts.
+///
+/// A READ that finds no room ends its lane, so there is room for all requests that may be posted between two polls for
+/// completions: of each call a message, a READ of a large payload, and a message that releases it, behind those that
+/// wait for the next signaled one.
+pub(crate) fn send_depth(messages: Facts, window: u16, capabilities: &Capabilities) -> u32 {
+    let of_message = 1 + u32::from(messages.is_announced());
+    let depth = u32::from(window) * (2 * of_message + 1) + AT_ONCE;
+    depth.max(MAX_SEND).min(capabilities.max_queue_depth)
 }
 
 /// Returns the number of RECVs for the datagrams of a lane: one for each message in flight, and some spare.

@@ -12,7 +12,7 @@ use crate::path::grants::end_grants;
 use crate::path::half::datagram;
 use crate::path::half::hybrid::{PUBLISHED_HEAD, Published};
 use crate::path::half::{DatagramEnd, Ends, Sender};
-use crate::path::posting::{self, repost, unreliable};
+use crate::path::posting::{self, MAX_SEND, repost, send_depth, unreliable};
 use crate::path::sending::SendingParts;
 use crate::path::{CONTROL_BYTES, Cx, MAX_MESSAGE, Rx, Tx, route};
 use crate::plan::{CompletionMode, Plan};
@@ -26,8 +26,6 @@ use dunlin_wire::{Direction, LINE, TagKey};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
-/// Depth of a lane's send queue: answers, READs of large requests, head reports.
-const MAX_SEND: u32 = 256;
 /// Send depth of the datagram queue pair, for all lanes together.
 const DATAGRAM_SENDS: u32 = 1024;
 /// RECVs for datagrams, for all lanes together. A datagram that finds none is lost.
@@ -64,7 +62,7 @@ pub(crate) fn open_lane<F: Fabric>(
     let index = worker.next_index();
     let plan = command.plan;
     let mut queue_pair = QueuePairConfig::reliable(worker.send_completions, worker.receive_completions);
-    queue_pair.max_send = MAX_SEND.max(2 * command.window as u32).min(fabric.capabilities().max_queue_depth);
+    queue_pair.max_send = send_depth(plan.response.facts(), command.window, fabric.capabilities());
     let (requests, answers) = (plan.request.facts(), plan.response.facts());
     let renewals = renewal_receives(&command);
     if has_own_receives(&plan, fabric.capabilities()) {
