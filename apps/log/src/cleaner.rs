@@ -1,12 +1,12 @@
 //! The cleaner: hands transactions on in order, and gives their room back.
 
 use crate::error::LogError;
-use crate::layout::{CLEANER, HEAD, SLOT, damaged};
+use crate::layout::{CLEANER, HEAD, ROW, SLOT, TABLE, damaged};
 use crate::record::Transaction;
-use crate::regions::{Regions, SETTLE, WriterInfo};
+use crate::regions::{Regions, SETTLE, WriterInfo, life_name};
 use crate::window::Window;
 use dunlin_fabric::{Host, Nanos};
-use dunlin_tier_node::{AnyLmr, AnyTier, Rights};
+use dunlin_tier_node::{AnyGuard, AnyLmr, AnyTier, Rights};
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -19,8 +19,9 @@ const PARTS: u64 = 8;
 const COUNT_ABOVE: u64 = u64::MAX << 32;
 
 /// The cleaner of a log, which holds its lease. Dropping it gives the lease back.
-#[derive(Debug)]
 pub struct Cleaner<T: AnyTier> {
+    tier: T,
+    name: String,
     regions: Regions<T>,
     window: Window,
     /// The lease: the number of this cleaner and a count.
@@ -29,6 +30,15 @@ pub struct Cleaner<T: AnyTier> {
     head: u64,
     /// A place at which a transaction is missing, since a time.
     missing: Option<(u64, Nanos)>,
+    /// Writers that were examined at holes.
+    examined: usize,
+}
+
+impl<T: AnyTier> std::fmt::Debug for Cleaner<T> {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut shown = formatter.debug_struct("Cleaner");
+        shown.field("name", &self.name).field("head", &self.head).finish_non_exhaustive()
+    }
 }
 
 /// The work of one call of [`Cleaner::clean`].
@@ -44,6 +54,9 @@ pub struct Cleaned {
     pub left: u64,
     /// A hole that cannot be closed, because a writer may still write it.
     pub hole: Option<Hole>,
+    /// A writer whose process or node has ended, and that was taken off the table. The hole that it left is closed by a
+    /// later call, if it left one.
+    pub ended: Option<WriterInfo>,
 }
 
 /// A hole in the log: room that was reserved and not written.
@@ -83,7 +96,9 @@ impl<T: AnyTier> Cleaner<T> {
         }
         let renewed = regions.host.now();
         let window = Window::new(READ_AHEAD);
-        let mut cleaner = Cleaner { regions, window, lease, renewed, head: 0, missing: None };
+        let (tier, name) = (tier.clone(), name.to_owned());
+        let mut cleaner =
+            Cleaner { tier, name, regions, window, lease, renewed, head: 0, missing: None, examined: 0 };
         cleaner.regions.words()?;
         // The device reads the word: a processor may see an old value.
         cleaner.head = cleaner.regions.metadata.fetch_add(HEAD, 0)?;
@@ -96,7 +111,8 @@ impl<T: AnyTier> Cleaner<T> {
     }
 
     /// Hands all transactions that are whole to `hand_on`, in the order of their positions, and gives their room back.
-    /// Returns without waiting if nothing is whole. The transaction for which `hand_on` breaks stays in the log.
+    /// Returns without waiting if nothing is whole, but for half of the lease's time if a transaction has been missing for
+    /// [`LogConfig::hole_time`](crate::LogConfig::hole_time) and a writer may still write it. The transaction for which `hand_on` breaks stays in the log.
     ///
     /// Call it again within the lease's time, also if there is nothing to clean.
     ///
@@ -204,14 +220,25 @@ impl<T: AnyTier> Cleaner<T> {
         }
         // A row may become visible here after the reservation of its writer.
         self.regions.sleep(SETTLE);
-        let mut writers: Vec<WriterInfo> = self.regions.table()?.into_iter().flatten().collect();
+        let table = self.regions.table()?;
+        let mut writers: Vec<WriterInfo> = table.iter().flatten().cloned().collect();
         writers.retain(|writer| writer.watermark < end && !innocent.contains(&writer.id));
         // The part before the first place that a living writer may still write.
         let bound = writers.iter().map(|writer| writer.watermark).fold(end, u64::min);
         if bound <= position {
-            self.missing = Some((position, now));
             writers.retain(|writer| writer.watermark <= position);
-            cleaned.hole = Some(Hole { position, end, writers });
+            let watched: Vec<&WriterInfo> = writers.iter().filter(|writer| writer.is_watched).collect();
+            if !watched.is_empty() {
+                // One for each call, since each takes time.
+                let writer = watched[self.examined % watched.len()];
+                self.examined = self.examined.wrapping_add(1);
+                let row = table.iter().position(|row| row.as_ref() == Some(writer));
+                if self.has_ended(row.unwrap_or_default(), writer.id)? {
+                    cleaned.ended = Some(writer.clone());
+                }
+            }
+            self.missing = Some((position, self.regions.host.now()));
+            cleaned.hole = cleaned.ended.is_none().then_some(Hole { position, end, writers });
             return Ok(false);
         }
         if !bound.is_multiple_of(SLOT) {
@@ -228,6 +255,21 @@ impl<T: AnyTier> Cleaner<T> {
         self.give_back(end, cleaned)?;
         cleaned.closed += end - position;
         Ok(true)
+    }
+}
+
+impl<T: AnyTier> Cleaner<T> {
+    /// Takes a writer off the table if its process or node has ended: then its lock is free, and poisoned. A lock that is
+    /// free without that proves nothing: its owner may have started again. Blocks for half of the lease's time if the
+    /// writer lives.
+    fn has_ended(&self, row: usize, id: u64) -> Result<bool, LogError> {
+        let time = Duration::from_nanos(self.regions.lease() / 2);
+        match self.tier.lock_within(life_name(&self.name, row).as_bytes(), time) {
+            Ok(life) if life.is_poisoned() => {
+                Ok(self.regions.metadata.compare_swap(TABLE + (row * ROW) as u64, id, 0)? == id)
+            }
+            Ok(_) | Err(_) => Ok(false),
+        }
     }
 }
 

@@ -39,14 +39,18 @@
 //! WRITE would land in a newer transaction. So the cleaner closes a hole only if no writer can own it. Writers
 //! register in a table, and have one transaction under way at most. A registered writer does not own a hole if a
 //! transaction of it stands behind the hole, or if it said so later: by [`Writer::keep_alive`], or while it waited
-//! for room. A writer leaves the table when it is dropped. A writer whose process died stays in the table until
-//! somebody who knows that it has ended calls [`evict`]. Until then the cleaner waits, the log fills up, and
-//! [`Cleaned::hole`] names the writers that may own the hole.
+//! for room. A writer leaves the table when it is dropped. As long as it lives it has the lock of its row. A cleaner
+//! that waits at a hole tries the locks of the writers that may own it, and takes a writer off the table whose process or
+//! node has ended ([`Cleaned::ended`]). It closes the hole when it has stood for its time again, so that a WRITE that the
+//! writer began lands before. A writer that is not known to have ended stays, until somebody who knows it calls [`evict`].
+//! Until then the cleaner waits, the log fills up, and [`Cleaned::hole`] names the writers that may own the hole.
 //!
 //! # Limits
 //!
-//! * The tier does not report which process has ended, so [`evict`] is an assertion of the caller. A writer that was
-//!   evicted and runs on may damage a newer transaction with a WRITE that it began before; it notices before any
+//! * A lock ends with the node that owns it. If that node ends before the writer, or with it, nobody is told of the
+//!   writer's end, and [`evict`] is an assertion of the caller. So it is for a writer to which the tier refused a lock.
+//! * A node that lost all its connections for 200 ms counts as ended, and so do its writers.
+//! * A writer that was evicted and runs on may damage a newer transaction with a WRITE that it began before; it notices before any
 //!   WRITE that had to wait for room. Readers find such damage by the checksum: it is a hole again.
 //! * A failed WRITE may still be under way. Its writer refuses further commits, and stays in the table.
 //! * Users with the right to write the regions can damage the log. Damage of the metadata is a typed error.

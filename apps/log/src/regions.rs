@@ -36,8 +36,18 @@ pub struct WriterInfo {
     pub id: u64,
     /// The label that it gave itself.
     pub label: String,
+    /// A cleaner notices the end of its process or node. If not, the tier refused a lock to it.
+    pub is_watched: bool,
     /// The writer has nothing under way before this position.
     pub watermark: u64,
+}
+
+/// The bit of a writer's number that says that it has the lock of its row.
+pub(crate) const WATCHED: u64 = 2;
+
+/// Returns the name of the lock that the writer of a row has as long as it lives.
+pub(crate) fn life_name(name: &str, row: usize) -> String {
+    format!("{name}/writer/{row}")
 }
 
 pub(crate) fn ring_name(name: &str) -> String {
@@ -105,7 +115,7 @@ impl<T: AnyTier> Regions<T> {
             let label = row[ROW - LABEL..].split(|byte| *byte == 0).next().unwrap_or_default();
             let label = String::from_utf8_lossy(label).chars().filter(|c| !c.is_control()).collect();
             let (id, watermark) = (word(row, 0), word(row, 8));
-            (id != 0).then_some(WriterInfo { id, label, watermark })
+            (id != 0).then_some(WriterInfo { id, label, is_watched: id & WATCHED != 0, watermark })
         };
         Ok(bytes.chunks_exact(ROW).map(row).collect())
     }

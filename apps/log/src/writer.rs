@@ -3,9 +3,10 @@
 use crate::error::LogError;
 use crate::layout::{LABEL, ROW, TABLE, TAIL, Words, damaged};
 use crate::record::{Draft, void};
-use crate::regions::{Pauses, Regions, nanos};
+use crate::regions::{Pauses, Regions, WATCHED, life_name, nanos};
 use dunlin_fabric::{Host, Nanos};
 use dunlin_tier_node::{AnyLmr, AnyTier, Rights};
+use std::mem::ManuallyDrop;
 use std::time::Duration;
 
 /// The time that [`Writer::commit`] waits for room.
@@ -13,7 +14,6 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A writer of a log, for one thread at a time. Dropping it takes it off the table of writers, unless a WRITE may still
 /// be under way.
-#[derive(Debug)]
 pub struct Writer<T: AnyTier> {
     regions: Regions<T>,
     id: u64,
@@ -30,6 +30,18 @@ pub struct Writer<T: AnyTier> {
     /// A WRITE failed and may still be under way, or the writer was evicted.
     is_broken: bool,
     is_registered: bool,
+    /// The lock of the row: others get it, poisoned, when this process or its node has ended.
+    life: ManuallyDrop<Option<T::Guard>>,
+}
+
+impl<T: AnyTier> std::fmt::Debug for Writer<T> {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("Writer")
+            .field("id", &self.id)
+            .field("tail", &self.tail)
+            .finish_non_exhaustive()
+    }
 }
 
 impl<T: AnyTier> Writer<T> {
@@ -49,12 +61,19 @@ impl<T: AnyTier> Writer<T> {
     pub fn open_as(tier: &T, name: &str, label: &str) -> Result<Self, LogError> {
         let rights = Rights::READ.with(Rights::WRITE);
         let regions = Regions::map(tier, name, rights, Rights::WRITE)?;
-        let id = regions.host.random() | 1;
+        let unwatched = regions.host.random() & !WATCHED | 1;
         let table = regions.table()?;
-        // Writers that open at the same time begin at different rows.
-        let first = (id >> 1) as usize % table.len().max(1);
-        let rows = (first..table.len()).chain(0..first).filter(|row| table[*row].is_none());
-        for row in rows.map(|row| TABLE + (row * ROW) as u64) {
+        // The first rows first: nodes keep the names of locks that were used.
+        for row in (0..table.len()).filter(|row| table[*row].is_none()) {
+            // Before the row: a cleaner that gets the lock of a row with a number in it knows that its writer has ended.
+            let life = match tier.try_lock(life_name(name, row).as_bytes()) {
+                Ok(Some(life)) => Some(life),
+                // Another writer opens, or an evicted one runs on.
+                Ok(None) => continue,
+                Err(_) => None,
+            };
+            let id = if life.is_some() { unwatched | WATCHED } else { unwatched };
+            let row = TABLE + (row * ROW) as u64;
             if regions.metadata.compare_swap(row, 0, id)? != 0 {
                 continue;
             }
@@ -69,6 +88,7 @@ impl<T: AnyTier> Writer<T> {
                 pending: None,
                 is_broken: false,
                 is_registered: true,
+                life: ManuallyDrop::new(life),
             };
             let mut text = [0; LABEL];
             let length = label.len().min(LABEL);
@@ -244,6 +264,8 @@ impl<T: AnyTier> Drop for Writer<T> {
         // is evicted.
         if self.is_registered && !self.is_broken {
             let _ = self.regions.metadata.compare_swap(self.row, self.id, 0);
+            drop(self.life.take());
         }
+        // The lock of another writer stays until the process ends: so a WRITE that is under way keeps the row.
     }
 }

@@ -38,9 +38,10 @@ Examples:
   dunlin apps log create orders --size 64MiB --on node-2 --grant anyone=rw";
 
 const EVICT_HELP: &str = "\
-A writer whose process died in a commit leaves a hole, and the cleaner waits: it cannot know
-whether the writer is only slow. Evict a writer only if its process has ended. A late write of
-a process that runs on may damage a newer transaction.
+A writer that died in a commit leaves a hole. The cleaner closes it if the tier says that the
+process or its node has ended; that needs the node that owns the writer's lock. Otherwise the
+cleaner waits, since the writer may be slow. Evict a writer only if its process has ended. A late
+write of a process that runs on may damage a newer transaction.
 
 Examples:
   dunlin apps log status orders                  lists the writers

@@ -1,9 +1,14 @@
 //! Writers that die or pause between the reservation and the WRITE.
 
-use crate::cluster::{LOG, clean, created, die, in_virtual_time, on_shared_memory, sleep, write};
-use dunlin_app_log::{Cleaned, Cleaner, LogError, Start, Tail, Writer, evict, status};
-use dunlin_tier_node::AnyTier;
+use crate::cluster::{LOG, clean, created, die, in_virtual_time, on_shared_memory, sleep, small, write};
+use dunlin_app_log::{Cleaned, Cleaner, LogConfig, LogError, Start, Tail, Writer, create, evict, status};
+use dunlin_fabric::{Address, Fabric, Host, Scheme, Signal};
+use dunlin_fabric_sim::Sim;
+use dunlin_tier_client::AttachConfig;
+use dunlin_tier_node::{AnyTier, ProcessConfig, ProcessServer};
 use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Cleans until something happens; returns it with the positions that were handed on.
@@ -70,6 +75,57 @@ fn in_virtual_time_a_hole_is_closed_after_its_writer_was_evicted() {
         in_virtual_time(seed, |tiers| {
             let [alice, bob, carol] = &tiers;
             a_hole_is_closed_after_its_writer_was_evicted([alice, bob, carol]);
+        });
+    }
+}
+
+/// Reserves room in a process, which is killed then; returns the position.
+fn die_in<T: AnyTier>(process: &Sim, tier: impl FnOnce() -> T + Send + 'static) -> u64 {
+    let (reserved, place) = (process.host().signal(), Arc::new(AtomicU64::new(0)));
+    let (raised, position, host) = (reserved.clone(), Arc::clone(&place), process.host().clone());
+    let body = move || {
+        let dead = die(&tier(), 300);
+        position.store(dead.1, Ordering::Relaxed);
+        raised.raise();
+        // It is killed here.
+        host.signal().wait(0, u64::MAX);
+    };
+    drop(process.host().spawn("dying", Box::new(body)).unwrap());
+    assert!(reserved.wait(0, u64::MAX));
+    process.kill();
+    place.load(Ordering::Relaxed)
+}
+
+/// The process of a writer ends, or its node: the hole that it left is closed, and nobody evicts it.
+#[test]
+fn in_virtual_time_the_hole_of_a_killed_writer_is_closed() {
+    for seed in 0..8 {
+        in_virtual_time(200 + seed, move |[alice, bob, carol]| {
+            create(&carol, LOG, &LogConfig { lease: Duration::from_secs(2), ..small() }).unwrap();
+            // The log is on bob's node, and carol's is the home of its name.
+            let before = write(&carol, 1, 2);
+            let address = Address::new(Scheme::Sim, "log-attach").unwrap();
+            let _processes =
+                ProcessServer::serve(alice.fabric(), &alice, ProcessConfig::new(address.clone())).unwrap();
+            let position = if seed % 2 == 0 {
+                let node = alice.clone();
+                die_in(alice.fabric(), move || node)
+            } else {
+                let process = alice.fabric().process_on(0);
+                let fabric = process.clone();
+                die_in(&process, move || {
+                    dunlin_tier_client::Tier::attach_with(&fabric, AttachConfig::new(address)).unwrap()
+                })
+            };
+            let after = write(&carol, 2, 3);
+            let mut cleaner = Cleaner::open(&bob, LOG).unwrap();
+            let (found, positions) = until(&bob, &mut cleaner, |cleaned| cleaned.ended.is_some());
+            assert_eq!(found.ended.unwrap().label, "the dead one");
+            assert_eq!(positions, before.iter().map(|one| one.position).collect::<Vec<_>>());
+            let (closed, positions) = until(&bob, &mut cleaner, |cleaned| cleaned.closed > 0);
+            assert_eq!(closed.closed, after[0].position - position);
+            assert_eq!(positions, after.iter().map(|one| one.position).collect::<Vec<_>>());
+            assert!(status(&bob, LOG).unwrap().writers.is_empty());
         });
     }
 }

@@ -92,6 +92,9 @@ pub(super) fn run(arguments: &CleanArguments) -> Result<(), Failure> {
         count += cleaned.transactions;
         bytes += cleaned.bytes;
         printed?;
+        if let Some(writer) = cleaned.ended {
+            output::note(format_args!("{} has ended; the hole that it left is closed", writer.label));
+        }
         if let Some(hole) = cleaned.hole {
             report(&arguments.name, hole, &mut reported);
             if !arguments.follow {

@@ -72,15 +72,6 @@ impl HandedOn {
     }
 }
 
-/// Evicts a writer that was killed.
-fn evict(nodes: &Nodes, process: u32) {
-    let status = nodes.run(0, &["apps", "log", "status", "orders"]).well().text();
-    let label = format!("process {process}");
-    let row = status.lines().find(|line| line.split("  ").any(|cell| cell.trim().ends_with(&label)));
-    let id = row.expect("its row").split_whitespace().next().expect("a number");
-    nodes.run(0, &["apps", "log", "evict", "orders", id]).well();
-}
-
 /// Kills a process while writers and the cleaner run; returns whether it was in time.
 fn round(victim: usize, time: &mut Option<Duration>) -> bool {
     let mut nodes = Nodes::start();
@@ -98,12 +89,8 @@ fn round(victim: usize, time: &mut Option<Duration>) -> bool {
     let (mut handed_on, mut ends, mut is_killed) = (HandedOn::default(), [None, None], false);
     match victim {
         0 | 1 => {
-            let writer = writers[victim].take().expect("it runs");
-            let process = writer.id();
-            let (ended, is) = kill(writer);
-            if is {
-                evict(&nodes, process);
-            }
+            // The cleaner closes the hole that it leaves.
+            let (ended, is) = kill(writers[victim].take().expect("it runs"));
             (ends[victim], is_killed) = (Some(ended), is);
         }
         2 => {
