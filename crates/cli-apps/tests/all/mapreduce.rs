@@ -1,7 +1,8 @@
 //! MapReduce from the command line: alone, and in several processes on one node, some of which are killed.
 
-use dunlin_command_testing::{Ended, Folder, Running, dunlin, unique};
+use dunlin_command_testing::{Ended, Folder, Running, dunlin, dunlin_program, unique};
 use std::collections::BTreeMap;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// No step takes so long: it hangs.
@@ -61,6 +62,33 @@ fn programs_run_alone() {
     std::fs::write(&other, b"caf\xe9 \xff Caf\xe9\n").expect("written");
     mapreduce(&["wordcount", "--nodes", "2", "--output", &out, &other]).well();
     assert_eq!(std::fs::read(&out).expect("written"), b"caf\xe9 2\n\xff 1\n");
+}
+
+/// The kernel refuses memory beyond the limit, which is less than the file has.
+#[test]
+fn a_file_larger_than_memory_is_streamed() {
+    const LINES: usize = 160_000;
+    let folder = Folder::new("mapreduce");
+    let line = |number| format!("word{}{:1000}\n", number % 4, "");
+    let path = folder.write("large.txt", (0..LINES).map(line).collect::<String>());
+    let out = folder.file("out.txt");
+    for (kib, shape) in
+        [(32 << 10, &["--plain"][..]), (120 << 10, &["--nodes", "1", "--node-memory", "8MiB"])]
+    {
+        let limited = |split| {
+            let program = dunlin_program();
+            let mut command = Command::new("sh");
+            command.args(["-c", &format!("ulimit -d {kib}; exec \"$0\" \"$@\"")]).arg(program);
+            command.args(["apps", "mapreduce", "wordcount", &path, "--threads", "1", "--memory", "1MiB"]);
+            command.args(["--split", split, "--output", &out]).args(shape);
+            command.output().expect("it starts")
+        };
+        let ended = limited("64KiB");
+        assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+        assert_eq!(read(&out), (0..4).map(|word| format!("word{word} {}\n", LINES / 4)).collect::<String>());
+        // It is a limit: a split of the whole file fails.
+        assert!(!limited("200MiB").status.success(), "{kib} KiB are enough for the file");
+    }
 }
 
 #[test]
