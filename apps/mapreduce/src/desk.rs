@@ -77,6 +77,10 @@ impl<H: Host> Desk<H> {
                 workers.iter().for_each(|worker| state.schedule.alive(*worker, now));
                 Answer::Heard
             }
+            Request::Leave { worker } => {
+                state.schedule.leave(*worker);
+                Answer::Heard
+            }
             Request::Tick => {
                 self.tick(&mut state, now);
                 Answer::Heard

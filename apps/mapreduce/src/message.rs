@@ -86,6 +86,8 @@ pub(crate) enum Request {
     Alive { workers: Vec<u32> },
     /// The master's own thread: look at the clock.
     Tick,
+    /// A worker ends before the job.
+    Leave { worker: u32 },
 }
 
 /// The master's answer.
@@ -189,6 +191,10 @@ impl Request {
                 workers.iter().for_each(|worker| out.extend_from_slice(&worker.to_le_bytes()));
             }
             Request::Tick => out.push(3),
+            Request::Leave { worker } => {
+                out.push(4);
+                out.extend_from_slice(&worker.to_le_bytes());
+            }
         }
         out
     }
@@ -210,6 +216,7 @@ impl Request {
                 Request::Alive { workers: numbers.iter().map(|one| u32::from_le_bytes(*one)).collect() }
             }
             3 => Request::Tick,
+            4 => Request::Leave { worker: u32::from_le_bytes(reader.take()?) },
             _ => return None,
         };
         reader.whole(request)
@@ -377,6 +384,7 @@ mod tests {
                 Request::Ask { worker, number, report },
                 Request::Alive { workers },
                 Request::Tick,
+                Request::Leave { worker },
             ];
             for request in requests {
                 prop_assert_eq!(Request::parse(&request.encode()), Some(request));

@@ -228,19 +228,26 @@ impl Schedule {
     /// Gives the tasks of workers that are silent for longer than the lease to others.
     pub(crate) fn expire(&mut self, now: Nanos) {
         for number in 0..self.workers.len() as u32 {
-            let worker = &mut self.workers[number as usize];
-            if worker.is_gone || worker.has_ended || now.saturating_sub(worker.heard) <= self.lease {
-                continue;
+            if now.saturating_sub(self.workers[number as usize].heard) > self.lease {
+                self.leave(number);
             }
-            worker.is_gone = true;
-            worker.held.clear();
-            for task in &mut self.splits {
-                if task.state == State::With(number) {
-                    task.state = State::Waiting;
-                }
-            }
-            self.give_up_outputs(number);
         }
+    }
+
+    /// Has the tasks of a worker done again, unless it has ended with the job.
+    pub(crate) fn leave(&mut self, number: u32) {
+        let Some(worker) = self.workers.get_mut(number as usize) else { return };
+        if worker.is_gone || worker.has_ended {
+            return;
+        }
+        worker.is_gone = true;
+        worker.held.clear();
+        for task in &mut self.splits {
+            if task.state == State::With(number) {
+                task.state = State::Waiting;
+            }
+        }
+        self.give_up_outputs(number);
     }
 
     /// Ends the job: workers hear of it with their next request.

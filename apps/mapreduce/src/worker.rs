@@ -140,6 +140,8 @@ impl<'a, C: Cluster, P: Program, I: Input> Worker<'a, C, P, I> {
         let (mut report, mut pause) = (Report::Nothing, PAUSES[0]);
         for number in 0u64.. {
             if team.stop.load(Ordering::Relaxed) {
+                // Otherwise the master waits for the lease. It may have ended itself.
+                let _ = self.crew.cluster.ask(&Request::Leave { worker: self.number });
                 return Err(MapReduceError::Stopped);
             }
             let request = Request::Ask { worker: self.number, number, report };

@@ -240,6 +240,20 @@ fn a_task_that_fails_again_and_again_ends_the_job() {
 }
 
 #[test]
+fn a_worker_that_leaves_has_its_tasks_done_again_at_once() {
+    let mut schedule = Schedule::new(1, 1, LEASE);
+    let [one, other] = [0, 0].map(|now| schedule.join(now).unwrap());
+    assert_eq!(schedule.ask(one, 0, &Report::Nothing, 0), Assignment::Map { split: 0 });
+    assert_eq!(schedule.ask(other, 0, &Report::Nothing, 0), Assignment::Wait);
+    schedule.leave(one);
+    schedule.leave(7);
+    assert_eq!(schedule.ask(other, 1, &Report::Nothing, 0), Assignment::Map { split: 0 });
+    assert_eq!(schedule.ask(one, 1, &Report::Nothing, 0), Assignment::Gone);
+    schedule.leave(other);
+    assert!(schedule.has_nobody());
+}
+
+#[test]
 fn strangers_and_forged_reports_change_nothing() {
     let mut schedule = Schedule::new(2, 2, LEASE);
     assert_eq!(schedule.ask(0, 0, &Report::Nothing, 0), Assignment::Gone);

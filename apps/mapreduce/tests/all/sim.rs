@@ -1,7 +1,7 @@
 //! Three machines in virtual time.
 
 use crate::cluster::{Ends, hire, in_virtual_time, job, led, plain, texts, well};
-use dunlin_app_mapreduce::{Index, Job, MapReduceError, Phase, Progress, Watch, WordCount};
+use dunlin_app_mapreduce::{Index, Job, MapReduceError, Phase, Progress, Watch, WordCount, run_alone};
 use dunlin_fabric::{Fabric, Host, Signal, Task};
 use dunlin_fabric_sim::Sim;
 use std::sync::Arc;
@@ -67,6 +67,43 @@ fn a_machine_that_is_killed_has_its_tasks_done_again() {
             [one, two, killer].into_iter().for_each(Task::join);
             let ends = ends.lock().unwrap();
             assert!(ends.iter().any(|end| end.is_ok()), "{ends:?}");
+        });
+    }
+}
+
+/// Asks for the end of the job after some tasks.
+#[derive(Default)]
+struct Stopping(AtomicBool);
+
+impl Watch for Stopping {
+    fn progress(&self, progress: Progress) {
+        self.0.fetch_or(progress.done > 3, Ordering::Relaxed);
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// The master does not wait for the leases of workers that stop because others of their process do.
+#[test]
+fn a_job_that_is_stopped_ends_before_the_lease_of_its_workers() {
+    for seed in 0..4 {
+        in_virtual_time(200 + seed, move |tiers| {
+            let (input, job, host) = (texts(5, 40), job("job"), tiers[0].fabric().host().clone());
+            let ends = Ends::default();
+            let begin = host.now();
+            let tasks =
+                [0, 1, 2].map(|of: usize| hire(&tiers[of], &job, (&WordCount, input.clone()), 3, &ends));
+            let watch = Arc::new(Stopping::default());
+            let stopped = led(&tiers[0], &job, &WordCount, &input, watch.clone());
+            assert!(matches!(stopped, Err(MapReduceError::Stopped)), "{stopped:?}");
+            assert!(host.now() - begin < job.lease.as_nanos() as u64, "{} ns", host.now() - begin);
+            tasks.into_iter().for_each(Task::join);
+            let watch: Arc<dyn Watch> = watch;
+            let stopped = run_alone(&host, &job, WordCount, input, 3, watch, |_, _| true);
+            assert!(matches!(stopped, Err(MapReduceError::Stopped)), "{stopped:?}");
+            assert!(host.now() - begin < job.lease.as_nanos() as u64, "{} ns", host.now() - begin);
         });
     }
 }
