@@ -9,6 +9,8 @@ pub const MAX_VERTICES: u32 = u32::MAX - 1;
 const MOST_IMPLIED: u32 = 1 << 28;
 /// The longest line of text, in bytes.
 const LONGEST_LINE: usize = 4096;
+/// Edges that are generated between two questions whether to go on.
+const STEP: usize = 1 << 16;
 /// The largest scale of a generated graph.
 pub const MAX_SCALE: u32 = 28;
 /// Probabilities of the first three quadrants of R-MAT in 65536ths: 0.57, 0.19, 0.19 (those of Graph500).
@@ -173,13 +175,26 @@ impl Edges {
     /// Graph500. The same seed gives the same graph.
     ///
     /// # Errors
-    /// The scale is above [`MAX_SCALE`].
+    /// The scale is above [`MAX_SCALE`], or there is no memory for the edges.
     pub fn rmat(scale: u32, each: u32, seed: u64) -> Result<Self, LoadError> {
+        Self::rmat_while(scale, each, seed, |_| true)
+    }
+
+    /// As [`rmat`](Edges::rmat), and calls `goes_on` with the number of edges every 65 536 of them.
+    ///
+    /// # Errors
+    /// As [`rmat`](Edges::rmat), and [`LoadError::Stopped`] if `goes_on` returns `false`.
+    pub fn rmat_while(
+        scale: u32,
+        each: u32,
+        seed: u64,
+        mut goes_on: impl FnMut(u64) -> bool,
+    ) -> Result<Self, LoadError> {
         if scale > MAX_SCALE {
             return Err(LoadError::Scale { scale, largest: MAX_SCALE });
         }
         let (vertices, mut state) = (1u32 << scale, seed);
-        let edge = |_| {
+        let mut edge = |_| {
             let (mut from, mut to, mut bits) = (0u32, 0u32, 0u64);
             for level in 0..scale {
                 if level % 4 == 0 {
@@ -192,7 +207,16 @@ impl Edges {
             }
             (from, to)
         };
-        let list = (0..u64::from(vertices) * u64::from(each)).map(edge).collect();
+        let edges = u64::from(vertices) * u64::from(each);
+        let mut list = Vec::new();
+        let count = usize::try_from(edges).unwrap_or(usize::MAX);
+        list.try_reserve_exact(count).map_err(|_| LoadError::Memory { edges })?;
+        for first in (0..edges).step_by(STEP) {
+            if !goes_on(first) {
+                return Err(LoadError::Stopped);
+            }
+            list.extend((first..edges.min(first + STEP as u64)).map(&mut edge));
+        }
         Ok(Edges { vertices, list })
     }
 
@@ -300,6 +324,14 @@ mod tests {
         assert_ne!(one, Edges::rmat(8, 4, 2).unwrap());
         assert!(one.iter().filter(|(from, _)| *from < 128).count() > 650, "R-MAT is skewed");
         assert!(Edges::rmat(29, 1, 1).is_err());
+        assert!(matches!(Edges::rmat(28, u32::MAX, 1), Err(LoadError::Memory { .. })));
+        let mut asked = Vec::new();
+        let stopped = Edges::rmat_while(16, 4, 1, |edges| {
+            asked.push(edges);
+            edges < 2 << 16
+        });
+        assert!(matches!(stopped, Err(LoadError::Stopped)));
+        assert_eq!(asked, [0, 1 << 16, 2 << 16]);
         assert_eq!(Edges::rmat(0, 3, 1).unwrap(), Edges::new(1, vec![(0, 0); 3]).unwrap());
     }
 

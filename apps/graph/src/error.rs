@@ -76,6 +76,15 @@ pub enum LoadError {
         /// The largest one.
         largest: u32,
     },
+    /// There is no memory for the edges of a generated graph.
+    #[error("there is no memory for {edges} edges of 8 bytes: generate a smaller graph")]
+    Memory {
+        /// The number of edges.
+        edges: u64,
+    },
+    /// The generation of a graph was stopped.
+    #[error("the generation of the graph was stopped")]
+    Stopped,
 }
 
 /// The reason why a job ended without a result.

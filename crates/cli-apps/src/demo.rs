@@ -4,6 +4,7 @@ use crate::{Arguments, Command};
 use clap::Parser as _;
 use dunlin::Address;
 use dunlin::fabric::{Scheme, ShmFabric};
+use dunlin_command::interrupt::Interrupt;
 use dunlin_command::output::{self, Failure};
 use dunlin_command::shared_memory;
 use dunlin_tier_node::{Peer, ProcessConfig, ProcessServer, Tier, TierConfig};
@@ -52,10 +53,10 @@ impl Drop for Folder {
 }
 
 /// Writes words by chance: the Nth is about N times rarer than the first.
-fn write_text(path: &str, bytes: u64) -> std::io::Result<()> {
+fn write_text(path: &str, bytes: u64, interrupt: &Interrupt) -> std::io::Result<()> {
     let mut file = BufWriter::new(std::fs::File::create(path)?);
     let (mut state, mut written) = (1u64, 0);
-    while written < bytes {
+    while written < bytes && interrupt.received().is_none() {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let chance = (state >> 11) as f64 / (1u64 << 53) as f64;
         let end = if state >> 33 & 15 == 0 { '\n' } else { ' ' };
@@ -89,16 +90,16 @@ fn title(text: &str) -> Result<(), Failure> {
     output::print(format!("\n=== {text}\n"))
 }
 
-/// Prints a command, and runs it in this process.
-fn run_command(words: &[&str]) -> Result<(), Failure> {
+/// Prints a command, and runs it in this process. Handlers of signals stay after the first command that has some, so a
+/// signal that no command sees ends the demonstration here.
+fn run_command(words: &[&str], interrupt: &Interrupt) -> Result<(), Failure> {
+    interrupt.check()?;
     let shown: Vec<String> = words.iter().map(|word| quoted(word)).collect();
     output::print(format!("\n$ dunlin apps {}\n", shown.join(" ")))?;
     let arguments = Arguments::try_parse_from([&["dunlin", "apps"], words].concat()).map_err(Failure::new)?;
     let Command::Apps(arguments) = arguments.command;
-    match arguments.application {
-        Some(application) => application.run().map(drop),
-        None => Ok(()),
-    }
+    arguments.application.map_or(Ok(()), |application| application.run().map(drop))?;
+    interrupt.check()
 }
 
 fn quoted(word: &str) -> String {
@@ -119,20 +120,21 @@ fn check_same(what: &str, one: &str, other: &str) -> Result<(), Failure> {
 
 pub(crate) fn run(is_quick: bool) -> Result<ExitCode, Failure> {
     let sizes = if is_quick { QUICK } else { FULL };
+    let interrupt = &Interrupt::install()?;
     let folder = Folder::new()?;
-    log(&sizes)?;
-    map_reduce(&sizes, &folder)?;
-    graph(&sizes, &folder)?;
-    memory(&sizes)?;
+    log(&sizes, interrupt)?;
+    map_reduce(&sizes, &folder, interrupt)?;
+    graph(&sizes, &folder, interrupt)?;
+    memory(&sizes, interrupt)?;
     output::print("\nMore: dunlin apps --help, docs/guide/applications.md\n")?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn log(sizes: &Sizes) -> Result<(), Failure> {
+fn log(sizes: &Sizes, interrupt: &Interrupt) -> Result<(), Failure> {
     title("A global log: transactions of all nodes in one order (LITE, section 8.1)")?;
     let node = node()?;
     let attach = node.attach.to_string();
-    let run = |words: &[&str]| run_command(&[&["log"], words, &["--node", &attach]].concat());
+    let run = |words: &[&str]| run_command(&[&["log"], words, &["--node", &attach]].concat(), interrupt);
     run(&["create", "orders", "--size", "1MiB"])?;
     run(&["append", "orders", "--together", "debit alice 5", "credit bob 5"])?;
     run(&["append", "orders", "debit bob 2", "credit carol 2"])?;
@@ -141,27 +143,28 @@ fn log(sizes: &Sizes) -> Result<(), Failure> {
     run(&[&["bench", "trial", "--rounds", sizes.rounds], &threads[..]].concat())
 }
 
-fn map_reduce(sizes: &Sizes, folder: &Folder) -> Result<(), Failure> {
+fn map_reduce(sizes: &Sizes, folder: &Folder, interrupt: &Interrupt) -> Result<(), Failure> {
     title("MapReduce: workers read what others have mapped from the memory tier (section 8.2)")?;
     let [text, plain, out] = ["words.txt", "plain.txt", "counts.txt"].map(|name| folder.file(name));
-    write_text(&text, sizes.text).map_err(|error| Failure::new(format!("cannot write {text}: {error}")))?;
+    write_text(&text, sizes.text, interrupt)
+        .map_err(|error| Failure::new(format!("cannot write {text}: {error}")))?;
     let count = ["mapreduce", "wordcount", &text, "--threads", "2"];
-    run_command(&[&count[..], &["--top", "5", "--output", &out, "--nodes", "2"]].concat())?;
-    run_command(&[&count[..], &["--top", "1", "--output", &plain, "--plain"]].concat())?;
+    run_command(&[&count[..], &["--top", "5", "--output", &out, "--nodes", "2"]].concat(), interrupt)?;
+    run_command(&[&count[..], &["--top", "1", "--output", &plain, "--plain"]].concat(), interrupt)?;
     check_same("of the threads of one process", &out, &plain)
 }
 
-fn graph(sizes: &Sizes, folder: &Folder) -> Result<(), Failure> {
+fn graph(sizes: &Sizes, folder: &Folder, interrupt: &Interrupt) -> Result<(), Failure> {
     title("A graph engine: vertex programs over regions, and over shared memory (section 8.3)")?;
     let [regions, pages] = ["regions.txt", "pages.txt"].map(|name| folder.file(name));
     let rank = ["graph", "pagerank", "--rmat", sizes.scale, "--threads", "1", "--nodes", "2", "--output"];
-    run_command(&[&rank[..], &[&regions]].concat())?;
-    run_command(&[&rank[..], &[&pages, "--shared-memory"]].concat())?;
+    run_command(&[&rank[..], &[&regions]].concat(), interrupt)?;
+    run_command(&[&rank[..], &[&pages, "--shared-memory"]].concat(), interrupt)?;
     check_same("over regions", &regions, &pages)
 }
 
-fn memory(sizes: &Sizes) -> Result<(), Failure> {
+fn memory(sizes: &Sizes, interrupt: &Interrupt) -> Result<(), Failure> {
     title("Shared memory: the same pages at several processes (section 8.4)")?;
-    run_command(&["memory", "count", "--members", "2", "--rounds", sizes.increments])?;
-    run_command(&["memory", "bench", "--rounds", "5"])
+    run_command(&["memory", "count", "--members", "2", "--rounds", sizes.increments], interrupt)?;
+    run_command(&["memory", "bench", "--rounds", "5"], interrupt)
 }

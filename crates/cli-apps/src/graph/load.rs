@@ -54,7 +54,14 @@ impl Read for Reading<'_> {
 impl SourceArguments {
     pub(super) fn load(&self, interrupt: &Interrupt) -> Result<Edges, Failure> {
         if let Some(scale) = self.rmat {
-            return Edges::rmat(scale, self.each, self.seed).map_err(Failure::new);
+            let bar = progress::counting(u64::from(self.each) << scale, "edges");
+            let edges = Edges::rmat_while(scale, self.each, self.seed, |edges| {
+                bar.set_position(edges);
+                interrupt.received().is_none()
+            });
+            bar.finish_and_clear();
+            interrupt.check()?;
+            return edges.map_err(Failure::new);
         }
         let mut edges = Edges::default();
         for path in &self.files {

@@ -24,3 +24,14 @@ fn all_applications_are_shown_with_their_results() {
     assert!(!folder.exists(), "the data is removed");
     dunlin(["apps", "--quick", "memory", "count"]).failed(2, &["--quick"]);
 }
+
+/// Between commands, and within each of them.
+#[test]
+fn a_signal_ends_the_demonstration_wherever_it_arrives() {
+    for word in ["=== A global log", "bench", "=== MapReduce"] {
+        let running = Running::start(["apps", "--quick"]);
+        running.line_with(word);
+        running.signal("INT");
+        assert_eq!(running.end().code(), Some(130), "at {word}");
+    }
+}

@@ -159,6 +159,8 @@ fn errors_say_what_to_do() {
     graph(&["pagerank", &good, "--members", "2"]).failed(2, &["--member"]);
     graph(&["pagerank", &good, "--tolerance=-1"]).failed(2, &["tolerance"]);
     graph(&["pagerank", &folder.file("absent.txt")]).failed(1, &["cannot read"]);
+    graph(&["pagerank", "--rmat", "28", "--each", "4294967295"])
+        .failed(1, &["no memory for", "smaller graph"]);
     let words = ["--members", "1", "--member", "0", "--job", "x", "--node", &unique("none")];
     graph(&[&["pagerank", &good], &words[..]].concat()).failed(1, &["dunlin node run"]);
 }
