@@ -1,9 +1,12 @@
 //! Measures a mapped shared memory of two processes, each a node of its own, beside bare page faults and copies.
 //!
-//! `cargo run --release -p dunlin-app-memory --example measure_memory -- [ROUNDS]`
+//! `cargo run --release -p dunlin-app-memory --example measure_memory -- [ROUNDS [bound]]`
+//!
+//! With `bound` the threads that answer faults run on one core, and the thread that faults runs on the same core and on
+//! another one by turns.
 
 use dunlin_app_memory::{Memory, MemoryConfig, PAGE};
-use dunlin_fabric::Scheme;
+use dunlin_fabric::{Host, RealHost, Scheme};
 use dunlin_fabric_shm::{ShmConfig, ShmFabric};
 use dunlin_page_faults::{Fault, FaultMemory};
 use dunlin_tier_node::{Peer, Tier, TierConfig};
@@ -46,11 +49,12 @@ fn load(words: &[std::sync::atomic::AtomicU64], pages: impl Iterator<Item = u64>
 }
 
 /// Faults that another thread answers with a copy of a page of this process.
-fn bare(pages: u64) -> Result<f64, Failed> {
+fn bare(pages: u64, core: Option<u32>) -> Result<f64, Failed> {
     let memory = FaultMemory::new(None, pages as usize)?;
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let answers = scope.spawn(|| -> Result<(), Failed> {
+            bind(core)?;
             while !is_over.load(Ordering::Relaxed) {
                 if let Some(Fault::Absent(page)) = memory.next(Duration::from_millis(20))? {
                     memory.place(page, &[7; PAGE], true)?;
@@ -68,12 +72,20 @@ fn bare(pages: u64) -> Result<f64, Failed> {
     })
 }
 
-/// The times of a round, by name.
-fn round(memory: &Shared) -> Result<Vec<(&'static str, f64)>, Failed> {
+/// Binds this thread to a core.
+fn bind(core: Option<u32>) -> Result<(), Failed> {
+    if let Some(core) = core {
+        RealHost.bind(&[core])?;
+    }
+    Ok(())
+}
+
+/// The times of a round, by name, with threads that answer faults on a core.
+fn round(memory: &Shared, core: Option<u32>) -> Result<Vec<(&'static str, f64)>, Failed> {
     let words = memory.words().ok_or("the memory is mapped")?;
     let remote = || (0..u64::from(PAGES)).filter(|page| page % 2 == 1);
     let count = u64::from(PAGES / 2);
-    let mut times = vec![("a bare fault", bare(count)?)];
+    let mut times = vec![("a bare fault", bare(count, core)?)];
     memory.forget(0..memory.size())?;
     let faults = || {
         load(words, remote());
@@ -135,15 +147,34 @@ fn main() -> Result<(), Failed> {
     let rounds: usize = arguments.get(1).map_or(Ok(11), |rounds| rounds.parse())?;
     let tag = std::process::id().to_string();
     let mut other = Killed(Command::new(std::env::current_exe()?).args(["member", &tag]).spawn()?);
+    let topology = RealHost.topology();
+    // The core of the threads that answer faults, and the cores of this thread, with a name of each.
+    let (answering, cores) = match arguments.get(2).map(String::as_str) {
+        None => (None, vec![(None, "")]),
+        Some("bound") => match *topology.cores(topology.here())? {
+            [one, other, ..] => {
+                (Some(one), vec![(Some(one), ", same core"), (Some(other), ", another core")])
+            }
+            _ => return Err("this process may use one core only".into()),
+        },
+        Some(word) => return Err(format!("{word} is neither absent nor 'bound'").into()),
+    };
+    // Threads that the memory starts stay on the core.
+    bind(answering)?;
     let memory = open(&tag, 0)?;
-    let mut all = Vec::new();
+    let mut all = vec![Vec::new(); cores.len()];
     for _ in 0..rounds.max(1) {
-        all.push(round(&memory)?);
+        for ((core, _), all) in cores.iter().zip(&mut all) {
+            bind(*core)?;
+            all.push(round(&memory, answering)?);
+        }
     }
-    for (place, (name, _)) in all[0].iter().enumerate() {
-        let mut times: Vec<f64> = all.iter().map(|times| times[place].1).collect();
-        times.sort_by(f64::total_cmp);
-        println!("{name:52} {:8.2} us", times[times.len() / 2]);
+    for (place, (name, _)) in all[0][0].iter().enumerate() {
+        for ((_, core), all) in cores.iter().zip(&all) {
+            let mut times: Vec<f64> = all.iter().map(|times| times[place].1).collect();
+            times.sort_by(f64::total_cmp);
+            println!("{:66} {:8.2} us", format!("{name}{core}"), times[times.len() / 2]);
+        }
     }
     memory.close()?;
     other.0.wait()?;
