@@ -3,10 +3,10 @@
 use crate::error::LogError;
 use crate::layout::{CLEANER, HEAD, ROW, SLOT, TABLE, damaged};
 use crate::record::Transaction;
-use crate::regions::{Regions, SETTLE, WriterInfo, life_name};
+use crate::regions::{Regions, SETTLE, WriterInfo, has_died, life_name};
 use crate::window::Window;
 use dunlin_fabric::{Host, Nanos};
-use dunlin_tier_node::{AnyGuard, AnyLmr, AnyTier, Rights};
+use dunlin_tier_node::{AnyLmr, AnyTier, Rights};
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -259,13 +259,11 @@ impl<T: AnyTier> Cleaner<T> {
 }
 
 impl<T: AnyTier> Cleaner<T> {
-    /// Takes a writer off the table if its process or node has ended: then its lock is free, and poisoned. A lock that is
-    /// free without that proves nothing: its owner may have started again. Blocks for half of the lease's time if the
-    /// writer lives.
+    /// Takes a writer off the table if its process or node has ended. Blocks for half of the lease's time if it lives.
     fn has_ended(&self, row: usize, id: u64) -> Result<bool, LogError> {
         let time = Duration::from_nanos(self.regions.lease() / 2);
         match self.tier.lock_within(life_name(&self.name, row).as_bytes(), time) {
-            Ok(life) if life.is_poisoned() => {
+            Ok(life) if has_died(&life) => {
                 Ok(self.regions.metadata.compare_swap(TABLE + (row * ROW) as u64, id, 0)? == id)
             }
             Ok(_) | Err(_) => Ok(false),

@@ -5,7 +5,7 @@ use crate::layout::{FIXED, HEAD, LABEL, ROW, Shape, TABLE, TAIL, Words, damaged,
 use dunlin_fabric::{Host, Nanos};
 use dunlin_tier::RecordError;
 use dunlin_tier::message::Refusal;
-use dunlin_tier_node::{AnyLmr, AnyTier, RequestError, Rights};
+use dunlin_tier_node::{AnyGuard, AnyLmr, AnyTier, RequestError, Rights};
 use std::time::Duration;
 
 /// Bytes that another node has written are visible to the storing node's processor after this time.
@@ -48,6 +48,12 @@ pub(crate) const WATCHED: u64 = 2;
 /// Returns the name of the lock that the writer of a row has as long as it lives.
 pub(crate) fn life_name(name: &str, row: usize) -> String {
     format!("{name}/writer/{row}")
+}
+
+/// Returns whether the last holder of a writer's lock has died. A lock that is free without that proves nothing: its owner
+/// may have started again.
+pub(crate) fn has_died(life: &impl AnyGuard) -> bool {
+    life.is_poisoned()
 }
 
 pub(crate) fn ring_name(name: &str) -> String {

@@ -3,7 +3,7 @@
 use crate::error::LogError;
 use crate::layout::{LABEL, ROW, TABLE, TAIL, Words, damaged};
 use crate::record::{Draft, void};
-use crate::regions::{Pauses, Regions, WATCHED, life_name, nanos};
+use crate::regions::{Pauses, Regions, WATCHED, has_died, life_name, nanos};
 use dunlin_fabric::{Host, Nanos};
 use dunlin_tier_node::{AnyLmr, AnyTier, Rights};
 use std::mem::ManuallyDrop;
@@ -45,8 +45,8 @@ impl<T: AnyTier> std::fmt::Debug for Writer<T> {
 }
 
 impl<T: AnyTier> Writer<T> {
-    /// Opens a log for writing, and registers a writer with the number of its process as its label. Needs READ and
-    /// WRITE.
+    /// Opens a log for writing, and registers a writer with the number of its process as its label. If all rows of the
+    /// table are taken, the row of a writer whose process has ended is used again. Needs READ and WRITE.
     ///
     /// # Errors
     /// There is no such log, it is damaged or has all its writers, or the tier fails.
@@ -63,18 +63,22 @@ impl<T: AnyTier> Writer<T> {
         let regions = Regions::map(tier, name, rights, Rights::WRITE)?;
         let unwatched = regions.host.random() & !WATCHED | 1;
         let table = regions.table()?;
-        // The first rows first: nodes keep the names of locks that were used.
-        for row in (0..table.len()).filter(|row| table[*row].is_none()) {
+        let number = |row: &usize| table[*row].as_ref().map_or(0, |writer| writer.id);
+        // The first rows first: nodes keep the names of locks that were used. Then those of writers that may have ended.
+        let free = (0..table.len()).filter(|row| number(row) == 0);
+        let watched = (0..table.len()).filter(|row| number(row) & WATCHED != 0);
+        for row in free.chain(watched) {
+            let former = number(&row);
             // Before the row: a cleaner that gets the lock of a row with a number in it knows that its writer has ended.
             let life = match tier.try_lock(life_name(name, row).as_bytes()) {
-                Ok(Some(life)) => Some(life),
-                // Another writer opens, or an evicted one runs on.
-                Ok(None) => continue,
-                Err(_) => None,
+                Ok(Some(life)) if former == 0 || has_died(&life) => Some(life),
+                Err(_) if former == 0 => None,
+                // Another writer opens, or the writer runs on.
+                Ok(_) | Err(_) => continue,
             };
             let id = if life.is_some() { unwatched | WATCHED } else { unwatched };
             let row = TABLE + (row * ROW) as u64;
-            if regions.metadata.compare_swap(row, 0, id)? != 0 {
+            if regions.metadata.compare_swap(row, former, id)? != former {
                 continue;
             }
             let mut writer = Writer {

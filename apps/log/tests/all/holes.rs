@@ -130,6 +130,42 @@ fn in_virtual_time_the_hole_of_a_killed_writer_is_closed() {
     }
 }
 
+/// The row of a killed process is used again if there is no other, and its hole is closed.
+#[test]
+fn in_virtual_time_the_row_of_a_killed_writer_is_used_again() {
+    for seed in 0..4 {
+        in_virtual_time(300 + seed, move |[alice, bob, carol]| {
+            create(&alice, LOG, &LogConfig { writers: 2, ..small() }).unwrap();
+            let address = Address::new(Scheme::Sim, "log-attach").unwrap();
+            let _processes =
+                ProcessServer::serve(alice.fabric(), &alice, ProcessConfig::new(address.clone())).unwrap();
+            let lives = Writer::open(&bob, LOG).unwrap();
+            let process = alice.fabric().process_on(0);
+            let fabric = process.clone();
+            let position = die_in(&process, move || {
+                dunlin_tier_client::Tier::attach_with(&fabric, AttachConfig::new(address)).unwrap()
+            });
+            let opened = (0..20_000).find_map(|_| match Writer::open(&carol, LOG) {
+                Err(LogError::TooManyWriters { .. }) => {
+                    sleep(&carol, Duration::from_micros(500));
+                    None
+                }
+                opened => Some(opened.unwrap()),
+            });
+            let mut writer = opened.expect("the end of the process is noticed");
+            let full = Writer::open(&carol, LOG);
+            assert!(matches!(full, Err(LogError::TooManyWriters { .. })), "{full:?}");
+            assert!(status(&bob, LOG).unwrap().writers.iter().any(|one| one.id == lives.id()));
+            drop(lives);
+            writer.append(b"after").unwrap();
+            let after = writer.commit().unwrap();
+            let mut cleaner = Cleaner::open(&bob, LOG).unwrap();
+            let (closed, positions) = until(&bob, &mut cleaner, |cleaned| cleaned.closed > 0);
+            assert_eq!((closed.closed, positions), (after - position, vec![after]));
+        });
+    }
+}
+
 /// A living writer that has not written for long keeps its place, however long that takes.
 #[test]
 fn a_slow_writer_is_waited_for() {
