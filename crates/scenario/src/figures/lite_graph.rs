@@ -1,4 +1,4 @@
-//! LITE section 8.3: PageRank by the graph engine: over the memory tier, on shared memory over it, and over sockets.
+//! LITE section 8.3, figure 19: PageRank by the graph engine: over the memory tier, on shared memory over it, and over sockets.
 
 use super::drawing::Drawing;
 use super::lite::PROFILE;
@@ -6,7 +6,7 @@ use super::{Effort, Figure, Outcome, Outcomes, Paper, Point, Run};
 use crate::graph::{GraphLoad, GraphTimes, Way};
 
 pub(super) const FIGURE: Figure = Figure::predicted(
-    ["lite-graph", "Run time of PageRank by the number of nodes, with four threads each", PROFILE, "nodes"],
+    ["lite-graph", "Run time of PageRank by the number of nodes, with four threads each (figure 19)", PROFILE, "nodes"],
     "Steps of PageRank with tolerance 0.001 on an R-MAT graph with 16 edges for each vertex, without loading. Sockets: the same engine, with a request and an \
      answer on the cost model of sockets (IPoIB) for each operation on another node, in PowerGraph's place; PowerGraph's own engine is not modelled. An edge is \
      charged one line of memory that is not in the caches, a vertex two, with ten misses of a core in flight: a tenth of the profile's memory latency each. \

@@ -1,4 +1,4 @@
-//! LITE section 8.2: word counts by MapReduce, over the memory tier and in one process.
+//! LITE section 8.2, figure 18: word counts by MapReduce, over the memory tier and in one process.
 
 use super::drawing::Drawing;
 use super::lite::PROFILE;
@@ -8,7 +8,7 @@ use crate::mapreduce::{MapReduceLoad, MapReduceTimes, Place};
 pub(super) const FIGURE: Figure = Figure::predicted(
     [
         "lite-mapreduce",
-        "Run time of a word count by the number of nodes, with eight threads together",
+        "Run time of a word count by the number of nodes, with eight threads together (figure 18)",
         PROFILE,
         "nodes",
     ],
