@@ -4,8 +4,8 @@ use crate::cluster::{Ends, hire, in_virtual_time, job, led, plain, texts, well};
 use dunlin_app_mapreduce::{Index, Job, MapReduceError, Phase, Progress, Watch, WordCount, run_alone};
 use dunlin_fabric::{Fabric, Host, Signal, Task};
 use dunlin_fabric_sim::Sim;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 #[test]
@@ -69,6 +69,38 @@ fn a_machine_that_is_killed_has_its_tasks_done_again() {
             assert!(ends.iter().any(|end| end.is_ok()), "{ends:?}");
         });
     }
+}
+
+/// Remembers what it hears.
+#[derive(Default)]
+struct Hearing(Mutex<Vec<Progress>>);
+
+impl Watch for Hearing {
+    fn progress(&self, progress: Progress) {
+        self.0.lock().unwrap().push(progress);
+    }
+}
+
+#[test]
+fn progress_goes_through_all_phases() {
+    in_virtual_time(1, |tiers| {
+        let (input, ends) = (texts(6, 12), Ends::default());
+        let job = Job { partitions: 3, ..job("job") };
+        let task = hire(&tiers[1], &job, (&WordCount, input.clone()), 2, &ends);
+        let watch = Arc::new(Hearing::default());
+        led(&tiers[0], &job, &WordCount, &input, watch.clone()).unwrap();
+        task.join();
+        let heard = watch.0.lock().unwrap();
+        let mut phases: Vec<Phase> = heard.iter().map(|one| one.phase).collect();
+        phases.dedup();
+        assert_eq!(phases, [Phase::Map, Phase::Reduce, Phase::Merge, Phase::Done]);
+        // 12 splits, 3 partitions, 2 merges.
+        assert!(
+            heard.is_sorted_by_key(|one| one.done) && heard.iter().all(|one| one.tasks == 17),
+            "{heard:?}"
+        );
+        assert_eq!(heard.last().map(|one| one.done), Some(17));
+    });
 }
 
 /// Asks for the end of the job after some tasks.
