@@ -45,10 +45,31 @@ impl Program {
 
     /// Replaces this process by the program, with `words` as arguments. Returns only on failure.
     pub fn exec<S: AsRef<OsStr>>(self, words: impl IntoIterator<Item = S>) -> Failure {
-        let Some(file) = self.find() else { return self.missing() };
+        let Some(file) = self.find().or_else(|| self.build_with_cargo()) else { return self.missing() };
         let words: Vec<OsString> = words.into_iter().map(|word| word.as_ref().to_owned()).collect();
         let error = Command::new(&file).args(words).exec();
         self.cannot_start(&file, &error)
+    }
+
+    /// Builds the program in the folder of `dunlin`, if `cargo run` started this process: then it belongs to the command
+    /// as its user sees it. Cargo shows the progress; Ctrl-C ends it with this process.
+    fn build_with_cargo(self) -> Option<PathBuf> {
+        let own = std::env::current_exe().ok()?;
+        self.build_beside(&own, &std::env::var_os("CARGO")?, &std::env::var_os("CARGO_MANIFEST_DIR")?)
+    }
+
+    fn build_beside(self, own: &Path, cargo: &OsStr, manifest: &OsStr) -> Option<PathBuf> {
+        let folder = own.parent()?;
+        let target = folder.parent().filter(|target| target.join("CACHEDIR.TAG").is_file())?;
+        let profile = match folder.file_name()?.to_str()? {
+            "debug" => "dev",
+            other => other,
+        };
+        eprintln!("building {}, a program of its own, once", self.name);
+        let mut build = Command::new(cargo);
+        build.args(["build", "--profile", profile, "--package", self.package, "--target-dir"]).arg(target);
+        let built = build.current_dir(manifest).status().ok()?.success();
+        built.then(|| folder.join(self.name)).filter(|file| is_program(file))
     }
 
     /// Returns the error for a program that is neither in the folder of `dunlin` nor on `PATH`.
@@ -92,6 +113,32 @@ mod tests {
         let found = SIM.find_in(folders.iter().cloned());
         assert_eq!(found, Some(folders[2].join(SIM.name)));
         assert_eq!(BENCH.find_in(folders.iter().cloned()), None);
+        std::fs::remove_dir_all(root).expect("removed");
+    }
+
+    /// A script stands for cargo: it makes the file that it was asked for.
+    #[test]
+    fn under_cargo_run_a_program_is_built_where_dunlin_lies() {
+        let root = std::env::temp_dir().join(format!("dunlin-builds-{}", std::process::id()));
+        let folder = root.join("target/release");
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let cargo = root.join("cargo");
+        let script = format!(
+            "#!/bin/sh\necho \"$@\" > words\nprintf '' > target/release/{0}\nchmod 755 target/release/{0}\n",
+            SIM.name
+        );
+        std::fs::write(&cargo, script).expect("written");
+        std::fs::set_permissions(&cargo, std::fs::Permissions::from_mode(0o755)).expect("set");
+        let build = || SIM.build_beside(&folder.join("dunlin"), cargo.as_os_str(), root.as_os_str());
+        assert_eq!(build(), None, "no target folder of cargo");
+        assert!(!root.join("words").exists());
+        std::fs::write(root.join("target/CACHEDIR.TAG"), "").expect("written");
+        assert_eq!(build(), Some(folder.join(SIM.name)));
+        let words = std::fs::read_to_string(root.join("words")).expect("the words");
+        let target = root.join("target");
+        let expected =
+            format!("build --profile release --package {} --target-dir {}", SIM.package, target.display());
+        assert_eq!(words.trim(), expected);
         std::fs::remove_dir_all(root).expect("removed");
     }
 }
