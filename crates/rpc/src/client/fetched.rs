@@ -1,5 +1,5 @@
 //! The client's end of a lane whose results are READ or written back: takes fetched results, decides when
-//! READs are due, and asks the server to write results back after all (`path/hybrid.rs`).
+//! READs are due, and asks the server to write results back after all (`path/half/hybrid.rs`).
 
 use super::lane::ClientLane;
 use super::slots::Sink;

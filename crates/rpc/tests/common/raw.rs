@@ -249,7 +249,7 @@ impl RawClient {
         self.poll();
     }
 
-    /// WRITEs the mode word, which lies before the server's ring (`path/hybrid.rs`).
+    /// WRITEs the mode word, which lies before the server's ring (`path/half/hybrid.rs`).
     pub fn put_mode_word(&mut self, word: u64) {
         let (key, bytes) = (self.server_key(), word.to_le_bytes());
         let parts = [&bytes[..]];

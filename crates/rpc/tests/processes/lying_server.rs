@@ -49,7 +49,7 @@ pub(crate) fn add_roles() {
 /// A call's deadline, in nanoseconds.
 const DEADLINE: u64 = 200_000_000;
 const SECRET: [u8; 16] = [9; 16];
-/// The offset of the mode word before the ring of requests (`path/hybrid.rs`).
+/// The offset of the mode word before the ring of requests (`path/half/hybrid.rs`).
 const MODE_WORD: usize = 8;
 
 fn plans() -> [Plan; 2] {

@@ -1,5 +1,5 @@
 //! `fetch`: the server stores responses in a ring in its own memory, and the client READs that ring until
-//! they are there (RF-RPC section 3.1). `path/hybrid.rs` combines it with written-back responses.
+//! they are there (RF-RPC section 3.1). `path/half/hybrid.rs` combines it with written-back responses.
 //!
 //! The client READs F bytes from the place of the next response. If the expected tag is there and the whole
 //! message came along, the response took one READ; a longer message takes a second READ for the rest.

@@ -2,7 +2,7 @@
 //! 3.2).
 //!
 //! Such a lane has two answer paths with separate rings and tags: the server publishes one ring and the
-//! client READs it (`path/fetch.rs`); the server WRITEs the other ring into the client's memory.
+//! client READs it (`path/half/fetch.rs`); the server WRITEs the other ring into the client's memory.
 //! [`Flags::MODE`] in each request selects the path, so calls of different functions can use different paths
 //! at once. The head in a request's header belongs to the ring that the flag selects.
 //!
