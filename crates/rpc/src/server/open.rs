@@ -346,7 +346,12 @@ fn join<F: Fabric>(
     if pool.is_some() {
         rx.suspend();
     }
-    worker.domain.watch_as(&command.region, index.into());
+    if pool.is_some() {
+        // The worker looks at the words of two groups and not of all lanes, so it needs no name.
+        worker.domain.watch(&command.region);
+    } else {
+        worker.domain.watch_as(&command.region, index.into());
+    }
     let mut region_keys = vec![control_key.0, pool.as_ref().map_or(published_key, |(_, _, key)| key.0)];
     let mut extensions = Extensions::default();
     if let Some(ring) = &ring {

@@ -280,22 +280,33 @@ fn calls_posted_together_are_separate_messages() {
     assert!(thought.time_ns > 2 * single.time_ns, "{thought:?}");
 }
 
+/// Returns the outcome of clients by turns, of which all groups have had a turn before the measurement.
+fn by_turns(clients: usize, workers: u16) -> dunlin_scenario::load::LoadOutcome {
+    let mut load = Load::bench(clients, 1, Network::Modelled("scalerpc".to_owned()));
+    let plan = load.functions[0].plan.shared(Sharing::Dedicated, Lease::Slice);
+    load.functions[0].plan = plan;
+    (load.client_hosts, load.workers) = (11, workers);
+    load.groups.by_priority = false;
+    let turns = load.groups.slice * clients as u64 / u64::from(load.groups.size);
+    load.extent = Extent::Time { warm_up: 2 * turns.max(500_000), measured: turns.max(1_000_000) };
+    run(&load)
+}
+
 /// Requests of the next group are READ while another is served, not all at once when its slice begins: a switch costs
 /// few answers.
 #[test]
 fn a_switch_of_groups_costs_little() {
-    let grouped = |clients| {
-        let mut load = Load::bench(clients, 1, Network::Modelled("scalerpc".to_owned()));
-        let plan = load.functions[0].plan.shared(Sharing::Dedicated, Lease::Slice);
-        load.functions[0].plan = plan;
-        (load.client_hosts, load.workers) = (11, 10);
-        load.extent = Extent::Time { warm_up: 1_000_000, measured: 1_000_000 };
-        run(&load)
-    };
-    let (one, two) = (grouped(40), grouped(80));
+    let (one, two) = (by_turns(40, 10), by_turns(80, 10));
     assert_eq!((one.groups.switches, one.groups.leases), (0, 0), "{one:?}");
     // Ten workers see ten switches each, and each client has a lease in every second slice.
     assert!((80..=120).contains(&two.groups.switches), "{two:?}");
     assert!((300..=500).contains(&two.groups.leases), "{two:?}");
     assert!(two.all.calls * 10 > one.all.calls * 8, "{} and {}", two.all.calls, one.all.calls);
+}
+
+/// A client that waits for its turn costs the server's threads nothing: they look at two groups, and not at all lanes.
+#[test]
+fn clients_that_wait_for_their_turn_slow_nobody() {
+    let (few, many) = (by_turns(80, 2), by_turns(1_000, 2));
+    assert!(many.throughput() > 0.9 * few.throughput(), "{} and {}", many.throughput(), few.throughput());
 }
