@@ -4,7 +4,7 @@
 #[path = "../examples/fuzz/engine/mod.rs"]
 mod engine;
 
-use crate::handshake::{FRAME_HEADER_BYTES, HandshakeError, Record};
+use crate::handshake::{Extension, FRAME_HEADER_BYTES, HandshakeError, Record};
 use crate::message::{Checks, Every, parse_line_with, parse_with};
 use crate::{FirstLine, LINE, Message, Reject};
 use engine::{Parser, Report, run};
@@ -183,6 +183,37 @@ impl Parser for Indulgent {
             other => other,
         }
     }
+}
+
+/// A record parser that reads the block of a request ring as two bytes.
+struct Narrow;
+
+impl Parser for Narrow {
+    fn first_line(line: &[u8; LINE], limit: usize) -> Result<FirstLine, Reject> {
+        parse_line_with::<Every>(line, limit)
+    }
+
+    fn message(bytes: &[u8], limit: usize) -> Result<Message<'_>, Reject> {
+        parse_with::<Every>(bytes, limit)
+    }
+
+    fn record(frame: &[u8]) -> Result<Record, HandshakeError> {
+        let mut record = Record::decode(frame)?;
+        if let Record::LaneReady(ready) = &mut record {
+            for extension in &mut ready.extensions.0 {
+                if let Extension::RequestRing { block, .. } = extension {
+                    *block &= 0xffff;
+                }
+            }
+        }
+        Ok(record)
+    }
+}
+
+#[test]
+fn a_field_of_an_extension_that_is_cut_short_is_found() {
+    let finding = finding::<Narrow>().expect("a finding");
+    assert!(finding.contains("is encoded otherwise"), "{finding}");
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use super::random::Random;
 use dunlin_wire::handshake::{
     Drained, Extension, Extensions, Grant, Hello, HelloReply, LaneReady, LaneRefused, MAX_EXTENSION_BYTES,
-    OpenLane, Record, RefusalCode, Refused, Secret, Token,
+    OpenLane, Record, RecordType, RefusalCode, Refused, Secret, Token,
 };
 use dunlin_wire::{
     ApplicationCode, BatchState, Descriptor, EntryMeta, Flags, Header, Kind, MAX_ENTRY_TIME, SingleLayout,
@@ -287,15 +287,21 @@ fn keys(random: &mut Random) -> Vec<u64> {
     (0..random.below(9)).map(|_| random.next()).collect()
 }
 
-/// Draws extensions that may stand in any record; in a Hello also those that name the client.
-fn extensions(random: &mut Random, in_hello: bool) -> Extensions {
-    let mut all = Vec::new();
-    if in_hello && random.one_in(2) {
-        all.push(Extension::Client(random.next()));
-    }
-    if in_hello && random.one_in(2) {
-        all.push(Extension::Program(text(random, 64)));
-    }
+/// Draws extensions that may stand in any record, and those of a record in which only they may stand.
+fn extensions(random: &mut Random, record: RecordType) -> Extensions {
+    let known = match record {
+        RecordType::Hello => vec![Extension::Client(random.next()), Extension::Program(text(random, 64))],
+        RecordType::HelloReply => vec![
+            Extension::ActiveQueuePairs(random.next() as u32),
+            Extension::Occupancy { clients: random.next() as u32, cores: random.next() as u32 },
+        ],
+        RecordType::OpenLane => vec![Extension::Credits(random.next() as u8), Extension::RenewedApart],
+        RecordType::LaneReady => {
+            vec![Extension::RequestRing { offset: random.next(), block: random.next() as u32 }]
+        }
+        _ => Vec::new(),
+    };
+    let mut all: Vec<Extension> = known.into_iter().filter(|_| random.one_in(2)).collect();
     if random.one_in(2) {
         let first = 0x8010 + random.below(0x100) as u16;
         for number in first..first + random.below(4) as u16 {
@@ -341,7 +347,7 @@ fn valid_record(random: &mut Random, input: &mut Vec<u8>) {
                 process_id: random.next() as u32,
                 service: text(random, 255),
                 token: Token(some_bytes(random, 255)),
-                extensions: extensions(random, true),
+                extensions: extensions(random, RecordType::Hello),
             })
         }
         1 => Record::HelloReply(HelloReply {
@@ -351,7 +357,7 @@ fn valid_record(random: &mut Random, input: &mut Vec<u8>) {
             functions: random.next() as u32,
             max_payload: random.next(),
             session: random.next(),
-            extensions: extensions(random, false),
+            extensions: extensions(random, RecordType::HelloReply),
         }),
         2 => Record::Refused(Refused { code: RefusalCode(random.next() as u16), text: text(random, 512) }),
         3 => Record::OpenLane(OpenLane {
@@ -371,7 +377,7 @@ fn valid_record(random: &mut Random, input: &mut Vec<u8>) {
             unreliable_endpoint: some_bytes(random, 1024),
             datagram_endpoint: some_bytes(random, 1024),
             region_keys: keys(random),
-            extensions: extensions(random, false),
+            extensions: extensions(random, RecordType::OpenLane),
         }),
         4 => {
             let mut secret = [0; 16];
@@ -389,7 +395,7 @@ fn valid_record(random: &mut Random, input: &mut Vec<u8>) {
                 datagram_endpoint: some_bytes(random, 1024),
                 place: random.next() as u16,
                 region_keys: keys(random),
-                extensions: extensions(random, false),
+                extensions: extensions(random, RecordType::LaneReady),
             })
         }
         5 => Record::LaneRefused(LaneRefused {

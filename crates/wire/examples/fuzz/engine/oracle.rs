@@ -287,9 +287,14 @@ fn is_hello_reply(input: &[u8]) -> bool {
     while at < input.len() {
         let (Some(name), Some(length)) = (number(at), number(at + 2)) else { return false };
         at += 4 + length;
-        // No extension that a HelloReply may have is known, and those of a Hello are out of place.
-        let known = [0x8001, 0x8002].contains(&name);
-        if name < 0x8000 || known || seen.contains(&name) || length > 96 || at > input.len() {
+        let fits = match name {
+            // Those of a Hello are out of place.
+            0x8001 | 0x8002 => false,
+            0x8005 => length == 4,
+            0x8006 => length == 8,
+            _ => length <= 96,
+        };
+        if name < 0x8000 || !fits || seen.contains(&name) || at > input.len() {
             return false;
         }
         seen.push(name);
