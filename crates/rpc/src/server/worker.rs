@@ -282,7 +282,7 @@ impl<F: Fabric> Worker<F> {
         }
         self.told = false;
         let armed = self.domain.arm(mode);
-        let late = if mode == WaitMode::Write { self.progress_all() } else { self.progress() };
+        let late = if self.polls_all_before(mode) { self.progress_all() } else { self.progress() };
         // A command may change the completion mode and the deadline, which are decided already.
         if late > 0 || self.told || self.dispatcher.inbox.has_some() || self.ended {
             self.domain.disarm(armed);
@@ -377,8 +377,8 @@ impl<F: Fabric> Worker<F> {
         handled
     }
 
-    /// As [`progress`](Worker::progress), and polls every lane in memory. For the last poll before a sleep that
-    /// WRITEs end: a message that was written before is announced by nothing else.
+    /// As [`progress`](Worker::progress), and polls every lane in memory: a message that was written before may be
+    /// announced by nothing else.
     #[cold]
     fn progress_all(&mut self) -> usize {
         let mut handled = self.progress();
@@ -392,13 +392,24 @@ impl<F: Fabric> Worker<F> {
     /// the writes to all lanes.
     #[inline]
     fn take_hints(&mut self) -> bool {
+        self.take_names() && self.ring_pools.is_empty()
+    }
+
+    /// Returns whether only a poll of every lane finds all messages before a wait: WRITEs end it; or events end it also
+    /// when busy, and the fabric names written memory, but a region has the rings of several lanes.
+    fn polls_all_before(&mut self, mode: WaitMode) -> bool {
+        mode == WaitMode::Write || (!self.ring_pools.is_empty() && self.take_names())
+    }
+
+    #[inline]
+    fn take_names(&mut self) -> bool {
         let hinted = self.domain.take_activity(&mut self.active);
         if !self.active.is_empty() {
             let mut active = std::mem::take(&mut self.active);
             active.drain(..).for_each(|name| self.list(name as u16));
             self.active = active;
         }
-        hinted && self.ring_pools.is_empty()
+        hinted
     }
 
     /// Serves a lane by its place among the polled ones, if it is still there.

@@ -162,3 +162,34 @@ fn impossible_pools_are_refused() {
         assert!(refused.to_string().contains(name), "{refused}");
     }
 }
+
+/// A worker polls lanes without messages by turns. In the simulator its busy wait ends with the next arrival, so a
+/// message in a lane that had no turn would wait for another client's.
+#[test]
+fn a_lane_that_was_idle_for_long_is_served_without_another_arrival() {
+    const CLIENTS: u16 = 40;
+    let settings = Settings { limit: 10_000_000_000, ..Settings::default() };
+    let run = Sim::run_with(settings, 0, move |fabric| {
+        let address = Address::new(Scheme::Sim, "pool").unwrap();
+        let pool = RequestPool { rings: CLIENTS, block: 64 };
+        let config =
+            ServerConfig { request_pool: Some(pool), max_ring_bytes: 32 << 10, ..ServerConfig::default() };
+        let server = ServerBuilder::new(&fabric)
+            .function(ECHO, FunctionMode::Worker)
+            .config(config)
+            .serve(&address, |_| {
+                Box::new(|request: &Request<'_>, reply: &mut Reply<'_>| Ok(reply.write(request.payload)?))
+            })
+            .unwrap();
+        let plan = Protocol::by_name("Server-reply").unwrap().plan(CompletionMode::Busy);
+        let mut clients: Vec<_> = (0..CLIENTS).map(|_| connect(&fabric, &address, plan).unwrap()).collect();
+        for _ in 0..1000 {
+            clients[0].call(ECHO, b"busy").unwrap();
+        }
+        for client in &mut clients {
+            assert_eq!(*client.call(ECHO, b"idle").unwrap(), *b"idle");
+        }
+        server.shutdown(Duration::from_secs(1));
+    });
+    run.unwrap();
+}
