@@ -16,7 +16,7 @@ use dunlin_hints::{
 use dunlin_idl::{Diagnostics, Disk, Lenience, Options, Service};
 use dunlin_report::{Document, Row};
 use dunlin_scenario::advice::Cluster;
-use ground::Ground;
+use ground::FabricContext;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -216,9 +216,9 @@ pub(crate) fn run(arguments: &ExplainArguments) -> Result<ExitCode, Failure> {
     let cluster = arguments.profile.as_deref().map(model::cluster).transpose()?;
     let (node_cores, cores) = cores(arguments, cluster.as_ref());
     let ground = match (&cluster, &arguments.at) {
-        (Some(cluster), _) => Ground::simulated(cluster),
-        (None, Some(address)) => Ground::at(address, &arguments.device)?,
-        (None, None) => Ground::on(arguments.fabric, &arguments.device)?,
+        (Some(cluster), _) => FabricContext::simulated(cluster),
+        (None, Some(address)) => FabricContext::at(address, &arguments.device)?,
+        (None, None) => FabricContext::on(arguments.fabric, &arguments.device)?,
     };
     let Some(capabilities) = &ground.capabilities else {
         let how = "all functions go by stock Thrift over TCP, whatever their hints say";

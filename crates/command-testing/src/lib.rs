@@ -345,7 +345,7 @@ pub fn await_two_with(word: &str) {
     await_processes(word, |count| count >= 2);
 }
 
-/// The files in /dev/shm and /tmp under our name.
+/// The files in /dev/shm and /tmp under our name, without those of other stages of the tests, which run beside this one.
 pub fn debris() -> Vec<PathBuf> {
     ["/dev/shm", "/tmp"]
         .iter()
@@ -354,7 +354,9 @@ pub fn debris() -> Vec<PathBuf> {
         .flatten()
         .map(|entry| entry.path())
         .filter(|path| {
-            path.to_string_lossy().contains("dunlin-") && !path.to_string_lossy().contains("report-")
+            let path = path.to_string_lossy();
+            let others = ["report-", "dunlin-guest.", "dunlin-suite."];
+            path.contains("dunlin-") && !others.iter().any(|other| path.contains(other))
         })
         .collect()
 }

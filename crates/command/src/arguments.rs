@@ -247,7 +247,7 @@ pub struct PlanArguments {
 impl PlanArguments {
     /// Returns the plan. The default plan is legal; any other plan is checked when connecting.
     pub fn plan(&self, capabilities: &Capabilities) -> Plan {
-        let default = Plan::usual(capabilities);
+        let default = Plan::default_for(capabilities);
         let sharing = self.sharing.map_or(default.sharing, Sharing::from);
         let plan_of = |mode| match self.protocol {
             Some(protocol) => Plan { sharing, ..protocol.plan(mode) },

@@ -3,7 +3,7 @@
 
 use crate::interrupt;
 use clap::Args;
-use dunlin::errors::{ConnectError, Illegal, ServeError, TableError, Unavailable, WithSources};
+use dunlin::errors::{ConnectError, PlanError, ServeError, TableError, Unavailable, WithSources};
 use dunlin::{CallError, Cause};
 use dunlin_kv::{KvError, PartitionError};
 use dunlin_report::{Chart, Document};
@@ -194,8 +194,8 @@ impl From<Unavailable> for Failure {
     }
 }
 
-impl From<Illegal> for Failure {
-    fn from(error: Illegal) -> Self {
+impl From<PlanError> for Failure {
+    fn from(error: PlanError) -> Self {
         Failure::new(error).help("dunlin protocols lists what goes together")
     }
 }

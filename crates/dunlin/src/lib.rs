@@ -81,7 +81,7 @@ pub use dunlin_transport::{AsyncClient, Client, Fabrics, Server, ServerBuilder, 
 
 /// Further types of clients: results, calls in flight, large requests.
 pub mod client {
-    pub use dunlin_rpc::{CallId, Filling, RemoteRegion};
+    pub use dunlin_rpc::{CallId, PayloadWriter, RemoteRegion};
     pub use dunlin_transport::{
         AsyncResponse, AsyncWithin, Call, Connecting, FillingRequest, LargeRequest, Response, Within,
     };
@@ -105,7 +105,7 @@ pub mod errors {
     #[cfg(feature = "ofi")]
     pub use dunlin_fabric_ofi::OpenError as OfiError;
     pub use dunlin_fabric_rdma::{OpenError as RdmaError, SettingError};
-    pub use dunlin_rpc::{ConnectError, Illegal, MemoryError, ReplyTooLarge, ServeError};
+    pub use dunlin_rpc::{ConnectError, MemoryError, PlanError, ReplyTooLarge, ServeError};
     pub use dunlin_transport::{GlobalInUse, ResolveError, TableError};
 }
 
@@ -121,7 +121,7 @@ pub mod fabric {
     pub use dunlin_fabric_shm::{
         AllowPolicy, KeeperEvent, KeeperServer, ShmConfig, ShmFabric, ShmKeeper, ShmMemory,
     };
-    pub use dunlin_transport::{Choose, ChosenFabric, FabricsConfig, Resolved};
+    pub use dunlin_transport::{ChosenFabric, FabricSelector, FabricsConfig, Resolved};
 
     /// Returns the shared memory of this process, which takes only `shm:` addresses.
     pub fn shm() -> std::io::Result<ShmFabric> {
@@ -141,7 +141,7 @@ pub mod plan {
 pub mod tune {
     pub use dunlin_fabric::{RateRow, Rates, RatesSource};
     pub use dunlin_rpc::{
-        BackoffConfig, BatchCalls, Batching, FetchChoice, FirstRead, FunctionTuning, Tuning, Way,
+        BackoffConfig, BatchCalls, Batching, FetchChoice, FirstRead, FunctionTuning, ResponseMode, Tuning,
         tune::table::FetchTable,
     };
     pub use dunlin_transport::{Tables, TablesFrom};

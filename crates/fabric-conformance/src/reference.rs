@@ -43,7 +43,7 @@ impl Reference {
             immediate: true,
             acknowledged: true,
             in_order_write: true,
-            whole_line_reads: true,
+            cache_line_atomic_reads: true,
             shared_receive_queue: true,
             events: true,
             write_wakes: false,

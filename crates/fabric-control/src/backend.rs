@@ -29,7 +29,7 @@ impl Flag {
 }
 
 /// A receiver of notifications that a link, or the other end of a queue pair, has ended. Does not block.
-pub trait News: Debug + Send + Sync + 'static {
+pub trait LinkEvents: Debug + Send + Sync + 'static {
     /// Notifies the receiver, which then checks its links and queue pairs.
     fn tell_news(&self);
 }

@@ -7,19 +7,19 @@
 //! nothing of RPC. Data from a peer is never trusted: it is bounded and checked before use.
 
 mod backend;
-mod bond;
 mod frame;
 mod io;
 mod link;
 mod listener;
 mod mapping;
+mod queue_pair_binding;
 mod socket;
 #[cfg(test)]
 mod tests;
 
-pub use backend::{Backend, Flag, Greeting, Heard, Limits, News, Place, lock};
-pub use bond::Bond;
+pub use backend::{Backend, Flag, Greeting, Heard, Limits, LinkEvents, Place, lock};
 pub use io::{Control, GreetError, Io};
 pub use link::{LinkShared, RemoteRegion, TcpLink};
 pub use listener::TcpControlListener;
 pub use mapping::Mapping;
+pub use queue_pair_binding::QueuePairBinding;

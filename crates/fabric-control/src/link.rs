@@ -1,6 +1,6 @@
 //! The control connection: messages, grants of memory, liveness.
 
-use crate::backend::{Backend, Flag, News, Place, lock};
+use crate::backend::{Backend, Flag, LinkEvents, Place, lock};
 use crate::frame::{Frame, FrameError, Grant};
 use crate::io::{Control, Io};
 use crate::socket;
@@ -34,7 +34,7 @@ struct Attachment {
     name: u64,
     closed: Weak<Flag>,
     ready: Weak<Flag>,
-    attention: Weak<dyn News>,
+    attention: Weak<dyn LinkEvents>,
 }
 
 impl Attachment {
@@ -369,13 +369,13 @@ impl<B: Backend> LinkShared<B> {
         name: u64,
         closed: &Arc<Flag>,
         ready: &Arc<Flag>,
-        attention: &Arc<impl News>,
+        attention: &Arc<impl LinkEvents>,
     ) {
         lock(&self.attachments).push(Attachment {
             name,
             closed: Arc::downgrade(closed),
             ready: Arc::downgrade(ready),
-            attention: Arc::downgrade(attention) as Weak<dyn News>,
+            attention: Arc::downgrade(attention) as Weak<dyn LinkEvents>,
         });
         if !self.is_alive() {
             attention.tell_news();

@@ -11,7 +11,7 @@ use crate::domain::OfiDomain;
 use crate::endpoint::{QueuePairAddress, Whereabouts, leads_to};
 use crate::features::EndpointKind;
 use crate::handles::{Info, Place};
-use crate::keeper::Kept;
+use crate::progress_thread::Kept;
 use crate::queue_pair::Peer;
 use dunlin_fabric::queue_pair_table::slot_of;
 use dunlin_fabric::{CreateError, Endpoint, Host, QueuePairId, QueuePairState, RealHost, nanos};

@@ -4,17 +4,17 @@
 //! pairs whose endpoint it has sent, and identifies the requester by the number and secret in that endpoint.
 //! Other requests to the port are rejected.
 
-use crate::attention::Attention;
 use crate::config::OfiConfig;
+use crate::domain_waiter::DomainWaiter;
 use crate::features::{ASKED, Asked, EndpointKind, Features};
 use crate::handles::{
     AddressVector, Domain, Endpoint, Event, EventQueue, Finds, Info, PassiveEndpoint, Place, SharedReceives,
 };
-use crate::keeper::Keeper;
 use crate::library::{Library, LibraryError};
 use crate::memory::Retired;
+use crate::progress_thread::ProgressThread;
 use crate::reach::Reach;
-use dunlin_fabric_control::{Flag, News, lock};
+use dunlin_fabric_control::{Flag, LinkEvents, lock};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -77,7 +77,7 @@ pub(crate) struct Connection {
 #[derive(Debug)]
 struct Watched {
     connection: Weak<Connection>,
-    attention: Weak<Attention>,
+    attention: Weak<DomainWaiter>,
 }
 
 /// An open endpoint, with its number.
@@ -109,7 +109,7 @@ pub(crate) struct Awaited {
     meeting: Mutex<Meeting>,
     /// The request cannot be accepted.
     pub(crate) failed: Flag,
-    attention: Weak<Attention>,
+    attention: Weak<DomainWaiter>,
     shared: Option<Arc<SharedReceives>>,
     device: Arc<Device>,
 }
@@ -174,7 +174,7 @@ pub(crate) struct Device {
     /// The provider's first description.
     pub(crate) info: Info,
     pub(crate) config: OfiConfig,
-    pub(crate) keeper: Keeper,
+    pub(crate) keeper: ProgressThread,
     pub(crate) retired: Retired,
     passive: Mutex<BTreeMap<IpAddr, PassiveEndpoint>>,
     /// By number. Weak, since the waiting queue pairs hold them.
@@ -207,7 +207,7 @@ impl Device {
             }
         };
         let events = EventQueue::new(&domain).map_err(failed("an event queue"))?;
-        let keeper = Keeper::new().map_err(failed("the thread that keeps progress"))?;
+        let keeper = ProgressThread::new().map_err(failed("the thread that keeps progress"))?;
         Ok(Arc::new(Device {
             provider: provider.to_owned(),
             asked,
@@ -264,7 +264,7 @@ impl Device {
         self: &Arc<Self>,
         number: u32,
         secret: u64,
-        attention: &Arc<Attention>,
+        attention: &Arc<DomainWaiter>,
         shared: Option<Arc<SharedReceives>>,
     ) -> Arc<Awaited> {
         let awaited = Arc::new(Awaited {
@@ -284,7 +284,7 @@ impl Device {
     pub(crate) fn open_endpoint(
         &self,
         info: &mut Info,
-        attention: &Arc<Attention>,
+        attention: &Arc<DomainWaiter>,
         shared: Option<&Arc<SharedReceives>>,
     ) -> io::Result<Open> {
         if shared.is_some() {

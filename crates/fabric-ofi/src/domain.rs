@@ -5,11 +5,11 @@
 //! filled from it, in the order in which requests of each queue pair were posted.
 
 use crate::arrival::{Verdict, received, status};
-use crate::attention::{Attention, OfiWaker, Rest};
 use crate::device::Device;
+use crate::domain_waiter::{DomainWaiter, OfiWaker, Rest};
 use crate::handles::{BATCH, CompletionQueue, Entry, SharedReceives};
-use crate::keeper::Running;
 use crate::memory::OfiMemory;
+use crate::progress_thread::Running;
 use crate::queue_pair::QueuePair;
 use crate::receives::Receives;
 use crate::shared::Shared;
@@ -61,7 +61,7 @@ pub struct OfiDomain {
     pub(crate) news_seen: u64,
     idle: Idle,
     capabilities: Arc<Capabilities>,
-    pub(crate) attention: Arc<Attention>,
+    pub(crate) attention: Arc<DomainWaiter>,
     pub(crate) device: Arc<Device>,
     _control: Arc<Control>,
     _running: Arc<Running>,
@@ -74,7 +74,7 @@ impl OfiDomain {
         control: Arc<Control>,
         running: Arc<Running>,
     ) -> Result<Self, CreateError> {
-        let attention = Attention::new().map_err(CreateError::system("an eventfd"))?;
+        let attention = DomainWaiter::new().map_err(CreateError::system("an eventfd"))?;
         device.keeper.look_after(&attention);
         Ok(OfiDomain {
             queue_pairs: QueuePairTable::default(),

@@ -7,9 +7,9 @@ use crate::domain::OfiDomain;
 use crate::features::{ASKED, EndpointKind};
 use crate::handles::Info;
 use crate::header::HEADER;
-use crate::keeper::{Keeper, Running};
 use crate::library::{Library, LibraryError};
 use crate::memory::OfiMemory;
+use crate::progress_thread::{ProgressThread, Running};
 use crate::{Control, OfiLink, OfiListener};
 use dunlin_fabric::{
     Access, Address, Capabilities, CreateError, DialError, Fabric, ListenError, Nanos, RealHost,
@@ -75,7 +75,7 @@ impl OfiFabric {
             max_queue_pairs: pairs.min(most),
             ..Capabilities::OFI
         });
-        let running = Keeper::start(&device).map_err(system("the thread that keeps progress"))?;
+        let running = ProgressThread::start(&device).map_err(system("the thread that keeps progress"))?;
         let backend = Arc::new(OfiBackend { device: Arc::clone(&device) });
         let control = Control::start(backend).map_err(system("the control thread"))?;
         tracing::info!(provider, "opened a provider of libfabric");

@@ -22,24 +22,24 @@
 //! for reliable datagrams (`FI_EP_RDM`), with Dunlin's own credits.
 
 mod arrival;
-mod attention;
 mod backend;
 mod config;
 mod connect;
 mod datagram;
 mod device;
 mod domain;
+mod domain_waiter;
 mod endpoint;
 mod fabric;
 mod features;
 mod flow;
 mod handles;
 mod header;
-mod keeper;
 mod library;
 mod memory;
 mod order;
 mod places;
+mod progress_thread;
 mod queue_pair;
 mod reach;
 mod receives;
@@ -51,11 +51,11 @@ mod stranger;
 #[allow(dead_code)]
 mod sys;
 
-pub use attention::OfiWaker;
 pub use backend::OfiBackend;
 pub use config::OfiConfig;
 pub use device::OpenError;
 pub use domain::OfiDomain;
+pub use domain_waiter::OfiWaker;
 pub use fabric::{OfiFabric, open_library, providers};
 pub use features::{EndpointKind, Without};
 pub use library::LibraryError;
@@ -66,4 +66,4 @@ pub type OfiLink = dunlin_fabric_control::TcpLink<OfiBackend>;
 /// Listens on a TCP port. Dropping it frees the port.
 pub type OfiListener = dunlin_fabric_control::TcpControlListener<OfiBackend>;
 type Control = dunlin_fabric_control::Control<OfiBackend>;
-type Bond = dunlin_fabric_control::Bond<OfiBackend>;
+type QueuePairBinding = dunlin_fabric_control::QueuePairBinding<OfiBackend>;

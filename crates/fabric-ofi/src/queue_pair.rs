@@ -1,15 +1,15 @@
 //! A queue pair and its requests in flight.
 
-use crate::Bond;
+use crate::QueuePairBinding;
 use crate::datagram::Datagram;
 use crate::device::{Awaited, Open};
 use crate::features::Features;
 use crate::handles::Remote;
 use crate::header::HEADER;
-use crate::keeper::Kept;
 use crate::memory::OfiMemory;
 use crate::order::{self, Next, Piece};
 use crate::places::Places;
+use crate::progress_thread::Kept;
 use crate::receives::{Arrivals, Receive, Received, Receives};
 use dunlin_fabric::queue_pair_table::Identified;
 use dunlin_fabric::{
@@ -248,7 +248,7 @@ pub(crate) struct QueuePair {
     pub(crate) number: u32,
     pub(crate) secret: u64,
     /// The bond to the link that carried its address, and to its other end.
-    pub(crate) bond: Bond,
+    pub(crate) bond: QueuePairBinding,
     pub(crate) peer: Option<Peer>,
     /// Whether it is in the list of queue pairs with requests to give to the provider.
     pub(crate) is_pending: bool,
@@ -293,7 +293,7 @@ impl QueuePair {
             state: QueuePairState::Initialised,
             number,
             secret,
-            bond: Bond::default(),
+            bond: QueuePairBinding::default(),
             peer: None,
             is_pending: false,
             features: *features,

@@ -1,8 +1,8 @@
 //! Endpoints for reliable datagrams of a device: one for each queue pair, and, if memory belongs to an
 //! endpoint (Slingshot), one through which peers reach all granted memory.
 
-use crate::attention::Attention;
 use crate::device::{Device, Open};
+use crate::domain_waiter::DomainWaiter;
 use crate::handles::{AddressVector, CompletionQueue, Endpoint, Finds, Info, Inserted, MemoryRegion, Place};
 use dunlin_fabric::Access;
 use dunlin_fabric_control::{Mapping, lock};
@@ -30,7 +30,7 @@ pub(crate) struct Reach {
 struct MemoryEndpoint {
     endpoint: Endpoint,
     address: Vec<u8>,
-    _attention: Arc<Attention>,
+    _attention: Arc<DomainWaiter>,
 }
 
 impl Reach {
@@ -62,7 +62,7 @@ impl Device {
     }
 
     /// Opens a datagram endpoint at this address of the host, which completes in this domain's queue.
-    pub(crate) fn open_datagrams(&self, local: IpAddr, attention: &Arc<Attention>) -> io::Result<Open> {
+    pub(crate) fn open_datagrams(&self, local: IpAddr, attention: &Arc<DomainWaiter>) -> io::Result<Open> {
         let finds = Finds::Addresses(Arc::clone(&self.reach()?.addresses));
         let info = self.described(self.own(local))?;
         let endpoint = Endpoint::new(&info, attention.open_queue()?, &finds, None)?;
@@ -104,7 +104,7 @@ impl Device {
         if let Some(memory) = known.get(&own) {
             return what(memory);
         }
-        let attention = Attention::new()?;
+        let attention = DomainWaiter::new()?;
         let make = || CompletionQueue::new(&self.domain, MEMORY_COMPLETIONS, self.features.is_connected());
         let finds = Finds::Addresses(Arc::clone(&reach.addresses));
         let endpoint = Endpoint::new(&self.described(own)?, attention.queue_or(make)?, &finds, None)?;

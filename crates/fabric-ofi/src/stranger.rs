@@ -1,8 +1,8 @@
 //! A sender that is not a queue pair's other end, for tests of messages to a datagram endpoint from
 //! elsewhere.
 
-use crate::attention::Attention;
 use crate::device::Device;
+use crate::domain_waiter::DomainWaiter;
 use crate::endpoint::{QueuePairAddress, Whereabouts};
 use crate::handles::{BATCH, CompletionQueue, Entry};
 use dunlin_fabric::{Endpoint, Host, RealHost};
@@ -25,7 +25,7 @@ pub(crate) fn send(
     let Whereabouts::Datagrams { messages: place, .. } = address.place else {
         return Err(io::Error::other("connections know who sends"));
     };
-    let attention = Attention::new()?;
+    let attention = DomainWaiter::new()?;
     let queue = attention.queue_or(|| CompletionQueue::new(&device.domain, 64, false))?;
     let place = device.insert(&place)?;
     let open = device.open_datagrams(local, &attention)?;

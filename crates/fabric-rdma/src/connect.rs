@@ -1,9 +1,9 @@
 //! Connects a queue pair to its other end: directly, or on iWARP through the connection manager.
 
 use crate::RdmaLink;
-use crate::attention::Attention;
 use crate::config::RdmaConfig;
 use crate::device::Device;
+use crate::domain_waiter::DomainWaiter;
 use crate::endpoint::QueuePairAddress;
 use crate::manager::{Manager, Terms};
 use crate::port::PortGid;
@@ -30,7 +30,7 @@ pub(crate) fn terms(device: &Device, queue_pair: &QueuePair) -> Terms {
 /// both ends are ready, for a few seconds at most; the other side gets ready for the request. After an error
 /// the peer is notified.
 pub(crate) fn meet(
-    (device, attention): (&Device, &Arc<Attention>),
+    (device, attention): (&Device, &Arc<DomainWaiter>),
     manager: &Manager,
     queue_pair: &mut QueuePair,
     link: &RdmaLink,

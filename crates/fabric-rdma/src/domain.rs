@@ -1,10 +1,10 @@
 //! A thread domain: the completion queues, queue pairs and shared receive queues of one thread, and its
 //! waits.
 
-use crate::attention::{Attention, RdmaWaker};
 use crate::concluded::{abandoned, concluded, received};
 use crate::connect;
 use crate::device::Device;
+use crate::domain_waiter::{DomainWaiter, RdmaWaker};
 use crate::endpoint::QueuePairAddress;
 use crate::events::Object;
 use crate::handles::{self, QueuePairParts, ReceiveRequest};
@@ -78,7 +78,7 @@ pub struct RdmaDomain {
     destinations: AddressHandles<Destination>,
     shared: Vec<Shared>,
     queues: Vec<Queue>,
-    attention: Arc<Attention>,
+    attention: Arc<DomainWaiter>,
     control: Arc<Control>,
 }
 
@@ -89,7 +89,7 @@ impl RdmaDomain {
         control: Arc<Control>,
     ) -> Result<Self, CreateError> {
         let device = Arc::clone(&control.backend().device);
-        let attention = Attention::new(&device).map_err(CreateError::system("a completion channel"))?;
+        let attention = DomainWaiter::new(&device).map_err(CreateError::system("a completion channel"))?;
         Ok(RdmaDomain {
             device,
             capabilities,

@@ -1,9 +1,9 @@
 //! Asynchronous events of a device: its port went down or came up, or the device or one of its objects
 //! failed. The control thread takes them and notifies the domains, which break the affected queue pairs.
 
-use crate::attention::Attention;
+use crate::domain_waiter::DomainWaiter;
 use crate::sys;
-use dunlin_fabric_control::{Flag, News, lock};
+use dunlin_fabric_control::{Flag, LinkEvents, lock};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -73,7 +73,7 @@ impl Event {
 #[derive(Debug)]
 struct Watched {
     broken: Weak<Flag>,
-    attention: Weak<Attention>,
+    attention: Weak<DomainWaiter>,
 }
 
 /// The health of a device, and the subscribers to the failure of its objects.
@@ -102,7 +102,7 @@ impl Health {
 
     /// Subscribes: when the object breaks, the flag is raised and the domain notified, until
     /// [`forget`](Health::forget).
-    pub(crate) fn watch(&self, object: Object, broken: &Arc<Flag>, attention: &Arc<Attention>) {
+    pub(crate) fn watch(&self, object: Object, broken: &Arc<Flag>, attention: &Arc<DomainWaiter>) {
         let watched = Watched { broken: Arc::downgrade(broken), attention: Arc::downgrade(attention) };
         lock(&self.watched).insert(object, watched);
     }

@@ -78,7 +78,7 @@ impl RdmaFabric {
             immediate: !device.is_iwarp,
             acknowledged: !device.is_iwarp,
             in_order_write: config.in_order_write.unwrap_or(attributes.in_order),
-            whole_line_reads: !attributes.copies,
+            cache_line_atomic_reads: !attributes.copies,
             shared_receive_queue: attributes.shared_receive_queues,
             events: true,
             write_wakes: false,

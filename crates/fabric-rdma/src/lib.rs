@@ -17,13 +17,13 @@
 //! go to a *trap*, a key with no memory at the address used, so they fail at the target as in verbs. And when
 //! one end of a connection breaks or is destroyed, the link notifies the other.
 
-mod attention;
 mod backend;
 mod concluded;
 mod config;
 mod connect;
 mod device;
 mod domain;
+mod domain_waiter;
 mod early;
 mod endpoint;
 mod events;
@@ -40,11 +40,11 @@ mod status;
 #[allow(dead_code)]
 mod sys;
 
-pub use attention::RdmaWaker;
 pub use backend::RdmaBackend;
 pub use config::{RdmaConfig, SettingError};
 pub use device::{DeviceChoice, OpenError};
 pub use domain::RdmaDomain;
+pub use domain_waiter::RdmaWaker;
 pub use fabric::{RdmaFabric, device_names, open_library};
 pub use library::LibraryError;
 pub use memory::{RdmaMemory, Registration};
@@ -54,4 +54,4 @@ pub type RdmaLink = dunlin_fabric_control::TcpLink<RdmaBackend>;
 /// Listens on a TCP port. Dropping it frees the port.
 pub type RdmaListener = dunlin_fabric_control::TcpControlListener<RdmaBackend>;
 type Control = dunlin_fabric_control::Control<RdmaBackend>;
-type Bond = dunlin_fabric_control::Bond<RdmaBackend>;
+type QueuePairBinding = dunlin_fabric_control::QueuePairBinding<RdmaBackend>;

@@ -12,14 +12,14 @@
 //! before it has received that notice too. (RFC 6581 specifies an empty first message from the requester for
 //! this, but it is optional, and Soft-iWARP's driver does not send it.)
 
-use crate::attention::Attention;
 use crate::backend::RdmaBackend;
 use crate::device::{Device, OpenError, errno};
+use crate::domain_waiter::DomainWaiter;
 use crate::endpoint::QueuePairAddress;
 use crate::library::ManagerLibrary;
 use crate::sys;
 use dunlin_fabric::{Host, Nanos, RealHost};
-use dunlin_fabric_control::{Flag, LinkShared, News, lock};
+use dunlin_fabric_control::{Flag, LinkEvents, LinkShared, lock};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
@@ -296,7 +296,7 @@ pub(crate) struct Awaited {
     joined: Flag,
     link: Weak<LinkShared<RdmaBackend>>,
     broken: Weak<Flag>,
-    attention: Weak<Attention>,
+    attention: Weak<DomainWaiter>,
     /// Locked while a request is accepted, so that the queue pair is not destroyed meanwhile.
     connection: Mutex<Connection>,
 }
@@ -405,7 +405,7 @@ impl Manager {
         terms: Terms,
         link: &Arc<LinkShared<RdmaBackend>>,
         broken: &Arc<Flag>,
-        attention: &Arc<Attention>,
+        attention: &Arc<DomainWaiter>,
     ) -> Arc<Awaited> {
         let awaited = Arc::new(Awaited {
             terms,
@@ -438,7 +438,7 @@ impl Manager {
         remote: &QueuePairAddress,
         name: u64,
         broken: &Arc<Flag>,
-        attention: &Arc<Attention>,
+        attention: &Arc<DomainWaiter>,
         until: Nanos,
     ) -> io::Result<()> {
         let (library, channel) = (self.library, Channel::new(self.library)?);

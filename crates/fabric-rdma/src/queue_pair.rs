@@ -1,6 +1,6 @@
 //! A queue pair and its requests in flight.
 
-use crate::Bond;
+use crate::QueuePairBinding;
 use crate::early::Early;
 use crate::endpoint::{QueuePairAddress, name_of};
 use crate::handles;
@@ -212,7 +212,7 @@ pub(crate) struct QueuePair {
     pub(crate) psn: u32,
     pub(crate) qkey: u32,
     /// The bond to the link that carried its address, and to its other end. Datagram queue pairs have none.
-    pub(crate) bond: Bond,
+    pub(crate) bond: QueuePairBinding,
     /// Set when the device reports that this end is unusable.
     pub(crate) broken: Arc<Flag>,
     /// Once it is broken: the time, in nanoseconds, at which this side completes requests that the device has
@@ -254,7 +254,7 @@ impl QueuePair {
             psn: random as u32 & 0xff_ffff,
             // The highest bit marks privileged keys.
             qkey: (random >> 32) as u32 & 0x7fff_ffff,
-            bond: Bond::default(),
+            bond: QueuePairBinding::default(),
             broken: Arc::default(),
             flush_at: None,
             emptied: [false; 2],

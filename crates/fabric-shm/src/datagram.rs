@@ -1,7 +1,7 @@
 //! Datagrams: each address handle has its own ring at the receiver. The receiver's control thread makes and
 //! grants it when the handle is created. As in verbs, a datagram is lost if there is no room or no RECV.
 
-use crate::doorbell::{Attention, PeerDoorbell};
+use crate::doorbell::{DomainWaiter, PeerDoorbell};
 use crate::inbound::{Consumer, Producer};
 use crate::link::{DatagramTarget, LinkShared};
 use crate::memory::ShmMemory;
@@ -34,7 +34,7 @@ struct Inbox {
 /// The part of a domain that the control thread uses: its doorbell, and its queues of new rings.
 #[derive(Debug)]
 pub(crate) struct Hub {
-    attention: Arc<Attention>,
+    attention: Arc<DomainWaiter>,
     doorbells: Mutex<Vec<(Arc<LinkShared>, RegionKey)>>,
     inboxes: Mutex<BTreeMap<u32, Inbox>>,
 }
@@ -44,7 +44,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Hub {
-    pub(crate) fn new(attention: &Arc<Attention>) -> Arc<Self> {
+    pub(crate) fn new(attention: &Arc<DomainWaiter>) -> Arc<Self> {
         Arc::new(Hub {
             attention: Arc::clone(attention),
             doorbells: Mutex::default(),

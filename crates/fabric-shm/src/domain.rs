@@ -3,7 +3,7 @@
 
 use crate::completion_queue::CompletionQueue;
 use crate::datagram::{AddressHandle, Hub};
-use crate::doorbell::{Attention, EVENTS, HINTS, PeerDoorbell};
+use crate::doorbell::{DomainWaiter, EVENTS, HINTS, PeerDoorbell};
 use crate::endpoint::{Address, NO_RING};
 use crate::frame::QueuePairName;
 use crate::inbound::{Consumer, Producer};
@@ -25,7 +25,7 @@ use std::sync::{Arc, Weak};
 
 /// Ends a domain's wait.
 #[derive(Clone, Debug)]
-pub struct ShmWaker(Arc<Attention>);
+pub struct ShmWaker(Arc<DomainWaiter>);
 
 impl Waker for ShmWaker {
     fn wake(&self) {
@@ -49,7 +49,7 @@ impl Waker for ShmWaker {
 #[derive(Debug)]
 pub struct ShmDomain {
     number: u32,
-    attention: Arc<Attention>,
+    attention: Arc<DomainWaiter>,
     hub: Arc<Hub>,
     news_seen: u64,
     idle: Idle,
@@ -100,7 +100,7 @@ fn drive(
 
 impl ShmDomain {
     pub(crate) fn new(number: u32, io: Arc<IoHandle>) -> Result<Self, CreateError> {
-        let attention = Attention::new(io.io().watchdog())?;
+        let attention = DomainWaiter::new(io.io().watchdog())?;
         Ok(ShmDomain {
             number,
             hub: Hub::new(&attention),

@@ -194,7 +194,7 @@ fn wake(word: &AtomicU32, sleepers: u32) {
 
 /// The domain's own side, shared with its wakers and the control thread.
 #[derive(Debug)]
-pub(crate) struct Attention {
+pub(crate) struct DomainWaiter {
     memory: Arc<ShmMemory>,
     woken: AtomicBool,
     news: AtomicU64,
@@ -211,7 +211,7 @@ pub(crate) struct Attention {
     watchdog: Arc<Watchdog>,
 }
 
-impl Sleeper for Attention {
+impl Sleeper for DomainWaiter {
     fn sleeps(&self) -> u64 {
         self.sleeps.load(Ordering::SeqCst)
     }
@@ -237,9 +237,9 @@ impl Sleeper for Attention {
     }
 }
 
-impl Attention {
+impl DomainWaiter {
     pub(crate) fn new(watchdog: &Arc<Watchdog>) -> Result<Arc<Self>, RegisterError> {
-        let attention = Arc::new(Attention {
+        let attention = Arc::new(DomainWaiter {
             memory: Arc::new(ShmMemory::new(LENGTH as u64, Access::READ.with(Access::WRITE))?),
             woken: AtomicBool::new(false),
             news: AtomicU64::new(0),
@@ -296,7 +296,7 @@ impl Attention {
         self.news.load(Ordering::Acquire)
     }
 
-    /// Returns whether [`wake`](Attention::wake) was called since the last call of this method.
+    /// Returns whether [`wake`](DomainWaiter::wake) was called since the last call of this method.
     pub(crate) fn take_woken(&self) -> bool {
         self.woken.load(Ordering::SeqCst) && self.woken.swap(false, Ordering::SeqCst)
     }
@@ -324,7 +324,7 @@ impl Attention {
         disarm(state_of(self.memory.mapping()));
     }
 
-    /// Sleeps after [`arm`](Attention::arm) and an empty poll, until a ring, a waker or `until`. Lasts at
+    /// Sleeps after [`arm`](DomainWaiter::arm) and an empty poll, until a ring, a waker or `until`. Lasts at
     /// most two ticks of the watchdog; after several spurious wake-ups these are slow ticks.
     pub(crate) fn rest(&self, until: Nanos) -> Wake {
         if self.take_woken() {
@@ -709,7 +709,7 @@ mod tests {
             ring_sleeper(&word);
             may_sleep(&word);
         }
-        let attention = Attention::new(&Watchdog::new().unwrap()).unwrap();
+        let attention = DomainWaiter::new(&Watchdog::new().unwrap()).unwrap();
         attention.arm(WaitMode::Event);
         state_of(attention.memory().mapping()).store(77, Ordering::Relaxed);
         assert!(attention.sleep(1), "does not sleep on a word that is not its own");

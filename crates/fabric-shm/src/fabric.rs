@@ -57,7 +57,7 @@ impl ShmFabric {
             immediate: true,
             acknowledged: true,
             in_order_write: true,
-            whole_line_reads: true,
+            cache_line_atomic_reads: true,
             shared_receive_queue: true,
             events: true,
             write_wakes: barrier::is_registered(),

@@ -1,6 +1,6 @@
 //! The control connection: messages, grants of memory, liveness.
 
-use crate::doorbell::Attention;
+use crate::doorbell::DomainWaiter;
 use crate::endpoint::NO_RING;
 use crate::frame::{Frame, FrameError, Head, QueuePairName, READ_BUFFER};
 use crate::io::{Io, IoHandle, READ, Watched};
@@ -56,7 +56,7 @@ impl Closed {
 struct Attachment {
     name: QueuePairName,
     closed: Weak<Closed>,
-    attention: Weak<Attention>,
+    attention: Weak<DomainWaiter>,
 }
 
 #[derive(Debug)]
@@ -459,7 +459,7 @@ impl LinkShared {
     }
 
     /// Registers a queue pair of this side for notice of its other end's end.
-    pub(crate) fn attach(&self, name: QueuePairName, closed: &Arc<Closed>, attention: &Arc<Attention>) {
+    pub(crate) fn attach(&self, name: QueuePairName, closed: &Arc<Closed>, attention: &Arc<DomainWaiter>) {
         let mut attachments = lock(&self.attachments);
         attachments.push(Attachment {
             name,

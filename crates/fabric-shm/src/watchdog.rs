@@ -163,13 +163,13 @@ impl Watchdog {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doorbell::Attention;
+    use crate::doorbell::DomainWaiter;
     use dunlin_fabric::WaitMode;
 
     #[test]
     fn ticks_end_when_nobody_sleeps_and_come_back() {
         let watchdog = Watchdog::new().unwrap();
-        let attention = Attention::new(&watchdog).unwrap();
+        let attention = DomainWaiter::new(&watchdog).unwrap();
         assert!(watchdog.period().is_none());
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -195,7 +195,7 @@ mod tests {
     }
 
     /// Sleeps until a ring or the watchdog.
-    fn sleep(attention: &Attention) -> bool {
+    fn sleep(attention: &DomainWaiter) -> bool {
         attention.arm(WaitMode::Event);
         attention.sleep(u64::MAX)
     }
@@ -203,7 +203,7 @@ mod tests {
     #[test]
     fn ticks_slow_down_for_who_is_roused_in_vain_and_not_for_who_is_rung() {
         let watchdog = Watchdog::new().unwrap();
-        let attention = Attention::new(&watchdog).unwrap();
+        let attention = DomainWaiter::new(&watchdog).unwrap();
         let through_one = |ring: bool| {
             std::thread::scope(|scope| {
                 let sleeper = scope.spawn(|| sleep(&attention));

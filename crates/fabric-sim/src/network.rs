@@ -623,7 +623,7 @@ impl State {
             let sample = Rare::Sample { back_to, serial, region, offset, length, got, answer };
             return self.schedule(when, sample);
         };
-        let whole = if self.settings.capabilities.whole_line_reads { LINE } else { 8 };
+        let whole = if self.settings.capabilities.cache_line_atomic_reads { LINE } else { 8 };
         let parted = offset + self.chance.below(length as u64 + 1) as usize;
         let first = (parted / whole * whole).saturating_sub(offset);
         let mut got = vec![0; first];

@@ -60,7 +60,7 @@ pub struct Capabilities {
     /// whole lines, one after the other. Software that copies in increasing order (Soft-RoCE, a socket) can
     /// be overtaken within a line. If not set, the reader fetches the data a second time after it has seen
     /// the last 8 bytes.
-    pub whole_line_reads: bool,
+    pub cache_line_atomic_reads: bool,
     /// Whether shared receive queues exist.
     pub shared_receive_queue: bool,
     /// Whether a thread can sleep until a completion queue has an entry.
@@ -99,7 +99,7 @@ impl Capabilities {
         immediate: true,
         acknowledged: true,
         in_order_write: true,
-        whole_line_reads: true,
+        cache_line_atomic_reads: true,
         shared_receive_queue: true,
         events: true,
         write_wakes: false,
@@ -134,7 +134,7 @@ impl Capabilities {
         atomics: false,
         acknowledged: false,
         in_order_write: false,
-        whole_line_reads: false,
+        cache_line_atomic_reads: false,
         target_progress: true,
         max_queue_depth: 4096,
         ..Capabilities::EVERYTHING

@@ -2,7 +2,7 @@
 
 use crate::key::Side;
 use dunlin_fabric::Capabilities;
-use dunlin_rpc::{CompletionMode, Illegal, LargePayload, Plan, Protocol, RequestHalf, ResponseHalf};
+use dunlin_rpc::{CompletionMode, LargePayload, Plan, PlanError, Protocol, RequestHalf, ResponseHalf};
 
 /// A wished plan, and the parts of it that the user asked for.
 #[derive(Clone, Copy, Debug)]
@@ -57,7 +57,7 @@ impl Wish {
 /// plans under which sleeping sides still sleep are preferred. A large payload may be READ instead, unless
 /// the protocol was asked for by name. The error says why the wished plan is illegal if no legal plan is in
 /// reach.
-pub(crate) fn nearest(wish: &Wish, capabilities: &Capabilities) -> Result<Plan, Illegal> {
+pub(crate) fn nearest(wish: &Wish, capabilities: &Capabilities) -> Result<Plan, PlanError> {
     let wished = wish.woken(wish.plan, capabilities);
     let Err(illegal) = wished.check(capabilities) else { return Ok(wished) };
     let stand_ins: Vec<&Protocol> = STAND_INS.into_iter().filter_map(Protocol::by_name).collect();

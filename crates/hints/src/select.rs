@@ -9,7 +9,7 @@ use crate::selection::{Because, Environment, NumaBinding, Reason, Selection, Sub
 use crate::sharing;
 use crate::value::{Numa, PerfGoal, Priority, ProcessTime, Sharing, Transport, Value};
 use dunlin_rpc::{
-    CompletionMode, Illegal, LargePayload, Occupancy, Plan, Protocol, RequestHalf, ResponseHalf,
+    CompletionMode, LargePayload, Occupancy, Plan, PlanError, Protocol, RequestHalf, ResponseHalf,
 };
 
 /// The protocol under which both sides poll memory.
@@ -184,7 +184,7 @@ impl Chooser<'_> {
 
     /// Returns the legal plan nearest to a wished one. If the sharing is the only obstacle, that is an error: it
     /// is never replaced.
-    fn legal(&self, wish: &Wish, sharing: Sharing) -> Result<Result<Plan, Illegal>, SelectError> {
+    fn legal(&self, wish: &Wish, sharing: Sharing) -> Result<Result<Plan, PlanError>, SelectError> {
         let capabilities = self.environment.capabilities;
         let illegal = match legal::nearest(wish, capabilities) {
             Err(illegal) if sharing != Sharing::Dedicated => illegal,
@@ -245,7 +245,7 @@ impl Chooser<'_> {
         if large == LargePayload::Read && self.polls() {
             for (sender, subject) in [(Side::Client, Subject::Request), (Side::Server, Subject::Response)] {
                 if self.size(sender).is_some_and(|size| size >= PIECES_FROM) {
-                    large = LargePayload::Pieces;
+                    large = LargePayload::Pipelined;
                     let text = format!(
                         "from {} on a payload is read while it is being filled: {}",
                         Value::PayloadSize(PIECES_FROM),

@@ -3,7 +3,7 @@
 use crate::hints::Place;
 use crate::key::{Key, Side};
 use crate::value::{Sharing, Value, nearest_protocol};
-use dunlin_rpc::{CompletionMode, Illegal};
+use dunlin_rpc::{CompletionMode, PlanError};
 use std::fmt;
 use thiserror::Error;
 
@@ -72,7 +72,7 @@ pub enum SelectError {
         /// The fabric.
         fabric: &'static str,
         /// The reason.
-        illegal: Illegal,
+        illegal: PlanError,
     },
     /// The requested sharing cannot run on the fabric, or is not in this version.
     #[error(
@@ -88,7 +88,7 @@ pub enum SelectError {
         /// The fabric.
         fabric: &'static str,
         /// The reason.
-        illegal: Illegal,
+        illegal: PlanError,
     },
     /// The requested protocol and completion mode exclude each other.
     #[error(
@@ -108,7 +108,7 @@ pub enum SelectError {
         /// The location of the polling hint.
         place: Option<Place>,
         /// The reason.
-        illegal: Illegal,
+        illegal: PlanError,
     },
     /// Both a protocol of the fabric and TCP are requested.
     #[error(
@@ -170,7 +170,7 @@ pub enum SelectError {
         /// The fabric.
         fabric: &'static str,
         /// The reason why it cannot run the selected plan.
-        illegal: Illegal,
+        illegal: PlanError,
     },
 }
 

@@ -1,7 +1,7 @@
 //! Errors, one type per operation. Each failed call states whether the server may have executed it.
 
 use crate::path::half::MakeError;
-use crate::plan::Illegal;
+use crate::plan::PlanError;
 use dunlin_fabric::{
     AddressError, CreateError, DialError, GrantError, LinkError, ListenError, PeerIdentity, RegisterError,
 };
@@ -303,7 +303,7 @@ pub enum ConnectError {
     Address(#[from] AddressError),
     /// The plan cannot run on this fabric.
     #[error(transparent)]
-    Plan(#[from] Illegal),
+    Plan(#[from] PlanError),
     /// A setting is out of range.
     #[error("{what} is {value}, but must be {must}")]
     Setting {

@@ -35,9 +35,9 @@ pub use connect::backoff::{Backoff, BackoffConfig};
 pub use dunlin_wire::{ApplicationCode, Status};
 pub use error::{CallError, Cause, Certainty, ConnectError, MemoryError, ServeError};
 pub use path::half::hybrid::{FunctionTuning, Tuning};
-pub use path::pieces::{Filling, PIECE};
+pub use path::pipelined::{PIECE, PayloadWriter};
 pub use plan::{
-    CompletionMode, Illegal, LargePayload, Lease, Occupancy, PROTOCOLS, Plan, Protocol, RequestHalf,
+    CompletionMode, LargePayload, Lease, Occupancy, PROTOCOLS, Plan, PlanError, Protocol, RequestHalf,
     ResponseHalf, SMALL_LIMIT, Sharing,
 };
 pub use server::{
@@ -47,4 +47,4 @@ pub use server::{
 };
 pub use service::{ConnectionObserver, FunctionMode, PoolService, Reply, ReplyTooLarge, Request, Service};
 pub use share::{Client, FillingRequest, LargeRequest, Response, Within};
-pub use tune::{shared::FetchChoice, wait::FirstRead, way::Way};
+pub use tune::{response_mode::ResponseMode, shared::FetchChoice, wait::FirstRead};

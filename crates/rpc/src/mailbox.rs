@@ -223,7 +223,7 @@ impl RingReader {
     }
 
     /// Returns whether the head has changed since the last report.
-    pub(crate) fn untold(&self) -> bool {
+    pub(crate) fn head_pending(&self) -> bool {
         self.head != self.told
     }
 }
@@ -299,12 +299,12 @@ mod tests {
     fn only_the_control_word_counts_as_reported() {
         let mut reader = RingReader::new(16 * LINE);
         reader.advance(3 * LINE);
-        assert!(!reader.overdue() && reader.untold());
+        assert!(!reader.overdue() && reader.head_pending());
         reader.advance(LINE);
         assert_eq!(reader.head(), 4);
         assert!(reader.overdue());
         reader.told();
-        assert!(!reader.overdue() && !reader.untold());
+        assert!(!reader.overdue() && !reader.head_pending());
     }
 
     proptest! {

@@ -58,7 +58,7 @@
 mod client;
 mod server;
 
-pub use crate::server::held::ClientId;
+pub use crate::server::pulled_calls::ClientId;
 pub use client::MessageClient;
 pub use server::MessageServer;
 

@@ -4,12 +4,10 @@
 //! of a protocol. `path/half.rs` lists the halves; each mechanism is a file of `path/half/`.
 //!
 //! Large payloads travel outside the messages. The receiver READs them (`path/rendezvous.rs`), possibly while
-//! the sender still fills them (`path/pieces.rs`); or the sender WRITEs them or sends them in fragments
-//! (`path/large.rs`, `path/areas.rs`). All halves carry the same bytes (`dunlin_wire`), so the layers above
+//! the sender still fills them (`path/pipelined.rs`); or the sender WRITEs them or sends them in fragments
+//! (`path/large.rs`, `path/write_targets.rs`). All halves carry the same bytes (`dunlin_wire`), so the layers above
 //! do not depend on the half.
 
-pub(crate) mod again;
-mod areas;
 mod awaited;
 pub(crate) mod call_id;
 pub(crate) mod credits;
@@ -17,15 +15,17 @@ pub(crate) mod grants;
 pub(crate) mod half;
 pub(crate) mod large;
 pub(crate) mod listed;
-pub(crate) mod pieces;
+pub(crate) mod pipelined;
 pub(crate) mod posting;
 pub(crate) mod prefetch;
 pub(crate) mod rendezvous;
+pub(crate) mod retransmit;
 pub(crate) mod route;
 pub(crate) mod rx;
 pub(crate) mod sending;
 mod staging;
 pub(crate) mod tx;
+mod write_targets;
 
 pub(crate) use rx::{Incoming, Next, Rx, Scratch, scratch};
 pub(crate) use tx::{Tx, TxError};

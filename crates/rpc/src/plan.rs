@@ -55,7 +55,7 @@ pub struct Plan {
 /// The reason why a plan cannot run on a fabric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
-pub enum Illegal {
+pub enum PlanError {
     /// A plain WRITE raises no event, so its receiver cannot sleep.
     ///
     /// Except on fabrics with [`Capabilities::write_wakes`].
@@ -182,7 +182,7 @@ impl Plan {
     /// SENDs are chosen where immediate data is missing (iWARP) or costs a message of its own (libfabric),
     /// and on any other fabric that is not [`acknowledged`](Capabilities::acknowledged), where only messages
     /// may consume RECVs.
-    pub fn usual(capabilities: &Capabilities) -> Plan {
+    pub fn default_for(capabilities: &Capabilities) -> Plan {
         if capabilities.immediate && capabilities.acknowledged {
             return Plan::default();
         }
@@ -191,58 +191,58 @@ impl Plan {
     }
 
     /// Checks whether the plan can run on a fabric. Hints, `explain` and connecting all use this check.
-    pub fn check(&self, capabilities: &Capabilities) -> Result<(), Illegal> {
+    pub fn check(&self, capabilities: &Capabilities) -> Result<(), PlanError> {
         use CompletionMode::Busy;
         if let (Lease::Slice, Some(needs)) = (self.lease, self.lease_needs()) {
-            return Err(Illegal::LeaseWithout { lease: self.lease, needs });
+            return Err(PlanError::LeaseWithout { lease: self.lease, needs });
         }
         if self.rendezvous_above > SMALL_LIMIT {
-            return Err(Illegal::RendezvousAbove(self.rendezvous_above));
+            return Err(PlanError::RendezvousAbove(self.rendezvous_above));
         }
         let (request, response) = (self.request.facts(), self.response.facts());
         if request.is_polled() && self.server != Busy && !capabilities.write_wakes {
-            return Err(Illegal::SleepsOnMemory { side: "server", mode: self.server });
+            return Err(PlanError::SleepsOnMemory { side: "server", mode: self.server });
         }
         if response.is_only_fetched() && self.client != Busy {
-            return Err(Illegal::SleepsOnFetch(self.client));
+            return Err(PlanError::SleepsOnFetch(self.client));
         }
         if response.is_polled() && self.client != Busy && !capabilities.write_wakes {
-            return Err(Illegal::SleepsOnMemory { side: "client", mode: self.client });
+            return Err(PlanError::SleepsOnMemory { side: "client", mode: self.client });
         }
         if response.is_only_fetched() && self.large == LargePayload::Write {
-            return Err(Illegal::WritesPastFetch);
+            return Err(PlanError::WritesPastFetch);
         }
         let in_steps = match response.is_hybrid() {
             true => self.large != LargePayload::Read,
-            false => response.is_only_fetched() && self.large == LargePayload::Pieces,
+            false => response.is_only_fetched() && self.large == LargePayload::Pipelined,
         };
         if in_steps {
-            return Err(Illegal::LargePastHybrid(self.large));
+            return Err(PlanError::LargePastHybrid(self.large));
         }
         if response.is_hybrid() && request.is_lossy() {
-            return Err(Illegal::LossyHybrid);
+            return Err(PlanError::LossyHybrid);
         }
         if (request.is_polled() || response.is_polled() || response.is_fetched())
             && !capabilities.in_order_write
         {
-            return Err(Illegal::NoOrder);
+            return Err(PlanError::NoOrder);
         }
         self.check_lossy(capabilities)?;
         // A side that sleeps while its peer's ring is full is woken by immediate data when there is room.
-        let wakes_for_room = (self.server != Busy && response.has_room_to_tell())
-            || (self.client != Busy && request.has_room_to_tell());
+        let wakes_for_room = (self.server != Busy && response.needs_credit_update())
+            || (self.client != Busy && request.needs_credit_update());
         let immediate = request.has_immediate() || response.has_immediate();
         if (immediate || wakes_for_room) && !capabilities.immediate {
-            return Err(Illegal::Lacks("immediate data"));
+            return Err(PlanError::Lacks("immediate data"));
         }
         // All other messages are bounded by the window, and there are RECVs for that many.
         let takes_receives = request.takes_receives() || response.takes_receives();
-        let many = matches!(self.large, LargePayload::Eager | LargePayload::Pieces);
+        let many = matches!(self.large, LargePayload::Eager | LargePayload::Pipelined);
         if many && takes_receives && !capabilities.acknowledged {
-            return Err(Illegal::EagerPastReceives(self.large));
+            return Err(PlanError::EagerPastReceives(self.large));
         }
         if (self.client != Busy || self.server != Busy) && !capabilities.events {
-            return Err(Illegal::Lacks("events to sleep on"));
+            return Err(PlanError::Lacks("events to sleep on"));
         }
         Ok(())
     }
@@ -261,24 +261,24 @@ impl Plan {
     }
 
     /// The rules for halves that may lose messages.
-    fn check_lossy(&self, capabilities: &Capabilities) -> Result<(), Illegal> {
+    fn check_lossy(&self, capabilities: &Capabilities) -> Result<(), PlanError> {
         if !self.is_lossy() {
             return Ok(());
         }
         if self.large != LargePayload::Read {
-            return Err(Illegal::LargeOverLossy(self.large));
+            return Err(PlanError::LargeOverLossy(self.large));
         }
         for (transport, name) in [
             (Transport::UnreliableConnection, "unreliable connections (UC)"),
             (Transport::UnreliableDatagram, "datagrams (UD)"),
         ] {
             if self.uses(transport) && !capabilities.transports.contains(transport) {
-                return Err(Illegal::Lacks(name));
+                return Err(PlanError::Lacks(name));
             }
         }
         let limit = datagram::payload(capabilities.max_datagram).min(SMALL_LIMIT);
         if self.uses(Transport::UnreliableDatagram) && self.rendezvous_above > limit {
-            return Err(Illegal::OverDatagram { above: self.rendezvous_above, limit });
+            return Err(PlanError::OverDatagram { above: self.rendezvous_above, limit });
         }
         Ok(())
     }
@@ -304,7 +304,7 @@ impl Plan {
             && !self.response.facts().is_fetched()
     }
 
-    /// Returns the row of the protocol table that matches this plan, if any. [`LargePayload::Pieces`] matches
+    /// Returns the row of the protocol table that matches this plan, if any. [`LargePayload::Pipelined`] matches
     /// rows with [`LargePayload::Read`].
     pub fn protocol(&self) -> Option<&'static Protocol> {
         PROTOCOLS.iter().find(|p| {

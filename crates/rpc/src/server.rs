@@ -14,15 +14,15 @@ mod execute;
 mod exported;
 pub(crate) mod exposed;
 mod groups;
-pub(crate) mod held;
 pub(crate) mod inbox;
 pub(crate) mod lane;
 mod occupancy;
 pub(crate) mod open;
 pub(crate) mod open_lanes;
+mod pipelined_reply;
 mod polled;
+pub(crate) mod pulled_calls;
 pub(crate) mod slow;
-mod telling;
 mod transfers;
 pub(crate) mod worker;
 
@@ -49,7 +49,7 @@ use self::occupancy::Crowd;
 use self::worker::Shared;
 use crate::error::{HANDLER_RAN, ServeError};
 use crate::service::{ConnectionObserver, FunctionMode, HeapReply, PoolService, Reply, Service};
-use crate::tune::ways::Ways;
+use crate::tune::response_modes::ResponseModes;
 use dunlin_fabric::{Access, Address, Fabric, Host, Listener, Nanos, Region, Signal, Task, end_of, nanos};
 use dunlin_wire::Status;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -259,7 +259,7 @@ impl<F: Fabric> ServerBuilder<F> {
             functions: self.functions,
             pool: WaitingCalls::new(&fabric, waiting),
             pulled: WaitingCalls::new(&fabric, waiting),
-            ways: Arc::new(Ways::new(self.config.workers)),
+            ways: Arc::new(ResponseModes::new(self.config.workers)),
             activity: Activity::of(&self.config),
             lane_bytes: AtomicU64::new(0),
             exposed: self.exposed,

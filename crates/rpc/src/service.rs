@@ -1,6 +1,6 @@
 //! The application's side of a call: a [`Service`] takes requests and fills replies.
 
-use crate::path::pieces::Filling;
+use crate::path::pipelined::PayloadWriter;
 use dunlin_fabric::{Clock, Nanos, PeerIdentity};
 use dunlin_wire::{Status, copy_bytes};
 use std::time::Duration;
@@ -75,7 +75,7 @@ pub(crate) trait LargeReply {
     }
     /// As [`resize_to_fill`](LargeReply::resize_to_fill), with a progress sink if the result may be sent
     /// while it is filled.
-    fn fill(&mut self, length: usize) -> Option<(&mut [u8], Option<&mut dyn Filling>)> {
+    fn fill(&mut self, length: usize) -> Option<(&mut [u8], Option<&mut dyn PayloadWriter>)> {
         self.resize_to_fill(length).then(|| (self.bytes(), None))
     }
 }
@@ -133,7 +133,7 @@ impl Reply<'_> {
     pub fn reserve_to_fill(
         &mut self,
         length: usize,
-    ) -> Result<(&mut [u8], Option<&mut dyn Filling>), ReplyTooLarge> {
+    ) -> Result<(&mut [u8], Option<&mut dyn PayloadWriter>), ReplyTooLarge> {
         if self.length > 0 || !(self.small_limit + 1..=self.limit).contains(&length) {
             return self.reserve(length).map(|place| (place, None));
         }

@@ -8,22 +8,22 @@
 //! | `tune/shared.rs` | R and F of each function, once for all connections of a client | RF-RPC section 3.2 |
 //! | `tune/batch.rs` | the number of calls in a batch, once for all connections of a client | RF-RPC section 4.2, equation 3 |
 //! | `tune/wait.rs` | the time of the first READ for a result | beyond RF-RPC, which sends it at once |
-//! | `tune/way.rs` | for a server, the answer path with the highest call rate, by trials | beyond RF-RPC, which decides by R alone |
-//! | `tune/ways.rs` | nothing; counts the calls of a server's workers for `tune/way.rs` | none |
-//! | `tune/fill.rs` | the kind of stores for large payloads in pieces | none |
-//! | `tune/turns.rs` | the buffer for each of these payloads, once for all lanes of a process | none |
+//! | `tune/response_mode.rs` | for a server, the answer path with the highest call rate, by trials | beyond RF-RPC, which decides by R alone |
+//! | `tune/response_modes.rs` | nothing; counts the calls of a server's workers for `tune/response_mode.rs` | none |
+//! | `tune/store_policy.rs` | the kind of stores for large payloads in pieces | none |
+//! | `tune/buffer_rotation.rs` | the buffer for each of these payloads, once for all lanes of a process | none |
 //! | `tune/mode.rs` | for each function, whether results are fetched or written back | RF-RPC section 3.2, "Discussion" |
 
 pub(crate) mod batch;
+pub(crate) mod buffer_rotation;
 pub(crate) mod fetch;
-pub(crate) mod fill;
 pub(crate) mod mode;
+pub(crate) mod response_mode;
+pub(crate) mod response_modes;
 pub mod shared;
+pub(crate) mod store_policy;
 pub mod table;
-pub(crate) mod turns;
 pub mod wait;
-pub(crate) mod way;
-pub(crate) mod ways;
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! A store whose clients READ its tables, on a simulated cluster: GETs by successive READs, PUTs by RPC, in a
 //! closed loop.
 
-use crate::course::{Course, CourseError, FOREVER, Phase, cluster, cost_as, not_zero, thread};
+use crate::measured_run::{CourseError, FOREVER, MeasuredRun, Phase, cluster, cost_as, not_zero, thread};
 use dunlin_fabric::{Address, Fabric, Host, Nanos, Scheme, Signal, Task};
 use dunlin_fabric_sim::{Random, Sim};
 use dunlin_kv::bypass::{BypassClient, BypassConfig, BypassServer, Kind, ReadCounts};
@@ -99,8 +99,8 @@ impl Bypass {
         let mut settings = cluster(self.client_hosts + 1, threads, self.limit);
         cost_as(&mut settings, Profile::built_in(&self.profile)?, 1);
         let load = self.clone();
-        let play = move |sim: &Sim, course: &Arc<Course<Done>>| load.play(sim, seed, course);
-        let (done, trace_hash) = Course::run(settings, seed, play)?;
+        let play = move |sim: &Sim, course: &Arc<MeasuredRun<Done>>| load.play(sim, seed, course);
+        let (done, trace_hash) = MeasuredRun::run(settings, seed, play)?;
         Ok(BypassOutcome {
             operations: done.operations,
             time_ns: self.measured,
@@ -111,7 +111,7 @@ impl Bypass {
         })
     }
 
-    fn play(&self, sim: &Sim, seed: u64, course: &Arc<Course<Done>>) -> Result<(), CourseError> {
+    fn play(&self, sim: &Sim, seed: u64, course: &Arc<MeasuredRun<Done>>) -> Result<(), CourseError> {
         let addresses = [
             Address::new(Scheme::Sim, "puts").map_err(thread)?,
             Address::new(Scheme::Sim, "reads").map_err(thread)?,
@@ -185,7 +185,7 @@ struct Player {
     sim: Sim,
     random: Random,
     load: Bypass,
-    course: Arc<Course<Done>>,
+    course: Arc<MeasuredRun<Done>>,
     number: u64,
 }
 

@@ -5,7 +5,7 @@
 //! No message is lost, since there are as many RECVs as senders. There are no retransmissions and no
 //! congestion control.
 
-use crate::course::{Course, CourseError, FOREVER, Phase, cluster, cost_as, not_zero, thread};
+use crate::measured_run::{CourseError, FOREVER, MeasuredRun, Phase, cluster, cost_as, not_zero, thread};
 use dunlin_fabric::{
     Access, Address, AddressHandleId, Arena, Completion, CompletionQueueId, Data, Endpoint, Fabric, Host,
     Link, Listener, Nanos, Operation, QueuePairConfig, QueuePairId, ReceiveTarget, Scheme, Signal, Site,
@@ -184,8 +184,8 @@ impl Datagrams {
         let mut settings = cluster(self.client_hosts + 1, self.senders + self.threads + 16, self.limit);
         cost_as(&mut settings, Profile::built_in(&self.profile)?, 1);
         let load = self.clone();
-        let play = move |sim: &Sim, course: &Arc<Course<Gathered>>| load.play(sim, course);
-        let (gathered, trace_hash) = Course::run(settings, seed, play)?;
+        let play = move |sim: &Sim, course: &Arc<MeasuredRun<Gathered>>| load.play(sim, course);
+        let (gathered, trace_hash) = MeasuredRun::run(settings, seed, play)?;
         let Spent { calls, all, verbs, in_vain } = gathered.spent;
         let share = |of: Nanos, all: Nanos| of as f64 / all.max(1) as f64;
         Ok(DatagramsOutcome {
@@ -197,7 +197,7 @@ impl Datagrams {
         })
     }
 
-    fn play(&self, sim: &Sim, course: &Arc<Course<Gathered>>) -> Result<(), CourseError> {
+    fn play(&self, sim: &Sim, course: &Arc<MeasuredRun<Gathered>>) -> Result<(), CourseError> {
         let host = sim.host();
         let (news, start) = (host.signal(), host.signal());
         let mut tasks: Vec<Task> = Vec::new();
@@ -252,7 +252,7 @@ impl Datagrams {
 /// One thread of the server.
 struct Server {
     sim: Sim,
-    course: Arc<Course<Gathered>>,
+    course: Arc<MeasuredRun<Gathered>>,
     load: Datagrams,
     senders: usize,
 }
@@ -340,7 +340,7 @@ fn send_on_and_on(
     sim: &Sim,
     address: &Address,
     bytes: u32,
-    course: &Course<Gathered>,
+    course: &MeasuredRun<Gathered>,
     start: &impl Signal,
 ) -> Result<(), CourseError> {
     let mut end = End::new(sim, 4, bytes)?;

@@ -9,9 +9,9 @@
 
 mod timely;
 
-use crate::course::{Course, CourseError, FOREVER, Phase, cluster, cost_as, not_zero, thread};
 use crate::datagrams::End;
 use crate::load::{FunctionOutcome, Latencies};
+use crate::measured_run::{CourseError, FOREVER, MeasuredRun, Phase, cluster, cost_as, not_zero, thread};
 use dunlin_fabric::{
     Access, Address, AddressHandleId, Arena, Completion, Data, Fabric, Host, Link, Listener, Nanos,
     Operation, ReceiveTarget, Scheme, Signal, Site, Task, ThreadDomain, WaitMode, Waker, Work, WorkId,
@@ -244,8 +244,9 @@ impl Erpc {
         cost_as(&mut settings, profile, 1);
         let latencies = Arc::new(Latencies::new());
         let (load, recorded) = (self.clone(), Arc::clone(&latencies));
-        let play = move |sim: &Sim, course: &Arc<Course<Gathered>>| load.play(sim, course, &recorded, link);
-        let (gathered, trace_hash) = Course::run(settings, seed, play)?;
+        let play =
+            move |sim: &Sim, course: &Arc<MeasuredRun<Gathered>>| load.play(sim, course, &recorded, link);
+        let (gathered, trace_hash) = MeasuredRun::run(settings, seed, play)?;
         let all = latencies.outcome();
         Ok(ErpcOutcome {
             all,
@@ -261,7 +262,7 @@ impl Erpc {
     fn play(
         &self,
         sim: &Sim,
-        course: &Arc<Course<Gathered>>,
+        course: &Arc<MeasuredRun<Gathered>>,
         latencies: &Arc<Latencies>,
         link: f64,
     ) -> Result<(), CourseError> {
@@ -320,7 +321,7 @@ impl Erpc {
     fn serve<L>(
         &self,
         sim: &Sim,
-        course: &Course<Gathered>,
+        course: &MeasuredRun<Gathered>,
         sessions: usize,
         listener: &L,
         news: &impl Signal,
@@ -420,7 +421,7 @@ impl Client {
         sim: &Sim,
         load: &Erpc,
         address: &Address,
-        course: &Course<Gathered>,
+        course: &MeasuredRun<Gathered>,
         link: f64,
     ) -> Result<Client, CourseError> {
         let mut port = Port::new(sim, 2 * load.in_flight, load.bytes)?;
@@ -449,7 +450,7 @@ impl Client {
     fn play(
         mut self,
         load: &Erpc,
-        course: &Course<Gathered>,
+        course: &MeasuredRun<Gathered>,
         latencies: &Latencies,
     ) -> Result<(), CourseError> {
         let (mut found, mut completed) = (Vec::with_capacity(AT_ONCE), Vec::with_capacity(AT_ONCE));

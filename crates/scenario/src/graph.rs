@@ -6,7 +6,7 @@ mod sockets;
 
 use self::faults::FaultingSpace;
 use self::sockets::{Network, SocketTier};
-use crate::course::{Course, CourseError, cluster, cost_as, not_zero, thread};
+use crate::measured_run::{CourseError, MeasuredRun, cluster, cost_as, not_zero, thread};
 use crate::stream::{self, Stream};
 use dunlin_app_graph::{
     Edges, GraphError, Job, Outcome, PageRank, Rank, Watch, run, run_in_memory, run_shared, shared_pages,
@@ -129,7 +129,7 @@ impl GraphLoad {
         cost_as(&mut settings, profile, 1);
         settings.slack = 0;
         let load = self.clone();
-        let play = move |sim: &Sim, course: &Arc<Course<GraphTimes>>| {
+        let play = move |sim: &Sim, course: &Arc<MeasuredRun<GraphTimes>>| {
             let names: Vec<String> = (0..machines).map(|node| format!("node-{node}")).collect();
             let peers: Vec<Peer> = names
                 .iter()
@@ -197,7 +197,7 @@ impl GraphLoad {
             }
             Ok(())
         };
-        Ok(Course::run(settings, seed, play)?.0)
+        Ok(MeasuredRun::run(settings, seed, play)?.0)
     }
 
     fn job(&self, member: usize) -> Job {
@@ -221,7 +221,7 @@ impl GraphLoad {
         sims: &[Sim],
         line: f64,
         edges: &Arc<Edges>,
-        course: &Arc<Course<GraphTimes>>,
+        course: &Arc<MeasuredRun<GraphTimes>>,
     ) -> Result<(), CourseError> {
         let mut tasks = Vec::new();
         for (member, (tier, sim)) in tiers.iter().cloned().zip(sims).take(self.nodes).enumerate() {

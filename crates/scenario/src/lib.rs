@@ -31,7 +31,6 @@
 
 pub mod advice;
 pub mod bypass;
-pub mod course;
 pub mod datagrams;
 pub mod effort;
 pub mod erpc;
@@ -40,6 +39,7 @@ pub mod graph;
 pub mod load;
 pub mod log;
 pub mod mapreduce;
+pub mod measured_run;
 pub mod membership;
 pub mod memory;
 pub mod native;

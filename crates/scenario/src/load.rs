@@ -20,7 +20,7 @@ use player::{Player, Table};
 use posts::Posts;
 use signaled::Signaled;
 
-use crate::course::{cluster, cost_as};
+use crate::measured_run::{cluster, cost_as};
 use crate::memory::{Ahead, Core};
 use crate::random_values::{Sizes, Skew, Times};
 use crate::rates::modelled_rates;

@@ -1,7 +1,7 @@
 //! Threads that commit to a global log in the memory tier: nodes in one process each, on machines of their own.
 
-use crate::course::{
-    Counted, Course, CourseError, Phase, cluster, cost_as, not_zero, record, spawn_at, thread,
+use crate::measured_run::{
+    Counted, CourseError, MeasuredRun, Phase, cluster, cost_as, not_zero, record, spawn_at, thread,
 };
 use crate::stream::{self, Stream};
 use crate::tier::Extra;
@@ -111,8 +111,8 @@ impl LogLoad {
         // Requests of several threads reach a NIC in order.
         settings.slack = 0;
         let load = self.clone();
-        let play = move |sim: &Sim, course: &Arc<Course<Counted>>| load.play(sim, pause, course);
-        Ok(Course::run(settings, seed, play)?.0)
+        let play = move |sim: &Sim, course: &Arc<MeasuredRun<Counted>>| load.play(sim, pause, course);
+        Ok(MeasuredRun::run(settings, seed, play)?.0)
     }
 
     /// Returns the extra time of a commit.
@@ -143,7 +143,7 @@ impl LogLoad {
         }
     }
 
-    fn play(&self, sim: &Sim, pause: Nanos, course: &Arc<Course<Counted>>) -> Result<(), CourseError> {
+    fn play(&self, sim: &Sim, pause: Nanos, course: &Arc<MeasuredRun<Counted>>) -> Result<(), CourseError> {
         let machines = self.nodes + usize::from(self.beside.is_some());
         let names: Vec<String> = (0..machines).map(|node| format!("node-{node}")).collect();
         let peers: Vec<Peer> = names
@@ -204,7 +204,7 @@ impl LogLoad {
         sim: &Sim,
         nodes: &[(Sim, Tier<Sim>)],
         pause: Nanos,
-        course: &Arc<Course<Counted>>,
+        course: &Arc<MeasuredRun<Counted>>,
     ) -> Result<(), CourseError> {
         let extent = self.extent() as usize;
         let mut receiving = Vec::new();
@@ -243,7 +243,7 @@ impl LogLoad {
         sim: &Sim,
         tier: &Tier<Sim>,
         pause: Nanos,
-        course: &Course<Counted>,
+        course: &MeasuredRun<Counted>,
     ) -> Result<(), CourseError> {
         let mut transaction = vec![7; self.extent() as usize];
         loop {
@@ -275,7 +275,7 @@ impl LogLoad {
         sim: &Sim,
         mut writer: Writer<Tier<Sim>>,
         pause: Nanos,
-        course: &Course<Counted>,
+        course: &MeasuredRun<Counted>,
     ) -> Result<(), CourseError> {
         let entry = vec![7; self.entry as usize];
         loop {
@@ -325,7 +325,7 @@ fn replicate(
     calls: &Calls<Sim>,
     replica: &Mutex<Replica>,
     extent: usize,
-    course: &Course<Counted>,
+    course: &MeasuredRun<Counted>,
 ) -> Result<(), CourseError> {
     let mut buffer = vec![0; extent];
     while course.phase() != Phase::Over {

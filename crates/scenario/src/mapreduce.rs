@@ -1,7 +1,7 @@
 //! Word counts by the MapReduce of the memory tier: nodes in one process each, on machines of their own, and the same
 //! engine on threads of one process.
 
-use crate::course::{Course, CourseError, cluster, cost_as, not_zero, thread};
+use crate::measured_run::{CourseError, MeasuredRun, cluster, cost_as, not_zero, thread};
 use dunlin_app_mapreduce::{
     Input, Job, MapReduceError, Master, Outcome, Phase, Split, Watch, WordCount, run_alone, work_for,
 };
@@ -147,7 +147,7 @@ impl MapReduceLoad {
         cost_as(&mut settings, profile, 1);
         settings.slack = 0;
         let load = self.clone();
-        let play = move |sim: &Sim, course: &Arc<Course<MapReduceTimes>>| {
+        let play = move |sim: &Sim, course: &Arc<MeasuredRun<MapReduceTimes>>| {
             let outcome = match load.place {
                 Place::Tier => load.on_nodes(sim, prices)?,
                 Place::Alone | Place::OneIndex => {
@@ -162,7 +162,7 @@ impl MapReduceLoad {
             course.gathered().phases = phases.map(|time| time.as_nanos() as Nanos);
             Ok(())
         };
-        Ok(Course::run(settings, seed, play)?.0)
+        Ok(MeasuredRun::run(settings, seed, play)?.0)
     }
 
     fn job(&self) -> Job {

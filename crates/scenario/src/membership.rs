@@ -1,7 +1,7 @@
 //! A node of the memory tier that dies: the time until all others have the next view, until their callers have the right
 //! errors, and until names that the node kept have new homes.
 
-use crate::course::{Course, CourseError, cluster, cost_as, not_zero, thread};
+use crate::measured_run::{CourseError, MeasuredRun, cluster, cost_as, not_zero, thread};
 use dunlin_fabric::{Address, Fabric, Host, Nanos, Scheme, Task, WithSources, nanos};
 use dunlin_fabric_sim::Sim;
 use dunlin_rnic_model::Profile;
@@ -105,11 +105,11 @@ impl MembershipLoad {
         let mut settings = cluster(self.nodes + 1, (self.nodes + 1) * TASKS, LIMIT);
         cost_as(&mut settings, Profile::built_in(&self.profile)?, 1);
         let load = self.clone();
-        let play = move |sim: &Sim, course: &Arc<Course<MembershipTimes>>| load.play(sim, course);
-        Ok(Course::run(settings, seed, play)?.0)
+        let play = move |sim: &Sim, course: &Arc<MeasuredRun<MembershipTimes>>| load.play(sim, course);
+        Ok(MeasuredRun::run(settings, seed, play)?.0)
     }
 
-    fn play(&self, sim: &Sim, course: &Arc<Course<MembershipTimes>>) -> Result<(), CourseError> {
+    fn play(&self, sim: &Sim, course: &Arc<MeasuredRun<MembershipTimes>>) -> Result<(), CourseError> {
         let host = sim.host();
         let sims: Vec<Sim> = (0..=self.nodes).map(|machine| sim.process_on(machine)).collect();
         let address = Address::new(Scheme::Sim, "directory").map_err(thread)?;
@@ -205,7 +205,7 @@ fn watch(
     view: &dunlin_tier_node::Lmr<Sim>,
     kept: &str,
     died: Nanos,
-    course: &Course<MembershipTimes>,
+    course: &MeasuredRun<MembershipTimes>,
 ) -> Result<(), CourseError> {
     let (before, mut times) = (tier.nodes().count(), MembershipTimes::default());
     while times.view == 0 || times.status == 0 {

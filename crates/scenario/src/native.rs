@@ -1,8 +1,8 @@
 //! Threads that WRITE over queue pairs of their own, each waiting for its completion: what the memory tier is compared
 //! with, on the same simulator.
 
-use crate::course::{
-    Counted, Course, CourseError, Phase, cluster, cost_as, not_zero, record, spawn_at, thread,
+use crate::measured_run::{
+    Counted, CourseError, MeasuredRun, Phase, cluster, cost_as, not_zero, record, spawn_at, thread,
 };
 use crate::raw_verbs::{Links, links, wait_for_one};
 use dunlin_fabric::{
@@ -80,16 +80,17 @@ impl NativeWrites {
         // Requests of several threads reach a NIC in order.
         settings.slack = 0;
         let load = self.clone();
-        let play =
-            move |sim: &Sim, course: &Arc<Course<Counted>>| load.play(sim, (seed, loop_ns, inline), course);
-        Ok(Course::run(settings, seed, play)?.0)
+        let play = move |sim: &Sim, course: &Arc<MeasuredRun<Counted>>| {
+            load.play(sim, (seed, loop_ns, inline), course)
+        };
+        Ok(MeasuredRun::run(settings, seed, play)?.0)
     }
 
     fn play(
         &self,
         sim: &Sim,
         (seed, loop_ns, inline): (u64, Nanos, bool),
-        course: &Arc<Course<Counted>>,
+        course: &Arc<MeasuredRun<Counted>>,
     ) -> Result<(), CourseError> {
         let hosts: Vec<Sim> = (0..self.hosts).map(|host| sim.process_on(host)).collect();
         let links = links(&hosts)?;
@@ -173,7 +174,7 @@ struct Writer {
     inline: Vec<u8>,
     found: Vec<Completion<SimMemory>>,
     loop_ns: Nanos,
-    course: Arc<Course<Counted>>,
+    course: Arc<MeasuredRun<Counted>>,
 }
 
 impl Writer {

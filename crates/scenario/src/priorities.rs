@@ -1,6 +1,6 @@
 //! Threads of high and of low priority that share the paths of one node of the memory tier (LITE figure 16).
 
-use crate::course::{Course, CourseError, Phase, cluster, cost_as, not_zero, spawn_at, thread};
+use crate::measured_run::{CourseError, MeasuredRun, Phase, cluster, cost_as, not_zero, spawn_at, thread};
 use dunlin_fabric::{Fabric, Host, Nanos, Scheme, Signal, Task};
 use dunlin_fabric_sim::{Pages, Random, Sim};
 use dunlin_rnic_model::{Prices, Profile};
@@ -176,8 +176,9 @@ impl Priorities {
         // Requests of several threads reach a NIC in order.
         settings.slack = 0;
         let load = self.clone();
-        let play = move |sim: &Sim, course: &Arc<Course<Counts>>| load.play(sim, (seed, between), course);
-        let counts = Course::run(settings, seed, play)?.0;
+        let play =
+            move |sim: &Sim, course: &Arc<MeasuredRun<Counts>>| load.play(sim, (seed, between), course);
+        let counts = MeasuredRun::run(settings, seed, play)?.0;
         Ok(self.evaluate(&counts))
     }
 
@@ -206,7 +207,7 @@ impl Priorities {
         &self,
         sim: &Sim,
         (seed, between): (u64, Nanos),
-        course: &Arc<Course<Counts>>,
+        course: &Arc<MeasuredRun<Counts>>,
     ) -> Result<(), CourseError> {
         let names = ["node-0", "node-1"];
         let peers: Vec<Peer> = names
@@ -261,7 +262,7 @@ struct Worker {
     random: Random,
     /// Processor time between two operations, in nanoseconds.
     between: Nanos,
-    course: Arc<Course<Counts>>,
+    course: Arc<MeasuredRun<Counts>>,
 }
 
 impl Worker {

@@ -4,7 +4,7 @@
 //! One difference is deliberate. A fabric returns a READ's buffer with its completion, so all READs are
 //! signaled here, even where the test leaves most of them unsignaled and observes their data.
 
-use crate::course::{Course, CourseError, FOREVER, cluster, cost_as, thread};
+use crate::measured_run::{CourseError, FOREVER, MeasuredRun, cluster, cost_as, thread};
 use dunlin_fabric::{
     Access, Address, Arena, Completion, CompletionQueueId, CompletionStatus, Data, Endpoint, Fabric, Host,
     Link, Listener, Nanos, Operation, QueuePairConfig, QueuePairId, Region, RegionKey, RemoteSlice, Scheme,
@@ -41,8 +41,8 @@ pub fn mops(row: &Row, profile: &Profile, seed: u64) -> Result<f64, CourseError>
     let connections = threads.into_iter().map(|thread| (thread.host, thread.connections)).collect();
     let loop_ns = Prices::of(profile).verbs().benchmark_loop_ns as Nanos;
     let play = Play { row: row.clone(), connections, warm_up, measured, loop_ns };
-    let play = move |sim: &Sim, course: &Arc<Course<Posted>>| play.root(sim, seed, course);
-    let (posted, _) = Course::run(settings, seed, play)?;
+    let play = move |sim: &Sim, course: &Arc<MeasuredRun<Posted>>| play.root(sim, seed, course);
+    let (posted, _) = MeasuredRun::run(settings, seed, play)?;
     let time = posted.ended.saturating_sub(posted.began).max(1);
     Ok(measured as f64 * 1e3 / time as f64 / f64::from(row.machines))
 }
@@ -112,7 +112,7 @@ impl End {
 }
 
 impl Play {
-    fn root(&self, sim: &Sim, seed: u64, course: &Arc<Course<Posted>>) -> Result<(), CourseError> {
+    fn root(&self, sim: &Sim, seed: u64, course: &Arc<MeasuredRun<Posted>>) -> Result<(), CourseError> {
         let hosts: Vec<Sim> = (0..self.row.machines).map(|host| sim.process_on(host as usize)).collect();
         let links = links(&hosts)?;
         let mut ends = Vec::with_capacity(self.connections.len());
@@ -232,7 +232,7 @@ struct Poster {
     sim: Sim,
     random: Random,
     row: Row,
-    course: Arc<Course<Posted>>,
+    course: Arc<MeasuredRun<Posted>>,
     end: End,
     /// The connections of outstanding requests, oldest first.
     window: VecDeque<usize>,
@@ -247,7 +247,7 @@ impl Poster {
         let course = Arc::clone(&self.course);
         loop {
             host.work(loop_ns);
-            if course.phase() == crate::course::Phase::Over {
+            if course.phase() == crate::measured_run::Phase::Over {
                 break;
             }
             let signaling = if reads { Signaling::All } else { self.row.signaling };

@@ -1,7 +1,7 @@
 //! Threads that share their machine's connection to a server: calls made while others are in flight are
 //! combined into one message.
 
-use crate::course::{Course, CourseError, FOREVER, Phase, cluster, cost_as, not_zero, thread};
+use crate::measured_run::{CourseError, FOREVER, MeasuredRun, Phase, cluster, cost_as, not_zero, thread};
 use crate::memory::{Ahead, Core, Lines};
 use dunlin_fabric::{Address, Fabric, Host, Nanos, Scheme, Signal, Task};
 use dunlin_fabric_sim::{Random, Sim};
@@ -91,8 +91,8 @@ impl Shared {
         let core = Core::of(&profile);
         cost_as(&mut settings, profile, 1);
         let load = self.clone();
-        let play = move |sim: &Sim, course: &Arc<Course<Done>>| load.play(sim, (seed, core), course);
-        let (Done { calls, latencies }, trace_hash) = Course::run(settings, seed, play)?;
+        let play = move |sim: &Sim, course: &Arc<MeasuredRun<Done>>| load.play(sim, (seed, core), course);
+        let (Done { calls, latencies }, trace_hash) = MeasuredRun::run(settings, seed, play)?;
         let mean_ns = latencies as f64 / calls.max(1) as f64;
         Ok(SharedOutcome { calls, time_ns: self.measured, mean_ns, trace_hash })
     }
@@ -101,7 +101,7 @@ impl Shared {
         &self,
         sim: &Sim,
         (seed, core): (u64, Core),
-        course: &Arc<Course<Done>>,
+        course: &Arc<MeasuredRun<Done>>,
     ) -> Result<(), CourseError> {
         let address = Address::new(Scheme::Sim, "shared").map_err(thread)?;
         let in_flight = (self.threads_per_host * self.window).clamp(1, 1024) as u16;
@@ -190,7 +190,7 @@ struct Player {
     client: AsyncClient<Sim>,
     random: Random,
     load: Shared,
-    course: Arc<Course<Done>>,
+    course: Arc<MeasuredRun<Done>>,
 }
 
 impl Player {

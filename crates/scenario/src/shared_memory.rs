@@ -1,8 +1,8 @@
 //! Pages that the nodes of the memory tier share: nodes in one process each, on machines of their own, with a member of a
 //! shared memory on each.
 
-use crate::course::{
-    Counted, Course, CourseError, Phase, cluster, cost_as, not_zero, record, spawn_at, thread,
+use crate::measured_run::{
+    Counted, CourseError, MeasuredRun, Phase, cluster, cost_as, not_zero, record, spawn_at, thread,
 };
 use dunlin_app_memory::{Memory, MemoryConfig, MemoryError, PAGE, Push, Told};
 use dunlin_fabric::{Fabric, Host, Nanos, Scheme, Signal, Task, WithSources};
@@ -114,9 +114,10 @@ impl MemoryLoad {
         cost_as(&mut settings, profile, 1);
         settings.slack = 0;
         let load = self.clone();
-        let play =
-            move |sim: &Sim, course: &Arc<Course<Counted>>| load.play(sim, [fault, step, between], course);
-        Ok(Course::run(settings, seed, play)?.0)
+        let play = move |sim: &Sim, course: &Arc<MeasuredRun<Counted>>| {
+            load.play(sim, [fault, step, between], course)
+        };
+        Ok(MeasuredRun::run(settings, seed, play)?.0)
     }
 
     fn config(&self, member: u16) -> MemoryConfig {
@@ -124,7 +125,12 @@ impl MemoryLoad {
         MemoryConfig { told, push, ..MemoryConfig::new("memory", self.pages, self.members, member) }
     }
 
-    fn play(&self, sim: &Sim, prices: [Nanos; 3], course: &Arc<Course<Counted>>) -> Result<(), CourseError> {
+    fn play(
+        &self,
+        sim: &Sim,
+        prices: [Nanos; 3],
+        course: &Arc<MeasuredRun<Counted>>,
+    ) -> Result<(), CourseError> {
         let names: Vec<String> = (0..self.members).map(|node| format!("node-{node}")).collect();
         let peers = names.iter().map(|name| Peer::named(Scheme::Sim, name).map_err(thread));
         let peers: Vec<Peer> = peers.collect::<Result<_, _>>()?;
@@ -162,7 +168,7 @@ impl MemoryLoad {
         sim: &Sim,
         members: &Members,
         prices: [Nanos; 3],
-        course: &Course<Counted>,
+        course: &MeasuredRun<Counted>,
     ) -> Result<(), CourseError> {
         match self.act {
             Act::Acquire | Act::Release => self.write(sim, members, prices, course),
@@ -176,7 +182,7 @@ impl MemoryLoad {
         sim: &Sim,
         memory: &Memory<Tier<Sim>>,
         [fault, step, between]: [Nanos; 3],
-        course: &Course<Counted>,
+        course: &MeasuredRun<Counted>,
     ) -> Result<(), CourseError> {
         let (mut draw, mut at, mut page) = (1u64, 0u64, [0; PAGE]);
         let pages = u64::from(self.pages);
@@ -212,7 +218,7 @@ impl MemoryLoad {
         sim: &Sim,
         members: &Members,
         [_, step, between]: [Nanos; 3],
-        course: &Course<Counted>,
+        course: &MeasuredRun<Counted>,
     ) -> Result<(), CourseError> {
         let Some((memory, others)) = members.split_first() else { return Ok(()) };
         let range = 0..u64::from(self.acquired) * PAGE_BYTES;

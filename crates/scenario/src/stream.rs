@@ -1,6 +1,6 @@
 //! A stream of low priority beside an application of high priority, at the same nodes of the memory tier (LITE figure 15).
 
-use crate::course::{Course, CourseError, thread};
+use crate::measured_run::{CourseError, MeasuredRun, thread};
 use dunlin_fabric::{Fabric, Host, Nanos, Task, WithSources};
 use dunlin_fabric_sim::Sim;
 use dunlin_tier_node::{Lmr, Policy, Priority, Rights, Spec, Tier};
@@ -49,7 +49,7 @@ impl Stream {
         nodes: &[(Sim, Tier<Sim>)],
         active: usize,
         between: Nanos,
-        course: &Arc<Course<T>>,
+        course: &Arc<MeasuredRun<T>>,
     ) -> Result<Running, CourseError> {
         let name = |node: usize| format!("stream-{node}");
         for (number, (_, tier)) in nodes.iter().enumerate() {

@@ -1,7 +1,7 @@
 //! Several servers whose clients call all of them in every step: with one schedule for all servers, or with a schedule of
 //! each (ScaleRPC section 4.2).
 
-use crate::course::{Course, CourseError, FOREVER, Phase, cluster, cost_as, not_zero, thread};
+use crate::measured_run::{CourseError, FOREVER, MeasuredRun, Phase, cluster, cost_as, not_zero, thread};
 use dunlin_fabric::{Address, Fabric, Host, Nanos, Scheme, Signal, Task};
 use dunlin_fabric_sim::Sim;
 use dunlin_rnic_model::Profile;
@@ -97,8 +97,8 @@ impl Synchronised {
         }
         cost_as(&mut settings, Profile::built_in(&self.profile)?, 1);
         let load = self.clone();
-        let play = move |sim: &Sim, course: &Arc<Course<Steps>>| load.play(sim, course);
-        let (mut steps, hash) = Course::run(settings, seed, play)?;
+        let play = move |sim: &Sim, course: &Arc<MeasuredRun<Steps>>| load.play(sim, course);
+        let (mut steps, hash) = MeasuredRun::run(settings, seed, play)?;
         steps.apart.sort_unstable();
         Ok((steps, hash))
     }
@@ -130,7 +130,7 @@ impl Synchronised {
         builder.serve(&addresses[own], |_| Box::new(echo)).map_err(thread)
     }
 
-    fn play(&self, sim: &Sim, course: &Arc<Course<Steps>>) -> Result<(), CourseError> {
+    fn play(&self, sim: &Sim, course: &Arc<MeasuredRun<Steps>>) -> Result<(), CourseError> {
         let host = sim.host();
         let servers: Vec<Server<Sim>> =
             (0..self.clocks.len()).map(|own| self.serve(sim, own)).collect::<Result<_, _>>()?;
@@ -169,7 +169,12 @@ impl Synchronised {
     }
 
     /// Returns the slices of each server that began in the measured time.
-    fn watch(&self, sim: &Sim, servers: &[Server<Sim>], course: &Course<Steps>) -> Vec<Vec<RunningSlice>> {
+    fn watch(
+        &self,
+        sim: &Sim,
+        servers: &[Server<Sim>],
+        course: &MeasuredRun<Steps>,
+    ) -> Vec<Vec<RunningSlice>> {
         let (host, mut slices) = (sim.host(), vec![Vec::<RunningSlice>::new(); servers.len()]);
         let until = host.now() + self.measured;
         while host.now() < until && course.phase() == Phase::Counting {
@@ -220,7 +225,7 @@ impl Synchronised {
         sim: &Sim,
         number: usize,
         (start, news): (&Start, &Start),
-        course: &Course<Steps>,
+        course: &MeasuredRun<Steps>,
     ) -> Result<(), CourseError> {
         let worker = (number % usize::from(self.workers.max(1))) as u16;
         let config = ClientConfig {

@@ -1,7 +1,7 @@
 //! Threads that use the memory tier: nodes in one process each, on machines of their own.
 
-use crate::course::{
-    Counted, Course, CourseError, Phase, cluster, cost_as, not_zero, record, spawn_at, thread,
+use crate::measured_run::{
+    Counted, CourseError, MeasuredRun, Phase, cluster, cost_as, not_zero, record, spawn_at, thread,
 };
 use dunlin_fabric::{Fabric, Host, Nanos, Scheme, Signal, Task, Work};
 use dunlin_fabric_sim::{Pages, Random, Sim};
@@ -153,8 +153,9 @@ impl TierLoad {
         // Requests of several threads reach a NIC in order.
         settings.slack = 0;
         let load = self.clone();
-        let play = move |sim: &Sim, course: &Arc<Course<Counted>>| load.play(sim, (seed, pauses), course);
-        Ok(Course::run(settings, seed, play)?.0)
+        let play =
+            move |sim: &Sim, course: &Arc<MeasuredRun<Counted>>| load.play(sim, (seed, pauses), course);
+        Ok(MeasuredRun::run(settings, seed, play)?.0)
     }
 
     /// Returns the extra time of an operation.
@@ -190,7 +191,7 @@ impl TierLoad {
         &self,
         sim: &Sim,
         (seed, pauses): (u64, Pauses),
-        course: &Arc<Course<Counted>>,
+        course: &Arc<MeasuredRun<Counted>>,
     ) -> Result<(), CourseError> {
         let names: Vec<String> = (0..self.nodes).map(|node| format!("node-{node}")).collect();
         let peers: Vec<Peer> = names
@@ -256,7 +257,7 @@ impl TierLoad {
         &self,
         sim: &Sim,
         tier: &Tier<Sim>,
-        (extra, course): (Nanos, &Course<Counted>),
+        (extra, course): (Nanos, &MeasuredRun<Counted>),
     ) -> Result<(), CourseError> {
         let (bytes, rounds) = (u64::from(self.bytes), self.warm_up + self.measured);
         let there = |name: &str| Spec::on("node-1").named(name);
@@ -335,7 +336,7 @@ struct Writer {
     regions: Arc<Vec<Lmr<Sim>>>,
     /// Processor time between two operations, in nanoseconds.
     pause: Nanos,
-    course: Arc<Course<Counted>>,
+    course: Arc<MeasuredRun<Counted>>,
 }
 
 impl Writer {

@@ -1,7 +1,7 @@
 //! Threads that call services through the memory tier's nodes: nodes in one process each, on machines of their own.
 
-use crate::course::{
-    Counted, Course, CourseError, Phase, cluster, cost_as, not_zero, record, spawn_at, thread,
+use crate::measured_run::{
+    Counted, CourseError, MeasuredRun, Phase, cluster, cost_as, not_zero, record, spawn_at, thread,
 };
 use dunlin_fabric::{Fabric, Host, Nanos, Scheme, Signal, Task, WithSources};
 use dunlin_fabric_sim::Sim;
@@ -80,11 +80,11 @@ impl TierCalls {
         // Requests of several threads reach a NIC in order.
         settings.slack = 0;
         let load = self.clone();
-        let play = move |sim: &Sim, course: &Arc<Course<Counted>>| load.play(sim, between, course);
-        Ok(Course::run(settings, seed, play)?.0)
+        let play = move |sim: &Sim, course: &Arc<MeasuredRun<Counted>>| load.play(sim, between, course);
+        Ok(MeasuredRun::run(settings, seed, play)?.0)
     }
 
-    fn play(&self, sim: &Sim, between: Nanos, course: &Arc<Course<Counted>>) -> Result<(), CourseError> {
+    fn play(&self, sim: &Sim, between: Nanos, course: &Arc<MeasuredRun<Counted>>) -> Result<(), CourseError> {
         let names: Vec<String> = (0..self.nodes).map(|node| format!("node-{node}")).collect();
         let peers: Vec<Peer> = names
             .iter()
@@ -129,7 +129,7 @@ impl TierCalls {
     }
 
     /// Receives calls and answers them until the run is over.
-    fn serve(&self, calls: &Calls<Sim>, course: &Course<Counted>) -> Result<(), CourseError> {
+    fn serve(&self, calls: &Calls<Sim>, course: &MeasuredRun<Counted>) -> Result<(), CourseError> {
         let mut buffer = vec![0; self.request as usize];
         let answer = vec![7; self.answer as usize];
         while course.phase() != Phase::Over {
@@ -148,7 +148,7 @@ impl TierCalls {
         sim: &Sim,
         tier: &Tier<Sim>,
         (others, between): (&[String], Nanos),
-        course: &Course<Counted>,
+        course: &MeasuredRun<Counted>,
     ) -> Result<(), CourseError> {
         let request = vec![7; self.request as usize];
         let mut answer = vec![0; self.answer as usize];

@@ -17,7 +17,7 @@
 use crate::arguments::{Arguments, ErrorOf, Outcome};
 use crate::codec::{BinaryInput, BinaryOutput};
 use crate::error::CallError;
-use dunlin_rpc::Filling;
+use dunlin_rpc::PayloadWriter;
 use pilota::thrift::{ProtocolExceptionKind, ThriftException, new_protocol_exception};
 
 /// The longest bare result without a kind byte, for functions that declare exceptions: the payload capacity
@@ -29,7 +29,7 @@ const VALUE: u8 = 0;
 const TAGGED: u8 = 1;
 
 /// The destination of an encoding, and the observer that is notified of large payloads as they are copied.
-pub(crate) type Place<'a> = (&'a mut [u8], Option<&'a mut dyn Filling>);
+pub(crate) type Place<'a> = (&'a mut [u8], Option<&'a mut dyn PayloadWriter>);
 
 /// The encoding of a call's arguments and result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

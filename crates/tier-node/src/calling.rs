@@ -76,7 +76,8 @@ impl<F: Fabric> Node<F> {
         let first = match root.take(host, until).ok_or(RequestError::Busy)? {
             Taken::Value(first) => first,
             Taken::Make(number) => {
-                let plan = Plan { sharing: Sharing::Combined, ..Plan::usual(self.fabric.capabilities()) };
+                let plan =
+                    Plan { sharing: Sharing::Combined, ..Plan::default_for(self.fabric.capabilities()) };
                 let config = ClientConfig {
                     plan: Some(plan),
                     // All nodes have as many workers as this one, as far as it knows.

@@ -176,7 +176,7 @@ fn call_all<F: Fabric>(fabric: &F, address: &Address) -> bool {
 /// Calls as an application does that lets the address select the fabric and the fabric select the plan.
 fn call_chosen(fabrics: &Fabrics, address: &Address) -> Outcome<()> {
     let chosen = fabrics.choose(address)?;
-    let usual = Plan::usual(chosen.capabilities());
+    let usual = Plan::default_for(chosen.capabilities());
     let mut client = dunlin_transport::Client::connect_with(fabrics, address, ClientConfig::default())?;
     if client.config().plan != Some(usual) {
         return Err(format!("goes by {:?}, not by {usual:?}", client.config().plan).into());

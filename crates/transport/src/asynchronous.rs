@@ -68,13 +68,13 @@ fn made<H: Clone>(
 /// An asynchronous client. Clones share the connection. All methods may be called from any thread.
 #[derive(Clone, Debug)]
 pub struct AsyncClient {
-    on: On,
+    on: AnyClient,
     transport: Arc<ChosenTransport>,
 }
 
 /// The engine's client on each fabric.
 #[derive(Clone, Debug)]
-enum On {
+enum AnyClient {
     Shm(dunlin_rpc::AsyncClient<ShmFabric>),
     Rdma(dunlin_rpc::AsyncClient<RdmaFabric>),
     #[cfg(feature = "ofi")]
@@ -119,7 +119,10 @@ impl AsyncClient {
             let (fabrics, to, eager) =
                 (fabrics.clone(), address.clone(), ClientConfig { lazy: false, ..config.clone() });
             let connect = move || AsyncClient::connect_with(&fabrics, to.clone(), eager.clone());
-            return Ok(AsyncClient { on: On::Later(Later::new(address, &config, connect)), transport });
+            return Ok(AsyncClient {
+                on: AnyClient::Later(Later::new(address, &config, connect)),
+                transport,
+            });
         }
         let resolved = fabrics.resolve(&address).map_err(DialError::from)?;
         let (to, config) = (&resolved.address, resolved.settle(config));
@@ -127,14 +130,14 @@ impl AsyncClient {
         let name = chosen.capabilities().name;
         let on = match chosen {
             ChosenFabric::Shm(fabric) => {
-                On::Shm(dunlin_rpc::AsyncClient::connect(&hubs.shm(&fabric)?, to, config)?)
+                AnyClient::Shm(dunlin_rpc::AsyncClient::connect(&hubs.shm(&fabric)?, to, config)?)
             }
             ChosenFabric::Rdma(fabric) => {
-                On::Rdma(dunlin_rpc::AsyncClient::connect(&hubs.rdma(&fabric)?, to, config)?)
+                AnyClient::Rdma(dunlin_rpc::AsyncClient::connect(&hubs.rdma(&fabric)?, to, config)?)
             }
             #[cfg(feature = "ofi")]
             ChosenFabric::Ofi(fabric) => {
-                On::Ofi(dunlin_rpc::AsyncClient::connect(&hubs.ofi(&fabric)?, to, config)?)
+                AnyClient::Ofi(dunlin_rpc::AsyncClient::connect(&hubs.ofi(&fabric)?, to, config)?)
             }
         };
         Ok(AsyncClient { on, transport: Arc::new(resolved.transport(name)) })
@@ -159,7 +162,7 @@ impl AsyncClient {
     /// Returns how the calls of a function run: the protocol, how both sides wait, the transport, and the
     /// reasons.
     pub fn plan_of(&self, function: u16) -> RunningPlan {
-        let mut running = each_or!(On, &self.on, client => client.plan_of(function), On::Later(later) => {
+        let mut running = each_or!(AnyClient, &self.on, client => client.plan_of(function), AnyClient::Later(later) => {
             return match later.made() {
                 Some(client) => client.plan_of(function),
                 None => RunningPlan::unknown(format!("function {function}"), self.transport.name),
@@ -172,12 +175,12 @@ impl AsyncClient {
     /// Waits until the client is connected, for at most `at_most`, and connects with back-off meanwhile;
     /// [`dunlin_rpc::AsyncClient::wait_ready`] has the details.
     pub async fn wait_ready(&self, at_most: Duration) -> Result<(), CallError> {
-        each_or!(On, &self.on, client => client.wait_ready(at_most).await, On::Later(later) => {
+        each_or!(AnyClient, &self.on, client => client.wait_ready(at_most).await, AnyClient::Later(later) => {
             let began = std::time::Instant::now();
             later.for_ready(at_most).await.map_err(missing)?;
             let left = at_most.saturating_sub(began.elapsed());
             let made = later.made().ok_or(CallError::NotExecuted(Cause::Disconnected))?;
-            each_or!(On, &made.on, client => client.wait_ready(left).await, On::Later(_) => {
+            each_or!(AnyClient, &made.on, client => client.wait_ready(left).await, AnyClient::Later(_) => {
                 Err(CallError::NotExecuted(Cause::Disconnected))
             })
         })
@@ -185,14 +188,14 @@ impl AsyncClient {
 
     /// Returns the number of server workers to which this client has lanes.
     pub fn workers(&self) -> usize {
-        each_or!(On, &self.on, client => client.workers(), On::Later(later) => later.made().map_or(0, AsyncClient::workers))
+        each_or!(AnyClient, &self.on, client => client.workers(), AnyClient::Later(later) => later.made().map_or(0, AsyncClient::workers))
     }
 
     /// Returns the transport of the calls, and the reason why it was chosen. Its name is `auto` until a lazy
     /// client of an `auto:` address knows it.
     pub fn transport(&self) -> &ChosenTransport {
         match &self.on {
-            On::Later(later) => later.made().map_or(&self.transport, AsyncClient::transport),
+            AnyClient::Later(later) => later.made().map_or(&self.transport, AsyncClient::transport),
             _ => &self.transport,
         }
     }
@@ -200,34 +203,34 @@ impl AsyncClient {
     /// Returns the current tuning of each connection to a worker, for plans that fetch results or have them
     /// written back; empty for other plans.
     pub fn tuning(&self) -> Vec<Tuning> {
-        each_or!(On, &self.on, client => client.tuning(), On::Later(later) => later.made().map_or_else(Vec::new, AsyncClient::tuning))
+        each_or!(AnyClient, &self.on, client => client.tuning(), AnyClient::Later(later) => later.made().map_or_else(Vec::new, AsyncClient::tuning))
     }
 
     /// Returns the current maximum batch size in calls of each connection to a worker; empty without
     /// [`ClientConfig::batching`].
     pub fn batch_calls(&self) -> Vec<u16> {
-        each_or!(On, &self.on, client => client.batch_calls(), On::Later(later) => later.made().map_or_else(Vec::new, AsyncClient::batch_calls))
+        each_or!(AnyClient, &self.on, client => client.batch_calls(), AnyClient::Later(later) => later.made().map_or_else(Vec::new, AsyncClient::batch_calls))
     }
 
     /// Returns a view of this client for calls with a time of their own, in place of
     /// [`ClientConfig::timeout`]; see [`dunlin_rpc::Client::within`].
     pub fn within(&self, time: Duration) -> AsyncWithin<'_> {
         AsyncWithin(
-            each_into_or!(On, &self.on, WithinOn, client => client.within(time), On::Later(later) => WithinOn::Later(later, time)),
+            each_into_or!(AnyClient, &self.on, WithinOn, client => client.within(time), AnyClient::Later(later) => WithinOn::Later(later, time)),
         )
     }
 
     /// Makes a call on any worker. It is sent immediately if there is room, before the first poll. Dropping
     /// the future abandons the call.
     pub fn call(&self, function: u16, payload: &[u8]) -> Call {
-        each_into_or!(On, &self.on, Call, client => client.call(function, payload), On::Later(later) => {
+        each_into_or!(AnyClient, &self.on, Call, client => client.call(function, payload), AnyClient::Later(later) => {
             Call::later(later, (None, None, function), payload)
         })
     }
 
     /// Makes a call on the given worker. See [`call`](AsyncClient::call).
     pub fn call_on(&self, worker: usize, function: u16, payload: &[u8]) -> Call {
-        each_into_or!(On, &self.on, Call, client => client.call_on(worker, function, payload), On::Later(later) => {
+        each_into_or!(AnyClient, &self.on, Call, client => client.call_on(worker, function, payload), AnyClient::Later(later) => {
             Call::later(later, (None, Some(worker), function), payload)
         })
     }
@@ -241,10 +244,10 @@ const UNCONNECTED: MemoryError = MemoryError::Call(CallError::NotExecuted(Cause:
 impl AsyncClient {
     /// Attaches a region that the server exposes by name; see [`dunlin_rpc::AsyncClient::attach`].
     pub async fn attach(&self, name: &str) -> Result<RemoteRegion, MemoryError> {
-        if let On::Later(later) = &self.on {
+        if let AnyClient::Later(later) = &self.on {
             later.for_call(None).await.map_err(missing)?;
         }
-        each_or!(On, self.made(), client => client.attach(name).await, On::Later(_) => Err(UNCONNECTED))
+        each_or!(AnyClient, self.made(), client => client.attach(name).await, AnyClient::Later(_) => Err(UNCONNECTED))
     }
 
     /// READs `length` bytes of a region; see [`dunlin_rpc::AsyncClient::read`].
@@ -255,23 +258,23 @@ impl AsyncClient {
         length: usize,
     ) -> Result<AsyncResponse, MemoryError> {
         let response = each_into_or!(
-            On,
+            AnyClient,
             self.made(),
             AsyncResponse,
             client => client.read(region, offset, length).await?,
-            On::Later(_) => return Err(UNCONNECTED)
+            AnyClient::Later(_) => return Err(UNCONNECTED)
         );
         Ok(response)
     }
 
     /// WRITEs bytes to a region; see [`dunlin_rpc::AsyncClient::write`].
     pub async fn write(&self, region: &RemoteRegion, offset: u64, data: &[u8]) -> Result<(), MemoryError> {
-        each_or!(On, self.made(), client => client.write(region, offset, data).await, On::Later(_) => Err(UNCONNECTED))
+        each_or!(AnyClient, self.made(), client => client.write(region, offset, data).await, AnyClient::Later(_) => Err(UNCONNECTED))
     }
 
     /// Adds to 8 aligned bytes of a region, and returns their old value; see [`dunlin_rpc::AsyncClient::fetch_add`].
     pub async fn fetch_add(&self, region: &RemoteRegion, offset: u64, add: u64) -> Result<u64, MemoryError> {
-        each_or!(On, self.made(), client => client.fetch_add(region, offset, add).await, On::Later(_) => Err(UNCONNECTED))
+        each_or!(AnyClient, self.made(), client => client.fetch_add(region, offset, add).await, AnyClient::Later(_) => Err(UNCONNECTED))
     }
 
     /// Sets 8 aligned bytes of a region if they are as expected, and returns their old value; see
@@ -283,13 +286,13 @@ impl AsyncClient {
         expected: u64,
         swap: u64,
     ) -> Result<u64, MemoryError> {
-        each_or!(On, self.made(), client => client.compare_swap(region, offset, expected, swap).await, On::Later(_) => Err(UNCONNECTED))
+        each_or!(AnyClient, self.made(), client => client.compare_swap(region, offset, expected, swap).await, AnyClient::Later(_) => Err(UNCONNECTED))
     }
 
     /// The client on its fabric, of a lazy one that has connected.
-    fn made(&self) -> &On {
+    fn made(&self) -> &AnyClient {
         match &self.on {
-            On::Later(later) => later.made().map_or(&self.on, |made| &made.on),
+            AnyClient::Later(later) => later.made().map_or(&self.on, |made| &made.on),
             on => on,
         }
     }

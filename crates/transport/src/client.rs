@@ -1,14 +1,14 @@
 //! The synchronous client on the fabric that its address selects.
 
 use crate::attempts::{Attempts, Missing};
-use crate::fabrics::{Choose, ChosenFabric, Fabrics};
+use crate::fabrics::{ChosenFabric, FabricSelector, Fabrics};
 use crate::resolve::{PATIENCE, Resolved, unconnected};
 use dunlin_fabric::{Address, ChosenTransport, DialError, IntoAddress, Scheme};
 #[cfg(feature = "ofi")]
 use dunlin_fabric_ofi::OfiFabric;
 use dunlin_fabric_rdma::RdmaFabric;
 use dunlin_fabric_shm::ShmFabric;
-use dunlin_rpc::{CallError, CallId, Cause, ClientConfig, ConnectError, Filling, RunningPlan, Tuning};
+use dunlin_rpc::{CallError, CallId, Cause, ClientConfig, ConnectError, PayloadWriter, RunningPlan, Tuning};
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
@@ -19,13 +19,13 @@ use std::time::Duration;
 /// detail.
 #[derive(Debug)]
 pub struct Client {
-    pub(crate) on: On,
+    pub(crate) on: AnyClient,
     transport: ChosenTransport,
 }
 
 /// The engine's client on each fabric.
 #[derive(Debug)]
-pub(crate) enum On {
+pub(crate) enum AnyClient {
     Shm(dunlin_rpc::Client<ShmFabric>),
     Rdma(dunlin_rpc::Client<RdmaFabric>),
     #[cfg(feature = "ofi")]
@@ -126,7 +126,7 @@ pub enum FillingRequest<'a> {
 
 impl FillingRequest<'_> {
     /// Returns the payload buffer, whose content is undefined, and the observer to notify of progress.
-    pub fn parts(&mut self) -> (&mut [u8], &mut dyn Filling) {
+    pub fn parts(&mut self) -> (&mut [u8], &mut dyn PayloadWriter) {
         each!(Self, self, request => request.parts())
     }
 
@@ -156,7 +156,7 @@ impl Client {
     /// TCP; typed services do. A [lazy](ClientConfig::lazy) client of an `auto:` address asks the server for
     /// its fabrics within the first call.
     pub fn connect_with(
-        fabrics: &impl Choose,
+        fabrics: &impl FabricSelector,
         address: impl IntoAddress,
         config: ClientConfig,
     ) -> Result<Self, ConnectError> {
@@ -165,7 +165,7 @@ impl Client {
             Some(fabrics) if config.lazy && address.scheme() == Scheme::Auto => {
                 config.check()?;
                 let transport = unconnected(&address);
-                Ok(Client { on: On::Later(Box::new(Later::new(fabrics, address, config))), transport })
+                Ok(Client { on: AnyClient::Later(Box::new(Later::new(fabrics, address, config))), transport })
             }
             _ => {
                 let resolved = fabrics.resolve(&address).map_err(DialError::from)?;
@@ -175,7 +175,7 @@ impl Client {
     }
 
     fn connect_to(
-        fabrics: &impl Choose,
+        fabrics: &impl FabricSelector,
         resolved: Resolved,
         config: ClientConfig,
     ) -> Result<Self, ConnectError> {
@@ -183,10 +183,10 @@ impl Client {
         let chosen = fabrics.choose(to).map_err(DialError::from)?;
         let name = chosen.capabilities().name;
         let on = match chosen {
-            ChosenFabric::Shm(fabric) => On::Shm(dunlin_rpc::Client::connect(&fabric, to, config)?),
-            ChosenFabric::Rdma(fabric) => On::Rdma(dunlin_rpc::Client::connect(&fabric, to, config)?),
+            ChosenFabric::Shm(fabric) => AnyClient::Shm(dunlin_rpc::Client::connect(&fabric, to, config)?),
+            ChosenFabric::Rdma(fabric) => AnyClient::Rdma(dunlin_rpc::Client::connect(&fabric, to, config)?),
             #[cfg(feature = "ofi")]
-            ChosenFabric::Ofi(fabric) => On::Ofi(dunlin_rpc::Client::connect(&fabric, to, config)?),
+            ChosenFabric::Ofi(fabric) => AnyClient::Ofi(dunlin_rpc::Client::connect(&fabric, to, config)?),
         };
         Ok(Client { on, transport: resolved.transport(name) })
     }
@@ -203,7 +203,7 @@ impl Client {
     /// left.
     #[cold]
     fn resolve_for(&mut self, time: Option<Duration>) -> Result<Option<Duration>, CallError> {
-        let On::Later(later) = &mut self.on else { return Ok(time) };
+        let AnyClient::Later(later) = &mut self.on else { return Ok(time) };
         let mut attempts = later.attempts.clone();
         let made = attempts.for_call(time, |most| Client::resolve_now(later, most));
         later.attempts = attempts;
@@ -214,15 +214,15 @@ impl Client {
 
     #[inline(always)]
     pub(crate) fn resolved(&mut self) -> Result<(), CallError> {
-        if let On::Later(_) = &self.on { self.resolve_for(None).map(drop) } else { Ok(()) }
+        if let AnyClient::Later(_) = &self.on { self.resolve_for(None).map(drop) } else { Ok(()) }
     }
 
     /// Creates another client of the same server with the same settings and its own connections, for another
     /// thread.
     pub fn another(&self) -> Result<Self, ConnectError> {
-        let on = each_into_or!(On, &self.on, On, client => client.another()?, On::Later(later) => {
+        let on = each_into_or!(AnyClient, &self.on, AnyClient, client => client.another()?, AnyClient::Later(later) => {
             let Later { fabrics, config, attempts } = &**later;
-            On::Later(Box::new(Later::new(fabrics, attempts.address.clone(), config.clone())))
+            AnyClient::Later(Box::new(Later::new(fabrics, attempts.address.clone(), config.clone())))
         });
         Ok(Client { on, transport: self.transport.clone() })
     }
@@ -236,7 +236,7 @@ impl Client {
     /// Returns how the calls of a function run: the protocol, how both sides wait, the transport, and the
     /// reasons.
     pub fn plan_of(&self, function: u16) -> RunningPlan {
-        let mut running = each_or!(On, &self.on, client => client.plan_of(function), On::Later(_) => {
+        let mut running = each_or!(AnyClient, &self.on, client => client.plan_of(function), AnyClient::Later(_) => {
             RunningPlan::unknown(format!("function {function}"), self.transport.name)
         });
         running.reasons.insert(0, format!("transport: {}", self.transport.why));
@@ -247,51 +247,51 @@ impl Client {
     /// [`dunlin_rpc::Client::wait_ready`] has the details. Blocks.
     pub fn wait_ready(&mut self, at_most: Duration) -> Result<(), CallError> {
         let until = std::time::Instant::now() + at_most.min(Duration::from_secs(1 << 32));
-        if let On::Later(later) = &mut self.on {
+        if let AnyClient::Later(later) = &mut self.on {
             let mut attempts = later.attempts.clone();
             let made = attempts.for_ready(at_most, |most| Client::resolve_now(later, most));
             later.attempts = attempts;
             *self = made.map_err(missing)?;
         }
         let left = until.saturating_duration_since(std::time::Instant::now());
-        each_or!(On, &mut self.on, client => client.wait_ready(left), On::Later(_) => Err(UNCONNECTED))
+        each_or!(AnyClient, &mut self.on, client => client.wait_ready(left), AnyClient::Later(_) => Err(UNCONNECTED))
     }
 
     /// Returns the number of server workers to which this client has lanes.
     pub fn workers(&self) -> usize {
-        each_or!(On, &self.on, client => client.workers(), On::Later(_) => 0)
+        each_or!(AnyClient, &self.on, client => client.workers(), AnyClient::Later(_) => 0)
     }
 
     /// Returns the session number of the current connection, as the server logs it.
     pub fn session(&self) -> u64 {
-        each_or!(On, &self.on, client => client.session(), On::Later(_) => 0)
+        each_or!(AnyClient, &self.on, client => client.session(), AnyClient::Later(_) => 0)
     }
 
     /// Returns the settings.
     pub fn config(&self) -> &ClientConfig {
-        each_or!(On, &self.on, client => client.config(), On::Later(later) => &later.config)
+        each_or!(AnyClient, &self.on, client => client.config(), AnyClient::Later(later) => &later.config)
     }
 
     /// Returns how many more calls `worker` accepts now, for functions without a plan of their own.
     pub fn room(&mut self, worker: usize) -> usize {
-        each_or!(On, &mut self.on, client => client.room(worker), On::Later(_) => 0)
+        each_or!(AnyClient, &mut self.on, client => client.room(worker), AnyClient::Later(_) => 0)
     }
 
     /// Returns the current tuning of each connection to a worker, for plans that fetch results or have them
     /// written back; empty for other plans.
     pub fn tuning(&self) -> Vec<Tuning> {
-        each_or!(On, &self.on, client => client.tuning(), On::Later(_) => Vec::new())
+        each_or!(AnyClient, &self.on, client => client.tuning(), AnyClient::Later(_) => Vec::new())
     }
 
     /// Returns the current maximum batch size in calls of each connection to a worker; empty without
     /// [`ClientConfig::batching`](dunlin_rpc::ClientConfig::batching).
     pub fn batch_calls(&self) -> Vec<u16> {
-        each_or!(On, &self.on, client => client.batch_calls(), On::Later(_) => Vec::new())
+        each_or!(AnyClient, &self.on, client => client.batch_calls(), AnyClient::Later(_) => Vec::new())
     }
 
     /// Returns the number of calls that were sent and not yet answered.
     pub fn in_flight(&self) -> usize {
-        each_or!(On, &self.on, client => client.in_flight(), On::Later(_) => 0)
+        each_or!(AnyClient, &self.on, client => client.in_flight(), AnyClient::Later(_) => 0)
     }
 
     /// Returns a view of this client whose next call has a time of its own, in place of
@@ -299,13 +299,13 @@ impl Client {
     #[inline(always)]
     pub fn within(&mut self, time: Duration) -> Within<'_> {
         let left = match &self.on {
-            On::Later(_) => self.resolve_for(Some(time)),
+            AnyClient::Later(_) => self.resolve_for(Some(time)),
             _ => Ok(Some(time)),
         };
         match left {
             Ok(left) => {
                 let time = left.unwrap_or(time);
-                each_into_or!(On, &mut self.on, Within, client => client.within(time), On::Later(_) => Within::Unconnected(UNCONNECTED))
+                each_into_or!(AnyClient, &mut self.on, Within, client => client.within(time), AnyClient::Later(_) => Within::Unconnected(UNCONNECTED))
             }
             Err(error) => Within::Unconnected(error),
         }
@@ -316,7 +316,7 @@ impl Client {
     pub fn call(&mut self, function: u16, payload: &[u8]) -> Result<Response<'_>, CallError> {
         self.resolved()?;
         Ok(
-            each_into_or!(On, &mut self.on, Response, client => client.call(function, payload)?, On::Later(_) => return Err(UNCONNECTED)),
+            each_into_or!(AnyClient, &mut self.on, Response, client => client.call(function, payload)?, AnyClient::Later(_) => return Err(UNCONNECTED)),
         )
     }
 
@@ -331,7 +331,7 @@ impl Client {
     ) -> Result<Response<'_>, CallError> {
         self.resolved()?;
         Ok(
-            each_into_or!(On, &mut self.on, Response, client => client.call_on(worker, function, payload)?, On::Later(_) => return Err(UNCONNECTED)),
+            each_into_or!(AnyClient, &mut self.on, Response, client => client.call_on(worker, function, payload)?, AnyClient::Later(_) => return Err(UNCONNECTED)),
         )
     }
 
@@ -343,7 +343,7 @@ impl Client {
     #[inline(always)]
     pub fn submit_on(&mut self, worker: usize, function: u16, payload: &[u8]) -> Result<CallId, CallError> {
         self.resolved()?;
-        each_or!(On, &mut self.on, client => client.submit_on(worker, function, payload), On::Later(_) => Err(UNCONNECTED))
+        each_or!(AnyClient, &mut self.on, client => client.submit_on(worker, function, payload), AnyClient::Later(_) => Err(UNCONNECTED))
     }
 
     /// Like [`submit_on`](Client::submit_on), but waits for room, at most for the call timeout.
@@ -355,14 +355,14 @@ impl Client {
         payload: &[u8],
     ) -> Result<CallId, CallError> {
         self.resolved()?;
-        each_or!(On, &mut self.on, client => client.submit_waiting_on(worker, function, payload), On::Later(_) => Err(UNCONNECTED))
+        each_or!(AnyClient, &mut self.on, client => client.submit_waiting_on(worker, function, payload), AnyClient::Later(_) => Err(UNCONNECTED))
     }
 
     /// Adds a call to a worker's batch, which is sent when it is full or on [`flush`](Client::flush).
     #[inline(always)]
     pub fn push_on(&mut self, worker: usize, function: u16, payload: &[u8]) -> Result<CallId, CallError> {
         self.resolved()?;
-        each_or!(On, &mut self.on, client => client.push_on(worker, function, payload), On::Later(_) => Err(UNCONNECTED))
+        each_or!(AnyClient, &mut self.on, client => client.push_on(worker, function, payload), AnyClient::Later(_) => Err(UNCONNECTED))
     }
 
     /// Like [`push_on`](Client::push_on), but waits for room, at most for the call timeout.
@@ -374,7 +374,7 @@ impl Client {
         payload: &[u8],
     ) -> Result<CallId, CallError> {
         self.resolved()?;
-        each_or!(On, &mut self.on, client => client.push_waiting_on(worker, function, payload), On::Later(_) => Err(UNCONNECTED))
+        each_or!(AnyClient, &mut self.on, client => client.push_waiting_on(worker, function, payload), AnyClient::Later(_) => Err(UNCONNECTED))
     }
 
     /// Sends the open batches.
@@ -384,12 +384,12 @@ impl Client {
     /// again.
     #[inline(always)]
     pub fn flush(&mut self) -> Result<(), CallError> {
-        each_or!(On, &mut self.on, client => client.flush(), On::Later(_) => Ok(()))
+        each_or!(AnyClient, &mut self.on, client => client.flush(), AnyClient::Later(_) => Ok(()))
     }
 
     /// Like [`flush`](Client::flush), but waits for room, at most for the call timeout.
     pub fn flush_waiting(&mut self) -> Result<(), CallError> {
-        each_or!(On, &mut self.on, client => client.flush_waiting(), On::Later(_) => Ok(()))
+        each_or!(AnyClient, &mut self.on, client => client.flush_waiting(), AnyClient::Later(_) => Ok(()))
     }
 
     /// Returns a buffer for a request of `length` bytes to `worker`, to be filled and passed to
@@ -397,7 +397,7 @@ impl Client {
     pub fn large_request(&mut self, worker: usize, length: usize) -> Result<LargeRequest, CallError> {
         self.resolved()?;
         Ok(
-            each_into_or!(On, &mut self.on, LargeRequest, client => client.large_request(worker, length)?, On::Later(_) => return Err(UNCONNECTED)),
+            each_into_or!(AnyClient, &mut self.on, LargeRequest, client => client.large_request(worker, length)?, AnyClient::Later(_) => return Err(UNCONNECTED)),
         )
     }
 
@@ -410,7 +410,7 @@ impl Client {
     ) -> Result<LargeRequest, CallError> {
         self.resolved()?;
         Ok(
-            each_into_or!(On, &mut self.on, LargeRequest, client => client.large_request_for(worker, function, length)?, On::Later(_) => return Err(UNCONNECTED)),
+            each_into_or!(AnyClient, &mut self.on, LargeRequest, client => client.large_request_for(worker, function, length)?, AnyClient::Later(_) => return Err(UNCONNECTED)),
         )
     }
 
@@ -420,14 +420,14 @@ impl Client {
     /// A buffer of a client on another fabric causes [`Cause::Closed`](dunlin_rpc::Cause::Closed): not
     /// executed.
     pub fn submit_large(&mut self, function: u16, request: LargeRequest) -> Result<CallId, CallError> {
-        let within = each_into_or!(On, &mut self.on, Within, client => client.within_or_default(None), On::Later(_) => {
+        let within = each_into_or!(AnyClient, &mut self.on, Within, client => client.within_or_default(None), AnyClient::Later(_) => {
             Within::Unconnected(CallError::NotExecuted(Cause::Closed))
         });
         within.submit_large(function, request)
     }
 
     /// Returns a request of `length` bytes to `worker` that is sent in pieces while it is filled, if the plan
-    /// of `function` has [`LargePayload::Pieces`](dunlin_rpc::LargePayload::Pieces).
+    /// of `function` has [`LargePayload::Pipelined`](dunlin_rpc::LargePayload::Pipelined).
     pub fn filling_request_for(
         &mut self,
         worker: usize,
@@ -436,64 +436,64 @@ impl Client {
     ) -> Result<FillingRequest<'_>, CallError> {
         self.resolved()?;
         Ok(
-            each_into_or!(On, &mut self.on, FillingRequest, client => client.filling_request_for(worker, function, length)?, On::Later(_) => return Err(UNCONNECTED)),
+            each_into_or!(AnyClient, &mut self.on, FillingRequest, client => client.filling_request_for(worker, function, length)?, AnyClient::Later(_) => return Err(UNCONNECTED)),
         )
     }
 
     /// Polls once for results. Returns the number of calls that are now complete.
     #[inline(always)]
     pub fn progress(&mut self) -> usize {
-        each_or!(On, &mut self.on, client => client.progress(), On::Later(_) => 0)
+        each_or!(AnyClient, &mut self.on, client => client.progress(), AnyClient::Later(_) => 0)
     }
 
     /// Polls once for results and passes each to `each` straight from the receive buffer. Returns their
     /// number.
     #[inline(always)]
     pub fn collect(&mut self, each: impl FnMut(CallId, Result<&[u8], CallError>)) -> usize {
-        each_or!(On, &mut self.on, client => client.collect(each), On::Later(_) => 0)
+        each_or!(AnyClient, &mut self.on, client => client.collect(each), AnyClient::Later(_) => 0)
     }
 
     /// Returns a completed call that was not returned before.
     #[inline(always)]
     pub fn next_done(&mut self) -> Option<CallId> {
-        each_or!(On, &mut self.on, client => client.next_done(), On::Later(_) => None)
+        each_or!(AnyClient, &mut self.on, client => client.next_done(), AnyClient::Later(_) => None)
     }
 
     /// Returns whether a call is complete.
     #[inline(always)]
     pub fn is_done(&mut self, id: CallId) -> bool {
-        each_or!(On, &mut self.on, client => client.is_done(id), On::Later(_) => false)
+        each_or!(AnyClient, &mut self.on, client => client.is_done(id), AnyClient::Later(_) => false)
     }
 
     /// Returns the outcome of a completed call.
     #[inline(always)]
     pub fn outcome(&self, id: CallId) -> Result<&[u8], CallError> {
-        each_or!(On, &self.on, client => client.outcome(id), On::Later(_) => Err(GONE))
+        each_or!(AnyClient, &self.on, client => client.outcome(id), AnyClient::Later(_) => Err(GONE))
     }
 
     /// Discards a call's result, or abandons the call.
     #[inline(always)]
     pub fn forget(&mut self, id: CallId) {
-        each_or!(On, &mut self.on, client => client.forget(id), On::Later(_) => ());
+        each_or!(AnyClient, &mut self.on, client => client.forget(id), AnyClient::Later(_) => ());
     }
 
     /// Waits for a call's result.
     #[inline(always)]
     pub fn wait(&mut self, id: CallId) -> Result<Response<'_>, CallError> {
         Ok(
-            each_into_or!(On, &mut self.on, Response, client => client.wait(id)?, On::Later(_) => return Err(GONE)),
+            each_into_or!(AnyClient, &mut self.on, Response, client => client.wait(id)?, AnyClient::Later(_) => return Err(GONE)),
         )
     }
 
     /// Waits until any call is complete; returns `None` if none is in flight.
     #[inline(always)]
     pub fn wait_any(&mut self) -> Option<CallId> {
-        each_or!(On, &mut self.on, client => client.wait_any(), On::Later(_) => None)
+        each_or!(AnyClient, &mut self.on, client => client.wait_any(), AnyClient::Later(_) => None)
     }
 
     /// Closes the connections and notifies the server.
     pub fn close(self) {
-        each_or!(On, self.on, client => client.close(), On::Later(_) => ());
+        each_or!(AnyClient, self.on, client => client.close(), AnyClient::Later(_) => ());
     }
 }
 

@@ -91,7 +91,7 @@ pub enum ChosenFabric {
 }
 
 /// A source of fabrics for addresses: all fabrics, or a single one, which accepts only its own addresses.
-pub trait Choose: Send + Sync + 'static {
+pub trait FabricSelector: Send + Sync + 'static {
     /// Returns the fabric that an address names, or an error; never a different fabric. May block while a
     /// fabric is opened.
     fn choose(&self, address: &Address) -> Result<ChosenFabric, Unavailable>;
@@ -107,7 +107,7 @@ pub trait Choose: Send + Sync + 'static {
     }
 }
 
-impl Choose for Fabrics {
+impl FabricSelector for Fabrics {
     fn choose(&self, address: &Address) -> Result<ChosenFabric, Unavailable> {
         Fabrics::choose(self, address)
     }
@@ -121,20 +121,20 @@ impl Choose for Fabrics {
     }
 }
 
-impl Choose for ShmFabric {
+impl FabricSelector for ShmFabric {
     fn choose(&self, address: &Address) -> Result<ChosenFabric, Unavailable> {
         only(address, Scheme::Shm).map(|()| ChosenFabric::Shm(self.clone()))
     }
 }
 
-impl Choose for RdmaFabric {
+impl FabricSelector for RdmaFabric {
     fn choose(&self, address: &Address) -> Result<ChosenFabric, Unavailable> {
         only(address, Scheme::Rdma).map(|()| ChosenFabric::Rdma(self.clone()))
     }
 }
 
 #[cfg(feature = "ofi")]
-impl Choose for OfiFabric {
+impl FabricSelector for OfiFabric {
     fn choose(&self, address: &Address) -> Result<ChosenFabric, Unavailable> {
         only(address, Scheme::Ofi).map(|()| ChosenFabric::Ofi(self.clone()))
     }

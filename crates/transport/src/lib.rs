@@ -73,10 +73,10 @@ mod fabrics;
 mod later;
 mod memory;
 mod messages;
+mod multi_fabric;
 mod node;
 mod resolve;
 mod server;
-mod several;
 mod signals;
 mod tables;
 mod teller;
@@ -89,12 +89,12 @@ pub use asynchronous::{AsyncClient, AsyncResponse, AsyncWithin, Call, Unconnecte
 pub use client::{Client, FillingRequest, LargeRequest, Response, Within};
 pub use connecting::Connecting;
 pub use dunlin_fabric::{ChosenTransport, IntoAddress, PassedOver};
-pub use fabrics::{Choose, ChosenFabric, Fabrics, FabricsConfig, GlobalInUse, TablesFrom};
+pub use fabrics::{ChosenFabric, FabricSelector, Fabrics, FabricsConfig, GlobalInUse, TablesFrom};
 pub use messages::{MessageBuffer, MessageClient, MessageServer};
+pub use multi_fabric::SeveralServers;
 pub use node::NodeServer;
 pub use resolve::{ResolveError, Resolved};
 pub use server::{Incoming, Server, ServerBuilder, Worker};
-pub use several::SeveralServers;
 pub use tables::{TableError, Tables};
 #[cfg(feature = "thrift")]
 pub use typed::{TypedAsyncClient, TypedCall, TypedClient};

@@ -1,7 +1,7 @@
 //! RF-RPC's calls for programs with their own dispatch and serialization (table 2), on the fabric that the
 //! address selects. [`dunlin_rpc::messages`] documents them.
 
-use crate::fabrics::{Choose, ChosenFabric, Fabrics};
+use crate::fabrics::{ChosenFabric, FabricSelector, Fabrics};
 use crate::server::Server;
 use dunlin_fabric::{Address, ChosenTransport, DialError, IntoAddress, ListenError, Scheme, Unavailable};
 #[cfg(feature = "ofi")]
@@ -85,7 +85,7 @@ impl MessageClient {
     /// As [`Client::connect_with`](crate::Client::connect_with). [`ClientConfig::lazy`] is refused: the server
     /// says how many threads there are.
     pub fn connect_with(
-        fabrics: &impl Choose,
+        fabrics: &impl FabricSelector,
         address: impl IntoAddress,
         config: ClientConfig,
     ) -> Result<Self, ConnectError> {
@@ -208,7 +208,7 @@ impl MessageServer {
     /// # Errors
     /// An `auto:` address is refused: the address has to name one fabric.
     pub fn listen_with(
-        fabrics: &impl Choose,
+        fabrics: &impl FabricSelector,
         address: impl IntoAddress,
         config: ServerConfig,
     ) -> Result<(Server, Vec<Self>), ServeError> {

@@ -1,8 +1,8 @@
 //! Servers on the fabric that their address selects.
 
-use crate::fabrics::{Choose, ChosenFabric, Fabrics};
+use crate::fabrics::{ChosenFabric, FabricSelector, Fabrics};
+use crate::multi_fabric::{Place, SeveralServers, reason};
 use crate::node::NodeServer;
-use crate::several::{Place, SeveralServers, reason};
 use crate::signals::wait_for_signal;
 use dunlin_fabric::{Address, Fabric, IntoAddress, ListenError, Scheme, Unavailable};
 #[cfg(feature = "ofi")]
@@ -20,7 +20,7 @@ use std::time::Duration;
 #[derive(Clone)]
 pub struct ServerBuilder {
     /// `None` for those of the process.
-    fabrics: Option<Arc<dyn Choose>>,
+    fabrics: Option<Arc<dyn FabricSelector>>,
     config: ServerConfig,
     functions: Vec<(u16, FunctionMode)>,
     pool: Option<Arc<dyn PoolService>>,
@@ -58,7 +58,7 @@ impl ServerBuilder {
     /// Replaces the fabrics: by another [`Fabrics`], or by a single fabric, which takes only its own
     /// addresses.
     #[must_use]
-    pub fn fabrics(mut self, fabrics: &(impl Choose + Clone)) -> Self {
+    pub fn fabrics(mut self, fabrics: &(impl FabricSelector + Clone)) -> Self {
         self.fabrics = Some(Arc::new(fabrics.clone()));
         self
     }
@@ -252,7 +252,7 @@ impl ServerBuilder {
 }
 
 /// Returns shared memory, for the server of a `node:` address.
-pub(crate) fn shm_of(fabrics: &dyn Choose, address: &Address) -> Result<ShmFabric, ListenError> {
+pub(crate) fn shm_of(fabrics: &dyn FabricSelector, address: &Address) -> Result<ShmFabric, ListenError> {
     match fabrics.all() {
         Some(fabrics) => {
             fabrics.allow(address)?;

@@ -24,7 +24,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 /// Evaluates the same expression on any variant of `$kind`, or another one on a client without a transport.
-macro_rules! each_way {
+macro_rules! for_each_fabric {
     ($kind:ident, $value:expr, $inner:pat => $body:expr) => {
         match $value {
             $kind::Shm($inner) | $kind::Tcp($inner) => $body,
@@ -47,7 +47,7 @@ macro_rules! each_way {
 /// The single-fabric client for each transport. A TCP client has no engine, so its fabric parameter has no
 /// meaning.
 #[derive(Debug)]
-enum Way {
+enum AnyTypedClient {
     Shm(dunlin_thrift::Client<ShmFabric>),
     Rdma(dunlin_thrift::Client<RdmaFabric>),
     #[cfg(feature = "ofi")]
@@ -89,7 +89,7 @@ fn disconnected() -> CallError {
 /// Generated clients on [`Fabrics`] wrap it.
 #[derive(Debug)]
 pub struct TypedClient {
-    way: Way,
+    client: AnyTypedClient,
     transport: ChosenTransport,
 }
 
@@ -104,7 +104,7 @@ impl TypedClient {
             options.engine.check()?;
             let transport = unconnected(address);
             let later = Unresolved::new(fabrics, address.clone(), service, options);
-            return Ok(TypedClient { way: Way::Later(Box::new(later)), transport });
+            return Ok(TypedClient { client: AnyTypedClient::Later(Box::new(later)), transport });
         }
         let (resolved, options) = resolve(fabrics, address, options, PATIENCE)?;
         TypedClient::connect_to(fabrics, resolved, service, options)
@@ -121,60 +121,60 @@ impl TypedClient {
         if let Some(place) = tcp_place(fabrics, to)? {
             let client = dunlin_thrift::Client::connect_tcp(place, service, options.tcp_connection())?;
             let transport = resolved.transport(Scheme::Tcp.as_str());
-            return Ok(TypedClient { way: Way::Tcp(client), transport });
+            return Ok(TypedClient { client: AnyTypedClient::Tcp(client), transport });
         }
         let chosen = fabrics.choose(to).map_err(unavailable)?;
         let name = chosen.capabilities().name;
-        let way = match chosen {
+        let client = match chosen {
             ChosenFabric::Shm(fabric) => {
-                Way::Shm(dunlin_thrift::Client::connect(&fabric, to, service, options)?)
+                AnyTypedClient::Shm(dunlin_thrift::Client::connect(&fabric, to, service, options)?)
             }
             ChosenFabric::Rdma(fabric) => {
-                Way::Rdma(dunlin_thrift::Client::connect(&fabric, to, service, options)?)
+                AnyTypedClient::Rdma(dunlin_thrift::Client::connect(&fabric, to, service, options)?)
             }
             #[cfg(feature = "ofi")]
             ChosenFabric::Ofi(fabric) => {
-                Way::Ofi(dunlin_thrift::Client::connect(&fabric, to, service, options)?)
+                AnyTypedClient::Ofi(dunlin_thrift::Client::connect(&fabric, to, service, options)?)
             }
         };
-        Ok(TypedClient { way, transport: resolved.transport(name) })
+        Ok(TypedClient { client, transport: resolved.transport(name) })
     }
 
     /// Connects another client to the same server with the same settings and connections of its own, for
     /// another thread. It keeps the transport. Blocks.
     pub fn another(&self) -> Result<Self, ConnectError> {
-        let way = match &self.way {
-            Way::Shm(client) => Way::Shm(client.another()?),
-            Way::Rdma(client) => Way::Rdma(client.another()?),
+        let client = match &self.client {
+            AnyTypedClient::Shm(client) => AnyTypedClient::Shm(client.another()?),
+            AnyTypedClient::Rdma(client) => AnyTypedClient::Rdma(client.another()?),
             #[cfg(feature = "ofi")]
-            Way::Ofi(client) => Way::Ofi(client.another()?),
-            Way::Tcp(client) => Way::Tcp(client.another()?),
-            Way::Later(later) => {
+            AnyTypedClient::Ofi(client) => AnyTypedClient::Ofi(client.another()?),
+            AnyTypedClient::Tcp(client) => AnyTypedClient::Tcp(client.another()?),
+            AnyTypedClient::Later(later) => {
                 let Unresolved { fabrics, service, options, attempts } = &**later;
                 let later = Unresolved::new(fabrics, attempts.address.clone(), service, options.clone());
-                Way::Later(Box::new(later))
+                AnyTypedClient::Later(Box::new(later))
             }
         };
-        Ok(TypedClient { way, transport: self.transport.clone() })
+        Ok(TypedClient { client, transport: self.transport.clone() })
     }
 
     /// Returns the current tuning of each connection to a worker, for plans that fetch results or have them
     /// written back; empty for other plans and on TCP.
     pub fn tuning(&self) -> Vec<Tuning> {
-        each_way!(Way, &self.way, client => client.tuning(), Way::Later(_) => Vec::new())
+        for_each_fabric!(AnyTypedClient, &self.client, client => client.tuning(), AnyTypedClient::Later(_) => Vec::new())
     }
 
     /// Returns the current maximum batch size in calls of each connection to a worker; empty without
     /// [`ClientConfig::batching`](dunlin_rpc::ClientConfig::batching) and on TCP.
     pub fn batch_calls(&self) -> Vec<u16> {
-        each_way!(Way, &self.way, client => client.batch_calls(), Way::Later(_) => Vec::new())
+        for_each_fabric!(AnyTypedClient, &self.client, client => client.batch_calls(), AnyTypedClient::Later(_) => Vec::new())
     }
 
     /// Gives a lazy client of an `auto:` address its transport for a call of this time. Returns the time that
     /// is left. The client that this makes is lazy, too, and connects within the same call.
     #[cold]
     fn resolve_for(&mut self, time: Option<Duration>) -> Result<Option<Duration>, CallError> {
-        let Way::Later(later) = &mut self.way else { return Ok(time) };
+        let AnyTypedClient::Later(later) = &mut self.client else { return Ok(time) };
         let mut attempts = later.attempts.clone();
         let made = attempts.for_call(time, |most| later.resolve_now(most));
         later.attempts = attempts;
@@ -185,7 +185,7 @@ impl TypedClient {
 
     #[inline(always)]
     fn resolved(&mut self, time: Option<Duration>) -> Result<Option<Duration>, CallError> {
-        if let Way::Later(_) = &self.way { self.resolve_for(time) } else { Ok(time) }
+        if let AnyTypedClient::Later(_) = &self.client { self.resolve_for(time) } else { Ok(time) }
     }
 }
 
@@ -241,7 +241,7 @@ impl Calls for TypedClient {
         arguments: &A,
     ) -> Result<R::Value, E> {
         let time = self.resolved(time)?;
-        each_way!(Way, &mut self.way, client => client.call_within(time, function, arguments), Way::Later(_) => Err(disconnected().into()))
+        for_each_fabric!(AnyTypedClient, &mut self.client, client => client.call_within(time, function, arguments), AnyTypedClient::Later(_) => Err(disconnected().into()))
     }
 
     #[inline]
@@ -252,7 +252,7 @@ impl Calls for TypedClient {
         arguments: &A,
     ) -> Result<(), CallError> {
         let time = self.resolved(time)?;
-        each_way!(Way, &mut self.way, client => client.oneway_within(time, function, arguments), Way::Later(_) => Err(disconnected()))
+        for_each_fabric!(AnyTypedClient, &mut self.client, client => client.oneway_within(time, function, arguments), AnyTypedClient::Later(_) => Err(disconnected()))
     }
 
     #[inline]
@@ -263,16 +263,16 @@ impl Calls for TypedClient {
         arguments: &A,
     ) -> Result<Pending<R, E>, E> {
         let time = self.resolved(time)?;
-        each_way!(Way, &mut self.way, client => client.push_within(time, function, arguments), Way::Later(_) => Err(disconnected().into()))
+        for_each_fabric!(AnyTypedClient, &mut self.client, client => client.push_within(time, function, arguments), AnyTypedClient::Later(_) => Err(disconnected().into()))
     }
 
     fn flush(&mut self) -> Result<(), CallError> {
-        each_way!(Way, &mut self.way, client => client.flush(), Way::Later(_) => Ok(()))
+        for_each_fabric!(AnyTypedClient, &mut self.client, client => client.flush(), AnyTypedClient::Later(_) => Ok(()))
     }
 
     #[inline]
     fn wait<R: Outcome, E: ErrorOf<R>>(&mut self, pending: Pending<R, E>) -> Result<R::Value, E> {
-        each_way!(Way, &mut self.way, client => client.wait(pending), Way::Later(_) => {
+        for_each_fabric!(AnyTypedClient, &mut self.client, client => client.wait(pending), AnyTypedClient::Later(_) => {
             // The call belongs to another client.
             Err(CallError::Transport(dunlin_rpc::CallError::MaybeExecuted(Cause::Closed)).into())
         })
@@ -283,7 +283,7 @@ impl Calls for TypedClient {
     }
 
     fn plan_of(&self, function: &str) -> Result<RunningPlan, PlanOfError> {
-        let running = each_way!(Way, &self.way, client => client.plan_of(function), Way::Later(_) => {
+        let running = for_each_fabric!(AnyTypedClient, &self.client, client => client.plan_of(function), AnyTypedClient::Later(_) => {
             Err(PlanOfError::NotConnected)
         })?;
         Ok(over(&self.transport, running))
@@ -291,19 +291,19 @@ impl Calls for TypedClient {
 
     fn wait_ready(&mut self, at_most: Duration) -> Result<(), CallError> {
         let began = std::time::Instant::now();
-        if let Way::Later(later) = &mut self.way {
+        if let AnyTypedClient::Later(later) = &mut self.client {
             let mut attempts = later.attempts.clone();
             let made = attempts.for_ready(at_most, |most| later.resolve_now(most));
             later.attempts = attempts;
             *self = made.map_err(shared).map_err(missing)?;
         }
         let left = at_most.saturating_sub(began.elapsed());
-        each_way!(Way, &mut self.way, client => client.wait_ready(left), Way::Later(_) => Err(disconnected()))
+        for_each_fabric!(AnyTypedClient, &mut self.client, client => client.wait_ready(left), AnyTypedClient::Later(_) => Err(disconnected()))
     }
 }
 
 #[derive(Clone, Debug)]
-enum AsyncWay {
+enum AnyTypedAsyncClient {
     Shm(dunlin_thrift::AsyncClient<ShmFabric>),
     Rdma(dunlin_thrift::AsyncClient<RdmaFabric>),
     #[cfg(feature = "ofi")]
@@ -324,7 +324,7 @@ struct LazyClient {
 /// An asynchronous typed client on the transport that its address selects. Clones share its connections.
 #[derive(Clone, Debug)]
 pub struct TypedAsyncClient {
-    way: AsyncWay,
+    client: AnyTypedAsyncClient,
     transport: Arc<ChosenTransport>,
 }
 
@@ -352,8 +352,8 @@ impl TypedAsyncClient {
             eager.connection.lazy = false;
             let connect = move || TypedAsyncClient::connect(&fabrics, &to, service, eager.clone());
             let later = Later::new(address.clone(), &config, connect);
-            let way = AsyncWay::Later(Box::new(LazyClient { service, connection, later }));
-            return Ok(TypedAsyncClient { way, transport });
+            let client = AnyTypedAsyncClient::Later(Box::new(LazyClient { service, connection, later }));
+            return Ok(TypedAsyncClient { client, transport });
         }
         let (resolved, mut options) = resolve(fabrics, address, options, PATIENCE)?;
         options.engine = resolved.settle(options.engine);
@@ -361,23 +361,29 @@ impl TypedAsyncClient {
         if let Some(place) = tcp_place(fabrics, to)? {
             let client = dunlin_thrift::AsyncClient::connect_tcp(place, service, options.tcp_connection())?;
             let transport = Arc::new(resolved.transport(Scheme::Tcp.as_str()));
-            return Ok(TypedAsyncClient { way: AsyncWay::Tcp(client), transport });
+            return Ok(TypedAsyncClient { client: AnyTypedAsyncClient::Tcp(client), transport });
         }
         let chosen = fabrics.choose(to).map_err(unavailable)?;
         let name = chosen.capabilities().name;
-        let way = match chosen {
-            ChosenFabric::Shm(fabric) => AsyncWay::Shm(on(hubs.shm(&fabric), to, service, options)?),
-            ChosenFabric::Rdma(fabric) => AsyncWay::Rdma(on(hubs.rdma(&fabric), to, service, options)?),
+        let client = match chosen {
+            ChosenFabric::Shm(fabric) => {
+                AnyTypedAsyncClient::Shm(on(hubs.shm(&fabric), to, service, options)?)
+            }
+            ChosenFabric::Rdma(fabric) => {
+                AnyTypedAsyncClient::Rdma(on(hubs.rdma(&fabric), to, service, options)?)
+            }
             #[cfg(feature = "ofi")]
-            ChosenFabric::Ofi(fabric) => AsyncWay::Ofi(on(hubs.ofi(&fabric), to, service, options)?),
+            ChosenFabric::Ofi(fabric) => {
+                AnyTypedAsyncClient::Ofi(on(hubs.ofi(&fabric), to, service, options)?)
+            }
         };
-        Ok(TypedAsyncClient { way, transport: Arc::new(resolved.transport(name)) })
+        Ok(TypedAsyncClient { client, transport: Arc::new(resolved.transport(name)) })
     }
 
     /// Returns the current tuning of each connection to a worker, for plans that fetch results or have them
     /// written back; empty for other plans and on TCP.
     pub fn tuning(&self) -> Vec<Tuning> {
-        each_way!(AsyncWay, &self.way, client => client.tuning(), AsyncWay::Later(lazy) => {
+        for_each_fabric!(AnyTypedAsyncClient, &self.client, client => client.tuning(), AnyTypedAsyncClient::Later(lazy) => {
             lazy.later.made().map_or_else(Vec::new, TypedAsyncClient::tuning)
         })
     }
@@ -385,7 +391,7 @@ impl TypedAsyncClient {
     /// Returns the current maximum batch size in calls of each connection to a worker; empty without
     /// [`ClientConfig::batching`](dunlin_rpc::ClientConfig::batching) and on TCP.
     pub fn batch_calls(&self) -> Vec<u16> {
-        each_way!(AsyncWay, &self.way, client => client.batch_calls(), AsyncWay::Later(lazy) => {
+        for_each_fabric!(AnyTypedAsyncClient, &self.client, client => client.batch_calls(), AnyTypedAsyncClient::Later(lazy) => {
             lazy.later.made().map_or_else(Vec::new, TypedAsyncClient::batch_calls)
         })
     }
@@ -396,12 +402,14 @@ impl TypedAsyncClient {
         time: Option<Duration>,
         held: HeldCall,
     ) -> TypedCall<R, E> {
-        TypedCall(match &self.way {
-            AsyncWay::Shm(client) | AsyncWay::Tcp(client) => CallWay::Shm(client.call_held(time, held)),
-            AsyncWay::Rdma(client) => CallWay::Rdma(client.call_held(time, held)),
+        TypedCall(match &self.client {
+            AnyTypedAsyncClient::Shm(client) | AnyTypedAsyncClient::Tcp(client) => {
+                CallWay::Shm(client.call_held(time, held))
+            }
+            AnyTypedAsyncClient::Rdma(client) => CallWay::Rdma(client.call_held(time, held)),
             #[cfg(feature = "ofi")]
-            AsyncWay::Ofi(client) => CallWay::Ofi(client.call_held(time, held)),
-            AsyncWay::Later(_) => CallWay::Failed(Some(disconnected())),
+            AnyTypedAsyncClient::Ofi(client) => CallWay::Ofi(client.call_held(time, held)),
+            AnyTypedAsyncClient::Later(_) => CallWay::Failed(Some(disconnected())),
         })
     }
 }
@@ -437,17 +445,17 @@ impl<R: Outcome, E: ErrorOf<R>> Future for TypedCall<R, E> {
     /// # Panics
     /// Panics when polled again after it returned `Ready`.
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let way = &mut self.get_mut().0;
-        if let CallWay::Later(call) = way {
+        let client = &mut self.get_mut().0;
+        if let CallWay::Later(call) = client {
             let connected = std::task::ready!(Pin::new(&mut call.ready).poll(context));
             let left = call.ready.left();
-            *way = match (connected, call.ready.made(), call.held.take()) {
+            *client = match (connected, call.ready.made(), call.held.take()) {
                 (Ok(()), Some(client), Some(held)) => client.call_held(left, held).0,
                 (Err(error), ..) => CallWay::Failed(Some(missing(error))),
                 _ => CallWay::Failed(Some(disconnected())),
             };
         }
-        match way {
+        match client {
             CallWay::Later(_) => Poll::Ready(Err(disconnected().into())),
             CallWay::Failed(error) => match error.take() {
                 Some(error) => Poll::Ready(Err(error.into())),
@@ -470,14 +478,14 @@ impl AsyncCalls for TypedAsyncClient {
         function: usize,
         arguments: &A,
     ) -> TypedCall<R, E> {
-        TypedCall(match &self.way {
-            AsyncWay::Shm(client) | AsyncWay::Tcp(client) => {
+        TypedCall(match &self.client {
+            AnyTypedAsyncClient::Shm(client) | AnyTypedAsyncClient::Tcp(client) => {
                 CallWay::Shm(client.call_within(time, function, arguments))
             }
-            AsyncWay::Rdma(client) => CallWay::Rdma(client.call_within(time, function, arguments)),
+            AnyTypedAsyncClient::Rdma(client) => CallWay::Rdma(client.call_within(time, function, arguments)),
             #[cfg(feature = "ofi")]
-            AsyncWay::Ofi(client) => CallWay::Ofi(client.call_within(time, function, arguments)),
-            AsyncWay::Later(lazy) => match lazy.later.made() {
+            AnyTypedAsyncClient::Ofi(client) => CallWay::Ofi(client.call_within(time, function, arguments)),
+            AnyTypedAsyncClient::Later(lazy) => match lazy.later.made() {
                 Some(client) => return client.call_within(time, function, arguments),
                 None => match HeldCall::new(lazy.service, &lazy.connection, function, arguments) {
                     Ok(held) => {
@@ -496,7 +504,7 @@ impl AsyncCalls for TypedAsyncClient {
         function: usize,
         arguments: &A,
     ) -> Result<(), CallError> {
-        each_way!(AsyncWay, &self.way, client => client.oneway_within(time, function, arguments), AsyncWay::Later(lazy) => {
+        for_each_fabric!(AnyTypedAsyncClient, &self.client, client => client.oneway_within(time, function, arguments), AnyTypedAsyncClient::Later(lazy) => {
             match lazy.later.made() {
                 Some(client) => client.oneway_within(time, function, arguments),
                 // The call fails, and later ones find a connection.
@@ -509,26 +517,28 @@ impl AsyncCalls for TypedAsyncClient {
     }
 
     fn transport(&self) -> &ChosenTransport {
-        match &self.way {
-            AsyncWay::Later(lazy) => lazy.later.made().map_or(&self.transport, TypedAsyncClient::transport),
+        match &self.client {
+            AnyTypedAsyncClient::Later(lazy) => {
+                lazy.later.made().map_or(&self.transport, TypedAsyncClient::transport)
+            }
             _ => &self.transport,
         }
     }
 
     fn plan_of(&self, function: &str) -> Result<RunningPlan, PlanOfError> {
-        let running = each_way!(AsyncWay, &self.way, client => client.plan_of(function), AsyncWay::Later(lazy) => {
+        let running = for_each_fabric!(AnyTypedAsyncClient, &self.client, client => client.plan_of(function), AnyTypedAsyncClient::Later(lazy) => {
             return lazy.later.made().ok_or(PlanOfError::NotConnected)?.plan_of(function);
         })?;
         Ok(over(&self.transport, running))
     }
 
     async fn wait_ready(&self, at_most: Duration) -> Result<(), CallError> {
-        each_way!(AsyncWay, &self.way, client => client.wait_ready(at_most).await, AsyncWay::Later(lazy) => {
+        for_each_fabric!(AnyTypedAsyncClient, &self.client, client => client.wait_ready(at_most).await, AnyTypedAsyncClient::Later(lazy) => {
             let began = std::time::Instant::now();
             lazy.later.for_ready(at_most).await.map_err(missing)?;
             let left = at_most.saturating_sub(began.elapsed());
             let made = lazy.later.made().ok_or_else(disconnected)?;
-            each_way!(AsyncWay, &made.way, client => client.wait_ready(left).await, AsyncWay::Later(_) => {
+            for_each_fabric!(AnyTypedAsyncClient, &made.client, client => client.wait_ready(left).await, AnyTypedAsyncClient::Later(_) => {
                 Err(disconnected())
             })
         })
@@ -560,7 +570,7 @@ impl Connector for Fabrics {
     ) -> Result<TypedClient, ConnectError> {
         let client = dunlin_thrift::Client::connect_tcp(address, service, options)?;
         let transport = client.transport().clone();
-        Ok(TypedClient { way: Way::Tcp(client), transport })
+        Ok(TypedClient { client: AnyTypedClient::Tcp(client), transport })
     }
 
     fn server<P: Processor>(
@@ -602,6 +612,6 @@ impl AsyncConnector for Fabrics {
     ) -> Result<TypedAsyncClient, ConnectError> {
         let client = dunlin_thrift::AsyncClient::connect_tcp(address, service, options)?;
         let transport = Arc::new(client.transport().clone());
-        Ok(TypedAsyncClient { way: AsyncWay::Tcp(client), transport })
+        Ok(TypedAsyncClient { client: AnyTypedAsyncClient::Tcp(client), transport })
     }
 }

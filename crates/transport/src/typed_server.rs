@@ -2,8 +2,8 @@
 //! `auto:` address, all usable fabrics and TCP.
 
 use crate::fabrics::{ChosenFabric, Fabrics};
+use crate::multi_fabric::{OnFabric, Place, SeveralServers, reason};
 use crate::server::{Server, shm_of, through_node};
-use crate::several::{OnFabric, Place, SeveralServers, reason};
 use crate::signals::wait_for_signal;
 use dunlin_fabric::WithSources;
 use dunlin_fabric::{Address, IntoAddress, ListenError, Scheme, Topology};

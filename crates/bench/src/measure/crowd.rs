@@ -15,7 +15,7 @@ use dunlin_report::statistics::Latency;
 const LONGEST: Duration = Duration::from_secs(10);
 
 /// The clients of one server.
-pub(super) struct Crowd {
+pub(super) struct ConcurrentClients {
     flows: Vec<Flow>,
     /// All cores except the server's.
     cores: CpuSet,
@@ -26,7 +26,7 @@ pub(super) struct Crowd {
 #[repr(align(64))]
 struct Done(AtomicU64);
 
-impl Crowd {
+impl ConcurrentClients {
     pub(super) fn new(flows: Vec<Flow>, session: &Session) -> Self {
         let mut cores = session.allowed;
         cores.unset(session.pair.cores().server as usize);

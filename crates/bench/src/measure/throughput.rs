@@ -7,7 +7,7 @@ use std::time::Duration;
 use dunlin_rpc::{ClientConfig, CompletionMode, Plan};
 
 use super::contest::{Contestant, contest};
-use super::crowd::Crowd;
+use super::crowd::ConcurrentClients;
 use super::flow::{Flow, Shape};
 use super::peer::{Drive, ECHO, ServiceKind};
 use super::session::Session;
@@ -155,7 +155,7 @@ struct Subject {
     protocol: &'static str,
     shape: Shape,
     index: u8,
-    crowd: Crowd,
+    crowd: ConcurrentClients,
 }
 
 fn subjects(
@@ -208,7 +208,7 @@ fn connect(
     plan: Plan,
     shape: Shape,
     options: &ThroughputOptions,
-) -> Result<(u8, Crowd), MeasureError> {
+) -> Result<(u8, ConcurrentClients), MeasureError> {
     let served = session.serve(ServiceKind::Bytes, Drive::Busy)?;
     let config = ClientConfig {
         window: shape.window as u16,
@@ -221,7 +221,7 @@ fn connect(
         session.while_serving(&served, |_, _| Ok(client.call_on(0, ECHO, &[]).map(drop)?))?;
         flows.push(Flow::new(client, shape, options.size));
     }
-    Ok((served.index, Crowd::new(flows, session)))
+    Ok((served.index, ConcurrentClients::new(flows, session)))
 }
 
 /// Returns the size of a ring that holds about the window; a larger ring only occupies more cache.

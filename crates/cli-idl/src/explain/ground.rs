@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// The target of plan selection, with the facts to show about it.
 #[derive(Debug)]
-pub(super) struct Ground {
+pub(super) struct FabricContext {
     /// The fabric's capabilities; `None` if all calls use TCP.
     pub(super) capabilities: Option<Capabilities>,
     /// Name of the target.
@@ -31,10 +31,10 @@ pub(super) struct Ground {
 /// The time limit of asking a server, for connecting and for its answer.
 const PATIENCE: Nanos = 5_000_000_000;
 
-impl Ground {
+impl FabricContext {
     /// Returns a simulated cluster, whose clients use the model's rates.
     pub(super) fn simulated(cluster: &Cluster) -> Self {
-        Ground {
+        FabricContext {
             capabilities: Some(cluster.capabilities.clone()),
             name: cluster.profile.clone(),
             rates: RatesSource::Modelled { profile: cluster.profile.clone() },
@@ -65,7 +65,7 @@ impl Ground {
         let takes = if takes.is_empty() { "nothing".to_owned() } else { takes.join(", else ") };
         let capabilities = on.capabilities(device)?;
         let (rates, written) = rates.unwrap_or((RatesSource::BuiltIn, false));
-        Ok(Ground {
+        Ok(FabricContext {
             name: capabilities.name.to_owned(),
             capabilities: Some(capabilities),
             rates,
@@ -83,7 +83,7 @@ impl Ground {
         if resolved.address.scheme() == Scheme::Tcp {
             let name = Scheme::Tcp.as_str().to_owned();
             let rates = RatesSource::BuiltIn;
-            return Ok(Ground { capabilities: None, name, rates, written: false, auto, server: None });
+            return Ok(FabricContext { capabilities: None, name, rates, written: false, auto, server: None });
         }
         let chosen: ChosenFabric = fabrics.choose(&resolved.address)?;
         let (rates, written) = on_fabric!(&chosen, fabric => rates(fabric));
@@ -96,7 +96,7 @@ impl Ground {
         };
         let server = on_fabric!(&chosen, fabric => describe(fabric, &resolved.address, config));
         let server = Some(server.map_err(|error| WithSources(&error).to_string()));
-        Ok(Ground { name, capabilities: Some(capabilities), rates, written, auto, server })
+        Ok(FabricContext { name, capabilities: Some(capabilities), rates, written, auto, server })
     }
 
     /// Returns the number of queue pairs that the server keeps active, if it was asked and said so.

@@ -198,13 +198,13 @@ fn read_and_atomics_give_what_was_there() {
 
 /// Returns how many of 100 READs of two pages were torn by the memory's owner, and how many of these within a
 /// line.
-fn torn_reads(whole_line_reads: bool) -> (u32, u32) {
+fn torn_reads(cache_line_atomic_reads: bool) -> (u32, u32) {
     let torn = Arc::new(Mutex::new((0, 0)));
     for seed in 0..100 {
         let torn = Arc::clone(&torn);
         // A pre-empted owner writes nothing.
         let mut settings = Settings { preemption: 0, ..Settings::default() };
-        settings.capabilities.whole_line_reads = whole_line_reads;
+        settings.capabilities.cache_line_atomic_reads = cache_line_atomic_reads;
         let root = move |sim: Sim| {
             let (mut one, two) = connected(&sim, |_| {});
             let memory = region(&sim, 4096, Access::READ);

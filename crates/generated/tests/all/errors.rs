@@ -2,7 +2,7 @@
 //! that do not repeat their sources.
 
 use dunlin::errors::{
-    BindError, DialError, Illegal, ListenError, ResolveError, TableError, Unavailable, WithSources,
+    BindError, DialError, ListenError, PlanError, ResolveError, TableError, Unavailable, WithSources,
 };
 use dunlin::raw::messages;
 use dunlin::thrift::tcp::{TcpError, Wire};
@@ -97,7 +97,7 @@ fn of_engine() -> Vec<Box<dyn Error>> {
     let lost = EngineError::MaybeExecuted(Cause::ConnectionLost);
     let mut errors: Vec<Box<dyn Error>> = vec![
         EngineError::Application { code: 1, payload: Vec::new() }.into(),
-        dunlin::errors::ConnectError::from(Illegal::LossyHybrid).into(),
+        dunlin::errors::ConnectError::from(PlanError::LossyHybrid).into(),
         dunlin::errors::ConnectError::from(DialError::from(unavailable())).into(),
         dunlin::errors::ConnectError::from(LinkError::PeerGone(WHY.into())).into(),
         dunlin::errors::ConnectError::from(CreateError::System { what: "a queue", source: system() }).into(),

@@ -194,7 +194,7 @@ proptest! {
                     }
                     SelectError::IllegalSharing { sharing, illegal, .. } => {
                         prop_assert_eq!(client.sharing, Some(sharing));
-                        let plan = sharing.on(Plan::usual(&fabric));
+                        let plan = sharing.on(Plan::default_for(&fabric));
                         prop_assert!(plan.check(&fabric).is_err(), "{illegal}");
                     }
                     SelectError::ProtocolAgainstPolling { side, mode, .. } => {

@@ -228,7 +228,7 @@ fn without_immediate_data_sends_tell_and_sleepers_still_sleep() {
         spared.reasons.iter().any(|reason| reason.text.starts_with("rendezvous_read in the place of eager"))
     );
     let usual = select(&FunctionHints::new("f"), &environment(1)).expect("legal");
-    assert_eq!(usual.plan, Some(Plan::usual(&iwarp)));
+    assert_eq!(usual.plan, Some(Plan::default_for(&iwarp)));
     for name in ["Direct-WriteIMM", "Eager-SendRecv", "HERD", "FaSST"] {
         let hints = FunctionHints::new("f").both(Hints::NONE.protocol(name));
         let error = select(&hints, &environment(1)).expect_err("illegal on iWARP");
@@ -386,15 +386,15 @@ fn long_payloads_travel_in_pieces_on_shared_memory() {
         );
         let says = selection.reasons.iter().any(|reason| reason.text.contains("rendezvous_pieces"));
         let large = selection.plan.expect("a plan").large;
-        assert_eq!(says, large == LargePayload::Pieces);
+        assert_eq!(says, large == LargePayload::Pipelined);
         large
     };
     let of = |size: u64| Hints::NONE.perf_goal(Latency).payload_size(size);
     let named = of(1 << 20).protocol("Server-reply");
     for (client, server, expected) in [
-        (of(64 << 10), of(32), LargePayload::Pieces),
-        (of(32), of(64 << 10), LargePayload::Pieces),
-        (of(1 << 20), of(1 << 20), LargePayload::Pieces),
+        (of(64 << 10), of(32), LargePayload::Pipelined),
+        (of(32), of(64 << 10), LargePayload::Pipelined),
+        (of(1 << 20), of(1 << 20), LargePayload::Pipelined),
         (of((64 << 10) - 1), of((64 << 10) - 1), LargePayload::Read),
         (named, named, LargePayload::Read),
     ] {
@@ -424,7 +424,7 @@ fn shared_memory_without_wake_ups_is_polled_where_busy_waiting_is_asked_for() {
                     (selection.protocol, plan.client, plan.server),
                     (Some("Server-reply"), Busy, Busy)
                 );
-                let reasons = 2 + usize::from(plan.large == LargePayload::Pieces);
+                let reasons = 2 + usize::from(plan.large == LargePayload::Pipelined);
                 assert!(
                     selection.reasons_for(Subject::Request).count() == reasons,
                     "{:?}",

@@ -5,7 +5,7 @@ use super::slots::{Answered, Sink};
 use crate::error::{CallError, Cause};
 use crate::grouped::Mark;
 use crate::path::large::Arrived;
-use crate::path::pieces::{PIECE, Pulled};
+use crate::path::pipelined::{PIECE, Pulled};
 use crate::path::posting::post_read;
 use crate::path::rendezvous::Exhausted;
 use crate::path::{Cx, MAX_MESSAGE, Scratch, Violation, route};
@@ -98,11 +98,11 @@ impl<F: Fabric> ClientLane<F> {
                 let Some(request) = self.slots.take_request(header.call) else {
                     return Err(Violation::Call(header.call));
                 };
-                self.errands.write(header.call, request, message.body())
+                self.pending_transfers.write(header.call, request, message.body())
             }
-            Kind::Filled if self.large == LargePayload::Pieces => {
+            Kind::Filled if self.large == LargePayload::Pipelined => {
                 let at = (self.queue_pair, self.index);
-                self.pulls.filled(cx.domain, at, header.call, header.time)
+                self.pipelined_reads.filled(cx.domain, at, header.call, header.time)
             }
             Kind::Written | Kind::Fragment => {
                 match self.arrivals.take(cx.fabric, &mut self.imports, header, message.body())? {
@@ -160,7 +160,7 @@ impl<F: Fabric> ClientLane<F> {
             None if self.may_come_twice() => Ok(()),
             // The announcement of this result arrived when its call was already given up; now the server
             // gives up too.
-            None if self.large == LargePayload::Pieces && entry.function_or_status != 0 => Ok(()),
+            None if self.large == LargePayload::Pipelined && entry.function_or_status != 0 => Ok(()),
             None => Err(Violation::Call(entry.call)),
         }
     }
@@ -169,7 +169,7 @@ impl<F: Fabric> ClientLane<F> {
     /// gives up.
     #[inline(never)]
     fn on_status(&mut self, entry: &Entry<'_>) -> Option<Answered> {
-        if self.pulls.give_up(entry.call) {
+        if self.pipelined_reads.give_up(entry.call) {
             self.end_pull(entry.call);
         }
         let error = entry.status().and_then(|status| CallError::from_status(status, entry.payload));
@@ -183,7 +183,7 @@ impl<F: Fabric> ClientLane<F> {
             hybrid.answered_again();
             return true;
         }
-        self.again.is_some()
+        self.retransmit.is_some()
     }
 
     /// Records the processing time that the server reported, in nanoseconds.
@@ -202,7 +202,7 @@ impl<F: Fabric> ClientLane<F> {
         if !self.slots.expects(call) && self.may_come_twice() {
             return Ok(());
         }
-        if !self.slots.expects(call) || self.arrivals.expects(call) || self.pulls.expects(call) {
+        if !self.slots.expects(call) || self.arrivals.expects(call) || self.pipelined_reads.expects(call) {
             return Err(Violation::Call(call));
         }
         if let Some(hybrid) = &mut self.hybrid {
@@ -239,7 +239,7 @@ impl<F: Fabric> ClientLane<F> {
         }
         if self.large == LargePayload::Write {
             match self.arrivals.clear(cx.fabric, call, length)? {
-                Ok(place) => self.errands.clear(call, place),
+                Ok(place) => self.pending_transfers.clear(call, place),
                 Err(Exhausted) => {
                     self.releases.push(call);
                     self.slots.answer_large(call, lost);
@@ -253,10 +253,16 @@ impl<F: Fabric> ClientLane<F> {
             return Ok(());
         };
         self.reading += 1;
-        if self.large == LargePayload::Pieces && length > PIECE {
+        if self.large == LargePayload::Pipelined && length > PIECE {
             // The call stays in flight and so subject to its deadline: the server may take any time to fill
             // the result.
-            return self.pulls.begin(cx.domain, (self.queue_pair, self.index), call, descriptor, into);
+            return self.pipelined_reads.begin(
+                cx.domain,
+                (self.queue_pair, self.index),
+                call,
+                descriptor,
+                into,
+            );
         }
         post_read::<F>(cx.domain, self.queue_pair, route::rendezvous(self.index, call), &descriptor, into)?;
         self.slots.reading(call);
@@ -276,7 +282,7 @@ impl<F: Fabric> ClientLane<F> {
         call: u32,
         buffer: Buffer<F::Memory>,
     ) -> Result<(), Violation> {
-        match self.pulls.arrived(cx.domain, (self.queue_pair, self.index), call, buffer)? {
+        match self.pipelined_reads.arrived(cx.domain, (self.queue_pair, self.index), call, buffer)? {
             Pulled::Part => return Ok(()),
             Pulled::Over => self.end_pull(call),
             Pulled::Whole(buffer) => {

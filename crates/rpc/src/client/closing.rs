@@ -88,7 +88,7 @@ impl<F: Fabric> ClientLane<F> {
             && self.batch.is_empty()
             && self.reading == 0
             && self.releases.is_empty()
-            && self.errands.is_empty()
+            && self.pending_transfers.is_empty()
     }
 
     /// Returns the keys of all memory that the server may access.

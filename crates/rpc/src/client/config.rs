@@ -5,7 +5,7 @@ use crate::connect::backoff::BackoffConfig;
 use crate::error::ConnectError;
 use crate::limits::{MAX_FUNCTIONS, MAX_PLANS, MAX_STRANDS, MAX_WINDOW, RING_BYTES};
 use crate::path::credits::{CREDITS, MAX_CREDITS};
-use crate::plan::{CompletionMode, Illegal, Lease, Plan, Sharing};
+use crate::plan::{CompletionMode, Lease, Plan, PlanError, Sharing};
 use crate::tune::Tuners;
 use crate::tune::shared::{FetchChoice, FetchTuner};
 use crate::tune::table::FetchTable;
@@ -29,7 +29,7 @@ pub enum CreditRenewal {
 /// The settings of a client.
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
-    /// The plan of every function without an entry in `functions`; [`Plan::usual`] of the fabric if `None`,
+    /// The plan of every function without an entry in `functions`; [`Plan::default_for`] of the fabric if `None`,
     /// the default. A plan that the fabric cannot run fails the connection. It is never replaced.
     pub plan: Option<Plan>,
     /// Plans of single functions, by function id; at most 8 different plans, including `plan`. Each plan has
@@ -197,7 +197,7 @@ impl ClientConfig {
 
     /// Fills in the fabric's default plan if none is given, and an identity. Connecting calls this first.
     pub(crate) fn settled<F: Fabric>(mut self, fabric: &F) -> Self {
-        self.plan.get_or_insert_with(|| Plan::usual(fabric.capabilities()));
+        self.plan.get_or_insert_with(|| Plan::default_for(fabric.capabilities()));
         self.identity.get_or_insert_with(|| fabric.host().random());
         self
     }
@@ -260,7 +260,7 @@ impl ClientConfig {
             && !capabilities.immediate
             && plans.iter().any(Plan::has_credits)
         {
-            return Err(Illegal::Lacks("immediate data").into());
+            return Err(PlanError::Lacks("immediate data").into());
         }
         plans.iter().try_for_each(|plan| Ok(plan.check(capabilities)?))
     }

@@ -618,7 +618,7 @@ impl<F: Fabric> Core<F> {
                 self.break_lane(index, Cause::ConnectionLost);
             } else {
                 lane.break_silence(&mut Cx { fabric: &self.fabric, domain: &mut self.domain });
-                if lane.again.is_some() {
+                if lane.retransmit.is_some() {
                     let now = self.fabric.host().now();
                     self.send_again(index, now);
                 }
@@ -637,7 +637,7 @@ impl<F: Fabric> Core<F> {
         }
         let cause = match lane.send_again(&mut Cx { fabric: &self.fabric, domain: &mut self.domain }, now) {
             Ok(next) => return next,
-            Err(NoMore::Silent) => Cause::Unanswered,
+            Err(NoMore::PeerUnresponsive) => Cause::Unanswered,
             Err(NoMore::Broken) => Cause::ConnectionLost,
         };
         tracing::debug!(target: "dunlin::client", lane = index, %cause, "a lane broke that sends again what may be lost");
@@ -662,7 +662,7 @@ impl<F: Fabric> Core<F> {
         for index in 0..self.lanes.len() {
             let Some(lane) = &mut self.lanes[index] else { continue };
             earliest = earliest.min(lane.slots.expire(now));
-            if lane.again.is_some() {
+            if lane.retransmit.is_some() {
                 earliest = earliest.min(self.send_again(index as u16, now));
             }
         }

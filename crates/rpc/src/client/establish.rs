@@ -14,20 +14,20 @@ use crate::connect::records::{printable, receive, send};
 use crate::error::ConnectError;
 use crate::limits::{BLOCK_BYTES, RING_BYTES};
 use crate::mailbox::{RingReader, RingWriter};
-use crate::path::again::Requests;
 use crate::path::credits::Credits;
 use crate::path::half::datagram;
 use crate::path::half::hybrid::Hybrid;
 use crate::path::half::{DatagramEnd, Ends};
-use crate::path::large::{Arrivals, Errands};
-use crate::path::pieces::Pulls;
+use crate::path::large::{InboundTransfers, TransferQueue};
+use crate::path::pipelined::PipelinedReads;
 use crate::path::posting::{MAX_SEND, datagrams, repost, send_depth, unreliable as unreliable_beside};
 use crate::path::rendezvous::Pool;
+use crate::path::retransmit::RetransmitQueue;
 use crate::path::sending::SendingParts;
 use crate::path::{CONTROL_BYTES, Cx, MAX_MESSAGE, Rx, Tx};
 use crate::plan::{CompletionMode, Lease, Occupancy, Plan, Sharing};
 use crate::tune::Tuners;
-use crate::tune::fill::FillTuner;
+use crate::tune::store_policy::StorePolicyTuner;
 use dunlin_fabric::{
     Access, Address, Arena, Endpoint, Fabric, Link, Nanos, QueuePairConfig, QueuePairId, Region, RegionKey,
     ThreadDomain, Transport, nanos,
@@ -368,7 +368,7 @@ impl<F: Fabric> PreparedLane<F> {
             }
         };
         let tags = TagKey::derive(secret, self.number, Direction::ToClient);
-        let rx = Rx::new(source, tags, answers.is_told_of(core.fabric.capabilities()));
+        let rx = Rx::new(source, tags, answers.gated_by_completion(core.fabric.capabilities()));
         let mut post = |queue_pair, count: u32, bytes: usize| -> Result<(), ConnectError> {
             let arena = match bytes {
                 0 => None,
@@ -402,7 +402,9 @@ impl<F: Fabric> PreparedLane<F> {
             strays: 0,
             hybrid,
             written_by_rates: tuners.fetch.clone().filter(|_| self.ruled_out),
-            again: plan.is_lossy().then(|| Box::new(Requests::new(ready.window, nanos(config.silence)))),
+            retransmit: plan
+                .is_lossy()
+                .then(|| Box::new(RetransmitQueue::new(ready.window, nanos(config.silence)))),
             link: link.clone(),
             tx,
             rx,
@@ -416,11 +418,11 @@ impl<F: Fabric> PreparedLane<F> {
             max_payload: greeting.reply.max_payload.min(u32::MAX as u64),
             max_response: config.max_response,
             exports: Pool::new(plan.large.is_read().then(|| link.clone()), config.large_memory),
-            pulls: Pulls::new(ready.window),
-            fill: FillTuner::new(core.fabric.shared()),
+            pipelined_reads: PipelinedReads::new(ready.window),
+            fill: StorePolicyTuner::new(core.fabric.shared()),
             imports: Pool::new(None, config.large_memory),
-            arrivals: Arrivals::new(link, plan.large, config.large_memory, ready.window),
-            errands: Errands::new(plan.large, ready.window),
+            arrivals: InboundTransfers::new(link, plan.large, config.large_memory, ready.window),
+            pending_transfers: TransferQueue::new(plan.large, ready.window),
             releases: Vec::with_capacity(config.window as usize),
             batch: BatchState::new(),
             batching: config

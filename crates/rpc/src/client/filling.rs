@@ -5,9 +5,9 @@ use super::lane::{ClientLane, SubmitError};
 use crate::error::{CallError, Cause};
 use crate::path::Cx;
 use crate::path::call_id::CallEnds;
-use crate::path::pieces::{Filling, PIECE, copy_into};
+use crate::path::pipelined::{PIECE, PayloadWriter, copy_into};
 use crate::plan::LargePayload;
-use crate::tune::turns::Past;
+use crate::tune::buffer_rotation::Residency;
 use dunlin_fabric::{Buffer, Fabric, Host, Nanos};
 use dunlin_wire::{Descriptor, Flags, Header, Kind};
 
@@ -22,7 +22,7 @@ pub(crate) struct Progress {
     /// Whether the payload is copied with stores that bypass the caches.
     streams: bool,
     /// The previous use of the buffer.
-    past: Past,
+    past: Residency,
     /// When the buffer was allocated; cleared when the first piece is timed.
     began: Option<Nanos>,
     /// The call id, after the request was announced.
@@ -46,12 +46,12 @@ impl<F: Fabric> ClientLane<F> {
             length,
             from: None,
             streams: false,
-            past: Past::New,
+            past: Residency::New,
             began: None,
             call: None,
             told: 0,
         };
-        if self.large != LargePayload::Pieces || length <= PIECE {
+        if self.large != LargePayload::Pipelined || length <= PIECE {
             return Ok((self.request_buffer(fabric, length)?, progress));
         }
         self.check_length(length)?;
@@ -59,7 +59,7 @@ impl<F: Fabric> ClientLane<F> {
         let (buffer, past) =
             self.exports.reserve_in_turn(fabric, length, slow_lately).map_err(|_| Self::out_of_memory())?;
         let from = self.exports.descriptor(&buffer);
-        let began = (past != Past::New).then(|| fabric.host().now());
+        let began = (past != Residency::New).then(|| fabric.host().now());
         Ok((buffer, Progress { from, streams: self.fill.begin(past), past, began, ..progress }))
     }
 
@@ -80,7 +80,7 @@ impl<F: Fabric> ClientLane<F> {
         let call = match progress.call {
             Some(call) => call,
             None => {
-                if self.errands.count() > self.slots.window() {
+                if self.pending_transfers.count() > self.slots.window() {
                     return Err(SubmitError::Full);
                 }
                 self.flush(cx)?;
@@ -102,7 +102,7 @@ impl<F: Fabric> ClientLane<F> {
 
     /// Reports to the server how many bytes of a request are filled.
     fn tell_filled(&mut self, cx: &mut Cx<'_, F>, call: u32, bytes: u32) -> Result<(), SubmitError> {
-        if !self.errands.is_empty() {
+        if !self.pending_transfers.is_empty() {
             return Err(SubmitError::Full);
         }
         let header = Header { call, time: bytes, head: self.rx.head(), ..Header::new(Kind::Filled) };
@@ -113,7 +113,7 @@ impl<F: Fabric> ClientLane<F> {
     pub(crate) fn tell_at_last(&mut self, cx: &mut Cx<'_, F>, call: u32, bytes: u32) {
         if self.tell_filled(cx, call, bytes).is_err() {
             // A broken lane also reaches the caller as the outcome of the call.
-            self.errands.filled(call, bytes);
+            self.pending_transfers.filled(call, bytes);
         }
     }
 
@@ -187,7 +187,7 @@ struct Sender<'a, F: Fabric> {
     broken: bool,
 }
 
-impl<F: Fabric> Filling for Sender<'_, F> {
+impl<F: Fabric> PayloadWriter for Sender<'_, F> {
     fn filled(&mut self, bytes: usize) {
         if self.broken || self.refused.is_some() {
             return;
@@ -217,7 +217,7 @@ impl<'a, F: Fabric> FillingRequest<'a, F> {
 
     /// Returns the buffer to fill, whose content is undefined, and the sink to which the caller reports its
     /// progress.
-    pub(crate) fn parts(&mut self) -> (&mut [u8], &mut dyn Filling) {
+    pub(crate) fn parts(&mut self) -> (&mut [u8], &mut dyn PayloadWriter) {
         (self.buffer.as_deref_mut().unwrap_or_default(), &mut self.sender)
     }
 

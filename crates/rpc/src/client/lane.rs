@@ -4,20 +4,20 @@ use super::batching::Batches;
 use super::slots::{Sink, Slots, micros};
 use super::within::Time;
 use crate::error::{CallError, Cause};
-use crate::path::again::{Requests, Sent, Silent};
 use crate::path::call_id::CallEnds;
 use crate::path::credits::{Ask, Credits};
 use crate::path::half::hybrid::{Hybrid, PUBLISHED_HEAD};
-use crate::path::large::{Arrivals, Errands};
-use crate::path::pieces::{PIECE, Pulls};
+use crate::path::large::{InboundTransfers, TransferQueue};
+use crate::path::pipelined::{PIECE, PipelinedReads};
 use crate::path::posting::repost;
 use crate::path::prefetch::warm_lines;
 use crate::path::rendezvous::Pool;
+use crate::path::retransmit::{PeerUnresponsive, RetransmitQueue, Sent};
 use crate::path::route::Route;
 use crate::path::{Cx, Incoming, Next, Rx, Scratch, Tx, TxError, Violation, turn_cost};
 use crate::plan::LargePayload;
-use crate::tune::fill::FillTuner;
 use crate::tune::shared::FetchTuner;
+use crate::tune::store_policy::StorePolicyTuner;
 use dunlin_fabric::{
     Buffer, Completion, CompletionStatus, Fabric, Host, Nanos, QueuePairId, Region, RegionKey, Work,
 };
@@ -36,7 +36,7 @@ pub(crate) struct ClientLane<F: Fabric> {
     pub(crate) tx: Tx<F>,
     pub(crate) rx: Rx<F>,
     /// Requests that may have to be sent again; only for plans that may lose messages.
-    pub(crate) again: Option<Box<Requests>>,
+    pub(crate) retransmit: Option<Box<RetransmitQueue>>,
     /// The fetching end of a lane whose results are fetched or written back.
     pub(crate) hybrid: Option<Box<Hybrid<F>>>,
     /// The lane's number in its domain.
@@ -68,7 +68,7 @@ pub(crate) struct ClientLane<F: Fabric> {
     /// Another lane has taken its place: it ends with its last call.
     pub(crate) replaced: bool,
     /// Queued messages and WRITEs of large payloads.
-    pub(crate) errands: Errands<F>,
+    pub(crate) pending_transfers: TransferQueue<F>,
     /// Large results that were READ and that the server may release.
     pub(crate) releases: Vec<u32>,
     pub(crate) queue_pair: QueuePairId,
@@ -104,11 +104,11 @@ pub(crate) struct ClientLane<F: Fabric> {
     /// Buffers for large results.
     pub(crate) imports: Pool<F>,
     /// Large results in transfer, unless they are READ.
-    pub(crate) arrivals: Arrivals<F>,
+    pub(crate) arrivals: InboundTransfers<F>,
     /// Large results that are READ in pieces.
-    pub(crate) pulls: Pulls<F>,
+    pub(crate) pipelined_reads: PipelinedReads<F>,
     /// Chooses how requests that leave in pieces are filled.
-    pub(crate) fill: FillTuner,
+    pub(crate) fill: StorePolicyTuner,
     pub(crate) staging: Vec<u8>,
     /// The sequence of the open batch's message, unless another message is sent before it.
     pub(crate) batch_sequence: u64,
@@ -122,14 +122,14 @@ pub(crate) struct ClientLane<F: Fabric> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoMore {
     /// The server does not answer.
-    Silent,
+    PeerUnresponsive,
     /// The queue pair is broken.
     Broken,
 }
 
-impl From<Silent> for NoMore {
-    fn from(_: Silent) -> Self {
-        NoMore::Silent
+impl From<PeerUnresponsive> for NoMore {
+    fn from(_: PeerUnresponsive) -> Self {
+        NoMore::PeerUnresponsive
     }
 }
 
@@ -229,7 +229,7 @@ impl<F: Fabric> ClientLane<F> {
         payload: &[u8],
         timeout: Nanos,
     ) -> Result<u32, SubmitError> {
-        if self.large == LargePayload::Pieces && payload.len() > PIECE {
+        if self.large == LargePayload::Pipelined && payload.len() > PIECE {
             return self.submit_in_pieces(cx, ends, payload, timeout);
         }
         let reserved = self.exports.reserve(cx.fabric, payload.len());
@@ -272,14 +272,14 @@ impl<F: Fabric> ClientLane<F> {
         timeout: Nanos,
     ) -> Result<u32, (SubmitError, Buffer<F::Memory>)> {
         let descriptor = match self.large {
-            LargePayload::Read | LargePayload::Pieces => self.exports.descriptor(&buffer),
+            LargePayload::Read | LargePayload::Pipelined => self.exports.descriptor(&buffer),
             LargePayload::Write | LargePayload::Eager => Some(Descriptor::announcement(buffer.len() as u64)),
         };
         let Some(descriptor) = descriptor else {
             return Err((Self::refuse(Cause::Disconnected), buffer));
         };
         // Queued transfers of calls that have ended meanwhile count too, because they hold memory.
-        if self.errands.count() > self.slots.window() {
+        if self.pending_transfers.count() > self.slots.window() {
             return Err((SubmitError::Full, buffer));
         }
         if let Err(error) = self.flush(cx) {
@@ -293,13 +293,13 @@ impl<F: Fabric> ClientLane<F> {
             Ok(call) => {
                 let length = buffer.len();
                 if self.large == LargePayload::Eager {
-                    self.errands.send(call, buffer);
+                    self.pending_transfers.send(call, buffer);
                     // An error of the lane also reaches the caller as the outcome of the call.
-                    let _ = self.run_errands(cx);
+                    let _ = self.advance_transfers(cx);
                 } else {
                     self.slots.keep_request(call, buffer);
                 }
-                if self.large == LargePayload::Pieces && length > PIECE {
+                if self.large == LargePayload::Pipelined && length > PIECE {
                     self.tell_at_last(cx, call, length as u32);
                     return Ok(call);
                 }
@@ -380,7 +380,7 @@ impl<F: Fabric> ClientLane<F> {
             self.batch_sequence = self.tx.end.next_sequence();
             (self.batch_time, self.batch_nanos) = (time_left, timeout);
         }
-        if let Some(again) = &mut self.again {
+        if let Some(again) = &mut self.retransmit {
             again.keep(call, CallEnds { function, thread }, Flags::NONE, payload);
         }
         if let Some(hybrid) = &mut self.hybrid {
@@ -541,13 +541,13 @@ impl<F: Fabric> ClientLane<F> {
         if !self.releases.is_empty() {
             self.send_releases(cx);
         }
-        let went_on = !self.errands.is_empty() && self.run_errands(cx)?;
+        let went_on = !self.pending_transfers.is_empty() && self.advance_transfers(cx)?;
         if self.rx.head_overdue() {
             self.report_head(cx);
         }
         self.heard |= messages > 0;
         if messages > 0
-            && let Some(again) = &mut self.again
+            && let Some(again) = &mut self.retransmit
         {
             again.heard();
         }
@@ -617,7 +617,7 @@ impl<F: Fabric> ClientLane<F> {
             let _ = self.flush_if_room(cx);
         }
         let untold =
-            self.rx.head_untold() || self.hybrid.as_ref().is_some_and(|hybrid| hybrid.rx.head_untold());
+            self.rx.head_pending() || self.hybrid.as_ref().is_some_and(|hybrid| hybrid.rx.head_pending());
         if !heard && self.slots.in_flight() > 0 && untold {
             self.report_head(cx);
         }
@@ -628,7 +628,7 @@ impl<F: Fabric> ClientLane<F> {
         if self.slots.in_flight() == 0 {
             return Ok(Nanos::MAX);
         }
-        let Some(mut again) = self.again.take() else { return Ok(Nanos::MAX) };
+        let Some(mut again) = self.retransmit.take() else { return Ok(Nanos::MAX) };
         let standing = std::cell::RefCell::new(&mut self.slots);
         let (tx, head) = (&mut self.tx, self.rx.head());
         let mut rewritten = None;
@@ -662,7 +662,7 @@ impl<F: Fabric> ClientLane<F> {
                 }
             },
         );
-        self.again = Some(again);
+        self.retransmit = Some(again);
         next
     }
 
@@ -702,11 +702,11 @@ impl<F: Fabric> ClientLane<F> {
     pub(super) fn report_head(&mut self, cx: &mut Cx<'_, F>) {
         let key = self.control_key;
         // A full send queue delays the report until a later poll.
-        if self.rx.head_untold() && self.tx.end.report_head(cx, (key, 0), self.rx.head()).is_ok() {
+        if self.rx.head_pending() && self.tx.end.report_head(cx, (key, 0), self.rx.head()).is_ok() {
             self.rx.told();
         }
         if let Some(hybrid) = &mut self.hybrid
-            && hybrid.rx.head_untold()
+            && hybrid.rx.head_pending()
             && self.tx.end.report_head(cx, (key, PUBLISHED_HEAD), hybrid.rx.head()).is_ok()
         {
             hybrid.rx.told();
@@ -722,8 +722,8 @@ impl<F: Fabric> ClientLane<F> {
     }
 
     /// Advances queued transfers of large payloads. Returns whether any step was made.
-    pub(super) fn run_errands(&mut self, cx: &mut Cx<'_, F>) -> Result<bool, Violation> {
-        let ran = self.errands.run(cx, &mut self.tx, self.rx.head());
+    pub(super) fn advance_transfers(&mut self, cx: &mut Cx<'_, F>) -> Result<bool, Violation> {
+        let ran = self.pending_transfers.run(cx, &mut self.tx, self.rx.head());
         ran.map_err(|_| Violation::Broken)
     }
 }

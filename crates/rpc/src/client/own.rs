@@ -11,7 +11,7 @@ impl<F: Fabric> ClientLane<F> {
     /// Returns whether the lane sends from such memory. Where messages are kept to be sent again, or fetched, they are
     /// copied anyway; a lane that batches by itself decides when messages leave.
     pub(crate) fn takes_own(&self) -> bool {
-        self.tx.takes_own() && self.again.is_none() && self.hybrid.is_none() && self.batching.is_none()
+        self.tx.takes_own() && self.retransmit.is_none() && self.hybrid.is_none() && self.batching.is_none()
     }
 
     /// Sends one call from its thread's memory, for a lane that [`takes_own`](ClientLane::takes_own): at once if it is

@@ -24,7 +24,7 @@ impl<F: Fabric> ClientLane<F> {
         let (header, ask) = self.begin_call(cx.fabric, ends, flags, timeout)?;
         let posted = self.tx.single(cx, &header, payload);
         if posted.is_ok()
-            && let Some(again) = &mut self.again
+            && let Some(again) = &mut self.retransmit
         {
             again.keep(header.call, ends, header.flags, payload);
         }

@@ -1,8 +1,8 @@
 //! The table of calls of one lane, with one slot for each call of the window. Allocated once.
 
 use crate::error::{CallError, Cause};
-use crate::path::again::Standing;
 use crate::path::call_id::{SLOT_BITS, split_call};
+use crate::path::retransmit::Standing;
 use dunlin_fabric::{Buffer, Memory, Nanos, copy};
 use dunlin_wire::{INLINE_PAYLOAD, MAX_ENTRY_TIME, TIME_OVER, copy_bytes};
 use std::collections::VecDeque;

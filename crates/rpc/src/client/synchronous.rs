@@ -328,7 +328,9 @@ impl<F: Fabric> Client<F> {
         };
         match pushed {
             Ok(id) => Ok(id),
-            Err(error) => self.once_more(to, time, error, |client, time| client.try_push(to, payload, time)),
+            Err(error) => {
+                self.retry_after_reconnect(to, time, error, |client, time| client.try_push(to, payload, time))
+            }
         }
     }
 
@@ -665,9 +667,9 @@ impl<F: Fabric> Client<F> {
         }
         match self.try_submit(to, payload, time) {
             Ok(id) => Ok(id),
-            Err(error) => {
-                self.once_more(to, time, error, |client, time| client.try_submit_apart(to, payload, time))
-            }
+            Err(error) => self.retry_after_reconnect(to, time, error, |client, time| {
+                client.try_submit_apart(to, payload, time)
+            }),
         }
     }
 
@@ -709,14 +711,14 @@ impl<F: Fabric> Client<F> {
         match submit(self, time) {
             Ok(id) => Ok(id),
             Err(SubmitError::Full | SubmitError::Call(CallError::NotExecuted(Cause::WindowFull))) => {
-                self.submit_slowly(to, time, submit)
+                self.submit_blocking(to, time, submit)
             }
-            Err(error) => self.once_more(to, time, error, submit),
+            Err(error) => self.retry_after_reconnect(to, time, error, submit),
         }
     }
 
     #[cold]
-    fn submit_slowly(
+    fn submit_blocking(
         &mut self,
         (worker, function): (usize, u16),
         time: Time,
@@ -735,7 +737,7 @@ impl<F: Fabric> Client<F> {
                 Err(SubmitError::Call(CallError::NotExecuted(Cause::WindowFull)))
                     if self.core.in_flight() > 0 => {}
                 Err(SubmitError::Broken) if !self.target.config.wait_for_ready.is_zero() => {
-                    return self.once_more((worker, function), left, SubmitError::Broken, submit);
+                    return self.retry_after_reconnect((worker, function), left, SubmitError::Broken, submit);
                 }
                 done => return self.settle(done),
             }

@@ -78,7 +78,7 @@ fn serve(fabric: &ShmFabric, address: &Address, sent: &Receiver<()>) -> (OpenLan
 /// large payload that travels apart.
 #[test]
 fn a_call_names_its_thread() {
-    for large in [LargePayload::Read, LargePayload::Eager, LargePayload::Pieces] {
+    for large in [LargePayload::Read, LargePayload::Eager, LargePayload::Pipelined] {
         let fabric = ShmFabric::new(ShmConfig::default()).unwrap();
         let name = format!("threads-{}-{:x}", std::process::id(), fabric.host().random());
         let address = Address::new(Scheme::Shm, &name).unwrap();

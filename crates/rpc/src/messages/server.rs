@@ -3,7 +3,7 @@
 use super::client::MESSAGES;
 use super::{BufferError, MessageBuffer, ReceiveError, SendError};
 use crate::error::ServeError;
-use crate::server::held::{ClientId, NotAnswered, NotTaken};
+use crate::server::pulled_calls::{ClientId, NotAnswered, NotTaken};
 use crate::server::{Server, ServerBuilder, ServerConfig, Worker};
 use crate::service::{FunctionMode, Reply, Request};
 use dunlin_fabric::{Address, Fabric, Host, Nanos, end_of};

@@ -14,7 +14,7 @@
 //! | `write_unreliable` | WRITE over UC into the receiver's ring | polls the ring | `lossy_ring.rs` |
 //!
 //! A lane whose lease ends carries `write` requests in two ways, with a zone and without one: `staged.rs`. A lossy half
-//! only says so: `path/again.rs` retransmits requests and answers.
+//! only says so: `path/retransmit.rs` retransmits requests and answers.
 //!
 //! `list.rs` names all of them once. Enums, numbers, names, dispatch and the table of protocols follow from it. Each
 //! file ends its first comment with the golden counts of its protocols, which the test `golden_counts` compares.
@@ -138,7 +138,7 @@ impl Facts {
     }
 
     /// Returns whether a sender without room has to be notified when there is some.
-    pub(crate) const fn has_room_to_tell(&self) -> bool {
+    pub(crate) const fn needs_credit_update(&self) -> bool {
         !matches!(self.place, Place::Receive)
     }
 
@@ -149,7 +149,7 @@ impl Facts {
 
     /// Returns whether the receiver takes only messages that it was notified of. Needed where the bytes of a WRITE may
     /// be placed in any order, and where the SEND behind a WRITE may find no room.
-    pub(crate) const fn is_told_of(&self, capabilities: &Capabilities) -> bool {
+    pub(crate) const fn gated_by_completion(&self, capabilities: &Capabilities) -> bool {
         self.is_announced() || (self.has_ring() && self.has_immediate() && !capabilities.in_order_write)
     }
 

@@ -1,5 +1,5 @@
 //! Large payloads that the receiver does not READ: write rendezvous, and eager transfer in fragments. Each
-//! end of a lane has both parts: [`Errands`] for outgoing payloads and [`Arrivals`] for incoming ones.
+//! end of a lane has both parts: [`TransferQueue`] for outgoing payloads and [`InboundTransfers`] for incoming ones.
 //!
 //! | | announced by | then | over when |
 //! |---|---|---|---|
@@ -9,9 +9,9 @@
 //! A payload is copied to private memory before it is used, and has the announced length, whatever the peer
 //! does afterwards.
 
-use super::areas::{Area, Areas};
 use super::rendezvous::{Exhausted, Pool};
 use super::tx::{Tx, TxError};
+use super::write_targets::{WriteTarget, WriteTargets};
 use super::{Violation, tx};
 use crate::path::Cx;
 use dunlin_fabric::{Buffer, Fabric, Host, RegionKey, Work};
@@ -39,32 +39,32 @@ pub enum LargePayload {
     Eager = 3,
     /// Read rendezvous in pieces: announced when the first piece is ready, so that the receiver READs it
     /// while the sender fills the next one.
-    Pieces = 4,
+    Pipelined = 4,
 }
 
 numbered!(LargePayload: u8 {
     Read = "rendezvous_read",
     Write = "rendezvous_write",
     Eager = "eager",
-    Pieces = "rendezvous_pieces",
+    Pipelined = "rendezvous_pieces",
 });
 
 impl LargePayload {
     /// Whether the receiver READs the payload from the sender's memory.
     pub(crate) const fn is_read(self) -> bool {
-        matches!(self, LargePayload::Read | LargePayload::Pieces)
+        matches!(self, LargePayload::Read | LargePayload::Pipelined)
     }
 }
 
 /// The most payload bytes in one fragment: the size of HatRPC's slots (section 4.3).
 const FRAGMENT: usize = SMALL_LIMIT as usize;
 
-/// Messages and WRITEs of large payloads that one [`Errands::run`] posts at most.
+/// Messages and WRITEs of large payloads that one [`TransferQueue::run`] posts at most.
 const STEPS_AT_ONCE: usize = 2;
 
 /// A message or payload that is posted as soon as there is room.
 #[derive(Debug)]
-enum Errand<F: Fabric> {
+enum PendingTransfer<F: Fabric> {
     /// Sends the peer the place to WRITE a payload to.
     Clear { call: u32, to: Descriptor },
     /// WRITEs a payload to `to`, then sends `Written`.
@@ -77,17 +77,17 @@ enum Errand<F: Fabric> {
 
 /// The queue of messages and payloads that an end of a lane still has to post, in order.
 #[derive(Debug)]
-pub(crate) struct Errands<F: Fabric> {
-    queue: VecDeque<Errand<F>>,
+pub(crate) struct TransferQueue<F: Fabric> {
+    queue: VecDeque<PendingTransfer<F>>,
     /// The last attempt to post the first entry found no room.
     stuck: bool,
 }
 
-impl<F: Fabric> Errands<F> {
+impl<F: Fabric> TransferQueue<F> {
     /// Creates an empty queue, with capacity for a window if the lane's large payloads need one.
     pub(crate) fn new(large: LargePayload, window: u16) -> Self {
         let capacity = if large == LargePayload::Read { 0 } else { 2 * window as usize };
-        Errands { queue: VecDeque::with_capacity(capacity), stuck: false }
+        TransferQueue { queue: VecDeque::with_capacity(capacity), stuck: false }
     }
 
     #[inline]
@@ -108,12 +108,12 @@ impl<F: Fabric> Errands<F> {
 
     /// Queues a `ClearToSend` with the place to WRITE a payload to.
     pub(crate) fn clear(&mut self, call: u32, to: Descriptor) {
-        self.queue.push_back(Errand::Clear { call, to });
+        self.queue.push_back(PendingTransfer::Clear { call, to });
     }
 
     /// Queues a `Filled` with the number of filled bytes; 0 gives a request up.
     pub(crate) fn filled(&mut self, call: u32, bytes: u32) {
-        self.queue.push_back(Errand::Filled { call, bytes });
+        self.queue.push_back(PendingTransfer::Filled { call, bytes });
     }
 
     /// Queues the WRITE of a payload to the place that the peer named. Fails if the place has another length
@@ -128,13 +128,13 @@ impl<F: Fabric> Errands<F> {
         if to.length != payload.len() as u64 {
             return Err(Violation::Transfer("a place of another length than the payload"));
         }
-        self.queue.push_back(Errand::Write { call, payload: Some(payload), to });
+        self.queue.push_back(PendingTransfer::Write { call, payload: Some(payload), to });
         Ok(())
     }
 
     /// Queues a payload to be sent in fragments.
     pub(crate) fn send(&mut self, call: u32, payload: Buffer<F::Memory>) {
-        self.queue.push_back(Errand::Fragments { call, payload, sent: 0 });
+        self.queue.push_back(PendingTransfer::Fragments { call, payload, sent: 0 });
     }
 
     /// Posts entries while there is room, at most [`STEPS_AT_ONCE`] so that other lanes are not delayed.
@@ -157,28 +157,28 @@ impl<F: Fabric> Errands<F> {
     }
 }
 
-impl<F: Fabric> Errand<F> {
+impl<F: Fabric> PendingTransfer<F> {
     /// Posts one message or WRITE; returns whether it was the entry's last.
     fn step(&mut self, cx: &mut Cx<'_, F>, tx: &mut Tx<F>, head: u32) -> Result<bool, tx::TxError> {
         let header = |kind, call| Header { call, head, ..Header::new(kind) };
         match self {
-            Errand::Clear { call, to } => {
+            PendingTransfer::Clear { call, to } => {
                 tx.single(cx, &header(Kind::ClearToSend, *call), &to.encode())?;
                 Ok(true)
             }
-            Errand::Filled { call, bytes } => {
+            PendingTransfer::Filled { call, bytes } => {
                 tx.single(cx, &Header { time: *bytes, ..header(Kind::Filled, *call) }, &[])?;
                 Ok(true)
             }
-            Errand::Write { payload, to, .. } if payload.is_some() => {
+            PendingTransfer::Write { payload, to, .. } if payload.is_some() => {
                 tx.end.write_payload(cx, payload, to)?;
                 Ok(false)
             }
-            Errand::Write { call, .. } => {
+            PendingTransfer::Write { call, .. } => {
                 tx.single(cx, &header(Kind::Written, *call), &[])?;
                 Ok(true)
             }
-            Errand::Fragments { call, payload, sent } => {
+            PendingTransfer::Fragments { call, payload, sent } => {
                 let rest = payload.get(*sent..).unwrap_or_default();
                 let fragment = rest.get(..FRAGMENT).unwrap_or(rest);
                 tx.fragment(cx, &header(Kind::Fragment, *call), fragment)?;
@@ -193,7 +193,7 @@ impl<F: Fabric> Errand<F> {
 #[derive(Debug)]
 enum Place<F: Fabric> {
     /// The peer WRITEs the payload to this area.
-    Area(Area<F>),
+    WriteTarget(WriteTarget<F>),
     /// Fragments are assembled here; the number is the bytes received.
     Private(Buffer<F::Memory>, usize),
     /// Fragments are discarded; the number is the bytes still to come.
@@ -202,8 +202,8 @@ enum Place<F: Fabric> {
 
 /// Announced large payloads that are not complete.
 #[derive(Debug)]
-pub(crate) struct Arrivals<F: Fabric> {
-    areas: Areas<F>,
+pub(crate) struct InboundTransfers<F: Fabric> {
+    areas: WriteTargets<F>,
     places: Vec<(u32, Place<F>)>,
     limit: usize,
 }
@@ -221,7 +221,7 @@ pub(crate) enum Arrived<F: Fabric> {
     Nothing,
 }
 
-impl<F: Fabric> Arrivals<F> {
+impl<F: Fabric> InboundTransfers<F> {
     /// Returns the keys of the memory that the peer WRITEs to, for the end of their grants with the lane.
     pub(crate) fn keys(&self) -> impl Iterator<Item = RegionKey> {
         self.areas.keys()
@@ -230,7 +230,7 @@ impl<F: Fabric> Arrivals<F> {
     /// Creates the table for a lane with window `window`; its areas take at most `memory` bytes.
     pub(crate) fn new(link: F::Link, large: LargePayload, memory: u64, window: u16) -> Self {
         let limit = if large == LargePayload::Read { 0 } else { 2 * window as usize + 64 };
-        Arrivals { areas: Areas::new(link, memory), places: Vec::with_capacity(limit), limit }
+        InboundTransfers { areas: WriteTargets::new(link, memory), places: Vec::with_capacity(limit), limit }
     }
 
     /// Returns whether the payload of `call` is still to come.
@@ -256,7 +256,7 @@ impl<F: Fabric> Arrivals<F> {
     ) -> Result<Result<Descriptor, Exhausted>, Violation> {
         let Ok(area) = self.areas.reserve(fabric, length) else { return Ok(Err(Exhausted)) };
         let descriptor = area.descriptor();
-        self.put(call, Place::Area(area))?;
+        self.put(call, Place::WriteTarget(area))?;
         Ok(Ok(descriptor))
     }
 
@@ -287,8 +287,10 @@ impl<F: Fabric> Arrivals<F> {
         let Some(at) = found else { return Err(Violation::Call(call)) };
         let (_, place) = &mut self.places[at];
         let arrived = match (place, header.kind) {
-            (Place::Area(_), Kind::Written) => {
-                let (_, Place::Area(area)) = self.places.swap_remove(at) else { return Ok(Arrived::Lost) };
+            (Place::WriteTarget(_), Kind::Written) => {
+                let (_, Place::WriteTarget(area)) = self.places.swap_remove(at) else {
+                    return Ok(Arrived::Lost);
+                };
                 let copied = private.reserve(fabric, area.length()).map(|mut buffer| {
                     fabric.host().charge(Work::CopyBytes, area.length() as u32);
                     area.copy_out(&mut buffer);
@@ -319,7 +321,7 @@ impl<F: Fabric> Arrivals<F> {
         }
         match self.places.swap_remove(at).1 {
             Place::Private(buffer, _) => Ok(Arrived::Whole(buffer)),
-            Place::Area(_) | Place::Nowhere(_) => Ok(Arrived::Nothing),
+            Place::WriteTarget(_) | Place::Nowhere(_) => Ok(Arrived::Nothing),
         }
     }
 }

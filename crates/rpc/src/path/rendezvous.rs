@@ -7,7 +7,7 @@
 //! limit it releases arenas without buffers in use, with their grants, to map one of the length that is
 //! needed. Mailboxes do not grow for large payloads.
 
-use crate::tune::turns::{Past, Turn, Turns};
+use crate::tune::buffer_rotation::{BufferRotation, Residency, Rotation};
 use dunlin_fabric::WithSources;
 use dunlin_fabric::{Access, Arena, Buffer, Fabric, GrantError, Link, RegionKey};
 use dunlin_wire::Descriptor;
@@ -65,7 +65,7 @@ pub(crate) struct Pool<F: Fabric> {
 /// Buffers that are filled in rotation.
 #[derive(Debug)]
 struct InTurn<F: Fabric> {
-    turns: Turns,
+    turns: BufferRotation,
     /// Free buffers, the longest unused first, with the byte count at which each was handed out.
     kept: Vec<(Buffer<F::Memory>, u64)>,
     counts: Vec<u64>,
@@ -78,7 +78,7 @@ type Place = (u64, u64);
 
 impl<F: Fabric> InTurn<F> {
     fn new(fabric: &F) -> Box<Self> {
-        let turns = Turns::new(fabric.shared());
+        let turns = BufferRotation::new(fabric.shared());
         Box::new(InTurn { turns, kept: Vec::new(), counts: Vec::new(), out: Vec::new() })
     }
 
@@ -136,7 +136,7 @@ impl<F: Fabric> Pool<F> {
         fabric: &F,
         length: usize,
         slow_lately: bool,
-    ) -> Result<(Buffer<F::Memory>, Past), Exhausted> {
+    ) -> Result<(Buffer<F::Memory>, Residency), Exhausted> {
         self.smallest = ARENA_FOR_TURNS;
         let mut of = self.in_turn.take().unwrap_or_else(|| InTurn::new(fabric));
         let reserved = self.reserve_of(fabric, length, slow_lately, &mut of);
@@ -150,7 +150,7 @@ impl<F: Fabric> Pool<F> {
         length: usize,
         slow_lately: bool,
         of: &mut InTurn<F>,
-    ) -> Result<(Buffer<F::Memory>, Past), Exhausted> {
+    ) -> Result<(Buffer<F::Memory>, Residency), Exhausted> {
         let now = of.turns.fill(length);
         let mut new = None;
         // Collect the buffers that came back.
@@ -174,14 +174,14 @@ impl<F: Fabric> Pool<F> {
             new.as_ref().map(Buffer::capacity)
         };
         let (buffer, past) = match of.turns.next(now, &of.counts, slow_lately, more) {
-            Turn::Of(number, past) => {
+            Rotation::Of(number, past) => {
                 let fitting = of.kept.iter().enumerate().filter(|(_, kept)| fits(kept));
                 let place = fitting.map(|(place, _)| place).nth(number).ok_or(Exhausted)?;
                 let mut buffer = of.kept.remove(place).0;
                 buffer.set_length(length);
                 (buffer, past)
             }
-            Turn::More => {
+            Rotation::More => {
                 let new = match new.or_else(|| self.free(length)) {
                     Some(new) => new,
                     None => self.reserve_but(fabric, length, of)?,
@@ -189,7 +189,7 @@ impl<F: Fabric> Pool<F> {
                 let known = |key| self.parts.iter().any(|part| part.key == Some(key));
                 let place = self.place(&new);
                 of.out.retain(|out| known(RegionKey(out.0.0)) && Some(out.0) != place);
-                (new, Past::New)
+                (new, Residency::New)
             }
         };
         of.out.extend(self.place(&buffer).map(|place| (place, now)));
@@ -336,7 +336,7 @@ impl<F: Fabric> Pool<F> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tune::turns::GONE;
+    use crate::tune::buffer_rotation::EVICTED_AFTER;
     use dunlin_fabric::{Address, Host, LinkError, Listener, Scheme};
     use dunlin_fabric_shm::{ShmConfig, ShmFabric, ShmLink};
     use proptest::prelude::*;
@@ -407,7 +407,7 @@ mod tests {
     #[test]
     fn buffers_are_filled_by_turns() {
         const LENGTH: usize = 128 << 10;
-        const ENOUGH: usize = GONE as usize / LENGTH;
+        const ENOUGH: usize = EVICTED_AFTER as usize / LENGTH;
         let fabric = fabric();
         let (link, _peer) = links(&fabric);
         let mut pool: Pool<ShmFabric> = Pool::new(Some(link), 8 * MEBI as u64);
@@ -418,14 +418,14 @@ mod tests {
             places.insert(buffer.offset());
             (past, places.len())
         };
-        assert_eq!(fill(&mut pool, LENGTH, true), (Past::New, 1));
+        assert_eq!(fill(&mut pool, LENGTH, true), (Residency::New, 1));
         // One buffer suffices where recently READ buffers are not slow.
-        assert!((0..100).all(|_| fill(&mut pool, LENGTH, false) == (Past::Lately, 1)));
+        assert!((0..100).all(|_| fill(&mut pool, LENGTH, false) == (Residency::Lately, 1)));
         let pasts: Vec<_> = (0..100).map(|_| fill(&mut pool, LENGTH, true)).collect();
-        assert!(pasts[90..].iter().all(|past| *past == (Past::LongAgo, ENOUGH)), "{pasts:?}");
+        assert!(pasts[90..].iter().all(|past| *past == (Residency::LongAgo, ENOUGH)), "{pasts:?}");
         // The buffers have room for shorter payloads and none for longer ones.
-        assert_eq!(fill(&mut pool, LENGTH - 1, true), (Past::LongAgo, ENOUGH));
-        assert_eq!(fill(&mut pool, 2 * LENGTH, true).0, Past::New);
+        assert_eq!(fill(&mut pool, LENGTH - 1, true), (Residency::LongAgo, ENOUGH));
+        assert_eq!(fill(&mut pool, 2 * LENGTH, true).0, Residency::New);
         let of = pool.in_turn.as_ref().unwrap();
         assert_eq!((of.kept.len(), of.out.len()), (ENOUGH - 1, 2));
         // The pool releases the kept buffers if it needs their memory.
@@ -439,13 +439,13 @@ mod tests {
         let (link, _peer) = links(&fabric);
         let mut pool: Pool<ShmFabric> = Pool::new(Some(link), 4 * MEBI as u64);
         let held: Vec<_> = (0..4).map(|_| pool.reserve_in_turn(&fabric, MEBI, false).unwrap()).collect();
-        assert!(held.iter().all(|(_, past)| *past == Past::New));
+        assert!(held.iter().all(|(_, past)| *past == Residency::New));
         assert_eq!(pool.reserve_in_turn(&fabric, MEBI, true).unwrap_err(), Exhausted);
         drop(held);
-        assert_eq!(pool.reserve_in_turn(&fabric, MEBI, true).unwrap().1, Past::LongAgo);
+        assert_eq!(pool.reserve_in_turn(&fabric, MEBI, true).unwrap().1, Residency::LongAgo);
         assert!(pool.in_turn.as_ref().unwrap().out.len() <= 4);
         // Kept buffers also make room for other buffers in rotation.
-        assert_eq!(pool.reserve_in_turn(&fabric, 4 * MEBI, true).unwrap().1, Past::New);
+        assert_eq!(pool.reserve_in_turn(&fabric, 4 * MEBI, true).unwrap().1, Residency::New);
     }
 
     /// A link bounds its grants: a pool that did not revoke the grants of released arenas would run out of

@@ -320,8 +320,8 @@ impl<F: Fabric> Rx<F> {
     }
 
     /// Returns whether the peer does not know the current head.
-    pub(crate) fn head_untold(&self) -> bool {
-        self.reader().is_some_and(RingReader::untold)
+    pub(crate) fn head_pending(&self) -> bool {
+        self.reader().is_some_and(RingReader::head_pending)
     }
 
     /// Prefetches the next message's first line and the line behind it, which is read right after.

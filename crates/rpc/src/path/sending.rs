@@ -101,7 +101,7 @@ impl<F: Fabric> Sending<F> {
             peer_sleeps: parts.peer_sleeps,
             holds: false,
             listed: 0,
-            has_ring: parts.facts.has_room_to_tell(),
+            has_ring: parts.facts.needs_credit_update(),
             is_announced: parts.facts.is_announced(),
         }
     }

@@ -148,12 +148,12 @@ impl<F: Fabric> Tx<F> {
         }
         match self.end.ring.place(total) {
             Some(Place { skip_at: None, at }) => Ok(at),
-            _ => self.place_slowly(cx, total),
+            _ => self.reserve_or_skip(cx, total),
         }
     }
 
     #[inline(never)]
-    fn place_slowly(&mut self, cx: &mut Cx<'_, F>, total: usize) -> Result<usize, TxError> {
+    fn reserve_or_skip(&mut self, cx: &mut Cx<'_, F>, total: usize) -> Result<usize, TxError> {
         self.end.refresh_head();
         let (skip, alone) = match self.end.ring.place(total) {
             Some(Place { skip_at: None, at }) => return Ok(at),

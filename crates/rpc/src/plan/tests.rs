@@ -24,18 +24,18 @@ fn who_polls_memory_cannot_sleep() {
         let plan = Plan::new(RequestHalf::Write, ResponseHalf::Send);
         assert_eq!(
             plan.completion(CompletionMode::Busy, mode).check(&Capabilities::EVERYTHING),
-            Err(Illegal::SleepsOnMemory { side: "server", mode })
+            Err(PlanError::SleepsOnMemory { side: "server", mode })
         );
         assert_eq!(plan.completion(mode, CompletionMode::Busy).check(&Capabilities::EVERYTHING), Ok(()));
         let plan = Plan::new(RequestHalf::Send, ResponseHalf::Write);
         assert_eq!(
             plan.completion(mode, CompletionMode::Busy).check(&Capabilities::EVERYTHING),
-            Err(Illegal::SleepsOnMemory { side: "client", mode })
+            Err(PlanError::SleepsOnMemory { side: "client", mode })
         );
         let plan = Plan::new(RequestHalf::WriteImm, ResponseHalf::Fetch);
         assert_eq!(
             plan.completion(mode, mode).check(&Capabilities::EVERYTHING),
-            Err(Illegal::SleepsOnFetch(mode))
+            Err(PlanError::SleepsOnFetch(mode))
         );
         assert_eq!(plan.completion(CompletionMode::Busy, mode).check(&Capabilities::EVERYTHING), Ok(()));
     }
@@ -60,7 +60,7 @@ fn every_half_says_who_may_sleep() {
             for (client, server) in MODES.into_iter().flat_map(|c| MODES.map(|s| (c, s))) {
                 let plan = Plan::new(request, response).completion(client, server);
                 for large in LargePayload::ALL {
-                    let past = (matches!(large, LargePayload::Write | LargePayload::Pieces)
+                    let past = (matches!(large, LargePayload::Write | LargePayload::Pipelined)
                         && fetched(response))
                         || (large != LargePayload::Read && hybrid(response))
                         || (large != LargePayload::Read && lossy(request, response));
@@ -97,7 +97,7 @@ fn where_writes_wake_who_polls_memory_may_sleep() {
             assert_eq!(plan.completion(CompletionMode::Busy, mode).check(&wakes), Ok(()), "{protocol}");
             let fetches = plan.completion(mode, CompletionMode::Busy).check(&wakes);
             let expected =
-                if mode == CompletionMode::Busy { Ok(()) } else { Err(Illegal::SleepsOnFetch(mode)) };
+                if mode == CompletionMode::Busy { Ok(()) } else { Err(PlanError::SleepsOnFetch(mode)) };
             assert_eq!(fetches, expected, "{protocol}");
         }
     }
@@ -108,9 +108,9 @@ fn where_writes_wake_who_polls_memory_may_sleep() {
 #[test]
 fn where_sends_do_not_wait() {
     let iwarp = &Capabilities::IWARP;
-    assert_eq!(Plan::usual(iwarp).check(iwarp), Ok(()));
-    assert_eq!(Plan::usual(&Capabilities::EVERYTHING), Plan::default());
-    let usual = Plan::usual(&Capabilities::OFI);
+    assert_eq!(Plan::default_for(iwarp).check(iwarp), Ok(()));
+    assert_eq!(Plan::default_for(&Capabilities::EVERYTHING), Plan::default());
+    let usual = Plan::default_for(&Capabilities::OFI);
     assert_eq!((usual.request, usual.check(&Capabilities::OFI)), (RequestHalf::Send, Ok(())));
     let legal = |mode| {
         let rows = PROTOCOLS.iter().filter(move |row| row.plan(mode).check(iwarp).is_ok());
@@ -132,13 +132,13 @@ fn where_sends_do_not_wait() {
         (RequestHalf::Write, ResponseHalf::WriteSend, true),
         (RequestHalf::WriteSendChained, ResponseHalf::Fetch, true),
     ] {
-        for large in [LargePayload::Eager, LargePayload::Pieces] {
+        for large in [LargePayload::Eager, LargePayload::Pipelined] {
             let plan = Plan::new(request, response).large(large, SMALL_LIMIT);
-            if large == LargePayload::Pieces && response == ResponseHalf::Fetch {
-                assert_eq!(plan.check(iwarp), Err(Illegal::LargePastHybrid(large)));
+            if large == LargePayload::Pipelined && response == ResponseHalf::Fetch {
+                assert_eq!(plan.check(iwarp), Err(PlanError::LargePastHybrid(large)));
                 continue;
             }
-            assert_eq!(plan.check(iwarp).err(), refused.then_some(Illegal::EagerPastReceives(large)));
+            assert_eq!(plan.check(iwarp).err(), refused.then_some(PlanError::EagerPastReceives(large)));
             assert_eq!(plan.check(&Capabilities { acknowledged: true, ..iwarp.clone() }), Ok(()));
         }
     }
@@ -149,7 +149,7 @@ fn what_a_fabric_lacks_is_named() {
     let write = Plan::new(RequestHalf::Write, ResponseHalf::Write);
     assert_eq!(
         write.check(&Capabilities { in_order_write: false, ..Capabilities::EVERYTHING }),
-        Err(Illegal::NoOrder)
+        Err(PlanError::NoOrder)
     );
     for (protocol, transport, name) in [
         ("HERD", Transport::UnreliableConnection, "unreliable connections (UC)"),
@@ -164,24 +164,24 @@ fn what_a_fabric_lacks_is_named() {
             .filter(|other| *other != transport)
             .fold(TransportSet::NONE, TransportSet::with);
         let checked = plan.check(&Capabilities { transports, ..Capabilities::EVERYTHING });
-        assert_eq!(checked, Err(Illegal::Lacks(name)));
+        assert_eq!(checked, Err(PlanError::Lacks(name)));
         // A smaller MTU carries a smaller payload.
         let checked = plan.check(&Capabilities { max_datagram: 1024, ..Capabilities::EVERYTHING });
-        assert_eq!(checked, Err(Illegal::OverDatagram { above: 4008, limit: 936 }));
+        assert_eq!(checked, Err(PlanError::OverDatagram { above: 4008, limit: 936 }));
         let less = plan.large(LargePayload::Read, 936);
         assert_eq!(less.check(&Capabilities { max_datagram: 1024, ..Capabilities::EVERYTHING }), Ok(()));
         let write = plan.large(LargePayload::Write, 936).check(&Capabilities::EVERYTHING);
-        assert_eq!(write, Err(Illegal::LargeOverLossy(LargePayload::Write)));
+        assert_eq!(write, Err(PlanError::LargeOverLossy(LargePayload::Write)));
     }
     let datagrams = Plan::new(RequestHalf::Datagram, ResponseHalf::Send);
     assert_eq!(
         datagrams.check(&Capabilities { immediate: false, ..Capabilities::EVERYTHING }),
-        Err(Illegal::Lacks("immediate data"))
+        Err(PlanError::Lacks("immediate data"))
     );
     let immediate = Plan::new(RequestHalf::WriteImm, ResponseHalf::Send);
     assert_eq!(
         immediate.check(&Capabilities { immediate: false, ..Capabilities::EVERYTHING }),
-        Err(Illegal::Lacks("immediate data"))
+        Err(PlanError::Lacks("immediate data"))
     );
     // A sleeping side that fills a ring of its peer has to be notified of room in it.
     for (half, client, server) in [
@@ -190,7 +190,7 @@ fn what_a_fabric_lacks_is_named() {
     ] {
         let plain = Capabilities { immediate: false, ..Capabilities::EVERYTHING };
         assert_eq!(half.check(&plain), Ok(()));
-        assert_eq!(half.completion(client, server).check(&plain), Err(Illegal::Lacks("immediate data")));
+        assert_eq!(half.completion(client, server).check(&plain), Err(PlanError::Lacks("immediate data")));
         assert_eq!(half.completion(client, server).check(&Capabilities::EVERYTHING), Ok(()));
     }
     for mode in MODES {
@@ -199,7 +199,7 @@ fn what_a_fabric_lacks_is_named() {
         assert_eq!(checked.is_ok(), mode == CompletionMode::Busy);
     }
     let plan = Plan { rendezvous_above: SMALL_LIMIT + 1, ..write };
-    assert_eq!(plan.check(&Capabilities::EVERYTHING), Err(Illegal::RendezvousAbove(SMALL_LIMIT + 1)));
+    assert_eq!(plan.check(&Capabilities::EVERYTHING), Err(PlanError::RendezvousAbove(SMALL_LIMIT + 1)));
 }
 
 #[test]
@@ -224,7 +224,7 @@ fn every_policy_is_legal_with_every_protocol_and_a_slice_with_writes() {
     assert!(needs(Plan { response: ResponseHalf::Send, ..plan }).contains("answers that are written"));
     assert!(needs(plan.large(LargePayload::Write, 0)).contains("large payloads that are read"));
     let no_order = Capabilities { in_order_write: false, ..Capabilities::EVERYTHING };
-    assert_eq!(plan.check(&no_order), Err(Illegal::NoOrder));
+    assert_eq!(plan.check(&no_order), Err(PlanError::NoOrder));
 }
 
 #[test]

@@ -15,7 +15,7 @@ use crate::limits::{MAX_PLANS, RING_BYTES};
 use crate::path::CONTROL_BYTES;
 use crate::path::credits::MAX_CREDITS;
 use crate::plan::{
-    CompletionMode, Illegal, LargePayload, Lease, Occupancy, Plan, RequestHalf, ResponseHalf, Sharing,
+    CompletionMode, LargePayload, Lease, Occupancy, Plan, PlanError, RequestHalf, ResponseHalf, Sharing,
 };
 use crate::service::ConnectionObserver;
 use dunlin_fabric::WithSources;
@@ -432,8 +432,8 @@ impl<F: Fabric> Control<F> {
             return Err((RefusalCode::TOO_MANY, format!("there is no worker {}", open.worker)));
         };
         let plan = plan_of(&open)?;
-        plan.check(self.fabric.capabilities()).map_err(|error: Illegal| {
-            let is_lease = matches!(error, Illegal::LeaseWithout { .. });
+        plan.check(self.fabric.capabilities()).map_err(|error: PlanError| {
+            let is_lease = matches!(error, PlanError::LeaseWithout { .. });
             let code = if is_lease { RefusalCode::SHARING } else { RefusalCode::ILLEGAL_PLAN };
             (code, error.to_string())
         })?;

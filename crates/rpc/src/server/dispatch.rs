@@ -4,19 +4,19 @@
 use super::clock::WorkerClock;
 use super::deferred::{Deferred, Incoming, ReplyTo};
 use super::exported::Exported;
-use super::held::Held;
 use super::inbox::Inbox;
 use super::lane::{ServerLane, answer_meta};
 use super::open;
 use super::polled::Polled;
+use super::pulled_calls::Held;
 use super::slow::Sampling;
 use super::worker::Shared;
 use crate::error::HANDLER_RAN;
-use crate::path::again::Repeated;
 use crate::path::large::Arrived;
-use crate::path::pieces::PIECE;
+use crate::path::pipelined::PIECE;
 use crate::path::posting::post_read;
 use crate::path::rendezvous::{Exhausted, Pool};
+use crate::path::retransmit::Repeated;
 use crate::path::{
     Cx, Incoming as IncomingMessage, MAX_MESSAGE, Next, Scratch, TxError, Violation, route, turn_cost,
 };
@@ -265,16 +265,18 @@ impl<F: Fabric> Dispatcher<F> {
             Kind::ClearToSend if lane.plan.large == LargePayload::Write => {
                 let result = lane.transfers.take_exported(header.call);
                 let result = result.ok_or(Violation::Call(header.call))?;
-                lane.transfers.make().errands.write(header.call, result, message.body())
+                lane.transfers.make().pending_transfers.write(header.call, result, message.body())
             }
-            Kind::Filled if lane.plan.large == LargePayload::Pieces => {
+            Kind::Filled if lane.plan.large == LargePayload::Pipelined => {
                 let at = (lane.queue_pair, lane.index);
                 // Without a large payload so far, the call is unknown and ignored.
                 let Some(made) = lane.transfers.made_mut() else { return Ok(()) };
                 match header.time {
-                    0 if made.pulls.give_up(header.call) => self.on_given_up(domain, lane, header.call),
+                    0 if made.pipelined_reads.give_up(header.call) => {
+                        self.on_given_up(domain, lane, header.call)
+                    }
                     0 => Ok(()),
-                    bytes => made.pulls.filled(domain, at, header.call, bytes),
+                    bytes => made.pipelined_reads.filled(domain, at, header.call, bytes),
                 }
             }
             Kind::Written | Kind::Fragment => self.on_transfer(domain, lane, &header, message.body()),
@@ -405,7 +407,7 @@ impl<F: Fabric> Dispatcher<F> {
             made.arrivals.collect(call.call, length, into)?;
         } else if refused.is_none() {
             match made.arrivals.clear(&self.fabric, call.call, length)? {
-                Ok(place) => made.errands.clear(call.call, place),
+                Ok(place) => made.pending_transfers.clear(call.call, place),
                 Err(Exhausted) => refused = Some(Status::Overloaded),
             }
         }
@@ -440,10 +442,10 @@ impl<F: Fabric> Dispatcher<F> {
         let Ok(into) = self.imports.reserve(&self.fabric, descriptor.length as usize) else {
             return self.refuse(domain, lane, call, Status::Overloaded, batch);
         };
-        if lane.plan.large == LargePayload::Pieces && into.len() > PIECE {
+        if lane.plan.large == LargePayload::Pipelined && into.len() > PIECE {
             let at = (lane.queue_pair, lane.index);
             let made = lane.transfers.make();
-            made.pulls.begin(domain, at, call.call, descriptor, into)?;
+            made.pipelined_reads.begin(domain, at, call.call, descriptor, into)?;
         } else {
             let id = route::rendezvous(lane.index, call.call);
             post_read::<F>(domain, lane.queue_pair, id, &descriptor, into)?;

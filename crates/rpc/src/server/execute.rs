@@ -3,14 +3,14 @@
 use super::dispatch::{Call, Dispatcher, broken};
 use super::exported::Exported;
 use super::lane::{ServerLane, answer_meta};
-use super::telling::{Telling, Told};
+use super::pipelined_reply::{PipelinedReply, Told};
 use crate::error::{HANDLER_RAN, end_of, failure};
 use crate::path::Cx;
 use crate::path::Violation;
-use crate::path::pieces::PIECE;
+use crate::path::pipelined::PIECE;
 use crate::plan::LargePayload;
 use crate::service::{Reply, Request};
-use crate::tune::turns::Past;
+use crate::tune::buffer_rotation::Residency;
 use dunlin_fabric::{Buffer, Fabric, Host, Nanos, Site, Work};
 use dunlin_wire::{BatchState, Descriptor, EntryMeta, Flags, Status};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -52,10 +52,10 @@ impl<F: Fabric> Dispatcher<F> {
         let small_limit = (lane.plan.rendezvous_above as usize).min(self.reply.len());
         let max_answer = lane.max_answer();
         // Answers that wait for room precede this one.
-        let tells = lane.plan.large == LargePayload::Pieces && batch.is_none() && !lane.has_pending();
+        let tells = lane.plan.large == LargePayload::Pipelined && batch.is_none() && !lane.has_pending();
         let mut large = Exported::new(&self.fabric, &mut lane.transfers);
         if tells {
-            large.telling = Some(Telling {
+            large.telling = Some(PipelinedReply {
                 cx: Cx { fabric: &self.fabric, domain: &mut *domain },
                 tx: &mut lane.tx,
                 tuner: &mut lane.fill,
@@ -67,7 +67,7 @@ impl<F: Fabric> Dispatcher<F> {
                 },
                 call,
                 from: None,
-                past: Past::New,
+                past: Residency::New,
                 began: None,
                 told: Told::default(),
             });
@@ -92,7 +92,7 @@ impl<F: Fabric> Dispatcher<F> {
         let length = if outcome.is_ok() { reply.length } else { reply.shorten() };
         let ran = Ran { outcome, length, small_limit, in_place, timed };
         if outcome.is_err() || length > small_limit || large.buffer.is_some() {
-            let (buffer, told) = (large.buffer, large.telling.and_then(Telling::end));
+            let (buffer, told) = (large.buffer, large.telling.and_then(PipelinedReply::end));
             return self.answer_otherwise(domain, lane, call, ran, (buffer, told), batch);
         }
         if let Some(began) = timed {
@@ -200,7 +200,7 @@ impl<F: Fabric> Dispatcher<F> {
     ) -> Result<(), Violation> {
         let described = buffer.and_then(|buffer| {
             let descriptor = match lane.plan.large {
-                LargePayload::Read | LargePayload::Pieces => {
+                LargePayload::Read | LargePayload::Pipelined => {
                     lane.transfers.make().exports.descriptor(&buffer)
                 }
                 LargePayload::Write | LargePayload::Eager => {
@@ -214,7 +214,7 @@ impl<F: Fabric> Dispatcher<F> {
         };
         let length = buffer.len();
         if lane.plan.large == LargePayload::Eager {
-            lane.transfers.make().errands.send(call.call, buffer);
+            lane.transfers.make().pending_transfers.send(call.call, buffer);
         } else {
             lane.transfers.keep_exported(call.call, buffer);
         }
@@ -227,9 +227,9 @@ impl<F: Fabric> Dispatcher<F> {
             batch,
         );
         let made = lane.transfers.make();
-        if lane.plan.large == LargePayload::Pieces && length > PIECE {
+        if lane.plan.large == LargePayload::Pipelined && length > PIECE {
             // Queued after the answer, even if that waits for room.
-            made.errands.filled(call.call, length as u32);
+            made.pending_transfers.filled(call.call, length as u32);
             return put;
         }
         made.exports.make_spare(length);
@@ -251,7 +251,7 @@ impl<F: Fabric> Dispatcher<F> {
         let length = buffer.len();
         lane.transfers.keep_exported(call.call, buffer);
         if whole {
-            lane.transfers.make().errands.filled(call.call, length as u32);
+            lane.transfers.make().pending_transfers.filled(call.call, length as u32);
         }
         Ok(())
     }

@@ -1,8 +1,8 @@
 //! Large results, built in registered memory of their lane.
 
-use super::telling::Telling;
+use super::pipelined_reply::PipelinedReply;
 use super::transfers::LaneTransfers;
-use crate::path::pieces::{Filling, PIECE};
+use crate::path::pipelined::{PIECE, PayloadWriter};
 use crate::path::rendezvous::Pool;
 use crate::service::LargeReply;
 use dunlin_fabric::{Buffer, Fabric};
@@ -13,7 +13,7 @@ pub(super) struct Exported<'a, F: Fabric> {
     transfers: &'a mut LaneTransfers<F>,
     pub(super) buffer: Option<Buffer<F::Memory>>,
     /// Sends progress messages while a result is filled, if the lane allows them.
-    pub(super) telling: Option<Telling<'a, F>>,
+    pub(super) telling: Option<PipelinedReply<'a, F>>,
 }
 
 impl<'a, F: Fabric> Exported<'a, F> {
@@ -30,7 +30,7 @@ impl<'a, F: Fabric> Exported<'a, F> {
 
 impl<F: Fabric> LargeReply for Exported<'_, F> {
     fn resize(&mut self, length: usize) -> bool {
-        if self.telling.as_ref().is_some_and(Telling::is_announced) {
+        if self.telling.as_ref().is_some_and(PipelinedReply::is_announced) {
             return self.bytes().len() == length;
         }
         if self.buffer.as_mut().is_some_and(|buffer| buffer.set_length(length)) {
@@ -58,7 +58,7 @@ impl<F: Fabric> LargeReply for Exported<'_, F> {
         self.resize(length)
     }
 
-    fn fill(&mut self, length: usize) -> Option<(&mut [u8], Option<&mut dyn Filling>)> {
+    fn fill(&mut self, length: usize) -> Option<(&mut [u8], Option<&mut dyn PayloadWriter>)> {
         if self.telling.is_none() || self.buffer.is_some() || length <= PIECE {
             return self.resize_to_fill(length).then(|| (self.bytes(), None));
         }

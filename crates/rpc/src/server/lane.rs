@@ -4,19 +4,19 @@ use super::clock::WorkerClock;
 use super::config::ServerConfig;
 use super::credited::LaneCredits;
 use super::groups::LeasedLane;
-use super::held::HeldLane;
 use super::open;
 use super::open_lanes::Admission;
+use super::pulled_calls::HeldLane;
 use super::transfers::LaneTransfers;
 use crate::grouped::Mark;
-use crate::path::again::Replies;
 use crate::path::call_id::{SLOT_BITS, is_newer, split_call};
 use crate::path::credits::WrongAsk;
 use crate::path::half::hybrid::{Asked, Published};
+use crate::path::retransmit::ReplyCache;
 use crate::path::{Cx, MAX_MESSAGE, Rx, Tx, TxError, Violation};
 use crate::plan::{Plan, Sharing};
 use crate::service::NEVER;
-use crate::tune::fill::FillTuner;
+use crate::tune::store_policy::StorePolicyTuner;
 use dunlin_fabric::{Fabric, Nanos, QueuePairId, ReceiveTarget, Region, RegionKey, copy};
 use dunlin_wire::{BatchState, EntryMeta, Flags, Header, Kind, Status, TIME_OVER};
 use std::sync::Arc;
@@ -88,7 +88,7 @@ pub(crate) struct ServerLane<F: Fabric> {
     /// The published ring, where answers are fetched or written back.
     pub(crate) published: Option<Box<Published<F>>>,
     /// Kept answers for repeated requests, on lossy paths.
-    pub(crate) replies: Option<Box<Replies>>,
+    pub(crate) replies: Option<Box<ReplyCache>>,
     /// Large payloads.
     pub(crate) transfers: LaneTransfers<F>,
     pub(crate) plan: Plan,
@@ -108,7 +108,7 @@ pub(crate) struct ServerLane<F: Fabric> {
     /// The client's inbound region with the control word for head reports.
     pub(crate) client_key: RegionKey,
     /// Chooses the kind of stores for large results in pieces, from the first one on.
-    pub(crate) fill: Option<Box<FillTuner>>,
+    pub(crate) fill: Option<Box<StorePolicyTuner>>,
     /// Calls held for the thread that runs the worker.
     pub(crate) held: Option<Box<HeldLane>>,
     /// The account of calls that the client may send, if its threads share the lane by combining.
@@ -163,7 +163,7 @@ impl<F: Fabric> ServerLane<F> {
             unreliable: parts.unreliable,
             receives: parts.receives,
             max_answer: parts.max_answer as u32,
-            replies: parts.plan.is_lossy().then(|| Box::new(Replies::new(parts.window))),
+            replies: parts.plan.is_lossy().then(|| Box::new(ReplyCache::new(parts.window))),
             sure: !parts.plan.response.facts().is_lossy(),
             tx: parts.tx,
             rx: parts.rx,
@@ -584,7 +584,9 @@ impl<F: Fabric> ServerLane<F> {
             }
         }
         match self.transfers.made_mut() {
-            Some(made) if !made.errands.is_empty() => made.errands.run(cx, &mut self.tx, self.rx.head()),
+            Some(made) if !made.pending_transfers.is_empty() => {
+                made.pending_transfers.run(cx, &mut self.tx, self.rx.head())
+            }
             _ => Ok(false),
         }
     }

@@ -67,7 +67,7 @@ pub(crate) fn open_lane<F: Fabric>(
     let renewals = renewal_receives(&command);
     if has_own_receives(&plan, fabric.capabilities()) {
         queue_pair.max_receive = own_receives(command.window) + renewals;
-    } else if requests.is_sent() || (requests.is_datagram() && answers.has_room_to_tell()) {
+    } else if requests.is_sent() || (requests.is_datagram() && answers.needs_credit_update()) {
         // Head reports take RECVs, too.
         prepare_shared(worker, &fabric)?;
         queue_pair.shared_receive = Some(worker.shared_receive);
@@ -342,7 +342,7 @@ fn join<F: Fabric>(
         Box::new(Published::new(tx, command.region.clone(), command.window, ways))
     });
     let tags = TagKey::derive(&command.secret, command.number, Direction::ToServer);
-    let mut rx = Rx::new(source, tags, requests.is_told_of(fabric.capabilities()));
+    let mut rx = Rx::new(source, tags, requests.gated_by_completion(fabric.capabilities()));
     if pool.is_some() {
         rx.suspend();
     }

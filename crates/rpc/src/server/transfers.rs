@@ -4,8 +4,8 @@
 use super::config::ServerConfig;
 use super::dispatch::Call;
 use super::lane::Waiting;
-use crate::path::large::{Arrivals, Errands};
-use crate::path::pieces::Pulls;
+use crate::path::large::{InboundTransfers, TransferQueue};
+use crate::path::pipelined::PipelinedReads;
 use crate::path::rendezvous::Pool;
 use crate::plan::LargePayload;
 use dunlin_fabric::{Buffer, Fabric, RegionKey};
@@ -18,7 +18,7 @@ pub(crate) struct Transfers<F: Fabric> {
     /// Answers that wait for room.
     pub(super) waiting: VecDeque<Waiting>,
     /// Messages and payloads still to be sent for large results and requests.
-    pub(crate) errands: Errands<F>,
+    pub(crate) pending_transfers: TransferQueue<F>,
     /// Large requests that are being READ.
     pub(crate) reading: Vec<Call>,
     /// Large results that the client has not read, or for which it has not sent a place yet.
@@ -26,9 +26,9 @@ pub(crate) struct Transfers<F: Fabric> {
     pub(crate) exports: Pool<F>,
     /// Large requests that the client writes or sends in fragments.
     pub(crate) arriving: Vec<Call>,
-    pub(crate) arrivals: Arrivals<F>,
+    pub(crate) arrivals: InboundTransfers<F>,
     /// Large requests that are READ in pieces.
-    pub(crate) pulls: Pulls<F>,
+    pub(crate) pipelined_reads: PipelinedReads<F>,
 }
 
 /// A lane's [`Transfers`], made when they are first needed.
@@ -69,13 +69,13 @@ impl<F: Fabric> LaneTransfers<F> {
         made.get_or_insert_with(|| {
             Box::new(Transfers {
                 waiting: VecDeque::new(),
-                errands: Errands::new(*large, *window),
+                pending_transfers: TransferQueue::new(*large, *window),
                 reading: Vec::new(),
                 exported: Vec::new(),
                 exports: Pool::new(large.is_read().then(|| link.clone()), config.large_response_memory),
                 arriving: Vec::new(),
-                arrivals: Arrivals::new(link.clone(), *large, config.large_memory, *window),
-                pulls: Pulls::new(*window),
+                arrivals: InboundTransfers::new(link.clone(), *large, config.large_memory, *window),
+                pipelined_reads: PipelinedReads::new(*window),
             })
         })
     }
@@ -106,13 +106,13 @@ impl<F: Fabric> LaneTransfers<F> {
     /// Returns whether answers, or messages of large payloads, wait to be sent.
     #[inline]
     pub(crate) fn are_pending(&self) -> bool {
-        self.made().is_some_and(|made| !made.waiting.is_empty() || !made.errands.is_empty())
+        self.made().is_some_and(|made| !made.waiting.is_empty() || !made.pending_transfers.is_empty())
     }
 
     /// Returns whether answers, or messages of large payloads, wait for room.
     #[inline]
     pub(crate) fn are_stuck(&self) -> bool {
-        self.made().is_some_and(|made| !made.waiting.is_empty() || made.errands.is_stuck())
+        self.made().is_some_and(|made| !made.waiting.is_empty() || made.pending_transfers.is_stuck())
     }
 
     /// Returns the number of large requests that are being READ.

@@ -24,7 +24,7 @@ use super::open::{self, DatagramPair};
 use super::polled::{Polled, Services};
 use super::slow::{FunctionSet, Sampling};
 use crate::path::credits::degree_of;
-use crate::path::pieces::Pulled;
+use crate::path::pipelined::Pulled;
 use crate::path::posting::repost;
 use crate::path::prefetch::warm_lines;
 use crate::path::rendezvous::Pool;
@@ -32,7 +32,7 @@ use crate::path::route::{self, Route};
 use crate::path::{HEAD_IMMEDIATE, MAX_MESSAGE, Scratch, Violation, scratch};
 use crate::plan::{CompletionMode, SMALL_LIMIT};
 use crate::service::FunctionMode;
-use crate::tune::ways::Ways;
+use crate::tune::response_modes::ResponseModes;
 use crate::wait::{Sleep, Waiter};
 use dunlin_fabric::{
     Arena, Completion, CompletionQueueId, CompletionStatus, Fabric, Host, Link, Nanos, Opcode, QueuePairId,
@@ -75,7 +75,7 @@ pub(crate) struct Shared<F: Fabric> {
     /// The pool has a service.
     pub(crate) has_pool: bool,
     /// The paths for results that can be fetched or written back.
-    pub(crate) ways: Arc<Ways>,
+    pub(crate) ways: Arc<ResponseModes>,
     /// The schedule of clients whose leases end.
     pub(crate) turns: Arc<Turns>,
     /// Several servers share the schedule.
@@ -549,10 +549,7 @@ impl<F: Fabric> Worker<F> {
             // The lane is gone. A RECV of the shared queue is posted again; the buffer of an outgoing message is not one.
             let is_shared =
                 matches!(route::parse(completion.id), Some(Route::Receive { lane: route::SHARED }));
-            if let Some(buffer) = completion.buffer
-                && self.receive_arena.is_some()
-                && is_shared
-            {
+            if let (Some(buffer), Some(_), true) = (completion.buffer, &self.receive_arena, is_shared) {
                 let target = ReceiveTarget::Shared(self.shared_receive);
                 open::repost_shared::<F>(&mut self.domain, target, Some(buffer));
             }
@@ -620,7 +617,8 @@ impl<F: Fabric> Worker<F> {
             Some(Route::Rendezvous { slot: call, .. }) => {
                 let Some(buffer) = completion.buffer else { return 0 };
                 let at = (lane.queue_pair, lane.index);
-                let arrived = match lane.transfers.make().pulls.arrived(&mut self.domain, at, call, buffer) {
+                let reads = &mut lane.transfers.make().pipelined_reads;
+                let arrived = match reads.arrived(&mut self.domain, at, call, buffer) {
                     Ok(Pulled::Whole(buffer)) => Ok(Some(buffer)),
                     Ok(Pulled::Part) => return 1,
                     Ok(Pulled::Over) => {

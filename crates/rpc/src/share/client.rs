@@ -8,7 +8,7 @@ use crate::client::within::Time;
 use crate::client::{CallId, ClientConfig, RunningPlan};
 use crate::error::{CallError, Cause, ConnectError};
 use crate::path::half::hybrid::Tuning;
-use crate::path::pieces::Filling;
+use crate::path::pipelined::PayloadWriter;
 use dunlin_fabric::{Address, Buffer, Capabilities, Fabric};
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
@@ -113,7 +113,7 @@ enum Filled<'a, F: Fabric> {
 #[derive(Debug)]
 struct Unsent;
 
-impl Filling for Unsent {
+impl PayloadWriter for Unsent {
     fn filled(&mut self, _: usize) {}
 
     fn copy(&self, to: &mut [u8], from: &[u8]) {
@@ -124,7 +124,7 @@ impl Filling for Unsent {
 impl<F: Fabric> FillingRequest<'_, F> {
     /// Returns the buffer to fill, whose content is undefined, and the sink to which the caller reports its
     /// progress.
-    pub fn parts(&mut self) -> (&mut [u8], &mut dyn Filling) {
+    pub fn parts(&mut self) -> (&mut [u8], &mut dyn PayloadWriter) {
         match &mut self.0 {
             Filled::Own(request) => request.parts(),
             Filled::Shared { bytes, sink, .. } => (bytes, sink),

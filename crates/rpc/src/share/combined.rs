@@ -377,7 +377,7 @@ impl<F: Fabric> Combined<F> {
                 leader.hold(ticket, tag.worker(), Side::Front);
                 return Step::Held;
             }
-            Err(error) => client.once_more((to.0, ends.function), time, error, submit),
+            Err(error) => client.retry_after_reconnect((to.0, ends.function), time, error, submit),
         };
         *in_hand = NOTHING;
         match submitted {

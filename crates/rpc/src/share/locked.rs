@@ -118,7 +118,7 @@ impl<F: Fabric> Policy<F> for Locked {
         let id = match submit(client, time) {
             Ok(id) => id,
             Err(SubmitError::Full) => return Err(CallError::NotExecuted(Cause::WindowFull)),
-            Err(error) => client.once_more(to, time, error, submit)?,
+            Err(error) => client.retry_after_reconnect(to, time, error, submit)?,
         };
         policy.set(id, *seat);
         Ok(id.bits())

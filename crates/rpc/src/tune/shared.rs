@@ -13,9 +13,9 @@
 
 use super::fetch::{Choice, MAX_SAMPLES, MOST_RETRIES, STEP, Sample, choose};
 use super::mode::FUNCTIONS;
+use super::response_mode::ResponseMode;
 use super::table::FetchTable;
 use super::wait::{FirstRead, Wait, Waiting};
-use super::way::Way;
 use dunlin_wire::{HEADER_BYTES, LINE, TAG_BYTES};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -84,7 +84,7 @@ struct Chosen {
     /// A packed [`Choice`] for each [`Company`]; see [`pack`].
     words: [AtomicU64; 2],
     changes: AtomicU32,
-    /// The path that the server asks for: the number of a [`Way`].
+    /// The path that the server asks for: the number of a [`ResponseMode`].
     way: AtomicU8,
     /// The longest result in the latest samples of each [`Company`], in bytes.
     longest: [AtomicU32; 2],
@@ -146,7 +146,7 @@ pub(crate) struct FetchTuner {
     functions: Box<[Function]>,
 }
 
-/// Factor of N for R on the path [`Way::Patient`].
+/// Factor of N for R on the path [`ResponseMode::FetchMoreRetries`].
 const PATIENCE: u32 = 2;
 /// The largest F, in bytes: the longest message.
 const MOST_BYTES: u32 = 8192;
@@ -225,21 +225,25 @@ impl FetchTuner {
         let chosen = &self.functions[function as usize % FUNCTIONS].chosen;
         let company = Company::of(calls);
         let choice = unpack(chosen.words[company as usize].load(Ordering::Relaxed));
-        match Way::of(chosen.way.load(Ordering::Relaxed)) {
-            Way::Chosen | Way::Written => match chosen.per_call.load(Ordering::Relaxed) {
-                known if known > 0 && calls > 1 && expected(known, calls) <= self.one_read => {
-                    Choice { bytes: expected(known, calls).max(self.table.low()), ..choice }
+        match ResponseMode::of(chosen.way.load(Ordering::Relaxed)) {
+            ResponseMode::ClientChoice | ResponseMode::WriteBack => {
+                match chosen.per_call.load(Ordering::Relaxed) {
+                    known if known > 0 && calls > 1 && expected(known, calls) <= self.one_read => {
+                        Choice { bytes: expected(known, calls).max(self.table.low()), ..choice }
+                    }
+                    _ => choice,
                 }
-                _ => choice,
-            },
-            Way::Whole => {
+            }
+            ResponseMode::FetchWhole => {
                 let bytes = chosen.longest[company as usize].load(Ordering::Relaxed).max(choice.bytes);
                 match choice.retries {
                     0 => Choice::new(&self.table, self.table.reads_at_most(), bytes),
                     _ => Choice { bytes, ..choice },
                 }
             }
-            Way::Patient => Choice::new(&self.table, PATIENCE * self.table.reads_at_most(), choice.bytes),
+            ResponseMode::FetchMoreRetries => {
+                Choice::new(&self.table, PATIENCE * self.table.reads_at_most(), choice.bytes)
+            }
         }
     }
 
@@ -263,8 +267,8 @@ impl FetchTuner {
 
     /// Returns the path that the server asks for.
     #[inline]
-    pub(crate) fn way(&self, function: u16) -> Way {
-        Way::of(self.functions[function as usize % FUNCTIONS].chosen.way.load(Ordering::Relaxed))
+    pub(crate) fn way(&self, function: u16) -> ResponseMode {
+        ResponseMode::of(self.functions[function as usize % FUNCTIONS].chosen.way.load(Ordering::Relaxed))
     }
 
     /// Records the path that an answer asks for, by its number.
@@ -427,7 +431,7 @@ mod tests {
         // a whole.
         (0..10 * MAX_SAMPLES).for_each(|_| tuner.sample(3, 4, 500, 1100, true));
         assert_eq!(tuner.choice(3, ALONE).bytes, 320);
-        tuner.ask(3, Way::Whole.number());
+        tuner.ask(3, ResponseMode::FetchWhole.number());
         assert_eq!((tuner.choice(3, ALONE).bytes, tuner.choice(3, 4).bytes), (320, 1152));
     }
 

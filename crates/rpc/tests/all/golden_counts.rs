@@ -268,7 +268,8 @@ fn others() -> impl Iterator<Item = Case> {
         let plan = Protocol::by_name(name).unwrap().plan(CompletionMode::Event);
         Case { name: format!("{name}, asleep"), plan, size: 32 }
     });
-    let pieces = Plan::new(RequestHalf::Write, ResponseHalf::Write).large(LargePayload::Pieces, SMALL_LIMIT);
+    let pieces =
+        Plan::new(RequestHalf::Write, ResponseHalf::Write).large(LargePayload::Pipelined, SMALL_LIMIT);
     let pieces = Case { name: "Server-reply, 64 KiB in pieces".to_owned(), plan: pieces, size: 65_536 };
     large.chain(asleep).chain([pieces])
 }

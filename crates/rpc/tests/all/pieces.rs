@@ -15,7 +15,7 @@ const HALF: u16 = 2;
 const WINDOW: u16 = 4;
 
 fn plan() -> Plan {
-    Plan::new(RequestHalf::Write, ResponseHalf::Write).large(LargePayload::Pieces, SMALL_LIMIT)
+    Plan::new(RequestHalf::Write, ResponseHalf::Write).large(LargePayload::Pipelined, SMALL_LIMIT)
 }
 
 fn service(request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Status> {

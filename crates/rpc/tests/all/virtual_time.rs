@@ -38,7 +38,7 @@ fn scenario_with(settings: Settings, seed: u64, plan: Plan, calls: u64) -> RunRe
                         Client::connect(&fabric, &address, ClientConfig::with_plan(plan)).unwrap();
                     let mut window = Vec::new();
                     for call in 0..calls {
-                        let times = if plan.large == LargePayload::Pieces { 40 } else { 1 };
+                        let times = if plan.large == LargePayload::Pipelined { 40 } else { 1 };
                         let payload = vec![(call + number) as u8; (call * 37 % 6000 * times) as usize];
                         loop {
                             match client.submit_on(0, 1, &payload) {
@@ -77,7 +77,7 @@ fn scenario_with(settings: Settings, seed: u64, plan: Plan, calls: u64) -> RunRe
 fn every_protocol_runs_in_virtual_time_and_replays_from_its_seed() {
     for protocol in PROTOCOLS {
         for mode in [CompletionMode::Busy, CompletionMode::Event, CompletionMode::Adaptive] {
-            for large in [protocol.large, LargePayload::Pieces] {
+            for large in [protocol.large, LargePayload::Pipelined] {
                 let plan = protocol.plan(mode).large(large, protocol.rendezvous_above);
                 if plan.check(&capabilities()).is_err() {
                     continue;
@@ -155,7 +155,7 @@ fn a_client_without_a_plan_takes_the_usual_one_of_the_fabric() {
             let address = Address::new(Scheme::Sim, "echo").unwrap();
             let function = ServerBuilder::new(&fabric).function(1, FunctionMode::Worker);
             let server = function.serve(&address, |_| echo()).unwrap();
-            let usual = Plan::usual(fabric.capabilities());
+            let usual = Plan::default_for(fabric.capabilities());
             let mut client = Client::connect(&fabric, &address, ClientConfig::default()).unwrap();
             assert_eq!(client.config().plan, Some(usual));
             for size in [0, 32, 4096, 100_000] {
@@ -250,7 +250,7 @@ fn results_are_fetched_once_more_where_lines_are_not_read_whole() {
     const CALLS: u64 = 40;
     for (whole, reads) in [(true, 1), (false, 2)] {
         let mut settings = Settings::default();
-        settings.capabilities.whole_line_reads = whole;
+        settings.capabilities.cache_line_atomic_reads = whole;
         let run = Sim::run_with(settings, 3, move |fabric| {
             let address = Address::new(Scheme::Sim, "echo").unwrap();
             let function = ServerBuilder::new(&fabric).function(1, FunctionMode::Worker);
@@ -270,7 +270,7 @@ fn results_are_fetched_once_more_where_lines_are_not_read_whole() {
     }
     // Everything that is fetched, including metadata, of any length.
     let mut settings = Settings::default();
-    settings.capabilities.whole_line_reads = false;
+    settings.capabilities.cache_line_atomic_reads = false;
     for protocol in ["Remote-fetch", "FaRM", "Pilaf", "RF-RPC"] {
         let plan = Protocol::by_name(protocol).unwrap().plan(CompletionMode::Busy);
         scenario_with(settings.clone(), 1, plan, 200);

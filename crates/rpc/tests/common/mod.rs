@@ -139,7 +139,7 @@ pub fn plans(fabric: &impl dunlin_fabric::Fabric, modes: &[CompletionMode]) -> V
             if plan.check(fabric.capabilities()).is_ok() {
                 plans.push((format!("{} {mode}", protocol.name), plan));
             }
-            let pieces = plan.large(LargePayload::Pieces, plan.rendezvous_above);
+            let pieces = plan.large(LargePayload::Pipelined, plan.rendezvous_above);
             if IN_PIECES.contains(&protocol.name) && pieces.check(fabric.capabilities()).is_ok() {
                 plans.push((format!("{} {mode} in pieces", protocol.name), pieces));
             }

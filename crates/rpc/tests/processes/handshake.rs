@@ -225,7 +225,7 @@ fn every_sharing_policy_is_served() {
     let slice = ClientConfig::with_plan(any_plan().shared(Sharing::Dedicated, Lease::Slice));
     let error = connect_error(&server.address, slice);
     assert!(
-        matches!(error, ConnectError::Plan(Illegal::LeaseWithout { lease: Lease::Slice, .. })),
+        matches!(error, ConnectError::Plan(PlanError::LeaseWithout { lease: Lease::Slice, .. })),
         "{error}"
     );
     server.assert_serves(&fabric);

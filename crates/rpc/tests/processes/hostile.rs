@@ -452,7 +452,7 @@ fn in_pieces(
     server: &ServerProcess,
     length: u64,
 ) -> (RawClient, Arena<ShmMemory>, [u8; 24]) {
-    let plan = raw_plans()[0].large(LargePayload::Pieces, SMALL_LIMIT);
+    let plan = raw_plans()[0].large(LargePayload::Pipelined, SMALL_LIMIT);
     let raw = RawClient::connect(fabric, &server.address, plan);
     let arena = Arena::new(fabric.register(length, Access::READ).unwrap()).unwrap();
     let key = raw.half.link.grant(arena.memory(), Access::READ).unwrap();

@@ -59,7 +59,7 @@ impl Local {
         Client::connect(&self.fabric, self.server.address(), config).unwrap()
     }
 
-    /// Pulls a call while the client makes progress: under write rendezvous the client has to process the
+    /// PipelinedReads a call while the client makes progress: under write rendezvous the client has to process the
     /// server's reply.
     fn receive(&self, client: &mut Client<ShmFabric>) -> Incoming<ShmFabric> {
         let mut incoming = None;

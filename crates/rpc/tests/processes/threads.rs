@@ -217,7 +217,7 @@ fn large_requests_and_results_keep_the_thread_of_a_call() {
     let fabric = fabric();
     let server = server(&fabric);
     let plan = raw_plans()[0];
-    for large in [LargePayload::Read, LargePayload::Pieces] {
+    for large in [LargePayload::Read, LargePayload::Pipelined] {
         let mut raw = RawClient::connect(&fabric, server.address(), plan.large(large, SMALL_LIMIT));
         for (slot, function) in [SIZED, POOL].into_iter().enumerate() {
             let (thread, id) = (31 + slot as u16, call(slot as u32, 1));

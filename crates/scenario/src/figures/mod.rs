@@ -71,13 +71,13 @@ mod spinning;
 
 use self::outcomes::{Outcomes, say, settled};
 use crate::bypass::Bypass;
-use crate::course::{Counted, CourseError};
 use crate::datagrams::Datagrams;
 use crate::erpc::Erpc;
 use crate::graph::GraphLoad;
 use crate::load::{Extent, Granted, Load, LoadError, Network};
 use crate::log::LogLoad;
 use crate::mapreduce::MapReduceLoad;
+use crate::measured_run::{Counted, CourseError};
 use crate::membership::MembershipLoad;
 use crate::native::NativeWrites;
 use crate::priorities::Priorities;
@@ -329,7 +329,7 @@ pub enum FigureError {
     Test(#[from] TestError),
     /// A timed run other than a load did not come to its end.
     #[error("{series} at {x}: {error}")]
-    Course {
+    MeasuredRun {
         /// The run's series.
         series: String,
         /// The run's position along x.
@@ -675,7 +675,7 @@ impl Run {
     /// # Errors
     /// Returns an error if the simulation does not come to its end.
     pub fn go(&self) -> Result<Outcome, FigureError> {
-        let failed = |error| FigureError::Course { series: self.series.clone(), x: self.x, error };
+        let failed = |error| FigureError::MeasuredRun { series: self.series.clone(), x: self.x, error };
         match &self.work {
             Work::RawVerbs { series, profile, effort } => {
                 let value = series.predict(self.x, &Profile::built_in(profile)?, *effort)?;

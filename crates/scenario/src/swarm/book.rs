@@ -64,7 +64,7 @@ impl Pages {
 
 /// The book of a run. Clones share the same book.
 #[derive(Clone, Default)]
-pub(super) struct Book(Arc<Mutex<Pages>>);
+pub(super) struct CallLedger(Arc<Mutex<Pages>>);
 
 /// Totals of a book.
 #[derive(Clone, Copy, Debug, Default)]
@@ -78,9 +78,9 @@ pub(super) struct Counts {
     pub(super) switches: u64,
 }
 
-impl Book {
+impl CallLedger {
     pub(super) fn new() -> Self {
-        Book::default()
+        CallLedger::default()
     }
 
     fn pages(&self) -> MutexGuard<'_, Pages> {

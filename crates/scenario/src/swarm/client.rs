@@ -1,9 +1,9 @@
 //! A client of a swarm.
 
 use super::asynchronous;
-use super::book::{Book, End, THREADS_APART, answer_to, request};
+use super::book::{CallLedger, End, THREADS_APART, answer_to, request};
 use super::draw::{DrawnClient, Lateness, PATIENCE, Style, size};
-use super::play::Weather;
+use super::play::FaultSchedule;
 use super::server::{ECHO, POOLED, PULLED};
 use dunlin_fabric::WithSources;
 use dunlin_fabric::{Address, Fabric, Host, Nanos, Task};
@@ -27,8 +27,8 @@ pub(super) struct Part {
     pub(super) patience: Nanos,
     pub(super) seed: u64,
     pub(super) first: u64,
-    pub(super) book: Book,
-    pub(super) weather: Weather,
+    pub(super) book: CallLedger,
+    pub(super) weather: FaultSchedule,
     /// Whether a task pulls calls.
     pub(super) pulls: bool,
     /// Whether calls within the usual time must be answered.
@@ -179,7 +179,7 @@ struct Actor {
     next: u64,
 }
 
-pub(super) fn end_of(book: &Book, number: u64, error: &CallError) -> End {
+pub(super) fn end_of(book: &CallLedger, number: u64, error: &CallError) -> End {
     if error.cause() == Some(Cause::Refused(Status::DuplicateCall)) {
         book.violate(format!("call {number} was refused as a duplicate, and nobody made it twice"));
     }

@@ -155,7 +155,7 @@ fn capabilities(random: &mut Random) -> Capabilities {
     let all = Settings::default().capabilities;
     let (name, max_inline) = (all.name, all.max_inline);
     match random.below(12) {
-        0 => Capabilities { whole_line_reads: false, ..all },
+        0 => Capabilities { cache_line_atomic_reads: false, ..all },
         1 => Capabilities { name, max_inline, ..Capabilities::IWARP },
         2 => Capabilities { name, max_inline, ..Capabilities::OFI },
         _ => all,
@@ -225,7 +225,7 @@ fn plan(random: &mut Random, settings: &Settings) -> Plan {
         let mut plan = protocol.plan(modes[random.below(3) as usize]);
         plan.server = modes[random.below(3) as usize];
         if random.one_in(4) {
-            plan.large = LargePayload::Pieces;
+            plan.large = LargePayload::Pipelined;
         }
         if plan.check(&settings.capabilities).is_ok() {
             return plan;

@@ -23,7 +23,7 @@ mod executor;
 mod play;
 mod server;
 
-use book::Book;
+use book::CallLedger;
 use dunlin_fabric::Nanos;
 use dunlin_fabric::WithSources;
 use dunlin_fabric_sim::{History, RunError, Sim};
@@ -66,7 +66,7 @@ pub struct Outcome {
 pub fn play(seed: u64, history: Option<History>) -> Outcome {
     let drawn = draw::Drawn::from_seed(seed, history);
     let what = drawn.to_string();
-    let book = Book::new();
+    let book = CallLedger::new();
     let (settings, played) = (drawn.settings.clone(), book.clone());
     let start = settings.start;
     let run = catch_unwind(AssertUnwindSafe(|| {

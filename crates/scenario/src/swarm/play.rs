@@ -1,6 +1,6 @@
 //! The director: starts server and clients, disturbs them by plan, and checks for leftovers.
 
-use super::book::Book;
+use super::book::CallLedger;
 use super::client::{self, Part};
 use super::draw::{Act, Drawn};
 use super::server::ServerProcess;
@@ -22,11 +22,11 @@ struct ClientProcess {
 
 /// The phase of the run, as all clients see it.
 #[derive(Clone, Default)]
-pub(super) struct Weather {
+pub(super) struct FaultSchedule {
     calm: Arc<AtomicBool>,
 }
 
-impl Weather {
+impl FaultSchedule {
     /// Returns whether the faults have stopped and the server stays up.
     pub(super) fn is_calm(&self) -> bool {
         self.calm.load(Ordering::Relaxed)
@@ -34,12 +34,12 @@ impl Weather {
 }
 
 /// Plays a drawn run.
-pub(super) fn root(sim: &Sim, drawn: &Drawn, book: &Book) {
+pub(super) fn root(sim: &Sim, drawn: &Drawn, book: &CallLedger) {
     let registered = sim.registered();
     let Ok(address) = Address::new(Scheme::Sim, "swarm") else {
         return book.violate("the address is none".to_owned());
     };
-    let weather = Weather::default();
+    let weather = FaultSchedule::default();
     book.may_be_late_by(drawn.begins_late_by());
     let mut server = Some(ServerProcess::start(sim, &address, drawn, book));
     let mut incarnations = 0;
@@ -124,7 +124,7 @@ pub(super) fn root(sim: &Sim, drawn: &Drawn, book: &Book) {
 }
 
 /// Checks that all resources are released once everything has ended.
-fn look_for_leaks(sim: &Sim, registered: u64, book: &Book) {
+fn look_for_leaks(sim: &Sim, registered: u64, book: &CallLedger) {
     // Killed tasks still need time to end.
     sim.host().sleep(sim.host().now() + 1_000_000);
     let tasks = sim.live_tasks();

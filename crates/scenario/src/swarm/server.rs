@@ -1,6 +1,6 @@
 //! The server of a swarm: a process that can be killed and restarted.
 
-use super::book::{Book, answer_to, number_of};
+use super::book::{CallLedger, answer_to, number_of};
 use super::draw::{Drawn, SERVER_MACHINE};
 use dunlin_fabric::WithSources;
 use dunlin_fabric::{Address, Fabric, Host, Nanos, Task};
@@ -26,10 +26,10 @@ pub(super) struct ServerProcess {
     server: Option<Arc<Server<Sim>>>,
     pullers: Vec<Task>,
     over: Arc<AtomicBool>,
-    book: Book,
+    book: CallLedger,
 }
 
-fn execute(sim: &Sim, book: &Book, payload: &[u8]) -> Vec<u8> {
+fn execute(sim: &Sim, book: &CallLedger, payload: &[u8]) -> Vec<u8> {
     match number_of(payload) {
         Ok(number) => {
             sim.tell(|| format!("call {number} begins"));
@@ -42,7 +42,7 @@ fn execute(sim: &Sim, book: &Book, payload: &[u8]) -> Vec<u8> {
 
 impl ServerProcess {
     /// Starts a server on its machine.
-    pub(super) fn start(root: &Sim, address: &Address, drawn: &Drawn, book: &Book) -> ServerProcess {
+    pub(super) fn start(root: &Sim, address: &Address, drawn: &Drawn, book: &CallLedger) -> ServerProcess {
         let sim = root.process_on(SERVER_MACHINE);
         let host = sim.host().clone();
         let (pool_book, pool_sim) = (book.clone(), sim.clone());
@@ -88,7 +88,7 @@ impl ServerProcess {
         process
     }
 
-    fn start_puller(&mut self, number: u64, seed: u64, book: &Book) {
+    fn start_puller(&mut self, number: u64, seed: u64, book: &CallLedger) {
         let Some(server) = self.server.clone() else { return };
         let (sim, over, book) = (self.sim.clone(), Arc::clone(&self.over), book.clone());
         let host = sim.host().clone();

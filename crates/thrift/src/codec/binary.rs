@@ -3,7 +3,7 @@
 use super::cursor::{Cursor, Input, Limits, invalid, no_text, owned_str, text};
 use super::lending::{Copying, LENT, Large, Lending, Output, Payload};
 use super::skip::{no_lengths, skip};
-use dunlin_rpc::Filling;
+use dunlin_rpc::PayloadWriter;
 use pilota::thrift::{
     ProtocolExceptionKind, TFieldIdentifier, TInputProtocol, TLengthProtocol, TListIdentifier,
     TMapIdentifier, TMessageIdentifier, TMessageType, TOutputProtocol, TSetIdentifier, TStructIdentifier,
@@ -331,7 +331,7 @@ pub struct BinaryOutput<'a, L = Copying> {
     rest: &'a mut [u8],
     large: L,
     /// The observer of large payloads while they are copied, and the length of the whole buffer.
-    filling: Option<(&'a mut dyn Filling, usize)>,
+    filling: Option<(&'a mut dyn PayloadWriter, usize)>,
 }
 
 impl<L: fmt::Debug> fmt::Debug for BinaryOutput<'_, L> {
@@ -353,7 +353,7 @@ impl<'a> BinaryOutput<'a> {
     /// Creates a writer into `place` that reports its progress to `filling`, so that written parts can be
     /// sent early.
     #[inline]
-    pub fn filling(place: &'a mut [u8], filling: Option<&'a mut dyn Filling>) -> Self {
+    pub fn filling(place: &'a mut [u8], filling: Option<&'a mut dyn PayloadWriter>) -> Self {
         let length = place.len();
         BinaryOutput { filling: filling.map(|filling| (filling, length)), ..BinaryOutput::new(place) }
     }

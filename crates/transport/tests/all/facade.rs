@@ -91,7 +91,7 @@ fn calls_of_every_kind() {
     client.forget(id);
     assert_eq!(client.in_flight(), 0);
 
-    for plan in [None, Some(LargePayload::Pieces)] {
+    for plan in [None, Some(LargePayload::Pipelined)] {
         let config = ClientConfig::default();
         let plan =
             plan.map(|large| Plan::new(RequestHalf::Write, ResponseHalf::Write).large(large, SMALL_LIMIT));

@@ -39,7 +39,7 @@ impl<F: Fabric> Client<F> {
 
     /// Handles a failed submission: reconnects if the lane is unusable, and tries again.
     #[cold]
-    pub(crate) fn once_more(
+    pub(crate) fn retry_after_reconnect(
         &mut self,
         (worker, function): (usize, u16),
         time: Time,

@@ -3,7 +3,7 @@
 //!
 //! A message's tag proves that the lane's peer made it, and depends on the message's sequence number; the
 //! immediate data carries the low 16 bits of that number. The receiver drops and counts every datagram that
-//! does not check, since anybody may send to a datagram queue pair. `path/again.rs` retransmits lost
+//! does not check, since anybody may send to a datagram queue pair. `path/retransmit.rs` retransmits lost
 //! messages.
 //!
 //! # Golden counts

@@ -129,7 +129,7 @@ pub(super) fn fetcher<F: Fabric>(metadata: u8, ends: &mut Ends<'_, F>) -> Result
     let fabric = ends.cx.fabric;
     let arena = Arena::new(fabric.register(MAX_MESSAGE as u64, Access::LOCAL)?)?;
     let ring_bytes = ends.ring_bytes as usize;
-    let whole = fabric.capabilities().whole_line_reads;
+    let whole = fabric.capabilities().cache_line_atomic_reads;
     let fetcher = Fetcher::new(ring_bytes, metadata, ends.second, ends.queue_pair, ends.lane, whole, &arena)?;
     Ok(RxSource::Fetch(Box::new(fetcher)))
 }
@@ -241,7 +241,7 @@ pub(crate) struct Fetcher<F: Fabric> {
 
 impl<F: Fabric> Fetcher<F> {
     /// Creates the fetching end. `arena` supplies the READs' buffer; `whole` says whether READs return whole
-    /// lines ([`Capabilities::whole_line_reads`](dunlin_fabric::Capabilities::whole_line_reads)).
+    /// lines ([`Capabilities::cache_line_atomic_reads`](dunlin_fabric::Capabilities::cache_line_atomic_reads)).
     pub(crate) fn new(
         ring_bytes: usize,
         metadata: u8,

@@ -42,10 +42,10 @@ use crate::path::half::fetch::Fetcher;
 use crate::path::rx::RxSource;
 use crate::path::{CONTROL_BYTES, Cx, Rx, Tx, TxError, Violation};
 use crate::tune::mode::{FUNCTIONS, ModeSwitch};
+use crate::tune::response_mode::ResponseMode;
+use crate::tune::response_modes::ResponseModes;
 use crate::tune::shared::FetchTuner;
 use crate::tune::wait::EARLY;
-use crate::tune::way::Way;
-use crate::tune::ways::Ways;
 use dunlin_fabric::{Fabric, Host, Nanos, RatesSource, Region};
 use dunlin_wire::{Flags, Header, Kind};
 use std::sync::Arc;
@@ -207,7 +207,7 @@ pub struct FunctionTuning {
     /// ([`FirstRead`](crate::FirstRead)); 0 means no delay.
     pub first_read_after: u32,
     /// The path that the server asks for ([`FetchChoice::Tuned`](crate::FetchChoice::Tuned)).
-    pub way: Way,
+    pub way: ResponseMode,
     /// Changes of R or F so far.
     pub changes: u32,
 }
@@ -308,13 +308,15 @@ impl<F: Fabric> Hybrid<F> {
     #[inline]
     fn is_written(&self, function: u16, calls: u16) -> bool {
         match self.tuner.way(function) {
-            Way::Chosen => self.modes.replies(function) || self.tuner.is_written(function, calls),
-            Way::Written => true,
-            Way::Whole | Way::Patient => false,
+            ResponseMode::ClientChoice => {
+                self.modes.replies(function) || self.tuner.is_written(function, calls)
+            }
+            ResponseMode::WriteBack => true,
+            ResponseMode::FetchWhole | ResponseMode::FetchMoreRetries => false,
         }
     }
 
-    /// Records the path that an answer asks for, as a [`Way`]'s number.
+    /// Records the path that an answer asks for, as a [`ResponseMode`]'s number.
     #[inline]
     pub(crate) fn asked_for(&self, call: u32, way: u8) {
         self.tuner.ask(self.awaited.function(split_call(call).0), way);
@@ -483,7 +485,8 @@ impl<F: Fabric> Hybrid<F> {
         let (function, calls) = self.oldest();
         let retries = self.tuner.choice(function, calls).retries;
         let strikes = is_past(self.missed, retries, &mut self.struck);
-        let struck = strikes && self.tuner.way(function) == Way::Chosen && self.modes.strike(function);
+        let struck =
+            strikes && self.tuner.way(function) == ResponseMode::ClientChoice && self.modes.strike(function);
         if struck || self.missed >= RESCUE * retries { Patience::Over } else { Patience::Left }
     }
 
@@ -573,7 +576,7 @@ pub(crate) struct Published<F: Fabric> {
     /// Sampling mask for requests that are written back: one in `mask + 1` is timed.
     timed_written: u32,
     /// The paths that this server asks clients for, and the number of this worker.
-    ways: Arc<Ways>,
+    ways: Arc<ResponseModes>,
     worker: u16,
 }
 
@@ -582,7 +585,7 @@ impl<F: Fabric> Published<F> {
         tx: Tx<F>,
         control: Region<F::Memory>,
         window: u16,
-        (ways, worker): (Arc<Ways>, u16),
+        (ways, worker): (Arc<ResponseModes>, u16),
     ) -> Self {
         let asked = vec![Asked::default(); window as usize].into();
         Published {
@@ -659,7 +662,7 @@ impl<F: Fabric> Published<F> {
         self.asked.get(split_call(call).0).copied().unwrap_or_default()
     }
 
-    /// Returns the number of the [`Way`] that the answer asks for.
+    /// Returns the number of the [`ResponseMode`] that the answer asks for.
     #[inline]
     pub(crate) fn way(&self, asked: Asked) -> u8 {
         self.ways.asked(asked.function())
@@ -726,14 +729,14 @@ mod tests {
         for (first_read, waits) in [(FirstRead::WhenExpected, true), (FirstRead::AtOnce, false)] {
             let tuner = FetchTuner::new(Arc::new(FetchTable::rf_rpc()), FetchChoice::Tuned, first_read);
             (0..100).for_each(|_| tuner.sample(3, 1, 5_000, 300, true));
-            tuner.ask(3, Way::Whole.number());
+            tuner.ask(3, ResponseMode::FetchWhole.number());
             let tuning = Tuning::of(&tuner, (3, 1));
             // Only the function that was called.
             let [three] = &tuning.functions[..] else { panic!("{tuning:?}") };
             assert_eq!(three.function, 3);
             assert_eq!(
                 (three.way, three.fetch_bytes, three.first_read_after >= 5_000),
-                (Way::Whole, 320, waits)
+                (ResponseMode::FetchWhole, 320, waits)
             );
         }
     }

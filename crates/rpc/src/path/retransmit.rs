@@ -1,8 +1,8 @@
 //! Calls over connections that may lose a request or an answer.
 //!
 //! The client keeps each request until its answer has arrived, and retransmits it after a timeout:
-//! [`Requests`]. The server keeps the answer of the last call of each slot, and repeats it for a repeated
-//! request without executing the call again: [`Replies`]. The server needs no clock and no acknowledgements:
+//! [`RetransmitQueue`]. The server keeps the answer of the last call of each slot, and repeats it for a repeated
+//! request without executing the call again: [`ReplyCache`]. The server needs no clock and no acknowledgements:
 //! a call with a newer id in the same slot proves that the previous answer has arrived.
 //!
 //! This module reads no clock and posts nothing.
@@ -49,7 +49,7 @@ pub(crate) enum Sent {
 
 /// Error: the server has not answered anything for too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Silent;
+pub(crate) struct PeerUnresponsive;
 
 /// A request that is kept for retransmission.
 #[derive(Debug)]
@@ -68,7 +68,7 @@ pub(crate) struct Request {
 
 /// The requests that a client may have to retransmit: at most one for each slot of its window.
 #[derive(Debug)]
-pub(crate) struct Requests {
+pub(crate) struct RetransmitQueue {
     requests: Vec<Request>,
     /// A request was kept since the last scan.
     fresh: bool,
@@ -81,7 +81,7 @@ pub(crate) struct Requests {
     patience: Nanos,
 }
 
-impl Requests {
+impl RetransmitQueue {
     /// Creates the table for a window; a server may be silent for `patience` nanoseconds.
     pub(crate) fn new(window: u16, patience: Nanos) -> Self {
         let request = |_| Request {
@@ -93,7 +93,7 @@ impl Requests {
             due: 0,
             open: false,
         };
-        Requests {
+        RetransmitQueue {
             requests: (0..window).map(request).collect(),
             fresh: false,
             looked: 0,
@@ -129,9 +129,9 @@ impl Requests {
         self.silent_since = 0;
     }
 
-    /// Retransmits due requests with `again`; returns the time of the next scan. Fails with [`Silent`] if the
+    /// Retransmits due requests with `again`; returns the time of the next scan. Fails with [`PeerUnresponsive`] if the
     /// server was silent for too long.
-    pub(crate) fn look<E: From<Silent>>(
+    pub(crate) fn look<E: From<PeerUnresponsive>>(
         &mut self,
         now: Nanos,
         mut standing: impl FnMut(u32) -> Standing,
@@ -177,13 +177,13 @@ impl Requests {
         Ok(self.next)
     }
 
-    fn count_round(&mut self, now: Nanos) -> Result<(), Silent> {
+    fn count_round(&mut self, now: Nanos) -> Result<(), PeerUnresponsive> {
         if self.silent_since == 0 {
             (self.silent_since, self.rounds) = (now.max(1), 0);
         }
         self.rounds += 1;
         let silent = self.rounds >= LEAST_ROUNDS && now - self.silent_since >= self.patience;
-        if silent { Err(Silent) } else { Ok(()) }
+        if silent { Err(PeerUnresponsive) } else { Ok(()) }
     }
 }
 
@@ -211,11 +211,13 @@ pub(crate) enum Repeated {
 
 /// The answers that a server keeps for a lane: at most one for each slot of its window.
 #[derive(Debug)]
-pub(crate) struct Replies(Vec<Reply>);
+pub(crate) struct ReplyCache(Vec<Reply>);
 
-impl Replies {
+impl ReplyCache {
     pub(crate) fn new(window: u16) -> Self {
-        Replies((0..window).map(|_| Reply { payload: Vec::with_capacity(64), ..Reply::default() }).collect())
+        ReplyCache(
+            (0..window).map(|_| Reply { payload: Vec::with_capacity(64), ..Reply::default() }).collect(),
+        )
     }
 
     /// Records a new call; returns the previous call of its slot, which is over.
@@ -241,7 +243,7 @@ impl Replies {
     }
 
     /// Returns the response to a repeated call. A payload is lent: return it with
-    /// [`give_back`](Replies::give_back).
+    /// [`give_back`](ReplyCache::give_back).
     #[cold]
     pub(crate) fn again(&mut self, call: u32) -> Repeated {
         match self.0.get_mut(split_call(call).0) {
@@ -274,9 +276,9 @@ mod tests {
         generation << SLOT_BITS | slot
     }
 
-    fn due(requests: &mut Requests, now: Nanos) -> Result<(Vec<u32>, Nanos), Silent> {
+    fn due(requests: &mut RetransmitQueue, now: Nanos) -> Result<(Vec<u32>, Nanos), PeerUnresponsive> {
         let mut again = Vec::new();
-        let next = requests.look::<Silent>(
+        let next = requests.look::<PeerUnresponsive>(
             now,
             |_| Standing::Waits,
             |request| {
@@ -289,7 +291,7 @@ mod tests {
 
     #[test]
     fn a_request_is_sent_again_after_a_time_and_then_less_and_less_often() {
-        let mut requests = Requests::new(4, 10_000 * MS);
+        let mut requests = RetransmitQueue::new(4, 10_000 * MS);
         requests.keep(call(1, 1), 7, Flags::NONE, b"x");
         let mut now = 100 * MS;
         assert_eq!(due(&mut requests, now).unwrap(), (vec![], now + FIRST_WAIT));
@@ -305,7 +307,7 @@ mod tests {
 
     #[test]
     fn calls_that_are_over_or_not_sent_are_not_sent_again() {
-        let mut requests = Requests::new(4, 10_000 * MS);
+        let mut requests = RetransmitQueue::new(4, 10_000 * MS);
         for slot in 0..3 {
             requests.keep(call(slot, 1), 7, Flags::NONE, &[]);
         }
@@ -314,7 +316,7 @@ mod tests {
             let mut again = Vec::new();
             let sent = |request: &Request| {
                 again.push(request.call);
-                Ok::<_, Silent>(Sent::Yes)
+                Ok::<_, PeerUnresponsive>(Sent::Yes)
             };
             requests.look(now, standing, sent).unwrap();
             again
@@ -326,9 +328,10 @@ mod tests {
 
     #[test]
     fn what_finds_no_room_is_tried_again_soon() {
-        let mut requests = Requests::new(4, 10_000 * MS);
+        let mut requests = RetransmitQueue::new(4, 10_000 * MS);
         requests.keep(call(0, 1), 7, Flags::NONE, &[]);
-        let mut look = |now, sent| requests.look::<Silent>(now, |_| Standing::Waits, |_| Ok(sent)).unwrap();
+        let mut look =
+            |now, sent| requests.look::<PeerUnresponsive>(now, |_| Standing::Waits, |_| Ok(sent)).unwrap();
         look(10 * MS, Sent::Yes);
         assert_eq!(look(20 * MS, Sent::NoRoom), 20 * MS + ROOM_WAIT);
         assert_eq!(look(21 * MS, Sent::Yes), 21 * MS + 2 * FIRST_WAIT);
@@ -337,14 +340,14 @@ mod tests {
     #[test]
     fn a_server_that_says_nothing_is_given_up_and_one_that_says_something_is_not() {
         for heard in [false, true] {
-            let mut requests = Requests::new(4, 1000 * MS);
+            let mut requests = RetransmitQueue::new(4, 1000 * MS);
             requests.keep(call(0, 1), 7, Flags::NONE, &[]);
             let mut ended = None;
             for now in (1..5000).map(|ms| ms * MS) {
                 if heard && now % (900 * MS) == 0 {
                     requests.heard();
                 }
-                if due(&mut requests, now) == Err(Silent) {
+                if due(&mut requests, now) == Err(PeerUnresponsive) {
                     ended = Some(now / MS);
                     break;
                 }
@@ -355,7 +358,7 @@ mod tests {
             }
         }
         // A server does not count as silent if the client has not scanned for a long time.
-        let mut requests = Requests::new(4, 1000 * MS);
+        let mut requests = RetransmitQueue::new(4, 1000 * MS);
         requests.keep(call(0, 1), 7, Flags::NONE, &[]);
         for now in [1, 10, 3000, 6000] {
             assert!(due(&mut requests, now * MS).is_ok());
@@ -364,7 +367,7 @@ mod tests {
 
     #[test]
     fn only_the_last_answer_of_a_slot_is_kept() {
-        let mut replies = Replies::new(2);
+        let mut replies = ReplyCache::new(2);
         let meta = |call| EntryMeta { call, thread: !(call as u16), ..EntryMeta::default() };
         assert_eq!(replies.again(call(0, 1)), Repeated::Old);
         assert_eq!(replies.begin(call(0, 1)), None);
@@ -406,7 +409,7 @@ mod tests {
                 state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
                 (state >> 33) % below
             };
-            let (mut requests, mut replies) = (Requests::new(window as u16, Nanos::MAX), Replies::new(window as u16));
+            let (mut requests, mut replies) = (RetransmitQueue::new(window as u16, Nanos::MAX), ReplyCache::new(window as u16));
             let mut generations = vec![0; window as usize];
             let mut waits: BTreeMap<u32, u32> = BTreeMap::new();
             let mut executed: BTreeMap<u32, u32> = BTreeMap::new();
@@ -431,7 +434,7 @@ mod tests {
                     let waits = waits.get(&(id & 0xfff)) == Some(&id);
                     if waits { Standing::Waits } else { Standing::Over }
                 };
-                requests.look::<Silent>(now, standing, |request| {
+                requests.look::<PeerUnresponsive>(now, standing, |request| {
                     assert_eq!(request.payload, request.call.to_le_bytes());
                     network.push_back(Message::Request(request.call));
                     Ok(Sent::Yes)

@@ -1,11 +1,11 @@
-//! Call counts of a server's workers, and the answer path that the server asks clients for (`tune/way.rs`).
+//! Call counts of a server's workers, and the answer path that the server asks clients for (`tune/response_mode.rs`).
 //!
 //! All hot-path state is atomic. A worker increments its own count for each call and loads a byte for each
 //! answer. A worker that reads the clock anyway runs the tuner when it is due, unless another worker runs it.
 //! Nothing blocks and nothing allocates.
 
 use super::mode::FUNCTIONS;
-use super::way::WayTuner;
+use super::response_mode::ResponseModeTuner;
 use dunlin_fabric::Nanos;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -20,21 +20,21 @@ struct Calls([AtomicU64; FUNCTIONS]);
 
 /// The answer paths of a server's functions. Functions with equal ids modulo 32 share one.
 #[derive(Debug)]
-pub(crate) struct Ways {
+pub(crate) struct ResponseModes {
     workers: Box<[Calls]>,
     asked: [AtomicU8; FUNCTIONS],
     next_look: AtomicU64,
-    tuner: Mutex<WayTuner>,
+    tuner: Mutex<ResponseModeTuner>,
 }
 
-impl Ways {
+impl ResponseModes {
     pub(crate) fn new(workers: u16) -> Self {
         let none = |_| Calls([const { AtomicU64::new(0) }; FUNCTIONS]);
-        Ways {
+        ResponseModes {
             workers: (0..workers.max(1)).map(none).collect(),
             asked: [const { AtomicU8::new(0) }; FUNCTIONS],
             next_look: AtomicU64::new(0),
-            tuner: Mutex::new(WayTuner::new()),
+            tuner: Mutex::new(ResponseModeTuner::new()),
         }
     }
 
@@ -48,7 +48,7 @@ impl Ways {
         }
     }
 
-    /// Returns the path that an answer asks for, as a [`Way`](crate::tune::way::Way)'s number.
+    /// Returns the path that an answer asks for, as a [`ResponseMode`](crate::tune::response_mode::ResponseMode)'s number.
     #[inline]
     pub(crate) fn asked(&self, function: u16) -> u8 {
         self.asked[function as usize % FUNCTIONS].load(Ordering::Relaxed)

@@ -42,7 +42,7 @@ pub(crate) fn thread(error: impl std::fmt::Display) -> CourseError {
 pub(crate) fn spawn_at<T: Send + 'static>(
     sim: &Sim,
     start: &<<Sim as Fabric>::Host as Host>::Signal,
-    course: &Arc<Course<T>>,
+    course: &Arc<MeasuredRun<T>>,
     body: impl FnOnce() -> Result<(), CourseError> + Send + 'static,
 ) -> Result<Task, CourseError> {
     let (course, start) = (Arc::clone(course), start.clone());
@@ -102,7 +102,7 @@ pub(crate) enum Phase {
 /// The state that all threads of a run share, and their results. One thread runs at a time, so the lock is
 /// never contended.
 #[derive(Debug, Default)]
-pub(crate) struct Course<T> {
+pub(crate) struct MeasuredRun<T> {
     gathered: Mutex<T>,
     error: Mutex<Option<CourseError>>,
     ready: AtomicU64,
@@ -113,14 +113,14 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl<T: Default + Send + 'static> Course<T> {
+impl<T: Default + Send + 'static> MeasuredRun<T> {
     /// Runs `play` on a cluster; returns the gathered results and a hash over all events.
     pub(crate) fn run(
         settings: Settings,
         seed: u64,
         play: impl FnOnce(&Sim, &Arc<Self>) -> Result<(), CourseError> + Send + 'static,
     ) -> Result<(T, u64), CourseError> {
-        let course = Arc::new(Course::default());
+        let course = Arc::new(MeasuredRun::default());
         let played = Arc::clone(&course);
         let report = Sim::run_with(settings, seed, move |sim| {
             let result = play(&sim, &played);
@@ -133,7 +133,7 @@ impl<T: Default + Send + 'static> Course<T> {
     }
 }
 
-impl<T> Course<T> {
+impl<T> MeasuredRun<T> {
     pub(crate) fn gathered(&self) -> MutexGuard<'_, T> {
         locked(&self.gathered)
     }
@@ -203,7 +203,7 @@ impl Counted {
 /// Counts an operation from `since` to `now`: after `warm_up` operations it is measured, and with the last measured one
 /// the run is over. Returns whether it is.
 pub(crate) fn record(
-    course: &Course<Counted>,
+    course: &MeasuredRun<Counted>,
     (warm_up, measured): (u64, u64),
     since: Nanos,
     now: Nanos,

@@ -26,14 +26,14 @@ struct Part<F: Fabric> {
 
 /// A place for one payload.
 #[derive(Debug)]
-pub(crate) struct Area<F: Fabric> {
+pub(crate) struct WriteTarget<F: Fabric> {
     region: Region<F::Memory>,
     key: RegionKey,
     offset: u64,
     length: usize,
 }
 
-impl<F: Fabric> Area<F> {
+impl<F: Fabric> WriteTarget<F> {
     /// Returns the descriptor by which the peer addresses the area.
     pub(crate) fn descriptor(&self) -> Descriptor {
         Descriptor { key: self.key.0, offset: self.offset, length: self.length as u64 }
@@ -52,7 +52,7 @@ impl<F: Fabric> Area<F> {
 
 /// The areas of one lane.
 #[derive(Debug)]
-pub(crate) struct Areas<F: Fabric> {
+pub(crate) struct WriteTargets<F: Fabric> {
     link: F::Link,
     parts: Vec<Part<F>>,
     mapped: u64,
@@ -61,10 +61,10 @@ pub(crate) struct Areas<F: Fabric> {
     deaf: bool,
 }
 
-impl<F: Fabric> Areas<F> {
+impl<F: Fabric> WriteTargets<F> {
     /// Creates areas for the peer of `link`, of at most `limit` bytes in total.
     pub(crate) fn new(link: F::Link, limit: u64) -> Self {
-        Areas { link, parts: Vec::new(), mapped: 0, limit, deaf: false }
+        WriteTargets { link, parts: Vec::new(), mapped: 0, limit, deaf: false }
     }
 
     /// Returns the keys of all regions, for the end of their grants with the lane.
@@ -74,7 +74,7 @@ impl<F: Fabric> Areas<F> {
 
     /// Reserves an area for a payload of `length` bytes. Maps and grants memory if no area is free, which
     /// takes a system call and may block for the peer; a steady load soon has all its areas.
-    pub(crate) fn reserve(&mut self, fabric: &F, length: usize) -> Result<Area<F>, Exhausted> {
+    pub(crate) fn reserve(&mut self, fabric: &F, length: usize) -> Result<WriteTarget<F>, Exhausted> {
         let rounded = (length as u64).next_power_of_two().max(SMALLEST);
         if let Some(area) = self.free(length) {
             return Ok(area);
@@ -94,16 +94,16 @@ impl<F: Fabric> Areas<F> {
     }
 
     /// Takes the smallest free area that is long enough.
-    fn free(&mut self, length: usize) -> Option<Area<F>> {
+    fn free(&mut self, length: usize) -> Option<WriteTarget<F>> {
         let fits = |part: &&mut Part<F>| part.unit >= length as u64 && !part.free.is_empty();
         let part = self.parts.iter_mut().filter(fits).min_by_key(|part| part.unit)?;
         let place = part.free.pop()?;
         let offset = u64::from(place) * part.unit;
-        Some(Area { region: part.region.clone(), key: part.key, offset, length })
+        Some(WriteTarget { region: part.region.clone(), key: part.key, offset, length })
     }
 
     /// Returns an area to its region.
-    pub(crate) fn give_back(&mut self, area: Area<F>) {
+    pub(crate) fn give_back(&mut self, area: WriteTarget<F>) {
         if let Some(part) = self.parts.iter_mut().find(|part| part.key == area.key) {
             part.free.push((area.offset / part.unit) as u32);
         }
@@ -179,7 +179,7 @@ mod tests {
     #[test]
     fn a_steady_load_maps_nothing_and_areas_do_not_overlap() {
         let (fabric, link, _peer) = links();
-        let mut areas: Areas<ShmFabric> = Areas::new(link, 8 * MEBI as u64);
+        let mut areas: WriteTargets<ShmFabric> = WriteTargets::new(link, 8 * MEBI as u64);
         let mut mapped = 0;
         for round in 0..50 {
             let held: Vec<_> = (0..64).map(|_| areas.reserve(&fabric, 5000).unwrap()).collect();
@@ -199,7 +199,7 @@ mod tests {
     #[test]
     fn what_is_free_is_given_back_for_what_is_larger() {
         let (fabric, link, peer) = links();
-        let mut areas: Areas<ShmFabric> = Areas::new(link, 2 * MEBI as u64);
+        let mut areas: WriteTargets<ShmFabric> = WriteTargets::new(link, 2 * MEBI as u64);
         for _ in 0..40 {
             let small = areas.reserve(&fabric, 100).unwrap();
             assert!(areas.reserve(&fabric, 2 * MEBI).is_err());
@@ -223,8 +223,8 @@ mod tests {
             last in 0.0f64..=1.0,
         ) {
             let (fabric, link, _peer) = links();
-            let mut areas: Areas<ShmFabric> = Areas::new(link, limit as u64);
-            let mut held: Vec<Area<ShmFabric>> = Vec::new();
+            let mut areas: WriteTargets<ShmFabric> = WriteTargets::new(link, limit as u64);
+            let mut held: Vec<WriteTarget<ShmFabric>> = Vec::new();
             let length_of = |part: f64| ((limit as f64 * part.powi(4)) as usize).clamp(1, limit);
             for (part, keep) in steps {
                 match areas.reserve(&fabric, length_of(part)) {

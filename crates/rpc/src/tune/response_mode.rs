@@ -56,24 +56,29 @@ const SAVED: f64 = 4.0;
 /// A function with less than this part of the calls is not tried: its effect could not be measured.
 const LEAST_PART: u64 = 16;
 
-const WAYS: usize = 4;
+const MODES: usize = 4;
 
 /// The answer path that a server asks its clients to use for a function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Way {
+pub enum ResponseMode {
     /// Each client's own choice: fetched, or written back after R failed READs.
     #[default]
-    Chosen,
+    ClientChoice,
     /// Written back.
-    Written,
+    WriteBack,
     /// Fetched, with an F that holds the whole result.
-    Whole,
+    FetchWhole,
     /// Fetched, with many more READs than R if necessary.
-    Patient,
+    FetchMoreRetries,
 }
 
-impl Way {
-    const ALL: [Way; WAYS] = [Way::Chosen, Way::Written, Way::Whole, Way::Patient];
+impl ResponseMode {
+    const ALL: [ResponseMode; MODES] = [
+        ResponseMode::ClientChoice,
+        ResponseMode::WriteBack,
+        ResponseMode::FetchWhole,
+        ResponseMode::FetchMoreRetries,
+    ];
 
     /// Returns the number on the wire.
     #[inline]
@@ -81,14 +86,14 @@ impl Way {
         self as u8
     }
 
-    /// Decodes a number from a server; unknown numbers mean [`Way::Chosen`].
+    /// Decodes a number from a server; unknown numbers mean [`ResponseMode::ClientChoice`].
     #[inline]
-    pub(crate) const fn of(number: u8) -> Way {
+    pub(crate) const fn of(number: u8) -> ResponseMode {
         match number {
-            1 => Way::Written,
-            2 => Way::Whole,
-            3 => Way::Patient,
-            _ => Way::Chosen,
+            1 => ResponseMode::WriteBack,
+            2 => ResponseMode::FetchWhole,
+            3 => ResponseMode::FetchMoreRetries,
+            _ => ResponseMode::ClientChoice,
         }
     }
 }
@@ -96,10 +101,10 @@ impl Way {
 #[derive(Clone, Copy, Debug)]
 struct Function {
     /// The current path.
-    way: Way,
+    way: ResponseMode,
     /// By path: periods until its next trial, and the interval set after the last one.
-    left: [u8; WAYS],
-    apart: [u8; WAYS],
+    left: [u8; MODES],
+    apart: [u8; MODES],
     /// Calls at the end of the last period.
     calls: u64,
 }
@@ -108,7 +113,7 @@ struct Function {
 #[derive(Clone, Copy, Debug)]
 struct Trial {
     function: usize,
-    way: Way,
+    way: ResponseMode,
     /// Finished periods.
     over: u8,
     /// Sums of the rates over the periods of each path; `standing` includes the period before the trial.
@@ -124,7 +129,7 @@ impl Trial {
 
 /// Chooses the answer paths of all functions of a server.
 #[derive(Clone, Debug)]
-pub(crate) struct WayTuner {
+pub(crate) struct ResponseModeTuner {
     functions: [Function; FUNCTIONS],
     trial: Option<Trial>,
     /// The function from which the next trial is searched.
@@ -146,11 +151,12 @@ pub(crate) struct WayTuner {
     pub(crate) changes: u32,
 }
 
-impl WayTuner {
+impl ResponseModeTuner {
     /// Creates a tuner that leaves the choice to the clients.
     pub(crate) fn new() -> Self {
-        let function = Function { way: Way::Chosen, left: [FIRST; WAYS], apart: [0; WAYS], calls: 0 };
-        WayTuner {
+        let function =
+            Function { way: ResponseMode::ClientChoice, left: [FIRST; MODES], apart: [0; MODES], calls: 0 };
+        ResponseModeTuner {
             functions: [function; FUNCTIONS],
             trial: None,
             next: 0,
@@ -166,7 +172,7 @@ impl WayTuner {
     }
 
     /// Returns the path that clients are asked for now.
-    pub(crate) fn way(&self, function: usize) -> Way {
+    pub(crate) fn way(&self, function: usize) -> ResponseMode {
         match &self.trial {
             Some(trial) if trial.function == function && trial.is_on() => trial.way,
             _ => self.functions[function % FUNCTIONS].way,
@@ -243,7 +249,7 @@ impl WayTuner {
             }
             self.rate = rate;
             for function in &mut self.functions {
-                (function.left, function.apart) = ([FIRST; WAYS], [0; WAYS]);
+                (function.left, function.apart) = ([FIRST; MODES], [0; MODES]);
             }
         } else {
             self.rate = if self.rate > 0.0 { self.rate + (rate - self.rate) / 4.0 } else { rate };
@@ -262,8 +268,9 @@ impl WayTuner {
         });
         for function in due {
             let Function { way: standing, left, .. } = self.functions[function];
-            let way =
-                Way::ALL.into_iter().find(|way| *way != standing && left[usize::from(way.number())] == 0);
+            let way = ResponseMode::ALL
+                .into_iter()
+                .find(|way| *way != standing && left[usize::from(way.number())] == 0);
             if let Some(way) = way {
                 self.trial = Some(Trial { function, way, over: 0, standing: rate, tried: 0.0 });
                 self.next = function + 1;
@@ -314,11 +321,11 @@ mod tests {
     /// Plays `ms` milliseconds of calls of function 3; `rates` gives the calls per millisecond on each path.
     /// Returns the mean calls per millisecond.
     fn play(
-        tuner: &mut WayTuner,
+        tuner: &mut ResponseModeTuner,
         time: &mut Nanos,
         calls: &mut [u64; FUNCTIONS],
         ms: u64,
-        rates: [u64; WAYS],
+        rates: [u64; MODES],
     ) -> f64 {
         let (before, end, mut part) = (calls[3], *time + ms * 1_000_000, 0);
         while *time < end {
@@ -331,20 +338,20 @@ mod tests {
         (calls[3] - before) as f64 / ms as f64
     }
 
-    fn start() -> (WayTuner, Nanos, [u64; FUNCTIONS]) {
-        (WayTuner::new(), 1_000_000, [0; FUNCTIONS])
+    fn start() -> (ResponseModeTuner, Nanos, [u64; FUNCTIONS]) {
+        (ResponseModeTuner::new(), 1_000_000, [0; FUNCTIONS])
     }
 
     #[test]
     fn the_best_way_is_found_and_followed() {
         let (mut tuner, mut time, mut calls) = start();
         for (rates, best) in [
-            ([1000, 1500, 900, 800], Way::Written),
-            ([2000, 1500, 1000, 1950], Way::Chosen),
-            ([1000, 1500, 1800, 900], Way::Whole),
-            ([300, 250, 200, 200], Way::Chosen),
-            ([900, 850, 800, 1100], Way::Patient),
-            ([6000, 1800, 6030, 4000], Way::Chosen),
+            ([1000, 1500, 900, 800], ResponseMode::WriteBack),
+            ([2000, 1500, 1000, 1950], ResponseMode::ClientChoice),
+            ([1000, 1500, 1800, 900], ResponseMode::FetchWhole),
+            ([300, 250, 200, 200], ResponseMode::ClientChoice),
+            ([900, 850, 800, 1100], ResponseMode::FetchMoreRetries),
+            ([6000, 1800, 6030, 4000], ResponseMode::ClientChoice),
         ] {
             play(&mut tuner, &mut time, &mut calls, 90, rates);
             assert_eq!(tuner.functions[3].way, best, "{rates:?}");
@@ -359,7 +366,7 @@ mod tests {
         play(&mut tuner, &mut time, &mut calls, 20, [6500, 1900, 3000, 4000]);
         let rate = play(&mut tuner, &mut time, &mut calls, 1000, [6500, 1900, 3000, 4000]);
         assert!(rate > 0.985 * 6500.0, "{rate}");
-        assert_eq!((tuner.functions[3].way, tuner.changes), (Way::Chosen, 0));
+        assert_eq!((tuner.functions[3].way, tuner.changes), (ResponseMode::ClientChoice, 0));
     }
 
     #[test]
@@ -395,8 +402,10 @@ mod tests {
     /// Clients make calls for 2 ms and then none for 30 ms, as clients in rotation do.
     #[test]
     fn pauses_are_nobodys_fault() {
-        for (rates, best) in [([1000, 1500, 900, 800], Way::Written), ([2000, 1800, 1500, 1900], Way::Chosen)]
-        {
+        for (rates, best) in [
+            ([1000, 1500, 900, 800], ResponseMode::WriteBack),
+            ([2000, 1800, 1500, 1900], ResponseMode::ClientChoice),
+        ] {
             let (mut tuner, mut time, mut calls) = start();
             for _ in 0..200 {
                 play(&mut tuner, &mut time, &mut calls, 2, rates);
@@ -409,7 +418,10 @@ mod tests {
     #[test]
     fn what_is_on_the_wire_may_be_anything() {
         for number in 0..=255u8 {
-            assert!(Way::of(number).number() == number || Way::of(number) == Way::Chosen);
+            assert!(
+                ResponseMode::of(number).number() == number
+                    || ResponseMode::of(number) == ResponseMode::ClientChoice
+            );
         }
     }
 
@@ -423,7 +435,7 @@ mod tests {
                 random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 // Up to a twentieth more or less.
                 let now = rate * (950 + (random >> 33) % 100) / 1000;
-                play(&mut tuner, &mut time, &mut calls, 1, [now; WAYS]);
+                play(&mut tuner, &mut time, &mut calls, 1, [now; MODES]);
             }
             prop_assert!(tuner.changes <= 20, "{}", tuner.changes);
         }
@@ -431,7 +443,7 @@ mod tests {
         /// After clocks that jump and counters that wrap, it still finds the best path.
         #[test]
         fn it_recovers_from_anything(
-            looks in prop::collection::vec((any::<u64>(), any::<u64>(), 0usize..FUNCTIONS), 0..300), best in 0..WAYS,
+            looks in prop::collection::vec((any::<u64>(), any::<u64>(), 0usize..FUNCTIONS), 0..300), best in 0..MODES,
         ) {
             let (mut tuner, mut time, mut calls) = start();
             for (now, count, function) in looks {
@@ -441,7 +453,7 @@ mod tests {
             }
             time = time.min(u64::MAX / 2);
             calls[3] = 0;
-            let mut rates = [800; WAYS];
+            let mut rates = [800; MODES];
             rates[best] = 1000;
             play(&mut tuner, &mut time, &mut calls, 1000, rates);
             prop_assert_eq!(usize::from(tuner.functions[3].way.number()), best);

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The history of a buffer before it is filled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Past {
+pub(crate) enum Residency {
     /// The peer has never READ it, as far as is known.
     New,
     /// The peer has READ it recently and may have its lines.
@@ -26,9 +26,9 @@ pub(crate) enum Past {
 
 /// Bytes after which a core has dropped a buffer that it has READ. A core's caches have 1 or 2 MiB, and the
 /// core also writes elsewhere the bytes that it READs.
-pub(crate) const GONE: u64 = 1 << 20;
+pub(crate) const EVICTED_AFTER: u64 = 1 << 20;
 /// The cost of a new buffer, in payloads filled in recently READ buffers.
-const DEAR: u8 = 4;
+const COST_OF_NEW: u8 = 4;
 /// Bytes of additional buffers, beyond the necessary ones, for all lanes of a process: the size of a shared
 /// cache.
 const MOST_MORE: u64 = 32 << 20;
@@ -43,7 +43,7 @@ pub(crate) struct Traffic {
 
 /// The buffer rotation of a lane.
 #[derive(Debug)]
-pub(crate) struct Turns {
+pub(crate) struct BufferRotation {
     traffic: Arc<Traffic>,
     /// Payloads filled in recently READ buffers since the last new buffer.
     soon: u8,
@@ -53,16 +53,16 @@ pub(crate) struct Turns {
 
 /// The next buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Turn {
+pub(crate) enum Rotation {
     /// The free buffer at this index.
-    Of(usize, Past),
+    Of(usize, Residency),
     /// A new buffer.
     More,
 }
 
-impl Turns {
+impl BufferRotation {
     pub(crate) fn new(traffic: Arc<Traffic>) -> Self {
-        Turns { traffic, soon: 0, more: 0 }
+        BufferRotation { traffic, soon: 0, more: 0 }
     }
 
     /// Counts `bytes` to be filled; returns the count before.
@@ -79,24 +79,24 @@ impl Turns {
         free: &[u64],
         helps: bool,
         more: impl FnOnce() -> Option<usize>,
-    ) -> Turn {
-        let gone = |then: &u64| now.saturating_sub(*then) >= GONE;
+    ) -> Rotation {
+        let gone = |then: &u64| now.saturating_sub(*then) >= EVICTED_AFTER;
         if let Some(last) = free.iter().rposition(gone) {
-            return Turn::Of(last, Past::LongAgo);
+            return Rotation::Of(last, Residency::LongAgo);
         }
         self.soon = self.soon.saturating_add(1);
         if free.is_empty() {
-            return Turn::More;
+            return Rotation::More;
         }
         if helps
-            && self.soon >= DEAR
+            && self.soon >= COST_OF_NEW
             && let Some(bytes) = more()
             && self.take(bytes as u64)
         {
             self.soon = 0;
-            return Turn::More;
+            return Rotation::More;
         }
-        Turn::Of(0, Past::Lately)
+        Rotation::Of(0, Residency::Lately)
     }
 
     fn take(&mut self, bytes: u64) -> bool {
@@ -115,7 +115,7 @@ impl Turns {
     }
 }
 
-impl Drop for Turns {
+impl Drop for BufferRotation {
     fn drop(&mut self) {
         self.give_up();
     }
@@ -127,25 +127,25 @@ mod tests {
 
     const BYTES: usize = 128 << 10;
     /// Buffers that a single lane needs.
-    const ENOUGH: usize = GONE as usize / BYTES;
+    const ENOUGH: usize = EVICTED_AFTER as usize / BYTES;
 
     /// A lane whose buffers are all free when it fills; each number is the byte count at which a buffer was
     /// filled.
-    struct Lane(Turns, Vec<u64>);
+    struct Lane(BufferRotation, Vec<u64>);
 
     impl Lane {
         fn of(traffic: &Arc<Traffic>) -> Self {
-            Lane(Turns::new(Arc::clone(traffic)), Vec::new())
+            Lane(BufferRotation::new(Arc::clone(traffic)), Vec::new())
         }
 
-        fn fill(&mut self, more: bool) -> Past {
+        fn fill(&mut self, more: bool) -> Residency {
             let now = self.0.fill(BYTES);
             let past = match self.0.next(now, &self.1, more, || Some(BYTES)) {
-                Turn::Of(place, past) => {
+                Rotation::Of(place, past) => {
                     self.1.remove(place);
                     past
                 }
-                Turn::More => Past::New,
+                Rotation::More => Residency::New,
             };
             self.1.push(now);
             past
@@ -155,13 +155,13 @@ mod tests {
     #[test]
     fn one_lane_goes_round_among_as_many_as_it_takes() {
         let mut lane = Lane::of(&Arc::default());
-        let pasts: Vec<Past> = (0..1000).map(|_| lane.fill(true)).collect();
+        let pasts: Vec<Residency> = (0..1000).map(|_| lane.fill(true)).collect();
         assert_eq!(lane.1.len(), ENOUGH);
-        let last = pasts.iter().rposition(|past| *past != Past::LongAgo).unwrap();
-        assert_eq!(last, (ENOUGH - 1) * usize::from(DEAR) - 1, "{pasts:?}");
+        let last = pasts.iter().rposition(|past| *past != Residency::LongAgo).unwrap();
+        assert_eq!(last, (ENOUGH - 1) * usize::from(COST_OF_NEW) - 1, "{pasts:?}");
         // One buffer suffices where recently READ buffers are not slow.
         let mut lane = Lane::of(&Arc::default());
-        assert!((0..100).skip(1).all(|_| lane.fill(false) != Past::LongAgo) && lane.1.len() == 1);
+        assert!((0..100).skip(1).all(|_| lane.fill(false) != Residency::LongAgo) && lane.1.len() == 1);
     }
 
     #[test]
@@ -172,7 +172,7 @@ mod tests {
             lanes.iter_mut().for_each(|lane| _ = lane.fill(true));
         }
         assert!(lanes.iter().all(|lane| lane.1.len() == 1));
-        assert!(lanes.iter_mut().all(|lane| lane.fill(true) == Past::LongAgo));
+        assert!(lanes.iter_mut().all(|lane| lane.fill(true) == Residency::LongAgo));
         // The remaining lanes need more buffers, but only for a while.
         for _ in 0..1000 {
             lanes[..4].iter_mut().for_each(|lane| _ = lane.fill(true));
@@ -199,12 +199,18 @@ mod tests {
     fn any_count_is_borne() {
         let traffic: Arc<Traffic> = Arc::default();
         traffic.filled.store(u64::MAX - 10, Ordering::Relaxed);
-        let mut turns = Turns::new(traffic);
+        let mut turns = BufferRotation::new(traffic);
         let now = turns.fill(100);
-        assert_eq!(turns.next(now, &[0, now], true, || Some(usize::MAX)), Turn::Of(0, Past::LongAgo));
+        assert_eq!(
+            turns.next(now, &[0, now], true, || Some(usize::MAX)),
+            Rotation::Of(0, Residency::LongAgo)
+        );
         for _ in 0..20 {
             let now = turns.fill(1);
-            assert_eq!(turns.next(now, &[u64::MAX], true, || Some(usize::MAX)), Turn::Of(0, Past::Lately));
+            assert_eq!(
+                turns.next(now, &[u64::MAX], true, || Some(usize::MAX)),
+                Rotation::Of(0, Residency::Lately)
+            );
         }
     }
 }

@@ -15,16 +15,16 @@
 //! their next payload. Each lane still decides for itself, since peers may be near or far.
 //!
 //! Buffers that were READ recently and buffers that were READ long ago have separate state. A lane that has
-//! only the former, and finds them slow, gets more buffers to rotate through (`tune/turns.rs`).
+//! only the former, and finds them slow, gets more buffers to rotate through (`tune/buffer_rotation.rs`).
 
-use super::turns::Past;
+use super::buffer_rotation::Residency;
 use dunlin_fabric::Nanos;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Notifications between the lanes of a process.
 #[derive(Debug, Default)]
-pub(crate) struct News {
+pub(crate) struct FillReports {
     /// Number of times that plain stores became fast for a lane.
     count: AtomicU32,
     /// Lanes so far.
@@ -33,8 +33,8 @@ pub(crate) struct News {
 
 /// Chooses the stores for a lane's large payloads.
 #[derive(Debug)]
-pub(crate) struct FillTuner {
-    news: Arc<News>,
+pub(crate) struct StorePolicyTuner {
+    news: Arc<FillReports>,
     /// The value of `news.count` that this lane has seen.
     heard: u32,
     /// The lane's number: lanes start trials at different times.
@@ -42,12 +42,12 @@ pub(crate) struct FillTuner {
     /// Time of a line stored past the caches, in sixteenths of a nanosecond.
     streamed: u32,
     /// For buffers that were READ recently, and long ago.
-    ways: [Way; 2],
+    ways: [PolicyRecord; 2],
 }
 
 /// The choice for buffers of one history.
 #[derive(Clone, Copy, Debug)]
-struct Way {
+struct PolicyRecord {
     streams: bool,
     /// Payloads until the next trial of plain stores.
     left: u8,
@@ -64,26 +64,26 @@ const LONGEST_PATIENCE: u8 = 128;
 /// From this number on the result was stable, and not caused by a single delay.
 const PATIENT: u8 = 8;
 
-impl FillTuner {
+impl StorePolicyTuner {
     /// Creates the state of one more lane.
-    pub(crate) fn new(news: Arc<News>) -> Self {
+    pub(crate) fn new(news: Arc<FillReports>) -> Self {
         let heard = news.count.load(Ordering::Relaxed);
         let number = news.lanes.fetch_add(1, Ordering::Relaxed);
-        let way = Way { streams: false, left: 1, patience: 1, warmed: false };
+        let way = PolicyRecord { streams: false, left: 1, patience: 1, warmed: false };
         let ways = [way; 2];
-        FillTuner { news, heard, number, streamed: STREAMED, ways }
+        StorePolicyTuner { news, heard, number, streamed: STREAMED, ways }
     }
 
-    fn way(&mut self, past: Past) -> Option<&mut Way> {
+    fn way(&mut self, past: Residency) -> Option<&mut PolicyRecord> {
         match past {
-            Past::New => None,
-            Past::Lately => Some(&mut self.ways[0]),
-            Past::LongAgo => Some(&mut self.ways[1]),
+            Residency::New => None,
+            Residency::Lately => Some(&mut self.ways[0]),
+            Residency::LongAgo => Some(&mut self.ways[1]),
         }
     }
 
     /// Returns whether a payload in a buffer of this history begins with stores past the caches.
-    pub(crate) fn begin(&mut self, past: Past) -> bool {
+    pub(crate) fn begin(&mut self, past: Residency) -> bool {
         let news = self.news.count.load(Ordering::Relaxed);
         if self.heard != news {
             self.heard = news;
@@ -98,7 +98,7 @@ impl FillTuner {
     }
 
     /// Takes the time of a payload's first bytes. Returns whether the rest is stored past the caches.
-    pub(crate) fn began(&mut self, past: Past, streamed: bool, bytes: usize, took: Nanos) -> bool {
+    pub(crate) fn began(&mut self, past: Residency, streamed: bool, bytes: usize, took: Nanos) -> bool {
         let line = u32::try_from(took.saturating_mul(64 * 16) / bytes.max(1) as u64).unwrap_or(u32::MAX);
         let (before, number) = (self.streamed, self.number);
         let Some(way) = self.way(past) else { return streamed };
@@ -143,7 +143,13 @@ mod tests {
 
     /// Fills `fills` payloads where a line takes `plain` or `streamed` nanoseconds. Returns how many of the
     /// last hundred ended past the caches, and how many began with the slower kind of stores.
-    fn run(tuner: &mut FillTuner, past: Past, fills: usize, plain: u64, streamed: u64) -> (usize, usize) {
+    fn run(
+        tuner: &mut StorePolicyTuner,
+        past: Residency,
+        fills: usize,
+        plain: u64,
+        streamed: u64,
+    ) -> (usize, usize) {
         let (mut late, mut worse) = (0, 0);
         for fill in 0..fills {
             let streams = tuner.begin(past);
@@ -157,11 +163,12 @@ mod tests {
 
     #[test]
     fn what_is_slower_goes_past_the_caches() {
-        for past in [Past::Lately, Past::LongAgo] {
+        for past in [Residency::Lately, Residency::LongAgo] {
             for (plain, streamed, past_the_caches) in
                 [(30, 3, true), (12, 3, true), (6, 3, false), (2, 3, false), (30, 29, false)]
             {
-                let (late, worse) = run(&mut FillTuner::new(Arc::default()), past, 1000, plain, streamed);
+                let (late, worse) =
+                    run(&mut StorePolicyTuner::new(Arc::default()), past, 1000, plain, streamed);
                 assert_eq!(late > 90, past_the_caches, "{plain} {streamed} {late}");
                 assert!(late == 0 || late >= 98, "a piece shows it, and the rest goes so: {late}");
                 // A trial costs a payload, and a piece of the next one, in a hundred.
@@ -172,35 +179,35 @@ mod tests {
 
     #[test]
     fn buffers_of_either_past_have_their_own_way() {
-        let mut tuner = FillTuner::new(Arc::default());
+        let mut tuner = StorePolicyTuner::new(Arc::default());
         for _ in 0..10 {
-            run(&mut tuner, Past::Lately, 100, 12, 3);
-            run(&mut tuner, Past::LongAgo, 100, 2, 3);
+            run(&mut tuner, Residency::Lately, 100, 12, 3);
+            run(&mut tuner, Residency::LongAgo, 100, 2, 3);
         }
         assert!(tuner.is_slow_lately());
-        assert!(run(&mut tuner, Past::Lately, 100, 12, 3).0 >= 98);
-        assert_eq!(run(&mut tuner, Past::LongAgo, 100, 2, 3).0, 0);
+        assert!(run(&mut tuner, Residency::Lately, 100, 12, 3).0 >= 98);
+        assert_eq!(run(&mut tuner, Residency::LongAgo, 100, 2, 3).0, 0);
         // Buffers that no peer has READ give no measurement.
-        assert!(!tuner.begin(Past::New) && !tuner.began(Past::New, false, BYTES, Nanos::MAX));
-        assert_eq!(run(&mut tuner, Past::LongAgo, 100, 2, 3).0, 0);
+        assert!(!tuner.begin(Residency::New) && !tuner.began(Residency::New, false, BYTES, Nanos::MAX));
+        assert_eq!(run(&mut tuner, Residency::LongAgo, 100, 2, 3).0, 0);
     }
 
     /// Plain stores to lines stored past the caches are slow once, even for near peers: a lane that was
     /// delayed once returns to plain stores.
     #[test]
     fn lines_come_back_to_the_caches_before_they_are_judged() {
-        let mut tuner = FillTuner::new(Arc::default());
-        tuner.began(Past::LongAgo, false, BYTES, 100_000);
+        let mut tuner = StorePolicyTuner::new(Arc::default());
+        tuner.began(Residency::LongAgo, false, BYTES, 100_000);
         let mut past_the_caches = true;
         let mut late = 0;
         for _ in 0..100 {
-            let streams = tuner.begin(Past::LongAgo);
+            let streams = tuner.begin(Residency::LongAgo);
             let line = match (streams, past_the_caches) {
                 (true, _) => 3,
                 (false, true) => 9,
                 (false, false) => 2,
             };
-            past_the_caches = tuner.began(Past::LongAgo, streams, BYTES, line * 512);
+            past_the_caches = tuner.began(Residency::LongAgo, streams, BYTES, line * 512);
             late += usize::from(past_the_caches);
         }
         assert!(late <= 2, "{late}");
@@ -209,24 +216,25 @@ mod tests {
     /// Distances of cores may change, and a single delay does not change the choice for long.
     #[test]
     fn changes_are_seen_soon() {
-        let mut tuner = FillTuner::new(Arc::default());
+        let mut tuner = StorePolicyTuner::new(Arc::default());
         for _ in 0..3 {
-            let (late, worse) = run(&mut tuner, Past::LongAgo, 1000, 30, 3);
+            let (late, worse) = run(&mut tuner, Residency::LongAgo, 1000, 30, 3);
             assert!(late >= 98 && worse <= 32, "{late} {worse}");
-            let (late, worse) = run(&mut tuner, Past::LongAgo, 1000, 2, 3);
+            let (late, worse) = run(&mut tuner, Residency::LongAgo, 1000, 2, 3);
             assert!(late == 0 && worse <= 128, "{late} {worse}");
-            tuner.began(Past::LongAgo, false, BYTES, 100_000);
-            assert!(run(&mut tuner, Past::LongAgo, 100, 2, 3).1 <= 1);
+            tuner.began(Residency::LongAgo, false, BYTES, 100_000);
+            assert!(run(&mut tuner, Residency::LongAgo, 100, 2, 3).1 <= 1);
         }
     }
 
     /// A lane that detects the change notifies the others.
     #[test]
     fn many_lanes_see_changes_as_soon_as_one_does() {
-        let news: Arc<News> = Arc::default();
-        let mut lanes: Vec<FillTuner> = (0..16).map(|_| FillTuner::new(Arc::clone(&news))).collect();
+        let news: Arc<FillReports> = Arc::default();
+        let mut lanes: Vec<StorePolicyTuner> =
+            (0..16).map(|_| StorePolicyTuner::new(Arc::clone(&news))).collect();
         let mut round = |plain| {
-            let each = lanes.iter_mut().map(|lane| run(lane, Past::LongAgo, 1, plain, 3).1);
+            let each = lanes.iter_mut().map(|lane| run(lane, Residency::LongAgo, 1, plain, 3).1);
             each.sum::<usize>()
         };
         assert!((0..1000).map(|_| round(30)).sum::<usize>() <= 32 * 16);
@@ -238,11 +246,11 @@ mod tests {
     /// As in virtual time, where filling takes no time, and with the longest time.
     #[test]
     fn any_time_is_borne() {
-        let mut tuner = FillTuner::new(Arc::default());
-        run(&mut tuner, Past::Lately, 300, 0, 0);
+        let mut tuner = StorePolicyTuner::new(Arc::default());
+        run(&mut tuner, Residency::Lately, 300, 0, 0);
         assert!(!tuner.is_slow_lately());
         for (fill, took) in [0, Nanos::MAX, 1, 0].into_iter().cycle().take(5000).enumerate() {
-            let past = [Past::New, Past::Lately, Past::LongAgo][fill % 5 % 3];
+            let past = [Residency::New, Residency::Lately, Residency::LongAgo][fill % 5 % 3];
             let streams = tuner.begin(past);
             tuner.began(past, streams, fill % 3, took);
         }

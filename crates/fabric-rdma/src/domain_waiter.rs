@@ -3,7 +3,7 @@
 use crate::device::Device;
 use crate::handles::Channel;
 use dunlin_fabric::{Armed, Host, Nanos, RealHost, WaitMode, Wake, Waker};
-use dunlin_fabric_control::News;
+use dunlin_fabric_control::LinkEvents;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::fd::OwnedFd;
 use std::io;
@@ -15,7 +15,7 @@ const LONGEST: Nanos = 200_000_000;
 
 /// The state that a domain shares with its wakers.
 #[derive(Debug)]
-pub(crate) struct Attention {
+pub(crate) struct DomainWaiter {
     channel: Channel,
     call: OwnedFd,
     news: AtomicU64,
@@ -23,11 +23,16 @@ pub(crate) struct Attention {
     has_events: AtomicBool,
 }
 
-impl Attention {
+impl DomainWaiter {
     pub(crate) fn new(device: &Arc<Device>) -> io::Result<Arc<Self>> {
         let call = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let channel = Channel::new(device)?;
-        Ok(Arc::new(Attention { channel, call, news: AtomicU64::new(0), has_events: AtomicBool::new(false) }))
+        Ok(Arc::new(DomainWaiter {
+            channel,
+            call,
+            news: AtomicU64::new(0),
+            has_events: AtomicBool::new(false),
+        }))
     }
 
     /// Returns the channel, for creating completion queues.
@@ -90,7 +95,7 @@ impl Attention {
     }
 }
 
-impl News for Attention {
+impl LinkEvents for DomainWaiter {
     fn tell_news(&self) {
         self.news.fetch_add(1, Ordering::AcqRel);
         self.wake();
@@ -99,7 +104,7 @@ impl News for Attention {
 
 /// Ends a domain's wait.
 #[derive(Clone, Debug)]
-pub struct RdmaWaker(pub(crate) Arc<Attention>);
+pub struct RdmaWaker(pub(crate) Arc<DomainWaiter>);
 
 impl Waker for RdmaWaker {
     fn wake(&self) {

@@ -5,8 +5,8 @@
 //! progress. For domains whose threads compute or wait for something else, the keeper does. It also processes
 //! connection requests and ended connections.
 
-use crate::attention::Attention;
 use crate::device::Device;
+use crate::domain_waiter::DomainWaiter;
 use crate::handles::CompletionQueue;
 use dunlin_fabric::{Host, RealHost};
 use dunlin_fabric_control::lock;
@@ -25,10 +25,10 @@ const LONGEST: u64 = 100_000_000;
 
 /// The state from which the keeper knows whether it is needed.
 #[derive(Debug)]
-pub(crate) struct Keeper {
+pub(crate) struct ProgressThread {
     call: OwnedFd,
     stopped: AtomicBool,
-    domains: Mutex<Vec<Weak<Attention>>>,
+    domains: Mutex<Vec<Weak<DomainWaiter>>>,
     /// The number of endpoints that are open or expected.
     endpoints: AtomicU32,
     /// The number of those that are not connected yet.
@@ -66,9 +66,9 @@ impl Drop for Kept {
     }
 }
 
-impl Keeper {
+impl ProgressThread {
     pub(crate) fn new() -> io::Result<Self> {
-        Ok(Keeper {
+        Ok(ProgressThread {
             call: rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             stopped: AtomicBool::new(false),
             domains: Mutex::default(),
@@ -83,7 +83,7 @@ impl Keeper {
     }
 
     /// Watches a domain for as long as it exists.
-    pub(crate) fn look_after(&self, attention: &Arc<Attention>) {
+    pub(crate) fn look_after(&self, attention: &Arc<DomainWaiter>) {
         let mut domains = lock(&self.domains);
         domains.retain(|domain| domain.strong_count() > 0);
         domains.push(Arc::downgrade(attention));
@@ -165,7 +165,8 @@ fn run(device: &Weak<Device>) {
             continue;
         }
         device.hear();
-        let domains: Vec<Arc<Attention>> = lock(&keeper.domains).iter().filter_map(Weak::upgrade).collect();
+        let domains: Vec<Arc<DomainWaiter>> =
+            lock(&keeper.domains).iter().filter_map(Weak::upgrade).collect();
         // Check again soon if a thread makes progress now, since it may stop at any time.
         let mut is_soon = keeper.has_unmet();
         let mut alone = Vec::new();
@@ -197,7 +198,7 @@ fn run(device: &Weak<Device>) {
 
 /// Sleeps for at most `longest` nanoseconds, or until a call, or until the provider has work on a queue
 /// without a thread.
-fn sleep(keeper: &Keeper, alone: &[Arc<CompletionQueue>], longest: Option<u64>) {
+fn sleep(keeper: &ProgressThread, alone: &[Arc<CompletionQueue>], longest: Option<u64>) {
     let timeout = longest.map(|longest| Timespec { tv_sec: 0, tv_nsec: longest as _ });
     let call = PollFd::new(&keeper.call, PollFlags::IN);
     let others = alone.iter().filter_map(|queue| queue.descriptor());

@@ -1,7 +1,7 @@
 //! The connection between a queue pair and the link that carried its address: notices of the other end, and
 //! the memory that keys name.
 
-use crate::backend::{Backend, Flag, News};
+use crate::backend::{Backend, Flag, LinkEvents};
 use crate::link::{LinkShared, RemoteRegion};
 use dunlin_fabric::{CreateError, RegionKey};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ const KNOWN: usize = 8;
 /// late notice thus never applies to a newer queue pair. The queue pair's thread owns the value. No method
 /// blocks, and only those that say so take locks.
 #[derive(Debug)]
-pub struct Bond<B: Backend> {
+pub struct QueuePairBinding<B: Backend> {
     link: Option<Arc<LinkShared<B>>>,
     /// Set when the other end is gone.
     closed: Arc<Flag>,
@@ -26,9 +26,9 @@ pub struct Bond<B: Backend> {
     known: [Option<Arc<RemoteRegion>>; KNOWN],
 }
 
-impl<B: Backend> Default for Bond<B> {
+impl<B: Backend> Default for QueuePairBinding<B> {
     fn default() -> Self {
-        Bond {
+        QueuePairBinding {
             link: None,
             closed: Arc::default(),
             ready: Arc::default(),
@@ -38,7 +38,7 @@ impl<B: Backend> Default for Bond<B> {
     }
 }
 
-impl<B: Backend> Bond<B> {
+impl<B: Backend> QueuePairBinding<B> {
     /// Binds the queue pair with this name to `link`, before its address is sent there. From then on
     /// `attention` is notified when the link or the other end ends, or the other end is ready.
     ///
@@ -48,7 +48,7 @@ impl<B: Backend> Bond<B> {
         &mut self,
         link: &Arc<LinkShared<B>>,
         name: u64,
-        attention: &Arc<impl News>,
+        attention: &Arc<impl LinkEvents>,
     ) -> Result<(), CreateError> {
         match &self.link {
             Some(known) if Arc::ptr_eq(known, link) => {}

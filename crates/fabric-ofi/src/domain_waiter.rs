@@ -2,9 +2,9 @@
 //! the provider, and for wakers. Without a descriptor (datagrams), the thread takes short naps and polls.
 
 use crate::handles::CompletionQueue;
-use crate::keeper::Attendance;
+use crate::progress_thread::Attendance;
 use dunlin_fabric::{Armed, Host, Nanos, RealHost, WaitMode, Wake, Waker};
-use dunlin_fabric_control::News;
+use dunlin_fabric_control::LinkEvents;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::fd::OwnedFd;
 use std::io;
@@ -21,7 +21,7 @@ const LONGEST_NAP: Nanos = 1_000_000;
 
 /// The state that a domain shares with its wakers.
 #[derive(Debug)]
-pub(crate) struct Attention {
+pub(crate) struct DomainWaiter {
     /// Set from the first queue pair on.
     queue: OnceLock<Arc<CompletionQueue>>,
     pub(crate) attendance: Attendance,
@@ -42,11 +42,11 @@ pub(crate) enum Rest {
     TimedOut,
 }
 
-impl Attention {
+impl DomainWaiter {
     pub(crate) fn new() -> io::Result<Arc<Self>> {
         let call = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let nap = AtomicU64::new(FIRST_NAP);
-        Ok(Arc::new(Attention {
+        Ok(Arc::new(DomainWaiter {
             queue: OnceLock::new(),
             attendance: Attendance::default(),
             call,
@@ -157,7 +157,7 @@ impl Attention {
     }
 }
 
-impl News for Attention {
+impl LinkEvents for DomainWaiter {
     fn tell_news(&self) {
         self.news.fetch_add(1, Ordering::AcqRel);
         self.wake();
@@ -166,7 +166,7 @@ impl News for Attention {
 
 /// Ends a domain's wait.
 #[derive(Clone, Debug)]
-pub struct OfiWaker(pub(crate) Arc<Attention>);
+pub struct OfiWaker(pub(crate) Arc<DomainWaiter>);
 
 impl Waker for OfiWaker {
     fn wake(&self) {

@@ -11,9 +11,9 @@
 //! A client gives up a request with a `Filled` of 0. A server gives up a result with a second answer that
 //! carries the call's outcome.
 //!
-//! [`Pulls`] is the receiver's part. It READs only bytes that were announced as filled, keeps to the
+//! [`PipelinedReads`] is the receiver's part. It READs only bytes that were announced as filled, keeps to the
 //! announced length, and has at most one READ per payload in flight, for all new bytes. The sender's part is
-//! [`Filling`], to which the encoder reports its progress. `tune/fill.rs` chooses how to store to memory that
+//! [`PayloadWriter`], to which the encoder reports its progress. `tune/store_policy.rs` chooses how to store to memory that
 //! the peer has READ before.
 
 use super::posting::post_read;
@@ -26,7 +26,7 @@ pub const PIECE: usize = 32 << 10;
 
 /// Receives the progress of the code that fills a large payload. The payload must be filled from its
 /// beginning.
-pub trait Filling {
+pub trait PayloadWriter {
     /// Reports that the first `bytes` bytes are final and may be sent.
     fn filled(&mut self, bytes: usize);
 
@@ -35,7 +35,7 @@ pub trait Filling {
     fn copy(&self, to: &mut [u8], from: &[u8]);
 }
 
-impl dyn Filling + '_ {
+impl dyn PayloadWriter + '_ {
     /// Copies `from` to the beginning of `place` and reports each piece. `before` is the number of payload
     /// bytes already filled before `place`.
     pub fn put(&mut self, before: usize, place: &mut [u8], from: &[u8]) {
@@ -61,7 +61,7 @@ pub(crate) fn copy_into(streams: bool, to: &mut [u8], from: &[u8]) {
 
 /// A payload that is being READ.
 #[derive(Debug)]
-struct Pull<F: Fabric> {
+struct PipelinedRead<F: Fabric> {
     call: u32,
     from: Descriptor,
     /// Bytes that the peer has filled.
@@ -76,8 +76,8 @@ struct Pull<F: Fabric> {
 
 /// Payloads that are being READ in pieces.
 #[derive(Debug)]
-pub(crate) struct Pulls<F: Fabric> {
-    list: Vec<Pull<F>>,
+pub(crate) struct PipelinedReads<F: Fabric> {
+    list: Vec<PipelinedRead<F>>,
     limit: usize,
 }
 
@@ -92,10 +92,10 @@ pub(crate) enum Pulled<F: Fabric> {
     Over,
 }
 
-impl<F: Fabric> Pulls<F> {
+impl<F: Fabric> PipelinedReads<F> {
     /// Creates the table for a lane with window `window`.
     pub(crate) fn new(window: u16) -> Self {
-        Pulls { list: Vec::new(), limit: 2 * window as usize + 64 }
+        PipelinedReads { list: Vec::new(), limit: 2 * window as usize + 64 }
     }
 
     /// Returns whether the payload of `call` is being READ.
@@ -116,7 +116,7 @@ impl<F: Fabric> Pulls<F> {
             return Err(Violation::Transfer("more large payloads than the window allows are announced"));
         }
         let filled = PIECE.min(into.len());
-        self.list.push(Pull { call, from, filled, read: 0, into: Some(into), over: false });
+        self.list.push(PipelinedRead { call, from, filled, read: 0, into: Some(into), over: false });
         self.go_on(domain, (queue_pair, lane), self.list.len() - 1)
     }
 
@@ -161,7 +161,7 @@ impl<F: Fabric> Pulls<F> {
     }
 
     /// Records that the peer has given a payload up. Returns true if no READ is in flight, so that the
-    /// payload is released now; otherwise [`arrived`](Pulls::arrived) releases it. Returns false for an
+    /// payload is released now; otherwise [`arrived`](PipelinedReads::arrived) releases it. Returns false for an
     /// unknown call.
     pub(crate) fn give_up(&mut self, call: u32) -> bool {
         let Some(index) = self.list.iter().position(|pull| pull.call == call) else { return false };

@@ -1,19 +1,19 @@
 //! Progress messages to a client about a large result while the handler fills it.
 
 use super::dispatch::Call;
-use crate::path::pieces::{Filling, PIECE, copy_into};
+use crate::path::pipelined::{PIECE, PayloadWriter, copy_into};
 use crate::path::{Cx, Tx, TxError};
-use crate::tune::fill::FillTuner;
-use crate::tune::turns::Past;
+use crate::tune::buffer_rotation::Residency;
+use crate::tune::store_policy::StorePolicyTuner;
 use dunlin_fabric::{Fabric, Host, Nanos};
 use dunlin_wire::{Descriptor, Flags, Header, Kind, Status};
 
 /// Sends the answer as soon as its first piece is filled, then progress messages. A message that finds no
 /// room is left to a later one.
-pub(super) struct Telling<'a, F: Fabric> {
+pub(super) struct PipelinedReply<'a, F: Fabric> {
     pub(super) cx: Cx<'a, F>,
     pub(super) tx: &'a mut Tx<F>,
-    pub(super) tuner: &'a mut Option<Box<FillTuner>>,
+    pub(super) tuner: &'a mut Option<Box<StorePolicyTuner>>,
     /// The head that the messages carry.
     pub(super) head: u32,
     pub(super) flags: Flags,
@@ -21,7 +21,7 @@ pub(super) struct Telling<'a, F: Fabric> {
     /// The place from which the client READs the result, once the handler fills it.
     pub(super) from: Option<Descriptor>,
     /// The history of its buffer.
-    pub(super) past: Past,
+    pub(super) past: Residency,
     /// Time at which the buffer was reserved, until the first piece is filled.
     pub(super) began: Option<Nanos>,
     pub(super) told: Told,
@@ -37,13 +37,13 @@ pub(super) struct Told {
     pub(super) broken: bool,
 }
 
-impl<F: Fabric> Telling<'_, F> {
+impl<F: Fabric> PipelinedReply<'_, F> {
     /// Starts a result that the client can READ from `from`, in a buffer with the given history.
-    pub(super) fn begin(&mut self, from: Option<Descriptor>, past: Past) {
+    pub(super) fn begin(&mut self, from: Option<Descriptor>, past: Residency) {
         (self.from, self.past) = (from, past);
-        let shared = || Box::new(FillTuner::new(self.cx.fabric.shared()));
+        let shared = || Box::new(StorePolicyTuner::new(self.cx.fabric.shared()));
         self.told.streams = self.tuner.get_or_insert_with(shared).begin(past);
-        self.began = (past != Past::New).then(|| self.cx.fabric.host().now());
+        self.began = (past != Residency::New).then(|| self.cx.fabric.host().now());
     }
 
     /// Returns whether plain stores to recently READ buffers are slow, so that more buffers may help.
@@ -63,7 +63,7 @@ impl<F: Fabric> Telling<'_, F> {
     }
 
     fn tell(&mut self, from: Descriptor, bytes: usize) -> Result<(), TxError> {
-        let Telling { call, head, .. } = *self;
+        let PipelinedReply { call, head, .. } = *self;
         if self.told.bytes == 0 {
             let header = Header {
                 code: Status::Ok.to_wire(),
@@ -86,7 +86,7 @@ impl<F: Fabric> Telling<'_, F> {
     }
 }
 
-impl<F: Fabric> Filling for Telling<'_, F> {
+impl<F: Fabric> PayloadWriter for PipelinedReply<'_, F> {
     fn filled(&mut self, bytes: usize) {
         let Some(from) = self.from.filter(|_| bytes >= PIECE && !self.told.broken) else { return };
         let bytes = bytes.min(from.length as usize);
