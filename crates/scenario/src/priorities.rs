@@ -304,7 +304,7 @@ impl Worker {
         counts.note(first, last, since);
     }
 
-    /// Carries out a number of operations, or as many as there is time for.
+    /// Carrier out a number of operations, or as many as there is time for.
     fn operate(&mut self, requests: u64) -> Result<(), CourseError> {
         let length = self.requests.bytes as usize;
         let mut bytes = vec![7; length];

@@ -252,7 +252,7 @@ impl TierLoad {
         Ok(regions)
     }
 
-    /// Carries out operations other than WRITE, one after the other.
+    /// Carrier out operations other than WRITE, one after the other.
     fn act_in_turn(
         &self,
         sim: &Sim,

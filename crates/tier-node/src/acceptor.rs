@@ -266,7 +266,7 @@ impl<F: Fabric> Acceptor<F> {
         Ok(())
     }
 
-    /// Carries out the fences that were asked for.
+    /// Carrier out the fences that were asked for.
     ///
     /// On a fabric whose initiator copies, a destroyed queue pair does not stop a copy that has begun: such a fence is
     /// complete when the fenced process has ended, or has connected the path again.

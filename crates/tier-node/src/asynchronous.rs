@@ -25,7 +25,7 @@ pub enum TimedOperation<'a, L> {
 
 /// A region whose operations may have a time of their own.
 pub trait TimedLmr: AnyLmr {
-    /// Carries out an operation for at most `time`; returns the old value of a word that it changed, else 0.
+    /// Carrier out an operation for at most `time`; returns the old value of a word that it changed, else 0.
     ///
     /// # Errors
     /// As the operation's own method.
@@ -143,7 +143,7 @@ impl<H: Host> Shared<H> {
         run(Err(refused));
     }
 
-    /// Carries out operations until the end.
+    /// Carrier out operations until the end.
     fn work(&self) {
         loop {
             let seen = self.work.seen();

@@ -79,7 +79,7 @@ impl<F: Fabric> Serves<F> for Local<F> {
     }
 }
 
-/// Carries out everything but the hand-over of a call, which it returns.
+/// Carrier out everything but the hand-over of a call, which it returns.
 fn settle<F: Fabric>(acts: Vec<Act<Asked<F>, ()>>) -> Option<Handed> {
     let mut handed = None;
     for act in acts {

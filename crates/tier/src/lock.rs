@@ -253,7 +253,7 @@ impl Queue {
         Plan { word: Word(word.0 | mark), swap: Some(swap), effect }
     }
 
-    /// Carries out a plan whose swap has succeeded. No other plan was carried out since it was made.
+    /// Carrier out a plan whose swap has succeeded. No other plan was carried out since it was made.
     pub fn apply(&mut self, plan: Plan) -> Option<Grant> {
         let grant = |queue: &mut Queue, waiter| {
             let word = plan.swap.unwrap_or(plan.word);
@@ -299,7 +299,7 @@ mod tests {
         Waiter { member: member(number), call }
     }
 
-    /// Carries an event out on a word that nobody else changes.
+    /// Carrier an event out on a word that nobody else changes.
     fn carry_out(queue: &mut Queue, word: &mut Word, event: Event) -> Option<Grant> {
         let plan = queue.plan(*word, event);
         *word = plan.swap.unwrap_or(*word);

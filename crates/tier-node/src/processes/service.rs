@@ -108,7 +108,7 @@ fn fail<P: Fabric>(call: Incoming<P>, problem: &Problem) {
     }
 }
 
-/// Carries out what an exchange decided.
+/// Carrier out what an exchange decided.
 fn settle<F: Fabric, P: Fabric>(acts: Vec<Act<Asked<F>, Incoming<P>>>, time_left: impl Fn(u64) -> Told) {
     for act in acts {
         match act {

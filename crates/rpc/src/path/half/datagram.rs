@@ -56,9 +56,9 @@ impl Half for Datagram {
 }
 
 /// The mechanism.
-pub(crate) struct Carries;
+pub(crate) struct Carrier;
 
-impl Mechanism for Carries {
+impl Mechanism for Carrier {
     const PROTOCOLS: &'static [Protocol] = &[Protocol::row(
         "FaSST",
         (RequestHalf::Datagram, ResponseHalf::Datagram),

@@ -83,9 +83,9 @@ impl Half for FetchIndexedTwice {
 }
 
 /// The mechanism.
-pub(crate) struct Carries;
+pub(crate) struct Carrier;
 
-impl Mechanism for Carries {
+impl Mechanism for Carrier {
     const PROTOCOLS: &'static [Protocol] = &[
         Protocol::row(
             "Remote-fetch",

@@ -72,9 +72,9 @@ impl Half for FetchOrWriteImm {
 }
 
 /// The mechanism: results that are written go the way of a ring.
-pub(crate) struct Carries;
+pub(crate) struct Carrier;
 
-impl Mechanism for Carries {
+impl Mechanism for Carrier {
     const PROTOCOLS: &'static [Protocol] = &[Protocol::row(
         "RF-RPC",
         (RequestHalf::Write, ResponseHalf::FetchOrWrite),
@@ -82,7 +82,7 @@ impl Mechanism for Carries {
     )];
 
     fn sender<F: Fabric>(facts: Facts, ends: &mut Ends<'_, F>) -> Result<Made<F>, MakeError> {
-        ring::Carries::sender(facts, ends)
+        ring::Carrier::sender(facts, ends)
     }
 
     fn fetched_sender<F: Fabric>(ends: &mut Ends<'_, F>) -> Result<Option<TxHalf<F>>, MakeError> {

@@ -56,7 +56,7 @@ macro_rules! halves {
                 ends: &mut Ends<'_, F>,
             ) -> Result<Option<TxHalf<F>>, MakeError> {
                 match self {
-                    $($($(ResponseHalf::$response => $module::Carries::fetched_sender(ends),)+)?)+
+                    $($($(ResponseHalf::$response => $module::Carrier::fetched_sender(ends),)+)?)+
                 }
             }
 
@@ -66,7 +66,7 @@ macro_rules! halves {
                 ends: &mut Ends<'_, F>,
             ) -> Result<Option<RxSource<F>>, MakeError> {
                 match self {
-                    $($($(ResponseHalf::$response => $module::Carries::fetched_receiver(ends),)+)?)+
+                    $($($(ResponseHalf::$response => $module::Carrier::fetched_receiver(ends),)+)?)+
                 }
             }
         }
@@ -131,14 +131,14 @@ macro_rules! halves {
         }
 
         /// The number of protocols.
-        const ROWS: usize = 0 $(+ <$module::Carries as Mechanism>::PROTOCOLS.len())+;
+        const ROWS: usize = 0 $(+ <$module::Carrier as Mechanism>::PROTOCOLS.len())+;
 
         /// The protocols of all mechanisms.
         const TABLE: [Protocol; ROWS] = {
-            let mut table = [ring::Carries::PROTOCOLS[0]; ROWS];
+            let mut table = [ring::Carrier::PROTOCOLS[0]; ROWS];
             let mut row = 0;
             $(
-                let mut own = <$module::Carries as Mechanism>::PROTOCOLS;
+                let mut own = <$module::Carrier as Mechanism>::PROTOCOLS;
                 while let [protocol, rest @ ..] = own {
                     table[row] = *protocol;
                     row += 1;
@@ -167,14 +167,14 @@ macro_rules! halves {
             /// Makes the sending end.
             pub(crate) fn sender<F: Fabric>(self, ends: &mut Ends<'_, F>) -> Result<Made<F>, MakeError> {
                 match self {
-                    $($half::$name => $module::Carries::sender(self.facts(), ends),)+
+                    $($half::$name => $module::Carrier::sender(self.facts(), ends),)+
                 }
             }
 
             /// Makes the receiving end.
             pub(crate) fn receiver<F: Fabric>(self, ends: &mut Ends<'_, F>) -> Result<RxSource<F>, MakeError> {
                 match self {
-                    $($half::$name => $module::Carries::receiver(self.facts(), ends),)+
+                    $($half::$name => $module::Carrier::receiver(self.facts(), ends),)+
                 }
             }
         }

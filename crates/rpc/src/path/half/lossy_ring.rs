@@ -50,9 +50,9 @@ impl Half for WriteUnreliable {
 }
 
 /// The mechanism.
-pub(crate) struct Carries;
+pub(crate) struct Carrier;
 
-impl Mechanism for Carries {
+impl Mechanism for Carrier {
     const PROTOCOLS: &'static [Protocol] = &[Protocol::row(
         "HERD",
         (RequestHalf::WriteUnreliable, ResponseHalf::Datagram),

@@ -112,9 +112,9 @@ impl Half for WriteSendChained {
 }
 
 /// The mechanism.
-pub(crate) struct Carries;
+pub(crate) struct Carrier;
 
-impl Mechanism for Carries {
+impl Mechanism for Carrier {
     const PROTOCOLS: &'static [Protocol] = &[
         Protocol::row(
             "Server-reply",
@@ -140,7 +140,7 @@ impl Mechanism for Carries {
 
     fn sender<F: Fabric>(facts: Facts, ends: &mut Ends<'_, F>) -> Result<Made<F>, MakeError> {
         if ends.staged.is_some() {
-            return staged::Carries::sender(facts, ends);
+            return staged::Carrier::sender(facts, ends);
         }
         let (key, base) = ends.to;
         Ok(ends.on_connection(TxHalf::Ring(Sender { key, base, notice: facts.notice })))

@@ -93,9 +93,9 @@ impl Half for Send {
 const SENDS: (RequestHalf, ResponseHalf) = (RequestHalf::Send, ResponseHalf::Send);
 
 /// The mechanism.
-pub(crate) struct Carries;
+pub(crate) struct Carrier;
 
-impl Mechanism for Carries {
+impl Mechanism for Carrier {
     const PROTOCOLS: &'static [Protocol] = &[
         Protocol::row(
             "Eager-SendRecv",

@@ -20,9 +20,9 @@ use dunlin_wire::{LINE, TAG_OFFSET, Tags};
 use std::collections::VecDeque;
 
 /// The mechanism, of lanes under leases in the place of `write`.
-pub(crate) struct Carries;
+pub(crate) struct Carrier;
 
-impl Mechanism for Carries {
+impl Mechanism for Carrier {
     fn sender<F: Fabric>(_: Facts, ends: &mut Ends<'_, F>) -> Result<Made<F>, MakeError> {
         let (ring, granted) = ends.staged.take().ok_or(MakeError::Missing("there is no ring to be READ"))?;
         // The second region is the server's pool.
