@@ -292,7 +292,8 @@ fn the_verdicts_on_every_plan_are_those_of_record() {
                     for fabric in &fabrics {
                         let verdict = plan.check(fabric);
                         legal += u32::from(verdict.is_ok());
-                        for byte in format!("{verdict:?}").bytes() {
+                        for byte in verdict.map_or_else(|error| error.to_string(), |()| String::new()).bytes()
+                        {
                             digest = (digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
                         }
                     }
