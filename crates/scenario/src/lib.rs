@@ -6,7 +6,7 @@
 //!   own speed.
 //! * [`bypass`]: a store whose clients READ its tables.
 //! * [`shared`]: threads that share their machine's connection.
-//! * [`course`]: the common parts of timed runs.
+//! * [`measured_run`]: the common parts of timed runs.
 //! * [`memory`]: memory waits of handlers, alone and in batches.
 //! * [`datagrams`]: RPC over datagrams without the engine, to measure the server's processor time.
 //! * [`erpc`]: the baseline eRPC, without the engine: credits, congestion control, retransmission.

@@ -45,7 +45,7 @@ impl<F: Fabric> Tx<F> {
         self.half.listed_inline(true).is_some()
     }
 
-    /// Sets whether messages wait for the next one or for [`post_listed`](Tx::post_listed). Only for an end that
+    /// Sets whether messages wait for the next one or for [`post_listed`](super::Sending::post_listed). Only for an end that
     /// [`takes_own`](Tx::takes_own).
     pub(crate) fn hold(&mut self, holds: bool) {
         self.end.holds = holds;
