@@ -111,8 +111,9 @@ impl<T: AnyTier> Cleaner<T> {
     }
 
     /// Hands all transactions that are whole to `hand_on`, in the order of their positions, and gives their room back.
-    /// Returns without waiting if nothing is whole, but for half of the lease's time if a transaction has been missing for
-    /// [`LogConfig::hole_time`](crate::LogConfig::hole_time) and a writer may still write it. The transaction for which `hand_on` breaks stays in the log.
+    /// The call does not wait if no transaction is whole. One exception: if a transaction has been missing for
+    /// [`LogConfig::hole_time`](crate::LogConfig::hole_time) and its writer may still write it, the call waits for half of
+    /// the lease's time. The transaction for which `hand_on` breaks stays in the log.
     ///
     /// Call it again within the lease's time, also if there is nothing to clean.
     ///
