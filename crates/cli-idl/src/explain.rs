@@ -231,7 +231,7 @@ pub(crate) fn run(arguments: &ExplainArguments) -> Result<ExitCode, Failure> {
         clients: arguments.clients,
         workers: arguments.workers,
         queue_pairs_each: arguments.workers.unwrap_or(1),
-        active_queue_pairs: ground.active_queue_pairs(),
+        connections: ground.connections(),
         ..Environment::new(capabilities, cores)
     };
     let clients = arguments.clients.map_or("as hinted, else 1".to_owned(), |clients| clients.to_string());

@@ -132,8 +132,8 @@ pub mod fabric {
 /// Plans: the protocol of each function's calls.
 pub mod plan {
     pub use dunlin_rpc::{
-        CompletionMode, LargePayload, PROTOCOLS, Plan, Protocol, RequestHalf, ResponseHalf, RunningPlan,
-        RunsIn, SMALL_LIMIT, Sharing, WaitsAs,
+        CompletionMode, LargePayload, Lease, PROTOCOLS, Plan, Protocol, RequestHalf, ResponseHalf,
+        RunningPlan, RunsIn, SMALL_LIMIT, ServerConnections, Sharing, WaitsAs,
     };
 }
 

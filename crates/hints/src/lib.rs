@@ -27,7 +27,7 @@ mod sharing;
 mod value;
 
 pub use dunlin_fabric::Capabilities;
-pub use dunlin_rpc::{CompletionMode, Occupancy, Plan, Protocol};
+pub use dunlin_rpc::{CompletionMode, Occupancy, Plan, Protocol, ServerConnections};
 pub use hints::{FunctionHints, Hints, Level, Origin, Place};
 pub use key::{Key, Side};
 pub use nearest::nearest;

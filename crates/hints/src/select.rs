@@ -138,8 +138,9 @@ impl Chooser<'_> {
             Some((protocol, _)) => (protocol.plan(CompletionMode::Busy), true),
             None => (self.path(subscription)?, false),
         };
-        let sharing = self.sharing();
-        plan = sharing.on(plan.completion(modes[0].0, modes[1].0));
+        plan = plan.completion(modes[0].0, modes[1].0);
+        let sharing = self.sharing(&plan);
+        plan = sharing.on(plan);
         let hinted = modes.map(|(_, hinted)| hinted);
         let wish = Wish { plan, fixed_path, hinted };
         let found = self.legal(&wish, sharing)?;
@@ -167,7 +168,7 @@ impl Chooser<'_> {
 
     /// Chooses how the client's threads share connections. They are the client's, so the server's hint has no
     /// effect.
-    fn sharing(&mut self) -> Sharing {
+    fn sharing(&mut self, plan: &Plan) -> Sharing {
         if let Some(of_server) = self.side(Side::Server).sharing
             && self.side(Side::Client).sharing != Some(of_server)
         {
@@ -177,7 +178,9 @@ impl Chooser<'_> {
             );
             self.say(Subject::Sharing, &[(Side::Server, Key::Sharing)], text);
         }
-        let chosen = sharing::choose(self.hints, self.environment, self.clients());
+        let goal = self.first([Side::Server, Side::Client], Key::PerfGoal);
+        let wants_latency = matches!(goal, Some((_, Value::PerfGoal(PerfGoal::Latency))));
+        let chosen = sharing::choose(self.hints, self.environment, self.clients(), plan, wants_latency);
         self.say(Subject::Sharing, &chosen.hints, chosen.text);
         chosen.sharing
     }

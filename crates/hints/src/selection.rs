@@ -4,7 +4,7 @@ use crate::hints::Place;
 use crate::key::{Key, Side};
 use crate::value::Transport;
 use dunlin_fabric::Capabilities;
-use dunlin_rpc::Plan;
+use dunlin_rpc::{Plan, ServerConnections};
 use std::fmt;
 
 /// The largest small payload in bytes (HatRPC section 4.3).
@@ -34,10 +34,10 @@ pub struct Environment<'a> {
     pub small: u64,
     /// The queue pairs of each client: one to each worker that it uses.
     pub queue_pairs_each: u32,
-    /// The number of queue pairs that the server keeps active, if it is known: a server says it in the handshake. Else
-    /// [`ACTIVE_QUEUE_PAIRS`] holds. Without the hint `sharing`, threads share connections if
-    /// the clients have more queue pairs.
-    pub active_queue_pairs: Option<u32>,
+    /// The connections of the server, as far as they are known: a server says them in the handshake. Without its number
+    /// of active queue pairs, [`ACTIVE_QUEUE_PAIRS`] holds. Without the hint `sharing`, threads share connections if
+    /// the clients have more queue pairs, and connections take turns if the open ones have.
+    pub connections: ServerConnections,
 }
 
 impl<'a> Environment<'a> {
@@ -53,7 +53,7 @@ impl<'a> Environment<'a> {
             workers: None,
             small: SMALL,
             queue_pairs_each: 1,
-            active_queue_pairs: None,
+            connections: ServerConnections { open: None, active_queue_pairs: None },
         }
     }
 }

@@ -6,6 +6,7 @@ use crate::key::{Key, Side};
 use crate::select_error::SelectError;
 use crate::selection::{ACTIVE_QUEUE_PAIRS, Because, Environment, Reason, Selection, Subject};
 use crate::value::{Sharing, Value};
+use dunlin_rpc::Plan;
 
 /// The sharing of a function by its own hints, and the reason.
 #[derive(Debug)]
@@ -16,11 +17,14 @@ pub(crate) struct Chosen {
     pub(crate) text: String,
 }
 
-/// Chooses the sharing of a function. `clients` is the number of clients, and the hint that gave it.
+/// Chooses the sharing of a function whose plan is otherwise known. `clients` is the number of clients, and the hint that
+/// gave it. `wants_latency` if its goal is latency: its connections take no turns unless a hint says so.
 pub(crate) fn choose(
     hints: &FunctionHints,
     environment: &Environment<'_>,
     clients: (u32, Option<(Side, Key)>),
+    plan: &Plan,
+    wants_latency: bool,
 ) -> Chosen {
     if let Some(sharing) = hints.client.sharing {
         let text = format!("sharing = {}", Value::Sharing(sharing));
@@ -36,7 +40,8 @@ pub(crate) fn choose(
     }
     let (clients, hint) = clients;
     let plural = if clients == 1 { "" } else { "s" };
-    let (limit, keeper) = match environment.active_queue_pairs {
+    let connections = environment.connections;
+    let (limit, keeper) = match connections.active_queue_pairs {
         Some(limit) => (limit, "the server keeps active"),
         None => (ACTIVE_QUEUE_PAIRS, "a server keeps active by default"),
     };
@@ -47,19 +52,40 @@ pub(crate) fn choose(
     } else {
         (Sharing::Dedicated, "not more than")
     };
-    let text = format!(
-        "{clients} client{plural}{has_each}, {relation} the {limit} queue pairs that {keeper}: {}",
-        Value::Sharing(sharing)
-    );
+    let counted =
+        format!("{clients} client{plural}{has_each}, {relation} the {limit} queue pairs that {keeper}");
+    let (sharing, grouped) = match connections.open.filter(|open| open.saturating_mul(each) > limit) {
+        None => (sharing, String::new()),
+        Some(open) => take_turns(sharing, open, environment, plan, wants_latency),
+    };
+    let text = format!("{counted}{grouped}: {}", Value::Sharing(sharing));
     Chosen { sharing, hints: hint.into_iter().collect(), text }
+}
+
+/// Returns the sharing of a client whose server has `open` connections, more than it keeps active, and the reason.
+/// Threads that share connections do not make them fewer, so connections take turns where the plan permits it.
+fn take_turns(
+    sharing: Sharing,
+    open: u32,
+    environment: &Environment<'_>,
+    plan: &Plan,
+    wants_latency: bool,
+) -> (Sharing, String) {
+    let taken = sharing.grouped();
+    let why_not = match taken.on(*plan).check(environment.capabilities) {
+        _ if wants_latency => "perf_goal = latency keeps a connection ready".to_owned(),
+        Err(illegal) => illegal.to_string(),
+        Ok(()) => return (taken, format!("; it has {open} connections, which take turns")),
+    };
+    (sharing, format!("; it has {open} connections, and this one takes no turns ({why_not})"))
 }
 
 /// Gives all functions of a client one sharing, because they use the same connections. Each item is a function
 /// with its own selection, as [`select`](crate::select) returns it.
 ///
 /// The value of the functions with the hint `sharing` holds for all. Without such a hint, the functions share
-/// connections if at least one of them selects it. Each changed selection has the reason. Functions by TCP take no
-/// part.
+/// connections if at least one of them selects it, and each has its own lease. Each changed selection has the reason.
+/// Functions by TCP take no part.
 ///
 /// # Errors
 /// Two functions hint different values: the index of the second one, and the error with both.
@@ -91,22 +117,23 @@ pub fn unify_sharing<'a>(
             }
             Some(first)
         }
-        None => functions.iter().find(|(.., sharing)| *sharing != Sharing::Dedicated),
+        None => functions.iter().find(|(.., sharing)| sharing.is_combined()),
     };
-    let Some((_, hints, _, sharing)) = decider else { return Ok(()) };
-    let sharing = *sharing;
-    let text = format!(
-        "the functions of a client use the same connections, so as '{}': {}",
-        hints.name,
-        Value::Sharing(sharing)
-    );
+    let Some((_, hints, _, decided)) = decider else { return Ok(()) };
+    let decided = *decided;
+    let name = hints.name.clone();
     let is_hinted = hints.client.sharing.is_some();
     let because = is_hinted.then(|| Because { side: Side::Client, key: Key::Sharing, place: place(hints) });
     for (_, _, selection, own) in &mut functions {
+        let sharing = if is_hinted { decided } else { own.combined() };
         if *own != sharing {
+            let text = format!(
+                "the functions of a client use the same connections, so as '{name}': {}",
+                Value::Sharing(sharing)
+            );
             selection.plan = selection.plan.map(|plan| sharing.on(plan));
             let hints = because.iter().cloned().collect();
-            selection.reasons.push(Reason { subject: Subject::Sharing, text: text.clone(), hints });
+            selection.reasons.push(Reason { subject: Subject::Sharing, text, hints });
         }
     }
     Ok(())

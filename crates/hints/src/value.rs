@@ -107,6 +107,27 @@ impl Sharing {
         }
     }
 
+    /// Returns whether threads share a connection.
+    pub(crate) const fn is_combined(self) -> bool {
+        matches!(self, Sharing::Combined | Sharing::CombinedGrouped)
+    }
+
+    /// Returns the value with the same lease whose threads share a connection.
+    pub(crate) const fn combined(self) -> Sharing {
+        match self {
+            Sharing::Dedicated | Sharing::Combined => Sharing::Combined,
+            Sharing::Grouped | Sharing::CombinedGrouped => Sharing::CombinedGrouped,
+        }
+    }
+
+    /// Returns the value with the same policy whose connections take turns.
+    pub(crate) const fn grouped(self) -> Sharing {
+        match self {
+            Sharing::Dedicated | Sharing::Grouped => Sharing::Grouped,
+            Sharing::Combined | Sharing::CombinedGrouped => Sharing::CombinedGrouped,
+        }
+    }
+
     /// Returns a plan with this sharing, and otherwise as it is.
     #[must_use]
     pub const fn on(self, plan: Plan) -> Plan {

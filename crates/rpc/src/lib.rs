@@ -38,7 +38,7 @@ pub use path::half::hybrid::{FunctionTuning, Tuning};
 pub use path::pipelined::{PIECE, PayloadWriter};
 pub use plan::{
     CompletionMode, LargePayload, Lease, Occupancy, PROTOCOLS, Plan, PlanError, Protocol, RequestHalf,
-    ResponseHalf, SMALL_LIMIT, Sharing,
+    ResponseHalf, SMALL_LIMIT, ServerConnections, Sharing,
 };
 pub use server::{
     ConnectedClient, Counters, Deployment, GroupCounters, Incoming, Later, PollAgain, PolledService, Puller,

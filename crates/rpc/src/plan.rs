@@ -4,7 +4,7 @@
 mod occupancy;
 mod sharing;
 
-pub use self::occupancy::Occupancy;
+pub use self::occupancy::{Occupancy, ServerConnections};
 pub use self::sharing::{Lease, Sharing};
 
 pub use crate::path::half::protocol::Protocol;
@@ -12,7 +12,7 @@ pub use crate::path::half::{PROTOCOLS, RequestHalf, ResponseHalf};
 pub use crate::path::large::{LargePayload, SMALL_LIMIT};
 
 use crate::path::half::datagram::{self, MTU};
-use crate::path::half::{Facts, Notice, Place};
+use crate::path::half::{Facts, Place};
 use dunlin_fabric::{Capabilities, Transport};
 use dunlin_wire::numbered;
 use std::fmt;
@@ -193,7 +193,7 @@ impl Plan {
     /// Checks whether the plan can run on a fabric. Hints, `explain` and connecting all use this check.
     pub fn check(&self, capabilities: &Capabilities) -> Result<(), PlanError> {
         use CompletionMode::Busy;
-        if let (Lease::Slice, Some(needs)) = (self.lease, self.lease_needs()) {
+        if let (Lease::Slice, Some(needs)) = (self.lease, self.lease_needs(capabilities)) {
             return Err(PlanError::LeaseWithout { lease: self.lease, needs });
         }
         if self.rendezvous_above > SMALL_LIMIT {
@@ -248,16 +248,21 @@ impl Plan {
     }
 
     /// Returns the property that the plan lacks for leases that end (ScaleRPC section 3.3).
-    fn lease_needs(&self) -> Option<&'static str> {
+    fn lease_needs(&self, capabilities: &Capabilities) -> Option<&'static str> {
         let (request, response) = (self.request.facts(), self.response.facts());
         let is_plain_ring = |half: &Facts| half.place == Place::Ring && !half.is_lossy();
-        if !is_plain_ring(&request) || request.notice != Notice::Polled {
-            return Some("requests by write");
+        if !is_plain_ring(&request) || request.is_announced() {
+            return Some("requests by write or write_imm");
         }
         if !is_plain_ring(&response) {
             return Some("answers that are written into a ring");
         }
-        (self.large != LargePayload::Read).then_some("large payloads that are read")
+        if self.large != LargePayload::Read {
+            return Some("large payloads that are read");
+        }
+        // A client's word about the end of its lease has to follow everything that it wrote into its zone.
+        (!capabilities.in_order_write)
+            .then_some("a fabric that places WRITEs in the order in which they are posted")
     }
 
     /// The rules for halves that may lose messages.

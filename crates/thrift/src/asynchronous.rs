@@ -52,13 +52,13 @@ impl<F: Fabric> AsyncClient<F> {
             return Err(dunlin_rpc::ConnectError::Lazy(why).into());
         }
         let fabric = hub.fabric();
-        let choice = Choice::new(service, fabric, &options, (None, 0))?;
+        let choice = Choice::new(service, fabric, &options, Default::default())?;
         let bound = Bound::new(fabric.host(), &choice.cores).map_err(|error| numa(service, error))?;
         // A temporary synchronous client makes the introduction call.
         let connect = |config| dunlin_rpc::Client::connect(fabric, address, config);
         let mut asking = Choice::connected(service, options.engine.clone(), connect)?;
         let introduction = introduce((&mut asking, None), service, &options)?;
-        let choice = Choice::new(service, fabric, &options, (asking.active_queue_pairs(), asking.workers()))?;
+        let choice = Choice::new(service, fabric, &options, (asking.server_connections(), asking.workers()))?;
         let config = choice.config(service, &introduction, &options);
         let connect = |config| dunlin_rpc::AsyncClient::connect(hub, address, config);
         let engine = Choice::connected(service, config, connect)?;

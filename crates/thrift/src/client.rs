@@ -74,7 +74,7 @@ impl<F: Fabric> Client<F> {
         service: &'static ServiceDescriptor,
         options: ClientOptions,
     ) -> Result<Self, ConnectError> {
-        let choice = Choice::new(service, fabric, &options, (None, 0))?;
+        let choice = Choice::new(service, fabric, &options, Default::default())?;
         let bound = Bound::new(fabric.host(), &choice.cores).map_err(|error| numa(service, error))?;
         let config = choice.config(service, &Choice::expected(service), &options);
         let connect = |config| dunlin_rpc::Client::connect(fabric, address, config);
@@ -101,7 +101,7 @@ impl<F: Fabric> Client<F> {
         let Later { fabric, address, options, choice: before } = &**later;
         let introduction = introduce((engine, time), self.service, options)?;
         let choice =
-            Choice::new(self.service, fabric, options, (engine.active_queue_pairs(), engine.workers()))?;
+            Choice::new(self.service, fabric, options, (engine.server_connections(), engine.workers()))?;
         let has_own_ids = introduction.functions != Choice::expected(self.service).functions;
         if has_own_ids || choice.differs_from(before) {
             // Plans are configured by function id, and they decide how the threads use the connection.

@@ -12,7 +12,7 @@ use crate::form::Form;
 use crate::on_server::{FunctionOnServer, OnServer, ServerDescription};
 use crate::shape::is_bare;
 use crate::signature::difference;
-use dunlin_hints::FunctionHints;
+use dunlin_hints::{FunctionHints, ServerConnections};
 
 /// The function id of the introduction. The ids of the service's functions follow it.
 pub(crate) const INTRODUCTION: u16 = 0;
@@ -101,13 +101,13 @@ impl Introduction {
     }
 
     /// Converts to the public form.
-    pub(crate) fn describe(self, active_queue_pairs: Option<u32>) -> ServerDescription {
+    pub(crate) fn describe(self, connections: ServerConnections) -> ServerDescription {
         let Introduction { service, functions, tcp, on_server } = self;
         let functions = functions.into_iter().zip(on_server);
         let functions = functions.map(|(Function { name, .. }, OnServer { runs, why, plan })| {
             FunctionOnServer { name, runs, why, plan }
         });
-        ServerDescription { service, functions: functions.collect(), tcp, active_queue_pairs }
+        ServerDescription { service, functions: functions.collect(), tcp, connections }
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {

@@ -9,7 +9,7 @@
 
 use crate::introduction::{clip, take, text};
 use dunlin_hints::{Environment, FunctionHints, RunsBy, runs, select};
-use dunlin_rpc::{CompletionMode, LargePayload, Plan, RequestHalf, ResponseHalf, RunsIn};
+use dunlin_rpc::{CompletionMode, LargePayload, Plan, RequestHalf, ResponseHalf, RunsIn, ServerConnections};
 
 /// A function as its server describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,8 +45,8 @@ pub struct ServerDescription {
     pub functions: Vec<FunctionOnServer>,
     /// Its address for stock Thrift (`host:port`).
     pub tcp: Option<String>,
-    /// The number of queue pairs that it keeps active, if it says so.
-    pub active_queue_pairs: Option<u32>,
+    /// Its connections, as it says in the handshake.
+    pub connections: ServerConnections,
 }
 
 /// The part of a [`FunctionOnServer`] that travels.

@@ -8,7 +8,7 @@ use crate::numa;
 use crate::tcp::ConnectionOptions;
 use dunlin_fabric::{Capabilities, Fabric, Host, Topology};
 use dunlin_hints::{Environment, FunctionHints, SelectError, Selection, Side, select, unify_sharing};
-use dunlin_rpc::{ClientConfig, Plan};
+use dunlin_rpc::{ClientConfig, Plan, ServerConnections};
 use pilota::thrift::{ApplicationException, ApplicationExceptionKind};
 use std::collections::BTreeMap;
 
@@ -97,12 +97,12 @@ impl Choice {
         service: &ServiceDescriptor,
         fabric: &F,
         options: &ClientOptions,
-        (active_queue_pairs, workers): (Option<u32>, usize),
+        (connections, workers): (ServerConnections, usize),
     ) -> Result<Self, ConnectError> {
         let topology = options.topology.clone().unwrap_or_else(|| fabric.host().topology());
         let environment = Environment {
             clients: options.clients,
-            active_queue_pairs,
+            connections,
             queue_pairs_each: u32::try_from(workers).unwrap_or(u32::MAX).max(1),
             ..environment(fabric.capabilities(), options.cores, &topology)
         };

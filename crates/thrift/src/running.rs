@@ -23,7 +23,7 @@ pub fn describe<F: Fabric>(
     let answer = client.call(INTRODUCTION, &[]).map_err(ConnectError::Introduction)?;
     let introduction = Introduction::parse(&answer).map_err(ConnectError::NotThrift)?;
     drop(answer);
-    Ok(introduction.describe(client.active_queue_pairs()))
+    Ok(introduction.describe(client.server_connections()))
 }
 
 /// The part of a typed client that says how its calls run.

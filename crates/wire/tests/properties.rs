@@ -87,9 +87,10 @@ fn extensions(record: RecordType) -> impl Strategy<Value = Extensions> {
         .prop_map(|(number, value)| Extension::Skipped { number, value });
     let client = (option::of(any::<u64>()), option::of("[ -~é漢]{0,20}"));
     let lane = (option::of(any::<u8>()), any::<bool>());
-    let server = (option::of(any::<u32>()), option::of(any::<(u32, u32)>()), option::of(any::<(u64, u32)>()));
+    let of_server = (option::of(any::<u32>()), option::of(any::<u32>()));
+    let server = (of_server, option::of(any::<(u32, u32)>()), option::of(any::<(u64, u32)>()));
     (vec(skipped, 0..=6), client, lane, server).prop_map(
-        move |(mut all, (client, program), (credits, is_apart), (active, threads, ring))| {
+        move |(mut all, (client, program), (credits, is_apart), ((active, connections), threads, ring))| {
             all.sort_by_key(Extension::number);
             all.dedup_by_key(|extension| extension.number());
             if record == RecordType::Hello {
@@ -98,6 +99,7 @@ fn extensions(record: RecordType) -> impl Strategy<Value = Extensions> {
             }
             if record == RecordType::HelloReply {
                 all.extend(active.map(Extension::ActiveQueuePairs));
+                all.extend(connections.map(Extension::Connections));
                 all.extend(threads.map(|(clients, cores)| Extension::Occupancy { clients, cores }));
             }
             if record == RecordType::OpenLane {

@@ -8,6 +8,7 @@ use dunlin::tune::{FetchTable, RatesSource};
 use dunlin::{Address, ClientConfig, on_fabric};
 use dunlin_command::arguments::{DeviceArguments, On};
 use dunlin_command::output::Failure;
+use dunlin_hints::ServerConnections;
 use dunlin_scenario::advice::Cluster;
 use std::time::Duration;
 
@@ -99,9 +100,10 @@ impl FabricContext {
         Ok(FabricContext { name, capabilities: Some(capabilities), rates, written, auto, server })
     }
 
-    /// Returns the number of queue pairs that the server keeps active, if it was asked and said so.
-    pub(super) fn active_queue_pairs(&self) -> Option<u32> {
-        self.server.as_ref()?.as_ref().ok()?.active_queue_pairs
+    /// Returns the connections of the server, if it was asked.
+    pub(super) fn connections(&self) -> ServerConnections {
+        let server = self.server.as_ref().and_then(|server| server.as_ref().ok());
+        server.map(|server| server.connections).unwrap_or_default()
     }
 
     /// Describes the rates that decide how a function's results travel; `None` if they are never READ.

@@ -1,7 +1,7 @@
 //! The hint `sharing`: the threads of a typed client on shared connections.
 
 use dunlin::hints::{FunctionHints, Hints, PerfGoal, SelectError, Sharing as Hint};
-use dunlin::plan::Sharing;
+use dunlin::plan::{Lease, Sharing};
 use dunlin::raw::AsyncHub;
 use dunlin::thrift::{ClientOptions, ConnectError, Context, Failure, Never, ServerOptions, serve_with};
 use dunlin::{Address, Fabrics};
@@ -144,6 +144,42 @@ fn a_server_that_keeps_few_queue_pairs_active_has_its_clients_share() {
                 }
             }
         }
+    })
+    .unwrap();
+}
+
+/// Without the hint, clients of a server that has more connections than it keeps active take turns, except with functions
+/// whose goal is latency.
+#[test]
+fn clients_of_a_server_with_many_connections_take_turns() {
+    Sim::run(3, |fabric| {
+        let address = Address::new(Scheme::Sim, "many").unwrap();
+        let mut options = ServerOptions::default();
+        options.engine.max_active_queue_pairs = 2;
+        let _server = serve_with(&fabric, &address, CountedProcessor(Handler), options).unwrap();
+        let connect = |lazy| {
+            let hints = vec![
+                FunctionHints::new("next").both(Hints::NONE),
+                FunctionHints::new("busy_next").both(Hints::NONE.perf_goal(PerfGoal::Latency)),
+            ];
+            let mut options = ClientOptions { hints, ..ClientOptions::default() };
+            options.engine.lazy = lazy;
+            CountedClient::connect_with(&fabric, &address, options).unwrap()
+        };
+        let mut clients: Vec<_> = [false, false, false, true].map(connect).into();
+        for (number, client) in clients.iter_mut().enumerate() {
+            for call in 0..20 {
+                assert_eq!(client.next(call).unwrap(), call + 1);
+                assert_eq!(client.busy_next(call).unwrap(), call + 1);
+            }
+            let lease = |name| client.plan_of(name).unwrap().plan.unwrap().lease;
+            assert_eq!(lease("busy_next"), Lease::Forever);
+            // Beside its own connections there are those of the clients before.
+            let expected = if number < 2 { Lease::Forever } else { Lease::Slice };
+            assert_eq!(lease("next"), expected, "{}", client.plan_of("next").unwrap());
+        }
+        let said = clients[3].plan_of("next").unwrap().to_string();
+        assert!(said.contains("which take turns: grouped"), "{said}");
     })
     .unwrap();
 }

@@ -4,9 +4,9 @@
 use dunlin_fabric::Capabilities;
 use dunlin_hints::{
     CompletionMode, Environment, FunctionHints, Hints, Key, Level, Numa, Origin, PerfGoal, Place, Priority,
-    ProcessTime, SelectError, Sharing, Side, Subject, Transport, select,
+    ProcessTime, SelectError, ServerConnections, Sharing, Side, Subject, Transport, select,
 };
-use dunlin_rpc::{PROTOCOLS, Plan, RequestHalf, ResponseHalf};
+use dunlin_rpc::{Lease, PROTOCOLS, Plan, RequestHalf, ResponseHalf};
 use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::select as one_of;
@@ -138,6 +138,7 @@ proptest! {
         oneway in any::<bool>(),
         cores in (1..40u32, 1..40u32, 0..3u32),
         clients in option::of(1..600u32),
+        open in option::of(1..600u32),
     ) {
         let function = FunctionHints {
             name: "f".into(),
@@ -149,6 +150,10 @@ proptest! {
         let (node_cores, cores, nodes) = cores;
         let environment =
             Environment { node_cores, nodes, clients, ..Environment::new(&fabric, cores) };
+        let environment = Environment {
+            connections: ServerConnections { open, active_queue_pairs: None },
+            ..environment
+        };
         match select(&function, &environment) {
             Ok(selection) => {
                 let tcp = [client, server].iter().any(|hints| hints.transport == Some(Transport::Tcp));
@@ -174,7 +179,15 @@ proptest! {
                     let known = clients.or(server.concurrency).or(client.concurrency).unwrap_or(1);
                     let combines = known > 256 && !fabric.initiator_copies;
                     let unhinted = if combines { Sharing::Combined } else { Sharing::Dedicated };
-                    prop_assert_eq!(sharing, client.sharing.unwrap_or(unhinted));
+                    // Connections take turns only where the server has many, and a lease is legal.
+                    let by_turns = plan.lease == Lease::Slice && client.sharing.is_none();
+                    prop_assert!(!by_turns || (open > Some(256) && !fabric.initiator_copies));
+                    let lasting = match sharing {
+                        Sharing::Grouped if by_turns => Sharing::Dedicated,
+                        Sharing::CombinedGrouped if by_turns => Sharing::Combined,
+                        other => other,
+                    };
+                    prop_assert_eq!(lasting, client.sharing.unwrap_or(unhinted));
                     prop_assert!(selection.reasons_for(Subject::Sharing).count() > 0);
                     let asked = client.protocol.or(server.protocol);
                     prop_assert!(asked.is_none() || asked == selection.protocol, "{:?}", selection);
@@ -194,8 +207,12 @@ proptest! {
                     }
                     SelectError::IllegalSharing { sharing, illegal, .. } => {
                         prop_assert_eq!(client.sharing, Some(sharing));
-                        let plan = sharing.on(Plan::default_for(&fabric));
-                        prop_assert!(plan.check(&fabric).is_err(), "{illegal}");
+                        // The protocol is illegal with it, whatever the completion modes; or the table's default is.
+                        let asked = client.protocol.or(server.protocol);
+                        let asked = asked.map(|name| dunlin_hints::Protocol::by_name(name).expect("it is known"));
+                        let plan = asked.map_or(Plan::default_for(&fabric), |row| row.plan(CompletionMode::Busy));
+                        let is_large = [client, server].iter().any(|hints| hints.payload_size.is_some());
+                        prop_assert!(sharing.on(plan).check(&fabric).is_err() || (asked.is_none() && is_large), "{illegal}");
                     }
                     SelectError::ProtocolAgainstPolling { side, mode, .. } => {
                         prop_assert_eq!(function.side(side).polling, Some(mode));

@@ -3,8 +3,8 @@
 
 use dunlin_fabric::Capabilities;
 use dunlin_hints::{
-    ACTIVE_QUEUE_PAIRS, Environment, FunctionHints, Hints, Key, Level, Origin, PerfGoal, Place, Plan,
-    SelectError, Selection, Sharing, Side, Subject, Transport, select, unify_sharing,
+    ACTIVE_QUEUE_PAIRS, Environment, FunctionHints, Hints, Key, Level, Origin, PerfGoal, Place, SelectError,
+    Selection, ServerConnections, Sharing, Side, Subject, Transport, select, unify_sharing,
 };
 use dunlin_rpc::{Lease, ServerConfig};
 
@@ -55,7 +55,7 @@ fn without_a_hint_more_clients_than_queue_pairs_share_connections() {
     }
     let small = Environment {
         clients: Some(9),
-        active_queue_pairs: Some(8),
+        connections: ServerConnections { open: None, active_queue_pairs: Some(8) },
         ..Environment::new(&Capabilities::EVERYTHING, 16)
     };
     let selection = select(&FunctionHints::new("f"), &small).expect("a plan");
@@ -69,13 +69,75 @@ fn without_a_hint_more_clients_than_queue_pairs_share_connections() {
         let wide = Environment {
             clients: Some(clients),
             queue_pairs_each: 4,
-            active_queue_pairs: Some(300),
+            connections: ServerConnections { open: None, active_queue_pairs: Some(300) },
             ..Environment::new(&Capabilities::EVERYTHING, 16)
         };
         let selection = select(&FunctionHints::new("f"), &wide).expect("a plan");
         assert_eq!(sharing(&selection), expected);
         assert!(said(&selection)[0].contains("clients with 4 queue pairs each"), "{selection:?}");
     }
+}
+
+/// Above as many connections as the server keeps active, connections take turns, whether or not threads share them.
+#[test]
+fn without_a_hint_connections_take_turns_if_the_server_has_many() {
+    let with = |capabilities: &Capabilities, hints: Hints, open, clients| {
+        let connections = ServerConnections { open: Some(open), active_queue_pairs: Some(60) };
+        let environment = Environment {
+            clients: Some(clients),
+            queue_pairs_each: 2,
+            connections,
+            ..Environment::new(capabilities, 16)
+        };
+        let selection = select(&FunctionHints::new("f").client(hints), &environment).expect("a plan");
+        selection.plan.expect("a plan").check(capabilities).expect("a legal plan");
+        (sharing(&selection), said(&selection).remove(0))
+    };
+    let all = &Capabilities::EVERYTHING;
+    assert_eq!(with(all, Hints::NONE, 30, 1).0, Sharing::Dedicated);
+    let (chosen, reason) = with(all, Hints::NONE, 31, 1);
+    assert_eq!(chosen, Sharing::Grouped, "{reason}");
+    assert_eq!(
+        reason,
+        "sharing: 1 client with 2 queue pairs each, not more than the 60 queue pairs that the server keeps active; \
+         it has 31 connections, which take turns: grouped"
+    );
+    assert_eq!(with(all, Hints::NONE, 31, 31).0, Sharing::CombinedGrouped);
+    // A hint holds, latency keeps its connection, and a fabric without order has no leases.
+    assert_eq!(with(all, Hints::NONE.sharing(Sharing::Dedicated), 31, 31).0, Sharing::Dedicated);
+    let (chosen, reason) = with(all, Hints::NONE.perf_goal(PerfGoal::Latency), 31, 31);
+    assert!(chosen == Sharing::Combined && reason.contains("perf_goal = latency keeps"), "{reason}");
+    let (chosen, reason) = with(&Capabilities::OFI, Hints::NONE, 31, 31);
+    assert!(
+        chosen == Sharing::Combined && reason.contains("takes no turns (a lease of a slice needs"),
+        "{reason}"
+    );
+    assert_eq!(with(&COPIES, Hints::NONE, 31, 31).0, Sharing::Dedicated);
+}
+
+/// Functions of one client share connections or do not; each has its own lease.
+#[test]
+fn functions_keep_their_leases_when_they_agree() {
+    let connections = ServerConnections { open: Some(9), active_queue_pairs: Some(8) };
+    let environment =
+        Environment { clients: Some(9), connections, ..Environment::new(&Capabilities::EVERYTHING, 16) };
+    let hints = [
+        FunctionHints::new("by_turns"),
+        FunctionHints::new("quick").client(Hints::NONE.perf_goal(PerfGoal::Latency)),
+    ];
+    let mut selections = hints.clone().map(|hints| select(&hints, &environment).expect("a plan"));
+    unify_sharing(hints.iter().zip(&mut selections)).unwrap();
+    assert_eq!(selections.each_ref().map(sharing), [Sharing::CombinedGrouped, Sharing::Combined]);
+    let few = Environment { clients: Some(1), ..environment };
+    let mut selections =
+        [select(&hints[0], &few).expect("a plan"), select(&hints[1], &environment).expect("a plan")];
+    unify_sharing(hints.iter().zip(&mut selections)).unwrap();
+    assert_eq!(selections.each_ref().map(sharing), [Sharing::CombinedGrouped, Sharing::Combined]);
+    assert!(
+        said(&selections[0])[1].contains("so as 'quick': combined_grouped"),
+        "{:?}",
+        said(&selections[0])
+    );
 }
 
 #[test]
@@ -138,8 +200,6 @@ fn a_sharing_that_cannot_run_is_refused() {
     // No plan by SEND has a lease that ends.
     let by_send = FunctionHints { client: grouped.client.protocol("Eager-SendRecv"), ..grouped.clone() };
     let environment = Environment::new(&Capabilities::EVERYTHING, 16);
-    let legal = Sharing::Grouped.on(Plan::default()).check(&Capabilities::EVERYTHING);
-    assert!(legal.is_err(), "write_imm has no such lease");
     let error = select(&by_send, &environment).expect_err("no plan");
     assert!(matches!(error, SelectError::IllegalSharing { sharing: Sharing::Grouped, .. }), "{error:?}");
     assert_eq!((error.keys(), error.side()), ((Key::Sharing, Key::Sharing), Side::Client));

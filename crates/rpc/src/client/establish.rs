@@ -25,7 +25,7 @@ use crate::path::rendezvous::Pool;
 use crate::path::retransmit::RetransmitQueue;
 use crate::path::sending::SendingParts;
 use crate::path::{CONTROL_BYTES, Cx, MAX_MESSAGE, Rx, Tx};
-use crate::plan::{CompletionMode, Lease, Occupancy, Plan, Sharing};
+use crate::plan::{CompletionMode, Lease, Occupancy, Plan, ServerConnections, Sharing};
 use crate::tune::Tuners;
 use crate::tune::store_policy::StorePolicyTuner;
 use dunlin_fabric::{
@@ -47,6 +47,12 @@ pub(crate) struct Greeting<F: Fabric> {
 }
 
 impl<F: Fabric> Greeting<F> {
+    /// Returns what the server said of its connections.
+    pub(crate) fn connections(&self) -> ServerConnections {
+        let said = &self.reply.extensions;
+        ServerConnections { open: said.connections(), active_queue_pairs: said.active_queue_pairs() }
+    }
+
     /// Returns the threads and cores of the server's host, if the server stated them.
     pub(crate) fn occupancy(&self) -> Option<Occupancy> {
         let (clients, cores) = self.reply.extensions.occupancy()?;

@@ -18,7 +18,7 @@ use super::within::{Time, Within};
 use crate::connect::backoff::Backoff;
 use crate::error::{CallError, Cause, ConnectError};
 use crate::path::half::hybrid::Tuning;
-use crate::plan::Occupancy;
+use crate::plan::{Occupancy, ServerConnections};
 use crate::tune::Tuners;
 use crate::wait::Waiter;
 use dunlin_fabric::{
@@ -53,8 +53,7 @@ pub(crate) struct Client<F: Fabric> {
     /// Broken lanes whose results were not collected yet.
     old: Vec<u16>,
     session: u64,
-    /// The queue pairs that the server keeps active, if it said so.
-    active_queue_pairs: Option<u32>,
+    server_connections: ServerConnections,
     target: Box<Target>,
 }
 
@@ -191,7 +190,7 @@ impl<F: Fabric> Client<F> {
             batches: config.batching.is_some(),
             timeout: config.call_nanos(),
             session: 0,
-            active_queue_pairs: None,
+            server_connections: ServerConnections::default(),
             next_worker: 0,
             target: Box::new(Target {
                 address: address.clone(),
@@ -244,7 +243,7 @@ impl<F: Fabric> Client<F> {
         let indices = self.core.install(&greeting, config, prepared, &ready, tuners)?;
         self.lanes.set(indices, self.target.config.plans().len());
         self.session = greeting.reply.session;
-        self.active_queue_pairs = greeting.reply.extensions.active_queue_pairs();
+        self.server_connections = greeting.connections();
         self.target.occupancy = greeting.occupancy();
         Ok(())
     }
@@ -259,9 +258,9 @@ impl<F: Fabric> Client<F> {
         self.session
     }
 
-    /// Returns the number of queue pairs that the server keeps active, if it said so.
-    pub(crate) fn active_queue_pairs(&self) -> Option<u32> {
-        self.active_queue_pairs
+    /// Returns what the server said of its connections.
+    pub(crate) fn server_connections(&self) -> ServerConnections {
+        self.server_connections
     }
 
     /// Returns how the calls of a function run: the protocol, how both sides wait, and the reasons. The client

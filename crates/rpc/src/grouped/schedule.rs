@@ -15,6 +15,7 @@
 //! | when clients are grouped again | "dynamically" | at the end of a cycle in which a client had another level than its group, or a group another one than it was made for |
 //! | a client that joins when all groups have the default size | the group grows to 3/2 of it | if there are several groups, all clients are grouped again at the end of the cycle |
 //! | one group | not stated | its slice never ends |
+//! | clients whose connections take no turns | not there | groups are smaller by their number, at least half of the default size |
 //! | a client that was not served yet | not stated | the median class |
 
 use super::cycle::CycleGroup;
@@ -132,8 +133,10 @@ pub(crate) struct Schedule {
     /// The clients of the slice before, and its length. Workers count their requests when they see the switch, so the
     /// counts are complete one slice later.
     before: Option<(Vec<ClientId>, Nanos)>,
-    /// A client has joined although all of several groups had the default size.
+    /// A client has joined although all of several groups had the default size, or the default size has changed.
     has_grown: bool,
+    /// The default size without other lanes that the NIC serves.
+    whole: usize,
 }
 
 impl Schedule {
@@ -141,6 +144,7 @@ impl Schedule {
         let settings = Settings { size: settings.size.max(1), slice: settings.slice.max(1), ..settings };
         let groups = vec![Group { slice: settings.slice, ..Group::default() }];
         Schedule {
+            whole: settings.size,
             settings,
             usage: BTreeMap::new(),
             groups,
@@ -149,6 +153,14 @@ impl Schedule {
             before: None,
             has_grown: false,
         }
+    }
+
+    /// Makes room in the NIC for `others`, clients whose connections take no turns: the default size is smaller by their
+    /// number, and at least half of the setting.
+    pub(crate) fn make_room(&mut self, others: usize) {
+        let size = self.whole.saturating_sub(others).max(self.whole.div_ceil(2));
+        self.has_grown |= size != self.settings.size;
+        self.settings.size = size;
     }
 
     /// Adds a client to the smallest group. A group that is too large then is split at the next switch. No effect on
@@ -413,6 +425,23 @@ mod tests {
         schedule.switch(schedule.due());
         schedule.switch(schedule.due());
         assert_eq!((sizes(&schedule), schedule.due()), (vec![46], Nanos::MAX), "one group is enough again");
+    }
+
+    #[test]
+    fn groups_make_room_for_clients_that_take_no_turns() {
+        let mut schedule = schedule(40, 60);
+        schedule.make_room(10);
+        assert_eq!(schedule.due(), 0, "60 clients are more than 3/2 of 30");
+        schedule.switch(5);
+        assert_eq!(sizes(&schedule), [30, 30]);
+        schedule.make_room(1_000);
+        (0..2).for_each(|_| schedule.switch(schedule.due()));
+        assert_eq!(sizes(&schedule), [20, 20, 20], "half of the setting is left");
+        schedule.make_room(0);
+        (0..3).for_each(|_| schedule.switch(schedule.due()));
+        assert_eq!((sizes(&schedule), schedule.due()), (vec![60], Nanos::MAX));
+        schedule.make_room(0);
+        assert!(!schedule.has_grown, "nothing has changed");
     }
 
     #[test]

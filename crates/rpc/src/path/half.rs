@@ -13,7 +13,8 @@
 //! | `datagram` | SEND of a datagram | takes the message from a RECV's buffer, in any order | `datagram.rs` |
 //! | `write_unreliable` | WRITE over UC into the receiver's ring | polls the ring | `lossy_ring.rs` |
 //!
-//! A lane whose lease ends carries `write` requests in two ways, with a zone and without one: `staged.rs`. A lossy half
+//! A lane whose lease ends carries `write` and `write_imm` requests in two ways, with a zone and without one:
+//! `staged.rs`. A lossy half
 //! only says so: `path/retransmit.rs` retransmits requests and answers.
 //!
 //! `list.rs` names all of them once. Enums, numbers, names, dispatch and the table of protocols follow from it. Each

@@ -15,6 +15,11 @@ use dunlin_wire::{Descriptor, LINE, TagKey};
 /// Distance of the prefetch ahead of a short message, in lines.
 pub(super) const LINES_AHEAD: u64 = InlineLine::LINES_AHEAD as u64;
 
+/// Returns the control word that reports a head: it is never 0.
+const fn head_word(head: u32) -> u64 {
+    1 << 32 | head as u64
+}
+
 /// The part of a sending end that all halves have. Fields that every message touches come first.
 #[derive(Debug)]
 #[repr(C)]
@@ -237,8 +242,7 @@ impl<F: Fabric> Sending<F> {
         to: (RegionKey, usize),
         head: u32,
     ) -> Result<(), TxError> {
-        let immediate = self.peer_sleeps.then_some(HEAD_IMMEDIATE);
-        self.report_head_with(cx, to, head, immediate)
+        self.notify_word(cx, to, head_word(head))
     }
 
     /// As [`report_head`](Sending::report_head), with this immediate data.
@@ -249,7 +253,18 @@ impl<F: Fabric> Sending<F> {
         head: u32,
         immediate: Option<u32>,
     ) -> Result<(), TxError> {
-        self.write_word(cx, to, 1u64 << 32 | head as u64, immediate)
+        self.write_word(cx, to, head_word(head), immediate)
+    }
+
+    /// As [`write_word`](Sending::write_word), and wakes a peer that may sleep, with immediate data.
+    pub(crate) fn notify_word(
+        &mut self,
+        cx: &mut Cx<'_, F>,
+        to: (RegionKey, usize),
+        word: u64,
+    ) -> Result<(), TxError> {
+        let immediate = self.peer_sleeps.then_some(HEAD_IMMEDIATE);
+        self.write_word(cx, to, word, immediate)
     }
 
     /// WRITEs a word of the peer's control line, after everything posted before.

@@ -37,6 +37,18 @@ impl fmt::Display for Occupancy {
     }
 }
 
+/// The connections of a server, as it says in the handshake. Without hints, clients choose by them whether their threads
+/// share connections, and whether they take turns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ServerConnections {
+    /// The connections when the client connected, its own included; `None` before that, and if the server is of an older
+    /// build.
+    pub open: Option<u32>,
+    /// The queue pairs that the server keeps active
+    /// ([`ServerConfig::max_active_queue_pairs`](crate::ServerConfig::max_active_queue_pairs)); `None` as above.
+    pub active_queue_pairs: Option<u32>,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

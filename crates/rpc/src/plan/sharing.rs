@@ -22,8 +22,8 @@ pub enum Sharing {
 pub enum Lease {
     /// Until the lane closes.
     Forever = 1,
-    /// For a time slice of the group that the client is in (ScaleRPC section 3). Needs requests by `write`, and
-    /// answers written into a ring. Threads may share the lane: it has a lease in the place of credits.
+    /// For a time slice of the group that the client is in (ScaleRPC section 3). Needs requests by `write` or
+    /// `write_imm`, and answers written into a ring. Threads may share the lane: it has a lease in the place of credits.
     Slice = 2,
 }
 

@@ -213,18 +213,28 @@ fn every_policy_is_legal_with_every_protocol_and_a_slice_with_writes() {
                 Some(plan.request)
             );
             let sliced = plan.shared(sharing, Lease::Slice).check(&Capabilities::EVERYTHING);
-            let is_legal = plan.protocol() == Protocol::by_name("Server-reply");
-            assert_eq!(sliced.is_ok(), is_legal, "{plan:?}");
+            let is_legal = |name| plan.protocol() == Protocol::by_name(name);
+            assert_eq!(sliced.is_ok(), is_legal("Server-reply") || is_legal("Direct-WriteIMM"), "{plan:?}");
         }
     }
     let plan = Plan::new(RequestHalf::Write, ResponseHalf::Write).shared(Sharing::Dedicated, Lease::Slice);
     let needs = |plan: Plan| plan.check(&Capabilities::EVERYTHING).unwrap_err().to_string();
     let text = needs(Plan { request: RequestHalf::Send, ..plan });
-    assert_eq!(text, "a lease of a slice needs requests by write: change the plan, or use the lease forever");
+    let asked =
+        "a lease of a slice needs requests by write or write_imm: change the plan, or use the lease forever";
+    assert_eq!(text, asked);
     assert!(needs(Plan { response: ResponseHalf::Send, ..plan }).contains("answers that are written"));
     assert!(needs(plan.large(LargePayload::Write, 0)).contains("large payloads that are read"));
     let no_order = Capabilities { in_order_write: false, ..Capabilities::EVERYTHING };
-    assert_eq!(plan.check(&no_order), Err(PlanError::NoOrder));
+    for request in [RequestHalf::Write, RequestHalf::WriteImm] {
+        let error = Plan { request, ..plan }.check(&no_order).unwrap_err();
+        assert!(error.to_string().contains("in the order in which they are posted"), "{error}");
+    }
+    // A server that sleeps is woken by immediate data, on fabrics whose WRITEs wake nobody.
+    let no_wake = Capabilities { write_wakes: false, ..Capabilities::EVERYTHING };
+    let asleep = |request| Plan { request, ..plan }.completion(CompletionMode::Busy, CompletionMode::Event);
+    assert!(asleep(RequestHalf::Write).check(&no_wake).is_err());
+    assert_eq!(asleep(RequestHalf::WriteImm).check(&no_wake), Ok(()));
 }
 
 #[test]

@@ -366,9 +366,12 @@ impl<F: Fabric> Control<F> {
             self.refuse(&session.link, code, &text);
             return Err(Over);
         }
-        let mut extensions = vec![Extension::ActiveQueuePairs(config.max_active_queue_pairs)];
-        extensions
-            .extend(self.cores().map(|cores| Extension::Occupancy { clients: others as u32 + 1, cores }));
+        let connections = others as u32 + 1;
+        let mut extensions = vec![
+            Extension::ActiveQueuePairs(config.max_active_queue_pairs),
+            Extension::Connections(connections),
+        ];
+        extensions.extend(self.cores().map(|cores| Extension::Occupancy { clients: connections, cores }));
         let reply = Record::HelloReply(HelloReply {
             version: version.unwrap_or(MIN_VERSION),
             capabilities: 0,

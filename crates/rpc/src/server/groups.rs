@@ -182,6 +182,8 @@ struct State {
     turn: Arc<Turn>,
     /// The number of lanes of each client, on all workers.
     lanes: BTreeMap<ClientId, usize>,
+    /// The number of lanes that take no turns, on all workers.
+    lasting: usize,
     /// The counts of all workers until they last followed a turn.
     counts: GroupCounters,
 }
@@ -201,6 +203,7 @@ impl Turns {
                 told: 0,
                 turn,
                 lanes: BTreeMap::new(),
+                lasting: 0,
                 counts: GroupCounters::default(),
             }),
         }
@@ -255,6 +258,17 @@ impl Turns {
         }
         state.schedule.join(client);
         self.change(&mut state, None);
+    }
+
+    /// Counts a lane that takes no turns, when it opens or closes. The groups of a server of `workers` make room for it.
+    pub(crate) fn count_lasting(&self, opens: bool, workers: u16) {
+        let mut state = self.lock();
+        state.lasting = if opens { state.lasting + 1 } else { state.lasting.saturating_sub(1) };
+        let clients = state.lasting.div_ceil(usize::from(workers).max(1));
+        state.schedule.make_room(clients);
+        if !state.lanes.is_empty() && state.common.is_none() {
+            self.change(&mut state, None);
+        }
     }
 
     /// Removes a lane of a client.

@@ -775,12 +775,9 @@ impl<F: Fabric> Worker<F> {
         let is_renewed_apart = lane.is_renewed_apart();
         self.dispatcher.shared.lane_bytes.fetch_add(lane.counted, Ordering::Relaxed);
         self.lanes[index as usize] = Some(lane);
-        if is_grouped {
-            self.join_group(index);
-        } else if by_completion {
-            self.by_completion += 1;
-        } else {
-            self.by_completion += usize::from(is_renewed_apart);
+        self.by_completion += usize::from(by_completion || is_renewed_apart);
+        self.join_group(index);
+        if !is_grouped && !by_completion {
             self.polled.push(index);
         }
         self.list(index);

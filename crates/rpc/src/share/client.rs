@@ -9,6 +9,7 @@ use crate::client::{CallId, ClientConfig, RunningPlan};
 use crate::error::{CallError, Cause, ConnectError};
 use crate::path::half::hybrid::Tuning;
 use crate::path::pipelined::PayloadWriter;
+use crate::plan::ServerConnections;
 use dunlin_fabric::{Address, Buffer, Capabilities, Fabric};
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
@@ -174,14 +175,12 @@ impl<F: Fabric> Client<F> {
         each!(&self.policy, own => own.session(), seat => seat.with_lead(|core| core.client.session()))
     }
 
-    /// Returns the number of queue pairs that the server keeps active
-    /// ([`ServerConfig::max_active_queue_pairs`](crate::ServerConfig::max_active_queue_pairs)), as it said when this
-    /// client connected; `None` before that, and if the server is of an older build.
-    pub fn active_queue_pairs(&self) -> Option<u32> {
+    /// Returns the connections of the server, as it said when this client connected.
+    pub fn server_connections(&self) -> ServerConnections {
         each!(
             &self.policy,
-            own => own.active_queue_pairs(),
-            seat => seat.with_lead(|core| core.client.active_queue_pairs())
+            own => own.server_connections(),
+            seat => seat.with_lead(|core| core.client.server_connections())
         )
     }
 

@@ -108,7 +108,8 @@ fn plans(fabric: &impl Fabric) -> Vec<Plan> {
                 if client == server { [plan.rendezvous_above, 0] } else { [plan.rendezvous_above; 2] };
             for above in &borders[..1 + usize::from(client == server)] {
                 let plan = plan.large(large, *above);
-                plans.extend(plan.check(fabric.capabilities()).is_ok().then_some(plan));
+                let leases = Lease::ALL.map(|lease| plan.shared(plan.sharing, lease));
+                plans.extend(leases.into_iter().filter(|plan| plan.check(fabric.capabilities()).is_ok()));
             }
         }
     }

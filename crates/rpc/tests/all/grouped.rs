@@ -13,8 +13,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 fn leased() -> ClientConfig {
-    let plan = Protocol::by_name("Server-reply").unwrap().plan(CompletionMode::Busy);
-    with_plan(plan.shared(Sharing::Dedicated, Lease::Slice))
+    leased_as("Server-reply", CompletionMode::Busy)
+}
+
+fn leased_as(protocol: &str, server: CompletionMode) -> ClientConfig {
+    let plan = Protocol::by_name(protocol).unwrap().plan(CompletionMode::Busy);
+    with_plan(plan.completion(CompletionMode::Busy, server).shared(Sharing::Dedicated, Lease::Slice))
 }
 
 /// The first call is announced: one word of 8 bytes, one READ by the server, one answer.
@@ -30,6 +34,30 @@ fn an_announced_call_costs_a_word_and_a_read() {
         assert_eq!((client.posted_write, client.bytes_posted, client.doorbells), (1, 8, 1));
         assert_eq!((server.posted_read, server.posted_write, server.doorbells), (1, 1, 2));
         assert_eq!((server.completed_read, server.bytes_posted), (1, 64 + 64));
+    });
+}
+
+/// A word that wakes a server takes a RECV; one for a server that is busy does not.
+#[test]
+fn a_word_has_immediate_data_if_the_server_may_sleep() {
+    bounded(|| {
+        for (mode, (plain, with_immediate)) in
+            [(CompletionMode::Event, (0, 1)), (CompletionMode::Busy, (1, 0))]
+        {
+            let mut pair = Turns::new(leased_as("Direct-WriteIMM", mode), |_| ());
+            let before = pair.counts();
+            pair.calls(1);
+            pair.settle();
+            let [client, server] = pair.counts();
+            let (client, server) = (client - before[0], server - before[1]);
+            assert_eq!((client.posted_write, client.posted_write_immediate), (plain, with_immediate));
+            assert_eq!((client.bytes_posted, client.doorbells), (8, 1));
+            assert_eq!((server.posted_read, server.posted_write_immediate, server.doorbells), (1, 1, 2));
+            assert_eq!(
+                (server.completed_receive_immediate, server.posted_receive),
+                (with_immediate, with_immediate)
+            );
+        }
     });
 }
 
@@ -57,23 +85,25 @@ fn announced_calls_are_read_together() {
 #[test]
 fn a_call_under_a_lease_costs_two_writes() {
     bounded(|| {
-        let plan = Protocol::by_name("Server-reply").unwrap().plan(CompletionMode::Busy);
-        let counts = [leased(), with_plan(plan)].map(|config| {
-            let mut pair = Turns::new(config, |_| ());
-            pair.calls(256);
-            pair.settle();
-            let before = pair.counts();
-            pair.calls(1024);
-            pair.settle();
-            let [client, server] = pair.counts();
-            let count = |side: dunlin_fabric::interpose::CountSnapshot| {
-                let polls = ["polls", "empty_polls", "waits_busy", "waits_event"];
-                side.fields().filter(|(name, _)| !polls.contains(name)).collect::<Vec<_>>()
-            };
-            [count(client - before[0]), count(server - before[1])]
-        });
-        let [leased, kept] = counts;
-        assert_eq!(leased, kept);
+        for protocol in ["Server-reply", "Direct-WriteIMM"] {
+            let plan = Protocol::by_name(protocol).unwrap().plan(CompletionMode::Busy);
+            let leased = leased_as(protocol, CompletionMode::Busy);
+            let [leased, kept] = [leased, with_plan(plan)].map(|config| {
+                let mut pair = Turns::new(config, |_| ());
+                pair.calls(256);
+                pair.settle();
+                let before = pair.counts();
+                pair.calls(1024);
+                pair.settle();
+                let [client, server] = pair.counts();
+                let count = |side: dunlin_fabric::interpose::CountSnapshot| {
+                    let polls = ["polls", "empty_polls", "waits_busy", "waits_event"];
+                    side.fields().filter(|(name, _)| !polls.contains(name)).collect::<Vec<_>>()
+                };
+                [count(client - before[0]), count(server - before[1])]
+            });
+            assert_eq!(leased, kept, "{protocol}");
+        }
     });
 }
 

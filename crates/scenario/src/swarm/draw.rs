@@ -506,6 +506,7 @@ impl Drawn {
         request_pool(&mut Random::new(seed, 18), &mut drawn.server);
         clones(&mut Random::new(seed, 19), &mut drawn.clients);
         grouped::share(&mut Random::new(seed, 20), &mut drawn);
+        grouped::notify(&mut Random::new(seed, 21), &mut drawn);
         drawn
     }
 

@@ -29,9 +29,10 @@ const RENEWED_APART: u16 = 4;
 const ACTIVE_QUEUE_PAIRS: u16 = SKIPPABLE | 5;
 const OCCUPANCY: u16 = SKIPPABLE | 6;
 const REQUEST_RING: u16 = 7;
+const CONNECTIONS: u16 = SKIPPABLE | 8;
 
 /// The numbers that this build knows, each with the records in which it may stand.
-const KNOWN: [(u16, &[RecordType]); 7] = [
+const KNOWN: [(u16, &[RecordType]); 8] = [
     (CLIENT, &[RecordType::Hello]),
     (PROGRAM, &[RecordType::Hello]),
     (CREDITS, &[RecordType::OpenLane]),
@@ -39,6 +40,7 @@ const KNOWN: [(u16, &[RecordType]); 7] = [
     (ACTIVE_QUEUE_PAIRS, &[RecordType::HelloReply]),
     (OCCUPANCY, &[RecordType::HelloReply]),
     (REQUEST_RING, &[RecordType::LaneReady]),
+    (CONNECTIONS, &[RecordType::HelloReply]),
 ];
 
 /// One extension of a record.
@@ -74,6 +76,8 @@ pub enum Extension {
         /// Bytes of the ring's blocks: each message takes whole blocks.
         block: u32,
     },
+    /// In `HelloReply`: the connections of the server, that of the receiver included.
+    Connections(u32),
     /// An extension that this build does not know and may skip.
     Skipped {
         /// The number, with [`SKIPPABLE`].
@@ -94,6 +98,7 @@ impl Extension {
             Extension::ActiveQueuePairs(_) => ACTIVE_QUEUE_PAIRS,
             Extension::Occupancy { .. } => OCCUPANCY,
             Extension::RequestRing { .. } => REQUEST_RING,
+            Extension::Connections(_) => CONNECTIONS,
             Extension::Skipped { number, .. } => *number,
         }
     }
@@ -129,6 +134,7 @@ impl Extension {
                 offset: reader.u64("offset").map_err(|_| wrong.clone())?,
                 block: reader.u32("block").map_err(|_| wrong.clone())?,
             },
+            CONNECTIONS => Extension::Connections(reader.u32("connections").map_err(|_| wrong.clone())?),
             _ => Extension::Program(reader.rest_as_text("program", MAX_PROGRAM_BYTES)?),
         };
         reader.finish().map_err(|_| wrong)?;
@@ -153,6 +159,9 @@ impl Extension {
             Extension::RequestRing { offset, block } => {
                 let value = [&offset.to_le_bytes()[..], &block.to_le_bytes()].concat();
                 writer.bytes("request ring", &value, MAX_EXTENSION_BYTES)
+            }
+            Extension::Connections(number) => {
+                writer.bytes("connections", &number.to_le_bytes(), MAX_EXTENSION_BYTES)
             }
             Extension::Skipped { value, .. } => writer.bytes("extension", value, MAX_EXTENSION_BYTES),
         }
@@ -198,6 +207,14 @@ impl Extensions {
     pub fn occupancy(&self) -> Option<(u32, u32)> {
         self.0.iter().find_map(|extension| match extension {
             Extension::Occupancy { clients, cores } => Some((*clients, *cores)),
+            _ => None,
+        })
+    }
+
+    /// Returns the number of connections of the server, if the server said it.
+    pub fn connections(&self) -> Option<u32> {
+        self.0.iter().find_map(|extension| match extension {
+            Extension::Connections(number) => Some(*number),
             _ => None,
         })
     }

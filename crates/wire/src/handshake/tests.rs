@@ -332,6 +332,24 @@ fn golden_bytes_of_the_number_of_active_queue_pairs() {
 }
 
 #[test]
+fn golden_bytes_of_the_number_of_connections() {
+    let extensions: Extensions = [Extension::Connections(0x0403_0201)].into();
+    let record = Record::HelloReply(HelloReply { extensions: extensions.clone(), ..hello_reply() });
+    let told: &[u8] = &[8, 0x80, 4, 0, 1, 2, 3, 4];
+    assert_eq!(extended(&Record::HelloReply(hello_reply()), &[told]), Ok(record.clone()));
+    assert_eq!(Record::decode(&record.encode().unwrap()), Ok(record));
+    assert_eq!(extensions.connections(), Some(0x0403_0201));
+    assert_eq!(hello_reply().extensions.connections(), None);
+    for (length, value) in [(0, &[][..]), (3, &[1; 3]), (5, &[1; 5])] {
+        let wrong = HandshakeError::ExtensionLength { number: 0x8008, length };
+        let told = [&[8, 0x80, length as u8, 0], value].concat();
+        assert_eq!(extended(&Record::HelloReply(hello_reply()), &[&told]), Err(wrong));
+    }
+    let misplaced = HandshakeError::MisplacedExtension { number: 0x8008, record: RecordType::Hello };
+    assert_eq!(extended(&Record::Hello(hello()), &[told]), Err(misplaced));
+}
+
+#[test]
 fn golden_bytes_of_the_occupancy() {
     let extensions: Extensions = [Extension::Occupancy { clients: 0x0403_0201, cores: 0x0807_0605 }].into();
     let record = Record::HelloReply(HelloReply { extensions: extensions.clone(), ..hello_reply() });

@@ -12,21 +12,21 @@
 
 mod posting;
 
-use super::{Ends, Facts, Made, MakeError, Mechanism, TxHalf};
+use super::{Ends, Facts, Made, MakeError, Mechanism, Message, Notice, TxHalf};
 use crate::grouped::tenant::{Tenant, Way};
 use crate::grouped::{Lie, Mark, Word};
 use dunlin_fabric::{Fabric, Region, RegionKey};
 use dunlin_wire::{LINE, TAG_OFFSET, Tags};
 use std::collections::VecDeque;
 
-/// The mechanism, of lanes under leases in the place of `write`.
+/// The mechanism, of lanes under leases in the place of `write` and `write_imm`.
 pub(crate) struct Carrier;
 
 impl Mechanism for Carrier {
-    fn sender<F: Fabric>(_: Facts, ends: &mut Ends<'_, F>) -> Result<Made<F>, MakeError> {
+    fn sender<F: Fabric>(facts: Facts, ends: &mut Ends<'_, F>) -> Result<Made<F>, MakeError> {
         let (ring, granted) = ends.staged.take().ok_or(MakeError::Missing("there is no ring to be READ"))?;
         // The second region is the server's pool.
-        let staged = Staged::new(ring, ends.ring_bytes, granted, ends.control, ends.second);
+        let staged = Staged::new(ring, ends.ring_bytes, granted, ends.control, ends.second, facts.notice);
         Ok(ends.on_connection(TxHalf::Staged(Box::new(staged))))
     }
 }
@@ -43,6 +43,8 @@ pub(crate) struct Kept {
     pub(crate) sequence: u64,
     /// The head of a server that has taken it.
     end: u64,
+    /// The server is notified when it is written into a zone.
+    notify: bool,
 }
 
 /// The client's requests and its leases.
@@ -61,6 +63,8 @@ pub(crate) struct Staged<F: Fabric> {
     zone: Option<u64>,
     /// Bytes of the ring, and of a zone.
     ring_bytes: u32,
+    /// How the server notices a request in a zone: by polling, or by immediate data.
+    notice: Notice,
     kept: VecDeque<Kept>,
     /// The first of `kept` that is not written into the zone.
     written: usize,
@@ -77,6 +81,7 @@ impl<F: Fabric> Staged<F> {
         granted: RegionKey,
         line: RegionKey,
         pool: RegionKey,
+        notice: Notice,
     ) -> Self {
         Staged {
             region,
@@ -86,6 +91,7 @@ impl<F: Fabric> Staged<F> {
             tenant: Tenant::new(),
             zone: None,
             ring_bytes,
+            notice,
             kept: VecDeque::with_capacity(ring_bytes as usize / LINE),
             written: 0,
             tail: 0,
@@ -94,13 +100,13 @@ impl<F: Fabric> Staged<F> {
     }
 
     /// Keeps a request whose place in the ring is free.
-    fn keep(&mut self, parts: &[&[u8]], total: usize, at: usize, (sequence, end): (u64, u64)) {
+    fn keep(&mut self, Message { parts, total, at, notify }: Message<'_>, (sequence, end): (u64, u64)) {
         let mut to = at;
         for part in parts {
             self.region.copy_in(to, part);
             to += part.len();
         }
-        self.kept.push_back(Kept { at, bytes: total, sequence, end });
+        self.kept.push_back(Kept { at, bytes: total, sequence, end, notify });
         self.tail = end;
         self.is_word_due |= self.tenant.built() == Way::Announce;
     }

@@ -60,12 +60,14 @@ impl<F: Fabric> Worker<F> {
         Ok((place, region, key))
     }
 
-    /// Adds a lane to the groups, if its leases end.
+    /// Adds a lane to the groups, if its leases end; else they make room for it.
     pub(super) fn join_group(&mut self, index: u16) {
-        if let (Some(groups), Some(Some(lane))) = (&mut self.groups, self.lanes.get(usize::from(index)))
-            && let Some(leased) = &lane.leased
-        {
-            groups.join(&self.dispatcher.shared.turns, leased.client, index);
+        let shared = &self.dispatcher.shared;
+        let Some(Some(lane)) = self.lanes.get(usize::from(index)) else { return };
+        match (&mut self.groups, &lane.leased) {
+            (Some(groups), Some(leased)) => groups.join(&shared.turns, leased.client, index),
+            (_, None) => shared.turns.count_lasting(true, shared.config.workers),
+            (None, Some(_)) => {}
         }
     }
 
@@ -75,6 +77,9 @@ impl<F: Fabric> Worker<F> {
             self.reading = self.reading.saturating_sub(usize::from(leased.member.is_reading()));
             leased.member.gone(&mut groups.pools[leased.pool()].zones);
             groups.leave(&self.dispatcher.shared.turns, leased.client, lane.index);
+        } else if lane.leased.is_none() {
+            let shared = &self.dispatcher.shared;
+            shared.turns.count_lasting(false, shared.config.workers);
         }
     }
 

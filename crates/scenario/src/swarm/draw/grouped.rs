@@ -103,6 +103,36 @@ pub(super) fn share(random: &mut Random, drawn: &mut Drawn) {
     }
 }
 
+/// Gives half or all of the clients whose leases end requests by WRITE_WITH_IMM, in half of the runs with groups. A
+/// server that sleeps is woken by them, also on a fabric whose WRITEs wake nobody.
+pub(super) fn notify(random: &mut Random, drawn: &mut Drawn) {
+    if !drawn.has_groups() || random.one_in(2) {
+        return;
+    }
+    let capabilities = &drawn.settings.capabilities;
+    let modes = [CompletionMode::Busy, CompletionMode::Event, CompletionMode::Adaptive];
+    let server = modes[random.below(3) as usize];
+    let all = server != CompletionMode::Busy || random.one_in(2);
+    let with = |plan: &Plan, request| {
+        let plan = Plan { request, ..*plan }.completion(plan.client, server);
+        plan.check(capabilities).is_ok().then_some(plan)
+    };
+    let leased = drawn.clients.iter().filter_map(|client| client.config.plan).find(ends);
+    let leased = leased.and_then(|plan| with(&plan, RequestHalf::WriteImm));
+    for client in &mut drawn.clients {
+        let plans = client.config.plan.iter_mut().chain(client.config.functions.values_mut());
+        let is_notified = all || random.one_in(2);
+        for plan in plans {
+            let request = if ends(plan) && is_notified { RequestHalf::WriteImm } else { plan.request };
+            // A worker sleeps only if all its lanes let it.
+            let instead = leased.filter(|_| all && plan.sharing == Sharing::Dedicated);
+            if request != plan.request || all {
+                *plan = with(plan, request).or(instead).unwrap_or(*plan);
+            }
+        }
+    }
+}
+
 /// Draws the clients whose leases end: most clients of one run of three, and others beside them. In a third of these
 /// runs nothing disturbs the calls. The long runs of RF-RPC stay as they are.
 pub(super) fn draw(random: &mut Random, drawn: &mut Drawn) {
@@ -191,6 +221,13 @@ mod tests {
                 .iter()
                 .all(|client| client.config.plan.is_some_and(|plan| plan.server != CompletionMode::Busy))
         };
+        let notified = |drawn: &Drawn| {
+            let plans = drawn.clients.iter().filter_map(|client| client.config.plan);
+            plans.filter(ends).any(|plan| plan.request == RequestHalf::WriteImm)
+        };
+        let woken = |drawn: &Drawn| notified(drawn) && !drawn.settings.capabilities.write_wakes;
+        assert!(runs(&|drawn| several(drawn) && notified(drawn)) > 15);
+        assert!(runs(&|drawn| several(drawn) && woken(drawn) && asleep(drawn)) > 2);
         let calm = |drawn: &Drawn| drawn.acts.is_empty() && drawn.settings.faults == Faults::default();
         assert!(runs(&|drawn| several(drawn) && short(drawn)) > 15);
         assert!(runs(&|drawn| several(drawn) && drawn.server.group_priorities) > 25);

@@ -294,6 +294,7 @@ fn extensions(random: &mut Random, record: RecordType) -> Extensions {
         RecordType::HelloReply => vec![
             Extension::ActiveQueuePairs(random.next() as u32),
             Extension::Occupancy { clients: random.next() as u32, cores: random.next() as u32 },
+            Extension::Connections(random.next() as u32),
         ],
         RecordType::OpenLane => vec![Extension::Credits(random.next() as u8), Extension::RenewedApart],
         RecordType::LaneReady => {

@@ -290,7 +290,7 @@ fn is_hello_reply(input: &[u8]) -> bool {
         let fits = match name {
             // Those of a Hello are out of place.
             0x8001 | 0x8002 => false,
-            0x8005 => length == 4,
+            0x8005 | 0x8008 => length == 4,
             0x8006 => length == 8,
             _ => length <= 96,
         };

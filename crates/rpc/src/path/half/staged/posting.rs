@@ -1,7 +1,7 @@
 //! WRITEs into a zone, and announcements of requests that the server READs.
 
 use super::{Kept, Staged, WORD_AT};
-use crate::path::half::{Message, Sender};
+use crate::path::half::{Message, Notice, Sender};
 use crate::path::sending::Sending;
 use crate::path::tx::TxError;
 use crate::path::{Cx, MAX_MESSAGE, route};
@@ -13,13 +13,14 @@ impl<F: Fabric> Sender<F> for Box<Staged<F>> {
     /// queue, [`go_on`](Staged::go_on) writes it later.
     #[inline(never)]
     fn put(&mut self, end: &mut Sending<F>, cx: &mut Cx<'_, F>, message: Message<'_>) -> Result<(), TxError> {
-        let Message { parts, total, at, .. } = message;
+        let Message { parts, total, .. } = message;
         // A `Skip` leaves the rest of the ring empty, and counts whole.
         let rest = end.ring.to_end();
         let skips = parts.first().is_some_and(|line| line.first() == Some(&(Kind::Skip as u8)));
         let lines = if skips { rest } else { (total / LINE) as u64 };
         self.taken(end.ring.head());
-        self.keep(parts, total, at, (end.sequence, end.ring.tail() + lines));
+        let until = end.ring.tail() + lines;
+        self.keep(message, (end.sequence, until));
         match self.go_on(end, cx) {
             Ok(()) | Err(TxError::Full) => Ok(()),
             Err(error) => Err(error),
@@ -40,7 +41,8 @@ impl<F: Fabric> Staged<F> {
             self.wrote();
         }
         if let Some(word) = self.word() {
-            end.write_word(cx, (self.line, WORD_AT), word.to_wire(), None)?;
+            // A server that sleeps is woken without a message to take from a zone.
+            end.notify_word(cx, (self.line, WORD_AT), word.to_wire())?;
             self.wrote_word();
         }
         Ok(())
@@ -68,13 +70,14 @@ impl<F: Fabric> Staged<F> {
     ) -> Result<(), TxError> {
         self.copy(kept, end.tags.tags(end.epoch, kept.sequence), message);
         let parts: &[&[u8]] = &[&message[..kept.bytes]];
+        let immediate = (self.notice == Notice::Immediate && kept.notify).then_some(end.lane as u32);
         if kept.bytes > end.max_inline {
             let data = end.data(cx.fabric, parts, kept.bytes)?;
-            return end.post_one(cx, Operation::Write { data, key, offset, immediate: None }, true);
+            return end.post_one(cx, Operation::Write { data, key, offset, immediate }, true);
         }
         let signaled = end.next_is_signaled(cx.fabric);
         let id = route::outgoing(end.lane);
-        let write = InlineWrite { id, parts, key, offset, immediate: None, signaled, ahead: 0 };
+        let write = InlineWrite { id, parts, key, offset, immediate, signaled, ahead: 0 };
         let posted = cx.domain.post_write(end.queue_pair, write);
         end.posted(posted, signaled)
     }

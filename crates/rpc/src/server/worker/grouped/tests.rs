@@ -22,8 +22,11 @@ use std::time::Duration;
 pub(super) const ECHO: u16 = 1;
 
 pub(super) fn plan(mode: CompletionMode) -> Plan {
-    let plan = Protocol::by_name("Server-reply").unwrap().plan(mode);
-    plan.shared(Sharing::Dedicated, plan::Lease::Slice)
+    plan_of("Server-reply", mode)
+}
+
+fn plan_of(protocol: &str, mode: CompletionMode) -> Plan {
+    Protocol::by_name(protocol).unwrap().plan(mode).shared(Sharing::Dedicated, plan::Lease::Slice)
 }
 
 /// A load: clients that keep `window` calls in flight.
@@ -36,6 +39,7 @@ pub(super) struct Load {
     pub(super) group: u16,
     pub(super) slice: Duration,
     pub(super) mode: CompletionMode,
+    pub(super) protocol: &'static str,
     /// The threads of each client, which share its lanes by this policy.
     pub(super) threads: u64,
     pub(super) sharing: Sharing,
@@ -49,6 +53,7 @@ pub(super) const LOAD: Load = Load {
     group: 1,
     slice: Duration::from_micros(20),
     mode: CompletionMode::Busy,
+    protocol: "Server-reply",
     threads: 1,
     sharing: Sharing::Dedicated,
 };
@@ -63,7 +68,7 @@ fn payload(client: u64, call: u64) -> Vec<u8> {
 }
 
 fn use_client<F: Fabric>(fabric: &F, address: &Address, load: Load, number: u64) {
-    let plan = plan(load.mode).shared(load.sharing, plan::Lease::Slice);
+    let plan = plan_of(load.protocol, load.mode).shared(load.sharing, plan::Lease::Slice);
     let client = Client::connect(fabric, address, ClientConfig::with_plan(plan)).unwrap();
     let others: Vec<_> = (1..load.threads)
         .map(|thread| {
@@ -247,14 +252,62 @@ fn more_clients_than_zones_are_served() {
 
 #[test]
 fn groups_take_turns_on_shared_memory() {
-    for (mode, slice) in [(CompletionMode::Adaptive, 50), (CompletionMode::Event, 200)] {
+    let cases = [(CompletionMode::Adaptive, 50), (CompletionMode::Event, 200)];
+    for ((mode, slice), protocol) in cases.into_iter().flat_map(|c| ["Server-reply", WOKEN].map(|p| (c, p))) {
         let fabric = ShmFabric::new(ShmConfig::default()).unwrap();
-        let name = format!("grouped-{}-{mode}", fabric.host().process_id());
+        let name = format!("grouped-{}-{mode}-{protocol}", fabric.host().process_id());
         let address = Address::new(Scheme::Shm, &name).unwrap();
         let slice = Duration::from_micros(slice);
-        let counts = run(&fabric, &address, Load { calls: 500, mode, slice, group: 2, clients: 5, ..LOAD });
+        let load = Load { calls: 500, mode, protocol, slice, group: 2, clients: 5, ..LOAD };
+        let counts = run(&fabric, &address, load);
         assert!(counts.switches > 0 && counts.leases > 0, "{counts:?}");
     }
+}
+
+/// The protocol whose requests wake a server by immediate data.
+const WOKEN: &str = "Direct-WriteIMM";
+
+/// Workers that sleep until immediate data comes, on a fabric whose WRITEs wake nobody, serve groups by turns.
+#[test]
+fn workers_that_sleep_take_turns() {
+    for seed in 0..8 {
+        for mode in [CompletionMode::Event, CompletionMode::Adaptive, CompletionMode::Busy] {
+            let settings = Settings { preemption: 20 * (seed % 2), ..Settings::default() };
+            assert!(!settings.capabilities.write_wakes);
+            let slice = Duration::from_micros([5, 20, 100][seed as usize % 3]);
+            let (workers, group) = (1 + seed as u16 % 2, 1 + seed as u16 % 3);
+            let load = Load { clients: 7, group, slice, mode, protocol: WOKEN, workers, ..LOAD };
+            let counts = in_virtual_time(settings, seed, load);
+            assert!(counts.switches > 0 && counts.leases >= 7, "{load:?}: {counts:?}");
+        }
+    }
+}
+
+/// A word wakes a worker that sleeps, so that a call by itself is answered long before any other wake-up.
+#[test]
+fn a_word_wakes_the_worker() {
+    Sim::run_with(Settings::default(), 7, |fabric| {
+        let address = Address::new(Scheme::Sim, "asleep").unwrap();
+        let (server, workers, counted) = serve(&fabric, &address, LOAD);
+        let config = ClientConfig {
+            timeout: Duration::from_millis(1),
+            ..ClientConfig::with_plan(plan_of(WOKEN, CompletionMode::Event))
+        };
+        let [mut client, mut other] =
+            [0, 1].map(|_| Client::connect(&fabric, &address, config.clone()).unwrap());
+        let host = fabric.host().clone();
+        for call in 0..20u64 {
+            for client in [&mut client, &mut other] {
+                assert_eq!(*client.call(ECHO, &call.to_le_bytes()).unwrap(), call.to_le_bytes());
+            }
+            host.sleep(host.now() + 5_000_000);
+        }
+        drop((client, other));
+        server.shutdown(Duration::from_secs(1));
+        workers.into_iter().for_each(Task::join);
+        assert!(counted.lock().unwrap()[0].reads >= 20);
+    })
+    .unwrap();
 }
 
 /// Clients that end in each of the four states leave nothing behind.
@@ -403,6 +456,40 @@ fn silent_clients_give_way_when_zones_are_short() {
             host.sleep(host.now() + 10_000_000);
         }
         assert!(server.connections() < 5, "a silent client was given up");
+        server.shutdown(Duration::from_secs(1));
+        workers.into_iter().for_each(Task::join);
+    })
+    .unwrap();
+}
+
+/// A client whose lanes take no turns has room in the NIC, so the groups of the others become smaller while it is there.
+#[test]
+fn groups_make_room_for_lanes_that_take_no_turns() {
+    Sim::run_with(Settings::default(), 8, |fabric| {
+        let address = Address::new(Scheme::Sim, "room").unwrap();
+        let (server, workers, counted) = serve(&fabric, &address, Load { group: 4, ..LOAD });
+        let connect = |plan| Client::connect(&fabric, &address, ClientConfig::with_plan(plan)).unwrap();
+        let lasting = Protocol::by_name("Server-reply").unwrap().plan(CompletionMode::Busy);
+        let mut clients: Vec<_> = (0..6).map(|_| connect(plan(CompletionMode::Busy))).collect();
+        let calls = |clients: &mut Vec<Client<Sim>>| {
+            let before = counted.lock().unwrap()[0].switches;
+            for call in 0..40u64 {
+                for client in &mut *clients {
+                    assert_eq!(*client.call(ECHO, &call.to_le_bytes()).unwrap(), call.to_le_bytes());
+                }
+            }
+            counted.lock().unwrap()[0].switches - before
+        };
+        assert_eq!(calls(&mut clients), 0, "six clients are one group");
+        let mut others = vec![connect(lasting), connect(lasting)];
+        calls(&mut others);
+        assert!(calls(&mut clients) > 0, "six clients are three groups of two");
+        drop(others);
+        let host = fabric.host();
+        host.sleep(host.now() + 1_000_000);
+        calls(&mut clients);
+        assert_eq!(calls(&mut clients), 0, "one group is enough again");
+        drop(clients);
         server.shutdown(Duration::from_secs(1));
         workers.into_iter().for_each(Task::join);
     })
