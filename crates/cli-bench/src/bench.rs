@@ -7,9 +7,9 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use clap::{Args, Subcommand};
 use dunlin_bench::measure::{
-    EventOptions, Findings, IdleOptions, KeyValueOptions, LatencyOptions, MeasureError, Session, Stop,
-    ThreadsOptions, ThroughputOptions, TypedOptions, event, idle, key_value, latency, serve_peer_if_asked,
-    threads, throughput, typed,
+    ClientsOptions, EventOptions, Findings, IdleOptions, KeyValueOptions, LatencyOptions, MeasureError,
+    Session, Shared, Stop, ThreadsOptions, ThroughputOptions, TypedOptions, clients, event, idle, key_value,
+    latency, serve_peer_if_asked, threads, throughput, typed,
 };
 use dunlin_floor::{LimitOptions, limit};
 use dunlin_report::{Document, Row, markdown};
@@ -84,6 +84,28 @@ pub(crate) enum Bench {
         #[arg(long, default_value = "adaptive", value_name = "MODE")]
         completion: String,
         /// Slices of each policy, about 40 ms each [default: 15].
+        #[arg(long, value_name = "N")]
+        rounds: Option<usize>,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Measure up to thousands of connections on one worker: a ring for each, turns (ScaleRPC), and connections that
+    /// several clients share (FLOCK). One thread makes the calls of all clients, one in flight of each; both sides are
+    /// busy. `--plot` draws throughput and p99 over the number of clients.
+    Clients {
+        /// Size of request and response in bytes, at most 4096.
+        #[arg(long, default_value_t = 32, value_name = "BYTES")]
+        size: usize,
+        /// Numbers of clients, up to 4096.
+        #[arg(long, default_value = "1,10,40,200,1000,2000", value_delimiter = ',', value_name = "N")]
+        clients: Vec<usize>,
+        /// How the clients share the worker: dedicated, grouped, combined.
+        #[arg(long, default_value = "dedicated,grouped,combined", value_delimiter = ',', value_name = "POLICY", value_parser = shared)]
+        sharing: Vec<Shared>,
+        /// Name of the protocol; turns need requests by `write` or `write_imm`.
+        #[arg(long, default_value = "Server-reply", value_name = "NAME")]
+        protocol: String,
+        /// Slices of each row, about 60 ms each [default: 9].
         #[arg(long, value_name = "N")]
         rounds: Option<usize>,
         #[command(flatten)]
@@ -183,6 +205,12 @@ pub(crate) struct Output {
     markdown: Option<PathBuf>,
 }
 
+/// Parses a value of `--sharing`.
+fn shared(word: &str) -> Result<Shared, String> {
+    let found = Shared::ALL.into_iter().find(|shared| shared.name() == word);
+    found.ok_or_else(|| "dedicated, grouped or combined".to_owned())
+}
+
 /// Serves and returns the exit code, if a measurement started this process as its peer.
 pub(crate) fn serve_as_peer() -> Option<ExitCode> {
     match serve_peer_if_asked() {
@@ -253,6 +281,12 @@ fn measure(command: Bench) -> Result<(Document, Output)> {
             let options = ThreadsOptions { size, threads: counts, in_flight, protocol, mode, rounds };
             let findings = threads(&mut session, &options)?;
             (document("bench threads", "shm", parameters, findings), output)
+        }
+        Bench::Clients { size, clients: counts, sharing, protocol, rounds, output } => {
+            let parameters = Row::new().with("size_bytes", size).with("protocol", protocol.as_str());
+            let options = ClientsOptions { size, clients: counts, sharing, protocol, rounds };
+            let findings = clients(&mut session, &options)?;
+            (document("bench clients", "shm", parameters, findings), output)
         }
         Bench::Typed { size, rounds, output } => {
             let findings = typed(&mut session, &TypedOptions { size, rounds })?;

@@ -21,7 +21,10 @@ struct Measure {
     fields: &'static [(&'static str, &'static str)],
 }
 
-const MEASURES: [Measure; 4] = [
+/// The title of the chart of tails.
+const TAIL: &str = "tail latency";
+
+const MEASURES: [Measure; 5] = [
     Measure {
         title: "latency",
         label: "latency",
@@ -34,6 +37,8 @@ const MEASURES: [Measure; 4] = [
         floor: Some("floor_throughput_ops"),
         fields: &[("throughput_ops", "measured"), ("floor_throughput_ops", "floor")],
     },
+    // Of rows without a `p50_ns`: their tails are to be compared.
+    Measure { title: TAIL, label: "p99 of the latency", floor: None, fields: &[("p99_ns", "p99")] },
     Measure {
         title: "bandwidth",
         label: "bytes per second",
@@ -54,7 +59,9 @@ const BOOKKEEPING: [&str; 6] = ["samples", "slices", "alternations", "seconds", 
 /// Returns the charts of a measurement. Empty when no row has a value to draw.
 #[must_use]
 pub fn charts_of(name: &str, rows: &[Row]) -> Vec<Chart> {
-    MEASURES.iter().filter_map(|measure| chart_of(name, measure, rows)).collect()
+    let has_median = rows.iter().any(|row| row.get("p50_ns").is_some());
+    let drawn = MEASURES.iter().filter(|measure| !(has_median && measure.title == TAIL));
+    drawn.filter_map(|measure| chart_of(name, measure, rows)).collect()
 }
 
 fn chart_of(name: &str, measure: &Measure, rows: &[Row]) -> Option<Chart> {
@@ -308,6 +315,15 @@ mod tests {
 
     #[test]
     fn rows_without_measures_have_no_chart() {
+        // Tails are lines where the rows have no median to draw.
+        let row =
+            |clients: u64| Row::new().with("sharing", "grouped").with("clients", clients).with("p99_ns", 7.0);
+        let rows = [1, 40, 2000].map(row);
+        let charts = charts_of("bench clients", &rows);
+        assert!(matches!(charts.as_slice(), [one] if matches!(one.content, Content::Lines(_))), "{charts:?}");
+        assert!(
+            charts_of("bench x", &rows.map(|row| row.with("p50_ns", 3.0)))[0].title.ends_with(": latency")
+        );
         assert!(charts_of("doctor", &[Row::new().with("name", "x").with("p50_ns", Value::Null)]).is_empty());
     }
 

@@ -15,6 +15,7 @@ use dunlin_hints::nearest_protocol;
 use dunlin_report::Row;
 
 mod atb;
+mod clients;
 mod contest;
 mod crowd;
 mod event;
@@ -36,6 +37,7 @@ pub use atb::{
     AtbLatencyOptions, AtbMixOptions, AtbThroughputOptions, LARGEST as ATB_LARGEST, Pace, Polling, Singles,
     Stop, atb_latency, atb_mix, atb_throughput,
 };
+pub use clients::{ClientsOptions, Shared, clients};
 pub use event::{EventOptions, event};
 pub use idle::{IdleOptions, idle};
 pub use key_value::{KeyValueOptions, key_value};

@@ -65,6 +65,7 @@ mod scalerpc_11;
 mod scalerpc_12;
 mod scalerpc_8;
 mod scalerpc_9;
+mod scalerpc_light;
 mod scalerpc_many;
 mod scalerpc_servers;
 mod spinning;
@@ -245,6 +246,8 @@ pub struct OfFunction {
     pub mops: f64,
     /// Mean latency, in microseconds.
     pub mean_us: f64,
+    /// Latency quantile at 99%, in microseconds.
+    pub p99_us: f64,
 }
 
 /// The result of a run.
@@ -426,6 +429,7 @@ pub fn all() -> Vec<Figure> {
         scalerpc_12::FIGURE,
         scalerpc_servers::FIGURE,
         scalerpc_many::FIGURE,
+        scalerpc_light::FIGURE,
     ];
     raw.chain(predicted).collect()
 }
@@ -725,6 +729,7 @@ impl Run {
                         outcome.functions.get(place).map_or_else(OfFunction::default, |function| OfFunction {
                             mops: outcome.rate(function) / 1e6,
                             mean_us: function.mean_ns / 1e3,
+                            p99_us: function.p99_ns as f64 / 1e3,
                         })
                     }),
                     settled_ms: self.step.map_or(0.0, |step| settled(&outcome.timeline, load.timeline, step)),

@@ -139,6 +139,13 @@ impl Player {
         worker: Option<u16>,
     ) -> Result<Client<F>, ConnectError> {
         let load = &self.table.load;
+        // A thread that calls one function, on a connection of its own, needs no lane for another.
+        let own = self.function.filter(|_| load.handles.is_none());
+        let functions = match own {
+            Some(place) => load.plans().into_iter().skip(place).take(1).collect(),
+            None => load.plans(),
+        };
+        let usual = load.functions[own.unwrap_or(0)].plan;
         let config = ClientConfig {
             window: load.window(),
             ring_bytes: load.ring_bytes,
@@ -149,14 +156,14 @@ impl Player {
             worker,
             fetch_choice: load.fetch_choice,
             first_read: load.first_read,
-            functions: load.plans(),
+            functions,
             batching: load.batching(),
             most_together: load.most_together,
             own_memory_from: load.own_memory_from,
             max_queue_pairs: load.queue_pairs,
             thread_scheduling: load.thread_scheduling,
             credit_renewal: load.credit_renewal,
-            ..ClientConfig::with_plan(load.functions[0].plan)
+            ..ClientConfig::with_plan(usual)
         };
         Client::connect(fabric, address, config)
     }

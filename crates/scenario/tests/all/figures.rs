@@ -646,6 +646,15 @@ fn scalerpc_many() {
     says("scalerpc-many", &[]);
 }
 
+#[test]
+fn scalerpc_light() {
+    let aims = ["rate, grouped over dedicated", "p50, grouped over dedicated", "p99, grouped over dedicated"];
+    let aims =
+        [&aims[..], &["rate, grouped, short over grouped", "p99, latency, beside over latency, alone"]]
+            .concat();
+    says("scalerpc-light", &aims.iter().map(|series| (*series, 1)).collect::<Vec<_>>());
+}
+
 /// The common schedule is worth its while: twice the steps, and switches within 2 us of each other.
 #[test]
 fn scalerpc_servers() {
