@@ -182,10 +182,20 @@ struct State {
     turn: Arc<Turn>,
     /// The number of lanes of each client, on all workers.
     lanes: BTreeMap<ClientId, usize>,
+    /// The number of lanes of all clients, on all workers.
+    by_turns: usize,
     /// The number of lanes that take no turns, on all workers.
     lasting: usize,
     /// The counts of all workers until they last followed a turn.
     counts: GroupCounters,
+}
+
+impl State {
+    /// Makes the groups smaller by as many clients as have the lanes that take no turns.
+    fn make_room(&mut self) {
+        let clients = (self.lasting * self.lanes.len()).div_ceil(self.by_turns.max(1));
+        self.schedule.make_room(clients);
+    }
 }
 
 impl Turns {
@@ -203,6 +213,7 @@ impl Turns {
                 told: 0,
                 turn,
                 lanes: BTreeMap::new(),
+                by_turns: 0,
                 lasting: 0,
                 counts: GroupCounters::default(),
             }),
@@ -250,23 +261,24 @@ impl Turns {
         let mut state = self.lock();
         let lanes = state.lanes.entry(client).or_default();
         *lanes += 1;
-        if *lanes == 1
+        state.by_turns += 1;
+        if state.lanes[&client] == 1
             && let Some(common) = &mut state.common
         {
             let group = common.cycle.group_of(client);
             common.groups[group].push(client);
         }
         state.schedule.join(client);
+        state.make_room();
         self.change(&mut state, None);
     }
 
-    /// Counts a lane that takes no turns, when it opens or closes. The groups of a server of `workers` make room for it.
-    pub(crate) fn count_lasting(&self, opens: bool, workers: u16) {
+    /// Counts a lane that takes no turns, when it opens or closes. Groups make room for it.
+    pub(crate) fn count_lasting(&self, opens: bool) {
         let mut state = self.lock();
         state.lasting = if opens { state.lasting + 1 } else { state.lasting.saturating_sub(1) };
-        let clients = state.lasting.div_ceil(usize::from(workers).max(1));
-        state.schedule.make_room(clients);
-        if !state.lanes.is_empty() && state.common.is_none() {
+        if !state.lanes.is_empty() {
+            state.make_room();
             self.change(&mut state, None);
         }
     }
@@ -276,8 +288,13 @@ impl Turns {
         let mut state = self.lock();
         let Some(lanes) = state.lanes.get_mut(&client) else { return };
         *lanes -= 1;
-        if *lanes == 0 {
+        let is_gone = *lanes == 0;
+        if is_gone {
             state.lanes.remove(&client);
+        }
+        state.by_turns = state.by_turns.saturating_sub(1);
+        state.make_room();
+        if is_gone {
             if let Some(common) = &mut state.common {
                 common.groups.iter_mut().for_each(|group| group.retain(|other| *other != client));
             }

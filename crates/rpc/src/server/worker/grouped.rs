@@ -66,7 +66,7 @@ impl<F: Fabric> Worker<F> {
         let Some(Some(lane)) = self.lanes.get(usize::from(index)) else { return };
         match (&mut self.groups, &lane.leased) {
             (Some(groups), Some(leased)) => groups.join(&shared.turns, leased.client, index),
-            (_, None) => shared.turns.count_lasting(true, shared.config.workers),
+            (_, None) => shared.turns.count_lasting(true),
             (None, Some(_)) => {}
         }
     }
@@ -78,8 +78,7 @@ impl<F: Fabric> Worker<F> {
             leased.member.gone(&mut groups.pools[leased.pool()].zones);
             groups.leave(&self.dispatcher.shared.turns, leased.client, lane.index);
         } else if lane.leased.is_none() {
-            let shared = &self.dispatcher.shared;
-            shared.turns.count_lasting(false, shared.config.workers);
+            self.dispatcher.shared.turns.count_lasting(false);
         }
     }
 
