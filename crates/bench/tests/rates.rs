@@ -2,11 +2,14 @@
 
 #![allow(missing_docs)]
 
-use dunlin_bench::rates::{RatesError, RatesOptions, SIZES, Step, measure, serve};
-use dunlin_fabric::{Address, Fabric, Host, RateRow, Rates, RatesSource};
+use dunlin_bench::rates::{
+    CONNECTIONS, MeasuredRates, RatesError, RatesOptions, SIZES, Step, measure, serve,
+};
+use dunlin_fabric::{Address, Fabric, Host, Rates, RatesSource};
 use dunlin_fabric_shm::{ShmConfig, ShmFabric};
 use dunlin_fabric_sim::{ModelTiming, Prices, Settings, Sim, TimingSettings};
 use dunlin_rnic_model::{Parameter, Profile};
+use dunlin_rpc::tune::grouping::GroupDefaults;
 use std::sync::{Arc, Mutex};
 
 fn shm() -> ShmFabric {
@@ -21,7 +24,7 @@ fn quick() -> RatesOptions {
     RatesOptions { rounds: 2, slice: 100_000, ..RatesOptions::default() }
 }
 
-type Measured = Result<Vec<RateRow>, RatesError>;
+type Measured = Result<MeasuredRates, RatesError>;
 
 /// Runs the measurement with peers on separate threads, and returns how the peers ended.
 fn on_shm(
@@ -55,7 +58,8 @@ fn shared_memory_has_rates_that_a_table_takes() {
             }
             true
         });
-        let rows = rows.expect("rates");
+        let MeasuredRates { rows, connections } = rows.expect("rates");
+        assert_eq!(connections, [], "no device keeps connections");
         assert_eq!(rows.iter().map(|row| row.bytes).collect::<Vec<_>>(), SIZES);
         Rates::new(rows, RatesSource::Given).expect("possible ones");
         assert_eq!(last, (2 * 9 * 3, 2 * 9 * 3));
@@ -83,6 +87,10 @@ fn options_out_of_range_are_refused_before_anything_is_opened() {
         RatesOptions { sizes: vec![64, 64], ..quick() },
         RatesOptions { sizes: vec![0, 64], ..quick() },
         RatesOptions { sizes: vec![64, 1 << 20], ..quick() },
+        RatesOptions { connections: vec![8], ..quick() },
+        RatesOptions { connections: vec![8, 8], ..quick() },
+        RatesOptions { connections: vec![0, 8], ..quick() },
+        RatesOptions { connections: vec![8, 5000], ..quick() },
         RatesOptions { peers: 0, ..quick() },
         RatesOptions { threads: 2, ..quick() },
         RatesOptions { window: 65, ..quick() },
@@ -95,7 +103,7 @@ fn options_out_of_range_are_refused_before_anything_is_opened() {
 
 #[test]
 fn a_peer_that_is_none_is_an_error() {
-    for said in [&b"GET / HTTP/1.1"[..], b"{\"version\":2,\"key\":0,\"endpoint\":[]}", b"{}", &[0; 900]] {
+    for said in [&b"GET / HTTP/1.1"[..], b"{\"version\":1,\"key\":0,\"endpoint\":[]}", b"{}", &[0; 900]] {
         let (fabric, said) = (shm(), said.to_vec());
         let mut peer = None;
         let outcome = measure(&fabric, &address("foreign"), &quick(), &mut |step| {
@@ -119,7 +127,7 @@ fn a_peer_that_is_none_is_an_error() {
 }
 
 /// Runs the measurement on a simulated cluster, with each peer on its own host.
-fn on_model(profile: &str, peers: usize) -> Vec<RateRow> {
+fn on_model(profile: &str, peers: usize) -> MeasuredRates {
     let profile = Arc::new(Profile::built_in(profile).expect("a profile"));
     let mut settings = Settings { spurious: 0, preemption: 0, ..Settings::default() };
     settings.machines = vec![Default::default(); peers + 1];
@@ -127,7 +135,7 @@ fn on_model(profile: &str, peers: usize) -> Vec<RateRow> {
     settings.capabilities.max_inline = profile.number(Parameter::InlineLimit) as u32;
     let machines = vec![(profile, 1); peers + 1];
     settings.timing = TimingSettings::Model(ModelTiming { machines, switch_ns: None, control_ns: 5_000 });
-    let found = Arc::new(Mutex::new(Vec::new()));
+    let found = Arc::new(Mutex::new(None));
     let into = Arc::clone(&found);
     let root = move |sim: Sim| {
         let options = RatesOptions { peers, rounds: 2, slice: 300_000, ..RatesOptions::default() };
@@ -143,18 +151,19 @@ fn on_model(profile: &str, peers: usize) -> Vec<RateRow> {
             }
             true
         });
-        *into.lock().expect("no panic") = rows.expect("rates");
+        *into.lock().expect("no panic") = Some(rows.expect("rates"));
     };
     Sim::run_with(settings, 1, root).expect("no deadlock");
-    found.lock().expect("no panic").clone()
+    found.lock().expect("no panic").take().expect("measured")
 }
 
 /// The same code as on a device, in virtual time. There are few connections and the host does not wait for
 /// each WRITE, so its NIC issues more of them than in the paper's test.
 #[test]
 fn in_virtual_time_the_same_comes_out_each_time() {
-    let rows = on_model("rf-rpc", 2);
-    assert_eq!(rows, on_model("rf-rpc", 2));
+    let measured = on_model("rf-rpc", 2);
+    assert_eq!(measured, on_model("rf-rpc", 2));
+    let MeasuredRates { rows, connections } = measured;
     let of = |bytes| *rows.iter().find(|row| row.bytes == bytes).expect("measured");
     assert!((1_000.0..4_000.0).contains(&of(32).read_nanos), "{:?}", of(32));
     // 40 Gb/s minus headers: both READs and WRITEs of 8 KiB saturate the link.
@@ -162,5 +171,23 @@ fn in_virtual_time_the_same_comes_out_each_time() {
         assert!((0.4e6..0.65e6).contains(&rate), "{rate}");
     }
     assert!(of(32).reads > 4.0 * of(8192).reads, "{rows:?}");
-    Rates::new(rows, RatesSource::Given).expect("possible ones");
+    let rates = Rates::new(rows, RatesSource::Given).expect("possible ones");
+    let counts: Vec<u32> = connections.iter().map(|row| row.connections).collect();
+    assert_eq!(counts, CONNECTIONS);
+    rates.with_connections(connections).expect("possible ones");
+}
+
+/// The NIC of ScaleRPC's cluster: the measurement shows how many connections its cache holds, whoever the peers are.
+#[test]
+fn in_virtual_time_rates_fall_beyond_the_connections_that_a_nic_holds() {
+    let MeasuredRates { rows, connections } = on_model("scalerpc", 3);
+    let writes = |count| {
+        let row = connections.iter().find(|row| row.connections == count);
+        row.expect("measured").writes
+    };
+    assert!(writes(256) < 0.5 * writes(16), "{connections:?}");
+    let rates = Rates::new(rows, RatesSource::Given).expect("possible ones");
+    let rates = rates.with_connections(connections).expect("possible ones");
+    let GroupDefaults { size, slice } = GroupDefaults::of(Some(&rates));
+    assert!((8..80).contains(&size) && slice > GroupDefaults::PAPER.slice, "{size} {slice:?}");
 }

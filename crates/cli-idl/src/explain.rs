@@ -344,6 +344,9 @@ pub(crate) fn run(arguments: &ExplainArguments) -> Result<ExitCode, Failure> {
         if let Some(rates) = selection.plan.and_then(|plan| ground.told_of_rates(plan.response)) {
             let _ = writeln!(why, "  {rates}");
         }
+        if let Some(groups) = selection.plan.and_then(|plan| ground.told_of_groups(&plan)) {
+            let _ = writeln!(why, "  {groups}");
+        }
         if let Some(verdict) = &verdict {
             let _ = writeln!(why, "  {}", verdict.text);
         }

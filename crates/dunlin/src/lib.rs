@@ -139,10 +139,10 @@ pub mod plan {
 
 /// Batching, back-off, the choice between fetching and writing back, and the measured rates for it.
 pub mod tune {
-    pub use dunlin_fabric::{RateRow, Rates, RatesSource};
+    pub use dunlin_fabric::{ConnectionRow, RateRow, Rates, RatesSource};
     pub use dunlin_rpc::{
         BackoffConfig, BatchCalls, Batching, FetchChoice, FirstRead, FunctionTuning, ResponseMode, Tuning,
-        tune::table::FetchTable,
+        tune::grouping::GroupDefaults, tune::table::FetchTable,
     };
     pub use dunlin_transport::{Tables, TablesFrom};
 }

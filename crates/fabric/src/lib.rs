@@ -56,7 +56,10 @@ pub use keeper::{KeeperError, MemoryKeeper};
 pub use memory::{Access, Memory, Region, RegionLine};
 pub use news::{Mark, ReadyList, Subscription};
 pub use queue_pair_table::QueuePairTable;
-pub use rates::{BadRates, DeviceIdentity, KnownRates, RateRow, Rates, RatesBook, RatesSource};
+pub use rates::{
+    BadRates, CONNECTION_BYTES, ConnectionRow, DeviceIdentity, KnownRates, RateRow, Rates, RatesBook,
+    RatesSource,
+};
 pub use request_names::{REQUEST_OWNER, RequestKind, parse_request_name, request_name};
 pub use shared_values::SharedValues;
 pub use verbs::{Armed, Crowding, Fabric, Link, Listener, PeerIdentity, ThreadDomain, WaitMode, Wake, Waker};

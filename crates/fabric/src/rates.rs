@@ -1,5 +1,5 @@
-//! A device's rates of one-sided operations, by size, which RF-RPC measures once for each kind of NIC
-//! (section 3.2, figure 1).
+//! A device's rates of one-sided operations: by size, which RF-RPC measures once for each kind of NIC
+//! (section 3.2, figure 1), and by the number of connections (ScaleRPC figure 1(b)).
 //!
 //! A fabric knows its [`DeviceIdentity`] and the [`RatesBook`] that holds measurements. It measures nothing
 //! and reads no file itself.
@@ -20,6 +20,18 @@ pub struct RateRow {
     /// The latency of one READ on an idle device, in nanoseconds.
     pub read_nanos: f64,
 }
+
+/// A device's rate of small WRITEs with this number of connections: ScaleRPC's figure 1(b).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ConnectionRow {
+    /// The number of connections of the host, over which its WRITEs are spread.
+    pub connections: u32,
+    /// WRITEs of [`CONNECTION_BYTES`] bytes per second that the host can issue (out-bound).
+    pub writes: f64,
+}
+
+/// The size of the WRITEs of a [`ConnectionRow`], in bytes: ScaleRPC's.
+pub const CONNECTION_BYTES: u32 = 32;
 
 /// The origin of rates.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,16 +83,34 @@ pub enum BadRates {
     /// A rate or duration is out of range.
     #[error("row {0}: rates and durations have to be positive numbers below 10^12")]
     Number(usize),
+    /// A single row by connections, or too many.
+    #[error("rates by connections have 2 to {MAX_ROWS} rows, or none, not {0}")]
+    ConnectionRows(usize),
+    /// The numbers of connections do not grow, or are out of range.
+    #[error("row {0} by connections: connections have to grow from row to row, from 1 to {MAX_CONNECTIONS}")]
+    Connections(usize),
+    /// A rate by connections is out of range.
+    #[error("row {0} by connections: rates have to be positive numbers below 10^12")]
+    ConnectionRate(usize),
 }
 
 /// The maximum number of rows.
 pub const MAX_ROWS: usize = 64;
+/// The maximum number of connections of a row.
+pub const MAX_CONNECTIONS: u32 = 1 << 20;
 
-/// Rates by size, checked: 2 to [`MAX_ROWS`] rows with growing sizes and positive numbers.
+/// Rates by size, checked: 2 to [`MAX_ROWS`] rows with growing sizes and positive numbers. Rates by connections are
+/// absent unless somebody has measured them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rates {
     rows: Vec<RateRow>,
+    connections: Vec<ConnectionRow>,
     source: RatesSource,
+}
+
+/// Returns whether a number can be a rate or a duration. NaN cannot.
+fn is_possible(value: f64) -> bool {
+    value > 0.0 && value < 1e12
 }
 
 impl Rates {
@@ -95,13 +125,34 @@ impl Rates {
                 return Err(BadRates::Size(index));
             }
             before = row.bytes;
-            // NaN fails this test too.
-            let possible = |value: f64| value > 0.0 && value < 1e12;
-            if ![row.reads, row.writes, row.read_nanos].into_iter().all(possible) {
+            if ![row.reads, row.writes, row.read_nanos].into_iter().all(is_possible) {
                 return Err(BadRates::Number(index));
             }
         }
-        Ok(Rates { rows, source })
+        Ok(Rates { rows, connections: Vec::new(), source })
+    }
+
+    /// Adds rates by connections, in the order of their numbers; none if nobody has measured them.
+    ///
+    /// # Errors
+    /// [`BadRates::ConnectionRows`], [`BadRates::Connections`] or [`BadRates::ConnectionRate`] for rows that are out of
+    /// order or out of range.
+    pub fn with_connections(mut self, connections: Vec<ConnectionRow>) -> Result<Self, BadRates> {
+        if connections.len() == 1 || connections.len() > MAX_ROWS {
+            return Err(BadRates::ConnectionRows(connections.len()));
+        }
+        let mut before = 0;
+        for (index, row) in connections.iter().enumerate() {
+            if row.connections <= before || row.connections > MAX_CONNECTIONS {
+                return Err(BadRates::Connections(index));
+            }
+            before = row.connections;
+            if !is_possible(row.writes) {
+                return Err(BadRates::ConnectionRate(index));
+            }
+        }
+        self.connections = connections;
+        Ok(self)
     }
 
     /// Returns the rates of RF-RPC's cluster (ConnectX-3, 40 Gb/s): 11.26 million READs and 2.11 million
@@ -117,7 +168,7 @@ impl Rates {
             row(4096, 1.05e6, 1.05e6),
             row(8192, 0.53e6, 0.53e6),
         ];
-        Rates { rows, source: RatesSource::BuiltIn }
+        Rates { rows, connections: Vec::new(), source: RatesSource::BuiltIn }
     }
 
     /// Returns typical rates of shared memory, measured by `dunlin bench fetch-table` (`docs/results/machine-d.md`).
@@ -134,12 +185,17 @@ impl Rates {
             row(4096, 3.09e6, 4.54e6, 286.0),
             row(8192, 1.8e6, 2.44e6, 434.0),
         ];
-        Rates { rows, source: RatesSource::Typical }
+        Rates { rows, connections: Vec::new(), source: RatesSource::Typical }
     }
 
     /// Returns the rows, by size.
     pub fn rows(&self) -> &[RateRow] {
         &self.rows
+    }
+
+    /// Returns the rates by connections, in the order of their numbers; empty if nobody has measured them.
+    pub fn connections(&self) -> &[ConnectionRow] {
+        &self.connections
     }
 
     /// Returns the origin of the rates.
@@ -261,6 +317,23 @@ mod tests {
             ] {
                 assert_eq!(rates(vec![ROW, second]), Err(BadRates::Number(1)), "{bad}");
             }
+        }
+    }
+
+    #[test]
+    fn nonsense_by_connections_is_refused_with_its_row() {
+        let row = |connections, writes| ConnectionRow { connections, writes };
+        let with = |rows: Vec<ConnectionRow>| Rates::rf_rpc().with_connections(rows);
+        let good = vec![row(8, 20e6), row(64, 19e6), row(MAX_CONNECTIONS, 2e6)];
+        assert_eq!(with(good.clone()).unwrap().connections(), good);
+        assert_eq!(with(Vec::new()), Ok(Rates::rf_rpc()), "nobody has measured");
+        assert_eq!(with(vec![row(8, 1e6)]), Err(BadRates::ConnectionRows(1)));
+        assert_eq!(with(vec![row(8, 1e6); 65]), Err(BadRates::ConnectionRows(65)));
+        assert_eq!(with(vec![row(0, 1e6), row(8, 1e6)]), Err(BadRates::Connections(0)));
+        assert_eq!(with(vec![row(8, 1e6), row(8, 1e6)]), Err(BadRates::Connections(1)));
+        assert_eq!(with(vec![row(8, 1e6), row(MAX_CONNECTIONS + 1, 1e6)]), Err(BadRates::Connections(1)));
+        for bad in [0.0, -1.0, f64::NAN, f64::INFINITY, 1e300] {
+            assert_eq!(with(vec![row(8, 1e6), row(16, bad)]), Err(BadRates::ConnectionRate(1)), "{bad}");
         }
     }
 

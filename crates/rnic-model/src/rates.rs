@@ -1,5 +1,5 @@
-//! Operation rates of a cluster's NIC by size: RF-RPC's one-time benchmark (section 3.2, figure 1), run on
-//! the model.
+//! Operation rates of a cluster's NIC: by size, RF-RPC's one-time benchmark (section 3.2, figure 1), and by the number
+//! of connections (ScaleRPC figure 1(b)), run on the model.
 
 use crate::driver::{Connection, Pick, Places, Signaling, Test, TestError, Thread, run};
 use crate::figure::FIGURES;
@@ -7,10 +7,12 @@ use crate::network::Cluster;
 use crate::profile::Profile;
 use crate::request::{Opcode, Transport};
 use crate::sweep::Effort;
-use dunlin_fabric::{BadRates, RateRow, Rates, RatesSource};
+use dunlin_fabric::{BadRates, ConnectionRow, RateRow, Rates, RatesSource};
 
 /// Payload sizes of the table, in bytes.
 pub const SIZES: [u32; 9] = [32, 64, 128, 256, 512, 1024, 2048, 4096, 8192];
+/// Numbers of connections of the table: dense where the caches of NICs end.
+pub const CONNECTIONS: [u32; 12] = [8, 16, 24, 32, 48, 64, 80, 96, 128, 192, 256, 512];
 /// Size of the memory that is read, as in the tests of figure 1, and the number of the reader's own region.
 const BUFFER: u64 = 1 << 16;
 const LOCAL: u32 = 1 << 20;
@@ -28,7 +30,8 @@ pub enum RatesError {
 
 /// Computes the rates of a profile's NIC as RF-RPC measured its own: in-bound READs of 28 clients on seven
 /// hosts, out-bound WRITEs of 16 threads to as many clients, each thread with one operation at a time; and
-/// the latency of a lone READ. Takes some tenths of a second.
+/// the latency of a lone READ. The rates by connections are ScaleRPC's out-bound WRITEs of 10 threads to 11 hosts.
+/// Takes some tenths of a second.
 ///
 /// # Errors
 /// Returns an error if the tests cannot be run on the profile.
@@ -36,21 +39,31 @@ pub fn rates(profile: &Profile, effort: Effort) -> Result<Rates, RatesError> {
     let row = |bytes: &u32| {
         Ok(RateRow {
             bytes: *bytes,
-            reads: figure_1("in-bound READ", *bytes, profile, effort)?,
-            writes: figure_1("out-bound WRITE", *bytes, profile, effort)?,
+            reads: point(("rf-rpc-1", "in-bound READ"), *bytes, profile, effort)?,
+            writes: point(("rf-rpc-1", "out-bound WRITE"), *bytes, profile, effort)?,
             read_nanos: lone_read(*bytes, profile)?,
         })
     };
     let rows: Result<Vec<RateRow>, RatesError> = SIZES.iter().map(row).collect();
+    let row = |connections: &u32| {
+        let writes = point(("scalerpc-1b", "out-bound WRITE"), *connections, profile, effort)?;
+        Ok(ConnectionRow { connections: *connections, writes })
+    };
+    let connections: Result<Vec<ConnectionRow>, RatesError> = CONNECTIONS.iter().map(row).collect();
     let source = RatesSource::Modelled { profile: profile.name().to_owned() };
-    Ok(Rates::new(rows?, source)?)
+    Ok(Rates::new(rows?, source)?.with_connections(connections?)?)
 }
 
-/// Returns a point of a series of figure 1 on another profile, in operations per second.
-fn figure_1(series: &str, bytes: u32, profile: &Profile, effort: Effort) -> Result<f64, TestError> {
-    let figure = FIGURES.iter().find(|figure| figure.id == "rf-rpc-1");
+/// Returns a point of a figure's series on another profile, in operations per second.
+fn point(
+    (figure, series): (&str, &str),
+    x: u32,
+    profile: &Profile,
+    effort: Effort,
+) -> Result<f64, TestError> {
+    let figure = FIGURES.iter().find(|known| known.id == figure);
     let series = figure.and_then(|figure| figure.series.iter().find(|known| known.name == series));
-    let mops = series.ok_or(TestError::Nothing { what: "series" })?.predict(bytes, profile, effort)?;
+    let mops = series.ok_or(TestError::Nothing { what: "series" })?.predict(x, profile, effort)?;
     Ok(mops * 1e6)
 }
 
@@ -93,6 +106,21 @@ mod tests {
         near(rates.at(32, |row| row.writes), 2.11e6);
         // The paper gives no READ latency; a round trip takes longer than its one-way WRITE (2.4).
         assert!((1_400.0..3_000.0).contains(&rates.at(32, |row| row.read_nanos)));
+    }
+
+    /// ScaleRPC figure 1(b): about 20 million WRITEs a second over 10 connections, 2 million over more than 200.
+    #[test]
+    fn rates_by_connections_fall_where_contexts_do_not_fit() {
+        let rates = of("scalerpc");
+        let at = |wanted| {
+            let row = rates.connections().iter().find(|row| row.connections == wanted);
+            row.unwrap().writes
+        };
+        assert_eq!(rates.connections().len(), CONNECTIONS.len());
+        assert!(at(16) > 15e6 && at(256) < 4e6, "{:?}", rates.connections());
+        for (before, after) in rates.connections().iter().zip(&rates.connections()[1..]) {
+            assert!(after.writes < before.writes * 1.1, "{:?}", rates.connections());
+        }
     }
 
     #[test]

@@ -49,6 +49,7 @@ use self::occupancy::Crowd;
 use self::worker::Shared;
 use crate::error::{HANDLER_RAN, ServeError};
 use crate::service::{ConnectionObserver, FunctionMode, HeapReply, PoolService, Reply, Service};
+use crate::tune::grouping::GroupDefaults;
 use crate::tune::response_modes::ResponseModes;
 use dunlin_fabric::{Access, Address, Fabric, Host, Listener, Nanos, Region, Signal, Task, end_of, nanos};
 use dunlin_wire::Status;
@@ -246,7 +247,8 @@ impl<F: Fabric> ServerBuilder<F> {
         let listener = fabric.listen(address)?;
         let address = listener.address();
         let waiting = self.config.max_waiting as usize;
-        let turns = Arc::new(Turns::new(self.config.groups()));
+        let groups = self.config.groups(fabric.rates().as_deref());
+        let turns = Arc::new(Turns::new(groups, self.config.group_slice.is_none()));
         let deployed = self.deployment.map(|Prepared { settings, asker }| {
             let (turns, now) = (Arc::clone(&turns), fabric.host().now());
             let common = Common::new(settings, turns, self.config.max_response, now);
@@ -403,6 +405,12 @@ impl<F: Fabric> Server<F> {
     /// missing (ScaleRPC section 3.3).
     pub fn group_counters(&self) -> GroupCounters {
         self.shared.turns.counts()
+    }
+
+    /// Returns the size of groups and the slice that are in effect: those that were set, or the device's
+    /// ([`ServerConfig::group_size`], [`ServerConfig::group_slice`]).
+    pub fn group_defaults(&self) -> GroupDefaults {
+        self.shared.turns.defaults()
     }
 
     /// Returns the slice that is served now, to observe that servers of a [`Deployment`] switch together.

@@ -641,8 +641,8 @@ impl Load {
             max_payload: self.largest_request(),
             max_response: self.largest(Function::largest_result),
             large_memory: self.large_memory(),
-            group_size: self.groups.size,
-            group_slice: Duration::from_nanos(self.groups.slice),
+            group_size: Some(self.groups.size),
+            group_slice: Some(Duration::from_nanos(self.groups.slice)),
             group_priorities: self.groups.by_priority,
             request_pool: self
                 .request_blocks

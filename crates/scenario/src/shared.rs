@@ -6,6 +6,7 @@ use crate::memory::{Ahead, Core, Lines};
 use dunlin_fabric::{Address, Fabric, Host, Nanos, Scheme, Signal, Task};
 use dunlin_fabric_sim::{Random, Sim};
 use dunlin_rnic_model::Profile;
+use dunlin_rpc::tune::grouping::GroupDefaults;
 use dunlin_rpc::{
     AsyncClient, AsyncHub, BatchCalls, Batching, Call, ClientConfig, FetchChoice, FirstRead, FunctionMode,
     Plan, Reply, Request, ServerBuilder, ServerConfig, Service, Status,
@@ -105,7 +106,13 @@ impl Shared {
     ) -> Result<(), CourseError> {
         let address = Address::new(Scheme::Sim, "shared").map_err(thread)?;
         let in_flight = (self.threads_per_host * self.window).clamp(1, 1024) as u16;
-        let config = ServerConfig { workers: self.workers, window: in_flight, ..ServerConfig::default() };
+        let config = ServerConfig {
+            workers: self.workers,
+            window: in_flight,
+            group_size: Some(GroupDefaults::PAPER.size),
+            group_slice: Some(GroupDefaults::PAPER.slice),
+            ..ServerConfig::default()
+        };
         let server = ServerBuilder::new(sim)
             .config(config)
             .function(CALLED, FunctionMode::Worker)

@@ -113,8 +113,8 @@ impl Synchronised {
         let config = ServerConfig {
             workers: self.workers,
             max_connections: self.clients as u32 + 64,
-            group_size: self.group,
-            group_slice: Duration::from_nanos(self.slice),
+            group_size: Some(self.group),
+            group_slice: Some(Duration::from_nanos(self.slice)),
             max_payload: self.bytes.max(1 << 20) as u64,
             large_memory: 4 << 20,
             large_response_memory: 4 << 20,

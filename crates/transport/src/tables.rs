@@ -6,7 +6,7 @@
 //! measured rates, and a warning names the file and the remedy.
 
 use dunlin_fabric::WithSources;
-use dunlin_fabric::{BadRates, DeviceIdentity, RateRow, Rates, RatesBook, RatesSource};
+use dunlin_fabric::{BadRates, ConnectionRow, DeviceIdentity, RateRow, Rates, RatesBook, RatesSource};
 use rustix::fs::{Mode, OFlags, open};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
@@ -100,6 +100,9 @@ struct Document {
     device: Device,
     unix_time_s: u64,
     rows: Vec<Row>,
+    /// Absent from tables of versions that did not measure it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    connections: Vec<Connections>,
 }
 
 /// The part that is common to all versions.
@@ -120,6 +123,13 @@ struct Row {
     reads_per_s: f64,
     writes_per_s: f64,
     read_ns: f64,
+}
+
+/// The rate by connections.
+#[derive(Debug, Deserialize, Serialize)]
+struct Connections {
+    connections: u32,
+    writes_per_s: f64,
 }
 
 impl Tables {
@@ -166,7 +176,7 @@ impl Tables {
         }
     }
 
-    /// Writes the measured rates of a device atomically, replacing an existing table. Returns the file's
+    /// Writes the measured rates of a device, by size and by connections (if they were measured), atomically, replacing an existing table. Returns the file's
     /// path.
     ///
     /// # Errors
@@ -174,7 +184,7 @@ impl Tables {
     pub fn save(
         &self,
         device: &DeviceIdentity,
-        rows: &[RateRow],
+        (rows, connections): (&[RateRow], &[ConnectionRow]),
         unix_time_s: u64,
     ) -> Result<PathBuf, TableError> {
         let path = self.path(device);
@@ -194,6 +204,10 @@ impl Tables {
                     writes_per_s: row.writes,
                     read_ns: row.read_nanos,
                 })
+                .collect(),
+            connections: connections
+                .iter()
+                .map(|row| Connections { connections: row.connections, writes_per_s: row.writes })
                 .collect(),
         };
         let mut text =
@@ -278,7 +292,12 @@ fn parse(path: &Path, device: &DeviceIdentity, text: &[u8]) -> Result<Rates, Tab
         read_nanos: row.read_ns,
     });
     let source = RatesSource::Measured { device: device.to_string(), unix_time_s: document.unix_time_s };
-    Rates::new(rows.collect(), source).map_err(|bad| TableError::Rates { path: path.to_owned(), bad })
+    let connections = document.connections.iter();
+    let connections =
+        connections.map(|row| ConnectionRow { connections: row.connections, writes: row.writes_per_s });
+    Rates::new(rows.collect(), source)
+        .and_then(|rates| rates.with_connections(connections.collect()))
+        .map_err(|bad| TableError::Rates { path: path.to_owned(), bad })
 }
 
 #[cfg(test)]
@@ -303,21 +322,21 @@ mod tests {
     /// Loads the device's table from a file with this content.
     fn loaded(text: &[u8]) -> Result<Option<Rates>, TableError> {
         let (_folder, tables) = folder();
-        tables.save(&device(), &rows(), 7).unwrap();
+        tables.save(&device(), (&rows(), &[]), 7).unwrap();
         std::fs::write(tables.path(&device()), text).unwrap();
         tables.load(&device())
     }
 
     fn good() -> String {
         let (_folder, tables) = folder();
-        std::fs::read_to_string(tables.save(&device(), &rows(), 7).unwrap()).unwrap()
+        std::fs::read_to_string(tables.save(&device(), (&rows(), &[]), 7).unwrap()).unwrap()
     }
 
     #[test]
     fn what_was_kept_comes_back_and_only_for_its_device() {
         let (_folder, tables) = folder();
         assert!(tables.load(&device()).unwrap().is_none());
-        let path = tables.save(&device(), &rows(), 1_795_305_600).unwrap();
+        let path = tables.save(&device(), (&rows(), &[]), 1_795_305_600).unwrap();
         let rates = tables.load(&device()).unwrap().unwrap();
         assert_eq!(rates.rows(), rows());
         assert!(rates.source().to_string().starts_with("measured on 2026-11-22 for rdma: device mlx5_0"));
@@ -325,7 +344,7 @@ mod tests {
         assert!(tables.load(&other).unwrap().is_none());
         // A second measurement replaces the file and leaves no other file in the folder.
         let [first, second] = [rows()[0], rows()[1]];
-        assert_eq!(tables.save(&device(), &[first, second], 9).unwrap(), path);
+        assert_eq!(tables.save(&device(), (&[first, second], &[]), 9).unwrap(), path);
         assert_eq!(tables.load(&device()).unwrap().unwrap().rows().len(), 2);
         assert_eq!(std::fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
         // A file copied to the path of another device's table.
@@ -334,11 +353,34 @@ mod tests {
     }
 
     #[test]
+    fn rates_by_connections_come_back_and_may_be_absent() {
+        let (_folder, tables) = folder();
+        let row = |connections, writes| ConnectionRow { connections, writes };
+        let connections = [row(8, 20e6), row(64, 19e6), row(256, 2e6)];
+        let path = tables.save(&device(), (&rows(), &connections), 7).unwrap();
+        assert_eq!(tables.load(&device()).unwrap().unwrap().connections(), connections);
+        let text = std::fs::read_to_string(&path).unwrap();
+        for (bad, says) in [
+            (text.replace("\"connections\": 64", "\"connections\": 8"), "row 1 by connections"),
+            (text.replace("20000000.0", "-1.0"), "row 0 by connections"),
+            (text.replace("20000000.0", "\"fast\""), "holds no table"),
+        ] {
+            std::fs::write(&path, bad).unwrap();
+            assert!(tables.load(&device()).unwrap_err().to_string().contains(says), "{says}");
+        }
+        // A table of a version without them.
+        assert!(!good().contains("connections"));
+        std::fs::write(&path, good()).unwrap();
+        assert!(tables.load(&device()).unwrap().unwrap().connections().is_empty());
+        assert!(tables.save(&device(), (&rows(), &connections[..1]), 7).is_err());
+    }
+
+    #[test]
     fn nothing_is_kept_that_would_be_refused() {
         let (_folder, tables) = folder();
         let bad = [RateRow { reads: f64::NAN, ..rows()[0] }, rows()[1]];
-        assert!(tables.save(&device(), &bad, 0).is_err());
-        assert!(matches!(tables.save(&device(), &rows()[..1], 0), Err(TableError::Rates { .. })));
+        assert!(tables.save(&device(), (&bad, &[]), 0).is_err());
+        assert!(matches!(tables.save(&device(), (&rows()[..1], &[]), 0), Err(TableError::Rates { .. })));
         assert!(!tables.folder.exists());
     }
 
@@ -370,7 +412,7 @@ mod tests {
     fn what_is_no_file_of_ours_is_not_read() {
         use std::os::unix::fs::{PermissionsExt as _, symlink};
         let (_folder, tables) = folder();
-        let path = tables.save(&device(), &rows(), 7).unwrap();
+        let path = tables.save(&device(), (&rows(), &[]), 7).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666)).unwrap();
         assert!(matches!(tables.load(&device()), Err(TableError::NotOurs { .. })));
         std::fs::remove_file(&path).unwrap();

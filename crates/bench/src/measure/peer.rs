@@ -13,6 +13,7 @@ use dunlin_hatkv::Durability;
 use dunlin_hatkv::hatkv::HatKvProcessor;
 use dunlin_kv::KvService;
 use dunlin_kv::bypass::{BypassConfig, BypassServer, Kind};
+use dunlin_rpc::tune::grouping::GroupDefaults;
 use dunlin_rpc::{FunctionMode, Reply, Request, Server, ServerBuilder, ServerConfig, Service, Worker};
 use serde::{Deserialize, Serialize};
 
@@ -153,7 +154,11 @@ impl RpcSubject {
         if let ServiceKind::Tables { farm, records } = setup.service {
             return start_tables(&fabric, &address, setup.drive, (farm, records));
         }
-        let builder = ServerBuilder::new(&fabric);
+        // The figures state ScaleRPC's groups.
+        let GroupDefaults { size, slice } = GroupDefaults::PAPER;
+        let config =
+            ServerConfig { group_size: Some(size), group_slice: Some(slice), ..ServerConfig::default() };
+        let builder = ServerBuilder::new(&fabric).config(config);
         let (builder, service): (_, Box<dyn Service>) = match setup.service {
             ServiceKind::Bytes => {
                 let all = [ECHO, REFILL, WORK];

@@ -1,6 +1,7 @@
 //! One side of a measured queue pair, and the loop that posts requests.
 
 use super::messages::{Hello, VERSION};
+use super::spread::Connections;
 use super::{LARGEST, MOST_WINDOW, RatesError};
 use dunlin_fabric::{
     Access, Arena, Buffer, Completion, CompletionQueueId, CompletionStatus, Data, Endpoint, Fabric, Host,
@@ -9,8 +10,8 @@ use dunlin_fabric::{
 };
 
 /// Size of the remotely accessed memory, bytes: larger than a core's L1 cache, smaller than its L2.
-const AREA: usize = 512 * 1024;
-const LINE: u32 = 64;
+pub(super) const AREA: usize = 512 * 1024;
+pub(super) const LINE: u32 = 64;
 /// Signaling interval: one WRITE in this number is signaled, so that its completion frees the send queue.
 const SIGNALED: u32 = 16;
 /// Number of posting rounds between two readings of the clock and polls of the completion queue.
@@ -50,20 +51,22 @@ impl Slice {
 }
 
 pub(super) struct End<F: Fabric> {
-    domain: F::Domain,
+    pub(super) domain: F::Domain,
     completions: CompletionQueueId,
     queue_pair: QueuePairId,
+    /// Further connections to the same side.
+    pub(super) connections: Option<Connections>,
     /// The local memory that the other side READs or WRITEs.
     area: Region<F::Memory>,
-    arena: Arena<F::Memory>,
+    pub(super) arena: Arena<F::Memory>,
     /// The key of the other side's area.
-    key: RegionKey,
-    inline: u32,
+    pub(super) key: RegionKey,
+    pub(super) inline: u32,
     /// Payload of inline WRITEs, and destination of local reads of the area.
-    scratch: Vec<u8>,
+    pub(super) scratch: Vec<u8>,
     /// Buffers for READs that are not in use.
     free: Vec<Buffer<F::Memory>>,
-    arrived: Vec<Completion<F::Memory>>,
+    pub(super) arrived: Vec<Completion<F::Memory>>,
     place: u64,
     posted: u64,
     /// Number of posted requests whose completion is pending.
@@ -88,6 +91,7 @@ impl<F: Fabric> End<F> {
             domain,
             completions,
             queue_pair,
+            connections: None,
             area,
             arena,
             key: RegionKey(0),
@@ -218,7 +222,7 @@ impl<F: Fabric> End<F> {
     }
 
     /// Waits for events, at most until `until`.
-    fn wait(&mut self, until: Nanos) {
+    pub(super) fn wait(&mut self, until: Nanos) {
         let armed = self.domain.arm(WaitMode::Busy);
         self.domain.wait(armed, until);
     }

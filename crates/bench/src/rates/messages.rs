@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// Version of the message format.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 
 /// The first message of each side.
 #[derive(Debug, Deserialize, Serialize)]
@@ -18,8 +18,12 @@ pub(super) struct Hello {
 }
 
 /// A request from the measured host to a peer.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(super) enum Order {
+    /// Prepare for this number of further connections.
+    Reserve { count: u32 },
+    /// Create another connection, to this endpoint.
+    Connect { endpoint: Vec<u8> },
     /// Run a slice of READs.
     Read { bytes: u32, window: u32, slice: Nanos, once: bool },
     /// Read the local memory, to bring it into the peer's cache.
@@ -31,8 +35,17 @@ pub(super) enum Order {
 /// A peer's response to an order.
 #[derive(Debug, Deserialize, PartialEq, Serialize)]
 pub(super) enum Answer {
-    Done { operations: u64, nanos: u64 },
-    Failed { why: String },
+    Done {
+        operations: u64,
+        nanos: u64,
+    },
+    /// The endpoint of the other connection.
+    Created {
+        endpoint: Vec<u8>,
+    },
+    Failed {
+        why: String,
+    },
 }
 
 pub(super) fn send<L: Link>(link: &L, message: &impl Serialize) -> Result<(), RatesError> {

@@ -11,6 +11,8 @@
 //! * *writes*: the host WRITEs to all peers at the same time, inline if possible, with few signaled
 //!   requests, as the engine does.
 //! * *read time*: one peer READs, one request at a time.
+//! * *writes by connections*: the host WRITEs 32 bytes to all peers over 8 to 256 connections in turn (ScaleRPC
+//!   figure 1(b)), which shows how many connections its NIC holds. Not where the initiator's CPU copies.
 //!
 //! Short slices of all sizes alternate, and the result is the median over rounds. On fabrics where the
 //! initiator's CPU copies (shared memory), the location of the data in caches matters. There the host
@@ -19,19 +21,26 @@
 
 mod end;
 mod messages;
+mod spread;
 
 use dunlin_fabric::WithSources;
 use dunlin_fabric::{
-    AcceptError, Access, Address, ArenaError, BadRates, CompletionStatus, CreateError, DialError, Fabric,
-    GrantError, Host, LinkError, ListenError, Listener as _, Nanos, PostError, RateRow, RegisterError,
+    AcceptError, Access, Address, ArenaError, BadRates, CompletionStatus, ConnectionRow, CreateError,
+    DialError, Fabric, GrantError, Host, LinkError, ListenError, Listener as _, Nanos, PostError, RateRow,
+    RegisterError,
 };
 use dunlin_report::statistics::median;
 use end::{End, Job, Kind, Slice, drive};
 use messages::{Answer, Hello, Order, receive, send};
+use spread::spread;
 use thiserror::Error;
 
 /// The default sizes, in bytes. The bounds of F, L and H, are two of them.
 pub const SIZES: [u32; 9] = [32, 64, 128, 256, 512, 1024, 2048, 4096, 8192];
+/// The default numbers of connections.
+pub const CONNECTIONS: [u32; 9] = [8, 16, 32, 48, 64, 96, 128, 192, 256];
+/// The maximum number of connections.
+pub const MOST_CONNECTIONS: u32 = 4096;
 /// The largest size, in bytes.
 pub const LARGEST: u32 = 64 * 1024;
 /// The maximum number of peers.
@@ -49,6 +58,9 @@ const LOOK: Nanos = 100_000_000;
 pub struct RatesOptions {
     /// Sizes of the transfers in bytes, ascending.
     pub sizes: Vec<u32>,
+    /// Numbers of connections over which the host spreads its WRITEs, ascending; none for no such measurement. Without
+    /// effect where the initiator's CPU copies.
+    pub connections: Vec<u32>,
     /// Number of peers, each with its own connection.
     pub peers: usize,
     /// Threads of the host that WRITE, each to an equal share of the peers.
@@ -63,8 +75,25 @@ pub struct RatesOptions {
 
 impl Default for RatesOptions {
     fn default() -> Self {
-        RatesOptions { sizes: SIZES.to_vec(), peers: 1, threads: 1, window: 16, rounds: 20, slice: 5_000_000 }
+        RatesOptions {
+            sizes: SIZES.to_vec(),
+            connections: CONNECTIONS.to_vec(),
+            peers: 1,
+            threads: 1,
+            window: 16,
+            rounds: 20,
+            slice: 5_000_000,
+        }
     }
+}
+
+/// The rates of a measurement.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MeasuredRates {
+    /// Rates by size.
+    pub rows: Vec<RateRow>,
+    /// Rates by connections; none if they were not asked for, or if the initiator's CPU copies.
+    pub connections: Vec<ConnectionRow>,
 }
 
 /// The progress of a measurement, reported to the caller between slices.
@@ -147,6 +176,14 @@ impl RatesOptions {
         if !(2..=dunlin_fabric::rates::MAX_ROWS).contains(&self.sizes.len()) || !growing || !possible {
             return wrong(format!("sizes have to be at least two, growing, from 1 to {LARGEST} bytes"));
         }
+        let growing = self.connections.windows(2).all(|pair| pair[0] < pair[1]);
+        let possible = self.connections.iter().all(|count| (1..=MOST_CONNECTIONS).contains(count));
+        let count = self.connections.len();
+        if count == 1 || count > dunlin_fabric::rates::MAX_ROWS || !growing || !possible {
+            return wrong(format!(
+                "connections have to be none, or at least two numbers, growing, from 1 to {MOST_CONNECTIONS}"
+            ));
+        }
         if !(1..=MOST_PEERS).contains(&self.peers) || self.threads == 0 || self.threads > self.peers {
             return wrong(format!("there have to be 1 to {MOST_PEERS} peers, and as many threads at most"));
         }
@@ -174,7 +211,7 @@ pub fn measure<F: Fabric>(
     address: &Address,
     options: &RatesOptions,
     between: &mut dyn FnMut(Step<'_>) -> bool,
-) -> Result<Vec<RateRow>, RatesError> {
+) -> Result<MeasuredRates, RatesError> {
     options.check()?;
     let listener = fabric.listen(address)?;
     if !between(Step::Listening(&listener.address())) {
@@ -214,11 +251,18 @@ struct Run<'a, F: Fabric> {
     peers: Vec<Peer<F>>,
 }
 
+/// Returns which part of `count` connections belongs to the peer at this place among `peers`.
+fn part(count: u32, peers: usize, place: usize) -> usize {
+    count as usize / peers + usize::from(place < count as usize % peers)
+}
+
 impl<F: Fabric> Run<'_, F> {
-    fn all(&mut self, between: &mut dyn FnMut(Step<'_>) -> bool) -> Result<Vec<RateRow>, RatesError> {
-        let sizes = &self.options.sizes;
+    fn all(&mut self, between: &mut dyn FnMut(Step<'_>) -> bool) -> Result<MeasuredRates, RatesError> {
+        self.connect()?;
+        let (sizes, connections) = (&self.options.sizes, self.connections().to_vec());
         let mut found = vec![[const { Vec::new() }; 3]; sizes.len()];
-        let slices = self.options.rounds * sizes.len() * 3;
+        let mut spread = vec![Vec::new(); connections.len()];
+        let slices = self.options.rounds * (sizes.len() * 3 + connections.len());
         let mut done = 0;
         for _ in 0..self.options.rounds {
             for (bytes, [reads, writes, read_nanos]) in sizes.iter().zip(&mut found) {
@@ -234,6 +278,13 @@ impl<F: Fabric> Run<'_, F> {
                     done += 1;
                 }
             }
+            for (count, rates) in connections.iter().zip(&mut spread) {
+                if !between(Step::Slices(done, slices)) {
+                    return Err(RatesError::Stopped);
+                }
+                rates.push(self.spread(*count)?);
+                done += 1;
+            }
         }
         between(Step::Slices(done, slices));
         let middle = |values: &Vec<f64>| median(values.iter().copied()).unwrap_or(0.0);
@@ -243,7 +294,52 @@ impl<F: Fabric> Run<'_, F> {
             writes: middle(writes),
             read_nanos: middle(read_nanos),
         });
-        Ok(rows.collect())
+        let by_connections = connections.iter().zip(&spread);
+        let by_connections =
+            by_connections.map(|(count, rates)| ConnectionRow { connections: *count, writes: middle(rates) });
+        Ok(MeasuredRates { rows: rows.collect(), connections: by_connections.collect() })
+    }
+
+    /// Returns the numbers of connections to measure. Where the initiator's CPU copies, no device keeps contexts of
+    /// connections.
+    fn connections(&self) -> &[u32] {
+        if self.copies() { &[] } else { &self.options.connections }
+    }
+
+    /// Makes the connections to all peers over which WRITEs are spread.
+    fn connect(&mut self) -> Result<(), RatesError> {
+        let Some(most) = self.connections().last().copied() else { return Ok(()) };
+        let peers = self.peers.len();
+        for (place, peer) in self.peers.iter_mut().enumerate() {
+            let until = self.fabric.host().now().saturating_add(PATIENCE);
+            let count = part(most, peers, place);
+            peer.end.reserve(count as u32)?;
+            send(&peer.link, &Order::Reserve { count: count as u32 })?;
+            for _ in 0..count {
+                let endpoint = peer.end.add(&peer.link)?;
+                send(&peer.link, &Order::Connect { endpoint })?;
+                match receive(&peer.link, until)? {
+                    Answer::Created { endpoint } => peer.end.connect_added(&peer.link, endpoint)?,
+                    Answer::Failed { why } => return Err(said(&why)),
+                    Answer::Done { .. } => {
+                        return Err(RatesError::Foreign("it answers another question".into()));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Measures small WRITEs per second by all threads, over this number of connections.
+    fn spread(&mut self, count: u32) -> Result<f64, RatesError> {
+        let (host, slice, peers) = (self.fabric.host(), self.options.slice, self.peers.len());
+        let mut ends: Vec<(&mut End<F>, usize)> = Vec::with_capacity(peers);
+        for (place, peer) in self.peers.iter_mut().enumerate() {
+            let used = part(count, peers, place);
+            ends.extend((used > 0).then_some((&mut peer.end, used)));
+        }
+        let share = ends.len().div_ceil(self.options.threads);
+        by_threads(ends.chunks_mut(share).collect(), |ends| spread(host, ends, slice))
     }
 
     /// Returns whether the initiator's CPU copies, so that caches matter.
@@ -274,18 +370,7 @@ impl<F: Fabric> Run<'_, F> {
         let host = self.fabric.host();
         let mut ends: Vec<&mut End<F>> = self.peers.iter_mut().map(|peer| &mut peer.end).collect();
         let share = ends.len().div_ceil(self.options.threads);
-        let mut shares: Vec<&mut [&mut End<F>]> = ends.chunks_mut(share).collect();
-        // A single share runs on this thread, which also works in the simulator.
-        if let [all] = &mut shares[..] {
-            return drive(host, all, job).map(|slice| slice.rate());
-        }
-        let slices: Vec<Result<Slice, RatesError>> = std::thread::scope(|scope| {
-            let started: Vec<_> =
-                shares.into_iter().map(|share| scope.spawn(move || drive(host, share, job))).collect();
-            let ended = started.into_iter().map(|thread| thread.join());
-            ended.map(|ended| ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
-        });
-        slices.into_iter().map(|slice| slice.map(|slice| slice.rate())).sum()
+        by_threads(ends.chunks_mut(share).collect(), |ends| drive(host, ends, job))
     }
 
     /// Receives the results of the peers' slices.
@@ -294,10 +379,34 @@ impl<F: Fabric> Run<'_, F> {
         of.iter()
             .map(|peer| match receive(&peer.link, until)? {
                 Answer::Done { operations, nanos } => Ok(Slice { operations, nanos }),
-                Answer::Failed { why } => Err(RatesError::Said(why.escape_debug().take(300).collect())),
+                Answer::Created { .. } => Err(RatesError::Foreign("it answers another question".into())),
+                Answer::Failed { why } => Err(said(&why)),
             })
             .collect()
     }
+}
+
+/// The error that the other side has reported.
+fn said(why: &str) -> RatesError {
+    RatesError::Said(why.escape_debug().take(300).collect())
+}
+
+/// Runs each share on a thread of its own, and returns the sum of the rates.
+fn by_threads<T: Send>(
+    mut shares: Vec<&mut [T]>,
+    run: impl Fn(&mut [T]) -> Result<Slice, RatesError> + Sync,
+) -> Result<f64, RatesError> {
+    // A single share runs on this thread, which also works in the simulator.
+    if let [all] = &mut shares[..] {
+        return run(all).map(|slice| slice.rate());
+    }
+    let run = &run;
+    let slices: Vec<Result<Slice, RatesError>> = std::thread::scope(|scope| {
+        let started: Vec<_> = shares.into_iter().map(|share| scope.spawn(move || run(share))).collect();
+        let ended = started.into_iter().map(|thread| thread.join());
+        ended.map(|ended| ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+    });
+    slices.into_iter().map(|slice| slice.map(|slice| slice.rate())).sum()
 }
 
 /// Runs a peer: dials the measured host and executes its orders until the host ends the measurement. Blocks
@@ -313,9 +422,32 @@ pub fn serve<F: Fabric>(fabric: &F, address: &Address) -> Result<(), RatesError>
     send(&link, &hello)?;
     let theirs: Hello = receive(&link, until)?;
     end.connect(&link, &theirs)?;
+    let mut reserved = 0;
     loop {
         let slice = match receive(&link, Nanos::MAX)? {
             Order::End => return Ok(()),
+            Order::Reserve { count } if count > MOST_CONNECTIONS => {
+                return Err(RatesError::Foreign("it asks for too many connections".to_owned()));
+            }
+            Order::Reserve { count } => match end.reserve(count) {
+                Ok(()) => {
+                    reserved = count as usize;
+                    continue;
+                }
+                Err(error) => Err(error),
+            },
+            Order::Connect { .. } if end.added() >= reserved => {
+                return Err(RatesError::Foreign("it makes more connections than it said".to_owned()));
+            }
+            Order::Connect { endpoint } => match end.add(&link) {
+                Ok(own) => {
+                    // The other side connects when it knows the endpoint.
+                    send(&link, &Answer::Created { endpoint: own })?;
+                    end.connect_added(&link, endpoint)?;
+                    continue;
+                }
+                Err(error) => Err(error),
+            },
             Order::Look => {
                 end.look();
                 Ok(Slice { operations: 1, nanos: 1 })

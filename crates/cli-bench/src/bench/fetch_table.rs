@@ -3,9 +3,9 @@
 
 use clap::Args;
 use dunlin::fabric::{DeviceIdentity, Fabric, Scheme};
-use dunlin::tune::{FetchTable, RateRow, Rates, RatesSource, Tables};
+use dunlin::tune::{ConnectionRow, FetchTable, GroupDefaults, RateRow, Rates, RatesSource, Tables};
 use dunlin::{Address, on_fabric};
-use dunlin_bench::rates::{LARGEST, RatesError, RatesOptions, SIZES, Step, measure, serve};
+use dunlin_bench::rates::{CONNECTIONS, LARGEST, RatesError, RatesOptions, SIZES, Step, measure, serve};
 use dunlin_command::arguments::{self, DeviceArguments};
 use dunlin_command::child::ChildProcess;
 use dunlin_command::interrupt::Interrupt;
@@ -24,6 +24,9 @@ command measures the rates, between this process and its peers, and stores the t
 ~/.cache)/dunlin/fetch-tables, one file per device. Clients on the same device then use it; client.tuning() and dunlin ping show \
 this. The table gives three limits: fetching up to L bytes costs as much as fetching one byte; beyond H bytes, bandwidth is the \
 limit; and from N READs per result on, fetching is no faster than WRITEs.
+
+It also measures 32-byte WRITEs by the number of connections: beyond the number that the NIC's cache holds, the rate falls. Servers \
+take the size and the slice of their groups from it (clients whose lease is a slice). Shared memory has no such cache.
 
 On shared memory, peers are processes of this host, and N is about 1, since reads and writes move the same cache lines. On RDMA, \
 peers on this host load the same NIC twice. To measure the NIC alone, run the peers on other hosts, with --elsewhere and --join.
@@ -57,6 +60,9 @@ pub(crate) struct FetchTableArguments {
     /// Sizes to measure
     #[arg(long, default_values_t = SIZES.map(u64::from), value_delimiter = ',', value_parser = arguments::size, value_name = "SIZE")]
     sizes: Vec<u64>,
+    /// Numbers of connections to measure; of no effect on shared memory
+    #[arg(long, default_values_t = CONNECTIONS, value_delimiter = ',', value_name = "N")]
+    connections: Vec<u32>,
     /// Slices per size; the result is their median
     #[arg(long, default_value_t = 20, value_name = "N")]
     rounds: usize,
@@ -153,6 +159,7 @@ fn options(arguments: &FetchTableArguments) -> Result<RatesOptions, Failure> {
     let size = |bytes: &u64| u32::try_from(*bytes).unwrap_or(LARGEST + 1);
     let options = RatesOptions {
         sizes: arguments.sizes.iter().map(size).collect(),
+        connections: arguments.connections.clone(),
         peers,
         threads: arguments.threads.unwrap_or_else(|| (cores / 2).clamp(1, peers.max(1))),
         window: arguments.window,
@@ -201,11 +208,13 @@ fn run_on<F: Fabric>(arguments: &FetchTableArguments, fabric: &F, address: &Addr
     if let Some(failure) = failure {
         return Err(failure);
     }
-    let rows = outcome.map_err(explained)?;
+    let measured = outcome.map_err(explained)?;
     #[allow(clippy::disallowed_methods)] // The date of a document.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let source = RatesSource::Measured { device: device.to_string(), unix_time_s: now };
-    let rates = Rates::new(rows.clone(), source).map_err(|error| explained(error.into()))?;
+    let rates = Rates::new(measured.rows.clone(), source)
+        .and_then(|rates| rates.with_connections(measured.connections.clone()))
+        .map_err(|error| explained(error.into()))?;
     let found = FetchTable::of(Arc::new(rates));
     let mut parameters = Row::new();
     parameters
@@ -217,7 +226,7 @@ fn run_on<F: Fabric>(arguments: &FetchTableArguments, fabric: &F, address: &Addr
     present(arguments, fabric.capabilities().name, &found, parameters)?;
     match tables {
         Some(tables) => {
-            let path = tables.save(&device, &rows, now)?;
+            let path = tables.save(&device, (&measured.rows, &measured.connections), now)?;
             output::print_line(format_args!("kept in {}: clients on this device go by it", path.display()))
         }
         None => Ok(()),
@@ -267,9 +276,19 @@ fn present(
         .set("l_bytes", found.low())
         .set("h_bytes", found.high())
         .set("n", found.reads_at_most());
+    let by_connections = found.rates().connections();
+    let groups = GroupDefaults::of(Some(found.rates()));
+    parameters
+        .set("group_size", u32::from(groups.size))
+        .set("group_slice_ns", groups.slice.as_nanos() as u64);
     let mut document = Document::new("bench fetch-table", fabric, parameters);
     document.rows = found.rows().iter().map(row).collect();
     output::print(table(&document.rows))?;
+    let connections: Vec<Row> = by_connections.iter().map(connection_row).collect();
+    if !connections.is_empty() {
+        output::print(table(&connections))?;
+        document.rows.extend(connections);
+    }
     output::print_line(format_args!(
         "L {} bytes, H {} bytes, N {}; {}",
         found.low(),
@@ -277,7 +296,20 @@ fn present(
         found.reads_at_most(),
         found.source()
     ))?;
+    let of = if by_connections.is_empty() {
+        "by default: nothing is known of connections"
+    } else {
+        "by these rates"
+    };
+    output::print_line(format_args!(
+        "groups of {} clients, slices of {:?}, {of}",
+        groups.size, groups.slice
+    ))?;
     arguments.report.write_with(&document, &[chart(found)])
+}
+
+fn connection_row(row: &ConnectionRow) -> Row {
+    Row::new().with("connections", row.connections).with("writes_ops", row.writes.round())
 }
 
 fn row(row: &RateRow) -> Row {

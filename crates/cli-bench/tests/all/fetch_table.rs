@@ -40,6 +40,9 @@ fn a_measured_table_is_kept_and_clients_go_by_it() {
     for field in ["size_bytes", "reads_ops", "writes_ops", "read_ns"] {
         assert!(rows.iter().all(|row| row[field].as_f64().is_some_and(|value| value > 0.0)), "{field}");
     }
+    // Shared memory has no cache of connections, so the paper's groups remain.
+    assert_eq!(document["parameters"]["group_size"], 40);
+    assert_eq!(document["parameters"]["group_slice_ns"], 100_000);
     let n = document["parameters"]["n"].as_u64().expect("N");
     assert!((1..=16).contains(&n));
     assert!(std::fs::read_to_string(&plot).expect("written").contains("READs served"));
@@ -114,6 +117,9 @@ fn a_simulated_cluster_has_a_table_of_its_own() {
     let paper = of("rf-rpc");
     assert!(paper.contains("N 5;") && paper.contains("of the model of rf-rpc"), "{paper}");
     assert_ne!(paper, of("rf-rpc-connectx4"));
+    for (text, groups) in [(paper, "by these rates"), (of("scalerpc"), "by these rates")] {
+        assert!(text.contains("connections") && text.contains(groups), "{text}");
+    }
     dunlin(["bench", "fetch-table", "--profile", "rf-rpd"]).failed(1, &["rf-rpc"]);
 }
 
@@ -122,6 +128,8 @@ fn what_cannot_be_measured_is_refused() {
     for (arguments, word) in [
         (&["--sizes", "64"][..], "at least two"),
         (&["--sizes", "64,32"], "growing"),
+        (&["--connections", "8"], "at least two"),
+        (&["--connections", "8,5000"], "4096"),
         (&["--peers", "0"], "peers"),
         (&["--window", "1000"], "window"),
         (&["--join"], "--elsewhere"),

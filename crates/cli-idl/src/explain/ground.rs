@@ -2,14 +2,15 @@
 
 use dunlin::errors::WithSources;
 use dunlin::fabric::{Capabilities, ChosenFabric, Fabric, Nanos, Scheme};
-use dunlin::plan::ResponseHalf;
+use dunlin::plan::{Lease, Plan, ResponseHalf};
 use dunlin::thrift::{ServerDescription, describe};
-use dunlin::tune::{FetchTable, RatesSource};
+use dunlin::tune::{FetchTable, GroupDefaults, RatesSource};
 use dunlin::{Address, ClientConfig, on_fabric};
 use dunlin_command::arguments::{DeviceArguments, On};
 use dunlin_command::output::Failure;
 use dunlin_hints::ServerConnections;
 use dunlin_scenario::advice::Cluster;
+use dunlin_scenario::rates::modelled_rates;
 use std::time::Duration;
 
 /// The target of plan selection, with the facts to show about it.
@@ -23,6 +24,8 @@ pub(super) struct FabricContext {
     pub(super) rates: RatesSource,
     /// Whether these rates rule out fetching.
     pub(super) written: bool,
+    /// The groups of clients by these rates; `None` for a simulated cluster, of which they are computed when needed.
+    groups: Option<GroupDefaults>,
     /// The resolution of `auto:`, in one line.
     pub(super) auto: Option<String>,
     /// The server's answer to the question for its functions, if one was asked.
@@ -40,6 +43,7 @@ impl FabricContext {
             name: cluster.profile.clone(),
             rates: RatesSource::Modelled { profile: cluster.profile.clone() },
             written: false,
+            groups: None,
             auto: None,
             server: None,
         }
@@ -65,12 +69,13 @@ impl FabricContext {
         }
         let takes = if takes.is_empty() { "nothing".to_owned() } else { takes.join(", else ") };
         let capabilities = on.capabilities(device)?;
-        let (rates, written) = rates.unwrap_or((RatesSource::BuiltIn, false));
+        let (rates, written, groups) = rates.unwrap_or((RatesSource::BuiltIn, false, GroupDefaults::PAPER));
         Ok(FabricContext {
             name: capabilities.name.to_owned(),
             capabilities: Some(capabilities),
             rates,
             written,
+            groups: Some(groups),
             auto: Some(format!("auto: takes from here {takes}, as far as the server has it{not}")),
             server: None,
         })
@@ -84,10 +89,19 @@ impl FabricContext {
         if resolved.address.scheme() == Scheme::Tcp {
             let name = Scheme::Tcp.as_str().to_owned();
             let rates = RatesSource::BuiltIn;
-            return Ok(FabricContext { capabilities: None, name, rates, written: false, auto, server: None });
+            let groups = Some(GroupDefaults::PAPER);
+            return Ok(FabricContext {
+                capabilities: None,
+                name,
+                rates,
+                written: false,
+                groups,
+                auto,
+                server: None,
+            });
         }
         let chosen: ChosenFabric = fabrics.choose(&resolved.address)?;
-        let (rates, written) = on_fabric!(&chosen, fabric => rates(fabric));
+        let (rates, written, groups) = on_fabric!(&chosen, fabric => rates(fabric));
         let capabilities = chosen.capabilities().clone();
         let name = capabilities.name.to_owned();
         let config = ClientConfig {
@@ -97,13 +111,27 @@ impl FabricContext {
         };
         let server = on_fabric!(&chosen, fabric => describe(fabric, &resolved.address, config));
         let server = Some(server.map_err(|error| WithSources(&error).to_string()));
-        Ok(FabricContext { name, capabilities: Some(capabilities), rates, written, auto, server })
+        let (capabilities, groups) = (Some(capabilities), Some(groups));
+        Ok(FabricContext { name, capabilities, rates, written, groups, auto, server })
     }
 
     /// Returns the connections of the server, if it was asked.
     pub(super) fn connections(&self) -> ServerConnections {
         let server = self.server.as_ref().and_then(|server| server.as_ref().ok());
         server.map(|server| server.connections).unwrap_or_default()
+    }
+
+    /// Describes the groups of a plan whose lease is a slice; `None` for other plans.
+    pub(super) fn told_of_groups(&self, plan: &Plan) -> Option<String> {
+        if plan.lease != Lease::Slice {
+            return None;
+        }
+        let modelled = || Some(GroupDefaults::of(Some(&*modelled_rates(&self.name).ok()?)));
+        let GroupDefaults { size, slice } = self.groups.or_else(modelled).unwrap_or(GroupDefaults::PAPER);
+        Some(format!(
+            "groups of {size} clients, each served for {slice:?}, unless the server sets group_size or group_slice \
+             (`dunlin bench fetch-table` measures the rates by connections that they depend on)"
+        ))
     }
 
     /// Describes the rates that decide how a function's results travel; `None` if they are never READ.
@@ -131,9 +159,9 @@ impl FabricContext {
     }
 }
 
-/// Returns the default source of rates for a client on this fabric, and whether these rates rule out
-/// fetching.
-fn rates<F: Fabric>(fabric: &F) -> (RatesSource, bool) {
+/// Returns the default source of rates for a client on this fabric, whether these rates rule out fetching, and the groups
+/// of a server on it.
+fn rates<F: Fabric>(fabric: &F) -> (RatesSource, bool, GroupDefaults) {
     let table = fabric.rates().map_or_else(FetchTable::rf_rpc, FetchTable::of);
-    (table.source().clone(), table.rules_out_fetching())
+    (table.source().clone(), table.rules_out_fetching(), GroupDefaults::of(Some(table.rates())))
 }

@@ -112,6 +112,16 @@ fn the_sharing_of_connections_is_explained() {
         "service S {\n  void f() (protocol = \"eager\", sharing = \"grouped\")\n}\n",
     );
     dunlin(["explain", &grouped]).failed(1, &["sharing = grouped cannot run", ":2:33"]);
+    // The groups are the paper's, unless the rates of the NIC are known.
+    let grouped = folder.write("turns.thrift", "service S {\n  void f() (sharing = \"grouped\")\n}\n");
+    let groups = |ground: [&str; 2]| {
+        let text = dunlin(["explain", &grouped].into_iter().chain(ground)).well().text();
+        let line = text.lines().find(|line| line.contains("groups of"));
+        line.unwrap_or_else(|| panic!("{text}")).to_owned()
+    };
+    assert!(groups(["--fabric", "rnic"]).contains("groups of 40 clients, each served for 100µs"));
+    let known = groups(["--profile", "scalerpc"]);
+    assert!(!known.contains("groups of 40 clients") && known.contains("fetch-table"), "{known}");
 }
 
 #[test]

@@ -107,6 +107,15 @@ enum Level {
 }
 
 impl Level {
+    /// Returns the slice of groups of this level.
+    fn slice(self, default: Nanos) -> Nanos {
+        match self {
+            Level::More => default + default / 2,
+            Level::Less => (default / 2).max(1),
+            Level::Usual => default,
+        }
+    }
+
     /// Returns the level of clients of a class, compared with the median one; those that had a level keep it until half
     /// of the distance, as a logarithm, is left.
     fn of(class: Class, median: Class, before: Level) -> Level {
@@ -161,6 +170,19 @@ impl Schedule {
         let size = self.whole.saturating_sub(others).max(self.whole.div_ceil(2));
         self.has_grown |= size != self.settings.size;
         self.settings.size = size;
+    }
+
+    /// Returns the default slice.
+    pub(crate) fn slice(&self) -> Nanos {
+        self.settings.slice
+    }
+
+    /// Changes the default slice, and with it the slices of all groups.
+    pub(crate) fn set_slice(&mut self, slice: Nanos) {
+        self.settings.slice = slice.max(1);
+        for group in &mut self.groups {
+            group.slice = group.level.slice(self.settings.slice);
+        }
     }
 
     /// Adds a client to the smallest group. A group that is too large then is split at the next switch. No effect on
@@ -331,11 +353,8 @@ impl Schedule {
         self.groups.clear();
         let mut left = sorted.as_slice();
         while let Some((level, ..)) = left.first().copied() {
-            let (size, slice) = match level {
-                Level::More => (least, slice + slice / 2),
-                Level::Less => (size, (slice / 2).max(1)),
-                Level::Usual => (size, slice),
-            };
+            let size = if level == Level::More { least } else { size };
+            let slice = level.slice(slice);
             let same = left.iter().take_while(|(other, ..)| *other == level).count();
             let groups = ((same + (size - 1) / 2) / size).max(1);
             let (group, rest) = left.split_at(same.div_ceil(groups).max(least).min(left.len()));

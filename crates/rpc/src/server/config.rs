@@ -3,7 +3,8 @@
 use crate::error::ServeError;
 use crate::grouped::schedule::Settings;
 use crate::limits::{BLOCK_BYTES, MAX_WINDOW};
-use dunlin_fabric::nanos;
+use crate::tune::grouping::{GroupDefaults, MAX_GROUP};
+use dunlin_fabric::{Rates, nanos};
 use std::time::Duration;
 
 /// Settings of a server. The defaults fit most uses.
@@ -56,10 +57,16 @@ pub struct ServerConfig {
     pub spin: Duration,
     /// Time limit for a client's hello message. Default: 5 s.
     pub hello_timeout: Duration,
-    /// The number of clients that are served together, among those whose plan has the lease `slice`. Default: 40.
-    pub group_size: u16,
-    /// The time for which a group of such clients is served, if there are several groups. Default: 100 µs.
-    pub group_slice: Duration,
+    /// The number of clients that are served together, among those whose plan has the lease `slice`, 1 to 80. `None`, the
+    /// default: what the device's rates by connections give, or 40 if they are not known
+    /// ([`GroupDefaults::of`](crate::tune::grouping::GroupDefaults::of)). The priority scheduler
+    /// makes groups of busier clients smaller.
+    pub group_size: Option<u16>,
+    /// The time for which a group of such clients is served, if there are several groups, 1 µs to 1 s. `None`, the default:
+    /// what the device's rates by connections give, or 100 µs if they are not known. The server then lengthens it, to 8
+    /// times that at most, by the requests that it counts ([`GroupCounters::early`](crate::GroupCounters::early)), unless
+    /// several servers share the schedule. A slice that is set stays.
+    pub group_slice: Option<Duration>,
     /// Whether busier clients are grouped together, in smaller groups with longer slices (ScaleRPC section 3.2).
     /// Without it groups keep their members and their slices: the paper's Static mode. Default: `true`.
     pub group_priorities: bool,
@@ -118,8 +125,8 @@ impl Default for ServerConfig {
             spin: Duration::from_micros(20),
             hello_timeout: Duration::from_secs(5),
             shutdown_timeout: Duration::from_secs(5),
-            group_size: 40,
-            group_slice: Duration::from_micros(100),
+            group_size: None,
+            group_slice: None,
             group_priorities: true,
             request_pool: None,
         }
@@ -133,10 +140,14 @@ impl ServerConfig {
         any || self.service == name || self.other_names.iter().any(|other| other == name)
     }
 
-    /// Returns the settings of the groups.
-    pub(crate) fn groups(&self) -> Settings {
-        let slice = nanos(self.group_slice);
-        Settings { size: self.group_size.into(), slice, by_priority: self.group_priorities }
+    /// Returns the settings of the groups on a device with these rates.
+    pub(crate) fn groups(&self, rates: Option<&Rates>) -> Settings {
+        let defaults = GroupDefaults::of(rates);
+        Settings {
+            size: self.group_size.unwrap_or(defaults.size).into(),
+            slice: nanos(self.group_slice.unwrap_or(defaults.slice)),
+            by_priority: self.group_priorities,
+        }
     }
 
     pub(crate) fn check(&self) -> Result<(), ServeError> {
@@ -166,11 +177,12 @@ impl ServerConfig {
                 "under 4 GiB",
             );
         }
-        if self.group_size == 0 || self.group_size > 80 {
-            return out("group_size", self.group_size.into(), "1 to 80 clients");
+        if let Some(size) = self.group_size.filter(|size| *size == 0 || *size > MAX_GROUP) {
+            return out("group_size", size.into(), "1 to 80 clients");
         }
-        if self.group_slice < Duration::from_micros(1) || self.group_slice > Duration::from_secs(1) {
-            return out("group_slice", nanos(self.group_slice), "1 us to 1 s");
+        let slices = Duration::from_micros(1)..=Duration::from_secs(1);
+        if let Some(slice) = self.group_slice.filter(|slice| !slices.contains(slice)) {
+            return out("group_slice", nanos(slice), "1 us to 1 s");
         }
         if let Some(pool) = self.request_pool {
             if pool.rings == 0 || pool.bytes(self.max_ring_bytes) > MOST_POOLED {

@@ -7,10 +7,12 @@ use crate::grouped::member::Member;
 use crate::grouped::schedule::{ClientId, Schedule, Settings};
 use crate::grouped::zones::{MAX_ZONES, Zones};
 use crate::limits::RING_BYTES;
+use crate::tune::grouping::{EARLY, GroupDefaults, SliceCounts, adjusted};
 use dunlin_fabric::{Arena, Buffer, Fabric, Nanos, Region, RegionKey};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// Bytes of a zone, and of the ring of a client under leases: the smallest ring, so that a pool stays in the cache.
 pub(crate) const ZONE_BYTES: u32 = *RING_BYTES.start();
@@ -50,6 +52,10 @@ pub struct GroupCounters {
     pub told_alone: u64,
     /// Leases that could not begin because no zone was free.
     pub without_zone: u64,
+    /// Requests in the first eighth of slices, and in the rest: fewer than a seventh tell of time that switches lose.
+    pub early: u64,
+    /// Requests in the other seven eighths of slices.
+    pub later: u64,
 }
 
 impl GroupCounters {
@@ -61,6 +67,8 @@ impl GroupCounters {
             switches: self.switches + other.switches,
             told_alone: self.told_alone + other.told_alone,
             without_zone: self.without_zone + other.without_zone,
+            early: self.early + other.early,
+            later: self.later + other.later,
         }
     }
 
@@ -73,6 +81,8 @@ impl GroupCounters {
             switches: self.switches - earlier.switches,
             told_alone: self.told_alone - earlier.told_alone,
             without_zone: self.without_zone - earlier.without_zone,
+            early: self.early - earlier.early,
+            later: self.later - earlier.later,
         }
     }
 }
@@ -100,6 +110,8 @@ pub(crate) struct Turns {
     /// When the running slice ends.
     due: AtomicU64,
     settings: Settings,
+    /// Nobody has set the slice, so it follows the counts.
+    adjusts: bool,
     /// The groups are those of a cycle that several servers share.
     is_common: AtomicBool,
     state: Mutex<State>,
@@ -188,6 +200,8 @@ struct State {
     lasting: usize,
     /// The counts of all workers until they last followed a turn.
     counts: GroupCounters,
+    /// The counts when the slice was last adjusted.
+    adjusted_at: GroupCounters,
 }
 
 impl State {
@@ -199,12 +213,14 @@ impl State {
 }
 
 impl Turns {
-    pub(crate) fn new(settings: Settings) -> Self {
+    /// Makes the schedule of a server without clients. If it `adjusts`, the slice follows the counts.
+    pub(crate) fn new(settings: Settings, adjusts: bool) -> Self {
         let (schedule, turn) = (Schedule::new(settings), Arc::default());
         Turns {
             number: AtomicU64::new(0),
             due: AtomicU64::new(Nanos::MAX),
             settings,
+            adjusts,
             is_common: AtomicBool::new(false),
             state: Mutex::new(State {
                 schedule,
@@ -216,7 +232,30 @@ impl Turns {
                 by_turns: 0,
                 lasting: 0,
                 counts: GroupCounters::default(),
+                adjusted_at: GroupCounters::default(),
             }),
+        }
+    }
+
+    /// Returns the default slice of the server's start in nanoseconds.
+    pub(crate) fn default_slice(&self) -> Nanos {
+        self.settings.slice
+    }
+
+    /// Returns the size and the slice in effect.
+    pub(crate) fn defaults(&self) -> GroupDefaults {
+        let slice = Duration::from_nanos(self.lock().schedule.slice());
+        GroupDefaults { size: self.settings.size as u16, slice }
+    }
+
+    /// Adjusts the slice to the counts, if there are enough.
+    fn adjust(&self, state: &mut State) {
+        let since = state.counts.since(state.adjusted_at);
+        let counts = SliceCounts { slices: since.switches, early: since.early, later: since.later };
+        if counts.are_enough() {
+            state.adjusted_at = state.counts;
+            let slice = adjusted(self.settings.slice, state.schedule.slice(), &counts);
+            state.schedule.set_slice(slice);
         }
     }
 
@@ -316,6 +355,9 @@ impl Turns {
             .is_some_and(|turn| turn.number == state.turn.number && !turn.is_used.load(Ordering::Relaxed));
         let ends = now >= state.schedule.due() || is_unused;
         if ends {
+            if self.adjusts {
+                self.adjust(&mut state);
+            }
             state.schedule.switch(now);
             self.change(&mut state, Some(now));
         }
@@ -444,6 +486,8 @@ pub(crate) struct Groups<F: Fabric> {
     next_waits: bool,
     /// When the worker has something to do that no arrival tells of, before the slice ends.
     wakes_at: Nanos,
+    /// When the first part of the slice ends; `None` if the slice does not end.
+    early_until: Option<Nanos>,
 }
 
 impl<F: Fabric> Groups<F> {
@@ -461,6 +505,7 @@ impl<F: Fabric> Groups<F> {
             untold: Vec::new(),
             next_waits: false,
             wakes_at: Nanos::MAX,
+            early_until: None,
         }
     }
 
@@ -499,6 +544,8 @@ impl<F: Fabric> Groups<F> {
             let mut state = turns.lock();
             state.counts = state.counts.plus(self.counts.since(self.published));
             self.published = self.counts;
+            let (began, due) = (state.turn.began, turns.due());
+            self.early_until = (due != Nanos::MAX).then(|| began + due.saturating_sub(began) / EARLY);
             Arc::clone(&state.turn)
         };
         let list = |clients: &[ClientId]| -> Vec<u16> {
@@ -525,6 +572,13 @@ impl<F: Fabric> Groups<F> {
         if now >= turns.due() || is_idle {
             turns.switch(now, is_idle.then_some(&*self.turn));
         }
+    }
+
+    /// Counts requests of the running group, which a worker took in a round that began at `now`.
+    pub(crate) fn took(&mut self, requests: usize, now: Nanos) {
+        let Some(early_until) = self.early_until else { return };
+        let part = if now < early_until { &mut self.counts.early } else { &mut self.counts.later };
+        *part += requests as u64;
     }
 
     fn was_used(&self) -> bool {
@@ -655,7 +709,7 @@ mod tests {
     #[test]
     fn slices_follow_the_common_time() {
         let (estimate, mut now) = (estimate(), 6 * SECOND);
-        let turns = Turns::new(Settings::PAPER);
+        let turns = Turns::new(Settings::PAPER, false);
         [1, 2, 3].into_iter().for_each(|client| turns.join(client));
         let from = estimate.common(now);
         turns.follow(estimate, &cycle(1, from, &[&[1], &[2, 9], &[3]]), now);
@@ -681,7 +735,7 @@ mod tests {
     fn the_next_cycle_begins_at_its_time() {
         for first in [&[&[1, 2][..]][..], &[&[1], &[2]]] {
             let (estimate, mut now) = (estimate(), 6 * SECOND);
-            let turns = Turns::new(Settings::PAPER);
+            let turns = Turns::new(Settings::PAPER, false);
             [1, 2].into_iter().for_each(|client| turns.join(client));
             let from = estimate.common(now);
             turns.follow(estimate, &cycle(1, from, first), now);
@@ -697,10 +751,34 @@ mod tests {
         }
     }
 
+    /// A slice that nobody has set follows the time that switches lose; one that was set stays.
+    #[test]
+    fn a_slice_that_nobody_has_set_follows_the_counts() {
+        for (adjusts, slices) in [(true, [125_000, 156_250, 117_188, 100_000]), (false, [SLICE; 4])] {
+            let turns = Turns::new(Settings { size: 1, ..Settings::PAPER }, adjusts);
+            [1, 2].into_iter().for_each(|client| turns.join(client));
+            let mut now = 0;
+            // The first eighth of slices is lost; then nothing is.
+            let counts = [(0, 7_000), (0, 7_000), (1_000, 7_000), (1_000, 7_000)];
+            for ((early, later), expected) in counts.into_iter().zip(slices) {
+                {
+                    let counts = &mut turns.lock().counts;
+                    (counts.switches, counts.early, counts.later) =
+                        (counts.switches + 16, counts.early + early, counts.later + later);
+                }
+                now = turns.due().max(now + 1);
+                assert!(turns.switch(now, None));
+                assert_eq!(turns.defaults().slice, Duration::from_nanos(expected));
+                assert_eq!(turns.due() - now, expected, "the next slice has that length");
+            }
+            assert_eq!(turns.default_slice(), SLICE);
+        }
+    }
+
     /// Followers tell of all clients by turns, and the time server forgets those of which nobody tells.
     #[test]
     fn the_time_server_hears_of_all_clients() {
-        let [leader, follower] = [0, 1].map(|_| Turns::new(Settings { size: 600, ..Settings::PAPER }));
+        let [leader, follower] = [0, 1].map(|_| Turns::new(Settings { size: 600, ..Settings::PAPER }, false));
         (1..=1500).for_each(|client| follower.join(client));
         leader.join(5_000);
         let plan = |now| {

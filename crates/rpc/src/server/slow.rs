@@ -6,7 +6,7 @@ use super::dispatch::{Call, Dispatcher};
 use super::lane::ServerLane;
 use crate::path::Violation;
 use crate::service::FunctionMode;
-use dunlin_fabric::{Fabric, Host, Nanos, nanos};
+use dunlin_fabric::{Fabric, Host, Nanos};
 use dunlin_wire::BatchState;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -106,7 +106,7 @@ impl<F: Fabric> Dispatcher<F> {
             return executed.map(|()| true);
         }
         let took = self.fabric.host().glance().saturating_sub(began);
-        if took > nanos(self.shared.config.group_slice) && self.shared.long.add(function) {
+        if took > self.shared.turns.default_slice() && self.shared.long.add(function) {
             tracing::info!(target: "dunlin::server", function, took, "a function overran a slice: the pool runs it from now on");
         }
         executed.map(|()| true)

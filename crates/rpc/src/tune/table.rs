@@ -65,6 +65,11 @@ impl FetchTable {
         self.rates.rows()
     }
 
+    /// Returns the rates.
+    pub fn rates(&self) -> &Arc<Rates> {
+        &self.rates
+    }
+
     /// Returns the source of the rates.
     pub fn source(&self) -> &RatesSource {
         self.rates.source()

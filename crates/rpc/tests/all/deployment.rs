@@ -53,8 +53,8 @@ fn echo(request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Status> {
 fn start(root: &Sim, own: usize) -> OfServer {
     let sim = root.process_on(own);
     let config = ServerConfig {
-        group_size: 1,
-        group_slice: Duration::from_nanos(SLICE),
+        group_size: Some(1),
+        group_slice: Some(Duration::from_nanos(SLICE)),
         group_priorities: false,
         ..ServerConfig::default()
     };
@@ -278,8 +278,8 @@ fn servers_of_one_host_agree() {
                 ..Deployment::new(addresses.clone(), own as u16)
             };
             let config = ServerConfig {
-                group_size: 1,
-                group_slice: Duration::from_millis(1),
+                group_size: Some(1),
+                group_slice: Some(Duration::from_millis(1)),
                 spin: Duration::from_micros(1),
                 ..ServerConfig::default()
             };

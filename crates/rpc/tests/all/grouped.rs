@@ -146,8 +146,8 @@ impl TwoGroups {
         let settings = Settings { preemption: 0, spurious: 0, ..Settings::default() };
         Sim::run_with(settings, 1, |sim| {
             let fabrics = [Count::new(sim.clone()), Count::new(sim.clone())];
-            let group_slice = Duration::from_nanos(SLICE);
-            let config = ServerConfig { group_size: 1, group_slice, ..ServerConfig::default() };
+            let group_slice = Some(Duration::from_nanos(SLICE));
+            let config = ServerConfig { group_size: Some(1), group_slice, ..ServerConfig::default() };
             let (server, mut workers) = ServerBuilder::new(&fabrics[1])
                 .config(config)
                 .function(ECHO, FunctionMode::Worker)

@@ -69,7 +69,12 @@ fn run(has_pool: bool, workers: u16) -> Arc<Runs> {
     let settings = Settings { limit: 1_000_000 * MILLISECOND, ..Settings::default() };
     Sim::run_with(settings, 1, move |fabric| {
         let host = fabric.host().clone();
-        let config = ServerConfig { group_size: 1, group_slice: SLICE, workers, ..ServerConfig::default() };
+        let config = ServerConfig {
+            group_size: Some(1),
+            group_slice: Some(SLICE),
+            workers,
+            ..ServerConfig::default()
+        };
         let mut builder = ServerBuilder::new(&fabric)
             .config(config)
             .function(QUICK, FunctionMode::WorkerThenPool)
@@ -148,7 +153,11 @@ fn calls_outside_the_worker_are_answered_in_anybodys_slice() {
             let in_pool = late.clone();
             let group_slice = Duration::from_millis(20);
             let server = ServerBuilder::new(&fabric)
-                .config(ServerConfig { group_size: 1, group_slice, ..ServerConfig::default() })
+                .config(ServerConfig {
+                    group_size: Some(1),
+                    group_slice: Some(group_slice),
+                    ..ServerConfig::default()
+                })
                 .function(QUICK, FunctionMode::Worker)
                 .function(LONG, FunctionMode::Pool)
                 .function(PULLED, FunctionMode::Pull)

@@ -598,7 +598,8 @@ impl fmt::Display for Drawn {
             write!(f, " times of {};", profile.name())?;
         }
         if self.has_groups() {
-            let ServerConfig { group_size, group_slice, group_priorities, .. } = self.server;
+            let (group_size, group_slice) = (self.group_size(), Duration::from_nanos(self.slice()));
+            let group_priorities = self.server.group_priorities;
             let priorities = if group_priorities { " by priority" } else { "" };
             write!(f, " groups of {group_size}{priorities} for {group_slice:?};")?;
         }

@@ -250,7 +250,7 @@ fn the_rates_are_those_given_or_measured_or_built_in() {
     assert_eq!(source(measured(), None), (RatesSource::Typical, 1));
     let device = Fabrics::default().shm().unwrap().device();
     let row = |bytes, reads| RateRow { bytes, reads, writes: 1e6, read_nanos: 500.0 };
-    tables.save(&device, &[row(64, 3e6), row(1024, 1e6)], 1_795_305_600).unwrap();
+    tables.save(&device, (&[row(64, 3e6), row(1024, 1e6)], &[]), 1_795_305_600).unwrap();
     let (found, reads_at_most) = source(measured(), None);
     assert_eq!(found, RatesSource::Measured { device: device.to_string(), unix_time_s: 1_795_305_600 });
     assert_eq!(reads_at_most, 3);

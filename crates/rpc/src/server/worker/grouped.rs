@@ -107,13 +107,18 @@ impl<F: Fabric> Worker<F> {
                 break;
             }
         }
-        let mut at = 0;
+        let (mut at, mut served) = (0, 0);
         while let Some(index) = self.groups.as_ref().and_then(|groups| groups.running.get(at).copied()) {
-            handled += self.serve_member(index, true);
+            served += self.serve_member(index, true);
             at += 1;
         }
+        if served > 0
+            && let Some(groups) = &mut self.groups
+        {
+            groups.took(served, now);
+        }
         self.look_at_next_group(now);
-        handled
+        handled + served
     }
 
     /// Looks at the words of the next group, and READs the requests of as many clients as may be READ now.

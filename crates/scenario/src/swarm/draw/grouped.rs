@@ -3,6 +3,7 @@
 use super::{Act, Drawn, DrawnClient, MOST_CALLS, UNTIL, client};
 use dunlin_fabric::{Capabilities, Nanos, nanos};
 use dunlin_fabric_sim::{Faults, Random, Settings};
+use dunlin_rpc::tune::grouping::GroupDefaults;
 use dunlin_rpc::{CompletionMode, Lease, Plan, RequestHalf, ResponseHalf, Sharing};
 use std::time::Duration;
 
@@ -34,6 +35,16 @@ impl Drawn {
         self.clients.iter().any(plans)
     }
 
+    /// Returns the default number of clients in a group.
+    pub(in crate::swarm) fn group_size(&self) -> u16 {
+        self.server.group_size.unwrap_or(GroupDefaults::PAPER.size)
+    }
+
+    /// Returns the default slice in nanoseconds.
+    pub(in crate::swarm) fn slice(&self) -> Nanos {
+        nanos(self.server.group_slice.unwrap_or(GroupDefaults::PAPER.slice))
+    }
+
     /// Returns how long a call of a client by itself may take where nothing disturbs the run, if there are groups, or if
     /// threads share the client: all groups have their slices, the longest of which is 3/2 of the default one, and the
     /// calls of other threads go first. `None` where calls may hold it up for longer: those of slow handlers, and those
@@ -44,7 +55,7 @@ impl Drawn {
         let counts = counts && self.slow_ones.is_none() && self.pullers == 0;
         let slices = 3 * self.clients.len() as Nanos;
         let exchange = if is_shared { SHARED_EXCHANGE } else { EXCHANGE };
-        counts.then(|| exchange + slices * nanos(self.server.group_slice))
+        counts.then(|| exchange + slices * self.slice())
     }
 }
 
@@ -141,13 +152,13 @@ pub(super) fn draw(random: &mut Random, drawn: &mut Drawn) {
     }
     let before = drawn.clone();
     let server = &mut drawn.server;
-    server.group_size = [1, 1, 1, 2, 3, 40][random.below(6) as usize];
+    server.group_size = Some([1, 1, 1, 2, 3, 40][random.below(6) as usize]);
     let slice = match random.below(3) {
         0 => 1_000 + random.below(9_000),
         1 => 10_000 + random.below(90_000),
         _ => 100_000 + random.below(400_000),
     };
-    server.group_slice = Duration::from_nanos(slice);
+    server.group_slice = Some(Duration::from_nanos(slice));
     server.group_priorities = random.one_in(2);
     // A server that sleeps is woken by the WRITEs of its clients, as on shared memory.
     let capabilities = &mut drawn.settings.capabilities;
@@ -212,9 +223,9 @@ mod tests {
         };
         assert!((80..200).contains(&runs(&|_| true)), "{}", runs(&|_| true));
         let grouped = |drawn: &Drawn| drawn.clients.iter().filter(|client| client.is_grouped(0)).count();
-        let several = |drawn: &Drawn| grouped(drawn) * 2 > 3 * usize::from(drawn.server.group_size);
+        let several = |drawn: &Drawn| grouped(drawn) * 2 > 3 * usize::from(drawn.group_size());
         assert!(runs(&several) > 60, "{}", runs(&several));
-        let short = |drawn: &Drawn| drawn.server.group_slice < Duration::from_micros(10);
+        let short = |drawn: &Drawn| drawn.slice() < 10_000;
         let asleep = |drawn: &Drawn| {
             drawn
                 .clients

@@ -37,7 +37,8 @@ pub(super) struct Load {
     pub(super) window: usize,
     pub(super) workers: u16,
     pub(super) group: u16,
-    pub(super) slice: Duration,
+    /// `None` for the automatic one.
+    pub(super) slice: Option<Duration>,
     pub(super) mode: CompletionMode,
     pub(super) protocol: &'static str,
     /// The threads of each client, which share its lanes by this policy.
@@ -51,7 +52,7 @@ pub(super) const LOAD: Load = Load {
     window: 3,
     workers: 1,
     group: 1,
-    slice: Duration::from_micros(20),
+    slice: Some(Duration::from_micros(20)),
     mode: CompletionMode::Busy,
     protocol: "Server-reply",
     threads: 1,
@@ -107,7 +108,7 @@ fn use_seat<F: Fabric>(mut client: Client<F>, load: Load, number: u64) {
 }
 
 /// The counts of each worker.
-type Counted = Arc<Mutex<Vec<GroupCounters>>>;
+pub(super) type Counted = Arc<Mutex<Vec<GroupCounters>>>;
 
 /// Starts a server whose workers keep their counts after each step.
 pub(super) fn serve<F: Fabric>(
@@ -119,7 +120,7 @@ pub(super) fn serve<F: Fabric>(
     (server, workers, counted)
 }
 
-fn serve_counted<F: Fabric>(
+pub(super) fn serve_counted<F: Fabric>(
     fabric: &F,
     address: &Address,
     load: Load,
@@ -133,7 +134,7 @@ fn serve_counted<F: Fabric>(
     let (server, workers) = ServerBuilder::new(fabric)
         .config(ServerConfig {
             workers: load.workers,
-            group_size: load.group,
+            group_size: Some(load.group),
             group_slice: load.slice,
             spin: Duration::from_micros(2),
             ..ServerConfig::default()
@@ -203,15 +204,27 @@ fn groups_take_turns() {
     for seed in 0..8 {
         for group in 1..4 {
             for slice in [2, 5, 20, 100] {
-                let slice = Duration::from_micros(slice);
-                let load = Load { clients: 9, group, slice, window: 1 + seed as usize % 5, ..LOAD };
+                let load = Load {
+                    clients: 9,
+                    group,
+                    slice: Some(Duration::from_micros(slice)),
+                    window: 1 + seed as usize % 5,
+                    ..LOAD
+                };
                 let counts = in_virtual_time(Settings::default(), seed, load);
                 // In long slices a client may be through in its first one.
-                let (switches, leases) = if slice < Duration::from_micros(100) { (4, 10) } else { (1, 9) };
+                let (switches, leases) = if slice < 100 { (4, 10) } else { (1, 9) };
                 assert!(counts.switches >= switches && counts.leases >= leases, "{load:?}: {counts:?}");
             }
         }
     }
+}
+
+/// A slice that nobody has set begins with the paper's, since the fabric has no rates by connections.
+#[test]
+fn an_automatic_slice_serves_all_groups() {
+    let counts = in_virtual_time(Settings::default(), 2, Load { slice: None, calls: 2_000, ..LOAD });
+    assert!(counts.switches > 16 && counts.early > 0 && counts.later > counts.early, "{counts:?}");
 }
 
 /// The lanes of clients take turns whose threads share them.
@@ -257,7 +270,7 @@ fn groups_take_turns_on_shared_memory() {
         let fabric = ShmFabric::new(ShmConfig::default()).unwrap();
         let name = format!("grouped-{}-{mode}-{protocol}", fabric.host().process_id());
         let address = Address::new(Scheme::Shm, &name).unwrap();
-        let slice = Duration::from_micros(slice);
+        let slice = Some(Duration::from_micros(slice));
         let load = Load { calls: 500, mode, protocol, slice, group: 2, clients: 5, ..LOAD };
         let counts = run(&fabric, &address, load);
         assert!(counts.switches > 0 && counts.leases > 0, "{counts:?}");
