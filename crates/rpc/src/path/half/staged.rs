@@ -99,6 +99,18 @@ impl<F: Fabric> Staged<F> {
         }
     }
 
+    /// Returns the ring, the key of the pool, and the zone's offset in it.
+    #[cfg(test)]
+    pub(crate) fn memory(&self) -> (Region<F::Memory>, RegionKey, Option<u64>) {
+        (self.region.clone(), self.pool, self.zone)
+    }
+
+    /// Lets the word be written again.
+    #[cfg(test)]
+    pub(crate) fn repeat_word(&mut self) {
+        self.is_word_due = true;
+    }
+
     /// Keeps a request whose place in the ring is free.
     fn keep(&mut self, Message { parts, total, at, notify }: Message<'_>, (sequence, end): (u64, u64)) {
         let mut to = at;

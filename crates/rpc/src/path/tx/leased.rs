@@ -5,6 +5,8 @@ use crate::grouped::Mark;
 use crate::path::half::TxHalf;
 use crate::path::{Cx, Violation};
 use dunlin_fabric::{Fabric, RegionKey};
+#[cfg(test)]
+use dunlin_fabric::{InlineWrite, Region, ThreadDomain};
 
 impl<F: Fabric> Tx<F> {
     /// Returns whether messages or words of a lane under leases wait for room in the send queue.
@@ -27,6 +29,37 @@ impl<F: Fabric> Tx<F> {
             TxHalf::Staged(staged) => staged.go_on(&mut self.end, cx),
             _ => Ok(()),
         }
+    }
+
+    /// Returns the ring that the server READs, the key of its pool, and the zone's offset in the pool during a lease.
+    #[cfg(test)]
+    pub(crate) fn leased_memory(&self) -> (Region<F::Memory>, RegionKey, Option<u64>) {
+        let TxHalf::Staged(staged) = &self.half else { panic!("the lane has no leases") };
+        staged.memory()
+    }
+
+    /// Writes the word again, whether or not it has changed.
+    #[cfg(test)]
+    pub(crate) fn announce_again(&mut self, cx: &mut Cx<'_, F>) -> Result<(), TxError> {
+        if let TxHalf::Staged(staged) = &mut self.half {
+            staged.repeat_word();
+        }
+        self.go_on(cx)
+    }
+
+    /// WRITEs bytes to any place: a client that breaks the rules.
+    #[cfg(test)]
+    pub(crate) fn write_anywhere(
+        &mut self,
+        cx: &mut Cx<'_, F>,
+        (key, offset): (RegionKey, u64),
+        bytes: &[u8],
+    ) -> Result<(), TxError> {
+        let id = crate::path::route::outgoing(self.end.lane);
+        let parts: &[&[u8]] = &[bytes];
+        let write = InlineWrite { id, parts, key, offset, immediate: None, signaled: true, ahead: 0 };
+        let posted = cx.domain.post_write(self.end.queue_pair, write);
+        self.end.posted(posted, true)
     }
 
     /// Takes the mark of an answer, whose head was taken before: a lease begins or ends.

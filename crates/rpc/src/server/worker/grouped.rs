@@ -427,7 +427,11 @@ impl<F: Fabric> Worker<F> {
 }
 
 #[cfg(test)]
+mod ends;
+#[cfg(test)]
 mod hostile;
+#[cfg(test)]
+mod starvation;
 #[cfg(test)]
 mod tests;
 

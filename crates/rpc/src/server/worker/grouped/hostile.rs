@@ -1,25 +1,30 @@
-//! Clients that lie about leases: each loses its connection, and nobody else notices.
+//! Clients that lie about leases or write where they must not: they lose their connections where it can be told, and no
+//! call of anybody else has a wrong answer.
 
-use super::tests::{ECHO, LOAD, Load, plan, serve};
+use super::tests::{ECHO, LOAD, Load, plan, serve, serve_counted};
 use super::*;
 use crate::CompletionMode;
 use crate::client::config::ClientConfig;
-use crate::client::core::Core;
+use crate::client::core::{CallId, Core};
 use crate::client::establish::{PreparedLane, greet, negotiate};
 use crate::client::lane::SubmitError;
 use crate::share::Client;
 use dunlin_fabric::{Address, Scheme, Task};
-use dunlin_fabric_sim::{Settings, Sim};
+use dunlin_fabric_sim::{Random, Settings, Sim};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// A client whose lane a test uses as it likes.
-struct Raw {
+pub(super) struct Raw {
     core: Core<Sim>,
     lane: u16,
+    /// Calls of [`announce`](Raw::announce).
+    calls: Vec<CallId>,
 }
 
 impl Raw {
-    fn connect(fabric: &Sim, address: &Address) -> Self {
+    pub(super) fn connect(fabric: &Sim, address: &Address) -> Self {
         let config = ClientConfig::with_plan(plan(CompletionMode::Busy)).settled(fabric);
         let tuners = config.tuners(fabric);
         let mut core = Core::new(fabric, config.mode()).unwrap();
@@ -28,10 +33,10 @@ impl Raw {
         let prepared = PreparedLane::new(&mut core, &greeting, &config, config.plan.unwrap(), 1, 0).unwrap();
         let ready = negotiate(&greeting, std::slice::from_ref(&prepared), until).unwrap();
         let lane = core.install(&greeting, &config, vec![prepared], &ready, &tuners).unwrap()[0];
-        Raw { core, lane }
+        Raw { core, lane, calls: Vec::new() }
     }
 
-    fn step(&mut self) {
+    pub(super) fn step(&mut self) {
         self.core.progress();
         let host = self.core.fabric.host();
         host.sleep(host.now() + 1000);
@@ -46,6 +51,47 @@ impl Raw {
         }
         assert_eq!(self.core.outcome(id).unwrap(), b"a call");
         self.core.forget(id);
+    }
+
+    /// Begins a call of which the server learns; `false` if the lane takes none.
+    fn submit(&mut self, payload: &[u8]) -> bool {
+        self.core.with_lane(self.lane, |cx, lane| lane.submit(cx, ECHO, payload, 0)).is_ok()
+    }
+
+    /// Fills the window, forgets the calls that are done, and announces everything again.
+    pub(super) fn announce(&mut self) {
+        while self.calls.len() < 32 {
+            let submitted = self.core.with_lane(self.lane, |cx, lane| lane.submit(cx, ECHO, b"greedy", 0));
+            let Ok(id) = submitted else { break };
+            self.calls.push(id);
+        }
+        let Raw { core, calls, .. } = self;
+        calls.retain(|id| {
+            let done = core.is_done(*id);
+            if done {
+                assert_eq!(core.outcome(*id).unwrap(), b"greedy");
+                core.forget(*id);
+            }
+            !done
+        });
+        self.step();
+        let announced = self.core.with_lane(self.lane, |cx, lane| {
+            lane.tx.announce_again(cx).map_err(SubmitError::from).map(|()| 0)
+        });
+        assert!(announced.is_ok());
+    }
+
+    /// Returns the ring that the server READs, the key of the pool, and the own zone's offset in it.
+    fn memory(&mut self) -> (Region<<Sim as Fabric>::Memory>, RegionKey, Option<u64>) {
+        self.core.lane(self.lane).unwrap().tx.leased_memory()
+    }
+
+    /// WRITEs bytes anywhere; `false` if the queue pair takes none.
+    fn write(&mut self, key: RegionKey, offset: u64, bytes: &[u8]) -> bool {
+        let written = self.core.with_lane(self.lane, |cx, lane| {
+            lane.tx.write_anywhere(cx, (key, offset), bytes).map_err(SubmitError::from).map(|()| 0)
+        });
+        written.is_ok()
     }
 
     /// Writes a word, true or not.
@@ -117,5 +163,174 @@ fn an_old_announcement_is_ignored() {
         client.say(1, 0);
         client.call();
         assert!(client.core.is_usable(client.lane));
+    });
+}
+
+/// Whole lines in the zones of others, at random places and times: each has tags, those of the liar's own requests, so
+/// none is taken for its tenant's. A request that was overwritten is late: its slice ends, and it is announced again. All
+/// requests are executed once. A request of several lines could be changed in its middle: principals are the border.
+#[test]
+fn lines_in_zones_of_others_make_calls_late_at_worst() {
+    const CLIENTS: u64 = 3;
+    const CALLS: u64 = 400;
+    for seed in 0..4 {
+        Sim::run_with(Settings::default(), seed, move |fabric| {
+            let address = Address::new(Scheme::Sim, "zones").unwrap();
+            let (server, workers, _, executed) = serve_counted(&fabric, &address, LOAD);
+            let left = Arc::new(AtomicU64::new(CLIENTS));
+            let honest = (0..CLIENTS).map(|number| {
+                let (fabric, address, left) = (fabric.clone(), address.clone(), Arc::clone(&left));
+                let host = fabric.host().clone();
+                let body = move || {
+                    let config = ClientConfig::with_plan(plan(CompletionMode::Busy));
+                    let mut client = Client::connect(&fabric, &address, config).unwrap();
+                    for call in 0..CALLS {
+                        let sent = number << 32 | call;
+                        assert_eq!(*client.call(ECHO, &sent.to_le_bytes()).unwrap(), sent.to_le_bytes());
+                    }
+                    left.fetch_sub(1, Ordering::Relaxed);
+                };
+                host.spawn(&format!("honest-{number}"), Box::new(body)).unwrap()
+            });
+            let honest: Vec<Task> = honest.collect();
+            let mut liar = Raw::connect(&fabric, &address);
+            liar.call();
+            let (mut random, mut written) = (Random::new(seed, 1), 0);
+            let (ring, pool, _) = liar.memory();
+            let line = ring.line_out(0);
+            while left.load(Ordering::Relaxed) > 0 {
+                let own = liar.memory().2;
+                // A group of one client has three zones. Requests follow each other from the first line on.
+                for _ in 0..16 {
+                    let zone = random.below(3) * u64::from(ZONE_BYTES);
+                    let at = random.below(u64::from(ZONE_BYTES) / LINE as u64) * LINE as u64;
+                    written += u64::from(Some(zone) != own && liar.write(pool, zone + at, &line));
+                }
+                liar.step();
+            }
+            honest.into_iter().for_each(Task::join);
+            assert!(written > 1_000, "{written}");
+            assert_eq!(
+                executed.load(Ordering::Relaxed),
+                CLIENTS * CALLS + 1,
+                "nothing was executed for the liar"
+            );
+            drop(liar);
+            server.shutdown(Duration::from_secs(1));
+            workers.into_iter().for_each(Task::join);
+        })
+        .unwrap();
+    }
+}
+
+/// A client whose slice has ended goes on to write into the zone that it had, before and after its word, while others
+/// have leases of it.
+#[test]
+fn writes_after_the_slice_make_calls_late_at_worst() {
+    Sim::run_with(Settings::default(), 2, |fabric| {
+        let address = Address::new(Scheme::Sim, "late").unwrap();
+        let (server, workers, counted, executed) = serve_counted(&fabric, &address, LOAD);
+        let connect = || {
+            let config = ClientConfig::with_plan(plan(CompletionMode::Busy));
+            Client::connect(&fabric, &address, config).unwrap()
+        };
+        let mut honest = [connect(), connect()];
+        let mut liar = Raw::connect(&fabric, &address);
+        let mut written = 0;
+        for round in 0..200u64 {
+            liar.call();
+            let (ring, pool, zone) = liar.memory();
+            let line = ring.line_out(0);
+            for client in &mut honest {
+                // The slices of others begin.
+                let sent = client.submit_on(0, ECHO, &round.to_le_bytes()).unwrap();
+                for at in 0..4 {
+                    // The zone that it has, or had last.
+                    let zone = zone.unwrap_or(0);
+                    written += u64::from(liar.write(pool, zone + at * LINE as u64, &line));
+                }
+                liar.step();
+                assert_eq!(*client.wait(sent).unwrap(), round.to_le_bytes());
+            }
+        }
+        // The lines of the liar in its own zone are of no request, so all calls of the others were executed, and its own.
+        assert_eq!(executed.load(Ordering::Relaxed), 600);
+        assert!(written > 800 && counted.lock().unwrap()[0].switches > 200, "{written}");
+        drop((honest, liar));
+        server.shutdown(Duration::from_secs(1));
+        workers.into_iter().for_each(Task::join);
+    })
+    .unwrap();
+}
+
+/// Beyond the pool, beyond the own line, and in memory that was granted to nobody or to another connection: the fabric
+/// refuses the WRITE, and the liar's queue pair is in error.
+#[test]
+fn the_fabric_refuses_writes_that_the_connection_was_not_granted() {
+    in_virtual_time(|fabric, address| {
+        let mut other = Raw::connect(fabric, address);
+        other.call();
+        let (_, of_other, _) = other.memory();
+        let pool_bytes = 3 * 40 * u64::from(ZONE_BYTES);
+        for case in 0..4 {
+            let mut liar = Raw::connect(fabric, address);
+            liar.call();
+            let (_, pool, _) = liar.memory();
+            let line_key = liar.core.lane(liar.lane).unwrap().control_key;
+            assert_ne!(pool, of_other, "each connection has a key of its own");
+            let (key, offset) = [
+                (pool, pool_bytes - 32),
+                (pool, u64::from(u32::MAX)),
+                (line_key, 1 << 16),
+                // The key that principals do not share: here that of another connection.
+                (of_other, 0),
+            ][case];
+            assert!(liar.write(key, offset, &[0xa5; LINE]));
+            assert!(liar.is_closed(), "case {case}");
+        }
+        other.call();
+    });
+}
+
+/// Requests that change before, while and after the server READs them. The server reads its private copy, so the liar has
+/// an answer or loses its connection, whatever byte changes.
+#[test]
+fn requests_that_change_while_they_are_read_end_the_connection_or_are_answered() {
+    in_virtual_time(|fabric, address| {
+        let host = fabric.host().clone();
+        let (mut closed, mut answered) = (0, 0);
+        // The kind, flags, lengths, counts, call and function; and the tags, which the server does not need here.
+        for at in (0..LINE).step_by(3) {
+            for (value, delay) in [(0x00, 0), (0xff, 0), (0x7f, 700), (0xff, 1_500)] {
+                let mut liar = Raw::connect(fabric, address);
+                let (ring, ..) = liar.memory();
+                assert!(liar.submit(b"a request of some bytes"));
+                host.sleep(host.now() + delay);
+                ring.copy_in(at, &[value]);
+                for _ in 0..200 {
+                    liar.step();
+                }
+                match liar.core.is_usable(liar.lane) {
+                    true => answered += 1,
+                    false => closed += 1,
+                }
+            }
+        }
+        assert!(closed > 5 && answered > 5, "{closed} closed, {answered} answered");
+    });
+}
+
+/// Several requests whose announcement lies about where the last one ends: short by some lines, or beyond what was built.
+#[test]
+fn an_announcement_that_lies_about_its_length_closes_the_connection() {
+    in_virtual_time(|fabric, address| {
+        for tail in [1, 2, 5] {
+            let mut liar = Raw::connect(fabric, address);
+            // Three lines: the word of the first WRITE is true, so the server may READ it before the lie comes.
+            let (ring, ..) = liar.memory();
+            ring.copy_in(0, &[Kind::Request as u8; 3 * LINE]);
+            liar.say(tail, 0);
+            assert!(liar.is_closed(), "tail {tail}");
+        }
     });
 }
