@@ -1,8 +1,8 @@
 //! Runs a swarm without the `dunlin` command: plays seeds until one fails or all are done, and reports it.
 //!
-//! `swarm FIRST SEEDS [SECONDS]`; exit status 1 if a seed failed.
+//! `swarm FIRST SEEDS [SECONDS]`; exit status 1 if a seed failed. Each eighth seed also plays a deployment.
 
-use dunlin_scenario::swarm::play;
+use dunlin_scenario::swarm::{play, play_deployment};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -23,10 +23,12 @@ fn main() -> ExitCode {
         if start.elapsed() > Duration::from_secs(seconds) {
             break;
         }
-        let outcome = play(seed, None);
-        if let Some(failure) = outcome.failure {
-            println!("seed {seed} failed: {failure}\n  {}", outcome.what);
-            return ExitCode::FAILURE;
+        let deployment = seed.is_multiple_of(8).then(|| play_deployment(seed / 8, None));
+        for outcome in [Some(play(seed, None)), deployment].into_iter().flatten() {
+            if let Some(failure) = outcome.failure {
+                println!("seed {} failed: {failure}\n  {}", outcome.seed, outcome.what);
+                return ExitCode::FAILURE;
+            }
         }
     }
     println!("no seed failed");

@@ -6,7 +6,7 @@ use dunlin_command::output::{self, Failure};
 use dunlin_command::progress;
 use dunlin_fabric_sim::History;
 use dunlin_report::{Document, Row};
-use dunlin_scenario::swarm::{Outcome, play};
+use dunlin_scenario::swarm::{Outcome, play, play_deployment};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -31,6 +31,7 @@ hold, everything must work again once the faults stop, and no resource may leak.
 
 Examples:
   dunlin sim swarm --seeds 1000
+  dunlin sim swarm --deployments --seeds 200               servers that share a schedule
   dunlin sim swarm --seeds 1 --first-seed 4711 --trace     repeat a run, and print its events";
 
 /// Run random clusters, workloads and faults against the engine in virtual time.
@@ -46,6 +47,9 @@ pub(crate) struct SwarmArguments {
     /// End after this many minutes, even if seeds are left
     #[arg(long, value_name = "MINUTES")]
     minutes: Option<f64>,
+    /// Run deployments: two or three servers with a common schedule, whose clocks differ, and clients that call all of them
+    #[arg(long)]
+    deployments: bool,
     /// Print a hash over all events of each seed, which is equal for equal runs on any machine
     #[arg(long)]
     trace_hash: bool,
@@ -82,6 +86,11 @@ fn row(outcome: &Outcome, trace_hash: bool) -> Row {
         row.set("trace_hash", format!("{:016x}", outcome.trace_hash));
     }
     row
+}
+
+/// Returns how a seed is played.
+fn seed_of(arguments: &SwarmArguments) -> fn(u64, Option<History>) -> Outcome {
+    if arguments.deployments { play_deployment } else { play }
 }
 
 pub(crate) fn run(arguments: &SwarmArguments) -> Result<ExitCode, Failure> {
@@ -123,7 +132,7 @@ pub(crate) fn run(arguments: &SwarmArguments) -> Result<ExitCode, Failure> {
                         return;
                     }
                     *lock(running) = Some((seed, Instant::now()));
-                    let outcome = play(seed, None);
+                    let outcome = seed_of(arguments)(seed, None);
                     *lock(running) = None;
                     if send.send(outcome).is_err() {
                         return;
@@ -160,7 +169,7 @@ pub(crate) fn run(arguments: &SwarmArguments) -> Result<ExitCode, Failure> {
                     bar.suspend(|| println!("{} {:016x}", outcome.seed, outcome.trace_hash));
                 }
                 if outcome.failure.is_some() {
-                    bar.suspend(|| tell_failure(&outcome));
+                    bar.suspend(|| tell_failure(&outcome, arguments.deployments));
                     failed.push(outcome);
                 }
             }
@@ -171,7 +180,7 @@ pub(crate) fn run(arguments: &SwarmArguments) -> Result<ExitCode, Failure> {
     if arguments.trace {
         let single = (arguments.seeds == 1).then_some(arguments.first_seed);
         for seed in single.into_iter().chain(failed.iter().map(|outcome| outcome.seed)).take(1) {
-            trace(seed, arguments.trace_length)?;
+            trace(arguments, seed)?;
         }
     }
     let [calls, answered, maybe, not_executed, kills, events] = sums;
@@ -207,17 +216,17 @@ fn tell_slow(running: &[Running], told: &mut BTreeSet<u64>) {
     }
 }
 
-fn tell_failure(outcome: &Outcome) {
-    let seed = outcome.seed;
+fn tell_failure(outcome: &Outcome, deployments: bool) {
+    let (seed, kind) = (outcome.seed, if deployments { " --deployments" } else { "" });
     println!("seed {seed} failed: {}", outcome.failure.as_deref().unwrap_or_default());
     println!("    {}", outcome.what);
-    println!("    again, event by event: dunlin sim swarm --seeds 1 --first-seed {seed} --trace");
+    println!("    again, event by event: dunlin sim swarm{kind} --seeds 1 --first-seed {seed} --trace");
 }
 
 /// Runs a seed again and prints its events.
-fn trace(seed: u64, length: usize) -> Result<(), Failure> {
-    let history = History::new(length);
-    let outcome = play(seed, Some(history.clone()));
+fn trace(arguments: &SwarmArguments, seed: u64) -> Result<(), Failure> {
+    let history = History::new(arguments.trace_length);
+    let outcome = seed_of(arguments)(seed, Some(history.clone()));
     for (at, line) in history.lines() {
         output::print_line(format!("{at:>14} {line}"))?;
     }

@@ -1,5 +1,6 @@
 //! The interpretation of a seed: cluster, timing, faults, server and clients, drawn before anything runs.
 
+pub(super) mod deployed;
 mod grouped;
 
 use super::server::{POOLED, PULLED};
@@ -12,6 +13,7 @@ use dunlin_rpc::{
     BackoffConfig, BatchCalls, Batching, ClientConfig, CompletionMode, CreditRenewal, FetchChoice, FirstRead,
     LargePayload, Lease, PROTOCOLS, Plan, Protocol, RequestPool, ServerConfig, Sharing,
 };
+use grouped::lease;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;

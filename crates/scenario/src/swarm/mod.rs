@@ -13,11 +13,15 @@
 //! 7. Once the calls have ended, nothing is left over: no call in flight, no slot of a window, and after the end no
 //!    task, no queue pair, no registered memory.
 //!
+//! The servers of a deployment ([`play_deployment`]) serve the same group at the same time once the faults have stopped,
+//! although their clocks are up to a second apart and drift.
+//!
 //! The same seed gives the same bytes on any machine.
 
 mod asynchronous;
 mod book;
 mod client;
+mod deployed;
 mod draw;
 mod executor;
 mod play;
@@ -26,7 +30,7 @@ mod server;
 use book::CallLedger;
 use dunlin_fabric::Nanos;
 use dunlin_fabric::WithSources;
-use dunlin_fabric_sim::{History, RunError, Sim};
+use dunlin_fabric_sim::{History, RunError, Settings, Sim};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -65,13 +69,28 @@ pub struct Outcome {
 /// Plays one seed. Records the latest events in `history` if given.
 pub fn play(seed: u64, history: Option<History>) -> Outcome {
     let drawn = draw::Drawn::from_seed(seed, history);
-    let what = drawn.to_string();
+    let (what, settings) = (drawn.to_string(), drawn.settings.clone());
+    run(seed, what, settings, move |sim, book| play::root(sim, &drawn, book))
+}
+
+/// Plays one seed of a deployment: two or three servers that share a schedule, and clients that call all of them. The seeds
+/// are others than those of [`play`]. Records the latest events in `history` if given.
+pub fn play_deployment(seed: u64, history: Option<History>) -> Outcome {
+    let drawn = draw::deployed::DrawnDeployment::from_seed(seed, history);
+    let (what, settings) = (drawn.to_string(), drawn.settings.clone());
+    run(seed, what, settings, move |sim, book| deployed::root(sim, &drawn, book))
+}
+
+fn run(
+    seed: u64,
+    what: String,
+    settings: Settings,
+    root: impl FnOnce(&Sim, &CallLedger) + Send + 'static,
+) -> Outcome {
     let book = CallLedger::new();
-    let (settings, played) = (drawn.settings.clone(), book.clone());
-    let start = settings.start;
-    let run = catch_unwind(AssertUnwindSafe(|| {
-        Sim::run_with(settings, seed, move |sim| play::root(&sim, &drawn, &played))
-    }));
+    let (start, played) = (settings.start, book.clone());
+    let run =
+        catch_unwind(AssertUnwindSafe(|| Sim::run_with(settings, seed, move |sim| root(&sim, &played))));
     let (report, error) = match run {
         Ok(Ok(report)) => (Some(report), None),
         Ok(Err(error)) => (None, Some(describe(&error))),

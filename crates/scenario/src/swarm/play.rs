@@ -124,7 +124,7 @@ pub(super) fn root(sim: &Sim, drawn: &Drawn, book: &CallLedger) {
 }
 
 /// Checks that all resources are released once everything has ended.
-fn look_for_leaks(sim: &Sim, registered: u64, book: &CallLedger) {
+pub(super) fn look_for_leaks(sim: &Sim, registered: u64, book: &CallLedger) {
     // Killed tasks still need time to end.
     sim.host().sleep(sim.host().now() + 1_000_000);
     let tasks = sim.live_tasks();

@@ -1,6 +1,6 @@
 //! The swarm over some seeds; the command `dunlin sim swarm` runs any number.
 
-use dunlin_scenario::swarm::play;
+use dunlin_scenario::swarm::{play, play_deployment};
 
 #[test]
 fn whatever_happens_every_call_is_accounted_for() {
@@ -23,6 +23,23 @@ fn whatever_happens_every_call_is_accounted_for() {
     );
     // The swarm is meaningful only if calls both succeed and fail in it.
     assert!(answered > calls / 2 && answered < calls * 99 / 100, "{answered} of {calls}");
+}
+
+/// Two or three servers with a common schedule, clocks apart, and time servers that die.
+#[test]
+fn servers_that_share_a_schedule_account_for_every_call() {
+    std::panic::set_hook(Box::new(|_| {}));
+    let seeds: u64 = std::env::var("DUNLIN_SEEDS").map_or(16, |text| text.parse().expect("a number"));
+    let outcomes: Vec<_> = (0..seeds).map(|seed| play_deployment(seed, None)).collect();
+    for outcome in outcomes.iter().filter(|outcome| outcome.failure.is_some()) {
+        println!("seed {}: {:?}\n    {}", outcome.seed, outcome.failure, outcome.what);
+    }
+    assert!(outcomes.iter().all(|outcome| outcome.failure.is_none()), "see above");
+    let sum = |field: fn(&dunlin_scenario::swarm::Outcome) -> u64| outcomes.iter().map(field).sum::<u64>();
+    let (calls, answered, switches) = (sum(|o| o.calls), sum(|o| o.answered), sum(|o| o.switches));
+    println!("{calls} calls, {answered} answered, {} kills, {switches} switches", sum(|o| o.kills));
+    assert!(answered > calls / 2 && switches > 100 * seeds && sum(|o| o.kills) > seeds / 4);
+    assert_eq!(play_deployment(3, None), outcomes[3], "a seed is a run");
 }
 
 /// Seeds that found bugs of the engine, by the causes in `docs/results/swarm.md`.

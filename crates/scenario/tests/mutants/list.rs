@@ -277,6 +277,13 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         let until = until.min(spin_until).min(due);",
     },
     Mutant {
+        name: "follower_ignores_the_common_clock",
+        file: "crates/rpc/src/server/deployment.rs",
+        from: "            let [taken, answered] = answer.stamps;",
+        to: "            let own = dunlin_fabric::mutant(\"follower_ignores_the_common_clock\");
+            let [taken, answered] = if own { [asked, heard] } else { answer.stamps };",
+    },
+    Mutant {
         name: "clone_moved_with_calls_open",
         file: "crates/rpc/src/client/asynchronous/strands.rs",
         from: "            if member.sent > 0 || lanes.iter()",

@@ -60,7 +60,11 @@ impl Drawn {
 }
 
 /// Draws a plan whose leases end, with the waiting of both sides.
-fn lease(random: &mut Random, capabilities: &Capabilities, server: CompletionMode) -> Option<Plan> {
+pub(super) fn lease(
+    random: &mut Random,
+    capabilities: &Capabilities,
+    server: CompletionMode,
+) -> Option<Plan> {
     let responses = [
         ResponseHalf::Write,
         ResponseHalf::Write,
