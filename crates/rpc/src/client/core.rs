@@ -661,7 +661,7 @@ impl<F: Fabric> Core<F> {
         let mut earliest = u64::MAX;
         for index in 0..self.lanes.len() {
             let Some(lane) = &mut self.lanes[index] else { continue };
-            earliest = earliest.min(lane.slots.expire(now));
+            earliest = earliest.min(lane.expire(now));
             if lane.retransmit.is_some() {
                 earliest = earliest.min(self.send_again(index as u16, now));
             }

@@ -560,6 +560,18 @@ impl<F: Fabric> ClientLane<F> {
         Ok(messages + usize::from(went_on))
     }
 
+    /// Ends calls whose deadline has passed. Returns the earliest deadline of the others.
+    ///
+    /// Under a lease another client of the pool may have written over a request. A switch would tell that it was not
+    /// taken, but a lone group has none: what is not known to be taken is written again.
+    pub(crate) fn expire(&mut self, now: Nanos) -> Nanos {
+        let earliest = self.slots.expire(now);
+        if self.slots.take_expired() {
+            self.tx.write_again();
+        }
+        earliest
+    }
+
     /// Writes the requests and the word of a lane under leases that found no room in the send queue.
     #[cold]
     fn write_what_waits(&mut self, cx: &mut Cx<'_, F>) -> Result<(), Violation> {

@@ -132,6 +132,8 @@ pub(crate) struct Slots<M: Memory> {
     sent: u64,
     /// The time of a call runs that is not sent yet.
     started_unsent: bool,
+    /// A call has ended at its deadline since [`take_expired`](Slots::take_expired).
+    has_expired: bool,
     in_flight: u32,
     /// The slot freed last, the head of the list of free slots, or [`NO_SLOT`].
     free: u16,
@@ -171,6 +173,7 @@ impl<M: Memory> Slots<M> {
             in_flight: 0,
             sent: 0,
             started_unsent: false,
+            has_expired: false,
         }
     }
 
@@ -616,6 +619,7 @@ impl<M: Memory> Slots<M> {
             }
             slot.state = State::Expired;
             slot.rare = true;
+            self.has_expired = true;
             let call = slot.call;
             let rare = &mut self.rare[index];
             // A call of a batch that is not sent yet will leave with it, marked as not to be executed.
@@ -623,6 +627,11 @@ impl<M: Memory> Slots<M> {
             self.push_done(call);
         }
         earliest
+    }
+
+    /// Returns whether a call has ended at its deadline since the last question.
+    pub(crate) fn take_expired(&mut self) -> bool {
+        std::mem::take(&mut self.has_expired)
     }
 
     /// Ends all calls because the lane is gone. `taken` is the number of messages that the server has

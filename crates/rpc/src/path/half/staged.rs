@@ -145,6 +145,11 @@ impl<F: Fabric> Staged<F> {
         Ok(self.tenant.epoch())
     }
 
+    /// Lets all requests that are kept be written into the zone again, during a lease.
+    pub(crate) fn write_again(&mut self) {
+        self.written = 0;
+    }
+
     /// Returns whether a request or a word waits to be written.
     #[inline]
     pub(crate) fn is_behind(&self) -> bool {

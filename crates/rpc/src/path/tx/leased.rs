@@ -15,6 +15,16 @@ impl<F: Fabric> Tx<F> {
         matches!(&self.half, TxHalf::Staged(staged) if staged.is_behind())
     }
 
+    /// Lets the requests that the server is not known to have taken be written into the zone again, during a lease. Each
+    /// has the same bytes and the same place as before, which the server does not give to another request until it has
+    /// reported that one as taken.
+    #[cold]
+    pub(crate) fn write_again(&mut self) {
+        if let TxHalf::Staged(staged) = &mut self.half {
+            staged.write_again();
+        }
+    }
+
     /// Returns the key of the memory that the server READs, on a lane under leases.
     pub(crate) fn staged_key(&self) -> Option<RegionKey> {
         match &self.half {
