@@ -287,7 +287,7 @@ fn workers_that_sleep_take_turns() {
         for mode in [CompletionMode::Event, CompletionMode::Adaptive, CompletionMode::Busy] {
             let settings = Settings { preemption: 20 * (seed % 2), ..Settings::default() };
             assert!(!settings.capabilities.write_wakes);
-            let slice = Duration::from_micros([5, 20, 100][seed as usize % 3]);
+            let slice = Some(Duration::from_micros([5, 20, 100][seed as usize % 3]));
             let (workers, group) = (1 + seed as u16 % 2, 1 + seed as u16 % 3);
             let load = Load { clients: 7, group, slice, mode, protocol: WOKEN, workers, ..LOAD };
             let counts = in_virtual_time(settings, seed, load);
