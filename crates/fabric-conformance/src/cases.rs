@@ -9,6 +9,7 @@ mod lists;
 mod many;
 mod operations;
 mod ordering;
+mod payloads;
 mod sharing;
 mod signaling;
 
@@ -27,6 +28,7 @@ pub fn cases<F: Fabric>() -> Vec<Case<F>> {
     limits::add(&mut all);
     errors::add(&mut all);
     ordering::add(&mut all);
+    payloads::add(&mut all);
     lists::add(&mut all);
     sharing::add(&mut all);
     events::add(&mut all);

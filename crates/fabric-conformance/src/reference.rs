@@ -9,8 +9,8 @@ use dunlin_fabric::memory::HeapMemory;
 use dunlin_fabric::verbs::MAX_CONTROL_MESSAGE;
 use dunlin_fabric::{
     AcceptError, Access, Address, Capabilities, CreateError, DialError, Fabric, GrantError, Host, Link,
-    LinkError, ListenError, Listener, Memory, Nanos, PeerIdentity, RealHost, RegionKey, RegisterError,
-    Scheme, Signal, Subscription, TransportSet,
+    LinkError, ListenError, Listener, Memory, Nanos, PeerIdentity, PlainPayloads, RealHost, RegionKey,
+    RegisterError, Scheme, Signal, Subscription, TransportSet,
 };
 use state::{LinkId, Side, World};
 use std::io;
@@ -75,6 +75,7 @@ impl Fabric for Reference {
     type Link = ReferenceLink;
     type Listener = ReferenceListener;
     type Domain = ReferenceDomain;
+    type Payloads = PlainPayloads;
 
     fn host(&self) -> &RealHost {
         &self.host
@@ -82,6 +83,10 @@ impl Fabric for Reference {
 
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
+    }
+
+    fn payloads(&self) -> PlainPayloads {
+        PlainPayloads
     }
 
     fn register(&self, length: u64, access: Access) -> Result<HeapMemory, RegisterError> {

@@ -12,8 +12,8 @@ use crate::memory::OfiMemory;
 use crate::progress_thread::{ProgressThread, Running};
 use crate::{Control, OfiLink, OfiListener};
 use dunlin_fabric::{
-    Access, Address, Capabilities, CreateError, DialError, Fabric, ListenError, Nanos, RealHost,
-    RegisterError, Scheme,
+    Access, Address, Capabilities, CreateError, DialError, Fabric, ListenError, Nanos, PlainPayloads,
+    RealHost, RegisterError, Scheme,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -144,6 +144,7 @@ impl Fabric for OfiFabric {
     type Link = OfiLink;
     type Listener = OfiListener;
     type Domain = OfiDomain;
+    type Payloads = PlainPayloads;
 
     fn host(&self) -> &RealHost {
         &RealHost
@@ -151,6 +152,10 @@ impl Fabric for OfiFabric {
 
     fn capabilities(&self) -> &Capabilities {
         &self.0.capabilities
+    }
+
+    fn payloads(&self) -> PlainPayloads {
+        PlainPayloads
     }
 
     fn register(&self, length: u64, access: Access) -> Result<OfiMemory, RegisterError> {

@@ -12,7 +12,7 @@ use crate::send::MAX_PARTS;
 use crate::{Control, RdmaLink, RdmaListener, sys};
 use dunlin_fabric::{
     Access, Address, Capabilities, CreateError, DeviceIdentity, DialError, Fabric, KnownRates, ListenError,
-    Nanos, Rates, RatesBook, RealHost, RegisterError, Scheme, Transport, TransportSet,
+    Nanos, PlainPayloads, Rates, RatesBook, RealHost, RegisterError, Scheme, Transport, TransportSet,
 };
 use std::io;
 use std::sync::Arc;
@@ -175,6 +175,7 @@ impl Fabric for RdmaFabric {
     type Link = RdmaLink;
     type Listener = RdmaListener;
     type Domain = RdmaDomain;
+    type Payloads = PlainPayloads;
 
     fn host(&self) -> &RealHost {
         &RealHost
@@ -201,6 +202,10 @@ impl Fabric for RdmaFabric {
 
     fn rates(&self) -> Option<Arc<Rates>> {
         self.0.rates.get(|| self.device())
+    }
+
+    fn payloads(&self) -> PlainPayloads {
+        PlainPayloads
     }
 
     fn register(&self, length: u64, access: Access) -> Result<RdmaMemory, RegisterError> {

@@ -11,15 +11,15 @@ use crate::limits::{MAX_DATAGRAM, MAX_INLINE, MAX_MESSAGE, MAX_QUEUE_DEPTH, MAX_
 use crate::link::{LinkShared, Secrets, ShmLink};
 use crate::listener::{ListenerShared, ShmListener};
 use crate::memory::ShmMemory;
+use crate::payloads::{ProcessFills, ShmPayloads};
 use crate::socket::{self, Received};
-use dunlin_fabric::door;
 use dunlin_fabric::{
     Access, Address, Capabilities, CreateError, DeviceIdentity, DialError, Fabric, Host, KnownRates,
-    ListenError, Nanos, Rates, RatesBook, RealHost, RegisterError, Scheme, SharedValues, TransportSet,
+    ListenError, Nanos, Prefetch, Rates, RatesBook, RealHost, RegisterError, Scheme, TransportSet,
 };
+use dunlin_fabric::{copy, door};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
-use std::any::Any;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -33,7 +33,7 @@ struct Inner {
     /// The rates in use until measurements exist.
     typical_rates: Arc<Rates>,
     domains: AtomicU32,
-    shared: SharedValues,
+    fills: Arc<ProcessFills>,
 }
 
 /// Shared memory between the processes of one host, or within one process. Clones are the same fabric, with
@@ -73,7 +73,7 @@ impl ShmFabric {
             rates: KnownRates::default(),
             typical_rates: Arc::new(Rates::shared_memory()),
             domains: AtomicU32::new(1),
-            shared: SharedValues::default(),
+            fills: Arc::default(),
         })))
     }
 
@@ -153,6 +153,12 @@ impl Fabric for ShmFabric {
     type Link = ShmLink;
     type Listener = ShmListener;
     type Domain = ShmDomain;
+    type Payloads = ShmPayloads;
+
+    // A store into a line that the reader's core holds waits for it, and the writer's store queue fills up; a much longer
+    // distance takes lines away from the reader, whose processor prefetches too. To read ahead where no stream is takes
+    // lines away from the writer.
+    const PREFETCH: Prefetch = Prefetch { written_lines: copy::LINES_BEHIND, read_lines: 2, stream_from: 4 };
 
     fn host(&self) -> &RealHost {
         &RealHost
@@ -170,8 +176,8 @@ impl Fabric for ShmFabric {
         self.0.rates.get(|| self.device()).or_else(|| Some(Arc::clone(&self.0.typical_rates)))
     }
 
-    fn shared<T: Any + Default + Send + Sync>(&self) -> Arc<T> {
-        self.0.shared.get()
+    fn payloads(&self) -> ShmPayloads {
+        ShmPayloads::new(Arc::clone(&self.0.fills))
     }
 
     fn register(&self, length: u64, access: Access) -> Result<ShmMemory, RegisterError> {

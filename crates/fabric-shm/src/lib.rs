@@ -53,6 +53,7 @@
 
 mod accept;
 mod barrier;
+mod buffer_rotation;
 mod completion_queue;
 mod config;
 mod datagram;
@@ -72,11 +73,13 @@ mod limits;
 mod link;
 mod listener;
 mod memory;
+mod payloads;
 mod queue_pair;
 mod receive;
 mod send;
 mod send_queue;
 mod socket;
+mod store_policy;
 mod watchdog;
 
 #[cfg(test)]
@@ -89,3 +92,4 @@ pub use keeper::{KEEPER_VERSION, KeeperEvent, KeeperServer, ShmKeeper};
 pub use link::ShmLink;
 pub use listener::ShmListener;
 pub use memory::{ShmMemory, ShmView};
+pub use payloads::{ShmFilling, ShmPayloads};

@@ -80,8 +80,8 @@ pub use settings::{
 pub use dunlin_rnic_model::Counters as NicCounters;
 
 use dunlin_fabric::{
-    Access, Address, Capabilities, CreateError, DialError, Fabric, ListenError, Nanos, Rates, RegisterError,
-    Site,
+    Access, Address, Capabilities, CreateError, DialError, Fabric, ListenError, Nanos, PlainPayloads, Rates,
+    RegisterError, Site,
 };
 use machine::Process;
 use shared::Shared;
@@ -241,6 +241,7 @@ impl Fabric for Sim {
     type Link = SimLink;
     type Listener = SimListener;
     type Domain = SimDomain;
+    type Payloads = PlainPayloads;
 
     fn host(&self) -> &SimHost {
         &self.host
@@ -252,6 +253,10 @@ impl Fabric for Sim {
 
     fn rates(&self) -> Option<Arc<Rates>> {
         self.rates.clone()
+    }
+
+    fn payloads(&self) -> PlainPayloads {
+        PlainPayloads
     }
 
     fn register(&self, length: u64, access: Access) -> Result<SimMemory, RegisterError> {

@@ -19,11 +19,10 @@ use crate::work::{AddressHandleId, CompletionQueueId, SharedReceiveQueueId};
 use crate::{
     AcceptError, Access, Address, Armed, Buffer, Capabilities, Completion, CreateError, Crowding,
     DeviceIdentity, DialError, Endpoint, Fabric, GrantError, Link, LinkError, ListError, ListenError,
-    Listener, Nanos, PeerIdentity, PostError, QueuePairConfig, QueuePairId, QueuePairState, Rates,
+    Listener, Nanos, PeerIdentity, PostError, Prefetch, QueuePairConfig, QueuePairId, QueuePairState, Rates,
     ReceiveTarget, Region, RegionKey, RegisterError, Subscription, ThreadDomain, WaitMode, Wake, WorkId,
     WorkRequest,
 };
-use std::any::Any;
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -227,6 +226,9 @@ impl<F: Fabric, H: Hooks<F>> Fabric for Interposed<F, H> {
     type Link = InterposedLink<F::Link, H::Link>;
     type Listener = InterposedListener<F, H>;
     type Domain = InterposedDomain<F::Domain, H::Domain, H::Link>;
+    type Payloads = F::Payloads;
+
+    const PREFETCH: Prefetch = F::PREFETCH;
 
     fn host(&self) -> &F::Host {
         self.inner.host()
@@ -244,8 +246,8 @@ impl<F: Fabric, H: Hooks<F>> Fabric for Interposed<F, H> {
         self.inner.rates()
     }
 
-    fn shared<T: Any + Default + Send + Sync>(&self) -> Arc<T> {
-        self.inner.shared()
+    fn payloads(&self) -> F::Payloads {
+        self.inner.payloads()
     }
 
     fn register(&self, length: u64, access: Access) -> Result<F::Memory, RegisterError> {

@@ -29,10 +29,10 @@ pub mod interpose;
 pub mod keeper;
 pub mod memory;
 pub mod news;
+pub mod payload;
 pub mod queue_pair_table;
 pub mod rates;
 pub mod request_names;
-pub mod shared_values;
 pub mod verbs;
 mod with_sources;
 pub mod work;
@@ -55,13 +55,16 @@ pub use interpose::{Count, Fault, FaultPlan, Trace};
 pub use keeper::{KeeperError, MemoryKeeper};
 pub use memory::{Access, Memory, Region, RegionLine};
 pub use news::{Mark, ReadyList, Subscription};
+pub use payload::{
+    BufferSource, PayloadBuffers, PayloadFilling, PlainFilling, PlainPayloads, Prefetch, Pressure,
+    copy_plainly,
+};
 pub use queue_pair_table::QueuePairTable;
 pub use rates::{
     BadRates, CONNECTION_BYTES, ConnectionRow, DeviceIdentity, KnownRates, RateRow, Rates, RatesBook,
     RatesSource,
 };
 pub use request_names::{REQUEST_OWNER, RequestKind, parse_request_name, request_name};
-pub use shared_values::SharedValues;
 pub use verbs::{Armed, Crowding, Fabric, Link, Listener, PeerIdentity, ThreadDomain, WaitMode, Wake, Waker};
 pub use with_sources::WithSources;
 pub use work::{

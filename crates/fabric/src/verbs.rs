@@ -17,13 +17,13 @@ use crate::error::{
 use crate::host::{Host, Nanos};
 use crate::memory::{Access, Memory};
 use crate::news::Subscription;
+use crate::payload::{PayloadBuffers, Prefetch};
 use crate::rates::{DeviceIdentity, Rates};
 use crate::work::{
     AddressHandleId, CompletionQueueId, Endpoint, InlineLine, InlineWrite, QueuePairConfig, QueuePairId,
     QueuePairState, ReceiveTarget, RegionKey, SharedReceiveQueueId, WorkId, WorkRequest, check_list,
 };
 use crate::{Buffer, Region};
-use std::any::Any;
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -39,6 +39,11 @@ pub trait Fabric: Clone + Send + Sync + Debug + 'static {
     type Listener: Listener<Link = Self::Link, Signal = <Self::Host as Host>::Signal>;
     /// The type of one thread's part of the data path.
     type Domain: ThreadDomain<Memory = Self::Memory, Link = Self::Link>;
+    /// The type of payload buffers: [`PlainPayloads`](crate::PlainPayloads) where a NIC reads them.
+    type Payloads: PayloadBuffers<Self::Memory>;
+
+    /// The distances at which the engine prefetches lines of rings. A constant: the path of each message depends on it.
+    const PREFETCH: Prefetch = Prefetch::NONE;
 
     /// Returns the host.
     fn host(&self) -> &Self::Host;
@@ -56,11 +61,8 @@ pub trait Fabric: Clone + Send + Sync + Debug + 'static {
         None
     }
 
-    /// Returns the value of type `T` that all users of this fabric in this process share. The default
-    /// implementation shares nothing: it returns a new value at each call.
-    fn shared<T: Any + Default + Send + Sync>(&self) -> Arc<T> {
-        Arc::default()
-    }
+    /// Returns the state of the payload buffers of one direction of a connection, without any buffer yet.
+    fn payloads(&self) -> Self::Payloads;
 
     /// Registers zeroed memory of `length` bytes that granted peers may use within `access`. Pages are
     /// touched lazily where the system allows it.

@@ -2,7 +2,6 @@
 //! stale handle gives an error; it is never used as a pointer.
 
 use crate::arena::Buffer;
-use crate::copy;
 use crate::error::PostError;
 use crate::memory::Memory;
 
@@ -308,15 +307,9 @@ pub struct InlineLine<'a> {
     pub offset: u64,
     /// The data. The last 8 bytes become visible last.
     pub line: &'a [u8; 64],
-    /// A hint: the caller will soon write the [`LINES_AHEAD`](InlineLine::LINES_AHEAD) lines behind this one, which no
-    /// other thread reads now. A back-end that copies with the processor may prefetch them.
+    /// A hint: the caller will soon write as many lines behind this one as the fabric prefetches
+    /// ([`Prefetch::written_lines`](crate::Prefetch::written_lines)), and no other thread reads them now.
     pub ahead: bool,
-}
-
-impl InlineLine<'_> {
-    /// Distance of the prefetch ahead of a line. Without it each store waits for its line, and the processor's store
-    /// queue fills up. A much longer distance would take lines away from the reader, whose processor prefetches too.
-    pub const LINES_AHEAD: usize = copy::LINES_BEHIND;
 }
 
 /// The queue for a RECV.

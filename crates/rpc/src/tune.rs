@@ -11,19 +11,15 @@
 //! | `tune/response_mode.rs` | for a server, the answer path with the highest call rate, by trials | beyond RF-RPC, which decides by R alone |
 //! | `tune/response_modes.rs` | nothing; counts the calls of a server's workers for `tune/response_mode.rs` | none |
 //! | `tune/grouping.rs` | the clients of a group and its slice | ScaleRPC sections 3.2 and 3.6.4 |
-//! | `tune/store_policy.rs` | the kind of stores for large payloads in pieces | none |
-//! | `tune/buffer_rotation.rs` | the buffer for each of these payloads, once for all lanes of a process | none |
 //! | `tune/mode.rs` | for each function, whether results are fetched or written back | RF-RPC section 3.2, "Discussion" |
 
 pub(crate) mod batch;
-pub(crate) mod buffer_rotation;
 pub(crate) mod fetch;
 pub mod grouping;
 pub(crate) mod mode;
 pub(crate) mod response_mode;
 pub(crate) mod response_modes;
 pub mod shared;
-pub(crate) mod store_policy;
 pub mod table;
 pub mod wait;
 

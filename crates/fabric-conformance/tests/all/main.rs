@@ -2,3 +2,4 @@
 
 mod interpose;
 mod mutants;
+mod wrong_payloads;

@@ -27,7 +27,6 @@ use crate::path::sending::SendingParts;
 use crate::path::{CONTROL_BYTES, Cx, MAX_MESSAGE, Rx, Tx};
 use crate::plan::{CompletionMode, Lease, Occupancy, Plan, ServerConnections, Sharing};
 use crate::tune::Tuners;
-use crate::tune::store_policy::StorePolicyTuner;
 use dunlin_fabric::{
     Access, Address, Arena, Endpoint, Fabric, Link, Nanos, QueuePairConfig, QueuePairId, Region, RegionKey,
     ThreadDomain, Transport, nanos,
@@ -425,7 +424,6 @@ impl<F: Fabric> PreparedLane<F> {
             max_response: config.max_response,
             exports: Pool::new(plan.large.is_read().then(|| link.clone()), config.large_memory),
             pipelined_reads: PipelinedReads::new(ready.window),
-            fill: StorePolicyTuner::new(core.fabric.shared()),
             imports: Pool::new(None, config.large_memory),
             arrivals: InboundTransfers::new(link, plan.large, config.large_memory, ready.window),
             pending_transfers: TransferQueue::new(plan.large, ready.window),

@@ -5,26 +5,22 @@ use super::lane::{ClientLane, SubmitError};
 use crate::error::{CallError, Cause};
 use crate::path::Cx;
 use crate::path::call_id::CallEnds;
-use crate::path::pipelined::{PIECE, PayloadWriter, copy_into};
+use crate::path::pipelined::{PIECE, PayloadWriter};
+use crate::path::rendezvous::Filling;
 use crate::plan::LargePayload;
-use crate::tune::buffer_rotation::Residency;
-use dunlin_fabric::{Buffer, Fabric, Host, Nanos};
+use dunlin_fabric::{Buffer, Fabric, Nanos, PayloadFilling, copy_plainly};
 use dunlin_wire::{Descriptor, Flags, Header, Kind};
 
 /// The state of a large request that is being filled.
 #[derive(Debug)]
-pub(crate) struct Progress {
+pub(crate) struct Progress<F: Fabric> {
     ends: CallEnds,
     timeout: Nanos,
     length: usize,
     /// The remote address of the payload; `None` if the request is sent only when it is complete.
     from: Option<Descriptor>,
-    /// Whether the payload is copied with stores that bypass the caches.
-    streams: bool,
-    /// The previous use of the buffer.
-    past: Residency,
-    /// When the buffer was allocated; cleared when the first piece is timed.
-    began: Option<Nanos>,
+    /// The fabric's state of the payload; `None` if the request is sent only when it is complete.
+    filling: Option<Filling<F>>,
     /// The call id, after the request was announced.
     call: Option<u32>,
     /// The bytes that were announced to the server.
@@ -39,28 +35,17 @@ impl<F: Fabric> ClientLane<F> {
         ends: impl Into<CallEnds>,
         length: usize,
         timeout: Nanos,
-    ) -> Result<(Buffer<F::Memory>, Progress), SubmitError> {
-        let progress = Progress {
-            ends: ends.into(),
-            timeout,
-            length,
-            from: None,
-            streams: false,
-            past: Residency::New,
-            began: None,
-            call: None,
-            told: 0,
-        };
+    ) -> Result<(Buffer<F::Memory>, Progress<F>), SubmitError> {
+        let ends = ends.into();
+        let progress = Progress { ends, timeout, length, from: None, filling: None, call: None, told: 0 };
         if self.large != LargePayload::Pipelined || length <= PIECE {
             return Ok((self.request_buffer(fabric, length)?, progress));
         }
         self.check_length(length)?;
-        let slow_lately = self.fill.is_slow_lately();
-        let (buffer, past) =
-            self.exports.reserve_in_turn(fabric, length, slow_lately).map_err(|_| Self::out_of_memory())?;
+        let reserved = self.exports.reserve_in_pieces(fabric, length);
+        let (buffer, filling) = reserved.map_err(|_| Self::out_of_memory())?;
         let from = self.exports.descriptor(&buffer);
-        let began = (past != Residency::New).then(|| fabric.host().now());
-        Ok((buffer, Progress { from, streams: self.fill.begin(past), past, began, ..progress }))
+        Ok((buffer, Progress { from, filling: Some(filling), ..progress }))
     }
 
     /// Records that the first `bytes` bytes are filled, and announces them. Without room a later report
@@ -68,14 +53,13 @@ impl<F: Fabric> ClientLane<F> {
     fn filled(
         &mut self,
         cx: &mut Cx<'_, F>,
-        progress: &mut Progress,
+        progress: &mut Progress<F>,
         bytes: usize,
     ) -> Result<(), SubmitError> {
         let bytes = bytes.min(progress.length);
         let Some(from) = progress.from.filter(|_| bytes >= PIECE) else { return Ok(()) };
-        if let Some(began) = progress.began.take() {
-            let took = cx.fabric.host().now().saturating_sub(began);
-            progress.streams = self.fill.began(progress.past, progress.streams, bytes, took);
+        if let Some(filling) = &mut progress.filling {
+            filling.began(bytes);
         }
         let call = match progress.call {
             Some(call) => call,
@@ -122,9 +106,10 @@ impl<F: Fabric> ClientLane<F> {
     pub(crate) fn end_filling(
         &mut self,
         cx: &mut Cx<'_, F>,
-        progress: Progress,
+        mut progress: Progress<F>,
         buffer: Buffer<F::Memory>,
     ) -> Result<u32, (SubmitError, Buffer<F::Memory>)> {
+        self.exports.filled(progress.filling.take());
         let Some(call) = progress.call else {
             return self.submit_buffer(cx, progress.ends, buffer, progress.timeout);
         };
@@ -134,7 +119,8 @@ impl<F: Fabric> ClientLane<F> {
     }
 
     /// Gives up a request. If it was announced, the server is notified and its answer will be discarded.
-    fn give_up_filling(&mut self, cx: &mut Cx<'_, F>, progress: &Progress, buffer: Buffer<F::Memory>) {
+    fn give_up_filling(&mut self, cx: &mut Cx<'_, F>, progress: &mut Progress<F>, buffer: Buffer<F::Memory>) {
+        self.exports.filled(progress.filling.take());
         if let Some(call) = progress.call {
             self.tell_at_last(cx, call, 0);
             self.slots.keep_request(call, buffer);
@@ -154,12 +140,15 @@ impl<F: Fabric> ClientLane<F> {
         let mut done = 0;
         while done < payload.len() {
             let piece = PIECE.min(payload.len() - done);
-            copy_into(progress.streams, &mut buffer[done..done + piece], &payload[done..]);
+            progress.copy(&mut buffer[done..done + piece], &payload[done..]);
             done += piece;
             match self.filled(cx, &mut progress, done) {
                 Ok(()) | Err(SubmitError::Full) => {}
                 // The call does not exist yet, and now it never will.
-                Err(error) if progress.call.is_none() => return Err(error),
+                Err(error) if progress.call.is_none() => {
+                    self.exports.filled(progress.filling.take());
+                    return Err(error);
+                }
                 Err(_) => break,
             }
         }
@@ -181,7 +170,7 @@ pub(crate) struct FillingRequest<'a, F: Fabric> {
 struct Sender<'a, F: Fabric> {
     core: &'a mut Core<F>,
     lane: u16,
-    progress: Progress,
+    progress: Progress<F>,
     /// The reason why the request cannot be announced.
     refused: Option<CallError>,
     broken: bool,
@@ -203,13 +192,13 @@ impl<F: Fabric> PayloadWriter for Sender<'_, F> {
     }
 
     fn copy(&self, to: &mut [u8], from: &[u8]) {
-        copy_into(self.progress.streams, to, from);
+        self.progress.copy(to, from);
     }
 }
 
 impl<'a, F: Fabric> FillingRequest<'a, F> {
     /// Wraps a buffer of the lane `lane`.
-    pub(crate) fn new(core: &'a mut Core<F>, lane: u16, begun: (Buffer<F::Memory>, Progress)) -> Self {
+    pub(crate) fn new(core: &'a mut Core<F>, lane: u16, begun: (Buffer<F::Memory>, Progress<F>)) -> Self {
         let (buffer, progress) = begun;
         let sender = Sender { core, lane, progress, refused: None, broken: false };
         FillingRequest { buffer: Some(buffer), sender }
@@ -250,10 +239,18 @@ impl<'a, F: Fabric> FillingRequest<'a, F> {
     }
 }
 
-impl Progress {
+impl<F: Fabric> Progress<F> {
+    /// Copies into the payload as many bytes as the shorter slice has.
+    fn copy(&self, to: &mut [u8], from: &[u8]) {
+        match &self.filling {
+            Some(filling) => filling.copy(to, from),
+            None => copy_plainly(to, from),
+        }
+    }
+
     /// Takes the state, and leaves one without a call behind.
-    fn take(&mut self) -> Progress {
-        let none = Progress { call: None, from: None, ..*self };
+    fn take(&mut self) -> Progress<F> {
+        let none = Progress { call: None, from: None, filling: None, ..*self };
         std::mem::replace(self, none)
     }
 }

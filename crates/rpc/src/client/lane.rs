@@ -17,7 +17,6 @@ use crate::path::route::Route;
 use crate::path::{Cx, Incoming, Next, Rx, Scratch, Tx, TxError, Violation, turn_cost};
 use crate::plan::LargePayload;
 use crate::tune::shared::FetchTuner;
-use crate::tune::store_policy::StorePolicyTuner;
 use dunlin_fabric::{
     Buffer, Completion, CompletionStatus, Fabric, Host, Nanos, QueuePairId, Region, RegionKey, Work,
 };
@@ -107,8 +106,6 @@ pub(crate) struct ClientLane<F: Fabric> {
     pub(crate) arrivals: InboundTransfers<F>,
     /// Large results that are READ in pieces.
     pub(crate) pipelined_reads: PipelinedReads<F>,
-    /// Chooses how requests that leave in pieces are filled.
-    pub(crate) fill: StorePolicyTuner,
     pub(crate) staging: Vec<u8>,
     /// The sequence of the open batch's message, unless another message is sent before it.
     pub(crate) batch_sequence: u64,
@@ -303,7 +300,7 @@ impl<F: Fabric> ClientLane<F> {
                     self.tell_at_last(cx, call, length as u32);
                     return Ok(call);
                 }
-                self.exports.make_spare(length);
+                self.exports.sent(cx.fabric, length);
                 Ok(call)
             }
             Err(error) => Err((error, buffer)),

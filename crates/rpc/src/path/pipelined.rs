@@ -13,12 +13,12 @@
 //!
 //! [`PipelinedReads`] is the receiver's part. It READs only bytes that were announced as filled, keeps to the
 //! announced length, and has at most one READ per payload in flight, for all new bytes. The sender's part is
-//! [`PayloadWriter`], to which the encoder reports its progress. `tune/store_policy.rs` chooses how to store to memory that
-//! the peer has READ before.
+//! [`PayloadWriter`], to which the encoder reports its progress. The fabric chooses how to store to memory that the peer
+//! has READ before.
 
 use super::posting::post_read;
 use super::{Violation, route};
-use dunlin_fabric::{Buffer, Fabric, QueuePairId, copy};
+use dunlin_fabric::{Buffer, Fabric, QueuePairId};
 use dunlin_wire::Descriptor;
 
 /// Bytes that are filled when a payload is announced, and the step between progress messages.
@@ -48,15 +48,6 @@ impl dyn PayloadWriter + '_ {
             self.filled(before + done);
         }
     }
-}
-
-/// Copies past the caches if `streams`, else with plain stores; as many bytes as the shorter slice has.
-pub(crate) fn copy_into(streams: bool, to: &mut [u8], from: &[u8]) {
-    if streams {
-        return copy::stream(to, from);
-    }
-    let length = to.len().min(from.len());
-    to[..length].copy_from_slice(&from[..length]);
 }
 
 /// A payload that is being READ.

@@ -5,35 +5,20 @@
 //! [`Pool`] supplies the buffers of both ends: granted memory to send from, and local memory to READ into. It
 //! grows by whole arenas up to a limit and keeps them, so that a steady load maps no memory. Only at the
 //! limit it releases arenas without buffers in use, with their grants, to map one of the length that is
-//! needed. Mailboxes do not grow for large payloads.
+//! needed. Mailboxes do not grow for large payloads. The fabric chooses among free buffers and prepares them
+//! ([`PayloadBuffers`]).
 
-use crate::tune::buffer_rotation::{BufferRotation, Residency, Rotation};
 use dunlin_fabric::WithSources;
-use dunlin_fabric::{Access, Arena, Buffer, Fabric, GrantError, Link, RegionKey};
+use dunlin_fabric::{
+    Access, Arena, Buffer, BufferSource, Fabric, GrantError, Link, PayloadBuffers, Pressure, RegionKey,
+};
 use dunlin_wire::Descriptor;
 
 /// The smallest arena that a pool maps, in bytes.
 const FIRST_ARENA: u64 = 1 << 20;
 
-/// Bytes from which a buffer that the peer has READ is taken back before it is filled.
-const TAKE_BACK_FROM: usize = 4096;
-/// Bytes up to which it is taken back: the peer's cache has already dropped most of a longer buffer.
-const TAKE_BACK_UP_TO: usize = 1 << 20;
-/// The longest buffer that is prepared in advance: two of them fit into a core's cache.
-const SPARE_UP_TO: usize = 256 << 10;
-/// The smallest arena where several buffers are used in rotation, in bytes: more than a core's caches hold.
-/// Only its used pages take memory.
-const ARENA_FOR_TURNS: u64 = 4 << 20;
-
-/// Takes memory that the peer has READ back from the peer's cache, before an application fills it: sets it to
-/// zero. If the peer is another core, each store to such a line waits until that core gives the line up, and
-/// the number of waiting stores is bounded by the store queue. Zeroing a block takes ownership of its lines
-/// without a wait for their content.
-fn take_back(bytes: &mut [u8]) {
-    if (TAKE_BACK_FROM..=TAKE_BACK_UP_TO).contains(&bytes.len()) {
-        bytes.fill(0);
-    }
-}
+/// The state of a payload that is filled in pieces.
+pub(crate) type Filling<F> = <<F as Fabric>::Payloads as PayloadBuffers<<F as Fabric>::Memory>>::Filling;
 
 #[derive(Debug)]
 struct Part<F: Fabric> {
@@ -45,6 +30,14 @@ struct Part<F: Fabric> {
 /// Buffers for large payloads.
 #[derive(Debug)]
 pub(crate) struct Pool<F: Fabric> {
+    arenas: Arenas<F>,
+    /// The fabric's choice among free buffers, from the first payload on that is filled in one.
+    payloads: Option<F::Payloads>,
+}
+
+/// The memory of a pool.
+#[derive(Debug)]
+struct Arenas<F: Fabric> {
     parts: Vec<Part<F>>,
     /// The peer to which the memory is granted; `None` for memory that is only READ into.
     link: Option<F::Link>,
@@ -54,40 +47,18 @@ pub(crate) struct Pool<F: Fabric> {
     ended: Vec<RegionKey>,
     /// The peer did not accept a grant in time, so that no other grant is tried.
     deaf: bool,
-    /// A free buffer whose lines the local cache owns already.
-    spare: Option<Buffer<F::Memory>>,
-    /// Buffers that are filled in rotation, if the pool uses any.
-    in_turn: Option<Box<InTurn<F>>>,
-    /// The smallest arena to map, in bytes.
-    smallest: u64,
 }
 
-/// Buffers that are filled in rotation.
-#[derive(Debug)]
-struct InTurn<F: Fabric> {
-    turns: BufferRotation,
-    /// Free buffers, the longest unused first, with the byte count at which each was handed out.
-    kept: Vec<(Buffer<F::Memory>, u64)>,
-    counts: Vec<u64>,
-    /// Buffers in use, by the place that the peer knows.
-    out: Vec<(Place, u64)>,
-}
+/// The memory of a pool, as the fabric sees it.
+struct Source<'a, F: Fabric>(&'a F, &'a mut Arenas<F>);
 
-/// Grant key and offset of a buffer: the same for any length.
-type Place = (u64, u64);
-
-impl<F: Fabric> InTurn<F> {
-    fn new(fabric: &F) -> Box<Self> {
-        let turns = BufferRotation::new(fabric.shared());
-        Box::new(InTurn { turns, kept: Vec::new(), counts: Vec::new(), out: Vec::new() })
+impl<F: Fabric> BufferSource<F::Memory> for Source<'_, F> {
+    fn mapped(&mut self, length: usize) -> Option<Buffer<F::Memory>> {
+        self.1.free(length)
     }
 
-    /// Releases all kept buffers; returns whether there were any.
-    fn clear(&mut self) -> bool {
-        self.turns.give_up();
-        let any = !self.kept.is_empty();
-        self.kept.clear();
-        any
+    fn reserve(&mut self, length: usize, smallest: u64) -> Option<Buffer<F::Memory>> {
+        self.1.free(length).or_else(|| self.1.reserve_more(self.0, length, smallest).ok())
     }
 }
 
@@ -98,134 +69,89 @@ pub(crate) struct Exhausted;
 impl<F: Fabric> Pool<F> {
     /// Creates a pool that maps at most `limit` bytes. With a link, the peer there can READ its buffers.
     pub(crate) fn new(link: Option<F::Link>, limit: u64) -> Self {
-        Pool {
-            parts: Vec::new(),
-            link,
-            mapped: 0,
-            limit,
-            ended: Vec::new(),
-            deaf: false,
-            spare: None,
-            in_turn: None,
-            smallest: FIRST_ARENA,
-        }
+        let arenas = Arenas { parts: Vec::new(), link, mapped: 0, limit, ended: Vec::new(), deaf: false };
+        Pool { arenas, payloads: None }
     }
 
-    /// Reserves a buffer that an application will fill: stores to its lines do not wait for the peer. Its
-    /// content is undefined. Otherwise like [`reserve`](Pool::reserve).
+    /// Returns the fabric's choice, and the memory from which it chooses.
+    fn split<'a>(&'a mut self, fabric: &'a F) -> (&'a mut F::Payloads, Source<'a, F>) {
+        let payloads = self.payloads.get_or_insert_with(|| fabric.payloads());
+        (payloads, Source(fabric, &mut self.arenas))
+    }
+
+    /// Reserves a buffer of `length` bytes. Maps memory, with a system call, if no arena has room; a steady
+    /// load soon has all its memory. Near the limit it releases unused arenas to make room.
+    pub(crate) fn reserve(&mut self, fabric: &F, length: usize) -> Result<Buffer<F::Memory>, Exhausted> {
+        let Pool { arenas, payloads } = self;
+        if let Some(buffer) = arenas.free(length) {
+            return Ok(buffer);
+        }
+        let mut release = |pressure| payloads.as_mut().is_some_and(|payloads| payloads.release(pressure));
+        if release(Pressure::Mapping)
+            && let Some(buffer) = arenas.free(length)
+        {
+            return Ok(buffer);
+        }
+        arenas.reserve_more(fabric, length, 0).or_else(|Exhausted| {
+            release(Pressure::Limit);
+            Source(fabric, arenas).reserve(length, 0).ok_or(Exhausted)
+        })
+    }
+
+    /// Reserves a buffer that an application will fill, prepared as the fabric prefers. Its content is
+    /// undefined. Otherwise like [`reserve`](Pool::reserve).
     pub(crate) fn reserve_to_fill(
         &mut self,
         fabric: &F,
         length: usize,
     ) -> Result<Buffer<F::Memory>, Exhausted> {
-        if let Some(mut spare) = self.spare.take()
-            && spare.set_length(length)
-        {
-            return Ok(spare);
-        }
-        let mut buffer = self.reserve(fabric, length)?;
-        take_back(&mut buffer);
-        Ok(buffer)
+        let (payloads, mut source) = self.split(fabric);
+        payloads.reserve(length, &mut source).ok_or(Exhausted)
     }
 
-    /// Reserves one of the buffers that are filled in rotation, and returns its history. If buffers that the
-    /// peer READ recently are slow to fill (`slow_lately`), it adds a buffer as long as mapped memory has
-    /// room. Otherwise like [`reserve`](Pool::reserve).
-    pub(crate) fn reserve_in_turn(
+    /// Reserves a buffer that is sent while it is filled; [`filled`](Pool::filled) takes its state back.
+    /// Otherwise like [`reserve_to_fill`](Pool::reserve_to_fill).
+    pub(crate) fn reserve_in_pieces(
         &mut self,
         fabric: &F,
         length: usize,
-        slow_lately: bool,
-    ) -> Result<(Buffer<F::Memory>, Residency), Exhausted> {
-        self.smallest = ARENA_FOR_TURNS;
-        let mut of = self.in_turn.take().unwrap_or_else(|| InTurn::new(fabric));
-        let reserved = self.reserve_of(fabric, length, slow_lately, &mut of);
-        self.in_turn = Some(of);
-        reserved
+    ) -> Result<(Buffer<F::Memory>, Filling<F>), Exhausted> {
+        let (payloads, mut source) = self.split(fabric);
+        payloads.reserve_in_pieces(length, &mut source).ok_or(Exhausted)
     }
 
-    fn reserve_of(
-        &mut self,
-        fabric: &F,
-        length: usize,
-        slow_lately: bool,
-        of: &mut InTurn<F>,
-    ) -> Result<(Buffer<F::Memory>, Residency), Exhausted> {
-        let now = of.turns.fill(length);
-        let mut new = None;
-        // Collect the buffers that came back.
-        while !of.out.is_empty()
-            && let Some(buffer) = self.free(length)
-        {
-            let known = self.place(&buffer).and_then(|place| of.out.iter().position(|out| out.0 == place));
-            let Some(known) = known else {
-                new = Some(buffer);
-                break;
-            };
-            let (_, count) = of.out.swap_remove(known);
-            let at = of.kept.partition_point(|kept| kept.1 <= count);
-            of.kept.insert(at, (buffer, count));
-        }
-        let fits = |kept: &&(Buffer<F::Memory>, u64)| kept.0.capacity() >= length;
-        of.counts.clear();
-        of.counts.extend(of.kept.iter().filter(fits).map(|kept| kept.1));
-        let more = || {
-            new = new.take().or_else(|| self.free(length));
-            new.as_ref().map(Buffer::capacity)
-        };
-        let (buffer, past) = match of.turns.next(now, &of.counts, slow_lately, more) {
-            Rotation::Of(number, past) => {
-                let fitting = of.kept.iter().enumerate().filter(|(_, kept)| fits(kept));
-                let place = fitting.map(|(place, _)| place).nth(number).ok_or(Exhausted)?;
-                let mut buffer = of.kept.remove(place).0;
-                buffer.set_length(length);
-                (buffer, past)
-            }
-            Rotation::More => {
-                let new = match new.or_else(|| self.free(length)) {
-                    Some(new) => new,
-                    None => self.reserve_but(fabric, length, of)?,
-                };
-                let known = |key| self.parts.iter().any(|part| part.key == Some(key));
-                let place = self.place(&new);
-                of.out.retain(|out| known(RegionKey(out.0.0)) && Some(out.0) != place);
-                (new, Residency::New)
-            }
-        };
-        of.out.extend(self.place(&buffer).map(|place| (place, now)));
-        Ok((buffer, past))
-    }
-
-    /// Reserves a buffer; releases the kept buffers if there is no other memory.
-    fn reserve_but(
-        &mut self,
-        fabric: &F,
-        length: usize,
-        of: &mut InTurn<F>,
-    ) -> Result<Buffer<F::Memory>, Exhausted> {
-        self.reserve(fabric, length).or_else(|_| {
-            of.clear();
-            self.reserve(fabric, length)
-        })
-    }
-
-    /// Returns the place by which the peer knows a buffer.
-    fn place(&self, buffer: &Buffer<F::Memory>) -> Option<Place> {
-        self.descriptor(buffer).map(|descriptor| (descriptor.key, descriptor.offset))
-    }
-
-    /// Prepares the next buffer of about this length if mapped memory has room. Called after a payload was
-    /// sent, when the thread would only wait for the peer.
-    pub(crate) fn make_spare(&mut self, length: usize) {
-        if (TAKE_BACK_FROM..=SPARE_UP_TO).contains(&length)
-            && self.spare.is_none()
-            && let Some(mut buffer) = self.free(length)
-        {
-            take_back(&mut buffer);
-            self.spare = Some(buffer);
+    /// Takes the state of a payload back that was filled in pieces or given up.
+    pub(crate) fn filled(&mut self, filling: Option<Filling<F>>) {
+        if let (Some(payloads), Some(filling)) = (&mut self.payloads, filling) {
+            payloads.filled(filling);
         }
     }
 
+    /// Learns that a payload was sent, when the thread would only wait for the peer.
+    pub(crate) fn sent(&mut self, fabric: &F, length: usize) {
+        let (payloads, mut source) = self.split(fabric);
+        payloads.sent(length, &mut source);
+    }
+
+    /// Returns the keys of all granted arenas, for the end of their grants with the lane.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = RegionKey> {
+        self.arenas.parts.iter().filter_map(|part| part.key).chain(self.arenas.ended.iter().copied())
+    }
+
+    /// Returns whether the peer can READ a buffer where it lies.
+    pub(crate) fn can_send(&self, buffer: &Buffer<F::Memory>) -> bool {
+        self.arenas.link.is_none() || self.descriptor(buffer).is_some()
+    }
+
+    /// Returns the descriptor of a buffer of this pool; `None` for a buffer of another pool.
+    pub(crate) fn descriptor(&self, buffer: &Buffer<F::Memory>) -> Option<Descriptor> {
+        let part =
+            self.arenas.parts.iter().find(|p| std::sync::Arc::ptr_eq(p.arena.memory(), buffer.memory()))?;
+        Some(Descriptor { key: part.key?.0, offset: buffer.offset(), length: buffer.len() as u64 })
+    }
+}
+
+impl<F: Fabric> Arenas<F> {
     /// Reserves a buffer from mapped memory.
     fn free(&self, length: usize) -> Option<Buffer<F::Memory>> {
         self.parts
@@ -234,22 +160,18 @@ impl<F: Fabric> Pool<F> {
             .find_map(|part| part.arena.reserve(length).ok())
     }
 
-    /// Reserves a buffer of `length` bytes. Maps memory, with a system call, if no arena has room; a steady
-    /// load soon has all its memory. Near the limit it releases unused arenas to make room.
-    pub(crate) fn reserve(&mut self, fabric: &F, length: usize) -> Result<Buffer<F::Memory>, Exhausted> {
-        if let Some(buffer) = self.free(length) {
-            return Ok(buffer);
-        }
-        if self.spare.take().is_some()
-            && let Some(buffer) = self.free(length)
-        {
-            return Ok(buffer);
-        }
+    /// Reserves a buffer in memory that it maps, at least `smallest` bytes if the limit allows them.
+    fn reserve_more(
+        &mut self,
+        fabric: &F,
+        length: usize,
+        smallest: u64,
+    ) -> Result<Buffer<F::Memory>, Exhausted> {
         if self.deaf {
             return Err(Exhausted);
         }
         let exactly = (length as u64).max(1);
-        let smallest = if self.smallest <= self.room() { self.smallest } else { FIRST_ARENA };
+        let smallest = if smallest <= self.room() { smallest.max(FIRST_ARENA) } else { FIRST_ARENA };
         let rounded = exactly.next_power_of_two().max(smallest);
         let doubling = rounded.max(self.mapped);
         let wanted = if doubling <= self.room() {
@@ -258,8 +180,6 @@ impl<F: Fabric> Pool<F> {
             rounded
         } else if self.make_room(exactly) {
             exactly
-        } else if self.in_turn.as_mut().is_some_and(|of| of.clear()) {
-            return self.reserve(fabric, length);
         } else {
             return Err(Exhausted);
         };
@@ -315,28 +235,11 @@ impl<F: Fabric> Pool<F> {
         }
         granted
     }
-
-    /// Returns the keys of all granted arenas, for the end of their grants with the lane.
-    pub(crate) fn keys(&self) -> impl Iterator<Item = RegionKey> {
-        self.parts.iter().filter_map(|part| part.key).chain(self.ended.iter().copied())
-    }
-
-    /// Returns whether the peer can READ a buffer where it lies.
-    pub(crate) fn can_send(&self, buffer: &Buffer<F::Memory>) -> bool {
-        self.link.is_none() || self.descriptor(buffer).is_some()
-    }
-
-    /// Returns the descriptor of a buffer of this pool; `None` for a buffer of another pool.
-    pub(crate) fn descriptor(&self, buffer: &Buffer<F::Memory>) -> Option<Descriptor> {
-        let part = self.parts.iter().find(|p| std::sync::Arc::ptr_eq(p.arena.memory(), buffer.memory()))?;
-        Some(Descriptor { key: part.key?.0, offset: buffer.offset(), length: buffer.len() as u64 })
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tune::buffer_rotation::EVICTED_AFTER;
     use dunlin_fabric::{Address, Host, LinkError, Listener, Scheme};
     use dunlin_fabric_shm::{ShmConfig, ShmFabric, ShmLink};
     use proptest::prelude::*;
@@ -361,35 +264,12 @@ mod tests {
         let fabric = fabric();
         let mut pool: Pool<ShmFabric> = Pool::new(None, 8 * MEBI as u64);
         let held: Vec<_> = (0..8).map(|_| pool.reserve(&fabric, MEBI).unwrap()).collect();
-        assert_eq!(pool.parts.iter().map(|part| part.length >> 20).collect::<Vec<_>>(), [1, 1, 2, 4]);
+        assert_eq!(pool.arenas.parts.iter().map(|part| part.length >> 20).collect::<Vec<_>>(), [1, 1, 2, 4]);
         assert_eq!(pool.reserve(&fabric, 5 * MEBI).unwrap_err(), Exhausted);
-        assert_eq!(pool.parts.len(), 4, "nothing is given back in vain");
+        assert_eq!(pool.arenas.parts.len(), 4, "nothing is given back in vain");
         drop(held);
         assert_eq!(pool.reserve(&fabric, 5 * MEBI).unwrap().len(), 5 * MEBI);
-        assert_eq!(pool.mapped, 8 * MEBI as u64);
-    }
-
-    #[test]
-    fn a_spare_serves_the_next_of_its_length_and_is_in_nobodys_way() {
-        let fabric = fabric();
-        let mut pool: Pool<ShmFabric> = Pool::new(None, MEBI as u64);
-        pool.make_spare(65_536);
-        assert!(pool.spare.is_none(), "memory is not mapped for it");
-        let first = pool.reserve_to_fill(&fabric, 65_536).unwrap();
-        pool.make_spare(first.len());
-        let ready = pool.spare.as_ref().unwrap().offset();
-        assert_ne!(ready, first.offset());
-        assert_eq!(pool.reserve_to_fill(&fabric, 60_000).unwrap().offset(), ready);
-        assert!(pool.spare.is_none());
-        for unfit in [TAKE_BACK_FROM - 1, SPARE_UP_TO + 1] {
-            pool.make_spare(unfit);
-            assert!(pool.spare.is_none());
-        }
-        drop(first);
-        pool.make_spare(65_536);
-        assert!(pool.spare.is_some());
-        assert_eq!(pool.reserve(&fabric, MEBI).unwrap().len(), MEBI);
-        assert!(pool.spare.is_none());
+        assert_eq!(pool.arenas.mapped, 8 * MEBI as u64);
     }
 
     #[test]
@@ -402,50 +282,6 @@ mod tests {
         // Seven MiB are free, which is no power of two.
         assert_eq!(pool.reserve(&fabric, 7 * MEBI).unwrap().len(), 7 * MEBI);
         assert!(held[0].iter().all(|byte| *byte == 7));
-    }
-
-    #[test]
-    fn buffers_are_filled_by_turns() {
-        const LENGTH: usize = 128 << 10;
-        const ENOUGH: usize = EVICTED_AFTER as usize / LENGTH;
-        let fabric = fabric();
-        let (link, _peer) = links(&fabric);
-        let mut pool: Pool<ShmFabric> = Pool::new(Some(link), 8 * MEBI as u64);
-        let mut places = std::collections::BTreeSet::new();
-        let mut fill = |pool: &mut Pool<ShmFabric>, length, slow| {
-            let (buffer, past) = pool.reserve_in_turn(&fabric, length, slow).unwrap();
-            assert_eq!((buffer.len(), pool.descriptor(&buffer).is_some()), (length, true));
-            places.insert(buffer.offset());
-            (past, places.len())
-        };
-        assert_eq!(fill(&mut pool, LENGTH, true), (Residency::New, 1));
-        // One buffer suffices where recently READ buffers are not slow.
-        assert!((0..100).all(|_| fill(&mut pool, LENGTH, false) == (Residency::Lately, 1)));
-        let pasts: Vec<_> = (0..100).map(|_| fill(&mut pool, LENGTH, true)).collect();
-        assert!(pasts[90..].iter().all(|past| *past == (Residency::LongAgo, ENOUGH)), "{pasts:?}");
-        // The buffers have room for shorter payloads and none for longer ones.
-        assert_eq!(fill(&mut pool, LENGTH - 1, true), (Residency::LongAgo, ENOUGH));
-        assert_eq!(fill(&mut pool, 2 * LENGTH, true).0, Residency::New);
-        let of = pool.in_turn.as_ref().unwrap();
-        assert_eq!((of.kept.len(), of.out.len()), (ENOUGH - 1, 2));
-        // The pool releases the kept buffers if it needs their memory.
-        assert_eq!(pool.reserve(&fabric, 8 * MEBI).unwrap().len(), 8 * MEBI);
-        assert!(pool.in_turn.as_ref().unwrap().kept.is_empty());
-    }
-
-    #[test]
-    fn what_is_filled_while_others_are_read_is_new() {
-        let fabric = fabric();
-        let (link, _peer) = links(&fabric);
-        let mut pool: Pool<ShmFabric> = Pool::new(Some(link), 4 * MEBI as u64);
-        let held: Vec<_> = (0..4).map(|_| pool.reserve_in_turn(&fabric, MEBI, false).unwrap()).collect();
-        assert!(held.iter().all(|(_, past)| *past == Residency::New));
-        assert_eq!(pool.reserve_in_turn(&fabric, MEBI, true).unwrap_err(), Exhausted);
-        drop(held);
-        assert_eq!(pool.reserve_in_turn(&fabric, MEBI, true).unwrap().1, Residency::LongAgo);
-        assert!(pool.in_turn.as_ref().unwrap().out.len() <= 4);
-        // Kept buffers also make room for other buffers in rotation.
-        assert_eq!(pool.reserve_in_turn(&fabric, 4 * MEBI, true).unwrap().1, Residency::New);
     }
 
     /// A link bounds its grants: a pool that did not revoke the grants of released arenas would run out of
@@ -463,7 +299,7 @@ mod tests {
             let large = pool.reserve(&fabric, 2 * MEBI).unwrap();
             assert_eq!(pool.descriptor(&large).unwrap().length, 2 * MEBI as u64);
         }
-        assert!(pool.link.as_ref().unwrap().is_alive() && peer.is_alive());
+        assert!(pool.arenas.link.as_ref().unwrap().is_alive() && peer.is_alive());
         assert!(matches!(peer.receive(fabric.host().now()), Err(LinkError::TimedOut)));
     }
 
@@ -478,7 +314,7 @@ mod tests {
             fabric.host().sleep(fabric.host().now() + 100_000);
         }
         assert_eq!(pool.reserve(&fabric, MEBI).unwrap_err(), Exhausted);
-        assert!(pool.deaf && pool.mapped == MEBI as u64);
+        assert!(pool.arenas.deaf && pool.arenas.mapped == MEBI as u64);
         // Memory that was granted before stays usable.
         drop(held);
         assert!(pool.reserve(&fabric, MEBI).is_ok());
@@ -513,10 +349,10 @@ mod tests {
                 }
                 held.truncate(keep);
                 if number % 3 == 0 {
-                    pool.make_spare(length);
+                    pool.sent(&fabric, length);
                 }
-                prop_assert!(pool.mapped <= limit as u64);
-                prop_assert_eq!(pool.mapped, pool.parts.iter().map(|part| part.length).sum::<u64>());
+                prop_assert!(pool.arenas.mapped <= limit as u64);
+                prop_assert_eq!(pool.arenas.mapped, pool.arenas.parts.iter().map(|part| part.length).sum::<u64>());
                 for (buffer, mark) in &held {
                     prop_assert_eq!([buffer[0], buffer[buffer.len() - 1]], [*mark, *mark]);
                 }
@@ -524,7 +360,7 @@ mod tests {
             held.clear();
             let length = ((limit as f64 * last) as usize).clamp(1, limit);
             prop_assert_eq!(pool.reserve(&fabric, length).unwrap().len(), length);
-            prop_assert!(pool.mapped <= limit as u64);
+            prop_assert!(pool.arenas.mapped <= limit as u64);
         }
     }
 }

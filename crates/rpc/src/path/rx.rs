@@ -10,12 +10,6 @@ use dunlin_wire::{FirstLine, Flags, Kind, LINE, TAG_OFFSET, TagKey, Tags, parse_
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// Consecutive lines behind which the reader assumes a stream. The next lines are then likely to be written
-/// already; to prefetch a line that is not yet written would take it away from the writer's cache.
-const STREAM_FROM: u32 = 4;
-/// Distance of the prefetch ahead of the current line of a stream, in lines.
-const LINES_AHEAD: u64 = 2;
-
 /// The source of messages. The rarer variants are boxed to keep it small.
 #[derive(Debug)]
 pub(crate) enum RxSource<F: Fabric> {
@@ -366,10 +360,11 @@ impl<F: Fabric> Rx<F> {
             self.in_a_row = 0;
             return Ok(Next::Nothing);
         }
-        if self.in_a_row < STREAM_FROM {
+        // A line that is not written yet would be taken away from the writer's cache, so only a stream is read ahead.
+        if self.in_a_row < F::PREFETCH.stream_from {
             self.in_a_row += 1;
-        } else {
-            region.prefetch(*base as usize + reader.position_ahead(LINES_AHEAD));
+        } else if F::PREFETCH.read_lines > 0 {
+            region.prefetch(*base as usize + reader.position_ahead(F::PREFETCH.read_lines as u64));
         }
         let Some(line) = scratch.first_chunk_mut::<LINE>() else { return Ok(Next::Nothing) };
         next.copy_out(line);

@@ -7,13 +7,10 @@ use super::{Cx, HEAD_IMMEDIATE, Violation, route};
 use crate::mailbox::RingWriter;
 use crate::path::half::Facts;
 use dunlin_fabric::{
-    Buffer, Data, Fabric, Host, InlineLine, InlineWrite, Operation, PostError, QueuePairId, Region,
-    RegionKey, ThreadDomain, Work, WorkRequest,
+    Buffer, Data, Fabric, Host, InlineWrite, Operation, PostError, QueuePairId, Region, RegionKey,
+    ThreadDomain, Work, WorkRequest,
 };
 use dunlin_wire::{Descriptor, LINE, TagKey};
-
-/// Distance of the prefetch ahead of a short message, in lines.
-pub(super) const LINES_AHEAD: u64 = InlineLine::LINES_AHEAD as u64;
 
 /// Returns the control word that reports a head: it is never 0.
 const fn head_word(head: u32) -> u64 {
@@ -203,11 +200,15 @@ impl<F: Fabric> Sending<F> {
     }
 
     /// Returns how many bytes from the message's start the back-end may prefetch: the message and the lines
-    /// that are likely to be written next. Returns 0 unless the reader has consumed all of them: to take a
+    /// that are likely to be written next. Returns 0 if the fabric prefetches none, and unless the reader has consumed all of them: to take a
     /// line away from the reader costs more than the prefetch saves.
     #[inline]
     pub(super) fn ahead(&self, total: usize) -> u32 {
-        let wanted = total + total.max(LINES_AHEAD as usize * LINE);
+        let lines = F::PREFETCH.written_lines;
+        if lines == 0 {
+            return 0;
+        }
+        let wanted = total + total.max(lines * LINE);
         if self.ring.clear_ahead() >= (wanted / LINE) as u64 { wanted as u32 } else { 0 }
     }
 

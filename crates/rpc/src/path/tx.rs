@@ -1,7 +1,7 @@
 //! Sending end of a direction.
 
 use super::half::{Message, Sender, TxHalf};
-use super::sending::{LINES_AHEAD, Sending, SendingParts};
+use super::sending::{Sending, SendingParts};
 use super::{Cx, MAX_MESSAGE, route};
 use crate::mailbox::Place;
 use dunlin_fabric::{AddressHandleId, Fabric, Host, InlineLine, PostError, ThreadDomain, Work, WorkRequest};
@@ -73,7 +73,7 @@ impl<F: Fabric> Tx<F> {
             && self.end.unsignaled + 1 < self.end.signal_every
             && self.end.listed == 0
             && LINE <= self.end.max_inline
-            && let Some((at, ahead)) = self.end.ring.place_line(LINES_AHEAD)
+            && let Some((at, ahead)) = self.end.ring.place_line(F::PREFETCH.written_lines as u64)
         {
             cx.fabric.host().charge(Work::PostWork, 1);
             let write = InlineLine {

@@ -10,7 +10,6 @@ use crate::path::Violation;
 use crate::path::pipelined::PIECE;
 use crate::plan::LargePayload;
 use crate::service::{Reply, Request};
-use crate::tune::buffer_rotation::Residency;
 use dunlin_fabric::{Buffer, Fabric, Host, Nanos, Site, Work};
 use dunlin_wire::{BatchState, Descriptor, EntryMeta, Flags, Status};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -58,7 +57,6 @@ impl<F: Fabric> Dispatcher<F> {
             large.telling = Some(PipelinedReply {
                 cx: Cx { fabric: &self.fabric, domain: &mut *domain },
                 tx: &mut lane.tx,
-                tuner: &mut lane.fill,
                 head: lane.rx.head(),
                 flags: if self.out.draining {
                     Flags::RENDEZVOUS | Flags::DRAINING
@@ -67,8 +65,7 @@ impl<F: Fabric> Dispatcher<F> {
                 },
                 call,
                 from: None,
-                past: Residency::New,
-                began: None,
+                filling: None,
                 told: Told::default(),
             });
         }
@@ -92,7 +89,11 @@ impl<F: Fabric> Dispatcher<F> {
         let length = if outcome.is_ok() { reply.length } else { reply.shorten() };
         let ran = Ran { outcome, length, small_limit, in_place, timed };
         if outcome.is_err() || length > small_limit || large.buffer.is_some() {
-            let (buffer, told) = (large.buffer, large.telling.and_then(PipelinedReply::end));
+            let buffer = large.buffer;
+            let (told, filling) = large.telling.map_or((None, None), PipelinedReply::end);
+            if filling.is_some() {
+                lane.transfers.make().exports.filled(filling);
+            }
             return self.answer_otherwise(domain, lane, call, ran, (buffer, told), batch);
         }
         if let Some(began) = timed {
@@ -232,7 +233,7 @@ impl<F: Fabric> Dispatcher<F> {
             made.pending_transfers.filled(call.call, length as u32);
             return put;
         }
-        made.exports.make_spare(length);
+        made.exports.sent(&self.fabric, length);
         put
     }
 

@@ -63,10 +63,9 @@ impl<F: Fabric> LargeReply for Exported<'_, F> {
             return self.resize_to_fill(length).then(|| (self.bytes(), None));
         }
         let telling = self.telling.as_mut()?;
-        let slow_lately = telling.is_slow_lately();
         let pool = &mut self.transfers.make().exports;
-        let (buffer, past) = pool.reserve_in_turn(self.fabric, length, slow_lately).ok()?;
-        telling.begin(pool.descriptor(&buffer), past);
+        let (buffer, filling) = pool.reserve_in_pieces(self.fabric, length).ok()?;
+        telling.begin(pool.descriptor(&buffer), filling);
         Some((self.buffer.insert(buffer), Some(telling)))
     }
 }

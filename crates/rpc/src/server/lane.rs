@@ -16,7 +16,6 @@ use crate::path::retransmit::ReplyCache;
 use crate::path::{Cx, MAX_MESSAGE, Rx, Tx, TxError, Violation};
 use crate::plan::{Plan, Sharing};
 use crate::service::NEVER;
-use crate::tune::store_policy::StorePolicyTuner;
 use dunlin_fabric::{Fabric, Nanos, QueuePairId, ReceiveTarget, Region, RegionKey, copy};
 use dunlin_wire::{BatchState, EntryMeta, Flags, Header, Kind, Status, TIME_OVER};
 use std::sync::Arc;
@@ -107,8 +106,6 @@ pub(crate) struct ServerLane<F: Fabric> {
     pub(crate) region: Region<F::Memory>,
     /// The client's inbound region with the control word for head reports.
     pub(crate) client_key: RegionKey,
-    /// Chooses the kind of stores for large results in pieces, from the first one on.
-    pub(crate) fill: Option<Box<StorePolicyTuner>>,
     /// Calls held for the thread that runs the worker.
     pub(crate) held: Option<Box<HeldLane>>,
     /// The account of calls that the client may send, if its threads share the lane by combining.
@@ -154,7 +151,6 @@ impl<F: Fabric> ServerLane<F> {
     pub(crate) fn new(parts: LaneParts<F>) -> Self {
         let mut lane = ServerLane {
             transfers: LaneTransfers::new(parts.link, parts.config, parts.plan.large, parts.window),
-            fill: None,
             index: parts.index,
             session: parts.session,
             serial: parts.serial,

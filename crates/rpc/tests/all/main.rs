@@ -22,6 +22,7 @@ mod lost_cores;
 mod memory;
 mod observer;
 mod panics;
+mod payload_buffers;
 mod pieces;
 mod polled;
 mod ready;

@@ -15,9 +15,9 @@
 //! their next payload. Each lane still decides for itself, since peers may be near or far.
 //!
 //! Buffers that were READ recently and buffers that were READ long ago have separate state. A lane that has
-//! only the former, and finds them slow, gets more buffers to rotate through (`tune/buffer_rotation.rs`).
+//! only the former, and finds them slow, gets more buffers to rotate through (`buffer_rotation.rs`).
 
-use super::buffer_rotation::Residency;
+use crate::buffer_rotation::Residency;
 use dunlin_fabric::Nanos;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -34,15 +34,15 @@ pub(crate) struct FillReports {
 /// Chooses the stores for a lane's large payloads.
 #[derive(Debug)]
 pub(crate) struct StorePolicyTuner {
-    news: Arc<FillReports>,
-    /// The value of `news.count` that this lane has seen.
-    heard: u32,
+    reports: Arc<FillReports>,
+    /// The value of `reports.count` that this lane has seen.
+    seen: u32,
     /// The lane's number: lanes start trials at different times.
     number: u32,
     /// Time of a line stored past the caches, in sixteenths of a nanosecond.
     streamed: u32,
     /// For buffers that were READ recently, and long ago.
-    ways: [PolicyRecord; 2],
+    records: [PolicyRecord; 2],
 }
 
 /// The choice for buffers of one history.
@@ -58,80 +58,124 @@ struct PolicyRecord {
     warmed: bool,
 }
 
+/// A payload that is being filled.
+#[derive(Debug)]
+pub(crate) struct Started {
+    /// The history of the buffer.
+    pub(crate) past: Residency,
+    /// Whether the next bytes are stored past the caches.
+    pub(crate) streams: bool,
+    shows: Shows,
+    /// Time of a line of the first bytes, in sixteenths of a nanosecond, once they are filled.
+    line: Option<u32>,
+}
+
+/// The conclusion from the time of a payload's first bytes.
+#[derive(Clone, Copy, Debug)]
+enum Shows {
+    /// None: no peer has READ the buffer, or its lines are brought back to the caches first.
+    Nothing,
+    /// The time of stores past the caches.
+    Streaming,
+    /// Plain stores are slow if a line takes longer than this.
+    Plain { limit: u32 },
+}
+
 /// Assumed time of a line stored past the caches, before it is measured.
 const STREAMED: u32 = 3 * 16;
 const LONGEST_PATIENCE: u8 = 128;
 /// From this number on the result was stable, and not caused by a single delay.
 const PATIENT: u8 = 8;
 
+impl Started {
+    /// Takes the time of the payload's first bytes, which decides how the rest is stored.
+    pub(crate) fn took(&mut self, bytes: usize, took: Nanos) {
+        let line = u32::try_from(took.saturating_mul(64 * 16) / bytes.max(1) as u64).unwrap_or(u32::MAX);
+        self.line = Some(line);
+        if let Shows::Plain { limit } = self.shows {
+            self.streams = line > limit;
+        }
+    }
+}
+
 impl StorePolicyTuner {
     /// Creates the state of one more lane.
-    pub(crate) fn new(news: Arc<FillReports>) -> Self {
-        let heard = news.count.load(Ordering::Relaxed);
-        let number = news.lanes.fetch_add(1, Ordering::Relaxed);
-        let way = PolicyRecord { streams: false, left: 1, patience: 1, warmed: false };
-        let ways = [way; 2];
-        StorePolicyTuner { news, heard, number, streamed: STREAMED, ways }
+    pub(crate) fn new(reports: Arc<FillReports>) -> Self {
+        let seen = reports.count.load(Ordering::Relaxed);
+        let number = reports.lanes.fetch_add(1, Ordering::Relaxed);
+        let record = PolicyRecord { streams: false, left: 1, patience: 1, warmed: false };
+        StorePolicyTuner { reports, seen, number, streamed: STREAMED, records: [record; 2] }
     }
 
-    fn way(&mut self, past: Residency) -> Option<&mut PolicyRecord> {
+    fn record(&mut self, past: Residency) -> Option<&mut PolicyRecord> {
         match past {
             Residency::New => None,
-            Residency::Lately => Some(&mut self.ways[0]),
-            Residency::LongAgo => Some(&mut self.ways[1]),
+            Residency::Lately => Some(&mut self.records[0]),
+            Residency::LongAgo => Some(&mut self.records[1]),
         }
     }
 
-    /// Returns whether a payload in a buffer of this history begins with stores past the caches.
-    pub(crate) fn begin(&mut self, past: Residency) -> bool {
-        let news = self.news.count.load(Ordering::Relaxed);
-        if self.heard != news {
-            self.heard = news;
-            self.ways
-                .iter_mut()
-                .for_each(|way| (way.left, way.patience) = (0, way.patience.min(PATIENT - 1)));
+    /// Starts a payload in a buffer of this history.
+    pub(crate) fn begin(&mut self, past: Residency) -> Started {
+        let count = self.reports.count.load(Ordering::Relaxed);
+        if self.seen != count {
+            self.seen = count;
+            let records = self.records.iter_mut();
+            records.for_each(|record| {
+                (record.left, record.patience) = (0, record.patience.min(PATIENT - 1));
+            });
         }
-        let Some(way) = self.way(past) else { return false };
-        let streams = way.streams && way.left > 0;
-        way.left = way.left.saturating_sub(1);
-        streams
+        let streams = self.record(past).is_some_and(|record| {
+            let streams = record.streams && record.left > 0;
+            record.left = record.left.saturating_sub(1);
+            streams
+        });
+        self.start(past, streams)
     }
 
-    /// Takes the time of a payload's first bytes. Returns whether the rest is stored past the caches.
-    pub(crate) fn began(&mut self, past: Residency, streamed: bool, bytes: usize, took: Nanos) -> bool {
-        let line = u32::try_from(took.saturating_mul(64 * 16) / bytes.max(1) as u64).unwrap_or(u32::MAX);
+    fn start(&mut self, past: Residency, streams: bool) -> Started {
+        let streamed = self.streamed;
+        let shows = match self.record(past) {
+            Some(_) if streams => Shows::Streaming,
+            // Lines stored past the caches are READ from memory, so plain stores must be much slower to lose. The
+            // two limits are apart, so that the choice does not oscillate.
+            Some(record) if !record.streams => Shows::Plain { limit: streamed.saturating_mul(7) / 2 },
+            Some(record) if record.warmed => Shows::Plain { limit: (streamed / 2).saturating_mul(5) },
+            _ => Shows::Nothing,
+        };
+        Started { past, streams, shows, line: None }
+    }
+
+    /// Takes a payload back.
+    pub(crate) fn end(&mut self, started: Started) {
         let (before, number) = (self.streamed, self.number);
-        let Some(way) = self.way(past) else { return streamed };
-        if streamed {
-            // Bounds the effect of a delay that other work causes.
-            self.streamed = line.min(before.saturating_add(before / 8)).max(before / 2).max(1);
-            return true;
+        let Started { past, streams: slow, shows, line: Some(line) } = started else { return };
+        let Some(record) = self.record(past) else { return };
+        match shows {
+            Shows::Nothing => return record.warmed = true,
+            Shows::Streaming => {
+                // Bounds the effect of a delay that other work causes.
+                self.streamed = line.min(before.saturating_add(before / 8)).max(before / 2).max(1);
+                return;
+            }
+            Shows::Plain { .. } => record.warmed = false,
         }
-        if way.streams && !std::mem::replace(&mut way.warmed, true) {
-            return false;
-        }
-        way.warmed = false;
-        // Lines stored past the caches are READ from memory, so plain stores must be much slower to lose. The
-        // two limits are apart, so that the choice does not oscillate.
-        let limit = if way.streams { before / 2 * 5 } else { before.saturating_mul(7) / 2 };
-        let slow = line > limit;
-        let patient = way.streams && way.patience >= PATIENT;
-        way.patience = match way.streams && slow {
-            true => way.patience.saturating_mul(2).min(LONGEST_PATIENCE),
+        let patient = record.streams && record.patience >= PATIENT;
+        record.patience = match record.streams && slow {
+            true => record.patience.saturating_mul(2).min(LONGEST_PATIENCE),
             // A single delay may have caused it.
             false => 1,
         };
-        way.left = way.patience - (number % (u32::from(way.patience) / 4 + 1)) as u8;
-        way.streams = slow;
+        record.left = record.patience - (number % (u32::from(record.patience) / 4 + 1)) as u8;
+        record.streams = slow;
         if patient && !slow {
-            self.heard = self.news.count.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+            self.seen = self.reports.count.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
         }
-        slow
     }
 
     /// Returns whether plain stores to recently READ buffers are slow, so that more buffers may help.
     pub(crate) fn is_slow_lately(&self) -> bool {
-        self.ways[0].streams
+        self.records[0].streams
     }
 }
 
@@ -140,6 +184,20 @@ mod tests {
     use super::*;
 
     const BYTES: usize = 64 * 512;
+
+    /// Fills a payload whose first bytes take this long. Returns whether the rest is stored past the caches.
+    fn fill(tuner: &mut StorePolicyTuner, mut started: Started, bytes: usize, took: Nanos) -> bool {
+        started.took(bytes, took);
+        let streams = started.streams;
+        tuner.end(started);
+        streams
+    }
+
+    /// Fills a payload by plain stores, which something else delays.
+    fn delay(tuner: &mut StorePolicyTuner) {
+        let started = tuner.start(Residency::LongAgo, false);
+        fill(tuner, started, BYTES, 100_000);
+    }
 
     /// Fills `fills` payloads where a line takes `plain` or `streamed` nanoseconds. Returns how many of the
     /// last hundred ended past the caches, and how many began with the slower kind of stores.
@@ -151,11 +209,11 @@ mod tests {
         streamed: u64,
     ) -> (usize, usize) {
         let (mut late, mut worse) = (0, 0);
-        for fill in 0..fills {
-            let streams = tuner.begin(past);
-            let line = if streams { streamed } else { plain };
-            let rest = tuner.began(past, streams, BYTES, line * 512);
-            late += usize::from(rest && fill + 100 >= fills);
+        for number in 0..fills {
+            let started = tuner.begin(past);
+            let line = if started.streams { streamed } else { plain };
+            let rest = fill(tuner, started, BYTES, line * 512);
+            late += usize::from(rest && number + 100 >= fills);
             worse += usize::from(line > plain.min(streamed));
         }
         (late, worse)
@@ -188,7 +246,8 @@ mod tests {
         assert!(run(&mut tuner, Residency::Lately, 100, 12, 3).0 >= 98);
         assert_eq!(run(&mut tuner, Residency::LongAgo, 100, 2, 3).0, 0);
         // Buffers that no peer has READ give no measurement.
-        assert!(!tuner.begin(Residency::New) && !tuner.began(Residency::New, false, BYTES, Nanos::MAX));
+        let started = tuner.begin(Residency::New);
+        assert!(!fill(&mut tuner, started, BYTES, Nanos::MAX));
         assert_eq!(run(&mut tuner, Residency::LongAgo, 100, 2, 3).0, 0);
     }
 
@@ -197,17 +256,17 @@ mod tests {
     #[test]
     fn lines_come_back_to_the_caches_before_they_are_judged() {
         let mut tuner = StorePolicyTuner::new(Arc::default());
-        tuner.began(Residency::LongAgo, false, BYTES, 100_000);
+        delay(&mut tuner);
         let mut past_the_caches = true;
         let mut late = 0;
         for _ in 0..100 {
-            let streams = tuner.begin(Residency::LongAgo);
-            let line = match (streams, past_the_caches) {
+            let started = tuner.begin(Residency::LongAgo);
+            let line = match (started.streams, past_the_caches) {
                 (true, _) => 3,
                 (false, true) => 9,
                 (false, false) => 2,
             };
-            past_the_caches = tuner.began(Residency::LongAgo, streams, BYTES, line * 512);
+            past_the_caches = fill(&mut tuner, started, BYTES, line * 512);
             late += usize::from(past_the_caches);
         }
         assert!(late <= 2, "{late}");
@@ -222,7 +281,7 @@ mod tests {
             assert!(late >= 98 && worse <= 32, "{late} {worse}");
             let (late, worse) = run(&mut tuner, Residency::LongAgo, 1000, 2, 3);
             assert!(late == 0 && worse <= 128, "{late} {worse}");
-            tuner.began(Residency::LongAgo, false, BYTES, 100_000);
+            delay(&mut tuner);
             assert!(run(&mut tuner, Residency::LongAgo, 100, 2, 3).1 <= 1);
         }
     }
@@ -230,9 +289,9 @@ mod tests {
     /// A lane that detects the change notifies the others.
     #[test]
     fn many_lanes_see_changes_as_soon_as_one_does() {
-        let news: Arc<FillReports> = Arc::default();
+        let reports: Arc<FillReports> = Arc::default();
         let mut lanes: Vec<StorePolicyTuner> =
-            (0..16).map(|_| StorePolicyTuner::new(Arc::clone(&news))).collect();
+            (0..16).map(|_| StorePolicyTuner::new(Arc::clone(&reports))).collect();
         let mut round = |plain| {
             let each = lanes.iter_mut().map(|lane| run(lane, Residency::LongAgo, 1, plain, 3).1);
             each.sum::<usize>()
@@ -240,7 +299,7 @@ mod tests {
         assert!((0..1000).map(|_| round(30)).sum::<usize>() <= 32 * 16);
         let worse: usize = (0..1000).map(|_| round(2)).sum();
         assert!(worse <= 32 * 16, "{worse}");
-        assert_eq!(news.count.load(Ordering::Relaxed), 1, "it is said once");
+        assert_eq!(reports.count.load(Ordering::Relaxed), 1, "it is said once");
     }
 
     /// As in virtual time, where filling takes no time, and with the longest time.
@@ -249,10 +308,10 @@ mod tests {
         let mut tuner = StorePolicyTuner::new(Arc::default());
         run(&mut tuner, Residency::Lately, 300, 0, 0);
         assert!(!tuner.is_slow_lately());
-        for (fill, took) in [0, Nanos::MAX, 1, 0].into_iter().cycle().take(5000).enumerate() {
-            let past = [Residency::New, Residency::Lately, Residency::LongAgo][fill % 5 % 3];
-            let streams = tuner.begin(past);
-            tuner.began(past, streams, fill % 3, took);
+        for (number, took) in [0, Nanos::MAX, 1, 0].into_iter().cycle().take(5000).enumerate() {
+            let past = [Residency::New, Residency::Lately, Residency::LongAgo][number % 5 % 3];
+            let started = tuner.begin(past);
+            fill(&mut tuner, started, number % 3, took);
         }
     }
 }
