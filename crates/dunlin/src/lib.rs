@@ -141,8 +141,8 @@ pub mod plan {
 pub mod tune {
     pub use dunlin_fabric::{ConnectionRow, RateRow, Rates, RatesSource};
     pub use dunlin_rpc::{
-        BackoffConfig, BatchCalls, Batching, FetchChoice, FirstRead, FunctionTuning, ResponseMode, Tuning,
-        tune::grouping::GroupDefaults, tune::table::FetchTable,
+        BackoffConfig, BatchCalls, BatchRule, Batching, FetchChoice, FirstRead, FunctionTuning, ResponseMode,
+        Tuning, tune::grouping::GroupDefaults, tune::table::FetchTable,
     };
     pub use dunlin_transport::{Tables, TablesFrom};
 }

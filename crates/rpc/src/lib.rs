@@ -47,4 +47,4 @@ pub use server::{
 };
 pub use service::{ConnectionObserver, FunctionMode, PoolService, Reply, ReplyTooLarge, Request, Service};
 pub use share::{Client, FillingRequest, LargeRequest, Response, Within};
-pub use tune::{response_mode::ResponseMode, shared::FetchChoice, wait::FirstRead};
+pub use tune::{batch::BatchRule, response_mode::ResponseMode, shared::FetchChoice, wait::FirstRead};

@@ -7,6 +7,7 @@
 //! | `tune/fetch.rs` | R, the READs that may fail, and F, the bytes of a READ | RF-RPC section 3.2, equations 1 and 2 |
 //! | `tune/shared.rs` | R and F of each function, once for all connections of a client | RF-RPC section 3.2 |
 //! | `tune/batch.rs` | the number of calls in a batch, once for all connections of a client | RF-RPC section 4.2, equation 3 |
+//! | `tune/batch_steps.rs` | the same by the paper's rule | RF-RPC section 4.2, equation 3 |
 //! | `tune/wait.rs` | the time of the first READ for a result | beyond RF-RPC, which sends it at once |
 //! | `tune/response_mode.rs` | for a server, the answer path with the highest call rate, by trials | beyond RF-RPC, which decides by R alone |
 //! | `tune/response_modes.rs` | nothing; counts the calls of a server's workers for `tune/response_mode.rs` | none |
@@ -14,6 +15,7 @@
 //! | `tune/mode.rs` | for each function, whether results are fetched or written back | RF-RPC section 3.2, "Discussion" |
 
 pub(crate) mod batch;
+pub(crate) mod batch_steps;
 pub(crate) mod fetch;
 pub mod grouping;
 pub(crate) mod mode;

@@ -29,8 +29,9 @@ use dunlin_fabric::{Address, Fabric, Host, Nanos, Scheme, Signal, Task};
 use dunlin_fabric_sim::{FixedTiming, NicCounters, Random, Settings, Sim, TimingSettings};
 use dunlin_rnic_model::{Profile, ProfileError};
 use dunlin_rpc::{
-    BatchCalls, Batching, CompletionMode, CreditRenewal, FetchChoice, FirstRead, FunctionMode, GroupCounters,
-    PROTOCOLS, Plan, QueuePairUse, RequestPool, ResponseHalf, ServeError, ServerBuilder, ServerConfig,
+    BatchCalls, BatchRule, Batching, CompletionMode, CreditRenewal, FetchChoice, FirstRead, FunctionMode,
+    GroupCounters, PROTOCOLS, Plan, QueuePairUse, RequestPool, ResponseHalf, ServeError, ServerBuilder,
+    ServerConfig,
 };
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -89,6 +90,8 @@ pub enum Pace {
         limit: Nanos,
         /// Share of calls that may exceed the limit.
         tolerance: f64,
+        /// The rule by which the size follows the latency.
+        rule: BatchRule,
     },
     /// A fixed number of calls in flight; each joins a batch that the engine flushes.
     Pushed {
@@ -536,9 +539,9 @@ impl Load {
     /// Returns when the engine flushes batches, if it does.
     fn batching(&self) -> Option<Batching> {
         match self.pace {
-            Pace::TunedBatches { limit, tolerance } => {
+            Pace::TunedBatches { limit, tolerance, rule } => {
                 let calls = BatchCalls::WithinLatency { limit: Duration::from_nanos(limit), tolerance };
-                Some(Batching { calls, bytes: TUNED_BYTES, ..Batching::default() })
+                Some(Batching { calls, rule, bytes: TUNED_BYTES, ..Batching::default() })
             }
             Pace::Pushed { batching, .. } => Some(batching),
             _ => None,

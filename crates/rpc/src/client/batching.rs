@@ -3,7 +3,7 @@
 
 use crate::error::ConnectError;
 use crate::path::call_id::split_call;
-use crate::tune::batch::{Answered, BatchSize};
+use crate::tune::batch::{Answered, BatchRule, BatchSize};
 use dunlin_fabric::{Nanos, nanos};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -32,6 +32,8 @@ pub enum BatchCalls {
 pub struct Batching {
     /// N: the most calls of a batch, at least 1. Default: as many as keep 95% of the calls within 20 µs.
     pub calls: BatchCalls,
+    /// The rule by which N follows the latency, if it is tuned. Default: [`BatchRule::default`].
+    pub rule: BatchRule,
     /// L: the most bytes of a batch, at least 1. A larger call is sent as a message of its own. Default:
     /// 2048.
     pub bytes: u32,
@@ -45,6 +47,7 @@ impl Default for Batching {
     fn default() -> Self {
         Batching {
             calls: BatchCalls::WithinLatency { limit: Duration::from_micros(20), tolerance: 0.05 },
+            rule: BatchRule::default(),
             bytes: 2048,
             timeout: Duration::from_millis(5),
         }
@@ -75,7 +78,7 @@ impl Batching {
         match self.calls {
             BatchCalls::Fixed(_) => None,
             BatchCalls::WithinLatency { limit, tolerance } => {
-                Some(Arc::new(BatchSize::new(nanos(limit), tolerance)))
+                Some(Arc::new(BatchSize::new(nanos(limit), tolerance, self.rule)))
             }
         }
     }

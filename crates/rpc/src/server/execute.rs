@@ -65,7 +65,6 @@ impl<F: Fabric> Dispatcher<F> {
                 },
                 call,
                 from: None,
-                filling: None,
                 told: Told::default(),
             });
         }
@@ -89,11 +88,7 @@ impl<F: Fabric> Dispatcher<F> {
         let length = if outcome.is_ok() { reply.length } else { reply.shorten() };
         let ran = Ran { outcome, length, small_limit, in_place, timed };
         if outcome.is_err() || length > small_limit || large.buffer.is_some() {
-            let buffer = large.buffer;
-            let (told, filling) = large.telling.map_or((None, None), PipelinedReply::end);
-            if filling.is_some() {
-                lane.transfers.make().exports.filled(filling);
-            }
+            let (buffer, told) = (large.buffer, large.telling.and_then(PipelinedReply::end));
             return self.answer_otherwise(domain, lane, call, ran, (buffer, told), batch);
         }
         if let Some(began) = timed {
@@ -116,7 +111,7 @@ impl<F: Fabric> Dispatcher<F> {
         lane: &mut ServerLane<F>,
         call: Call,
         ran: Ran,
-        (mut buffer, told): (Option<Buffer<F::Memory>>, Option<Told>),
+        (mut buffer, told): (Option<Buffer<F::Memory>>, Option<Told<F>>),
         batch: Option<&mut BatchState>,
     ) -> Result<(), Violation> {
         let Ran { outcome, length, small_limit, timed, .. } = ran;
@@ -244,12 +239,13 @@ impl<F: Fabric> Dispatcher<F> {
         lane: &mut ServerLane<F>,
         call: Call,
         buffer: Buffer<F::Memory>,
-        (told, whole): (Told, bool),
+        (told, whole): (Told<F>, bool),
     ) -> Result<(), Violation> {
         if told.broken {
             return Err(Violation::Broken);
         }
         let length = buffer.len();
+        lane.transfers.make().exports.filled(told.filling);
         lane.transfers.keep_exported(call.call, buffer);
         if whole {
             lane.transfers.make().pending_transfers.filled(call.call, length as u32);

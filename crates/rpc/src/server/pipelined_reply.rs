@@ -18,24 +18,30 @@ pub(super) struct PipelinedReply<'a, F: Fabric> {
     pub(super) call: Call,
     /// The place from which the client READs the result, once the handler fills it.
     pub(super) from: Option<Descriptor>,
-    /// The fabric's state of the result, once the handler fills it.
-    pub(super) filling: Option<Filling<F>>,
-    pub(super) told: Told,
+    pub(super) told: Told<F>,
 }
 
 /// The client's knowledge of a large result.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Told {
+#[derive(Debug)]
+pub(super) struct Told<F: Fabric> {
     /// Bytes announced as filled; 0 if the answer is not sent yet.
     pub(super) bytes: usize,
     /// The lane is broken: no more messages can be sent.
     pub(super) broken: bool,
+    /// The fabric's state of the result, once the handler fills it.
+    pub(super) filling: Option<Filling<F>>,
+}
+
+impl<F: Fabric> Default for Told<F> {
+    fn default() -> Self {
+        Told { bytes: 0, broken: false, filling: None }
+    }
 }
 
 impl<F: Fabric> PipelinedReply<'_, F> {
     /// Starts a result that the client can READ from `from`.
     pub(super) fn begin(&mut self, from: Option<Descriptor>, filling: Filling<F>) {
-        (self.from, self.filling) = (from, Some(filling));
+        (self.from, self.told.filling) = (from, Some(filling));
     }
 
     /// Returns whether the answer was sent.
@@ -43,10 +49,10 @@ impl<F: Fabric> PipelinedReply<'_, F> {
         self.told.bytes > 0
     }
 
-    /// Ends the result; returns what the client was sent, if anything, and the fabric's state of the result.
-    pub(super) fn end(self) -> (Option<Told>, Option<Filling<F>>) {
+    /// Ends the result; returns what the client was sent, if anything.
+    pub(super) fn end(self) -> Option<Told<F>> {
         let told = self.told;
-        ((told.bytes > 0 || told.broken).then_some(told), self.filling)
+        (told.bytes > 0 || told.broken).then_some(told)
     }
 
     fn tell(&mut self, from: Descriptor, bytes: usize) -> Result<(), TxError> {
@@ -77,14 +83,14 @@ impl<F: Fabric> PayloadWriter for PipelinedReply<'_, F> {
     fn filled(&mut self, bytes: usize) {
         let Some(from) = self.from.filter(|_| bytes >= PIECE && !self.told.broken) else { return };
         let bytes = bytes.min(from.length as usize);
-        if let Some(filling) = &mut self.filling {
+        if let Some(filling) = &mut self.told.filling {
             filling.began(bytes);
         }
         self.told.broken = matches!(self.tell(from, bytes), Err(TxError::Broken));
     }
 
     fn copy(&self, to: &mut [u8], from: &[u8]) {
-        match &self.filling {
+        match &self.told.filling {
             Some(filling) => filling.copy(to, from),
             None => copy_plainly(to, from),
         }

@@ -23,13 +23,24 @@
 //! latency, the tuner tries longer batches as far as that helps, and stays at the lowest latency if no size
 //! keeps the limit.
 
+use super::batch_steps::BatchSteps;
 use dunlin_fabric::Nanos;
 use std::ops::RangeInclusive;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 
+/// The rule by which the size of batches follows their latency.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BatchRule {
+    /// Batches in time and late ones balance, in steps that grow and shrink.
+    #[default]
+    Balanced,
+    /// One call more or fewer, and rest in between: RF-RPC's equation 3.
+    Steps,
+}
+
 /// The range of batch sizes (section 4.2: the best ones lie in it).
-const SIZES: RangeInclusive<u16> = 1..=128;
+pub(crate) const SIZES: RangeInclusive<u16> = 1..=128;
 /// The largest size with its fraction.
 const LARGEST: f64 = *SIZES.end() as f64 + 0.99;
 /// The aim as a part of the tolerated share; the rest allows for chance.
@@ -380,15 +391,25 @@ pub(crate) struct BatchSize {
     limit: Nanos,
     size: AtomicU16,
     under_way: AtomicU32,
-    tuner: Mutex<BatchTuner>,
+    tuner: Mutex<Tuner>,
+}
+
+/// The tuner of a rule.
+#[derive(Debug)]
+enum Tuner {
+    Balanced(Box<BatchTuner>),
+    Steps(BatchSteps),
 }
 
 impl BatchSize {
     /// Creates the size as [`BatchTuner::new`] does; calls answered after more than `limit` nanoseconds are
     /// late.
-    pub(crate) fn new(limit: Nanos, tolerance: f64) -> Self {
-        let tuner = BatchTuner::new(tolerance);
-        let size = AtomicU16::new(tuner.size());
+    pub(crate) fn new(limit: Nanos, tolerance: f64, rule: BatchRule) -> Self {
+        let tuner = match rule {
+            BatchRule::Balanced => Tuner::Balanced(Box::new(BatchTuner::new(tolerance))),
+            BatchRule::Steps => Tuner::Steps(BatchSteps::new(tolerance)),
+        };
+        let size = AtomicU16::new(*SIZES.start());
         BatchSize { limit, size, under_way: AtomicU32::new(0), tuner: Mutex::new(tuner) }
     }
 
@@ -415,8 +436,17 @@ impl BatchSize {
         let under_way = self.under_way.fetch_sub(1, Ordering::Relaxed);
         // No thread blocks: of two concurrent outcomes one is dropped.
         if let Ok(mut tuner) = self.tuner.try_lock() {
-            tuner.answered(opened, now, batch, under_way);
-            self.size.store(tuner.size(), Ordering::Relaxed);
+            let size = match &mut *tuner {
+                Tuner::Balanced(tuner) => {
+                    tuner.answered(opened, now, batch, under_way);
+                    tuner.size()
+                }
+                Tuner::Steps(steps) => {
+                    steps.answered(opened, now, batch);
+                    steps.size()
+                }
+            };
+            self.size.store(size, Ordering::Relaxed);
         }
     }
 

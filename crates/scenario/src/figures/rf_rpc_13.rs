@@ -6,7 +6,7 @@ use super::rf_rpc_11::{KEYS, SKEW};
 use super::{Effort, Figure, Outcome, Outcomes, Paper, Point, Run, measured, say};
 use crate::load::{Extent, Load, Pace};
 use dunlin_fabric::Nanos;
-use dunlin_rpc::ResponseHalf;
+use dunlin_rpc::{BatchRule, ResponseHalf};
 
 pub(super) const UNIFORM: Figure = Figure::predicted(
     [
@@ -65,7 +65,8 @@ pub(super) fn in_batches(mut load: Load, size: u32, effort: Effort) -> Load {
 
 /// Returns the load in batches of a tuned size, measured after the size has been found.
 pub(super) fn within(mut load: Load, limit_us: u32, effort: Effort) -> Load {
-    load.pace = Pace::TunedBatches { limit: Nanos::from(limit_us) * 1_000, tolerance: TOLERANCE };
+    let (limit, rule) = (Nanos::from(limit_us) * 1_000, BatchRule::default());
+    load.pace = Pace::TunedBatches { limit, tolerance: TOLERANCE, rule };
     load.extent = match effort {
         Effort::Full => Extent::Time { warm_up: 20_000_000, measured: 5_000_000 },
         Effort::Quick => Extent::Time { warm_up: 3_000_000, measured: 200_000 },

@@ -8,7 +8,7 @@ use super::{Effort, Figure, Outcome, Outcomes, Point, Run};
 use crate::load::{Connections, Extent, Load, Pace, Step};
 use crate::random_values::Sizes;
 use dunlin_fabric::Nanos;
-use dunlin_rpc::{BatchCalls, Batching, ResponseHalf};
+use dunlin_rpc::{BatchCalls, BatchRule, Batching, ResponseHalf};
 use std::time::Duration;
 
 pub(super) const FIGURE: Figure = Figure::predicted(
@@ -21,12 +21,15 @@ pub(super) const FIGURE: Figure = Figure::predicted(
     "As rf-rpc-13: a client has one batch under way, to one server thread. A fixed size keeps a limit if 95% of its calls are answered within it; \
      where none does, the best is the one whose calls are earliest. A step changes the process time or the results of all calls at once; \
      settled as in rf-rpc-tuner. 'In flight': each client keeps so many calls to one server thread in flight, each of which goes into a batch \
-     that goes out by itself.",
+     that goes out by itself. 'By equation 3': the size by the paper's rule, measured after 100 ms, since it changes by one call at a time.",
     runs,
     points,
 );
 
 const TUNED: &str = "tuned";
+const BY_EQUATION: &str = "by equation 3";
+/// The engine's rule and the paper's, with the names of their series.
+const RULES: [(&str, BatchRule); 2] = [(TUNED, BatchRule::Balanced), (BY_EQUATION, BatchRule::Steps)];
 /// Fixed sizes; from 4 on each is at most a quarter larger than the one before.
 const SIZES: [u16; 24] =
     [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128];
@@ -76,30 +79,31 @@ impl Cell {
             Effort::Full => Extent::Time { warm_up: 5_000_000, measured: 10_000_000 },
             Effort::Quick => Extent::Time { warm_up: 500_000, measured: 2_000_000 },
         };
-        self.flying(load, BatchCalls::Fixed(size))
+        self.flying(load, BatchCalls::Fixed(size), BatchRule::default())
     }
 
-    fn tuned(self, effort: Effort, limit_us: u32) -> Load {
+    fn tuned(self, effort: Effort, limit_us: u32, rule: BatchRule) -> Load {
         let limit = Nanos::from(limit_us) * 1000;
         let mut load = self.load(effort);
-        load.pace = Pace::TunedBatches { limit, tolerance: TOLERANCE };
-        let warm_up = if self.in_flight.is_some() { FOUND_IN_FLIGHT } else { FOUND };
+        load.pace = Pace::TunedBatches { limit, tolerance: TOLERANCE, rule };
+        let slow = self.in_flight.is_some() || (rule == BatchRule::Steps && effort == Effort::Full);
+        let warm_up = if slow { FOUND_IN_FLIGHT } else { FOUND };
         let measured = match effort {
             Effort::Full => 20_000_000,
             Effort::Quick => 6_000_000,
         };
         load.extent = Extent::Time { warm_up, measured };
-        self.flying(
-            load,
-            BatchCalls::WithinLatency { limit: Duration::from_nanos(limit), tolerance: TOLERANCE },
-        )
+        let calls = BatchCalls::WithinLatency { limit: Duration::from_nanos(limit), tolerance: TOLERANCE };
+        self.flying(load, calls, rule)
     }
 
-    fn flying(self, mut load: Load, calls: BatchCalls) -> Load {
+    fn flying(self, mut load: Load, calls: BatchCalls, rule: BatchRule) -> Load {
         if let Some(window) = self.in_flight {
             load.connections = Connections::One;
-            load.pace =
-                Pace::Pushed { window, batching: Batching { calls, bytes: 8192, ..Batching::default() } };
+            load.pace = Pace::Pushed {
+                window,
+                batching: Batching { calls, rule, bytes: 8192, ..Batching::default() },
+            };
         }
         load
     }
@@ -143,8 +147,8 @@ fn step_name(what: &str, (before, after, _): (Cell, Cell, u32)) -> String {
     format!("{what}, {process} ns and {result} B to {} ns and {} B", after.process, after.result)
 }
 
-fn step(effort: Effort, (before, after, limit): (Cell, Cell, u32)) -> Load {
-    let mut load = before.tuned(effort, limit);
+fn step(effort: Effort, (before, after, limit): (Cell, Cell, u32), rule: BatchRule) -> Load {
+    let mut load = before.tuned(effort, limit, rule);
     let changed = after.load(effort);
     for (function, changed) in load.functions.iter_mut().zip(changed.functions) {
         function.steps = vec![Step { after: FOUND, service: changed.service, results: changed.results }];
@@ -163,15 +167,19 @@ fn runs(effort: Effort) -> Vec<Run> {
     for cell in cells(effort) {
         let limits = if cell.in_flight.is_some() { &LIMITS_IN_FLIGHT_US } else { limits };
         for limit in limits {
-            runs.push(Run::of(cell.series(TUNED), *limit, cell.tuned(effort, *limit)));
+            for (name, rule) in RULES {
+                runs.push(Run::of(cell.series(name), *limit, cell.tuned(effort, *limit, rule)));
+            }
         }
         for size in sizes {
             runs.push(Run::of(cell.series(&size.to_string()), 0, cell.fixed(effort, *size)));
         }
     }
     for change in steps {
-        let load = step(effort, *change);
-        runs.push(Run::of(step_name(TUNED, *change), change.2, load).settling(FOUND));
+        for (name, rule) in RULES {
+            let load = step(effort, *change, rule);
+            runs.push(Run::of(step_name(name, *change), change.2, load).settling(FOUND));
+        }
     }
     runs
 }
@@ -199,31 +207,39 @@ fn best(outcomes: &Outcomes, cell: Cell, limit: u32) -> Option<(f64, Option<f64>
     Some((earliest.0, Some(earliest.1)))
 }
 
+/// Returns the name of the series of late calls by a rule.
+fn late_name(rule: &str, over: &str) -> String {
+    let by = if rule == TUNED { String::new() } else { format!("{rule}, ") };
+    format!("{by}95% of calls over {over}")
+}
+
 fn points(outcomes: &Outcomes) -> Vec<Point> {
     let mut points = Vec::new();
     let mut point = |series: String, x, unit, predicted| {
         points.push(Point { series, x, unit, predicted, said: None });
     };
+    let limits: Vec<u32> = outcomes.xs().into_iter().filter(|limit| *limit > 0).collect();
     for cell in cells(Effort::Full) {
-        for limit in outcomes.xs().into_iter().filter(|limit| *limit > 0) {
-            let of = |value| outcomes.get(&cell.series(TUNED), limit, value);
+        for (limit, name) in limits.iter().flat_map(|limit| RULES.map(|(name, _)| (*limit, name))) {
+            let of = |value| outcomes.get(&cell.series(name), limit, value);
             let (Some(tuned), Some(late)) = (of(mops), of(p95)) else { continue };
             let Some((rate, least)) = best(outcomes, cell, limit) else { continue };
-            point(cell.series(TUNED), limit, "mops", tuned);
+            point(cell.series(name), limit, "mops", tuned);
+            let named = |what: &str| cell.series(&format!("{name} {what}"));
             match least {
                 None => {
-                    point(cell.series("tuned over the best fixed size"), limit, "ratio", tuned / rate);
+                    point(named("over the best fixed size"), limit, "ratio", tuned / rate);
                     point(
-                        cell.series("95% of calls over the limit"),
+                        cell.series(&late_name(name, "the limit")),
                         limit,
                         "ratio",
                         late / f64::from(limit),
                     );
                 }
                 Some(least) => {
-                    point(cell.series("tuned over the earliest fixed size"), limit, "ratio", tuned / rate);
+                    point(named("over the earliest fixed size"), limit, "ratio", tuned / rate);
                     point(
-                        cell.series("95% of calls over those of the earliest size"),
+                        cell.series(&late_name(name, "those of the earliest size")),
                         limit,
                         "ratio",
                         late / least,
@@ -232,13 +248,14 @@ fn points(outcomes: &Outcomes) -> Vec<Point> {
             }
         }
     }
-    for change in STEPS {
-        let of = |value| outcomes.get(&step_name(TUNED, change), change.2, value);
+    for (change, name) in STEPS.iter().flat_map(|change| RULES.map(|(name, _)| (*change, name))) {
+        let of = |value| outcomes.get(&step_name(name, change), change.2, value);
         let (Some(settled), Some(rate)) = (of(|outcome| outcome.settled_ms), of(mops)) else { continue };
-        point(step_name("settled", change), change.2, "ms", settled);
+        let what = if name == TUNED { "settled" } else { "by equation 3, settled" };
+        point(step_name(what, change), change.2, "ms", settled);
         if let Some((best, None)) = best(outcomes, change.1, change.2) {
             point(
-                step_name("tuned over the best fixed size after the step", change),
+                step_name(&format!("{name} over the best fixed size after the step"), change),
                 change.2,
                 "ratio",
                 rate / best,

@@ -313,7 +313,7 @@ fn batches(random: &mut Random, clients: &mut [DrawnClient]) {
         };
         let (bytes, timeout) =
             (1 + random.below(8192) as u32, Duration::from_nanos(random.below(10_000_000)));
-        client.config.batching = Some(Batching { calls, bytes, timeout });
+        client.config.batching = Some(Batching { calls, bytes, timeout, ..Batching::default() });
         // Clients that send each call separately have no batches.
         if matches!(client.style, Style::Synchronous | Style::Windowed) && !random.one_in(8) {
             client.style = Style::Batched;
@@ -332,7 +332,7 @@ fn full_batches(random: &mut Random, drawn: &mut Drawn) {
         if client.style != Style::Asynchronous && random.one_in(2) {
             let calls = BatchCalls::Fixed(1 + random.below(3) as u16);
             let timeout = Duration::from_nanos(random.below(1_000_000));
-            client.config.batching = Some(Batching { calls, bytes: 8192, timeout });
+            client.config.batching = Some(Batching { calls, bytes: 8192, timeout, ..Batching::default() });
             client.style = Style::Batched;
         }
     }
@@ -631,7 +631,7 @@ impl fmt::Display for Drawn {
             if plan.lease == Lease::Slice {
                 f.write_str(" by turns")?;
             }
-            if let Some(Batching { calls, bytes, timeout }) = &client.config.batching {
+            if let Some(Batching { calls, bytes, timeout, .. }) = &client.config.batching {
                 write!(f, " {calls:?} of {bytes} bytes or {timeout:?}")?;
             }
             for (function, plan) in &client.config.functions {
