@@ -699,7 +699,7 @@ mod tests {
     /// Lanes of several threads share one size, and the batches of a lane that ends are forgotten.
     #[test]
     fn lanes_share_it() {
-        let size = BatchSize::new(1000, 0.05);
+        let size = BatchSize::new(1000, 0.05, BatchRule::default());
         let batch = |latency: Nanos| Answered {
             calls: size.get(),
             late: if latency > size.limit() { size.get() } else { 0 },
