@@ -78,8 +78,7 @@ pub enum Pace {
         /// Time between an answer and the next call; used with a window of one only.
         think: Times,
     },
-    /// Calls are made in groups, each one message to one worker (or as few messages as possible); the last
-    /// answer triggers the next group.
+    /// Calls are made in groups, each in as few messages to one worker as possible; the last answer triggers the next.
     Batches {
         /// Calls per batch.
         size: u16,
@@ -138,8 +137,7 @@ pub enum Extent {
 pub enum Connections {
     /// To one worker.
     One,
-    /// To each worker; each call goes to a random one, as in a store whose workers each own a part of the
-    /// keys.
+    /// To each worker; each call goes to a random one, as in a store whose workers each own a part of the keys.
     EachWorker,
 }
 
