@@ -401,8 +401,7 @@ const MOST_QUEUE_PAIRS: usize = 60_000;
 const LIMIT: Nanos = 3_600_000_000_000;
 
 impl Load {
-    /// Creates the load that measures the simulator itself: synchronous calls of 32 bytes, `write` in both
-    /// directions.
+    /// Creates the load that measures the simulator itself: synchronous calls of 32 bytes, `write` in both directions.
     pub fn bench(clients: usize, calls: u64, network: Network) -> Load {
         let plan = PROTOCOLS[0].plan(CompletionMode::Busy);
         Load {

@@ -7,8 +7,8 @@
 use super::batch::{Answered, SIZES};
 use dunlin_fabric::Nanos;
 
-/// The lower bound of the share of late calls, as a part of the tolerated share (equation 3).
-const FEW_LATE: f64 = 0.1;
+/// The lower bound of the share of late calls is this part of the tolerated share (equation 3): a tenth.
+const FEW_LATE: f64 = 10.0;
 /// The least share that is told from none, so that a round ends.
 const LEAST_SHARE: f64 = 1.0 / 4096.0;
 
@@ -42,7 +42,7 @@ impl BatchSteps {
         }
         self.calls += u64::from(batch.calls);
         self.late += u64::from(batch.late);
-        let few = (FEW_LATE * self.tolerance).max(LEAST_SHARE);
+        let few = (self.tolerance / FEW_LATE).max(LEAST_SHARE);
         if (self.calls as f64) < 1.0 / few {
             return;
         }
