@@ -232,7 +232,11 @@ mod tests {
                     value,
                     mops: value,
                     mean_us: value,
-                    functions: std::array::from_fn(|_| OfFunction { mops: value, mean_us: value }),
+                    functions: std::array::from_fn(|_| OfFunction {
+                        mops: value,
+                        mean_us: value,
+                        p99_us: value,
+                    }),
                     p95_us: value,
                     max_us: value,
                     pcie_reads_mops: value,

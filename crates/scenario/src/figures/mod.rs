@@ -40,6 +40,7 @@ mod lite_lock;
 mod lite_log;
 mod lite_mapreduce;
 mod lite_membership;
+mod of_function;
 mod outcomes;
 mod rf_rpc;
 mod rf_rpc_10;
@@ -70,6 +71,8 @@ mod scalerpc_many;
 mod scalerpc_servers;
 mod spinning;
 
+use self::of_function::MOST_FUNCTIONS;
+pub use self::of_function::OfFunction;
 use self::outcomes::{Outcomes, say, settled};
 use crate::bypass::Bypass;
 use crate::datagrams::Datagrams;
@@ -234,20 +237,6 @@ enum Work {
     Priorities(Box<Priorities>),
     Registering(lite::Registering),
     Synchronised(Box<Synchronised>),
-}
-
-/// Most functions of a load that are reported separately.
-const MOST_FUNCTIONS: usize = 4;
-
-/// The result of one function's calls.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct OfFunction {
-    /// Calls per second, in millions.
-    pub mops: f64,
-    /// Mean latency, in microseconds.
-    pub mean_us: f64,
-    /// Latency quantile at 99%, in microseconds.
-    pub p99_us: f64,
 }
 
 /// The result of a run.
@@ -725,13 +714,7 @@ impl Run {
                     server_kib_of_a_host: outcome.server_bytes as f64
                         / 1024.0
                         / load.client_hosts.max(1) as f64,
-                    functions: std::array::from_fn(|place| {
-                        outcome.functions.get(place).map_or_else(OfFunction::default, |function| OfFunction {
-                            mops: outcome.rate(function) / 1e6,
-                            mean_us: function.mean_ns / 1e3,
-                            p99_us: function.p99_ns as f64 / 1e3,
-                        })
-                    }),
+                    functions: OfFunction::all(&outcome),
                     settled_ms: self.step.map_or(0.0, |step| settled(&outcome.timeline, load.timeline, step)),
                     ..Outcome::default()
                 })
