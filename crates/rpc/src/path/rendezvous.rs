@@ -93,7 +93,9 @@ impl<F: Fabric> Pool<F> {
             return Ok(buffer);
         }
         arenas.reserve_more(fabric, length, 0).or_else(|Exhausted| {
-            release(Pressure::Limit);
+            if !release(Pressure::Limit) {
+                return Err(Exhausted);
+            }
             Source(fabric, arenas).reserve(length, 0).ok_or(Exhausted)
         })
     }

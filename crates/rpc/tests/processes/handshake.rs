@@ -222,7 +222,8 @@ fn every_sharing_policy_is_served() {
         let plan = any_plan().shared(sharing, Lease::Forever);
         assert_eq!(*server.client(&fabric, plan).call(ECHO, b"shared").unwrap(), *b"shared");
     }
-    let slice = ClientConfig::with_plan(any_plan().shared(Sharing::Dedicated, Lease::Slice));
+    let by_send = by_name("Eager-SendRecv").plan(CompletionMode::Busy);
+    let slice = ClientConfig::with_plan(by_send.shared(Sharing::Dedicated, Lease::Slice));
     let error = connect_error(&server.address, slice);
     assert!(
         matches!(error, ConnectError::Plan(PlanError::LeaseWithout { lease: Lease::Slice, .. })),
