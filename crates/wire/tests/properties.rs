@@ -89,7 +89,7 @@ fn extensions(record: RecordType) -> impl Strategy<Value = Extensions> {
     let lane = (option::of(any::<u8>()), any::<bool>());
     let of_server = (option::of(any::<u32>()), option::of(any::<u32>()));
     let server = (of_server, option::of(any::<(u32, u32)>()), option::of(any::<(u64, u32)>()));
-    (vec(skipped, 0..=6), client, lane, server).prop_map(
+    (vec(skipped, 0..=5), client, lane, server).prop_map(
         move |(mut all, (client, program), (credits, is_apart), ((active, connections), threads, ring))| {
             all.sort_by_key(Extension::number);
             all.dedup_by_key(|extension| extension.number());

@@ -385,7 +385,7 @@ fn a_peer_skips_or_refuses_an_extension_that_it_does_not_know() {
     ];
     for record in &records {
         let kind = record.record_type();
-        let skipped = extended(record, &[&[7, 0x80, 2, 0, 1, 2], &[8, 0x80, 0, 0]]).unwrap();
+        let skipped = extended(record, &[&[7, 0x80, 2, 0, 1, 2], &[10, 0x80, 0, 0]]).unwrap();
         assert_ne!(skipped, *record);
         let again = Record::decode(&skipped.encode().unwrap());
         assert_eq!(again, Ok(skipped));
