@@ -125,7 +125,7 @@ fn come_back<F: Fabric>(context: &mut Context<F>, _: Role) -> Verdict {
         }
         while choice.release(Pressure::Limit) {}
         expect!(source.arena.is_unused(), "buffers are kept at the limit of memory");
-        // All memory serves one payload, and then another one has none.
+        // One payload takes all memory, so that a further one finds none.
         let all = fill(&mut choice, &mut source, &pattern(7, MEMORY), in_pieces)?;
         expect!(choice.reserve(1, &mut source).is_none(), "a buffer of memory that is in use");
         expect!(choice.reserve_in_pieces(1, &mut source).is_none(), "a buffer of memory that is in use");

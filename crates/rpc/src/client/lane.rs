@@ -559,8 +559,9 @@ impl<F: Fabric> ClientLane<F> {
 
     /// Ends calls whose deadline has passed. Returns the earliest deadline of the others.
     ///
-    /// Under a lease another client of the pool may have written over a request. A switch would tell that it was not
-    /// taken, but a lone group has none: what is not known to be taken is written again.
+    /// Under a lease another client of the pool may have written over a request. The last answer before a switch says
+    /// which requests were taken, but a lone group never switches. The lane therefore writes all requests again that
+    /// the server has not acknowledged.
     pub(crate) fn expire(&mut self, now: Nanos) -> Nanos {
         let earliest = self.slots.expire(now);
         if self.slots.take_expired() {

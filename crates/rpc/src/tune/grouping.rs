@@ -1,5 +1,5 @@
-//! The size and the slice of groups that nobody has set: from the device's rates by connections (ScaleRPC sections 2.2
-//! and 3.2), and adjusted by what the server counts.
+//! The size and the slice of groups that nobody has set (ScaleRPC sections 2.2 and 3.2). Both follow from the device's
+//! rates by connections. The server's counters adjust the slice.
 //!
 //! | value | the paper | here |
 //! |---|---|---|

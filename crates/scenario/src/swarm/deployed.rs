@@ -286,7 +286,7 @@ pub(super) fn root(sim: &Sim, drawn: &DrawnDeployment, book: &CallLedger) {
     look_for_leaks(sim, registered, book);
 }
 
-/// Checks that all servers serve the same group of a common cycle, but for the time around a switch.
+/// Checks that all servers serve the same group of a common cycle. The time around a switch is exempt.
 fn look_for_agreement(sim: &Sim, drawn: &DrawnDeployment, servers: &[DeployedServer], book: &CallLedger) {
     let host = sim.host();
     let (mut same, mut groups, mut last) = (0, Vec::new(), Vec::new());

@@ -29,7 +29,7 @@ fn connect(fabric: &Sim) -> Client<Sim> {
     Client::connect(fabric, &address(), config()).unwrap()
 }
 
-/// Waits until the server has so many connections.
+/// Waits until the server has `count` connections.
 fn until_connections(fabric: &Sim, server: &Server<Sim>, count: usize) {
     let host = fabric.host();
     for _ in 0..10_000 {
