@@ -18,6 +18,8 @@ const PARENT: &str = "DUNLIN_PARENT_PROCESS";
 pub const START_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit for a process to end after a request.
 const END_TIMEOUT: Duration = Duration::from_secs(4);
+/// Time between the break of a process's connections and its end, at most.
+const DEATH_TIME: Duration = Duration::from_millis(500);
 /// Interval at which a wait checks for signals.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -129,6 +131,12 @@ impl ChildProcess {
             Ok(None) => Ok(()),
             _ => Err(self.ended()),
         }
+    }
+
+    /// Returns how this process ended, if it has, and `failure` of a process that depends on it otherwise.
+    /// Waits a moment, since a connection breaks shortly before its process has ended.
+    pub fn ended_or(&mut self, failure: Failure) -> Failure {
+        if self.wait(DEATH_TIME).is_some() { self.ended() } else { failure }
     }
 
     /// Returns an error that says how the process ended, with its own last error if it printed one.

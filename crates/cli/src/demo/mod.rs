@@ -103,7 +103,7 @@ pub(crate) fn run(arguments: &DemoArguments) -> Result<ExitCode, Failure> {
             measure(phase, &name, arguments.quick, seconds, &mut server, &interrupt, &all, before)
                 .inspect_err(|_| all.finish_and_clear())
                 // If the server has ended, report its error instead of the client's.
-                .or_else(|failure| server.check().and(Err(failure)))
+                .or_else(|failure| interrupt.check().and_then(|()| Err(server.ended_or(failure))))
                 .map_err(|failure| {
                     failure.context(format_args!("{}, {}", phase.protocol.name, phase.mode))
                 })?;
