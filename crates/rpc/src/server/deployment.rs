@@ -5,7 +5,7 @@
 //! The state machines are in `grouped/`; this file gives them clocks, calls and the server's schedule.
 
 use super::config::ServerConfig;
-use super::groups::Turns;
+use super::turns::Turns;
 use crate::error::ServeError;
 use crate::grouped::common_clock::Exchange;
 use crate::grouped::cycle::{Answer, Cycle, Question};

@@ -1,18 +1,15 @@
-//! Lanes whose leases end: the schedule of a server, and the pools and groups of a worker (ScaleRPC sections 3.2 and
-//! 3.3). `server/worker/grouped.rs` drives them.
+//! Lanes whose leases end: the pools and groups of a worker (ScaleRPC sections 3.2 and 3.3).
+//! `server/worker/grouped.rs` drives them, `server/turns.rs` has the schedule.
 
-use crate::grouped::common_clock::Estimate;
-use crate::grouped::cycle::{Count, Cycle, CycleGroup, MAX_CLIENTS, MAX_COUNTS};
+use super::turns::{GroupCounters, Turn, Turns};
 use crate::grouped::member::Member;
-use crate::grouped::schedule::{ClientId, Schedule, Settings};
+use crate::grouped::schedule::ClientId;
 use crate::grouped::zones::{MAX_ZONES, Zones};
 use crate::limits::RING_BYTES;
-use crate::tune::grouping::{EARLY, GroupDefaults, SliceCounts, adjusted};
+use crate::tune::grouping::EARLY;
 use dunlin_fabric::{Arena, Buffer, Fabric, Nanos, Region, RegionKey};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
 
 /// Bytes of a zone, and of the ring of a client under leases: the smallest ring, so that a pool stays in the cache.
 pub(crate) const ZONE_BYTES: u32 = *RING_BYTES.start();
@@ -39,428 +36,6 @@ pub(crate) struct Pool<F: Fabric> {
     pub(crate) is_short: bool,
 }
 
-/// Counters of a server's leases ([`crate::Server::group_counters`]), or of one worker's.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct GroupCounters {
-    /// Leases that have begun.
-    pub leases: u64,
-    /// READs of announced requests.
-    pub reads: u64,
-    /// Context switches, counted by each worker.
-    pub switches: u64,
-    /// Messages that only told a client of the end of its lease.
-    pub told_alone: u64,
-    /// Leases that could not begin because no zone was free.
-    pub without_zone: u64,
-    /// Requests in the first eighth of slices, and in the rest: fewer than a seventh tell of time that switches lose.
-    pub early: u64,
-    /// Requests in the other seven eighths of slices.
-    pub later: u64,
-}
-
-impl GroupCounters {
-    /// Returns the counts of both.
-    pub(crate) fn plus(self, other: GroupCounters) -> GroupCounters {
-        GroupCounters {
-            leases: self.leases + other.leases,
-            reads: self.reads + other.reads,
-            switches: self.switches + other.switches,
-            told_alone: self.told_alone + other.told_alone,
-            without_zone: self.without_zone + other.without_zone,
-            early: self.early + other.early,
-            later: self.later + other.later,
-        }
-    }
-
-    /// Returns the counts since an earlier time.
-    #[must_use]
-    pub fn since(self, earlier: GroupCounters) -> GroupCounters {
-        GroupCounters {
-            leases: self.leases - earlier.leases,
-            reads: self.reads - earlier.reads,
-            switches: self.switches - earlier.switches,
-            told_alone: self.told_alone - earlier.told_alone,
-            without_zone: self.without_zone - earlier.without_zone,
-            early: self.early - earlier.early,
-            later: self.later - earlier.later,
-        }
-    }
-}
-
-/// The groups that are served now, for all workers.
-#[derive(Debug, Default)]
-pub(crate) struct Turn {
-    /// Grows with each change.
-    number: u64,
-    /// The clients that are served, in order.
-    running: Vec<ClientId>,
-    /// The clients that are served next, in order.
-    warming: Vec<ClientId>,
-    began: Nanos,
-    /// A worker has had something to do for a client of the group.
-    is_used: AtomicBool,
-}
-
-/// The schedule of a server, which all its workers follow: a client of several workers is served by all of them at
-/// the same time, and the NIC sees one group.
-#[derive(Debug)]
-pub(crate) struct Turns {
-    /// The number of the last turn.
-    number: AtomicU64,
-    /// When the running slice ends.
-    due: AtomicU64,
-    settings: Settings,
-    /// Nobody has set the slice, so it follows the counts.
-    adjusts: bool,
-    /// The groups are those of a cycle that several servers share.
-    is_common: AtomicBool,
-    state: Mutex<State>,
-}
-
-/// The slice that is served now: [`Server::running_slice`](crate::Server::running_slice).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RunningSlice {
-    /// The number of the slice since the server's start; changes of the groups count too.
-    pub number: u64,
-    /// The place of the group in its cycle.
-    pub group: usize,
-    /// When the slice began, on the server's clock in nanoseconds.
-    pub began: Nanos,
-    /// The groups are those of a cycle that several servers share.
-    pub is_common: bool,
-}
-
-/// The place of a server in the cycle that several servers share.
-#[derive(Debug)]
-struct InCycle {
-    estimate: Estimate,
-    cycle: Arc<Cycle>,
-    /// The cycle that follows.
-    next: Option<Arc<Cycle>>,
-    /// The clients of this server, by group.
-    groups: Vec<Vec<ClientId>>,
-    running: usize,
-    /// When the running slice ends, in common time.
-    ends: Nanos,
-}
-
-/// A slice begins earlier by up to this time, in nanoseconds, so that rounding does not begin the same one twice.
-const ROUNDING: Nanos = 100;
-
-impl InCycle {
-    fn new(estimate: Estimate, cycle: Arc<Cycle>, clients: impl Iterator<Item = ClientId>) -> Self {
-        let mut groups = vec![Vec::new(); cycle.groups().len()];
-        clients.for_each(|client| groups[cycle.group_of(client)].push(client));
-        InCycle { estimate, cycle, next: None, groups, running: 0, ends: 0 }
-    }
-
-    /// Moves on to the slice of a time on the own clock.
-    fn advance(&mut self, now: Nanos, clients: impl Iterator<Item = ClientId>) {
-        let common = self.estimate.common(now).wrapping_add(ROUNDING);
-        let is_over = |next: &mut Arc<Cycle>| common.wrapping_sub(next.from) as i64 >= 0;
-        if let Some(cycle) = self.next.take_if(is_over) {
-            *self = InCycle::new(self.estimate, cycle, clients);
-        }
-        (self.running, self.ends) = self.cycle.at(common);
-    }
-
-    /// Returns when the running slice ends, on the own clock.
-    fn due(&self) -> Nanos {
-        let of_next = self.next.as_ref().map(|next| next.from);
-        let ends = match of_next {
-            Some(from) if self.groups.len() == 1 || self.ends.wrapping_sub(from) as i64 > 0 => from,
-            None if self.groups.len() == 1 => return Nanos::MAX,
-            _ => self.ends,
-        };
-        self.estimate.own(ends)
-    }
-
-    fn clients(&self, ahead: usize) -> &[ClientId] {
-        match self.groups.len() {
-            1 if ahead > 0 => &[],
-            groups => &self.groups[(self.running + ahead) % groups],
-        }
-    }
-}
-
-#[derive(Debug)]
-struct State {
-    schedule: Schedule,
-    common: Option<InCycle>,
-    /// Clients of other servers that share the schedule, and when they were last heard of.
-    others: BTreeMap<ClientId, Nanos>,
-    /// The client whose requests were told to the time server last.
-    told: ClientId,
-    turn: Arc<Turn>,
-    /// The number of lanes of each client, on all workers.
-    lanes: BTreeMap<ClientId, usize>,
-    /// The number of lanes of all clients, on all workers.
-    by_turns: usize,
-    /// The number of lanes that take no turns, on all workers.
-    lasting: usize,
-    /// The counts of all workers until they last followed a turn.
-    counts: GroupCounters,
-    /// The counts when the slice was last adjusted.
-    adjusted_at: GroupCounters,
-}
-
-impl State {
-    /// Makes the groups smaller by as many clients as have the lanes that take no turns.
-    fn make_room(&mut self) {
-        let clients = (self.lasting * self.lanes.len()).div_ceil(self.by_turns.max(1));
-        self.schedule.make_room(clients);
-    }
-}
-
-impl Turns {
-    /// Makes the schedule of a server without clients. If it `adjusts`, the slice follows the counts.
-    pub(crate) fn new(settings: Settings, adjusts: bool) -> Self {
-        let (schedule, turn) = (Schedule::new(settings), Arc::default());
-        Turns {
-            number: AtomicU64::new(0),
-            due: AtomicU64::new(Nanos::MAX),
-            settings,
-            adjusts,
-            is_common: AtomicBool::new(false),
-            state: Mutex::new(State {
-                schedule,
-                common: None,
-                others: BTreeMap::new(),
-                told: 0,
-                turn,
-                lanes: BTreeMap::new(),
-                by_turns: 0,
-                lasting: 0,
-                counts: GroupCounters::default(),
-                adjusted_at: GroupCounters::default(),
-            }),
-        }
-    }
-
-    /// Returns the default slice of the server's start in nanoseconds.
-    pub(crate) fn default_slice(&self) -> Nanos {
-        self.settings.slice
-    }
-
-    /// Returns the size and the slice in effect.
-    pub(crate) fn defaults(&self) -> GroupDefaults {
-        let slice = Duration::from_nanos(self.lock().schedule.slice());
-        GroupDefaults { size: self.settings.size as u16, slice }
-    }
-
-    /// Adjusts the slice to the counts, if there are enough.
-    fn adjust(&self, state: &mut State) {
-        let since = state.counts.since(state.adjusted_at);
-        let counts = SliceCounts { slices: since.switches, early: since.early, later: since.later };
-        if counts.are_enough() {
-            state.adjusted_at = state.counts;
-            let slice = adjusted(self.settings.slice, state.schedule.slice(), &counts);
-            state.schedule.set_slice(slice);
-        }
-    }
-
-    /// Returns when the running slice ends.
-    pub(crate) fn due(&self) -> Nanos {
-        self.due.load(Ordering::Relaxed)
-    }
-
-    /// Changes the schedule, and shows all workers the result.
-    fn change(&self, state: &mut State, now: Option<Nanos>) {
-        let sorted = |clients: &[ClientId]| {
-            let mut clients = clients.to_vec();
-            clients.sort_unstable();
-            clients
-        };
-        let (running, warming, due) = match &state.common {
-            Some(common) => (common.clients(0), common.clients(1), common.due()),
-            None => (state.schedule.running(), state.schedule.warming(), state.schedule.due()),
-        };
-        state.turn = Arc::new(Turn {
-            number: state.turn.number + 1,
-            running: sorted(running),
-            warming: sorted(warming),
-            began: now.unwrap_or(state.turn.began),
-            is_used: AtomicBool::new(now.is_none()),
-        });
-        self.due.store(due, Ordering::Relaxed);
-        self.number.store(state.turn.number, Ordering::Release);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Returns the counts of all workers, each until it last followed a change of the groups.
-    pub(crate) fn counts(&self) -> GroupCounters {
-        self.lock().counts
-    }
-
-    /// Adds a lane of a client.
-    fn join(&self, client: ClientId) {
-        let mut state = self.lock();
-        let lanes = state.lanes.entry(client).or_default();
-        *lanes += 1;
-        state.by_turns += 1;
-        if state.lanes[&client] == 1
-            && let Some(common) = &mut state.common
-        {
-            let group = common.cycle.group_of(client);
-            common.groups[group].push(client);
-        }
-        state.schedule.join(client);
-        state.make_room();
-        self.change(&mut state, None);
-    }
-
-    /// Counts a lane that takes no turns, when it opens or closes. Groups make room for it.
-    pub(crate) fn count_lasting(&self, opens: bool) {
-        let mut state = self.lock();
-        state.lasting = if opens { state.lasting + 1 } else { state.lasting.saturating_sub(1) };
-        if !state.lanes.is_empty() {
-            state.make_room();
-            self.change(&mut state, None);
-        }
-    }
-
-    /// Removes a lane of a client.
-    fn leave(&self, client: ClientId) {
-        let mut state = self.lock();
-        let Some(lanes) = state.lanes.get_mut(&client) else { return };
-        *lanes -= 1;
-        let is_gone = *lanes == 0;
-        if is_gone {
-            state.lanes.remove(&client);
-        }
-        state.by_turns = state.by_turns.saturating_sub(1);
-        state.make_room();
-        if is_gone {
-            if let Some(common) = &mut state.common {
-                common.groups.iter_mut().for_each(|group| group.retain(|other| *other != client));
-            }
-            if !state.others.contains_key(&client) {
-                state.schedule.leave(client);
-            }
-            self.change(&mut state, None);
-        }
-    }
-
-    /// Ends the slice if it is due, or if it is the slice of `unused` and nobody has used it. Another worker that
-    /// holds the lock does the same.
-    fn switch(&self, now: Nanos, unused: Option<&Turn>) -> bool {
-        let Ok(mut state) = self.state.try_lock() else { return false };
-        if state.common.is_some() {
-            return now >= self.due() && self.advance(&mut state, now);
-        }
-        let is_unused = unused
-            .is_some_and(|turn| turn.number == state.turn.number && !turn.is_used.load(Ordering::Relaxed));
-        let ends = now >= state.schedule.due() || is_unused;
-        if ends {
-            if self.adjusts {
-                self.adjust(&mut state);
-            }
-            state.schedule.switch(now);
-            self.change(&mut state, Some(now));
-        }
-        ends
-    }
-
-    /// Begins the slice of the common cycle at this time.
-    fn advance(&self, state: &mut State, now: Nanos) -> bool {
-        let State { common: Some(common), lanes, .. } = state else { return false };
-        common.advance(now, lanes.keys().copied());
-        self.change(state, Some(now));
-        true
-    }
-
-    /// Returns the slice that is served now.
-    pub(crate) fn running_slice(&self) -> RunningSlice {
-        let state = self.lock();
-        let group = state.common.as_ref().map_or(0, |common| common.running);
-        let Turn { number, began, .. } = *state.turn;
-        RunningSlice { number, group, began, is_common: state.common.is_some() }
-    }
-
-    fn is_common(&self) -> bool {
-        self.is_common.load(Ordering::Relaxed)
-    }
-
-    /// Follows a cycle that several servers share, with an estimate of their common clock. Never before the cycle begins,
-    /// unless it is the first one.
-    pub(crate) fn follow(&self, estimate: Estimate, cycle: &Arc<Cycle>, now: Nanos) {
-        let mut state = self.lock();
-        let Some(common) = &mut state.common else {
-            let clients = state.lanes.keys().copied();
-            state.common = Some(InCycle::new(estimate, Arc::clone(cycle), clients));
-            self.is_common.store(true, Ordering::Relaxed);
-            self.advance(&mut state, now);
-            return;
-        };
-        common.estimate = estimate;
-        common.next = (common.cycle.number != cycle.number).then(|| Arc::clone(cycle));
-        self.due.store(common.due(), Ordering::Relaxed);
-    }
-
-    /// Returns the requests of this server's clients that the time server has not heard of. Clients without requests are
-    /// among them, so that it knows them.
-    pub(crate) fn own_counts(&self) -> Vec<Count> {
-        let mut state = self.lock();
-        let State { schedule, lanes, told, .. } = &mut *state;
-        let behind = lanes.range((std::ops::Bound::Excluded(*told), std::ops::Bound::Unbounded));
-        let clients: Vec<ClientId> =
-            behind.chain(lanes.range(..=*told)).map(|(client, _)| *client).take(MAX_COUNTS).collect();
-        *told = clients.last().copied().unwrap_or(0);
-        let count = |client| {
-            let (calls, bytes) = schedule.take_counts(client);
-            Count { client, calls: calls.min(u32::MAX.into()) as u32, bytes }
-        };
-        clients.into_iter().map(count).collect()
-    }
-
-    /// Counts the requests of another server's clients.
-    pub(crate) fn count_others(&self, counts: &[Count], now: Nanos) {
-        if counts.is_empty() {
-            return;
-        }
-        let mut state = self.lock();
-        for &Count { client, calls, bytes } in counts {
-            if state.others.len() < MAX_CLIENTS || state.others.contains_key(&client) {
-                state.others.insert(client, now);
-                state.schedule.join(client);
-                state.schedule.count(client, calls.into(), bytes);
-            }
-        }
-    }
-
-    /// Makes the groups of a cycle, from the counts of all servers in the time that has `passed`. Clients of others of
-    /// which nobody has heard for `forgotten` nanoseconds are left out. `most` says how many clients a cycle of so many
-    /// groups may name.
-    pub(crate) fn plan(
-        &self,
-        passed: Nanos,
-        now: Nanos,
-        forgotten: Nanos,
-        most: impl FnOnce(usize) -> usize,
-    ) -> Vec<CycleGroup> {
-        let mut state = self.lock();
-        let State { schedule, lanes, others, .. } = &mut *state;
-        others.retain(|client, heard| {
-            let stays = now.saturating_sub(*heard) < forgotten;
-            if !stays && !lanes.contains_key(client) {
-                schedule.leave(*client);
-            }
-            stays
-        });
-        let mut groups = schedule.plan(passed.max(1));
-        let mut left = most(groups.len());
-        for group in &mut groups {
-            group.clients.sort_unstable();
-            group.clients.truncate(left);
-            left -= group.clients.len();
-        }
-        groups
-    }
-}
-
 /// The lanes of a worker whose leases end.
 #[derive(Debug)]
 pub(crate) struct Groups<F: Fabric> {
@@ -482,6 +57,12 @@ pub(crate) struct Groups<F: Fabric> {
     published: GroupCounters,
     /// Lanes whose clients have not been told of the end of their lease, for want of room.
     pub(crate) untold: Vec<u16>,
+    /// The worker took requests of the running group in its last round.
+    has_taken: bool,
+    /// Since when the worker has had no request of the running group.
+    idle_since: Nanos,
+    /// The worker is one of those that have requests.
+    is_in_use: bool,
     /// Requests of the next group wait.
     next_waits: bool,
     /// When the worker has something to do that no arrival tells of, before the slice ends.
@@ -503,6 +84,9 @@ impl<F: Fabric> Groups<F> {
             counts: GroupCounters::default(),
             published: GroupCounters::default(),
             untold: Vec::new(),
+            has_taken: false,
+            idle_since: 0,
+            is_in_use: false,
             next_waits: false,
             wakes_at: Nanos::MAX,
             early_until: None,
@@ -524,6 +108,7 @@ impl<F: Fabric> Groups<F> {
             }
         }
         if self.lanes.is_empty() {
+            self.is_not_used(turns);
             tracing::debug!(target: "dunlin::server", counts = ?self.counts, "the last lane whose leases end is gone");
         }
         for list in [&mut self.running, &mut self.warming, &mut self.untold] {
@@ -535,59 +120,78 @@ impl<F: Fabric> Groups<F> {
 
     /// Returns whether the groups have changed since the worker looked.
     pub(crate) fn is_behind(&self, turns: &Turns) -> bool {
-        turns.number.load(Ordering::Acquire) != self.turn.number
+        turns.are_past(&self.turn)
     }
 
     /// Follows the last turn. Returns the lanes that are not served any more.
-    pub(crate) fn follow(&mut self, turns: &Turns) -> Vec<u16> {
-        let turn = {
-            let mut state = turns.lock();
-            state.counts = state.counts.plus(self.counts.since(self.published));
-            self.published = self.counts;
-            let (began, due) = (state.turn.began, turns.due());
-            self.early_until = (due != Nanos::MAX).then(|| began + due.saturating_sub(began) / EARLY);
-            Arc::clone(&state.turn)
-        };
+    pub(crate) fn follow(&mut self, turns: &Turns, now: Nanos) -> Vec<u16> {
+        let (turn, due) = turns.last(self.counts.since(self.published));
+        self.published = self.counts;
+        self.early_until =
+            (due != Nanos::MAX).then(|| turn.began + due.saturating_sub(turn.began) / EARLY);
         let list = |clients: &[ClientId]| -> Vec<u16> {
             clients.iter().filter_map(|client| self.lanes.get(client)).flatten().copied().collect()
         };
         let (running, warming) = (list(&turn.running), list(&turn.warming));
         self.counts.switches += u64::from(turn.began != self.turn.began);
         let before = std::mem::replace(&mut self.running, running);
+        if turn.began != self.turn.began || self.has_taken {
+            self.idle_since = now;
+        }
         (self.warming, self.turn) = (warming, turn);
-        (self.next_waits, self.wakes_at) = (false, Nanos::MAX);
+        (self.has_taken, self.next_waits, self.wakes_at) = (false, false, Nanos::MAX);
+        if self.early_until.is_none() {
+            self.is_not_used(turns);
+        }
         before.into_iter().filter(|lane| !self.running.contains(lane)).collect()
     }
 
-    /// Records that a lane of the running group has something to do.
-    pub(crate) fn is_used(&self) {
-        self.turn.is_used.store(true, Ordering::Relaxed);
-    }
-
-    /// Ends the slice if it is due. A slice that nobody has used, while requests of the next group wait, ends after an
-    /// eighth of the default length, unless other servers share the schedule.
-    pub(crate) fn end_slice(&self, turns: &Turns, now: Nanos) {
-        let is_idle =
-            self.next_waits && !self.was_used() && !turns.is_common() && now >= self.idle_end(turns);
+    /// Ends the slice if it is due. While requests of the next group wait, a slice ends earlier if no worker has had a
+    /// request of the group for the idle time, unless other servers share the schedule.
+    pub(crate) fn end_slice(&mut self, turns: &Turns, now: Nanos) {
+        if std::mem::take(&mut self.has_taken) {
+            // Handlers have taken until now.
+            self.idle_since = now;
+        } else if now >= self.idle_from(turns) {
+            self.is_not_used(turns);
+        }
+        let is_idle = self.next_waits && !turns.is_common() && turns.is_idle(&self.turn, now);
         if now >= turns.due() || is_idle {
             turns.switch(now, is_idle.then_some(&*self.turn));
         }
     }
 
-    /// Counts requests of the running group, which a worker took in a round that began at `now`.
+    /// Records that the worker is about to take requests of the running group.
+    pub(crate) fn is_used(&mut self, turns: &Turns) {
+        if !self.is_in_use && self.early_until.is_some() {
+            self.is_in_use = true;
+            turns.count_use(true);
+        }
+    }
+
+    /// Records that the worker has had no requests for the idle time.
+    fn is_not_used(&mut self, turns: &Turns) {
+        if std::mem::take(&mut self.is_in_use) {
+            turns.count_use(false);
+        }
+    }
+
+    /// Returns when the worker has had no request for the idle time.
+    fn idle_from(&self, turns: &Turns) -> Nanos {
+        self.idle_since.saturating_add(turns.idle_time())
+    }
+
+    /// Counts requests of the running group, which the worker took in a round that began at `now`.
     pub(crate) fn took(&mut self, requests: usize, now: Nanos) {
+        self.has_taken = true;
         let Some(early_until) = self.early_until else { return };
         let part = if now < early_until { &mut self.counts.early } else { &mut self.counts.later };
         *part += requests as u64;
     }
 
-    fn was_used(&self) -> bool {
-        self.turn.is_used.load(Ordering::Relaxed)
-    }
-
-    /// Returns when the slice ends if nobody uses it.
-    fn idle_end(&self, turns: &Turns) -> Nanos {
-        self.turn.began.saturating_add(turns.settings.slice / 8)
+    /// Returns whether the worker looks at the next group, or for the end of the requests of the running one.
+    pub(crate) fn looks_ahead(&self) -> bool {
+        !self.warming.is_empty() || self.is_in_use
     }
 
     /// Returns for how many lanes of the next group announced requests may be READ, in the order of
@@ -596,11 +200,12 @@ impl<F: Fabric> Groups<F> {
     /// The first answers of a group and the READs of the next one fetch the contexts of their connections into the
     /// NIC. READs at the beginning of a slice would delay those answers, and many READs at once would displace the
     /// contexts of the running group. They are therefore spread over the part of the slice from [`READS_FROM`] to
-    /// [`READS_TO`], unless nobody uses the slice.
+    /// [`READS_TO`], unless the worker has had no request for half of the idle time.
     pub(crate) fn may_read(&self, turns: &Turns, now: Nanos) -> usize {
         let all = self.warming.len();
         let length = turns.due().saturating_sub(self.turn.began);
-        if !self.was_used() || length == 0 {
+        let is_quiet = !self.has_taken && now >= self.idle_since.midpoint(self.idle_from(turns));
+        if is_quiet || length == 0 {
             return all;
         }
         let (from, to) = (part(length, READS_FROM), part(length, READS_TO));
@@ -611,15 +216,31 @@ impl<F: Fabric> Groups<F> {
 
     /// Takes note of the requests of the next group: whether any wait, and whether READs are held back, of which
     /// `allowed` may have been posted.
-    pub(crate) fn next_group(&mut self, turns: &Turns, waits: bool, held_back: bool, allowed: usize) {
+    pub(crate) fn next_group(
+        &mut self,
+        turns: &Turns,
+        now: Nanos,
+        waits: bool,
+        held_back: bool,
+        allowed: usize,
+    ) {
         (self.next_waits, self.wakes_at) = (waits, Nanos::MAX);
+        if (waits || self.is_in_use) && !turns.is_common() {
+            let idle_from = self.idle_from(turns);
+            let quiet_from = self.idle_since.midpoint(idle_from);
+            // Behind the idle time the worker looks whether others still have requests.
+            self.wakes_at = match now {
+                _ if now < quiet_from && held_back => quiet_from,
+                _ if now < idle_from => idle_from,
+                _ => now.saturating_add(turns.idle_time()),
+            };
+        }
         if held_back {
             let length = turns.due().saturating_sub(self.turn.began);
             let (from, to) = (part(length, READS_FROM), part(length, READS_TO));
             let each = (to - from) / self.warming.len().max(1) as Nanos;
-            self.wakes_at = self.turn.began.saturating_add(from + (each + 1) * allowed as Nanos);
-        } else if waits && !self.was_used() && !turns.is_common() {
-            self.wakes_at = self.idle_end(turns);
+            let read_at = self.turn.began.saturating_add(from + (each + 1) * allowed as Nanos);
+            self.wakes_at = self.wakes_at.min(read_at);
         }
     }
 
@@ -630,13 +251,13 @@ impl<F: Fabric> Groups<F> {
 
     /// Counts requests of a client for its priority.
     pub(crate) fn count(&self, turns: &Turns, client: ClientId, messages: u64, bytes: u64) {
-        turns.lock().schedule.count(client, messages, bytes);
+        turns.count(client, messages, bytes);
     }
 
     /// Returns the number of zones of a pool: two for each lane of the largest group, of which one is used, and the
     /// other waits for its last word.
     pub(crate) fn zones(turns: &Turns) -> usize {
-        (3 * turns.settings.size).min(MAX_ZONES)
+        (3 * turns.size()).min(MAX_ZONES)
     }
 }
 
@@ -665,133 +286,5 @@ impl<F: Fabric> LeasedLane<F> {
     /// Returns the pool's place among those of the worker.
     pub(crate) const fn pool(&self) -> usize {
         self.pool as usize
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::grouped::common_clock::{ClockFilter, Exchange};
-
-    const SLICE: Nanos = 100_000;
-    const SECOND: Nanos = 1_000_000_000;
-
-    /// Returns the estimate of a clock that is ahead by two seconds and drifts by 200 millionths.
-    fn estimate() -> Estimate {
-        let mut filter = ClockFilter::new();
-        let common = |own: Nanos| own + 2 * SECOND + own / 5_000;
-        for number in 0..40 {
-            let asked = SECOND + number * SECOND / 10;
-            let (taken, answered, heard) = (common(asked + 1_000), common(asked + 2_000), asked + 3_000);
-            filter.on_exchange(Exchange { asked, taken, answered, heard });
-        }
-        filter.estimate()
-    }
-
-    fn cycle(number: u64, from: Nanos, groups: &[&[ClientId]]) -> Arc<Cycle> {
-        let group = |clients: &&[ClientId]| CycleGroup { slice: SLICE, clients: clients.to_vec() };
-        Arc::new(Cycle::new(number, from, groups.iter().map(group).collect()).unwrap())
-    }
-
-    /// Returns the groups of the next slices, each with its time, as a worker that looks in time sees them.
-    fn slices(turns: &Turns, now: &mut Nanos, count: usize) -> Vec<(Vec<ClientId>, Nanos)> {
-        let next = |_| {
-            let began = *now;
-            let running = turns.lock().turn.running.clone();
-            *now = turns.due();
-            assert!(turns.switch(*now, None));
-            (running, *now - began)
-        };
-        (0..count).map(next).collect()
-    }
-
-    /// Each slice begins once and lasts as long as the common clock says, which is faster than the own one here.
-    #[test]
-    fn slices_follow_the_common_time() {
-        let (estimate, mut now) = (estimate(), 6 * SECOND);
-        let turns = Turns::new(Settings::PAPER, false);
-        [1, 2, 3].into_iter().for_each(|client| turns.join(client));
-        let from = estimate.common(now);
-        turns.follow(estimate, &cycle(1, from, &[&[1], &[2, 9], &[3]]), now);
-        assert!(turns.is_common() && !turns.switch(now + 1, None), "nothing is due yet");
-        for (at, (running, time)) in (0..).zip(slices(&turns, &mut now, 3_000)) {
-            assert_eq!(running, [1 + at % 3]);
-            let early = if at == 0 { 2 * ROUNDING } else { 2 };
-            assert!((SLICE - 20 - early..=SLICE - 20 + 2).contains(&time), "slice {at} takes {time} ns");
-        }
-        // A client outside the cycle has the same group on all servers. A client that leaves has no group.
-        turns.join(77);
-        turns.leave(2);
-        let state = turns.lock();
-        let common = state.common.as_ref().unwrap();
-        assert!(
-            common.groups[common.cycle.group_of(77)].contains(&77)
-                && common.groups[1].iter().all(|of| *of != 2)
-        );
-    }
-
-    /// The next cycle begins at its time, also within a slice or while a lone group is served.
-    #[test]
-    fn the_next_cycle_begins_at_its_time() {
-        for first in [&[&[1, 2][..]][..], &[&[1], &[2]]] {
-            let (estimate, mut now) = (estimate(), 6 * SECOND);
-            let turns = Turns::new(Settings::PAPER, false);
-            [1, 2].into_iter().for_each(|client| turns.join(client));
-            let from = estimate.common(now);
-            turns.follow(estimate, &cycle(1, from, first), now);
-            assert_eq!(turns.due() == Nanos::MAX, first.len() == 1);
-            let begins = from + 10 * SLICE + SLICE / 2;
-            turns.follow(estimate, &cycle(2, begins, &[&[2], &[1]]), now);
-            while turns.lock().common.as_ref().unwrap().cycle.number == 1 {
-                slices(&turns, &mut now, 1);
-            }
-            assert!(estimate.common(now).abs_diff(begins) <= ROUNDING);
-            let next: Vec<_> = slices(&turns, &mut now, 3).into_iter().map(|(running, _)| running).collect();
-            assert_eq!(next, [[2], [1], [2]]);
-        }
-    }
-
-    /// A slice that nobody has set follows the time that switches lose; one that was set stays.
-    #[test]
-    fn a_slice_that_nobody_has_set_follows_the_counts() {
-        for (adjusts, slices) in [(true, [125_000, 156_250, 117_188, 100_000]), (false, [SLICE; 4])] {
-            let turns = Turns::new(Settings { size: 1, ..Settings::PAPER }, adjusts);
-            [1, 2].into_iter().for_each(|client| turns.join(client));
-            let mut now = 0;
-            // The first eighth of slices is lost; then nothing is.
-            let counts = [(0, 7_000), (0, 7_000), (1_000, 7_000), (1_000, 7_000)];
-            for ((early, later), expected) in counts.into_iter().zip(slices) {
-                {
-                    let counts = &mut turns.lock().counts;
-                    (counts.switches, counts.early, counts.later) =
-                        (counts.switches + 16, counts.early + early, counts.later + later);
-                }
-                now = turns.due().max(now + 1);
-                assert!(turns.switch(now, None));
-                assert_eq!(turns.defaults().slice, Duration::from_nanos(expected));
-                assert_eq!(turns.due() - now, expected, "the next slice has that length");
-            }
-            assert_eq!(turns.default_slice(), SLICE);
-        }
-    }
-
-    /// Followers tell of all clients by turns, and the time server forgets those of which nobody tells.
-    #[test]
-    fn the_time_server_hears_of_all_clients() {
-        let [leader, follower] = [0, 1].map(|_| Turns::new(Settings { size: 600, ..Settings::PAPER }, false));
-        (1..=1500).for_each(|client| follower.join(client));
-        leader.join(5_000);
-        let plan = |now| {
-            let groups = leader.plan(SECOND, now, 5 * SECOND, |_| MAX_CLIENTS);
-            groups.iter().map(|group| group.clients.len()).sum::<usize>()
-        };
-        assert_eq!(plan(0), 1);
-        leader.count_others(&follower.own_counts(), SECOND);
-        assert_eq!(plan(SECOND), 1 + MAX_COUNTS);
-        leader.count_others(&follower.own_counts(), 2 * SECOND);
-        assert_eq!(plan(2 * SECOND), 1501);
-        assert_eq!(plan(9 * SECOND), 1);
-        let named = leader.plan(SECOND, 9 * SECOND, SECOND, |_| 0);
-        assert!(named.iter().all(|group| group.clients.is_empty()), "no room for names");
     }
 }

@@ -375,6 +375,11 @@ impl<F: Fabric> ServerLane<F> {
         self.leased.as_ref().is_some_and(|leased| leased.member.is_leased())
     }
 
+    /// Returns whether requests that were READ wait for the slice of their group.
+    pub(crate) fn has_read(&self) -> bool {
+        self.leased.as_ref().is_some_and(|leased| leased.read.is_some())
+    }
+
     /// Returns whether the lane has no work left.
     pub(crate) fn is_quiet(&self) -> bool {
         self.leased.as_ref().is_none_or(|leased| leased.read.is_none() && !leased.member.is_reading())

@@ -95,7 +95,7 @@ impl<F: Fabric> Worker<F> {
         if awaits || self.groups_wake_at() != Nanos::MAX {
             now = self.dispatcher.fabric.host().now();
             self.look_for_words(now);
-            if let Some(groups) = &self.groups {
+            if let Some(groups) = &mut self.groups {
                 groups.end_slice(&self.dispatcher.shared.turns, now);
             }
         }
@@ -125,20 +125,19 @@ impl<F: Fabric> Worker<F> {
     fn look_at_next_group(&mut self, now: Nanos) {
         let turns = &self.dispatcher.shared.turns;
         let allowed = match &self.groups {
-            Some(groups) if !groups.warming.is_empty() => groups.may_read(turns, now),
+            Some(groups) if groups.looks_ahead() => groups.may_read(turns, now),
             _ => return,
         };
         let (mut at, mut waits, mut held_back) = (0, false, false);
         while let Some(index) = self.groups.as_ref().and_then(|groups| groups.warming.get(at).copied()) {
             let is_announced = self.look_at(index, at < allowed);
             let lane = self.lanes.get(usize::from(index)).and_then(Option::as_ref);
-            let leased = lane.and_then(|lane| lane.leased.as_ref());
-            waits |= is_announced || leased.is_some_and(|leased| leased.read.is_some());
+            waits |= is_announced || lane.is_some_and(ServerLane::has_read);
             held_back |= is_announced && at >= allowed;
             at += 1;
         }
         if let Some(groups) = &mut self.groups {
-            groups.next_group(&self.dispatcher.shared.turns, waits, held_back, allowed);
+            groups.next_group(&self.dispatcher.shared.turns, now, waits, held_back, allowed);
         }
     }
 
@@ -186,17 +185,17 @@ impl<F: Fabric> Worker<F> {
     /// Serves a lane of the running group. A lease may begin if `may_lease`.
     fn serve_member(&mut self, index: u16, may_lease: bool) -> usize {
         self.look_at(index, true);
+        if let (Some(groups), Some(Some(lane))) = (&mut self.groups, self.lanes.get(usize::from(index)))
+            && (lane.has_read() || lane.is_leased() && lane.rx.is_waiting())
+        {
+            groups.is_used(&self.dispatcher.shared.turns);
+        }
         let handled = self.serve_read(index, may_lease);
         let Some(Some(lane)) = self.lanes.get_mut(usize::from(index)) else { return handled };
         let (is_leased, has_pending) = (lane.is_leased(), lane.has_pending());
         if is_leased && lane.rx.is_waiting() {
             // The worker may have slept since the last look.
             lane.is_found(&self.dispatcher.clock);
-        }
-        if (is_leased || handled > 0)
-            && let Some(groups) = &self.groups
-        {
-            groups.is_used();
         }
         let handled =
             if is_leased || has_pending { handled + self.serve_lane(usize::from(index)) } else { handled };
@@ -324,7 +323,7 @@ impl<F: Fabric> Worker<F> {
         let mut handled = 0;
         let now = self.dispatcher.fabric.host().now();
         let Some(groups) = &mut self.groups else { return 0 };
-        for index in groups.follow(&self.dispatcher.shared.turns) {
+        for index in groups.follow(&self.dispatcher.shared.turns, now) {
             let mut told = false;
             for _ in 0..LAST_TURNS {
                 let marked = self.mark_last(index);
@@ -430,6 +429,8 @@ impl<F: Fabric> Worker<F> {
 mod ends;
 #[cfg(test)]
 mod hostile;
+#[cfg(test)]
+mod idle;
 #[cfg(test)]
 mod starvation;
 #[cfg(test)]

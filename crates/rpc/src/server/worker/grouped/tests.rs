@@ -4,7 +4,7 @@ use super::*;
 use crate::client::config::ClientConfig;
 use crate::error::{CallError, Cause};
 use crate::plan::{Plan, Protocol, Sharing};
-use crate::server::groups::GroupCounters;
+use crate::server::turns::GroupCounters;
 use crate::server::{ServerBuilder, ServerConfig};
 use crate::service::{FunctionMode, Reply, Request, Service};
 use crate::share::Client;
