@@ -88,9 +88,19 @@ fn extensions(record: RecordType) -> impl Strategy<Value = Extensions> {
     let client = (option::of(any::<u64>()), option::of("[ -~é漢]{0,20}"));
     let lane = (option::of(any::<u8>()), any::<bool>());
     let of_server = (option::of(any::<u32>()), option::of(any::<u32>()));
-    let server = (of_server, option::of(any::<(u32, u32)>()), option::of(any::<(u64, u32)>()));
+    let server = (
+        of_server,
+        option::of(any::<(u32, u32)>()),
+        option::of(any::<(u64, u32)>()),
+        option::of(any::<u64>()),
+    );
     (vec(skipped, 0..=5), client, lane, server).prop_map(
-        move |(mut all, (client, program), (credits, is_apart), ((active, connections), threads, ring))| {
+        move |(
+            mut all,
+            (client, program),
+            (credits, is_apart),
+            ((active, connections), threads, ring, line),
+        )| {
             all.sort_by_key(Extension::number);
             all.dedup_by_key(|extension| extension.number());
             if record == RecordType::Hello {
@@ -108,6 +118,7 @@ fn extensions(record: RecordType) -> impl Strategy<Value = Extensions> {
             }
             if record == RecordType::LaneReady {
                 all.extend(ring.map(|(offset, block)| Extension::RequestRing { offset, block }));
+                all.extend(line.map(Extension::ControlLine));
             }
             Extensions(all)
         },

@@ -57,7 +57,7 @@ impl<F: Fabric> ClientLane<F> {
     #[cold]
     pub(super) fn ask_apart(&mut self, cx: &mut Cx<'_, F>) -> Result<(), Violation> {
         let Some(degree) = self.credits.as_ref().and_then(|credits| credits.owed()) else { return Ok(()) };
-        let (to, head) = ((self.control_key, 0), self.rx.head());
+        let (to, head) = (self.control_line, self.rx.head());
         let operations = self.credits.as_ref().map_or(0, |credits| credits.operations());
         let sent = match operations {
             0 => self.tx.end.report_head_with(cx, to, head, Some(renewal_immediate(degree))),

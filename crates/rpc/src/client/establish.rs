@@ -275,9 +275,13 @@ impl<F: Fabric> PreparedLane<F> {
         [Some(self.queue_pair), self.unreliable, self.datagrams].into_iter().flatten()
     }
 
-    /// Returns the keys of the two regions that the server granted, and the place of the ring for requests, if the server
-    /// offers nothing impossible.
-    fn agreed(&self, config: &ClientConfig, ready: &LaneReady) -> Result<([u64; 2], RingAt), &'static str> {
+    /// Returns the control line, the key of the second region that the server granted, and the place of the ring for
+    /// requests, if the server offers nothing impossible.
+    fn agreed(
+        &self,
+        config: &ClientConfig,
+        ready: &LaneReady,
+    ) -> Result<(LineAt, u64, RingAt), &'static str> {
         let ring_bytes = ready.ring_bytes;
         if ring_bytes > config.ring_bytes
             || !RING_BYTES.contains(&ring_bytes)
@@ -289,7 +293,9 @@ impl<F: Fabric> PreparedLane<F> {
             return Err("the window that the server offers is not within what was asked for");
         }
         let may_be_pooled = self.plan.request.facts().has_ring() && self.staged.is_none();
-        RingAt::of(ready, may_be_pooled)
+        let ([control, second], ring) = RingAt::of(ready, may_be_pooled)?;
+        let at = line_of(ready.extensions.control_line(), self.staged.is_some())?;
+        Ok(((RegionKey(control), at), second, ring))
     }
 
     /// Joins this half with the server's.
@@ -304,14 +310,14 @@ impl<F: Fabric> PreparedLane<F> {
     ) -> Result<ClientLane<F>, ConnectError> {
         let broken = |what: &str| ConnectError::Handshake(what.to_owned());
         let plan = self.plan;
-        let ([control, second], ring_at) = self.agreed(config, ready).map_err(broken)?;
+        let (control_line, second, ring_at) = self.agreed(config, ready).map_err(broken)?;
         let (queue_pair, link) = (self.queue_pair, greeting.link.clone());
         core.domain.connect(queue_pair, &link, &Endpoint(ready.endpoint.clone()))?;
         if let Some(unreliable) = self.unreliable {
             core.domain.connect(unreliable, &link, &Endpoint(ready.unreliable_endpoint.clone()))?;
         }
         let secret = &ready.secret.0;
-        let max_inline = core.fabric.capabilities().max_inline as usize;
+        let max_inline = core.fabric.capabilities().max_inline;
         let datagram_bytes = datagram::receive_bytes(core.fabric.capabilities());
         let peer = Endpoint(ready.datagram_endpoint.clone());
         let (requests, answers) = (plan.request.facts(), plan.response.facts());
@@ -335,7 +341,7 @@ impl<F: Fabric> PreparedLane<F> {
             ring_bytes: ready.ring_bytes,
             published: None,
             staged: self.staged,
-            control: RegionKey(control),
+            control: control_line,
             second: RegionKey(second),
             from: Some((
                 self.region.clone(),
@@ -417,7 +423,7 @@ impl<F: Fabric> PreparedLane<F> {
             granted: self.granted,
             region: self.region,
             heard: false,
-            control_key: RegionKey(control),
+            control_line,
             rendezvous_above: plan.rendezvous_above as usize,
             large: plan.large,
             max_payload: greeting.reply.max_payload.min(u32::MAX as u64),
@@ -455,6 +461,20 @@ impl<F: Fabric> PreparedLane<F> {
 /// Returns whether requests for credits travel by immediate data.
 fn is_apart(config: &ClientConfig) -> bool {
     config.credit_renewal == CreditRenewal::WriteImmediate
+}
+
+/// The region of a lane's control line, and the line's offset there.
+type LineAt = (RegionKey, usize);
+
+/// Returns the offset of the control line: 0, or a line among those of others for a lane whose leases end.
+fn line_of(told: Option<u64>, has_leases: bool) -> Result<usize, &'static str> {
+    match told {
+        None if !has_leases => Ok(0),
+        Some(at) if has_leases && at.is_multiple_of(CONTROL_BYTES as u64) && at <= u32::MAX.into() => {
+            Ok(at as usize)
+        }
+        _ => Err("the server offers an impossible place for the control line"),
+    }
 }
 
 /// The place of the ring for requests.
@@ -585,6 +605,15 @@ mod tests {
         assert_eq!(RingAt::of(&ready(&[7, 8], None), true), Ok(([7, 8], own)));
         let pooled = RingAt { key: RegionKey(9), base: 1 << 20, block: 4096 };
         assert_eq!(RingAt::of(&ready(&[7, 8, 9], Some((1 << 20, 4096))), true), Ok(([7, 8], pooled)));
+    }
+
+    #[test]
+    fn the_control_line_lies_where_leases_let_it() {
+        assert_eq!(line_of(None, false), Ok(0));
+        assert_eq!(line_of(Some(640), true), Ok(640));
+        for (told, has_leases) in [(None, true), (Some(0), false), (Some(8), true), (Some(1 << 32), true)] {
+            assert!(line_of(told, has_leases).is_err(), "{told:?} {has_leases}");
+        }
     }
 
     #[test]

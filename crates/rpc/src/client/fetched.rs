@@ -41,7 +41,8 @@ impl<F: Fabric> ClientLane<F> {
     /// until the next empty READ.
     fn give_over(&mut self, cx: &mut Cx<'_, F>) {
         let sent = self.tx.end.next_sequence();
-        let given = self.tx.end.write_word(cx, (self.control_key, MODE_WORD), sent, None);
+        let given =
+            self.tx.end.write_word(cx, (self.control_line.0, self.control_line.1 + MODE_WORD), sent, None);
         if let (Ok(()), Some(hybrid)) = (given, &mut self.hybrid) {
             hybrid.given_over();
         }

@@ -95,7 +95,7 @@ pub(crate) struct ClientLane<F: Fabric> {
     /// The client's inbound region: control line and ring of responses.
     pub(crate) region: Region<F::Memory>,
     /// The server's control line of this lane, to which head reports are written.
-    pub(crate) control_key: RegionKey,
+    pub(crate) control_line: (RegionKey, usize),
     /// The largest result accepted, in bytes.
     pub(crate) max_response: u64,
     /// Buffers of large requests, which the server READs or which are the source of WRITEs and SENDs.
@@ -710,14 +710,14 @@ impl<F: Fabric> ClientLane<F> {
     }
 
     pub(super) fn report_head(&mut self, cx: &mut Cx<'_, F>) {
-        let key = self.control_key;
+        let (key, at) = self.control_line;
         // A full send queue delays the report until a later poll.
-        if self.rx.head_pending() && self.tx.end.report_head(cx, (key, 0), self.rx.head()).is_ok() {
+        if self.rx.head_pending() && self.tx.end.report_head(cx, (key, at), self.rx.head()).is_ok() {
             self.rx.told();
         }
         if let Some(hybrid) = &mut self.hybrid
             && hybrid.rx.head_pending()
-            && self.tx.end.report_head(cx, (key, PUBLISHED_HEAD), hybrid.rx.head()).is_ok()
+            && self.tx.end.report_head(cx, (key, at + PUBLISHED_HEAD), hybrid.rx.head()).is_ok()
         {
             hybrid.rx.told();
         }

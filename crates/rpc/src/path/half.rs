@@ -313,8 +313,8 @@ pub(crate) struct Ends<'a, F: Fabric> {
     pub(crate) published: Option<Region<F::Memory>>,
     /// The ring that the server READs, and its grant, on a client's lane under leases.
     pub(crate) staged: Option<(Region<F::Memory>, RegionKey)>,
-    /// The region of the peer's control line.
-    pub(crate) control: RegionKey,
+    /// The region of the peer's control line, and the line's offset there.
+    pub(crate) control: (RegionKey, usize),
     /// The second region that the peer granted: its published ring, or its pool.
     pub(crate) second: RegionKey,
     /// The local ring of the messages to be received: its memory, its offset there, and its reader.

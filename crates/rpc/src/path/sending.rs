@@ -37,8 +37,6 @@ pub(crate) struct Sending<F: Fabric> {
     pub(super) lane: u16,
     /// The peer may sleep, and has RECVs for wake-ups.
     peer_sleeps: bool,
-    /// Offset of the head in `control`.
-    head_at: u8,
     /// The queue pair for head reports, which must not be lost.
     reports: QueuePairId,
     /// The number of requests that wait for the next one.
@@ -49,7 +47,9 @@ pub(crate) struct Sending<F: Fabric> {
     pub(super) has_ring: bool,
     /// A message is a WRITE and a SEND that announces it.
     pub(super) is_announced: bool,
-    pub(super) max_inline: usize,
+    pub(super) max_inline: u32,
+    /// Offset of the head in `control`.
+    head_at: u32,
     /// State that few ends need, so that it takes little space in every lane.
     rare: Option<Box<Rare<F>>>,
     /// The local inbound region, whose control word the peer sets to the head it has reached.
@@ -74,9 +74,9 @@ pub(crate) struct SendingParts<F: Fabric> {
     pub(crate) ring: RingWriter,
     pub(crate) tags: TagKey,
     pub(crate) max_send: u32,
-    pub(crate) max_inline: usize,
+    pub(crate) max_inline: u32,
     pub(crate) control: Region<F::Memory>,
-    pub(crate) head_at: u8,
+    pub(crate) head_at: u32,
     pub(crate) peer_sleeps: bool,
 }
 
@@ -143,7 +143,7 @@ impl<F: Fabric> Sending<F> {
     /// Reads the head that the peer has written to the local control word.
     pub(super) fn refresh_head(&mut self) {
         // The word is zero until the first report: a mark above the head's 32 bits shows that there is one.
-        let word = self.control.load(self.head_at.into());
+        let word = self.control.load(self.head_at as usize);
         if word >> 32 == 1 {
             // A peer that reports an invalid head here piggybacks one on its next message, which closes the
             // lane.
@@ -187,7 +187,7 @@ impl<F: Fabric> Sending<F> {
         parts: &'a [&'a [u8]],
         total: usize,
     ) -> Result<Data<'a, F::Memory>, TxError> {
-        if total <= self.max_inline {
+        if total <= self.max_inline as usize {
             return Ok(Data::Inline(parts));
         }
         let mut buffer = self.rare().staging.reserve(fabric, total)?;
@@ -285,7 +285,7 @@ impl<F: Fabric> Sending<F> {
             && (!self.is_announced || self.unsignaled + 1 >= 2 * self.signal_every);
         let signaled = apart || due;
         let id = route::outgoing(self.lane);
-        let posted = if word.len() <= self.max_inline {
+        let posted = if word.len() <= self.max_inline as usize {
             let write = InlineWrite { id, parts: &[&word], key, offset, immediate, signaled, ahead: 0 };
             cx.domain.post_write(self.reports, write)
         } else {

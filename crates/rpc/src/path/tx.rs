@@ -72,7 +72,7 @@ impl<F: Fabric> Tx<F> {
         if let Some((key, base)) = self.half.plain_ring()
             && self.end.unsignaled + 1 < self.end.signal_every
             && self.end.listed == 0
-            && LINE <= self.end.max_inline
+            && LINE <= self.end.max_inline as usize
             && let Some((at, ahead)) = self.end.ring.place_line(F::PREFETCH.written_lines as u64)
         {
             cx.fabric.host().charge(Work::PostWork, 1);

@@ -477,7 +477,8 @@ impl<F: Fabric> Control<F> {
         let is_pooled = staged.is_some() || config.request_pool.is_some();
         let has_ring = plan.request.facts().has_ring() && !is_pooled;
         let ring = if has_ring { ring_bytes as u64 } else { 0 };
-        let region = register(CONTROL_BYTES as u64 + ring, Access::WRITE)?;
+        let bytes = CONTROL_BYTES as u64 + ring;
+        let region = staged.is_none().then(|| register(bytes, Access::WRITE)).transpose()?;
         let published = plan.response.facts().published_bytes(ring_bytes);
         let published = published.map(|bytes| register(bytes, Access::READ)).transpose()?;
         let mut secret = [0; 16];

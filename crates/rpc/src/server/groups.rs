@@ -1,11 +1,14 @@
 //! Lanes whose leases end: the pools and groups of a worker (ScaleRPC sections 3.2 and 3.3).
 //! `server/worker/grouped.rs` drives them, `server/turns.rs` has the schedule.
 
+use super::lines::{ControlLine, ControlLines};
 use super::turns::{GroupCounters, Turn, Turns};
+use crate::grouped::Word;
 use crate::grouped::member::Member;
 use crate::grouped::schedule::ClientId;
 use crate::grouped::zones::{MAX_ZONES, Zones};
 use crate::limits::RING_BYTES;
+use crate::path::half::staged::WORD_AT;
 use crate::tune::grouping::EARLY;
 use dunlin_fabric::{Arena, Buffer, Fabric, Nanos, Region, RegionKey};
 use std::collections::BTreeMap;
@@ -40,6 +43,7 @@ pub(crate) struct Pool<F: Fabric> {
 #[derive(Debug)]
 pub(crate) struct Groups<F: Fabric> {
     pub(crate) pools: Vec<Pool<F>>,
+    pub(crate) lines: ControlLines<F>,
     /// Memory into which announced requests are READ.
     pub(crate) arena: Arena<F::Memory>,
     /// The turn that the worker follows.
@@ -75,6 +79,7 @@ impl<F: Fabric> Groups<F> {
     pub(crate) fn new(arena: Arena<F::Memory>) -> Self {
         Groups {
             pools: Vec::new(),
+            lines: ControlLines::new(),
             arena,
             turn: Arc::default(),
             lanes: BTreeMap::new(),
@@ -127,8 +132,7 @@ impl<F: Fabric> Groups<F> {
     pub(crate) fn follow(&mut self, turns: &Turns, now: Nanos) -> Vec<u16> {
         let (turn, due) = turns.last(self.counts.since(self.published));
         self.published = self.counts;
-        self.early_until =
-            (due != Nanos::MAX).then(|| turn.began + due.saturating_sub(turn.began) / EARLY);
+        self.early_until = (due != Nanos::MAX).then(|| turn.began + due.saturating_sub(turn.began) / EARLY);
         let list = |clients: &[ClientId]| -> Vec<u16> {
             clients.iter().filter_map(|client| self.lanes.get(client)).flatten().copied().collect()
         };
@@ -261,6 +265,16 @@ impl<F: Fabric> Groups<F> {
     }
 }
 
+/// A worker's memory for a lane whose leases end.
+pub(crate) struct GroupMemory<F: Fabric> {
+    /// The place of the pool among those of the worker.
+    pub(crate) place: u16,
+    pub(crate) pool: Region<F::Memory>,
+    /// The key under which the pool is granted.
+    pub(crate) key: RegionKey,
+    pub(crate) line: ControlLine<F>,
+}
+
 /// The server's end of a lane whose leases end, beside the lane itself.
 #[derive(Debug)]
 pub(crate) struct LeasedLane<F: Fabric> {
@@ -270,6 +284,8 @@ pub(crate) struct LeasedLane<F: Fabric> {
     pub(crate) staged: RegionKey,
     /// The pool's place among those of the worker.
     pool: u16,
+    /// The line that the client writes.
+    pub(crate) line: ControlLine<F>,
     /// How many bytes of `read` were executed.
     pub(crate) executed: u32,
     /// Requests that were READ.
@@ -279,8 +295,14 @@ pub(crate) struct LeasedLane<F: Fabric> {
 }
 
 impl<F: Fabric> LeasedLane<F> {
-    pub(crate) fn new(client: ClientId, staged: RegionKey, pool: u16) -> Self {
-        LeasedLane { client, member: Member::new(), staged, pool, executed: 0, read: None, counted: (0, 0) }
+    pub(crate) fn new(client: ClientId, staged: RegionKey, pool: u16, line: ControlLine<F>) -> Self {
+        let member = Member::new();
+        LeasedLane { client, member, staged, pool, line, executed: 0, read: None, counted: (0, 0) }
+    }
+
+    /// Returns the client's word.
+    pub(crate) fn word(&self) -> Word {
+        Word::from_wire(self.line.region.load(self.line.at as usize + WORD_AT))
     }
 
     /// Returns the pool's place among those of the worker.

@@ -32,8 +32,9 @@ pub(crate) struct OpenCommand<F: Fabric> {
     pub(crate) client_key: RegionKey,
     /// The client's ring of requests for the server to READ, if leases of the server's memory end.
     pub(crate) staged: Option<RegionKey>,
-    /// The server's inbound region: control line and ring of requests.
-    pub(crate) region: Region<F::Memory>,
+    /// The server's inbound region: control line and ring of requests. `None` if leases of the server's memory end: the
+    /// worker has a line for the lane.
+    pub(crate) region: Option<Region<F::Memory>>,
     /// The server's ring that a fetching client READs.
     pub(crate) published: Option<Region<F::Memory>>,
     pub(crate) secret: [u8; 16],

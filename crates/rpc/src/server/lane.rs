@@ -13,7 +13,7 @@ use crate::path::call_id::{SLOT_BITS, is_newer, split_call};
 use crate::path::credits::WrongAsk;
 use crate::path::half::hybrid::{Asked, Published};
 use crate::path::retransmit::ReplyCache;
-use crate::path::{Cx, MAX_MESSAGE, Rx, Tx, TxError, Violation};
+use crate::path::{CONTROL_BYTES, Cx, MAX_MESSAGE, Rx, Tx, TxError, Violation};
 use crate::plan::{Plan, Sharing};
 use crate::service::NEVER;
 use dunlin_fabric::{Fabric, Nanos, QueuePairId, ReceiveTarget, Region, RegionKey, copy};
@@ -222,7 +222,9 @@ impl<F: Fabric> ServerLane<F> {
         let of_calls = size_of_val(&*self.seen);
         let published = self.published.as_ref().map_or(0, |published| published.opened_bytes());
         let published = published + self.tx.published_bytes();
-        (self.region.length() + own + of_calls + published + size_of_val(&*self.granted)) as u64
+        // A lane under leases has one line of its region.
+        let region = if self.leased.is_some() { CONTROL_BYTES } else { self.region.length() };
+        (region + own + of_calls + published + size_of_val(&*self.granted)) as u64
     }
 
     /// Returns the connection of the lane.

@@ -1,8 +1,9 @@
 //! Opening the server's end of a lane: the worker's part of the handshake.
 
-use super::groups::LeasedLane;
+use super::groups::{GroupMemory, LeasedLane};
 use super::inbox::OpenCommand;
 use super::lane::{LaneParts, ServerLane};
+use super::lines::ControlLine;
 use super::worker::{SHARED_RECEIVES, Worker};
 use crate::connect::records::send;
 use crate::error::ConnectError;
@@ -81,7 +82,7 @@ pub(crate) fn open_lane<F: Fabric>(
     }
     let beside = plan.uses(Transport::UnreliableConnection).then(|| unreliable(&queue_pair));
     let queue_pair = worker.domain.create_queue_pair(&queue_pair)?;
-    let mut made = Made { queue_pairs: vec![queue_pair], handle: None, keys: Vec::new() };
+    let mut made = Made { queue_pairs: vec![queue_pair], handle: None, keys: Vec::new(), line: None };
     let link = command.link.clone();
     let opened = join(worker, &fabric, command, (index, serial), (queue_pair, beside), &mut made);
     if opened.is_err() {
@@ -92,6 +93,9 @@ pub(crate) fn open_lane<F: Fabric>(
             let _ = worker.domain.destroy_queue_pair(queue_pair);
         }
         worker.give_back_ring(index);
+        if let Some(line) = &made.line {
+            worker.give_back_line(line);
+        }
         end_grants(fabric.host(), &link, made.keys);
     }
     opened
@@ -129,10 +133,11 @@ fn post_own_receives<F: Fabric>(
 }
 
 /// Resources created for a lane, to be destroyed if it cannot be opened.
-struct Made {
+struct Made<F: Fabric> {
     queue_pairs: Vec<QueuePairId>,
     handle: Option<AddressHandleId>,
     keys: Vec<RegionKey>,
+    line: Option<ControlLine<F>>,
 }
 
 /// A worker's queue pair and memory for the datagrams of all its lanes.
@@ -221,7 +226,7 @@ fn join<F: Fabric>(
     command: OpenCommand<F>,
     (index, serial): (u16, u64),
     (queue_pair, beside): (QueuePairId, Option<QueuePairConfig>),
-    made: &mut Made,
+    made: &mut Made<F>,
 ) -> Result<ServerLane<F>, ConnectError> {
     let plan = command.plan;
     let renewals = renewal_receives(&command);
@@ -237,16 +242,23 @@ fn join<F: Fabric>(
             Some((queue_pair, endpoint.0))
         }
     };
-    let control_key = link.grant(command.region.memory(), Access::WRITE)?;
-    made.keys.push(control_key);
     let pool = match command.staged {
-        Some(staged) => {
-            let (place, region, key) = worker.pool_for(&link)?;
+        Some(_) => {
+            let GroupMemory { place, pool, key, line } = worker.memory_for(&link)?;
             made.keys.push(key);
-            Some((Box::new(LeasedLane::new(command.client, staged, place)), region, key))
+            made.line = Some(line);
+            Some((place, pool, key))
         }
         None => None,
     };
+    // The region and the offset of the control line.
+    let (region, line_at) = match (command.region, &made.line) {
+        (Some(region), _) => (region, 0),
+        (None, Some(line)) => (line.region.clone(), line.at),
+        (None, None) => return Err(ConnectError::Handshake("the lane has no control line".into())),
+    };
+    let control_key = link.grant(region.memory(), Access::WRITE)?;
+    made.keys.push(control_key);
     let settings = worker.shared().config.request_pool.filter(|_| requests.has_ring() && pool.is_none());
     let ring = settings.map(|settings| worker.take_ring(&link, index, settings)).transpose()?;
     made.keys.extend(ring.as_ref().map(|ring| ring.key));
@@ -282,10 +294,10 @@ fn join<F: Fabric>(
         }
     };
     let block = ring.as_ref().map_or(LINE, |ring| ring.block as usize);
-    let (region, base) = match (&pool, &ring) {
-        (Some((_, region, _)), _) => (region, 0),
+    let (inbound, base) = match (&pool, &ring) {
+        (Some((_, pool, _)), _) => (pool, 0),
         (None, Some(ring)) => (&ring.region, ring.base),
-        (None, None) => (&command.region, CONTROL_BYTES as u32),
+        (None, None) => (&region, CONTROL_BYTES as u32),
     };
     let mut ends = Ends {
         cx: Cx { fabric, domain: &mut worker.domain },
@@ -308,9 +320,9 @@ fn join<F: Fabric>(
         ring_bytes: command.ring_bytes,
         published: command.published,
         staged: None,
-        control: command.client_key,
+        control: (command.client_key, 0),
         second: command.client_key,
-        from: Some((region.clone(), base, RingReader::of_blocks(command.ring_bytes as usize, block))),
+        from: Some((inbound.clone(), base, RingReader::of_blocks(command.ring_bytes as usize, block))),
     };
     let sender = plan.response.sender(&mut ends)?;
     made.handle = sender.half.address_handle();
@@ -326,37 +338,37 @@ fn join<F: Fabric>(
             ring: RingWriter::new(ring_bytes as usize),
             tags: TagKey::derive(&command.secret, command.number, direction),
             max_send: queue_pair_and_depth.1,
-            max_inline: fabric.capabilities().max_inline as usize,
-            control: command.region.clone(),
+            max_inline: fabric.capabilities().max_inline,
+            control: region.clone(),
             head_at,
             // A client that polls memory has no RECVs, and sleeps only where WRITEs wake it.
             peer_sleeps: plan.client != CompletionMode::Busy && !answers.is_polled(),
         };
     let answer_ring = if answers.is_only_fetched() { command.ring_bytes } else { command.client_ring_bytes };
     let on = (sender.queue_pair, sender.max_send);
-    let tx = Tx::new(sender.half, parts(answers, on, answer_ring, Direction::ToClient, 0));
+    let tx = Tx::new(sender.half, parts(answers, on, answer_ring, Direction::ToClient, line_at));
     let published = published.map(|half| {
-        let at = PUBLISHED_HEAD as u8;
+        let at = PUBLISHED_HEAD as u32;
         let tx = Tx::new(half, parts(answers, on, command.ring_bytes, Direction::Fetched, at));
         let ways = (Arc::clone(&worker.shared().ways), worker.number());
-        Box::new(Published::new(tx, command.region.clone(), command.window, ways))
+        Box::new(Published::new(tx, region.clone(), command.window, ways))
     });
     let tags = TagKey::derive(&command.secret, command.number, Direction::ToServer);
     let mut rx = Rx::new(source, tags, requests.gated_by_completion(fabric.capabilities()));
     if pool.is_some() {
         rx.suspend();
     }
-    if pool.is_some() {
-        // The worker looks at the words of two groups and not of all lanes, so it needs no name.
-        worker.domain.watch(&command.region);
-    } else {
-        worker.domain.watch_as(&command.region, index.into());
+    if pool.is_none() {
+        worker.domain.watch_as(&region, index.into());
     }
     let mut region_keys = vec![control_key.0, pool.as_ref().map_or(published_key, |(_, _, key)| key.0)];
     let mut extensions = Extensions::default();
     if let Some(ring) = &ring {
         region_keys.push(ring.key.0);
         extensions.0.push(Extension::RequestRing { offset: ring.base.into(), block: ring.block });
+    }
+    if pool.is_some() {
+        extensions.0.push(Extension::ControlLine(line_at.into()));
     }
     let ready = Record::LaneReady(LaneReady {
         lane: command.number,
@@ -377,6 +389,12 @@ fn join<F: Fabric>(
         extensions,
     });
     send(&link, &ready)?;
+    let leased = match (pool, command.staged, made.line.take()) {
+        (Some((place, ..)), Some(staged), Some(line)) => {
+            Some(Box::new(LeasedLane::new(command.client, staged, place, line)))
+        }
+        _ => None,
+    };
     Ok(ServerLane::new(LaneParts {
         index,
         session: command.session,
@@ -394,14 +412,14 @@ fn join<F: Fabric>(
         published,
         tx,
         rx,
-        region: command.region,
+        region,
         client_key: RegionKey(command.client_key.0),
         window: command.window,
         config: Arc::clone(&worker.shared().config),
         opened: worker.dispatcher.read_clock(),
         credits: command.credits,
         granted: std::mem::take(&mut made.keys),
-        leased: pool.map(|(leased, ..)| leased),
+        leased,
         admission: command.admission,
     }))
 }

@@ -367,8 +367,7 @@ impl Turns {
         if state.common.is_some() {
             return now >= self.due() && self.advance(&mut state, now);
         }
-        let is_idle =
-            idle.is_some_and(|turn| turn.number == state.turn.number && self.is_idle(turn, now));
+        let is_idle = idle.is_some_and(|turn| turn.number == state.turn.number && self.is_idle(turn, now));
         let ends = now >= state.schedule.due() || is_idle;
         if ends {
             if self.adjusts {

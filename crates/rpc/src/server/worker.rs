@@ -17,13 +17,13 @@ use super::deferred::{Takers, WaitingCalls};
 use super::dispatch::{Dispatcher, Out};
 use super::exposed::Exposed;
 use super::groups::Groups;
-use super::turns::Turns;
 use super::inbox::{Command, Inbox};
 use super::lane::ServerLane;
 use super::occupancy::Crowd;
 use super::open::{self, DatagramPair};
 use super::polled::{Polled, Services};
 use super::slow::{FunctionSet, Sampling};
+use super::turns::Turns;
 use crate::path::credits::degree_of;
 use crate::path::pipelined::Pulled;
 use crate::path::posting::repost;
@@ -681,7 +681,9 @@ impl<F: Fabric> Worker<F> {
         self.polled.retain(|polled| *polled != index);
         self.ready.retain(|ready| *ready != index);
         self.listed[index as usize] = false;
-        self.domain.unwatch(&lane.region);
+        if lane.leased.is_none() {
+            self.domain.unwatch(&lane.region);
+        }
         let _ = self.domain.destroy_queue_pair(lane.queue_pair);
         self.leave_group(&mut lane);
         self.give_back_ring(index);

@@ -30,9 +30,10 @@ const ACTIVE_QUEUE_PAIRS: u16 = SKIPPABLE | 5;
 const OCCUPANCY: u16 = SKIPPABLE | 6;
 const REQUEST_RING: u16 = 7;
 const CONNECTIONS: u16 = SKIPPABLE | 8;
+const CONTROL_LINE: u16 = 9;
 
 /// The numbers that this build knows, each with the records in which it may stand.
-const KNOWN: [(u16, &[RecordType]); 8] = [
+const KNOWN: [(u16, &[RecordType]); 9] = [
     (CLIENT, &[RecordType::Hello]),
     (PROGRAM, &[RecordType::Hello]),
     (CREDITS, &[RecordType::OpenLane]),
@@ -41,6 +42,7 @@ const KNOWN: [(u16, &[RecordType]); 8] = [
     (OCCUPANCY, &[RecordType::HelloReply]),
     (REQUEST_RING, &[RecordType::LaneReady]),
     (CONNECTIONS, &[RecordType::HelloReply]),
+    (CONTROL_LINE, &[RecordType::LaneReady]),
 ];
 
 /// One extension of a record.
@@ -78,6 +80,9 @@ pub enum Extension {
     },
     /// In `HelloReply`: the connections of the server, that of the receiver included.
     Connections(u32),
+    /// In `LaneReady`: the lane's control line lies in the first of the granted regions with those of other lanes
+    /// (ScaleRPC section 3.3). The value is its offset there, in bytes.
+    ControlLine(u64),
     /// An extension that this build does not know and may skip.
     Skipped {
         /// The number, with [`SKIPPABLE`].
@@ -99,6 +104,7 @@ impl Extension {
             Extension::Occupancy { .. } => OCCUPANCY,
             Extension::RequestRing { .. } => REQUEST_RING,
             Extension::Connections(_) => CONNECTIONS,
+            Extension::ControlLine(_) => CONTROL_LINE,
             Extension::Skipped { number, .. } => *number,
         }
     }
@@ -135,6 +141,7 @@ impl Extension {
                 block: reader.u32("block").map_err(|_| wrong.clone())?,
             },
             CONNECTIONS => Extension::Connections(reader.u32("connections").map_err(|_| wrong.clone())?),
+            CONTROL_LINE => Extension::ControlLine(reader.u64("control line").map_err(|_| wrong.clone())?),
             _ => Extension::Program(reader.rest_as_text("program", MAX_PROGRAM_BYTES)?),
         };
         reader.finish().map_err(|_| wrong)?;
@@ -162,6 +169,9 @@ impl Extension {
             }
             Extension::Connections(number) => {
                 writer.bytes("connections", &number.to_le_bytes(), MAX_EXTENSION_BYTES)
+            }
+            Extension::ControlLine(offset) => {
+                writer.bytes("control line", &offset.to_le_bytes(), MAX_EXTENSION_BYTES)
             }
             Extension::Skipped { value, .. } => writer.bytes("extension", value, MAX_EXTENSION_BYTES),
         }
@@ -224,6 +234,14 @@ impl Extensions {
     pub fn request_ring(&self) -> Option<(u64, u32)> {
         self.0.iter().find_map(|extension| match extension {
             Extension::RequestRing { offset, block } => Some((*offset, *block)),
+            _ => None,
+        })
+    }
+
+    /// Returns the offset of the lane's control line in the region that it shares with others.
+    pub fn control_line(&self) -> Option<u64> {
+        self.0.iter().find_map(|extension| match extension {
+            Extension::ControlLine(offset) => Some(*offset),
             _ => None,
         })
     }

@@ -390,9 +390,9 @@ fn a_peer_skips_or_refuses_an_extension_that_it_does_not_know() {
         let again = Record::decode(&skipped.encode().unwrap());
         assert_eq!(again, Ok(skipped));
         let lane = (kind == RecordType::OpenLane).then_some(3);
-        let unknown = HandshakeError::UnknownExtension { number: 9, record: kind, lane };
-        assert!(unknown.to_string().contains(&format!("extension 0x0009 of {kind:?}")), "{unknown}");
-        assert_eq!(extended(record, &[&[9, 0, 0, 0]]), Err(unknown));
+        let unknown = HandshakeError::UnknownExtension { number: 10, record: kind, lane };
+        assert!(unknown.to_string().contains(&format!("extension 0x000a of {kind:?}")), "{unknown}");
+        assert_eq!(extended(record, &[&[10, 0, 0, 0]]), Err(unknown));
     }
     // Records without a place for extensions have none to skip.
     let more = extended(&Record::CloseLane { lane: 3 }, &[&[7, 0x80, 0, 0]]);
@@ -466,8 +466,8 @@ fn an_encoder_refuses_extensions_that_a_peer_would_refuse() {
     let skipped = |number| Extension::Skipped { number, value: vec![] };
     let twice = HandshakeError::RepeatedExtension { number: 0x8111 };
     assert_eq!(of([skipped(0x8111), skipped(0x8111)].into()), Err(twice));
-    let required = HandshakeError::UnknownExtension { number: 9, record: RecordType::OpenLane, lane: None };
-    assert_eq!(of([skipped(9)].into()), Err(required));
+    let required = HandshakeError::UnknownExtension { number: 10, record: RecordType::OpenLane, lane: None };
+    assert_eq!(of([skipped(10)].into()), Err(required));
     // A known number is not an unknown extension.
     let known = Hello { extensions: [skipped(0x8001)].into(), ..hello() };
     let misplaced = HandshakeError::MisplacedExtension { number: 0x8001, record: RecordType::Hello };
@@ -491,5 +491,24 @@ fn golden_bytes_of_the_request_ring() {
         assert_eq!(extended(&Record::LaneReady(lane_ready()), &[&wrong]), Err(refused));
     }
     let misplaced = HandshakeError::MisplacedExtension { number: 7, record: RecordType::HelloReply };
+    assert_eq!(extended(&Record::HelloReply(hello_reply()), &[told]), Err(misplaced));
+}
+
+#[test]
+fn golden_bytes_of_the_control_line() {
+    let extensions: Extensions = [Extension::ControlLine(0x0807_0605_0403_0201)].into();
+    let record = Record::LaneReady(LaneReady { extensions: extensions.clone(), ..lane_ready() });
+    let told: &[u8] = &[9, 0, 8, 0, 1, 2, 3, 4, 5, 6, 7, 8];
+    assert_eq!(extended(&Record::LaneReady(lane_ready()), &[told]), Ok(record.clone()));
+    assert_eq!(Record::decode(&record.encode().unwrap()), Ok(record));
+    assert_eq!(extensions.control_line(), Some(0x0807_0605_0403_0201));
+    assert_eq!(lane_ready().extensions.control_line(), None);
+    for length in [7, 9] {
+        let mut wrong = vec![9, 0, length, 0];
+        wrong.resize(4 + usize::from(length), 1);
+        let refused = HandshakeError::ExtensionLength { number: 9, length: length.into() };
+        assert_eq!(extended(&Record::LaneReady(lane_ready()), &[&wrong]), Err(refused));
+    }
+    let misplaced = HandshakeError::MisplacedExtension { number: 9, record: RecordType::HelloReply };
     assert_eq!(extended(&Record::HelloReply(hello_reply()), &[told]), Err(misplaced));
 }

@@ -167,7 +167,7 @@ impl<F: Fabric> super::Sender<F> for Sender {
     #[inline]
     fn put(&mut self, end: &mut Sending<F>, cx: &mut Cx<'_, F>, message: Message<'_>) -> Result<(), TxError> {
         let is_one = matches!(self.notice, Notice::Polled | Notice::Immediate);
-        if !is_one || message.total > end.max_inline {
+        if !is_one || message.total > end.max_inline as usize {
             return self.put_long(end, cx, message);
         }
         let Message { parts, total, at, notify } = message;

@@ -54,8 +54,8 @@ pub(crate) struct Staged<F: Fabric> {
     region: Region<F::Memory>,
     /// The key under which the ring is granted.
     pub(crate) granted: RegionKey,
-    /// The region of this client's line at the server.
-    pub(crate) line: RegionKey,
+    /// The region of this client's line at the server, and the line's offset there.
+    pub(crate) line: (RegionKey, usize),
     /// The region of the server's pool.
     pub(crate) pool: RegionKey,
     tenant: Tenant,
@@ -79,7 +79,7 @@ impl<F: Fabric> Staged<F> {
         region: Region<F::Memory>,
         ring_bytes: u32,
         granted: RegionKey,
-        line: RegionKey,
+        line: (RegionKey, usize),
         pool: RegionKey,
         notice: Notice,
     ) -> Self {

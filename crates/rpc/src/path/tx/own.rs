@@ -88,7 +88,7 @@ impl<F: Fabric> Tx<F> {
         let Message { parts, total, at, notify } = message;
         self.end.make_list_room(cx.domain, 1 + u32::from(notify))?;
         let max_inline = self.end.max_inline;
-        self.end.max_inline = max_inline.min(self.half.listed_inline(notify).unwrap_or(0));
+        self.end.max_inline = max_inline.min(self.half.listed_inline(notify).unwrap_or(0) as u32);
         let data = self.end.data(cx.fabric, parts, total);
         self.end.max_inline = max_inline;
         let signal_every = self.end.signal_every;

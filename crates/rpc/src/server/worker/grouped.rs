@@ -7,13 +7,13 @@
 use super::Worker;
 use crate::error::ConnectError;
 use crate::grouped::zones::Zones;
-use crate::grouped::{Lease, Mark, Word};
-use crate::path::half::staged::WORD_AT;
+use crate::grouped::{Lease, Mark};
 use crate::path::{Cx, MAX_MESSAGE, TxError, Violation, route};
-use crate::server::groups::{Groups, Pool, READ_BYTES, ZONE_BYTES};
+use crate::server::groups::{GroupMemory, Groups, Pool, READ_BYTES, ZONE_BYTES};
 use crate::server::lane::ServerLane;
+use crate::server::lines::ControlLine;
 use dunlin_fabric::{
-    Access, Arena, Buffer, Fabric, Host, Link, Nanos, Operation, PostError, Region, RegionKey, RemoteSlice,
+    Access, Arena, Buffer, Fabric, Host, Link, Nanos, Operation, PostError, Region, RemoteSlice,
     ThreadDomain, Work, WorkRequest,
 };
 use dunlin_wire::{BatchState, Header, Kind, LINE, parse_line};
@@ -26,11 +26,9 @@ const PATIENCE: Nanos = 1_000_000_000;
 const LAST_TURNS: usize = 8;
 
 impl<F: Fabric> Worker<F> {
-    /// Returns the pool for the clients of a connection, and grants it to the connection.
-    pub(crate) fn pool_for(
-        &mut self,
-        link: &F::Link,
-    ) -> Result<(u16, Region<F::Memory>, RegionKey), ConnectError> {
+    /// Returns the pool for the clients of a connection, granted to the connection, and a line for one of its lanes,
+    /// which goes back by [`ControlLines::give_back`](crate::server::lines::ControlLines::give_back).
+    pub(crate) fn memory_for(&mut self, link: &F::Link) -> Result<GroupMemory<F>, ConnectError> {
         let fabric = self.fabric();
         let count = Groups::<F>::zones(&self.shared().turns);
         let groups = match &mut self.groups {
@@ -53,11 +51,19 @@ impl<F: Fabric> Worker<F> {
                 groups.pools.len() - 1
             }
         };
-        let region = groups.pools[place].region.clone();
-        let key = link.grant(region.memory(), Access::WRITE)?;
+        let pool = groups.pools[place].region.clone();
         // Lanes keep the place in two bytes.
         let place = u16::try_from(place).map_err(|_| ConnectError::Handshake("too many users".into()))?;
-        Ok((place, region, key))
+        let key = link.grant(pool.memory(), Access::WRITE)?;
+        let line = groups.lines.take(&fabric, &mut self.domain, user)?;
+        Ok(GroupMemory { place, pool, key, line })
+    }
+
+    /// Gives the line of a lane back that could not be opened.
+    pub(crate) fn give_back_line(&mut self, line: &ControlLine<F>) {
+        if let Some(groups) = &mut self.groups {
+            groups.lines.give_back(line);
+        }
     }
 
     /// Adds a lane to the groups, if its leases end; else they make room for it.
@@ -76,6 +82,7 @@ impl<F: Fabric> Worker<F> {
         if let (Some(groups), Some(leased)) = (&mut self.groups, &mut lane.leased) {
             self.reading = self.reading.saturating_sub(usize::from(leased.member.is_reading()));
             leased.member.gone(&mut groups.pools[leased.pool()].zones);
+            groups.lines.give_back(&leased.line);
             groups.leave(&self.dispatcher.shared.turns, leased.client, lane.index);
         } else if lane.leased.is_none() {
             self.dispatcher.shared.turns.count_lasting(false);
@@ -217,7 +224,7 @@ impl<F: Fabric> Worker<F> {
         };
         let Some(leased) = &mut lane.leased else { return false };
         self.dispatcher.fabric.host().charge(Work::PollMiss, 1);
-        let word = Word::from_wire(lane.region.load(WORD_AT));
+        let word = leased.word();
         let zones = &mut groups.pools[leased.pool()].zones;
         let announced = leased.member.on_word(word, lane.rx.head(), ZONE_BYTES / LINE as u32, zones);
         let Ok(announced) = announced else {

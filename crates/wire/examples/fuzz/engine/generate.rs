@@ -297,9 +297,10 @@ fn extensions(random: &mut Random, record: RecordType) -> Extensions {
             Extension::Connections(random.next() as u32),
         ],
         RecordType::OpenLane => vec![Extension::Credits(random.next() as u8), Extension::RenewedApart],
-        RecordType::LaneReady => {
-            vec![Extension::RequestRing { offset: random.next(), block: random.next() as u32 }]
-        }
+        RecordType::LaneReady => vec![
+            Extension::RequestRing { offset: random.next(), block: random.next() as u32 },
+            Extension::ControlLine(random.next()),
+        ],
         _ => Vec::new(),
     };
     let mut all: Vec<Extension> = known.into_iter().filter(|_| random.one_in(2)).collect();

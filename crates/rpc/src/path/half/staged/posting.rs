@@ -42,7 +42,8 @@ impl<F: Fabric> Staged<F> {
         }
         if let Some(word) = self.word() {
             // A server that sleeps is woken without a message to take from a zone.
-            end.notify_word(cx, (self.line, WORD_AT), word.to_wire())?;
+            let (key, at) = self.line;
+            end.notify_word(cx, (key, at + WORD_AT), word.to_wire())?;
             self.wrote_word();
         }
         Ok(())
@@ -71,7 +72,7 @@ impl<F: Fabric> Staged<F> {
         self.copy(kept, end.tags.tags(end.epoch, kept.sequence), message);
         let parts: &[&[u8]] = &[&message[..kept.bytes]];
         let immediate = (self.notice == Notice::Immediate && kept.notify).then_some(end.lane as u32);
-        if kept.bytes > end.max_inline {
+        if kept.bytes > end.max_inline as usize {
             let data = end.data(cx.fabric, parts, kept.bytes)?;
             return end.post_one(cx, Operation::Write { data, key, offset, immediate }, true);
         }

@@ -9,9 +9,12 @@ use crate::client::core::{CallId, Core};
 use crate::client::establish::{PreparedLane, greet, negotiate};
 use crate::client::lane::SubmitError;
 use crate::error::{CallError, Cause};
+use crate::grouped::Word;
+use crate::path::half::staged::WORD_AT;
 use crate::server::ServerBuilder;
 use crate::service::{FunctionMode, Reply, Request};
 use crate::share::Client;
+use dunlin_fabric::RegionKey;
 use dunlin_fabric::{Address, Scheme, Task};
 use dunlin_fabric_sim::{Random, Settings, Sim};
 use std::sync::Arc;
@@ -100,7 +103,8 @@ impl Raw {
     /// Writes a word, true or not.
     fn say(&mut self, tail: u32, heard: u32) {
         let said = self.core.with_lane(self.lane, |cx, lane| {
-            let to = (lane.control_key, WORD_AT);
+            let (key, at) = lane.control_line;
+            let to = (key, at + WORD_AT);
             let word = Word { tail, heard }.to_wire();
             lane.tx.end.write_word(cx, to, word, None).map_err(SubmitError::from).map(|()| 0)
         });
@@ -319,6 +323,61 @@ fn writes_after_the_slice_make_calls_late_at_worst() {
     .unwrap();
 }
 
+/// Words in the lines of others, which lie in the same region: true ones, old ones, and lies. The connection of a client
+/// in whose name a lie was told ends with a typed error. No answer is wrong, no request is executed twice, and a new
+/// connection works.
+#[test]
+fn words_in_lines_of_others_end_connections_at_worst() {
+    for (seed, heads) in [(4, false), (5, true)] {
+        Sim::run_with(Settings::default(), seed, move |fabric| {
+            let address = Address::new(Scheme::Sim, "words").unwrap();
+            let (server, workers, _, executed) = serve_counted(&fabric, &address, LOAD);
+            let connect = || {
+                let timeout = Duration::from_millis(20);
+                let config = ClientConfig { timeout, ..ClientConfig::with_plan(plan(CompletionMode::Busy)) };
+                Client::connect(&fabric, &address, config).unwrap()
+            };
+            let mut liar = Raw::connect(&fabric, &address);
+            liar.call();
+            let (key, own) = liar.core.lane(liar.lane).unwrap().control_line;
+            let (mut right, mut ended) = (1, 0);
+            for round in 0..60u64 {
+                let mut client = connect();
+                for call in 0..4u64 {
+                    if call == 2 {
+                        let line = (round % 4) as usize * LINE;
+                        let said =
+                            Word { tail: [0, 1, 3, 4096][round as usize % 4], heard: round as u32 % 3 };
+                        let (at, word) = if heads { (0, 1 << 32 | round) } else { (WORD_AT, said.to_wire()) };
+                        if line != own && !liar.write(key, (line + at) as u64, &word.to_le_bytes()) {
+                            liar = Raw::connect(&fabric, &address);
+                        }
+                        liar.step();
+                    }
+                    match client.call(ECHO, &call.to_le_bytes()) {
+                        Ok(answer) => {
+                            assert_eq!(*answer, call.to_le_bytes());
+                            right += 1;
+                        }
+                        Err(CallError::NotExecuted(_) | CallError::MaybeExecuted(_)) => ended += 1,
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+            }
+            let all = executed.load(Ordering::Relaxed);
+            assert!(
+                (right..=right + ended).contains(&all),
+                "{right} answers, {ended} errors, {all} executed"
+            );
+            assert!(right >= 120, "{right} of 240 calls are answered");
+            drop(liar);
+            server.shutdown(Duration::from_secs(1));
+            workers.into_iter().for_each(Task::join);
+        })
+        .unwrap();
+    }
+}
+
 /// Beyond the pool, beyond the own line, and in memory that was granted to nobody or to another connection: the fabric
 /// refuses the WRITE, and the liar's queue pair is in error.
 #[test]
@@ -332,7 +391,7 @@ fn the_fabric_refuses_writes_that_the_connection_was_not_granted() {
             let mut liar = Raw::connect(fabric, address);
             liar.call();
             let (_, pool, _) = liar.memory();
-            let line_key = liar.core.lane(liar.lane).unwrap().control_key;
+            let line_key = liar.core.lane(liar.lane).unwrap().control_line.0;
             assert_ne!(pool, of_other, "each connection has a key of its own");
             let (key, offset) = [
                 (pool, pool_bytes - 32),

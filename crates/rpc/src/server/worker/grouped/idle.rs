@@ -51,7 +51,9 @@ fn connect(fabric: &Sim, mode: CompletionMode) -> Client<Sim> {
 #[test]
 fn a_group_without_calls_gives_its_time_away() {
     const ROUNDS: u64 = 20;
-    for (workers, mode) in [(1, CompletionMode::Busy), (2, CompletionMode::Busy), (2, CompletionMode::Adaptive)] {
+    for (workers, mode) in
+        [(1, CompletionMode::Busy), (2, CompletionMode::Busy), (2, CompletionMode::Adaptive)]
+    {
         let mut settings = Settings::default();
         settings.capabilities.write_wakes = true;
         Sim::run_with(settings, 11, move |fabric| {

@@ -383,7 +383,10 @@ fn a_client_under_leases_takes_little_memory() {
         assert_eq!(usual - least, 63 * 6);
         assert!(usual <= 1024, "{usual} bytes with a window of 64");
         for _ in 0..20 {
+            let before = fabric.registered();
             assert_eq!(bytes(64, &mut clients), usual, "each client costs the same");
+            // The client's region for answers, and its ring of requests.
+            assert_eq!(fabric.registered() - before, 2, "the server registers nothing for a client");
         }
         drop(clients);
         server.shutdown(Duration::from_secs(1));
