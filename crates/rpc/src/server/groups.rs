@@ -65,8 +65,12 @@ pub(crate) struct Groups<F: Fabric> {
     has_taken: bool,
     /// Since when the worker has had no request of the running group.
     idle_since: Nanos,
+    /// The worker has taken requests in this slice, so the next one ends a pause.
+    took_before: bool,
     /// The worker is one of those that have requests.
     is_in_use: bool,
+    /// The worker has had a request of the running group since the last change of the groups.
+    uses_turn: bool,
     /// Requests of the next group wait.
     next_waits: bool,
     /// When the worker has something to do that no arrival tells of, before the slice ends.
@@ -91,7 +95,9 @@ impl<F: Fabric> Groups<F> {
             untold: Vec::new(),
             has_taken: false,
             idle_since: 0,
+            took_before: false,
             is_in_use: false,
+            uses_turn: false,
             next_waits: false,
             wakes_at: Nanos::MAX,
             early_until: None,
@@ -142,6 +148,8 @@ impl<F: Fabric> Groups<F> {
         if turn.began != self.turn.began || self.has_taken {
             self.idle_since = now;
         }
+        self.took_before &= turn.began == self.turn.began;
+        self.uses_turn = false;
         (self.warming, self.turn) = (warming, turn);
         (self.has_taken, self.next_waits, self.wakes_at) = (false, false, Nanos::MAX);
         if self.early_until.is_none() {
@@ -167,6 +175,10 @@ impl<F: Fabric> Groups<F> {
 
     /// Records that the worker is about to take requests of the running group.
     pub(crate) fn is_used(&mut self, turns: &Turns) {
+        if !self.uses_turn {
+            self.uses_turn = true;
+            self.turn.is_used();
+        }
         if !self.is_in_use && self.early_until.is_some() {
             self.is_in_use = true;
             turns.count_use(true);
@@ -182,13 +194,21 @@ impl<F: Fabric> Groups<F> {
 
     /// Returns when the worker has had no request for the idle time.
     fn idle_from(&self, turns: &Turns) -> Nanos {
-        self.idle_since.saturating_add(turns.idle_time())
+        self.idle_since.saturating_add(turns.idle_time(&self.turn))
+    }
+
+    /// Returns from when on READs of the next group delay nobody: near the end of the idle time.
+    fn quiet_from(&self, turns: &Turns) -> Nanos {
+        self.idle_since.saturating_add(turns.idle_time(&self.turn) / 8 * 7)
     }
 
     /// Counts requests of the running group, which the worker took in a round that began at `now`.
-    pub(crate) fn took(&mut self, requests: usize, now: Nanos) {
-        self.has_taken = true;
+    pub(crate) fn took(&mut self, turns: &Turns, requests: usize, now: Nanos) {
         let Some(early_until) = self.early_until else { return };
+        if std::mem::replace(&mut self.took_before, true) {
+            turns.paused(now.saturating_sub(self.idle_since));
+        }
+        self.has_taken = true;
         let part = if now < early_until { &mut self.counts.early } else { &mut self.counts.later };
         *part += requests as u64;
     }
@@ -204,11 +224,11 @@ impl<F: Fabric> Groups<F> {
     /// The first answers of a group and the READs of the next one fetch the contexts of their connections into the
     /// NIC. READs at the beginning of a slice would delay those answers, and many READs at once would displace the
     /// contexts of the running group. They are therefore spread over the part of the slice from [`READS_FROM`] to
-    /// [`READS_TO`], unless the worker has had no request for half of the idle time.
+    /// [`READS_TO`], unless the worker has had no request for most of the idle time.
     pub(crate) fn may_read(&self, turns: &Turns, now: Nanos) -> usize {
         let all = self.warming.len();
         let length = turns.due().saturating_sub(self.turn.began);
-        let is_quiet = !self.has_taken && now >= self.idle_since.midpoint(self.idle_from(turns));
+        let is_quiet = !self.has_taken && now >= self.quiet_from(turns);
         if is_quiet || length == 0 {
             return all;
         }
@@ -230,14 +250,11 @@ impl<F: Fabric> Groups<F> {
     ) {
         (self.next_waits, self.wakes_at) = (waits, Nanos::MAX);
         if (waits || self.is_in_use) && !turns.is_common() {
-            let idle_from = self.idle_from(turns);
-            let quiet_from = self.idle_since.midpoint(idle_from);
+            let (idle_from, quiet_from) = (self.idle_from(turns), self.quiet_from(turns));
+            let times = [turns.unused_end(&self.turn), quiet_from, idle_from];
+            let next = times.into_iter().filter(|time| *time > now).min();
             // Behind the idle time the worker looks whether others still have requests.
-            self.wakes_at = match now {
-                _ if now < quiet_from && held_back => quiet_from,
-                _ if now < idle_from => idle_from,
-                _ => now.saturating_add(turns.idle_time()),
-            };
+            self.wakes_at = next.unwrap_or_else(|| now.saturating_add(turns.idle_time(&self.turn)));
         }
         if held_back {
             let length = turns.due().saturating_sub(self.turn.began);

@@ -68,6 +68,15 @@ pub(crate) struct Turn {
     /// The clients that are served next, in order.
     pub(super) warming: Vec<ClientId>,
     pub(super) began: Nanos,
+    /// A worker has had a request of the group.
+    is_used: AtomicBool,
+}
+
+impl Turn {
+    /// Records that a worker has had a request of the group.
+    pub(super) fn is_used(&self) {
+        self.is_used.store(true, Ordering::Relaxed);
+    }
 }
 
 /// The schedule of a server, which all its workers follow: a client of several workers is served by all of them at
@@ -81,6 +90,8 @@ pub(crate) struct Turns {
     /// The number of workers that have requests, or had any until shortly before ([`idle_time`](Turns::idle_time)).
     /// A worker that ends while it is one of them leaves slices their full length.
     in_use: AtomicUsize,
+    /// Learned from pauses between requests ([`idle_time`](Turns::idle_time)).
+    patience: AtomicU64,
     settings: Settings,
     /// Nobody has set the slice, so it follows the counts.
     adjusts: bool,
@@ -116,8 +127,17 @@ struct InCycle {
     ends: Nanos,
 }
 
-/// The time in which clients that have their answers call again, in nanoseconds: a group is not idle meanwhile.
+/// The time in which clients that have their answers call again at the earliest, in nanoseconds.
 const ROUND_TRIP: Nanos = 10_000;
+/// One slice in so many waits as long as it may for further requests, to learn of pauses that are longer than the others
+/// wait for.
+const TRIES: u64 = 16;
+
+/// Returns the longest time for which a slice waits for further requests.
+const fn most_patience(slice: Nanos) -> Nanos {
+    slice / 4 * 3
+}
+
 /// A slice begins earlier by up to this time, in nanoseconds, so that rounding does not begin the same one twice.
 const ROUNDING: Nanos = 100;
 
@@ -194,6 +214,7 @@ impl Turns {
             number: AtomicU64::new(0),
             due: AtomicU64::new(Nanos::MAX),
             in_use: AtomicUsize::new(0),
+            patience: AtomicU64::new(most_patience(settings.slice)),
             settings,
             adjusts,
             is_common: AtomicBool::new(false),
@@ -234,10 +255,25 @@ impl Turns {
         }
     }
 
-    /// Returns the time without a request after which a group counts as idle: an eighth of the default slice, and at
-    /// least [`ROUND_TRIP`].
-    pub(super) fn idle_time(&self) -> Nanos {
-        (self.settings.slice / 8).max(ROUND_TRIP)
+    /// Returns the time without a request after which the group of a turn counts as idle.
+    ///
+    /// A pause is as long as clients need to call again, and at the beginning of a slice as long as the NIC needs for the
+    /// contexts of their connections. Twice the longest pause that a request has ended is therefore waited for; less
+    /// after each slice that waited for nothing. Where pauses became longer than the time that slices wait, one slice in
+    /// [`TRIES`] still sees them.
+    pub(super) fn idle_time(&self, turn: &Turn) -> Nanos {
+        let most = most_patience(self.settings.slice);
+        let time =
+            if turn.number.is_multiple_of(TRIES) { most } else { self.patience.load(Ordering::Relaxed) };
+        time.max(ROUND_TRIP)
+    }
+
+    /// Takes note of a pause between two requests of a slice.
+    pub(super) fn paused(&self, pause: Nanos) {
+        let wanted = (2 * pause).min(most_patience(self.settings.slice));
+        if wanted > self.patience.load(Ordering::Relaxed) {
+            self.patience.store(wanted, Ordering::Relaxed);
+        }
     }
 
     /// Records that a worker begins to have requests, or that it has had none for the idle time.
@@ -249,9 +285,19 @@ impl Turns {
         }
     }
 
-    /// Returns whether the slice of a turn may end at this time because no worker has requests.
+    /// Returns whether the slice of a turn may end at this time because no worker has requests, or has had any for an
+    /// eighth of the default slice.
     pub(super) fn is_idle(&self, turn: &Turn, now: Nanos) -> bool {
-        self.in_use.load(Ordering::Relaxed) == 0 && now >= turn.began.saturating_add(self.idle_time())
+        if turn.is_used.load(Ordering::Relaxed) {
+            self.in_use.load(Ordering::Relaxed) == 0
+        } else {
+            now >= self.unused_end(turn)
+        }
+    }
+
+    /// Returns when a slice ends that nobody uses.
+    pub(super) fn unused_end(&self, turn: &Turn) -> Nanos {
+        turn.began.saturating_add(self.settings.slice / 8)
     }
 
     /// Returns the default size of groups.
@@ -297,6 +343,7 @@ impl Turns {
             running: sorted(running),
             warming: sorted(warming),
             began: now.unwrap_or(state.turn.began),
+            is_used: AtomicBool::new(now.is_none() && state.turn.is_used.load(Ordering::Relaxed)),
         });
         self.due.store(due, Ordering::Relaxed);
         self.number.store(state.turn.number, Ordering::Release);
@@ -369,6 +416,10 @@ impl Turns {
         }
         let is_idle = idle.is_some_and(|turn| turn.number == state.turn.number && self.is_idle(turn, now));
         let ends = now >= state.schedule.due() || is_idle;
+        if is_idle {
+            let patience = self.patience.load(Ordering::Relaxed);
+            self.patience.store((patience / 4 * 3).max(ROUND_TRIP), Ordering::Relaxed);
+        }
         if ends {
             if self.adjusts {
                 self.adjust(&mut state);

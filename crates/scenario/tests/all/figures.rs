@@ -654,7 +654,14 @@ fn scalerpc_light() {
         "p99, grouped over dedicated",
         "rate, grouped, short over grouped",
         "p99, grouped, short over grouped",
+        "rate, fitting over grouped",
+        "p99, fitting over grouped",
+        "rate, fitting, short over grouped",
+        "p99, fitting, short over grouped",
+        "rate, fitting, 30 us over grouped",
+        "p99, fitting, 30 us over grouped",
         "p99, latency, beside over latency, alone",
+        "p99, latency, beside fitting over latency, alone",
     ];
     says("scalerpc-light", &aims.map(|series| (series, 1)));
 }

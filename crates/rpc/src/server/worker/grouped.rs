@@ -122,7 +122,7 @@ impl<F: Fabric> Worker<F> {
         if served > 0
             && let Some(groups) = &mut self.groups
         {
-            groups.took(served, now);
+            groups.took(&self.dispatcher.shared.turns, served, now);
         }
         self.look_at_next_group(now);
         handled + served
