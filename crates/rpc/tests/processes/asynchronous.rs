@@ -129,12 +129,14 @@ fn who_waits_for_room_is_woken_by_the_deadline() {
         let error = block_on(client.call(ECHO, b"no room")).map(|r| r.len()).unwrap_err();
         assert_eq!(error, CallError::NotExecuted(Cause::DeadlineExceeded), "{name}");
         let error = block_on(first).map(|r| r.len()).unwrap_err();
-        assert_eq!(error, CallError::MaybeExecuted(Cause::DeadlineExceeded), "{name}");
+        // A thread that loses its core for that time may not have sent it.
+        let is_sent = error == CallError::MaybeExecuted(Cause::DeadlineExceeded);
+        assert!(is_sent || error == CallError::NotExecuted(Cause::DeadlineExceeded), "{name}: {error}");
         // A call whose time is over is refused and not pulled. The server counts the time from the call's arrival.
         let before = after(Duration::ZERO);
         let pulled = server.receive(std::time::Duration::from_millis(1));
         let has_time = |call: &Incoming<_>| call.deadline().is_some_and(|(end, _)| end > before);
-        assert!(pulled.as_ref().is_none_or(has_time), "{name}");
+        assert!(pulled.as_ref().is_none_or(|call| is_sent && has_time(call)), "{name}");
     }
 }
 
