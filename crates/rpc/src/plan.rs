@@ -2,6 +2,7 @@
 //! and the table of protocols come from the files of the mechanisms, `path/half/`.
 
 mod occupancy;
+pub(crate) mod policies;
 mod sharing;
 
 pub use self::occupancy::{Occupancy, ServerConnections};

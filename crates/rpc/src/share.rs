@@ -6,8 +6,8 @@
 //! | `share/locked.rs` | a lock around one connection | FLOCK figure 9, the baseline |
 //! | `share/combined.rs` | threads hand their calls to one of them, which sends them together | FLOCK sections 4 to 6 |
 //!
-//! [`Client`] is the same type under each policy. The list of policies is the enum [`Policy`] below; a policy is
-//! a module with an implementation of `strand::Policy`, and nothing else names it.
+//! [`Client`] is the same type under each policy. `plan/policies.rs` has the list of policies; a policy is a module with an
+//! implementation of `strand::Policy`, and nothing else names it.
 
 mod calls;
 mod client;
@@ -24,46 +24,61 @@ use self::seat::Seat;
 use crate::client::synchronous::Client as Dedicated;
 use crate::error::ConnectError;
 use crate::plan::Sharing;
+use crate::plan::policies::policies;
 use dunlin_fabric::Fabric;
 use std::sync::Arc;
 
-/// A client under its policy.
-#[derive(Debug)]
-#[allow(clippy::large_enum_variant)] // A dedicated client is the frequent case, and lies in place.
-enum Policy<F: Fabric> {
-    Dedicated(Dedicated<F>),
-    Locked(Seat<F, locked::Locked>),
-    Combined(Seat<F, combined::Combined<F>>),
+/// Makes the enum of clients under all policies.
+macro_rules! policy {
+    (() $($(#[$doc:meta])* $name:ident = $number:literal, $text:literal, $policy:ty;)*) => {
+        /// A client under its policy.
+        #[derive(Debug)]
+        #[allow(clippy::large_enum_variant)] // A dedicated client is the frequent case, and lies in place.
+        enum Policy<F: Fabric> {
+            Dedicated(Dedicated<F>),
+            $($name(Seat<F, $policy>),)*
+        }
+
+        impl<F: Fabric> Policy<F> {
+            /// Puts a connection under the policy of its plan.
+            fn of(client: Dedicated<F>) -> Result<Self, ConnectError> {
+                Ok(match client.config().sharing() {
+                    Sharing::Dedicated => Policy::Dedicated(client),
+                    $(Sharing::$name => Policy::$name(Seat::new(Arc::new(handle::Handle::new(client)))?),)*
+                })
+            }
+
+            /// Makes a client for another thread: a seat at the same connection, or a connection of its own.
+            fn another(&self) -> Result<Self, ConnectError> {
+                Ok(match self {
+                    Policy::Dedicated(client) => Policy::Dedicated(client.another()?),
+                    $(Policy::$name(seat) => Policy::$name(seat.another()?),)*
+                })
+            }
+        }
+    };
 }
+policies!([policy]);
 
 /// Runs an expression with the client of any policy.
 macro_rules! each {
     ($policy:expr, $dedicated:ident => $own:expr, $seat:ident => $shared:expr) => {
-        match $policy {
-            Policy::Dedicated($dedicated) => $own,
-            Policy::Locked($seat) => $shared,
-            Policy::Combined($seat) => $shared,
-        }
+        $crate::plan::policies::policies!(
+            [$crate::share::match_each] ($policy) ($dedicated => $own) ($seat => $shared)
+        )
     };
 }
 use each;
 
-impl<F: Fabric> Policy<F> {
-    /// Puts a connection under the policy of its plan.
-    fn of(client: Dedicated<F>) -> Result<Self, ConnectError> {
-        Ok(match client.config().sharing() {
-            Sharing::Dedicated => Policy::Dedicated(client),
-            Sharing::Locked => Policy::Locked(Seat::new(Arc::new(handle::Handle::new(client)))?),
-            Sharing::Combined => Policy::Combined(Seat::new(Arc::new(handle::Handle::new(client)))?),
-        })
-    }
-
-    /// Makes a client for another thread: a seat at the same connection, or a connection of its own.
-    fn another(&self) -> Result<Self, ConnectError> {
-        Ok(match self {
-            Policy::Dedicated(client) => Policy::Dedicated(client.another()?),
-            Policy::Locked(seat) => Policy::Locked(seat.another()?),
-            Policy::Combined(seat) => Policy::Combined(seat.another()?),
-        })
-    }
+macro_rules! match_each {
+    (
+        (($policy:expr) ($dedicated:ident => $own:expr) ($seat:ident => $shared:expr))
+        $($(#[$doc:meta])* $name:ident = $number:literal, $text:literal, $type:ty;)*
+    ) => {
+        match $policy {
+            Policy::Dedicated($dedicated) => $own,
+            $(Policy::$name($seat) => $shared,)*
+        }
+    };
 }
+use match_each;

@@ -1,20 +1,25 @@
 //! The two questions about sharing: how the threads of a client share its lanes, and how long a server's memory
 //! belongs to a lane.
 
+use super::policies::policies;
 use dunlin_wire::numbered;
 
-/// How the threads of a client share its lanes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[repr(u8)]
-pub enum Sharing {
-    /// One lane for each client handle and server worker: no thread waits for another one.
-    Dedicated = 1,
-    /// Threads share a lane behind a lock, and each sends its own messages: the baseline of FLOCK (figure 9).
-    Locked = 2,
-    /// Threads share a lane, and the thread that holds it sends the calls of all of them in one message (FLOCK
-    /// section 4).
-    Combined = 3,
+/// Makes the enum of policies.
+macro_rules! sharing {
+    (() $($(#[$doc:meta])* $name:ident = $number:literal, $text:literal, $policy:ty;)*) => {
+        /// How the threads of a client share its lanes.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(u8)]
+        pub enum Sharing {
+            /// One lane for each client handle and server worker: no thread waits for another one.
+            Dedicated = 1,
+            $($(#[$doc])* $name = $number,)*
+        }
+
+        numbered!(Sharing: u8 { Dedicated = "dedicated", $($name = $text),* });
+    };
 }
+policies!([sharing]);
 
 /// How long the memory that a server grants to a lane belongs to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -27,5 +32,4 @@ pub enum Lease {
     Slice = 2,
 }
 
-numbered!(Sharing: u8 { Dedicated = "dedicated", Locked = "locked", Combined = "combined" });
 numbered!(Lease: u8 { Forever = "forever", Slice = "slice" });
