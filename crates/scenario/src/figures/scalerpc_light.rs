@@ -30,8 +30,8 @@ const BESIDE_FITTING: &str = "latency, beside fitting";
 /// The short slices, in nanoseconds.
 const SHORT_SLICE: Nanos = 50_000;
 const SHORTEST_SLICE: Nanos = 30_000;
-/// Clients of a group of which two fit into the NIC's 72 contexts.
-const FITTING_SIZE: u16 = 36;
+/// Clients of a group of which two fit into the 72 contexts of the NIC: 120 clients are four of them.
+const FITTING_SIZE: u16 = 30;
 /// The clients of three groups.
 const THREE_GROUPS: u32 = 120;
 /// Clients whose lanes last, and those by turns beside them: one of 41 threads calls the function for latency.
