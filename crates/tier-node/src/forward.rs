@@ -175,6 +175,11 @@ impl<F: Fabric> Board<F> {
         self.look_at(forward);
     }
 
+    /// Returns the number of calls under way.
+    pub(crate) fn under_way(&self) -> usize {
+        self.state().under_way.len()
+    }
+
     /// Ends the calls to a node that was declared dead: it may have executed them.
     pub(crate) fn end(&self, to: NodeId) {
         let ended: Vec<Arc<Forward<F>>> = {

@@ -9,6 +9,7 @@ use crate::operate::Turn;
 use crate::path::{Deadline, Path};
 use crate::paths::{Entered, Granted};
 use crate::pool::Taken;
+use crate::qos::Class;
 use dunlin_fabric::{Fabric, Host, Nanos, Work, nanos};
 use dunlin_tier::process::MAX_HERE;
 use dunlin_tier::process::list::{MAX_LISTED, MAX_LISTED_BYTES};
@@ -179,24 +180,30 @@ impl<F: Fabric> Operations<'_, F> {
             Ok(begun) => begun,
             Err(error) => return Attempted::Done(Err(error)),
         };
+        let Some(class) = class_of(&self.entries) else { return Attempted::Done(Ok(Vec::new())) };
+        let operations = self.entries.len() as u64;
         let mut pairs = self.entries.iter().zip(&begun);
         if !pairs.any(|(entry, operation)| node.needs_path(entry, operation)) {
             // Nothing is connected without a path.
             if node.run_begun(&mut self.entries, begun, None, &mut deadline).is_err() {
                 return Attempted::Waits;
             }
+            node.qos.count(class.priority, operations, bytes);
             return Attempted::Done(Ok(self.outcomes()));
         }
-        let class = self.entries.iter().map(|entry| &entry.lmr.class).min_by_key(|class| class.priority);
-        let (Some(class), true) = (class.cloned(), bytes <= MAX_ATTEMPTED) else {
+        if bytes > MAX_ATTEMPTED {
             node.end_list(begun);
             return Attempted::Waits;
-        };
+        }
         let pairs = self.entries.iter_mut().zip(&begun);
         let items = pairs
             .map(|(entry, operation)| Item::new(&operation.layout, entry.offset, entry.transfer.reborrow()));
         let mut items: Vec<Item<'_>> = items.collect();
-        match node.post(&class, bytes, &mut items, false, &mut deadline) {
+        let posted = node.post(&class, bytes, &mut items, false, &mut deadline);
+        if posted.is_some() {
+            node.qos.count(class.priority, operations, bytes);
+        }
+        match posted {
             None => {
                 drop(items);
                 node.end_list(begun);
@@ -219,6 +226,11 @@ impl<F: Fabric> Operations<'_, F> {
     fn outcomes(self) -> Outcomes {
         self.entries.into_iter().filter_map(|entry| entry.outcome).collect()
     }
+}
+
+/// Returns the class of a list: that with the least priority of its regions.
+fn class_of<F: Fabric>(entries: &[Entry<'_, F>]) -> Option<Class> {
+    entries.iter().map(|entry| &entry.lmr.class).min_by_key(|class| class.priority).cloned()
 }
 
 /// Checks the number of operations and of bytes of a list.
@@ -297,10 +309,13 @@ impl<F: Fabric> Node<F> {
                 admitted.map_err(|source| ListError::Refused { place, source })?;
             }
         }
+        let Some(class) = class_of(entries) else { return Ok(()) };
+        let (priority, bytes) =
+            (class.priority, entries.iter().map(|entry| entry.transfer.len() as u64).sum());
+        self.qos.count(priority, entries.len() as u64, bytes);
         let mut turn = Turn::default();
         let mut path = None;
-        let ran = self.run_on_path(entries, &mut deadline, &mut path, &mut turn);
-        let priority = entries.iter().map(|entry| entry.lmr.class.priority).min().unwrap_or_default();
+        let ran = self.run_on_path((entries, &class, bytes), &mut deadline, &mut path, &mut turn);
         if let Some(path) = path {
             self.paths.give(path, priority, turn.trip);
         }
@@ -312,21 +327,18 @@ impl<F: Fabric> Node<F> {
 
     fn run_on_path(
         &self,
-        entries: &mut [Entry<'_, F>],
+        (entries, class, bytes): (&mut [Entry<'_, F>], &Class, u64),
         deadline: &mut Deadline,
         path: &mut Option<Path<F>>,
         turn: &mut Turn,
     ) -> Result<(), ListError> {
         let host = self.fabric.host();
-        let bytes = entries.iter().map(|entry| entry.transfer.len() as u64).sum();
-        let class = entries.iter().map(|entry| &entry.lmr.class).min_by_key(|class| class.priority);
-        let Some(class) = class.cloned() else { return Ok(()) };
         loop {
             let begun = self.begin_list(entries)?;
             let needs_path =
                 entries.iter().zip(&begun).any(|(entry, operation)| self.needs_path(entry, operation));
             if needs_path && path.is_none() {
-                let Some(entered) = turn.enter(self, &class, bytes) else {
+                let Some(entered) = turn.enter(self, class, bytes) else {
                     self.end_list(begun);
                     host.sleep(turn.pause_until.min(deadline.until(host)));
                     continue;

@@ -5,6 +5,7 @@ use dunlin_fabric::{Host, Nanos, nanos};
 use dunlin_tier::qos::{Allowance, Flow, Pacing, Policy, QosError, Share, check};
 use dunlin_tier::{Principal, Priority};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -96,9 +97,18 @@ impl Class {
     }
 }
 
+/// Counters of the operations of one priority.
+#[derive(Debug, Default)]
+struct Begun {
+    operations: AtomicU64,
+    bytes: AtomicU64,
+}
+
 /// The quality of service of a node.
 #[derive(Debug)]
 pub(crate) struct Qos {
+    /// By priority.
+    begun: [Begun; 2],
     config: QosConfig,
     /// Accounts by number. An account outlives its last user until its allowance is full again, so a process that comes
     /// back has no new one.
@@ -115,7 +125,20 @@ impl Qos {
         let own = Account { number: 0, principal: principal.clone(), share, allowance: None };
         let own = Class { account: Arc::new(own), priority: Priority::High, is_limited: false };
         let accounts = Mutex::new(vec![Some(Arc::clone(&own.account))]);
-        (Qos { config: config.clone(), accounts, pacing }, own)
+        (Qos { begun: Default::default(), config: config.clone(), accounts, pacing }, own)
+    }
+
+    /// Counts operations that have begun.
+    pub(crate) fn count(&self, priority: Priority, operations: u64, bytes: u64) {
+        let begun = &self.begun[priority as usize];
+        begun.operations.fetch_add(operations, Ordering::Relaxed);
+        begun.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Returns the operations of a priority that have begun, and their bytes.
+    pub(crate) fn counted(&self, priority: Priority) -> (u64, u64) {
+        let Begun { operations, bytes } = &self.begun[priority as usize];
+        (operations.load(Ordering::Relaxed), bytes.load(Ordering::Relaxed))
     }
 
     /// Returns the class of a principal, with the highest priority that its share permits.

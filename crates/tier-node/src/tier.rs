@@ -12,13 +12,14 @@ use crate::lock_owner::Owner;
 use crate::members;
 use crate::membership::{DirectoryClient, FixedList, Membership, Store, StoreConfig, StoreMembership};
 use crate::node::Node;
+use crate::paths::PathQueue;
 use crate::qos::Class;
 use crate::roster::{Current, Roster};
 use crate::spec::Spec;
 use dunlin_fabric::{Fabric, Host, KeeperError, MemoryKeeper, Nanos, Signal, Task, nanos};
 use dunlin_rpc::Server;
 use dunlin_tier::message::{Reply, Request};
-use dunlin_tier::process::{NoDirect, Pages};
+use dunlin_tier::process::{NoDirect, Pages, PriorityStatus};
 use dunlin_tier::qos::QosError;
 use dunlin_tier::{
     Handle, Layout, Listing, LmrId, Name, NameError, NodeId, Principal, PrincipalError, Priority,
@@ -331,6 +332,19 @@ impl<F: Fabric> Tier<F> {
     /// Returns the bytes of this node's memory that regions of other nodes use.
     pub fn lent_memory(&self) -> u64 {
         self.node().state().space.lent(self.node().me)
+    }
+
+    /// Returns the number of regions that were made at this node, also of those without a name. A region that has moved
+    /// counts twice.
+    pub fn regions(&self) -> u64 {
+        self.node().state().directory.used()
+    }
+
+    /// Returns the operations of a priority: counters of those that have begun, and those that have a path or wait for one.
+    pub fn operations(&self, priority: Priority) -> PriorityStatus {
+        let (operations, bytes) = self.node().qos.counted(priority);
+        let PathQueue { under_way, waiting } = self.node().paths.queue(priority);
+        PriorityStatus { operations, bytes, under_way, waiting }
     }
 
     /// Returns the bytes of this node's memory that are free and zeroed.

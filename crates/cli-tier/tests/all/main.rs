@@ -2,3 +2,4 @@
 #![allow(missing_docs, reason = "tests, named for what they hold")]
 
 mod node;
+mod top;

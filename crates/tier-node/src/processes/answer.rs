@@ -11,8 +11,8 @@ use dunlin_tier::message::Refusal;
 use dunlin_tier::process::list::{ListedChange, ListedOperation, encode_outcomes};
 use dunlin_tier::process::service::{PING, REGISTER, REGISTER_SERVER, SERVERS, WITHDRAW};
 use dunlin_tier::process::{
-    ELSEWHERE, MAX_CHANGED, MAX_HERE, MAX_MOVED, Opened, Problem, ProcessRequest, READ_HERE, REFUSED,
-    WRITE_HERE, encode_listing,
+    COPY, ELSEWHERE, MAX_CHANGED, MAX_HERE, MAX_MOVED, MEMSET, Opened, Problem, ProcessRequest, READ_HERE,
+    REFUSED, WRITE_HERE, encode_listing,
 };
 use dunlin_tier::{Grantee, Name, Rights};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -104,6 +104,7 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
             return put(reply, &attached.encode());
         }
         let process = self.process(request.session)?;
+        let bytes = parsed.moves();
         let here = match (request.function, parsed) {
             (READ_HERE, ProcessRequest::Read { handle, offset, length }) => {
                 within(length as usize, MAX_HERE)?;
@@ -115,7 +116,11 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
             }
             _ => return Err(Problem::Malformed.into()),
         };
-        if here { Ok(()) } else { Err(Refused::Elsewhere) }
+        if !here {
+            return Err(Refused::Elsewhere);
+        }
+        process.count(bytes);
+        Ok(())
     }
 
     /// Returns the time that an operation of a process may take: what the process gives it, and no more than the node's
@@ -131,6 +136,7 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
         let _serving = process.serving(self.config.limits.operations)?;
         let parsed =
             ProcessRequest::parse(request.function, request.payload).map_err(|_| Problem::Malformed)?;
+        process.count(parsed.moves());
         let time = self.time(request.time_left());
         let old = match parsed {
             ProcessRequest::Read { handle, offset, length } => {
@@ -176,6 +182,9 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
             return Ok(self.servers(&process, payload)?);
         }
         let request = ProcessRequest::parse(function, payload).map_err(|_| Problem::Malformed)?;
+        if let MEMSET | COPY = function {
+            process.count(request.moves());
+        }
         match request {
             ProcessRequest::Set { handle, offset, length, value } => {
                 within(length as usize, MAX_CHANGED)?;

@@ -13,9 +13,9 @@ use dunlin_fabric::{Fabric, PeerIdentity};
 use dunlin_rpc::ConnectionObserver;
 use dunlin_tier::process::{
     Attached, Holdings, MAX_HELD_NAMES, MAX_LISTED_PROCESSES, MemberStatus, NodeStatus, Problem,
-    ProcessStatus, Secret,
+    ProcessStatus, Ran, Secret,
 };
-use dunlin_tier::{LmrId, Member, Slots};
+use dunlin_tier::{LmrId, Member, Priority, Slots};
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
@@ -54,10 +54,21 @@ impl Drop for Locking {
     }
 }
 
+/// Counters of what an attachment has asked the node for.
+#[derive(Debug, Default)]
+struct Demand {
+    operations: AtomicU64,
+    bytes: AtomicU64,
+    calls: AtomicU64,
+}
+
 /// An attachment of a process. Its handles are closed when its last connection ends.
 #[derive(Debug)]
 pub(super) struct Process<F: Fabric, P: Fabric> {
     pub(super) secret: Secret,
+    /// Tells attachments apart, in the order in which they began.
+    number: u64,
+    demand: Demand,
     /// The node, acting for the principal of the process.
     pub(super) tier: Tier<F>,
     handles: Mutex<Slots<Arc<Lmr<F>>>>,
@@ -88,6 +99,38 @@ impl<F: Fabric, P: Fabric> Process<F, P> {
 
     pub(super) fn locks(&self) -> MutexGuard<'_, LockTable<F, P>> {
         self.locks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a request about memory that has begun.
+    pub(super) fn count(&self, bytes: u64) {
+        self.demand.operations.fetch_add(1, Ordering::Relaxed);
+        self.demand.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    fn status(&self, connections: u16) -> ProcessStatus {
+        let Demand { operations, bytes, calls } = &self.demand;
+        let [operations, bytes, calls] =
+            [operations, bytes, calls].map(|count| count.load(Ordering::Relaxed));
+        let (services, queued) = {
+            let services = self.services();
+            (services.len() as u16, services.values().map(Registered::queued).sum())
+        };
+        let calling = self.usage.calls.load(Ordering::Relaxed);
+        ProcessStatus {
+            number: self.number,
+            process: self.peer.process.unwrap_or_default(),
+            principal: self.tier.principal().to_owned(),
+            handles: self.handles().len() as u32,
+            connections,
+            direct: self.directs.len() as u32,
+            operations,
+            bytes,
+            calls,
+            under_way: calling.saturating_add(self.usage.running.load(Ordering::Relaxed).into()),
+            queued,
+            services,
+            locks: self.usage.locks.load(Ordering::Relaxed),
+        }
     }
 
     /// Begins to wait for a lock or barrier; `None` if the process has or waits for as many as the limit says.
@@ -123,6 +166,7 @@ impl<F: Fabric, P: Fabric> Process<F, P> {
 
     /// Begins a call to a service; `None` if as many are under way as the limit says.
     pub(super) fn calling(&self, limit: u32) -> Option<Calling> {
+        self.demand.calls.fetch_add(1, Ordering::Relaxed);
         let before = self.usage.calls.fetch_add(1, Ordering::Acquire);
         let calling = Calling(Arc::clone(&self.usage));
         (before < limit).then_some(calling)
@@ -160,6 +204,14 @@ pub(super) struct Counters {
     pub(super) pool: AtomicU64,
 }
 
+impl Counters {
+    pub(super) fn ran(&self) -> Ran {
+        let [at_once, later, pool] =
+            [&self.at_once, &self.later, &self.pool].map(|count| count.load(Ordering::Relaxed));
+        Ran { at_once, later, pool }
+    }
+}
+
 /// The attached processes of a node.
 #[derive(Debug)]
 pub(super) struct Registry<F: Fabric, P: Fabric> {
@@ -168,6 +220,8 @@ pub(super) struct Registry<F: Fabric, P: Fabric> {
     /// Calls to servers of this host.
     pub(super) board: Arc<Board<P>>,
     state: RwLock<State<F, P>>,
+    /// The number of attachments so far.
+    attached: AtomicU64,
     pub(super) answered: AtomicU64,
     pub(super) refused: AtomicU64,
     pub(super) counters: Arc<Counters>,
@@ -180,12 +234,12 @@ pub(super) struct Registry<F: Fabric, P: Fabric> {
 impl<F: Fabric, P: Fabric> Registry<F, P> {
     pub(super) fn new(fabric: &P, tier: Tier<F>, config: ProcessConfig) -> Self {
         let state = State { sessions: HashMap::new(), processes: BTreeMap::new(), usage: BTreeMap::new() };
-        let (answered, refused) = (AtomicU64::new(0), AtomicU64::new(0));
+        let (answered, refused, attached) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
         let board = Arc::new(Board::new(fabric));
         let (state, counters) = (RwLock::new(state), Arc::default());
         let leaves = Arc::default();
         let given = Given::default();
-        Registry { tier, config, board, state, answered, refused, counters, given, leaves }
+        Registry { tier, config, board, state, attached, answered, refused, counters, given, leaves }
     }
 
     fn read(&self) -> RwLockReadGuard<'_, State<F, P>> {
@@ -304,7 +358,9 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
         let services = Mutex::new(Slots::new(limits.services.into(), self.tier.draw() as u32));
         let locks = Mutex::new(LockTable::new(limits.locks, self.tier.draw() as u32));
         let directs = Directs::new(secret);
-        Process { secret, tier, handles, services, locks, usage, directs, peer, life }
+        let number = 1 + self.attached.fetch_add(1, Ordering::Relaxed);
+        let demand = Demand::default();
+        Process { secret, number, demand, tier, handles, services, locks, usage, directs, peer, life }
     }
 
     /// Returns a number for a region that is the same for all processes of this node, and hides the id, which names
@@ -341,13 +397,7 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
         let (free, dirty) = (self.tier.free_memory(), self.tier.dirty_memory());
         let state = self.read();
         let processes = state.processes.values().take(MAX_LISTED_PROCESSES);
-        let processes = processes.map(|(process, connections)| ProcessStatus {
-            process: process.peer.process.unwrap_or_default(),
-            principal: process.tier.principal().to_owned(),
-            handles: process.handles().len() as u32,
-            connections: *connections,
-            direct: process.directs.len() as u32,
-        });
+        let processes = processes.map(|(process, connections)| process.status(*connections));
         let view = self.tier.view();
         // As long as a text of a message may be.
         let mut trouble = self.tier.trouble().unwrap_or_default();
@@ -362,6 +412,11 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
             is_kept: self.tier.is_kept(),
             answered: self.answered.load(Ordering::Relaxed),
             refused: self.refused.load(Ordering::Relaxed),
+            ran: self.counters.ran(),
+            regions: self.tier.regions(),
+            paths: self.tier.node().config.paths,
+            calls: self.tier.node().board.under_way() as u32,
+            priorities: [Priority::Low, Priority::High].map(|priority| self.tier.operations(priority)),
             // Of the same view as the members below.
             nodes: view.alive().map(|member| member.identity.name.clone()).collect(),
             epoch: view.epoch.number,

@@ -81,6 +81,14 @@ impl<F: Fabric, P: Fabric> Registered<F, P> {
         Ok(())
     }
 
+    /// Returns the number of calls that wait for a receiver. The calls of a server wait at the server.
+    pub(super) fn queued(&self) -> u32 {
+        match self {
+            Registered::Function(served) => served.exchange().counts().0 as u32,
+            Registered::Server(_) => 0,
+        }
+    }
+
     /// A connection has ended: its receivers leave.
     pub(super) fn leave(&self, session: u64) {
         if let Registered::Function(served) = self {

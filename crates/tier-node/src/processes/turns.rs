@@ -2,7 +2,7 @@
 //! leaves the rest to the pool.
 
 use super::answer::{Refused, list_of, listed, put, space};
-use super::registry::{Registry, Serving};
+use super::registry::{Process, Registry, Serving};
 use crate::attempt::{Attempted, Flight, MAX_ATTEMPTED};
 use crate::error::OperationError;
 use crate::item::{Change, Transfer};
@@ -11,6 +11,7 @@ use dunlin_rpc::{Incoming, Later, PollAgain, PolledService, Reply, Request, Star
 use dunlin_tier::process::{Problem, ProcessRequest};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// The time for which the worker polls without sleeps for an operation that is under way: some round trips of a network.
 const SPIN: Nanos = 20_000;
@@ -141,7 +142,22 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
         let serving = process.serving(self.config.limits.operations)?;
         let parsed =
             ProcessRequest::parse(request.function, request.payload).map_err(|_| Problem::Malformed)?;
-        let time = self.time(request.time_left());
+        let (time, bytes) = (self.time(request.time_left()), parsed.moves());
+        let tried = self.attempt_parsed((&process, serving), parsed, time, reply);
+        // The pool counts what is left to it.
+        if !matches!(tried, Ok(Tried::Waits)) {
+            process.count(bytes);
+        }
+        tried
+    }
+
+    fn attempt_parsed(
+        &self,
+        (process, serving): (&Process<F, P>, Serving),
+        parsed: ProcessRequest<'_>,
+        time: Duration,
+        reply: &mut Reply<'_>,
+    ) -> Result<Tried<F>, Refused> {
         let (attempted, form) = match parsed {
             ProcessRequest::Read { length, .. } if u64::from(length) > MAX_ATTEMPTED => {
                 return Ok(Tried::Waits);
@@ -166,7 +182,7 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
                 (region.within(time).attempt_notify(offset, bytes, word_offset, value), Form::Nothing)
             }
             ProcessRequest::Run { operations } => {
-                let attempted = list_of(&process, &operations, time, |list| list.attempt())?;
+                let attempted = list_of(process, &operations, time, |list| list.attempt())?;
                 let (bytes, attempted) = attempted;
                 return Ok(match attempted {
                     Attempted::Done(outcomes) => Tried::Done(

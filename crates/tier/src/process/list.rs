@@ -58,6 +58,15 @@ impl ListedOperation<'_> {
         }
     }
 
+    /// Returns the number of bytes that it reads or changes.
+    pub fn moves(&self) -> u64 {
+        match self.change {
+            ListedChange::Read(length) => length.into(),
+            ListedChange::Write(bytes) => bytes.len() as u64,
+            ListedChange::Add(_) | ListedChange::Swap { .. } => 8,
+        }
+    }
+
     /// Returns the number of bytes that it reads.
     pub fn read_length(&self) -> usize {
         if let ListedChange::Read(length) = self.change { length as usize } else { 0 }

@@ -152,15 +152,33 @@ fn plain_problem() -> impl Strategy<Value = Problem> {
 }
 
 fn status() -> impl Strategy<Value = NodeStatus> {
-    let process = (any::<u32>(), "[a-z0-9-]{1,64}", any::<u32>(), any::<u16>()).prop_map(
-        |(process, principal, handles, connections)| ProcessStatus {
-            process,
-            principal,
-            handles,
-            connections,
-            direct: handles / 2,
+    let counted = (any::<[u64; 4]>(), any::<[u32; 5]>(), any::<[u16; 2]>());
+    let process = ("[a-z0-9-]{1,64}", counted).prop_map(
+        |(principal, ([number, operations, bytes, calls], few, [connections, services]))| {
+            let [process, handles, under_way, queued, locks] = few;
+            let direct = handles / 2;
+            ProcessStatus {
+                number,
+                process,
+                principal,
+                handles,
+                connections,
+                direct,
+                operations,
+                bytes,
+                calls,
+                under_way,
+                queued,
+                services,
+                locks,
+            }
         },
     );
+    let priority =
+        (any::<[u64; 2]>(), any::<[u32; 2]>()).prop_map(|([operations, bytes], [under_way, waiting])| {
+            PriorityStatus { operations, bytes, under_way, waiting }
+        });
+    let used = (any::<[u64; 4]>(), any::<u16>(), any::<u32>(), [priority.clone(), priority]);
     let nodes = prop::collection::vec("[a-z]{1,20}", 0..5);
     let states = prop_oneof![Just(MemberState::Alive), Just(MemberState::Dead), Just(MemberState::Left)];
     let member = ("[a-z]{1,20}", "[a-z:0-9]{1,20}", any::<u64>(), states)
@@ -173,8 +191,9 @@ fn status() -> impl Strategy<Value = NodeStatus> {
         huge_1g,
     });
     let memory = (any::<[u64; 6]>(), any::<u16>(), prop::option::of(pages));
-    (memory, nodes, members, prop::collection::vec(process, 0..5)).prop_map(
-        |((numbers, extents, pages), nodes, (members, trouble), processes)| {
+    (memory, used, nodes, members, prop::collection::vec(process, 0..5)).prop_map(
+        |((numbers, extents, pages), used, nodes, (members, trouble), processes)| {
+            let ([at_once, later, pool, regions], paths, calls, priorities) = used;
             let [memory, free, dirty, answered, refused, epoch] = numbers;
             NodeStatus {
                 epoch,
@@ -189,6 +208,11 @@ fn status() -> impl Strategy<Value = NodeStatus> {
                 is_kept: epoch % 2 == 0,
                 answered,
                 refused,
+                ran: Ran { at_once, later, pool },
+                regions,
+                paths,
+                calls,
+                priorities,
                 nodes,
                 processes,
             }
