@@ -31,6 +31,13 @@ pub(crate) struct StatusArguments {
 /// Both priorities, the first one first.
 pub(crate) const PRIORITIES: [(&str, Priority); 2] = [("high", Priority::High), ("low", Priority::Low)];
 
+pub(crate) fn name_of(priority: Priority) -> &'static str {
+    match priority {
+        Priority::High => "high",
+        Priority::Low => "low",
+    }
+}
+
 /// Says which pages the memory of a node has.
 fn pages_of(pages: &Pages) -> String {
     let kinds = [
@@ -59,7 +66,7 @@ fn advice(pages: &Pages) -> Option<String> {
 fn to_json(status: &NodeStatus) -> Value {
     let of_priority = |one: &PriorityStatus| {
         json!({
-            "operations": one.operations, "bytes": one.bytes, "under_way": one.under_way, "waiting": one.waiting,
+            "operations": one.operations, "bytes": one.bytes, "calls": one.calls, "under_way": one.under_way, "waiting": one.waiting,
         })
     };
     let priorities =
@@ -71,7 +78,7 @@ fn to_json(status: &NodeStatus) -> Value {
     });
     let processes = status.processes.iter().map(|one| {
         json!({
-            "number": one.number, "process": one.process, "principal": one.principal, "handles": one.handles,
+            "number": one.number, "process": one.process, "principal": one.principal, "priority": name_of(one.priority), "handles": one.handles,
             "connections": one.connections, "mapped": one.direct, "operations": one.operations, "bytes": one.bytes,
             "calls": one.calls, "under_way": one.under_way, "queued": one.queued, "services": one.services,
             "locks": one.locks,
@@ -154,6 +161,7 @@ pub(crate) fn run(arguments: &StatusArguments) -> Result<ExitCode, Failure> {
             Row::new()
                 .with("process", process.process.to_string())
                 .with("principal", process.principal.as_str())
+                .with("priority", name_of(process.priority))
                 .with("handles", process.handles)
                 .with("mapped", process.direct)
                 .with("connections", process.connections)

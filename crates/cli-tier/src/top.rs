@@ -1,6 +1,6 @@
 //! `dunlin node top`: the use of this host's node by its processes, as rates.
 
-use crate::status::PRIORITIES;
+use crate::status::{PRIORITIES, name_of};
 use clap::Args;
 use dunlin_command::arguments;
 use dunlin_command::attach::AttachArguments;
@@ -141,6 +141,7 @@ fn frame(before: &NodeStatus, now: &NodeStatus, time: Duration, most: usize) -> 
             .with("priority", name)
             .with("operations_ops", rate(before.operations, now.operations, time))
             .with("bytes_per_s", rate(before.bytes, now.bytes, time))
+            .with("calls_ops", rate(before.calls, now.calls, time))
             .with("under_way", now.under_way)
             .with("waiting", now.waiting)
     });
@@ -165,6 +166,7 @@ fn row(rates: &Rates, one: &ProcessStatus) -> Row {
     Row::new()
         .with("process", one.process.to_string())
         .with("principal", one.principal.as_str())
+        .with("priority", name_of(one.priority))
         .with("requests_ops", rates.requests)
         .with("bytes_per_s", rates.bytes)
         .with("calls_ops", rates.calls)
@@ -207,14 +209,14 @@ mod tests {
         let mut now =
             NodeStatus { node: "one".to_owned(), answered: 12_100, processes, ..NodeStatus::default() };
         now.priorities[Priority::Low as usize] =
-            PriorityStatus { operations: 6000, bytes: 2000, under_way: 2, waiting: 7 };
+            PriorityStatus { operations: 6000, bytes: 2000, calls: 20, under_way: 2, waiting: 7 };
         let text = frame(&before, &now, Duration::from_secs(2), 2);
         assert!(text.contains("requests answered: 6 k/s, refused: 0/s"), "{text}");
-        assert_eq!(line(&text, "low"), ["low", "3 k/s", "1 kB/s", "2", "7"]);
-        assert_eq!(line(&text, "high"), ["high", "0/s", "0 B/s", "0", "0"]);
+        assert_eq!(line(&text, "low"), ["low", "3 k/s", "1 kB/s", "10/s", "2", "7"]);
+        assert_eq!(line(&text, "high"), ["high", "0/s", "0 B/s", "0/s", "0", "0"]);
         // The third has attached since; the first did nothing, and is left out.
-        assert_eq!(line(&text, "user-3")[..4], ["103", "user-3", "4 k/s", "8 MB/s"]);
-        assert_eq!(line(&text, "user-2")[..4], ["102", "user-2", "2 k/s", "0 B/s"]);
+        assert_eq!(line(&text, "user-3")[..4], ["103", "user-3", "high", "4 k/s"]);
+        assert_eq!(line(&text, "user-2")[..4], ["102", "user-2", "high", "2 k/s"]);
         assert!(text.find("user-3") < text.find("user-2") && !text.contains("user-1"), "{text}");
         assert!(text.ends_with("1 more\n"), "{text}");
     }

@@ -13,7 +13,7 @@ use crate::qos::Class;
 use dunlin_fabric::{Fabric, Host, Nanos, Work, nanos};
 use dunlin_tier::process::MAX_HERE;
 use dunlin_tier::process::list::{MAX_LISTED, MAX_LISTED_BYTES};
-use dunlin_tier::{AccessError, Kind, NodeId, Operation};
+use dunlin_tier::{AccessError, Kind, NodeId, Operation, Priority};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -77,11 +77,13 @@ struct Entry<'a, F: Fabric> {
 pub struct Operations<'a, F: Fabric> {
     entries: Vec<Entry<'a, F>>,
     time: Option<Nanos>,
+    /// `None` for the least one of the handles.
+    priority: Option<Priority>,
 }
 
 impl<F: Fabric> Default for Operations<'_, F> {
     fn default() -> Self {
-        Operations { entries: Vec::new(), time: None }
+        Operations { entries: Vec::new(), time: None, priority: None }
     }
 }
 
@@ -131,8 +133,13 @@ impl<'a, F: Fabric> Operations<'a, F> {
         Operations { time: Some(nanos(time)), ..self }
     }
 
+    /// Sets the priority of the whole list, in place of the least one of its regions' handles.
+    pub fn with_priority(self, priority: Priority) -> Self {
+        Operations { priority: Some(priority), ..self }
+    }
+
     /// Runs the list. Blocks until all operations are complete, or until the deadline. The list runs with the least
-    /// priority of its regions.
+    /// priority of its regions' handles, unless it has [its own](Operations::with_priority).
     ///
     /// # Errors
     /// The list is refused as a whole. Nothing of it was posted.
@@ -146,7 +153,8 @@ impl<'a, F: Fabric> Operations<'a, F> {
             return Err(ListError::OtherTier { place });
         }
         let deadline = Deadline::new(&*node, self.time).map_err(ListError::NotBegun)?;
-        node.run_list(&mut self.entries, deadline)?;
+        let class = class_of(&self.entries, self.priority).map_err(ListError::NotBegun)?;
+        node.run_list(&mut self.entries, class, deadline)?;
         Ok(self.outcomes())
     }
 }
@@ -176,11 +184,15 @@ impl<F: Fabric> Operations<'_, F> {
             Ok(deadline) => deadline,
             Err(error) => return Attempted::Done(Err(ListError::NotBegun(error))),
         };
+        let class = match class_of(&self.entries, self.priority) {
+            Ok(Some(class)) => class,
+            Ok(None) => return Attempted::Done(Ok(Vec::new())),
+            Err(error) => return Attempted::Done(Err(ListError::NotBegun(error))),
+        };
         let begun = match node.begin_list(&self.entries) {
             Ok(begun) => begun,
             Err(error) => return Attempted::Done(Err(error)),
         };
-        let Some(class) = class_of(&self.entries) else { return Attempted::Done(Ok(Vec::new())) };
         let operations = self.entries.len() as u64;
         let mut pairs = self.entries.iter().zip(&begun);
         if !pairs.any(|(entry, operation)| node.needs_path(entry, operation)) {
@@ -228,9 +240,16 @@ impl<F: Fabric> Operations<'_, F> {
     }
 }
 
-/// Returns the class of a list: that with the least priority of its regions.
-fn class_of<F: Fabric>(entries: &[Entry<'_, F>]) -> Option<Class> {
-    entries.iter().map(|entry| &entry.lmr.class).min_by_key(|class| class.priority).cloned()
+/// Returns the class of a list, unless it is empty: that with the least priority of its regions, or with its own priority.
+fn class_of<F: Fabric>(
+    entries: &[Entry<'_, F>],
+    own: Option<Priority>,
+) -> Result<Option<Class>, OperationError> {
+    let class = entries.iter().map(|entry| &entry.lmr.class).min_by_key(|class| class.priority);
+    match (class, own) {
+        (Some(class), Some(own)) if class.priority != own => Ok(Some(class.with_priority(own)?)),
+        (class, _) => Ok(class.cloned()),
+    }
 }
 
 /// Checks the number of operations and of bytes of a list.
@@ -298,7 +317,12 @@ impl<F: Fabric> Node<F> {
     }
 
     /// Runs a list, and sets the outcome of each operation.
-    fn run_list(&self, entries: &mut [Entry<'_, F>], mut deadline: Deadline) -> Result<(), ListError> {
+    fn run_list(
+        &self,
+        entries: &mut [Entry<'_, F>],
+        class: Option<Class>,
+        mut deadline: Deadline,
+    ) -> Result<(), ListError> {
         let host = self.fabric.host();
         if entries.iter().any(|entry| entry.lmr.class.has_limit()) {
             // The wait for a limit must not delay a free.
@@ -309,7 +333,7 @@ impl<F: Fabric> Node<F> {
                 admitted.map_err(|source| ListError::Refused { place, source })?;
             }
         }
-        let Some(class) = class_of(entries) else { return Ok(()) };
+        let Some(class) = class else { return Ok(()) };
         let (priority, bytes) =
             (class.priority, entries.iter().map(|entry| entry.transfer.len() as u64).sum());
         self.qos.count(priority, entries.len() as u64, bytes);

@@ -1,6 +1,7 @@
 //! Quality of service at a node (LITE section 6.2): its settings, and the accounts of principals.
 
 use crate::error::OperationError;
+use crate::forward::Link;
 use dunlin_fabric::{Host, Nanos, nanos};
 use dunlin_tier::qos::{Allowance, Flow, Pacing, Policy, QosError, Share, check};
 use dunlin_tier::{Principal, Priority};
@@ -82,6 +83,11 @@ impl Class {
         self.is_limited && self.account.allowance.is_some()
     }
 
+    /// Returns the highest priority that the share of the principal permits.
+    pub(crate) fn highest(&self) -> Priority {
+        self.account.share.priority
+    }
+
     /// Returns the class with another priority, which the share of the principal must permit.
     pub(crate) fn with_priority(&self, priority: Priority) -> Result<Class, QosError> {
         if priority > self.account.share.priority {
@@ -102,6 +108,8 @@ impl Class {
 struct Begun {
     operations: AtomicU64,
     bytes: AtomicU64,
+    /// Calls to services.
+    calls: AtomicU64,
 }
 
 /// The quality of service of a node.
@@ -135,10 +143,16 @@ impl Qos {
         begun.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Returns the operations of a priority that have begun, and their bytes.
-    pub(crate) fn counted(&self, priority: Priority) -> (u64, u64) {
-        let Begun { operations, bytes } = &self.begun[priority as usize];
-        (operations.load(Ordering::Relaxed), bytes.load(Ordering::Relaxed))
+    /// Counts a call to a service, and returns the link that it takes.
+    pub(crate) fn call(&self, priority: Priority) -> Link {
+        self.begun[priority as usize].calls.fetch_add(1, Ordering::Relaxed);
+        Link::of_calls(self.config.policy, priority)
+    }
+
+    /// Returns what has begun with a priority: operations, their bytes, and calls to services.
+    pub(crate) fn counted(&self, priority: Priority) -> [u64; 3] {
+        let Begun { operations, bytes, calls } = &self.begun[priority as usize];
+        [operations, bytes, calls].map(|count| count.load(Ordering::Relaxed))
     }
 
     /// Returns the class of a principal, with the highest priority that its share permits.

@@ -222,13 +222,18 @@ impl<F: Fabric> Tier<F> {
         Ok(self.with_class(principal, class))
     }
 
-    /// Returns the same node with another priority: that of the regions that it makes and maps from then on (LITE
-    /// section 6.2). The default is the highest one that the [`Share`](crate::Share) of the principal permits.
+    /// Returns the same node with another priority: that of the regions that it makes and maps from then on, and of its
+    /// calls to services (LITE section 6.2). The default is the highest one that the [`Share`](crate::Share) of the principal permits.
     ///
     /// # Errors
     /// The share permits only low priority.
     pub fn with_priority(&self, priority: Priority) -> Result<Tier<F>, QosError> {
         Ok(self.with_class(self.principal.clone(), self.class.with_priority(priority)?))
+    }
+
+    /// Returns the highest priority that the share of the principal permits.
+    pub(crate) fn highest_priority(&self) -> Priority {
+        self.class.highest()
     }
 
     /// Returns the priority.
@@ -340,11 +345,11 @@ impl<F: Fabric> Tier<F> {
         self.node().state().directory.used()
     }
 
-    /// Returns the operations of a priority: counters of those that have begun, and those that have a path or wait for one.
+    /// Returns the operations and calls of a priority: counters of those that have begun, and operations that have a path or wait for one.
     pub fn operations(&self, priority: Priority) -> PriorityStatus {
-        let (operations, bytes) = self.node().qos.counted(priority);
+        let [operations, bytes, calls] = self.node().qos.counted(priority);
         let PathQueue { under_way, waiting } = self.node().paths.queue(priority);
-        PriorityStatus { operations, bytes, under_way, waiting }
+        PriorityStatus { operations, bytes, calls, under_way, waiting }
     }
 
     /// Returns the bytes of this node's memory that are free and zeroed.

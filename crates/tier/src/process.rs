@@ -19,6 +19,7 @@ use self::list::ListedOperation;
 use crate::codec::{Reader, Writer};
 use crate::message::Malformed;
 use crate::name::Name;
+use crate::qos::Priority;
 use crate::record::Listing;
 use crate::rights::{Grantee, MAX_GRANTS, Rights};
 
@@ -114,9 +115,14 @@ pub enum ProcessRequest<'a> {
     Attach {
         /// The process to join; `None` for a new one.
         secret: Option<Secret>,
+        /// The priority of the process; `None` for the highest one that its principal may have, and for that of the
+        /// process that is joined.
+        priority: Option<Priority>,
     },
     /// [`READ`] or [`READ_HERE`].
     Read {
+        /// The priority.
+        priority: Priority,
         /// The handle.
         handle: u64,
         /// The offset in bytes.
@@ -126,6 +132,8 @@ pub enum ProcessRequest<'a> {
     },
     /// [`WRITE`] or [`WRITE_HERE`].
     Write {
+        /// The priority.
+        priority: Priority,
         /// The handle.
         handle: u64,
         /// The offset in bytes.
@@ -135,11 +143,15 @@ pub enum ProcessRequest<'a> {
     },
     /// [`RUN`].
     Run {
+        /// The priority.
+        priority: Priority,
         /// The operations, at most [`list::MAX_LISTED`].
         operations: Vec<ListedOperation<'a>>,
     },
     /// [`WRITE_NOTIFY`].
     WriteNotify {
+        /// The priority.
+        priority: Priority,
         /// The handle.
         handle: u64,
         /// The offset of the bytes.
@@ -153,6 +165,8 @@ pub enum ProcessRequest<'a> {
     },
     /// [`FETCH_ADD`].
     FetchAdd {
+        /// The priority.
+        priority: Priority,
         /// The handle.
         handle: u64,
         /// The offset in bytes.
@@ -162,6 +176,8 @@ pub enum ProcessRequest<'a> {
     },
     /// [`COMPARE_SWAP`].
     CompareSwap {
+        /// The priority.
+        priority: Priority,
         /// The handle.
         handle: u64,
         /// The offset in bytes.
@@ -319,8 +335,22 @@ impl<'a> ProcessRequest<'a> {
             ProcessRequest::Write { bytes, .. } => bytes.len() as u64,
             ProcessRequest::WriteNotify { bytes, .. } => bytes.len() as u64 + 8,
             ProcessRequest::FetchAdd { .. } | ProcessRequest::CompareSwap { .. } => 8,
-            ProcessRequest::Run { operations } => operations.iter().map(ListedOperation::moves).sum(),
+            ProcessRequest::Run { operations, .. } => operations.iter().map(ListedOperation::moves).sum(),
             _ => 0,
+        }
+    }
+
+    /// Returns the priority, of a request that has one.
+    pub fn priority(&self) -> Option<Priority> {
+        match self {
+            ProcessRequest::Read { priority, .. }
+            | ProcessRequest::Write { priority, .. }
+            | ProcessRequest::WriteNotify { priority, .. }
+            | ProcessRequest::FetchAdd { priority, .. }
+            | ProcessRequest::CompareSwap { priority, .. }
+            | ProcessRequest::Run { priority, .. } => Some(*priority),
+            ProcessRequest::Attach { priority, .. } => *priority,
+            _ => None,
         }
     }
 
@@ -329,25 +359,36 @@ impl<'a> ProcessRequest<'a> {
         bytes.clear();
         let writer = Writer(std::mem::take(bytes));
         let writer = match self {
-            ProcessRequest::Attach { secret } => {
+            ProcessRequest::Attach { secret, priority } => {
                 let mut writer = writer.u8(option(secret.is_some()));
                 writer.0.extend_from_slice(&secret.unwrap_or_default());
-                writer
+                match priority {
+                    Some(priority) => writer.u8(1).priority(*priority),
+                    None => writer.u8(0),
+                }
             }
-            ProcessRequest::Read { handle, offset, length } => writer.u64(*handle).u64(*offset).u32(*length),
-            ProcessRequest::Write { handle, offset, bytes } => {
-                let mut writer = writer.u64(*handle).u64(*offset);
+            ProcessRequest::Read { priority, handle, offset, length } => {
+                writer.priority(*priority).u64(*handle).u64(*offset).u32(*length)
+            }
+            ProcessRequest::Write { priority, handle, offset, bytes } => {
+                let mut writer = writer.priority(*priority).u64(*handle).u64(*offset);
                 writer.0.extend_from_slice(bytes);
                 writer
             }
-            ProcessRequest::Run { operations } => list::write(writer, operations),
-            ProcessRequest::WriteNotify { handle, offset, word_offset, value, bytes } => {
+            ProcessRequest::Run { priority, operations } => {
+                list::write(writer.priority(*priority), operations)
+            }
+            ProcessRequest::WriteNotify { priority, handle, offset, word_offset, value, bytes } => {
+                let writer = writer.priority(*priority);
                 let mut writer = writer.u64(*handle).u64(*offset).u64(*word_offset).u64(*value);
                 writer.0.extend_from_slice(bytes);
                 writer
             }
-            ProcessRequest::FetchAdd { handle, offset, add } => writer.u64(*handle).u64(*offset).u64(*add),
-            ProcessRequest::CompareSwap { handle, offset, expected, swap } => {
+            ProcessRequest::FetchAdd { priority, handle, offset, add } => {
+                writer.priority(*priority).u64(*handle).u64(*offset).u64(*add)
+            }
+            ProcessRequest::CompareSwap { priority, handle, offset, expected, swap } => {
+                let writer = writer.priority(*priority);
                 writer.u64(*handle).u64(*offset).u64(*expected).u64(*swap)
             }
             ProcessRequest::Set { handle, offset, length, value } => {
@@ -386,29 +427,48 @@ impl<'a> ProcessRequest<'a> {
                 if !given && secret != Secret::default() {
                     return Err(Malformed);
                 }
-                ProcessRequest::Attach { secret: given.then_some(secret) }
+                let priority = if reader.flag()? { Some(reader.priority()?) } else { None };
+                ProcessRequest::Attach { secret: given.then_some(secret), priority }
             }
             READ | READ_HERE => {
+                let priority = reader.priority()?;
                 let (handle, offset) = (reader.u64()?, reader.u64()?);
-                ProcessRequest::Read { handle, offset, length: reader.u32()? }
+                ProcessRequest::Read { priority, handle, offset, length: reader.u32()? }
             }
             WRITE | WRITE_HERE => {
+                let priority = reader.priority()?;
                 let (handle, offset) = (reader.u64()?, reader.u64()?);
-                return Ok(ProcessRequest::Write { handle, offset, bytes: reader.0 });
+                return Ok(ProcessRequest::Write { priority, handle, offset, bytes: reader.0 });
             }
-            RUN => ProcessRequest::Run { operations: list::read(&mut reader)? },
+            RUN => ProcessRequest::Run { priority: reader.priority()?, operations: list::read(&mut reader)? },
             WRITE_NOTIFY => {
+                let priority = reader.priority()?;
                 let (handle, offset, word_offset) = (reader.u64()?, reader.u64()?, reader.u64()?);
                 let (value, bytes) = (reader.u64()?, reader.0);
-                return Ok(ProcessRequest::WriteNotify { handle, offset, word_offset, value, bytes });
+                return Ok(ProcessRequest::WriteNotify {
+                    priority,
+                    handle,
+                    offset,
+                    word_offset,
+                    value,
+                    bytes,
+                });
             }
             FETCH_ADD => {
+                let priority = reader.priority()?;
                 let (handle, offset) = (reader.u64()?, reader.u64()?);
-                ProcessRequest::FetchAdd { handle, offset, add: reader.u64()? }
+                ProcessRequest::FetchAdd { priority, handle, offset, add: reader.u64()? }
             }
             COMPARE_SWAP => {
+                let priority = reader.priority()?;
                 let (handle, offset) = (reader.u64()?, reader.u64()?);
-                ProcessRequest::CompareSwap { handle, offset, expected: reader.u64()?, swap: reader.u64()? }
+                ProcessRequest::CompareSwap {
+                    priority,
+                    handle,
+                    offset,
+                    expected: reader.u64()?,
+                    swap: reader.u64()?,
+                }
             }
             MEMSET => {
                 let (handle, offset) = (reader.u64()?, reader.u64()?);
@@ -499,6 +559,8 @@ pub struct Attached {
     pub principal: String,
     /// A keeper holds the memory of the node: the next life of the node knows this process.
     pub is_kept: bool,
+    /// The highest priority that the principal may have.
+    pub highest: Priority,
 }
 
 impl Attached {
@@ -506,7 +568,7 @@ impl Attached {
     pub fn encode(&self) -> Vec<u8> {
         let mut writer = Writer(self.secret.to_vec());
         writer = writer.u16(self.operations).text(self.node.as_bytes()).text(self.principal.as_bytes());
-        writer.u8(self.is_kept.into()).0
+        writer.u8(self.is_kept.into()).priority(self.highest).0
     }
 
     /// Parses an answer.
@@ -514,7 +576,8 @@ impl Attached {
         let mut reader = Reader(bytes);
         let (secret, operations) = (reader.take()?, reader.u16()?);
         let (node, principal, is_kept) = (reader.string()?, reader.string()?, reader.flag()?);
-        reader.end(Attached { secret, operations, node, principal, is_kept })
+        let highest = reader.priority()?;
+        reader.end(Attached { secret, operations, node, principal, is_kept, highest })
     }
 }
 

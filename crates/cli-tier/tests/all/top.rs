@@ -38,15 +38,15 @@ fn one_frame_has_the_rates_and_queues_of_a_process_that_works() {
             let text = top().text();
             assert!(text.contains("node busy: 16 MiB of memory") && text.contains("regions: 1"), "{text}");
             let line = own_line(&text).unwrap_or_else(|| panic!("{text}"));
-            if line[2] != "0/s" {
+            if line[3] != "0/s" {
                 break line;
             }
             assert!(begin.elapsed() < HANG, "{text}");
         };
         ends.store(true, Ordering::Relaxed);
-        assert!(line[2].ends_with("/s") && line[3].ends_with("B/s") && line[3] != "0 B/s", "{line:?}");
+        assert!(line[3].ends_with("/s") && line[4].ends_with("B/s") && line[4] != "0 B/s", "{line:?}");
         // Queued: nobody receives.
-        assert_eq!(line[6], "3", "{line:?}");
+        assert_eq!(line[7], "3", "{line:?}");
     });
 
     let status = dunlin(node.words(&["node", "status", "--json"])).well().text();
@@ -104,4 +104,22 @@ fn a_node_that_is_not_there_and_settings_without_a_meaning_are_told() {
     for wrong in [["--interval", "0"], ["--processes", "0"], ["--interval", "soon"]] {
         dunlin([&["node", "top"], &wrong[..]].concat()).failed(2, &[wrong[0]]);
     }
+}
+
+#[test]
+fn a_command_says_its_priority_and_a_share_of_low_priority_is_not_raised() {
+    let node = Node::start(&["--memory", "4MiB", "--share", "*=1"]);
+    let low = |text: &str, priority: &str| {
+        dunlin(node.words(&["tier", "put", text, "--text", text, "--priority", priority])).well();
+        let status = dunlin(node.words(&["node", "status", "--json"])).well().text();
+        let status: Value = serde_json::from_str(&status).expect("JSON");
+        status["priorities"]["low"]["operations"].as_u64().expect("a number")
+    };
+    assert_eq!([low("one", "low"), low("two", "high")], [1, 1]);
+    dunlin(node.words(&["tier", "get", "one", "--priority", "middle"])).failed(2, &["use high or low"]);
+    node.end();
+    let node = Node::start(&["--memory", "4MiB", "--share", "*=1,low"]);
+    let words = node.words(&["tier", "put", "one", "--text", "one", "--priority", "high"]);
+    dunlin(words).failed(1, &["may not have high priority"]);
+    node.end();
 }

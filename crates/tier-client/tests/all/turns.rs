@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-const NODES: [&str; 2] = ["one", "two"];
+pub(crate) const NODES: [&str; 2] = ["one", "two"];
 
 /// Every operation that the worker may run, on one region; returns how many there were.
 fn all_operations<P: Fabric>(region: &Lmr<P>, rounds: u64) -> u64 {
@@ -127,13 +127,13 @@ fn a_refusal_of_the_worker_is_that_of_the_pool() {
 }
 
 /// A node of a run, with its service for processes.
-struct Node {
-    address: Address,
-    processes: ProcessServer<Sim>,
-    tier: dunlin_tier_node::Tier<Sim>,
+pub(crate) struct Node {
+    pub(crate) address: Address,
+    pub(crate) processes: ProcessServer<Sim>,
+    pub(crate) tier: dunlin_tier_node::Tier<Sim>,
 }
 
-fn node(fabric: &Sim, name: &str, change: impl Fn(&mut TierConfig)) -> Node {
+pub(crate) fn node(fabric: &Sim, name: &str, change: impl Fn(&mut TierConfig)) -> Node {
     let peers = NODES.map(|name| Peer::named(Scheme::Sim, name).unwrap());
     let mut config = TierConfig::new(peers.into(), name);
     config.memory = 1 << 20;
@@ -152,7 +152,7 @@ fn app(fabric: &Sim, node: &Node) -> Tier<Sim> {
 }
 
 /// Runs `body` with the root's fabric and the processes of two nodes on machines of their own.
-fn in_virtual_time(seed: u64, atomics: bool, body: impl FnOnce(Sim, [Sim; 2]) + Send + 'static) {
+pub(crate) fn in_virtual_time(seed: u64, atomics: bool, body: impl FnOnce(Sim, [Sim; 2]) + Send + 'static) {
     let mut settings = Settings { machines: vec![MachineSettings::default(); 2], ..Settings::default() };
     settings.capabilities.atomics = atomics;
     Sim::run_with(settings, seed, move |sim| {
@@ -162,7 +162,7 @@ fn in_virtual_time(seed: u64, atomics: bool, body: impl FnOnce(Sim, [Sim; 2]) + 
     .unwrap();
 }
 
-fn spawn(fabric: &Sim, body: impl FnOnce() + Send + 'static) -> Task {
+pub(crate) fn spawn(fabric: &Sim, body: impl FnOnce() + Send + 'static) -> Task {
     fabric.host().spawn("app", Box::new(body)).unwrap()
 }
 

@@ -15,6 +15,7 @@ use dunlin_tier::process::{
     Attached, Holdings, MAX_HELD_NAMES, MAX_LISTED_PROCESSES, MemberStatus, NodeStatus, Problem,
     ProcessStatus, Ran, Secret,
 };
+use dunlin_tier::qos::Policy;
 use dunlin_tier::{LmrId, Member, Priority, Slots};
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -69,6 +70,8 @@ pub(super) struct Process<F: Fabric, P: Fabric> {
     /// Tells attachments apart, in the order in which they began.
     number: u64,
     demand: Demand,
+    /// The priority that it said when it attached is low.
+    is_low: AtomicBool,
     /// The node, acting for the principal of the process.
     pub(super) tier: Tier<F>,
     handles: Mutex<Slots<Arc<Lmr<F>>>>,
@@ -80,6 +83,16 @@ pub(super) struct Process<F: Fabric, P: Fabric> {
     pub(super) peer: PeerIdentity,
     /// Its life, if the kernel shows it.
     pub(super) life: Option<Life>,
+}
+
+/// A request of low priority that is in the pool.
+#[derive(Debug)]
+pub(super) struct InBackground<'a>(&'a AtomicU16);
+
+impl Drop for InBackground<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Release);
+    }
 }
 
 /// A request that is being served counts against the limit of its process.
@@ -101,6 +114,15 @@ impl<F: Fabric, P: Fabric> Process<F, P> {
         self.locks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Sets the priority that the process says, if it says one.
+    fn set_priority(&self, priority: Option<Priority>) -> Result<(), Problem> {
+        if let Some(priority) = priority {
+            self.tier.with_priority(priority)?;
+            self.is_low.store(priority == Priority::Low, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
     /// Counts a request about memory that has begun.
     pub(super) fn count(&self, bytes: u64) {
         self.demand.operations.fetch_add(1, Ordering::Relaxed);
@@ -120,6 +142,7 @@ impl<F: Fabric, P: Fabric> Process<F, P> {
             number: self.number,
             process: self.peer.process.unwrap_or_default(),
             principal: self.tier.principal().to_owned(),
+            priority: if self.is_low.load(Ordering::Relaxed) { Priority::Low } else { Priority::High },
             handles: self.handles().len() as u32,
             connections,
             direct: self.directs.len() as u32,
@@ -222,6 +245,8 @@ pub(super) struct Registry<F: Fabric, P: Fabric> {
     state: RwLock<State<F, P>>,
     /// The number of attachments so far.
     attached: AtomicU64,
+    /// Requests of low priority that are in the pool.
+    background: AtomicU16,
     pub(super) answered: AtomicU64,
     pub(super) refused: AtomicU64,
     pub(super) counters: Arc<Counters>,
@@ -239,7 +264,32 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
         let (state, counters) = (RwLock::new(state), Arc::default());
         let leaves = Arc::default();
         let given = Given::default();
-        Registry { tier, config, board, state, attached, answered, refused, counters, given, leaves }
+        Registry {
+            tier,
+            config,
+            board,
+            state,
+            attached,
+            background: AtomicU16::new(0),
+            answered,
+            refused,
+            counters,
+            given,
+            leaves,
+        }
+    }
+
+    /// Begins to serve a request in the pool. Those of low priority have half of its threads at most, so that high priority
+    /// does not wait behind them for a thread; in order of arrival, priorities have no effect. The library asks again after
+    /// a refusal.
+    pub(super) fn in_pool(&self, priority: Option<Priority>) -> Result<Option<InBackground<'_>>, Problem> {
+        if priority != Some(Priority::Low) || self.tier.node().config.qos.policy == Policy::Arrival {
+            return Ok(None);
+        }
+        let limit = (self.config.threads / 2).max(1);
+        let before = self.background.fetch_add(1, Ordering::Acquire);
+        let serving = InBackground(&self.background);
+        if before >= limit { Err(Problem::Operations(limit)) } else { Ok(Some(serving)) }
     }
 
     fn read(&self) -> RwLockReadGuard<'_, State<F, P>> {
@@ -264,8 +314,17 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
         Some(Arc::clone(process))
     }
 
-    /// Joins a connection to a process: a new one without a secret.
-    pub(super) fn attach(&self, session: u64, secret: Option<Secret>) -> Result<Attached, Problem> {
+    /// Joins a connection to a process: a new one without a secret. Its requests say their priority, and that of the
+    /// process is shown.
+    ///
+    /// # Errors
+    /// The share of the principal does not permit the priority. The connection belongs to no process then.
+    pub(super) fn attach(
+        &self,
+        session: u64,
+        secret: Option<Secret>,
+        priority: Option<Priority>,
+    ) -> Result<Attached, Problem> {
         let mut state = self.write();
         let State { sessions, processes, .. } = &mut *state;
         let session = sessions.get_mut(&session).ok_or(Problem::NotAttached)?;
@@ -277,6 +336,7 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
                 // A secret is of use to the process alone that got it.
                 let found = processes.get_mut(&secret).filter(|(process, _)| process.peer == session.peer);
                 let (process, connections) = found.ok_or(Problem::NotAttached)?;
+                process.set_priority(priority)?;
                 *connections += 1;
                 (secret, Arc::clone(process))
             }
@@ -284,7 +344,7 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
                 let mut secret = Secret::default();
                 secret[..8].copy_from_slice(&self.tier.draw().to_le_bytes());
                 secret[8..].copy_from_slice(&self.tier.draw().to_le_bytes());
-                let process = Arc::new(self.new_process(session, secret)?);
+                let process = Arc::new(self.new_process(session, secret, priority)?);
                 processes.insert(secret, (Arc::clone(&process), 1));
                 (secret, process)
             }
@@ -296,6 +356,7 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
             node: self.tier.name().to_owned(),
             principal: process.tier.principal().to_owned(),
             is_kept: process.life.is_some() && self.tier.is_kept(),
+            highest: process.tier.highest_priority(),
         })
     }
 
@@ -334,16 +395,27 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
         }
     }
 
-    fn new_process(&self, session: &Session<F, P>, secret: Secret) -> Result<Process<F, P>, Problem> {
+    fn new_process(
+        &self,
+        session: &Session<F, P>,
+        secret: Secret,
+        priority: Option<Priority>,
+    ) -> Result<Process<F, P>, Problem> {
         let (peer, usage) = (session.peer.clone(), Arc::clone(&session.usage));
         let tier = self.acting_for(&peer)?;
+        // Before anything is kept of a process that is refused.
+        if let Some(priority) = priority {
+            tier.with_priority(priority)?;
+        }
         let life = peer.process.and_then(lives::life_of);
         if let (Some(life), Some(user)) = (life, peer.user) {
             let kept = KeptProcess { secret, life, user, principal: tier.principal().to_owned() };
             tier.node().state().put(&KeptProcess::key(&secret), &kept.value());
         }
         let handles = Slots::new(self.config.limits.handles, self.tier.draw() as u32);
-        Ok(self.process_with(secret, tier, handles, usage, (peer, life)))
+        let process = self.process_with(secret, tier, handles, usage, (peer, life));
+        process.set_priority(priority)?;
+        Ok(process)
     }
 
     fn process_with(
@@ -360,7 +432,8 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
         let directs = Directs::new(secret);
         let number = 1 + self.attached.fetch_add(1, Ordering::Relaxed);
         let demand = Demand::default();
-        Process { secret, number, demand, tier, handles, services, locks, usage, directs, peer, life }
+        let is_low = AtomicBool::new(tier.priority() == Priority::Low);
+        Process { secret, number, demand, is_low, tier, handles, services, locks, usage, directs, peer, life }
     }
 
     /// Returns a number for a region that is the same for all processes of this node, and hides the id, which names

@@ -162,27 +162,32 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
             ProcessRequest::Read { length, .. } if u64::from(length) > MAX_ATTEMPTED => {
                 return Ok(Tried::Waits);
             }
-            ProcessRequest::Read { handle, offset, length } => {
+            ProcessRequest::Read { priority, handle, offset, length } => {
                 let into = Transfer::Read(space(reply, length)?);
-                (process.region(handle)?.within(time).attempt(offset, into), Form::Bytes)
-            }
-            ProcessRequest::Write { handle, offset, bytes } => {
-                (process.region(handle)?.within(time).attempt(offset, Transfer::Write(bytes)), Form::Nothing)
-            }
-            ProcessRequest::FetchAdd { handle, offset, add } => {
-                let change = Transfer::Change(Change::Add(add));
-                (process.region(handle)?.within(time).attempt(offset, change), Form::Word)
-            }
-            ProcessRequest::CompareSwap { handle, offset, expected, swap } => {
-                let change = Transfer::Change(Change::Swap { expected, swap });
-                (process.region(handle)?.within(time).attempt(offset, change), Form::Word)
-            }
-            ProcessRequest::WriteNotify { handle, offset, word_offset, value, bytes } => {
                 let region = process.region(handle)?;
-                (region.within(time).attempt_notify(offset, bytes, word_offset, value), Form::Nothing)
+                (region.within(time).with_priority(priority)?.attempt(offset, into), Form::Bytes)
             }
-            ProcessRequest::Run { operations } => {
-                let attempted = list_of(process, &operations, time, |list| list.attempt())?;
+            ProcessRequest::Write { priority, handle, offset, bytes } => {
+                let (region, from) = (process.region(handle)?, Transfer::Write(bytes));
+                (region.within(time).with_priority(priority)?.attempt(offset, from), Form::Nothing)
+            }
+            ProcessRequest::FetchAdd { priority, handle, offset, add } => {
+                let (region, change) = (process.region(handle)?, Transfer::Change(Change::Add(add)));
+                (region.within(time).with_priority(priority)?.attempt(offset, change), Form::Word)
+            }
+            ProcessRequest::CompareSwap { priority, handle, offset, expected, swap } => {
+                let change = Transfer::Change(Change::Swap { expected, swap });
+                let region = process.region(handle)?;
+                (region.within(time).with_priority(priority)?.attempt(offset, change), Form::Word)
+            }
+            ProcessRequest::WriteNotify { priority, handle, offset, word_offset, value, bytes } => {
+                let region = process.region(handle)?;
+                let region = region.within(time).with_priority(priority)?;
+                (region.attempt_notify(offset, bytes, word_offset, value), Form::Nothing)
+            }
+            ProcessRequest::Run { priority, operations } => {
+                let list = (&operations[..], priority);
+                let attempted = list_of(process, list, time, |list| list.attempt())?;
                 let (bytes, attempted) = attempted;
                 return Ok(match attempted {
                     Attempted::Done(outcomes) => Tried::Done(

@@ -4,6 +4,7 @@
 use crate::codec::{Reader, Writer};
 use crate::membership::MemberState;
 use crate::message::Malformed;
+use crate::qos::Priority;
 
 /// An attached process in a [`NodeStatus`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -14,6 +15,8 @@ pub struct ProcessStatus {
     pub process: u32,
     /// Its principal.
     pub principal: String,
+    /// The priority that it said when it attached: that of handles and calls without one of their own.
+    pub priority: Priority,
     /// The number of its handles.
     pub handles: u32,
     /// The number of its connections.
@@ -38,7 +41,8 @@ pub struct ProcessStatus {
 
 impl ProcessStatus {
     fn write(&self, writer: Writer) -> Writer {
-        let writer = writer.u64(self.number).u32(self.process).text(self.principal.as_bytes());
+        let writer =
+            writer.u64(self.number).u32(self.process).text(self.principal.as_bytes()).priority(self.priority);
         let writer = writer.u32(self.handles).u16(self.connections).u32(self.direct);
         let writer = writer.u64(self.operations).u64(self.bytes).u64(self.calls);
         writer.u32(self.under_way).u32(self.queued).u16(self.services).u32(self.locks)
@@ -49,6 +53,7 @@ impl ProcessStatus {
             number: reader.u64()?,
             process: reader.u32()?,
             principal: reader.string()?,
+            priority: reader.priority()?,
             handles: reader.u32()?,
             connections: reader.u16()?,
             direct: reader.u32()?,
@@ -70,6 +75,8 @@ pub struct PriorityStatus {
     pub operations: u64,
     /// Counter: their bytes.
     pub bytes: u64,
+    /// Counter: calls to services.
+    pub calls: u64,
     /// Operations that use a path to other nodes.
     pub under_way: u32,
     /// Operations that wait for a path.
@@ -78,12 +85,12 @@ pub struct PriorityStatus {
 
 impl PriorityStatus {
     fn write(&self, writer: Writer) -> Writer {
-        writer.u64(self.operations).u64(self.bytes).u32(self.under_way).u32(self.waiting)
+        writer.u64(self.operations).u64(self.bytes).u64(self.calls).u32(self.under_way).u32(self.waiting)
     }
 
     fn read(reader: &mut Reader<'_>) -> Result<PriorityStatus, Malformed> {
-        let (operations, bytes) = (reader.u64()?, reader.u64()?);
-        Ok(PriorityStatus { operations, bytes, under_way: reader.u32()?, waiting: reader.u32()? })
+        let (operations, bytes, calls) = (reader.u64()?, reader.u64()?, reader.u64()?);
+        Ok(PriorityStatus { operations, bytes, calls, under_way: reader.u32()?, waiting: reader.u32()? })
     }
 }
 
