@@ -8,6 +8,7 @@ mod node;
 mod put;
 mod qos;
 mod regions;
+mod scene;
 mod status;
 mod top;
 

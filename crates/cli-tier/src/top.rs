@@ -132,8 +132,8 @@ fn frame(before: &NodeStatus, now: &NodeStatus, time: Duration, most: usize) -> 
     );
     let _ = writeln!(
         text,
-        "calls under way to services of nodes: {}; paths to each node: {}\n",
-        now.calls, now.paths
+        "queue pairs to other nodes for memory: {}; connections for calls: {}; calls under way to other nodes: {}\n",
+        now.queue_pairs, now.call_connections, now.calls
     );
     let rows = PRIORITIES.map(|(name, priority)| {
         let [before, now] = [before, now].map(|status| status.priorities[priority as usize]);

@@ -241,6 +241,19 @@ impl Link {
 pub(crate) type Links<F> = [Option<AsyncClient<F>>; 4];
 
 impl<F: Fabric> Node<F> {
+    /// Returns the number of connections to other nodes for calls.
+    pub(crate) fn call_connections(&self) -> u32 {
+        let links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        let others = links.iter().enumerate().filter(|(number, _)| *number != usize::from(self.me.0));
+        others.flat_map(|(_, links)| links).flatten().count() as u32
+    }
+
+    /// Returns the number of queue pairs that paths have to other nodes.
+    pub(crate) fn queue_pairs(&self) -> u32 {
+        let links = self.path_links.lock().unwrap_or_else(PoisonError::into_inner);
+        links.keys().filter(|(_, to)| *to != self.me).count() as u32
+    }
+
     /// Makes a call of a function of another node's service, and has `done` take its outcome. Does not wait for the call.
     pub(crate) fn forward(
         &self,

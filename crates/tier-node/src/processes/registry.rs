@@ -488,6 +488,8 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
             ran: self.counters.ran(),
             regions: self.tier.regions(),
             paths: self.tier.node().config.paths,
+            queue_pairs: self.tier.node().queue_pairs(),
+            call_connections: self.tier.node().call_connections(),
             calls: self.tier.node().board.under_way() as u32,
             priorities: [Priority::Low, Priority::High].map(|priority| self.tier.operations(priority)),
             // Of the same view as the members below.

@@ -168,6 +168,10 @@ pub struct NodeStatus {
     pub regions: u64,
     /// Queue pairs to each other node that operations on memory may use.
     pub paths: u16,
+    /// Queue pairs to other nodes that the paths have made, all nodes together.
+    pub queue_pairs: u32,
+    /// Connections to other nodes that calls and requests about locks have made: one for each kind and node.
+    pub call_connections: u32,
     /// Calls to services that the node has under way to other nodes.
     pub calls: u32,
     /// The operations of low and of high priority: by [`Priority`](crate::Priority).
@@ -198,7 +202,8 @@ impl NodeStatus {
             }
         }
         writer = writer.u64(self.ran.at_once).u64(self.ran.later).u64(self.ran.pool);
-        writer = writer.u64(self.regions).u16(self.paths).u32(self.calls);
+        writer = writer.u64(self.regions).u16(self.paths).u32(self.queue_pairs).u32(self.call_connections);
+        writer = writer.u32(self.calls);
         for priority in &self.priorities {
             writer = priority.write(writer);
         }
@@ -231,7 +236,8 @@ impl NodeStatus {
         };
         let pages = has_pages.then(&mut pages).transpose()?;
         let ran = Ran { at_once: reader.u64()?, later: reader.u64()?, pool: reader.u64()? };
-        let (regions, paths, calls) = (reader.u64()?, reader.u16()?, reader.u32()?);
+        let (regions, paths) = (reader.u64()?, reader.u16()?);
+        let (queue_pairs, call_connections, calls) = (reader.u32()?, reader.u32()?, reader.u32()?);
         let priorities = [PriorityStatus::read(&mut reader)?, PriorityStatus::read(&mut reader)?];
         let nodes = (0..reader.u16()?).map(|_| reader.string()).collect::<Result<_, _>>()?;
         let (epoch, trouble, count) = (reader.u64()?, reader.string()?, reader.u16()?);
@@ -255,6 +261,8 @@ impl NodeStatus {
             ran,
             regions,
             paths,
+            queue_pairs,
+            call_connections,
             calls,
             priorities,
             nodes,

@@ -226,6 +226,8 @@ fn status() -> impl Strategy<Value = NodeStatus> {
                 ran: Ran { at_once, later, pool },
                 regions,
                 paths,
+                queue_pairs: calls / 2,
+                call_connections: calls / 3,
                 calls,
                 priorities,
                 nodes,
