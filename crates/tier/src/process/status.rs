@@ -141,7 +141,7 @@ impl Pages {
     }
 }
 
-/// The answer to [`STATUS`].
+/// The answer to [`STATUS`](super::STATUS).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeStatus {
     /// The node's name.
