@@ -1,7 +1,7 @@
 //! `dunlin tier get`: streams the bytes of a region to a file or to standard output.
 
 use clap::Args;
-use dunlin_command::attach::AttachArguments;
+use dunlin_command::attach::{AttachArguments, PriorityArguments};
 use dunlin_command::interrupt::Interrupt;
 use dunlin_command::output::{self, Failure};
 use dunlin_command::{arguments, progress};
@@ -40,6 +40,8 @@ pub(crate) struct GetArguments {
     /// Read the bytes where they lie, without requests: of a region that a process of your user made with --direct
     #[arg(long)]
     direct: bool,
+    #[command(flatten)]
+    priority: PriorityArguments,
     #[command(flatten)]
     attach: AttachArguments,
 }
@@ -82,7 +84,7 @@ impl Drop for Partial<'_> {
 
 pub(crate) fn run(arguments: &GetArguments) -> Result<ExitCode, Failure> {
     let interrupt = Interrupt::install()?;
-    let tier = arguments.attach.attach()?;
+    let tier = arguments.attach.attach_as(arguments.priority)?;
     let region = tier.map(&arguments.name, Rights::READ).map_err(Failure::new)?;
     let left = region.len().saturating_sub(arguments.offset);
     let length = arguments.length.unwrap_or(left);

@@ -8,6 +8,9 @@ mod node;
 mod put;
 mod qos;
 mod regions;
+mod scene;
+mod status;
+mod top;
 
 use clap::{ArgAction, CommandFactory as _, Parser, Subcommand};
 use dunlin_command::output::{self, Failure};

@@ -4,6 +4,8 @@ use crate::etcd::EtcdArguments;
 use crate::keep::{self, KeepArguments};
 use crate::list::{self, ListArguments};
 use crate::qos::QosArguments;
+use crate::status::{self, StatusArguments};
+use crate::top::{self, TopArguments};
 use clap::{Args, Subcommand};
 use dunlin::fabric::{AllowPolicy, Fabric, ShmConfig, ShmFabric};
 use dunlin::{Address, on_fabric};
@@ -12,8 +14,8 @@ use dunlin_command::attach::AttachArguments;
 use dunlin_command::interrupt::Interrupt;
 use dunlin_command::output::{self, Failure};
 use dunlin_command::{arguments, child, progress};
-use dunlin_report::{Row, Unit, table};
-use dunlin_tier_client::{Pages, Rights, default_address};
+use dunlin_report::Unit;
+use dunlin_tier_client::{Rights, default_address};
 use dunlin_tier_node::{
     DirectoryConfig, DirectoryServer, Peer, ProcessConfig, ProcessServer, Progress, Tier, TierConfig,
 };
@@ -31,6 +33,7 @@ const AFTER_HELP: &str = "\
 Examples:
   dunlin node run --memory 64MiB                     a node by itself; in another terminal:
   dunlin node status
+  dunlin node top
   dunlin tier put greeting --text hello
   dunlin tier get greeting
   dunlin node run --listen rdma:10.0.0.1:7100 --peers nodes.txt --memory 8GiB
@@ -114,6 +117,7 @@ enum NodeCommand {
     Keep(KeepArguments),
     Directory(DirectoryArguments),
     Status(StatusArguments),
+    Top(TopArguments),
     Leave(LeaveArguments),
     Move(MoveArguments),
     Ls(ListArguments),
@@ -242,14 +246,6 @@ fn lease(text: &str) -> Result<Duration, String> {
     Ok(lease)
 }
 
-/// Show the node of this host: its memory, the nodes of its view, and the processes that are attached.
-#[derive(Args, Debug)]
-#[command(after_help = "Examples:\n  dunlin node status\n  dunlin node status --node shm:node-a")]
-struct StatusArguments {
-    #[command(flatten)]
-    attach: AttachArguments,
-}
-
 /// Parses UID=NAME.
 fn user(text: &str) -> Result<(u32, String), String> {
     let wrong = || format!("'{text}' is not UID=NAME; write for example 1000=alice");
@@ -262,7 +258,8 @@ pub(crate) fn run(arguments: &NodeArguments) -> Result<ExitCode, Failure> {
         NodeCommand::Run(arguments) => serve(arguments),
         NodeCommand::Keep(arguments) => keep::run(arguments, own_user()?),
         NodeCommand::Directory(arguments) => directory(arguments),
-        NodeCommand::Status(arguments) => status(arguments),
+        NodeCommand::Status(arguments) => status::run(arguments),
+        NodeCommand::Top(arguments) => top::run(arguments),
         NodeCommand::Leave(arguments) => leave(arguments),
         NodeCommand::Move(arguments) => {
             let tier = arguments.attach.attach()?;
@@ -497,94 +494,5 @@ fn serve_on<F: Fabric>(
         }
     }
     drop(processes);
-    Ok(ExitCode::SUCCESS)
-}
-
-/// Says which pages the memory of a node has.
-fn pages_of(pages: &Pages) -> String {
-    let kinds = [
-        (pages.huge_1g, "huge (1 GiB)"),
-        (pages.huge_2m, "huge (2 MiB)"),
-        (pages.transparent, "transparent huge"),
-        (pages.small, "small (4 KiB)"),
-    ];
-    let there = kinds.into_iter().filter(|(bytes, _)| *bytes > 0);
-    let there = there.map(|(bytes, kind)| format!("{} {kind}", Unit::Bytes.format(bytes as f64)));
-    there.collect::<Vec<_>>().join(", ")
-}
-
-/// Says how a node gets more huge pages, if it has small ones.
-fn advice(pages: &Pages) -> Option<String> {
-    let wanted = pages.small.div_ceil(2 << 20);
-    (pages.small >= 2 << 20).then(|| {
-        format!(
-            "to have more huge pages, reserve {wanted} of 2 MiB (sysctl vm.nr_hugepages) and start the node again, or let \
-             the kernel make them: echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled"
-        )
-    })
-}
-
-fn status(arguments: &StatusArguments) -> Result<ExitCode, Failure> {
-    let tier = arguments.attach.attach()?;
-    let status = tier.status().map_err(Failure::new)?;
-    let bytes = |bytes: u64| Unit::Bytes.format(bytes as f64);
-    output::print_line(format_args!(
-        "node {}: {} of memory, {} free, {} being zeroed; {} requests answered, {} refused",
-        status.node,
-        bytes(status.memory),
-        bytes(status.free),
-        bytes(status.dirty),
-        status.answered,
-        status.refused
-    ))?;
-    if let Some(pages) = status.pages {
-        output::print_line(format_args!("pages: {}; extents: {}", pages_of(&pages), status.extents))?;
-        if let Some(advice) = advice(&pages) {
-            output::print_line(format_args!("  -> {advice}"))?;
-        }
-    }
-    if status.is_kept {
-        output::print_line(format_args!(
-            "keeper: has the memory and the records; regions outlive this process"
-        ))?;
-    }
-    if status.epoch == 0 {
-        output::print_line(format_args!("nodes: {}", status.nodes.join(", ")))?;
-    } else {
-        output::print_line(format_args!(
-            "view {}: {} of {} nodes are alive",
-            status.epoch,
-            status.nodes.len(),
-            status.members.len()
-        ))?;
-        if !status.trouble.is_empty() {
-            output::print_line(format_args!("views stand still: {}", status.trouble))?;
-        }
-        let rows: Vec<Row> = status
-            .members
-            .iter()
-            .map(|member| {
-                Row::new()
-                    .with("node", member.name.as_str())
-                    .with("state", member.state.to_string())
-                    .with("incarnation", member.incarnation)
-                    .with("address", member.address.as_str())
-            })
-            .collect();
-        output::print(table(&rows))?;
-    }
-    let rows: Vec<Row> = status
-        .processes
-        .iter()
-        .map(|process| {
-            Row::new()
-                .with("process", process.process)
-                .with("principal", process.principal.as_str())
-                .with("handles", process.handles)
-                .with("mapped", process.direct)
-                .with("connections", process.connections)
-        })
-        .collect();
-    output::print(table(&rows))?;
     Ok(ExitCode::SUCCESS)
 }

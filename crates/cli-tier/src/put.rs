@@ -1,7 +1,7 @@
 //! `dunlin tier put`: makes a region of a file, of standard input or of a text.
 
 use clap::Args;
-use dunlin_command::attach::AttachArguments;
+use dunlin_command::attach::{AttachArguments, PriorityArguments};
 use dunlin_command::interrupt::Interrupt;
 use dunlin_command::output::{self, Failure};
 use dunlin_command::{arguments, progress};
@@ -23,6 +23,7 @@ Examples:
   dunlin tier put data/model model.bin
   dunlin tier put data/model model.bin --on node-2 --on node-3 --grant alice=rw --grant anyone=r
   dunlin tier put data/model model.bin --direct
+  dunlin tier put backup/model model.bin --on node-2 --priority low
   zcat dump.gz | dunlin tier put dump - --size 1GiB";
 
 /// The most bytes of standard input without a size.
@@ -58,6 +59,8 @@ pub(crate) struct PutArguments {
     /// everyone; may be repeated
     #[arg(long, value_name = "PRINCIPAL=RIGHTS", value_parser = grant)]
     grant: Vec<(String, Rights)>,
+    #[command(flatten)]
+    priority: PriorityArguments,
     #[command(flatten)]
     attach: AttachArguments,
 }
@@ -205,7 +208,7 @@ pub(crate) fn run(arguments: &PutArguments) -> Result<ExitCode, Failure> {
     if length == 0 {
         return Err(Failure::new("the input is empty, and a region has at least 1 byte").help("give --size"));
     }
-    let tier = arguments.attach.attach()?;
+    let tier = arguments.attach.attach_as(arguments.priority)?;
     let mut spec = Spec::spread(arguments.on.iter().map(String::as_str)).named(&arguments.name);
     if arguments.direct {
         spec = spec.direct();

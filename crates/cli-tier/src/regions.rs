@@ -3,6 +3,7 @@
 use crate::get::{self, GetArguments};
 use crate::list::{self, ListArguments};
 use crate::put::{self, PutArguments};
+use crate::scene::{self, MemberArguments, SceneArguments};
 use clap::{Args, Subcommand};
 use dunlin_command::attach::AttachArguments;
 use dunlin_command::output::Failure;
@@ -33,6 +34,10 @@ enum TierCommand {
     Get(GetArguments),
     Ls(ListArguments),
     Free(FreeArguments),
+    Scene(SceneArguments),
+    /// A process of the scene.
+    #[command(hide = true)]
+    SceneMember(MemberArguments),
 }
 
 /// Free a region for all.
@@ -50,6 +55,8 @@ pub(crate) fn run(arguments: &TierArguments) -> Result<ExitCode, Failure> {
         TierCommand::Put(arguments) => put::run(arguments),
         TierCommand::Get(arguments) => get::run(arguments),
         TierCommand::Ls(arguments) => list::run(arguments, false),
+        TierCommand::Scene(arguments) => scene::run(arguments),
+        TierCommand::SceneMember(arguments) => scene::member(arguments),
         TierCommand::Free(arguments) => {
             let tier = arguments.attach.attach()?;
             let region = tier.map(&arguments.name, Rights::MASTER).map_err(Failure::new)?;

@@ -8,6 +8,7 @@ use std::ffi::OsStr;
 use std::fmt::Display;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::process::CommandExt as _;
+use std::path::Path;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -62,13 +63,28 @@ impl ChildProcess {
         name: &str,
         arguments: impl IntoIterator<Item = S>,
     ) -> Result<Self, Failure> {
+        let mut command = Command::new("/proc/self/exe");
+        command.arg0("dunlin").args(arguments);
+        Self::spawn(name, command)
+    }
+
+    /// Starts another program of the command. Otherwise as [`start`](ChildProcess::start).
+    pub fn start_program<S: AsRef<OsStr>>(
+        name: &str,
+        program: &Path,
+        arguments: impl IntoIterator<Item = S>,
+    ) -> Result<Self, Failure> {
+        let mut command = Command::new(program);
+        command.args(arguments);
+        Self::spawn(name, command)
+    }
+
+    fn spawn(name: &str, mut command: Command) -> Result<Self, Failure> {
         let failed = |error: std::io::Error| {
             Failure::new(format!("cannot start the process of {name}: {error}"))
                 .help("is the limit of processes (ulimit -u) reached, or the binary gone?")
         };
-        let mut child = Command::new("/proc/self/exe")
-            .arg0("dunlin")
-            .args(arguments)
+        let mut child = command
             .env(PARENT, std::process::id().to_string())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -121,6 +137,26 @@ impl ChildProcess {
                     .help("is this machine overloaded?"));
                 }
                 Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
+    }
+
+    /// Prints the lines of its standard output until it ends, or until a signal arrives.
+    ///
+    /// # Errors
+    /// It has ended without success.
+    pub fn relay(&mut self, interrupt: &Interrupt) -> Result<(), Failure> {
+        loop {
+            interrupt.check()?;
+            match self.lines.recv_timeout(LOOK) {
+                Ok(line) => output::print_line(line)?,
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => {
+                    return match self.wait(END_TIMEOUT) {
+                        Some(status) if status.success() => Ok(()),
+                        _ => Err(self.ended()),
+                    };
+                }
             }
         }
     }

@@ -4,6 +4,7 @@ use crate::direct::Lines;
 use crate::waiting::Waiting;
 use dunlin_fabric::{Address, AddressError, Fabric, Host, Nanos, Scheme, nanos};
 use dunlin_rpc::{BackoffConfig, CallError, Client, ClientConfig, ConnectError};
+use dunlin_tier::Priority;
 use dunlin_tier::call::{MAX_CALL, MAX_HEAD};
 use dunlin_tier::message::Malformed;
 use dunlin_tier::process::lock::LockingRequest;
@@ -12,6 +13,7 @@ use dunlin_tier::process::{
     ATTACH, Attached, ELSEWHERE, NODE_VARIABLE, Problem, ProcessRequest, REFUSED, SERVICE, Secret,
     default_name, gateway_name,
 };
+use dunlin_tier::qos::QosError;
 use dunlin_tier_node::pool::{Pool, Taken};
 use dunlin_tier_node::{OperationError, RequestError};
 use std::ops::Deref;
@@ -42,12 +44,15 @@ pub struct AttachConfig {
     pub timeout: Duration,
     /// The name of the program, for the logs of the node. Default: empty.
     pub program: String,
+    /// The priority of this process (LITE section 6.2): that of its handles and calls without one of their own. Default:
+    /// the highest one that the share of its principal permits.
+    pub priority: Option<Priority>,
 }
 
 impl AttachConfig {
     /// Returns default settings.
     pub fn new(address: Address) -> AttachConfig {
-        AttachConfig { address, timeout: Duration::from_secs(10), program: String::new() }
+        AttachConfig { address, timeout: Duration::from_secs(10), program: String::new(), priority: None }
     }
 }
 
@@ -169,8 +174,13 @@ fn connect<P: Fabric>(fabric: &P, config: &AttachConfig, time: Duration) -> Resu
 }
 
 impl<P: Fabric> Connection<P> {
-    fn attach(&mut self, secret: Option<Secret>, timeout: Duration) -> Result<Attached, Failed> {
-        self.once(ATTACH, &ProcessRequest::Attach { secret }, timeout, Attached::parse)
+    fn attach(
+        &mut self,
+        secret: Option<Secret>,
+        priority: Option<Priority>,
+        timeout: Duration,
+    ) -> Result<Attached, Failed> {
+        self.once(ATTACH, &ProcessRequest::Attach { secret, priority }, timeout, Attached::parse)
     }
 
     /// Makes one call.
@@ -243,7 +253,7 @@ pub(crate) fn outcome<T>(
 impl<P: Fabric> Attachment<P> {
     pub(crate) fn new(fabric: &P, config: AttachConfig) -> Result<Self, AttachError> {
         let mut first = Connection { client: connect(fabric, &config, config.timeout)?, payload: Vec::new() };
-        let attached = first.attach(None, config.timeout).map_err(RequestError::from)?;
+        let attached = first.attach(None, config.priority, config.timeout).map_err(RequestError::from)?;
         let connections = Pool::new(fabric.host(), attached.operations.max(1).into());
         // The first place of the pool is that of the first connection.
         if let Some(Taken::Make(_)) = connections.take(fabric.host(), 0) {
@@ -272,6 +282,22 @@ impl<P: Fabric> Attachment<P> {
         take: impl FnMut(&[u8]) -> Result<T, Malformed>,
     ) -> Result<T, Failed> {
         self.call_until(function, request, self.until(self.config.timeout), take)
+    }
+
+    /// Returns the priority of this process.
+    pub(crate) fn priority(&self) -> Priority {
+        self.config.priority.unwrap_or(self.attached.highest)
+    }
+
+    /// Checks a priority by what the node has said of the principal.
+    ///
+    /// # Errors
+    /// The share of the principal permits only low priority.
+    pub(crate) fn check_priority(&self, priority: Priority) -> Result<(), QosError> {
+        if priority > self.attached.highest {
+            return Err(QosError::Priority { principal: self.attached.principal.clone() });
+        }
+        Ok(())
     }
 
     /// Returns the end of a time that begins now.
@@ -430,7 +456,7 @@ impl<P: Fabric> Attachment<P> {
         if matches!(answer, Err(Failed::Problem(Problem::NotAttached))) {
             // The client has connected again. The node knows this process still, if it lives and another connection of
             // this process does, or if a keeper has its memory.
-            connection.attach(Some(self.attached.secret), left())?;
+            connection.attach(Some(self.attached.secret), self.config.priority, left())?;
             return ask(connection, left());
         }
         answer
@@ -442,7 +468,8 @@ impl<P: Fabric> Attachment<P> {
             Failed::Request(RequestError::Connect { node: "the node of this host".to_owned(), source })
         })?;
         let mut connection = Connection { client, payload: Vec::new() };
-        connection.attach(Some(self.attached.secret), time.max(LEAST_TO_CONNECT))?;
+        let time = time.max(LEAST_TO_CONNECT);
+        connection.attach(Some(self.attached.secret), self.config.priority, time)?;
         Ok(connection)
     }
 }

@@ -5,11 +5,11 @@ use crate::tier::Tier;
 use dunlin_fabric::{Fabric, Host};
 use dunlin_fabric_shm::ShmFabric;
 use dunlin_rpc::{ApplicationCode, Status};
-use dunlin_tier::Name;
 use dunlin_tier::call::MAX_CALL;
 use dunlin_tier::message::Malformed;
 use dunlin_tier::process::Problem;
 use dunlin_tier::process::service::{Handed, Outcome, ServiceRequest, parse_servers};
+use dunlin_tier::{Name, Priority};
 use dunlin_tier_node::pool::{Pool, Taken};
 use dunlin_tier_node::{AnyCalls, EachCall, ReceiveError, RequestError};
 use std::sync::Arc;
@@ -27,7 +27,7 @@ fn nothing(answer: &[u8]) -> Result<(), Malformed> {
 /// Checks a call.
 fn invocation<'a>(
     (node, service, function): (&'a str, &[u8], u16),
-    is_one_way: bool,
+    (is_one_way, priority): (bool, Priority),
     bytes: &'a [u8],
 ) -> Result<ServiceRequest<'a>, RequestError> {
     if node.len() > 255 {
@@ -36,7 +36,8 @@ fn invocation<'a>(
     if bytes.len() as u64 > u64::from(MAX_CALL) {
         return Err(RequestError::Limit { what: "bytes in one request", limit: MAX_CALL.into() });
     }
-    Ok(ServiceRequest::Invoke { node, service: Name::new(service)?, function, is_one_way, bytes })
+    let service = Name::new(service)?;
+    Ok(ServiceRequest::Invoke { node, service, function, is_one_way, priority, bytes })
 }
 
 /// Returns the error of a call to a node.
@@ -133,7 +134,7 @@ impl<P: Fabric> Tier<P> {
         bytes: &[u8],
         take: impl FnMut(&[u8]) -> Result<T, Malformed>,
     ) -> Result<T, RequestError> {
-        let request = invocation((node, service, function), is_one_way, bytes)?;
+        let request = invocation((node, service, function), (is_one_way, self.priority()), bytes)?;
         self.attachment().serve_call(&request, time, take).map_err(|failed| of_call(failed, node))
     }
 
@@ -150,7 +151,7 @@ impl<P: Fabric> Tier<P> {
     ) -> Result<Vec<Result<Vec<u8>, RequestError>>, RequestError> {
         let mut requests = Vec::with_capacity(calls.len());
         for EachCall { node, service, function, request } in calls {
-            requests.push(invocation((node, service, *function), false, request)?);
+            requests.push(invocation((node, service, *function), (false, self.priority()), request)?);
         }
         let outcomes = self.attachment().call_each(&requests, time)?;
         let named = |(call, outcome): (&EachCall<'_>, Result<Vec<u8>, Failed>)| {

@@ -38,10 +38,12 @@ pub use tier::Tier;
 pub use within::Within;
 
 pub use dunlin_tier::MemberState;
-pub use dunlin_tier::process::{Holdings, MemberStatus, NODE_VARIABLE, NodeStatus, Pages, ProcessStatus};
+pub use dunlin_tier::process::{
+    Holdings, MemberStatus, NODE_VARIABLE, NodeStatus, Pages, PriorityStatus, ProcessStatus, Ran,
+};
 pub use dunlin_tier_node::{
     AccessError, AnyCalls, AnyGuard, AnyLists, AnyLmr, AnyOperation, AnyServices, AnyTier, AsyncConfig,
     Asynchronous, Bytes, DirectMemory, Done, EachCall, ListError, Listed, Listing, LockError, NoDirect,
-    Operation, OperationError, Outcomes, PublishError, Published, ReceiveError, RequestError, Rights, Source,
-    Spec,
+    Operation, OperationError, Outcomes, Priority, PublishError, Published, ReceiveError, RequestError,
+    Rights, Source, Spec,
 };

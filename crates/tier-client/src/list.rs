@@ -6,7 +6,7 @@ use dunlin_fabric::{Fabric, Nanos};
 use dunlin_fabric_shm::ShmFabric;
 use dunlin_tier::process::list::{ListedChange, ListedOperation, MAX_LISTED};
 use dunlin_tier::process::{MAX_MOVED, Problem, ProcessRequest, RUN, list};
-use dunlin_tier::{AccessError, Rights};
+use dunlin_tier::{AccessError, Priority, Rights};
 use dunlin_tier_node::{Done, ListError, OperationError, Outcomes, RequestError, check_list_size};
 use std::sync::Arc;
 use std::time::Duration;
@@ -93,11 +93,13 @@ impl<'a, P: Fabric> Entry<'a, P> {
 pub struct Operations<'a, P: Fabric = ShmFabric> {
     entries: Vec<Entry<'a, P>>,
     time: Option<Duration>,
+    /// `None` for the least one of the handles.
+    priority: Option<Priority>,
 }
 
 impl<P: Fabric> Default for Operations<'_, P> {
     fn default() -> Self {
-        Operations { entries: Vec::new(), time: None }
+        Operations { entries: Vec::new(), time: None, priority: None }
     }
 }
 
@@ -147,7 +149,13 @@ impl<'a, P: Fabric> Operations<'a, P> {
         Operations { time: Some(time), ..self }
     }
 
-    /// Runs the list. Blocks until all operations are complete, or until the deadline.
+    /// Sets the priority of the whole list, in place of the least one of its regions' handles.
+    pub fn with_priority(self, priority: Priority) -> Self {
+        Operations { priority: Some(priority), ..self }
+    }
+
+    /// Runs the list. Blocks until all operations are complete, or until the deadline. The list runs with the least
+    /// priority of its regions' handles, unless it has [its own](Operations::with_priority).
     ///
     /// # Errors
     /// The list is refused as a whole. Nothing of it was executed.
@@ -160,6 +168,9 @@ impl<'a, P: Fabric> Operations<'a, P> {
                 return Err(ListError::OtherTier { place });
             }
             entry.check().map_err(|error| ListError::Refused { place, source: error.into() })?;
+        }
+        if let Some(priority) = self.priority {
+            attachment.check_priority(priority).map_err(|error| ListError::NotBegun(error.into()))?;
         }
         let until = attachment.begin(self.time).map_err(ListError::NotBegun)?;
         let lengths = self.entries.iter().map(|entry| (entry.is_read(), entry.length()));
@@ -189,7 +200,9 @@ impl<'a, P: Fabric> Operations<'a, P> {
         let Some(first) = entries.first() else { return Ok(()) };
         let attachment = Arc::clone(&first.lmr.attachment);
         let operations: Vec<_> = request.iter().map(|part| entries[part.place].part(*part)).collect();
-        let message = ProcessRequest::Run { operations: operations.clone() };
+        let least = entries.iter().map(|entry| entry.lmr.priority()).min().unwrap_or_default();
+        let priority = self.priority.unwrap_or(least);
+        let message = ProcessRequest::Run { priority, operations: operations.clone() };
         attachment.call_until(RUN, &message, until, |answer| {
             let list::Outcomes { mut read, outcomes } = list::Outcomes::parse(answer, &operations)?;
             for (Part { place, at, length }, outcome) in request.iter().zip(outcomes) {

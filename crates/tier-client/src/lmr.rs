@@ -1,11 +1,13 @@
 //! The regions that a process has mapped.
 
 use crate::attachment::Attachment;
+use crate::tier::Tier;
 use crate::within::{Within, nothing};
 use dunlin_fabric::Fabric;
 use dunlin_fabric_shm::ShmFabric;
 use dunlin_tier::process::{FREE, GRANT, MOVE, Opened, ProcessRequest, UNMAP};
-use dunlin_tier::{AccessError, Grantee, Principal, Rights};
+use dunlin_tier::qos::QosError;
+use dunlin_tier::{AccessError, Grantee, Principal, Priority, Rights};
 use dunlin_tier_node::{OperationError, RequestError};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -25,6 +27,7 @@ pub struct Lmr<P: Fabric = ShmFabric> {
     pub(crate) attachment: Arc<Attachment<P>>,
     pub(crate) opened: Opened,
     rights: Rights,
+    priority: Priority,
     /// Not all bytes are on the node of this host.
     pub(crate) elsewhere: AtomicBool,
     /// The node still has the handle.
@@ -32,9 +35,33 @@ pub struct Lmr<P: Fabric = ShmFabric> {
 }
 
 impl<P: Fabric> Lmr<P> {
-    pub(crate) fn new(attachment: &Arc<Attachment<P>>, opened: Opened, rights: Rights) -> Self {
-        let (attachment, elsewhere) = (Arc::clone(attachment), AtomicBool::new(false));
-        Lmr { attachment, opened, rights, elsewhere, is_open: true }
+    pub(crate) fn new(tier: &Tier<P>, opened: Opened, rights: Rights) -> Self {
+        let (attachment, elsewhere) = (Arc::clone(tier.attachment()), AtomicBool::new(false));
+        Lmr { attachment, opened, rights, priority: tier.priority(), elsewhere, is_open: true }
+    }
+
+    /// Returns the priority of this handle's operations.
+    pub fn priority(&self) -> Priority {
+        self.priority
+    }
+
+    /// Sets the priority of this handle's operations (LITE section 6.2), in place of that of its [`Tier`]. It holds for
+    /// reads, writes and atomics, which use the paths of this host's node.
+    ///
+    /// # Errors
+    /// The share of the principal permits only low priority.
+    pub fn set_priority(&mut self, priority: Priority) -> Result<(), QosError> {
+        self.attachment.check_priority(priority)?;
+        self.priority = priority;
+        Ok(())
+    }
+
+    /// Returns a view for operations of another priority than the handle's: [`Within::with_priority`].
+    ///
+    /// # Errors
+    /// The share of the principal permits only low priority.
+    pub fn with_priority(&self, priority: Priority) -> Result<Within<'_, P>, QosError> {
+        self.usually().with_priority(priority)
     }
 
     /// Returns the length in bytes.
@@ -72,11 +99,11 @@ impl<P: Fabric> Lmr<P> {
     /// The operations fail with [`OperationError::Deadline`] once their time is over, or with the reason why they
     /// could not begin. [`OperationError::may_have_executed`] is right for both.
     pub fn within(&self, time: Duration) -> Within<'_, P> {
-        Within { lmr: self, time: Some(time) }
+        Within { lmr: self, time: Some(time), priority: self.priority }
     }
 
     fn usually(&self) -> Within<'_, P> {
-        Within { lmr: self, time: None }
+        Within { lmr: self, time: None, priority: self.priority }
     }
 
     /// Copies bytes at `offset` out of the region (`LT_read`). Blocks until they are there, or until

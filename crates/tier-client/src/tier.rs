@@ -12,7 +12,8 @@ use dunlin_tier::process::{
     Description, Holdings, LEAVE, LIST, MALLOC, MAP, NodeStatus, Opened, PUBLISH, ProcessRequest, STATUS,
     parse_listing,
 };
-use dunlin_tier::{AccessError, Listing, Name, Rights};
+use dunlin_tier::qos::QosError;
+use dunlin_tier::{AccessError, Listing, Name, Priority, Rights};
 use dunlin_tier_node::{
     AnyTier, AsyncConfig, Asynchronous, PublishError, Published, RequestError, Source, Spec, publish_by,
 };
@@ -26,11 +27,14 @@ use std::sync::Arc;
 /// the node, requests wait for its next life instead, where all handles are valid, until their time is over. A request
 /// that was under way at the end fails, and may have been executed: it is never repeated.
 #[derive(Debug)]
-pub struct Tier<P: Fabric = ShmFabric>(Arc<Attachment<P>>);
+pub struct Tier<P: Fabric = ShmFabric> {
+    attachment: Arc<Attachment<P>>,
+    priority: Priority,
+}
 
 impl<P: Fabric> Clone for Tier<P> {
     fn clone(&self) -> Self {
-        Tier(Arc::clone(&self.0))
+        Tier { attachment: Arc::clone(&self.attachment), priority: self.priority }
     }
 }
 
@@ -50,21 +54,38 @@ impl Tier<ShmFabric> {
 impl<P: Fabric> Tier<P> {
     /// Attaches with settings.
     pub fn attach_with(fabric: &P, config: AttachConfig) -> Result<Self, AttachError> {
-        Ok(Tier(Arc::new(Attachment::new(fabric, config)?)))
+        let attachment = Arc::new(Attachment::new(fabric, config)?);
+        let priority = attachment.priority();
+        Ok(Tier { attachment, priority })
     }
 
     pub(crate) fn attachment(&self) -> &Arc<Attachment<P>> {
-        &self.0
+        &self.attachment
+    }
+
+    /// Returns the same attachment with another priority: that of the regions that it makes and maps from then on, and of
+    /// its calls to services (LITE section 6.2). The default is that of the process ([`AttachConfig::priority`]).
+    ///
+    /// # Errors
+    /// The share of the principal permits only low priority.
+    pub fn with_priority(&self, priority: Priority) -> Result<Self, QosError> {
+        self.attachment.check_priority(priority)?;
+        Ok(Tier { attachment: Arc::clone(&self.attachment), priority })
+    }
+
+    /// Returns the priority.
+    pub fn priority(&self) -> Priority {
+        self.priority
     }
 
     /// Returns the name of the node.
     pub fn node(&self) -> &str {
-        &self.0.attached.node
+        &self.attachment.attached.node
     }
 
     /// Returns the principal that the node takes this process for.
     pub fn principal(&self) -> &str {
-        &self.0.attached.principal
+        &self.attachment.attached.principal
     }
 
     /// Allocates a zeroed region of `length` bytes (`LT_malloc`); this process's principal becomes its master. Blocks
@@ -73,8 +94,8 @@ impl<P: Fabric> Tier<P> {
         let (nodes, name, grants) = described(&spec)?;
         let is_direct = spec.is_direct();
         let request = ProcessRequest::Malloc { length, nodes, name, grants, is_direct };
-        let opened = self.0.call(MALLOC, &request, Opened::parse)?;
-        Ok(Lmr::new(&self.0, opened, Rights::ALL))
+        let opened = self.attachment.call(MALLOC, &request, Opened::parse)?;
+        Ok(Lmr::new(self, opened, Rights::ALL))
     }
 
     /// Makes bytes that exist known under the name of `spec`, with its grants: those of a region without a name
@@ -91,14 +112,14 @@ impl<P: Fabric> Tier<P> {
         spec: Spec,
     ) -> Result<Published<Lmr<P>>, PublishError> {
         let source = source.into();
-        if matches!(source, Source::Region(region) if !Arc::ptr_eq(&region.attachment, &self.0)) {
+        if matches!(source, Source::Region(region) if !Arc::ptr_eq(&region.attachment, &self.attachment)) {
             return Err(RequestError::Access(AccessError::NoHandle).into());
         }
         let name = |region: &Lmr<P>, spec: &Spec| {
             let (nodes, name, grants) = described(spec)?;
             let Some(name) = name else { return Ok(false) };
             let request = ProcessRequest::Publish { handle: region.opened.handle, nodes, name, grants };
-            Ok(self.0.call(PUBLISH, &request, |answer| match answer {
+            Ok(self.attachment.call(PUBLISH, &request, |answer| match answer {
                 [in_place @ 0..=1] => Ok(*in_place == 1),
                 _ => Err(Malformed),
             })?)
@@ -112,7 +133,7 @@ impl<P: Fabric> Tier<P> {
     /// # Errors
     /// A thread cannot be started, or their number is not 1 to 64.
     pub fn asynchronous(&self, config: AsyncConfig) -> std::io::Result<Asynchronous<Lmr<P>, P::Host>> {
-        Asynchronous::start(self.0.fabric.host(), config, self.0.config.timeout)
+        Asynchronous::start(self.attachment.fabric.host(), config, self.attachment.config.timeout)
     }
 
     /// Maps a region by its name with exactly these rights (`LT_map`). Each call gives a new handle. Blocks until
@@ -122,13 +143,13 @@ impl<P: Fabric> Tier<P> {
     /// A region to which this process's principal has no right looks like an absent one.
     pub fn map(&self, name: impl AsRef<[u8]>, rights: Rights) -> Result<Lmr<P>, RequestError> {
         let name = Name::new(name)?;
-        let opened = self.0.call(MAP, &ProcessRequest::Map { name, rights }, Opened::parse)?;
-        Ok(Lmr::new(&self.0, opened, rights))
+        let opened = self.attachment.call(MAP, &ProcessRequest::Map { name, rights }, Opened::parse)?;
+        Ok(Lmr::new(self, opened, rights))
     }
 
     /// Describes the node and its processes.
     pub fn status(&self) -> Result<NodeStatus, RequestError> {
-        Ok(self.0.call(STATUS, &ProcessRequest::Status, NodeStatus::parse)?)
+        Ok(self.attachment.call(STATUS, &ProcessRequest::Status, NodeStatus::parse)?)
     }
 
     /// Asks the node to leave the cluster and to end, which the program that runs it does soon. Regions that were made at
@@ -137,7 +158,7 @@ impl<P: Fabric> Tier<P> {
     /// # Errors
     /// Only processes of the user who runs the node, and of root, may ask.
     pub fn leave(&self, force: bool) -> Result<Holdings, RequestError> {
-        Ok(self.0.call(LEAVE, &ProcessRequest::Leave { force }, Holdings::parse)?)
+        Ok(self.attachment.call(LEAVE, &ProcessRequest::Leave { force }, Holdings::parse)?)
     }
 
     /// Lists regions with a name that were made at a node and to which this process's principal has a right: `from` is 0,
@@ -147,7 +168,7 @@ impl<P: Fabric> Tier<P> {
             return Err(RequestError::NoNode(node.to_owned()));
         }
         let request = ProcessRequest::List { node: node.to_owned(), from };
-        Ok(self.0.call(LIST, &request, parse_listing)?)
+        Ok(self.attachment.call(LIST, &request, parse_listing)?)
     }
 }
 

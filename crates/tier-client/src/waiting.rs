@@ -165,7 +165,7 @@ impl<P: Fabric> Waiting<P> {
 /// Joins a new connection to this process. Another thread may do so meanwhile: that is malformed then.
 fn attach(secret: Secret, ask: impl Fn(u16, &[u8]) -> Result<Vec<u8>, CallError>) -> Result<(), Failed> {
     let mut attach = Vec::new();
-    ProcessRequest::Attach { secret: Some(secret) }.encode_into(&mut attach);
+    ProcessRequest::Attach { secret: Some(secret), priority: None }.encode_into(&mut attach);
     match outcome(ATTACH, ask(ATTACH, &attach), |_| Ok(())) {
         Ok(()) | Err(Failed::Problem(Problem::Malformed)) => Ok(()),
         Err(failed) => Err(failed),

@@ -3,12 +3,13 @@
 use crate::attachment::Failed;
 use crate::lmr::Lmr;
 use dunlin_fabric::{Fabric, Nanos};
-use dunlin_tier::Rights;
 use dunlin_tier::message::Malformed;
 use dunlin_tier::process::{
     COMPARE_SWAP, COPY, FETCH_ADD, MAX_CHANGED, MAX_HERE, MAX_MOVED, MEMSET, ProcessRequest, READ, READ_HERE,
     WRITE, WRITE_HERE, WRITE_NOTIFY,
 };
+use dunlin_tier::qos::QosError;
+use dunlin_tier::{Priority, Rights};
 use dunlin_tier_node::{OperationError, RequestError};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -41,17 +42,29 @@ fn after(done: u64, failed: impl Into<OperationError>) -> OperationError {
     OperationError::Request(Box::new(RequestError::Reported { text, may_have_executed: true }))
 }
 
-/// A view of an [`Lmr`] for operations with a time of their own; see [`Lmr::within`]. Its methods are those of the
+/// A view of an [`Lmr`] for operations with a time or a priority of their own; see [`Lmr::within`] and
+/// [`Lmr::with_priority`]. Its methods are those of the
 /// region.
 #[derive(Debug)]
-#[must_use = "the time is that of the operations made with it"]
+#[must_use = "the time and the priority are those of the operations made with it"]
 pub struct Within<'a, P: Fabric> {
     pub(crate) lmr: &'a Lmr<P>,
     /// `None` for the time of the settings.
     pub(crate) time: Option<Duration>,
+    pub(crate) priority: Priority,
 }
 
 impl<P: Fabric> Within<'_, P> {
+    /// Sets the priority of the operations, in place of that of the handle: it goes before the handle's, as that goes
+    /// before the process's.
+    ///
+    /// # Errors
+    /// The share of the principal permits only low priority.
+    pub fn with_priority(self, priority: Priority) -> Result<Self, QosError> {
+        self.lmr.attachment.check_priority(priority)?;
+        Ok(Within { priority, ..self })
+    }
+
     /// Begins the time of an operation.
     fn begin(&self) -> Result<Nanos, OperationError> {
         self.lmr.attachment.begin(self.time)
@@ -85,7 +98,8 @@ impl<P: Fabric> Within<'_, P> {
             let end = into.len().min(at + most as usize);
             let place = &mut into[at..end];
             let (handle, length) = (self.lmr.opened.handle, place.len() as u32);
-            let request = ProcessRequest::Read { handle, offset: offset + at as u64, length };
+            let (priority, offset) = (self.priority, offset + at as u64);
+            let request = ProcessRequest::Read { priority, handle, offset, length };
             let read = self.part(|| {
                 self.lmr.attachment.call_until(function, &request, until, |answer| {
                     if answer.len() != place.len() {
@@ -111,7 +125,8 @@ impl<P: Fabric> Within<'_, P> {
             let (function, most) = self.function(WRITE_HERE, WRITE);
             let end = from.len().min(at + most as usize);
             let (handle, bytes) = (self.lmr.opened.handle, &from[at..end]);
-            let request = ProcessRequest::Write { handle, offset: offset + at as u64, bytes };
+            let (priority, offset) = (self.priority, offset + at as u64);
+            let request = ProcessRequest::Write { priority, handle, offset, bytes };
             let written = self.part(|| self.lmr.attachment.call_until(function, &request, until, nothing));
             if written.map_err(|failed| after(at as u64, failed))? {
                 at = end;
@@ -134,20 +149,22 @@ impl<P: Fabric> Within<'_, P> {
             let (what, limit) = ("bytes in one write_notify", MAX_CHANGED.into());
             return Err(Box::new(RequestError::Limit { what, limit }).into());
         }
-        let handle = self.lmr.opened.handle;
-        let request = ProcessRequest::WriteNotify { handle, offset, word_offset, value, bytes };
+        let (priority, handle) = (self.priority, self.lmr.opened.handle);
+        let request = ProcessRequest::WriteNotify { priority, handle, offset, word_offset, value, bytes };
         Ok(self.lmr.attachment.call_until(WRITE_NOTIFY, &request, self.begin()?, nothing)?)
     }
 
     /// As [`Lmr::fetch_add`].
     pub fn fetch_add(&self, offset: u64, add: u64) -> Result<u64, OperationError> {
-        let request = ProcessRequest::FetchAdd { handle: self.lmr.opened.handle, offset, add };
+        let (priority, handle) = (self.priority, self.lmr.opened.handle);
+        let request = ProcessRequest::FetchAdd { priority, handle, offset, add };
         Ok(self.lmr.attachment.call_until(FETCH_ADD, &request, self.begin()?, word)?)
     }
 
     /// As [`Lmr::compare_swap`].
     pub fn compare_swap(&self, offset: u64, expected: u64, swap: u64) -> Result<u64, OperationError> {
-        let request = ProcessRequest::CompareSwap { handle: self.lmr.opened.handle, offset, expected, swap };
+        let (priority, handle) = (self.priority, self.lmr.opened.handle);
+        let request = ProcessRequest::CompareSwap { priority, handle, offset, expected, swap };
         Ok(self.lmr.attachment.call_until(COMPARE_SWAP, &request, self.begin()?, word)?)
     }
 

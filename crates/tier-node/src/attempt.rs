@@ -300,6 +300,7 @@ impl<F: Fabric> Node<F> {
                 if cut.node != self.me || !self.qos.try_admit(host, class, length) {
                     return Begun::Waits;
                 }
+                self.qos.count(class.priority, 1, length);
                 return Begun::Done(self.change_by_call(&cut, owner, change, deadline.until(host)));
             }
         }
@@ -307,6 +308,7 @@ impl<F: Fabric> Node<F> {
             if !self.qos.try_admit(host, class, length) {
                 return Begun::Waits;
             }
+            self.qos.count(class.priority, 1, length);
             for item in items {
                 item.copy_here(self);
                 if let Some(error) = item.error.take() {
@@ -324,7 +326,10 @@ impl<F: Fabric> Node<F> {
             return Begun::Waits;
         }
         match self.post(class, length, items, is_sequence, deadline) {
-            Some((posted, is_over)) => Begun::Posted(posted, is_over),
+            Some((posted, is_over)) => {
+                self.qos.count(class.priority, 1, length);
+                Begun::Posted(posted, is_over)
+            }
             None => Begun::Waits,
         }
     }

@@ -10,7 +10,7 @@ use dunlin_fabric::{Fabric, Host, Nanos, Signal, nanos};
 use dunlin_rpc::{CallError, Client, ClientConfig, Plan, Sharing};
 use dunlin_tier::call::{MAX_CALL, SERVICE_CALL};
 use dunlin_tier::message::{CALL, Reply, Request};
-use dunlin_tier::{CallHead, Name, NodeId, Principal};
+use dunlin_tier::{CallHead, Name, NodeId, Principal, Priority};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -40,14 +40,15 @@ impl<F: Fabric> Node<F> {
     /// Calls a service of a node and passes the result to `take`.
     fn call_service<T>(
         &self,
-        to: NodeId,
+        (to, priority): (NodeId, Priority),
         bytes: &[u8],
         until: Nanos,
         take: impl FnOnce(&[u8]) -> Result<T, RequestError>,
     ) -> Result<T, RequestError> {
         let host = self.fabric.host();
-        if self.roster.is_dynamic && to != self.me {
-            let result = self.exchange((to, Link::Services), SERVICE_CALL, bytes, until)?;
+        let link = self.qos.call(priority);
+        if link != Link::Services || (self.roster.is_dynamic && to != self.me) {
+            let result = self.exchange((to, link), SERVICE_CALL, bytes, until)?;
             return take(&result);
         }
         let [pool, root] = &self.callers[usize::from(to.0)];
@@ -95,17 +96,17 @@ impl<F: Fabric> Node<F> {
     }
 
     /// Makes calls to several nodes at the same time, each with its bytes, and waits until all have ended.
-    fn call_all(&self, calls: &[(NodeId, &[u8])], function: u16, time: Duration) -> Outcomes {
+    fn call_all(&self, calls: &[(NodeId, Link, &[u8])], function: u16, time: Duration) -> Outcomes {
         let host = self.fabric.host();
         let outcomes: Arc<Mutex<Outcomes>> = Arc::new(Mutex::new((0..calls.len()).map(|_| None).collect()));
         let ended = host.signal();
-        for (place, (to, bytes)) in calls.iter().enumerate() {
+        for (place, (to, link, bytes)) in calls.iter().enumerate() {
             let (outcomes, ended) = (Arc::clone(&outcomes), ended.clone());
             let done = move |outcome| {
                 outcomes.lock().unwrap_or_else(PoisonError::into_inner)[place] = Some(outcome);
                 ended.raise();
             };
-            self.forward((*to, Link::Services), function, bytes, time, Box::new(done));
+            self.forward((*to, *link), function, bytes, time, Box::new(done));
         }
         loop {
             let seen = ended.seen();
@@ -124,7 +125,7 @@ impl<F: Fabric> Node<F> {
     pub(crate) fn find_servers(&self, service: &Name, time: Duration) -> Vec<NodeId> {
         let others = self.roster.others(self.me);
         let request = Request::Serves { service: service.clone() }.encode();
-        let asked: Vec<(NodeId, &[u8])> = others.iter().map(|node| (*node, &*request)).collect();
+        let asked: Vec<_> = others.iter().map(|node| (*node, Link::Services, &*request)).collect();
         let outcomes = self.call_all(&asked, CALL, time);
         let serve = |outcome: &Option<Result<Vec<u8>, CallError>>| matches!(outcome, Some(Ok(answer)) if Reply::parse(answer) == Ok(Reply::Flag(true)));
         let mut found: Vec<NodeId> =
@@ -184,12 +185,14 @@ impl<F: Fabric> Tier<F> {
         let (to, this) = (self.numbered(node)?, self.node());
         let until = this.fabric.host().now().saturating_add(nanos(time));
         let bytes = encode_call(&Name::new(service)?, function, self.caller(), false, request)?;
-        this.call_service(to, &bytes, until, |result| match answer.get_mut(..result.len()) {
-            Some(place) => {
-                place.copy_from_slice(result);
-                Ok(result.len())
+        this.call_service((to, self.priority()), &bytes, until, |result| {
+            match answer.get_mut(..result.len()) {
+                Some(place) => {
+                    place.copy_from_slice(result);
+                    Ok(result.len())
+                }
+                None => Err(RequestError::AnswerTooLong { length: result.len(), room: answer.len() }),
             }
-            None => Err(RequestError::AnswerTooLong { length: result.len(), room: answer.len() }),
         })
     }
 
@@ -205,7 +208,7 @@ impl<F: Fabric> Tier<F> {
     ) -> Result<(), RequestError> {
         let (to, this) = (self.numbered(node)?, self.node());
         let bytes = encode_call(&Name::new(service)?, function, self.caller(), true, request)?;
-        this.call_service(to, &bytes, this.until(), |_| Ok(()))
+        this.call_service((to, self.priority()), &bytes, this.until(), |_| Ok(()))
     }
 
     /// Calls a function of a service of several nodes at the same time (section 8.4), and returns their results in the
@@ -241,9 +244,10 @@ impl<F: Fabric> Tier<F> {
             let bytes = encode_call(&Name::new(service)?, *function, self.caller(), false, request)?;
             encoded.push((self.numbered(node)?, bytes));
         }
-        let to: Vec<(NodeId, &[u8])> = encoded.iter().map(|(node, bytes)| (*node, &**bytes)).collect();
+        let to: Vec<_> =
+            encoded.iter().map(|(node, bytes)| (*node, this.qos.call(self.priority()), &**bytes)).collect();
         let outcomes = this.call_all(&to, SERVICE_CALL, time);
-        let named = |((to, _), outcome): (&(NodeId, &[u8]), Option<_>)| {
+        let named = |((to, ..), outcome): (&(NodeId, Link, &[u8]), Option<_>)| {
             let outcome = outcome.unwrap_or(Err(CallError::MaybeExecuted(dunlin_rpc::Cause::Closed)));
             outcome.map_err(|source| this.call_failed(*to, source))
         };

@@ -237,6 +237,9 @@ pub enum RequestError {
         /// The most that a process has.
         limit: u64,
     },
+    /// The share of the principal does not permit the priority. Nothing was changed.
+    #[error(transparent)]
+    Qos(#[from] QosError),
     /// The node of this host failed in another way.
     #[error("the node of this host reports: {text}")]
     Reported {
@@ -400,6 +403,9 @@ pub enum OperationError {
         /// The time until the same operation would begin at once.
         retry_after: Duration,
     },
+    /// The share of the principal does not permit the priority; nothing was posted.
+    #[error(transparent)]
+    Qos(#[from] QosError),
     /// Queues or memory for a path could not be made; nothing was posted.
     #[error("a path could not be made")]
     Resources(#[source] Box<RequestError>),
@@ -468,6 +474,7 @@ impl OperationError {
             | OperationError::Skipped { .. }
             | OperationError::Busy
             | OperationError::Limit { .. }
+            | OperationError::Qos(_)
             | OperationError::Resources(_)
             | OperationError::QueueFull { .. }
             | OperationError::Ended => false,

@@ -7,7 +7,8 @@ use crate::error::RequestError;
 use crate::node::Node;
 use dunlin_fabric::{Address, Fabric};
 use dunlin_rpc::{AsyncClient, AsyncHub, Batching, Call, CallError, Cause, ClientConfig, ConnectError};
-use dunlin_tier::NodeId;
+use dunlin_tier::qos::Policy;
+use dunlin_tier::{NodeId, Priority};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
@@ -175,6 +176,11 @@ impl<F: Fabric> Board<F> {
         self.look_at(forward);
     }
 
+    /// Returns the number of calls under way.
+    pub(crate) fn under_way(&self) -> usize {
+        self.state().under_way.len()
+    }
+
     /// Ends the calls to a node that was declared dead: it may have executed them.
     pub(crate) fn end(&self, to: NodeId) {
         let ended: Vec<Arc<Forward<F>>> = {
@@ -211,18 +217,43 @@ impl<F: Fabric> Board<F> {
 /// A connection to another node, for calls of one kind: those of one kind do not wait for another's answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Link {
-    /// Calls of services, which meet in messages.
+    /// Calls of services with high priority, which meet in messages.
     Services,
     /// Requests to the owner of locks that are answered at once.
     Owner,
     /// Calls that wait for a lock or at a barrier.
     Waits,
+    /// Calls of services with low priority: calls of high priority wait behind none of them.
+    Background,
+}
+
+impl Link {
+    /// Returns the link of calls to services with a priority. In order of arrival, priorities have no effect.
+    pub(crate) fn of_calls(policy: Policy, priority: Priority) -> Link {
+        match (policy, priority) {
+            (Policy::Arrival, _) | (_, Priority::High) => Link::Services,
+            (_, Priority::Low) => Link::Background,
+        }
+    }
 }
 
 /// The clients of the board for one node, by [`Link`].
-pub(crate) type Links<F> = [Option<AsyncClient<F>>; 3];
+pub(crate) type Links<F> = [Option<AsyncClient<F>>; 4];
 
 impl<F: Fabric> Node<F> {
+    /// Returns the number of connections to other nodes for calls.
+    pub(crate) fn call_connections(&self) -> u32 {
+        let links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        let others = links.iter().enumerate().filter(|(number, _)| *number != usize::from(self.me.0));
+        others.flat_map(|(_, links)| links).flatten().count() as u32
+    }
+
+    /// Returns the number of queue pairs that paths have to other nodes.
+    pub(crate) fn queue_pairs(&self) -> u32 {
+        let links = self.path_links.lock().unwrap_or_else(PoisonError::into_inner);
+        links.keys().filter(|(_, to)| *to != self.me).count() as u32
+    }
+
     /// Makes a call of a function of another node's service, and has `done` take its outcome. Does not wait for the call.
     pub(crate) fn forward(
         &self,
@@ -240,7 +271,8 @@ impl<F: Fabric> Node<F> {
         let client: Result<AsyncClient<F>, RequestError> = known.map_or_else(
             || {
                 // Making and dropping a client waits for the hub's lead, so no lock is held meanwhile.
-                let batching = (link == Link::Services).then(Batching::default);
+                let meets = matches!(link, Link::Services | Link::Background);
+                let batching = meets.then(Batching::default);
                 let failed = |source| RequestError::Connect { node: self.name_of(to), source };
                 let address = self.address_of(to)?;
                 let made = self.board.client(&address, batching, node_client(self)).map_err(failed)?;

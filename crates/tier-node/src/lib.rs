@@ -89,7 +89,7 @@ pub use membership::{
 #[cfg(feature = "etcd")]
 pub use membership::{Etcd, EtcdConfig};
 pub use peers::PeersError;
-pub use processes::{ProcessConfig, ProcessCounts, ProcessLimits, ProcessServer};
+pub use processes::{ProcessConfig, ProcessLimits, ProcessServer};
 pub use publish::{Published, Source, publish_by};
 pub use qos::QosConfig;
 pub use serving::{Calls, Request};
@@ -98,5 +98,6 @@ pub use tier::Tier;
 pub use within::Within;
 
 pub use dunlin_tier::process::NoDirect;
+pub use dunlin_tier::process::{PriorityStatus, Ran};
 pub use dunlin_tier::qos::{Limit, Policy, QosError, Share};
 pub use dunlin_tier::{AccessError, Epoch, Listed, Listing, Name, NodeId, Principal, Priority, Rights, View};

@@ -9,10 +9,11 @@ use crate::operate::Turn;
 use crate::path::{Deadline, Path};
 use crate::paths::{Entered, Granted};
 use crate::pool::Taken;
+use crate::qos::Class;
 use dunlin_fabric::{Fabric, Host, Nanos, Work, nanos};
 use dunlin_tier::process::MAX_HERE;
 use dunlin_tier::process::list::{MAX_LISTED, MAX_LISTED_BYTES};
-use dunlin_tier::{AccessError, Kind, NodeId, Operation};
+use dunlin_tier::{AccessError, Kind, NodeId, Operation, Priority};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -76,11 +77,13 @@ struct Entry<'a, F: Fabric> {
 pub struct Operations<'a, F: Fabric> {
     entries: Vec<Entry<'a, F>>,
     time: Option<Nanos>,
+    /// `None` for the least one of the handles.
+    priority: Option<Priority>,
 }
 
 impl<F: Fabric> Default for Operations<'_, F> {
     fn default() -> Self {
-        Operations { entries: Vec::new(), time: None }
+        Operations { entries: Vec::new(), time: None, priority: None }
     }
 }
 
@@ -130,8 +133,13 @@ impl<'a, F: Fabric> Operations<'a, F> {
         Operations { time: Some(nanos(time)), ..self }
     }
 
+    /// Sets the priority of the whole list, in place of the least one of its regions' handles.
+    pub fn with_priority(self, priority: Priority) -> Self {
+        Operations { priority: Some(priority), ..self }
+    }
+
     /// Runs the list. Blocks until all operations are complete, or until the deadline. The list runs with the least
-    /// priority of its regions.
+    /// priority of its regions' handles, unless it has [its own](Operations::with_priority).
     ///
     /// # Errors
     /// The list is refused as a whole. Nothing of it was posted.
@@ -145,7 +153,8 @@ impl<'a, F: Fabric> Operations<'a, F> {
             return Err(ListError::OtherTier { place });
         }
         let deadline = Deadline::new(&*node, self.time).map_err(ListError::NotBegun)?;
-        node.run_list(&mut self.entries, deadline)?;
+        let class = class_of(&self.entries, self.priority).map_err(ListError::NotBegun)?;
+        node.run_list(&mut self.entries, class, deadline)?;
         Ok(self.outcomes())
     }
 }
@@ -175,28 +184,38 @@ impl<F: Fabric> Operations<'_, F> {
             Ok(deadline) => deadline,
             Err(error) => return Attempted::Done(Err(ListError::NotBegun(error))),
         };
+        let class = match class_of(&self.entries, self.priority) {
+            Ok(Some(class)) => class,
+            Ok(None) => return Attempted::Done(Ok(Vec::new())),
+            Err(error) => return Attempted::Done(Err(ListError::NotBegun(error))),
+        };
         let begun = match node.begin_list(&self.entries) {
             Ok(begun) => begun,
             Err(error) => return Attempted::Done(Err(error)),
         };
+        let operations = self.entries.len() as u64;
         let mut pairs = self.entries.iter().zip(&begun);
         if !pairs.any(|(entry, operation)| node.needs_path(entry, operation)) {
             // Nothing is connected without a path.
             if node.run_begun(&mut self.entries, begun, None, &mut deadline).is_err() {
                 return Attempted::Waits;
             }
+            node.qos.count(class.priority, operations, bytes);
             return Attempted::Done(Ok(self.outcomes()));
         }
-        let class = self.entries.iter().map(|entry| &entry.lmr.class).min_by_key(|class| class.priority);
-        let (Some(class), true) = (class.cloned(), bytes <= MAX_ATTEMPTED) else {
+        if bytes > MAX_ATTEMPTED {
             node.end_list(begun);
             return Attempted::Waits;
-        };
+        }
         let pairs = self.entries.iter_mut().zip(&begun);
         let items = pairs
             .map(|(entry, operation)| Item::new(&operation.layout, entry.offset, entry.transfer.reborrow()));
         let mut items: Vec<Item<'_>> = items.collect();
-        match node.post(&class, bytes, &mut items, false, &mut deadline) {
+        let posted = node.post(&class, bytes, &mut items, false, &mut deadline);
+        if posted.is_some() {
+            node.qos.count(class.priority, operations, bytes);
+        }
+        match posted {
             None => {
                 drop(items);
                 node.end_list(begun);
@@ -218,6 +237,18 @@ impl<F: Fabric> Operations<'_, F> {
     /// Returns the outcomes, which all operations have.
     fn outcomes(self) -> Outcomes {
         self.entries.into_iter().filter_map(|entry| entry.outcome).collect()
+    }
+}
+
+/// Returns the class of a list, unless it is empty: that with the least priority of its regions, or with its own priority.
+fn class_of<F: Fabric>(
+    entries: &[Entry<'_, F>],
+    own: Option<Priority>,
+) -> Result<Option<Class>, OperationError> {
+    let class = entries.iter().map(|entry| &entry.lmr.class).min_by_key(|class| class.priority);
+    match (class, own) {
+        (Some(class), Some(own)) if class.priority != own => Ok(Some(class.with_priority(own)?)),
+        (class, _) => Ok(class.cloned()),
     }
 }
 
@@ -286,7 +317,12 @@ impl<F: Fabric> Node<F> {
     }
 
     /// Runs a list, and sets the outcome of each operation.
-    fn run_list(&self, entries: &mut [Entry<'_, F>], mut deadline: Deadline) -> Result<(), ListError> {
+    fn run_list(
+        &self,
+        entries: &mut [Entry<'_, F>],
+        class: Option<Class>,
+        mut deadline: Deadline,
+    ) -> Result<(), ListError> {
         let host = self.fabric.host();
         if entries.iter().any(|entry| entry.lmr.class.has_limit()) {
             // The wait for a limit must not delay a free.
@@ -297,10 +333,13 @@ impl<F: Fabric> Node<F> {
                 admitted.map_err(|source| ListError::Refused { place, source })?;
             }
         }
+        let Some(class) = class else { return Ok(()) };
+        let (priority, bytes) =
+            (class.priority, entries.iter().map(|entry| entry.transfer.len() as u64).sum());
+        self.qos.count(priority, entries.len() as u64, bytes);
         let mut turn = Turn::default();
         let mut path = None;
-        let ran = self.run_on_path(entries, &mut deadline, &mut path, &mut turn);
-        let priority = entries.iter().map(|entry| entry.lmr.class.priority).min().unwrap_or_default();
+        let ran = self.run_on_path((entries, &class, bytes), &mut deadline, &mut path, &mut turn);
         if let Some(path) = path {
             self.paths.give(path, priority, turn.trip);
         }
@@ -312,21 +351,18 @@ impl<F: Fabric> Node<F> {
 
     fn run_on_path(
         &self,
-        entries: &mut [Entry<'_, F>],
+        (entries, class, bytes): (&mut [Entry<'_, F>], &Class, u64),
         deadline: &mut Deadline,
         path: &mut Option<Path<F>>,
         turn: &mut Turn,
     ) -> Result<(), ListError> {
         let host = self.fabric.host();
-        let bytes = entries.iter().map(|entry| entry.transfer.len() as u64).sum();
-        let class = entries.iter().map(|entry| &entry.lmr.class).min_by_key(|class| class.priority);
-        let Some(class) = class.cloned() else { return Ok(()) };
         loop {
             let begun = self.begin_list(entries)?;
             let needs_path =
                 entries.iter().zip(&begun).any(|(entry, operation)| self.needs_path(entry, operation));
             if needs_path && path.is_none() {
-                let Some(entered) = turn.enter(self, &class, bytes) else {
+                let Some(entered) = turn.enter(self, class, bytes) else {
                     self.end_list(begun);
                     host.sleep(turn.pause_until.min(deadline.until(host)));
                     continue;

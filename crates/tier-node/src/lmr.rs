@@ -1,8 +1,6 @@
 //! The regions that an application has mapped.
 
 use crate::error::{OperationError, RequestError};
-use crate::item::Transfer;
-use crate::operate::Target;
 use crate::qos::Class;
 use crate::tier::Running;
 use crate::within::Within;
@@ -66,11 +64,19 @@ impl<F: Fabric> Lmr<F> {
     /// The operations fail with [`OperationError::Deadline`] once their time is over, or with the reason why they
     /// could not begin. [`OperationError::may_have_executed`] is right for both.
     pub fn within(&self, time: Duration) -> Within<'_, F> {
-        Within { lmr: self, time: Some(nanos(time)) }
+        Within { lmr: self, time: Some(nanos(time)), class: None }
+    }
+
+    /// Returns a view for operations of another priority than the handle's: [`Within::with_priority`].
+    ///
+    /// # Errors
+    /// The [`Share`](crate::Share) of the principal permits only low priority.
+    pub fn with_priority(&self, priority: Priority) -> Result<Within<'_, F>, QosError> {
+        self.usually().with_priority(priority)
     }
 
     fn usually(&self) -> Within<'_, F> {
-        Within { lmr: self, time: None }
+        Within { lmr: self, time: None, class: None }
     }
 
     /// Copies bytes at `offset` out of the region (`LT_read`). Blocks until they are there, or until
@@ -82,13 +88,13 @@ impl<F: Fabric> Lmr<F> {
     /// As [`read`](Lmr::read), without waiting for other nodes: returns `false` if not all of the region's bytes are on
     /// this node, and nothing was read.
     pub fn read_here(&self, offset: u64, into: &mut [u8]) -> Result<bool, OperationError> {
-        self.running.node.transfer_here(Target::new(self.handle, &self.class), offset, Transfer::Read(into))
+        self.usually().read_here(offset, into)
     }
 
     /// As [`write`](Lmr::write), without waiting for other nodes: returns `false` if not all of the bytes are on this
     /// node, and nothing was written.
     pub fn write_here(&self, offset: u64, from: &[u8]) -> Result<bool, OperationError> {
-        self.running.node.transfer_here(Target::new(self.handle, &self.class), offset, Transfer::Write(from))
+        self.usually().write_here(offset, from)
     }
 
     /// Copies bytes into the region at `offset` (`LT_write`). Blocks until they are placed, or until

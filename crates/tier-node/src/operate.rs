@@ -299,6 +299,7 @@ impl<F: Fabric> Node<F> {
         let here = operation.layout.cut(offset, length, u32::MAX).all(|cut| cut.node == self.me);
         let copied = match here {
             true => self.qos.admit_now(self.fabric.host(), target.class, length).and_then(|()| {
+                self.qos.count(target.class.priority, 1, length);
                 let mut item = Item::new(&operation.layout, offset, transfer);
                 item.copy_here(self);
                 item.error.map_or(Ok(()), Err)
@@ -320,6 +321,7 @@ impl<F: Fabric> Node<F> {
         let (node, host) = (self, self.fabric.host());
         let mut deadline = Deadline::new(node, time)?;
         node.qos.admit(host, class, length, deadline.left(host))?;
+        node.qos.count(class.priority, 1, length);
         let mut path: Option<Path<F>> = None;
         let mut turn = Turn::default();
         let result = loop {

@@ -62,6 +62,17 @@ struct State<T, H: Host> {
     empty: Vec<u32>,
     /// Paths that come back are dropped.
     is_closed: bool,
+    /// By priority.
+    queues: [PathQueue; 2],
+}
+
+/// The operations of one priority at the paths.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PathQueue {
+    /// They have a path.
+    pub(crate) under_way: u32,
+    /// They wait for one.
+    pub(crate) waiting: u32,
 }
 
 impl<T, H: Host> State<T, H> {
@@ -71,7 +82,9 @@ impl<T, H: Host> State<T, H> {
 
     fn granted(&mut self, priority: Priority) -> Option<Granted<T>> {
         let is_timed = self.turns.wants_trip(priority);
-        self.take().map(|taken| Granted { taken, is_timed })
+        let taken = self.take()?;
+        self.queues[priority as usize].under_way += 1;
+        Some(Granted { taken, is_timed })
     }
 }
 
@@ -88,6 +101,7 @@ impl<T, H: Host> Group<T, H> {
             waiters: Vec::new(),
             empty: Vec::new(),
             is_closed: false,
+            queues: Default::default(),
         }))
     }
 
@@ -108,6 +122,7 @@ impl<T, H: Host> Group<T, H> {
             Entry::Near => true,
             Entry::Asleep => false,
         };
+        state.queues[priority as usize].waiting += 1;
         let parker = match state.empty.pop().map(|empty| &mut state.waiters[empty as usize]) {
             Some(waiter) => {
                 (waiter.priority, waiter.is_called) = (priority, false);
@@ -147,7 +162,11 @@ impl<T, H: Host> Group<T, H> {
                 }
                 let granted = state.turns.grant();
                 let Some(next) = granted.or_else(|| state.turns.call()) else { return };
-                let given = granted.and_then(|next| state.granted(state.waiters[next as usize].priority));
+                let given = granted.and_then(|next| {
+                    let priority = state.waiters[next as usize].priority;
+                    state.queues[priority as usize].waiting -= 1;
+                    state.granted(priority)
+                });
                 let waiter = &mut state.waiters[next as usize];
                 match granted {
                     Some(_) => waiter.granted = given,
@@ -188,6 +207,7 @@ impl<T, H: Host> Group<T, H> {
             }
             let mut goes_on = false;
             if granted.is_none() {
+                state.queues[seat.flow.priority as usize].waiting -= 1;
                 state.turns.forget(seat.flow, seat.number);
                 goes_on = state.turns.has_waiters();
             }
@@ -217,6 +237,7 @@ impl<T, H: Host> Group<T, H> {
             Taken::Make(number) => state.unmade.push(number),
         }
         state.turns.leave(priority);
+        state.queues[priority as usize].under_way -= 1;
         let goes_on = state.turns.has_waiters();
         drop(guard);
         if goes_on {
@@ -301,6 +322,11 @@ impl<T, H: Host> Paths<T, H> {
         self.group(priority).leave(priority, Taken::Make(number), None);
     }
 
+    /// Returns the operations of a priority that use a path, and those that wait for one.
+    pub(crate) fn queue(&self, priority: Priority) -> PathQueue {
+        self.group(priority).state().queues[priority as usize]
+    }
+
     /// Drops all paths, those in use when they come back: at the end.
     pub(crate) fn clear(&self) {
         for group in &self.groups {
@@ -341,12 +367,19 @@ mod tests {
     fn a_thread_that_is_late_leaves_its_seat() {
         let paths = Paths::new(1, Policy::Shares);
         assert_eq!(take(&paths, LOW), Some(0));
+        let queues =
+            |paths: &Paths<usize, RealHost>| [Priority::Low, Priority::High].map(|one| paths.queue(one));
+        let (none, used) = (PathQueue::default(), PathQueue { under_way: 1, waiting: 0 });
+        assert_eq!(queues(&paths), [used, none]);
         for flow in [LOW, HIGH, LOW] {
             let Entered::Wait(seat) = paths.enter(&RealHost, flow, 1) else { panic!("a second path") };
+            assert_eq!(paths.queue(flow.priority).waiting, 1);
             assert!(paths.wait(&RealHost, seat, 0).is_none());
         }
+        assert_eq!(queues(&paths), [used, none]);
         paths.give(0, Priority::Low, None);
         assert_eq!(take(&paths, HIGH), Some(0));
+        assert_eq!(queues(&paths), [none, used]);
         paths.failed(0, Priority::High);
         assert_eq!(take(&paths, LOW), Some(0));
         paths.clear();

@@ -4,6 +4,7 @@ use crate::error::{OperationError, RequestError};
 use crate::locks::LockError;
 use dunlin_fabric::WithSources;
 use dunlin_tier::process::Problem;
+use dunlin_tier::qos::QosError;
 
 impl From<RequestError> for Problem {
     fn from(error: RequestError) -> Problem {
@@ -20,6 +21,7 @@ impl From<RequestError> for Problem {
             RequestError::Detached => Problem::NotAttached,
             RequestError::Registered { service } => Problem::Registered(service),
             RequestError::NoDirect(reason) => Problem::NotDirect(reason),
+            RequestError::Qos(error) => error.into(),
             other => {
                 let may_have_executed = other.may_have_executed();
                 Problem::Other { text: WithSources(&other).to_string(), may_have_executed }
@@ -41,6 +43,7 @@ impl From<OperationError> for Problem {
             }
             OperationError::Skipped { node } => Problem::Skipped(node),
             OperationError::Busy => Problem::Busy,
+            OperationError::Qos(error) => error.into(),
             OperationError::Request(error) => Problem::from(*error),
             other => {
                 let may_have_executed = other.may_have_executed();
@@ -82,6 +85,7 @@ impl From<Problem> for RequestError {
             | Problem::NotHeld => reported("the answer is that to a request for a lock"),
             Problem::NotAttached => RequestError::Detached,
             Problem::NotDirect(reason) => RequestError::NoDirect(reason),
+            Problem::Priority(principal) => RequestError::Qos(QosError::Priority { principal }),
             Problem::NotOperator => reported("only the user who runs the node, and root, may have it leave"),
             Problem::Unknown => reported("the kernel does not say which user this process belongs to"),
             Problem::TooLong { limit, .. } => {
@@ -150,6 +154,7 @@ impl From<Problem> for OperationError {
             }
             Problem::Skipped(node) => OperationError::Skipped { node },
             Problem::Busy => OperationError::Busy,
+            Problem::Priority(principal) => OperationError::Qos(QosError::Priority { principal }),
             other => OperationError::Request(Box::new(other.into())),
         }
     }

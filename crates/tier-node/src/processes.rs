@@ -38,7 +38,7 @@ use dunlin_tier::process::service::{
 };
 use dunlin_tier::process::{
     ATTACH, COMPARE_SWAP, COPY, DIRECT, FETCH_ADD, FREE, GRANT, LEAVE, LET_GO, LIST, MALLOC, MAP, MEMSET,
-    MOVE, PUBLISH, READ, READ_HERE, RUN, SERVICE, STATUS, UNMAP, WRITE, WRITE_HERE, WRITE_NOTIFY,
+    MOVE, PUBLISH, READ, READ_HERE, RUN, Ran, SERVICE, STATUS, UNMAP, WRITE, WRITE_HERE, WRITE_NOTIFY,
     direct_name,
 };
 use std::collections::BTreeMap;
@@ -112,17 +112,6 @@ pub struct ProcessServer<P: Fabric> {
     leaves: Arc<AtomicBool>,
 }
 
-/// The places where operations on bytes of processes have run, as numbers of operations.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ProcessCounts {
-    /// On the worker, and answered in the turn of their request.
-    pub at_once: u64,
-    /// On the worker, and answered in a later turn, since their completions took time.
-    pub later: u64,
-    /// In the pool, since they were long or had to wait.
-    pub pool: u64,
-}
-
 impl<P: Fabric> ProcessServer<P> {
     /// Returns whether a process of an [operator](ProcessConfig::operators) has asked the node to leave: the program that
     /// runs the node is to end it.
@@ -131,10 +120,8 @@ impl<P: Fabric> ProcessServer<P> {
     }
 
     /// Returns the places where operations on bytes have run.
-    pub fn counts(&self) -> ProcessCounts {
-        let Counters { at_once, later, pool } = &*self.counters;
-        let [at_once, later, pool] = [at_once, later, pool].map(|count| count.load(Ordering::Relaxed));
-        ProcessCounts { at_once, later, pool }
+    pub fn counts(&self) -> Ran {
+        self.counters.ran()
     }
 
     /// Serves processes over `fabric`, whose links must know the user of a process: shared memory. The node may be on

@@ -1,10 +1,12 @@
 //! Quality of service at a node (LITE section 6.2): its settings, and the accounts of principals.
 
 use crate::error::OperationError;
+use crate::forward::Link;
 use dunlin_fabric::{Host, Nanos, nanos};
 use dunlin_tier::qos::{Allowance, Flow, Pacing, Policy, QosError, Share, check};
 use dunlin_tier::{Principal, Priority};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -81,6 +83,11 @@ impl Class {
         self.is_limited && self.account.allowance.is_some()
     }
 
+    /// Returns the highest priority that the share of the principal permits.
+    pub(crate) fn highest(&self) -> Priority {
+        self.account.share.priority
+    }
+
     /// Returns the class with another priority, which the share of the principal must permit.
     pub(crate) fn with_priority(&self, priority: Priority) -> Result<Class, QosError> {
         if priority > self.account.share.priority {
@@ -96,9 +103,20 @@ impl Class {
     }
 }
 
+/// Counters of the operations of one priority.
+#[derive(Debug, Default)]
+struct Begun {
+    operations: AtomicU64,
+    bytes: AtomicU64,
+    /// Calls to services.
+    calls: AtomicU64,
+}
+
 /// The quality of service of a node.
 #[derive(Debug)]
 pub(crate) struct Qos {
+    /// By priority.
+    begun: [Begun; 2],
     config: QosConfig,
     /// Accounts by number. An account outlives its last user until its allowance is full again, so a process that comes
     /// back has no new one.
@@ -115,7 +133,26 @@ impl Qos {
         let own = Account { number: 0, principal: principal.clone(), share, allowance: None };
         let own = Class { account: Arc::new(own), priority: Priority::High, is_limited: false };
         let accounts = Mutex::new(vec![Some(Arc::clone(&own.account))]);
-        (Qos { config: config.clone(), accounts, pacing }, own)
+        (Qos { begun: Default::default(), config: config.clone(), accounts, pacing }, own)
+    }
+
+    /// Counts operations that have begun.
+    pub(crate) fn count(&self, priority: Priority, operations: u64, bytes: u64) {
+        let begun = &self.begun[priority as usize];
+        begun.operations.fetch_add(operations, Ordering::Relaxed);
+        begun.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Counts a call to a service, and returns the link that it takes.
+    pub(crate) fn call(&self, priority: Priority) -> Link {
+        self.begun[priority as usize].calls.fetch_add(1, Ordering::Relaxed);
+        Link::of_calls(self.config.policy, priority)
+    }
+
+    /// Returns what has begun with a priority: operations, their bytes, and calls to services.
+    pub(crate) fn counted(&self, priority: Priority) -> [u64; 3] {
+        let Begun { operations, bytes, calls } = &self.begun[priority as usize];
+        [operations, bytes, calls].map(|count| count.load(Ordering::Relaxed))
     }
 
     /// Returns the class of a principal, with the highest priority that its share permits.

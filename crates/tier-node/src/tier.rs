@@ -12,13 +12,14 @@ use crate::lock_owner::Owner;
 use crate::members;
 use crate::membership::{DirectoryClient, FixedList, Membership, Store, StoreConfig, StoreMembership};
 use crate::node::Node;
+use crate::paths::PathQueue;
 use crate::qos::Class;
 use crate::roster::{Current, Roster};
 use crate::spec::Spec;
 use dunlin_fabric::{Fabric, Host, KeeperError, MemoryKeeper, Nanos, Signal, Task, nanos};
 use dunlin_rpc::Server;
 use dunlin_tier::message::{Reply, Request};
-use dunlin_tier::process::{NoDirect, Pages};
+use dunlin_tier::process::{NoDirect, Pages, PriorityStatus};
 use dunlin_tier::qos::QosError;
 use dunlin_tier::{
     Handle, Layout, Listing, LmrId, Name, NameError, NodeId, Principal, PrincipalError, Priority,
@@ -221,13 +222,18 @@ impl<F: Fabric> Tier<F> {
         Ok(self.with_class(principal, class))
     }
 
-    /// Returns the same node with another priority: that of the regions that it makes and maps from then on (LITE
-    /// section 6.2). The default is the highest one that the [`Share`](crate::Share) of the principal permits.
+    /// Returns the same node with another priority: that of the regions that it makes and maps from then on, and of its
+    /// calls to services (LITE section 6.2). The default is the highest one that the [`Share`](crate::Share) of the principal permits.
     ///
     /// # Errors
     /// The share permits only low priority.
     pub fn with_priority(&self, priority: Priority) -> Result<Tier<F>, QosError> {
         Ok(self.with_class(self.principal.clone(), self.class.with_priority(priority)?))
+    }
+
+    /// Returns the highest priority that the share of the principal permits.
+    pub(crate) fn highest_priority(&self) -> Priority {
+        self.class.highest()
     }
 
     /// Returns the priority.
@@ -331,6 +337,19 @@ impl<F: Fabric> Tier<F> {
     /// Returns the bytes of this node's memory that regions of other nodes use.
     pub fn lent_memory(&self) -> u64 {
         self.node().state().space.lent(self.node().me)
+    }
+
+    /// Returns the number of regions that were made at this node, also of those without a name. A region that has moved
+    /// counts twice.
+    pub fn regions(&self) -> u64 {
+        self.node().state().directory.used()
+    }
+
+    /// Returns the operations and calls of a priority: counters of those that have begun, and operations that have a path or wait for one.
+    pub fn operations(&self, priority: Priority) -> PriorityStatus {
+        let [operations, bytes, calls] = self.node().qos.counted(priority);
+        let PathQueue { under_way, waiting } = self.node().paths.queue(priority);
+        PriorityStatus { operations, bytes, calls, under_way, waiting }
     }
 
     /// Returns the bytes of this node's memory that are free and zeroed.

@@ -6,23 +6,50 @@ use crate::item::{Change, Item, Transfer};
 use crate::lmr::Lmr;
 use crate::operate::Target;
 use crate::path::Stop;
+use crate::qos::Class;
 use dunlin_fabric::{Fabric, Nanos};
 use dunlin_tier::message::Request;
-use dunlin_tier::{AccessError, Cut, Kind, Rights};
+use dunlin_tier::qos::QosError;
+use dunlin_tier::{AccessError, Cut, Kind, Priority, Rights};
 
-/// A view of an [`Lmr`] for operations with a time of their own; see [`Lmr::within`]. Its methods are those of the
+/// A view of an [`Lmr`] for operations with a time or a priority of their own; see [`Lmr::within`] and
+/// [`Lmr::with_priority`]. Its methods are those of the
 /// region.
 #[derive(Debug)]
-#[must_use = "the time is that of the operations made with it"]
+#[must_use = "the time and the priority are those of the operations made with it"]
 pub struct Within<'a, F: Fabric> {
     pub(crate) lmr: &'a Lmr<F>,
     /// In nanoseconds; `None` for the time of the settings.
     pub(crate) time: Option<Nanos>,
+    /// `None` for that of the handle.
+    pub(crate) class: Option<Class>,
 }
 
 impl<F: Fabric> Within<'_, F> {
+    /// Sets the priority of the operations, in place of that of the handle: it goes before the handle's, as that goes
+    /// before its [`Tier`](crate::Tier)'s.
+    ///
+    /// # Errors
+    /// The [`Share`](crate::Share) of the principal permits only low priority.
+    pub fn with_priority(self, priority: Priority) -> Result<Self, QosError> {
+        let own = &self.lmr.class;
+        let class = if priority == own.priority { None } else { Some(own.with_priority(priority)?) };
+        Ok(Within { class, ..self })
+    }
+
     fn target(&self) -> Target<'_> {
-        Target { time: self.time, ..Target::new(self.lmr.handle, &self.lmr.class) }
+        let class = self.class.as_ref().unwrap_or(&self.lmr.class);
+        Target { time: self.time, ..Target::new(self.lmr.handle, class) }
+    }
+
+    /// As [`Lmr::read_here`].
+    pub fn read_here(&self, offset: u64, into: &mut [u8]) -> Result<bool, OperationError> {
+        self.lmr.running.node.transfer_here(self.target(), offset, Transfer::Read(into))
+    }
+
+    /// As [`Lmr::write_here`].
+    pub fn write_here(&self, offset: u64, from: &[u8]) -> Result<bool, OperationError> {
+        self.lmr.running.node.transfer_here(self.target(), offset, Transfer::Write(from))
     }
 
     /// As [`Lmr::read`].

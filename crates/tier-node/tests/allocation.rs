@@ -9,7 +9,7 @@ use dunlin_rpc::{Client, ClientConfig};
 use dunlin_tier::process::{
     ATTACH, COMPARE_SWAP, FETCH_ADD, MALLOC, Opened, ProcessRequest, READ, SERVICE, WRITE, WRITE_NOTIFY,
 };
-use dunlin_tier_node::{Lmr, Peer, ProcessConfig, ProcessServer, Spec, Tier, TierConfig};
+use dunlin_tier_node::{Lmr, Peer, Priority, ProcessConfig, ProcessServer, Spec, Tier, TierConfig};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -59,15 +59,31 @@ fn requests(client: &mut Client<ShmFabric>, handle: u64, rounds: u64, payload: &
     for round in 0..rounds {
         let offset = round * 4088 % 90_000;
         let requests = [
-            (WRITE, ProcessRequest::Write { handle, offset, bytes: &bytes[..64] }),
-            (WRITE, ProcessRequest::Write { handle, offset, bytes: &bytes }),
-            (READ, ProcessRequest::Read { handle, offset, length: 2000 }),
-            (FETCH_ADD, ProcessRequest::FetchAdd { handle, offset, add: 1 }),
-            (COMPARE_SWAP, ProcessRequest::CompareSwap { handle, offset, expected: 1, swap: 2 }),
+            (WRITE, ProcessRequest::Write { priority: Priority::High, handle, offset, bytes: &bytes[..64] }),
+            (WRITE, ProcessRequest::Write { priority: Priority::High, handle, offset, bytes: &bytes }),
+            (READ, ProcessRequest::Read { priority: Priority::High, handle, offset, length: 2000 }),
+            (FETCH_ADD, ProcessRequest::FetchAdd { priority: Priority::High, handle, offset, add: 1 }),
+            (
+                COMPARE_SWAP,
+                ProcessRequest::CompareSwap {
+                    priority: Priority::High,
+                    handle,
+                    offset,
+                    expected: 1,
+                    swap: 2,
+                },
+            ),
             (
                 WRITE_NOTIFY,
                 // Within one piece of the region, as larger ones would be.
-                ProcessRequest::WriteNotify { handle, offset: 0, word_offset: 8, value: 1, bytes: &bytes },
+                ProcessRequest::WriteNotify {
+                    priority: Priority::High,
+                    handle,
+                    offset: 0,
+                    word_offset: 8,
+                    value: 1,
+                    bytes: &bytes,
+                },
             ),
         ];
         for (function, request) in requests {
@@ -86,7 +102,7 @@ fn processes_allocate_nothing(here: &Tier<ShmFabric>, store: &str) {
     let config = ClientConfig { service: SERVICE.to_owned(), ..ClientConfig::default() };
     let mut client = Client::connect(&fabric, &address, config).unwrap();
     let mut payload = Vec::new();
-    ProcessRequest::Attach { secret: None }.encode_into(&mut payload);
+    ProcessRequest::Attach { secret: None, priority: None }.encode_into(&mut payload);
     client.call(ATTACH, &payload).map(drop).unwrap();
     let nodes = vec![store.to_owned()];
     let (name, grants) = (None, Vec::new());

@@ -4,6 +4,7 @@ use crate::cut::{Layout, MAX_PIECES};
 use crate::message::Malformed;
 use crate::name::Name;
 use crate::place::{LmrId, NodeId, Piece};
+use crate::qos::Priority;
 use crate::record::{Listed, Listing};
 use crate::rights::{Grantee, Principal, Rights};
 
@@ -48,6 +49,9 @@ impl Writer {
     }
     pub(crate) fn rights(self, rights: Rights) -> Self {
         self.u8(rights.bits())
+    }
+    pub(crate) fn priority(self, priority: Priority) -> Self {
+        self.u8(priority as u8)
     }
     /// A principal, or no byte for anyone.
     pub(crate) fn grantee(self, to: &Grantee) -> Self {
@@ -124,6 +128,13 @@ impl<'a> Reader<'a> {
     }
     pub(crate) fn rights(&mut self) -> Result<Rights, Malformed> {
         Rights::from_bits(self.u8()?).ok_or(Malformed)
+    }
+    pub(crate) fn priority(&mut self) -> Result<Priority, Malformed> {
+        match self.u8()? {
+            0 => Ok(Priority::Low),
+            1 => Ok(Priority::High),
+            _ => Err(Malformed),
+        }
     }
     /// At most as many bytes as a text has: UTF-8.
     pub(crate) fn string(&mut self) -> Result<String, Malformed> {

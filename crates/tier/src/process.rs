@@ -9,15 +9,17 @@ pub mod list;
 pub mod lock;
 mod problem;
 pub mod service;
+mod status;
 
 pub use direct::{DirectPart, Directed, NoDirect, direct_name};
 pub use problem::Problem;
+pub use status::{MAX_LISTED_PROCESSES, MemberStatus, NodeStatus, Pages, PriorityStatus, ProcessStatus, Ran};
 
 use self::list::ListedOperation;
 use crate::codec::{Reader, Writer};
-use crate::membership::MemberState;
 use crate::message::Malformed;
 use crate::name::Name;
+use crate::qos::Priority;
 use crate::record::Listing;
 use crate::rights::{Grantee, MAX_GRANTS, Rights};
 
@@ -113,9 +115,14 @@ pub enum ProcessRequest<'a> {
     Attach {
         /// The process to join; `None` for a new one.
         secret: Option<Secret>,
+        /// The priority of the process; `None` for the highest one that its principal may have, and for that of the
+        /// process that is joined.
+        priority: Option<Priority>,
     },
     /// [`READ`] or [`READ_HERE`].
     Read {
+        /// The priority.
+        priority: Priority,
         /// The handle.
         handle: u64,
         /// The offset in bytes.
@@ -125,6 +132,8 @@ pub enum ProcessRequest<'a> {
     },
     /// [`WRITE`] or [`WRITE_HERE`].
     Write {
+        /// The priority.
+        priority: Priority,
         /// The handle.
         handle: u64,
         /// The offset in bytes.
@@ -134,11 +143,15 @@ pub enum ProcessRequest<'a> {
     },
     /// [`RUN`].
     Run {
+        /// The priority.
+        priority: Priority,
         /// The operations, at most [`list::MAX_LISTED`].
         operations: Vec<ListedOperation<'a>>,
     },
     /// [`WRITE_NOTIFY`].
     WriteNotify {
+        /// The priority.
+        priority: Priority,
         /// The handle.
         handle: u64,
         /// The offset of the bytes.
@@ -152,6 +165,8 @@ pub enum ProcessRequest<'a> {
     },
     /// [`FETCH_ADD`].
     FetchAdd {
+        /// The priority.
+        priority: Priority,
         /// The handle.
         handle: u64,
         /// The offset in bytes.
@@ -161,6 +176,8 @@ pub enum ProcessRequest<'a> {
     },
     /// [`COMPARE_SWAP`].
     CompareSwap {
+        /// The priority.
+        priority: Priority,
         /// The handle.
         handle: u64,
         /// The offset in bytes.
@@ -309,30 +326,69 @@ impl<'a> ProcessRequest<'a> {
         }
     }
 
+    /// Returns the number of bytes that it reads, writes, sets or copies.
+    pub fn moves(&self) -> u64 {
+        match self {
+            ProcessRequest::Read { length, .. }
+            | ProcessRequest::Set { length, .. }
+            | ProcessRequest::Copy { length, .. } => u64::from(*length),
+            ProcessRequest::Write { bytes, .. } => bytes.len() as u64,
+            ProcessRequest::WriteNotify { bytes, .. } => bytes.len() as u64 + 8,
+            ProcessRequest::FetchAdd { .. } | ProcessRequest::CompareSwap { .. } => 8,
+            ProcessRequest::Run { operations, .. } => operations.iter().map(ListedOperation::moves).sum(),
+            _ => 0,
+        }
+    }
+
+    /// Returns the priority, of a request that has one.
+    pub fn priority(&self) -> Option<Priority> {
+        match self {
+            ProcessRequest::Read { priority, .. }
+            | ProcessRequest::Write { priority, .. }
+            | ProcessRequest::WriteNotify { priority, .. }
+            | ProcessRequest::FetchAdd { priority, .. }
+            | ProcessRequest::CompareSwap { priority, .. }
+            | ProcessRequest::Run { priority, .. } => Some(*priority),
+            ProcessRequest::Attach { priority, .. } => *priority,
+            _ => None,
+        }
+    }
+
     /// Encodes the payload into `bytes`, whose content is replaced: a caller that keeps them allocates nothing.
     pub fn encode_into(&self, bytes: &mut Vec<u8>) {
         bytes.clear();
         let writer = Writer(std::mem::take(bytes));
         let writer = match self {
-            ProcessRequest::Attach { secret } => {
+            ProcessRequest::Attach { secret, priority } => {
                 let mut writer = writer.u8(option(secret.is_some()));
                 writer.0.extend_from_slice(&secret.unwrap_or_default());
-                writer
+                match priority {
+                    Some(priority) => writer.u8(1).priority(*priority),
+                    None => writer.u8(0),
+                }
             }
-            ProcessRequest::Read { handle, offset, length } => writer.u64(*handle).u64(*offset).u32(*length),
-            ProcessRequest::Write { handle, offset, bytes } => {
-                let mut writer = writer.u64(*handle).u64(*offset);
+            ProcessRequest::Read { priority, handle, offset, length } => {
+                writer.priority(*priority).u64(*handle).u64(*offset).u32(*length)
+            }
+            ProcessRequest::Write { priority, handle, offset, bytes } => {
+                let mut writer = writer.priority(*priority).u64(*handle).u64(*offset);
                 writer.0.extend_from_slice(bytes);
                 writer
             }
-            ProcessRequest::Run { operations } => list::write(writer, operations),
-            ProcessRequest::WriteNotify { handle, offset, word_offset, value, bytes } => {
+            ProcessRequest::Run { priority, operations } => {
+                list::write(writer.priority(*priority), operations)
+            }
+            ProcessRequest::WriteNotify { priority, handle, offset, word_offset, value, bytes } => {
+                let writer = writer.priority(*priority);
                 let mut writer = writer.u64(*handle).u64(*offset).u64(*word_offset).u64(*value);
                 writer.0.extend_from_slice(bytes);
                 writer
             }
-            ProcessRequest::FetchAdd { handle, offset, add } => writer.u64(*handle).u64(*offset).u64(*add),
-            ProcessRequest::CompareSwap { handle, offset, expected, swap } => {
+            ProcessRequest::FetchAdd { priority, handle, offset, add } => {
+                writer.priority(*priority).u64(*handle).u64(*offset).u64(*add)
+            }
+            ProcessRequest::CompareSwap { priority, handle, offset, expected, swap } => {
+                let writer = writer.priority(*priority);
                 writer.u64(*handle).u64(*offset).u64(*expected).u64(*swap)
             }
             ProcessRequest::Set { handle, offset, length, value } => {
@@ -371,29 +427,48 @@ impl<'a> ProcessRequest<'a> {
                 if !given && secret != Secret::default() {
                     return Err(Malformed);
                 }
-                ProcessRequest::Attach { secret: given.then_some(secret) }
+                let priority = if reader.flag()? { Some(reader.priority()?) } else { None };
+                ProcessRequest::Attach { secret: given.then_some(secret), priority }
             }
             READ | READ_HERE => {
+                let priority = reader.priority()?;
                 let (handle, offset) = (reader.u64()?, reader.u64()?);
-                ProcessRequest::Read { handle, offset, length: reader.u32()? }
+                ProcessRequest::Read { priority, handle, offset, length: reader.u32()? }
             }
             WRITE | WRITE_HERE => {
+                let priority = reader.priority()?;
                 let (handle, offset) = (reader.u64()?, reader.u64()?);
-                return Ok(ProcessRequest::Write { handle, offset, bytes: reader.0 });
+                return Ok(ProcessRequest::Write { priority, handle, offset, bytes: reader.0 });
             }
-            RUN => ProcessRequest::Run { operations: list::read(&mut reader)? },
+            RUN => ProcessRequest::Run { priority: reader.priority()?, operations: list::read(&mut reader)? },
             WRITE_NOTIFY => {
+                let priority = reader.priority()?;
                 let (handle, offset, word_offset) = (reader.u64()?, reader.u64()?, reader.u64()?);
                 let (value, bytes) = (reader.u64()?, reader.0);
-                return Ok(ProcessRequest::WriteNotify { handle, offset, word_offset, value, bytes });
+                return Ok(ProcessRequest::WriteNotify {
+                    priority,
+                    handle,
+                    offset,
+                    word_offset,
+                    value,
+                    bytes,
+                });
             }
             FETCH_ADD => {
+                let priority = reader.priority()?;
                 let (handle, offset) = (reader.u64()?, reader.u64()?);
-                ProcessRequest::FetchAdd { handle, offset, add: reader.u64()? }
+                ProcessRequest::FetchAdd { priority, handle, offset, add: reader.u64()? }
             }
             COMPARE_SWAP => {
+                let priority = reader.priority()?;
                 let (handle, offset) = (reader.u64()?, reader.u64()?);
-                ProcessRequest::CompareSwap { handle, offset, expected: reader.u64()?, swap: reader.u64()? }
+                ProcessRequest::CompareSwap {
+                    priority,
+                    handle,
+                    offset,
+                    expected: reader.u64()?,
+                    swap: reader.u64()?,
+                }
             }
             MEMSET => {
                 let (handle, offset) = (reader.u64()?, reader.u64()?);
@@ -484,6 +559,8 @@ pub struct Attached {
     pub principal: String,
     /// A keeper holds the memory of the node: the next life of the node knows this process.
     pub is_kept: bool,
+    /// The highest priority that the principal may have.
+    pub highest: Priority,
 }
 
 impl Attached {
@@ -491,7 +568,7 @@ impl Attached {
     pub fn encode(&self) -> Vec<u8> {
         let mut writer = Writer(self.secret.to_vec());
         writer = writer.u16(self.operations).text(self.node.as_bytes()).text(self.principal.as_bytes());
-        writer.u8(self.is_kept.into()).0
+        writer.u8(self.is_kept.into()).priority(self.highest).0
     }
 
     /// Parses an answer.
@@ -499,7 +576,8 @@ impl Attached {
         let mut reader = Reader(bytes);
         let (secret, operations) = (reader.take()?, reader.u16()?);
         let (node, principal, is_kept) = (reader.string()?, reader.string()?, reader.flag()?);
-        reader.end(Attached { secret, operations, node, principal, is_kept })
+        let highest = reader.priority()?;
+        reader.end(Attached { secret, operations, node, principal, is_kept, highest })
     }
 }
 
@@ -527,34 +605,6 @@ impl Opened {
         let opened = Opened { handle: reader.u64()?, length: reader.u64()?, region: reader.u64()? };
         reader.end(opened)
     }
-}
-
-/// A process in a [`NodeStatus`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ProcessStatus {
-    /// Its process id; 0 if the kernel does not say.
-    pub process: u32,
-    /// Its principal.
-    pub principal: String,
-    /// The number of its handles.
-    pub handles: u32,
-    /// The number of its connections.
-    pub connections: u16,
-    /// The regions that it has mapped directly.
-    pub direct: u32,
-}
-
-/// A node in a [`NodeStatus`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MemberStatus {
-    /// Its name.
-    pub name: String,
-    /// The address of its service.
-    pub address: String,
-    /// The number of the view with which this life of it joined.
-    pub incarnation: u64,
-    /// Its state.
-    pub state: MemberState,
 }
 
 /// The answer to [`LEAVE`]: the regions that end with the node.
@@ -593,138 +643,6 @@ impl Holdings {
         }
         let names = (0..count).map(|_| reader.name()).collect::<Result<_, _>>()?;
         reader.end(Holdings { leaves, names, named, bytes })
-    }
-}
-
-/// The most processes that a [`NodeStatus`] lists.
-pub const MAX_LISTED_PROCESSES: usize = 1000;
-
-/// The pages of a node's memory, as bytes by their kind.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Pages {
-    /// Bytes in pages of the usual size, and bytes without a page yet.
-    pub small: u64,
-    /// Bytes in transparent huge pages, which the kernel has made by itself.
-    pub transparent: u64,
-    /// Bytes in reserved huge pages of 2 MiB.
-    pub huge_2m: u64,
-    /// Bytes in reserved huge pages of 1 GiB.
-    pub huge_1g: u64,
-}
-
-impl Pages {
-    /// Returns the bytes of all kinds.
-    pub fn total(&self) -> u64 {
-        [self.small, self.transparent, self.huge_2m, self.huge_1g].into_iter().fold(0, u64::saturating_add)
-    }
-}
-
-/// The answer to [`STATUS`].
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct NodeStatus {
-    /// The node's name.
-    pub node: String,
-    /// Its memory in bytes.
-    pub memory: u64,
-    /// The part that is free and zeroed.
-    pub free: u64,
-    /// The part that was freed and is not zeroed yet.
-    pub dirty: u64,
-    /// The extents of its memory.
-    pub extents: u16,
-    /// The pages of its memory; `None` where the kernel does not report them.
-    pub pages: Option<Pages>,
-    /// A keeper has its memory and its records.
-    pub is_kept: bool,
-    /// Requests of processes that it has answered.
-    pub answered: u64,
-    /// Requests of processes that it has refused.
-    pub refused: u64,
-    /// The names of all nodes that are alive in the node's view.
-    pub nodes: Vec<String>,
-    /// The number of the node's view; 0 for a list that does not change.
-    pub epoch: u64,
-    /// All nodes of the view, also those that are dead or have left.
-    pub members: Vec<MemberStatus>,
-    /// The last failure to reach the directory, in words; empty without one.
-    pub trouble: String,
-    /// Attached processes, at most [`MAX_LISTED_PROCESSES`].
-    pub processes: Vec<ProcessStatus>,
-}
-
-impl NodeStatus {
-    /// Encodes the answer.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut writer = Writer(Vec::new()).text(self.node.as_bytes());
-        for number in [self.memory, self.free, self.dirty, self.answered, self.refused] {
-            writer = writer.u64(number);
-        }
-        writer = writer.u16(self.extents).u8(self.is_kept.into()).u8(self.pages.is_some().into());
-        if let Some(Pages { small, transparent, huge_2m, huge_1g }) = self.pages {
-            for number in [small, transparent, huge_2m, huge_1g] {
-                writer = writer.u64(number);
-            }
-        }
-        writer = writer.u16(self.nodes.len() as u16);
-        for node in &self.nodes {
-            writer = writer.text(node.as_bytes());
-        }
-        writer = writer.u64(self.epoch).text(self.trouble.as_bytes()).u16(self.members.len() as u16);
-        for one in &self.members {
-            writer = writer.text(one.name.as_bytes()).text(one.address.as_bytes()).u64(one.incarnation);
-            writer = writer.u8(one.state as u8);
-        }
-        writer = writer.u16(self.processes.len() as u16);
-        for one in &self.processes {
-            writer =
-                writer.u32(one.process).text(one.principal.as_bytes()).u32(one.handles).u16(one.connections);
-            writer = writer.u32(one.direct);
-        }
-        writer.0
-    }
-
-    /// Parses an answer.
-    pub fn parse(bytes: &[u8]) -> Result<NodeStatus, Malformed> {
-        let mut reader = Reader(bytes);
-        let node = reader.string()?;
-        let (memory, free, dirty) = (reader.u64()?, reader.u64()?, reader.u64()?);
-        let (answered, refused) = (reader.u64()?, reader.u64()?);
-        let (extents, is_kept, has_pages) = (reader.u16()?, reader.flag()?, reader.flag()?);
-        let mut pages = || {
-            let (small, transparent) = (reader.u64()?, reader.u64()?);
-            Ok(Pages { small, transparent, huge_2m: reader.u64()?, huge_1g: reader.u64()? })
-        };
-        let pages = has_pages.then(&mut pages).transpose()?;
-        let nodes = (0..reader.u16()?).map(|_| reader.string()).collect::<Result<_, _>>()?;
-        let (epoch, trouble, count) = (reader.u64()?, reader.string()?, reader.u16()?);
-        let mut member = || {
-            let (name, address, incarnation) = (reader.string()?, reader.string()?, reader.u64()?);
-            Ok(MemberStatus { name, address, incarnation, state: reader.member_state()? })
-        };
-        let members = (0..count).map(|_| member()).collect::<Result<_, _>>()?;
-        let count = reader.u16()?;
-        let process = |_| {
-            let (process, principal) = (reader.u32()?, reader.string()?);
-            let (handles, connections) = (reader.u32()?, reader.u16()?);
-            Ok(ProcessStatus { process, principal, handles, connections, direct: reader.u32()? })
-        };
-        let processes = (0..count).map(process).collect::<Result<_, _>>()?;
-        reader.end(NodeStatus {
-            node,
-            memory,
-            free,
-            dirty,
-            extents,
-            pages,
-            is_kept,
-            answered,
-            refused,
-            nodes,
-            epoch,
-            members,
-            trouble,
-            processes,
-        })
     }
 }
 

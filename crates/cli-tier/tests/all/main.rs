@@ -2,3 +2,5 @@
 #![allow(missing_docs, reason = "tests, named for what they hold")]
 
 mod node;
+mod scene;
+mod top;

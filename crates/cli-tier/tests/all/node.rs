@@ -4,13 +4,13 @@ use dunlin_command_testing::{Folder, Running, await_none_with, debris, dunlin, u
 use std::io::Write as _;
 
 /// A node by itself that runs.
-struct Node {
+pub(crate) struct Node {
     running: Option<Running>,
-    attach: String,
+    pub(crate) attach: String,
 }
 
 impl Node {
-    fn start(more: &[&str]) -> Node {
+    pub(crate) fn start(more: &[&str]) -> Node {
         let attach = unique("node");
         let mut words = vec!["node", "run", "--attach", &attach, "--for", "100"];
         words.extend(more);
@@ -19,12 +19,12 @@ impl Node {
         Node { running: Some(running), attach }
     }
 
-    fn words<'a>(&'a self, words: &[&'a str]) -> Vec<&'a str> {
+    pub(crate) fn words<'a>(&'a self, words: &[&'a str]) -> Vec<&'a str> {
         [words, &["--node", &self.attach]].concat()
     }
 
     /// Ends it as Ctrl-C does.
-    fn end(mut self) {
+    pub(crate) fn end(mut self) {
         let running = self.running.take().expect("running");
         running.signal("INT");
         let ended = running.end().well();

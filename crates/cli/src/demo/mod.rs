@@ -13,7 +13,7 @@ use dunlin::fabric::Fabric as _;
 use dunlin_command::child::{ChildProcess, START_TIMEOUT};
 use dunlin_command::interrupt::Interrupt;
 use dunlin_command::output::{self, Failure, ReportArguments};
-use dunlin_command::program::SIM;
+use dunlin_command::program::{SIM, TIER};
 use dunlin_command::{arguments, progress};
 use dunlin_report::{Document, Row, table};
 use dunlin_workload::kv_driver::{Tally, load_records};
@@ -28,7 +28,8 @@ const AFTER_HELP: &str = "\
 Starts a key-value server and clients, each in a separate process, over shared memory. Loads records of 16-byte keys
 and 32-byte values, and runs YCSB workload B (95 % reads, 5 % updates, zipfian) under each protocol: first in busy mode,
 with one core per client; then, for protocols that can sleep, in adaptive mode with all clients. If the simulator is
-installed, a scene on a simulated NIC follows ('dunlin sim scene'). At the end, and after Ctrl-C, all processes are
+installed, a scene on a simulated NIC follows ('dunlin sim scene'), and if the memory tier is, one of processes that share
+two nodes ('dunlin tier scene'). At the end, and after Ctrl-C, all processes are
 ended and all files removed.
 
 Examples:
@@ -121,6 +122,7 @@ pub(crate) fn run(arguments: &DemoArguments) -> Result<ExitCode, Failure> {
     }
     arguments.report.write(&document)?;
     simulated_scene()?;
+    shared_nodes(arguments.quick, &interrupt)?;
     output::print(NEXT)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -142,10 +144,25 @@ fn simulated_scene() -> Result<(), Failure> {
     }
 }
 
+/// Runs the scene of processes that share nodes, with the command `tier scene`. If that program is missing, prints how to
+/// build it.
+fn shared_nodes(quick: bool, interrupt: &Interrupt) -> Result<(), Failure> {
+    let Some(program) = TIER.find() else {
+        return output::print_line(format_args!(
+            "\nA scene of processes that share a node, with their memory and calls, follows where the memory tier is built:\n  cargo build --release -p {} && dunlin tier scene",
+            TIER.package
+        ));
+    };
+    let operations = if quick { "20" } else { "200" };
+    let words = ["tier", "scene", "--operations", operations];
+    ChildProcess::start_program("the scene of shared nodes", &program, words)?.relay(interrupt)
+}
+
 const NEXT: &str = "
 Try next:
   dunlin ping                              round trips, by protocol and size
   dunlin kv serve --listen shm:store       a server of your own; then kv put, get, load, bench shm:store
+  dunlin node run                          a node of your own; then tier put, get, and node top
   dunlin protocols                         what the protocols are
   dunlin bench fetch-table                 measure by what clients choose between fetching and writing back here
   dunlin doctor                            what this machine offers, and what would make it faster

@@ -20,6 +20,8 @@ fn the_quick_demo_measures_every_protocol() {
     }
     assert!(rows.iter().any(|row| row["clients"].as_u64() > Some(1)));
     assert!(ended.text().contains("Try next"), "{}", ended.text());
+    let shared = "All 120 additions to one word and 120 answers are right; 6 blocks";
+    assert!(ended.text().contains(shared), "{}", ended.text());
 }
 
 /// Starts a demo that would run for minutes, and waits until its clients run.

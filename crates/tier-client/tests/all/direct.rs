@@ -267,7 +267,9 @@ impl Raw {
     fn attach(node: &Serving) -> Raw {
         let config = ClientConfig { service: SERVICE.to_owned(), ..ClientConfig::default() };
         let mut client = Client::connect(&fabric(), &node.address, config).unwrap();
-        let attached = Self::send(&mut client, ATTACH, &ProcessRequest::Attach { secret: None }).unwrap();
+        let attached =
+            Self::send(&mut client, ATTACH, &ProcessRequest::Attach { secret: None, priority: None })
+                .unwrap();
         Raw { client, attached: Attached::parse(&attached).unwrap() }
     }
 

@@ -9,36 +9,37 @@ use dunlin_tier::process::{
     ATTACH, Attached, ELSEWHERE, FREE, LET_GO, LIST, MAX_HERE, MAX_MOVED, Opened, Problem, ProcessRequest,
     READ, READ_HERE, REFUSED, RUN, SERVICE, WRITE_HERE,
 };
-use dunlin_tier::{AccessError, Name, Rights};
+use dunlin_tier::{AccessError, Name, Priority, Rights};
 use dunlin_tier_client::{Lmr, Spec, Tier};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
 /// A client without the library.
-struct Raw {
-    client: Client<ShmFabric>,
+pub(crate) struct Raw {
+    pub(crate) client: Client<ShmFabric>,
     attached: Attached,
 }
 
-type Answer = Result<Vec<u8>, CallError>;
+pub(crate) type Answer = Result<Vec<u8>, CallError>;
 
 impl Raw {
-    fn connect(node: &Serving) -> Client<ShmFabric> {
+    pub(crate) fn connect(node: &Serving) -> Client<ShmFabric> {
         let config = ClientConfig { service: SERVICE.to_owned(), ..ClientConfig::default() };
         Client::connect(&fabric(), &node.address, config).unwrap()
     }
 
-    fn attach(node: &Serving) -> Raw {
+    pub(crate) fn attach(node: &Serving) -> Raw {
         let mut client = Self::connect(node);
-        let bytes = send(&mut client, ATTACH, &ProcessRequest::Attach { secret: None }).unwrap();
+        let bytes =
+            send(&mut client, ATTACH, &ProcessRequest::Attach { secret: None, priority: None }).unwrap();
         Raw { client, attached: Attached::parse(&bytes).unwrap() }
     }
 
-    fn ask(&mut self, request: &ProcessRequest<'_>) -> Answer {
+    pub(crate) fn ask(&mut self, request: &ProcessRequest<'_>) -> Answer {
         send(&mut self.client, request.function(), request)
     }
 
-    fn malloc(&mut self, length: u64, node: &str) -> Opened {
+    pub(crate) fn malloc(&mut self, length: u64, node: &str) -> Opened {
         let (nodes, name, grants) = (vec![node.to_owned()], None, Vec::new());
         let answer =
             self.ask(&ProcessRequest::Malloc { length, nodes, name, grants, is_direct: false }).unwrap();
@@ -46,14 +47,14 @@ impl Raw {
     }
 }
 
-fn send(client: &mut Client<ShmFabric>, function: u16, request: &ProcessRequest<'_>) -> Answer {
+pub(crate) fn send(client: &mut Client<ShmFabric>, function: u16, request: &ProcessRequest<'_>) -> Answer {
     let mut bytes = Vec::new();
     request.encode_into(&mut bytes);
     client.call(function, &bytes).map(|answer| answer.to_vec())
 }
 
 #[track_caller]
-fn problem(answer: Answer) -> Problem {
+pub(crate) fn problem(answer: Answer) -> Problem {
     match answer {
         Err(CallError::Application { code: REFUSED, payload }) => Problem::parse(&payload).unwrap(),
         other => panic!("not refused: {other:?}"),
@@ -68,11 +69,18 @@ fn name(name: &str) -> Name {
 fn with_handle(handle: u64, own: u64) -> Vec<ProcessRequest<'static>> {
     let (offset, length, to) = (0, 8, dunlin_tier::Grantee::Anyone);
     vec![
-        ProcessRequest::Read { handle, offset, length },
-        ProcessRequest::Write { handle, offset, bytes: b"overwritten" },
-        ProcessRequest::WriteNotify { handle, offset, word_offset: 0, value: 1, bytes: b"overwritten" },
-        ProcessRequest::FetchAdd { handle, offset, add: 1 },
-        ProcessRequest::CompareSwap { handle, offset, expected: 0, swap: 1 },
+        ProcessRequest::Read { priority: Priority::High, handle, offset, length },
+        ProcessRequest::Write { priority: Priority::High, handle, offset, bytes: b"overwritten" },
+        ProcessRequest::WriteNotify {
+            priority: Priority::High,
+            handle,
+            offset,
+            word_offset: 0,
+            value: 1,
+            bytes: b"overwritten",
+        },
+        ProcessRequest::FetchAdd { priority: Priority::High, handle, offset, add: 1 },
+        ProcessRequest::CompareSwap { priority: Priority::High, handle, offset, expected: 0, swap: 1 },
         ProcessRequest::Set { handle, offset, length, value: 1 },
         ProcessRequest::Copy { handle, offset, length, to: own, target: 0 },
         ProcessRequest::Copy { handle: own, offset, length, to: handle, target: 0 },
@@ -130,7 +138,9 @@ fn handles_of_others_forged_ones_and_stale_ones_are_refused() {
             }
         }
     }
-    other.ask(&ProcessRequest::Read { handle: theirs, offset: 0, length: 8 }).unwrap();
+    other
+        .ask(&ProcessRequest::Read { priority: Priority::High, handle: theirs, offset: 0, length: 8 })
+        .unwrap();
     canaries.check();
 }
 
@@ -146,15 +156,32 @@ fn ranges_that_overflow_and_requests_that_are_too_long_are_refused() {
         for offset in [4089, 4097, 1 << 32, u64::MAX - 7, u64::MAX - 8, u64::MAX, 1 << 63] {
             for request in with_handle(handle, handle).into_iter().take(6) {
                 let request = match request {
-                    ProcessRequest::Read { length, .. } => ProcessRequest::Read { handle, offset, length },
-                    ProcessRequest::Write { bytes, .. } => ProcessRequest::Write { handle, offset, bytes },
+                    ProcessRequest::Read { length, .. } => {
+                        ProcessRequest::Read { priority: Priority::High, handle, offset, length }
+                    }
+                    ProcessRequest::Write { bytes, .. } => {
+                        ProcessRequest::Write { priority: Priority::High, handle, offset, bytes }
+                    }
                     ProcessRequest::WriteNotify { word_offset, value, bytes, .. } => {
-                        ProcessRequest::WriteNotify { handle, offset, word_offset, value, bytes }
+                        ProcessRequest::WriteNotify {
+                            priority: Priority::High,
+                            handle,
+                            offset,
+                            word_offset,
+                            value,
+                            bytes,
+                        }
                     }
-                    ProcessRequest::FetchAdd { add, .. } => ProcessRequest::FetchAdd { handle, offset, add },
-                    ProcessRequest::CompareSwap { .. } => {
-                        ProcessRequest::CompareSwap { handle, offset, expected: 0, swap: 1 }
+                    ProcessRequest::FetchAdd { add, .. } => {
+                        ProcessRequest::FetchAdd { priority: Priority::High, handle, offset, add }
                     }
+                    ProcessRequest::CompareSwap { .. } => ProcessRequest::CompareSwap {
+                        priority: Priority::High,
+                        handle,
+                        offset,
+                        expected: 0,
+                        swap: 1,
+                    },
                     _ => ProcessRequest::Set { handle, offset, length: 8, value: 1 },
                 };
                 let found = problem(raw.ask(&request));
@@ -167,19 +194,29 @@ fn ranges_that_overflow_and_requests_that_are_too_long_are_refused() {
             assert!(matches!(problem(raw.ask(&copy)), Problem::Access(AccessError::OutOfBounds { .. })));
         }
         assert_eq!(
-            problem(raw.ask(&ProcessRequest::FetchAdd { handle, offset: 4, add: 1 })),
+            problem(raw.ask(&ProcessRequest::FetchAdd {
+                priority: Priority::High,
+                handle,
+                offset: 4,
+                add: 1
+            })),
             Problem::Access(AccessError::Misaligned(4))
         );
         let length = MAX_MOVED + 1;
-        let long = problem(raw.ask(&ProcessRequest::Read { handle, offset: 0, length }));
+        let long =
+            problem(raw.ask(&ProcessRequest::Read { priority: Priority::High, handle, offset: 0, length }));
         assert_eq!(long, Problem::TooLong { length: length.into(), limit: MAX_MOVED });
-        let read = ProcessRequest::Read { handle, offset: 0, length: MAX_HERE + 1 };
+        let read = ProcessRequest::Read { priority: Priority::High, handle, offset: 0, length: MAX_HERE + 1 };
         let long = problem(send(&mut raw.client, READ_HERE, &read));
         assert!(matches!(long, Problem::TooLong { limit: MAX_HERE, .. }));
     }
     // Bytes of the other node are not reached by the function that does not wait.
     let handle = raw.malloc(4096, "two").handle;
-    let answer = send(&mut raw.client, READ_HERE, &ProcessRequest::Read { handle, offset: 0, length: 8 });
+    let answer = send(
+        &mut raw.client,
+        READ_HERE,
+        &ProcessRequest::Read { priority: Priority::High, handle, offset: 0, length: 8 },
+    );
     assert!(matches!(answer, Err(CallError::Application { code: ELSEWHERE, .. })), "{answer:?}");
     for length in [0, u64::MAX, 1 << 50] {
         let request = ProcessRequest::Malloc {
@@ -231,28 +268,36 @@ fn lists_with_one_bad_operation_are_refused_as_a_whole() {
             for place in [0, 1, 30] {
                 let mut operations: Vec<_> = (0..30).map(good).collect();
                 operations.insert(place, bad);
-                let found = problem(raw.ask(&ProcessRequest::Run { operations }));
+                let found = problem(raw.ask(&ProcessRequest::Run { priority: Priority::High, operations }));
                 let problem = Box::new(Problem::Access(error));
                 assert_eq!(found, Problem::InList { place: place as u16, problem }, "{bad:?}");
             }
         }
         // More operations than a list has, and more bytes than a request moves.
         let add = at(own, 8, ListedChange::Add(1));
-        let many = ProcessRequest::Run { operations: vec![add; MAX_LISTED + 1] };
+        let many = ProcessRequest::Run { priority: Priority::High, operations: vec![add; MAX_LISTED + 1] };
         assert_eq!(problem(raw.ask(&many)), Problem::Malformed);
         for length in [MAX_MOVED + 1, u32::MAX] {
-            let long = ProcessRequest::Run { operations: vec![at(own, 0, ListedChange::Read(length))] };
+            let long = ProcessRequest::Run {
+                priority: Priority::High,
+                operations: vec![at(own, 0, ListedChange::Read(length))],
+            };
             assert_eq!(problem(raw.ask(&long)), Problem::Malformed);
         }
-        let read = ProcessRequest::Read { handle: own, offset: 0, length: 4096 };
+        let read = ProcessRequest::Read { priority: Priority::High, handle: own, offset: 0, length: 4096 };
         assert_eq!(raw.ask(&read).unwrap(), [0; 4096], "nothing of the refused lists was executed");
         let operations = vec![add; MAX_LISTED];
-        let answer = raw.ask(&ProcessRequest::Run { operations: operations.clone() }).unwrap();
+        let answer = raw
+            .ask(&ProcessRequest::Run { priority: Priority::High, operations: operations.clone() })
+            .unwrap();
         let outcomes = Outcomes::parse(&answer, &operations).unwrap().outcomes;
         let mut olds: Vec<u64> = outcomes.into_iter().map(|old| old.unwrap().unwrap()).collect();
         olds.sort_unstable();
         assert!(olds.into_iter().eq(0..MAX_LISTED as u64));
-        assert_eq!(raw.ask(&ProcessRequest::Run { operations: Vec::new() }).unwrap(), []);
+        assert_eq!(
+            raw.ask(&ProcessRequest::Run { priority: Priority::High, operations: Vec::new() }).unwrap(),
+            []
+        );
     }
     drop(named);
     canaries.check();
@@ -265,15 +310,15 @@ fn connections_are_of_use_only_after_they_are_attached_and_only_with_their_own_s
     let mut raw = Raw::attach(&node);
     let handle = raw.malloc(4096, "one").handle;
     let mut client = Raw::connect(&node);
-    let read = ProcessRequest::Read { handle, offset: 0, length: 8 };
+    let read = ProcessRequest::Read { priority: Priority::High, handle, offset: 0, length: 8 };
     assert_eq!(problem(send(&mut client, READ, &read)), Problem::NotAttached);
     assert_eq!(problem(send(&mut client, READ_HERE, &read)), Problem::NotAttached);
     assert_eq!(problem(send(&mut client, FREE, &ProcessRequest::Free { handle })), Problem::NotAttached);
     let mut secret = raw.attached.secret;
     secret[3] ^= 1;
-    let guess = ProcessRequest::Attach { secret: Some(secret) };
+    let guess = ProcessRequest::Attach { secret: Some(secret), priority: None };
     assert_eq!(problem(send(&mut client, ATTACH, &guess)), Problem::NotAttached);
-    let join = ProcessRequest::Attach { secret: Some(raw.attached.secret) };
+    let join = ProcessRequest::Attach { secret: Some(raw.attached.secret), priority: None };
     send(&mut client, ATTACH, &join).unwrap();
     assert_eq!(problem(send(&mut client, ATTACH, &join)), Problem::Malformed, "attached already");
     assert_eq!(send(&mut client, READ, &read).unwrap(), [0; 8]);
@@ -316,7 +361,7 @@ fn payload() -> impl Strategy<Value = (u16, Vec<u8>)> {
         };
         let mut bytes = Vec::new();
         let operations = list.into_iter().map(operation).collect();
-        ProcessRequest::Run { operations }.encode_into(&mut bytes);
+        ProcessRequest::Run { priority: Priority::High, operations }.encode_into(&mut bytes);
         (RUN, bytes)
     });
     prop_oneof![2 => valid, 2 => noise, 1 => list]

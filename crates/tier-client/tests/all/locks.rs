@@ -333,7 +333,7 @@ impl Raw {
         let config = ClientConfig { service: SERVICE.to_owned(), ..ClientConfig::default() };
         let mut raw = Raw(Client::connect(&fabric(), &node.address, config).unwrap());
         let mut bytes = Vec::new();
-        ProcessRequest::Attach { secret: None }.encode_into(&mut bytes);
+        ProcessRequest::Attach { secret: None, priority: None }.encode_into(&mut bytes);
         raw.0.call(ATTACH, &bytes).unwrap();
         raw
     }

@@ -13,6 +13,7 @@ mod lock_deaths;
 mod locks;
 mod membership;
 mod moves;
+mod priorities;
 mod processes;
 mod publish;
 mod service;

@@ -9,7 +9,7 @@ use dunlin_tier::process::service::{
     INVOKE, INVOKE_REFUSED, Outcome, RECEIVE, REGISTER, REPLY, ServiceRequest, WITHDRAW,
 };
 use dunlin_tier::process::{ATTACH, Problem, ProcessRequest, REFUSED, SERVICE, gateway_name};
-use dunlin_tier::{Name, Slots};
+use dunlin_tier::{Name, Priority, Slots};
 use dunlin_tier_client::{Calls, EachCall, ReceiveError, RequestError};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{sleep, spawn};
@@ -234,7 +234,7 @@ impl Raw {
         let config = ClientConfig { service: SERVICE.to_owned(), ..ClientConfig::default() };
         let mut raw = Raw(Client::connect(&fabric(), &node.address, config).unwrap());
         let mut bytes = Vec::new();
-        ProcessRequest::Attach { secret: None }.encode_into(&mut bytes);
+        ProcessRequest::Attach { secret: None, priority: None }.encode_into(&mut bytes);
         raw.0.call(ATTACH, &bytes).unwrap();
         raw
     }
@@ -315,7 +315,14 @@ fn a_process_that_lies_reaches_no_call_of_another() {
     for request in [
         ServiceRequest::Register { service: service.clone(), function: 9 },
         ServiceRequest::Receive { registration: own, room: 64, waits: true },
-        ServiceRequest::Invoke { node: "one", service, function: 1, is_one_way: false, bytes: b"" },
+        ServiceRequest::Invoke {
+            node: "one",
+            service,
+            function: 1,
+            is_one_way: false,
+            priority: Priority::High,
+            bytes: b"",
+        },
     ] {
         assert_eq!(problem(stranger.ask(&request)), Problem::NotAttached);
     }

@@ -6,14 +6,12 @@ use dunlin_fabric_sim::{MachineSettings, Settings, Sim};
 use dunlin_tier_client::{
     AccessError, AttachConfig, ListError, Lmr, OperationError, Operations, Rights, Spec, Tier,
 };
-use dunlin_tier_node::{
-    Limit, Peer, ProcessConfig, ProcessCounts, ProcessLimits, ProcessServer, Share, TierConfig,
-};
+use dunlin_tier_node::{Limit, Peer, ProcessConfig, ProcessLimits, ProcessServer, Ran, Share, TierConfig};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-const NODES: [&str; 2] = ["one", "two"];
+pub(crate) const NODES: [&str; 2] = ["one", "two"];
 
 /// Every operation that the worker may run, on one region; returns how many there were.
 fn all_operations<P: Fabric>(region: &Lmr<P>, rounds: u64) -> u64 {
@@ -37,8 +35,8 @@ fn all_operations<P: Fabric>(region: &Lmr<P>, rounds: u64) -> u64 {
     7 * rounds
 }
 
-fn since(now: ProcessCounts, before: ProcessCounts) -> ProcessCounts {
-    ProcessCounts {
+fn since(now: Ran, before: Ran) -> Ran {
+    Ran {
         at_once: now.at_once - before.at_once,
         later: now.later - before.later,
         pool: now.pool - before.pool,
@@ -84,7 +82,7 @@ fn short_operations_on_shared_memory_stay_on_the_worker() {
             // Reads and writes of bytes of the own node are not counted: the library knows that they are.
             operations -= 2 * 50;
         }
-        assert_eq!(counts, ProcessCounts { at_once: operations, later: 0, pool: 0 }, "{store}");
+        assert_eq!(counts, Ran { at_once: operations, later: 0, pool: 0 }, "{store}");
         // Long ones go to the pool.
         long_list(&region, true);
         assert_eq!(since(nodes[0].processes.counts(), before).pool, 0, "{store}");
@@ -129,13 +127,13 @@ fn a_refusal_of_the_worker_is_that_of_the_pool() {
 }
 
 /// A node of a run, with its service for processes.
-struct Node {
-    address: Address,
-    processes: ProcessServer<Sim>,
-    tier: dunlin_tier_node::Tier<Sim>,
+pub(crate) struct Node {
+    pub(crate) address: Address,
+    pub(crate) processes: ProcessServer<Sim>,
+    pub(crate) tier: dunlin_tier_node::Tier<Sim>,
 }
 
-fn node(fabric: &Sim, name: &str, change: impl Fn(&mut TierConfig)) -> Node {
+pub(crate) fn node(fabric: &Sim, name: &str, change: impl Fn(&mut TierConfig)) -> Node {
     let peers = NODES.map(|name| Peer::named(Scheme::Sim, name).unwrap());
     let mut config = TierConfig::new(peers.into(), name);
     config.memory = 1 << 20;
@@ -154,7 +152,7 @@ fn app(fabric: &Sim, node: &Node) -> Tier<Sim> {
 }
 
 /// Runs `body` with the root's fabric and the processes of two nodes on machines of their own.
-fn in_virtual_time(seed: u64, atomics: bool, body: impl FnOnce(Sim, [Sim; 2]) + Send + 'static) {
+pub(crate) fn in_virtual_time(seed: u64, atomics: bool, body: impl FnOnce(Sim, [Sim; 2]) + Send + 'static) {
     let mut settings = Settings { machines: vec![MachineSettings::default(); 2], ..Settings::default() };
     settings.capabilities.atomics = atomics;
     Sim::run_with(settings, seed, move |sim| {
@@ -164,7 +162,7 @@ fn in_virtual_time(seed: u64, atomics: bool, body: impl FnOnce(Sim, [Sim; 2]) + 
     .unwrap();
 }
 
-fn spawn(fabric: &Sim, body: impl FnOnce() + Send + 'static) -> Task {
+pub(crate) fn spawn(fabric: &Sim, body: impl FnOnce() + Send + 'static) -> Task {
     fabric.host().spawn("app", Box::new(body)).unwrap()
 }
 
@@ -183,18 +181,18 @@ fn operations_whose_completions_take_time_are_answered_in_later_turns() {
                 let counts = since(nodes[0].processes.counts(), before);
                 let expected = match (store, atomics) {
                     // Reads and writes by the worker's other functions; write_notify is a copy.
-                    ("one", true) => ProcessCounts { at_once: 10, later: operations - 30, pool: 0 },
+                    ("one", true) => Ran { at_once: 10, later: operations - 30, pool: 0 },
                     // The lists have atomics, which are calls.
-                    ("one", false) => ProcessCounts { at_once: operations - 30, later: 0, pool: 10 },
-                    (_, true) => ProcessCounts { at_once: 0, later: operations, pool: 0 },
-                    (_, false) => ProcessCounts { at_once: 0, later: 30, pool: operations - 30 },
+                    ("one", false) => Ran { at_once: operations - 30, later: 0, pool: 10 },
+                    (_, true) => Ran { at_once: 0, later: operations, pool: 0 },
+                    (_, false) => Ran { at_once: 0, later: 30, pool: operations - 30 },
                 };
                 assert_eq!(counts, expected, "{store} {atomics}");
                 let before = nodes[0].processes.counts();
                 long_list(&region, atomics);
                 let counts = since(nodes[0].processes.counts(), before);
                 let (at_once, later) = if store == "two" || atomics { (0, 2) } else { (2, 0) };
-                assert_eq!(counts, ProcessCounts { at_once, later, pool: 0 }, "{store} {atomics}");
+                assert_eq!(counts, Ran { at_once, later, pool: 0 }, "{store} {atomics}");
                 region.free().unwrap();
             }
         });
@@ -243,7 +241,7 @@ fn operations_beyond_a_limit_wait_in_the_pool() {
         let time = sim.host().now() - begin;
         // 10 ms of unused time had collected.
         assert!((29_000_000..35_000_000).contains(&time), "{time} ns");
-        let ProcessCounts { at_once, later, pool } = node.processes.counts();
+        let Ran { at_once, later, pool } = node.processes.counts();
         assert_eq!((at_once, later + pool), (0, 400));
         assert!(later >= 90 && pool >= 200, "{later} {pool}");
     });

@@ -11,10 +11,10 @@ use dunlin_tier::message::Refusal;
 use dunlin_tier::process::list::{ListedChange, ListedOperation, encode_outcomes};
 use dunlin_tier::process::service::{PING, REGISTER, REGISTER_SERVER, SERVERS, WITHDRAW};
 use dunlin_tier::process::{
-    ELSEWHERE, MAX_CHANGED, MAX_HERE, MAX_MOVED, Opened, Problem, ProcessRequest, READ_HERE, REFUSED,
-    WRITE_HERE, encode_listing,
+    COPY, ELSEWHERE, MAX_CHANGED, MAX_HERE, MAX_MOVED, MEMSET, Opened, Problem, ProcessRequest, READ_HERE,
+    REFUSED, WRITE_HERE, encode_listing,
 };
-use dunlin_tier::{Grantee, Name, Rights};
+use dunlin_tier::{Grantee, Name, Priority, Rights};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -99,23 +99,28 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
         }
         let parsed =
             ProcessRequest::parse(request.function, request.payload).map_err(|_| Problem::Malformed)?;
-        if let ProcessRequest::Attach { secret } = parsed {
-            let attached = self.attach(request.session, secret)?;
+        if let ProcessRequest::Attach { secret, priority } = parsed {
+            let attached = self.attach(request.session, secret, priority)?;
             return put(reply, &attached.encode());
         }
         let process = self.process(request.session)?;
+        let bytes = parsed.moves();
         let here = match (request.function, parsed) {
-            (READ_HERE, ProcessRequest::Read { handle, offset, length }) => {
+            (READ_HERE, ProcessRequest::Read { priority, handle, offset, length }) => {
                 within(length as usize, MAX_HERE)?;
-                process.region(handle)?.read_here(offset, space(reply, length)?)?
+                process.region(handle)?.with_priority(priority)?.read_here(offset, space(reply, length)?)?
             }
-            (WRITE_HERE, ProcessRequest::Write { handle, offset, bytes }) => {
+            (WRITE_HERE, ProcessRequest::Write { priority, handle, offset, bytes }) => {
                 within(bytes.len(), MAX_HERE)?;
-                process.region(handle)?.write_here(offset, bytes)?
+                process.region(handle)?.with_priority(priority)?.write_here(offset, bytes)?
             }
             _ => return Err(Problem::Malformed.into()),
         };
-        if here { Ok(()) } else { Err(Refused::Elsewhere) }
+        if !here {
+            return Err(Refused::Elsewhere);
+        }
+        process.count(bytes);
+        Ok(())
     }
 
     /// Returns the time that an operation of a process may take: what the process gives it, and no more than the node's
@@ -131,30 +136,38 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
         let _serving = process.serving(self.config.limits.operations)?;
         let parsed =
             ProcessRequest::parse(request.function, request.payload).map_err(|_| Problem::Malformed)?;
+        let _in_pool = self.in_pool(parsed.priority())?;
+        process.count(parsed.moves());
         let time = self.time(request.time_left());
         let old = match parsed {
-            ProcessRequest::Read { handle, offset, length } => {
+            ProcessRequest::Read { priority, handle, offset, length } => {
                 within(length as usize, MAX_MOVED)?;
-                return Ok(process.region(handle)?.within(time).read(offset, space(reply, length)?)?);
+                let region = process.region(handle)?;
+                let region = region.within(time).with_priority(priority)?;
+                return Ok(region.read(offset, space(reply, length)?)?);
             }
-            ProcessRequest::Write { handle, offset, bytes } => {
+            ProcessRequest::Write { priority, handle, offset, bytes } => {
                 within(bytes.len(), MAX_MOVED)?;
-                return Ok(process.region(handle)?.within(time).write(offset, bytes)?);
+                let region = process.region(handle)?;
+                return Ok(region.within(time).with_priority(priority)?.write(offset, bytes)?);
             }
-            ProcessRequest::WriteNotify { handle, offset, word_offset, value, bytes } => {
+            ProcessRequest::WriteNotify { priority, handle, offset, word_offset, value, bytes } => {
                 within(bytes.len(), MAX_CHANGED)?;
                 let region = process.region(handle)?;
-                return Ok(region.within(time).write_notify(offset, bytes, word_offset, value)?);
+                let region = region.within(time).with_priority(priority)?;
+                return Ok(region.write_notify(offset, bytes, word_offset, value)?);
             }
-            ProcessRequest::Run { operations } => {
-                let (bytes, outcomes) = list_of(&process, &operations, time, |list| list.run())?;
+            ProcessRequest::Run { priority, operations } => {
+                let list = (&operations[..], priority);
+                let (bytes, outcomes) = list_of(&process, list, time, |list| list.run())?;
                 return put(reply, &listed(bytes, outcomes.map_err(list_problem)?));
             }
-            ProcessRequest::FetchAdd { handle, offset, add } => {
-                process.region(handle)?.within(time).fetch_add(offset, add)?
+            ProcessRequest::FetchAdd { priority, handle, offset, add } => {
+                process.region(handle)?.within(time).with_priority(priority)?.fetch_add(offset, add)?
             }
-            ProcessRequest::CompareSwap { handle, offset, expected, swap } => {
-                process.region(handle)?.within(time).compare_swap(offset, expected, swap)?
+            ProcessRequest::CompareSwap { priority, handle, offset, expected, swap } => {
+                let region = process.region(handle)?;
+                region.within(time).with_priority(priority)?.compare_swap(offset, expected, swap)?
             }
             _ => return Err(Problem::Malformed.into()),
         };
@@ -176,6 +189,9 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
             return Ok(self.servers(&process, payload)?);
         }
         let request = ProcessRequest::parse(function, payload).map_err(|_| Problem::Malformed)?;
+        if let MEMSET | COPY = function {
+            process.count(request.moves());
+        }
         match request {
             ProcessRequest::Set { handle, offset, length, value } => {
                 within(length as usize, MAX_CHANGED)?;
@@ -262,7 +278,7 @@ fn spec_of(nodes: &[String], name: Option<&Name>, grants: &[(Grantee, Rights)]) 
 /// Makes a list of operations, and has `run` run it. Returns the bytes of its reads, and the result of `run`.
 pub(super) fn list_of<F: Fabric, P: Fabric, T>(
     process: &Process<F, P>,
-    operations: &[ListedOperation<'_>],
+    (operations, priority): (&[ListedOperation<'_>], Priority),
     time: Duration,
     run: impl FnOnce(Operations<'_, F>) -> T,
 ) -> Result<(Vec<u8>, T), Problem> {
@@ -272,7 +288,7 @@ pub(super) fn list_of<F: Fabric, P: Fabric, T>(
     let regions = operations.iter().enumerate().map(region).collect::<Result<Vec<_>, _>>()?;
     // The sum is bounded where lists are parsed.
     let mut bytes = vec![0; operations.iter().map(ListedOperation::read_length).sum()];
-    let (mut list, mut rest) = (Operations::new().within(time), &mut bytes[..]);
+    let (mut list, mut rest) = (Operations::new().within(time).with_priority(priority), &mut bytes[..]);
     for (ListedOperation { offset, change, .. }, region) in operations.iter().zip(&regions) {
         list = match *change {
             ListedChange::Read(length) => {

@@ -236,6 +236,7 @@ impl<F: Fabric, P: Fabric> Gateway<F, P> {
         drop(std::mem::take(&mut call.payload));
         self.registry.answered.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let time = call.time_left().unwrap_or(node.config.timeout);
+        let link = node.qos.call(caller.tier.priority());
         let (gateway, caller) = (Arc::clone(self), Arc::clone(caller));
         let done = move |outcome| {
             use Status::{Draining, UnknownFunction, Unreachable};
@@ -249,7 +250,7 @@ impl<F: Fabric, P: Fabric> Gateway<F, P> {
             }
             call.relay(outcome);
         };
-        node.forward((to, Link::Services), SERVICE_CALL, &bytes, time, Box::new(done));
+        node.forward((to, link), SERVICE_CALL, &bytes, time, Box::new(done));
     }
 }
 

@@ -13,9 +13,10 @@ use dunlin_fabric::{Fabric, PeerIdentity};
 use dunlin_rpc::ConnectionObserver;
 use dunlin_tier::process::{
     Attached, Holdings, MAX_HELD_NAMES, MAX_LISTED_PROCESSES, MemberStatus, NodeStatus, Problem,
-    ProcessStatus, Secret,
+    ProcessStatus, Ran, Secret,
 };
-use dunlin_tier::{LmrId, Member, Slots};
+use dunlin_tier::qos::Policy;
+use dunlin_tier::{LmrId, Member, Priority, Slots};
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
@@ -54,10 +55,23 @@ impl Drop for Locking {
     }
 }
 
+/// Counters of what an attachment has asked the node for.
+#[derive(Debug, Default)]
+struct Demand {
+    operations: AtomicU64,
+    bytes: AtomicU64,
+    calls: AtomicU64,
+}
+
 /// An attachment of a process. Its handles are closed when its last connection ends.
 #[derive(Debug)]
 pub(super) struct Process<F: Fabric, P: Fabric> {
     pub(super) secret: Secret,
+    /// Tells attachments apart, in the order in which they began.
+    number: u64,
+    demand: Demand,
+    /// The priority that it said when it attached is low.
+    is_low: AtomicBool,
     /// The node, acting for the principal of the process.
     pub(super) tier: Tier<F>,
     handles: Mutex<Slots<Arc<Lmr<F>>>>,
@@ -69,6 +83,16 @@ pub(super) struct Process<F: Fabric, P: Fabric> {
     pub(super) peer: PeerIdentity,
     /// Its life, if the kernel shows it.
     pub(super) life: Option<Life>,
+}
+
+/// A request of low priority that is in the pool.
+#[derive(Debug)]
+pub(super) struct InBackground<'a>(&'a AtomicU16);
+
+impl Drop for InBackground<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Release);
+    }
 }
 
 /// A request that is being served counts against the limit of its process.
@@ -88,6 +112,48 @@ impl<F: Fabric, P: Fabric> Process<F, P> {
 
     pub(super) fn locks(&self) -> MutexGuard<'_, LockTable<F, P>> {
         self.locks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets the priority that the process says, if it says one.
+    fn set_priority(&self, priority: Option<Priority>) -> Result<(), Problem> {
+        if let Some(priority) = priority {
+            self.tier.with_priority(priority)?;
+            self.is_low.store(priority == Priority::Low, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Counts a request about memory that has begun.
+    pub(super) fn count(&self, bytes: u64) {
+        self.demand.operations.fetch_add(1, Ordering::Relaxed);
+        self.demand.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    fn status(&self, connections: u16) -> ProcessStatus {
+        let Demand { operations, bytes, calls } = &self.demand;
+        let [operations, bytes, calls] =
+            [operations, bytes, calls].map(|count| count.load(Ordering::Relaxed));
+        let (services, queued) = {
+            let services = self.services();
+            (services.len() as u16, services.values().map(Registered::queued).sum())
+        };
+        let calling = self.usage.calls.load(Ordering::Relaxed);
+        ProcessStatus {
+            number: self.number,
+            process: self.peer.process.unwrap_or_default(),
+            principal: self.tier.principal().to_owned(),
+            priority: if self.is_low.load(Ordering::Relaxed) { Priority::Low } else { Priority::High },
+            handles: self.handles().len() as u32,
+            connections,
+            direct: self.directs.len() as u32,
+            operations,
+            bytes,
+            calls,
+            under_way: calling.saturating_add(self.usage.running.load(Ordering::Relaxed).into()),
+            queued,
+            services,
+            locks: self.usage.locks.load(Ordering::Relaxed),
+        }
     }
 
     /// Begins to wait for a lock or barrier; `None` if the process has or waits for as many as the limit says.
@@ -123,6 +189,7 @@ impl<F: Fabric, P: Fabric> Process<F, P> {
 
     /// Begins a call to a service; `None` if as many are under way as the limit says.
     pub(super) fn calling(&self, limit: u32) -> Option<Calling> {
+        self.demand.calls.fetch_add(1, Ordering::Relaxed);
         let before = self.usage.calls.fetch_add(1, Ordering::Acquire);
         let calling = Calling(Arc::clone(&self.usage));
         (before < limit).then_some(calling)
@@ -160,6 +227,14 @@ pub(super) struct Counters {
     pub(super) pool: AtomicU64,
 }
 
+impl Counters {
+    pub(super) fn ran(&self) -> Ran {
+        let [at_once, later, pool] =
+            [&self.at_once, &self.later, &self.pool].map(|count| count.load(Ordering::Relaxed));
+        Ran { at_once, later, pool }
+    }
+}
+
 /// The attached processes of a node.
 #[derive(Debug)]
 pub(super) struct Registry<F: Fabric, P: Fabric> {
@@ -168,6 +243,10 @@ pub(super) struct Registry<F: Fabric, P: Fabric> {
     /// Calls to servers of this host.
     pub(super) board: Arc<Board<P>>,
     state: RwLock<State<F, P>>,
+    /// The number of attachments so far.
+    attached: AtomicU64,
+    /// Requests of low priority that are in the pool.
+    background: AtomicU16,
     pub(super) answered: AtomicU64,
     pub(super) refused: AtomicU64,
     pub(super) counters: Arc<Counters>,
@@ -180,12 +259,37 @@ pub(super) struct Registry<F: Fabric, P: Fabric> {
 impl<F: Fabric, P: Fabric> Registry<F, P> {
     pub(super) fn new(fabric: &P, tier: Tier<F>, config: ProcessConfig) -> Self {
         let state = State { sessions: HashMap::new(), processes: BTreeMap::new(), usage: BTreeMap::new() };
-        let (answered, refused) = (AtomicU64::new(0), AtomicU64::new(0));
+        let (answered, refused, attached) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
         let board = Arc::new(Board::new(fabric));
         let (state, counters) = (RwLock::new(state), Arc::default());
         let leaves = Arc::default();
         let given = Given::default();
-        Registry { tier, config, board, state, answered, refused, counters, given, leaves }
+        Registry {
+            tier,
+            config,
+            board,
+            state,
+            attached,
+            background: AtomicU16::new(0),
+            answered,
+            refused,
+            counters,
+            given,
+            leaves,
+        }
+    }
+
+    /// Begins to serve a request in the pool. Those of low priority have half of its threads at most, so that high priority
+    /// does not wait behind them for a thread; in order of arrival, priorities have no effect. The library asks again after
+    /// a refusal.
+    pub(super) fn in_pool(&self, priority: Option<Priority>) -> Result<Option<InBackground<'_>>, Problem> {
+        if priority != Some(Priority::Low) || self.tier.node().config.qos.policy == Policy::Arrival {
+            return Ok(None);
+        }
+        let limit = (self.config.threads / 2).max(1);
+        let before = self.background.fetch_add(1, Ordering::Acquire);
+        let serving = InBackground(&self.background);
+        if before >= limit { Err(Problem::Operations(limit)) } else { Ok(Some(serving)) }
     }
 
     fn read(&self) -> RwLockReadGuard<'_, State<F, P>> {
@@ -210,8 +314,17 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
         Some(Arc::clone(process))
     }
 
-    /// Joins a connection to a process: a new one without a secret.
-    pub(super) fn attach(&self, session: u64, secret: Option<Secret>) -> Result<Attached, Problem> {
+    /// Joins a connection to a process: a new one without a secret. Its requests say their priority, and that of the
+    /// process is shown.
+    ///
+    /// # Errors
+    /// The share of the principal does not permit the priority. The connection belongs to no process then.
+    pub(super) fn attach(
+        &self,
+        session: u64,
+        secret: Option<Secret>,
+        priority: Option<Priority>,
+    ) -> Result<Attached, Problem> {
         let mut state = self.write();
         let State { sessions, processes, .. } = &mut *state;
         let session = sessions.get_mut(&session).ok_or(Problem::NotAttached)?;
@@ -223,6 +336,7 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
                 // A secret is of use to the process alone that got it.
                 let found = processes.get_mut(&secret).filter(|(process, _)| process.peer == session.peer);
                 let (process, connections) = found.ok_or(Problem::NotAttached)?;
+                process.set_priority(priority)?;
                 *connections += 1;
                 (secret, Arc::clone(process))
             }
@@ -230,7 +344,7 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
                 let mut secret = Secret::default();
                 secret[..8].copy_from_slice(&self.tier.draw().to_le_bytes());
                 secret[8..].copy_from_slice(&self.tier.draw().to_le_bytes());
-                let process = Arc::new(self.new_process(session, secret)?);
+                let process = Arc::new(self.new_process(session, secret, priority)?);
                 processes.insert(secret, (Arc::clone(&process), 1));
                 (secret, process)
             }
@@ -242,6 +356,7 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
             node: self.tier.name().to_owned(),
             principal: process.tier.principal().to_owned(),
             is_kept: process.life.is_some() && self.tier.is_kept(),
+            highest: process.tier.highest_priority(),
         })
     }
 
@@ -280,16 +395,27 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
         }
     }
 
-    fn new_process(&self, session: &Session<F, P>, secret: Secret) -> Result<Process<F, P>, Problem> {
+    fn new_process(
+        &self,
+        session: &Session<F, P>,
+        secret: Secret,
+        priority: Option<Priority>,
+    ) -> Result<Process<F, P>, Problem> {
         let (peer, usage) = (session.peer.clone(), Arc::clone(&session.usage));
         let tier = self.acting_for(&peer)?;
+        // Before anything is kept of a process that is refused.
+        if let Some(priority) = priority {
+            tier.with_priority(priority)?;
+        }
         let life = peer.process.and_then(lives::life_of);
         if let (Some(life), Some(user)) = (life, peer.user) {
             let kept = KeptProcess { secret, life, user, principal: tier.principal().to_owned() };
             tier.node().state().put(&KeptProcess::key(&secret), &kept.value());
         }
         let handles = Slots::new(self.config.limits.handles, self.tier.draw() as u32);
-        Ok(self.process_with(secret, tier, handles, usage, (peer, life)))
+        let process = self.process_with(secret, tier, handles, usage, (peer, life));
+        process.set_priority(priority)?;
+        Ok(process)
     }
 
     fn process_with(
@@ -304,7 +430,10 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
         let services = Mutex::new(Slots::new(limits.services.into(), self.tier.draw() as u32));
         let locks = Mutex::new(LockTable::new(limits.locks, self.tier.draw() as u32));
         let directs = Directs::new(secret);
-        Process { secret, tier, handles, services, locks, usage, directs, peer, life }
+        let number = 1 + self.attached.fetch_add(1, Ordering::Relaxed);
+        let demand = Demand::default();
+        let is_low = AtomicBool::new(tier.priority() == Priority::Low);
+        Process { secret, number, demand, is_low, tier, handles, services, locks, usage, directs, peer, life }
     }
 
     /// Returns a number for a region that is the same for all processes of this node, and hides the id, which names
@@ -341,13 +470,7 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
         let (free, dirty) = (self.tier.free_memory(), self.tier.dirty_memory());
         let state = self.read();
         let processes = state.processes.values().take(MAX_LISTED_PROCESSES);
-        let processes = processes.map(|(process, connections)| ProcessStatus {
-            process: process.peer.process.unwrap_or_default(),
-            principal: process.tier.principal().to_owned(),
-            handles: process.handles().len() as u32,
-            connections: *connections,
-            direct: process.directs.len() as u32,
-        });
+        let processes = processes.map(|(process, connections)| process.status(*connections));
         let view = self.tier.view();
         // As long as a text of a message may be.
         let mut trouble = self.tier.trouble().unwrap_or_default();
@@ -362,6 +485,13 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
             is_kept: self.tier.is_kept(),
             answered: self.answered.load(Ordering::Relaxed),
             refused: self.refused.load(Ordering::Relaxed),
+            ran: self.counters.ran(),
+            regions: self.tier.regions(),
+            paths: self.tier.node().config.paths,
+            queue_pairs: self.tier.node().queue_pairs(),
+            call_connections: self.tier.node().call_connections(),
+            calls: self.tier.node().board.under_way() as u32,
+            priorities: [Priority::Low, Priority::High].map(|priority| self.tier.operations(priority)),
             // Of the same view as the members below.
             nodes: view.alive().map(|member| member.identity.name.clone()).collect(),
             epoch: view.epoch.number,

@@ -3,7 +3,7 @@
 
 use super::registry::{Process, Registry};
 use crate::calling::encode_call;
-use crate::forward::{Board, Link};
+use crate::forward::Board;
 use crate::node::Node;
 use crate::services::{Arrived, Asked, Serves};
 use crate::serving::not_registered;
@@ -16,7 +16,7 @@ use dunlin_tier::process::service::{
     Handed, INVOKE, INVOKE_REFUSED, NOTHING, Outcome, ServiceRequest, encode_servers,
 };
 use dunlin_tier::process::{Problem, REFUSED};
-use dunlin_tier::{Act, Exchange, ExchangeLimits, Name, NodeId, Remains};
+use dunlin_tier::{Act, Exchange, ExchangeLimits, Name, NodeId, Priority, Remains};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -79,6 +79,14 @@ impl<F: Fabric, P: Fabric> Registered<F, P> {
         let number = node.services.register(service.clone(), function, serves);
         place.store(number.map_err(|error| not_registered(error, service))?, Ordering::Release);
         Ok(())
+    }
+
+    /// Returns the number of calls that wait for a receiver. The calls of a server wait at the server.
+    pub(super) fn queued(&self) -> u32 {
+        match self {
+            Registered::Function(served) => served.exchange().counts().0 as u32,
+            Registered::Server(_) => 0,
+        }
     }
 
     /// A connection has ended: its receivers leave.
@@ -290,13 +298,16 @@ impl<F: Fabric, P: Fabric> Desk<F, P> {
         &self,
         mut call: Incoming<P>,
         (node, service, function): (NodeId, &Name, u16),
-        is_one_way: bool,
+        (is_one_way, priority): (bool, Priority),
         at: usize,
     ) {
         let process = match self.0.process(call.session) {
             Ok(process) => process,
             Err(problem) => return fail(call, &problem),
         };
+        if let Err(refused) = process.tier.with_priority(priority) {
+            return fail(call, &refused.into());
+        }
         let Some(calling) = process.calling(self.0.config.limits.calls) else {
             return call.refuse(Status::Overloaded);
         };
@@ -318,7 +329,7 @@ impl<F: Fabric, P: Fabric> Desk<F, P> {
                 outcome => call.relay(outcome),
             }
         };
-        this.forward((node, Link::Services), SERVICE_CALL, &bytes, time, Box::new(done));
+        this.forward((node, this.qos.call(priority)), SERVICE_CALL, &bytes, time, Box::new(done));
     }
 }
 
@@ -342,11 +353,11 @@ impl<F: Fabric, P: Fabric> Taker<P> for Desk<F, P> {
                     Err(problem) => fail(call, &problem),
                 }
             }
-            ServiceRequest::Invoke { node, service, function, is_one_way, bytes } => {
+            ServiceRequest::Invoke { node, service, function, is_one_way, priority, bytes } => {
                 let named = if node.is_empty() { self.0.tier.name() } else { node };
                 let at = call.payload.len() - bytes.len();
                 match self.0.tier.node().roster.number_of(named) {
-                    Some(node) => self.invoke(call, (node, &service, function), is_one_way, at),
+                    Some(node) => self.invoke(call, (node, &service, function), (is_one_way, priority), at),
                     None => {
                         let problem = Problem::NoNode(node.to_owned());
                         fail(call, &problem);

@@ -2,7 +2,7 @@
 //! leaves the rest to the pool.
 
 use super::answer::{Refused, list_of, listed, put, space};
-use super::registry::{Registry, Serving};
+use super::registry::{Process, Registry, Serving};
 use crate::attempt::{Attempted, Flight, MAX_ATTEMPTED};
 use crate::error::OperationError;
 use crate::item::{Change, Transfer};
@@ -11,6 +11,7 @@ use dunlin_rpc::{Incoming, Later, PollAgain, PolledService, Reply, Request, Star
 use dunlin_tier::process::{Problem, ProcessRequest};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// The time for which the worker polls without sleeps for an operation that is under way: some round trips of a network.
 const SPIN: Nanos = 20_000;
@@ -141,32 +142,52 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
         let serving = process.serving(self.config.limits.operations)?;
         let parsed =
             ProcessRequest::parse(request.function, request.payload).map_err(|_| Problem::Malformed)?;
-        let time = self.time(request.time_left());
+        let (time, bytes) = (self.time(request.time_left()), parsed.moves());
+        let tried = self.attempt_parsed((&process, serving), parsed, time, reply);
+        // The pool counts what is left to it.
+        if !matches!(tried, Ok(Tried::Waits)) {
+            process.count(bytes);
+        }
+        tried
+    }
+
+    fn attempt_parsed(
+        &self,
+        (process, serving): (&Process<F, P>, Serving),
+        parsed: ProcessRequest<'_>,
+        time: Duration,
+        reply: &mut Reply<'_>,
+    ) -> Result<Tried<F>, Refused> {
         let (attempted, form) = match parsed {
             ProcessRequest::Read { length, .. } if u64::from(length) > MAX_ATTEMPTED => {
                 return Ok(Tried::Waits);
             }
-            ProcessRequest::Read { handle, offset, length } => {
+            ProcessRequest::Read { priority, handle, offset, length } => {
                 let into = Transfer::Read(space(reply, length)?);
-                (process.region(handle)?.within(time).attempt(offset, into), Form::Bytes)
-            }
-            ProcessRequest::Write { handle, offset, bytes } => {
-                (process.region(handle)?.within(time).attempt(offset, Transfer::Write(bytes)), Form::Nothing)
-            }
-            ProcessRequest::FetchAdd { handle, offset, add } => {
-                let change = Transfer::Change(Change::Add(add));
-                (process.region(handle)?.within(time).attempt(offset, change), Form::Word)
-            }
-            ProcessRequest::CompareSwap { handle, offset, expected, swap } => {
-                let change = Transfer::Change(Change::Swap { expected, swap });
-                (process.region(handle)?.within(time).attempt(offset, change), Form::Word)
-            }
-            ProcessRequest::WriteNotify { handle, offset, word_offset, value, bytes } => {
                 let region = process.region(handle)?;
-                (region.within(time).attempt_notify(offset, bytes, word_offset, value), Form::Nothing)
+                (region.within(time).with_priority(priority)?.attempt(offset, into), Form::Bytes)
             }
-            ProcessRequest::Run { operations } => {
-                let attempted = list_of(&process, &operations, time, |list| list.attempt())?;
+            ProcessRequest::Write { priority, handle, offset, bytes } => {
+                let (region, from) = (process.region(handle)?, Transfer::Write(bytes));
+                (region.within(time).with_priority(priority)?.attempt(offset, from), Form::Nothing)
+            }
+            ProcessRequest::FetchAdd { priority, handle, offset, add } => {
+                let (region, change) = (process.region(handle)?, Transfer::Change(Change::Add(add)));
+                (region.within(time).with_priority(priority)?.attempt(offset, change), Form::Word)
+            }
+            ProcessRequest::CompareSwap { priority, handle, offset, expected, swap } => {
+                let change = Transfer::Change(Change::Swap { expected, swap });
+                let region = process.region(handle)?;
+                (region.within(time).with_priority(priority)?.attempt(offset, change), Form::Word)
+            }
+            ProcessRequest::WriteNotify { priority, handle, offset, word_offset, value, bytes } => {
+                let region = process.region(handle)?;
+                let region = region.within(time).with_priority(priority)?;
+                (region.attempt_notify(offset, bytes, word_offset, value), Form::Nothing)
+            }
+            ProcessRequest::Run { priority, operations } => {
+                let list = (&operations[..], priority);
+                let attempted = list_of(process, list, time, |list| list.attempt())?;
                 let (bytes, attempted) = attempted;
                 return Ok(match attempted {
                     Attempted::Done(outcomes) => Tried::Done(

@@ -284,6 +284,57 @@ fn settings_without_a_meaning_are_refused() {
     );
 }
 
+/// An operation has its own priority, else that of its handle.
+#[test]
+fn an_operation_may_have_another_priority_than_its_handle() {
+    let low = Share { priority: Priority::Low, ..Share::default() };
+    let change = move |config: &mut TierConfig| {
+        config.qos.principals.insert("backup".to_owned(), low);
+    };
+    run(9, change, |_, alice| {
+        let mut region = on_bob(alice, Priority::High);
+        let mut expected = [0, 0];
+        let mut counts = |priority: Priority, more: u64| {
+            expected[priority as usize] += more;
+            let counted = [Priority::Low, Priority::High].map(|one| alice.operations(one).operations);
+            assert_eq!(counted, expected, "{priority:?}");
+        };
+        region.write(0, &[1; 8]).unwrap();
+        counts(Priority::High, 1);
+        let view = region.with_priority(Priority::Low).unwrap();
+        view.write(0, &[2; 8]).unwrap();
+        view.fetch_add(8, 1).unwrap();
+        view.write_notify(0, &[3; 8], 16, 1).unwrap();
+        counts(Priority::Low, 3);
+        region
+            .within(Duration::from_secs(1))
+            .with_priority(Priority::Low)
+            .unwrap()
+            .read(0, &mut [0; 8])
+            .unwrap();
+        counts(Priority::Low, 1);
+        let list = || dunlin_tier_node::Operations::new().write(&region, 0, &[4; 8]).fetch_add(&region, 8, 1);
+        list().run().unwrap();
+        counts(Priority::High, 2);
+        list().with_priority(Priority::Low).run().unwrap();
+        counts(Priority::Low, 2);
+        region.set_priority(Priority::Low).unwrap();
+        region.with_priority(Priority::High).unwrap().write(0, &[5; 8]).unwrap();
+        counts(Priority::High, 1);
+        let backup = alice.acting_for("backup").unwrap();
+        let own = backup.malloc(4096, Spec::on("bob")).unwrap();
+        let refused = QosError::Priority { principal: "backup".to_owned() };
+        assert_eq!(own.with_priority(Priority::High).err(), Some(refused.clone()));
+        let list =
+            dunlin_tier_node::Operations::new().write(&own, 0, b"x").with_priority(Priority::High).run();
+        assert!(
+            matches!(&list, Err(dunlin_tier_node::ListError::NotBegun(OperationError::Qos(error))) if *error == refused),
+            "{list:?}"
+        );
+        counts(Priority::High, 0);
+    });
+}
+
 /// Real threads of both priorities add to words of another node over two paths.
 #[test]
 fn threads_of_all_priorities_add_up_on_shared_memory() {

@@ -58,6 +58,15 @@ impl ListedOperation<'_> {
         }
     }
 
+    /// Returns the number of bytes that it reads or changes.
+    pub fn moves(&self) -> u64 {
+        match self.change {
+            ListedChange::Read(length) => length.into(),
+            ListedChange::Write(bytes) => bytes.len() as u64,
+            ListedChange::Add(_) | ListedChange::Swap { .. } => 8,
+        }
+    }
+
     /// Returns the number of bytes that it reads.
     pub fn read_length(&self) -> usize {
         if let ListedChange::Read(length) = self.change { length as usize } else { 0 }
@@ -180,6 +189,7 @@ mod tests {
     use super::*;
     use crate::access::AccessError;
     use crate::process::{ProcessRequest, RUN};
+    use crate::qos::Priority;
     use proptest::prelude::*;
 
     fn operation() -> impl Strategy<Value = ListedOperation<'static>> {
@@ -199,7 +209,7 @@ mod tests {
 
     fn encoded(operations: Vec<ListedOperation<'_>>) -> Vec<u8> {
         let mut bytes = Vec::new();
-        ProcessRequest::Run { operations }.encode_into(&mut bytes);
+        ProcessRequest::Run { priority: Priority::High, operations }.encode_into(&mut bytes);
         bytes
     }
 
@@ -211,7 +221,7 @@ mod tests {
         ) {
             let mut bytes = encoded(operations.clone());
             let parsed = ProcessRequest::parse(RUN, &bytes);
-            prop_assert_eq!(parsed, Ok(ProcessRequest::Run { operations: operations.clone() }));
+            prop_assert_eq!(parsed, Ok(ProcessRequest::Run { priority: Priority::High, operations: operations.clone() }));
             prop_assert!(ProcessRequest::parse(RUN, &bytes[..cut.index(bytes.len())]).is_err());
             prop_assert!(ProcessRequest::parse(RUN, &[&bytes[..], &[0]].concat()).is_err());
             let _ = (ProcessRequest::parse(RUN, &noise), Outcomes::parse(&noise, &operations));

@@ -7,6 +7,7 @@ use crate::handles::TableError;
 use crate::lock::message::{LockRefusal, LockReply};
 use crate::message::{Malformed, Refusal, Reply};
 use crate::name::Name;
+use crate::qos::QosError;
 
 /// The reason why a request of a process has no result.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,6 +100,8 @@ pub enum Problem {
     NotOperator,
     /// The region is not mapped directly.
     NotDirect(NoDirect),
+    /// The share of a principal, whose name this is, permits only low priority.
+    Priority(String),
     /// Another failure, in words.
     Other {
         /// The words, at most 255 bytes.
@@ -115,6 +118,16 @@ const IN_LIST: u8 = 34;
 fn cut(text: &str) -> &[u8] {
     let end = (0..=text.len().min(255)).rev().find(|at| text.is_char_boundary(*at));
     &text.as_bytes()[..end.unwrap_or_default()]
+}
+
+impl From<QosError> for Problem {
+    fn from(error: QosError) -> Problem {
+        match error {
+            QosError::Priority { principal } => Problem::Priority(principal),
+            // Settings of a node are checked when it starts.
+            other => Problem::Other { text: other.to_string(), may_have_executed: false },
+        }
+    }
 }
 
 impl Problem {
@@ -177,6 +190,7 @@ impl Problem {
             Problem::NotHeld => kind(31),
             Problem::NotOperator => kind(36),
             Problem::NotDirect(reason) => kind(38).u8(reason.number()),
+            Problem::Priority(principal) => kind(39).text(cut(principal)),
             Problem::Other { text, may_have_executed } => {
                 kind(23).u8(u8::from(*may_have_executed)).text(cut(text))
             }
@@ -238,6 +252,7 @@ impl Problem {
             31 => Problem::NotHeld,
             36 => Problem::NotOperator,
             38 => Problem::NotDirect(NoDirect::from_number(reader.u8()?)?),
+            39 => Problem::Priority(reader.string()?),
             32 => {
                 let may_have_executed = reader.flag()?;
                 Problem::Deadline { node: reader.string()?, may_have_executed }

@@ -3,6 +3,7 @@
 use crate::codec::{Reader, Writer};
 use crate::message::Malformed;
 use crate::name::Name;
+use crate::qos::Priority;
 
 /// Registers a function of a service. Answer: the number of the registration, 8 bytes.
 pub const REGISTER: u16 = 17;
@@ -96,6 +97,8 @@ pub enum ServiceRequest<'a> {
         function: u16,
         /// Nobody waits for a result.
         is_one_way: bool,
+        /// The priority.
+        priority: Priority,
         /// The request.
         bytes: &'a [u8],
     },
@@ -147,8 +150,8 @@ impl<'a> ServiceRequest<'a> {
                 writer.0.extend_from_slice(bytes);
                 writer
             }
-            ServiceRequest::Invoke { node, service, function, is_one_way, bytes } => {
-                let writer = writer.u16(*function).u8(u8::from(*is_one_way));
+            ServiceRequest::Invoke { node, service, function, is_one_way, priority, bytes } => {
+                let writer = writer.u16(*function).u8(u8::from(*is_one_way)).priority(*priority);
                 let mut writer = writer.text(node.as_bytes()).text(service.as_bytes());
                 writer.0.extend_from_slice(bytes);
                 writer
@@ -194,10 +197,11 @@ impl<'a> ServiceRequest<'a> {
                 return Ok(ServiceRequest::Reply { registration, number, outcome, next, bytes: reader.0 });
             }
             INVOKE => {
-                let (function, is_one_way) = (reader.u16()?, reader.flag()?);
+                let (function, is_one_way, priority) = (reader.u16()?, reader.flag()?, reader.priority()?);
                 let node = std::str::from_utf8(reader.text()?).map_err(|_| Malformed)?;
                 let service = reader.name()?;
-                return Ok(ServiceRequest::Invoke { node, service, function, is_one_way, bytes: reader.0 });
+                let bytes = reader.0;
+                return Ok(ServiceRequest::Invoke { node, service, function, is_one_way, priority, bytes });
             }
             SERVERS => ServiceRequest::Servers { service: reader.name()? },
             _ => return Err(Malformed),
@@ -286,7 +290,10 @@ mod tests {
                 ServiceRequest::Withdraw { registration },
                 ServiceRequest::Receive { registration, room, waits: flag },
                 ServiceRequest::Reply { registration, number, outcome, next, bytes: &bytes },
-                ServiceRequest::Invoke { node: &node, service: service.clone(), function, is_one_way: flag, bytes: &bytes },
+                ServiceRequest::Invoke {
+                    node: &node, service: service.clone(), function, is_one_way: flag,
+                    priority: if flag { Priority::Low } else { Priority::High }, bytes: &bytes,
+                },
                 ServiceRequest::Servers { service },
             ];
             let mut payload = vec![1, 2, 3];

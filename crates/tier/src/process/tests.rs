@@ -20,6 +20,11 @@ fn grantee() -> impl Strategy<Value = Grantee> {
     prop_oneof![Just(Grantee::Anyone), principal]
 }
 
+/// Either priority, drawn with a number.
+fn priority(number: u64) -> Priority {
+    if number.is_multiple_of(2) { Priority::Low } else { Priority::High }
+}
+
 /// A request; its bytes are of a constant, so that it owns nothing.
 fn request() -> impl Strategy<Value = ProcessRequest<'static>> {
     const BYTES: &[u8] = &[7; 300];
@@ -27,30 +32,34 @@ fn request() -> impl Strategy<Value = ProcessRequest<'static>> {
     let grants = prop::collection::vec((grantee(), rights()), 0..=MAX_GRANTS).boxed();
     let nodes = prop::collection::vec("[a-z0-9-]{0,40}", 0..=MAX_STORES).boxed();
     prop_oneof![
-        any::<Option<Secret>>().prop_map(|secret| ProcessRequest::Attach { secret }),
+        (any::<Option<Secret>>(), any::<Option<u64>>())
+            .prop_map(|(secret, number)| ProcessRequest::Attach { secret, priority: number.map(priority) }),
         (place.clone(), any::<u32>()).prop_map(|((handle, offset), length)| ProcessRequest::Read {
+            priority: priority(handle),
             handle,
             offset,
             length
         }),
         (place.clone(), 0..BYTES.len()).prop_map(|((handle, offset), length)| ProcessRequest::Write {
+            priority: priority(handle),
             handle,
             offset,
             bytes: &BYTES[..length]
         }),
         (place.clone(), any::<[u64; 2]>(), 0..BYTES.len()).prop_map(
             |((handle, offset), [word_offset, value], length)| {
-                let bytes = &BYTES[..length];
-                ProcessRequest::WriteNotify { handle, offset, word_offset, value, bytes }
+                let (bytes, priority) = (&BYTES[..length], priority(handle));
+                ProcessRequest::WriteNotify { priority, handle, offset, word_offset, value, bytes }
             }
         ),
         (place.clone(), any::<u64>()).prop_map(|((handle, offset), add)| ProcessRequest::FetchAdd {
+            priority: priority(handle),
             handle,
             offset,
             add
         }),
         (place.clone(), any::<[u64; 2]>()).prop_map(|((handle, offset), [expected, swap])| {
-            ProcessRequest::CompareSwap { handle, offset, expected, swap }
+            ProcessRequest::CompareSwap { priority: priority(handle), handle, offset, expected, swap }
         }),
         (place.clone(), any::<u32>(), any::<u8>()).prop_map(|((handle, offset), length, value)| {
             ProcessRequest::Set { handle, offset, length, value }
@@ -131,6 +140,7 @@ fn plain_problem() -> impl Strategy<Value = Problem> {
             .prop_map(|(node, may_have_executed)| Problem::Deadline { node, may_have_executed }),
         "[a-z]{1,255}".prop_map(Problem::Skipped),
         Just(Problem::NotOperator),
+        "[a-z]{0,255}".prop_map(Problem::Priority),
         ("[a-z]{1,255}", any::<u64>(), any::<bool>()).prop_map(|(node, epoch, may_have_executed)| {
             Problem::Dead { node, epoch, may_have_executed }
         }),
@@ -152,15 +162,38 @@ fn plain_problem() -> impl Strategy<Value = Problem> {
 }
 
 fn status() -> impl Strategy<Value = NodeStatus> {
-    let process = (any::<u32>(), "[a-z0-9-]{1,64}", any::<u32>(), any::<u16>()).prop_map(
-        |(process, principal, handles, connections)| ProcessStatus {
-            process,
-            principal,
-            handles,
-            connections,
-            direct: handles / 2,
+    let counted = (any::<[u64; 4]>(), any::<[u32; 5]>(), any::<[u16; 2]>());
+    let process = ("[a-z0-9-]{1,64}", counted).prop_map(
+        |(principal, ([number, operations, bytes, calls], few, [connections, services]))| {
+            let [process, handles, under_way, queued, locks] = few;
+            let direct = handles / 2;
+            ProcessStatus {
+                number,
+                process,
+                principal,
+                priority: priority(number),
+                handles,
+                connections,
+                direct,
+                operations,
+                bytes,
+                calls,
+                under_way,
+                queued,
+                services,
+                locks,
+            }
         },
     );
+    let one = (any::<[u64; 3]>(), any::<[u32; 2]>());
+    let one = one.prop_map(|([operations, bytes, calls], [under_way, waiting])| PriorityStatus {
+        operations,
+        bytes,
+        calls,
+        under_way,
+        waiting,
+    });
+    let used = (any::<[u64; 4]>(), any::<u16>(), any::<u32>(), [one.clone(), one]);
     let nodes = prop::collection::vec("[a-z]{1,20}", 0..5);
     let states = prop_oneof![Just(MemberState::Alive), Just(MemberState::Dead), Just(MemberState::Left)];
     let member = ("[a-z]{1,20}", "[a-z:0-9]{1,20}", any::<u64>(), states)
@@ -173,8 +206,9 @@ fn status() -> impl Strategy<Value = NodeStatus> {
         huge_1g,
     });
     let memory = (any::<[u64; 6]>(), any::<u16>(), prop::option::of(pages));
-    (memory, nodes, members, prop::collection::vec(process, 0..5)).prop_map(
-        |((numbers, extents, pages), nodes, (members, trouble), processes)| {
+    (memory, used, nodes, members, prop::collection::vec(process, 0..5)).prop_map(
+        |((numbers, extents, pages), used, nodes, (members, trouble), processes)| {
+            let ([at_once, later, pool, regions], paths, calls, priorities) = used;
             let [memory, free, dirty, answered, refused, epoch] = numbers;
             NodeStatus {
                 epoch,
@@ -189,6 +223,13 @@ fn status() -> impl Strategy<Value = NodeStatus> {
                 is_kept: epoch % 2 == 0,
                 answered,
                 refused,
+                ran: Ran { at_once, later, pool },
+                regions,
+                paths,
+                queue_pairs: calls / 2,
+                call_connections: calls / 3,
+                calls,
+                priorities,
                 nodes,
                 processes,
             }
@@ -226,7 +267,10 @@ proptest! {
         let opened = Opened { handle: numbers[0], length: numbers[1], region: numbers[2] };
         prop_assert_eq!(Opened::parse(&opened.encode()), Ok(opened));
         let attached =
-            Attached { secret, operations, node: "node-1".to_owned(), principal: "user-7".to_owned(), is_kept: true };
+            Attached {
+                secret, operations, node: "node-1".to_owned(), principal: "user-7".to_owned(), is_kept: true,
+                highest: priority(numbers[0]),
+            };
         prop_assert_eq!(Attached::parse(&attached.encode()), Ok(attached));
     }
 
@@ -278,4 +322,37 @@ fn counts_without_values_are_refused() {
     bytes[8] = 255;
     assert_eq!(ProcessRequest::parse(MALLOC, &bytes), Err(Malformed));
     assert_eq!(parse_listing(&[0, 0, 0, 0, 0, 255, 255]), Err(Malformed));
+}
+
+#[test]
+fn a_priority_that_is_none_is_refused() {
+    for request in [
+        ProcessRequest::Read { priority: Priority::Low, handle: 1, offset: 0, length: 8 },
+        ProcessRequest::Write { priority: Priority::Low, handle: 1, offset: 0, bytes: b"bytes" },
+        ProcessRequest::WriteNotify {
+            priority: Priority::Low,
+            handle: 1,
+            offset: 0,
+            word_offset: 8,
+            value: 1,
+            bytes: b"bytes",
+        },
+        ProcessRequest::FetchAdd { priority: Priority::Low, handle: 1, offset: 0, add: 1 },
+        ProcessRequest::CompareSwap { priority: Priority::Low, handle: 1, offset: 0, expected: 1, swap: 1 },
+        ProcessRequest::Run { priority: Priority::Low, operations: Vec::new() },
+    ] {
+        let mut bytes = encoded(&request);
+        assert!(ProcessRequest::parse(request.function(), &bytes).is_ok());
+        for wrong in 2..=u8::MAX {
+            bytes[0] = wrong;
+            assert_eq!(ProcessRequest::parse(request.function(), &bytes), Err(Malformed), "{request:?}");
+        }
+    }
+    let bytes = encoded(&ProcessRequest::Attach { secret: None, priority: Some(Priority::High) });
+    let parse =
+        |last: &[u8]| ProcessRequest::parse(ATTACH, &[&bytes[..bytes.len() - 2], last].concat()).map(drop);
+    assert_eq!([parse(&[1, 1]), parse(&[1, 0]), parse(&[0])], [Ok(()); 3]);
+    for wrong in [&[1, 2][..], &[2, 0], &[0, 0], &[1], &[]] {
+        assert_eq!(parse(wrong), Err(Malformed), "{wrong:?}");
+    }
 }
