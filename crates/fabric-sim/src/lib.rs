@@ -45,6 +45,7 @@ mod memory;
 mod network;
 mod outcome;
 mod parker;
+mod partition;
 mod posting;
 mod process;
 mod queues;
@@ -70,6 +71,7 @@ pub use host::{SimHost, SimSignal};
 pub use link::{SimLink, SimListener};
 pub use memory::SimMemory;
 pub use parker::{SimParker, SimUnparker};
+pub use partition::RETRIES_LAST;
 pub use random::Random;
 pub use report::{RunError, RunReport};
 pub use settings::{
@@ -176,6 +178,18 @@ impl Sim {
         let mut state = self.host.shared.lock();
         state.machines[machine].slowness = thousandths.max(1);
         state.has_slow_machines = state.machines.iter().any(|machine| machine.slowness != 1000);
+    }
+
+    /// Cuts a machine off from all others for `time`: a partition. Messages that leave meanwhile arrive after its end, as
+    /// retransmissions do. A queue pair whose messages are held up for more than [`RETRIES_LAST`] breaks then, as by
+    /// retries that are used up; control messages and dials wait as long as their callers do. Messages within the machine
+    /// pass, and messages that have left before arrive.
+    pub fn cut_off(&self, machine: usize, time: Nanos) {
+        let mut state = self.host.shared.lock();
+        let until = state.now().saturating_add(time);
+        let cut = &mut state.machines[machine].cut_until;
+        *cut = until.max(*cut);
+        state.has_cuts = true;
     }
 
     /// Takes the core for `time` from the next task of this process that passes a checkpoint of this kind, once. The

@@ -116,7 +116,7 @@ impl State {
 
     /// Returns the arrival time at a side of a message sent now, after all earlier messages.
     fn link_arrival(&mut self, to: LinkSide) -> Nanos {
-        let earliest = self.now() + 10 * self.travel();
+        let earliest = self.now().max(self.cut_of_link(to)) + 10 * self.travel();
         let Some(side) = self.network.links.side_mut(to) else { return earliest };
         side.last_arrival = side.last_arrival.max(earliest);
         side.last_arrival
@@ -473,7 +473,7 @@ pub(crate) fn dial(
         };
         let full = listener.unaccepted.len() + listener.coming >= MAX_UNACCEPTED;
         let accepts_for = listener.process;
-        let answered = state.now() + 20 * state.travel();
+        let answered = state.now().max(state.cut_of_processes(process, accepts_for)) + 20 * state.travel();
         if !full && answered <= until {
             break (number, accepts_for, answered);
         }

@@ -28,6 +28,8 @@ pub(crate) struct Machine {
     pub(crate) offset: Nanos,
     /// Clock drift in parts per million.
     pub(crate) drift: u64,
+    /// The time until which no message passes between this machine and the others.
+    pub(crate) cut_until: Nanos,
 }
 
 impl Machine {
@@ -39,6 +41,7 @@ impl Machine {
             slowness: 1000,
             offset: settings.clock_offset,
             drift: settings.clock_drift,
+            cut_until: 0,
         }
     }
 

@@ -175,7 +175,7 @@ impl State {
         if initiator.transport != Transport::ReliableConnection {
             return;
         }
-        match answer {
+        match self.past_cut(to, answer) {
             Some(at) => self.schedule(at, Rare::Answered { at: to, serial, outcome }),
             None => self.answer_now(to, serial, outcome),
         }
@@ -184,6 +184,7 @@ impl State {
     /// [`answer`](State::answer) for a plain success.
     #[inline(always)]
     fn answer_plain(&mut self, to: u32, serial: u64, signaled: bool, answer: Option<Nanos>) {
+        let answer = self.past_cut(to, answer);
         let Some(initiator) = self.queue_pair(to) else { return };
         if initiator.transport != Transport::ReliableConnection {
             return;
@@ -198,8 +199,12 @@ impl State {
 
     #[inline(never)]
     fn answer_now(&mut self, to: u32, serial: u64, outcome: Outcome) {
-        let now = self.now();
-        let arrives = self.timing.answer(&mut self.chance, now);
+        let cut_until = self.cut_of_connected(to);
+        if cut_until > 0 {
+            self.give_up_behind_cut(to, cut_until);
+        }
+        let sent = self.now().max(cut_until);
+        let arrives = self.timing.answer(&mut self.chance, sent);
         self.done_at(to, serial, arrives, outcome);
     }
 

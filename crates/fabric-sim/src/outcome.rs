@@ -147,6 +147,7 @@ impl State {
         let sends = queue_pair.sends.len();
         let receives = std::mem::take(&mut queue_pair.receives.posted);
         let (remote, last_arrival, domain) = (queue_pair.remote, queue_pair.last_arrival, queue_pair.domain);
+        let machine = queue_pair.place.machine;
         let last_landing = queue_pair.last_landing;
         if let Some(domain) = self.domain(domain) {
             domain.broken += 1;
@@ -182,16 +183,18 @@ impl State {
             }
         }
         if let Some(remote) = remote {
-            self.tell_peer(remote, last_arrival);
+            self.tell_peer(remote, machine, last_arrival);
         }
         self.notify(domain, true);
     }
 
-    /// Schedules the peer's notification of a broken or destroyed queue pair, after earlier packets
+    /// Schedules the peer's notification of a queue pair on `machine` that is broken or destroyed, after earlier packets
     /// (`last_arrival`) and answers.
-    fn tell_peer(&mut self, remote: u32, last_arrival: Nanos) {
-        let answers = self.queue_pair(remote).map_or(0, |remote| remote.last_done);
-        let when = last_arrival.max(answers).max(self.now() + self.travel());
+    fn tell_peer(&mut self, remote: u32, machine: u32, last_arrival: Nanos) {
+        let peer = self.queue_pair(remote).map(|remote| (remote.last_done, remote.place.machine));
+        let (answers, other) = peer.unwrap_or((0, machine));
+        let left = self.now().max(self.cut_between(machine, other));
+        let when = last_arrival.max(answers).max(left + self.travel());
         self.schedule(when, Rare::PeerBroke { at: remote });
     }
 
@@ -207,7 +210,7 @@ impl State {
             }
         }
         if let Some(remote) = gone.remote {
-            self.tell_peer(remote, gone.last_arrival);
+            self.tell_peer(remote, gone.place.machine, gone.last_arrival);
         }
         let inbound: Vec<u32> = gone.inbound.iter().copied().collect();
         self.give_packets(inbound);

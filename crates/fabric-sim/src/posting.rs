@@ -229,7 +229,7 @@ impl State {
         let message = || place.message;
         let posted = self.timing.post(&mut self.chance, now, carried, message);
         let faults = &self.settings.faults;
-        let disturbed = faults.delay != 0 || faults.queue_pair_error != 0;
+        let disturbed = faults.delay != 0 || faults.queue_pair_error != 0 || self.has_cuts;
         if disturbed || sender.transport != Transport::ReliableConnection {
             return self.transmit_otherwise(at, packet, now, posted);
         }
@@ -273,9 +273,13 @@ impl State {
             let at = now + self.chance.below(2_000);
             self.schedule(at, Rare::Break { at: from });
         }
-        let Packet { serial, signaled, .. } = self.network.packets[packet];
+        let Packet { to, serial, signaled, .. } = self.network.packets[packet];
+        let cut_until = self.cut_of(from, to);
         let Some(sender) = self.queue_pair(from) else { return self.give_packets([packet]) };
-        sender.last_arrival = sender.last_arrival.max(posted.arrives + held_up);
+        let leaves = posted.arrives + held_up;
+        // A message that a cut holds up takes its usual time after the end of the cut.
+        let arrives = if cut_until > 0 { leaves.saturating_sub(now) + cut_until } else { leaves };
+        sender.last_arrival = sender.last_arrival.max(arrives);
         let (at, transport) = (sender.last_arrival, sender.transport);
         if transport != Transport::ReliableConnection {
             // Unreliable transports complete a request once it has left.
@@ -287,10 +291,12 @@ impl State {
                 self.done_at(from, serial, posted.left, Outcome::of(CompletionStatus::Success));
             }
             let loss = self.settings.faults.loss;
-            if self.breaks(loss) {
+            if cut_until > 0 || self.breaks(loss) {
                 self.tell(|_| format!("message {serial} of queue pair {from} is lost"));
                 return self.give_packets([packet]);
             }
+        } else if cut_until > 0 {
+            self.give_up_behind_cut(from, cut_until);
         }
         self.put(at, Event::Arrive { packet });
     }

@@ -32,6 +32,8 @@ pub(crate) struct State {
     pub(crate) machines: Vec<Machine>,
     /// Whether any machine's slowness differs from 1000.
     pub(crate) has_slow_machines: bool,
+    /// Whether any machine was ever cut off.
+    pub(crate) has_cuts: bool,
     pub(crate) processes: Vec<Process>,
     /// Time of the latest event.
     pub(crate) event_clock: Nanos,
@@ -78,6 +80,7 @@ impl State {
             parkers: Parkers::default(),
             machines: settings.machines.iter().map(Machine::new).collect(),
             has_slow_machines: false,
+            has_cuts: false,
             processes: vec![Process::on(0)],
             event_clock: settings.start,
             clock: settings.start,

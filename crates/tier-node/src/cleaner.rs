@@ -29,6 +29,8 @@ pub(crate) struct Todo {
     pub(crate) left: Vec<(LmrId, BTreeSet<NodeId>)>,
     /// Messages to the owners of locks.
     pub(crate) owners: Vec<Word>,
+    /// A region waits for operations of this node, of which some may be on paths that nobody uses.
+    pub(crate) settles_paths: bool,
 }
 
 /// A message to the owner of a lock that a thread could not deliver, or whose effect may come late.
@@ -128,7 +130,10 @@ pub(crate) fn run<F: Fabric>(node: &Arc<Node<F>>) {
     let mut left_over: Vec<(LmrId, BTreeSet<NodeId>)> = Vec::new();
     while !node.is_over() {
         let seen = node.cleaner.seen();
-        let Todo { unmapped, frees: more, left, owners } = std::mem::take(&mut *node.todo());
+        let Todo { unmapped, frees: more, left, owners, settles_paths } = std::mem::take(&mut *node.todo());
+        if settles_paths {
+            node.settle_paths(host.now().saturating_add(ATTEMPT));
+        }
         frees.extend(more);
         left_over.extend(left);
         add(&mut words, owners);

@@ -5,10 +5,10 @@ use dunlin_fabric::{Endpoint, RegionKey};
 use dunlin_tier::{Epoch, NodeId};
 
 const MAGIC: [u8; 8] = *b"dunlinTM";
-const VERSION: u16 = 1;
+const VERSION: u16 = 3;
 /// The version of a first message that says which life of the node sends it. A node of a fixed list has one life only, as
 /// far as the list says.
-const VERSION_WITH_LIFE: u16 = 2;
+const VERSION_WITH_LIFE: u16 = 4;
 
 /// The first message, from the node that will post operations.
 #[derive(Clone, Debug, PartialEq, Eq)]

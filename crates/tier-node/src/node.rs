@@ -299,7 +299,15 @@ impl<F: Fabric> Node<F> {
                 Reply::Done
             }
             Request::Free { id, by } => return self.free(id, Some(&by)).map(|()| Reply::Done),
-            Request::Stop { id, moves } => Reply::Flag(self.state().handles.stop(id, moves)),
+            Request::Stop { id, moves } => {
+                let has_drained = self.state().handles.stop(id, moves);
+                if !has_drained {
+                    // No thread may ever use the path again on which an operation is under way.
+                    self.todo().settles_paths = true;
+                    self.cleaner.raise();
+                }
+                Reply::Flag(has_drained)
+            }
             Request::Move { id, by, to } => return self.relocate(id, &by, to).map(|()| Reply::Done),
             // Operations of this node on its own memory need no connection, so a fence could not stop them.
             Request::Fence { mapper, .. } if mapper == self.me => Reply::Flag(false),
@@ -370,7 +378,8 @@ impl<F: Fabric> Node<F> {
                 }
             }
         }
-        Layout::new(pieces).map_err(|_| Refusal::Malformed)
+        let layout = Layout::new(pieces).map_err(|_| Refusal::Malformed)?;
+        Ok(layout.in_memories([(self.me, self.lineage.memory)]))
     }
 
     /// Makes a region of this node for its own use, which has no name and lives as long as the node.

@@ -2,7 +2,7 @@
 
 use crate::error::{ConnectError, OperationError, RequestError};
 use crate::item::{Change, Item, Transfer};
-use crate::node::Node;
+use crate::node::{Node, State};
 use crate::path::{Deadline, Path, Stop};
 use crate::paths::{Entered, Granted, Trip};
 use crate::pool::Taken;
@@ -88,7 +88,16 @@ impl<F: Fabric> Node<F> {
             match self.ask_to_map(id, principal, rights, until) {
                 Ok((Mapping { layout, id, .. }, false)) => {
                     let length = layout.length();
-                    let finished = self.state().handles.finish_map(ticket, id, rights, layout);
+                    let finished = {
+                        let mut state = self.state();
+                        let is_there = self.has_memories(&state, &layout);
+                        let finished = state.handles.finish_map(ticket, id, rights, layout);
+                        if let (Ok(handle), false) = (&finished, is_there) {
+                            // Its store has restarted: the place belongs to others. A master frees the region by the handle.
+                            state.handles.lose_one(*handle);
+                        }
+                        finished
+                    };
                     match finished {
                         Ok(handle) => return Ok((handle, id, length)),
                         Err(error) => {
@@ -121,6 +130,17 @@ impl<F: Fabric> Node<F> {
                 }
             }
         }
+    }
+
+    /// Returns whether the memories of a layout are those of its nodes now, as far as this node knows them.
+    fn has_memories(&self, state: &State, layout: &Layout) -> bool {
+        layout.memories().iter().all(|(node, memory)| match *node == self.me {
+            true => *memory == self.lineage.memory,
+            false => {
+                let known = state.known.get(usize::from(node.0)).copied().flatten();
+                known.is_none_or(|known| known.incarnation == *memory)
+            }
+        })
     }
 
     /// Asks the record's node; returns its answer, and whether it has to be asked again.

@@ -8,9 +8,10 @@ use crate::node::Node;
 use dunlin_fabric::Work;
 use dunlin_fabric::{
     Access, Arena, Completion, CompletionQueueId, CompletionStatus, Data, Fabric, Host, Link, Nanos,
-    Operation, PostError, RemoteSlice, ThreadDomain, WaitMode, Wake, WorkId, WorkRequest, nanos,
+    Operation, PostError, RemoteSlice, ThreadDomain, WaitMode, Wake, WithSources, WorkId, WorkRequest, nanos,
 };
-use dunlin_tier::{Cut, Layout, NodeId};
+use dunlin_tier::qos::Flow;
+use dunlin_tier::{Cut, Layout, NodeId, Priority};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -182,6 +183,18 @@ impl<F: Fabric> Path<F> {
         }
         self.peers[usize::from(to.0)] = Some(connection);
         Ok(changed)
+    }
+
+    /// Connects again to the nodes where parts of operations may still be under way: these operations then end. Blocks until
+    /// `until` at most.
+    fn settle(&mut self, node: &Node<F>, until: Nanos) {
+        let nodes: BTreeSet<NodeId> = self.unfinished.iter().flat_map(|one| &one.nodes).copied().collect();
+        for to in nodes {
+            if let Err(error) = self.connect(node, to, until) {
+                let error = WithSources(&error);
+                tracing::debug!(target: "dunlin::tier", node = %to, %error, "operations there have not ended yet");
+            }
+        }
     }
 
     fn disconnect(&mut self, from: NodeId) {
@@ -614,6 +627,23 @@ impl<F: Fabric> Drop for Path<F> {
     fn drop(&mut self) {
         for peer in 0..self.peers.len() as u16 {
             self.disconnect(NodeId(peer));
+        }
+    }
+}
+
+impl<F: Fabric> Node<F> {
+    /// Ends the operations whose parts may still be under way, on paths that no thread uses: a region that ends or moves waits
+    /// for them. Blocks until `until` at most.
+    pub(crate) fn settle_paths(&self, until: Nanos) {
+        for priority in [Priority::High, Priority::Low] {
+            let flow = Flow { priority, ..self.class.flow() };
+            for number in 0..self.config.paths {
+                let wanted = |path: &Path<F>| path.number == number && !path.unfinished.is_empty();
+                if let Some(mut path) = self.paths.take_idle(flow, wanted) {
+                    path.settle(self, until);
+                    self.paths.give(path, priority, None);
+                }
+            }
         }
     }
 }

@@ -151,6 +151,19 @@ impl<T, H: Host> Group<T, H> {
         state.granted(flow.priority)
     }
 
+    /// Takes an idle path for which `wanted` holds, if the flow has its turn; nothing waits.
+    fn take_idle(&self, flow: Flow, wanted: impl Fn(&T) -> bool) -> Option<Granted<T>> {
+        let mut state = self.state();
+        let at = state.idle.iter().position(wanted)?;
+        if state.is_closed || !state.turns.try_enter(flow, 0) {
+            return None;
+        }
+        // The last one is granted.
+        let last = state.idle.len() - 1;
+        state.idle.swap(at, last);
+        state.granted(flow.priority)
+    }
+
     /// Gives free paths to waiting threads, and wakes those that have to be near.
     fn go_on(&self) {
         loop {
@@ -301,6 +314,19 @@ impl<T, H: Host> Paths<T, H> {
             Granted { taken: Taken::Value(path), is_timed } => Some((path, is_timed)),
             // An idle path was there.
             Granted { taken: Taken::Make(number), .. } => {
+                self.failed(number, flow.priority);
+                None
+            }
+        }
+    }
+
+    /// Takes an idle path for which `wanted` holds, among those of the flow's priority; `None` without one, or if other threads
+    /// wait. Nothing waits.
+    pub(crate) fn take_idle(&self, flow: Flow, wanted: impl Fn(&T) -> bool) -> Option<T> {
+        match self.group(flow.priority).take_idle(flow, wanted)?.taken {
+            Taken::Value(path) => Some(path),
+            // An idle path was there.
+            Taken::Make(number) => {
                 self.failed(number, flow.priority);
                 None
             }

@@ -491,7 +491,8 @@ impl<F: Fabric> Tier<F> {
             shares.push(layout);
         }
         let piece_at = |at: u64| shares[(at % turns) as usize].pieces()[(at / turns) as usize];
-        Ok(Layout::new((0..count).map(piece_at).collect())?)
+        let memories = shares.iter().flat_map(|share| share.memories().iter().copied());
+        Ok(Layout::new((0..count).map(piece_at).collect())?.in_memories(memories))
     }
 
     /// Starts threads for asynchronous operations on regions that this node has mapped: futures for any executor.

@@ -73,6 +73,10 @@ impl Writer {
         for piece in layout.pieces() {
             self = self.u16(piece.node.0).u16(piece.extent).u32(piece.length).u64(piece.offset);
         }
+        self = self.u16(layout.memories().len() as u16);
+        for (node, memory) in layout.memories() {
+            self = self.u16(node.0).u64(*memory);
+        }
         self
     }
 }
@@ -168,7 +172,14 @@ impl<'a> Reader<'a> {
             let (node, extent) = (self.node()?, self.u16()?);
             pieces.push(Piece { node, extent, length: self.u32()?, offset: self.u64()? });
         }
-        Layout::new(pieces).map_err(|_| Malformed)
+        let layout = Layout::new(pieces).map_err(|_| Malformed)?;
+        let count = usize::from(self.u16()?);
+        if count > self.0.len() / (size_of::<NodeId>() + size_of::<u64>()) {
+            return Err(Malformed);
+        }
+        let memories = (0..count).map(|_| Ok((self.node()?, self.u64()?)));
+        let layout = layout.in_memories(memories.collect::<Result<Vec<_>, Malformed>>()?);
+        if layout.memories().len() == count { Ok(layout) } else { Err(Malformed) }
     }
     pub(crate) fn end<T>(self, value: T) -> Result<T, Malformed> {
         if self.0.is_empty() { Ok(value) } else { Err(Malformed) }

@@ -29,6 +29,9 @@ pub enum LayoutError {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Layout {
     pieces: Arc<[Piece]>,
+    /// The memory of each node that stores pieces, by a random number, in the order of the nodes. One word, so that a handle
+    /// is a line.
+    memories: Option<Arc<Vec<(NodeId, u64)>>>,
 }
 
 impl Layout {
@@ -48,7 +51,25 @@ impl Layout {
                 return Err(LayoutError::Uneven(number));
             }
         }
-        Ok(Layout { pieces: pieces.into() })
+        Ok(Layout { pieces: pieces.into(), memories: None })
+    }
+
+    /// Adds the numbers of the memories in which the pieces are. A node that restarts has another memory, unless a keeper has
+    /// kept it: a layout with another number names bytes that are gone. Of nodes that store no piece, nothing is added.
+    #[must_use]
+    pub fn in_memories(self, memories: impl IntoIterator<Item = (NodeId, u64)>) -> Layout {
+        let nodes = self.nodes();
+        let stores = |node: NodeId| nodes.binary_search(&node).is_ok();
+        let mut memories: Vec<(NodeId, u64)> =
+            memories.into_iter().filter(|(node, _)| stores(*node)).collect();
+        memories.sort_unstable();
+        memories.dedup_by_key(|(node, _)| *node);
+        Layout { memories: (!memories.is_empty()).then(|| Arc::new(memories)), ..self }
+    }
+
+    /// Returns the nodes that store pieces with the numbers of their memories, as far as they are known.
+    pub fn memories(&self) -> &[(NodeId, u64)] {
+        self.memories.as_ref().map_or(&[], |memories| memories)
     }
 
     /// Returns the pieces in order.

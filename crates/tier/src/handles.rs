@@ -324,6 +324,17 @@ impl HandleTable {
         drained
     }
 
+    /// Marks one handle as gone: the memory of its region is not there any more. The handle can be unmapped, and the region
+    /// freed by it.
+    pub fn lose_one(&mut self, handle: Handle) {
+        if self.entry(handle).is_some_and(|entry| entry.state == State::Live)
+            && let Some(entry) = self.entries.get_mut(handle.slot())
+        {
+            entry.state = State::Gone;
+            self.changes.note(handle.slot() as u32);
+        }
+    }
+
     /// Marks all regions with a piece at `node` as gone: the node ended, or it fenced this node. Returns their
     /// number. Map requests that are pending are interrupted: their answers may be older.
     pub fn lose(&mut self, node: NodeId) -> usize {

@@ -556,10 +556,13 @@ mod tests {
     }
 
     fn layout() -> impl Strategy<Value = Layout> {
-        (1usize..20, 1u32..5000, any::<u16>()).prop_map(|(count, length, node)| {
-            let piece = Piece { node: NodeId(node), extent: 1, length, offset: 77 };
-            Layout::new(vec![piece; count]).unwrap()
-        })
+        (1usize..20, 1u32..5000, any::<u16>(), any::<Option<u64>>()).prop_map(
+            |(count, length, node, memory)| {
+                let piece = Piece { node: NodeId(node), extent: 1, length, offset: 77 };
+                let layout = Layout::new(vec![piece; count]).unwrap();
+                layout.in_memories(memory.map(|memory| (NodeId(node), memory)))
+            },
+        )
     }
 
     fn request() -> impl Strategy<Value = Request> {

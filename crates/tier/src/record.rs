@@ -149,8 +149,8 @@ struct Slot {
     record: Option<Record>,
     /// The id is given out: the slot is not on the free list.
     reserved: bool,
-    /// The slot of the region that has this id since a move.
-    alias: Option<u32>,
+    /// The region that has this id since a move, by its first id: its slot may belong to another one by now.
+    alias: Option<LmrId>,
     /// The principal whose quota the region counts against, and its bytes.
     charged: Option<(Principal, u64)>,
 }
@@ -304,9 +304,8 @@ impl Directory {
     /// Returns the record of a region by any of its ids.
     fn live(&mut self, id: LmrId) -> Result<&mut Record, RecordError> {
         let slot = self.slot(id).ok_or(RecordError::NoSuch)?;
-        let at = slot.alias.unwrap_or(id.slot);
-        self.changes.note(at);
-        let record = self.slots.get_mut(at as usize).and_then(|slot| slot.record.as_mut());
+        let first = slot.alias.unwrap_or(id);
+        let record = self.slot(first).and_then(|slot| slot.record.as_mut());
         record.filter(|record| !record.ending).ok_or(RecordError::NoSuch)
     }
 
@@ -482,9 +481,9 @@ impl Directory {
                 *record.mappers.entry(mapper).or_insert(0) += count;
             }
         }
-        let at = record.id.slot;
+        let first = record.id;
         if let Some(slot) = self.slot(to) {
-            slot.alias = Some(at);
+            slot.alias = Some(first);
         }
         Ok(())
     }
@@ -682,6 +681,39 @@ mod tests {
         assert!(!directory.exists(id) && !directory.exists(last));
         directory.forget(unnamed);
         assert!(directory.is_empty());
+    }
+
+    /// The memory that a region has left is released late. Its id names nothing once the region is gone, whoever has the
+    /// region's slot then.
+    #[test]
+    fn an_old_id_does_not_name_the_next_region_of_the_slot() {
+        let mut directory = Directory::new(ME, 9);
+        let alice = principal("alice");
+        let id = made(&mut directory, Some("a"));
+        let mut places = Vec::new();
+        for _ in 0..2 {
+            directory.begin_move(id, &alice).unwrap();
+            let to = directory.reserve().unwrap();
+            directory.create(to, None, layout(), alice.clone(), ME);
+            directory.finish_move(id, to).unwrap();
+            places.push(to);
+        }
+        // No node has released the memory of the first move yet.
+        let old = places[0];
+        assert!(directory.exists(old) && directory.map(old, &alice, Rights::READ, NodeId(2)).is_ok());
+        let ending = directory.begin_free(id, Some(&alice)).unwrap();
+        directory.forget(ending.id);
+        let next = loop {
+            let next = made(&mut directory, Some("b"));
+            if next.slot == id.slot {
+                break next;
+            }
+        };
+        assert_eq!(directory.map(old, &alice, Rights::READ, NodeId(2)), Err(RecordError::NoSuch));
+        assert!(!directory.unmap(old, ME) && directory.begin_free(old, None).is_err());
+        assert!(directory.map(next, &alice, Rights::READ, NodeId(2)).is_ok());
+        directory.forget_memory(old);
+        assert!(!directory.exists(old) && directory.exists(next));
     }
 
     #[test]

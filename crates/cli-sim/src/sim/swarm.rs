@@ -6,7 +6,7 @@ use dunlin_command::output::{self, Failure};
 use dunlin_command::progress;
 use dunlin_fabric_sim::History;
 use dunlin_report::{Document, Row};
-use dunlin_scenario::swarm::{Outcome, play, play_deployment};
+use dunlin_scenario::swarm::{Outcome, play, play_deployment, play_tier};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -32,6 +32,7 @@ hold, everything must work again once the faults stop, and no resource may leak.
 Examples:
   dunlin sim swarm --seeds 1000
   dunlin sim swarm --deployments --seeds 200               servers that share a schedule
+  dunlin sim swarm --tier --seeds 200                      regions that move between nodes which die
   dunlin sim swarm --seeds 1 --first-seed 4711 --trace     repeat a run, and print its events";
 
 /// Run random clusters, workloads and faults against the engine in virtual time.
@@ -50,6 +51,9 @@ pub(crate) struct SwarmArguments {
     /// Run deployments: two or three servers with a common schedule, whose clocks differ, and clients that call all of them
     #[arg(long)]
     deployments: bool,
+    /// Run the memory tier: nodes whose threads make, map, write, move and free regions, while nodes are killed and cut off
+    #[arg(long, conflicts_with = "deployments")]
+    tier: bool,
     /// Print a hash over all events of each seed, which is equal for equal runs on any machine
     #[arg(long)]
     trace_hash: bool,
@@ -90,7 +94,11 @@ fn row(outcome: &Outcome, trace_hash: bool) -> Row {
 
 /// Returns how a seed is played.
 fn seed_of(arguments: &SwarmArguments) -> fn(u64, Option<History>) -> Outcome {
-    if arguments.deployments { play_deployment } else { play }
+    match arguments {
+        SwarmArguments { deployments: true, .. } => play_deployment,
+        SwarmArguments { tier: true, .. } => play_tier,
+        _ => play,
+    }
 }
 
 pub(crate) fn run(arguments: &SwarmArguments) -> Result<ExitCode, Failure> {
@@ -169,7 +177,7 @@ pub(crate) fn run(arguments: &SwarmArguments) -> Result<ExitCode, Failure> {
                     bar.suspend(|| println!("{} {:016x}", outcome.seed, outcome.trace_hash));
                 }
                 if outcome.failure.is_some() {
-                    bar.suspend(|| tell_failure(&outcome, arguments.deployments));
+                    bar.suspend(|| tell_failure(&outcome, arguments));
                     failed.push(outcome);
                 }
             }
@@ -216,8 +224,13 @@ fn tell_slow(running: &[Running], told: &mut BTreeSet<u64>) {
     }
 }
 
-fn tell_failure(outcome: &Outcome, deployments: bool) {
-    let (seed, kind) = (outcome.seed, if deployments { " --deployments" } else { "" });
+fn tell_failure(outcome: &Outcome, arguments: &SwarmArguments) {
+    let kind = match arguments {
+        SwarmArguments { deployments: true, .. } => " --deployments",
+        SwarmArguments { tier: true, .. } => " --tier",
+        _ => "",
+    };
+    let seed = outcome.seed;
     println!("seed {seed} failed: {}", outcome.failure.as_deref().unwrap_or_default());
     println!("    {}", outcome.what);
     println!("    again, event by event: dunlin sim swarm{kind} --seeds 1 --first-seed {seed} --trace");

@@ -50,10 +50,15 @@ struct Pages {
 }
 
 impl Pages {
+    /// Returns whether a call is one of a client that is gone.
+    fn is_gone(&self, number: u64) -> bool {
+        self.gone.iter().any(|(first, end)| (*first..*end).contains(&number))
+    }
+
     /// Returns the entry of a call. One of a client that is gone is abandoned: a killed task may still write before it
     /// ends.
     fn call(&mut self, number: u64) -> &mut Call {
-        let gone = self.gone.iter().any(|(first, end)| (*first..*end).contains(&number));
+        let gone = self.is_gone(number);
         let call = self.calls.entry(number).or_default();
         if gone {
             call.end.get_or_insert(End::Abandoned);
@@ -167,6 +172,10 @@ impl CallLedger {
 
     pub(super) fn ended(&self, number: u64, end: End) {
         let mut pages = self.pages();
+        if pages.call(number).end == Some(End::Abandoned) && pages.is_gone(number) {
+            // A killed task has gone on until its next wait.
+            return;
+        }
         let call = pages.calls.entry(number).or_default();
         let (before, executed) = (call.end.replace(end), call.executed);
         if let Some(before) = before {

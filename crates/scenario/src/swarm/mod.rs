@@ -16,6 +16,17 @@
 //! The servers of a deployment ([`play_deployment`]) serve the same group at the same time once the faults have stopped,
 //! although their clocks are up to a second apart and drift.
 //!
+//! The nodes of the memory tier ([`play_tier`]) keep these:
+//!
+//! 1. A read returns bytes of completed writes to its region, or of later ones; never those of a write that was reported as
+//!    not executed, of another region, or of one that was freed. Moves, and nodes that are killed or cut off, change nothing
+//!    in that.
+//! 2. A region whose nodes live is there in calm, with all completed writes and additions.
+//! 3. After a free, and on handles from before a move, each operation fails. No handle has a right that was not granted,
+//!    and none is used for more than its rights.
+//! 4. Each operation ends once, within a bound; without disturbance, only for reasons that other threads give.
+//! 5. In the end no memory of a node is in use, and as above nothing else is left over.
+//!
 //! The same seed gives the same bytes on any machine.
 
 mod asynchronous;
@@ -26,6 +37,7 @@ mod draw;
 mod executor;
 mod play;
 mod server;
+mod tier;
 
 use book::CallLedger;
 use dunlin_fabric::Nanos;
@@ -79,6 +91,15 @@ pub fn play_deployment(seed: u64, history: Option<History>) -> Outcome {
     let drawn = draw::deployed::DrawnDeployment::from_seed(seed, history);
     let (what, settings) = (drawn.to_string(), drawn.settings.clone());
     run(seed, what, settings, move |sim, book| deployed::root(sim, &drawn, book))
+}
+
+/// Plays one seed of the memory tier: nodes whose threads make, map, read, write, move and free regions, while nodes are
+/// killed and cut off from the others. Operations count as calls. The seeds are others than those of [`play`]. Records the
+/// latest events in `history` if given.
+pub fn play_tier(seed: u64, history: Option<History>) -> Outcome {
+    let drawn = draw::tier::DrawnTier::from_seed(seed, history);
+    let (what, settings) = (drawn.to_string(), drawn.settings.clone());
+    run(seed, what, settings, move |sim, book| tier::root(sim, &drawn, book))
 }
 
 fn run(

@@ -1,6 +1,6 @@
 //! The swarm over some seeds; the command `dunlin sim swarm` runs any number.
 
-use dunlin_scenario::swarm::{play, play_deployment};
+use dunlin_scenario::swarm::{play, play_deployment, play_tier};
 
 #[test]
 fn whatever_happens_every_call_is_accounted_for() {
@@ -40,6 +40,32 @@ fn servers_that_share_a_schedule_account_for_every_call() {
     println!("{calls} calls, {answered} answered, {} kills, {switches} switches", sum(|o| o.kills));
     assert!(answered > calls / 2 && switches > 100 * seeds && sum(|o| o.kills) > seeds / 4);
     assert_eq!(play_deployment(3, None), outcomes[3], "a seed is a run");
+}
+
+/// Nodes of the memory tier whose regions move and are freed, while nodes are killed and cut off.
+#[test]
+fn regions_keep_their_bytes_while_nodes_move_them_and_die() {
+    std::panic::set_hook(Box::new(|_| {}));
+    let seeds: u64 = std::env::var("DUNLIN_SEEDS").map_or(150, |text| text.parse().expect("a number"));
+    let outcomes: Vec<_> = (0..seeds).map(|seed| play_tier(seed, None)).collect();
+    for outcome in outcomes.iter().filter(|outcome| outcome.failure.is_some()) {
+        println!("seed {}: {:?}\n    {}", outcome.seed, outcome.failure, outcome.what);
+    }
+    assert!(outcomes.iter().all(|outcome| outcome.failure.is_none()), "see above");
+    let sum = |field: fn(&dunlin_scenario::swarm::Outcome) -> u64| outcomes.iter().map(field).sum::<u64>();
+    let (calls, answered, maybe) = (sum(|o| o.calls), sum(|o| o.answered), sum(|o| o.maybe));
+    println!("{calls} operations, {answered} done, {maybe} maybe, {} kills", sum(|o| o.kills));
+    assert!(answered > calls / 4 && maybe > seeds && sum(|o| o.kills) > seeds / 3);
+    assert_eq!(play_tier(5, None), outcomes[5], "a seed is a run");
+}
+
+/// Seeds that found bugs of the tier: places in the memory of a node that had restarted, and operations that never ended.
+#[test]
+fn seeds_that_found_bugs_of_the_tier_pass() {
+    for seed in [117, 131, 160, 270, 298, 410, 455, 566] {
+        let outcome = play_tier(seed, None);
+        assert_eq!(outcome.failure, None, "seed {seed}: {}", outcome.what);
+    }
 }
 
 /// Seeds that found bugs of the engine, by the causes in `docs/results/swarm.md`.

@@ -284,6 +284,26 @@ pub(crate) const MUTANTS: &[Mutant] = &[
             let [taken, answered] = if own { [asked, heard] } else { answer.stamps };",
     },
     Mutant {
+        name: "moved_before_its_writers_stop",
+        file: "crates/tier-node/src/free.rs",
+        from: "        if !self.drive(free, until) {
+            let nodes",
+        to: "        if !dunlin_fabric::mutant(\"moved_before_its_writers_stop\") && !self.drive(free, until) {
+            let nodes",
+    },
+    Mutant {
+        name: "memory_of_a_restarted_node_trusted",
+        file: "crates/tier-node/src/operate.rs",
+        from: "if let (Ok(handle), false) = (&finished, is_there) {",
+        to: "if let (Ok(handle), false) = (&finished, is_there || dunlin_fabric::mutant(\"memory_of_a_restarted_node_trusted\")) {",
+    },
+    Mutant {
+        name: "uncertain_operations_not_settled",
+        file: "crates/tier-node/src/cleaner.rs",
+        from: "        if settles_paths {",
+        to: "        if settles_paths && !dunlin_fabric::mutant(\"uncertain_operations_not_settled\") {",
+    },
+    Mutant {
         name: "clone_moved_with_calls_open",
         file: "crates/rpc/src/client/asynchronous/strands.rs",
         from: "            if member.sent > 0 || lanes.iter()",

@@ -1,7 +1,8 @@
 //! Nodes on machines of their own in virtual time.
 
 use crate::cluster::{
-    assert_access, config, copies_are_those_of_memory, regions_are_shared, spread_regions_do_what_memory_does,
+    assert_absent, assert_access, config, copies_are_those_of_memory, regions_are_shared,
+    spread_regions_do_what_memory_does,
 };
 use dunlin_fabric::{Capabilities, Fabric, Host, Scheme};
 use dunlin_fabric_sim::{MachineSettings, RunReport, Settings, Sim};
@@ -121,6 +122,62 @@ fn a_free_ends_although_a_mapper_was_killed() {
                 assert!(found.iter().all(|byte| *byte == 0));
                 host.sleep(host.now() + 100_000);
             }
+        })
+        .unwrap();
+    }
+}
+
+/// A node restarts without its memory. A record at another node still has a place there, which belongs to others by now: it is
+/// not touched, and the region can be freed.
+#[test]
+fn a_place_in_the_memory_of_a_restarted_node_is_gone() {
+    use dunlin_fabric::Signal;
+    for seed in 0..6 {
+        Sim::run_with(settings(None), seed, move |sim| {
+            let host = sim.host();
+            let alice = start(&sim.process_on(0), "alice", |_| {});
+            let carol = start(&sim.process_on(2), "carol", |_| {});
+            // Bob's node belongs to the process that is killed. It looks at a region of its own for ever.
+            let bob_lives = || {
+                let (process, ready) = (sim.process_on(1), host.signal());
+                let (own, raised) = (process.clone(), ready.clone());
+                let body = move || {
+                    let bob = start(&own, "bob", |_| {});
+                    let region = bob.malloc(200_000, Spec::here()).unwrap();
+                    raised.raise();
+                    let mut found = vec![1; 200_000];
+                    loop {
+                        region.read(0, &mut found).unwrap();
+                        assert!(found.iter().all(|byte| *byte == 0), "another region was written");
+                        own.host().sleep(own.host().now() + 50_000);
+                    }
+                };
+                drop(process.host().spawn("bob", Box::new(body)).unwrap());
+                ready.wait(0, u64::MAX);
+                process
+            };
+            let first = bob_lives();
+            let name = (0..).map(|number| format!("x/{number}"));
+            let name = name.into_iter().find(|name| alice.home(name).unwrap() == "alice").unwrap();
+            let spec = || Spec::on("bob").named(&name).grant_anyone(Rights::ALL);
+            let region = alice.malloc(30_000, spec()).unwrap();
+            region.write(0, &[0xff; 3000]).unwrap();
+            carol.map(&name, Rights::WRITE).unwrap().write(3000, &[0xff; 3000]).unwrap();
+            first.kill();
+            let second = bob_lives();
+            for tier in [&alice, &carol] {
+                let view = tier.map(&name, Rights::ALL).unwrap();
+                assert_access(view.write(0, &[0xff; 30_000]), AccessError::Gone);
+                assert_access(view.read(0, &mut [0; 8]), AccessError::Gone);
+                assert_access(view.fetch_add(0, 1), AccessError::Gone);
+            }
+            host.sleep(host.now() + 1_000_000);
+            carol.map(&name, Rights::ALL).unwrap().free().unwrap();
+            assert_absent(alice.map(&name, Rights::READ));
+            let next = alice.malloc(30_000, spec()).unwrap();
+            next.write(0, &[0xff; 3000]).unwrap();
+            next.free().unwrap();
+            second.kill();
         })
         .unwrap();
     }

@@ -71,10 +71,10 @@ impl Directory {
     /// Ends what was under way when the earlier life ended. `own` are the regions of this node's handles, once for each
     /// handle.
     pub fn end_recovery(&mut self, own: impl IntoIterator<Item = LmrId>) -> Recovered {
-        let mut counts: BTreeMap<u32, u32> = BTreeMap::new();
+        let mut counts: BTreeMap<LmrId, u32> = BTreeMap::new();
         for id in own {
             if let Some(slot) = self.slot(id) {
-                *counts.entry(slot.alias.unwrap_or(id.slot)).or_default() += 1;
+                *counts.entry(slot.alias.unwrap_or(id)).or_default() += 1;
             }
         }
         let mut recovered = Recovered::default();
@@ -85,8 +85,9 @@ impl Directory {
             let memory = match alias {
                 // The memory that a region has, or had before its last move. The region may be gone.
                 Some(region) => {
-                    let region = self.slots.get(region as usize).and_then(|slot| slot.record.as_ref());
-                    region.map(|record| record.memory)
+                    let slot = self.slots.get(region.slot as usize);
+                    let slot = slot.filter(|slot| slot.generation == region.generation);
+                    slot.and_then(|slot| slot.record.as_ref()).map(|record| record.memory)
                 }
                 None => slot.record.as_ref().map(|record| record.memory),
             };
@@ -96,7 +97,7 @@ impl Directory {
             let me = self.node;
             let Some(record) = self.slots[number].record.as_mut() else { continue };
             record.moving = false;
-            match counts.get(&(number as u32)) {
+            match counts.get(&id) {
                 Some(count) => record.mappers.insert(me, *count),
                 None => record.mappers.remove(&me),
             };
@@ -130,7 +131,7 @@ fn encode(slot: &Slot) -> Vec<u8> {
         | flag(charged.is_some(), IS_CHARGED);
     let mut writer = Writer::new(flags).u64(*generation);
     if let Some(alias) = alias {
-        writer = writer.u32(*alias);
+        writer = writer.id(*alias);
     }
     if let Some((principal, bytes)) = charged {
         writer = writer.text(principal.as_str().as_bytes()).u64(*bytes);
@@ -159,7 +160,7 @@ fn encode(slot: &Slot) -> Vec<u8> {
 fn decode(id: LmrId, value: &[u8]) -> Result<Slot, Malformed> {
     let mut reader = Reader::new(value);
     let (flags, generation) = (reader.u8()?, reader.u64()?);
-    let alias = if flags & IS_ALIAS != 0 { Some(reader.u32()?) } else { None };
+    let alias = if flags & IS_ALIAS != 0 { Some(reader.id()?) } else { None };
     let charged = if flags & IS_CHARGED != 0 { Some((reader.principal()?, reader.u64()?)) } else { None };
     let reserved = flags & RESERVED != 0;
     let mut slot = Slot { generation, record: None, reserved, alias, charged };

@@ -166,7 +166,13 @@ fn slots_out_of_order_are_refused_and_ids_of_no_region_are_left() {
     assert_eq!(recovered(&kept).unwrap().len(), 300, "the order of keys is that of slots");
     kept.0.pop_first();
     assert!(recovered(&kept).is_err());
-    let slot = Slot { generation: 1, record: None, reserved: true, alias: Some(5), charged: None };
+    let slot = Slot {
+        generation: 1,
+        record: None,
+        reserved: true,
+        alias: Some(LmrId { node: NodeId(1), slot: 5, generation: 3 }),
+        charged: None,
+    };
     let mut next = Directory::new(ME, 9);
     next.recover(&0u32.to_be_bytes(), &encode(&slot)).unwrap();
     let id = LmrId { node: ME, slot: 0, generation: 1 };

@@ -1,0 +1,265 @@
+//! Runs of the memory tier: nodes whose threads share regions, which move and are freed, while nodes are killed and cut
+//! off. The model knows the bytes that each read may return.
+
+mod actor;
+mod model;
+
+use super::book::CallLedger;
+use super::draw::tier::{DrawnTier, TierAct, name};
+use super::play::look_for_leaks;
+use actor::{Actor, region_name};
+use dunlin_fabric::{Fabric, Host, Nanos, Task, WithSources};
+use dunlin_fabric_sim::{Random, Sim};
+use dunlin_tier_node::{Rights, Tier};
+use model::{Model, Who};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Distance between the operation numbers of two threads.
+const APART: u64 = 1_000_000;
+/// How long nodes and the director retry in calm what must succeed.
+const PATIENCE: Nanos = 10_000_000_000;
+/// The pause between two attempts, or two looks at the stage.
+const PAUSE: Nanos = 200_000;
+
+/// The stage of the run, as all threads see it.
+#[derive(Clone, Default)]
+struct Stage {
+    now: Arc<AtomicU64>,
+    /// The nodes that have completed each stage.
+    complete: Arc<[AtomicU64; 4]>,
+}
+
+/// Threads use regions.
+const STORM: u64 = 0;
+/// Nodes check all regions that must be there.
+const CHECK: u64 = 1;
+/// Their makers free them.
+const FREE: u64 = 2;
+/// Nodes look for memory that is left over.
+const COUNT: u64 = 3;
+/// Nodes end.
+const OVER: u64 = 4;
+
+impl Stage {
+    fn is_storm(&self) -> bool {
+        self.now.load(Ordering::Relaxed) == STORM
+    }
+
+    /// Waits for a stage.
+    fn wait(&self, sim: &Sim, stage: u64) {
+        while self.now.load(Ordering::Relaxed) < stage {
+            sim.host().sleep(sim.host().now() + PAUSE);
+        }
+    }
+
+    fn complete(&self, stage: u64) {
+        self.complete[stage as usize].fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A node of the run, with the numbers of its operations.
+struct NodeProcess {
+    sim: Sim,
+    task: Option<Task>,
+    first: u64,
+}
+
+/// The part of a node's first thread.
+struct NodePart {
+    sim: Sim,
+    drawn: DrawnTier,
+    node: usize,
+    model: Model,
+    book: CallLedger,
+    stage: Stage,
+    first: u64,
+}
+
+impl NodePart {
+    fn violate(&self, what: String) {
+        self.book.violate(format!("node {}: {what}", self.node));
+    }
+
+    /// Repeats an attempt until it succeeds.
+    fn retry<T, E: std::error::Error>(
+        &self,
+        what: &str,
+        mut attempt: impl FnMut() -> Result<T, E>,
+    ) -> Option<T> {
+        let host = self.sim.host();
+        let until = host.now() + PATIENCE;
+        loop {
+            match attempt() {
+                Ok(value) => return Some(value),
+                Err(_) if host.now() < until => host.sleep(host.now() + PAUSE),
+                Err(error) => {
+                    self.violate(format!("{what} fails in calm: {}", WithSources(&error)));
+                    return None;
+                }
+            }
+        }
+    }
+
+    fn play(self) {
+        let tier = match Tier::within(&self.sim, self.drawn.config_of(self.node)) {
+            Ok(tier) => tier,
+            Err(error) => return self.violate(format!("it does not start: {}", WithSources(&error))),
+        };
+        let before = tier.free_memory() + tier.dirty_memory();
+        let actors = self.drawn.actors;
+        let tasks: Vec<Task> = (0..actors)
+            .filter_map(|actor| {
+                let slot = self.node * actors + actor;
+                let first = self.first + (actor as u64) * (APART / 16);
+                let actor = Actor {
+                    sim: self.sim.clone(),
+                    tier: tier.clone(),
+                    who: Who { node: self.node, slot },
+                    drawn: self.drawn.clone(),
+                    model: self.model.clone(),
+                    book: self.book.clone(),
+                    stage: self.stage.clone(),
+                    random: Random::new(self.drawn.seed ^ first, 41),
+                    next: first,
+                };
+                self.sim.host().spawn(&format!("actor-{slot}"), Box::new(move || actor.play())).ok()
+            })
+            .collect();
+        tasks.into_iter().for_each(Task::join);
+        self.stage.wait(&self.sim, CHECK);
+        self.check_all(&tier);
+        self.stage.complete(CHECK);
+        self.stage.wait(&self.sim, FREE);
+        self.free_all(&tier);
+        self.stage.complete(FREE);
+        self.stage.wait(&self.sim, COUNT);
+        self.look_for_memory(&tier, before);
+        self.stage.complete(COUNT);
+        self.stage.wait(&self.sim, OVER);
+    }
+
+    /// Reads every region that must be there and that this node may read.
+    fn check_all(&self, tier: &Tier<Sim>) {
+        for (region, _) in self.model.all_that_must_be_there() {
+            if !self.model.rights(region, self.node).contains(Rights::READ) {
+                continue;
+            }
+            let what = format!("to map region {region}");
+            let Some(view) = self.retry(&what, || tier.map(region_name(region), Rights::READ)) else {
+                return;
+            };
+            let mut bytes = vec![0xee; view.len() as usize];
+            let read = || {
+                let floors = self.model.begin_read(region, self.node, self.sim.time());
+                view.read(0, &mut bytes).map(|()| floors)
+            };
+            let Some(floors) = self.retry(&format!("to read region {region}"), read) else { return };
+            let counter = bytes.first_chunk().map_or(0, |word| u64::from_le_bytes(*word));
+            let checked = self.model.check_read(region, &floors, 0, &bytes);
+            if let Err(what) = checked.and_then(|()| self.model.check_counter(region, counter)) {
+                self.violate(format!("in calm, {what}"));
+            }
+        }
+    }
+
+    /// Frees every region of this node.
+    fn free_all(&self, tier: &Tier<Sim>) {
+        for (region, creator) in self.model.all_that_must_be_there() {
+            if creator != self.node {
+                continue;
+            }
+            let what = format!("to map region {region} of its own");
+            let Some(view) = self.retry(&what, || tier.map(region_name(region), Rights::ALL)) else { return };
+            self.model.begin_free(region, self.node);
+            let freed = view.free();
+            self.model.end_free(region, self.node, model::End::Done);
+            if let Err(error) = freed {
+                return self
+                    .violate(format!("to free region {region} fails in calm: {}", WithSources(&error)));
+            }
+        }
+    }
+
+    /// Checks that all memory is free but that of regions which a killed node took with it.
+    fn look_for_memory(&self, tier: &Tier<Sim>, before: u64) {
+        let host = self.sim.host();
+        let until = host.now() + PATIENCE;
+        let lost = self.model.lost_bytes(self.node);
+        loop {
+            let used = before.saturating_sub(tier.free_memory() + tier.dirty_memory());
+            if used <= lost {
+                return;
+            }
+            if host.now() >= until {
+                return self.violate(format!("{used} bytes of memory are left over, and {lost} may be"));
+            }
+            host.sleep(host.now() + PAUSE);
+        }
+    }
+}
+
+/// Plays a drawn run.
+pub(super) fn root(sim: &Sim, drawn: &DrawnTier, book: &CallLedger) {
+    let registered = sim.registered();
+    let (model, stage) = (Model::default(), Stage::default());
+    let mut incarnations = 0;
+    let mut start_node = |node: usize| {
+        let process = sim.process_on(node);
+        incarnations += 1;
+        let first = incarnations * APART;
+        let part = NodePart {
+            sim: process.clone(),
+            drawn: drawn.clone(),
+            node,
+            model: model.clone(),
+            book: book.clone(),
+            stage: stage.clone(),
+            first,
+        };
+        let task = process.host().spawn(&name(node), Box::new(move || part.play())).ok();
+        NodeProcess { sim: process, task, first }
+    };
+    let mut nodes: Vec<NodeProcess> = (0..drawn.nodes).map(&mut start_node).collect();
+    let start = sim.time();
+    let sleep = |until: Nanos| sim.host().sleep(sim.host().now() + until.saturating_sub(sim.time()));
+    let mut calm_from = start + drawn.lasts;
+    for (at, act) in &drawn.acts {
+        sleep(start + at);
+        sim.tell(|| format!("the director: {act:?}"));
+        match *act {
+            TierAct::Crash { node, back_after } => {
+                let gone = &mut nodes[node];
+                gone.sim.kill();
+                book.killed();
+                book.abandon(gone.first, gone.first + APART);
+                model.killed(node, node * drawn.actors..(node + 1) * drawn.actors);
+                sleep(sim.time() + back_after);
+                nodes[node] = start_node(node);
+            }
+            TierAct::CutOff { node, lasts } => {
+                sim.cut_off(node, lasts);
+                calm_from = calm_from.max(sim.time() + lasts);
+            }
+        }
+    }
+    sleep(calm_from);
+    sim.tell(|| "the director: calm".to_owned());
+    for number in [CHECK, FREE, COUNT] {
+        stage.now.store(number, Ordering::Relaxed);
+        // Nodes wait for each other: none frees a region that another one still checks.
+        let complete = || stage.complete[number as usize].load(Ordering::Relaxed) == drawn.nodes as u64;
+        let until = sim.time() + drawn.patience() + 2 * PATIENCE;
+        while !complete() && sim.time() < until {
+            sim.host().sleep(sim.host().now() + PAUSE);
+        }
+    }
+    stage.now.store(OVER, Ordering::Relaxed);
+    for node in &mut nodes {
+        if let Some(task) = node.task.take() {
+            task.join();
+        }
+    }
+    drop(nodes);
+    look_for_leaks(sim, registered, book);
+}
