@@ -224,11 +224,11 @@ impl<F: Fabric> Groups<F> {
     /// The first answers of a group and the READs of the next one fetch the contexts of their connections into the
     /// NIC. READs at the beginning of a slice would delay those answers, and many READs at once would displace the
     /// contexts of the running group. They are therefore spread over the part of the slice from [`READS_FROM`] to
-    /// [`READS_TO`], unless the worker has had no request for most of the idle time.
+    /// [`READS_TO`], unless no worker has had a request in it, or this one has had none for most of the idle time.
     pub(crate) fn may_read(&self, turns: &Turns, now: Nanos) -> usize {
         let all = self.warming.len();
         let length = turns.due().saturating_sub(self.turn.began);
-        let is_quiet = !self.has_taken && now >= self.quiet_from(turns);
+        let is_quiet = !self.turn.was_used() || !self.has_taken && now >= self.quiet_from(turns);
         if is_quiet || length == 0 {
             return all;
         }

@@ -104,7 +104,8 @@ mod tests {
             assert_eq!(held.iter().map(|line| place(line).0).collect::<BTreeSet<_>>().len(), 2);
             for (number, line) in held.iter().enumerate() {
                 assert!(
-                    line.at as usize % CONTROL_BYTES == 0 && line.at as usize <= (LINES - 1) * CONTROL_BYTES
+                    (line.at as usize).is_multiple_of(CONTROL_BYTES)
+                        && line.at as usize <= (LINES - 1) * CONTROL_BYTES
                 );
                 line.region.store(line.at as usize + 8, number as u64);
             }

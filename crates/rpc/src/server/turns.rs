@@ -77,6 +77,11 @@ impl Turn {
     pub(super) fn is_used(&self) {
         self.is_used.store(true, Ordering::Relaxed);
     }
+
+    /// Returns whether a worker has had a request of the group.
+    pub(super) fn was_used(&self) -> bool {
+        self.is_used.load(Ordering::Relaxed)
+    }
 }
 
 /// The schedule of a server, which all its workers follow: a client of several workers is served by all of them at
@@ -288,11 +293,7 @@ impl Turns {
     /// Returns whether the slice of a turn may end at this time because no worker has requests, or has had any for an
     /// eighth of the default slice.
     pub(super) fn is_idle(&self, turn: &Turn, now: Nanos) -> bool {
-        if turn.is_used.load(Ordering::Relaxed) {
-            self.in_use.load(Ordering::Relaxed) == 0
-        } else {
-            now >= self.unused_end(turn)
-        }
+        if turn.was_used() { self.in_use.load(Ordering::Relaxed) == 0 } else { now >= self.unused_end(turn) }
     }
 
     /// Returns when a slice ends that nobody uses.
@@ -343,7 +344,7 @@ impl Turns {
             running: sorted(running),
             warming: sorted(warming),
             began: now.unwrap_or(state.turn.began),
-            is_used: AtomicBool::new(now.is_none() && state.turn.is_used.load(Ordering::Relaxed)),
+            is_used: AtomicBool::new(now.is_none() && state.turn.was_used()),
         });
         self.due.store(due, Ordering::Relaxed);
         self.number.store(state.turn.number, Ordering::Release);
