@@ -35,8 +35,8 @@ pub(crate) struct Pool<F: Fabric> {
     pub(crate) user: Option<u32>,
     pub(crate) region: Region<F::Memory>,
     pub(crate) zones: Zones,
-    /// A lane found no free zone since the last client was given up.
-    pub(crate) is_short: bool,
+    /// Since when lanes have found no free zone.
+    pub(crate) short_since: Option<Nanos>,
 }
 
 /// The lanes of a worker whose leases end.

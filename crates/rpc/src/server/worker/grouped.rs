@@ -22,6 +22,8 @@ use dunlin_wire::{BatchState, Header, Kind, LINE, parse_line};
 /// in nanoseconds: its zone is free when its queue pair is destroyed. A program that makes no calls says nothing, so
 /// it keeps its connection as long as there are other zones.
 const PATIENCE: Nanos = 1_000_000_000;
+/// Time for which zones have to be short, in nanoseconds: clients of a program that goes on after a pause say their words.
+const SHORTAGE: Nanos = 5_000_000;
 /// Turns of a lane in the last look at its zone. Requests that remain are announced again.
 const LAST_TURNS: usize = 8;
 
@@ -47,7 +49,7 @@ impl<F: Fabric> Worker<F> {
                 let region = Region::new(fabric.register(bytes, Access::WRITE)?);
                 // No name of a region would say which lane was written to: the lanes of a group are few, and polled.
                 self.domain.watch(&region);
-                groups.pools.push(Pool { user, region, zones: Zones::new(count), is_short: false });
+                groups.pools.push(Pool { user, region, zones: Zones::new(count), short_since: None });
                 groups.pools.len() - 1
             }
         };
@@ -158,7 +160,7 @@ impl<F: Fabric> Worker<F> {
             self.look_at(index, false);
             let lane = self.lanes.get(usize::from(index)).and_then(Option::as_ref);
             let awaited = lane.and_then(|lane| lane.leased.as_ref()?.member.awaited());
-            if awaited.is_some() && now >= since.saturating_add(PATIENCE) && self.is_zone_wanted(index) {
+            if awaited.is_some() && now >= since.saturating_add(PATIENCE) && self.is_zone_wanted(index, now) {
                 self.give_up(index);
             } else if awaited.is_some() {
                 at += 1;
@@ -168,21 +170,19 @@ impl<F: Fabric> Worker<F> {
         }
     }
 
-    /// Returns whether the pool of a lane is short of zones.
-    fn is_zone_wanted(&self, index: u16) -> bool {
+    /// Returns whether the pool of a lane has been short of zones for a while.
+    fn is_zone_wanted(&self, index: u16, now: Nanos) -> bool {
         let Some(Some(lane)) = self.lanes.get(usize::from(index)) else { return false };
         let (Some(groups), Some(leased)) = (&self.groups, &lane.leased) else { return false };
         let pool = &groups.pools[leased.pool()];
-        pool.is_short && pool.zones.is_used_up()
+        let is_long = |since: Nanos| now >= since.saturating_add(SHORTAGE);
+        pool.short_since.is_some_and(is_long) && pool.zones.is_used_up()
     }
 
     /// Ends the connection of a client that keeps a zone.
     #[cold]
     fn give_up(&mut self, index: u16) {
         let Some(Some(lane)) = self.lanes.get(usize::from(index)) else { return };
-        if let (Some(groups), Some(leased)) = (&mut self.groups, &lane.leased) {
-            groups.pools[leased.pool()].is_short = false;
-        }
         let link = lane.link().clone();
         tracing::debug!(target: "dunlin::server", worker = self.number, lane = index, session = lane.session, "a client that makes no calls loses its connection: its zone is needed");
         self.remove(index);
@@ -291,11 +291,12 @@ impl<F: Fabric> Worker<F> {
             let may_lease = may_lease && matches!(message_at(&buffer, at), Ok(Some(_)));
             if may_lease && leased.member.begin_lease(&mut pool.zones) {
                 groups.counts.leases += 1;
+                pool.short_since = None;
                 lane.mark = leased.member.mark(false).of_new_lease();
                 let base = u64::from(lane.mark.zone) * u64::from(ZONE_BYTES);
                 lane.rx.renew(&Lease { base, epoch: leased.member.epoch() });
             } else if may_lease && pool.zones.is_used_up() && !leased.member.is_leased() {
-                pool.is_short = true;
+                pool.short_since.get_or_insert_with(|| self.dispatcher.fabric.host().now());
                 groups.counts.without_zone += 1;
             }
             lane.rx.took_read();
