@@ -289,7 +289,7 @@ impl<P: Fabric> Attachment<P> {
         self.config.priority.unwrap_or(self.attached.highest)
     }
 
-    /// Checks a priority by what the node has said of the principal.
+    /// Checks a priority against the share of the principal, which the node told at the attachment.
     ///
     /// # Errors
     /// The share of the principal permits only low priority.

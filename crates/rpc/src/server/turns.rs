@@ -134,8 +134,7 @@ struct InCycle {
 
 /// The time in which clients that have their answers call again at the earliest, in nanoseconds.
 const ROUND_TRIP: Nanos = 10_000;
-/// One slice in so many waits as long as it may for further requests, to learn of pauses that are longer than the others
-/// wait for.
+/// Slices of which one waits for further requests as long as a slice may wait. It sees pauses that the others end.
 const TRIES: u64 = 16;
 
 /// Returns the longest time for which a slice waits for further requests.

@@ -55,7 +55,7 @@ impl Drop for Locking {
     }
 }
 
-/// Counters of what an attachment has asked the node for.
+/// Counters of the requests of an attachment.
 #[derive(Debug, Default)]
 struct Demand {
     operations: AtomicU64,
