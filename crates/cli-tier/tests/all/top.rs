@@ -70,7 +70,9 @@ fn one_frame_has_the_rates_and_queues_of_a_process_that_works() {
 #[test]
 fn a_terminal_gets_frames_until_an_interrupt() {
     let node = Node::start(&["--memory", "4MiB"]);
-    let top = format!("'{}' node top --interval 20ms --node {}", dunlin_program().display(), node.attach);
+    // A shell that waits for it would end by the signal.
+    let top =
+        format!("exec '{}' node top --interval 20ms --node {}", dunlin_program().display(), node.attach);
     // A terminal of its own: util-linux has script.
     let mut terminal = Command::new("script")
         .args(["--quiet", "--return", "--command", &top, "/dev/null"])
