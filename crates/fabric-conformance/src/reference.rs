@@ -49,6 +49,7 @@ impl Reference {
             write_wakes: false,
             initiator_copies: false,
             target_progress: false,
+            adopts: false,
             max_queue_pairs: 4096,
             max_queue_depth: 1024,
         };

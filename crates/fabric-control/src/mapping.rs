@@ -1,17 +1,20 @@
 //! Page mappings of this process, for memory that is registered with a device.
 
+use dunlin_fabric::{AnyMemory, Memory as _};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::io;
 use std::ptr::NonNull;
 
 const HUGE_PAGE: usize = 2 << 20;
 
-/// One private mapping of zeroed memory, unmapped when dropped.
+/// Memory for a device: one private mapping of zeroed memory, which is unmapped when dropped, or memory that another
+/// fabric of this process made.
 #[derive(Debug)]
 pub struct Mapping {
     base: NonNull<u8>,
     length: usize,
     mapped: usize,
+    adopted: Option<AnyMemory>,
 }
 
 // SAFETY: a mapping belongs to the process. Only `Region`, `Arena` and the NIC access it, under their own
@@ -36,7 +39,7 @@ impl Mapping {
         };
         let base = NonNull::new(base.cast::<u8>())
             .ok_or_else(|| io::Error::other("the kernel mapped memory at address zero"))?;
-        let mapping = Mapping { base, length, mapped };
+        let mapping = Mapping { base, length, mapped, adopted: None };
         if mapped >= HUGE_PAGE {
             mapping.advise(Advice::LinuxHugepage);
         }
@@ -46,7 +49,18 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Returns the address of the first byte, which is aligned to a page.
+    /// Takes memory that another fabric made, and keeps it.
+    pub fn adopt(memory: AnyMemory) -> Self {
+        let (base, length) = (memory.base(), memory.length());
+        Mapping { base, length, mapped: length, adopted: Some(memory) }
+    }
+
+    /// Returns the memory that another fabric made, if this is it.
+    pub fn adopted(&self) -> Option<&AnyMemory> {
+        self.adopted.as_ref()
+    }
+
+    /// Returns the address of the first byte. Of an own mapping it is aligned to a page, of other memory to a line.
     pub fn base(&self) -> NonNull<u8> {
         self.base
     }
@@ -57,8 +71,11 @@ impl Mapping {
     }
 
     /// Returns the pages to the system, if it accepts them. The range stays mapped and reads as zeros at the
-    /// next access.
+    /// next access. Memory of another fabric stays as it is.
     pub fn empty(&self) {
+        if self.adopted.is_some() {
+            return;
+        }
         self.advise(Advice::LinuxDontNeed);
     }
 
@@ -71,8 +88,8 @@ impl Mapping {
             for start in (0..self.mapped).step_by(part) {
                 let length = part.min(self.mapped - start);
                 scope.spawn(move || {
-                    // SAFETY: within this value's own mapping, which is accessed through pointers only. The advice
-                    // changes no contents; an error leaves the pages to the first access.
+                    // SAFETY: within this value's memory, which is accessed through pointers only. The advice changes
+                    // no contents; an error leaves the pages to the first access.
                     let _ = unsafe {
                         let start = self.base.as_ptr().add(start).cast();
                         rustix::mm::madvise(start, length, Advice::LinuxPopulateWrite)
@@ -91,6 +108,9 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        if self.adopted.is_some() {
+            return;
+        }
         // SAFETY: mapped in `new` with this range. Registrations of the mapping keep the value alive, and
         // nothing borrows from it for longer.
         if let Err(error) = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.mapped) } {

@@ -12,8 +12,8 @@ use crate::memory::OfiMemory;
 use crate::progress_thread::{ProgressThread, Running};
 use crate::{Control, OfiLink, OfiListener};
 use dunlin_fabric::{
-    Access, Address, Capabilities, CreateError, DialError, Fabric, ListenError, Nanos, PlainPayloads,
-    RealHost, RegisterError, Scheme,
+    Access, Address, AnyMemory, Capabilities, CreateError, DialError, Fabric, ListenError, Nanos,
+    PlainPayloads, RealHost, RegisterError, Scheme,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -160,6 +160,10 @@ impl Fabric for OfiFabric {
 
     fn register(&self, length: u64, access: Access) -> Result<OfiMemory, RegisterError> {
         OfiMemory::new(&self.0.device, length, access)
+    }
+
+    fn adopt(&self, memory: AnyMemory) -> Result<OfiMemory, RegisterError> {
+        OfiMemory::adopt(&self.0.device, memory)
     }
 
     fn domain(&self) -> Result<OfiDomain, CreateError> {

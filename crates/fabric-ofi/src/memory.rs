@@ -5,7 +5,7 @@
 
 use crate::device::Device;
 use crate::handles::{MemoryRegion, Remote};
-use dunlin_fabric::{Access, Memory, RegisterError};
+use dunlin_fabric::{Access, AnyMemory, Memory, RegisterError};
 use dunlin_fabric_control::{Mapping, lock};
 use std::collections::BTreeSet;
 use std::ptr::NonNull;
@@ -94,9 +94,22 @@ impl OfiMemory {
             .filter(|bytes| *bytes > 0 && length <= MAX_REGION)
             .ok_or(RegisterError::Length { length, limit: MAX_REGION })?;
         let mapping = Mapping::new(bytes).map_err(|source| RegisterError::OutOfMemory { length, source })?;
+        Ok(OfiMemory::of(device, mapping, access))
+    }
+
+    /// Takes memory that another fabric made.
+    pub(crate) fn adopt(device: &Arc<Device>, memory: AnyMemory) -> Result<Self, RegisterError> {
+        let (length, access) = (memory.length() as u64, memory.access());
+        if length == 0 || length > MAX_REGION {
+            return Err(RegisterError::Length { length, limit: MAX_REGION });
+        }
+        Ok(OfiMemory::of(device, Mapping::adopt(memory), access))
+    }
+
+    fn of(device: &Arc<Device>, mapping: Mapping, access: Access) -> Self {
         let (base, length) = (mapping.base(), mapping.length());
         let (granted, device) = (AtomicBool::new(false), Arc::clone(device));
-        Ok(OfiMemory { mapping: Some(mapping), base, length, access, granted, device })
+        OfiMemory { mapping: Some(mapping), base, length, access, granted, device }
     }
 
     /// Returns whether the memory was registered with this device.
@@ -132,6 +145,9 @@ unsafe impl Memory for OfiMemory {
     }
     fn access(&self) -> Access {
         self.access
+    }
+    fn adopted(&self) -> Option<&AnyMemory> {
+        self.mapping.as_ref().and_then(Mapping::adopted)
     }
 }
 

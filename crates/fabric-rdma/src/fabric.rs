@@ -11,8 +11,9 @@ use crate::memory::{RdmaMemory, Registration};
 use crate::send::MAX_PARTS;
 use crate::{Control, RdmaLink, RdmaListener, sys};
 use dunlin_fabric::{
-    Access, Address, Capabilities, CreateError, DeviceIdentity, DialError, Fabric, KnownRates, ListenError,
-    Nanos, PlainPayloads, Rates, RatesBook, RealHost, RegisterError, Scheme, Transport, TransportSet,
+    Access, Address, AnyMemory, Capabilities, CreateError, DeviceIdentity, DialError, Fabric, KnownRates,
+    ListenError, Nanos, PlainPayloads, Rates, RatesBook, RealHost, RegisterError, Scheme, Transport,
+    TransportSet,
 };
 use std::io;
 use std::sync::Arc;
@@ -84,6 +85,7 @@ impl RdmaFabric {
             write_wakes: false,
             initiator_copies: false,
             target_progress: false,
+            adopts: true,
             max_queue_pairs: attributes.max_queue_pairs.min(MAX_QUEUE_PAIRS),
             max_queue_depth: attributes.max_work_requests.min(MAX_QUEUE_DEPTH),
         });
@@ -210,6 +212,10 @@ impl Fabric for RdmaFabric {
 
     fn register(&self, length: u64, access: Access) -> Result<RdmaMemory, RegisterError> {
         RdmaMemory::new(&self.0.control.backend().device, length, access)
+    }
+
+    fn adopt(&self, memory: AnyMemory) -> Result<RdmaMemory, RegisterError> {
+        RdmaMemory::adopt(&self.0.control.backend().device, memory)
     }
 
     fn domain(&self) -> Result<RdmaDomain, CreateError> {

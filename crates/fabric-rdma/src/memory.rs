@@ -2,7 +2,7 @@
 
 use crate::device::Device;
 use crate::sys;
-use dunlin_fabric::{Access, Memory, RegisterError};
+use dunlin_fabric::{Access, AnyMemory, Memory, RegisterError};
 use dunlin_fabric_control::Mapping;
 use std::io;
 use std::ptr::NonNull;
@@ -136,7 +136,21 @@ impl RdmaMemory {
             .filter(|bytes| *bytes > 0 && length <= limit)
             .ok_or(RegisterError::Length { length, limit })?;
         let mapping = Mapping::new(bytes).map_err(|source| RegisterError::OutOfMemory { length, source })?;
-        if bytes >= POPULATE_FROM {
+        RdmaMemory::of(device, mapping, access)
+    }
+
+    /// Registers memory that another fabric made.
+    pub(crate) fn adopt(device: &Arc<Device>, memory: AnyMemory) -> Result<Self, RegisterError> {
+        let (length, access) = (memory.length() as u64, memory.access());
+        let limit = MAX_REGION.min(device.attributes.max_memory_region);
+        if length == 0 || length > limit {
+            return Err(RegisterError::Length { length, limit });
+        }
+        RdmaMemory::of(device, Mapping::adopt(memory), access)
+    }
+
+    fn of(device: &Arc<Device>, mapping: Mapping, access: Access) -> Result<Self, RegisterError> {
+        if mapping.length() >= POPULATE_FROM {
             mapping.populate();
         }
         let mapping = Arc::new(mapping);
@@ -187,6 +201,9 @@ unsafe impl Memory for RdmaMemory {
     }
     fn access(&self) -> Access {
         self.access
+    }
+    fn adopted(&self) -> Option<&AnyMemory> {
+        self.mapping.adopted()
     }
 }
 

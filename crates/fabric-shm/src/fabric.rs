@@ -63,6 +63,7 @@ impl ShmFabric {
             write_wakes: barrier::is_registered(),
             initiator_copies: true,
             target_progress: true,
+            adopts: false,
             max_queue_pairs: MAX_QUEUE_PAIRS,
             max_queue_depth: MAX_QUEUE_DEPTH,
         };

@@ -274,6 +274,7 @@ impl Default for Settings {
                 write_wakes: false,
                 initiator_copies: false,
                 target_progress: false,
+                adopts: false,
                 max_queue_pairs: 1 << 16,
                 max_queue_depth: 1 << 14,
             },

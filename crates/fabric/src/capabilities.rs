@@ -79,6 +79,8 @@ pub struct Capabilities {
     /// Whether two-sided operations complete only while the target polls. One-sided operations need at most a
     /// thread of the target's process that the fabric itself runs (libfabric).
     pub target_progress: bool,
+    /// Whether the fabric registers memory that another fabric made ([`Fabric::adopt`](crate::Fabric::adopt)).
+    pub adopts: bool,
     /// The maximum number of queue pairs in one domain.
     pub max_queue_pairs: u32,
     /// The maximum depth of a send or receive queue.
@@ -105,6 +107,7 @@ impl Capabilities {
         write_wakes: false,
         initiator_copies: false,
         target_progress: false,
+        adopts: true,
         max_queue_pairs: 1 << 16,
         max_queue_depth: 1 << 16,
     };

@@ -39,6 +39,9 @@ pub enum RegisterError {
         /// The limit in force, in bytes.
         limit: u64,
     },
+    /// The fabric registers no memory that another fabric made: see [`Capabilities::adopts`](crate::Capabilities::adopts).
+    #[error("{0} registers no memory of another fabric; use memory that it has made itself")]
+    Foreign(&'static str),
 }
 
 /// An error of creating a queue pair, completion queue, shared receive queue, domain or address handle.

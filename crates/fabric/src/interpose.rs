@@ -17,7 +17,7 @@ pub use trace::Trace;
 
 use crate::work::{AddressHandleId, CompletionQueueId, SharedReceiveQueueId};
 use crate::{
-    AcceptError, Access, Address, Armed, Buffer, Capabilities, Completion, CreateError, Crowding,
+    AcceptError, Access, Address, AnyMemory, Armed, Buffer, Capabilities, Completion, CreateError, Crowding,
     DeviceIdentity, DialError, Endpoint, Fabric, GrantError, Link, LinkError, ListError, ListenError,
     Listener, Nanos, PeerIdentity, PostError, Prefetch, QueuePairConfig, QueuePairId, QueuePairState, Rates,
     ReceiveTarget, Region, RegionKey, RegisterError, Subscription, ThreadDomain, WaitMode, Wake, WorkId,
@@ -43,6 +43,11 @@ pub trait Hooks<F: Fabric>: Clone + Send + Sync + Debug + 'static {
     /// Wraps [`Fabric::register`].
     fn register(&self, inner: &F, length: u64, access: Access) -> Result<F::Memory, RegisterError> {
         inner.register(length, access)
+    }
+
+    /// Wraps [`Fabric::adopt`].
+    fn adopt(&self, inner: &F, memory: AnyMemory) -> Result<F::Memory, RegisterError> {
+        inner.adopt(memory)
     }
 
     /// Wraps [`Fabric::listen`].
@@ -252,6 +257,10 @@ impl<F: Fabric, H: Hooks<F>> Fabric for Interposed<F, H> {
 
     fn register(&self, length: u64, access: Access) -> Result<F::Memory, RegisterError> {
         self.hooks.register(&self.inner, length, access)
+    }
+
+    fn adopt(&self, memory: AnyMemory) -> Result<F::Memory, RegisterError> {
+        self.hooks.adopt(&self.inner, memory)
     }
 
     fn domain(&self) -> Result<Self::Domain, CreateError> {

@@ -14,6 +14,7 @@
 
 pub mod address;
 pub mod address_handles;
+pub mod any_memory;
 pub mod arena;
 pub mod capabilities;
 pub mod chosen;
@@ -39,6 +40,7 @@ pub mod work;
 
 pub use address::{Address, AddressError, IntoAddress, MAX_NAME, Scheme};
 pub use address_handles::AddressHandles;
+pub use any_memory::AnyMemory;
 pub use arena::{Arena, ArenaError, Buffer};
 pub use capabilities::{Capabilities, TransportSet};
 pub use chosen::{ChosenTransport, PassedOver};

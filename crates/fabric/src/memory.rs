@@ -3,6 +3,7 @@
 //! Memory that a peer can write is never a `&[u8]`: a [`Region`] only copies, loads and stores. Memory that
 //! peers can at most read is an [`Arena`](crate::Arena) of buffers.
 
+use crate::any_memory::AnyMemory;
 use crate::copy;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
@@ -61,6 +62,10 @@ pub unsafe trait Memory: Send + Sync + std::fmt::Debug + 'static {
     fn length(&self) -> usize;
     /// Returns the access that the memory was registered for.
     fn access(&self) -> Access;
+    /// Returns the memory of another fabric that [`Fabric::adopt`](crate::Fabric::adopt) was given.
+    fn adopted(&self) -> Option<&AnyMemory> {
+        None
+    }
 }
 
 /// A handle to registered memory that a peer may read and write concurrently. Clones name the same memory.
@@ -73,6 +78,12 @@ pub struct Region<M: Memory>(Arc<M>);
 impl<M: Memory> Clone for Region<M> {
     fn clone(&self) -> Self {
         Region(Arc::clone(&self.0))
+    }
+}
+
+impl<M: Memory> From<Arc<M>> for Region<M> {
+    fn from(memory: Arc<M>) -> Self {
+        Region(memory)
     }
 }
 

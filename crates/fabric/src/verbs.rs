@@ -8,6 +8,7 @@
 //!   the only place where that thread waits: its doorbell is the completion channel of all its queues.
 
 use crate::address::Address;
+use crate::any_memory::AnyMemory;
 use crate::capabilities::Capabilities;
 use crate::completion::Completion;
 use crate::error::{
@@ -67,6 +68,16 @@ pub trait Fabric: Clone + Send + Sync + Debug + 'static {
     /// Registers zeroed memory of `length` bytes that granted peers may use within `access`. Pages are
     /// touched lazily where the system allows it.
     fn register(&self, length: u64, access: Access) -> Result<Self::Memory, RegisterError>;
+
+    /// Registers memory that another fabric of this process made, within its access. The memory lives as long as the
+    /// registration. A NIC pins its pages, which blocks for about a second for some GiB.
+    ///
+    /// # Errors
+    /// The fabric does not [adopt](Capabilities::adopts) memory, or as [`register`](Fabric::register).
+    fn adopt(&self, memory: AnyMemory) -> Result<Self::Memory, RegisterError> {
+        let _ = memory;
+        Err(RegisterError::Foreign(self.capabilities().name))
+    }
 
     /// Creates a domain.
     fn domain(&self) -> Result<Self::Domain, CreateError>;

@@ -6,10 +6,12 @@ use crate::context::{Context, MILLISECOND};
 use crate::failure::{Failure, Verdict};
 use crate::station::{CompletionOf, Form, Station, check_received, holds, pattern};
 use crate::{expect, expect_eq};
+use dunlin_fabric::memory::HeapMemory;
 use dunlin_fabric::{
-    Access, AddressHandleId, CompletionStatus, Fabric, Opcode, Operation, QueuePairId, ReceiveTarget,
-    RemoteSlice, ThreadDomain, Transport, WorkId,
+    Access, AddressHandleId, AnyMemory, CompletionStatus, Data, Fabric, Memory as _, Opcode, Operation,
+    QueuePairId, ReceiveTarget, Region, RemoteSlice, ThreadDomain, Transport, WorkId,
 };
+use std::sync::Arc;
 
 pub(super) fn add<F: Fabric>(all: &mut Vec<Case<F>>) {
     use Transport::*;
@@ -33,6 +35,7 @@ pub(super) fn add<F: Fabric>(all: &mut Vec<Case<F>>) {
         Case::pair("rc_read", &[RC], read),
         Case::pair("rc_fetch_add", &[RC, Need::Atomics], fetch_add),
         Case::pair("rc_compare_swap", &[RC, Need::Atomics], compare_swap),
+        Case::pair("memory_of_another_fabric", &[RC, Need::Adopts], adopted),
     ]);
 }
 
@@ -315,5 +318,44 @@ fn compare_swap<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
         let got = station.sent(number as u64)?;
         expect_eq!((got.opcode, got.value), (Opcode::CompareSwap, old), "the old value");
     }
+    context.tell(b"done")
+}
+
+fn adopted<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
+    let mut station = context.station()?;
+    let config = station.reliable();
+    let queue_pair = context.connect(&mut station, &config)?;
+    let (bytes, length) = (pattern(78, 3000), 8192);
+    if role == Role::Second {
+        let access = Access::READ.with(Access::WRITE);
+        let made = HeapMemory::new(length, access).ok_or_else(|| Failure::new("no memory"))?;
+        let made = Region::new(made);
+        made.copy_in(64, &bytes);
+        let region = Region::new(context.fabric.adopt(AnyMemory::new(Arc::clone(made.memory())))?);
+        expect_eq!((region.length(), region.memory().access()), (length, access));
+        let origin = region.memory().adopted().and_then(AnyMemory::downcast::<HeapMemory>);
+        expect!(origin.is_some_and(|origin| Arc::ptr_eq(&origin, made.memory())), "it is the same memory");
+        context.lend(&region, access)?;
+        // The registration keeps the memory.
+        let kept = Arc::downgrade(made.memory());
+        drop(made);
+        expect!(kept.strong_count() > 0, "the memory is gone while it is registered");
+        expect_eq!(context.hear()?, b"done");
+        station.until_bytes(&region, 4096, &bytes)?;
+        expect!(holds(&region, 64, &bytes), "a READ changes nothing");
+        return Ok(());
+    }
+    let key = context.borrow_key()?;
+    let into = station.arena.reserve(bytes.len())?;
+    let from = RemoteSlice { key, offset: 64, length: bytes.len() as u32 };
+    station.post(queue_pair, 1, Operation::Read { from, into }, true)?;
+    let Some(read) = station.sent(1)?.buffer else {
+        return Err(Failure::new("a READ gives its buffer back"));
+    };
+    expect!(read[..] == bytes[..], "the contents of a READ differ");
+    let buffer = station.buffer(&bytes)?;
+    let data = Data::Buffer(buffer);
+    station.post(queue_pair, 2, Operation::Write { key, offset: 4096, data, immediate: None }, true)?;
+    station.sent(2)?;
     context.tell(b"done")
 }

@@ -11,8 +11,8 @@
 
 use super::{DomainHooks, Hooks, Interposed, LinkHooks};
 use crate::{
-    Access, Address, Armed, Buffer, Completion, CompletionQueueId, CompletionStatus, CreateError, Data,
-    DialError, Fabric, Link, LinkError, ListError, Memory, Nanos, Opcode, Operation, PostError,
+    Access, Address, AnyMemory, Armed, Buffer, Completion, CompletionQueueId, CompletionStatus, CreateError,
+    Data, DialError, Fabric, Link, LinkError, ListError, Memory, Nanos, Opcode, Operation, PostError,
     QueuePairConfig, QueuePairId, QueuePairState, ReceiveTarget, RegionKey, RegisterError, ThreadDomain,
     Transport, Wake, WorkId, WorkRequest, check_list,
 };
@@ -197,6 +197,17 @@ struct Shared {
 }
 
 impl Shared {
+    /// Refuses a registration, if its turn has come.
+    fn roll_registration(&self, length: u64) -> Result<(), RegisterError> {
+        let mut rolls = self.rolls.lock().unwrap_or_else(PoisonError::into_inner);
+        if !rolls.0.roll(Kind::Register, self.plan.register_failure) {
+            return Ok(());
+        }
+        self.injected(Kind::Register);
+        let source = std::io::Error::new(std::io::ErrorKind::OutOfMemory, "injected fault");
+        Err(RegisterError::OutOfMemory { length, source })
+    }
+
     fn injected(&self, kind: Kind) {
         self.injected[kind as usize].fetch_add(1, Ordering::Relaxed);
     }
@@ -229,14 +240,13 @@ impl<F: Fabric> Hooks<F> for FaultHooks {
     }
 
     fn register(&self, inner: &F, length: u64, access: Access) -> Result<F::Memory, RegisterError> {
-        let mut rolls = self.0.rolls.lock().unwrap_or_else(PoisonError::into_inner);
-        if rolls.0.roll(Kind::Register, self.0.plan.register_failure) {
-            self.0.injected(Kind::Register);
-            let source = std::io::Error::new(std::io::ErrorKind::OutOfMemory, "injected fault");
-            return Err(RegisterError::OutOfMemory { length, source });
-        }
-        drop(rolls);
+        self.0.roll_registration(length)?;
         inner.register(length, access)
+    }
+
+    fn adopt(&self, inner: &F, memory: AnyMemory) -> Result<F::Memory, RegisterError> {
+        self.0.roll_registration(memory.length() as u64)?;
+        inner.adopt(memory)
     }
 
     fn dial(&self, inner: &F, address: &Address, until: Nanos) -> Result<F::Link, DialError> {

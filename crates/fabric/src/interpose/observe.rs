@@ -3,8 +3,8 @@
 
 use super::{DomainHooks, Hooks, LinkHooks};
 use crate::{
-    Access, Address, Armed, Buffer, Completion, CompletionQueueId, CompletionStatus, CreateError, Data,
-    DialError, Endpoint, Fabric, GrantError, Link, LinkError, ListError, ListenError, MAX_LIST, Memory,
+    Access, Address, AnyMemory, Armed, Buffer, Completion, CompletionQueueId, CompletionStatus, CreateError,
+    Data, DialError, Endpoint, Fabric, GrantError, Link, LinkError, ListError, ListenError, MAX_LIST, Memory,
     Nanos, Opcode, Operation, PostError, QueuePairConfig, QueuePairId, ReceiveTarget, RegionKey,
     RegisterError, ThreadDomain, Transport, WaitMode, Wake, WorkId, WorkRequest,
 };
@@ -124,6 +124,13 @@ impl<F: Fabric, O: Observer> Hooks<F> for Observing<O> {
 
     fn register(&self, inner: &F, length: u64, access: Access) -> Result<F::Memory, RegisterError> {
         let result = inner.register(length, access);
+        self.0.see(&Event::Register { length, access, failed: failed(&result) });
+        result
+    }
+
+    fn adopt(&self, inner: &F, memory: AnyMemory) -> Result<F::Memory, RegisterError> {
+        let (length, access) = (memory.length() as u64, memory.access());
+        let result = inner.adopt(memory);
         self.0.see(&Event::Register { length, access, failed: failed(&result) });
         result
     }
