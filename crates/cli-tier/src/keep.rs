@@ -2,13 +2,12 @@
 
 use clap::Args;
 use dunlin::Address;
-use dunlin::fabric::{Fabric, KeeperEvent, KeeperServer, MemoryKeeper, ShmKeeper, ShmMemory};
+use dunlin::fabric::{Fabric, KeeperEvent, KeeperServer, ShmKeeper};
 use dunlin_command::interrupt::Interrupt;
 use dunlin_command::output::{self, Failure};
 use dunlin_command::{arguments, child};
 use dunlin_report::Unit;
 use dunlin_tier_node::{Tier, TierConfig};
-use std::any::Any;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -21,8 +20,7 @@ const KEEP_HELP: &str = "\
 The keeper holds the memory of one node and a ledger of its records, and does nothing else. When the node ends in any way,
 start it again with the same settings: regions, handles and mappings of processes and of other nodes are as before. An
 operation that was under way fails as one that may have been executed. When the keeper ends, the regions end with the node.
-A keeper serves nodes of its own user on this host, one at a time, whose addresses are on shared memory and whose list of
-nodes does not change.
+A keeper serves nodes of its own user on this host, one at a time, whose list of nodes does not change.
 
 Examples:
   dunlin node keep                       in one terminal, and in another:
@@ -94,13 +92,7 @@ pub(crate) fn start<F: Fabric>(
     let address = address_of(given, user)?;
     let keeper = ShmKeeper::connect(&address, NOTICED).map_err(Failure::new)?;
     let held = keeper.held();
-    let keeper = Box::new(keeper) as Box<dyn MemoryKeeper<ShmMemory>>;
-    let keeper: Box<dyn Any> = Box::new(keeper);
-    let Ok(keeper) = keeper.downcast::<Box<dyn MemoryKeeper<F::Memory>>>() else {
-        return Err(Failure::new("a keeper holds shared memory, and this node is on another fabric")
-            .help("give --listen an address shm:NAME, or leave --keeper out"));
-    };
-    let tier = Tier::within_kept(fabric, config, *keeper).map_err(Failure::new)?;
+    let tier = Tier::within_kept(fabric, config, Box::new(keeper)).map_err(Failure::new)?;
     if held > 0 {
         output::note(format_args!("{} of the last life are here again", Unit::Bytes.format(held as f64)));
     }

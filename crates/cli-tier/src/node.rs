@@ -17,7 +17,8 @@ use dunlin_command::{arguments, child, progress};
 use dunlin_report::Unit;
 use dunlin_tier_client::{Rights, default_address};
 use dunlin_tier_node::{
-    DirectoryConfig, DirectoryServer, Peer, ProcessConfig, ProcessServer, Progress, Tier, TierConfig,
+    DirectoryConfig, DirectoryServer, MemorySource, Peer, ProcessConfig, ProcessServer, Progress, Tier,
+    TierConfig,
 };
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
@@ -429,7 +430,7 @@ fn leave(arguments: &LeaveArguments) -> Result<ExitCode, Failure> {
 
 fn serve_on<F: Fabric>(
     fabric: &F,
-    config: TierConfig,
+    mut config: TierConfig,
     arguments: &RunArguments,
     interrupt: &Interrupt,
 ) -> Result<ExitCode, Failure> {
@@ -440,6 +441,10 @@ fn serve_on<F: Fabric>(
     let allow = if arguments.allow_anyone { AllowPolicy::Anyone } else { AllowPolicy::default() };
     let processes_fabric = ShmFabric::new(ShmConfig { allow, ..ShmConfig::default() })
         .map_err(|error| Failure::new(format!("cannot start the shared-memory fabric: {error}")))?;
+    // A keeper can hold such memory, and processes can map it.
+    if fabric.capabilities().adopts {
+        config.memory_source = Some(MemorySource::of(&processes_fabric));
+    }
     let (memory, name) = (config.memory, config.node.clone());
     let tier = if arguments.etcd.is_given() {
         arguments.etcd.start(fabric, config)?

@@ -10,20 +10,28 @@
 //!    <──────────── DONE
 //! FORGET ───────────────────────────────>
 //!    <──────────── DONE
+//! RELEASE ──────────────────────────────> another owner may come
 //! ```
+//!
+//! A connection that ends without RELEASE is that of a process that is killed. Queue pairs of that process may write the
+//! memory until the kernel has closed them, so the next owner waits until the process has ended.
 
 use crate::memory::{ShmMemory, check_grant};
 use crate::socket::{self, Received};
 use dunlin_fabric::{
-    Access, Address, Host as _, KeeperError, ListenError, Memory as _, MemoryKeeper, Nanos, RealHost, Scheme,
+    Access, Address, AnyMemory, Host as _, KeeperError, ListenError, Memory as _, MemoryKeeper, Nanos,
+    RealHost, Scheme,
 };
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The version of the messages between an owner of memory and its keeper.
-pub const KEEPER_VERSION: u32 = 1;
+pub const KEEPER_VERSION: u32 = 2;
 
 const MAGIC: [u8; 8] = *b"dunlinKP";
 const HELLO: u8 = 1;
@@ -33,6 +41,7 @@ const MEMORY: u8 = 4;
 const KEEP: u8 = 5;
 const FORGET: u8 = 6;
 const DONE: u8 = 7;
+const RELEASE: u8 = 8;
 
 const REFUSED_VERSION: u32 = 1;
 const REFUSED_USER: u32 = 2;
@@ -143,8 +152,32 @@ pub enum KeeperEvent {
 #[derive(Debug)]
 pub struct KeeperServer {
     listener: OwnedFd,
-    owner: Option<OwnedFd>,
+    owner: Option<Owner>,
     parts: Vec<Part>,
+}
+
+/// The process that has the memory.
+#[derive(Debug)]
+struct Owner {
+    /// `None` once its connection has ended.
+    socket: Option<OwnedFd>,
+    /// Readable once the process has ended, with all that it had open. `None` where the kernel does not say which it is.
+    process: Option<OwnedFd>,
+}
+
+impl Owner {
+    fn new(socket: OwnedFd, process: Option<u32>) -> Owner {
+        let process = process.and_then(|number| Pid::from_raw(number.cast_signed()));
+        // A process that cannot be opened has ended, and so has its connection.
+        let process = process.and_then(|process| pidfd_open(process, PidfdFlags::empty()).ok());
+        Owner { socket: Some(socket), process }
+    }
+
+    fn has_ended(&self) -> bool {
+        let Some(process) = &self.process else { return true };
+        let mut ends = [PollFd::new(process, PollFlags::IN)];
+        rustix::event::poll(&mut ends, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+    }
 }
 
 impl KeeperServer {
@@ -186,10 +219,12 @@ impl KeeperServer {
     }
 
     fn wait(&self, nanoseconds: Nanos) {
-        use rustix::event::{PollFd, PollFlags, Timespec};
-        let sockets = [Some(&self.listener), self.owner.as_ref()];
-        let mut descriptors: Vec<PollFd<'_>> =
-            sockets.into_iter().flatten().map(|socket| PollFd::new(socket, PollFlags::IN)).collect();
+        let of_owner = self.owner.as_ref().and_then(|owner| owner.socket.as_ref().or(owner.process.as_ref()));
+        let mut descriptors: Vec<PollFd<'_>> = [Some(&self.listener), of_owner]
+            .into_iter()
+            .flatten()
+            .map(|descriptor| PollFd::new(descriptor, PollFlags::IN))
+            .collect();
         let [tv_sec, tv_nsec] = [nanoseconds / 1_000_000_000, nanoseconds % 1_000_000_000];
         let timeout = Timespec { tv_sec: tv_sec as _, tv_nsec: tv_nsec as _ };
         // A signal ends the wait, and the loop begins another.
@@ -200,23 +235,32 @@ impl KeeperServer {
     fn hear_owner(&mut self) -> Option<KeeperEvent> {
         loop {
             let owner = self.owner.as_ref()?;
+            let Some(socket) = &owner.socket else {
+                return owner.has_ended().then(|| self.release());
+            };
             let mut buffer = [0; 2 * MESSAGE];
-            let answer = match socket::receive(owner.as_fd(), &mut buffer) {
+            let answer = match socket::receive(socket.as_fd(), &mut buffer) {
                 Ok(Received::Empty) => return None,
-                Ok(Received::Frame { length, descriptor }) => {
-                    let message = Message::parse(&buffer[..length]);
-                    message.map(|message| self.answer(message, descriptor))
-                }
+                Ok(Received::Frame { length, descriptor }) => match Message::parse(&buffer[..length]) {
+                    Some(Message { kind: RELEASE, .. }) => return Some(self.release()),
+                    message => message.map(|message| self.answer(message, descriptor)),
+                },
                 _ => None,
             };
-            let sent = answer.zip(self.owner.as_ref()).is_some_and(|(answer, owner)| {
-                send(owner.as_fd(), answer, None).is_ok() && answer.kind == DONE
+            let owner = self.owner.as_mut()?;
+            let sent = answer.zip(owner.socket.as_ref()).is_some_and(|(answer, socket)| {
+                send(socket.as_fd(), answer, None).is_ok() && answer.kind == DONE
             });
             if !sent {
-                self.owner = None;
-                return Some(KeeperEvent::Ended);
+                owner.socket = None;
             }
         }
+    }
+
+    /// Lets another process have the memory.
+    fn release(&mut self) -> KeeperEvent {
+        self.owner = None;
+        KeeperEvent::Ended
     }
 
     fn answer(&mut self, message: Message, descriptor: Option<OwnedFd>) -> Message {
@@ -245,7 +289,7 @@ impl KeeperServer {
         let peer = socket::peer(socket.as_fd());
         let refusal = self.greet(&socket, peer.user);
         let Some(why) = refusal else {
-            self.owner = Some(socket);
+            self.owner = Some(Owner::new(socket, peer.process));
             return Some(KeeperEvent::Taken(peer.process));
         };
         // The other side may be gone: nobody is to be told, then.
@@ -389,16 +433,26 @@ impl ShmKeeper {
     }
 }
 
-impl MemoryKeeper<ShmMemory> for ShmKeeper {
-    fn kept(&mut self) -> Result<Vec<ShmMemory>, KeeperError> {
+impl Drop for ShmKeeper {
+    fn drop(&mut self) {
+        // A keeper that has ended needs none.
+        let _ = send(self.socket.as_fd(), Message::new(RELEASE, 0), None);
+    }
+}
+
+/// Keeps memory of [`ShmFabric`](crate::ShmFabric), which other fabrics of this process may have adopted.
+impl MemoryKeeper for ShmKeeper {
+    fn kept(&mut self) -> Result<Vec<AnyMemory>, KeeperError> {
         let adopt = |part: Part| {
             ShmMemory::adopt(part.descriptor, part.length, part.access)
+                .map(|memory| AnyMemory::new(Arc::new(memory)))
                 .map_err(|error| KeeperError::Memory(error.to_string()))
         };
         std::mem::take(&mut self.parts).into_iter().map(adopt).collect()
     }
 
-    fn keep(&mut self, memory: &ShmMemory) -> Result<(), KeeperError> {
+    fn keep(&mut self, memory: &AnyMemory) -> Result<(), KeeperError> {
+        let memory = memory.downcast::<ShmMemory>().ok_or(KeeperError::Private)?;
         let descriptor = memory.descriptor().map_err(|source| self.system(source))?;
         let descriptor = descriptor.filter(|_| memory.access().changes()).ok_or(KeeperError::Private)?;
         let (length, access) = (memory.length() as u64, memory.access().bits());
@@ -424,6 +478,7 @@ impl MemoryKeeper<ShmMemory> for ShmKeeper {
 mod tests {
     use super::*;
     use crate::{ShmConfig, ShmFabric};
+    use dunlin_fabric::memory::HeapMemory;
     use dunlin_fabric::{Fabric as _, Region};
     use proptest::prelude::*;
     use std::sync::atomic::{AtomicBool, Ordering};
@@ -460,7 +515,7 @@ mod tests {
             for number in 0..3u64 {
                 let memory = Region::new(fabric.register(4096 * (number + 1), all).unwrap());
                 memory.store(8, 40 + number);
-                first.keep(memory.memory()).unwrap();
+                first.keep(&AnyMemory::new(Arc::clone(memory.memory()))).unwrap();
             }
             let busy = ShmKeeper::connect(address, Duration::ZERO);
             assert!(matches!(busy, Err(KeeperError::Busy(_))), "{busy:?}");
@@ -473,7 +528,7 @@ mod tests {
                 assert_eq!((memory.length(), memory.load(8)), (4096 * (number + 1), 40 + number as u64));
             }
             // More is kept after what there is, until all of it is forgotten.
-            second.keep(&fabric.register(64, all).unwrap()).unwrap();
+            second.keep(&AnyMemory::new(Arc::new(fabric.register(64, all).unwrap()))).unwrap();
             drop(second);
             let mut third = ShmKeeper::connect(address, SOON).unwrap();
             assert_eq!(third.kept().unwrap().len(), 4);
@@ -488,11 +543,12 @@ mod tests {
         let fabric = ShmFabric::new(ShmConfig::default()).unwrap();
         beside("refused", |address| {
             let mut owner = ShmKeeper::connect(address, SOON).unwrap();
-            let private = fabric.register(4096, Access::LOCAL).unwrap();
-            assert!(matches!(owner.keep(&private), Err(KeeperError::Private)));
-            // Its peers cannot change it, so nor could the next life.
-            let sealed = fabric.register(4096, Access::READ).unwrap();
-            assert!(matches!(owner.keep(&sealed), Err(KeeperError::Private)));
+            // Memory of this process; memory that peers cannot change, so nor could the next life; that of another fabric.
+            let others = [Access::LOCAL, Access::READ].map(|access| fabric.register(4096, access).unwrap());
+            let heap = AnyMemory::new(Arc::new(HeapMemory::new(4096, Access::WRITE).unwrap()));
+            for memory in others.map(|memory| AnyMemory::new(Arc::new(memory))).iter().chain([&heap]) {
+                assert!(matches!(owner.keep(memory), Err(KeeperError::Private)));
+            }
             drop(owner);
             // Another version, then a connection that says anything: the keeper goes on.
             let socket = socket::connect(address.name()).unwrap();
@@ -517,6 +573,35 @@ mod tests {
             ShmKeeper::connect(&"ofi:tcp:127.0.0.1:1".parse().unwrap(), Duration::ZERO),
             Err(KeeperError::Scheme(_))
         ));
+    }
+
+    /// Queue pairs of a process may write until it has ended, whatever became of its connection.
+    #[test]
+    fn a_process_that_lives_keeps_its_memory_without_a_connection() {
+        let address = Address::new(Scheme::Shm, &format!("keeper-lives-{}", std::process::id())).unwrap();
+        let mut keeper = KeeperServer::listen(&address).unwrap();
+        let mut event = || keeper.serve(Duration::from_millis(1));
+        let hello = || {
+            let socket = socket::connect(address.name()).unwrap();
+            send(socket.as_fd(), Message::new(HELLO, KEEPER_VERSION), None).unwrap();
+            socket
+        };
+        let own = Some(std::process::id());
+        let first = hello();
+        assert_eq!(event(), Some(KeeperEvent::Taken(own)));
+        drop(first);
+        assert_eq!(event(), None);
+        let second = hello();
+        assert_eq!(event(), Some(KeeperEvent::Refused(own)));
+        let (refused, _) = receive(second.as_fd(), soon()).unwrap();
+        assert_eq!((refused.kind, refused.number), (REFUSED, REFUSED_BUSY));
+        drop(keeper);
+        // A release says that nothing of this process writes any more.
+        let mut keeper = KeeperServer::listen(&address).unwrap();
+        let first = hello();
+        assert_eq!(keeper.serve(Duration::from_millis(1)), Some(KeeperEvent::Taken(own)));
+        send(first.as_fd(), Message::new(RELEASE, 0), None).unwrap();
+        assert_eq!(keeper.serve(Duration::from_millis(1)), Some(KeeperEvent::Ended));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Memory that outlives the process which registered it: another process keeps it, and gives it to the next life.
 
 use crate::address::Address;
-use crate::memory::Memory;
+use crate::any_memory::AnyMemory;
 use std::fmt::Debug;
 use std::io;
 use thiserror::Error;
@@ -69,18 +69,18 @@ pub enum KeeperError {
 
 /// A process that keeps registered memory for this one. The memory outlives this process, and ends with the keeper.
 /// Methods block for a few seconds at most.
-pub trait MemoryKeeper<M: Memory>: Debug + Send + Sync {
+pub trait MemoryKeeper: Debug + Send + Sync {
     /// Returns the memory that an earlier life has had kept, in the order in which it was.
     ///
     /// # Errors
     /// The keeper does not answer, or its memory is not what an earlier life registered.
-    fn kept(&mut self) -> Result<Vec<M>, KeeperError>;
+    fn kept(&mut self) -> Result<Vec<AnyMemory>, KeeperError>;
 
     /// Has memory kept, after all that was before.
     ///
     /// # Errors
     /// The memory is private, the keeper is full or does not answer.
-    fn keep(&mut self, memory: &M) -> Result<(), KeeperError>;
+    fn keep(&mut self, memory: &AnyMemory) -> Result<(), KeeperError>;
 
     /// Returns whether the keeper has not ended. Does not block.
     fn is_alive(&self) -> bool;

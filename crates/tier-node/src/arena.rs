@@ -2,12 +2,15 @@
 //!
 //! Each extent is one registration, and each path of another node gets one grant for each. On an RNIC the whole arena is
 //! one extent, since an RNIC slows down with the number of registrations (LITE section 2.4). On shared memory an extent
-//! is a file of its own, so that a process can be given one without the others.
+//! is a file of its own, so that a process can be given one without the others. A [`MemorySource`] makes such files for an
+//! RNIC, which registers them.
 
 use crate::config::TierConfig;
 use crate::error::JoinError;
 use crate::pages;
-use dunlin_fabric::{Access, Capabilities, Fabric, Host, Memory as _, Region, Task};
+use dunlin_fabric::{
+    Access, AnyMemory, Capabilities, Fabric, Host, Memory as _, Region, RegisterError, Task,
+};
 use dunlin_tier::process::Pages;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -45,6 +48,53 @@ impl std::fmt::Debug for Progress {
     }
 }
 
+/// Makes the memory of a node by a fabric other than the one over which other nodes reach it. Memory of `fabric-shm` can be
+/// kept by a keeper and mapped by processes, whichever NIC has registered it as well.
+#[derive(Clone)]
+pub struct MemorySource(Arc<Make>);
+
+type Make = dyn Fn(u64, Access) -> Result<AnyMemory, RegisterError> + Send + Sync;
+
+impl MemorySource {
+    /// Takes memory from `fabric`.
+    pub fn of<P: Fabric>(fabric: &P) -> MemorySource {
+        let fabric = fabric.clone();
+        MemorySource(Arc::new(move |length, access| {
+            Ok(AnyMemory::new(Arc::new(fabric.register(length, access)?)))
+        }))
+    }
+}
+
+impl std::fmt::Debug for MemorySource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("MemorySource")
+    }
+}
+
+/// Makes memory by the source of the settings, else by the fabric itself.
+pub(crate) fn make<F: Fabric>(
+    fabric: &F,
+    config: &TierConfig,
+    length: u64,
+    access: Access,
+) -> Result<AnyMemory, RegisterError> {
+    match &config.memory_source {
+        Some(MemorySource(make)) => make(length, access),
+        None => Ok(AnyMemory::new(Arc::new(fabric.register(length, access)?))),
+    }
+}
+
+/// Registers memory with a fabric, unless it has made it.
+pub(crate) fn registered<F: Fabric>(
+    fabric: &F,
+    memory: AnyMemory,
+) -> Result<Region<F::Memory>, RegisterError> {
+    match memory.downcast::<F::Memory>() {
+        Some(own) => Ok(Region::from(own)),
+        None => fabric.adopt(memory).map(Region::new),
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Arena<F: Fabric> {
     extents: Vec<Region<F::Memory>>,
@@ -59,7 +109,8 @@ impl<F: Fabric> Arena<F> {
         let mut left = config.memory;
         while left > 0 {
             let length = left.min(longest);
-            extents.push(Region::new(fabric.register(length, access(capabilities))?));
+            let memory = make(fabric, config, length, access(capabilities))?;
+            extents.push(registered(fabric, memory)?);
             left -= length;
         }
         let arena = Arena { extents };
@@ -138,6 +189,20 @@ impl<F: Fabric> Arena<F> {
             let whole = extent.length() as u64;
             offset <= whole && length <= whole - offset
         })
+    }
+
+    /// Returns the memory of an extent as its maker knows it: the file that a keeper holds and that processes map, where
+    /// the node has one.
+    pub(crate) fn file(extent: &Region<F::Memory>) -> AnyMemory {
+        let made = extent.memory().adopted().cloned();
+        made.unwrap_or_else(|| AnyMemory::new(Arc::clone(extent.memory())))
+    }
+
+    /// Returns whether other processes can map the memory: shared memory, registered by an RNIC or not.
+    pub(crate) fn is_shared(&self, fabric: &F) -> bool {
+        let first = self.extents.first();
+        fabric.capabilities().initiator_copies
+            || first.is_some_and(|extent| extent.memory().adopted().is_some())
     }
 
     /// Returns the bytes of all extents.

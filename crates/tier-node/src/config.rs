@@ -1,6 +1,6 @@
 //! Settings of a node, and the list of nodes.
 
-use crate::arena::{self, Progress};
+use crate::arena::{self, MemorySource, Progress};
 use crate::error::JoinError;
 use crate::qos::QosConfig;
 use dunlin_fabric::{Address, AddressError, Scheme};
@@ -57,6 +57,9 @@ pub struct TierConfig {
     /// that huge pages divide gets huge pages if enough are reserved. Default: the whole memory on an RNIC; elsewhere
     /// a 32nd of it, but at least 2 MiB and a piece.
     pub extent: Option<u64>,
+    /// The maker of the memory, if it is not the fabric of the node. A node on an RNIC whose memory is that of
+    /// `fabric-shm` can be kept by a keeper, and lets processes map regions. Default: none.
+    pub memory_source: Option<MemorySource>,
     /// Gives the whole memory pages when the node starts, by all cores. Otherwise the first access to a page does.
     /// Default: false.
     pub prefault: bool,
@@ -96,6 +99,7 @@ impl TierConfig {
             principal: "anonymous".to_owned(),
             memory: 64 << 20,
             extent: None,
+            memory_source: None,
             prefault: false,
             progress: None,
             quota: u64::MAX,

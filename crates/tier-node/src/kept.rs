@@ -3,11 +3,11 @@
 //! A [`MemoryKeeper`] holds both. The guard of [`Node::state`] writes the changes of each critical section to the ledger,
 //! so no answer leaves before its change is kept.
 
-use crate::arena::Arena;
+use crate::arena::{self, Arena};
 use crate::config::TierConfig;
 use crate::error::JoinError;
 use crate::node::{Known, Node, State};
-use dunlin_fabric::{Access, Fabric, Host, KeeperError, Memory, MemoryKeeper, Region};
+use dunlin_fabric::{Access, AnyMemory, Fabric, Host, KeeperError, Memory, MemoryKeeper, Region};
 use dunlin_tier::ledger::{Entries as _, Ledger, LedgerError, LedgerMemory};
 use dunlin_tier::{Directory, Handle, HandleTable, LmrId, Names, NodeId, Space};
 use std::collections::BTreeSet;
@@ -69,7 +69,7 @@ pub(crate) struct Begun<F: Fabric> {
     pub(crate) ledger: Option<KeptLedger>,
     /// The number of the earlier life.
     pub(crate) number: Option<NodeId>,
-    pub(crate) keeper: Option<Box<dyn MemoryKeeper<F::Memory>>>,
+    pub(crate) keeper: Option<Box<dyn MemoryKeeper>>,
 }
 
 fn lost(config: &TierConfig, source: LedgerError) -> JoinError {
@@ -90,26 +90,28 @@ impl<F: Fabric> Begun<F> {
     pub(crate) fn kept(
         fabric: &F,
         config: &TierConfig,
-        mut keeper: Box<dyn MemoryKeeper<F::Memory>>,
+        mut keeper: Box<dyn MemoryKeeper>,
     ) -> Result<Self, JoinError> {
-        if !fabric.capabilities().initiator_copies {
+        if config.memory_source.is_none() && !fabric.capabilities().initiator_copies {
             return Err(KeeperError::Private.into());
         }
-        let mut parts = keeper.kept()?.into_iter().map(Region::new);
-        let open = |ledger| -> Result<Option<KeptLedger>, LedgerError> {
-            Ledger::open(Box::new(InRegion(ledger)) as Box<dyn LedgerMemory + Send>)
+        let mut parts = keeper.kept()?.into_iter();
+        let open = |ledger: AnyMemory| -> Result<Option<KeptLedger>, LedgerError> {
+            Ledger::open(Box::new(InRegion(Region::new(ledger))) as Box<dyn LedgerMemory + Send>)
         };
         let ledger = parts.next().map(open).transpose().map_err(|source| lost(config, source))?.flatten();
         let Some(ledger) = ledger else {
             // The earlier life, if there was one, has told nobody of anything.
             keeper.forget()?;
             let mut begun = Begun::alone(fabric, config)?;
-            let memory = Region::new(fabric.register(LEDGER, Access::READ.with(Access::WRITE))?);
-            keeper.keep(memory.memory())?;
+            // No NIC registers the ledger: only this process writes it.
+            let memory = arena::make(fabric, config, LEDGER, Access::READ.with(Access::WRITE))?;
+            keeper.keep(&memory)?;
             for extent in begun.arena.extents() {
-                keeper.keep(extent.memory())?;
+                keeper.keep(&Arena::<F>::file(extent))?;
             }
-            let ledger = Ledger::begin(Box::new(InRegion(memory)) as Box<dyn LedgerMemory + Send>);
+            let memory = InRegion(Region::new(memory));
+            let ledger = Ledger::begin(Box::new(memory) as Box<dyn LedgerMemory + Send>);
             begun.ledger = Some(ledger.map_err(|source| lost(config, source))?);
             begun.keeper = Some(keeper);
             return Ok(begun);
@@ -121,7 +123,7 @@ impl<F: Fabric> Begun<F> {
         if node != config.node {
             return differs("the node", node, config.node.clone());
         }
-        let extents: Vec<Region<F::Memory>> = parts.collect();
+        let extents: Vec<AnyMemory> = parts.collect();
         if !extents.iter().map(|extent| extent.length() as u64).eq(lengths.iter().copied()) {
             return Err(lost(config, LedgerError::Damaged("the lengths of its extents")));
         }
@@ -133,7 +135,8 @@ impl<F: Fabric> Begun<F> {
         if let Some((now, kept)) = extent.zip(lengths.first().copied()).filter(|(now, kept)| now != kept) {
             return differs("the length of extents", format!("{kept} bytes"), format!("{now} bytes"));
         }
-        let arena = Arena::adopt(extents);
+        let extents = extents.into_iter().map(|memory| arena::registered(fabric, memory));
+        let arena = Arena::adopt(extents.collect::<Result<_, _>>()?);
         Ok(Begun { arena, lineage, ledger: Some(ledger), number: Some(number), keeper: Some(keeper) })
     }
 }

@@ -73,7 +73,7 @@ mod tier;
 mod within;
 
 pub use any::{AnyCalls, AnyGuard, AnyLists, AnyLmr, AnyOperation, AnyServices, AnyTier};
-pub use arena::Progress;
+pub use arena::{MemorySource, Progress};
 pub use asynchronous::{AsyncConfig, Asynchronous, Operation, TimedLmr, TimedOperation, Transferred};
 pub use calling::EachCall;
 pub use config::{Peer, TierConfig};

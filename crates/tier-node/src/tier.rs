@@ -35,7 +35,7 @@ pub(crate) struct Running<F: Fabric> {
     server: Option<Server<F>>,
     tasks: Vec<Task>,
     /// The keeper serves no other node as long as this one runs.
-    keeper: Mutex<Option<Box<dyn MemoryKeeper<F::Memory>>>>,
+    keeper: Mutex<Option<Box<dyn MemoryKeeper>>>,
 }
 
 impl<F: Fabric> Drop for Running<F> {
@@ -101,12 +101,13 @@ impl<F: Fabric> Tier<F> {
     /// Locks, barriers and registered services end with the process.
     ///
     /// # Errors
-    /// The settings have a directory, or the fabric is not shared memory; the keeper holds the memory of another node, or a
+    /// The settings have a directory; the memory of the node is not shared memory ([`TierConfig::memory_source`] makes such
+    /// for another fabric); the keeper holds the memory of another node, or a
     /// ledger that is damaged; or as [`within`](Tier::within).
     pub fn within_kept(
         fabric: &F,
         config: TierConfig,
-        keeper: Box<dyn MemoryKeeper<F::Memory>>,
+        keeper: Box<dyn MemoryKeeper>,
     ) -> Result<Self, JoinError> {
         config.check()?;
         if config.directory.is_some() {
@@ -444,7 +445,7 @@ impl<F: Fabric> Tier<F> {
         if stores != [node.me] {
             return Err(NoDirect::Nodes.into());
         }
-        if !node.fabric.capabilities().initiator_copies {
+        if !node.arena.is_shared(&node.fabric) {
             return Err(NoDirect::Fabric.into());
         }
         if length == 0 || length.div_ceil(node.config.piece.into()) > dunlin_tier::cut::MAX_PIECES as u64 {

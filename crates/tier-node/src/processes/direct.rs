@@ -4,6 +4,7 @@
 //! user's until the process has ended: a process may keep the memory mapped, whatever it says to the node.
 
 use super::registry::{Process, Registry};
+use crate::arena::Arena;
 use crate::direct::{Ask, Hold};
 use crate::kept::{KeptGiven, KeptNumber, PROCESS_DIRECT};
 use crate::lives::{self, Life};
@@ -14,7 +15,6 @@ use dunlin_fabric::{
 };
 use dunlin_tier::process::{DirectPart, Directed, NoDirect, Problem, Secret};
 use dunlin_tier::{Layout, Rights};
-use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -124,12 +124,9 @@ impl<F: Fabric, P: Fabric> Directs<F, P> {
                 Some(key) => *key,
                 None => {
                     let extent = node.arena.extent(piece.extent);
-                    let memory = extent.and_then(|extent| {
-                        let memory: &dyn Any = extent.memory();
-                        memory.downcast_ref::<Arc<P::Memory>>()
-                    });
+                    let memory = extent.and_then(|extent| Arena::<F>::file(extent).downcast::<P::Memory>());
                     let memory = memory.ok_or(Problem::NotDirect(NoDirect::Fabric))?;
-                    let key = line.link.grant(memory, access).map_err(|error| {
+                    let key = line.link.grant(&memory, access).map_err(|error| {
                         tracing::warn!(target: "dunlin::tier", %error, "memory could not be given to a process");
                         Problem::NotDirect(NoDirect::Line)
                     })?;
