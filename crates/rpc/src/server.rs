@@ -46,7 +46,7 @@ use self::deferred::{Takers, WaitingCalls};
 use self::deployment::{Answering, Asking, Common, Prepared};
 use self::exposed::Exposed;
 use self::inbox::Inbox;
-use self::occupancy::Crowd;
+use self::occupancy::Oversubscription;
 use self::turns::Turns;
 use self::worker::Shared;
 use crate::error::{HANDLER_RAN, ServeError};
@@ -272,7 +272,7 @@ impl<F: Fabric> ServerBuilder<F> {
             is_deployed: deployed.is_some(),
             config: self.config.into(),
             stray_datagrams: AtomicU64::new(0),
-            crowd: Crowd::default(),
+            oversubscription: Oversubscription::default(),
         });
         let mut workers = Vec::new();
         let mut polled = self.polled;

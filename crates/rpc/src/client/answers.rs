@@ -105,7 +105,7 @@ impl<F: Fabric> ClientLane<F> {
                 self.pipelined_reads.filled(cx.domain, at, header.call, header.time)
             }
             Kind::Written | Kind::Fragment => {
-                match self.arrivals.take(cx.fabric, &mut self.imports, header, message.body())? {
+                match self.inbound.take(cx.fabric, &mut self.imports, header, message.body())? {
                     Arrived::Part | Arrived::Nothing => {}
                     Arrived::Whole(buffer) => drop(self.slots.answer_large(header.call, Ok(buffer))),
                     Arrived::Lost => {
@@ -202,7 +202,7 @@ impl<F: Fabric> ClientLane<F> {
         if !self.slots.expects(call) && self.may_come_twice() {
             return Ok(());
         }
-        if !self.slots.expects(call) || self.arrivals.expects(call) || self.pipelined_reads.expects(call) {
+        if !self.slots.expects(call) || self.inbound.expects(call) || self.pipelined_reads.expects(call) {
             return Err(Violation::Call(call));
         }
         if let Some(hybrid) = &mut self.hybrid {
@@ -224,7 +224,7 @@ impl<F: Fabric> ClientLane<F> {
             let wanted = self.slots.wanted(call);
             let into = if wanted { self.imports.reserve(cx.fabric, length).ok() } else { None };
             let kept = into.is_some();
-            self.arrivals.collect(call, length, into)?;
+            self.inbound.collect(call, length, into)?;
             if !kept && wanted {
                 self.slots.answer_large(call, lost);
             } else if !kept {
@@ -238,7 +238,7 @@ impl<F: Fabric> ClientLane<F> {
             return Ok(());
         }
         if self.large == LargePayload::Write {
-            match self.arrivals.clear(cx.fabric, call, length)? {
+            match self.inbound.clear(cx.fabric, call, length)? {
                 Ok(place) => self.pending_transfers.clear(call, place),
                 Err(Exhausted) => {
                     self.releases.push(call);

@@ -131,7 +131,7 @@ impl<F: Fabric> AsyncClient<F> {
     /// outside the executor or where blocking is allowed; with [`ClientConfig::lazy`] it does not connect yet.
     pub fn connect(hub: &AsyncHub<F>, address: &Address, config: ClientConfig) -> Result<Self, ConnectError> {
         config.check()?;
-        let config = config.settled(&hub.inner().fabric);
+        let config = config.resolved(&hub.inner().fabric);
         config.check_plans(hub.inner().fabric.capabilities())?;
         let shares = config.sharing() == Sharing::Combined && config.most_queue_pairs() > 1;
         let strands = shares.then(|| Arc::new(Strands::new(config.thread_scheduling)));

@@ -93,7 +93,7 @@ impl<F: Fabric> ClientLane<F> {
 
     /// Returns the keys of all memory that the server may access.
     fn granted_keys(&self) -> Vec<RegionKey> {
-        let keys = self.exports.keys().chain(self.arrivals.keys());
+        let keys = self.exports.keys().chain(self.inbound.keys());
         std::iter::once(self.granted).chain(self.tx.staged_key()).chain(keys).collect()
     }
 }

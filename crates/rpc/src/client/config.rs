@@ -196,7 +196,7 @@ impl ClientConfig {
     }
 
     /// Fills in the fabric's default plan if none is given, and an identity. Connecting calls this first.
-    pub(crate) fn settled<F: Fabric>(mut self, fabric: &F) -> Self {
+    pub(crate) fn resolved<F: Fabric>(mut self, fabric: &F) -> Self {
         self.plan.get_or_insert_with(|| Plan::default_for(fabric.capabilities()));
         self.identity.get_or_insert_with(|| fabric.host().random());
         self

@@ -431,7 +431,7 @@ impl<F: Fabric> PreparedLane<F> {
             exports: Pool::new(plan.large.is_read().then(|| link.clone()), config.large_memory),
             pipelined_reads: PipelinedReads::new(ready.window),
             imports: Pool::new(None, config.large_memory),
-            arrivals: InboundTransfers::new(link, plan.large, config.large_memory, ready.window),
+            inbound: InboundTransfers::new(link, plan.large, config.large_memory, ready.window),
             pending_transfers: TransferQueue::new(plan.large, ready.window),
             releases: Vec::with_capacity(config.window as usize),
             batch: BatchState::new(),

@@ -103,7 +103,7 @@ pub(crate) struct ClientLane<F: Fabric> {
     /// Buffers for large results.
     pub(crate) imports: Pool<F>,
     /// Large results in transfer, unless they are READ.
-    pub(crate) arrivals: InboundTransfers<F>,
+    pub(crate) inbound: InboundTransfers<F>,
     /// Large results that are READ in pieces.
     pub(crate) pipelined_reads: PipelinedReads<F>,
     pub(crate) staging: Vec<u8>,
@@ -626,9 +626,9 @@ impl<F: Fabric> ClientLane<F> {
             // An error of the lane also reaches the callers as the outcome of their calls.
             let _ = self.flush_if_room(cx);
         }
-        let untold =
+        let heads_pending =
             self.rx.head_pending() || self.hybrid.as_ref().is_some_and(|hybrid| hybrid.rx.head_pending());
-        if !heard && self.slots.in_flight() > 0 && untold {
+        if !heard && self.slots.in_flight() > 0 && heads_pending {
             self.report_head(cx);
         }
     }

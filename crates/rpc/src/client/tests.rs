@@ -88,7 +88,7 @@ fn a_call_names_its_thread() {
             std::thread::spawn(move || serve(&fabric, &address, &told))
         };
         let plan = Protocol::by_name("Server-reply").unwrap().plan(CompletionMode::Busy).large(large, 100);
-        let config = ClientConfig::with_plan(plan).settled(&fabric);
+        let config = ClientConfig::with_plan(plan).resolved(&fabric);
         let tuners = config.tuners(&fabric);
         let mut core = Core::new(&fabric, config.mode()).unwrap();
         let until = fabric.host().now() + 60 * SECOND;

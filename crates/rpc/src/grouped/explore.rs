@@ -13,7 +13,7 @@
 //! the other one for a liar. Each planted [`Mistake`] must be found.
 
 use super::member::Member;
-use super::tenant::{Tenant, Way};
+use super::tenant::{Tenant, Transmission};
 use super::zones::Zones;
 use super::{Mark, Word};
 use std::collections::{BTreeSet, VecDeque};
@@ -172,11 +172,11 @@ impl World {
         client.to_call -= 1;
         client.tail += 1;
         match client.tenant.built() {
-            Way::Write => {
+            Transmission::Write => {
                 let tag = (of, client.tenant.epoch(), client.tail - 1);
                 client.writes.push_back(Write::Message(tag, 0));
             }
-            Way::Announce => client.writes.push_back(Write::Word(client.tenant.word(client.tail))),
+            Transmission::Announce => client.writes.push_back(Write::Word(client.tenant.word(client.tail))),
         }
         next.push(world);
     }
@@ -208,13 +208,14 @@ impl World {
         let client = &mut world.clients[of];
         client.answered += u32::from(answer.of.is_some());
         client.head = answer.head;
-        let news = client.tenant.on_mark(answer.mark, client.tail > client.head).map_err(|_| Found::Lie)?;
-        if news.granted.is_some() {
+        let outcome =
+            client.tenant.on_mark(answer.mark, client.tail > client.head).map_err(|_| Found::Lie)?;
+        if outcome.granted.is_some() {
             for sequence in client.head..client.tail {
                 client.writes.push_back(Write::Message((of, client.tenant.epoch(), sequence), 0));
             }
         }
-        if news.ended {
+        if outcome.ended {
             client.writes.push_back(Write::Word(client.tenant.word(client.tail)));
         }
         next.push(world);

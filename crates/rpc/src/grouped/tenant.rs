@@ -21,18 +21,18 @@ pub(crate) enum State {
     Idle,
 }
 
-/// The way of a request that was built.
+/// The transmission of a request that was built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum Transmission {
     /// It is announced by a word.
     Announce,
     /// It is written into the zone.
     Write,
 }
 
-/// The news of an answer.
+/// The outcome of a mark in an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct News {
+pub(crate) struct MarkOutcome {
     /// A lease of this zone has begun. All requests that the answer's head does not cover go into the zone.
     pub(crate) granted: Option<u8>,
     /// The lease has ended: the client writes its word now, whether or not it has requests.
@@ -63,12 +63,12 @@ impl Tenant {
     }
 
     /// Takes note of a request that was built, and returns its way.
-    pub(crate) fn built(&mut self) -> Way {
+    pub(crate) fn built(&mut self) -> Transmission {
         if self.state == State::Process {
-            return Way::Write;
+            return Transmission::Write;
         }
         self.state = State::Warmup;
-        Way::Announce
+        Transmission::Announce
     }
 
     /// Returns the word for a ring with this tail.
@@ -84,14 +84,14 @@ impl Tenant {
     /// answer.
     ///
     /// An answer that is both the first and the last one of a lease is the end of a lease only.
-    pub(crate) fn on_mark(&mut self, mark: Mark, left: bool) -> Result<News, Lie> {
-        let mut news = News::default();
+    pub(crate) fn on_mark(&mut self, mark: Mark, left: bool) -> Result<MarkOutcome, Lie> {
+        let mut outcome = MarkOutcome::default();
         match (mark.epoch & Mark::IS_SET, mark.ahead_of(self.epoch)) {
             (Mark::IS_SET, 0) => {}
             (Mark::IS_SET, 1) if self.state != State::Process => {
                 self.epoch = self.epoch.wrapping_add(1);
                 self.state = State::Process;
-                news.granted = (!mark.ends).then_some(mark.zone);
+                outcome.granted = (!mark.ends).then_some(mark.zone);
             }
             _ => return Err(Lie::Mark),
         }
@@ -100,9 +100,9 @@ impl Tenant {
                 return Err(Lie::Mark);
             }
             self.state = if left { State::Warmup } else { State::Idle };
-            news.ended = true;
+            outcome.ended = true;
         }
-        Ok(news)
+        Ok(outcome)
     }
 }
 
@@ -114,19 +114,25 @@ mod tests {
     fn a_client_goes_through_the_four_states() {
         let mut tenant = Tenant::new();
         assert_eq!(tenant.state(), State::Connect);
-        assert_eq!(tenant.built(), Way::Announce);
+        assert_eq!(tenant.built(), Transmission::Announce);
         assert_eq!((tenant.state(), tenant.word(1)), (State::Warmup, Word { tail: 1, heard: 0 }));
         // The server answers without a lease first.
-        assert_eq!(tenant.on_mark(Mark::new(0, 0, false), false), Ok(News::default()));
+        assert_eq!(tenant.on_mark(Mark::new(0, 0, false), false), Ok(MarkOutcome::default()));
         assert_eq!(tenant.state(), State::Warmup);
         let granted = tenant.on_mark(Mark::new(1, 7, false), false);
-        assert_eq!(granted, Ok(News { granted: Some(7), ended: false }));
-        assert_eq!((tenant.state(), tenant.built(), tenant.word(2).heard), (State::Process, Way::Write, 0));
-        assert_eq!(tenant.on_mark(Mark::new(1, 7, true), false), Ok(News { granted: None, ended: true }));
+        assert_eq!(granted, Ok(MarkOutcome { granted: Some(7), ended: false }));
+        assert_eq!(
+            (tenant.state(), tenant.built(), tenant.word(2).heard),
+            (State::Process, Transmission::Write, 0)
+        );
+        assert_eq!(
+            tenant.on_mark(Mark::new(1, 7, true), false),
+            Ok(MarkOutcome { granted: None, ended: true })
+        );
         assert_eq!((tenant.state(), tenant.word(2).heard), (State::Idle, 1));
         // A call that ended late.
-        assert_eq!(tenant.on_mark(Mark::new(1, 0, false), false), Ok(News::default()));
-        assert_eq!((tenant.built(), tenant.state()), (Way::Announce, State::Warmup));
+        assert_eq!(tenant.on_mark(Mark::new(1, 0, false), false), Ok(MarkOutcome::default()));
+        assert_eq!((tenant.built(), tenant.state()), (Transmission::Announce, State::Warmup));
     }
 
     #[test]
@@ -143,7 +149,7 @@ mod tests {
         let mut tenant = Tenant::new();
         tenant.built();
         let both = tenant.on_mark(Mark::new(1, 5, true), false);
-        assert_eq!(both, Ok(News { granted: None, ended: true }));
+        assert_eq!(both, Ok(MarkOutcome { granted: None, ended: true }));
         assert_eq!((tenant.state(), tenant.word(1).heard), (State::Idle, 1));
     }
 

@@ -135,7 +135,7 @@ impl RetransmitQueue {
         &mut self,
         now: Nanos,
         mut standing: impl FnMut(u32) -> Standing,
-        mut again: impl FnMut(&Request) -> Result<Sent, E>,
+        mut resend: impl FnMut(&Request) -> Result<Sent, E>,
     ) -> Result<Nanos, E> {
         let at = if self.fresh { self.next.min(self.looked + LOOK_EVERY) } else { self.next };
         if now < at {
@@ -158,7 +158,7 @@ impl RetransmitQueue {
             if request.due == 0 {
                 request.due = now + FIRST_WAIT;
             } else if request.due <= now {
-                let room = sent < AT_ONCE && again(request)? == Sent::Yes;
+                let room = sent < AT_ONCE && resend(request)? == Sent::Yes;
                 if room {
                     sent += 1;
                     request.tries += 1;
@@ -245,7 +245,7 @@ impl ReplyCache {
     /// Returns the response to a repeated call. A payload is lent: return it with
     /// [`give_back`](ReplyCache::give_back).
     #[cold]
-    pub(crate) fn again(&mut self, call: u32) -> Repeated {
+    pub(crate) fn repeated(&mut self, call: u32) -> Repeated {
         match self.0.get_mut(split_call(call).0) {
             Some(reply) if reply.known && reply.call == call => match reply.meta {
                 Some(meta) => Repeated::Reply(meta, std::mem::take(&mut reply.payload)),
@@ -369,21 +369,21 @@ mod tests {
     fn only_the_last_answer_of_a_slot_is_kept() {
         let mut replies = ReplyCache::new(2);
         let meta = |call| EntryMeta { call, thread: !(call as u16), ..EntryMeta::default() };
-        assert_eq!(replies.again(call(0, 1)), Repeated::Old);
+        assert_eq!(replies.repeated(call(0, 1)), Repeated::Old);
         assert_eq!(replies.begin(call(0, 1)), None);
-        assert_eq!(replies.again(call(0, 1)), Repeated::Working);
+        assert_eq!(replies.repeated(call(0, 1)), Repeated::Working);
         replies.keep(&meta(call(0, 1)), b"one");
-        let Repeated::Reply(kept, payload) = replies.again(call(0, 1)) else { panic!() };
+        let Repeated::Reply(kept, payload) = replies.repeated(call(0, 1)) else { panic!() };
         assert_eq!((kept, &payload[..]), (meta(call(0, 1)), &b"one"[..]));
         replies.give_back(call(0, 1), payload);
-        assert!(matches!(replies.again(call(0, 1)), Repeated::Reply(..)));
+        assert!(matches!(replies.repeated(call(0, 1)), Repeated::Reply(..)));
         assert_eq!(replies.begin(call(0, 2)), Some(call(0, 1)));
-        assert_eq!(replies.again(call(0, 1)), Repeated::Old);
+        assert_eq!(replies.repeated(call(0, 1)), Repeated::Old);
         // A late answer of a call that is over has no effect.
         replies.keep(&meta(call(0, 1)), b"late");
-        assert_eq!(replies.again(call(0, 2)), Repeated::Working);
+        assert_eq!(replies.repeated(call(0, 2)), Repeated::Working);
         for outside in [call(2, 1), call(4095, 3)] {
-            assert_eq!((replies.begin(outside), replies.again(outside)), (None, Repeated::Old));
+            assert_eq!((replies.begin(outside), replies.repeated(outside)), (None, Repeated::Old));
         }
     }
 
@@ -461,7 +461,7 @@ mod tests {
                             let answer = [&id.to_le_bytes()[..], b"!"].concat();
                             replies.keep(&meta, &answer);
                             network.push_back(Message::Answer(id, answer));
-                        } else if let Repeated::Reply(meta, payload) = replies.again(id) {
+                        } else if let Repeated::Reply(meta, payload) = replies.repeated(id) {
                             network.push_back(Message::Answer(meta.call, payload.clone()));
                             replies.give_back(id, payload);
                         }

@@ -94,7 +94,7 @@ impl ControlState {
 struct Session<F: Fabric> {
     link: F::Link,
     /// Marks the session ready again although nothing new has arrived.
-    again: Mark,
+    ready_mark: Mark,
     greeted: bool,
     hello_until: Nanos,
     lanes: Arc<OpenLanes>,
@@ -202,8 +202,8 @@ impl<F: Fabric> Control<F> {
     /// Lets the workers wait adaptively while there are more threads than cores.
     fn count_threads(&self, clients: usize, cores: u32) {
         let occupancy = Occupancy { workers: self.workers.len() as u32, clients: clients as u32, cores };
-        if self.shared.crowd.set(occupancy) {
-            self.workers.iter().for_each(|worker| worker.push(Command::Crowd));
+        if self.shared.oversubscription.set(occupancy) {
+            self.workers.iter().for_each(|worker| worker.push(Command::Occupancy));
         }
     }
 
@@ -231,12 +231,12 @@ impl<F: Fabric> Control<F> {
             return;
         }
         let number = self.fabric.host().random() | 1;
-        let again = sessions.ready.mark(number);
+        let ready_mark = sessions.ready.mark(number);
         let hello_until = self.fabric.host().now().saturating_add(nanos(self.shared.config.hello_timeout));
-        let (again_too, lanes) = (again.clone(), Arc::default());
+        let (second_mark, lanes) = (ready_mark.clone(), Arc::default());
         let session = Session::<F> {
             link,
-            again: again_too,
+            ready_mark: second_mark,
             greeted: false,
             hello_until,
             lanes,
@@ -244,7 +244,7 @@ impl<F: Fabric> Control<F> {
             queue_pair: Weak::new(),
             grants: Grants::default(),
         };
-        session.link.subscribe(Subscription { signal: self.signal.clone(), mark: again });
+        session.link.subscribe(Subscription { signal: self.signal.clone(), mark: ready_mark });
         sessions.silent.insert((hello_until, number));
         sessions.all.insert(number, session);
     }
@@ -341,7 +341,7 @@ impl<F: Fabric> Control<F> {
                 }
             }
         }
-        session.again.set();
+        session.ready_mark.set();
         Ok(())
     }
 

@@ -339,7 +339,7 @@ impl<F: Fabric> Dispatcher<F> {
         let Some(replies) = &mut lane.replies else {
             return self.refuse(domain, lane, call, Status::DuplicateCall, batch);
         };
-        match replies.again(call.call) {
+        match replies.repeated(call.call) {
             Repeated::Reply(meta, payload) => {
                 let put =
                     self.out.put_again(&mut Cx { fabric: &self.fabric, domain }, lane, meta, &payload, batch);
@@ -372,7 +372,7 @@ impl<F: Fabric> Dispatcher<F> {
         body: &[u8],
     ) -> Result<(), Violation> {
         let made = lane.transfers.make();
-        let arrived = made.arrivals.take(&self.fabric, &mut self.imports, header, body)?;
+        let arrived = made.inbound.take(&self.fabric, &mut self.imports, header, body)?;
         if matches!(arrived, Arrived::Part | Arrived::Nothing) {
             return Ok(());
         }
@@ -404,9 +404,9 @@ impl<F: Fabric> Dispatcher<F> {
             };
             // The fragments arrive in any case.
             refused = refused.or(into.is_none().then_some(Status::Overloaded));
-            made.arrivals.collect(call.call, length, into)?;
+            made.inbound.collect(call.call, length, into)?;
         } else if refused.is_none() {
-            match made.arrivals.clear(&self.fabric, call.call, length)? {
+            match made.inbound.clear(&self.fabric, call.call, length)? {
                 Ok(place) => made.pending_transfers.clear(call.call, place),
                 Err(Exhausted) => refused = Some(Status::Overloaded),
             }

@@ -54,7 +54,7 @@ impl<F: Fabric> Dispatcher<F> {
         let tells = lane.plan.large == LargePayload::Pipelined && batch.is_none() && !lane.has_pending();
         let mut large = Exported::new(&self.fabric, &mut lane.transfers);
         if tells {
-            large.telling = Some(PipelinedReply {
+            large.pipelined = Some(PipelinedReply {
                 cx: Cx { fabric: &self.fabric, domain: &mut *domain },
                 tx: &mut lane.tx,
                 head: lane.rx.head(),
@@ -88,8 +88,8 @@ impl<F: Fabric> Dispatcher<F> {
         let length = if outcome.is_ok() { reply.length } else { reply.shorten() };
         let ran = Ran { outcome, length, small_limit, in_place, timed };
         if outcome.is_err() || length > small_limit || large.buffer.is_some() {
-            let (buffer, told) = (large.buffer, large.telling.and_then(PipelinedReply::end));
-            return self.answer_otherwise(domain, lane, call, ran, (buffer, told), batch);
+            let (buffer, announced) = (large.buffer, large.pipelined.and_then(PipelinedReply::end));
+            return self.answer_otherwise(domain, lane, call, ran, (buffer, announced), batch);
         }
         if let Some(began) = timed {
             self.timed(call.function, began);
@@ -111,18 +111,18 @@ impl<F: Fabric> Dispatcher<F> {
         lane: &mut ServerLane<F>,
         call: Call,
         ran: Ran,
-        (mut buffer, told): (Option<Buffer<F::Memory>>, Option<Told<F>>),
+        (mut buffer, announced): (Option<Buffer<F::Memory>>, Option<Told<F>>),
         batch: Option<&mut BatchState>,
     ) -> Result<(), Violation> {
         let Ran { outcome, length, small_limit, timed, .. } = ran;
         if let Some(began) = timed {
             self.timed(call.function, began);
         }
-        if let Some(told) = told
+        if let Some(announced) = announced
             && let Some(buffer) = buffer.take()
         {
             let whole = outcome.is_ok() && length == buffer.len();
-            Self::keep_announced(lane, call, buffer, (told, whole))?;
+            Self::keep_announced(lane, call, buffer, (announced, whole))?;
             if whole {
                 lane.answered();
                 return self.send_pending(domain, lane).map(drop);
@@ -239,13 +239,13 @@ impl<F: Fabric> Dispatcher<F> {
         lane: &mut ServerLane<F>,
         call: Call,
         buffer: Buffer<F::Memory>,
-        (told, whole): (Told<F>, bool),
+        (announced, whole): (Told<F>, bool),
     ) -> Result<(), Violation> {
-        if told.broken {
+        if announced.broken {
             return Err(Violation::Broken);
         }
         let length = buffer.len();
-        lane.transfers.make().exports.filled(told.filling);
+        lane.transfers.make().exports.filled(announced.filling);
         lane.transfers.keep_exported(call.call, buffer);
         if whole {
             lane.transfers.make().pending_transfers.filled(call.call, length as u32);

@@ -13,14 +13,14 @@ pub(super) struct Exported<'a, F: Fabric> {
     transfers: &'a mut LaneTransfers<F>,
     pub(super) buffer: Option<Buffer<F::Memory>>,
     /// Sends progress messages while a result is filled, if the lane allows them.
-    pub(super) telling: Option<PipelinedReply<'a, F>>,
+    pub(super) pipelined: Option<PipelinedReply<'a, F>>,
 }
 
 impl<'a, F: Fabric> Exported<'a, F> {
     /// Returns a result that has no memory yet.
     #[inline(always)]
     pub(super) fn new(fabric: &'a F, transfers: &'a mut LaneTransfers<F>) -> Self {
-        Exported { fabric, transfers, buffer: None, telling: None }
+        Exported { fabric, transfers, buffer: None, pipelined: None }
     }
 
     fn pool(&mut self) -> &mut Pool<F> {
@@ -30,7 +30,7 @@ impl<'a, F: Fabric> Exported<'a, F> {
 
 impl<F: Fabric> LargeReply for Exported<'_, F> {
     fn resize(&mut self, length: usize) -> bool {
-        if self.telling.as_ref().is_some_and(PipelinedReply::is_announced) {
+        if self.pipelined.as_ref().is_some_and(PipelinedReply::is_announced) {
             return self.bytes().len() == length;
         }
         if self.buffer.as_mut().is_some_and(|buffer| buffer.set_length(length)) {
@@ -59,13 +59,13 @@ impl<F: Fabric> LargeReply for Exported<'_, F> {
     }
 
     fn fill(&mut self, length: usize) -> Option<(&mut [u8], Option<&mut dyn PayloadWriter>)> {
-        if self.telling.is_none() || self.buffer.is_some() || length <= PIECE {
+        if self.pipelined.is_none() || self.buffer.is_some() || length <= PIECE {
             return self.resize_to_fill(length).then(|| (self.bytes(), None));
         }
-        let telling = self.telling.as_mut()?;
+        let pipelined = self.pipelined.as_mut()?;
         let pool = &mut self.transfers.make().exports;
         let (buffer, filling) = pool.reserve_in_pieces(self.fabric, length).ok()?;
-        telling.begin(pool.descriptor(&buffer), filling);
-        Some((self.buffer.insert(buffer), Some(telling)))
+        pipelined.begin(pool.descriptor(&buffer), filling);
+        Some((self.buffer.insert(buffer), Some(pipelined)))
     }
 }

@@ -60,7 +60,7 @@ pub(crate) struct Groups<F: Fabric> {
     /// The part of the counts that the server has.
     published: GroupCounters,
     /// Lanes whose clients have not been told of the end of their lease, for want of room.
-    pub(crate) untold: Vec<u16>,
+    pub(crate) unreported: Vec<u16>,
     /// The worker took requests of the running group in its last round.
     has_taken: bool,
     /// Since when the worker has had no request of the running group.
@@ -92,7 +92,7 @@ impl<F: Fabric> Groups<F> {
             awaited: Vec::new(),
             counts: GroupCounters::default(),
             published: GroupCounters::default(),
-            untold: Vec::new(),
+            unreported: Vec::new(),
             has_taken: false,
             idle_since: 0,
             took_before: false,
@@ -122,7 +122,7 @@ impl<F: Fabric> Groups<F> {
             self.is_not_used(turns);
             tracing::debug!(target: "dunlin::server", counts = ?self.counts, "the last lane whose leases end is gone");
         }
-        for list in [&mut self.running, &mut self.warming, &mut self.untold] {
+        for list in [&mut self.running, &mut self.warming, &mut self.unreported] {
             list.retain(|other| *other != lane);
         }
         self.awaited.retain(|(other, _)| *other != lane);

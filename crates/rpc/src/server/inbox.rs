@@ -55,7 +55,7 @@ pub(crate) enum Command<F: Fabric> {
     /// The session has ended: remove its lanes.
     Close { session: u64 },
     /// Decide again how to wait: the number of clients on this host has changed.
-    Crowd,
+    Occupancy,
     /// Finish pending work, until `until` at most; then report the last message taken on each lane, and end.
     Drain { until: Nanos },
 }

@@ -436,7 +436,7 @@ impl<F: Fabric> ServerLane<F> {
         let mut written = true;
         if let Some(published) = &mut self.published {
             let asked = published.asked(meta.call);
-            (header.time, header.credits) = (published.time(cx.fabric, asked), published.way(asked));
+            (header.time, header.credits) = (published.time(cx.fabric, asked), published.mode(asked));
             if published.wants(asked) {
                 let published_header = header;
                 written = published.publish(cx, &published_header, payload, asked)?;
@@ -544,7 +544,7 @@ impl<F: Fabric> ServerLane<F> {
         match &mut self.published {
             None => send(cx, &mut self.tx, &header)?,
             Some(published) => {
-                (header.time, header.credits) = (published.time(cx.fabric, asked), published.way(asked));
+                (header.time, header.credits) = (published.time(cx.fabric, asked), published.mode(asked));
                 if published.wants(asked) {
                     send(cx, &mut published.tx, &header)?;
                 }

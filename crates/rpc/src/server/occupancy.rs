@@ -6,22 +6,22 @@ use std::sync::{Mutex, PoisonError};
 
 /// Whether workers and clients of this host are more than its cores.
 #[derive(Debug, Default)]
-pub(crate) struct Crowd {
+pub(crate) struct Oversubscription {
     /// The workers wait adaptively, even if all plans are busy.
-    pub(crate) is_crowded: AtomicBool,
-    /// The occupancy that was last found crowded, until it is logged.
+    pub(crate) is_oversubscribed: AtomicBool,
+    /// The occupancy that was last found oversubscribed, until it is logged.
     unlogged: Mutex<Option<Occupancy>>,
     logged: AtomicBool,
 }
 
-impl Crowd {
-    /// Takes a new occupancy, and returns whether workers have to wait in another way.
+impl Oversubscription {
+    /// Takes a new occupancy, and returns whether workers have to wait by another rule.
     pub(crate) fn set(&self, occupancy: Occupancy) -> bool {
         let crowded = !occupancy.fits();
         if crowded {
             *self.unlogged.lock().unwrap_or_else(PoisonError::into_inner) = Some(occupancy);
         }
-        self.is_crowded.swap(crowded, Ordering::Relaxed) != crowded
+        self.is_oversubscribed.swap(crowded, Ordering::Relaxed) != crowded
     }
 
     /// Logs, once for each server, that a worker does not wait as its plans say.
@@ -62,15 +62,15 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_is_crowded_again_is_logged_once() {
-        let (lines, crowd) = (Lines::default(), Crowd::default());
+    fn a_server_that_is_oversubscribed_again_is_logged_once() {
+        let (lines, state) = (Lines::default(), Oversubscription::default());
         let occupancy = |clients| Occupancy { workers: 1, clients, cores: 2 };
         tracing::subscriber::with_default(lines.clone(), || {
             for clients in [5, 6] {
-                assert!(crowd.set(occupancy(clients)), "its workers have to wait in another way");
-                crowd.log();
-                crowd.log();
-                assert!(crowd.set(occupancy(1)));
+                assert!(state.set(occupancy(clients)), "its workers have to wait by another rule");
+                state.log();
+                state.log();
+                assert!(state.set(occupancy(1)));
             }
         });
         assert_eq!(*lines.0.lock().unwrap(), 1);

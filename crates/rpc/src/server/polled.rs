@@ -85,30 +85,30 @@ pub(crate) type Services<F> = (Box<dyn Service>, Option<Box<dyn PolledService<F>
 /// The polled service of a worker.
 pub(super) struct Polled<F: Fabric> {
     pub(super) service: Option<Box<dyn PolledService<F>>>,
-    again: PollAgain,
+    next: PollAgain,
 }
 
 impl<F: Fabric> Polled<F> {
     pub(super) fn new(service: Option<Box<dyn PolledService<F>>>) -> Self {
-        Polled { service, again: PollAgain::Never }
+        Polled { service, next: PollAgain::Never }
     }
 
     /// Returns whether the service keeps calls.
     #[inline]
     pub(super) fn keeps(&self) -> bool {
-        self.again != PollAgain::Never
+        self.next != PollAgain::Never
     }
 
     /// The service has kept a call.
     pub(super) fn kept(&mut self) {
-        self.again = PollAgain::Busy;
+        self.next = PollAgain::Busy;
     }
 
     #[cold]
     pub(super) fn poll(&mut self) {
         let Some(service) = &mut self.service else { return };
         let polled = catch_unwind(AssertUnwindSafe(|| service.poll()));
-        self.again = polled.unwrap_or_else(|_| {
+        self.next = polled.unwrap_or_else(|_| {
             tracing::error!(target: "dunlin::server", "a service panicked while it was polled; its calls are dropped");
             self.service = None;
             PollAgain::Never
@@ -122,7 +122,7 @@ impl<F: Fabric> Polled<F> {
         (mode, until): (WaitMode, Nanos),
         now: impl Fn() -> Nanos,
     ) -> (WaitMode, Nanos) {
-        match self.again {
+        match self.next {
             PollAgain::Never => (mode, until),
             PollAgain::Busy => (WaitMode::Busy, until.min(now() + POLL_EVERY)),
             PollAgain::Until(at) => (mode, until.min(at)),

@@ -26,7 +26,7 @@ pub(crate) struct Transfers<F: Fabric> {
     pub(crate) exports: Pool<F>,
     /// Large requests that the client writes or sends in fragments.
     pub(crate) arriving: Vec<Call>,
-    pub(crate) arrivals: InboundTransfers<F>,
+    pub(crate) inbound: InboundTransfers<F>,
     /// Large requests that are READ in pieces.
     pub(crate) pipelined_reads: PipelinedReads<F>,
 }
@@ -74,7 +74,7 @@ impl<F: Fabric> LaneTransfers<F> {
                 exported: Vec::new(),
                 exports: Pool::new(large.is_read().then(|| link.clone()), config.large_response_memory),
                 arriving: Vec::new(),
-                arrivals: InboundTransfers::new(link.clone(), *large, config.large_memory, *window),
+                inbound: InboundTransfers::new(link.clone(), *large, config.large_memory, *window),
                 pipelined_reads: PipelinedReads::new(*window),
             })
         })
@@ -157,7 +157,7 @@ impl<F: Fabric> LaneTransfers<F> {
     /// Returns the keys of the memory that was granted for large payloads.
     pub(crate) fn keys(&self) -> impl Iterator<Item = RegionKey> {
         let made = self.made();
-        made.into_iter().flat_map(|made| made.exports.keys().chain(made.arrivals.keys()))
+        made.into_iter().flat_map(|made| made.exports.keys().chain(made.inbound.keys()))
     }
 }
 

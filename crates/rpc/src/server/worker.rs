@@ -19,7 +19,7 @@ use super::exposed::Exposed;
 use super::groups::Groups;
 use super::inbox::{Command, Inbox};
 use super::lane::ServerLane;
-use super::occupancy::Crowd;
+use super::occupancy::Oversubscription;
 use super::open::{self, DatagramPair};
 use super::polled::{Polled, Services};
 use super::slow::{FunctionSet, Sampling};
@@ -83,7 +83,7 @@ pub(crate) struct Shared<F: Fabric> {
     pub(crate) is_deployed: bool,
     /// Dropped datagrams: of unknown senders, or too many.
     pub(crate) stray_datagrams: AtomicU64,
-    pub(crate) crowd: Crowd,
+    pub(crate) oversubscription: Oversubscription,
     pub(crate) activity: Activity,
     /// Bytes of the rings and tables of all lanes.
     pub(crate) lane_bytes: AtomicU64,
@@ -701,8 +701,8 @@ impl<F: Fabric> Worker<F> {
     fn set_mode(&mut self) {
         let [busy, _event, adaptive] = self.modes;
         let mode = match (busy, adaptive) {
-            (1.., _) if self.dispatcher.shared.crowd.is_crowded.load(Ordering::Relaxed) => {
-                self.dispatcher.shared.crowd.log();
+            (1.., _) if self.dispatcher.shared.oversubscription.is_oversubscribed.load(Ordering::Relaxed) => {
+                self.dispatcher.shared.oversubscription.log();
                 CompletionMode::Adaptive
             }
             (1.., _) => CompletionMode::Busy,
@@ -741,7 +741,7 @@ impl<F: Fabric> Worker<F> {
                     self.after_answer(lane, answered);
                 }
                 Command::CloseLane { session, number, link } => self.begin_closing(session, number, &link),
-                Command::Crowd => self.set_mode(),
+                Command::Occupancy => self.set_mode(),
                 Command::Close { session } => {
                     for index in 0..self.lanes.len() {
                         if self.lanes[index].as_ref().is_some_and(|lane| lane.session == session) {

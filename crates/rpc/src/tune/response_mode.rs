@@ -101,7 +101,7 @@ impl ResponseMode {
 #[derive(Clone, Copy, Debug)]
 struct Function {
     /// The current path.
-    way: ResponseMode,
+    mode: ResponseMode,
     /// By path: periods until its next trial, and the interval set after the last one.
     left: [u8; MODES],
     apart: [u8; MODES],
@@ -113,7 +113,7 @@ struct Function {
 #[derive(Clone, Copy, Debug)]
 struct Trial {
     function: usize,
-    way: ResponseMode,
+    mode: ResponseMode,
     /// Finished periods.
     over: u8,
     /// Sums of the rates over the periods of each path; `standing` includes the period before the trial.
@@ -155,7 +155,7 @@ impl ResponseModeTuner {
     /// Creates a tuner that leaves the choice to the clients.
     pub(crate) fn new() -> Self {
         let function =
-            Function { way: ResponseMode::ClientChoice, left: [FIRST; MODES], apart: [0; MODES], calls: 0 };
+            Function { mode: ResponseMode::ClientChoice, left: [FIRST; MODES], apart: [0; MODES], calls: 0 };
         ResponseModeTuner {
             functions: [function; FUNCTIONS],
             trial: None,
@@ -172,10 +172,10 @@ impl ResponseModeTuner {
     }
 
     /// Returns the path that clients are asked for now.
-    pub(crate) fn way(&self, function: usize) -> ResponseMode {
+    pub(crate) fn mode(&self, function: usize) -> ResponseMode {
         match &self.trial {
-            Some(trial) if trial.function == function && trial.is_on() => trial.way,
-            _ => self.functions[function % FUNCTIONS].way,
+            Some(trial) if trial.function == function && trial.is_on() => trial.mode,
+            _ => self.functions[function % FUNCTIONS].mode,
         }
     }
 
@@ -202,7 +202,7 @@ impl ResponseModeTuner {
                 && trial.standing * time as f64 >= quarter
                 && rate < VERY_BAD * trial.standing
             {
-                self.settle(time as f64, rate);
+                self.charge(time as f64, rate);
                 self.end(false);
                 self.begin(now, all);
                 return true;
@@ -210,7 +210,7 @@ impl ResponseModeTuner {
             return false;
         }
         self.begin(now, all);
-        self.settle(time as f64, rate);
+        self.charge(time as f64, rate);
         let rate = (made >= ENOUGH).then_some(rate);
         match self.trial {
             Some(trial) => self.tried(trial, rate),
@@ -221,7 +221,7 @@ impl ResponseModeTuner {
     }
 
     /// Charges the time that a period lost to the trials' budget, or adds to the budget.
-    fn settle(&mut self, time: f64, rate: f64) {
+    fn charge(&mut self, time: f64, rate: f64) {
         let account = self.account.unwrap_or(SAVED * time);
         self.account = Some(match &self.trial {
             Some(trial) if trial.is_on() => {
@@ -267,12 +267,12 @@ impl ResponseModeTuner {
             of.saturating_mul(LEAST_PART) >= made
         });
         for function in due {
-            let Function { way: standing, left, .. } = self.functions[function];
-            let way = ResponseMode::ALL
+            let Function { mode: standing, left, .. } = self.functions[function];
+            let mode = ResponseMode::ALL
                 .into_iter()
-                .find(|way| *way != standing && left[usize::from(way.number())] == 0);
-            if let Some(way) = way {
-                self.trial = Some(Trial { function, way, over: 0, standing: rate, tried: 0.0 });
+                .find(|mode| *mode != standing && left[usize::from(mode.number())] == 0);
+            if let Some(mode) = mode {
+                self.trial = Some(Trial { function, mode, over: 0, standing: rate, tried: 0.0 });
                 self.next = function + 1;
                 return;
             }
@@ -301,7 +301,7 @@ impl ResponseModeTuner {
     fn end(&mut self, better: bool) {
         let Some(trial) = self.trial.take() else { return };
         let function = &mut self.functions[trial.function % FUNCTIONS];
-        let worse = if better { std::mem::replace(&mut function.way, trial.way) } else { trial.way };
+        let worse = if better { std::mem::replace(&mut function.mode, trial.mode) } else { trial.mode };
         let worse = usize::from(worse.number());
         let apart = &mut function.apart[worse];
         *apart = apart.saturating_mul(2).clamp(*APART.start(), *APART.end());
@@ -330,7 +330,7 @@ mod tests {
         let (before, end, mut part) = (calls[3], *time + ms * 1_000_000, 0);
         while *time < end {
             *time += 50_000;
-            part += rates[usize::from(tuner.way(3).number())] * 50_000;
+            part += rates[usize::from(tuner.mode(3).number())] * 50_000;
             calls[3] += part / 1_000_000;
             part %= 1_000_000;
             tuner.look(*time, calls);
@@ -354,7 +354,7 @@ mod tests {
             ([6000, 1800, 6030, 4000], ResponseMode::ClientChoice),
         ] {
             play(&mut tuner, &mut time, &mut calls, 90, rates);
-            assert_eq!(tuner.functions[3].way, best, "{rates:?}");
+            assert_eq!(tuner.functions[3].mode, best, "{rates:?}");
         }
         assert!(tuner.changes <= 8, "{}", tuner.changes);
     }
@@ -366,7 +366,7 @@ mod tests {
         play(&mut tuner, &mut time, &mut calls, 20, [6500, 1900, 3000, 4000]);
         let rate = play(&mut tuner, &mut time, &mut calls, 1000, [6500, 1900, 3000, 4000]);
         assert!(rate > 0.985 * 6500.0, "{rate}");
-        assert_eq!((tuner.functions[3].way, tuner.changes), (ResponseMode::ClientChoice, 0));
+        assert_eq!((tuner.functions[3].mode, tuner.changes), (ResponseMode::ClientChoice, 0));
     }
 
     #[test]
@@ -411,7 +411,7 @@ mod tests {
                 play(&mut tuner, &mut time, &mut calls, 2, rates);
                 time += 30_000_000;
             }
-            assert_eq!(tuner.functions[3].way, best, "{rates:?}");
+            assert_eq!(tuner.functions[3].mode, best, "{rates:?}");
         }
     }
 
@@ -456,7 +456,7 @@ mod tests {
             let mut rates = [800; MODES];
             rates[best] = 1000;
             play(&mut tuner, &mut time, &mut calls, 1000, rates);
-            prop_assert_eq!(usize::from(tuner.functions[3].way.number()), best);
+            prop_assert_eq!(usize::from(tuner.functions[3].mode.number()), best);
         }
     }
 }

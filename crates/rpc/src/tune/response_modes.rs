@@ -74,7 +74,7 @@ impl ResponseModes {
         }
         if tuner.look(now, &calls) {
             for (function, asked) in self.asked.iter().enumerate() {
-                asked.store(tuner.way(function).number(), Ordering::Relaxed);
+                asked.store(tuner.mode(function).number(), Ordering::Relaxed);
             }
         }
     }

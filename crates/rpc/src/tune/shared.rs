@@ -85,7 +85,7 @@ struct Chosen {
     words: [AtomicU64; 2],
     changes: AtomicU32,
     /// The path that the server asks for: the number of a [`ResponseMode`].
-    way: AtomicU8,
+    mode: AtomicU8,
     /// The longest result in the latest samples of each [`Company`], in bytes.
     longest: [AtomicU32; 2],
     /// Bytes that each call of a batch adds to the answer; 0 if unknown or varying.
@@ -196,7 +196,7 @@ impl FetchTuner {
             chosen: Chosen {
                 words: Company::ALL.map(|_| AtomicU64::new(pack(start))),
                 changes: AtomicU32::new(0),
-                way: AtomicU8::new(0),
+                mode: AtomicU8::new(0),
                 longest: Company::ALL.map(|_| AtomicU32::new(0)),
                 per_call: AtomicU32::new(0),
                 wait: AtomicU32::new(0),
@@ -225,7 +225,7 @@ impl FetchTuner {
         let chosen = &self.functions[function as usize % FUNCTIONS].chosen;
         let company = Company::of(calls);
         let choice = unpack(chosen.words[company as usize].load(Ordering::Relaxed));
-        match ResponseMode::of(chosen.way.load(Ordering::Relaxed)) {
+        match ResponseMode::of(chosen.mode.load(Ordering::Relaxed)) {
             ResponseMode::ClientChoice | ResponseMode::WriteBack => {
                 match chosen.per_call.load(Ordering::Relaxed) {
                     known if known > 0 && calls > 1 && expected(known, calls) <= self.one_read => {
@@ -267,16 +267,16 @@ impl FetchTuner {
 
     /// Returns the path that the server asks for.
     #[inline]
-    pub(crate) fn way(&self, function: u16) -> ResponseMode {
-        ResponseMode::of(self.functions[function as usize % FUNCTIONS].chosen.way.load(Ordering::Relaxed))
+    pub(crate) fn mode(&self, function: u16) -> ResponseMode {
+        ResponseMode::of(self.functions[function as usize % FUNCTIONS].chosen.mode.load(Ordering::Relaxed))
     }
 
     /// Records the path that an answer asks for, by its number.
     #[inline]
-    pub(crate) fn ask(&self, function: u16, way: u8) {
+    pub(crate) fn ask(&self, function: u16, mode: u8) {
         let chosen = &self.functions[function as usize % FUNCTIONS].chosen;
-        if chosen.way.load(Ordering::Relaxed) != way && self.how == FetchChoice::Tuned {
-            chosen.way.store(way, Ordering::Relaxed);
+        if chosen.mode.load(Ordering::Relaxed) != mode && self.how == FetchChoice::Tuned {
+            chosen.mode.store(mode, Ordering::Relaxed);
         }
     }
 

@@ -7,7 +7,7 @@
 
 use super::route::{Lane, Route, To};
 use super::strands::{
-    Clones, Members, NO_CLONE, Strands, Way, ended, is_of_lane, queue_of_clone, queue_of_lane,
+    CloneRoute, Clones, Members, NO_CLONE, Strands, ended, is_of_lane, queue_of_clone, queue_of_lane,
 };
 use super::ticket::{Tickets, prepare};
 use crate::client::core::{CallId, Core};
@@ -471,10 +471,10 @@ impl<F: Fabric> Engine<F> {
         loop {
             let number = match clone {
                 NO_CLONE => to.connection(),
-                clone => match self.way(clone, from) {
-                    Way::Over(route) => route,
-                    Way::Waits(queue) => return Attempt::Held(queue, side(from == Some(queue))),
-                    Way::Nowhere => return Attempt::Unconnected,
+                clone => match self.route_of_clone(clone, from) {
+                    CloneRoute::Strand(route) => route,
+                    CloneRoute::Queue(queue) => return Attempt::Held(queue, side(from == Some(queue))),
+                    CloneRoute::Unconnected => return Attempt::Unconnected,
                 },
             };
             let Engine { core, routes, .. } = self;

@@ -1,4 +1,4 @@
-//! The way of a call to its lane.
+//! The route of a call to its lane.
 
 use super::strands::{NO_CLONE, Strands};
 use crate::client::core::{CallId, Core};

@@ -188,45 +188,45 @@ pub(super) fn ended<F: Fabric>(members: &mut Members, tickets: &Tickets<F>, tick
     }
 }
 
-/// The way of a clone's call.
-pub(super) enum Way {
+/// The route of a clone's call.
+pub(super) enum CloneRoute {
     /// The route of the clone's strand.
-    Over(u32),
+    Strand(u32),
     /// It waits in this queue until the clone moves.
-    Waits(usize),
+    Queue(usize),
     /// The clone is gone, or has no strand yet.
-    Nowhere,
+    Unconnected,
 }
 
 impl<F: Fabric> Engine<F> {
-    /// Returns the way of a clone's call that comes from a queue, and moves the clone if it has to and can move.
-    pub(super) fn way(&mut self, clone: u32, from: Option<usize>) -> Way {
+    /// Returns the route of a clone's call that comes from a queue, and moves the clone if it has to and can move.
+    pub(super) fn route_of_clone(&mut self, clone: u32, from: Option<usize>) -> CloneRoute {
         if member(&mut self.members, clone).is_none() && !self.admit(clone) {
-            return Way::Nowhere;
+            return CloneRoute::Unconnected;
         }
         let Engine { members, leader, routes, tickets, .. } = self;
-        let Some(member) = member(members, clone) else { return Way::Nowhere };
+        let Some(member) = member(members, clone) else { return CloneRoute::Unconnected };
         let own = queue_of_clone(clone);
         match from {
             // It was held for room before the clone had to move.
             Some(queue) if queue != own => {
-                return member.on.map_or(Way::Nowhere, |(route, _)| Way::Over(route));
+                return member.on.map_or(CloneRoute::Unconnected, |(route, _)| CloneRoute::Strand(route));
             }
-            None if leader.holds(own) => return Way::Waits(own),
+            None if leader.holds(own) => return CloneRoute::Queue(own),
             _ => {}
         }
-        let Some(wanted) = member.strands.place(member.number) else { return Way::Nowhere };
-        let Some(Some(route)) = routes.get(wanted as usize) else { return Way::Nowhere };
+        let Some(wanted) = member.strands.place(member.number) else { return CloneRoute::Unconnected };
+        let Some(Some(route)) = routes.get(wanted as usize) else { return CloneRoute::Unconnected };
         if member.on != Some((wanted, route.closings)) {
             let old = member.on.and_then(|(route, _)| routes.get(route as usize)?.as_ref());
             let is_its = |ticket| tickets.extra(ticket).is_some_and(|extra| extra.to.clone_number() == clone);
             let lanes = old.map_or(&[][..], |route| route.lanes.all());
             if member.sent > 0 || lanes.iter().any(|lane| leader.any_held(queue_of_lane(*lane), is_its)) {
-                return Way::Waits(own);
+                return CloneRoute::Queue(own);
             }
             member.on = Some((wanted, route.closings));
         }
-        Way::Over(wanted)
+        CloneRoute::Strand(wanted)
     }
 
     /// Enters a clone that the leader has not met. Returns whether there is such a clone.

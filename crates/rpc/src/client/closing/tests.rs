@@ -50,7 +50,7 @@ struct Connection<F: Fabric> {
 
 impl<F: Fabric> Connection<F> {
     fn new(fabric: &F, address: &Address, plan: Plan) -> Self {
-        let config = ClientConfig::with_plan(plan).settled(fabric);
+        let config = ClientConfig::with_plan(plan).resolved(fabric);
         let tuners = config.tuners(fabric);
         let core = Core::new(fabric, config.mode()).unwrap();
         let greeting = greet(fabric, address, &config, fabric.host().now() + 5_000_000_000).unwrap();

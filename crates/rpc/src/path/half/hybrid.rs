@@ -207,7 +207,7 @@ pub struct FunctionTuning {
     /// ([`FirstRead`](crate::FirstRead)); 0 means no delay.
     pub first_read_after: u32,
     /// The path that the server asks for ([`FetchChoice::Tuned`](crate::FetchChoice::Tuned)).
-    pub way: ResponseMode,
+    pub mode: ResponseMode,
     /// Changes of R or F so far.
     pub changes: u32,
 }
@@ -225,7 +225,7 @@ impl Tuning {
                 fetch_bytes: choice.bytes,
                 batch_fetch_bytes: tuner.choice(function, 0).bytes,
                 first_read_after: tuner.wait(function, false),
-                way: tuner.way(function),
+                mode: tuner.mode(function),
                 changes: tuner.changes(function),
             }
         };
@@ -307,7 +307,7 @@ impl<F: Fabric> Hybrid<F> {
     /// Failed READs, the server's request, or the rates decide.
     #[inline]
     fn is_written(&self, function: u16, calls: u16) -> bool {
-        match self.tuner.way(function) {
+        match self.tuner.mode(function) {
             ResponseMode::ClientChoice => {
                 self.modes.replies(function) || self.tuner.is_written(function, calls)
             }
@@ -318,8 +318,8 @@ impl<F: Fabric> Hybrid<F> {
 
     /// Records the path that an answer asks for, as a [`ResponseMode`]'s number.
     #[inline]
-    pub(crate) fn asked_for(&self, call: u32, way: u8) {
-        self.tuner.ask(self.awaited.function(split_call(call).0), way);
+    pub(crate) fn asked_for(&self, call: u32, mode: u8) {
+        self.tuner.ask(self.awaited.function(split_call(call).0), mode);
     }
 
     /// Returns the flags and the head of a request for this function.
@@ -486,7 +486,7 @@ impl<F: Fabric> Hybrid<F> {
         let retries = self.tuner.choice(function, calls).retries;
         let strikes = is_past(self.missed, retries, &mut self.struck);
         let struck =
-            strikes && self.tuner.way(function) == ResponseMode::ClientChoice && self.modes.strike(function);
+            strikes && self.tuner.mode(function) == ResponseMode::ClientChoice && self.modes.strike(function);
         if struck || self.missed >= RESCUE * retries { Patience::Over } else { Patience::Left }
     }
 
@@ -664,7 +664,7 @@ impl<F: Fabric> Published<F> {
 
     /// Returns the number of the [`ResponseMode`] that the answer asks for.
     #[inline]
-    pub(crate) fn way(&self, asked: Asked) -> u8 {
+    pub(crate) fn mode(&self, asked: Asked) -> u8 {
         self.ways.asked(asked.function())
     }
 
@@ -735,7 +735,7 @@ mod tests {
             let [three] = &tuning.functions[..] else { panic!("{tuning:?}") };
             assert_eq!(three.function, 3);
             assert_eq!(
-                (three.way, three.fetch_bytes, three.first_read_after >= 5_000),
+                (three.mode, three.fetch_bytes, three.first_read_after >= 5_000),
                 (ResponseMode::FetchWhole, 320, waits)
             );
         }

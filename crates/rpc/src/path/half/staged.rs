@@ -13,7 +13,7 @@
 mod posting;
 
 use super::{Ends, Facts, Made, MakeError, Mechanism, Message, Notice, TxHalf};
-use crate::grouped::tenant::{Tenant, Way};
+use crate::grouped::tenant::{Tenant, Transmission};
 use crate::grouped::{Lie, Mark, Word};
 use dunlin_fabric::{Fabric, Region, RegionKey};
 use dunlin_wire::{LINE, TAG_OFFSET, Tags};
@@ -120,7 +120,7 @@ impl<F: Fabric> Staged<F> {
         }
         self.kept.push_back(Kept { at, bytes: total, sequence, end, notify });
         self.tail = end;
-        self.is_word_due |= self.tenant.built() == Way::Announce;
+        self.is_word_due |= self.tenant.built() == Transmission::Announce;
     }
 
     /// Forgets the requests that a server with this head has taken.

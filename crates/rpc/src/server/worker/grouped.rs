@@ -111,7 +111,7 @@ impl<F: Fabric> Worker<F> {
         if self.groups.as_ref().is_some_and(|groups| groups.is_behind(&self.dispatcher.shared.turns)) {
             handled += self.follow_turn();
         }
-        while let Some(index) = self.groups.as_mut().and_then(|groups| groups.untold.pop()) {
+        while let Some(index) = self.groups.as_mut().and_then(|groups| groups.unreported.pop()) {
             if !self.tell_lease(index) {
                 break;
             }
@@ -406,7 +406,7 @@ impl<F: Fabric> Worker<F> {
             Err(TxError::Full) => {
                 // A lease that begins is told in the next round.
                 if let Some(groups) = self.groups.as_mut().filter(|_| ends) {
-                    groups.untold.push(index);
+                    groups.unreported.push(index);
                 }
                 false
             }

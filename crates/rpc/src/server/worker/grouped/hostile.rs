@@ -31,7 +31,7 @@ pub(super) struct Raw {
 
 impl Raw {
     pub(super) fn connect(fabric: &Sim, address: &Address) -> Self {
-        let config = ClientConfig::with_plan(plan(CompletionMode::Busy)).settled(fabric);
+        let config = ClientConfig::with_plan(plan(CompletionMode::Busy)).resolved(fabric);
         let tuners = config.tuners(fabric);
         let mut core = Core::new(fabric, config.mode()).unwrap();
         let until = fabric.host().now() + 5_000_000_000;
