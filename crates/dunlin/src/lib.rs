@@ -112,7 +112,7 @@ pub mod errors {
 /// Single fabrics and their settings, and the transport that an address selects.
 pub mod fabric {
     pub use dunlin_fabric::{
-        Access, Capabilities, ChosenTransport, DeviceIdentity, Fabric, IntoAddress, KeeperError,
+        Access, Atomics, Capabilities, ChosenTransport, DeviceIdentity, Fabric, IntoAddress, KeeperError,
         MemoryKeeper, Nanos, PassedOver, Region, Scheme, Topology,
     };
     #[cfg(feature = "ofi")]

@@ -2,7 +2,7 @@
 
 use crate::context::Context;
 use crate::failure::Verdict;
-use dunlin_fabric::{Capabilities, Fabric, Transport};
+use dunlin_fabric::{Atomics, Capabilities, Fabric, Transport};
 use std::fmt;
 
 /// The role of one side of a case. The first role listens for the control connection, the second dials.
@@ -33,6 +33,8 @@ pub enum Need {
     Transport(Transport),
     /// FETCH_ADD and CMP_SWAP.
     Atomics,
+    /// Atomics that are atomic with those of the target's processors.
+    ProcessorAtomics,
     /// Immediate data.
     Immediate,
     /// Inline data of 64 bytes.
@@ -62,7 +64,8 @@ impl Need {
     pub fn met(self, capabilities: &Capabilities) -> bool {
         match self {
             Need::Transport(transport) => capabilities.transports.contains(transport),
-            Need::Atomics => capabilities.atomics,
+            Need::Atomics => capabilities.atomics.exist(),
+            Need::ProcessorAtomics => capabilities.atomics == Atomics::Processors,
             Need::Immediate => capabilities.immediate,
             Need::Inline => capabilities.max_inline >= 64,
             Need::Acknowledged => capabilities.acknowledged,
@@ -85,6 +88,7 @@ impl fmt::Display for Need {
             Need::Transport(Transport::UnreliableConnection) => f.write_str("transports: UC"),
             Need::Transport(Transport::UnreliableDatagram) => f.write_str("transports: UD"),
             Need::Atomics => f.write_str("atomics"),
+            Need::ProcessorAtomics => f.write_str("atomics of processors"),
             Need::Immediate => f.write_str("immediate"),
             Need::Inline => f.write_str("max_inline of at least 64"),
             Need::Acknowledged => f.write_str("acknowledged"),

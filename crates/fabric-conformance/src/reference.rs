@@ -8,8 +8,8 @@ mod state;
 use dunlin_fabric::memory::HeapMemory;
 use dunlin_fabric::verbs::MAX_CONTROL_MESSAGE;
 use dunlin_fabric::{
-    AcceptError, Access, Address, Capabilities, CreateError, DialError, Fabric, GrantError, Host, Link,
-    LinkError, ListenError, Listener, Memory, Nanos, PeerIdentity, PlainPayloads, RealHost, RegionKey,
+    AcceptError, Access, Address, Atomics, Capabilities, CreateError, DialError, Fabric, GrantError, Host,
+    Link, LinkError, ListenError, Listener, Memory, Nanos, PeerIdentity, PlainPayloads, RealHost, RegionKey,
     RegisterError, Scheme, Signal, Subscription, TransportSet,
 };
 use state::{LinkId, Side, World};
@@ -39,7 +39,7 @@ impl Reference {
             max_message: 2 << 20,
             max_datagram: 4096,
             datagram_headroom: 0,
-            atomics: true,
+            atomics: Atomics::Processors,
             immediate: true,
             acknowledged: true,
             in_order_write: true,

@@ -4,6 +4,7 @@ use crate::events::{Event, Health};
 use crate::library::{Library, LibraryError};
 use crate::port::Port;
 use crate::sys;
+use dunlin_fabric::Atomics;
 use std::ffi::{CStr, c_int};
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -137,7 +138,7 @@ pub(crate) struct Attributes {
     pub(crate) shared_receive_queues: bool,
     pub(crate) read_atomic: u8,
     pub(crate) responder_resources: u8,
-    pub(crate) atomics: bool,
+    pub(crate) atomics: Atomics,
     pub(crate) in_order: bool,
     /// Whether software copies the bytes of READs, while other threads may be storing them.
     pub(crate) copies: bool,
@@ -380,7 +381,11 @@ impl Device {
             shared_receive_queues: got.max_srq > 0,
             read_atomic: small(got.max_qp_initiator_read_atomic),
             responder_resources: small(got.max_qp_read_atomic),
-            atomics: got.atomic_capability != sys::ATOMICS_NONE,
+            atomics: match got.atomic_capability {
+                sys::ATOMICS_NONE => Atomics::None,
+                sys::ATOMICS_GLOBAL => Atomics::Processors,
+                _ => Atomics::Device,
+            },
             in_order: IN_ORDER_VENDORS.contains(&got.vendor_id),
             copies: [SOFT_ROCE, SOFT_IWARP].contains(&got.vendor_id),
             is_soft_iwarp: got.vendor_id == SOFT_IWARP,
@@ -454,7 +459,7 @@ impl Attributes {
         shared_receive_queues: false,
         read_atomic: 0,
         responder_resources: 0,
-        atomics: false,
+        atomics: Atomics::None,
         in_order: false,
         copies: false,
         is_soft_iwarp: false,

@@ -156,7 +156,7 @@ impl RdmaDomain {
             // The keys restrict the access to each region.
             access: (sys::ACCESS_REMOTE_READ
                 | sys::ACCESS_REMOTE_WRITE
-                | if self.capabilities.atomics { sys::ACCESS_REMOTE_ATOMIC } else { 0 })
+                | if self.capabilities.atomics.exist() { sys::ACCESS_REMOTE_ATOMIC } else { 0 })
                 as u32,
             ..Default::default()
         };
@@ -373,7 +373,7 @@ impl ThreadDomain for RdmaDomain {
             return Err(CreateError::Unsupported("queue pairs of that transport"));
         }
         let most = self.capabilities.max_queue_pairs;
-        if self.capabilities.atomics
+        if self.capabilities.atomics.exist()
             && config.transport == Transport::ReliableConnection
             && self.results.is_none()
         {

@@ -90,7 +90,7 @@ impl RdmaFabric {
             max_queue_depth: attributes.max_work_requests.min(MAX_QUEUE_DEPTH),
         });
         let access = Access::READ.with(Access::WRITE);
-        let access = if atomics { access.with(Access::ATOMIC) } else { access };
+        let access = if atomics.exist() { access.with(Access::ATOMIC) } else { access };
         let trap = RdmaMemory::new(&device, 64, access)
             .and_then(|memory| memory.registration(access))
             .map_err(|error| failed("ibv_reg_mr", io::Error::other(error)))?;

@@ -14,7 +14,7 @@ use crate::memory::ShmMemory;
 use crate::payloads::{ProcessFills, ShmPayloads};
 use crate::socket::{self, Received};
 use dunlin_fabric::{
-    Access, Address, Capabilities, CreateError, DeviceIdentity, DialError, Fabric, Host, KnownRates,
+    Access, Address, Atomics, Capabilities, CreateError, DeviceIdentity, DialError, Fabric, Host, KnownRates,
     ListenError, Nanos, Prefetch, Rates, RatesBook, RealHost, RegisterError, Scheme, TransportSet,
 };
 use dunlin_fabric::{copy, door};
@@ -53,7 +53,7 @@ impl ShmFabric {
             max_message: MAX_MESSAGE,
             max_datagram: MAX_DATAGRAM,
             datagram_headroom: 0,
-            atomics: true,
+            atomics: Atomics::Processors,
             immediate: true,
             acknowledged: true,
             in_order_write: true,

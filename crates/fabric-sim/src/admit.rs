@@ -37,7 +37,7 @@ impl State {
                 (None, &None)
             }
             Operation::FetchAdd { .. } | Operation::CompareSwap { .. } => {
-                if transport != Transport::ReliableConnection || !capabilities.atomics {
+                if transport != Transport::ReliableConnection || !capabilities.atomics.exist() {
                     return Err(PostError::Transport("atomics need RC, on a fabric that has them"));
                 }
                 (None, &None)

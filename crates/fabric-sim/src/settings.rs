@@ -1,6 +1,6 @@
 //! The settings of a run.
 
-use dunlin_fabric::{Capabilities, Nanos, Rates, TransportSet, Work};
+use dunlin_fabric::{Atomics, Capabilities, Nanos, Rates, TransportSet, Work};
 use dunlin_rnic_model::{ClusterError, Prices as ModelPrices, Profile};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -264,7 +264,7 @@ impl Default for Settings {
                 max_message: 1 << 26,
                 max_datagram: 4096,
                 datagram_headroom: 40,
-                atomics: true,
+                atomics: Atomics::Device,
                 immediate: true,
                 acknowledged: true,
                 in_order_write: true,

@@ -24,6 +24,30 @@ impl TransportSet {
     }
 }
 
+/// The operations with which FETCH_ADD and CMP_SWAP are atomic.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Atomics {
+    /// There are none.
+    #[default]
+    None,
+    /// With each other, on one device.
+    Device,
+    /// With those of the target's processors, too: [`Region::fetch_add`](crate::Region::fetch_add).
+    Processors,
+}
+
+impl Atomics {
+    /// Returns whether there are any.
+    pub const fn exist(self) -> bool {
+        !matches!(self, Atomics::None)
+    }
+
+    /// Returns those of a device, if it has any.
+    pub const fn of_device(exist: bool) -> Atomics {
+        if exist { Atomics::Device } else { Atomics::None }
+    }
+}
+
 /// The capabilities of a fabric. Sizes are in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capabilities {
@@ -40,8 +64,8 @@ pub struct Capabilities {
     /// Bytes at the start of a datagram's receive buffer that precede the payload (40 on InfiniBand: the
     /// GRH).
     pub datagram_headroom: u32,
-    /// Whether FETCH_ADD and CMP_SWAP exist.
-    pub atomics: bool,
+    /// FETCH_ADD and CMP_SWAP.
+    pub atomics: Atomics,
     /// Whether SEND and WRITE can carry immediate data.
     pub immediate: bool,
     /// Whether completions on a reliable connection report the outcome at the target.
@@ -97,7 +121,7 @@ impl Capabilities {
         max_message: 1 << 30,
         max_datagram: 4096,
         datagram_headroom: 0,
-        atomics: true,
+        atomics: Atomics::Device,
         immediate: true,
         acknowledged: true,
         in_order_write: true,
@@ -117,7 +141,7 @@ impl Capabilities {
     pub const IWARP: Capabilities = Capabilities {
         name: "iwarp",
         transports: TransportSet::NONE.with(Transport::ReliableConnection),
-        atomics: false,
+        atomics: Atomics::None,
         immediate: false,
         acknowledged: false,
         ..Capabilities::EVERYTHING
@@ -134,7 +158,7 @@ impl Capabilities {
         max_inline: 256,
         max_message: 64 << 20,
         max_datagram: 0,
-        atomics: false,
+        atomics: Atomics::None,
         acknowledged: false,
         in_order_write: false,
         cache_line_atomic_reads: false,

@@ -42,7 +42,7 @@ pub use address::{Address, AddressError, IntoAddress, MAX_NAME, Scheme};
 pub use address_handles::AddressHandles;
 pub use any_memory::AnyMemory;
 pub use arena::{Arena, ArenaError, Buffer};
-pub use capabilities::{Capabilities, TransportSet};
+pub use capabilities::{Atomics, Capabilities, TransportSet};
 pub use chosen::{ChosenTransport, PassedOver};
 pub use completion::{Broke, Completion, CompletionStatus, Opcode};
 pub use error::{

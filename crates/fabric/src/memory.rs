@@ -132,6 +132,21 @@ impl<M: Memory> Region<M> {
         self.word(offset).store(value.to_le(), Ordering::Release);
     }
 
+    /// Adds to 8 aligned bytes, and returns their old value. Atomic with requests of peers where the fabric's are atomic with
+    /// processors ([`Atomics::Processors`](crate::Atomics::Processors)).
+    #[inline]
+    pub fn fetch_add(&self, offset: usize, add: u64) -> u64 {
+        self.word(offset).fetch_add(add, Ordering::AcqRel)
+    }
+
+    /// Replaces 8 aligned bytes if they are `expected`, and returns their old value. Atomic as
+    /// [`fetch_add`](Region::fetch_add).
+    #[inline]
+    pub fn compare_swap(&self, offset: usize, expected: u64, swap: u64) -> u64 {
+        let swapped = self.word(offset).compare_exchange(expected, swap, Ordering::AcqRel, Ordering::Acquire);
+        swapped.unwrap_or_else(|old| old)
+    }
+
     /// Copies bytes from the region into private memory.
     #[inline]
     pub fn copy_out(&self, offset: usize, destination: &mut [u8]) {

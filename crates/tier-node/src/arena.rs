@@ -28,7 +28,7 @@ const PAGE: usize = 4096;
 /// The access to a node's arena that other nodes get.
 pub(crate) fn access(capabilities: &Capabilities) -> Access {
     let access = Access::READ.with(Access::WRITE);
-    if capabilities.atomics { access.with(Access::ATOMIC) } else { access }
+    if capabilities.atomics.exist() { access.with(Access::ATOMIC) } else { access }
 }
 
 /// Hears how many bytes of a node's memory have pages, and how many there are.

@@ -296,7 +296,7 @@ impl<F: Fabric> Node<F> {
             let Some(cut) = layout.word(item.offset()) else {
                 return Begun::Done(Err(AccessError::Misaligned(item.offset()).into()));
             };
-            if !capabilities.atomics {
+            if !capabilities.atomics.exist() {
                 if cut.node != self.me || !self.qos.try_admit(host, class, length) {
                     return Begun::Waits;
                 }
@@ -304,18 +304,21 @@ impl<F: Fabric> Node<F> {
                 return Begun::Done(self.change_by_call(&cut, owner, change, deadline.until(host)));
             }
         }
-        if items.iter().all(|item| !item.needs_path(self.me)) {
+        if items.iter().all(|item| !item.needs_path(self)) {
             if !self.qos.try_admit(host, class, length) {
                 return Begun::Waits;
             }
             self.qos.count(class.priority, 1, length);
+            // An atomic is one item.
+            let mut value = 0;
             for item in items {
                 item.copy_here(self);
                 if let Some(error) = item.error.take() {
                     return Begun::Done(Err(error));
                 }
+                value = item.value;
             }
-            return Begun::Done(Ok(0));
+            return Begun::Done(Ok(value));
         }
         if length > MAX_ATTEMPTED {
             return Begun::Waits;

@@ -3,7 +3,7 @@
 use crate::error::OperationError;
 use crate::node::Node;
 use crate::path::Stop;
-use dunlin_fabric::{Fabric, Host, Work};
+use dunlin_fabric::{Atomics, Fabric, Host, Work};
 use dunlin_tier::{Cut, Cuts, Kind, Layout, NodeId};
 use std::collections::BTreeSet;
 
@@ -141,8 +141,15 @@ impl<'a> Item<'a> {
     }
 
     /// Returns whether a path is needed: a part is on another node, or changed by the device.
-    pub(crate) fn needs_path(&self, me: NodeId) -> bool {
-        matches!(self.transfer, Transfer::Change(_)) || self.nodes().any(|node| node != me)
+    pub(crate) fn needs_path<F: Fabric>(&self, node: &Node<F>) -> bool {
+        self.nodes().any(|to| !self.is_here(node, to))
+    }
+
+    /// Returns whether the processor does the part at a node. Atomics of a device are not atomic with those of processors,
+    /// so they go over a connection to this node.
+    pub(crate) fn is_here<F: Fabric>(&self, node: &Node<F>, to: NodeId) -> bool {
+        let changes = matches!(self.transfer, Transfer::Change(_));
+        to == node.me && (!changes || node.fabric.capabilities().atomics == Atomics::Processors)
     }
 
     pub(crate) fn fail(&mut self, error: OperationError) {
@@ -152,10 +159,27 @@ impl<'a> Item<'a> {
     /// Copies its bytes, all of which are on this node.
     pub(crate) fn copy_here<F: Fabric>(&mut self, node: &Node<F>) {
         for cut in self.cuts(u32::MAX) {
-            if !copy_local(node, &cut, &mut self.transfer) {
-                return self.fail(OperationError::Place { node: node.name_of(node.me) });
+            self.copy_part(node, &cut);
+        }
+    }
+
+    /// Copies or changes a part that lies on this node. A place that does not exist is the operation's error.
+    pub(crate) fn copy_part<F: Fabric>(&mut self, node: &Node<F>, cut: &Cut) {
+        let Some(extent) = node.arena.range(cut.extent, cut.offset, cut.length.into()) else {
+            return self.fail(OperationError::Place { node: node.name_of(node.me) });
+        };
+        let (at, length, offset) = (cut.at as usize, cut.length as usize, cut.offset as usize);
+        match &mut self.transfer {
+            Transfer::Read(into) => extent.copy_out(offset, &mut into[at..at + length]),
+            Transfer::Keep(into) => extent.copy_out(offset, &mut into[at..at + length]),
+            Transfer::Write(from) => extent.copy_in(offset, &from[at..at + length]),
+            Transfer::Put(from) => extent.copy_in(offset, &from[at..at + length]),
+            Transfer::Change(Change::Add(add)) => self.value = extent.fetch_add(offset, *add),
+            Transfer::Change(Change::Swap { expected, swap }) => {
+                self.value = extent.compare_swap(offset, *expected, *swap);
             }
         }
+        node.fabric.host().charge(Work::CopyBytes, cut.length);
     }
 
     /// Returns the value, or the reason of the failure.
@@ -172,19 +196,4 @@ impl<'a> Item<'a> {
 pub(crate) enum Change {
     Add(u64),
     Swap { expected: u64, swap: u64 },
-}
-
-/// Copies a part that lies on this node; returns `false` if its place does not exist.
-pub(crate) fn copy_local<F: Fabric>(node: &Node<F>, cut: &Cut, transfer: &mut Transfer<'_>) -> bool {
-    let Some(extent) = node.arena.range(cut.extent, cut.offset, cut.length.into()) else { return false };
-    let (at, length, offset) = (cut.at as usize, cut.length as usize, cut.offset as usize);
-    match transfer {
-        Transfer::Read(into) => extent.copy_out(offset, &mut into[at..at + length]),
-        Transfer::Keep(into) => extent.copy_out(offset, &mut into[at..at + length]),
-        Transfer::Write(from) => extent.copy_in(offset, &from[at..at + length]),
-        Transfer::Put(from) => extent.copy_in(offset, &from[at..at + length]),
-        Transfer::Change(_) => return false,
-    }
-    node.fabric.host().charge(Work::CopyBytes, cut.length);
-    true
 }

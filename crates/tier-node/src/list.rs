@@ -10,7 +10,7 @@ use crate::path::{Deadline, Path};
 use crate::paths::{Entered, Granted};
 use crate::pool::Taken;
 use crate::qos::Class;
-use dunlin_fabric::{Fabric, Host, Nanos, Work, nanos};
+use dunlin_fabric::{Atomics, Fabric, Host, Nanos, Work, nanos};
 use dunlin_tier::process::MAX_HERE;
 use dunlin_tier::process::list::{MAX_LISTED, MAX_LISTED_BYTES};
 use dunlin_tier::{AccessError, Kind, NodeId, Operation, Priority};
@@ -167,7 +167,7 @@ impl<F: Fabric> Operations<'_, F> {
     pub(crate) fn attempt(mut self) -> Attempted<F, Result<Outcomes, ListError>> {
         let Some(first) = self.entries.first() else { return Attempted::Done(Ok(Vec::new())) };
         let node = Arc::clone(&first.lmr.running.node);
-        let by_device = node.fabric.capabilities().atomics;
+        let by_device = node.fabric.capabilities().atomics.exist();
         let waits = |entry: &Entry<'_, F>| {
             entry.lmr.class.has_limit()
                 || (entry.is_atomic() && !by_device)
@@ -301,8 +301,9 @@ impl<F: Fabric> Node<F> {
     /// Returns whether an operation needs a path.
     fn needs_path(&self, entry: &Entry<'_, F>, operation: &Operation) -> bool {
         match entry.is_atomic() {
-            true => self.fabric.capabilities().atomics,
-            false => self.parts(entry, operation).any(|node| node != self.me),
+            true if !self.fabric.capabilities().atomics.exist() => false,
+            true if self.fabric.capabilities().atomics == Atomics::Device => true,
+            _ => self.parts(entry, operation).any(|node| node != self.me),
         }
     }
 
@@ -405,7 +406,7 @@ impl<F: Fabric> Node<F> {
         path: Option<&mut Path<F>>,
         deadline: &mut Deadline,
     ) -> Result<(), NodeId> {
-        let by_device = self.fabric.capabilities().atomics;
+        let by_device = self.fabric.capabilities().atomics.exist();
         let (mut places, mut items) = (Vec::with_capacity(entries.len()), Vec::with_capacity(entries.len()));
         for (place, (entry, operation)) in entries.iter_mut().zip(&begun).enumerate() {
             if entry.outcome.is_none() && (by_device || !entry.is_atomic()) {

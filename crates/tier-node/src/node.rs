@@ -438,7 +438,7 @@ impl<F: Fabric> Node<F> {
     /// the word's block from being taken back meanwhile, and atomics apart.
     fn change(&self, place: (LmrId, u16, u64), new: impl FnOnce(u64) -> u64) -> Result<u64, Refusal> {
         let (owner, extent, offset) = place;
-        if self.fabric.capabilities().atomics || !offset.is_multiple_of(8) {
+        if self.fabric.capabilities().atomics.exist() || !offset.is_multiple_of(8) {
             return Err(Refusal::Malformed);
         }
         let memory = self.arena.range(extent, offset, 8).ok_or(Refusal::NoPlace)?;

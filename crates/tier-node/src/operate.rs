@@ -172,16 +172,19 @@ impl<F: Fabric> Node<F> {
         offset: u64,
         change: Change,
     ) -> Result<u64, OperationError> {
-        let by_device = self.fabric.capabilities().atomics;
+        let by_device = self.fabric.capabilities().atomics.exist();
         self.operate(target, Kind::Atomic, (offset, 8), |path, layout, deadline| {
             let Some(cut) = layout.word(offset) else {
                 return Err(Stop::failed(AccessError::Misaligned(offset)));
             };
+            let mut item = Item::new(layout, offset, Transfer::Change(change));
             match path {
-                Some(path) => path
-                    .run_one(self, Item::new(layout, offset, Transfer::Change(change)), deadline)
-                    .map(Some),
-                None if by_device => Ok(None),
+                Some(path) => path.run_one(self, item, deadline).map(Some),
+                None if by_device && item.needs_path(self) => Ok(None),
+                None if by_device => {
+                    item.copy_here(self);
+                    item.finish().map(Some)
+                }
                 None => {
                     let until = deadline.until(self.fabric.host());
                     self.change_by_call(&cut, owner, change, until).map(Some).map_err(Stop::failed)

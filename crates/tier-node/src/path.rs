@@ -3,7 +3,7 @@
 
 use crate::connection::{Connection, DEPTH};
 use crate::error::{ConnectError, OperationError, RequestError};
-use crate::item::{Change, Item, Transfer, copy_local};
+use crate::item::{Change, Item, Transfer};
 use crate::node::Node;
 use dunlin_fabric::Work;
 use dunlin_fabric::{
@@ -385,9 +385,8 @@ impl<F: Fabric> Path<F> {
     /// Checks that there are connections for all parts of an operation, and that their places exist: a wrong record must
     /// not break a connection that others use.
     fn check(&self, node: &Node<F>, item: &mut Item<'_>) -> Result<(), NodeId> {
-        let by_device = matches!(item.transfer, Transfer::Change(_));
         for cut in item.cuts(u32::MAX) {
-            let exists = if cut.node == node.me && !by_device {
+            let exists = if item.is_here(node, cut.node) {
                 node.arena.range(cut.extent, cut.offset, cut.length.into()).is_some()
             } else {
                 let connection = self.peers.get(usize::from(cut.node.0)).and_then(Option::as_ref);
@@ -413,18 +412,14 @@ impl<F: Fabric> Path<F> {
             Transfer::Change(_) => 8,
             _ => self.step,
         };
-        // Atomics of a device are not atomic with those of processors, so they go over a connection to this node.
-        let by_device = matches!(items[place].transfer, Transfer::Change(_));
         for mut cut in items[place].cuts(self.step.max(longest)) {
             if items[place].error.is_some() {
                 return;
             }
-            if cut.node == node.me && !by_device {
-                let item = &mut items[place];
+            let item = &mut items[place];
+            if item.is_here(node, cut.node) {
                 item.is_begun = true;
-                if !copy_local(node, &cut, &mut item.transfer) {
-                    item.fail(OperationError::Place { node: node.name_of(cut.node) });
-                }
+                item.copy_part(node, &cut);
                 continue;
             }
             while cut.length > 0 {

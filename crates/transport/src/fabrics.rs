@@ -294,7 +294,7 @@ impl ChosenFabric {
 /// use dunlin_transport::{Fabrics, on_fabric};
 ///
 /// let chosen = Fabrics::default().choose(&"shm:orders".parse()?)?;
-/// let atomics = on_fabric!(&chosen, fabric => fabric.capabilities().atomics);
+/// let atomics = on_fabric!(&chosen, fabric => fabric.capabilities().atomics.exist());
 /// assert!(atomics);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -317,7 +317,7 @@ macro_rules! on_fabric {
 /// use dunlin_transport::{Fabrics, on_fabric};
 ///
 /// let chosen = Fabrics::default().choose(&"shm:orders".parse()?)?;
-/// let atomics = on_fabric!(&chosen, fabric => fabric.capabilities().atomics);
+/// let atomics = on_fabric!(&chosen, fabric => fabric.capabilities().atomics.exist());
 /// assert!(atomics);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -242,7 +242,7 @@ fn fails<F: Fabric>(
         return context.meet_at(&mut station);
     }
     // Not a multiple of a page: the region's length is the limit, not the page's.
-    let atomics = context.fabric.capabilities().atomics;
+    let atomics = context.fabric.capabilities().atomics.exist();
     let region = context.region(100, if atomics { ALL } else { READ.with(WRITE) })?;
     region.copy_in(0, &[0x22; 100]);
     if access == NONE {

@@ -35,6 +35,11 @@ pub(super) fn add<F: Fabric>(all: &mut Vec<Case<F>>) {
         Case::pair("rc_read", &[RC], read),
         Case::pair("rc_fetch_add", &[RC, Need::Atomics], fetch_add),
         Case::pair("rc_compare_swap", &[RC, Need::Atomics], compare_swap),
+        Case::pair(
+            "rc_fetch_add_beside_the_targets_processor",
+            &[RC, Need::ProcessorAtomics],
+            fetch_add_beside_processor,
+        ),
         Case::pair("memory_of_another_fabric", &[RC, Need::Adopts], adopted),
     ]);
 }
@@ -291,6 +296,38 @@ fn fetch_add<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
         let got = station.sent(number as u64)?;
         expect_eq!((got.opcode, got.value), (Opcode::FetchAdd, expected), "the old value");
         expected = expected.wrapping_add(add);
+    }
+    context.tell(b"done")
+}
+
+/// Both sides change one word at the same time, each by its own means.
+fn fetch_add_beside_processor<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
+    const ADDS: u64 = 3000;
+    let mut station = context.station()?;
+    let config = station.reliable();
+    let queue_pair = context.connect(&mut station, &config)?;
+    if role == Role::Second {
+        let region = context.region(64, Access::ATOMIC)?;
+        context.lend(&region, Access::ATOMIC)?;
+        expect_eq!(context.hear()?, b"begin");
+        for _ in 0..ADDS {
+            region.fetch_add(8, 1);
+        }
+        expect_eq!(context.hear()?, b"done");
+        expect_eq!(region.fetch_add(8, 0), 2 * ADDS, "the sum of both sides");
+        expect_eq!(region.compare_swap(8, 2 * ADDS, 7), 2 * ADDS);
+        expect_eq!(
+            (region.compare_swap(8, 2 * ADDS, 8), region.load(8)),
+            (7, 7),
+            "only the expected value is replaced"
+        );
+        return Ok(());
+    }
+    let key = context.borrow_key()?;
+    context.tell(b"begin")?;
+    for number in 0..ADDS {
+        station.post(queue_pair, number, Operation::FetchAdd { key, offset: 8, add: 1 }, true)?;
+        station.sent(number)?;
     }
     context.tell(b"done")
 }

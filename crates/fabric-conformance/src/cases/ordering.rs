@@ -234,7 +234,7 @@ fn sends_in_order<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
     let mut station = context.station()?;
     let config = station.reliable();
     let queue_pair = context.connect(&mut station, &config)?;
-    let atomics = context.fabric.capabilities().atomics;
+    let atomics = context.fabric.capabilities().atomics.exist();
     let both = Access::READ.with(Access::WRITE);
     let access = if atomics { both.with(Access::ATOMIC) } else { both };
     if role == Role::Second {

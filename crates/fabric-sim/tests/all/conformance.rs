@@ -1,6 +1,6 @@
 //! The conformance suite in virtual time, under several seeds.
 
-use dunlin_fabric::{Address, Scheme};
+use dunlin_fabric::{Address, Atomics, Scheme};
 use dunlin_fabric_conformance::{Options, Pair, Report, run_in_process};
 use dunlin_fabric_sim::{Faults, ModelTiming, Prices, RunReport, Settings, Sim, TimingSettings};
 use dunlin_rnic_model::Profile;
@@ -70,7 +70,7 @@ fn the_suite_passes_with_the_times_of_a_cluster() {
 fn a_poorer_fabric_passes_what_applies_to_it() {
     let mut settings = Settings { spurious: 3, preemption: 2, ..Settings::default() };
     settings.capabilities.in_order_write = false;
-    settings.capabilities.atomics = false;
+    settings.capabilities.atomics = Atomics::None;
     settings.capabilities.shared_receive_queue = false;
     settings.capabilities.max_inline = 0;
     settings.capabilities.datagram_headroom = 0;

@@ -36,7 +36,7 @@ fn fabrics() -> impl Strategy<Value = Capabilities> {
                 immediate,
                 in_order_write,
                 events,
-                atomics,
+                atomics: dunlin_fabric::Atomics::of_device(atomics),
                 shared_receive_queue,
                 initiator_copies,
                 write_wakes,

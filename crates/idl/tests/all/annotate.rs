@@ -30,7 +30,8 @@ impl Files for Instead {
 fn plans(document: &Document) -> Vec<String> {
     let nic = Capabilities::EVERYTHING;
     let shared = Capabilities { initiator_copies: true, ..Capabilities::EVERYTHING };
-    let iwarp = Capabilities { immediate: false, atomics: false, ..Capabilities::EVERYTHING };
+    let iwarp =
+        Capabilities { immediate: false, atomics: Capabilities::IWARP.atomics, ..Capabilities::EVERYTHING };
     let mut plans = Vec::new();
     for function in document.services.iter().flat_map(|service| service.all_functions()) {
         let levels: Vec<(_, _, Level)> =

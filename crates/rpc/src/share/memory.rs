@@ -93,7 +93,7 @@ impl<F: Fabric> Client<F> {
         region: &RemoteRegion,
         operation: &MemoryOperation<'_>,
     ) -> Result<CallId, MemoryError> {
-        operation.check(region, self.capabilities().atomics)?;
+        operation.check(region, self.capabilities().atomics.exist())?;
         let mut payload = std::mem::take(&mut self.memory_payload);
         payload.clear();
         let function = operation.encode(region.number, &mut payload);

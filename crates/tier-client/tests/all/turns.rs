@@ -1,7 +1,7 @@
 //! Operations that the node's worker runs itself, on shared memory and in virtual time, where completions take time.
 
 use crate::common::{attach, config, serve, tag};
-use dunlin_fabric::{Address, Fabric, Host, Nanos, Scheme, Task};
+use dunlin_fabric::{Address, Atomics, Fabric, Host, Nanos, Scheme, Task};
 use dunlin_fabric_sim::{MachineSettings, Settings, Sim};
 use dunlin_tier_client::{
     AccessError, AttachConfig, ListError, Lmr, OperationError, Operations, Rights, Spec, Tier,
@@ -154,7 +154,7 @@ fn app(fabric: &Sim, node: &Node) -> Tier<Sim> {
 /// Runs `body` with the root's fabric and the processes of two nodes on machines of their own.
 pub(crate) fn in_virtual_time(seed: u64, atomics: bool, body: impl FnOnce(Sim, [Sim; 2]) + Send + 'static) {
     let mut settings = Settings { machines: vec![MachineSettings::default(); 2], ..Settings::default() };
-    settings.capabilities.atomics = atomics;
+    settings.capabilities.atomics = Atomics::of_device(atomics);
     Sim::run_with(settings, seed, move |sim| {
         let nodes = [0, 1].map(|machine| sim.process_on(machine));
         body(sim, nodes);

@@ -1,6 +1,6 @@
 //! Common parts: clusters of nodes, and what every fabric must do.
 
-use dunlin_fabric::{Fabric, Host, Scheme, Task};
+use dunlin_fabric::{Atomics, Fabric, Host, Scheme, Task};
 use dunlin_fabric_shm::{ShmConfig, ShmFabric};
 use dunlin_fabric_sim::{MachineSettings, Settings, Sim};
 use dunlin_tier::RecordError;
@@ -45,7 +45,7 @@ pub(crate) fn on_shared_memory(body: impl FnOnce(&[Tier<ShmFabric>; 3])) {
 pub(crate) fn in_virtual_time(seed: u64, atomics: bool, body: impl FnOnce(&[Tier<Sim>; 3]) + Send + 'static) {
     let mut settings =
         Settings { machines: vec![MachineSettings::default(); 3], preemption: 20, ..Settings::default() };
-    settings.capabilities.atomics = atomics;
+    settings.capabilities.atomics = Atomics::of_device(atomics);
     Sim::run_with(settings, seed, move |sim| {
         let tiers = [0, 1, 2].map(|at| start(&sim.process_on(at), Scheme::Sim, "l", NAMES[at]));
         body(&tiers);

@@ -1,7 +1,7 @@
 //! Memory of several extents, and its pages.
 
 use crate::cluster::{NAMES, config, copies_are_those_of_memory, spread_regions_do_what_memory_does};
-use dunlin_fabric::Scheme;
+use dunlin_fabric::{Atomics, Scheme};
 use dunlin_fabric_shm::{ShmConfig, ShmFabric};
 use dunlin_fabric_sim::{MachineSettings, Settings, Sim};
 use dunlin_tier_node::{JoinError, Progress, Spec, Tier, TierConfig};
@@ -44,7 +44,7 @@ fn regions_of_many_extents_do_what_memory_does() {
 fn regions_of_many_extents_do_what_memory_does_in_virtual_time() {
     for atomics in [true, false] {
         let mut settings = Settings { machines: vec![MachineSettings::default(); 3], ..Settings::default() };
-        settings.capabilities.atomics = atomics;
+        settings.capabilities.atomics = Atomics::of_device(atomics);
         Sim::run_with(settings, 1, |sim| {
             let tiers = [0, 1, 2].map(|at| {
                 let mut config = config(Scheme::Sim, "e", &NAMES, NAMES[at]);

@@ -1,7 +1,7 @@
 //! Lists of operations, operations with a time of their own, and words that are written after bytes.
 
 use crate::cluster::{NAMES, assert_access, config};
-use dunlin_fabric::{Capabilities, Fabric, Host, Scheme, Signal};
+use dunlin_fabric::{Atomics, Capabilities, Fabric, Host, Scheme, Signal};
 use dunlin_fabric_shm::{ShmConfig, ShmFabric};
 use dunlin_fabric_sim::{MachineSettings, Settings, Sim};
 use dunlin_tier_node::{
@@ -144,7 +144,7 @@ fn lists_in_virtual_time() {
     for (seed, atomics) in [(1, true), (2, true), (3, false)] {
         in_virtual_time(
             seed,
-            move |has| has.atomics = atomics,
+            move |has| has.atomics = Atomics::of_device(atomics),
             |sim, tiers| {
                 let host = sim.host();
                 lists_do_what_memory_does(&tiers, 40, &|| host.sleep(host.now() + 20_000));

@@ -4,7 +4,7 @@ use crate::cluster::{
     assert_absent, assert_access, config, copies_are_those_of_memory, regions_are_shared,
     spread_regions_do_what_memory_does,
 };
-use dunlin_fabric::{Capabilities, Fabric, Host, Scheme};
+use dunlin_fabric::{Atomics, Capabilities, Fabric, Host, Scheme};
 use dunlin_fabric_sim::{MachineSettings, RunReport, Settings, Sim};
 use dunlin_tier_node::{AccessError, Rights, Spec, Tier, TierConfig};
 use std::time::Duration;
@@ -70,7 +70,7 @@ fn copies() {
 /// Without atomics, the node that has the word changes it.
 #[test]
 fn a_fabric_without_atomics_does_them_by_call() {
-    let capabilities = Capabilities { atomics: false, ..Settings::default().capabilities };
+    let capabilities = Capabilities { atomics: Atomics::None, ..Settings::default().capabilities };
     run(3, settings(Some(capabilities)), |_| {}, regions_are_shared);
 }
 

@@ -164,7 +164,7 @@ impl<F: Fabric> AsyncWithin<'_, F> {
         result: fn(AsyncResponse<F>, usize) -> Option<T>,
     ) -> MemoryCall<F, T> {
         let connection = &self.client.connection;
-        let atomics = connection.hub.inner().fabric.capabilities().atomics;
+        let atomics = connection.hub.inner().fabric.capabilities().atomics.exist();
         let call = operation.check(region, atomics).map_err(Some).map(|()| {
             let start = |payload: &mut Vec<u8>| {
                 payload.clear();

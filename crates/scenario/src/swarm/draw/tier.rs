@@ -2,7 +2,7 @@
 //! regions, and nodes that are killed or cut off. These runs are drawn apart from those of calls, so that no seed of those
 //! changes.
 
-use dunlin_fabric::{Nanos, Scheme};
+use dunlin_fabric::{Atomics, Nanos, Scheme};
 use dunlin_fabric_sim::{ChanceTiming, Faults, History, MachineSettings, Random, Settings, TimingSettings};
 use dunlin_tier_node::{Peer, TierConfig};
 use std::fmt;
@@ -53,7 +53,7 @@ impl DrawnTier {
         settings.timing =
             TimingSettings::Chance(ChanceTiming { latency, jitter: random.below(3000), landing });
         (settings.spurious, settings.preemption) = (random.below(20), random.below(12));
-        settings.capabilities.atomics = !random.one_in(4);
+        settings.capabilities.atomics = Atomics::of_device(!random.one_in(4));
         settings.capabilities.in_order_write &= !random.one_in(4);
         let lasts = 4_000_000 + random.below(16_000_000);
         if random.one_in(2) {
@@ -148,7 +148,7 @@ impl fmt::Display for DrawnTier {
             self.config.piece,
             self.config.paths,
             self.config.stop_timeout.as_micros(),
-            if self.settings.capabilities.atomics { "with" } else { "without" },
+            if self.settings.capabilities.atomics.exist() { "with" } else { "without" },
             self.lasts / 1000,
             self.acts,
             self.settings.faults

@@ -3,7 +3,7 @@
 use super::*;
 use crate::config::{Peer, TierConfig};
 use crate::tier::Tier;
-use dunlin_fabric::{Scheme, Signal, Task};
+use dunlin_fabric::{Atomics, Scheme, Signal, Task};
 use dunlin_fabric_sim::{MachineSettings, Settings, Sim, SimHost};
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
@@ -117,7 +117,7 @@ fn stay(host: &SimHost, inside: &AtomicU64, last: &AtomicU64, fence: u64) {
 fn run(seed: u64, atomics: bool) {
     let mut settings =
         Settings { machines: vec![MachineSettings::default(); 3], preemption: 20, ..Settings::default() };
-    settings.capabilities.atomics = atomics;
+    settings.capabilities.atomics = Atomics::of_device(atomics);
     Sim::run_with(settings, seed, move |sim| {
         let tiers = [0, 1, 2].map(|at| start(&sim.process_on(at), NAMES[at]));
         let name = Name::new("the lock").unwrap();
