@@ -98,9 +98,8 @@ impl State {
             // A spinning task continues when it gets a core again. A computing task yields by itself.
             Some(task) if self.is_spinning(task) => {
                 self.tasks[task as usize].core = None;
-                let Machine { cores, queue, .. } = &mut self.machines[machine as usize];
-                cores[core as usize].task = None;
-                queue.push_back(task);
+                self.machines[machine as usize].vacate(core, now);
+                self.machines[machine as usize].queue.push_back(task);
                 self.give_core(machine, core, now);
             }
             Some(_) => {}
@@ -139,7 +138,7 @@ impl State {
         }
         let Some(core) = self.tasks[task as usize].core.take() else { return };
         let now = self.now();
-        self.machines[number as usize].cores[core as usize].task = None;
+        self.machines[number as usize].vacate(core, now);
         self.give_core(number, core, now);
     }
 
@@ -168,7 +167,7 @@ impl State {
         self.tasks[task as usize].ready = true;
         let now = self.now();
         let machine = &mut self.machines[number as usize];
-        machine.cores[core as usize].task = None;
+        machine.vacate(core, now);
         machine.queue.push_back(task);
         self.give_core(number, core, now);
         true

@@ -70,16 +70,19 @@ impl SimHost {
         if let Some((_, _, time)) = state.stall_next.take_if(|next| (next.0, next.1) == (self.process, site))
         {
             let at = state.now() + time;
+            state.lose_core_until(at);
             state = self.shared.give_way(state, at);
         }
         let (preemption, stall, stall_by) =
             (state.settings.preemption, state.settings.faults.stall, state.settings.faults.stall_by);
         if preemption != 0 && state.chance.one_in(preemption) {
             let at = state.now() + state.chance.below(PREEMPTION);
+            state.lose_core_until(at);
             state = self.shared.give_way(state, at);
         }
         if state.breaks(stall) {
             let at = state.now() + state.chance.below(stall_by + 1);
+            state.lose_core_until(at);
             drop(self.shared.give_way(state, at));
         }
     }

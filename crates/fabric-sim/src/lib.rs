@@ -48,6 +48,7 @@ mod parker;
 mod partition;
 mod posting;
 mod process;
+mod processor_time;
 mod queues;
 mod random;
 mod report;
@@ -201,6 +202,16 @@ impl Sim {
     /// Returns the run's own time, independent of the machines' clocks.
     pub fn time(&self) -> Nanos {
         self.host.shared.lock().now()
+    }
+
+    /// Returns the processor time of a machine since the start of the run, in nanoseconds: the time for which its tasks
+    /// worked or spun. A task that sleeps uses none, and from the event that wakes it on it is awake, so the price of a
+    /// wake-up counts. On a machine with a limited number of cores, the time for which its cores were assigned counts.
+    ///
+    /// # Panics
+    /// Panics if the machine does not exist.
+    pub fn processor_time(&self, machine: usize) -> Nanos {
+        self.host.shared.lock().processor_time(machine)
     }
 
     /// Returns the number of tasks that have not ended, including the caller.

@@ -30,6 +30,10 @@ pub(crate) struct Machine {
     pub(crate) drift: u64,
     /// The time until which no message passes between this machine and the others.
     pub(crate) cut_until: Nanos,
+    /// Time for which tasks of this machine slept, over all sleeps that have ended; with one core for each task.
+    pub(crate) slept: Nanos,
+    /// Time for which cores were assigned, over all assignments that have ended; with a limited number of cores.
+    pub(crate) occupied: Nanos,
 }
 
 impl Machine {
@@ -42,6 +46,8 @@ impl Machine {
             offset: settings.clock_offset,
             drift: settings.clock_drift,
             cut_until: 0,
+            slept: 0,
+            occupied: 0,
         }
     }
 

@@ -125,6 +125,7 @@ impl State {
     /// Creates a task of a process; it starts after a short delay.
     pub(crate) fn spawn(&mut self, name: &str, process: u32, body: Body) -> TaskId {
         let task = self.tasks.len() as TaskId;
+        let start = self.now() + self.timing.thread_start(&mut self.chance);
         self.tasks.push(TaskState {
             process,
             machine: self.processes[process as usize].machine,
@@ -140,14 +141,19 @@ impl State {
             stack: 0,
             stack_end: 0,
             strand: 0,
-            rest: Box::new(TaskRest { name: name.to_owned(), joiners: Vec::new(), panic: None }),
+            rest: Box::new(TaskRest {
+                name: name.to_owned(),
+                began: start,
+                ended_at: Nanos::MAX,
+                joiners: Vec::new(),
+                panic: None,
+            }),
         });
         self.live += 1;
         if self.is_large() {
             self.events.keep_in_order(EVENTS_AHEAD);
         }
         self.started.push_back((task, body));
-        let start = self.now() + self.timing.thread_start(&mut self.chance);
         self.put(start, Event::Run { task });
         task
     }
@@ -219,7 +225,9 @@ impl State {
             return;
         }
         stay.woken = true;
+        let stay = *stay;
         task.timer = Nanos::MAX;
+        self.end_sleep(waiter.task, stay);
         let at = at.max(stay.since);
         // Within the slack the task may run at once.
         if self.running.is_none() && self.next.is_none() && at <= self.event_clock + self.settings.slack {
@@ -244,8 +252,11 @@ impl State {
             return;
         }
         state.doomed = true;
-        state.stay = None;
+        let stay = state.stay.take();
         state.timer = Nanos::MAX;
+        if let Some(stay) = stay.filter(|stay| !stay.woken) {
+            self.end_sleep(task, stay);
+        }
         if self.running == Some(task) {
             self.doomed = true;
         } else {
@@ -453,6 +464,9 @@ impl State {
         }
         if state.timer <= at {
             let outcome = state.timer_outcome;
+            if let Some(stay) = state.stay {
+                self.end_sleep(task, stay);
+            }
             return self.end_stay(task, |_| true, outcome);
         }
         state.timer_event = state.timer;
@@ -478,6 +492,7 @@ impl State {
         self.running = None;
         self.doomed = false;
         self.tasks[task as usize].ended = true;
+        self.tasks[task as usize].rest.ended_at = self.now();
         self.live -= 1;
         if self.tasks[task as usize].core.is_some() {
             self.rest(task, false);

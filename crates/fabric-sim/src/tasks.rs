@@ -85,6 +85,9 @@ pub(crate) struct TaskState {
 /// The parts of a task that no switch touches.
 pub(crate) struct TaskRest {
     pub(crate) name: String,
+    /// When the task begins, and when it ended; `MAX` before.
+    pub(crate) began: Nanos,
+    pub(crate) ended_at: Nanos,
     pub(crate) joiners: Vec<Waiter>,
     pub(crate) panic: Option<String>,
 }

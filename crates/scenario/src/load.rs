@@ -6,6 +6,7 @@ mod function;
 mod granted;
 mod handles;
 mod latencies;
+mod pace;
 mod player;
 mod posts;
 mod signaled;
@@ -16,6 +17,7 @@ use function::Handler;
 pub use function::{Function, FunctionOutcome, Step};
 pub use granted::Granted;
 pub(crate) use latencies::Latencies;
+pub use pace::{Extent, Pace};
 use player::{Player, Table};
 use posts::Posts;
 use signaled::Signaled;
@@ -29,9 +31,8 @@ use dunlin_fabric::{Address, Fabric, Host, Nanos, Scheme, Signal, Task};
 use dunlin_fabric_sim::{FixedTiming, NicCounters, Random, Settings, Sim, TimingSettings};
 use dunlin_rnic_model::{Profile, ProfileError};
 use dunlin_rpc::{
-    BatchCalls, BatchRule, Batching, CompletionMode, CreditRenewal, FetchChoice, FirstRead, FunctionMode,
-    GroupCounters, PROTOCOLS, Plan, QueuePairUse, RequestPool, ResponseHalf, ServeError, ServerBuilder,
-    ServerConfig,
+    BatchCalls, Batching, CompletionMode, CreditRenewal, FetchChoice, FirstRead, FunctionMode, GroupCounters,
+    PROTOCOLS, Plan, QueuePairUse, RequestPool, ResponseHalf, ServeError, ServerBuilder, ServerConfig,
 };
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -66,70 +67,6 @@ impl Network {
             Network::Modelled(profile) => profile,
         }
     }
-}
-
-/// When a client makes its next call.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Pace {
-    /// A fixed number of calls in flight; each answer triggers the next call, after a think time.
-    Closed {
-        /// Calls in flight.
-        window: u16,
-        /// Time between an answer and the next call; used with a window of one only.
-        think: Times,
-    },
-    /// Calls are made in groups, each in as few messages to one worker as possible; the last answer triggers the next.
-    Batches {
-        /// Calls per batch.
-        size: u16,
-    },
-    /// As `Batches`, with the size that the engine tunes to a latency limit (RF-RPC section 4.2).
-    TunedBatches {
-        /// Latency limit, in nanoseconds.
-        limit: Nanos,
-        /// Share of calls that may exceed the limit.
-        tolerance: f64,
-        /// The rule by which the size follows the latency.
-        rule: BatchRule,
-    },
-    /// A fixed number of calls in flight; each joins a batch that the engine flushes.
-    Pushed {
-        /// Calls in flight.
-        window: u16,
-        /// When batches are flushed.
-        batching: Batching,
-    },
-    /// Separate calls, posted together; after the last answer and a think time, the next ones. The latency of each
-    /// is that of its batch: from the first post to the last answer (ScaleRPC section 3.6.2).
-    Posted {
-        /// Calls per batch.
-        size: u16,
-        /// Time between the last answer and the next batch.
-        think: Times,
-        /// The think time of each client has this mean times a factor that is fixed for it: 1 plus a Gaussian number of
-        /// this standard deviation, at least 0; 0 for equal clients.
-        spread: f64,
-    },
-    /// One call after each gap, regardless of calls in flight; latency counts from the due time of a call.
-    Open {
-        /// Time between calls.
-        gaps: Times,
-    },
-}
-
-/// How much of a load is played.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Extent {
-    /// This number of calls over all clients, in equal shares; all are measured.
-    Calls(u64),
-    /// Every client calls continuously; calls that end within `measured` after `warm_up` are measured. No
-    /// client is idle while others finish their share.
-    Time {
-        /// Time from the start to the measurement, in nanoseconds.
-        warm_up: Nanos,
-        /// Measured time, in nanoseconds.
-        measured: Nanos,
-    },
 }
 
 /// The connections of a client.
@@ -266,6 +203,8 @@ pub struct LoadOutcome {
     pub answers_rung: u64,
     /// Counters of the server's first NIC during the measurement; zeros without a model.
     pub nic: NicCounters,
+    /// Processor time of all hosts during the measurement, in nanoseconds: work and spinning of all their threads.
+    pub processor_ns: Nanos,
     /// Counters of the server's leases during the measurement.
     pub groups: GroupCounters,
     /// The queue pairs that the server granted, during a measurement of a given time.
@@ -521,6 +460,7 @@ impl Load {
             Pace::Batches { size } | Pace::Posted { size, .. } => size.max(1),
             Pace::TunedBatches { .. } => TUNED_WINDOW,
             Pace::Pushed { window, .. } => window.max(1),
+            Pace::Scheduled { .. } => 1,
             Pace::Open { .. } => OPEN_WINDOW,
         }
     }
@@ -710,6 +650,7 @@ impl Load {
         let counted: Vec<Count<Sim>> = hosts.iter().cloned().map(Count::new).collect();
         let posted = || Posts::of(&counted, &server);
         let nic = || sim.nic_counters(0, 0).unwrap_or_default();
+        let processors = || (0..=self.client_hosts).map(|host| sim.processor_time(host)).sum::<Nanos>();
         let skew = self.worker_skew.map(|theta| Skew::zipfian(self.workers.into(), theta));
         let per_call = self.connections == Connections::EachWorker;
         let owners = self.key_skew.map(|(keys, theta)| Skew::of_keys(keys, theta, self.workers.into()));
@@ -763,6 +704,7 @@ impl Load {
         all(&board.connected);
         let (mut began, events, switches, probed) = (sim.time(), sim.events(), sim.switches(), probe());
         let (mut before, mut counts) = (posted(), (nic(), (served.groups)()));
+        let mut processor = processors();
         board.began.store(sim.host().now(), Ordering::Relaxed);
         start.raise();
         if let Extent::Time { warm_up, measured } = self.extent {
@@ -771,10 +713,12 @@ impl Load {
             board.counting.store(true, Ordering::Relaxed);
             began = sim.time();
             (before, counts) = (posted(), (nic(), (served.groups)()));
+            processor = processors();
             let uses = (served.uses)();
             host.sleep(host.now() + measured);
             board.counting.store(false, Ordering::Relaxed);
             outcome.time_ns = sim.time() - began;
+            outcome.processor_ns = processors().saturating_sub(processor);
             posted().since(before).tell(&mut outcome);
             outcome.granted = Granted::between(&uses, &(served.uses)(), outcome.time_ns);
             (outcome.nic, outcome.groups) = (nic().since(counts.0), (served.groups)().since(counts.1));
@@ -784,6 +728,7 @@ impl Load {
         let last = probe();
         if matches!(self.extent, Extent::Calls(_)) {
             outcome.time_ns = sim.time() - began;
+            outcome.processor_ns = processors().saturating_sub(processor);
             posted().since(before).tell(&mut outcome);
             (outcome.nic, outcome.groups) = (nic().since(counts.0), (served.groups)().since(counts.1));
         }

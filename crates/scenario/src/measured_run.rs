@@ -180,10 +180,13 @@ pub struct Counted {
     count: u64,
     began: Nanos,
     ended: Nanos,
+    processor_before: Nanos,
     /// Measured operations.
     pub operations: u64,
     /// Sum of the times of the measured operations, in nanoseconds.
     pub latencies: Nanos,
+    /// Processor time of all machines during the measurement, in nanoseconds; 0 if it is not counted.
+    pub processor: Nanos,
 }
 
 impl Counted {
@@ -200,13 +203,18 @@ impl Counted {
     }
 }
 
+/// [`record_with`] without processor time.
+pub(crate) fn record(course: &MeasuredRun<Counted>, counts: (u64, u64), since: Nanos, now: Nanos) -> bool {
+    record_with(course, counts, (since, now), || 0)
+}
+
 /// Counts an operation from `since` to `now`: after `warm_up` operations it is measured, and with the last measured one
-/// the run is over. Returns whether it is.
-pub(crate) fn record(
+/// the run is over. Returns whether it is. `processor` returns the processor time of all machines until now.
+pub(crate) fn record_with(
     course: &MeasuredRun<Counted>,
     (warm_up, measured): (u64, u64),
-    since: Nanos,
-    now: Nanos,
+    (since, now): (Nanos, Nanos),
+    processor: impl Fn() -> Nanos,
 ) -> bool {
     let mut counted = course.gathered();
     counted.count += 1;
@@ -221,7 +229,13 @@ pub(crate) fn record(
     if counted.count <= warm_up {
         counted.began = now;
     }
+    if counted.count == warm_up {
+        counted.processor_before = processor();
+    }
     let over = counted.operations >= measured;
+    if over && counted.count == warm_up + measured {
+        counted.processor = processor().saturating_sub(counted.processor_before);
+    }
     drop(counted);
     if over {
         course.end();

@@ -1,10 +1,11 @@
 //! Threads that call services through the memory tier's nodes: nodes in one process each, on machines of their own.
 
 use crate::measured_run::{
-    Counted, CourseError, MeasuredRun, Phase, cluster, cost_as, not_zero, record, spawn_at, thread,
+    Counted, CourseError, MeasuredRun, Phase, cluster, cost_as, not_zero, record_with, spawn_at, thread,
 };
+use crate::random_values::{Sizes, Times};
 use dunlin_fabric::{Fabric, Host, Nanos, Scheme, Signal, Task, WithSources};
-use dunlin_fabric_sim::Sim;
+use dunlin_fabric_sim::{Random, Sim};
 use dunlin_rnic_model::{Prices, Profile};
 use dunlin_tier_node::{Calls, Peer, ReceiveError, Tier, TierConfig};
 use std::sync::Arc;
@@ -26,9 +27,11 @@ pub struct TierCalls {
     /// Threads of each node that take the calls of other nodes.
     pub workers: u16,
     /// Bytes of a request.
-    pub request: u32,
+    pub request: Sizes,
     /// Bytes of an answer.
-    pub answer: u32,
+    pub answer: Sizes,
+    /// Time between the due times of two calls of a thread, which sleeps until then; `None` for calls one after the other.
+    pub gaps: Option<Times>,
     /// Calls of all threads before the measurement.
     pub warm_up: u64,
     /// Measured calls of all threads.
@@ -41,6 +44,8 @@ const LIMIT: Nanos = 60_000_000_000;
 const TASKS: usize = 64;
 /// The time after which a thread that receives looks whether the run is over.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
+/// The same where calls have due times: looking costs processor time, which counts.
+const LOOK_SELDOM: Duration = Duration::from_secs(1);
 const SERVICE: &str = "service";
 
 impl TierCalls {
@@ -53,8 +58,9 @@ impl TierCalls {
             threads: 1,
             receivers: 1,
             workers: 1,
-            request: 8,
-            answer: 8,
+            request: Sizes::Fixed(8),
+            answer: Sizes::Fixed(8),
+            gaps: None,
             warm_up: 200,
             measured: 3_000,
         }
@@ -80,11 +86,17 @@ impl TierCalls {
         // Requests of several threads reach a NIC in order.
         settings.slack = 0;
         let load = self.clone();
-        let play = move |sim: &Sim, course: &Arc<MeasuredRun<Counted>>| load.play(sim, between, course);
+        let play =
+            move |sim: &Sim, course: &Arc<MeasuredRun<Counted>>| load.play(sim, (between, seed), course);
         Ok(MeasuredRun::run(settings, seed, play)?.0)
     }
 
-    fn play(&self, sim: &Sim, between: Nanos, course: &Arc<MeasuredRun<Counted>>) -> Result<(), CourseError> {
+    fn play(
+        &self,
+        sim: &Sim,
+        (between, seed): (Nanos, u64),
+        course: &Arc<MeasuredRun<Counted>>,
+    ) -> Result<(), CourseError> {
         let names: Vec<String> = (0..self.nodes).map(|node| format!("node-{node}")).collect();
         let peers: Vec<Peer> = names
             .iter()
@@ -98,9 +110,10 @@ impl TierCalls {
                 TierConfig { memory: 1 << 20, workers: self.workers, ..TierConfig::new(peers.clone(), name) };
             let tier = Tier::within(&sim, config).map_err(thread)?;
             let calls = Arc::new(tier.register(SERVICE, 0).map_err(thread)?);
-            for _ in 0..self.receivers {
+            for number in 0..self.receivers {
                 let (calls, load, course) = (Arc::clone(&calls), self.clone(), Arc::clone(course));
-                let body = Box::new(move || course.ended(load.serve(&calls, &course)));
+                let random = Random::new(seed, 100 + (machine * self.receivers + number) as u64);
+                let body = Box::new(move || course.ended(load.serve(&calls, random, &course)));
                 receiving.push(sim.host().spawn("receiving", body).map_err(thread)?);
             }
             nodes.push((sim, tier));
@@ -117,7 +130,8 @@ impl TierCalls {
                     .collect();
                 let (load, own, tier, of_thread) =
                     (self.clone(), sim.clone(), tier.clone(), Arc::clone(course));
-                let body = move || load.call(&own, &tier, (&others, between), &of_thread);
+                let random = Random::new(seed, 100_000 + (node * self.threads + number) as u64);
+                let body = move || load.call((&own, &tier), (&others, between), random, &of_thread);
                 tasks.push(spawn_at(sim, &start, course, body)?);
             }
         }
@@ -129,12 +143,18 @@ impl TierCalls {
     }
 
     /// Receives calls and answers them until the run is over.
-    fn serve(&self, calls: &Calls<Sim>, course: &MeasuredRun<Counted>) -> Result<(), CourseError> {
-        let mut buffer = vec![0; self.request as usize];
-        let answer = vec![7; self.answer as usize];
+    fn serve(
+        &self,
+        calls: &Calls<Sim>,
+        mut random: Random,
+        course: &MeasuredRun<Counted>,
+    ) -> Result<(), CourseError> {
+        let mut buffer = vec![0; self.request.largest() as usize];
+        let answer = vec![7; self.answer.largest() as usize];
+        let time = if self.gaps.is_some() { LOOK_SELDOM } else { LOOK_EVERY };
         while course.phase() != Phase::Over {
-            match calls.receive_within(&mut buffer, LOOK_EVERY) {
-                Ok(request) => request.reply(&answer),
+            match calls.receive_within(&mut buffer, time) {
+                Ok(request) => request.reply(&answer[..self.answer.next(&mut random) as usize]),
                 Err(ReceiveError::NoCall) => {}
                 Err(error) => return Err(thread(error)),
             }
@@ -145,27 +165,39 @@ impl TierCalls {
     /// Calls until all threads together have called enough.
     fn call(
         &self,
-        sim: &Sim,
-        tier: &Tier<Sim>,
+        (sim, tier): (&Sim, &Tier<Sim>),
         (others, between): (&[String], Nanos),
+        mut random: Random,
         course: &MeasuredRun<Counted>,
     ) -> Result<(), CourseError> {
-        let request = vec![7; self.request as usize];
-        let mut answer = vec![0; self.answer as usize];
+        let request = vec![7; self.request.largest() as usize];
+        let mut answer = vec![0; self.answer.largest() as usize];
+        let host = sim.host();
+        let processors = || (0..self.nodes).map(|machine| sim.processor_time(machine)).sum::<Nanos>();
+        let mut due = sim.time();
         for to in others.iter().cycle() {
+            if let Some(gaps) = self.gaps {
+                due += gaps.next(&mut random);
+                let left = due.saturating_sub(sim.time());
+                if left > 0 {
+                    host.sleep(host.now() + left);
+                }
+            }
             let since = sim.time();
-            sim.host().work(between);
+            host.work(between);
             if course.phase() == Phase::Over {
                 break;
             }
-            match tier.call(to, SERVICE, 0, &request, &mut answer) {
+            let request = &request[..self.request.next(&mut random) as usize];
+            match tier.call(to, SERVICE, 0, request, &mut answer) {
                 Ok(_) => {}
                 // Its server has ended.
                 Err(_) if course.phase() == Phase::Over => break,
                 Err(error) => return Err(thread(WithSources(&error))),
             }
-            sim.host().work(0);
-            if record(course, (self.warm_up, self.measured), since, sim.time()) {
+            host.work(0);
+            let counts = (self.warm_up, self.measured);
+            if record_with(course, counts, (since, sim.time()), processors) {
                 break;
             }
         }

@@ -2,6 +2,7 @@
 
 mod conformance;
 mod partition;
+mod processor_time;
 mod small_engine;
 mod stacks;
 mod verbs;

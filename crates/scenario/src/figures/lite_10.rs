@@ -76,8 +76,8 @@ fn calls(threads: u32, answer: u32, effort: Effort) -> TierCalls {
         threads: threads as usize,
         receivers: threads as usize,
         workers: (threads as u16).min(WORKERS),
-        request: REQUEST,
-        answer,
+        request: Sizes::Fixed(REQUEST),
+        answer: Sizes::Fixed(answer),
         warm_up: 100 * u64::from(threads),
         measured: measured(effort) / 4 * u64::from(threads),
         ..TierCalls::of(PROFILE)
@@ -126,8 +126,8 @@ fn nodes_runs(effort: Effort) -> Vec<Run> {
         threads: 8,
         receivers: 8,
         workers: WORKERS,
-        request: 64,
-        answer: 8,
+        request: Sizes::Fixed(64),
+        answer: Sizes::Fixed(8),
         warm_up: 4_000 * u64::from(count),
         measured: measured(effort) / 4 * u64::from(count),
         ..TierCalls::of(PROFILE)

@@ -7,6 +7,7 @@
 //! ratio, a crossover, a direction) is compared as a ratio that should lie in a range.
 
 mod drawing;
+mod error;
 mod flock;
 mod flock_10;
 mod flock_11;
@@ -26,6 +27,8 @@ mod hatrpc_5;
 mod hatrpc_hints;
 mod lite;
 mod lite_10;
+mod lite_12;
+mod lite_13;
 mod lite_14;
 mod lite_15;
 mod lite_16;
@@ -78,10 +81,10 @@ use crate::bypass::Bypass;
 use crate::datagrams::Datagrams;
 use crate::erpc::Erpc;
 use crate::graph::GraphLoad;
-use crate::load::{Extent, Granted, Load, LoadError, Network};
+use crate::load::{Extent, Granted, Load, Network};
 use crate::log::LogLoad;
 use crate::mapreduce::MapReduceLoad;
-use crate::measured_run::{Counted, CourseError};
+use crate::measured_run::Counted;
 use crate::membership::MembershipLoad;
 use crate::native::NativeWrites;
 use crate::priorities::Priorities;
@@ -92,12 +95,11 @@ use crate::tier::TierLoad;
 use crate::tier_calls::TierCalls;
 pub use drawing::{Drawing, Shape};
 use dunlin_fabric::Nanos;
-use dunlin_rnic_model::driver::TestError;
+use dunlin_rnic_model::Profile;
 use dunlin_rnic_model::figure::{self as raw_verbs, FIGURES};
 pub use dunlin_rnic_model::sweep::Effort;
-use dunlin_rnic_model::{Profile, ProfileError};
+pub use error::FigureError;
 pub use lite_16::OfPriorities;
-use thiserror::Error;
 
 /// The evidential value of a figure's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -233,6 +235,7 @@ enum Work {
     Membership(Box<MembershipLoad>),
     Memory(Box<MemoryLoad>),
     Calls(Box<TierCalls>),
+    Space(lite_12::Space),
     Native(Box<NativeWrites>),
     Priorities(Box<Priorities>),
     Registering(lite::Registering),
@@ -284,6 +287,8 @@ pub struct Outcome {
     pub verbs_share_of_work: f64,
     /// Time from a step until the rate reached its final value, in milliseconds.
     pub settled_ms: f64,
+    /// Processor time of both sides for each call, in microseconds, if counted.
+    pub processor_us: f64,
     /// Rates by priority.
     pub priorities: OfPriorities,
     /// Times of the phases of a job, in milliseconds.
@@ -296,49 +301,9 @@ pub struct Outcome {
 impl From<Counted> for Outcome {
     fn from(counted: Counted) -> Self {
         let (mops, mean_us) = (counted.mops(), counted.mean_us());
-        Outcome { value: mops, mops, mean_us, ..Outcome::default() }
+        let processor_us = counted.processor as f64 / 1e3 / counted.operations.max(1) as f64;
+        Outcome { value: mops, mops, mean_us, processor_us, ..Outcome::default() }
     }
-}
-
-/// An error of a figure.
-#[derive(Debug, Error)]
-pub enum FigureError {
-    /// No figure has this name.
-    #[error("there is no figure '{id}'; did you mean '{nearest}'? They are {known}")]
-    Unknown {
-        /// The requested name.
-        id: String,
-        /// The nearest known name.
-        nearest: String,
-        /// All known names.
-        known: String,
-    },
-    /// The profile is invalid.
-    #[error(transparent)]
-    Profile(#[from] ProfileError),
-    /// The test cannot be run on the profile.
-    #[error(transparent)]
-    Test(#[from] TestError),
-    /// A timed run other than a load did not come to its end.
-    #[error("{series} at {x}: {error}")]
-    MeasuredRun {
-        /// The run's series.
-        series: String,
-        /// The run's position along x.
-        x: u32,
-        /// The reason.
-        error: CourseError,
-    },
-    /// A load did not come to its end.
-    #[error("{series} at {x}: {error}")]
-    Load {
-        /// The run's series.
-        series: String,
-        /// The run's position along x.
-        x: u32,
-        /// The reason.
-        error: LoadError,
-    },
 }
 
 /// Returns all figures, calibrated ones first.
@@ -379,6 +344,9 @@ pub fn all() -> Vec<Figure> {
         lite_8::FIGURE,
         lite_10::LATENCY,
         lite_10::THROUGHPUT,
+        lite_12::FIGURE,
+        lite_13::FIGURE,
+        lite_13::LIGHT,
         lite_14::FIGURE,
         lite_10::NODES,
         lite_15::FIGURE,
@@ -578,6 +546,10 @@ impl Run {
         Run::doing(series, x, Work::Calls(Box::new(load)))
     }
 
+    fn space(series: String, x: u32, space: lite_12::Space) -> Run {
+        Run::doing(series, x, Work::Space(space))
+    }
+
     fn graph(series: &str, x: u32, load: GraphLoad) -> Run {
         Run::doing(series, x, Work::Graph(Box::new(load)))
     }
@@ -633,7 +605,7 @@ impl Run {
             Work::Native(load) => Some(&load.profile),
             Work::Priorities(load) => Some(&load.profile),
             Work::Synchronised(load) => Some(&load.profile),
-            Work::Tcp(_) | Work::Registering(_) => Some(lite::PROFILE),
+            Work::Tcp(_) | Work::Registering(_) | Work::Space(_) => Some(lite::PROFILE),
         }
     }
 
@@ -707,6 +679,7 @@ impl Run {
                     allocates_mops: outcome.nic.line_misses as f64 * 1e3 / outcome.time_ns.max(1) as f64,
                     told_alone_percent: outcome.groups.told_alone as f64 * 100.0
                         / outcome.all.calls.max(1) as f64,
+                    processor_us: outcome.processor_ns as f64 / 1e3 / outcome.all.calls.max(1) as f64,
                     posted_per_call: outcome.posted as f64 / outcome.all.calls.max(1) as f64,
                     degree: outcome.degree(),
                     answers_rung_per_call: outcome.answers_rung as f64 / outcome.all.calls.max(1) as f64,
@@ -740,6 +713,7 @@ impl Run {
                 let ended = load.run(SEED).map_err(failed)?;
                 Ok(Outcome { priorities: OfPriorities::of(&ended, load.stretch), ..Outcome::default() })
             }
+            Work::Space(space) => Ok(Outcome { value: space.used_percent(), ..Outcome::default() }),
             Work::Registering(registering) => {
                 let mean_us = registering.microseconds()?;
                 Ok(Outcome { value: mean_us, mean_us, mops: 1.0 / mean_us, ..Outcome::default() })

@@ -215,6 +215,7 @@ impl Player {
                 self.call_together(client, usize::from(size.max(1)), think, spread)
             }
             Pace::Pushed { window, .. } => self.push(client, usize::from(window.max(1))),
+            Pace::Scheduled { gaps } => self.call_on_schedule(client, gaps),
             Pace::Open { gaps } => self.call_in_time(client, gaps),
         }
     }
@@ -231,6 +232,25 @@ impl Player {
             if think > 0 {
                 self.sim.host().sleep(self.sim.host().now() + think);
             }
+        }
+        Ok(())
+    }
+
+    /// Makes one call at a time, each at its due time or with the answer to the previous one.
+    #[inline(never)]
+    fn call_on_schedule<F: Fabric>(&mut self, client: &mut Client<F>, gaps: Times) -> Result<(), CallError> {
+        let host = self.sim.host().clone();
+        let mut due = self.sim.time();
+        while self.wants() {
+            due += gaps.next(&mut self.random);
+            let left = due.saturating_sub(self.sim.time());
+            if left > 0 {
+                host.sleep(host.now() + left);
+            }
+            let next = self.next();
+            let since = self.sim.time();
+            drop(client.call_on(next.worker, next.id(), &self.table.payload[..next.bytes])?);
+            self.answered(next.function, since);
         }
         Ok(())
     }

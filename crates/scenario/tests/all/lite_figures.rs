@@ -188,3 +188,25 @@ fn lite_dsm() {
         ],
     );
 }
+
+#[test]
+fn lite_12() {
+    says(
+        "lite-12",
+        &[
+            ("LITE, keys over SEND", 4),
+            ("the tier, keys over SEND", 4),
+            ("LITE, values over SEND", 4),
+            ("the tier, values over SEND", 4),
+        ],
+    );
+}
+
+#[test]
+fn lite_13() {
+    says("lite-13", &[("the tier, in one process over HERD", 2), ("the tier, in one process over FaSST", 2)]);
+    says(
+        "lite-13-light",
+        &[("the tier, in one process over HERD", 1), ("the tier, in one process over FaSST", 1)],
+    );
+}

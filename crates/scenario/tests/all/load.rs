@@ -1,6 +1,6 @@
 //! Loads: their results, and the rejection of impossible ones.
 
-use dunlin_rpc::{CompletionMode, Lease, PROTOCOLS, Protocol, Sharing};
+use dunlin_rpc::{CompletionMode, Lease, PROTOCOLS, Plan, Protocol, RequestHalf, ResponseHalf, Sharing};
 use dunlin_scenario::datagrams::Datagrams;
 use dunlin_scenario::load::{Connections, Extent, Function, Load, LoadError, Network, Pace, Posting};
 use dunlin_scenario::memory::Lines;
@@ -309,4 +309,33 @@ fn a_switch_of_groups_costs_little() {
 fn clients_that_wait_for_their_turn_slow_nobody() {
     let (few, many) = (by_turns(80, 2), by_turns(1_000, 2));
     assert!(many.throughput() > 0.9 * few.throughput(), "{} and {}", many.throughput(), few.throughput());
+}
+
+#[test]
+fn threads_call_on_schedule_and_use_processors_while_they_work_or_spin() {
+    const MEASURED: u64 = 10_000_000;
+    let mut load = Load::bench(2, 1, modelled());
+    (load.client_hosts, load.workers) = (2, 2);
+    let plan = Plan::new(RequestHalf::WriteImm, ResponseHalf::WriteImm);
+    load.functions[0].plan = plan.completion(CompletionMode::Busy, CompletionMode::Busy);
+    load.extent = Extent::Time { warm_up: 1_000_000, measured: MEASURED };
+    load.pace = Pace::Scheduled { gaps: Times::Fixed(50_000) };
+    let polled = run(&load);
+    // Two threads with a call every 50 us.
+    assert!((398..=402).contains(&polled.all.calls), "{polled:?}");
+    let waiting = (polled.all.mean_ns * polled.all.calls as f64) as u64;
+    let servers = 2 * MEASURED;
+    let used = polled.processor_ns;
+    // Server threads poll all the time, and clients while they wait for an answer.
+    assert!((servers + waiting..servers + 2 * waiting).contains(&used), "{used} ns, {waiting} waiting");
+    // Server threads that sleep spin for 20 us before.
+    load.functions[0].plan = plan.completion(CompletionMode::Busy, CompletionMode::Adaptive);
+    let slept = run(&load);
+    assert!((398..=402).contains(&slept.all.calls), "{slept:?}");
+    let spins = 20_000 * slept.all.calls;
+    assert!((spins..used - used / 10).contains(&slept.processor_ns), "{} ns", slept.processor_ns);
+    // A call that is late begins with the answer to the previous one.
+    load.pace = Pace::Scheduled { gaps: Times::Fixed(1) };
+    let late = run(&load);
+    assert!(late.all.calls as f64 * late.all.mean_ns > 1.9 * MEASURED as f64, "{late:?}");
 }
