@@ -59,10 +59,11 @@ fn regions_keep_their_bytes_while_nodes_move_them_and_die() {
     assert_eq!(play_tier(5, None), outcomes[5], "a seed is a run");
 }
 
-/// Seeds that found bugs of the tier: places in the memory of a node that had restarted, and operations that never ended.
+/// Seeds that found bugs of the tier: places in the memory of a node that had restarted, operations that never ended, and
+/// regions that moved for ever.
 #[test]
 fn seeds_that_found_bugs_of_the_tier_pass() {
-    for seed in [117, 131, 160, 270, 298, 410, 455, 566] {
+    for seed in [117, 131, 160, 270, 298, 410, 455, 566, 1041, 2095, 2185] {
         let outcome = play_tier(seed, None);
         assert_eq!(outcome.failure, None, "seed {seed}: {}", outcome.what);
     }
