@@ -366,9 +366,14 @@ impl Directory {
         Ok(Mapping { rights: wanted, layout: record.layout.clone(), id: record.memory })
     }
 
-    /// Notes that `mapper` closed one handle. Returns `true` if that was the last handle of a region without a name:
-    /// it must be freed.
+    /// Notes that `mapper` closed one handle. Returns `true` if this node has no handle of a region without a name any
+    /// more: it must be freed.
+    ///
+    /// The counts of other nodes may be too high: a report that may have been heard is not repeated, and a node that is
+    /// killed while it maps reports nothing. So they decide nothing. Without a name, another node has a region mapped only
+    /// while it copies for the holder of a handle at this node; the free stops or fences it, as every mapper.
     pub fn unmap(&mut self, id: LmrId, mapper: NodeId) -> bool {
+        let me = self.node;
         let Ok(record) = self.live(id) else { return false };
         if let Some(count) = record.mappers.get_mut(&mapper) {
             *count -= 1;
@@ -376,7 +381,7 @@ impl Directory {
                 record.mappers.remove(&mapper);
             }
         }
-        record.name.is_none() && record.mappers.is_empty()
+        record.is_unused(me)
     }
 
     /// Grants rights in the name of `by`.
@@ -531,6 +536,11 @@ impl Directory {
 }
 
 impl Record {
+    /// Returns whether nobody can use the region any more: it has no name, and its own node has no handle.
+    fn is_unused(&self, me: NodeId) -> bool {
+        self.name.is_none() && !self.mappers.contains_key(&me)
+    }
+
     /// Checks that a principal is a master. Without a right it learns nothing.
     fn check_master(&self, by: &Principal) -> Result<(), RecordError> {
         match self.grants.of(by) {
