@@ -1,9 +1,9 @@
 //! Runs a swarm without the `dunlin` command: plays seeds until one fails or all are done, and reports it.
 //!
-//! `swarm FIRST SEEDS [SECONDS]`; exit status 1 if a seed failed. Each seed also plays a run of the memory tier, and each
-//! eighth one a deployment.
+//! `swarm FIRST SEEDS [SECONDS]`; exit status 1 if a seed failed. Each seed also plays a run of the memory tier and
+//! one of its calls and locks, and each eighth one a deployment.
 
-use dunlin_scenario::swarm::{play, play_deployment, play_tier};
+use dunlin_scenario::swarm::{play, play_coordination, play_deployment, play_tier};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -26,7 +26,8 @@ fn main() -> ExitCode {
         }
         let deployment = seed.is_multiple_of(8).then(|| play_deployment(seed / 8, None));
         let (calls, tier) = (play(seed, None), play_tier(seed, None));
-        for outcome in [Some(calls), Some(tier), deployment].into_iter().flatten() {
+        let coordination = play_coordination(seed, None);
+        for outcome in [Some(calls), Some(tier), Some(coordination), deployment].into_iter().flatten() {
             if let Some(failure) = outcome.failure {
                 println!("seed {} failed: {failure}\n  {}", outcome.seed, outcome.what);
                 return ExitCode::FAILURE;

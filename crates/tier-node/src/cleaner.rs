@@ -76,7 +76,8 @@ fn tell_owners<F: Fabric>(node: &Node<F>, words: &mut Vec<Word>) {
 }
 
 /// Tells the nodes of records of closed handles. One that is away hears of them later. One that may have heard does not hear
-/// again, since that would count twice: it keeps this node on its list of mappers, and a free asks this node, then.
+/// again, since that would count twice: it keeps this node on its list of mappers. Nothing depends on that but the free of
+/// the region, which asks this node (see [`Directory::unmap`](dunlin_tier::Directory::unmap)).
 fn report_unmapped<F: Fabric>(node: &Node<F>, untold: &mut Vec<LmrId>) {
     let host = node.fabric.host();
     let mut away: Option<NodeId> = None;

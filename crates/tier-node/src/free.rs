@@ -85,7 +85,9 @@ impl<F: Fabric> Node<F> {
     /// copy.
     pub(crate) fn relocate(&self, id: LmrId, by: &Principal, to: NodeId) -> Result<(), Refusal> {
         self.clear_holders(id, by)?;
+        // The caller's id is forgotten once the memory that it names is free: that of a move which has just ended.
         let leaving = self.state().directory.begin_move(id, by)?;
+        let id = leaving.id;
         if leaving.layout.nodes() == [to] {
             self.state().directory.abandon_move(id);
             return Ok(());
@@ -103,7 +105,7 @@ impl<F: Fabric> Node<F> {
                 return Err(error.into());
             }
         };
-        let Leaving { memory, layout, machine } = leaving;
+        let Leaving { memory, layout, machine, .. } = leaving;
         let (name, silent_at) = (None, self.silent_at());
         let mut free = Free { id, memory, fence, has_fenced: false, moves: true, machine, name, silent_at };
         let copied = self.copy_away(&mut free, &layout, by, (new, to));

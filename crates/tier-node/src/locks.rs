@@ -19,6 +19,7 @@ use dunlin_fabric::{Fabric, Host, Nanos, Signal, nanos};
 use dunlin_rpc::{CallError, Cause};
 use dunlin_tier::lock::message::{LOCK_CALL, LockMessage, LockRefusal, LockReply, LockRequest};
 use dunlin_tier::lock::{Member, Waiter, Word};
+use dunlin_tier::message::Refusal;
 use dunlin_tier::{AccessError, Handle, LmrId, Name, NameError, NodeId, Rights};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -671,7 +672,8 @@ impl<F: Fabric> Tier<F> {
     /// most.
     ///
     /// # Errors
-    /// [`LockError::Deadline`] if the time is over: the others still wait for as many callers.
+    /// [`LockError::Deadline`] if the time is over: the others still wait for as many callers. The owner may have counted this
+    /// one if a message was under way when the time ended; so it may if it cannot be reached any more.
     /// [`LockRefusal::Members`](dunlin_tier::lock::message::LockRefusal::Members) if callers name different numbers, and
     /// [`LockRefusal::Died`](dunlin_tier::lock::message::LockRefusal::Died) for all if the node of one dies.
     pub fn barrier(&self, name: impl AsRef<[u8]>, members: u16) -> Result<(), LockError> {
@@ -692,8 +694,13 @@ impl<F: Fabric> Tier<F> {
 
 /// Returns whether an error says that the owner is in another life than the one that this node has joined.
 fn is_stale(error: &LockError) -> bool {
-    matches!(
-        error,
-        LockError::Refused { source: LockRefusal::Unknown, .. } | LockError::Word(OperationError::Access(_))
-    )
+    match error {
+        LockError::Refused { source: LockRefusal::Unknown, .. }
+        | LockError::Word(OperationError::Access(_)) => true,
+        // Without atomics of the fabric the owner changes the word, and knows no such region in its next life.
+        LockError::Word(OperationError::Request(error)) => {
+            matches!(**error, RequestError::Refused { source: Refusal::NoPlace, .. })
+        }
+        _ => false,
+    }
 }

@@ -6,7 +6,7 @@ use dunlin_command::output::{self, Failure};
 use dunlin_command::progress;
 use dunlin_fabric_sim::History;
 use dunlin_report::{Document, Row};
-use dunlin_scenario::swarm::{Outcome, play, play_deployment, play_tier};
+use dunlin_scenario::swarm::{Outcome, play, play_coordination, play_deployment, play_tier};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -33,6 +33,7 @@ Examples:
   dunlin sim swarm --seeds 1000
   dunlin sim swarm --deployments --seeds 200               servers that share a schedule
   dunlin sim swarm --tier --seeds 200                      regions that move between nodes which die
+  dunlin sim swarm --coordination --seeds 200              calls, locks and barriers of such nodes
   dunlin sim swarm --seeds 1 --first-seed 4711 --trace     repeat a run, and print its events";
 
 /// Run random clusters, workloads and faults against the engine in virtual time.
@@ -54,6 +55,10 @@ pub(crate) struct SwarmArguments {
     /// Run the memory tier: nodes whose threads make, map, write, move and free regions, while nodes are killed and cut off
     #[arg(long, conflicts_with = "deployments")]
     tier: bool,
+    /// Run the coordination of the memory tier: nodes whose threads call each other, take locks and meet at barriers, while
+    /// nodes are killed and cut off
+    #[arg(long, conflicts_with_all = ["deployments", "tier"])]
+    coordination: bool,
     /// Print a hash over all events of each seed, which is equal for equal runs on any machine
     #[arg(long)]
     trace_hash: bool,
@@ -97,6 +102,7 @@ fn seed_of(arguments: &SwarmArguments) -> fn(u64, Option<History>) -> Outcome {
     match arguments {
         SwarmArguments { deployments: true, .. } => play_deployment,
         SwarmArguments { tier: true, .. } => play_tier,
+        SwarmArguments { coordination: true, .. } => play_coordination,
         _ => play,
     }
 }
@@ -228,6 +234,7 @@ fn tell_failure(outcome: &Outcome, arguments: &SwarmArguments) {
     let kind = match arguments {
         SwarmArguments { deployments: true, .. } => " --deployments",
         SwarmArguments { tier: true, .. } => " --tier",
+        SwarmArguments { coordination: true, .. } => " --coordination",
         _ => "",
     };
     let seed = outcome.seed;

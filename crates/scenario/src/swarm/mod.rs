@@ -27,6 +27,16 @@
 //! 4. Each operation ends once, within a bound; without disturbance, only for reasons that other threads give.
 //! 5. In the end no memory of a node is in use, and as above nothing else is left over.
 //!
+//! Their calls, locks and barriers ([`play_coordination`]) keep these:
+//!
+//! 1. A call to a service is executed at most once; one that was reported as not executed never is. No byte of a request or
+//!    an answer is wrong.
+//! 2. One thread at a time has a lock. The next one has it beside a holder only if that one was killed, or is told that it
+//!    is taken for dead; the next one finds the lock poisoned then. Fence numbers rise with each grant.
+//! 3. The threads of a node get a lock in the order in which they asked for it, if nothing disturbs the run.
+//! 4. A barrier lets a thread pass only if as many threads as it says are there at the same time.
+//! 5. In calm each call is answered, each lock can be had, and a barrier of all nodes is passed.
+//!
 //! The same seed gives the same bytes on any machine.
 
 mod asynchronous;
@@ -100,6 +110,15 @@ pub fn play_tier(seed: u64, history: Option<History>) -> Outcome {
     let drawn = draw::tier::DrawnTier::from_seed(seed, history);
     let (what, settings) = (drawn.to_string(), drawn.settings.clone());
     run(seed, what, settings, move |sim, book| tier::root(sim, &drawn, book))
+}
+
+/// Plays one seed of the coordination of the memory tier: nodes whose threads call each other, take locks and meet at
+/// barriers, while nodes are killed and cut off. Operations count as calls. The nodes and their disturbances are those of
+/// [`play_tier`]. Records the latest events in `history` if given.
+pub fn play_coordination(seed: u64, history: Option<History>) -> Outcome {
+    let drawn = draw::tier::DrawnTier::from_seed(seed, history);
+    let (what, settings) = (drawn.to_string(), drawn.settings.clone());
+    run(seed, what, settings, move |sim, book| tier::coordination_root(sim, &drawn, book))
 }
 
 fn run(

@@ -2,7 +2,12 @@
 //! off. The model knows the bytes that each read may return.
 
 mod actor;
+mod coordination;
+mod coordinator;
+mod meetings;
 mod model;
+
+pub(super) use coordination::root as coordination_root;
 
 use super::book::CallLedger;
 use super::draw::tier::{DrawnTier, TierAct, name};
@@ -10,7 +15,9 @@ use super::play::look_for_leaks;
 use actor::{Actor, region_name};
 use dunlin_fabric::{Fabric, Host, Nanos, Task, WithSources};
 use dunlin_fabric_sim::{Random, Sim};
-use dunlin_tier_node::{Rights, Tier};
+use dunlin_tier::RecordError;
+use dunlin_tier::message::Refusal;
+use dunlin_tier_node::{Lmr, RequestError, Rights, Tier};
 use model::{Model, Who};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -44,6 +51,10 @@ const OVER: u64 = 4;
 impl Stage {
     fn is_storm(&self) -> bool {
         self.now.load(Ordering::Relaxed) == STORM
+    }
+
+    fn is_over(&self) -> bool {
+        self.now.load(Ordering::Relaxed) == OVER
     }
 
     /// Waits for a stage.
@@ -171,13 +182,33 @@ impl NodePart {
             }
             let what = format!("to map region {region} of its own");
             let Some(view) = self.retry(&what, || tier.map(region_name(region), Rights::ALL)) else { return };
-            self.model.begin_free(region, self.node);
-            let freed = view.free();
-            self.model.end_free(region, self.node, model::End::Done);
-            if let Err(error) = freed {
-                return self
-                    .violate(format!("to free region {region} fails in calm: {}", WithSources(&error)));
+            self.free(region, view);
+        }
+        // A free whose answer was lost may not have been executed.
+        for (region, creator) in self.model.all_that_may_be_freed() {
+            if creator != self.node {
+                continue;
             }
+            let map = || match tier.map(region_name(region), Rights::ALL) {
+                Ok(view) => Ok(Some(view)),
+                Err(RequestError::Refused { source: Refusal::Record(RecordError::NoSuch), .. }) => Ok(None),
+                Err(error) => Err(error),
+            };
+            let what = format!("to map region {region}, which may be freed,");
+            match self.retry(&what, map) {
+                Some(Some(view)) => self.free(region, view),
+                Some(None) => {}
+                None => return,
+            }
+        }
+    }
+
+    fn free(&self, region: usize, view: Lmr<Sim>) {
+        self.model.begin_free(region, self.node);
+        let freed = view.free();
+        self.model.end_free(region, self.node, model::End::Done);
+        if let Err(error) = freed {
+            self.violate(format!("to free region {region} fails in calm: {}", WithSources(&error)));
         }
     }
 
@@ -199,67 +230,89 @@ impl NodePart {
     }
 }
 
-/// Plays a drawn run.
-pub(super) fn root(sim: &Sim, drawn: &DrawnTier, book: &CallLedger) {
-    let registered = sim.registered();
-    let (model, stage) = (Model::default(), Stage::default());
-    let mut incarnations = 0;
-    let mut start_node = |node: usize| {
-        let process = sim.process_on(node);
-        incarnations += 1;
-        let first = incarnations * APART;
-        let part = NodePart {
-            sim: process.clone(),
-            drawn: drawn.clone(),
-            node,
-            model: model.clone(),
-            book: book.clone(),
-            stage: stage.clone(),
-            first,
+/// The steps of a run, and the nodes that have completed them.
+struct Course<'a> {
+    sim: &'a Sim,
+    drawn: &'a DrawnTier,
+    book: &'a CallLedger,
+    stage: &'a Stage,
+    /// The steps between the storm and the end.
+    steps: &'a [u64],
+}
+
+impl Course<'_> {
+    /// Directs a run: starts the nodes, disturbs them as it was drawn, and leads them through the steps in calm.
+    ///
+    /// `play` returns the part of a node's first thread, for a process, the number of the node, and that of its first
+    /// operation. `killed` notes that a node was killed with its threads.
+    fn direct(
+        &self,
+        play: impl Fn(Sim, usize, u64) -> Box<dyn FnOnce() + Send>,
+        mut killed: impl FnMut(usize),
+    ) {
+        let Course { sim, drawn, book, stage, steps } = *self;
+        let registered = sim.registered();
+        let mut incarnations = 0;
+        let mut start_node = |node: usize| {
+            let process = sim.process_on(node);
+            incarnations += 1;
+            let first = incarnations * APART;
+            let task = process.host().spawn(&name(node), play(process.clone(), node, first)).ok();
+            NodeProcess { sim: process, task, first }
         };
-        let task = process.host().spawn(&name(node), Box::new(move || part.play())).ok();
-        NodeProcess { sim: process, task, first }
+        let mut nodes: Vec<NodeProcess> = (0..drawn.nodes).map(&mut start_node).collect();
+        let start = sim.time();
+        let sleep = |until: Nanos| sim.host().sleep(sim.host().now() + until.saturating_sub(sim.time()));
+        let mut calm_from = start + drawn.lasts;
+        for (at, act) in &drawn.acts {
+            sleep(start + at);
+            sim.tell(|| format!("the director: {act:?}"));
+            match *act {
+                TierAct::Crash { node, back_after } => {
+                    let gone = &mut nodes[node];
+                    gone.sim.kill();
+                    book.killed();
+                    book.abandon(gone.first, gone.first + APART);
+                    killed(node);
+                    sleep(sim.time() + back_after);
+                    nodes[node] = start_node(node);
+                }
+                TierAct::CutOff { node, lasts } => {
+                    sim.cut_off(node, lasts);
+                    calm_from = calm_from.max(sim.time() + lasts);
+                }
+            }
+        }
+        sleep(calm_from);
+        sim.tell(|| "the director: calm".to_owned());
+        for number in steps {
+            stage.now.store(*number, Ordering::Relaxed);
+            // Nodes wait for each other: none frees a region that another one still checks.
+            let complete = || stage.complete[*number as usize].load(Ordering::Relaxed) == drawn.nodes as u64;
+            let until = sim.time() + drawn.patience() + 2 * PATIENCE;
+            while !complete() && sim.time() < until {
+                sim.host().sleep(sim.host().now() + PAUSE);
+            }
+        }
+        stage.now.store(OVER, Ordering::Relaxed);
+        for node in &mut nodes {
+            if let Some(task) = node.task.take() {
+                task.join();
+            }
+        }
+        drop(nodes);
+        look_for_leaks(sim, registered, book);
+    }
+}
+
+/// Plays a drawn run of memory.
+pub(super) fn root(sim: &Sim, drawn: &DrawnTier, book: &CallLedger) {
+    let (model, stage) = (Model::default(), Stage::default());
+    let play = |sim, node, first| -> Box<dyn FnOnce() + Send> {
+        let (drawn, model) = (drawn.clone(), model.clone());
+        let part = NodePart { sim, drawn, node, model, book: book.clone(), stage: stage.clone(), first };
+        Box::new(move || part.play())
     };
-    let mut nodes: Vec<NodeProcess> = (0..drawn.nodes).map(&mut start_node).collect();
-    let start = sim.time();
-    let sleep = |until: Nanos| sim.host().sleep(sim.host().now() + until.saturating_sub(sim.time()));
-    let mut calm_from = start + drawn.lasts;
-    for (at, act) in &drawn.acts {
-        sleep(start + at);
-        sim.tell(|| format!("the director: {act:?}"));
-        match *act {
-            TierAct::Crash { node, back_after } => {
-                let gone = &mut nodes[node];
-                gone.sim.kill();
-                book.killed();
-                book.abandon(gone.first, gone.first + APART);
-                model.killed(node, node * drawn.actors..(node + 1) * drawn.actors);
-                sleep(sim.time() + back_after);
-                nodes[node] = start_node(node);
-            }
-            TierAct::CutOff { node, lasts } => {
-                sim.cut_off(node, lasts);
-                calm_from = calm_from.max(sim.time() + lasts);
-            }
-        }
-    }
-    sleep(calm_from);
-    sim.tell(|| "the director: calm".to_owned());
-    for number in [CHECK, FREE, COUNT] {
-        stage.now.store(number, Ordering::Relaxed);
-        // Nodes wait for each other: none frees a region that another one still checks.
-        let complete = || stage.complete[number as usize].load(Ordering::Relaxed) == drawn.nodes as u64;
-        let until = sim.time() + drawn.patience() + 2 * PATIENCE;
-        while !complete() && sim.time() < until {
-            sim.host().sleep(sim.host().now() + PAUSE);
-        }
-    }
-    stage.now.store(OVER, Ordering::Relaxed);
-    for node in &mut nodes {
-        if let Some(task) = node.task.take() {
-            task.join();
-        }
-    }
-    drop(nodes);
-    look_for_leaks(sim, registered, book);
+    let killed = |node: usize| model.killed(node, node * drawn.actors..(node + 1) * drawn.actors);
+    Course { sim, drawn, book, stage: &stage, steps: &[CHECK, FREE, COUNT] }.direct(play, killed);
 }

@@ -322,4 +322,63 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         from: "pool.holders.iter().position(Option::is_none) else {",
         to: "pool.holders.iter().position(|holder| holder.is_none() || dunlin_fabric::mutant(\"ring_given_out_twice\")) else {",
     },
+    Mutant {
+        name: "uncertain_call_repeated",
+        file: "crates/tier-node/src/calling.rs",
+        from: "        let outcome = match client.within(left).call(SERVICE_CALL, bytes) {",
+        to: "        let mut called = client.within(left).call(SERVICE_CALL, bytes).map(|response| response.to_vec());
+        if called.is_err() && dunlin_fabric::mutant(\"uncertain_call_repeated\") {
+            called = client.within(left).call(SERVICE_CALL, bytes).map(|response| response.to_vec());
+        }
+        let outcome = match called {",
+    },
+    Mutant {
+        name: "unanswered_call_refused",
+        file: "crates/tier-node/src/serving.rs",
+        from: "    fn drop(&mut self) {
+        drop(self.take());",
+        to: "    fn drop(&mut self) {
+        let asked = self.take();
+        if dunlin_fabric::mutant(\"unanswered_call_refused\") && let Some(asked) = asked {
+            asked.answer.refuse(Status::Draining);
+        }",
+    },
+    Mutant {
+        name: "lock_handed_over_and_freed",
+        file: "crates/tier-node/src/locks.rs",
+        from: "            threads.taken = false;
+        }
+        self.advance(shared);
+        true",
+        to: "            threads.taken = false;
+        }
+        self.advance(shared);
+        !dunlin_fabric::mutant(\"lock_handed_over_and_freed\")",
+    },
+    Mutant {
+        name: "last_thread_first",
+        file: "crates/tier-node/src/locks.rs",
+        from: "        threads.queue.push_back(Turn { number, claim });",
+        to: "        match dunlin_fabric::mutant(\"last_thread_first\") {
+            true => threads.queue.push_front(Turn { number, claim }),
+            false => threads.queue.push_back(Turn { number, claim }),
+        }",
+    },
+    Mutant {
+        name: "waiters_not_woken",
+        file: "crates/tier-node/src/locks.rs",
+        from: "                Ok(_) => {}
+                Err(error) => {
+                    tracing::debug!(target: \"dunlin::tier\", %error, \"a lock is given back by its owner\");",
+        to: "                Ok(_) if dunlin_fabric::mutant(\"waiters_not_woken\") => return Ok(()),
+                Ok(_) => {}
+                Err(error) => {
+                    tracing::debug!(target: \"dunlin::tier\", %error, \"a lock is given back by its owner\");",
+    },
+    Mutant {
+        name: "barrier_opens_early",
+        file: "crates/tier-node/src/lock_owner.rs",
+        from: "        if meeting.present.len() >= usize::from(members) {",
+        to: "        if meeting.present.len() + usize::from(dunlin_fabric::mutant(\"barrier_opens_early\")) >= usize::from(members) {",
+    },
 ];

@@ -156,6 +156,43 @@ fn the_locks_of_an_owner_end_with_it() {
     assert!(carol.try_lock(&name).unwrap().is_some());
 }
 
+/// A node that remembers a lock of an owner's earlier life joins the next one, with and without atomics of the fabric.
+#[test]
+fn the_next_life_of_an_owner_grants_its_locks() {
+    for atomics in [false, true] {
+        let mut settings = Settings { machines: vec![MachineSettings::default(); 3], ..Settings::default() };
+        settings.capabilities.atomics = atomics;
+        Sim::run_with(settings, 1, |sim| {
+            let alice = start(&sim.process_on(0), Scheme::Sim, "l", "alice");
+            let name = name_at(1);
+            let ready = sim.host().signal();
+            let life = || {
+                let (bob, raised) = (sim.process_on(1), ready.clone());
+                let process = bob.clone();
+                let lives = move || {
+                    let _tier = start(&process, Scheme::Sim, "l", "bob");
+                    raised.raise();
+                    process.host().sleep(Nanos::MAX);
+                };
+                drop(bob.host().spawn("bob", Box::new(lives)).unwrap());
+                bob
+            };
+            let first = life();
+            ready.wait(0, Nanos::MAX);
+            alice.lock(&name).unwrap().unlock().unwrap();
+            first.kill();
+            let second = life();
+            ready.wait(1, Nanos::MAX);
+            // The first attempt may find out that the connection is broken.
+            let guard = alice.lock(&name).or_else(|_| alice.lock(&name)).unwrap();
+            assert!(!guard.is_poisoned());
+            guard.unlock().unwrap();
+            second.kill();
+        })
+        .unwrap();
+    }
+}
+
 fn meet<F: Fabric>(tiers: &[Tier<F>; 3], rounds: u64) {
     let (name, passed) = (name_at(2), Arc::new(AtomicU64::new(0)));
     let mut tasks = Vec::new();

@@ -2,6 +2,7 @@
 
 mod asynchronous;
 mod cluster;
+mod copies;
 mod extents;
 mod hostile;
 mod lists;

@@ -105,7 +105,7 @@ impl Directory {
             if !record.named {
                 record.name = None;
             }
-            let is_unused = record.is_target || (record.name.is_none() && record.mappers.is_empty());
+            let is_unused = record.is_target || record.is_unused(me);
             if std::mem::take(&mut record.ending) || is_unused {
                 recovered.frees.push(id);
             }

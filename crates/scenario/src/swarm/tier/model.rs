@@ -391,6 +391,15 @@ impl Model {
         there.map(|region| (region, self.regions()[region].creator)).collect()
     }
 
+    /// Returns the regions that are there unless a free was executed whose caller does not know of it, with the nodes that
+    /// made them.
+    pub(super) fn all_that_may_be_freed(&self) -> Vec<(usize, usize)> {
+        let regions = self.regions();
+        let is_unsure = |region: &Region| region.is_made && !region.is_doomed && region.free == End::Maybe;
+        let unsure = regions.iter().enumerate().filter(|(_, region)| is_unsure(region));
+        unsure.map(|(number, region)| (number, region.creator)).collect()
+    }
+
     /// Returns the most bytes of a node's memory that are of no use to anybody, and that no node takes back: of regions
     /// whose record or name ended with a node.
     pub(super) fn lost_bytes(&self, node: usize) -> u64 {
