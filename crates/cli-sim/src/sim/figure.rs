@@ -239,6 +239,7 @@ mod tests {
                     }),
                     p95_us: value,
                     max_us: value,
+                    processor_us: value,
                     pcie_reads_mops: value,
                     busiest: ("link in", 0.5),
                     allocates_mops: value,

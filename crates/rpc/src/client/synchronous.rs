@@ -397,7 +397,7 @@ impl<F: Fabric> Client<F> {
             got = Some(lane.request_buffer(cx.fabric, length)?);
             Ok(0)
         });
-        self.into_call_error(reserved)?;
+        self.map_submit_error(reserved)?;
         match got {
             Some(buffer) => Ok(LargeRequest { buffer, lane: index }),
             None => Err(CallError::NotExecuted(Cause::OutOfMemory)),
@@ -413,7 +413,7 @@ impl<F: Fabric> Client<F> {
         let submitted = self.core.with_lane(request.lane, |cx, lane| {
             lane.submit_buffer(cx, function, request.buffer, time.nanos).map_err(|(error, _)| error)
         });
-        self.into_call_error(submitted)
+        self.map_submit_error(submitted)
     }
 
     pub(super) fn begin_filling(
@@ -431,7 +431,7 @@ impl<F: Fabric> Client<F> {
             got = Some(lane.begin_filling(cx.fabric, function, length, time.nanos)?);
             Ok(0)
         });
-        self.into_call_error(begun)?;
+        self.map_submit_error(begun)?;
         match got {
             Some(begun) => Ok(FillingRequest::new(&mut self.core, index, begun)),
             None => Err(CallError::NotExecuted(Cause::OutOfMemory)),
@@ -738,13 +738,13 @@ impl<F: Fabric> Client<F> {
                 Err(SubmitError::Broken) if !self.target.config.wait_for_ready.is_zero() => {
                     return self.retry_after_reconnect((worker, function), left, SubmitError::Broken, submit);
                 }
-                done => return self.into_call_error(done),
+                done => return self.map_submit_error(done),
             }
         }
     }
 
     #[inline]
-    fn into_call_error(&mut self, submitted: Result<CallId, SubmitError>) -> Result<CallId, CallError> {
+    fn map_submit_error(&mut self, submitted: Result<CallId, SubmitError>) -> Result<CallId, CallError> {
         match submitted {
             Ok(id) => Ok(id),
             Err(SubmitError::Full) => Err(CallError::NotExecuted(Cause::WindowFull)),

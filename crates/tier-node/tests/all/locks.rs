@@ -161,7 +161,7 @@ fn the_locks_of_an_owner_end_with_it() {
 fn the_next_life_of_an_owner_grants_its_locks() {
     for atomics in [false, true] {
         let mut settings = Settings { machines: vec![MachineSettings::default(); 3], ..Settings::default() };
-        settings.capabilities.atomics = atomics;
+        settings.capabilities.atomics = dunlin_fabric::Atomics::of_device(atomics);
         Sim::run_with(settings, 1, |sim| {
             let alice = start(&sim.process_on(0), Scheme::Sim, "l", "alice");
             let name = name_at(1);

@@ -48,7 +48,7 @@ impl<F: Fabric> Client<F> {
     ) -> Result<CallId, CallError> {
         let usable = self.lanes.of(worker, function).is_some_and(|lane| self.core.is_usable(lane));
         if usable {
-            return self.into_call_error(Err(error));
+            return self.map_submit_error(Err(error));
         }
         let began = self.core.fabric.host().now();
         let patience = self.patience(time, began);
@@ -65,7 +65,7 @@ impl<F: Fabric> Client<F> {
             match submit(self, left) {
                 // The connection broke at once.
                 Err(SubmitError::Broken) if patience.is_some() => {}
-                submitted => return self.into_call_error(submitted),
+                submitted => return self.map_submit_error(submitted),
             }
         }
     }
