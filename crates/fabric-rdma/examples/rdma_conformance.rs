@@ -27,6 +27,6 @@ fn address(scheme: Scheme, case: &str) -> Address {
 fn main() -> std::process::ExitCode {
     // iWARP only has reliable connections, without immediate data or atomics.
     let is_iwarp = !fabric().capabilities().transports.contains(Transport::UnreliableDatagram);
-    let applicable = if is_iwarp { 80 } else { 137 };
+    let applicable = if is_iwarp { 81 } else { 138 };
     Suite { address, ..Suite::new(fabric, Scheme::Rdma, applicable) }.main()
 }
