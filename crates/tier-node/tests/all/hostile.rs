@@ -20,33 +20,34 @@ fn node(tag: &str) -> (Tier<ShmFabric>, TierConfig, ShmFabric) {
 #[test]
 fn paths_that_break_the_handshake_are_refused() {
     let (alice, config, fabric) = node("paths");
-    let hello = |node: u16, token: &[u8]| {
+    let hello = |version: u16, node: u16, token: &[u8]| {
         let mut bytes = b"dunlinTM".to_vec();
-        for number in [1, node, 0, token.len() as u16] {
+        for number in [version, node, 0, token.len() as u16] {
             bytes.extend_from_slice(&number.to_le_bytes());
         }
         bytes.extend_from_slice(token);
         bytes
     };
-    let messages: [&[Vec<u8>]; 6] = [
-        &[vec![]],
-        &[vec![0xff; 3000]],
-        &[hello(1, b"wrong")],
-        &[hello(2, b"secret")],
-        &[hello(1, b"secret"), vec![7; 300]],
-        &[hello(1, b"secret"), vec![]],
+    // Each with the number of offers: a first message that is right gets one.
+    let messages: [(&[Vec<u8>], usize); 7] = [
+        (&[vec![]], 0),
+        (&[vec![0xff; 3000]], 0),
+        (&[hello(2, 1, b"secret")], 0),
+        (&[hello(3, 1, b"wrong")], 0),
+        (&[hello(3, 2, b"secret")], 0),
+        (&[hello(3, 1, b"secret"), vec![7; 300]], 1),
+        (&[hello(3, 1, b"secret"), vec![]], 1),
     ];
-    for messages in messages {
+    for (messages, expected) in messages {
         let until = fabric.host().now() + 5_000_000_000;
         let link = fabric.dial(&config.nodes[0].memory, until).unwrap();
+        let mut offers = 0;
         for message in messages {
             link.send(message).unwrap();
+            offers += usize::from(link.receive(until).is_ok());
         }
-        let mut offers = 0;
-        while link.receive(until).is_ok() {
-            offers += 1;
-        }
-        assert!(!link.is_alive() && offers < messages.len().max(1), "{messages:?}");
+        assert!(link.receive(until).is_err() && !link.is_alive(), "{messages:?}");
+        assert_eq!(offers, expected, "{messages:?}");
         assert!(fabric.host().now() < until, "the node ends the connection");
     }
     let region = alice.malloc(100, Spec::here()).unwrap();
