@@ -27,12 +27,12 @@ impl TransportSet {
 /// The operations with which FETCH_ADD and CMP_SWAP are atomic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Atomics {
-    /// There are none.
+    /// The fabric has no atomics.
     #[default]
     None,
-    /// With each other, on one device.
+    /// Atomics of one device are atomic with each other.
     Device,
-    /// With those of the target's processors, too: [`Region::fetch_add`](crate::Region::fetch_add).
+    /// They are atomic with those of the target's processors, too: [`Region::fetch_add`](crate::Region::fetch_add).
     Processors,
 }
 

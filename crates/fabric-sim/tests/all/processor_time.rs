@@ -27,7 +27,7 @@ fn used(cores: Option<u32>, threads: usize, body: fn(&Sim)) -> Nanos {
         };
         let tasks: Vec<_> = (0..threads).map(|_| spawn()).collect();
         tasks.into_iter().for_each(dunlin_fabric::Task::join);
-        // What has ended uses nothing.
+        // Ended threads use no processor time.
         sim.host().sleep(sim.host().now() + TIME);
         tell.send(sim.processor_time(1)).unwrap();
     })

@@ -44,7 +44,7 @@ pub(super) struct Space {
 
 #[derive(Clone, Copy, Debug)]
 enum Layout {
-    /// RECVs of so many sizes.
+    /// Queues of RECVs, each of one size: their number.
     Receives(usize),
     /// LITE's ring.
     Lite,

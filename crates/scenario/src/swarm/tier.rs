@@ -76,6 +76,18 @@ struct NodeProcess {
     first: u64,
 }
 
+/// Repeats an attempt until it succeeds, for [`PATIENCE`] at most.
+fn retry<T, E>(sim: &Sim, mut attempt: impl FnMut() -> Result<T, E>) -> Result<T, E> {
+    let host = sim.host();
+    let until = host.now() + PATIENCE;
+    loop {
+        match attempt() {
+            Err(_) if host.now() < until => host.sleep(host.now() + PAUSE),
+            outcome => return outcome,
+        }
+    }
+}
+
 /// The part of a node's first thread.
 struct NodePart {
     sim: Sim,
@@ -93,23 +105,9 @@ impl NodePart {
     }
 
     /// Repeats an attempt until it succeeds.
-    fn retry<T, E: std::error::Error>(
-        &self,
-        what: &str,
-        mut attempt: impl FnMut() -> Result<T, E>,
-    ) -> Option<T> {
-        let host = self.sim.host();
-        let until = host.now() + PATIENCE;
-        loop {
-            match attempt() {
-                Ok(value) => return Some(value),
-                Err(_) if host.now() < until => host.sleep(host.now() + PAUSE),
-                Err(error) => {
-                    self.violate(format!("{what} fails in calm: {}", WithSources(&error)));
-                    return None;
-                }
-            }
-        }
+    fn retry<T, E: std::error::Error>(&self, what: &str, attempt: impl FnMut() -> Result<T, E>) -> Option<T> {
+        let done = retry(&self.sim, attempt);
+        done.inspect_err(|error| self.violate(format!("{what} fails in calm: {}", WithSources(error)))).ok()
     }
 
     fn play(self) {

@@ -1,18 +1,24 @@
 //! The swarm over some seeds; the command `dunlin sim swarm` runs any number.
 
-use dunlin_scenario::swarm::{play, play_coordination, play_deployment, play_tier};
+use dunlin_scenario::swarm::{Outcome, play, play_coordination, play_deployment, play_tier};
 
-#[test]
-fn whatever_happens_every_call_is_accounted_for() {
+/// Plays the first seeds, none of which may fail: `usual` of them, or as many as `DUNLIN_SEEDS` says.
+fn played(usual: u64, play: impl Fn(u64) -> Outcome) -> Vec<Outcome> {
     std::panic::set_hook(Box::new(|_| {}));
-    let seeds: u64 = std::env::var("DUNLIN_SEEDS").map_or(200, |text| text.parse().expect("a number"));
-    let outcomes: Vec<_> = (0..seeds).map(|seed| play(seed, None)).collect();
+    let seeds = std::env::var("DUNLIN_SEEDS").map_or(usual, |text| text.parse().expect("a number"));
+    let outcomes: Vec<_> = (0..seeds).map(play).collect();
     let failed: Vec<_> = outcomes.iter().filter(|outcome| outcome.failure.is_some()).collect();
     for outcome in &failed {
         println!("seed {}: {:?}\n    {}", outcome.seed, outcome.failure, outcome.what);
     }
-    assert!(failed.is_empty(), "{} of {seeds} seeds failed", failed.len());
-    let sum = |field: fn(&dunlin_scenario::swarm::Outcome) -> u64| outcomes.iter().map(field).sum::<u64>();
+    assert!(failed.is_empty(), "{} of {seeds} seeds failed: see above", failed.len());
+    outcomes
+}
+
+#[test]
+fn whatever_happens_every_call_is_accounted_for() {
+    let outcomes = played(200, |seed| play(seed, None));
+    let sum = |field: fn(&Outcome) -> u64| outcomes.iter().map(field).sum::<u64>();
     let (calls, answered) = (sum(|o| o.calls), sum(|o| o.answered));
     println!(
         "{calls} calls, {answered} answered, {} maybe, {} not executed, {} kills, {} events",
@@ -28,14 +34,9 @@ fn whatever_happens_every_call_is_accounted_for() {
 /// Two or three servers with a common schedule, clocks apart, and time servers that die.
 #[test]
 fn servers_that_share_a_schedule_account_for_every_call() {
-    std::panic::set_hook(Box::new(|_| {}));
-    let seeds: u64 = std::env::var("DUNLIN_SEEDS").map_or(16, |text| text.parse().expect("a number"));
-    let outcomes: Vec<_> = (0..seeds).map(|seed| play_deployment(seed, None)).collect();
-    for outcome in outcomes.iter().filter(|outcome| outcome.failure.is_some()) {
-        println!("seed {}: {:?}\n    {}", outcome.seed, outcome.failure, outcome.what);
-    }
-    assert!(outcomes.iter().all(|outcome| outcome.failure.is_none()), "see above");
-    let sum = |field: fn(&dunlin_scenario::swarm::Outcome) -> u64| outcomes.iter().map(field).sum::<u64>();
+    let outcomes = played(16, |seed| play_deployment(seed, None));
+    let seeds = outcomes.len() as u64;
+    let sum = |field: fn(&Outcome) -> u64| outcomes.iter().map(field).sum::<u64>();
     let (calls, answered, switches) = (sum(|o| o.calls), sum(|o| o.answered), sum(|o| o.switches));
     println!("{calls} calls, {answered} answered, {} kills, {switches} switches", sum(|o| o.kills));
     assert!(answered > calls / 2 && switches > 100 * seeds && sum(|o| o.kills) > seeds / 4);
@@ -45,14 +46,9 @@ fn servers_that_share_a_schedule_account_for_every_call() {
 /// Nodes of the memory tier whose regions move and are freed, while nodes are killed and cut off.
 #[test]
 fn regions_keep_their_bytes_while_nodes_move_them_and_die() {
-    std::panic::set_hook(Box::new(|_| {}));
-    let seeds: u64 = std::env::var("DUNLIN_SEEDS").map_or(150, |text| text.parse().expect("a number"));
-    let outcomes: Vec<_> = (0..seeds).map(|seed| play_tier(seed, None)).collect();
-    for outcome in outcomes.iter().filter(|outcome| outcome.failure.is_some()) {
-        println!("seed {}: {:?}\n    {}", outcome.seed, outcome.failure, outcome.what);
-    }
-    assert!(outcomes.iter().all(|outcome| outcome.failure.is_none()), "see above");
-    let sum = |field: fn(&dunlin_scenario::swarm::Outcome) -> u64| outcomes.iter().map(field).sum::<u64>();
+    let outcomes = played(150, |seed| play_tier(seed, None));
+    let seeds = outcomes.len() as u64;
+    let sum = |field: fn(&Outcome) -> u64| outcomes.iter().map(field).sum::<u64>();
     let (calls, answered, maybe) = (sum(|o| o.calls), sum(|o| o.answered), sum(|o| o.maybe));
     println!("{calls} operations, {answered} done, {maybe} maybe, {} kills", sum(|o| o.kills));
     assert!(answered > calls / 4 && maybe > seeds && sum(|o| o.kills) > seeds / 3);
@@ -62,14 +58,9 @@ fn regions_keep_their_bytes_while_nodes_move_them_and_die() {
 /// Nodes of the memory tier whose threads call each other, take locks and meet, while nodes are killed and cut off.
 #[test]
 fn locks_and_barriers_hold_while_nodes_die() {
-    std::panic::set_hook(Box::new(|_| {}));
-    let seeds: u64 = std::env::var("DUNLIN_SEEDS").map_or(40, |text| text.parse().expect("a number"));
-    let outcomes: Vec<_> = (0..seeds).map(|seed| play_coordination(seed, None)).collect();
-    for outcome in outcomes.iter().filter(|outcome| outcome.failure.is_some()) {
-        println!("seed {}: {:?}\n    {}", outcome.seed, outcome.failure, outcome.what);
-    }
-    assert!(outcomes.iter().all(|outcome| outcome.failure.is_none()), "see above");
-    let sum = |field: fn(&dunlin_scenario::swarm::Outcome) -> u64| outcomes.iter().map(field).sum::<u64>();
+    let outcomes = played(40, |seed| play_coordination(seed, None));
+    let seeds = outcomes.len() as u64;
+    let sum = |field: fn(&Outcome) -> u64| outcomes.iter().map(field).sum::<u64>();
     let (calls, answered, maybe) = (sum(|o| o.calls), sum(|o| o.answered), sum(|o| o.maybe));
     println!("{calls} operations, {answered} done, {maybe} maybe, {} kills", sum(|o| o.kills));
     assert!(answered > calls / 2 && maybe > seeds && sum(|o| o.kills) > seeds / 3);

@@ -3,7 +3,7 @@
 
 use super::coordinator::{BARRIERS, Coordinator, LOCKS, SERVICE, Servant, call, lock_name};
 use super::meetings::{Meetings, Thread};
-use super::{APART, CHECK, Course, OVER, PATIENCE, PAUSE, Stage};
+use super::{APART, CHECK, Course, OVER, Stage, retry};
 use crate::swarm::book::{CallLedger, End, request};
 use crate::swarm::draw::tier::DrawnTier;
 use dunlin_fabric::{Fabric, Host, Task, WithSources};
@@ -103,23 +103,9 @@ impl Part {
     }
 
     /// Repeats an attempt until it succeeds.
-    fn retry<T, E: std::error::Error>(
-        &self,
-        what: &str,
-        mut attempt: impl FnMut() -> Result<T, E>,
-    ) -> Option<T> {
-        let host = self.sim.host();
-        let until = host.now() + PATIENCE;
-        loop {
-            match attempt() {
-                Ok(value) => return Some(value),
-                Err(_) if host.now() < until => host.sleep(host.now() + PAUSE),
-                Err(error) => {
-                    self.violate(format!("{what} fails in calm: {}", WithSources(&error)));
-                    return None;
-                }
-            }
-        }
+    fn retry<T, E: std::error::Error>(&self, what: &str, attempt: impl FnMut() -> Result<T, E>) -> Option<T> {
+        let done = retry(&self.sim, attempt);
+        done.inspect_err(|error| self.violate(format!("{what} fails in calm: {}", WithSources(error)))).ok()
     }
 }
 

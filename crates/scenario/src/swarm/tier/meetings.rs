@@ -81,7 +81,7 @@ impl Meetings {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A node has begun a life. What threads of other lives of it report does not count.
+    /// A node has begun a life. Reports of threads of its other lives do not count.
     pub(super) fn begins(&self, node: usize, life: u64) {
         self.state().lives[node] = life;
     }
@@ -187,7 +187,7 @@ impl Meetings {
         self.state().barriers[barrier][visit].ended = Some(now + heard);
     }
 
-    /// A thread has passed a barrier of so many members: all of them were there at one time since it came.
+    /// A thread has passed a barrier of `members` members. All of them were there at one time since it came.
     pub(super) fn passes(
         &self,
         barrier: usize,
