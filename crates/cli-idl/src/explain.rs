@@ -7,6 +7,7 @@ mod model;
 use both_sides::Runs;
 use clap::{Args, ValueEnum};
 use dunlin::Address;
+use dunlin_advice::Cluster;
 use dunlin_command::arguments::{DeviceArguments, On};
 use dunlin_command::output::{self, Failure};
 use dunlin_hints::{
@@ -15,7 +16,6 @@ use dunlin_hints::{
 };
 use dunlin_idl::{Diagnostics, Disk, Lenience, Options, Service};
 use dunlin_report::{Document, Row};
-use dunlin_scenario::advice::Cluster;
 use ground::FabricContext;
 use std::fmt::Write as _;
 use std::path::PathBuf;

@@ -1,7 +1,5 @@
-//! Scenarios for the simulator: the unmodified engine on clusters and under loads for which this project has
-//! no hardware.
+//! Loads for the simulator: the unmodified engine on clusters for which this project has no hardware.
 //!
-//! * [`swarm`]: random clusters, workloads and faults from a seed, and the invariants that must always hold.
 //! * [`load`]: thousands of clients on a cluster, in open or closed loop, for figures and for the simulator's
 //!   own speed.
 //! * [`bypass`]: a store whose clients READ its tables.
@@ -10,7 +8,6 @@
 //! * [`memory`]: memory waits of handlers, alone and in batches.
 //! * [`datagrams`]: RPC over datagrams without the engine, to measure the server's processor time.
 //! * [`erpc`]: the baseline eRPC, without the engine: credits, congestion control, retransmission.
-//! * [`advice`]: the model's forecast for the plan that a function's hints select, and for the others.
 //! * [`raw_verbs`]: raw-verb measurements, played on the simulator instead of on the model alone.
 //! * [`rates`]: operation rates of simulated NICs, for clients that base their choice on them.
 //! * [`tuning`]: a client of a function that changes, and the response of its tuner.
@@ -23,18 +20,14 @@
 //! * [`priorities`]: threads of two priorities that share a node of the memory tier.
 //! * [`stream`]: a stream of low priority beside an application.
 //! * [`synchronised`]: clients that call several servers in every step, with one schedule of the servers or without.
-//! * [`effort`]: the lines of the applications on the memory tier (LITE figure 20).
-//! * [`figures`]: the papers' figures, with the statements in the papers' texts.
 //!
-//! This crate holds descriptions of clusters and loads, and the code that plays them. Output formats,
-//! hardware costs (see `rnic-model`) and mechanisms of the engine or the simulator stay outside.
+//! This crate holds descriptions of clusters and loads, and the code that plays them. The papers' figures (`figures`),
+//! the swarm (`swarm`), advice on hints (`advice`), output formats, hardware costs (`rnic-model`) and mechanisms of the
+//! engine or the simulator stay outside.
 
-pub mod advice;
 pub mod bypass;
 pub mod datagrams;
-pub mod effort;
 pub mod erpc;
-pub mod figures;
 pub mod graph;
 pub mod load;
 pub mod log;
@@ -50,7 +43,6 @@ pub mod raw_verbs;
 pub mod shared;
 pub mod shared_memory;
 pub mod stream;
-pub mod swarm;
 pub mod synchronised;
 pub mod tier;
 pub mod tier_calls;

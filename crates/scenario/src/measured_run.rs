@@ -63,7 +63,7 @@ pub(crate) fn not_zero<const N: usize>(numbers: [(&'static str, u64); N]) -> Res
 
 /// Returns a cluster of `hosts` hosts with room for `threads` threads, without pre-emption or spurious
 /// wake-ups.
-pub(crate) fn cluster(hosts: usize, threads: usize, limit: Nanos) -> Settings {
+pub fn cluster(hosts: usize, threads: usize, limit: Nanos) -> Settings {
     let defaults = Settings::default();
     Settings {
         machines: vec![MachineSettings::default(); hosts],

@@ -23,7 +23,7 @@ pub struct Lines {
 
 impl Lines {
     /// Returns the wait of a call that accesses all lines in sequence.
-    pub(crate) fn one_by_one(self) -> Nanos {
+    pub fn one_by_one(self) -> Nanos {
         Nanos::from(self.number) * self.latency
     }
 }

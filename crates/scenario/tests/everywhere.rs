@@ -10,8 +10,8 @@ use dunlin_rnic_model::{Opcode, Profile};
 use dunlin_rpc::{CompletionMode, Protocol};
 use dunlin_scenario::load::{Connections, Load, Network, Pace};
 use dunlin_scenario::random_values::{Sizes, Times};
-use dunlin_scenario::swarm::play;
 use dunlin_scenario::{datagrams::Datagrams, raw_verbs};
+use dunlin_swarm::play;
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/everywhere.txt");
 

@@ -6,10 +6,10 @@ use dunlin::plan::{Lease, Plan, ResponseHalf};
 use dunlin::thrift::{ServerDescription, describe};
 use dunlin::tune::{FetchTable, GroupDefaults, RatesSource};
 use dunlin::{Address, ClientConfig, on_fabric};
+use dunlin_advice::Cluster;
 use dunlin_command::arguments::{DeviceArguments, On};
 use dunlin_command::output::Failure;
 use dunlin_hints::ServerConnections;
-use dunlin_scenario::advice::Cluster;
 use dunlin_scenario::rates::modelled_rates;
 use std::time::Duration;
 

@@ -1,11 +1,9 @@
 //! Simulates the selected plans on a cluster.
 
+use dunlin_advice::{Candidate, Cluster, Forecast, Unasked, assumptions, better, by_throughput, candidates};
 use dunlin_command::output::{Failure, hash_of, rounded};
 use dunlin_command::parallel;
 use dunlin_hints::{Environment, FunctionHints, Selection, Value};
-use dunlin_scenario::advice::{
-    Candidate, Cluster, Forecast, Unasked, assumptions, better, by_throughput, candidates,
-};
 
 /// The simulation results of one function's plans.
 #[derive(Debug)]

@@ -4,8 +4,8 @@ use super::runs::{Made, make, set_profiles};
 use clap::Args;
 use dunlin_command::output::rounded;
 use dunlin_command::output::{self, Failure, ReportArguments};
+use dunlin_figures::{Drawing, Effort, Figure, FigureError, Paper, Point, Shape, all, figure};
 use dunlin_report::{Axis, Bars, Chart, Content, Document, Lines, Row, Unit, readable, table};
-use dunlin_scenario::figures::{Drawing, Effort, Figure, FigureError, Paper, Point, Shape, all, figure};
 use std::process::ExitCode;
 
 /// List the available figures
@@ -219,8 +219,8 @@ fn words(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dunlin_figures::{Kind, OfFunction, OfPriorities, Outcome};
     use dunlin_report::draw;
-    use dunlin_scenario::figures::{Kind, OfFunction, OfPriorities, Outcome};
     use dunlin_scenario::load::Granted;
 
     #[test]

@@ -5,12 +5,12 @@ use super::runs::{Made, make, set_profiles};
 use clap::Args;
 use dunlin_command::output::rounded;
 use dunlin_command::output::{self, Failure};
+use dunlin_figures::effort::of_applications as effort_of_applications;
+use dunlin_figures::{Figure, Paper, Point, all};
 use dunlin_report::statistics::median;
 use dunlin_report::{
     Document, PlotError, Row, draw, escaped, html, markdown, readable, table, write_atomically,
 };
-use dunlin_scenario::effort::of_applications as effort_of_applications;
-use dunlin_scenario::figures::{Figure, Paper, Point, all};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -3,9 +3,9 @@
 use super::hash;
 use dunlin_command::output::Failure;
 use dunlin_command::parallel::all;
+use dunlin_figures::{Drawing, Effort, Figure, Outcome, Point, Run};
 use dunlin_report::Row;
 use dunlin_rnic_model::Profile;
-use dunlin_scenario::figures::{Drawing, Effort, Figure, Outcome, Point, Run};
 use std::cmp::Reverse;
 
 /// A completed figure.

@@ -6,7 +6,7 @@ use dunlin_command::output::{self, Failure};
 use dunlin_command::progress;
 use dunlin_fabric_sim::History;
 use dunlin_report::{Document, Row};
-use dunlin_scenario::swarm::{Outcome, play, play_coordination, play_deployment, play_tier};
+use dunlin_swarm::{Outcome, play, play_coordination, play_deployment, play_tier};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -1,7 +1,7 @@
 //! The same seed gives the same run in another process, with address randomisation and without.
 
 use dunlin_scenario::load::{Load, Network};
-use dunlin_scenario::swarm::play;
+use dunlin_swarm::play;
 use std::process::Command;
 
 const CHILD: &str = "DUNLIN_REPLAY_CHILD";

@@ -1,0 +1,4 @@
+//! The integration tests of this crate that need no process of their own, as one program.
+
+mod figures;
+mod lite_figures;

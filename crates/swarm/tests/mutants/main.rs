@@ -1,0 +1,115 @@
+//! Tests the swarm: each bug planted in the engine must be caught within a minute. All bugs are planted in
+//! one copy of the sources, which is built once (the engine's own build is unaffected), and an environment
+//! variable switches on one at a time.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+mod list;
+
+use list::MUTANTS;
+
+/// The environment variable that selects the bug in the copy.
+const VARIABLE: &str = "DUNLIN_MUTANT";
+
+/// Seconds for each bug.
+const SECONDS: &str = "60";
+
+/// Returns whether a bug is on; exists in the copy only.
+const SWITCH: &str = "
+/// Whether a bug is switched on.
+pub fn mutant(name: &str) -> bool {
+    static ON: std::sync::OnceLock<String> = std::sync::OnceLock::new();
+    ON.get_or_init(|| std::env::var(\"DUNLIN_MUTANT\").unwrap_or_default()) == name
+}
+";
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).expect("a folder");
+    for entry in fs::read_dir(from).expect("a folder") {
+        let entry = entry.expect("an entry");
+        let (path, target) = (entry.path(), to.join(entry.file_name()));
+        if path.is_dir() {
+            copy(&path, &target);
+            continue;
+        }
+        let new = fs::read(&path).expect("a file");
+        // Unchanged files are not rewritten, which avoids rebuilds.
+        if fs::read(&target).ok().as_deref() != Some(&new[..]) {
+            fs::write(&target, new).expect("written");
+        }
+    }
+}
+
+/// Copies the sources with all bugs planted; returns the folder.
+fn plant() -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the workspace");
+    let garden = Path::new(env!("CARGO_TARGET_TMPDIR")).join("mutants");
+    let staging = garden.join("staging");
+    if staging.exists() {
+        fs::remove_dir_all(&staging).expect("the last staging goes");
+    }
+    // The whole workspace, or cargo would miss members.
+    for folder in ["apps", "crates", "examples"] {
+        copy(&root.join(folder), &staging.join(folder));
+    }
+    for file in ["Cargo.toml", "Cargo.lock"] {
+        fs::copy(root.join(file), staging.join(file)).expect("copied");
+    }
+    for mutant in MUTANTS {
+        let path = staging.join(mutant.file);
+        fs::write(&path, mutant.planted(&staging)).expect("written");
+    }
+    let fabric = staging.join("crates/fabric/src/lib.rs");
+    let text = fs::read_to_string(&fabric).expect("a source");
+    fs::write(&fabric, text + SWITCH).expect("written");
+    let source = garden.join("source");
+    copy(&staging, &source);
+    source
+}
+
+#[test]
+fn every_bug_is_caught() {
+    let source = plant();
+    let built = Command::new(env!("CARGO"))
+        .args(["build", "--offline", "--quiet", "-p", "dunlin-swarm", "--example", "swarm"])
+        .current_dir(&source)
+        .env("CARGO_TARGET_DIR", source.join("../target"))
+        .env_remove("RUSTFLAGS")
+        .output()
+        .expect("cargo runs");
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    let program = source.join("../target/debug/examples/swarm");
+    let run = |mutant: &str, seeds: &str| {
+        let output = Command::new(&program)
+            .args(["0", seeds, SECONDS])
+            .env(VARIABLE, mutant)
+            .stdin(Stdio::null())
+            .output()
+            .expect("the swarm runs");
+        (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let (good, said) = run("none", "60");
+    assert!(good, "without a bug: {said}");
+    let mut names: Vec<_> = MUTANTS.iter().map(|mutant| mutant.name).collect();
+    names.dedup();
+    let (next, survivors) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while let Some(name) = names.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let (good, said) = run(name, "1000000");
+                    println!("{name}: {}", said.lines().next().unwrap_or("it ended without a word"));
+                    if good {
+                        survivors.lock().expect("no panic").push(*name);
+                    }
+                }
+            });
+        }
+    });
+    let survivors = survivors.into_inner().expect("no panic");
+    assert!(survivors.is_empty(), "not caught within {SECONDS} seconds each: {survivors:?}");
+}
