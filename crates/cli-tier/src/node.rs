@@ -149,8 +149,8 @@ struct RunArguments {
     /// Memory for regions: 64MiB, 8GiB
     #[arg(long, short, default_value = "64MiB", value_parser = arguments::size, value_name = "SIZE")]
     memory: u64,
-    /// Length of an extent, a part of the memory with a registration of its own: a power of two; 1GiB gets huge pages
-    /// of 1 GiB if the system has reserved enough [default: chosen by fabric and memory]
+    /// Length of an extent, a part of the memory that is a file of its own: a power of two; 1GiB gets huge pages of
+    /// 1 GiB if the system has reserved enough [default: a 32nd of the memory, at least 4MiB]
     #[arg(long, value_parser = arguments::size, value_name = "SIZE")]
     extent: Option<u64>,
     /// Take pages as they are used, not all of them at the start

@@ -91,7 +91,7 @@ fn to_json(status: &NodeStatus) -> Value {
     });
     json!({
         "node": status.node, "memory": status.memory, "free": status.free, "dirty": status.dirty,
-        "extents": status.extents, "pages": pages, "is_kept": status.is_kept,
+        "extents": status.extents, "registrations": status.registrations, "pages": pages, "is_kept": status.is_kept,
         "answered": status.answered, "refused": status.refused,
         "ran": { "at_once": status.ran.at_once, "later": status.ran.later, "pool": status.ran.pool },
         "regions": status.regions, "paths": status.paths, "queue_pairs": status.queue_pairs,
@@ -120,7 +120,12 @@ pub(crate) fn run(arguments: &StatusArguments) -> Result<ExitCode, Failure> {
         status.refused
     ))?;
     if let Some(pages) = status.pages {
-        output::print_line(format_args!("pages: {}; extents: {}", pages_of(&pages), status.extents))?;
+        output::print_line(format_args!(
+            "pages: {}; extents: {}; registrations: {}",
+            pages_of(&pages),
+            status.extents,
+            status.registrations
+        ))?;
         if let Some(advice) = advice(&pages) {
             output::print_line(format_args!("  -> {advice}"))?;
         }

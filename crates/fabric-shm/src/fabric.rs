@@ -185,6 +185,10 @@ impl Fabric for ShmFabric {
         ShmMemory::new(length, access)
     }
 
+    fn register_adjacent(&self, lengths: &[u64], access: Access) -> Result<Vec<ShmMemory>, RegisterError> {
+        ShmMemory::new_adjacent(lengths, access)
+    }
+
     fn domain(&self) -> Result<ShmDomain, CreateError> {
         let number = self.0.domains.fetch_add(1, Ordering::Relaxed);
         ShmDomain::new(number, Arc::clone(&self.0.io))

@@ -443,12 +443,11 @@ impl Drop for ShmKeeper {
 /// Keeps memory of [`ShmFabric`](crate::ShmFabric), which other fabrics of this process may have adopted.
 impl MemoryKeeper for ShmKeeper {
     fn kept(&mut self) -> Result<Vec<AnyMemory>, KeeperError> {
-        let adopt = |part: Part| {
-            ShmMemory::adopt(part.descriptor, part.length, part.access)
-                .map(|memory| AnyMemory::new(Arc::new(memory)))
-                .map_err(|error| KeeperError::Memory(error.to_string()))
-        };
-        std::mem::take(&mut self.parts).into_iter().map(adopt).collect()
+        let parts = std::mem::take(&mut self.parts).into_iter();
+        let memory =
+            ShmMemory::adopt(parts.map(|part| (part.descriptor, part.length, part.access)).collect());
+        let memory = memory.map_err(|error| KeeperError::Memory(error.to_string()))?;
+        Ok(memory.into_iter().map(|memory| AnyMemory::new(Arc::new(memory))).collect())
     }
 
     fn keep(&mut self, memory: &AnyMemory) -> Result<(), KeeperError> {

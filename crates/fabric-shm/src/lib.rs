@@ -52,6 +52,7 @@
 //! ```
 
 mod accept;
+mod adjacent;
 mod barrier;
 mod buffer_rotation;
 mod completion_queue;

@@ -6,6 +6,7 @@
 //! be reopened through `/proc`. Nothing has a name in a file system, so a killed process leaves nothing
 //! behind.
 
+use crate::adjacent::at_adjacent;
 use dunlin_fabric::{Access, Memory, Region, RegionKey, RegisterError};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -22,7 +23,7 @@ pub(crate) const MAX_REGION: u64 = 1 << 40;
 const HUGE_PAGE: usize = 2 << 20;
 /// The lengths of reserved huge pages, the longest first. Memory has pages of a length that divides its own: a file of
 /// huge pages is no shorter than a page, and a peer checks the length.
-const HUGE_PAGES: [(usize, MemfdFlags); 2] =
+pub(crate) const HUGE_PAGES: [(usize, MemfdFlags); 2] =
     [(1 << 30, MemfdFlags::HUGE_1GB), (HUGE_PAGE, MemfdFlags::HUGE_2MB)];
 
 /// One mapping, unmapped when dropped. Accessed only by atomics and by the racing copies of
@@ -69,6 +70,22 @@ impl Mapping {
             rustix::mm::mmap(std::ptr::null_mut(), length, protection, MapFlags::SHARED, descriptor, 0)?
         };
         Self::of(base, length, length)
+    }
+
+    /// Maps a file for reads and writes: at `address` if there is one.
+    ///
+    /// # Errors
+    /// `EXIST`: something is mapped at `address`.
+    fn shared_at(address: Option<usize>, descriptor: BorrowedFd<'_>, length: usize) -> io::Result<Self> {
+        let Some(address) = address else { return Self::shared(descriptor, length, true) };
+        let (place, protection) =
+            (std::ptr::without_provenance_mut(address), ProtFlags::READ | ProtFlags::WRITE);
+        let flags = MapFlags::SHARED | MapFlags::FIXED_NOREPLACE;
+        // SAFETY: a new shared mapping; the kernel replaces no other.
+        let base = unsafe { rustix::mm::mmap(place, length, protection, flags, descriptor, 0)? };
+        let mapping = Self::of(base, length, length)?;
+        // Kernels before 4.17 take the address for a wish.
+        if base.addr() == address { Ok(mapping) } else { Err(rustix::io::Errno::EXIST.into()) }
     }
 
     fn of(base: *mut std::ffi::c_void, length: usize, mapped: usize) -> io::Result<Self> {
@@ -156,16 +173,47 @@ impl ShmMemory {
             let mapping = Mapping::anonymous(bytes).map_err(out_of_memory)?;
             return Ok(ShmMemory { mapping, access, descriptor: Mutex::new(None) });
         }
-        let (mapping, descriptor) = sealed(bytes, access).map_err(out_of_memory)?;
+        ShmMemory::sealed(bytes, access, None).map_err(out_of_memory)
+    }
+
+    fn sealed(length: usize, access: Access, address: Option<usize>) -> io::Result<Self> {
+        let (mapping, descriptor) = sealed(length, access, address)?;
         Ok(ShmMemory { mapping, access, descriptor: Mutex::new(Some(descriptor)) })
     }
 
-    /// Maps memory that an earlier life of this process has registered for `access`, after the checks of a grant.
-    pub(crate) fn adopt(descriptor: OwnedFd, claimed: u64, access: Access) -> Result<Self, ImportError> {
-        let length = check_grant(&descriptor, claimed, access)?;
-        let mapping = Mapping::shared(descriptor.as_fd(), length, true)?;
-        mapping.prefer_huge_pages();
-        Ok(ShmMemory { mapping, access, descriptor: Mutex::new(Some(descriptor)) })
+    /// As [`new`](ShmMemory::new) for each part. The addresses of those that peers can be granted follow each other.
+    pub(crate) fn new_adjacent(lengths: &[u64], access: Access) -> Result<Vec<Self>, RegisterError> {
+        let wrong = lengths.iter().find(|length| **length == 0 || **length > MAX_REGION);
+        if let Some(length) = wrong {
+            return Err(RegisterError::Length { length: *length, limit: MAX_REGION });
+        }
+        if access == Access::LOCAL {
+            return lengths.iter().map(|length| ShmMemory::new(*length, access)).collect();
+        }
+        let make = |at: usize, address| ShmMemory::sealed(lengths[at] as usize, access, Some(address));
+        let length = lengths.iter().fold(0, |sum: u64, length| sum.saturating_add(*length));
+        at_adjacent(lengths, make).map_err(|source| RegisterError::OutOfMemory { length, source })
+    }
+
+    /// Maps parts of memory, each of which an earlier life of this process has registered, after the checks of a grant.
+    /// Each part is a descriptor, its length, and the access. The addresses follow each other.
+    pub(crate) fn adopt(parts: Vec<(OwnedFd, u64, Access)>) -> Result<Vec<Self>, ImportError> {
+        for (descriptor, claimed, access) in &parts {
+            check_grant(descriptor, *claimed, *access)?;
+        }
+        let lengths: Vec<u64> = parts.iter().map(|(_, length, _)| *length).collect();
+        let map = |at: usize, address| {
+            let mapping = Mapping::shared_at(Some(address), parts[at].0.as_fd(), lengths[at] as usize)?;
+            mapping.prefer_huge_pages();
+            Ok(mapping)
+        };
+        let mappings = at_adjacent(&lengths, map)?;
+        let of = |((descriptor, _, access), mapping)| ShmMemory {
+            mapping,
+            access,
+            descriptor: Mutex::new(Some(descriptor)),
+        };
+        Ok(parts.into_iter().zip(mappings).map(of).collect())
     }
 
     #[inline]
@@ -199,14 +247,15 @@ unsafe impl Memory for ShmMemory {
 }
 
 /// Makes a file of memory in reserved huge pages if there are enough, else in transparent ones if the kernel makes them.
-fn sealed(length: usize, access: Access) -> io::Result<(Mapping, OwnedFd)> {
+fn sealed(length: usize, access: Access, address: Option<usize>) -> io::Result<(Mapping, OwnedFd)> {
     let reserved = HUGE_PAGES.into_iter().filter(|(page, _)| length.is_multiple_of(*page));
-    let huge =
-        reserved.into_iter().find_map(|(_, pages)| shared_file(length, MemfdFlags::HUGETLB | pages).ok());
+    let huge = reserved
+        .into_iter()
+        .find_map(|(_, pages)| shared_file(length, MemfdFlags::HUGETLB | pages, address).ok());
     let (mapping, descriptor) = match huge {
         Some(made) => made,
         None => {
-            let made = shared_file(length, MemfdFlags::empty())?;
+            let made = shared_file(length, MemfdFlags::empty(), address)?;
             made.0.prefer_huge_pages();
             made
         }
@@ -217,7 +266,7 @@ fn sealed(length: usize, access: Access) -> io::Result<(Mapping, OwnedFd)> {
 
 /// Makes and maps a file of memory. The kernel reserves huge pages with the mapping, for all later ones too, so touching
 /// them cannot fail.
-fn shared_file(length: usize, pages: MemfdFlags) -> io::Result<(Mapping, OwnedFd)> {
+fn shared_file(length: usize, pages: MemfdFlags, address: Option<usize>) -> io::Result<(Mapping, OwnedFd)> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | pages;
     let descriptor = match rustix::fs::memfd_create(c"dunlin", flags | MemfdFlags::NOEXEC_SEAL) {
         // Kernels before 6.3 do not know the flag.
@@ -225,7 +274,7 @@ fn shared_file(length: usize, pages: MemfdFlags) -> io::Result<(Mapping, OwnedFd
         other => other?,
     };
     rustix::fs::ftruncate(&descriptor, length as u64)?;
-    Ok((Mapping::shared(descriptor.as_fd(), length, true)?, descriptor))
+    Ok((Mapping::shared_at(address, descriptor.as_fd(), length)?, descriptor))
 }
 
 fn seals_for(access: Access) -> SealFlags {

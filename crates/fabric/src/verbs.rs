@@ -69,6 +69,12 @@ pub trait Fabric: Clone + Send + Sync + Debug + 'static {
     /// touched lazily where the system allows it.
     fn register(&self, length: u64, access: Access) -> Result<Self::Memory, RegisterError>;
 
+    /// Registers several parts of memory, each by itself, as [`register`](Fabric::register) does. On shared memory each
+    /// part is a file, and their addresses follow each other, so that [`AnyMemory::joined`] makes one of them for a NIC.
+    fn register_adjacent(&self, lengths: &[u64], access: Access) -> Result<Vec<Self::Memory>, RegisterError> {
+        lengths.iter().map(|length| self.register(*length, access)).collect()
+    }
+
     /// Registers memory that another fabric of this process made, within its access. The memory lives as long as the
     /// registration. A NIC pins its pages, which blocks for about a second for some GiB.
     ///

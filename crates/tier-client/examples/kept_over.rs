@@ -17,6 +17,8 @@ type Outcome<T = ()> = Result<T, Box<dyn Error>>;
 /// Nothing takes so long, in a guest without KVM either.
 const HANG: Duration = Duration::from_secs(120);
 const LENGTH: usize = 100_000;
+/// Five of eight extents.
+const WIDE: usize = 19 << 20;
 
 /// A process that ends with this value.
 struct Ended(Child);
@@ -61,7 +63,7 @@ impl Cluster {
     fn node(&self, node: &str, keeper: Option<&str>) -> Outcome<Ended> {
         let (peers, attach) = (self.peers.display().to_string(), self.attach_name(node));
         let mut words = vec!["run", "--peers", &peers, "--name", node, "--attach", &attach];
-        words.extend(["--memory", "8MiB", "--extent", "4MiB"]);
+        words.extend(["--memory", "32MiB"]);
         words.extend(keeper.map(|keeper| ["--keeper", keeper]).into_iter().flatten());
         self.start(&words)
     }
@@ -105,6 +107,17 @@ fn run(cluster: &Cluster) -> Outcome {
         Ok(Tier::attach(&cluster.attach_name("one").parse()?)?)
     })?;
     let there = cluster.attach("two")?;
+    for tier in [&here, &there] {
+        let status = tier.status()?;
+        assert_eq!((status.extents, status.registrations), (8, 1), "an RNIC registers the whole memory once");
+    }
+
+    // Bytes of several extents in one registration.
+    let wide = here.malloc(WIDE as u64, Spec::here().named("kept/wide").grant_anyone(Rights::ALL))?;
+    let wide_view = there.map("kept/wide", Rights::ALL)?;
+    let bytes: Vec<u8> = (0..WIDE).map(|at| (at / 4093) as u8).collect();
+    wide_view.write(0, &bytes)?;
+    has(&wide, 0, &bytes)?;
 
     // A region that this process maps, and that the network card of the other node writes.
     let spec = Spec::here().named("kept/over").direct().grant_anyone(Rights::ALL);
@@ -131,6 +144,8 @@ fn run(cluster: &Cluster) -> Outcome {
         // Handles of the process and of the other node, and the name.
         is_filled(&region, 5)?;
         is_filled(&view, 5)?;
+        has(&wide, 0, &bytes)?;
+        has(&wide_view, 0, &bytes)?;
         is_filled(&wait("the name", || Ok(there.map("kept/over", Rights::READ)?))?, 5)?;
         // The new registration is of the same memory.
         wait("a WRITE", || Ok(view.write(LENGTH as u64 - 1, &[life])?))?;

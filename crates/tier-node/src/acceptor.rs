@@ -4,7 +4,7 @@
 use crate::arena;
 use crate::connection::queue_pair_config;
 use crate::error::ConnectError;
-use crate::hello::{Hello, Offer};
+use crate::hello::{Hello, Offer, OfferedExtent};
 use crate::kept::{SESSION, decode_session, life_value, session_key};
 use crate::lives::{self, Life};
 use crate::node::{Node, SignalOf};
@@ -241,9 +241,16 @@ impl<F: Fabric> Acceptor<F> {
         }
         let Some(session) = self.sessions.get_mut(&number) else { return Ok(()) };
         let access = arena::access(self.node.fabric.capabilities());
-        let extents = self.node.arena.extents().iter().map(|extent| {
-            let key = session.link.grant(extent.memory(), access).map_err(CreateError::from)?;
-            Ok((key, extent.length() as u64))
+        // One grant for each registration, which has one extent or all of them.
+        let mut granted = None;
+        let extents = self.node.arena.registered().map(|(registration, start, length)| {
+            let memory = registration.memory();
+            let key = match granted {
+                Some((last, key)) if Arc::ptr_eq(last, memory) => key,
+                _ => session.link.grant(memory, access).map_err(CreateError::from)?,
+            };
+            granted = Some((memory, key));
+            Ok(OfferedExtent { key, start, length })
         });
         let extents = extents.collect::<Result<Vec<_>, CreateError>>()?;
         let queue_pair = self.domain.create_queue_pair(&queue_pair_config(self.completions))?;

@@ -1,9 +1,9 @@
 //! The arena of a node: its memory for regions, in extents.
 //!
-//! Each extent is one registration, and each path of another node gets one grant for each. On an RNIC the whole arena is
-//! one extent, since an RNIC slows down with the number of registrations (LITE section 2.4). On shared memory an extent
-//! is a file of its own, so that a process can be given one without the others. A [`MemorySource`] makes such files for an
-//! RNIC, which registers them.
+//! On shared memory an extent is a file of its own, so that a process can be given one without the others. It is one
+//! registration, and each path of another node gets a grant for it. An RNIC slows down with the number of registrations
+//! (LITE section 2.4): there the whole arena is one registration and one grant. It is one extent, or the files of a
+//! [`MemorySource`], whose addresses follow each other.
 
 use crate::config::TierConfig;
 use crate::error::JoinError;
@@ -53,15 +53,13 @@ impl std::fmt::Debug for Progress {
 #[derive(Clone)]
 pub struct MemorySource(Arc<Make>);
 
-type Make = dyn Fn(u64, Access) -> Result<AnyMemory, RegisterError> + Send + Sync;
+type Make = dyn Fn(&[u64], Access) -> Result<Vec<AnyMemory>, RegisterError> + Send + Sync;
 
 impl MemorySource {
     /// Takes memory from `fabric`.
     pub fn of<P: Fabric>(fabric: &P) -> MemorySource {
         let fabric = fabric.clone();
-        MemorySource(Arc::new(move |length, access| {
-            Ok(AnyMemory::new(Arc::new(fabric.register(length, access)?)))
-        }))
+        MemorySource(Arc::new(move |lengths, access| made_by(&fabric, lengths, access)))
     }
 }
 
@@ -71,49 +69,57 @@ impl std::fmt::Debug for MemorySource {
     }
 }
 
-/// Makes memory by the source of the settings, else by the fabric itself.
+fn made_by<F: Fabric>(fabric: &F, lengths: &[u64], access: Access) -> Result<Vec<AnyMemory>, RegisterError> {
+    let parts = fabric.register_adjacent(lengths, access)?;
+    Ok(parts.into_iter().map(|part| AnyMemory::new(Arc::new(part))).collect())
+}
+
+/// Makes parts of memory by the source of the settings, else by the fabric itself.
 pub(crate) fn make<F: Fabric>(
     fabric: &F,
     config: &TierConfig,
-    length: u64,
+    lengths: &[u64],
     access: Access,
-) -> Result<AnyMemory, RegisterError> {
+) -> Result<Vec<AnyMemory>, RegisterError> {
     match &config.memory_source {
-        Some(MemorySource(make)) => make(length, access),
-        None => Ok(AnyMemory::new(Arc::new(fabric.register(length, access)?))),
+        Some(MemorySource(make)) => make(lengths, access),
+        None => made_by(fabric, lengths, access),
     }
 }
 
-/// Registers memory with a fabric, unless it has made it.
-pub(crate) fn registered<F: Fabric>(
-    fabric: &F,
-    memory: AnyMemory,
-) -> Result<Region<F::Memory>, RegisterError> {
-    match memory.downcast::<F::Memory>() {
-        Some(own) => Ok(Region::from(own)),
-        None => fabric.adopt(memory).map(Region::new),
+/// A part of the memory that belongs to one user, or to all.
+#[derive(Debug)]
+struct Extent<F: Fabric> {
+    /// The memory as its maker knows it.
+    file: AnyMemory,
+    /// The registration that has it, and its place there in bytes.
+    registration: Region<F::Memory>,
+    start: u64,
+}
+
+impl<F: Fabric> Extent<F> {
+    fn length(&self) -> u64 {
+        self.file.length() as u64
     }
 }
+
+/// The place of bytes of a node: a registration, and the offset in it.
+pub(crate) type Place<'a, M> = (&'a Region<M>, usize);
 
 #[derive(Debug)]
 pub(crate) struct Arena<F: Fabric> {
-    extents: Vec<Region<F::Memory>>,
+    extents: Vec<Extent<F>>,
 }
 
 impl<F: Fabric> Arena<F> {
     /// Registers the memory of a node, and gives all of it pages if the settings say so.
     pub(crate) fn new(fabric: &F, config: &TierConfig) -> Result<Self, JoinError> {
         let capabilities = fabric.capabilities();
-        let longest = extent_length(config, capabilities.initiator_copies);
-        let mut extents = Vec::new();
-        let mut left = config.memory;
-        while left > 0 {
-            let length = left.min(longest);
-            let memory = make(fabric, config, length, access(capabilities))?;
-            extents.push(registered(fabric, memory)?);
-            left -= length;
-        }
-        let arena = Arena { extents };
+        let are_files = capabilities.initiator_copies || config.memory_source.is_some();
+        let longest = extent_length(config, are_files);
+        let lengths: Vec<u64> =
+            (0..config.memory).step_by(longest as usize).map(|at| longest.min(config.memory - at)).collect();
+        let arena = Arena::of(fabric, make(fabric, config, &lengths, access(capabilities))?)?;
         if config.prefault {
             arena.check_available()?;
             arena.touch(fabric.host(), config)?;
@@ -121,9 +127,28 @@ impl<F: Fabric> Arena<F> {
         Ok(arena)
     }
 
-    /// Takes over the memory of an earlier life, which has its pages.
-    pub(crate) fn adopt(extents: Vec<Region<F::Memory>>) -> Self {
-        Arena { extents }
+    /// Takes over memory, that of an earlier life with its pages: registers what the fabric has not made.
+    pub(crate) fn of(fabric: &F, files: Vec<AnyMemory>) -> Result<Self, RegisterError> {
+        let is_own = |file: &AnyMemory| file.downcast::<F::Memory>().is_some();
+        let whole = if files.iter().any(is_own) { None } else { AnyMemory::joined(&files) };
+        if let Some(whole) = whole {
+            let whole = Region::new(fabric.adopt(whole)?);
+            let mut start = 0;
+            let extent = |file: AnyMemory| {
+                let extent = Extent { registration: whole.clone(), start, file };
+                start += extent.length();
+                extent
+            };
+            return Ok(Arena { extents: files.into_iter().map(extent).collect() });
+        }
+        let extent = |file: AnyMemory| {
+            let registration = match file.downcast::<F::Memory>() {
+                Some(own) => Region::from(own),
+                None => Region::new(fabric.adopt(file.clone())?),
+            };
+            Ok(Extent { registration, start: 0, file })
+        };
+        Ok(Arena { extents: files.into_iter().map(extent).collect::<Result<_, _>>()? })
     }
 
     /// Refuses memory that the machine does not have: the kernel would end a process of its choice.
@@ -138,12 +163,12 @@ impl<F: Fabric> Arena<F> {
 
     /// Touches every page, by one thread for each core. Nobody else has the memory yet.
     fn touch<H: Host>(&self, host: &H, config: &TierConfig) -> Result<(), JoinError> {
-        let parts: Vec<(Region<F::Memory>, u64)> = self
+        let parts: Vec<(Region<AnyMemory>, u64)> = self
             .extents
             .iter()
             .flat_map(|extent| {
-                let starts = (0..extent.length() as u64).step_by(PART as usize);
-                starts.map(|start| (extent.clone(), start))
+                let starts = (0..extent.length()).step_by(PART as usize);
+                starts.map(|start| (Region::new(extent.file.clone()), start))
             })
             .collect();
         let (next, parts) = (Arc::new(AtomicU64::new(0)), Arc::new(parts));
@@ -172,49 +197,47 @@ impl<F: Fabric> Arena<F> {
         Ok(())
     }
 
-    /// Returns an extent, if it exists.
+    /// Returns the memory of all extents as its maker knows it: the files that a keeper holds and that processes map,
+    /// where the node has such.
+    pub(crate) fn files(&self) -> impl ExactSizeIterator<Item = &AnyMemory> {
+        self.extents.iter().map(|extent| &extent.file)
+    }
+
+    /// Returns all extents in order, each with its registration, its start in that, and its length.
+    pub(crate) fn registered(&self) -> impl Iterator<Item = (&Region<F::Memory>, u64, u64)> {
+        self.extents.iter().map(|extent| (&extent.registration, extent.start, extent.length()))
+    }
+
+    /// Returns the number of registrations.
+    pub(crate) fn registrations(&self) -> usize {
+        self.extents.iter().filter(|extent| extent.start == 0).count()
+    }
+
+    /// Returns the place of a range of bytes, if the extent has it.
     #[inline]
-    pub(crate) fn extent(&self, number: u16) -> Option<&Region<F::Memory>> {
-        self.extents.get(usize::from(number))
-    }
-
-    pub(crate) fn extents(&self) -> &[Region<F::Memory>] {
-        &self.extents
-    }
-
-    /// Returns the extent that has a range of bytes.
-    #[inline]
-    pub(crate) fn range(&self, extent: u16, offset: u64, length: u64) -> Option<&Region<F::Memory>> {
-        self.extent(extent).filter(|extent| {
-            let whole = extent.length() as u64;
-            offset <= whole && length <= whole - offset
-        })
-    }
-
-    /// Returns the memory of an extent as its maker knows it: the file that a keeper holds and that processes map, where
-    /// the node has one.
-    pub(crate) fn file(extent: &Region<F::Memory>) -> AnyMemory {
-        let made = extent.memory().adopted().cloned();
-        made.unwrap_or_else(|| AnyMemory::new(Arc::clone(extent.memory())))
+    pub(crate) fn range(&self, extent: u16, offset: u64, length: u64) -> Option<Place<'_, F::Memory>> {
+        let extent = self.extents.get(usize::from(extent))?;
+        let whole = extent.length();
+        let exists = offset <= whole && length <= whole - offset;
+        exists.then(|| (&extent.registration, (extent.start + offset) as usize))
     }
 
     /// Returns whether other processes can map the memory: shared memory, registered by an RNIC or not.
     pub(crate) fn is_shared(&self, fabric: &F) -> bool {
-        let first = self.extents.first();
-        fabric.capabilities().initiator_copies
-            || first.is_some_and(|extent| extent.memory().adopted().is_some())
+        let is_own = |extent: &Extent<F>| extent.file.downcast::<F::Memory>().is_some();
+        fabric.capabilities().initiator_copies || !self.extents.first().is_some_and(is_own)
     }
 
     /// Returns the bytes of all extents.
     pub(crate) fn length(&self) -> u64 {
-        self.extents.iter().map(|extent| extent.length() as u64).sum()
+        self.extents.iter().map(Extent::length).sum()
     }
 
     /// Returns the pages that the kernel has given to the extents.
     pub(crate) fn pages(&self) -> Option<Pages> {
-        let range = |extent: &Region<F::Memory>| {
-            let base = extent.memory().base().addr().get();
-            base..base + extent.length()
+        let range = |extent: &Extent<F>| {
+            let base = extent.file.base().addr().get();
+            base..base + extent.file.length()
         };
         pages::of(&self.extents.iter().map(range).collect::<Vec<_>>())
     }

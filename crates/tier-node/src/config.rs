@@ -53,9 +53,9 @@ pub struct TierConfig {
     pub principal: String,
     /// The memory of this node for regions, in bytes. Default: 64 MiB.
     pub memory: u64,
-    /// The length of an extent, a part of the memory that is registered by itself, in bytes: a power of two. A length
-    /// that huge pages divide gets huge pages if enough are reserved. Default: the whole memory on an RNIC; elsewhere
-    /// a 32nd of it, but at least 2 MiB and a piece.
+    /// The length of an extent, in bytes: a power of two. An extent of shared memory is a file of its own, which processes
+    /// can map; a length that huge pages divide gets huge pages if enough are reserved. Default: a 32nd of the memory, but
+    /// at least 2 MiB and a piece; on an RNIC without a `memory_source` the whole memory.
     pub extent: Option<u64>,
     /// The maker of the memory, if it is not the fabric of the node. A node on an RNIC whose memory is that of
     /// `fabric-shm` can be kept by a keeper, and lets processes map regions. Default: none.

@@ -1,7 +1,7 @@
 //! A path's connection to one node: a queue pair that posts one-sided operations, and its control connection.
 
 use crate::error::ConnectError;
-use crate::hello::{Hello, Offer};
+use crate::hello::{Hello, Offer, OfferedExtent};
 use crate::node::{Known, Node};
 use dunlin_fabric::{
     CompletionQueueId, Fabric, Link, Nanos, QueuePairConfig, QueuePairId, RegionKey, ThreadDomain,
@@ -21,8 +21,7 @@ pub(crate) fn queue_pair_config(completions: CompletionQueueId) -> QueuePairConf
 pub(crate) struct Connection<F: Fabric> {
     pub(crate) link: F::Link,
     pub(crate) queue_pair: QueuePairId,
-    /// The extents of the node's arena, each with its length in bytes.
-    extents: Vec<(RegionKey, u64)>,
+    extents: Vec<OfferedExtent>,
 }
 
 impl<F: Fabric> Connection<F> {
@@ -63,11 +62,13 @@ impl<F: Fabric> Connection<F> {
         Ok((Connection { link, queue_pair, extents: offer.extents }, known))
     }
 
-    /// Returns the key of the extent that has a range of bytes of the other node.
+    /// Returns the key and the offset of a range of bytes of the other node.
     #[inline]
-    pub(crate) fn key(&self, extent: u16, offset: u64, length: u32) -> Option<RegionKey> {
-        let (key, whole) = *self.extents.get(usize::from(extent))?;
-        (offset <= whole && u64::from(length) <= whole - offset).then_some(key)
+    pub(crate) fn place(&self, extent: u16, offset: u64, length: u32) -> Option<(RegionKey, u64)> {
+        let OfferedExtent { key, start, length: whole } = *self.extents.get(usize::from(extent))?;
+        let exists = offset <= whole && u64::from(length) <= whole - offset;
+        // A start that makes no sense is that of a node that does not keep to the protocol.
+        start.checked_add(offset).filter(|_| exists).map(|offset| (key, offset))
     }
 
     /// Destroys the queue pair: nothing more is posted.

@@ -351,8 +351,8 @@ impl<F: Fabric> Lmr<F> {
         let ask = Ask::new(move |_| asked.store(true, Ordering::Relaxed));
         let (hold, rights) = node.hold(self.handle, 0, ask, |_, _| Ok(()))?;
         let part = |piece: &dunlin_tier::Piece| {
-            let memory = node.arena.range(piece.extent, piece.offset, piece.length.into())?;
-            Some((memory.clone(), piece.offset, u64::from(piece.length)))
+            let (memory, at) = node.arena.range(piece.extent, piece.offset, piece.length.into())?;
+            Some((memory.clone(), at as u64, u64::from(piece.length)))
         };
         let Some(parts) = hold.operation.layout.pieces().iter().map(part).collect::<Option<Vec<_>>>() else {
             node.let_go(hold);

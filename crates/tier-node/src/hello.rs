@@ -5,10 +5,10 @@ use dunlin_fabric::{Endpoint, RegionKey};
 use dunlin_tier::{Epoch, NodeId};
 
 const MAGIC: [u8; 8] = *b"dunlinTM";
-const VERSION: u16 = 3;
+const VERSION: u16 = 5;
 /// The version of a first message that says which life of the node sends it. A node of a fixed list has one life only, as
 /// far as the list says.
-const VERSION_WITH_LIFE: u16 = 4;
+const VERSION_WITH_LIFE: u16 = 6;
 
 /// The first message, from the node that will post operations.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,9 +76,19 @@ pub(crate) struct Offer {
     pub(crate) incarnation: u64,
     /// The number of times that the node has fenced the poster.
     pub(crate) fences: u64,
-    /// The extents of the node's arena, each with its length in bytes.
-    pub(crate) extents: Vec<(RegionKey, u64)>,
+    /// The extents of the node's arena.
+    pub(crate) extents: Vec<OfferedExtent>,
     pub(crate) endpoint: Endpoint,
+}
+
+/// An extent of a node's arena: a part of the memory that a key names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OfferedExtent {
+    pub(crate) key: RegionKey,
+    /// The offset of its first byte in that memory.
+    pub(crate) start: u64,
+    /// The length in bytes.
+    pub(crate) length: u64,
 }
 
 impl Offer {
@@ -89,7 +99,7 @@ impl Offer {
         {
             bytes.extend_from_slice(&number.to_le_bytes());
         }
-        let extents = self.extents.iter().flat_map(|(key, length)| [key.0, *length]);
+        let extents = self.extents.iter().flat_map(|extent| [extent.key.0, extent.start, extent.length]);
         for number in [self.incarnation, self.fences].into_iter().chain(extents) {
             bytes.extend_from_slice(&number.to_le_bytes());
         }
@@ -106,7 +116,7 @@ impl Offer {
         if count > MAX_EXTENTS {
             return Err("more extents than a node has");
         }
-        let (numbers, endpoint) = rest.split_at_checked(16 + count * 16).ok_or("too short")?;
+        let (numbers, endpoint) = rest.split_at_checked(16 + count * 24).ok_or("too short")?;
         if endpoint.len() != usize::from(u16::from_le_bytes([head[14], head[15]])) {
             return Err("not as long as it says");
         }
@@ -118,10 +128,14 @@ impl Offer {
         Ok(Offer {
             incarnation: number(0),
             fences: number(1),
-            extents: (0..count).map(|at| (RegionKey(number(2 + 2 * at)), number(3 + 2 * at))).collect(),
+            extents: (0..count).map(|at| offered([0, 1, 2].map(|part| number(2 + 3 * at + part)))).collect(),
             endpoint: Endpoint(endpoint.to_vec()),
         })
     }
+}
+
+fn offered([key, start, length]: [u64; 3]) -> OfferedExtent {
+    OfferedExtent { key: RegionKey(key), start, length }
 }
 
 #[cfg(test)]
@@ -135,7 +149,7 @@ mod tests {
         fn messages_come_back_whole_and_cut_ones_are_refused(
             node in any::<u16>(), path in any::<u16>(), token in prop::collection::vec(any::<u8>(), 0..255),
             numbers in any::<[u64; 2]>(), endpoint in prop::collection::vec(any::<u8>(), 0..256),
-            extents in prop::collection::vec(any::<(u64, u64)>(), 1..=MAX_EXTENTS),
+            extents in prop::collection::vec(any::<[u64; 3]>(), 1..=MAX_EXTENTS),
             cut in any::<prop::sample::Index>(), life in any::<[u64; 2]>(), has_life in any::<bool>(), noise in prop::collection::vec(any::<u8>(), 0..100),
         ) {
             let [number, directory] = life;
@@ -146,13 +160,13 @@ mod tests {
             prop_assert!(Hello::parse(&bytes[..cut.index(bytes.len())]).is_err());
             let [incarnation, fences] = numbers;
             let endpoint = Endpoint(endpoint);
-            let extents: Vec<_> = extents.into_iter().map(|(key, length)| (RegionKey(key), length)).collect();
+            let extents: Vec<_> = extents.into_iter().map(offered).collect();
             let mut offer = Offer { incarnation, fences, extents, endpoint };
             let bytes = offer.encode();
             prop_assert!(bytes.len() <= MAX_CONTROL_MESSAGE);
             prop_assert_eq!(Offer::parse(&bytes), Ok(offer.clone()));
             prop_assert!(Offer::parse(&bytes[..cut.index(bytes.len())]).is_err());
-            offer.extents = vec![(RegionKey(0), 0); MAX_EXTENTS + 1];
+            offer.extents = vec![offered([0; 3]); MAX_EXTENTS + 1];
             prop_assert!(Offer::parse(&offer.encode()).is_err());
             prop_assert!(Hello::parse(&noise).is_err() && Offer::parse(&noise).is_err());
         }

@@ -165,18 +165,18 @@ impl<'a> Item<'a> {
 
     /// Copies or changes a part that lies on this node. A place that does not exist is the operation's error.
     pub(crate) fn copy_part<F: Fabric>(&mut self, node: &Node<F>, cut: &Cut) {
-        let Some(extent) = node.arena.range(cut.extent, cut.offset, cut.length.into()) else {
+        let Some((memory, offset)) = node.arena.range(cut.extent, cut.offset, cut.length.into()) else {
             return self.fail(OperationError::Place { node: node.name_of(node.me) });
         };
-        let (at, length, offset) = (cut.at as usize, cut.length as usize, cut.offset as usize);
+        let (at, length) = (cut.at as usize, cut.length as usize);
         match &mut self.transfer {
-            Transfer::Read(into) => extent.copy_out(offset, &mut into[at..at + length]),
-            Transfer::Keep(into) => extent.copy_out(offset, &mut into[at..at + length]),
-            Transfer::Write(from) => extent.copy_in(offset, &from[at..at + length]),
-            Transfer::Put(from) => extent.copy_in(offset, &from[at..at + length]),
-            Transfer::Change(Change::Add(add)) => self.value = extent.fetch_add(offset, *add),
+            Transfer::Read(into) => memory.copy_out(offset, &mut into[at..at + length]),
+            Transfer::Keep(into) => memory.copy_out(offset, &mut into[at..at + length]),
+            Transfer::Write(from) => memory.copy_in(offset, &from[at..at + length]),
+            Transfer::Put(from) => memory.copy_in(offset, &from[at..at + length]),
+            Transfer::Change(Change::Add(add)) => self.value = memory.fetch_add(offset, *add),
             Transfer::Change(Change::Swap { expected, swap }) => {
-                self.value = extent.compare_swap(offset, *expected, *swap);
+                self.value = memory.compare_swap(offset, *expected, *swap);
             }
         }
         node.fabric.host().charge(Work::CopyBytes, cut.length);

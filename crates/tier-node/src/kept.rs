@@ -105,10 +105,11 @@ impl<F: Fabric> Begun<F> {
             keeper.forget()?;
             let mut begun = Begun::alone(fabric, config)?;
             // No NIC registers the ledger: only this process writes it.
-            let memory = arena::make(fabric, config, LEDGER, Access::READ.with(Access::WRITE))?;
+            let made = arena::make(fabric, config, &[LEDGER], Access::READ.with(Access::WRITE))?;
+            let [memory] = <[AnyMemory; 1]>::try_from(made).map_err(|_| KeeperError::Private)?;
             keeper.keep(&memory)?;
-            for extent in begun.arena.extents() {
-                keeper.keep(&Arena::<F>::file(extent))?;
+            for file in begun.arena.files() {
+                keeper.keep(file)?;
             }
             let memory = InRegion(Region::new(memory));
             let ledger = Ledger::begin(Box::new(memory) as Box<dyn LedgerMemory + Send>);
@@ -135,8 +136,7 @@ impl<F: Fabric> Begun<F> {
         if let Some((now, kept)) = extent.zip(lengths.first().copied()).filter(|(now, kept)| now != kept) {
             return differs("the length of extents", format!("{kept} bytes"), format!("{now} bytes"));
         }
-        let extents = extents.into_iter().map(|memory| arena::registered(fabric, memory));
-        let arena = Arena::adopt(extents.collect::<Result<_, _>>()?);
+        let arena = Arena::of(fabric, extents)?;
         Ok(Begun { arena, lineage, ledger: Some(ledger), number: Some(number), keeper: Some(keeper) })
     }
 }
@@ -278,8 +278,7 @@ impl<F: Fabric> Node<F> {
         let lost = |source| lost(&self.config, source);
         let mut state = self.state();
         let Some(number) = number else {
-            let lengths =
-                self.arena.extents().iter().map(|extent| extent.length() as u64).collect::<Vec<_>>();
+            let lengths = self.arena.registered().map(|(_, _, length)| length).collect::<Vec<_>>();
             let identity = entries::encode_identity(self.me, &self.config.node, lineage, &lengths);
             ledger.put(&[IDENTITY], &identity);
             ledger.commit().map_err(lost)?;

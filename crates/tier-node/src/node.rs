@@ -1,7 +1,7 @@
 //! The state of a node, and its answers to requests of other nodes.
 
 use crate::acceptor::Fencing;
-use crate::arena::Arena;
+use crate::arena::{Arena, Place};
 use crate::calling::MAX_CALLERS;
 use crate::cleaner::Todo;
 use crate::config::TierConfig;
@@ -17,7 +17,7 @@ use crate::pool::Pool;
 use crate::qos::{Class, Qos};
 use crate::roster::Roster;
 use crate::services::Services;
-use dunlin_fabric::{Fabric, Host, Nanos, Region, Signal, Work, nanos};
+use dunlin_fabric::{Fabric, Host, Nanos, Signal, Work, nanos};
 use dunlin_rpc::Client;
 use dunlin_tier::cut::{MAX_PIECE, MAX_PIECES};
 use dunlin_tier::message::{Refusal, Reply, Request};
@@ -140,8 +140,8 @@ impl<F: Fabric> Node<F> {
         let host = fabric.host();
         let most = usize::from(roster.max_nodes);
         let mut space = Space::new();
-        for extent in arena.extents() {
-            space.add_extent(extent.length() as u64);
+        for (_, _, length) in arena.registered() {
+            space.add_extent(length);
         }
         let mut names = Names::default();
         if roster.is_dynamic {
@@ -401,8 +401,8 @@ impl<F: Fabric> Node<F> {
     /// Zeroes one released block; returns `false` without one. The lock is not held meanwhile.
     pub(crate) fn clean_one(&self) -> bool {
         let Some(block) = self.state().space.next_dirty() else { return false };
-        if let Some(extent) = self.arena.extent(block.extent) {
-            self.fill(extent, block.offset, block.length, 0);
+        if let Some(place) = self.arena.range(block.extent, block.offset, block.length) {
+            self.fill(place, block.length, 0);
         }
         self.state().space.cleaned(block)
     }
@@ -417,7 +417,7 @@ impl<F: Fabric> Node<F> {
         })
     }
 
-    fn fill(&self, extent: &Region<F::Memory>, offset: u64, length: u64, value: u8) {
+    fn fill(&self, (memory, start): Place<'_, F::Memory>, length: u64, value: u8) {
         let mut own = [0; ZEROES.len()];
         let source = if value == 0 {
             &ZEROES
@@ -425,11 +425,11 @@ impl<F: Fabric> Node<F> {
             own.fill(value);
             &own
         };
-        let (mut at, end) = (offset, offset + length);
+        let (mut at, end) = (start, start + length as usize);
         while at < end {
-            let part = (end - at).min(source.len() as u64) as usize;
-            extent.copy_in(at as usize, &source[..part]);
-            at += part as u64;
+            let part = (end - at).min(source.len());
+            memory.copy_in(at, &source[..part]);
+            at += part;
         }
         self.fabric.host().charge(Work::CopyBytes, u32::try_from(length).unwrap_or(u32::MAX));
     }
@@ -441,13 +441,13 @@ impl<F: Fabric> Node<F> {
         if self.fabric.capabilities().atomics.exist() || !offset.is_multiple_of(8) {
             return Err(Refusal::Malformed);
         }
-        let memory = self.arena.range(extent, offset, 8).ok_or(Refusal::NoPlace)?;
+        let (memory, at) = self.arena.range(extent, offset, 8).ok_or(Refusal::NoPlace)?;
         let state = self.state();
         if !state.space.owns(owner, extent, offset, 8) {
             return Err(Refusal::NoPlace);
         }
-        let old = memory.load(offset as usize);
-        memory.store(offset as usize, new(old));
+        let old = memory.load(at);
+        memory.store(at, new(old));
         Ok(old)
     }
 
@@ -455,20 +455,20 @@ impl<F: Fabric> Node<F> {
     /// changes nothing of the next one.
     fn set(&self, place: (LmrId, u16, u64), length: u32, value: u8) -> Result<(), Refusal> {
         let (owner, extent, offset) = place;
-        let memory = self.arena.range(extent, offset, length.into()).ok_or(Refusal::NoPlace)?;
+        let (memory, start) = self.arena.range(extent, offset, length.into()).ok_or(Refusal::NoPlace)?;
         if !self.state().space.owns(owner, extent, offset, length.into()) {
             return Err(Refusal::NoPlace);
         }
-        let (mut at, end) = (offset, offset + u64::from(length));
-        while at < end {
-            let part = (end - at).min(SET_AT_ONCE);
+        let (mut done, length) = (0, u64::from(length));
+        while done < length {
+            let part = (length - done).min(SET_AT_ONCE);
             let state = self.state();
-            if !state.space.owns(owner, extent, at, part) {
+            if !state.space.owns(owner, extent, offset + done, part) {
                 return Err(Refusal::NoPlace);
             }
-            self.fill(memory, at, part, value);
+            self.fill((memory, start + done as usize), part, value);
             drop(state);
-            at += part;
+            done += part;
         }
         Ok(())
     }

@@ -250,7 +250,7 @@ impl<F: Fabric> Node<F> {
         let until = self.until();
         let owns = |at: u64, length: u64| self.state().space.owns(request.owner, request.extent, at, length);
         let place = self.arena.range(request.extent, request.offset, request.length.into());
-        let Some(extent) = place.filter(|_| owns(request.offset, request.length.into())) else {
+        let Some((memory, start)) = place.filter(|_| owns(request.offset, request.length.into())) else {
             return Err(Refusal::NoPlace);
         };
         let (target, ..) =
@@ -273,7 +273,7 @@ impl<F: Fabric> Node<F> {
                 if !state.space.owns(request.owner, request.extent, from, bytes.len() as u64) {
                     return Err(Refusal::NoPlace);
                 }
-                extent.copy_out(from as usize, bytes);
+                memory.copy_out(start + at as usize, bytes);
             }
             let to = request.target.checked_add(at.into()).ok_or(Refusal::Target)?;
             let written = self.transfer(Target::new(target, &class), to, Transfer::Write(bytes));

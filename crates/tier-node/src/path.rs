@@ -391,7 +391,7 @@ impl<F: Fabric> Path<F> {
             } else {
                 let connection = self.peers.get(usize::from(cut.node.0)).and_then(Option::as_ref);
                 match connection.filter(|connection| connection.link.is_alive()) {
-                    Some(connection) => connection.key(cut.extent, cut.offset, cut.length).is_some(),
+                    Some(connection) => connection.place(cut.extent, cut.offset, cut.length).is_some(),
                     None => return Err(cut.node),
                 }
             };
@@ -460,11 +460,11 @@ impl<F: Fabric> Path<F> {
                 false => OperationError::Skipped { node: name },
             });
         };
-        let Some(key) = connection.key(cut.extent, cut.offset, cut.length) else {
+        let Some((key, offset)) = connection.place(cut.extent, cut.offset, cut.length) else {
             // `check` has found the place, so the node has another life with less memory.
             return item.fail(OperationError::Place { node: node.name_of(cut.node) });
         };
-        let (at, length, offset) = (cut.at as usize, cut.length as usize, cut.offset);
+        let (at, length) = (cut.at as usize, cut.length as usize);
         let slot = Slot { busy: true, peer: cut.node.0, item: place, at, length };
         let parts;
         let operation = match &item.transfer {

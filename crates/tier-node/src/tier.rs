@@ -297,7 +297,12 @@ impl<F: Fabric> Tier<F> {
 
     /// Returns the number of the extents of this node's memory.
     pub fn extents(&self) -> usize {
-        self.node().arena.extents().len()
+        self.node().arena.files().len()
+    }
+
+    /// Returns the number of registrations that these are: on an RNIC, LITE's one (section 4.1).
+    pub fn registrations(&self) -> usize {
+        self.node().arena.registrations()
     }
 
     /// Lists regions with a name that were made at a node and to which this principal has a right: `from` is 0, then

@@ -70,7 +70,7 @@ fn a_region_is_put_listed_read_and_freed() {
     assert!(listed.contains("app/text") && !listed.contains("app/file"), "{listed}");
     let status = run(&["node", "status"]).well().text();
     assert!(status.contains("node alone: 16 MiB of memory") && status.contains("user-"), "{status}");
-    assert!(status.contains("pages: ") && status.contains("; extents: 4"), "{status}");
+    assert!(status.contains("pages: ") && status.contains("; extents: 4; registrations: 4"), "{status}");
 
     run(&["tier", "put", "app/text", "--text", "again"])
         .failed(1, &["the name is taken", "dunlin tier free app/text"]);

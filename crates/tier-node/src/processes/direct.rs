@@ -4,14 +4,13 @@
 //! user's until the process has ended: a process may keep the memory mapped, whatever it says to the node.
 
 use super::registry::{Process, Registry};
-use crate::arena::Arena;
 use crate::direct::{Ask, Hold};
 use crate::kept::{KeptGiven, KeptNumber, PROCESS_DIRECT};
 use crate::lives::{self, Life};
 use crate::lmr::Lmr;
 use crate::node::{Node, SignalOf};
 use dunlin_fabric::{
-    Access, Fabric, Host, Link, Listener, Nanos, ReadyList, RegionKey, Signal, Subscription,
+    Access, AnyMemory, Fabric, Host, Link, Listener, Nanos, ReadyList, RegionKey, Signal, Subscription,
 };
 use dunlin_tier::process::{DirectPart, Directed, NoDirect, Problem, Secret};
 use dunlin_tier::{Layout, Rights};
@@ -123,8 +122,8 @@ impl<F: Fabric, P: Fabric> Directs<F, P> {
             let key = match line.keys.get(&(piece.extent, writes)) {
                 Some(key) => *key,
                 None => {
-                    let extent = node.arena.extent(piece.extent);
-                    let memory = extent.and_then(|extent| Arena::<F>::file(extent).downcast::<P::Memory>());
+                    let file = node.arena.files().nth(piece.extent.into());
+                    let memory = file.and_then(AnyMemory::downcast::<P::Memory>);
                     let memory = memory.ok_or(Problem::NotDirect(NoDirect::Fabric))?;
                     let key = line.link.grant(&memory, access).map_err(|error| {
                         tracing::warn!(target: "dunlin::tier", %error, "memory could not be given to a process");

@@ -481,6 +481,7 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
             free,
             dirty,
             extents: self.tier.extents() as u16,
+            registrations: self.tier.registrations() as u16,
             pages: self.tier.pages(),
             is_kept: self.tier.is_kept(),
             answered: self.answered.load(Ordering::Relaxed),

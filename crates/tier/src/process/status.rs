@@ -154,6 +154,8 @@ pub struct NodeStatus {
     pub dirty: u64,
     /// The extents of its memory.
     pub extents: u16,
+    /// The registrations that these are for other nodes.
+    pub registrations: u16,
     /// The pages of its memory; `None` where the kernel does not report them.
     pub pages: Option<Pages>,
     /// A keeper has its memory and its records.
@@ -195,7 +197,11 @@ impl NodeStatus {
         for number in [self.memory, self.free, self.dirty, self.answered, self.refused] {
             writer = writer.u64(number);
         }
-        writer = writer.u16(self.extents).u8(self.is_kept.into()).u8(self.pages.is_some().into());
+        writer = writer
+            .u16(self.extents)
+            .u16(self.registrations)
+            .u8(self.is_kept.into())
+            .u8(self.pages.is_some().into());
         if let Some(Pages { small, transparent, huge_2m, huge_1g }) = self.pages {
             for number in [small, transparent, huge_2m, huge_1g] {
                 writer = writer.u64(number);
@@ -229,7 +235,8 @@ impl NodeStatus {
         let node = reader.string()?;
         let (memory, free, dirty) = (reader.u64()?, reader.u64()?, reader.u64()?);
         let (answered, refused) = (reader.u64()?, reader.u64()?);
-        let (extents, is_kept, has_pages) = (reader.u16()?, reader.flag()?, reader.flag()?);
+        let (extents, registrations) = (reader.u16()?, reader.u16()?);
+        let (is_kept, has_pages) = (reader.flag()?, reader.flag()?);
         let mut pages = || {
             let (small, transparent) = (reader.u64()?, reader.u64()?);
             Ok(Pages { small, transparent, huge_2m: reader.u64()?, huge_1g: reader.u64()? })
@@ -254,6 +261,7 @@ impl NodeStatus {
             free,
             dirty,
             extents,
+            registrations,
             pages,
             is_kept,
             answered,

@@ -219,6 +219,7 @@ fn status() -> impl Strategy<Value = NodeStatus> {
                 free,
                 dirty,
                 extents,
+                registrations: extents / 2,
                 pages,
                 is_kept: epoch % 2 == 0,
                 answered,

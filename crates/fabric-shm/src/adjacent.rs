@@ -1,0 +1,117 @@
+//! Files of memory at addresses that follow each other, so that a NIC registers them as one.
+
+use crate::memory::HUGE_PAGES;
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
+use std::io;
+
+/// Another thread may map something at an address between the choice and its use; then others are chosen.
+const TRIES: usize = 16;
+
+/// Returns the distance from which on memory of this length begins: the length of the pages that it may have.
+fn alignment(length: u64) -> u64 {
+    HUGE_PAGES
+        .map(|(page, _)| page as u64)
+        .into_iter()
+        .find(|page| length.is_multiple_of(*page))
+        .unwrap_or(4096)
+}
+
+/// Chooses addresses for parts of these lengths: each at a multiple of the pages that it may have, and right behind the
+/// last one where that allows it. The addresses are free now.
+fn choose(lengths: &[u64]) -> io::Result<Vec<usize>> {
+    let mut offsets = Vec::with_capacity(lengths.len());
+    let mut end = 0u64;
+    for length in lengths {
+        let offset = end.checked_next_multiple_of(alignment(*length)).ok_or(Errno::NOMEM)?;
+        offsets.push(offset);
+        end = offset.checked_add(*length).ok_or(Errno::NOMEM)?;
+    }
+    let widest = lengths.iter().copied().map(alignment).max().unwrap_or(4096);
+    let bytes = end.checked_add(widest).and_then(|bytes| usize::try_from(bytes).ok()).ok_or(Errno::NOMEM)?;
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+    // SAFETY: a new mapping at an address that the kernel chooses, without access, unmapped before anybody knows it.
+    let base = unsafe {
+        let base = rustix::mm::mmap_anonymous(std::ptr::null_mut(), bytes, ProtFlags::empty(), flags)?;
+        rustix::mm::munmap(base, bytes)?;
+        base.addr()
+    };
+    let base = base.next_multiple_of(widest as usize);
+    Ok(offsets.into_iter().map(|offset| base + offset as usize).collect())
+}
+
+/// Makes parts of memory of these lengths in order. `make` gets the number and the address of each.
+///
+/// # Errors
+/// Those of `make`, and `AGAIN` if other threads have mapped something there again and again.
+pub(crate) fn at_adjacent<T>(
+    lengths: &[u64],
+    make: impl Fn(usize, usize) -> io::Result<T>,
+) -> io::Result<Vec<T>> {
+    for _ in 0..TRIES {
+        let made: io::Result<Vec<T>> =
+            choose(lengths)?.into_iter().enumerate().map(|(at, address)| make(at, address)).collect();
+        match made {
+            Err(error) if error.raw_os_error() == Some(Errno::EXIST.raw_os_error()) => {}
+            other => return other,
+        }
+    }
+    Err(Errno::AGAIN.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ShmConfig, ShmFabric};
+    use dunlin_fabric::{Access, AnyMemory, Fabric as _, Memory as _, Region, RegisterError};
+    use std::cell::Cell;
+    use std::sync::Arc;
+
+    const BOTH: Access = Access::READ.with(Access::WRITE);
+
+    #[test]
+    fn parts_follow_each_other_and_are_files_of_their_own() {
+        let fabric = ShmFabric::new(ShmConfig::default()).unwrap();
+        for lengths in
+            [&[4 << 20, 4 << 20, 4 << 20, 12_289][..], &[4096; 40], &[1 << 30, 1 << 30, 4096], &[5000]]
+        {
+            let parts = fabric.register_adjacent(lengths, BOTH).unwrap();
+            assert!(parts.iter().map(|part| part.length() as u64).eq(lengths.iter().copied()));
+            assert!(parts.iter().all(|part| part.descriptor().unwrap().is_some()));
+            let parts: Vec<_> = parts.into_iter().map(|part| AnyMemory::new(Arc::new(part))).collect();
+            let whole = Region::new(AnyMemory::joined(&parts).expect("they follow each other"));
+            let mut end = 0;
+            for part in parts {
+                Region::new(part.clone()).store(0, end as u64 + 1);
+                assert_eq!(whole.load(end), end as u64 + 1);
+                end += part.length();
+            }
+        }
+    }
+
+    #[test]
+    fn wrong_lengths_are_refused() {
+        let fabric = ShmFabric::new(ShmConfig::default()).unwrap();
+        for lengths in [&[4096, 0][..], &[4096, u64::MAX]] {
+            let refused = fabric.register_adjacent(lengths, BOTH);
+            assert!(matches!(refused, Err(RegisterError::Length { .. })), "{lengths:?}");
+        }
+        let refused = fabric.register_adjacent(&[1 << 40; 300], BOTH);
+        assert!(matches!(refused, Err(RegisterError::OutOfMemory { .. })), "more than all addresses");
+        assert_eq!(fabric.register_adjacent(&[], BOTH).unwrap().len(), 0);
+        assert_eq!(fabric.register_adjacent(&[64, 64], Access::LOCAL).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn places_that_others_take_are_chosen_again() {
+        let tries = Cell::new(0);
+        let make = |at: usize, address: usize| {
+            tries.set(tries.get() + 1);
+            if tries.get() < 3 { Err(Errno::EXIST.into()) } else { Ok((at, address)) }
+        };
+        let made = at_adjacent(&[4096, 4096], make).unwrap();
+        assert_eq!((made[1], tries.get()), ((1, made[0].1 + 4096), 4));
+        let refused = at_adjacent(&[4096], |_, _| -> io::Result<()> { Err(Errno::EXIST.into()) });
+        assert_eq!(refused.unwrap_err().raw_os_error(), Some(Errno::AGAIN.raw_os_error()));
+    }
+}
