@@ -59,6 +59,9 @@ pub(super) const LOAD: Load = Load {
     sharing: Sharing::Dedicated,
 };
 
+/// Nothing takes so long, on a machine that many others use either.
+const HANG: Duration = Duration::from_secs(60);
+
 fn payload(client: u64, call: u64) -> Vec<u8> {
     let length = match call % 17 {
         5 => 3_000,
@@ -70,7 +73,8 @@ fn payload(client: u64, call: u64) -> Vec<u8> {
 
 fn use_client<F: Fabric>(fabric: &F, address: &Address, load: Load, number: u64) {
     let plan = plan_of(load.protocol, load.mode).shared(load.sharing, plan::Lease::Slice);
-    let client = Client::connect(fabric, address, ClientConfig::with_plan(plan)).unwrap();
+    let config = ClientConfig { timeout: HANG, connect_timeout: HANG, ..ClientConfig::with_plan(plan) };
+    let client = Client::connect(fabric, address, config).unwrap();
     let others: Vec<_> = (1..load.threads)
         .map(|thread| {
             let (client, host) = (client.another().unwrap(), fabric.host());
@@ -173,7 +177,7 @@ fn run<F: Fabric>(fabric: &F, address: &Address, load: Load) -> GroupCounters {
         })
         .collect();
     tasks.into_iter().for_each(Task::join);
-    server.shutdown(Duration::from_secs(1));
+    server.shutdown(HANG);
     workers.into_iter().for_each(Task::join);
     assert_eq!(executed.load(Ordering::Relaxed), load.clients * load.threads * load.calls, "{load:?}");
     counted.lock().unwrap().iter().fold(GroupCounters::default(), |sum, counts| sum.plus(*counts))
